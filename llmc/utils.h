@@ -1,0 +1,75 @@
+// Errors, clocks and small arithmetic that every other header uses.
+//
+// The rule for errors: a function that can fail because of something outside the program (a file, an option, the
+// machine) returns bool, true for success, and describes a failure in an Error: one line, without a newline, that says
+// where (file or option), what is wrong, expected and found, and what to do. Only main() prints it and exits.
+#ifndef LLMC_UTILS_H
+#define LLMC_UTILS_H
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define GPT2C_VERSION "0.1.0"
+#define MAX_PATH_BYTES 4096 // longer paths are refused where they enter
+
+typedef struct {
+    char text[2 * MAX_PATH_BYTES]; // one line; room for a path and what is wrong with it
+} Error;
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE(format_index, first_arg) __attribute__((format(printf, format_index, first_arg)))
+#else
+#define PRINTF_LIKE(format_index, first_arg)
+#endif
+
+// Describes a failure. Always returns false, so that a function can end with `return fail(error, ...)`.
+PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error->text, sizeof(error->text), format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+// Prints `program: text` and ends the process with status 1 when ok is false. For main() and its helpers only.
+static inline void exit_unless(bool ok, const char *program, const Error *error) {
+    if (ok) { return; }
+    fflush(stdout);
+    fprintf(stderr, "%s: %s\n", program, error->text);
+    exit(EXIT_FAILURE);
+}
+
+// Seconds on a clock that never goes back; only differences mean anything.
+static inline double seconds_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ceil_div_i64(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static inline int64_t round_up_i64(int64_t a, int64_t multiple) { return ceil_div_i64(a, multiple) * multiple; }
+
+// Writes a byte count for people, e.g. "1.86 GiB" or "512 B", into text.
+static inline void format_bytes(char *text, size_t size, int64_t bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    double value = (double)bytes;
+    int unit = 0;
+    while (value >= 1024.0 && unit < 5) { value /= 1024.0, unit++; }
+    snprintf(text, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+}
+
+static inline bool ends_with(const char *text, const char *suffix) {
+    size_t n = strlen(text), m = strlen(suffix);
+    return n >= m && memcmp(text + n - m, suffix, m) == 0;
+}
+
+#endif // LLMC_UTILS_H
