@@ -1,0 +1,386 @@
+// Files and folders: paths, globs, whole files, reads at an offset, files that appear complete or not at all, and the
+// lock that keeps two processes out of one run folder.
+//
+// All files of this project are little-endian, as are all machines it runs on; files over 2 GiB are ordinary.
+#ifndef LLMC_FILES_H
+#define LLMC_FILES_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "utils.h"
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the file formats are little-endian and are read and written without conversion"
+#endif
+typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
+
+#define MAX_IO_BYTES ((int64_t)1 << 30)  // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
+#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a name of ours behind a folder, or for ".tmp"
+#define TEMPORARY_SUFFIX ".tmp"
+
+// ---- Paths ----
+
+// Refuses an empty path and one longer than PATH_LIMIT bytes. `what` begins the message: the option it came from.
+static inline bool path_check(const char *path, const char *what, Error *error) {
+    size_t n = strlen(path);
+    if (n == 0) { return fail(error, "%s: the path is empty", what); }
+    if (n > PATH_LIMIT) {
+        return fail(error, "%s: the path has %zu bytes, at most %d are possible", what, n, PATH_LIMIT);
+    }
+    return true;
+}
+
+// Writes dir/name into out (MAX_PATH_BYTES).
+static inline bool path_join(char *out, const char *dir, const char *name, Error *error) {
+    size_t n = strlen(dir);
+    const char *slash = n > 0 && dir[n - 1] == '/' ? "" : "/";
+    if (n + strlen(slash) + strlen(name) >= MAX_PATH_BYTES) {
+        return fail(error, "%.200s...: path longer than %d bytes", dir, MAX_PATH_BYTES - 1);
+    }
+    snprintf(out, MAX_PATH_BYTES, "%s%s%s", dir, slash, name);
+    return true;
+}
+
+// Writes the folder that holds path into out (MAX_PATH_BYTES); path must fit there.
+static inline void path_parent(char *out, const char *path) {
+    const char *slash = strrchr(path, '/');
+    size_t n = slash == NULL ? 0 : (size_t)(slash - path);
+    if (slash == path) { n = 1; }
+    snprintf(out, MAX_PATH_BYTES, "%.*s", (int)n, path);
+    if (slash == NULL) { snprintf(out, MAX_PATH_BYTES, "."); }
+}
+
+static inline bool path_is_directory(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static inline bool path_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0;
+}
+
+// Reports the system call that just failed: reads errno.
+static inline bool fail_system(Error *error, const char *path, const char *action) {
+    return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
+}
+
+// Makes a rename or a new name in this folder survive a power failure. Some file systems cannot (EINVAL): that is not
+// an error, there is nothing more one could do.
+static inline bool sync_directory(const char *dir, Error *error) {
+    int fd = open(dir, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) { return fail_system(error, dir, "open folder"); }
+    int status = fsync(fd), code = errno;
+    close(fd);
+    errno = code;
+    return status == 0 || code == EINVAL || code == ENOTSUP || fail_system(error, dir, "flush folder");
+}
+
+static inline bool files_make_one_directory(const char *path, Error *error) {
+    if (path_is_directory(path)) { return true; }
+    if (mkdir(path, 0777) != 0 && !(errno == EEXIST && path_is_directory(path))) {
+        if (errno == EEXIST || errno == ENOTDIR) {
+            return fail(error, "%s: cannot be used as a folder: a file is in the way", path);
+        }
+        return fail_system(error, path, "create folder");
+    }
+    char parent[MAX_PATH_BYTES];
+    path_parent(parent, path);
+    return sync_directory(parent, error);
+}
+
+// Creates a folder and the folders above it, as far as they are missing.
+static inline bool make_directories(const char *path, Error *error) {
+    if (!path_check(path, "folder", error)) { return false; }
+    char part[MAX_PATH_BYTES];
+    snprintf(part, sizeof(part), "%s", path);
+    for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        if (!files_make_one_directory(part, error)) { return false; }
+        *slash = '/';
+    }
+    size_t n = strlen(part);
+    if (n > 1 && part[n - 1] == '/') { return true; } // made by the loop
+    return files_make_one_directory(part, error);
+}
+
+// ---- Lists of files ----
+
+typedef struct {
+    char **paths;
+    int count;
+} PathList;
+
+static inline void path_list_free(PathList *list) {
+    for (int i = 0; i < list->count; i++) { free(list->paths[i]); }
+    free(list->paths);
+    list->paths = NULL;
+    list->count = 0;
+}
+
+static inline int files_compare_names(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static inline bool files_copy_names(PathList *list, char **names, size_t count, Error *error) {
+    list->paths = (char **)calloc(count, sizeof(char *));
+    if (list->paths == NULL) { return fail(error, "out of memory for a list of %zu files", count); }
+    for (size_t i = 0; i < count; i++) {
+        size_t n = strlen(names[i]) + 1;
+        list->paths[i] = (char *)malloc(n);
+        if (list->paths[i] == NULL) { return fail(error, "out of memory for a list of %zu files", count); }
+        memcpy(list->paths[i], names[i], n);
+        list->count++;
+    }
+    qsort(list->paths, count, sizeof(char *), files_compare_names); // by bytes, whatever the locale
+    return true;
+}
+
+// Lists what a pattern (* ? [...]) matches, in byte order, folders included; no match is an error. A pattern that
+// matches nothing but is the name of an existing file means that file. The caller frees the list, also after a failure.
+static inline bool list_glob(const char *pattern, PathList *list, Error *error) {
+    list->paths = NULL;
+    list->count = 0;
+    if (!path_check(pattern, "file pattern", error)) { return false; }
+    glob_t matches;
+    memset(&matches, 0, sizeof(matches));
+    int status = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &matches);
+    bool ok;
+    if (status == 0 && matches.gl_pathc > 0) {
+        ok = matches.gl_pathc < INT32_MAX ? files_copy_names(list, matches.gl_pathv, matches.gl_pathc, error)
+                                          : fail(error, "%s: matches too many files", pattern);
+    } else if (status == GLOB_NOSPACE) {
+        ok = fail(error, "%s: out of memory while listing files", pattern);
+    } else if (status == GLOB_ABORTED) {
+        ok = fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
+    } else if (path_exists(pattern)) {
+        char *name = (char *)pattern;
+        ok = files_copy_names(list, &name, 1, error);
+    } else {
+        ok = fail(error, "%s: no such file (nothing matches the name or pattern)", pattern);
+    }
+    globfree(&matches);
+    return ok;
+}
+
+// ---- Reading ----
+
+typedef struct {
+    char path[MAX_PATH_BYTES];
+    int fd;
+    int64_t size; // bytes, when it was opened
+} InputFile;
+
+static inline void input_close(InputFile *file) {
+    if (file->fd >= 0) { close(file->fd); }
+    file->fd = -1;
+}
+
+// Opens a regular file for reading at any offset. Closed again after a failure.
+static inline bool input_open(InputFile *file, const char *path, Error *error) {
+    file->fd = -1;
+    if (!path_check(path, "file", error)) { return false; }
+    snprintf(file->path, sizeof(file->path), "%s", path);
+    struct stat info;
+    if (stat(path, &info) != 0) { return fail_system(error, path, "open"); } // before open(), which waits on a pipe
+    if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
+    if (!S_ISREG(info.st_mode)) { return fail(error, "%s: is a device or pipe, expected an ordinary file", path); }
+    file->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (file->fd < 0) { return fail_system(error, path, "open"); }
+    file->size = (int64_t)info.st_size;
+    return true;
+}
+
+// Reads exactly `bytes` bytes at offset; the file having become shorter is an error. Safe to call from several threads.
+static inline bool input_read(const InputFile *file, int64_t offset, void *data, int64_t bytes, Error *error) {
+    uint8_t *out = (uint8_t *)data;
+    while (bytes > 0) {
+        ssize_t n = pread(file->fd, out, (size_t)min_i64(bytes, MAX_IO_BYTES), (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) { return fail_system(error, file->path, "read"); }
+        if (n == 0) {
+            return fail(error, "%s: ends at byte %lld, %lld more expected (truncated?)", file->path, (long long)offset,
+                        (long long)bytes);
+        }
+        out += n, offset += n, bytes -= n;
+    }
+    return true;
+}
+
+// Reads from fd until its end into *data, which grows from `capacity`; refuses more than max_bytes.
+static inline bool files_read_to_end(int fd, const char *path, int64_t capacity, int64_t max_bytes, uint8_t **data,
+                                     int64_t *size, Error *error) {
+    for (;;) {
+        uint8_t *larger = (uint8_t *)realloc(*data, (size_t)capacity + 1);
+        if (larger == NULL) { return fail(error, "%s: out of memory (%lld bytes)", path, (long long)capacity); }
+        *data = larger;
+        while (*size < capacity) {
+            ssize_t n = read(fd, *data + *size, (size_t)min_i64(capacity - *size, MAX_IO_BYTES));
+            if (n < 0 && errno == EINTR) { continue; }
+            if (n < 0) { return fail_system(error, path, "read"); }
+            if (n == 0) { return true; }
+            *size += n;
+            if (*size > max_bytes) {
+                return fail(error, "%s: larger than %lld bytes, the most that makes sense here", path,
+                            (long long)max_bytes);
+            }
+        }
+        capacity = min_i64(2 * capacity, max_bytes) + 1;
+    }
+}
+
+// Reads a whole file (a pipe also) of at most max_bytes into fresh memory; a NUL byte follows the last one. The caller
+// frees *data; it is NULL after a failure.
+static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+    *data = NULL;
+    *size = 0;
+    if (!path_check(path, "file", error)) { return false; }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) { return fail_system(error, path, "open"); }
+    struct stat info;
+    bool ok = fstat(fd, &info) == 0 || fail_system(error, path, "read");
+    if (ok && S_ISDIR(info.st_mode)) { ok = fail(error, "%s: is a folder, expected a file", path); }
+    if (ok) {
+        int64_t expected = S_ISREG(info.st_mode) ? (int64_t)info.st_size : 4096;
+        ok = files_read_to_end(fd, path, min_i64(expected, max_bytes) + 1, max_bytes, data, size, error);
+    }
+    close(fd);
+    if (ok) {
+        (*data)[*size] = 0;
+    } else {
+        free(*data);
+        *data = NULL;
+    }
+    return ok;
+}
+
+// ---- Writing: complete or not at all ----
+
+// A file that is written under a temporary name and gets its own name only when all its bytes are on the disk.
+// Whatever fails, and wherever the process is killed, the old file of that name (if any) stays as it was.
+typedef struct {
+    char path[MAX_PATH_BYTES];
+    char temporary[MAX_PATH_BYTES];
+    int fd;        // -1: nothing is open
+    int64_t bytes; // written so far
+} AtomicFile;
+
+// Gives up: closes and removes the temporary file. Harmless after a failure or a commit.
+static inline void atomic_abort(AtomicFile *file) {
+    if (file->fd < 0) { return; }
+    close(file->fd);
+    file->fd = -1;
+    unlink(file->temporary);
+}
+
+// Describes a failed write, flush or rename (code: its errno) and removes the partial file.
+static inline bool files_write_failed(AtomicFile *file, const char *action, int code, Error *error) {
+    atomic_abort(file);
+    const char *full = code == ENOSPC ? "no space left on device" : code == EDQUOT ? "disk quota exceeded" : NULL;
+    if (full != NULL) {
+        return fail(error, "%s: %s: could not %s it after %lld bytes; the partial file was removed, free some space",
+                    file->path, full, action, (long long)file->bytes);
+    }
+    return fail(error, "%s: cannot %s after %lld bytes: %s; the partial file was removed", file->path, action,
+                (long long)file->bytes, strerror(code));
+}
+
+// Begins a file; its folder must exist. After any failure of this or the following functions nothing remains open.
+static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
+    file->fd = -1;
+    file->bytes = 0;
+    if (!path_check(path, "output file", error)) { return false; }
+    if (path_is_directory(path)) { return fail(error, "%s: is a folder, a file is to be written", path); }
+    snprintf(file->path, sizeof(file->path), "%s", path);
+    snprintf(file->temporary, sizeof(file->temporary), "%.*s%s", PATH_LIMIT, path, TEMPORARY_SUFFIX);
+    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return file->fd >= 0 || fail_system(error, file->temporary, "create");
+}
+
+static inline bool atomic_write(AtomicFile *file, const void *data, int64_t bytes, Error *error) {
+    const uint8_t *in = (const uint8_t *)data;
+    while (bytes > 0) {
+        ssize_t n = write(file->fd, in, (size_t)min_i64(bytes, MAX_IO_BYTES));
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n <= 0) { return files_write_failed(file, "write", n == 0 ? EIO : errno, error); }
+        in += n, bytes -= n, file->bytes += n;
+    }
+    return true;
+}
+
+// Flushes a file to the disk itself. macOS's fsync stops at the drive's cache; F_FULLFSYNC does not.
+static inline int files_flush(int fd) {
+#if defined(F_FULLFSYNC)
+    if (fcntl(fd, F_FULLFSYNC) == 0) { return 0; }
+#endif
+    int status;
+    do { status = fsync(fd); } while (status != 0 && errno == EINTR);
+    return status;
+}
+
+// Ends a file: flush, close, rename, flush of the folder. Only then does the new content exist, and for good.
+static inline bool atomic_commit(AtomicFile *file, Error *error) {
+    if (files_flush(file->fd) != 0) { return files_write_failed(file, "flush", errno, error); }
+    int fd = file->fd;
+    file->fd = -1;
+    if (close(fd) != 0 || rename(file->temporary, file->path) != 0) {
+        int code = errno;
+        unlink(file->temporary);
+        return files_write_failed(file, "finish", code, error);
+    }
+    char folder[MAX_PATH_BYTES];
+    path_parent(folder, file->path);
+    return sync_directory(folder, error);
+}
+
+// Writes a whole small file atomically.
+static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, Error *error) {
+    AtomicFile file;
+    return atomic_open(&file, path, error) && atomic_write(&file, data, bytes, error) && atomic_commit(&file, error);
+}
+
+// ---- One process per folder ----
+
+// Held by an open file: the kernel releases it however the process ends, so that no stale lock can remain.
+typedef struct {
+    int fd; // of the file .lock in the folder, which holds the owner's process id as text
+} DirectoryLock;
+
+static inline void directory_unlock(DirectoryLock *lock) {
+    if (lock->fd >= 0) { close(lock->fd); }
+    lock->fd = -1;
+}
+
+// Claims an existing folder for this process; fails at once when another one holds it.
+static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
+    char path[MAX_PATH_BYTES], owner[32] = "";
+    lock->fd = -1;
+    if (!path_check(dir, "folder", error) || !path_join(path, dir, ".lock", error)) { return false; }
+    lock->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (lock->fd < 0) { return fail_system(error, path, "create"); }
+    if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
+        bool taken = errno == EWOULDBLOCK;
+        if (!taken) { fail_system(error, path, "lock"); }
+        ssize_t n = pread(lock->fd, owner, sizeof(owner) - 1, 0);
+        directory_unlock(lock);
+        if (!taken) { return false; }
+        long pid = n > 0 ? strtol(owner, NULL, 10) : 0;
+        return fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder", dir,
+                    pid);
+    }
+    int n = snprintf(owner, sizeof(owner), "%ld\n", (long)getpid());
+    if (ftruncate(lock->fd, 0) != 0 || pwrite(lock->fd, owner, (size_t)n, 0) != n) {
+        fail_system(error, path, "write");
+        directory_unlock(lock);
+        return false;
+    }
+    return true;
+}
+
+#endif // LLMC_FILES_H
