@@ -1,0 +1,43 @@
+// What a fuzz target defines, and the temporary file it feeds to a reader.
+//
+// A target is one reader: dev/test/fuzz_<reader>.c. It must abort() when the reader accepts an input and then hands out
+// something out of range; crashes, leaks and undefined behaviour are found by the sanitizers. Two ways to run one:
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. dev/test/fuzz_json.c -o build/fuzz_json -lm
+//   cc -g -O1 -fsanitize=address,undefined -I. dev/test/fuzz_json.c dev/test/fuzz_main.c -o build/fuzz_json -lm
+#ifndef FUZZ_H
+#define FUZZ_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size); // libFuzzer's entry; returns 0
+
+// Writes valid input number `which` (0, 1, ...) into buffer and returns its bytes; 0 when there is no such input.
+size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity);
+
+static char fuzz_temp_path[4096];
+
+static inline void fuzz_remove_temp_file(void) { unlink(fuzz_temp_path); }
+
+// Puts data into a file in memory (if the machine has such a folder) and returns its path. The same file is used again
+// by the next call and removed when the process ends.
+static inline const char *fuzz_temp_file(const uint8_t *data, size_t size) {
+    if (fuzz_temp_path[0] == '\0') {
+        struct stat info;
+        const char *folder = stat("/dev/shm", &info) == 0 && S_ISDIR(info.st_mode) ? "/dev/shm" : getenv("TMPDIR");
+        if (folder == NULL) { folder = "/tmp"; }
+        snprintf(fuzz_temp_path, sizeof(fuzz_temp_path), "%s/llmc_fuzz_%ld.bin", folder, (long)getpid());
+        atexit(fuzz_remove_temp_file);
+    }
+    FILE *file = fopen(fuzz_temp_path, "wb");
+    if (file == NULL || fwrite(data, 1, size, file) != size || fclose(file) != 0) {
+        perror(fuzz_temp_path);
+        exit(EXIT_FAILURE);
+    }
+    return fuzz_temp_path;
+}
+
+#endif // FUZZ_H
