@@ -1,0 +1,255 @@
+// The options of the trainers: one table, expanded into the struct TrainOptions, the command line, --help, and the
+// record that logs and training states keep of them. The short aliases are llm.c's flags, with their meaning.
+//
+// To add an option, add a row; options->field then holds its value.
+#ifndef LLMC_TRAIN_OPTIONS_H
+#define LLMC_TRAIN_OPTIONS_H
+
+#include "args.h"
+
+// Does another value give other weights after the same number of steps? A resumed run compares those that do.
+enum { FREE = 0, SHAPES = 1 };
+
+#define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
+#define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
+
+// THE option table. PICK(cpu, gpu) chooses between the trainers: what suits a laptop is not what suits a GPU.
+//  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, refused because,
+//  group, help
+#define TRAIN_OPTIONS(X, PICK)                                                                                         \
+    X(train_data, "train-data", "i", TEXT, "", 1, ARGS_MAX_PATH, "FILES", SHAPES, NULL, "Data",                        \
+      "what to learn: a plain text file, or token shards (.bin; a pattern in quotes names several)")                   \
+    X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, NULL, "Data",                              \
+      "the same for validation; without it, the last part of a training text is kept for validation")                  \
+    X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, NULL, "Data",                            \
+      "byte, vocab.bpe (GPT-2's merges) or gpt2_tokenizer.bin (decodes only); without it, bytes for text")             \
+    X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, NULL, "Data",                                               \
+      "visit shards, and windows in them, in a random order, another one each epoch")                                  \
+    X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, NULL, "Data",                                              \
+      "train on the first batch again and again, a test that must reach a loss near 0")                                \
+    X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, NULL, "Model",                    \
+      "a size for a new model (d6, d12 ... d84, gpt3:c768 ...), or a model to go on with: a .bin file, a "             \
+      ".safetensors file, or a folder that holds one; d12 is GPT-2 124M")                                              \
+    X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, NULL, "Model", "layers of a new model; 0: as --init says") \
+    X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, NULL, "Model",                                              \
+      "attention heads of a new model; 0: as --init says")                                                             \
+    X(channels, "channels", "", INT, "0", 0, 65536, "C", SHAPES, NULL, "Model",                                        \
+      "channels of a new model; 0: as --init says")                                                                    \
+    X(context, "context", "", INT, "0", 0, 1048576, "T", SHAPES, NULL, "Model",                                        \
+      "positions a new model knows; 0: as --init says")                                                                \
+    X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, NULL, "Model",                                              \
+      "vocabulary of a new model; 0: the tokenizer's")                                                                 \
+    X(batch_size, "batch-size", "b", INT, "4", 1, 65536, "B", FREE, NULL, "Batch",                                     \
+      "sequences in a micro-batch, what is in memory at once")                                                         \
+    X(seq_len, "seq-len", "t", INT, PICK("64", "1024"), 1, 1048576, "T", SHAPES, NULL, "Batch",                        \
+      "tokens in a sequence, at most the model's context")                                                             \
+    X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, NULL, "Batch",            \
+      "tokens in a step, a multiple of B x T: micro-batches are added up to it; 0: one micro-batch")                   \
+    X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, NULL, "Batch",                                      \
+      "steps of the whole run; -1: once through the data; 0: only evaluate, sample and export")                        \
+    X(lr, "lr", "l", REAL, "3e-4", 0, 100, "RATE", SHAPES, NULL, "Optimizer", "learning rate, the highest")            \
+    X(schedule, "schedule", "k", CHOICE, "cosine", 0, 0, "cosine|linear|constant|wsd", SHAPES, NULL, "Optimizer",      \
+      "how the rate falls; wsd: constant, then down over the last fifth")                                              \
+    X(warmup, "warmup", "u", INT, "0", 0, 1000000000, "N", SHAPES, NULL, "Optimizer",                                  \
+      "steps over which the rate rises from 0 at the start")                                                           \
+    X(final_lr_frac, "final-lr-frac", "q", REAL, "1", 0, 1, "F", SHAPES, NULL, "Optimizer",                            \
+      "the last rate as a fraction of the highest; 1: the rate does not fall")                                         \
+    X(weight_decay, "weight-decay", "c", REAL, "0", 0, 100, "W", SHAPES, NULL, "Optimizer",                            \
+      "AdamW's decay of matrices and embeddings")                                                                      \
+    X(beta1, "beta1", "", REAL, "0.9", 0, 0.999999, "F", SHAPES, NULL, "Optimizer", "AdamW's memory of the gradient")  \
+    X(beta2, "beta2", "", REAL, "0.95", 0, 0.999999, "F", SHAPES, NULL, "Optimizer", "AdamW's memory of its square")   \
+    X(adam_eps, "adam-eps", "", REAL, "1e-8", 1e-20, 1, "F", SHAPES, NULL, "Optimizer", "AdamW's epsilon")             \
+    X(grad_clip, "grad-clip", "", REAL, "1", 0, 1e9, "NORM", SHAPES, NULL, "Optimizer",                                \
+      "longer gradients are shortened to this norm; 0: never")                                                         \
+    X(skip_loss_z, "skip-loss-z", "sl", REAL, "0", 0, 1e9, "Z", SHAPES, NULL, "Optimizer",                             \
+      "skip an update whose loss is more than Z standard deviations above the last 128; 0: never")                     \
+    X(skip_grad_z, "skip-grad-z", "sg", REAL, "0", 0, 1e9, "Z", SHAPES, NULL, "Optimizer",                             \
+      "the same for the norm of the gradient; 0: never")                                                               \
+    X(val_every, "val-every", "v", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, NULL, "Evaluation",               \
+      "validate every N steps, and at the start and the end; 0: never")                                                \
+    X(val_batches, "val-batches", "m", INT, "20", 0, 1000000000, "N", FREE, NULL, "Evaluation",                        \
+      "batches in a validation; 0: all")                                                                               \
+    X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, NULL, "Evaluation",                                   \
+      PICK("only train_gpt2cu scores HellaSwag: 1 is refused here", "score HellaSwag with each validation"))           \
+    X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, NULL, "Evaluation",         \
+      "write a sample every N steps, and at the end; 0: never")                                                        \
+    X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, NULL, "Evaluation", "tokens of a sample") \
+    X(prompt, "prompt", "", TEXT, "", 0, 65536, "TEXT", FREE, NULL, "Evaluation", "the sample goes on from this text") \
+    X(temperature, "temperature", "", REAL, "1", 0, 100, "F", FREE, NULL, "Evaluation",                                \
+      "below 1: likelier tokens, above 1: wilder ones; 0: always the likeliest")                                       \
+    X(top_k, "top-k", "", INT, "0", 0, 1048576, "K", FREE, NULL, "Evaluation",                                         \
+      "sample among the K likeliest tokens; 0: all")                                                                   \
+    X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, NULL, "Evaluation",                                              \
+      "sample among the likeliest tokens that make up probability P; 1: all")                                          \
+    X(no_kv_cache, "no-kv-cache", "", FLAG, "0", 0, 1, "", FREE, NULL, "Evaluation",                                   \
+      "sample without the key/value cache: slower, the same tokens")                                                   \
+    X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, NULL, "Output",                                \
+      "the folder for main.log, loss.svg and checkpoints; without it, nothing is written")                             \
+    X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, 1000000000, "N", FREE, NULL, "Output",                   \
+      "save every N steps, and at the end; 0: only at the end")                                                        \
+    X(keep, "keep", "nk", INT, "0", 0, 1000000000, "N", FREE, NULL, "Output",                                          \
+      "keep the last N checkpoints, remove older ones; 0: keep all")                                                   \
+    X(keep_major, "keep-major", "nm", INT, "0", 0, 1000000000, "N", FREE, NULL, "Output",                              \
+      "but never remove those of every N-th step; 0: no exception")                                                    \
+    X(resume, "resume", "y", FLAG, "0", 0, 1, "", FREE, NULL, "Output",                                                \
+      "go on from the last good checkpoint in --out-dir, bit for bit")                                                 \
+    X(allow_changes, "allow-changes", "", FLAG, "0", 0, 1, "", FREE, NULL, "Output",                                   \
+      "resume although options that shape the run are not what they were")                                             \
+    X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, NULL, "Output",                                           \
+      "start afresh in a folder that holds an older run, whose checkpoints are removed")                               \
+    X(export_dir, "export", "", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, NULL, "Output",                               \
+      "at the end, write the model as Hugging Face has it: model.safetensors and config.json")                         \
+    X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, NULL, "Machine",                                      \
+      "of the initial weights, the order of the data and the samples")                                                 \
+    X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, NULL, "Machine",                                           \
+      "CPU threads, the result does not depend on them; 0: one per core")                                              \
+    X(recompute, "recompute", "r", INT, PICK("0", "1"), 0, 3, "LEVEL", FREE, NULL, "Machine",                          \
+      "less memory for more time, the same result: recompute in the backward pass 1: GELU, 2: LayerNorm too, "         \
+      "3: whole blocks")                                                                                               \
+    X(plan, "plan", "", FLAG, "0", 0, 1, "", FREE, NULL, "Machine",                                                    \
+      "print the memory that the run would take, buffer by buffer, and exit")                                          \
+    X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
+      "print the state of the GPU every N steps; 0: never")                                                            \
+    X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                 \
+      "let fp32 matrix multiplies use TF32 tensor cores")                                                              \
+    X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",           \
+      "keep an fp32 copy of the weights for the optimizer")                                                            \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
+      "GELU inside the matrix multiply, 1: forward, 2: backward too")                                                  \
+    X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \
+      "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too")                                  \
+    X(num_processes, "num-processes", "pn", INT, "1", 1, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",          \
+      "processes of the run, one per GPU")                                                                             \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",            \
+      "which of them this is")                                                                                         \
+    X(gpus_per_node, "gpus-per-node", "pg", INT, "8", 1, 1024, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",           \
+      "GPUs in a machine")                                                                                             \
+    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
+      "how the processes find each other")                                                                             \
+    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
+      "of process 0, for --nccl-init tcp")                                                                             \
+    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, PICK(TRAIN_GPU_ONLY, NULL),      \
+      "GPU", "a folder all processes see, for --nccl-init fs")
+
+#define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
+#define TRAIN_PICK_CPU(cpu, gpu) cpu
+#define TRAIN_PICK_GPU(cpu, gpu) gpu
+
+// int64_t for INT, double for REAL, const char * for TEXT ("": not given) and CHOICE, bool for FLAG.
+typedef struct {
+    TRAIN_OPTIONS(TRAIN_OPTION_FIELD, TRAIN_PICK_CPU)
+} TrainOptions;
+
+#define TRAIN_OPTION_SPEC(field, name, aliases, type, fallback, min, max, value, shapes, refusal, group, help)         \
+    {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, refusal, group, help},
+#define TRAIN_OPTION_SHAPES(field, name, aliases, type, fallback, min, max, value, shapes, refusal, group, help) shapes,
+
+static const ArgSpec train_specs_cpu[] = {TRAIN_OPTIONS(TRAIN_OPTION_SPEC, TRAIN_PICK_CPU)};
+static const ArgSpec train_specs_gpu[] = {TRAIN_OPTIONS(TRAIN_OPTION_SPEC, TRAIN_PICK_GPU)};
+static const int train_shapes_run[] = {TRAIN_OPTIONS(TRAIN_OPTION_SHAPES, TRAIN_PICK_CPU)};
+
+// ---- The record of a run: its options as (name, text) pairs ----
+
+static inline int train_options_count(void) { return (int)(sizeof(train_shapes_run) / sizeof(train_shapes_run[0])); }
+
+// The long name of option i, without dashes.
+static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
+
+// True if another value of option i gives other weights after the same number of steps.
+static inline bool train_options_shapes_run(int i) { return train_shapes_run[i] == SHAPES; }
+
+// Writes the value of option i; equal values give equal texts ("3e-4" and "0.0003" are both "0.0003"). A text of up to
+// ARGS_MAX_PATH bytes (the prompt: 65536) is cut to size - 1.
+static inline void train_options_text(const TrainOptions *options, int i, char *text, size_t size) {
+    args_value_text(&train_specs_cpu[i], options, text, size);
+}
+
+// ---- Checks that need no more than the options ----
+
+// Settles total_batch: 0 becomes one micro-batch of every rank, B * T * num_ranks tokens; anything else must be a
+// multiple of that.
+static inline bool train_options_check_batch(TrainOptions *options, int num_ranks, Error *error) {
+    int64_t micro = options->batch_size * options->seq_len * num_ranks, total = options->total_batch;
+    char ranks[40] = "";
+    if (num_ranks > 1) { snprintf(ranks, sizeof(ranks), " x %d ranks", num_ranks); }
+    if (micro > TRAIN_MAX_TOTAL_BATCH) {
+        return fail(error, "--batch-size (-b): %lld x %lld tokens%s are %lld in a micro-batch, at most %d are possible",
+                    (long long)options->batch_size, (long long)options->seq_len, ranks, (long long)micro,
+                    TRAIN_MAX_TOTAL_BATCH);
+    }
+    if (total == 0) { options->total_batch = total = micro; }
+    if (total % micro == 0) { return true; }
+    int64_t below = total / micro * micro, above = below + micro;
+    char nearest[64];
+    if (below > 0 && above <= TRAIN_MAX_TOTAL_BATCH) {
+        snprintf(nearest, sizeof(nearest), "%lld and %lld are", (long long)below, (long long)above);
+    } else {
+        snprintf(nearest, sizeof(nearest), "%lld is", (long long)(below > 0 ? below : above));
+    }
+    return fail(error, "--total-batch (-d): %lld tokens is not a multiple of B x T%s = %lld; the nearest: %s",
+                (long long)total, ranks, (long long)micro, nearest);
+}
+
+// Checks the sequence length against the positions the model knows, once the model is known.
+static inline bool train_options_check_context(const TrainOptions *options, int max_seq_len, Error *error) {
+    if (options->seq_len <= max_seq_len) { return true; }
+    return fail(error, "--seq-len (-t): %lld tokens, but the model knows %d positions; give at most that many",
+                (long long)options->seq_len, max_seq_len);
+}
+
+// Refuses combinations of options that contradict each other, or of which one would do nothing.
+static inline bool train_options_check(const TrainOptions *o, bool gpu_trainer, Error *error) {
+    const struct {
+        bool bad;
+        const char *message;
+    } checks[] = {
+        {o->train_data[0] == '\0' && o->steps != 0 && !o->plan,
+         "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
+        {o->resume && o->out_dir[0] == '\0',
+         "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"},
+        {o->overwrite && o->out_dir[0] == '\0', "--overwrite: needs --out-dir (-o), the folder to start afresh in"},
+        {o->resume && o->overwrite, "--resume (-y): contradicts --overwrite; give one of the two"},
+        {o->allow_changes && !o->resume, "--allow-changes: does nothing without --resume (-y)"},
+        {o->checkpoint_every > 0 && o->out_dir[0] == '\0',
+         "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"},
+        {o->keep > 0 && o->out_dir[0] == '\0', "--keep (-nk): needs --out-dir (-o), the folder to save in"},
+        {o->keep_major > 0 && o->keep == 0,
+         "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
+        {o->hellaswag && !gpu_trainer, "--hellaswag (-h): 1 " TRAIN_GPU_ONLY "; leave it out here"},
+    };
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        if (checks[i].bad) { return fail(error, "%s", checks[i].message); }
+    }
+    return true;
+}
+
+// Reads the command line of a trainer and makes every check that needs no file. total_batch is settled for one rank in
+// the CPU trainer; the GPU trainer calls train_options_check_batch itself, when it knows its ranks. --help and
+// --version print and set *outcome: the program then ends with status 0. Texts point into argv, which must stay.
+static inline bool train_options_parse(TrainOptions *options, int argc, char **argv, bool gpu_trainer,
+                                       ArgsOutcome *outcome, Error *error) {
+    const char *name = gpu_trainer ? "train_gpt2cu" : "train_gpt2";
+    char usage[64];
+    snprintf(usage, sizeof(usage), "%s --train-data FILES [options]", name);
+    ArgsProgram program;
+    program.name = name;
+    program.usage = usage;
+    program.summary = gpu_trainer ? "Trains a GPT-2 model on GPUs, in mixed precision."
+                                  : "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, "
+                                    "--val-every and --sample-every are small ones, made for a laptop.";
+    program.examples =
+        gpu_trainer ? NULL
+                    : "Examples\n"
+                      "  train_gpt2 --train-data book.txt --out-dir run --steps 1000\n"
+                      "  train_gpt2 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
+                      "  train_gpt2 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n";
+    program.specs = gpu_trainer ? train_specs_gpu : train_specs_cpu;
+    program.num_specs = train_options_count();
+    program.takes_positionals = false;
+    if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
+    if (*outcome != ARGS_RUN) { return true; }
+    return train_options_check(options, gpu_trainer, error) &&
+           (gpu_trainer || train_options_check_batch(options, 1, error));
+}
+
+#endif // LLMC_TRAIN_OPTIONS_H
