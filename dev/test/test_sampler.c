@@ -1,0 +1,237 @@
+// The sampler: exact choices, distributions by chi-square against the exact probabilities, and top-k / top-p against a
+// brute-force reference.
+#include "dev/test/test.h"
+#include "llmc/sampler.h"
+
+enum { MAX_V = 300 };
+
+typedef struct {
+    float probs[MAX_V];
+    int32_t index[MAX_V];
+} Scratch;
+
+static int draw(const float *logits, int V, float temperature, int top_k, float top_p, double uniform) {
+    Scratch scratch;
+    SamplerOptions options = {temperature, top_k, top_p};
+    return sample_token(logits, V, &options, uniform, scratch.probs, scratch.index);
+}
+
+static void random_logits(float *logits, int V, uint64_t seed, float scale, bool coarse) {
+    for (int i = 0; i < V; i++) {
+        float pair[2];
+        rand_normal_pair(seed, 5, (uint64_t)i, pair);
+        logits[i] = coarse ? roundf(2.0f * pair[0]) * scale : pair[0] * scale; // coarse: many equal values
+    }
+}
+
+static void test_argmax(Test *t) {
+    float logits[] = {-3.0f, 2.0f, 7.5f, 7.5f, 7.5f, -1e30f};
+    for (double u = 0.0; u < 1.0; u += 0.24) {
+        CHECK(t, draw(logits, 6, 0.0f, 0, 1.0f, u) == 2, "temperature 0 does not give the lowest of the best");
+        CHECK(t, draw(logits, 6, 0.0f, 5, 0.9f, u) == 2, "temperature 0 with top-k and top-p");
+        CHECK(t, draw(logits, 6, 1.0f, 1, 1.0f, u) == 2, "top-k 1 does not give the lowest of the best");
+        CHECK(t, draw(logits, 6, 1.0f, 0, 0.0f, u) == 2, "top-p 0 does not keep exactly the best");
+        CHECK(t, draw(logits, 1, 1.0f, 0, 1.0f, u) == 0, "one token");
+    }
+}
+
+static void test_extreme_logits(Test *t) {
+    float cliff[] = {-1e4f, 1e4f, -1e4f};
+    float level[] = {1e4f, 1e4f};
+    float deep[] = {-1e4f, -1e4f};
+    float giant[] = {-3.4e38f, 3.4e38f};
+    float masked[] = {-INFINITY, 0.0f, -INFINITY, 0.0f};
+    for (double u = 0.0; u < 1.0; u += 0.01) {
+        for (float temperature = 1e-30f; temperature < 1e30f; temperature *= 1e3f) {
+            CHECK(t, draw(giant, 2, temperature, 0, 1.0f, u) == 1 || temperature > 1e30f, "+-3.4e38");
+            int token = draw(masked, 4, temperature, 0, 1.0f, u);
+            CHECK(t, token == (u < 0.5 ? 1 : 3), "-inf at T %g, u %g: drew %d", (double)temperature, u, token);
+        }
+        CHECK(t, draw(cliff, 3, 1.0f, 0, 1.0f, u) == 1, "+-1e4");
+        CHECK(t, draw(level, 2, 1.0f, 0, 1.0f, u) == (u < 0.5 ? 0 : 1), "two of 1e4 at u %g", u);
+        CHECK(t, draw(deep, 2, 1.0f, 0, 1.0f, u) == (u < 0.5 ? 0 : 1), "two of -1e4 at u %g", u);
+    }
+}
+
+static void test_broken_logits(Test *t) {
+    for (int V = 1; V <= 5; V++) {
+        for (int at = 0; at < V; at++) {
+            float logits[5] = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f};
+            logits[at] = NAN;
+            CHECK(t, draw(logits, V, 1.0f, 0, 1.0f, 0.5) == -1, "NaN at %d of %d", at, V);
+            CHECK(t, draw(logits, V, 0.0f, 0, 1.0f, 0.5) == -1, "NaN at %d of %d, temperature 0", at, V);
+            logits[at] = INFINITY;
+            CHECK(t, draw(logits, V, 1.0f, 2, 0.5f, 0.5) == -1, "+inf at %d of %d", at, V);
+        }
+        float masked[5] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY};
+        CHECK(t, draw(masked, V, 1.0f, 0, 1.0f, 0.5) == -1, "all -inf, V %d", V);
+        CHECK(t, draw(masked, V, 0.0f, 0, 1.0f, 0.5) == -1, "all -inf, temperature 0, V %d", V);
+    }
+}
+
+// The largest uniform below 1 and 0 draw tokens that have a probability.
+static void test_ends_of_the_range(Test *t) {
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        float logits[50];
+        random_logits(logits, 50, seed, 3.0f, false);
+        logits[0] = logits[49] = -INFINITY;
+        int first = draw(logits, 50, 1.0f, 0, 1.0f, 0.0), last = draw(logits, 50, 1.0f, 0, 1.0f, 1.0 - 0x1p-53);
+        CHECK(t, first == 1, "uniform 0 draws %d", first);
+        CHECK(t, last == 48, "uniform just below 1 draws %d", last);
+    }
+}
+
+// The filter a reader would write: sort all tokens, keep the first k, then the first whose share reaches p.
+static const double *reference_probs;
+static int compare_tokens(const void *a, const void *b) {
+    int x = *(const int *)a, y = *(const int *)b;
+    if (reference_probs[x] != reference_probs[y]) { return reference_probs[x] > reference_probs[y] ? -1 : 1; }
+    return x - y;
+}
+
+static void reference_filter(const float *logits, int V, SamplerOptions options, double *probs) {
+    int order[MAX_V];
+    float top = logits[0];
+    for (int i = 0; i < V; i++) { top = fmaxf(top, logits[i]), order[i] = i; }
+    for (int i = 0; i < V; i++) { probs[i] = (double)expf((logits[i] - top) / options.temperature); }
+    reference_probs = probs;
+    qsort(order, (size_t)V, sizeof(int), compare_tokens);
+    int kept = options.top_k > 0 && options.top_k < V ? options.top_k : V;
+    double all = 0.0, sum = 0.0;
+    for (int i = 0; i < kept; i++) { all += probs[order[i]]; }
+    int share = 0;
+    while (share < kept && (share == 0 || sum < options.top_p * all)) { sum += probs[order[share++]]; }
+    if (options.top_p >= 1.0f) { share = kept; }
+    for (int i = 0; i < V; i++) { probs[order[i]] = i < share ? probs[order[i]] / sum : 0.0; }
+}
+
+static void test_filters_against_reference(Test *t) {
+    const int sizes[] = {1, 2, 3, 7, 64, 300};
+    const int top_ks[] = {0, 1, 2, 3, 10, 63, 64, 299, 300, 1000};
+    const float top_ps[] = {0.0f, 1e-9f, 0.1f, 0.5f, 0.9f, 0.99f, 0.999999f, 1.0f};
+    for (uint64_t round = 0; round < 6 * 10 * 8 * 4; round++) {
+        int V = sizes[round % 6];
+        SamplerOptions options = {round % 7 == 0 ? 0.3f : 1.0f, top_ks[round / 6 % 10], top_ps[round / 60 % 8]};
+        float logits[MAX_V];
+        random_logits(logits, V, round, 2.0f, round % 2 == 0);
+        double want[MAX_V];
+        Scratch got;
+        reference_filter(logits, V, options, want);
+        sample_token(logits, V, &options, 0.5, got.probs, got.index);
+        double total = sampler_sum(got.probs, V);
+        for (int i = 0; i < V; i++) {
+            CHECK(t, fabs(got.probs[i] / total - want[i]) <= 1e-12, "V %d top-k %d top-p %g: p(%d) is %g, want %g", V,
+                  options.top_k, (double)options.top_p, i, got.probs[i] / total, want[i]);
+        }
+    }
+}
+
+// Pearson's statistic over the tokens that have a probability; a token drawn that has none makes it infinite.
+static double chi_square(const int *counts, const double *probs, int V, int draws, int *freedom) {
+    double statistic = 0.0;
+    *freedom = -1;
+    for (int i = 0; i < V; i++) {
+        if (probs[i] == 0.0) { statistic += counts[i] > 0 ? INFINITY : 0.0; }
+        if (probs[i] == 0.0) { continue; }
+        double expected = probs[i] * draws, d = counts[i] - expected;
+        statistic += d * d / expected;
+        (*freedom)++;
+    }
+    return statistic;
+}
+
+// Draws with the options `drawn`, and compares with the distribution that `claimed` has.
+static double drawn_chi_square(const float *logits, int V, SamplerOptions drawn, SamplerOptions claimed, int *freedom) {
+    enum { DRAWS = 200000 };
+    double probs[MAX_V];
+    int counts[MAX_V] = {0};
+    reference_filter(logits, V, claimed, probs);
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        double uniform = rand_uniform(11, RAND_SAMPLER, i);
+        counts[draw(logits, V, drawn.temperature, drawn.top_k, drawn.top_p, uniform)]++;
+    }
+    return chi_square(counts, probs, V, DRAWS, freedom);
+}
+
+// 200,000 draws per setting. The statistic has mean f and standard deviation sqrt(2f); the numbers are fixed, so a
+// bound of five standard deviations either holds always or shows a fault.
+static void test_distribution(Test *t) {
+    enum { V = 12 };
+    const SamplerOptions settings[] = {{1.0f, 0, 1.0f}, {0.7f, 0, 1.0f}, {2.5f, 0, 1.0f}, {1.0f, 4, 1.0f},
+                                       {1.0f, 0, 0.8f}, {1.5f, 7, 0.9f}, {1.0f, 1, 1.0f}};
+    float logits[V];
+    random_logits(logits, V, 3, 1.0f, false);
+    for (int s = 0; s < 7; s++) {
+        int freedom;
+        double statistic = drawn_chi_square(logits, V, settings[s], settings[s], &freedom);
+        CHECK(t, statistic <= freedom + 5.0 * sqrt(2.0 * freedom), "setting %d: chi-square %g, %d degrees of freedom",
+              s, statistic, freedom);
+    }
+    // The test can fail: draws at temperature 1 are no draws at temperature 1.1.
+    SamplerOptions other = {1.1f, 0, 1.0f};
+    int freedom;
+    double statistic = drawn_chi_square(logits, V, settings[0], other, &freedom);
+    CHECK(t, statistic > freedom + 50.0 * sqrt(2.0 * freedom), "a wrong temperature is not seen: %g", statistic);
+}
+
+// The draw is the inverse of the cumulative distribution in id order.
+static void test_inverse_cdf(Test *t) {
+    float logits[] = {logf(0.1f), logf(0.2f), logf(0.3f), logf(0.4f)};
+    double u[] = {0.0, 0.0999, 0.1001, 0.2999, 0.3001, 0.5999, 0.6001, 0.9999};
+    int want[] = {0, 0, 1, 1, 2, 2, 3, 3};
+    for (int i = 0; i < 8; i++) {
+        int token = draw(logits, 4, 1.0f, 0, 1.0f, u[i]);
+        CHECK(t, token == want[i], "u %g draws %d, want %d", u[i], token, want[i]);
+    }
+}
+
+// Filters that exclude nothing change nothing, and adding a constant to all logits changes nothing.
+static void test_invariance(Test *t) {
+    for (uint64_t round = 0; round < 500; round++) {
+        float logits[100], shifted[100];
+        random_logits(logits, 100, round, 2.0f, true); // coarse: the sums with 64 are exact
+        for (int i = 0; i < 100; i++) { shifted[i] = logits[i] + 64.0f; }
+        double u = rand_uniform(1, RAND_SAMPLER, round);
+        int plain = draw(logits, 100, 1.0f, 0, 1.0f, u);
+        CHECK(t, draw(logits, 100, 1.0f, 100, 1.0f, u) == plain, "top-k V");
+        CHECK(t, draw(logits, 100, 1.0f, 0, 0.9999999f, u) >= 0, "top-p just below 1");
+        CHECK(t, draw(shifted, 100, 1.0f, 0, 1.0f, u) == plain, "shift");
+        CHECK(t, draw(logits, 100, 1.0f, 0, 1.0f, u) == plain, "twice");
+    }
+}
+
+// A large vocabulary in orders that are bad for a naive quickselect: ascending, descending, equal, organ pipe. A
+// quadratic selection would take minutes.
+static void test_large_vocabulary(Test *t) {
+    enum { V = 200000 };
+    float *logits = (float *)malloc(V * sizeof(float)), *probs = (float *)malloc(V * sizeof(float));
+    int32_t *index = (int32_t *)malloc(V * sizeof(int32_t));
+    for (int shape = 0; shape < 4; shape++) {
+        for (int i = 0; i < V; i++) {
+            float x = 1e-5f * (float)(shape == 0 ? i : shape == 1 ? V - i : shape == 2 ? 0 : i < V / 2 ? i : V - i);
+            logits[i] = x;
+        }
+        SamplerOptions options = {1.0f, 1000, 0.5f};
+        int token = sample_token(logits, V, &options, 0.7, probs, index);
+        int kept = 0;
+        for (int i = 0; i < V; i++) { kept += probs[i] > 0.0f; }
+        CHECK(t, kept >= 490 && kept <= 500, "shape %d: %d tokens kept of the 500 or a few less", shape, kept);
+        CHECK(t, token >= 0 && probs[token] > 0.0f, "shape %d: drew an excluded token", shape);
+        if (shape == 2) { CHECK(t, kept == 500 && probs[499] > 0.0f, "ties are not kept from the lowest id"); }
+    }
+    free(logits), free(probs), free(index);
+}
+
+int main(void) {
+    Suite s = suite_begin("sampler");
+    RUN(&s, test_argmax);
+    RUN(&s, test_extreme_logits);
+    RUN(&s, test_broken_logits);
+    RUN(&s, test_ends_of_the_range);
+    RUN(&s, test_inverse_cdf);
+    RUN(&s, test_filters_against_reference);
+    RUN(&s, test_distribution);
+    RUN(&s, test_invariance);
+    RUN(&s, test_large_vocabulary);
+    return suite_end(&s);
+}

@@ -1,0 +1,115 @@
+// The learning-rate schedules: shapes, corners, names.
+#include "dev/test/test.h"
+#include "llmc/schedulers.h"
+
+static Schedule make(ScheduleKind kind, int64_t warmup, int64_t total, float final_fraction) {
+    Schedule s = {kind, 3e-4f, warmup, total, final_fraction};
+    return s;
+}
+
+// The rate as a fraction of the peak equals want within the rounding of a float.
+static void check_fraction(Test *t, const Schedule *s, int64_t step, double want) {
+    double got = schedule_lr(s, step) / (double)s->peak;
+    CHECK(t, fabs(got - want) <= 2e-7, "%s, warmup %lld, total %lld, step %lld: %.9g of the peak, want %.9g",
+          schedule_names[s->kind], (long long)s->warmup, (long long)s->total, (long long)step, got, want);
+}
+
+static void test_parse(Test *t) {
+    ScheduleKind kind = SCHEDULE_WSD;
+    CHECK(t, schedule_parse("cosine", &kind) && kind == SCHEDULE_COSINE, "cosine gives %d", kind);
+    CHECK(t, schedule_parse("linear", &kind) && kind == SCHEDULE_LINEAR, "linear gives %d", kind);
+    CHECK(t, schedule_parse("constant", &kind) && kind == SCHEDULE_CONSTANT, "constant gives %d", kind);
+    CHECK(t, schedule_parse("wsd", &kind) && kind == SCHEDULE_WSD, "wsd gives %d", kind);
+    const char *wrong[] = {"", "cos", "Cosine", "cosine ", "wsdx"};
+    for (int i = 0; i < 5; i++) { CHECK(t, !schedule_parse(wrong[i], &kind), "'%s' is accepted", wrong[i]); }
+    CHECK(t, kind == SCHEDULE_WSD, "a wrong name changes the kind");
+    char names[100] = "";
+    for (int i = 0; i < NUM_SCHEDULES; i++) {
+        snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", schedule_names[i]);
+    }
+    CHECK(t, strcmp(names, SCHEDULE_NAMES) == 0, "SCHEDULE_NAMES is not \"%s\"", names);
+}
+
+static void test_warmup(Test *t) {
+    for (int kind = 0; kind < NUM_SCHEDULES; kind++) {
+        Schedule s = make((ScheduleKind)kind, 10, 100, 0.1f);
+        for (int step = 0; step < 10; step++) { check_fraction(t, &s, step, (step + 1) / 10.0); }
+        check_fraction(t, &s, 10, 1.0);
+    }
+}
+
+static void test_cosine(Test *t) {
+    Schedule s = make(SCHEDULE_COSINE, 20, 120, 0.1f);
+    check_fraction(t, &s, 45, 0.1 + 0.9 * 0.5 * (1 + sqrt(0.5))); // a quarter of the way: cos 45 degrees
+    check_fraction(t, &s, 70, 0.55);
+    check_fraction(t, &s, 95, 0.1 + 0.9 * 0.5 * (1 - sqrt(0.5)));
+    check_fraction(t, &s, 120, 0.1);
+    check_fraction(t, &s, 1000000, 0.1);
+}
+
+static void test_linear(Test *t) {
+    Schedule s = make(SCHEDULE_LINEAR, 0, 10, 0.0f);
+    for (int step = 0; step <= 10; step++) { check_fraction(t, &s, step, (10 - step) / 10.0); }
+    check_fraction(t, &s, 11, 0.0);
+}
+
+static void test_constant(Test *t) {
+    Schedule s = make(SCHEDULE_CONSTANT, 0, 10, 0.3f);
+    for (int step = 0; step < 20; step++) { check_fraction(t, &s, step, 1.0); }
+}
+
+static void test_wsd(Test *t) {
+    Schedule s = make(SCHEDULE_WSD, 5, 100, 0.2f);
+    for (int step = 5; step <= 80; step++) { check_fraction(t, &s, step, 1.0); }
+    check_fraction(t, &s, 85, 0.2 + 0.8 * 0.5); // a quarter of the decay: 1 - sqrt(1/4)
+    for (int step = 80; step <= 100; step++) {
+        check_fraction(t, &s, step, 0.2 + 0.8 * (1 - sqrt((step - 80) / 20.0)));
+    }
+    check_fraction(t, &s, 101, 0.2);
+}
+
+// No schedule is anything but a finite rate within [final, peak] after the warm-up, falling or level, however the
+// numbers lie: warm-ups that fill or outlast the run, runs of one step, steps after the end.
+static void test_corners(Test *t) {
+    for (int kind = 0; kind < NUM_SCHEDULES; kind++) {
+        for (int total = 0; total <= 12; total++) {
+            for (int warmup = 0; warmup <= 14; warmup++) {
+                Schedule s = make((ScheduleKind)kind, warmup, total, 0.25f);
+                double last = INFINITY;
+                for (int step = 0; step < 20; step++) {
+                    double got = schedule_lr(&s, step) / (double)s.peak;
+                    bool warming = step < warmup;
+                    double low = warming ? (step + 1.0) / warmup - 1e-7 : 0.25 - 1e-7;
+                    CHECK(t, got >= low && got <= 1.0 + 1e-7, "%s %d/%d step %d: %g", schedule_names[kind], warmup,
+                          total, step, got);
+                    CHECK(t, warming || got <= last, "%s %d/%d rises at step %d", schedule_names[kind], warmup, total,
+                          step);
+                    last = warming ? INFINITY : got;
+                }
+                if (warmup < total) { check_fraction(t, &s, warmup, 1.0); }
+                if (kind != SCHEDULE_CONSTANT) { check_fraction(t, &s, max_i64(warmup, total), 0.25); }
+            }
+        }
+    }
+}
+
+// A run of two billion steps, the last representable ones included.
+static void test_long_runs(Test *t) {
+    Schedule s = make(SCHEDULE_LINEAR, 0, 1LL << 40, 0.0f);
+    check_fraction(t, &s, 1LL << 39, 0.5);
+    check_fraction(t, &s, (1LL << 40) - 1, 0.0);
+    check_fraction(t, &s, INT64_MAX, 0.0);
+}
+
+int main(void) {
+    Suite s = suite_begin("schedulers");
+    RUN(&s, test_parse);
+    RUN(&s, test_warmup);
+    RUN(&s, test_cosine);
+    RUN(&s, test_linear);
+    RUN(&s, test_constant);
+    RUN(&s, test_wsd);
+    RUN(&s, test_corners);
+    RUN(&s, test_long_runs);
+    return suite_end(&s);
+}
