@@ -79,6 +79,12 @@ endif
 
 COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
 LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -lm $(LDLIBS)
+
+# The record of the command line: written only when it changes, and everything depends on it.
+ifneq ($(OPENMP_FLAGS),)
+  RECORD := $(shell mkdir -p $(BUILD) && echo '$(COMPILE) $(LIBS)' > $(BUILD)/flags.new && \
+      if cmp -s $(BUILD)/flags.new $(BUILD)/flags; then rm $(BUILD)/flags.new; else mv $(BUILD)/flags.new $(BUILD)/flags; fi)
+endif
 DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 
 TESTS   = $(patsubst dev/test/%.c,$(BUILD)/%,$(wildcard dev/test/test_*.c))
@@ -86,7 +92,7 @@ FUZZERS = $(patsubst dev/test/%.c,$(BUILD)/%,$(filter-out dev/test/fuzz_main.c,$
 PYTHON_TESTS = $(wildcard dev/test/test_*.py)
 
 # --- targets ---------------------------------------------------------------------------------------------------------
-.PHONY: all tests fuzzers test bench-cpu sanitize fuzz run-fuzzers headers doctor clean help FORCE
+.PHONY: all tests fuzzers test bench-cpu sanitize fuzz run-fuzzers headers doctor clean help
 .DELETE_ON_ERROR:
 
 all: $(addprefix $(PREFIX),$(PROGRAMS)) ## the CPU programs: train_gpt2, test_gpt2, tokenize (the default)
@@ -115,11 +121,6 @@ $(BUILD)/libfuzzer_%: dev/test/fuzz_%.c $(BUILD)/flags
 $(BUILD)/bench_cpu: dev/bench/bench_cpu.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS) -ldl
-
-# Touched only when the command line of the compiler changes.
-$(BUILD)/flags: FORCE
-	@mkdir -p $(BUILD)
-	@echo '$(COMPILE) $(LIBS)' | cmp -s - $@ || echo '$(COMPILE) $(LIBS)' > $@
 
 -include $(wildcard $(BUILD)/*.d)
 

@@ -1,0 +1,295 @@
+#!/usr/bin/env bash
+# Runs every test there is. The last line is `N passed, N failed, N skipped`: the sum of the lines above it that end so.
+# Exit status 0 only if nothing failed. Logs lie in build/logs/.
+#
+#   scripts/test.sh                     everything
+#   scripts/test.sh test_gemm ...       these only (with every compiler; the names: scripts/test.sh --list)
+#
+# Test programs are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each is
+# built and run with gcc, with clang, without OpenMP, and with AddressSanitizer and UndefinedBehaviorSanitizer. A program that
+# crashes, hangs or ends without its closing line counts as one failure, and so does one that does not build.
+set -u
+export LC_ALL=C
+cd "$(dirname "$0")/.." || exit 1
+. scripts/packages.sh
+
+readonly TIME_LIMIT=400 # seconds for one test program
+readonly FUZZ_RUNS=2000
+readonly LOGS=build/logs
+
+# Two programs run side by side: their threads must sleep, not spin, while they wait for each other.
+export OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0
+export ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
+
+# --- what there is -------------------------------------------------------------------------------------------------
+names_of() { # glob pattern -> names without folder and suffix
+    local file
+    for file in $1; do
+        [ -e "$file" ] || continue
+        file=${file##*/}
+        echo "${file%.*}"
+    done
+}
+
+UNIT_TESTS=$(names_of 'dev/test/test_*.c')
+FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
+PYTHON_TESTS=$(names_of 'dev/test/test_*.py')
+SHELL_TESTS=$(names_of 'dev/test/test_*.sh')
+ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" | grep .)
+
+usage() {
+    sed -n '2,/^set -u/ s/^# \{0,1\}//p' scripts/test.sh
+}
+
+wanted="" # names from the command line, or everything
+for argument in "$@"; do
+    case $argument in
+        -h | --help) usage; exit 0 ;;
+        -l | --list) echo "$ALL_TESTS"; exit 0 ;;
+    esac
+    name=${argument##*/}
+    name=${name%.*}
+    if ! grep -qx -- "$name" <<<"$ALL_TESTS"; then
+        printf "scripts/test.sh: there is no test '%s'; there are:\n%s\n" "$argument" "$ALL_TESTS" >&2
+        exit 1
+    fi
+    wanted="$wanted $name"
+done
+
+pick() { # those names of the given lists that are wanted
+    local name
+    # shellcheck disable=SC2048,SC2086 # lists of names: splitting is meant
+    for name in $*; do
+        case "$wanted " in " " | *" $name "*) echo "$name" ;; esac
+    done
+}
+
+# --- jobs: a label and a command each, two at a time ---------------------------------------------------------------
+labels=() commands=() worker_pids=()
+results=$LOGS/results # one line per finished job: passed failed skipped label
+stage="" stage_start=0 stage_shown=no
+
+add_job() { # label, command line
+    labels[${#labels[@]}]=$1
+    commands[${#commands[@]}]=$2
+}
+
+log_of() { echo "$LOGS/$(echo "$1" | tr ' /' '__').log"; }
+
+# with_limit COMMAND: runs it in the background of the worker, so that a signal can end it. Leaves its status in $status.
+with_limit() {
+    local limit=()
+    if have timeout; then limit=(timeout -k 10 "$TIME_LIMIT"); fi
+    "${limit[@]+"${limit[@]}"}" bash -c "$1" &
+    job_pid=$!
+    status=0
+    wait "$job_pid" || status=$?
+    job_pid=""
+}
+
+elapsed_since() { awk -v a="$1" -v b="${EPOCHREALTIME:-$SECONDS}" 'BEGIN { printf "%.1f", b - a }'; }
+
+report() { # label, passed, failed, skipped, seconds, remark
+    printf '%6s s  %s: %d passed, %d failed, %d skipped\n%s' "$5" "$1" "$2" "$3" "$4" "${6:+            $6$'\n'}"
+    echo "$2 $3 $4 $1" >>"$results"
+}
+
+run_job() { # label, command line
+    local log start line numbers remark="" passed=0 failed=0 skipped=0
+    log=$(log_of "$1")
+    start=${EPOCHREALTIME:-$SECONDS}
+    with_limit "$2" >"$log" 2>&1
+    line=$(grep -E '^[^ ]+: [0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1)
+    if [ -n "$line" ]; then
+        numbers=${line##*: }
+        passed=${numbers%% passed*}
+        failed=${numbers#*passed, } failed=${failed%% failed*}
+        skipped=${numbers#*failed, } skipped=${skipped%% skipped*}
+    fi
+    if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+        remark="no end after $TIME_LIMIT s: $log" failed=$((failed + 1))
+    elif [ -z "$line" ]; then
+        remark="ended without its closing line, status $status: $log" failed=$((failed + 1))
+    elif [ "$status" -ne 0 ] && [ "$failed" -eq 0 ]; then
+        remark="ended with status $status: $log" failed=1
+    elif [ "$failed" -gt 0 ]; then
+        remark=$log
+    fi
+    report "$1" "$passed" "$failed" "$skipped" "$(elapsed_since "$start")" "$remark"
+}
+
+# Each worker walks the whole list and takes what the other has not taken: making a folder succeeds only once.
+work() {
+    local i job_pid="" status
+    trap '[ -z "$job_pid" ] || kill "$job_pid" 2>/dev/null; exit 130' TERM
+    for ((i = 0; i < ${#labels[@]}; i++)); do
+        mkdir "$claims/$i" 2>/dev/null || continue
+        run_job "${labels[$i]}" "${commands[$i]}"
+    done
+}
+
+run_jobs() {
+    [ ${#labels[@]} -gt 0 ] || return 0
+    show_stage
+    claims=$(mktemp -d "$LOGS/claims.XXXXXX")
+    work & worker_pids[0]=$!
+    work & worker_pids[1]=$!
+    wait
+    worker_pids=()
+    rm -rf "$claims"
+    labels=() commands=()
+}
+
+# A stage's heading is printed with its first job, so that stages without any stay silent.
+begin_stage() { stage=$1 stage_start=$SECONDS stage_shown=no; }
+show_stage() {
+    [ $stage_shown = yes ] || echo "== $stage"
+    stage_shown=yes
+}
+end_stage() { [ $stage_shown = no ] || printf '%6s s  in all\n' "$((SECONDS - stage_start))"; }
+
+interrupted() {
+    trap - INT TERM
+    for pid in "${worker_pids[@]+"${worker_pids[@]}"}"; do kill "$pid" 2>/dev/null; done
+    wait
+    echo "scripts/test.sh: interrupted"
+    exit 130
+}
+trap interrupted INT TERM
+
+# --- what this machine lacks ---------------------------------------------------------------------------------------
+install_missing() {
+    local packages=()
+    if ! have gcc || ! links gcc; then packages+=(gcc libc6-dev); fi
+    if ! have g++ || ! links g++; then packages+=(g++); fi
+    if ! have make; then packages+=(make); fi
+    if ! have python3; then packages+=(python3); fi
+    if ! have clang; then packages+=(clang); fi
+    if have clang && links clang && ! links clang -fopenmp; then packages+=(libomp-dev); fi
+    have clang || packages+=(libomp-dev)
+    if [ ${#packages[@]} -gt 0 ]; then
+        install_packages "to build and test with gcc and clang" "${packages[@]}" || echo "Going on with what there is."
+    fi
+    # On newer systems clang's sanitizers are a package of their own, named after the version.
+    if have clang && links clang && ! links clang -fsanitize=address; then
+        packages=("libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev")
+        if apt-cache show "${packages[0]}" >/dev/null 2>&1; then
+            install_packages "to test with clang's sanitizers" "${packages[@]}" || echo "Going on without them."
+        fi
+    fi
+}
+
+# --- building: every program counts as one test --------------------------------------------------------------------
+# build LABEL FOLDER MAKE-ARGUMENTS...: all programs and tests (and fuzzers with sanitizers) into FOLDER, warnings being errors.
+# An empty FOLDER: the programs into the root, the tests into build/.
+build() {
+    local label="$1 build" folder=$2 targets=() target log passed=0 failed=0 remark=""
+    shift 2
+    local tests=${folder:-build} arguments=(WERROR=1 "$@")
+    if [ -n "$folder" ]; then arguments+=("BUILD=$folder" "BIN=$folder"); fi
+    if [ -n "$(pick test_gpt2 "$PYTHON_TESTS")" ]; then
+        for target in train_gpt2 test_gpt2 tokenize; do targets+=("${folder:+$folder/}$target"); done
+    fi
+    for target in $(pick "$UNIT_TESTS"); do targets+=("$tests/$target"); done
+    case " $* " in *" SANITIZE=1 "*) for target in $(pick "$FUZZERS"); do targets+=("$tests/$target"); done ;; esac
+    [ ${#targets[@]} -gt 0 ] || return 0
+    show_stage
+
+    log=$(log_of "$label")
+    local start=${EPOCHREALTIME:-$SECONDS}
+    mkdir -p "$tests"
+    if make -k -j2 "${arguments[@]}" "${targets[@]}" >"$log" 2>&1; then
+        passed=${#targets[@]}
+    else
+        for target in "${targets[@]}"; do
+            if make -q "${arguments[@]}" "$target" >/dev/null 2>&1; then
+                passed=$((passed + 1))
+            else
+                failed=$((failed + 1)) remark="$remark $target"
+            fi
+        done
+        remark="do not build:$remark; $log"
+    fi
+    report "$label" "$passed" "$failed" 0 "$(elapsed_since "$start")" "$remark"
+}
+
+# A program that did not build has been counted; running an old one would only confuse.
+add_programs() { # label, folder of the tests, folder of the programs
+    local name
+    for name in $(pick test_gpt2); do
+        if [ -x "$3/$name" ]; then add_job "$1 $name" "$3/$name"; fi
+    done
+    for name in $(pick "$UNIT_TESTS"); do
+        if [ -x "$2/$name" ]; then add_job "$1 $name" "$2/$name"; fi
+    done
+}
+
+run_variant() { # label, folder (empty: the root), make arguments
+    begin_stage "$1"
+    build "$@"
+    add_programs "$1" "${2:-build}" "${2:-.}"
+}
+
+# --- the stages ----------------------------------------------------------------------------------------------------
+rm -rf "$LOGS"
+mkdir -p "$LOGS"
+: >"$results"
+install_missing
+if ! have make || { ! have gcc && ! have clang; }; then
+    echo "scripts/test.sh: no make, or neither gcc nor clang: nothing can be built"
+    echo "0 passed, 1 failed, 0 skipped"
+    exit 1
+fi
+first=gcc
+have gcc || first=clang
+
+run_variant "$first" "" CC=$first
+if have python3; then
+    for name in $(pick "$PYTHON_TESTS"); do add_job "$name" "python3 dev/test/$name.py"; done
+else
+    for name in $(pick "$PYTHON_TESTS"); do report "$name" 0 0 1 0.0 "no python3"; done
+fi
+for name in $(pick "$SHELL_TESTS"); do add_job "$name" "dev/test/$name.sh"; done
+run_jobs
+end_stage
+
+if [ $first != clang ] && have clang && links clang; then
+    run_variant clang build/clang CC=clang
+    run_jobs
+    end_stage
+elif [ $first != clang ]; then
+    report clang 0 0 1 0.0 "no clang"
+fi
+
+run_variant no-openmp build/serial CC=$first OPENMP=0
+run_jobs
+end_stage
+
+if links $first -fsanitize=address,undefined; then
+    run_variant sanitizers build/sanitize CC=$first SANITIZE=1
+    for name in $(pick "$FUZZERS"); do
+        if [ -x "build/sanitize/$name" ]; then
+            add_job "$name" "build/sanitize/$name $FUZZ_RUNS && echo '$name: 1 passed, 0 failed, 0 skipped'"
+        fi
+    done
+    run_jobs
+    end_stage
+else
+    report sanitizers 0 0 1 0.0 "$first has no AddressSanitizer here"
+fi
+
+# --- the sum -------------------------------------------------------------------------------------------------------
+if grep -hs '^skip ' "$LOGS"/*.log >"$LOGS/skipped"; then
+    echo "== skipped"
+    sort -u "$LOGS/skipped" | sed 's/^skip /  /'
+fi
+if awk '$2 > 0 { found = 1 } END { exit !found }' "$results"; then
+    echo "== failed"
+    while read -r _ failed _ label; do
+        [ "$failed" -gt 0 ] || continue
+        echo "  $label ($(log_of "$label"))"
+        grep -E -m 5 '^FAIL |^make.*Error|error:|ERROR: |runtime error' "$(log_of "$label")" | sed 's/^/      /'
+    done <"$results"
+fi
+echo "== $SECONDS s"
+awk '{ p += $1; f += $2; s += $3 } END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 }' "$results"
