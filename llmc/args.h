@@ -141,7 +141,7 @@ static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
     switch (spec->type) {
     case ARG_INT: snprintf(text, size, "a whole number from %s%s", range, fallback); break;
     case ARG_REAL: snprintf(text, size, "a number from %s%s", range, fallback); break;
-    case ARG_TEXT: snprintf(text, size, "a text of %s bytes%s", range, fallback); break;
+    case ARG_TEXT: snprintf(text, size, "%s of %s bytes%s", spec->value, range, fallback); break;
     case ARG_CHOICE: snprintf(text, size, "one of %s%s", spec->value, fallback); break;
     case ARG_FLAG: snprintf(text, size, "0 or 1%s", fallback); break;
     }
@@ -238,25 +238,32 @@ static inline int args_edit_distance(const char *a, size_t a_length, const char 
     return d[n][m];
 }
 
-// Writes the known option nearest to a mistyped one, with its dashes. A beginning of a name ("--batch") counts as near.
+// Keeps a name (with its dashes) in text if it is nearer to a mistyped one than the best so far.
+static inline void args_consider(const char *typed, size_t typed_length, const char *dashes, const char *name,
+                                 size_t length, int *best, char *text, size_t size) {
+    bool begins = typed_length > 1 && typed_length < length && memcmp(name, typed, typed_length) == 0;
+    int distance = begins ? 1 : args_edit_distance(typed, typed_length, name, length);
+    if (distance >= *best) { return; }
+    *best = distance;
+    snprintf(text, size, "%s%.*s", dashes, (int)length, name);
+}
+
+// Writes the known option nearest to a mistyped one. A beginning of a long name ("--batch") counts as near.
 static inline void args_nearest(const ArgsProgram *program, const char *typed, size_t length, char *text, size_t size) {
     int best = INT32_MAX;
     while (length > 0 && *typed == '-') { typed++, length--; }
-    snprintf(text, size, "--help");
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
         if (spec->refusal != NULL) { continue; }
-        size_t n = strlen(spec->name);
-        bool begins = length > 1 && length < n && memcmp(spec->name, typed, length) == 0;
-        int distance = begins ? 1 : args_edit_distance(typed, length, spec->name, n);
-        if (distance < best) { best = distance, snprintf(text, size, "--%s", spec->name); }
+        args_consider(typed, length, "--", spec->name, strlen(spec->name), &best, text, size);
         for (const char *alias = spec->aliases; *alias != '\0';) {
-            int a = (int)strcspn(alias, " ");
-            distance = args_edit_distance(typed, length, alias, (size_t)a);
-            if (distance < best && a > 0) { best = distance, snprintf(text, size, "-%.*s", a, alias); }
-            alias += a + (alias[a] == ' ');
+            size_t n = strcspn(alias, " ");
+            args_consider(typed, length, "-", alias, n, &best, text, size);
+            alias += n + (alias[n] == ' ');
         }
     }
+    args_consider(typed, length, "--", "help", 4, &best, text, size);
+    args_consider(typed, length, "--", "version", 7, &best, text, size);
 }
 
 // Prints text from `column` on, broken at spaces so that it ends before ARGS_HELP_WIDTH; further lines are indented.
@@ -382,9 +389,7 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
     if (!args_store(spec, options, value)) {
         args_quote(typed, sizeof(typed), value);
-        if (spec->type == ARG_TEXT) {
-            return fail(error, "%s: got %zu bytes, expected %s", label, strlen(value), expected);
-        }
+        if (spec->type == ARG_TEXT) { snprintf(typed, sizeof(typed), "%zu bytes", strlen(value)); }
         return fail(error, "%s: got %s, expected %s", label, typed, expected);
     }
     return true;

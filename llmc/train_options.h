@@ -182,11 +182,11 @@ static inline bool train_options_check_batch(TrainOptions *options, int num_rank
     int64_t below = total / micro * micro, above = below + micro;
     char nearest[64];
     if (below > 0 && above <= TRAIN_MAX_TOTAL_BATCH) {
-        snprintf(nearest, sizeof(nearest), "%lld and %lld are", (long long)below, (long long)above);
+        snprintf(nearest, sizeof(nearest), "%lld or %lld", (long long)below, (long long)above);
     } else {
-        snprintf(nearest, sizeof(nearest), "%lld is", (long long)(below > 0 ? below : above));
+        snprintf(nearest, sizeof(nearest), "%lld", (long long)(below > 0 ? below : above));
     }
-    return fail(error, "--total-batch (-d): %lld tokens is not a multiple of B x T%s = %lld; the nearest: %s",
+    return fail(error, "--total-batch (-d): %lld tokens is not a multiple of B x T%s = %lld; the nearest is %s",
                 (long long)total, ranks, (long long)micro, nearest);
 }
 
