@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# Builds the trainer and trains a small GPT for about a minute, then shows what it has learned.
+#
+#   scripts/quickstart.sh               learns this repository's own sources and documentation
+#   scripts/quickstart.sh book.txt      learns your text (plain text, any language; some 100 kB or more is good)
+#
+# Needs a C compiler and make; on Debian and Ubuntu it installs them if they are missing. Nothing is downloaded otherwise.
+# Everything it writes lies in build/ and in a new folder run_quickstart* of the repository. TRAIN_SECONDS=20 in the
+# environment trains for a shorter or longer time.
+set -eu
+export LC_ALL=C
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+
+# A model of bytes that two cores train in a minute: 1.8 million parameters, sequences of 128 bytes, 16 at a time.
+MODEL=(--layers 4 --heads 6 --channels 192 --context 256 --seq-len 128 --batch-size 16)
+RECIPE=(--lr 2e-3 --schedule cosine --final-lr-frac 0.1 --weight-decay 0.1)
+MIN_BYTES=4096 # less text leaves nothing to validate with
+MIN_STEPS=40
+MAX_STEPS=2000 # more only repeats a small text
+TIMING_STEPS=12
+
+stop() { # message...: ends the script
+    echo "quickstart.sh: $*" >&2
+    exit 1
+}
+
+usage() { sed -n '2,/^set -eu/ s/^# \{0,1\}//p' "$0"; }
+
+case ${1:-} in
+    -h | --help) usage; exit 0 ;;
+    -*) stop "unknown option $1; give the name of a text file, or nothing" ;;
+esac
+[ $# -le 1 ] || stop "one text file at a time, $# words given (a name with spaces needs quotes)"
+train_seconds=${TRAIN_SECONDS:-60}
+case $train_seconds in
+    '' | 0* | *[!0-9]* | ?????*) stop "TRAIN_SECONDS is '$train_seconds', expected whole seconds, 1 to 9999" ;;
+esac
+
+# --- the text: checked before anything is built ----------------------------------------------------------------------
+text=${1:-}
+if [ $# -eq 1 ]; then
+    [ -n "$text" ] || stop "the name of the text file is empty"
+    [ -e "$text" ] || stop "$text: no such file; give a plain text file"
+    [ ! -d "$text" ] || stop "$text: is a folder; give a plain text file"
+    [ -r "$text" ] || stop "$text: cannot be read; check its permissions"
+    case $text in /*) ;; *) text=$PWD/$text ;; esac
+fi
+
+cd "$(dirname "$0")/.."
+. scripts/packages.sh
+[ -w . ] || stop "$PWD: cannot be written to; copy the repository to a folder of your own"
+mkdir -p build
+corpus=build/quickstart.txt
+
+# Documentation first, the trainer itself last: the last tenth is kept for validation.
+own_files() {
+    find . -name '*.md' -not -path './build/*' -not -path './run*' | sort
+    find scripts dev llmc \( -name '*.sh' -o -name '*.py' -o -name '*.c' -o -name '*.h' \) \
+        -not -name unicode_tables.h | sort
+    echo Makefile
+    find . -maxdepth 1 \( -name '*.py' -o -name '*.c' \) | sort
+}
+
+if [ -n "$text" ]; then
+    cat "$text" >"$corpus" || stop "$text: could not be copied to $corpus (disk full?)"
+    source_name=$1
+else
+    own_files | while IFS= read -r file; do cat "$file"; done >"$corpus"
+    source_name="the sources and documentation of this repository"
+fi
+bytes=$(($(wc -c <"$corpus")))
+[ "$bytes" -gt 0 ] || stop "$source_name: is empty; give a text of at least $MIN_BYTES bytes"
+[ "$bytes" -ge "$MIN_BYTES" ] || stop "$source_name: has $bytes bytes; give a text of at least $MIN_BYTES"
+
+# --- the program -----------------------------------------------------------------------------------------------------
+need=()
+{ have gcc && links gcc; } || { have clang && links clang; } || { have cc && links cc; } || need=(gcc libc6-dev)
+have make || need+=(make)
+if [ ${#need[@]} -gt 0 ]; then
+    install_packages "a C compiler and make build the trainer" "${need[@]}" || exit 1
+fi
+echo "Building train_gpt2 ..."
+if ! make train_gpt2 >build/quickstart_build.log 2>&1; then
+    tail -n 20 build/quickstart_build.log >&2
+    stop "the build failed; the whole output is in $PWD/build/quickstart_build.log"
+fi
+
+# --- how many steps fit into the time --------------------------------------------------------------------------------
+timing=build/quickstart_timing.log
+if ! ./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps $TIMING_STEPS --val-every 0 --sample-every 0 \
+    </dev/null >"$timing" 2>&1; then
+    tail -n 3 "$timing" >&2
+    stop "the trainer stopped; the whole output is in $PWD/$timing"
+fi
+milliseconds=$(grep -o '[0-9.]* ms' "$timing" | sort -n | awk '{ time[NR] = $1 } END { print time[int((NR + 1) / 2)] }')
+[ -n "$milliseconds" ] || stop "no step times in $PWD/$timing"
+steps=$(awk -v ms="$milliseconds" -v s="$train_seconds" -v min=$MIN_STEPS -v max=$MAX_STEPS \
+    'BEGIN { n = int(1000 * s / ms); print n < min ? min : n > max ? max : n }')
+
+# --- training --------------------------------------------------------------------------------------------------------
+run=run_quickstart
+number=1
+while [ -e "$run" ]; do
+    number=$((number + 1))
+    run=run_quickstart_$number
+done
+
+echo "Training on $source_name ($bytes bytes): $steps steps of $milliseconds ms"
+echo
+interrupted=no
+trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
+train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 20)) --shuffle
+    --val-every $((steps / 4)) --sample-every 0 --out-dir "$run")
+status=0
+"${train[@]}" </dev/null || status=$?
+if [ $interrupted = yes ]; then
+    echo
+    echo "Stopped. To go on from here: cd $PWD &&"
+    echo "    ${train[*]} --resume"
+    exit 130
+fi
+trap - INT TERM
+[ $status -eq 0 ] || stop "the training ended with status $status; what it left is in $PWD/$run"
+
+# --- what came of it -------------------------------------------------------------------------------------------------
+before=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | head -n 1)
+after=$(sed -n 's/^s:[0-9]* tel://p' "$run/main.log" | tail -n 1)
+echo
+echo "Validation loss: $before before, $after after training (nats per byte, on text it was not trained on)"
+echo
+echo "What it writes now:"
+echo
+sample=(./train_gpt2 --init "$run" --steps 0 --sample-tokens 600 --temperature 0.7)
+"${sample[@]}" </dev/null
+echo
+echo "In $PWD:"
+for file in "$run"/*; do
+    case $file in
+        *.bin) printf '    %-36s %s\n' "$file" "checkpoint" ;;
+        *.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
+        *.svg) printf '    %-36s %s\n' "$file" "the loss curve; open it in a browser" ;;
+    esac
+done
+echo
+echo "Another sample:  ${sample[*]} --seed 2"
+echo "All options:     ./train_gpt2 --help"
