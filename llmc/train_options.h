@@ -41,8 +41,9 @@ enum { FREE = 0, SHAPES = 1 };
       "vocabulary of a new model; 0: the tokenizer's")                                                                 \
     X(batch_size, "batch-size", "b", INT, "4", 1, 65536, "B", FREE, NULL, "Batch",                                     \
       "sequences in a micro-batch, what is in memory at once")                                                         \
-    X(seq_len, "seq-len", "t", INT, PICK("64", "1024"), 1, 1048576, "T", SHAPES, NULL, "Batch",                        \
-      "tokens in a sequence, at most the model's context")                                                             \
+    X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, NULL, "Batch",                                       \
+      "tokens in a sequence, at most the model's context; 0: " PICK("64", "1024") ", or the context if that is less "  \
+      "or the run only samples")                                                                                       \
     X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, NULL, "Batch",            \
       "tokens in a step, a multiple of B x T: micro-batches are added up to it; 0: one micro-batch")                   \
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, NULL, "Batch",                                      \
@@ -166,8 +167,8 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
 
 // ---- Checks that need no more than the options ----
 
-// Settles total_batch: 0 becomes one micro-batch of every rank, B * T * num_ranks tokens; anything else must be a
-// multiple of that.
+// Settles total_batch, when seq_len and the number of ranks are known: 0 becomes one micro-batch of every rank, B * T *
+// num_ranks tokens; anything else must be a multiple of that.
 static inline bool train_options_check_batch(TrainOptions *options, int num_ranks, Error *error) {
     int64_t micro = options->batch_size * options->seq_len * num_ranks, total = options->total_batch;
     char ranks[40] = "";
@@ -215,6 +216,8 @@ static inline bool train_options_check(const TrainOptions *o, bool gpu_trainer, 
         {o->keep > 0 && o->out_dir[0] == '\0', "--keep (-nk): needs --out-dir (-o), the folder to save in"},
         {o->keep_major > 0 && o->keep == 0,
          "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
+        {o->steps == 0 && o->out_dir[0] != '\0',
+         "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
         {o->hellaswag && !gpu_trainer, "--hellaswag (-h): 1 " TRAIN_GPU_ONLY "; leave it out here"},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
@@ -223,9 +226,8 @@ static inline bool train_options_check(const TrainOptions *o, bool gpu_trainer, 
     return true;
 }
 
-// Reads the command line of a trainer and makes every check that needs no file. total_batch is settled for one rank in
-// the CPU trainer; the GPU trainer calls train_options_check_batch itself, when it knows its ranks. --help and
-// --version print and set *outcome: the program then ends with status 0. Texts point into argv, which must stay.
+// Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
+// *outcome: the program then ends with status 0. Texts point into argv, which must stay.
 static inline bool train_options_parse(TrainOptions *options, int argc, char **argv, bool gpu_trainer,
                                        ArgsOutcome *outcome, Error *error) {
     const char *name = gpu_trainer ? "train_gpt2cu" : "train_gpt2";
@@ -248,8 +250,7 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
     program.takes_positionals = false;
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
-    return train_options_check(options, gpu_trainer, error) &&
-           (gpu_trainer || train_options_check_batch(options, 1, error));
+    return train_options_check(options, gpu_trainer, error);
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H
