@@ -13,6 +13,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include "hash.h"
 #include "utils.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -20,8 +21,9 @@
 #endif
 typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 
-#define MAX_IO_BYTES ((int64_t)1 << 30)  // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
-#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a name of ours behind a folder, or for ".tmp"
+#define MAX_IO_BYTES ((int64_t)1 << 30)     // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
+#define HASH_CHUNK_BYTES ((int64_t)1 << 20) // read or written, and hashed, in one go
+#define PATH_LIMIT (MAX_PATH_BYTES - 64)    // leaves room for a name of ours behind a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 
 // ---- Paths ----
@@ -36,24 +38,32 @@ static inline bool path_check(const char *path, const char *what, Error *error) 
     return true;
 }
 
+// Copies the first n bytes of text and a NUL; n < MAX_PATH_BYTES.
+static inline void path_copy(char *out, const char *text, size_t n) {
+    memcpy(out, text, n);
+    out[n] = '\0';
+}
+
 // Writes dir/name into out (MAX_PATH_BYTES).
 static inline bool path_join(char *out, const char *dir, const char *name, Error *error) {
-    size_t n = strlen(dir);
-    const char *slash = n > 0 && dir[n - 1] == '/' ? "" : "/";
-    if (n + strlen(slash) + strlen(name) >= MAX_PATH_BYTES) {
+    size_t n = strlen(dir), m = strlen(name);
+    if (n + m + 1 >= MAX_PATH_BYTES) {
         return fail(error, "%.200s...: path longer than %d bytes", dir, MAX_PATH_BYTES - 1);
     }
-    snprintf(out, MAX_PATH_BYTES, "%s%s%s", dir, slash, name);
+    path_copy(out, dir, n);
+    if (n > 0 && dir[n - 1] != '/') { out[n++] = '/'; }
+    path_copy(out + n, name, m);
     return true;
 }
 
 // Writes the folder that holds path into out (MAX_PATH_BYTES); path must fit there.
 static inline void path_parent(char *out, const char *path) {
     const char *slash = strrchr(path, '/');
-    size_t n = slash == NULL ? 0 : (size_t)(slash - path);
-    if (slash == path) { n = 1; }
-    snprintf(out, MAX_PATH_BYTES, "%.*s", (int)n, path);
-    if (slash == NULL) { snprintf(out, MAX_PATH_BYTES, "."); }
+    if (slash == NULL) {
+        path_copy(out, ".", 1);
+    } else {
+        path_copy(out, path, slash == path ? 1 : (size_t)(slash - path));
+    }
 }
 
 static inline bool path_is_directory(const char *path) {
@@ -99,7 +109,7 @@ static inline bool files_make_one_directory(const char *path, Error *error) {
 static inline bool make_directories(const char *path, Error *error) {
     if (!path_check(path, "folder", error)) { return false; }
     char part[MAX_PATH_BYTES];
-    snprintf(part, sizeof(part), "%s", path);
+    path_copy(part, path, strlen(path));
     for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
         *slash = '\0';
         if (!files_make_one_directory(part, error)) { return false; }
@@ -186,7 +196,7 @@ static inline void input_close(InputFile *file) {
 static inline bool input_open(InputFile *file, const char *path, Error *error) {
     file->fd = -1;
     if (!path_check(path, "file", error)) { return false; }
-    snprintf(file->path, sizeof(file->path), "%s", path);
+    path_copy(file->path, path, strlen(path));
     struct stat info;
     if (stat(path, &info) != 0) { return fail_system(error, path, "open"); } // before open(), which waits on a pipe
     if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
@@ -211,6 +221,41 @@ static inline bool input_read(const InputFile *file, int64_t offset, void *data,
         out += n, offset += n, bytes -= n;
     }
     return true;
+}
+
+// Like input_read, and adds the bytes to hash while they are still in the cache.
+static inline bool input_read_hashed(const InputFile *file, int64_t offset, void *data, int64_t bytes, Hash64 *hash,
+                                     Error *error) {
+    for (int64_t done = 0; done < bytes; done += HASH_CHUNK_BYTES) {
+        uint8_t *chunk = (uint8_t *)data + done;
+        int64_t n = min_i64(bytes - done, HASH_CHUNK_BYTES);
+        if (!input_read(file, offset + done, chunk, n, error)) { return false; }
+        hash64_update(hash, chunk, (size_t)n);
+    }
+    return true;
+}
+
+// Adds `bytes` bytes from offset to hash without keeping them.
+static inline bool input_hash(const InputFile *file, int64_t offset, int64_t bytes, Hash64 *hash, Error *error) {
+    uint8_t *buffer = (uint8_t *)malloc(HASH_CHUNK_BYTES);
+    bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
+    for (int64_t done = 0; ok && done < bytes; done += HASH_CHUNK_BYTES) {
+        ok = input_read_hashed(file, offset + done, buffer, min_i64(bytes - done, HASH_CHUNK_BYTES), hash, error);
+    }
+    free(buffer);
+    return ok;
+}
+
+// The XXH64 of a whole file.
+static inline bool file_checksum(const char *path, uint64_t *checksum, Error *error) {
+    InputFile file;
+    Hash64 hash;
+    hash64_init(&hash, 0);
+    if (!input_open(&file, path, error)) { return false; }
+    bool ok = input_hash(&file, 0, file.size, &hash, error);
+    input_close(&file);
+    *checksum = hash64_final(&hash);
+    return ok;
 }
 
 // Reads from fd until its end into *data, which grows from `capacity`; refuses more than max_bytes.
@@ -267,16 +312,17 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
 typedef struct {
     char path[MAX_PATH_BYTES];
     char temporary[MAX_PATH_BYTES];
-    int fd;        // -1: nothing is open
+    int fd;        // -1: not open
+    bool pending;  // the temporary file exists
     int64_t bytes; // written so far
 } AtomicFile;
 
 // Gives up: closes and removes the temporary file. Harmless after a failure or a commit.
 static inline void atomic_abort(AtomicFile *file) {
-    if (file->fd < 0) { return; }
-    close(file->fd);
+    if (file->fd >= 0) { close(file->fd); }
+    if (file->pending) { unlink(file->temporary); }
     file->fd = -1;
-    unlink(file->temporary);
+    file->pending = false;
 }
 
 // Describes a failed write, flush or rename (code: its errno) and removes the partial file.
@@ -287,20 +333,25 @@ static inline bool files_write_failed(AtomicFile *file, const char *action, int 
         return fail(error, "%s: %s: could not %s it after %lld bytes; the partial file was removed, free some space",
                     file->path, full, action, (long long)file->bytes);
     }
-    return fail(error, "%s: cannot %s after %lld bytes: %s; the partial file was removed", file->path, action,
+    return fail(error, "%s: could not %s it after %lld bytes: %s; the partial file was removed", file->path, action,
                 (long long)file->bytes, strerror(code));
 }
 
-// Begins a file; its folder must exist. After any failure of this or the following functions nothing remains open.
+// Begins a file; its folder must exist. After any failure of this or the following functions nothing remains open, and
+// no temporary file.
 static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
     file->fd = -1;
+    file->pending = false;
     file->bytes = 0;
     if (!path_check(path, "output file", error)) { return false; }
     if (path_is_directory(path)) { return fail(error, "%s: is a folder, a file is to be written", path); }
-    snprintf(file->path, sizeof(file->path), "%s", path);
-    snprintf(file->temporary, sizeof(file->temporary), "%.*s%s", PATH_LIMIT, path, TEMPORARY_SUFFIX);
+    size_t n = strlen(path);
+    path_copy(file->path, path, n);
+    path_copy(file->temporary, path, n);
+    path_copy(file->temporary + n, TEMPORARY_SUFFIX, strlen(TEMPORARY_SUFFIX));
     file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    return file->fd >= 0 || fail_system(error, file->temporary, "create");
+    file->pending = file->fd >= 0;
+    return file->pending || fail_system(error, file->temporary, "create");
 }
 
 static inline bool atomic_write(AtomicFile *file, const void *data, int64_t bytes, Error *error) {
@@ -310,6 +361,17 @@ static inline bool atomic_write(AtomicFile *file, const void *data, int64_t byte
         if (n < 0 && errno == EINTR) { continue; }
         if (n <= 0) { return files_write_failed(file, "write", n == 0 ? EIO : errno, error); }
         in += n, bytes -= n, file->bytes += n;
+    }
+    return true;
+}
+
+// Like atomic_write, and adds the bytes to hash.
+static inline bool atomic_write_hashed(AtomicFile *file, const void *data, int64_t bytes, Hash64 *hash, Error *error) {
+    for (int64_t done = 0; done < bytes; done += HASH_CHUNK_BYTES) {
+        const uint8_t *chunk = (const uint8_t *)data + done;
+        int64_t n = min_i64(bytes - done, HASH_CHUNK_BYTES);
+        hash64_update(hash, chunk, (size_t)n);
+        if (!atomic_write(file, chunk, n, error)) { return false; }
     }
     return true;
 }
@@ -324,16 +386,19 @@ static inline int files_flush(int fd) {
     return status;
 }
 
-// Ends a file: flush, close, rename, flush of the folder. Only then does the new content exist, and for good.
-static inline bool atomic_commit(AtomicFile *file, Error *error) {
+// All bytes are written: brings them to the disk and closes the file, which keeps its temporary name until the commit.
+static inline bool atomic_flush(AtomicFile *file, Error *error) {
     if (files_flush(file->fd) != 0) { return files_write_failed(file, "flush", errno, error); }
-    int fd = file->fd;
+    int status = close(file->fd);
     file->fd = -1;
-    if (close(fd) != 0 || rename(file->temporary, file->path) != 0) {
-        int code = errno;
-        unlink(file->temporary);
-        return files_write_failed(file, "finish", code, error);
-    }
+    return status == 0 || files_write_failed(file, "close", errno, error);
+}
+
+// Ends a file: flush (unless done), rename, flush of the folder. Only then does the new content exist, and for good.
+static inline bool atomic_commit(AtomicFile *file, Error *error) {
+    if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
+    if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
+    file->pending = false;
     char folder[MAX_PATH_BYTES];
     path_parent(folder, file->path);
     return sync_directory(folder, error);

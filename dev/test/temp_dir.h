@@ -1,0 +1,88 @@
+// A folder of its own for a test, and small file helpers. The folder is removed with all that is in it.
+#ifndef TEMP_DIR_H
+#define TEMP_DIR_H
+
+#include <dirent.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct {
+    char path[512];
+} TempDir;
+
+static inline void temp_must(int ok, const char *what) {
+    if (ok) { return; }
+    perror(what);
+    exit(EXIT_FAILURE);
+}
+
+static inline TempDir temp_dir_make(void) {
+    TempDir dir;
+    const char *base = getenv("TMPDIR");
+    snprintf(dir.path, sizeof(dir.path), "%s/llmc_test_XXXXXX", base != NULL && strlen(base) < 400 ? base : "/tmp");
+    temp_must(mkdtemp(dir.path) != NULL, dir.path);
+    return dir;
+}
+
+static inline void temp_remove_tree(const char *path) {
+    struct stat info;
+    if (lstat(path, &info) != 0) { return; }
+    DIR *folder = S_ISDIR(info.st_mode) ? opendir(path) : NULL;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) { continue; }
+        size_t n = strlen(path) + strlen(entry->d_name) + 2;
+        char *inner = (char *)malloc(n);
+        snprintf(inner, n, "%s/%s", path, entry->d_name);
+        temp_remove_tree(inner);
+        free(inner);
+    }
+    if (folder != NULL) { closedir(folder); }
+    remove(path);
+}
+
+static inline void temp_dir_remove(const TempDir *dir) { temp_remove_tree(dir->path); }
+
+// The path of a name in the folder; valid until the eighth call after this one.
+static inline const char *temp_path(const TempDir *dir, const char *name) {
+    static char paths[8][1024];
+    static int next = 0;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof(paths[0]), "%s/%s", dir->path, name);
+    return path;
+}
+
+static inline void temp_write(const char *path, const void *data, size_t bytes) {
+    FILE *file = fopen(path, "wb");
+    temp_must(file != NULL && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0, path);
+}
+
+// Reads a whole file; the caller frees.
+static inline uint8_t *temp_read(const char *path, size_t *bytes) {
+    struct stat info;
+    FILE *file = fopen(path, "rb");
+    temp_must(file != NULL && fstat(fileno(file), &info) == 0, path);
+    uint8_t *data = (uint8_t *)malloc((size_t)info.st_size + 1);
+    *bytes = fread(data, 1, (size_t)info.st_size, file);
+    fclose(file);
+    return data;
+}
+
+static inline int temp_exists(const char *path) {
+    struct stat info;
+    return lstat(path, &info) == 0;
+}
+
+// Inverts the bits of one byte of a file.
+static inline void temp_flip(const char *path, long offset) {
+    FILE *file = fopen(path, "r+b");
+    temp_must(file != NULL && fseek(file, offset, SEEK_SET) == 0, path);
+    int byte = fgetc(file);
+    temp_must(byte != EOF && fseek(file, offset, SEEK_SET) == 0 && fputc(~byte & 0xff, file) != EOF, path);
+    fclose(file);
+}
+
+#endif // TEMP_DIR_H
