@@ -1,0 +1,285 @@
+// llmc/gemm.h bit for bit against a plain loop that follows its definition, over odd sizes, strides, transposes and
+// numbers of threads; and against double precision.
+#include "dev/test/test.h"
+#include "llmc/gemm.h"
+#include "llmc/rand.h"
+
+enum { GUARD = 16 }; // floats around every array that must stay as they are
+static const float UNTOUCHED = -12345.0f;
+
+typedef struct {
+    int64_t M, N, K, ldc;
+    bool transpose_a, transpose_b, accumulate, use_bias;
+    int64_t spread; // distance of neighbours in A and B: 1 for ordinary matrices
+    float *A, *B, *C, *bias, *workspace;
+} Case;
+
+static float *new_floats(int64_t n, uint64_t stream) {
+    float *x = (float *)malloc((size_t)(n + 1) * sizeof(float));
+    for (int64_t i = 0; i < n; i++) { x[i] = 2.0f * (float)rand_uniform(7, stream, (uint64_t)i) - 1.0f; }
+    return x;
+}
+
+static Case new_case(int64_t M, int64_t N, int64_t K, int flags, int threads) {
+    Case c = {M, N, K, max_i64(1, N + (flags >> 4) % 3), (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0, (flags & 8) != 0,
+              1, NULL, NULL, NULL, NULL, NULL};
+    c.A = new_floats(M * K, 1), c.B = new_floats(K * N, 2), c.bias = new_floats(N, 3);
+    c.C = new_floats(GUARD + M * c.ldc + GUARD, 4);
+    int64_t floats = gemm_workspace_floats(threads);
+    c.workspace = (float *)malloc((size_t)(floats + GUARD) * sizeof(float));
+    for (int i = 0; i < GUARD; i++) { c.workspace[floats + i] = UNTOUCHED; }
+    return c;
+}
+
+static void free_case(Case *c) { free(c->A), free(c->B), free(c->C), free(c->bias), free(c->workspace); }
+
+static GemmMatrix matrix_of(const float *data, int64_t rows, int64_t cols, bool transposed, int64_t spread) {
+    GemmMatrix ordinary = {data, cols * spread, spread}, other = {data, spread, rows * spread};
+    return transposed ? other : ordinary;
+}
+static GemmMatrix a_of(const Case *c) { return matrix_of(c->A, c->M, c->K, c->transpose_a, c->spread); }
+static GemmMatrix b_of(const Case *c) { return matrix_of(c->B, c->K, c->N, c->transpose_b, c->spread); }
+
+static void set_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
+// The definition in gemm.h, for one element whose value was `before`.
+static float expected(const Case *c, int64_t i, int64_t j, float before) {
+    GemmMatrix A = a_of(c), B = b_of(c);
+    const float *a = A.data + i * A.row_stride, *b = B.data + j * B.col_stride;
+    float result = before;
+    for (int64_t block = 0; block < c->K; block += GEMM_DEPTH) {
+        float s = 0.0f;
+        for (int64_t k = block; k < c->K && k < block + GEMM_DEPTH; k++) { s += a[k * A.col_stride] * b[k * B.row_stride]; }
+        if (block == 0 && c->use_bias) { s = s + c->bias[j]; }
+        result = block == 0 && !c->accumulate ? s : result + s;
+    }
+    if (c->K == 0) { result = (c->accumulate ? before : 0.0f) + (c->use_bias ? c->bias[j] : 0.0f); }
+    return result;
+}
+
+// A fresh copy of C as it was before, with the result of the call in it.
+static float *result_of(const Case *c, bool serial) {
+    size_t floats = (size_t)(GUARD + c->M * c->ldc + GUARD);
+    float *out = (float *)malloc(floats * sizeof(float));
+    memcpy(out, c->C, floats * sizeof(float));
+    (serial ? gemm_serial : gemm)(out + GUARD, c->ldc, a_of(c), b_of(c), c->use_bias ? c->bias : NULL, c->M, c->N, c->K,
+                                  c->accumulate, c->workspace);
+    return out;
+}
+
+// Compares every element (or one in `step`) with the definition, and everything around C with what was there.
+static void check_result(Test *t, const Case *c, const float *out, int64_t step) {
+    int64_t wrong = 0, outside = 0;
+    for (int64_t at = 0; at < GUARD + c->M * c->ldc + GUARD; at++) {
+        int64_t i = (at - GUARD) / c->ldc, j = (at - GUARD) % c->ldc;
+        if (at < GUARD || i >= c->M || j >= c->N) {
+            outside += memcmp(&out[at], &c->C[at], sizeof(float)) != 0;
+        } else if ((i * c->N + j) % step == 0) {
+            float want = expected(c, i, j, c->C[at]);
+            wrong += memcmp(&out[at], &want, sizeof(float)) != 0;
+        }
+    }
+    CHECK(t, wrong == 0 && outside == 0,
+          "M %d N %d K %d, A%s B%s%s%s: %d elements differ from the definition, %d outside C were written", (int)c->M,
+          (int)c->N, (int)c->K, c->transpose_a ? "^T" : "", c->transpose_b ? "^T" : "", c->accumulate ? " +=" : "",
+          c->use_bias ? " bias" : "", (int)wrong, (int)outside);
+}
+
+static void check_workspace(Test *t, const Case *c, int threads) {
+    const float *end = c->workspace + gemm_workspace_floats(threads);
+    for (int i = 0; i < GUARD; i++) { CHECK(t, end[i] == UNTOUCHED, "wrote %d floats beyond the workspace", i + 1); }
+}
+
+static void test_odd_sizes(Test *t) {
+    static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 23, 31, 33, 47, 48, 49, 64, 95, 97};
+    static const int64_t depths[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 100, 255, 256, 257, 511, 513, 600};
+    set_threads(3);
+    for (uint64_t i = 0; i < 400; i++) {
+        int64_t M = sizes[rand_u64(1, 0, i) % 22], N = sizes[rand_u64(1, 1, i) % 22], K = depths[rand_u64(1, 2, i) % 17];
+        Case c = new_case(M, N, K, (int)(rand_u64(1, 3, i) % 48), 3);
+        float *parallel = result_of(&c, false), *serial = result_of(&c, true);
+        check_result(t, &c, parallel, 1);
+        check_result(t, &c, serial, 1);
+        check_workspace(t, &c, 3);
+        free(parallel), free(serial), free_case(&c);
+    }
+}
+
+static void test_threads_change_no_bit(Test *t) {
+    static const int64_t shapes[][3] = {{150, 200, 700}, {1, 1000, 300}, {1000, 1, 300}, {70, 49, 1000}, {257, 97, 64}};
+    for (int shape = 0; shape < 5; shape++) {
+        for (int threads = 1; threads <= 5; threads++) {
+            set_threads(threads);
+            Case c = new_case(shapes[shape][0], shapes[shape][1], shapes[shape][2], shape * 5 + 2, threads);
+            float *parallel = result_of(&c, false), *serial = result_of(&c, true);
+            check_result(t, &c, parallel, threads == 1 ? 1 : 7);
+            CHECK(t, memcmp(parallel, serial, (size_t)(2 * GUARD + c.M * c.ldc) * sizeof(float)) == 0,
+                  "shape %d: gemm on %d threads differs from gemm_serial", shape, threads);
+            check_workspace(t, &c, threads);
+            free(parallel), free(serial), free_case(&c);
+        }
+    }
+}
+
+// More rows and more k than fit into the workspace at once.
+static void test_several_passes(Test *t) {
+    static const int64_t shapes[][3] = {{300, 20, 4500}, {2, 50, 9000}, {5000, 17, 260}};
+    set_threads(2);
+    for (int shape = 0; shape < 3; shape++) {
+        for (int flags = 0; flags < 16; flags += 5) {
+            Case c = new_case(shapes[shape][0], shapes[shape][1], shapes[shape][2], flags, 2);
+            float *parallel = result_of(&c, false), *serial = result_of(&c, true);
+            check_result(t, &c, parallel, 11);
+            check_result(t, &c, serial, 13);
+            free(parallel), free(serial), free_case(&c);
+        }
+    }
+}
+
+static void test_row_alone_equals_row_of_a_batch(Test *t) {
+    set_threads(2);
+    Case c = new_case(37, 130, 520, 2 + 8, 2);
+    float *batch = result_of(&c, false);
+    for (int64_t i = 0; i < c.M; i++) {
+        float alone[130];
+        GemmMatrix row = {c.A + i * c.K, c.K, 1};
+        gemm(alone, c.N, row, b_of(&c), c.bias, 1, c.N, c.K, false, c.workspace);
+        CHECK(t, memcmp(alone, batch + GUARD + i * c.ldc, sizeof(alone)) == 0, "row %d alone differs", (int)i);
+    }
+    free(batch), free_case(&c);
+}
+
+static void test_trailing_zeros_change_no_bit(Test *t) {
+    enum { M = 9, N = 50, K = 600 };
+    set_threads(2);
+    Case c = new_case(M, N, K, 0, 2);
+    for (int64_t used = K - 1; used > 0; used -= 37) {
+        float padded[M * N], cut[M * N];
+        GemmMatrix A = a_of(&c), B = b_of(&c);
+        for (int64_t i = 0; i < M * K; i++) { c.A[i] = i % K >= used ? 0.0f : c.A[i]; }
+        gemm(cut, N, A, B, NULL, M, N, used, false, c.workspace);
+        gemm(padded, N, A, B, NULL, M, N, K, false, c.workspace);
+        CHECK(t, memcmp(padded, cut, sizeof(cut)) == 0, "zeros after k = %d change the result", (int)used);
+    }
+    free_case(&c);
+}
+
+static void test_any_strides(Test *t) {
+    set_threads(2);
+    for (int flags = 0; flags < 16; flags++) {
+        Case c = new_case(21, 37, 270, flags, 2);
+        free(c.A), free(c.B);
+        c.spread = 3;
+        c.A = new_floats(3 * c.M * c.K, 1), c.B = new_floats(3 * c.N * c.K, 2);
+        float *out = result_of(&c, false);
+        check_result(t, &c, out, 1);
+        free(out), free_case(&c);
+    }
+}
+
+static void test_empty_sizes(Test *t) {
+    set_threads(2);
+    for (int flags = 0; flags < 16; flags++) {
+        for (int empty = 1; empty < 8; empty++) {
+            Case c = new_case(empty & 1 ? 0 : 5, empty & 2 ? 0 : 7, empty & 4 ? 0 : 3, flags, 2);
+            float *parallel = result_of(&c, false), *serial = result_of(&c, true);
+            check_result(t, &c, parallel, 1);
+            check_result(t, &c, serial, 1);
+            free(parallel), free(serial), free_case(&c);
+        }
+    }
+}
+
+// Each element within the rounding of K additions of the exact value.
+static void test_accuracy(Test *t) {
+    enum { M = 20, N = 30, K = 3072 };
+    set_threads(2);
+    Case c = new_case(M, N, K, 2, 2);
+    float *out = result_of(&c, false);
+    for (int64_t i = 0; i < M; i++) {
+        for (int64_t j = 0; j < N; j++) {
+            double want = 0.0, magnitude = 0.0;
+            for (int64_t k = 0; k < K; k++) {
+                double product = (double)c.A[i * K + k] * (double)c.B[j * K + k];
+                want += product, magnitude += fabs(product);
+            }
+            double tolerance = 6e-8 * (GEMM_DEPTH + K / GEMM_DEPTH) * magnitude;
+            double error = fabs((double)out[GUARD + i * c.ldc + j] - want);
+            CHECK(t, error <= tolerance, "(%d, %d) is off by %g", (int)i, (int)j, error);
+        }
+    }
+    free(out), free_case(&c);
+}
+
+static void test_nan_stays_in_its_row(Test *t) {
+    set_threads(2);
+    Case c = new_case(19, 50, 70, 0, 2);
+    c.A[11 * 70 + 33] = NAN;
+    float *out = result_of(&c, false);
+    for (int64_t i = 0; i < c.M; i++) {
+        for (int64_t j = 0; j < c.N; j++) {
+            bool nan = isnan(out[GUARD + i * c.ldc + j]);
+            CHECK(t, nan == (i == 11), "row %d: %s", (int)i, nan ? "NaN" : "the NaN is lost");
+        }
+    }
+    free(out), free_case(&c);
+}
+
+// Many gemm_serial at the same time, each in its share of a workspace sized for gemm.
+static void test_serial_inside_parallel(Test *t) {
+    enum { CALLS = 24 };
+    set_threads(4);
+    Case c = new_case(65, 33, 64, 1, 4);
+    float *want = result_of(&c, true), *results[CALLS];
+    size_t bytes = (size_t)(2 * GUARD + c.M * c.ldc) * sizeof(float);
+#pragma omp parallel for num_threads(4)
+    for (int i = 0; i < CALLS; i++) {
+        Case mine = c;
+#ifdef _OPENMP
+        mine.workspace += omp_get_thread_num() * gemm_serial_workspace_floats();
+#endif
+        results[i] = result_of(&mine, true);
+    }
+    for (int i = 0; i < CALLS; i++) {
+        CHECK(t, memcmp(results[i], want, bytes) == 0, "call %d differs", i);
+        free(results[i]);
+    }
+    check_workspace(t, &c, 4);
+    free(want), free_case(&c);
+}
+
+static void test_comparison_can_fail(Test *t) {
+    set_threads(1);
+    Case c = new_case(5, 6, 7, 0, 1);
+    float *out = result_of(&c, false);
+    Test silent = {10, NULL}; // beyond its tenth failure it prints nothing
+    out[GUARD] = nextafterf(out[GUARD], 10.0f);
+    check_result(&silent, &c, out, 1);
+    CHECK(t, silent.failures == 11, "one bit off must not pass");
+    out[GUARD] = NAN;
+    check_result(&silent, &c, out, 1);
+    CHECK(t, silent.failures == 12, "a NaN must not pass");
+    free(out), free_case(&c);
+}
+
+int main(void) {
+    Suite s = suite_begin("gemm");
+    RUN(&s, test_odd_sizes);
+    RUN(&s, test_threads_change_no_bit);
+    RUN(&s, test_several_passes);
+    RUN(&s, test_row_alone_equals_row_of_a_batch);
+    RUN(&s, test_trailing_zeros_change_no_bit);
+    RUN(&s, test_any_strides);
+    RUN(&s, test_empty_sizes);
+    RUN(&s, test_accuracy);
+    RUN(&s, test_nan_stays_in_its_row);
+    RUN(&s, test_serial_inside_parallel);
+    RUN(&s, test_comparison_can_fail);
+    return suite_end(&s);
+}

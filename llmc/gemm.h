@@ -1,0 +1,320 @@
+// The CPU matrix multiply: C = A B (+ bias), or C += A B (+ bias), fp32, for any strides, so that transposes are free.
+//
+// How: A and B are copied ("packed") into panels that the inner kernel reads in order. A panel of B is VECTORS vectors
+// wide and DEPTH deep and stays in the nearest caches while all panels of A pass by; the kernel keeps a tile of ROWS x
+// VECTORS vectors of C in registers. (Goto, van de Geijn 2008: "Anatomy of high-performance matrix multiplication".)
+//
+// What every caller may rely on: an element of C is computed by the same operations in the same order whatever M, N, the
+// strides, the position in the matrix and the number of threads:
+//     for each block of GEMM_DEPTH along k, from the first:  s = 0;  s = s + a_ik b_kj for k in order (fused if the
+//     machine can);  first block: s = s + bias_j;  then C_ij = s in the first block if not accumulating, else C_ij + s.
+// So a row computed alone equals the same row of a batch bit for bit, and so do one thread and many. The blocks begin at
+// multiples of GEMM_DEPTH, so zeros appended to a row of A change no bit either (but may turn -0 into +0).
+#ifndef LLMC_GEMM_H
+#define LLMC_GEMM_H
+
+#include "simd.h"
+#include "utils.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+typedef struct {
+    const float *data; // element (i, j) is data[i * row_stride + j * col_stride]
+    int64_t row_stride, col_stride;
+} GemmMatrix;
+
+// The tile of C in registers: 24 of 32 vector registers, or 12 of 16; the rest holds a row of B and an element of A.
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define GEMM_ROWS 8
+#else
+#define GEMM_ROWS 4
+#endif
+#define GEMM_VECTORS 3
+#define GEMM_COLS (GEMM_VECTORS * VF_WIDTH)
+#define GEMM_DEPTH 256 // k per block, the same on every machine: it is part of the result
+#define GEMM_A_LANES (GEMM_ROWS > VF_WIDTH ? GEMM_ROWS : VF_WIDTH) // rows of A in a panel: a multiple of both
+
+// Capacities, in floats.
+#define GEMM_PACKED_B (GEMM_DEPTH * GEMM_COLS) // one panel, for each thread
+#define GEMM_PACKED_A (1 << 20)                // shared by all threads: 1024 rows at K = 1024
+#define GEMM_SERIAL_A (1 << 15)                // of gemm_serial: 128 rows at a depth of 256
+#define GEMM_MAX_DEPTH 4096                    // k per pass of gemm
+
+#if defined(__clang__)
+#define GEMM_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define GEMM_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+// ----------------------------------------------------------------------------
+// Packing
+
+#if VF_WIDTH == 16
+#define GEMM_ZIP_LOW 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define GEMM_ZIP_HIGH 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif VF_WIDTH == 8
+#define GEMM_ZIP_LOW 0, 8, 1, 9, 2, 10, 3, 11
+#define GEMM_ZIP_HIGH 4, 12, 5, 13, 6, 14, 7, 15
+#else
+#define GEMM_ZIP_LOW 0, 4, 1, 5
+#define GEMM_ZIP_HIGH 2, 6, 3, 7
+#endif
+
+// low = a0 b0 a1 b1 ..., high = the same of the upper halves.
+static inline void gemm_zip(vf a, vf b, vf *low, vf *high) {
+#if defined(__clang__)
+    *low = __builtin_shufflevector(a, b, GEMM_ZIP_LOW);
+    *high = __builtin_shufflevector(a, b, GEMM_ZIP_HIGH);
+#else
+    const vi low_lanes = {GEMM_ZIP_LOW}, high_lanes = {GEMM_ZIP_HIGH};
+    *low = __builtin_shuffle(a, b, low_lanes);
+    *high = __builtin_shuffle(a, b, high_lanes);
+#endif
+}
+
+// to[j * to_stride + i] = from[i * from_stride + j] for i, j < VF_WIDTH. Zipping row i with row i + VF_WIDTH / 2 rotates
+// the bits of (row, lane) by one; log2(VF_WIDTH) rounds exchange row and lane.
+static inline void gemm_transpose_block(float *to, int64_t to_stride, const float *from, int64_t from_stride) {
+    vf rows[VF_WIDTH], zipped[VF_WIDTH];
+    GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { rows[i] = vf_load(from + i * from_stride); }
+    GEMM_UNROLL for (int round = 1; round < VF_WIDTH; round *= 2) {
+        GEMM_UNROLL for (int i = 0; i < VF_WIDTH / 2; i++) {
+            gemm_zip(rows[i], rows[i + VF_WIDTH / 2], &zipped[2 * i], &zipped[2 * i + 1]);
+        }
+        GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { rows[i] = zipped[i]; }
+    }
+    GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { vf_store(to + i * to_stride, rows[i]); }
+}
+
+// Packs up to VF_WIDTH lanes: to[k * width + lane] = from[lane * lane_stride + k * k_stride], lanes beyond are 0.
+static inline void gemm_pack_lanes(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
+                                   int64_t lanes, int64_t depth) {
+    int64_t k = 0;
+    if (lane_stride == 1) {
+        for (; k < depth; k++) { vf_store(to + k * width, vf_load_n(from + k * k_stride, lanes)); }
+    }
+    if (k_stride == 1 && lanes >= VF_WIDTH) {
+        for (; k + VF_WIDTH <= depth; k += VF_WIDTH) {
+            gemm_transpose_block(to + k * width, width, from + k, lane_stride);
+        }
+    }
+    for (; k < depth; k++) {
+        for (int64_t lane = 0; lane < VF_WIDTH; lane++) {
+            to[k * width + lane] = lane < lanes ? from[lane * lane_stride + k * k_stride] : 0.0f;
+        }
+    }
+}
+
+// Packs a panel of width lanes (a multiple of VF_WIDTH), of which the first `lanes` exist.
+static inline void gemm_pack(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
+                             int64_t lanes, int64_t depth) {
+    for (int64_t lane = 0; lane < width; lane += VF_WIDTH) {
+        gemm_pack_lanes(to + lane, width, from + lane * lane_stride, lane_stride, k_stride, lanes - lane, depth);
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The kernel: a tile of C for one block of k
+
+// tile[i][j] = sum over k of a[k][i] b[k][j], for i < rows, j < vectors * VF_WIDTH. rows and vectors are constants where
+// this is inlined, so that the sums stay in registers.
+__attribute__((always_inline)) static inline void gemm_kernel(float *tile, const float *a, const float *b,
+                                                              int64_t depth, int rows, int vectors) {
+    vf sums[GEMM_ROWS][GEMM_VECTORS];
+    GEMM_UNROLL for (int i = 0; i < rows; i++) {
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] = vf_set1(0.0f); }
+    }
+    for (int64_t k = 0; k < depth; k++) {
+        vf row_of_b[GEMM_VECTORS];
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { row_of_b[j] = vf_load(b + j * VF_WIDTH); }
+        GEMM_UNROLL for (int i = 0; i < rows; i++) {
+            GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] += vf_set1(a[i]) * row_of_b[j]; }
+        }
+        a += GEMM_A_LANES;
+        b += vectors * VF_WIDTH;
+    }
+    GEMM_UNROLL for (int i = 0; i < rows; i++) {
+        GEMM_UNROLL for (int j = 0; j < vectors; j++) { vf_store(tile + i * GEMM_COLS + j * VF_WIDTH, sums[i][j]); }
+    }
+}
+
+// The smallest kernel that covers rows x vectors.
+#define GEMM_KERNEL_OF(n) (vectors == 1 ? gemm_kernel(tile, a, b, depth, n, 1)                                         \
+                           : vectors == 2 ? gemm_kernel(tile, a, b, depth, n, 2) : gemm_kernel(tile, a, b, depth, n, 3))
+static inline void gemm_multiply(float *tile, const float *a, const float *b, int64_t depth, int64_t rows,
+                                 int64_t vectors) {
+    if (rows == 1) {
+        GEMM_KERNEL_OF(1);
+    } else if (rows == 2) {
+        GEMM_KERNEL_OF(2);
+    } else if (rows <= 4) {
+        GEMM_KERNEL_OF(4);
+    } else {
+        GEMM_KERNEL_OF(GEMM_ROWS);
+    }
+}
+
+// Writes rows x cols of a tile: C = tile (+ bias), or C += tile (+ bias).
+static inline void gemm_write(float *C, int64_t ldc, const float *tile, const float *bias, int64_t rows, int64_t cols,
+                              bool add) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j += VF_WIDTH) {
+            float *to = C + i * ldc + j;
+            vf sum = vf_load(tile + i * GEMM_COLS + j);
+            if (bias != NULL) { sum = sum + vf_load_n(bias + j, cols - j); }
+            if (add) { sum = vf_load_n(to, cols - j) + sum; }
+            vf_store_n(to, sum, cols - j);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------
+// The loops around it
+
+typedef struct {
+    float *C; // (M, N), rows ldc apart
+    int64_t ldc;
+    GemmMatrix A, B; // (M, K), (K, N)
+    const float *bias;
+    int64_t M, N, K;
+    bool accumulate;
+} GemmProblem;
+
+// A part of the problem small enough for the workspace: rows m0 .. m0 + rows of A, at k0 .. k0 + depth.
+typedef struct {
+    int64_t m0, rows, k0, depth;
+    int64_t row_panels, col_panels, row_chunks; // row_chunks: into how many tasks the rows are divided
+    float *packed_a;                            // row_panels panels of depth x GEMM_A_LANES
+} GemmPass;
+
+static inline GemmPass gemm_plan_pass(const GemmProblem *p, int64_t m0, int64_t k0, int64_t rows, int64_t depth,
+                                      int threads, float *packed_a) {
+    GemmPass pass;
+    pass.m0 = m0, pass.rows = min_i64(rows, p->M - m0);
+    pass.k0 = k0, pass.depth = min_i64(depth, p->K - k0);
+    pass.row_panels = ceil_div_i64(pass.rows, GEMM_A_LANES);
+    pass.col_panels = ceil_div_i64(p->N, GEMM_COLS);
+    // Enough tasks to keep all threads busy; not more, because each task packs its panel of B anew.
+    pass.row_chunks = threads == 1 ? 1 : min_i64(pass.row_panels, ceil_div_i64(4 * threads, pass.col_panels));
+    pass.packed_a = packed_a;
+    return pass;
+}
+
+static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass, int64_t panel) {
+    int64_t row = panel * GEMM_A_LANES;
+    const float *from = p->A.data + (pass->m0 + row) * p->A.row_stride + pass->k0 * p->A.col_stride;
+    gemm_pack(pass->packed_a + row * pass->depth, GEMM_A_LANES, from, p->A.row_stride, p->A.col_stride,
+              pass->rows - row, pass->depth);
+}
+
+// All rows first .. last - 1 of the pass times one packed panel of B: columns n .. n + cols, block k .. k + depth.
+static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, int64_t first, int64_t last,
+                                      const float *packed_b, int64_t n, int64_t k, int64_t depth) {
+    float tile[GEMM_ROWS * GEMM_COLS];
+    int64_t cols = min_i64(GEMM_COLS, p->N - n);
+    bool first_block = pass->k0 + k == 0;
+    const float *bias = first_block && p->bias != NULL ? p->bias + n : NULL;
+    for (int64_t row = first; row < last; row += GEMM_ROWS) {
+        int64_t rows = min_i64(GEMM_ROWS, last - row);
+        const float *panel = pass->packed_a + row / GEMM_A_LANES * GEMM_A_LANES * pass->depth;
+        gemm_multiply(tile, panel + k * GEMM_A_LANES + row % GEMM_A_LANES, packed_b, depth, rows,
+                      ceil_div_i64(cols, VF_WIDTH));
+        gemm_write(p->C + (pass->m0 + row) * p->ldc + n, p->ldc, tile, bias, rows, cols, p->accumulate || !first_block);
+    }
+}
+
+// Task number `task` of row_chunks * col_panels: some rows of the pass times one panel of B over the pass's whole depth.
+static inline void gemm_task(const GemmProblem *p, const GemmPass *pass, int64_t task, float *packed_b) {
+    int64_t n = task / pass->row_chunks * GEMM_COLS, chunk = task % pass->row_chunks;
+    int64_t cols = min_i64(GEMM_COLS, p->N - n);
+    int64_t first = chunk * pass->row_panels / pass->row_chunks * GEMM_A_LANES;
+    int64_t last = min_i64((chunk + 1) * pass->row_panels / pass->row_chunks * GEMM_A_LANES, pass->rows);
+    for (int64_t k = 0; k < pass->depth; k += GEMM_DEPTH) {
+        int64_t depth = min_i64(GEMM_DEPTH, pass->depth - k);
+        const float *from = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
+        gemm_pack(packed_b, round_up_i64(cols, VF_WIDTH), from, p->B.col_stride, p->B.row_stride, cols, depth);
+        gemm_multiply_rows(p, pass, first, last, packed_b, n, k, depth);
+    }
+}
+
+// What is left of the definition when K = 0.
+static inline void gemm_without_product(const GemmProblem *p) {
+    for (int64_t i = 0; i < p->M; i++) {
+        for (int64_t j = 0; j < p->N; j++) {
+            float *to = p->C + i * p->ldc + j;
+            float bias = p->bias != NULL ? p->bias[j] : 0.0f;
+            *to = p->accumulate ? *to + bias : bias;
+        }
+    }
+}
+
+static inline float *gemm_align(float *workspace) { return (float *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63); }
+
+// ----------------------------------------------------------------------------
+// The interface
+
+// The workspace of gemm_serial, in floats. Any alignment.
+static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_SERIAL_A + GEMM_PACKED_B + 16; }
+
+// The workspace of gemm on up to max_threads threads, in floats. It is also enough for max_threads calls of gemm_serial
+// at the same time, thread t using workspace + t * gemm_serial_workspace_floats().
+static inline int64_t gemm_workspace_floats(int max_threads) {
+    return GEMM_PACKED_A + max_threads * gemm_serial_workspace_floats();
+}
+
+// How many threads gemm uses, and what its workspace is to be sized for.
+static inline int gemm_max_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+// C (M, N), rows ldc apart, = A (M, K) times B (K, N) + bias (N, or NULL for none); with accumulate, += instead of =.
+// C overlaps neither A, B, bias nor workspace. For use inside a parallel region, and for small matrices.
+static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M,
+                               int64_t N, int64_t K, bool accumulate, float *workspace) {
+    GemmProblem p = {C, ldc, A, B, bias, M, N, K, accumulate};
+    if (K == 0) { gemm_without_product(&p); }
+    float *packed_a = gemm_align(workspace), *packed_b = packed_a + GEMM_SERIAL_A;
+    int64_t depth = min_i64(GEMM_DEPTH, max_i64(K, 1)), rows = GEMM_SERIAL_A / depth / GEMM_A_LANES * GEMM_A_LANES;
+    for (int64_t m0 = 0; m0 < M; m0 += rows) {
+        for (int64_t k0 = 0; k0 < K; k0 += depth) {
+            GemmPass pass = gemm_plan_pass(&p, m0, k0, rows, depth, 1, packed_a);
+            for (int64_t i = 0; i < pass.row_panels; i++) { gemm_pack_rows(&p, &pass, i); }
+            for (int64_t i = 0; i < pass.col_panels; i++) { gemm_task(&p, &pass, i, packed_b); }
+        }
+    }
+}
+
+// The same on gemm_max_threads() threads. Not from inside a parallel region, where all would share one workspace.
+static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
+                        int64_t K, bool accumulate, float *workspace) {
+    GemmProblem p = {C, ldc, A, B, bias, M, N, K, accumulate};
+    if (K == 0) { gemm_without_product(&p); }
+    int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking the others takes longer
+    float *packed_a = gemm_align(workspace);
+    int64_t depth = min_i64(GEMM_MAX_DEPTH, max_i64(K, 1));
+    int64_t rows = GEMM_PACKED_A / depth / GEMM_A_LANES * GEMM_A_LANES;
+#pragma omp parallel num_threads(threads)
+    {
+#ifdef _OPENMP
+        float *packed_b = packed_a + GEMM_PACKED_A + (int64_t)omp_get_thread_num() * GEMM_PACKED_B;
+#else
+        float *packed_b = packed_a + GEMM_PACKED_A;
+#endif
+        for (int64_t m0 = 0; m0 < M; m0 += rows) {
+            for (int64_t k0 = 0; k0 < K; k0 += depth) {
+                GemmPass pass = gemm_plan_pass(&p, m0, k0, rows, depth, threads, packed_a);
+#pragma omp for schedule(static)
+                for (int64_t i = 0; i < pass.row_panels; i++) { gemm_pack_rows(&p, &pass, i); }
+#pragma omp for schedule(dynamic)
+                for (int64_t i = 0; i < pass.row_chunks * pass.col_panels; i++) { gemm_task(&p, &pass, i, packed_b); }
+            }
+        }
+    }
+}
+
+#endif // LLMC_GEMM_H
