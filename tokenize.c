@@ -1,0 +1,545 @@
+// tokenize: turns text into token shards for training.
+//
+//   tokenize --tokenizer vocab.bpe --output data/shakespeare --val-fraction 0.1 shakespeare.txt
+//   zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -
+//
+// Reads files of any size a chunk at a time, encodes each chunk on all cores, and writes shards as the chunks arrive.
+// Every document (a file, or a line of JSON lines) is preceded by end-of-text. Either all shards come into being or
+// none: after an error or Ctrl-C those already written are removed.
+#include <dirent.h>
+#include <signal.h>
+
+#include "llmc/args.h"
+#include "llmc/dataloader.h"
+#include "llmc/json.h"
+#include "llmc/logger.h"
+#include "llmc/tokenizer.h"
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#define CHUNK_BYTES ((size_t)16 << 20)    // of text read at a time
+#define MAX_CHUNK_BYTES ((size_t)1 << 30) // the longest JSON line, and the longest text without a place to cut
+
+// ---- Options ----
+
+typedef struct {
+    const char *tokenizer, *output, *jsonl;
+    int64_t shard_size, val_tokens, threads;
+    double val_fraction;
+    bool overwrite;
+} Options;
+
+static const ArgSpec specs[] = {
+    {"tokenizer", "", ARG_TEXT, offsetof(Options, tokenizer), "vocab.bpe", 1, ARGS_MAX_PATH, "FILE", NULL, "Input",
+     "GPT-2's merges, vocab.bpe"},
+    {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", NULL, "Input",
+     "the files are JSON lines: each line is an object, and its string FIELD is a document (without this option each "
+     "file is one)"},
+    {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", NULL, "Output",
+     "writes PREFIX_train_000001.bin and following, and PREFIX_val_000000.bin; folders are created"},
+    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), "100000000", 1, INT32_MAX, "N", NULL, "Output",
+     "tokens in a shard; the last one has what is left"},
+    {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", NULL, "Output",
+     "the first N tokens are for validation"},
+    {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", NULL, "Output",
+     "instead: about this part of all tokens, the first ones, is for validation; needs files whose size is known"},
+    {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", NULL, "Output",
+     "remove the shards that PREFIX has now; otherwise they are an error"},
+    {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", NULL, "Machine",
+     "threads to use; 0: one for each core"},
+};
+
+static const ArgsProgram program = {
+    "tokenize",
+    "tokenize [options] --output PREFIX FILE... (- is standard input)",
+    "Turns text into token shards for training: GPT-2's byte-pair encoding, uint16, each document preceded by the "
+    "end-of-text token 50256. Text that looks like <|endoftext|> is ordinary text. Any bytes are accepted.",
+    "Examples\n"
+    "  tokenize --output data/shakespeare --val-fraction 0.1 shakespeare.txt\n"
+    "  zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -\n",
+    specs,
+    sizeof(specs) / sizeof(specs[0]),
+    true,
+};
+
+static bool check_options(const Options *o, int num_files, Error *error) {
+    if (num_files == 0) { return fail(error, "no input: name text files, or - for standard input (see --help)"); }
+    if (o->output[0] == '\0') { return fail(error, "--output (-o): missing, expected the beginning of shard names"); }
+    if (ends_with(o->output, "/")) { return fail(error, "--output (-o): '%s' ends with /, add a name", o->output); }
+    if (o->val_tokens > 0 && o->val_fraction > 0) { return fail(error, "--val-tokens and --val-fraction: give one"); }
+    if (strcmp(o->tokenizer, "byte") == 0) {
+        return fail(error, "--tokenizer: shards hold GPT-2 tokens, not bytes; name a vocab.bpe (for bytes, give "
+                           "train_gpt2 the text itself)");
+    }
+    return true;
+}
+
+static bool open_tokenizer(Tokenizer *t, const char *path, Error *error) {
+    if (!path_exists(path)) {
+        return fail(error,
+                    "%s: no such file; it is GPT-2's list of merges, vocab.bpe of OpenAI's public release; "
+                    "--tokenizer says where it is",
+                    path);
+    }
+    if (!tokenizer_load(t, path, error)) { return false; }
+    if (tokenizer_can_encode(t)) { return true; }
+    tokenizer_free(t);
+    return fail(error, "%s: can only decode; encoding needs the merges, vocab.bpe", path);
+}
+
+// ---- Ctrl-C ----
+
+static volatile sig_atomic_t stop_signal = 0;
+
+static void on_signal(int signal_number) { stop_signal = signal_number; }
+
+static void catch_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_signal; // without SA_RESTART: a read that waits for input ends
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGHUP, &action, NULL);
+}
+
+static bool check_signal(Error *error) {
+    if (stop_signal == 0) { return true; }
+    return fail(error, "stopped by %s; nothing was kept",
+                stop_signal == SIGINT    ? "Ctrl-C"
+                : stop_signal == SIGTERM ? "SIGTERM"
+                                         : "SIGHUP");
+}
+
+// ---- Shards ----
+
+typedef struct {
+    const char *prefix;
+    int64_t shard_size;
+    int64_t val_left;     // tokens that still belong to validation
+    int64_t train_tokens; // written to training shards
+    int next;             // number in the name of the next shard
+    AtomicFile file;      // the shard being written
+    int64_t room;         // tokens that fit into it
+} ShardSet;
+
+static void shard_path(char *path, const char *prefix, bool val, int number) {
+    snprintf(path, MAX_PATH_BYTES, "%.*s_%s_%06d.bin", ARGS_MAX_PATH, prefix, val ? "val" : "train", number);
+}
+
+// Whether a file name is `base` and then "_train_000001.bin" or the like, perhaps unfinished (".tmp").
+static bool is_shard_name(const char *name, const char *base) {
+    size_t n = strlen(base);
+    if (strncmp(name, base, n) != 0) { return false; }
+    name += n;
+    size_t kind = strncmp(name, "_val_", 5) == 0 ? 5 : strncmp(name, "_train_", 7) == 0 ? 7 : 0;
+    if (kind == 0) { return false; }
+    name += kind;
+    size_t digits = strspn(name, "0123456789");
+    return digits >= 6 && (strcmp(name + digits, ".bin") == 0 || strcmp(name + digits, ".bin.tmp") == 0);
+}
+
+// Makes room for a new set: shards of an earlier one would be mixed with it. They are removed, or refused.
+static bool clear_old_shards(const char *prefix, bool overwrite, Error *error) {
+    char folder[MAX_PATH_BYTES];
+    path_parent(folder, prefix);
+    const char *slash = strrchr(prefix, '/'), *base = slash == NULL ? prefix : slash + 1;
+    if (!make_directories(folder, error)) { return false; }
+    DIR *directory = opendir(folder);
+    if (directory == NULL) { return fail_system(error, folder, "open folder"); }
+    bool ok = true;
+    for (struct dirent *entry; ok && (entry = readdir(directory)) != NULL;) {
+        if (!is_shard_name(entry->d_name, base)) { continue; }
+        if (!overwrite) {
+            ok = fail(error, "%s/%s: exists already; --overwrite removes all shards of this prefix first", folder,
+                      entry->d_name);
+        } else if (unlinkat(dirfd(directory), entry->d_name, 0) != 0) {
+            ok = fail(error, "%s/%s: cannot remove: %s", folder, entry->d_name, strerror(errno));
+        }
+    }
+    closedir(directory);
+    return ok;
+}
+
+static bool shard_begin(ShardSet *set, Error *error) {
+    static const char header[SHARD_HEADER_BYTES]; // filled in at the end, when the number of tokens is known
+    char path[MAX_PATH_BYTES];
+    bool val = set->val_left > 0;
+    if (!val && set->next == 0) { set->next = 1; } // shard 0 is always validation, as in the FineWeb shards
+    shard_path(path, set->prefix, val, set->next);
+    set->room = val ? min_i64(set->shard_size, set->val_left) : set->shard_size;
+    return atomic_open(&set->file, path, error) && atomic_write(&set->file, header, SHARD_HEADER_BYTES, error);
+}
+
+static bool shard_end(ShardSet *set, Error *error) {
+    int32_t header[SHARD_HEADER_BYTES / 4] = {0};
+    int64_t tokens = (set->file.bytes - SHARD_HEADER_BYTES) / 2;
+    header[0] = SHARD_MAGIC;
+    header[1] = SHARD_VERSION;
+    header[2] = (int32_t)tokens;
+    if (pwrite(set->file.fd, header, SHARD_HEADER_BYTES, 0) != SHARD_HEADER_BYTES) {
+        return files_write_failed(&set->file, "write", errno, error);
+    }
+    set->next++; // before the commit: if that fails half-way, the file is removed with the others
+    return atomic_commit(&set->file, error);
+}
+
+static bool shards_write(ShardSet *set, const uint16_t *tokens, int64_t count, Error *error) {
+    while (count > 0) {
+        if (set->file.fd < 0 && !shard_begin(set, error)) { return false; }
+        int64_t n = min_i64(count, set->room);
+        if (!atomic_write(&set->file, tokens, 2 * n, error)) { return false; }
+        tokens += n, count -= n, set->room -= n;
+        if (set->val_left > 0) {
+            set->val_left -= n;
+        } else {
+            set->train_tokens += n;
+        }
+        if (set->room == 0 && !shard_end(set, error)) { return false; }
+    }
+    return true;
+}
+
+static bool shards_finish(ShardSet *set, Error *error) {
+    if (set->train_tokens == 0) {
+        return fail(error, "validation would take all tokens; choose a smaller --val-tokens or --val-fraction");
+    }
+    return set->file.fd < 0 || shard_end(set, error);
+}
+
+// Removes what this run has written. No other shards have these names: clear_old_shards saw to it.
+static void shards_remove(ShardSet *set) {
+    char path[MAX_PATH_BYTES];
+    atomic_abort(&set->file);
+    for (int i = 0; i < set->next; i++) {
+        for (int val = 0; val < 2; val++) {
+            shard_path(path, set->prefix, val == 1, i);
+            unlink(path);
+        }
+    }
+}
+
+// ---- Input ----
+
+typedef struct {
+    const char *path;         // for messages
+    int fd;                   //
+    bool at_end;              // nothing is left to read
+    uint8_t *text;            // (capacity), what was read and not yet encoded
+    uint8_t *decoded;         // (capacity), strings of JSON lines
+    uint16_t *tokens;         // (1+capacity)
+    size_t bytes, capacity;   // of text
+    bool new_document;        // the text begins one
+    int64_t line, documents;  // of this file, of all
+    int64_t read, tokens_out; // of all
+} Input;
+
+static bool input_grow(Input *in, size_t capacity, Error *error) {
+    uint8_t *text = (uint8_t *)realloc(in->text, capacity);
+    if (text != NULL) { in->text = text; }
+    uint8_t *decoded = (uint8_t *)realloc(in->decoded, capacity);
+    if (decoded != NULL) { in->decoded = decoded; }
+    uint16_t *tokens = (uint16_t *)realloc(in->tokens, (1 + capacity) * sizeof(uint16_t));
+    if (tokens != NULL) { in->tokens = tokens; }
+    if (text == NULL || decoded == NULL || tokens == NULL) {
+        return fail(error, "%s: out of memory (%zu bytes)", in->path, 4 * capacity);
+    }
+    in->capacity = capacity;
+    return true;
+}
+
+static void input_free(Input *in) {
+    free(in->text);
+    free(in->decoded);
+    free(in->tokens);
+}
+
+// Reads until the buffer is full or the input ends.
+static bool input_fill(Input *in, Error *error) {
+    while (!in->at_end && in->bytes < in->capacity) {
+        if (!check_signal(error)) { return false; }
+        ssize_t n = read(in->fd, in->text + in->bytes, in->capacity - in->bytes);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0) { return fail_system(error, in->path, "read"); }
+        in->at_end = n == 0;
+        in->bytes += (size_t)n;
+        in->read += n;
+    }
+    return true;
+}
+
+// How many of the bytes read can be encoded now, independently of those to come; 0: more must be read first.
+static size_t input_cut(const Input *in, const Tokenizer *t, bool lines) {
+    if (in->at_end) { return in->bytes; }
+    if (!lines) { return tokenizer_last_split(t, in->text, in->bytes); }
+    size_t n = in->bytes;
+    while (n > 0 && in->text[n - 1] != '\n') { n--; }
+    return n;
+}
+
+// ---- JSON lines ----
+
+static bool is_blank(const uint8_t *line, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r' && line[i] != '\n') { return false; }
+    }
+    return true;
+}
+
+// Encodes the line at `start` into tokens + start: end-of-text, then its document. The quotes of a JSON line alone are
+// more bytes than end-of-text needs, so the tokens never reach the next line's.
+static bool encode_line(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
+                        Error *error) {
+    size_t bytes = 0;
+    *count = 0;
+    if (is_blank(in->text + start, end - start)) { return true; }
+    const char *line = (const char *)in->text + start;
+    if (!json_string_field(line, end - start, field, in->decoded + start, end - start, &bytes, error)) { return false; }
+    in->tokens[start] = (uint16_t)t->eot_token;
+    if (!tokenizer_encode(t, in->decoded + start, bytes, in->tokens + start + 1, count, error)) { return false; }
+    ++*count;
+    return true;
+}
+
+// Where the lines of text[0 .. n) start, and n at the end. The caller frees *starts.
+static bool find_lines(const Input *in, size_t n, size_t **starts, int64_t *count, Error *error) {
+    int64_t lines = 1;
+    for (size_t i = 0; i + 1 < n; i++) { lines += in->text[i] == '\n'; }
+    *starts = (size_t *)malloc((size_t)(lines + 1) * sizeof(size_t));
+    if (*starts == NULL) { return fail(error, "%s: out of memory for %lld lines", in->path, (long long)lines); }
+    *count = 0;
+    (*starts)[(*count)++] = 0;
+    for (size_t i = 0; i + 1 < n; i++) {
+        if (in->text[i] == '\n') { (*starts)[(*count)++] = i + 1; }
+    }
+    (*starts)[*count] = n;
+    return true;
+}
+
+// Encodes text[0 .. n), complete lines, in parallel; the tokens then stand together at the beginning of in->tokens.
+static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_t n, int64_t *count, Error *error) {
+    size_t *starts;
+    int64_t lines = 0, bad_line = INT64_MAX;
+    if (!find_lines(in, n, &starts, &lines, error)) { return false; }
+    int64_t *counts = (int64_t *)malloc((size_t)lines * sizeof(int64_t));
+    bool ok = counts != NULL || fail(error, "%s: out of memory for %lld lines", in->path, (long long)lines);
+#pragma omp parallel for schedule(dynamic, 16) if (ok)
+    for (int64_t i = 0; i < (ok ? lines : 0); i++) {
+        Error local;
+        if (encode_line(in, t, field, starts[i], starts[i + 1], &counts[i], &local)) { continue; }
+#pragma omp critical
+        if (i < bad_line) { // report the first one, whatever the threads' order
+            bad_line = i;
+            fail(error, "%s: line %lld: %.*s", in->path, (long long)(in->line + i + 1), MAX_PATH_BYTES, local.text);
+        }
+    }
+    ok = ok && bad_line == INT64_MAX;
+    *count = 0;
+    for (int64_t i = 0; ok && i < lines; i++) {
+        memmove(in->tokens + *count, in->tokens + starts[i], (size_t)counts[i] * sizeof(uint16_t));
+        *count += counts[i];
+        in->documents += counts[i] > 0;
+    }
+    in->line += lines;
+    free(counts);
+    free(starts);
+    return ok;
+}
+
+// ---- Text ----
+
+// Encodes text[0 .. n) in parallel, after end-of-text where a document begins.
+static bool encode_text(Input *in, const Tokenizer *t, size_t n, int64_t *count, Error *error) {
+    int before = in->new_document ? 1 : 0;
+    in->tokens[0] = (uint16_t)t->eot_token;
+    if (!tokenizer_encode_parallel(t, in->text, n, in->tokens + before, count, error)) { return false; }
+    in->new_document = false;
+    in->documents += before;
+    *count += before;
+    return true;
+}
+
+// ---- The run ----
+
+typedef struct {
+    const Options *options;
+    const Tokenizer *tokenizer;
+    Input in;
+    ShardSet shards;
+    int64_t total_bytes; // of all files, or -1: not known
+    bool terminal;       // whether a progress line is shown
+    double start, drawn; // seconds_now()
+} Run;
+
+static void show_progress(Run *run) {
+    double now = seconds_now(), seconds = now - run->start;
+    if (!run->terminal || now - run->drawn < 0.1) { return; }
+    run->drawn = now;
+    char bar[64] = "", done[32], left[32], cells[21];
+    double speed = (double)run->in.read / fmax(seconds, 1e-9);
+    format_bytes(done, sizeof(done), run->in.read);
+    if (run->total_bytes > 0) {
+        double fraction = fmin((double)run->in.read / (double)run->total_bytes, 1.0);
+        for (int i = 0; i < 20; i++) { cells[i] = i < (int)(20 * fraction) ? '#' : '-'; }
+        cells[20] = '\0';
+        format_duration(left, sizeof(left), (double)(run->total_bytes - run->in.read) / fmax(speed, 1.0));
+        snprintf(bar, sizeof(bar), "[%s] %3.0f%%, %s left | ", cells, 100 * fraction, left);
+    }
+    fprintf(stderr, "\r%s%s | %.1f MB/s\033[K", bar, done, 1e-6 * speed);
+}
+
+static void hide_progress(const Run *run) {
+    if (run->drawn > 0) { fprintf(stderr, "\r\033[K"); }
+}
+
+// How many tokens --val-fraction means: known when the first chunk shows how many bytes a token has.
+static void estimate_val_tokens(Run *run, size_t bytes, int64_t tokens) {
+    double total = (double)run->total_bytes / (double)bytes * (double)tokens;
+    run->shards.val_left = max_i64(1, (int64_t)(run->options->val_fraction * total + 0.5));
+}
+
+// Encodes and writes the first n bytes of the buffer, and moves the others to its beginning.
+static bool encode_chunk(Run *run, size_t n, Error *error) {
+    Input *in = &run->in;
+    int64_t count;
+    const char *field = run->options->jsonl;
+    bool ok = field[0] != '\0' ? encode_lines(in, run->tokenizer, field, n, &count, error)
+                               : encode_text(in, run->tokenizer, n, &count, error);
+    if (!ok) { return false; }
+    if (in->tokens_out == 0 && run->options->val_fraction > 0) { estimate_val_tokens(run, n, count); }
+    in->tokens_out += count;
+    in->bytes -= n;
+    memmove(in->text, in->text + n, in->bytes);
+    show_progress(run);
+    return shards_write(&run->shards, in->tokens, count, error);
+}
+
+static bool encode_open_file(Run *run, Error *error) {
+    Input *in = &run->in;
+    bool lines = run->options->jsonl[0] != '\0';
+    int64_t read_before = in->read;
+    in->at_end = false;
+    in->new_document = true;
+    in->bytes = 0;
+    in->line = 0;
+    while (!in->at_end || in->bytes > 0) {
+        if (!input_fill(in, error)) { return false; }
+        size_t n = input_cut(in, run->tokenizer, lines);
+        if (n == 0 && in->bytes > 0) {
+            if (in->capacity >= MAX_CHUNK_BYTES) {
+                return fail(error, "%s: %zu bytes without %s; is it text?", in->path, in->bytes,
+                            lines ? "a line end" : "an end of a word");
+            }
+            if (!input_grow(in, 2 * in->capacity, error)) { return false; }
+        } else if (n > 0 && !encode_chunk(run, n, error)) {
+            return false;
+        }
+    }
+    return in->read > read_before || fail(error, "%s: is empty", in->path);
+}
+
+// One file: a document of its own unless it holds JSON lines.
+static bool encode_file(Run *run, const char *path, Error *error) {
+    Input *in = &run->in;
+    bool standard_input = strcmp(path, "-") == 0;
+    in->path = standard_input ? "standard input" : path;
+    in->fd = standard_input ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    if (in->fd < 0) { return fail_system(error, path, "open"); }
+    bool ok = encode_open_file(run, error);
+    if (!standard_input) { close(in->fd); }
+    return ok;
+}
+
+// Checks the inputs before anything is written, and adds up their sizes (-1 if one is a pipe).
+static bool measure_files(char **files, int num_files, int64_t *total, Error *error) {
+    *total = 0;
+    for (int i = 0; i < num_files; i++) {
+        struct stat info;
+        bool standard_input = strcmp(files[i], "-") == 0;
+        if (!standard_input && !path_check(files[i], "input file", error)) { return false; }
+        if ((standard_input ? fstat(STDIN_FILENO, &info) : stat(files[i], &info)) != 0) {
+            return fail_system(error, files[i], "open");
+        }
+        if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a text file", files[i]); }
+        if (!standard_input && access(files[i], R_OK) != 0) { return fail_system(error, files[i], "open"); }
+        if (!S_ISREG(info.st_mode)) { *total = -1; }
+        if (*total >= 0) { *total += (int64_t)info.st_size; }
+    }
+    return true;
+}
+
+static bool encode_files(Run *run, char **files, int num_files, Error *error) {
+    for (int i = 0; i < num_files; i++) {
+        if (!encode_file(run, files[i], error)) { return false; }
+    }
+    if (run->in.tokens_out == 0) { return fail(error, "no documents in the input: nothing was written"); }
+    return check_signal(error) && shards_finish(&run->shards, error);
+}
+
+static void print_summary(const Run *run, int threads) {
+    double seconds = seconds_now() - run->start;
+    int first = run->options->val_tokens > 0 || run->options->val_fraction > 0 ? 0 : 1;
+    char bytes[32];
+    format_bytes(bytes, sizeof(bytes), run->in.read);
+    printf("%lld tokens from %lld document%s (%s) in %d shard%s: %s_*.bin\n", (long long)run->in.tokens_out,
+           (long long)run->in.documents, run->in.documents == 1 ? "" : "s", bytes, run->shards.next - first,
+           run->shards.next - first == 1 ? "" : "s", run->options->output);
+    printf("training %lld, validation %lld; %.2f s, %.1f MB/s on %d thread%s\n", (long long)run->shards.train_tokens,
+           (long long)(run->in.tokens_out - run->shards.train_tokens), seconds, 1e-6 * (double)run->in.read / seconds,
+           threads, threads == 1 ? "" : "s");
+}
+
+static int use_threads(int64_t wanted) {
+#ifdef _OPENMP
+    if (wanted > 0) { omp_set_num_threads((int)wanted); }
+    return omp_get_max_threads();
+#else
+    (void)wanted;
+    return 1;
+#endif
+}
+
+// Everything between the options and the exit status.
+static bool run_all(const Options *options, char **files, int num_files, Error *error) {
+    Run run;
+    Tokenizer tokenizer;
+    memset(&run, 0, sizeof(run));
+    run.options = options;
+    run.tokenizer = &tokenizer;
+    run.terminal = logger_is_terminal(stderr);
+    run.shards.prefix = options->output;
+    run.shards.shard_size = options->shard_size;
+    run.shards.val_left = options->val_tokens;
+    run.shards.file.fd = -1;
+    run.in.path = "input";
+    int threads = use_threads(options->threads);
+    if (!measure_files(files, num_files, &run.total_bytes, error)) { return false; }
+    if (options->val_fraction > 0 && run.total_bytes < 0) {
+        return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
+    }
+    if (!open_tokenizer(&tokenizer, options->tokenizer, error)) { return false; }
+    bool ok = clear_old_shards(options->output, options->overwrite, error);
+    if (ok) {
+        run.start = seconds_now();
+        ok = input_grow(&run.in, CHUNK_BYTES, error) && encode_files(&run, files, num_files, error);
+        hide_progress(&run);
+        if (!ok) { shards_remove(&run.shards); }
+    }
+    if (ok) { print_summary(&run, threads); }
+    input_free(&run.in);
+    tokenizer_free(&tokenizer);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    static Error error;
+    Options options;
+    ArgsOutcome outcome;
+    int num_files;
+    exit_unless(args_parse(&program, &options, argc, argv, &num_files, &outcome, &error), "tokenize", &error);
+    if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
+    exit_unless(check_options(&options, num_files, &error), "tokenize", &error);
+    catch_signals();
+    exit_unless(run_all(&options, argv + 1, num_files, &error), "tokenize", &error);
+    return EXIT_SUCCESS;
+}
