@@ -28,10 +28,10 @@ typedef enum { DIM_NONE, DIM_Vp, DIM_maxT, DIM_C, DIM_3C, DIM_4C } GPT2Dim;
 typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } GPT2Init; // RESIDUAL: normal scaled by 1/sqrt(2L)
 enum { ONCE = 0, PER_LAYER = 1 };
 enum { NO_DECAY = 0, DECAY = 1 };
-enum { AS_IS = 0, TRANSPOSED = 1 }; // how Hugging Face stores it: the linear weights are (in, out) there, (out, in) here
+enum { AS_IS = 0, TRANSPOSED = 1 }; // in Hugging Face files: the linear weights are (in, out) there, (out, in) here
 
 // THE parameter table, in file order.
-//  name, how often, rows, columns (DIM_NONE rows: a vector), initialisation, weight decay, Hugging Face name, layout there
+//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, Hugging Face name, layout there
 #define GPT2_PARAMETERS(X)                                                                                             \
     X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, "wte.weight", AS_IS)                                               \
     X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, "wpe.weight", AS_IS)                                             \
@@ -110,9 +110,7 @@ static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
 }
 
 // All elements, the padding of wte included: what is stored.
-static inline int64_t gpt2_num_params(const GPT2Config *config) {
-    return gpt2_param_offset(config, NUM_PARAM_TENSORS);
-}
+static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
 
 // Sets the 16 pointers into one array of gpt2_num_params(config) floats.
 static inline void gpt2_point_tensors(GPT2Tensors *tensors, const GPT2Config *config, float *memory) {
@@ -207,7 +205,8 @@ static inline bool gpt2_config_from_size(GPT2Config *config, const char *name) {
     return false;
 }
 #define GPT2_SIZE_NAMES                                                                                                \
-    "gpt3:c5120 gpt3:c12288"
+    "d6 d12 d24 d36 d48 d60 d72 d84 gpt3:c768 gpt3:c1024 gpt3:c1536 gpt3:c2048 gpt3:c2560 gpt3:c4096 gpt3:c5120 "      \
+    "gpt3:c12288"
 
 // Fills params (gpt2_num_params floats) as GPT-2 was: weights normal with standard deviation 0.02, the two projections
 // into the residual stream scaled by 1/sqrt(2L) (Radford et al. 2019, section 2.3), biases 0, LayerNorm gains 1,

@@ -1,0 +1,1132 @@
+// GPT-2 training on the CPU, in fp32. Read it from top to bottom:
+//
+//   1. the layers      each with its formula, its forward and its backward
+//   2. the model       the memory plan, a forward and a backward pass over all layers
+//   3. the update      gradient norm, AdamW
+//   4. generation      the same model one token at a time, with a key/value cache
+//   5. the program     load, plan, train, evaluate, sample, save
+//
+// Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
+// in the vocabulary (Vp with padding), and N = B*T rows where a layer does not care which sequence a row came from.
+// Matrices are row-major; weights are (out, in).
+//
+// Three rules hold throughout:
+// - Backward functions add (+=) to every gradient they are given, of parameters and activations alike.
+// - Each output value is computed by one thread, in an order that depends on no thread count and no batch size. So the
+//   weights are the same bits on 1 thread and on 64, and a row is the same bits alone and in a batch.
+// - No function allocates. Memory comes from the plan in section 2.
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "llmc/gemm.h"
+#include "llmc/gpt2.h"
+#include "llmc/memory_plan.h"
+#include "llmc/peak.h"
+#include "llmc/sampler.h"
+#include "llmc/simd.h"
+#include "llmc/train_run.h"
+#include "llmc/utils.h"
+
+static int thread_index(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 1. The layers
+
+// Sums over rows (bias and gain gradients) give each thread some columns and walk the rows in order; this many columns
+// at a time keep whole cache lines to one thread.
+#define COLUMN_BLOCK 64
+
+// Encoder: out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]. Token and position embeddings.
+// out (B,T,C), tokens (B,T), wte (Vp,C), wpe (maxT,C); position of the first token: first_position.
+static void encoder_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C,
+                            int first_position) {
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < (int64_t)B * T; row++) {
+        const float *token = wte + (int64_t)tokens[row] * C;
+        const float *position = wpe + (first_position + row % T) * C;
+        for (int c = 0; c < C; c++) { out[row * C + c] = token[c] + position[c]; }
+    }
+}
+
+// dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]. Rows meet in dwte wherever a token repeats, so threads
+// split the channels, not the rows.
+static void encoder_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C) {
+#pragma omp parallel for schedule(static)
+    for (int c0 = 0; c0 < C; c0 += COLUMN_BLOCK) {
+        int c1 = (int)min_i64(C, c0 + COLUMN_BLOCK);
+        for (int64_t row = 0; row < (int64_t)B * T; row++) {
+            float *dtoken = dwte + (int64_t)tokens[row] * C;
+            float *dposition = dwpe + row % T * C;
+            for (int c = c0; c < c1; c++) {
+                dtoken[c] += dout[row * C + c];
+                dposition[c] += dout[row * C + c];
+            }
+        }
+    }
+}
+
+// LayerNorm over the channels of each row (Ba, Kiros, Hinton 2016):
+//   mean = sum(x)/C, rstd = 1/sqrt(sum((x-mean)^2)/C + epsilon), out = (x - mean) * rstd * weight + bias
+// out, inp (N,C); mean, rstd (N), kept for the backward; weight, bias (C).
+static void layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
+                              const float *bias, int64_t N, int C) {
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < N; row++) {
+        const float *x = inp + row * C;
+        float *y = out + row * C;
+        float m = row_sum(x, C) / (float)C;
+        for (int c = 0; c < C; c++) { y[c] = x[c] - m; }
+        float r = 1.0f / sqrtf(row_dot(y, y, C) / (float)C + GPT2_LAYERNORM_EPSILON);
+        for (int c = 0; c < C; c++) { y[c] = y[c] * r * weight[c] + bias[c]; }
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}
+
+// With n = (x - mean) * rstd and g = weight * dout, all over one row:
+//   dinp += rstd * (g - mean(g) - n * mean(g * n)); dweight += sum over rows of dout * n; dbias += sum over rows of
+//   dout
+static void layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                               const float *mean, const float *rstd, const float *weight, int64_t N, int C) {
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < N; row++) {
+            const float *x = inp + row * C, *dy = dout + row * C;
+            float *dx = dinp + row * C;
+            float m = mean[row], r = rstd[row];
+            vf sum_g = vf_set1(0.0f), sum_gn = vf_set1(0.0f);
+            for (int c = 0; c < C; c += VF_WIDTH) {
+                vf g = vf_load_n(weight + c, C - c) * vf_load_n(dy + c, C - c);
+                sum_g += g;
+                sum_gn += g * ((vf_load_n(x + c, C - c) - vf_set1(m)) * vf_set1(r)); // lanes past C have g = 0
+            }
+            float mean_g = vf_sum(sum_g) / (float)C, mean_gn = vf_sum(sum_gn) / (float)C;
+            for (int c = 0; c < C; c++) {
+                float n = (x[c] - m) * r;
+                dx[c] += r * (weight[c] * dy[c] - mean_g - n * mean_gn);
+            }
+        }
+#pragma omp for schedule(static)
+        for (int c0 = 0; c0 < C; c0 += COLUMN_BLOCK) {
+            int c1 = (int)min_i64(C, c0 + COLUMN_BLOCK);
+            for (int64_t row = 0; row < N; row++) {
+                const float *x = inp + row * C, *dy = dout + row * C;
+                for (int c = c0; c < c1; c++) {
+                    dweight[c] += dy[c] * ((x[c] - mean[row]) * rstd[row]);
+                    dbias[c] += dy[c];
+                }
+            }
+        }
+    }
+}
+
+static void copy_rows(float *out, const float *inp, int64_t n) {
+    const int64_t block = 1 << 14;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += block) { memcpy(out + i, inp + i, (size_t)min_i64(block, n - i) * sizeof(float)); }
+}
+
+static GemmMatrix rows_of(const float *data, int64_t columns) {
+    GemmMatrix m = {data, columns, 1};
+    return m;
+}
+
+static GemmMatrix transpose_of(const float *data, int64_t columns) {
+    GemmMatrix m = {data, 1, columns};
+    return m;
+}
+
+// Linear layer: out = inp weight^T + bias, plus residual where it is not NULL.
+// out, residual (N,OC), inp (N,C), weight (OC,C), bias (OC) or NULL. residual may be out.
+static void matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
+                           int64_t N, int C, int OC, float *workspace) {
+    if (residual != NULL && residual != out) { copy_rows(out, residual, N * OC); }
+    gemm(out, OC, rows_of(inp, C), transpose_of(weight, C), bias, N, OC, C, residual != NULL, workspace);
+}
+
+// dinp += dout weight; dweight += dout^T inp; dbias += sum of the rows of dout (dbias may be NULL).
+static void matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                            const float *weight, int64_t N, int C, int OC, float *workspace) {
+    gemm(dinp, C, rows_of(dout, OC), rows_of(weight, C), NULL, N, C, OC, true, workspace);
+    gemm(dweight, C, transpose_of(dout, OC), rows_of(inp, C), NULL, OC, C, N, true, workspace);
+    if (dbias == NULL) { return; }
+#pragma omp parallel for schedule(static)
+    for (int c0 = 0; c0 < OC; c0 += COLUMN_BLOCK) {
+        int c1 = (int)min_i64(OC, c0 + COLUMN_BLOCK);
+        for (int64_t row = 0; row < N; row++) {
+            for (int c = c0; c < c1; c++) { dbias[c] += dout[row * OC + c]; }
+        }
+    }
+}
+
+// GELU, the tanh form GPT-2 uses (Hendrycks, Gimpel 2016):
+//   gelu(x) = x/2 * (1 + tanh(u)), u = sqrt(2/pi) * (x + 0.044715 x^3)
+#define GELU_SCALE 0.79788456080286536f // sqrt(2/pi)
+#define GELU_CUBIC 0.044715f
+
+static vf gelu_tanh(vf x) { return vf_tanh(vf_set1(GELU_SCALE) * (x + vf_set1(GELU_CUBIC) * x * x * x)); }
+
+static void gelu_forward(float *out, const float *inp, int64_t n) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += VF_WIDTH) {
+        vf x = vf_load_n(inp + i, n - i);
+        vf_store_n(out + i, vf_set1(0.5f) * x * (vf_set1(1.0f) + gelu_tanh(x)), n - i);
+    }
+}
+
+// gelu'(x) = (1 + tanh(u))/2 + x/2 * (1 - tanh(u)^2) * sqrt(2/pi) * (1 + 3 * 0.044715 x^2)
+static void gelu_backward(float *dinp, const float *inp, const float *dout, int64_t n) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += VF_WIDTH) {
+        vf x = vf_load_n(inp + i, n - i), one = vf_set1(1.0f), half = vf_set1(0.5f);
+        vf th = gelu_tanh(x);
+        vf du = vf_set1(GELU_SCALE) * (one + vf_set1(3.0f * GELU_CUBIC) * x * x);
+        vf slope = half * (one + th) + half * x * (one - th * th) * du;
+        vf_store_n(dinp + i, vf_load_n(dinp + i, n - i) + slope * vf_load_n(dout + i, n - i), n - i);
+    }
+}
+
+// Causal multi-head attention (Vaswani et al. 2017), a tile of query rows of one head at a time, so that no T x T
+// matrix ever exists: with q, k, v the head's rows and scale = 1/sqrt(HS),
+//   p[i,j] = softmax over j <= i of (scale * q[i].k[j]);  out[i] = sum over j of p[i,j] v[j]
+// The backward recomputes p from lse[i] = log(sum over j of exp(scale * q[i].k[j])), one number per row.
+#define ATTENTION_TILE 32 // query rows
+
+// One head's rows inside larger arrays: row i begins at data + i * stride and holds HS floats.
+typedef struct {
+    const float *q, *k, *v;
+    int64_t q_stride, kv_stride;
+} Head;
+
+static int64_t attention_scratch_floats(int64_t T) { // for one thread
+    return 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH) + gemm_serial_workspace_floats();
+}
+
+// Query rows i = 0..rows-1 of one head stand at positions first+i and see keys 0..first+i.
+// out: row i at out + i * out_stride; lse (rows) or NULL.
+static void attention_tile_forward(float *out, int64_t out_stride, float *lse, Head head, int64_t first, int rows,
+                                   int HS, float *scratch) {
+    float scale = 1.0f / sqrtf((float)HS);
+    int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH);
+    float *p = scratch, *workspace = scratch + ATTENTION_TILE * ld; // p (rows, keys)
+    GemmMatrix q = {head.q, head.q_stride, 1}, kT = {head.k, 1, head.kv_stride}, v = {head.v, head.kv_stride, 1};
+    float sums[ATTENTION_TILE];
+    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, workspace);
+    for (int i = 0; i < rows; i++) {
+        float *row = p + i * ld;
+        int64_t visible = first + i + 1;
+        for (int64_t j = 0; j < visible; j++) { row[j] *= scale; }
+        float max = row_max(row, visible);
+        sums[i] = row_exp_sum(row, row, max, visible);
+        for (int64_t j = visible; j < keys; j++) { row[j] = 0.0f; }
+        if (lse != NULL) { lse[i] = max + logf(sums[i]); }
+    }
+    GemmMatrix pm = {p, ld, 1};
+    gemm_serial(out, out_stride, pm, v, NULL, rows, HS, keys, false, workspace);
+    for (int i = 0; i < rows; i++) {
+        for (int d = 0; d < HS; d++) { out[i * out_stride + d] /= sums[i]; }
+    }
+}
+
+// out (B,T,C), lse (B,NH,T), qkv (B,T,3C): the rows of q, k and v side by side, each split into NH heads.
+// scratch: attention_scratch_floats(T) for each thread.
+static void attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH, float *scratch) {
+    int HS = C / NH, tiles = (int)ceil_div_i64(T, ATTENTION_TILE);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t item = 0; item < (int64_t)B * NH * tiles; item++) {
+        int64_t tile = item % tiles, h = item / tiles % NH, b = item / tiles / NH, first = tile * ATTENTION_TILE;
+        const float *sequence = qkv + b * T * 3 * C + h * HS;
+        Head head = {sequence + first * 3 * C, sequence + C, sequence + 2 * C, 3 * C, 3 * C};
+        attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first, head, first,
+                               (int)min_i64(ATTENTION_TILE, T - first), HS,
+                               scratch + thread_index() * attention_scratch_floats(T));
+    }
+}
+
+// One tile of the backward. With do = dout, and s = scale * q.k:
+//   dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - do[i].out[i])     (the softmax's gradient)
+//   dq[i] += scale * sum_j ds[i,j] k[j];  dk[j] += scale * sum_i ds[i,j] q[i];  dv[j] += sum_i p[i,j] do[i]
+// dq, dk, dv: like q, k, v, with stride head.kv_stride; dq is the tile's first row, dk and dv those of position 0.
+static void attention_tile_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
+                                    int64_t out_stride, const float *lse, Head head, int64_t first, int rows, int HS,
+                                    float *scratch) {
+    float scale = 1.0f / sqrtf((float)HS);
+    int64_t keys = first + rows, ld = round_up_i64(keys, VF_WIDTH), stride = head.kv_stride;
+    float *p = scratch, *ds = p + ATTENTION_TILE * ld, *workspace = ds + ATTENTION_TILE * ld; // p, ds (rows, keys)
+    GemmMatrix q = {head.q, head.q_stride, 1}, k = {head.k, stride, 1};
+    GemmMatrix kT = {head.k, 1, stride}, vT = {head.v, 1, stride}, dO = {dout, out_stride, 1};
+    GemmMatrix pT = {p, 1, ld}, dS = {ds, ld, 1}, dsT = {ds, 1, ld};
+    gemm_serial(p, ld, q, kT, NULL, rows, keys, HS, false, workspace);
+    gemm_serial(ds, ld, dO, vT, NULL, rows, keys, HS, false, workspace);
+    for (int i = 0; i < rows; i++) {
+        float *p_row = p + i * ld, *ds_row = ds + i * ld;
+        int64_t visible = first + i + 1;
+        float D = row_dot(dout + i * out_stride, out + i * out_stride, HS);
+        for (int64_t j = 0; j < visible; j++) { p_row[j] *= scale; }
+        row_exp_sum(p_row, p_row, lse[i], visible);
+        for (int64_t j = 0; j < visible; j++) { ds_row[j] = scale * p_row[j] * (ds_row[j] - D); }
+        for (int64_t j = visible; j < keys; j++) { p_row[j] = ds_row[j] = 0.0f; }
+    }
+    gemm_serial(dq, stride, dS, k, NULL, rows, HS, keys, true, workspace);
+    gemm_serial(dk, stride, dsT, q, NULL, keys, HS, rows, true, workspace);
+    gemm_serial(dv, stride, pT, dO, NULL, keys, HS, rows, true, workspace);
+}
+
+// dqkv (B,T,3C), dout, out (B,T,C), lse (B,NH,T). The tiles of a head add to the same dk and dv, so one thread takes
+// them all, in order.
+static void attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse,
+                               int B, int T, int C, int NH, float *scratch) {
+    int HS = C / NH;
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t item = 0; item < (int64_t)B * NH; item++) {
+        int64_t h = item % NH, b = item / NH;
+        const float *sequence = qkv + b * T * 3 * C + h * HS;
+        float *dsequence = dqkv + b * T * 3 * C + h * HS;
+        for (int64_t first = 0; first < T; first += ATTENTION_TILE) {
+            int64_t at = (b * T + first) * C + h * HS;
+            Head head = {sequence + first * 3 * C, sequence + C, sequence + 2 * C, 3 * C, 3 * C};
+            attention_tile_backward(dsequence + first * 3 * C, dsequence + C, dsequence + 2 * C, dout + at, out + at, C,
+                                    lse + (b * NH + h) * T + first, head, first,
+                                    (int)min_i64(ATTENTION_TILE, T - first), HS,
+                                    scratch + thread_index() * attention_scratch_floats(T));
+        }
+    }
+}
+
+// Softmax and cross-entropy, forward and backward in one pass over the logits:
+//   losses[i] = log(sum over v of exp(logits[i,v])) - logits[i,target]
+//   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target)), if want_gradient
+// logits (N,Vp) of which V columns are used; targets, losses (N).
+static void crossentropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
+                         bool want_gradient) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < N; i++) {
+        float *row = logits + i * Vp;
+        float target_logit = row[targets[i]], max = row_max(row, V);
+        float sum = row_exp_sum(row, row, max, V);
+        losses[i] = logf(sum) + max - target_logit;
+        if (!want_gradient) { continue; }
+        float factor = dloss / sum;
+        for (int v = 0; v < V; v++) { row[v] *= factor; }
+        row[targets[i]] -= dloss;
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 2. The model
+
+// The phases of a step, in time order: rows of the plan that never live in the same phase may share memory.
+// Within the backward of one block the MLP comes before the attention, and neither's scratch outlives its half.
+enum { FORWARD, HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE, GENERATE };
+static const char *const phase_names[] = {"forward", "head",    "backward mlp", "backward attention",
+                                          "update",  "generate"};
+
+// What --recompute gives up: these activations are kept for one layer only and computed again in the backward.
+enum { RECOMPUTE_NOTHING, RECOMPUTE_GELU, RECOMPUTE_LAYERNORM, RECOMPUTE_BLOCK };
+
+// An activation that is kept for each layer (stride > 0), or for one layer at a time (stride 0).
+typedef struct {
+    float *data;
+    int64_t stride;
+} PerLayer;
+
+static float *of_layer(PerLayer activation, int layer) { return activation.data + layer * activation.stride; }
+
+// What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
+typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
+
+typedef struct {
+    RunKind kind;
+    int B, T;      // the largest batch there is room for
+    int recompute; // one of the levels above
+    int window;    // positions that generation sees
+} RunShape;
+
+typedef struct {
+    GPT2Config config;
+    RunShape shape;
+
+    GPT2Tensors params, grads;
+    float *params_memory, *grads_memory, *adam_m, *adam_v; // (number of parameters) each
+
+    int32_t *tokens, *targets; // (B,T)
+    PerLayer residual;         // (L+1) x (B,T,C): the input of each block, and the output of the last
+    PerLayer ln1, ln1_mean, ln1_rstd, qkv, att, att_lse, residual_mid, ln2, ln2_mean, ln2_rstd, fc, gelu;
+    float *lnf, *lnf_mean, *lnf_rstd, *losses;
+    int head_rows; // rows of logits that exist at a time
+    float *logits; // (head_rows,Vp)
+
+    float *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc, *dgelu; // gradients of activations, for one layer at a time
+    double *norm_sums;
+    float *gemm_workspace, *attention_scratch;
+
+    // generation: a few new rows at a time beside the keys and values of all earlier ones
+    int32_t *history;           // (window): the tokens so far
+    int history_length, cached; // of them, and how many the cache already holds
+    float *cache;               // (L,2,window,C): keys and values
+    float *new_residual, *new_ln, *new_ln_stats, *new_qkv, *new_att, *new_fc, *new_logits, *sampler_probs;
+    int32_t *sampler_index;
+} GPT2;
+
+#define HEAD_ROWS 256    // enough rows for the matrix multiply to run at full speed
+#define GENERATE_ROWS 64 // tokens of a prompt that go through the model at once
+#define NORM_BLOCK 65536 // elements whose squares are summed by one thread
+
+static void plan_per_layer(MemoryPlan *plan, PerLayer *activation, const char *name, int layers, bool keep, int64_t N,
+                           int64_t width) {
+    activation->stride = keep ? N * width : 0;
+    PlanShape shape = width > 1 ? shape3(keep ? layers : 1, N, width) : shape2(keep ? layers : 1, N);
+    plan_add(plan, &activation->data, name, PLAN_ACTIVATION, PLAN_F32, shape, FORWARD, BACKWARD_ATTENTION);
+}
+
+// Activations: a block's are there from its forward to its backward. N = B*T = 0: a run that only generates.
+static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
+    const GPT2Config *config = &model->config;
+    int L = config->num_layers, C = config->channels;
+    bool trains = model->shape.kind == RUN_TRAINS;
+    int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
+    plan_add(plan, &model->tokens, "tokens", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, BACKWARD_ATTENTION);
+    plan_add(plan, &model->targets, "targets", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, HEAD);
+    plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
+    plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
+    plan_per_layer(plan, &model->ln1_rstd, "ln1_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
+    plan_per_layer(plan, &model->ln1, "ln1", L, r < RECOMPUTE_LAYERNORM, N, C);
+    plan_per_layer(plan, &model->qkv, "qkv", L, r < RECOMPUTE_BLOCK, N, 3 * C);
+    plan_per_layer(plan, &model->att, "att", L, r < RECOMPUTE_BLOCK, N, C);
+    plan_per_layer(plan, &model->att_lse, "att_lse", L, r < RECOMPUTE_BLOCK, N, config->num_heads);
+    plan_per_layer(plan, &model->residual_mid, "residual_mid", L, r < RECOMPUTE_BLOCK, N, C);
+    plan_per_layer(plan, &model->ln2_mean, "ln2_mean", L, r < RECOMPUTE_BLOCK, N, 1);
+    plan_per_layer(plan, &model->ln2_rstd, "ln2_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
+    plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM, N, C);
+    plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, N, 4 * C);
+    plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
+    model->head_rows = (int)min_i64(N, HEAD_ROWS);
+    PlanShape rows = shape2(N, C), row = shape1(N);
+    plan_add(plan, &model->lnf, "lnf", PLAN_ACTIVATION, PLAN_F32, rows, FORWARD, HEAD);
+    plan_add(plan, &model->lnf_mean, "lnf_mean", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, HEAD);
+    plan_add(plan, &model->lnf_rstd, "lnf_rstd", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, HEAD);
+    plan_add(plan, &model->losses, "losses", PLAN_ACTIVATION, PLAN_F32, row, HEAD, HEAD);
+    plan_add(plan, &model->logits, "logits", PLAN_ACTIVATION, PLAN_F32,
+             shape2(model->head_rows, config->padded_vocab_size), HEAD, HEAD);
+}
+
+static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N, int64_t num_params) {
+    int C = model->config.channels;
+    PlanCategory gradient = PLAN_GRADIENT;
+    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_F32, shape2(N, C), HEAD, BACKWARD_ATTENTION);
+    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_F32, shape2(N, C), HEAD, HEAD);
+    plan_add(plan, &model->dgelu, "dgelu", gradient, PLAN_F32, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
+    plan_add(plan, &model->dfc, "dfc", gradient, PLAN_F32, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
+    plan_add(plan, &model->dln, "dln", gradient, PLAN_F32, shape2(N, C), BACKWARD_MLP, BACKWARD_ATTENTION);
+    plan_add(plan, &model->datt, "datt", gradient, PLAN_F32, shape2(N, C), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
+    plan_add(plan, &model->dqkv, "dqkv", gradient, PLAN_F32, shape2(N, 3 * C), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
+    plan_add(plan, &model->norm_sums, "norm_sums", PLAN_WORKSPACE, PLAN_F64,
+             shape1(ceil_div_i64(num_params, NORM_BLOCK)), UPDATE, UPDATE);
+}
+
+static void plan_generation(GPT2 *model, MemoryPlan *plan) {
+    int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, at = GENERATE;
+    int window = model->shape.window, R = GENERATE_ROWS;
+    PlanCategory act = PLAN_ACTIVATION, work = PLAN_WORKSPACE;
+    plan_add(plan, &model->history, "history", PLAN_DATA, PLAN_I32, shape1(window), at, at);
+    plan_add(plan, &model->cache, "kv_cache", act, PLAN_F32, shape4(L, 2, window, C), at, at);
+    plan_add(plan, &model->new_residual, "new_residual", act, PLAN_F32, shape2(R, C), at, at);
+    plan_add(plan, &model->new_ln, "new_ln", act, PLAN_F32, shape2(R, C), at, at);
+    plan_add(plan, &model->new_ln_stats, "new_ln_stats", act, PLAN_F32, shape2(2, R), at, at);
+    plan_add(plan, &model->new_qkv, "new_qkv", act, PLAN_F32, shape2(R, 3 * C), at, at);
+    plan_add(plan, &model->new_att, "new_att", act, PLAN_F32, shape2(R, C), at, at);
+    plan_add(plan, &model->new_fc, "new_fc", act, PLAN_F32, shape2(R, 4 * C), at, at);
+    plan_add(plan, &model->new_logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
+    plan_add(plan, &model->sampler_probs, "sampler_probs", work, PLAN_F32, shape1(V), at, at);
+    plan_add(plan, &model->sampler_index, "sampler_index", work, PLAN_I32, shape1(V), at, at);
+}
+
+// Plans every buffer of a run.
+static void gpt2_plan(GPT2 *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape) {
+    memset(model, 0, sizeof(*model));
+    model->config = *config, model->shape = shape;
+    bool trains = shape.kind == RUN_TRAINS;
+    int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
+    int64_t N = shape.kind == RUN_GENERATES ? 0 : (int64_t)shape.B * shape.T;
+    plan_init(plan, phase_names);
+    plan_add(plan, &model->params_memory, "params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), FORWARD, GENERATE);
+    plan_add(plan, &model->grads_memory, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_add(plan, &model->adam_m, "adam_m", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_add(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_activations(model, plan, N);
+    if (trains) { plan_backward(model, plan, N, num_params); }
+    plan_generation(model, plan);
+    int64_t longest = max_i64(N > 0 ? shape.T : 0, shape.window), threads = gemm_max_threads();
+    plan_add(plan, &model->gemm_workspace, "gemm_workspace", PLAN_WORKSPACE, PLAN_F32,
+             shape1(gemm_workspace_floats((int)threads)), FORWARD, GENERATE);
+    plan_add(plan, &model->attention_scratch, "attention_tiles", PLAN_WORKSPACE, PLAN_F32,
+             shape2(threads, attention_scratch_floats(longest)), FORWARD, GENERATE);
+    plan_layout(plan);
+}
+
+// Allocates what was planned. Parameters are left for the caller to fill; gradients and optimizer state are zero.
+static bool gpt2_allocate(GPT2 *model, MemoryPlan *plan, Error *error) {
+    if (!plan_allocate(plan, error)) { return false; }
+    size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
+    gpt2_point_tensors(&model->params, &model->config, model->params_memory);
+    if (model->grads_memory == NULL) { return true; }
+    gpt2_point_tensors(&model->grads, &model->config, model->grads_memory);
+    memset(model->grads_memory, 0, bytes);
+    memset(model->adam_m, 0, bytes);
+    memset(model->adam_v, 0, bytes);
+    return true;
+}
+
+// The parameters of one block.
+typedef struct {
+    float *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
+} Block;
+
+static Block block_of(const GPT2Tensors *t, int64_t layer, int64_t C) {
+    Block block = {t->ln1w + layer * C,
+                   t->ln1b + layer * C,
+                   t->qkvw + layer * 3 * C * C,
+                   t->qkvb + layer * 3 * C,
+                   t->attprojw + layer * C * C,
+                   t->attprojb + layer * C,
+                   t->ln2w + layer * C,
+                   t->ln2b + layer * C,
+                   t->fcw + layer * 4 * C * C,
+                   t->fcb + layer * 4 * C,
+                   t->fcprojw + layer * 4 * C * C,
+                   t->fcprojb + layer * C};
+    return block;
+}
+
+// A block up to the input of its last matmul:
+//   mid = x + attention(ln1(x)); the block's output is mid + fcproj(gelu(fc(ln2(mid))))
+static void block_forward(GPT2 *model, int layer, int B, int T) {
+    int C = model->config.channels, NH = model->config.num_heads;
+    int64_t N = (int64_t)B * T;
+    Block p = block_of(&model->params, layer, C);
+    float *x = of_layer(model->residual, layer), *mid = of_layer(model->residual_mid, layer);
+    float *ln1 = of_layer(model->ln1, layer), *qkv = of_layer(model->qkv, layer), *att = of_layer(model->att, layer);
+    float *ln2 = of_layer(model->ln2, layer), *fc = of_layer(model->fc, layer), *gelu = of_layer(model->gelu, layer);
+    float *workspace = model->gemm_workspace;
+    layernorm_forward(ln1, of_layer(model->ln1_mean, layer), of_layer(model->ln1_rstd, layer), x, p.ln1w, p.ln1b, N, C);
+    matmul_forward(qkv, NULL, ln1, p.qkvw, p.qkvb, N, C, 3 * C, workspace);
+    attention_forward(att, of_layer(model->att_lse, layer), qkv, B, T, C, NH, model->attention_scratch);
+    matmul_forward(mid, x, att, p.attprojw, p.attprojb, N, C, C, workspace);
+    layernorm_forward(ln2, of_layer(model->ln2_mean, layer), of_layer(model->ln2_rstd, layer), mid, p.ln2w, p.ln2b, N,
+                      C);
+    matmul_forward(fc, NULL, ln2, p.fcw, p.fcb, N, C, 4 * C, workspace);
+    gelu_forward(gelu, fc, N * 4 * C);
+}
+
+// The language model head and the loss, for HEAD_ROWS rows at a time: logits = lnf wte^T. Returns the mean loss. With
+// want_gradient it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte is added to.
+// dloss is the gradient of each row's loss.
+static double head_forward_backward(GPT2 *model, int64_t N, float dloss, bool want_gradient) {
+    int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
+    float *logits = model->logits, *wte = model->params.wte, *workspace = model->gemm_workspace;
+    for (int64_t row = 0; row < N; row += model->head_rows) {
+        int64_t rows = min_i64(model->head_rows, N - row);
+        const float *lnf = model->lnf + row * C;
+        gemm(logits, Vp, rows_of(lnf, C), transpose_of(wte, C), NULL, rows, V, C, false, workspace);
+        crossentropy(model->losses + row, logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
+        if (!want_gradient) { continue; }
+        gemm(model->dlnf + row * C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, workspace);
+        gemm(model->grads.wte, C, transpose_of(logits, Vp), rows_of(lnf, C), NULL, V, C, rows, true, workspace);
+    }
+    double sum = 0.0;
+    for (int64_t i = 0; i < N; i++) { sum += model->losses[i]; }
+    return sum / (double)N;
+}
+
+// The mean loss of the batch in model->tokens and model->targets, (B,T) each, B and T at most what was planned. With
+// want_gradient it leaves what gpt2_backward needs; dloss is the gradient of the result with respect to one row's loss:
+// 1/(B*T) for a batch on its own, less where a batch is a part of a larger one.
+static double gpt2_forward(GPT2 *model, int B, int T, float dloss, bool want_gradient) {
+    int C = model->config.channels, L = model->config.num_layers;
+    int64_t N = (int64_t)B * T;
+    encoder_forward(of_layer(model->residual, 0), model->tokens, model->params.wte, model->params.wpe, B, T, C, 0);
+    for (int layer = 0; layer < L; layer++) {
+        Block p = block_of(&model->params, layer, C);
+        block_forward(model, layer, B, T);
+        matmul_forward(of_layer(model->residual, layer + 1), of_layer(model->residual_mid, layer),
+                       of_layer(model->gelu, layer), p.fcprojw, p.fcprojb, N, 4 * C, C, model->gemm_workspace);
+    }
+    layernorm_forward(model->lnf, model->lnf_mean, model->lnf_rstd, of_layer(model->residual, L), model->params.lnfw,
+                      model->params.lnfb, N, C);
+    return head_forward_backward(model, N, dloss, want_gradient);
+}
+
+static void clear_rows(float *data, int64_t n) {
+    const int64_t block = 1 << 14;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i += block) { memset(data + i, 0, (size_t)min_i64(block, n - i) * sizeof(float)); }
+}
+
+// Brings back what --recompute did not keep for this layer. The same functions on the same inputs: the same bits. The
+// last layer's activations are still there.
+static void recompute_layer(GPT2 *model, int layer, int B, int T) {
+    int C = model->config.channels;
+    if (layer == model->config.num_layers - 1) { return; }
+    int64_t N = (int64_t)B * T;
+    Block p = block_of(&model->params, layer, C);
+    if (model->shape.recompute == RECOMPUTE_BLOCK) {
+        block_forward(model, layer, B, T);
+        return;
+    }
+    if (model->shape.recompute >= RECOMPUTE_LAYERNORM) {
+        layernorm_forward(of_layer(model->ln1, layer), of_layer(model->ln1_mean, layer),
+                          of_layer(model->ln1_rstd, layer), of_layer(model->residual, layer), p.ln1w, p.ln1b, N, C);
+        layernorm_forward(of_layer(model->ln2, layer), of_layer(model->ln2_mean, layer),
+                          of_layer(model->ln2_rstd, layer), of_layer(model->residual_mid, layer), p.ln2w, p.ln2b, N, C);
+    }
+    if (model->shape.recompute >= RECOMPUTE_GELU) {
+        gelu_forward(of_layer(model->gelu, layer), of_layer(model->fc, layer), N * 4 * C);
+    }
+}
+
+// dresidual holds the gradient of the block's output on entry and of its input on return; the residual stream passes
+// through both halves unchanged, each half adds its own.
+static void block_backward(GPT2 *model, int layer, int B, int T) {
+    int C = model->config.channels, NH = model->config.num_heads;
+    int64_t N = (int64_t)B * T;
+    Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
+    float *dresidual = model->dresidual, *dln = model->dln, *workspace = model->gemm_workspace;
+
+    clear_rows(model->dgelu, N * 4 * C);
+    clear_rows(model->dfc, N * 4 * C);
+    clear_rows(dln, N * C);
+    matmul_backward(model->dgelu, g.fcprojw, g.fcprojb, dresidual, of_layer(model->gelu, layer), p.fcprojw, N, 4 * C, C,
+                    workspace);
+    gelu_backward(model->dfc, of_layer(model->fc, layer), model->dgelu, N * 4 * C);
+    matmul_backward(dln, g.fcw, g.fcb, model->dfc, of_layer(model->ln2, layer), p.fcw, N, C, 4 * C, workspace);
+    layernorm_backward(dresidual, g.ln2w, g.ln2b, dln, of_layer(model->residual_mid, layer),
+                       of_layer(model->ln2_mean, layer), of_layer(model->ln2_rstd, layer), p.ln2w, N, C);
+
+    clear_rows(model->datt, N * C);
+    clear_rows(model->dqkv, N * 3 * C);
+    clear_rows(dln, N * C);
+    matmul_backward(model->datt, g.attprojw, g.attprojb, dresidual, of_layer(model->att, layer), p.attprojw, N, C, C,
+                    workspace);
+    attention_backward(model->dqkv, model->datt, of_layer(model->qkv, layer), of_layer(model->att, layer),
+                       of_layer(model->att_lse, layer), B, T, C, NH, model->attention_scratch);
+    matmul_backward(dln, g.qkvw, g.qkvb, model->dqkv, of_layer(model->ln1, layer), p.qkvw, N, C, 3 * C, workspace);
+    layernorm_backward(dresidual, g.ln1w, g.ln1b, dln, of_layer(model->residual, layer),
+                       of_layer(model->ln1_mean, layer), of_layer(model->ln1_rstd, layer), p.ln1w, N, C);
+}
+
+// Adds the gradients of the last gpt2_forward(..., want_gradient = true) to model->grads.
+static void gpt2_backward(GPT2 *model, int B, int T) {
+    int C = model->config.channels, L = model->config.num_layers;
+    int64_t N = (int64_t)B * T;
+    clear_rows(model->dresidual, N * C);
+    layernorm_backward(model->dresidual, model->grads.lnfw, model->grads.lnfb, model->dlnf,
+                       of_layer(model->residual, L), model->lnf_mean, model->lnf_rstd, model->params.lnfw, N, C);
+    for (int layer = L - 1; layer >= 0; layer--) {
+        recompute_layer(model, layer, B, T);
+        block_backward(model, layer, B, T);
+    }
+    encoder_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, B, T, C);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 3. The update
+
+// The Euclidean norm of all gradients. Blocks of fixed size are summed by whichever thread is free, then added up in
+// order, in double precision.
+static double gradient_norm(GPT2 *model) {
+    int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < blocks; i++) {
+        model->norm_sums[i] = row_sumsq(model->grads_memory + i * NORM_BLOCK, min_i64(NORM_BLOCK, n - i * NORM_BLOCK));
+    }
+    double sum = 0.0;
+    for (int64_t i = 0; i < blocks; i++) { sum += model->norm_sums[i]; }
+    return sqrt(sum);
+}
+
+typedef struct {
+    float lr, beta1, beta2, epsilon, weight_decay;
+    float grad_scale; // gradients are multiplied by it first: clipping by global norm
+    int64_t update;   // number of this update, from 1
+} AdamW;
+
+// AdamW (Loshchilov, Hutter 2019), one pass over parameters, gradients and both moments:
+//   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
+//   param -= lr * (m / (1-beta1^t) / (sqrt(v / (1-beta2^t)) + epsilon) + decay * param)
+// Blocks have a fixed size, so that no element's arithmetic depends on the number of threads.
+static void adamw_tensor(float *param, float *m, float *v, const float *grad, int64_t n, const AdamW *a, float decay) {
+    const int64_t block = 1 << 14;
+    float c1 = (float)(1.0 / (1.0 - pow(a->beta1, (double)a->update)));
+    float c2 = (float)(1.0 / (1.0 - pow(a->beta2, (double)a->update)));
+    float lr = a->lr, beta1 = a->beta1, beta2 = a->beta2, epsilon = a->epsilon, scale = a->grad_scale;
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < n; begin += block) {
+        int64_t end = min_i64(n, begin + block);
+        for (int64_t i = begin; i < end; i++) {
+            float g = scale * grad[i];
+            m[i] = beta1 * m[i] + (1.0f - beta1) * g;
+            v[i] = beta2 * v[i] + (1.0f - beta2) * g * g;
+            param[i] -= lr * (c1 * m[i] / (sqrtf(c2 * v[i]) + epsilon) + decay * param[i]);
+        }
+    }
+}
+
+static void gpt2_update(GPT2 *model, const AdamW *a) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
+        adamw_tensor(model->params_memory + at, model->adam_m + at, model->adam_v + at, model->grads_memory + at, n, a,
+                     gpt2_param_specs[i].decay ? a->weight_decay : 0.0f);
+    }
+}
+
+static void gpt2_zero_gradients(GPT2 *model) { clear_rows(model->grads_memory, gpt2_num_params(&model->config)); }
+
+static bool all_finite(const float *data, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(data[i])) { return false; }
+    }
+    return true;
+}
+
+// Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
+static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory, const char *what, char *name,
+                                  size_t size) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int layers = gpt2_param_layers(config, i);
+        int64_t n = gpt2_param_size(config, i) / layers;
+        for (int layer = 0; layer < layers; layer++) {
+            if (all_finite(memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
+            char where[32] = "";
+            if (gpt2_param_specs[i].per_layer) { snprintf(where, sizeof(where), " of layer %d", layer); }
+            snprintf(name, size, "%s %s%s", what, gpt2_param_specs[i].name, where);
+            return true;
+        }
+    }
+    return false;
+}
+
+// Names where a NaN or an infinity first stands, in the order of the computation: parameters, activations, gradients.
+// Activations that were not kept for each layer are passed over.
+static void name_nonfinite(const GPT2 *model, int B, int T, char *name, size_t size) {
+    int L = model->config.num_layers, C = model->config.channels;
+    int64_t N = (int64_t)B * T;
+    const struct {
+        const char *name;
+        PerLayer activation;
+        int64_t width;
+    } order[] = {{"residual", model->residual, C},
+                 {"ln1", model->ln1, C},
+                 {"qkv", model->qkv, 3 * C},
+                 {"att", model->att, C},
+                 {"residual_mid", model->residual_mid, C},
+                 {"ln2", model->ln2, C},
+                 {"fc", model->fc, 4 * C},
+                 {"gelu", model->gelu, 4 * C}};
+    if (find_nonfinite_tensor(&model->config, model->params_memory, "parameter", name, size)) { return; }
+    for (int layer = 0; layer < L; layer++) {
+        for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+            if (order[i].activation.stride > 0 &&
+                !all_finite(of_layer(order[i].activation, layer), N * order[i].width)) {
+                snprintf(name, size, "activation %s of layer %d", order[i].name, layer);
+                return;
+            }
+        }
+    }
+    if (find_nonfinite_tensor(&model->config, model->grads_memory, "gradient of", name, size)) { return; }
+    snprintf(name, size, "the logits");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 4. Generation
+
+// Runs history[first .. first+rows-1] through the model, beside the cached keys and values of all positions before, and
+// caches theirs. Leaves the logits of the last row in new_logits. rows is at most GENERATE_ROWS.
+static void generate_rows(GPT2 *model, int first, int rows) {
+    const GPT2Config *config = &model->config;
+    int C = config->channels, NH = config->num_heads, HS = C / NH, V = config->vocab_size;
+    int64_t half = (int64_t)model->shape.window * C;                 // the keys or the values of one layer
+    int64_t scratch = attention_scratch_floats(model->shape.window); // for each thread
+    float *x = model->new_residual, *ln = model->new_ln, *mean = model->new_ln_stats, *rstd = mean + GENERATE_ROWS;
+    float *qkv = model->new_qkv, *att = model->new_att, *fc = model->new_fc, *workspace = model->gemm_workspace;
+    encoder_forward(x, model->history + first, model->params.wte, model->params.wpe, 1, rows, C, first);
+    for (int layer = 0; layer < config->num_layers; layer++) {
+        Block p = block_of(&model->params, layer, C);
+        float *keys = model->cache + 2 * layer * half, *values = keys + half;
+        layernorm_forward(ln, mean, rstd, x, p.ln1w, p.ln1b, rows, C);
+        matmul_forward(qkv, NULL, ln, p.qkvw, p.qkvb, rows, C, 3 * C, workspace);
+        for (int64_t i = 0; i < rows; i++) {
+            memcpy(keys + (first + i) * C, qkv + i * 3 * C + C, (size_t)C * sizeof(float));
+            memcpy(values + (first + i) * C, qkv + i * 3 * C + 2 * C, (size_t)C * sizeof(float));
+        }
+#pragma omp parallel for schedule(static)
+        for (int h = 0; h < NH; h++) {
+            for (int at = 0; at < rows; at += ATTENTION_TILE) {
+                Head head = {qkv + (int64_t)at * 3 * C + h * HS, keys + h * HS, values + h * HS, 3 * C, C};
+                attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, head, first + at,
+                                       (int)min_i64(ATTENTION_TILE, rows - at), HS,
+                                       model->attention_scratch + thread_index() * scratch);
+            }
+        }
+        matmul_forward(x, x, att, p.attprojw, p.attprojb, rows, C, C, workspace);
+        layernorm_forward(ln, mean, rstd, x, p.ln2w, p.ln2b, rows, C);
+        matmul_forward(fc, NULL, ln, p.fcw, p.fcb, rows, C, 4 * C, workspace);
+        gelu_forward(fc, fc, (int64_t)rows * 4 * C);
+        matmul_forward(x, x, fc, p.fcprojw, p.fcprojb, rows, 4 * C, C, workspace);
+    }
+    layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, model->params.lnfw, model->params.lnfb, 1, C);
+    matmul_forward(model->new_logits, NULL, ln, model->params.wte, NULL, 1, C, V, workspace);
+}
+
+static void generate_begin(GPT2 *model) { model->history_length = model->cached = 0; }
+
+// Adds a token to the history. When the window is full, the newer half stays; its positions change, so that what was
+// cached for it no longer holds.
+static void generate_append(GPT2 *model, int token) {
+    if (model->history_length == model->shape.window) {
+        int kept = model->shape.window / 2;
+        memmove(model->history, model->history + model->history_length - kept, (size_t)kept * sizeof(int32_t));
+        model->history_length = kept;
+        model->cached = 0;
+    }
+    model->history[model->history_length++] = token;
+}
+
+// The logits (V) of the token after the history, which must not be empty. Without the cache everything is computed
+// again: the same bits, since no row of any layer depends on how many rows are computed with it.
+static const float *generate_logits(GPT2 *model, bool use_cache) {
+    if (!use_cache) { model->cached = 0; }
+    while (model->cached < model->history_length) {
+        int rows = (int)min_i64(GENERATE_ROWS, model->history_length - model->cached);
+        generate_rows(model, model->cached, rows);
+        model->cached += rows;
+    }
+    return model->new_logits;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 5. The program
+
+static const char *const PROGRAM = "train_gpt2";
+#define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
+
+// Set by SIGINT and SIGTERM: the run saves and ends at the next chance. A second signal ends it at once.
+static volatile sig_atomic_t stop_requested = 0;
+
+static void on_stop_signal(int signal_number) {
+    if (stop_requested) { _exit(128 + signal_number); }
+    stop_requested = 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = on_stop_signal;
+    action.sa_flags = SA_RESTART; // reads and writes under way are not disturbed
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    signal(SIGXFSZ, SIG_IGN); // a file size limit is reported like a full disk
+}
+
+static bool set_threads(int64_t threads, Error *error) {
+#ifdef _OPENMP
+    (void)error;
+    if (threads > 0) { omp_set_num_threads((int)threads); }
+    return true;
+#else
+    return threads <= 1 || fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
+#endif
+}
+
+// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
+// head's wte included), and attention, where a token sees T/2 others on average: 12 L C T/2.
+static double flops_per_token(const GPT2Config *config, int64_t T) {
+    double L = config->num_layers, C = config->channels;
+    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
+}
+
+static void print_data(const char *what, const char *name, const DataLoader *loader) {
+    printf("%s %s: %lld tokens, %lld sequences\n", what, name, (long long)loader->num_tokens,
+           (long long)loader->num_sequences);
+}
+
+static void print_memory(const MemoryPlan *plan) {
+    const char *separator = "";
+    printf("memory      ");
+    for (int c = PLAN_PARAMETER; c <= PLAN_DATA; c++) {
+        char bytes[32];
+        format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
+        if (plan_category_bytes(plan, (PlanCategory)c) > 0) {
+            printf("%s%s %s", separator, plan_categories[c], bytes);
+            separator = ", ";
+        }
+    }
+    char total[32];
+    format_bytes(total, sizeof(total), plan->total);
+    printf("; shared where lifetimes allow: %s in all\n", total);
+}
+
+// The table at the start: what this run is, as settled from options, files and defaults.
+static void print_config(const TrainRun *run, const MemoryPlan *plan) {
+    const TrainOptions *o = &run->options;
+    const GPT2Config *c = &run->config;
+    printf("gpt2.c %s\n", GPT2C_VERSION);
+    printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
+           c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
+    printf("parameters  %lld, from %s\n", (long long)gpt2_num_params(c),
+           run->resumes                              ? "a checkpoint"
+           : run->model_file.kind == MODEL_FROM_SIZE ? "the seed"
+                                                     : run->model_file.path);
+    printf("tokenizer   %s\n", run->tokenizer_note);
+    if (run->has_train) { print_data("train data ", o->train_data, &run->train); }
+    if (run->has_val) { print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val); }
+    if (run->has_train) {
+        printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
+               (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
+               (long long)o->total_batch);
+        printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
+               (double)run->num_steps * (double)run->sequences_per_step / (double)run->train.num_sequences);
+        printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
+               o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
+    }
+    print_memory(plan);
+    if (run_writes_files(run)) { printf("output      %s\n", o->out_dir); }
+}
+
+static void print_plan(const TrainRun *run, const MemoryPlan *plan) {
+    print_config(run, plan);
+    printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        char shape[64];
+        gpt2_param_shape(shape, sizeof(shape), &run->config, i);
+        printf("%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape, (long long)gpt2_param_size(&run->config, i),
+               gpt2_param_specs[i].decay ? "yes" : "no");
+    }
+    printf("\n");
+    plan_print(plan, stdout);
+}
+
+// Fills the parameters (and for a resumed run the optimizer and the position) and begins the log.
+static bool load_and_begin(GPT2 *model, TrainRun *run, Error *error) {
+    bool ok = true;
+    if (run->resumes) {
+        ok = run_resume(run, model->params_memory, model->adam_m, model->adam_v, error);
+    } else if (run->model_file.kind == MODEL_FROM_SIZE) {
+        gpt2_init_params(model->params_memory, &model->config, (uint64_t)run->options.seed);
+    } else {
+        ok = model_file_read(&run->model_file, model->params_memory, error);
+    }
+    return ok && run_begin(run, error);
+}
+
+// Describes a loss or gradient norm that is not a number, and where it comes from. The run ends here: the update has
+// not been made, and the last checkpoint holds what was good.
+static bool fail_nonfinite(const GPT2 *model, const TrainRun *run, const char *what, double value, Error *error) {
+    char place[128], saved[MAX_PATH_BYTES + 64] = "nothing was saved";
+    name_nonfinite(model, (int)run->options.batch_size, (int)run->options.seq_len, place, sizeof(place));
+    if (run->saved_step >= 0) {
+        snprintf(saved, sizeof(saved), "the checkpoint of step %lld in %s is good", (long long)run->saved_step,
+                 run->options.out_dir);
+    }
+    return fail(error, "step %lld: the %s is %f, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
+                (long long)run->step + 1, what, value, place, saved);
+}
+
+// The gradient of one step: all its micro-batches, added up. Sets *interrupted and returns early when asked to stop
+// before the last of them; nothing is lost, the step begins anew when the run is resumed.
+static bool accumulate_gradient(GPT2 *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
+    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
+    float dloss = 1.0f / (float)run->options.total_batch;
+    gpt2_zero_gradients(model);
+    *loss = 0.0;
+    for (int64_t i = 0; i < run->micro_batches; i++) {
+        *interrupted = stop_requested && i > 0;
+        if (*interrupted) { return true; }
+        if (!run_read_batch(run, i, model->tokens, model->targets, error)) { return false; }
+        double batch_loss = gpt2_forward(model, B, T, dloss, true);
+        if (!isfinite(batch_loss)) { return fail_nonfinite(model, run, "loss", batch_loss, error); }
+        gpt2_backward(model, B, T);
+        *loss += batch_loss / (double)run->micro_batches;
+    }
+    return true;
+}
+
+// One update of the parameters, unless the loss or the gradient norm is an outlier and outliers are to be skipped.
+static void update_or_skip(GPT2 *model, TrainRun *run, const StepInfo *info) {
+    const TrainOptions *o = &run->options;
+    double loss_z, norm_z;
+    bool skip_loss = outlier_check(&run->loss_outliers, info->loss, o->skip_loss_z, &loss_z);
+    bool skip_norm = outlier_check(&run->norm_outliers, info->norm, o->skip_grad_z, &norm_z);
+    if (skip_loss || skip_norm) {
+        logger_event(&run->logger, "step %lld: update skipped, the %s is %.1f standard deviations above normal",
+                     (long long)info->step + 1, skip_loss ? "loss" : "gradient norm", skip_loss ? loss_z : norm_z);
+        return;
+    }
+    bool clip = o->grad_clip > 0.0 && info->norm > o->grad_clip;
+    AdamW a = {(float)info->lr,    (float)o->beta1,        (float)o->beta2,
+               (float)o->adam_eps, (float)o->weight_decay, clip ? (float)(o->grad_clip / info->norm) : 1.0f,
+               ++run->updates};
+    gpt2_update(model, &a);
+}
+
+// One step: gradient, update, one line in the log.
+static bool train_step(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) {
+    double start = seconds_now();
+    bool interrupted = false;
+    StepInfo info;
+    memset(&info, 0, sizeof(info));
+    info.step = run->step;
+    info.tokens = run->options.total_batch;
+    info.lr = schedule_lr(&run->schedule, run->step);
+    if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
+    if (interrupted) { return true; }
+    info.norm = gradient_norm(model);
+    if (!isfinite(info.norm)) { return fail_nonfinite(model, run, "gradient norm", info.norm, error); }
+    update_or_skip(model, run, &info);
+    info.seconds = seconds_now() - start;
+    double flops = flops_per_token(&run->config, run->options.seq_len) * (double)info.tokens;
+    info.peak_fraction = flops / info.seconds / (1e9 * peak_gflops);
+    run_advance(run);
+    return logger_step(&run->logger, &info, error);
+}
+
+// The mean loss over the validation sequences, always the same ones. Returns early when asked to stop: *loss is NaN.
+static bool validate(GPT2 *model, TrainRun *run, double *loss, Error *error) {
+    int64_t total = run_val_sequences(run), B = run->options.batch_size;
+    double sum = 0.0;
+    *loss = NAN;
+    for (int64_t first = 0; first < total; first += B) {
+        if (stop_requested) { return true; }
+        int rows = (int)min_i64(B, total - first);
+        if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
+        sum += rows * gpt2_forward(model, rows, (int)run->options.seq_len, 0.0f, false);
+    }
+    *loss = sum / (double)total;
+    return true;
+}
+
+static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+    double loss;
+    if (!validate(model, run, &loss, error)) { return false; }
+    if (stop_requested) { return true; }
+    return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
+}
+
+// Writes a sample to the screen, token by token. Never fails a training run: logits that are not numbers end the sample
+// with a word, and the next step's loss will tell where they come from.
+static bool sample(GPT2 *model, TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
+    logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
+    generate_begin(model);
+    for (int64_t i = 0; i < run->prompt_count; i++) {
+        generate_append(model, run->prompt_tokens[i]);
+        run_print_token(run, run->prompt_tokens[i]);
+    }
+    int token = 0;
+    for (int64_t i = 0; i < o->sample_tokens && !stop_requested; i++) {
+        const float *logits = generate_logits(model, !o->no_kv_cache);
+        uint64_t draw = ((uint64_t)run->step << 32) + (uint64_t)i;
+        token = sample_token(logits, model->config.vocab_size, &options,
+                             rand_uniform((uint64_t)o->seed, RAND_SAMPLER, draw), model->sampler_probs,
+                             model->sampler_index);
+        if (token < 0) { break; }
+        generate_append(model, token);
+        run_print_token(run, token);
+    }
+    logger_event(&run->logger, "%s", token < 0 ? " [the logits are not numbers]" : "");
+    return token >= 0;
+}
+
+static bool save(GPT2 *model, TrainRun *run, Error *error) {
+    if (!run_save(run, model->params_memory, model->adam_m, model->adam_v, error)) { return false; }
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
+    return true;
+}
+
+// The training loop. The order within a step is the one train_run.h relies on: save, validate, sample, update.
+static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) {
+    const TrainOptions *o = &run->options;
+    for (;;) {
+        bool last = run->step >= run->num_steps || stop_requested;
+        bool save_now = run_writes_files(run) && run->saved_step != run->step;
+        if (save_now && (last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !save(model, run, error)) {
+            return false;
+        }
+        if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(model, run, error)) { return false; }
+        if (run->step > 0 && run_is_due(run, o->sample_every) && !stop_requested) { sample(model, run); }
+        if (last || stop_requested) { break; }
+        if (!train_step(model, run, peak_gflops, error)) { return false; }
+    }
+    if (!stop_requested) { return true; }
+    if (run_writes_files(run) && run->saved_step != run->step && !save(model, run, error)) { return false; }
+    logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
+                 (long long)run->num_steps,
+                 run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
+    return true;
+}
+
+// What --steps 0 does: evaluates and samples from the model as it is.
+static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
+    if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
+    if (run->options.sample_every == 0 || sample(model, run)) { return true; }
+    return fail(error, "the model's logits are not numbers; its parameters are damaged");
+}
+
+static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *error) {
+    const TrainOptions *o = &run->options;
+    if (!set_threads(o->threads, error) || !run_open(run, 1, DEFAULT_SEQ_LEN, error)) { return false; }
+    RunKind kind = o->steps != 0 ? RUN_TRAINS : run->has_val ? RUN_EVALUATES : RUN_GENERATES;
+    RunShape shape = {kind, (int)o->batch_size, (int)o->seq_len, (int)o->recompute, (int)o->seq_len};
+    gpt2_plan(model, plan, &run->config, shape);
+    if (o->plan) {
+        print_plan(run, plan);
+        return true;
+    }
+    print_config(run, plan);
+    if (!gpt2_allocate(model, plan, error) || !load_and_begin(model, run, error)) { return false; }
+    double peak = peak_measure_flops(gemm_max_threads());
+    printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
+    catch_signals();
+    bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
+    if (!ok) { return false; }
+    logger_close(&run->logger);
+    if (o->export_dir[0] != '\0' && !stop_requested) {
+        if (!safetensors_write(o->export_dir, &run->config, model->params_memory, error)) { return false; }
+        printf("exported %s/model.safetensors and config.json\n", o->export_dir);
+    }
+    if (kind == RUN_TRAINS) {
+        size_t bytes = (size_t)gpt2_num_params(&run->config) * sizeof(float);
+        printf("weights hash %016llx\n", (unsigned long long)hash64(model->params_memory, bytes));
+    }
+    return true;
+}
+
+#ifndef TRAIN_GPT2_NO_MAIN
+int main(int argc, char **argv) {
+    static TrainRun run; // zero; large, so not on the stack
+    static MemoryPlan plan;
+    static GPT2 model;
+    static Error error;
+    ArgsOutcome outcome;
+    exit_unless(train_options_parse(&run.options, argc, argv, false, &outcome, &error), PROGRAM, &error);
+    if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
+    bool ok = run_program(&model, &run, &plan, &error);
+    run_close(&run);
+    plan_free(&plan);
+    exit_unless(ok, PROGRAM, &error);
+    return EXIT_SUCCESS;
+}
+#endif
