@@ -236,20 +236,21 @@ static inline bool logger_is_terminal(FILE *out) {
 // Takes the bar away, so that something else may write to the terminal. The next step draws it again.
 static inline void logger_clear(Logger *logger) {
     if (!logger->bar_visible) { return; }
-    fputs("\r\033[K", logger->out);
+    fputs("\r\033[J", logger->out);
     fflush(logger->out);
     logger->bar_visible = false;
 }
 
 // Draws the bar over the one before. One write per picture, old text overwritten rather than erased first: no flicker.
+// The cursor waits at the bar's beginning and all behind the bar is erased, so that a bar which a narrower window has
+// broken into two lines is wholly replaced.
 static inline void logger_draw(Logger *logger) {
     StepParts parts;
-    char line[512], picture[520];
+    char line[512];
     double fraction = (double)(logger->last.step + 1) / (double)max_i64(logger->total_steps, 1);
     logger_step_parts(&parts, &logger->last, logger->total_steps, logger->seconds_left);
     logger_bar_line(line, sizeof(line), &parts, logger_terminal_width(logger->out), fraction);
-    snprintf(picture, sizeof(picture), "\r%s\033[K", line);
-    fputs(picture, logger->out);
+    fprintf(logger->out, "\r%s\033[J\r", line);
     fflush(logger->out);
     logger->bar_visible = true;
     logger->bar_time = seconds_now();
