@@ -597,32 +597,37 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
     }
 }
 
-// dresidual holds the gradient of the block's output on entry and of its input on return; the residual stream passes
-// through both halves unchanged, each half adds its own.
-static void block_backward(GPT2 *model, int layer, int B, int T) {
+// The two halves of a block's backward. dresidual holds the gradient of the block's output on entry and of its input in
+// the end: the residual stream passes through both halves unchanged, and each half adds its own.
+static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
+    int C = model->config.channels;
+    int64_t N = (int64_t)B * T;
+    Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
+    float *dresidual = model->dresidual, *dgelu = model->dgelu, *dfc = model->dfc, *dln = model->dln;
+    clear_rows(dgelu, N * 4 * C);
+    clear_rows(dfc, N * 4 * C);
+    clear_rows(dln, N * C);
+    matmul_backward(dgelu, g.fcprojw, g.fcprojb, dresidual, of_layer(model->gelu, layer), p.fcprojw, N, 4 * C, C,
+                    model->gemm_workspace);
+    gelu_backward(dfc, of_layer(model->fc, layer), dgelu, N * 4 * C);
+    matmul_backward(dln, g.fcw, g.fcb, dfc, of_layer(model->ln2, layer), p.fcw, N, C, 4 * C, model->gemm_workspace);
+    layernorm_backward(dresidual, g.ln2w, g.ln2b, dln, of_layer(model->residual_mid, layer),
+                       of_layer(model->ln2_mean, layer), of_layer(model->ln2_rstd, layer), p.ln2w, N, C);
+}
+
+static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
-    float *dresidual = model->dresidual, *dln = model->dln, *workspace = model->gemm_workspace;
-
-    clear_rows(model->dgelu, N * 4 * C);
-    clear_rows(model->dfc, N * 4 * C);
+    float *dresidual = model->dresidual, *datt = model->datt, *dqkv = model->dqkv, *dln = model->dln;
+    const float *att = of_layer(model->att, layer);
+    clear_rows(datt, N * C);
+    clear_rows(dqkv, N * 3 * C);
     clear_rows(dln, N * C);
-    matmul_backward(model->dgelu, g.fcprojw, g.fcprojb, dresidual, of_layer(model->gelu, layer), p.fcprojw, N, 4 * C, C,
-                    workspace);
-    gelu_backward(model->dfc, of_layer(model->fc, layer), model->dgelu, N * 4 * C);
-    matmul_backward(dln, g.fcw, g.fcb, model->dfc, of_layer(model->ln2, layer), p.fcw, N, C, 4 * C, workspace);
-    layernorm_backward(dresidual, g.ln2w, g.ln2b, dln, of_layer(model->residual_mid, layer),
-                       of_layer(model->ln2_mean, layer), of_layer(model->ln2_rstd, layer), p.ln2w, N, C);
-
-    clear_rows(model->datt, N * C);
-    clear_rows(model->dqkv, N * 3 * C);
-    clear_rows(dln, N * C);
-    matmul_backward(model->datt, g.attprojw, g.attprojb, dresidual, of_layer(model->att, layer), p.attprojw, N, C, C,
-                    workspace);
-    attention_backward(model->dqkv, model->datt, of_layer(model->qkv, layer), of_layer(model->att, layer),
-                       of_layer(model->att_lse, layer), B, T, C, NH, model->attention_scratch);
-    matmul_backward(dln, g.qkvw, g.qkvb, model->dqkv, of_layer(model->ln1, layer), p.qkvw, N, C, 3 * C, workspace);
+    matmul_backward(datt, g.attprojw, g.attprojb, dresidual, att, p.attprojw, N, C, C, model->gemm_workspace);
+    attention_backward(dqkv, datt, of_layer(model->qkv, layer), att, of_layer(model->att_lse, layer), B, T, C, NH,
+                       model->attention_scratch);
+    matmul_backward(dln, g.qkvw, g.qkvb, dqkv, of_layer(model->ln1, layer), p.qkvw, N, C, 3 * C, model->gemm_workspace);
     layernorm_backward(dresidual, g.ln1w, g.ln1b, dln, of_layer(model->residual, layer),
                        of_layer(model->ln1_mean, layer), of_layer(model->ln1_rstd, layer), p.ln1w, N, C);
 }
@@ -636,7 +641,8 @@ static void gpt2_backward(GPT2 *model, int B, int T) {
                        of_layer(model->residual, L), model->lnf_mean, model->lnf_rstd, model->params.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
         recompute_layer(model, layer, B, T);
-        block_backward(model, layer, B, T);
+        block_backward_mlp(model, layer, B, T);
+        block_backward_attention(model, layer, B, T);
     }
     encoder_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, B, T, C);
 }
