@@ -1,5 +1,6 @@
 // What a run shows and records: step lines, the progress bar at several widths, main.log across resumes and a full
 // disk, and the picture of its losses.
+#define _GNU_SOURCE // posix_openpt
 #include "llmc/loss_svg.h"
 #include "test.h"
 
@@ -182,10 +183,36 @@ static void test_terminal_output(Test *t) {
     CHECK(t, newlines == 2, "the event and the last bar are the only lines: %d", newlines);
 }
 
+// A pseudo-terminal of `columns` columns, or NULL where the machine has none. *master is the other end.
+static FILE *open_terminal(int columns, int *master) {
+    struct winsize size;
+    memset(&size, 0, sizeof(size));
+    size.ws_col = (unsigned short)columns;
+    *master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (*master < 0 || grantpt(*master) != 0 || unlockpt(*master) != 0) { return NULL; }
+    FILE *terminal = fopen(ptsname(*master), "w");
+    if (terminal != NULL && ioctl(fileno(terminal), TIOCSWINSZ, &size) == 0) { return terminal; }
+    return NULL;
+}
+
 static void test_terminal_is_known(Test *t) {
-    FILE *file = tmpfile();
-    CHECK(t, file != NULL && !logger_is_terminal(file), "a file is no terminal");
-    if (file != NULL) { fclose(file); }
+    int master;
+    FILE *file = tmpfile(), *terminal = open_terminal(61, &master);
+    if (terminal == NULL || file == NULL) { SKIP(t, "this machine gives no pseudo-terminal"); }
+    setenv("COLUMNS", "132", 1);
+    setenv("TERM", "xterm", 1);
+    CHECK(t, logger_is_terminal(terminal) && !logger_is_terminal(file), "a terminal is one, a file is none");
+    CHECK(t, logger_terminal_width(terminal) == 61, "%d columns", logger_terminal_width(terminal));
+    CHECK(t, logger_terminal_width(file) == 132, "COLUMNS, where nothing better is known");
+    setenv("COLUMNS", "many", 1);
+    CHECK(t, logger_terminal_width(file) == 80, "80 columns, where nothing is known");
+    setenv("TERM", "dumb", 1);
+    CHECK(t, !logger_is_terminal(terminal), "a dumb terminal gets plain lines");
+    unsetenv("TERM");
+    CHECK(t, !logger_is_terminal(terminal), "an unknown terminal gets plain lines");
+    fclose(file);
+    fclose(terminal);
+    close(master);
 }
 
 // ---- main.log ----
