@@ -100,7 +100,7 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
 
 static inline bool checkpoint_file_matches(const char *path, int64_t bytes, uint64_t checksum) {
     struct stat info;
-    uint64_t found;
+    uint64_t found = 0;
     Error ignored;
     return stat(path, &info) == 0 && info.st_size == bytes && file_checksum(path, &found, &ignored) &&
            found == checksum;
@@ -115,7 +115,7 @@ static inline bool checkpoint_model_facts(const StateHeader *header, const char 
 // Where the model of this state is. Only after a kill in the middle of an overwrite are there two to choose from.
 static inline bool checkpoint_find_model(const CheckpointPaths *paths, const StateHeader *header, const char **model,
                                          uint64_t *checksum, Error *error) {
-    int64_t bytes;
+    int64_t bytes = 0;
     struct stat info;
     if (!checkpoint_model_facts(header, paths->state, &bytes, checksum, error)) { return false; }
     *model = paths->model;
@@ -140,8 +140,8 @@ static inline bool checkpoint_check_step(const CheckpointPaths *paths, const Sta
 static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
                                           Error *error) {
     CheckpointPaths paths;
-    const char *model;
-    uint64_t checksum;
+    const char *model = NULL;
+    uint64_t checksum = 0;
     int version;
     return checkpoint_paths(&paths, dir, step, error) && state_read_header(paths.state, header, error) &&
            checkpoint_check_step(&paths, header, step, error) &&
@@ -154,8 +154,8 @@ static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Con
 static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Config *config, float *params,
                                    StateHeader *header, const StateSection *sections, int count, Error *error) {
     CheckpointPaths paths;
-    const char *model;
-    uint64_t expected, found;
+    const char *model = NULL;
+    uint64_t expected = 0, found = 0;
     if (!checkpoint_paths(&paths, dir, step, error) || !state_read(paths.state, header, sections, count, error) ||
         !checkpoint_check_step(&paths, header, step, error) ||
         !checkpoint_find_model(&paths, header, &model, &expected, error) ||
@@ -171,8 +171,8 @@ static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Conf
 static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
     CheckpointPaths paths;
     GPT2Config config;
-    const char *model;
-    uint64_t expected, found;
+    const char *model = NULL;
+    uint64_t expected = 0, found = 0;
     int version;
     StateHeader header;
     if (!checkpoint_paths(&paths, dir, step, error) || !state_verify(paths.state, &header, error) ||
@@ -208,8 +208,8 @@ static inline bool checkpoint_find_good(const char *dir, int64_t *step, Error *p
 static inline bool checkpoint_settle(const CheckpointPaths *paths, Error *error) {
     if (!path_exists(paths->kept_model)) { return true; }
     StateHeader header;
-    const char *model;
-    uint64_t checksum;
+    const char *model = NULL;
+    uint64_t checksum = 0;
     char dir[MAX_PATH_BYTES];
     bool restore = !path_exists(paths->model);
     if (!restore) {
@@ -279,7 +279,7 @@ static inline bool checkpoint_save(const char *dir, int64_t step, const GPT2Conf
                                    StateHeader *header, const StateSection *sections, int count, Error *error) {
     CheckpointPaths paths;
     AtomicFile model, state;
-    uint64_t checksum;
+    uint64_t checksum = 0;
     if (!checkpoint_paths(&paths, dir, step, error) || !checkpoint_settle(&paths, error) ||
         !model_bin_write_pending(&model, paths.model, config, params, &checksum, error)) {
         return false;

@@ -55,7 +55,9 @@ static inline const char *temp_path(const TempDir *dir, const char *name) {
     return path;
 }
 
+// Writes a file anew; an old one is removed first, for truncating it makes some file systems flush to the disk.
 static inline void temp_write(const char *path, const void *data, size_t bytes) {
+    unlink(path);
     FILE *file = fopen(path, "wb");
     temp_must(file != NULL && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0, path);
 }
