@@ -1,0 +1,684 @@
+// The tokenizer against slow and simple versions of itself on random vocabularies and texts, against OpenAI's ids where
+// vocab.bpe is present, and every kind of damaged file with its message.
+#include "dev/test/test.h"
+#include "llmc/hash.h"
+#include "llmc/rand.h"
+#include "llmc/tokenizer.h"
+
+#define VOCAB_BPE "../shared/data/vocab.bpe"
+#define SHAKESPEARE "../shared/data/tinyshakespeare.txt"
+#define ENCODINGS "dev/test/fixtures/gpt2_encodings.txt"
+#define SHAKESPEARE_HASH 0xec7d405218fb2b81ULL
+
+// ---- Helpers ----
+
+typedef struct {
+    uint64_t seed, drawn;
+} Random;
+
+static int draw(Random *r, int below) { return (int)(rand_u64(r->seed, 0, r->drawn++) % (uint64_t)below); }
+
+static bool parse(Tokenizer *t, const char *text, int expected, Error *error) {
+    memset(t, 0, sizeof(*t));
+    bool ok = tokenizer_parse_merges(t, "v.bpe", (const uint8_t *)text, (int64_t)strlen(text), expected, error);
+    if (!ok) { tokenizer_free(t); }
+    return ok;
+}
+
+// Writes count merges of tokens over the letters a, b, c: each joins two earlier tokens and makes a new one.
+static void random_merges(Random *r, int count, char *text) {
+    char tokens[64][256] = {"a", "b", "c"};
+    int known = 3;
+    text[0] = '\0';
+    while (known < 3 + count) {
+        const char *left = tokens[draw(r, known)], *right = tokens[draw(r, known)];
+        if (strlen(left) + strlen(right) > 40) { continue; }
+        snprintf(tokens[known], sizeof(tokens[known]), "%.100s%.100s", left, right);
+        bool fresh = true;
+        for (int i = 0; i < known; i++) { fresh = fresh && strcmp(tokens[i], tokens[known]) != 0; }
+        if (!fresh) { continue; }
+        sprintf(text + strlen(text), "%s %s\n", left, right);
+        known++;
+    }
+}
+
+// Byte-pair encoding as its definition says: find the pair of lowest rank, merge it wherever it stands, repeat.
+static int64_t naive_merge(const Tokenizer *t, const uint8_t *word, int64_t n, uint16_t *tokens) {
+    for (int64_t i = 0; i < n; i++) { tokens[i] = t->byte_ids[word[i]]; }
+    for (;;) {
+        uint32_t lowest = NO_TOKEN;
+        for (int64_t i = 0; i + 1 < n; i++) {
+            uint32_t merged = tokenizer_merged(t, tokens[i], tokens[i + 1]);
+            if (merged < lowest) { lowest = merged; }
+        }
+        if (lowest == NO_TOKEN) { return n; }
+        int64_t kept = 0;
+        for (int64_t i = 0; i < n; i++) {
+            bool merges = i + 1 < n && tokenizer_merged(t, tokens[i], tokens[i + 1]) == lowest;
+            tokens[kept++] = merges ? (uint16_t)lowest : tokens[i];
+            i += merges;
+        }
+        n = kept;
+    }
+}
+
+static CharClass class_at(const Tokenizer *t, const uint8_t *text, size_t i, size_t n, size_t *next) {
+    int length;
+    CharClass found = i < n ? tokenizer_char_class(t, text + i, n - i, &length) : CHAR_MULTIBYTE; // no class at the end
+    *next = i < n ? i + (size_t)length : n;
+    return found;
+}
+
+// Longest run of one class from i; i itself if there is none.
+static size_t naive_run(const Tokenizer *t, const uint8_t *text, size_t i, size_t n, CharClass wanted) {
+    size_t next;
+    while (class_at(t, text, i, n, &next) == wanted) { i = next; }
+    return i;
+}
+
+// The rule's alternatives, tried in their order.
+static size_t naive_word_end(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+    static const char *const contractions[] = {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"};
+    static const CharClass classes[] = {CHAR_LETTER, CHAR_NUMBER, CHAR_OTHER};
+    for (int k = 0; k < 7; k++) {
+        size_t length = strlen(contractions[k]);
+        if (i + length <= n && memcmp(text + i, contractions[k], length) == 0) { return i + length; }
+    }
+    for (int k = 0; k < 3; k++) {
+        size_t start = i + (text[i] == ' ');
+        size_t end = naive_run(t, text, start, n, classes[k]);
+        if (end > start) { return end; }
+    }
+    size_t end = naive_run(t, text, i, n, CHAR_SPACE), shorter = i, next;
+    if (end == n) { return end; }
+    for (size_t at = i; at < end; at = next) { // \s+(?!\S) gives back one character
+        class_at(t, text, at, n, &next);
+        if (next < end) { shorter = next; }
+    }
+    return shorter > i ? shorter : end;
+}
+
+// Characters of every class, invalid bytes and cut characters, in short runs.
+static size_t random_text(Random *r, uint8_t *text, size_t most) {
+    static const char *const pieces[] = {"a",
+                                         "b",
+                                         "c",
+                                         "abc",
+                                         "x",
+                                         "Z",
+                                         "\xc3\xa9",
+                                         "\xe4\xb8\xad",
+                                         "1",
+                                         "\xc2\xbd",
+                                         "\xd9\xa3",
+                                         " ",
+                                         " ",
+                                         " ",
+                                         "\n",
+                                         "\t",
+                                         "\xc2\xa0",
+                                         "\xe3\x80\x80",
+                                         "'",
+                                         "'s",
+                                         "'ll",
+                                         "!",
+                                         "\xe2\x80\x99",
+                                         "\xcc\x81",
+                                         "-",
+                                         "\xf0\x9f\x98\x80",
+                                         "\xff",
+                                         "\x80\x80",
+                                         "\xc3",
+                                         "\xe4\xb8",
+                                         "\xf0\x9f\x98",
+                                         "\xed\xa0\x80",
+                                         "\xc0\xa0",
+                                         "\xf4\x90\x80\x80",
+                                         "'re",
+                                         "\xe2\x80"};
+    size_t n = 0;
+    for (size_t wanted = 1 + (size_t)draw(r, (int)most - 8); n < wanted;) {
+        const char *piece = pieces[draw(r, (int)(sizeof(pieces) / sizeof(pieces[0])))];
+        memcpy(text + n, piece, strlen(piece));
+        n += strlen(piece);
+    }
+    return n;
+}
+
+static bool round_trips(const Tokenizer *t, const uint8_t *text, size_t n, const uint16_t *tokens, int64_t count) {
+    size_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int bytes = 0;
+        const uint8_t *piece = tokenizer_decode(t, tokens[i], &bytes);
+        if (piece == NULL || bytes < 1 || (size_t)bytes > n - at || memcmp(piece, text + at, (size_t)bytes) != 0) {
+            return false;
+        }
+        at += (size_t)bytes;
+    }
+    return at == n;
+}
+
+// ---- The byte tokenizer ----
+
+static void test_bytes(Test *t) {
+    Tokenizer tok;
+    Error error;
+    uint8_t text[256];
+    uint16_t tokens[256];
+    int64_t count;
+    int bytes = 0;
+    CHECK(t, tokenizer_open(&tok, "byte", &error), "%s", error.text);
+    CHECK(t, tok.vocab_size == 257 && tok.eot_token == 256, "%d ids, end-of-text %d", tok.vocab_size, tok.eot_token);
+    for (int i = 0; i < 256; i++) { text[i] = (uint8_t)(255 - i); }
+    CHECK(t, tokenizer_encode_parallel(&tok, text, 256, tokens, &count, &error), "%s", error.text);
+    CHECK(t, count == 256 && tokens[0] == 255 && tokens[255] == 0, "%d tokens", (int)count);
+    CHECK(t, round_trips(&tok, text, 256, tokens, count), "bytes come back");
+    const uint8_t *eot = tokenizer_decode(&tok, 256, &bytes);
+    CHECK(t, eot != NULL && bytes == 13 && memcmp(eot, "<|endoftext|>", 13) == 0, "%d bytes", bytes);
+    CHECK(t, tokenizer_decode(&tok, -1, &bytes) == NULL && tokenizer_decode(&tok, 257, &bytes) == NULL, "outside");
+    tokenizer_free(&tok);
+}
+
+// ---- Encoding, against the definitions ----
+
+static void check_word(Test *t, const Tokenizer *tok, const uint8_t *word, int n, const char *merges) {
+    static uint16_t got[4096], want[4096];
+    int64_t count = tokenizer_encode_word(tok, word, n, got), expected = naive_merge(tok, word, n, want);
+    bool same = count == expected && memcmp(got, want, (size_t)count * sizeof(uint16_t)) == 0;
+    CHECK(t, same, "%.*s%s: %d tokens, expected %d, or others; merges:\n%s", n < 60 ? n : 60, (const char *)word,
+          n < 60 ? "" : "...", (int)count, (int)expected, merges);
+    count = tokenizer_merge_window(tok, word, n, got); // all at once, with memory of its own
+    same = count == expected && memcmp(got, want, (size_t)count * sizeof(uint16_t)) == 0;
+    CHECK(t, same, "%d bytes at once: %d tokens, expected %d, or others", n, (int)count, (int)expected);
+}
+
+// Vocabularies no training would make: tokens that cannot be reached, merges that compete for the same letters.
+static void test_merging(Test *t) {
+    Random r = {11, 0};
+    char merges[8192];
+    uint8_t word[4096];
+    Error error;
+    for (int round = 0; round < 150; round++) {
+        Tokenizer tok;
+        random_merges(&r, 1 + draw(&r, 50), merges);
+        if (!CHECK(t, parse(&tok, merges, 0, &error), "%s", error.text)) { continue; }
+        for (int k = 0; k < 20; k++) {
+            int n = 1 + draw(&r, k < 15 ? 40 : 1500), letters = 1 + draw(&r, 3), period = 1 + draw(&r, 8);
+            for (int i = 0; i < n; i++) {
+                bool repeat = k % 4 == 3 && i >= period;
+                word[i] = repeat ? word[i - period] : (uint8_t)('a' + draw(&r, letters));
+            }
+            check_word(t, &tok, word, n, merges);
+        }
+        tokenizer_free(&tok);
+    }
+}
+
+// A chain of ever stronger merges that carries a change at the end of a word far to its front: the encoder must take
+// back many tokens.
+static void test_long_reach(Test *t) {
+    enum { LETTERS = 60, CHAIN = 59 };
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+    char merges[1024] = "";
+    for (int i = CHAIN; i > 0; i--) { sprintf(merges + strlen(merges), "%c %c\n", letters[i - 1], letters[i]); }
+    Tokenizer tok;
+    Error error;
+    if (!CHECK(t, parse(&tok, merges, 0, &error), "%s", error.text)) { return; }
+    uint8_t word[8 * LETTERS];
+    for (int cut = 1; cut <= LETTERS; cut++) { // the merges pair up from the last letter to the first
+        for (int i = 0; i < 8 * LETTERS; i++) { word[i] = (uint8_t)letters[i % cut]; }
+        check_word(t, &tok, word, 8 * LETTERS, merges);
+        check_word(t, &tok, word, 8 * LETTERS - cut / 2, merges);
+    }
+    tokenizer_free(&tok);
+}
+
+static void test_words(Test *t) {
+    Random r = {12, 0};
+    Tokenizer tok;
+    Error error;
+    uint8_t text[256];
+    if (!CHECK(t, parse(&tok, "a b\nab c\n", 0, &error), "%s", error.text)) { return; }
+    for (int round = 0; round < 20000; round++) {
+        size_t n = random_text(&r, text, sizeof(text)), i = (size_t)draw(&r, (int)n);
+        size_t got = tokenizer_word_end(&tok, text, i, n), want = naive_word_end(&tok, text, i, n);
+        CHECK(t, got == want, "round %d: the word at %zu of %zu ends at %zu, expected %zu", round, i, n, got, want);
+    }
+    static const char known[] = "Hello world's  \n x1'll!!  ";
+    static const int ends[] = {5, 11, 13, 16, 18, 19, 22, 24, 26};
+    size_t at = 0;
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {
+        at = tokenizer_word_end(&tok, (const uint8_t *)known, at, strlen(known));
+        CHECK(t, at == (size_t)ends[i], "word %zu ends at %zu, expected %d", i, at, ends[i]);
+    }
+    tokenizer_free(&tok);
+}
+
+// Any bytes come back, and cutting a text where that is allowed changes nothing.
+static void test_round_trip_and_splits(Test *t) {
+    Random r = {13, 0};
+    Tokenizer tok;
+    Error error;
+    uint8_t text[256];
+    uint16_t whole[256], parts[256];
+    int64_t count, first, second;
+    int splits = 0;
+    if (!CHECK(t, parse(&tok, "a b\nab c\n\xc4\xa0 a\n' s\n! !\n", 0, &error), "%s", error.text)) { return; }
+    for (int round = 0; round < 5000; round++) {
+        size_t n = random_text(&r, text, round % 2 ? sizeof(text) : 24);
+        for (size_t i = 0; round % 5 == 0 && i < n; i++) { text[i] = (uint8_t)draw(&r, 256); }
+        CHECK(t, tokenizer_encode(&tok, text, n, whole, &count, &error), "%s", error.text);
+        CHECK(t, round_trips(&tok, text, n, whole, count), "round %d: %zu bytes do not come back", round, n);
+        for (size_t i = 1; i < n; i++) {
+            if (!tokenizer_can_split(&tok, text, i, n)) { continue; }
+            splits++;
+            CHECK(t, tokenizer_encode(&tok, text, i, parts, &first, &error), "%s", error.text);
+            CHECK(t, tokenizer_encode(&tok, text + i, n - i, parts + first, &second, &error), "%s", error.text);
+            bool same = first + second == count && memcmp(parts, whole, (size_t)count * sizeof(uint16_t)) == 0;
+            CHECK(t, same, "round %d: a cut at %zu of %zu changes the tokens", round, i, n);
+        }
+    }
+    CHECK(t, splits > 50000, "only %d places to cut", splits);
+    CHECK(t, tokenizer_last_split(&tok, (const uint8_t *)"ab cd ef", 8) == 2, "the last characters may be incomplete");
+    CHECK(t, tokenizer_last_split(&tok, (const uint8_t *)"abcdefgh", 8) == 0, "nowhere");
+    CHECK(t, tokenizer_next_split(&tok, (const uint8_t *)"ab cd ef", 3, 8) == 5, "the next place");
+    CHECK(t, tokenizer_next_split(&tok, (const uint8_t *)"ab cd ef", 6, 8) == 8, "none is left");
+    tokenizer_free(&tok);
+}
+
+static void test_parallel(Test *t) {
+    enum { N = 1500000 };
+    Random r = {14, 0};
+    Tokenizer tok;
+    Error error;
+    uint8_t *text = (uint8_t *)malloc(N + 256);
+    uint16_t *serial = (uint16_t *)malloc(2 * N + 512), *parallel = (uint16_t *)malloc(2 * N + 512);
+    int64_t a = 0, b = 0;
+    size_t n = 0;
+    if (!CHECK(t, parse(&tok, "a b\nab c\n", 0, &error), "%s", error.text)) { return; }
+    while (n < N) { n += random_text(&r, text + n, 256); }
+    for (int round = 0; round < 2; round++) { // then one word over several parts
+        CHECK(t, tokenizer_encode(&tok, text, n, serial, &a, &error), "%s", error.text);
+        CHECK(t, tokenizer_encode_parallel(&tok, text, n, parallel, &b, &error), "%s", error.text);
+        CHECK(t, a == b && memcmp(serial, parallel, (size_t)a * 2) == 0, "%lld and %lld ids", (long long)a,
+              (long long)b);
+        memset(text + 100000, 'a', 300000);
+    }
+    CHECK(t, tokenizer_encode_parallel(&tok, text, 0, parallel, &b, &error) && b == 0, "an empty text has no tokens");
+    free(text), free(serial), free(parallel);
+    tokenizer_free(&tok);
+}
+
+// Seconds of processor time for n bytes: a repeated unit.
+static double encode_seconds(Test *t, const Tokenizer *tok, const char *unit, size_t n) {
+    uint8_t *text = (uint8_t *)malloc(n);
+    uint16_t *tokens = (uint16_t *)malloc(n * sizeof(uint16_t));
+    Error error;
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) { text[i] = (uint8_t)unit[i % strlen(unit)]; }
+    clock_t start = clock();
+    CHECK(t, tokenizer_encode(tok, text, n, tokens, &count, &error), "%s", error.text);
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    CHECK(t, round_trips(tok, text, n, tokens, count), "%zu bytes of '%s' do not come back", n, unit);
+    free(text), free(tokens);
+    return seconds;
+}
+
+// A method whose time grows with the square of the length would need hours.
+static void check_hostile(Test *t, const Tokenizer *tok, size_t n) {
+    static const char *const units[] = {"a",    " ",  "\n", "ab", "\xff", "\x80", "\xc2\xa0", "\xe4\xb8\xad",
+                                        "\xf0", "'s", "=",  "=-", "1",    "\xc3", "aA",       " \n"};
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        double seconds = encode_seconds(t, tok, units[i], n);
+        CHECK(t, seconds < 10.0, "%zu bytes of unit %zu took %.1f s", n, i, seconds);
+    }
+}
+
+static void test_hostile(Test *t) {
+    Tokenizer tok;
+    Error error;
+    if (!CHECK(t, parse(&tok, "a a\naa aa\naaaa aaaa\nb a\n", 0, &error), "%s", error.text)) { return; }
+    check_hostile(t, &tok, 1 << 19);
+    tokenizer_free(&tok);
+}
+
+// ---- Unicode ----
+
+static size_t utf8_encode(uint32_t c, uint8_t *out) {
+    size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+    for (size_t i = n - 1; i > 0; i--, c >>= 6) { out[i] = (uint8_t)(0x80 | (c & 0x3f)); }
+    out[0] = (uint8_t)(n == 1 ? c : (0xf00u >> n) | c);
+    return n;
+}
+
+static bool in_ranges(const UnicodeRange *ranges, size_t count, uint32_t c) {
+    for (size_t i = 0; i < count; i++) {
+        if (c >= ranges[i].first && c <= ranges[i].last) { return true; }
+    }
+    return false;
+}
+#define IN(ranges, c) in_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), c)
+
+// Every code point has the class that the tables say; surrogates are invalid bytes.
+static void test_classes(Test *t) {
+    Tokenizer tok;
+    Error error;
+    int wrong = 0, length = 0;
+    if (!CHECK(t, parse(&tok, "a b\n", 0, &error), "%s", error.text)) { return; }
+    for (uint32_t c = 0; c < UNICODE_CODE_POINTS; c++) {
+        uint8_t bytes[4];
+        size_t n = utf8_encode(c, bytes);
+        bool surrogate = c >= 0xd800 && c < 0xe000;
+        CharClass want = IN(unicode_spaces, c)    ? CHAR_SPACE
+                         : IN(unicode_numbers, c) ? CHAR_NUMBER
+                         : IN(unicode_letters, c) ? CHAR_LETTER
+                                                  : CHAR_OTHER;
+        CharClass got = tokenizer_char_class(&tok, bytes, n, &length);
+        wrong += got != want || (size_t)length != (surrogate ? 1 : n);
+        if (n > 1) { wrong += tokenizer_char_class(&tok, bytes, n - 1, &length) != CHAR_OTHER || length != 1; }
+    }
+    CHECK(t, wrong == 0, "%d code points have a wrong class or length", wrong);
+    tokenizer_free(&tok);
+}
+
+// ---- Damaged files ----
+
+static void refused(Test *t, const char *text, int expected, const char *message) {
+    Tokenizer tok;
+    Error error;
+    error.text[0] = '\0';
+    CHECK(t, !parse(&tok, text, expected, &error), "accepted, expected: %s", message);
+    CHECK(t, strcmp(error.text, message) == 0, "got '%s', expected '%s'", error.text, message);
+}
+
+static void test_merges_file(Test *t) {
+    static const char two[] = "expected two symbols with one space between them";
+    char message[256];
+    Tokenizer tok;
+    Error error;
+    CHECK(t, parse(&tok, "#version: 0.2\na b\nab c\n", 2, &error), "%s", error.text);
+    CHECK(t, tok.vocab_size == 259 && tok.eot_token == 258, "%d ids, end-of-text %d", tok.vocab_size, tok.eot_token);
+    tokenizer_free(&tok);
+    CHECK(t, parse(&tok, "# #\n#v x\n", 2, &error) == false, "a merge of an unknown symbol");
+    CHECK(t, parse(&tok, "# #\n## #\n", 2, &error), "a first merge that begins with #: %s", error.text);
+    tokenizer_free(&tok);
+    static const char *const malformed[] = {"a b\n\nc d\n", "a b\nc\n",  "a b\nc d e\n", "a b\nc  d\n",
+                                            "a b\n c d\n",  "a b\nc \n", "a b\nc\td\n"};
+    for (size_t i = 0; i < sizeof(malformed) / sizeof(malformed[0]) - 1; i++) {
+        snprintf(message, sizeof(message), "v.bpe: line 2: %s", two);
+        refused(t, malformed[i], 0, message);
+    }
+    refused(t, "a b\nc\td\n", 0, "v.bpe: line 2: byte 0x09 begins no character of GPT-2's byte alphabet");
+    refused(t, "a b\r\n", 0,
+            "v.bpe: line 1: byte 0x0d begins no character of GPT-2's byte alphabet (Windows line ends? save it with "
+            "Unix ones)");
+    refused(t, "#version\na \xff\n", 0, "v.bpe: line 2: byte 0xff begins no character of GPT-2's byte alphabet");
+    refused(t, "a \xe4\xb8\xad\n", 0, "v.bpe: line 1: byte 0xe4 begins no character of GPT-2's byte alphabet");
+    refused(t, "a b\na b\n", 0, "v.bpe: line 2: makes the same token as line 1");
+    refused(t, "#version\na a\naa a\na aa\n", 0, "v.bpe: line 4: makes the same token as line 3");
+    refused(t, "a b\nabc d\n", 0, "v.bpe: line 2: 'abc' is neither a byte nor made by an earlier line");
+    refused(t, "a b\nc abd\n", 0, "v.bpe: line 2: 'abd' is neither a byte nor made by an earlier line");
+    refused(t, "a b\nab c", 0, "v.bpe: line 2: ends in mid-line (truncated?)");
+    refused(t, "a b\nab", 0, "v.bpe: line 2: ends in mid-line (truncated?)");
+    refused(t, "#version: 0.2\n", 0, "v.bpe: line 2: no merges (truncated?)");
+    refused(t, "#version", 0, "v.bpe: line 2: no merges (truncated?)");
+    refused(t, "#version\na b\nab c\n", 3,
+            "v.bpe: line 3: the file ends with 2 merges, GPT-2 has 3 (truncated? fetch it again)");
+    refused(t, "a b\nab c\n", 1,
+            "v.bpe: line 2: the file ends with 2 merges, GPT-2 has 1 (another model's vocabulary?)");
+}
+
+// Tokens double in length up to the limit of 255 bytes.
+static void test_long_tokens(Test *t) {
+    char text[4096] = "", token[300] = "a";
+    for (int i = 0; i < 8; i++) {
+        sprintf(text + strlen(text), "%s %s\n", token, token);
+        size_t n = strlen(token);
+        memmove(token + n, token, n + 1);
+    }
+    refused(t, text, 0, "v.bpe: line 8: makes a token of 256 bytes, at most 255 are possible");
+    sprintf(text, "a b\n%s%s a\n", token, "a");
+    refused(t, text, 0, "v.bpe: line 2: a symbol of more than 255 bytes");
+}
+
+// 65,278 merges and the 256 bytes and end-of-text are all that fits into uint16.
+static void test_too_many_merges(Test *t) {
+    char *text = (char *)malloc(65536 * 8), *at = text;
+    Tokenizer tok;
+    Error error;
+    if (!CHECK(t, parse(&tok, "a b\n", 0, &error), "%s", error.text)) { return; }
+    for (int i = 0; i < 65279; i++) {
+        for (int k = 0; k < 2; k++) { // the visible character of a byte id
+            int id = k == 0 ? i / 256 : i % 256;
+            uint32_t c = id < VISIBLE_BYTES ? tok.byte_values[id] : (uint32_t)(256 + id - VISIBLE_BYTES);
+            at += utf8_encode(c, (uint8_t *)at);
+            *at++ = k == 0 ? ' ' : '\n';
+        }
+    }
+    *at = '\0';
+    tokenizer_free(&tok);
+    refused(t, text, 0, "v.bpe: line 65279: more than 65278 merges");
+    at[0] = '\0';
+    *strrchr(text, ' ') = '\0';
+    *(strrchr(text, '\n') + 1) = '\0';
+    CHECK(t, parse(&tok, text, 65278, &error), "%s", error.text);
+    CHECK(t, tok.vocab_size == 65535, "%d ids", tok.vocab_size);
+    tokenizer_free(&tok);
+    free(text);
+}
+
+// ---- Files on disk ----
+
+typedef struct {
+    uint8_t bytes[4096];
+    int64_t size;
+} Bin;
+
+static Bin make_bin(uint32_t version, uint32_t vocab, uint32_t eot, int tokens) {
+    Bin bin;
+    uint32_t header[4] = {TOKENIZER_MAGIC, version, vocab, eot};
+    memset(&bin, 0, sizeof(bin));
+    memcpy(bin.bytes, header, sizeof(header));
+    bin.size = TOKENIZER_HEADER_BYTES;
+    for (int i = 0; i < tokens; i++) {
+        int n = 1 + i % 3;
+        bin.bytes[bin.size++] = (uint8_t)n;
+        for (int k = 0; k < n; k++) { bin.bytes[bin.size++] = (uint8_t)('a' + i); }
+    }
+    return bin;
+}
+
+// Writes the bytes to a temporary file, loads it, and expects the message ("" for success) behind the path.
+static void check_load(Test *t, const void *data, int64_t size, const char *message, Tokenizer *tok) {
+    char path[1024];
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, sizeof(path), "%s/gpt2c_tokenizer_XXXXXX", folder != NULL ? folder : "/tmp");
+    int fd = mkstemp(path);
+    if (!CHECK(t, fd >= 0 && write(fd, data, (size_t)size) == size, "cannot write %s", path)) { return; }
+    close(fd);
+    Error error;
+    error.text[0] = '\0';
+    bool ok = tokenizer_load(tok, path, &error);
+    CHECK(t, ok == (message[0] == '\0'), "%s: %s", ok ? "accepted" : "refused", ok ? message : error.text);
+    size_t n = strlen(path);
+    if (!ok) {
+        CHECK(t, strncmp(error.text, path, n) == 0 && strcmp(error.text + n, message) == 0, "got '%s', expected '%s'",
+              error.text, message);
+    }
+    unlink(path);
+}
+
+static void test_decode_only(Test *t) {
+    Tokenizer tok;
+    Error error;
+    uint16_t tokens[4];
+    int64_t count = -1;
+    int bytes = 0;
+    Bin bin = make_bin(2, 20, 19, 20);
+    check_load(t, bin.bytes, bin.size, "", &tok);
+    CHECK(t, tok.vocab_size == 20 && tok.eot_token == 19, "%d ids, end-of-text %d", tok.vocab_size, tok.eot_token);
+    const uint8_t *piece = tokenizer_decode(&tok, 2, &bytes);
+    CHECK(t, piece != NULL && bytes == 3 && memcmp(piece, "ccc", 3) == 0, "%d bytes", bytes);
+    CHECK(t, tokenizer_decode(&tok, 20, &bytes) == NULL, "outside the vocabulary");
+    CHECK(t, !tokenizer_can_encode(&tok), "it cannot encode");
+    CHECK(t, !tokenizer_encode(&tok, (const uint8_t *)"abc", 3, tokens, &count, &error) && count == 0, "it encoded");
+    CHECK(t, strstr(error.text, "can only decode") != NULL, "%s", error.text);
+    tokenizer_free(&tok);
+    uint8_t *full = (uint8_t *)calloc(1, TOKENIZER_HEADER_BYTES + 2 * 50257); // version 1: end-of-text is 50256
+    uint32_t header[3] = {TOKENIZER_MAGIC, 1, 50257};
+    memcpy(full, header, sizeof(header));
+    for (int i = 0; i < 50257; i++) { full[TOKENIZER_HEADER_BYTES + 2 * i] = 1; }
+    check_load(t, full, TOKENIZER_HEADER_BYTES + 2 * 50257, "", &tok);
+    CHECK(t, tok.vocab_size == 50257 && tok.eot_token == 50256, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
+    tokenizer_free(&tok);
+    free(full);
+}
+
+static void test_damaged_bin(Test *t) {
+    Tokenizer tok;
+    char message[128];
+    Bin bin = make_bin(2, 20, 19, 20);
+    for (int64_t cut = 4; cut < bin.size; cut++) { // 3 bytes and fewer are taken for a vocab.bpe
+        int token = 0;
+        for (int64_t at = TOKENIZER_HEADER_BYTES; at + 1 + bin.bytes[at] <= cut; at += 1 + bin.bytes[at]) { token++; }
+        if (cut < TOKENIZER_HEADER_BYTES) {
+            if (cut % 100 != 4) { continue; }
+            snprintf(message, sizeof(message), ": %d bytes, the header alone has 1024 (truncated?)", (int)cut);
+        } else {
+            snprintf(message, sizeof(message), ": ends inside token %d of 20 (truncated? fetch it again)", token);
+        }
+        check_load(t, bin.bytes, cut, message, &tok);
+    }
+    check_load(t, bin.bytes, bin.size + 3, ": 3 bytes follow the last of 20 tokens", &tok);
+    bin = make_bin(3, 20, 19, 20);
+    check_load(t, bin.bytes, bin.size, ": version 3, expected 1 or 2", &tok);
+    bin = make_bin(2, 20, 20, 20);
+    check_load(t, bin.bytes, bin.size, ": end-of-text id 20 is outside the vocabulary of 20 tokens", &tok);
+    bin = make_bin(1, 20, 0, 20);
+    check_load(t, bin.bytes, bin.size, ": end-of-text id 50256 is outside the vocabulary of 20 tokens", &tok);
+    bin = make_bin(2, 0, 0, 20);
+    check_load(t, bin.bytes, bin.size, ": vocabulary of 0 tokens, expected 1 to 65535", &tok);
+    bin = make_bin(2, 0xffffffffu, 0, 20);
+    check_load(t, bin.bytes, bin.size, ": vocabulary of 4294967295 tokens, expected 1 to 65535", &tok);
+    bin = make_bin(2, 20, 19, 20);
+    bin.bytes[TOKENIZER_HEADER_BYTES + 2] = 0;
+    check_load(t, bin.bytes, bin.size, ": token 1 is empty", &tok);
+}
+
+static void test_other_files(Test *t) {
+    Tokenizer tok;
+    Error error;
+    check_load(t, "", 0, ": line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", &tok);
+    check_load(t, "a b\n", 4, ": line 1: the file ends with 1 merges, GPT-2 has 50000 (truncated? fetch it again)",
+               &tok);
+    CHECK(t, !tokenizer_open(&tok, "llmc", &error) && strcmp(error.text, "llmc: is a folder, expected a file") == 0,
+          "%s", error.text);
+    CHECK(t, !tokenizer_open(&tok, "no/such.bpe", &error) && strstr(error.text, "no/such.bpe: cannot open") != NULL,
+          "%s", error.text);
+    char path[6000];
+    memset(path, 'x', sizeof(path));
+    path[sizeof(path) - 1] = '\0';
+    CHECK(t, !tokenizer_open(&tok, path, &error) && strstr(error.text, "path") != NULL, "%s", error.text);
+}
+
+// ---- OpenAI's ids ----
+
+static void test_known_encodings(Test *t) {
+    Tokenizer tok;
+    Error error;
+    uint8_t *data;
+    int64_t size, lines = 0;
+    if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }
+    if (!CHECK(t, tokenizer_load(&tok, VOCAB_BPE, &error), "%s", error.text)) { return; }
+    CHECK(t, tok.vocab_size == 50257 && tok.eot_token == 50256, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
+    if (!CHECK(t, read_whole_file(ENCODINGS, 1 << 24, &data, &size, &error), "%s", error.text)) { return; }
+    for (char *line = strtok((char *)data, "\n"); line != NULL; line = strtok(NULL, "\n"), lines++) {
+        uint8_t text[1024];
+        uint16_t tokens[1024];
+        size_t n = strcspn(line, " ") / 2;
+        int64_t count = 0, i = 0;
+        if (!CHECK(t, n <= sizeof(text), "line %d is too long", (int)lines + 1)) { break; }
+        for (size_t k = 0; k < n; k++) {
+            char hex[3] = {line[2 * k], line[2 * k + 1], '\0'};
+            text[k] = (uint8_t)strtol(hex, NULL, 16);
+        }
+        CHECK(t, tokenizer_encode(&tok, text, n, tokens, &count, &error), "%s", error.text);
+        bool same = true;
+        for (char *at = line + 2 * n; *at != '\0'; i++) {
+            same = strtol(at, &at, 10) == tokens[i] && i < count && same;
+        }
+        CHECK(t, same && i == count, "line %d: other ids than OpenAI's", (int)lines + 1);
+        CHECK(t, round_trips(&tok, text, n, tokens, count), "line %d does not come back", (int)lines + 1);
+    }
+    CHECK(t, lines > 150, "%d lines", (int)lines);
+    free(data);
+    tokenizer_free(&tok);
+}
+
+static void test_gpt2_vocabulary(Test *t) {
+    Tokenizer tok;
+    Error error;
+    uint16_t tokens[MAX_TOKEN_BYTES];
+    int64_t count = 0;
+    int wrong = 0, longest = 0;
+    if (!path_exists(VOCAB_BPE)) { SKIP(t, VOCAB_BPE " is not here"); }
+    if (!CHECK(t, tokenizer_load(&tok, VOCAB_BPE, &error), "%s", error.text)) { return; }
+    for (int id = 0; id < 50256; id++) { // every token is reached by merging its bytes
+        int bytes = 0;
+        const uint8_t *piece = tokenizer_decode(&tok, id, &bytes);
+        count = tokenizer_merge_window(&tok, piece, bytes, tokens);
+        wrong += count != 1 || tokens[0] != id;
+        longest = bytes > longest ? bytes : longest;
+    }
+    CHECK(t, wrong == 0, "%d tokens do not encode to themselves", wrong);
+    CHECK(t, longest == 128, "the longest token has %d bytes", longest);
+    check_hostile(t, &tok, 1 << 19);
+    Random r = {15, 0};
+    for (int round = 0; round < 300; round++) { // long words, against the definition
+        uint8_t word[1000];
+        int n = 200 + draw(&r, 800), letters = 1 + draw(&r, 26);
+        for (int i = 0; i < n; i++) { word[i] = (uint8_t)('a' + draw(&r, letters)); }
+        check_word(t, &tok, word, n, "GPT-2's");
+    }
+    tokenizer_free(&tok);
+}
+
+static void test_shakespeare(Test *t) {
+    Tokenizer tok;
+    Error error;
+    uint8_t *text;
+    int64_t size, count = 0;
+    if (!path_exists(VOCAB_BPE) || !path_exists(SHAKESPEARE)) { SKIP(t, "../shared/data is not here"); }
+    if (!CHECK(t, tokenizer_load(&tok, VOCAB_BPE, &error), "%s", error.text)) { return; }
+    if (!CHECK(t, read_whole_file(SHAKESPEARE, 1 << 24, &text, &size, &error), "%s", error.text)) { return; }
+    uint16_t *tokens = (uint16_t *)malloc((size_t)size * sizeof(uint16_t));
+    CHECK(t, tokenizer_encode_parallel(&tok, text, (size_t)size, tokens, &count, &error), "%s", error.text);
+    CHECK(t, count == 338025, "%lld tokens", (long long)count);
+    uint64_t hash = hash64(tokens, (size_t)count * sizeof(uint16_t)); // of the stream whose SHA-256 is 25c01b32...
+    CHECK(t, hash == SHAKESPEARE_HASH, "hash of the ids %016llx", (unsigned long long)hash);
+    CHECK(t, round_trips(&tok, text, (size_t)size, tokens, count), "the text does not come back");
+    free(text), free(tokens);
+    tokenizer_free(&tok);
+}
+
+int main(void) {
+    Suite suite = suite_begin("tokenizer");
+    RUN(&suite, test_bytes);
+    RUN(&suite, test_merging);
+    RUN(&suite, test_long_reach);
+    RUN(&suite, test_words);
+    RUN(&suite, test_round_trip_and_splits);
+    RUN(&suite, test_parallel);
+    RUN(&suite, test_hostile);
+    RUN(&suite, test_classes);
+    RUN(&suite, test_merges_file);
+    RUN(&suite, test_long_tokens);
+    RUN(&suite, test_too_many_merges);
+    RUN(&suite, test_decode_only);
+    RUN(&suite, test_damaged_bin);
+    RUN(&suite, test_other_files);
+    RUN(&suite, test_known_encodings);
+    RUN(&suite, test_gpt2_vocabulary);
+    RUN(&suite, test_shakespeare);
+    return suite_end(&suite);
+}
