@@ -1,0 +1,51 @@
+// Fuzz target: token shards. Whatever the file holds, the loader refuses it or hands out only tokens of the vocabulary,
+// in as many windows as the size of the file allows.
+#include "dev/test/fuzz.h"
+#include "llmc/dataloader.h"
+
+enum { V = 50257, MAX_T = 8, BATCH = 5 };
+
+size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
+    const int sizes[] = {100, 9, 0, 1};
+    if (which >= 4 || capacity < 1024 + 200) { return 0; }
+    int32_t header[256] = {SHARD_MAGIC, SHARD_VERSION, sizes[which]};
+    memcpy(buffer, header, sizeof(header));
+    for (int i = 0; i < sizes[which]; i++) {
+        uint16_t token = (uint16_t)(i == 0 ? 50256 : i * 499);
+        memcpy(buffer + sizeof(header) + 2 * i, &token, sizeof(token));
+    }
+    return sizeof(header) + 2 * (size_t)sizes[which];
+}
+
+// Reads an epoch and a little more; aborts on a token outside the vocabulary or a target that is not the next input.
+static void read_all(DataLoader *dl) {
+    int32_t inputs[BATCH * MAX_T], targets[BATCH * MAX_T];
+    Error error = {""};
+    for (int64_t g = 0; g < dl->num_sequences + BATCH; g += BATCH) {
+        if (!dataloader_read(dl, g, BATCH, inputs, targets, &error)) {
+            if (strstr(error.text, "the model's vocabulary has 50257") == NULL) { abort(); }
+            return;
+        }
+        for (int i = 0; i < BATCH * dl->seq_len; i++) {
+            if (inputs[i] < 0 || inputs[i] >= V || targets[i] < 0 || targets[i] >= V) { abort(); }
+            if ((i + 1) % dl->seq_len != 0 && targets[i] != inputs[i + 1]) { abort(); }
+        }
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const char *path = fuzz_temp_file(data, size);
+    int T = 1 + (int)(size % MAX_T);
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        DataLoader dl;
+        Error error = {""};
+        if (!dataloader_open(&dl, path, T, V, shuffle, size, &error)) {
+            if (strncmp(error.text, path, strlen(path)) != 0 || strchr(error.text, '\n') != NULL) { abort(); }
+            continue;
+        }
+        if (dl.num_tokens != ((int64_t)size - 1024) / 2 || dl.num_sequences != (dl.num_tokens - 1) / T) { abort(); }
+        read_all(&dl);
+        dataloader_close(&dl);
+    }
+    return 0;
+}

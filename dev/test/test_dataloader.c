@@ -1,0 +1,710 @@
+// The data loader: which windows an epoch holds and in what order, reads over borders, large files, every kind of bad
+// file with its message, and text.
+#include "dev/test/test.h"
+#include "llmc/dataloader.h"
+#include <sys/resource.h>
+
+enum { V = 65536, MAX_SHARDS = 16 };
+
+// ---- A folder with shards, removed at the end of each test ----
+
+typedef struct {
+    char dir[512];
+    char path[1024]; // of the last file asked for
+    char pattern[1024];
+} Folder;
+
+static Folder folder_begin(void) {
+    Folder f;
+    const char *base = getenv("TMPDIR");
+    snprintf(f.dir, sizeof(f.dir), "%s/gpt2c_dataloader_XXXXXX", base != NULL ? base : "/tmp");
+    if (mkdtemp(f.dir) == NULL) { perror(f.dir), exit(EXIT_FAILURE); }
+    snprintf(f.pattern, sizeof(f.pattern), "%s/*.bin", f.dir);
+    return f;
+}
+
+static void folder_end(Folder *f) {
+    PathList files;
+    Error error;
+    snprintf(f->path, sizeof(f->path), "%s/*", f->dir);
+    list_glob(f->path, &files, &error);
+    for (int i = 0; i < files.count; i++) {
+        if (unlink(files.paths[i]) != 0) { rmdir(files.paths[i]); }
+    }
+    path_list_free(&files);
+    rmdir(f->dir);
+}
+
+static const char *folder_path(Folder *f, const char *name) {
+    snprintf(f->path, sizeof(f->path), "%s/%s", f->dir, name);
+    return f->path;
+}
+
+static void write_file(Folder *f, const char *name, const void *data, size_t bytes) {
+    FILE *file = fopen(folder_path(f, name), "wb");
+    if (file == NULL || fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0) {
+        perror(name), exit(EXIT_FAILURE);
+    }
+}
+
+// A shard whose header says what is asked for, followed by bytes / 2 tokens first, first + 1, ...
+static void write_raw_shard(Folder *f, const char *name, int magic, int version, int count, size_t bytes, int first) {
+    uint8_t *data = (uint8_t *)calloc(1, SHARD_HEADER_BYTES + bytes + 1);
+    int32_t *header = (int32_t *)data;
+    header[0] = magic, header[1] = version, header[2] = count;
+    for (size_t i = 0; 2 * i < bytes; i++) {
+        uint16_t token = (uint16_t)(first + (int)i);
+        memcpy(data + SHARD_HEADER_BYTES + 2 * i, &token, 2);
+    }
+    write_file(f, name, data, SHARD_HEADER_BYTES + bytes);
+    free(data);
+}
+
+static void write_shard(Folder *f, const char *name, int count, int first) {
+    write_raw_shard(f, name, SHARD_MAGIC, SHARD_VERSION, count, 2 * (size_t)count, first);
+}
+
+// Shards 00.bin, 01.bin, ... with these sizes. Their tokens count up through all of them, so that a window's first
+// token says where it lies.
+static void write_shards(Folder *f, const int *sizes, int count) {
+    int first = 0;
+    for (int i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "%02d.bin", i);
+        write_shard(f, name, sizes[i], first);
+        first += sizes[i];
+    }
+}
+
+static DataLoader open_ok(Test *t, Folder *f, int T, bool shuffle, uint64_t seed) {
+    DataLoader dl;
+    Error error;
+    CHECK(t, dataloader_open(&dl, f->pattern, T, V, shuffle, seed, &error), "%s", error.text);
+    return dl;
+}
+
+// Opening fails, and the message is `want` with each %s replaced by the folder.
+static void check_refused(Test *t, Folder *f, int T, const char *want) {
+    DataLoader dl;
+    Error error = {""};
+    char full[8192] = "";
+    for (const char *p = want; *p != '\0'; p += p[0] == '%' ? 2 : 1) {
+        size_t used = strlen(full);
+        snprintf(full + used, sizeof(full) - used, "%.*s", p[0] == '%' ? 512 : 1, p[0] == '%' ? f->dir : p);
+    }
+    bool ok = dataloader_open(&dl, f->pattern, T, 50257, false, 1, &error);
+    CHECK(t, !ok, "accepted, expected: %s", full);
+    CHECK(t, strcmp(error.text, full) == 0, "message\n    %s\n  expected\n    %s", error.text, full);
+    if (ok) { dataloader_close(&dl); }
+    CHECK(t, dl.shards == NULL && dl.window == NULL && dl.file.fd == -1, "something is left after a failure");
+    dataloader_close(&dl); // harmless
+}
+
+// ---- Windows and order ----
+
+// Reads `count` sequences from `begin` in batches and writes the first token of each; checks that tokens count up.
+static void read_firsts(Test *t, DataLoader *dl, int64_t begin, int count, int batch, int32_t *firsts) {
+    int T = dl->seq_len;
+    int32_t *inputs = (int32_t *)malloc(sizeof(int32_t) * (size_t)(batch * T));
+    int32_t *targets = (int32_t *)malloc(sizeof(int32_t) * (size_t)(batch * T));
+    for (int done = 0; done < count; done += batch) {
+        int n = count - done < batch ? count - done : batch;
+        Error error;
+        if (!CHECK(t, dataloader_read(dl, begin + done, n, inputs, targets, &error), "%s", error.text)) { break; }
+        for (int b = 0; b < n; b++) {
+            firsts[done + b] = inputs[b * T];
+            for (int i = 0; i < T; i++) {
+                int at = b * T + i;
+                CHECK(t, inputs[at] == inputs[b * T] + i && targets[at] == inputs[at] + 1,
+                      "sequence %lld, T %d, position %d: input %d, target %d", (long long)begin + done + b, T, i,
+                      inputs[at], targets[at]);
+            }
+        }
+    }
+    free(inputs), free(targets);
+}
+
+static void test_number_of_windows(Test *t) {
+    uint16_t tokens[100];
+    for (int i = 0; i < 100; i++) { tokens[i] = (uint16_t)i; }
+    for (int T = 1; T <= 100; T++) {
+        for (int n = 0; n <= 100; n++) {
+            DataLoader dl;
+            Error error;
+            bool ok = dataloader_open_tokens(&dl, "text", tokens, n, T, V, false, 1, &error);
+            CHECK(t, ok == (n >= T + 1), "%d tokens, T %d: %s", n, T, ok ? "accepted" : error.text);
+            int64_t want = 0;
+            for (int at = 0; at + T + 1 <= n; at += T) { want++; }
+            if (!ok) { continue; }
+            CHECK(t, dl.num_sequences == want && dl.num_tokens == n, "%d tokens, T %d: %lld windows", n, T,
+                  (long long)dl.num_sequences);
+            int32_t firsts[100];
+            read_firsts(t, &dl, 0, (int)want, 7, firsts);
+            for (int i = 0; i < want; i++) { CHECK(t, firsts[i] == i * T, "window %d begins at %d", i, firsts[i]); }
+            dataloader_close(&dl);
+        }
+    }
+}
+
+static const int uneven_sizes[] = {0, 13, 1, 200, 2, 7, 8, 9, 64, 65, 66, 1500, 0, 35, 1};
+enum { NUM_UNEVEN = sizeof(uneven_sizes) / sizeof(uneven_sizes[0]), MAX_WINDOWS = 4000 };
+
+// Each window of each shard appears exactly once in each epoch.
+static void check_epochs(Test *t, Folder *f, int T, bool shuffle) {
+    DataLoader dl = open_ok(t, f, T, shuffle, 5);
+    int32_t firsts[MAX_WINDOWS];
+    int n = (int)dl.num_sequences;
+    for (int epoch = 0; epoch < 3; epoch++) {
+        int seen[MAX_WINDOWS] = {0}, want = 0, begin = 0; // by first token
+        read_firsts(t, &dl, (int64_t)epoch * n, n, 1 + epoch * 5, firsts);
+        for (int i = 0; i < n; i++) { seen[firsts[i]]++; }
+        for (int s = 0; s < NUM_UNEVEN; s++) {
+            for (int at = 0; at < uneven_sizes[s]; at++) {
+                int times = at % T == 0 && at + T + 1 <= uneven_sizes[s];
+                CHECK(t, seen[begin + at] == times, "T %d, epoch %d: the window at token %d of shard %d comes %d times",
+                      T, epoch, at, s, seen[begin + at]);
+                want += times;
+            }
+            begin += uneven_sizes[s];
+        }
+        CHECK(t, n == want && dl.num_tokens == begin, "T %d: %d windows, want %d", T, n, want);
+    }
+    dataloader_close(&dl);
+}
+
+static void test_every_window_once(Test *t) {
+    Folder f = folder_begin();
+    write_shards(&f, uneven_sizes, NUM_UNEVEN);
+    const int lengths[] = {1, 2, 3, 7, 8, 64, 65, 199, 1499};
+    for (int i = 0; i < 9; i++) {
+        check_epochs(t, &f, lengths[i], false);
+        check_epochs(t, &f, lengths[i], true);
+    }
+    folder_end(&f);
+}
+
+// Without shuffling: shards in order of their names, windows in order of their places, the same in every epoch, and
+// reads that cross from shard to shard and from epoch to epoch.
+static void test_plain_order_over_borders(Test *t) {
+    Folder f = folder_begin();
+    int sizes[] = {21, 3, 11, 34}; // 2, 0, 1 and 3 windows of T = 10
+    int32_t want[] = {0, 10, 24, 35, 45, 55}, firsts[40];
+    write_shards(&f, sizes, 4);
+    DataLoader dl = open_ok(t, &f, 10, false, 5);
+    CHECK(t, dl.num_sequences == 6, "%lld windows", (long long)dl.num_sequences);
+    for (int batch = 1; batch <= 13; batch += 4) {
+        for (int begin = 0; begin < 13; begin++) {
+            read_firsts(t, &dl, begin, 20, batch, firsts);
+            for (int i = 0; i < 20; i++) {
+                CHECK(t, firsts[i] == want[(begin + i) % 6], "sequence %d begins at %d", begin + i, firsts[i]);
+            }
+        }
+    }
+    dataloader_close(&dl);
+    folder_end(&f);
+}
+
+// The order is a function of seed and sequence number: the same in batches of any size, in any order of the reads, by a
+// loader opened anew at that point (a resume), from file and from memory.
+static void test_order_is_a_pure_function(Test *t) {
+    Folder f = folder_begin();
+    write_shards(&f, uneven_sizes, NUM_UNEVEN);
+    int32_t want[MAX_WINDOWS], firsts[MAX_WINDOWS];
+    DataLoader dl = open_ok(t, &f, 7, true, 99);
+    int n = 2 * (int)dl.num_sequences + 11;
+    read_firsts(t, &dl, 0, n, 1, want);
+    const int batches[] = {2, 5, 64, 1000};
+    for (int i = 0; i < 4; i++) {
+        read_firsts(t, &dl, 0, n, batches[i], firsts);
+        CHECK(t, memcmp(firsts, want, (size_t)n * sizeof(int32_t)) == 0, "another order in batches of %d", batches[i]);
+    }
+    for (uint64_t i = 0; i < 300; i++) {
+        int at = (int)rand_permute(3, 3, i, (uint64_t)n);
+        read_firsts(t, &dl, at, 1, 1, firsts);
+        CHECK(t, firsts[0] == want[at], "sequence %d read alone differs", at);
+    }
+    for (int at = 0; at < n; at += 37) {
+        DataLoader resumed = open_ok(t, &f, 7, true, 99);
+        int count = n - at < 40 ? n - at : 40;
+        read_firsts(t, &resumed, at, count, 4, firsts);
+        CHECK(t, memcmp(firsts, want + at, (size_t)count * sizeof(int32_t)) == 0, "resumed at %d: another order", at);
+        dataloader_close(&resumed);
+    }
+    dataloader_close(&dl);
+    folder_end(&f);
+}
+
+static void test_memory_equals_file(Test *t) {
+    Folder f = folder_begin();
+    uint16_t tokens[1000];
+    for (int i = 0; i < 1000; i++) { tokens[i] = (uint16_t)i; }
+    write_shard(&f, "a.bin", 1000, 0);
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        DataLoader file = open_ok(t, &f, 9, shuffle, 4), memory;
+        Error error;
+        CHECK(t, dataloader_open_tokens(&memory, "text", tokens, 1000, 9, V, shuffle, 4, &error), "%s", error.text);
+        int32_t a[300], b[300];
+        read_firsts(t, &file, 0, 300, 8, a);
+        read_firsts(t, &memory, 0, 300, 8, b);
+        CHECK(t, memcmp(a, b, sizeof(a)) == 0, "file and memory give another order, shuffle %d", shuffle);
+        dataloader_close(&file), dataloader_close(&memory);
+    }
+    folder_end(&f);
+}
+
+// Two epochs, two seeds and two shards are shuffled differently, and a shard's windows come one after another.
+static void test_shuffle(Test *t) {
+    Folder f = folder_begin();
+    int sizes[] = {301, 301, 301, 301, 301, 301}; // 100 windows of T = 3 each
+    int32_t a[1200], b[1200];
+    write_shards(&f, sizes, 6);
+    DataLoader dl = open_ok(t, &f, 3, true, 1), other = open_ok(t, &f, 3, true, 2);
+    read_firsts(t, &dl, 0, 1200, 50, a);
+    read_firsts(t, &other, 0, 1200, 50, b);
+    int same_epoch = 0, same_seed = 0, unmoved = 0, switches = 0, same_shards = 0, same_windows = 0;
+    for (int i = 0; i < 1200; i++) {
+        unmoved += a[i] == i % 600 / 100 * 301 + i % 100 * 3;
+        same_seed += a[i] == b[i];
+        same_epoch += i < 600 && a[i] == a[i + 600];
+        switches += i > 0 && a[i] / 301 != a[i - 1] / 301;
+        same_shards += i % 100 == 0 && i < 600 && a[i] / 301 == a[i + 600] / 301;
+        same_windows += i < 500 && a[i] % 301 == a[i + 100] % 301;
+    }
+    // Of 600 places a random order keeps one on average; 8 or more has a probability of 1e-5.
+    CHECK(t, unmoved < 12, "%d windows of 1200 where they are without shuffling", unmoved);
+    CHECK(t, same_epoch < 8, "%d windows of 600 at the same place in both epochs", same_epoch);
+    CHECK(t, same_seed < 12, "%d windows of 1200 at the same place with another seed", same_seed);
+    CHECK(t, same_windows < 16, "%d of 500 windows in the same order in two shards", same_windows);
+    CHECK(t, switches >= 10 && switches <= 11, "%d switches between 6 shards in 2 epochs", switches);
+    CHECK(t, same_shards < 6, "both epochs have the same order of shards");
+    dataloader_close(&dl), dataloader_close(&other);
+    folder_end(&f);
+}
+
+// Over many epochs, each of 100 windows is equally often the first one read: chi-square.
+static void test_shuffle_is_fair(Test *t) {
+    enum { EPOCHS = 20000, WINDOWS = 100 };
+    Folder f = folder_begin();
+    int size = WINDOWS + 1, counts[WINDOWS] = {0};
+    write_shards(&f, &size, 1);
+    DataLoader dl = open_ok(t, &f, 1, true, 77);
+    for (int epoch = 0; epoch < EPOCHS; epoch++) {
+        int32_t first;
+        read_firsts(t, &dl, epoch * dl.num_sequences, 1, 1, &first);
+        counts[first]++;
+    }
+    double statistic = 0.0, expected = (double)EPOCHS / WINDOWS, freedom = WINDOWS - 1;
+    for (int i = 0; i < WINDOWS; i++) { statistic += (counts[i] - expected) * (counts[i] - expected) / expected; }
+    CHECK(t, statistic <= freedom + 5 * sqrt(2 * freedom), "chi-square %g, %g degrees of freedom", statistic, freedom);
+    dataloader_close(&dl);
+    folder_end(&f);
+}
+
+// ---- Large and many files ----
+
+// The largest shard there can be: 2,147,483,647 tokens, 4 GiB. Its last window is beyond every 32-bit offset.
+static void test_shard_over_2_gib(Test *t) {
+    Folder f = folder_begin();
+    const int64_t n = 2147483647;
+    const int T = 1024;
+    write_raw_shard(&f, "large.bin", SHARD_MAGIC, SHARD_VERSION, (int)n, 2050, 0);
+    int64_t last = (n - 1) / T - 1; // window
+    uint16_t tokens[1025];
+    for (int i = 0; i <= T; i++) { tokens[i] = (uint16_t)(7 + i); }
+    int fd = open(folder_path(&f, "large.bin"), O_WRONLY);
+    bool sparse = ftruncate(fd, SHARD_HEADER_BYTES + 2 * n) == 0 &&
+                  pwrite(fd, tokens, sizeof(tokens), SHARD_HEADER_BYTES + 2 * last * T) == (ssize_t)sizeof(tokens);
+    close(fd);
+    if (!sparse) {
+        folder_end(&f);
+        SKIP(t, "no sparse file of 4 GiB possible here");
+    }
+    write_shard(&f, "small.bin", 1025, 5);
+    DataLoader dl = open_ok(t, &f, T, false, 1);
+    CHECK(t, dl.num_sequences == last + 2, "%lld windows", (long long)dl.num_sequences);
+    CHECK(t, dl.num_tokens == n + 1025, "%lld tokens", (long long)dl.num_tokens);
+    int32_t firsts[3];
+    read_firsts(t, &dl, last, 3, 3, firsts); // the last, the next shard, the first of the next epoch
+    CHECK(t, firsts[0] == 7 && firsts[1] == 5 && firsts[2] == 0, "windows begin at %d, %d, %d, want 7, 5, 0", firsts[0],
+          firsts[1], firsts[2]);
+    read_firsts(t, &dl, 1000000000 * dl.num_sequences + last, 1, 1, firsts);
+    CHECK(t, firsts[0] == 7, "epoch 1,000,000,000: begins at %d", firsts[0]);
+    dataloader_close(&dl);
+    folder_end(&f);
+}
+
+// 300 shards with at most 20 open files in the process.
+static void test_many_shards(Test *t) {
+    Folder f = folder_begin();
+    for (int i = 0; i < 300; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "shard_%06d.bin", i);
+        write_shard(&f, name, 5 + i % 3, i * 8);
+    }
+    struct rlimit limit, low;
+    getrlimit(RLIMIT_NOFILE, &limit);
+    low = limit;
+    low.rlim_cur = 20;
+    setrlimit(RLIMIT_NOFILE, &low);
+    DataLoader dl = open_ok(t, &f, 2, true, 1);
+    int32_t firsts[2000];
+    CHECK(t, dl.num_shards == 300 && dl.num_sequences == 700, "%d shards, %lld windows", dl.num_shards,
+          (long long)dl.num_sequences);
+    read_firsts(t, &dl, 0, 1400, 6, firsts);
+    dataloader_close(&dl);
+    setrlimit(RLIMIT_NOFILE, &limit);
+    folder_end(&f);
+}
+
+// ---- Bad files ----
+
+static void test_bad_headers(Test *t) {
+    const struct {
+        int magic, version, count;
+        size_t bytes;
+        const char *message;
+    } cases[] = {
+        {SHARD_MAGIC, 1, 100, 198,
+         "%s/a.bin: header says 100 tokens, file holds 99 (truncated download? fetch it again)"},
+        {SHARD_MAGIC, 1, 100, 0, "%s/a.bin: header says 100 tokens, file holds 0 (truncated download? fetch it again)"},
+        {SHARD_MAGIC, 1, 100, 199,
+         "%s/a.bin: header says 100 tokens, file holds 99 and a half (truncated download? fetch it again)"},
+        {SHARD_MAGIC, 1, 100, 202,
+         "%s/a.bin: header says 100 tokens, file holds 101 (padded or damaged? fetch it again)"},
+        {SHARD_MAGIC, 1, 100, 201,
+         "%s/a.bin: header says 100 tokens, file holds 100 and a half (padded or damaged? fetch it again)"},
+        {SHARD_MAGIC, 1, 2147483647, 200,
+         "%s/a.bin: header says 2147483647 tokens, file holds 100 (truncated download? fetch it again)"},
+        {SHARD_MAGIC, 1, -1, 200, "%s/a.bin: header says -1 tokens, expected 0 or more"},
+        {SHARD_MAGIC, 1, INT32_MIN, 0, "%s/a.bin: header says -2147483648 tokens, expected 0 or more"},
+        {SHARD_MAGIC, 2, 100, 200, "%s/a.bin: token shard of version 2, expected 1"},
+        {SHARD_MAGIC, 7, 100, 400, "%s/a.bin: token shard of version 7, expected 1"},
+        {SHARD_MAGIC, 1, 100, 400, "%s/a.bin: holds 100 tokens of 4 bytes (another tokenizer?), expected 2 bytes"},
+        {20240801, 7, 100, 400,
+         "%s/a.bin: holds 32-bit tokens of another tokenizer (magic 20240801), expected 16-bit GPT-2 tokens "
+         "(magic 20240520)"},
+        {20240326, 3, 1024, 200,
+         "%s/a.bin: is not a token shard: magic 20240326, expected 20240520 (use `tokenize` to make shards of text)"},
+        {0, 0, 0, 0,
+         "%s/a.bin: is not a token shard: magic 0, expected 20240520 (use `tokenize` to make shards of text)"},
+    };
+    Folder f = folder_begin();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        write_raw_shard(&f, "a.bin", cases[i].magic, cases[i].version, cases[i].count, cases[i].bytes, 0);
+        check_refused(t, &f, 8, cases[i].message);
+    }
+    int sizes[] = {0, 1, 4, 1023};
+    for (int i = 0; i < 4; i++) {
+        char message[200], data[1024] = {0};
+        write_file(&f, "a.bin", data, (size_t)sizes[i]);
+        snprintf(
+            message, sizeof(message),
+            "%%s/a.bin: %d bytes, less than the header of a token shard, 1024 (truncated download? fetch it again)",
+            sizes[i]);
+        check_refused(t, &f, 8, message);
+    }
+    folder_end(&f);
+}
+
+static void test_bad_files_are_listed_together(Test *t) {
+    Folder f = folder_begin();
+    write_shard(&f, "good.bin", 100, 0);
+    write_raw_shard(&f, "cut.bin", SHARD_MAGIC, 1, 100, 64, 0);
+    write_raw_shard(&f, "old.bin", SHARD_MAGIC, 0, 100, 200, 0);
+    mkdir(folder_path(&f, "dir.bin"), 0777);
+    mkfifo(folder_path(&f, "pipe.bin"), 0666); // must not wait for a writer
+    CHECK(t, symlink("nowhere", folder_path(&f, "lost.bin")) == 0, "no link");
+    check_refused(t, &f, 8,
+                  "5 of 6 files are unusable: "
+                  "%s/cut.bin: header says 100 tokens, file holds 32 (truncated download? fetch it again); "
+                  "%s/dir.bin: is a folder, expected a file; "
+                  "%s/lost.bin: cannot open: No such file or directory; "
+                  "%s/old.bin: token shard of version 0, expected 1; "
+                  "%s/pipe.bin: is a device or pipe, expected an ordinary file");
+    folder_end(&f);
+}
+
+static void test_a_long_list_is_cut(Test *t) {
+    Folder f = folder_begin();
+    for (int i = 0; i < 60; i++) {
+        char name[300];
+        snprintf(name, sizeof(name), "%02d.bin", i);
+        write_raw_shard(&f, name, SHARD_MAGIC, 1, i % 2 ? 9 : 8, 16, 0); // the odd ones are bad
+    }
+    DataLoader dl;
+    Error error;
+    CHECK(t, !dataloader_open(&dl, f.pattern, 4, V, false, 1, &error), "accepted");
+    int named = 0;
+    for (const char *p = error.text; (p = strstr(p, "header says 9 tokens, file holds 8")) != NULL; p++) { named++; }
+    CHECK(t, named == 8, "%d files named", named);
+    CHECK(t, strncmp(error.text, "30 of 60 files are unusable: ", 29) == 0, "%s", error.text);
+    CHECK(t, ends_with(error.text, "fetch it again); and 22 more"), "%s", error.text);
+    folder_end(&f);
+}
+
+static void test_unreadable_file(Test *t) {
+    if (geteuid() == 0) { SKIP(t, "root can read every file"); }
+    Folder f = folder_begin();
+    write_shard(&f, "a.bin", 100, 0);
+    chmod(f.path, 0);
+    check_refused(t, &f, 8, "%s/a.bin: cannot open: Permission denied");
+    folder_end(&f);
+}
+
+static void test_bad_patterns(Test *t) {
+    Folder f = folder_begin();
+    check_refused(t, &f, 8, "%s/*.bin: no such file (nothing matches the name or pattern)");
+    DataLoader dl;
+    Error error;
+    char *path = (char *)malloc(5001);
+    memset(path, 'x', 5000);
+    path[5000] = '\0';
+    CHECK(t, !dataloader_open(&dl, path, 8, V, false, 1, &error), "a path of 5000 bytes is accepted");
+    CHECK(t, strstr(error.text, "the path has 5000 bytes, at most ") != NULL, "%s", error.text);
+    CHECK(t, !dataloader_open(&dl, "", 8, V, false, 1, &error), "an empty path is accepted");
+    CHECK(t, strstr(error.text, "the path is empty") != NULL, "%s", error.text);
+    free(path);
+    folder_end(&f);
+}
+
+static void test_shards_too_short(Test *t) {
+    Folder f = folder_begin();
+    write_shard(&f, "a.bin", 8, 0);
+    check_refused(t, &f, 8,
+                  "%s/*.bin: a sequence of --seq-len 8 needs 9 tokens in one piece, the longest piece has 8; choose a "
+                  "shorter sequence or more data");
+    write_shard(&f, "b.bin", 0, 0);
+    write_shard(&f, "c.bin", 5, 0);
+    check_refused(t, &f, 1024,
+                  "%s/*.bin: a sequence of --seq-len 1024 needs 1025 tokens in one piece, the longest piece has 8; "
+                  "choose a shorter sequence or more data");
+    DataLoader dl = open_ok(t, &f, 7, false, 1); // one window, and a batch larger than the data
+    int32_t firsts[5];
+    read_firsts(t, &dl, 0, 5, 5, firsts);
+    CHECK(t, dl.num_sequences == 1 && firsts[4] == 0, "%lld windows", (long long)dl.num_sequences);
+    dataloader_close(&dl);
+    folder_end(&f);
+}
+
+// A token id outside the vocabulary is found when it is first read, as input or only as target, and named.
+static void test_token_outside_vocabulary(Test *t) {
+    Folder f = folder_begin();
+    write_shard(&f, "a.bin", 41, 0);
+    write_shard(&f, "b.bin", 48, 40); // tokens 40 .. 87; the window of tokens 40 .. 47 is not used
+    for (int vocab = 40; vocab <= 90; vocab++) {
+        DataLoader dl;
+        Error error;
+        int32_t inputs[8 * 10], targets[8 * 10];
+        CHECK(t, dataloader_open(&dl, f.pattern, 10, vocab, false, 1, &error), "%s", error.text);
+        CHECK(t, dl.num_sequences == 8, "%lld windows", (long long)dl.num_sequences);
+        bool ok = dataloader_read(&dl, 0, 8, inputs, targets, &error);
+        CHECK(t, ok == (vocab > 80), "vocabulary of %d: %s", vocab, ok ? "accepted" : "refused");
+        char want[700];
+        snprintf(want, sizeof(want),
+                 "%s/%c.bin: token %d is id %d, the model's vocabulary has %d (made by another "
+                 "tokenizer?)",
+                 f.dir, vocab == 40 ? 'a' : 'b', vocab == 40 ? 40 : vocab - 40, vocab, vocab);
+        CHECK(t, ok || strcmp(error.text, want) == 0, "message\n    %s\n  expected\n    %s", error.text, want);
+        dataloader_close(&dl);
+    }
+    folder_end(&f);
+}
+
+// A shard that is cut, replaced or removed while training runs, and a negative position.
+static void test_files_that_change(Test *t) {
+    Folder f = folder_begin();
+    write_shard(&f, "a.bin", 100, 0);
+    write_shard(&f, "b.bin", 100, 100);
+    DataLoader dl = open_ok(t, &f, 9, false, 1);
+    int32_t inputs[9 * 22], targets[9 * 22];
+    Error error;
+    CHECK(t, dataloader_read(&dl, 0, 22, inputs, targets, &error), "%s", error.text);
+    CHECK(t, truncate(folder_path(&f, "b.bin"), 1024 + 100) == 0, "not cut"); // while b is the open file
+    CHECK(t, !dataloader_read(&dl, 21, 1, inputs, targets, &error), "reads beyond the end");
+    CHECK(t, strstr(error.text, "b.bin: ends at byte ") != NULL, "%s", error.text);
+    CHECK(t, dataloader_read(&dl, 0, 11, inputs, targets, &error), "%s", error.text); // a is still good
+    CHECK(t, !dataloader_read(&dl, 11, 1, inputs, targets, &error), "opens a cut file");
+    CHECK(t, strstr(error.text, "b.bin: header says 100 tokens, file holds 50 (truncated") != NULL, "%s", error.text);
+    write_shard(&f, "b.bin", 101, 100);
+    CHECK(t, !dataloader_read(&dl, 11, 1, inputs, targets, &error), "opens another file");
+    CHECK(t, strstr(error.text, "b.bin: has 101 tokens now, had 100 when the run began") != NULL, "%s", error.text);
+    unlink(folder_path(&f, "b.bin"));
+    CHECK(t, !dataloader_read(&dl, 11, 1, inputs, targets, &error), "opens a removed file");
+    CHECK(t, strstr(error.text, "b.bin: cannot open: No such file") != NULL, "%s", error.text);
+    write_shard(&f, "b.bin", 100, 100);
+    CHECK(t, dataloader_read(&dl, 11, 11, inputs, targets, &error), "%s", error.text);
+    CHECK(t, !dataloader_read(&dl, -1, 1, inputs, targets, &error), "sequence -1 is read");
+    CHECK(t, strcmp(error.text, "data: sequence -1 asked for, the first is 0") == 0, "%s", error.text);
+    dataloader_close(&dl);
+    folder_end(&f);
+}
+
+// ---- Fingerprint ----
+
+static uint64_t fingerprint(Test *t, Folder *f) {
+    DataLoader dl = open_ok(t, f, 8, false, 1);
+    uint64_t hash = dataloader_fingerprint(&dl);
+    dataloader_close(&dl);
+    return hash;
+}
+
+static void test_fingerprint(Test *t) {
+    Folder f = folder_begin();
+    write_shard(&f, "a.bin", 5000, 0);
+    write_shard(&f, "b.bin", 5001, 1);
+    uint64_t hashes[10];
+    hashes[0] = fingerprint(t, &f);
+    CHECK(t, fingerprint(t, &f) == hashes[0], "another fingerprint of the same data");
+    write_shard(&f, "b.bin", 5001, 2); // other content
+    hashes[1] = fingerprint(t, &f);
+    write_shard(&f, "b.bin", 5002, 1); // other size
+    hashes[2] = fingerprint(t, &f);
+    write_shard(&f, "c.bin", 9, 0); // one more
+    hashes[3] = fingerprint(t, &f);
+    write_shard(&f, "a.bin", 5002, 1), write_shard(&f, "b.bin", 5000, 0); // another order
+    hashes[4] = fingerprint(t, &f);
+    write_raw_shard(&f, "a.bin", SHARD_MAGIC, 1, 5002, 10004, 1);
+    FILE *file = fopen(folder_path(&f, "a.bin"), "r+b");
+    fseek(file, -1, SEEK_END), fputc(77, file), fclose(file); // the last byte
+    hashes[5] = fingerprint(t, &f);
+    uint16_t tokens[5000] = {0};
+    for (int i = 6; i < 10; i++) { // in memory every token counts
+        DataLoader dl;
+        Error error;
+        tokens[1234 * (i - 6)]++;
+        CHECK(t, dataloader_open_tokens(&dl, "text", tokens, 5000, 8, V, false, 1, &error), "%s", error.text);
+        hashes[i] = dataloader_fingerprint(&dl);
+        dataloader_close(&dl);
+    }
+    for (int i = 0; i < 10; i++) {
+        for (int j = 0; j < i; j++) { CHECK(t, hashes[i] != hashes[j], "data %d and %d look the same", i, j); }
+    }
+    folder_end(&f);
+}
+
+// Names and folders do not count: data may be moved.
+static void test_fingerprint_of_moved_data(Test *t) {
+    Folder f = folder_begin(), g = folder_begin();
+    write_shard(&f, "a.bin", 5000, 0), write_shard(&f, "b.bin", 500, 1);
+    write_shard(&g, "x1.bin", 5000, 0), write_shard(&g, "x2.bin", 500, 1);
+    CHECK(t, fingerprint(t, &f) == fingerprint(t, &g), "moved data has another fingerprint");
+    folder_end(&f), folder_end(&g);
+}
+
+// ---- Text ----
+
+static void test_text_load(Test *t) {
+    Folder f = folder_begin();
+    Tokenizer tokenizer;
+    Error error;
+    uint16_t *tokens;
+    int64_t count;
+    tokenizer_init_byte(&tokenizer);
+    write_file(&f, "b.txt", "xyz", 3);
+    write_file(&f, "a.txt", "a\0\xff", 3);
+    snprintf(f.pattern, sizeof(f.pattern), "%s/*.txt", f.dir);
+    uint16_t want[] = {256, 'a', 0, 255, 256, 'x', 'y', 'z'};
+    CHECK(t, text_load(f.pattern, &tokenizer, &tokens, &count, &error), "%s", error.text);
+    CHECK(t, count == 8 && memcmp(tokens, want, sizeof(want)) == 0, "%lld tokens, or other ones", (long long)count);
+    free(tokens);
+
+    DataLoader dl;
+    CHECK(t, text_load(folder_path(&f, "b.txt"), &tokenizer, &tokens, &count, &error), "%s", error.text);
+    CHECK(t, !dataloader_open_tokens(&dl, f.path, tokens, count, 4, 257, false, 1, &error), "4 tokens make a window");
+    CHECK(t,
+          strstr(error.text,
+                 "/b.txt: a sequence of --seq-len 4 needs 5 tokens in one piece, the longest piece has 4") != NULL,
+          "%s", error.text);
+    CHECK(t, dataloader_open_tokens(&dl, f.path, tokens, count, 3, 256, false, 1, &error), "%s", error.text);
+    int32_t inputs[3], targets[3];
+    CHECK(t, !dataloader_read(&dl, 0, 1, inputs, targets, &error), "id 256 with a vocabulary of 256");
+    CHECK(t, strstr(error.text, "/b.txt: token 0 is id 256, the model's vocabulary has 256") != NULL, "%s", error.text);
+    dataloader_close(&dl);
+    free(tokens);
+    folder_end(&f);
+}
+
+static void check_text_refused(Test *t, const char *pattern, const Tokenizer *tokenizer, const char *want) {
+    Error error = {""};
+    uint16_t *tokens = (uint16_t *)&error;
+    int64_t count = 1;
+    CHECK(t, !text_load(pattern, tokenizer, &tokens, &count, &error), "%s: accepted", pattern);
+    CHECK(t, tokens == NULL, "%s: tokens after a failure", pattern);
+    CHECK(t, strstr(error.text, want) != NULL && strstr(error.text, pattern) == error.text,
+          "message\n    %s\n  expected"
+          "\n    %s...%s",
+          error.text, pattern, want);
+}
+
+static void test_text_refused(Test *t) {
+    Folder f = folder_begin();
+    Tokenizer tokenizer, decoder;
+    tokenizer_init_byte(&tokenizer);
+    tokenizer_init_byte(&decoder);
+    decoder.kind = TOKENIZER_DECODE_ONLY;
+    write_file(&f, "good.txt", "good", 4);
+    check_text_refused(t, f.path, &decoder,
+                       ": is text, but the tokenizer only decodes; use --tokenizer vocab.bpe or byte");
+    write_file(&f, "empty.txt", "", 0);
+    check_text_refused(t, f.path, &tokenizer, ": the file is empty, expected text to train on");
+    mkdir(folder_path(&f, "folder.txt"), 0777);
+    check_text_refused(t, f.path, &tokenizer, ": is a folder, expected a file");
+    check_text_refused(t, folder_path(&f, "none*"), &tokenizer, ": no such file (nothing matches the name or pattern)");
+    folder_end(&f);
+}
+
+static void test_data_is_shards(Test *t) {
+    CHECK(t, data_is_shards("a.bin") && data_is_shards("dir/fineweb_train_*.bin"), "shards taken for text");
+    CHECK(t, !data_is_shards("a.txt") && !data_is_shards("a.bin.txt") && !data_is_shards("bin") && !data_is_shards(""),
+          "text taken for shards");
+}
+
+static void test_text_split(Test *t) {
+    int64_t train;
+    text_split(1000, 64, &train);
+    CHECK(t, train == 900, "1000 tokens, T 64: %lld for training", (long long)train);
+    text_split(200, 64, &train);
+    CHECK(t, train == 135, "200 tokens, T 64: %lld for training", (long long)train); // one window is more than a tenth
+    text_split(130, 64, &train);
+    CHECK(t, train == 65, "130 tokens, T 64: %lld for training", (long long)train);
+    text_split(129, 64, &train);
+    CHECK(t, train == 129, "129 tokens, T 64: %lld for training", (long long)train); // not enough for both
+    for (int64_t n = 0; n < 400; n++) {
+        for (int T = 1; T < 100; T += 7) {
+            text_split(n, T, &train);
+            bool both = n >= 2 * (T + 1);
+            CHECK(t, train <= n && (both ? train > T && n - train > T : train == n), "%lld tokens, T %d: %lld",
+                  (long long)n, T, (long long)train);
+        }
+    }
+    text_split(50000000000LL, 1024, &train);
+    CHECK(t, train == 45000000000LL, "5e10 tokens: %lld", (long long)train);
+}
+
+int main(void) {
+    Suite s = suite_begin("dataloader");
+    RUN(&s, test_number_of_windows);
+    RUN(&s, test_every_window_once);
+    RUN(&s, test_plain_order_over_borders);
+    RUN(&s, test_order_is_a_pure_function);
+    RUN(&s, test_memory_equals_file);
+    RUN(&s, test_shuffle);
+    RUN(&s, test_shuffle_is_fair);
+    RUN(&s, test_shard_over_2_gib);
+    RUN(&s, test_many_shards);
+    RUN(&s, test_bad_headers);
+    RUN(&s, test_bad_files_are_listed_together);
+    RUN(&s, test_a_long_list_is_cut);
+    RUN(&s, test_unreadable_file);
+    RUN(&s, test_bad_patterns);
+    RUN(&s, test_shards_too_short);
+    RUN(&s, test_token_outside_vocabulary);
+    RUN(&s, test_files_that_change);
+    RUN(&s, test_fingerprint);
+    RUN(&s, test_fingerprint_of_moved_data);
+    RUN(&s, test_text_load);
+    RUN(&s, test_text_refused);
+    RUN(&s, test_data_is_shards);
+    RUN(&s, test_text_split);
+    return suite_end(&s);
+}

@@ -1,0 +1,247 @@
+// Random numbers: published values, uniformity, the normal distribution's moments and tails, independence between
+// seeds, streams and neighbours, and the permutation.
+//
+// All inputs are fixed, so every statistic below is one number that either passes always or fails always. Bounds are
+// five standard deviations of the statistic, which a sound generator misses once in two million.
+#include "dev/test/test.h"
+#include "llmc/rand.h"
+
+enum { DRAWS = 1 << 20 };
+
+static double uniform(uint64_t seed, uint64_t stream, uint64_t i) { return rand_uniform(seed, stream, i); }
+
+// A statistic with this mean and standard deviation is within five of them.
+static void check_sigma(Test *t, const char *what, double got, double mean, double deviation) {
+    CHECK(t, fabs(got - mean) <= 5.0 * deviation, "%s: %.9g, expected %.9g, %.1f standard deviations away", what, got,
+          mean, (got - mean) / deviation);
+}
+
+// The counts of `bins` equally probable outcomes.
+static void check_even(Test *t, const char *what, const int *counts, int bins, double draws) {
+    double statistic = 0.0, expected = draws / bins;
+    for (int i = 0; i < bins; i++) { statistic += (counts[i] - expected) * (counts[i] - expected) / expected; }
+    check_sigma(t, what, statistic, bins - 1, sqrt(2.0 * (bins - 1)));
+}
+
+// The first outputs of SplitMix64 with seed 0, as published with the reference implementation, are the mixed multiples
+// of the golden ratio.
+static void test_splitmix_vectors(Test *t) {
+    const uint64_t want[] = {0xe220a8397b1dcdafULL, 0x6e789e6aa1b965f4ULL, 0x06c45d188009454fULL};
+    for (uint64_t i = 0; i < 3; i++) {
+        uint64_t got = rand_mix((i + 1) * RAND_GOLDEN);
+        CHECK(t, got == want[i], "output %d is %016llx", (int)i, (unsigned long long)got);
+    }
+}
+
+static void test_every_bit_is_fair(Test *t) {
+    int ones[64] = {0};
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        uint64_t bits = rand_u64(1, 2, i);
+        for (int b = 0; b < 64; b++) { ones[b] += (bits >> b) & 1; }
+    }
+    for (int b = 0; b < 64; b++) { check_sigma(t, "ones of a bit", ones[b], DRAWS / 2.0, sqrt(DRAWS / 4.0)); }
+}
+
+static void test_uniform(Test *t) {
+    enum { BINS = 1000 };
+    static int counts[BINS];
+    double sum = 0.0, squares = 0.0, low = 1.0, high = 0.0;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        double u = uniform(42, RAND_SAMPLER, i);
+        if (!CHECK(t, u >= 0.0 && u < 1.0, "draw %d is %.17g", (int)i, u)) { return; }
+        counts[(int)(u * BINS)]++;
+        sum += u, squares += u * u;
+        low = fmin(low, u), high = fmax(high, u);
+    }
+    check_even(t, "uniform", counts, BINS, DRAWS);
+    check_sigma(t, "mean", sum / DRAWS, 0.5, sqrt(1.0 / 12 / DRAWS));
+    check_sigma(t, "mean square", squares / DRAWS, 1.0 / 3, sqrt((1.0 / 5 - 1.0 / 9) / DRAWS));
+    CHECK(t, low <= 20.0 / DRAWS && high >= 1.0 - 20.0 / DRAWS, "range %g to 1 - %g", low, 1.0 - high);
+}
+
+// Pairs of neighbours in any coordinate fill the unit square evenly.
+static void test_neighbours_are_independent(Test *t) {
+    enum { SIDE = 32 };
+    const char *names[] = {"next index", "next stream", "next seed", "stream and index exchanged",
+                           "index 2^32 further"};
+    for (int kind = 0; kind < 5; kind++) {
+        static int counts[SIDE * SIDE];
+        double products = 0.0;
+        memset(counts, 0, sizeof(counts));
+        for (uint64_t i = 0; i < DRAWS; i++) {
+            double a = uniform(9, 1000, i), b = kind == 0   ? uniform(9, 1000, i + 1)
+                                                : kind == 1 ? uniform(9, 1001, i)
+                                                : kind == 2 ? uniform(10, 1000, i)
+                                                : kind == 3 ? uniform(9, i, 1000)
+                                                            : uniform(9, 1000, i + (1ULL << 32));
+            products += (a - 0.5) * (b - 0.5) * 12;
+            counts[(int)(a * SIDE) * SIDE + (int)(b * SIDE)]++;
+        }
+        check_even(t, names[kind], counts, SIDE * SIDE, DRAWS);
+        check_sigma(t, names[kind], products / DRAWS, 0.0, sqrt(1.0 / DRAWS));
+    }
+}
+
+// Changing one bit of any coordinate changes half of the result's bits on average.
+static void test_avalanche(Test *t) {
+    enum { ROUNDS = 2000 };
+    for (int coordinate = 0; coordinate < 3; coordinate++) {
+        for (int bit = 0; bit < 64; bit++) {
+            int changed = 0;
+            for (uint64_t i = 0; i < ROUNDS; i++) {
+                uint64_t x[3] = {i, 3 * i, i * i}, before = rand_u64(x[0], x[1], x[2]);
+                x[coordinate] ^= 1ULL << bit;
+                changed += __builtin_popcountll(before ^ rand_u64(x[0], x[1], x[2]));
+            }
+            check_sigma(t, "changed bits", changed, 32.0 * ROUNDS, sqrt(16.0 * ROUNDS));
+        }
+    }
+}
+
+// Moments of n standard normal numbers: E x = 0, E x^2 = 1, E x^3 = 0, E x^4 = 3, with variances 1/n, 2/n, 15/n, 96/n.
+static void test_normal_moments(Test *t) {
+    for (uint64_t stream = RAND_INIT; stream < RAND_INIT + 3; stream++) {
+        double moments[5] = {0}, cross = 0.0, cross_squares = 0.0, n = 2.0 * DRAWS;
+        for (uint64_t i = 0; i < DRAWS; i++) {
+            float x[2];
+            rand_normal_pair(42, stream, i, x);
+            for (int h = 0; h < 2; h++) {
+                double power = 1.0;
+                for (int k = 1; k <= 4; k++) { moments[k] += power *= x[h]; }
+            }
+            cross += (double)x[0] * x[1];
+            cross_squares += ((double)x[0] * x[0] - 1) * ((double)x[1] * x[1] - 1);
+        }
+        check_sigma(t, "mean", moments[1] / n, 0.0, sqrt(1 / n));
+        check_sigma(t, "variance", moments[2] / n, 1.0, sqrt(2 / n));
+        check_sigma(t, "third moment", moments[3] / n, 0.0, sqrt(15 / n));
+        check_sigma(t, "fourth moment", moments[4] / n, 3.0, sqrt(96 / n));
+        check_sigma(t, "correlation of the halves", cross / DRAWS, 0.0, sqrt(1.0 / DRAWS));
+        check_sigma(t, "correlation of their squares", cross_squares / DRAWS, 0.0, sqrt(4.0 / DRAWS));
+    }
+}
+
+// The share beyond k standard deviations is erfc(k / sqrt 2), and values lie evenly between quantiles.
+static void test_normal_distribution(Test *t) {
+    enum { BINS = 200, LEVELS = 5 };
+    static int counts[BINS];
+    int beyond[LEVELS + 1] = {0};
+    double largest = 0.0;
+    for (uint64_t i = 0; i < DRAWS; i++) {
+        float x[2];
+        rand_normal_pair(7, RAND_INIT + 5, i, x);
+        for (int h = 0; h < 2; h++) {
+            if (!CHECK(t, isfinite(x[h]), "draw %d is %g", (int)i, (double)x[h])) { return; }
+            double cumulative = 0.5 * erfc(-(double)x[h] / sqrt(2.0));
+            counts[(int)fmin(cumulative * BINS, BINS - 1)]++;
+            for (int k = 1; k <= LEVELS; k++) { beyond[k] += fabsf(x[h]) > (float)k; }
+            largest = fmax(largest, fabs((double)x[h]));
+        }
+    }
+    check_even(t, "normal quantiles", counts, BINS, 2.0 * DRAWS);
+    for (int k = 1; k <= LEVELS; k++) {
+        double expected = 2.0 * DRAWS * erfc(k / sqrt(2.0));
+        check_sigma(t, "values beyond k sigma", beyond[k], expected, sqrt(expected) + 0.2);
+    }
+    CHECK(t, largest > 4.5 && largest < 6.0, "the largest of two million is %g", largest); // 24 bits end at 5.9
+}
+
+static void check_bijection(Test *t, uint64_t seed, uint64_t n) {
+    uint8_t *seen = (uint8_t *)calloc(n, 1);
+    for (uint64_t i = 0; i < n; i++) {
+        uint64_t p = rand_permute(seed, RAND_WINDOWS, i, n);
+        if (!CHECK(t, p < n, "n %llu: %llu goes to %llu", (unsigned long long)n, (unsigned long long)i,
+                   (unsigned long long)p)) {
+            break;
+        }
+        CHECK(t, !seen[p], "n %llu: %llu is hit twice", (unsigned long long)n, (unsigned long long)p);
+        seen[p] = 1;
+    }
+    free(seen);
+}
+
+static void test_permute_is_a_bijection(Test *t) {
+    for (uint64_t n = 1; n <= 1030; n++) { check_bijection(t, n * n, n); }
+    for (uint64_t seed = 0; seed < 200; seed++) { check_bijection(t, seed, 1 + seed % 20); }
+    const uint64_t sizes[] = {4093, 4096, 4097, 65521, 65535, 65536, 65537, 99991, 262144, 262145, 1000003};
+    for (int i = 0; i < 11; i++) { check_bijection(t, 5, sizes[i]); }
+}
+
+static int compare_u64(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+// Sizes that no table could hold: sampled inputs (both ends and all over) go to different places within range.
+static void test_permute_large(Test *t) {
+    enum { SAMPLES = 1 << 16 };
+    const uint64_t sizes[] = {0xffffffffULL,   1ULL << 32, (1ULL << 32) + 1, (1ULL << 32) + 5,     4294967311ULL,
+                              100000000000ULL, 1ULL << 62, (1ULL << 62) + 1, 0x7fffffffffffffffULL};
+    uint64_t *places = (uint64_t *)malloc(SAMPLES * sizeof(uint64_t));
+    for (int s = 0; s < 9; s++) {
+        uint64_t n = sizes[s], step = n / SAMPLES / 2;
+        double sum = 0.0;
+        for (uint64_t i = 0; i < SAMPLES; i++) {
+            uint64_t index = i % 3 == 0 ? i : i % 3 == 1 ? n - 1 - i : 2 * SAMPLES + i * step;
+            places[i] = rand_permute(3, RAND_WINDOWS, index, n);
+            CHECK(t, places[i] < n, "n %llu: out of range", (unsigned long long)n);
+            sum += (double)places[i] / (double)n;
+        }
+        check_sigma(t, "mean place", sum / SAMPLES, 0.5, sqrt(1.0 / 12 / SAMPLES));
+        qsort(places, SAMPLES, sizeof(uint64_t), compare_u64);
+        for (int i = 1; i < SAMPLES; i++) {
+            CHECK(t, places[i] != places[i - 1], "n %llu: %llu is hit twice", (unsigned long long)n,
+                  (unsigned long long)places[i]);
+        }
+    }
+    free(places);
+}
+
+// Over many seeds, the first and the last index go to all places equally often.
+static void test_permute_is_fair(Test *t) {
+    const uint64_t sizes[] = {65, 100, 251, 256, 257};
+    enum { SEEDS = 50000 };
+    for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+        uint64_t n = sizes[s];
+        int first[257] = {0}, last[257] = {0};
+        for (uint64_t seed = 0; seed < SEEDS; seed++) {
+            first[rand_permute(seed, RAND_SHARDS, 0, n)]++;
+            last[rand_permute(seed, RAND_SHARDS, n - 1, n)]++;
+        }
+        check_even(t, "place of the first", first, (int)n, SEEDS);
+        check_even(t, "place of the last", last, (int)n, SEEDS);
+    }
+}
+
+// Another seed or stream gives another permutation: as many places in common as chance gives, about one.
+static void test_permute_depends_on_seed_and_stream(Test *t) {
+    enum { N = 100003 };
+    int same_seed = 0, same_stream = 0, fixed = 0, near = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        uint64_t p = rand_permute(1, 1, i, N), next = rand_permute(1, 1, (i + 1) % N, N);
+        same_seed += p == rand_permute(2, 1, i, N);
+        same_stream += p == rand_permute(1, 2, i, N);
+        fixed += p == i;
+        near += (p > next ? p - next : next - p) <= 50; // neighbours that stay within 50: 100 by chance
+    }
+    CHECK(t, same_seed < 10, "%d places in common with another seed", same_seed);
+    CHECK(t, same_stream < 10, "%d places in common with another stream", same_stream);
+    CHECK(t, fixed < 10, "%d indices stay where they are", fixed);
+    check_sigma(t, "neighbours that stay together", near, 100.0, 10.0);
+}
+
+int main(void) {
+    Suite s = suite_begin("rand");
+    RUN(&s, test_splitmix_vectors);
+    RUN(&s, test_every_bit_is_fair);
+    RUN(&s, test_uniform);
+    RUN(&s, test_neighbours_are_independent);
+    RUN(&s, test_avalanche);
+    RUN(&s, test_normal_moments);
+    RUN(&s, test_normal_distribution);
+    RUN(&s, test_permute_is_a_bijection);
+    RUN(&s, test_permute_large);
+    RUN(&s, test_permute_is_fair);
+    RUN(&s, test_permute_depends_on_seed_and_stream);
+    return suite_end(&s);
+}
