@@ -86,21 +86,27 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
-// Takes the config of the newest checkpoint whose header is readable.
+static inline void run_report_damage(TrainRun *run, const Error *error) {
+    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
+}
+
+static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
+    Error newest = *reason; // reason may be error
+    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
+                run->options.out_dir, newest.text);
+}
+
+// Takes the config of the newest checkpoint whose header can be read.
 static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
     for (int i = 0; i < run->num_checkpoints; i++) {
         StateHeader header;
-        Error reason;
-        if (checkpoint_load_header(run->options.out_dir, run->checkpoints[i], &run->config, &header, &reason)) {
-            run->first_usable = i;
+        run->first_usable = i;
+        if (checkpoint_load_header(run->options.out_dir, run->checkpoints[i], &run->config, &header, error)) {
             return true;
         }
-        if (i == 0) { *error = reason; }
+        run_report_damage(run, error);
     }
-    Error newest = *error;
-    return fail(error,
-                "%s: none of its %d checkpoints can be read (the newest: %.4000s); give --overwrite to start afresh",
-                run->options.out_dir, run->num_checkpoints, newest.text);
+    return run_fail_all_damaged(run, error, error);
 }
 
 static inline bool run_refuse_size_options(const TrainOptions *o, Error *error) {
@@ -407,11 +413,9 @@ static inline bool run_resume(TrainRun *run, float *params, float *adam_m, float
             run->saved_step = run->checkpoints[i];
             return run_compare_options(run, &header, error) && run_restore_position(run, &header, error);
         }
-        logger_event(&run->logger, "damaged checkpoint: %s", error->text);
+        run_report_damage(run, error);
     }
-    Error last = *error;
-    return fail(error, "%s: no checkpoint is whole (%.4000s); give --overwrite to start afresh", run->options.out_dir,
-                last.text);
+    return run_fail_all_damaged(run, error, error);
 }
 
 // Begins the log, when the parameters are in place. A fresh run that was told to overwrite an older one removes that
