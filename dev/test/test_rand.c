@@ -146,6 +146,17 @@ static void test_normal_distribution(Test *t) {
     CHECK(t, largest > 4.5 && largest < 6.0, "the largest of two million is %g", largest); // 24 bits end at 5.9
 }
 
+// The two ends of the radius, found by a search: its 24 bits are all 0 (log must not see 0) and all 1.
+static void test_normal_extremes(Test *t) {
+    float far[2], near[2];
+    rand_normal_pair(0, 0, 14103612, far);
+    rand_normal_pair(0, 0, 12036261, near);
+    double largest = hypot(far[0], far[1]), smallest = hypot(near[0], near[1]);
+    CHECK(t, rand_u64(0, 0, 14103612) >> 40 == 0 && rand_u64(0, 0, 12036261) >> 40 == 0xffffff, "not the ends");
+    CHECK(t, fabs(largest - sqrt(2.0 * 25 * log(2.0))) <= 1e-5, "the largest radius is %.9g", largest); // -log 2^-25
+    CHECK(t, smallest <= 1e-3, "the smallest radius is %.9g", smallest);
+}
+
 static void check_bijection(Test *t, uint64_t seed, uint64_t n) {
     uint8_t *seen = (uint8_t *)calloc(n, 1);
     for (uint64_t i = 0; i < n; i++) {
@@ -239,6 +250,7 @@ int main(void) {
     RUN(&s, test_avalanche);
     RUN(&s, test_normal_moments);
     RUN(&s, test_normal_distribution);
+    RUN(&s, test_normal_extremes);
     RUN(&s, test_permute_is_a_bijection);
     RUN(&s, test_permute_large);
     RUN(&s, test_permute_is_fair);
