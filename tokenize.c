@@ -101,6 +101,8 @@ static void catch_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
+    action.sa_handler = SIG_IGN; // a limit on the size of files shall be an error of write()
+    sigaction(SIGXFSZ, &action, NULL);
 }
 
 static bool check_signal(Error *error) {
