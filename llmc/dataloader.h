@@ -104,7 +104,7 @@ static inline bool dataloader_switch_shard(DataLoader *dl, int shard, Error *err
     input_close(&dl->file);
     dl->open_shard = -1;
     const char *path = dl->shards[shard].path;
-    int64_t num_tokens;
+    int64_t num_tokens = 0;
     if (!shard_open(&dl->file, path, &num_tokens, error)) { return false; }
     if (num_tokens != dl->shards[shard].num_tokens) {
         input_close(&dl->file);
