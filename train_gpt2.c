@@ -869,19 +869,14 @@ static void print_data(const char *what, const char *name, const DataLoader *loa
 }
 
 static void print_memory(const MemoryPlan *plan) {
-    const char *separator = "";
-    printf("memory      ");
-    for (int c = PLAN_PARAMETER; c <= PLAN_DATA; c++) {
-        char bytes[32];
+    char bytes[32];
+    format_bytes(bytes, sizeof(bytes), plan->total);
+    printf("memory      %s, planned (", bytes);
+    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) {
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
-        if (plan_category_bytes(plan, (PlanCategory)c) > 0) {
-            printf("%s%s %s", separator, plan_categories[c], bytes);
-            separator = ", ";
-        }
+        printf("%s%s %s", c == PLAN_PARAMETER ? "" : ", ", plan_categories[c], bytes);
     }
-    char total[32];
-    format_bytes(total, sizeof(total), plan->total);
-    printf("; shared where lifetimes allow: %s in all\n", total);
+    printf(")\n");
 }
 
 // The table at the start: what this run is, as settled from options, files and defaults.
@@ -891,10 +886,10 @@ static void print_config(const TrainRun *run, const MemoryPlan *plan) {
     printf("gpt2.c %s\n", GPT2C_VERSION);
     printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
            c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    printf("parameters  %lld, from %s\n", (long long)gpt2_num_params(c),
-           run->resumes                              ? "a checkpoint"
-           : run->model_file.kind == MODEL_FROM_SIZE ? "the seed"
-                                                     : run->model_file.path);
+    const char *from = run->resumes ? "a checkpoint" : run->model_file.path;
+    bool is_new = !run->resumes && run->model_file.kind == MODEL_FROM_SIZE;
+    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
+    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), is_new ? "the seed" : from);
     printf("tokenizer   %s\n", run->tokenizer_note);
     if (run->has_train) { print_data("train data ", o->train_data, &run->train); }
     if (run->has_val) { print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val); }
@@ -1035,11 +1030,12 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
 static bool sample(GPT2 *model, TrainRun *run) {
     const TrainOptions *o = &run->options;
     SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
+    logger_clear(&run->logger);
     logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
     generate_begin(model);
     for (int64_t i = 0; i < run->prompt_count; i++) {
         generate_append(model, run->prompt_tokens[i]);
-        run_print_token(run, run->prompt_tokens[i]);
+        if (o->prompt[0] != '\0') { run_print_token(run, run->prompt_tokens[i]); }
     }
     int token = 0;
     for (int64_t i = 0; i < o->sample_tokens && !stop_requested; i++) {
@@ -1114,6 +1110,7 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
         printf("exported %s/model.safetensors and config.json\n", o->export_dir);
     }
     if (kind == RUN_TRAINS) {
+        if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
         size_t bytes = (size_t)gpt2_num_params(&run->config) * sizeof(float);
         printf("weights hash %016llx\n", (unsigned long long)hash64(model->params_memory, bytes));
     }

@@ -1,7 +1,8 @@
 // Each layer of train_gpt2.c on its own: the forward against the formula in double precision, the backward against
 // finite differences of that formula. The sizes are small and odd; attention is longer than one tile.
-#define TRAIN_GPT2_NO_MAIN
+#define main train_gpt2_main
 #include "../../train_gpt2.c"
+#undef main
 
 #include <float.h>
 

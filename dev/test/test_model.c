@@ -1,6 +1,26 @@
 // The whole model of train_gpt2.c on small random configurations: what must hold whatever the weights are.
-#define TRAIN_GPT2_NO_MAIN
+#include <stdint.h>
+#include <stdlib.h>
+
+// Every allocation the project makes is counted: its functions are all in this file.
+static int64_t allocations, planned_bytes;
+static void *counted(void *memory) {
+    allocations++;
+    return memory;
+}
+static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
+    allocations++;
+    planned_bytes += (int64_t)bytes;
+    return posix_memalign(memory, alignment, bytes);
+}
+#define malloc(bytes) counted(malloc(bytes))
+#define calloc(count, bytes) counted(calloc(count, bytes))
+#define realloc(memory, bytes) counted(realloc(memory, bytes))
+#define posix_memalign(memory, alignment, bytes) counted_memalign(memory, alignment, bytes)
+
+#define main train_gpt2_main
 #include "../../train_gpt2.c"
+#undef main
 
 #include "test.h"
 
@@ -149,7 +169,7 @@ static void test_overfit_one_batch(Test *t) {
 // The same weights after some steps: whatever the number of threads, and on a second run.
 static void test_weights_do_not_depend_on_threads(Test *t) {
     uint64_t hashes[5];
-    const int threads[5] = {1, 2, 1, 3, 5};
+    const int threads[5] = {1, 2, 1, 3, 4};
     for (int i = 0; i < 5; i++) {
         use_threads(threads[i]);
         Instance *instance = make_model(t, &small, 3, 41, 0);
@@ -355,6 +375,34 @@ static void test_lifetimes_are_true(Test *t) {
     }
 }
 
+// What is planned is what is allocated, to the byte and at once; training, validating and sampling allocate nothing.
+static void test_one_allocation(Test *t) {
+    for (int level = 0; level < 4; level++) {
+        int64_t bytes_before = planned_bytes, allocations_before = allocations;
+        Instance *instance = make_model(t, &small, 2, 16, level);
+        GPT2 *model = &instance->model;
+        CHECK(t, planned_bytes - bytes_before == instance->plan.total, "planned %lld bytes, allocated %lld",
+              (long long)instance->plan.total, (long long)(planned_bytes - bytes_before));
+        CHECK(t, allocations - allocations_before == 2,
+              "%lld allocations for a model, expected the plan's and the test's",
+              (long long)(allocations - allocations_before));
+        allocations_before = allocations;
+        train_steps(instance, 2, 16, 2);
+        fill_batch(model, 0, 16, 1);
+        gpt2_forward(model, 1, 16, 0.0f, false);
+        generate_begin(model);
+        for (int i = 0; i < 60; i++) {
+            SamplerOptions options = {0.8f, 10, 0.9f};
+            generate_append(model, i);
+            sample_token(generate_logits(model, i % 2 == 0), small.vocab_size, &options, 0.5, model->sampler_probs,
+                         model->sampler_index);
+        }
+        CHECK(t, allocations == allocations_before, "%lld allocations after the plan's",
+              (long long)(allocations - allocations_before));
+        free_model(instance);
+    }
+}
+
 static void test_plan_overflow_is_refused(Test *t) {
     static Error error;
     GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
@@ -406,6 +454,7 @@ int main(void) {
     RUN(&suite, test_awkward_sizes);
     RUN(&suite, test_plan);
     RUN(&suite, test_lifetimes_are_true);
+    RUN(&suite, test_one_allocation);
     RUN(&suite, test_plan_overflow_is_refused);
     RUN(&suite, test_nonfinite_is_named);
     return suite_end(&suite);
