@@ -4,12 +4,12 @@
 // wide and DEPTH deep and stays in the nearest caches while all panels of A pass by; the kernel keeps a tile of ROWS x
 // VECTORS vectors of C in registers. (Goto, van de Geijn 2008: "Anatomy of high-performance matrix multiplication".)
 //
-// What every caller may rely on: an element of C is computed by the same operations in the same order whatever M, N, the
-// strides, the position in the matrix and the number of threads:
+// What every caller may rely on: an element of C is computed by the same operations in the same order whatever M, N,
+// the strides, the position in the matrix and the number of threads:
 //     for each block of GEMM_DEPTH along k, from the first:  s = 0;  s = s + a_ik b_kj for k in order (fused if the
 //     machine can);  first block: s = s + bias_j;  then C_ij = s in the first block if not accumulating, else C_ij + s.
-// So a row computed alone equals the same row of a batch bit for bit, and so do one thread and many. The blocks begin at
-// multiples of GEMM_DEPTH, so zeros appended to a row of A change no bit either (but may turn -0 into +0).
+// So a row computed alone equals the same row of a batch bit for bit, and so do one thread and many. The blocks begin
+// at multiples of GEMM_DEPTH, so zeros appended to a row of A change no bit either (but may turn -0 into +0).
 #ifndef LLMC_GEMM_H
 #define LLMC_GEMM_H
 
@@ -37,9 +37,9 @@ typedef struct {
 
 // Capacities, in floats.
 #define GEMM_PACKED_B (GEMM_DEPTH * GEMM_COLS) // one panel, for each thread
-#define GEMM_PACKED_A (1 << 20)                // shared by all threads: 1024 rows at K = 1024
-#define GEMM_SERIAL_A (1 << 15)                // of gemm_serial: 128 rows at a depth of 256
-#define GEMM_MAX_DEPTH 4096                    // k per pass of gemm
+#define GEMM_PACKED_A (1 << 18)                // shared by all threads: 256 rows at GEMM_MAX_DEPTH; to stay in L2
+#define GEMM_SERIAL_A (1 << 15)                // of gemm_serial: 128 rows at GEMM_DEPTH
+#define GEMM_MAX_DEPTH 1024                    // k per pass of gemm; a multiple of GEMM_DEPTH
 
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("clang loop unroll(full)")
@@ -73,8 +73,8 @@ static inline void gemm_zip(vf a, vf b, vf *low, vf *high) {
 #endif
 }
 
-// to[j * to_stride + i] = from[i * from_stride + j] for i, j < VF_WIDTH. Zipping row i with row i + VF_WIDTH / 2 rotates
-// the bits of (row, lane) by one; log2(VF_WIDTH) rounds exchange row and lane.
+// to[j * to_stride + i] = from[i * from_stride + j] for i, j < VF_WIDTH. Zipping row i with row i + VF_WIDTH / 2
+// rotates the bits of (row, lane) by one; log2(VF_WIDTH) rounds exchange row and lane.
 static inline void gemm_transpose_block(float *to, int64_t to_stride, const float *from, int64_t from_stride) {
     vf rows[VF_WIDTH], zipped[VF_WIDTH];
     GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { rows[i] = vf_load(from + i * from_stride); }
@@ -109,16 +109,40 @@ static inline void gemm_pack_lanes(float *to, int64_t width, const float *from, 
 // Packs a panel of width lanes (a multiple of VF_WIDTH), of which the first `lanes` exist.
 static inline void gemm_pack(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
                              int64_t lanes, int64_t depth) {
+    if (lane_stride == 1 && lanes >= width) { // each k is one piece of memory
+        for (int64_t k = 0; k < depth; k++) {
+            for (int64_t lane = 0; lane < width; lane += VF_WIDTH) {
+                vf_store(to + k * width + lane, vf_load(from + k * k_stride + lane));
+            }
+        }
+        return;
+    }
     for (int64_t lane = 0; lane < width; lane += VF_WIDTH) {
         gemm_pack_lanes(to + lane, width, from + lane * lane_stride, lane_stride, k_stride, lanes - lane, depth);
+    }
+}
+
+// Asks for rows x cols floats, rows stride apart, before they are needed: hardware does not foresee such strides.
+static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < cols; j += 16) { __builtin_prefetch(from + i * stride + j); }
     }
 }
 
 // ----------------------------------------------------------------------------
 // The kernel: a tile of C for one block of k
 
-// tile[i][j] = sum over k of a[k][i] b[k][j], for i < rows, j < vectors * VF_WIDTH. rows and vectors are constants where
-// this is inlined, so that the sums stay in registers.
+// a[i] in all lanes. ARM multiplies by one lane of a register, so there four elements of A cost one register, not four.
+static inline vf gemm_spread(const float *a, int i) {
+#if defined(__aarch64__)
+    return vf_set1(vf_load(a + i / 4 * 4)[i % 4]);
+#else
+    return vf_set1(a[i]);
+#endif
+}
+
+// tile[i][j] = sum over k of a[k][i] b[k][j], for i < rows, j < vectors * VF_WIDTH. rows and vectors are constants
+// where this is inlined, so that the sums stay in registers.
 __attribute__((always_inline)) static inline void gemm_kernel(float *tile, const float *a, const float *b,
                                                               int64_t depth, int rows, int vectors) {
     vf sums[GEMM_ROWS][GEMM_VECTORS];
@@ -129,7 +153,7 @@ __attribute__((always_inline)) static inline void gemm_kernel(float *tile, const
         vf row_of_b[GEMM_VECTORS];
         GEMM_UNROLL for (int j = 0; j < vectors; j++) { row_of_b[j] = vf_load(b + j * VF_WIDTH); }
         GEMM_UNROLL for (int i = 0; i < rows; i++) {
-            GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] += vf_set1(a[i]) * row_of_b[j]; }
+            GEMM_UNROLL for (int j = 0; j < vectors; j++) { sums[i][j] += gemm_spread(a, i) * row_of_b[j]; }
         }
         a += GEMM_A_LANES;
         b += vectors * VF_WIDTH;
@@ -140,8 +164,10 @@ __attribute__((always_inline)) static inline void gemm_kernel(float *tile, const
 }
 
 // The smallest kernel that covers rows x vectors.
-#define GEMM_KERNEL_OF(n) (vectors == 1 ? gemm_kernel(tile, a, b, depth, n, 1)                                         \
-                           : vectors == 2 ? gemm_kernel(tile, a, b, depth, n, 2) : gemm_kernel(tile, a, b, depth, n, 3))
+#define GEMM_KERNEL_OF(n)                                                                                              \
+    (vectors == 1   ? gemm_kernel(tile, a, b, depth, n, 1)                                                             \
+     : vectors == 2 ? gemm_kernel(tile, a, b, depth, n, 2)                                                             \
+                    : gemm_kernel(tile, a, b, depth, n, 3))
 static inline void gemm_multiply(float *tile, const float *a, const float *b, int64_t depth, int64_t rows,
                                  int64_t vectors) {
     if (rows == 1) {
@@ -208,33 +234,49 @@ static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass, in
               pass->rows - row, pass->depth);
 }
 
-// All rows first .. last - 1 of the pass times one packed panel of B: columns n .. n + cols, block k .. k + depth.
+// A packed block of B.
+typedef struct {
+    const float *packed;
+    int64_t k, depth, n, cols; // rows k .. k + depth of the pass, columns n .. n + cols of B
+    const float *next;         // next_rows rows of B as given, that will be packed after this block
+    int64_t next_rows;
+} GemmBlock;
+
+// Rows first .. last - 1 of the pass times one block of B. Meanwhile the next block is brought near, a part per tile.
 static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, int64_t first, int64_t last,
-                                      const float *packed_b, int64_t n, int64_t k, int64_t depth) {
+                                      const GemmBlock *b) {
     float tile[GEMM_ROWS * GEMM_COLS];
-    int64_t cols = min_i64(GEMM_COLS, p->N - n);
-    bool first_block = pass->k0 + k == 0;
-    const float *bias = first_block && p->bias != NULL ? p->bias + n : NULL;
+    bool first_block = pass->k0 + b->k == 0;
+    const float *bias = first_block && p->bias != NULL ? p->bias + b->n : NULL;
     for (int64_t row = first; row < last; row += GEMM_ROWS) {
         int64_t rows = min_i64(GEMM_ROWS, last - row);
+        float *to = p->C + (pass->m0 + row) * p->ldc + b->n;
+        int64_t from = (row - first) * b->next_rows / (last - first);
+        int64_t until = (row - first + rows) * b->next_rows / (last - first);
+        gemm_prefetch(to, p->ldc, rows, b->cols);
+        gemm_prefetch(b->next + from * p->B.row_stride, p->B.row_stride, until - from, b->cols);
         const float *panel = pass->packed_a + row / GEMM_A_LANES * GEMM_A_LANES * pass->depth;
-        gemm_multiply(tile, panel + k * GEMM_A_LANES + row % GEMM_A_LANES, packed_b, depth, rows,
-                      ceil_div_i64(cols, VF_WIDTH));
-        gemm_write(p->C + (pass->m0 + row) * p->ldc + n, p->ldc, tile, bias, rows, cols, p->accumulate || !first_block);
+        gemm_multiply(tile, panel + b->k * GEMM_A_LANES + row % GEMM_A_LANES, b->packed, b->depth, rows,
+                      ceil_div_i64(b->cols, VF_WIDTH));
+        gemm_write(to, p->ldc, tile, bias, rows, b->cols, p->accumulate || !first_block);
     }
 }
 
-// Task number `task` of row_chunks * col_panels: some rows of the pass times one panel of B over the pass's whole depth.
+// Task number `task` of row_chunks * col_panels: some rows of the pass times one panel of B over the depth of the pass.
 static inline void gemm_task(const GemmProblem *p, const GemmPass *pass, int64_t task, float *packed_b) {
     int64_t n = task / pass->row_chunks * GEMM_COLS, chunk = task % pass->row_chunks;
     int64_t cols = min_i64(GEMM_COLS, p->N - n);
     int64_t first = chunk * pass->row_panels / pass->row_chunks * GEMM_A_LANES;
     int64_t last = min_i64((chunk + 1) * pass->row_panels / pass->row_chunks * GEMM_A_LANES, pass->rows);
     for (int64_t k = 0; k < pass->depth; k += GEMM_DEPTH) {
-        int64_t depth = min_i64(GEMM_DEPTH, pass->depth - k);
+        int64_t depth = min_i64(GEMM_DEPTH, pass->depth - k), left = pass->depth - k - depth;
         const float *from = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
         gemm_pack(packed_b, round_up_i64(cols, VF_WIDTH), from, p->B.col_stride, p->B.row_stride, cols, depth);
-        gemm_multiply_rows(p, pass, first, last, packed_b, n, k, depth);
+        GemmBlock block = {packed_b, k, depth, n, cols, from, 0};
+        if (left > 0 && p->B.col_stride == 1) { // otherwise columns are read in order, which needs no help
+            block.next = from + depth * p->B.row_stride, block.next_rows = min_i64(GEMM_DEPTH, left);
+        }
+        gemm_multiply_rows(p, pass, first, last, &block);
     }
 }
 

@@ -1,5 +1,5 @@
-// What this machine could do at best: the rate of fused multiply-adds when nothing waits for memory. Speeds are reported
-// as fractions of it, so that a reader can tell a slow program from a slow machine.
+// What this machine could do at best: the rate of fused multiply-adds when nothing waits for memory. Speeds are
+// reported as fractions of it, so that a reader can tell a slow program from a slow machine.
 #ifndef LLMC_PEAK_H
 #define LLMC_PEAK_H
 
@@ -31,29 +31,36 @@ static inline float peak_burn(int64_t iterations) {
     return vf_sum(sums[0]);
 }
 
-// Seconds for all threads to do so many iterations each.
-static inline double peak_seconds(int threads, int64_t iterations) {
-    float sink = 0.0f;
-    double start = seconds_now();
-#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : sink)
-    for (int i = 0; i < threads; i++) { sink += peak_burn(iterations); }
-    double seconds = seconds_now() - start;
-    return sink > 0.0f ? seconds : INFINITY; // always true, but the compiler must do the work to know
+// Processor seconds of the calling thread: time in which another program had the core does not count.
+static inline double peak_thread_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// The peak of `threads` cores together in GFLOP/s (a fused multiply-add counts 2), measured for about 30 ms: the best of
-// several short windows, because other programs and a sleeping clock can only make it lower.
-static inline double peak_measure_flops(int threads) {
-    const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH * threads;
-    int64_t iterations = 10000;
-    double best = 0.0, until = seconds_now() + 0.030;
-    while (seconds_now() < until) {
-        double seconds = peak_seconds(threads, iterations);
-        double rate = flops_per_iteration * (double)iterations / seconds * 1e-9;
+// GFLOP/s of the calling thread: the best of many windows of about a millisecond, 30 ms together, because whatever
+// disturbs a window, such as a clock that is still waking up, can only make it slower.
+static inline double peak_of_thread(void) {
+    const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH;
+    int64_t iterations = 1000;
+    double best = 0.0, start = peak_thread_seconds(), now = start;
+    while (now < start + 0.030) {
+        double before = now;
+        if (peak_burn(iterations) == 0.0f) { break; } // never so, but the work must be done to know it
+        now = peak_thread_seconds();
+        double rate = flops_per_iteration * (double)iterations / (now - before) * 1e-9;
         best = rate > best ? rate : best;
-        if (seconds < 0.002) { iterations *= 2; }
+        if (now - before < 0.001) { iterations *= 2; }
     }
     return best;
+}
+
+// The peak of `threads` cores together in GFLOP/s (a fused multiply-add counts 2), measured for about 30 ms.
+static inline double peak_measure_flops(int threads) {
+    double peak = 0.0;
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
+    for (int i = 0; i < threads; i++) { peak += peak_of_thread(); }
+    return peak;
 }
 
 #endif // LLMC_PEAK_H

@@ -1,5 +1,6 @@
-// Vectors of floats through the vector extensions of gcc and clang: one source for AVX-512, AVX2, SSE2 and NEON, without
-// intrinsics. And the loops over one row of numbers that layers are made of: sum, dot product, maximum, softmax.
+// Vectors of floats through the vector extensions of gcc and clang: one source for AVX-512, AVX2, SSE2 and NEON,
+// without intrinsics. And the loops over one row of numbers that layers are made of: sum, dot product, maximum,
+// softmax.
 //
 // Determinism: element i of a row always goes to lane i % VF_WIDTH, and lanes are combined in a fixed order. A result
 // depends on the values and on VF_WIDTH only, never on alignment or on the number of threads.
