@@ -377,7 +377,7 @@ static void show_progress(Run *run) {
     double now = seconds_now(), seconds = now - run->start;
     if (!run->terminal || now - run->drawn < 0.1) { return; }
     run->drawn = now;
-    char bar[64] = "", done[32], left[32], cells[21];
+    char bar[96] = "", done[32], left[32], cells[21];
     double speed = (double)run->in.read / fmax(seconds, 1e-9);
     format_bytes(done, sizeof(done), run->in.read);
     if (run->total_bytes > 0) {
@@ -385,7 +385,7 @@ static void show_progress(Run *run) {
         for (int i = 0; i < 20; i++) { cells[i] = i < (int)(20 * fraction) ? '#' : '-'; }
         cells[20] = '\0';
         format_duration(left, sizeof(left), (double)(run->total_bytes - run->in.read) / fmax(speed, 1.0));
-        snprintf(bar, sizeof(bar), "[%s] %3.0f%%, %s left | ", cells, 100 * fraction, left);
+        snprintf(bar, sizeof(bar), "[%s] %3d%%, %s left | ", cells, (int)(100 * fraction), left);
     }
     fprintf(stderr, "\r%s%s | %.1f MB/s\033[K", bar, done, 1e-6 * speed);
 }
