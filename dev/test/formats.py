@@ -1,0 +1,287 @@
+"""Independent readers and writers of this project's file formats, in plain Python. They share no code and no table with the
+C side: a mistake there does not repeat itself here. All functions raise ValueError on a file that is not exactly right."""
+import json
+import math
+import struct
+import sys
+from array import array
+
+assert sys.byteorder == "little" and array("i").itemsize == 4 and array("f").itemsize == 4
+
+MODEL_MAGIC, DEBUG_MAGIC, TOKENIZER_MAGIC, TOKENS_MAGIC = 20240326, 20240327, 20240328, 20240520
+CONFIG_FIELDS = ["max_seq_len", "vocab_size", "num_layers", "num_heads", "channels", "padded_vocab_size"]
+
+
+def need(condition, message):
+    if not condition:
+        raise ValueError(message)
+
+
+def read_bytes(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def write_bytes(path, data):
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+def header(*fields):
+    return struct.pack("<256i", *fields, *[0] * (256 - len(fields)))
+
+
+def parse_header(data, magic, what):
+    need(len(data) >= 1024, f"{what}: shorter than its header")
+    fields = struct.unpack("<256i", data[:1024])
+    need(fields[0] == magic, f"{what}: magic {fields[0]}, expected {magic}")
+    return fields
+
+
+def parameter_shapes(config):
+    """(name, shape) of the 16 tensors in file order; weights are (out, in)."""
+    L, C = config["num_layers"], config["channels"]
+    return [("wte", (config["padded_vocab_size"], C)), ("wpe", (config["max_seq_len"], C)),
+            ("ln1w", (L, C)), ("ln1b", (L, C)), ("qkvw", (L, 3 * C, C)), ("qkvb", (L, 3 * C)),
+            ("attprojw", (L, C, C)), ("attprojb", (L, C)), ("ln2w", (L, C)), ("ln2b", (L, C)),
+            ("fcw", (L, 4 * C, C)), ("fcb", (L, 4 * C)), ("fcprojw", (L, C, 4 * C)), ("fcprojb", (L, C)),
+            ("lnfw", (C,)), ("lnfb", (C,))]
+
+
+# 16-bit floating point
+
+def floats_from_bf16(data):
+    out = array("f")
+    out.frombytes(array("I", (x << 16 for x in array("H", data))).tobytes())
+    return out
+
+
+def bf16_from_floats(values):
+    """The nearest bfloat16, ties to even; no NaN."""
+    bits = array("I", array("f", values).tobytes())
+    return array("H", ((x + 0x7FFF + (x >> 16 & 1)) >> 16 for x in bits)).tobytes()
+
+
+def floats_from_f16(data):
+    return array("f", struct.unpack(f"<{len(data) // 2}e", data))
+
+
+def f16_from_floats(values):
+    return struct.pack(f"<{len(values)}e", *values)
+
+
+# Model weights, .bin
+
+def read_model(path):
+    """Returns (config, version, {name: array of float})."""
+    data = read_bytes(path)
+    fields = parse_header(data, MODEL_MAGIC, "model")
+    need(fields[1] in (3, 5) and not any(fields[8:]), "model: version or unused fields")
+    config = dict(zip(CONFIG_FIELDS, fields[2:8]))
+    need(config["padded_vocab_size"] == -(-config["vocab_size"] // 128) * 128, "model: padded vocabulary")
+    tensors, at, width = {}, 1024, 4 if fields[1] == 3 else 2
+    for name, shape in parameter_shapes(config):
+        end = at + width * math.prod(shape)
+        need(end <= len(data), f"model: ends within {name}")
+        tensors[name] = array("f", data[at:end]) if width == 4 else floats_from_bf16(data[at:end])
+        at = end
+    need(at == len(data), "model: bytes to spare")
+    return config, fields[1], tensors
+
+
+def write_model(path, config, tensors, version=3):
+    data = [header(MODEL_MAGIC, version, *(config[field] for field in CONFIG_FIELDS))]
+    for name, shape in parameter_shapes(config):
+        need(len(tensors[name]) == math.prod(shape), name)
+        data.append(tensors[name].tobytes() if version == 3 else bf16_from_floats(tensors[name]))
+    write_bytes(path, b"".join(data))
+
+
+# A twin's reference state
+
+def read_debug_state(path, config):
+    """Returns a dict: B, T, inputs, targets, logits (B, T, V), loss, gradients {name: array of float}."""
+    data = read_bytes(path)
+    fields = parse_header(data, DEBUG_MAGIC, "debug state")
+    need(fields[1] == 2, "debug state: version")
+    B, T = fields[2:4]
+    at = 1024
+
+    def take(kind, count):
+        nonlocal at
+        need(at + 4 * count <= len(data), "debug state: too short")
+        out = array(kind, data[at:at + 4 * count])
+        at += 4 * count
+        return out
+
+    state = {"B": B, "T": T, "inputs": take("i", B * T), "targets": take("i", B * T),
+             "logits": take("f", B * T * config["vocab_size"]), "loss": take("f", 1)[0]}
+    state["gradients"] = {name: take("f", math.prod(shape)) for name, shape in parameter_shapes(config)}
+    need(at == len(data), "debug state: bytes to spare")
+    return state
+
+
+# Token shards
+
+def read_tokens(path):
+    data = read_bytes(path)
+    fields = parse_header(data, TOKENS_MAGIC, "tokens")
+    need(fields[1] == 1, "tokens: version")
+    need(len(data) == 1024 + 2 * fields[2], f"tokens: header says {fields[2]}, size is {len(data)}")
+    return array("H", data[1024:])
+
+
+def write_tokens(path, tokens):
+    write_bytes(path, header(TOKENS_MAGIC, 1, len(tokens)) + array("H", tokens).tobytes())
+
+
+# Tokenizer, decode only
+
+def read_tokenizer(path):
+    """Returns (list of byte strings, id of end-of-text)."""
+    data = read_bytes(path)
+    fields = parse_header(data, TOKENIZER_MAGIC, "tokenizer")
+    need(fields[1] in (1, 2), "tokenizer: version")
+    words, at = [], 1024
+    for _ in range(fields[2]):
+        need(at < len(data) and at + 1 + data[at] <= len(data), "tokenizer: too short")
+        words.append(data[at + 1:at + 1 + data[at]])
+        at += 1 + data[at]
+    need(at == len(data), "tokenizer: bytes to spare")
+    return words, fields[3] if fields[1] == 2 else 50256
+
+
+def write_tokenizer(path, words, end_of_text):
+    write_bytes(path, header(TOKENIZER_MAGIC, 2, len(words), end_of_text) +
+                b"".join(bytes([len(word)]) + word for word in words))
+
+
+# Hugging Face
+
+DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
+
+
+def read_safetensors(path):
+    """Returns (metadata, {name: (dtype, shape, array of float or bytes)}); insists on the rules of the specification."""
+    data = read_bytes(path)
+    need(len(data) >= 8, "safetensors: no header length")
+    length = struct.unpack("<Q", data[:8])[0]
+    need(length <= 100_000_000 and 8 + length <= len(data) and data[8:9] == b"{", "safetensors: header length")
+    entries = json.loads(data[8:8 + length])
+    metadata, body, tensors, covered = entries.pop("__metadata__", None), data[8 + length:], {}, 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1]["data_offsets"]):
+        begin, end = entry["data_offsets"]
+        need(begin == covered and end - begin == DTYPES[entry["dtype"]] * math.prod(entry["shape"]), name)
+        covered = end
+        convert = {"F32": lambda b: array("f", b), "F16": floats_from_f16, "BF16": floats_from_bf16}
+        values = convert.get(entry["dtype"], bytes)(body[begin:end])
+        tensors[name] = (entry["dtype"], tuple(entry["shape"]), values)
+    need(covered == len(body), "safetensors: bytes to spare")
+    return metadata, tensors
+
+
+def write_safetensors(path, tensors, metadata=None, padding=0):
+    """tensors: {name: (dtype, shape, array of float or bytes)}."""
+    entries, body = {}, b""
+    if metadata is not None:
+        entries["__metadata__"] = metadata
+    for name, (dtype, shape, values) in tensors.items():
+        convert = {"F32": lambda v: v.tobytes(), "F16": f16_from_floats, "BF16": bf16_from_floats}
+        data = convert.get(dtype, bytes)(values)
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(body), len(body) + len(data)]}
+        body += data
+    text = json.dumps(entries).encode() + b" " * padding
+    write_bytes(path, struct.pack("<Q", len(text)) + text + body)
+
+
+HF_NAMES = {"wte": "wte.weight", "wpe": "wpe.weight", "lnfw": "ln_f.weight", "lnfb": "ln_f.bias",
+            "ln1w": "ln_1.weight", "ln1b": "ln_1.bias", "qkvw": "attn.c_attn.weight", "qkvb": "attn.c_attn.bias",
+            "attprojw": "attn.c_proj.weight", "attprojb": "attn.c_proj.bias", "ln2w": "ln_2.weight",
+            "ln2b": "ln_2.bias", "fcw": "mlp.c_fc.weight", "fcb": "mlp.c_fc.bias", "fcprojw": "mlp.c_proj.weight",
+            "fcprojb": "mlp.c_proj.bias"}
+HF_TRANSPOSED = {"qkvw", "attprojw", "fcw", "fcprojw"}
+
+
+def hugging_face_tensors(config, tensors, dtype="F32", prefix=""):
+    """Model tensors as Hugging Face names, cuts and transposes them."""
+    out = {}
+    for name, shape in parameter_shapes(config):
+        values = tensors[name]
+        if name == "wte":
+            shape = (config["vocab_size"], config["channels"])
+            values = values[:math.prod(shape)]
+        if name in ("wte", "wpe", "lnfw", "lnfb"):
+            out[prefix + HF_NAMES[name]] = (dtype, shape, values)
+            continue
+        size = math.prod(shape[1:])
+        for layer in range(shape[0]):
+            part, cut = values[layer * size:(layer + 1) * size], shape[1:]
+            if name in HF_TRANSPOSED:
+                rows, cols = cut
+                part = array("f", (part[row * cols + col] for col in range(cols) for row in range(rows)))
+                cut = (cols, rows)
+            out[f"{prefix}h.{layer}.{HF_NAMES[name]}"] = (dtype, cut, part)
+    return out
+
+
+# Training state
+
+MASK = (1 << 64) - 1
+P1, P2, P3, P4, P5 = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63,
+                      0x27D4EB2F165667C5)
+
+
+def rotate(x, bits):
+    return (x << bits | x >> (64 - bits)) & MASK
+
+
+def mix(lane, word):
+    return rotate((lane + word * P2) & MASK, 31) * P1 & MASK
+
+
+def xxh64(data):
+    """XXH64 with seed 0, step by step as its specification describes it."""
+    at, total = 0, len(data)
+    if total >= 32:
+        lanes = [(P1 + P2) & MASK, P2, 0, -P1 & MASK]
+        while at + 32 <= total:
+            lanes = [mix(lane, word) for lane, word in zip(lanes, struct.unpack_from("<4Q", data, at))]
+            at += 32
+        h = sum(rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18))) & MASK
+        for lane in lanes:
+            h = ((h ^ mix(0, lane)) * P1 + P4) & MASK
+    else:
+        h = P5
+    h = (h + total) & MASK
+    while at + 8 <= total:
+        h = (rotate(h ^ mix(0, struct.unpack_from("<Q", data, at)[0]), 27) * P1 + P4) & MASK
+        at += 8
+    if at + 4 <= total:
+        h = (rotate(h ^ struct.unpack_from("<I", data, at)[0] * P1 & MASK, 23) * P2 + P3) & MASK
+        at += 4
+    for byte in data[at:]:
+        h = rotate(h ^ byte * P5 & MASK, 11) * P1 & MASK
+    h = (h ^ h >> 33) * P2 & MASK
+    h = (h ^ h >> 29) * P3 & MASK
+    return h ^ h >> 32
+
+
+def read_state(path):
+    """Returns ({key: text}, {section name: bytes}); all checksums are verified."""
+    data = read_bytes(path)
+    magic, version, text_bytes, count, zero = struct.unpack_from("<8s4I", data)
+    need(magic == b"GPT2STAT" and version == 1 and zero == 0, "state: magic or version")
+    records_at = 24 + text_bytes
+    at = records_at + 56 * count
+    need(struct.unpack_from("<Q", data, at)[0] == xxh64(data[:at]), "state: header checksum")
+    facts = dict(line.split(" ", 1) for line in data[24:records_at].decode().split("\n")[:-1])
+    at += 8
+    sections = {}
+    for i in range(count):
+        name, size, checksum = struct.unpack_from("<40sqQ", data, records_at + 56 * i)
+        name = name.rstrip(b"\0").decode()
+        sections[name] = data[at:at + size]
+        need(len(sections[name]) == size and xxh64(sections[name]) == checksum, f"state: section {name}")
+        at += size
+    need(at == len(data), "state: bytes to spare")
+    return facts, sections
