@@ -281,21 +281,27 @@ static void test_shuffle(Test *t) {
     folder_end(&f);
 }
 
-// Over many epochs, each of 100 windows is equally often the first one read: chi-square.
+// Over many seeds, each window is equally often the first one read: chi-square over 24 windows in 4 shards of unequal
+// sizes. A shard is first in a quarter of the epochs, so a window of a shard of w is first in 1 of 4 w.
 static void test_shuffle_is_fair(Test *t) {
-    enum { EPOCHS = 20000, WINDOWS = 100 };
     Folder f = folder_begin();
-    int size = WINDOWS + 1, counts[WINDOWS] = {0};
-    write_shards(&f, &size, 1);
+    int sizes[] = {4, 7, 9, 8}, counts[28] = {0}; // 3, 6, 8 and 7 windows of T = 1
+    enum { EPOCHS = 24000 };
+    write_shards(&f, sizes, 4);
     DataLoader dl = open_ok(t, &f, 1, true, 77);
     for (int epoch = 0; epoch < EPOCHS; epoch++) {
         int32_t first;
         read_firsts(t, &dl, epoch * dl.num_sequences, 1, 1, &first);
         counts[first]++;
     }
-    double statistic = 0.0, expected = (double)EPOCHS / WINDOWS, freedom = WINDOWS - 1;
-    for (int i = 0; i < WINDOWS; i++) { statistic += (counts[i] - expected) * (counts[i] - expected) / expected; }
-    CHECK(t, statistic <= freedom + 5 * sqrt(2 * freedom), "chi-square %g, %g degrees of freedom", statistic, freedom);
+    double statistic = 0.0;
+    for (int s = 0, begin = 0; s < 4; begin += sizes[s++]) {
+        double expected = (double)EPOCHS / (4 * (sizes[s] - 1));
+        for (int i = begin; i < begin + sizes[s] - 1; i++) {
+            statistic += (counts[i] - expected) * (counts[i] - expected) / expected;
+        }
+    }
+    CHECK(t, statistic <= 23 + 5 * sqrt(2.0 * 23), "chi-square %g with 23 degrees of freedom", statistic);
     dataloader_close(&dl);
     folder_end(&f);
 }

@@ -208,19 +208,23 @@ static void test_permute_large(Test *t) {
     free(places);
 }
 
-// Over many seeds, the first and the last index go to all places equally often.
+// Over many seeds, where the first index goes, where the last goes, and how far the first and second come apart are
+// spread evenly. Small numbers of shards and windows are where a weak network shows.
 static void test_permute_is_fair(Test *t) {
-    const uint64_t sizes[] = {65, 100, 251, 256, 257};
-    enum { SEEDS = 50000 };
+    const uint64_t sizes[] = {2, 3, 4, 5, 6, 7, 8, 13, 16, 20, 50, 64, 65, 100, 251, 256, 257};
+    enum { SEEDS = 20000 };
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         uint64_t n = sizes[s];
-        int first[257] = {0}, last[257] = {0};
+        int first[257] = {0}, last[257] = {0}, distance[257] = {0};
         for (uint64_t seed = 0; seed < SEEDS; seed++) {
-            first[rand_permute(seed, RAND_SHARDS, 0, n)]++;
+            uint64_t a = rand_permute(seed, RAND_SHARDS, 0, n), b = rand_permute(seed, RAND_SHARDS, 1, n);
+            first[a]++;
             last[rand_permute(seed, RAND_SHARDS, n - 1, n)]++;
+            distance[(a + n - b) % n - 1]++; // 1 .. n-1: never the same place
         }
         check_even(t, "place of the first", first, (int)n, SEEDS);
         check_even(t, "place of the last", last, (int)n, SEEDS);
+        if (n > 2) { check_even(t, "distance of neighbours", distance, (int)n - 1, SEEDS); }
     }
 }
 
