@@ -95,7 +95,7 @@ fi
 milliseconds=$(grep -o '[0-9.]* ms' "$timing" | sort -n | awk '{ time[NR] = $1 } END { print time[int((NR + 1) / 2)] }')
 [ -n "$milliseconds" ] || stop "no step times in $PWD/$timing"
 steps=$(awk -v ms="$milliseconds" -v s="$train_seconds" -v min=$MIN_STEPS -v max=$MAX_STEPS \
-    'BEGIN { n = int(1000 * s / ms); print n < min ? min : n > max ? max : n }')
+    'BEGIN { n = int(1000 * s / ms); if (n < min) n = min; if (n > max) n = max; print n }')
 
 # --- training --------------------------------------------------------------------------------------------------------
 run=run_quickstart
