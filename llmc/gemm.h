@@ -35,11 +35,10 @@ typedef struct {
 #define GEMM_DEPTH 256 // k per block, the same on every machine: it is part of the result
 #define GEMM_A_LANES (GEMM_ROWS > VF_WIDTH ? GEMM_ROWS : VF_WIDTH) // rows of A in a panel: a multiple of both
 
-// Capacities, in floats.
-#define GEMM_PACKED_B (GEMM_DEPTH * GEMM_COLS) // one panel, for each thread
-#define GEMM_PACKED_A (1 << 18)                // shared by all threads: 256 rows at GEMM_MAX_DEPTH; to stay in L2
-#define GEMM_SERIAL_A (1 << 15)                // of gemm_serial: 128 rows at GEMM_DEPTH
-#define GEMM_MAX_DEPTH 1024                    // k per pass of gemm; a multiple of GEMM_DEPTH
+// Capacities of a thread's workspace, in floats.
+#define GEMM_PACKED_A (1 << 18) // 256 rows at GEMM_MAX_DEPTH: 1 MiB, to stay in the second-level cache
+#define GEMM_PACKED_B (GEMM_DEPTH * GEMM_COLS)
+#define GEMM_MAX_DEPTH 1024 // k for which A is packed at a time; a multiple of GEMM_DEPTH
 
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("clang loop unroll(full)")
@@ -210,28 +209,15 @@ typedef struct {
 // A part of the problem small enough for the workspace: rows m0 .. m0 + rows of A, at k0 .. k0 + depth.
 typedef struct {
     int64_t m0, rows, k0, depth;
-    int64_t row_panels, col_panels, row_chunks; // row_chunks: into how many tasks the rows are divided
-    float *packed_a;                            // row_panels panels of depth x GEMM_A_LANES
+    float *packed_a; // panels of depth x GEMM_A_LANES
 } GemmPass;
 
-static inline GemmPass gemm_plan_pass(const GemmProblem *p, int64_t m0, int64_t k0, int64_t rows, int64_t depth,
-                                      int threads, float *packed_a) {
-    GemmPass pass;
-    pass.m0 = m0, pass.rows = min_i64(rows, p->M - m0);
-    pass.k0 = k0, pass.depth = min_i64(depth, p->K - k0);
-    pass.row_panels = ceil_div_i64(pass.rows, GEMM_A_LANES);
-    pass.col_panels = ceil_div_i64(p->N, GEMM_COLS);
-    // Enough tasks to keep all threads busy; not more, because each task packs its panel of B anew.
-    pass.row_chunks = threads == 1 ? 1 : min_i64(pass.row_panels, ceil_div_i64(4 * threads, pass.col_panels));
-    pass.packed_a = packed_a;
-    return pass;
-}
-
-static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass, int64_t panel) {
-    int64_t row = panel * GEMM_A_LANES;
-    const float *from = p->A.data + (pass->m0 + row) * p->A.row_stride + pass->k0 * p->A.col_stride;
-    gemm_pack(pass->packed_a + row * pass->depth, GEMM_A_LANES, from, p->A.row_stride, p->A.col_stride,
-              pass->rows - row, pass->depth);
+static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass) {
+    for (int64_t row = 0; row < pass->rows; row += GEMM_A_LANES) {
+        const float *from = p->A.data + (pass->m0 + row) * p->A.row_stride + pass->k0 * p->A.col_stride;
+        gemm_pack(pass->packed_a + row * pass->depth, GEMM_A_LANES, from, p->A.row_stride, p->A.col_stride,
+                  pass->rows - row, pass->depth);
+    }
 }
 
 // A packed block of B.
@@ -242,17 +228,15 @@ typedef struct {
     int64_t next_rows;
 } GemmBlock;
 
-// Rows first .. last - 1 of the pass times one block of B. Meanwhile the next block is brought near, a part per tile.
-static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, int64_t first, int64_t last,
-                                      const GemmBlock *b) {
+// All rows of the pass times one block of B. Meanwhile the next block is brought near, a part per tile.
+static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, const GemmBlock *b) {
     float tile[GEMM_ROWS * GEMM_COLS];
     bool first_block = pass->k0 + b->k == 0;
     const float *bias = first_block && p->bias != NULL ? p->bias + b->n : NULL;
-    for (int64_t row = first; row < last; row += GEMM_ROWS) {
-        int64_t rows = min_i64(GEMM_ROWS, last - row);
+    for (int64_t row = 0; row < pass->rows; row += GEMM_ROWS) {
+        int64_t rows = min_i64(GEMM_ROWS, pass->rows - row);
         float *to = p->C + (pass->m0 + row) * p->ldc + b->n;
-        int64_t from = (row - first) * b->next_rows / (last - first);
-        int64_t until = (row - first + rows) * b->next_rows / (last - first);
+        int64_t from = row * b->next_rows / pass->rows, until = (row + rows) * b->next_rows / pass->rows;
         gemm_prefetch(to, p->ldc, rows, b->cols);
         gemm_prefetch(b->next + from * p->B.row_stride, p->B.row_stride, until - from, b->cols);
         const float *panel = pass->packed_a + row / GEMM_A_LANES * GEMM_A_LANES * pass->depth;
@@ -262,12 +246,9 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
     }
 }
 
-// Task number `task` of row_chunks * col_panels: some rows of the pass times one panel of B over the depth of the pass.
-static inline void gemm_task(const GemmProblem *p, const GemmPass *pass, int64_t task, float *packed_b) {
-    int64_t n = task / pass->row_chunks * GEMM_COLS, chunk = task % pass->row_chunks;
+// All rows of the pass times the panel of B that begins at column n, over the depth of the pass.
+static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pass, int64_t n, float *packed_b) {
     int64_t cols = min_i64(GEMM_COLS, p->N - n);
-    int64_t first = chunk * pass->row_panels / pass->row_chunks * GEMM_A_LANES;
-    int64_t last = min_i64((chunk + 1) * pass->row_panels / pass->row_chunks * GEMM_A_LANES, pass->rows);
     for (int64_t k = 0; k < pass->depth; k += GEMM_DEPTH) {
         int64_t depth = min_i64(GEMM_DEPTH, pass->depth - k), left = pass->depth - k - depth;
         const float *from = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
@@ -276,7 +257,7 @@ static inline void gemm_task(const GemmProblem *p, const GemmPass *pass, int64_t
         if (left > 0 && p->B.col_stride == 1) { // otherwise columns are read in order, which needs no help
             block.next = from + depth * p->B.row_stride, block.next_rows = min_i64(GEMM_DEPTH, left);
         }
-        gemm_multiply_rows(p, pass, first, last, &block);
+        gemm_multiply_rows(p, pass, &block);
     }
 }
 
@@ -293,17 +274,36 @@ static inline void gemm_without_product(const GemmProblem *p) {
 
 static inline float *gemm_align(float *workspace) { return (float *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63); }
 
+// How C is divided among threads: into row_blocks x col_blocks parts of whole panels.
+typedef struct {
+    int64_t row_panels, col_panels, row_blocks, col_blocks;
+} GemmGrid;
+
+// Halves the longer side of the parts until there are a few for each thread, so that a thread that other programs
+// delay does less of them. Square parts need the least packing: each packs its rows of A and its columns of B.
+static inline GemmGrid gemm_divide(int64_t M, int64_t N, int threads) {
+    GemmGrid grid = {ceil_div_i64(M, GEMM_A_LANES), ceil_div_i64(N, GEMM_COLS), 1, 1};
+    while (threads > 1 && grid.row_blocks * grid.col_blocks < 4 * threads) {
+        bool can_rows = 2 * grid.row_blocks <= grid.row_panels, can_cols = 2 * grid.col_blocks <= grid.col_panels;
+        if (can_rows && (!can_cols || M * grid.col_blocks > N * grid.row_blocks)) {
+            grid.row_blocks *= 2;
+        } else if (can_cols) {
+            grid.col_blocks *= 2;
+        } else {
+            break;
+        }
+    }
+    return grid;
+}
+
 // ----------------------------------------------------------------------------
 // The interface
 
 // The workspace of gemm_serial, in floats. Any alignment.
-static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_SERIAL_A + GEMM_PACKED_B + 16; }
+static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_PACKED_A + GEMM_PACKED_B + 16; }
 
-// The workspace of gemm on up to max_threads threads, in floats. It is also enough for max_threads calls of gemm_serial
-// at the same time, thread t using workspace + t * gemm_serial_workspace_floats().
-static inline int64_t gemm_workspace_floats(int max_threads) {
-    return GEMM_PACKED_A + max_threads * gemm_serial_workspace_floats();
-}
+// The workspace of gemm on up to max_threads threads: a share for each.
+static inline int64_t gemm_workspace_floats(int max_threads) { return max_threads * gemm_serial_workspace_floats(); }
 
 // How many threads gemm uses, and what its workspace is to be sized for.
 static inline int gemm_max_threads(void) {
@@ -314,48 +314,50 @@ static inline int gemm_max_threads(void) {
 #endif
 }
 
+// The share of the calling thread of a workspace that is sized for its team.
+static inline float *gemm_thread_workspace(float *workspace) {
+#ifdef _OPENMP
+    return workspace + omp_get_thread_num() * gemm_serial_workspace_floats();
+#else
+    return workspace;
+#endif
+}
+
 // C (M, N), rows ldc apart, = A (M, K) times B (K, N) + bias (N, or NULL for none); with accumulate, += instead of =.
-// C overlaps neither A, B, bias nor workspace. For use inside a parallel region, and for small matrices.
+// C overlaps neither A, B, bias nor workspace. For use inside a parallel region, each thread with its
+// gemm_thread_workspace, and for small matrices.
 static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M,
                                int64_t N, int64_t K, bool accumulate, float *workspace) {
     GemmProblem p = {C, ldc, A, B, bias, M, N, K, accumulate};
     if (K == 0) { gemm_without_product(&p); }
-    float *packed_a = gemm_align(workspace), *packed_b = packed_a + GEMM_SERIAL_A;
-    int64_t depth = min_i64(GEMM_DEPTH, max_i64(K, 1)), rows = GEMM_SERIAL_A / depth / GEMM_A_LANES * GEMM_A_LANES;
+    float *packed_a = gemm_align(workspace), *packed_b = packed_a + GEMM_PACKED_A;
+    int64_t depth = min_i64(GEMM_MAX_DEPTH, max_i64(K, 1));
+    int64_t rows = GEMM_PACKED_A / depth / GEMM_A_LANES * GEMM_A_LANES;
     for (int64_t m0 = 0; m0 < M; m0 += rows) {
         for (int64_t k0 = 0; k0 < K; k0 += depth) {
-            GemmPass pass = gemm_plan_pass(&p, m0, k0, rows, depth, 1, packed_a);
-            for (int64_t i = 0; i < pass.row_panels; i++) { gemm_pack_rows(&p, &pass, i); }
-            for (int64_t i = 0; i < pass.col_panels; i++) { gemm_task(&p, &pass, i, packed_b); }
+            GemmPass pass = {m0, min_i64(rows, M - m0), k0, min_i64(depth, K - k0), packed_a};
+            gemm_pack_rows(&p, &pass);
+            for (int64_t n = 0; n < N; n += GEMM_COLS) { gemm_multiply_panel(&p, &pass, n, packed_b); }
         }
     }
 }
 
-// The same on gemm_max_threads() threads. Not from inside a parallel region, where all would share one workspace.
+// The same on gemm_max_threads() threads, with a workspace for as many. Not from inside a parallel region.
 static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
                         int64_t K, bool accumulate, float *workspace) {
-    GemmProblem p = {C, ldc, A, B, bias, M, N, K, accumulate};
-    if (K == 0) { gemm_without_product(&p); }
     int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking the others takes longer
-    float *packed_a = gemm_align(workspace);
-    int64_t depth = min_i64(GEMM_MAX_DEPTH, max_i64(K, 1));
-    int64_t rows = GEMM_PACKED_A / depth / GEMM_A_LANES * GEMM_A_LANES;
-#pragma omp parallel num_threads(threads)
-    {
-#ifdef _OPENMP
-        float *packed_b = packed_a + GEMM_PACKED_A + (int64_t)omp_get_thread_num() * GEMM_PACKED_B;
-#else
-        float *packed_b = packed_a + GEMM_PACKED_A;
-#endif
-        for (int64_t m0 = 0; m0 < M; m0 += rows) {
-            for (int64_t k0 = 0; k0 < K; k0 += depth) {
-                GemmPass pass = gemm_plan_pass(&p, m0, k0, rows, depth, threads, packed_a);
-#pragma omp for schedule(static)
-                for (int64_t i = 0; i < pass.row_panels; i++) { gemm_pack_rows(&p, &pass, i); }
-#pragma omp for schedule(dynamic)
-                for (int64_t i = 0; i < pass.row_chunks * pass.col_panels; i++) { gemm_task(&p, &pass, i, packed_b); }
-            }
-        }
+    GemmGrid grid = gemm_divide(M, N, threads);
+#pragma omp parallel for num_threads(threads) schedule(dynamic)
+    for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {
+        int64_t row = i / grid.col_blocks, col = i % grid.col_blocks;
+        int64_t m = row * grid.row_panels / grid.row_blocks * GEMM_A_LANES;
+        int64_t n = col * grid.col_panels / grid.col_blocks * GEMM_COLS;
+        int64_t m_end = min_i64(M, (row + 1) * grid.row_panels / grid.row_blocks * GEMM_A_LANES);
+        int64_t n_end = min_i64(N, (col + 1) * grid.col_panels / grid.col_blocks * GEMM_COLS);
+        GemmMatrix rows = {A.data + m * A.row_stride, A.row_stride, A.col_stride};
+        GemmMatrix cols = {B.data + n * B.col_stride, B.row_stride, B.col_stride};
+        gemm_serial(C + m * ldc + n, ldc, rows, cols, bias != NULL ? bias + n : NULL, m_end - m, n_end - n, K,
+                    accumulate, gemm_thread_workspace(workspace));
     }
 }
 

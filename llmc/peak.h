@@ -38,19 +38,19 @@ static inline double peak_thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// GFLOP/s of the calling thread: the best of many windows of about a millisecond, 30 ms together, because whatever
-// disturbs a window, such as a clock that is still waking up, can only make it slower.
+// GFLOP/s of the calling thread: the best of many short windows by the wall clock, because other programs and a clock
+// that is still waking up can only make a window longer. 30 ms of processor time together, however busy the machine.
 static inline double peak_of_thread(void) {
     const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH;
     int64_t iterations = 1000;
-    double best = 0.0, start = peak_thread_seconds(), now = start;
-    while (now < start + 0.030) {
-        double before = now;
+    double best = 0.0, until = peak_thread_seconds() + 0.030;
+    while (peak_thread_seconds() < until) {
+        double start = seconds_now();
         if (peak_burn(iterations) == 0.0f) { break; } // never so, but the work must be done to know it
-        now = peak_thread_seconds();
-        double rate = flops_per_iteration * (double)iterations / (now - before) * 1e-9;
+        double seconds = seconds_now() - start;
+        double rate = flops_per_iteration * (double)iterations / seconds * 1e-9;
         best = rate > best ? rate : best;
-        if (now - before < 0.001) { iterations *= 2; }
+        if (seconds < 0.0003) { iterations *= 2; }
     }
     return best;
 }

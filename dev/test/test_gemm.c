@@ -256,9 +256,7 @@ static void test_serial_inside_parallel(Test *t) {
 #pragma omp parallel for num_threads(4)
     for (int i = 0; i < CALLS; i++) {
         Case mine = c;
-#ifdef _OPENMP
-        mine.workspace += omp_get_thread_num() * gemm_serial_workspace_floats();
-#endif
+        mine.workspace = gemm_thread_workspace(c.workspace);
         results[i] = result_of(&mine, true);
     }
     for (int i = 0; i < CALLS; i++) {
