@@ -1,0 +1,511 @@
+// The CPU trainer against PyTorch's numbers: each layer alone, then the whole model, then ten updates.
+//
+// The numbers lie in dev/test/fixtures. train_gpt2.py computed them in float64 and rounded them once, so that what is
+// measured here is the error of this program's float32 arithmetic and nothing else.
+#if defined(__GNUC__)
+#pragma GCC diagnostic ignored "-Wunused-function" // what only the program's main() uses
+#endif
+#define TRAIN_GPT2_NO_MAIN
+#include "train_gpt2.c"
+
+#include <float.h>
+
+#include "dev/test/fixture.h"
+#include "dev/test/test.h"
+#include "llmc/checkpoint.h"
+#include "llmc/model_file.h"
+
+#define FIXTURES "dev/test/fixtures/"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Tolerances
+//
+// A float32 sum of K products of random sign is off by about sqrt(K) * FLT_EPSILON/2 times the size of its terms. The
+// errors of D reductions one after another add up like a random walk: sqrt(D*K) * FLT_EPSILON/2, relative to the
+// largest values of the result. The largest of some thousand such errors is about 4 times the usual one; together
+// 2 * sqrt(D*K) * FLT_EPSILON. A mistake in a formula is larger by orders of magnitude.
+static double tolerance(int64_t K, int64_t D) { return 2.0 * sqrt((double)(D * K)) * FLT_EPSILON; }
+
+static double largest(const float *values, int64_t n) {
+    double max = 0.0;
+    for (int64_t i = 0; i < n; i++) { max = fmax(max, fabs((double)values[i])); }
+    return max;
+}
+
+// A tensor that a chain of D reductions of length K made, against PyTorch's.
+static bool check_tensor(Test *t, const char *what, const float *got, const float *want, int64_t n, int64_t K,
+                         int64_t D) {
+    return check_close(t, what, got, want, (size_t)n, tolerance(K, D) * largest(want, n), 0.0);
+}
+
+static void test_comparison_rejects(Test *t) {
+    enum { N = 57, K = 21, D = 3 };
+    float want[N], got[N];
+    for (int i = 0; i < N; i++) { want[i] = got[i] = 0.3f * (float)(i % 7 - 3); }
+    double tol = tolerance(K, D) * largest(want, N);
+    Test inner = {100, NULL}; // so many failures that it prints no more
+    CHECK(t, check_tensor(&inner, "equal", got, want, N, K, D), "equal tensors are rejected");
+    got[31] = (float)(want[31] + 0.5 * tol);
+    CHECK(t, check_tensor(&inner, "near", got, want, N, K, D), "half the tolerance is rejected");
+    got[31] = (float)(want[31] + 10.0 * tol);
+    CHECK(t, !check_tensor(&inner, "perturbed", got, want, N, K, D), "ten times the tolerance passes");
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int i = 0; i < 3; i++) {
+        got[31] = bad[i];
+        CHECK(t, !check_tensor(&inner, "not finite", got, want, N, K, D), "%f passes", (double)bad[i]);
+        CHECK(t, !check_tensor(&inner, "not finite", want, got, N, K, D), "%f as the wanted value passes",
+              (double)bad[i]);
+    }
+    CHECK(t, inner.failures == 107, "%d comparisons failed, expected 7", inner.failures - 100);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Each layer alone. Backward functions add to their results: each runs twice, and twice the gradient is expected.
+
+static float *zeros(int64_t n) {
+    float *memory = (float *)calloc((size_t)n, sizeof(float));
+    if (memory == NULL) { abort(); }
+    return memory;
+}
+
+static void check_twice(Test *t, const Fixture *f, const char *name, float *got, int64_t n, int64_t K, int64_t D) {
+    for (int64_t i = 0; i < n; i++) { got[i] *= 0.5f; }
+    check_tensor(t, name, got, fixture_floats(f, name, n), n, K, D);
+    free(got);
+}
+
+static void test_embedding(Test *t) {
+    enum { B = 3, T = 7, C = 5, V = 11, CONTEXT = 9 };
+    Fixture f = fixture_open(FIXTURES "layers.bin");
+    const int32_t *tokens = fixture_ints(&f, "embedding.tokens", B * T);
+    float out[B * T * C], *dwte = zeros(V * C), *dwpe = zeros(CONTEXT * C);
+    encoder_forward(out, tokens, fixture_floats(&f, "embedding.wte", V * C),
+                    fixture_floats(&f, "embedding.wpe", CONTEXT * C), B, T, C, 0);
+    check_tensor(t, "out", out, fixture_floats(&f, "embedding.out", B * T * C), B * T * C, 1, 1);
+    for (int i = 0; i < 2; i++) {
+        encoder_backward(dwte, dwpe, fixture_floats(&f, "embedding.dout", B * T * C), tokens, B, T, C);
+    }
+    check_twice(t, &f, "embedding.dwte", dwte, V * C, B * T, 1);
+    check_twice(t, &f, "embedding.dwpe", dwpe, CONTEXT * C, B, 1);
+    fixture_close(&f);
+}
+
+static void test_layernorm(Test *t) {
+    enum { N = 3 * 7, C = 37 };
+    Fixture f = fixture_open(FIXTURES "layers.bin");
+    const float *inp = fixture_floats(&f, "layernorm.inp", N * C), *weight = fixture_floats(&f, "layernorm.weight", C);
+    float out[N * C], mean[N], rstd[N], *dinp = zeros(N * C), *dweight = zeros(C), *dbias = zeros(C);
+    layernorm_forward(out, mean, rstd, inp, weight, fixture_floats(&f, "layernorm.bias", C), N, C);
+    check_tensor(t, "out", out, fixture_floats(&f, "layernorm.out", N * C), N * C, C, 2);
+    for (int i = 0; i < 2; i++) {
+        layernorm_backward(dinp, dweight, dbias, fixture_floats(&f, "layernorm.dout", N * C), inp, mean, rstd, weight,
+                           N, C);
+    }
+    check_twice(t, &f, "layernorm.dinp", dinp, N * C, C, 3);
+    check_twice(t, &f, "layernorm.dweight", dweight, C, N, 3);
+    check_twice(t, &f, "layernorm.dbias", dbias, C, N, 1);
+    fixture_close(&f);
+}
+
+static void test_linear(Test *t) {
+    enum { N = 3 * 7, C = 37, OC = 53 };
+    Fixture f = fixture_open(FIXTURES "layers.bin");
+    const float *inp = fixture_floats(&f, "linear.inp", N * C), *weight = fixture_floats(&f, "linear.weight", OC * C);
+    const float *bias = fixture_floats(&f, "linear.bias", OC), *want = fixture_floats(&f, "linear.out", N * OC);
+    float out[N * OC], residual[N * OC], *dinp = zeros(N * C), *dweight = zeros(OC * C), *dbias = zeros(OC);
+    float *workspace = zeros(gemm_workspace_floats(gemm_max_threads()));
+    matmul_forward(out, NULL, inp, weight, bias, N, C, OC, workspace);
+    check_tensor(t, "out", out, want, N * OC, C, 1);
+    for (int i = 0; i < N * OC; i++) { residual[i] = (float)(i % 3 - 1); }
+    matmul_forward(out, residual, inp, weight, bias, N, C, OC, workspace);
+    for (int i = 0; i < N * OC; i++) { out[i] -= residual[i]; }
+    check_tensor(t, "out with a residual", out, want, N * OC, C, 1);
+    for (int i = 0; i < 2; i++) {
+        matmul_backward(dinp, dweight, dbias, fixture_floats(&f, "linear.dout", N * OC), inp, weight, N, C, OC,
+                        workspace);
+    }
+    check_twice(t, &f, "linear.dinp", dinp, N * C, OC, 1);
+    check_twice(t, &f, "linear.dweight", dweight, OC * C, N, 1);
+    check_twice(t, &f, "linear.dbias", dbias, OC, N, 1);
+    free(workspace);
+    fixture_close(&f);
+}
+
+// layer: "attention" or "attention_long". The long one has more positions than two tiles.
+static void check_attention(Test *t, const char *layer, int B, int T, int NH, int HS) {
+    int C = NH * HS;
+    int64_t n = (int64_t)B * T * C;
+    char name[4][64];
+    const char *const parts[] = {"qkv", "out", "dout", "dqkv"};
+    for (int i = 0; i < 4; i++) { snprintf(name[i], sizeof(name[i]), "%s.%s", layer, parts[i]); }
+    Fixture f = fixture_open(FIXTURES "layers.bin");
+    const float *qkv = fixture_floats(&f, name[0], 3 * n), *dout = fixture_floats(&f, name[2], n);
+    float *out = zeros(n), *lse = zeros((int64_t)B * NH * T), *dqkv = zeros(3 * n);
+    float *scratch = zeros(gemm_max_threads() * attention_scratch_floats(T));
+    attention_forward(out, lse, qkv, B, T, C, NH, scratch);
+    check_tensor(t, name[1], out, fixture_floats(&f, name[1], n), n, T + HS, 3); // scores, softmax, weighted sum
+    for (int i = 0; i < 2; i++) { attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch); }
+    check_twice(t, &f, name[3], dqkv, 3 * n, T + HS, 5);
+    free(out);
+    free(lse);
+    free(scratch);
+    fixture_close(&f);
+}
+
+static void test_attention(Test *t) { check_attention(t, "attention", 3, 13, 3, 7); }
+static void test_attention_over_tiles(Test *t) { check_attention(t, "attention_long", 1, 67, 2, 3); }
+
+// Element by element, since the inputs reach from 0.0001 to 100. With tanh(u) right to a few units in the last place,
+// the output is right to a few |x| * FLT_EPSILON, also where 1 + tanh(u) cancels. In the gradient the slope of u, times
+// x/2, multiplies the same error; from |x| = 6 on tanh(u) is 1 in float32, 1 - tanh(u)^2 is 0 and no error is left.
+static void test_gelu(Test *t) {
+    enum { N = 57 + 9 };
+    Fixture f = fixture_open(FIXTURES "layers.bin");
+    const float *inp = fixture_floats(&f, "gelu.inp", N), *want = fixture_floats(&f, "gelu.out", N);
+    const float *dout = fixture_floats(&f, "gelu.dout", N), *dwant = fixture_floats(&f, "gelu.dinp", N);
+    float out[N], dinp[N] = {0};
+    gelu_forward(out, inp, N);
+    for (int i = 0; i < 2; i++) { gelu_backward(dinp, inp, dout, N); }
+    for (int i = 0; i < N; i++) {
+        double x = fabs((double)inp[i]), m = fmin(x, 6.0), slope_of_u = 0.8 * (1.0 + 3.0 * 0.044715 * m * m);
+        float half = 0.5f * dinp[i];
+        check_close(t, "out", &out[i], &want[i], 1, 4.0 * FLT_EPSILON * x, 0.0);
+        check_close(t, "dinp", &half, &dwant[i], 1, 4.0 * FLT_EPSILON * (1.0 + m * slope_of_u) * fabs((double)dout[i]),
+                    0.0);
+    }
+    fixture_close(&f);
+}
+
+static void test_crossentropy(Test *t) {
+    enum { N = 3 * 7, V = 23, Vp = 32 };
+    Fixture f = fixture_open(FIXTURES "layers.bin");
+    const float *given = fixture_floats(&f, "crossentropy.logits", N * V);
+    const int32_t *targets = fixture_ints(&f, "crossentropy.targets", N);
+    float logits[N * Vp], gradients[N * V], losses[N];
+    for (int want_gradient = 0; want_gradient < 2; want_gradient++) {
+        for (int i = 0; i < N * Vp; i++) { logits[i] = i % Vp < V ? given[i / Vp * V + i % Vp] : 1e30f; }
+        crossentropy(losses, logits, targets, N, V, Vp, *fixture_floats(&f, "crossentropy.dout", N), want_gradient);
+        check_tensor(t, "losses", losses, fixture_floats(&f, "crossentropy.out", N), N, V, 1);
+    }
+    for (int i = 0; i < N * V; i++) { gradients[i] = logits[i / V * Vp + i % V]; }
+    check_tensor(t, "dlogits", gradients, fixture_floats(&f, "crossentropy.dlogits", N * V), N * V, V, 1);
+    for (int i = 0; i < N * Vp; i++) {
+        CHECK(t, i % Vp < V || logits[i] == 1e30f, "padding of row %d changed", i / Vp);
+    }
+    fixture_close(&f);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The whole model
+
+typedef struct {
+    unsigned char *data;
+    int B, T;
+    const int32_t *inputs, *targets;    // (B,T)
+    const float *logits, *loss, *grads; // (B,T,V), one number, the 16 tensors in file order
+} DebugState;
+
+static DebugState debug_state_open(const GPT2Config *config) {
+    const char *path = FIXTURES "tiny_debug_state.bin";
+    DebugState s;
+    int64_t size;
+    s.data = fixture_read_file(path, &size);
+    const int32_t *header = (const int32_t *)s.data;
+    if (size < 1024 || header[0] != 20240327 || header[1] != 2) { fixture_fail(path, "not a reference state", ""); }
+    s.B = header[2], s.T = header[3];
+    int64_t N = (int64_t)s.B * s.T;
+    s.inputs = header + 256;
+    s.targets = s.inputs + N;
+    s.logits = (const float *)(s.targets + N);
+    s.loss = s.logits + N * config->vocab_size;
+    s.grads = s.loss + 1;
+    int64_t numbers = 256 + 2 * N + N * config->vocab_size + 1 + gpt2_num_params(config);
+    if (size != 4 * numbers) { fixture_fail(path, "another size than its header says", ""); }
+    return s;
+}
+
+// A model with its memory. B, T and the weights come from the files.
+typedef struct {
+    GPT2 gpt2;
+    MemoryPlan plan;
+    DebugState want;
+} Tiny;
+
+static void tiny_close(Tiny *tiny) {
+    plan_free(&tiny->plan);
+    free(tiny->want.data);
+}
+
+// False, and a failed test, when the model cannot be loaded; then there is nothing to close.
+static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
+    Error error;
+    ModelFile file;
+    if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return false; }
+    tiny->want = debug_state_open(&file.config);
+    RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, file.config.max_seq_len};
+    gpt2_plan(&tiny->gpt2, &tiny->plan, &file.config, shape);
+    bool ok =
+        gpt2_allocate(&tiny->gpt2, &tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params_memory, &error);
+    if (!ok) { tiny_close(tiny); }
+    return CHECK(t, ok, "%s", error.text);
+}
+
+// The parameters of a model of the same config as tiny; the caller frees them. NULL, and a failed test, on failure.
+static float *load_params(Test *t, const Tiny *tiny, const char *init) {
+    Error error;
+    ModelFile file;
+    if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return NULL; }
+    bool same = memcmp(&file.config, &tiny->gpt2.config, sizeof(GPT2Config)) == 0;
+    if (!CHECK(t, same, "%s: another config than tiny.bin", init)) { return NULL; }
+    float *params = zeros(gpt2_num_params(&file.config));
+    CHECK(t, model_file_read(&file, params, &error), "%s", error.text);
+    return params;
+}
+
+static double tiny_forward(Tiny *tiny, const int32_t *inputs, const int32_t *targets, bool want_gradient) {
+    int B = tiny->want.B, T = tiny->want.T;
+    memcpy(tiny->gpt2.tokens, inputs, sizeof(int32_t) * (size_t)(B * T));
+    memcpy(tiny->gpt2.targets, targets, sizeof(int32_t) * (size_t)(B * T));
+    return gpt2_forward(&tiny->gpt2, B, T, 1.0f / (float)(B * T), want_gradient);
+}
+
+// The reductions of the model: the longest are over the 4C channels of an MLP, the V tokens of the vocabulary or the
+// B*T rows of a weight's gradient. A block has 9 on its way (two LayerNorms, qkv, scores, softmax, weighted sum, two
+// projections and fc); the final LayerNorm, the head and the loss make 3 more; the backward passes all of them again.
+static int64_t longest_reduction(const Tiny *tiny) {
+    const GPT2Config *config = &tiny->gpt2.config;
+    int64_t channels = 4 * (int64_t)config->channels, rows = (int64_t)tiny->want.B * tiny->want.T;
+    return max_i64(max_i64(channels, rows), config->vocab_size);
+}
+static int64_t forward_depth(const Tiny *tiny) { return 9 * tiny->gpt2.config.num_layers + 3; }
+static int64_t backward_depth(const Tiny *tiny) { return 2 * forward_depth(tiny); }
+
+static void check_logits(Test *t, Tiny *tiny) {
+    GPT2 *model = &tiny->gpt2;
+    int V = model->config.vocab_size, C = model->config.channels;
+    int64_t N = (int64_t)tiny->want.B * tiny->want.T;
+    float *logits = zeros(N * V);
+    double loss = tiny_forward(tiny, tiny->want.inputs, tiny->want.targets, false);
+    matmul_forward(logits, NULL, model->lnf, model->params.wte, NULL, N, C, V, model->gemm_workspace);
+    check_tensor(t, "logits", logits, tiny->want.logits, N * V, longest_reduction(tiny), forward_depth(tiny));
+    float loss_f = (float)loss;
+    check_tensor(t, "loss", &loss_f, tiny->want.loss, 1, longest_reduction(tiny), forward_depth(tiny));
+    free(logits);
+}
+
+static void test_logits_and_loss(Test *t) {
+    Tiny tiny;
+    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    check_logits(t, &tiny);
+    tiny_close(&tiny);
+}
+
+// Token by token, with the cache: the logits after each token of each sequence.
+static void test_logits_of_generation(Test *t) {
+    Tiny tiny;
+    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    int T = tiny.want.T, V = tiny.gpt2.config.vocab_size;
+    for (int i = 0; i < tiny.want.B * T; i++) {
+        if (i % T == 0) { generate_begin(&tiny.gpt2); }
+        generate_append(&tiny.gpt2, tiny.want.inputs[i]);
+        const float *logits = generate_logits(&tiny.gpt2, true);
+        check_tensor(t, "logits", logits, tiny.want.logits + (int64_t)i * V, V, longest_reduction(&tiny),
+                     forward_depth(&tiny));
+    }
+    tiny_close(&tiny);
+}
+
+static void test_gradients(Test *t) {
+    for (int recompute = RECOMPUTE_NOTHING; recompute <= RECOMPUTE_BLOCK; recompute++) {
+        Tiny tiny;
+        if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", recompute)) { return; }
+        const GPT2Config *config = &tiny.gpt2.config;
+        tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, true);
+        gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
+        for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+            int64_t at = gpt2_param_offset(config, i);
+            check_tensor(t, gpt2_param_specs[i].name, tiny.gpt2.grads_memory + at, tiny.want.grads + at,
+                         gpt2_param_size(config, i), longest_reduction(&tiny), backward_depth(&tiny));
+        }
+        tiny_close(&tiny);
+    }
+}
+
+// A gradient as it was computed here, with one element moved by ten times the tolerance, or made a NaN.
+static void test_wrong_gradients_are_rejected(Test *t) {
+    Tiny tiny;
+    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    const GPT2Config *config = &tiny.gpt2.config;
+    int64_t K = longest_reduction(&tiny), D = backward_depth(&tiny);
+    tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, true);
+    gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t at = gpt2_param_offset(config, i), n = gpt2_param_size(config, i);
+        float *got = tiny.gpt2.grads_memory + at, *element = got + n / 2, kept = *element;
+        const float *want = tiny.want.grads + at;
+        Test inner = {100, NULL};
+        *element = kept + (float)(10.0 * tolerance(K, D) * largest(want, n));
+        CHECK(t, !check_tensor(&inner, "perturbed", got, want, n, K, D), "a wrong %s passes", gpt2_param_specs[i].name);
+        *element = NAN;
+        CHECK(t, !check_tensor(&inner, "NaN", got, want, n, K, D), "a NaN in %s passes", gpt2_param_specs[i].name);
+    }
+    tiny_close(&tiny);
+}
+
+static float round_to_bf16(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    bits += 0x7fff + ((bits >> 16) & 1); // to nearest, ties to even
+    bits &= 0xffff0000;
+    memcpy(&x, &bits, sizeof(bits));
+    return x;
+}
+
+static void test_bf16_model(Test *t) {
+    Tiny tiny;
+    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    float *bf16 = load_params(t, &tiny, FIXTURES "tiny_bf16.bin");
+    for (int64_t i = 0; bf16 != NULL && i < gpt2_num_params(&tiny.gpt2.config); i++) {
+        float want = round_to_bf16(tiny.gpt2.params_memory[i]);
+        CHECK(t, bf16[i] == want, "weight %lld is %.9g, expected %.9g", (long long)i, (double)bf16[i], (double)want);
+    }
+    free(bf16);
+    tiny_close(&tiny);
+}
+
+// hf_tiny was saved by Hugging Face's transformers, whose model computed the same logits.
+static void test_hugging_face_model(Test *t) {
+    Tiny hf;
+    if (!tiny_open(t, &hf, FIXTURES "hf_tiny", RECOMPUTE_NOTHING)) { return; }
+    const GPT2Config *config = &hf.gpt2.config;
+    float *want = load_params(t, &hf, FIXTURES "tiny.bin");
+    for (int i = 0; want != NULL && i < NUM_PARAM_TENSORS; i++) {
+        int64_t at = gpt2_param_offset(config, i);
+        size_t bytes = (size_t)gpt2_param_size(config, i) * sizeof(float);
+        CHECK(t, memcmp(hf.gpt2.params_memory + at, want + at, bytes) == 0, "%s differs", gpt2_param_specs[i].name);
+    }
+    check_logits(t, &hf);
+    free(want);
+    tiny_close(&hf);
+}
+
+// logf, sinf and cosf differ between libraries by a few units in the last place.
+static void test_initialisation(Test *t) {
+    Fixture f = fixture_open(FIXTURES "init.bin");
+    Tiny tiny;
+    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    int stride = *fixture_ints(&f, "stride", 1);
+    int64_t n = ceil_div_i64(gpt2_num_params(&tiny.gpt2.config), stride);
+    float *params = tiny.gpt2.params_memory;
+    gpt2_init_params(params, &tiny.gpt2.config, (uint64_t)*fixture_ints(&f, "seed", 1));
+    for (int64_t i = 0; i < n; i++) { params[i] = params[i * stride]; }
+    check_close(t, "weights", params, fixture_floats(&f, "weights", n), (size_t)n, 8 * FLT_EPSILON * GPT2_INIT_STD,
+                8 * FLT_EPSILON);
+    tiny_close(&tiny);
+    fixture_close(&f);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Ten updates
+
+static Schedule schedule_of(const Fixture *f) {
+    Schedule s;
+    s.kind = SCHEDULE_COSINE;
+    s.peak = fixture_float(f, "peak");
+    s.warmup = *fixture_ints(f, "warmup", 1);
+    s.total = *fixture_ints(f, "total", 1);
+    s.final_fraction = fixture_float(f, "final_fraction");
+    return s;
+}
+
+// One update as the training loop makes it: zero, forward, backward, clip, AdamW. Returns the loss.
+static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *norm) {
+    int B = tiny->want.B, T = tiny->want.T, steps = *fixture_ints(f, "total", 1);
+    const int32_t *inputs = fixture_ints(f, "inputs", steps * B * T) + step * B * T;
+    const int32_t *targets = fixture_ints(f, "targets", steps * B * T) + step * B * T;
+    gpt2_zero_gradients(&tiny->gpt2);
+    double loss = tiny_forward(tiny, inputs, targets, true);
+    gpt2_backward(&tiny->gpt2, B, T);
+    *norm = (float)gradient_norm(&tiny->gpt2);
+    float clip = fixture_float(f, "grad_clip");
+    AdamW adamw = {lr,
+                   fixture_float(f, "beta1"),
+                   fixture_float(f, "beta2"),
+                   fixture_float(f, "eps"),
+                   fixture_float(f, "weight_decay"),
+                   *norm > clip ? clip / *norm : 1.0f,
+                   step + 1};
+    gpt2_update(&tiny->gpt2, &adamw);
+    return (float)loss;
+}
+
+// What the updates added to tensor i, against what they added in PyTorch: the norm of the difference relative to the
+// norm of the movement, and its largest element relative to the sum of the learning rates, about the most that AdamW
+// can move an element. AdamW divides a gradient's error by sqrt(v) + epsilon; the fixture's epsilon of 1e-3 keeps the
+// error small also for elements whose gradient is nearly 0, and makes epsilon's place in the formula matter.
+static void check_movement(Test *t, const GPT2Config *config, int i, const float *got, const float *want,
+                           const float *start, double rates, double tol) {
+    int64_t at = gpt2_param_offset(config, i);
+    double difference = 0.0, movement = 0.0, worst = 0.0;
+    bool all_close = true;
+    for (int64_t j = at; j < at + gpt2_param_size(config, i); j++) {
+        double d = (double)got[j] - want[j], moved = (double)want[j] - start[j];
+        double rounding = fabs((double)want[j]) * FLT_EPSILON * 10.0; // of the parameter itself, once in each update
+        difference += d * d;
+        movement += moved * moved;
+        worst = fmax(worst, fabs(d));
+        all_close = all_close && fabs(d) <= tol * rates + rounding;
+    }
+    const char *name = gpt2_param_specs[i].name;
+    CHECK(t, all_close, "%s: an element is off by %g, the learning rates add up to %g", name, worst, rates);
+    CHECK(t, sqrt(difference) <= tol * sqrt(movement), "%s moved by %g in all and is off by %g", name, sqrt(movement),
+          sqrt(difference));
+}
+
+static void test_ten_updates(Test *t) {
+    Fixture f = fixture_open(FIXTURES "tiny_steps.bin");
+    Tiny tiny;
+    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
+    Schedule schedule = schedule_of(&f);
+    int steps = (int)schedule.total, clipped = 0;
+    double tol = tolerance(longest_reduction(&tiny), backward_depth(&tiny) * steps), rates = 0.0;
+    for (int step = 0; step < steps; step++) {
+        float norm, lr = schedule_lr(&schedule, step), loss = update(&tiny, &f, step, lr, &norm);
+        check_close(t, "lr", &lr, fixture_floats(&f, "lr", steps) + step, 1, 0.0, 4 * FLT_EPSILON);
+        check_close(t, "loss", &loss, fixture_floats(&f, "loss", steps) + step, 1, 0.0, tol);
+        check_close(t, "norm", &norm, fixture_floats(&f, "norm", steps) + step, 1, 0.0, tol);
+        clipped += norm > fixture_float(&f, "grad_clip");
+        rates += lr;
+    }
+    CHECK(t, clipped > 0 && clipped < steps, "%d of %d updates were clipped, expected some", clipped, steps);
+    float *start = load_params(t, &tiny, FIXTURES "tiny.bin");
+    float *want = load_params(t, &tiny, FIXTURES "tiny_after_10.bin");
+    for (int i = 0; start != NULL && want != NULL && i < NUM_PARAM_TENSORS; i++) {
+        check_movement(t, &tiny.gpt2.config, i, tiny.gpt2.params_memory, want, start, rates, tol);
+    }
+    free(start);
+    free(want);
+    tiny_close(&tiny);
+    fixture_close(&f);
+}
+
+int main(void) {
+    Suite s = suite_begin("test_gpt2");
+    RUN(&s, test_comparison_rejects);
+    RUN(&s, test_embedding);
+    RUN(&s, test_layernorm);
+    RUN(&s, test_linear);
+    RUN(&s, test_attention);
+    RUN(&s, test_attention_over_tiles);
+    RUN(&s, test_gelu);
+    RUN(&s, test_crossentropy);
+    RUN(&s, test_logits_and_loss);
+    RUN(&s, test_logits_of_generation);
+    RUN(&s, test_gradients);
+    RUN(&s, test_wrong_gradients_are_rejected);
+    RUN(&s, test_bf16_model);
+    RUN(&s, test_hugging_face_model);
+    RUN(&s, test_initialisation);
+    RUN(&s, test_ten_updates);
+    return suite_end(&s);
+}
