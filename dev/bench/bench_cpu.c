@@ -1,0 +1,230 @@
+// `make bench-cpu`: how far this machine is from its own limits, in one run: the peak of its multiply-adds, the matrix
+// multiply at the shapes of GPT-2 124M (beside OpenBLAS if libopenblas.so.0 is installed), the memory bandwidth an
+// optimizer sees, and whole training steps of ./train_gpt2 if it is built. It times the source the trainer runs.
+//
+// Rates are the best of many repetitions, ours and OpenBLAS's by turns, since other programs can only slow both down.
+#include "llmc/gemm.h"
+#include "llmc/peak.h"
+#include <dlfcn.h>
+
+#define SECONDS_PER_SHAPE 1.0
+
+// CBLAS, as its header would declare it: sgemm(order, transposes, M, N, K, alpha, A, lda, B, ldb, beta, C, ldc).
+typedef void (*Sgemm)(int, int, int, int, int, int, float, const float *, int, const float *, int, float, float *, int);
+enum { CBLAS_ROW_MAJOR = 101, CBLAS_AS_IS = 111, CBLAS_TRANSPOSED = 112 };
+
+typedef struct {
+    int threads;
+    double peak; // GFLOP/s
+    Sgemm sgemm; // NULL without OpenBLAS
+} Bench;
+
+typedef struct {
+    const char *name;
+    int64_t M, N, K;
+    bool transpose_a, transpose_b, accumulate;
+} Shape;
+
+static void print_machine(int threads) {
+    char line[256] = "", model[256] = "unknown processor\n";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
+        if (strncmp(line, "model name", 10) == 0) {
+            snprintf(model, sizeof(model), "%s", strchr(line, ':') + 2);
+            break;
+        }
+    }
+    if (file != NULL) { fclose(file); }
+    printf("%s%d threads, vectors of %d floats, compiler %s\n", model, threads, VF_WIDTH, __VERSION__);
+}
+
+// Finds OpenBLAS and gives it as many threads as gemm uses. It guesses the processor from numbers that virtual machines
+// hide, so that it may run code for an old one; then the kind with our vectors is named to it. A setting of the user's
+// own stays.
+static Sgemm open_openblas(int threads) {
+    if (VF_WIDTH == 16) { setenv("OPENBLAS_CORETYPE", "SkylakeX", 0); }
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW);
+    if (library == NULL) {
+        printf("OpenBLAS: not installed (apt-get install libopenblas0-pthread), so no comparison\n");
+        return NULL;
+    }
+    void (*set_threads)(int) = (void (*)(int))dlsym(library, "openblas_set_num_threads");
+    char *(*config)(void) = (char *(*)(void))dlsym(library, "openblas_get_config");
+    char *(*core)(void) = (char *(*)(void))dlsym(library, "openblas_get_corename");
+    Sgemm sgemm = (Sgemm)dlsym(library, "cblas_sgemm");
+    if (set_threads == NULL || config == NULL || core == NULL || sgemm == NULL) {
+        printf("OpenBLAS: libopenblas.so.0 lacks the usual functions, so no comparison\n");
+        return NULL;
+    }
+    set_threads(threads);
+    printf("OpenBLAS: %s, kernels for %s\n", config(), core());
+    return sgemm;
+}
+
+static float *new_floats(int64_t n) {
+    float *x = (float *)malloc((size_t)n * sizeof(float));
+    if (x == NULL) {
+        fprintf(stderr, "bench_cpu: out of memory for %lld floats\n", (long long)n);
+        exit(EXIT_FAILURE);
+    }
+    for (int64_t i = 0; i < n; i++) { x[i] = (float)(i * 7919 % 1000) * 1e-3f - 0.5f; }
+    return x;
+}
+
+typedef struct {
+    float *A, *B, *C, *workspace;
+} Operands;
+
+static void run_ours(const Shape *s, const Operands *o) {
+    GemmMatrix a = {o->A, s->transpose_a ? 1 : s->K, s->transpose_a ? s->M : 1};
+    GemmMatrix b = {o->B, s->transpose_b ? 1 : s->N, s->transpose_b ? s->K : 1};
+    gemm(o->C, s->N, a, b, NULL, s->M, s->N, s->K, s->accumulate, o->workspace);
+}
+
+static void run_openblas(Sgemm sgemm, const Shape *s, const Operands *o) {
+    sgemm(CBLAS_ROW_MAJOR, s->transpose_a ? CBLAS_TRANSPOSED : CBLAS_AS_IS,
+          s->transpose_b ? CBLAS_TRANSPOSED : CBLAS_AS_IS, (int)s->M, (int)s->N, (int)s->K, 1.0f, o->A,
+          (int)(s->transpose_a ? s->M : s->K), o->B, (int)(s->transpose_b ? s->K : s->N), s->accumulate ? 1.0f : 0.0f,
+          o->C, (int)s->N);
+}
+
+// Best seconds of both, taken by turns.
+static void time_shape(const Bench *bench, const Shape *s, double *ours, double *openblas) {
+    Operands o = {new_floats(s->M * s->K), new_floats(s->K * s->N), new_floats(s->M * s->N),
+                  new_floats(gemm_workspace_floats(bench->threads))};
+    *ours = *openblas = INFINITY;
+    double until = seconds_now() + SECONDS_PER_SHAPE;
+    for (int i = 0; i < 3 || seconds_now() < until; i++) {
+        double start = seconds_now();
+        run_ours(s, &o);
+        double middle = seconds_now();
+        *ours = fmin(*ours, middle - start);
+        if (bench->sgemm == NULL) { continue; }
+        run_openblas(bench->sgemm, s, &o);
+        *openblas = fmin(*openblas, seconds_now() - middle);
+    }
+    free(o.A), free(o.B), free(o.C), free(o.workspace);
+}
+
+static void bench_shape(const Bench *bench, const Shape *s) {
+    double ours, openblas, gflop = 2e-9 * (double)s->M * (double)s->N * (double)s->K;
+    time_shape(bench, s, &ours, &openblas);
+    printf("%-22s %5lld %6lld %6lld | %7.1f GFLOP/s | %5.1f%% of peak", s->name, (long long)s->M, (long long)s->N,
+           (long long)s->K, gflop / ours, 100.0 * gflop / ours / bench->peak);
+    if (bench->sgemm != NULL) {
+        printf(" | OpenBLAS %5.1f%%, ratio %.2f", 100.0 * gflop / openblas / bench->peak, openblas / ours);
+    }
+    if (s->M == 1) { printf(" | weights at %.1f GB/s", 4e-9 * (double)s->N * (double)s->K / ours); }
+    printf("\n");
+}
+
+// The multiplies of a training step with BT = B * T tokens; dW: gradient of a weight, dx: of a layer's input.
+static void bench_training_shapes(const Bench *bench, int64_t BT) {
+    const Shape shapes[] = {
+        {"qkv", BT, 2304, 768, false, true, false},
+        {"attention projection", BT, 768, 768, false, true, false},
+        {"fc", BT, 3072, 768, false, true, false},
+        {"fc projection", BT, 768, 3072, false, true, false},
+        {"head", BT, 50304, 768, false, true, false},
+        {"dx of fc", BT, 768, 3072, false, false, false},
+        {"dx of fc projection", BT, 3072, 768, false, false, false},
+        {"dx of head", BT, 768, 50304, false, false, false},
+        {"dW of fc", 3072, 768, BT, true, false, true},
+        {"dW of fc projection", 768, 3072, BT, true, false, true},
+        {"dW of head", 50304, 768, BT, true, false, true},
+    };
+    printf("\ngemm, B*T = %-10lld     M      N      K\n", (long long)BT);
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) { bench_shape(bench, &shapes[i]); }
+}
+
+static void bench_decoding_shapes(const Bench *bench) {
+    const Shape shapes[] = {
+        {"fc", 1, 3072, 768, false, true, false},
+        {"fc projection", 1, 768, 3072, false, true, false},
+        {"head", 1, 50304, 768, false, true, false},
+    };
+    printf("\ngemm, one token            M      N      K\n");
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) { bench_shape(bench, &shapes[i]); }
+}
+
+// The traffic of AdamW: reads parameter, gradient and two moments, writes parameter and moments; hardly any arithmetic.
+static void bench_memory(void) {
+    const int64_t n = 32 << 20; // 128 MiB each
+    float *parameter = new_floats(n), *gradient = new_floats(n), *m = new_floats(n), *v = new_floats(n);
+    double best = INFINITY;
+    for (int repeat = 0; repeat < 10; repeat++) {
+        double start = seconds_now();
+#pragma omp parallel for schedule(static)
+        for (int64_t i = 0; i < n; i += VF_WIDTH) {
+            vf g = vf_load(gradient + i);
+            vf m_new = vf_load(m + i) * 0.9f + g * 0.1f, v_new = vf_load(v + i) * 0.95f + g * g * 0.05f;
+            vf_store(m + i, m_new);
+            vf_store(v + i, v_new);
+            vf_store(parameter + i, vf_load(parameter + i) - m_new * 1e-6f);
+        }
+        best = fmin(best, seconds_now() - start);
+    }
+    printf("\nmemory, as AdamW uses it: %.1f GB/s (4 arrays read, 3 written)\n", 7e-9 * 4.0 * (double)n / best);
+    free(parameter), free(gradient), free(m), free(v);
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+// The number before " ms |" in a step line of the trainer, or 0 if there is none.
+static double milliseconds_in(const char *line) {
+    const char *end = strstr(line, " ms |");
+    if (end == NULL || strncmp(line, "step", 4) != 0) { return 0.0; }
+    while (end > line && end[-1] != ' ') { end--; }
+    return atof(end);
+}
+
+// Steps of GPT-2 124M, B = 4, T = 64, random tokens' worth of work: the fraction of peak counts 6 operations per
+// parameter and token (forward 2, backward 4) plus attention's 12 L C T per token.
+static void bench_step(const Bench *bench) {
+    const char *command = "./train_gpt2 --init d12 --vocab 50257 --train-data train_gpt2.c --tokenizer byte "
+                          "--batch-size 4 --seq-len 64 --steps 12 --val-every 0 --sample-every 0 2>&1";
+    const double tokens = 4 * 64, parameters = 124e6, gflop = 1e-9 * tokens * (6 * parameters + 12.0 * 12 * 768 * 64);
+    printf("\n%s\n", command);
+    fflush(stdout);
+    FILE *program = popen(command, "r");
+    char line[1024], last[1024] = "no output\n";
+    double times[64];
+    int steps = 0;
+    while (program != NULL && fgets(line, sizeof(line), program) != NULL) {
+        snprintf(last, sizeof(last), "%s", line);
+        double ms = milliseconds_in(line);
+        if (ms > 0.0 && steps < 64) { times[steps++] = ms; }
+    }
+    int status = program == NULL ? -1 : pclose(program);
+    if (status != 0 || steps < 3) {
+        printf("no step was timed (status %d): %s", status, last);
+        return;
+    }
+    qsort(times + 1, (size_t)(steps - 1), sizeof(double), compare_doubles); // the first step warms up
+    double median = times[1 + (steps - 1) / 2], best = times[1];
+    printf("step: median %.0f ms, best %.0f ms: %.0f GFLOP/s, %.1f%% of peak (best %.1f%%)\n", median, best,
+           gflop / median * 1e3, 100e3 * gflop / median / bench->peak, 100e3 * gflop / best / bench->peak);
+}
+
+int main(void) {
+    Bench bench = {gemm_max_threads(), 0.0, NULL};
+    print_machine(bench.threads);
+    bench.sgemm = open_openblas(bench.threads);
+    for (int i = 0; i < 5; i++) { bench.peak = fmax(bench.peak, peak_measure_flops(bench.threads)); }
+    printf("peak: %.1f GFLOP/s fp32\n", bench.peak);
+    bench_training_shapes(&bench, 256);
+    bench_training_shapes(&bench, 1024);
+    bench_decoding_shapes(&bench);
+    bench_memory();
+    FILE *trainer = fopen("./train_gpt2", "r");
+    if (trainer == NULL) {
+        printf("\nstep: ./train_gpt2 is not built (make), so no step was timed\n");
+        return EXIT_SUCCESS;
+    }
+    fclose(trainer);
+    bench_step(&bench);
+    return EXIT_SUCCESS;
+}
