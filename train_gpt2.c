@@ -1117,7 +1117,6 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     return true;
 }
 
-#ifndef TRAIN_GPT2_NO_MAIN
 int main(int argc, char **argv) {
     static TrainRun run; // zero; large, so not on the stack
     static MemoryPlan plan;
@@ -1132,4 +1131,3 @@ int main(int argc, char **argv) {
     exit_unless(ok, PROGRAM, &error);
     return EXIT_SUCCESS;
 }
-#endif
