@@ -273,6 +273,20 @@ def test_json_lines():
     assert f" from {len(texts)} documents (" in summary, summary
 
 
+def test_many_json_lines():
+    """More lines than are read at a time, and a bad one behind them."""
+    line = json.dumps({"text": mixed_text(4, 30000).decode()}).encode() + b"\n"
+    times = (20 << 20) // len(line)
+    accepted("--output", "line", "--jsonl", "text", "-", stdin=line)
+    accepted("--output", "lines", "--overwrite", "--jsonl", "text", "-", stdin=line * times)
+    with open(in_work("line_train_000001.bin"), "rb") as file:
+        expected = file.read()[1024:]
+    with open(in_work("lines_train_000001.bin"), "rb") as file:
+        assert file.read()[1024:] == expected * times
+    refused(f"standard input: line {times + 1}: JSON line: byte 0: expected a value", "--jsonl", "text", "-",
+            stdin=line * times + b"x")
+
+
 def test_bad_json_lines():
     cases = [('{"txt": "a"}\n', 'JSON line: no field "text"'),
              ('{"text": 5}\n', 'JSON line: field "text" is not a string'),
@@ -464,15 +478,15 @@ def test_progress():
     os.close(master)
     assert process.returncode == 0
     bars = [part for part in seen.decode().split("\r") if part.startswith("[")]
-    assert bars and all("% " in bar.replace("%,", "% ") and "MB/s" in bar and len(bar) < 80 for bar in bars), seen
+    assert bars and all("%, " in bar and "MB/s" in bar and len(bar) < 80 for bar in bars), seen
     assert seen.endswith(b"\r\x1b[K"), seen[-20:]
 
 
 if __name__ == "__main__":
     try:
         run("tokenize", [test_unicode_tables, test_generator, test_shakespeare, test_documents, test_streaming,
-                         test_one_long_word, test_shard_sizes, test_json_lines, test_bad_json_lines, test_old_shards,
-                         test_help, test_bad_options, test_bad_inputs, test_bad_vocabulary, test_file_limit,
+                         test_one_long_word, test_shard_sizes, test_json_lines, test_many_json_lines,
+                         test_bad_json_lines, test_old_shards, test_help, test_bad_options, test_bad_inputs, test_bad_vocabulary, test_file_limit,
                          test_full_disk, test_signals, test_progress])
     finally:
         shutil.rmtree(WORK, ignore_errors=True)
