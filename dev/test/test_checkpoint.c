@@ -1,16 +1,8 @@
-// Model files, training states and checkpoints: exact round trips; damage of every kind at every byte; kill -9.
-#include <signal.h>
-#include <sys/wait.h>
-
-#include "llmc/checkpoint.h"
+// Model files, training states and checkpoints: exact round trips; damage of every kind at every byte. (What a kill
+// leaves: test_kill.c.)
+#include "checkpoint_run.h"
 #include "temp_dir.h"
 #include "test.h"
-
-// The smallest model with a padding row: 90 parameters.
-static GPT2Config tiny_config(void) {
-    GPT2Config config = {2, 3, 4, 1, 1, 2}; // maxT, V, Vp, L, NH, C
-    return config;
-}
 
 enum { TINY_PARAMS = 90, TINY_BYTES = 1024 + 4 * TINY_PARAMS };
 
@@ -375,68 +367,6 @@ static void test_state_damage(Test *t) {
 
 // ---- Checkpoints ----
 
-typedef struct {
-    GPT2Config config;
-    float *params;
-    int64_t generation[1000];
-    StateSection section;
-    StateHeader header;
-} Run;
-
-static void run_init(Run *run, GPT2Config config) {
-    run->config = config;
-    run->params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    run->section.name = "generation";
-    run->section.data = run->generation;
-    run->section.bytes = (int64_t)sizeof(run->generation);
-}
-
-// Saves a checkpoint all of whose values tell its generation.
-static bool run_save(Run *run, const char *dir, int64_t step, int64_t generation, Error *error) {
-    for (int i = 0; i < 1000; i++) { run->generation[i] = generation; }
-    int64_t n = gpt2_num_params(&run->config);
-    for (int64_t i = 0; i < n; i++) { run->params[i] = (float)generation; }
-    model_zero_padding(run->params, &run->config);
-    state_init(&run->header);
-    state_set_i64(&run->header, "generation", generation);
-    return checkpoint_save(dir, step, &run->config, run->params, &run->header, &run->section, 1, error);
-}
-
-// Loads a checkpoint and returns its generation; -1 if it does not load, -2 if its parts disagree.
-static int64_t run_load(Run *run, const char *dir, int64_t step, Error *error) {
-    GPT2Config config;
-    int64_t generation = -2;
-    if (!checkpoint_load_header(dir, step, &config, &run->header, error)) { return -1; }
-    if (!checkpoint_load(dir, step, &config, run->params, &run->header, &run->section, 1, error)) { return -1; }
-    if (!state_get_i64(&run->header, "generation", &generation)) { return -2; }
-    for (int i = 0; i < 1000; i++) {
-        if (run->generation[i] != generation) { return -2; }
-    }
-    int64_t padding = (int64_t)config.vocab_size * config.channels;
-    int64_t after = (int64_t)config.padded_vocab_size * config.channels;
-    for (int64_t i = 0; i < gpt2_num_params(&config); i++) {
-        float want = i >= padding && i < after ? 0.0f : (float)generation;
-        if (run->params[i] != want) { return -2; }
-    }
-    return generation;
-}
-
-static int count_files(const char *dir) {
-    DIR *folder = opendir(dir);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) { count += entry->d_name[0] != '.'; }
-    closedir(folder);
-    return count;
-}
-
-static int count_temporary(const char *dir) {
-    DIR *folder = opendir(dir);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) { count += ends_with(entry->d_name, ".tmp"); }
-    closedir(folder);
-    return count;
-}
-
 static void test_checkpoint(Test *t) {
     TempDir dir = temp_dir_make();
     Error error, problem;
@@ -579,14 +509,15 @@ static void test_clean_keeps_what_is_not_ours(Test *t) {
     static Run run;
     run_init(&run, tiny_config());
     run_save(&run, dir.path, 1, 1, &error);
-    static const char *const stay[] = {"model_00000007.bin", "notes.tmp", "model_7.bin.tmp", "mymodel_00000007.bin.tmp",
-                                       "model_00000007.bin.tmp2"};
-    static const char *const go[] = {"model_00000008.bin.tmp", "model_00000009.bin", "state_00000009.bin.tmp"};
-    for (int i = 0; i < 5; i++) { temp_write(temp_path(&dir, stay[i]), "x", 1); }
-    for (int i = 0; i < 3; i++) { temp_write(temp_path(&dir, go[i]), "x", 1); }
+    static const char *const stay[] = {"model_00000007.bin", "model_00000010.bin",       "notes.tmp",
+                                       "model_7.bin.tmp",    "mymodel_00000007.bin.tmp", "model_00000007.bin.tmp2"};
+    static const char *const go[] = {"model_00000008.bin.tmp", "model_00000009.bin", "state_00000009.bin.tmp",
+                                     "model_00000010.bin.tmp"};
+    for (int i = 0; i < 6; i++) { temp_write(temp_path(&dir, stay[i]), "x", 1); }
+    for (int i = 0; i < 4; i++) { temp_write(temp_path(&dir, go[i]), "x", 1); }
     CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
-    for (int i = 0; i < 5; i++) { CHECK(t, temp_exists(temp_path(&dir, stay[i])), "%s was removed", stay[i]); }
-    for (int i = 0; i < 3; i++) { CHECK(t, !temp_exists(temp_path(&dir, go[i])), "%s stayed", go[i]); }
+    for (int i = 0; i < 6; i++) { CHECK(t, temp_exists(temp_path(&dir, stay[i])), "%s was removed", stay[i]); }
+    for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(temp_path(&dir, go[i])), "%s stayed", go[i]); }
     CHECK(t, run_load(&run, dir.path, 1, &error) == 1, "%s", error.text);
     CHECK(t, !checkpoint_clean(temp_path(&dir, "none"), &error), "no folder");
     check_text(t, &error, temp_path(&dir, "none"), ": cannot read folder: No such file or directory");
@@ -616,59 +547,6 @@ static void test_full_disk(Test *t) {
     free(run.params);
 }
 
-// Saves one generation after the other until it is killed; reports each as soon as it is complete.
-static void save_until_killed(Run *run, const char *dir, int64_t generation, bool same_step, int report) {
-    for (;; generation++) {
-        Error error;
-        if (!run_save(run, dir, same_step ? 1 : generation, generation, &error)) { _exit(1); }
-        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
-        if (!same_step) { checkpoint_prune(dir, generation, 2, 0); }
-    }
-}
-
-static void kill_in_the_middle(Test *t, bool same_step) {
-    enum { KILLS = 30 };
-    TempDir dir = temp_dir_make();
-    GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB, so that kills fall into writes too
-    static Run run;
-    int64_t complete = 1, loaded = 1, interrupted = 0; // complete: the last generation known to be
-    run_init(&run, config);
-    Error error;
-    CHECK(t, run_save(&run, dir.path, 1, 1, &error), "%s", error.text);
-    for (int i = 0; i < KILLS && t->failures == 0; i++) {
-        int report[2];
-        temp_must(pipe(report) == 0, "pipe");
-        pid_t child = fork();
-        if (child == 0) { save_until_killed(&run, dir.path, loaded + 1, same_step, report[1]); }
-        usleep((useconds_t)(rand_u64(1, (uint64_t)same_step, (uint64_t)i) % 20000));
-        kill(child, SIGKILL);
-        int status;
-        waitpid(child, &status, 0);
-        CHECK(t, WIFSIGNALED(status), "the child failed by itself");
-        close(report[1]);
-        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; }
-        close(report[0]);
-        interrupted += count_temporary(dir.path) > 0;
-        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
-        int64_t step = -1;
-        Error problem;
-        CHECK(t, checkpoint_find_good(dir.path, &step, &problem), "kill %d left nothing usable: %s", i, problem.text);
-        loaded = run_load(&run, dir.path, step, &error);
-        CHECK(t, loaded >= complete && loaded <= complete + 1, "kill %d: loaded %lld, complete was %lld: %s", i,
-              (long long)loaded, (long long)complete, loaded < 0 ? error.text : "");
-        complete = loaded;
-    }
-    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
-    if (!same_step) { checkpoint_prune(dir.path, loaded, 2, 0); }
-    CHECK(t, count_files(dir.path) == (same_step ? 2 : 4), "%d files left", count_files(dir.path));
-    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
-    free(run.params);
-    temp_dir_remove(&dir);
-}
-
-static void test_kill_between_steps(Test *t) { kill_in_the_middle(t, false); }
-static void test_kill_while_overwriting(Test *t) { kill_in_the_middle(t, true); }
-
 int main(void) {
     Suite suite = suite_begin("checkpoint");
     RUN(&suite, test_16_bit_floats);
@@ -686,7 +564,5 @@ int main(void) {
     RUN(&suite, test_interrupted_overwrite);
     RUN(&suite, test_clean_keeps_what_is_not_ours);
     RUN(&suite, test_full_disk);
-    RUN(&suite, test_kill_between_steps);
-    RUN(&suite, test_kill_while_overwriting);
     return suite_end(&suite);
 }

@@ -1,0 +1,194 @@
+// Death at any moment of a save, a prune or a cleaning: first before every system call that changes the disk, also
+// twice in a row; then by kill -9 at random moments.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "test.h"
+
+static int calls_left = -1; // system calls until this process dies; negative: it lives
+
+static void crash_point(void) {
+    if (calls_left == 0) { _exit(99); } // as after kill -9: nothing is cleaned up, what was written stays
+    if (calls_left > 0) { calls_left--; }
+}
+
+// The headers under test reach the calls that change the disk through these macros: each is a moment to die before it.
+#define write(fd, data, bytes) (crash_point(), write(fd, data, bytes))
+#define rename(from, to) (crash_point(), rename(from, to))
+#define unlink(path) (crash_point(), unlink(path))
+#include "checkpoint_run.h"
+#undef write
+#undef rename
+#undef unlink
+#include "temp_dir.h"
+
+typedef enum { SAVE_OVER, SAVE_NEXT, PRUNE, CLEAN } Action;
+static const char *const action_names[] = {"overwrite", "next save", "prune", "clean"};
+
+static void act(Run *run, const char *dir, Action action, int64_t generation) {
+    Error error;
+    bool ok = true;
+    switch (action) {
+    case SAVE_OVER: ok = run_save(run, dir, 1, generation, &error); break;
+    case SAVE_NEXT: ok = run_save(run, dir, 2, generation, &error); break;
+    case PRUNE: checkpoint_prune(dir, 1, 1, 0); break;
+    case CLEAN: ok = checkpoint_clean(dir, &error); break;
+    }
+    if (!ok) { _exit(1); }
+}
+
+// Performs an action in a process that dies before system call number `call`; false if it came to its end alive.
+static bool dies(Test *t, Run *run, const char *dir, Action action, int64_t generation, int call) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        calls_left = call;
+        act(run, dir, action, generation);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    bool died = WIFEXITED(status) && WEXITSTATUS(status) == 99;
+    CHECK(t, died || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "%s, call %d: status %d", action_names[action],
+          call, status);
+    return died;
+}
+
+// What must hold at every moment: the newest checkpoint that verifies loads and is whole, and is one of the generations
+// lowest..highest.
+static void check_usable(Test *t, Run *run, const char *dir, int64_t lowest, int64_t highest, const char *when) {
+    Error error, problem;
+    int64_t step = -1;
+    if (!CHECK(t, checkpoint_find_good(dir, &step, &problem), "%s: nothing usable: %s", when, problem.text)) { return; }
+    int64_t generation = run_load(run, dir, step, &error);
+    CHECK(t, generation >= lowest && generation <= highest, "%s: generation %lld of step %lld, expected %lld to %lld",
+          when, (long long)generation, (long long)step, (long long)lowest, (long long)highest);
+}
+
+// A folder with the pair of step 1 (generation 1), for prune also with step 0.
+static void make_folder(Run *run, const char *dir, Action action) {
+    Error error;
+    if (action == PRUNE) { temp_must(run_save(run, dir, 0, 0, &error), error.text); }
+    temp_must(run_save(run, dir, 1, 1, &error), error.text);
+}
+
+// Dies in `first` before every call, then in `second` before every call, then cleans.
+static void die_twice(Test *t, Action first, Action second) {
+    static Run run;
+    int deaths = 0;
+    run_init(&run, tiny_config());
+    for (int i = 0, first_died = 1; first_died && t->failures == 0; i++) {
+        for (int j = 0, second_died = 1; second_died && t->failures == 0; j++) {
+            char when[100];
+            TempDir dir = temp_dir_make();
+            make_folder(&run, dir.path, first);
+            first_died = dies(t, &run, dir.path, first, 2, i);
+            snprintf(when, sizeof(when), "%s dead at call %d", action_names[first], i);
+            check_usable(t, &run, dir.path, first_died ? 1 : 1 + (first <= SAVE_NEXT), 2, when);
+            second_died = dies(t, &run, dir.path, second, 3, j);
+            snprintf(when, sizeof(when), "%s dead at call %d, %s at %d", action_names[first], i, action_names[second],
+                     j);
+            check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
+            act(&run, dir.path, CLEAN, 0);
+            check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
+            int64_t steps[4];
+            int pairs = checkpoint_list(dir.path, steps, 4);
+            CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path),
+                  pairs);
+            deaths += first_died + second_died;
+            temp_dir_remove(&dir);
+        }
+    }
+    CHECK(t, deaths > 5, "only %d deaths: the system calls are not seen", deaths);
+    free(run.params);
+}
+
+static void test_overwrite_twice(Test *t) { die_twice(t, SAVE_OVER, SAVE_OVER); }
+static void test_overwrite_then_clean(Test *t) { die_twice(t, SAVE_OVER, CLEAN); }
+static void test_overwrite_then_next(Test *t) { die_twice(t, SAVE_OVER, SAVE_NEXT); }
+static void test_next_twice(Test *t) { die_twice(t, SAVE_NEXT, SAVE_NEXT); }
+static void test_next_then_clean(Test *t) { die_twice(t, SAVE_NEXT, CLEAN); }
+static void test_prune_then_clean(Test *t) { die_twice(t, PRUNE, CLEAN); }
+static void test_prune_then_overwrite(Test *t) { die_twice(t, PRUNE, SAVE_OVER); }
+
+static int count_temporary(const char *dir) {
+    DIR *folder = opendir(dir);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) { count += ends_with(entry->d_name, ".tmp"); }
+    closedir(folder);
+    return count;
+}
+
+// Saves one generation after the other until it is killed; reports each as soon as it is complete.
+static void save_until_killed(Run *run, const char *dir, int64_t generation, bool same_step, int report) {
+    for (;; generation++) {
+        Error error;
+        if (!run_save(run, dir, same_step ? 1 : generation, generation, &error)) { _exit(1); }
+        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
+        if (!same_step) { checkpoint_prune(dir, generation, 2, 0); }
+    }
+}
+
+static void kill_in_the_middle(Test *t, bool same_step) {
+    enum { KILLS = 20 };
+    TempDir dir = temp_dir_make();
+    GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB, so that kills fall into writes too
+    static Run run;
+    int64_t complete = 1, loaded = 1, interrupted = 0; // complete: the last generation known to be
+    run_init(&run, config);
+    Error error;
+    CHECK(t, run_save(&run, dir.path, 1, 1, &error), "%s", error.text);
+    for (int i = 0; i < KILLS && t->failures == 0; i++) {
+        int report[2];
+        temp_must(pipe(report) == 0, "pipe");
+        pid_t child = fork();
+        if (child == 0) { save_until_killed(&run, dir.path, loaded + 1, same_step, report[1]); }
+        usleep((useconds_t)(rand_u64(1, (uint64_t)same_step, (uint64_t)i) % 20000));
+        kill(child, SIGKILL);
+        int status;
+        waitpid(child, &status, 0);
+        CHECK(t, WIFSIGNALED(status), "the child failed by itself");
+        close(report[1]);
+        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; }
+        close(report[0]);
+        interrupted += count_temporary(dir.path) > 0;
+        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
+        int64_t step = -1;
+        Error problem;
+        CHECK(t, checkpoint_find_good(dir.path, &step, &problem), "kill %d left nothing usable: %s", i, problem.text);
+        loaded = run_load(&run, dir.path, step, &error);
+        CHECK(t, loaded >= complete && loaded <= complete + 1, "kill %d: loaded %lld, complete was %lld: %s", i,
+              (long long)loaded, (long long)complete, loaded < 0 ? error.text : "");
+        complete = loaded;
+    }
+    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
+    if (!same_step) { checkpoint_prune(dir.path, loaded, 2, 0); }
+    CHECK(t, count_files(dir.path) == (same_step ? 2 : 4), "%d files left", count_files(dir.path));
+    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
+    free(run.params);
+    temp_dir_remove(&dir);
+}
+
+static void test_kill_between_steps(Test *t) { kill_in_the_middle(t, false); }
+static void test_kill_while_overwriting(Test *t) { kill_in_the_middle(t, true); }
+
+int main(void) {
+    Suite suite = suite_begin("kill");
+    RUN(&suite, test_overwrite_twice);
+    RUN(&suite, test_overwrite_then_clean);
+    RUN(&suite, test_overwrite_then_next);
+    RUN(&suite, test_next_twice);
+    RUN(&suite, test_next_then_clean);
+    RUN(&suite, test_prune_then_clean);
+    RUN(&suite, test_prune_then_overwrite);
+    RUN(&suite, test_kill_between_steps);
+    RUN(&suite, test_kill_while_overwriting);
+    return suite_end(&suite);
+}
