@@ -27,8 +27,8 @@ def tool(*arguments):
     """Runs dev/test/formats_tool.c, which is built when it is first needed."""
     if not os.path.exists(TOOL):
         compiler = os.environ.get("CC", "cc").split()
-        subprocess.run([*compiler, "-std=gnu11", "-O1", "-Wno-unknown-pragmas", "-I.", "dev/test/formats_tool.c", "-o", TOOL, "-lm"],
-                       cwd=ROOT, check=True)
+        options = ["-std=gnu11", "-O1", "-Wno-unknown-pragmas", "-I."]
+        subprocess.run([*compiler, *options, "dev/test/formats_tool.c", "-o", TOOL, "-lm"], cwd=ROOT, check=True)
     done = subprocess.run([TOOL, *arguments], cwd=ROOT, capture_output=True, text=True)
     return done.returncode, done.stdout.strip(), done.stderr.strip()
 
