@@ -1,7 +1,9 @@
 // A small deterministic driver for fuzz targets, for machines without libFuzzer and for the short run in the tests:
 //   build/fuzz_x [iterations, default 3000] [seed]
+//   build/fuzz_x --seeds FOLDER          writes the valid inputs there: a corpus for libFuzzer to begin with
 // Each iteration takes one of the target's valid inputs, damages it in one to four ways and runs the target.
 // The numbers on the command line give the same inputs on every machine.
+#include <stdbool.h>
 #include <string.h>
 
 #include "fuzz.h"
@@ -87,11 +89,27 @@ static int make_seeds(FuzzInput *seeds) {
     return count;
 }
 
+// Writes the valid inputs to a folder.
+static int write_seeds(const FuzzInput *seeds, int count, const char *folder) {
+    for (int i = 0; i < count; i++) {
+        char path[1024];
+        snprintf(path, sizeof(path), "%s/seed_%02d", folder, i);
+        FILE *file = fopen(path, "wb");
+        if (file == NULL || fwrite(seeds[i].data, 1, seeds[i].size, file) != seeds[i].size || fclose(file) != 0) {
+            perror(path);
+            return EXIT_FAILURE;
+        }
+    }
+    return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv) {
-    long iterations = argc > 1 ? strtol(argv[1], NULL, 10) : 3000;
-    FuzzRandom random = {argc > 2 ? strtoull(argv[2], NULL, 10) : 1, 0};
+    bool only_seeds = argc == 3 && strcmp(argv[1], "--seeds") == 0;
+    long iterations = argc > 1 && !only_seeds ? strtol(argv[1], NULL, 10) : 3000;
+    FuzzRandom random = {argc > 2 && !only_seeds ? strtoull(argv[2], NULL, 10) : 1, 0};
     FuzzInput seeds[FUZZ_MAX_SEEDS], input = {(uint8_t *)malloc(FUZZ_CAPACITY), 0};
     int count = make_seeds(seeds);
+    if (only_seeds) { return write_seeds(seeds, count, argv[2]); }
     if (count == 0 || iterations < 0) {
         fprintf(stderr, "%s: no valid inputs to begin with, or a bad number of iterations\n", argv[0]);
         return EXIT_FAILURE;
