@@ -128,13 +128,13 @@ tests: $(TESTS) ## the unit tests, built into build/
 
 fuzzers: $(FUZZERS)
 
-# The short form of scripts/test.sh: this compiler, these flags, one after another. GPT2C_BIN tells the Python tests
-# where the programs are.
+# The short form of scripts/test.sh: this compiler, these flags, one after another.
 test: all tests ## build and run the unit tests, test_gpt2 and the Python tests (scripts/test.sh does much more)
 	@failed=; for program in $(TESTS) $(or $(BIN),.)/test_gpt2; do \
 	    $$program || failed="$$failed $$program"; done; \
 	for script in $(PYTHON_TESTS); do \
-	    GPT2C_BIN=$(or $(BIN),.) python3 $$script || failed="$$failed $$script"; done; \
+	    TRAIN_GPT2=$(or $(BIN),.)/train_gpt2 TOKENIZE=$(or $(BIN),.)/tokenize \
+	        python3 $$script || failed="$$failed $$script"; done; \
 	test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
 bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
