@@ -1,0 +1,271 @@
+"""Runs ./train_gpt2 as a user would, and makes the tiny files that its tests give it: standard library only.
+
+The files are written from their description, not with the project's own code. TRAIN_GPT2 names another build.
+"""
+import array
+import atexit
+import math
+import os
+import random
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2", "./train_gpt2"))
+FOLDER = tempfile.mkdtemp(prefix="test_cli.")
+# One thread unless --threads says otherwise: the tests run beside others, and threads cost more than they bring here.
+ENVIRONMENT = dict(os.environ, OMP_WAIT_POLICY="passive", KMP_BLOCKTIME="0", OMP_NUM_THREADS="1", TERM="dumb")
+# Where the memory of a process can be limited: not with a sanitizer, which reserves all there is, and not on macOS.
+MEMORY_LIMITS = sys.platform == "linux" and b"__asan_init" not in open(PROGRAM, "rb").read()
+
+MODEL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16"]  # a new model
+BATCH = ["--seq-len", "16", "--batch-size", "2"]
+TINY = MODEL + BATCH
+QUIET = ["--val-every", "0", "--sample-every", "0"]
+
+atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
+
+
+def path(name):
+    return os.path.join(FOLDER, name)
+
+
+def new_folder(name):
+    """The path of a folder that does not exist."""
+    shutil.rmtree(path(name), ignore_errors=True)
+    return path(name)
+
+
+def write(name, data):
+    with open(path(name), "wb") as file:
+        file.write(data)
+    return path(name)
+
+
+def read(name):
+    with open(path(name), "rb") as file:
+        return file.read()
+
+
+# ---- Running ----
+
+
+def start(*arguments, **keywords):
+    keywords.setdefault("env", ENVIRONMENT)
+    return subprocess.Popen([PROGRAM, *map(str, arguments)],
+                            stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE,
+                            **keywords)
+
+
+def finish(process, status=0, show=""):
+    """Waits for a process and returns its two outputs, a character a byte."""
+    out, err = (text.decode("latin-1") for text in process.communicate(timeout=120))
+    assert process.returncode == status, f"{show}\nstatus {process.returncode}, expected {status}\n{out}\n{err}"
+    return out, err
+
+
+def ran(*arguments, **keywords):
+    """What a run that must succeed prints; nothing on stderr."""
+    out, err = finish(start(*arguments, **keywords), 0, arguments)
+    assert err == "", (arguments, err)
+    return out
+
+
+def refused(*arguments, says=(), out_says=(), no_files=None, **keywords):
+    """A run that must end with status 1 and one line on stderr, which holds each text of `says` (a pattern where it is
+    compiled). no_files: a folder that must hold nothing afterwards but the lock. Returns the line."""
+    out, err = finish(start(*arguments, **keywords), 1, arguments)
+    assert re.fullmatch(r"train_gpt2: [^\n]+\n", err), f"{arguments}: stderr is not one line: {err!r}"
+    for text in says:
+        found = text.search(err) if isinstance(text, re.Pattern) else str(text) in err
+        assert found, f"{arguments}: {text!r} is not in {err!r}"
+    for text in out_says:
+        assert text in out, f"{arguments}: {text!r} is not in {out!r}"
+    if no_files is not None and os.path.isdir(no_files):
+        assert set(os.listdir(no_files)) <= {".lock"}, os.listdir(no_files)
+    return err
+
+
+def weights_hash(out):
+    return re.search(r"^weights hash ([0-9a-f]{16})$", out, re.M).group(1)
+
+
+def losses(out):
+    """The training losses printed, in order."""
+    return [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| loss ([\d.]+|-?nan|-?inf)", out, re.M)]
+
+
+def val_losses(out):
+    return [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| val loss ([\d.]+|-?nan|-?inf)$", out, re.M)]
+
+
+def sample_of(out):
+    """The text of the last sample of a run of 0 steps, without the newline that ends it."""
+    return re.search(r"sample after \d+ steps:\n(.*?)\n(?:exported [^\n]*\n)?\Z", out, re.S).group(1)
+
+
+def checkpoints(folder):
+    return sorted(int(name[6:14]) for name in os.listdir(folder) if re.fullmatch(r"state_\d{8}\.bin", name))
+
+
+# ---- Files ----
+
+
+def shard_bytes(tokens, magic=20240520, version=1, count=None):
+    count = len(tokens) if count is None else count
+    return struct.pack("<256i", magic, version, count, *[0] * 253) + array.array("H", tokens).tobytes()
+
+
+def shard(name, tokens, **header):
+    return write(name, shard_bytes(tokens, **header))
+
+
+def random_tokens(count, vocab, seed=1):
+    generator = random.Random(seed)
+    return [generator.randrange(vocab) for _ in range(count)]
+
+
+def text_file(name="text.txt", size=4000):
+    """A text of words from a small vocabulary, that a model can learn something of."""
+    generator = random.Random(7)
+    words = ["the", "a", "cat", "dog", "sees", "likes", "and", "runs", "far", "away.\n"]
+    text = ""
+    while len(text) < size:
+        text += generator.choice(words) + " "
+    return write(name, text[:size].encode())
+
+
+CONFIG = {"maxT": 16, "V": 257, "L": 1, "NH": 2, "C": 16, "Vp": 384}
+
+
+def config(**changes):
+    return dict(CONFIG, **changes)
+
+
+def tensor_shapes(c):
+    """The 16 tensors of a model file, in order: name -> shape."""
+    L, C = c["L"], c["C"]
+    return {
+        "wte": (c["Vp"], C),
+        "wpe": (c["maxT"], C),
+        "ln1w": (L, C),
+        "ln1b": (L, C),
+        "qkvw": (L, 3 * C, C),
+        "qkvb": (L, 3 * C),
+        "attprojw": (L, C, C),
+        "attprojb": (L, C),
+        "ln2w": (L, C),
+        "ln2b": (L, C),
+        "fcw": (L, 4 * C, C),
+        "fcb": (L, 4 * C),
+        "fcprojw": (L, C, 4 * C),
+        "fcprojb": (L, C),
+        "lnfw": (C, ),
+        "lnfb": (C, )
+    }
+
+
+def make_params(c, seed=3, deviation=0.1):
+    """Random parameters that a bfloat16 holds exactly: name -> array of float32. Padding rows are zero."""
+    generator = random.Random(seed)
+    params = {}
+    for name, shape in tensor_shapes(c).items():
+        n = math.prod(shape)
+        used = c["V"] * c["C"] if name == "wte" else n
+        mean = 1.0 if name in ("ln1w", "ln2w", "lnfw") else 0.0
+        values = array.array("f", [generator.gauss(mean, deviation) for _ in range(used)] + [0.0] * (n - used))
+        bits = array.array("I", values.tobytes())
+        params[name] = array.array("f", array.array("I", [b & 0xffff0000 for b in bits]).tobytes())
+    return params
+
+
+def model_header(c, version=3, magic=20240326):
+    fields = [magic, version, c["maxT"], c["V"], c["L"], c["NH"], c["C"], c["Vp"]]
+    return struct.pack("<256i", *fields, *[0] * 248)
+
+
+def model_bytes(c, params, version=3):
+    body = b"".join(values.tobytes() for values in params.values())
+    if version == 5:
+        body = array.array("H", [b >> 16 for b in array.array("I", body)]).tobytes()
+    return model_header(c, version) + body
+
+
+def model(name, c=None, params=None, version=3):
+    c = c or CONFIG
+    return write(name, model_bytes(c, params or make_params(c), version))
+
+
+def num_params(c):
+    return sum(math.prod(shape) for shape in tensor_shapes(c).values())
+
+
+def tokenizer_bytes(tokens, version=2, eot=None, count=None):
+    eot = len(tokens) - 1 if eot is None else eot
+    count = len(tokens) if count is None else count
+    header = struct.pack("<256I", 20240328, version, count, eot, *[0] * 252)
+    return header + b"".join(bytes([len(token)]) + token for token in tokens)
+
+
+# ---- The model, written down once more ----
+
+
+def reference_loss(c, params, tokens, targets):
+    """The mean cross-entropy of one sequence, computed number by number in double precision."""
+    C, NH, T = c["C"], c["NH"], len(tokens)
+    HS = C // NH
+
+    def rows(name, layer, n, width):
+        start = layer * n * width
+        values = params[name]
+        return [values[start + i * width:start + (i + 1) * width] for i in range(n)]
+
+    def norm(x, w, b):
+        mean = sum(x) / C
+        rstd = 1.0 / math.sqrt(sum((v - mean)**2 for v in x) / C + 1e-5)
+        return [(v - mean) * rstd * g + s for v, g, s in zip(x, w, b)]
+
+    def linear(x, w, b):
+        return [sum(p * q for p, q in zip(x, row)) + s for row, s in zip(w, b)]
+
+    def gelu(v):
+        return 0.5 * v * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (v + 0.044715 * v**3)))
+
+    def attention(q, keys, values):
+        scores = [sum(a * b for a, b in zip(q, k)) / math.sqrt(HS) for k in keys]
+        weights = [math.exp(s - max(scores)) for s in scores]
+        return [sum(w * v[i] for w, v in zip(weights, values)) / sum(weights) for i in range(HS)]
+
+    def vector(name, layer, n):
+        return rows(name, layer, 1, n)[0]
+
+    wte, wpe = rows("wte", 0, c["V"], C), rows("wpe", 0, c["maxT"], C)
+    x = [[a + b for a, b in zip(wte[token], wpe[t])] for t, token in enumerate(tokens)]
+    for layer in range(c["L"]):
+        ln1w, ln1b, ln2w, ln2b = (vector(name, layer, C) for name in ("ln1w", "ln1b", "ln2w", "ln2b"))
+        qkvw, qkvb = rows("qkvw", layer, 3 * C, C), vector("qkvb", layer, 3 * C)
+        attw, attb = rows("attprojw", layer, C, C), vector("attprojb", layer, C)
+        fcw, fcb = rows("fcw", layer, 4 * C, C), vector("fcb", layer, 4 * C)
+        projw, projb = rows("fcprojw", layer, C, 4 * C), vector("fcprojb", layer, C)
+        qkv = [linear(norm(row, ln1w, ln1b), qkvw, qkvb) for row in x]
+        for t in range(T):
+            out = []
+            for at in range(0, C, HS):
+                keys = [row[C + at:C + at + HS] for row in qkv[:t + 1]]
+                values = [row[2 * C + at:2 * C + at + HS] for row in qkv[:t + 1]]
+                out += attention(qkv[t][at:at + HS], keys, values)
+            x[t] = [a + b for a, b in zip(x[t], linear(out, attw, attb))]
+        for t in range(T):
+            hidden = [gelu(v) for v in linear(norm(x[t], ln2w, ln2b), fcw, fcb)]
+            x[t] = [a + b for a, b in zip(x[t], linear(hidden, projw, projb))]
+    total = 0.0
+    for row, target in zip(x, targets):
+        logits = linear(norm(row, params["lnfw"], params["lnfb"]), wte, [0.0] * c["V"])
+        top = max(logits)
+        total += top + math.log(sum(math.exp(v - top) for v in logits)) - logits[target]
+    return total / T
