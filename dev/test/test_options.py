@@ -311,6 +311,11 @@ STEP_LINE = (
     r" \| \d+% of peak \| (\d+:\d\d|\d+:\d\d:\d\d|\d+d \d\dh) left")
 
 
+# As many parts as fit, each whole.
+BAR = (r"step +\d+/250 \[#*-*\] loss \d+\.\d{6}( \| norm \d+\.\d{4})?( \| lr \d\.\d\de[+-]\d\d)?( \| \d+\.\d\d ms)?"
+       r"( \| \d+ tok/s)?( \| \d+% of peak)?( \| \d+:\d\d left)?")
+
+
 def progress_bar():
     """On a terminal a bar is redrawn in place, never wider than the terminal; lines scroll above it."""
     run = [*RUN, "-x", 250, "-v", 100, "-s", 200, "-g", 5, "-o"]
@@ -320,7 +325,7 @@ def progress_bar():
         assert len(bars) >= 5, shown
         for bar in bars:
             assert len(bar) < columns, (columns, bar)
-            assert columns == 20 or re.match(r"step +\d+/250 \[#*-*\]( |$)", bar), bar
+            assert columns == 20 or re.fullmatch(BAR, bar), bar
         assert not re.search(r"step +\d+/250 \| loss", shown), "plain lines on a terminal"
         assert columns == 20 or re.match(r"step  250/250 \[#+\] loss \d", bars[-1] + " loss 0"), bars[-1]
         assert columns < 80 or " left" in bars[-1] and "tok/s" in bars[-1], bars[-1]
