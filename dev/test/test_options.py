@@ -319,7 +319,7 @@ BAR = (r"step +\d+/250 \[#*-*\] loss \d+\.\d{6}( \| norm \d+\.\d{4})?( \| lr \d\
 def progress_bar():
     """On a terminal a bar is redrawn in place, never wider than the terminal; lines scroll above it."""
     run = [*RUN, "-x", 250, "-v", 100, "-s", 200, "-g", 5, "-o"]
-    for columns in (20, 40, 80, 200):
+    for columns in (20, 40, 48, 56, 64, 72, 80, 100, 200):
         shown = on_a_terminal([*run, new_folder("terminal"), "--lr", 0.01], columns)
         bars = re.findall(r"\r(step[^\r\n]*)\x1b\[J\r", shown)
         assert len(bars) >= 5, shown
