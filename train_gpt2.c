@@ -724,35 +724,46 @@ static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory,
     return false;
 }
 
-// Names where a NaN or an infinity first stands, in the order of the computation: parameters, activations, gradients.
-// Activations that were not kept for each layer are passed over.
-static void name_nonfinite(const GPT2 *model, int B, int T, char *name, size_t size) {
+// After a forward pass whose loss is not a number: names where a NaN or an infinity first stands, in the order of the
+// computation. Activations that were not kept for each layer are passed over.
+static void name_nonfinite_forward(const GPT2 *model, int B, int T, char *name, size_t size) {
     int L = model->config.num_layers, C = model->config.channels;
     int64_t N = (int64_t)B * T;
+    const PerLayer lnf = {model->lnf, 0}, losses = {model->losses, 0};
     const struct {
         const char *name;
         PerLayer activation;
         int64_t width;
-    } order[] = {{"residual", model->residual, C},
-                 {"ln1", model->ln1, C},
-                 {"qkv", model->qkv, 3 * C},
-                 {"att", model->att, C},
-                 {"residual_mid", model->residual_mid, C},
-                 {"ln2", model->ln2, C},
-                 {"fc", model->fc, 4 * C},
-                 {"gelu", model->gelu, 4 * C}};
+        int first, last; // layers
+    } order[] = {{"residual", model->residual, C, 0, L - 1},
+                 {"ln1", model->ln1, C, 0, L - 1},
+                 {"qkv", model->qkv, 3 * C, 0, L - 1},
+                 {"att", model->att, C, 0, L - 1},
+                 {"residual_mid", model->residual_mid, C, 0, L - 1},
+                 {"ln2", model->ln2, C, 0, L - 1},
+                 {"fc", model->fc, 4 * C, 0, L - 1},
+                 {"gelu", model->gelu, 4 * C, 0, L - 1},
+                 {"residual", model->residual, C, L, L},
+                 {"lnf", lnf, C, L, L},
+                 {"losses", losses, 1, L, L}};
     if (find_nonfinite_tensor(&model->config, model->params_memory, "parameter", name, size)) { return; }
-    for (int layer = 0; layer < L; layer++) {
+    for (int layer = 0; layer <= L; layer++) {
         for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-            if (order[i].activation.stride > 0 &&
-                !all_finite(of_layer(order[i].activation, layer), N * order[i].width)) {
-                snprintf(name, size, "activation %s of layer %d", order[i].name, layer);
-                return;
-            }
+            bool there = order[i].activation.stride > 0 || layer == L;
+            if (layer < order[i].first || layer > order[i].last || !there) { continue; }
+            if (all_finite(of_layer(order[i].activation, layer), N * order[i].width)) { continue; }
+            snprintf(name, size, "activation %s", order[i].name);
+            if (layer < L) { snprintf(name, size, "activation %s of layer %d", order[i].name, layer); }
+            return;
         }
     }
+    snprintf(name, size, "the sum of the losses");
+}
+
+// The same after a backward pass, whose forward was sound.
+static void name_nonfinite_gradient(const GPT2 *model, char *name, size_t size) {
     if (find_nonfinite_tensor(&model->config, model->grads_memory, "gradient of", name, size)) { return; }
-    snprintf(name, size, "the logits");
+    snprintf(name, size, "the sum of squares");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -827,6 +838,7 @@ static const float *generate_logits(GPT2 *model, bool use_cache) {
 
 static const char *const PROGRAM = "train_gpt2";
 #define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
+#define LARGEST_NORM 1e18  // the square of a larger gradient overflows fp32, and AdamW would never recover
 
 // Set by SIGINT and SIGTERM: the run saves and ends at the next chance. A second signal ends it at once.
 static volatile sig_atomic_t stop_requested = 0;
@@ -843,7 +855,13 @@ static void catch_signals(void) {
     action.sa_flags = SA_RESTART; // reads and writes under way are not disturbed
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
-    signal(SIGXFSZ, SIG_IGN); // a file size limit is reported like a full disk
+}
+
+// Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
+// the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
+static void ignore_write_signals(void) {
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
 }
 
 static bool set_threads(int64_t threads, Error *error) {
@@ -872,7 +890,7 @@ static void print_memory(const MemoryPlan *plan) {
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), plan->total);
     printf("memory      %s, planned (", bytes);
-    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) {
+    for (int c = PLAN_PARAMETER; c <= PLAN_WORKSPACE; c++) {
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
         printf("%s%s %s", c == PLAN_PARAMETER ? "" : ", ", plan_categories[c], bytes);
     }
@@ -893,7 +911,7 @@ static void print_config(const TrainRun *run, const MemoryPlan *plan) {
     printf("tokenizer   %s\n", run->tokenizer_note);
     if (run->has_train) { print_data("train data ", o->train_data, &run->train); }
     if (run->has_val) { print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val); }
-    if (run->has_train) {
+    if (run->has_train && run->num_steps > 0) {
         printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
                (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
                (long long)o->total_batch);
@@ -932,17 +950,16 @@ static bool load_and_begin(GPT2 *model, TrainRun *run, Error *error) {
     return ok && run_begin(run, error);
 }
 
-// Describes a loss or gradient norm that is not a number, and where it comes from. The run ends here: the update has
-// not been made, and the last checkpoint holds what was good.
-static bool fail_nonfinite(const GPT2 *model, const TrainRun *run, const char *what, double value, Error *error) {
-    char place[128], saved[MAX_PATH_BYTES + 64] = "nothing was saved";
-    name_nonfinite(model, (int)run->options.batch_size, (int)run->options.seq_len, place, sizeof(place));
+// Describes a loss or gradient norm that no update may be made with. The run ends here.
+static bool fail_nonfinite(const TrainRun *run, const char *what, double value, const char *place, Error *error) {
+    char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
     if (run->saved_step >= 0) {
-        snprintf(saved, sizeof(saved), "the checkpoint of step %lld in %s is good", (long long)run->saved_step,
-                 run->options.out_dir);
+        snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options.out_dir,
+                 (long long)run->saved_step);
     }
-    return fail(error, "step %lld: the %s is %f, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
-                (long long)run->step + 1, what, value, place, saved);
+    snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
+    return fail(error, "step %lld: the %s is %s, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
+                (long long)run->step + 1, what, number, place, saved);
 }
 
 // The gradient of one step: all its micro-batches, added up. Sets *interrupted and returns early when asked to stop
@@ -957,7 +974,11 @@ static bool accumulate_gradient(GPT2 *model, TrainRun *run, double *loss, bool *
         if (*interrupted) { return true; }
         if (!run_read_batch(run, i, model->tokens, model->targets, error)) { return false; }
         double batch_loss = gpt2_forward(model, B, T, dloss, true);
-        if (!isfinite(batch_loss)) { return fail_nonfinite(model, run, "loss", batch_loss, error); }
+        if (!isfinite(batch_loss)) {
+            char place[64];
+            name_nonfinite_forward(model, B, T, place, sizeof(place));
+            return fail_nonfinite(run, "loss", batch_loss, place, error);
+        }
         gpt2_backward(model, B, T);
         *loss += batch_loss / (double)run->micro_batches;
     }
@@ -994,7 +1015,12 @@ static bool train_step(GPT2 *model, TrainRun *run, double peak_gflops, Error *er
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
-    if (!isfinite(info.norm)) { return fail_nonfinite(model, run, "gradient norm", info.norm, error); }
+    bool usable = info.norm <= LARGEST_NORM || (isfinite(info.norm) && run->options.grad_clip > 0.0);
+    if (!usable) {
+        char place[64];
+        name_nonfinite_gradient(model, place, sizeof(place));
+        return fail_nonfinite(run, "gradient norm", info.norm, place, error);
+    }
     update_or_skip(model, run, &info);
     info.seconds = seconds_now() - start;
     double flops = flops_per_token(&run->config, run->options.seq_len) * (double)info.tokens;
@@ -1031,11 +1057,17 @@ static bool sample(GPT2 *model, TrainRun *run) {
     const TrainOptions *o = &run->options;
     SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
     logger_clear(&run->logger);
-    logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
+    if (run->num_steps > 0) {
+        logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
+    } else {
+        logger_event(&run->logger, "sample:");
+    }
+    TextOut out;
+    text_out_begin(&out, stdout);
     generate_begin(model);
     for (int64_t i = 0; i < run->prompt_count; i++) {
         generate_append(model, run->prompt_tokens[i]);
-        if (o->prompt[0] != '\0') { run_print_token(run, run->prompt_tokens[i]); }
+        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->prompt_tokens[i]); }
     }
     int token = 0;
     for (int64_t i = 0; i < o->sample_tokens && !stop_requested; i++) {
@@ -1046,8 +1078,9 @@ static bool sample(GPT2 *model, TrainRun *run) {
                              model->sampler_index);
         if (token < 0) { break; }
         generate_append(model, token);
-        run_print_token(run, token);
+        run_print_token(run, &out, token);
     }
+    text_out_end(&out);
     logger_event(&run->logger, "%s", token < 0 ? " [the logits are not numbers]" : "");
     return token >= 0;
 }
@@ -1123,11 +1156,15 @@ int main(int argc, char **argv) {
     static GPT2 model;
     static Error error;
     ArgsOutcome outcome;
+    ignore_write_signals();
     exit_unless(train_options_parse(&run.options, argc, argv, false, &outcome, &error), PROGRAM, &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
     bool ok = run_program(&model, &run, &plan, &error);
     run_close(&run);
     plan_free(&plan);
     exit_unless(ok, PROGRAM, &error);
+    ok = fflush(stdout) == 0 && !ferror(stdout);
+    exit_unless(ok || fail(&error, "standard output: could not be written (disk full, or its reader gone)"), PROGRAM,
+                &error);
     return EXIT_SUCCESS;
 }

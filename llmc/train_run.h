@@ -17,6 +17,7 @@
 #include "model_file.h"
 #include "outlier.h"
 #include "schedulers.h"
+#include "text_out.h"
 #include "tokenizer.h"
 #include "train_options.h"
 #include "utils.h"
@@ -66,24 +67,34 @@ static inline bool run_folder_is_used(TrainRun *run) {
     return run->num_checkpoints > 0 || (path_join(log, run->options.out_dir, "main.log", &ignored) && path_exists(log));
 }
 
-// Claims the run folder and finds the checkpoints in it. A fresh run does not begin in the folder of an older one
-// unless told to. --plan only looks.
-static inline bool run_open_folder(TrainRun *run, Error *error) {
+// Makes the run folder this process's own and finds the checkpoints in it. A fresh run does not begin in the folder of
+// an older one unless told to.
+static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!run_writes_files(run)) { return true; }
-    if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
-    if (!o->plan) {
-        if (!make_directories(o->out_dir, error) || !directory_lock(&run->lock, o->out_dir, error)) { return false; }
-        run->locked = true;
-        if (!checkpoint_clean(o->out_dir, error)) { return false; }
-    }
+    if (!directory_lock(&run->lock, o->out_dir, error)) { return false; }
+    run->locked = true;
+    if (!checkpoint_clean(o->out_dir, error)) { return false; }
     run->num_checkpoints = checkpoint_list(o->out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
-    run->resumes = o->resume && run->num_checkpoints > 0;
-    if (o->resume || o->overwrite || o->plan || !run_folder_is_used(run)) { return true; }
+    if (o->resume || o->overwrite || !run_folder_is_used(run)) { return true; }
     return fail(error,
                 "%s: holds an earlier run; give --resume to go on with it, --overwrite to start afresh in its "
                 "place, or another --out-dir",
                 o->out_dir);
+}
+
+// Looks at the run folder. One that does not exist is made when all else has proved to be in order (run_begin); --plan
+// only reads.
+static inline bool run_open_folder(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    if (!run_writes_files(run)) { return true; }
+    if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
+    if (o->plan) {
+        run->num_checkpoints = checkpoint_list(o->out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
+    } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
+        return false;
+    }
+    run->resumes = o->resume && run->num_checkpoints > 0;
+    return true;
 }
 
 static inline void run_report_damage(TrainRun *run, const Error *error) {
@@ -132,6 +143,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (run->resumes) { return run_config_from_checkpoint(run, error); }
     if (!model_file_open(&run->model_file, o->init, error)) { return false; }
+    if (run->model_file.note.text[0] != '\0') { run_report_damage(run, &run->model_file.note); }
     run->config = run->model_file.config;
     if (run->model_file.kind != MODEL_FROM_SIZE) { return run_refuse_size_options(o, error); }
     if (o->layers) { run->config.num_layers = (int)o->layers; }
@@ -256,11 +268,12 @@ static inline bool run_settle_schedule(TrainRun *run, Error *error) {
     run->micro_batches = o->total_batch / (o->batch_size * o->seq_len);
     run->num_steps = o->steps;
     if (o->steps < 0 && run->has_train) { run->num_steps = run->train.num_sequences / run->sequences_per_step; }
-    if (o->steps < 0 && run->num_steps < 1) {
+    if (o->plan && !run->has_train) { run->num_steps = 0; }
+    if (o->steps < 0 && run->num_steps < 1 && run->has_train) {
         return fail(error,
                     "--steps (-x): one epoch is %lld sequences, less than the %lld of one step; give --steps, a "
                     "smaller --total-batch or more data",
-                    (long long)(run->has_train ? run->train.num_sequences : 0), (long long)run->sequences_per_step);
+                    (long long)run->train.num_sequences, (long long)run->sequences_per_step);
     }
     run->schedule.peak = (float)o->lr;
     run->schedule.warmup = o->warmup;
@@ -339,12 +352,14 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     }
 }
 
-// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants.
+// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Parameters that are not
+// finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
 static inline bool run_save(TrainRun *run, const float *params, float *adam_m, float *adam_v, Error *error) {
     const TrainOptions *o = &run->options;
     StateHeader header;
     StateSection sections[RUN_SECTIONS];
     run_state_sections(run, adam_m, adam_v, sections);
+    if (!model_check_finite(params, &run->config, "the model to be saved", error)) { return false; }
     run_describe(run, &header);
     if (!checkpoint_save(o->out_dir, run->step, &run->config, params, &header, sections, RUN_SECTIONS, error)) {
         return false;
@@ -421,10 +436,14 @@ static inline bool run_resume(TrainRun *run, float *params, float *adam_m, float
 // Begins the log, when the parameters are in place. A fresh run that was told to overwrite an older one removes that
 // one's checkpoints now, not before everything else has proved to be in order.
 static inline bool run_begin(TrainRun *run, Error *error) {
-    if (run->options.overwrite) {
-        for (int i = 0; i < run->num_checkpoints; i++) { checkpoint_delete(run->options.out_dir, run->checkpoints[i]); }
+    const char *dir = run->options.out_dir;
+    if (run_writes_files(run) && !run->locked && !(make_directories(dir, error) && run_claim_folder(run, error))) {
+        return false;
     }
-    return logger_open(&run->logger, run->options.out_dir, run->step, run->num_steps, error);
+    if (run->options.overwrite) {
+        for (int i = 0; i < run->num_checkpoints; i++) { checkpoint_delete(dir, run->checkpoints[i]); }
+    }
+    return logger_open(&run->logger, dir, run->step, run->num_steps, error);
 }
 
 // ---- During the run ----
@@ -461,17 +480,12 @@ static inline bool run_draw_losses(const TrainRun *run, Error *error) {
     return !run_writes_files(run) || loss_svg_write(run->options.out_dir, error);
 }
 
-// Writes a token's text to the screen, or its id when there is no tokenizer. Control characters other than newline and
-// tab are shown as '?': a sample must not steer the terminal.
-static inline void run_print_token(TrainRun *run, int token) {
+// Writes a token's text to the screen, or its id when there is no tokenizer.
+static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {
     int bytes = 0;
     const uint8_t *text = run->has_tokenizer ? tokenizer_decode(&run->tokenizer, token, &bytes) : NULL;
-    if (text == NULL) { fprintf(run->logger.out, "%d ", token); }
-    for (int i = 0; i < bytes; i++) {
-        bool control = (text[i] < 32 && text[i] != '\n' && text[i] != '\t') || text[i] == 127;
-        fputc(control ? '?' : text[i], run->logger.out);
-    }
-    fflush(run->logger.out);
+    if (text == NULL) { fprintf(out->out, "%d ", token); }
+    text_out_write(out, text, bytes);
 }
 
 #endif // LLMC_TRAIN_RUN_H

@@ -38,11 +38,16 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...)
     return false;
 }
 
-// Prints `program: text` and ends the process with status 1 when ok is false. For main() and its helpers only.
+// Prints `program: text` on one line and ends the process with status 1 when ok is false. For main() and its helpers
+// only. Control characters (of a file's name, say) are shown as '?'.
 static inline void exit_unless(bool ok, const char *program, const Error *error) {
     if (ok) { return; }
     fflush(stdout);
-    fprintf(stderr, "%s: %s\n", program, error->text);
+    fprintf(stderr, "%s: ", program);
+    for (const char *c = error->text; *c != '\0'; c++) {
+        fputc((unsigned char)*c < 32 || *c == 127 ? '?' : *c, stderr);
+    }
+    fputc('\n', stderr);
     exit(EXIT_FAILURE);
 }
 

@@ -144,7 +144,7 @@ echo
 echo "What it writes now:"
 echo
 sample=(./train_gpt2 --init "$run" --steps 0 --sample-tokens 800 --temperature 0.7)
-"${sample[@]}" </dev/null | sed '1,/^sample after/d'
+"${sample[@]}" </dev/null | sed '1,/^sample/d'
 echo
 echo "In $PWD:"
 for file in "$run"/*; do

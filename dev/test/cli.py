@@ -106,7 +106,7 @@ def val_losses(out):
 
 def sample_of(out):
     """The text of the last sample of a run of 0 steps, without the newline that ends it."""
-    return re.search(r"sample after \d+ steps:\n(.*?)\n(?:exported [^\n]*\n)?\Z", out, re.S).group(1)
+    return re.search(r"sample(?: after \d+ steps)?:\n(.*?)\n(?:exported [^\n]*\n)?\Z", out, re.S).group(1)
 
 
 def checkpoints(folder):

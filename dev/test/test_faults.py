@@ -450,8 +450,8 @@ def sampling_costs_no_checkpoint():
     """Rows 13 and 22: weights grow without limit; a sample fails, but all steps before it are saved."""
     folder = new_folder("growing")
     run = [*TINY, "--lr", 100, "--weight-decay", 100, "-n", 1, "-s", 1, "-g", 3, "-v", 0, "-x", 50, "-o", folder]
-    what = re.compile(r"step \d+: the (loss|gradient norm) is -?(nan|inf)")
-    err = refused("-i", TEXT, *run, says=[what, "first found in", "the checkpoint of step"])
+    what = re.compile(r"step \d+: the (loss|gradient norm) is (NaN|-?inf)")
+    err = refused("-i", TEXT, *run, says=[what, "first found in", "the last checkpoint in"])
     failed = int(re.search(r"step (\d+):", err).group(1))
     assert checkpoints(folder) == list(range(1, failed)), (failed, checkpoints(folder))
     assert len([line for line in open(os.path.join(folder, "main.log"))]) == failed - 1
@@ -480,9 +480,9 @@ def overflow_in_every_tensor():
             assert all(math.isfinite(loss) for loss in losses(out)) and len(losses(out)) == 3, (tensor, out)
         else:
             ended += 1
-            place = r"(activation|gradient of|parameter|the logits)[ \w]*"
-            saved = r"(nothing was saved|the checkpoint of step \d in [^;]+ is good)"
-            what = r"step \d: the (loss|gradient norm) is -?(nan|inf)"
+            place = r"(activation|gradient of|parameter) \w+( of layer \d)?"
+            saved = r"(nothing was saved|the last checkpoint in [^;]+ is that of step \d)"
+            what = r"step \d: the (loss|gradient norm) is (NaN|-?inf)"
             line = rf"train_gpt2: {what}, first found in {place}; {saved}; .*\n"
             assert process.returncode == 1 and re.fullmatch(line, err), (tensor, err)
         for step in checkpoints(folder):
@@ -490,6 +490,18 @@ def overflow_in_every_tensor():
             _, err = process.communicate()
             assert b"tensor" not in err, (tensor, step, err)  # what was saved has finite weights
     assert ended >= 8, ended
+
+
+def bad_weights_are_not_saved():
+    """Row 22: weights that became infinite where no loss sees them are not saved, and what was saved before stays."""
+    params = make_params(dict(CONFIG, maxT=32))
+    params["wpe"][20 * 16] = 1e36  # a position beyond the sequences; the weight decay below makes it grow
+    folder = new_folder("grows")
+    run = ["-i", TEXT, *BATCH, "-v", 0, "-s", 0, "-x", 9, "-n", 1, "--keep", 1, "--weight-decay", 100, "--lr", 0.2]
+    err = refused("-e", model("unseen.bin", dict(CONFIG, maxT=32), params), *run, "-o", folder,
+                  says=["the model to be saved", "wpe"])
+    assert len(checkpoints(folder)) == 1, (err, checkpoints(folder))
+    ran("--init", os.path.join(folder, f"model_{checkpoints(folder)[0]:08}.bin"), *SAMPLE)
 
 
 def names_the_tensor():
@@ -590,6 +602,8 @@ def check_folder_after_full_disk(folder, err):
 def files_that_may_not_grow():
     """Row 15: the model, the state or the log meets a limit: one line, no partial file, no signal."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 1, "-m", 1, "-n", 2, "-x", 40, "-o"]
+    for limit in (0, 1, 4):  # not even the lock can be written
+        refused(*run, new_folder("limited"), says=[path("limited")], preexec_fn=limited_files(limit))
     for limit, names in ((200, ["main.log",
                                 "loss.svg"]), (20000, ["model_00000002.bin"]), (50000, ["state_00000002.bin"])):
         folder = new_folder("limited")
@@ -715,7 +729,7 @@ TESTS = [
     flipped_bytes_of_a_checkpoint, bfloat16_and_float32, safetensors_files, damaged_shards, all_bad_shards_at_once,
     token_outside_the_vocabulary, shards_of_all_sizes, shard_of_four_gigabytes, odd_lengths, total_batches, tokenizers,
     extreme_logits, logits_that_are_no_numbers, sampling_costs_no_checkpoint, overflow_in_every_tensor,
-    names_the_tensor, spikes_are_skipped, padding_rows, accumulation, files_that_may_not_grow, full_disk,
+    bad_weights_are_not_saved, names_the_tensor, spikes_are_skipped, padding_rows, accumulation, files_that_may_not_grow, full_disk,
     full_disk_in_the_log, folders_that_cannot_be, fresh_run_in_a_used_folder, two_processes_one_folder
 ]
 

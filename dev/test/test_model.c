@@ -419,23 +419,35 @@ static void test_plan_overflow_is_refused(Test *t) {
     CHECK(t, strstr(error.text, "this machine has") != NULL, "message: %s", error.text);
 }
 
-// A NaN is found and named, in parameters, activations and gradients.
+// Puts a NaN where the forward pass is to find it first, and takes it away again.
+static void check_named(Test *t, GPT2 *model, float *place, const char *want) {
+    char name[128] = "";
+    float old = *place;
+    *place = NAN;
+    name_nonfinite_forward(model, 1, 8, name, sizeof(name));
+    CHECK(t, strcmp(name, want) == 0, "named '%s', want '%s'", name, want);
+    *place = old;
+}
+
 static void test_nonfinite_is_named(Test *t) {
     Instance *instance = make_model(t, &small, 1, 8, 0);
     GPT2 *model = &instance->model;
     char name[128];
+    int L = small.num_layers;
     fill_batch(model, 0, 8, 1);
     gpt2_forward(model, 1, 8, 1.0f / 8.0f, true);
+    check_named(t, model, &model->params.lnfb[35], "parameter lnfb");
+    check_named(t, model, &model->params.qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
+    check_named(t, model, &of_layer(model->residual, 0)[5], "activation residual of layer 0");
+    check_named(t, model, &of_layer(model->qkv, 2)[3], "activation qkv of layer 2");
+    check_named(t, model, &of_layer(model->gelu, 1)[8 * 4 * 36 - 1], "activation gelu of layer 1");
+    check_named(t, model, &of_layer(model->residual, L)[8 * 36 - 1], "activation residual");
+    check_named(t, model, &model->lnf[0], "activation lnf");
+    check_named(t, model, &model->losses[7], "activation losses");
     gpt2_backward(model, 1, 8);
-    model->grads.fcw[4 * 36 * 36 + 5] = INFINITY; // in layer 1
-    name_nonfinite(model, 1, 8, name, sizeof(name));
+    model->grads.fcw[4 * 36 * 36 + 5] = INFINITY;
+    name_nonfinite_gradient(model, name, sizeof(name));
     CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);
-    of_layer(model->qkv, 2)[3] = NAN;
-    name_nonfinite(model, 1, 8, name, sizeof(name));
-    CHECK(t, strcmp(name, "activation qkv of layer 2") == 0, "named: %s", name);
-    model->params.lnfb[35] = -INFINITY;
-    name_nonfinite(model, 1, 8, name, sizeof(name));
-    CHECK(t, strcmp(name, "parameter lnfb") == 0, "named: %s", name);
     free_model(instance);
 }
 
