@@ -119,7 +119,7 @@ echo
 interrupted=no
 trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
 train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 20)) --shuffle
-    --val-every $((steps / 4)) --val-batches 100 --sample-every 0 --out-dir "$run")
+    --val-every $(((steps + 3) / 4)) --val-batches 100 --sample-every 0 --out-dir "$run")
 status=0
 if [ -t 1 ]; then
     "${train[@]}" </dev/null || status=$?

@@ -5,9 +5,10 @@
 #   scripts/test.sh                     everything
 #   scripts/test.sh test_gemm ...       these only (with every compiler; the names: scripts/test.sh --list)
 #
-# Test programs are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each is
-# built and run with gcc, with clang, without OpenMP, and with AddressSanitizer and UndefinedBehaviorSanitizer. A program that
-# crashes, hangs or ends without its closing line counts as one failure, and so does one that does not build.
+# Test programs are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each C program
+# is built and run with gcc, with clang, for any processor of this kind without OpenMP, and with AddressSanitizer and
+# UndefinedBehaviorSanitizer. A program that crashes, hangs or ends without its closing line counts as one failure, and
+# so does one that does not build.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
@@ -262,7 +263,7 @@ elif [ $first != clang ]; then
 fi
 
 begin_stage no-openmp
-build no-openmp build/serial CC=$first OPENMP=0
+build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O1 ARCH=
 add_programs no-openmp build/serial build/serial
 run_jobs
 end_stage
