@@ -1,7 +1,7 @@
 # gpt2.c: `make` builds the CPU programs, `make help` lists the rest. GNU make 3.81 or later, gcc or clang.
 #
 #   make CC=clang          another compiler
-#   make ARCH=             a program for any processor of this kind, not for this one only (ARCH=-march=haswell: for that)
+#   make ARCH=             for any processor of this kind, not for this one only (ARCH=-march=haswell: for that one)
 #   make OPENMP=0          one thread, no OpenMP
 #   make CFLAGS="-O0 -g"   instead of -O3, e.g. for a debugger
 #   make WERROR=1          warnings are errors (the tests build so)
@@ -82,8 +82,8 @@ LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -lm $(LDLIBS)
 
 # The record of the command line: written only when it changes, and everything depends on it.
 ifneq ($(OPENMP_FLAGS),)
-  RECORD := $(shell mkdir -p $(BUILD) && echo '$(COMPILE) $(LIBS)' > $(BUILD)/flags.new && \
-      if cmp -s $(BUILD)/flags.new $(BUILD)/flags; then rm $(BUILD)/flags.new; else mv $(BUILD)/flags.new $(BUILD)/flags; fi)
+  RECORD := $(shell mkdir -p $(BUILD) && cd $(BUILD) && echo '$(COMPILE) $(LIBS)' > flags.new && \
+      if cmp -s flags.new flags; then rm flags.new; else mv flags.new flags; fi)
 endif
 DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 

@@ -63,7 +63,8 @@ compiler=$(working gcc)
 [ -n "$compiler" ] || compiler=$(working clang)
 
 echo "Building and running on the CPU"
-row compiler needed "$compiler" "gcc or clang builds everything" "apt-get install gcc libc6-dev" "xcode-select --install"
+row compiler needed "$compiler" "gcc or clang builds everything" "apt-get install gcc libc6-dev" \
+    "xcode-select --install"
 row make needed "$(version_of make)" "GNU make 3.81 or later" "apt-get install make" "xcode-select --install"
 row OpenMP optional "$(openmp_of)" "all cores instead of one" "comes with gcc; for clang: apt-get install libomp-dev" \
     "brew install libomp"
@@ -83,9 +84,11 @@ echo "For the GPU trainer, which is not part of this version"
 row nvcc later "$(nvcc --version 2>/dev/null | grep release)" "compiles CUDA" \
     "https://developer.nvidia.com/cuda-downloads" ""
 row cuBLASLt later "$(find_file cublasLt.h)" "matrix multiplies on the GPU" "comes with the CUDA toolkit" ""
-row cuDNN later "$(find_file cudnn.h)" "attention on the GPU, optional" "apt-get install libcudnn9-dev-cuda-12 (NVIDIA's repository)" ""
+row cuDNN later "$(find_file cudnn.h)" "attention on the GPU, optional" \
+    "apt-get install libcudnn9-dev-cuda-12 (NVIDIA's repository)" ""
 row NCCL later "$(find_file nccl.h)" "several GPUs, optional" "apt-get install libnccl-dev (NVIDIA's repository)" ""
-row MPI later "$(version_of mpirun)" "starts one process per GPU, optional" "apt-get install libopenmpi-dev openmpi-bin" ""
+row MPI later "$(version_of mpirun)" "starts one process per GPU, optional" \
+    "apt-get install libopenmpi-dev openmpi-bin" ""
 echo
 if [ $missing_needed -ne 0 ]; then
     echo "Something needed is missing; see above."

@@ -4,7 +4,7 @@
 #   scripts/quickstart.sh               learns this repository's own sources and documentation
 #   scripts/quickstart.sh book.txt      learns your text (plain text, any language; some 100 kB or more is good)
 #
-# Needs a C compiler and make; on Debian and Ubuntu it installs them if they are missing. Nothing is downloaded otherwise.
+# Needs a C compiler and make; on Debian and Ubuntu it installs them if they are missing. Nothing else is downloaded.
 # Everything it writes lies in build/ and in a new folder run_quickstart* of the repository. TRAIN_SECONDS=20 in the
 # environment trains for a shorter or longer time.
 set -eu -o pipefail
@@ -96,8 +96,8 @@ fi
 
 # --- how many steps fit into the time --------------------------------------------------------------------------------
 timing=build/quickstart_timing.log
-if ! ./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps $TIMING_STEPS --val-every 0 --sample-every 0 \
-    </dev/null >"$timing" 2>&1; then
+if ! ./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps $TIMING_STEPS --val-every 0 \
+    --sample-every 0 </dev/null >"$timing" 2>&1; then
     tail -n 3 "$timing" >&2
     stop "the trainer stopped; the whole output is in $PWD/$timing"
 fi
@@ -118,8 +118,8 @@ echo "Training on $source_name ($bytes bytes): $steps steps of $milliseconds ms"
 echo
 interrupted=no
 trap 'interrupted=yes' INT TERM # the trainer saves and ends by itself
-train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 20)) --shuffle
-    --val-every $(((steps + 3) / 4)) --val-batches 100 --sample-every 0 --out-dir "$run")
+train=(./train_gpt2 --train-data "$corpus" "${MODEL[@]}" "${RECIPE[@]}" --steps "$steps" --warmup $((steps / 20))
+    --shuffle --val-every $(((steps + 3) / 4)) --val-batches 100 --sample-every 0 --out-dir "$run")
 status=0
 if [ -t 1 ]; then
     "${train[@]}" </dev/null || status=$?

@@ -14,8 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
 # Names that stand for a user's own files, or for what a run writes.
-OF_THE_USER = re.compile(r"^(run|my_|build/|shards/|gpt2/|book|main\.log$|loss\.svg$|state_|model_[\d*]|model\.safetensors|config\.json"
-                         r"|vocab\.bpe|gpt2_tokenizer\.bin|hf/)")
+OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|main\.log$|loss\.svg$|state_|model_[\d*]|model\.safetensors"
+                         r"|config\.json|vocab\.bpe|gpt2_tokenizer\.bin)")
 
 
 def text_of(document):

@@ -1,5 +1,5 @@
-"""scripts/quickstart.sh as a new user meets it: in a fresh copy of the sources, from another folder, with bad input, with
-Ctrl-C, without a compiler. Trains for a few seconds only."""
+"""scripts/quickstart.sh as a new user meets it: in a fresh copy of the sources, from another folder, with bad input,
+with Ctrl-C, without a compiler. Trains for a few seconds only."""
 import os
 import pty
 import re
@@ -24,7 +24,8 @@ def prepare():
     for member in MEMBERS:
         source = os.path.join(ROOT, member)
         if os.path.isdir(source):
-            shutil.copytree(source, os.path.join(COPY, member), ignore=shutil.ignore_patterns("__pycache__", "fixtures"))
+            unneeded = shutil.ignore_patterns("__pycache__", "fixtures")
+            shutil.copytree(source, os.path.join(COPY, member), ignore=unneeded)
         else:
             shutil.copy(source, COPY)
 
