@@ -309,7 +309,7 @@ static void test_real_text(Test *t) {
     const double values[] = {0.0, 1.0, 0.1, 3e-4, 1.0 / 3.0, 1e-8, 1e22, 5e-324, 1.7976931348623157e308, 0.1 + 0.2};
     char text[40];
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
-        double back;
+        double back = 0.0;
         args_real_text(text, sizeof(text), values[i]);
         CHECK(t, args_read_real(text, &back) && back == values[i], "%.17g became %s", values[i], text);
     }

@@ -84,7 +84,7 @@ static void test_model_bf16(Test *t) {
     uint8_t *file = (uint8_t *)malloc((size_t)(1024 + 2 * n));
     float *params = (float *)malloc((size_t)n * sizeof(float));
     int32_t header[256];
-    int version;
+    int version = 0;
     model_bin_make_header(header, &config, MODEL_BIN_BF16);
     memcpy(file, header, 1024);
     for (int64_t i = 0; i < n; i++) {

@@ -112,7 +112,7 @@ static void test_filters_against_reference(Test *t) {
     for (uint64_t round = 0; round < 6 * 10 * 8 * 4; round++) {
         int V = sizes[round % 6];
         SamplerOptions options = {round % 7 == 0 ? 0.3f : 1.0f, top_ks[round / 6 % 10], top_ps[round / 60 % 8]};
-        float logits[MAX_V];
+        float logits[MAX_V] = {0};
         random_logits(logits, V, round, 2.0f, round % 2 == 0);
         double want[MAX_V];
         Scratch got;
