@@ -191,7 +191,8 @@ static void test_weights_do_not_depend_on_recompute(Test *t) {
         free_model(instance);
         CHECK(t, hashes[level] == hashes[0], "--recompute %d: hash %016llx, 0: %016llx", level,
               (unsigned long long)hashes[level], (unsigned long long)hashes[0]);
-        CHECK(t, level == 0 || bytes[level] < bytes[level - 1], "--recompute %d: %lld bytes, %d: %lld bytes", level,
+        if (level == 0) { continue; }
+        CHECK(t, bytes[level] < bytes[level - 1], "--recompute %d: %lld bytes, %d: %lld bytes", level,
               (long long)bytes[level], level - 1, (long long)bytes[level - 1]);
     }
 }
