@@ -5,7 +5,7 @@
 #   scripts/test.sh                     everything
 #   scripts/test.sh test_gemm ...       these only (with every compiler; the names: scripts/test.sh --list)
 #
-# Test programs are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each C program
+# Tests are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each C program
 # is built and run with gcc, with clang, for any processor of this kind without OpenMP, and with AddressSanitizer and
 # UndefinedBehaviorSanitizer. A program that crashes, hangs or ends without its closing line counts as one failure, and
 # so does one that does not build.
@@ -79,7 +79,7 @@ add_job() { # label, command line
 
 log_of() { echo "$LOGS/$(echo "$1" | tr ' /' '__').log"; }
 
-# with_limit COMMAND: runs it in the background of the worker, so that a signal can end it. Leaves its status in $status.
+# with_limit COMMAND: runs it in the background of the worker, so that a signal can end it. Sets status.
 with_limit() {
     local limit=()
     if have timeout; then limit=(timeout -k 10 "$TIME_LIMIT"); fi
@@ -93,7 +93,8 @@ with_limit() {
 elapsed_since() { awk -v a="$1" -v b="${EPOCHREALTIME:-$SECONDS}" 'BEGIN { printf "%.1f", b - a }'; }
 
 report() { # label, passed, failed, skipped, seconds, remark
-    printf '%6s s  %s: %d passed, %d failed, %d skipped\n%s' "$5" "$1" "$2" "$3" "$4" "${6:+            $6$'\n'}"
+    local remark=${6:+"            $6"$'\n'}
+    printf '%6s s  %s: %d passed, %d failed, %d skipped\n%s' "$5" "$1" "$2" "$3" "$4" "$remark"
     echo "$2 $3 $4 $1" >>"$results"
 }
 
@@ -183,8 +184,8 @@ install_missing() {
 }
 
 # --- building: every program counts as one test --------------------------------------------------------------------
-# build LABEL FOLDER MAKE-ARGUMENTS...: all programs and tests (and fuzzers with sanitizers) into FOLDER, warnings being errors.
-# An empty FOLDER: the programs into the root, the tests into build/.
+# build LABEL FOLDER MAKE-ARGUMENTS...: all programs and tests (and fuzzers with sanitizers) into FOLDER, warnings being
+# errors. An empty FOLDER: the programs into the root, the tests into build/.
 build() {
     local label="$1 build" folder=$2 targets=() target log passed=0 failed=0 remark=""
     shift 2
@@ -263,7 +264,7 @@ elif [ $first != clang ]; then
 fi
 
 begin_stage no-openmp
-build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O1 ARCH=
+build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O2 ARCH=
 add_programs no-openmp build/serial build/serial
 run_jobs
 end_stage
