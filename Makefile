@@ -152,9 +152,11 @@ ifeq ($(FUZZ_SECONDS),)
 run-fuzzers: $(FUZZERS)
 	@for fuzzer in $(FUZZERS); do echo "$$fuzzer $(FUZZ_ITERATIONS)"; $$fuzzer $(FUZZ_ITERATIONS) || exit 1; done
 else
-run-fuzzers: $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
-	@for fuzzer in $^; do echo "$$fuzzer: $(FUZZ_SECONDS) s"; \
-	    $$fuzzer -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$$fuzzer. || exit 1; done
+run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
+	@for fuzzer in $(FUZZERS:$(BUILD)/fuzz_%=%); do echo "fuzz_$$fuzzer: $(FUZZ_SECONDS) s"; \
+	    corpus=$(BUILD)/corpus_$$fuzzer; mkdir -p $$corpus && $(BUILD)/fuzz_$$fuzzer --seeds $$corpus && \
+	    $(BUILD)/libfuzzer_$$fuzzer -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/found_$$fuzzer. \
+	        $$corpus || exit 1; done
 endif
 
 headers: ## every header alone as C11 and C++17, and two objects that include them all

@@ -36,7 +36,7 @@ UNIT_TESTS=$(names_of 'dev/test/test_*.c')
 FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
 PYTHON_TESTS=$(names_of 'dev/test/test_*.py')
 # Those that run the trainer that TRAIN_GPT2 names, so that it can be a sanitized one.
-TRAINER_TESTS=$(names_of "$(grep -lE 'TRAIN_GPT2|(from|import) cli' dev/test/test_*.py)")
+PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)")
 SHELL_TESTS=$(names_of 'dev/test/test_*.sh')
 ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" | grep .)
 
@@ -273,8 +273,8 @@ if links $first -fsanitize=address,undefined; then
     begin_stage sanitizers
     build sanitizers build/sanitize CC=$first SANITIZE=1
     if have python3 && [ -x build/sanitize/train_gpt2 ]; then
-        for name in $(pick "$TRAINER_TESTS"); do
-            add_job "sanitizers $name" "TRAIN_GPT2=build/sanitize/train_gpt2 python3 dev/test/$name.py"
+        for name in $(pick "$PROGRAM_TESTS"); do
+            add_job "sanitizers $name" "TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize python3 dev/test/$name.py"
         done
     fi
     add_programs sanitizers build/sanitize build/sanitize

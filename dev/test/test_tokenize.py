@@ -23,7 +23,7 @@ import unicodedata
 from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TOKENIZE = os.path.join(ROOT, "tokenize")
+TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
 DATA = os.path.join(ROOT, "..", "shared", "data")
 WORK = tempfile.mkdtemp(prefix="gpt2c_tokenize.")
 EOT = 50256
