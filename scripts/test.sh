@@ -35,7 +35,7 @@ names_of() { # glob pattern -> names without folder and suffix
 UNIT_TESTS=$(names_of 'dev/test/test_*.c')
 FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
 PYTHON_TESTS=$(names_of 'dev/test/test_*.py')
-# Those that run the trainer that TRAIN_GPT2 names, so that it can be a sanitized one.
+# Those that run the program that TRAIN_GPT2 or TOKENIZE names, so that it can be a sanitized one.
 PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)")
 SHELL_TESTS=$(names_of 'dev/test/test_*.sh')
 ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" | grep .)
