@@ -20,6 +20,7 @@ import tempfile
 import time
 import unicodedata
 
+from formats import BYTES, merges_text
 from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -27,15 +28,6 @@ TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokeni
 DATA = os.path.join(ROOT, "..", "shared", "data")
 WORK = tempfile.mkdtemp(prefix="gpt2c_tokenize.")
 EOT = 50256
-
-VISIBLE = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
-BYTES = VISIBLE + [b for b in range(256) if b not in VISIBLE]  # id -> byte
-SYMBOLS = [chr(b) for b in VISIBLE] + [chr(256 + i) for i in range(256 - len(VISIBLE))]  # id -> character in the file
-
-
-def merges_text():
-    """For those who lack GPT-2's: token 256+i is the two bytes with the ids i // 256 and i % 256."""
-    return "#version: 0.2\n" + "".join(f"{SYMBOLS[i // 256]} {SYMBOLS[i % 256]}\n" for i in range(50000))
 
 
 def in_work(name, content=None):
