@@ -889,12 +889,12 @@ static void print_data(const char *what, const char *name, const DataLoader *loa
 static void print_memory(const MemoryPlan *plan) {
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), plan->total);
-    printf("memory      %s, planned (", bytes);
+    printf("memory      %s, planned\n            ", bytes);
     for (int c = PLAN_PARAMETER; c <= PLAN_WORKSPACE; c++) {
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
         printf("%s%s %s", c == PLAN_PARAMETER ? "" : ", ", plan_categories[c], bytes);
     }
-    printf(")\n");
+    printf("\n");
 }
 
 // The table at the start: what this run is, as settled from options, files and defaults.

@@ -9,7 +9,6 @@
 # environment trains for a shorter or longer time.
 set -eu -o pipefail
 export LC_ALL=C
-export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 
 # A model of bytes that learns fast: 0.8 million parameters, and small batches, since at this scale many updates matter
 # more than exact ones.
