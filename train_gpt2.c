@@ -889,12 +889,11 @@ static void print_data(const char *what, const char *name, const DataLoader *loa
 static void print_memory(const MemoryPlan *plan) {
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), plan->total);
-    printf("memory      %s, planned\n            ", bytes);
-    for (int c = PLAN_PARAMETER; c <= PLAN_WORKSPACE; c++) {
+    printf("memory      %s, planned\n           ", bytes);
+    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // what is left is small
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
-        printf("%s%s %s", c == PLAN_PARAMETER ? "" : ", ", plan_categories[c], bytes);
+        printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
     }
-    printf("\n");
 }
 
 // The table at the start: what this run is, as settled from options, files and defaults.
