@@ -274,7 +274,8 @@ if links $first -fsanitize=address,undefined; then
     build sanitizers build/sanitize CC=$first SANITIZE=1
     if have python3 && [ -x build/sanitize/train_gpt2 ]; then
         for name in $(pick "$PROGRAM_TESTS"); do
-            add_job "sanitizers $name" "TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize python3 dev/test/$name.py"
+            add_job "sanitizers $name" \
+                "TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize python3 dev/test/$name.py"
         done
     fi
     add_programs sanitizers build/sanitize build/sanitize

@@ -1,5 +1,6 @@
-"""Independent readers and writers of this project's file formats, in plain Python. They share no code and no table with the
-C side: a mistake there does not repeat itself here. All functions raise ValueError on a file that is not exactly right."""
+"""Independent readers and writers of this project's file formats, in plain Python. They share no code and no table
+with the C side: a mistake there does not repeat itself here. All functions raise ValueError on a file that is not
+exactly right."""
 import json
 import math
 import struct
@@ -172,7 +173,7 @@ DTYPES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
 
 
 def read_safetensors(path):
-    """Returns (metadata, {name: (dtype, shape, array of float or bytes)}); insists on the rules of the specification."""
+    """Returns (metadata, {name: (dtype, shape, array of float or bytes)}); insists on the specification's rules."""
     data = read_bytes(path)
     need(len(data) >= 8, "safetensors: no header length")
     length = struct.unpack("<Q", data[:8])[0]

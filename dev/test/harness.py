@@ -8,7 +8,8 @@ class Skip(Exception):
 
 
 def run(name, tests):
-    """Runs the functions in tests; prints a line each and `name: N passed, N failed, N skipped`; exits non-zero on failure."""
+    """Runs the functions in tests; prints a line each and `name: N passed, N failed, N skipped`. Exits with status 1 on
+    any failure."""
     passed = failed = skipped = 0
     only = sys.argv[1:]
     for test in tests:

@@ -114,8 +114,8 @@ def prepare(folder):
     with open(os.path.join(folder, "vocab.bpe"), "w", encoding="utf-8") as file:
         file.write(merges_text())
     os.mkdir(os.path.join(folder, "shards"))
-    command = [PROGRAMS["train_gpt2"], *TINY, "--steps", "0", "--sample-every", "0", "--vocab", "50257", "--export", "gpt2"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    export = ["--steps", "0", "--sample-every", "0", "--vocab", "50257", "--export", "gpt2"]
+    subprocess.run([PROGRAMS["train_gpt2"], *TINY, *export], cwd=folder, check=True, capture_output=True)
 
 
 def shrunk(words):

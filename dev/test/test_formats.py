@@ -11,7 +11,8 @@ import formats
 from harness import run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CONFIG = {"max_seq_len": 7, "vocab_size": 150, "num_layers": 3, "num_heads": 5, "channels": 15, "padded_vocab_size": 256}
+CONFIG = {"max_seq_len": 7, "vocab_size": 150, "num_layers": 3, "num_heads": 5, "channels": 15,
+          "padded_vocab_size": 256}
 JSON = {"model_type": "gpt2", "n_positions": 7, "vocab_size": 150, "n_layer": 3, "n_head": 5, "n_embd": 15,
         "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "n_inner": None}
 
@@ -92,7 +93,8 @@ def test_padding_rows_are_zeroed():
 
 
 def test_safetensors_in():
-    for seed, (dtype, prefix) in enumerate([("F32", ""), ("F16", "transformer."), ("BF16", "transformer."), ("F16", "")]):
+    cases = [("F32", ""), ("F16", "transformer."), ("BF16", "transformer."), ("F16", "")]
+    for seed, (dtype, prefix) in enumerate(cases):
         tensors = random_model(seed)
         named = formats.hugging_face_tensors(CONFIG, tensors, dtype, prefix)
         items = list(named.items())
@@ -128,8 +130,9 @@ def test_refusals_are_one_line_with_status_1():
     assert (status, error) == (1, f"formats_tool: {path('bad/model.safetensors')}: tensor h.3.ln_1.weight is missing")
     write_hugging_face("bad", named, n_positions=8)
     status, _, error = tool("convert", path("bad"), path("never.bin"))
-    assert (status, error) == (1, f"formats_tool: {path('bad/model.safetensors')}: tensor wpe.weight: shape is [7, 15], "
-                                  "config.json asks for [8, 15]"), error
+    want = f"formats_tool: {path('bad/model.safetensors')}: tensor wpe.weight: shape is [7, 15], " \
+           "config.json asks for [8, 15]"
+    assert (status, error) == (1, want), error
     tensors["fcw"][17] = float("nan")
     formats.write_model(path("in.bin"), CONFIG, tensors)
     status, _, error = tool("convert", path("in.bin"), path("never.bin"))
@@ -170,7 +173,8 @@ def test_readers_of_other_formats():
     assert list(formats.read_tokens(path("t.bin"))) == [0, 50256, 65535]
     formats.write_tokenizer(path("tok.bin"), [b"a", b"\xff" * 255, b"the"], 2)
     assert formats.read_tokenizer(path("tok.bin")) == ([b"a", b"\xff" * 255, b"the"], 2)
-    for reader, name in ((formats.read_tokens, "tok.bin"), (formats.read_tokenizer, "t.bin"), (formats.read_model, "t.bin")):
+    cases = ((formats.read_tokens, "tok.bin"), (formats.read_tokenizer, "t.bin"), (formats.read_model, "t.bin"))
+    for reader, name in cases:
         try:
             reader(path(name))
             assert False, name
