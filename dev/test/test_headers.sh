@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
 # same headers), with and without OpenMP, and two objects that each include all of them link (nothing but `static
-# inline` in a header). A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, instead of
-# all.
+# inline` in a header). A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
 set -eu
 cd "$(dirname "$0")/../.."
 
