@@ -730,7 +730,8 @@ TESTS = [
     token_outside_the_vocabulary, shards_of_all_sizes, shard_of_four_gigabytes, odd_lengths, total_batches, tokenizers,
     extreme_logits, logits_that_are_no_numbers, sampling_costs_no_checkpoint, overflow_in_every_tensor,
     bad_weights_are_not_saved, names_the_tensor, spikes_are_skipped, padding_rows, accumulation,
-    files_that_may_not_grow, full_disk, full_disk_in_the_log, folders_that_cannot_be, fresh_run_in_a_used_folder, two_processes_one_folder
+    files_that_may_not_grow, full_disk, full_disk_in_the_log, folders_that_cannot_be, fresh_run_in_a_used_folder,
+    two_processes_one_folder
 ]
 
 harness.run("faults", TESTS)
