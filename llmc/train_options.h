@@ -218,6 +218,7 @@ static inline bool train_options_check(const TrainOptions *o, bool gpu_trainer, 
          "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
         {o->steps == 0 && o->out_dir[0] != '\0',
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
+        {o->prompt[0] != '\0' && o->sample_every == 0, "--prompt: does nothing with --sample-every 0 (-s)"},
         {o->hellaswag && !gpu_trainer, "--hellaswag (-h): 1 " TRAIN_GPU_ONLY "; leave it out here"},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {

@@ -117,6 +117,7 @@ static void test_contradictions(Test *t) {
         {"-i x -o d --allow-changes", "--allow-changes: does nothing without --resume (-y)"},
         {"-i x -n 10", "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"},
         {"-i x -nk 2", "--keep (-nk): needs --out-dir (-o), the folder to save in"},
+        {"-i x --prompt y -s 0", "--prompt: does nothing with --sample-every 0 (-s)"},
         {"-i x -o d -nm 2", "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
         {"-x 0 -o d",
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
