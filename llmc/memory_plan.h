@@ -2,7 +2,8 @@
 //
 // A step passes through numbered phases. A row is live from phase `first` to phase `last`; rows that are never live
 // together may lie at the same place. plan_layout() gives each row an offset, plan_print() shows the table,
-// plan_allocate() takes exactly plan->total bytes once and sets every row's pointer.
+// plan_allocate() takes exactly plan->total bytes once and sets every row's pointer. Memory of another kind (a GPU's)
+// is taken by its owner, plan->total bytes of it, and given out by plan_set_pointers().
 //
 //   float *logits;
 //   plan_add(&plan, &logits, "logits", PLAN_ACTIVATION, PLAN_F32, shape2(rows, Vp), HEAD, HEAD);
@@ -14,15 +15,15 @@
 #include "utils.h"
 
 #define PLAN_MAX_ROWS 128
-#define PLAN_ALIGNMENT 64 // a cache line and the widest vector; offsets and sizes are multiples of it
+#define PLAN_ALIGNMENT 256 // cache lines, the widest vectors, what GPUs align to; offsets and sizes are multiples of it
 
-typedef enum { PLAN_F32, PLAN_I32, PLAN_F64 } PlanType;
+typedef enum { PLAN_F32, PLAN_I32, PLAN_F64, PLAN_BF16 } PlanType;
 typedef enum { PLAN_PARAMETER, PLAN_GRADIENT, PLAN_OPTIMIZER, PLAN_ACTIVATION, PLAN_WORKSPACE, PLAN_DATA } PlanCategory;
 
 static const struct {
     const char *name;
     int bytes;
-} plan_types[] = {{"f32", 4}, {"i32", 4}, {"f64", 8}};
+} plan_types[] = {{"f32", 4}, {"i32", 4}, {"f64", 8}, {"bf16", 2}};
 static const char *const plan_categories[] = {"parameter", "gradient", "optimizer", "activation", "workspace", "data"};
 
 typedef struct {
@@ -195,32 +196,42 @@ static inline void plan_print(const MemoryPlan *plan, FILE *out) {
             (long long)plan->total, total, unshared);
 }
 
+// Sets every row's pointer into memory of plan->total bytes.
+static inline void plan_set_pointers(MemoryPlan *plan, void *memory) {
+    plan->memory = memory;
+    for (int i = 0; i < plan->count; i++) {
+        plan_set_pointer(plan->rows[i].pointer, (char *)memory + plan->rows[i].offset);
+    }
+}
+
+#define PLAN_REMEDY "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model"
+
+static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
+    if (plan->overflow == NULL) { return true; }
+    return fail(error, "memory plan: the size of '%s' overflows 64 bits; " PLAN_REMEDY, plan->overflow);
+}
+
 // Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails when a
 // size overflows, or when the machine does not have that much memory at all (asking anyway would end in the kernel's
 // out-of-memory killer hours later).
 static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
-    const char *remedy = "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model";
-    if (plan->overflow != NULL) {
-        return fail(error, "memory plan: the size of '%s' overflows 64 bits; %s", plan->overflow, remedy);
-    }
+    if (!plan_check_overflow(plan, error)) { return false; }
     char need[32], have[32];
     format_bytes(need, sizeof(need), plan->total);
 #ifdef _SC_PHYS_PAGES
     int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
     if (physical > 0 && plan->total > physical) {
         format_bytes(have, sizeof(have), physical);
-        return fail(error, "memory plan: needs %s, this machine has %s; %s (--plan shows every buffer)", need, have,
-                    remedy);
+        return fail(error, "memory plan: needs %s, this machine has %s; " PLAN_REMEDY " (--plan shows every buffer)",
+                    need, have);
     }
 #endif
     (void)have;
     if (posix_memalign(&plan->memory, PLAN_ALIGNMENT, (size_t)max_i64(plan->total, PLAN_ALIGNMENT)) != 0) {
         plan->memory = NULL;
-        return fail(error, "memory plan: cannot allocate %s; %s (--plan shows every buffer)", need, remedy);
+        return fail(error, "memory plan: cannot allocate %s; " PLAN_REMEDY " (--plan shows every buffer)", need);
     }
-    for (int i = 0; i < plan->count; i++) {
-        plan_set_pointer(plan->rows[i].pointer, (char *)plan->memory + plan->rows[i].offset);
-    }
+    plan_set_pointers(plan, plan->memory);
     return true;
 }
 

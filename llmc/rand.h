@@ -9,12 +9,19 @@
 #include <math.h>
 #include <stdint.h>
 
+// Kernels draw the same numbers as the host.
+#ifdef __CUDACC__
+#define RAND_HOST_DEVICE __host__ __device__
+#else
+#define RAND_HOST_DEVICE
+#endif
+
 // Streams: independent sequences under one seed. Parameter tensor i uses RAND_INIT + i.
-enum { RAND_SHARDS = 1, RAND_WINDOWS = 2, RAND_SAMPLER = 3, RAND_INIT = 1000 };
+enum { RAND_SHARDS = 1, RAND_WINDOWS = 2, RAND_SAMPLER = 3, RAND_ROUNDING = 4, RAND_INIT = 1000 };
 
 #define RAND_GOLDEN 0x9e3779b97f4a7c15ULL // 2^64 / golden ratio, odd
 
-static inline uint64_t rand_mix(uint64_t x) {
+RAND_HOST_DEVICE static inline uint64_t rand_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
     return x ^ (x >> 31);
