@@ -1,0 +1,53 @@
+// The layers of train_gpt2.c for C++ tests: the same functions with the prefix cpu_, their workspace taken care of.
+// Implemented in oracle.c, which is compiled as C and linked.
+#ifndef ORACLE_H
+#define ORACLE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+void cpu_encoder_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C);
+void cpu_encoder_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C);
+void cpu_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
+                           const float *bias, int64_t N, int C);
+void cpu_layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                            const float *mean, const float *rstd, const float *weight, int64_t N, int C);
+void cpu_matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
+                        int64_t N, int C, int OC);
+void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                         const float *weight, int64_t N, int C, int OC);
+void cpu_gelu_forward(float *out, const float *inp, int64_t n);
+void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t n);
+void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH);
+void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
+                            int T, int C, int NH);
+void cpu_crossentropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
+                      bool want_gradient);
+// update: the number of this update, from 1. grads are multiplied by grad_scale first.
+void cpu_adamw(float *param, float *m, float *v, const float *grad, int64_t n, float lr, float beta1, float beta2,
+               float epsilon, float decay, float grad_scale, int64_t update);
+
+// A whole model of the CPU trainer, trained on given batches: for comparisons over several steps.
+typedef struct CpuModel CpuModel;
+typedef struct {
+    int max_seq_len, vocab_size, num_layers, num_heads, channels, B, T;
+} CpuModelShape;
+CpuModel *cpu_model_new(const CpuModelShape *shape, uint64_t seed);
+void cpu_model_free(CpuModel *model);
+float *cpu_model_params(CpuModel *model); // all tensors in file order
+float *cpu_model_grads(CpuModel *model);
+int64_t cpu_model_num_params(const CpuModel *model);
+// Clears the gradients, then forward and backward on one batch; returns the loss.
+double cpu_model_gradient(CpuModel *model, const int32_t *tokens, const int32_t *targets);
+// One AdamW update with clipping to norm 1; returns the gradient's norm. update: from 1.
+double cpu_model_update(CpuModel *model, float lr, float weight_decay, int64_t update);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif // ORACLE_H
