@@ -28,6 +28,7 @@
 #include "llmc/gpt2.h"
 #include "llmc/memory_plan.h"
 #include "llmc/peak.h"
+#include "llmc/run_report.h"
 #include "llmc/sampler.h"
 #include "llmc/simd.h"
 #include "llmc/train_run.h"
@@ -838,7 +839,6 @@ static const float *generate_logits(GPT2 *model, bool use_cache) {
 
 static const char *const PROGRAM = "train_gpt2";
 #define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
-#define LARGEST_NORM 1e18  // the square of a larger gradient overflows fp32, and AdamW would never recover
 
 // Set by SIGINT and SIGTERM: the run saves and ends at the next chance. A second signal ends it at once.
 static volatile sig_atomic_t stop_requested = 0;
@@ -846,22 +846,6 @@ static volatile sig_atomic_t stop_requested = 0;
 static void on_stop_signal(int signal_number) {
     if (stop_requested) { _exit(128 + signal_number); }
     stop_requested = 1;
-}
-
-static void catch_signals(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof(action));
-    action.sa_handler = on_stop_signal;
-    action.sa_flags = SA_RESTART; // reads and writes under way are not disturbed
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-}
-
-// Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
-// the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
-static void ignore_write_signals(void) {
-    signal(SIGXFSZ, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
 }
 
 static bool set_threads(int64_t threads, Error *error) {
@@ -872,93 +856,6 @@ static bool set_threads(int64_t threads, Error *error) {
 #else
     return threads <= 1 || fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
 #endif
-}
-
-// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
-// head's wte included), and attention, where a token sees T/2 others on average: 12 L C T/2.
-static double flops_per_token(const GPT2Config *config, int64_t T) {
-    double L = config->num_layers, C = config->channels;
-    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
-}
-
-static void print_data(const char *what, const char *name, const DataLoader *loader) {
-    printf("%s %s: %lld tokens, %lld sequences\n", what, name, (long long)loader->num_tokens,
-           (long long)loader->num_sequences);
-}
-
-static void print_memory(const MemoryPlan *plan) {
-    char bytes[32];
-    format_bytes(bytes, sizeof(bytes), plan->total);
-    printf("memory      %s, planned\n           ", bytes);
-    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // what is left is small
-        format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
-        printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
-    }
-}
-
-// The table at the start: what this run is, as settled from options, files and defaults.
-static void print_config(const TrainRun *run, const MemoryPlan *plan) {
-    const TrainOptions *o = &run->options;
-    const GPT2Config *c = &run->config;
-    printf("gpt2.c %s\n", GPT2C_VERSION);
-    printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
-           c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    const char *from = run->resumes ? "a checkpoint" : run->model_file.path;
-    bool is_new = !run->resumes && run->model_file.kind == MODEL_FROM_SIZE;
-    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
-    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), is_new ? "the seed" : from);
-    printf("tokenizer   %s\n", run->tokenizer_note);
-    if (run->has_train) { print_data("train data ", o->train_data, &run->train); }
-    if (run->has_val) { print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val); }
-    if (run->has_train && run->num_steps > 0) {
-        printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
-               (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
-               (long long)o->total_batch);
-        printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
-               (double)run->num_steps * (double)run->sequences_per_step / (double)run->train.num_sequences);
-        printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
-               o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
-    }
-    print_memory(plan);
-    if (run_writes_files(run)) { printf("output      %s\n", o->out_dir); }
-}
-
-static void print_plan(const TrainRun *run, const MemoryPlan *plan) {
-    print_config(run, plan);
-    printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        char shape[64];
-        gpt2_param_shape(shape, sizeof(shape), &run->config, i);
-        printf("%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape, (long long)gpt2_param_size(&run->config, i),
-               gpt2_param_specs[i].decay ? "yes" : "no");
-    }
-    printf("\n");
-    plan_print(plan, stdout);
-}
-
-// Fills the parameters (and for a resumed run the optimizer and the position) and begins the log.
-static bool load_and_begin(GPT2 *model, TrainRun *run, Error *error) {
-    bool ok = true;
-    if (run->resumes) {
-        ok = run_resume(run, model->params_memory, model->adam_m, model->adam_v, error);
-    } else if (run->model_file.kind == MODEL_FROM_SIZE) {
-        gpt2_init_params(model->params_memory, &model->config, (uint64_t)run->options.seed);
-    } else {
-        ok = model_file_read(&run->model_file, model->params_memory, error);
-    }
-    return ok && run_begin(run, error);
-}
-
-// Describes a loss or gradient norm that no update may be made with. The run ends here.
-static bool fail_nonfinite(const TrainRun *run, const char *what, double value, const char *place, Error *error) {
-    char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
-    if (run->saved_step >= 0) {
-        snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options.out_dir,
-                 (long long)run->saved_step);
-    }
-    snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
-    return fail(error, "step %lld: the %s is %s, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
-                (long long)run->step + 1, what, number, place, saved);
 }
 
 // The gradient of one step: all its micro-batches, added up. Sets *interrupted and returns early when asked to stop
@@ -976,7 +873,7 @@ static bool accumulate_gradient(GPT2 *model, TrainRun *run, double *loss, bool *
         if (!isfinite(batch_loss)) {
             char place[64];
             name_nonfinite_forward(model, B, T, place, sizeof(place));
-            return fail_nonfinite(run, "loss", batch_loss, place, error);
+            return run_fail_nonfinite(run, run->step, "loss", batch_loss, place, error);
         }
         gpt2_backward(model, B, T);
         *loss += batch_loss / (double)run->micro_batches;
@@ -984,17 +881,8 @@ static bool accumulate_gradient(GPT2 *model, TrainRun *run, double *loss, bool *
     return true;
 }
 
-// One update of the parameters, unless the loss or the gradient norm is an outlier and outliers are to be skipped.
-static void update_or_skip(GPT2 *model, TrainRun *run, const StepInfo *info) {
+static void update_params(GPT2 *model, TrainRun *run, const StepInfo *info) {
     const TrainOptions *o = &run->options;
-    double loss_z, norm_z;
-    bool skip_loss = outlier_check(&run->loss_outliers, info->loss, o->skip_loss_z, &loss_z);
-    bool skip_norm = outlier_check(&run->norm_outliers, info->norm, o->skip_grad_z, &norm_z);
-    if (skip_loss || skip_norm) {
-        logger_event(&run->logger, "step %lld: update skipped, the %s is %.1f standard deviations above normal",
-                     (long long)info->step + 1, skip_loss ? "loss" : "gradient norm", skip_loss ? loss_z : norm_z);
-        return;
-    }
     bool clip = o->grad_clip > 0.0 && info->norm > o->grad_clip;
     AdamW a = {(float)info->lr,    (float)o->beta1,        (float)o->beta2,
                (float)o->adam_eps, (float)o->weight_decay, clip ? (float)(o->grad_clip / info->norm) : 1.0f,
@@ -1018,9 +906,9 @@ static bool train_step(GPT2 *model, TrainRun *run, double peak_gflops, Error *er
     if (!usable) {
         char place[64];
         name_nonfinite_gradient(model, place, sizeof(place));
-        return fail_nonfinite(run, "gradient norm", info.norm, place, error);
+        return run_fail_nonfinite(run, run->step, "gradient norm", info.norm, place, error);
     }
-    update_or_skip(model, run, &info);
+    if (!run_skips_update(run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
     double flops = flops_per_token(&run->config, run->options.seq_len) * (double)info.tokens;
     info.peak_fraction = flops / info.seconds / (1e9 * peak_gflops);
@@ -1050,43 +938,20 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
 }
 
-// Writes a sample to the screen, token by token. Never fails a training run: logits that are not numbers end the sample
-// with a word, and the next step's loss will tell where they come from.
+static void append_to_sample(void *model, int token) { generate_append((GPT2 *)model, token); }
+static const float *cached_logits(void *model) { return generate_logits((GPT2 *)model, true); }
+static const float *uncached_logits(void *model) { return generate_logits((GPT2 *)model, false); }
+
 static bool sample(GPT2 *model, TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
-    logger_clear(&run->logger);
-    if (run->num_steps > 0) {
-        logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
-    } else {
-        logger_event(&run->logger, "sample:");
-    }
-    TextOut out;
-    text_out_begin(&out, stdout);
+    SampleSource source = {model, append_to_sample, run->options.no_kv_cache ? uncached_logits : cached_logits,
+                           model->sampler_probs, model->sampler_index};
     generate_begin(model);
-    for (int64_t i = 0; i < run->prompt_count; i++) {
-        generate_append(model, run->prompt_tokens[i]);
-        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->prompt_tokens[i]); }
-    }
-    int token = 0;
-    for (int64_t i = 0; i < o->sample_tokens && !stop_requested; i++) {
-        const float *logits = generate_logits(model, !o->no_kv_cache);
-        uint64_t draw = ((uint64_t)run->step << 32) + (uint64_t)i;
-        token = sample_token(logits, model->config.vocab_size, &options,
-                             rand_uniform((uint64_t)o->seed, RAND_SAMPLER, draw), model->sampler_probs,
-                             model->sampler_index);
-        if (token < 0) { break; }
-        generate_append(model, token);
-        run_print_token(run, &out, token);
-    }
-    text_out_end(&out);
-    logger_event(&run->logger, "%s", token < 0 ? " [the logits are not numbers]" : "");
-    return token >= 0;
+    return run_sample(run, &source, &stop_requested);
 }
 
 static bool save(GPT2 *model, TrainRun *run, Error *error) {
     if (!run_save(run, model->params_memory, model->adam_m, model->adam_v, error)) { return false; }
-    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
+    run_report_saved(run);
     return true;
 }
 
@@ -1106,9 +971,7 @@ static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) 
     }
     if (!stop_requested) { return true; }
     if (run_writes_files(run) && run->saved_step != run->step && !save(model, run, error)) { return false; }
-    logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
-                 (long long)run->num_steps,
-                 run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
+    run_report_stopped(run);
     return true;
 }
 
@@ -1125,28 +988,23 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     RunKind kind = o->steps != 0 ? RUN_TRAINS : run->has_val ? RUN_EVALUATES : RUN_GENERATES;
     RunShape shape = {kind, (int)o->batch_size, (int)o->seq_len, (int)o->recompute, (int)o->seq_len};
     gpt2_plan(model, plan, &run->config, shape);
+    run_print_config(run);
+    run_print_memory(plan, "");
+    run_print_output(run);
     if (o->plan) {
-        print_plan(run, plan);
+        run_print_tensors(run);
+        plan_print(plan, stdout);
         return true;
     }
-    print_config(run, plan);
-    if (!gpt2_allocate(model, plan, error) || !load_and_begin(model, run, error)) { return false; }
+    if (!gpt2_allocate(model, plan, error) ||
+        !run_load(run, model->params_memory, model->adam_m, model->adam_v, error)) {
+        return false;
+    }
     double peak = peak_measure_flops(gemm_max_threads());
     printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
-    catch_signals();
+    catch_stop_signals(on_stop_signal);
     bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
-    if (!ok) { return false; }
-    logger_close(&run->logger);
-    if (o->export_dir[0] != '\0' && !stop_requested) {
-        if (!safetensors_write(o->export_dir, &run->config, model->params_memory, error)) { return false; }
-        printf("exported %s/model.safetensors and config.json\n", o->export_dir);
-    }
-    if (kind == RUN_TRAINS) {
-        if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
-        size_t bytes = (size_t)gpt2_num_params(&run->config) * sizeof(float);
-        printf("weights hash %016llx\n", (unsigned long long)hash64(model->params_memory, bytes));
-    }
-    return true;
+    return ok && run_finish(run, model->params_memory, kind == RUN_TRAINS, stop_requested, error);
 }
 
 int main(int argc, char **argv) {
@@ -1162,8 +1020,6 @@ int main(int argc, char **argv) {
     run_close(&run);
     plan_free(&plan);
     exit_unless(ok, PROGRAM, &error);
-    ok = fflush(stdout) == 0 && !ferror(stdout);
-    exit_unless(ok || fail(&error, "standard output: could not be written (disk full, or its reader gone)"), PROGRAM,
-                &error);
+    exit_unless(stdout_is_written(&error), PROGRAM, &error);
     return EXIT_SUCCESS;
 }

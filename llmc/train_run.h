@@ -446,6 +446,20 @@ static inline bool run_begin(TrainRun *run, Error *error) {
     return logger_open(&run->logger, dir, run->step, run->num_steps, error);
 }
 
+// Fills the parameters of a fresh run, or of a resumed one together with both moments and the position, and begins the
+// log.
+static inline bool run_load(TrainRun *run, float *params, float *adam_m, float *adam_v, Error *error) {
+    bool ok = true;
+    if (run->resumes) {
+        ok = run_resume(run, params, adam_m, adam_v, error);
+    } else if (run->model_file.kind == MODEL_FROM_SIZE) {
+        gpt2_init_params(params, &run->config, (uint64_t)run->options.seed);
+    } else {
+        ok = model_file_read(&run->model_file, params, error);
+    }
+    return ok && run_begin(run, error);
+}
+
 // ---- During the run ----
 
 static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {

@@ -223,11 +223,11 @@ def plan_of(*arguments, **keywords):
 
 
 def check_plan(rows, total):
-    size = lambda row: (row[1] + 63) // 64 * 64
+    size = lambda row: (row[1] + 255) // 256 * 256
     assert total == max(row[2] + size(row) for row in rows)
     assert len({row[0] for row in rows}) == len(rows), "a name stands for two buffers"
     for i, a in enumerate(rows):
-        assert a[2] % 64 == 0, a
+        assert a[2] % 256 == 0, a
         for b in rows[:i]:
             meet = a[4] <= b[5] and b[4] <= a[5]
             assert not meet or a[2] + size(a) <= b[2] or b[2] + size(b) <= a[2], f"{a} lies over {b}"

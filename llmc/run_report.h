@@ -1,0 +1,205 @@
+// What the trainers tell about a run, in the same words: the table at the start, the memory plan, a loss that is not a
+// number, a sample, the end.
+#ifndef LLMC_RUN_REPORT_H
+#define LLMC_RUN_REPORT_H
+
+#include <signal.h>
+
+#include "hash.h"
+#include "memory_plan.h"
+#include "safetensors.h"
+#include "sampler.h"
+#include "train_run.h"
+
+#define LARGEST_NORM 1e18 // the square of a larger gradient overflows fp32, and AdamW would never recover
+
+// Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
+// the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
+static inline void ignore_write_signals(void) {
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// handler is called for SIGINT and SIGTERM; reads and writes under way are not disturbed.
+static inline void catch_stop_signals(void (*handler)(int)) {
+    struct sigaction action;
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+}
+
+// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
+// head's wte included), and attention, where a token sees T/2 others on average: 12 L C T/2.
+static inline double flops_per_token(const GPT2Config *config, int64_t T) {
+    double L = config->num_layers, C = config->channels;
+    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
+}
+
+// ---- The beginning ----
+
+static inline void run_print_data(const char *what, const char *name, const DataLoader *loader) {
+    printf("%s %s: %lld tokens, %lld sequences\n", what, name, (long long)loader->num_tokens,
+           (long long)loader->num_sequences);
+}
+
+// What this run is, as settled from options, files and defaults. The trainer's own lines (machine, memory) follow.
+static inline void run_print_config(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    const GPT2Config *c = &run->config;
+    printf("gpt2.c %s\n", GPT2C_VERSION);
+    printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
+           c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
+    const char *from = run->resumes ? "a checkpoint" : run->model_file.path;
+    bool is_new = !run->resumes && run->model_file.kind == MODEL_FROM_SIZE;
+    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
+    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), is_new ? "the seed" : from);
+    printf("tokenizer   %s\n", run->tokenizer_note);
+    if (run->has_train) { run_print_data("train data ", o->train_data, &run->train); }
+    if (run->has_val) {
+        run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
+    }
+    if (run->has_train && run->num_steps > 0) {
+        printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
+               (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
+               (long long)o->total_batch);
+        printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
+               (double)run->num_steps * (double)run->sequences_per_step / (double)run->train.num_sequences);
+        printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
+               o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
+    }
+}
+
+// where: "" on the CPU, " on the GPU" beside other plans.
+static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
+    char bytes[32];
+    format_bytes(bytes, sizeof(bytes), plan->total);
+    printf("memory      %s%s, planned\n           ", bytes, where);
+    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // what is left is small
+        format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
+        printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
+    }
+}
+
+static inline void run_print_output(const TrainRun *run) {
+    if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
+}
+
+// The tensors that one row of the plan holds.
+static inline void run_print_tensors(const TrainRun *run) {
+    printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        char shape[64];
+        gpt2_param_shape(shape, sizeof(shape), &run->config, i);
+        printf("%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape, (long long)gpt2_param_size(&run->config, i),
+               gpt2_param_specs[i].decay ? "yes" : "no");
+    }
+    printf("\n");
+}
+
+// ---- Steps ----
+
+// Describes a loss or gradient norm of step `step` that no update may be made with. The run ends there.
+static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
+                                      const char *place, Error *error) {
+    char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
+    if (run->saved_step >= 0) {
+        snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options.out_dir,
+                 (long long)run->saved_step);
+    }
+    snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
+    return fail(error, "step %lld: the %s is %s, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
+                (long long)step + 1, what, number, place, saved);
+}
+
+// Takes a step's loss and norm into the running statistics. True if either is an outlier and such updates are to be
+// skipped; then it says so.
+static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
+    const TrainOptions *o = &run->options;
+    double loss_z, norm_z;
+    bool skip_loss = outlier_check(&run->loss_outliers, info->loss, o->skip_loss_z, &loss_z);
+    bool skip_norm = outlier_check(&run->norm_outliers, info->norm, o->skip_grad_z, &norm_z);
+    if (!skip_loss && !skip_norm) { return false; }
+    logger_event(&run->logger, "step %lld: update skipped, the %s is %.1f standard deviations above normal",
+                 (long long)info->step + 1, skip_loss ? "loss" : "gradient norm", skip_loss ? loss_z : norm_z);
+    return true;
+}
+
+static inline void run_report_saved(TrainRun *run) {
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
+}
+
+static inline void run_report_stopped(TrainRun *run) {
+    logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
+                 (long long)run->num_steps,
+                 run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
+}
+
+// ---- Samples ----
+
+// Where a sample's tokens come from: a model, and what to do with it.
+typedef struct {
+    void *model;
+    void (*append)(void *model, int token);
+    const float *(*logits)(void *model); // of the token after those appended
+    float *probs;                        // (V), work space
+    int32_t *index;                      // (V), work space
+} SampleSource;
+
+// Writes a sample to the screen, token by token, until *stop. Never fails a training run: logits that are not numbers
+// end the sample with a word (and false), and the next step's loss will tell where they come from.
+static inline bool run_sample(TrainRun *run, const SampleSource *source, const volatile sig_atomic_t *stop) {
+    const TrainOptions *o = &run->options;
+    SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
+    logger_clear(&run->logger);
+    if (run->num_steps > 0) {
+        logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
+    } else {
+        logger_event(&run->logger, "sample:");
+    }
+    TextOut out;
+    text_out_begin(&out, stdout);
+    for (int64_t i = 0; i < run->prompt_count; i++) {
+        source->append(source->model, run->prompt_tokens[i]);
+        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->prompt_tokens[i]); }
+    }
+    int token = 0;
+    for (int64_t i = 0; i < o->sample_tokens && !*stop; i++) {
+        const float *logits = source->logits(source->model);
+        uint64_t draw = ((uint64_t)run->step << 32) + (uint64_t)i;
+        token = sample_token(logits, run->config.vocab_size, &options,
+                             rand_uniform((uint64_t)o->seed, RAND_SAMPLER, draw), source->probs, source->index);
+        if (token < 0) { break; }
+        source->append(source->model, token);
+        run_print_token(run, &out, token);
+    }
+    text_out_end(&out);
+    logger_event(&run->logger, "%s", token < 0 ? " [the logits are not numbers]" : "");
+    return token >= 0;
+}
+
+// ---- The end ----
+
+// Writes what --export asks for, and says what the run leaves behind. params: all parameters in fp32.
+static inline bool run_finish(TrainRun *run, const float *params, bool trained, bool stopped, Error *error) {
+    const TrainOptions *o = &run->options;
+    logger_close(&run->logger);
+    if (o->export_dir[0] != '\0' && !stopped) {
+        if (!safetensors_write(o->export_dir, &run->config, params, error)) { return false; }
+        printf("exported %s/model.safetensors and config.json\n", o->export_dir);
+    }
+    if (!trained) { return true; }
+    if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
+    size_t bytes = (size_t)gpt2_num_params(&run->config) * sizeof(float);
+    printf("weights hash %016llx\n", (unsigned long long)hash64(params, bytes));
+    return true;
+}
+
+// Standard output may be a full disk or a pipe whose reader has gone: the last thing a program looks at.
+static inline bool stdout_is_written(Error *error) {
+    return (fflush(stdout) == 0 && !ferror(stdout)) ||
+           fail(error, "standard output: could not be written (disk full, or its reader gone)");
+}
+
+#endif // LLMC_RUN_REPORT_H
