@@ -984,7 +984,7 @@ static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
 
 static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!set_threads(o->threads, error) || !run_open(run, 1, DEFAULT_SEQ_LEN, error)) { return false; }
+    if (!set_threads(o->threads, error) || !run_open(run, 1, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
     RunKind kind = o->steps != 0 ? RUN_TRAINS : run->has_val ? RUN_EVALUATES : RUN_GENERATES;
     RunShape shape = {kind, (int)o->batch_size, (int)o->seq_len, (int)o->recompute, (int)o->seq_len};
     gpt2_plan(model, plan, &run->config, shape);

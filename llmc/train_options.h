@@ -12,6 +12,8 @@ enum { FREE = 0, SHAPES = 1 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
+#define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2)"
+#define TRAIN_ONE_PROCESS "is for runs of several processes, which this version cannot start yet"
 
 // THE option table. PICK(cpu, gpu) chooses between the trainers: what suits a laptop is not what suits a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, refused because,
@@ -43,7 +45,7 @@ enum { FREE = 0, SHAPES = 1 };
       "sequences in a micro-batch, what is in memory at once")                                                         \
     X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, NULL, "Batch",                                       \
       "tokens in a sequence, at most the model's context; 0: " PICK("64", "1024") ", or the context if that is less "  \
-      "or the run only samples")                                                                                       \
+                                                                                  "or the run only samples")           \
     X(total_batch, "total-batch", "d", INT, "0", 0, TRAIN_MAX_TOTAL_BATCH, "TOKENS", SHAPES, NULL, "Batch",            \
       "tokens in a step, a multiple of B x T: micro-batches are added up to it; 0: one micro-batch")                   \
     X(steps, "steps", "x", INT, "-1", -1, 1000000000, "N", SHAPES, NULL, "Batch",                                      \
@@ -71,7 +73,7 @@ enum { FREE = 0, SHAPES = 1 };
     X(val_batches, "val-batches", "m", INT, "20", 0, 1000000000, "N", FREE, NULL, "Evaluation",                        \
       "batches in a validation; 0: all")                                                                               \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, NULL, "Evaluation",                                   \
-      PICK("only train_gpt2cu scores HellaSwag: 1 is refused here", "score HellaSwag with each validation"))           \
+      "score HellaSwag with each validation: not in this version, 1 is refused")                                       \
     X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, NULL, "Evaluation",         \
       "write a sample every N steps, and at the end; 0: never")                                                        \
     X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, NULL, "Evaluation", "tokens of a sample") \
@@ -82,7 +84,7 @@ enum { FREE = 0, SHAPES = 1 };
       "sample among the K likeliest tokens; 0: all")                                                                   \
     X(top_p, "top-p", "", REAL, "1", 0, 1, "P", FREE, NULL, "Evaluation",                                              \
       "sample among the likeliest tokens that make up probability P; 1: all")                                          \
-    X(no_kv_cache, "no-kv-cache", "", FLAG, "0", 0, 1, "", FREE, NULL, "Evaluation",                                   \
+    X(no_kv_cache, "no-kv-cache", "", FLAG, "0", 0, 1, "", FREE, PICK(NULL, TRAIN_CPU_ONLY), "Evaluation",             \
       "sample without the key/value cache: slower, the same tokens")                                                   \
     X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, NULL, "Output",                                \
       "the folder for main.log, loss.svg and checkpoints; without it, nothing is written")                             \
@@ -116,21 +118,21 @@ enum { FREE = 0, SHAPES = 1 };
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",           \
       "keep an fp32 copy of the weights for the optimizer")                                                            \
     X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
-      "GELU inside the matrix multiply, 1: forward, 2: backward too")                                                  \
+      "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \
-      "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too")                                  \
-    X(num_processes, "num-processes", "pn", INT, "1", 1, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",          \
-      "processes of the run, one per GPU")                                                                             \
-    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",            \
-      "which of them this is")                                                                                         \
-    X(gpus_per_node, "gpus-per-node", "pg", INT, "8", 1, 1024, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",           \
-      "GPUs in a machine")                                                                                             \
-    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
-      "how the processes find each other")                                                                             \
-    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
+      "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
+    X(num_processes, "num-processes", "pn", INT, "1", 1, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS),    \
+      "GPU", "processes of the run, one per GPU")                                                                      \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS),      \
+      "GPU", "which of them this is")                                                                                  \
+    X(gpus_per_node, "gpus-per-node", "pg", INT, "8", 1, 1024, "N", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS),     \
+      "GPU", "GPUs in a machine")                                                                                      \
+    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE,                                        \
+      PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS), "GPU", "how the processes find each other")                             \
+    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS), "GPU", \
       "of process 0, for --nccl-init tcp")                                                                             \
-    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, PICK(TRAIN_GPU_ONLY, NULL),      \
-      "GPU", "a folder all processes see, for --nccl-init fs")
+    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE,                                  \
+      PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS), "GPU", "a folder all processes see, for --nccl-init fs")
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
 #define TRAIN_PICK_CPU(cpu, gpu) cpu
@@ -199,7 +201,7 @@ static inline bool train_options_check_context(const TrainOptions *options, int 
 }
 
 // Refuses combinations of options that contradict each other, or of which one would do nothing.
-static inline bool train_options_check(const TrainOptions *o, bool gpu_trainer, Error *error) {
+static inline bool train_options_check(const TrainOptions *o, Error *error) {
     const struct {
         bool bad;
         const char *message;
@@ -219,7 +221,7 @@ static inline bool train_options_check(const TrainOptions *o, bool gpu_trainer, 
         {o->steps == 0 && o->out_dir[0] != '\0',
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
         {o->prompt[0] != '\0' && o->sample_every == 0, "--prompt: does nothing with --sample-every 0 (-s)"},
-        {o->hellaswag && !gpu_trainer, "--hellaswag (-h): 1 " TRAIN_GPU_ONLY "; leave it out here"},
+        {o->hellaswag, "--hellaswag (-h): 1 is not possible in this version; leave it out"},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         if (checks[i].bad) { return fail(error, "%s", checks[i].message); }
@@ -241,7 +243,10 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
                                   : "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, "
                                     "--val-every and --sample-every are small ones, made for a laptop.";
     program.examples =
-        gpu_trainer ? NULL
+        gpu_trainer ? "Examples\n"
+                      "  train_gpt2cu -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
+                      "  train_gpt2cu -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
+                      "  train_gpt2cu --init run --steps 0 --sample-tokens 200\n"
                     : "Examples\n"
                       "  train_gpt2 --train-data book.txt --out-dir run --steps 1000\n"
                       "  train_gpt2 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
@@ -251,7 +256,7 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
     program.takes_positionals = false;
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
-    return train_options_check(options, gpu_trainer, error);
+    return train_options_check(options, error);
 }
 
 #endif // LLMC_TRAIN_OPTIONS_H

@@ -29,6 +29,7 @@
 typedef struct {
     TrainOptions options;
     GPT2Config config;
+    const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
 
     ModelFile model_file; // where the parameters of a fresh run come from
     bool resumes;         // or they come from a checkpoint, one of these:
@@ -294,8 +295,9 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
 }
 
 // Opens everything that the options (parsed and checked) name. Nothing is trained, written or allocated for the model
-// yet. num_ranks: how many processes share a step.
-static inline bool run_open(TrainRun *run, int num_ranks, int default_seq_len, Error *error) {
+// yet. num_ranks: how many processes share a step. precision: "fp32" or "bf16", what the trainer computes in.
+static inline bool run_open(TrainRun *run, int num_ranks, int default_seq_len, const char *precision, Error *error) {
+    run->precision = precision;
     run->saved_step = -1;
     run->logger.out = stdout;
     run->logger.fd = -1;
@@ -343,6 +345,7 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
     state_set_u64(header, "data", dataloader_fingerprint(&run->train));
+    state_set_text(header, "precision", run->precision);
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], text[MAX_PATH_BYTES];
         if (!train_options_shapes_run(i)) { continue; }
@@ -384,6 +387,12 @@ static inline bool run_compare_options(TrainRun *run, const StateHeader *header,
         }
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s--%s was %.200s, is %.200s", used ? "; " : "",
                                  train_options_name(i), then[0] ? then : "''", now[0] ? now : "''");
+    }
+    char precision[32] = "fp32";
+    state_get_text(header, "precision", precision, sizeof(precision));
+    if (strcmp(precision, run->precision) != 0) {
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%sthe precision was %s, is %s", used ? "; " : "",
+                                 precision, run->precision);
     }
     uint64_t data = 0;
     if (!state_get_u64(header, "data", &data) || data != dataloader_fingerprint(&run->train)) {
