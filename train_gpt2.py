@@ -300,7 +300,9 @@ def train(options):
 # ---------------------------------------------------------------------------------------------------------------------
 # Fixtures: small, odd-sized, computed in float64 from float32 weights and rounded once to float32
 
-L, NH, C, V, CONTEXT, B, T, STEPS = 2, 3, 21, 101, 19, 3, 13, 10
+L, V, CONTEXT, B, T, STEPS = 2, 101, 19, 3, 13, 10
+TINY = {"num_heads": 3, "C": 21}  # no size is a multiple of a vector's width
+SMALL = {"num_heads": 1, "C": 64}  # for the GPU trainer, which reads 16 bytes at a time
 ADAMW = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.1}
 SCHEDULE = {"peak": 3e-3, "warmup": 3, "total": STEPS, "final_fraction": 0.1}
 GRAD_CLIP = 2.5
@@ -319,9 +321,9 @@ def write_arrays(path, arrays):
 
 
 @torch.no_grad()
-def tiny_model():
+def fixture_model(num_heads, C):
     """Every tensor far from its initialisation, so that no bias, gain or nonlinearity can be forgotten unseen."""
-    model = GPT2(CONTEXT, V, L, NH, C)
+    model = GPT2(CONTEXT, V, L, num_heads, C)
     for i, (_, pattern, kind) in enumerate(PARAMETERS):
         layers = model.layers_of(pattern)
         scale, shift = {"normal": (0.35, 0), "residual": (0.25, 0), "zero": (0.3, 0.1), "one": (0.4, 0.9)}[kind]
@@ -331,32 +333,42 @@ def tiny_model():
     return model
 
 
-def write_tiny(folder):
-    model = tiny_model()
-    write_model(f"{folder}/tiny.bin", model)
-    write_model(f"{folder}/tiny_bf16.bin", model, version=5)
-    model = model.double()
-    tokens = torch.from_numpy((rand_u64(1, 1, STEPS * B * (T + 1)) % np.uint64(V)).astype(np.int64))
-    tokens = tokens.view(STEPS, B, T + 1)
+def write_steps(path, model, tokens):
+    """Ten updates of a model, one batch each."""
     inputs, targets = tokens[:, :, :-1], tokens[:, :, 1:]
-    logits = model(inputs[0])
-    loss = model.loss(inputs[0], targets[0])
-    loss.backward()
-    with open(f"{folder}/tiny_debug_state.bin", "wb") as file:
-        file.write(header(20240327, 2, B, T))
-        file.write(inputs[0].int().numpy().tobytes() + targets[0].int().numpy().tobytes())
-        file.write(logits.detach().float().numpy().tobytes() + loss.detach().float().numpy().tobytes())
-        file.write(flatten(model, [p.grad for p in model.in_file_order()]).numpy().tobytes())
-    write_hugging_face(folder + "/hf_tiny", model, inputs[0], logits)
     rates = [learning_rate(step, **SCHEDULE) for step in range(STEPS)]
     optimizer = make_optimizer(model, **ADAMW)
     losses, norms = zip(*(train_step(model, optimizer, [(inputs[step], targets[step])], rates[step], GRAD_CLIP)
                           for step in range(STEPS)))
-    write_arrays(f"{folder}/tiny_steps.bin", {
+    write_arrays(path, {
         **{name: [value] for name, value in {**ADAMW, **SCHEDULE, "grad_clip": GRAD_CLIP}.items()},
         "inputs": inputs, "targets": targets, "lr": rates, "loss": losses, "norm": norms})
-    write_model(f"{folder}/tiny_after_10.bin", model)
     print("losses", *(f"{x:.4f}" for x in losses), "\nnorms ", *(f"{x:.4f}" for x in norms))
+
+
+def write_fixture_model(folder, name, shape):
+    """A model's weights, one batch with all gradients, and ten updates."""
+    model = fixture_model(**shape)
+    write_model(f"{folder}/{name}.bin", model)
+    if name == "tiny":
+        write_model(f"{folder}/{name}_bf16.bin", model, version=5)
+    model = model.double()
+    tokens = torch.from_numpy((rand_u64(1, 1, STEPS * B * (T + 1)) % np.uint64(V)).astype(np.int64))
+    tokens = tokens.view(STEPS, B, T + 1)
+    inputs, targets = tokens[0, :, :-1], tokens[0, :, 1:]
+    logits = model(inputs)
+    loss = model.loss(inputs, targets)
+    loss.backward()
+    with open(f"{folder}/{name}_debug_state.bin", "wb") as file:
+        file.write(header(20240327, 2, B, T))
+        file.write(inputs.int().numpy().tobytes() + targets.int().numpy().tobytes())
+        file.write(logits.detach().float().numpy().tobytes() + loss.detach().float().numpy().tobytes())
+        file.write(flatten(model, [p.grad for p in model.in_file_order()]).numpy().tobytes())
+    if name == "tiny":
+        write_hugging_face(folder + "/hf_tiny", model, inputs, logits)
+    write_steps(f"{folder}/{name}_steps.bin", model, tokens)
+    if name == "tiny":
+        write_model(f"{folder}/{name}_after_10.bin", model)
 
 
 def write_hugging_face(folder, model, inputs, logits):
@@ -364,7 +376,8 @@ def write_hugging_face(folder, model, inputs, logits):
     import transformers
     transformers.utils.logging.disable_progress_bar()
     twin = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=V, n_positions=CONTEXT, n_embd=C, n_layer=L, n_head=NH, bos_token_id=V - 1, eos_token_id=V - 1))
+        vocab_size=V, n_positions=CONTEXT, n_embd=TINY["C"], n_layer=L, n_head=TINY["num_heads"],
+        bos_token_id=V - 1, eos_token_id=V - 1))
     weights = {name: w.T if re.search(r"(attn|mlp)\.c_\w+\.weight", name) else w
                for name, w in model.state_dict().items()}
     twin.transformer.load_state_dict(weights)
@@ -416,7 +429,7 @@ def write_layers(path):
 
 def write_init(path):
     """A sample of the initial weights of the tiny model, for gpt2_init_params."""
-    model = GPT2(CONTEXT, V, L, NH, C)
+    model = GPT2(CONTEXT, V, L, **TINY)
     initialise(model, seed=42)
     write_arrays(path, {"seed": [42], "stride": [97], "weights": flatten(model, model.in_file_order())[::97]})
 
@@ -424,7 +437,8 @@ def write_init(path):
 def fixtures(options):
     os.makedirs(options.output, exist_ok=True)
     shutil.rmtree(f"{options.output}/hf_tiny", ignore_errors=True)
-    write_tiny(options.output)
+    write_fixture_model(options.output, "tiny", TINY)
+    write_fixture_model(options.output, "small", SMALL)
     write_layers(f"{options.output}/layers.bin")
     write_init(f"{options.output}/init.bin")
     print(f"wrote {options.output} with torch {torch.__version__}, numpy {np.__version__}")
