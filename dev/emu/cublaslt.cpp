@@ -1,0 +1,669 @@
+// cuBLASLt on the CPU: descriptors, the checks, and D = epilogue(alpha op(A) op(B) + beta C) through llmc/gemm.h.
+//
+// The arithmetic: inputs become floats (rounded to tf32 where that is asked for), sums and the epilogue are fp32, and
+// what is stored is rounded once. The order of the sums is gemm.h's, the same for any number of threads.
+#include "include/cublasLt.h"
+
+#include "../../llmc/gemm.h"
+#include "include/cuda_bf16.h"
+#include "runtime.h"
+
+namespace {
+
+// ---- What the opaque descriptors hold ----
+
+struct Layout {
+    uint32_t type;
+    int32_t order;
+    uint64_t rows, cols;
+    int64_t ld;
+    int32_t batch;
+    int64_t batch_stride;
+};
+
+struct Desc {
+    int32_t compute, scale, pointer_mode, trans_a, trans_b;
+    uint32_t epilogue;
+    void *bias, *aux;
+    int64_t bias_stride, aux_ld, aux_stride;
+    int32_t bias_type, aux_type;
+};
+
+struct Preference {
+    uint32_t search, reductions;
+    uint64_t workspace;
+    uint32_t alignment[4]; // of A, B, C, D
+};
+
+// What the caller of the heuristic promised, and is held to.
+struct Algo {
+    uint64_t problem; // hash of the descriptors
+    uint64_t workspace;
+    uint32_t alignment[4];
+    uint32_t bias_alignment, aux_alignment;
+};
+
+static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
+static_assert(sizeof(Desc) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
+static_assert(sizeof(Preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
+static_assert(sizeof(Algo) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+
+template <class T, class Opaque> T view(const Opaque *opaque) {
+    T object;
+    memcpy(&object, opaque->data, sizeof(object));
+    return object;
+}
+template <class T, class Opaque> void store(Opaque *opaque, const T &object) {
+    memset(opaque->data, 0, sizeof(opaque->data));
+    memcpy(opaque->data, &object, sizeof(object));
+}
+
+struct Attribute {
+    int id;
+    size_t offset, bytes;
+};
+#define ATTRIBUTE(id, T, member)                                                                                       \
+    { id, offsetof(T, member), sizeof(((T *)nullptr)->member) }
+
+const Attribute LAYOUT_ATTRIBUTES[] = {
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_TYPE, Layout, type),
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_ORDER, Layout, order),
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_ROWS, Layout, rows),
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_COLS, Layout, cols),
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_LD, Layout, ld),
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, Layout, batch),
+    ATTRIBUTE(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, Layout, batch_stride),
+};
+const Attribute DESC_ATTRIBUTES[] = {
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, Desc, compute),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_SCALE_TYPE, Desc, scale),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_POINTER_MODE, Desc, pointer_mode),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_TRANSA, Desc, trans_a),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_TRANSB, Desc, trans_b),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE, Desc, epilogue),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_BIAS_POINTER, Desc, bias),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, Desc, bias_stride),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, Desc, bias_type),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, Desc, aux),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, Desc, aux_ld),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, Desc, aux_stride),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, Desc, aux_type),
+};
+const Attribute PREFERENCE_ATTRIBUTES[] = {
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_SEARCH_MODE, Preference, search),
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, Preference, workspace),
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, Preference, reductions),
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, Preference, alignment[0]),
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, Preference, alignment[1]),
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, Preference, alignment[2]),
+    ATTRIBUTE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, Preference, alignment[3]),
+};
+
+template <size_t n>
+cublasStatus_t set_attribute(void *object, const Attribute (&attributes)[n], int id, const void *value, size_t bytes) {
+    for (const Attribute &attribute : attributes) {
+        if (attribute.id != id) { continue; }
+        if (object == nullptr || value == nullptr || bytes != attribute.bytes) { return CUBLAS_STATUS_INVALID_VALUE; }
+        memcpy((char *)object + attribute.offset, value, bytes);
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    return CUBLAS_STATUS_INVALID_VALUE;
+}
+
+// ---- One multiplication, described ----
+
+size_t size_of(uint32_t type) { return type == CUDA_R_16BF ? 2 : 4; }
+
+// A matrix in memory: element (i, j) of matrix b of the batch is data[b * batch_stride + i * row_stride + j *
+// col_stride].
+struct Matrix {
+    char *data;
+    uint32_t type;
+    int64_t rows, cols, row_stride, col_stride, batch_stride;
+    int batch;
+};
+
+Matrix matrix_of(const Layout &layout, const void *data) {
+    bool by_row = layout.order == CUBLASLT_ORDER_ROW;
+    return {
+        (char *)data,           layout.type,         (int64_t)layout.rows, (int64_t)layout.cols, by_row ? layout.ld : 1,
+        by_row ? 1 : layout.ld, layout.batch_stride, layout.batch};
+}
+
+Matrix transposed(Matrix x) {
+    Matrix t = x;
+    t.rows = x.cols, t.cols = x.rows, t.row_stride = x.col_stride, t.col_stride = x.row_stride;
+    return t;
+}
+
+struct Problem {
+    Desc desc;
+    Layout layouts[4]; // A, B, C, D
+    Matrix A, B, C, D; // op(A) and op(B)
+    int64_t m, n, k;
+
+    bool has(uint32_t part) const { return (desc.epilogue & part) != 0; }
+    bool reads_bias() const { return has(CUBLASLT_EPILOGUE_BIAS); }
+    bool writes_bias() const { return has(16 | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB); }
+    bool reads_aux() const { return has(64); }
+    bool writes_aux() const { return has(128) && !reads_aux(); }
+    int64_t bias_count() const { return has(CUBLASLT_EPILOGUE_BGRADB) ? n : m; }
+    Matrix aux() const { return {(char *)desc.aux, D.type, m, n, 1, desc.aux_ld, desc.aux_stride, D.batch}; }
+    char *bias(int b) const { return (char *)desc.bias + b * desc.bias_stride * (int64_t)size_of(D.type); }
+};
+
+Problem problem_of(const Desc &desc, const Layout (&layouts)[4], const void *const (&data)[4]) {
+    Problem p;
+    p.desc = desc;
+    for (int i = 0; i < 4; i++) { p.layouts[i] = layouts[i]; }
+    p.A = matrix_of(layouts[0], data[0]), p.B = matrix_of(layouts[1], data[1]);
+    p.C = matrix_of(layouts[2], data[2]), p.D = matrix_of(layouts[3], data[3]);
+    if (desc.trans_a != CUBLAS_OP_N) { p.A = transposed(p.A); }
+    if (desc.trans_b != CUBLAS_OP_N) { p.B = transposed(p.B); }
+    p.m = p.D.rows, p.n = p.D.cols, p.k = p.A.cols;
+    return p;
+}
+
+// ---- What is refused ----
+
+bool known_epilogue(uint32_t epilogue) {
+    switch (epilogue) {
+    case CUBLASLT_EPILOGUE_DEFAULT:
+    case CUBLASLT_EPILOGUE_BIAS:
+    case CUBLASLT_EPILOGUE_GELU:
+    case CUBLASLT_EPILOGUE_GELU_BIAS:
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+    case CUBLASLT_EPILOGUE_DGELU:
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+    case CUBLASLT_EPILOGUE_BGRADA:
+    case CUBLASLT_EPILOGUE_BGRADB: return true;
+    default: return false;
+    }
+}
+
+// The rows of cuBLASLt's table of types that the emulator has: fp32 (exact or through tf32), bf16 into bf16 or fp32.
+bool known_types(const Problem &p) {
+    uint32_t in = p.A.type, out = p.D.type;
+    bool exact = p.desc.compute == CUBLAS_COMPUTE_32F || p.desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC;
+    bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    if (p.desc.scale != CUDA_R_32F || p.B.type != in || p.C.type != out) { return false; }
+    if (in == CUDA_R_32F) { return out == CUDA_R_32F && (exact || tf32); }
+    return in == CUDA_R_16BF && exact && (out == CUDA_R_16BF || out == CUDA_R_32F);
+}
+
+bool valid_layout(const Layout &layout) {
+    uint64_t inner = layout.order == CUBLASLT_ORDER_ROW ? layout.cols : layout.rows;
+    return layout.rows > 0 && layout.cols > 0 && layout.ld > 0 && (uint64_t)layout.ld >= inner && layout.batch >= 1 &&
+           (layout.order == CUBLASLT_ORDER_COL || layout.order == CUBLASLT_ORDER_ROW);
+}
+
+bool matching_shapes(const Problem &p) {
+    return p.A.rows == p.m && p.B.rows == p.k && p.B.cols == p.n && p.C.rows == p.m && p.C.cols == p.n &&
+           p.A.batch == p.D.batch && p.B.batch == p.D.batch && p.C.batch == p.D.batch &&
+           p.layouts[2].order == p.layouts[3].order;
+}
+
+bool valid_operation(int32_t operation) { return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_C; }
+
+// What can be said without looking at the pointers.
+cublasStatus_t check_problem(const Problem &p) {
+    const Desc &desc = p.desc;
+    if (!valid_operation(desc.trans_a) || !valid_operation(desc.trans_b)) { return CUBLAS_STATUS_INVALID_VALUE; }
+    for (const Layout &layout : p.layouts) {
+        if (!valid_layout(layout)) { return CUBLAS_STATUS_INVALID_VALUE; }
+    }
+    if (!matching_shapes(p)) { return CUBLAS_STATUS_INVALID_VALUE; }
+    if (!known_types(p) || !known_epilogue(desc.epilogue)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
+    if (desc.pointer_mode != CUBLASLT_POINTER_MODE_HOST && desc.pointer_mode != CUBLASLT_POINTER_MODE_DEVICE) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias() || p.writes_bias();
+    bool plain = desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+    if (!plain && p.layouts[3].order == CUBLASLT_ORDER_ROW) { return CUBLAS_STATUS_NOT_SUPPORTED; }
+    if (bias && desc.bias_type != -1 && desc.bias_type != (int32_t)p.D.type) { return CUBLAS_STATUS_NOT_SUPPORTED; }
+    if (aux && desc.aux_type != -1 && desc.aux_type != (int32_t)p.D.type) { return CUBLAS_STATUS_NOT_SUPPORTED; }
+    if (aux && (desc.aux_ld < p.m || desc.aux_ld % 8 != 0 || desc.aux_stride % 8 != 0)) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+bool aligned(const void *pointer, size_t alignment) { return (uintptr_t)pointer % alignment == 0; }
+
+// The alignment that a pointer shows, up to 256; null counts as the best, as it does to cuBLASLt's heuristic.
+uint32_t alignment_of(const void *pointer) {
+    uint32_t alignment = 256;
+    while (!aligned(pointer, alignment)) { alignment /= 2; }
+    return alignment;
+}
+
+uint64_t problem_hash(const Problem &p) {
+    uint64_t hash = 1469598103934665603u;
+    auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u; };
+    mix((uint64_t)p.desc.compute), mix((uint64_t)p.desc.trans_a * 4 + (uint64_t)p.desc.trans_b), mix(p.desc.epilogue);
+    for (const Layout &layout : p.layouts) {
+        mix(layout.type), mix((uint64_t)layout.order), mix(layout.rows), mix(layout.cols), mix((uint64_t)layout.ld);
+        mix((uint64_t)layout.batch), mix((uint64_t)layout.batch_stride);
+    }
+    return hash;
+}
+
+// Without an algorithm the tensor cores' 16 bytes are asked for, where the hardware would fall back to slow kernels.
+cublasStatus_t check_pointers(const Problem &p, const Algo *algo, float beta) {
+    const void *pointers[] = {p.A.data, p.B.data, p.C.data, p.D.data};
+    bool tensor_cores = p.A.type == CUDA_R_16BF || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias() || p.writes_bias();
+    for (int i = 0; i < 4; i++) {
+        size_t alignment = algo != nullptr ? algo->alignment[i] : tensor_cores ? 16 : 4;
+        if (i == 2 && pointers[i] == nullptr && beta == 0.0f) { continue; }
+        if (pointers[i] == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+        if (!aligned(pointers[i], max_i64((int64_t)alignment, (int64_t)size_of(p.layouts[i].type)))) {
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        }
+    }
+    if ((bias && p.desc.bias == nullptr) || (aux && p.desc.aux == nullptr)) { return CUBLAS_STATUS_INVALID_VALUE; }
+    if (aux && !aligned(p.desc.aux, 16)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
+    if (bias && !aligned(p.desc.bias, algo != nullptr ? algo->bias_alignment : size_of(p.D.type))) {
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
+    if (aux && algo != nullptr && !aligned(p.desc.aux, algo->aux_alignment)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
+    bool same_layout = memcmp(&p.layouts[2], &p.layouts[3], sizeof(Layout)) == 0;
+    return p.C.data == p.D.data && !same_layout ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+}
+
+// ---- Memory, as the emulator's checks see it ----
+
+struct Span {
+    char *begin, *end;
+    bool dense; // no gaps between its columns
+};
+
+int64_t inner_count(const Matrix &x) { return x.row_stride == 1 ? x.rows : x.cols; }
+int64_t outer_count(const Matrix &x) { return x.row_stride == 1 ? x.cols : x.rows; }
+int64_t outer_stride(const Matrix &x) { return x.row_stride == 1 ? x.col_stride : x.row_stride; }
+
+Span span_of(const Matrix &x) {
+    int64_t inner = inner_count(x), stride = outer_stride(x), size = (int64_t)size_of(x.type);
+    int64_t last = (x.batch - 1) * x.batch_stride + (outer_count(x) - 1) * stride + inner;
+    return {x.data, x.data + last * size, stride == inner};
+}
+
+bool overlap(const Matrix &x, const Matrix &y) {
+    Span a = span_of(x), b = span_of(y);
+    return a.begin < b.end && b.begin < a.end && ((a.dense && b.dense) || a.begin == b.begin);
+}
+
+// Calls f(address, bytes) for each piece of memory that the matrix covers.
+template <class F> void for_pieces(const Matrix &x, F f) {
+    int64_t inner = inner_count(x), outer = outer_count(x), stride = outer_stride(x), size = (int64_t)size_of(x.type);
+    if (stride == inner) { inner *= outer, outer = 1; }
+    for (int64_t b = 0; b < x.batch; b++) {
+        for (int64_t o = 0; o < outer; o++) {
+            f(x.data + (b * x.batch_stride + o * stride) * size, (size_t)(inner * size));
+        }
+    }
+}
+
+void note_reads(const Matrix &x) {
+    for_pieces(x, [](char *address, size_t bytes) { emu::op_read(address, bytes); });
+}
+void note_writes(const Matrix &x) {
+    for_pieces(x, [](char *address, size_t bytes) { emu::op_write(address, bytes); });
+}
+
+void note_accesses(const Problem &p, float beta, void *workspace, size_t workspace_bytes) {
+    size_t bias_bytes = (size_t)p.bias_count() * size_of(p.D.type);
+    note_reads(p.A), note_reads(p.B);
+    if (beta != 0.0f) { note_reads(p.C); }
+    if (p.reads_aux()) { note_reads(p.aux()); }
+    for (int b = 0; b < p.D.batch && p.reads_bias(); b++) { emu::op_read(p.bias(b), bias_bytes); }
+    note_writes(p.D);
+    if (p.writes_aux()) { note_writes(p.aux()); }
+    for (int b = 0; b < p.D.batch && p.writes_bias(); b++) { emu::op_write(p.bias(b), bias_bytes); }
+    if (workspace_bytes > 0) { emu::op_write(workspace, workspace_bytes); }
+}
+
+// Left undefined by cuBLASLt, a mistake in any case.
+void report_overlap(const Problem &p, emu::Source at) {
+    const char *what = overlap(p.D, p.A)                                            ? "D overlaps A"
+                       : overlap(p.D, p.B)                                          ? "D overlaps B"
+                       : p.C.data != p.D.data && overlap(p.D, p.C)                  ? "D overlaps C without being C"
+                       : (p.reads_aux() || p.writes_aux()) && overlap(p.D, p.aux()) ? "D overlaps the auxiliary matrix"
+                                                                                    : nullptr;
+    if (what != nullptr) { emu::report(at, std::string("cublasLtMatmul: ") + what); }
+}
+
+// ---- The arithmetic ----
+
+// tf32 keeps 10 bits of mantissa; to nearest, ties away from zero.
+float round_to_tf32(float x) {
+    uint32_t bits = emu::float_bits(x);
+    bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    return finite ? emu::float_of_bits((bits + 0x1000u) & ~0x1fffu) : x;
+}
+
+void load_floats(float *to, const char *from, uint32_t type, int64_t count) {
+    if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
+    if (type != CUDA_R_16BF) { return; }
+    const uint16_t *codes = (const uint16_t *)from;
+    for (int64_t i = 0; i < count; i++) { to[i] = emu::float_of_bits((uint32_t)codes[i] << 16); }
+}
+
+void store_floats(char *to, uint32_t type, const float *from, int64_t count) {
+    if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
+    if (type != CUDA_R_16BF) { return; }
+    uint16_t *codes = (uint16_t *)to;
+    for (int64_t i = 0; i < count; i++) { codes[i] = emu::bf16_bits(from[i], emu::NEAREST_EVEN); }
+}
+
+// Matrix b of the batch as floats: where it lies if it can be used as it is, else in `copy`.
+GemmMatrix as_floats(const Matrix &x, int b, bool tf32, std::vector<float> &copy) {
+    int64_t inner = inner_count(x), outer = outer_count(x), stride = outer_stride(x), size = (int64_t)size_of(x.type);
+    const char *data = x.data + b * x.batch_stride * size;
+    if (x.type == CUDA_R_32F && !tf32) { return {(const float *)data, x.row_stride, x.col_stride}; }
+    copy.resize((size_t)(inner * outer));
+#pragma omp parallel for if (inner * outer > 1 << 16)
+    for (int64_t o = 0; o < outer; o++) {
+        float *to = copy.data() + o * inner;
+        load_floats(to, data + o * stride * size, x.type, inner);
+        for (int64_t i = 0; i < inner && tf32; i++) { to[i] = round_to_tf32(to[i]); }
+    }
+    return {copy.data(), x.row_stride == 1 ? 1 : inner, x.row_stride == 1 ? inner : 1};
+}
+
+// gelu(x) = x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3), and its slope.
+void apply_gelu(float *x, int64_t count) {
+    for (int64_t i = 0; i < count; i += VF_WIDTH) {
+        vf v = vf_load_n(x + i, count - i), u = vf_set1(0.79788456f) * (v + vf_set1(0.044715f) * v * v * v);
+        vf_store_n(x + i, vf_set1(0.5f) * v * (vf_set1(1.0f) + vf_tanh(u)), count - i);
+    }
+}
+
+void apply_gelu_slope(float *x, const float *aux, int64_t count) {
+    vf one = vf_set1(1.0f), half = vf_set1(0.5f);
+    for (int64_t i = 0; i < count; i += VF_WIDTH) {
+        vf v = vf_load_n(aux + i, count - i), u = vf_set1(0.79788456f) * (v + vf_set1(0.044715f) * v * v * v);
+        vf t = vf_tanh(u), du = vf_set1(0.79788456f) * (one + vf_set1(3 * 0.044715f) * v * v);
+        vf slope = half * (one + t) + half * v * (one - t * t) * du;
+        vf_store_n(x + i, vf_load_n(x + i, count - i) * slope, count - i);
+    }
+}
+
+char *address(const Matrix &x, int b, int64_t j) { // of column j of matrix b
+    return x.data + (b * x.batch_stride + j * x.col_stride) * (int64_t)size_of(x.type);
+}
+
+void load_column(float *to, const Matrix &x, int b, int64_t j) {
+    if (x.row_stride == 1) { return load_floats(to, address(x, b, j), x.type, x.rows); }
+    int64_t step = x.row_stride * (int64_t)size_of(x.type);
+    for (int64_t i = 0; i < x.rows; i++) { load_floats(to + i, address(x, b, j) + i * step, x.type, 1); }
+}
+
+void store_column(const Matrix &x, int b, int64_t j, const float *from) {
+    if (x.row_stride == 1) { return store_floats(address(x, b, j), x.type, from, x.rows); }
+    int64_t step = x.row_stride * (int64_t)size_of(x.type);
+    for (int64_t i = 0; i < x.rows; i++) { store_floats(address(x, b, j) + i * step, x.type, from + i, 1); }
+}
+
+// From a column of op(A) op(B) to the same column of D, in place; other: room for another column.
+void finish_column(const Problem &p, int b, int64_t j, float *x, float *other, const float *bias, float alpha,
+                   float beta) {
+    if (alpha != 1.0f) {
+        for (int64_t i = 0; i < p.m; i++) { x[i] *= alpha; }
+    }
+    if (beta != 0.0f) {
+        load_column(other, p.C, b, j);
+        for (int64_t i = 0; i < p.m; i++) { x[i] += beta * other[i]; }
+    }
+    for (int64_t i = 0; i < p.m && p.reads_bias(); i++) { x[i] += bias[i]; }
+    if (p.writes_aux()) { store_column(p.aux(), b, j, x); }
+    if (p.has(CUBLASLT_EPILOGUE_GELU)) { apply_gelu(x, p.m); }
+    if (p.reads_aux()) {
+        load_column(other, p.aux(), b, j);
+        apply_gelu_slope(x, other, p.m);
+    }
+    store_column(p.D, b, j, x);
+}
+
+// sums[i] = sum over j of element (i, j), in order.
+void row_sums(float *sums, GemmMatrix x, int64_t rows, int64_t cols) {
+    for (int64_t i = 0; i < rows; i++) { sums[i] = 0.0f; }
+    for (int64_t j = 0; j < cols; j++) {
+        for (int64_t i = 0; i < rows; i++) { sums[i] += x.data[i * x.row_stride + j * x.col_stride]; }
+    }
+}
+
+struct Scratch {
+    std::vector<float> a, b, product, bias, column, gemm;
+};
+
+// Matrix b of the batch. product (n, m) is op(A) op(B) by columns.
+void multiply(const Problem &p, int b, float alpha, float beta, Scratch *s) {
+    bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    GemmMatrix A = as_floats(p.A, b, tf32, s->a), B = as_floats(p.B, b, tf32, s->b);
+    GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride}, B_transposed = {B.data, B.col_stride, B.row_stride};
+    int threads = gemm_max_threads();
+    s->product.resize((size_t)(p.m * p.n)), s->bias.resize((size_t)p.bias_count());
+    s->column.resize((size_t)(p.m * threads)), s->gemm.resize((size_t)gemm_workspace_floats(threads));
+    gemm(s->product.data(), p.m, B_transposed, A_transposed, nullptr, p.n, p.m, p.k, false, s->gemm.data());
+    if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
+#pragma omp parallel for if (p.m * p.n > 1 << 14)
+    for (int64_t j = 0; j < p.n; j++) {
+#ifdef _OPENMP
+        float *column = s->column.data() + omp_get_thread_num() * p.m;
+#else
+        float *column = s->column.data();
+#endif
+        finish_column(p, b, j, s->product.data() + j * p.m, column, s->bias.data(), alpha, beta);
+    }
+    if (!p.writes_bias()) { return; }
+    if (p.has(16)) { row_sums(s->bias.data(), {s->product.data(), 1, p.m}, p.m, p.n); }
+    if (p.has(CUBLASLT_EPILOGUE_BGRADA)) { row_sums(s->bias.data(), A, p.m, p.k); }
+    if (p.has(CUBLASLT_EPILOGUE_BGRADB)) { row_sums(s->bias.data(), B_transposed, p.n, p.k); }
+    store_floats(p.bias(b), p.D.type, s->bias.data(), p.bias_count());
+}
+
+// alpha or beta, wherever it is.
+float scalar(const Desc &desc, const void *pointer) {
+    if (desc.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) { emu::op_read(pointer, sizeof(float)); }
+    float value;
+    memcpy(&value, pointer, sizeof(value));
+    return value;
+}
+
+template <class T, class Opaque> T *create(Opaque **opaque, const T &object) {
+    *opaque = new Opaque();
+    store(*opaque, object);
+    return nullptr;
+}
+
+const Desc EMPTY_DESC = {0, 0, 0, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0, -1, -1};
+const Preference EMPTY_PREFERENCE = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 0, {256, 256, 256, 256}};
+const uint64_t ALGO_WORKSPACE = 4096; // what an algorithm takes if it may: small, so that its checks cost little
+
+} // namespace
+
+struct cublasLtContext {
+    int unused;
+};
+
+// ---- The interface ----
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
+    emu::host_only("cublasLtCreate");
+    if (handle == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+    *handle = new cublasLtContext();
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
+    delete handle;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+size_t cublasLtGetVersion(void) { return 120800; }
+
+const char *cublasLtGetStatusName(cublasStatus_t status) {
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+    case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+    case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
+    case CUBLAS_STATUS_MAPPING_ERROR: return "CUBLAS_STATUS_MAPPING_ERROR";
+    case CUBLAS_STATUS_EXECUTION_FAILED: return "CUBLAS_STATUS_EXECUTION_FAILED";
+    case CUBLAS_STATUS_INTERNAL_ERROR: return "CUBLAS_STATUS_INTERNAL_ERROR";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
+    case CUBLAS_STATUS_LICENSE_ERROR: return "CUBLAS_STATUS_LICENSE_ERROR";
+    }
+    return "unknown cuBLAS status";
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status) {
+    switch (status) {
+    case CUBLAS_STATUS_SUCCESS: return "success";
+    case CUBLAS_STATUS_NOT_INITIALIZED: return "the handle was not created";
+    case CUBLAS_STATUS_ALLOC_FAILED: return "out of memory";
+    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed";
+    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
+    default: return "an internal operation failed";
+    }
+}
+
+cublasStatus_t cublasLtMatrixLayoutInit(cublasLtMatrixLayout_t layout, cudaDataType type, uint64_t rows, uint64_t cols,
+                                        int64_t ld) {
+    if (layout == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+    store(layout, Layout{(uint32_t)type, CUBLASLT_ORDER_COL, rows, cols, ld, 1, 0});
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld) {
+    *layout = new cublasLtMatrixLayoutOpaque_t();
+    return cublasLtMatrixLayoutInit(*layout, type, rows, cols, ld);
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+    delete layout;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
+                                                cublasLtMatrixLayoutAttribute_t attribute, const void *value,
+                                                size_t bytes) {
+    return set_attribute(layout, LAYOUT_ATTRIBUTES, attribute, value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulDescInit(cublasLtMatmulDesc_t desc, cublasComputeType_t compute, cudaDataType_t scale) {
+    if (desc == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+    Desc filled = EMPTY_DESC;
+    filled.compute = compute, filled.scale = scale;
+    store(desc, filled);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute, cudaDataType_t scale) {
+    *desc = new cublasLtMatmulDescOpaque_t();
+    return cublasLtMatmulDescInit(*desc, compute, scale);
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
+    delete desc;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes) {
+    return set_attribute(desc, DESC_ATTRIBUTES, attribute, value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t preference) {
+    if (preference == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+    store(preference, EMPTY_PREFERENCE);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *preference) {
+    *preference = new cublasLtMatmulPreferenceOpaque_t();
+    return cublasLtMatmulPreferenceInit(*preference);
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+    delete preference;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t bytes) {
+    return set_attribute(preference, PREFERENCE_ATTRIBUTES, attribute, value, bytes);
+}
+
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
+                                              cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                              cublasLtMatmulPreference_t preference, int requested,
+                                              cublasLtMatmulHeuristicResult_t results[], int *returned) {
+    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
+    if (!desc || !A || !B || !C || !D || !preference || requested < 1 || !results || !returned) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    *returned = 0;
+    Problem p = problem_of(view<Desc>(desc), {view<Layout>(A), view<Layout>(B), view<Layout>(C), view<Layout>(D)},
+                           {nullptr, nullptr, nullptr, nullptr});
+    cublasStatus_t status = check_problem(p);
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    Preference wish = view<Preference>(preference);
+    uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
+    Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux)};
+    memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
+    memset(&results[0], 0, sizeof(results[0]));
+    store(&results[0].algo, algo);
+    results[0].workspaceSize = workspace;
+    results[0].state = CUBLAS_STATUS_SUCCESS;
+    results[0].wavesCount = 1.0f;
+    *returned = 1;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void *workspace, size_t workspace_bytes) {
+    if (!aligned(workspace, 16)) { return CUBLAS_STATUS_INVALID_VALUE; }
+    if (algo == nullptr) { return CUBLAS_STATUS_SUCCESS; }
+    if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // another problem's
+    bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace);
+    return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
+                              cublasLtMatrixLayout_t A_layout, const void *B, cublasLtMatrixLayout_t B_layout,
+                              const void *beta, const void *C, cublasLtMatrixLayout_t C_layout, void *D,
+                              cublasLtMatrixLayout_t D_layout, const cublasLtMatmulAlgo_t *algo, void *workspace,
+                              size_t workspace_bytes, cudaStream_t stream, const char *file, int line) {
+    emu::host_only("cublasLtMatmul", {file, line});
+    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
+    if (!desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout) {
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
+    Problem p = problem_of(
+        view<Desc>(desc),
+        {view<Layout>(A_layout), view<Layout>(B_layout), view<Layout>(C_layout), view<Layout>(D_layout)}, {A, B, C, D});
+    Algo promised = algo != nullptr ? view<Algo>(algo) : Algo{};
+    const Algo *held = algo != nullptr ? &promised : nullptr;
+    cublasStatus_t status = check_problem(p);
+    if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
+    if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+
+    static thread_local Scratch scratch;
+    emu::op_begin(stream, "cublasLtMatmul", file, line);
+    float a = scalar(p.desc, alpha), b = scalar(p.desc, beta);
+    status = check_pointers(p, held, b);
+    if (status == CUBLAS_STATUS_SUCCESS) {
+        report_overlap(p, {file, line});
+        note_accesses(p, b, workspace, promised.workspace);
+        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, a, b, &scratch); }
+    }
+    emu::op_end();
+    return status;
+}

@@ -1,0 +1,171 @@
+// The questions about the device and its kernels, and the errors that calls return.
+#include "runtime.h"
+#include "memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+namespace emu {
+
+size_t device_capacity();
+
+static __thread cudaError_t last_error;
+
+cudaError_t remember_error(cudaError_t error) {
+    if (error != cudaSuccess) { last_error = error; }
+    return error;
+}
+
+static bool no_device() { return getenv("EMU_NO_GPU") != nullptr && strcmp(getenv("EMU_NO_GPU"), "1") == 0; }
+
+static int multiprocessors() {
+    static const int count = getenv("EMU_SMS") && atoi(getenv("EMU_SMS")) > 0 ? atoi(getenv("EMU_SMS")) : 4;
+    return count;
+}
+
+struct ErrorText {
+    cudaError_t error;
+    const char *name, *text;
+};
+static const ErrorText ERRORS[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection", "invalid copy direction for memcpy"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
+};
+
+static const ErrorText *find(cudaError_t error) {
+    for (const ErrorText &entry : ERRORS) {
+        if (entry.error == error) { return &entry; }
+    }
+    return nullptr;
+}
+
+} // namespace emu
+
+using namespace emu;
+
+const char *cudaGetErrorName(cudaError_t error) { return find(error) ? find(error)->name : "unrecognized error code"; }
+const char *cudaGetErrorString(cudaError_t error) { return find(error) ? find(error)->text : "unrecognized error code"; }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+cudaError_t cudaGetLastError() {
+    cudaError_t error = last_error;
+    last_error = cudaSuccess;
+    return error;
+}
+
+cudaError_t cudaGetDeviceCount(int *count) {
+    *count = no_device() ? 0 : 1;
+    return no_device() ? remember_error(cudaErrorNoDevice) : cudaSuccess;
+}
+static cudaError_t check_device(int device) {
+    if (no_device()) { return remember_error(cudaErrorNoDevice); }
+    return device == 0 ? cudaSuccess : remember_error(cudaErrorInvalidDevice);
+}
+cudaError_t cudaSetDevice(int device) { return check_device(device); }
+cudaError_t cudaGetDevice(int *device) {
+    *device = 0;
+    return check_device(0);
+}
+cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
+    *p = cudaDeviceProp();
+    snprintf(p->name, sizeof(p->name), "emulated GPU");
+    p->totalGlobalMem = device_capacity();
+    p->sharedMemPerBlock = SHARED_BYTES_DEFAULT;
+    p->sharedMemPerBlockOptin = SHARED_BYTES_MAX;
+    p->sharedMemPerMultiprocessor = SHARED_BYTES_MAX + 1024;
+    p->regsPerBlock = p->regsPerMultiprocessor = 65536;
+    p->warpSize = WARP_LANES;
+    p->maxThreadsPerBlock = MAX_BLOCK_THREADS;
+    p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
+    p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+    p->totalConstMem = 65536;
+    p->major = 9, p->minor = 0;
+    p->multiProcessorCount = multiprocessors();
+    p->l2CacheSize = 50 << 20;
+    p->maxThreadsPerMultiProcessor = 2048;
+    p->maxBlocksPerMultiProcessor = 32;
+    p->memoryBusWidth = 5120;
+    p->concurrentKernels = p->asyncEngineCount = p->unifiedAddressing = 1;
+    return check_device(device);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
+    struct cudaDeviceProp p;
+    cudaError_t error = cudaGetDeviceProperties(&p, device);
+    switch (attribute) {
+        case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+        case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
+        case cudaDevAttrWarpSize: *value = p.warpSize; break;
+        case cudaDevAttrClockRate: *value = 1000000; break;       // kHz
+        case cudaDevAttrMemoryClockRate: *value = 1000000; break; // kHz
+        case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+        case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
+        case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+        case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(p.sharedMemPerMultiprocessor); break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(p.sharedMemPerBlockOptin); break;
+        case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
+        default: return remember_error(cudaErrorInvalidValue);
+    }
+    return error;
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
+    if (text == nullptr || size < 13) { return remember_error(cudaErrorInvalidValue); }
+    snprintf(text, static_cast<size_t>(size), "0000:00:00.0");
+    return check_device(device);
+}
+cudaError_t cudaDriverGetVersion(int *version) {
+    *version = no_device() ? 0 : CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int *version) {
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+}
+cudaError_t cudaProfilerStart() { return cudaSuccess; }
+cudaError_t cudaProfilerStop() { return cudaSuccess; }
+
+cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
+    host_only("cudaFuncSetAttribute");
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { return cudaSuccess; } // a hint
+    if (value < 0 || static_cast<size_t>(value) > SHARED_BYTES_MAX) { return remember_error(cudaErrorInvalidValue); }
+    allow_shared_bytes(kernel, static_cast<size_t>(value));
+    return cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const void *kernel) {
+    *attributes = cudaFuncAttributes();
+    attributes->maxThreadsPerBlock = MAX_BLOCK_THREADS;
+    attributes->numRegs = 32;
+    attributes->maxDynamicSharedSizeBytes = static_cast<int>(allowed_shared_bytes(kernel));
+    return cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *kernel, int block_size,
+                                                          size_t dynamic_shared_bytes) {
+    *blocks = 0;
+    if (block_size < 1 || dynamic_shared_bytes > SHARED_BYTES_MAX) { return remember_error(cudaErrorInvalidValue); }
+    if (block_size > MAX_BLOCK_THREADS || dynamic_shared_bytes > allowed_shared_bytes(kernel)) { return cudaSuccess; }
+    size_t by_threads = 2048 / static_cast<size_t>(block_size);
+    size_t by_shared = (SHARED_BYTES_MAX + 1024) / (dynamic_shared_bytes + 1024);
+    size_t fit = by_threads < by_shared ? by_threads : by_shared;
+    *blocks = static_cast<int>(fit < 32 ? fit : 32);
+    return cudaSuccess;
+}

@@ -1,0 +1,529 @@
+// The threads of a block are fibers: each has its own stack, and switching to another one saves the registers that a
+// function call keeps and loads the other's. A fiber runs until it waits (at a barrier, in a warp collective) or ends. A
+// thread that never waits needs no switch: the next thread runs on the same stack.
+#include "runtime.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if EMU_ASAN
+#include <pthread.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace emu {
+
+__thread Now now;
+
+// ---- The switch: pushes the callee-saved registers, stores the stack pointer at *save, and goes on from `to` ----
+
+extern "C" void emu_switch(void **save, void *to);
+extern "C" void emu_fiber_entry();
+
+#if defined(__x86_64__)
+asm(R"(
+.text
+.type emu_switch, @function
+emu_switch:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+.size emu_switch, .-emu_switch
+.type emu_fiber_entry, @function
+emu_fiber_entry:
+    .cfi_startproc
+    .cfi_undefined rip
+    call emu_fiber_main
+    ud2
+    .cfi_endproc
+.size emu_fiber_entry, .-emu_fiber_entry
+)");
+constexpr int SAVED_WORDS = 7; // six registers and the return address
+constexpr int RETURN_WORD = 6;
+#elif defined(__aarch64__)
+asm(R"(
+.text
+.type emu_switch, %function
+emu_switch:
+    sub sp, sp, #160
+    stp x19, x20, [sp, #0]
+    stp x21, x22, [sp, #16]
+    stp x23, x24, [sp, #32]
+    stp x25, x26, [sp, #48]
+    stp x27, x28, [sp, #64]
+    stp x29, x30, [sp, #80]
+    stp d8, d9, [sp, #96]
+    stp d10, d11, [sp, #112]
+    stp d12, d13, [sp, #128]
+    stp d14, d15, [sp, #144]
+    mov x9, sp
+    str x9, [x0]
+    mov sp, x1
+    ldp x19, x20, [sp, #0]
+    ldp x21, x22, [sp, #16]
+    ldp x23, x24, [sp, #32]
+    ldp x25, x26, [sp, #48]
+    ldp x27, x28, [sp, #64]
+    ldp x29, x30, [sp, #80]
+    ldp d8, d9, [sp, #96]
+    ldp d10, d11, [sp, #112]
+    ldp d12, d13, [sp, #128]
+    ldp d14, d15, [sp, #144]
+    add sp, sp, #160
+    ret
+.size emu_switch, .-emu_switch
+.type emu_fiber_entry, %function
+emu_fiber_entry:
+    .cfi_startproc
+    .cfi_undefined x30
+    bl emu_fiber_main
+    brk #0
+    .cfi_endproc
+.size emu_fiber_entry, .-emu_fiber_entry
+)");
+constexpr int SAVED_WORDS = 20;
+constexpr int RETURN_WORD = 11; // x30
+#else
+#error "the emulator knows the context switch of x86-64 and aarch64 only"
+#endif
+
+// ---- Stacks: each with an inaccessible page below, kept for reuse by the worker ----
+
+#if EMU_ASAN
+constexpr size_t STACK_BYTES = 256 << 10; // red zones make frames larger
+#else
+constexpr size_t STACK_BYTES = 64 << 10;
+#endif
+constexpr size_t GUARD_BYTES = 16 << 10; // a multiple of every page size in use, but for 64 KiB pages
+
+struct Stack {
+    char *base;
+    size_t bytes;
+    size_t colour; // stacks begin at different cache lines: all at the same one would displace each other
+    Stack *next_free;
+};
+
+static __thread Stack *free_stacks;
+static __thread size_t stacks_made;
+
+static Stack *take_stack() {
+    Stack *stack = free_stacks;
+    if (stack) {
+        free_stacks = stack->next_free;
+        return stack;
+    }
+    char *memory = static_cast<char *>(mmap(nullptr, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE,
+                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (memory == MAP_FAILED || mprotect(memory, GUARD_BYTES, PROT_NONE) != 0) {
+        report({nullptr, 0}, "cannot allocate the stack of a thread", "see vm.max_map_count, or lower EMU_THREADS");
+    }
+    stack = static_cast<Stack *>(malloc(sizeof(Stack)));
+    *stack = {memory + GUARD_BYTES, STACK_BYTES, stacks_made++ % 61 * 64, nullptr};
+    return stack;
+}
+
+static void give_back(Stack *stack) {
+    stack->next_free = free_stacks;
+    free_stacks = stack;
+}
+
+// The stack pointer of a new fiber: emu_switch to it "returns" into emu_fiber_entry.
+static void *prepare(Stack *stack) {
+    uintptr_t top = reinterpret_cast<uintptr_t>(stack->base) + stack->bytes - stack->colour;
+    void **frame = reinterpret_cast<void **>(top & ~uintptr_t(63)) - SAVED_WORDS - 1 - (SAVED_WORDS & 1) * 2 - 4;
+    frame = reinterpret_cast<void **>(reinterpret_cast<uintptr_t>(frame) & ~uintptr_t(15));
+#if defined(__x86_64__)
+    frame += 1; // after the return the stack pointer is a multiple of 16, as before a call
+#endif
+    memset(frame, 0, SAVED_WORDS * sizeof(void *));
+    frame[RETURN_WORD] = reinterpret_cast<void *>(emu_fiber_entry);
+    return frame;
+}
+
+// ---- Who runs next ----
+
+// Takes the next thread that can run: of the same warp as long as there is one, in the order of the schedule. Null when
+// all threads wait or are done.
+static Thread *take_next(Block *block) {
+    for (int tried = 0; tried < block->warp_count; tried++) {
+        Warp &warp = block->warps[block->warp_order[block->turn]];
+        if (warp.ready) {
+            unsigned later = warp.turn < WARP_LANES ? warp.ready & (~0u << warp.turn) : 0;
+            int position = __builtin_ctz(later ? later : warp.ready);
+            warp.turn = position + 1;
+            warp.ready &= ~(1u << position);
+            return &warp.threads[block->lane_order[position]];
+        }
+        block->turn = block->turn + 1 == block->warp_count ? 0 : block->turn + 1;
+    }
+    return nullptr;
+}
+
+#if EMU_ASAN
+// AddressSanitizer is told of each switch. from == null: the fiber that is left will not come back.
+static __thread const void *worker_stack;
+static __thread size_t worker_stack_bytes;
+static __thread void *worker_fake_stack;
+static void asan_leave(void **fake_stack, const void *base, size_t bytes) {
+    __sanitizer_start_switch_fiber(fake_stack, base, bytes);
+}
+static void asan_enter(void *fake_stack) { __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr); }
+static void asan_find_worker_stack() {
+    pthread_attr_t attributes;
+    void *base;
+    if (worker_stack || pthread_getattr_np(pthread_self(), &attributes) != 0) { return; }
+    pthread_attr_getstack(&attributes, &base, &worker_stack_bytes);
+    worker_stack = base;
+    pthread_attr_destroy(&attributes);
+}
+#endif
+
+// Leaves the running fiber (saving it at *save) for another thread of the block.
+static void go_to(void **save, Thread *next, bool comes_back) {
+    if (next->stack_pointer == nullptr) {
+        next->stack = take_stack();
+        next->stack_pointer = prepare(next->stack);
+    }
+    now.thread = next;
+#if EMU_ASAN
+    void *fake_stack = nullptr;
+    asan_leave(comes_back ? &fake_stack : nullptr, next->stack->base, next->stack->bytes);
+    emu_switch(save, next->stack_pointer);
+    asan_enter(fake_stack);
+#else
+    (void)comes_back;
+    emu_switch(save, next->stack_pointer);
+#endif
+}
+
+static void go_to_scheduler(Stack *mine) {
+    void *dead;
+    now.thread = nullptr;
+    give_back(mine);
+#if EMU_ASAN
+    asan_leave(nullptr, worker_stack, worker_stack_bytes);
+#endif
+    emu_switch(&dead, now.block->scheduler);
+}
+
+// ---- Waiting ----
+
+static const char *state_of(const Thread &thread) {
+    if (thread.done) { return "has exited"; }
+    return thread.waits_for ? thread.waits_for : "has not arrived";
+}
+
+static std::string list_waiting(const Block *block) {
+    std::string text = "  the threads of the block:";
+    int begin = 0;
+    for (int t = 1; t <= block->thread_count; t++) {
+        const Thread &a = block->threads[begin], &b = block->threads[t < block->thread_count ? t : begin];
+        bool same = t < block->thread_count && a.done == b.done && a.waits_for == b.waits_for &&
+                    (a.done || (a.waits_at.line == b.waits_at.line && a.wait_mask == b.wait_mask));
+        if (same) { continue; }
+        text += format("\n  threads %d to %d: %s", begin, t - 1, state_of(a));
+        if (!a.done && a.waits_for) { text += " at " + to_text(a.waits_at); }
+        begin = t;
+    }
+    return text;
+}
+
+static void wait(Thread *me) {
+    Block *block = now.block;
+    Thread *next = take_next(block);
+    if (next == nullptr) { report(me->waits_at, "deadlock: every thread waits", list_waiting(block)); }
+    if (next == me) { return; }
+    go_to(&me->stack_pointer, next, true);
+}
+
+static inline bool same_line(Source a, Source b) {
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
+static std::string describe(const Thread *thread) {
+    return "thread " + to_text(thread->index) + (thread->done ? " has exited" : " waits at ") +
+           (thread->done ? "" : to_text(thread->waits_at) + " in " + thread->waits_for);
+}
+
+// A thread leaves the kernel: nobody may wait for it.
+static void leave(Thread *me) {
+    Block *block = now.block;
+    Warp *warp = me->warp;
+    me->done = true;
+    block->exited++;
+    warp->exited |= 1u << me->lane;
+    if (block->at_barrier > 0) {
+        const Thread *other = block->first_at_barrier;
+        report(other->waits_at, "thread exited while others wait at a barrier of the block",
+               "  " + describe(other) + "\n  every thread of a block must reach the same __syncthreads");
+    }
+    for (unsigned left = warp->gathers; left; left &= left - 1) {
+        const Thread *other = &warp->threads[__builtin_ctz(left)];
+        if (other->wait_mask >> me->lane & 1) {
+            report(other->waits_at, "thread exited while its warp waits for it in a collective",
+                   "  " + describe(other) + format(", mask 0x%08x names the exited lane %d", other->wait_mask, me->lane));
+        }
+    }
+}
+
+static Thread *any_exited(Block *block) {
+    for (int t = 0; t < block->thread_count; t++) {
+        if (block->threads[t].done) { return &block->threads[t]; }
+    }
+    return nullptr;
+}
+
+static void release_barrier(Block *block) {
+    block->at_barrier = 0;
+    block->result_sum = block->barrier_sum;
+    block->result_and = block->barrier_and;
+    block->result_or = block->barrier_or;
+    for (int w = 0; w < block->warp_count; w++) {
+        Warp &warp = block->warps[w];
+        warp.ready = 0;
+        for (int lane = 0; lane < warp.count; lane++) { warp.ready |= 1u << warp.threads[lane].position; }
+    }
+    for (int t = 0; t < block->thread_count; t++) { block->threads[t].waits_for = nullptr; }
+}
+
+static void check_barrier(Block *block, Thread *me, const char *kind, Source at) {
+    if (block->exited > 0) {
+        report(at, std::string(kind) + " after a thread of the block has exited",
+               "  " + describe(any_exited(block)) + "\n  every thread of a block must reach the same __syncthreads");
+    }
+    if (block->at_barrier > 0 && !same_line(block->barrier, at)) {
+        report(at, std::string(kind) + " in divergent code: threads of the block are at different barriers",
+               "  " + describe(block->first_at_barrier));
+    }
+    if (block->at_barrier == 0) {
+        block->barrier = at;
+        block->first_at_barrier = me;
+        block->barrier_sum = block->barrier_or = 0;
+        block->barrier_and = 1;
+    }
+}
+
+static void barrier(const char *kind, int predicate, Source at) {
+    Thread *me = now.thread;
+    if (me == nullptr) { report(at, std::string(kind) + " called by host code"); }
+    Block *block = now.block;
+    check_barrier(block, me, kind, at);
+    block->barrier_sum += predicate != 0;
+    block->barrier_and &= predicate != 0;
+    block->barrier_or |= predicate != 0;
+    me->waits_for = kind;
+    me->waits_at = at;
+    me->wait_mask = 0;
+    if (++block->at_barrier < block->thread_count) {
+        wait(me);
+        return;
+    }
+    release_barrier(block);
+    me->warp->ready &= ~(1u << me->position); // the last one simply goes on
+}
+
+static void check_gather(Warp *warp, Thread *me) {
+    unsigned mask = me->wait_mask;
+    if (!(mask >> me->lane & 1)) {
+        report(me->waits_at, format("%s with mask 0x%08x, which does not name the calling lane %d", me->waits_for, mask, me->lane));
+    }
+    unsigned exists = warp->count == WARP_LANES ? ~0u : (1u << warp->count) - 1;
+    unsigned gone = mask & (warp->exited | ~exists);
+    if (gone) {
+        report(me->waits_at, format("%s with mask 0x%08x names lane %d, which has exited", me->waits_for, mask, __builtin_ctz(gone)),
+               warp->count < WARP_LANES ? format("  this warp has only %d lanes", warp->count) : "");
+    }
+    for (unsigned left = warp->gathers; left; left &= left - 1) {
+        const Thread *other = &warp->threads[__builtin_ctz(left)];
+        bool related = (mask >> other->lane & 1) || (other->wait_mask >> me->lane & 1);
+        if (related && (other->wait_mask != mask || strcmp(other->waits_for, me->waits_for) != 0 || !same_line(other->waits_at, me->waits_at))) {
+            report(me->waits_at, format("%s with mask 0x%08x: lanes of the warp are at different collectives", me->waits_for, mask),
+                   "  " + describe(other) + format(" with mask 0x%08x", other->wait_mask));
+        }
+        if (related) { break; } // the others have been compared with this one
+    }
+}
+
+void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at) {
+    Thread *me = now.thread;
+    if (me == nullptr) { report(at, std::string(kind) + " called by host code"); }
+    Warp *warp = me->warp;
+    me->waits_for = kind;
+    me->waits_at = at;
+    me->wait_mask = mask;
+    me->deposit = deposit;
+    check_gather(warp, me);
+    warp->gathers |= 1u << me->lane;
+    if ((warp->gathers & mask) != mask) {
+        wait(me);
+        return;
+    }
+    void *deposits[WARP_LANES];
+    for (int lane = 0; lane < WARP_LANES; lane++) {
+        bool takes_part = mask >> lane & 1;
+        deposits[lane] = takes_part ? warp->threads[lane].deposit : nullptr;
+        if (!takes_part) { continue; }
+        warp->threads[lane].waits_for = nullptr;
+        if (lane != me->lane) { warp->ready |= 1u << warp->threads[lane].position; }
+    }
+    warp->gathers &= ~mask;
+    work(deposits, mask);
+}
+
+// ---- Running a block ----
+
+// Runs threads one after the other on this stack, until the one to run next has its own.
+extern "C" [[noreturn]] void emu_fiber_main() {
+#if EMU_ASAN
+    asan_enter(nullptr);
+#endif
+    Block *block = now.block;
+    for (;;) {
+        Thread *me = now.thread;
+        Stack *stack = me->stack;
+        block->kernel->one_thread(block->kernel->call);
+        leave(me);
+        Thread *next = take_next(block);
+        if (next == nullptr) {
+            if (block->exited < block->thread_count) {
+                report(block->kernel->launched, "deadlock: every thread waits", list_waiting(block));
+            }
+            go_to_scheduler(stack);
+        }
+        if (next->stack_pointer != nullptr) {
+            void *dead;
+            give_back(stack);
+            go_to(&dead, next, false);
+        }
+        next->stack = stack;
+        now.thread = next;
+    }
+}
+
+static void set_up_threads(Block *block) {
+    const dim3 size = block->kernel->block;
+    block->thread_count = static_cast<int>(size.x * size.y * size.z);
+    block->warp_count = (block->thread_count + WARP_LANES - 1) / WARP_LANES;
+    fill_order(block->warp_order, block->warp_count, block->number * 2);
+    fill_order(block->lane_order, WARP_LANES, block->number * 2 + 1);
+    for (int p = 0; p < WARP_LANES; p++) { block->lane_position[block->lane_order[p]] = static_cast<uint8_t>(p); }
+    uint3 index = {0, 0, 0};
+    for (int t = 0; t < block->thread_count; t++) {
+        Thread &thread = block->threads[t];
+        Warp &warp = block->warps[t / WARP_LANES];
+        int lane = t % WARP_LANES;
+        if (lane == 0) { warp = {&thread, 0, 0, 0, 0, 0}; }
+        warp.count++;
+        warp.ready |= 1u << block->lane_position[lane];
+        thread.stack_pointer = nullptr;
+        thread.stack = nullptr;
+        thread.index = index;
+        thread.number = t;
+        thread.lane = lane;
+        thread.position = block->lane_position[lane];
+        thread.done = false;
+        thread.warp = &warp;
+        thread.waits_for = nullptr;
+        thread.warp_since = 0;
+        thread.copies.clear();
+        thread.copy_groups.clear();
+        if (++index.x == size.x) { index.x = 0, index.y++; }
+        if (index.y == size.y) { index.y = 0, index.z++; }
+    }
+}
+
+static void set_up_shared(Block *block) {
+    block->variables.clear();
+    block->static_end = (block->kernel->dynamic_bytes + 127) / 128 * 128;
+    memset(block->shared, 0xff, block->kernel->dynamic_bytes);
+}
+
+void run_block(Block *block) {
+    block->exited = block->at_barrier = block->turn = 0;
+    set_up_threads(block);
+    set_up_shared(block);
+    now.block = block;
+#if EMU_ASAN
+    asan_find_worker_stack();
+#endif
+    go_to(&block->scheduler, take_next(block), true);
+    now.block = nullptr;
+}
+
+Block *new_block(int worker) {
+    Block *block = new Block();
+    block->worker = worker;
+    block->threads = new Thread[MAX_BLOCK_THREADS]();
+    block->shared = shared_window(worker);
+    return block;
+}
+
+// ---- The language's built-in variables and barriers ----
+
+uint3 thread_index() { return now.thread->index; }
+uint3 block_index() { return now.block->index; }
+dim3 block_size() { return now.block->kernel->block; }
+dim3 grid_size() { return now.block->kernel->grid; }
+
+static size_t shared_limit(const Kernel *) { return SHARED_BYTES_MAX; }
+
+void *shared_variable(const void *key, size_t bytes, size_t align, const char *name, const char *file, int line) {
+    Block *block = now.block;
+    if (!in_kernel()) { report({file, line}, "a __shared__ variable used by host code"); }
+    for (const SharedVariable &variable : block->variables) {
+        if (variable.key == key) { return block->shared + variable.offset; }
+    }
+    size_t offset = (block->static_end + align - 1) / align * align;
+    block->variables.push_back({key, name, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
+    block->static_end = offset + bytes;
+    if (block->static_end > shared_limit(block->kernel)) { report({file, line}, "too much shared memory"); }
+    memset(block->shared + offset, 0xff, bytes);
+    return block->shared + offset;
+}
+
+void *dynamic_shared() { return now.block->shared; }
+
+} // namespace emu
+
+using namespace emu;
+
+void __syncthreads(const char *file, int line) { barrier("__syncthreads", 0, {file, line}); }
+int __syncthreads_count(int predicate, const char *file, int line) {
+    barrier("__syncthreads_count", predicate, {file, line});
+    return now.block->result_sum;
+}
+int __syncthreads_and(int predicate, const char *file, int line) {
+    barrier("__syncthreads_and", predicate, {file, line});
+    return now.block->result_and;
+}
+int __syncthreads_or(int predicate, const char *file, int line) {
+    barrier("__syncthreads_or", predicate, {file, line});
+    return now.block->result_or;
+}
+void __syncwarp(unsigned mask, const char *file, int line) {
+    gather("__syncwarp", mask, nullptr, [](void **, unsigned) {}, {file, line});
+}
+void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __threadfence_block() {}
+void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+unsigned __activemask() {
+    const Warp *warp = now.thread->warp;
+    unsigned exists = warp->count == WARP_LANES ? ~0u : (1u << warp->count) - 1;
+    return exists & ~warp->exited;
+}
+void __nanosleep(unsigned) {}
+long long clock64() { return 0; }
+void __trap(const char *file, int line) { report({file, line}, "__trap"); }

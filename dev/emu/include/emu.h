@@ -1,0 +1,23 @@
+// What a test may ask of the emulator. Everything else that a .cu file needs is in cuda_runtime.h.
+#ifndef EMU_EMU_H
+#define EMU_EMU_H
+
+#include <stdint.h>
+
+namespace emu {
+
+// The order in which blocks, the warps of a block and the lanes of a warp run, until the next call: "forward",
+// "reversed" or "random:SEED". The environment variable EMU_SCHEDULE sets the first one. A correct kernel gives the same
+// bits in all of them.
+void set_schedule(const char *schedule);
+
+// Counts the calls of cudaMalloc, cudaMallocHost and cudaHostAlloc so far: equal before and after a stretch of code
+// that must not allocate.
+int64_t allocation_count();
+
+// Counts kernel launches so far.
+int64_t launch_count();
+
+} // namespace emu
+
+#endif // EMU_EMU_H

@@ -1,0 +1,204 @@
+// A launch: its configuration is checked, and its blocks are spread over the worker threads. The launching thread works
+// too, and the launch returns when all blocks are done.
+#include "runtime.h"
+#include "include/emu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <atomic>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+namespace emu {
+
+// ---- Schedules ----
+
+static Schedule parse_schedule(const char *text) {
+    if (strcmp(text, "forward") == 0) { return {Schedule::FORWARD, 0}; }
+    if (strcmp(text, "reversed") == 0) { return {Schedule::REVERSED, 0}; }
+    char *end;
+    unsigned long long seed = strncmp(text, "random:", 7) == 0 ? strtoull(text + 7, &end, 10) : 0;
+    if (strncmp(text, "random:", 7) != 0 || end == text + 7 || *end != '\0') {
+        report({nullptr, 0}, format("schedule \"%s\": expected forward, reversed or random:SEED", text));
+    }
+    return {Schedule::RANDOM, seed};
+}
+
+static Schedule &current_schedule() {
+    static Schedule current = parse_schedule(getenv("EMU_SCHEDULE") ? getenv("EMU_SCHEDULE") : "forward");
+    return current;
+}
+
+Schedule schedule() { return current_schedule(); }
+void set_schedule(const char *text) { current_schedule() = parse_schedule(text); }
+
+uint64_t random_bits(uint64_t *state) { // splitmix64
+    uint64_t z = *state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+}
+
+template <class T> static void order_items(T *order, size_t n, Schedule how, uint64_t salt) {
+    for (size_t i = 0; i < n; i++) { order[i] = static_cast<T>(how.order == Schedule::REVERSED ? n - 1 - i : i); }
+    if (how.order != Schedule::RANDOM) { return; }
+    uint64_t state = how.seed * 0x2545f4914f6cdd1d + salt;
+    for (size_t i = n; i > 1; i--) { std::swap(order[i - 1], order[random_bits(&state) % i]); }
+}
+
+void fill_order(uint8_t *order, int n, uint64_t salt) {
+    order_items(order, static_cast<size_t>(n), schedule(), salt);
+}
+
+// ---- Worker threads ----
+
+int worker_count() {
+    static const int count = [] {
+        const char *text = getenv("EMU_THREADS");
+        int cores = static_cast<int>(std::thread::hardware_concurrency());
+        int wanted = text ? atoi(text) : (cores > 16 ? 16 : cores);
+        return wanted < 1 ? 1 : (wanted > MAX_WORKERS ? MAX_WORKERS : wanted);
+    }();
+    return count;
+}
+
+class Pool {
+  public:
+    // Runs all blocks of the kernel in the given order (of block numbers).
+    void run(const Kernel &kernel, const std::vector<uint32_t> &order) {
+        job.kernel = &kernel;
+        job.order = &order;
+        job.next = 0;
+        if (order.size() > 1) { wake_helpers(); }
+        work(0);
+        if (order.size() > 1) { wait_for_helpers(); }
+    }
+
+  private:
+    struct Job {
+        const Kernel *kernel;
+        const std::vector<uint32_t> *order;
+        std::atomic<size_t> next;
+    } job = {};
+
+    void wake_helpers() {
+        while (static_cast<int>(helpers) < worker_count() - 1) {
+            int worker = ++helpers;
+            std::thread([this, worker] { help(worker); }).detach();
+        }
+        std::lock_guard<std::mutex> guard(mutex);
+        busy = helpers;
+        round++;
+        start.notify_all();
+    }
+
+    void wait_for_helpers() {
+        std::unique_lock<std::mutex> guard(mutex);
+        end.wait(guard, [this] { return busy == 0; });
+    }
+
+    void help(int worker) {
+        uint64_t seen = 0;
+        catch_faults();
+        for (;;) {
+            {
+                std::unique_lock<std::mutex> guard(mutex);
+                start.wait(guard, [&] { return round != seen; });
+                seen = round;
+            }
+            work(worker);
+            std::lock_guard<std::mutex> guard(mutex);
+            if (--busy == 0) { end.notify_one(); }
+        }
+    }
+
+    void work(int worker) {
+        Block *&block = blocks[worker];
+        if (block == nullptr) { block = new_block(worker); }
+        const dim3 grid = job.kernel->grid;
+        for (size_t i = job.next++; i < job.order->size(); i = job.next++) {
+            uint32_t number = (*job.order)[i];
+            block->kernel = job.kernel;
+            block->number = number;
+            block->index = {number % grid.x, number / grid.x % grid.y, number / grid.x / grid.y};
+            run_block(block);
+        }
+    }
+
+    std::mutex mutex;
+    std::condition_variable start, end;
+    uint64_t round = 0;
+    int helpers = 0, busy = 0;
+    Block *blocks[MAX_WORKERS] = {};
+};
+
+// ---- The launch ----
+
+struct KernelLimits {
+    std::mutex mutex;
+    std::map<const void *, size_t> dynamic_bytes; // that cudaFuncSetAttribute has allowed
+};
+static KernelLimits &limits() {
+    static KernelLimits *all = new KernelLimits;
+    return *all;
+}
+
+size_t allowed_shared_bytes(const void *function) {
+    std::lock_guard<std::mutex> guard(limits().mutex);
+    auto found = limits().dynamic_bytes.find(function);
+    return found == limits().dynamic_bytes.end() ? SHARED_BYTES_DEFAULT : found->second;
+}
+
+void allow_shared_bytes(const void *function, size_t bytes) {
+    std::lock_guard<std::mutex> guard(limits().mutex);
+    limits().dynamic_bytes[function] = bytes;
+}
+
+static void check_shape(const Kernel &kernel) {
+    const dim3 g = kernel.grid, b = kernel.block;
+    if (g.x == 0 || g.y == 0 || g.z == 0 || b.x == 0 || b.y == 0 || b.z == 0) {
+        report_launch(kernel, format("empty grid %s or block %s", to_text(g).c_str(), to_text(b).c_str()));
+    }
+    if (b.x > 1024 || b.y > 1024 || b.z > 64 || uint64_t(b.x) * b.y * b.z > MAX_BLOCK_THREADS) {
+        report_launch(kernel, format("block %s has %llu threads, at most 1024 (1024 x 1024 x 64) are possible",
+                                     to_text(b).c_str(), static_cast<unsigned long long>(b.x) * b.y * b.z));
+    }
+    if (g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535) {
+        report_launch(kernel, format("grid %s is too large, at most (2147483647,65535,65535)", to_text(g).c_str()));
+    }
+    if (uint64_t(g.x) * g.y * g.z > uint64_t(1) << 31) {
+        report_launch(kernel, format("grid %s has more blocks than the emulator can run", to_text(g).c_str()));
+    }
+}
+
+static void check_shared(const Kernel &kernel) {
+    size_t allowed = allowed_shared_bytes(kernel.function);
+    if (kernel.dynamic_bytes <= allowed) { return; }
+    report_launch(kernel, format("%zu bytes of dynamic shared memory, %zu are allowed", kernel.dynamic_bytes, allowed),
+                  "  more than 48 KiB (up to 227 KiB) needs cudaFuncSetAttribute(kernel, "
+                  "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
+}
+
+static std::atomic<uint64_t> launches;
+int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
+
+void Launch::run(const void *function, void (*one_thread)(void *), void *call) {
+    if (in_kernel()) { report({file, line}, std::string("launch of kernel ") + name + " inside a kernel"); }
+    Kernel kernel = {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, ++launches};
+    check_shape(kernel);
+    check_shared(kernel);
+    static std::mutex one_at_a_time;
+    static Pool *pool = new Pool;
+    static std::vector<uint32_t> *order = new std::vector<uint32_t>;
+    std::lock_guard<std::mutex> guard(one_at_a_time);
+    order->resize(size_t(grid.x) * grid.y * grid.z);
+    order_items(order->data(), order->size(), schedule(), kernel.number);
+    begin_kernel(&kernel);
+    pool->run(kernel, *order);
+    end_kernel(&kernel);
+}
+
+} // namespace emu

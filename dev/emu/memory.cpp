@@ -1,0 +1,242 @@
+// The arenas: ranges of addresses that are reserved once, in which device, pinned and shared memory are handed out.
+// Addresses of freed memory are never used again, so that a stale pointer is always recognised.
+#include "runtime.h"
+#include "memory.h"
+#include "include/emu.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <atomic>
+
+namespace emu {
+
+static std::atomic<int64_t> allocations;
+int64_t allocation_count() { return allocations.load(); }
+
+size_t device_capacity() {
+    static const size_t bytes = [] {
+        const char *text = getenv("EMU_MEMORY");
+        long long mib = text ? atoll(text) : 4096;
+        return static_cast<size_t>(mib < 1 ? 1 : mib) << 20;
+    }();
+    return bytes;
+}
+
+void reserve_arenas() {
+    static const bool done = [] {
+        void *want = reinterpret_cast<void *>(ARENA);
+        void *got = mmap(want, ARENA_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (got != want) { report({nullptr, 0}, "cannot reserve the addresses of device memory", "  see ulimit -v"); }
+        return true;
+    }();
+    (void)done;
+}
+
+char *shared_window(int worker) {
+    reserve_arenas();
+    char *window = reinterpret_cast<char *>(SHARED + static_cast<uintptr_t>(worker) * SHARED_WINDOW);
+    if (mprotect(window, SHARED_WINDOW, PROT_READ | PROT_WRITE) != 0) { report({nullptr, 0}, "cannot map shared memory"); }
+    return window;
+}
+
+// ---- Allocations ----
+
+Heap &device_heap() {
+    static Heap *heap = new Heap{ARENA, DEVICE_SPAN};
+    return *heap;
+}
+Heap &pinned_heap() {
+    static Heap *heap = new Heap{PINNED, PINNED_SPAN};
+    return *heap;
+}
+
+static size_t page_bytes() {
+    static const size_t bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    return bytes;
+}
+
+static size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
+
+// New pages between pages that stay inaccessible, filled with 0xff: NaN in every float format.
+void *Heap::allocate(size_t bytes) {
+    std::lock_guard<std::mutex> guard(mutex);
+    reserve_arenas();
+    uintptr_t begin = base + used + page_bytes();
+    size_t pages = whole_pages(bytes);
+    if (used + pages + 2 * page_bytes() > span) { return nullptr; }
+    void *memory = reinterpret_cast<void *>(begin);
+    if (mprotect(memory, pages, PROT_READ | PROT_WRITE) != 0) { return nullptr; }
+    used += pages + page_bytes();
+    live_bytes += bytes;
+    blocks[begin] = {begin, bytes, true, static_cast<int>(blocks.size())};
+    memset(memory, 0xff, bytes);
+    allocations++;
+    return memory;
+}
+
+// Null when the pointer is no live allocation's beginning.
+Allocation *Heap::find_begin(const void *pointer) {
+    auto found = blocks.find(reinterpret_cast<uintptr_t>(pointer));
+    return found == blocks.end() || !found->second.live ? nullptr : &found->second;
+}
+
+void Heap::release(Allocation *allocation) {
+    std::lock_guard<std::mutex> guard(mutex);
+    size_t pages = whole_pages(allocation->bytes);
+    void *memory = reinterpret_cast<void *>(allocation->begin);
+    mprotect(memory, pages, PROT_NONE);
+    madvise(memory, pages, MADV_DONTNEED);
+    allocation->live = false;
+    live_bytes -= allocation->bytes;
+}
+
+// The allocation, live or freed, that holds the address or comes nearest.
+const Allocation *Heap::nearest(uintptr_t address) {
+    std::lock_guard<std::mutex> guard(mutex);
+    auto after = blocks.upper_bound(address);
+    const Allocation *next = after == blocks.end() ? nullptr : &after->second;
+    const Allocation *before = after == blocks.begin() ? nullptr : &std::prev(after)->second;
+    if (!before || !next) { return before ? before : next; }
+    return address - before->begin < before->bytes || address - (before->begin + before->bytes) < next->begin - address
+               ? before
+               : next;
+}
+
+void unlock_device_memory() {}
+void lock_device_memory() {}
+
+static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t limit) {
+    if (pointer == nullptr) { return remember_error(cudaErrorInvalidValue); }
+    *pointer = nullptr;
+    if (bytes == 0) { return cudaSuccess; }
+    if (bytes > limit || heap.live_bytes > limit - bytes) { return remember_error(cudaErrorMemoryAllocation); }
+    *pointer = heap.allocate(bytes);
+    return *pointer ? cudaSuccess : remember_error(cudaErrorMemoryAllocation);
+}
+
+static cudaError_t release(Heap &heap, void *pointer, const char *function, Source at) {
+    host_only(function, at);
+    if (pointer == nullptr) { return cudaSuccess; }
+    Allocation *allocation = heap.find_begin(pointer);
+    if (allocation == nullptr) {
+        report(at, format("%s of %p, which is not a live allocation", function, pointer),
+               describe_address(reinterpret_cast<uintptr_t>(pointer)));
+    }
+    check_free(allocation->begin, allocation->bytes, function, at);
+    heap.release(allocation);
+    return cudaSuccess;
+}
+
+std::string describe_address(uintptr_t address) {
+    const void *pointer = reinterpret_cast<const void *>(address);
+    if (!in_device_arena(pointer) && !in_pinned_arena(pointer)) { return ""; }
+    const Allocation *a = (in_device_arena(pointer) ? device_heap() : pinned_heap()).nearest(address);
+    if (a == nullptr) { return "  nothing is allocated"; }
+    const char *state = a->live ? "" : "freed ";
+    if (address < a->begin) {
+        return format("  %zu bytes before the %sallocation of %zu bytes at 0x%zx", a->begin - address, state, a->bytes, a->begin);
+    }
+    size_t offset = address - a->begin;
+    if (offset < a->bytes) {
+        return format("  %zu bytes into the %sallocation of %zu bytes at 0x%zx", offset, state, a->bytes, a->begin);
+    }
+    return format("  %zu bytes after the end of the %sallocation of %zu bytes at 0x%zx", offset - a->bytes, state, a->bytes,
+                  a->begin);
+}
+
+} // namespace emu
+
+using namespace emu;
+
+cudaError_t cudaMalloc(void **pointer, size_t bytes) {
+    host_only("cudaMalloc");
+    return allocate(device_heap(), pointer, bytes, device_capacity());
+}
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
+    host_only("cudaHostAlloc");
+    return allocate(pinned_heap(), pointer, bytes, PINNED_SPAN / 4);
+}
+cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags) { return cudaHostAlloc(pointer, bytes, flags); }
+cudaError_t cudaFree(void *pointer, const char *file, int line) {
+    return release(device_heap(), pointer, "cudaFree", {file, line});
+}
+cudaError_t cudaFreeHost(void *pointer, const char *file, int line) {
+    return release(pinned_heap(), pointer, "cudaFreeHost", {file, line});
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    host_only("cudaMemGetInfo");
+    *total_bytes = device_capacity();
+    *free_bytes = device_capacity() - device_heap().live_bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
+    void *p = const_cast<void *>(pointer);
+    if (in_device_arena(p)) {
+        *attributes = {cudaMemoryTypeDevice, 0, p, nullptr};
+    } else if (in_pinned_arena(p)) {
+        *attributes = {cudaMemoryTypeHost, 0, p, p};
+    } else {
+        *attributes = {cudaMemoryTypeUnregistered, -1, nullptr, p};
+    }
+    return cudaSuccess;
+}
+
+// ---- Copies and fills ----
+
+// The direction that the caller names must be the one that the pointers have.
+static bool direction_is_right(const void *to, const void *from, enum cudaMemcpyKind kind) {
+    bool to_device = is_device_data(to), from_device = is_device_data(from);
+    switch (kind) {
+        case cudaMemcpyHostToHost: return !to_device && !from_device;
+        case cudaMemcpyHostToDevice: return to_device && !from_device;
+        case cudaMemcpyDeviceToHost: return !to_device && from_device;
+        case cudaMemcpyDeviceToDevice: return to_device && from_device;
+        case cudaMemcpyDefault: return true;
+    }
+    return false;
+}
+
+static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
+                        const char *name, Source at) {
+    host_only(name, at);
+    if (!direction_is_right(to, from, kind)) {
+        report(at, format("%s from %s to %s memory with a kind that says otherwise (%d)", name,
+                          is_device_data(from) ? "device" : "host", is_device_data(to) ? "device" : "host", kind));
+    }
+    op_begin(stream, name, at.file, at.line);
+    op_read(from, bytes);
+    op_write(to, bytes);
+    memmove(to, from, bytes);
+    op_end();
+    return cudaSuccess;
+}
+
+static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, const char *name, Source at) {
+    host_only(name, at);
+    if (!is_device_data(to) && !in_pinned_arena(to)) { report(at, format("%s of host memory", name)); }
+    op_begin(stream, name, at.file, at.line);
+    op_write(to, bytes);
+    memset(to, value, bytes);
+    op_end();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *file, int line) {
+    cudaError_t error = copy(to, from, bytes, kind, nullptr, "cudaMemcpy", {file, line});
+    if (!(is_device_data(to) && is_device_data(from))) { wait_for_stream(nullptr); }
+    return error;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
+                            const char *file, int line) {
+    return copy(to, from, bytes, kind, stream, "cudaMemcpyAsync", {file, line});
+}
+cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
+    return fill(to, value, bytes, nullptr, "cudaMemset", {file, line});
+}
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream, const char *file, int line) {
+    return fill(to, value, bytes, stream, "cudaMemsetAsync", {file, line});
+}

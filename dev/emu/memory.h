@@ -1,0 +1,42 @@
+// The tables of allocations, for memory.cpp, access.cpp and streams.cpp.
+#ifndef EMU_MEMORY_H
+#define EMU_MEMORY_H
+
+#include "runtime.h"
+
+#include <map>
+#include <mutex>
+
+namespace emu {
+
+struct Allocation {
+    uintptr_t begin;
+    size_t bytes;
+    bool live;
+    int number;
+};
+
+struct Heap {
+    uintptr_t base, span;
+    uintptr_t used = 0; // addresses handed out so far
+    size_t live_bytes = 0;
+    std::map<uintptr_t, Allocation> blocks = {}; // by address; freed ones stay, for the reports
+    std::mutex mutex = {};
+
+    void *allocate(size_t bytes);
+    Allocation *find_begin(const void *pointer);
+    void release(Allocation *allocation);
+    const Allocation *nearest(uintptr_t address);
+};
+Heap &device_heap();
+Heap &pinned_heap();
+
+std::string describe_address(uintptr_t address);
+bool is_device_data(const void *pointer); // allocated, or a __device__ or __constant__ variable
+void check_free(uintptr_t begin, size_t bytes, const char *function, Source at);
+void wait_for_stream(cudaStream_t stream);
+cudaError_t remember_error(cudaError_t error); // for cudaGetLastError
+
+} // namespace emu
+
+#endif // EMU_MEMORY_H

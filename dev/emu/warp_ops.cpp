@@ -1,0 +1,320 @@
+// What the lanes of a warp do together (shuffles, votes, ldmatrix, mma), cp.async, and atomics.
+#include "runtime.h"
+#include "include/emu_ptx.h"
+
+#include <math.h>
+#include <string.h>
+
+namespace emu {
+
+// ---- Shuffles and votes ----
+
+struct ShuffleLane {
+    uint64_t bits, result;
+    int source; // the lane to read, or -1 when it is outside of the segment: the lane keeps its own value
+};
+
+static int source_lane(Shuffle kind, int lane, int operand, int width) {
+    int first = lane / width * width, source = 0;
+    switch (kind) {
+        case SHUFFLE_INDEX: return first + (operand & (width - 1));
+        case SHUFFLE_UP: source = lane - operand; return source < first ? -1 : source;
+        case SHUFFLE_DOWN: source = lane + operand; return source >= first + width ? -1 : source;
+        case SHUFFLE_XOR: source = lane ^ operand; return source >= first + width ? -1 : source;
+    }
+    return -1;
+}
+
+static void do_shuffle(void **deposits, unsigned mask) {
+    for (unsigned left = mask; left; left &= left - 1) {
+        ShuffleLane *lane = static_cast<ShuffleLane *>(deposits[__builtin_ctz(left)]);
+        const ShuffleLane *from = lane->source < 0 ? lane : static_cast<ShuffleLane *>(deposits[lane->source]);
+        lane->result = from->bits;
+    }
+}
+
+uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int operand, int width, const char *file, int line) {
+    static const char *const names[] = {"__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync"};
+    const char *name = names[kind];
+    if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
+        report({file, line}, format("%s with width %d, expected 1, 2, 4, 8, 16 or 32", name, width));
+    }
+    int me = now.thread ? now.thread->lane : 0;
+    ShuffleLane lane = {bits, 0, source_lane(kind, me, operand, width)};
+    if (lane.source >= 0 && !(mask >> lane.source & 1)) {
+        report({file, line}, format("%s with mask 0x%08x reads lane %d, which the mask does not name", name, mask, lane.source));
+    }
+    gather(name, mask, &lane, do_shuffle, {file, line});
+    return lane.result;
+}
+
+struct VoteLane {
+    unsigned value, result;
+};
+
+static void do_ballot(void **deposits, unsigned mask) {
+    unsigned ballot = 0;
+    for (unsigned left = mask; left; left &= left - 1) {
+        int lane = __builtin_ctz(left);
+        ballot |= static_cast<VoteLane *>(deposits[lane])->value << lane;
+    }
+    for (unsigned left = mask; left; left &= left - 1) {
+        static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = ballot;
+    }
+}
+
+unsigned vote(Vote kind, unsigned mask, int predicate, const char *file, int line) {
+    static const char *const names[] = {"__ballot_sync", "__any_sync", "__all_sync"};
+    VoteLane lane = {predicate != 0, 0};
+    gather(names[kind], mask, &lane, do_ballot, {file, line});
+    if (kind == VOTE_BALLOT) { return lane.result; }
+    return kind == VOTE_ANY ? lane.result != 0 : lane.result == mask;
+}
+
+static void do_sum(void **deposits, unsigned mask) {
+    unsigned sum = 0;
+    for (unsigned left = mask; left; left &= left - 1) { sum += static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value; }
+    for (unsigned left = mask; left; left &= left - 1) { static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = sum; }
+}
+
+unsigned reduce_sum(unsigned mask, unsigned value, const char *file, int line) {
+    VoteLane lane = {value, 0};
+    gather("__reduce_add_sync", mask, &lane, do_sum, {file, line});
+    return lane.result;
+}
+
+// ---- ldmatrix ----
+
+struct MatrixLane {
+    const void *row;
+    uint32_t *r;
+    Source at;
+};
+
+static uint16_t element(const MatrixLane *const *lanes, int matrix, int row, int column) {
+    uint16_t value;
+    memcpy(&value, static_cast<const char *>(lanes[8 * matrix + row]->row) + 2 * column, sizeof(value));
+    return value;
+}
+
+template <int N, bool TRANSPOSED> static void do_ldmatrix(void **deposits, unsigned) {
+    MatrixLane **lanes = reinterpret_cast<MatrixLane **>(deposits);
+    for (int l = 0; l < WARP_LANES; l++) {
+        int a = l / 4, b = 2 * (l % 4);
+        for (int i = 0; i < N; i++) {
+            uint32_t low = TRANSPOSED ? element(lanes, i, b, a) : element(lanes, i, a, b);
+            uint32_t high = TRANSPOSED ? element(lanes, i, b + 1, a) : element(lanes, i, a, b + 1);
+            lanes[l]->r[i] = high << 16 | low;
+        }
+    }
+}
+
+template <int N, bool TRANSPOSED> static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at) {
+    if (now.thread && now.thread->lane < 8 * N) { // the other lanes' addresses are not used
+        check_shared_address(name, row, at);
+        check_read(row, 16, 16, at.file, at.line);
+    }
+    MatrixLane lane = {row, r, at};
+    gather(name, ~0u, &lane, do_ldmatrix<N, TRANSPOSED>, at);
+}
+
+void check_shared_address(const char *name, const void *pointer, Source at) {
+    if (in_shared_arena(pointer)) { return; }
+    report(at, format("%s with an address outside of shared memory: %p", name, pointer));
+}
+
+void ldmatrix_x1(uint32_t (&r)[1], const void *row, const char *file, int line) {
+    ldmatrix<1, false>("ldmatrix.x1", r, row, {file, line});
+}
+void ldmatrix_x2(uint32_t (&r)[2], const void *row, const char *file, int line) {
+    ldmatrix<2, false>("ldmatrix.x2", r, row, {file, line});
+}
+void ldmatrix_x4(uint32_t (&r)[4], const void *row, const char *file, int line) {
+    ldmatrix<4, false>("ldmatrix.x4", r, row, {file, line});
+}
+void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row, const char *file, int line) {
+    ldmatrix<1, true>("ldmatrix.x1.trans", r, row, {file, line});
+}
+void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row, const char *file, int line) {
+    ldmatrix<2, true>("ldmatrix.x2.trans", r, row, {file, line});
+}
+void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, const char *file, int line) {
+    ldmatrix<4, true>("ldmatrix.x4.trans", r, row, {file, line});
+}
+
+// ---- mma: gather the fragments into matrices, multiply, and hand the result out ----
+
+struct MmaLane {
+    float *d;
+    const uint32_t *a, *b;
+    const float *c;
+};
+
+static float bf16_to_float(uint16_t bits) { return bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+static float tf32_to_float(uint32_t bits) { return bit_cast<float>(bits & 0xffffe000u); } // the hardware ignores the rest
+
+static float f16_to_float(uint16_t bits) {
+    int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
+    float magnitude = exponent == 31  ? (fraction ? NAN : INFINITY)
+                      : exponent == 0 ? ldexpf(static_cast<float>(fraction), -24)
+                                      : ldexpf(static_cast<float>(fraction | 0x400), exponent - 25);
+    return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+// K products are added to c in the order of k.
+template <int K> static void multiply(MmaLane **lanes, const float (&A)[16][K], const float (&B)[K][8]) {
+    float D[16][8];
+    for (int l = 0; l < WARP_LANES; l++) {
+        for (int i = 0; i < 4; i++) { D[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2] = lanes[l]->c[i]; }
+    }
+    for (int m = 0; m < 16; m++) {
+        for (int k = 0; k < K; k++) {
+            for (int n = 0; n < 8; n++) { D[m][n] += A[m][k] * B[k][n]; }
+        }
+    }
+    for (int l = 0; l < WARP_LANES; l++) {
+        for (int i = 0; i < 4; i++) { lanes[l]->d[i] = D[l / 4 + 8 * (i / 2)][2 * (l % 4) + i % 2]; }
+    }
+}
+
+template <float convert(uint16_t)> static void do_mma_16_bit(void **deposits, unsigned) {
+    MmaLane **lanes = reinterpret_cast<MmaLane **>(deposits);
+    float A[16][16], B[16][8];
+    for (int l = 0; l < WARP_LANES; l++) {
+        int group = l / 4, pair = 2 * (l % 4);
+        for (int half = 0; half < 2; half++) {
+            for (int i = 0; i < 4; i++) {
+                uint16_t bits = static_cast<uint16_t>(lanes[l]->a[i] >> (16 * half));
+                A[group + 8 * (i % 2)][pair + 8 * (i / 2) + half] = convert(bits);
+            }
+            for (int i = 0; i < 2; i++) {
+                uint16_t bits = static_cast<uint16_t>(lanes[l]->b[i] >> (16 * half));
+                B[pair + 8 * i + half][group] = convert(bits);
+            }
+        }
+    }
+    multiply<16>(lanes, A, B);
+}
+
+static void do_mma_tf32(void **deposits, unsigned) {
+    MmaLane **lanes = reinterpret_cast<MmaLane **>(deposits);
+    float A[16][8], B[8][8];
+    for (int l = 0; l < WARP_LANES; l++) {
+        int group = l / 4, k = l % 4;
+        for (int i = 0; i < 4; i++) { A[group + 8 * (i % 2)][k + 4 * (i / 2)] = tf32_to_float(lanes[l]->a[i]); }
+        for (int i = 0; i < 2; i++) { B[k + 4 * i][group] = tf32_to_float(lanes[l]->b[i]); }
+    }
+    multiply<8>(lanes, A, B);
+}
+
+void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
+                       const char *file, int line) {
+    MmaLane lane = {d, a, b, c};
+    gather("mma.m16n8k16.bf16", ~0u, &lane, do_mma_16_bit<bf16_to_float>, {file, line});
+}
+void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
+                      const char *file, int line) {
+    MmaLane lane = {d, a, b, c};
+    gather("mma.m16n8k16.f16", ~0u, &lane, do_mma_16_bit<f16_to_float>, {file, line});
+}
+void mma_m16n8k8_tf32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], const float (&c)[4],
+                      const char *file, int line) {
+    MmaLane lane = {d, a, b, c};
+    gather("mma.m16n8k8.tf32", ~0u, &lane, do_mma_tf32, {file, line});
+}
+
+// ---- cp.async ----
+
+void cp_async_16(void *shared, const void *global, int src_bytes, const char *file, int line) {
+    Source at = {file, line};
+    if (!in_kernel()) { report(at, "cp.async called by host code"); }
+    check_shared_address("cp.async", shared, at);
+    if (src_bytes < 0 || src_bytes > 16) { report(at, format("cp.async of %d bytes, expected 0 to 16", src_bytes)); }
+    if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16) {
+        report(at, format("misaligned cp.async: addresses %p and %p are not both multiples of 16", shared, global));
+    }
+    check_write(shared, 16, 16, file, line);
+    if (src_bytes > 0) { check_read(global, static_cast<size_t>(src_bytes), 16, file, line); }
+    memset(shared, 0xff, 16); // not there yet
+    forget_values(shared, 16);
+    now.thread->copies.push_back({shared, global, src_bytes, at});
+}
+
+void cp_async_commit() {
+    Thread *me = now.thread;
+    size_t grouped = 0;
+    for (size_t group : me->copy_groups) { grouped += group; }
+    me->copy_groups.push_back(me->copies.size() - grouped);
+}
+
+static void arrive(const AsyncCopy &copy) {
+    size_t bytes = static_cast<size_t>(copy.src_bytes);
+    check_write(copy.shared, 16, 16, copy.at.file, copy.at.line);
+    memcpy(copy.shared, copy.global, bytes);
+    memset(static_cast<char *>(copy.shared) + bytes, 0, 16 - bytes);
+}
+
+void cp_async_wait_groups(int pending_groups) {
+    Thread *me = now.thread;
+    if (pending_groups < 0) { cp_async_commit(); }
+    size_t keep = pending_groups < 0 ? 0 : static_cast<size_t>(pending_groups), arrived = 0;
+    while (me->copy_groups.size() > keep) {
+        arrived += me->copy_groups.front();
+        me->copy_groups.erase(me->copy_groups.begin());
+    }
+    for (size_t i = 0; i < arrived; i++) { arrive(me->copies[i]); }
+    me->copies.erase(me->copies.begin(), me->copies.begin() + static_cast<ptrdiff_t>(arrived));
+}
+
+// ---- Atomics ----
+
+template <class T, class Function> static T atomic(T *address, Function function, const char *file, int line) {
+    check_atomic(address, sizeof(T), {file, line});
+    T old = *address, wanted;
+    do { wanted = function(old); } while (!__atomic_compare_exchange(address, &old, &wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    return old;
+}
+
+#define EMU_DEFINE_ADD(T)                                                                                              \
+    T atomic_add(T *address, T value, const char *file, int line) {                                                    \
+        return atomic(address, [=](T old) { return old + value; }, file, line);                                        \
+    }
+EMU_DEFINE_ADD(uint32_t)
+EMU_DEFINE_ADD(uint64_t)
+EMU_DEFINE_ADD(float)
+EMU_DEFINE_ADD(double)
+uint32_t atomic_exchange(uint32_t *address, uint32_t value, const char *file, int line) {
+    return atomic(address, [=](uint32_t) { return value; }, file, line);
+}
+uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, int line) {
+    return atomic(address, [=](uint64_t) { return value; }, file, line);
+}
+uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line) {
+    return atomic(address, [=](uint32_t old) { return old == expected ? value : old; }, file, line);
+}
+uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line) {
+    return atomic(address, [=](uint64_t old) { return old == expected ? value : old; }, file, line);
+}
+
+template <class T> static T updated(Atomic kind, T old, T value) {
+    switch (kind) {
+        case ATOMIC_MIN: return value < old ? value : old;
+        case ATOMIC_MAX: return old < value ? value : old;
+        case ATOMIC_AND: return old & value;
+        case ATOMIC_OR: return old | value;
+        case ATOMIC_XOR: return old ^ value;
+        case ATOMIC_INC: return old >= value ? 0 : old + 1;
+        case ATOMIC_DEC: return old == 0 || old > value ? value : old - 1;
+    }
+    return old;
+}
+#define EMU_DEFINE_UPDATE(T)                                                                                           \
+    T atomic_update(Atomic kind, T *address, T value, const char *file, int line) {                                    \
+        return atomic(address, [=](T old) { return updated(kind, old, value); }, file, line);                          \
+    }
+EMU_DEFINE_UPDATE(int32_t)
+EMU_DEFINE_UPDATE(uint32_t)
+EMU_DEFINE_UPDATE(int64_t)
+EMU_DEFINE_UPDATE(uint64_t)
+
+} // namespace emu
