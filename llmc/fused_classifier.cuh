@@ -1,0 +1,129 @@
+// Softmax and cross-entropy, forward and backward in one kernel over the logits of some rows:
+//   losses[i]   = log(sum over v < V of exp(logits[i,v])) - logits[i,target]
+//   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target))
+// It works in place and on any number of rows, so that the logits of a whole batch need never exist at once.
+#ifndef LLMC_FUSED_CLASSIFIER_CUH
+#define LLMC_FUSED_CLASSIFIER_CUH
+
+#include <float.h>
+
+#include "cuda_utils.cuh"
+
+// With 1024 threads two rows of GPT-2's vocabulary are under way on a multiprocessor: all rows under way together (25
+// MB on 132 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks mean more rows, which would
+// not.
+#define CLASSIFIER_BLOCK 1024
+
+// What a softmax must know of the logits seen so far. It begins with -FLT_MAX, not with -infinity: a logit of -infinity
+// then counts as 0, where -infinity - -infinity would make NaN of the whole row. fmaxf drops a NaN, the sum keeps it.
+typedef struct {
+    float max;
+    float sum; // of exp(logit - max)
+} SoftmaxState;
+
+// Columns v, v+1, .. of a row. Those from V on are padding: whatever they hold, they count as exp(-infinity).
+__device__ __forceinline__ void load_logits(float (&x)[x128::size], const floatX *row, int v, int V) {
+    x128 packed = load128(row + v);
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = to_float(packed[k]); }
+    if (v + x128::size <= V) { return; }
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = v + k < V ? x[k] : -INFINITY; }
+}
+
+// The state of the columns that this thread owns: x128::size in a row, every blockDim.x * x128::size columns.
+__device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int V) {
+    SoftmaxState state = {-FLT_MAX, 0.0f};
+    for (int v = (int)threadIdx.x * x128::size; v < V; v += (int)blockDim.x * x128::size) {
+        float x[x128::size], max = state.max;
+        load_logits(x, row, v, V);
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { max = fmaxf(max, x[k]); }
+        state.sum *= __expf(state.max - max);
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { state.sum += __expf(x[k] - max); }
+        state.max = max;
+    }
+    return state;
+}
+
+// Columns v, v+1, .. of the gradient; factor: dloss / sum.
+__device__ __forceinline__ x128 logits_gradient(const floatX *row, int v, int V, int target, float max, float factor,
+                                                float dloss) {
+    float x[x128::size];
+    load_logits(x, row, v, V);
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = factor * __expf(x[k] - max); }
+    if ((unsigned)(target - v) < (unsigned)x128::size || v + x128::size > V) { // one or two packs of the row
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) {
+            x[k] -= v + k == target ? dloss : 0.0f;
+            x[k] = v + k < V ? x[k] : 0.0f; // not left to exp(-infinity): factor may be NaN
+        }
+    }
+    x128 gradient;
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { gradient[k] = from_float<floatX>(x[k]); }
+    return gradient;
+}
+
+// One block a row. Each thread overwrites only what it alone reads, but for the target's logit, which is read before
+// the barriers of block_max.
+__global__ void __launch_bounds__(MAX_BLOCK)
+    fused_classifier_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
+                            bool want_gradient) {
+    __shared__ float partial[WARP_SIZE];
+    floatX *row = logits + (int64_t)blockIdx.x * Vp;
+    int target = targets[blockIdx.x], packs = Vp / x128::size, threads = (int)blockDim.x;
+    float target_logit = to_float(row[target]);
+    SoftmaxState state = row_softmax_state(row, V);
+    float max = block_max(state.max, partial);
+    float sum = block_sum(state.sum * __expf(state.max - max), partial);
+    if (threadIdx.x == 0) { losses[blockIdx.x] = logf(sum) + (max - target_logit); }
+    if (!want_gradient) { return; }
+    float factor = dloss / sum;
+    // From the last columns to the first: what was read last is the most likely to be in the caches still.
+    for (int first = (packs - 1) / threads * threads; first >= 0; first -= threads) {
+        int pack = first + (int)threadIdx.x;
+        if (pack >= packs) { continue; }
+        int v = pack * x128::size;
+        store128(row + v, logits_gradient(row, v, V, target, max, factor, dloss));
+    }
+}
+
+// losses (rows) and, if want_gradient, logits (rows,Vp) are written (=): columns V..Vp-1 of the gradient are 0,
+// whatever the logits held there. Without want_gradient the logits stay. targets (rows) in 0..V-1. Vp is a multiple of
+// 8, logits begin at a multiple of 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. Moves, for
+// each logit, 2 bytes from memory and 2 to it (bf16; 4 and 4 in fp32), and reads 2 from the L2 cache. Deterministic:
+// the sums depend on the block size, on nothing else.
+static inline void fused_classifier(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
+                                    float dloss, bool want_gradient, cudaStream_t stream,
+                                    int block_size = CLASSIFIER_BLOCK) {
+    cuda_require(rows > 0 && rows <= INT32_MAX);
+    cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
+    cuda_require((uintptr_t)logits % 16 == 0);
+    cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
+    fused_classifier_kernel<<<(unsigned)rows, block_size, 0, stream>>>(losses, logits, targets, V, Vp, dloss,
+                                                                       want_gradient);
+    cuda_check_launch("fused_classifier_kernel");
+}
+
+// One block: each thread sums every 1024th loss, the block adds up the threads' sums.
+__global__ void __launch_bounds__(MAX_BLOCK)
+    sum_losses_kernel(double *sum, const float *losses, int64_t N, bool accumulate) {
+    __shared__ double partial[WARP_SIZE];
+    double thread_sum = 0.0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < N; i += MAX_BLOCK) { thread_sum += (double)losses[i]; }
+    double total = block_sum(thread_sum, partial);
+    if (threadIdx.x == 0) { *sum = accumulate ? *sum + total : total; }
+}
+
+// *sum = (or += with accumulate) the sum of losses (N) in double precision, in an order that depends on N only.
+static inline void sum_losses(double *sum, const float *losses, int64_t N, bool accumulate, cudaStream_t stream) {
+    cuda_require(N >= 0);
+    sum_losses_kernel<<<1, MAX_BLOCK, 0, stream>>>(sum, losses, N, accumulate);
+    cuda_check_launch("sum_losses_kernel");
+}
+
+#endif // LLMC_FUSED_CLASSIFIER_CUH
