@@ -136,6 +136,9 @@ Matrix transposed(Matrix x) {
     return t;
 }
 
+// The parts of which cuBLASLt's epilogues are made, beside those that are one by themselves.
+const uint32_t SUMS_ROWS = 16, GELU_SLOPE = 64, HAS_AUX = 128;
+
 struct Problem {
     Desc desc;
     Layout layouts[4]; // A, B, C, D
@@ -144,9 +147,9 @@ struct Problem {
 
     bool has(uint32_t part) const { return (desc.epilogue & part) != 0; }
     bool reads_bias() const { return has(CUBLASLT_EPILOGUE_BIAS); }
-    bool writes_bias() const { return has(16 | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB); }
-    bool reads_aux() const { return has(64); }
-    bool writes_aux() const { return has(128) && !reads_aux(); }
+    bool writes_bias() const { return has(SUMS_ROWS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB); }
+    bool reads_aux() const { return has(GELU_SLOPE); }
+    bool writes_aux() const { return has(HAS_AUX) && !reads_aux(); }
     int64_t bias_count() const { return has(CUBLASLT_EPILOGUE_BGRADB) ? n : m; }
     Matrix aux() const { return {(char *)desc.aux, D.type, m, n, 1, desc.aux_ld, desc.aux_stride, D.batch}; }
     char *bias(int b) const { return (char *)desc.bias + b * desc.bias_stride * (int64_t)size_of(D.type); }
@@ -458,7 +461,7 @@ void multiply(const Problem &p, int b, float alpha, float beta, Scratch *s) {
         finish_column(p, b, j, s->product.data() + j * p.m, column, s->bias.data(), alpha, beta);
     }
     if (!p.writes_bias()) { return; }
-    if (p.has(16)) { row_sums(s->bias.data(), {s->product.data(), 1, p.m}, p.m, p.n); }
+    if (p.has(SUMS_ROWS)) { row_sums(s->bias.data(), {s->product.data(), 1, p.m}, p.m, p.n); }
     if (p.has(CUBLASLT_EPILOGUE_BGRADA)) { row_sums(s->bias.data(), A, p.m, p.k); }
     if (p.has(CUBLASLT_EPILOGUE_BGRADB)) { row_sums(s->bias.data(), B_transposed, p.n, p.k); }
     store_floats(p.bias(b), p.D.type, s->bias.data(), p.bias_count());
@@ -470,12 +473,6 @@ float scalar(const Desc &desc, const void *pointer) {
     float value;
     memcpy(&value, pointer, sizeof(value));
     return value;
-}
-
-template <class T, class Opaque> T *create(Opaque **opaque, const T &object) {
-    *opaque = new Opaque();
-    store(*opaque, object);
-    return nullptr;
 }
 
 const Desc EMPTY_DESC = {0, 0, 0, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0, -1, -1};
