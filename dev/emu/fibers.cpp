@@ -348,12 +348,12 @@ static void check_gather(Warp *warp, Thread *me) {
     }
     for (unsigned left = warp->gathers; left; left &= left - 1) {
         const Thread *other = &warp->threads[__builtin_ctz(left)];
-        bool related = (mask >> other->lane & 1) || (other->wait_mask >> me->lane & 1);
-        if (related && (other->wait_mask != mask || strcmp(other->waits_for, me->waits_for) != 0 || !same_line(other->waits_at, me->waits_at))) {
+        bool wait_for_each_other = (mask >> other->lane & 1) && (other->wait_mask >> me->lane & 1);
+        if (wait_for_each_other && (other->wait_mask != mask || strcmp(other->waits_for, me->waits_for) != 0 || !same_line(other->waits_at, me->waits_at))) {
             report(me->waits_at, format("%s with mask 0x%08x: lanes of the warp are at different collectives", me->waits_for, mask),
                    "  " + describe(other) + format(" with mask 0x%08x", other->wait_mask));
         }
-        if (related) { break; } // the others have been compared with this one
+        if (wait_for_each_other) { break; } // the others have been compared with this one
     }
 }
 

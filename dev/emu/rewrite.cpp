@@ -205,9 +205,11 @@ static size_t three(const Tokens &t, size_t i, const char *symbol) {
     return all ? third : NONE;
 }
 
-// The first token of the kernel's name, which ends before `end`: words with template arguments, joined by `::`.
+// The first token of the kernel's name, which ends before `end`: words with template arguments, joined by `::`, or
+// anything in parentheses.
 static size_t begin_of_name(const Tokens &t, size_t end) {
     size_t i = before(t, end);
+    if (i != NONE && t[i].is(")")) { return opening(t, i); }
     for (;;) {
         if (i != NONE && t[i].is(">")) {
             i = opening(t, i);
