@@ -17,10 +17,12 @@
 typedef float floatX;
 #define PRECISION_NAME "fp32"
 #define PLAN_FLOATX PLAN_F32
+#define PRECISION_IS_FP32 true
 #else
 typedef __nv_bfloat16 floatX;
 #define PRECISION_NAME "bf16"
 #define PLAN_FLOATX PLAN_BF16
+#define PRECISION_IS_FP32 false
 #endif
 
 // What to do about the failures that have a usual cause.

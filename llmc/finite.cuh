@@ -17,7 +17,7 @@ template <class T> static inline bool any_nonfinite(const T *data, int64_t n, in
     const int block_size = 256, blocks = (int)min_i64(1024, ceil_div_i64(max_i64(n, 1), block_size));
     int32_t found = 0;
     cuda_check(cudaMemsetAsync(flag, 0, sizeof(*flag), stream));
-    any_nonfinite_kernel<<<blocks, block_size, 0, stream>>>(flag, data, n);
+    any_nonfinite_kernel<T><<<blocks, block_size, 0, stream>>>(flag, data, n);
     cuda_check_launch("any_nonfinite_kernel");
     cuda_check(cudaMemcpyAsync(&found, flag, sizeof(found), cudaMemcpyDeviceToHost, stream));
     cuda_check(cudaStreamSynchronize(stream));
