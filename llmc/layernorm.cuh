@@ -1,0 +1,354 @@
+// LayerNorm over the channels of each row (Ba, Kiros, Hinton 2016), alone and fused with the residual sum before it.
+//   forward   mean = sum(x)/C, rstd = 1/sqrt(sum((x-mean)^2)/C + epsilon), out = (x - mean) * rstd * weight + bias
+//   backward  with n = (x - mean) * rstd and g = weight * dout, all over one row:
+//             dinp += rstd * (g - mean(g) - n * mean(g * n))
+//             dweight += sum over rows of dout * n, dbias += sum over rows of dout
+// inp, out, dinp, dout (N,C); mean, rstd (N) fp32, kept for the backward; weight, bias (C); dweight, dbias (C) fp32.
+//
+// All of it is bound by memory, so a row is read once and stays in registers, spread over as few warps as hold it. The
+// variance is summed from the differences to the mean, not from squares: a row far from zero loses nothing.
+//
+// C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS; rows of floatX aligned to 16 bytes. Results depend on the inputs and the
+// shape only: not on the block size, the GPU, or the order of blocks.
+#ifndef LLMC_LAYERNORM_CUH
+#define LLMC_LAYERNORM_CUH
+
+#include "cuda_utils.cuh"
+#include "gpt2.h"
+
+#define LAYERNORM_MAX_CHANNELS 12288 // the widest GPT-3; the largest that the backward's registers hold in fp32
+
+// ---- Forward ----
+
+#define LAYERNORM_VECTORS 4 // of 16 bytes that a thread of the forward holds
+
+// The part of a row that a thread holds: vector i is number threadIdx.x + i * blockDim.x of the row.
+typedef x128 LayerNormPart[LAYERNORM_VECTORS];
+
+// Blocks are (threads of a row, rows); a row has as many warps as it needs to fit, its threads' sums meet in `partial`
+// (shared memory for a value per warp of the block, each used for one sum only). Every thread of the row gets the same
+// bits.
+__device__ __forceinline__ float layernorm_row_sum(float x, float *partial) {
+    int warps = blockDim.x / WARP_SIZE;
+    x = warp_sum(x);
+    if (warps == 1) { return x; }
+    float *of_row = partial + threadIdx.y * warps;
+    if (threadIdx.x % WARP_SIZE == 0) { of_row[threadIdx.x / WARP_SIZE] = x; }
+    __syncthreads();
+    x = 0.0f;
+    for (int w = 0; w < warps; w++) { x += of_row[w]; }
+    return x;
+}
+
+// Everything after the loads. vectors: of the row, C / x128::size; 0 for a thread whose row does not exist, which only
+// takes part in the barriers.
+__device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, float *rstd, const LayerNormPart &x,
+                                                    const floatX *weight, const floatX *bias, int64_t row, int vectors,
+                                                    int C) {
+    __shared__ float partial_sum[WARP_SIZE];
+    __shared__ float partial_square[WARP_SIZE];
+    float sum = 0.0f, square = 0.0f;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { sum += to_float(x[i][k]); } // vectors past the row are 0
+    }
+    float m = layernorm_row_sum(sum, partial_sum) / (float)C;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        if ((int)(threadIdx.x + i * blockDim.x) >= vectors) { continue; }
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) {
+            float d = to_float(x[i][k]) - m;
+            square = fmaf(d, d, square);
+        }
+    }
+    float r = 1.0f / sqrtf(layernorm_row_sum(square, partial_square) / (float)C + GPT2_LAYERNORM_EPSILON);
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        if (vector >= vectors) { continue; }
+        x128 w = load128(weight + vector * x128::size), b = load128(bias + vector * x128::size), y;
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) {
+            y[k] = from_float<floatX>(fmaf((to_float(x[i][k]) - m) * r, to_float(w[k]), to_float(b[k])));
+        }
+        store128(out + row * C + vector * x128::size, y);
+    }
+    if (vectors > 0 && threadIdx.x == 0) {
+        mean[row] = m;
+        rstd[row] = r;
+    }
+}
+
+// Moves 2*N*C floatX (inp read, out written) and 2*N float; weight and bias stay in the caches.
+static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
+                                                float *__restrict__ rstd, const floatX *__restrict__ inp,
+                                                const floatX *__restrict__ weight, const floatX *__restrict__ bias,
+                                                int64_t N, int C) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    int vectors = row < N ? C / x128::size : 0;
+    LayerNormPart x;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        x[i] = vector < vectors ? load128(inp + row * C + vector * x128::size) : packed_zeros<floatX>();
+    }
+    layernorm_normalize(out, mean, rstd, x, weight, bias, row, vectors, C);
+}
+
+__device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
+    x128 sum;
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { sum[k] = from_float<floatX>(to_float(a[k]) + to_float(b[k])); }
+    return sum;
+}
+
+// Moves 4*N*C floatX: inp1 and inp2 read, residual and normed written; two kernels would move 5*N*C.
+static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ normed,
+                                                               float *__restrict__ mean, float *__restrict__ rstd,
+                                                               const floatX *inp1, const floatX *inp2,
+                                                               const floatX *__restrict__ weight,
+                                                               const floatX *__restrict__ bias, int64_t N, int C) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    int vectors = row < N ? C / x128::size : 0;
+    LayerNormPart a, b, x;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        int64_t at = row * C + vector * x128::size;
+        a[i] = vector < vectors ? load128(inp1 + at) : packed_zeros<floatX>();
+        b[i] = vector < vectors ? load128(inp2 + at) : packed_zeros<floatX>();
+    }
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        x[i] = residual_sum(a[i], b[i]);
+        if (vector < vectors) { store128(residual + row * C + vector * x128::size, x[i]); }
+    }
+    layernorm_normalize(normed, mean, rstd, x, weight, bias, row, vectors, C);
+}
+
+// The block of the forward kernels: x threads hold a row, y rows fill about block_size threads.
+static inline dim3 layernorm_forward_block(int C, int block_size) {
+    cuda_require(C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+    cuda_require(block_size >= WARP_SIZE && block_size <= MAX_BLOCK);
+    unsigned row_threads = WARP_SIZE * blocks_for(C, WARP_SIZE * LAYERNORM_VECTORS * x128::size);
+    return dim3(row_threads, (unsigned)max_i64(1, block_size / row_threads));
+}
+
+// out, mean, rstd = ...; see the top. out may not be inp.
+static inline void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
+                                     const floatX *bias, int64_t N, int C, cudaStream_t stream, int block_size = 256) {
+    cuda_require(N > 0);
+    dim3 block = layernorm_forward_block(C, block_size);
+    layernorm_forward_kernel<<<blocks_for(N, block.y), block, 0, stream>>>(out, mean, rstd, inp, weight, bias, N, C);
+    cuda_check_launch("layernorm_forward_kernel");
+}
+
+// residual = inp1 + inp2, rounded to floatX; normed, mean, rstd = LayerNorm of the rounded residual: the same bits as
+// residual_forward and then layernorm_forward. residual may be inp1 or inp2.
+static inline void fused_residual_layernorm_forward(floatX *residual, floatX *normed, float *mean, float *rstd,
+                                                    const floatX *inp1, const floatX *inp2, const floatX *weight,
+                                                    const floatX *bias, int64_t N, int C, cudaStream_t stream,
+                                                    int block_size = 256) {
+    cuda_require(N > 0);
+    dim3 block = layernorm_forward_block(C, block_size);
+    fused_residual_layernorm_forward_kernel<<<blocks_for(N, block.y), block, 0, stream>>>(
+        residual, normed, mean, rstd, inp1, inp2, weight, bias, N, C);
+    cuda_check_launch("fused_residual_layernorm_forward_kernel");
+}
+
+// Moves 3*n floatX.
+static __global__ void residual_forward_kernel(floatX *out, const floatX *inp1, const floatX *inp2, int64_t n) {
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
+    if (at < n) { store128(out + at, residual_sum(load128(inp1 + at), load128(inp2 + at))); }
+}
+
+// out = inp1 + inp2, n values, n % 8 == 0, aligned to 16 bytes. out may be inp1 or inp2.
+static inline void residual_forward(floatX *out, const floatX *inp1, const floatX *inp2, int64_t n, cudaStream_t stream,
+                                    int block_size = 256) {
+    cuda_require(n > 0 && n % 8 == 0);
+    residual_forward_kernel<<<blocks_for(n / x128::size, block_size), block_size, 0, stream>>>(out, inp1, inp2, n);
+    cuda_check_launch("residual_forward_kernel");
+}
+
+// ---- Backward ----
+//
+// Two stages. In the first, a block of as many threads as hold a row takes rows blockIdx.x, blockIdx.x + gridDim.x, ...
+// one after the other. Its threads keep their channels' sums of dweight and dbias in registers over all of these rows,
+// and leave them in scratch: block b's dweight at b*2*C, its dbias at b*2*C + C. The second adds the blocks' sums.
+
+// Vectors of 16 bytes that a thread of the backward holds: 1 for rows that 512 threads hold so, which are all of
+// GPT-2's and most of GPT-3's in bf16. Wider rows need more: 2, or as many as the widest needs (3 in bf16, 6 in fp32).
+#define LAYERNORM_BACKWARD_MAX_THREADS 512
+#define LAYERNORM_BACKWARD_MAX_VECTORS (LAYERNORM_MAX_CHANNELS / (LAYERNORM_BACKWARD_MAX_THREADS * x128::size))
+
+static inline int layernorm_backward_vectors(int C) {
+    int64_t vectors = ceil_div_i64(C, LAYERNORM_BACKWARD_MAX_THREADS * x128::size);
+    return vectors <= 2 ? (int)vectors : LAYERNORM_BACKWARD_MAX_VECTORS;
+}
+static inline int layernorm_backward_threads(int C) {
+    return WARP_SIZE * (int)ceil_div_i64(C, WARP_SIZE * layernorm_backward_vectors(C) * x128::size);
+}
+
+// Enough blocks to fill a large GPU (of 2^17 threads), but no less than 16 rows for each: their sums, 16 bytes a
+// channel written and read, are little beside the rows.
+static inline int64_t layernorm_backward_blocks(int64_t N, int C) {
+    return min_i64(ceil_div_i64(N, 16), ceil_div_i64(1 << 17, layernorm_backward_threads(C)));
+}
+static inline int64_t layernorm_backward_scratch_floats(int64_t N, int C) {
+    return layernorm_backward_blocks(N, C) * 2 * C;
+}
+
+// Sums both values over the block. partial: shared memory for a value per warp, not to be used for the next sum, so
+// that one barrier is enough.
+__device__ __forceinline__ float2 layernorm_block_sums(float2 x, float2 *partial) {
+    x.x = warp_sum(x.x);
+    x.y = warp_sum(x.y);
+    if (threadIdx.x % WARP_SIZE == 0) { partial[threadIdx.x / WARP_SIZE] = x; }
+    __syncthreads();
+    float2 total = make_float2(0.0f, 0.0f);
+    for (int w = 0; w < (int)(blockDim.x / WARP_SIZE); w++) {
+        total.x += partial[w].x;
+        total.y += partial[w].y;
+    }
+    return total;
+}
+
+__device__ __forceinline__ void layernorm_store_sums(float *scratch, const float (&sums)[x128::size]) {
+#pragma unroll
+    for (int k = 0; k < x128::size; k += f128::size) {
+        f128 values;
+#pragma unroll
+        for (int i = 0; i < f128::size; i++) { values[i] = sums[k + i]; }
+        store128(scratch + k, values);
+    }
+}
+
+// Moves 4*N*C floatX: dout, inp and dinp are read once, dinp written; and the blocks' sums. dout and inp are not wanted
+// again soon: they stream through the caches.
+template <int VECTORS>
+static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
+    layernorm_backward_kernel(floatX *__restrict__ dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
+                              const floatX *__restrict__ inp, const float *__restrict__ mean,
+                              const float *__restrict__ rstd, const floatX *__restrict__ weight, int64_t N, int C) {
+    // A short part of a row leaves registers to ask for dinp before the sums; a long one asks for it after them.
+    constexpr bool early = VECTORS <= 2;
+    __shared__ float2 partial[2 * WARP_SIZE]; // rows take turns with its halves
+    float per_C = 1.0f / (float)C;
+    x128 x[VECTORS], dy[VECTORS], dx[VECTORS];
+    float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {};
+    float2 *turn = partial;
+    for (int64_t row = blockIdx.x; row < N; row += gridDim.x) {
+        float m = mean[row], r = rstd[row];
+        float2 sums = make_float2(0.0f, 0.0f); // of g, of g * n
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            int c = (threadIdx.x + i * blockDim.x) * x128::size;
+            if (c >= C) { continue; }
+            dy[i] = load128_streaming(dout + row * C + c);
+            x[i] = load128_streaming(inp + row * C + c);
+            if (early) { dx[i] = load128(dinp + row * C + c); }
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            int c = (threadIdx.x + i * blockDim.x) * x128::size;
+            if (c >= C) { continue; }
+            x128 w = load128(weight + c);
+#pragma unroll
+            for (int k = 0; k < x128::size; k++) {
+                float n = (to_float(x[i][k]) - m) * r, d = to_float(dy[i][k]), gain = to_float(w[k]);
+                sums.x = fmaf(gain, d, sums.x);
+                sums.y = fmaf(gain * d, n, sums.y);
+                dweight[i][k] = fmaf(d, n, dweight[i][k]);
+                dbias[i][k] += d;
+            }
+        }
+        sums = layernorm_block_sums(sums, turn);
+        turn = turn == partial ? partial + WARP_SIZE : partial;
+        float mean_g = sums.x * per_C, mean_gn = sums.y * per_C;
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            int c = (threadIdx.x + i * blockDim.x) * x128::size;
+            if (c >= C) { continue; }
+            x128 w = load128(weight + c);
+            if (!early) { dx[i] = load128(dinp + row * C + c); }
+#pragma unroll
+            for (int k = 0; k < x128::size; k++) {
+                float n = (to_float(x[i][k]) - m) * r;
+                float inner = fmaf(-n, mean_gn, fmaf(to_float(w[k]), to_float(dy[i][k]), -mean_g));
+                dx[i][k] = from_float<floatX>(fmaf(r, inner, to_float(dx[i][k])));
+            }
+            store128(dinp + row * C + c, dx[i]);
+        }
+    }
+    float *sums_of_block = scratch + (int64_t)blockIdx.x * 2 * C;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (threadIdx.x + i * blockDim.x) * x128::size;
+        if (c >= C) { continue; }
+        layernorm_store_sums(sums_of_block + c, dweight[i]);
+        layernorm_store_sums(sums_of_block + C + c, dbias[i]);
+    }
+}
+
+#define LAYERNORM_REDUCE_LANES 8 // threads side by side on a block's sums: 128 bytes of them
+#define LAYERNORM_REDUCE_ROWS 64 // blocks' sums added at a time
+#define LAYERNORM_REDUCE_COLUMNS (LAYERNORM_REDUCE_LANES * f128::size)
+
+// dweight and dbias += the columns of scratch (blocks, 2*C). Thread (lane, row) adds rows row, row+64, ... of 4
+// columns; then a tree adds the 64. Reads 2*C float for each block of the first stage, mostly from the L2 cache.
+static __global__ void __launch_bounds__(LAYERNORM_REDUCE_LANES *LAYERNORM_REDUCE_ROWS)
+    layernorm_backward_reduce_kernel(float *__restrict__ dweight, float *__restrict__ dbias,
+                                     const float *__restrict__ scratch, int64_t blocks, int C) {
+    __shared__ f128 partial[LAYERNORM_REDUCE_ROWS * LAYERNORM_REDUCE_LANES];
+    int lane = threadIdx.x, column = (blockIdx.x * LAYERNORM_REDUCE_LANES + lane) * f128::size;
+    f128 sum = packed_zeros<float>();
+    if (column < 2 * C) {
+#pragma unroll 4
+        for (int64_t row = threadIdx.y; row < blocks; row += LAYERNORM_REDUCE_ROWS) {
+            f128 values = load128(scratch + row * 2 * C + column);
+#pragma unroll
+            for (int k = 0; k < f128::size; k++) { sum[k] += values[k]; }
+        }
+    }
+    f128 *mine = partial + threadIdx.y * LAYERNORM_REDUCE_LANES + lane;
+    *mine = sum;
+    for (int step = LAYERNORM_REDUCE_ROWS / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.y >= step) { continue; }
+        f128 other = mine[step * LAYERNORM_REDUCE_LANES];
+#pragma unroll
+        for (int k = 0; k < f128::size; k++) { sum[k] += other[k]; }
+        *mine = sum;
+    }
+    if (threadIdx.y > 0 || column >= 2 * C) { return; }
+    float *gradient = column < C ? dweight + column : dbias + (column - C); // C % 4 == 0: never across the border
+    f128 values = load128(gradient);
+#pragma unroll
+    for (int k = 0; k < f128::size; k++) { values[k] += sum[k]; }
+    store128(gradient, values);
+}
+
+// dinp +=, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
+// layernorm_backward_scratch_floats(N, C) floats, aligned to 16 bytes, whatever it holds.
+static inline void layernorm_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
+                                      const float *mean, const float *rstd, const floatX *weight, float *scratch,
+                                      int64_t N, int C, cudaStream_t stream) {
+    cuda_require(N > 0 && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+    int64_t blocks = layernorm_backward_blocks(N, C);
+    int vectors = layernorm_backward_vectors(C);
+    auto backward_kernel = vectors == 1   ? layernorm_backward_kernel<1>
+                           : vectors == 2 ? layernorm_backward_kernel<2>
+                                          : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS>;
+    backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), 0, stream>>>(dinp, scratch, dout, inp, mean,
+                                                                                    rstd, weight, N, C);
+    cuda_check_launch("layernorm_backward_kernel");
+    dim3 block(LAYERNORM_REDUCE_LANES, LAYERNORM_REDUCE_ROWS);
+    layernorm_backward_reduce_kernel<<<blocks_for(2 * C, LAYERNORM_REDUCE_COLUMNS), block, 0, stream>>>(
+        dweight, dbias, scratch, blocks, C);
+    cuda_check_launch("layernorm_backward_reduce_kernel");
+}
+
+#endif // LLMC_LAYERNORM_CUH
