@@ -1,14 +1,26 @@
-# gpt2.c: `make` builds the CPU programs, `make help` lists the rest. GNU make 3.81 or later, gcc or clang.
+# gpt2.c: `make` builds the CPU programs, `make train_gpt2cu` the GPU trainer, `make help` lists the rest.
+# GNU make 3.81 or later, gcc or clang; for the GPU the CUDA toolkit, 12 or later.
+#
+#   make train_gpt2cu      the GPU trainer, with nvcc; test_gpt2cu: its test against PyTorch's numbers
+#   make train_gpt2emu     the same source for the CPU, with the emulator of dev/emu; test_gpt2emu: its test
 #
 #   make CC=clang          another compiler
 #   make ARCH=             for any processor of this kind, not for this one only (ARCH=-march=haswell: for that one)
 #   make OPENMP=0          one thread, no OpenMP
-#   make CFLAGS="-O0 -g"   instead of -O3, e.g. for a debugger
+#   make CFLAGS="-O0 -g"   instead of -O3 (emulated programs: -O2), e.g. for a debugger
 #   make WERROR=1          warnings are errors (the tests build so)
+#
+# For the GPU programs and the emulated ones:
+#
+#   make PRECISION=FP32    instead of BF16
+#   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: of the GPU that is here; else 8.0 on
+#   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
+#   make NVCCFLAGS="-G"    more flags for nvcc
 #
 # A header or a flag that changes rebuilds what depends on it.
 
 PROGRAMS = train_gpt2 test_gpt2 tokenize
+GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu
 BIN      =#      where the programs go; empty: here
 BUILD    = build# where tests, dependency files and the record of the flags go
 PREFIX   = $(if $(BIN),$(BIN)/)
@@ -17,11 +29,16 @@ PREFIX   = $(if $(BIN),$(BIN)/)
 ifeq ($(origin CC),default)
   CC := $(firstword $(foreach name,gcc clang cc,$(if $(shell command -v $(name) 2>/dev/null),$(name))) cc)
 endif
+# Its C++ sibling, for the host side of CUDA and for the emulator: gcc-13 and g++-13, clang and clang++, cc and c++.
+ifeq ($(origin CXX),default)
+  CXX := $(or $(if $(findstring clang,$(CC)),$(subst clang,clang++,$(CC))), \
+              $(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
+endif
 
-# $(call accepts,FLAGS,SOURCE,LIBRARIES): "yes" if the compiler builds SOURCE (a printf format) with them. Linked for
-# real, since a compiler can know a flag and lack its library.
-accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)' | $(CC) $(1) -x c - -o $$probe $(3) \
-            >/dev/null 2>&1 && echo yes; rm -f $$probe)
+# $(call accepts,FLAGS,SOURCE,LIBRARIES,COMPILER): "yes" if the compiler (nothing: CC) builds SOURCE (a printf format)
+# with them. Linked for real, since a compiler can know a flag and lack its library.
+accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)' | \
+            $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
 EMPTY_PROGRAM  = int main(void) { return 0; }
 OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
 
@@ -43,6 +60,12 @@ CFLAGS ?= -O3
 ifeq ($(WERROR),1)
   STRICT_FLAGS += -Werror
 endif
+
+PRECISION = BF16
+ifeq ($(filter BF16 FP32,$(PRECISION)),)
+  $(error PRECISION=$(PRECISION): expected BF16 or FP32)
+endif
+PRECISION_FLAGS = $(if $(filter FP32,$(PRECISION)),-DPRECISION_FP32)
 
 # What needs no compiler needs no probing.
 ifneq ($(filter-out clean help doctor,$(or $(MAKECMDGOALS),all)),)
@@ -80,11 +103,86 @@ endif
 COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
 LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -lm $(LDLIBS)
 
-# The record of the command line: written only when it changes, and everything depends on it.
+# $(call record,NAME,COMMAND): the record of a command line in $(BUILD)/NAME: written only when it changes, and what
+# the command builds depends on it.
+record = $(shell mkdir -p $(BUILD) && cd $(BUILD) && echo '$(2)' > $(1).new && \
+           if cmp -s $(1).new $(1); then rm $(1).new; else mv $(1).new $(1); fi)
 ifneq ($(OPENMP_FLAGS),)
-  RECORD := $(shell mkdir -p $(BUILD) && cd $(BUILD) && echo '$(COMPILE) $(LIBS)' > flags.new && \
-      if cmp -s flags.new flags; then rm flags.new; else mv flags.new flags; fi)
+  RECORD := $(call record,flags,$(COMPILE) $(LIBS))
 endif
+# --- CUDA and the emulator: for goals that ask for them, since most machines have no nvcc -----------------------------
+CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
+EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
+
+ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
+  ifneq ($(OPENMP),0)
+    CXX_OPENMP := $(if $(call accepts,-fopenmp,$(OPENMP_PROGRAM),,$(CXX)),-fopenmp)
+  endif
+  CXX_FLAGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) $(or $(CXX_OPENMP),-Wno-unknown-pragmas)
+endif
+
+ifneq ($(CUDA_GOALS),)
+  ifeq ($(SANITIZE),1)
+    $(error SANITIZE=1 is for the CPU programs and the emulated ones (train_gpt2emu); a GPU has compute-sanitizer)
+  endif
+
+  CUDA_FOLDERS := $(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda /opt/cuda
+  ifeq ($(NVCC),)
+    NVCC := $(firstword $(wildcard $(CUDA_HOME:%=%/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) \
+                        $(wildcard $(CUDA_FOLDERS:%=%/bin/nvcc)))
+  endif
+  ifeq ($(NVCC),)
+    $(error No nvcc, which builds $(firstword $(CUDA_GOALS)): install the CUDA toolkit, 12 or later \
+      (https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder. \
+      Without it, `make train_gpt2emu` builds the same source for the CPU)
+  endif
+  CUDA_RELEASE := $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+  ifneq ($(filter 7.% 8.% 9.% 10.% 11.% none,$(or $(CUDA_RELEASE),none)),)
+    $(error $(NVCC) is of CUDA release $(or $(CUDA_RELEASE),none (it does not run)), expected 12 or later \
+      (https://developer.nvidia.com/cuda-downloads); CUDA_HOME=/folder takes another)
+  endif
+
+  # Machine code for the GPUs asked for or found, and PTX, which the driver of a newer GPU translates.
+  KNOWN_ARCHS := $(filter-out 5% 6% 7%,$(patsubst sm_%,%,$(filter sm_%,$(shell $(NVCC) --list-gpu-code))))
+  ifeq ($(GPU_ARCH),)
+    FOUND_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | \
+                           grep -E '^[0-9]+$$' | sort -u)
+    UNKNOWN_ARCH := $(firstword $(filter-out $(KNOWN_ARCHS),$(FOUND_ARCHS)))
+    ifneq ($(UNKNOWN_ARCH),)
+      $(info A GPU here is sm_$(UNKNOWN_ARCH). gpt2.c needs sm_80 or later, and CUDA $(CUDA_RELEASE) knows \
+        $(KNOWN_ARCHS); a newer GPU runs what its driver translates)
+    endif
+    GPU_ARCH := $(or $(filter $(KNOWN_ARCHS),$(FOUND_ARCHS)),80)
+  endif
+  ifneq ($(filter-out $(KNOWN_ARCHS) $(KNOWN_ARCHS:%=%a) $(KNOWN_ARCHS:%=%f),$(GPU_ARCH)),)
+    $(error GPU_ARCH=$(GPU_ARCH): expected a compute capability without its point, 80 or later, that \
+      CUDA $(CUDA_RELEASE) knows: $(KNOWN_ARCHS))
+  endif
+  GENCODE := $(foreach arch,$(GPU_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)]) \
+             $(if $(word 2,$(GPU_ARCH)),--threads 0)
+
+  # clang takes the unused functions of CUDA's own headers for ours.
+  NVCC_CXX_FLAGS := $(addprefix -Xcompiler ,$(CXX_FLAGS) $(if $(findstring clang,$(CXX)),-Wno-unused-function)) \
+                    $(if $(filter 1,$(WERROR)),-Werror all-warnings)
+  # The program finds cuBLASLt where nvcc found it.
+  CUDA_LIBRARY := $(firstword $(wildcard $(patsubst %,%/lib64/libcublasLt.so,$(dir $(NVCC)).. $(CUDA_FOLDERS))))
+  CUDA_LIBS    := -lcublasLt -ldl $(if $(CUDA_LIBRARY),-Xlinker -rpath -Xlinker $(abspath $(dir $(CUDA_LIBRARY))))
+  # -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
+  COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -lineinfo $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
+                  $(NVCCFLAGS) $(CPPFLAGS) -I.
+  RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
+endif
+
+ifneq ($(EMU_GOALS),)
+  # Line tables are always there, since the emulator's reports name lines. Its own objects serve every BUILD.
+  EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),$(if $(filter 1,$(SANITIZE)),-O1,-O2)) \
+                 $(if $(filter 1,$(SANITIZE)),--sanitize) $(ARCH)
+  COMPILE_EMU := CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
+                 $(CPPFLAGS) -I.
+  EMU_LIBS    := -ldl
+  RECORD      := $(call record,flags.emu,$(COMPILE_EMU) $(EMU_LIBS))
+endif
+
 DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 
 TESTS   = $(patsubst dev/test/%.c,$(BUILD)/%,$(wildcard dev/test/test_*.c))
@@ -92,7 +190,7 @@ FUZZERS = $(patsubst dev/test/%.c,$(BUILD)/%,$(filter-out dev/test/fuzz_main.c,$
 PYTHON_TESTS = $(wildcard dev/test/test_*.py)
 
 # --- targets ---------------------------------------------------------------------------------------------------------
-.PHONY: all tests fuzzers test bench-cpu sanitize fuzz run-fuzzers headers doctor clean help
+.PHONY: all tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers headers doctor clean help
 .DELETE_ON_ERROR:
 
 all: $(addprefix $(PREFIX),$(PROGRAMS)) ## the CPU programs: train_gpt2, test_gpt2, tokenize (the default)
@@ -102,6 +200,49 @@ all: $(addprefix $(PREFIX),$(PROGRAMS)) ## the CPU programs: train_gpt2, test_gp
 $(addprefix $(PREFIX),$(PROGRAMS)): $(PREFIX)%: %.c $(BUILD)/flags
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS)
+
+# One CUDA source, two programs: with nvcc for the GPU, with emucc for the CPU.
+GPU_DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(subst /,_,$@).d
+define build_cuda
+@mkdir -p $(@D) && rm -f $@
+$(COMPILE_CUDA) $(GPU_DEPENDS) -o $@ $< $(filter %.o,$^) $(CUDA_LIBS)
+endef
+define build_emu
+@mkdir -p $(@D) && rm -f $@
+$(COMPILE_EMU) $(GPU_DEPENDS) -o $@ $< $(filter %.o,$^) $(EMU_LIBS)
+endef
+
+$(PREFIX)train_gpt2cu $(PREFIX)test_gpt2cu: $(PREFIX)%cu: %.cu $(BUILD)/flags.cuda
+	$(build_cuda)
+
+$(PREFIX)train_gpt2emu $(PREFIX)test_gpt2emu: $(PREFIX)%emu: %.cu $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/cuda/%: dev/test/%.cu $(BUILD)/oracle.o $(BUILD)/flags.cuda
+	$(build_cuda)
+
+$(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
+	$(build_cuda)
+
+$(BUILD)/emu/emu_%: dev/test/emu_%.cu $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/%: dev/test/%.cu $(BUILD)/oracle.o $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
+	$(build_emu)
+
+# emucc builds what it links into every program at its first run: here, so that it need not in several at once.
+$(BUILD)/emu.ready: $(wildcard dev/emu/*.cpp dev/emu/*.h dev/emu/include/*.h) dev/emu/emucc $(BUILD)/flags.emu
+	echo >$(BUILD)/empty.cu
+	$(COMPILE_EMU) -c $(BUILD)/empty.cu -o $(BUILD)/empty.o
+	@touch $@
+
+# The CPU trainer's layers, which the GPU tests compare with.
+$(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(BUILD)/oracle.o
+$(BUILD)/oracle.o: dev/test/oracle.c $(BUILD)/flags
+	$(COMPILE) $(DEPENDS) -c -o $@ $<
 
 $(BUILD)/test_%: dev/test/test_%.c $(BUILD)/flags
 	@rm -f $@
@@ -137,8 +278,17 @@ test: all tests ## build and run the unit tests, test_gpt2 and the Python tests 
 	        python3 $$script || failed="$$failed $$script"; done; \
 	test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
+# Files of the emulator's own tests and of the kernels'.
+EMU_TESTS = $(patsubst dev/test/%.cu,$(BUILD)/emu/%,$(wildcard dev/test/emu_*.cu dev/test/test_*.cu))
+test-emu: $(EMU_TESTS) $(PREFIX)test_gpt2emu ## build and run the tests of the emulator, and of the GPU trainer in it
+	@failed=; for program in $(EMU_TESTS) $(or $(BIN),.)/test_gpt2emu; do $$program || failed="$$failed $$program"; done; \
+	test -z "$$failed" || { echo "make test-emu: failed:$$failed"; exit 1; }
+
 bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
 	$(BUILD)/bench_cpu
+
+bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do
+	$(BUILD)/cuda/bench_gpu
 
 SANITIZED = $(MAKE) SANITIZE=1 BUILD=build/sanitize BIN=build/sanitize
 sanitize: ## programs and tests with AddressSanitizer and UndefinedBehaviorSanitizer, built into build/sanitize/ and run
@@ -166,7 +316,7 @@ doctor: ## what this machine has (compilers, OpenMP, CUDA, ...), what each is fo
 	@dev/doctor.sh
 
 clean: ## remove what was built; run folders stay
-	rm -rf build $(PROGRAMS)
+	rm -rf build $(PROGRAMS) $(GPU_PROGRAMS)
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile

@@ -118,8 +118,9 @@ static inline bool check_values(Test *t, const std::string &what, const std::vec
 // about sqrt(K) half epsilons, 4 times that for the worst of thousands.
 static inline double sum_tolerance(int64_t K) { return 2.0 * sqrt((double)K) * FLT_EPSILON; }
 
-// Runs `body` under three schedules of the emulator (once on hardware, twice there for determinism). body returns a
-// hash of what it computed; all must be equal.
+// Runs `body` under three schedules of the emulator (on hardware twice, for determinism). body returns a hash of what
+// it computed; all must be equal. With GPU_TEST_HASHES in the environment it is printed, so that machines can be
+// compared.
 template <class Body> static inline void for_each_schedule(Test *t, const char *what, Body body) {
 #ifdef GPT2_EMU
     const char *schedules[] = {"forward", "reversed", "random:7"};
@@ -141,6 +142,9 @@ template <class Body> static inline void for_each_schedule(Test *t, const char *
 #ifdef GPT2_EMU
     emu::set_schedule("forward");
 #endif
+    if (getenv("GPU_TEST_HASHES") != NULL) {
+        printf("hash %s %s %016llx\n", PRECISION_NAME, what, (unsigned long long)first);
+    }
 }
 
 #endif // GPU_TEST_H
