@@ -1,0 +1,194 @@
+// cuBLASLt: the handle, its workspace, and a table of the problems asked so far with the algorithm for each.
+//
+// cuBLASLt's heuristic takes long compared with a launch, so it is asked once per problem. Everything that a problem
+// needs lies in the table itself: no memory is taken after cublas_open.
+//
+// Deterministic: where the sum over k is split among blocks, the parts are added in a step of their own, in fp32 and in
+// a fixed order; adding them in place in the order of their arrival is not allowed. (Another GPU or another version of
+// cuBLAS may choose other algorithms, and give other bits.)
+#ifndef LLMC_CUBLAS_COMMON_H
+#define LLMC_CUBLAS_COMMON_H
+
+#include <cublasLt.h>
+
+#include "cuda_common.h"
+
+#define CUBLAS_WORKSPACE_BYTES (32 << 20) // what NVIDIA recommends for its largest GPUs
+#define CUBLAS_MAX_PLANS 64               // a trainer has about 20; the oldest makes room for a new one
+#define CUBLAS_ALIGNMENT 16               // bytes, of every matrix and vector: rows are multiples of 8 elements
+
+#ifdef PRECISION_FP32
+#define CUBLAS_FLOATX CUDA_R_32F
+#else
+#define CUBLAS_FLOATX CUDA_R_16BF
+#endif
+
+// D (m, n) = epilogue(op(A) (m, k) op(B) (k, n) + beta D), all column-major and without gaps between columns. A and B
+// are floatX; D is floatX, or fp32 for gradients of parameters.
+typedef struct {
+    int64_t m, n, k;
+    bool transpose_a, transpose_b; // A is (k, m) in memory, B is (n, k)
+    bool accumulate;               // beta = 1
+    bool fp32_output;
+    cublasLtEpilogue_t epilogue;
+} CublasProblem;
+
+typedef struct {
+    CublasProblem problem;
+    cublasLtMatmulDescOpaque_t operation;
+    cublasLtMatrixLayoutOpaque_t A, B, D;
+    cublasLtMatmulAlgo_t algo;
+} CublasPlan;
+
+typedef struct {
+    cublasLtHandle_t handle;
+    void *workspace;
+    size_t workspace_bytes;
+    bool tf32;          // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
+    int64_t plan_count; // made so far: how often the heuristic was asked
+    CublasPlan plans[CUBLAS_MAX_PLANS];
+} CublasContext;
+
+static inline void cublas_check_status(cublasStatus_t status, const char *call, const char *file, int line) {
+    if (status == CUBLAS_STATUS_SUCCESS) { return; }
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: %s failed: %s (%s); CUBLASLT_LOG_LEVEL=2 shows what cuBLASLt objects to\n", file, line,
+            call, cublasLtGetStatusString(status), cublasLtGetStatusName(status));
+    exit(EXIT_FAILURE);
+}
+#define cublas_check(call) cublas_check_status((call), #call, __FILE__, __LINE__)
+
+// Without a workspace yet: see cublas_set_workspace.
+static inline bool cublas_open(CublasContext *context, bool tf32, Error *error) {
+    memset(context, 0, sizeof(*context));
+    context->tf32 = tf32;
+    cublasStatus_t status = cublasLtCreate(&context->handle);
+    if (status == CUBLAS_STATUS_SUCCESS) { return true; }
+    return fail(error, "cuBLASLt does not start: %s; expected a cuBLAS library that fits the driver (see nvidia-smi)",
+                cublasLtGetStatusName(status));
+}
+
+// Device memory for cuBLASLt's own use, on one stream at a time; before the first multiplication.
+static inline void cublas_set_workspace(CublasContext *context, void *workspace, size_t bytes) {
+    context->workspace = workspace;
+    context->workspace_bytes = bytes;
+    context->plan_count = 0; // plans count on the workspace that they were made with
+}
+
+static inline void cublas_close(CublasContext *context) {
+    cublasLtDestroy(context->handle);
+    context->handle = NULL;
+}
+
+// ---- Plans ----
+
+// A product without transposes into floatX; the caller changes what is different.
+static inline CublasProblem cublas_problem(int64_t m, int64_t n, int64_t k, cublasLtEpilogue_t epilogue) {
+    CublasProblem problem = {m, n, k, false, false, false, false, epilogue};
+    return problem;
+}
+
+static inline bool cublas_same_problem(const CublasProblem *a, const CublasProblem *b) {
+    return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
+           a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
+           a->epilogue == b->epilogue;
+}
+
+static inline void cublas_set_pointer(CublasPlan *plan, cublasLtMatmulDescAttributes_t attribute, const void *pointer) {
+    cublas_check(cublasLtMatmulDescSetAttribute(&plan->operation, attribute, &pointer, sizeof(pointer)));
+}
+
+// The operation, with stand-ins for the pointers: the heuristic looks at their alignment only.
+static inline void cublas_describe_operation(CublasPlan *plan, bool tf32) {
+    const CublasProblem *p = &plan->problem;
+    const void *stand_in = (const void *)(uintptr_t)CUBLAS_ALIGNMENT;
+    int32_t a = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    uint32_t epilogue = p->epilogue;
+    int64_t aux_ld = p->m;
+    bool rounds = tf32 && CUBLAS_FLOATX == CUDA_R_32F;
+    cublasComputeType_t compute = rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    cublasLtMatmulDesc_t operation = &plan->operation;
+    cublas_check(cublasLtMatmulDescInit(operation, compute, CUDA_R_32F));
+    cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a)));
+    cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b)));
+    cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    if ((epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) {
+        cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, stand_in);
+    }
+    if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ||
+        epilogue == CUBLASLT_EPILOGUE_DGELU) {
+        cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, stand_in);
+        cublas_check(
+            cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof(aux_ld)));
+    }
+}
+
+static inline void cublas_describe_matrix(cublasLtMatrixLayout_t layout, cudaDataType_t type, int64_t rows,
+                                          int64_t cols) {
+    cublas_check(cublasLtMatrixLayoutInit(layout, type, (uint64_t)rows, (uint64_t)cols, rows));
+}
+
+static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, size_t workspace_bytes) {
+    static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    uint64_t bytes = workspace_bytes;
+    uint32_t alignment = CUBLAS_ALIGNMENT, reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; // or none
+    cublas_check(cublasLtMatmulPreferenceInit(wishes));
+    cublas_check(
+        cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
+    cublas_check(cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                                                      sizeof(reductions)));
+    for (int i = 0; i < 4; i++) {
+        cublas_check(cublasLtMatmulPreferenceSetAttribute(wishes, alignments[i], &alignment, sizeof(alignment)));
+    }
+}
+
+static inline void cublas_no_algorithm(const CublasProblem *p, cublasStatus_t status) {
+    fflush(stdout);
+    fprintf(stderr,
+            "cuBLASLt has no algorithm for a multiplication with m %lld, n %lld, k %lld, epilogue %d (%s); try another "
+            "version of CUDA\n",
+            (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, cublasLtGetStatusName(status));
+    exit(EXIT_FAILURE);
+}
+
+static inline void cublas_make_plan(CublasContext *context, CublasPlan *plan, const CublasProblem *p) {
+    cublasLtMatmulPreferenceOpaque_t wishes;
+    cublasLtMatmulHeuristicResult_t found;
+    cudaDataType_t output = p->fp32_output ? CUDA_R_32F : CUBLAS_FLOATX;
+    int count = 0;
+    plan->problem = *p;
+    cublas_describe_operation(plan, context->tf32);
+    cublas_describe_matrix(&plan->A, CUBLAS_FLOATX, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k);
+    cublas_describe_matrix(&plan->B, CUBLAS_FLOATX, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n);
+    cublas_describe_matrix(&plan->D, output, p->m, p->n);
+    cublas_describe_wishes(&wishes, context->workspace_bytes);
+    cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context->handle, &plan->operation, &plan->A, &plan->B,
+                                                           &plan->D, &plan->D, &wishes, 1, &found, &count);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(p, status); }
+    plan->algo = found.algo;
+}
+
+static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
+    for (int64_t i = 0; i < min_i64(context->plan_count, CUBLAS_MAX_PLANS); i++) {
+        if (cublas_same_problem(&context->plans[i].problem, problem)) { return &context->plans[i]; }
+    }
+    CublasPlan *plan = &context->plans[context->plan_count % CUBLAS_MAX_PLANS];
+    context->plan_count++;
+    cublas_make_plan(context, plan, problem);
+    return plan;
+}
+
+// D = epilogue(op(A) op(B) + beta D). bias (m) and aux (m, n): for the epilogues that use them, otherwise NULL.
+static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, void *D, const void *A,
+                                   const void *B, const void *bias, const void *aux, cudaStream_t stream) {
+    CublasPlan *plan = cublas_plan(context, problem);
+    const float alpha = 1.0f, beta = problem->accumulate ? 1.0f : 0.0f;
+    if (bias != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
+    if (aux != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux); }
+    cublas_check(cublasLtMatmul(context->handle, &plan->operation, &alpha, A, &plan->A, B, &plan->B, &beta, D, &plan->D,
+                                D, &plan->D, &plan->algo, context->workspace, context->workspace_bytes, stream));
+}
+
+#endif // LLMC_CUBLAS_COMMON_H
