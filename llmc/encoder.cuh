@@ -140,8 +140,8 @@ static __global__ void __launch_bounds__(ENCODER_TILE)
     encoder_backward_token_kernel(float *__restrict__ dwte, const floatX *__restrict__ dout,
                                   const int32_t *__restrict__ tokens, const int32_t *__restrict__ order, int64_t N,
                                   int C) {
-    // The window: entry i is place first + i - 1, so entries 1 .. TILE are the block's own. Outside of 0 .. N-1: token
-    // -1.
+    // The window: entry i is place first + i - 1, so that entries 1 .. TILE are the block's own. Places that do not
+    // exist hold token -1.
     __shared__ int32_t rows[ENCODER_WINDOW];
     __shared__ int32_t ids[ENCODER_WINDOW];
     __shared__ int long_runs[ENCODER_TILE / ENCODER_LONG_RUN]; // entries where a long run begins; 0: none
