@@ -296,39 +296,37 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
 #define LAYERNORM_REDUCE_LANES 8 // threads side by side on a block's sums: 128 bytes of them
 #define LAYERNORM_REDUCE_ROWS 64 // blocks' sums added at a time
 #define LAYERNORM_REDUCE_COLUMNS (LAYERNORM_REDUCE_LANES * f128::size)
+#define LAYERNORM_REDUCE_THREADS (LAYERNORM_REDUCE_LANES * LAYERNORM_REDUCE_ROWS)
 
 // dweight and dbias += the columns of scratch (blocks, 2*C). Thread (lane, row) adds rows row, row+64, ... of 4
-// columns; then a tree adds the 64. Reads 2*C float for each block of the first stage, mostly from the L2 cache.
-static __global__ void __launch_bounds__(LAYERNORM_REDUCE_LANES *LAYERNORM_REDUCE_ROWS)
+// columns; then the first 32 threads add the 64 sums of a column each. Reads 2*C float for each block of the first
+// stage, mostly from the L2 cache.
+static __global__ void __launch_bounds__(LAYERNORM_REDUCE_THREADS)
     layernorm_backward_reduce_kernel(float *__restrict__ dweight, float *__restrict__ dbias,
                                      const float *__restrict__ scratch, int64_t blocks, int C) {
-    __shared__ f128 partial[LAYERNORM_REDUCE_ROWS * LAYERNORM_REDUCE_LANES];
-    int lane = threadIdx.x, column = (blockIdx.x * LAYERNORM_REDUCE_LANES + lane) * f128::size;
+    __shared__ alignas(16) float partial[LAYERNORM_REDUCE_ROWS * LAYERNORM_REDUCE_COLUMNS];
+    int lane = threadIdx.x % LAYERNORM_REDUCE_LANES, first_row = threadIdx.x / LAYERNORM_REDUCE_LANES;
+    int first_column = blockIdx.x * LAYERNORM_REDUCE_COLUMNS, column = first_column + lane * f128::size;
     f128 sum = packed_zeros<float>();
     if (column < 2 * C) {
 #pragma unroll 4
-        for (int64_t row = threadIdx.y; row < blocks; row += LAYERNORM_REDUCE_ROWS) {
+        for (int64_t row = first_row; row < blocks; row += LAYERNORM_REDUCE_ROWS) {
             f128 values = load128(scratch + row * 2 * C + column);
 #pragma unroll
             for (int k = 0; k < f128::size; k++) { sum[k] += values[k]; }
         }
     }
-    f128 *mine = partial + threadIdx.y * LAYERNORM_REDUCE_LANES + lane;
-    *mine = sum;
-    for (int step = LAYERNORM_REDUCE_ROWS / 2; step > 0; step /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.y >= step) { continue; }
-        f128 other = mine[step * LAYERNORM_REDUCE_LANES];
-#pragma unroll
-        for (int k = 0; k < f128::size; k++) { sum[k] += other[k]; }
-        *mine = sum;
+    store128(partial + threadIdx.x * f128::size, sum); // (rows, columns)
+    __syncthreads();
+    column = first_column + threadIdx.x;
+    if (threadIdx.x >= LAYERNORM_REDUCE_COLUMNS || column >= 2 * C) { return; }
+    float total = 0.0f;
+#pragma unroll 8
+    for (int row = 0; row < LAYERNORM_REDUCE_ROWS; row++) {
+        total += partial[row * LAYERNORM_REDUCE_COLUMNS + threadIdx.x];
     }
-    if (threadIdx.y > 0 || column >= 2 * C) { return; }
-    float *gradient = column < C ? dweight + column : dbias + (column - C); // C % 4 == 0: never across the border
-    f128 values = load128(gradient);
-#pragma unroll
-    for (int k = 0; k < f128::size; k++) { values[k] += sum[k]; }
-    store128(gradient, values);
+    float *gradient = column < C ? dweight + column : dbias + (column - C);
+    *gradient += total;
 }
 
 // dinp +=, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
@@ -345,9 +343,8 @@ static inline void layernorm_backward(floatX *dinp, float *dweight, float *dbias
     backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), 0, stream>>>(dinp, scratch, dout, inp, mean,
                                                                                     rstd, weight, N, C);
     cuda_check_launch("layernorm_backward_kernel");
-    dim3 block(LAYERNORM_REDUCE_LANES, LAYERNORM_REDUCE_ROWS);
-    layernorm_backward_reduce_kernel<<<blocks_for(2 * C, LAYERNORM_REDUCE_COLUMNS), block, 0, stream>>>(
-        dweight, dbias, scratch, blocks, C);
+    layernorm_backward_reduce_kernel<<<blocks_for(2 * C, LAYERNORM_REDUCE_COLUMNS), LAYERNORM_REDUCE_THREADS, 0,
+                                       stream>>>(dweight, dbias, scratch, blocks, C);
     cuda_check_launch("layernorm_backward_reduce_kernel");
 }
 
