@@ -155,6 +155,7 @@ typedef struct {
     cudaEvent_t step_begun[NUM_SLOTS], step_reduced[NUM_SLOTS], step_done[NUM_SLOTS];
     PendingStep pending;
     int64_t steps_begun;
+    cudaDeviceProp gpu;
     double peak_flops; // of the GPU; 0: not known
     GpuMonitor monitor;
 } GPT2;
@@ -514,8 +515,9 @@ static bool name_nonfinite_tensor(GPT2 *model, const T *memory, const char *what
     return false;
 }
 
-// After a forward pass whose loss is not a number: names where a NaN or an infinity first stands, in the order of the
-// computation. Activations that were not kept for each layer are passed over.
+// After a forward pass whose loss is not a number, and before the backward, which writes to some of the same memory:
+// names where a NaN or an infinity first stands, in the order of the computation. Activations that were not kept for
+// each layer are passed over.
 static void name_nonfinite_forward(GPT2 *model, int64_t N, char *name, size_t size) {
     int L = model->config.num_layers, C = model->config.channels;
     const PerLayer<floatX> lnf = {model->lnf, 0};
@@ -749,13 +751,10 @@ static void create_event(cudaEvent_t *event, unsigned flags) { cuda_check(cudaEv
 
 // Opens the GPU and allocates what was planned.
 static bool gpt2_open(GPT2 *model, bool tf32, Error *error) {
-    cudaDeviceProp properties;
     char bus_id[32] = "";
-    if (!find_gpu(&properties, error)) { return false; }
-    printf("machine     %s, %d multiprocessors, compute capability %d.%d\n", properties.name,
-           properties.multiProcessorCount, properties.major, properties.minor);
+    if (!find_gpu(&model->gpu, error)) { return false; }
     model->peak_flops =
-        1e12 * gpu_peak_tflops(properties.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
+        1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
     cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0));
     gpu_monitor_open(&model->monitor, bus_id);
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
@@ -827,13 +826,19 @@ static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, co
     zero_gradients(model);
     for (int64_t i = 0; i < run->micro_batches; i++) {
         BatchSlot *slot = next_slot(model);
+        const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
         if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-        run_batch(model, slot, B, T, 1.0f / (float)run->options.total_batch, true, false);
+        upload_batch(model, slot, N);
+        gpt2_forward(model, tokens, B, T);
+        head_forward_backward(model, targets, N, 1.0f / (float)run->options.total_batch, true, false);
         cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
         cuda_check(cudaStreamSynchronize(model->stream));
-        if (isfinite(sum)) { continue; }
-        name_nonfinite_forward(model, N, place, sizeof(place));
-        return run_fail_nonfinite(run, step->info.step, "loss", result->loss, place, error);
+        if (!isfinite(sum)) {
+            name_nonfinite_forward(model, N, place, sizeof(place));
+            return run_fail_nonfinite(run, step->info.step, "loss", result->loss, place, error);
+        }
+        gpt2_backward(model, tokens, order, B, T);
+        release_batch(model, slot);
     }
     name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
     return run_fail_nonfinite(run, step->info.step, "gradient norm", result->norm, place, error);
@@ -1066,6 +1071,17 @@ static void print_config(const GPT2 *model, const TrainRun *run) {
     run_print_output(run);
 }
 
+static void print_machine(const GPT2 *model, const TrainRun *run) {
+    printf("machine     %s, %d multiprocessors, compute capability %d.%d", model->gpu.name,
+           model->gpu.multiProcessorCount, model->gpu.major, model->gpu.minor);
+    if (model->peak_flops > 0.0) { printf(", %.0f TFLOP/s by its datasheet", 1e-12 * model->peak_flops); }
+    printf("\n");
+    if (run->options.gpu_log_every > 0 && model->monitor.library == NULL) {
+        printf("            %s\n", model->monitor.why);
+    }
+    printf("\n");
+}
+
 static void print_plan(const GPT2 *model, const TrainRun *run) {
     run_print_tensors(run);
     printf("On the GPU\n");
@@ -1095,8 +1111,7 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
     if (o->threads > 0) { omp_set_num_threads((int)o->threads); }
 #endif
     if (!gpt2_open(model, o->tf32, error) || !load(model, run, error)) { return false; }
-    if (o->gpu_log_every > 0 && model->monitor.library == NULL) { printf("            %s\n", model->monitor.why); }
-    printf("\n");
+    print_machine(model, run);
     catch_stop_signals(on_stop_signal);
     bool trains = model->shape.kind == RUN_TRAINS;
     if (!(trains ? train(model, run, error) : evaluate_only(model, run, error))) { return false; }

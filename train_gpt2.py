@@ -301,8 +301,8 @@ def train(options):
 # Fixtures: small, odd-sized, computed in float64 from float32 weights and rounded once to float32
 
 L, V, CONTEXT, B, T, STEPS = 2, 101, 19, 3, 13, 10
-TINY = {"num_heads": 3, "C": 21}  # no size is a multiple of a vector's width
-SMALL = {"num_heads": 1, "C": 64}  # for the GPU trainer, which reads 16 bytes at a time
+TINY = {"num_heads": 3, "C": 21, "in_bf16": False}  # no size is a multiple of a vector's width
+SMALL = {"num_heads": 1, "C": 64, "in_bf16": True}  # for the GPU trainer: whole 16 bytes, weights that bf16 holds
 ADAMW = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.1}
 SCHEDULE = {"peak": 3e-3, "warmup": 3, "total": STEPS, "final_fraction": 0.1}
 GRAD_CLIP = 2.5
@@ -321,15 +321,17 @@ def write_arrays(path, arrays):
 
 
 @torch.no_grad()
-def fixture_model(num_heads, C):
+def fixture_model(num_heads, C, in_bf16):
     """Every tensor far from its initialisation, so that no bias, gain or nonlinearity can be forgotten unseen."""
     model = GPT2(CONTEXT, V, L, num_heads, C)
     for i, (_, pattern, kind) in enumerate(PARAMETERS):
         layers = model.layers_of(pattern)
         scale, shift = {"normal": (0.35, 0), "residual": (0.25, 0), "zero": (0.3, 0.1), "one": (0.4, 0.9)}[kind]
+        if in_bf16 and kind in ("normal", "residual"):
+            scale *= math.sqrt(TINY["C"] / C)  # sums over more channels as large as those of the tiny model
         values = shift + scale * rand_normal(1, 1000 + i, (len(layers), *layers[0].shape))
-        for parameter, value in zip(layers, values):
-            parameter.copy_(torch.from_numpy(value))
+        for parameter, value in zip(layers, torch.from_numpy(values)):
+            parameter.copy_(value.bfloat16() if in_bf16 else value)
     return model
 
 
@@ -429,7 +431,7 @@ def write_layers(path):
 
 def write_init(path):
     """A sample of the initial weights of the tiny model, for gpt2_init_params."""
-    model = GPT2(CONTEXT, V, L, **TINY)
+    model = GPT2(CONTEXT, V, L, TINY["num_heads"], TINY["C"])
     initialise(model, seed=42)
     write_arrays(path, {"seed": [42], "stride": [97], "weights": flatten(model, model.in_file_order())[::97]})
 
