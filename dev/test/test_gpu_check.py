@@ -58,12 +58,12 @@ STAND_INS = {
         esac""",
     "test_kernels": """
         is hangs && exec sleep 60
-        echo "hash encoder_forward 1"; echo "hash attention 2"; echo "hash attention 3"
+        echo "hash encoder_forward 1"; echo "hash attention of 2"; echo "hash attention of 3"
         is kernels && { echo "FAIL kernels: gelu"; echo "test_kernels: 3 passed, 1 failed, 0 skipped"; exit 1; }
         echo "test_kernels: 4 passed, 0 failed, 0 skipped" """,
     "emulated": """
         if is other-bits; then echo "hash encoder_forward 9"; else echo "hash encoder_forward 1"; fi
-        echo "hash attention 2"; echo "hash attention 4"
+        echo "hash attention of 2"; echo "hash attention of 4"
         echo "test_kernels: 4 passed, 0 failed, 0 skipped" """,
     "test_gpt2cu": 'echo "test_gpt2cu: 9 passed, 0 failed, 0 skipped"',
     "bench_gpu": """
@@ -142,7 +142,7 @@ def test_all_is_well():
                  "emulator BF16", "emulator FP32", "memcheck", "racecheck", "initcheck", "synccheck", "kernel times",
                  "training d12", "PyTorch"):
         expect(parts, part, "ok")
-    expect(parts, "emulator BF16", "ok", "2 hashes equal; within tolerance but with other bits: attention")
+    expect(parts, "emulator BF16", "ok", "2 hashes equal; within tolerance but with other bits: attention of")
     expect(parts, "kernel times", "ok", "adamw 82%, gelu 91%")
     assert sorted(os.listdir(folder)) == sorted(["summary.txt", "results.csv", "kernels.csv", "build.log", "tests.log",
                                                  "sanitizer.log", "train.log", "torch.log"]), os.listdir(folder)
