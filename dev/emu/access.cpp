@@ -1,30 +1,471 @@
-// The check of one load or store.
-#include "runtime.h"
+// The check of one load or store, as far as access.h has not done it: what to do when something is unusual, and when it
+// is a mistake.
+#include "access.h"
 #include "memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <atomic>
 
 namespace emu {
 
+bool access_checks;
+
 extern "C" __attribute__((weak)) char __start_emu_device[], __stop_emu_device[];
+extern "C" char __data_start[];
+
+static bool is_between(const void *p, const char *begin, const char *end) {
+    return begin && static_cast<const char *>(p) >= begin && static_cast<const char *>(p) < end;
+}
 
 bool is_device_data(const void *pointer) {
-    const char *p = static_cast<const char *>(pointer);
-    return in_device_arena(p) || (__start_emu_device && p >= __start_emu_device && p < __stop_emu_device);
+    return in_device_arena(pointer) || is_between(pointer, __start_emu_device, __stop_emu_device);
 }
 
-static void check(const void *pointer, size_t bytes, size_t align, Source at) {
-    if (in_kernel() && reinterpret_cast<uintptr_t>(pointer) % align) {
-        report(at, format("misaligned access of %zu bytes at %p, expected a multiple of %zu", bytes, pointer, align));
+// ---- Reports ----
+
+[[noreturn]] static void report_access(const Access &access, const std::string &what, const std::string &details) {
+    if (access.at) { report(*access.at, what, details); }
+    report_pc(access.pc, what, details);
+}
+
+static const char *verb(AccessKind kind) { return kind == READ ? "read" : kind == WRITE ? "write" : "atomic access"; }
+
+static const char *place(uintptr_t address) {
+    return address >= SHARED ? "shared memory" : address >= PINNED ? "pinned host memory" : "device memory";
+}
+
+static std::string size_text(const Access &access) {
+    return format("%s of %zu byte%s", verb(access.kind), access.bytes, access.bytes == 1 ? "" : "s");
+}
+
+static std::string describe_shared(uintptr_t address) {
+    const Block *block = now.block;
+    size_t offset = address - reinterpret_cast<uintptr_t>(block->shared);
+    std::string text = format("  byte %zu of the block's shared memory: %zu bytes are dynamic", offset, block->kernel->dynamic_bytes);
+    for (const SharedVariable &v : block->variables) {
+        if (offset >= v.offset && offset < v.offset + v.bytes) {
+            return format("  byte %zu of the shared variable %s of %u bytes", offset - v.offset, v.name, v.bytes);
+        }
+        text += format(", bytes %u to %u are %s", v.offset, v.offset + v.bytes - 1, v.name);
+    }
+    return offset < block->kernel->dynamic_bytes
+               ? format("  byte %zu of the %zu bytes of dynamic shared memory", offset, block->kernel->dynamic_bytes)
+               : text;
+}
+
+static std::string describe(uintptr_t address) { return address >= SHARED ? describe_shared(address) : describe_address(address); }
+
+static uint3 index_in_block(int thread, dim3 size) {
+    unsigned t = static_cast<unsigned>(thread);
+    return {t % size.x, t / size.x % size.y, t / size.x / size.y};
+}
+
+// ---- Intervals ----
+
+struct ChunkOwner {
+    uint32_t operation, block;
+};
+static ChunkOwner *chunk_owners; // [INTERVALS / CHUNK_INTERVALS]
+static std::atomic<uint32_t> next_chunk{1};
+
+uint64_t stamp_of_interval(uint32_t interval) { return static_cast<uint64_t>(interval) << STAMP_INTERVAL; }
+
+uint32_t take_intervals(uint32_t operation, uint32_t block) {
+    uint32_t chunk = next_chunk++;
+    if (chunk >= INTERVALS / CHUNK_INTERVALS) {
+        report({nullptr, 0}, "too many blocks and barriers in one launch for the access checks", "  set EMU_CHECK=0");
+    }
+    if (chunk_owners) { chunk_owners[chunk] = {operation, block}; }
+    return chunk * CHUNK_INTERVALS;
+}
+
+void begin_interval() {
+    if (!access_checks) { return; }
+    if (++now.interval % CHUNK_INTERVALS == 0) {
+        now.interval = take_intervals(now.block->kernel->operation, static_cast<uint32_t>(now.block->number));
+    }
+    now.me = stamp_of_interval(now.interval) | static_cast<uint64_t>(now.thread->number) << STAMP_THREAD;
+}
+
+void renew_intervals() {
+    if (next_chunk < INTERVALS / CHUNK_INTERVALS / 2) { return; }
+    madvise(reinterpret_cast<void *>(SHADOW_WRITES), ARENA_SPAN * 4, MADV_DONTNEED);
+    madvise(reinterpret_cast<void *>(SHADOW_READS), ARENA_SPAN * 4, MADV_DONTNEED);
+    next_chunk = 1;
+}
+
+static void *reserve_shadow(uintptr_t at, size_t bytes) {
+    void *want = reinterpret_cast<void *>(at);
+    void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+    if (got == MAP_FAILED || (at && got != want)) {
+        report({nullptr, 0}, "cannot reserve addresses for the access checks", "  see ulimit -v, or set EMU_CHECK=0");
+    }
+    return got;
+}
+
+void reserve_shadows() {
+#ifndef EMU_ASAN
+    const char *wish = getenv("EMU_CHECK");
+    if (wish && strcmp(wish, "0") == 0) { return; }
+    reserve_shadow(SHADOW_BITS, ARENA_SPAN / 8);
+    reserve_shadow(SHADOW_WRITES, ARENA_SPAN * 4);
+    reserve_shadow(SHADOW_READS, ARENA_SPAN * 4);
+    chunk_owners = static_cast<ChunkOwner *>(reserve_shadow(0, INTERVALS / CHUNK_INTERVALS * sizeof(ChunkOwner)));
+    access_checks = true;
+#endif
+}
+
+// ---- Initialised bytes ----
+
+void set_initialised(const void *pointer, size_t bytes, bool yes) {
+    if (!access_checks || bytes == 0) { return; }
+    uintptr_t begin = reinterpret_cast<uintptr_t>(pointer), end = begin + bytes;
+    while (begin < end && (begin % 8 != 0 || end - begin < 8)) { // the bits of a byte may be set by several workers
+        uint8_t bit = static_cast<uint8_t>(1u << begin % 8);
+        if (yes) { __atomic_fetch_or(shadow_bits(begin), bit, __ATOMIC_RELAXED); }
+        if (!yes) { __atomic_fetch_and(shadow_bits(begin), static_cast<uint8_t>(~bit), __ATOMIC_RELAXED); }
+        begin++;
+    }
+    if (begin == end) { return; }
+    memset(shadow_bits(begin), yes ? 0xff : 0, (end - begin) / 8);
+    set_initialised(reinterpret_cast<void *>(begin + (end - begin) / 8 * 8), (end - begin) % 8, yes);
+}
+
+static bool is_initialised(uintptr_t address) { return *shadow_bits(address) >> (address % 8) & 1; }
+
+static uintptr_t first_uninitialised(uintptr_t begin, size_t bytes) { // or the end
+    uintptr_t end = begin + bytes;
+    while (begin < end) {
+        if (begin % 8 == 0 && end - begin >= 8 && *shadow_bits(begin) == 0xff) {
+            begin += 8;
+        } else if (is_initialised(begin)) {
+            begin++;
+        } else {
+            return begin;
+        }
+    }
+    return end;
+}
+
+bool copy_initialised(void *to, const void *from, size_t bytes) {
+    uintptr_t source = reinterpret_cast<uintptr_t>(from);
+    bool complete = !access_checks || first_uninitialised(source, bytes) == source + bytes;
+    for (size_t i = 0; !complete && i < bytes; i++) {
+        if (!is_initialised(source + i)) { set_initialised(static_cast<char *>(to) + i, 1, false); }
+    }
+    return complete;
+}
+
+// ---- Bounds ----
+
+static bool is_in_shared_variable(uintptr_t begin, size_t bytes) {
+    const Block *block = now.block;
+    size_t offset = begin - reinterpret_cast<uintptr_t>(block->shared), end = offset + bytes;
+    if (end <= block->kernel->dynamic_bytes) { return true; }
+    for (const SharedVariable &v : block->variables) {
+        if (offset >= v.offset && end <= v.offset + v.bytes) { return true; }
+    }
+    return false;
+}
+
+static bool is_in_allocation(uintptr_t begin, size_t bytes) {
+    static __thread uintptr_t known_begin, known_end; // the last one found here
+    static __thread uint64_t known_at;
+    uint64_t version = allocations_version();
+    if (known_at == version && begin >= known_begin && begin + bytes <= known_end) { return true; }
+    const Allocation *a = (begin >= PINNED ? pinned_heap() : device_heap()).nearest(begin);
+    if (a == nullptr || !a->live || begin < a->begin || begin + bytes > a->begin + a->bytes) { return false; }
+    known_begin = a->begin, known_end = a->begin + a->bytes, known_at = version;
+    return true;
+}
+
+static bool is_in_bounds(uintptr_t begin, size_t bytes) {
+    return begin >= SHARED ? is_in_shared_variable(begin, bytes) : is_in_allocation(begin, bytes);
+}
+
+static void check_bounds(const Access &access) {
+    if (is_in_bounds(access.address, access.bytes)) { return; }
+    if (access.address >= SHARED &&
+        access.address - reinterpret_cast<uintptr_t>(now.block->shared) >= SHARED_WINDOW) {
+        report_access(access, size_text(access) + " in the shared memory of another block", "");
+    }
+    report_access(access, format("out of bounds: ") + size_text(access) + " in " + place(access.address),
+                  describe(access.address));
+}
+
+void access_uninitialised(const Access &access) {
+    check_bounds(access);
+    if (access.kind == WRITE) {
+        set_initialised(reinterpret_cast<void *>(access.address), access.bytes, true);
+        return;
+    }
+    uintptr_t at = first_uninitialised(access.address, access.bytes);
+    report_access(access, format("uninitialised memory: ") + size_text(access) + " in " + place(access.address), describe(at));
+}
+
+// ---- Conflicts ----
+
+static const char *past(bool wrote) { return wrote ? "wrote" : "read"; }
+
+[[noreturn]] static void report_race(const Access &access, uint64_t earlier, bool earlier_wrote, uint32_t other_block,
+                                     const char *missing) {
+    const Kernel *kernel = now.block->kernel;
+    uint32_t n = other_block;
+    uint3 block = {n % kernel->grid.x, n / kernel->grid.x % kernel->grid.y, n / kernel->grid.x / kernel->grid.y};
+    bool others = !earlier_wrote && thread_of(earlier) == now.thread->number && n == now.block->number;
+    report_access(access, format("race in %s: ", place(access.address)) + size_text(access),
+                  format("  %sthread %s of block %s %s it at %s, and %s\n", others ? "another thread and " : "",
+                         to_text(index_in_block(thread_of(earlier), kernel->block)).c_str(), to_text(block).c_str(),
+                         past(earlier_wrote), line_of_pc(pc_of_stamp(earlier)).c_str(), missing) +
+                      describe(access.address));
+}
+
+[[noreturn]] static void report_unordered(const Access &access, const Operation &other, uint64_t earlier,
+                                          bool earlier_wrote, const std::string &here) {
+    std::string where = pc_of_stamp(earlier) ? " (at " + line_of_pc(pc_of_stamp(earlier)) + ")" : "";
+    report_access(access, format("unsynchronised use across streams: ") + size_text(access) + " in " + place(access.address),
+                  format("  %s %s in stream %u, called at %s, %s it%s, and nothing orders it before %s\n", other.kind,
+                         other.name, other.stream, to_text(other.at).c_str(), past(earlier_wrote), where.c_str(),
+                         here.c_str()) +
+                      describe(access.address));
+}
+
+static bool same_warp(int a, int b) { return a / WARP_LANES == b / WARP_LANES; }
+
+// Within the block: a barrier orders all of its threads, __syncwarp those of a warp.
+static bool is_ordered_in_block(uint64_t earlier) {
+    uint32_t interval = interval_of(earlier);
+    if (interval < now.block_since) { return true; }
+    if (earlier & STAMP_OTHER_WARPS) { return false; }
+    if (same_warp(thread_of(earlier), now.thread->number) && interval < now.thread->warp_since) { return true; }
+    return thread_of(earlier) == now.thread->number && !(earlier & STAMP_OTHER_LANES);
+}
+
+static bool touches_same_bytes(const Access &access, uint64_t earlier, uintptr_t granule) {
+    uint64_t bytes = earlier & STAMP_BYTES;
+    if (bytes == 0 || bytes == STAMP_BYTES) { return true; }
+    uintptr_t byte = granule / 2 * 2 + (bytes == 2 << 3);
+    return byte >= access.address && byte < access.address + access.bytes;
+}
+
+// The bytes were accessed before, and no comparison of numbers has shown that it is harmless.
+void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote, uintptr_t granule) {
+    bool both_atomic = access.kind == ATOMIC && earlier_wrote && (earlier & STAMP_BYTES) == 0;
+    if (both_atomic || !touches_same_bytes(access, earlier, granule)) { return; }
+    ChunkOwner owner = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS];
+    const Kernel *kernel = now.block->kernel;
+    if (access.address >= SHARED) { owner = {kernel->operation, static_cast<uint32_t>(now.block->number)}; }
+    if (owner.operation != kernel->operation) {
+        const Operation *other = unordered_operation(owner.operation, false);
+        if (other) { report_unordered(access, *other, earlier, earlier_wrote, "this kernel"); }
+        return;
+    }
+    bool other_block = owner.block != static_cast<uint32_t>(now.block->number) || (earlier & STAMP_OTHER_BLOCKS);
+    if (other_block) { report_race(access, earlier, earlier_wrote, owner.block, "nothing orders the blocks of a launch"); }
+    if (!is_ordered_in_block(earlier)) {
+        bool warp = same_warp(thread_of(earlier), now.thread->number);
+        report_race(access, earlier, earlier_wrote, owner.block,
+                    warp ? "no __syncwarp or __syncthreads is in between" : "no __syncthreads is in between");
     }
 }
+
+// Another thread has read the bytes too. What is kept must be enough to find a later write that is not ordered after
+// all readers.
+void merge_reader(uint64_t *reads, uint64_t mine) {
+    uint64_t earlier = load(reads), flag = 0;
+    if (earlier & STAMP_OTHER_BLOCKS) { return; }
+    ChunkOwner owner = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS];
+    const Kernel *kernel = now.block->kernel;
+    if (owner.operation == kernel->operation && owner.block != static_cast<uint32_t>(now.block->number)) {
+        flag = STAMP_OTHER_BLOCKS;
+    } else if (owner.operation == kernel->operation && !is_ordered_in_block(earlier)) {
+        flag = same_warp(thread_of(earlier), now.thread->number) ? STAMP_OTHER_LANES : STAMP_OTHER_WARPS;
+    }
+    bool same_bytes = (earlier & mine & STAMP_BYTES) != 0 || (earlier & STAMP_BYTES) == 0;
+    if (flag == 0 || !same_bytes) { // ordered before, or other bytes: of these only one can be kept
+        store(reads, mine);
+    } else if ((earlier & flag) == 0) {
+        store(reads, earlier | flag);
+    }
+}
+
+// ---- Accesses by the kernel that are not aligned, or of any size; and atomics ----
+
+void access_any_size(const Access &access) {
+    if (access.address >= SHARED && access.address - reinterpret_cast<uintptr_t>(now.block->shared) >= SHARED_WINDOW) {
+        report_access(access, size_text(access) + " in the shared memory of another block", "");
+    }
+    if (!access_checks) { return; }
+    if (first_uninitialised(access.address, access.bytes) < access.address + access.bytes) { access_uninitialised(access); }
+    uint64_t order = access.address >= SHARED ? now.order_shared : now.order_global;
+    uintptr_t end = access.address + access.bytes;
+    for (uintptr_t granule = access.address & ~uintptr_t(1); granule < end; granule += 2) {
+        uint64_t bytes = (granule >= access.address ? 1 << 3 : 0) | (granule + 1 < end ? 2 << 3 : 0);
+        uint64_t mine = now.me | stamp_of_pc(access.pc) | (access.kind == ATOMIC ? 0 : bytes);
+        uint64_t *writes = shadow_write(granule), *reads = shadow_read(granule), w = load(writes), r = load(reads);
+        if (w >= order && !same_time_and_thread(w, mine)) { access_conflict(access, w, true, granule); }
+        if (access.kind == READ) {
+            if (r < order) { store(reads, mine); }
+            else if (!same_time_and_thread(r, mine)) { merge_reader(reads, mine); }
+            continue;
+        }
+        if (r >= order && (!same_time_and_thread(r, mine) || (r & STAMP_OTHERS))) { access_conflict(access, r, false, granule); }
+        store(writes, mine);
+    }
+}
+
+void check_any_access(const Access &access) {
+    if (access.bytes == 0) { return; }
+    if (access.address - ARENA >= ARENA_SPAN) {
+        if (in_kernel() && !is_own_stack(access.address)) { access_elsewhere(access); }
+    } else if (in_kernel()) {
+        access_any_size(access);
+    } else {
+        access_by_host(access);
+    }
+}
+
+static bool is_other_stack(uintptr_t address) {
+    for (int t = 0; t < now.block->thread_count; t++) {
+        if (stack_holds(now.block->threads[t].stack, address)) { return true; }
+    }
+    return false;
+}
+
+void access_elsewhere(const Access &access) {
+    const void *pointer = reinterpret_cast<const void *>(access.address);
+#ifdef EMU_ASAN
+    return;
+#endif
+    if (!access_checks || reporting || is_between(pointer, __start_emu_device, __stop_emu_device)) { return; }
+    bool constant = is_between(pointer, __executable_start, __data_start);
+    if (constant && access.kind == READ) { return; }
+    if (is_other_stack(access.address)) {
+        report_access(access, size_text(access) + " in a local variable of another thread", "");
+    }
+    report_access(access, format("kernel dereferences host memory: ") + size_text(access),
+                  format("  address 0x%zx is no device, pinned or shared memory", access.address));
+}
+
+// ---- Host code ----
+
+void access_by_host(const Access &access) {
+    if (access.address < PINNED || access.address >= SHARED) {
+        report_access(access, format("host code dereferences ") + place(access.address) + ": " + size_text(access),
+                      access.address >= SHARED ? "" : describe_address(access.address));
+    }
+    if (!access_checks) { return; }
+    check_bounds(access);
+    uintptr_t end = access.address + access.bytes;
+    for (uintptr_t granule = access.address & ~uintptr_t(1); granule < end; granule += 2) {
+        for (int wrote = 0; wrote < 2; wrote++) {
+            uint64_t earlier = load(wrote ? shadow_write(granule) : shadow_read(granule));
+            bool conflict = earlier >= host_order && (wrote || access.kind != READ);
+            if (!conflict || !touches_same_bytes(access, earlier, granule)) { continue; }
+            uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
+            const Operation *other = unordered_operation(number, true);
+            if (other) { report_unordered(access, *other, earlier, wrote, "this host code"); }
+        }
+    }
+}
+
+// ---- Operations of the runtime: copies, fills, cuBLASLt ----
+
+static Access operation_access(const void *pointer, size_t bytes, AccessKind kind) {
+    return {reinterpret_cast<uintptr_t>(pointer), bytes, kind, 0, &current_operation()->at};
+}
+
+static std::string by_operation(const Access &access) { return size_text(access) + " by " + current_operation()->name; }
+
+// False if there is nothing to check, because it is in a __device__ variable.
+static bool check_operation_bounds(const Access &access) {
+    const void *pointer = reinterpret_cast<const void *>(access.address);
+    if (is_between(pointer, __start_emu_device, __stop_emu_device) || access.bytes == 0) { return false; }
+    if (access.address - ARENA >= SHARED - ARENA) {
+        report(*access.at, by_operation(access) + " in memory that is not on the device",
+               format("  address 0x%zx", access.address));
+    }
+    if (!is_in_allocation(access.address, access.bytes)) {
+        report(*access.at, "out of bounds: " + by_operation(access) + " in " + place(access.address),
+               describe_address(access.address));
+    }
+    return access_checks;
+}
+
+static void check_operation_stamps(const Access &access, uint64_t me, uint64_t order) {
+    uintptr_t end = access.address + access.bytes;
+    for (uintptr_t granule = access.address & ~uintptr_t(1); granule < end; granule += 2) {
+        uint64_t *writes = shadow_write(granule), *reads = shadow_read(granule), w = load(writes), r = load(reads);
+        bool after_write = w >= order && !same_time_and_thread(w, me);
+        bool after_read = access.kind != READ && r >= order && !same_time_and_thread(r, me);
+        if ((after_write || after_read) && touches_same_bytes(access, after_write ? w : r, granule)) {
+            uint64_t earlier = after_write ? w : r;
+            uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
+            const Operation *other = unordered_operation(number, false);
+            if (other) { report_unordered(access, *other, earlier, after_write, current_operation()->name); }
+        }
+        uint64_t bytes = (granule >= access.address ? 1 << 3 : 0) | (granule + 1 < end ? 2 << 3 : 0);
+        store(access.kind == READ ? reads : writes, me | bytes);
+    }
+}
+
+void check_operation_read(const void *pointer, size_t bytes, uint64_t me, uint64_t order) {
+    Access access = operation_access(pointer, bytes, READ);
+    if (!check_operation_bounds(access)) { return; }
+    uintptr_t at = first_uninitialised(access.address, bytes);
+    if (at < access.address + bytes && !current_operation_copies()) {
+        report(*access.at, "uninitialised memory: " + by_operation(access) + " in " + place(at), describe_address(at));
+    }
+    check_operation_stamps(access, me, order);
+}
+
+void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t order) {
+    Access access = operation_access(pointer, bytes, WRITE);
+    if (!check_operation_bounds(access)) { return; }
+    check_operation_stamps(access, me, order);
+    set_initialised(pointer, bytes, true);
+}
+
+// cudaFree waits for the default stream and for the streams that synchronise with it; others may still use the memory.
+void check_free(uintptr_t begin, size_t bytes, const char *function, Source at) {
+    wait_for_stream(nullptr);
+    for (uintptr_t granule = begin; access_checks && host_is_behind() && granule < begin + bytes; granule += 2) {
+        for (int wrote = 0; wrote < 2; wrote++) {
+            uint64_t earlier = load(wrote ? shadow_write(granule) : shadow_read(granule));
+            if (earlier < host_order || earlier == 0) { continue; }
+            uint32_t number = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS].operation;
+            const Operation *other = unordered_operation(number, true);
+            if (!other) { continue; }
+            report(at, std::string(function) + " of memory that is still in use",
+                   format("  %s %s in stream %u, called at %s, %s it, and nothing has waited for it\n", other->kind,
+                          other->name, other->stream, to_text(other->at).c_str(), past(wrote)) +
+                       describe_address(granule));
+        }
+    }
+}
+
+// ---- For code of the emulator that accesses memory on behalf of a thread ----
+
+static void check_for(const void *pointer, size_t bytes, size_t align, AccessKind kind, Source at, uintptr_t pc) {
+    uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (address % align) {
+        report(at, format("misaligned %s of %zu bytes at 0x%zx, expected a multiple of %zu", verb(kind), bytes, address, align));
+    }
+    check_any_access({address, bytes, kind, pc, &at});
+}
+static inline uintptr_t caller(void *return_address) { return reinterpret_cast<uintptr_t>(return_address); }
+
 void check_read(const void *pointer, size_t bytes, size_t align, const char *file, int line) {
-    check(pointer, bytes, align, {file, line});
+    check_for(pointer, bytes, align, READ, {file, line}, caller(__builtin_return_address(0)));
 }
 void check_write(void *pointer, size_t bytes, size_t align, const char *file, int line) {
-    check(pointer, bytes, align, {file, line});
+    check_for(pointer, bytes, align, WRITE, {file, line}, caller(__builtin_return_address(0)));
 }
-void check_atomic(void *pointer, size_t bytes, Source at) { check(pointer, bytes, bytes, at); }
-void forget_values(void *, size_t) {}
-void check_free(uintptr_t, size_t, const char *, Source) {}
-void catch_faults() {}
+void check_atomic(void *pointer, size_t bytes, Source at) {
+    check_for(pointer, bytes, bytes, ATOMIC, at, caller(__builtin_return_address(0)));
+}
 
 } // namespace emu

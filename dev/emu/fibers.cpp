@@ -1,7 +1,8 @@
 // The threads of a block are fibers: each has its own stack, and switching to another one saves the registers that a
 // function call keeps and loads the other's. A fiber runs until it waits (at a barrier, in a warp collective) or ends. A
 // thread that never waits needs no switch: the next thread runs on the same stack.
-#include "runtime.h"
+#include "access.h"
+#include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +154,21 @@ static void *prepare(Stack *stack) {
     return frame;
 }
 
+bool stack_holds(const Stack *stack, uintptr_t address) {
+    return stack && address - reinterpret_cast<uintptr_t>(stack->base) < stack->bytes;
+}
+bool stack_guard_holds(const Stack *stack, uintptr_t address) {
+    return stack && reinterpret_cast<uintptr_t>(stack->base) - address - 1 < GUARD_BYTES;
+}
+
 // ---- Who runs next ----
+
+static void set_running(Thread *thread) {
+    now.thread = thread;
+    now.stack = reinterpret_cast<uintptr_t>(thread->stack->base);
+    now.stack_bytes = thread->stack->bytes;
+    now.me = stamp_of_interval(now.interval) | static_cast<uint64_t>(thread->number) << STAMP_THREAD;
+}
 
 // Takes the next thread that can run: of the same warp as long as there is one, in the order of the schedule. Null when
 // all threads wait or are done.
@@ -197,7 +212,7 @@ static void go_to(void **save, Thread *next, bool comes_back) {
         next->stack = take_stack();
         next->stack_pointer = prepare(next->stack);
     }
-    now.thread = next;
+    set_running(next);
 #if EMU_ASAN
     void *fake_stack = nullptr;
     asan_leave(comes_back ? &fake_stack : nullptr, next->stack->base, next->stack->bytes);
@@ -227,7 +242,7 @@ static const char *state_of(const Thread &thread) {
 }
 
 static std::string list_waiting(const Block *block) {
-    std::string text = "  the threads of the block:";
+    std::string text = format("  the threads of the block:");
     int begin = 0;
     for (int t = 1; t <= block->thread_count; t++) {
         const Thread &a = block->threads[begin], &b = block->threads[t < block->thread_count ? t : begin];
@@ -254,7 +269,7 @@ static inline bool same_line(Source a, Source b) {
 }
 
 static std::string describe(const Thread *thread) {
-    return "thread " + to_text(thread->index) + (thread->done ? " has exited" : " waits at ") +
+    return format("thread ") + to_text(thread->index) + (thread->done ? " has exited" : " waits at ") +
            (thread->done ? "" : to_text(thread->waits_at) + " in " + thread->waits_for);
 }
 
@@ -288,6 +303,9 @@ static Thread *any_exited(Block *block) {
 
 static void release_barrier(Block *block) {
     block->at_barrier = 0;
+    begin_interval();
+    now.block_since = now.interval;
+    now.order_shared = stamp_of_interval(now.interval);
     block->result_sum = block->barrier_sum;
     block->result_and = block->barrier_and;
     block->result_or = block->barrier_or;
@@ -301,11 +319,11 @@ static void release_barrier(Block *block) {
 
 static void check_barrier(Block *block, Thread *me, const char *kind, Source at) {
     if (block->exited > 0) {
-        report(at, std::string(kind) + " after a thread of the block has exited",
+        report(at, format("%s after a thread of the block has exited", kind),
                "  " + describe(any_exited(block)) + "\n  every thread of a block must reach the same __syncthreads");
     }
     if (block->at_barrier > 0 && !same_line(block->barrier, at)) {
-        report(at, std::string(kind) + " in divergent code: threads of the block are at different barriers",
+        report(at, format("%s in divergent code: threads of the block are at different barriers", kind),
                "  " + describe(block->first_at_barrier));
     }
     if (block->at_barrier == 0) {
@@ -318,7 +336,7 @@ static void check_barrier(Block *block, Thread *me, const char *kind, Source at)
 
 static void barrier(const char *kind, int predicate, Source at) {
     Thread *me = now.thread;
-    if (me == nullptr) { report(at, std::string(kind) + " called by host code"); }
+    if (me == nullptr) { report(at, format("%s called by host code", kind)); }
     Block *block = now.block;
     check_barrier(block, me, kind, at);
     block->barrier_sum += predicate != 0;
@@ -359,7 +377,7 @@ static void check_gather(Warp *warp, Thread *me) {
 
 void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at) {
     Thread *me = now.thread;
-    if (me == nullptr) { report(at, std::string(kind) + " called by host code"); }
+    if (me == nullptr) { report(at, format("%s called by host code", kind)); }
     Warp *warp = me->warp;
     me->waits_for = kind;
     me->waits_at = at;
@@ -409,7 +427,7 @@ extern "C" [[noreturn]] void emu_fiber_main() {
             go_to(&dead, next, false);
         }
         next->stack = stack;
-        now.thread = next;
+        set_running(next);
     }
 }
 
@@ -446,6 +464,7 @@ static void set_up_threads(Block *block) {
 }
 
 static void set_up_shared(Block *block) {
+    set_initialised(block->shared, block->static_end, false); // of the last block
     block->variables.clear();
     block->static_end = (block->kernel->dynamic_bytes + 127) / 128 * 128;
     memset(block->shared, 0xff, block->kernel->dynamic_bytes);
@@ -456,6 +475,10 @@ void run_block(Block *block) {
     set_up_threads(block);
     set_up_shared(block);
     now.block = block;
+    now.interval = take_intervals(block->kernel->operation, static_cast<uint32_t>(block->number));
+    now.block_since = now.interval;
+    now.order_shared = stamp_of_interval(now.interval);
+    now.order_global = block->kernel->order;
 #if EMU_ASAN
     asan_find_worker_stack();
 #endif
@@ -513,8 +536,15 @@ int __syncthreads_or(int predicate, const char *file, int line) {
     barrier("__syncthreads_or", predicate, {file, line});
     return now.block->result_or;
 }
+// The accesses of these lanes before are ordered before those after.
+static void synchronise_lanes(void **, unsigned mask) {
+    begin_interval();
+    for (unsigned left = mask; left; left &= left - 1) {
+        now.thread->warp->threads[__builtin_ctz(left)].warp_since = now.interval;
+    }
+}
 void __syncwarp(unsigned mask, const char *file, int line) {
-    gather("__syncwarp", mask, nullptr, [](void **, unsigned) {}, {file, line});
+    gather("__syncwarp", mask, nullptr, synchronise_lanes, {file, line});
 }
 void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 void __threadfence_block() {}

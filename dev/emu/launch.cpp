@@ -186,8 +186,9 @@ static std::atomic<uint64_t> launches;
 int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
 void Launch::run(const void *function, void (*one_thread)(void *), void *call) {
-    if (in_kernel()) { report({file, line}, std::string("launch of kernel ") + name + " inside a kernel"); }
-    Kernel kernel = {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, ++launches};
+    if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
+    Kernel kernel = {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, ++launches,
+                     0, 0};
     check_shape(kernel);
     check_shared(kernel);
     static std::mutex one_at_a_time;
@@ -198,7 +199,7 @@ void Launch::run(const void *function, void (*one_thread)(void *), void *call) {
     order_items(order->data(), order->size(), schedule(), kernel.number);
     begin_kernel(&kernel);
     pool->run(kernel, *order);
-    end_kernel(&kernel);
+    end_kernel();
 }
 
 } // namespace emu

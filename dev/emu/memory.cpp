@@ -9,10 +9,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include <atomic>
+#if EMU_ASAN
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(begin, bytes) ((void)(begin), (void)(bytes))
+#endif
 
 namespace emu {
 
 static std::atomic<int64_t> allocations;
+static std::atomic<uint64_t> version{1};
+uint64_t allocations_version() { return version.load(std::memory_order_relaxed); }
 int64_t allocation_count() { return allocations.load(); }
 
 size_t device_capacity() {
@@ -29,6 +36,8 @@ void reserve_arenas() {
         void *want = reinterpret_cast<void *>(ARENA);
         void *got = mmap(want, ARENA_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (got != want) { report({nullptr, 0}, "cannot reserve the addresses of device memory", "  see ulimit -v"); }
+        reserve_shadows();
+        catch_faults();
         return true;
     }();
     (void)done;
@@ -72,7 +81,8 @@ void *Heap::allocate(size_t bytes) {
     live_bytes += bytes;
     blocks[begin] = {begin, bytes, true, static_cast<int>(blocks.size())};
     memset(memory, 0xff, bytes);
-    allocations++;
+    ASAN_POISON_MEMORY_REGION(static_cast<char *>(memory) + bytes, pages - bytes);
+    allocations++, version++;
     return memory;
 }
 
@@ -88,7 +98,9 @@ void Heap::release(Allocation *allocation) {
     void *memory = reinterpret_cast<void *>(allocation->begin);
     mprotect(memory, pages, PROT_NONE);
     madvise(memory, pages, MADV_DONTNEED);
+    set_initialised(memory, allocation->bytes, false);
     allocation->live = false;
+    version++;
     live_bytes -= allocation->bytes;
 }
 
@@ -104,15 +116,37 @@ const Allocation *Heap::nearest(uintptr_t address) {
                : next;
 }
 
-void unlock_device_memory() {}
-void lock_device_memory() {}
+// ---- Host code cannot touch device memory ----
+
+static std::mutex lock_mutex;
+static int unlocked;
+
+void Heap::protect(int protection) {
+    std::lock_guard<std::mutex> guard(mutex);
+    for (auto &entry : blocks) {
+        const Allocation &a = entry.second;
+        if (a.live) { mprotect(reinterpret_cast<void *>(a.begin), whole_pages(a.bytes), protection); }
+    }
+}
+
+void unlock_device_memory() {
+    std::lock_guard<std::mutex> guard(lock_mutex);
+    if (unlocked++ == 0) { device_heap().protect(PROT_READ | PROT_WRITE); }
+}
+void lock_device_memory() {
+    std::lock_guard<std::mutex> guard(lock_mutex);
+    if (--unlocked == 0) { device_heap().protect(PROT_NONE); }
+}
 
 static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t limit) {
     if (pointer == nullptr) { return remember_error(cudaErrorInvalidValue); }
     *pointer = nullptr;
     if (bytes == 0) { return cudaSuccess; }
     if (bytes > limit || heap.live_bytes > limit - bytes) { return remember_error(cudaErrorMemoryAllocation); }
+    unlock_device_memory();
     *pointer = heap.allocate(bytes);
+    lock_device_memory();
+    if (*pointer && &heap == &pinned_heap()) { set_initialised(*pointer, bytes, true); } // the host writes it, unseen
     return *pointer ? cudaSuccess : remember_error(cudaErrorMemoryAllocation);
 }
 
@@ -200,6 +234,8 @@ static bool direction_is_right(const void *to, const void *from, enum cudaMemcpy
     return false;
 }
 
+static bool is_tracked(const void *pointer) { return is_device_data(pointer) || in_pinned_arena(pointer); }
+
 static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
                         const char *name, Source at) {
     host_only(name, at);
@@ -208,8 +244,11 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
                           is_device_data(from) ? "device" : "host", is_device_data(to) ? "device" : "host", kind));
     }
     op_begin(stream, name, at.file, at.line);
-    op_read(from, bytes);
-    op_write(to, bytes);
+    bool both = is_tracked(to) && is_tracked(from);
+    if (both) { operation_may_copy_uninitialised(); }
+    if (is_tracked(from)) { op_read(from, bytes); }
+    if (is_tracked(to)) { op_write(to, bytes); }
+    if (both && in_device_arena(to) && in_device_arena(from)) { copy_initialised(to, from, bytes); }
     memmove(to, from, bytes);
     op_end();
     return cudaSuccess;
@@ -232,7 +271,9 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
                             const char *file, int line) {
-    return copy(to, from, bytes, kind, stream, "cudaMemcpyAsync", {file, line});
+    cudaError_t error = copy(to, from, bytes, kind, stream, "cudaMemcpyAsync", {file, line});
+    if (is_device_data(from) && !is_tracked(to)) { wait_for_stream(stream); } // pageable memory: not asynchronous
+    return error;
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
     return fill(to, value, bytes, nullptr, "cudaMemset", {file, line});

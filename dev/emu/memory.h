@@ -26,10 +26,19 @@ struct Heap {
     void *allocate(size_t bytes);
     Allocation *find_begin(const void *pointer);
     void release(Allocation *allocation);
+    void protect(int protection); // all live ones
     const Allocation *nearest(uintptr_t address);
 };
 Heap &device_heap();
 Heap &pinned_heap();
+
+uint64_t allocations_version(); // changes with each allocation and release
+void reserve_shadows();
+const Operation *current_operation();
+bool current_operation_copies();         // uninitialised bytes as such, and does not look at them
+void operation_may_copy_uninitialised(); // the current one
+bool stack_holds(const Stack *stack, uintptr_t address);
+bool stack_guard_holds(const Stack *stack, uintptr_t address);
 
 std::string describe_address(uintptr_t address);
 bool is_device_data(const void *pointer); // allocated, or a __device__ or __constant__ variable

@@ -12,7 +12,11 @@
 
 namespace emu {
 
+__thread bool reporting;
+
+// Reports are the only use of text, and begin with a call of this.
 std::string format(const char *text, ...) {
+    reporting = true;
     char line[1024];
     va_list arguments;
     va_start(arguments, text);
@@ -102,7 +106,7 @@ void report_launch(const Kernel &kernel, const std::string &what, const std::str
 }
 
 void host_only(const char *function, Source at) {
-    if (in_kernel()) { report(at, std::string("call of the host function ") + function + " inside a kernel"); }
+    if (in_kernel()) { report(at, format("call of the host function %s inside a kernel", function)); }
 }
 
 } // namespace emu

@@ -6,7 +6,9 @@
 //   warp_ops.cpp      shuffles, votes, ldmatrix, mma, cp.async
 //   memory.cpp        the arenas of device, pinned and shared memory; cudaMalloc, cudaMemcpy
 //   streams.cpp       streams, events, and which operation is ordered before which
-//   access.cpp        the check of one load or store; the hooks that the compiler puts before each
+//   access.cpp        the check of one load or store
+//   access_hooks.cpp  what the compiler calls before each load and store
+//   faults.cpp        accesses to inaccessible pages
 //   device.cpp        cudaGetDeviceProperties and the other questions about the device
 //   report.cpp        how a mistake is reported
 #ifndef EMU_RUNTIME_H
@@ -44,6 +46,7 @@ struct Source { // a line of a program
 // The text "dir/file.cu:12".
 std::string to_text(Source at);
 std::string to_text(uint3 v);
+extern __thread bool reporting; // the strings of a report must not be taken for the kernel's own accesses
 std::string format(const char *text, ...) __attribute__((format(printf, 1, 2)));
 
 // `what` happened at a line, in the running thread's kernel or in host code. details: further lines, or "".
@@ -66,7 +69,9 @@ struct Kernel { // one launch
     const void *function;
     void (*one_thread)(void *);
     void *call;
-    uint64_t number; // of launches so far
+    uint64_t number;    // of launches so far
+    uint32_t operation; // its number among the operations on streams
+    uint64_t order;     // accesses with a stamp below this one are ordered before the kernel
 };
 
 struct AsyncCopy { // a cp.async that has not arrived
@@ -74,6 +79,10 @@ struct AsyncCopy { // a cp.async that has not arrived
     const void *global;
     int src_bytes;
     Source at;
+};
+
+struct CopyGroup { // a committed group of them
+    size_t copies;
 };
 
 struct Warp;
@@ -95,7 +104,7 @@ struct Thread {
     void *deposit;
     uint32_t warp_since; // memory accesses of the warp's lanes before this interval are ordered before now
     std::vector<AsyncCopy> copies;
-    std::vector<size_t> copy_groups; // for each committed group, the number of its copies
+    std::vector<CopyGroup> copy_groups;
 };
 
 struct Warp {
@@ -136,10 +145,16 @@ struct Block {
     void *scheduler; // stack pointer of the worker while a fiber runs
 };
 
-// The state of the OS thread: which emulated thread it runs. thread is null in host code.
+// The state of the OS thread: which emulated thread it runs, and what the check of an access needs of it. thread is null
+// in host code.
 struct Now {
     Thread *thread;
     Block *block;
+    uintptr_t stack, stack_bytes; // of the thread
+    uint64_t me;                  // the thread's stamp in the shadow memory (access.h), without the instruction
+    uint64_t order_global;        // accesses with a stamp below this one are ordered before the thread's accesses
+    uint64_t order_shared;
+    uint32_t interval, block_since; // the current interval, and that of the block's last barrier
 };
 extern __thread Now now;
 
@@ -165,9 +180,9 @@ void fill_order(uint8_t *order, int n, uint64_t salt);
 // ---- Memory (memory.cpp) ----
 
 constexpr uintptr_t ARENA = 0x200000000000; // everything that the emulator hands out lies from here on
-constexpr uintptr_t DEVICE_SPAN = uintptr_t(256) << 30;
+constexpr uintptr_t DEVICE_SPAN = uintptr_t(128) << 30;
 constexpr uintptr_t PINNED = ARENA + DEVICE_SPAN;
-constexpr uintptr_t PINNED_SPAN = uintptr_t(64) << 30;
+constexpr uintptr_t PINNED_SPAN = uintptr_t(16) << 30;
 constexpr uintptr_t SHARED = PINNED + PINNED_SPAN;
 constexpr uintptr_t SHARED_WINDOW = 1 << 20; // of one worker
 constexpr int MAX_WORKERS = 256;
@@ -194,13 +209,40 @@ void op_read(const void *pointer, size_t bytes);
 void op_write(void *pointer, size_t bytes);
 void op_end();
 
-void begin_kernel(const Kernel *kernel);
-void end_kernel(const Kernel *kernel);
+// The same for a kernel: gives it its operation and order. Holds the device until end_kernel.
+void begin_kernel(Kernel *kernel);
+void end_kernel();
+
+// What an access of the running operation (or, with in_host_code, of host code) to memory that an earlier one accessed
+// has to fear: null if the earlier one is ordered before, or what to report.
+struct Operation {
+    const char *kind, *name; // "kernel", "scale"
+    Source at;
+    uint32_t stream;
+    uint64_t position; // in the stream
+    uint32_t first_interval;
+};
+const Operation *unordered_operation(uint32_t number, bool in_host_code);
+const Operation *find_operation(uint32_t number); // null if long ago
+extern uint64_t host_order; // accesses with a stamp below this one are ordered before what host code does now
+bool host_is_behind();      // some operations are not waited for
 
 // ---- Accesses (access.cpp), besides check_read and check_write of cuda_runtime.h ----
+
+extern bool access_checks; // EMU_CHECK is not 0, and this is not the --sanitize flavour
 void check_atomic(void *pointer, size_t bytes, Source at);
 void check_shared_address(const char *name, const void *pointer, Source at);
-void forget_values(void *pointer, size_t bytes); // they count as uninitialised again
+void check_operation_read(const void *pointer, size_t bytes, uint64_t me, uint64_t order);
+void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t order);
+bool copy_initialised(void *to, const void *from, size_t bytes); // of device memory: the copy is as uninitialised
+void set_initialised(const void *pointer, size_t bytes, bool yes);
+
+// Intervals are the time stamps of accesses. A block begins a new one when it begins, after each barrier, and when one
+// of its warps has synchronised.
+uint32_t take_intervals(uint32_t operation, uint32_t block); // the first one of a new chunk for this block
+void begin_interval();
+uint64_t stamp_of_interval(uint32_t interval);
+void renew_intervals(); // between operations: begins anew when the numbers run out
 
 // Reports what the pages tell: host code that touches device memory, the overflow of a stack. Once for each OS thread.
 void catch_faults();

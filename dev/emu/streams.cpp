@@ -1,35 +1,222 @@
-// Streams and events.
-#include "runtime.h"
+// Streams and events. All work is done when the call returns, but which operation is ordered before which is tracked as
+// the hardware promises it, with vector clocks: a clock says, for each stream, up to which of its operations everything
+// is done. A stream has the clock of its next operation, an event that of its record, and the host its own. Waiting is
+// taking the maximum.
+#include "access.h"
 #include "memory.h"
 
 #include <chrono>
+#include <deque>
+#include <mutex>
+
+namespace emu {
+
+typedef std::vector<uint64_t> Clock; // for each stream, the position of its last operation that is done
+
+static void merge(Clock *into, const Clock &from) {
+    if (into->size() < from.size()) { into->resize(from.size()); }
+    for (size_t s = 0; s < from.size(); s++) {
+        if ((*into)[s] < from[s]) { (*into)[s] = from[s]; }
+    }
+}
+
+static uint64_t at(const Clock &clock, size_t stream) { return stream < clock.size() ? clock[stream] : 0; }
+
+} // namespace emu
 
 struct CUstream_st {
-    int number;
-    unsigned flags;
+    uint32_t number;
+    bool blocking; // with respect to the default stream
+    bool alive;
+    emu::Clock clock;
+    uint64_t position; // operations so far
+    std::deque<emu::Operation> unfinished; // that the host has not waited for, oldest first
 };
 struct CUevent_st {
     std::chrono::steady_clock::time_point time;
+    emu::Clock clock;
+    bool recorded, alive, timing;
 };
 
 namespace emu {
 
-void begin_kernel(const Kernel *) { unlock_device_memory(); }
-void end_kernel(const Kernel *) { lock_device_memory(); }
-void op_begin(cudaStream_t, const char *, const char *, int) { unlock_device_memory(); }
-void op_read(const void *, size_t) {}
-void op_write(void *, size_t) {}
-void op_end() { lock_device_memory(); }
-void wait_for_stream(cudaStream_t) {}
+struct Device {
+    std::recursive_mutex mutex;
+    std::vector<cudaStream_t> streams; // [0]: the default stream
+    Clock host;
+    std::deque<Operation> operations; // the latest ones, for reports
+    uint32_t first_number = 1;        // of the front of operations
+    Operation current;
+    uint32_t current_number;
+    uint64_t current_me, current_order;
+    Clock current_clock;
+    bool copies_uninitialised;
+};
+constexpr size_t REMEMBERED_OPERATIONS = 1 << 16;
+
+uint64_t host_order = ~uint64_t(0);
+
+static Device &device() {
+    static Device *the_device = [] {
+        Device *d = new Device();
+        d->streams.push_back(new CUstream_st{0, true, true, {}, 0, {}});
+        return d;
+    }();
+    return *the_device;
+}
+
+const Operation *current_operation() { return &device().current; }
+bool current_operation_copies() { return device().copies_uninitialised; }
+void operation_may_copy_uninitialised() { device().copies_uninitialised = true; }
+
+// ---- Handles ----
+
+static cudaStream_t find_stream(cudaStream_t stream, const char *function, Source at) {
+    Device &d = device();
+    if (stream == nullptr) { return d.streams[0]; }
+    for (cudaStream_t s : d.streams) {
+        if (s == stream && s->alive) { return s; }
+    }
+    report(at, format("%s with a stream that does not exist (destroyed, or never created)", function));
+}
+
+static std::vector<cudaEvent_t> &all_events() {
+    static std::vector<cudaEvent_t> *events = new std::vector<cudaEvent_t>;
+    return *events;
+}
+
+static cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at) {
+    for (cudaEvent_t e : all_events()) {
+        if (e == event && e->alive) { return e; }
+    }
+    report(at, format("%s with an event that does not exist (destroyed, or never created)", function));
+}
+
+// ---- What is ordered before what ----
+
+// The default stream waits for all blocking streams, and they for it.
+static Clock clock_of_next(cudaStream_t stream) {
+    Device &d = device();
+    Clock clock = stream->clock;
+    merge(&clock, d.host);
+    for (cudaStream_t other : d.streams) {
+        bool waits = stream->blocking && other->blocking && (stream->number == 0 || other->number == 0);
+        if (waits) { merge(&clock, other->clock); }
+    }
+    return clock;
+}
+
+// The stamp of the oldest operation that is not done according to the clock, or of the next one.
+static uint64_t oldest_not_done(const Clock &clock, uint64_t next) {
+    uint64_t oldest = next;
+    for (cudaStream_t stream : device().streams) {
+        const uint64_t done = emu::at(clock, stream->number);
+        for (const Operation &operation : stream->unfinished) {
+            if (operation.position <= done) { continue; }
+            uint64_t stamp = stamp_of_interval(operation.first_interval);
+            if (stamp < oldest) { oldest = stamp; }
+            break;
+        }
+    }
+    return oldest;
+}
+
+static void host_has_waited() {
+    for (cudaStream_t stream : device().streams) {
+        uint64_t done = emu::at(device().host, stream->number);
+        while (!stream->unfinished.empty() && stream->unfinished.front().position <= done) { stream->unfinished.pop_front(); }
+    }
+    host_order = oldest_not_done(device().host, ~uint64_t(0));
+}
+
+bool host_is_behind() { return host_order != ~uint64_t(0); }
+
+const Operation *find_operation(uint32_t number) {
+    Device &d = device();
+    size_t i = number - d.first_number;
+    return number >= d.first_number && i < d.operations.size() ? &d.operations[i] : nullptr;
+}
+
+const Operation *unordered_operation(uint32_t number, bool in_host_code) {
+    std::unique_lock<std::recursive_mutex> guard(device().mutex, std::defer_lock);
+    if (in_host_code) { guard.lock(); } // a kernel's launch holds it
+    const Operation *operation = find_operation(number);
+    if (operation == nullptr) { return nullptr; }
+    const Clock &clock = in_host_code ? device().host : device().current_clock;
+    return emu::at(clock, operation->stream) >= operation->position ? nullptr : operation;
+}
+
+// ---- Operations ----
+
+static void begin_operation(cudaStream_t handle, const char *kind, const char *name, Source at) {
+    Device &d = device();
+    d.mutex.lock();
+    reserve_arenas();
+    if (access_checks) { renew_intervals(); }
+    cudaStream_t stream = find_stream(handle, name, at);
+    Clock clock = clock_of_next(stream);
+    clock.resize(std::max(clock.size(), d.streams.size()));
+    clock[stream->number] = ++stream->position;
+    stream->clock = d.current_clock = clock;
+    d.current_number = d.first_number + static_cast<uint32_t>(d.operations.size());
+    uint32_t interval = access_checks ? take_intervals(d.current_number, 0) : 1;
+    d.current = {kind, name, at, stream->number, stream->position, interval};
+    d.current_me = stamp_of_interval(interval);
+    d.current_order = oldest_not_done(clock, d.current_me);
+    d.copies_uninitialised = false;
+    d.operations.push_back(d.current);
+    stream->unfinished.push_back(d.current);
+    if (d.operations.size() > REMEMBERED_OPERATIONS) { d.operations.pop_front(), d.first_number++; }
+    if (host_order > d.current_me) { host_order = d.current_me; }
+    unlock_device_memory();
+}
+
+static void end_operation() {
+    lock_device_memory();
+    device().mutex.unlock();
+}
+
+void begin_kernel(Kernel *kernel) {
+    begin_operation(kernel->stream, "kernel", kernel->name, kernel->launched);
+    kernel->operation = device().current_number;
+    kernel->order = device().current_order;
+}
+void end_kernel() { end_operation(); }
+
+void op_begin(cudaStream_t stream, const char *name, const char *file, int line) {
+    host_only(name, {file, line});
+    begin_operation(stream, "the call of", name, {file, line});
+}
+void op_read(const void *pointer, size_t bytes) {
+    check_operation_read(pointer, bytes, device().current_me, device().current_order);
+}
+void op_write(void *pointer, size_t bytes) {
+    check_operation_write(pointer, bytes, device().current_me, device().current_order);
+}
+void op_end() { end_operation(); }
+
+static void host_waits_for(const Clock &clock) {
+    merge(&device().host, clock);
+    host_has_waited();
+}
+
+void wait_for_stream(cudaStream_t handle) {
+    std::lock_guard<std::recursive_mutex> guard(device().mutex);
+    host_waits_for(clock_of_next(handle ? handle : device().streams[0]));
+}
 
 } // namespace emu
 
 using namespace emu;
 
+typedef std::lock_guard<std::recursive_mutex> Guard;
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
     host_only("cudaStreamCreate");
-    static int streams;
-    *stream = new CUstream_st{++streams, flags};
+    Guard guard(device().mutex);
+    uint32_t number = static_cast<uint32_t>(device().streams.size());
+    *stream = new CUstream_st{number, (flags & cudaStreamNonBlocking) == 0, true, {}, 0, {}};
+    device().streams.push_back(*stream);
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
@@ -41,32 +228,76 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     if (greatest) { *greatest = -5; }
     return cudaSuccess;
 }
-cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *, int) {
-    delete stream;
+cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *file, int line) {
+    host_only("cudaStreamDestroy", {file, line});
+    Guard guard(device().mutex);
+    if (stream == nullptr) { return remember_error(cudaErrorInvalidResourceHandle); }
+    find_stream(stream, "cudaStreamDestroy", {file, line})->alive = false; // its operations go on, and may be waited for
     return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t, const char *, int) { return cudaSuccess; }
-cudaError_t cudaStreamQuery(cudaStream_t, const char *, int) { return cudaSuccess; }
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned, const char *, int) { return cudaSuccess; }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
-cudaError_t cudaDeviceReset() { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int line) {
+    host_only("cudaStreamSynchronize", {file, line});
+    Guard guard(device().mutex);
+    wait_for_stream(find_stream(stream, "cudaStreamSynchronize", {file, line}));
+    return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t stream, const char *file, int line) {
+    return cudaStreamSynchronize(stream, file, line); // everything is always done
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, const char *file, int line) {
+    host_only("cudaStreamWaitEvent", {file, line});
+    Guard guard(device().mutex);
+    cudaStream_t s = find_stream(stream, "cudaStreamWaitEvent", {file, line});
+    merge(&s->clock, find_event(event, "cudaStreamWaitEvent", {file, line})->clock);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    host_only("cudaDeviceSynchronize");
+    Guard guard(device().mutex);
+    Clock all;
+    for (cudaStream_t stream : device().streams) { merge(&all, stream->clock); }
+    host_waits_for(all);
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
-    *event = new CUevent_st();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
+    host_only("cudaEventCreate");
+    Guard guard(device().mutex);
+    *event = new CUevent_st{{}, {}, false, true, (flags & cudaEventDisableTiming) == 0};
+    all_events().push_back(*event);
     return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
-cudaError_t cudaEventDestroy(cudaEvent_t event, const char *, int) {
-    delete event;
+cudaError_t cudaEventDestroy(cudaEvent_t event, const char *file, int line) {
+    host_only("cudaEventDestroy", {file, line});
+    Guard guard(device().mutex);
+    find_event(event, "cudaEventDestroy", {file, line})->alive = false;
     return cudaSuccess;
 }
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t, const char *, int) {
-    event->time = std::chrono::steady_clock::now();
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char *file, int line) {
+    host_only("cudaEventRecord", {file, line});
+    Guard guard(device().mutex);
+    cudaEvent_t e = find_event(event, "cudaEventRecord", {file, line});
+    e->clock = clock_of_next(find_stream(stream, "cudaEventRecord", {file, line}));
+    e->time = std::chrono::steady_clock::now();
+    e->recorded = true;
     return cudaSuccess;
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t, const char *, int) { return cudaSuccess; }
-cudaError_t cudaEventQuery(cudaEvent_t, const char *, int) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t event, const char *file, int line) {
+    host_only("cudaEventSynchronize", {file, line});
+    Guard guard(device().mutex);
+    host_waits_for(find_event(event, "cudaEventSynchronize", {file, line})->clock);
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event, const char *file, int line) {
+    return cudaEventSynchronize(event, file, line); // everything is always done
+}
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
+    Guard guard(device().mutex);
+    if (!start->recorded || !end->recorded || !start->timing || !end->timing) {
+        return remember_error(cudaErrorInvalidResourceHandle);
+    }
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
     return cudaSuccess;
 }

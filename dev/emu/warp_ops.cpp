@@ -236,15 +236,15 @@ void cp_async_16(void *shared, const void *global, int src_bytes, const char *fi
     check_write(shared, 16, 16, file, line);
     if (src_bytes > 0) { check_read(global, static_cast<size_t>(src_bytes), 16, file, line); }
     memset(shared, 0xff, 16); // not there yet
-    forget_values(shared, 16);
+    set_initialised(shared, 16, false);
     now.thread->copies.push_back({shared, global, src_bytes, at});
 }
 
 void cp_async_commit() {
     Thread *me = now.thread;
     size_t grouped = 0;
-    for (size_t group : me->copy_groups) { grouped += group; }
-    me->copy_groups.push_back(me->copies.size() - grouped);
+    for (const CopyGroup &group : me->copy_groups) { grouped += group.copies; }
+    me->copy_groups.push_back({me->copies.size() - grouped});
 }
 
 static void arrive(const AsyncCopy &copy) {
@@ -259,7 +259,7 @@ void cp_async_wait_groups(int pending_groups) {
     if (pending_groups < 0) { cp_async_commit(); }
     size_t keep = pending_groups < 0 ? 0 : static_cast<size_t>(pending_groups), arrived = 0;
     while (me->copy_groups.size() > keep) {
-        arrived += me->copy_groups.front();
+        arrived += me->copy_groups.front().copies;
         me->copy_groups.erase(me->copy_groups.begin());
     }
     for (size_t i = 0; i < arrived; i++) { arrive(me->copies[i]); }

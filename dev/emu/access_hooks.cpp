@@ -1,0 +1,165 @@
+// The code under test is compiled with -fsanitize=thread, which puts a call before each load and store; here the calls
+// end. They have nothing to do with ThreadSanitizer but their names. Likewise the alignment check of
+// UndefinedBehaviorSanitizer, whose report becomes one of ours.
+#include "access.h"
+
+#include <string.h>
+
+#ifndef EMU_ASAN
+
+using namespace emu;
+
+#define PC reinterpret_cast<uintptr_t>(__builtin_return_address(0))
+#define HOOK(n, name, kind)                                                                                            \
+    extern "C" void __tsan_##name##n(void *p) { check_access<n, kind>(p, PC); }
+#define RANGE_HOOK(n, name, kind)                                                                                      \
+    extern "C" void __tsan_##name##n(void *p) { check_any_access({reinterpret_cast<uintptr_t>(p), n, kind, PC, nullptr}); }
+#define HOOKS(n)                                                                                                       \
+    HOOK(n, read, READ)                                                                                                \
+    HOOK(n, write, WRITE)                                                                                              \
+    HOOK(n, read_write, WRITE)                                                                                         \
+    HOOK(n, volatile_read, READ)                                                                                       \
+    HOOK(n, volatile_write, WRITE)                                                                                     \
+    RANGE_HOOK(n, unaligned_read, READ)                                                                                \
+    RANGE_HOOK(n, unaligned_write, WRITE)                                                                              \
+    RANGE_HOOK(n, unaligned_read_write, WRITE)                                                                         \
+    RANGE_HOOK(n, unaligned_volatile_read, READ)                                                                       \
+    RANGE_HOOK(n, unaligned_volatile_write, WRITE)
+HOOKS(1)
+HOOKS(2)
+HOOKS(4)
+HOOKS(8)
+HOOKS(16)
+
+static inline void check_range(const void *p, size_t bytes, AccessKind kind, uintptr_t pc) {
+    check_any_access({reinterpret_cast<uintptr_t>(p), bytes, kind, pc, nullptr});
+}
+
+extern "C" {
+
+void __tsan_read_range(void *p, size_t bytes) { check_range(p, bytes, READ, PC); }
+void __tsan_write_range(void *p, size_t bytes) { check_range(p, bytes, WRITE, PC); }
+void __tsan_init() {}
+void __tsan_func_entry(void *) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void **, void *) {}
+void __tsan_vptr_read(void **) {}
+void __tsan_ignore_thread_begin() {}
+void __tsan_ignore_thread_end() {}
+
+// The compilers' own calls of memcpy and the like: emucc renames them in the code under test.
+void *emu_memcpy(void *to, const void *from, size_t bytes) {
+    check_range(from, bytes, READ, PC);
+    check_range(to, bytes, WRITE, PC);
+    return memcpy(to, from, bytes);
+}
+void *emu_memmove(void *to, const void *from, size_t bytes) {
+    check_range(from, bytes, READ, PC);
+    check_range(to, bytes, WRITE, PC);
+    return memmove(to, from, bytes);
+}
+void *emu_memset(void *to, int value, size_t bytes) {
+    check_range(to, bytes, WRITE, PC);
+    return memset(to, value, bytes);
+}
+void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
+    check_range(from, bytes, READ, PC);
+    check_range(to, bytes, WRITE, PC);
+    return memcpy(to, from, bytes);
+}
+void *__tsan_memmove(void *to, const void *from, size_t bytes) {
+    check_range(from, bytes, READ, PC);
+    check_range(to, bytes, WRITE, PC);
+    return memmove(to, from, bytes);
+}
+void *__tsan_memset(void *to, int value, size_t bytes) {
+    check_range(to, bytes, WRITE, PC);
+    return memset(to, value, bytes);
+}
+
+// C++ atomics: of host code. (The atomics of kernels are functions of their own.)
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
+#define ATOMIC_HOOKS(bits, T)                                                                                          \
+    T __tsan_atomic##bits##_load(const volatile T *p, int) {                                                           \
+        check_range(const_cast<T *>(p), sizeof(T), READ, PC);                                                          \
+        return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                                                   \
+    }                                                                                                                  \
+    void __tsan_atomic##bits##_store(volatile T *p, T value, int) {                                                    \
+        check_range(const_cast<T *>(p), sizeof(T), WRITE, PC);                                                         \
+        __atomic_store_n(p, value, __ATOMIC_SEQ_CST);                                                                  \
+    }                                                                                                                  \
+    T __tsan_atomic##bits##_exchange(volatile T *p, T value, int) {                                                    \
+        check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
+        return __atomic_exchange_n(p, value, __ATOMIC_SEQ_CST);                                                        \
+    }                                                                                                                  \
+    ATOMIC_UPDATE(bits, T, add)                                                                                        \
+    ATOMIC_UPDATE(bits, T, sub)                                                                                        \
+    ATOMIC_UPDATE(bits, T, and)                                                                                        \
+    ATOMIC_UPDATE(bits, T, or)                                                                                         \
+    ATOMIC_UPDATE(bits, T, xor)                                                                                        \
+    ATOMIC_UPDATE(bits, T, nand)                                                                                       \
+    int __tsan_atomic##bits##_compare_exchange_strong(volatile T *p, T *expected, T value, int, int) {                 \
+        check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
+        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);             \
+    }                                                                                                                  \
+    int __tsan_atomic##bits##_compare_exchange_weak(volatile T *p, T *expected, T value, int, int) {                   \
+        check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
+        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);             \
+    }                                                                                                                  \
+    T __tsan_atomic##bits##_compare_exchange_val(volatile T *p, T expected, T value, int, int) {                       \
+        check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
+        __atomic_compare_exchange_n(p, &expected, value, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                   \
+        return expected;                                                                                               \
+    }
+#define ATOMIC_UPDATE(bits, T, operation)                                                                              \
+    T __tsan_atomic##bits##_fetch_##operation(volatile T *p, T value, int) {                                           \
+        check_range(const_cast<T *>(p), sizeof(T), ATOMIC, PC);                                                        \
+        return __atomic_fetch_##operation(p, value, __ATOMIC_SEQ_CST);                                                 \
+    }
+ATOMIC_HOOKS(8, uint8_t)
+ATOMIC_HOOKS(16, uint16_t)
+ATOMIC_HOOKS(32, uint32_t)
+ATOMIC_HOOKS(64, uint64_t)
+
+// ---- Alignment ----
+
+struct UbsanSource {
+    const char *file;
+    uint32_t line, column;
+};
+struct UbsanType {
+    uint16_t kind, info;
+    char name[1];
+};
+struct UbsanMismatch {
+    UbsanSource at;
+    const UbsanType *type;
+    uint8_t log_alignment, kind;
+};
+struct UbsanAssumption {
+    UbsanSource at, assumed_at;
+    const UbsanType *type;
+};
+
+void __ubsan_handle_type_mismatch_v1(UbsanMismatch *mismatch, uintptr_t address) {
+    report({mismatch->at.file, static_cast<int>(mismatch->at.line)},
+           format("misaligned access to 0x%zx as %s, expected a multiple of %d", address, mismatch->type->name,
+                  1 << mismatch->log_alignment));
+}
+void __ubsan_handle_type_mismatch_v1_abort(UbsanMismatch *mismatch, uintptr_t address) {
+    __ubsan_handle_type_mismatch_v1(mismatch, address);
+}
+void __ubsan_handle_alignment_assumption(UbsanAssumption *assumption, uintptr_t address, uintptr_t alignment, uintptr_t) {
+    report({assumption->at.file, static_cast<int>(assumption->at.line)},
+           format("misaligned pointer 0x%zx, assumed to be a multiple of %zu", address, alignment));
+}
+void __ubsan_handle_alignment_assumption_abort(UbsanAssumption *assumption, uintptr_t address, uintptr_t alignment,
+                                               uintptr_t offset) {
+    __ubsan_handle_alignment_assumption(assumption, address, alignment, offset);
+}
+
+} // extern "C"
+
+#endif // EMU_ASAN
