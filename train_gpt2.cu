@@ -683,9 +683,10 @@ static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
     int HS = c->channels / c->num_heads;
-    if (c->channels % 8 != 0) {
-        return fail(error, "model: %d channels; the GPU trainer needs a multiple of 8 (train_gpt2 takes any)",
-                    c->channels);
+    if (c->channels % 8 != 0 || c->channels > LAYERNORM_MAX_CHANNELS) {
+        return fail(error,
+                    "model: %d channels; the GPU trainer needs a multiple of 8, at most %d (train_gpt2 takes any)",
+                    c->channels, LAYERNORM_MAX_CHANNELS);
     }
     if (HS > ATTENTION_MAX_HEAD_SIZE) {
         return fail(error, "model: heads of %d channels (%d / %d); the GPU trainer has attention for up to %d", HS,
