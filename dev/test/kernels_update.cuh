@@ -347,13 +347,17 @@ static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_
     }
 }
 
-// However a tensor is cut, and wherever it stands in the model: each element's bits stay what they are.
+// However a tensor is cut, each element's bits stay what they are; elsewhere in the model they are others.
 static void test_adamw_shards(Test *t) {
     const int64_t n = 1037, firsts[] = {0, 8, 1234567, (int64_t)5 << 32};
     const std::vector<int64_t> cuts[] = {{1}, {2, 3}, {4, 8, 12}, {5, 6, 518, 1030}, {512}, {511, 1033}, {1036}};
+    uint64_t at_0 = 0;
     for (int64_t first : firsts) {
         UpdateArrays whole(n);
         update_shard(whole, 0, n, first, false);
+        bool same = whole.params.hash() == at_0;
+        CHECK(t, !same || sizeof(floatX) == sizeof(float), "first index %lld: the bits of 0", (long long)first);
+        if (first == 0) { at_0 = whole.params.hash(); }
         for (const std::vector<int64_t> &cut : cuts) {
             for (bool own_state : {false, true}) {
                 UpdateArrays sharded(n);
@@ -373,14 +377,14 @@ static void test_adamw_shards(Test *t) {
 // A slice of larger arrays: the elements beside it stay as they are.
 static void test_adamw_touches_nothing_else(Test *t) {
     for (int64_t begin : {3, 8, 13}) {
-        for (int64_t n : {1, 2, 6, 50, 0}) {
-            UpdateArrays arrays(80);
+        for (int64_t n : {1, 2, 6, 50, 0, 4 * ADAMW_BLOCK}) {
+            UpdateArrays arrays(4 * ADAMW_BLOCK + 20);
             UpdateExpected before(arrays);
             std::vector<float> params = arrays.params.get();
             update_shard(arrays, begin, begin + n, 0, false);
             params_from_master(arrays.params.data + begin, arrays.master.data + begin, n, begin, 1, true, 0);
             std::vector<float> w = arrays.master.get(), m = arrays.m.get(), v = arrays.v.get(), p = arrays.params.get();
-            for (size_t i = 0; i < 80; i++) {
+            for (size_t i = 0; i < w.size(); i++) {
                 bool inside = (int64_t)i >= begin && (int64_t)i < begin + n;
                 bool same = w[i] == before.w[i] && m[i] == before.m[i] && v[i] == before.v[i] && p[i] == params[i];
                 CHECK(t, inside ? m[i] != before.m[i] && v[i] != before.v[i] : same, "%lld from %lld: element %zu",
@@ -457,6 +461,32 @@ static void test_rounding_exact_values(Test *t) {
     for (float got : rounded_at_random({NAN, -NAN, hidden}, 7)) { CHECK(t, isnan(got), "a NaN became %g", got); }
 }
 
+// The first index whose 16 random bits are these.
+static int64_t index_with_bits(uint64_t key, uint32_t bits) {
+    int64_t index = 0;
+    while ((rounding_bits(key, (uint64_t)index) & 0xffffu) != bits) { index++; }
+    return index;
+}
+
+// To the last bit: a value k/65536 of the way goes up for exactly k of the 65536 possible draws, the largest ones.
+static void test_rounding_thresholds(Test *t) {
+    const uint32_t draws[] = {0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff}, parts[] = {0, 1, 2, 0x7fff, 0x8000, 0xffff};
+    for (uint32_t draw : draws) {
+        int64_t index = index_with_bits(31, draw);
+        for (uint32_t part : parts) {
+            uint32_t bits = 0x3f800000u + part; // 1 and a fraction
+            float x, low, high;
+            memcpy(&x, &bits, sizeof(x));
+            neighbours(x, &low, &high);
+            DeviceArray<float> master(std::vector<float>{x});
+            DeviceArray<floatX> param(1);
+            params_from_master(param.data, master.data, 1, index, 31, true, 0);
+            float got = param.get()[0], want = draw + part >= 0x10000u ? high : low;
+            CHECK(t, got == want, "part %x, draw %x: %.9g, expected %.9g", part, draw, got, want);
+        }
+    }
+}
+
 // 100 steps of lr 1e-4 from 1.0 (where the bf16 below is 2^-8 away) with a constant gradient, without a master copy:
 // rounding to nearest would stay at 1.0 for ever. A step goes down one bf16 with probability p = 1e-4 * 2^8 and not at
 // all else, so that the mean of n elements has the standard deviation 2^-8 sqrt(100 p (1-p) / n).
@@ -487,9 +517,10 @@ static void test_params_from_master(Test *t) {
         DeviceArray<floatX> again(n), shards(n), nearest(n);
         params_from_master(again.data, arrays.master.data, n, 0, rounding_key(TEST_SEED, 6), true, 0, 64);
         CHECK(t, again.hash() == want, "%lld elements: other bits than the update's", (long long)n);
-        for (int64_t begin = 0; begin < n; begin += 331) {
-            params_from_master(shards.data + begin, arrays.master.data + begin, min_i64(331, n - begin), begin,
-                               rounding_key(TEST_SEED, 6), true, 0);
+        for (int64_t begin = 0, end; begin < n; begin = end) { // 3, then 256: as many as a block's threads do, and 3
+            end = min_i64(begin == 0 ? 3 : begin + 256, n);
+            params_from_master(shards.data + begin, arrays.master.data + begin, end - begin, begin,
+                               rounding_key(TEST_SEED, 6), true, 0, 64);
         }
         CHECK(t, shards.hash() == want, "%lld elements: other bits in shards", (long long)n);
         params_from_master(nearest.data, arrays.master.data, n, 0, 0, false, 0);
@@ -521,6 +552,7 @@ static void update_tests(Suite *suite) {
     RUN(suite, test_rounding_mean);
     RUN(suite, test_rounding_frequency);
     RUN(suite, test_rounding_exact_values);
+    RUN(suite, test_rounding_thresholds);
     RUN(suite, test_rounding_does_not_stall);
     RUN(suite, test_params_from_master);
 }
