@@ -31,7 +31,7 @@ typedef struct {
     uint64_t key;
 } AdamWFactors;
 
-// A thread works on 4 neighbouring elements: 16 bytes of each fp32 array, 8 of bf16. Any two threads of a warp touch
+// A thread works on 4 neighbouring elements: 16 bytes of each fp32 array, 8 of bf16. The threads of a warp touch
 // neighbouring bytes, which groups of 8 (16 bytes of bf16, twice 16 of fp32) would give up for no gain.
 // Element i of a tensor is in group (i + lead) / 4: where lead > 0 the tensor begins inside a group.
 #define ADAMW_GROUP 4
