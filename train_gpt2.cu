@@ -98,7 +98,8 @@ typedef struct {
     bool keeps_state; // the host has room for the optimizer's state, to save or resume
 } RunShape;
 
-#define NUM_SLOTS 2 // batches under way, and steps whose results have not been read
+#define NUM_SLOTS 2 // batches under way
+#define NUM_STEPS 3 // steps whose events are held: the one being queued, the one not yet read, and the one before it
 
 // A batch on its way: what the GPU works on and what is copied there meanwhile never share memory.
 typedef struct {
@@ -140,7 +141,7 @@ typedef struct {
 
     BatchSlot slots[NUM_SLOTS];
     int64_t batches;          // uploaded so far
-    StepResult *results;      // (NUM_SLOTS), pinned
+    StepResult *results;      // (NUM_STEPS), pinned
     double *validation_sum;   // pinned
     floatX *sample_logits;    // (Vp), pinned
     int32_t *history_staging; // (T), pinned: the tokens so far of a sample
@@ -152,7 +153,7 @@ typedef struct {
     MemoryPlan device_plan, pinned_plan, host_plan;
     CublasContext cublas;
     cudaStream_t stream, copy_stream;
-    cudaEvent_t step_begun[NUM_SLOTS], step_reduced[NUM_SLOTS], step_done[NUM_SLOTS];
+    cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     PendingStep pending;
     int64_t steps_begun;
     cudaDeviceProp gpu;
@@ -236,6 +237,7 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N, int64_t num_
 }
 
 static_assert(sizeof(StepResult) % sizeof(double) == 0, "results are planned as doubles");
+static_assert(GLOBAL_NORM_USABLE == LARGEST_NORM, "the GPU refuses the norms that the CPU trainer refuses");
 #define RESULT_DOUBLES ((int64_t)(sizeof(StepResult) / sizeof(double)))
 
 // Everything on the GPU. N: rows of the largest batch.
@@ -277,7 +279,7 @@ static void plan_host(GPT2 *model, int64_t N) {
         plan_add(plan, &model->slots[i].staging, i == 0 ? "staging_0" : "staging_1", PLAN_DATA, PLAN_I32, shape2(3, N),
                  0, 0);
     }
-    plan_add(plan, &model->results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_SLOTS, RESULT_DOUBLES), 0, 0);
+    plan_add(plan, &model->results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
     plan_add(plan, &model->validation_sum, "validation_sum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
     plan_add(plan, &model->sample_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
     plan_add(plan, &model->history_staging, "history_staging", PLAN_DATA, PLAN_I32, shape1(model->shape.T), 0, 0);
@@ -763,6 +765,8 @@ static bool gpt2_open(GPT2 *model, bool tf32, Error *error) {
     for (int i = 0; i < NUM_SLOTS; i++) {
         create_event(&model->slots[i].uploaded, cudaEventDisableTiming);
         create_event(&model->slots[i].no_longer_used, cudaEventDisableTiming);
+    }
+    for (int i = 0; i < NUM_STEPS; i++) {
         create_event(&model->step_begun[i], cudaEventDefault);
         create_event(&model->step_reduced[i], cudaEventDisableTiming);
         create_event(&model->step_done[i], cudaEventDefault);
@@ -784,6 +788,8 @@ static void gpt2_close(GPT2 *model) {
     for (int i = 0; i < NUM_SLOTS; i++) {
         cudaEventDestroy(model->slots[i].uploaded);
         cudaEventDestroy(model->slots[i].no_longer_used);
+    }
+    for (int i = 0; i < NUM_STEPS; i++) {
         cudaEventDestroy(model->step_begun[i]);
         cudaEventDestroy(model->step_reduced[i]);
         cudaEventDestroy(model->step_done[i]);
@@ -858,7 +864,7 @@ static bool read_result(GPT2 *model, TrainRun *run, PendingStep *step, Error *er
 // The time of a step: from the end of the one before, so that gaps count, or from its own beginning.
 static double step_seconds(const GPT2 *model, const PendingStep *step) {
     float milliseconds = 0.0f;
-    int before = (step->slot + NUM_SLOTS - 1) % NUM_SLOTS;
+    int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
     cudaEvent_t begin = step->adjoins ? model->step_done[before] : model->step_begun[step->slot];
     cuda_check(cudaEventElapsedTime(&milliseconds, begin, model->step_done[step->slot]));
     return 1e-3 * (double)milliseconds;
@@ -911,7 +917,7 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     memset(&step, 0, sizeof(step));
     step.waiting = true;
     step.adjoins = adjoins && model->pending.waiting;
-    step.slot = (int)(model->steps_begun++ % NUM_SLOTS);
+    step.slot = (int)(model->steps_begun++ % NUM_STEPS);
     step.next_sequence = run->next_sequence;
     step.info.step = run->step;
     step.info.tokens = o->total_batch;

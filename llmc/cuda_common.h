@@ -29,7 +29,8 @@ typedef __nv_bfloat16 floatX;
 static inline const char *cuda_remedy(cudaError_t status) {
     switch (status) {
     case cudaErrorNoDevice: return "no GPU is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES";
-    case cudaErrorInsufficientDriver: return "the driver is too old for this CUDA version; update the driver";
+    case cudaErrorInsufficientDriver:
+        return "there is no NVIDIA driver, or one too old for this CUDA version; see nvidia-smi";
     case cudaErrorMemoryAllocation: return PLAN_REMEDY;
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
