@@ -452,6 +452,93 @@ static void test_broken_promises(Test *t) {
 }
 #endif
 
+#ifdef GPT2_EMU
+// Mistakes that cuBLASLt leaves undefined, each in a process of its own, which the emulator ends with a report.
+
+static const char *program; // this one
+
+// D = A B, all (16, 16).
+static void multiply_square(const DeviceArray<float> &A, const DeviceArray<float> &B, const DeviceArray<float> &D,
+                            const DeviceArray<uint8_t> &workspace, cudaStream_t stream) {
+    Handle handle;
+    Problem p;
+    p.in = p.out = CUDA_R_32F, p.m = p.n = p.k = 16;
+    Shape shape = shape_of(p, 16, 16);
+    cublasLtMatrixLayoutOpaque_t layout = layout_of(p, shape, CUDA_R_32F, 16);
+    cublasLtMatmulPreferenceOpaque_t preference = preference_of(p);
+    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulDescOpaque_t desc;
+    int count = 0;
+    cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatmulAlgoGetHeuristic(handle.handle, &desc, &layout, &layout, &layout, &layout, &preference, 1, &found,
+                                   &count);
+    cublasLtMatmul(handle.handle, &desc, &p.alpha, A.data, &layout, B.data, &layout, &p.beta, D.data, &layout, D.data,
+                   &layout, &found.algo, workspace.data, (size_t)workspace.count, stream);
+}
+
+struct Square {
+    DeviceArray<float> A{random_values(256, 1.0f, 1)}, B{random_values(256, 1.0f, 2)}, D{256}, unwritten{256},
+        small{255};
+    DeviceArray<uint8_t> workspace{WORKSPACE_BYTES}, other_workspace{WORKSPACE_BYTES};
+    cudaStream_t streams[2];
+    Square() {
+        for (cudaStream_t &stream : streams) { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
+        cudaMalloc((void **)&unwritten.data, 1024); // poisons of DeviceArray count as writes
+        cudaDeviceSynchronize();
+    }
+};
+
+static void (*const make_mistake[])(Square &) = {
+    [](Square &s) { multiply_square(s.A, s.B, s.A, s.workspace, 0); },
+    [](Square &s) { multiply_square(s.A, s.unwritten, s.D, s.workspace, 0); },
+    [](Square &s) { multiply_square(s.A, s.B, s.small, s.workspace, 0); },
+    [](Square &s) {
+        cudaFree(s.B.data);
+        multiply_square(s.A, s.B, s.D, s.workspace, 0);
+    },
+    [](Square &s) { // two multiplications at once in one workspace
+        DeviceArray<float> D2(256);
+        cudaDeviceSynchronize();
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+        multiply_square(s.A, s.B, D2, s.workspace, s.streams[1]);
+    },
+    [](Square &s) { // the second reads what the first may not have finished
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+        multiply_square(s.D, s.B, s.A, s.other_workspace, s.streams[1]);
+    },
+    [](Square &s) { // correct: what the others do, in order
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+        cudaStreamSynchronize(s.streams[0]);
+        multiply_square(s.D, s.B, s.A, s.workspace, s.streams[1]);
+        cudaStreamSynchronize(s.streams[1]);
+    },
+};
+static const char *const mistake_reports[] = {"D overlaps A",   "nitialised", "out of bounds", "free", "across streams",
+                                              "across streams", NULL};
+
+#if defined(__has_feature) // of clang; gcc has the other macro
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
+
+static void test_reported_mistakes(Test *t) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP(t, "the sanitized emulator does not watch streams and uninitialised memory");
+#endif
+    for (int i = 0; i < (int)(sizeof(make_mistake) / sizeof(make_mistake[0])); i++) {
+        std::string command = std::string("'") + program + "' --mistake " + std::to_string(i) + " 2>&1", output;
+        FILE *pipe = popen(command.c_str(), "r");
+        for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) { output += (char)c; }
+        int status = pclose(pipe);
+        bool failed = status != 0, wanted = mistake_reports[i] != NULL;
+        CHECK(t, failed == wanted, "mistake %d: status %d, output %s", i, status, output.c_str());
+        CHECK(t, !wanted || output.find(mistake_reports[i]) != std::string::npos, "mistake %d: no \"%s\" in: %s", i,
+              mistake_reports[i], output.c_str());
+    }
+}
+#endif
+
 static void test_determinism(Test *t) {
     Handle handle;
     Problem p;
@@ -462,7 +549,16 @@ static void test_determinism(Test *t) {
     });
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+#ifdef GPT2_EMU
+    program = argv[0];
+    if (argc == 3 && strcmp(argv[1], "--mistake") == 0) {
+        Square square;
+        make_mistake[atoi(argv[2])](square);
+        return 0;
+    }
+#endif
+    (void)argc, (void)argv;
     Suite suite = suite_begin("emu_cublaslt");
     RUN(&suite, test_transposes);
     RUN(&suite, test_shapes);
@@ -474,6 +570,7 @@ int main(void) {
     RUN(&suite, test_refusals);
 #ifdef GPT2_EMU
     RUN(&suite, test_broken_promises);
+    RUN(&suite, test_reported_mistakes);
 #endif
     RUN(&suite, test_determinism);
     return suite_end(&suite);
