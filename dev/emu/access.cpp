@@ -223,13 +223,16 @@ static const char *past(bool wrote) { return wrote ? "wrote" : "read"; }
                       describe(access.address));
 }
 
+// here: "this kernel", or the name of the operation.
 [[noreturn]] static void report_unordered(const Access &access, const Operation &other, uint64_t earlier,
-                                          bool earlier_wrote, const std::string &here) {
+                                          bool earlier_wrote, const char *here) {
+    std::string what = format("unsynchronised use across streams: ") + size_text(access);
+    if (access.pc == 0) { what += format(" by %s", here); }
     std::string where = pc_of_stamp(earlier) ? " (at " + line_of_pc(pc_of_stamp(earlier)) + ")" : "";
-    report_access(access, format("unsynchronised use across streams: ") + size_text(access) + " in " + place(access.address),
+    report_access(access, what + " in " + place(access.address),
                   format("  %s %s in stream %u, called at %s, %s it%s, and nothing orders it before %s\n", other.kind,
                          other.name, other.stream, to_text(other.at).c_str(), past(earlier_wrote), where.c_str(),
-                         here.c_str()) +
+                         here) +
                       describe(access.address));
 }
 
@@ -449,23 +452,19 @@ void check_free(uintptr_t begin, size_t bytes, const char *function, Source at) 
 
 // ---- For code of the emulator that accesses memory on behalf of a thread ----
 
-static void check_for(const void *pointer, size_t bytes, size_t align, AccessKind kind, Source at, uintptr_t pc) {
+void check_access_at(const void *pointer, size_t bytes, size_t align, AccessKind kind, Source at, uintptr_t pc) {
     uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (address % align) {
         report(at, format("misaligned %s of %zu bytes at 0x%zx, expected a multiple of %zu", verb(kind), bytes, address, align));
     }
     check_any_access({address, bytes, kind, pc, &at});
 }
-static inline uintptr_t caller(void *return_address) { return reinterpret_cast<uintptr_t>(return_address); }
 
 void check_read(const void *pointer, size_t bytes, size_t align, const char *file, int line) {
-    check_for(pointer, bytes, align, READ, {file, line}, caller(__builtin_return_address(0)));
+    check_access_at(pointer, bytes, align, READ, {file, line}, EMU_CALLER);
 }
 void check_write(void *pointer, size_t bytes, size_t align, const char *file, int line) {
-    check_for(pointer, bytes, align, WRITE, {file, line}, caller(__builtin_return_address(0)));
-}
-void check_atomic(void *pointer, size_t bytes, Source at) {
-    check_for(pointer, bytes, bytes, ATOMIC, at, caller(__builtin_return_address(0)));
+    check_access_at(pointer, bytes, align, WRITE, {file, line}, EMU_CALLER);
 }
 
 } // namespace emu

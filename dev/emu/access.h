@@ -52,8 +52,6 @@ inline uint64_t *shadow_read(uintptr_t address) {
 inline uint64_t load(const uint64_t *stamp) { return __atomic_load_n(stamp, __ATOMIC_RELAXED); }
 inline void store(uint64_t *stamp, uint64_t value) { __atomic_store_n(stamp, value, __ATOMIC_RELAXED); }
 
-enum AccessKind { READ, WRITE, ATOMIC };
-
 struct Access {
     uintptr_t address, bytes;
     AccessKind kind;

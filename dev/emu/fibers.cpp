@@ -466,7 +466,7 @@ static void set_up_threads(Block *block) {
 static void set_up_shared(Block *block) {
     set_initialised(block->shared, block->static_end, false); // of the last block
     block->variables.clear();
-    block->static_end = (block->kernel->dynamic_bytes + 127) / 128 * 128;
+    block->static_end = (block->kernel->dynamic_bytes + 255) / 128 * 128;
     memset(block->shared, 0xff, block->kernel->dynamic_bytes);
 }
 
@@ -501,7 +501,12 @@ uint3 block_index() { return now.block->index; }
 dim3 block_size() { return now.block->kernel->block; }
 dim3 grid_size() { return now.block->kernel->grid; }
 
-static size_t shared_limit(const Kernel *) { return SHARED_BYTES_MAX; }
+constexpr size_t SHARED_GAP = 32; // between variables, so that an access just behind one is seen
+
+// Of static and dynamic shared memory together.
+static size_t shared_limit(const Kernel *kernel) {
+    return allowed_shared_bytes(kernel->function) > SHARED_BYTES_DEFAULT ? SHARED_BYTES_MAX : SHARED_BYTES_DEFAULT;
+}
 
 void *shared_variable(const void *key, size_t bytes, size_t align, const char *name, const char *file, int line) {
     Block *block = now.block;
@@ -511,8 +516,13 @@ void *shared_variable(const void *key, size_t bytes, size_t align, const char *n
     }
     size_t offset = (block->static_end + align - 1) / align * align;
     block->variables.push_back({key, name, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes)});
-    block->static_end = offset + bytes;
-    if (block->static_end > shared_limit(block->kernel)) { report({file, line}, "too much shared memory"); }
+    size_t total = block->kernel->dynamic_bytes;
+    for (const SharedVariable &variable : block->variables) { total += variable.bytes; }
+    if (total > shared_limit(block->kernel)) {
+        report({file, line}, format("too much shared memory: %zu bytes with the variable %s, %zu are allowed", total, name,
+                                    shared_limit(block->kernel)));
+    }
+    block->static_end = offset + bytes + SHARED_GAP;
     memset(block->shared + offset, 0xff, bytes);
     return block->shared + offset;
 }

@@ -79,6 +79,7 @@ struct AsyncCopy { // a cp.async that has not arrived
     const void *global;
     int src_bytes;
     Source at;
+    uintptr_t pc;
 };
 
 struct CopyGroup { // a committed group of them
@@ -230,7 +231,10 @@ bool host_is_behind();      // some operations are not waited for
 // ---- Accesses (access.cpp), besides check_read and check_write of cuda_runtime.h ----
 
 extern bool access_checks; // EMU_CHECK is not 0, and this is not the --sanitize flavour
-void check_atomic(void *pointer, size_t bytes, Source at);
+enum AccessKind { READ, WRITE, ATOMIC };
+// By code of the emulator on behalf of a thread, whose own code is at that line and instruction.
+void check_access_at(const void *pointer, size_t bytes, size_t align, AccessKind kind, Source at, uintptr_t pc);
+#define EMU_CALLER reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 void check_shared_address(const char *name, const void *pointer, Source at);
 void check_operation_read(const void *pointer, size_t bytes, uint64_t me, uint64_t order);
 void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t order);

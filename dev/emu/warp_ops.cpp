@@ -109,10 +109,10 @@ template <int N, bool TRANSPOSED> static void do_ldmatrix(void **deposits, unsig
     }
 }
 
-template <int N, bool TRANSPOSED> static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at) {
+template <int N, bool TRANSPOSED> static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at, uintptr_t pc) {
     if (now.thread && now.thread->lane < 8 * N) { // the other lanes' addresses are not used
         check_shared_address(name, row, at);
-        check_read(row, 16, 16, at.file, at.line);
+        check_access_at(row, 16, 16, READ, at, pc);
     }
     MatrixLane lane = {row, r, at};
     gather(name, ~0u, &lane, do_ldmatrix<N, TRANSPOSED>, at);
@@ -124,22 +124,22 @@ void check_shared_address(const char *name, const void *pointer, Source at) {
 }
 
 void ldmatrix_x1(uint32_t (&r)[1], const void *row, const char *file, int line) {
-    ldmatrix<1, false>("ldmatrix.x1", r, row, {file, line});
+    ldmatrix<1, false>("ldmatrix.x1", r, row, {file, line}, EMU_CALLER);
 }
 void ldmatrix_x2(uint32_t (&r)[2], const void *row, const char *file, int line) {
-    ldmatrix<2, false>("ldmatrix.x2", r, row, {file, line});
+    ldmatrix<2, false>("ldmatrix.x2", r, row, {file, line}, EMU_CALLER);
 }
 void ldmatrix_x4(uint32_t (&r)[4], const void *row, const char *file, int line) {
-    ldmatrix<4, false>("ldmatrix.x4", r, row, {file, line});
+    ldmatrix<4, false>("ldmatrix.x4", r, row, {file, line}, EMU_CALLER);
 }
 void ldmatrix_x1_trans(uint32_t (&r)[1], const void *row, const char *file, int line) {
-    ldmatrix<1, true>("ldmatrix.x1.trans", r, row, {file, line});
+    ldmatrix<1, true>("ldmatrix.x1.trans", r, row, {file, line}, EMU_CALLER);
 }
 void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row, const char *file, int line) {
-    ldmatrix<2, true>("ldmatrix.x2.trans", r, row, {file, line});
+    ldmatrix<2, true>("ldmatrix.x2.trans", r, row, {file, line}, EMU_CALLER);
 }
 void ldmatrix_x4_trans(uint32_t (&r)[4], const void *row, const char *file, int line) {
-    ldmatrix<4, true>("ldmatrix.x4.trans", r, row, {file, line});
+    ldmatrix<4, true>("ldmatrix.x4.trans", r, row, {file, line}, EMU_CALLER);
 }
 
 // ---- mma: gather the fragments into matrices, multiply, and hand the result out ----
@@ -233,11 +233,11 @@ void cp_async_16(void *shared, const void *global, int src_bytes, const char *fi
     if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16) {
         report(at, format("misaligned cp.async: addresses %p and %p are not both multiples of 16", shared, global));
     }
-    check_write(shared, 16, 16, file, line);
-    if (src_bytes > 0) { check_read(global, static_cast<size_t>(src_bytes), 16, file, line); }
+    check_access_at(shared, 16, 16, WRITE, at, EMU_CALLER);
+    if (src_bytes > 0) { check_access_at(global, static_cast<size_t>(src_bytes), 16, READ, at, EMU_CALLER); }
     memset(shared, 0xff, 16); // not there yet
     set_initialised(shared, 16, false);
-    now.thread->copies.push_back({shared, global, src_bytes, at});
+    now.thread->copies.push_back({shared, global, src_bytes, at, EMU_CALLER});
 }
 
 void cp_async_commit() {
@@ -249,7 +249,7 @@ void cp_async_commit() {
 
 static void arrive(const AsyncCopy &copy) {
     size_t bytes = static_cast<size_t>(copy.src_bytes);
-    check_write(copy.shared, 16, 16, copy.at.file, copy.at.line);
+    check_access_at(copy.shared, 16, 16, WRITE, copy.at, copy.pc);
     memcpy(copy.shared, copy.global, bytes);
     memset(static_cast<char *>(copy.shared) + bytes, 0, 16 - bytes);
 }
@@ -268,8 +268,8 @@ void cp_async_wait_groups(int pending_groups) {
 
 // ---- Atomics ----
 
-template <class T, class Function> static T atomic(T *address, Function function, const char *file, int line) {
-    check_atomic(address, sizeof(T), {file, line});
+template <class T, class Function> static T atomic(T *address, Function function, Source at, uintptr_t pc) {
+    check_access_at(address, sizeof(T), sizeof(T), ATOMIC, at, pc);
     T old = *address, wanted;
     do { wanted = function(old); } while (!__atomic_compare_exchange(address, &old, &wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     return old;
@@ -277,23 +277,23 @@ template <class T, class Function> static T atomic(T *address, Function function
 
 #define EMU_DEFINE_ADD(T)                                                                                              \
     T atomic_add(T *address, T value, const char *file, int line) {                                                    \
-        return atomic(address, [=](T old) { return old + value; }, file, line);                                        \
+        return atomic(address, [=](T old) { return old + value; }, {file, line}, EMU_CALLER);                                        \
     }
 EMU_DEFINE_ADD(uint32_t)
 EMU_DEFINE_ADD(uint64_t)
 EMU_DEFINE_ADD(float)
 EMU_DEFINE_ADD(double)
 uint32_t atomic_exchange(uint32_t *address, uint32_t value, const char *file, int line) {
-    return atomic(address, [=](uint32_t) { return value; }, file, line);
+    return atomic(address, [=](uint32_t) { return value; }, {file, line}, EMU_CALLER);
 }
 uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, int line) {
-    return atomic(address, [=](uint64_t) { return value; }, file, line);
+    return atomic(address, [=](uint64_t) { return value; }, {file, line}, EMU_CALLER);
 }
 uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line) {
-    return atomic(address, [=](uint32_t old) { return old == expected ? value : old; }, file, line);
+    return atomic(address, [=](uint32_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
 }
 uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line) {
-    return atomic(address, [=](uint64_t old) { return old == expected ? value : old; }, file, line);
+    return atomic(address, [=](uint64_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
 }
 
 template <class T> static T updated(Atomic kind, T old, T value) {
@@ -310,7 +310,7 @@ template <class T> static T updated(Atomic kind, T old, T value) {
 }
 #define EMU_DEFINE_UPDATE(T)                                                                                           \
     T atomic_update(Atomic kind, T *address, T value, const char *file, int line) {                                    \
-        return atomic(address, [=](T old) { return updated(kind, old, value); }, file, line);                          \
+        return atomic(address, [=](T old) { return updated(kind, old, value); }, {file, line}, EMU_CALLER);                          \
     }
 EMU_DEFINE_UPDATE(int32_t)
 EMU_DEFINE_UPDATE(uint32_t)

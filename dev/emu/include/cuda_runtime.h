@@ -345,13 +345,13 @@ inline double max(double a, float b) { return fmax(a, b); }
 
 // ---- The C++ forms of the host API ----
 template <class T> inline cudaError_t cudaMalloc(T **pointer, size_t bytes) {
-    return cudaMalloc(reinterpret_cast<void **>(pointer), bytes);
+    return cudaMalloc((void **)pointer, bytes);
 }
 template <class T> inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned flags = 0) {
-    return cudaMallocHost(reinterpret_cast<void **>(pointer), bytes, flags);
+    return cudaMallocHost((void **)pointer, bytes, flags);
 }
 template <class T> inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned flags) {
-    return cudaHostAlloc(reinterpret_cast<void **>(pointer), bytes, flags);
+    return cudaHostAlloc((void **)pointer, bytes, flags);
 }
 template <class T> inline cudaError_t cudaFuncSetAttribute(T *kernel, enum cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), attribute, value);
