@@ -15,7 +15,7 @@
 #   make PRECISION=FP32    instead of BF16
 #   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: of the GPU that is here; else 8.0 on
 #   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
-#   make NVCCFLAGS="-G"    more flags for nvcc
+#   make NVCCFLAGS="-G -g" instead of -O2 -lineinfo, e.g. for cuda-gdb
 #
 # A header or a flag that changes rebuilds what depends on it.
 
@@ -105,8 +105,9 @@ LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -lm $(LDLIBS)
 
 # $(call record,NAME,COMMAND): the record of a command line in $(BUILD)/NAME: written only when it changes, and what
 # the command builds depends on it.
-record = $(shell mkdir -p $(BUILD) && cd $(BUILD) && echo '$(2)' > $(1).new && \
-           if cmp -s $(1).new $(1); then rm $(1).new; else mv $(1).new $(1); fi)
+record = $(call record_in,$(BUILD),$(1),$(2))
+record_in = $(shell mkdir -p $(1) && cd $(1) && echo '$(3)' > $(2).$$$$ && \
+              if cmp -s $(2).$$$$ $(2); then rm $(2).$$$$; else mv $(2).$$$$ $(2); fi)
 ifneq ($(OPENMP_FLAGS),)
   RECORD := $(call record,flags,$(COMPILE) $(LIBS))
 endif
@@ -114,7 +115,11 @@ endif
 CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
 EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
 
+ORACLE = build/oracle.o
+COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas -I.
+
 ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
+  RECORD := $(call record_in,build,flags.oracle,$(COMPILE_ORACLE))
   ifneq ($(OPENMP),0)
     CXX_OPENMP := $(if $(call accepts,-fopenmp,$(OPENMP_PROGRAM),,$(CXX)),-fopenmp)
   endif
@@ -167,9 +172,11 @@ ifneq ($(CUDA_GOALS),)
   # The program finds cuBLASLt where nvcc found it.
   CUDA_LIBRARY := $(firstword $(wildcard $(patsubst %,%/lib64/libcublasLt.so,$(dir $(NVCC)).. $(CUDA_FOLDERS))))
   CUDA_LIBS    := -lcublasLt -ldl $(if $(CUDA_LIBRARY),-Xlinker -rpath -Xlinker $(abspath $(dir $(CUDA_LIBRARY))))
-  # -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
-  COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 -O3 -lineinfo $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
-                  $(NVCCFLAGS) $(CPPFLAGS) -I.
+  # -O2 is for the host, which has little to do: device code is optimised as far as it goes without a word. -lineinfo
+  # costs nothing at run time; with it compute-sanitizer and the profilers name lines.
+  NVCCFLAGS    ?= -O2 -lineinfo
+  COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
+                  $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
 endif
 
@@ -218,7 +225,7 @@ $(PREFIX)train_gpt2cu $(PREFIX)test_gpt2cu: $(PREFIX)%cu: %.cu $(BUILD)/flags.cu
 $(PREFIX)train_gpt2emu $(PREFIX)test_gpt2emu: $(PREFIX)%emu: %.cu $(BUILD)/emu.ready
 	$(build_emu)
 
-$(BUILD)/cuda/%: dev/test/%.cu $(BUILD)/oracle.o $(BUILD)/flags.cuda
+$(BUILD)/cuda/%: dev/test/%.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
 $(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
@@ -227,7 +234,7 @@ $(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
 $(BUILD)/emu/emu_%: dev/test/emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 
-$(BUILD)/emu/%: dev/test/%.cu $(BUILD)/oracle.o $(BUILD)/emu.ready
+$(BUILD)/emu/%: dev/test/%.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
 $(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
@@ -239,10 +246,11 @@ $(BUILD)/emu.ready: $(wildcard dev/emu/*.cpp dev/emu/*.h dev/emu/include/*.h) de
 	$(COMPILE_EMU) -c $(BUILD)/empty.cu -o $(BUILD)/empty.o
 	@touch $@
 
-# The CPU trainer's layers, which the GPU tests compare with.
-$(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(BUILD)/oracle.o
-$(BUILD)/oracle.o: dev/test/oracle.c $(BUILD)/flags
-	$(COMPILE) $(DEPENDS) -c -o $@ $<
+# The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every
+# BUILD, PRECISION and SANITIZE.
+$(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
+$(ORACLE): dev/test/oracle.c build/flags.oracle
+	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@
 
 $(BUILD)/test_%: dev/test/test_%.c $(BUILD)/flags
 	@rm -f $@
@@ -263,7 +271,7 @@ $(BUILD)/bench_cpu: dev/bench/bench_cpu.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS) -ldl
 
--include $(wildcard $(BUILD)/*.d)
+-include $(sort $(wildcard $(BUILD)/*.d $(ORACLE).d))
 
 tests: $(TESTS) ## the unit tests, built into build/
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
 # same headers), with and without OpenMP, and two objects that each include all of them link (nothing but `static
-# inline` in a header). A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
+# inline` in a header). The CUDA headers: with the emulator's compiler in both precisions, and in two objects with nvcc.
+# A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
 set -eu
 cd "$(dirname "$0")/../.."
 
@@ -18,35 +19,29 @@ report() { # verdict, what
     echo "$1 headers: $2"
 }
 
-# compiles NAME SOURCE-SUFFIX FLAGS...: one verdict for all the headers alone, one for the link.
-compiles() {
-    local compiler=$1 suffix=$2 header what bad=""
+# The functions below take WHAT SUFFIX COMMAND...: words for the report, the suffix of a source, a compiler and flags.
+
+# One verdict for all the headers, each on its own.
+compile_alone() {
+    local what=$1 source=$work/one.$2 header bad=""
     shift 2
-    what="$compiler $*"
-    if ! command -v "$compiler" >/dev/null 2>&1; then
-        report skip "$what: no $compiler here"
-        return
-    fi
-    echo 'int main(void) { return 0; }' >"$work/probe.$suffix"
-    case $* in *-fopenmp*) echo '#include <omp.h>' >>"$work/probe.$suffix" ;; esac
-    if ! "$compiler" "$@" "$work/probe.$suffix" -o "$work/probe" 2>/dev/null; then
-        report skip "$what: not possible with this compiler"
-        return
-    fi
     for header in "${headers[@]}"; do
-        echo "#include \"$header\"" >"$work/one.$suffix"
-        if ! "$compiler" "$@" -Wall -Wextra -Werror -I. -fsyntax-only "$work/one.$suffix" 2>"$work/messages"; then
+        echo "#include \"$header\"" >"$source"
+        if ! "$@" -I. "$source" >"$work/messages" 2>&1; then
             bad="$bad $header"
             head -n 12 "$work/messages"
         fi
     done
     if [ -n "$bad" ]; then report FAIL "$what: does not compile alone:$bad"; else report "ok  " "$what: alone"; fi
+}
 
-    printf '#include "%s"\n' "${headers[@]}" >"$work/all.$suffix"
-    { cat "$work/all.$suffix"; echo 'int second(void) { return 0; }'; } >"$work/b.$suffix"
-    { cat "$work/all.$suffix"; echo 'int second(void); int main(void) { return second(); }'; } >"$work/a.$suffix"
-    if "$compiler" "$@" -Wall -Wextra -Werror -I. "$work/a.$suffix" "$work/b.$suffix" -o "$work/linked" -lm \
-        2>"$work/messages"; then
+# One verdict for all of them together in two objects.
+link_two_objects() {
+    local what=$1 a=$work/a.$2 b=$work/b.$2
+    shift 2
+    { printf '#include "%s"\n' "${headers[@]}"; echo 'int second(void) { return 0; }'; } >"$b"
+    { cat "$b"; echo 'int main(void) { return second(); }'; } | sed 's/^int second.*/int second(void);/' >"$a"
+    if "$@" -I. "$a" "$b" -o "$work/linked" >"$work/messages" 2>&1; then
         report "ok  " "$what: all of them in two objects, linked"
     else
         head -n 12 "$work/messages"
@@ -54,15 +49,66 @@ compiles() {
     fi
 }
 
-headers=("$@")
-[ $# -gt 0 ] || headers=(llmc/*.h)
+# compiles COMPILER SUFFIX FLAGS...: both, if the compiler is there and knows these flags.
+compiles() {
+    local what="$1 ${*:3}" suffix=$2 command=("$1" "${@:3}")
+    if ! command -v "$1" >/dev/null 2>&1; then
+        report skip "$what: no $1 here"
+        return
+    fi
+    echo 'int main(void) { return 0; }' >"$work/probe.$suffix"
+    case $what in *-fopenmp*) echo '#include <omp.h>' >>"$work/probe.$suffix" ;; esac
+    if ! "${command[@]}" "$work/probe.$suffix" -o "$work/probe" 2>/dev/null; then
+        report skip "$what: not possible with this compiler"
+        return
+    fi
+    compile_alone "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -fsyntax-only
+    link_two_objects "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -lm
+}
 
-compiles gcc c -std=gnu11 -fopenmp -march=native
-compiles gcc c -std=gnu11 -Wno-unknown-pragmas
-compiles g++ cc -std=c++17 -fopenmp
-compiles clang c -std=gnu11 -Wno-unknown-pragmas
-compiles clang c -std=gnu11 -fopenmp -march=native
-compiles clang++ cc -std=c++17 -Wno-unknown-pragmas
+compiles_emulated() { # compiler
+    local precision flags=(-O0 -g0 -Wall -Wextra -Werror -Wno-unknown-pragmas)
+    if ! command -v "$1" >/dev/null 2>&1; then
+        report skip "emulator: no $1 here"
+        return
+    fi
+    for precision in BF16 FP32; do
+        compile_alone "emulator $1 $precision" cu env CXX="$1" dev/emu/emucc "-DPRECISION_$precision" "${flags[@]}" \
+            -fsyntax-only -c
+    done
+    link_two_objects "emulator $1" cu env CXX="$1" dev/emu/emucc "${flags[@]}"
+}
+
+headers=() cuda_headers=()
+[ $# -gt 0 ] || set -- llmc/*.h llmc/*.cuh
+for header in "$@"; do
+    if [ "${header%.cuh}" != "$header" ] || grep -qE '^#include ["<](cuda|cublas|nvtx|.*\.cuh")' "$header"; then
+        cuda_headers+=("$header")
+    else
+        headers+=("$header")
+    fi
+done
+
+if [ ${#headers[@]} -gt 0 ]; then
+    compiles gcc c -std=gnu11 -fopenmp -march=native
+    compiles gcc c -std=gnu11 -Wno-unknown-pragmas
+    compiles g++ cc -std=c++17 -fopenmp
+    compiles clang c -std=gnu11 -Wno-unknown-pragmas
+    compiles clang c -std=gnu11 -fopenmp -march=native
+    compiles clang++ cc -std=c++17 -Wno-unknown-pragmas
+fi
+
+if [ ${#cuda_headers[@]} -gt 0 ]; then
+    headers=("${cuda_headers[@]}")
+    compiles_emulated g++
+    nvcc=$(PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || nvcc=""
+    if [ -z "$nvcc" ]; then
+        report skip "nvcc: not here"
+    else # what the machine code is like does not matter here, and is half the time
+        link_two_objects nvcc cu "$nvcc" -std=c++17 -O0 -Xptxas -O0 -arch=sm_80 -Werror all-warnings \
+            -Xcompiler -Wall,-Wextra,-Werror -lcublasLt -ldl
+    fi
+fi
 
 echo "headers: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

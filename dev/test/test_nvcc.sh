@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# The GPU programs compile for real: with nvcc for sm_80 and sm_90 in both precisions, warnings being errors, and link.
+# Prints what each kernel takes of a multiprocessor, and fails if one spills registers to memory. Without nvcc: skipped.
+#
+#   dev/test/test_nvcc.sh               both
+#   dev/test/test_nvcc.sh BF16          one precision
+set -eu
+export LC_ALL=C
+cd "$(dirname "$0")/../.."
+
+# Kernels that may spill, a line each: its name, then why.
+readonly MAY_SPILL=""
+
+readonly ARCHS="80 90"
+precisions=${*:-BF16 FP32}
+passed=0 failed=0 tables=()
+
+ok() {
+    passed=$((passed + 1))
+    echo "ok   nvcc: $*"
+}
+bad() {
+    failed=$((failed + 1))
+    echo "FAIL nvcc: $*"
+}
+
+# What ptxas says of a kernel takes three lines; of them: kernel precision arch registers shared spilled.
+# shellcheck disable=SC2016 # awk's variables
+resources() { # precision, log
+    c++filt <"$2" | awk -v precision="$1" '
+        /Compiling entry function/ {
+            name = $0
+            sub(/^[^\047]*\047(void )?/, "", name)
+            arch = name
+            sub(/.*\047 for \047/, "", arch)
+            sub(/\047.*/, "", arch)
+            sub(/\(.*/, "", name) # the parameters
+            gsub(/ /, "", name)
+        }
+        /bytes spill stores/ { spilled = $5 + $9 }
+        /Used [0-9]+ registers/ {
+            shared = match($0, /[0-9]+ bytes smem/) ? substr($0, RSTART) + 0 : 0
+            match($0, /Used [0-9]+/)
+            print name, precision, arch, substr($0, RSTART + 5) + 0, shared, spilled
+        }' | sort -u
+}
+
+check_spills() { # precision, table
+    local name spilled arch reason
+    while read -r name _ arch _ _ spilled; do
+        [ "$spilled" -gt 0 ] || continue
+        reason=$(awk -v name="${name%%<*}" '$1 == name { sub(/^[^ ]* */, ""); print; exit }' <<<"$MAY_SPILL")
+        if [ -n "$reason" ]; then
+            echo "     $name $1 $arch may spill $spilled bytes: $reason"
+        else
+            bad "$1: $name spills $spilled bytes on $arch: registers are short; smaller tiles, or a launch bound"
+            return
+        fi
+    done <"$2"
+    if [ -s "$2" ]; then ok "$1: no kernel spills"; else bad "$1: nothing from ptxas about kernels in $log"; fi
+}
+
+nvcc=$(PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || nvcc=""
+if [ -z "$nvcc" ]; then
+    echo "skip nvcc: not here: the CUDA files were compiled for the emulator only"
+    echo "nvcc: 0 passed, 0 failed, 1 skipped"
+    exit 0
+fi
+
+# builds PRECISION PROGRAM ARCHS FLAGS: one verdict; what the compilers say goes to $log.
+builds() {
+    rm -f "$folder/$2"
+    if make WERROR=1 NVCC="$nvcc" PRECISION="$1" GPU_ARCH="$3" NVCCFLAGS="$4" "BUILD=$folder" "BIN=$folder" \
+        "$folder/$2" >"$log" 2>&1; then
+        ok "$1: $2 for sm_${3// / and sm_}"
+    else
+        grep -E 'error|warning|Error' "$log" | head -n 12 || tail -n 12 "$log"
+        bad "$1: $2 does not compile for sm_${3// / and sm_}"
+    fi
+}
+
+for precision in $precisions; do
+    folder=build/nvcc_$precision
+    mkdir -p "$folder"
+    log=$folder/trainer.log
+    builds "$precision" train_gpt2cu "$ARCHS" "-O2 -Xptxas -v"
+    resources "$precision" "$log" >"$folder/kernels"
+    check_spills "$precision" "$folder/kernels"
+    tables+=("$folder/kernels")
+    log=$folder/tests.log # the same kernels and some host code: not optimised, in a third of the time
+    for program in test_gpt2cu cuda/test_kernels cuda/bench_gpu; do
+        builds "$precision" $program 80 "-O0 -Xptxas -O0 -Xcicc -O0"
+    done
+done
+
+# A line per kernel: static shared memory, then registers for each precision and GPU, and + what it spills.
+cat "${tables[@]}" | awk '
+    {
+        column = $2 " " $3
+        if (!(column in seen)) { seen[column] = 1; columns[++num_columns] = column }
+        if (!($1 in shared)) { names[++num_names] = $1; shared[$1] = $5 }
+        cell[$1, column] = $4 ($6 > 0 ? "+" $6 : "")
+    }
+    END {
+        printf "kernel %-50s %6s", "registers, + bytes spilled", "shared"
+        for (i = 1; i <= num_columns; i++) { printf " %11s", columns[i] }
+        printf "\n"
+        for (n = 1; n <= num_names; n++) {
+            printf "kernel %-50s %6d", names[n], shared[names[n]]
+            for (i = 1; i <= num_columns; i++) { printf " %11s", cell[names[n], columns[i]] }
+            printf "\n"
+        }
+    }'
+
+echo "nvcc: $passed passed, $failed failed, 0 skipped"
+[ "$failed" -eq 0 ]
