@@ -145,11 +145,13 @@ static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, siz
 }
 
 static inline void cublas_no_algorithm(const CublasProblem *p, cublasStatus_t status) {
+    bool plain = p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS;
     fflush(stdout);
     fprintf(stderr,
-            "cuBLASLt has no algorithm for a multiplication with m %lld, n %lld, k %lld, epilogue %d (%s); try another "
-            "version of CUDA\n",
-            (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, cublasLtGetStatusName(status));
+            "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d (%s); try %sanother version of "
+            "CUDA\n",
+            (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, cublasLtGetStatusName(status),
+            plain ? "" : "without fused GELU, or ");
     exit(EXIT_FAILURE);
 }
 
