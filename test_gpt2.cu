@@ -210,7 +210,8 @@ static void test_chunks_and_stale_memory(Test *t) {
         for (int i = 0; i < model->device_plan.count; i++) {
             const PlanRow *row = &model->device_plan.rows[i];
             if (row->category != PLAN_ACTIVATION) { continue; }
-            cuda_check(cudaMemset((char *)model->device_plan.memory + row->offset, 0xff, (size_t)row->bytes));
+            cuda_check(cudaMemsetAsync((char *)model->device_plan.memory + row->offset, 0xff, (size_t)row->bytes,
+                                       model->stream));
         }
         model->head_rows = rows;
         zero_gradients(model);
