@@ -43,7 +43,8 @@ static std::string size_text(const Access &access) {
 static std::string describe_shared(uintptr_t address) {
     const Block *block = now.block;
     size_t offset = address - reinterpret_cast<uintptr_t>(block->shared);
-    std::string text = format("  byte %zu of the block's shared memory: %zu bytes are dynamic", offset, block->kernel->dynamic_bytes);
+    std::string text =
+        format("  byte %zu of the block's shared memory: %zu bytes are dynamic", offset, block->kernel->dynamic_bytes);
     for (const SharedVariable &v : block->variables) {
         if (offset >= v.offset && offset < v.offset + v.bytes) {
             return format("  byte %zu of the shared variable %s of %u bytes", offset - v.offset, v.name, v.bytes);
@@ -55,7 +56,9 @@ static std::string describe_shared(uintptr_t address) {
                : text;
 }
 
-static std::string describe(uintptr_t address) { return address >= SHARED ? describe_shared(address) : describe_address(address); }
+static std::string describe(uintptr_t address) {
+    return address >= SHARED ? describe_shared(address) : describe_address(address);
+}
 
 static uint3 index_in_block(int thread, dim3 size) {
     unsigned t = static_cast<unsigned>(thread);
@@ -96,6 +99,9 @@ void renew_intervals() {
     next_chunk = 1;
 }
 
+#ifdef EMU_ASAN
+void reserve_shadows() {}
+#else
 static void *reserve_shadow(uintptr_t at, size_t bytes) {
     void *want = reinterpret_cast<void *>(at);
     void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
@@ -103,11 +109,11 @@ static void *reserve_shadow(uintptr_t at, size_t bytes) {
     if (got == MAP_FAILED || (at && got != want)) {
         report({nullptr, 0}, "cannot reserve addresses for the access checks", "  see ulimit -v, or set EMU_CHECK=0");
     }
+    madvise(got, bytes, MADV_HUGEPAGE);
     return got;
 }
 
 void reserve_shadows() {
-#ifndef EMU_ASAN
     const char *wish = getenv("EMU_CHECK");
     if (wish && strcmp(wish, "0") == 0) { return; }
     reserve_shadow(SHADOW_BITS, ARENA_SPAN / 8);
@@ -115,8 +121,8 @@ void reserve_shadows() {
     reserve_shadow(SHADOW_READS, ARENA_SPAN * 4);
     chunk_owners = static_cast<ChunkOwner *>(reserve_shadow(0, INTERVALS / CHUNK_INTERVALS * sizeof(ChunkOwner)));
     access_checks = true;
-#endif
 }
+#endif
 
 // ---- Initialised bytes ----
 
@@ -188,8 +194,7 @@ static bool is_in_bounds(uintptr_t begin, size_t bytes) {
 
 static void check_bounds(const Access &access) {
     if (is_in_bounds(access.address, access.bytes)) { return; }
-    if (access.address >= SHARED &&
-        access.address - reinterpret_cast<uintptr_t>(now.block->shared) >= SHARED_WINDOW) {
+    if (access.address >= SHARED && access.address - reinterpret_cast<uintptr_t>(now.block->shared) >= SHARED_WINDOW) {
         report_access(access, size_text(access) + " in the shared memory of another block", "");
     }
     report_access(access, format("out of bounds: ") + size_text(access) + " in " + place(access.address),
@@ -203,7 +208,8 @@ void access_uninitialised(const Access &access) {
         return;
     }
     uintptr_t at = first_uninitialised(access.address, access.bytes);
-    report_access(access, format("uninitialised memory: ") + size_text(access) + " in " + place(access.address), describe(at));
+    report_access(access, format("uninitialised memory: ") + size_text(access) + " in " + place(access.address),
+                  describe(at));
 }
 
 // ---- Conflicts ----
@@ -267,7 +273,9 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
         return;
     }
     bool other_block = owner.block != static_cast<uint32_t>(now.block->number) || (earlier & STAMP_OTHER_BLOCKS);
-    if (other_block) { report_race(access, earlier, earlier_wrote, owner.block, "nothing orders the blocks of a launch"); }
+    if (other_block) {
+        report_race(access, earlier, earlier_wrote, owner.block, "nothing orders the blocks of a launch");
+    }
     if (!is_ordered_in_block(earlier)) {
         bool warp = same_warp(thread_of(earlier), now.thread->number);
         report_race(access, earlier, earlier_wrote, owner.block,
@@ -301,8 +309,9 @@ void access_any_size(const Access &access) {
     if (access.address >= SHARED && access.address - reinterpret_cast<uintptr_t>(now.block->shared) >= SHARED_WINDOW) {
         report_access(access, size_text(access) + " in the shared memory of another block", "");
     }
-    if (!access_checks) { return; }
-    if (first_uninitialised(access.address, access.bytes) < access.address + access.bytes) { access_uninitialised(access); }
+    if (first_uninitialised(access.address, access.bytes) < access.address + access.bytes) {
+        access_uninitialised(access);
+    }
     uint64_t order = access.address >= SHARED ? now.order_shared : now.order_global;
     uintptr_t end = access.address + access.bytes;
     for (uintptr_t granule = access.address & ~uintptr_t(1); granule < end; granule += 2) {
@@ -311,17 +320,22 @@ void access_any_size(const Access &access) {
         uint64_t *writes = shadow_write(granule), *reads = shadow_read(granule), w = load(writes), r = load(reads);
         if (w >= order && !same_time_and_thread(w, mine)) { access_conflict(access, w, true, granule); }
         if (access.kind == READ) {
-            if (r < order) { store(reads, mine); }
-            else if (!same_time_and_thread(r, mine)) { merge_reader(reads, mine); }
+            if (r < order) {
+                store(reads, mine);
+            } else if (!same_time_and_thread(r, mine)) {
+                merge_reader(reads, mine);
+            }
             continue;
         }
-        if (r >= order && (!same_time_and_thread(r, mine) || (r & STAMP_OTHERS))) { access_conflict(access, r, false, granule); }
+        if (r >= order && (!same_time_and_thread(r, mine) || (r & STAMP_OTHERS))) {
+            access_conflict(access, r, false, granule);
+        }
         store(writes, mine);
     }
 }
 
 void check_any_access(const Access &access) {
-    if (access.bytes == 0) { return; }
+    if (access.bytes == 0 || !access_checks) { return; }
     if (access.address - ARENA >= ARENA_SPAN) {
         if (in_kernel() && !is_own_stack(access.address)) { access_elsewhere(access); }
     } else if (in_kernel()) {
@@ -340,10 +354,7 @@ static bool is_other_stack(uintptr_t address) {
 
 void access_elsewhere(const Access &access) {
     const void *pointer = reinterpret_cast<const void *>(access.address);
-#ifdef EMU_ASAN
-    return;
-#endif
-    if (!access_checks || reporting || is_between(pointer, __start_emu_device, __stop_emu_device)) { return; }
+    if (reporting || is_between(pointer, __start_emu_device, __stop_emu_device)) { return; }
     bool constant = is_between(pointer, __executable_start, __data_start);
     if (constant && access.kind == READ) { return; }
     if (is_other_stack(access.address)) {
@@ -360,7 +371,6 @@ void access_by_host(const Access &access) {
         report_access(access, format("host code dereferences ") + place(access.address) + ": " + size_text(access),
                       access.address >= SHARED ? "" : describe_address(access.address));
     }
-    if (!access_checks) { return; }
     check_bounds(access);
     uintptr_t end = access.address + access.bytes;
     for (uintptr_t granule = access.address & ~uintptr_t(1); granule < end; granule += 2) {
@@ -455,7 +465,8 @@ void check_free(uintptr_t begin, size_t bytes, const char *function, Source at) 
 void check_access_at(const void *pointer, size_t bytes, size_t align, AccessKind kind, Source at, uintptr_t pc) {
     uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
     if (address % align) {
-        report(at, format("misaligned %s of %zu bytes at 0x%zx, expected a multiple of %zu", verb(kind), bytes, address, align));
+        report(at, format("misaligned %s of %zu bytes at 0x%zx, expected a multiple of %zu", verb(kind), bytes, address,
+                          align));
     }
     check_any_access({address, bytes, kind, pc, &at});
 }

@@ -1,5 +1,5 @@
-// The shadow memory: what is known of each byte of the arenas. Reserved at fixed addresses, so that finding the shadow of
-// an address is one shift.
+// The shadow memory: what is known of each byte of the arenas. Reserved at fixed addresses, so that finding the shadow
+// of an address is one shift.
 //
 //   bits     a bit for each byte: it has been written since it was allocated (so it is also inside of an allocation)
 //   writes   for each 2 bytes, the stamp of the last write
@@ -60,9 +60,9 @@ struct Access {
 };
 
 // The slow parts, in access.cpp.
-void access_elsewhere(const Access &access);                        // not in the arenas
-void access_by_host(const Access &access);                          // in the arenas, by host code
-void access_uninitialised(const Access &access);                    // not all bits are set
+void access_elsewhere(const Access &access);     // not in the arenas
+void access_by_host(const Access &access);       // in the arenas, by host code
+void access_uninitialised(const Access &access); // not all bits are set
 void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote, uintptr_t granule);
 void merge_reader(uint64_t *reads, uint64_t mine);
 void access_any_size(const Access &access); // in the arenas, by a kernel
@@ -78,7 +78,9 @@ template <int BYTES> inline bool all_initialised(uintptr_t address) {
 
 // An access of BYTES bytes by the running kernel thread to its own part of the arenas, aligned.
 template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t address, uintptr_t pc) {
-    if (__builtin_expect(!all_initialised<BYTES>(address), 0)) { access_uninitialised({address, BYTES, KIND, pc, nullptr}); }
+    if (__builtin_expect(!all_initialised<BYTES>(address), 0)) {
+        access_uninitialised({address, BYTES, KIND, pc, nullptr});
+    }
     uint64_t order = address - SHARED < SHARED_SPAN ? now.order_shared : now.order_global;
     uint64_t bytes = BYTES == 1 ? (address & 1 ? 2 << 3 : 1 << 3) : STAMP_BYTES;
     uint64_t mine = now.me | stamp_of_pc(pc) | bytes;
@@ -106,16 +108,16 @@ template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t addres
 // The hook of an access.
 template <int BYTES, AccessKind KIND> inline void check_access(const void *pointer, uintptr_t pc) {
     uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (!access_checks) { return; }
     if (address - ARENA >= ARENA_SPAN) {
         if (in_kernel() && !is_own_stack(address)) { access_elsewhere({address, BYTES, KIND, pc, nullptr}); }
         return;
     }
+    bool own =
+        address < SHARED || (in_kernel() && address - reinterpret_cast<uintptr_t>(now.block->shared) < SHARED_WINDOW);
     if (!in_kernel()) {
         access_by_host({address, BYTES, KIND, pc, nullptr});
-    } else if (address % BYTES == 0 && address < SHARED && access_checks) {
-        check_aligned<BYTES, KIND>(address, pc);
-    } else if (address % BYTES == 0 && access_checks &&
-               address - reinterpret_cast<uintptr_t>(now.block->shared) < SHARED_WINDOW) {
+    } else if (address % BYTES == 0 && own) {
         check_aligned<BYTES, KIND>(address, pc);
     } else {
         access_any_size({address, BYTES, KIND, pc, nullptr});

@@ -13,7 +13,9 @@ using namespace emu;
 #define HOOK(n, name, kind)                                                                                            \
     extern "C" void __tsan_##name##n(void *p) { check_access<n, kind>(p, PC); }
 #define RANGE_HOOK(n, name, kind)                                                                                      \
-    extern "C" void __tsan_##name##n(void *p) { check_any_access({reinterpret_cast<uintptr_t>(p), n, kind, PC, nullptr}); }
+    extern "C" void __tsan_##name##n(void *p) {                                                                        \
+        check_any_access({reinterpret_cast<uintptr_t>(p), n, kind, PC, nullptr});                                      \
+    }
 #define HOOKS(n)                                                                                                       \
     HOOK(n, read, READ)                                                                                                \
     HOOK(n, write, WRITE)                                                                                              \
@@ -151,7 +153,8 @@ void __ubsan_handle_type_mismatch_v1(UbsanMismatch *mismatch, uintptr_t address)
 void __ubsan_handle_type_mismatch_v1_abort(UbsanMismatch *mismatch, uintptr_t address) {
     __ubsan_handle_type_mismatch_v1(mismatch, address);
 }
-void __ubsan_handle_alignment_assumption(UbsanAssumption *assumption, uintptr_t address, uintptr_t alignment, uintptr_t) {
+void __ubsan_handle_alignment_assumption(UbsanAssumption *assumption, uintptr_t address, uintptr_t alignment,
+                                         uintptr_t) {
     report({assumption->at.file, static_cast<int>(assumption->at.line)},
            format("misaligned pointer 0x%zx, assumed to be a multiple of %zu", address, alignment));
 }

@@ -62,7 +62,9 @@ static const ErrorText *find(cudaError_t error) {
 using namespace emu;
 
 const char *cudaGetErrorName(cudaError_t error) { return find(error) ? find(error)->name : "unrecognized error code"; }
-const char *cudaGetErrorString(cudaError_t error) { return find(error) ? find(error)->text : "unrecognized error code"; }
+const char *cudaGetErrorString(cudaError_t error) {
+    return find(error) ? find(error)->text : "unrecognized error code";
+}
 cudaError_t cudaPeekAtLastError() { return last_error; }
 cudaError_t cudaGetLastError() {
     cudaError_t error = last_error;
@@ -112,21 +114,21 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     struct cudaDeviceProp p;
     cudaError_t error = cudaGetDeviceProperties(&p, device);
     switch (attribute) {
-        case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
-        case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
-        case cudaDevAttrWarpSize: *value = p.warpSize; break;
-        case cudaDevAttrClockRate: *value = 1000000; break;       // kHz
-        case cudaDevAttrMemoryClockRate: *value = 1000000; break; // kHz
-        case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
-        case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
-        case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
-        case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
-        case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(p.sharedMemPerMultiprocessor); break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(p.sharedMemPerBlockOptin); break;
-        case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
-        default: return remember_error(cudaErrorInvalidValue);
+    case cudaDevAttrMaxThreadsPerBlock: *value = p.maxThreadsPerBlock; break;
+    case cudaDevAttrMaxSharedMemoryPerBlock: *value = static_cast<int>(p.sharedMemPerBlock); break;
+    case cudaDevAttrWarpSize: *value = p.warpSize; break;
+    case cudaDevAttrClockRate: *value = 1000000; break;       // kHz
+    case cudaDevAttrMemoryClockRate: *value = 1000000; break; // kHz
+    case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrGlobalMemoryBusWidth: *value = p.memoryBusWidth; break;
+    case cudaDevAttrL2CacheSize: *value = p.l2CacheSize; break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor: *value = p.maxThreadsPerMultiProcessor; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = static_cast<int>(p.sharedMemPerMultiprocessor); break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(p.sharedMemPerBlockOptin); break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor: *value = p.maxBlocksPerMultiProcessor; break;
+    default: return remember_error(cudaErrorInvalidValue);
     }
     return error;
 }

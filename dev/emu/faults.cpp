@@ -1,5 +1,5 @@
-// Accesses that the compiler's hooks do not see (by memcpy of the C library, say) but the pages do: host code that touches
-// device memory, and the overflow of a thread's stack.
+// Accesses that the compiler's hooks do not see (by memcpy of the C library, say) but the pages do: host code that
+// touches device memory, and the overflow of a thread's stack.
 #include "runtime.h"
 #include "memory.h"
 #include "access.h"
@@ -29,12 +29,11 @@ static uintptr_t program_pc() {
 
 static void on_fault(int signal, siginfo_t *info, void *context) {
     uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
-    if (in_kernel() && stack_guard_holds(now.thread->stack, address)) {
-        report_pc(0, "stack overflow");
-    }
+    if (in_kernel() && stack_guard_holds(now.thread->stack, address)) { report_pc(0, "stack overflow"); }
     if (address - ARENA < ARENA_SPAN) {
         std::string what = in_kernel() ? "access to inaccessible memory"
-                                       : format("host code dereferences %s memory", in_pinned_arena(info->si_addr) ? "freed" : "device");
+                                       : format("host code dereferences %s memory",
+                                                in_pinned_arena(info->si_addr) ? "freed" : "device");
         report_pc(program_pc(), what, describe_address(address));
     }
     if (previous.sa_flags & SA_SIGINFO) {

@@ -1,6 +1,6 @@
 // The threads of a block are fibers: each has its own stack, and switching to another one saves the registers that a
-// function call keeps and loads the other's. A fiber runs until it waits (at a barrier, in a warp collective) or ends. A
-// thread that never waits needs no switch: the next thread runs on the same stack.
+// function call keeps and loads the other's. A fiber runs until it waits (at a barrier, in a warp collective) or ends.
+// A thread that never waits needs no switch: the next thread runs on the same stack.
 #include "access.h"
 #include "memory.h"
 
@@ -191,7 +191,6 @@ static Thread *take_next(Block *block) {
 // AddressSanitizer is told of each switch. from == null: the fiber that is left will not come back.
 static __thread const void *worker_stack;
 static __thread size_t worker_stack_bytes;
-static __thread void *worker_fake_stack;
 static void asan_leave(void **fake_stack, const void *base, size_t bytes) {
     __sanitizer_start_switch_fiber(fake_stack, base, bytes);
 }
@@ -289,7 +288,8 @@ static void leave(Thread *me) {
         const Thread *other = &warp->threads[__builtin_ctz(left)];
         if (other->wait_mask >> me->lane & 1) {
             report(other->waits_at, "thread exited while its warp waits for it in a collective",
-                   "  " + describe(other) + format(", mask 0x%08x names the exited lane %d", other->wait_mask, me->lane));
+                   "  " + describe(other) +
+                       format(", mask 0x%08x names the exited lane %d", other->wait_mask, me->lane));
         }
     }
 }
@@ -356,19 +356,23 @@ static void barrier(const char *kind, int predicate, Source at) {
 static void check_gather(Warp *warp, Thread *me) {
     unsigned mask = me->wait_mask;
     if (!(mask >> me->lane & 1)) {
-        report(me->waits_at, format("%s with mask 0x%08x, which does not name the calling lane %d", me->waits_for, mask, me->lane));
+        report(me->waits_at,
+               format("%s with mask 0x%08x, which does not name the calling lane %d", me->waits_for, mask, me->lane));
     }
     unsigned exists = warp->count == WARP_LANES ? ~0u : (1u << warp->count) - 1;
     unsigned gone = mask & (warp->exited | ~exists);
     if (gone) {
-        report(me->waits_at, format("%s with mask 0x%08x names lane %d, which has exited", me->waits_for, mask, __builtin_ctz(gone)),
+        report(me->waits_at,
+               format("%s with mask 0x%08x names lane %d, which has exited", me->waits_for, mask, __builtin_ctz(gone)),
                warp->count < WARP_LANES ? format("  this warp has only %d lanes", warp->count) : "");
     }
     for (unsigned left = warp->gathers; left; left &= left - 1) {
         const Thread *other = &warp->threads[__builtin_ctz(left)];
         bool wait_for_each_other = (mask >> other->lane & 1) && (other->wait_mask >> me->lane & 1);
-        if (wait_for_each_other && (other->wait_mask != mask || strcmp(other->waits_for, me->waits_for) != 0 || !same_line(other->waits_at, me->waits_at))) {
-            report(me->waits_at, format("%s with mask 0x%08x: lanes of the warp are at different collectives", me->waits_for, mask),
+        if (wait_for_each_other && (other->wait_mask != mask || strcmp(other->waits_for, me->waits_for) != 0 ||
+                                    !same_line(other->waits_at, me->waits_at))) {
+            report(me->waits_at,
+                   format("%s with mask 0x%08x: lanes of the warp are at different collectives", me->waits_for, mask),
                    "  " + describe(other) + format(" with mask 0x%08x", other->wait_mask));
         }
         if (wait_for_each_other) { break; } // the others have been compared with this one
@@ -465,6 +469,8 @@ static void set_up_threads(Block *block) {
 
 static void set_up_shared(Block *block) {
     set_initialised(block->shared, block->static_end, false); // of the last block
+    set_accessible(block->shared, SHARED_WINDOW, false);
+    set_accessible(block->shared, block->kernel->dynamic_bytes, true);
     block->variables.clear();
     block->static_end = (block->kernel->dynamic_bytes + 255) / 128 * 128;
     memset(block->shared, 0xff, block->kernel->dynamic_bytes);
@@ -519,10 +525,11 @@ void *shared_variable(const void *key, size_t bytes, size_t align, const char *n
     size_t total = block->kernel->dynamic_bytes;
     for (const SharedVariable &variable : block->variables) { total += variable.bytes; }
     if (total > shared_limit(block->kernel)) {
-        report({file, line}, format("too much shared memory: %zu bytes with the variable %s, %zu are allowed", total, name,
-                                    shared_limit(block->kernel)));
+        report({file, line}, format("too much shared memory: %zu bytes with the variable %s, %zu are allowed", total,
+                                    name, shared_limit(block->kernel)));
     }
     block->static_end = offset + bytes + SHARED_GAP;
+    set_accessible(block->shared + offset, bytes, true);
     memset(block->shared + offset, 0xff, bytes);
     return block->shared + offset;
 }

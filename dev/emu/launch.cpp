@@ -49,9 +49,7 @@ template <class T> static void order_items(T *order, size_t n, Schedule how, uin
     for (size_t i = n; i > 1; i--) { std::swap(order[i - 1], order[random_bits(&state) % i]); }
 }
 
-void fill_order(uint8_t *order, int n, uint64_t salt) {
-    order_items(order, static_cast<size_t>(n), schedule(), salt);
-}
+void fill_order(uint8_t *order, int n, uint64_t salt) { order_items(order, static_cast<size_t>(n), schedule(), salt); }
 
 // ---- Worker threads ----
 
@@ -187,8 +185,8 @@ int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
 void Launch::run(const void *function, void (*one_thread)(void *), void *call) {
     if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
-    Kernel kernel = {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, ++launches,
-                     0, 0};
+    Kernel kernel = {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread,
+                     call, ++launches,   0,    0};
     check_shape(kernel);
     check_shared(kernel);
     static std::mutex one_at_a_time;

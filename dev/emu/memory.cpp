@@ -13,6 +13,7 @@
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(begin, bytes) ((void)(begin), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(begin, bytes) ((void)(begin), (void)(bytes))
 #endif
 
 namespace emu {
@@ -34,7 +35,8 @@ size_t device_capacity() {
 void reserve_arenas() {
     static const bool done = [] {
         void *want = reinterpret_cast<void *>(ARENA);
-        void *got = mmap(want, ARENA_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        void *got =
+            mmap(want, ARENA_SPAN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (got != want) { report({nullptr, 0}, "cannot reserve the addresses of device memory", "  see ulimit -v"); }
         reserve_shadows();
         catch_faults();
@@ -46,8 +48,16 @@ void reserve_arenas() {
 char *shared_window(int worker) {
     reserve_arenas();
     char *window = reinterpret_cast<char *>(SHARED + static_cast<uintptr_t>(worker) * SHARED_WINDOW);
-    if (mprotect(window, SHARED_WINDOW, PROT_READ | PROT_WRITE) != 0) { report({nullptr, 0}, "cannot map shared memory"); }
+    if (mprotect(window, SHARED_WINDOW, PROT_READ | PROT_WRITE) != 0) {
+        report({nullptr, 0}, "cannot map shared memory");
+    }
     return window;
+}
+
+// For AddressSanitizer, which knows no bounds in the arenas.
+void set_accessible(const void *pointer, size_t bytes, bool yes) {
+    if (yes) { ASAN_UNPOISON_MEMORY_REGION(pointer, bytes); }
+    if (!yes) { ASAN_POISON_MEMORY_REGION(pointer, bytes); }
 }
 
 // ---- Allocations ----
@@ -66,22 +76,26 @@ static size_t page_bytes() {
     return bytes;
 }
 
+// Large allocations begin at a multiple of this and may have huge pages: protecting them then takes no time.
+constexpr size_t HUGE_PAGE = 2 << 20;
+
 static size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
 // New pages between pages that stay inaccessible, filled with 0xff: NaN in every float format.
 void *Heap::allocate(size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex);
     reserve_arenas();
-    uintptr_t begin = base + used + page_bytes();
-    size_t pages = whole_pages(bytes);
-    if (used + pages + 2 * page_bytes() > span) { return nullptr; }
+    size_t pages = whole_pages(bytes), align = bytes < HUGE_PAGE ? page_bytes() : HUGE_PAGE;
+    uintptr_t begin = (base + used + page_bytes() + align - 1) / align * align;
+    if (begin + pages + page_bytes() > base + span) { return nullptr; }
     void *memory = reinterpret_cast<void *>(begin);
     if (mprotect(memory, pages, PROT_READ | PROT_WRITE) != 0) { return nullptr; }
-    used += pages + page_bytes();
+    madvise(memory, pages, MADV_HUGEPAGE);
+    used = begin + pages - base;
     live_bytes += bytes;
     blocks[begin] = {begin, bytes, true, static_cast<int>(blocks.size())};
     memset(memory, 0xff, bytes);
-    ASAN_POISON_MEMORY_REGION(static_cast<char *>(memory) + bytes, pages - bytes);
+    set_accessible(static_cast<char *>(memory) + bytes, pages - bytes, false);
     allocations++, version++;
     return memory;
 }
@@ -170,14 +184,15 @@ std::string describe_address(uintptr_t address) {
     if (a == nullptr) { return "  nothing is allocated"; }
     const char *state = a->live ? "" : "freed ";
     if (address < a->begin) {
-        return format("  %zu bytes before the %sallocation of %zu bytes at 0x%zx", a->begin - address, state, a->bytes, a->begin);
+        return format("  %zu bytes before the %sallocation of %zu bytes at 0x%zx", a->begin - address, state, a->bytes,
+                      a->begin);
     }
     size_t offset = address - a->begin;
     if (offset < a->bytes) {
         return format("  %zu bytes into the %sallocation of %zu bytes at 0x%zx", offset, state, a->bytes, a->begin);
     }
-    return format("  %zu bytes after the end of the %sallocation of %zu bytes at 0x%zx", offset - a->bytes, state, a->bytes,
-                  a->begin);
+    return format("  %zu bytes after the end of the %sallocation of %zu bytes at 0x%zx", offset - a->bytes, state,
+                  a->bytes, a->begin);
 }
 
 } // namespace emu
@@ -192,7 +207,9 @@ cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
     host_only("cudaHostAlloc");
     return allocate(pinned_heap(), pointer, bytes, PINNED_SPAN / 4);
 }
-cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags) { return cudaHostAlloc(pointer, bytes, flags); }
+cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags) {
+    return cudaHostAlloc(pointer, bytes, flags);
+}
 cudaError_t cudaFree(void *pointer, const char *file, int line) {
     return release(device_heap(), pointer, "cudaFree", {file, line});
 }
@@ -225,11 +242,11 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 static bool direction_is_right(const void *to, const void *from, enum cudaMemcpyKind kind) {
     bool to_device = is_device_data(to), from_device = is_device_data(from);
     switch (kind) {
-        case cudaMemcpyHostToHost: return !to_device && !from_device;
-        case cudaMemcpyHostToDevice: return to_device && !from_device;
-        case cudaMemcpyDeviceToHost: return !to_device && from_device;
-        case cudaMemcpyDeviceToDevice: return to_device && from_device;
-        case cudaMemcpyDefault: return true;
+    case cudaMemcpyHostToHost: return !to_device && !from_device;
+    case cudaMemcpyHostToDevice: return to_device && !from_device;
+    case cudaMemcpyDeviceToHost: return !to_device && from_device;
+    case cudaMemcpyDeviceToDevice: return to_device && from_device;
+    case cudaMemcpyDefault: return true;
     }
     return false;
 }
@@ -272,11 +289,13 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
                             const char *file, int line) {
     cudaError_t error = copy(to, from, bytes, kind, stream, "cudaMemcpyAsync", {file, line});
-    if (is_device_data(from) && !is_tracked(to)) { wait_for_stream(stream); } // pageable memory: not asynchronous
+    if (!is_tracked(to) || !is_tracked(from)) { wait_for_stream(stream); } // pageable memory: not asynchronous
     return error;
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
-    return fill(to, value, bytes, nullptr, "cudaMemset", {file, line});
+    cudaError_t error = fill(to, value, bytes, nullptr, "cudaMemset", {file, line});
+    if (in_pinned_arena(to)) { wait_for_stream(nullptr); } // of device memory it is asynchronous
+    return error;
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream, const char *file, int line) {
     return fill(to, value, bytes, stream, "cudaMemsetAsync", {file, line});

@@ -32,6 +32,7 @@ struct Heap {
 Heap &device_heap();
 Heap &pinned_heap();
 
+void set_accessible(const void *pointer, size_t bytes, bool yes);
 uint64_t allocations_version(); // changes with each allocation and release
 void reserve_shadows();
 const Operation *current_operation();

@@ -64,7 +64,9 @@ static std::string shorten(std::string text) {
 std::string line_of_pc(uintptr_t pc) {
     if (pc == 0) { return "an unknown line"; }
     std::string text = run_addr2line(pc - 1); // the return address may belong to the next line
-    if (text.empty() || text.compare(0, 2, "??") == 0) { return format("address 0x%lx", static_cast<unsigned long>(pc)); }
+    if (text.empty() || text.compare(0, 2, "??") == 0) {
+        return format("address 0x%lx", static_cast<unsigned long>(pc));
+    }
     return shorten(text);
 }
 

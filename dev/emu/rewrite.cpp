@@ -310,7 +310,9 @@ static void erase_attributes(Tokens &t, size_t begin, size_t end) {
 static void rewrite_shared(Tokens &t, size_t keyword) {
     static int count;
     size_t begin = begin_of_declaration(t, keyword), end = find_stop(t, begin, ";,=");
-    if (end == NONE || !t[end].is(";")) { fail(t, keyword, "one __shared__ variable per declaration, without initializer"); }
+    if (end == NONE || !t[end].is(";")) {
+        fail(t, keyword, "one __shared__ variable per declaration, without initializer");
+    }
     if (brace_depth(t, keyword) == 0) { fail(t, keyword, "__shared__ outside of a function: declare it inside"); }
     bool is_extern = false;
     for (size_t i = begin; i < end; i++) {
@@ -325,7 +327,8 @@ static void rewrite_shared(Tokens &t, size_t keyword) {
         erase_attributes(t, begin, end);
         std::string type = one_line(join(t, begin, name_at));
         erase(t, begin, end);
-        t[begin] = {SYMBOL, type + " *" + name + " = static_cast<" + type + " *>(::emu::dynamic_shared())" + t[begin].text};
+        t[begin] = {SYMBOL,
+                    type + " *" + name + " = static_cast<" + type + " *>(::emu::dynamic_shared())" + t[begin].text};
         return;
     }
     std::string structure = "EmuShared" + number, key = "emu_key" + number;

@@ -1,5 +1,5 @@
-// What the parts of the emulator's runtime know of each other. Not for .cu files: those include cuda_runtime.h, emu.h and
-// emu_ptx.h only.
+// What the parts of the emulator's runtime know of each other. Not for .cu files: those include cuda_runtime.h, emu.h
+// and emu_ptx.h only.
 //
 //   fibers.cpp        blocks, warps and threads: who runs next; barriers and warp collectives
 //   launch.cpp        checks a launch and spreads its blocks over the worker threads
@@ -146,8 +146,8 @@ struct Block {
     void *scheduler; // stack pointer of the worker while a fiber runs
 };
 
-// The state of the OS thread: which emulated thread it runs, and what the check of an access needs of it. thread is null
-// in host code.
+// The state of the OS thread: which emulated thread it runs, and what the check of an access needs of it. thread is
+// null in host code.
 struct Now {
     Thread *thread;
     Block *block;

@@ -5,6 +5,9 @@
 #include "access.h"
 #include "memory.h"
 
+#include "include/emu.h"
+
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <mutex>
@@ -29,7 +32,7 @@ struct CUstream_st {
     bool blocking; // with respect to the default stream
     bool alive;
     emu::Clock clock;
-    uint64_t position; // operations so far
+    uint64_t position;                     // operations so far
     std::deque<emu::Operation> unfinished; // that the host has not waited for, oldest first
 };
 struct CUevent_st {
@@ -124,7 +127,9 @@ static uint64_t oldest_not_done(const Clock &clock, uint64_t next) {
 static void host_has_waited() {
     for (cudaStream_t stream : device().streams) {
         uint64_t done = emu::at(device().host, stream->number);
-        while (!stream->unfinished.empty() && stream->unfinished.front().position <= done) { stream->unfinished.pop_front(); }
+        while (!stream->unfinished.empty() && stream->unfinished.front().position <= done) {
+            stream->unfinished.pop_front();
+        }
     }
     host_order = oldest_not_done(device().host, ~uint64_t(0));
 }
@@ -200,7 +205,11 @@ static void host_waits_for(const Clock &clock) {
     host_has_waited();
 }
 
+static std::atomic<int64_t> synchronizations;
+int64_t synchronization_count() { return synchronizations.load(); }
+
 void wait_for_stream(cudaStream_t handle) {
+    synchronizations++;
     std::lock_guard<std::recursive_mutex> guard(device().mutex);
     host_waits_for(clock_of_next(handle ? handle : device().streams[0]));
 }
@@ -232,7 +241,8 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *file, int line) {
     host_only("cudaStreamDestroy", {file, line});
     Guard guard(device().mutex);
     if (stream == nullptr) { return remember_error(cudaErrorInvalidResourceHandle); }
-    find_stream(stream, "cudaStreamDestroy", {file, line})->alive = false; // its operations go on, and may be waited for
+    find_stream(stream, "cudaStreamDestroy", {file, line})->alive =
+        false; // its operations go on, and may be waited for
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int line) {
@@ -242,7 +252,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int lin
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream, const char *file, int line) {
-    return cudaStreamSynchronize(stream, file, line); // everything is always done
+    host_only("cudaStreamQuery", {file, line});
+    Guard guard(device().mutex);
+    host_waits_for(clock_of_next(find_stream(stream, "cudaStreamQuery", {file, line}))); // everything is always done
+    return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, const char *file, int line) {
     host_only("cudaStreamWaitEvent", {file, line});
@@ -255,6 +268,7 @@ cudaError_t cudaDeviceSynchronize() {
     host_only("cudaDeviceSynchronize");
     Guard guard(device().mutex);
     Clock all;
+    synchronizations++;
     for (cudaStream_t stream : device().streams) { merge(&all, stream->clock); }
     host_waits_for(all);
     return cudaSuccess;

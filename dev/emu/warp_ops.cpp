@@ -17,10 +17,10 @@ struct ShuffleLane {
 static int source_lane(Shuffle kind, int lane, int operand, int width) {
     int first = lane / width * width, source = 0;
     switch (kind) {
-        case SHUFFLE_INDEX: return first + (operand & (width - 1));
-        case SHUFFLE_UP: source = lane - operand; return source < first ? -1 : source;
-        case SHUFFLE_DOWN: source = lane + operand; return source >= first + width ? -1 : source;
-        case SHUFFLE_XOR: source = lane ^ operand; return source >= first + width ? -1 : source;
+    case SHUFFLE_INDEX: return first + (operand & (width - 1));
+    case SHUFFLE_UP: source = lane - operand; return source < first ? -1 : source;
+    case SHUFFLE_DOWN: source = lane + operand; return source >= first + width ? -1 : source;
+    case SHUFFLE_XOR: source = lane ^ operand; return source >= first + width ? -1 : source;
     }
     return -1;
 }
@@ -42,7 +42,8 @@ uint64_t shuffle(Shuffle kind, unsigned mask, uint64_t bits, int operand, int wi
     int me = now.thread ? now.thread->lane : 0;
     ShuffleLane lane = {bits, 0, source_lane(kind, me, operand, width)};
     if (lane.source >= 0 && !(mask >> lane.source & 1)) {
-        report({file, line}, format("%s with mask 0x%08x reads lane %d, which the mask does not name", name, mask, lane.source));
+        report({file, line},
+               format("%s with mask 0x%08x reads lane %d, which the mask does not name", name, mask, lane.source));
     }
     gather(name, mask, &lane, do_shuffle, {file, line});
     return lane.result;
@@ -73,8 +74,12 @@ unsigned vote(Vote kind, unsigned mask, int predicate, const char *file, int lin
 
 static void do_sum(void **deposits, unsigned mask) {
     unsigned sum = 0;
-    for (unsigned left = mask; left; left &= left - 1) { sum += static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value; }
-    for (unsigned left = mask; left; left &= left - 1) { static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = sum; }
+    for (unsigned left = mask; left; left &= left - 1) {
+        sum += static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->value;
+    }
+    for (unsigned left = mask; left; left &= left - 1) {
+        static_cast<VoteLane *>(deposits[__builtin_ctz(left)])->result = sum;
+    }
 }
 
 unsigned reduce_sum(unsigned mask, unsigned value, const char *file, int line) {
@@ -109,7 +114,8 @@ template <int N, bool TRANSPOSED> static void do_ldmatrix(void **deposits, unsig
     }
 }
 
-template <int N, bool TRANSPOSED> static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at, uintptr_t pc) {
+template <int N, bool TRANSPOSED>
+static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at, uintptr_t pc) {
     if (now.thread && now.thread->lane < 8 * N) { // the other lanes' addresses are not used
         check_shared_address(name, row, at);
         check_access_at(row, 16, 16, READ, at, pc);
@@ -151,7 +157,9 @@ struct MmaLane {
 };
 
 static float bf16_to_float(uint16_t bits) { return bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
-static float tf32_to_float(uint32_t bits) { return bit_cast<float>(bits & 0xffffe000u); } // the hardware ignores the rest
+static float tf32_to_float(uint32_t bits) {
+    return bit_cast<float>(bits & 0xffffe000u);
+} // the hardware ignores the rest
 
 static float f16_to_float(uint16_t bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
@@ -271,46 +279,54 @@ void cp_async_wait_groups(int pending_groups) {
 template <class T, class Function> static T atomic(T *address, Function function, Source at, uintptr_t pc) {
     check_access_at(address, sizeof(T), sizeof(T), ATOMIC, at, pc);
     T old = *address, wanted;
-    do { wanted = function(old); } while (!__atomic_compare_exchange(address, &old, &wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    do {
+        wanted = function(old);
+    } while (!__atomic_compare_exchange(address, &old, &wanted, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
     return old;
 }
 
 #define EMU_DEFINE_ADD(T)                                                                                              \
     T atomic_add(T *address, T value, const char *file, int line) {                                                    \
-        return atomic(address, [=](T old) { return old + value; }, {file, line}, EMU_CALLER);                                        \
+        return atomic(                                                                                                 \
+            address, [=](T old) { return old + value; }, {file, line}, EMU_CALLER);                                    \
     }
 EMU_DEFINE_ADD(uint32_t)
 EMU_DEFINE_ADD(uint64_t)
 EMU_DEFINE_ADD(float)
 EMU_DEFINE_ADD(double)
 uint32_t atomic_exchange(uint32_t *address, uint32_t value, const char *file, int line) {
-    return atomic(address, [=](uint32_t) { return value; }, {file, line}, EMU_CALLER);
+    return atomic(
+        address, [=](uint32_t) { return value; }, {file, line}, EMU_CALLER);
 }
 uint64_t atomic_exchange(uint64_t *address, uint64_t value, const char *file, int line) {
-    return atomic(address, [=](uint64_t) { return value; }, {file, line}, EMU_CALLER);
+    return atomic(
+        address, [=](uint64_t) { return value; }, {file, line}, EMU_CALLER);
 }
 uint32_t atomic_swap_if(uint32_t *address, uint32_t expected, uint32_t value, const char *file, int line) {
-    return atomic(address, [=](uint32_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
+    return atomic(
+        address, [=](uint32_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
 }
 uint64_t atomic_swap_if(uint64_t *address, uint64_t expected, uint64_t value, const char *file, int line) {
-    return atomic(address, [=](uint64_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
+    return atomic(
+        address, [=](uint64_t old) { return old == expected ? value : old; }, {file, line}, EMU_CALLER);
 }
 
 template <class T> static T updated(Atomic kind, T old, T value) {
     switch (kind) {
-        case ATOMIC_MIN: return value < old ? value : old;
-        case ATOMIC_MAX: return old < value ? value : old;
-        case ATOMIC_AND: return old & value;
-        case ATOMIC_OR: return old | value;
-        case ATOMIC_XOR: return old ^ value;
-        case ATOMIC_INC: return old >= value ? 0 : old + 1;
-        case ATOMIC_DEC: return old == 0 || old > value ? value : old - 1;
+    case ATOMIC_MIN: return value < old ? value : old;
+    case ATOMIC_MAX: return old < value ? value : old;
+    case ATOMIC_AND: return old & value;
+    case ATOMIC_OR: return old | value;
+    case ATOMIC_XOR: return old ^ value;
+    case ATOMIC_INC: return old >= value ? 0 : old + 1;
+    case ATOMIC_DEC: return old == 0 || old > value ? value : old - 1;
     }
     return old;
 }
 #define EMU_DEFINE_UPDATE(T)                                                                                           \
     T atomic_update(Atomic kind, T *address, T value, const char *file, int line) {                                    \
-        return atomic(address, [=](T old) { return updated(kind, old, value); }, {file, line}, EMU_CALLER);                          \
+        return atomic(                                                                                                 \
+            address, [=](T old) { return updated(kind, old, value); }, {file, line}, EMU_CALLER);                      \
     }
 EMU_DEFINE_UPDATE(int32_t)
 EMU_DEFINE_UPDATE(uint32_t)

@@ -36,8 +36,12 @@ __global__ void store_numbers(int *out) {
 }
 
 static void test_grids(Test *t) {
-    const dim3 shapes[][2] = {{dim3(1), dim3(1)},          {dim3(5), dim3(33)},           {dim3(3, 4), dim3(16, 3)},
-                              {dim3(2, 3, 4), dim3(2, 3, 4)}, {dim3(1, 1, 7), dim3(1, 1, 64)}, {dim3(2), dim3(1024)}};
+    const dim3 shapes[][2] = {{dim3(1), dim3(1)},
+                              {dim3(5), dim3(33)},
+                              {dim3(3, 4), dim3(16, 3)},
+                              {dim3(2, 3, 4), dim3(2, 3, 4)},
+                              {dim3(1, 1, 7), dim3(1, 1, 64)},
+                              {dim3(2), dim3(1024)}};
     for (auto &shape : shapes) {
         size_t n = size_t(shape[0].x) * shape[0].y * shape[0].z * shape[1].x * shape[1].y * shape[1].z;
         Buffer<int> out(n);
@@ -61,15 +65,13 @@ static __global__ void use_config(float *out, inner::Config config, const int ad
 }
 __global__ void no_arguments() {}
 #define LAUNCH(kernel, n, ...)                                                                                         \
-    do {                                                                                                               \
-        kernel<<<1, (n)>>>(__VA_ARGS__);                                                                               \
-    } while (0)
+    do { kernel<<<1, (n)>>>(__VA_ARGS__); } while (0)
 
 static void test_launches(Test *t) {
     Buffer<float> out(20);
     inner::add_constant<float, 3><<<1, 20>>>(out.data, 1);
     CHECK(t, out.host()[19] == 4.0f, "qualified template kernel");
-    ::inner::add_constant<float, (2 > 1 ? 5 : 6)> <<<dim3(1, 1), dim3(20)>>>(out.data, 1.0);
+    ::inner::add_constant<float, (2 > 1 ? 5 : 6)><<<dim3(1, 1), dim3(20)>>>(out.data, 1.0);
     CHECK(t, out.host()[7] == 6.0f, "an operator among the template arguments");
     LAUNCH((inner::add_constant<float, 9>), 20, out.data, 1.0f);
     CHECK(t, out.host()[0] == 10.0f, "launch in a macro");
@@ -112,11 +114,14 @@ static void test_shared_memory(Test *t) {
     for (int i = 0; i < 100; i++) { CHECK(t, out.host()[i] == (99 - i) * (99 - i) + 7, "static, %d", i); }
     reverse_dynamic<<<1, 100, 100 * sizeof(int)>>>(out.data, in.data, 100);
     for (int i = 0; i < 100; i++) { CHECK(t, out.host()[i] == (99 - i) * (99 - i), "dynamic, %d", i); }
-    CHECK(t, cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10) == cudaSuccess,
+    CHECK(t,
+          cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10) == cudaSuccess,
           "200 KiB refused");
     reverse_dynamic<<<1, 100, 200 << 10>>>(out.data, in.data, 100);
-    CHECK(t, cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10) ==
-                 cudaErrorInvalidValue, "228 KiB accepted");
+    CHECK(t,
+          cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10) ==
+              cudaErrorInvalidValue,
+          "228 KiB accepted");
     CHECK(t, cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess, "last error");
 }
 
@@ -234,7 +239,9 @@ __global__ void mma_bf16(float *D, const __nv_bfloat16 *A, const __nv_bfloat16 *
     int g = threadIdx.x / 4, p = threadIdx.x % 4 * 2;
     uint32_t a[4], b[2];
     float c[4], d[4];
-    for (int i = 0; i < 4; i++) { a[i] = *reinterpret_cast<const uint32_t *>(&A[(g + i % 2 * 8) * 16 + p + i / 2 * 8]); }
+    for (int i = 0; i < 4; i++) {
+        a[i] = *reinterpret_cast<const uint32_t *>(&A[(g + i % 2 * 8) * 16 + p + i / 2 * 8]);
+    }
     for (int i = 0; i < 2; i++) { b[i] = *reinterpret_cast<const uint32_t *>(&B[g * 16 + p + i * 8]); } // B^T: (8, 16)
     for (int i = 0; i < 4; i++) { c[i] = C[(g + i / 2 * 8) * 8 + p + i % 2]; }
     emu::mma_m16n8k16_bf16(d, a, b, c);
@@ -301,7 +308,8 @@ template <int N, bool TRANS> static void check_ldmatrix(Test *t) {
             int a = lane / 4, b = lane % 4 * 2;
             uint32_t low = TRANS ? (8 * i + b) * 100 + 8 + a : (8 * i + a) * 100 + 8 + b;
             uint32_t high = TRANS ? low + 100 : low + 1;
-            CHECK(t, got[lane * N + i] == (high << 16 | low), "x%d%s lane %d: 0x%x", N, TRANS ? ".trans" : "", lane, got[lane * N + i]);
+            CHECK(t, got[lane * N + i] == (high << 16 | low), "x%d%s lane %d: 0x%x", N, TRANS ? ".trans" : "", lane,
+                  got[lane * N + i]);
         }
     }
 }
@@ -323,7 +331,9 @@ __global__ void copy_in_stages(float *out, const float *in, int stages, int last
     emu::cp_async_commit();
     for (int s = 0; s < stages; s++) {
         int next = s + 1;
-        if (next < stages) { emu::cp_async_16(&tile[next % 2][i], &in[next * 128 + i], next == stages - 1 ? last_bytes : 16); }
+        if (next < stages) {
+            emu::cp_async_16(&tile[next % 2][i], &in[next * 128 + i], next == stages - 1 ? last_bytes : 16);
+        }
         emu::cp_async_commit();
         emu::cp_async_wait<1>();
         __syncthreads();
@@ -434,8 +444,10 @@ static void test_device(Test *t) {
     int count = 0, value = 0, blocks = 0;
     CHECK(t, cudaGetDeviceCount(&count) == cudaSuccess && count == 1, "%d devices", count);
     CHECK(t, cudaGetDeviceProperties(&p, 0) == cudaSuccess && p.major == 9 && p.warpSize == 32, "%s", p.name);
-    CHECK(t, cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess &&
-                 value == p.multiProcessorCount, "%d multiprocessors", value);
+    CHECK(t,
+          cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess &&
+              value == p.multiProcessorCount,
+          "%d multiprocessors", value);
     CHECK(t, cudaSetDevice(1) == cudaErrorInvalidDevice && cudaGetLastError() == cudaErrorInvalidDevice, "device 1");
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reverse_dynamic, 512, 0);
     CHECK(t, blocks == 4, "%d blocks of 512 threads", blocks);

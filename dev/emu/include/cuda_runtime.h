@@ -1,5 +1,5 @@
-// CUDA for a C++ compiler: the language (built-in variables, barriers, warp functions, atomics, intrinsics, launches) and,
-// through cuda_runtime_api.h, the host API. dev/emu/README.md explains how it works. The keywords __shared__,
+// CUDA for a C++ compiler: the language (built-in variables, barriers, warp functions, atomics, intrinsics, launches)
+// and, through cuda_runtime_api.h, the host API. dev/emu/README.md explains how it works. The keywords __shared__,
 // __device__, __constant__ and __noinline__ and the launch syntax are translated by dev/emu/rewrite.cpp.
 //
 // Functions that must know who calls them (to report the line, or because the line is a barrier's identity) take the
@@ -211,7 +211,8 @@ inline float atomicAdd(float *address, float value, EMU_HERE) { return emu::atom
 inline double atomicAdd(double *address, double value, EMU_HERE) { return emu::atomic_add(address, value, file, line); }
 inline int atomicSub(int *address, int value, EMU_HERE) { return atomicAdd(address, -value, file, line); }
 inline float atomicExch(float *address, float value, EMU_HERE) {
-    uint32_t old = emu::atomic_exchange(reinterpret_cast<uint32_t *>(address), emu::bit_cast<uint32_t>(value), file, line);
+    uint32_t old =
+        emu::atomic_exchange(reinterpret_cast<uint32_t *>(address), emu::bit_cast<uint32_t>(value), file, line);
     return emu::bit_cast<float>(old);
 }
 

@@ -7,13 +7,17 @@
 namespace emu {
 
 // The order in which blocks, the warps of a block and the lanes of a warp run, until the next call: "forward",
-// "reversed" or "random:SEED". The environment variable EMU_SCHEDULE sets the first one. A correct kernel gives the same
-// bits in all of them.
+// "reversed" or "random:SEED". The environment variable EMU_SCHEDULE sets the first one. A correct kernel gives the
+// same bits in all of them.
 void set_schedule(const char *schedule);
 
 // Counts the calls of cudaMalloc, cudaMallocHost and cudaHostAlloc so far: equal before and after a stretch of code
 // that must not allocate.
 int64_t allocation_count();
+
+// Counts how often the host has waited for the device so far: cudaStreamSynchronize, cudaDeviceSynchronize, copies by
+// cudaMemcpy, asynchronous copies from or to memory that is not pinned, cudaFree. Not counted: cudaEventSynchronize.
+int64_t synchronization_count();
 
 // Counts kernel launches so far.
 int64_t launch_count();

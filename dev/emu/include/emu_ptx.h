@@ -21,7 +21,8 @@ template <int N> inline void cp_async_wait() { cp_async_wait_groups(N); }
 inline void cp_async_wait_all() { cp_async_wait_groups(-1); } // the group that is not committed yet, too
 
 // ldmatrix: lane 8 * i + j gives the address of row j of the 8 x 8 matrix i of 16-bit elements. Lane l receives in r[i]
-// elements (l / 4, 2 * (l % 4)) and the next one of its row; transposed, (2 * (l % 4), l / 4) and the next of its column.
+// elements (l / 4, 2 * (l % 4)) and the next one of its row; transposed, (2 * (l % 4), l / 4) and the next of its
+// column.
 void ldmatrix_x1(uint32_t (&r)[1], const void *shared_row, EMU_HERE);
 void ldmatrix_x2(uint32_t (&r)[2], const void *shared_row, EMU_HERE);
 void ldmatrix_x4(uint32_t (&r)[4], const void *shared_row, EMU_HERE);

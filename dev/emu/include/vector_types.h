@@ -15,10 +15,10 @@
     struct alignas(align4) name##4 {                                                                                   \
         T x, y, z, w;                                                                                                  \
     };                                                                                                                 \
-    inline name##1 make_##name##1(T x) { return name##1{x}; }                                                          \
-    inline name##2 make_##name##2(T x, T y) { return name##2{x, y}; }                                                  \
-    inline name##3 make_##name##3(T x, T y, T z) { return name##3{x, y, z}; }                                          \
-    inline name##4 make_##name##4(T x, T y, T z, T w) { return name##4{x, y, z, w}; }
+    inline name##1 make_##name##1(T x) { return name##1 {x}; }                                                         \
+    inline name##2 make_##name##2(T x, T y) { return name##2 {x, y}; }                                                 \
+    inline name##3 make_##name##3(T x, T y, T z) { return name##3 {x, y, z}; }                                         \
+    inline name##4 make_##name##4(T x, T y, T z, T w) { return name##4 {x, y, z, w}; }
 
 EMU_VECTOR_TYPES(signed char, char, 2, 4)
 EMU_VECTOR_TYPES(unsigned char, uchar, 2, 4)
