@@ -262,6 +262,8 @@ static bool touches_same_bytes(const Access &access, uint64_t earlier, uintptr_t
 
 // The bytes were accessed before, and no comparison of numbers has shown that it is harmless.
 void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote, uintptr_t granule) {
+    bool same_block = (earlier ^ now.me) >> STAMP_INTERVAL < CHUNK_INTERVALS; // in one chunk
+    if (same_block && is_ordered_in_block(earlier)) { return; }
     bool both_atomic = access.kind == ATOMIC && earlier_wrote && (earlier & STAMP_BYTES) == 0;
     if (both_atomic || !touches_same_bytes(access, earlier, granule)) { return; }
     ChunkOwner owner = chunk_owners[interval_of(earlier) / CHUNK_INTERVALS];

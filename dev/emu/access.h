@@ -67,6 +67,15 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
 void merge_reader(uint64_t *reads, uint64_t mine);
 void access_any_size(const Access &access); // in the arenas, by a kernel
 
+// Nothing more to note: other readers like this one have been seen. (Of the same interval means: of the same block, and
+// not ordered before.)
+inline bool is_known_reader(uint64_t reads, uint64_t mine) {
+    if (reads & STAMP_OTHER_BLOCKS) { return true; }
+    bool same_interval = (reads ^ mine) >> STAMP_INTERVAL == 0, same_warp = (reads ^ mine) >> (STAMP_THREAD + 5) == 0;
+    bool noted = (reads & (same_warp ? STAMP_OTHER_LANES : STAMP_OTHER_WARPS)) != 0;
+    return same_interval && noted && (reads & mine & STAMP_BYTES) != 0;
+}
+
 inline bool is_own_stack(uintptr_t address) { return address - now.stack < now.stack_bytes; }
 
 template <int BYTES> inline bool all_initialised(uintptr_t address) {
@@ -93,7 +102,7 @@ template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t addres
         if (KIND == READ) {
             if (r < order) {
                 store(&reads[i], mine);
-            } else if (!same_time_and_thread(r, mine)) {
+            } else if (!same_time_and_thread(r, mine) && !is_known_reader(r, mine)) {
                 merge_reader(&reads[i], mine);
             }
         } else {

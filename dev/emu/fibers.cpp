@@ -263,9 +263,8 @@ static void wait(Thread *me) {
     go_to(&me->stack_pointer, next, true);
 }
 
-static inline bool same_line(Source a, Source b) {
-    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
-}
+static inline bool same_text(const char *a, const char *b) { return a == b || strcmp(a, b) == 0; }
+static inline bool same_line(Source a, Source b) { return a.line == b.line && same_text(a.file, b.file); }
 
 static std::string describe(const Thread *thread) {
     return format("thread ") + to_text(thread->index) + (thread->done ? " has exited" : " waits at ") +
@@ -369,7 +368,7 @@ static void check_gather(Warp *warp, Thread *me) {
     for (unsigned left = warp->gathers; left; left &= left - 1) {
         const Thread *other = &warp->threads[__builtin_ctz(left)];
         bool wait_for_each_other = (mask >> other->lane & 1) && (other->wait_mask >> me->lane & 1);
-        if (wait_for_each_other && (other->wait_mask != mask || strcmp(other->waits_for, me->waits_for) != 0 ||
+        if (wait_for_each_other && (other->wait_mask != mask || !same_text(other->waits_for, me->waits_for) ||
                                     !same_line(other->waits_at, me->waits_at))) {
             report(me->waits_at,
                    format("%s with mask 0x%08x: lanes of the warp are at different collectives", me->waits_for, mask),
