@@ -4,17 +4,17 @@
 //   lse[i] = log(sum over j <= i of exp(scale * q[i].k[j]))
 // The forward goes over the keys tile by tile and keeps, for each query, the largest score so far, the sum of
 // exp(score - largest) and the sum of the values with these weights; when a larger score comes, both sums are scaled
-// down to it (the online softmax of Milakov and Gimelshein 2018). The backward computes p again from lse. With do =
-// dout:
+// down to it (the online softmax of Milakov and Gimelshein 2018).
+// The backward computes p again from lse. With do = dout:
 //   dots[i] = do[i].out[i];  dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - dots[i])
-//   dq[i] = scale * sum over j of ds[i,j] k[j];  dk[j] = scale * sum over i of ds[i,j] q[i];  dv[j] = sum over i of
-//   p[i,j] do[i]
+//   dq[i] = scale * sum over j of ds[i,j] k[j]
+//   dk[j] = scale * sum over i of ds[i,j] q[i];  dv[j] = sum over i of p[i,j] do[i]
 // Here dq is summed by blocks that own queries, dk and dv by blocks that own keys. p is computed twice for that, but
 // every value has one owner, who sums in a fixed order: the same bits each time, without atomics.
 //
 // Two versions of each kernel: a plain one for both precisions and any head size up to 256, and one for bf16 on tensor
-// cores for the head sizes of GPT models. Their functions come in the same order and have the same names but for the
-// word "tensor", so that the second can be read beside the first.
+// cores for the head sizes of GPT models. Their functions have the same names but for the first word, plain or tensor,
+// so that the second version can be read beside the first.
 #ifndef LLMC_ATTENTION_CUH
 #define LLMC_ATTENTION_CUH
 
@@ -391,15 +391,15 @@ static inline void attention_backward_plain(floatX *dqkv, const floatX *dout, co
 
 #ifndef PRECISION_FP32
 
-#define ATTENTION_LOG2E                                                                                                \
-    1.44269504f // exp(x) = 2^(x * ATTENTION_LOG2E): one multiplication for the scale and this, and one instruction
+// exp(x) = 2^(x * ATTENTION_LOG2E): one multiplication for the scale and this, and one instruction.
+#define ATTENTION_LOG2E 1.44269504f
 
 template <int HS> struct TensorTile {
     // From row to row in shared memory: 16 bytes more than the row, an odd multiple of 16, because then the eight rows
     // of a matrix that ldmatrix reads at once meet no bank twice.
     static constexpr int stride = HS + 8;
-    // Groups of 16 rows of each warp: the more, the less often columns are read from shared memory; as many as there
-    // are registers for.
+    // Groups of 16 rows of each warp: the more, the less often columns are read from shared memory, which is what the
+    // tensor cores wait for; as many as there are registers for.
     static constexpr int forward_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_q_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_kv_groups = HS <= 64 ? 2 : 1;
