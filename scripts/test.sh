@@ -7,8 +7,10 @@
 #
 # Tests are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each C program
 # is built and run with gcc, with clang, for any processor of this kind without OpenMP, and with AddressSanitizer and
-# UndefinedBehaviorSanitizer. A program that crashes, hangs or ends without its closing line counts as one failure, and
-# so does one that does not build.
+# UndefinedBehaviorSanitizer. The CUDA programs (dev/test/*.cu, test_gpt2.cu, and the trainer that test_gpu_*.py run)
+# are built for the emulator of dev/emu, in both precisions and with the sanitizers too, and for real where nvcc is.
+# A program that crashes, hangs or ends without its closing line counts as one failure, and so does one that does not
+# build.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
@@ -34,11 +36,14 @@ names_of() { # glob pattern -> names without folder and suffix
 
 UNIT_TESTS=$(names_of 'dev/test/test_*.c')
 FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
+EMULATOR_TESTS=$(names_of 'dev/test/emu_*.cu')
+KERNEL_TESTS=$(names_of 'dev/test/test_*.cu')
 PYTHON_TESTS=$(names_of 'dev/test/test_*.py')
 # Those that run the program that TRAIN_GPT2 or TOKENIZE names, so that it can be a sanitized one.
 PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)")
-SHELL_TESTS=$(names_of 'dev/test/test_*.sh')
-ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" | grep .)
+SHELL_TESTS=$(names_of 'dev/test/test_*.sh' | grep -vx test_nvcc)
+ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" "$EMULATOR_TESTS" \
+    "$KERNEL_TESTS" test_gpt2emu test_nvcc | grep .)
 
 usage() {
     sed -n '2,/^set -u/ s/^# \{0,1\}//p' scripts/test.sh
@@ -187,21 +192,39 @@ install_missing() {
 # build LABEL FOLDER MAKE-ARGUMENTS...: all programs and tests (and fuzzers with sanitizers) into FOLDER, warnings being
 # errors. An empty FOLDER: the programs into the root, the tests into build/.
 build() {
-    local label="$1 build" folder=$2 targets=() target log passed=0 failed=0 remark=""
-    shift 2
-    local tests=${folder:-build} arguments=(WERROR=1 "$@")
-    if [ -n "$folder" ]; then arguments+=("BUILD=$folder" "BIN=$folder"); fi
+    local folder=$2 targets=() name
     if [ -n "$(pick test_gpt2 "$PYTHON_TESTS")" ]; then
-        for target in train_gpt2 test_gpt2 tokenize; do targets+=("${folder:+$folder/}$target"); done
+        for name in train_gpt2 test_gpt2 tokenize; do targets+=("${folder:+$folder/}$name"); done
     fi
-    for target in $(pick "$UNIT_TESTS"); do targets+=("$tests/$target"); done
-    case " $* " in *" SANITIZE=1 "*) for target in $(pick "$FUZZERS"); do targets+=("$tests/$target"); done ;; esac
+    for name in $(pick "$UNIT_TESTS"); do targets+=("${folder:-build}/$name"); done
+    case " $* " in *" SANITIZE=1 "*) for name in $(pick "$FUZZERS"); do targets+=("$folder/$name"); done ;; esac
+    build_targets "$@"
+}
+
+# The same for CUDA programs, with the emulator. NAMES: a list of tests, and train_gpt2emu for the tests that run it.
+build_emulated() { # label, folder, names, make arguments
+    local folder=$2 targets=() name
+    for name in $3; do
+        case $name in
+            *emu) targets+=("${folder:+$folder/}$name") ;;
+            *) targets+=("${folder:-build}/emu/$name") ;;
+        esac
+    done
+    build_targets "$1" "$2" "${@:4}"
+}
+
+# Builds what the caller's `targets` names.
+build_targets() { # label, folder, make arguments
+    local label="$1 build" folder=$2 target log passed=0 failed=0 remark=""
+    shift 2
+    local arguments=(WERROR=1 "$@")
     [ ${#targets[@]} -gt 0 ] || return 0
+    if [ -n "$folder" ]; then arguments+=("BUILD=$folder" "BIN=$folder"); fi
     show_stage
 
     log=$(log_of "$label")
     local start=${EPOCHREALTIME:-$SECONDS}
-    mkdir -p "$tests"
+    mkdir -p "${folder:-build}"
     # The Makefile removes a program before it builds it, so that one that does not build is not there.
     local status=0
     make -k -j2 "${arguments[@]}" "${targets[@]}" >"$log" 2>&1 || status=$?
@@ -228,6 +251,18 @@ add_programs() { # label, folder of the tests, folder of the programs
     done
 }
 
+add_emulated() { # label, folder, names
+    local name program
+    for name in $3; do
+        case $name in
+            train_gpt2emu) continue ;;
+            *emu) program=${2:-.}/$name ;;
+            *) program=${2:-build}/emu/$name ;;
+        esac
+        if [ -x "$program" ]; then add_job "$1 $name" "$program"; fi
+    done
+}
+
 # --- the stages ----------------------------------------------------------------------------------------------------
 rm -rf "$LOGS"
 mkdir -p "$LOGS"
@@ -241,16 +276,61 @@ fi
 first=gcc
 have gcc || first=clang
 
+cxx=${first/gcc/g++} cxx=${cxx/clang/clang++}
+emulator=no
+if links $cxx -x c++; then emulator=yes; fi
+
 begin_stage "$first"
 build "$first" "" CC=$first
+emulated=$(pick "$EMULATOR_TESTS" "$KERNEL_TESTS" test_gpt2emu)
+if [ -n "$(pick test_docs "$(names_of 'dev/test/test_gpu_*.py')")" ]; then emulated="$emulated train_gpt2emu"; fi
+if [ $emulator = yes ]; then build_emulated "emulated bf16" "" "$emulated" CC=$first CXX=$cxx; fi
 if have python3; then
-    for name in $(pick "$PYTHON_TESTS"); do add_job "$name" "python3 dev/test/$name.py"; done
+    # A thread each: the programs that they run stand beside others.
+    for name in $(pick "$PYTHON_TESTS"); do add_job "$name" "OMP_NUM_THREADS=1 python3 dev/test/$name.py"; done
 else
     for name in $(pick "$PYTHON_TESTS"); do report "$name" 0 0 1 0.0 "no python3"; done
 fi
 for name in $(pick "$SHELL_TESTS"); do add_job "$name" "dev/test/$name.sh"; done
 add_programs "$first" build .
+if [ $emulator = yes ]; then add_emulated "emulated bf16" "" "$emulated"; fi
 run_jobs
+end_stage
+
+kernels=$(pick "$KERNEL_TESTS")
+begin_stage emulator
+if [ $emulator = yes ]; then
+    both=$(pick "$KERNEL_TESTS" test_gpt2emu)
+    build_emulated "emulated fp32" build/emu_fp32 "$both" PRECISION=FP32 CC=$first CXX=$cxx
+    add_emulated "emulated fp32" build/emu_fp32 "$both"
+    for precision in BF16 FP32; do # one with each compiler, if both have the sanitizers
+        compiler=$cxx folder=build/emu_sanitize_$precision label="emulated sanitizers $precision"
+        if [ $precision = FP32 ] && have clang++ && links clang++ -x c++ -fsanitize=address,undefined; then
+            compiler=clang++
+        fi
+        if ! links "$compiler" -x c++ -fsanitize=address,undefined; then
+            report "$label" 0 0 1 0.0 "$compiler has no AddressSanitizer here"
+            continue
+        fi
+        build_emulated "$label" $folder "$kernels" SANITIZE=1 PRECISION=$precision CC=$first "CXX=$compiler"
+        add_emulated "$label" $folder "$kernels"
+    done
+    if [ $cxx != clang++ ] && have clang++ && links clang++ -x c++; then
+        build_emulated "emulated clang" build/emu_clang "$(pick "$EMULATOR_TESTS")" CC=$first CXX=clang++
+        add_emulated "emulated clang" build/emu_clang "$(pick "$EMULATOR_TESTS")"
+    fi
+    run_jobs
+else
+    report emulator 0 0 1 0.0 "no $cxx"
+fi
+end_stage
+
+begin_stage nvcc
+for name in $(pick test_nvcc); do
+    for precision in BF16 FP32; do add_job "$name $precision" "dev/test/$name.sh $precision"; done
+done
+run_jobs
+for name in $(pick test_nvcc); do dev/test/test_nvcc.sh --table 2>/dev/null; done
 end_stage
 
 if [ $first != clang ] && have clang && links clang; then
@@ -264,7 +344,7 @@ elif [ $first != clang ]; then
 fi
 
 begin_stage no-openmp
-build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O2 ARCH=
+build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O1 ARCH=
 add_programs no-openmp build/serial build/serial
 run_jobs
 end_stage
@@ -274,8 +354,11 @@ if links $first -fsanitize=address,undefined; then
     build sanitizers build/sanitize CC=$first SANITIZE=1
     if have python3 && [ -x build/sanitize/train_gpt2 ]; then
         for name in $(pick "$PROGRAM_TESTS"); do
-            add_job "sanitizers $name" \
-                "TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize python3 dev/test/$name.py"
+            # Looking for leaks takes half the time of a short run: test_resume's runs are enough.
+            leaks=0
+            [ "$name" != test_resume ] || leaks=1
+            add_job "sanitizers $name" "ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=$leaks \
+                TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize python3 dev/test/$name.py"
         done
     fi
     add_programs sanitizers build/sanitize build/sanitize

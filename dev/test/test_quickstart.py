@@ -167,7 +167,7 @@ def test_interrupt_on_a_terminal_saves_and_says_how_to_go_on():
     before = runs()
     process, fd = pty.fork()
     if process == 0:
-        os.environ.update(TRAIN_SECONDS="200", CFLAGS="-O1")
+        os.environ.update(TRAIN_SECONDS="20", CFLAGS="-O1")
         os.execvp("bash", ["bash", SCRIPT])
     seen = read_terminal(fd, 120, b"[#")  # the progress bar
     assert b"[#" in seen, seen[-2000:]
