@@ -28,6 +28,7 @@ static uintptr_t program_pc() {
 }
 
 static void on_fault(int signal, siginfo_t *info, void *context) {
+    reporting = true;
     uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
     if (in_kernel() && stack_guard_holds(now.thread->stack, address)) { report_pc(0, "stack overflow"); }
     if (address - ARENA < ARENA_SPAN) {

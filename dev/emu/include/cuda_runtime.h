@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tuple>
+#include <type_traits>
 #include <utility>
 
 #include "cuda_runtime_api.h"
@@ -52,21 +52,40 @@ class Launch {
     // The arguments are converted and copied now, as the hardware does, whatever happens to the originals later.
     template <class... Params, class... Args> void operator()(void (*kernel)(Params...), Args &&...args) {
         static_assert(sizeof...(Params) == sizeof...(Args), "wrong number of kernel arguments");
-        Call<Params...> call = {kernel, {as_parameter<Params>(std::forward<Args>(args))...}};
+        static_assert((std::is_trivially_copyable_v<Params> && ...), "kernel arguments are copied byte by byte");
+        Call<Params...> call = {kernel, pack<Params...>(std::forward<Args>(args)...)};
         run(reinterpret_cast<const void *>(kernel), Call<Params...>::one_thread, &call);
     }
 
   private:
+    // Like std::tuple, but the emulator's: the threads' reading it is not a kernel's access to host memory.
+    template <class... T> struct Values {};
+    template <class T, class... Rest> struct Values<T, Rest...> {
+        T first;
+        Values<Rest...> rest;
+    };
+    template <class...> static Values<> pack() { return {}; }
+    template <class T, class... Rest>
+    static Values<std::remove_cv_t<T>, std::remove_cv_t<Rest>...> pack(T first, Rest... rest) {
+        return {first, pack<Rest...>(rest...)};
+    }
+    template <size_t I, class T, class... Rest> EMU_UNCHECKED static auto &value_at(Values<T, Rest...> &values) {
+        if constexpr (I == 0) {
+            return values.first;
+        } else {
+            return value_at<I - 1>(values.rest);
+        }
+    }
+
     template <class... Params> struct Call {
         void (*kernel)(Params...);
-        std::tuple<std::decay_t<Params>...> values;
+        Values<std::remove_cv_t<Params>...> values;
 
-        template <size_t... I> EMU_UNCHECKED void apply(std::index_sequence<I...>) { kernel(std::get<I>(values)...); }
+        template <size_t... I> EMU_UNCHECKED void apply(std::index_sequence<I...>) { kernel(value_at<I>(values)...); }
         EMU_UNCHECKED static void one_thread(void *call) {
             static_cast<Call *>(call)->apply(std::index_sequence_for<Params...>());
         }
     };
-    template <class T> static std::decay_t<T> as_parameter(std::decay_t<T> value) { return value; }
 
     void run(const void *kernel, void (*one_thread)(void *), void *call);
 
