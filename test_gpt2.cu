@@ -406,6 +406,46 @@ static void test_memory_is_what_was_planned(Test *t) {
 #endif
 }
 
+// The program's own training step: the host reads results one step late, by an event, and waits for nothing else; it
+// allocates nothing. (Only the emulator counts.)
+static void test_host_does_not_wait_in_a_step(Test *t) {
+#ifdef GPT2_EMU
+    const char *arguments[] = {"train_gpt2cu", "-i",        "README.md", "--layers", "1",  "--heads", "1", "--channels",
+                               "64",           "--context", "16",        "-t",       "16", "-b",      "2", "-d",
+                               "64",           "-x",        "5"};
+    int count = (int)(sizeof(arguments) / sizeof(arguments[0]));
+    std::unique_ptr<TrainRun> run(new TrainRun());
+    std::unique_ptr<GPT2> model(new GPT2());
+    ArgsOutcome outcome;
+    Error error;
+    bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
+              run_open(run.get(), 1, DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
+    if (!CHECK(t, ok, "%s", error.text)) { return; }
+    gpt2_plan(model.get(), &run->config, choose_shape(run.get()));
+    ok = gpt2_open(model.get(), false, &error) && load(model.get(), run.get(), &error);
+    int64_t waits = 0;
+    long allocations = 0;
+    for (int step = 0; ok && step < 5; step++) {
+        if (step == 1) { waits = emu::synchronization_count(), allocations = emu::allocation_count(); }
+        ok = train_step(model.get(), run.get(), step > 0, &error);
+    }
+    CHECK(t, ok, "%s", error.text);
+    CHECK(t, emu::synchronization_count() == waits, "the host waited %lld times in four steps",
+          (long long)(emu::synchronization_count() - waits));
+    CHECK(t, emu::allocation_count() == allocations, "%ld allocations in four steps",
+          (long)(emu::allocation_count() - allocations));
+    CHECK(t, run->step == 5 && model->pending.info.step == 4, "step %lld, pending %lld", (long long)run->step,
+          (long long)model->pending.info.step);
+    ok = settle_step(model.get(), run.get(), &error);
+    CHECK(t, ok && run->loss_outliers.count == 5, "%lld losses were read, expected 5",
+          (long long)run->loss_outliers.count);
+    run_close(run.get());
+    gpt2_close(model.get());
+#else
+    SKIP(t, "only the emulator counts how often the host waits");
+#endif
+}
+
 // A NaN in a weight or in a gradient: nothing is updated, then nor later, and the tensor is named.
 static void test_nan_stops_updates(Test *t) {
     Model m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
@@ -470,6 +510,7 @@ int main(void) {
     RUN(&s, test_same_bits_with_any_recompute);
     RUN(&s, test_same_bits_when_resumed);
     RUN(&s, test_memory_is_what_was_planned);
+    RUN(&s, test_host_does_not_wait_in_a_step);
     RUN(&s, test_nan_stops_updates);
     RUN(&s, test_sample_logits);
     return suite_end(&s);
