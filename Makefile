@@ -194,7 +194,8 @@ DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 
 TESTS   = $(patsubst dev/test/%.c,$(BUILD)/%,$(wildcard dev/test/test_*.c))
 FUZZERS = $(patsubst dev/test/%.c,$(BUILD)/%,$(filter-out dev/test/fuzz_main.c,$(wildcard dev/test/fuzz_*.c)))
-PYTHON_TESTS = $(wildcard dev/test/test_*.py)
+GPU_PYTHON_TESTS = $(wildcard dev/test/test_gpu_*.py)
+PYTHON_TESTS     = $(filter-out $(GPU_PYTHON_TESTS),$(wildcard dev/test/test_*.py))
 
 # --- targets ---------------------------------------------------------------------------------------------------------
 .PHONY: all tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers headers doctor clean help
@@ -286,10 +287,14 @@ test: all tests ## build and run the unit tests, test_gpt2 and the Python tests 
 	        python3 $$script || failed="$$failed $$script"; done; \
 	test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
-# Files of the emulator's own tests and of the kernels'.
-EMU_TESTS = $(patsubst dev/test/%.cu,$(BUILD)/emu/%,$(wildcard dev/test/emu_*.cu dev/test/test_*.cu))
-test-emu: $(EMU_TESTS) $(PREFIX)test_gpt2emu ## build and run the tests of the emulator, and of the GPU trainer in it
-	@failed=; for program in $(EMU_TESTS) $(or $(BIN),.)/test_gpt2emu; do $$program || failed="$$failed $$program"; done; \
+EMU_TESTS = $(patsubst dev/test/%.cu,$(BUILD)/emu/%,$(wildcard dev/test/test_*.cu))
+EMU_NEEDS = $(EMU_TESTS) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
+test-emu: $(EMU_NEEDS) ## build and run the tests of the emulator, and of the GPU trainer in it
+	@failed=; for program in $(EMU_TESTS) $(or $(BIN),.)/test_gpt2emu dev/test/test_emu.sh; do \
+	    $$program || failed="$$failed $$program"; done; \
+	for script in $(GPU_PYTHON_TESTS); do \
+	    TRAIN_GPT2=$(or $(BIN),.)/train_gpt2 TRAIN_GPT2CU=$(or $(BIN),.)/train_gpt2emu \
+	        python3 $$script || failed="$$failed $$script"; done; \
 	test -z "$$failed" || { echo "make test-emu: failed:$$failed"; exit 1; }
 
 bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine

@@ -36,11 +36,15 @@ names_of() { # glob pattern -> names without folder and suffix
 
 UNIT_TESTS=$(names_of 'dev/test/test_*.c')
 FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
-EMULATOR_TESTS=$(names_of 'dev/test/emu_*.cu')
+EMULATOR_TESTS=$(for name in $(names_of 'dev/test/emu_*.cu'); do # test_emu.sh builds the others itself
+    grep -q "$name\.cu" dev/test/test_emu.sh || echo "$name"
+done)
 KERNEL_TESTS=$(names_of 'dev/test/test_*.cu')
 PYTHON_TESTS=$(names_of 'dev/test/test_*.py')
+GPU_PYTHON_TESTS=$(names_of 'dev/test/test_gpu_*.py')
 # Those that run the program that TRAIN_GPT2 or TOKENIZE names, so that it can be a sanitized one.
-PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)")
+PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)" |
+    grep -vxF "$GPU_PYTHON_TESTS")
 SHELL_TESTS=$(names_of 'dev/test/test_*.sh' | grep -vx test_nvcc)
 ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" "$EMULATOR_TESTS" \
     "$KERNEL_TESTS" test_gpt2emu test_nvcc | grep .)
@@ -283,11 +287,19 @@ if links $cxx -x c++; then emulator=yes; fi
 begin_stage "$first"
 build "$first" "" CC=$first
 emulated=$(pick "$EMULATOR_TESTS" "$KERNEL_TESTS" test_gpt2emu)
-if [ -n "$(pick test_docs "$(names_of 'dev/test/test_gpu_*.py')")" ]; then emulated="$emulated train_gpt2emu"; fi
+trainer=""
+if [ -n "$(pick test_docs "$GPU_PYTHON_TESTS")" ]; then trainer=train_gpt2emu; fi
+emulated="$emulated $trainer"
 if [ $emulator = yes ]; then build_emulated "emulated bf16" "" "$emulated" CC=$first CXX=$cxx; fi
 if have python3; then
     # A thread each: the programs that they run stand beside others.
-    for name in $(pick "$PYTHON_TESTS"); do add_job "$name" "OMP_NUM_THREADS=1 python3 dev/test/$name.py"; done
+    for name in $(pick "$PYTHON_TESTS"); do
+        if [ $emulator = no ] && grep -qx "$name" <<<"$GPU_PYTHON_TESTS"; then
+            report "$name" 0 0 1 0.0 "no $cxx"
+        else
+            add_job "$name" "OMP_NUM_THREADS=1 python3 dev/test/$name.py"
+        fi
+    done
 else
     for name in $(pick "$PYTHON_TESTS"); do report "$name" 0 0 1 0.0 "no python3"; done
 fi
@@ -300,9 +312,14 @@ end_stage
 kernels=$(pick "$KERNEL_TESTS")
 begin_stage emulator
 if [ $emulator = yes ]; then
-    both=$(pick "$KERNEL_TESTS" test_gpt2emu)
-    build_emulated "emulated fp32" build/emu_fp32 "$both" PRECISION=FP32 CC=$first CXX=$cxx
-    add_emulated "emulated fp32" build/emu_fp32 "$both"
+    emulated="$(pick "$KERNEL_TESTS" test_gpt2emu)${trainer:+ $trainer}"
+    build_emulated "emulated fp32" build/emu_fp32 "$emulated" PRECISION=FP32 CC=$first CXX=$cxx
+    add_emulated "emulated fp32" build/emu_fp32 "$emulated"
+    for name in $(pick test_gpu_trainer); do
+        if have python3 && [ -x build/emu_fp32/train_gpt2emu ]; then
+            add_job "emulated fp32 $name" "TRAIN_GPT2CU=build/emu_fp32/train_gpt2emu python3 dev/test/$name.py"
+        fi
+    done
     for precision in BF16 FP32; do # one with each compiler, if both have the sanitizers
         compiler=$cxx folder=build/emu_sanitize_$precision label="emulated sanitizers $precision"
         if [ $precision = FP32 ] && have clang++ && links clang++ -x c++ -fsanitize=address,undefined; then
@@ -315,10 +332,6 @@ if [ $emulator = yes ]; then
         build_emulated "$label" $folder "$kernels" SANITIZE=1 PRECISION=$precision CC=$first "CXX=$compiler"
         add_emulated "$label" $folder "$kernels"
     done
-    if [ $cxx != clang++ ] && have clang++ && links clang++ -x c++; then
-        build_emulated "emulated clang" build/emu_clang "$(pick "$EMULATOR_TESTS")" CC=$first CXX=clang++
-        add_emulated "emulated clang" build/emu_clang "$(pick "$EMULATOR_TESTS")"
-    fi
     run_jobs
 else
     report emulator 0 0 1 0.0 "no $cxx"
