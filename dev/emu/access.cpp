@@ -76,11 +76,12 @@ static std::atomic<uint32_t> next_chunk{1};
 uint64_t stamp_of_interval(uint32_t interval) { return static_cast<uint64_t>(interval) << STAMP_INTERVAL; }
 
 uint32_t take_intervals(uint32_t operation, uint32_t block) {
+    if (!access_checks) { return CHUNK_INTERVALS; }
     uint32_t chunk = next_chunk++;
     if (chunk >= INTERVALS / CHUNK_INTERVALS) {
         report({nullptr, 0}, "too many blocks and barriers in one launch for the access checks", "  set EMU_CHECK=0");
     }
-    if (chunk_owners) { chunk_owners[chunk] = {operation, block}; }
+    chunk_owners[chunk] = {operation, block};
     return chunk * CHUNK_INTERVALS;
 }
 

@@ -141,14 +141,11 @@ static void give_back(Stack *stack) {
     free_stacks = stack;
 }
 
-// The stack pointer of a new fiber: emu_switch to it "returns" into emu_fiber_entry.
+// The stack pointer of a new fiber: emu_switch to it "returns" into emu_fiber_entry, with a stack pointer that is a
+// multiple of 16.
 static void *prepare(Stack *stack) {
-    uintptr_t top = reinterpret_cast<uintptr_t>(stack->base) + stack->bytes - stack->colour;
-    void **frame = reinterpret_cast<void **>(top & ~uintptr_t(63)) - SAVED_WORDS - 1 - (SAVED_WORDS & 1) * 2 - 4;
-    frame = reinterpret_cast<void **>(reinterpret_cast<uintptr_t>(frame) & ~uintptr_t(15));
-#if defined(__x86_64__)
-    frame += 1; // after the return the stack pointer is a multiple of 16, as before a call
-#endif
+    uintptr_t top = reinterpret_cast<uintptr_t>(stack->base) + stack->bytes - 64 - stack->colour;
+    void **frame = reinterpret_cast<void **>(top) - SAVED_WORDS;
     memset(frame, 0, SAVED_WORDS * sizeof(void *));
     frame[RETURN_WORD] = reinterpret_cast<void *>(emu_fiber_entry);
     return frame;

@@ -164,7 +164,7 @@ static void begin_operation(cudaStream_t handle, const char *kind, const char *n
     clock[stream->number] = ++stream->position;
     stream->clock = d.current_clock = clock;
     d.current_number = d.first_number + static_cast<uint32_t>(d.operations.size());
-    uint32_t interval = access_checks ? take_intervals(d.current_number, 0) : 1;
+    uint32_t interval = take_intervals(d.current_number, 0);
     d.current = {kind, name, at, stream->number, stream->position, interval};
     d.current_me = stamp_of_interval(interval);
     d.current_order = oldest_not_done(clock, d.current_me);

@@ -3,7 +3,7 @@
 # it must report and what it must not (emu_bugs.cu), both with AddressSanitizer, the translation of the source text, the
 # options of emucc, and the line tables for a debugger. Arguments: compilers (default: g++ and clang++).
 set -u
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2c_emu.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -74,7 +74,8 @@ refuses() {
 
 test_translation() {
     translates "strings, comments and shifts stay as they are" \
-        's = "K<<<1, 2>>>(x) __shared__ \" \\";' 'c = '\''"'\''; // K<<<1, 2>>>(x)' 'r = R"x(K<<<1,2>>>() )" )x"; /* K<<<' \
+        's = "K<<<1, 2>>>(x) __shared__ \" \\";' 'c = '\''"'\''; // K<<<1, 2>>>(x)' \
+        'r = R"x(K<<<1,2>>>() )" )x"; /* K<<<' \
         '1, 2>>>(x) */ n = 1'\''000 << 2 >> 1; std::cout << a <b; template <class T> void operator<< <T>(T);' <<'END'
 s = "K<<<1, 2>>>(x) __shared__ \" \\";
 c = '"'; // K<<<1, 2>>>(x)
@@ -142,7 +143,8 @@ int main() {
 END
     mkdir -p "$work/include folder"
     echo '#define VALUE 40' >"$work/include folder/value.h"
-    expect "$compiler: emucc -c, -I, -D, -MMD" compile -c -I "$work/include folder" -DADD=2 -MMD "$work/part.cu" -o "$work/part.o"
+    expect "$compiler: emucc -c, -I, -D, -MMD" \
+        compile -c -I "$work/include folder" -DADD=2 -MMD "$work/part.cu" -o "$work/part.o"
     expect "$compiler: the dependencies name the header" grep -q value.h "$work/part.d"
     expect "$compiler: emucc links objects" compile "$work/main.cu" "$work/part.o" -o "$work/two"
     expect "$compiler: two objects" "$work/two"
@@ -162,7 +164,8 @@ test_debugger() {
 }
 
 test_compiler() {
-    expect "$compiler: emu_features.cu builds without a warning" compile -O1 dev/test/emu_features.cu -o "$work/features"
+    expect "$compiler: emu_features.cu builds without a warning" \
+        compile -O1 dev/test/emu_features.cu -o "$work/features"
     run_suite "$compiler: emu_features" "$work/features"
     run_suite "$compiler: emu_features, without checks" env EMU_CHECK=0 "$work/features"
     expect "$compiler: emu_bugs.cu builds without a warning" compile -O1 dev/test/emu_bugs.cu -o "$work/bugs"
@@ -173,7 +176,8 @@ test_compiler() {
 
 # With AddressSanitizer, which has checks of its own.
 test_sanitized() {
-    expect "$compiler: emu_features.cu builds with --sanitize" compile --sanitize -O1 dev/test/emu_features.cu -o "$work/sanitized"
+    expect "$compiler: emu_features.cu builds with --sanitize" \
+        compile --sanitize -O1 dev/test/emu_features.cu -o "$work/sanitized"
     run_suite "$compiler: emu_features, --sanitize" "$work/sanitized"
 }
 
