@@ -18,7 +18,11 @@ row() {
     printf '%-9s %-10s %s\n' "$1" "$mark" "${3:-}"
     printf '%20s %s: %s\n' "" "$2" "$4"
     if [ -z "$3" ]; then
-        [ -z "$5" ] || printf '%20s Debian/Ubuntu: %s\n' "" "$5"
+        case $5 in
+            "") ;;
+            http* | comes*) printf '%20s %s\n' "" "$5" ;;
+            *) printf '%20s Debian/Ubuntu: %s\n' "" "$5" ;;
+        esac
         [ -z "$6" ] || printf '%20s macOS: %s\n' "" "$6"
     fi
 }
@@ -59,6 +63,24 @@ working() { # COMPILER: its version, if it links a program
     have "$1" && links "$1" && version_of "$1"
 }
 
+nvcc_version() {
+    PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin
+    nvcc --version 2>/dev/null | grep release
+}
+
+gpu() {
+    have nvidia-smi || return 0
+    nvidia-smi --query-gpu=name,compute_cap,driver_version --format=csv,noheader 2>/dev/null | grep , | head -n 1
+}
+
+emulator_compilers() {
+    local compiler found=""
+    for compiler in g++ clang++; do
+        if have "$compiler" && links "$compiler" -x c++ -std=c++17; then found="$found $compiler"; fi
+    done
+    echo "${found# }"
+}
+
 compiler=$(working gcc)
 [ -n "$compiler" ] || compiler=$(working clang)
 
@@ -72,23 +94,28 @@ echo
 echo "Testing and comparing"
 row clang optional "$(working clang)" "scripts/test.sh builds with both compilers; make fuzz FUZZ_SECONDS=..." \
     "apt-get install clang" "xcode-select --install"
-row g++ optional "$(working g++)" "checks that the headers are C++17 as well" "apt-get install g++" \
-    "xcode-select --install"
 row python3 optional "$(version_of python3)" "tests that run the programs and read their files; needs no packages" \
     "apt-get install python3" "brew install python"
 row OpenBLAS optional "$(find_file libopenblas.so libopenblas.so.0 libopenblas.dylib)" \
     "make bench-cpu compares the matrix multiply with it; nothing links it" "apt-get install libopenblas0" \
     "brew install openblas"
 echo
-echo "For the GPU trainer, which is not part of this version"
-row nvcc later "$(nvcc --version 2>/dev/null | grep release)" "compiles CUDA" \
+echo "The GPU trainer (make train_gpt2cu)"
+row nvcc optional "$(nvcc_version)" "CUDA's compiler, release 12 or later" \
     "https://developer.nvidia.com/cuda-downloads" ""
-row cuBLASLt later "$(find_file cublasLt.h)" "matrix multiplies on the GPU" "comes with the CUDA toolkit" ""
-row cuDNN later "$(find_file cudnn.h)" "attention on the GPU, optional" \
-    "apt-get install libcudnn9-dev-cuda-12 (NVIDIA's repository)" ""
-row NCCL later "$(find_file nccl.h)" "several GPUs, optional" "apt-get install libnccl-dev (NVIDIA's repository)" ""
-row MPI later "$(version_of mpirun)" "starts one process per GPU, optional" \
-    "apt-get install libopenmpi-dev openmpi-bin" ""
+row cuBLASLt optional "$(find_file cublasLt.h)" "matrix multiplies" "comes with the CUDA toolkit" ""
+row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""
+row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
+    "comes with the driver" ""
+row sanitizer optional "$(version_of compute-sanitizer)" "dev/gpu_check.sh looks for races and bad accesses with it" \
+    "comes with the CUDA toolkit" ""
+echo
+echo "The same source on the CPU (make train_gpt2emu)"
+row g++/clang optional "$(emulator_compilers)" "C++17 for the emulator of dev/emu; Linux on x86-64 or aarch64" \
+    "apt-get install g++" ""
+row addr2line optional "$(version_of addr2line)" "names the source lines in the emulator's reports" \
+    "apt-get install binutils" ""
+row gdb optional "$(version_of gdb)" "steps through kernels (CONTRIBUTING.md)" "apt-get install gdb" ""
 echo
 if [ $missing_needed -ne 0 ]; then
     echo "Something needed is missing; see above."

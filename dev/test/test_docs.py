@@ -9,11 +9,14 @@ import subprocess
 import tempfile
 
 from formats import merges_text
-from harness import run
+from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
+# The GPU trainer is run emulated, where that was built.
+EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
+GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
 OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|main\.log$|loss\.svg$|state_|model_[\d*]|model\.safetensors"
                          r"|config\.json|vocab\.bpe|gpt2_tokenizer\.bin)")
@@ -72,7 +75,8 @@ def test_links_exist():
 def test_make_targets_exist():
     with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as file:
         makefile = file.read()
-    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M)) | {"train_gpt2", "test_gpt2", "tokenize"}
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
+    targets |= set(re.search(r"^PROGRAMS = (.*)\nGPU_PROGRAMS = (.*)", makefile, re.M).expand(r"\1 \2").split())
     switches = set(re.findall(r"\$\(([A-Z_]+)\)", makefile)) | {"OPENMP", "SANITIZE", "WERROR"}
     checked = 0
     for document in DOCUMENTS:
@@ -83,13 +87,19 @@ def test_make_targets_exist():
                 continue
             for word in words[1:]:
                 name, switch, _ = word.partition("=")
-                assert name in (switches if switch else targets), f"{document}: {' '.join(words)}: {word}"
+                of_a_source = re.fullmatch(r"build/(?:\w+/)?(?:emu|cuda)/(\w+)", name)
+                assert name in (switches if switch else targets) or of_a_source and glob.glob(
+                    os.path.join(ROOT, f"dev/*/{of_a_source[1]}.cu")), f"{document}: {' '.join(words)}: {word}"
                 checked += 1
     assert checked >= 8, checked
 
 
 def test_options_exist():
     known = {program: options_in(help_of(program)) for program in PROGRAMS}
+    with open(os.path.join(ROOT, "llmc", "train_options.h"), encoding="utf-8") as file:
+        table = {f"--{name}" for name in re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M)}
+    assert known["train_gpt2"] <= table | {"--help", "--version"}, known["train_gpt2"] - table
+    known.update((name, table) for name in GPU_PROGRAMS)
     known["test.sh"] = options_in(subprocess.run(["bash", os.path.join(ROOT, "scripts/test.sh"), "--help"],
                                                  capture_output=True, text=True).stdout)
     everything = set().union(*known.values()) | {"--help", "--version"}
@@ -118,15 +128,21 @@ def prepare(folder):
     subprocess.run([PROGRAMS["train_gpt2"], *TINY, *export], cwd=folder, check=True, capture_output=True)
 
 
+def with_value(words, option, value, add=True):
+    """The same command with another value of this option."""
+    words = list(words)
+    if option in words:
+        words[words.index(option) + 1] = value
+    elif add:
+        words += [option, value]
+    return words
+
+
 def shrunk(words):
     """The same command for a tiny model and few steps. A model that exists keeps its size."""
-    words = list(words)
-    if "--steps" not in words:
-        words += ["--steps", "4"]
-    elif words[words.index("--steps") + 1] != "0":
-        words[words.index("--steps") + 1] = "4"
-    if words[words.index("--steps") + 1] == "0":
+    if "--steps" in words and words[words.index("--steps") + 1] == "0":
         return words
+    words = with_value(words, "--steps", "4")
     if "--init" in words and re.fullmatch(r"d\d+", words[words.index("--init") + 1]):
         words += TINY
     elif "--init" not in words and "--layers" not in words:
@@ -134,27 +150,46 @@ def shrunk(words):
     return words
 
 
-def test_commands_run():
-    """In the documents' order, so that a command finds what the ones before it left."""
+def shrunk_for_the_emulator(words):
+    for option, value in (("--seq-len", "16"), ("--batch-size", "2"), ("--val-every", "0"), ("--sample-every", "0")):
+        words = with_value(words, option, value)
+    return words
+
+
+def run_commands(programs):
+    """Runs the documents' commands of these programs (name -> path), in their order, so that a command finds what the
+    ones before it left. Returns how many."""
     ran = 0
     with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:
         prepare(folder)
         for document in DOCUMENTS:
             for words in shell_lines(document):
-                program = words[0][2:] if words[0].startswith("./") else ""
-                if program not in PROGRAMS:
+                name = words[0][2:] if words[0].startswith("./") else ""
+                if name not in programs:
                     continue
-                arguments = words[1:]
-                if program == "train_gpt2":
-                    arguments = shrunk(arguments)
+                arguments = words[1:] if name == "tokenize" else shrunk(words[1:])
+                if name in GPU_PROGRAMS:
+                    arguments = shrunk_for_the_emulator(arguments)
                 if "--out-dir" in words and "--resume" not in words:  # the documents reuse one name for many runs
                     shutil.rmtree(os.path.join(folder, words[words.index("--out-dir") + 1]), ignore_errors=True)
-                result = subprocess.run([PROGRAMS[program], *arguments], cwd=folder, capture_output=True, timeout=120)
+                result = subprocess.run([programs[name], *arguments], cwd=folder, capture_output=True, timeout=120)
                 assert result.returncode == 0 and result.stderr == b"", (document, words, result.stderr)
-                ran += 1
-    assert ran >= 9, ran
+                ran += name != "tokenize"
+    return ran
+
+
+def test_commands_run():
+    ran = run_commands(PROGRAMS)
+    assert ran >= 8, ran
+
+
+def test_gpu_commands_run():
+    if not os.path.exists(EMULATED):
+        raise Skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
+    ran = run_commands(dict(tokenize=PROGRAMS["tokenize"], **{name: EMULATED for name in GPU_PROGRAMS}))
+    assert ran >= 2, ran
 
 
 if __name__ == "__main__":
     run("docs", [test_paths_exist, test_links_exist, test_make_targets_exist, test_options_exist,
-                 test_commands_run])
+                 test_commands_run, test_gpu_commands_run])
