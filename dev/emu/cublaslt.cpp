@@ -8,6 +8,11 @@
 #include "include/cuda_bf16.h"
 #include "runtime.h"
 
+// Smaller problems run on one thread. OpenMP's threads spin for a while after each parallel region, in the way of the
+// emulator's own, which is worth it only behind some milliseconds of work.
+#define PARALLEL_ELEMENTS (1 << 20)
+#define PARALLEL_PRODUCTS (1 << 26)
+
 namespace {
 
 // ---- What the opaque descriptors hold ----
@@ -366,7 +371,7 @@ GemmMatrix as_floats(const Matrix &x, int b, bool tf32, std::vector<float> &copy
     const char *data = x.data + b * x.batch_stride * size;
     if (x.type == CUDA_R_32F && !tf32) { return {(const float *)data, x.row_stride, x.col_stride}; }
     copy.resize((size_t)(inner * outer));
-#pragma omp parallel for if (inner * outer > 1 << 16)
+#pragma omp parallel for if (inner * outer > PARALLEL_ELEMENTS)
     for (int64_t o = 0; o < outer; o++) {
         float *to = copy.data() + o * inner;
         load_floats(to, data + o * stride * size, x.type, inner);
@@ -449,9 +454,10 @@ void multiply(const Problem &p, int b, float alpha, float beta, Scratch *s) {
     int threads = gemm_max_threads();
     s->product.resize((size_t)(p.m * p.n)), s->bias.resize((size_t)p.bias_count());
     s->column.resize((size_t)(p.m * threads)), s->gemm.resize((size_t)gemm_workspace_floats(threads));
-    gemm(s->product.data(), p.m, B_transposed, A_transposed, nullptr, p.n, p.m, p.k, false, s->gemm.data());
+    auto *multiply = p.m * p.n * p.k > PARALLEL_PRODUCTS ? gemm : gemm_serial;
+    multiply(s->product.data(), p.m, B_transposed, A_transposed, nullptr, p.n, p.m, p.k, false, s->gemm.data());
     if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
-#pragma omp parallel for if (p.m * p.n > 1 << 14)
+#pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
     for (int64_t j = 0; j < p.n; j++) {
 #ifdef _OPENMP
         float *column = s->column.data() + omp_get_thread_num() * p.m;
