@@ -121,7 +121,7 @@ static void test_contradictions(Test *t) {
         {"-i x -o d -nm 2", "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
         {"-x 0 -o d",
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
-        {"-i x -h 1", "--hellaswag (-h): 1 is an option of the GPU trainer (train_gpt2cu); leave it out here"},
+        {"-i x -h 1", "--hellaswag (-h): 1 is not possible in this version; leave it out"},
     };
     CHECK_REFUSALS(t, false, refusals);
 }
@@ -201,13 +201,26 @@ static void test_llmc_script(Test *t) {
     CHECK(t, o->total_batch == 524288 && o->weight_decay == 0.1 && o->lr == 6e-4 && o->final_lr_frac == 0.0, "values");
     CHECK(t, o->warmup == 700 && o->checkpoint_every == 5000 && o->keep == 5 && o->keep_major == 50000, "values");
     CHECK(t, o->steps == 18865 && o->skip_loss_z == 7 && o->skip_grad_z == 6 && o->val_batches == 20, "values");
-    words = "-i tr.bin -h 1 -z 1 -f 0 -w 0 -ge 1 -lg 9 -pn 16 -pr 3 -pg 4 -pi tcp -ps 10.0.0.1 -pf /tmp";
+    words = "-i tr.bin -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9";
     CHECK(t, parse(&p, true, words), "%s", p.error.text);
-    CHECK(t, o->hellaswag && o->zero_stage == 1 && !o->tf32 && !o->master_weights && o->gelu_fusion == 1, "values");
-    CHECK(t, o->gpu_log_every == 9 && o->num_processes == 16 && o->process_rank == 3 && o->gpus_per_node == 4,
-          "values");
-    CHECK(t, strcmp(o->nccl_init, "tcp") == 0 && strcmp(o->server_ip, "10.0.0.1") == 0, "values");
-    CHECK(t, strcmp(o->nccl_fs_path, "/tmp") == 0 && strcmp(o->init, "d12") == 0 && o->recompute == 1, "values");
+    CHECK(t, !o->hellaswag && o->zero_stage == 1 && !o->tf32 && !o->master_weights && o->gelu_fusion == 1, "values");
+    CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == 1, "values");
+}
+
+// What a run of several processes is told, until there are such runs.
+static void test_several_processes(Test *t) {
+    const char *const words[] = {"-pn 16",  "-pr 3",        "-pg 4",    "-pi tcp",
+                                 "-pm tcp", "-ps 10.0.0.1", "-pf /tmp", "-pp /tmp"};
+    static Parsed p;
+    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+        char line[64];
+        snprintf(line, sizeof(line), "-i x %s", words[i]);
+        CHECK(t, !parse(&p, true, line) && strstr(p.error.text, TRAIN_ONE_PROCESS) != NULL, "%s: %s", line,
+              p.error.text);
+        CHECK(t, !parse(&p, false, line) && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s: %s", line, p.error.text);
+    }
+    CHECK(t, !parse(&p, true, "-i x --no-kv-cache") && strstr(p.error.text, TRAIN_CPU_ONLY) != NULL, "%s",
+          p.error.text);
 }
 
 static void test_help_and_version(Test *t) {
@@ -216,7 +229,7 @@ static void test_help_and_version(Test *t) {
     CHECK(t, parse(&p, false, "-b 2 -h") && p.outcome == ARGS_SHOWED_HELP, "-h at the end");
     CHECK(t, parse(&p, false, "-h -b 2") && p.outcome == ARGS_SHOWED_HELP, "-h before an option");
     CHECK(t, parse(&p, false, "--version") && p.outcome == ARGS_SHOWED_VERSION, "--version");
-    CHECK(t, parse(&p, true, "-i x -h 1") && p.outcome == ARGS_RUN && p.options.hellaswag, "-h 1 is HellaSwag");
+    CHECK(t, !parse(&p, true, "-i x -h 1") && strstr(p.error.text, "--hellaswag (-h)") != NULL, "-h 1 is HellaSwag");
     CHECK(t, parse(&p, false, "-i x -h 0") && p.outcome == ARGS_RUN, "-h 0 is HellaSwag");
 }
 
@@ -363,6 +376,7 @@ int main(void) {
     RUN(&s, test_long_and_strange_words);
     RUN(&s, test_forms);
     RUN(&s, test_llmc_script);
+    RUN(&s, test_several_processes);
     RUN(&s, test_help_and_version);
     RUN(&s, test_help_text);
     RUN(&s, test_table);
