@@ -146,7 +146,7 @@ __device__ __forceinline__ void adamw_group(floatX *params, float *master, float
 
 // One thread a group; where it is not whole or not aligned, one element after the other.
 template <bool WITH_MASTER>
-__global__ void __launch_bounds__(ADAMW_BLOCK)
+static __global__ void __launch_bounds__(ADAMW_BLOCK)
     adamw_update_kernel(floatX *params, float *master, float *m, float *v, const float *grads, TensorGroups groups,
                         AdamWFactors f, const StepResult *result) {
     if (result->stopped != STEP_GOES_ON) { return; }
@@ -208,7 +208,7 @@ __device__ __forceinline__ floatX parameter_from_master(float w, int64_t index, 
     return stochastic ? round_parameter(w, key, index) : from_float<floatX>(w);
 }
 
-__global__ void __launch_bounds__(ADAMW_BLOCK)
+static __global__ void __launch_bounds__(ADAMW_BLOCK)
     params_from_master_kernel(floatX *params, const float *master, TensorGroups groups, uint64_t key, bool stochastic) {
     int64_t begin = group_begin(groups), index = groups.first_index;
     if (group_is_whole(groups, begin)) {

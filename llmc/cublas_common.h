@@ -105,7 +105,7 @@ static inline void cublas_describe_operation(CublasPlan *plan, bool tf32) {
     int32_t a = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = p->epilogue;
     int64_t aux_ld = p->m;
-    bool rounds = tf32 && CUBLAS_FLOATX == CUDA_R_32F;
+    bool rounds = tf32 && PRECISION_IS_FP32;
     cublasComputeType_t compute = rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasLtMatmulDesc_t operation = &plan->operation;
     cublas_check(cublasLtMatmulDescInit(operation, compute, CUDA_R_32F));

@@ -69,7 +69,7 @@ __device__ __forceinline__ x128 logits_gradient(const floatX *row, int v, int V,
 
 // One block a row. Each thread overwrites only what it alone reads, but for the target's logit, which is read before
 // the barriers of block_max.
-__global__ void __launch_bounds__(MAX_BLOCK)
+static __global__ void __launch_bounds__(MAX_BLOCK)
     fused_classifier_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
                             bool want_gradient) {
     __shared__ float partial[WARP_SIZE];
@@ -109,7 +109,7 @@ static inline void fused_classifier(float *losses, floatX *logits, const int32_t
 }
 
 // One block: each thread sums every 1024th loss, the block adds up the threads' sums.
-__global__ void __launch_bounds__(MAX_BLOCK)
+static __global__ void __launch_bounds__(MAX_BLOCK)
     sum_losses_kernel(double *sum, const float *losses, int64_t N, bool accumulate) {
     __shared__ double partial[WARP_SIZE];
     double thread_sum = 0.0;

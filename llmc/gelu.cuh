@@ -26,7 +26,7 @@ __device__ __forceinline__ float gelu_slope(float x) {
 }
 
 // out[i] = gelu(inp[i]), i < 16 bytes * packs. Pointers aligned to 16 bytes; out may be inp. A thread does 16 bytes.
-__global__ void __launch_bounds__(MAX_BLOCK) gelu_forward_kernel(floatX *out, const floatX *inp, int64_t packs) {
+static __global__ void __launch_bounds__(MAX_BLOCK) gelu_forward_kernel(floatX *out, const floatX *inp, int64_t packs) {
     int64_t pack = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (pack >= packs) { return; }
     x128 x = load128_streaming(inp + pack * x128::size), y;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(MAX_BLOCK) gelu_forward_kernel(floatX *out, co
 }
 
 // dinp[i] = dout[i] gelu'(inp[i]). dinp may be dout or inp.
-__global__ void __launch_bounds__(MAX_BLOCK)
+static __global__ void __launch_bounds__(MAX_BLOCK)
     gelu_backward_kernel(floatX *dinp, const floatX *inp, const floatX *dout, int64_t packs) {
     int64_t pack = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (pack >= packs) { return; }

@@ -26,7 +26,7 @@ static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i
 __device__ __forceinline__ double squared(float x) { return (double)x * (double)x; }
 
 // partials[b] = the sum over the b-th span of grad^2. Squares and sums are double: they neither overflow nor vanish.
-__global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
+static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
     global_norm_squared_kernel(double *partials, const float *grads, int64_t n) {
     __shared__ double partial[WARP_SIZE];
     const float *span = grads + (int64_t)blockIdx.x * GLOBAL_NORM_SPAN;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void step_result_set(StepResult *result, double loss,
 }
 
 // One block: each thread sums every 1024th partial, the block adds up the threads' sums.
-__global__ void __launch_bounds__(MAX_BLOCK)
+static __global__ void __launch_bounds__(MAX_BLOCK)
     global_norm_finish_kernel(StepResult *result, const double *partials, int64_t count, double loss_factor,
                               const double *loss_sum, float grad_clip) {
     __shared__ double partial[WARP_SIZE];

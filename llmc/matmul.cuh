@@ -65,7 +65,7 @@ static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, bias_chunk
 // (number of warps)th row; then the warps' sums are added in order. Dynamic shared memory: a float for each warp and
 // column of the block.
 template <class T, bool accumulate>
-__global__ void __launch_bounds__(MAX_BLOCK)
+static __global__ void __launch_bounds__(MAX_BLOCK)
     matmul_sum_rows_kernel(float *out, const T *inp, int64_t rows, int OC, int64_t chunk_rows) {
     extern __shared__ float partial[]; // (warps, values of a lane, lanes)
     const int size = Packed128<T>::size, columns = WARP_SIZE * size;
