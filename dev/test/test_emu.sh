@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The emulator of dev/emu itself, with each compiler that is here: what it must do as a GPU does (emu_features.cu), what
-# it must report and what it must not (emu_bugs.cu), both with AddressSanitizer, the translation of the source text, the
-# options of emucc, and the line tables for a debugger. Arguments: compilers (default: g++ and clang++).
+# The emulator of dev/emu itself, with each compiler that is here: what it must do as a GPU does (emu_features.cu), the
+# options of emucc, and the line tables for a debugger; with the first one what it must report and what it must not
+# (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers (default: g++ clang++).
 set -u
 cd "$(dirname "$0")/../.." || exit
 
@@ -168,8 +168,10 @@ test_compiler() {
         compile -O1 dev/test/emu_features.cu -o "$work/features"
     run_suite "$compiler: emu_features" "$work/features"
     run_suite "$compiler: emu_features, without checks" env EMU_CHECK=0 "$work/features"
-    expect "$compiler: emu_bugs.cu builds without a warning" compile -O1 dev/test/emu_bugs.cu -o "$work/bugs"
-    run_suite "$compiler: emu_bugs" "$work/bugs"
+    if [ "$compiler" = "${compilers[0]}" ]; then # most of the time: the others' reports are no different
+        expect "$compiler: emu_bugs.cu builds without a warning" compile -O1 dev/test/emu_bugs.cu -o "$work/bugs"
+        run_suite "$compiler: emu_bugs" "$work/bugs"
+    fi
     test_options
     test_debugger
 }
