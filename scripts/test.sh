@@ -287,10 +287,12 @@ if links $cxx -x c++; then emulator=yes; fi
 begin_stage "$first"
 build "$first" "" CC=$first
 emulated=$(pick "$EMULATOR_TESTS" "$KERNEL_TESTS" test_gpt2emu)
-trainer=""
-if [ -n "$(pick test_docs "$GPU_PYTHON_TESTS")" ]; then trainer=train_gpt2emu; fi
-emulated="$emulated $trainer"
-if [ $emulator = yes ]; then build_emulated "emulated bf16" "" "$emulated" CC=$first CXX=$cxx; fi
+if [ -n "$(pick test_docs "$GPU_PYTHON_TESTS")" ]; then emulated="$emulated train_gpt2emu"; fi
+if [ $emulator = yes ]; then
+    build_emulated "emulated bf16" "" "$emulated" CC=$first CXX=$cxx
+elif [ -n "$emulated" ]; then
+    report emulated 0 0 1 0.0 "no $cxx"
+fi
 if have python3; then
     # A thread each: the programs that they run stand beside others.
     for name in $(pick "$PYTHON_TESTS"); do
@@ -309,39 +311,33 @@ if [ $emulator = yes ]; then add_emulated "emulated bf16" "" "$emulated"; fi
 run_jobs
 end_stage
 
-kernels=$(pick "$KERNEL_TESTS")
-begin_stage emulator
-if [ $emulator = yes ]; then
-    emulated="$(pick "$KERNEL_TESTS" test_gpt2emu)${trainer:+ $trainer}"
-    build_emulated "emulated fp32" build/emu_fp32 "$emulated" PRECISION=FP32 CC=$first CXX=$cxx
-    add_emulated "emulated fp32" build/emu_fp32 "$emulated"
-    for name in $(pick test_gpu_trainer); do
-        if have python3 && [ -x build/emu_fp32/train_gpt2emu ]; then
-            add_job "emulated fp32 $name" "TRAIN_GPT2CU=build/emu_fp32/train_gpt2emu python3 dev/test/$name.py"
-        fi
-    done
-    for precision in BF16 FP32; do # one with each compiler, if both have the sanitizers
-        compiler=$cxx folder=build/emu_sanitize_$precision label="emulated sanitizers $precision"
-        if [ $precision = FP32 ] && have clang++ && links clang++ -x c++ -fsanitize=address,undefined; then
-            compiler=clang++
-        fi
-        if ! links "$compiler" -x c++ -fsanitize=address,undefined; then
-            report "$label" 0 0 1 0.0 "$compiler has no AddressSanitizer here"
-            continue
-        fi
-        build_emulated "$label" $folder "$kernels" SANITIZE=1 PRECISION=$precision CC=$first "CXX=$compiler"
-        add_emulated "$label" $folder "$kernels"
-    done
-    run_jobs
-else
-    report emulator 0 0 1 0.0 "no $cxx"
-fi
-end_stage
-
-begin_stage nvcc
+# The other precision, with clang++ where it is; both precisions with the sanitizers; and for real, where nvcc is. Each
+# build is a program or two, so they go side by side.
+begin_stage cuda
 for name in $(pick test_nvcc); do
     for precision in BF16 FP32; do add_job "$name $precision" "dev/test/$name.sh $precision"; done
 done
+emulated=$(pick "$KERNEL_TESTS" test_gpt2emu)
+kernels=$(pick "$KERNEL_TESTS")
+if [ $emulator = yes ] && [ -n "$emulated" ]; then
+    show_stage
+    other=$cxx
+    if have clang++ && links clang++ -x c++; then other=clang++; fi
+    build_emulated "emulated fp32" build/emu_fp32 "$emulated" PRECISION=FP32 CC=$first CXX=$other &
+    if links $cxx -x c++ -fsanitize=address,undefined; then # optimising would take longer than it saves
+        for precision in BF16 FP32; do
+            build_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels" SANITIZE=1 \
+                PRECISION=$precision CFLAGS="-O0 -g1" CC=$first CXX=$cxx &
+        done
+    else
+        report "emulated sanitizers" 0 0 1 0.0 "$cxx has no AddressSanitizer here"
+    fi
+    wait
+    add_emulated "emulated fp32" build/emu_fp32 "$emulated"
+    for precision in BF16 FP32; do
+        add_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels"
+    done
+fi
 run_jobs
 for name in $(pick test_nvcc); do dev/test/test_nvcc.sh --table 2>/dev/null; done
 end_stage

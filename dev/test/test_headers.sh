@@ -88,11 +88,9 @@ done
 
 if [ ${#headers[@]} -gt 0 ]; then
     compiles gcc c -std=gnu11 -fopenmp -march=native
-    compiles gcc c -std=gnu11 -Wno-unknown-pragmas
-    compiles g++ cc -std=c++17 -fopenmp
+    compiles g++ cc -std=c++17 -Wno-unknown-pragmas
     compiles clang c -std=gnu11 -Wno-unknown-pragmas
-    compiles clang c -std=gnu11 -fopenmp -march=native
-    compiles clang++ cc -std=c++17 -Wno-unknown-pragmas
+    compiles clang++ cc -std=c++17 -fopenmp -march=native
 fi
 
 if [ ${#cuda_headers[@]} -gt 0 ]; then

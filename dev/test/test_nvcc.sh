@@ -113,10 +113,10 @@ for precision in $precisions; do
     resources "$precision" "$log" >"$folder/kernels"
     check_spills "$precision" "$folder/kernels"
     log=$folder/tests.log # the same kernels and some host code: one GPU, not optimised, in a fifth of the time
-    arch=90
-    [ "$precision" != FP32 ] || arch=80
-    for program in test_gpt2cu cuda/test_kernels cuda/bench_gpu; do
-        builds "$precision" $program $arch "-O0 -Xptxas -O0 -Xcicc -O0"
+    arch=90 programs="test_gpt2cu cuda/test_kernels"
+    [ "$precision" != FP32 ] || arch=80 programs="$programs cuda/bench_gpu"
+    for program in $programs; do
+        builds "$precision" "$program" $arch "-O0 -Xptxas -O0 -Xcicc -O0"
     done
 done
 
