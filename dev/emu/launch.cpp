@@ -3,6 +3,7 @@
 #include "runtime.h"
 #include "include/emu.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <atomic>
@@ -180,6 +181,24 @@ static void check_shared(const Kernel &kernel) {
                   "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
 }
 
+// Holds back signals while a kernel runs: a handler of the program would run as a part of some kernel's thread, on its
+// stack and under its checks. Faults still come through. Worker threads are created under the mask and keep it.
+class SignalsHeldBack {
+  public:
+    SignalsHeldBack() {
+        sigset_t all;
+        sigfillset(&all);
+        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT}) { sigdelset(&all, fault); }
+        pthread_sigmask(SIG_BLOCK, &all, &before);
+    }
+    ~SignalsHeldBack() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    SignalsHeldBack(const SignalsHeldBack &) = delete;
+    SignalsHeldBack &operator=(const SignalsHeldBack &) = delete;
+
+  private:
+    sigset_t before;
+};
+
 static std::atomic<uint64_t> launches;
 int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
@@ -195,6 +214,7 @@ void Launch::run(const void *function, void (*one_thread)(void *), void *call) {
     std::lock_guard<std::mutex> guard(one_at_a_time);
     order->resize(size_t(grid.x) * grid.y * grid.z);
     order_items(order->data(), order->size(), schedule(), kernel.number);
+    SignalsHeldBack held_back;
     begin_kernel(&kernel);
     pool->run(kernel, *order);
     end_kernel();

@@ -3,6 +3,8 @@
 #include <cuda_bf16.h>
 #include <emu.h>
 #include <emu_ptx.h>
+#include <signal.h>
+#include <sys/time.h>
 #include <vector>
 
 #include "test.h"
@@ -496,6 +498,21 @@ static void test_intrinsics(Test *t) {
     CHECK(t, counter == 6, "device variable: %d", counter);
 }
 
+// A signal may come at any moment: its handler is host code, never a part of a kernel.
+static volatile sig_atomic_t ticks;
+static void on_tick(int) { ticks = ticks + 1; }
+
+static void test_signals(Test *t) {
+    const itimerval often = {{0, 500}, {0, 500}}, never = {};
+    const int rows = 61, C = 100;
+    Buffer<float> in(std::vector<float>(rows * C, 1.0f)), out(rows * C);
+    signal(SIGALRM, on_tick);
+    setitimer(ITIMER_REAL, &often, nullptr);
+    for (int i = 0; i < 2000 && ticks < 50; i++) { normalise<<<(rows + 7) / 8, 256>>>(out.data, in.data, rows, C); }
+    setitimer(ITIMER_REAL, &never, nullptr);
+    CHECK(t, ticks >= 20, "%d signals arrived", static_cast<int>(ticks));
+}
+
 int main(void) {
     Suite s = suite_begin("emu_features");
     RUN(&s, test_grids);
@@ -512,5 +529,6 @@ int main(void) {
     RUN(&s, test_streams);
     RUN(&s, test_device);
     RUN(&s, test_intrinsics);
+    RUN(&s, test_signals);
     return suite_end(&s);
 }
