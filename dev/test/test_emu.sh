@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The emulator of dev/emu itself, with each compiler that is here: what it must do as a GPU does (emu_features.cu), the
 # options of emucc, and the line tables for a debugger; with the first one what it must report and what it must not
-# (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers (default: g++ clang++).
+# (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers (default: g++).
 set -u
 cd "$(dirname "$0")/../.." || exit
 
@@ -183,7 +183,7 @@ test_sanitized() {
     run_suite "$compiler: emu_features, --sanitize" "$work/sanitized"
 }
 
-read -r -a compilers <<<"${*:-g++ clang++}"
+read -r -a compilers <<<"${*:-g++}"
 for compiler in "${compilers[@]}"; do
     if ! command -v "$compiler" >/dev/null 2>&1; then
         report skip "$compiler: no such compiler here"

@@ -109,7 +109,7 @@ for precision in $precisions; do
     folder=build/nvcc_$precision
     mkdir -p "$folder"
     log=$folder/trainer.log
-    builds "$precision" train_gpt2cu "$ARCHS" "-O2 -Xptxas -v"
+    builds "$precision" train_gpt2cu "$ARCHS" "-O1 -Xptxas -v"
     resources "$precision" "$log" >"$folder/kernels"
     check_spills "$precision" "$folder/kernels"
     log=$folder/tests.log # the same kernels and some host code: one GPU, not optimised, in a fifth of the time
