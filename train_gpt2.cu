@@ -1083,7 +1083,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
            model->gpu.multiProcessorCount, model->gpu.major, model->gpu.minor);
     if (model->peak_flops > 0.0) { printf(", %.0f TFLOP/s by its datasheet", 1e-12 * model->peak_flops); }
     printf("\n");
-    if (run->options.gpu_log_every > 0 && model->monitor.library == NULL) {
+    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {
         printf("            %s\n", model->monitor.why);
     }
     printf("\n");

@@ -116,6 +116,8 @@ static inline bool gpu_monitor_open(GpuMonitor *monitor, const char *pci_bus_id)
     return gpu_monitor_open_library(monitor, GPU_MONITOR_LIBRARY, pci_bus_id);
 }
 
+static inline bool gpu_monitor_is_open(const GpuMonitor *monitor) { return monitor->library != NULL; }
+
 // Did NVML answer? A function that the library lacks (NULL) has no answer.
 #define gpu_monitor_asks(function, ...) ((function) != NULL && (function)(__VA_ARGS__) == NVML_OK)
 
@@ -127,7 +129,7 @@ static inline bool gpu_monitor_read(GpuMonitor *m, GpuState *state) {
     NvmlMemory memory;
     NvmlUtilization utilization;
     *state = unknown;
-    if (m->library == NULL) { return false; }
+    if (!gpu_monitor_is_open(m)) { return false; }
     if (gpu_monitor_asks(m->power, m->device, &value)) { state->watts = 1e-3 * value; }
     if (gpu_monitor_asks(m->power_limit, m->device, &value)) { state->watt_limit = 1e-3 * value; }
     if (gpu_monitor_asks(m->clock, m->device, NVML_CLOCK_OF_SM, &value)) { state->sm_megahertz = (int)value; }

@@ -5,8 +5,8 @@ bf16 autocast, fused AdamW, and whichever fused attention scaled_dot_product_att
     python3 dev/bench/bench_torch.py --train-data 'shards/*.bin' --batch-size 64 --steps 30
 
 The model is that of train_gpt2.py, with its vocabulary padded as in ./train_gpt2cu, which is faster for PyTorch too.
-All batches are on the GPU before the first step. The lines are those of ./train_gpt2cu; the first steps, which compile, are
-left out of the times.
+All batches are on the GPU before the first step. The lines are those of ./train_gpt2cu; the first steps, which
+compile, are left out of the times.
 """
 import argparse
 import os
