@@ -49,7 +49,8 @@ void __tsan_vptr_read(void **) {}
 void __tsan_ignore_thread_begin() {}
 void __tsan_ignore_thread_end() {}
 
-// The compilers' own calls of memcpy and the like: emucc renames them in the code under test.
+// The compilers' own calls of memcpy and the like: emucc renames them in the code under test, and newer clangs call
+// them by the other names.
 void *emu_memcpy(void *to, const void *from, size_t bytes) {
     check_range(from, bytes, READ, PC);
     check_range(to, bytes, WRITE, PC);
@@ -64,20 +65,9 @@ void *emu_memset(void *to, int value, size_t bytes) {
     check_range(to, bytes, WRITE, PC);
     return memset(to, value, bytes);
 }
-void *__tsan_memcpy(void *to, const void *from, size_t bytes) {
-    check_range(from, bytes, READ, PC);
-    check_range(to, bytes, WRITE, PC);
-    return memcpy(to, from, bytes);
-}
-void *__tsan_memmove(void *to, const void *from, size_t bytes) {
-    check_range(from, bytes, READ, PC);
-    check_range(to, bytes, WRITE, PC);
-    return memmove(to, from, bytes);
-}
-void *__tsan_memset(void *to, int value, size_t bytes) {
-    check_range(to, bytes, WRITE, PC);
-    return memset(to, value, bytes);
-}
+void *__tsan_memcpy(void *to, const void *from, size_t bytes) __attribute__((alias("emu_memcpy")));
+void *__tsan_memmove(void *to, const void *from, size_t bytes) __attribute__((alias("emu_memmove")));
+void *__tsan_memset(void *to, int value, size_t bytes) __attribute__((alias("emu_memset")));
 
 // C++ atomics: of host code. (The atomics of kernels are functions of their own.)
 void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
