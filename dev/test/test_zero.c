@@ -1,0 +1,336 @@
+// Unit tests of the sharding arithmetic: every element of the model is owned once, at the place that all sides compute.
+#include "dev/test/test.h"
+#include "llmc/zero.h"
+
+static const int rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 64, 512};
+enum { NUM_RANK_COUNTS = sizeof(rank_counts) / sizeof(rank_counts[0]) };
+
+// The order of tensors in the buckets, written out.
+static const int bucket0_order[] = {PARAM_wte, PARAM_wpe, PARAM_lnfw, PARAM_lnfb};
+static const int block_order[] = {PARAM_qkvw, PARAM_attprojw, PARAM_fcw,  PARAM_fcprojw, PARAM_ln1w, PARAM_ln1b,
+                                  PARAM_qkvb, PARAM_attprojb, PARAM_ln2w, PARAM_ln2b,    PARAM_fcb,  PARAM_fcprojb};
+
+static GPT2Config config_of(int max_seq_len, int vocab_size, int num_layers, int num_heads, int channels) {
+    GPT2Config config = {max_seq_len, vocab_size, gpt2_pad_vocab(vocab_size), num_layers, num_heads, channels};
+    return config;
+}
+
+static GPT2Config config_named(const char *name) {
+    GPT2Config config = config_of(0, GPT2_VOCAB_SIZE, 0, 0, 0);
+    if (!gpt2_config_from_size(&config, name)) { config.num_layers = 0; }
+    return config;
+}
+
+enum { NUM_SMALL = 6, MAX_CONFIGS = 32 };
+
+// Small and odd ones first, then all sizes that have a name.
+static int all_configs(GPT2Config configs[MAX_CONFIGS]) {
+    const GPT2Config small[NUM_SMALL] = {config_of(1, 1, 1, 1, 1),   config_of(3, 10, 1, 1, 5),
+                                         config_of(7, 50, 2, 1, 3),  config_of(5, 130, 3, 1, 7),
+                                         config_of(8, 64, 2, 2, 16), config_of(6, 33, 5, 3, 9)};
+    int n = 0;
+    for (; n < NUM_SMALL; n++) { configs[n] = small[n]; }
+    char names[] = GPT2_SIZE_NAMES;
+    for (char *name = strtok(names, " "); name != NULL; name = strtok(NULL, " ")) { configs[n++] = config_named(name); }
+    return n;
+}
+
+// Calls `check` for every config and number of ranks.
+static void for_each_layout(Test *t, int num_configs, void (*check)(Test *t, const ZeroLayout *z)) {
+    GPT2Config configs[MAX_CONFIGS];
+    int n = all_configs(configs);
+    CHECK(t, n == NUM_SMALL + 16, "%d configs", n);
+    for (int c = 0; c < n && c < num_configs; c++) {
+        for (int k = 0; k < NUM_RANK_COUNTS; k++) {
+            ZeroLayout z;
+            zero_layout(&z, &configs[c], rank_counts[k]);
+            check(t, &z);
+        }
+    }
+}
+
+static int64_t tensor_size(const ZeroLayout *z, int i) {
+    return gpt2_param_size(&z->config, i) / gpt2_param_layers(&z->config, i);
+}
+
+// ---- Buckets ----
+
+static void check_bucket_order(Test *t, const ZeroLayout *z, int b, const int *order, int n) {
+    int64_t offset = 0, decayed = 0;
+    for (int k = 0; k < n; k++) {
+        CHECK(t, zero_tensor_offset(z, order[k]) == offset, "%s at %lld, expected %lld",
+              gpt2_param_specs[order[k]].name, (long long)zero_tensor_offset(z, order[k]), (long long)offset);
+        CHECK(t, zero_bucket_of(order[k], b - 1) == b, "%s of bucket %d", gpt2_param_specs[order[k]].name, b);
+        offset += tensor_size(z, order[k]);
+        if (gpt2_param_specs[order[k]].decay == DECAY) { decayed = offset; }
+    }
+    CHECK(t, zero_size(z, b) == offset, "size of bucket %d: %lld", b, (long long)zero_size(z, b));
+    CHECK(t, zero_decayed(z, b) == decayed && decayed > 0 && decayed < offset, "boundary in bucket %d: %lld", b,
+          (long long)zero_decayed(z, b));
+}
+
+static void check_order(Test *t, const ZeroLayout *z) {
+    CHECK(t, z->num_buckets == 1 + z->config.num_layers, "%d buckets", z->num_buckets);
+    check_bucket_order(t, z, 0, bucket0_order, sizeof(bucket0_order) / sizeof(int));
+    for (int b = 1; b < z->num_buckets; b++) {
+        check_bucket_order(t, z, b, block_order, sizeof(block_order) / sizeof(int));
+    }
+}
+
+// The tensors of a bucket in order, decay first, without a gap.
+static void test_bucket_order(Test *t) { for_each_layout(t, MAX_CONFIGS, check_order); }
+
+// Every element below the boundary has decay, none behind it.
+static void check_decay(Test *t, const ZeroLayout *z) {
+    for (int b = 0; b < z->num_buckets; b++) {
+        ZeroPiece pieces[NUM_PARAM_TENSORS];
+        for (int decay = 0; decay < 2; decay++) {
+            int n = decay ? zero_pieces(z, b, 0, zero_decayed(z, b), pieces)
+                          : zero_pieces(z, b, zero_decayed(z, b), zero_size(z, b), pieces);
+            CHECK(t, n == (b == 0 ? 2 : decay ? 4 : 8), "%d pieces", n);
+            for (int p = 0; p < n; p++) {
+                CHECK(t, gpt2_param_specs[pieces[p].tensor].decay == decay, "%s on the wrong side",
+                      gpt2_param_specs[pieces[p].tensor].name);
+                CHECK(t, pieces[p].count == tensor_size(z, pieces[p].tensor), "a tensor was cut");
+            }
+        }
+    }
+}
+
+static void test_decay_boundary(Test *t) { for_each_layout(t, MAX_CONFIGS, check_decay); }
+
+static void check_alignment(Test *t, const ZeroLayout *z) {
+    int64_t whole = 0, part = 0, first = 0;
+    for (int b = 0; b < z->num_buckets; b++) {
+        int64_t shard = zero_shard(z, b), padded = zero_padded(z, b);
+        CHECK(t, shard > 0 && shard % ZERO_ALIGNMENT == 0, "shard %lld", (long long)shard);
+        CHECK(t, padded == shard * z->num_ranks && padded >= zero_size(z, b), "padded %lld", (long long)padded);
+        CHECK(t, padded - zero_size(z, b) < (int64_t)ZERO_ALIGNMENT * z->num_ranks, "too much padding: %lld of %lld",
+              (long long)(padded - zero_size(z, b)), (long long)padded);
+        CHECK(t, zero_offset(z, b) == whole, "bucket %d at %lld", b, (long long)zero_offset(z, b));
+        CHECK(t, zero_shard_offset(z, b) == part, "part of bucket %d at %lld", b, (long long)zero_shard_offset(z, b));
+        CHECK(t, zero_first_index(z, b) == first, "bucket %d from %lld", b, (long long)zero_first_index(z, b));
+        whole += padded, part += shard, first += zero_size(z, b);
+    }
+    CHECK(t, zero_offset(z, z->num_buckets) == whole, "all: %lld", (long long)zero_offset(z, z->num_buckets));
+    CHECK(t, zero_shard_offset(z, z->num_buckets) == part, "part: %lld",
+          (long long)zero_shard_offset(z, z->num_buckets));
+    CHECK(t, zero_first_index(z, z->num_buckets) == gpt2_num_params(&z->config), "the buckets hold %lld elements",
+          (long long)zero_first_index(z, z->num_buckets));
+}
+
+static void test_offsets_and_alignment(Test *t) { for_each_layout(t, MAX_CONFIGS, check_alignment); }
+
+// The places from which stochastic rounding takes its bits know nothing of the ranks.
+static void test_index_without_ranks(Test *t) {
+    GPT2Config configs[MAX_CONFIGS];
+    int n = all_configs(configs);
+    for (int c = 0; c < n; c++) {
+        ZeroLayout one, many;
+        zero_layout(&one, &configs[c], 1);
+        for (int k = 0; k < NUM_RANK_COUNTS; k++) {
+            zero_layout(&many, &configs[c], rank_counts[k]);
+            for (int b = 0; b <= one.num_buckets; b++) {
+                CHECK(t, zero_first_index(&one, b) == zero_first_index(&many, b), "bucket %d, %d ranks", b,
+                      rank_counts[k]);
+            }
+            for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+                CHECK(t, zero_tensor_offset(&one, i) == zero_tensor_offset(&many, i), "%s, %d ranks",
+                      gpt2_param_specs[i].name, rank_counts[k]);
+            }
+        }
+    }
+}
+
+// ---- Pieces ----
+
+// Counts for every element of the model how many ranks own it, and checks that each is where its tensor is.
+static void check_every_element(Test *t, const ZeroLayout *z) {
+    int64_t total = gpt2_num_params(&z->config);
+    unsigned char *owners = (unsigned char *)calloc((size_t)total, 1);
+    if (!CHECK(t, owners != NULL, "out of memory")) { return; }
+    for (int b = 0; b < z->num_buckets; b++) {
+        for (int rank = 0; rank < z->num_ranks; rank++) {
+            ZeroPiece pieces[NUM_PARAM_TENSORS];
+            int64_t shard = zero_shard(z, b);
+            int n = zero_pieces(z, b, rank * shard, (rank + 1) * shard, pieces);
+            for (int p = 0; p < n; p++) {
+                for (int64_t i = 0; i < pieces[p].count; i++) { owners[pieces[p].in_file + i]++; }
+            }
+        }
+    }
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < total; i++) { wrong += owners[i] != 1; }
+    CHECK(t, wrong == 0, "%lld of %lld elements are not owned once (%d ranks)", (long long)wrong, (long long)total,
+          z->num_ranks);
+    free(owners);
+}
+
+static void test_every_element_once(Test *t) { for_each_layout(t, NUM_SMALL, check_every_element); }
+
+// From an element of the file to its place in a bucket and back.
+static void check_inverse(Test *t, const ZeroLayout *z) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t size = tensor_size(z, i);
+        for (int64_t k = 0; k < gpt2_param_size(&z->config, i); k++) {
+            int layer = (int)(k / size), b = zero_bucket_of(i, layer);
+            int64_t at = zero_tensor_offset(z, i) + k % size;
+            ZeroPiece pieces[NUM_PARAM_TENSORS];
+            int n = zero_pieces(z, b, at, at + 1, pieces);
+            bool right = n == 1 && pieces[0].tensor == i && pieces[0].layer == layer && pieces[0].in_bucket == at &&
+                         pieces[0].in_file == gpt2_param_offset(&z->config, i) + k && pieces[0].count == 1;
+            if (!CHECK(t, right, "element %lld of %s", (long long)k, gpt2_param_specs[i].name)) { return; }
+        }
+    }
+}
+
+static void test_inverse(Test *t) {
+    GPT2Config configs[MAX_CONFIGS];
+    all_configs(configs);
+    for (int c = 0; c < NUM_SMALL; c++) {
+        ZeroLayout z;
+        zero_layout(&z, &configs[c], 3);
+        check_inverse(t, &z);
+    }
+}
+
+static int compare_pieces(const void *a, const void *b) {
+    int64_t x = ((const ZeroPiece *)a)->in_file, y = ((const ZeroPiece *)b)->in_file;
+    return (x > y) - (x < y);
+}
+
+// The pieces of all ranks, behind one another, are the bucket; returns how many they are.
+static int collect_pieces(Test *t, const ZeroLayout *z, int b, ZeroPiece *all) {
+    int n = 0;
+    int64_t at = 0;
+    for (int rank = 0; rank < z->num_ranks; rank++) {
+        int first = n;
+        int64_t shard = zero_shard(z, b), owned = 0;
+        n += zero_pieces(z, b, rank * shard, (rank + 1) * shard, all + n);
+        for (int p = first; p < n; p++) {
+            CHECK(t, all[p].count > 0 && all[p].in_bucket == at, "a gap at %lld of bucket %d", (long long)at, b);
+            CHECK(t, all[p].layer == (b == 0 ? 0 : b - 1), "layer %d in bucket %d", all[p].layer, b);
+            at += all[p].count, owned += all[p].count;
+        }
+        CHECK(t, zero_end(z, b, rank) - zero_begin(z, b, rank) == owned, "rank %d owns %lld of bucket %d", rank,
+              (long long)owned, b);
+        CHECK(t, owned == 0 || zero_begin(z, b, rank) == rank * shard, "rank %d begins elsewhere", rank);
+    }
+    CHECK(t, at == zero_size(z, b), "bucket %d ends at %lld", b, (long long)at);
+    return n;
+}
+
+// All pieces of all buckets, sorted by their place in the file, are the file.
+static void check_cover(Test *t, const ZeroLayout *z) {
+    size_t room = (size_t)z->num_buckets * (size_t)(z->num_ranks + NUM_PARAM_TENSORS);
+    ZeroPiece *all = (ZeroPiece *)malloc((room + NUM_PARAM_TENSORS) * sizeof(ZeroPiece));
+    if (!CHECK(t, all != NULL, "out of memory")) { return; }
+    size_t n = 0;
+    for (int b = 0; b < z->num_buckets; b++) { n += (size_t)collect_pieces(t, z, b, all + n); }
+    CHECK(t, n <= room, "%zu pieces of %zu", n, room);
+    qsort(all, n, sizeof(ZeroPiece), compare_pieces);
+    int64_t at = 0;
+    for (size_t p = 0; p < n; p++) {
+        int i = all[p].tensor;
+        int64_t begin = gpt2_param_offset(&z->config, i) + all[p].layer * tensor_size(z, i);
+        CHECK(t, all[p].in_file == at, "a gap at %lld of the file", (long long)at);
+        CHECK(t, all[p].in_file - begin == all[p].in_bucket - zero_tensor_offset(z, i), "%s is shifted",
+              gpt2_param_specs[i].name);
+        at += all[p].count;
+    }
+    CHECK(t, at == gpt2_num_params(&z->config), "the file ends at %lld", (long long)at);
+    free(all);
+}
+
+static void test_pieces_cover_the_file(Test *t) { for_each_layout(t, MAX_CONFIGS, check_cover); }
+
+static void check_padding(Test *t, const ZeroLayout *z) {
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    for (int b = 0; b < z->num_buckets; b++) {
+        int64_t size = zero_size(z, b), padded = zero_padded(z, b);
+        CHECK(t, zero_pieces(z, b, size, padded, pieces) == 0, "pieces in the padding of bucket %d", b);
+        CHECK(t, zero_pieces(z, b, size / 2, size / 2, pieces) == 0, "pieces of nothing");
+        int n = zero_pieces(z, b, size - 1, padded + 1, pieces);
+        CHECK(t, n == 1 && pieces[0].count == 1 && pieces[0].in_bucket == size - 1, "last element of bucket %d", b);
+        CHECK(t, pieces[0].tensor == (b == 0 ? PARAM_lnfb : PARAM_fcprojb), "bucket %d ends with %s", b,
+              gpt2_param_specs[pieces[0].tensor].name);
+    }
+}
+
+static void test_ranges_in_the_padding(Test *t) { for_each_layout(t, MAX_CONFIGS, check_padding); }
+
+// With more ranks than groups of 64 elements the last ones own nothing, and nothing breaks.
+static void test_ranks_with_nothing(Test *t) {
+    GPT2Config config = config_of(3, 10, 1, 1, 5); // bucket 0: 128*5 + 3*5 + 2*5 = 665; the block: 12*25 + 13*5 = 365
+    ZeroLayout z;
+    zero_layout(&z, &config, 16);
+    CHECK(t, zero_size(&z, 0) == 665 && zero_size(&z, 1) == 365, "sizes %lld, %lld", (long long)zero_size(&z, 0),
+          (long long)zero_size(&z, 1));
+    CHECK(t, zero_shard(&z, 0) == 64 && zero_shard(&z, 1) == 64, "a rank has its share");
+    CHECK(t, zero_begin(&z, 0, 10) == 640 && zero_end(&z, 0, 10) == 665, "rank 10 has the rest");
+    CHECK(t, zero_begin(&z, 1, 5) == 320 && zero_end(&z, 1, 5) == 365, "rank 5 has the rest of the block");
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    for (int rank = 11; rank < 16; rank++) {
+        CHECK(t, zero_begin(&z, 0, rank) == zero_end(&z, 0, rank), "rank %d owns something", rank);
+        CHECK(t, zero_pieces(&z, 0, rank * 64, (rank + 1) * 64, pieces) == 0, "rank %d has pieces", rank);
+    }
+}
+
+// ---- Memory ----
+
+static void check_lengths(Test *t, const ZeroLayout *z) {
+    int R = z->num_ranks, two = z->config.num_layers < 2 ? 1 : 2;
+    int64_t part = zero_shard(z, 0) + z->config.num_layers * zero_shard(z, 1), whole = R * part;
+    int64_t slots = R * (zero_shard(z, 0) + two * zero_shard(z, 1));
+    for (int stage = 0; stage <= 3; stage++) {
+        ZeroLengths n = zero_lengths(z, stage);
+        int cut = R == 1 ? 0 : stage;
+        CHECK(t, zero_effective_stage(stage, R) == cut, "stage %d with %d ranks", stage, R);
+        int64_t state = cut >= 1 ? part : whole;
+        CHECK(t, n.m == state && n.v == state && n.master == state, "optimizer in stage %d", stage);
+        CHECK(t, n.grads == (cut >= 2 ? part : whole), "gradients in stage %d", stage);
+        CHECK(t, n.grad_slots == (cut >= 2 ? slots : 0), "room for gradients in stage %d", stage);
+        CHECK(t, n.params == (cut >= 3 ? part : whole), "parameters in stage %d", stage);
+        CHECK(t, n.param_slots == (cut >= 3 ? slots : 0), "room for parameters in stage %d", stage);
+    }
+    for (int b = 0; b < z->num_buckets; b++) {
+        CHECK(t, zero_slot_offset(z, b) + zero_padded(z, b) <= slots, "bucket %d lies outside its room", b);
+        CHECK(t, b == 0 || zero_slot_offset(z, b) >= zero_padded(z, 0), "block %d lies in bucket 0's room", b - 1);
+        CHECK(t, b < 2 || zero_slot_offset(z, b) != zero_slot_offset(z, b - 1), "blocks %d and %d share", b - 2, b - 1);
+    }
+}
+
+static void test_lengths(Test *t) { for_each_layout(t, MAX_CONFIGS, check_lengths); }
+
+// Known numbers: GPT-2 124M on 8 ranks, and the largest model, whose products do not fit 32 bits.
+static void test_known_sizes(Test *t) {
+    GPT2Config d12 = config_named("d12"), largest = config_named("gpt3:c12288");
+    ZeroLayout z;
+    zero_layout(&z, &d12, 8);
+    CHECK(t, zero_size(&z, 0) == (50304LL + 1024 + 2) * 768, "bucket 0 of d12: %lld", (long long)zero_size(&z, 0));
+    CHECK(t, zero_size(&z, 12) == 12LL * 768 * 768 + 13 * 768, "a block of d12: %lld", (long long)zero_size(&z, 12));
+    CHECK(t, zero_shard(&z, 1) == 886016, "a share of a block of d12: %lld", (long long)zero_shard(&z, 1));
+    zero_layout(&z, &largest, 512);
+    int64_t block = 12LL * 12288 * 12288 + 13 * 12288, rest = (50304LL + 2048 + 2) * 12288;
+    CHECK(t, zero_size(&z, 96) == block && zero_size(&z, 0) == rest, "buckets of c12288");
+    CHECK(t, zero_first_index(&z, 97) == rest + 96 * block && rest + 96 * block > 170000000000LL,
+          "its parameters: %lld", (long long)zero_first_index(&z, 97));
+    CHECK(t, zero_offset(&z, 97) >= rest + 96 * block && zero_offset(&z, 97) < rest + 96 * block + 97 * 512 * 64,
+          "padded: %lld", (long long)zero_offset(&z, 97));
+}
+
+int main(void) {
+    Suite s = suite_begin("zero");
+    RUN(&s, test_bucket_order);
+    RUN(&s, test_decay_boundary);
+    RUN(&s, test_offsets_and_alignment);
+    RUN(&s, test_index_without_ranks);
+    RUN(&s, test_every_element_once);
+    RUN(&s, test_inverse);
+    RUN(&s, test_pieces_cover_the_file);
+    RUN(&s, test_ranges_in_the_padding);
+    RUN(&s, test_ranks_with_nothing);
+    RUN(&s, test_lengths);
+    RUN(&s, test_known_sizes);
+    return suite_end(&s);
+}
