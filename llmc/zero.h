@@ -170,4 +170,97 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
     return lengths;
 }
 
+// ---- Traffic ----
+
+// Bytes that one rank sends in a step (it receives as many). In a ring a reduce-scatter or an all-gather over R ranks
+// takes R - 1 turns, and in each every rank passes one part on to its neighbour. The few bytes of losses and norms are
+// left out.
+typedef struct {
+    int64_t block_gradients; // sent while the backward pass goes on with the blocks below
+    int64_t rest_gradients;  // bucket 0: complete at the end of the backward pass only
+    int64_t forward_blocks;  // parameters of blocks, gathered a layer ahead in the forward pass
+    int64_t backward_blocks; // the same in the backward pass
+    int64_t rest_params;     // all other gathers of parameters: what comes next waits for them
+} ZeroTraffic;
+
+// No sum of some of these overflows.
+#define ZERO_MAX_BYTES (INT64_MAX / 8)
+static inline int64_t zero_times(int64_t a, int64_t b) {
+    return b > 0 && a > ZERO_MAX_BYTES / b ? ZERO_MAX_BYTES : a * b;
+}
+
+// Stage 0 reduces fp32 gradients once a step, and hands them to all: twice the bytes. Stage 1 only reduces them, and
+// gathers the updated parameters. Stages 2 and 3 have no room for whole gradients, and reduce those of each
+// micro-batch. Stage 3 gathers parameters when it needs them, in every micro-batch: bucket 0 once, the blocks in the
+// forward pass and again in the backward pass, but for those that are still there from the forward pass.
+static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
+    int64_t rest = (z->num_ranks - 1) * zero_shard(z, 0), block = (z->num_ranks - 1) * zero_shard(z, 1);
+    int64_t blocks = z->config.num_layers * block;
+    int64_t reductions = stage >= ZERO_GRADIENTS ? micro_batches : 1, passes = stage == ZERO_REPLICATE ? 2 : 1;
+    int64_t grad_bytes = zero_times(reductions, passes * (int64_t)sizeof(float));
+    ZeroTraffic traffic = {zero_times(blocks, grad_bytes), zero_times(rest, grad_bytes), 0, 0, 0};
+    if (stage == ZERO_PARAMETERS) {
+        int64_t param_bytes = zero_times(micro_batches, sizeof_param);
+        traffic.forward_blocks = zero_times(blocks, param_bytes);
+        traffic.backward_blocks = zero_times(blocks - zero_num_slots(z) * block, param_bytes);
+        traffic.rest_params = zero_times(rest, param_bytes);
+    } else if (stage != ZERO_REPLICATE) {
+        traffic.rest_params = zero_times(rest + blocks, sizeof_param);
+    }
+    return traffic;
+}
+
+// The bytes that a rank sends in a step for gradients, and for parameters.
+static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches,
+                                   int64_t *gradient_bytes, int64_t *parameter_bytes) {
+    ZeroTraffic traffic = zero_traffic(z, stage, sizeof_param, micro_batches);
+    *gradient_bytes = traffic.block_gradients + traffic.rest_gradients;
+    *parameter_bytes = traffic.forward_blocks + traffic.backward_blocks + traffic.rest_params;
+}
+
+// ---- Time ----
+
+// The fraction of its peak that a GPU is assumed to reach while nothing is waited for.
+#define ZERO_COMPUTE_EFFICIENCY 0.5
+
+typedef struct {
+    int stage, sizeof_param;
+    int64_t micro_batches; // of a step, on each rank
+    double flops;          // of a step, on each rank
+    double peak_flops;     // per second and GPU; > 0
+    // What each rank sends while all send to their neighbours at once (nccl-tests call it busbw); > 0
+    double bytes_per_second;
+} ZeroStep;
+
+typedef struct {
+    double compute_seconds;
+    double communication_seconds; // of which so many pass while the GPU computes:
+    double hidden_seconds;
+    double step_seconds;
+    double mfu; // flops / (peak_flops * step_seconds): model-FLOPs utilisation, at most ZERO_COMPUTE_EFFICIENCY
+} ZeroEstimate;
+
+// A plain model of a step. The backward pass is two thirds of the computation. Behind it hide the gradients of blocks
+// (in stages 0 and 1 behind that of the last micro-batch, which alone communicates) and stage 3's gathers of blocks;
+// others of these hide behind the forward pass. What a pass cannot hide adds up with all that nothing hides. Not
+// counted: the latency of each message, and what the computation loses to the communication that it hides.
+static inline ZeroEstimate zero_estimate(const ZeroLayout *z, const ZeroStep *step) {
+    ZeroTraffic traffic = zero_traffic(z, step->stage, step->sizeof_param, step->micro_batches);
+    double compute = step->flops / (ZERO_COMPUTE_EFFICIENCY * step->peak_flops);
+    double forward = compute / 3.0, backward = compute - forward;
+    if (step->stage < ZERO_GRADIENTS) { backward /= (double)step->micro_batches; }
+    double behind_forward = (double)traffic.forward_blocks / step->bytes_per_second;
+    double behind_backward = (double)(traffic.block_gradients + traffic.backward_blocks) / step->bytes_per_second;
+    double rest = (double)(traffic.rest_gradients + traffic.rest_params) / step->bytes_per_second;
+
+    ZeroEstimate estimate;
+    estimate.compute_seconds = compute;
+    estimate.communication_seconds = behind_forward + behind_backward + rest;
+    estimate.hidden_seconds = (behind_forward < forward ? behind_forward : forward) +
+                              (behind_backward < backward ? behind_backward : backward);
+    estimate.step_seconds = compute + (estimate.communication_seconds - estimate.hidden_seconds);
+    estimate.mfu = step->flops / (step->peak_flops * estimate.step_seconds);
+    return estimate;
+}
+
 #endif // LLMC_ZERO_H

@@ -319,6 +319,182 @@ static void test_known_sizes(Test *t) {
           "padded: %lld", (long long)zero_offset(&z, 97));
 }
 
+// ---- Traffic ----
+
+// What a rank sends when R ranks reduce-scatter or all-gather parts of n bytes in a ring, turn by turn.
+static int64_t ring_bytes(int R, int64_t part_bytes) {
+    int64_t bytes = 0;
+    for (int turn = 1; turn < R; turn++) { bytes += part_bytes; }
+    return bytes;
+}
+
+// Acts out the passes of one micro-batch in stage 3, with the rooms that blocks pass through; returns the bytes sent.
+static int64_t act_gathers(const ZeroLayout *z, int sizeof_param) {
+    int L = z->config.num_layers, room[2] = {-1, -1};
+    int64_t bytes = ring_bytes(z->num_ranks, zero_shard(z, 0) * sizeof_param);
+    for (int k = 0; k < 2 * L; k++) {
+        int layer = k < L ? k : 2 * L - 1 - k;
+        if (room[layer % 2] != layer) { bytes += ring_bytes(z->num_ranks, zero_shard(z, 1 + layer) * sizeof_param); }
+        room[layer % 2] = layer;
+    }
+    return bytes;
+}
+
+// Acts out a step and adds up what it sends.
+static void act_step(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches, int64_t *gradients,
+                     int64_t *params) {
+    *gradients = *params = 0;
+    for (int64_t m = 0; m < micro_batches; m++) {
+        if (stage == 3) { *params += act_gathers(z, sizeof_param); }
+        if (stage < 2 && m < micro_batches - 1) { continue; }
+        for (int b = 0; b < z->num_buckets; b++) {
+            *gradients += ring_bytes(z->num_ranks, zero_shard(z, b) * 4);
+            if (stage == 0) { *gradients += ring_bytes(z->num_ranks, zero_shard(z, b) * 4); }
+        }
+    }
+    for (int b = 0; (stage == 1 || stage == 2) && b < z->num_buckets; b++) {
+        *params += ring_bytes(z->num_ranks, zero_shard(z, b) * sizeof_param);
+    }
+}
+
+static void check_bytes(Test *t, const ZeroLayout *z) {
+    for (int stage = 0; stage <= 3; stage++) {
+        for (int64_t micro_batches = 1; micro_batches <= 4; micro_batches += 3) {
+            for (int sizeof_param = 2; sizeof_param <= 4; sizeof_param += 2) {
+                int64_t gradients, params, acted_gradients, acted_params;
+                zero_step_bytes(z, stage, sizeof_param, micro_batches, &gradients, &params);
+                act_step(z, stage, sizeof_param, micro_batches, &acted_gradients, &acted_params);
+                CHECK(t, gradients == acted_gradients, "stage %d, %d ranks, %lld micro-batches: %lld, expected %lld",
+                      stage, z->num_ranks, (long long)micro_batches, (long long)gradients, (long long)acted_gradients);
+                CHECK(t, params == acted_params, "stage %d, %d ranks, %lld micro-batches: %lld, expected %lld", stage,
+                      z->num_ranks, (long long)micro_batches, (long long)params, (long long)acted_params);
+            }
+        }
+    }
+}
+
+static void test_step_bytes(Test *t) { for_each_layout(t, MAX_CONFIGS, check_bytes); }
+
+// Numbers worked out by hand: d12 on 8 ranks has parts of 4,927,680 (bucket 0) and 12 times 886,016 elements.
+static void test_known_bytes(Test *t) {
+    GPT2Config d12 = config_named("d12");
+    ZeroLayout z;
+    zero_layout(&z, &d12, 8);
+    const int64_t expected[4][2] = {{871352832, 0},                 // 2 * 7 parts * 15,559,872 * 4
+                                    {435676416, 217838208},         // 7 * 15,559,872 * 4; 7 * 15,559,872 * 2
+                                    {3 * 435676416LL, 217838208},   // gradients in each of 3 micro-batches
+                                    {3 * 435676416LL, 1025641344}}; // 3 * 7 * (4,927,680 + 22 * 886,016) * 2
+    for (int stage = 0; stage <= 3; stage++) {
+        int64_t gradients, params;
+        zero_step_bytes(&z, stage, 2, 3, &gradients, &params);
+        CHECK(t, gradients == expected[stage][0], "gradients in stage %d: %lld", stage, (long long)gradients);
+        CHECK(t, params == expected[stage][1], "parameters in stage %d: %lld", stage, (long long)params);
+    }
+}
+
+// However absurd the numbers, bytes stay positive and sums of them fit.
+static void test_bytes_do_not_overflow(Test *t) {
+    GPT2Config configs[2] = {config_named("gpt3:c12288"), config_of(1 << 20, 1 << 20, 1000, 1024, 1 << 16)};
+    for (int c = 0; c < 2; c++) {
+        ZeroLayout z;
+        zero_layout(&z, &configs[c], 1 << 30);
+        CHECK(t, zero_offset(&z, z.num_buckets) >= gpt2_num_params(&configs[c]), "padded length");
+        for (int stage = 0; stage <= 3; stage++) {
+            int64_t gradients, params;
+            zero_step_bytes(&z, stage, 4, (int64_t)1 << 31, &gradients, &params);
+            CHECK(t, gradients > 0 && params >= 0 && params <= INT64_MAX - gradients, "stage %d: %lld, %lld", stage,
+                  (long long)gradients, (long long)params);
+        }
+    }
+}
+
+// ---- Time ----
+
+static ZeroStep step_of(int stage, int64_t micro_batches, double compute_seconds, double bytes_per_second) {
+    const double peak = 1e15;
+    ZeroStep step = {stage, 2, micro_batches, compute_seconds * 0.5 * peak, peak, bytes_per_second};
+    return step;
+}
+
+static bool near(double got, double want) { return fabs(got - want) <= 1e-9 * fabs(want); }
+
+// Worked out by hand: d12, 8 ranks, 1 GB/s, two micro-batches, 0.6 s of computation, 0.4 s of it backward.
+static void test_known_times(Test *t) {
+    GPT2Config d12 = config_named("d12");
+    ZeroLayout z;
+    zero_layout(&z, &d12, 8);
+    const double one_block = 7 * 886016 * 1e-9, rest = 7 * 4927680 * 1e-9; // seconds for a byte of each element
+    const double expected[4] = {
+        0.6 + (2 * 4 * 12 * one_block - 0.2) + 2 * 4 * rest, // 0.595 s of which 0.2 s are hidden
+        0.6 + (4 * 12 * one_block - 0.2) + 4 * rest + 2 * 12 * one_block + 2 * rest, // 0.298 s, 0.2 s hidden
+        0.6 + (2 * 4 * 12 * one_block - 0.4) + 2 * 4 * rest + 2 * 12 * one_block + 2 * rest,
+        // forward: 2 * 2 * 12 blocks in 0.298 s, 0.2 s hidden; backward: those of stage 2, and 2 * 2 * 10 blocks
+        0.6 + (4 * 12 * one_block - 0.2) + ((8 * 12 + 4 * 10) * one_block - 0.4) + 2 * 4 * rest + 2 * 2 * rest,
+    };
+    for (int stage = 0; stage <= 3; stage++) {
+        ZeroStep step = step_of(stage, 2, 0.6, 1e9);
+        ZeroEstimate e = zero_estimate(&z, &step);
+        CHECK(t, near(e.compute_seconds, 0.6), "computes for %.9g s", e.compute_seconds);
+        CHECK(t, near(e.step_seconds, expected[stage]), "stage %d: %.9g s, expected %.9g", stage, e.step_seconds,
+              expected[stage]);
+        CHECK(t, near(e.mfu, 0.5 * 0.6 / expected[stage]), "stage %d: utilisation %.9g", stage, e.mfu);
+    }
+}
+
+static void check_estimate(Test *t, const ZeroLayout *z, const ZeroStep *step) {
+    ZeroEstimate e = zero_estimate(z, step);
+    int64_t gradients, params;
+    zero_step_bytes(z, step->stage, step->sizeof_param, step->micro_batches, &gradients, &params);
+    CHECK(t, near(e.communication_seconds, (double)(gradients + params) / step->bytes_per_second),
+          "communicates for %.9g s", e.communication_seconds);
+    double longest = e.compute_seconds + e.communication_seconds, slack = 1e-9 * longest;
+    CHECK(t,
+          e.hidden_seconds >= 0.0 && e.hidden_seconds <= e.communication_seconds + slack &&
+              e.hidden_seconds <= e.compute_seconds + slack,
+          "hides %.9g s of %.9g s behind %.9g s", e.hidden_seconds, e.communication_seconds, e.compute_seconds);
+    CHECK(t, e.step_seconds >= e.compute_seconds && e.step_seconds <= longest + slack, "a step of %.9g s",
+          e.step_seconds);
+    CHECK(t, e.mfu > 0.0 && e.mfu <= 0.5 * (1.0 + 1e-12), "utilisation %.9g", e.mfu);
+    CHECK(t, z->num_ranks > 1 || (e.step_seconds == e.compute_seconds && e.communication_seconds == 0.0),
+          "one rank communicates");
+
+    ZeroStep faster_link = *step, faster_gpu = *step, more_work = *step;
+    faster_link.bytes_per_second *= 3.0, faster_gpu.peak_flops *= 3.0, more_work.flops *= 3.0;
+    CHECK(t, zero_estimate(z, &faster_link).step_seconds <= e.step_seconds + slack, "a faster link is slower");
+    CHECK(t, zero_estimate(z, &faster_gpu).step_seconds <= e.step_seconds + slack, "a faster GPU is slower");
+    CHECK(t, zero_estimate(z, &faster_gpu).mfu <= e.mfu * (1.0 + 1e-9), "a faster GPU is used more");
+    CHECK(t, zero_estimate(z, &more_work).mfu >= e.mfu * (1.0 - 1e-9), "more work to hide behind is used less");
+}
+
+static void check_estimates(Test *t, const ZeroLayout *z) {
+    for (int stage = 0; stage <= 3; stage++) {
+        for (double link = 1e6; link < 1e14; link *= 100.0) {
+            for (int64_t micro_batches = 1; micro_batches <= 8; micro_batches *= 8) {
+                ZeroStep step = step_of(stage, micro_batches, 0.25, link);
+                check_estimate(t, z, &step);
+            }
+        }
+    }
+}
+
+static void test_estimates(Test *t) { for_each_layout(t, MAX_CONFIGS, check_estimates); }
+
+// A stage that sends more takes no less time, when nothing else differs.
+static void test_estimates_of_stages(Test *t) {
+    GPT2Config d48 = config_named("d48");
+    ZeroLayout z;
+    zero_layout(&z, &d48, 64);
+    for (double link = 1e8; link < 1e14; link *= 10.0) {
+        ZeroStep stage1 = step_of(1, 4, 1.0, link), stage2 = step_of(2, 4, 1.0, link),
+                 stage3 = step_of(3, 4, 1.0, link);
+        double one = zero_estimate(&z, &stage1).step_seconds, two = zero_estimate(&z, &stage2).step_seconds;
+        double three = zero_estimate(&z, &stage3).step_seconds;
+        CHECK(t, link > 1e9 || (one < two && two < three), "%.3g B/s: %.9g, %.9g, %.9g s", link, one, two, three);
+        CHECK(t, link < 1e13 || (one < 1.01 && two < 1.01 && three < 1.01), "%.3g B/s: %.9g, %.9g, %.9g s", link, one,
+              two, three);
+    }
+}
+
 int main(void) {
     Suite s = suite_begin("zero");
     RUN(&s, test_bucket_order);
@@ -332,5 +508,11 @@ int main(void) {
     RUN(&s, test_ranks_with_nothing);
     RUN(&s, test_lengths);
     RUN(&s, test_known_sizes);
+    RUN(&s, test_step_bytes);
+    RUN(&s, test_known_bytes);
+    RUN(&s, test_bytes_do_not_overflow);
+    RUN(&s, test_known_times);
+    RUN(&s, test_estimates);
+    RUN(&s, test_estimates_of_stages);
     return suite_end(&s);
 }
