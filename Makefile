@@ -16,6 +16,8 @@
 #   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: of the GPU that is here; else 8.0 on
 #   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
 #   make NVCCFLAGS="-G -g" instead of -O1 -lineinfo, e.g. for cuda-gdb
+#   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
+#   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 #
 # A header or a flag that changes rebuilds what depends on it.
 
@@ -41,6 +43,8 @@ accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)
             $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
 EMPTY_PROGRAM  = int main(void) { return 0; }
 OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
+MPI_PROGRAM    = \043include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }
+NCCL_PROGRAM   = \043include <nccl.h>\nint main(void) { int version; return ncclGetVersion(&version); }
 
 # --- the flags -------------------------------------------------------------------------------------------------------
 # Floating point: contraction into FMA and "math functions do not set errno" are the only liberties. -ffast-math would
@@ -101,7 +105,7 @@ ifneq ($(filter-out clean help doctor,$(or $(MAKECMDGOALS),all)),)
 endif
 
 COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
-LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -lm $(LDLIBS)
+LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 
 # $(call record,NAME,COMMAND): the record of a command line in $(BUILD)/NAME: written only when it changes, and what
 # the command builds depends on it.
@@ -111,9 +115,47 @@ record_in = $(shell mkdir -p $(1) && cd $(1) && echo '$(3)' > $(2).$$$$ && \
 ifneq ($(OPENMP_FLAGS),)
   RECORD := $(call record,flags,$(COMPILE) $(LIBS))
 endif
-# --- CUDA and the emulator: for goals that ask for them, since most machines have no nvcc -----------------------------
+
 CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
 EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
+MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
+
+# --- several GPUs: MPI, one of the ways to start their processes. NCCL: below, with CUDA ------------------------------
+NCCL =
+MPI  =
+ifneq ($(filter-out 0 1,$(NCCL) $(MPI)),)
+  $(error NCCL=$(NCCL) MPI=$(MPI): expected 0 (build without) or 1 (refuse to build without); NCCL_HOME=/folder and \
+    MPI_HOME=/folder say where they are)
+endif
+
+# $(call system_include,FOLDERS): of headers whose warnings are not ours. Not for /usr/include, which has its place.
+system_include = $(patsubst %,-isystem %,$(filter-out /usr/include,$(1)))
+
+ifneq ($(MPI_GOALS),)
+  ifneq ($(MPI),0)
+    # What MPI's own compiler adds (Intel's in quotes), else what pkg-config says.
+    MPICC     := $(if $(MPI_HOME),$(wildcard $(MPI_HOME)/bin/mpicc),$(shell command -v mpicc 2>/dev/null))
+    MPI_WORDS := $(subst ",,$(or $(if $(MPICC),$(shell $(MPICC) -show 2>/dev/null)), \
+                   $(patsubst %,-I$(MPI_HOME)/include -L$(MPI_HOME)/lib -lmpi,$(MPI_HOME)), \
+                   $(shell for name in ompi-c mpich; do pkg-config --cflags --libs $$name 2>/dev/null && break; done)))
+    MPI_FLAGS := -DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
+                 $(call system_include,$(patsubst -I%,%,$(filter -I%,$(MPI_WORDS))))
+    MPI_LIBS  := $(filter -L% -l% %.so %.a,$(MPI_WORDS))
+    ifneq ($(call accepts,$(MPI_FLAGS),$(MPI_PROGRAM),$(MPI_LIBS)),yes)
+      ifneq ($(MPI)$(MPI_HOME),)
+        $(error No MPI $(MPI_HOME:%=in MPI_HOME=% )that $(CC) builds with: install OpenMPI or MPICH (Debian/Ubuntu: \
+          apt-get install openmpi-bin libopenmpi-dev), say where it is with MPI_HOME=/folder, or leave it out: MPI=0)
+      endif
+      MPI_FLAGS :=
+      MPI_LIBS  :=
+    endif
+  endif
+  MPI_FOLDERS := $(patsubst -L%,%,$(filter -L%,$(MPI_LIBS))) # where programs find it again
+  MPI_RPATH   := $(MPI_FOLDERS:%=-Wl,-rpath,%)
+  RECORD      := $(call record,flags.mpi,$(MPI_FLAGS) $(MPI_LIBS))
+endif
+
+# --- CUDA and the emulator: for goals that ask for them, since most machines have no nvcc -----------------------------
 
 ORACLE = build/oracle.o
 COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas -I.
@@ -171,22 +213,48 @@ ifneq ($(CUDA_GOALS),)
                     $(if $(filter 1,$(WERROR)),-Werror all-warnings)
   # The program finds cuBLASLt where nvcc found it.
   CUDA_LIBRARY := $(firstword $(wildcard $(patsubst %,%/lib64/libcublasLt.so,$(dir $(NVCC)).. $(CUDA_FOLDERS))))
-  CUDA_LIBS    := -lcublasLt -ldl $(if $(CUDA_LIBRARY),-Xlinker -rpath -Xlinker $(abspath $(dir $(CUDA_LIBRARY))))
+
+  # NCCL: in NCCL_HOME, else beside CUDA, else the system's.
+  ifneq ($(NCCL),0)
+    CUDA_FOLDER   := $(patsubst %/include/cuda_runtime.h,%,$(firstword $(wildcard \
+                       $(patsubst %,%/include/cuda_runtime.h,$(abspath $(dir $(NVCC))..) $(CUDA_FOLDERS) /usr))))
+    NCCL_FOLDERS  := $(or $(NCCL_HOME),$(CUDA_FOLDER) $(CUDA_FOLDERS) /usr /usr/local)
+    NCCL_HEADERS  := $(wildcard $(NCCL_FOLDERS:%=%/include/nccl.h))
+    nccl_libraries = $(patsubst %/,%,$(dir $(firstword $(wildcard \
+                       $(patsubst %,$(1:%/include/nccl.h=%)/%/libnccl.so,lib64 lib lib/*-linux-gnu)))))
+    nccl_builds    = $(call accepts,$(call system_include,$(1:%/nccl.h=%) $(CUDA_FOLDER)/include),$(NCCL_PROGRAM), \
+                       -L$(call nccl_libraries,$(1)) -lnccl,$(CXX))
+    NCCL_HEADER   := $(firstword $(foreach header,$(NCCL_HEADERS),$(if $(call nccl_builds,$(header)),$(header))))
+    ifneq ($(NCCL_HEADER),)
+      NCCL_FOLDER := $(call nccl_libraries,$(NCCL_HEADER))
+      NCCL_FLAGS  := -DUSE_NCCL $(call system_include,$(filter-out $(CUDA_FOLDER)/include,$(NCCL_HEADER:%/nccl.h=%)))
+      NCCL_LIBS   := -L$(NCCL_FOLDER) -lnccl
+    else ifneq ($(NCCL)$(NCCL_HOME),)
+      $(error No NCCL $(NCCL_HOME:%=in NCCL_HOME=% )that $(CXX) builds with: expected include/nccl.h and libnccl.so in \
+        lib or lib64 (https://developer.nvidia.com/nccl; Debian/Ubuntu: apt-get install libnccl-dev). NCCL_HOME=/folder \
+        says where it is; NCCL=0 leaves it out, for one GPU)
+    else ifeq ($(MAKELEVEL),0)
+      $(info No NCCL here: building for one GPU; `make doctor` says how to get it. NCCL=0 silences this)
+    endif
+  endif
+  CUDA_LIBS    := -lcublasLt $(NCCL_LIBS) $(MPI_LIBS) -lpthread -ldl $(foreach folder, \
+                  $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(MPI_FOLDERS),-Xlinker -rpath -Xlinker $(folder))
   # -O1 is for the host, which has little to do (-O2 takes twice as long): device code is always optimised. -lineinfo
   # costs nothing at run time; with it compute-sanitizer and the profilers name lines.
   NVCCFLAGS    ?= -O1 -lineinfo
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
-                  $(CPPFLAGS) -I.
+                  $(NCCL_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
 endif
 
 ifneq ($(EMU_GOALS),)
-  # Line tables are always there, since the emulator's reports name lines. Its own objects serve every BUILD.
+  # Line tables are always there, since the emulator's reports name lines. Its own objects serve every BUILD. It has a
+  # NCCL of its own.
   EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),$(if $(filter 1,$(SANITIZE)),-O1,-O2)) \
                  $(if $(filter 1,$(SANITIZE)),--sanitize) $(ARCH)
   COMPILE_EMU := CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
-                 $(CPPFLAGS) -I.
-  EMU_LIBS    := -ldl
+                 $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(MPI_FLAGS) $(CPPFLAGS) -I.
+  EMU_LIBS    := $(MPI_LIBS) $(MPI_RPATH) -ldl
   RECORD      := $(call record,flags.emu,$(COMPILE_EMU) $(EMU_LIBS))
 endif
 
@@ -252,6 +320,11 @@ $(BUILD)/emu.ready: $(wildcard dev/emu/*.cpp dev/emu/*.h dev/emu/include/*.h) de
 $(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
 $(ORACLE): dev/test/oracle.c build/flags.oracle
 	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@
+
+# The processes that it starts find each other through MPI, too.
+$(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
+$(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
+$(BUILD)/test_comm: $(BUILD)/flags.mpi
 
 $(BUILD)/test_%: dev/test/test_%.c $(BUILD)/flags
 	@rm -f $@

@@ -36,9 +36,10 @@ version_of() { # COMMAND [ARGUMENT]: the first line it prints about itself; noth
 find_file() {
     local folder name
     for name in "$@"; do
-        for folder in /usr/include /usr/local/include /usr/include/* /usr/local/cuda/include /opt/cuda/include \
-            /usr/lib /usr/lib64 /usr/local/lib /usr/lib/*-linux-gnu* /usr/local/cuda/lib64 /opt/homebrew/lib \
-            /opt/homebrew/opt/*/lib; do
+        for folder in ${NCCL_HOME:+"$NCCL_HOME/include" "$NCCL_HOME/lib64" "$NCCL_HOME/lib"} \
+            ${CUDA_HOME:+"$CUDA_HOME/include" "$CUDA_HOME/lib64"} /usr/local/cuda/include /usr/local/cuda/lib64 \
+            /opt/cuda/include /opt/cuda/lib64 /usr/include /usr/local/include /usr/include/* /usr/lib /usr/lib64 \
+            /usr/local/lib /usr/lib/*-linux-gnu* /opt/homebrew/lib /opt/homebrew/opt/*/lib; do
             if [ -e "$folder/$name" ]; then
                 echo "$folder/$name"
                 return
@@ -66,6 +67,20 @@ working() { # COMPILER: its version, if it links a program
 nvcc_version() {
     PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin
     nvcc --version 2>/dev/null | grep release
+}
+
+nccl() { # the header's version and the library, if both are here
+    local header library
+    header=$(find_file nccl.h) library=$(find_file libnccl.so)
+    if [ -n "$header" ] && [ -n "$library" ]; then
+        awk '/^#define NCCL_(MAJOR|MINOR|PATCH) / { printf "%s%s", dot, $3; dot = "." } END { printf " " }' "$header"
+        echo "$library"
+    fi
+}
+
+mpi() { # the version, if programs can be built with it and started
+    PATH=${MPI_HOME:+$MPI_HOME/bin:}$PATH
+    have mpicc mpirun && links mpicc && version_of mpirun
 }
 
 gpu() {
@@ -104,6 +119,10 @@ echo "The GPU trainer (make train_gpt2cu)"
 row nvcc optional "$(nvcc_version)" "CUDA's compiler, release 12 or later" \
     "https://developer.nvidia.com/cuda-downloads" ""
 row cuBLASLt optional "$(find_file cublasLt.h)" "matrix multiplies" "comes with the CUDA toolkit" ""
+row NCCL optional "$(nccl)" "several GPUs; NCCL_HOME=/folder says where it is" \
+    "apt-get install libnccl-dev, from NVIDIA's repository: https://developer.nvidia.com/nccl" ""
+row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a folder); MPI_HOME=/folder" \
+    "apt-get install openmpi-bin libopenmpi-dev" ""
 row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""
 row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
     "comes with the driver" ""

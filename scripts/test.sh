@@ -183,6 +183,9 @@ install_missing() {
     if [ ${#packages[@]} -gt 0 ]; then
         install_packages "to build and test with gcc and clang" "${packages[@]}" || echo "Going on with what there is."
     fi
+    if ! have mpicc mpirun; then
+        install_packages "to start processes with mpirun" openmpi-bin libopenmpi-dev || echo "Going on without MPI."
+    fi
     # On newer systems clang's sanitizers are a package of their own, named after the version.
     if have clang && links clang && ! links clang -fsanitize=address; then
         packages=("libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev")

@@ -63,11 +63,11 @@ compiles() {
         return
     fi
     compile_alone "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -fsyntax-only
-    link_two_objects "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -lm
+    link_two_objects "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -pthread -lm
 }
 
 compiles_emulated() { # compiler
-    local flags=(-O0 -g0 -Wall -Wextra -Werror -Wno-unknown-pragmas)
+    local flags=(-O0 -g0 -DUSE_NCCL -Wall -Wextra -Werror -Wno-unknown-pragmas)
     if ! command -v "$1" >/dev/null 2>&1; then
         report skip "emulator: no $1 here"
         return
@@ -79,7 +79,7 @@ compiles_emulated() { # compiler
 headers=() cuda_headers=()
 [ $# -gt 0 ] || set -- llmc/*.h llmc/*.cuh
 for header in "$@"; do
-    if [ "${header%.cuh}" != "$header" ] || grep -qE '^#include ["<](cuda|cublas|nvtx|.*\.cuh")' "$header"; then
+    if [ "${header%.cuh}" != "$header" ] || grep -qE '^#include ["<](cuda|cublas|nccl|nvtx|.*\.cuh")' "$header"; then
         cuda_headers+=("$header")
     else
         headers+=("$header")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The GPU programs compile for real: with nvcc for sm_80 and sm_90 in both precisions, warnings being errors, and link.
-# Prints what each kernel takes of a multiprocessor, and fails if one spills registers to memory. Without nvcc: skipped.
+# The GPU programs compile for real: with nvcc for sm_80 and sm_90 in both precisions, warnings being errors, link, with
+# NCCL and MPI where these are and without them, and the trainer starts. Prints what each kernel takes of a
+# multiprocessor, and fails if one spills registers to memory. Without nvcc: skipped.
 #
 #   dev/test/test_nvcc.sh               both
 #   dev/test/test_nvcc.sh BF16          one precision
@@ -13,8 +14,9 @@ cd "$(dirname "$0")/../.."
 readonly MAY_SPILL=""
 
 readonly ARCHS="80 90"
+readonly QUICK="-O0 -Xptxas -O0 -Xcicc -O0" # not optimised, in a fifth of the time
 precisions=${*:-BF16 FP32}
-passed=0 failed=0
+passed=0 failed=0 skipped=0
 
 ok() {
     passed=$((passed + 1))
@@ -23,6 +25,11 @@ ok() {
 bad() {
     failed=$((failed + 1))
     echo "FAIL nvcc: $*"
+}
+
+skip() {
+    skipped=$((skipped + 1))
+    echo "skip nvcc: $*"
 }
 
 # What ptxas says of a kernel takes three lines; of them: kernel precision arch registers shared spilled.
@@ -93,16 +100,60 @@ if [ -z "$nvcc" ]; then
     exit 0
 fi
 
-# builds PRECISION PROGRAM ARCHS FLAGS: one verdict; what the compilers say goes to $log.
+# builds PRECISION PROGRAM ARCHS FLAGS SWITCHES...: one verdict; what the compilers say goes to $log.
 builds() {
+    local switches="${*:5}"
     rm -f "$folder/$2"
     if make WERROR=1 NVCC="$nvcc" PRECISION="$1" GPU_ARCH="$3" NVCCFLAGS="$4" "BUILD=$folder" "BIN=$folder" \
-        "$folder/$2" >"$log" 2>&1; then
-        ok "$1: $2 for sm_${3// / and sm_}"
+        "${@:5}" "$folder/$2" >"$log" 2>&1; then
+        ok "$1: $2 for sm_${3// / and sm_}${switches:+, $switches}"
     else
         grep -E 'error|warning|Error' "$log" | head -n 12 || tail -n 12 "$log"
-        bad "$1: $2 does not compile for sm_${3// / and sm_}"
+        bad "$1: $2 does not compile for sm_${3// / and sm_}${switches:+, $switches}"
     fi
+}
+
+needs() { readelf -d "$1" | grep -q "NEEDED.*\[$2\.so"; } # PROGRAM LIBRARY
+
+# --help reads no GPU, but the program's libraries must be found.
+starts() { # precision, folder
+    if "$2/train_gpt2cu" --help >"$2/help" 2>&1 && grep -q '^Usage: train_gpt2cu' "$2/help"; then
+        ok "$1: train_gpt2cu starts"
+    else
+        head -n 3 "$2/help"
+        bad "$1: $2/train_gpt2cu --help does not run"
+    fi
+}
+
+# What the Makefile must find, looked for in another way.
+has_nccl() {
+    [ -e "${NCCL_HOME:-$(dirname "$nvcc")/..}/include/nccl.h" ] || [ -e /usr/include/nccl.h ]
+}
+has_mpi() { command -v mpicc >/dev/null 2>&1 || [ -n "${MPI_HOME:-}" ]; }
+
+# linked_with PRECISION PROGRAM SWITCH LIBRARY HEADER FOUND: the program, which includes the header, needs the library,
+# if FOUND (a command) says that it is here. Linkers leave out what is not called.
+linked_with() {
+    if ! grep -q "$5" "$folder"/*train_gpt2cu.d; then
+        skip "$1: not linked with $3, which $5 would call, but train_gpt2.cu does not include it"
+    elif ! $6; then
+        skip "$1: not linked with $3, which is not here"
+    elif needs "$2" "$4"; then
+        ok "$1: linked with $3"
+    else
+        bad "$1: $2 is not linked with $4, although $3 is here"
+    fi
+}
+
+# The same trainer without both, in the folder of its own that other flags need.
+builds_alone() { # precision, folder
+    local folder=$2 library
+    mkdir -p "$folder"
+    builds "$1" train_gpt2cu 90 "$QUICK" NCCL=0 MPI=0
+    for library in libnccl libmpi; do
+        if needs "$folder/train_gpt2cu" $library; then bad "$1: linked with $library in spite of NCCL=0 MPI=0"; fi
+    done
+    starts "$1, NCCL=0 MPI=0" "$folder"
 }
 
 for precision in $precisions; do
@@ -112,14 +163,18 @@ for precision in $precisions; do
     builds "$precision" train_gpt2cu "$ARCHS" "-O1 -Xptxas -v"
     resources "$precision" "$log" >"$folder/kernels"
     check_spills "$precision" "$folder/kernels"
-    log=$folder/tests.log # the same kernels and some host code: one GPU, not optimised, in a fifth of the time
+    starts "$precision" "$folder"
+    linked_with "$precision" "$folder/train_gpt2cu" NCCL libnccl llmc/nccl_common.h has_nccl
+    linked_with "$precision" "$folder/train_gpt2cu" MPI libmpi llmc/comm.h has_mpi
+    log=$folder/tests.log # the same kernels and some host code: for one GPU
     arch=90 programs="test_gpt2cu cuda/test_kernels"
     [ "$precision" != FP32 ] || arch=80 programs="$programs cuda/bench_gpu"
     for program in $programs; do
-        builds "$precision" "$program" $arch "-O0 -Xptxas -O0 -Xcicc -O0"
+        builds "$precision" "$program" $arch "$QUICK"
     done
+    [ "$precision" != BF16 ] || builds_alone "$precision" "$folder/alone"
 done
 
 print_table
-echo "nvcc: $passed passed, $failed failed, 0 skipped"
+echo "nvcc: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]
