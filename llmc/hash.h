@@ -1,11 +1,24 @@
-// XXH64, the 64-bit hash of Yann Collet's public xxHash specification, written from its description: file checksums and
-// the printed hash of the weights. It finds damage; it is no defence against an attacker. Several GB/s on one core.
+// Two 64-bit checksums, which find damage and are no defence against an attacker; both take several GB/s on one core.
 //
-// Four independent lanes each take 8 bytes of a 32-byte stripe, so that the multiplications overlap.
+// XXH64: the hash of Yann Collet's public xxHash specification, written from its description, for anything that is read
+// from its beginning to its end. Four independent lanes each take 8 bytes of a 32-byte stripe, so that the
+// multiplications overlap.
+//
+// SUM64: for arrays of 4-byte words that several threads or processes hold in pieces; the printed hash of the weights.
+//   SUM64 of words w[0], w[1], ... = sum over i of mix((i + 1) * 0x9e3779b97f4a7c15 + w[i])   (mod 2^64)
+// with mix the finaliser of SplitMix64, which maps 64 bits to 64 bits one to one and like chance. A sum does not care
+// for order: each process adds up its pieces, and the sums of all are added. What it finds:
+//   one word that changed: always, for mix is one to one;
+//   words that changed places: yes, for the place i is mixed with the word;
+//   words that became zero, or a piece that is missing or there twice: yes, for a zero at i adds an arbitrary number;
+//   each but with probability 2^-64, as far as mix is like chance.
 #ifndef LLMC_HASH_H
 #define LLMC_HASH_H
 
+#include "rand.h"
 #include "utils.h"
+
+// ---- XXH64 ----
 
 typedef struct {
     uint64_t lanes[4];
@@ -111,6 +124,36 @@ static inline uint64_t hash64(const void *data, size_t bytes) {
     hash64_init(&hash, 0);
     hash64_update(&hash, data, bytes);
     return hash64_final(&hash);
+}
+
+// ---- SUM64 ----
+
+// What word number i of an array adds to its SUM64. Kernels may use it as well.
+RAND_HOST_DEVICE static inline uint64_t sum64_word(uint64_t i, uint32_t word) {
+    return rand_mix((i + 1) * RAND_GOLDEN + word);
+}
+
+static inline uint64_t sum64_serial(int64_t first, const uint8_t *words, int64_t n) {
+    uint64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, words + 4 * i, sizeof(word));
+        sum += sum64_word((uint64_t)(first + i), word);
+    }
+    return sum;
+}
+
+// The part of an array's SUM64 that its words first .. first + n - 1 make up; `words` points at the first of them. A
+// large part is divided among threads; their number does not change the sum.
+static inline uint64_t sum64(int64_t first, const void *words, int64_t n) {
+    const int64_t block = (int64_t)1 << 16;
+    const uint8_t *bytes = (const uint8_t *)words;
+    uint64_t sum = 0;
+#pragma omp parallel for schedule(static) reduction(+ : sum) if (n >= 16 * block)
+    for (int64_t b = 0; b < ceil_div_i64(n, block); b++) {
+        sum += sum64_serial(first + b * block, bytes + 4 * b * block, min_i64(block, n - b * block));
+    }
+    return sum;
 }
 
 #endif // LLMC_HASH_H
