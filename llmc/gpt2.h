@@ -208,30 +208,54 @@ static inline bool gpt2_config_from_size(GPT2Config *config, const char *name) {
     "d6 d12 d24 d36 d48 d60 d72 d84 gpt3:c768 gpt3:c1024 gpt3:c1536 gpt3:c2048 gpt3:c2560 gpt3:c4096 gpt3:c5120 "      \
     "gpt3:c12288"
 
-// Fills params (gpt2_num_params floats) as GPT-2 was: weights normal with standard deviation 0.02, the two projections
-// into the residual stream scaled by 1/sqrt(2L) (Radford et al. 2019, section 2.3), biases 0, LayerNorm gains 1,
-// padding rows 0. A pure function of the seed.
-static inline void gpt2_init_params(float *params, const GPT2Config *config, uint64_t seed) {
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        const GPT2ParamSpec *spec = &gpt2_param_specs[i];
-        float *tensor = params + gpt2_param_offset(config, i);
-        int64_t n = gpt2_param_size(config, i);
-        if (spec->init == INIT_ZERO || spec->init == INIT_ONE) {
-            for (int64_t j = 0; j < n; j++) { tensor[j] = spec->init == INIT_ONE ? 1.0f : 0.0f; }
-            continue;
-        }
-        float std = GPT2_INIT_STD;
-        if (spec->init == INIT_RESIDUAL) { std /= sqrtf(2.0f * (float)config->num_layers); }
-        int64_t used = i == PARAM_wte ? (int64_t)config->vocab_size * config->channels : n;
+// The part of a range of elements, counted as gpt2_param_offset counts, that lies in one tensor.
+typedef struct {
+    int64_t begin, end; // elements of the tensor, all layers together; begin = end: none
+    int64_t at;         // where the part begins in the range
+} GPT2Overlap;
+
+static inline GPT2Overlap gpt2_overlap(const GPT2Config *config, int i, int64_t first, int64_t n) {
+    int64_t offset = gpt2_param_offset(config, i), size = gpt2_param_size(config, i);
+    GPT2Overlap part = {max_i64(0, first - offset), min_i64(size, first + n - offset), 0};
+    if (part.end <= part.begin) { part.begin = part.end = 0; }
+    part.at = part.begin < part.end ? offset + part.begin - first : 0;
+    return part;
+}
+
+// Elements [begin, end) of tensor i, drawn in pairs: pair p makes up elements 2p and 2p + 1.
+static inline void gpt2_init_normal(float *out, int i, float std, uint64_t seed, int64_t begin, int64_t end) {
 #pragma omp parallel for schedule(static)
-        for (int64_t pair = 0; pair < (used + 1) / 2; pair++) {
-            float normal[2];
-            rand_normal_pair(seed, RAND_INIT + (uint64_t)i, (uint64_t)pair, normal);
-            tensor[2 * pair] = std * normal[0];
-            if (2 * pair + 1 < used) { tensor[2 * pair + 1] = std * normal[1]; }
-        }
-        for (int64_t j = used; j < n; j++) { tensor[j] = 0.0f; }
+    for (int64_t pair = begin / 2; pair < (end + 1) / 2; pair++) {
+        float normal[2];
+        rand_normal_pair(seed, RAND_INIT + (uint64_t)i, (uint64_t)pair, normal);
+        if (2 * pair >= begin) { out[2 * pair - begin] = std * normal[0]; }
+        if (2 * pair + 1 < end) { out[2 * pair + 1 - begin] = std * normal[1]; }
     }
+}
+
+// Fills `out` with elements first .. first + n - 1 of all parameters as GPT-2 was initialised: weights normal with
+// standard deviation 0.02, the two projections into the residual stream scaled by 1/sqrt(2L) (Radford et al. 2019,
+// section 2.3), biases 0, LayerNorm gains 1, padding rows 0. A pure function of the seed, wherever the range is cut.
+static inline void gpt2_init_range(float *out, const GPT2Config *config, uint64_t seed, int64_t first, int64_t n) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        GPT2Init init = gpt2_param_specs[i].init;
+        GPT2Overlap part = gpt2_overlap(config, i, first, n);
+        float *tensor = out + part.at;
+        int64_t drawn = part.begin; // end of what is drawn at random
+        if (init == INIT_NORMAL || init == INIT_RESIDUAL) {
+            float std = GPT2_INIT_STD;
+            if (init == INIT_RESIDUAL) { std /= sqrtf(2.0f * (float)config->num_layers); }
+            int64_t used = i == PARAM_wte ? (int64_t)config->vocab_size * config->channels : part.end;
+            drawn = max_i64(part.begin, min_i64(part.end, used));
+            gpt2_init_normal(tensor, i, std, seed, part.begin, drawn);
+        }
+        for (int64_t j = drawn; j < part.end; j++) { tensor[j - part.begin] = init == INIT_ONE ? 1.0f : 0.0f; }
+    }
+}
+
+// Fills params (gpt2_num_params floats): the whole of the above.
+static inline void gpt2_init_params(float *params, const GPT2Config *config, uint64_t seed) {
+    gpt2_init_range(params, config, seed, 0, gpt2_num_params(config));
 }
 
 #endif // LLMC_GPT2_H
