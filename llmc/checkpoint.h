@@ -1,7 +1,7 @@
 // Checkpoints: pairs model_<step>.bin + state_<step>.bin in a run folder, of which a complete one survives whatever
 // happens, at any moment.
 //
-// The state is made visible last and holds the model's size and checksum, so a state that verifies together with its
+// The state is made visible last and holds the model's size and checksums, so a state that verifies together with its
 // model is a complete checkpoint. A save writes both files under temporary names, brings them to the disk, then renames
 // the model, then the state. When the step exists already, its model is first kept as model_<step>.bin.old. Killed
 //   before the renames:        the old pair is untouched;
@@ -11,7 +11,14 @@
 // The old step is never removed before the new one is complete. Power failure is covered by flushing the folder after
 // each rename. What a kill leaves behind is removed by checkpoint_clean.
 //
-// One process at a time may write to a folder (directory_lock).
+// Any number of processes save and load one checkpoint together, each its pieces of the three arrays (parameters and
+// both moments of AdamW, in the order of the parameter table); the files are the same bytes whatever their number. One
+// of them, the leader, creates, names and removes the files. A save is checkpoint_write_begin by the leader, then by
+// the others; checkpoint_write and checkpoint_write_flush by all; checkpoint_write_commit by the leader, when all have
+// flushed. Whoever fails before the commit, or is killed: the leader aborts, and all is as before. How the processes
+// wait for and hear of each other is the caller's affair. checkpoint_save is the same for one process.
+//
+// One run at a time may write to a folder (directory_lock).
 #ifndef LLMC_CHECKPOINT_H
 #define LLMC_CHECKPOINT_H
 
@@ -23,6 +30,17 @@
 #include "state_file.h"
 
 #define CHECKPOINT_KEPT_SUFFIX ".old"
+
+// The arrays, each of gpt2_num_params floats. The parameters make up the model file behind its header; the moments are
+// sections of the state. In the state's table all three come first.
+enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
+static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
+
+// SUM64 of the pieces that one process has written or read. Those of all processes, added, are the arrays' own; that of
+// the parameters is the weights hash.
+typedef struct {
+    uint64_t sums[CHECKPOINT_ARRAYS];
+} CheckpointSums;
 
 // ---- Names ----
 
@@ -98,33 +116,57 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
 
 // ---- The model that belongs to a state ----
 
-static inline bool checkpoint_file_matches(const char *path, int64_t bytes, uint64_t checksum) {
-    struct stat info;
-    uint64_t found = 0;
-    Error ignored;
-    return stat(path, &info) == 0 && info.st_size == bytes && file_checksum(path, &found, &ignored) &&
-           found == checksum;
+static inline uint64_t checkpoint_model_header_hash(const GPT2Config *config) {
+    int32_t header[BIN_HEADER_INTS];
+    model_bin_make_header(header, config, MODEL_BIN_FP32);
+    return hash64(header, (size_t)BIN_HEADER_BYTES);
 }
 
-static inline bool checkpoint_model_facts(const StateHeader *header, const char *state_path, int64_t *bytes,
-                                          uint64_t *checksum, Error *error) {
-    return (state_get_i64(header, "model_bytes", bytes) && state_get_u64(header, "model_checksum", checksum)) ||
-           fail(error, "%s: does not say which model file it belongs to", state_path);
+// What the state tells of its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
+typedef struct {
+    int64_t bytes;
+    uint64_t header, params;
+} CheckpointModel;
+
+static inline bool checkpoint_expect_model(const StateFile *state, const StateHeader *header, CheckpointModel *model,
+                                           Error *error) {
+    const StateRecord *record = &state->records[CHECKPOINT_PARAMS];
+    if (state->count < CHECKPOINT_ARRAYS || record->kind != STATE_ELSEWHERE ||
+        strcmp(record->name, checkpoint_array_names[CHECKPOINT_PARAMS]) != 0 ||
+        !state_get_i64(header, "model_bytes", &model->bytes) ||
+        !state_get_u64(header, "model_header", &model->header)) {
+        return fail(error, "%s: does not say which model file it belongs to", state->file.path);
+    }
+    model->params = record->checksum;
+    return true;
+}
+
+// Is this the model that the state tells of? Reads all of it.
+static inline bool checkpoint_check_model(const char *path, const CheckpointModel *model, Error *error) {
+    InputFile file;
+    uint8_t header[BIN_HEADER_BYTES];
+    uint64_t params = 0;
+    if (!input_open(&file, path, error)) { return false; }
+    bool ok = input_read(&file, 0, header, BIN_HEADER_BYTES, error) &&
+              input_sum64(&file, BIN_HEADER_BYTES, (file.size - BIN_HEADER_BYTES) / 4, &params, error);
+    input_close(&file);
+    if (!ok) { return false; }
+    return (file.size == model->bytes && hash64(header, sizeof(header)) == model->header && params == model->params) ||
+           fail(error, "%s: is damaged: its checksum does not match", path);
 }
 
 // Where the model of this state is. Only after a kill in the middle of an overwrite are there two to choose from.
-static inline bool checkpoint_find_model(const CheckpointPaths *paths, const StateHeader *header, const char **model,
-                                         uint64_t *checksum, Error *error) {
-    int64_t bytes = 0;
+static inline bool checkpoint_find_model(const CheckpointPaths *paths, const CheckpointModel *expected,
+                                         const char **model, Error *error) {
+    Error ignored;
     struct stat info;
-    if (!checkpoint_model_facts(header, paths->state, &bytes, checksum, error)) { return false; }
     *model = paths->model;
-    if (path_exists(paths->kept_model) && checkpoint_file_matches(paths->kept_model, bytes, *checksum)) {
+    if (path_exists(paths->kept_model) && checkpoint_check_model(paths->kept_model, expected, &ignored)) {
         *model = paths->kept_model;
     }
     if (stat(*model, &info) != 0) { return fail_system(error, *model, "open"); }
-    return info.st_size == bytes || fail(error, "%s: has %lld bytes, its training state expects %lld", *model,
-                                         (long long)info.st_size, (long long)bytes);
+    return info.st_size == expected->bytes || fail(error, "%s: has %lld bytes, its training state expects %lld", *model,
+                                                   (long long)info.st_size, (long long)expected->bytes);
 }
 
 static inline bool checkpoint_check_step(const CheckpointPaths *paths, const StateHeader *header, int64_t step,
@@ -134,54 +176,190 @@ static inline bool checkpoint_check_step(const CheckpointPaths *paths, const Sta
            fail(error, "%s: is the training state of step %lld, renamed?", paths->state, (long long)found);
 }
 
+// Opens the state of a checkpoint and finds the model that belongs to it. Open only after success.
+static inline bool checkpoint_open(const char *dir, int64_t step, CheckpointPaths *paths, StateFile *state,
+                                   StateHeader *header, CheckpointModel *expected, const char **model, Error *error) {
+    if (!checkpoint_paths(paths, dir, step, error) || !state_open(state, paths->state, header, error)) { return false; }
+    bool ok = checkpoint_check_step(paths, header, step, error) &&
+              checkpoint_expect_model(state, header, expected, error) &&
+              checkpoint_find_model(paths, expected, model, error);
+    if (!ok) { input_close(&state->file); }
+    return ok;
+}
+
 // ---- Loading ----
+
+static inline bool checkpoint_model_config(const char *model, const CheckpointModel *expected, GPT2Config *config,
+                                           Error *error) {
+    int version;
+    if (!model_bin_read_config(model, config, &version, error)) { return false; }
+    return checkpoint_model_header_hash(config) == expected->header ||
+           fail(error, "%s: is damaged: its header is not the one its training state expects", model);
+}
 
 // Reads a checkpoint's facts and its model's config, without the weights. Sizes and headers are verified.
 static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
                                           Error *error) {
     CheckpointPaths paths;
+    StateFile state;
+    CheckpointModel expected;
     const char *model = NULL;
-    uint64_t checksum = 0;
-    int version;
-    return checkpoint_paths(&paths, dir, step, error) && state_read_header(paths.state, header, error) &&
-           checkpoint_check_step(&paths, header, step, error) &&
-           checkpoint_find_model(&paths, header, &model, &checksum, error) &&
-           model_bin_read_config(model, config, &version, error);
+    if (!checkpoint_open(dir, step, &paths, &state, header, &expected, &model, error)) { return false; }
+    input_close(&state.file);
+    return checkpoint_model_config(model, &expected, config, error);
 }
 
-// Loads a checkpoint: params (gpt2_num_params(config) floats), facts, and the sections, whose names and sizes must be
-// those of the file. Every byte is verified; after a failure params and sections hold nothing of use.
-static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Config *config, float *params,
-                                   StateHeader *header, const StateSection *sections, int count, Error *error) {
+// Verifies every byte of a checkpoint without loading it, and tells where its model is (MAX_PATH_BYTES).
+static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
     CheckpointPaths paths;
-    const char *model = NULL;
-    uint64_t expected = 0, found = 0;
-    if (!checkpoint_paths(&paths, dir, step, error) || !state_read(paths.state, header, sections, count, error) ||
-        !checkpoint_check_step(&paths, header, step, error) ||
-        !checkpoint_find_model(&paths, header, &model, &expected, error) ||
-        !model_bin_read_unchecked(model, config, params, &found, error)) {
-        return false;
-    }
-    if (found != expected) { return fail(error, "%s: is damaged: its checksum does not match", model); }
-    model_zero_padding(params, config);
-    return model_check_finite(params, config, model, error);
-}
-
-// Verifies every byte of a checkpoint without loading it.
-static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
-    CheckpointPaths paths;
+    StateFile state;
+    StateHeader header;
+    CheckpointModel expected;
     GPT2Config config;
     const char *model = NULL;
-    uint64_t expected = 0, found = 0;
-    int version;
-    StateHeader header;
-    if (!checkpoint_paths(&paths, dir, step, error) || !state_verify(paths.state, &header, error) ||
-        !checkpoint_check_step(&paths, &header, step, error) ||
-        !checkpoint_find_model(&paths, &header, &model, &expected, error) ||
-        !model_bin_read_config(model, &config, &version, error) || !file_checksum(model, &found, error)) {
+    if (!checkpoint_open(dir, step, &paths, &state, &header, &expected, &model, error)) { return false; }
+    bool ok = state_verify_sections(&state, error) && checkpoint_model_config(model, &expected, &config, error) &&
+              checkpoint_check_model(model, &expected, error);
+    input_close(&state.file);
+    path_copy(model_path, model, strlen(model));
+    return ok;
+}
+
+static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
+    char model[MAX_PATH_BYTES];
+    return checkpoint_verify_model(dir, step, model, error);
+}
+
+typedef struct {
+    StateFile state;
+    InputFile model;
+    GPT2Config config;
+    CheckpointSums sums;
+    int64_t not_finite; // element of the parameters that is NaN or infinite; -1: none seen
+    float not_finite_value;
+} CheckpointReader;
+
+// Gives up; harmless after a failure of the functions below, and after checkpoint_read_end.
+static inline void checkpoint_read_abort(CheckpointReader *r) {
+    input_close(&r->state.file);
+    input_close(&r->model);
+}
+
+static inline bool checkpoint_read_open_model(CheckpointReader *r, const char *model, const CheckpointModel *expected,
+                                              Error *error) {
+    GPT2Config found;
+    int32_t header[BIN_HEADER_INTS];
+    if (!model_bin_open(&r->model, model, header, &found, error)) { return false; }
+    if (!model_configs_equal(&r->config, &found)) { return fail(error, "%s: holds a model of another shape", model); }
+    return hash64(header, sizeof(header)) == expected->header ||
+           fail(error, "%s: is damaged: its header is not the one its training state expects", model);
+}
+
+// The arrays must be those of this model.
+static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error *error) {
+    int64_t bytes = gpt2_num_params(&r->config) * (int64_t)sizeof(float);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
+        if (!state_expect(&r->state, a, checkpoint_array_names[a], kind, bytes, error)) { return false; }
+    }
+    return true;
+}
+
+// Opens a checkpoint to be read in pieces and reads its facts into header; config is what checkpoint_load_header said.
+// Names, sizes and headers are verified. Nothing stays open after a failure of this or the following functions.
+static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
+                                         StateHeader *header, Error *error) {
+    CheckpointPaths paths;
+    CheckpointModel expected;
+    const char *model = NULL;
+    memset(&r->sums, 0, sizeof(r->sums));
+    r->config = *config;
+    r->model.fd = r->state.file.fd = -1;
+    r->not_finite = -1;
+    r->not_finite_value = 0.0f;
+    if (!checkpoint_open(dir, step, &paths, &r->state, header, &expected, &model, error)) { return false; }
+    bool ok = checkpoint_read_open_model(r, model, &expected, error) && checkpoint_read_check_arrays(r, error);
+    if (!ok) { checkpoint_read_abort(r); }
+    return ok;
+}
+
+// One piece small enough to stay in the cache between reading and looking at it.
+static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
+                                         Error *error) {
+    bool params = array == CHECKPOINT_PARAMS;
+    int64_t offset = params ? BIN_HEADER_BYTES : state_section_offset(&r->state, array);
+    if (!input_read(params ? &r->model : &r->state.file, offset + 4 * first, data, 4 * n, error)) { return false; }
+    r->sums.sums[array] += sum64(first, data, n);
+    if (!params) { return true; }
+    model_zero_padding_range(data, &r->config, first, n);
+    int64_t bad = r->not_finite < 0 ? first_not_finite(data, n) : n;
+    if (bad < n) { r->not_finite = first + bad, r->not_finite_value = data[bad]; }
+    return true;
+}
+
+// Reads elements first .. first + n - 1 of an array. What was read is good only when checkpoint_read_end says so.
+static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
+                                   Error *error) {
+    bool ok = model_check_range(&r->config, first, n, r->state.file.path, error);
+    for (int64_t done = 0; ok && done < n; done += SUM_CHUNK_BYTES / 4) {
+        int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
+        ok = checkpoint_read_chunk(r, array, first + done, data + done, count, error);
+    }
+    if (!ok) { checkpoint_read_abort(r); }
+    return ok;
+}
+
+static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const CheckpointSums *all, Error *error) {
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        if (all->sums[a] == r->state.records[a].checksum) { continue; }
+        if (a != CHECKPOINT_PARAMS) { return state_fail_damaged(&r->state, a, error); }
+        return fail(error, "%s: is damaged: its checksum does not match", r->model.path);
+    }
+    return r->not_finite < 0 ||
+           model_fail_not_finite(&r->config, r->not_finite, r->not_finite_value, r->model.path, error);
+}
+
+// Ends the reading when all processes together have read every element of all arrays once; `all` are their sums, added.
+// Verifies the arrays, then reads and verifies the other sections, whose names and sizes must be those of the file.
+static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
+                                       int count, Error *error) {
+    bool ok = checkpoint_read_check_sums(r, all, error) &&
+              state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
+    checkpoint_read_abort(r);
+    return ok;
+}
+
+// Finds the arrays among the sections of checkpoint_save and checkpoint_load: the first two are adam_m and adam_v.
+static inline bool checkpoint_take_arrays(const GPT2Config *config, float *params, const StateSection *sections,
+                                          int count, float *arrays[CHECKPOINT_ARRAYS], Error *error) {
+    int64_t bytes = gpt2_num_params(config) * (int64_t)sizeof(float);
+    arrays[CHECKPOINT_PARAMS] = params;
+    for (int a = 1; a < CHECKPOINT_ARRAYS; a++) {
+        const char *name = checkpoint_array_names[a];
+        if (count < a || strcmp(sections[a - 1].name, name) != 0 || sections[a - 1].bytes != bytes) {
+            return fail(error, "checkpoint: section %d is not %s of %lld bytes", a - 1, name, (long long)bytes);
+        } // a mistake of the caller
+        arrays[a] = (float *)sections[a - 1].data;
+    }
+    return true;
+}
+
+// Loads a checkpoint in one process: params (gpt2_num_params(config) floats), facts, and the sections: adam_m and
+// adam_v (as long as params), then those that checkpoint_save was given. Every byte is verified; after a failure params
+// and sections hold nothing of use.
+static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Config *config, float *params,
+                                   StateHeader *header, const StateSection *sections, int count, Error *error) {
+    CheckpointReader r;
+    float *arrays[CHECKPOINT_ARRAYS];
+    if (!checkpoint_take_arrays(config, params, sections, count, arrays, error) ||
+        !checkpoint_read_begin(&r, dir, step, config, header, error)) {
         return false;
     }
-    return found == expected || fail(error, "%s: is damaged: its checksum does not match", model);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        if (!checkpoint_read(&r, a, 0, arrays[a], gpt2_num_params(config), error)) { return false; }
+    }
+    const int taken = CHECKPOINT_ARRAYS - 1;
+    return checkpoint_read_end(&r, &r.sums, sections + taken, count - taken, error);
 }
 
 // Finds the newest checkpoint that verifies. false if there is none. *problem says what was wrong with the newest one
@@ -207,14 +385,17 @@ static inline bool checkpoint_find_good(const char *dir, int64_t *step, Error *p
 // state cannot be read, both stay.
 static inline bool checkpoint_settle(const CheckpointPaths *paths, Error *error) {
     if (!path_exists(paths->kept_model)) { return true; }
-    StateHeader header;
-    const char *model = NULL;
-    uint64_t checksum = 0;
     char dir[MAX_PATH_BYTES];
     bool restore = !path_exists(paths->model);
     if (!restore) {
-        if (!state_read_header(paths->state, &header, error) ||
-            !checkpoint_find_model(paths, &header, &model, &checksum, error)) {
+        StateFile state;
+        StateHeader header;
+        CheckpointModel expected;
+        const char *model = NULL;
+        if (!state_open(&state, paths->state, &header, error)) { return true; }
+        input_close(&state.file);
+        if (!checkpoint_expect_model(&state, &header, &expected, error) ||
+            !checkpoint_find_model(paths, &expected, &model, error)) {
             return true;
         }
         restore = model == paths->kept_model;
@@ -273,26 +454,151 @@ static inline bool checkpoint_publish(const char *dir, const CheckpointPaths *pa
     return !overwrite || checkpoint_remove(paths->kept_model, error);
 }
 
-// Saves model_<step>.bin and state_<step>.bin into an existing folder; the facts step, model_bytes and model_checksum
-// are added to header. A failure (a full disk) and a kill at any moment leave what was there before usable.
-static inline bool checkpoint_save(const char *dir, int64_t step, const GPT2Config *config, const float *params,
-                                   StateHeader *header, const StateSection *sections, int count, Error *error) {
+typedef struct {
     CheckpointPaths paths;
+    char dir[MAX_PATH_BYTES];
+    GPT2Config config;
+    bool leader;
+    StateHeader header;
+    StateRecord records[STATE_MAX_SECTIONS]; // CHECKPOINT_ARRAYS arrays, then the sections
+    StateSection sections[STATE_MAX_SECTIONS];
+    int count; // records
     AtomicFile model, state;
-    uint64_t checksum = 0;
-    if (!checkpoint_paths(&paths, dir, step, error) || !checkpoint_settle(&paths, error) ||
-        !model_bin_write_pending(&model, paths.model, config, params, &checksum, error)) {
+    CheckpointSums sums;
+} CheckpointWriter;
+
+// Gives up: nothing stays open, and the leader's temporary files are gone. Harmless after a failure and after a commit.
+static inline void checkpoint_write_abort(CheckpointWriter *w) {
+    atomic_abort(&w->state);
+    atomic_abort(&w->model);
+}
+
+static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) {
+    return state_offset(w->header.length, w->records, w->count, i);
+}
+
+// Lays out the state: adds the facts step, model_bytes and model_header, and makes the records.
+static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
+                                       Error *error) {
+    int64_t bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
+    state_set_i64(&w->header, "step", step);
+    state_set_i64(&w->header, "model_bytes", model_bin_bytes(&w->config, MODEL_BIN_FP32));
+    state_set_u64(&w->header, "model_header", checkpoint_model_header_hash(&w->config));
+    w->count = CHECKPOINT_ARRAYS + count;
+    if (!state_check_fits(w->paths.state, &w->header, w->count, error)) { return false; }
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
+        const char *name = checkpoint_array_names[a];
+        if (!state_make_record(&w->records[a], name, kind, bytes, w->paths.state, error)) { return false; }
+    }
+    for (int i = 0; i < count; i++) {
+        StateRecord *record = &w->records[CHECKPOINT_ARRAYS + i];
+        w->sections[CHECKPOINT_ARRAYS + i] = sections[i];
+        if (!state_make_record(record, sections[i].name, STATE_SECTION, sections[i].bytes, w->paths.state, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// Creates both temporary files at their full size, so that a full disk shows here.
+static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
+    int32_t header[BIN_HEADER_INTS];
+    model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
+    return checkpoint_settle(&w->paths, error) &&
+           atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
+           atomic_create(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
+           atomic_write_at(&w->model, 0, header, BIN_HEADER_BYTES, error);
+}
+
+// Begins model_<step>.bin and state_<step>.bin in an existing folder. All processes give the same facts, and sections
+// of the same names and sizes; what is in the leader's sections by the time it commits is stored. The leader comes
+// first: it creates the files that the others open. After a failure of this and the following functions:
+// checkpoint_write_abort, which this one does itself.
+static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
+                                          const StateHeader *header, const StateSection *sections, int count,
+                                          bool leader, Error *error) {
+    memset(&w->sums, 0, sizeof(w->sums));
+    w->model.fd = w->state.fd = -1;
+    w->model.pending = w->state.pending = false;
+    w->config = *config;
+    w->leader = leader;
+    w->header = *header;
+    if (!checkpoint_paths(&w->paths, dir, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
         return false;
     }
-    state_set_i64(header, "step", step);
-    state_set_i64(header, "model_bytes", model.bytes);
-    state_set_u64(header, "model_checksum", checksum);
-    bool ok = state_write_pending(&state, paths.state, header, sections, count, error) &&
-              checkpoint_publish(dir, &paths, &model, &state, error);
-    if (!ok) {
-        atomic_abort(&state);
-        atomic_abort(&model);
+    path_copy(w->dir, dir, strlen(dir));
+    bool ok = leader ? checkpoint_write_create(w, error)
+                     : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
+                           atomic_join(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error);
+    if (!ok) { checkpoint_write_abort(w); }
+    return ok;
+}
+
+// One piece small enough to stay in the cache between looking at it and writing it.
+static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
+                                          Error *error) {
+    bool params = array == CHECKPOINT_PARAMS;
+    if (params && !model_check_finite_range(data, &w->config, first, n, "the model to be saved", error)) {
+        return false;
     }
+    int64_t offset = params ? BIN_HEADER_BYTES : checkpoint_state_offset(w, array);
+    w->sums.sums[array] += sum64(first, data, n);
+    return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);
+}
+
+// Writes elements first .. first + n - 1 of an array; all processes together write every element once. Parameters that
+// are not finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
+static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
+                                    Error *error) {
+    if (!model_check_range(&w->config, first, n, w->paths.state, error)) { return false; }
+    for (int64_t done = 0; done < n; done += SUM_CHUNK_BYTES / 4) {
+        int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
+        if (!checkpoint_write_chunk(w, array, first + done, data + done, count, error)) { return false; }
+    }
+    return true;
+}
+
+// Brings what this process has written to the disk; but for the leader, this ends the save here.
+static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
+    if (!atomic_flush(&w->model, error)) { return false; }
+    if (!w->leader) { return atomic_flush(&w->state, error); }
+    return files_flush(w->state.fd) == 0 || files_write_failed(&w->state, "flush", errno, error);
+}
+
+// For the leader, when all processes have flushed: writes the sections and the head of the state, and makes the
+// checkpoint visible. `all` are the sums of all processes, added.
+static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a].checksum = all->sums[a]; }
+    for (int i = CHECKPOINT_ARRAYS; i < w->count; i++) {
+        const StateSection *section = &w->sections[i];
+        w->records[i].checksum = hash64(section->data, (size_t)section->bytes);
+        if (!atomic_write_at(&w->state, checkpoint_state_offset(w, i), section->data, section->bytes, error)) {
+            return false;
+        }
+    }
+    return state_write_head(&w->state, &w->header, w->records, w->count, error) && atomic_flush(&w->state, error) &&
+           checkpoint_publish(w->dir, &w->paths, &w->model, &w->state, error);
+}
+
+// Saves a checkpoint from one process: params (gpt2_num_params(config) floats), facts, and the sections: adam_m and
+// adam_v (as long as params), then any others. A failure (a full disk) and a kill at any moment leave what was there
+// before usable.
+static inline bool checkpoint_save(const char *dir, int64_t step, const GPT2Config *config, const float *params,
+                                   const StateHeader *header, const StateSection *sections, int count, Error *error) {
+    CheckpointWriter w;
+    float *arrays[CHECKPOINT_ARRAYS];
+    const int taken = CHECKPOINT_ARRAYS - 1;
+    if (!checkpoint_take_arrays(config, (float *)params, sections, count, arrays, error) ||
+        !checkpoint_write_begin(&w, dir, step, config, header, sections + taken, count - taken, true, error)) {
+        return false;
+    }
+    bool ok = true;
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+        ok = checkpoint_write(&w, a, 0, arrays[a], gpt2_num_params(config), error);
+    }
+    ok = ok && checkpoint_write_flush(&w, error) && checkpoint_write_commit(&w, &w.sums, error);
+    if (!ok) { checkpoint_write_abort(&w); }
     return ok;
 }
 

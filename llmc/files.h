@@ -12,6 +12,9 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #include "hash.h"
 #include "utils.h"
@@ -23,6 +26,7 @@ typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 
 #define MAX_IO_BYTES ((int64_t)1 << 30)     // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
 #define HASH_CHUNK_BYTES ((int64_t)1 << 20) // read or written, and hashed, in one go
+#define SUM_CHUNK_BYTES ((int64_t)4 << 20)  // the same for SUM64, which divides so much among threads
 #define PATH_LIMIT (MAX_PATH_BYTES - 64)    // leaves room for a name of ours behind a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 
@@ -258,6 +262,21 @@ static inline bool file_checksum(const char *path, uint64_t *checksum, Error *er
     return ok;
 }
 
+// The SUM64 of n 4-byte words from offset, as words 0 .. n - 1.
+static inline bool input_sum64(const InputFile *file, int64_t offset, int64_t n, uint64_t *sum, Error *error) {
+    const int64_t capacity = SUM_CHUNK_BYTES / 4;
+    uint8_t *buffer = (uint8_t *)malloc((size_t)SUM_CHUNK_BYTES);
+    bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
+    *sum = 0;
+    for (int64_t done = 0; ok && done < n; done += capacity) {
+        int64_t count = min_i64(n - done, capacity);
+        ok = input_read(file, offset + 4 * done, buffer, 4 * count, error);
+        if (ok) { *sum += sum64(done, buffer, count); }
+    }
+    free(buffer);
+    return ok;
+}
+
 // Reads from fd until its end into *data, which grows from `capacity`; refuses more than max_bytes.
 static inline bool files_read_to_end(int fd, const char *path, int64_t capacity, int64_t max_bytes, uint8_t **data,
                                      int64_t *size, Error *error) {
@@ -325,21 +344,25 @@ static inline void atomic_abort(AtomicFile *file) {
     file->pending = false;
 }
 
-// Describes a failed write, flush or rename (code: its errno) and removes the partial file.
-static inline bool files_write_failed(AtomicFile *file, const char *action, int code, Error *error) {
+// Describes what could not be done (code: the errno of it) and removes the partial file.
+static inline bool files_failed(AtomicFile *file, const char *what, int code, Error *error) {
     atomic_abort(file);
     const char *full = code == ENOSPC ? "no space left on device" : code == EDQUOT ? "disk quota exceeded" : NULL;
     if (full != NULL) {
-        return fail(error, "%s: %s: could not %s it after %lld bytes; the partial file was removed, free some space",
-                    file->path, full, action, (long long)file->bytes);
+        return fail(error, "%s: %s: could not %s; the partial file was removed, free some space", file->path, full,
+                    what);
     }
-    return fail(error, "%s: could not %s it after %lld bytes: %s; the partial file was removed", file->path, action,
-                (long long)file->bytes, strerror(code));
+    return fail(error, "%s: could not %s: %s; the partial file was removed", file->path, what, strerror(code));
 }
 
-// Begins a file; its folder must exist. After any failure of this or the following functions nothing remains open, and
-// no temporary file.
-static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
+// The same for a write, flush, close or rename.
+static inline bool files_write_failed(AtomicFile *file, const char *action, int code, Error *error) {
+    char what[64];
+    snprintf(what, sizeof(what), "%s it after %lld bytes", action, (long long)file->bytes);
+    return files_failed(file, what, code, error);
+}
+
+static inline bool atomic_name(AtomicFile *file, const char *path, Error *error) {
     file->fd = -1;
     file->pending = false;
     file->bytes = 0;
@@ -349,6 +372,13 @@ static inline bool atomic_open(AtomicFile *file, const char *path, Error *error)
     path_copy(file->path, path, n);
     path_copy(file->temporary, path, n);
     path_copy(file->temporary + n, TEMPORARY_SUFFIX, strlen(TEMPORARY_SUFFIX));
+    return true;
+}
+
+// Begins a file; its folder must exist. After any failure of this or the following functions nothing remains open, and
+// no temporary file.
+static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
+    if (!atomic_name(file, path, error)) { return false; }
     file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     file->pending = file->fd >= 0;
     return file->pending || fail_system(error, file->temporary, "create");
@@ -365,15 +395,81 @@ static inline bool atomic_write(AtomicFile *file, const void *data, int64_t byte
     return true;
 }
 
-// Like atomic_write, and adds the bytes to hash.
-static inline bool atomic_write_hashed(AtomicFile *file, const void *data, int64_t bytes, Hash64 *hash, Error *error) {
-    for (int64_t done = 0; done < bytes; done += HASH_CHUNK_BYTES) {
-        const uint8_t *chunk = (const uint8_t *)data + done;
-        int64_t n = min_i64(bytes - done, HASH_CHUNK_BYTES);
-        hash64_update(hash, chunk, (size_t)n);
-        if (!atomic_write(file, chunk, n, error)) { return false; }
+// Writes at an offset, of a file begun in any of the ways above and below.
+static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void *data, int64_t bytes, Error *error) {
+    const uint8_t *in = (const uint8_t *)data;
+    while (bytes > 0) {
+        ssize_t n = pwrite(file->fd, in, (size_t)min_i64(bytes, MAX_IO_BYTES), (off_t)offset);
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n <= 0) { return files_write_failed(file, "write", n == 0 ? EIO : errno, error); }
+        in += n, offset += n, bytes -= n, file->bytes += n;
     }
     return true;
+}
+
+// Gives an open file its size and, where the file system can, its place on the disk. Returns 0, or why not (as errno).
+// Not by posix_fallocate: where a file system cannot do it, that one writes into every block.
+static inline int files_reserve(int fd, int64_t bytes) {
+    int status;
+#if defined(SYS_fallocate) && defined(__LP64__)
+    do { status = (int)syscall(SYS_fallocate, fd, 0, (off_t)0, (off_t)bytes); } while (status != 0 && errno == EINTR);
+    if (status == 0) { return 0; }
+    if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) { return errno; }
+#endif
+    do { status = ftruncate(fd, (off_t)bytes); } while (status != 0 && errno == EINTR);
+    return status == 0 ? 0 : errno;
+}
+
+// Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at:
+// one creates it, the others join, all flush, and then the one that created it commits. A full disk shows here. Where
+// something was not written there are zeros.
+static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
+    char folder[MAX_PATH_BYTES];
+    if (!atomic_name(file, path, error)) { return false; }
+    // A new file, not an old one emptied: what is left of a killed run may still write into that.
+    if (unlink(file->temporary) != 0 && errno != ENOENT) { return fail_system(error, file->temporary, "remove"); }
+    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file->pending = file->fd >= 0;
+    if (!file->pending) { return fail_system(error, file->temporary, "create"); }
+    int code = files_reserve(file->fd, bytes);
+    if (code != 0) {
+        char what[64];
+        snprintf(what, sizeof(what), "reserve %lld bytes for it", (long long)bytes);
+        return files_failed(file, what, code, error);
+    }
+    path_parent(folder, path);
+    bool ok = sync_directory(folder, error);
+    if (!ok) { atomic_abort(file); }
+    return ok;
+}
+
+// A network file system may not show a file at once that another machine made: opening the folder makes it look again,
+// for up to three seconds.
+static inline int files_open_new(const char *path, int flags) {
+    const struct timespec pause = {0, 50000000};
+    char folder[MAX_PATH_BYTES];
+    path_parent(folder, path);
+    for (int attempt = 0;; attempt++) {
+        int fd = open(path, flags);
+        if (fd >= 0 || errno != ENOENT || attempt == 60) { return fd; }
+        Error ignored;
+        sync_directory(folder, &ignored);
+        nanosleep(&pause, NULL);
+    }
+}
+
+// Opens the temporary file that another process made with atomic_create, when that one is done. An abort leaves it.
+// That it has its full size by then matters: a network file system writes the part of a page that this process changed
+// and no more, as long as the page does not lie at the end of the file.
+static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
+    struct stat info;
+    if (!atomic_name(file, path, error)) { return false; }
+    file->fd = files_open_new(file->temporary, O_WRONLY | O_CLOEXEC);
+    if (file->fd < 0) { return fail_system(error, file->temporary, "open"); }
+    if (fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) { return true; }
+    atomic_abort(file);
+    return fail(error, "%s: does not have the %lld bytes expected: is it another process's?", file->temporary,
+                (long long)bytes);
 }
 
 // Flushes a file to the disk itself. macOS's fsync stops at the drive's cache; F_FULLFSYNC does not.

@@ -16,26 +16,48 @@ enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
 
 // ---- What every model file is held to ----
 
-// Sets the padding rows V..Vp-1 of wte to zero, whatever a file held there: they must never leak into a gradient.
-static inline void model_zero_padding(float *params, const GPT2Config *config) {
-    float *wte = params + gpt2_param_offset(config, PARAM_wte);
-    int64_t used = (int64_t)config->vocab_size * config->channels;
-    int64_t all = (int64_t)config->padded_vocab_size * config->channels;
-    memset(wte + used, 0, (size_t)(all - used) * sizeof(float));
+// In `out`, elements first .. first + n - 1 of all parameters: sets the padding rows V..Vp-1 of wte to zero, whatever a
+// file held there. They must never leak into a gradient.
+static inline void model_zero_padding_range(float *out, const GPT2Config *config, int64_t first, int64_t n) {
+    GPT2Overlap part = gpt2_overlap(config, PARAM_wte, first, n);
+    int64_t begin = max_i64(part.begin, (int64_t)config->vocab_size * config->channels);
+    if (begin >= part.end) { return; }
+    memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
 }
 
-// Refuses weights with a NaN or infinity, naming tensor and element. `where` begins the message: the file.
+static inline void model_zero_padding(float *params, const GPT2Config *config) {
+    model_zero_padding_range(params, config, 0, gpt2_num_params(config));
+}
+
+// Says which parameter holds a NaN or infinity, by its place among all; always false. `where` begins the message.
+static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place, float value, const char *where,
+                                         Error *error) {
+    int i = 0;
+    char shape[96];
+    while (place >= gpt2_param_offset(config, i + 1)) { i++; }
+    gpt2_param_shape(shape, sizeof(shape), config, i);
+    return fail(error, "%s: tensor %s holds %g at element %lld of %s; the file is damaged or its training diverged",
+                where, gpt2_param_specs[i].name, (double)value, (long long)(place - gpt2_param_offset(config, i)),
+                shape);
+}
+
+// Refuses a NaN or infinity in elements first .. first + n - 1 of all parameters. `where` begins the message: the file.
+static inline bool model_check_finite_range(const float *data, const GPT2Config *config, int64_t first, int64_t n,
+                                            const char *where, Error *error) {
+    int64_t bad = first_not_finite(data, n);
+    return bad == n || model_fail_not_finite(config, first + bad, data[bad], where, error);
+}
+
 static inline bool model_check_finite(const float *params, const GPT2Config *config, const char *where, Error *error) {
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        const float *tensor = params + gpt2_param_offset(config, i);
-        int64_t n = gpt2_param_size(config, i), bad = first_not_finite(tensor, n);
-        if (bad == n) { continue; }
-        char shape[96];
-        gpt2_param_shape(shape, sizeof(shape), config, i);
-        return fail(error, "%s: tensor %s holds %g at element %lld of %s; the file is damaged or its training diverged",
-                    where, gpt2_param_specs[i].name, (double)tensor[bad], (long long)bad, shape);
-    }
-    return true;
+    return model_check_finite_range(params, config, 0, gpt2_num_params(config), where, error);
+}
+
+static inline bool model_check_range(const GPT2Config *config, int64_t first, int64_t n, const char *where,
+                                     Error *error) {
+    int64_t all = gpt2_num_params(config);
+    return (first >= 0 && n >= 0 && first <= all && n <= all - first) ||
+           fail(error, "%s: elements %lld to %lld of %lld do not exist", where, (long long)first,
+                (long long)(first + n), (long long)all); // a mistake of the caller
 }
 
 static inline bool model_configs_equal(const GPT2Config *a, const GPT2Config *b) {
@@ -132,76 +154,57 @@ static inline bool model_bin_read_config(const char *path, GPT2Config *config, i
 
 // ---- Reading ----
 
-static inline bool model_bin_read_bf16(const InputFile *file, float *params, int64_t n, Hash64 *hash, Error *error) {
+// out[i] = element first + i of a bfloat16 file, for n elements.
+static inline bool model_bin_read_bf16(const InputFile *file, int64_t first, float *out, int64_t n, Error *error) {
     uint16_t buffer[8192];
     const int64_t capacity = (int64_t)(sizeof(buffer) / sizeof(buffer[0]));
     for (int64_t done = 0; done < n; done += capacity) {
-        int64_t count = min_i64(n - done, capacity), offset = BIN_HEADER_BYTES + 2 * done;
-        if (!input_read_hashed(file, offset, buffer, 2 * count, hash, error)) { return false; }
-        for (int64_t i = 0; i < count; i++) { params[done + i] = float_from_bf16(buffer[i]); }
+        int64_t count = min_i64(n - done, capacity), offset = BIN_HEADER_BYTES + 2 * (first + done);
+        if (!input_read(file, offset, buffer, 2 * count, error)) { return false; }
+        for (int64_t i = 0; i < count; i++) { out[done + i] = float_from_bf16(buffer[i]); }
     }
     return true;
 }
 
-// Like model_bin_read, and tells the checksum of the bytes read (the whole file) without reading it twice. The values
-// are not judged here: a damaged file is to be recognised by its checksum first.
-static inline bool model_bin_read_unchecked(const char *path, const GPT2Config *config, float *params,
-                                            uint64_t *checksum, Error *error) {
+// Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file; config is what
+// model_bin_read_config said. NaN and infinity are refused, padding rows of wte become zero.
+static inline bool model_bin_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
+                                        float *out, Error *error) {
     InputFile file;
     GPT2Config found;
-    Hash64 hash;
     int32_t header[BIN_HEADER_INTS];
-    if (!model_bin_open(&file, path, header, &found, error)) { return false; }
-    hash64_init(&hash, 0);
-    hash64_update(&hash, header, (size_t)BIN_HEADER_BYTES);
-    int64_t n = gpt2_num_params(config);
+    if (!model_check_range(config, first, n, path, error) || !model_bin_open(&file, path, header, &found, error)) {
+        return false;
+    }
     bool ok = model_configs_equal(config, &found) || fail(error, "%s: holds a model of another shape", path);
     if (ok && header[1] == MODEL_BIN_BF16) {
-        ok = model_bin_read_bf16(&file, params, n, &hash, error);
+        ok = model_bin_read_bf16(&file, first, out, n, error);
     } else if (ok) {
-        ok = input_read_hashed(&file, BIN_HEADER_BYTES, params, n * (int64_t)sizeof(float), &hash, error);
+        const int64_t size = (int64_t)sizeof(float);
+        ok = input_read(&file, BIN_HEADER_BYTES + first * size, out, n * size, error);
     }
     input_close(&file);
-    *checksum = hash64_final(&hash);
-    return ok;
+    if (!ok) { return false; }
+    model_zero_padding_range(out, config, first, n);
+    return model_check_finite_range(out, config, first, n, path, error);
 }
 
-// Reads the weights of a float32 or bfloat16 file into params, gpt2_num_params(config) floats; config is what
-// model_bin_read_config said. NaN and infinity are refused, padding rows of wte become zero.
+// Reads all weights into params, gpt2_num_params(config) floats.
 static inline bool model_bin_read(const char *path, const GPT2Config *config, float *params, Error *error) {
-    uint64_t checksum;
-    if (!model_bin_read_unchecked(path, config, params, &checksum, error)) { return false; }
-    model_zero_padding(params, config);
-    return model_check_finite(params, config, path, error);
+    return model_bin_read_range(path, config, 0, gpt2_num_params(config), params, error);
 }
 
 // ---- Writing ----
 
-// Writes a float32 model file up to, but without, the rename that makes it visible (atomic_commit).
-static inline bool model_bin_write_pending(AtomicFile *file, const char *path, const GPT2Config *config,
-                                           const float *params, uint64_t *checksum, Error *error) {
+// Writes params (gpt2_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
+// checkpoint.h.)
+static inline bool model_bin_write(const char *path, const GPT2Config *config, const float *params, Error *error) {
     int32_t header[BIN_HEADER_INTS];
-    Hash64 hash;
-    hash64_init(&hash, 0);
-    model_bin_make_header(header, config, MODEL_BIN_FP32);
-    int64_t bytes = gpt2_num_params(config) * (int64_t)sizeof(float);
-    if (!atomic_open(file, path, error) || !atomic_write_hashed(file, header, BIN_HEADER_BYTES, &hash, error) ||
-        !atomic_write_hashed(file, params, bytes, &hash, error) || !atomic_flush(file, error)) {
-        return false;
-    }
-    *checksum = hash64_final(&hash);
-    return true;
-}
-
-// Writes params (gpt2_num_params(config) floats) as a version 3 file, complete or not at all. *checksum, unless NULL,
-// becomes the XXH64 of the whole file.
-static inline bool model_bin_write(const char *path, const GPT2Config *config, const float *params, uint64_t *checksum,
-                                   Error *error) {
     AtomicFile file;
-    uint64_t sum;
-    if (!model_bin_write_pending(&file, path, config, params, &sum, error)) { return false; }
-    if (checksum != NULL) { *checksum = sum; }
-    return atomic_commit(&file, error);
+    model_bin_make_header(header, config, MODEL_BIN_FP32);
+    return atomic_open(&file, path, error) && atomic_write(&file, header, BIN_HEADER_BYTES, error) &&
+           atomic_write(&file, params, gpt2_num_params(config) * (int64_t)sizeof(float), error) &&
+           atomic_commit(&file, error);
 }
 
 #endif // LLMC_MODEL_BIN_H

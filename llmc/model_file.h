@@ -23,17 +23,9 @@ static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t
     CheckpointPaths paths;
     int version;
     if (!checkpoint_paths(&paths, dir, step, error)) { return false; }
-    const char *model = paths.model;
-    if (path_exists(paths.state)) {
-        StateHeader header;
-        uint64_t checksum;
-        if (!checkpoint_verify(dir, step, error) || !state_read_header(paths.state, &header, error) ||
-            !checkpoint_find_model(&paths, &header, &model, &checksum, error)) {
-            return false;
-        }
-    }
-    path_copy(file->path, model, strlen(model));
-    return model_bin_read_config(model, &file->config, &version, error);
+    path_copy(file->path, paths.model, strlen(paths.model));
+    if (path_exists(paths.state) && !checkpoint_verify_model(dir, step, file->path, error)) { return false; }
+    return model_bin_read_config(file->path, &file->config, &version, error);
 }
 
 // The newest good model_<step>.bin of a run folder.
@@ -80,13 +72,45 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
                 GPT2_SIZE_NAMES);
 }
 
-// Reads the weights of a model opened from a file into params, gpt2_num_params(&file->config) floats.
-static inline bool model_file_read(const ModelFile *file, float *params, Error *error) {
+// Reads elements first .. first + n - 1 of all weights (gpt2_num_params(&file->config), in our order and layout,
+// whatever the file's) of a model opened from a file. NaN and infinity are refused, padding rows of wte are zero. Takes
+// 4 MiB for staging.
+static inline bool model_file_read_range(const ModelFile *file, int64_t first, int64_t n, float *out, Error *error) {
     switch (file->kind) {
-    case MODEL_FROM_BIN: return model_bin_read(file->path, &file->config, params, error);
-    case MODEL_FROM_SAFETENSORS: return safetensors_read(file->path, &file->config, params, error);
+    case MODEL_FROM_BIN: return model_bin_read_range(file->path, &file->config, first, n, out, error);
+    case MODEL_FROM_SAFETENSORS: return safetensors_read_range(file->path, &file->config, first, n, out, error);
     default: return fail(error, "--init: a size has no weights to read"); // a mistake of the caller
     }
+}
+
+// Reads all the weights into params, gpt2_num_params(&file->config) floats.
+static inline bool model_file_read(const ModelFile *file, float *params, Error *error) {
+    return model_file_read_range(file, 0, gpt2_num_params(&file->config), params, error);
+}
+
+// Tells models apart without reading all of them, for processes that compare what they were given: kind, config, size
+// of the file, 64 samples of 4 KiB over all of it.
+static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *fingerprint, Error *error) {
+    enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
+    Hash64 hash;
+    InputFile input;
+    int32_t kind = (int32_t)file->kind;
+    bool ok = true;
+    hash64_init(&hash, 0);
+    hash64_update(&hash, &kind, sizeof(kind));
+    hash64_update(&hash, &file->config, sizeof(file->config));
+    if (file->kind != MODEL_FROM_SIZE) {
+        if (!input_open(&input, file->path, error)) { return false; }
+        hash64_update(&hash, &input.size, sizeof(input.size));
+        int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
+        for (int64_t i = 0; ok && i < SAMPLES; i++) {
+            ok = input_hash(&input, i * (space / (SAMPLES - 1)) + i * (space % (SAMPLES - 1)) / (SAMPLES - 1), bytes,
+                            &hash, error);
+        }
+        input_close(&input);
+    }
+    *fingerprint = hash64_final(&hash);
+    return ok;
 }
 
 #endif // LLMC_MODEL_FILE_H

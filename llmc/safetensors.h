@@ -2,8 +2,7 @@
 //
 // A safetensors file: uint64 N, N bytes of JSON (name -> dtype, shape, data_offsets; spaces at its end are padding),
 // then the data, which the tensors cover without gap or overlap. The four linear weights of a block are stored (in,
-// out) there and (out, in) here; they are transposed on the way in blocks of rows, so no second copy of the model
-// exists.
+// out) there and (out, in) here; they are transposed on the way in blocks, so no second copy of the model exists.
 //
 // The head is tied to wte: a tensor lm_head.weight must equal wte.weight, or the file is refused.
 #ifndef LLMC_SAFETENSORS_H
@@ -403,45 +402,75 @@ static inline bool safetensors_read_floats(const Safetensors *model, const Safet
     return true;
 }
 
-// out (cols, rows) = the transpose of what the file holds, (rows, cols), taken in blocks of rows.
-static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry, int64_t rows,
-                                               int64_t cols, float *out, float *buffer, Error *error) {
-    int64_t block = SAFETENSORS_BUFFER_FLOATS / cols;
-    for (int64_t row = 0; row < rows; row += block) {
-        int64_t n = min_i64(block, rows - row);
-        if (!safetensors_read_floats(model, entry, row * cols, n * cols, buffer, error)) { return false; }
-        for (int64_t col = 0; col < cols; col++) {
-            for (int64_t i = 0; i < n; i++) { out[col * rows + row + i] = buffer[i * cols + col]; }
+// Of a tensor that the file holds as (rows, cols): rows row .. row_end - 1 of columns col .. col_end - 1, transposed:
+// out[(c - col) * (row_end - row) + r - row]. Taken in blocks of rows; of those all bytes, or each row's part.
+static inline bool safetensors_read_columns(const Safetensors *model, const SafetensorsEntry *entry, int64_t cols,
+                                            const int64_t row_range[2], const int64_t col_range[2], float *out,
+                                            float *buffer, Error *error) {
+    int64_t height = row_range[1] - row_range[0], width = col_range[1] - col_range[0];
+    int64_t block = SAFETENSORS_BUFFER_FLOATS / max_i64(1, width);
+    for (int64_t row = 0; width > 0 && row < height; row += block) {
+        int64_t n = min_i64(block, height - row), reads = width == cols ? 1 : n, each = n * width / reads;
+        for (int64_t i = 0; i < reads; i++) {
+            int64_t first = (row_range[0] + row + i) * cols + col_range[0];
+            if (!safetensors_read_floats(model, entry, first, each, buffer + i * each, error)) { return false; }
+        }
+        for (int64_t col = 0; col < width; col++) {
+            for (int64_t i = 0; i < n; i++) { out[col * height + row + i] = buffer[i * width + col]; }
         }
     }
     return true;
 }
 
-static inline bool safetensors_read_tensors(const Safetensors *model, float *params, float *buffer, Error *error) {
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int layers = gpt2_param_layers(&model->config, i);
-        int64_t layer_size = gpt2_param_size(&model->config, i) / layers, shape[2];
-        int rank = safetensors_shape(&model->config, i, shape);
-        for (int layer = 0; layer < layers; layer++) {
-            const SafetensorsEntry *entry = safetensors_entry(model, i, layer);
-            float *out = params + gpt2_param_offset(&model->config, i) + layer * layer_size;
-            int64_t elements = rank == 1 ? shape[0] : shape[0] * shape[1];
-            bool ok = gpt2_param_specs[i].hf_transposed
-                          ? safetensors_read_transposed(model, entry, shape[0], shape[1], out, buffer, error)
-                          : safetensors_read_floats(model, entry, 0, elements, out, error);
-            if (!ok) { return false; }
+// Elements [begin, end) of the transpose (cols, rows) of what the file holds, (rows, cols): the end of one column of
+// the file, whole columns, the beginning of one.
+static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry,
+                                               const int64_t shape[2], int64_t begin, int64_t end, float *out,
+                                               float *buffer, Error *error) {
+    int64_t rows = shape[0], cols = shape[1];
+    for (int64_t at = begin; at < end;) {
+        int64_t col = at / rows, row = at % rows, whole = (end - at) / rows;
+        int64_t row_range[2] = {row, rows}, col_range[2] = {col, col + 1};
+        if (row == 0 && whole > 0) { col_range[1] = col + whole; }
+        if (row + end - at < rows) { row_range[1] = row + end - at; }
+        if (!safetensors_read_columns(model, entry, cols, row_range, col_range, out + (at - begin), buffer, error)) {
+            return false;
         }
+        at += (row_range[1] - row_range[0]) * (col_range[1] - col_range[0]);
     }
     return true;
 }
 
-// lm_head.weight, where present, must repeat wte.
-static inline bool safetensors_check_head(const Safetensors *model, const float *wte, float *buffer, Error *error) {
-    int64_t n = model->head.found ? (int64_t)model->config.vocab_size * model->config.channels : 0;
-    for (int64_t done = 0; done < n; done += SAFETENSORS_BUFFER_FLOATS) {
-        int64_t count = min_i64(n - done, SAFETENSORS_BUFFER_FLOATS);
-        if (!safetensors_read_floats(model, &model->head, done, count, buffer, error)) { return false; }
-        if (memcmp(buffer, wte + done, (size_t)count * sizeof(float)) != 0) {
+// Elements [part->begin, part->end) of tensor i, layer by layer. The padding rows of wte, which no file holds, are left
+// alone.
+static inline bool safetensors_read_tensor(const Safetensors *model, int i, const GPT2Overlap *part, float *out,
+                                           float *buffer, Error *error) {
+    int64_t shape[2], size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
+    int rank = safetensors_shape(&model->config, i, shape);
+    int64_t held = rank == 1 ? shape[0] : shape[0] * shape[1];
+    for (int64_t at = part->begin; at < part->end;) {
+        int64_t layer = at / size, begin = at % size, next = min_i64(part->end, (layer + 1) * size);
+        int64_t end = min_i64(held, next - layer * size);
+        const SafetensorsEntry *entry = safetensors_entry(model, i, (int)layer);
+        float *to = out + (at - part->begin);
+        bool ok = gpt2_param_specs[i].hf_transposed
+                      ? safetensors_read_transposed(model, entry, shape, begin, end, to, buffer, error)
+                      : safetensors_read_floats(model, entry, begin, end - begin, to, error);
+        if (!ok) { return false; }
+        at = next;
+    }
+    return true;
+}
+
+// lm_head.weight, where present, must repeat wte: compares elements [part->begin, part->end) of it.
+static inline bool safetensors_check_head(const Safetensors *model, const GPT2Overlap *part, const float *wte,
+                                          float *buffer, Error *error) {
+    int64_t end = model->head.found ? (int64_t)model->config.vocab_size * model->config.channels : 0;
+    end = min_i64(end, part->end);
+    for (int64_t at = part->begin; at < end; at += SAFETENSORS_BUFFER_FLOATS) {
+        int64_t count = min_i64(end - at, SAFETENSORS_BUFFER_FLOATS);
+        if (!safetensors_read_floats(model, &model->head, at, count, buffer, error)) { return false; }
+        if (memcmp(buffer, wte + (at - part->begin), (size_t)count * sizeof(float)) != 0) {
             return fail(error, "%s: lm_head.weight differs from wte.weight; only models with a tied head are supported",
                         model->file.path);
         }
@@ -449,21 +478,36 @@ static inline bool safetensors_check_head(const Safetensors *model, const float 
     return true;
 }
 
-// Reads the weights into params, gpt2_num_params(config) floats; config is what safetensors_read_config said. Rows
-// V..Vp-1 of wte become zero; NaN and infinity are refused. Takes 4 MiB for staging.
-static inline bool safetensors_read(const char *path, const GPT2Config *config, float *params, Error *error) {
+static inline bool safetensors_read_parts(const Safetensors *model, int64_t first, int64_t n, float *out, float *buffer,
+                                          Error *error) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        GPT2Overlap part = gpt2_overlap(&model->config, i, first, n);
+        if (!safetensors_read_tensor(model, i, &part, out + part.at, buffer, error)) { return false; }
+    }
+    GPT2Overlap wte = gpt2_overlap(&model->config, PARAM_wte, first, n);
+    return safetensors_check_head(model, &wte, out + wte.at, buffer, error);
+}
+
+// Reads elements first .. first + n - 1 of all weights (in our order and layout) into out; config is what
+// safetensors_read_config said. Rows V..Vp-1 of wte become zero; NaN and infinity are refused. Takes 4 MiB for staging.
+static inline bool safetensors_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
+                                          float *out, Error *error) {
     Safetensors model;
-    if (!safetensors_open(&model, path, error)) { return false; }
+    if (!model_check_range(config, first, n, path, error) || !safetensors_open(&model, path, error)) { return false; }
     float *buffer = (float *)malloc((size_t)SAFETENSORS_BUFFER_FLOATS * sizeof(float));
     bool ok = buffer != NULL || fail(error, "%s: out of memory", path);
     ok = ok && (model_configs_equal(config, &model.config) || fail(error, "%s: holds a model of another shape", path));
-    ok = ok && safetensors_read_tensors(&model, params, buffer, error) &&
-         safetensors_check_head(&model, params + gpt2_param_offset(config, PARAM_wte), buffer, error);
+    ok = ok && safetensors_read_parts(&model, first, n, out, buffer, error);
     free(buffer);
     safetensors_close(&model);
     if (!ok) { return false; }
-    model_zero_padding(params, config);
-    return model_check_finite(params, config, path, error);
+    model_zero_padding_range(out, config, first, n);
+    return model_check_finite_range(out, config, first, n, path, error);
+}
+
+// Reads all weights into params, gpt2_num_params(config) floats.
+static inline bool safetensors_read(const char *path, const GPT2Config *config, float *params, Error *error) {
+    return safetensors_read_range(path, config, 0, gpt2_num_params(config), params, error);
 }
 
 // ---- Weights out ----

@@ -2,14 +2,17 @@
 // file of readable facts and binary sections.
 //
 //   bytes  0..7    "GPT2STAT"
-//          8..11   uint32 version (1)
+//          8..11   uint32 version (2)
 //         12..15   uint32 T: bytes of the text
-//         16..19   uint32 N: number of sections
+//         16..19   uint32 N: number of records
 //         20..23   uint32 0
 //   then           T bytes of text: lines "key value\n"
-//                  N records of 56 bytes: name (40 bytes, NUL-padded), int64 bytes, uint64 XXH64 of the section
+//                  N records of 56 bytes: name (36 bytes, NUL-padded), uint32 kind, int64 bytes, uint64 checksum
 //                  uint64 XXH64 of everything above
-//                  the sections' bytes, one after another, to the end of the file
+//                  the sections' bytes, one after another, in the order of the records, to the end of the file
+//
+// The kind of a record: 0: a section with its XXH64. 1: a section that is an array of 4-byte words, with its SUM64
+// (hash.h), so that several processes can write and read it in pieces. 2: an array as in 1 that lies in another file.
 #ifndef LLMC_STATE_FILE_H
 #define LLMC_STATE_FILE_H
 
@@ -19,8 +22,8 @@
 
 #define STATE_TEXT_BYTES 65536 // several paths of 4 KiB each fit
 #define STATE_MAX_SECTIONS 64
-#define STATE_NAME_BYTES 40
-#define STATE_VERSION 1
+#define STATE_NAME_BYTES 36
+#define STATE_VERSION 2
 
 // Facts as lines "key value\n". A fact that cannot be stored makes `length` -1, and the header is refused when written:
 // no single call needs to be checked.
@@ -30,7 +33,7 @@ typedef struct {
 } StateHeader;
 
 typedef struct {
-    const char *name; // up to 39 bytes
+    const char *name; // up to 35 bytes
     void *data;       // written from here, or read to here
     int64_t bytes;
 } StateSection;
@@ -153,87 +156,115 @@ static inline bool state_text_is_valid(const StateHeader *header) {
 
 // ---- The file ----
 
+typedef enum { STATE_SECTION, STATE_ARRAY, STATE_ELSEWHERE } StateKind;
+
 typedef struct {
     char name[STATE_NAME_BYTES];
+    uint32_t kind; // StateKind
     int64_t bytes;
     uint64_t checksum;
 } StateRecord; // as in the file
 
 typedef struct {
     char magic[8];
-    uint32_t version, text_bytes, num_sections, zero;
+    uint32_t version, text_bytes, num_records, zero;
 } StatePreamble; // as in the file
 
 typedef char state_layout_has_no_gaps[sizeof(StateRecord) == 56 && sizeof(StatePreamble) == 24 ? 1 : -1];
 
 #define STATE_MAGIC "GPT2STAT"
 
-static inline bool state_make_record(StateRecord *record, const StateSection *section, const char *path, Error *error) {
+// Bytes of everything above the sections.
+static inline int64_t state_head_bytes(int64_t text_bytes, int count) {
+    return (int64_t)sizeof(StatePreamble) + text_bytes + count * (int64_t)sizeof(StateRecord) +
+           (int64_t)sizeof(uint64_t);
+}
+
+// Bytes of a record's section in the file.
+static inline int64_t state_bytes_here(const StateRecord *record) {
+    return record->kind == STATE_ELSEWHERE ? 0 : record->bytes;
+}
+
+// First byte of section i in the file; i = count: the size of the file. text_bytes is the header's length.
+static inline int64_t state_offset(int64_t text_bytes, const StateRecord *records, int count, int i) {
+    int64_t offset = state_head_bytes(text_bytes, count);
+    for (int j = 0; j < i; j++) { offset += state_bytes_here(&records[j]); }
+    return offset;
+}
+
+// A record whose checksum is not known yet.
+static inline bool state_make_record(StateRecord *record, const char *name, StateKind kind, int64_t bytes,
+                                     const char *path, Error *error) {
     memset(record, 0, sizeof(*record));
-    if (strlen(section->name) == 0 || strlen(section->name) >= STATE_NAME_BYTES || section->bytes < 0) {
-        return fail(error, "%s: section \"%.80s\" of %lld bytes cannot be stored", path, section->name,
-                    (long long)section->bytes);
+    if (strlen(name) == 0 || strlen(name) >= STATE_NAME_BYTES || bytes < 0) {
+        return fail(error, "%s: section \"%.80s\" of %lld bytes cannot be stored", path, name, (long long)bytes);
     }
-    memcpy(record->name, section->name, strlen(section->name));
-    record->bytes = section->bytes;
-    record->checksum = hash64(section->data, (size_t)section->bytes);
+    memcpy(record->name, name, strlen(name));
+    record->kind = (uint32_t)kind;
+    record->bytes = bytes;
     return true;
 }
 
-// Writes everything above the sections, and its checksum.
-static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateSection *sections,
-                                    int count, Error *error) {
-    StatePreamble preamble;
-    StateRecord record;
-    Hash64 hash;
+static inline bool state_check_fits(const char *path, const StateHeader *header, int count, Error *error) {
+    return (header->length >= 0 && count >= 0 && count <= STATE_MAX_SECTIONS) ||
+           fail(error, "%s: the facts or the %d sections do not fit into a state file", path, count);
+}
+
+// Writes everything above the sections, and its checksum. The records have their checksums.
+static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateRecord *records, int count,
+                                    Error *error) {
+    StatePreamble preamble = {{0}, STATE_VERSION, (uint32_t)header->length, (uint32_t)count, 0};
     memcpy(preamble.magic, STATE_MAGIC, sizeof(preamble.magic));
-    preamble.version = STATE_VERSION;
-    preamble.text_bytes = (uint32_t)header->length;
-    preamble.num_sections = (uint32_t)count;
-    preamble.zero = 0;
-    hash64_init(&hash, 0);
-    if (!atomic_write_hashed(file, &preamble, (int64_t)sizeof(preamble), &hash, error) ||
-        !atomic_write_hashed(file, header->text, header->length, &hash, error)) {
+    size_t text = (size_t)header->length, table = (size_t)count * sizeof(StateRecord), n = sizeof(preamble);
+    uint8_t *head = (uint8_t *)malloc(n + text + table + sizeof(uint64_t));
+    if (head == NULL) {
+        atomic_abort(file);
+        return fail(error, "%s: out of memory", file->path);
+    }
+    memcpy(head, &preamble, n);
+    memcpy(head + n, header->text, text), n += text;
+    if (count > 0) { memcpy(head + n, records, table), n += table; }
+    uint64_t checksum = hash64(head, n);
+    memcpy(head + n, &checksum, sizeof(checksum));
+    bool ok = atomic_write_at(file, 0, head, (int64_t)(n + sizeof(checksum)), error);
+    free(head);
+    return ok;
+}
+
+// Makes the records of sections, checksums included.
+static inline bool state_describe(StateRecord *records, const char *path, const StateSection *sections, int count,
+                                  Error *error) {
+    for (int i = 0; i < count; i++) {
+        const StateSection *section = &sections[i];
+        if (!state_make_record(&records[i], section->name, STATE_SECTION, section->bytes, path, error)) {
+            return false;
+        }
+        records[i].checksum = hash64(section->data, (size_t)section->bytes);
+    }
+    return true;
+}
+
+// Writes a state file of sections alone, complete or not at all. (One with arrays: checkpoint.h.)
+static inline bool state_write(const char *path, const StateHeader *header, const StateSection *sections, int count,
+                               Error *error) {
+    StateRecord records[STATE_MAX_SECTIONS];
+    AtomicFile file;
+    if (!state_check_fits(path, header, count, error) || !state_describe(records, path, sections, count, error) ||
+        !atomic_open(&file, path, error) || !state_write_head(&file, header, records, count, error)) {
         return false;
     }
     for (int i = 0; i < count; i++) {
-        if (!state_make_record(&record, &sections[i], file->path, error)) {
-            atomic_abort(file);
-            return false;
-        }
-        if (!atomic_write_hashed(file, &record, (int64_t)sizeof(record), &hash, error)) { return false; }
+        int64_t offset = state_offset(header->length, records, count, i);
+        if (!atomic_write_at(&file, offset, sections[i].data, sections[i].bytes, error)) { return false; }
     }
-    uint64_t checksum = hash64_final(&hash);
-    return atomic_write(file, &checksum, (int64_t)sizeof(checksum), error);
-}
-
-// Writes a state file up to, but without, the rename that makes it visible (atomic_commit).
-static inline bool state_write_pending(AtomicFile *file, const char *path, const StateHeader *header,
-                                       const StateSection *sections, int count, Error *error) {
-    file->fd = -1;
-    file->pending = false;
-    if (header->length < 0 || count < 0 || count > STATE_MAX_SECTIONS) {
-        return fail(error, "%s: the facts or the %d sections do not fit into a state file", path, count);
-    }
-    if (!atomic_open(file, path, error) || !state_write_head(file, header, sections, count, error)) { return false; }
-    for (int i = 0; i < count; i++) {
-        if (!atomic_write(file, sections[i].data, sections[i].bytes, error)) { return false; }
-    }
-    return atomic_flush(file, error);
-}
-
-// Writes a state file, complete or not at all.
-static inline bool state_write(const char *path, const StateHeader *header, const StateSection *sections, int count,
-                               Error *error) {
-    AtomicFile file;
-    return state_write_pending(&file, path, header, sections, count, error) && atomic_commit(&file, error);
+    return atomic_commit(&file, error);
 }
 
 typedef struct {
     InputFile file;
     StateRecord records[STATE_MAX_SECTIONS];
     int count;
-    int64_t data_offset; // of the first section
+    int64_t text_bytes;
 } StateFile;
 
 static inline bool state_check_preamble(const StateFile *state, const StatePreamble *preamble, Error *error) {
@@ -245,10 +276,9 @@ static inline bool state_check_preamble(const StateFile *state, const StatePream
         return fail(error, "%s: training state version is %u, expected %d; resume with the program that wrote it", path,
                     preamble->version, STATE_VERSION);
     }
-    if (preamble->text_bytes >= STATE_TEXT_BYTES || preamble->num_sections > STATE_MAX_SECTIONS ||
-        preamble->zero != 0) {
+    if (preamble->text_bytes >= STATE_TEXT_BYTES || preamble->num_records > STATE_MAX_SECTIONS || preamble->zero != 0) {
         return fail(error, "%s: header is damaged: %u bytes of text, %u sections", path, preamble->text_bytes,
-                    preamble->num_sections);
+                    preamble->num_records);
     }
     return true;
 }
@@ -267,7 +297,7 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
         !state_check_preamble(state, &preamble, error)) {
         return false;
     }
-    state->count = (int)preamble.num_sections;
+    state->count = (int)preamble.num_records;
     header->length = (int)preamble.text_bytes;
     int64_t at = (int64_t)sizeof(preamble), record_bytes = state->count * (int64_t)sizeof(StateRecord);
     uint64_t checksum;
@@ -276,21 +306,23 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
         !input_read(&state->file, at + header->length + record_bytes, &checksum, (int64_t)sizeof(checksum), error)) {
         return false;
     }
-    state->data_offset = at + header->length + record_bytes + (int64_t)sizeof(checksum);
+    state->text_bytes = header->length;
     if (checksum != hash64_final(&hash) || !state_text_is_valid(header)) {
         return fail(error, "%s: header is damaged: its checksum does not match", path);
     }
     return true;
 }
 
-// The sections must end exactly where the file ends.
+// The sections must end exactly where the file ends; arrays have whole words.
 static inline bool state_check_size(const StateFile *state, Error *error) {
-    int64_t left = state->file.size - state->data_offset;
+    int64_t left = state->file.size - state_head_bytes(state->text_bytes, state->count);
     bool fits = true;
     for (int i = 0; i < state->count; i++) {
         const StateRecord *record = &state->records[i];
-        fits = fits && record->bytes >= 0 && record->bytes <= left && record->name[STATE_NAME_BYTES - 1] == '\0';
-        left -= fits ? record->bytes : 0;
+        bool whole = record->kind == STATE_SECTION || (record->kind <= STATE_ELSEWHERE && record->bytes % 4 == 0);
+        fits = fits && whole && record->bytes >= 0 && record->name[STATE_NAME_BYTES - 1] == '\0' &&
+               state_bytes_here(record) <= left;
+        left -= fits ? state_bytes_here(record) : 0;
     }
     return (fits && left == 0) || fail(error, "%s: has %lld bytes, its header tells another size (truncated?)",
                                        state->file.path, (long long)state->file.size);
@@ -312,57 +344,81 @@ static inline bool state_read_header(const char *path, StateHeader *header, Erro
     return true;
 }
 
-static inline bool state_read_section(const StateFile *state, int i, int64_t offset, const StateSection *section,
-                                      Error *error) {
-    const StateRecord *record = &state->records[i];
-    const char *path = state->file.path;
-    if (strcmp(record->name, section->name) != 0) {
-        return fail(error, "%s: section %d is \"%s\", expected \"%s\"", path, i, record->name, section->name);
-    }
-    if (record->bytes != section->bytes) {
-        return fail(error, "%s: section \"%s\" has %lld bytes, expected %lld", path, record->name,
-                    (long long)record->bytes, (long long)section->bytes);
-    }
-    Hash64 hash;
-    hash64_init(&hash, 0);
-    if (!input_read_hashed(&state->file, offset, section->data, section->bytes, &hash, error)) { return false; }
-    return hash64_final(&hash) == record->checksum ||
-           fail(error, "%s: section \"%s\" is damaged: its checksum does not match", path, record->name);
+static inline int64_t state_section_offset(const StateFile *state, int i) {
+    return state_offset(state->text_bytes, state->records, state->count, i);
 }
 
-// Reads a state file; the caller's sections must have the names and sizes of the file's. All of it is verified; after a
-// failure the sections' memory holds nothing of use.
+static inline bool state_fail_damaged(const StateFile *state, int i, Error *error) {
+    return fail(error, "%s: section \"%s\" is damaged: its checksum does not match", state->file.path,
+                state->records[i].name);
+}
+
+// Section i must be of this name, kind and size.
+static inline bool state_expect(const StateFile *state, int i, const char *name, StateKind kind, int64_t bytes,
+                                Error *error) {
+    const StateRecord *record = &state->records[i];
+    const char *path = state->file.path;
+    if (strcmp(record->name, name) != 0 || record->kind != (uint32_t)kind) {
+        return fail(error, "%s: section %d is \"%s\" (kind %u), expected \"%s\" (kind %d)", path, i, record->name,
+                    record->kind, name, (int)kind);
+    }
+    return record->bytes == bytes || fail(error, "%s: section \"%s\" has %lld bytes, expected %lld", path, name,
+                                          (long long)record->bytes, (long long)bytes);
+}
+
+static inline bool state_read_section(const StateFile *state, int i, const StateSection *section, Error *error) {
+    if (!state_expect(state, i, section->name, STATE_SECTION, section->bytes, error) ||
+        !input_read(&state->file, state_section_offset(state, i), section->data, section->bytes, error)) {
+        return false;
+    }
+    return hash64(section->data, (size_t)section->bytes) == state->records[i].checksum ||
+           state_fail_damaged(state, i, error);
+}
+
+// Reads the sections from number `first` on; they must be all that is left, with these names and sizes.
+static inline bool state_read_sections(const StateFile *state, int first, const StateSection *sections, int count,
+                                       Error *error) {
+    if (state->count != first + count) {
+        return fail(error, "%s: has %d sections, expected %d", state->file.path, state->count, first + count);
+    }
+    for (int i = 0; i < count; i++) {
+        if (!state_read_section(state, first + i, &sections[i], error)) { return false; }
+    }
+    return true;
+}
+
+// Reads what state_write has written; the caller's sections must have the names and sizes of the file's. All of it is
+// verified; after a failure the sections' memory holds nothing of use.
 static inline bool state_read(const char *path, StateHeader *header, const StateSection *sections, int count,
                               Error *error) {
     StateFile state;
     if (!state_open(&state, path, header, error)) { return false; }
-    bool ok = state.count == count || fail(error, "%s: has %d sections, expected %d", path, state.count, count);
-    int64_t offset = state.data_offset;
-    for (int i = 0; ok && i < count; i++) {
-        ok = state_read_section(&state, i, offset, &sections[i], error);
-        offset += state.records[i].bytes;
-    }
+    bool ok = state_read_sections(&state, 0, sections, count, error);
     input_close(&state.file);
     return ok;
 }
 
-// Verifies a whole state file without keeping the sections.
-static inline bool state_verify(const char *path, StateHeader *header, Error *error) {
-    StateFile state;
-    if (!state_open(&state, path, header, error)) { return false; }
+// Verifies section i without keeping it; one that lies in another file is the caller's affair.
+static inline bool state_verify_section(const StateFile *state, int i, Error *error) {
+    const StateRecord *record = &state->records[i];
+    int64_t offset = state_section_offset(state, i);
+    uint64_t found = record->checksum;
     bool ok = true;
-    int64_t offset = state.data_offset;
-    for (int i = 0; ok && i < state.count; i++) {
+    if (record->kind == STATE_ARRAY) { ok = input_sum64(&state->file, offset, record->bytes / 4, &found, error); }
+    if (record->kind == STATE_SECTION) {
         Hash64 hash;
         hash64_init(&hash, 0);
-        ok = input_hash(&state.file, offset, state.records[i].bytes, &hash, error);
-        if (ok && hash64_final(&hash) != state.records[i].checksum) {
-            ok = fail(error, "%s: section \"%s\" is damaged: its checksum does not match", path, state.records[i].name);
-        }
-        offset += state.records[i].bytes;
+        ok = input_hash(&state->file, offset, record->bytes, &hash, error);
+        found = hash64_final(&hash);
     }
-    input_close(&state.file);
-    return ok;
+    return ok && (found == record->checksum || state_fail_damaged(state, i, error));
+}
+
+static inline bool state_verify_sections(const StateFile *state, Error *error) {
+    for (int i = 0; i < state->count; i++) {
+        if (!state_verify_section(state, i, error)) { return false; }
+    }
+    return true;
 }
 
 #endif // LLMC_STATE_FILE_H

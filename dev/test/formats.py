@@ -277,22 +277,53 @@ def xxh64(data):
     return h ^ h >> 32
 
 
+def sum64(data, first=0):
+    """SUM64 of an array of 4-byte words that begins at word number `first` of a larger one."""
+    total = 0
+    for i, word in enumerate(array("I", data), first + 1):
+        x = (i * 0x9E3779B97F4A7C15 + word) & MASK
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & MASK
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & MASK
+        total += x ^ x >> 31
+    return total & MASK
+
+
 def read_state(path):
-    """Returns ({key: text}, {section name: bytes}); all checksums are verified."""
+    """Returns ({key: text}, {section name: bytes}, {name: SUM64 of an array in another file}); all checksums are
+    verified."""
     data = read_bytes(path)
     magic, version, text_bytes, count, zero = struct.unpack_from("<8s4I", data)
-    need(magic == b"GPT2STAT" and version == 1 and zero == 0, "state: magic or version")
+    need(magic == b"GPT2STAT" and version == 2 and zero == 0, "state: magic or version")
     records_at = 24 + text_bytes
     at = records_at + 56 * count
     need(struct.unpack_from("<Q", data, at)[0] == xxh64(data[:at]), "state: header checksum")
     facts = dict(line.split(" ", 1) for line in data[24:records_at].decode().split("\n")[:-1])
     at += 8
-    sections = {}
+    sections, elsewhere = {}, {}
     for i in range(count):
-        name, size, checksum = struct.unpack_from("<40sqQ", data, records_at + 56 * i)
+        name, kind, size, checksum = struct.unpack_from("<36sIqQ", data, records_at + 56 * i)
         name = name.rstrip(b"\0").decode()
+        need(kind <= 2, f"state: kind of {name}")
+        if kind == 2:
+            elsewhere[name] = checksum
+            continue
         sections[name] = data[at:at + size]
-        need(len(sections[name]) == size and xxh64(sections[name]) == checksum, f"state: section {name}")
+        hashes = (xxh64, sum64)
+        need(len(sections[name]) == size and hashes[kind](sections[name]) == checksum, f"state: section {name}")
         at += size
     need(at == len(data), "state: bytes to spare")
-    return facts, sections
+    return facts, sections, elsewhere
+
+
+def read_checkpoint(folder, step):
+    """Returns (config, {name: array of float}, facts, sections) of model_<step>.bin and state_<step>.bin."""
+    model = f"{folder}/model_{step:08}.bin"
+    config, _, tensors = read_model(model)
+    data = read_bytes(model)
+    facts, sections, elsewhere = read_state(f"{folder}/state_{step:08}.bin")
+    need(int(facts["step"]) == step and int(facts["model_bytes"]) == len(data), "checkpoint: step or size")
+    need(int(facts["model_header"]) == xxh64(data[:1024]), "checkpoint: header of the model")
+    need(elsewhere == {"params": sum64(data[1024:])}, "checkpoint: parameters")
+    need(list(sections)[:2] == ["adam_m", "adam_v"], "checkpoint: moments")
+    need(len(sections["adam_m"]) == len(sections["adam_v"]) == len(data) - 1024, "checkpoint: size of the moments")
+    return config, tensors, facts, sections

@@ -12,7 +12,7 @@ static bool convert(const char *init, const char *out, Error *error) {
     if (file.kind == MODEL_FROM_SIZE) { return fail(error, "%s: a size has no weights", init); }
     float *params = (float *)malloc((size_t)gpt2_num_params(&file.config) * sizeof(float));
     bool ok = model_file_read(&file, params, error) &&
-              (ends_with(out, ".bin") ? model_bin_write(out, &file.config, params, NULL, error)
+              (ends_with(out, ".bin") ? model_bin_write(out, &file.config, params, error)
                                       : safetensors_write(out, &file.config, params, error));
     free(params);
     return ok;

@@ -142,7 +142,8 @@ def test_refusals_are_one_line_with_status_1():
 
 def test_state():
     must("state", path("state_00000020.bin"))
-    facts, sections = formats.read_state(path("state_00000020.bin"))
+    facts, sections, elsewhere = formats.read_state(path("state_00000020.bin"))
+    assert elsewhere == {}
     assert facts == {"step": "20", "loss": "0.10000000000000001", "train_data": "a folder/with spaces/*.bin"}
     assert sections["flags"] == b"\x00\x7f\xff" and list(sections) == ["adam_m", "flags"]
     assert list(array("f", sections["adam_m"])) == list(array("f", [0.5, -1.25, 3.0, 1e-30, 65504.0]))

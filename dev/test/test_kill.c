@@ -21,10 +21,12 @@ static void crash_point(void) {
 
 // The headers under test reach the calls that change the disk through these macros: each is a moment to die before it.
 #define write(fd, data, bytes) (crash_point(), write(fd, data, bytes))
+#define pwrite(fd, data, bytes, offset) (crash_point(), pwrite(fd, data, bytes, offset))
 #define rename(from, to) (crash_point(), rename(from, to))
 #define unlink(path) (crash_point(), unlink(path))
 #include "checkpoint_run.h"
 #undef write
+#undef pwrite
 #undef rename
 #undef unlink
 #include "temp_dir.h"
@@ -107,7 +109,7 @@ static void die_twice(Test *t, Action first, Action second) {
         }
     }
     CHECK(t, deaths > 5, "only %d deaths: the system calls are not seen", deaths);
-    free(run.params);
+    run_free(&run);
 }
 
 static void test_overwrite_twice(Test *t) { die_twice(t, SAVE_OVER, SAVE_OVER); }
@@ -172,7 +174,7 @@ static void kill_in_the_middle(Test *t, bool same_step) {
     if (!same_step) { checkpoint_prune(dir.path, loaded, 2, 0); }
     CHECK(t, count_files(dir.path) == (same_step ? 2 : 4), "%d files left", count_files(dir.path));
     CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
-    free(run.params);
+    run_free(&run);
     temp_dir_remove(&dir);
 }
 

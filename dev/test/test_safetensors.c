@@ -324,7 +324,7 @@ static void test_init_files(Test *t) {
     size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
     float *params = (float *)malloc(bytes), *loaded = (float *)malloc(bytes);
     write_tiny(temp_path(&dir, "hf"), params);
-    CHECK(t, model_bin_write(temp_path(&dir, "m.bin"), &config, params, NULL, &error), "%s", error.text);
+    CHECK(t, model_bin_write(temp_path(&dir, "m.bin"), &config, params, &error), "%s", error.text);
     const char *inits[] = {temp_path(&dir, "hf"), temp_path(&dir, "hf/model.safetensors"), temp_path(&dir, "m.bin")};
     for (int i = 0; i < 3; i++) {
         memset(loaded, 0xff, bytes);
@@ -355,9 +355,11 @@ static void test_init_run_folder(Test *t) {
     static StateHeader header;
     GPT2Config config = tiny_config();
     float *params = (float *)calloc((size_t)gpt2_num_params(&config), sizeof(float));
+    int64_t bytes = gpt2_num_params(&config) * (int64_t)sizeof(float);
+    const StateSection moments[2] = {{"adam_m", params, bytes}, {"adam_v", params, bytes}};
     for (int64_t step = 1; step <= 3; step++) {
         state_init(&header);
-        CHECK(t, checkpoint_save(dir.path, step, &config, params, &header, NULL, 0, &error), "%s", error.text);
+        CHECK(t, checkpoint_save(dir.path, step, &config, params, &header, moments, 2, &error), "%s", error.text);
     }
     CHECK(t, model_file_open(&file, dir.path, &error) && ends_with(file.path, "/model_00000003.bin"), "%s", error.text);
     CHECK(t, file.note.text[0] == '\0' && file.kind == MODEL_FROM_BIN, "nothing passed over");
