@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <atomic>
 
 namespace emu {
 
@@ -19,10 +20,29 @@ cudaError_t remember_error(cudaError_t error) {
 
 static bool no_device() { return getenv("EMU_NO_GPU") != nullptr && strcmp(getenv("EMU_NO_GPU"), "1") == 0; }
 
+static int device_count() {
+    static const int count = getenv("EMU_GPUS") ? atoi(getenv("EMU_GPUS")) : 8;
+    return no_device() ? 0 : count < 1 ? 1 : count > 64 ? 64 : count;
+}
+
+// Each thread has a current device, at first 0. A process has the memory of one device, the first that it uses.
+static __thread int current_device;
+static std::atomic<int> used_device{-1};
+int device_in_use() { return used_device < 0 ? current_device : used_device.load(); }
+
+void use_device(const char *what, Source at) {
+    int none = -1;
+    if (used_device.compare_exchange_strong(none, current_device) || none == current_device) { return; }
+    report(at, format("%s on device %d, and this process has used device %d", what, current_device, none),
+           "  an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice");
+}
+
 static int multiprocessors() {
     static const int count = getenv("EMU_SMS") && atoi(getenv("EMU_SMS")) > 0 ? atoi(getenv("EMU_SMS")) : 4;
     return count;
 }
+
+constexpr int PCI_DOMAIN = 0xeeee; // where no real GPU is
 
 struct ErrorText {
     cudaError_t error;
@@ -73,17 +93,22 @@ cudaError_t cudaGetLastError() {
 }
 
 cudaError_t cudaGetDeviceCount(int *count) {
-    *count = no_device() ? 0 : 1;
+    *count = device_count();
     return no_device() ? remember_error(cudaErrorNoDevice) : cudaSuccess;
 }
 static cudaError_t check_device(int device) {
     if (no_device()) { return remember_error(cudaErrorNoDevice); }
-    return device == 0 ? cudaSuccess : remember_error(cudaErrorInvalidDevice);
+    return device >= 0 && device < device_count() ? cudaSuccess : remember_error(cudaErrorInvalidDevice);
 }
-cudaError_t cudaSetDevice(int device) { return check_device(device); }
+cudaError_t cudaSetDevice(int device) {
+    host_only("cudaSetDevice");
+    cudaError_t error = check_device(device);
+    if (error == cudaSuccess) { current_device = device; }
+    return error;
+}
 cudaError_t cudaGetDevice(int *device) {
-    *device = 0;
-    return check_device(0);
+    *device = current_device;
+    return check_device(current_device);
 }
 cudaError_t cudaSetDeviceFlags(unsigned) { return cudaSuccess; }
 
@@ -107,6 +132,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->maxBlocksPerMultiProcessor = 32;
     p->memoryBusWidth = 5120;
     p->concurrentKernels = p->asyncEngineCount = p->unifiedAddressing = 1;
+    p->pciDomainID = PCI_DOMAIN, p->pciBusID = device;
+    snprintf(p->uuid.bytes, sizeof(p->uuid.bytes), "emulated GPU %d", device);
     return check_device(device);
 }
 
@@ -135,8 +162,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaDeviceGetPCIBusId(char *text, int size, int device) {
     if (text == nullptr || size < 13) { return remember_error(cudaErrorInvalidValue); }
-    snprintf(text, static_cast<size_t>(size), "0000:00:00.0");
-    return check_device(device);
+    cudaError_t error = check_device(device);
+    if (error == cudaSuccess) { snprintf(text, static_cast<size_t>(size), "%04X:%02X:00.0", PCI_DOMAIN, device); }
+    return error;
 }
 cudaError_t cudaDriverGetVersion(int *version) {
     *version = no_device() ? 0 : CUDART_VERSION;

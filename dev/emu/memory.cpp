@@ -199,8 +199,9 @@ std::string describe_address(uintptr_t address) {
 
 using namespace emu;
 
-cudaError_t cudaMalloc(void **pointer, size_t bytes) {
-    host_only("cudaMalloc");
+cudaError_t cudaMalloc(void **pointer, size_t bytes, const char *file, int line) {
+    host_only("cudaMalloc", {file, line});
+    use_device("cudaMalloc", {file, line});
     return allocate(device_heap(), pointer, bytes, device_capacity());
 }
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
@@ -227,9 +228,9 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer) {
     void *p = const_cast<void *>(pointer);
     if (in_device_arena(p)) {
-        *attributes = {cudaMemoryTypeDevice, 0, p, nullptr};
+        *attributes = {cudaMemoryTypeDevice, device_in_use(), p, nullptr};
     } else if (in_pinned_arena(p)) {
-        *attributes = {cudaMemoryTypeHost, 0, p, p};
+        *attributes = {cudaMemoryTypeHost, device_in_use(), p, p};
     } else {
         *attributes = {cudaMemoryTypeUnregistered, -1, nullptr, p};
     }

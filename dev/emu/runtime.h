@@ -10,6 +10,7 @@
 //   access_hooks.cpp  what the compiler calls before each load and store
 //   faults.cpp        accesses to inaccessible pages
 //   device.cpp        cudaGetDeviceProperties and the other questions about the device
+//   nccl*.cpp         collectives between processes
 //   report.cpp        how a mistake is reported
 #ifndef EMU_RUNTIME_H
 #define EMU_RUNTIME_H
@@ -250,6 +251,9 @@ void renew_intervals(); // between operations: begins anew when the numbers run 
 
 // Reports what the pages tell: host code that touches device memory, the overflow of a stack. Once for each OS thread.
 void catch_faults();
+
+void use_device(const char *what, Source at); // the calling thread's current one
+int device_in_use();
 
 size_t allowed_shared_bytes(const void *function); // dynamic shared memory of a launch
 void allow_shared_bytes(const void *function, size_t bytes);

@@ -155,6 +155,7 @@ const Operation *unordered_operation(uint32_t number, bool in_host_code) {
 
 static void begin_operation(cudaStream_t handle, const char *kind, const char *name, Source at) {
     Device &d = device();
+    use_device(name, at);
     d.mutex.lock();
     reserve_arenas();
     if (access_checks) { renew_intervals(); }
@@ -220,17 +221,20 @@ using namespace emu;
 
 typedef std::lock_guard<std::recursive_mutex> Guard;
 
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags) {
-    host_only("cudaStreamCreate");
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags, const char *file, int line) {
+    host_only("cudaStreamCreate", {file, line});
+    use_device("cudaStreamCreate", {file, line});
     Guard guard(device().mutex);
     uint32_t number = static_cast<uint32_t>(device().streams.size());
     *stream = new CUstream_st{number, (flags & cudaStreamNonBlocking) == 0, true, {}, 0, {}};
     device().streams.push_back(*stream);
     return cudaSuccess;
 }
-cudaError_t cudaStreamCreate(cudaStream_t *stream) { return cudaStreamCreateWithFlags(stream, cudaStreamDefault); }
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int) {
-    return cudaStreamCreateWithFlags(stream, flags);
+cudaError_t cudaStreamCreate(cudaStream_t *stream, const char *file, int line) {
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault, file, line);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int, const char *file, int line) {
+    return cudaStreamCreateWithFlags(stream, flags, file, line);
 }
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) {
     if (least) { *least = 0; }
@@ -275,14 +279,17 @@ cudaError_t cudaDeviceSynchronize() {
 }
 cudaError_t cudaDeviceReset() { return cudaDeviceSynchronize(); }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
-    host_only("cudaEventCreate");
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags, const char *file, int line) {
+    host_only("cudaEventCreate", {file, line});
+    use_device("cudaEventCreate", {file, line});
     Guard guard(device().mutex);
     *event = new CUevent_st{{}, {}, false, true, (flags & cudaEventDisableTiming) == 0};
     all_events().push_back(*event);
     return cudaSuccess;
 }
-cudaError_t cudaEventCreate(cudaEvent_t *event) { return cudaEventCreateWithFlags(event, cudaEventDefault); }
+cudaError_t cudaEventCreate(cudaEvent_t *event, const char *file, int line) {
+    return cudaEventCreateWithFlags(event, cudaEventDefault, file, line);
+}
 cudaError_t cudaEventDestroy(cudaEvent_t event, const char *file, int line) {
     host_only("cudaEventDestroy", {file, line});
     Guard guard(device().mutex);

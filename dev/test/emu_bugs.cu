@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "test.h"
@@ -367,10 +368,10 @@ static void bug_wrong_direction(bool bug) {
 
 //! host_call_in_kernel
 //! emu: call of the host function cudaMalloc inside a kernel in kernel host_call_in_kernel (launched at @L), block
-//! (0,0,0), thread (0,0,0), at an unknown line
+//! (0,0,0), thread (0,0,0), at @M
 __global__ void host_call_in_kernel(bool bug) {
     void *memory;
-    if (bug) { cudaMalloc(&memory, 4); }
+    if (bug) { cudaMalloc(&memory, 4); } // @M
 }
 static void bug_host_call_in_kernel(bool bug) {
     host_call_in_kernel<<<1, 1>>>(bug); // @L
@@ -776,6 +777,32 @@ static void bug_destroyed_event(bool bug) {
     cudaEventRecord(s.event, s.a); // @E
 }
 
+// ---- Devices ----
+
+//! thread_without_device
+//! emu: cudaMemcpy on device 0, and this process has used device 3, at @C
+//!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
+static void bug_thread_without_device(bool bug) {
+    cudaSetDevice(3);
+    float *device = zeros(8), host[8];
+    std::thread other([&] {
+        if (!bug) { cudaSetDevice(3); }
+        cudaMemcpy(host, device, sizeof(host), cudaMemcpyDeviceToHost); // @C
+    });
+    other.join();
+}
+
+//! device_set_too_late
+//! emu: nothing on device 1, and this process has used device 0, at @L
+//!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
+static void bug_device_set_too_late(bool bug) {
+    cudaStream_t stream;
+    if (!bug) { cudaSetDevice(1); }
+    cudaStreamCreate(&stream);
+    cudaSetDevice(1);
+    nothing<<<1, 1, 0, stream>>>(); // @L
+}
+
 // ---- The list, and running it ----
 
 struct Bug {
@@ -841,6 +868,8 @@ static const Bug BUGS[] = {
     BUG(freed_in_use),
     BUG(destroyed_stream),
     BUG(destroyed_event),
+    BUG(thread_without_device),
+    BUG(device_set_too_late),
 };
 
 // The output of a child process that runs the bug or its twin; its exit status in *status.

@@ -444,13 +444,17 @@ static void test_streams(Test *t) {
 static void test_device(Test *t) {
     cudaDeviceProp p;
     int count = 0, value = 0, blocks = 0;
-    CHECK(t, cudaGetDeviceCount(&count) == cudaSuccess && count == 1, "%d devices", count);
+    CHECK(t, cudaGetDeviceCount(&count) == cudaSuccess && count == 8, "%d devices", count);
     CHECK(t, cudaGetDeviceProperties(&p, 0) == cudaSuccess && p.major == 9 && p.warpSize == 32, "%s", p.name);
     CHECK(t,
           cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess &&
               value == p.multiProcessorCount,
           "%d multiprocessors", value);
-    CHECK(t, cudaSetDevice(1) == cudaErrorInvalidDevice && cudaGetLastError() == cudaErrorInvalidDevice, "device 1");
+    CHECK(t, cudaSetDevice(8) == cudaErrorInvalidDevice && cudaGetLastError() == cudaErrorInvalidDevice, "device 8");
+    char bus[2][16];
+    CHECK(t, cudaDeviceGetPCIBusId(bus[0], 16, 0) == cudaSuccess && cudaDeviceGetPCIBusId(bus[1], 16, 7) == cudaSuccess,
+          "bus addresses");
+    CHECK(t, strcmp(bus[0], bus[1]) != 0, "two devices at the bus address %s", bus[0]);
     cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reverse_dynamic, 512, 0);
     CHECK(t, blocks == 4, "%d blocks of 512 threads", blocks);
     size_t free_bytes, total, now_free;

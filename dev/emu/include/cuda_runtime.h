@@ -364,8 +364,8 @@ inline double max(float a, double b) { return fmax(a, b); }
 inline double max(double a, float b) { return fmax(a, b); }
 
 // ---- The C++ forms of the host API ----
-template <class T> inline cudaError_t cudaMalloc(T **pointer, size_t bytes) {
-    return cudaMalloc((void **)pointer, bytes);
+template <class T> inline cudaError_t cudaMalloc(T **pointer, size_t bytes, EMU_HERE) {
+    return cudaMalloc((void **)pointer, bytes, file, line);
 }
 template <class T> inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned flags = 0) {
     return cudaMallocHost((void **)pointer, bytes, flags);

@@ -62,6 +62,10 @@ enum cudaDeviceAttr {
     cudaDevAttrMaxBlocksPerMultiprocessor = 106,
 };
 
+typedef struct {
+    char bytes[16];
+} cudaUUID_t;
+
 struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
@@ -84,6 +88,7 @@ struct cudaDeviceProp {
     int memoryBusWidth;
     int integrated, managedMemory, concurrentKernels, asyncEngineCount, unifiedAddressing, ECCEnabled;
     int pciBusID, pciDeviceID, pciDomainID;
+    cudaUUID_t uuid;
 };
 
 struct cudaFuncAttributes {
@@ -140,7 +145,7 @@ cudaError_t cudaProfilerStop(void);
 
 // Memory. The emulator's calls know the line that called them, for its reports.
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
-cudaError_t cudaMalloc(void **pointer, size_t bytes);
+cudaError_t cudaMalloc(void **pointer, size_t bytes, EMU_HERE);
 cudaError_t cudaFree(void *pointer, EMU_HERE);
 cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags = 0);
 cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned flags);
@@ -154,16 +159,16 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *pointer);
 
 // Streams and events
-cudaError_t cudaStreamCreate(cudaStream_t *stream);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority);
+cudaError_t cudaStreamCreate(cudaStream_t *stream, EMU_HERE);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags, EMU_HERE);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, int priority, EMU_HERE);
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
 cudaError_t cudaStreamDestroy(cudaStream_t stream, EMU_HERE);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream, EMU_HERE);
 cudaError_t cudaStreamQuery(cudaStream_t stream, EMU_HERE);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0, EMU_HERE);
-cudaError_t cudaEventCreate(cudaEvent_t *event);
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *event, EMU_HERE);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags, EMU_HERE);
 cudaError_t cudaEventDestroy(cudaEvent_t event, EMU_HERE);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = 0, EMU_HERE);
 cudaError_t cudaEventSynchronize(cudaEvent_t event, EMU_HERE);
