@@ -171,6 +171,9 @@ test_compiler() {
     if [ "$compiler" = "${compilers[0]}" ]; then # most of the time: the others' reports are no different
         expect "$compiler: emu_bugs.cu builds without a warning" compile -O1 dev/test/emu_bugs.cu -o "$work/bugs"
         run_suite "$compiler: emu_bugs" "$work/bugs"
+        expect "$compiler: emu_nccl.cu builds without a warning" compile -O1 dev/test/emu_nccl.cu -o "$work/nccl"
+        run_suite "$compiler: emu_nccl" "$work/nccl"
+        run_suite "$compiler: emu_nccl, without checks" env EMU_CHECK=0 "$work/nccl"
     fi
     test_options
     test_debugger

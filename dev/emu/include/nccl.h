@@ -1,0 +1,108 @@
+// NCCL for the emulator: collectives between processes, over sockets (dev/emu/nccl.cpp). A call blocks until all ranks
+// have made it, and its work is done when it returns; the checks of streams and accesses treat it as an operation of
+// its stream. A communicator is blocking in all configurations.
+#ifndef EMU_NCCL_H
+#define EMU_NCCL_H
+
+#include <limits.h>
+#include <stddef.h>
+
+#include "cuda_bf16.h"
+#include "cuda_fp16.h"
+#include "cuda_runtime.h"
+
+#define NCCL_MAJOR 2
+#define NCCL_MINOR 20
+#define NCCL_PATCH 5
+#define NCCL_SUFFIX ""
+#define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
+#define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
+
+typedef struct ncclComm *ncclComm_t;
+
+#define NCCL_UNIQUE_ID_BYTES 128
+typedef struct {
+    char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
+
+typedef enum {
+    ncclSuccess = 0,
+    ncclUnhandledCudaError = 1,
+    ncclSystemError = 2,
+    ncclInternalError = 3,
+    ncclInvalidArgument = 4,
+    ncclInvalidUsage = 5,
+    ncclRemoteError = 6,
+    ncclInProgress = 7,
+    ncclNumResults = 8
+} ncclResult_t;
+
+typedef enum { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4, ncclNumOps = 5 } ncclRedOp_t;
+
+typedef enum {
+    ncclInt8 = 0,
+    ncclChar = 0,
+    ncclUint8 = 1,
+    ncclInt32 = 2,
+    ncclInt = 2,
+    ncclUint32 = 3,
+    ncclInt64 = 4,
+    ncclUint64 = 5,
+    ncclFloat16 = 6,
+    ncclHalf = 6,
+    ncclFloat32 = 7,
+    ncclFloat = 7,
+    ncclFloat64 = 8,
+    ncclDouble = 8,
+    ncclBfloat16 = 9,
+    ncclNumTypes = 10
+} ncclDataType_t;
+
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+#define NCCL_CONFIG_UNDEF_PTR NULL
+
+typedef struct {
+    size_t size; // these three are NCCL_CONFIG_INITIALIZER's
+    unsigned magic, version;
+    int blocking, cgaClusterSize, minCTAs, maxCTAs; // hints to a GPU's library, but for blocking
+    const char *netName;
+    int splitShare;
+} ncclConfig_t;
+
+#define NCCL_CONFIG_INITIALIZER                                                                                        \
+    {                                                                                                                  \
+        sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION_CODE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,             \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT                 \
+    }
+
+const char *ncclGetErrorString(ncclResult_t result);
+const char *ncclGetLastError(ncclComm_t comm); // of the calling thread's last failed call
+ncclResult_t ncclGetVersion(int *version);
+
+// The process that makes the id runs the server: the communicator ends with it.
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id, EMU_HERE);
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, EMU_HERE);
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config,
+                                    EMU_HERE);
+ncclResult_t ncclCommFinalize(ncclComm_t comm, EMU_HERE);
+ncclResult_t ncclCommDestroy(ncclComm_t comm, EMU_HERE); // waits until all ranks have called it, or have ended
+ncclResult_t ncclCommAbort(ncclComm_t comm, EMU_HERE);   // from any thread; a call that blocks in another one returns
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error, EMU_HERE); // from any thread
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count, EMU_HERE);
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device, EMU_HERE);
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank, EMU_HERE);
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+                           ncclComm_t comm, cudaStream_t stream, EMU_HERE);
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t receive_count, ncclDataType_t type,
+                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream, EMU_HERE);
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t send_count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream, EMU_HERE);
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream, EMU_HERE);
+ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+                        int root, ncclComm_t comm, cudaStream_t stream, EMU_HERE);
+ncclResult_t ncclGroupStart(EMU_HERE);
+ncclResult_t ncclGroupEnd(EMU_HERE);
+
+#endif // EMU_NCCL_H

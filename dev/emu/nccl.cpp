@@ -1,0 +1,541 @@
+// NCCL between processes: the ranks' side. A collective is an operation of its stream, checked like any other: its data
+// is copied out, goes to the server (nccl_server.cpp) over a socket, and what comes back is copied in. In between
+// nothing is held, so that other threads go on; what a GPU would do later is done when the call returns.
+#include "nccl_wire.h"
+#include "memory.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <atomic>
+#include <mutex>
+#include <thread>
+
+using namespace emu;
+using namespace emu::nccl;
+
+enum CommState { LIVE, FINALIZED, DESTROYED, ABORTED };
+
+// Never freed, so that a stale handle is recognised.
+struct ncclComm {
+    int rank, ranks, device, socket;
+    std::atomic<int> state{LIVE};
+    Source ended = {nullptr, 0}; // where it was finalized, destroyed or aborted
+    std::thread::id ended_by = {};
+    std::atomic<int> error{ncclSuccess}; // from then on every call fails
+    std::atomic<bool> in_call{false};
+    std::mutex socket_mutex = {};
+    uint64_t calls = 0;
+};
+
+namespace {
+
+struct Collective { // as the caller asks for it
+    Kind kind;
+    const void *send;
+    void *receive;
+    size_t count;
+    uint32_t type, reduction;
+    int root;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    Source at;
+};
+
+// ---- Errors ----
+
+struct LastError {
+    std::mutex mutex;
+    char text[1024];
+};
+LastError &last_error() {
+    static LastError *error = new LastError{};
+    return *error;
+}
+
+// As the library does, it speaks only if asked to.
+ncclResult_t fail(ncclResult_t result, const std::string &text) {
+    const char *wish = getenv("NCCL_DEBUG");
+    std::lock_guard<std::mutex> guard(last_error().mutex);
+    snprintf(last_error().text, sizeof(last_error().text), "%s", text.c_str());
+    if (wish && strcmp(wish, "VERSION") != 0) { fprintf(stderr, "emu: %s\n", text.c_str()); }
+    return result;
+}
+
+ncclResult_t fail_comm(ncclComm *comm, ncclResult_t result, const std::string &text) {
+    comm->error = result;
+    return fail(result, text);
+}
+
+// ---- Handles ----
+
+struct Comms {
+    std::mutex mutex;
+    std::vector<ncclComm *> all;
+};
+Comms &comms() {
+    static Comms *the_comms = new Comms;
+    return *the_comms;
+}
+
+void warn_of_live_comms(int status, void *) {
+    for (ncclComm *comm : comms().all) {
+        if (status == 0 && comm->state == LIVE && comm->error == ncclSuccess) {
+            fprintf(stderr, "emu: warning: rank %d ends without ncclCommDestroy\n", comm->rank);
+        }
+    }
+}
+
+ncclComm *new_comm(int ranks, int rank, int device, int socket) {
+    ncclComm *comm = new ncclComm{rank, ranks, device, socket};
+    std::lock_guard<std::mutex> guard(comms().mutex);
+    if (comms().all.empty()) { on_exit(warn_of_live_comms, nullptr); }
+    comms().all.push_back(comm);
+    return comm;
+}
+
+const char *past_of(int state) {
+    return state == FINALIZED ? "finalized" : state == DESTROYED ? "destroyed" : "aborted";
+}
+
+// Whether the communicator can be used. One that another thread has aborted cannot, which is no mistake of this one.
+ncclResult_t use(const ncclComm *comm, const char *function, Source at, bool collective = false) {
+    host_only(function, at);
+    std::unique_lock<std::mutex> guard(comms().mutex);
+    bool known = false;
+    for (const ncclComm *c : comms().all) { known = known || c == comm; }
+    guard.unlock();
+    if (!known) { report(at, format("%s with a communicator that does not exist", function)); }
+    const int state = comm->state;
+    if (state == LIVE || (state == FINALIZED && !collective)) { return ncclSuccess; }
+    if (state == ABORTED && comm->ended_by != std::this_thread::get_id()) {
+        return fail(ncclInvalidUsage, words("%s: another thread has aborted the communicator", function));
+    }
+    report(at, format("%s with a communicator that was %s", function, past_of(state)),
+           "  at " + emu::to_text(comm->ended));
+}
+
+void end_comm(ncclComm *comm, CommState state, Source at) {
+    comm->ended = at;
+    comm->ended_by = std::this_thread::get_id();
+    comm->state = state;
+}
+
+// ---- Mistakes that are planted on purpose: EMU_NCCL_FAULT="kind@rank:n[:seconds]" ----
+
+struct Fault {
+    char kind[16];
+    int rank, n, seconds;
+};
+
+Fault parse_fault(const char *text) {
+    Fault fault = {"", -1, 0, 1};
+    char rest = 0;
+    int fields = sscanf(text, "%15[a-z]@%d:%d%c", fault.kind, &fault.rank, &fault.n, &rest);
+    bool complete = fields == 3;
+    if (fields == 4) { complete = sscanf(text, "%*[a-z]@%*d:%*d:%d%c", &fault.seconds, &rest) == 1; }
+    for (const char *kind : {"die", "hang", "delay", "corrupt"}) {
+        if (complete && strcmp(kind, fault.kind) == 0) { return fault; }
+    }
+    report({nullptr, 0},
+           format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay or corrupt, and @rank:n[:seconds]", text));
+}
+
+// Does what is to happen at this rank's n-th collective; true if that is a changed bit.
+bool inject_fault(int rank) {
+    static const Fault fault = getenv("EMU_NCCL_FAULT") ? parse_fault(getenv("EMU_NCCL_FAULT")) : Fault{"", -1, 0, 0};
+    static std::atomic<int> calls;
+    if (fault.rank != rank || ++calls != fault.n) { return false; }
+    if (strcmp(fault.kind, "die") == 0) { raise(SIGKILL); }
+    while (strcmp(fault.kind, "hang") == 0) { pause(); }
+    if (strcmp(fault.kind, "delay") == 0) { std::this_thread::sleep_for(std::chrono::seconds(fault.seconds)); }
+    return strcmp(fault.kind, "corrupt") == 0;
+}
+
+// ---- One collective ----
+
+struct Piece { // of device memory
+    char *begin;
+    size_t bytes;
+};
+
+size_t bytes_of(const Collective &c) { return c.count * size_of_type(c.type); }
+bool is_root(const Collective &c) { return c.comm->rank == c.root; }
+
+Piece sent(const Collective &c) {
+    char *send = static_cast<char *>(const_cast<void *>(c.send));
+    if (c.kind == REDUCE_SCATTER) { return {send, bytes_of(c) * static_cast<size_t>(c.comm->ranks)}; }
+    return {send, c.kind == BROADCAST && !is_root(c) ? 0 : bytes_of(c)};
+}
+
+Piece received(const Collective &c) {
+    char *receive = static_cast<char *>(c.receive);
+    if (c.kind == ALL_GATHER) { return {receive, bytes_of(c) * static_cast<size_t>(c.comm->ranks)}; }
+    return {receive, c.kind == REDUCE && !is_root(c) ? 0 : bytes_of(c)};
+}
+
+// As NCCL's documentation defines it.
+bool is_in_place(const Collective &c) {
+    const size_t own = bytes_of(c) * static_cast<size_t>(c.comm->rank);
+    const char *send = static_cast<const char *>(c.send), *receive = static_cast<const char *>(c.receive);
+    if (c.kind == ALL_GATHER) { return send == receive + own; }
+    if (c.kind == REDUCE_SCATTER) { return receive == send + own; }
+    return send == receive;
+}
+
+// What is written: an all-gather in place leaves this rank's part alone, a broadcast in place the root's.
+std::vector<Piece> written(const Collective &c) {
+    Piece all = received(c);
+    const size_t own = bytes_of(c) * static_cast<size_t>(c.comm->rank), after = own + bytes_of(c);
+    if (!is_in_place(c)) { return {all}; }
+    if (c.kind == BROADCAST && is_root(c)) { return {}; }
+    if (c.kind != ALL_GATHER) { return {all}; }
+    return {{all.begin, own}, {all.begin + after, all.bytes - after}};
+}
+
+void check_buffers(const Collective &c) {
+    const Piece from = sent(c), to = received(c);
+    const char *name = name_of(c.kind);
+    for (const Piece &piece : {from, to}) {
+        if (piece.bytes && reinterpret_cast<uintptr_t>(piece.begin) % size_of_type(c.type)) {
+            report(c.at, format("misaligned buffer of %s: %p, expected a multiple of %zu", name, piece.begin,
+                                size_of_type(c.type)));
+        }
+    }
+    bool overlap = from.begin < to.begin + to.bytes && to.begin < from.begin + from.bytes;
+    if (!overlap || is_in_place(c)) { return; }
+    const char *rule = c.kind == ALL_GATHER       ? "sendbuff == recvbuff + rank * sendcount"
+                       : c.kind == REDUCE_SCATTER ? "recvbuff == sendbuff + rank * recvcount"
+                                                  : "sendbuff == recvbuff";
+    report(c.at, format("%s: recvbuff overlaps sendbuff, and not as in place", name),
+           format("  sendbuff %p and recvbuff %p differ by %td bytes; in place on rank %d of %d means %s", from.begin,
+                  to.begin, to.begin - from.begin, c.comm->rank, c.comm->ranks, rule));
+}
+
+// The operation on the stream: checks all accesses, and takes what is to be sent.
+std::vector<char> begin_collective(const Collective &c) {
+    check_buffers(c);
+    const Piece from = sent(c);
+    op_begin(c.stream, name_of(c.kind), c.at.file, c.at.line);
+    op_read(from.begin, from.bytes);
+    for (const Piece &piece : written(c)) { op_write(piece.begin, piece.bytes); }
+    std::vector<char> data(from.bytes);
+    if (from.bytes) { memcpy(data.data(), from.begin, from.bytes); }
+    op_end();
+    return data;
+}
+
+// Stores what has come. After a failure nobody knows what the memory holds: it counts as uninitialised.
+void end_collective(const Collective &c, const std::vector<char> &data, bool ok) {
+    const Piece all = received(c);
+    unlock_device_memory();
+    for (const Piece &piece : written(c)) {
+        if (piece.bytes == 0) { continue; }
+        if (ok) { memcpy(piece.begin, data.data() + (piece.begin - all.begin), piece.bytes); }
+        if (!ok) { memset(piece.begin, 0xff, piece.bytes); }
+        if (!ok) { set_initialised(piece.begin, piece.bytes, false); }
+    }
+    lock_device_memory();
+}
+
+// Flips a bit in the middle of what has come from another rank: one of the mantissa's, of a float.
+void corrupt(const Collective &c, std::vector<char> *data) {
+    const size_t size = size_of_type(c.type), rank = static_cast<size_t>(c.comm->rank + 1);
+    size_t element = c.count / 2 + (c.kind == ALL_GATHER ? rank % static_cast<size_t>(c.comm->ranks) * c.count : 0);
+    size_t at = element * size + (size > 1 ? size - 2 : 0);
+    if (at < data->size()) { (*data)[at] = static_cast<char>((*data)[at] ^ 16); }
+}
+
+// ---- The connection to the server ----
+
+// How a call ends that the server has not done.
+ncclResult_t not_done(ncclComm *comm, AnswerKind kind, const std::string &text, const std::string &call, Source at) {
+    if (kind == REPORT) {
+        size_t line = text.find('\n');
+        report(at, text.substr(0, line), line == std::string::npos ? "" : text.substr(line + 1));
+    }
+    std::string where = words("%s on rank %d, at %s:%d: ", call.c_str(), comm->rank, at.file, at.line);
+    return fail_comm(comm, ncclRemoteError, where + text);
+}
+
+ncclResult_t lost(ncclComm *comm, const std::string &call, Source at) {
+    if (comm->state == ABORTED) {
+        return fail_comm(comm, ncclInternalError,
+                         words("%s, at %s:%d: aborted by ncclCommAbort", call.c_str(), at.file, at.line));
+    }
+    return not_done(comm, FAILED, "the process that made the communicator's id (rank 0, as a rule) has ended", call,
+                    at);
+}
+
+// Waits for the answer; what comes with it must be as long as data.
+ncclResult_t wait_for_answer(ncclComm *comm, std::vector<char> *data, const std::string &call, Source at) {
+    Answer answer;
+    if (!receive_all(comm->socket, &answer, sizeof(answer))) { return lost(comm, call, at); }
+    if (answer.kind == DONE) {
+        bool complete = answer.bytes == data->size() && receive_all(comm->socket, data->data(), data->size());
+        return complete ? ncclSuccess : lost(comm, call, at);
+    }
+    std::string text(answer.bytes, '\0');
+    if (!receive_all(comm->socket, &text[0], text.size())) { return lost(comm, call, at); }
+    return not_done(comm, answer.kind, text, call, at);
+}
+
+// The data of the call goes out, what comes back is in *data then.
+ncclResult_t exchange(ncclComm *comm, Call call, std::vector<char> *data, size_t expected, Source at) {
+    std::lock_guard<std::mutex> guard(comm->socket_mutex);
+    call.number = ++comm->calls;
+    call.bytes = data->size();
+    call.at = to_line(at);
+    // A server that has gone may have left its last words.
+    if (send_unless_answered(comm->socket, &call, sizeof(call))) {
+        send_unless_answered(comm->socket, data->data(), data->size());
+    }
+    data->resize(expected);
+    return wait_for_answer(comm, data, to_text(call), at);
+}
+
+size_t answer_bytes(const Collective &c) { return c.kind == BROADCAST && is_root(c) ? 0 : received(c).bytes; }
+
+ncclResult_t run(const Collective &c) {
+    ncclComm *comm = c.comm;
+    ncclResult_t usable = use(comm, name_of(c.kind), c.at, true);
+    if (usable != ncclSuccess) { return usable; }
+    const bool corrupts = inject_fault(comm->rank);
+    if (comm->error != ncclSuccess) { return static_cast<ncclResult_t>(comm->error.load()); }
+    std::vector<char> data = begin_collective(c), kept;
+    if (comm->in_call.exchange(true)) {
+        report(c.at, format("%s on a communicator that another thread is using", name_of(c.kind)));
+    }
+    if (c.kind == BROADCAST && is_root(c)) { kept = data; }
+    Call call = {c.kind, c.type, c.reduction, c.root, c.count, 0, 0, {}};
+    ncclResult_t result = exchange(comm, call, &data, answer_bytes(c), c.at);
+    comm->in_call = false;
+    if (c.kind == BROADCAST && is_root(c)) { data = kept; }
+    if (corrupts) { corrupt(c, &data); }
+    end_collective(c, data, result == ncclSuccess);
+    return result;
+}
+
+// ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done, in their order, by the latter ----
+
+thread_local int group_depth;
+thread_local std::vector<Collective> group;
+
+ncclResult_t call(const Collective &c) {
+    const char *name = name_of(c.kind);
+    ncclResult_t usable = use(c.comm, name, c.at, true);
+    if (usable != ncclSuccess) { return usable; }
+    if (c.type >= ncclNumTypes || c.reduction >= ncclNumOps) {
+        return fail(ncclInvalidArgument, words("%s: type %u, reduction %u", name, c.type, c.reduction));
+    }
+    if (c.root < 0 || c.root >= c.comm->ranks) {
+        return fail(ncclInvalidArgument, words("%s: root %d of %d ranks", name, c.root, c.comm->ranks));
+    }
+    if (group_depth == 0) { return run(c); }
+    group.push_back(c);
+    return ncclSuccess;
+}
+
+// ---- Into the communicator, and out of it ----
+
+Id to_id(const ncclUniqueId &id) {
+    Id result;
+    memcpy(&result, &id, sizeof(result));
+    return result;
+}
+
+Hello hello_of(const Id &id, int ranks, int rank, int device, Source at) {
+    Hello hello = {};
+    memcpy(hello.magic, ID_MAGIC, sizeof(hello.magic));
+    hello.nonce = id.nonce, hello.network = network_number();
+    hello.ranks = ranks, hello.rank = rank, hello.pid = getpid(), hello.device = device;
+    snprintf(hello.host, sizeof(hello.host), "%s", host_name().c_str());
+    hello.at = to_line(at);
+    return hello;
+}
+
+ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at) {
+    int device = 0;
+    std::string why;
+    if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
+    int socket = connect_to(id, &why);
+    if (socket < 0) { return fail(ncclSystemError, "no connection to the process that made the id: " + why); }
+    *comm = new_comm(ranks, rank, device, socket);
+    Hello hello = hello_of(id, ranks, rank, device, at);
+    std::vector<char> nothing;
+    std::lock_guard<std::mutex> guard((*comm)->socket_mutex);
+    send_unless_answered(socket, &hello, sizeof(hello));
+    return wait_for_answer(*comm, &nothing, "ncclCommInitRank", at);
+}
+
+} // namespace
+
+// ---- The interface ----
+
+const char *ncclGetErrorString(ncclResult_t result) {
+    switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "operation in progress";
+    default: return "unknown result code";
+    }
+}
+
+const char *ncclGetLastError(ncclComm_t) { return last_error().text; }
+
+ncclResult_t ncclGetVersion(int *version) {
+    if (version == nullptr) { return fail(ncclInvalidArgument, "ncclGetVersion: null"); }
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id, const char *file, int line) {
+    host_only("ncclGetUniqueId", {file, line});
+    if (id == nullptr) { return fail(ncclInvalidArgument, "ncclGetUniqueId: null"); }
+    Id made = {};
+    int listener = listen_anywhere(&made.port);
+    if (listener < 0) { return fail(ncclSystemError, words("ncclGetUniqueId: no socket: %s", strerror(errno))); }
+    memcpy(made.magic, ID_MAGIC, sizeof(made.magic));
+    made.nonce = random_number(), made.network = network_number();
+    for (const Address &address : own_addresses()) {
+        if (made.addresses < MAX_ADDRESSES) { made.address[made.addresses++] = address; }
+    }
+    start_server(listener, made.nonce);
+    memset(id, 0, sizeof(*id));
+    memcpy(id, &made, sizeof(made));
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, const char *file, int line) {
+    const Source at = {file, line};
+    const Id where = to_id(id);
+    host_only("ncclCommInitRank", at);
+    if (comm == nullptr || ranks < 1 || rank < 0 || rank >= ranks) {
+        return fail(ncclInvalidArgument, words("ncclCommInitRank: rank %d of %d", rank, ranks));
+    }
+    if (memcmp(where.magic, ID_MAGIC, sizeof(where.magic)) != 0) {
+        return fail(ncclInvalidArgument, "ncclCommInitRank: the id is not one of ncclGetUniqueId's");
+    }
+    return join(comm, ranks, where, rank, at);
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config,
+                                    const char *file, int line) {
+    const ncclConfig_t expected = NCCL_CONFIG_INITIALIZER;
+    if (config && (config->magic != expected.magic || config->size != expected.size)) {
+        return fail(ncclInvalidArgument, "ncclCommInitRankConfig: config is not NCCL_CONFIG_INITIALIZER's");
+    }
+    return ncclCommInitRank(comm, ranks, id, rank, file, line);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm, const char *file, int line) {
+    ncclResult_t usable = use(comm, "ncclCommFinalize", {file, line}, true);
+    if (usable == ncclSuccess) { end_comm(comm, FINALIZED, {file, line}); } // every call is done when it returns
+    return usable;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
+    const Source at = {file, line};
+    ncclResult_t usable = use(comm, "ncclCommDestroy", at);
+    if (usable != ncclSuccess) { return usable; }
+    std::vector<char> nothing;
+    if (comm->error == ncclSuccess) { exchange(comm, {GOODBYE, 0, 0, 0, 0, 0, 0, {}}, &nothing, 0, at); }
+    if (comm->state == ABORTED) { return ncclSuccess; }
+    end_comm(comm, DESTROYED, at);
+    close(comm->socket);
+    return ncclSuccess;
+}
+
+// Closing the socket is left to the end of the process if a call is using it.
+ncclResult_t ncclCommAbort(ncclComm_t comm, const char *file, int line) {
+    ncclResult_t usable = use(comm, "ncclCommAbort", {file, line});
+    if (usable != ncclSuccess) { return usable; }
+    end_comm(comm, ABORTED, {file, line});
+    shutdown(comm->socket, SHUT_RDWR);
+    if (comm->socket_mutex.try_lock()) {
+        close(comm->socket);
+        comm->socket_mutex.unlock();
+    }
+    return ncclSuccess;
+}
+
+// Between two calls only a failure can have come.
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error, const char *file, int line) {
+    ncclResult_t usable = use(comm, "ncclCommGetAsyncError", {file, line});
+    if (usable != ncclSuccess || error == nullptr) { return usable == ncclSuccess ? ncclInvalidArgument : usable; }
+    std::unique_lock<std::mutex> idle(comm->socket_mutex, std::try_to_lock);
+    char byte;
+    ssize_t n =
+        idle.owns_lock() && comm->error == ncclSuccess ? recv(comm->socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : -1;
+    if (n >= 0) {
+        std::vector<char> nothing;
+        wait_for_answer(comm, &nothing, "ncclCommGetAsyncError", {file, line});
+    }
+    *error = static_cast<ncclResult_t>(comm->error.load());
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *count, const char *file, int line) {
+    ncclResult_t usable = use(comm, "ncclCommCount", {file, line});
+    if (usable == ncclSuccess) { *count = comm->ranks; }
+    return usable;
+}
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device, const char *file, int line) {
+    ncclResult_t usable = use(comm, "ncclCommCuDevice", {file, line});
+    if (usable == ncclSuccess) { *device = comm->device; }
+    return usable;
+}
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank, const char *file, int line) {
+    ncclResult_t usable = use(comm, "ncclCommUserRank", {file, line});
+    if (usable == ncclSuccess) { *rank = comm->rank; }
+    return usable;
+}
+
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+                           ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
+    return call({ALL_REDUCE, send, receive, count, type, reduction, 0, comm, stream, {file, line}});
+}
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream, const char *file,
+                               int line) {
+    return call({REDUCE_SCATTER, send, receive, count, type, reduction, 0, comm, stream, {file, line}});
+}
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream, const char *file, int line) {
+    return call({ALL_GATHER, send, receive, count, type, 0, 0, comm, stream, {file, line}});
+}
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
+    return call({BROADCAST, send, receive, count, type, 0, root, comm, stream, {file, line}});
+}
+ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t reduction,
+                        int root, ncclComm_t comm, cudaStream_t stream, const char *file, int line) {
+    return call({REDUCE, send, receive, count, type, reduction, root, comm, stream, {file, line}});
+}
+
+ncclResult_t ncclGroupStart(const char *file, int line) {
+    host_only("ncclGroupStart", {file, line});
+    group_depth++;
+    return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd(const char *file, int line) {
+    host_only("ncclGroupEnd", {file, line});
+    if (group_depth == 0) { return fail(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart"); }
+    if (--group_depth > 0) { return ncclSuccess; }
+    std::vector<Collective> calls;
+    calls.swap(group);
+    ncclResult_t result = ncclSuccess;
+    for (const Collective &c : calls) {
+        if (result == ncclSuccess) { result = run(c); }
+    }
+    return result;
+}
