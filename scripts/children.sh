@@ -1,0 +1,33 @@
+# shellcheck shell=bash
+# Waiting for children while signals arrive, for scripts that start the trainer; they source this file. Their traps
+# count in `signals`.
+
+signals=0
+
+# wait_for PID: sets status to how the child has ended. A trap ends bash's wait before the child has.
+wait_for() {
+    local before
+    while :; do
+        before=$signals
+        status=0
+        wait "$1" 2>/dev/null || status=$?
+        [ "$signals" -ne "$before" ] || return 0
+    done
+}
+
+# wait_for_all PID...: when all have ended, sets status to that of the first one named that failed.
+wait_for_all() {
+    local child result=0
+    for child in "$@"; do
+        wait_for "$child"
+        [ "$result" -ne 0 ] || result=$status
+    done
+    status=$result
+}
+
+# signal_children NAME PID...: those that still run get it.
+signal_children() {
+    local name=$1 child
+    shift
+    for child in "$@"; do kill -s "$name" "$child" 2>/dev/null || true; done
+}

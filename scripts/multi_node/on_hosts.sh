@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Starts the processes of several nodes, without MPI, from the first of them:
+#
+#   scripts/multi_node/on_hosts.sh "HOST0 HOST1 ..." COUNT COMMAND...
+#
+# COUNT processes on each host (local_ranks.sh), on the first without ssh, on the others over ssh in the same folder.
+# SIGUSR1 and SIGTERM go to the processes here: the trainer saves and ends on all nodes when one is told to. Ends when
+# all have ended, with the status of the first host that failed.
+set -u
+. scripts/children.sh
+
+read -r -a hosts <<<"${1:?HOSTS, COUNT of processes on each, COMMAND}"
+count=${2:?COUNT of processes on each host, COMMAND}
+shift 2
+
+quoted() { printf "'%s' " "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
+
+# What ssh leaves behind: the folder, and where NCCL and the libraries are told what to do.
+line="cd $(quoted "$PWD") && exec env"
+for name in $(compgen -e NCCL_) LD_LIBRARY_PATH; do
+    [ -z "${!name:-}" ] || line="$line $(quoted "$name=${!name}")"
+done
+# A host that is gone is noticed within a minute, as the trainer notices it.
+ssh_options=(-o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=15 -o ServerAliveCountMax=4)
+words=""
+for word in "$@"; do words="$words $(quoted "$word")"; done
+
+children=("")
+trap 'signals=$((signals + 1)); signal_children USR1 "${children[0]}"' USR1
+trap 'signals=$((signals + 1)); signal_children TERM "${children[@]}"' TERM
+scripts/multi_node/local_ranks.sh 0 "$count" "$@" &
+children=($!)
+for ((i = 1; i < ${#hosts[@]}; i++)); do
+    # shellcheck disable=SC2029 # the words are to be put in here
+    ssh -n "${ssh_options[@]}" "${hosts[$i]}" \
+        "$line scripts/multi_node/local_ranks.sh $((i * count)) $count $words" &
+    children+=($!)
+done
+wait_for_all "${children[@]}"
+exit "$status"

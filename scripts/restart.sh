@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# Starts a training command again and again, each time from its last checkpoint, until it ends with status 0:
+#
+#   scripts/restart.sh ./train_gpt2cu --train-data 'shards/*_train_*.bin' --out-dir run --checkpoint-every 500
+#   scripts/restart.sh mpirun -np 8 ./train_gpt2cu --train-data 'shards/*_train_*.bin' --out-dir run ...
+#
+# The command gets --resume, which in a folder without checkpoints starts from the beginning. Two starts one after the
+# other that leave no new checkpoint in --out-dir are the last: what stands in the way is then no accident. Otherwise
+# MAX_STARTS (20) in all, with a pause before the next that grows from PAUSE (10) seconds to 300.
+#
+# A first Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 goes to the command as SIGUSR1, on which the trainer saves and ends, and
+# which mpirun and srun hand on to all processes; a second one as SIGTERM. After either there is no further start.
+# Exit status: the command's last.
+set -u -m # -m: Ctrl-C reaches the command through this script only, since mpirun would kill what is still saving
+export LC_ALL=C
+# shellcheck source=scripts/children.sh
+. "$(dirname "$0")/children.sh"
+
+say() { echo "restart.sh: $(date '+%Y-%m-%d %H:%M:%S') $*" >&2; }
+
+stop() { # message...: ends the script before any start
+    echo "restart.sh: $*" >&2
+    exit 1
+}
+
+# Sets out_dir and resumes from the command's words.
+read_command() {
+    local word before=""
+    out_dir="" resumes=no
+    for word in "$@"; do
+        case $before in --out-dir | -o) out_dir=$word ;; esac
+        case $word in
+            --out-dir=*) out_dir=${word#*=} ;;
+            --resume | --resume=* | -y) resumes=yes ;;
+            --overwrite) stop "--overwrite: would begin anew with every start; leave it out" ;;
+        esac
+        before=$word
+    done
+    [ -n "$out_dir" ] || stop "the command has no --out-dir (-o), the folder of the checkpoints to go on from"
+}
+
+# Every checkpoint with inode, size and time: another one saved under the name of an old one is new, too.
+checkpoints() {
+    [ -d "$out_dir" ] || return 0
+    find "$out_dir" -maxdepth 1 -name 'state_*.bin' -exec ls -li {} + 2>/dev/null | sort
+}
+
+newest_step() { # of what checkpoints prints
+    local step
+    step=$(sed -n 's/.*state_0*\([0-9][0-9]*\)\.bin$/\1/p' <<<"$1" | sort -n | tail -n 1)
+    echo "${step:-0}"
+}
+
+child="" passed_on=0
+pass_on() {
+    if [ -z "$child" ] || [ "$passed_on" -eq "$signals" ]; then return; fi
+    passed_on=$signals
+    signal_children "$([ "$signals" -eq 1 ] && echo USR1 || echo TERM)" "$child"
+}
+
+# shellcheck disable=SC2317 # called by trap
+on_signal() {
+    signals=$((signals + 1))
+    say "SIG$1: stopping $([ "$signals" -eq 1 ] && echo 'in order; once more: at once' || echo 'at once')"
+    pass_on
+}
+for name in HUP INT TERM USR1; do
+    # shellcheck disable=SC2064 # the name of now
+    trap "on_signal $name" $name
+done
+
+run() { # COMMAND...: sets status
+    "$@" </dev/null &
+    child=$!
+    pass_on # a signal that came before the command did
+    wait_for $child
+    child=""
+}
+
+case ${1:-} in
+    "" | -h | --help) sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0"; exit $(($# == 0)) ;;
+esac
+max_starts=${MAX_STARTS:-20} pause=${PAUSE:-10}
+case $max_starts in '' | 0* | *[!0-9]* | ??????*) stop "MAX_STARTS is '$max_starts', expected 1 to 99999" ;; esac
+case $pause in '' | *[!0-9]* | ????*) stop "PAUSE is '$pause', expected whole seconds, 0 to 999" ;; esac
+read_command "$@"
+[ $resumes = yes ] || set -- "$@" --resume
+
+status=1 failures=0
+for ((start = 1; start <= max_starts; start++)); do
+    saved=$(checkpoints)
+    say "start $start of $max_starts, from step $(newest_step "$saved"): $*"
+    began=$SECONDS
+    run "$@"
+    [ $status -ne 0 ] || exit 0
+    say "status $status after $((SECONDS - began)) s"
+    [ "$signals" -eq 0 ] || exit $status
+
+    failures=$((failures + 1))
+    if [ "$(checkpoints)" != "$saved" ]; then failures=0; fi
+    if [ $failures -ge 2 ]; then
+        say "given up: two starts without a new checkpoint in $out_dir"
+        exit $status
+    fi
+    if [ "$start" -lt "$max_starts" ] && [ "$pause" -gt 0 ]; then
+        say "next start in $pause s"
+        last=$status
+        run sleep "$pause"
+        status=$last
+        [ "$signals" -eq 0 ] || exit $status
+        pause=$((pause < 150 ? 2 * pause : 300))
+    fi
+done
+say "given up: $max_starts starts"
+exit $status
