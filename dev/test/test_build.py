@@ -1,0 +1,159 @@
+"""How the Makefile finds NCCL and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is built but
+what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh."""
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+WORK = tempfile.mkdtemp(prefix="gpt2c_build.")
+CUDA, NCCL, MPI, EMPTY, BROKEN = (os.path.join(WORK, name) for name in ("cuda", "nccl", "mpi", "empty", "broken"))
+BUILD = os.path.join(WORK, "build")
+NVCC = os.path.join(CUDA, "bin", "nvcc")
+COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+
+
+def write(path, text, mode=0o644):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+    os.chmod(path, mode)
+
+
+def write_library(folder, lib, name, function, parameters):
+    """A header and a shared library with one function."""
+    header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
+    write(os.path.join(folder, "include", f"{name}.h"), header)
+    os.makedirs(os.path.join(folder, lib), exist_ok=True)
+    source = os.path.join(WORK, f"{name}.c")
+    write(source, f"int {function}({parameters}) {{ return 0; }}\n")
+    command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, lib, f"lib{name}.so"), source]
+    subprocess.run(command, check=True)
+
+
+def prepare():
+    write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo sm_80 sm_90\n", 0o755)
+    write(os.path.join(CUDA, "include", "cuda_runtime.h"), "")
+    write_library(CUDA, "lib64", "nccl", "ncclGetVersion", "int *version")
+    write_library(NCCL, "lib", "nccl", "ncclGetVersion", "int *version")
+    write_library(MPI, "lib", "mpi", "MPI_Init", "void *argc, void *argv")
+    shutil.copytree(NCCL, BROKEN)
+    write(os.path.join(BROKEN, "lib", "libnccl.so"), "no library\n")
+    shutil.copytree(MPI, os.path.join(BROKEN, "mpi"))
+    write(os.path.join(BROKEN, "mpi", "lib", "libmpi.so"), "no library\n")
+    os.mkdir(EMPTY)
+
+
+def make(*arguments, status=0, **variables):
+    """What `make -n` says that it would do."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not re.match("MAKE|MFLAGS|GNUMAKE|NCCL|MPI|CUDA|C(C|XX|FLAGS)$", name)}
+    result = subprocess.run(["make", "-n", f"BUILD={BUILD}", f"BIN={BUILD}", "GPU_ARCH=80", "ARCH=", *arguments],
+                            cwd=ROOT, env=dict(environment, **variables), capture_output=True, text=True, timeout=300)
+    assert result.returncode == status, (arguments, result)
+    return result.stdout + result.stderr
+
+
+def compile_line(*arguments, program="train_gpt2cu", **variables):
+    out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", *arguments, **variables)
+    return next(line for line in out.splitlines() if f"-o {BUILD}/{program} " in line)
+
+
+def has_mpi(line):
+    return "-DUSE_MPI" in line and " -lmpi" in line
+
+
+def test_nccl_beside_cuda():
+    line = compile_line("MPI=0")
+    assert " -DUSE_NCCL " in line and "-isystem" not in line, line
+    assert f" -L{CUDA}/lib64 -lnccl " in line and f"-Xlinker -rpath -Xlinker {CUDA}/lib64" in line, line
+    assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
+
+
+def test_nccl_elsewhere():
+    for line in (compile_line(f"NCCL_HOME={NCCL}"), compile_line("NCCL=1", NCCL_HOME=NCCL)):
+        assert f" -DUSE_NCCL -isystem {NCCL}/include " in line and f" -L{NCCL}/lib -lnccl " in line, line
+        assert f"-Xlinker -rpath -Xlinker {NCCL}/lib" in line, line
+
+
+def test_without_nccl():
+    line = compile_line("NCCL=0", "MPI=0")
+    assert "nccl" not in line.lower(), line
+
+
+def test_nccl_that_is_not_there():
+    for folder in (EMPTY, BROKEN):
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"NCCL_HOME={folder}", status=2)
+        assert re.search(rf"No NCCL in NCCL_HOME={folder} that \S+ builds with: expected include/nccl.h", out), out
+        assert "NCCL=0 leaves it out" in out, out
+
+
+def test_mpi_in_a_folder():
+    """With a compiler of its own that quotes, as Intel's does, and without one."""
+    mpicc = os.path.join(MPI, "bin", "mpicc")
+    write(mpicc, f"""#!/bin/sh
+echo 'gcc -I"{MPI}/include" -L"{MPI}/lib" -Xlinker --enable-new-dtags -Wl,-z,now -lmpi -lm'
+""", 0o755)
+    for _ in range(2):
+        line = compile_line(f"MPI_HOME={MPI}")
+        assert has_mpi(line) and f" -isystem {MPI}/include " in line and f" -L{MPI}/lib " in line, line
+        assert f"-Xlinker -rpath -Xlinker {MPI}/lib" in line and "new-dtags" not in line and "-Wl" not in line, line
+        line = compile_line(f"MPI_HOME={MPI}", program="train_gpt2emu")
+        assert has_mpi(line) and f" -Wl,-rpath,{MPI}/lib " in line, line
+        shutil.rmtree(os.path.dirname(mpicc), ignore_errors=True)
+
+
+def test_mpi_that_is_not_there():
+    for folder in (EMPTY, os.path.join(BROKEN, "mpi")):
+        out = make(f"{BUILD}/train_gpt2emu", f"MPI_HOME={folder}", status=2)
+        assert re.search(rf"No MPI in MPI_HOME={folder} that \S+ builds with: install OpenMPI or MPICH", out), out
+        assert "MPI=0" in out, out
+
+
+def test_mpi_that_is_here():
+    if shutil.which("mpicc") is None:
+        raise Skip("no mpicc here")
+    assert has_mpi(compile_line("MPI=1")) and has_mpi(compile_line("MPI=1", program="train_gpt2emu"))
+
+
+def test_emulated_programs_have_nccl():
+    """The emulator's, whatever NCCL_HOME says."""
+    for arguments, there in ((("MPI=0", ), True), (("MPI=0", f"NCCL_HOME={EMPTY}"), True), (("NCCL=0", ), False)):
+        line = compile_line(*arguments, program="train_gpt2emu")
+        assert ("-DUSE_NCCL" in line) == there and "-lnccl" not in line, line
+        assert has_mpi(line) == ("MPI=0" not in arguments and shutil.which("mpicc") is not None), line
+
+
+def test_other_values_are_refused():
+    for switch in ("NCCL", "MPI"):
+        out = make(f"{BUILD}/train_gpt2", f"{switch}=yes", status=2)
+        assert f"{switch}=yes" in out and "expected 0 (build without) or 1 (refuse to build without)" in out, out
+
+
+def test_a_switch_rebuilds():
+    """What is built depends on the record of its flags, which changes with them, and not without."""
+    for program, record, switch in (("train_gpt2cu", "flags.cuda", "NCCL=0"), ("train_gpt2emu", "flags.emu", "NCCL=0"),
+                                    ("train_gpt2cu", "flags.cuda", f"MPI_HOME={MPI}"),
+                                    ("train_gpt2emu", "flags.emu", f"MPI_HOME={MPI}"),
+                                    ("test_comm", "flags.mpi", f"MPI_HOME={MPI}")):
+        seen = []
+        for arguments in (["MPI=0"], ["MPI=0"], [switch] if switch.startswith("MPI") else ["MPI=0", switch]):
+            make(f"{BUILD}/{program}", f"NVCC={NVCC}", *arguments)
+            with open(os.path.join(BUILD, record)) as file:
+                seen.append((file.read(), os.stat(os.path.join(BUILD, record)).st_ino))
+        assert seen[0] == seen[1] and seen[1][0] != seen[2][0], (program, switch, seen)
+
+
+if COMPILER is None or shutil.which("make") is None or sys.platform != "linux":
+    print("skip build: all of it: no compiler, no make, or no Linux")
+    print("build: 0 passed, 0 failed, 1 skipped")
+else:
+    prepare()
+    run("build", [test for name, test in list(globals().items()) if name.startswith("test_")])
