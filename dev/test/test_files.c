@@ -181,6 +181,67 @@ static void test_atomic(Test *t) {
     temp_dir_remove(&dir);
 }
 
+// One file of known size, written through two descriptors in any order.
+static void test_joined_writers(Test *t) {
+    TempDir dir = temp_dir_make();
+    Error error;
+    AtomicFile file, other;
+    const char *path = temp_path(&dir, "f"), *temporary = temp_path(&dir, "f.tmp");
+    temp_write(path, "old", 3);
+    temp_write(temporary, "left by a killed process", 24);
+    CHECK(t, atomic_create(&file, path, 10, &error), "%s", error.text);
+    CHECK(t, atomic_join(&other, path, 10, &error), "%s", error.text);
+    CHECK(t, atomic_write_at(&other, 7, "hij", 3, &error) && atomic_write_at(&file, 0, "ab", 2, &error), "%s",
+          error.text);
+    CHECK(t, atomic_write_at(&other, 2, "cd", 2, &error) && atomic_flush(&other, &error), "%s", error.text);
+    size_t n;
+    uint8_t *data = temp_read(path, &n);
+    CHECK(t, n == 3 && memcmp(data, "old", 3) == 0, "nothing changes before the commit");
+    free(data);
+    CHECK(t, atomic_commit(&file, &error), "%s", error.text);
+    data = temp_read(path, &n);
+    CHECK(t, n == 10 && memcmp(data, "abcd\0\0\0hij", 10) == 0 && !temp_exists(temporary), "zeros between");
+    free(data);
+    CHECK(t, !atomic_join(&other, path, 10, &error), "after the commit");
+    check_message(t, &error, "%s: cannot open: No such file or directory", temporary);
+    CHECK(t, atomic_create(&file, path, 10, &error), "%s", error.text);
+    CHECK(t, !atomic_join(&other, path, 11, &error), "another size");
+    check_message(t, &error, "%s: does not have the 11 bytes expected: is it another process's?", temporary);
+    CHECK(t, atomic_join(&other, path, 10, &error), "%s", error.text);
+    atomic_abort(&other);
+    CHECK(t, temp_exists(temporary), "the one that joined leaves it");
+    atomic_abort(&file);
+    CHECK(t, !temp_exists(temporary) && temp_exists(path), "the one that created it does not");
+    CHECK(t, !atomic_create(&file, temp_path(&dir, "none/f"), 10, &error), "into a folder that does not exist");
+    check_message(t, &error, "%s.tmp: cannot create: No such file or directory", temp_path(&dir, "none/f"));
+    temp_dir_remove(&dir);
+}
+
+// A file that shows up late, as on a network file system.
+static void test_join_waits_for_the_name(Test *t) {
+    TempDir dir = temp_dir_make();
+    Error error;
+    AtomicFile file, other;
+    const char *path = temp_path(&dir, "f");
+    int go[2];
+    temp_must(pipe(go) == 0, "pipe");
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        bool ok = read(go[0], &byte, 1) == 1;
+        const struct timespec pause = {0, 200000000};
+        nanosleep(&pause, NULL);
+        _exit(ok && atomic_create(&file, path, 10, &error) ? 0 : 1);
+    }
+    CHECK(t, write(go[1], "", 1) == 1 && atomic_join(&other, path, 10, &error), "%s", error.text);
+    atomic_abort(&other);
+    int status = 1;
+    waitpid(child, &status, 0);
+    CHECK(t, status == 0, "the file was made");
+    close(go[0]), close(go[1]);
+    temp_dir_remove(&dir);
+}
+
 // A full disk, three ways: a device that is always full, a limit on the file size, a tiny file system.
 static void test_dev_full(Test *t) {
     if (!path_exists("/dev/full")) { SKIP(t, "no /dev/full here"); }
@@ -215,8 +276,15 @@ static void test_size_limit(Test *t) {
     CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
     bool ok = true;
     for (int i = 0; i < 4 && ok; i++) { ok = atomic_write(&file, block, sizeof(block), &error); }
+    AtomicFile reserved;
+    Error refusal;
+    bool created = atomic_create(&reserved, temp_path(&dir, "g"), 10001, &refusal);
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
+    CHECK(t, !created, "10,001 bytes were reserved");
+    check_message(t, &refusal, "%s: could not reserve 10001 bytes for it: File too large; the partial file was removed",
+                  temp_path(&dir, "g"));
+    CHECK(t, !temp_exists(temp_path(&dir, "g.tmp")), "nothing is left");
     CHECK(t, !ok, "16,384 bytes went into a limit of 10,000");
     check_message(t, &error, "%s: could not write it after 10000 bytes: File too large; the partial file was removed",
                   path);
@@ -239,6 +307,12 @@ static void test_full_file_system(Test *t) {
     CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
     CHECK(t, !atomic_write(&file, block, 100000, &error), "100,000 bytes went into 64 KiB");
     CHECK(t, strstr(error.text, ": no space left on device: could not write it after ") != NULL, "%s", error.text);
+    CHECK(t, temp_exists(path) && !temp_exists(temp_path(&dir, "f.tmp")), "the old file stays alone");
+    CHECK(t, !atomic_create(&file, path, 100000, &error), "100,000 bytes were reserved in 64 KiB");
+    check_message(t, &error,
+                  "%s: no space left on device: could not reserve 100000 bytes for it; the partial file was removed, "
+                  "free some space",
+                  path);
     CHECK(t, temp_exists(path) && !temp_exists(temp_path(&dir, "f.tmp")), "the old file stays alone");
     CHECK(t, write_whole_file(path, block, 30000, &error), "and there is room again: %s", error.text);
     free(block);
@@ -290,6 +364,8 @@ int main(void) {
     RUN(&suite, test_input);
     RUN(&suite, test_large_offsets);
     RUN(&suite, test_atomic);
+    RUN(&suite, test_joined_writers);
+    RUN(&suite, test_join_waits_for_the_name);
     RUN(&suite, test_dev_full);
     RUN(&suite, test_size_limit);
     RUN(&suite, test_full_file_system);

@@ -70,6 +70,7 @@ def test_model_bin_both_ways():
         tensors = random_model(version)
         formats.write_model(path("in.bin"), CONFIG, tensors, version)
         must("convert", path("in.bin"), path("out.bin"))
+        must("ranges", path("in.bin"))
         check_model("out.bin", tensors)
     assert formats.read_bytes(path("in.bin")) != formats.read_bytes(path("out.bin"))
 
@@ -105,6 +106,7 @@ def test_safetensors_in():
         items.append(("lm_head.weight", named[prefix + "wte.weight"]))
         write_hugging_face("hf_in", dict(items))
         must("convert", path("hf_in"), path("out.bin"))
+        must("ranges", path("hf_in"))
         check_model("out.bin", tensors)
 
 
@@ -160,6 +162,33 @@ def test_state():
             pass
 
 
+def test_checkpoint():
+    """What was written in pieces, read by the independent reader."""
+    tensors = random_model(11)
+    formats.write_model(path("in.bin"), CONFIG, tensors)
+    sums = must("checkpoint", path("in.bin"), path("run")).split()
+    config, found, facts, sections = formats.read_checkpoint(path("run"), 7)
+    assert sorted(os.listdir(path("run"))) == ["model_00000007.bin", "state_00000007.bin"]
+    assert formats.read_bytes(path("run/model_00000007.bin")) == formats.read_bytes(path("in.bin"))
+    assert config == CONFIG and found == tensors and sorted(facts) == ["model_bytes", "model_header", "step"]
+    assert list(sections) == ["adam_m", "adam_v", "flags"] and sections["flags"] == b"\x00\x7f\xff"
+    everything = array("f", (x for name, _ in formats.parameter_shapes(CONFIG) for x in tensors[name]))
+    assert array("f", sections["adam_m"]) == array("f", (x / 2 for x in everything))
+    assert array("f", sections["adam_v"]) == array("f", (x / 4 for x in everything))
+    arrays = (everything.tobytes(), sections["adam_m"], sections["adam_v"])
+    assert sums == [f"{formats.sum64(words):016x}" for words in arrays], sums
+    halves = formats.sum64(everything[:5001].tobytes()) + formats.sum64(everything[5001:].tobytes(), 5001)
+    assert halves & formats.MASK == int(sums[0], 16)
+    with open(path("run/model_00000007.bin"), "r+b") as file:  # the independent reader finds damage, too
+        file.seek(9000)
+        file.write(b"?")
+    try:
+        formats.read_checkpoint(path("run"), 7)
+        assert False, "damage was not found"
+    except ValueError as error:
+        assert str(error) == "checkpoint: parameters", error
+
+
 def test_checksum():
     assert formats.xxh64(b"") == 0xEF46DB3751D8E999 and formats.xxh64(b"abc") == 0x44BC2CF5AD770999
     generator = random.Random(5)
@@ -186,6 +215,6 @@ def test_readers_of_other_formats():
 try:
     run("formats", [test_model_bin_both_ways, test_rounding_of_bf16_is_seen, test_padding_rows_are_zeroed,
                     test_safetensors_in, test_safetensors_out, test_refusals_are_one_line_with_status_1, test_state,
-                    test_checksum, test_readers_of_other_formats])
+                    test_checkpoint, test_checksum, test_readers_of_other_formats])
 finally:
     shutil.rmtree(folder)

@@ -1,4 +1,5 @@
 // XXH64 against the vectors of its specification's reference implementation, and the streaming form against the other.
+// SUM64 against numbers of Python's, in pieces, and with every kind of damage.
 #include "llmc/hash.h"
 #include "test.h"
 
@@ -57,10 +58,97 @@ static void test_every_bit_matters(Test *t) {
     }
 }
 
+// ---- SUM64 ----
+
+enum { WORDS = 1000 };
+
+static void fill_words(uint32_t *words, int64_t n) {
+    for (int64_t i = 0; i < n; i++) { words[i] = (uint32_t)i * 2654435761u; }
+}
+
+// From sum64 of dev/test/formats.py, which is written from the formula alone.
+static void test_sum64_known_values(Test *t) {
+    static const struct {
+        int64_t first, words;
+        uint64_t want;
+    } values[] = {
+        {0, 0, 0},
+        {0, 1, 0xe220a8397b1dcdafULL}, // of the word 0 at 0: also the first number of SplitMix64 with seed 0
+        {0, 2, 0x99169c57edeafd00ULL},
+        {0, 3, 0x064deb5eeda81732ULL},
+        {0, 7, 0x946f793c89065a36ULL},
+        {0, 1000, 0xbd99389aea21f2a9ULL},
+        {(1LL << 40) + 5, 100, 0x32ce058c0e675d4aULL},
+    };
+    uint32_t words[WORDS] = {0};
+    CHECK(t, sum64(0, words, WORDS) == 0x727aaab3057838ebULL, "1000 zeros");
+    fill_words(words, WORDS);
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        uint64_t got = sum64(values[i].first, words, values[i].words);
+        CHECK(t, got == values[i].want, "%lld words: %016llx", (long long)values[i].words, (unsigned long long)got);
+    }
+    const float floats[3] = {1.0f, -2.5f, 0.0f};
+    CHECK(t, sum64(0, floats, 3) == 0x6349edd9e43e2df5ULL, "floats");
+}
+
+// Long enough for several threads, at an address that is no multiple of 4; summed in pieces from both ends.
+static void test_sum64_in_pieces(Test *t) {
+    const int64_t n = ((int64_t)1 << 21) + 12345;
+    uint8_t *memory = (uint8_t *)malloc((size_t)(4 * n + 1));
+    uint32_t *words = (uint32_t *)malloc((size_t)(4 * n));
+    fill_words(words, n);
+    memcpy(memory + 1, words, (size_t)(4 * n));
+    uint64_t whole = sum64(0, words, n), one_by_one = 0;
+    for (int64_t i = 0; i < n; i++) { one_by_one += sum64_word((uint64_t)i, words[i]); }
+    CHECK(t, whole == one_by_one, "all at once, and one by one");
+    CHECK(t, whole == sum64(0, memory + 1, n), "at an odd address");
+    for (int64_t piece = 1000; piece < 3 * n; piece = piece * 7 + 1) {
+        uint64_t sum = 0;
+        for (int64_t at = (n - 1) / piece * piece; at >= 0; at -= piece) {
+            sum += sum64(at, words + at, min_i64(piece, n - at));
+        }
+        CHECK(t, sum == whole, "pieces of %lld", (long long)piece);
+    }
+    free(memory), free(words);
+}
+
+static void test_sum64_finds_damage(Test *t) {
+    uint32_t words[WORDS], copy[WORDS];
+    fill_words(words, WORDS);
+    const uint64_t whole = sum64(0, words, WORDS);
+    memcpy(copy, words, sizeof(copy));
+    for (int i = 0; i < 32 * WORDS; i++) { // a flipped bit
+        copy[i / 32] ^= 1u << i % 32;
+        CHECK(t, sum64(0, copy, WORDS) != whole, "bit %d", i);
+        copy[i / 32] ^= 1u << i % 32;
+    }
+    for (int i = 0; i + 1 < WORDS; i++) { // words or bits that changed places
+        int j = (i * 37 + 1) % WORDS;
+        if (i == j) { continue; }
+        copy[i] = words[j], copy[j] = words[i];
+        CHECK(t, sum64(0, copy, WORDS) != whole, "words %d and %d", i, j);
+        copy[i] = words[i] ^ 1u, copy[j] = words[j] ^ 1u;
+        CHECK(t, sum64(0, copy, WORDS) != whole, "the same bit of words %d and %d", i, j);
+        copy[i] = words[i], copy[j] = words[j];
+    }
+    for (int n = 1; n < WORDS; n++) { // zeros, an end or a beginning that is missing, a shift
+        memset(copy, 0, (size_t)n * 4);
+        CHECK(t, n == 1 || sum64(0, copy, WORDS) != whole, "%d zeros", n); // the first word is 0
+        memcpy(copy, words, (size_t)n * 4);
+        CHECK(t, sum64(0, words, WORDS - n) != whole, "%d words missing", n);
+        CHECK(t, sum64(n, words + n, WORDS - n) != whole, "%d words missing at the front", n);
+        CHECK(t, sum64(0, words, WORDS) != sum64(n, words, WORDS), "shifted by %d", n);
+        CHECK(t, whole + sum64(n, words + n, 1) != whole, "word %d twice", n);
+    }
+}
+
 int main(void) {
     Suite suite = suite_begin("hash");
     RUN(&suite, test_known_vectors);
     RUN(&suite, test_streaming);
     RUN(&suite, test_every_bit_matters);
+    RUN(&suite, test_sum64_known_values);
+    RUN(&suite, test_sum64_in_pieces);
+    RUN(&suite, test_sum64_finds_damage);
     return suite_end(&suite);
 }

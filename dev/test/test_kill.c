@@ -1,5 +1,5 @@
 // Death at any moment of a save, a prune or a cleaning: first before every system call that changes the disk, also
-// twice in a row; then by kill -9 at random moments.
+// twice in a row; then by kill -9 at random moments. Of one process, and of any of several that save together.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -7,9 +7,11 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "temp_dir.h"
 #include "test.h"
 
 static int calls_left = -1; // system calls until this process dies; negative: it lives
@@ -24,12 +26,13 @@ static void crash_point(void) {
 #define pwrite(fd, data, bytes, offset) (crash_point(), pwrite(fd, data, bytes, offset))
 #define rename(from, to) (crash_point(), rename(from, to))
 #define unlink(path) (crash_point(), unlink(path))
-#include "checkpoint_run.h"
+#define syscall(...) (crash_point(), syscall(__VA_ARGS__))
+#include "checkpoint_group.h"
+#undef syscall
 #undef write
 #undef pwrite
 #undef rename
 #undef unlink
-#include "temp_dir.h"
 
 typedef enum { SAVE_OVER, SAVE_NEXT, PRUNE, CLEAN } Action;
 static const char *const action_names[] = {"overwrite", "next save", "prune", "clean"};
@@ -181,6 +184,137 @@ static void kill_in_the_middle(Test *t, bool same_step) {
 static void test_kill_between_steps(Test *t) { kill_in_the_middle(t, false); }
 static void test_kill_while_overwriting(Test *t) { kill_in_the_middle(t, true); }
 
+// ---- Several processes ----
+
+enum { GROUP_SIZE = 3, LEADER_DIED = 99, SAVED = 0, NOT_SAVED = 2 };
+
+// Waits until every process that inherited the other end of this pipe has ended.
+static void wait_for_all(int life) {
+    char byte;
+    while (read(life, &byte, 1) > 0) {}
+    close(life);
+}
+
+typedef struct {
+    int victim, call; // this rank dies before this system call
+} Death;
+
+static void arm(int rank, void *context) {
+    const Death *death = (const Death *)context;
+    if (rank == death->victim) { calls_left = death->call; }
+}
+
+// A group saves generation 2, of which one process dies; returns what became of the leader.
+static int save_with_a_death(Run *run, const char *dir, int64_t step, Death death) {
+    int life[2], status = 0;
+    temp_must(pipe(life) == 0, "pipe");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        Group group;
+        Error error;
+        group_open(&group, run, dir, GROUP_SIZE, arm, &death);
+        arm(0, &death);
+        bool ok = group_save(&group, step, 2, &error);
+        calls_left = -1;
+        group_close(&group);
+        _exit(ok ? SAVED : NOT_SAVED);
+    }
+    close(life[1]);
+    waitpid(child, &status, 0);
+    wait_for_all(life[0]); // followers may outlive their leader
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int die_once(Test *t, Run *run, int64_t step, Death death) {
+    char when[100];
+    TempDir dir = temp_dir_make();
+    Error error;
+    CHECK(t, run_save(run, dir.path, 1, 1, &error), "%s", error.text);
+    int end = save_with_a_death(run, dir.path, step, death);
+    snprintf(when, sizeof(when), "step %d, rank %d dead at call %d", (int)step, death.victim, death.call);
+    CHECK(t, end == SAVED || end == (death.victim == 0 ? LEADER_DIED : NOT_SAVED), "%s: the leader ended with %d", when,
+          end);
+    check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
+    if (end == NOT_SAVED) { CHECK(t, count_temporary(dir.path) == 0, "%s: the leader left something", when); }
+    act(run, dir.path, CLEAN, 0);
+    check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
+    int64_t steps[4];
+    int pairs = checkpoint_list(dir.path, steps, 4);
+    CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path), pairs);
+    temp_dir_remove(&dir);
+    return end;
+}
+
+// Step 1: over the old checkpoint; 2: beside it.
+static void test_one_of_a_group_dies(Test *t) {
+    static Run run;
+    run_init(&run, tiny_config());
+    for (int64_t step = 1; step <= 2; step++) {
+        for (int victim = 0; victim < GROUP_SIZE; victim++) {
+            int deaths = 0;
+            Death death = {victim, 0};
+            while (t->failures == 0 && die_once(t, &run, step, death) != SAVED) { deaths++, death.call++; }
+            CHECK(t, deaths > 5, "rank %d: only %d deaths: the system calls are not seen", victim, deaths);
+        }
+    }
+    run_free(&run);
+}
+
+// The leader of a group that saves one generation after the other until one of them is killed.
+static void group_save_until_killed(Run *run, const char *dir, int64_t generation, int report) {
+    Group group;
+    Error error;
+    group_open(&group, run, dir, GROUP_SIZE, NULL, NULL);
+    group.pids[0] = getpid();
+    if (write(report, group.pids, sizeof(group.pids)) != sizeof(group.pids)) { _exit(1); }
+    // Followers that have ended are not waited for: their ids stay theirs as long as this process lives.
+    for (; group_save(&group, 1 + generation % 2, generation, &error); generation++) {
+        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
+    }
+    _exit(1);
+}
+
+static void test_one_of_a_group_is_killed(Test *t) {
+    enum { KILLS = 15 };
+    TempDir dir = temp_dir_make();
+    GPT2Config config = {64, 500, 512, 2, 2, 64};
+    static Run run;
+    int64_t complete = 1, generation = 1, interrupted = 0;
+    run_init(&run, config);
+    Error error = {""};
+    CHECK(t, run_save(&run, dir.path, 2, 1, &error), "%s", error.text);
+    for (int i = 0; i < KILLS && t->failures == 0; i++) {
+        int report[2];
+        pid_t pids[GROUP_MAX];
+        temp_must(pipe(report) == 0, "pipe");
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) { group_save_until_killed(&run, dir.path, generation + 1, report[1]); }
+        close(report[1]);
+        CHECK(t, read(report[0], pids, sizeof(pids)) == (ssize_t)sizeof(pids), "the group has begun");
+        usleep((useconds_t)(rand_u64(2, 0, (uint64_t)i) % 20000));
+        kill(pids[i % GROUP_SIZE], SIGKILL);
+        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; } // until all have ended
+        close(report[0]);
+        waitpid(child, NULL, 0);
+        interrupted += count_temporary(dir.path) > 0;
+        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
+        generation = run_load(&run, dir.path, 1 + complete % 2, &error);
+        int64_t newer = run_load(&run, dir.path, 1 + (complete + 1) % 2, &error);
+        bool one_more = newer == complete + 1;
+        CHECK(t, generation == complete && (one_more || newer == complete - 1 || complete == 1),
+              "kill %d: %lld and %lld are there, complete was %lld: %s", i, (long long)generation, (long long)newer,
+              (long long)complete, error.text);
+        complete = generation = one_more ? newer : complete;
+    }
+    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
+    CHECK(t, count_files(dir.path) == 4, "%d files left", count_files(dir.path));
+    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
+    run_free(&run);
+    temp_dir_remove(&dir);
+}
+
 int main(void) {
     Suite suite = suite_begin("kill");
     RUN(&suite, test_overwrite_twice);
@@ -192,5 +326,7 @@ int main(void) {
     RUN(&suite, test_prune_then_overwrite);
     RUN(&suite, test_kill_between_steps);
     RUN(&suite, test_kill_while_overwriting);
+    RUN(&suite, test_one_of_a_group_dies);
+    RUN(&suite, test_one_of_a_group_is_killed);
     return suite_end(&suite);
 }
