@@ -191,8 +191,8 @@ static inline int64_t zero_times(int64_t a, int64_t b) {
 
 // Stage 0 reduces fp32 gradients once a step, and hands them to all: twice the bytes. Stage 1 only reduces them, and
 // gathers the updated parameters. Stages 2 and 3 have no room for whole gradients, and reduce those of each
-// micro-batch. Stage 3 gathers parameters when it needs them, in every micro-batch: bucket 0 once, the blocks in the
-// forward pass and again in the backward pass, but for those that are still there from the forward pass.
+// micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, the blocks in each forward pass and
+// again in each backward pass, but for those that are still there from the pass before.
 static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
     int64_t rest = (z->num_ranks - 1) * zero_shard(z, 0), block = (z->num_ranks - 1) * zero_shard(z, 1);
     int64_t blocks = z->config.num_layers * block;
@@ -200,10 +200,10 @@ static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeo
     int64_t grad_bytes = zero_times(reductions, passes * (int64_t)sizeof(float));
     ZeroTraffic traffic = {zero_times(blocks, grad_bytes), zero_times(rest, grad_bytes), 0, 0, 0};
     if (stage == ZERO_PARAMETERS) {
-        int64_t param_bytes = zero_times(micro_batches, sizeof_param);
-        traffic.forward_blocks = zero_times(blocks, param_bytes);
-        traffic.backward_blocks = zero_times(blocks - zero_num_slots(z) * block, param_bytes);
-        traffic.rest_params = zero_times(rest, param_bytes);
+        int64_t there = zero_num_slots(z) * block, pass = zero_times(blocks - there, sizeof_param);
+        traffic.forward_blocks = zero_times(pass, micro_batches) + there * sizeof_param;
+        traffic.backward_blocks = zero_times(pass, micro_batches);
+        traffic.rest_params = zero_times(rest, sizeof_param);
     } else if (stage != ZERO_REPLICATE) {
         traffic.rest_params = zero_times(rest + blocks, sizeof_param);
     }
