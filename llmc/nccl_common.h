@@ -1,0 +1,134 @@
+// NCCL: the collectives between the GPUs of a run, one process and one GPU for each rank. All of them go through one
+// communicator and one stream, so that every rank issues them in the same order, which NCCL asks for.
+//
+// Sums of gradients are made by reduce-scatter alone, also where every rank then wants the whole: which rank adds what
+// in which order is then the same in all stages of sharding, and so are the bits.
+//
+// Built without -DUSE_NCCL (no NCCL was found) the program runs on one GPU and refuses to be one of several.
+#ifndef LLMC_NCCL_COMMON_H
+#define LLMC_NCCL_COMMON_H
+
+#include "comm.h"
+#include "cuda_common.h"
+
+#ifdef USE_NCCL
+#include <nccl.h>
+#else
+typedef void *ncclComm_t;
+#endif
+
+typedef struct {
+    Comm *ranks;
+    ncclComm_t handle; // NULL: one rank, or not open
+    cudaStream_t stream;
+    int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
+} NcclContext;
+
+// What a rank of R sends when a ring gathers, or reduces and scatters, `bytes` in all.
+static inline int64_t nccl_ring_bytes(const NcclContext *nccl, int64_t bytes) {
+    return bytes / nccl->ranks->num_ranks * (nccl->ranks->num_ranks - 1);
+}
+
+#ifdef USE_NCCL
+
+static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, const char *call, const char *file,
+                                     int line) {
+    if (status == ncclSuccess) { return; }
+    Error error;
+    fail(&error, "%s:%d: %s failed: %s (%s); NCCL_DEBUG=INFO shows why", file, line, call, ncclGetErrorString(status),
+         ncclGetLastError(nccl->handle));
+    fflush(stdout);
+    comm_await_verdict(nccl->ranks, 10.0); // it is most often another rank that is to blame
+    comm_fail(nccl->ranks, &error);
+    fprintf(stderr, "%s\n", error.text);
+    exit(EXIT_FAILURE);
+}
+#define nccl_check(nccl, call) nccl_check_status((nccl), (call), #call, __FILE__, __LINE__)
+
+// For the watch thread: NCCL finds out by itself that a connection is broken, but tells only who asks.
+static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
+    NcclContext *nccl = (NcclContext *)context;
+    ncclResult_t status = ncclSuccess;
+    if (ncclCommGetAsyncError(nccl->handle, &status) != ncclSuccess || status == ncclSuccess ||
+        status == ncclInProgress) {
+        return true;
+    }
+    snprintf(reason, size, "NCCL: %s (%s)", ncclGetErrorString(status), ncclGetLastError(nccl->handle));
+    return false;
+}
+
+// Ends what is under way on the GPU, so that the process can end.
+static inline void nccl_abort(void *context) { ncclCommAbort(((NcclContext *)context)->handle); }
+
+// Connects the GPUs of all ranks; every rank has set its device. The collectives are issued on `stream`.
+static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
+    ncclUniqueId id;
+    memset(nccl, 0, sizeof(*nccl));
+    nccl->ranks = ranks;
+    nccl->stream = stream;
+    if (ranks->num_ranks == 1) { return true; }
+    memset(&id, 0, sizeof(id));
+    ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
+    bool ok = status == ncclSuccess ||
+              fail(error, "NCCL: no unique id: %s; NCCL_DEBUG=INFO shows why", ncclGetErrorString(status));
+    if (!comm_agree(ranks, ok, error) || !comm_broadcast(ranks, &id, (int64_t)sizeof(id), error)) { return false; }
+    comm_waits(ranks, true);
+    status = ncclCommInitRank(&nccl->handle, ranks->num_ranks, id, ranks->rank);
+    comm_waits(ranks, false);
+    if (status != ncclSuccess) {
+        nccl->handle = NULL;
+        fail(error, "NCCL: cannot connect the GPUs: %s (%s); NCCL_DEBUG=INFO shows why", ncclGetErrorString(status),
+             ncclGetLastError(NULL));
+    }
+    if (!comm_agree(ranks, status == ncclSuccess, error)) { return false; }
+    comm_on_end(ranks, nccl_abort, nccl);
+    comm_poll(ranks, nccl_is_healthy, nccl);
+    return true;
+}
+
+static inline void nccl_close(NcclContext *nccl) {
+    if (nccl->handle == NULL) { return; }
+    comm_poll(nccl->ranks, NULL, NULL);
+    comm_on_end(nccl->ranks, NULL, NULL);
+    ncclCommDestroy(nccl->handle);
+    nccl->handle = NULL;
+}
+
+// own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count); own
+// may be that part of all.
+static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const float *all, int64_t count) {
+    comm_waits(nccl->ranks, true);
+    nccl_check(nccl, ncclReduceScatter(all, own, (size_t)count, ncclFloat32, ncclSum, nccl->handle, nccl->stream));
+    comm_waits(nccl->ranks, false);
+    nccl->gradient_bytes += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * count * (int64_t)sizeof(float));
+}
+
+// all (R * bytes) = the `own` (bytes) of all ranks, in order; own may be this rank's part of all. sent: what to count
+// the traffic under, or NULL.
+static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own, int64_t bytes, int64_t *sent) {
+    comm_waits(nccl->ranks, true);
+    nccl_check(nccl, ncclAllGather(own, all, (size_t)bytes, ncclUint8, nccl->handle, nccl->stream));
+    comm_waits(nccl->ranks, false);
+    if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * bytes); }
+}
+
+#else
+
+static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
+    memset(nccl, 0, sizeof(*nccl));
+    nccl->ranks = ranks;
+    nccl->stream = stream;
+    return ranks->num_ranks == 1 ||
+           fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "
+                       "build again: make train_gpt2cu");
+}
+
+static inline void nccl_close(NcclContext *nccl) { (void)nccl; }
+
+// Only called with several ranks, which nccl_open has refused.
+static inline void nccl_reduce_scatter(NcclContext *, float *, const float *, int64_t) { abort(); }
+static inline void nccl_all_gather(NcclContext *, void *, const void *, int64_t, int64_t *) { abort(); }
+
+#endif
+
+#endif // LLMC_NCCL_COMMON_H
