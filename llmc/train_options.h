@@ -13,7 +13,6 @@ enum { FREE = 0, SHAPES = 1 };
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
 #define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2)"
-#define TRAIN_ONE_PROCESS "is for runs of several processes, which this version cannot start yet"
 
 // THE option table. PICK(cpu, gpu) chooses between the trainers: what suits a laptop is not what suits a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, refused because,
@@ -121,18 +120,26 @@ enum { FREE = 0, SHAPES = 1 };
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \
       "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
-    X(num_processes, "num-processes", "pn", INT, "1", 1, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS),    \
-      "GPU", "processes of the run, one per GPU")                                                                      \
-    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS),      \
-      "GPU", "which of them this is")                                                                                  \
-    X(gpus_per_node, "gpus-per-node", "pg", INT, "8", 1, 1024, "N", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS),     \
-      "GPU", "GPUs in a machine")                                                                                      \
-    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE,                                        \
-      PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS), "GPU", "how the processes find each other")                             \
-    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS", FREE, PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS), "GPU", \
-      "of process 0, for --nccl-init tcp")                                                                             \
-    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE,                                  \
-      PICK(TRAIN_GPU_ONLY, TRAIN_ONE_PROCESS), "GPU", "a folder all processes see, for --nccl-init fs")
+    X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL),              \
+      "Several GPUs", "processes of the run, one per GPU; 0: as many as mpirun or srun started; with --plan: any N")   \
+    X(process_rank, "process-rank", "pr", INT, "0", 0, 65535, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",   \
+      "which of them this is, for --nccl-init tcp and fs")                                                             \
+    X(gpus_per_node, "gpus-per-node", "pg", INT, "0", 0, 1024, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",  \
+      "GPU number = rank modulo N; 0: the processes of each host, told by its name, take its GPUs in order")           \
+    X(nccl_init, "nccl-init", "pi pm", CHOICE, "mpi", 0, 0, "mpi|tcp|fs", FREE, PICK(TRAIN_GPU_ONLY, NULL),            \
+      "Several GPUs", "how processes find each other; mpi: mpirun or srun starts them, fs: by a file in a folder")     \
+    X(server_ip, "server-ip", "ps", TEXT, "", 1, 255, "ADDRESS[:PORT]", FREE, PICK(TRAIN_GPU_ONLY, NULL),              \
+      "Several GPUs", "of process 0, for --nccl-init tcp")                                                             \
+    X(nccl_fs_path, "nccl-fs-path", "pf pp", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, PICK(TRAIN_GPU_ONLY, NULL),      \
+      "Several GPUs", "a folder all processes see, for --nccl-init fs")                                                \
+    X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, PICK(TRAIN_GPU_ONLY, NULL),            \
+      "Several GPUs", "how long processes wait for each other at the start")                                           \
+    X(watchdog, "watchdog", "", REAL, "60", 0, 1e6, "SECONDS", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
+      "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
+    X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
+      "for --plan: what a GPU sends in a second; 0: 400 in a machine of 8 GPUs, 50 between machines")                  \
+    X(gpu_tflops, "gpu-tflops", "", REAL, "989", 0.001, 1e6, "TFLOP/S", FREE, PICK(TRAIN_GPU_ONLY, NULL),              \
+      "Several GPUs", "for --plan: a GPU's dense peak")
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
 #define TRAIN_PICK_CPU(cpu, gpu) cpu
@@ -160,6 +167,9 @@ static inline const char *train_options_name(int i) { return train_specs_cpu[i].
 
 // True if another value of option i gives other weights after the same number of steps.
 static inline bool train_options_shapes_run(int i) { return train_shapes_run[i] == SHAPES; }
+
+// True if each process of a run has a value of its own.
+static inline bool train_options_is_of_rank(int i) { return strcmp(train_specs_cpu[i].name, "process-rank") == 0; }
 
 // Writes the value of option i; equal values give equal texts ("3e-4" and "0.0003" are both "0.0003"). A text of up to
 // ARGS_MAX_PATH bytes (the prompt: 65536) is cut to size - 1.
@@ -202,6 +212,7 @@ static inline bool train_options_check_context(const TrainOptions *options, int 
 
 // Refuses combinations of options that contradict each other, or of which one would do nothing.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
+    bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     const struct {
         bool bad;
         const char *message;
@@ -222,6 +233,17 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
         {o->prompt[0] != '\0' && o->sample_every == 0, "--prompt: does nothing with --sample-every 0 (-s)"},
         {o->hellaswag, "--hellaswag (-h): 1 is not possible in this version; leave it out"},
+        {tcp && o->server_ip[0] == '\0',
+         "--nccl-init tcp: needs --server-ip (-ps), the address of the machine of process 0"},
+        {folder && o->nccl_fs_path[0] == '\0',
+         "--nccl-init fs: needs --nccl-fs-path (-pf), a folder that all processes see"},
+        {(tcp || folder) && o->num_processes == 0,
+         "--nccl-init tcp and fs: need --num-processes (-pn) and --process-rank (-pr)"},
+        {o->num_processes > 0 && o->process_rank >= o->num_processes,
+         "--process-rank (-pr): is counted from 0, it must be less than --num-processes (-pn)"},
+        {!tcp && o->server_ip[0] != '\0', "--server-ip (-ps): does nothing without --nccl-init tcp"},
+        {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
+        {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         if (checks[i].bad) { return fail(error, "%s", checks[i].message); }

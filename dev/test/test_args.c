@@ -207,17 +207,36 @@ static void test_llmc_script(Test *t) {
     CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == 1, "values");
 }
 
-// What a run of several processes is told, until there are such runs.
+// llm.c's flags for several processes, in both of its spellings; what contradicts or is missing is refused.
 static void test_several_processes(Test *t) {
-    const char *const words[] = {"-pn 16",  "-pr 3",        "-pg 4",    "-pi tcp",
-                                 "-pm tcp", "-ps 10.0.0.1", "-pf /tmp", "-pp /tmp"};
+    static const char *const taken[] = {"-pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4",
+                                        "-pm tcp -ps [::1]:9 -pn 2 -pr 0",
+                                        "-pi fs -pf /tmp -pn 2 -pr 1",
+                                        "-pm fs -pp /tmp -pn 2",
+                                        "-pi mpi -pn 8",
+                                        "--plan -np 512 -z 3 --link-speed 50 --gpu-tflops 300"};
+    static const char *const refused[][2] = {{"-pi tcp -pn 2", "--server-ip (-ps)"},
+                                             {"-pi fs -pn 2", "--nccl-fs-path (-pf)"},
+                                             {"-pi tcp -ps a", "--num-processes (-pn)"},
+                                             {"-pi fs -pf a", "--num-processes (-pn)"},
+                                             {"-pn 2 -pr 2", "--process-rank (-pr)"},
+                                             {"-ps a", "--server-ip (-ps): does nothing"},
+                                             {"-pf a", "--nccl-fs-path (-pf): does nothing"},
+                                             {"--link-speed 50", "--link-speed: does nothing"},
+                                             {"-pi mpich", "mpi|tcp|fs"},
+                                             {"--watchdog -1", "--watchdog"},
+                                             {"--start-timeout 0", "--start-timeout"}};
     static Parsed p;
-    for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
-        char line[64];
-        snprintf(line, sizeof(line), "-i x %s", words[i]);
-        CHECK(t, !parse(&p, true, line) && strstr(p.error.text, TRAIN_ONE_PROCESS) != NULL, "%s: %s", line,
-              p.error.text);
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        char line[128];
+        snprintf(line, sizeof(line), "-i x %s", taken[i]);
+        CHECK(t, parse(&p, true, line), "%s: %s", line, p.error.text);
         CHECK(t, !parse(&p, false, line) && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s: %s", line, p.error.text);
+    }
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        char line[128];
+        snprintf(line, sizeof(line), "-i x %s", refused[i][0]);
+        CHECK(t, !parse(&p, true, line) && strstr(p.error.text, refused[i][1]) != NULL, "%s: %s", line, p.error.text);
     }
     CHECK(t, !parse(&p, true, "-i x --no-kv-cache") && strstr(p.error.text, TRAIN_CPU_ONLY) != NULL, "%s",
           p.error.text);
