@@ -840,7 +840,7 @@ static const float *generate_logits(GPT2 *model, bool use_cache) {
 static const char *const PROGRAM = "train_gpt2";
 #define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
 
-// Set by SIGINT and SIGTERM: the run saves and ends at the next chance. A second signal ends it at once.
+// Set by SIGINT, SIGTERM and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at once.
 static volatile sig_atomic_t stop_requested = 0;
 
 static void on_stop_signal(int signal_number) {
@@ -942,15 +942,23 @@ static void append_to_sample(void *model, int token) { generate_append((GPT2 *)m
 static const float *cached_logits(void *model) { return generate_logits((GPT2 *)model, true); }
 static const float *uncached_logits(void *model) { return generate_logits((GPT2 *)model, false); }
 
+static bool sample_stops(void *model) {
+    (void)model;
+    return stop_requested != 0;
+}
+
 static bool sample(GPT2 *model, TrainRun *run) {
-    SampleSource source = {model, append_to_sample, run->options.no_kv_cache ? uncached_logits : cached_logits,
-                           model->sampler_probs, model->sampler_index};
+    SampleSource source = {
+        model,        append_to_sample,     run->options.no_kv_cache ? uncached_logits : cached_logits,
+        sample_stops, model->sampler_probs, model->sampler_index};
     generate_begin(model);
-    return run_sample(run, &source, &stop_requested);
+    return run_sample(run, &source);
 }
 
 static bool save(GPT2 *model, TrainRun *run, Error *error) {
-    if (!run_save(run, model->params_memory, model->adam_m, model->adam_v, error)) { return false; }
+    HostArrays host = {model->params_memory, model->adam_m, model->adam_v, gpt2_num_params(&run->config)};
+    RunArrays arrays = run_host_arrays(&host);
+    if (!run_save(run, &arrays, error)) { return false; }
     run_report_saved(run);
     return true;
 }
@@ -984,7 +992,9 @@ static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
 
 static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!set_threads(o->threads, error) || !run_open(run, 1, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
+    comm_single(&run->comm);
+    run->num_ranks = 1;
+    if (!set_threads(o->threads, error) || !run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
     RunKind kind = o->steps != 0 ? RUN_TRAINS : run->has_val ? RUN_EVALUATES : RUN_GENERATES;
     RunShape shape = {kind, (int)o->batch_size, (int)o->seq_len, (int)o->recompute, (int)o->seq_len};
     gpt2_plan(model, plan, &run->config, shape);
@@ -996,15 +1006,16 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
         plan_print(plan, stdout);
         return true;
     }
-    if (!gpt2_allocate(model, plan, error) ||
-        !run_load(run, model->params_memory, model->adam_m, model->adam_v, error)) {
-        return false;
-    }
+    if (!gpt2_allocate(model, plan, error)) { return false; }
+    HostArrays host = {model->params_memory, model->adam_m, model->adam_v, gpt2_num_params(&run->config)};
+    RunArrays arrays = run_host_arrays(&host);
+    if (!run_load(run, &arrays, error)) { return false; }
     double peak = peak_measure_flops(gemm_max_threads());
     printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
     catch_stop_signals(on_stop_signal);
     bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
-    return ok && run_finish(run, model->params_memory, kind == RUN_TRAINS, stop_requested, error);
+    uint64_t hash = sum64(0, model->params_memory, gpt2_num_params(&run->config));
+    return ok && run_finish(run, model->params_memory, hash, kind == RUN_TRAINS, stop_requested, error);
 }
 
 int main(int argc, char **argv) {

@@ -1,22 +1,27 @@
-// GPT-2 training on one GPU, in bf16 with fp32 master weights (or in fp32: make PRECISION=FP32). The layers are the
+// GPT-2 training on GPUs, in bf16 with fp32 master weights (or in fp32: make PRECISION=FP32). The layers are the
 // kernels in llmc/*.cuh; here is what is made of them. Read it from top to bottom:
 //
-//   1. the model       the memory plan, a forward and a backward pass over all layers
-//   2. the update      gradient norm, AdamW, results that arrive one step late
-//   3. batches         token windows on their way to the GPU
-//   4. state           weights and moments to and from the host
-//   5. the program     load, plan, train, evaluate, sample, save
+//   1. the plan        where everything lies, and who of several GPUs has what
+//   2. the model       buckets on their way between GPUs, a forward and a backward pass over all layers
+//   3. the update      gradient norm, AdamW, results that arrive one step late
+//   4. batches         token windows on their way to the GPU
+//   5. state           weights and moments between the GPU and files
+//   6. the program     start, load, train, evaluate, sample, save
 //
 // Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
 // in the vocabulary (Vp with padding), N = B*T rows. The same model, layer by layer, on the CPU: train_gpt2.c.
 //
-// Three rules hold throughout:
+// Of several GPUs each is worked by a process of its own, a rank, that runs this program from top to bottom: it trains
+// on its part of every batch, and owns a part of every bucket of parameters (llmc/zero.h). One GPU is a rank that owns
+// all; nothing is then sent.
+//
+// Four rules hold throughout:
 // - Gradients of parameters are fp32 and are added to (+=); gradients of activations are floatX and, but for the
 //   residual stream's, written (=).
 // - The same inputs give the same bits: sums run in an order that follows from the shapes alone.
 // - The host never waits for the GPU inside a step. What it wants to know of a step (loss, norm) it reads while the
-// next
-//   one runs. Nothing is allocated after the start.
+//   next one runs. Nothing is allocated after the start.
+// - What ranks decide alike they decide from the same bits, so that nobody need ask.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -30,6 +35,8 @@
 
 #include "llmc/adamw.cuh"
 #include "llmc/attention.cuh"
+#include "llmc/checksum.cuh"
+#include "llmc/comm.h"
 #include "llmc/cublas_common.h"
 #include "llmc/cuda_common.h"
 #include "llmc/encoder.cuh"
@@ -43,12 +50,14 @@
 #include "llmc/layernorm.cuh"
 #include "llmc/matmul.cuh"
 #include "llmc/memory_plan.h"
+#include "llmc/nccl_common.h"
 #include "llmc/run_report.h"
 #include "llmc/train_run.h"
 #include "llmc/utils.h"
+#include "llmc/zero.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 1. The model
+// 1. The plan
 
 // The phases of a step, in time order: rows of the plan that never live in the same phase may share memory. Samples are
 // a forward and a head like any other.
@@ -66,18 +75,24 @@ enum { FUSE_NOTHING, FUSE_GELU_FORWARD, FUSE_GELU_BACKWARD };
 #define TENSOR_POINTER(name, ...) T *name;
 template <class T> struct Tensors { GPT2_PARAMETERS(TENSOR_POINTER) };
 
-template <class T> static Tensors<T> tensors_of(T *memory, const GPT2Config *config, int layer) {
+// outside: bucket 0, block: the bucket of one layer, where they stand now.
+template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outside, T *block) {
     Tensors<T> tensors;
     T **pointers[NUM_PARAM_TENSORS];
     int n = 0;
 #define TENSOR_ADDRESS(name, ...) pointers[n++] = &tensors.name;
     GPT2_PARAMETERS(TENSOR_ADDRESS)
     for (int i = 0; i < n; i++) {
-        int64_t of_layer = gpt2_param_size(config, i) / gpt2_param_layers(config, i);
-        *pointers[i] = memory + gpt2_param_offset(config, i) + (gpt2_param_specs[i].per_layer ? layer * of_layer : 0);
+        *pointers[i] = (gpt2_param_specs[i].per_layer ? block : outside) + zero_tensor_offset(zero, i);
     }
     return tensors;
 }
+
+// An array with a value for each parameter, bucket by bucket: whole buckets, or of each only the part of this rank.
+template <class T> struct Buckets {
+    T *data;
+    bool parts;
+};
 
 // An activation that is kept for each layer (stride > 0), or for one layer at a time (stride 0).
 template <class T> struct PerLayer {
@@ -91,15 +106,19 @@ typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
     RunKind kind;
-    int B, T;         // the largest batch there is room for
-    int recompute;    // one of the levels above
-    int gelu_fusion;  // likewise
-    bool has_master;  // fp32 weights beside the bf16 ones
-    bool keeps_state; // the host has room for the optimizer's state, to save or resume
+    int B, T;        // the largest batch there is room for
+    int recompute;   // one of the levels above
+    int gelu_fusion; // likewise
+    bool has_master; // fp32 weights beside the bf16 ones
+    bool exports;    // rank 0 collects all parameters in the end
+    int rank, num_ranks;
+    int zero_stage;        // what is sharded: ZERO_.. in llmc/zero.h
+    int64_t val_sequences; // of a validation
 } RunShape;
 
 #define NUM_SLOTS 2 // batches under way
 #define NUM_STEPS 3 // steps whose events are held: the one being queued, the one not yet read, and the one before it
+#define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // rooms for whole buckets: one for bucket 0, the others for blocks
 
 // A batch on its way: what the GPU works on and what is copied there meanwhile never share memory.
 typedef struct {
@@ -120,9 +139,14 @@ typedef struct {
 typedef struct {
     GPT2Config config;
     RunShape shape;
+    ZeroLayout zero;
 
-    floatX *params; // (number of parameters) each
-    float *master, *grads, *adam_m, *adam_v;
+    Buckets<floatX> params;
+    Buckets<float> master, grads, adam_m, adam_v;
+    // Where buckets are whole while they are worked on, of arrays that hold only parts.
+    floatX *param_slots;
+    float *grad_slots;
+    int bucket_in_slot[NUM_BUCKET_SLOTS]; // of param_slots; -1: none
 
     PerLayer<floatX> residual; // (L+1) x (N,C): the input of each block, and the output of the last
     PerLayer<floatX> ln1, qkv, att, residual_mid, ln2, fc, gelu;
@@ -135,27 +159,38 @@ typedef struct {
     floatX *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc; // gradients of activations, for one layer at a time
     float *att_dots, *sum_scratch;
     double *norm_partials, *loss_sum;
+    StepRecord *records; // (ranks)
     StepResult *result;
+    double *val_sums; // (ranks, rounds of validation): the sum of the losses of each batch
+    uint64_t *checksum;
+    float *export_bucket;
     int32_t *flag, *history;
     void *cublas_workspace;
 
     BatchSlot slots[NUM_SLOTS];
     int64_t batches;          // uploaded so far
     StepResult *results;      // (NUM_STEPS), pinned
-    double *validation_sum;   // pinned
+    double *host_val_sums;    // pinned, like val_sums
+    uint64_t *host_checksum;  // pinned
+    float *staging;           // (STAGING_FLOATS), pinned: parameters and state on their way
     floatX *sample_logits;    // (Vp), pinned
     int32_t *history_staging; // (T), pinned: the tokens so far of a sample
     int history_length;
-    float *host_params, *host_m, *host_v;  // (number of parameters) each
+    float *host_params;                    // (number of parameters), to be exported
     float *host_logits, *sampler_probs;    // (V)
     int32_t *sampler_index, *token_counts; // (V), (V+1)
 
     MemoryPlan device_plan, pinned_plan, host_plan;
     CublasContext cublas;
-    cudaStream_t stream, copy_stream;
+    NcclContext nccl;
+    Comm *ranks;
+    cudaStream_t stream, copy_stream, comm_stream;
+    cudaEvent_t computed, communicated; // from one stream to the other
+    cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     PendingStep pending;
     int64_t steps_begun;
+    bool stop_agreed; // all ranks know that one of them was asked to stop
     cudaDeviceProp gpu;
     double peak_flops; // of the GPU; 0: not known
     GpuMonitor monitor;
@@ -219,7 +254,12 @@ static int64_t sum_scratch_floats(int64_t N, int C) {
     return most;
 }
 
-static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N, int64_t num_params) {
+// The sums of squares of one bucket's part stand behind those of the buckets before.
+static int64_t norm_partials_of(const GPT2 *model, int bucket) {
+    return global_norm_scratch_doubles(zero_shard(&model->zero, bucket));
+}
+
+static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, NH = model->config.num_heads;
     PlanCategory gradient = PLAN_GRADIENT, work = PLAN_WORKSPACE;
     plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_FLOATX, shape2(N, C), HEAD, BACKWARD_ATTENTION);
@@ -232,47 +272,88 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N, int64_t num_
     plan_add(plan, &model->att_dots, "att_dots", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
     plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), HEAD,
              BACKWARD_ATTENTION);
-    plan_add(plan, &model->norm_partials, "norm_partials", work, PLAN_F64,
-             shape1(global_norm_scratch_doubles(num_params)), UPDATE, UPDATE);
+    int64_t partials = 0;
+    for (int b = 0; b < model->zero.num_buckets; b++) { partials += norm_partials_of(model, b); }
+    plan_add(plan, &model->norm_partials, "norm_partials", work, PLAN_F64, shape1(partials), UPDATE, UPDATE);
 }
 
 static_assert(sizeof(StepResult) % sizeof(double) == 0, "results are planned as doubles");
+static_assert(sizeof(StepRecord) % sizeof(double) == 0, "records are planned as doubles");
 static_assert(GLOBAL_NORM_USABLE == LARGEST_NORM, "the GPU refuses the norms that the CPU trainer refuses");
 #define RESULT_DOUBLES ((int64_t)(sizeof(StepResult) / sizeof(double)))
+#define RECORD_DOUBLES ((int64_t)(sizeof(StepRecord) / sizeof(double)))
+
+// Batches of a validation are dealt out to the ranks in rounds.
+static int64_t validation_rounds(const GPT2 *model) {
+    return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
+}
+
+template <class T>
+static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
+                         bool parts) {
+    array->parts = parts;
+    plan_add(plan, &array->data, name, category, sizeof(T) == 2 ? PLAN_BF16 : PLAN_F32, shape1(length), FORWARD,
+             UPDATE);
+}
+
+// Parameters, gradients and the optimizer's state: what this rank holds of them.
+static void plan_state(GPT2 *model, MemoryPlan *plan) {
+    int stage = model->shape.zero_stage;
+    int64_t trains = model->shape.kind == RUN_TRAINS;
+    ZeroLengths n = zero_lengths(&model->zero, stage);
+    plan_buckets(plan, &model->params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
+    plan_buckets(plan, &model->master, "master", PLAN_OPTIMIZER, model->shape.has_master ? trains * n.master : 0,
+                 stage >= ZERO_OPTIMIZER);
+    plan_buckets(plan, &model->grads, "grads", PLAN_GRADIENT, trains * n.grads, stage >= ZERO_GRADIENTS);
+    plan_buckets(plan, &model->adam_m, "adam_m", PLAN_OPTIMIZER, trains * n.m, stage >= ZERO_OPTIMIZER);
+    plan_buckets(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
+    plan_add(plan, &model->param_slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
+             UPDATE);
+    plan_add(plan, &model->grad_slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), HEAD,
+             UPDATE);
+}
 
 // Everything on the GPU. N: rows of the largest batch.
 static void plan_device(GPT2 *model, int64_t N) {
     MemoryPlan *plan = &model->device_plan;
+    int64_t ranks = model->shape.num_ranks;
     bool trains = model->shape.kind == RUN_TRAINS;
-    int64_t num_params = gpt2_num_params(&model->config), trained = trains ? num_params : 0;
-    PlanCategory optimizer = PLAN_OPTIMIZER;
     plan_init(plan, phase_names);
-    plan_add(plan, &model->params, "params", PLAN_PARAMETER, PLAN_FLOATX, shape1(num_params), FORWARD, UPDATE);
-    plan_add(plan, &model->master, "master", optimizer, PLAN_F32, shape1(model->shape.has_master ? trained : 0),
-             FORWARD, UPDATE);
-    plan_add(plan, &model->grads, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, UPDATE);
-    plan_add(plan, &model->adam_m, "adam_m", optimizer, PLAN_F32, shape1(trained), FORWARD, UPDATE);
-    plan_add(plan, &model->adam_v, "adam_v", optimizer, PLAN_F32, shape1(trained), FORWARD, UPDATE);
+    plan_state(model, plan);
     for (int i = 0; i < NUM_SLOTS; i++) {
         plan_add(plan, &model->slots[i].device, i == 0 ? "batch_0" : "batch_1", PLAN_DATA, PLAN_I32, shape2(3, N),
                  FORWARD, UPDATE);
     }
     plan_add(plan, &model->history, "history", PLAN_DATA, PLAN_I32, shape1(model->shape.T), FORWARD, UPDATE);
     plan_activations(model, plan, N);
-    if (trains) { plan_backward(model, plan, N, num_params); }
+    if (trains) { plan_backward(model, plan, N); }
     plan_add(plan, &model->loss_sum, "loss_sum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
+    plan_add(plan, &model->records, "records", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, RECORD_DOUBLES), UPDATE, UPDATE);
     plan_add(plan, &model->result, "result", PLAN_WORKSPACE, PLAN_F64, shape1(RESULT_DOUBLES), FORWARD, UPDATE);
+    plan_add(plan, &model->val_sums, "val_sums", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, validation_rounds(model)),
+             FORWARD, UPDATE);
+    plan_add(plan, &model->checksum, "checksum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
+    plan_add(plan, &model->export_bucket, "export_bucket", PLAN_WORKSPACE, PLAN_F32,
+             shape1(model->shape.exports ? max_i64(zero_padded(&model->zero, 0), zero_padded(&model->zero, 1)) : 0),
+             FORWARD, UPDATE);
     plan_add(plan, &model->flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
              shape1(CUBLAS_WORKSPACE_BYTES / (int64_t)sizeof(float)), FORWARD, UPDATE);
     plan_layout(plan);
 }
 
+// Parameters and state pass through the host so many at a time (and, on their way to bf16, through cuBLAS's workspace).
+#define STAGING_FLOATS (CUBLAS_WORKSPACE_BYTES / (int64_t)sizeof(float))
+
+static int64_t staging_floats(const ZeroLayout *zero) {
+    return min_i64(STAGING_FLOATS, max_i64(zero_shard(zero, 0), zero_shard(zero, 1)));
+}
+
 // What the host shares with the GPU (pinned), and what it keeps for itself.
 static void plan_host(GPT2 *model, int64_t N) {
     const GPT2Config *config = &model->config;
-    int64_t num_params = gpt2_num_params(config), state = model->shape.keeps_state ? num_params : 0;
     int64_t V = config->vocab_size, Vp = config->padded_vocab_size;
+    bool collects = model->shape.exports && model->shape.rank == 0;
     MemoryPlan *plan = &model->pinned_plan;
     plan_init(plan, host_phase_names);
     for (int i = 0; i < NUM_SLOTS; i++) {
@@ -280,15 +361,17 @@ static void plan_host(GPT2 *model, int64_t N) {
                  0, 0);
     }
     plan_add(plan, &model->results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
-    plan_add(plan, &model->validation_sum, "validation_sum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
+    plan_add(plan, &model->host_val_sums, "val_sums", PLAN_DATA, PLAN_F64,
+             shape2(model->shape.num_ranks, validation_rounds(model)), 0, 0);
+    plan_add(plan, &model->host_checksum, "checksum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
+    plan_add(plan, &model->staging, "staging", PLAN_DATA, PLAN_F32, shape1(staging_floats(&model->zero)), 0, 0);
     plan_add(plan, &model->sample_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
     plan_add(plan, &model->history_staging, "history_staging", PLAN_DATA, PLAN_I32, shape1(model->shape.T), 0, 0);
     plan_layout(plan);
     plan = &model->host_plan;
     plan_init(plan, host_phase_names);
-    plan_add(plan, &model->host_params, "host_params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), 0, 0);
-    plan_add(plan, &model->host_m, "host_m", PLAN_OPTIMIZER, PLAN_F32, shape1(state), 0, 0);
-    plan_add(plan, &model->host_v, "host_v", PLAN_OPTIMIZER, PLAN_F32, shape1(state), 0, 0);
+    plan_add(plan, &model->host_params, "host_params", PLAN_PARAMETER, PLAN_F32,
+             shape1(collects ? gpt2_num_params(config) : 0), 0, 0);
     plan_add(plan, &model->host_logits, "host_logits", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
     plan_add(plan, &model->sampler_probs, "sampler_probs", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
     plan_add(plan, &model->sampler_index, "sampler_index", PLAN_WORKSPACE, PLAN_I32, shape1(V), 0, 0);
@@ -299,18 +382,150 @@ static void plan_host(GPT2 *model, int64_t N) {
 // Plans every buffer of a run.
 static void gpt2_plan(GPT2 *model, const GPT2Config *config, RunShape shape) {
     memset(model, 0, sizeof(*model));
+    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
     model->config = *config, model->shape = shape;
+    zero_layout(&model->zero, config, shape.num_ranks);
     int64_t N = (int64_t)shape.B * shape.T;
     plan_device(model, N);
     plan_host(model, N);
 }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 2. The model
+
+// ---- Buckets: where they stand, and on their way between ranks ----
+//
+// Work goes on in two streams: `stream` computes, `comm_stream` communicates, and events are the only order between
+// them. Gradients of a bucket are reduced while the backward pass is in the next layers; parameters of a bucket that no
+// rank keeps whole (ZERO_PARAMETERS) are gathered while the layer before computes.
+
+static bool has_peers(const GPT2 *model) { return model->shape.num_ranks > 1; }
+
+// Element i of a bucket, where the array has it: any, or those of this rank's part.
+template <class T> static T *element(const GPT2 *model, Buckets<T> array, int bucket, int64_t i) {
+    const ZeroLayout *zero = &model->zero;
+    if (array.data == NULL) { return NULL; }
+    if (!array.parts) { return array.data + zero_offset(zero, bucket) + i; }
+    return array.data + zero_shard_offset(zero, bucket) + i - model->shape.rank * zero_shard(zero, bucket);
+}
+
+// This rank's part of a bucket.
+template <class T> static T *own_part(const GPT2 *model, Buckets<T> array, int bucket) {
+    return element(model, array, bucket, model->shape.rank * zero_shard(&model->zero, bucket));
+}
+
+static int slot_of(int bucket) { return bucket == 0 ? 0 : 1 + (bucket - 1) % ZERO_BLOCK_SLOTS; }
+
+// The whole bucket, for the layers to read: where it always is, or in its slot, after await_bucket.
+static floatX *params_of(const GPT2 *model, int bucket) {
+    if (!model->params.parts) { return element(model, model->params, bucket, 0); }
+    return model->param_slots + zero_slot_offset(&model->zero, bucket);
+}
+
+// The same for the layers to add gradients to, after begin_gradient.
+static float *grads_of(const GPT2 *model, int bucket) {
+    if (!model->grads.parts) { return element(model, model->grads, bucket, 0); }
+    return model->grad_slots + zero_slot_offset(&model->zero, bucket);
+}
+
+static Tensors<floatX> params_of_layer(const GPT2 *model, int layer) {
+    return tensors_of(&model->zero, params_of(model, 0), params_of(model, 1 + layer));
+}
+
+static Tensors<float> grads_of_layer(const GPT2 *model, int layer) {
+    return tensors_of(&model->zero, grads_of(model, 0), grads_of(model, 1 + layer));
+}
+
+// What is communicated from here on comes after what has been computed up to here, and the other way round.
+static void communicate_after_compute(GPT2 *model) {
+    cuda_check(cudaEventRecord(model->computed, model->stream));
+    cuda_check(cudaStreamWaitEvent(model->comm_stream, model->computed, 0));
+}
+
+static void compute_after_communicate(GPT2 *model) {
+    cuda_check(cudaEventRecord(model->communicated, model->comm_stream));
+    cuda_check(cudaStreamWaitEvent(model->stream, model->communicated, 0));
+}
+
+// Every rank gets the whole of a bucket, of which each has its part in place. Elements of type T are sent as they are.
+template <class T> static void gather_in_place(GPT2 *model, T *whole, int bucket, int64_t *sent) {
+    int64_t shard = zero_shard(&model->zero, bucket);
+    nccl_all_gather(&model->nccl, whole, whole + model->shape.rank * shard, shard * (int64_t)sizeof(T), sent);
+}
+
+// Sends for the parameters of a bucket, if they are not all here. Its slot's last user has called release_bucket.
+static void fetch_bucket(GPT2 *model, int bucket) {
+    int slot = slot_of(bucket);
+    if (!model->params.parts || model->bucket_in_slot[slot] == bucket) { return; }
+    cuda_check(cudaStreamWaitEvent(model->comm_stream, model->used[slot], 0));
+    nccl_all_gather(&model->nccl, params_of(model, bucket), own_part(model, model->params, bucket),
+                    zero_shard(&model->zero, bucket) * (int64_t)sizeof(floatX), &model->nccl.parameter_bytes);
+    cuda_check(cudaEventRecord(model->fetched[slot], model->comm_stream));
+    model->bucket_in_slot[slot] = bucket;
+}
+
+// What is computed from here on may read the parameters of a bucket that was fetched.
+static void await_bucket(GPT2 *model, int bucket) {
+    if (!model->params.parts) { return; }
+    cuda_check(cudaStreamWaitEvent(model->stream, model->fetched[slot_of(bucket)], 0));
+}
+
+// What has been computed up to here was the last to read the bucket, for now: another may be fetched in its place.
+static void release_bucket(GPT2 *model, int bucket) {
+    if (!model->params.parts) { return; }
+    cuda_check(cudaEventRecord(model->used[slot_of(bucket)], model->stream));
+}
+
+// The parameters have changed: what is in the slots no longer counts.
+static void forget_fetched(GPT2 *model) {
+    for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
+        cuda_check(cudaEventRecord(model->used[slot], model->stream));
+        model->bucket_in_slot[slot] = -1;
+    }
+}
+
+// A batch's place in its step.
+typedef struct {
+    bool trains;      // its gradients are wanted
+    bool first, last; // of the micro-batches of a step
+    float dloss;      // the gradient of each row's loss
+    double *loss_sum; // on the GPU: the losses replace what is there when it is the first, else they are added
+} BatchRole;
+
+// Makes room for the gradients of a bucket. Where they are kept in parts, the room begins with zeros, and with what
+// this rank's part has come to so far: the reduction then adds the micro-batches up, too.
+static void begin_gradient(GPT2 *model, int bucket, const BatchRole *role) {
+    if (!model->grads.parts) { return; }
+    float *room = grads_of(model, bucket);
+    int64_t shard = zero_shard(&model->zero, bucket);
+    cuda_check(cudaStreamWaitEvent(model->stream, model->reduced[slot_of(bucket)], 0));
+    cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&model->zero, bucket) * sizeof(float), model->stream));
+    if (role->first) { return; }
+    cuda_check(cudaMemcpyAsync(room + model->shape.rank * shard, own_part(model, model->grads, bucket),
+                               (size_t)shard * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
+}
+
+// The gradients of a bucket are complete, as far as this rank and this micro-batch go: adds up those of all ranks.
+// Where every rank has room for all gradients, once a step is enough.
+static void end_gradient(GPT2 *model, int bucket, const BatchRole *role) {
+    if (!has_peers(model) || (!model->grads.parts && !role->last)) { return; }
+    float *whole = grads_of(model, bucket);
+    communicate_after_compute(model);
+    nccl_reduce_scatter(&model->nccl, own_part(model, model->grads, bucket), whole, zero_shard(&model->zero, bucket));
+    if (model->shape.zero_stage == ZERO_REPLICATE) {
+        gather_in_place(model, whole, bucket, &model->nccl.gradient_bytes);
+    }
+    cuda_check(cudaEventRecord(model->reduced[slot_of(bucket)], model->comm_stream));
+}
+
+// ---- The layers ----
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
 static void block_forward(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = tensors_of(model->params, &model->config, layer);
+    Tensors<floatX> p = params_of_layer(model, layer);
     CublasContext *cublas = &model->cublas;
     cudaStream_t stream = model->stream;
     floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer), *mid = model->residual_mid.of(layer);
@@ -333,45 +548,52 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
     Range range("forward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = tensors_of(model->params, &model->config, 0);
+    Tensors<floatX> p = params_of_layer(model, 0);
+    fetch_bucket(model, 0);
+    fetch_bucket(model, 1);
+    await_bucket(model, 0);
+    await_bucket(model, 1);
     encoder_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
     layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
                       p.ln1b, N, C, model->stream);
     for (int layer = 0; layer < L; layer++) {
-        p = tensors_of(model->params, &model->config, layer);
+        bool last = layer == L - 1;
+        if (!last) { fetch_bucket(model, 2 + layer); }
+        p = params_of_layer(model, layer);
         block_forward(model, layer, B, T);
         matmul_forward(&model->cublas, model->projection, NULL, model->gelu.of(layer), p.fcprojw, p.fcprojb, N, 4 * C,
                        C, model->stream);
-        bool last = layer == L - 1;
-        Tensors<floatX> next = tensors_of(model->params, &model->config, last ? layer : layer + 1);
+        if (!last) { await_bucket(model, 2 + layer); }
+        Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
         fused_residual_layernorm_forward(model->residual.of(layer + 1), last ? model->lnf : model->ln1.of(layer + 1),
                                          last ? model->lnf_mean : model->ln1_mean.of(layer + 1),
                                          last ? model->lnf_rstd : model->ln1_rstd.of(layer + 1),
                                          model->residual_mid.of(layer), model->projection, last ? p.lnfw : next.ln1w,
                                          last ? p.lnfb : next.ln1b, N, C, model->stream);
+        release_bucket(model, 1 + layer);
     }
 }
 
 // The language model head and the loss, for HEAD_ROWS rows at a time, so that the logits of a whole batch never exist.
-// With want_gradient it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte is added
-// to. dloss is the gradient of each row's loss. The sum of the losses replaces *loss_sum, or is added to it.
-static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, float dloss, bool want_gradient,
-                                  bool add_losses) {
+// Where gradients are wanted it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte
+// is added to.
+static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
     Range range("head");
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     CublasContext *cublas = &model->cublas;
-    floatX *wte = model->params;
+    floatX *wte = params_of_layer(model, 0).wte;
+    if (role->trains) { begin_gradient(model, 0, role); }
     for (int64_t row = 0; row < N; row += model->head_rows) {
         int64_t rows = min_i64(model->head_rows, N - row);
         const floatX *lnf = model->lnf + row * C;
         matmul_forward(cublas, model->logits, NULL, lnf, wte, NULL, rows, C, Vp, model->stream);
-        fused_classifier(model->losses + row, model->logits, targets + row, rows, V, Vp, dloss, want_gradient,
+        fused_classifier(model->losses + row, model->logits, targets + row, rows, V, Vp, role->dloss, role->trains,
                          model->stream);
-        if (!want_gradient) { continue; }
+        if (!role->trains) { continue; }
         matmul_backward_input(cublas, model->dlnf + row * C, model->logits, wte, NULL, rows, C, Vp, model->stream);
-        matmul_backward_weight(cublas, model->grads, model->logits, lnf, rows, C, Vp, model->stream);
+        matmul_backward_weight(cublas, grads_of_layer(model, 0).wte, model->logits, lnf, rows, C, Vp, model->stream);
     }
-    sum_losses(model->loss_sum, model->losses, N, add_losses, model->stream);
+    sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream);
 }
 
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
@@ -380,7 +602,7 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
-    Tensors<floatX> p = tensors_of(model->params, &model->config, layer);
+    Tensors<floatX> p = params_of_layer(model, layer);
     cudaStream_t stream = model->stream;
     if (level >= RECOMPUTE_LAYERNORM) {
         layernorm_forward(model->ln1.of(layer), model->ln1_mean.of(layer), model->ln1_rstd.of(layer),
@@ -416,8 +638,8 @@ static void linear_backward(GPT2 *model, floatX *dinp, float *dweight, float *db
 static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = tensors_of(model->params, &model->config, layer);
-    Tensors<float> g = tensors_of(model->grads, &model->config, layer);
+    Tensors<floatX> p = params_of_layer(model, layer);
+    Tensors<float> g = grads_of_layer(model, layer);
     const floatX *fc = model->fc.of(layer);
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
     linear_backward(model, model->dfc, g.fcprojw, g.fcprojb, model->dresidual, model->gelu.of(layer), p.fcprojw,
@@ -432,8 +654,8 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
 static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = tensors_of(model->params, &model->config, layer);
-    Tensors<float> g = tensors_of(model->grads, &model->config, layer);
+    Tensors<floatX> p = params_of_layer(model, layer);
+    Tensors<float> g = grads_of_layer(model, layer);
     const floatX *att = model->att.of(layer);
     linear_backward(model, model->datt, g.attprojw, g.attprojb, model->dresidual, att, p.attprojw, NULL, N, C, C);
     attention_backward(model->dqkv, model->datt, model->qkv.of(layer), att, model->att_lse.of(layer), model->att_dots,
@@ -444,54 +666,95 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
                        model->stream);
 }
 
-// Adds the gradients of the last gpt2_forward and head_forward_backward to model->grads. tokens, order (B,T) on the
-// GPU.
-static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *order, int B, int T) {
+// Adds the gradients of the last gpt2_forward and head_forward_backward to model->grads, bucket by bucket from the last
+// layer to the first. tokens, order (B,T) on the GPU.
+static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *order, int B, int T,
+                          const BatchRole *role) {
     Range range("backward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = tensors_of(model->params, &model->config, 0);
-    Tensors<float> g = tensors_of(model->grads, &model->config, 0);
+    Tensors<floatX> p = params_of_layer(model, 0);
+    Tensors<float> g = grads_of_layer(model, 0);
     cuda_check(cudaMemsetAsync(model->dresidual, 0, (size_t)(N * C) * sizeof(floatX), model->stream));
     layernorm_backward(model->dresidual, g.lnfw, g.lnfb, model->dlnf, model->residual.of(L), model->lnf_mean,
                        model->lnf_rstd, p.lnfw, model->sum_scratch, N, C, model->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
+        int bucket = 1 + layer;
+        if (layer > 0) { fetch_bucket(model, bucket - 1); }
+        await_bucket(model, bucket);
+        begin_gradient(model, bucket, role);
         recompute_layer(model, layer, B, T);
         block_backward_mlp(model, layer, B, T);
         block_backward_attention(model, layer, B, T);
+        release_bucket(model, bucket);
+        end_gradient(model, bucket, role);
     }
     encoder_backward(g.wte, g.wpe, model->dresidual, tokens, order, B, T, C, model->stream);
+    end_gradient(model, 0, role);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 2. The update
+// 3. The update
 
 static void zero_gradients(GPT2 *model) {
-    size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
-    cuda_check(cudaMemsetAsync(model->grads, 0, bytes, model->stream));
+    if (model->grads.parts) { return; } // begin_gradient does
+    size_t bytes = (size_t)zero_offset(&model->zero, model->zero.num_buckets) * sizeof(float);
+    cuda_check(cudaMemsetAsync(model->grads.data, 0, bytes, model->stream));
 }
 
-// Reduces loss and gradient to model->result, and sends that to the host. loss_factor turns the sum of the losses into
-// their mean.
-static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, int slot) {
-    int64_t n = gpt2_num_params(&model->config);
-    global_norm_squared(model->norm_partials, model->grads, n, model->stream);
-    global_norm_finish(model->result, model->norm_partials, n, loss_factor, model->loss_sum, (float)grad_clip,
-                       model->stream);
+// Reduces loss and gradient to model->result, the same on all ranks, and sends that to the host. loss_factor turns the
+// sum of the losses into their mean.
+static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, bool wants_to_end, int slot) {
+    double *partials = model->norm_partials;
+    StepRecord *record = model->records + model->shape.rank;
+    compute_after_communicate(model);
+    for (int b = 0; b < model->zero.num_buckets; b++) {
+        global_norm_squared(partials, own_part(model, model->grads, b), zero_shard(&model->zero, b), model->stream);
+        partials += norm_partials_of(model, b);
+    }
+    step_record(record, model->norm_partials, partials - model->norm_partials, model->loss_sum, wants_to_end,
+                model->stream);
+    if (has_peers(model)) {
+        communicate_after_compute(model);
+        nccl_all_gather(&model->nccl, model->records, record, (int64_t)sizeof(*record), NULL);
+        compute_after_communicate(model);
+    }
+    step_finish(model->result, model->records, model->shape.num_ranks, loss_factor, (float)grad_clip, model->stream);
     cuda_check(cudaMemcpyAsync(&model->results[slot], model->result, sizeof(StepResult), cudaMemcpyDeviceToHost,
                                model->stream));
     cuda_check(cudaEventRecord(model->step_reduced[slot], model->stream));
 }
 
-// AdamW over all tensors. The kernels read the gradient's scale from model->result, and touch nothing when it says that
-// the loss or the norm is not a number: then and ever after, until the host has read it.
+// AdamW for elements [begin, end) of a bucket.
+static void update_elements(GPT2 *model, int bucket, int64_t begin, int64_t end, const AdamWStep *step, float decay) {
+    if (begin >= end) { return; }
+    adamw_update(element(model, model->params, bucket, begin), element(model, model->master, bucket, begin),
+                 element(model, model->adam_m, bucket, begin), element(model, model->adam_v, bucket, begin),
+                 element(model, model->grads, bucket, begin), end - begin,
+                 zero_first_index(&model->zero, bucket) + begin, decay, step, model->result, model->stream);
+}
+
+// AdamW for what this rank holds the moments of; where others update the rest of the parameters, they are exchanged.
+// The kernels read the gradient's scale from model->result, and touch nothing when it says that the loss or the norm is
+// not a number: then and ever after, until the host has read it.
 static void gpt2_update(GPT2 *model, const AdamWStep *step, float weight_decay) {
     Range range("update");
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
-        adamw_update(model->params + at, model->master == NULL ? NULL : model->master + at, model->adam_m + at,
-                     model->adam_v + at, model->grads + at, n, at, gpt2_param_specs[i].decay ? weight_decay : 0.0f,
-                     step, model->result, model->stream);
+    const ZeroLayout *zero = &model->zero;
+    bool all = !model->adam_m.parts, shares = !all && !model->params.parts;
+    for (int b = 0; b < zero->num_buckets; b++) {
+        int64_t begin = all ? 0 : zero_begin(zero, b, model->shape.rank);
+        int64_t end = all ? zero_size(zero, b) : zero_end(zero, b, model->shape.rank);
+        int64_t boundary = min_i64(max_i64(begin, zero_decayed(zero, b)), end);
+        update_elements(model, b, begin, boundary, step, weight_decay);
+        update_elements(model, b, boundary, end, step, 0.0f);
+        if (!shares) { continue; }
+        communicate_after_compute(model);
+        gather_in_place(model, params_of(model, b), b, &model->nccl.parameter_bytes);
+    }
+    if (shares) { compute_after_communicate(model); }
+    if (model->params.parts) {
+        communicate_after_compute(model);
+        forget_fetched(model);
     }
 }
 
@@ -499,28 +762,30 @@ template <class T> static bool find_nonfinite(GPT2 *model, const T *data, int64_
     return any_nonfinite(data, n, model->flag, model->stream);
 }
 
-// Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
+// Finds the first tensor in this rank's part of the parameters or gradients that holds a NaN or an infinity, and writes
+// its name.
 template <class T>
-static bool name_nonfinite_tensor(GPT2 *model, const T *memory, const char *what, char *name, size_t size) {
-    const GPT2Config *config = &model->config;
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int layers = gpt2_param_layers(config, i);
-        int64_t n = gpt2_param_size(config, i) / layers;
-        for (int layer = 0; layer < layers; layer++) {
-            if (!find_nonfinite(model, memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
+static bool name_nonfinite_tensor(GPT2 *model, Buckets<T> array, const char *what, char *name, size_t size) {
+    const ZeroLayout *zero = &model->zero;
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    for (int b = 0; b < zero->num_buckets; b++) {
+        int n =
+            zero_pieces(zero, b, zero_begin(zero, b, model->shape.rank), zero_end(zero, b, model->shape.rank), pieces);
+        for (int i = 0; i < n; i++) {
+            if (!find_nonfinite(model, element(model, array, b, pieces[i].in_bucket), pieces[i].count)) { continue; }
             char where[32] = "";
-            if (gpt2_param_specs[i].per_layer) { snprintf(where, sizeof(where), " of layer %d", layer); }
-            snprintf(name, size, "%s %s%s", what, gpt2_param_specs[i].name, where);
+            if (b > 0) { snprintf(where, sizeof(where), " of layer %d", pieces[i].layer); }
+            snprintf(name, size, "%s %s%s", what, gpt2_param_specs[pieces[i].tensor].name, where);
             return true;
         }
     }
     return false;
 }
 
-// After a forward pass whose loss is not a number, and before the backward, which writes to some of the same memory:
-// names where a NaN or an infinity first stands, in the order of the computation. Activations that were not kept for
-// each layer are passed over.
-static void name_nonfinite_forward(GPT2 *model, int64_t N, char *name, size_t size) {
+// After a forward pass whose loss is not a number although all parameters are, and before the backward, which writes to
+// some of the same memory: names where a NaN or an infinity first stands, in the order of the computation. Activations
+// that were not kept for each layer are passed over.
+static void name_nonfinite_activation(GPT2 *model, int64_t N, char *name, size_t size) {
     int L = model->config.num_layers, C = model->config.channels;
     const PerLayer<floatX> lnf = {model->lnf, 0};
     const struct {
@@ -538,7 +803,6 @@ static void name_nonfinite_forward(GPT2 *model, int64_t N, char *name, size_t si
                  {"gelu", model->gelu, 4 * C, 0, L - 1},
                  {"residual", model->residual, C, L, L},
                  {"lnf", lnf, C, L, L}};
-    if (name_nonfinite_tensor(model, model->params, "parameter", name, size)) { return; }
     for (int layer = 0; layer <= L; layer++) {
         for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
             bool there = order[i].activation.stride > 0 || layer == L;
@@ -553,12 +817,25 @@ static void name_nonfinite_forward(GPT2 *model, int64_t N, char *name, size_t si
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 3. Batches
+// 4. Batches
+
+// The host waits for the GPU, and with it perhaps for other ranks.
+static void wait_for_event(GPT2 *model, cudaEvent_t event) {
+    comm_waits(model->ranks, true);
+    cuda_check(cudaEventSynchronize(event));
+    comm_waits(model->ranks, false);
+}
+
+static void wait_for_stream(GPT2 *model) {
+    comm_waits(model->ranks, true);
+    cuda_check(cudaStreamSynchronize(model->stream));
+    comm_waits(model->ranks, false);
+}
 
 // A slot for the next batch, its staging memory free to be written to.
 static BatchSlot *next_slot(GPT2 *model) {
     BatchSlot *slot = &model->slots[model->batches++ % NUM_SLOTS];
-    cuda_check(cudaEventSynchronize(slot->uploaded)); // of the batch before in this slot: long past
+    wait_for_event(model, slot->uploaded); // of the batch before in this slot: long past
     return slot;
 }
 
@@ -577,58 +854,19 @@ static void release_batch(GPT2 *model, BatchSlot *slot) {
     cuda_check(cudaEventRecord(slot->no_longer_used, model->stream));
 }
 
-// Forward, and with want_gradient backward, of the batch of N = B*T rows in a slot's staging memory.
-static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, float dloss, bool want_gradient, bool add_losses) {
+// Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory.
+static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
     upload_batch(model, slot, N);
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
     gpt2_forward(model, tokens, B, T);
-    head_forward_backward(model, targets, N, dloss, want_gradient, add_losses);
-    if (want_gradient) { gpt2_backward(model, tokens, order, B, T); }
+    head_forward_backward(model, targets, N, role);
+    if (role->trains) { gpt2_backward(model, tokens, order, B, T, role); }
     release_batch(model, slot);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 4. State
-
-// Parameters pass through a buffer on the GPU on their way to bf16, so many at a time.
-#define CHUNK_FLOATS (CUBLAS_WORKSPACE_BYTES / (int64_t)sizeof(float))
-
-// Sets the GPU's parameters from host_params. updates: how many have been made of them. The bf16 weights of a resumed
-// run are rounded as its last update rounded them: the same bits.
-static void upload_params(GPT2 *model, uint64_t seed, int64_t updates) {
-    int64_t n = gpt2_num_params(&model->config);
-    size_t bytes = (size_t)n * sizeof(float);
-    float *chunk = (float *)model->cublas_workspace;
-    uint64_t key = rounding_key(seed, updates);
-    if (model->master != NULL) {
-        cuda_check(cudaMemcpyAsync(model->master, model->host_params, bytes, cudaMemcpyHostToDevice, model->stream));
-        params_from_master(model->params, model->master, n, 0, key, updates > 0, model->stream);
-        return;
-    }
-    for (int64_t at = 0; at < n; at += CHUNK_FLOATS) { // without master weights the host's are exact
-        int64_t count = min_i64(CHUNK_FLOATS, n - at);
-        cuda_check(cudaMemcpyAsync(chunk, model->host_params + at, (size_t)count * sizeof(float),
-                                   cudaMemcpyHostToDevice, model->stream));
-        params_from_master(model->params + at, chunk, count, at, key, false, model->stream);
-    }
-}
-
-static void upload_state(GPT2 *model, uint64_t seed, int64_t updates, bool moments) {
-    size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
-    upload_params(model, seed, updates);
-    if (model->shape.kind == RUN_TRAINS) {
-        if (moments) {
-            cuda_check(cudaMemcpyAsync(model->adam_m, model->host_m, bytes, cudaMemcpyHostToDevice, model->stream));
-            cuda_check(cudaMemcpyAsync(model->adam_v, model->host_v, bytes, cudaMemcpyHostToDevice, model->stream));
-        } else {
-            cuda_check(cudaMemsetAsync(model->adam_m, 0, bytes, model->stream));
-            cuda_check(cudaMemsetAsync(model->adam_v, 0, bytes, model->stream));
-        }
-    }
-    cuda_check(cudaMemsetAsync(model->result, 0, sizeof(StepResult), model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-}
+// 5. State
 
 // n values of floatX at the beginning of a buffer become floats, in place.
 static void widen_in_place(float *memory, int64_t n) {
@@ -644,40 +882,244 @@ static void widen_in_place(float *memory, int64_t n) {
 #endif
 }
 
-// Brings the parameters to host_params in fp32: the master weights where there are any.
-static void download_params(GPT2 *model) {
-    int64_t n = gpt2_num_params(&model->config);
-    if (model->master != NULL) {
-        cuda_check(cudaMemcpyAsync(model->host_params, model->master, (size_t)n * sizeof(float), cudaMemcpyDeviceToHost,
-                                   model->stream));
-        cuda_check(cudaStreamSynchronize(model->stream));
-        return;
+// Elements [begin, end) of a bucket: as much of this rank's part as the staging memory holds.
+typedef struct {
+    int bucket;
+    int64_t begin, end;
+} Chunk;
+
+// Walks through this rank's part of all buckets: Chunk chunk = {0, 0, 0}; while (next_chunk(model, &chunk)) ...
+static bool next_chunk(const GPT2 *model, Chunk *chunk) {
+    const ZeroLayout *zero = &model->zero;
+    int rank = model->shape.rank;
+    int64_t from = max_i64(chunk->end, zero_begin(zero, chunk->bucket, rank));
+    while (from >= zero_end(zero, chunk->bucket, rank)) {
+        if (++chunk->bucket == zero->num_buckets) { return false; }
+        from = zero_begin(zero, chunk->bucket, rank);
     }
-    cuda_check(cudaMemcpyAsync(model->host_params, model->params, (size_t)n * sizeof(floatX), cudaMemcpyDeviceToHost,
-                               model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-    widen_in_place(model->host_params, n);
+    chunk->begin = from;
+    chunk->end = min_i64(from + staging_floats(zero), zero_end(zero, chunk->bucket, rank));
+    return true;
 }
 
-static void download_moments(GPT2 *model) {
-    size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
-    cuda_check(cudaMemcpyAsync(model->host_m, model->adam_m, bytes, cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaMemcpyAsync(model->host_v, model->adam_v, bytes, cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
+// The arrays of a checkpoint, as they are on the GPU.
+static Buckets<float> state_array(const GPT2 *model, int array) {
+    return array == CHECKPOINT_PARAMS ? model->master : array == CHECKPOINT_ADAM_M ? model->adam_m : model->adam_v;
+}
+
+// Sets the GPU's parameters of a chunk from the staging memory. updates: how many have been made of them. The bf16
+// weights of a resumed run are rounded as its last update rounded them: the same bits.
+static void upload_params(GPT2 *model, const Chunk *chunk, uint64_t seed, int64_t updates) {
+    float *master = element(model, model->master, chunk->bucket, chunk->begin);
+    float *from = master == NULL ? (float *)model->cublas_workspace : master; // without master weights they are exact
+    int64_t n = chunk->end - chunk->begin, index = zero_first_index(&model->zero, chunk->bucket) + chunk->begin;
+    cuda_check(cudaMemcpyAsync(from, model->staging, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, model->stream));
+    params_from_master(element(model, model->params, chunk->bucket, chunk->begin), from, n, index,
+                       rounding_key(seed, updates), master != NULL && updates > 0, model->stream);
+}
+
+static void upload_chunk(GPT2 *model, const TrainRun *run, int array, const Chunk *chunk) {
+    if (array == CHECKPOINT_PARAMS) {
+        upload_params(model, chunk, (uint64_t)run->options.seed, run->updates);
+    } else {
+        cuda_check(cudaMemcpyAsync(element(model, state_array(model, array), chunk->bucket, chunk->begin),
+                                   model->staging, (size_t)(chunk->end - chunk->begin) * sizeof(float),
+                                   cudaMemcpyHostToDevice, model->stream));
+    }
+    wait_for_stream(model); // the staging memory is free again
+}
+
+// Brings a chunk to the staging memory in fp32: of the parameters the master weights, where there are any.
+static void download_chunk(GPT2 *model, int array, const Chunk *chunk) {
+    int64_t n = chunk->end - chunk->begin;
+    const float *from = element(model, state_array(model, array), chunk->bucket, chunk->begin);
+    const void *data = from != NULL ? (const void *)from : element(model, model->params, chunk->bucket, chunk->begin);
+    size_t bytes = (size_t)n * (from != NULL ? sizeof(float) : sizeof(floatX));
+    cuda_check(cudaMemcpyAsync(model->staging, data, bytes, cudaMemcpyDeviceToHost, model->stream));
+    wait_for_stream(model);
+    if (from == NULL) { widen_in_place(model->staging, n); }
+}
+
+// All there is on the GPU of parameters and state begins as zeros, the padding stays so.
+static void clear_state(GPT2 *model) {
+    const ZeroLayout *zero = &model->zero;
+    int64_t whole = zero_offset(zero, zero->num_buckets), part = zero_shard_offset(zero, zero->num_buckets);
+    const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
+    for (const Buckets<float> &array : state) {
+        if (array.data == NULL) { continue; }
+        cuda_check(cudaMemsetAsync(array.data, 0, (size_t)(array.parts ? part : whole) * sizeof(float), model->stream));
+    }
+    cuda_check(cudaMemsetAsync(model->params.data, 0, (size_t)(model->params.parts ? part : whole) * sizeof(floatX),
+                               model->stream));
+    if (model->grads.parts) {
+        cuda_check(cudaMemsetAsync(model->grads.data, 0, (size_t)part * sizeof(float), model->stream));
+    }
+    cuda_check(cudaMemsetAsync(model->result, 0, sizeof(StepResult), model->stream));
+}
+
+// Every rank has loaded its part: each gets from the others what else it keeps.
+static void share_state(GPT2 *model) {
+    const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
+    if (has_peers(model)) {
+        communicate_after_compute(model);
+        for (int b = 0; b < model->zero.num_buckets; b++) {
+            for (const Buckets<float> &array : state) {
+                if (array.data == NULL || array.parts) { continue; }
+                gather_in_place(model, element(model, array, b, 0), b, NULL);
+            }
+            if (!model->params.parts) { gather_in_place(model, params_of(model, b), b, NULL); }
+        }
+        compute_after_communicate(model);
+    }
+    forget_fetched(model);
+    wait_for_stream(model);
+}
+
+// Fills this rank's part of an array, piece by piece from where the run takes it, then of all ranks.
+static bool read_array(GPT2 *model, TrainRun *run, CheckpointReader *reader, int array, Error *error) {
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    Chunk chunk = {0, 0, 0};
+    while (next_chunk(model, &chunk)) {
+        int n = zero_pieces(&model->zero, chunk.bucket, chunk.begin, chunk.end, pieces);
+        for (int i = 0; i < n; i++) {
+            float *to = model->staging + pieces[i].in_bucket - chunk.begin;
+            bool ok = reader == NULL ? run_read_params(run, pieces[i].in_file, pieces[i].count, to, error)
+                                     : checkpoint_read(reader, array, pieces[i].in_file, to, pieces[i].count, error);
+            if (!ok) { return false; }
+        }
+        upload_chunk(model, run, array, &chunk);
+        comm_progress(model->ranks, "loading");
+    }
+    return true;
+}
+
+// For run_load. reader: NULL for a fresh run, whose optimizer begins with zeros.
+static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, Error *error) {
+    GPT2 *model = (GPT2 *)context;
+    clear_state(model);
+    if (!read_array(model, run, reader, CHECKPOINT_PARAMS, error)) { return false; }
+    if (reader == NULL || model->shape.kind != RUN_TRAINS) { return true; }
+    return read_array(model, run, reader, CHECKPOINT_ADAM_M, error) &&
+           read_array(model, run, reader, CHECKPOINT_ADAM_V, error);
+}
+
+// For run_save: writes this rank's part of all arrays.
+static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
+    GPT2 *model = (GPT2 *)context;
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
+        Chunk chunk = {0, 0, 0};
+        while (next_chunk(model, &chunk)) {
+            download_chunk(model, array, &chunk);
+            int n = zero_pieces(&model->zero, chunk.bucket, chunk.begin, chunk.end, pieces);
+            for (int i = 0; i < n; i++) {
+                const float *from = model->staging + pieces[i].in_bucket - chunk.begin;
+                if (!checkpoint_write(writer, array, pieces[i].in_file, from, pieces[i].count, error)) { return false; }
+            }
+            comm_progress(model->ranks, "saving");
+        }
+    }
+    return true;
+}
+
+// The SUM64 of the parameters in fp32, in the order of files: the same however many ranks there are.
+static bool hash_params(GPT2 *model, uint64_t *hash, Error *error) {
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    Chunk chunk = {0, 0, 0};
+    *hash = 0;
+    while (next_chunk(model, &chunk)) {
+        download_chunk(model, CHECKPOINT_PARAMS, &chunk);
+        int n = zero_pieces(&model->zero, chunk.bucket, chunk.begin, chunk.end, pieces);
+        for (int i = 0; i < n; i++) {
+            *hash += sum64(pieces[i].in_file, model->staging + pieces[i].in_bucket - chunk.begin, pieces[i].count);
+        }
+    }
+    return comm_sum_u64(model->ranks, hash, 1, error);
+}
+
+// Puts elements [begin, end) of a bucket, which stand in the staging memory, at their places in host_params.
+static void place_params(GPT2 *model, int bucket, int64_t begin, int64_t end) {
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    int n = zero_pieces(&model->zero, bucket, begin, end, pieces);
+    for (int i = 0; i < n; i++) {
+        memcpy(model->host_params + pieces[i].in_file, model->staging + pieces[i].in_bucket - begin,
+               (size_t)pieces[i].count * sizeof(float));
+    }
+}
+
+// Brings all parameters in fp32 to rank 0's host_params, a bucket at a time.
+static void collect_params(GPT2 *model) {
+    const ZeroLayout *zero = &model->zero;
+    Chunk chunk = {0, 0, 0};
+    float *whole = model->export_bucket;
+    for (int b = 0; b < zero->num_buckets; b++) {
+        cuda_check(cudaMemsetAsync(whole, 0, (size_t)zero_padded(zero, b) * sizeof(float), model->stream));
+        chunk.bucket = b, chunk.end = 0;
+        while (next_chunk(model, &chunk) && chunk.bucket == b) {
+            download_chunk(model, CHECKPOINT_PARAMS, &chunk);
+            cuda_check(cudaMemcpyAsync(whole + chunk.begin, model->staging,
+                                       (size_t)(chunk.end - chunk.begin) * sizeof(float), cudaMemcpyHostToDevice,
+                                       model->stream));
+            wait_for_stream(model);
+        }
+        communicate_after_compute(model);
+        if (has_peers(model)) { gather_in_place(model, whole, b, NULL); }
+        compute_after_communicate(model);
+        for (int64_t at = 0, n; model->shape.rank == 0 && at < zero_size(zero, b); at += n) {
+            n = min_i64(staging_floats(zero), zero_size(zero, b) - at);
+            cuda_check(cudaMemcpyAsync(model->staging, whole + at, (size_t)n * sizeof(float), cudaMemcpyDeviceToHost,
+                                       model->stream));
+            wait_for_stream(model);
+            place_params(model, b, at, at + n);
+        }
+    }
+}
+
+// What several ranks keep whole must be the same on all, to the bit; a memory or network fault would show here.
+static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
+    if (!has_peers(model) || model->params.parts) { return true; }
+    int64_t whole = zero_offset(&model->zero, model->zero.num_buckets);
+    const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
+    cuda_check(cudaMemsetAsync(model->checksum, 0, sizeof(uint64_t), model->stream));
+    add_checksum(model->checksum, model->params.data, whole * (int64_t)sizeof(floatX), model->stream);
+    for (const Buckets<float> &array : state) {
+        if (array.data == NULL || array.parts) { continue; }
+        add_checksum(model->checksum, array.data, whole * (int64_t)sizeof(float), model->stream);
+    }
+    cuda_check(cudaMemcpyAsync(model->host_checksum, model->checksum, sizeof(uint64_t), cudaMemcpyDeviceToHost,
+                               model->stream));
+    wait_for_stream(model);
+    return run_check_replicas(run, *model->host_checksum, error);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 5. The program
+// 6. The program
 
 static const char *const PROGRAM = "train_gpt2cu";
 #define DEFAULT_SEQ_LEN 1024
 
-// Set by SIGINT and SIGTERM: the run saves and ends at the next chance. A second signal ends it at once.
+// Set by SIGINT, SIGTERM and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at once; those
+// that start many processes may send the first one twice, so that there it counts only after a while.
 static volatile sig_atomic_t stop_requested = 0;
+static double seconds_to_second_signal = 0.0;
 
 static void on_stop_signal(int signal_number) {
-    if (stop_requested) { _exit(128 + signal_number); }
+    static double first;
+    double now = seconds_now();
+    if (!stop_requested) { first = now; }
+    if (stop_requested && now - first >= seconds_to_second_signal) { _exit(128 + signal_number); }
     stop_requested = 1;
+}
+
+// Is the run to stop here? Ranks can only do so together: they tell each other with the results of each step, and in
+// the middle of other things ask (ask_to_stop).
+static bool is_stopping(const GPT2 *model) { return has_peers(model) ? model->stop_agreed : stop_requested != 0; }
+
+static bool ask_to_stop(GPT2 *model, Error *error) {
+    bool any = false;
+    if (has_peers(model) && !comm_any(model->ranks, stop_requested != 0, &any, error)) { return false; }
+    model->stop_agreed = model->stop_agreed || any;
+    return true;
 }
 
 // Refuses what this build or these kernels cannot do, before anything is opened on the GPU.
@@ -715,8 +1157,8 @@ static void cuda_version_text(char *text, size_t size, int version) {
     snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
 }
 
-// Finds the GPU. Describes what is missing in words of its own, since this is where most first runs fail.
-static bool find_gpu(cudaDeviceProp *properties, Error *error) {
+// Finds the GPU of this rank. Describes what is missing in words of its own, since this is where most first runs fail.
+static bool find_gpu(cudaDeviceProp *properties, const Comm *ranks, Error *error) {
     int devices = 0, driver = 0, runtime = 0;
     char driver_text[32], runtime_text[32];
     cudaError_t status = cudaGetDeviceCount(&devices);
@@ -741,8 +1183,16 @@ static bool find_gpu(cudaDeviceProp *properties, Error *error) {
     if (status != cudaSuccess) {
         return fail(error, "no GPU: %s (%s); see nvidia-smi", cudaGetErrorString(status), cudaGetErrorName(status));
     }
-    cuda_check(cudaSetDevice(0));
-    cuda_check(cudaGetDeviceProperties(properties, 0));
+    // A launcher may show each process a GPU of its own and no other.
+    int device = devices == 1 ? 0 : ranks->local_rank;
+    if (device >= devices) {
+        return fail(error,
+                    "no GPU for this process: it is number %d of those on this machine (from 0), which has %d GPUs; "
+                    "start at most as many, or see --gpus-per-node and CUDA_VISIBLE_DEVICES",
+                    device, devices);
+    }
+    cuda_check(cudaSetDevice(device));
+    cuda_check(cudaGetDeviceProperties(properties, device));
     if (properties->major < 8) {
         return fail(error, "%s has compute capability %d.%d; this program needs 8.0 (Ampere) or later",
                     properties->name, properties->major, properties->minor);
@@ -752,25 +1202,52 @@ static bool find_gpu(cudaDeviceProp *properties, Error *error) {
 
 static void create_event(cudaEvent_t *event, unsigned flags) { cuda_check(cudaEventCreateWithFlags(event, flags)); }
 
-// Opens the GPU and allocates what was planned.
-static bool gpt2_open(GPT2 *model, bool tf32, Error *error) {
-    char bus_id[32] = "";
-    if (!find_gpu(&model->gpu, error)) { return false; }
-    model->peak_flops =
-        1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
-    cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), 0));
-    gpu_monitor_open(&model->monitor, bus_id);
+// Two ranks on one GPU would share its memory and wait for each other for ever.
+static bool check_gpu_is_ours(GPT2 *model, TrainRun *run, Error *error) {
+    char id[RUN_TEXT_BYTES];
+    snprintf(id, sizeof(id), "%s ", comm_host(model->ranks, model->ranks->rank));
+    for (int i = 0; i < 16; i++) {
+        size_t used = strlen(id);
+        snprintf(id + used, sizeof(id) - used, "%02x", (unsigned char)model->gpu.uuid.bytes[i]);
+    }
+    return run_check_unlike(run, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
+}
+
+static void create_streams(GPT2 *model) {
+    const unsigned untimed = cudaEventDisableTiming;
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
     cuda_check(cudaStreamCreateWithFlags(&model->copy_stream, cudaStreamNonBlocking));
+    cuda_check(cudaStreamCreateWithFlags(&model->comm_stream, cudaStreamNonBlocking));
+    create_event(&model->computed, untimed);
+    create_event(&model->communicated, untimed);
+    for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
+        create_event(&model->fetched[i], untimed);
+        create_event(&model->used[i], untimed);
+        create_event(&model->reduced[i], untimed);
+    }
     for (int i = 0; i < NUM_SLOTS; i++) {
-        create_event(&model->slots[i].uploaded, cudaEventDisableTiming);
-        create_event(&model->slots[i].no_longer_used, cudaEventDisableTiming);
+        create_event(&model->slots[i].uploaded, untimed);
+        create_event(&model->slots[i].no_longer_used, untimed);
     }
     for (int i = 0; i < NUM_STEPS; i++) {
         create_event(&model->step_begun[i], cudaEventDefault);
-        create_event(&model->step_reduced[i], cudaEventDisableTiming);
+        create_event(&model->step_reduced[i], untimed);
         create_event(&model->step_done[i], cudaEventDefault);
     }
+}
+
+// Opens the GPU of this rank and allocates what was planned.
+static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
+    char bus_id[32] = "";
+    int device = 0;
+    model->ranks = ranks;
+    if (!find_gpu(&model->gpu, ranks, error)) { return false; }
+    model->peak_flops =
+        1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
+    gpu_monitor_open(&model->monitor, bus_id);
+    create_streams(model);
     if (!cublas_open(&model->cublas, tf32, error) || !plan_allocate_device(&model->device_plan, error) ||
         !plan_allocate_pinned(&model->pinned_plan, error) || !plan_allocate(&model->host_plan, error)) {
         return false;
@@ -783,8 +1260,16 @@ static bool gpt2_open(GPT2 *model, bool tf32, Error *error) {
 static void gpt2_close(GPT2 *model) {
     if (model->stream == NULL) { return; }
     cudaDeviceSynchronize();
+    nccl_close(&model->nccl);
     gpu_monitor_close(&model->monitor);
     cublas_close(&model->cublas);
+    cudaEventDestroy(model->computed);
+    cudaEventDestroy(model->communicated);
+    for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
+        cudaEventDestroy(model->fetched[i]);
+        cudaEventDestroy(model->used[i]);
+        cudaEventDestroy(model->reduced[i]);
+    }
     for (int i = 0; i < NUM_SLOTS; i++) {
         cudaEventDestroy(model->slots[i].uploaded);
         cudaEventDestroy(model->slots[i].no_longer_used);
@@ -796,25 +1281,34 @@ static void gpt2_close(GPT2 *model) {
     }
     cudaStreamDestroy(model->stream);
     cudaStreamDestroy(model->copy_stream);
+    cudaStreamDestroy(model->comm_stream);
     plan_free_device(&model->device_plan);
     plan_free_pinned(&model->pinned_plan);
     plan_free(&model->host_plan);
 }
 
+// The i-th micro-batch of a step of this run.
+static BatchRole training_role(GPT2 *model, const TrainRun *run, int64_t i) {
+    BatchRole role = {true, i == 0, i == run->micro_batches - 1, 1.0f / (float)run->options.total_batch,
+                      model->loss_sum};
+    return role;
+}
+
 // Queues the gradient of the step that begins at the run's position: all its micro-batches, added up. Sets *interrupted
 // and returns early when asked to stop before the last of them; nothing is lost, the step begins anew when the run is
-// resumed.
+// resumed. One of several ranks finishes the step first.
 static bool accumulate_gradient(GPT2 *model, TrainRun *run, bool *interrupted, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
-    float dloss = 1.0f / (float)run->options.total_batch;
     zero_gradients(model);
     for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = stop_requested && i > 0;
+        *interrupted = !has_peers(model) && stop_requested && i > 0;
         if (*interrupted) { return true; }
+        run_progress(run, "step", run->step + 1);
         BatchSlot *slot = next_slot(model);
+        BatchRole role = training_role(model, run, i);
         if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-        run_batch(model, slot, B, T, dloss, true, i > 0);
+        run_batch(model, slot, B, T, &role);
     }
     return true;
 }
@@ -822,39 +1316,56 @@ static bool accumulate_gradient(GPT2 *model, TrainRun *run, bool *interrupted, E
 // The loss's share of one row, as reduce_step wants it.
 static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options.total_batch; }
 
-// The step's gradient once more, a batch at a time, to name the tensor where a NaN or an infinity began. The weights
-// are still those of that step, since nothing has been updated since (see gpt2_update).
-static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
+// One micro-batch of a step that went wrong, once more. *found: the losses of some rank are no numbers; *place: where
+// that began.
+static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
-    char place[64] = "the sum of squares";
+    BatchSlot *slot = next_slot(model);
+    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
+    BatchRole role = training_role(model, run, i);
     double sum = 0.0;
+    if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
+    upload_batch(model, slot, N);
+    gpt2_forward(model, tokens, B, T);
+    head_forward_backward(model, targets, N, &role);
+    cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
+    wait_for_stream(model);
+    *found = !isfinite(sum);
+    if (*found) { name_nonfinite_activation(model, N, place, size); }
+    if (!run_share_finding(run, found, place, size, error)) { return false; }
+    if (*found) { return true; }
+    gpt2_backward(model, tokens, order, B, T, &role);
+    release_batch(model, slot);
+    return true;
+}
+
+// The step's gradient once more, a batch at a time, to name the tensor where a NaN or an infinity began. The weights
+// are still those of that step, since nothing has been updated since (see gpt2_update). All ranks do so together.
+static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
+    char place[128] = "";
+    bool found = name_nonfinite_tensor(model, model->params, "parameter", place, sizeof(place));
+    bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
+    if (!run_share_finding(run, &found, place, sizeof(place), error)) { return false; }
     run->next_sequence = step->next_sequence;
     zero_gradients(model);
-    for (int64_t i = 0; i < run->micro_batches; i++) {
-        BatchSlot *slot = next_slot(model);
-        const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-        if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-        upload_batch(model, slot, N);
-        gpt2_forward(model, tokens, B, T);
-        head_forward_backward(model, targets, N, 1.0f / (float)run->options.total_batch, true, false);
-        cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
-        cuda_check(cudaStreamSynchronize(model->stream));
-        if (!isfinite(sum)) {
-            name_nonfinite_forward(model, N, place, sizeof(place));
-            return run_fail_nonfinite(run, step->info.step, "loss", result->loss, place, error);
-        }
-        gpt2_backward(model, tokens, order, B, T);
-        release_batch(model, slot);
+    for (int64_t i = 0; i < run->micro_batches && !found; i++) {
+        if (!repeat_batch(model, run, i, &found, place, sizeof(place), error)) { return false; }
     }
-    name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
-    return run_fail_nonfinite(run, step->info.step, "gradient norm", result->norm, place, error);
+    if (!found) {
+        compute_after_communicate(model);
+        found = name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
+        if (!run_share_finding(run, &found, place, sizeof(place), error)) { return false; }
+    }
+    return run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
+                              loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
 }
 
 // Waits for loss and norm of a step. Fails when no update may be made with them.
 static bool read_result(GPT2 *model, TrainRun *run, PendingStep *step, Error *error) {
-    cuda_check(cudaEventSynchronize(model->step_reduced[step->slot]));
+    wait_for_event(model, model->step_reduced[step->slot]);
     const StepResult *result = &model->results[step->slot];
+    model->stop_agreed = model->stop_agreed || result->wants_to_end != 0;
     if (result->stopped) { return explain_stop(model, run, step, result, error); }
     step->info.loss = result->loss;
     step->info.norm = result->norm;
@@ -879,11 +1390,12 @@ static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
         if (!read_result(model, run, step, error)) { return false; }
         run_skips_update(run, &step->info); // no limits are set: it only keeps the statistics
     }
-    cuda_check(cudaEventSynchronize(model->step_done[step->slot]));
+    wait_for_event(model, model->step_done[step->slot]);
     step->info.seconds = step_seconds(model, step);
+    comm_expects(model->ranks, step->info.seconds);
     if (model->peak_flops > 0.0) {
         double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
-        step->info.peak_fraction = flops / step->info.seconds / model->peak_flops;
+        step->info.peak_fraction = flops / step->info.seconds / (model->peak_flops * model->shape.num_ranks);
     }
     return logger_step(&run->logger, &step->info, error);
 }
@@ -925,7 +1437,7 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     cuda_check(cudaEventRecord(model->step_begun[step.slot], model->stream));
     if (!accumulate_gradient(model, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(model, run, error); }
-    reduce_step(model, loss_factor(run), o->grad_clip, step.slot);
+    reduce_step(model, loss_factor(run), o->grad_clip, stop_requested != 0, step.slot);
     if (o->skip_loss_z > 0.0 || o->skip_grad_z > 0.0) {
         if (!settle_step(model, run, error) || !read_result(model, run, &step, error)) { return false; }
         skip = run_skips_update(run, &step.info);
@@ -940,29 +1452,57 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     return true;
 }
 
-// The mean loss over the validation sequences, always the same ones. Returns early when asked to stop: *loss is NaN.
+// Batch number `batch` of a validation. Its losses' sum goes to *sum, in GPU memory.
+static bool validate_batch(GPT2 *model, TrainRun *run, int64_t batch, double *sum, Error *error) {
+    int64_t first = batch * run->options.batch_size, T = run->options.seq_len;
+    int rows = (int)min_i64(run->options.batch_size, model->shape.val_sequences - first);
+    BatchRole role = {false, true, true, 0.0f, sum};
+    BatchSlot *slot = next_slot(model);
+    if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
+    run_batch(model, slot, rows, (int)T, &role);
+    return true;
+}
+
+// Adds up the sums of all batches in their order, whichever rank made them: the same bits on any number of ranks.
+static double sum_of_validation(GPT2 *model, int64_t rounds, int64_t batches) {
+    int64_t ranks = model->shape.num_ranks;
+    double *own = model->val_sums + model->shape.rank * rounds, sum = 0.0;
+    if (has_peers(model)) {
+        communicate_after_compute(model);
+        nccl_all_gather(&model->nccl, model->val_sums, own, rounds * (int64_t)sizeof(double), NULL);
+        compute_after_communicate(model);
+    }
+    cuda_check(cudaMemcpyAsync(model->host_val_sums, model->val_sums, (size_t)(ranks * rounds) * sizeof(double),
+                               cudaMemcpyDeviceToHost, model->stream));
+    wait_for_stream(model);
+    for (int64_t i = 0; i < batches; i++) { sum += model->host_val_sums[i % ranks * rounds + i / ranks]; }
+    return sum;
+}
+
+// The mean loss over the validation sequences, always the same ones, batch by batch, each rank one in each round. In
+// the last round some have nothing left and repeat the first batch: they may be needed for its parameters. Returns
+// early when asked to stop: *loss is NaN.
 static bool validate(GPT2 *model, TrainRun *run, double *loss, Error *error) {
     Range range("validation");
-    int64_t total = run_val_sequences(run), B = run->options.batch_size, T = run->options.seq_len;
+    int64_t total = model->shape.val_sequences, rounds = validation_rounds(model), ranks = model->shape.num_ranks;
+    int64_t batches = ceil_div_i64(total, run->options.batch_size);
     *loss = NAN;
-    for (int64_t first = 0; first < total; first += B) {
-        if (stop_requested) { return true; }
-        int rows = (int)min_i64(B, total - first);
-        BatchSlot *slot = next_slot(model);
-        if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
-        run_batch(model, slot, rows, (int)T, 0.0f, false, first > 0);
+    for (int64_t round = 0; round < rounds; round++) {
+        if (!ask_to_stop(model, error)) { return false; }
+        if (is_stopping(model)) { return true; }
+        run_progress(run, "the validation after step", run->step);
+        int64_t batch = round * ranks + model->shape.rank;
+        double *sum = model->val_sums + model->shape.rank * rounds + round;
+        if (!validate_batch(model, run, batch < batches ? batch : 0, sum, error)) { return false; }
     }
-    cuda_check(
-        cudaMemcpyAsync(model->validation_sum, model->loss_sum, sizeof(double), cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
-    *loss = *model->validation_sum / (double)(total * T);
+    *loss = sum_of_validation(model, rounds, batches) / (double)(total * run->options.seq_len);
     return true;
 }
 
 static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     double loss;
     if (!validate(model, run, &loss, error)) { return false; }
-    if (stop_requested) { return true; }
+    if (is_stopping(model)) { return true; }
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
 }
 
@@ -987,29 +1527,43 @@ static const float *sample_logits(void *context) {
     int Vp = model->config.padded_vocab_size;
     cuda_check(cudaMemcpyAsync(model->history, model->history_staging, (size_t)T * sizeof(int32_t),
                                cudaMemcpyHostToDevice, model->stream));
+    comm_progress(model->ranks, "a sample");
     gpt2_forward(model, model->history, 1, T);
-    matmul_forward(&model->cublas, model->logits, NULL, model->lnf + (int64_t)last * C, model->params, NULL, 1, C, Vp,
-                   model->stream);
+    matmul_forward(&model->cublas, model->logits, NULL, model->lnf + (int64_t)last * C, params_of_layer(model, 0).wte,
+                   NULL, 1, C, Vp, model->stream);
     cuda_check(cudaMemcpyAsync(model->sample_logits, model->logits, (size_t)V * sizeof(floatX), cudaMemcpyDeviceToHost,
                                model->stream));
-    cuda_check(cudaStreamSynchronize(model->stream));
+    wait_for_stream(model);
     memcpy(model->host_logits, model->sample_logits, (size_t)V * sizeof(floatX));
     widen_in_place(model->host_logits, V);
     return model->host_logits;
 }
 
+// All ranks make the same sample, since all are needed where parameters are sharded; rank 0's is seen.
+static bool sample_stops(void *context) {
+    GPT2 *model = (GPT2 *)context;
+    Error ignored; // that a rank is gone ends the run elsewhere
+    return !ask_to_stop(model, &ignored) || is_stopping(model);
+}
+
 static bool sample(GPT2 *model, TrainRun *run) {
-    SampleSource source = {model, append_to_sample, sample_logits, model->sampler_probs, model->sampler_index};
+    SampleSource source = {model,        append_to_sample,     sample_logits,
+                           sample_stops, model->sampler_probs, model->sampler_index};
     model->history_length = 0;
     memset(model->history_staging, 0, (size_t)model->shape.T * sizeof(int32_t));
-    return run_sample(run, &source, &stop_requested);
+    return run_sample(run, &source);
+}
+
+static RunArrays arrays_of(GPT2 *model) {
+    RunArrays arrays = {model, read_state, write_state};
+    return arrays;
 }
 
 static bool save(GPT2 *model, TrainRun *run, Error *error) {
-    download_params(model);
-    download_moments(model);
-    if (!run_save(run, model->host_params, model->host_m, model->host_v, error)) { return false; }
+    RunArrays arrays = arrays_of(model);
+    if (!check_replicas(model, run, error) || !run_save(run, &arrays, error)) { return false; }
     run_report_saved(run);
+    comm_resumable(model->ranks, true);
     return true;
 }
 
@@ -1022,7 +1576,7 @@ static bool do_what_is_due(GPT2 *model, TrainRun *run, bool last, Error *error) 
         return false;
     }
     if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(model, run, error)) { return false; }
-    if (run->step > 0 && run_is_due(run, o->sample_every) && !stop_requested) { sample(model, run); }
+    if (run->step > 0 && run_is_due(run, o->sample_every) && !is_stopping(model)) { sample(model, run); }
     return true;
 }
 
@@ -1035,13 +1589,13 @@ static bool anything_is_due(const TrainRun *run) {
 // The training loop.
 static bool train(GPT2 *model, TrainRun *run, Error *error) {
     for (;;) {
-        bool last = run->step >= run->num_steps || stop_requested, due = last || anything_is_due(run);
+        bool last = run->step >= run->num_steps || is_stopping(model), due = last || anything_is_due(run);
         if (due && !(settle_step(model, run, error) && do_what_is_due(model, run, last, error))) { return false; }
-        if (last || stop_requested) { break; }
+        if (last || is_stopping(model)) { break; }
         if (!train_step(model, run, !due, error)) { return false; }
     }
     if (!settle_step(model, run, error)) { return false; }
-    if (!stop_requested) { return true; }
+    if (!is_stopping(model)) { return true; }
     if (run_writes_files(run) && run->saved_step != run->step && !save(model, run, error)) { return false; }
     run_report_stopped(run);
     return true;
@@ -1064,7 +1618,11 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.recompute = (int)o->recompute;
     shape.gelu_fusion = (int)o->gelu_fusion;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
-    shape.keeps_state = shape.kind == RUN_TRAINS && run_writes_files(run);
+    shape.exports = o->export_dir[0] != '\0';
+    shape.rank = run->comm.rank;
+    shape.num_ranks = run->num_ranks;
+    shape.zero_stage = (int)o->zero_stage;
+    shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
     return shape;
 }
 
@@ -1078,15 +1636,61 @@ static void print_config(const GPT2 *model, const TrainRun *run) {
     run_print_output(run);
 }
 
+static int num_machines(const Comm *ranks) {
+    int machines = 0;
+    for (int r = 0; r < ranks->num_ranks; r++) {
+        bool known = false;
+        for (int before = 0; before < r && !known; before++) {
+            known = strcmp(comm_host(ranks, before), comm_host(ranks, r)) == 0;
+        }
+        if (!known) { machines++; }
+    }
+    return machines;
+}
+
 static void print_machine(const GPT2 *model, const TrainRun *run) {
-    printf("machine     %s, %d multiprocessors, compute capability %d.%d", model->gpu.name,
-           model->gpu.multiProcessorCount, model->gpu.major, model->gpu.minor);
+    printf("machine     ");
+    if (has_peers(model)) { printf("%d x ", model->shape.num_ranks); }
+    printf("%s, %d multiprocessors, compute capability %d.%d", model->gpu.name, model->gpu.multiProcessorCount,
+           model->gpu.major, model->gpu.minor);
     if (model->peak_flops > 0.0) { printf(", %.0f TFLOP/s by its datasheet", 1e-12 * model->peak_flops); }
     printf("\n");
+    if (has_peers(model)) {
+        static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
+                                              "optimizer state, gradients and parameters"};
+        int machines = num_machines(model->ranks);
+        printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
+               machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
+    }
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {
         printf("            %s\n", model->monitor.why);
     }
     printf("\n");
+}
+
+// What each stage of sharding takes of a GPU and sends, and how long a step would last with that.
+static void print_stages(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    static GPT2 model; // large, so not on the stack
+    bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
+    double link = o->link_speed > 0.0 ? o->link_speed : one_machine ? 400.0 : 50.0;
+    printf("\nOn each of %d GPUs, when a GPU sends %g GB/s (nccl-tests' busbw), has a peak of %g TFLOP/s, and reaches\n"
+           "half of it while it computes; the time of single messages is left out\n\n",
+           run->num_ranks, link, o->gpu_tflops);
+    printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
+           "parameters sent a step", "a step", "MFU");
+    for (int stage = 0; stage < 4; stage++) {
+        RunShape shape = choose_shape(run);
+        int64_t gradient_bytes, parameter_bytes;
+        shape.zero_stage = stage;
+        gpt2_plan(&model, &run->config, shape);
+        double flops = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
+        ZeroStep step = {stage, (int)sizeof(floatX), run->micro_batches, flops, 1e12 * o->gpu_tflops, 1e9 * link};
+        ZeroEstimate estimate = zero_estimate(&model.zero, &step);
+        zero_step_bytes(&model.zero, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes, &parameter_bytes);
+        printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)model.device_plan.total,
+               (long long)gradient_bytes, (long long)parameter_bytes, estimate.step_seconds, 100.0 * estimate.mfu);
+    }
 }
 
 static void print_plan(const GPT2 *model, const TrainRun *run) {
@@ -1100,30 +1704,88 @@ static void print_plan(const GPT2 *model, const TrainRun *run) {
 }
 
 static bool load(GPT2 *model, TrainRun *run, Error *error) {
-    if (!run_load(run, model->host_params, model->host_m, model->host_v, error)) { return false; }
-    upload_state(model, (uint64_t)run->options.seed, run->updates, run->resumes);
-    return true;
+    RunArrays arrays = arrays_of(model);
+    if (!run_load(run, &arrays, error)) { return false; }
+    share_state(model);
+    comm_resumable(model->ranks, run->resumes);
+    return check_replicas(model, run, error);
+}
+
+// Finds the other processes of this run, if there are any. Only rank 0 is to be seen on the screen.
+static bool open_ranks(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    CommOptions options;
+    memset(&options, 0, sizeof(options));
+    bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
+    options.start = tcp ? COMM_TCP : folder ? COMM_FOLDER : COMM_MPI;
+    options.num_ranks = (int)o->num_processes;
+    options.rank = (int)o->process_rank;
+    options.gpus_per_node = (int)o->gpus_per_node;
+    options.address = o->server_ip;
+    options.folder = o->nccl_fs_path;
+    options.start_timeout = o->start_timeout;
+    options.watchdog = o->watchdog;
+    comm_single(&run->comm);
+    run->num_ranks = (int)max_i64(1, o->num_processes);
+    if (o->plan) { return true; }
+    run->num_ranks = 1;
+    if (!comm_open(&run->comm, &options, error)) { return false; }
+    run->num_ranks = run->comm.num_ranks;
+    if (run->num_ranks > 1) { seconds_to_second_signal = 2.0; }
+    return run->comm.rank == 0 || freopen("/dev/null", "w", stdout) != NULL || fail_system(error, "/dev/null", "open");
+}
+
+// Opens GPU and NCCL, and loads the model.
+static bool start(GPT2 *model, TrainRun *run, Error *error) {
+    bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
+    return run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
+           nccl_open(&model->nccl, &run->comm, model->comm_stream, error) && load(model, run, error);
+}
+
+// The end of a run: what --export asks for, the hash of the weights.
+static bool finish(GPT2 *model, TrainRun *run, Error *error) {
+    bool trained = model->shape.kind == RUN_TRAINS;
+    uint64_t hash = 0;
+    if (!hash_params(model, &hash, error)) { return false; }
+    if (model->shape.exports && !is_stopping(model)) { collect_params(model); }
+    if (has_peers(model) && trained) {
+        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)model->nccl.gradient_bytes,
+               (long long)model->nccl.parameter_bytes);
+    }
+    bool ok = model->shape.rank > 0 || run_finish(run, model->host_params, hash, trained, is_stopping(model), error);
+    return run_agree(run, ok, error);
 }
 
 static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!run_open(run, 1, DEFAULT_SEQ_LEN, PRECISION_NAME, error) || !check_shape(run, error)) { return false; }
+    if (!open_ranks(run, error) || !run_open(run, DEFAULT_SEQ_LEN, PRECISION_NAME, error) ||
+        !run_agree(run, check_shape(run, error), error)) {
+        return false;
+    }
     gpt2_plan(model, &run->config, choose_shape(run));
     print_config(model, run);
     if (o->plan) {
         print_plan(model, run);
+        print_stages(run);
         return true;
     }
 #ifdef _OPENMP
     if (o->threads > 0) { omp_set_num_threads((int)o->threads); }
 #endif
-    if (!gpt2_open(model, o->tf32, error) || !load(model, run, error)) { return false; }
+    if (!start(model, run, error)) { return false; }
     print_machine(model, run);
     catch_stop_signals(on_stop_signal);
     bool trains = model->shape.kind == RUN_TRAINS;
-    if (!(trains ? train(model, run, error) : evaluate_only(model, run, error))) { return false; }
-    if (trains) { download_params(model); }
-    return run_finish(run, model->host_params, trains, stop_requested, error);
+    return (trains ? train(model, run, error) : evaluate_only(model, run, error)) && finish(model, run, error);
+}
+
+// What only this rank knows it tells the others; what all know of is said once for each output. Then ends at once: what
+// is under way on the GPU may wait for others and never be done.
+static void end_in_failure(TrainRun *run, const Error *error) {
+    if (!run->failure_is_shared) { comm_fail(&run->comm, error); }
+    comm_close(&run->comm);
+    exit_unless(!comm_prints(&run->comm), PROGRAM, error);
+    exit(EXIT_FAILURE);
 }
 
 int main(int argc, char **argv) {
@@ -1135,8 +1797,10 @@ int main(int argc, char **argv) {
     exit_unless(train_options_parse(&run.options, argc, argv, true, &outcome, &error), PROGRAM, &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
     bool ok = run_program(&model, &run, &error);
+    if (!ok && run.num_ranks > 1) { end_in_failure(&run, &error); }
     run_close(&run);
     gpt2_close(&model);
+    comm_close(&run.comm);
     exit_unless(ok, PROGRAM, &error);
     exit_unless(stdout_is_written(&error), PROGRAM, &error);
     return EXIT_SUCCESS;

@@ -1,6 +1,9 @@
 // The end of a step's gradient: is the loss a number, how long is the gradient, may an update be made with it and by
 // how much is it to be clipped? All of it is settled on the GPU; the host reads the result when it likes.
 //   norm = sqrt(sum over all parameters of grad^2)
+//
+// Each of several GPUs adds up its own part of the gradient into a StepRecord; when every GPU has the records of all,
+// each makes the same StepResult of them, to the bit.
 #ifndef LLMC_GLOBAL_NORM_CUH
 #define LLMC_GLOBAL_NORM_CUH
 
@@ -8,12 +11,20 @@
 
 enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2 };
 
+// What one GPU knows of a step, in device memory.
+typedef struct {
+    double loss_sum;      // of its rows
+    double squares;       // the sum of squares of its part of the gradient
+    int64_t wants_to_end; // its process has been asked to stop
+} StepRecord;
+
 // What a step came to, in device memory. Cleared (zero bytes) once, before the first step.
 typedef struct {
     double loss;
     double norm;
-    float grad_scale; // AdamW multiplies gradients by it
-    int32_t stopped;  // STEP_..: the first reason not to update; it stays, and no later step updates anything
+    float grad_scale;     // AdamW multiplies gradients by it
+    int32_t stopped;      // STEP_..: the first reason not to update; it stays, and no later step updates anything
+    int64_t wants_to_end; // some process has been asked to stop
 } StepResult;
 
 #define GLOBAL_NORM_BLOCK 512
@@ -53,43 +64,66 @@ static inline void global_norm_squared(double *partials, const float *grads, int
     cuda_check_launch("global_norm_squared_kernel");
 }
 
-// A step is bad when its loss is no number, or its norm is none, or too large to go unclipped.
-__device__ __forceinline__ void step_result_set(StepResult *result, double loss, double norm, float grad_clip) {
-    int32_t stopped = STEP_GOES_ON;
-    if (!isfinite(loss)) {
-        stopped = STEP_LOSS_NOT_FINITE;
-    } else if (!isfinite(norm) || (norm > GLOBAL_NORM_USABLE && !(grad_clip > 0.0f))) {
-        stopped = STEP_NORM_UNUSABLE;
-    }
-    result->loss = loss;
-    result->norm = norm;
-    result->grad_scale = grad_clip > 0.0f && norm > (double)grad_clip ? (float)((double)grad_clip / norm) : 1.0f;
-    if (result->stopped == STEP_GOES_ON) { result->stopped = stopped; }
-}
-
 // One block: each thread sums every 1024th partial, the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
-    global_norm_finish_kernel(StepResult *result, const double *partials, int64_t count, double loss_factor,
-                              const double *loss_sum, float grad_clip) {
+    step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
+                       bool wants_to_end) {
     __shared__ double partial[WARP_SIZE];
     double sum = 0.0;
 #pragma unroll 8
     for (int64_t i = threadIdx.x; i < count; i += MAX_BLOCK) { sum += partials[i]; }
     sum = block_sum(sum, partial);
-    if (threadIdx.x == 0) { step_result_set(result, *loss_sum * loss_factor, sqrt(sum), grad_clip); }
+    if (threadIdx.x == 0) {
+        record->loss_sum = *loss_sum;
+        record->squares = sum;
+        record->wants_to_end = wants_to_end;
+    }
 }
 
-// From the partials of global_norm_squared over the same n and the sum of the losses (in device memory):
-//   result->loss = *loss_sum * loss_factor, result->norm,
+// Makes this GPU's record of `count` partials (of one or several calls of global_norm_squared, one after another) and
+// the sum of its losses (in device memory).
+static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
+                               bool wants_to_end, cudaStream_t stream) {
+    cuda_require(count > 0);
+    step_record_kernel<<<1, MAX_BLOCK, 0, stream>>>(record, partials, count, loss_sum, wants_to_end);
+    cuda_check_launch("step_record_kernel");
+}
+
+// A step is bad when its loss is no number, or its norm is none, or too large to go unclipped.
+__device__ __forceinline__ int32_t step_verdict(double loss, double norm, float grad_clip) {
+    if (!isfinite(loss)) { return STEP_LOSS_NOT_FINITE; }
+    bool usable = isfinite(norm) && (norm <= GLOBAL_NORM_USABLE || grad_clip > 0.0f);
+    return usable ? STEP_GOES_ON : STEP_NORM_UNUSABLE;
+}
+
+// One thread: the records are few, and their order is the order of the sum.
+static __global__ void step_finish_kernel(StepResult *result, const StepRecord *records, int num_records,
+                                          double loss_factor, float grad_clip) {
+    double loss_sum = 0.0, squares = 0.0;
+    int64_t wants_to_end = 0;
+    for (int i = 0; i < num_records; i++) {
+        loss_sum += records[i].loss_sum;
+        squares += records[i].squares;
+        wants_to_end |= records[i].wants_to_end;
+    }
+    double loss = loss_sum * loss_factor, norm = sqrt(squares);
+    result->loss = loss;
+    result->norm = norm;
+    result->grad_scale = grad_clip > 0.0f && norm > (double)grad_clip ? (float)((double)grad_clip / norm) : 1.0f;
+    result->wants_to_end = wants_to_end;
+    if (result->stopped == STEP_GOES_ON) { result->stopped = step_verdict(loss, norm, grad_clip); }
+}
+
+// From the records of all GPUs:
+//   result->loss = sum of the losses * loss_factor, result->norm, result->wants_to_end,
 //   result->grad_scale = grad_clip / norm if grad_clip > 0 and norm > grad_clip, else 1
 //   result->stopped    is set, never cleared
-static inline void global_norm_finish(StepResult *result, const double *partials, int64_t n, double loss_factor,
-                                      const double *loss_sum, float grad_clip, cudaStream_t stream) {
-    cuda_require(n > 0);
+static inline void step_finish(StepResult *result, const StepRecord *records, int num_records, double loss_factor,
+                               float grad_clip, cudaStream_t stream) {
+    cuda_require(num_records > 0);
     cuda_require(grad_clip >= 0.0f);
-    global_norm_finish_kernel<<<1, MAX_BLOCK, 0, stream>>>(result, partials, global_norm_scratch_doubles(n),
-                                                           loss_factor, loss_sum, grad_clip);
-    cuda_check_launch("global_norm_finish_kernel");
+    step_finish_kernel<<<1, 1, 0, stream>>>(result, records, num_records, loss_factor, grad_clip);
+    cuda_check_launch("step_finish_kernel");
 }
 
 #endif // LLMC_GLOBAL_NORM_CUH

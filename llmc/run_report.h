@@ -20,7 +20,8 @@ static inline void ignore_write_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-// handler is called for SIGINT and SIGTERM; reads and writes under way are not disturbed.
+// handler is called for SIGINT, SIGTERM and SIGUSR1 (which Slurm sends ahead of time if asked to, and mpirun passes
+// on); reads and writes under way are not disturbed.
 static inline void catch_stop_signals(void (*handler)(int)) {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
@@ -28,6 +29,7 @@ static inline void catch_stop_signals(void (*handler)(int)) {
     action.sa_flags = SA_RESTART;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
 }
 
 // Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
@@ -143,13 +145,14 @@ typedef struct {
     void *model;
     void (*append)(void *model, int token);
     const float *(*logits)(void *model); // of the token after those appended
+    bool (*stops)(void *model);          // the run is to stop, and the sample with it
     float *probs;                        // (V), work space
     int32_t *index;                      // (V), work space
 } SampleSource;
 
-// Writes a sample to the screen, token by token, until *stop. Never fails a training run: logits that are not numbers
-// end the sample with a word (and false), and the next step's loss will tell where they come from.
-static inline bool run_sample(TrainRun *run, const SampleSource *source, const volatile sig_atomic_t *stop) {
+// Writes a sample to the screen, token by token, until the run stops. Never fails a training run: logits that are not
+// numbers end the sample with a word (and false), and the next step's loss will tell where they come from.
+static inline bool run_sample(TrainRun *run, const SampleSource *source) {
     const TrainOptions *o = &run->options;
     SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
     logger_clear(&run->logger);
@@ -165,7 +168,7 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source, const v
         if (o->prompt[0] != '\0') { run_print_token(run, &out, run->prompt_tokens[i]); }
     }
     int token = 0;
-    for (int64_t i = 0; i < o->sample_tokens && !*stop; i++) {
+    for (int64_t i = 0; i < o->sample_tokens && !source->stops(source->model); i++) {
         const float *logits = source->logits(source->model);
         uint64_t draw = ((uint64_t)run->step << 32) + (uint64_t)i;
         token = sample_token(logits, run->config.vocab_size, &options,
@@ -181,8 +184,10 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source, const v
 
 // ---- The end ----
 
-// Writes what --export asks for, and says what the run leaves behind. params: all parameters in fp32.
-static inline bool run_finish(TrainRun *run, const float *params, bool trained, bool stopped, Error *error) {
+// Writes what --export asks for, and says what the run leaves behind. params: all parameters in fp32, for the export.
+// weights_hash: their SUM64.
+static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, bool trained, bool stopped,
+                              Error *error) {
     const TrainOptions *o = &run->options;
     logger_close(&run->logger);
     if (o->export_dir[0] != '\0' && !stopped) {
@@ -191,8 +196,7 @@ static inline bool run_finish(TrainRun *run, const float *params, bool trained, 
     }
     if (!trained) { return true; }
     if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
-    size_t bytes = (size_t)gpt2_num_params(&run->config) * sizeof(float);
-    printf("weights hash %016llx\n", (unsigned long long)hash64(params, bytes));
+    printf("weights hash %016llx\n", (unsigned long long)weights_hash);
     return true;
 }
 

@@ -2,6 +2,10 @@
 // schedule), where the run stands, and how it is saved and resumed. Nothing here knows how the model computes, so that
 // the CPU and the GPU trainer share it.
 //
+// Several processes, the ranks of llmc/comm.h, may share a run: each trains on its part of every batch. Rank 0 alone
+// keeps the run folder in order and writes the log; all write their parts of checkpoints. What one of them cannot do
+// ends all of them (run_agree).
+//
 // A run stands before step `step`: that many updates are done. The order at a step is: save, validate, sample, update.
 // A checkpoint therefore holds the run as it was before anything of its step was logged, and a resumed run logs every
 // line once. Which sequences a step trains on follows from (seed, next_sequence) alone.
@@ -9,6 +13,7 @@
 #define LLMC_TRAIN_RUN_H
 
 #include "checkpoint.h"
+#include "comm.h"
 #include "dataloader.h"
 #include "files.h"
 #include "gpt2.h"
@@ -26,10 +31,14 @@
 #define BYTE_VOCAB_SIZE 257
 #define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory when it is there, as llm.c does
 
-typedef struct {
+typedef struct TrainRun {
     TrainOptions options;
     GPT2Config config;
     const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
+
+    Comm comm;              // the ranks, and which of them this is; the owner of the run opens it
+    int num_ranks;          // of the run; while it is only planned, there is but one in comm
+    bool failure_is_shared; // the failure that ends this rank is known to all
 
     ModelFile model_file; // where the parameters of a fresh run come from
     bool resumes;         // or they come from a checkpoint, one of these:
@@ -59,6 +68,127 @@ typedef struct {
 } TrainRun;
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
+static inline bool run_leads(const TrainRun *run) { return run->comm.rank == 0; }
+
+// ---- Ranks ----
+
+static inline bool run_fail_together(TrainRun *run) {
+    run->failure_is_shared = true;
+    return false;
+}
+
+// Goes on if all ranks can. Otherwise all fail, with the words of the first that failed.
+static inline bool run_agree(TrainRun *run, bool ok, Error *error) {
+    return comm_agree(&run->comm, ok, error) || run_fail_together(run);
+}
+
+// For the watch: this rank got further.
+static inline void run_progress(TrainRun *run, const char *what, int64_t number) {
+    char phase[64];
+    if (run->comm.num_ranks == 1) { return; }
+    snprintf(phase, sizeof(phase), "%s %lld", what, (long long)number);
+    comm_progress(&run->comm, phase);
+}
+
+// One text of each rank, RUN_TEXT_BYTES apart. The caller frees *texts.
+#define RUN_TEXT_BYTES 160
+static inline bool run_gather_texts(TrainRun *run, const char *mine, char **texts, Error *error) {
+    char text[RUN_TEXT_BYTES];
+    memset(text, 0, sizeof(text));
+    snprintf(text, sizeof(text), "%s", mine);
+    *texts = (char *)malloc((size_t)run->comm.num_ranks * RUN_TEXT_BYTES);
+    if (*texts == NULL) { return fail(error, "out of memory for the words of %d ranks", run->comm.num_ranks); }
+    return comm_all_gather(&run->comm, text, *texts, RUN_TEXT_BYTES, error);
+}
+
+// Something that a rank found in its own part: *found becomes whether any did, place what the first of them says.
+static inline bool run_share_finding(TrainRun *run, bool *found, char *place, size_t size, Error *error) {
+    char *texts;
+    if (run->comm.num_ranks == 1) { return true; }
+    bool ok = run_gather_texts(run, *found ? place : "", &texts, error);
+    *found = false;
+    for (int r = 0; ok && r < run->comm.num_ranks && !*found; r++) {
+        const char *text = texts + (int64_t)r * RUN_TEXT_BYTES;
+        *found = text[0] != '\0';
+        if (*found) { snprintf(place, size, "%s on rank %d (%s)", text, r, comm_host(&run->comm, r)); }
+    }
+    free(texts);
+    return ok;
+}
+
+// Fails when two ranks have the same text, which names what each should have for itself.
+static inline bool run_check_unlike(TrainRun *run, const char *mine, const char *what, const char *remedy,
+                                    Error *error) {
+    char *texts;
+    if (run->comm.num_ranks == 1) { return true; }
+    bool ok = run_gather_texts(run, mine, &texts, error);
+    for (int b = 1; ok && b < run->comm.num_ranks; b++) {
+        for (int a = 0; ok && a < b; a++) {
+            if (strcmp(texts + (int64_t)a * RUN_TEXT_BYTES, texts + (int64_t)b * RUN_TEXT_BYTES) != 0) { continue; }
+            ok = fail(error, "ranks %d and %d (%s) have the same %s; %s", a, b, comm_host(&run->comm, a), what, remedy);
+            run_fail_together(run);
+        }
+    }
+    free(texts);
+    return ok;
+}
+
+// Fails when the ranks' checksums of what they should hold alike are not all the same.
+static inline bool run_check_replicas(TrainRun *run, uint64_t checksum, Error *error) {
+    int64_t ranks = run->comm.num_ranks;
+    uint64_t *all = (uint64_t *)malloc((size_t)ranks * sizeof(uint64_t));
+    if (all == NULL) { return fail(error, "out of memory for the checksums of %lld ranks", (long long)ranks); }
+    bool ok = comm_all_gather(&run->comm, &checksum, all, (int64_t)sizeof(checksum), error);
+    for (int r = 1; ok && r < ranks; r++) {
+        if (all[r] == all[0]) { continue; }
+        ok = fail(error,
+                  "step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are faulty; "
+                  "nothing was saved, --resume goes on from the checkpoint before",
+                  (long long)run->step, r, comm_host(&run->comm, r), comm_host(&run->comm, 0));
+        run_fail_together(run);
+    }
+    free(all);
+    return ok;
+}
+
+// Ranks that were started with other options, by another program, or see other files, would train nonsense.
+static inline bool run_check_same(TrainRun *run, Error *error) {
+    CommFacts facts;
+    uint64_t program = 0, model = 0;
+    char text[MAX_PATH_BYTES];
+    if (run->comm.num_ranks == 1) { return true; }
+    bool ok = run->resumes || run->model_file.kind == MODEL_FROM_SIZE ||
+              model_file_fingerprint(&run->model_file, &model, error);
+    if (!run_agree(run, ok, error)) { return false; }
+    Error ignored;
+    if (!file_checksum("/proc/self/exe", &program, &ignored)) { program = 0; }
+    comm_facts_init(&facts);
+    comm_fact(&facts, "the version of the program", GPT2C_VERSION);
+    comm_fact(&facts, "the precision it was built for", run->precision);
+    snprintf(text, sizeof(text), "%016llx", (unsigned long long)program);
+    comm_fact(&facts, "the program file's checksum", text);
+    for (int i = 0; i < train_options_count(); i++) {
+        char name[64];
+        if (train_options_is_of_rank(i)) { continue; }
+        snprintf(name, sizeof(name), "--%s", train_options_name(i));
+        train_options_text(&run->options, i, text, sizeof(text));
+        comm_fact(&facts, name, text);
+    }
+    const struct {
+        const char *name;
+        uint64_t value;
+    } hashes[] = {{"the checkpoint to go on from", (uint64_t)(run->resumes ? run->checkpoints[run->first_usable] : 0)},
+                  {"the model file's fingerprint", model},
+                  {"the training data's fingerprint", run->has_train ? dataloader_fingerprint(&run->train) : 0},
+                  {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0}};
+    for (size_t i = 0; i < sizeof(hashes) / sizeof(hashes[0]); i++) {
+        snprintf(text, sizeof(text), "%016llx", (unsigned long long)hashes[i].value);
+        comm_fact(&facts, hashes[i].name, text);
+    }
+    ok = comm_check_facts(&run->comm, &facts, error) || run_fail_together(run);
+    comm_facts_free(&facts);
+    return ok;
+}
 
 // ---- Opening ----
 
@@ -83,11 +213,37 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
+// What rank 0 found in the run folder.
+typedef struct {
+    int64_t checkpoints[RUN_MAX_CHECKPOINTS];
+    int32_t num_checkpoints;
+    int32_t resumes;
+} RunFolder;
+
+// The other ranks take rank 0's word for what the folder holds: only one may clean it up, and a network file system may
+// show each something else.
+static inline bool run_share_folder(TrainRun *run, Error *error) {
+    if (run->comm.num_ranks == 1) { return true; }
+    RunFolder *folder = (RunFolder *)calloc(1, sizeof(RunFolder));
+    if (!run_agree(run, folder != NULL || fail(error, "out of memory"), error)) {
+        free(folder);
+        return false;
+    }
+    memcpy(folder->checkpoints, run->checkpoints, sizeof(folder->checkpoints));
+    folder->num_checkpoints = run->num_checkpoints;
+    folder->resumes = run->resumes;
+    bool ok = comm_broadcast(&run->comm, folder, (int64_t)sizeof(*folder), error);
+    memcpy(run->checkpoints, folder->checkpoints, sizeof(folder->checkpoints));
+    run->num_checkpoints = folder->num_checkpoints;
+    run->resumes = folder->resumes != 0;
+    free(folder);
+    return ok;
+}
+
 // Looks at the run folder. One that does not exist is made when all else has proved to be in order (run_begin); --plan
 // only reads.
-static inline bool run_open_folder(TrainRun *run, Error *error) {
+static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!run_writes_files(run)) { return true; }
     if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
     if (o->plan) {
         run->num_checkpoints = checkpoint_list(o->out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
@@ -96,6 +252,12 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
     }
     run->resumes = o->resume && run->num_checkpoints > 0;
     return true;
+}
+
+static inline bool run_open_folder(TrainRun *run, Error *error) {
+    if (!run_writes_files(run)) { return true; }
+    bool ok = !run_leads(run) || run_look_at_folder(run, error);
+    return run_agree(run, ok, error) && run_share_folder(run, error);
 }
 
 static inline void run_report_damage(TrainRun *run, const Error *error) {
@@ -266,7 +428,7 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
 static inline bool run_settle_schedule(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     run->sequences_per_step = o->total_batch / o->seq_len;
-    run->micro_batches = o->total_batch / (o->batch_size * o->seq_len);
+    run->micro_batches = o->total_batch / (o->batch_size * o->seq_len * run->num_ranks);
     run->num_steps = o->steps;
     if (o->steps < 0 && run->has_train) { run->num_steps = run->train.num_sequences / run->sequences_per_step; }
     if (o->plan && !run->has_train) { run->num_steps = 0; }
@@ -294,19 +456,27 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
     return train_options_check_context(o, run->config.max_seq_len, error);
 }
 
+static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
+    return run_open_model(run, error) && run_open_tokenizer(run, error) && run_settle_vocab(run, error) &&
+           run_settle_seq_len(run, default_seq_len, error) &&
+           train_options_check_batch(&run->options, run->num_ranks, error) && run_encode_prompt(run, error) &&
+           run_open_data(run, error) && run_settle_schedule(run, error);
+}
+
 // Opens everything that the options (parsed and checked) name. Nothing is trained, written or allocated for the model
-// yet. num_ranks: how many processes share a step. precision: "fp32" or "bf16", what the trainer computes in.
-static inline bool run_open(TrainRun *run, int num_ranks, int default_seq_len, const char *precision, Error *error) {
+// yet. run->comm is open, run->num_ranks set. precision: "fp32" or "bf16", what the trainer computes in.
+static inline bool run_open(TrainRun *run, int default_seq_len, const char *precision, Error *error) {
     run->precision = precision;
     run->saved_step = -1;
     run->logger.out = stdout;
     run->logger.fd = -1;
     outlier_init(&run->loss_outliers);
     outlier_init(&run->norm_outliers);
-    return run_open_folder(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
-           run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
-           train_options_check_batch(&run->options, num_ranks, error) && run_encode_prompt(run, error) &&
-           run_open_data(run, error) && run_settle_schedule(run, error);
+    comm_slow(&run->comm, true);
+    bool ok = run_open_folder(run, error) && run_agree(run, run_open_inputs(run, default_seq_len, error), error) &&
+              run_check_same(run, error);
+    comm_slow(&run->comm, false);
+    return ok;
 }
 
 static inline void run_close(TrainRun *run) {
@@ -322,17 +492,22 @@ static inline void run_close(TrainRun *run) {
 
 // ---- Saving and resuming ----
 
-// The sections of a training state, beside the parameters, which are a model file of their own.
-enum { RUN_SECTIONS = 4 };
+// The small sections of a training state. The large ones are arrays, which ranks write in parts.
+enum { RUN_SECTIONS = 2 };
 
-static inline void run_state_sections(TrainRun *run, float *adam_m, float *adam_v, StateSection *sections) {
-    int64_t moments = gpt2_num_params(&run->config) * (int64_t)sizeof(float);
-    const StateSection all[RUN_SECTIONS] = {{"adam_m", adam_m, moments},
-                                            {"adam_v", adam_v, moments},
-                                            {"loss_outliers", &run->loss_outliers, sizeof(run->loss_outliers)},
+static inline void run_state_sections(TrainRun *run, StateSection *sections) {
+    const StateSection all[RUN_SECTIONS] = {{"loss_outliers", &run->loss_outliers, sizeof(run->loss_outliers)},
                                             {"norm_outliers", &run->norm_outliers, sizeof(run->norm_outliers)}};
     memcpy(sections, all, sizeof(all));
 }
+
+// How a trainer moves parameters and moments, as far as this rank owns them, to and from files.
+typedef struct {
+    void *model;
+    // From a checkpoint, or with reader NULL those of a fresh run (run_read_params).
+    bool (*read)(void *model, struct TrainRun *run, CheckpointReader *reader, Error *error);
+    bool (*write)(void *model, CheckpointWriter *writer, Error *error);
+} RunArrays;
 
 static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
@@ -355,20 +530,43 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     }
 }
 
-// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Parameters that are not
-// finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
-static inline bool run_save(TrainRun *run, const float *params, float *adam_m, float *adam_v, Error *error) {
-    const TrainOptions *o = &run->options;
+// All ranks write their parts into the files that rank 0 has made; when they are all on the disk, rank 0 gives the
+// files their names.
+static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, CheckpointWriter *writer,
+                                        Error *error) {
     StateHeader header;
     StateSection sections[RUN_SECTIONS];
-    run_state_sections(run, adam_m, adam_v, sections);
-    if (!model_check_finite(params, &run->config, "the model to be saved", error)) { return false; }
+    run_state_sections(run, sections);
     run_describe(run, &header);
-    if (!checkpoint_save(o->out_dir, run->step, &run->config, params, &header, sections, RUN_SECTIONS, error)) {
+    for (int leader = 1; leader >= 0; leader--) {
+        bool mine = run_leads(run) == (leader != 0);
+        bool ok = !mine || checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
+                                                  sections, RUN_SECTIONS, leader != 0, error);
+        if (!run_agree(run, ok, error)) { return false; }
+    }
+    bool ok = arrays->write(arrays->model, writer, error) && checkpoint_write_flush(writer, error);
+    CheckpointSums sums = writer->sums;
+    if (!run_agree(run, ok, error) || !comm_sum_u64(&run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    ok = !run_leads(run) || checkpoint_write_commit(writer, &sums, error);
+    return run_agree(run, ok, error);
+}
+
+// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Parameters that are not
+// finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
+static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error) {
+    const TrainOptions *o = &run->options;
+    CheckpointWriter writer;
+    writer.model.fd = writer.state.fd = -1; // nothing to give up yet
+    writer.model.pending = writer.state.pending = false;
+    comm_slow(&run->comm, true);
+    bool ok = run_write_checkpoint(run, arrays, &writer, error);
+    comm_slow(&run->comm, false);
+    if (!ok) {
+        checkpoint_write_abort(&writer);
         return false;
     }
     run->saved_step = run->step;
-    if (o->keep > 0) { checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major); }
+    if (o->keep > 0 && run_leads(run)) { checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major); }
     return true;
 }
 
@@ -423,28 +621,45 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
     return true;
 }
 
-// Loads the newest checkpoint that is whole, going back over damaged ones and saying so.
-static inline bool run_resume(TrainRun *run, float *params, float *adam_m, float *adam_v, Error *error) {
+// Loads one checkpoint. Each rank reads its part; that the whole is undamaged they find out together.
+static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArrays *arrays, CheckpointReader *reader,
+                                       StateHeader *header, Error *error) {
     StateSection sections[RUN_SECTIONS];
-    run_state_sections(run, adam_m, adam_v, sections);
+    run_state_sections(run, sections);
+    bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
+    if (!comm_agree(&run->comm, ok, error)) { return false; }
+    ok = run_restore_position(run, header, error) && arrays->read(arrays->model, run, reader, error);
+    CheckpointSums sums = reader->sums;
+    if (!comm_agree(&run->comm, ok, error) || !comm_sum_u64(&run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) {
+        return false;
+    }
+    ok = checkpoint_read_end(reader, &sums, sections, RUN_SECTIONS, error);
+    if (!comm_agree(&run->comm, ok, error)) { return false; }
+    run->saved_step = step;
+    return true;
+}
+
+// Loads the newest checkpoint that is whole, going back over damaged ones and saying so.
+static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *error) {
+    CheckpointReader reader;
+    StateHeader header;
     for (int i = run->first_usable; i < run->num_checkpoints; i++) {
-        StateHeader header;
         if (i > 0) {
             logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)run->checkpoints[i]);
         }
-        if (checkpoint_load(run->options.out_dir, run->checkpoints[i], &run->config, params, &header, sections,
-                            RUN_SECTIONS, error)) {
-            run->saved_step = run->checkpoints[i];
-            return run_compare_options(run, &header, error) && run_restore_position(run, &header, error);
-        }
+        reader.model.fd = reader.state.file.fd = -1; // nothing to give up yet
+        bool ok = run_read_checkpoint(run, run->checkpoints[i], arrays, &reader, &header, error);
+        if (ok) { return run_agree(run, run_compare_options(run, &header, error), error); }
+        checkpoint_read_abort(&reader);
         run_report_damage(run, error);
     }
+    run_fail_together(run);
     return run_fail_all_damaged(run, error, error);
 }
 
 // Begins the log, when the parameters are in place. A fresh run that was told to overwrite an older one removes that
 // one's checkpoints now, not before everything else has proved to be in order.
-static inline bool run_begin(TrainRun *run, Error *error) {
+static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
     if (run_writes_files(run) && !run->locked && !(make_directories(dir, error) && run_claim_folder(run, error))) {
         return false;
@@ -455,28 +670,91 @@ static inline bool run_begin(TrainRun *run, Error *error) {
     return logger_open(&run->logger, dir, run->step, run->num_steps, error);
 }
 
+// Do all ranks see rank 0's folder? It is locked by a file that holds rank 0's process id.
+static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
+    char path[MAX_PATH_BYTES], text[32] = "", expected[32];
+    int64_t pid = (int64_t)getpid();
+    if (!run_writes_files(run) || run->comm.num_ranks == 1) { return true; }
+    if (!comm_broadcast(&run->comm, &pid, (int64_t)sizeof(pid), error)) { return false; }
+    snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
+    bool ok = path_join(path, run->options.out_dir, ".lock", error);
+    int fd = ok ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0) { text[0] = '\0'; }
+    if (fd >= 0) { close(fd); }
+    ok = ok && (strcmp(text, expected) == 0 ||
+                fail(error,
+                     "--out-dir (-o): %.4000s is not the folder that rank 0 sees under this name; choose one on "
+                     "a file system that all machines share",
+                     run->options.out_dir));
+    return run_agree(run, ok, error);
+}
+
+static inline bool run_begin(TrainRun *run, Error *error) {
+    bool ok = !run_leads(run) || run_begin_folder(run, error);
+    return run_agree(run, ok, error) && run_check_shared_folder(run, error);
+}
+
+// Elements [first, first + n) of a fresh run's parameters, in the order of the parameter table.
+static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
+    if (run->model_file.kind != MODEL_FROM_SIZE) {
+        return model_file_read_range(&run->model_file, first, n, out, error);
+    }
+    gpt2_init_range(out, &run->config, (uint64_t)run->options.seed, first, n);
+    return true;
+}
+
 // Fills the parameters of a fresh run, or of a resumed one together with both moments and the position, and begins the
 // log.
-static inline bool run_load(TrainRun *run, float *params, float *adam_m, float *adam_v, Error *error) {
-    bool ok = true;
-    if (run->resumes) {
-        ok = run_resume(run, params, adam_m, adam_v, error);
-    } else if (run->model_file.kind == MODEL_FROM_SIZE) {
-        gpt2_init_params(params, &run->config, (uint64_t)run->options.seed);
-    } else {
-        ok = model_file_read(&run->model_file, params, error);
+static inline bool run_load(TrainRun *run, const RunArrays *arrays, Error *error) {
+    comm_slow(&run->comm, true);
+    bool ok = run->resumes ? run_resume(run, arrays, error)
+                           : run_agree(run, arrays->read(arrays->model, run, NULL, error), error);
+    ok = ok && run_begin(run, error);
+    comm_slow(&run->comm, false);
+    return ok;
+}
+
+// ---- Arrays in host memory, all of them: what the CPU trainer has ----
+
+typedef struct {
+    float *params, *adam_m, *adam_v; // (count) each
+    int64_t count;                   // number of parameters
+} HostArrays;
+
+static inline bool host_arrays_read(void *model, TrainRun *run, CheckpointReader *reader, Error *error) {
+    const HostArrays *host = (const HostArrays *)model;
+    float *const arrays[CHECKPOINT_ARRAYS] = {host->params, host->adam_m, host->adam_v};
+    if (reader == NULL) { return run_read_params(run, 0, host->count, host->params, error); }
+    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
+        if (!checkpoint_read(reader, i, 0, arrays[i], host->count, error)) { return false; }
     }
-    return ok && run_begin(run, error);
+    return true;
+}
+
+static inline bool host_arrays_write(void *model, CheckpointWriter *writer, Error *error) {
+    const HostArrays *host = (const HostArrays *)model;
+    const float *const arrays[CHECKPOINT_ARRAYS] = {host->params, host->adam_m, host->adam_v};
+    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
+        if (!checkpoint_write(writer, i, 0, arrays[i], host->count, error)) { return false; }
+    }
+    return true;
+}
+
+static inline RunArrays run_host_arrays(HostArrays *host) {
+    RunArrays arrays = {host, host_arrays_read, host_arrays_write};
+    return arrays;
 }
 
 // ---- During the run ----
 
+// In each micro-batch the ranks' sequences follow one another. Which sequences a step has does not depend on how many
+// ranks there are.
 static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {
     int64_t first = run->options.overfit ? 0 : run->next_sequence;
-    return first + micro_batch * run->options.batch_size;
+    return first + (micro_batch * run->num_ranks + run->comm.rank) * run->options.batch_size;
 }
 
-// Reads micro-batch i of the current step. tokens, targets (B,T).
+// Reads this rank's part of micro-batch i of the current step. tokens, targets (B,T).
 static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int32_t *targets, Error *error) {
     return dataloader_read(&run->train, run_batch_sequence(run, i), (int)run->options.batch_size, tokens, targets,
                            error);
@@ -500,7 +778,7 @@ static inline bool run_is_due(const TrainRun *run, int64_t every) {
 
 // Redraws loss.svg from main.log.
 static inline bool run_draw_losses(const TrainRun *run, Error *error) {
-    return !run_writes_files(run) || loss_svg_write(run->options.out_dir, error);
+    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(run->options.out_dir, error);
 }
 
 // Writes a token's text to the screen, or its id when there is no tokenizer.
