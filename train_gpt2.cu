@@ -1217,7 +1217,9 @@ static void create_streams(GPT2 *model) {
     const unsigned untimed = cudaEventDisableTiming;
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
     cuda_check(cudaStreamCreateWithFlags(&model->copy_stream, cudaStreamNonBlocking));
-    cuda_check(cudaStreamCreateWithFlags(&model->comm_stream, cudaStreamNonBlocking));
+    int least, greatest; // what is communicated goes first: it is little work, and others wait for it
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cuda_check(cudaStreamCreateWithPriority(&model->comm_stream, cudaStreamNonBlocking, greatest));
     create_event(&model->computed, untimed);
     create_event(&model->communicated, untimed);
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
@@ -1726,7 +1728,7 @@ static bool open_ranks(TrainRun *run, Error *error) {
     options.start_timeout = o->start_timeout;
     options.watchdog = o->watchdog;
     comm_single(&run->comm);
-    run->num_ranks = (int)max_i64(1, o->num_processes);
+    run->num_ranks = (int)max_i64(max_i64(1, comm_find_launcher().size), o->num_processes);
     if (o->plan) { return true; }
     run->num_ranks = 1;
     if (!comm_open(&run->comm, &options, error)) { return false; }
@@ -1794,8 +1796,10 @@ int main(int argc, char **argv) {
     static Error error;
     ArgsOutcome outcome;
     ignore_write_signals();
-    exit_unless(train_options_parse(&run.options, argc, argv, true, &outcome, &error), PROGRAM, &error);
-    if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
+    bool parsed = train_options_parse(&run.options, argc, argv, true, &outcome, &error);
+    exit_unless(parsed || !comm_launcher_shows(), PROGRAM, &error);
+    if (!parsed) { return EXIT_FAILURE; }
+    if (outcome != ARGS_RUN || (run.options.plan && !comm_launcher_shows())) { return EXIT_SUCCESS; }
     bool ok = run_program(&model, &run, &error);
     if (!ok && run.num_ranks > 1) { end_in_failure(&run, &error); }
     run_close(&run);

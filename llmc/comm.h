@@ -503,22 +503,30 @@ static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
 // The first error in order of rank.
 typedef struct {
     const Comm *comm;
-    bool named; // begin it with the rank
-    char text[COMM_TEXT_BYTES];
+    bool named;      // begin it with the rank, unless all ranks say the same
+    int rank, alike; // whose it is, and how many say so
+    char first[COMM_TEXT_BYTES], text[COMM_TEXT_BYTES];
 } CommFirstError;
 
 static inline void comm_take_error(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    CommFirstError *first = (CommFirstError *)context;
+    CommFirstError *error = (CommFirstError *)context;
+    const char *text = bytes > 0 ? (const char *)data : "";
+    const int room = COMM_TEXT_BYTES - COMM_NAME_BYTES - 4;
     char name[COMM_NAME_BYTES];
-    if (bytes <= 1 || data[0] == '\0' || first->text[0] != '\0') { return; }
-    comm_name(first->comm, rank, name);
-    snprintf(first->text, sizeof(first->text), "%s%s%.*s", first->named ? name : "", first->named ? ": " : "",
-             COMM_TEXT_BYTES - COMM_NAME_BYTES - 4, (const char *)data);
+    if (text[0] != '\0' && error->alike == 0) {
+        error->rank = rank;
+        snprintf(error->first, sizeof(error->first), "%.*s", room, text);
+    }
+    if (text[0] != '\0' && strncmp(error->first, text, (size_t)room) == 0) { error->alike++; }
+    if (rank < error->comm->num_ranks - 1 || error->alike == 0) { return; }
+    bool named = error->named && error->alike < error->comm->num_ranks;
+    comm_name(error->comm, error->rank, name);
+    snprintf(error->text, sizeof(error->text), "%s%s%.*s", named ? name : "", named ? ": " : "", room, error->first);
 }
 
 static inline bool comm_agree_on(Comm *comm, ExchangeKind kind, bool ok, Error *error) {
     char mine[COMM_TEXT_BYTES] = "";
-    CommFirstError first = {comm, kind == EXCHANGE_AGREE, ""};
+    CommFirstError first = {comm, kind == EXCHANGE_AGREE, 0, 0, "", ""};
     if (!ok) { snprintf(mine, sizeof(mine), "%s", error->text[0] != '\0' ? error->text : "failed"); }
     Exchange x = {kind, 0, mine, COMM_TEXT_BYTES, true, comm_take_error, &first, first.text, COMM_TEXT_BYTES};
     if (!comm_exchange(comm, &x, error)) { return false; }
@@ -529,7 +537,7 @@ static inline bool comm_agree_on(Comm *comm, ExchangeKind kind, bool ok, Error *
 }
 
 // True if ok is true on all ranks. Otherwise false on all, and *error is everywhere that of the lowest rank that
-// failed, after "rank 3 (host): " when there are several.
+// failed, after "rank 3 (host): " unless all say the same.
 static inline bool comm_agree(Comm *comm, bool ok, Error *error) {
     return comm->num_ranks == 1 ? ok : comm_agree_on(comm, EXCHANGE_AGREE, ok, error);
 }

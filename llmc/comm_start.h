@@ -102,6 +102,9 @@ static inline CommLauncher comm_find_launcher(void) {
     return launcher;
 }
 
+// Is this process the one of those started together that speaks for all, where all have the same to say?
+static inline bool comm_launcher_shows(void) { return comm_find_launcher().rank <= 0; }
+
 // How long a greeting or its answer may take.
 static inline double comm_greeting_seconds(const CommOptions *options) {
     return options->start_timeout < COMM_GREETING_SECONDS ? options->start_timeout : COMM_GREETING_SECONDS;
