@@ -10,6 +10,7 @@
 
 #include "dev/test/fixture.h"
 #include "dev/test/gpu_test.h"
+#include "dev/test/temp_dir.h"
 #include "llmc/checkpoint.h"
 #include "llmc/model_file.h"
 
@@ -54,36 +55,81 @@ template <class T> static std::vector<float> to_host(const T *device, int64_t n)
     return values;
 }
 
-// A model with its memory and its GPU.
+// What lies whole in an array of buckets, in the order of the parameter table.
+template <class T> static std::vector<float> in_table_order(const GPT2 *model, Buckets<T> array) {
+    const ZeroLayout *zero = &model->zero;
+    std::vector<float> ordered((size_t)gpt2_num_params(&model->config), NAN);
+    for (int b = 0; b < zero->num_buckets; b++) {
+        ZeroPiece pieces[NUM_PARAM_TENSORS];
+        std::vector<float> bucket = to_host(element(model, array, b, 0), zero_size(zero, b));
+        int n = zero_pieces(zero, b, 0, zero_size(zero, b), pieces);
+        for (int i = 0; i < n; i++) {
+            memcpy(&ordered[(size_t)pieces[i].in_file], &bucket[(size_t)pieces[i].in_bucket],
+                   (size_t)pieces[i].count * sizeof(float));
+        }
+    }
+    return ordered;
+}
+
+static uint64_t hash_of(const std::vector<float> &values) {
+    return hash64(values.data(), values.size() * sizeof(float));
+}
+
+// A model with its memory and its GPU, and as much of a run as its state is read and written for.
 struct Model {
     GPT2 gpt2;
+    Comm comm;
+    std::unique_ptr<TrainRun> run{new TrainRun()};
     bool ok = false;
 
     Model(Test *t, const GPT2Config *config, RunShape shape) {
         Error error;
+        comm_single(&comm);
+        comm_single(&run->comm);
+        run->config = *config;
+        run->options.seed = 42;
         gpt2_plan(&gpt2, config, shape);
-        ok = CHECK(t, gpt2_open(&gpt2, false, &error), "%s", error.text);
+        ok = CHECK(t, gpt2_open(&gpt2, &comm, false, &error), "%s", error.text);
     }
     ~Model() { gpt2_close(&gpt2); }
     Model(const Model &) = delete;
     Model &operator=(const Model &) = delete;
 
+    // What a fresh run begins with: the parameters of a file, or those of a new model.
     bool load(Test *t, const char *path) {
         Error error;
-        ModelFile file;
-        ok = ok && CHECK(t, model_file_open(&file, path, &error), "%s", error.text) &&
-             CHECK(t, model_file_read(&file, gpt2.host_params, &error), "%s", error.text);
-        if (ok) { upload_state(&gpt2, 42, 0, false); }
+        ok = ok && CHECK(t, model_file_open(&run->model_file, path, &error), "%s", error.text) && read(t, NULL);
         return ok;
     }
+    bool init(Test *t) {
+        run->model_file.kind = MODEL_FROM_SIZE;
+        ok = ok && read(t, NULL);
+        return ok;
+    }
+    bool read(Test *t, CheckpointReader *reader) {
+        Error error;
+        if (!CHECK(t, read_state(&gpt2, run.get(), reader, &error), "%s", error.text)) { return false; }
+        share_state(&gpt2);
+        return true;
+    }
+    // The fp32 weights, and those that the layers read.
     uint64_t hash() {
-        download_params(&gpt2);
-        return hash64(gpt2.host_params, (size_t)gpt2_num_params(&gpt2.config) * sizeof(float));
+        uint64_t weights[2] = {0, hash_of(in_table_order(&gpt2, gpt2.params))};
+        Error error;
+        if (!hash_params(&gpt2, &weights[0], &error)) { abort(); } // one process has nobody to fail it
+        return hash64(weights, sizeof(weights));
     }
 };
 
 static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
-    RunShape shape = {RUN_TRAINS, B, T, recompute, gelu_fusion, !PRECISION_IS_FP32, true};
+    RunShape shape;
+    memset(&shape, 0, sizeof(shape));
+    shape.kind = RUN_TRAINS;
+    shape.B = B, shape.T = T;
+    shape.recompute = recompute, shape.gelu_fusion = gelu_fusion;
+    shape.has_master = !PRECISION_IS_FP32;
+    shape.exports = true;
+    shape.num_ranks = 1;
     return shape;
 }
 
@@ -94,7 +140,8 @@ static double gradient(GPT2 *model, const int32_t *tokens, const int32_t *target
     BatchSlot *slot = next_slot(model);
     memcpy(slot->staging, tokens, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, targets, (size_t)N * sizeof(int32_t));
-    run_batch(model, slot, B, T, dloss, true, false);
+    BatchRole role = {true, true, true, dloss, model->loss_sum};
+    run_batch(model, slot, B, T, &role);
     cuda_check(cudaStreamSynchronize(model->stream));
     cuda_check(cudaMemcpy(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
     return sum / (double)N;
@@ -104,7 +151,7 @@ static double gradient(GPT2 *model, const int32_t *tokens, const int32_t *target
 static StepResult update(GPT2 *model, double grad_clip, float lr, float beta1, float beta2, float epsilon, float decay,
                          int64_t number, int64_t rows) {
     AdamWStep step = {lr, beta1, beta2, epsilon, number, rounding_key(42, number)};
-    reduce_step(model, 1.0 / (double)rows, grad_clip, 0);
+    reduce_step(model, 1.0 / (double)rows, grad_clip, false, 0);
     gpt2_update(model, &step, decay);
     cuda_check(cudaStreamSynchronize(model->stream));
     return model->results[0];
@@ -143,7 +190,7 @@ static Wanted wanted_open(Test *t) {
 }
 
 static void check_gradients(Test *t, GPT2 *model, const float *want, const char *what) {
-    std::vector<float> grads = to_host(model->grads, gpt2_num_params(&model->config));
+    std::vector<float> grads = in_table_order(model, model->grads);
     double tol = tolerance(longest_reduction(model), backward_depth(model));
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
@@ -162,7 +209,8 @@ static void test_logits_and_loss(Test *t) {
     BatchSlot *slot = next_slot(model);
     memcpy(slot->staging, w.inputs, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, w.targets, (size_t)N * sizeof(int32_t));
-    run_batch(model, slot, w.B, w.T, 0.0f, false, false);
+    BatchRole role = {false, true, true, 0.0f, model->loss_sum};
+    run_batch(model, slot, w.B, w.T, &role);
     std::vector<float> padded = to_host(model->logits, N * Vp), logits;
     for (int64_t i = 0; i < N * Vp; i++) {
         if (i % Vp < V) { logits.push_back(padded[(size_t)i]); }
@@ -187,8 +235,7 @@ static void test_gradients(Test *t) {
             gradient(&m.gpt2, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
             char what[64];
             snprintf(what, sizeof(what), "recompute %d, GELU fusion %d", level, fusion);
-            std::vector<float> grads = to_host(m.gpt2.grads, gpt2_num_params(&w.config));
-            uint64_t hash = hash64(grads.data(), grads.size() * sizeof(float));
+            uint64_t hash = hash_of(in_table_order(&m.gpt2, m.gpt2.grads));
             if (level == RECOMPUTE_NOTHING) {
                 check_gradients(t, &m.gpt2, w.grads, what);
                 first = hash;
@@ -236,7 +283,7 @@ static void test_accumulation(Test *t) {
     zero_gradients(&parts.gpt2);
     gradient(&whole.gpt2, w.inputs, w.targets, w.B, w.T, dloss);
     for (int b = 0; b < w.B; b++) { gradient(&parts.gpt2, w.inputs + b * w.T, w.targets + b * w.T, 1, w.T, dloss); }
-    std::vector<float> want = to_host(whole.gpt2.grads, gpt2_num_params(&w.config));
+    std::vector<float> want = in_table_order(&whole.gpt2, whole.gpt2.grads);
     check_gradients(t, &parts.gpt2, want.data(), "one sequence at a time");
     free(w.data);
 }
@@ -307,9 +354,7 @@ static void test_against_cpu_trainer(Test *t) {
                            T};
     CpuModel *cpu = cpu_model_new(&shape, 42);
     Model m(t, &two_heads, trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!m.ok) { return; }
-    gpt2_init_params(m.gpt2.host_params, &two_heads, 42);
-    upload_state(&m.gpt2, 42, 0, false);
+    if (!m.init(t)) { return; }
     double first = 0.0, last = 0.0, limit = PRECISION_IS_FP32 ? 1e-5 : 1e-2;
     for (int step = 0; step < STEPS; step++) {
         int32_t tokens[B * T], targets[B * T];
@@ -329,9 +374,7 @@ static void test_against_cpu_trainer(Test *t) {
 
 static uint64_t train_and_hash(Test *t, RunShape shape, int steps) {
     Model m(t, &two_heads, shape);
-    if (!m.ok) { return 0; }
-    gpt2_init_params(m.gpt2.host_params, &two_heads, 42);
-    upload_state(&m.gpt2, 42, 0, false);
+    if (!m.init(t)) { return 0; }
     for (int step = 0; step < steps; step++) { train_one(&m.gpt2, step, shape.B, shape.T); }
     return m.hash();
 }
@@ -350,26 +393,43 @@ static void test_same_bits_with_any_recompute(Test *t) {
     }
 }
 
-// A run that is taken to the host and back between two steps, as a checkpoint does it; with and without master weights.
+static bool write_checkpoint(Test *t, Model *m, const char *dir, int64_t step) {
+    CheckpointWriter writer;
+    StateHeader header;
+    Error error;
+    state_init(&header);
+    bool ok = checkpoint_write_begin(&writer, dir, step, &two_heads, &header, NULL, 0, true, &error) &&
+              write_state(&m->gpt2, &writer, &error) && checkpoint_write_flush(&writer, &error) &&
+              checkpoint_write_commit(&writer, &writer.sums, &error);
+    return CHECK(t, ok, "%s", error.text);
+}
+
+static bool read_checkpoint(Test *t, Model *m, const char *dir, int64_t step) {
+    CheckpointReader reader;
+    StateHeader header;
+    Error error;
+    m->run->updates = step;
+    return CHECK(t, checkpoint_read_begin(&reader, dir, step, &two_heads, &header, &error), "%s", error.text) &&
+           m->read(t, &reader) &&
+           CHECK(t, checkpoint_read_end(&reader, &reader.sums, NULL, 0, &error), "%s", error.text);
+}
+
+// A run that is taken to a checkpoint and back between two steps; with and without master weights.
 static void test_same_bits_when_resumed(Test *t) {
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
+        TempDir dir = temp_dir_make();
         RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
         shape.has_master = has_master;
         uint64_t want = train_and_hash(t, shape, 3);
         Model m(t, &two_heads, shape), resumed(t, &two_heads, shape);
-        if (!m.ok || !resumed.ok) { return; }
-        gpt2_init_params(m.gpt2.host_params, &two_heads, 42);
-        upload_state(&m.gpt2, 42, 0, false);
+        if (!resumed.ok || !m.init(t)) { return; }
         for (int step = 0; step < 2; step++) { train_one(&m.gpt2, step, 2, 17); }
-        download_params(&m.gpt2);
-        download_moments(&m.gpt2);
-        size_t bytes = (size_t)gpt2_num_params(&two_heads) * sizeof(float);
-        memcpy(resumed.gpt2.host_params, m.gpt2.host_params, bytes);
-        memcpy(resumed.gpt2.host_m, m.gpt2.host_m, bytes);
-        memcpy(resumed.gpt2.host_v, m.gpt2.host_v, bytes);
-        upload_state(&resumed.gpt2, 42, 2, true);
-        train_one(&resumed.gpt2, 2, 2, 17);
-        CHECK(t, resumed.hash() == want, "master weights %d: other weights when resumed", has_master);
+        if (write_checkpoint(t, &m, dir.path, 2) && read_checkpoint(t, &resumed, dir.path, 2)) {
+            CHECK(t, resumed.hash() == m.hash(), "master weights %d: other weights were read", has_master);
+            train_one(&resumed.gpt2, 2, 2, 17);
+            CHECK(t, resumed.hash() == want, "master weights %d: other weights when resumed", has_master);
+        }
+        temp_dir_remove(&dir);
     }
 }
 
@@ -397,8 +457,7 @@ static void test_memory_is_what_was_planned(Test *t) {
     int64_t taken = (int64_t)(before - after);
     CHECK(t, taken == plan->total, "%lld bytes of GPU memory taken, planned %lld", (long long)taken,
           (long long)plan->total);
-    gpt2_init_params(m.gpt2.host_params, &two_heads, 42);
-    upload_state(&m.gpt2, 42, 0, false);
+    if (!m.init(t)) { return; }
     long allocations = emu::allocation_count();
     for (int step = 0; step < 2; step++) { train_one(&m.gpt2, step, 2, 17); }
     CHECK(t, emu::allocation_count() == allocations, "%ld allocations by CUDA calls in two steps",
@@ -418,11 +477,13 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
     std::unique_ptr<GPT2> model(new GPT2());
     ArgsOutcome outcome;
     Error error;
+    comm_single(&run->comm);
+    run->num_ranks = 1;
     bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
-              run_open(run.get(), 1, DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
+              run_open(run.get(), DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     gpt2_plan(model.get(), &run->config, choose_shape(run.get()));
-    ok = gpt2_open(model.get(), false, &error) && load(model.get(), run.get(), &error);
+    ok = start(model.get(), run.get(), &error);
     int64_t waits = 0;
     long allocations = 0;
     for (int step = 0; ok && step < 5; step++) {
@@ -449,29 +510,31 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
 // A NaN in a weight or in a gradient: nothing is updated, then nor later, and the tensor is named.
 static void test_nan_stops_updates(Test *t) {
     Model m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
-    if (!m.ok) { return; }
+    if (!m.init(t)) { return; }
     GPT2 *model = &m.gpt2;
-    gpt2_init_params(model->host_params, &two_heads, 42);
-    upload_state(model, 42, 0, false);
     uint64_t want = m.hash();
-    int64_t at = gpt2_param_offset(&two_heads, PARAM_fcb) + 4 * two_heads.channels + 3; // layer 1
+    int bucket = zero_bucket_of(PARAM_fcb, 1);
+    int64_t at = zero_tensor_offset(&model->zero, PARAM_fcb) + 3;
+    floatX *weight = element(model, model->params, bucket, at);
     floatX nan_value, old_value;
     floatX_from_host(&nan_value, NAN);
-    cuda_check(cudaMemcpy(&old_value, model->params + at, sizeof(floatX), cudaMemcpyDeviceToHost));
-    cuda_check(cudaMemcpy(model->params + at, &nan_value, sizeof(floatX), cudaMemcpyHostToDevice));
+    cuda_check(cudaMemcpy(&old_value, weight, sizeof(floatX), cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(weight, &nan_value, sizeof(floatX), cudaMemcpyHostToDevice));
     train_one(model, 0, 2, 17);
     CHECK(t, model->results[0].stopped == 1, "stopped is %d, expected 1", model->results[0].stopped);
     char name[64] = "";
     gpt2_forward(model, model->slots[0].device, 2, 17);
-    name_nonfinite_forward(model, 2 * 17, name, sizeof(name));
-    CHECK(t, strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
-    cuda_check(cudaMemcpy(model->params + at, &old_value, sizeof(floatX), cudaMemcpyHostToDevice));
-    name_nonfinite_forward(model, 2 * 17, name, sizeof(name));
+    bool found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
+    CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
+    cuda_check(cudaMemcpy(weight, &old_value, sizeof(floatX), cudaMemcpyHostToDevice));
+    found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
+    CHECK(t, !found, "named '%s' although all parameters are numbers", name);
+    name_nonfinite_activation(model, 2 * 17, name, sizeof(name));
     CHECK(t, strcmp(name, "activation fc of layer 1") == 0, "named '%s'", name);
     train_one(model, 1, 2, 17); // a sound step after the bad one
     CHECK(t, m.hash() == want, "the weights changed");
     float bad = INFINITY;
-    cuda_check(cudaMemcpy(model->grads + at, &bad, sizeof(bad), cudaMemcpyHostToDevice));
+    cuda_check(cudaMemcpy(element(model, model->grads, bucket, at), &bad, sizeof(bad), cudaMemcpyHostToDevice));
     CHECK(t,
           name_nonfinite_tensor(model, model->grads, "gradient of", name, sizeof(name)) &&
               strcmp(name, "gradient of fcb of layer 1") == 0,
