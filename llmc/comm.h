@@ -282,9 +282,9 @@ static inline void comm_fail(Comm *comm, const Error *error) {
     if (comm->watch == NULL || comm->told) { return; }
     bool same = strcmp(comm->known, error->text) == 0;
     if (same && !comm->broken) { return; }
-    char text[COMM_TEXT_BYTES], name[COMM_NAME_BYTES];
-    snprintf(text, sizeof(text), "%s%s%.*s", same ? "" : comm_name(comm, comm->rank, name), same ? "" : ": ",
-             COMM_TEXT_BYTES - COMM_NAME_BYTES - 4, error->text);
+    char text[COMM_TEXT_BYTES] = "";
+    if (!same) { comm_name(comm, comm->rank, text), watch_append(text, ": "); }
+    watch_append(text, error->text);
     if (!same) { comm->prints = true; }
     watch_fail(comm->watch, text);
     comm->told = true;

@@ -27,11 +27,13 @@
 #define WATCH_GOODBYE_SECONDS 2.0 // for the others to have seen that this rank leaves
 #define WATCH_TELL_SECONDS 1.0    // for the others to have seen that the run ends
 #define WATCH_ABORT_SECONDS 5.0   // for the last acts of a process
+#define WATCH_STUCK_SECONDS 1.0   // before it is believed that all ranks wait for each other
 
 typedef struct {
     int fd;       // -1: gone, or never watched by this rank
     double heard; // when anything came last
     CommBeat beat;
+    bool failed; // it has said why it ends
     int in_bytes, out_bytes;
     uint8_t in[WATCH_BUFFER_BYTES];
     uint8_t out[WATCH_BUFFER_BYTES]; // what could not be sent yet
@@ -59,6 +61,7 @@ typedef struct {
     WatchPeer *peers; // num_ranks; rank 0 watches all others, these watch rank 0
     struct pollfd *polled;
     double last_round, next_beat, next_health;
+    double stuck; // since when all ranks wait for each other, as far as known here; 0: they do not
     int strikes, num_dead;
     Verdict verdict;
     char text[COMM_TEXT_BYTES]; // of the verdict
@@ -244,7 +247,7 @@ static inline void watch_hang_up(CommWatch *w, double seconds) {
 static inline void watch_end_process(CommWatch *w) {
     pthread_t acts;
     watch_finish_text(w);
-    bool threaded = pthread_create(&acts, NULL, watch_last_acts, w) == 0;
+    bool threaded = pthread_create(&acts, NULL, watch_last_acts, w) == 0 && pthread_detach(acts) == 0;
     if (!threaded && w->prints) { watch_print(w); }
     if (threaded) { watch_wait_for_acts(w, 1, 0.2); } // a launcher ends all when the first that is told exits
     if (w->verdict != VERDICT_TOLD) {
@@ -278,6 +281,7 @@ static inline bool watch_take_frame(CommWatch *w, int rank, const CommFrame *fra
     case FRAME_FAILED:
     case FRAME_END:
         if (from_zero != (frame->type == FRAME_END)) { return false; }
+        peer->failed = true;
         watch_find(w, from_zero ? VERDICT_TOLD : VERDICT_FAILED, "%.*s", (int)frame->bytes, (const char *)data);
         return true;
     default: return false;
@@ -307,6 +311,7 @@ static inline void watch_lost(CommWatch *w, int rank, SocketStatus status, int c
     char name[COMM_NAME_BYTES];
     comm_who_process(name, rank, &w->who[rank]);
     socket_close(&w->peers[rank].fd);
+    if (w->peers[rank].failed) { return; }
     if (status == SOCKET_CLOSED) {
         watch_find(w, VERDICT_DEAD, "%s ended without a word (killed, or crashed?)", name);
     } else {
@@ -345,14 +350,33 @@ static inline void watch_judge_silence(CommWatch *w) {
     }
 }
 
+// What this rank's main thread does now.
+static inline CommBeat watch_own_beat(CommWatch *w) {
+    pthread_mutex_lock(&w->mutex);
+    CommBeat beat = w->main;
+    double step = WATCH_STEPS_FACTOR * w->step_seconds;
+    beat.idle = seconds_now() - w->since;
+    beat.limit = w->watchdog <= 0.0 ? 0.0 : w->watchdog > step ? w->watchdog : step;
+    if (w->slow) { beat.limit *= WATCH_SLOW_FACTOR; }
+    pthread_mutex_unlock(&w->mutex);
+    return beat;
+}
+
 static inline bool watch_is_late(const CommBeat *beat) { return beat->limit > 0.0 && beat->idle > beat->limit; }
 
 static inline bool watch_is_behind(const CommBeat *a, const CommBeat *b) {
     return a->count != b->count ? a->count < b->count : a->idle > b->idle;
 }
 
-// All ranks wait, and each for too long.
+// All ranks wait, and each for too long. What they say is some moments old, and a rank that all waited for may have
+// come and gone meanwhile: so each must have said it once more.
 static inline void watch_judge_waiting(CommWatch *w, int furthest, int last) {
+    double now = seconds_now();
+    if (w->stuck == 0.0) { w->stuck = now; }
+    if (now - w->stuck < WATCH_STUCK_SECONDS + 2.0 * w->beat) { return; }
+    for (int i = 0; i < w->num_ranks; i++) {
+        if (w->peers[i].fd >= 0 && w->peers[i].heard <= w->stuck + w->beat) { return; }
+    }
     const CommBeat *beat = &w->peers[last].beat, *ahead = &w->peers[furthest].beat;
     char name[COMM_NAME_BYTES], behind[COMM_NAME_BYTES + COMM_PHASE_BYTES + 64] = "";
     if (beat->count != ahead->count) {
@@ -368,6 +392,7 @@ static inline void watch_judge_waiting(CommWatch *w, int furthest, int last) {
 static inline void watch_judge_progress(CommWatch *w) {
     int hangs = -1, last = -1, furthest = -1;
     bool all_wait = true;
+    w->peers[w->rank].beat = watch_own_beat(w);
     for (int i = 0; i < w->num_ranks; i++) {
         const CommBeat *beat = &w->peers[i].beat;
         if (i != w->rank && w->peers[i].fd < 0) { continue; }
@@ -383,7 +408,9 @@ static inline void watch_judge_progress(CommWatch *w) {
                    comm_who_name(name, hangs, &w->who[hangs]), w->peers[hangs].beat.idle, w->peers[hangs].beat.phase);
     } else if (all_wait) {
         watch_judge_waiting(w, furthest, last);
+        return;
     }
+    w->stuck = 0.0;
 }
 
 // Asks whether this rank's part is well. Not well twice in a row is this rank's failure.
@@ -430,14 +457,7 @@ static inline void watch_beat(CommWatch *w) {
     double now = seconds_now();
     if (now < w->next_beat) { return; }
     w->next_beat = now + w->beat;
-    pthread_mutex_lock(&w->mutex);
-    CommBeat beat = w->main;
-    double step = WATCH_STEPS_FACTOR * w->step_seconds;
-    beat.idle = now - w->since;
-    beat.limit = w->watchdog <= 0.0 ? 0.0 : w->watchdog > step ? w->watchdog : step;
-    if (w->slow) { beat.limit *= WATCH_SLOW_FACTOR; }
-    pthread_mutex_unlock(&w->mutex);
-    w->peers[w->rank].beat = beat;
+    CommBeat beat = watch_own_beat(w);
     for (int i = 0; i < w->num_ranks; i++) {
         if (w->peers[i].out_bytes == 0) { watch_send(&w->peers[i], FRAME_BEAT, &beat, (int64_t)sizeof(beat)); }
     }
@@ -560,7 +580,7 @@ static inline void watch_close(CommWatch *w) {
 // Tells all others to end, with this text.
 static inline void watch_fail(CommWatch *w, const char *text) {
     char failure[COMM_TEXT_BYTES];
-    snprintf(failure, sizeof(failure), "%s", text);
+    snprintf(failure, sizeof(failure), "%.*s", COMM_TEXT_BYTES - 1, text);
     watch_add_remedy(w, failure);
     pthread_mutex_lock(&w->mutex);
     memcpy(w->failure, failure, sizeof(failure));
