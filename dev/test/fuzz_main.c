@@ -103,17 +103,26 @@ static int write_seeds(const FuzzInput *seeds, int count, const char *folder) {
     return EXIT_SUCCESS;
 }
 
+static void free_seeds(FuzzInput *seeds, int count) {
+    for (int i = 0; i < count; i++) { free(seeds[i].data); }
+}
+
 int main(int argc, char **argv) {
     bool only_seeds = argc == 3 && strcmp(argv[1], "--seeds") == 0;
     long iterations = argc > 1 && !only_seeds ? strtol(argv[1], NULL, 10) : 3000;
     FuzzRandom random = {argc > 2 && !only_seeds ? strtoull(argv[2], NULL, 10) : 1, 0};
-    FuzzInput seeds[FUZZ_MAX_SEEDS], input = {(uint8_t *)malloc(FUZZ_CAPACITY), 0};
+    FuzzInput seeds[FUZZ_MAX_SEEDS];
     int count = make_seeds(seeds);
-    if (only_seeds) { return write_seeds(seeds, count, argv[2]); }
+    if (only_seeds) {
+        int status = write_seeds(seeds, count, argv[2]);
+        free_seeds(seeds, count);
+        return status;
+    }
     if (count == 0 || iterations < 0) {
         fprintf(stderr, "%s: no valid inputs to begin with, or a bad number of iterations\n", argv[0]);
         return EXIT_FAILURE;
     }
+    FuzzInput input = {(uint8_t *)malloc(FUZZ_CAPACITY), 0};
     for (int i = 0; i < count; i++) { LLVMFuzzerTestOneInput(seeds[i].data, seeds[i].size); }
     LLVMFuzzerTestOneInput(input.data, 0);
     for (long i = 0; i < iterations; i++) {
@@ -126,7 +135,7 @@ int main(int argc, char **argv) {
         LLVMFuzzerTestOneInput(exact, input.size);
         free(exact);
     }
-    for (int i = 0; i < count; i++) { free(seeds[i].data); }
+    free_seeds(seeds, count);
     free(input.data);
     printf("%s: %ld damaged inputs of %d valid ones: all refused or read within bounds\n", argv[0], iterations, count);
     return EXIT_SUCCESS;
