@@ -21,6 +21,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
              i < (int64_t)config.padded_vocab_size * config.channels; i++) {
             require(params[i] == 0.0f);
         }
+        float part[16];
+        int64_t first = (int64_t)size % n, count = min_i64(16, n - first);
+        require(model_bin_read_range(path, &config, first, count, part, &error));
+        require(memcmp(part, params + first, (size_t)count * sizeof(float)) == 0);
     }
     free(params);
     return 0;

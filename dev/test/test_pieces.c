@@ -259,6 +259,22 @@ static void test_read_in_pieces(Test *t) {
     temp_dir_remove(&dir);
 }
 
+// What a file holds in the padding of wte is read as zeros, and is no damage.
+static void test_padding_is_read_as_zeros(Test *t) {
+    static Run run;
+    TempDir dir = temp_dir_make();
+    Error error = {""};
+    run_init(&run, odd_config());
+    run_fill(&run, 5);
+    float *params = run.arrays[CHECKPOINT_PARAMS];
+    for (int i = 11 * 7; i < 128 * 7; i++) { params[i] = 3.0f; }
+    CHECK(t, checkpoint_save(dir.path, 1, &run.config, params, &run.header, run.sections, 3, &error), "%s", error.text);
+    CHECK(t, read_by_several(&run, dir.path, 1, &error) == 5, "in pieces: %s", error.text);
+    CHECK(t, run_load(&run, dir.path, 1, &error) == 5, "at once: %s", error.text);
+    run_free(&run);
+    temp_dir_remove(&dir);
+}
+
 // Damage in each part of the files, and who is named for it.
 static void test_damage_is_named(Test *t) {
     static Run run;
@@ -490,6 +506,7 @@ int main(void) {
     RUN(&suite, test_fingerprint);
     RUN(&suite, test_write_by_several_processes);
     RUN(&suite, test_read_in_pieces);
+    RUN(&suite, test_padding_is_read_as_zeros);
     RUN(&suite, test_damage_is_named);
     RUN(&suite, test_pieces_missing_or_twice);
     RUN(&suite, test_not_finite);
