@@ -6,14 +6,13 @@
 #include <cuda_bf16.h>
 #include <emu.h>
 #include <emu_ptx.h>
-#include <ctype.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <map>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "emu_reports.h"
 #include "test.h"
 
 #define FULL 0xffffffffu
@@ -893,60 +892,6 @@ static std::string run_child(const Bug &bug, bool broken, int *status) {
     return text;
 }
 
-static void replace_all(std::string *text, const std::string &what, const std::string &by) {
-    for (size_t at = 0; (at = text->find(what, at)) != std::string::npos; at += by.size()) {
-        text->replace(at, what.size(), by);
-    }
-}
-
-// What the comment in this file says the report is; addresses are %x in both.
-static std::map<std::string, std::string> read_expectations() {
-    std::map<std::string, std::string> expected, marks;
-    std::string current;
-    FILE *file = fopen(__FILE__, "r");
-    char line[4096];
-    if (file == nullptr) { printf("%s: cannot read; run in the folder that it was compiled in\n", __FILE__), exit(1); }
-    auto finish = [&] { // the longest name first, of those that begin alike
-        for (auto mark = marks.rbegin(); mark != marks.rend(); mark++) {
-            replace_all(&expected[current], mark->first, mark->second);
-        }
-    };
-    for (int number = 1; fgets(line, sizeof(line), file) != nullptr; number++) {
-        line[strcspn(line, "\n")] = '\0';
-        const char *mark = strstr(line, "// @");
-        if (mark) { marks[mark + 3] = std::string(__FILE__) + ":" + std::to_string(number); }
-        if (strncmp(line, "//! ", 4) != 0) { continue; }
-        bool is_name = strspn(line + 4, "abcdefghijklmnopqrstuvwxyz_") == strlen(line + 4);
-        if (is_name) { finish(), current = line + 4; }
-        if (!is_name) { expected[current] += std::string(line + 4) + "\n"; }
-    }
-    finish();
-    fclose(file);
-    return expected;
-}
-
-static std::string without_addresses(const std::string &text) {
-    std::string result;
-    for (size_t i = 0; i < text.size();) {
-        size_t end = i + 2;
-        bool mask = i >= 5 && text.compare(i - 5, 5, "mask ") == 0;
-        while (text.compare(i, 2, "0x") == 0 && !mask && end < text.size() && isxdigit(text[end])) { end++; }
-        result += end > i + 2 ? "%x" : text.substr(i, 1);
-        i = end > i + 2 ? end : i + 1;
-    }
-    return result;
-}
-
-// Line ends and several spaces count as one space: the comments are wrapped.
-static std::string one_line(const std::string &text) {
-    std::string result;
-    for (char c : text) {
-        bool space = isspace((unsigned char)c);
-        if (!space || (!result.empty() && result.back() != ' ')) { result += space ? ' ' : c; }
-    }
-    return result;
-}
-
 static const Bug *current;
 static std::map<std::string, std::string> expectations;
 
@@ -974,7 +919,7 @@ int main(int argc, char **argv) {
         }
     }
     setenv("EMU_THREADS", "1", 1); // the same thread finds the mistake each time
-    expectations = read_expectations();
+    expectations = read_expectations(__FILE__);
     Suite s = suite_begin("emu_bugs");
     for (const Bug &bug : BUGS) {
         current = &bug;
