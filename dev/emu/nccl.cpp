@@ -23,6 +23,7 @@ enum CommState { LIVE, FINALIZED, DESTROYED, ABORTED };
 // Never freed, so that a stale handle is recognised.
 struct ncclComm {
     int rank, ranks, device, socket;
+    std::string server; // who runs it: "rank 0 (pid 12 on host)"
     std::atomic<int> state{LIVE};
     Source ended = {nullptr, 0}; // where it was finalized, destroyed or aborted
     std::thread::id ended_by = {};
@@ -91,7 +92,7 @@ void warn_of_live_comms(int status, void *) {
 }
 
 ncclComm *new_comm(int ranks, int rank, int device, int socket) {
-    ncclComm *comm = new ncclComm{rank, ranks, device, socket};
+    ncclComm *comm = new ncclComm{rank, ranks, device, socket, "the process that made the id"};
     std::lock_guard<std::mutex> guard(comms().mutex);
     if (comms().all.empty()) { on_exit(warn_of_live_comms, nullptr); }
     comms().all.push_back(comm);
@@ -267,25 +268,21 @@ ncclResult_t lost(ncclComm *comm, const std::string &call, Source at) {
         return fail_comm(comm, ncclInternalError,
                          words("%s, at %s:%d: aborted by ncclCommAbort", call.c_str(), at.file, at.line));
     }
-    return not_done(comm, FAILED, "the process that made the communicator's id (rank 0, as a rule) has ended", call,
-                    at);
+    return not_done(comm, FAILED, comm->server + " has ended", call, at);
 }
 
-// Waits for the answer; what comes with it must be as long as data.
+// Waits for the answer; what comes with it is in *data then.
 ncclResult_t wait_for_answer(ncclComm *comm, std::vector<char> *data, const std::string &call, Source at) {
     Answer answer;
     if (!receive_all(comm->socket, &answer, sizeof(answer))) { return lost(comm, call, at); }
-    if (answer.kind == DONE) {
-        bool complete = answer.bytes == data->size() && receive_all(comm->socket, data->data(), data->size());
-        return complete ? ncclSuccess : lost(comm, call, at);
-    }
-    std::string text(answer.bytes, '\0');
-    if (!receive_all(comm->socket, &text[0], text.size())) { return lost(comm, call, at); }
-    return not_done(comm, answer.kind, text, call, at);
+    data->resize(answer.bytes);
+    if (!receive_all(comm->socket, data->data(), data->size())) { return lost(comm, call, at); }
+    if (answer.kind == DONE) { return ncclSuccess; }
+    return not_done(comm, answer.kind, std::string(data->begin(), data->end()), call, at);
 }
 
 // The data of the call goes out, what comes back is in *data then.
-ncclResult_t exchange(ncclComm *comm, Call call, std::vector<char> *data, size_t expected, Source at) {
+ncclResult_t exchange(ncclComm *comm, Call call, std::vector<char> *data, Source at) {
     std::lock_guard<std::mutex> guard(comm->socket_mutex);
     call.number = ++comm->calls;
     call.bytes = data->size();
@@ -294,30 +291,35 @@ ncclResult_t exchange(ncclComm *comm, Call call, std::vector<char> *data, size_t
     if (send_unless_answered(comm->socket, &call, sizeof(call))) {
         send_unless_answered(comm->socket, data->data(), data->size());
     }
-    data->resize(expected);
     return wait_for_answer(comm, data, to_text(call), at);
 }
 
-size_t answer_bytes(const Collective &c) { return c.kind == BROADCAST && is_root(c) ? 0 : received(c).bytes; }
+// A collective of a communicator that has failed. On a GPU the call has returned long ago, and its stream stays where
+// it is until ncclCommAbort: with EMU_NCCL_STALL=1 it is the call that stays.
+ncclResult_t run_in_vain(const ncclComm *comm) {
+    const char *stall = getenv("EMU_NCCL_STALL");
+    while (stall && strcmp(stall, "1") == 0 && comm->state != ABORTED) { usleep(1000); }
+    return static_cast<ncclResult_t>(comm->error.load());
+}
 
 ncclResult_t run(const Collective &c) {
     ncclComm *comm = c.comm;
     ncclResult_t usable = use(comm, name_of(c.kind), c.at, true);
     if (usable != ncclSuccess) { return usable; }
     const bool corrupts = inject_fault(comm->rank);
-    if (comm->error != ncclSuccess) { return static_cast<ncclResult_t>(comm->error.load()); }
+    if (comm->error != ncclSuccess) { return run_in_vain(comm); }
     std::vector<char> data = begin_collective(c), kept;
     if (comm->in_call.exchange(true)) {
         report(c.at, format("%s on a communicator that another thread is using", name_of(c.kind)));
     }
     if (c.kind == BROADCAST && is_root(c)) { kept = data; }
     Call call = {c.kind, c.type, c.reduction, c.root, c.count, 0, 0, {}};
-    ncclResult_t result = exchange(comm, call, &data, answer_bytes(c), c.at);
+    ncclResult_t result = exchange(comm, call, &data, c.at);
     comm->in_call = false;
-    if (c.kind == BROADCAST && is_root(c)) { data = kept; }
     if (corrupts) { corrupt(c, &data); }
+    if (c.kind == BROADCAST && is_root(c)) { data = kept; }
     end_collective(c, data, result == ncclSuccess);
-    return result;
+    return result == ncclSuccess ? result : run_in_vain(comm);
 }
 
 // ---- Groups: calls between ncclGroupStart and ncclGroupEnd are done, in their order, by the latter ----
@@ -366,10 +368,12 @@ ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at
     if (socket < 0) { return fail(ncclSystemError, "no connection to the process that made the id: " + why); }
     *comm = new_comm(ranks, rank, device, socket);
     Hello hello = hello_of(id, ranks, rank, device, at);
-    std::vector<char> nothing;
+    std::vector<char> server;
     std::lock_guard<std::mutex> guard((*comm)->socket_mutex);
     send_unless_answered(socket, &hello, sizeof(hello));
-    return wait_for_answer(*comm, &nothing, "ncclCommInitRank", at);
+    ncclResult_t result = wait_for_answer(*comm, &server, "ncclCommInitRank", at);
+    if (result == ncclSuccess) { (*comm)->server.assign(server.begin(), server.end()); }
+    return result;
 }
 
 } // namespace
@@ -448,7 +452,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
     ncclResult_t usable = use(comm, "ncclCommDestroy", at);
     if (usable != ncclSuccess) { return usable; }
     std::vector<char> nothing;
-    if (comm->error == ncclSuccess) { exchange(comm, {GOODBYE, 0, 0, 0, 0, 0, 0, {}}, &nothing, 0, at); }
+    if (comm->error == ncclSuccess) { exchange(comm, {GOODBYE, 0, 0, 0, 0, 0, 0, {}}, &nothing, at); }
     if (comm->state == ABORTED) { return ncclSuccess; }
     end_comm(comm, DESTROYED, at);
     close(comm->socket);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <algorithm>
 #include <thread>
 
 namespace emu {
@@ -58,13 +59,16 @@ class Server {
         answer(member, kind, text.data(), text.size());
     }
     void answer_all(AnswerKind kind, const std::string &text) {
-        for (Member &member : members) { answer(&member, kind, text); }
+        for (Member *member : in_order_of_answers()) { answer(member, kind, text); }
     }
     void close_member(Member *member);
     void linger();
 
+    bool is_own_process(const Hello &hello) const { return hello.pid == getpid() && hello.network == network; }
+    std::vector<Member *> in_order_of_answers();
+
     int listener;
-    uint64_t nonce;
+    uint64_t nonce, network = network_number();
     int ranks = 0, in = 0;         // expected (0: not known yet), joined
     std::vector<Member> members;   // [ranks], in order of rank
     std::vector<Member> newcomers; // that have not said who they are
@@ -99,7 +103,8 @@ bool Server::join() {
     close(listener);
     for (Member &newcomer : newcomers) { close_member(&newcomer); }
     listener = -1;
-    answer_all(DONE, "");
+    const Hello &last = in_order_of_answers().back()->hello;
+    answer_all(DONE, is_own_process(last) ? who(last) : "the process that made the id");
     return true;
 }
 
@@ -195,20 +200,16 @@ bool Server::is_waited_for_in_vain() {
     bool in_vain = false;
     for (const Member &m : members) {
         if (m.called && m.call.kind == GOODBYE) { gone = &m; }
+        in_vain = in_vain || (m.called && m.call.kind != GOODBYE);
     }
-    for (Member &m : members) {
-        if (!gone || !m.called || m.call.kind == GOODBYE) { continue; }
-        in_vain = true;
-        answer(&m, REPORT,
-               to_text(m.call) +
-                   words(" on rank %d waits for rank %d, which has called ncclCommDestroy\n  at ", m.hello.rank,
-                         gone->hello.rank) +
-                   to_text(gone->call.at));
-    }
-    if (!in_vain) { return false; }
-    for (Member &m : members) {
-        if (!m.called) { answer(&m, FAILED, who(gone->hello) + " has left, and others wait for it"); }
-        if (m.called && m.call.kind == GOODBYE) { answer(&m, DONE, ""); }
+    if (!gone || !in_vain) { return false; }
+    for (Member *m : in_order_of_answers()) {
+        std::string waits = words(" on rank %d waits for rank %d, which has called ncclCommDestroy\n  at ",
+                                  m->hello.rank, gone->hello.rank);
+        const bool left = m->called && m->call.kind == GOODBYE;
+        if (left) { answer(m, DONE, ""); }
+        if (m->called && !left) { answer(m, REPORT, to_text(m->call) + waits + to_text(gone->call.at)); }
+        if (!m->called) { answer(m, FAILED, who(gone->hello) + " has left, and others wait for it"); }
     }
     return true;
 }
@@ -280,24 +281,32 @@ bool Server::receive_and_gather() {
 bool Server::send_results() {
     const Call call = members[0].call;
     const size_t share = total.size() / members.size();
-    for (Member &m : members) {
-        const size_t rank = static_cast<size_t>(m.hello.rank);
-        const bool root = m.hello.rank == call.root;
+    for (Member *m : in_order_of_answers()) {
+        const size_t rank = static_cast<size_t>(m->hello.rank);
+        const bool root = m->hello.rank == call.root;
         size_t begin = 0, bytes = total.size();
         if (call.kind == REDUCE_SCATTER) { begin = rank * share, bytes = share; }
         if ((call.kind == BROADCAST && root) || (call.kind == REDUCE && !root)) { bytes = 0; }
-        answer(&m, DONE, total.data() + begin, bytes);
+        answer(m, DONE, total.data() + begin, bytes);
     }
     return true;
 }
 
 // ---- Talking to a rank ----
 
+// The rank of this process last: when it goes on, and perhaps ends the process, the others have their answers.
+std::vector<Member *> Server::in_order_of_answers() {
+    std::vector<Member *> all;
+    for (Member &m : members) { all.push_back(&m); }
+    std::stable_partition(all.begin(), all.end(), [this](const Member *m) { return !is_own_process(m->hello); });
+    return all;
+}
+
 void Server::tell_others(const Member *member, const std::string &text) {
-    for (std::vector<Member> *all : {&members, &newcomers}) {
-        for (Member &other : *all) {
-            if (&other != member) { answer(&other, FAILED, text); }
-        }
+    std::vector<Member *> all = in_order_of_answers();
+    for (Member &newcomer : newcomers) { all.insert(all.begin(), &newcomer); }
+    for (Member *other : all) {
+        if (other != member) { answer(other, FAILED, text); }
     }
 }
 
