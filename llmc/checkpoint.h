@@ -539,9 +539,7 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
 static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                           Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
-    if (params && !model_check_finite_range(data, &w->config, first, n, "the model to be saved", error)) {
-        return false;
-    }
+    if (params && !model_check_finite(data, &w->config, first, n, "the model to be saved", error)) { return false; }
     int64_t offset = params ? BIN_HEADER_BYTES : checkpoint_state_offset(w, array);
     w->sums.sums[array] += sum64(first, data, n);
     return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);

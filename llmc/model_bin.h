@@ -42,14 +42,10 @@ static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place
 }
 
 // Refuses a NaN or infinity in elements first .. first + n - 1 of all parameters. `where` begins the message: the file.
-static inline bool model_check_finite_range(const float *data, const GPT2Config *config, int64_t first, int64_t n,
-                                            const char *where, Error *error) {
+static inline bool model_check_finite(const float *data, const GPT2Config *config, int64_t first, int64_t n,
+                                      const char *where, Error *error) {
     int64_t bad = first_not_finite(data, n);
     return bad == n || model_fail_not_finite(config, first + bad, data[bad], where, error);
-}
-
-static inline bool model_check_finite(const float *params, const GPT2Config *config, const char *where, Error *error) {
-    return model_check_finite_range(params, config, 0, gpt2_num_params(config), where, error);
 }
 
 static inline bool model_check_range(const GPT2Config *config, int64_t first, int64_t n, const char *where,
@@ -186,7 +182,7 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
     input_close(&file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);
-    return model_check_finite_range(out, config, first, n, path, error);
+    return model_check_finite(out, config, first, n, path, error);
 }
 
 // Reads all weights into params, gpt2_num_params(config) floats.

@@ -502,7 +502,7 @@ static inline bool safetensors_read_range(const char *path, const GPT2Config *co
     safetensors_close(&model);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);
-    return model_check_finite_range(out, config, first, n, path, error);
+    return model_check_finite(out, config, first, n, path, error);
 }
 
 // Reads all weights into params, gpt2_num_params(config) floats.

@@ -8,6 +8,7 @@
 #include <inttypes.h>
 
 #include "llmc/model_file.h"
+#include "state_sections.h"
 
 static bool convert(const char *init, const char *out, Error *error) {
     ModelFile file;

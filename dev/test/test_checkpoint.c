@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include "checkpoint_run.h"
+#include "state_sections.h"
 #include "temp_dir.h"
 #include "test.h"
 
