@@ -993,7 +993,7 @@ static void test_mismatch(Test *t) {
 static void test_leaving(Test *t) {
     Run run;
     for (int who = 0; who < 2; who++) {
-        char options[64], begin[64];
+        char options[64], begin[80];
         snprintf(options, sizeof(options), "do=leave who=%d", who);
         run_start(&run, 3, options);
         check_all_well(t, &run);
