@@ -45,6 +45,7 @@
 #include "llmc/gelu.cuh"
 #include "llmc/global_norm.cuh"
 #include "llmc/gpt2.h"
+#include "llmc/gpu_device.h"
 #include "llmc/gpu_monitor.h"
 #include "llmc/gpu_peak.h"
 #include "llmc/layernorm.cuh"
@@ -1152,54 +1153,6 @@ static bool check_shape(const TrainRun *run, Error *error) {
     return true;
 }
 
-// The version as people write it: 13000 is 13.0.
-static void cuda_version_text(char *text, size_t size, int version) {
-    snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
-}
-
-// Finds the GPU of this rank. Describes what is missing in words of its own, since this is where most first runs fail.
-static bool find_gpu(cudaDeviceProp *properties, const Comm *ranks, Error *error) {
-    int devices = 0, driver = 0, runtime = 0;
-    char driver_text[32], runtime_text[32];
-    cudaError_t status = cudaGetDeviceCount(&devices);
-    cudaGetLastError();
-    cudaDriverGetVersion(&driver);
-    cudaRuntimeGetVersion(&runtime);
-    cuda_version_text(driver_text, sizeof(driver_text), driver);
-    cuda_version_text(runtime_text, sizeof(runtime_text), runtime);
-    if (driver == 0) {
-        return fail(error, "no GPU: there is no NVIDIA driver here (nvidia-smi shows it); train_gpt2 runs on the CPU");
-    }
-    if (status == cudaErrorInsufficientDriver || (driver / 1000 < runtime / 1000)) {
-        return fail(error,
-                    "the NVIDIA driver is too old: it supports CUDA %s, this program was built with CUDA %s; update "
-                    "the driver, or build with an older toolkit",
-                    driver_text, runtime_text);
-    }
-    if (status == cudaErrorNoDevice || (status == cudaSuccess && devices == 0)) {
-        return fail(error, "no GPU: the driver shows none; see nvidia-smi and CUDA_VISIBLE_DEVICES (train_gpt2 runs on "
-                           "the CPU)");
-    }
-    if (status != cudaSuccess) {
-        return fail(error, "no GPU: %s (%s); see nvidia-smi", cudaGetErrorString(status), cudaGetErrorName(status));
-    }
-    // A launcher may show each process a GPU of its own and no other.
-    int device = devices == 1 ? 0 : ranks->local_rank;
-    if (device >= devices) {
-        return fail(error,
-                    "no GPU for this process: it is number %d of those on this machine (from 0), which has %d GPUs; "
-                    "start at most as many, or see --gpus-per-node and CUDA_VISIBLE_DEVICES",
-                    device, devices);
-    }
-    cuda_check(cudaSetDevice(device));
-    cuda_check(cudaGetDeviceProperties(properties, device));
-    if (properties->major < 8) {
-        return fail(error, "%s has compute capability %d.%d; this program needs 8.0 (Ampere) or later",
-                    properties->name, properties->major, properties->minor);
-    }
-    return true;
-}
-
 static void create_event(cudaEvent_t *event, unsigned flags) { cuda_check(cudaEventCreateWithFlags(event, flags)); }
 
 // Two ranks on one GPU would share its memory and wait for each other for ever.
@@ -1243,7 +1196,7 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     char bus_id[32] = "";
     int device = 0;
     model->ranks = ranks;
-    if (!find_gpu(&model->gpu, ranks, error)) { return false; }
+    if (!gpu_open(&model->gpu, ranks->local_rank, error)) { return false; }
     model->peak_flops =
         1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
     cuda_check(cudaGetDevice(&device));
