@@ -1712,6 +1712,16 @@ static bool finish(GPT2 *model, TrainRun *run, Error *error) {
     return run_agree(run, ok, error);
 }
 
+// Checksums and initial weights are made on all cores, which the ranks of a machine share.
+static void set_threads(const TrainRun *run) {
+#ifdef _OPENMP
+    int64_t share = max_i64(1, omp_get_max_threads() / run->comm.num_local);
+    omp_set_num_threads((int)(run->options.threads > 0 ? run->options.threads : share));
+#else
+    (void)run;
+#endif
+}
+
 static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (!open_ranks(run, error) || !run_open(run, DEFAULT_SEQ_LEN, PRECISION_NAME, error) ||
@@ -1725,9 +1735,7 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
         print_stages(run);
         return true;
     }
-#ifdef _OPENMP
-    if (o->threads > 0) { omp_set_num_threads((int)o->threads); }
-#endif
+    set_threads(run);
     if (!start(model, run, error)) { return false; }
     print_machine(model, run);
     catch_stop_signals(on_stop_signal);

@@ -301,11 +301,19 @@ static inline bool run_refuse_size_options(const TrainOptions *o, Error *error) 
     return true;
 }
 
+// Rank 0 finds out what --init is, which may mean to read a whole checkpoint; the others take its word. That they have
+// the same file there, run_check_same finds out.
+static inline bool run_open_model_file(TrainRun *run, Error *error) {
+    bool ok = !run_leads(run) || model_file_open(&run->model_file, run->options.init, error);
+    return run_agree(run, ok, error) &&
+           comm_broadcast(&run->comm, &run->model_file, (int64_t)sizeof(run->model_file), error);
+}
+
 // Where the model comes from, and its config as far as that tells: a size leaves the vocabulary 0.
 static inline bool run_open_model(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (run->resumes) { return run_config_from_checkpoint(run, error); }
-    if (!model_file_open(&run->model_file, o->init, error)) { return false; }
+    if (!run_open_model_file(run, error)) { return false; }
     if (run->model_file.note.text[0] != '\0') { run_report_damage(run, &run->model_file.note); }
     run->config = run->model_file.config;
     if (run->model_file.kind != MODEL_FROM_SIZE) { return run_refuse_size_options(o, error); }
