@@ -366,7 +366,7 @@ static inline bool comm_check_frame(const Comm *comm, const Exchange *x, int ran
                 comm_exchange_name((int)x->kind), (long long)x->size);
 }
 
-// Rank 0: receives the contribution of a rank; data: x->bytes of scratch memory.
+// Rank 0: receives the contribution of a rank; data: x->bytes + 1 of scratch memory.
 static inline bool comm_exchange_collect(Comm *comm, const Exchange *x, int rank, uint8_t *data, Error *error) {
     CommFrame frame;
     int fd = comm->sockets[rank];
@@ -377,6 +377,7 @@ static inline bool comm_exchange_collect(Comm *comm, const Exchange *x, int rank
     if (socket_receive(fd, data, (size_t)frame.bytes, SOCKET_FOREVER) != SOCKET_DONE) {
         return comm_fail_lost(comm, rank, x->kind, error);
     }
+    data[frame.bytes] = '\0'; // of a text
     if (x->take != NULL) { x->take(x->context, rank, data, frame.bytes); }
     return true;
 }

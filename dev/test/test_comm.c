@@ -90,10 +90,11 @@ static bool do_large(Rank *r) {
     return ok;
 }
 
-// Ranks who and who + 1 fail to agree.
+// Ranks who and who + 1 fail to agree; without who, all do, for the same reason.
 static bool do_agree(Rank *r) {
     int rank = r->comm.rank;
-    fail(&r->error, "disk full on %d", rank);
+    fail(&r->error, "disk full on %d", r->who < 0 ? 7 : rank);
+    if (r->who < 0) { return comm_agree(&r->comm, false, &r->error); }
     return comm_agree(&r->comm, rank != r->who && rank != r->who + 1, &r->error);
 }
 
@@ -420,7 +421,6 @@ static void test_addresses(Test *t) {
         Error error;
         char text[300];
         bool ok = socket_parse_address(&address, cases[i].text, 7, "--server-ip", &error);
-        // "node1:" means the default port would be there, and is not
         if (!CHECK(t, ok == (cases[i].host != NULL), "'%s': %d", cases[i].text, ok)) { continue; }
         if (!ok) { continue; }
         CHECK(t, strcmp(address.host, cases[i].host) == 0 && address.port == cases[i].port, "'%s': %s %d",
@@ -957,6 +957,9 @@ static void test_agree(Test *t) {
     run_start(&run, 4, "do=agree who=1");
     run_wait_end(t, &run, LIMIT);
     check_messages(t, &run, -1, "rank 1 (host1): disk full on 1", "disk full on 1");
+    run_start(&run, 3, "do=agree");
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "disk full on 7", "disk full on 7");
 }
 
 static void test_facts(Test *t) {
@@ -1070,72 +1073,6 @@ static void test_consequence(Test *t) {
     check_messages(t, &run, 1, "rank 1 (host1, pid ", "ended without a word (killed, or crashed?)");
 }
 
-// Tests that mostly wait do so at the same time.
-
-static void test_stopped(Test *t) {
-    static Run runs[2]; // whose rank 0, or 1, stops
-    for (int victim = 0; victim < 2; victim++) {
-        run_start(&runs[victim], 3, "do=compute silence=3 resumable=1");
-        if (run_wait_open(t, &runs[victim])) { process_signal(&runs[victim].p[victim], SIGSTOP); }
-    }
-    for (int victim = 0; victim < 2; victim++) {
-        Run *run = &runs[victim];
-        char begin[100];
-        for (int i = 0; i < 3; i++) { // the others end while it is still stopped
-            if (i != victim) { process_wait_text(&run->p[i], "never", LIMIT); }
-        }
-        process_signal(&run->p[victim], SIGCONT);
-        run_wait_end(t, run, LIMIT);
-        snprintf(begin, sizeof(begin), "rank %d (host%d, pid %d) has not been heard of for 3 s: stopped, or", victim,
-                 victim, (int)run->p[victim].pid);
-        check_messages(t, run, -1, begin, "network is down" REMEDY);
-    }
-}
-
-// Stopped for less than that, or all together (a virtual machine is moved, say): nobody is blamed, the run goes on.
-static void test_stopped_for_a_while(Test *t) {
-    static Run runs[3]; // whose rank 0, 1, or all stop
-    for (int i = 0; i < 3; i++) {
-        run_start(&runs[i], 3, i < 2 ? "do=compute seconds=5 silence=20" : "do=compute seconds=5 silence=2");
-        if (!run_wait_open(t, &runs[i])) { continue; }
-        for (int r = 0; r < 3; r++) {
-            if (i == 2 || r == i) { process_signal(&runs[i].p[r], SIGSTOP); }
-        }
-    }
-    rank_sleep(3.5);
-    for (int i = 0; i < 3; i++) {
-        for (int r = 0; r < 3; r++) { process_signal(&runs[i].p[r], SIGCONT); }
-        check_all_well(t, &runs[i]);
-    }
-}
-
-static void test_hanging(Test *t) {
-    static Run runs[2];
-    run_start(&runs[0], 3, "do=hang who=0 watchdog=1.5 resumable=1");
-    run_start(&runs[1], 3, "do=hang who=2 watchdog=1.5 resumable=1");
-    run_wait_end(t, &runs[0], LIMIT);
-    run_wait_end(t, &runs[1], LIMIT);
-    check_messages(t, &runs[0], -1, "rank 0 (host0) hangs: no progress for ", " s in step 1" REMEDY);
-    check_messages(t, &runs[1], -1, "rank 2 (host2) hangs: no progress for ", " s in step 1" REMEDY);
-}
-
-static void test_all_waiting(Test *t) {
-    Run run;
-    run_start(&run, 3, "do=hang how=all who=1 watchdog=1.5");
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "all ranks wait for each other, for ",
-                   "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1");
-}
-
-// Longer than the watchdog allows, but announced; the others wait, and are not blamed either.
-static void test_slow(Test *t) {
-    static Run runs[2];
-    run_start(&runs[0], 3, "do=slow how=slow who=2 seconds=2.5 watchdog=1.5");
-    run_start(&runs[1], 3, "do=slow who=0 seconds=2.5 watchdog=1.5");
-    check_all_well(t, &runs[0]);
-    check_all_well(t, &runs[1]);
-}
-
 static void check_failure(Test *t, int who, const char *how) {
     Run run;
     char options[64], begin[64];
@@ -1158,43 +1095,124 @@ static void test_failing(Test *t) {
     check_messages(t, &run, -1, "", "no more paper");
 }
 
-static void test_health(Test *t) {
-    static Run runs[2];
-    run_start(&runs[0], 3, "do=health who=2");
-    run_start(&runs[1], 2, "do=health who=1 how=block"); // an abort that never returns
-    run_wait_end(t, &runs[0], LIMIT);
-    run_wait_end(t, &runs[1], LIMIT);
-    check_messages(t, &runs[0], -1, "rank 2 (host2): the GPUs have lost each other", "each other");
-    check_messages(t, &runs[1], -1, "rank 1 (host1): the GPUs have lost each other", "each other");
+// ---- Runs that mostly wait: all at the same time ----
+
+static struct {
+    Run stopped[2];  // whose rank 0, or 1, is stopped for good
+    Run pausing[3];  // whose rank 0, 1, or all are stopped for a while
+    Run hanging[2];  // whose rank 0, or 2, hangs
+    Run stuck;       // all wait for each other
+    Run slow[2];     // a rank takes longer than the watchdog allows
+    Run sick, stiff; // a rank is not healthy; and the abort never returns
+} waiting;
+
+static void start_waiting(void) {
+    run_start(&waiting.stopped[0], 3, "do=compute silence=3 resumable=1");
+    run_start(&waiting.stopped[1], 3, "do=compute silence=3 resumable=1");
+    run_start(&waiting.pausing[0], 3, "do=compute seconds=6 silence=20");
+    run_start(&waiting.pausing[1], 3, "do=compute seconds=6 silence=20");
+    run_start(&waiting.pausing[2], 3, "do=compute seconds=6 silence=2.5");
+    run_start(&waiting.hanging[0], 3, "do=hang who=0 watchdog=1.5 resumable=1");
+    run_start(&waiting.hanging[1], 3, "do=hang who=2 watchdog=1.5 resumable=1");
+    run_start(&waiting.stuck, 3, "do=hang how=all who=1 watchdog=1.5");
+    run_start(&waiting.slow[0], 3, "do=slow how=slow who=2 seconds=5 watchdog=3");
+    run_start(&waiting.slow[1], 3, "do=slow who=0 seconds=5 watchdog=3");
+    run_start(&waiting.sick, 3, "do=health who=2");
+    run_start(&waiting.stiff, 2, "do=health who=1 how=block");
+}
+
+static void stop_for_good(Test *t) {
+    for (int victim = 0; victim < 2; victim++) {
+        Run *run = &waiting.stopped[victim];
+        if (run_wait_open(t, run)) { process_signal(&run->p[victim], SIGSTOP); }
+    }
+}
+
+// Stopped for less than the silence that is allowed, or all together (a virtual machine is moved, say): nobody is
+// blamed, the run goes on.
+static void test_stopped_for_a_while(Test *t) {
+    stop_for_good(t);
     for (int i = 0; i < 3; i++) {
-        CHECK(t, strstr(runs[0].p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
+        if (!run_wait_open(t, &waiting.pausing[i])) { continue; }
+        for (int r = 0; r < 3; r++) {
+            if (i == 2 || r == i) { process_signal(&waiting.pausing[i].p[r], SIGSTOP); }
+        }
+    }
+    rank_sleep(4.0);
+    for (int i = 0; i < 3; i++) {
+        for (int r = 0; r < 3; r++) { process_signal(&waiting.pausing[i].p[r], SIGCONT); }
+    }
+    for (int i = 0; i < 3; i++) { check_all_well(t, &waiting.pausing[i]); }
+}
+
+static void test_stopped(Test *t) {
+    for (int victim = 0; victim < 2; victim++) {
+        Run *run = &waiting.stopped[victim];
+        char begin[100];
+        for (int i = 0; i < 3; i++) { // the others end while it is still stopped
+            if (i != victim) { process_wait_text(&run->p[i], "never", LIMIT); }
+        }
+        process_signal(&run->p[victim], SIGCONT);
+        run_wait_end(t, run, LIMIT);
+        snprintf(begin, sizeof(begin), "rank %d (host%d, pid %d) has not been heard of for 3 s: stopped, or", victim,
+                 victim, (int)run->p[victim].pid);
+        check_messages(t, run, -1, begin, "network is down" REMEDY);
+    }
+}
+
+static void test_hanging(Test *t) {
+    run_wait_end(t, &waiting.hanging[0], LIMIT);
+    run_wait_end(t, &waiting.hanging[1], LIMIT);
+    check_messages(t, &waiting.hanging[0], -1, "rank 0 (host0) hangs: no progress for ", " s in step 1" REMEDY);
+    check_messages(t, &waiting.hanging[1], -1, "rank 2 (host2) hangs: no progress for ", " s in step 1" REMEDY);
+}
+
+static void test_all_waiting(Test *t) {
+    run_wait_end(t, &waiting.stuck, LIMIT);
+    check_messages(t, &waiting.stuck, -1, "all ranks wait for each other, for ",
+                   "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1");
+}
+
+// Longer than the watchdog allows, but announced; the others wait, and are not blamed either.
+static void test_slow(Test *t) {
+    check_all_well(t, &waiting.slow[0]);
+    check_all_well(t, &waiting.slow[1]);
+}
+
+static void test_health(Test *t) {
+    run_wait_end(t, &waiting.sick, LIMIT);
+    run_wait_end(t, &waiting.stiff, LIMIT);
+    check_messages(t, &waiting.sick, -1, "rank 2 (host2): the GPUs have lost each other", "each other");
+    check_messages(t, &waiting.stiff, -1, "rank 1 (host1): the GPUs have lost each other", "each other");
+    for (int i = 0; i < 3; i++) {
+        CHECK(t, strstr(waiting.sick.p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
     }
 }
 
 // ---- MPI ----
 
-// This program, built with MPI; false (and why) where that is not possible.
-static bool build_with_mpi(const TempDir *dir, char *path, size_t size, const char **why) {
-    snprintf(path, size, "%s/test_comm_mpi", dir->path);
-    const char *const find[] = {"mpicc", "--version", NULL}, *const launch[] = {"mpirun", "--version", NULL};
+static bool succeeds(const char *const *argv) {
     Process p;
-    process_start(&p, find);
-    bool ok = process_wait_all(&p, 1, LIMIT) && p.status == 0;
-    if (ok) { process_start(&p, launch); }
-    ok = ok && process_wait_all(&p, 1, LIMIT) && p.status == 0;
-    *why = "no mpicc and mpirun here";
-    if (!ok) { return false; }
-    const char *const build[] = {"mpicc", "-std=gnu11",           "-O1", "-DUSE_MPI", "-I.", "-o",
-                                 path,    "dev/test/test_comm.c", "-lm", "-pthread",  NULL};
-    process_start(&p, build);
-    *why = "mpicc does not compile this";
+    process_start(&p, argv);
     return process_wait_all(&p, 1, 120.0) && p.status == 0;
 }
 
-static void start_mpirun(Process *p, const char *program, const char *n, const char *action, const char *how) {
+// This program, built with MPI and without (for a launcher must find that out); false where that is not possible.
+static bool build_for_mpi(const char *with, const char *without) {
+    const char *const find[] = {"mpicc", "--version", NULL}, *const launch[] = {"mpirun", "--version", NULL};
+    if (!succeeds(find) || !succeeds(launch)) { return false; }
+    const char *argv[] = {"mpicc", "-std=gnu11",           "-w",  "-I.",      "-o",        with,
+                          "-O1",   "dev/test/test_comm.c", "-lm", "-pthread", "-DUSE_MPI", NULL};
+    bool ok = succeeds(argv);
+    argv[5] = without, argv[10] = "-UUSE_MPI";
+    return ok && succeeds(argv);
+}
+
+static void start_mpirun(Process *p, const char *program, const char *n, const char *action, const char *how,
+                         const char *more) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores; MPICH needs no permission
-    const char *const argv[] = {"mpirun", "-n", n, program, "rank", "start=mpi", action, how, "resumable=1", NULL};
+    const char *const argv[] = {"mpirun", "-n", n, program, "rank", "start=mpi", action, how, more, "host=host", NULL};
     process_start(p, argv);
 }
 
@@ -1204,39 +1222,40 @@ static int count_text(const char *text, const char *part) {
     return count;
 }
 
+// Runs n ranks; returns whether it ended with a status that is 0 or not, as expected.
+static void run_mpi(Test *t, Process *p, const char *program, const char *n, const char *action, const char *how,
+                    bool well) {
+    start_mpirun(p, program, n, action, how, strcmp(action, "do=hang") == 0 ? "watchdog=1.5" : "watchdog=0");
+    bool ended = process_wait_all(p, 1, LIMIT);
+    CHECK(t, ended && (p->status == 0) == well, "%s: status %d: %s%s", action, p->status, p->out.text, p->err.text);
+}
+
 static void test_mpi(Test *t) {
-    static char path[700]; // it is what SKIP's reason must outlive
-    const char *why;
     TempDir dir = temp_dir_make();
-    if (!build_with_mpi(&dir, path, sizeof(path), &why)) {
+    char with[700], without[700];
+    snprintf(with, sizeof(with), "%s/with", dir.path);
+    snprintf(without, sizeof(without), "%s/without", dir.path);
+    if (!build_for_mpi(with, without)) {
         temp_dir_remove(&dir);
-        SKIP(t, why);
+        SKIP(t, "no mpicc and mpirun that work here");
     }
     Process p;
-    start_mpirun(&p, path, "4", "do=exchanges", "");
-    bool ended = process_wait_all(&p, 1, LIMIT);
-    CHECK(t, ended && p.status == 0 && count_text(p.out.text, "done") == 4, "%d %s%s", p.status, p.out.text,
-          p.err.text);
+    run_mpi(t, &p, with, "4", "do=exchanges", "", true);
+    CHECK(t, count_text(p.out.text, "done") == 4, "%s", p.out.text);
     for (int i = 0; i < 4; i++) {
         char open[64];
         snprintf(open, sizeof(open), "open %d of 4, local %d of 4, prints %d.", i, i, i == 0);
         CHECK(t, strstr(p.out.text, open) != NULL, "rank %d: %s", i, p.out.text);
     }
-    start_mpirun(&p, path, "3", "do=agree", "who=1"); // an error that all know is printed once
-    ended = process_wait_all(&p, 1, LIMIT);
-    CHECK(t, ended && p.status != 0 && count_text(p.err.text, "disk full on 1") == 1, "%d %s", p.status, p.err.text);
-    start_mpirun(&p, path, "3", "do=fail", "who=2"); // the others are told, and one of them says so
-    ended = process_wait_all(&p, 1, LIMIT);
-    CHECK(t, ended && p.status != 0 && count_text(p.err.text, ": no more paper") >= 1, "%d %s", p.status, p.err.text);
-    start_mpirun(&p, path, "3", "do=consequence", "who=1");
-    ended = process_wait_all(&p, 1, LIMIT);
-    CHECK(t, ended && p.status != 0, "%d %s", p.status, p.err.text);
-    start_mpirun(&p, self, "2", "do=exchanges", ""); // this program, without MPI
-#ifndef USE_MPI
-    ended = process_wait_all(&p, 1, LIMIT);
-    CHECK(t, ended && p.status != 0 && count_text(p.err.text, "built without MPI") == 1, "%d %s", p.status, p.err.text);
-#endif
-    process_wait_all(&p, 1, LIMIT);
+    run_mpi(t, &p, with, "3", "do=agree", "who=1", false); // an error that all know is printed once
+    CHECK(t, count_text(p.err.text, "disk full on 1") == 1, "%s", p.err.text);
+    run_mpi(t, &p, with, "3", "do=fail", "who=2", false); // the others are told, and one of them says so
+    CHECK(t, count_text(p.err.text, "): no more paper") == 1, "%s", p.err.text);
+    run_mpi(t, &p, with, "3", "do=consequence", "who=1", false); // who speaks first, mpirun or the watch, is open
+    run_mpi(t, &p, with, "2", "do=hang", "who=1", false);
+    CHECK(t, count_text(p.err.text, "rank 1 (host) hangs: no progress for ") == 1, "%s", p.err.text);
+    run_mpi(t, &p, without, "2", "do=exchanges", "", false);
+    CHECK(t, count_text(p.err.text, "this program was built without MPI") == 1, "%s", p.err.text);
     temp_dir_remove(&dir);
 }
 
@@ -1278,12 +1297,13 @@ int main(int argc, char **argv) {
     RUN(&suite, test_killed);
     RUN(&suite, test_two_killed);
     RUN(&suite, test_consequence);
-    RUN(&suite, test_stopped);
+    RUN(&suite, test_failing);
+    start_waiting();
     RUN(&suite, test_stopped_for_a_while);
+    RUN(&suite, test_stopped);
     RUN(&suite, test_hanging);
     RUN(&suite, test_all_waiting);
     RUN(&suite, test_slow);
-    RUN(&suite, test_failing);
     RUN(&suite, test_health);
     RUN(&suite, test_mpi);
     return suite_end(&suite);
