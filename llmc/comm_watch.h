@@ -368,6 +368,14 @@ static inline bool watch_is_behind(const CommBeat *a, const CommBeat *b) {
     return a->count != b->count ? a->count < b->count : a->idle > b->idle;
 }
 
+// The first rank that has said goodbye; -1: none.
+static inline int watch_first_gone(const CommWatch *w) {
+    for (int i = 0; i < w->num_ranks; i++) {
+        if (w->gone[i]) { return i; } // written by this thread alone
+    }
+    return -1;
+}
+
 // All ranks wait, and each for too long. What they say is some moments old, and a rank that all waited for may have
 // come and gone meanwhile: so each must have said it once more.
 static inline void watch_judge_waiting(CommWatch *w, int furthest, int last) {
@@ -378,13 +386,16 @@ static inline void watch_judge_waiting(CommWatch *w, int furthest, int last) {
         if (w->peers[i].fd >= 0 && w->peers[i].heard <= w->stuck + w->beat) { return; }
     }
     const CommBeat *beat = &w->peers[last].beat, *ahead = &w->peers[furthest].beat;
-    char name[COMM_NAME_BYTES], behind[COMM_NAME_BYTES + COMM_PHASE_BYTES + 64] = "";
-    if (beat->count != ahead->count) {
-        snprintf(behind, sizeof(behind), "; %s is the furthest behind, in %s", comm_who_name(name, last, &w->who[last]),
+    char name[COMM_NAME_BYTES], cause[2 * COMM_NAME_BYTES] = "";
+    int left = watch_first_gone(w);
+    if (left >= 0) {
+        snprintf(cause, sizeof(cause), "; %s has ended", comm_who_name(name, left, &w->who[left]));
+    } else if (beat->count != ahead->count) {
+        snprintf(cause, sizeof(cause), "; %s is the furthest behind, in %s", comm_who_name(name, last, &w->who[last]),
                  beat->phase);
     }
     watch_find(w, VERDICT_HANGS, "all ranks wait for each other, for %.0f s in %s: the network or a GPU hangs%s",
-               beat->idle, ahead->phase, behind);
+               beat->idle, ahead->phase, cause);
 }
 
 // Who has got no further for too long? Rank 0 judges all; when it has ended in order, each other rank itself.
@@ -538,10 +549,12 @@ static inline CommWatch *watch_create(int rank, int num_ranks) {
     return NULL;
 }
 
-// Signals are the main thread's business: the watch's thread blocks them all.
+// Signals are the main thread's business: the watch's thread blocks all but those that are its own fault.
 static inline bool watch_create_thread(CommWatch *w) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) { sigdelset(&all, faults[i]); }
     pthread_sigmask(SIG_SETMASK, &all, &before);
     w->running = pthread_create(&w->thread, NULL, watch_thread, w) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -4,6 +4,7 @@
 // says; it ends as a trainer's main would. Limits here are generous: a slow machine may take its time, only a rank that
 // is not found out at all fails a test. That a death is found at once and not by silence is seen from the message.
 #include "llmc/comm.h"
+#include "llmc/rand.h"
 #include "processes.h"
 #include "temp_dir.h"
 #include "test.h"
@@ -175,9 +176,11 @@ static bool do_fail(Rank *r) {
     return strcmp(rank_text(r, "how", ""), "compute") == 0 ? do_compute(r) : wait_in_exchange(r);
 }
 
-// Rank who leaves in order; the others go on for a while without it, then miss it (how=miss) or not.
+// Rank who leaves in order; the others go on for a while without it, then miss it (how=miss) or not, or wait for it on
+// the GPU (how=gpu).
 static bool do_leave(Rank *r) {
     if (r->comm.rank == r->who) { return true; }
+    if (strcmp(rank_text(r, "how", ""), "gpu") == 0) { comm_waits(&r->comm, true), rank_sleep(1000.0); }
     rank_sleep(0.5);
     comm_progress(&r->comm, "alone");
     return strcmp(rank_text(r, "how", ""), "miss") != 0 || wait_in_exchange(r);
@@ -1095,6 +1098,37 @@ static void test_failing(Test *t) {
     check_messages(t, &run, -1, "", "no more paper");
 }
 
+// What a broken network, or a stranger in rank 0's place, may send: nothing but a verdict may come of it.
+static void test_damaged_frames(Test *t) {
+    int verdicts = 0;
+    for (uint64_t i = 0; i < 3000; i++) {
+        uint8_t bytes[3 * sizeof(CommFrame) + sizeof(CommBeat) + 200];
+        int fds[2], rank = (int)(i % 2), other = 1 - rank;
+        CommWatch *w = watch_create(rank, 2);
+        temp_must(w != NULL && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
+        socket_prepare(fds[0]);
+        memset(bytes, 'x', sizeof(bytes));
+        CommFrame beat = comm_frame(FRAME_BEAT, sizeof(CommBeat));
+        CommFrame text = comm_frame(rank == 0 ? FRAME_FAILED : FRAME_END, 100);
+        memcpy(bytes, &beat, sizeof(beat));
+        memcpy(bytes + sizeof(beat) + sizeof(CommBeat), &text, sizeof(text));
+        for (uint64_t flips = i % 4; flips > 0; flips--) {
+            bytes[rand_u64(7, i, 2 * flips) % sizeof(bytes)] = (uint8_t)rand_u64(7, i, 2 * flips + 1);
+        }
+        w->peers[other].fd = fds[0];
+        w->verdict = VERDICT_NONE;
+        size_t n = i % 4 == 0 ? sizeof(bytes) : rand_u64(7, i, 100) % sizeof(bytes);
+        temp_must(write(fds[1], bytes, n) == (ssize_t)n, "write");
+        close(fds[1]);
+        watch_read(w, other);
+        CHECK(t, w->peers[other].fd == -1, "case %d: still open", (int)i);
+        CHECK(t, memchr(w->text, '\0', sizeof(w->text)) != NULL, "case %d: no end", (int)i);
+        verdicts += w->verdict != VERDICT_NONE;
+        watch_free(w);
+    }
+    CHECK(t, verdicts > 2900, "only %d of 3000 are noticed", verdicts); // some are whole goodbyes
+}
+
 // ---- Runs that mostly wait: all at the same time ----
 
 static struct {
@@ -1102,6 +1136,7 @@ static struct {
     Run pausing[3];  // whose rank 0, 1, or all are stopped for a while
     Run hanging[2];  // whose rank 0, or 2, hangs
     Run stuck;       // all wait for each other
+    Run left[2];     // all wait for rank 0, or 1, which has ended
     Run slow[2];     // a rank takes longer than the watchdog allows
     Run sick, stiff; // a rank is not healthy; and the abort never returns
 } waiting;
@@ -1115,6 +1150,8 @@ static void start_waiting(void) {
     run_start(&waiting.hanging[0], 3, "do=hang who=0 watchdog=1.5 resumable=1");
     run_start(&waiting.hanging[1], 3, "do=hang who=2 watchdog=1.5 resumable=1");
     run_start(&waiting.stuck, 3, "do=hang how=all who=1 watchdog=1.5");
+    run_start(&waiting.left[0], 3, "do=leave how=gpu who=0 watchdog=1.5");
+    run_start(&waiting.left[1], 3, "do=leave how=gpu who=1 watchdog=1.5");
     run_start(&waiting.slow[0], 3, "do=slow how=slow who=2 seconds=5 watchdog=3");
     run_start(&waiting.slow[1], 3, "do=slow who=0 seconds=5 watchdog=3");
     run_start(&waiting.sick, 3, "do=health who=2");
@@ -1169,6 +1206,12 @@ static void test_hanging(Test *t) {
 
 static void test_all_waiting(Test *t) {
     run_wait_end(t, &waiting.stuck, LIMIT);
+    for (int who = 0; who < 2; who++) {
+        char end[64];
+        run_wait_end(t, &waiting.left[who], LIMIT);
+        snprintf(end, sizeof(end), "; rank %d (host%d) has ended", who, who);
+        check_messages(t, &waiting.left[who], who, "all ranks wait for each other, for ", end);
+    }
     check_messages(t, &waiting.stuck, -1, "all ranks wait for each other, for ",
                    "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1");
 }
@@ -1298,6 +1341,7 @@ int main(int argc, char **argv) {
     RUN(&suite, test_two_killed);
     RUN(&suite, test_consequence);
     RUN(&suite, test_failing);
+    RUN(&suite, test_damaged_frames);
     start_waiting();
     RUN(&suite, test_stopped_for_a_while);
     RUN(&suite, test_stopped);
