@@ -363,17 +363,23 @@ Hello hello_of(const Id &id, int ranks, int rank, int device, Source at) {
 ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at) {
     int device = 0;
     std::string why;
+    *comm = nullptr;
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
     int socket = connect_to(id, &why);
     if (socket < 0) { return fail(ncclSystemError, "no connection to the process that made the id: " + why); }
-    *comm = new_comm(ranks, rank, device, socket);
+    ncclComm *made = new_comm(ranks, rank, device, socket);
     Hello hello = hello_of(id, ranks, rank, device, at);
     std::vector<char> server;
-    std::lock_guard<std::mutex> guard((*comm)->socket_mutex);
     send_unless_answered(socket, &hello, sizeof(hello));
-    ncclResult_t result = wait_for_answer(*comm, &server, "ncclCommInitRank", at);
-    if (result == ncclSuccess) { (*comm)->server.assign(server.begin(), server.end()); }
-    return result;
+    ncclResult_t result = wait_for_answer(made, &server, "ncclCommInitRank", at);
+    if (result != ncclSuccess) {
+        end_comm(made, DESTROYED, at);
+        close(socket);
+        return result;
+    }
+    made->server.assign(server.begin(), server.end());
+    *comm = made;
+    return ncclSuccess;
 }
 
 } // namespace

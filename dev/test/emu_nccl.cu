@@ -459,6 +459,7 @@ static void rank_killed_at_start(World *w) {
     ncclResult_t result = ncclCommInitRank(&w->comm, w->ranks + 1, id, w->rank);
     killer.join();
     EXPECT(result == ncclRemoteError || result == ncclSystemError, "%s", ncclGetErrorString(result));
+    EXPECT(w->comm == nullptr, "there is a communicator");
 }
 
 static void wait_for_error(World *w) {
@@ -753,36 +754,39 @@ static void bug_sent_before_written(World *w) {
 }
 
 //! used_before_received
-//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel add_to (launched at @K), block
-//! (0,0,0), thread (0,0,0), at @S
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel plus_one (launched at @K), block
+//! (0,0,0), thread (0,0,0), at @R
 //!   the call of ncclAllGather in stream 1, called at @C, wrote it, and nothing orders it before this kernel
 //!   0 bytes into the allocation of 64 bytes at %x
+__global__ void plus_one(float *out, const float *in) {
+    out[threadIdx.x] = in[threadIdx.x] + 1.0f; // @R
+}
 static void bug_used_before_received(World *w) {
     w->begin();
     cudaEvent_t gathered;
     cudaStream_t kernels;
     cudaEventCreateWithFlags(&gathered, cudaEventDisableTiming);
     cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
-    float *data = zeros(16);
+    float *data = zeros(16), *out = zeros(16);
     ncclAllGather(data + 8 * w->rank, data, 8, ncclFloat32, w->comm, w->stream); // @C
     cudaEventRecord(gathered, w->stream);
     if (!w->bug || w->rank == 0) { cudaStreamWaitEvent(kernels, gathered); }
-    add_to<<<1, 16, 0, kernels>>>(data); // @K
+    plus_one<<<1, 16, 0, kernels>>>(out, data); // @K
     finish(w);
 }
 
 //! used_before_group_end
-//! emu: uninitialised memory: read of 4 bytes in device memory in kernel add_to (launched at @K), block (0,0,0), thread
-//! (0,0,0), at @S
+//! emu: uninitialised memory: read of 4 bytes in device memory in kernel plus_one (launched at @K), block (0,0,0),
+//! thread (0,0,0), at @R
 //!   0 bytes into the allocation of 64 bytes at %x
 static void bug_used_before_group_end(World *w) {
     w->begin();
-    float *send = zeros(8), *receive;
+    float *send = zeros(8), *out = zeros(16), *receive;
     cudaMalloc(&receive, 64);
     ncclGroupStart();
     ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream);
     if ((!w->bug || w->rank == 0) && ncclGroupEnd() != ncclSuccess) { return finish(w); }
-    add_to<<<1, 16, 0, w->stream>>>(receive); // @K
+    plus_one<<<1, 16, 0, w->stream>>>(out, receive); // @K
     finish(w);
 }
 
