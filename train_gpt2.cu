@@ -1702,7 +1702,7 @@ static bool start(GPT2 *model, TrainRun *run, Error *error) {
 static bool finish(GPT2 *model, TrainRun *run, Error *error) {
     bool trained = model->shape.kind == RUN_TRAINS;
     uint64_t hash = 0;
-    if (!hash_params(model, &hash, error)) { return false; }
+    if (!check_replicas(model, run, error) || !hash_params(model, &hash, error)) { return false; }
     if (model->shape.exports && !is_stopping(model)) { collect_params(model); }
     if (has_peers(model) && trained) {
         printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)model->nccl.gradient_bytes,

@@ -142,8 +142,8 @@ static inline bool run_check_replicas(TrainRun *run, uint64_t checksum, Error *e
     for (int r = 1; ok && r < ranks; r++) {
         if (all[r] == all[0]) { continue; }
         ok = fail(error,
-                  "step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are faulty; "
-                  "nothing was saved, --resume goes on from the checkpoint before",
+                  "after step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are "
+                  "faulty; these weights are not saved, --resume goes on from the last checkpoint",
                   (long long)run->step, r, comm_host(&run->comm, r), comm_host(&run->comm, 0));
         run_fail_together(run);
     }
