@@ -96,28 +96,30 @@ static inline void comm_close(Comm *comm) {
     comm->mpi = false;
 }
 
+// A start by MPI: as many processes as the launcher has started.
+static inline bool comm_find_place_mpi(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
+                                       Error *error) {
+    bool several = launcher->name != NULL && launcher->size != 1; // -1: perhaps
+    if (several && o->num_ranks > 0 && launcher->size > 0 && launcher->size != o->num_ranks) {
+        return fail(error, "--num-processes is %d, but %s has started %d processes", o->num_ranks, launcher->name,
+                    launcher->size);
+    }
+    if (several) { return comm_mpi_begin(launcher, rank, num_ranks, error); }
+    *rank = 0, *num_ranks = 1;
+    return o->num_ranks <= 1 ||
+           fail(error,
+                "--num-processes is %d, but neither mpirun nor srun has started several processes: start with "
+                "mpirun -np %d, or add --nccl-init tcp or fs",
+                o->num_ranks, o->num_ranks);
+}
+
 // How many processes, and which is this one? True with *num_ranks 1 for one process.
 static inline bool comm_find_place(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
                                    Error *error) {
-    bool several = launcher->name != NULL && launcher->size != 1; // -1: perhaps
-    *num_ranks = o->num_ranks > 0 ? o->num_ranks : launcher->size > 0 ? launcher->size : 0;
-    *rank = o->rank >= 0 ? o->rank : launcher->rank;
-    if (o->start == COMM_MPI) {
-        if (several && o->num_ranks > 0 && launcher->size > 0 && launcher->size != o->num_ranks) {
-            return fail(error, "--num-processes is %d, but %s has started %d processes", o->num_ranks, launcher->name,
-                        launcher->size);
-        }
-        if (several) { return comm_mpi_begin(launcher, rank, num_ranks, error); }
-        if (o->num_ranks > 1) {
-            return fail(error,
-                        "--num-processes is %d, but neither mpirun nor srun has started several processes: start with "
-                        "mpirun -np %d, or add --nccl-init tcp or fs",
-                        o->num_ranks, o->num_ranks);
-        }
-        *rank = 0, *num_ranks = 1;
-        return true;
-    }
     const char *how = o->start == COMM_TCP ? "tcp" : "fs";
+    if (o->start == COMM_MPI) { return comm_find_place_mpi(o, launcher, rank, num_ranks, error); }
+    *num_ranks = o->num_ranks > 0 ? o->num_ranks : launcher->size;
+    *rank = o->rank >= 0 ? o->rank : launcher->rank;
     if (*num_ranks <= 0) { return fail(error, "--nccl-init %s: --num-processes is missing", how); }
     if (*rank < 0 && *num_ranks > 1) { return fail(error, "--nccl-init %s: --process-rank is missing", how); }
     *rank = *rank < 0 ? 0 : *rank;
