@@ -703,6 +703,16 @@ static void zero_gradients(GPT2 *model) {
     cuda_check(cudaMemsetAsync(model->grads.data, 0, bytes, model->stream));
 }
 
+// A checksum of all that this rank should hold like the others, as far as it takes no longer than the update: of the
+// parameters. Where a memory or network fault has changed a bit of them, every rank finds out before the next update.
+static void sum_weights(GPT2 *model) {
+    int64_t whole = zero_offset(&model->zero, model->zero.num_buckets) * (int64_t)sizeof(floatX);
+    cuda_check(cudaMemsetAsync(model->checksum, 0, sizeof(uint64_t), model->stream));
+    if (has_peers(model) && !model->params.parts) {
+        add_checksum(model->checksum, model->params.data, whole, model->stream);
+    }
+}
+
 // Reduces loss and gradient to model->result, the same on all ranks, and sends that to the host. loss_factor turns the
 // sum of the losses into their mean.
 static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, bool wants_to_end, int slot) {
@@ -713,8 +723,9 @@ static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, bool 
         global_norm_squared(partials, own_part(model, model->grads, b), zero_shard(&model->zero, b), model->stream);
         partials += norm_partials_of(model, b);
     }
+    sum_weights(model);
     step_record(record, model->norm_partials, partials - model->norm_partials, model->loss_sum, wants_to_end,
-                model->stream);
+                model->checksum, model->stream);
     if (has_peers(model)) {
         communicate_after_compute(model);
         nccl_all_gather(&model->nccl, model->records, record, (int64_t)sizeof(*record), NULL);
@@ -1081,8 +1092,7 @@ static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
     if (!has_peers(model) || model->params.parts) { return true; }
     int64_t whole = zero_offset(&model->zero, model->zero.num_buckets);
     const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
-    cuda_check(cudaMemsetAsync(model->checksum, 0, sizeof(uint64_t), model->stream));
-    add_checksum(model->checksum, model->params.data, whole * (int64_t)sizeof(floatX), model->stream);
+    sum_weights(model);
     for (const Buckets<float> &array : state) {
         if (array.data == NULL || array.parts) { continue; }
         add_checksum(model->checksum, array.data, whole * (int64_t)sizeof(float), model->stream);
@@ -1321,6 +1331,7 @@ static bool read_result(GPT2 *model, TrainRun *run, PendingStep *step, Error *er
     wait_for_event(model, model->step_reduced[step->slot]);
     const StepResult *result = &model->results[step->slot];
     model->stop_agreed = model->stop_agreed || result->wants_to_end != 0;
+    if (result->stopped == STEP_WEIGHTS_DIFFER) { return run_fail_replicas(run, (int)result->odd_one, error); }
     if (result->stopped) { return explain_stop(model, run, step, result, error); }
     step->info.loss = result->loss;
     step->info.norm = result->norm;

@@ -9,13 +9,14 @@
 
 #include "cuda_utils.cuh"
 
-enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2 };
+enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_WEIGHTS_DIFFER = 3 };
 
 // What one GPU knows of a step, in device memory.
 typedef struct {
     double loss_sum;      // of its rows
     double squares;       // the sum of squares of its part of the gradient
     int64_t wants_to_end; // its process has been asked to stop
+    uint64_t checksum;    // of the weights it worked with; 0 where GPUs do not hold the same
 } StepRecord;
 
 // What a step came to, in device memory. Cleared (zero bytes) once, before the first step.
@@ -25,6 +26,7 @@ typedef struct {
     float grad_scale;     // AdamW multiplies gradients by it
     int32_t stopped;      // STEP_..: the first reason not to update; it stays, and no later step updates anything
     int64_t wants_to_end; // some process has been asked to stop
+    int64_t odd_one;      // the first GPU whose weights are not those of the first; 0: none
 } StepResult;
 
 #define GLOBAL_NORM_BLOCK 512
@@ -67,7 +69,7 @@ static inline void global_norm_squared(double *partials, const float *grads, int
 // One block: each thread sums every 1024th partial, the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                       bool wants_to_end) {
+                       bool wants_to_end, const uint64_t *checksum) {
     __shared__ double partial[WARP_SIZE];
     double sum = 0.0;
 #pragma unroll 8
@@ -77,15 +79,16 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
         record->loss_sum = *loss_sum;
         record->squares = sum;
         record->wants_to_end = wants_to_end;
+        record->checksum = *checksum;
     }
 }
 
 // Makes this GPU's record of `count` partials (of one or several calls of global_norm_squared, one after another) and
-// the sum of its losses (in device memory).
+// the sum of its losses and the checksum of its weights (both in device memory).
 static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                               bool wants_to_end, cudaStream_t stream) {
+                               bool wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
     cuda_require(count > 0);
-    step_record_kernel<<<1, MAX_BLOCK, 0, stream>>>(record, partials, count, loss_sum, wants_to_end);
+    step_record_kernel<<<1, MAX_BLOCK, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);
     cuda_check_launch("step_record_kernel");
 }
 
@@ -100,24 +103,27 @@ __device__ __forceinline__ int32_t step_verdict(double loss, double norm, float 
 static __global__ void step_finish_kernel(StepResult *result, const StepRecord *records, int num_records,
                                           double loss_factor, float grad_clip) {
     double loss_sum = 0.0, squares = 0.0;
-    int64_t wants_to_end = 0;
+    int64_t wants_to_end = 0, odd_one = 0;
     for (int i = 0; i < num_records; i++) {
         loss_sum += records[i].loss_sum;
         squares += records[i].squares;
         wants_to_end |= records[i].wants_to_end;
+        if (odd_one == 0 && records[i].checksum != records[0].checksum) { odd_one = i; }
     }
     double loss = loss_sum * loss_factor, norm = sqrt(squares);
     result->loss = loss;
     result->norm = norm;
     result->grad_scale = grad_clip > 0.0f && norm > (double)grad_clip ? (float)((double)grad_clip / norm) : 1.0f;
     result->wants_to_end = wants_to_end;
-    if (result->stopped == STEP_GOES_ON) { result->stopped = step_verdict(loss, norm, grad_clip); }
+    if (result->stopped != STEP_GOES_ON) { return; }
+    result->odd_one = odd_one;
+    result->stopped = odd_one > 0 ? STEP_WEIGHTS_DIFFER : step_verdict(loss, norm, grad_clip);
 }
 
 // From the records of all GPUs:
 //   result->loss = sum of the losses * loss_factor, result->norm, result->wants_to_end,
 //   result->grad_scale = grad_clip / norm if grad_clip > 0 and norm > grad_clip, else 1
-//   result->stopped    is set, never cleared
+//   result->stopped    is set, never cleared; result->odd_one with it
 static inline void step_finish(StepResult *result, const StepRecord *records, int num_records, double loss_factor,
                                float grad_clip, cudaStream_t stream) {
     cuda_require(num_records > 0);

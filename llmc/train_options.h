@@ -134,7 +134,7 @@ enum { FREE = 0, SHAPES = 1 };
       "Several GPUs", "a folder all processes see, for --nccl-init fs")                                                \
     X(start_timeout, "start-timeout", "", REAL, "300", 1, 1e6, "SECONDS", FREE, PICK(TRAIN_GPU_ONLY, NULL),            \
       "Several GPUs", "how long processes wait for each other at the start")                                           \
-    X(watchdog, "watchdog", "", REAL, "60", 0, 1e6, "SECONDS", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
+    X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
       "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
     X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
       "for --plan: what a GPU sends in a second; 0: 400 in a machine of 8 GPUs, 50 between machines")                  \

@@ -133,20 +133,22 @@ static inline bool run_check_unlike(TrainRun *run, const char *mine, const char 
     return ok;
 }
 
+// Describes that a rank does not hold what it should hold like all others. All ranks know.
+static inline bool run_fail_replicas(TrainRun *run, int odd_one, Error *error) {
+    run->failure_is_shared = true;
+    return fail(error,
+                "after step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are "
+                "faulty; these weights are not saved, --resume goes on from the last checkpoint",
+                (long long)run->step, odd_one, comm_host(&run->comm, odd_one), comm_host(&run->comm, 0));
+}
+
 // Fails when the ranks' checksums of what they should hold alike are not all the same.
 static inline bool run_check_replicas(TrainRun *run, uint64_t checksum, Error *error) {
     int64_t ranks = run->comm.num_ranks;
     uint64_t *all = (uint64_t *)malloc((size_t)ranks * sizeof(uint64_t));
     if (all == NULL) { return fail(error, "out of memory for the checksums of %lld ranks", (long long)ranks); }
     bool ok = comm_all_gather(&run->comm, &checksum, all, (int64_t)sizeof(checksum), error);
-    for (int r = 1; ok && r < ranks; r++) {
-        if (all[r] == all[0]) { continue; }
-        ok = fail(error,
-                  "after step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are "
-                  "faulty; these weights are not saved, --resume goes on from the last checkpoint",
-                  (long long)run->step, r, comm_host(&run->comm, r), comm_host(&run->comm, 0));
-        run_fail_together(run);
-    }
+    for (int r = 1; ok && r < ranks; r++) { ok = all[r] == all[0] || run_fail_replicas(run, r, error); }
     free(all);
     return ok;
 }

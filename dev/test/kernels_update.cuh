@@ -8,7 +8,7 @@
 
 // ---- What both parts share ----
 
-static const StepResult step_goes_on = {0.0, 0.0, 1.0f, STEP_GOES_ON, 0};
+static const StepResult step_goes_on = {0.0, 0.0, 1.0f, STEP_GOES_ON, 0, 0};
 
 static void set_result(const DeviceArray<StepResult> &device, StepResult result) {
     cuda_check(cudaMemcpy(device.data, &result, sizeof(result), cudaMemcpyHostToDevice));
@@ -29,12 +29,14 @@ static StepResult norm_result(const std::vector<float> &grads, double loss_sum, 
     int64_t n = (int64_t)grads.size();
     DeviceArray<float> device(grads);
     DeviceArray<double> partials(global_norm_scratch_doubles(n)), sum(1);
+    DeviceArray<uint64_t> checksum(1);
+    cuda_check(cudaMemset(checksum.data, 0, sizeof(uint64_t)));
     DeviceArray<StepResult> result(1);
     DeviceArray<StepRecord> record(1);
     set_result(result, before);
     cuda_check(cudaMemcpy(sum.data, &loss_sum, sizeof(loss_sum), cudaMemcpyHostToDevice));
     global_norm_squared(partials.data, device.data, n, 0);
-    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, false, 0);
+    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, false, checksum.data, 0);
     step_finish(result.data, record.data, 1, 0.5, grad_clip, 0);
     return result.raw()[0];
 }
@@ -105,7 +107,7 @@ static void test_norm_stops(Test *t) {
 static void test_norm_stays_stopped(Test *t) {
     std::vector<float> good(100, 0.01f), bad(100, NAN);
     for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
-        StepResult before = {1.0, 1.0, 1.0f, reason, 0};
+        StepResult before = {1.0, 1.0, 1.0f, reason, 0, 0};
         CHECK(t, norm_result(good, 1.0, 1.0f, before).stopped == reason, "a good step cleared reason %d", reason);
         CHECK(t, norm_result(good, NAN, 1.0f, before).stopped == reason, "a bad loss replaced reason %d", reason);
         CHECK(t, norm_result(bad, 1.0, 1.0f, before).stopped == reason, "a bad norm replaced reason %d", reason);
@@ -134,9 +136,9 @@ static void test_norm_large(Test *t) {
 // Three GPUs, each with its part of the gradient: the norm of the whole, the sum of the losses, and whether any process
 // was asked to stop; a bad part spoils the whole.
 static void test_records_of_several(Test *t) {
-    const StepRecord records[] = {{1.5, 4.0, 0}, {2.0, 9.0, 0}, {0.5, 36.0, 0}};
-    std::vector<StepRecord> good(records, records + 3), asked = good, no_loss = good, no_norm = good;
-    asked[2].wants_to_end = 1, no_loss[1].loss_sum = NAN, no_norm[2].squares = INFINITY;
+    const StepRecord records[] = {{1.5, 4.0, 0, 77}, {2.0, 9.0, 0, 77}, {0.5, 36.0, 0, 77}};
+    std::vector<StepRecord> good(records, records + 3), asked = good, no_loss = good, no_norm = good, odd = good;
+    asked[2].wants_to_end = 1, no_loss[1].loss_sum = NAN, no_norm[2].squares = INFINITY, odd[2].checksum = 78;
     auto finish = [](const std::vector<StepRecord> &list) {
         DeviceArray<StepResult> result(1);
         DeviceArray<StepRecord> device((int64_t)list.size());
@@ -149,6 +151,8 @@ static void test_records_of_several(Test *t) {
     CHECK(t, whole.loss == 1.0 && whole.norm == 7.0 && whole.grad_scale == 0.5f && whole.stopped == STEP_GOES_ON,
           "loss %g, norm %g, scale %g, stopped %d", whole.loss, whole.norm, whole.grad_scale, whole.stopped);
     CHECK(t, whole.wants_to_end == 0 && finish(asked).wants_to_end == 1, "a wish to stop is lost or made up");
+    CHECK(t, whole.odd_one == 0 && finish(odd).stopped == STEP_WEIGHTS_DIFFER && finish(odd).odd_one == 2,
+          "weights that differ go on");
     CHECK(t, finish(no_loss).stopped == STEP_LOSS_NOT_FINITE, "a NaN loss of one GPU goes on");
     CHECK(t, finish(no_norm).stopped == STEP_NORM_UNUSABLE, "an infinite norm of one GPU goes on");
 }
@@ -295,12 +299,12 @@ static void test_adamw_grad_scale(Test *t) {
     std::vector<float> quarter = multiplied.grads.get();
     for (float &g : quarter) { g *= 0.25f; }
     multiplied.grads.set(quarter);
-    set_result(scaled.result, {0.0, 4.0, 0.25f, STEP_GOES_ON, 0});
+    set_result(scaled.result, {0.0, 4.0, 0.25f, STEP_GOES_ON, 0, 0});
     scaled.update(1);
     multiplied.update(1);
     CHECK(t, scaled.hash() == multiplied.hash(), "a scale of 1/4 is not the same as gradients divided by 4");
     UpdateExpected expected(other);
-    set_result(other.result, {0.0, 3.0, 1.0f / 3.0f, STEP_GOES_ON, 0});
+    set_result(other.result, {0.0, 3.0, 1.0f / 3.0f, STEP_GOES_ON, 0, 0});
     other.update(1);
     expected.update(other, 1, 1.0f / 3.0f);
     expected.check(t, "scale 1/3", other, 1, true);
@@ -311,7 +315,7 @@ static void test_adamw_stopped(Test *t) {
         UpdateArrays arrays(1027);
         arrays.grads.poison();
         uint64_t before = arrays.hash();
-        set_result(arrays.result, {NAN, NAN, 1.0f, reason, 0});
+        set_result(arrays.result, {NAN, NAN, 1.0f, reason, 0, 0});
         arrays.update(1, true);
         CHECK(t, arrays.hash() == before, "reason %d: something was touched", reason);
         arrays.update(1, false);

@@ -15,7 +15,7 @@ TOTAL_BATCH=${TOTAL_BATCH:-524288}                   # tokens in a step, whateve
 LR=${LR:-6e-4}
 ZERO_STAGE=${ZERO_STAGE:-1}
 CHECKPOINT_EVERY=${CHECKPOINT_EVERY:-500}            # steps, what a crash costs at most
-WATCHDOG=${WATCHDOG:-60}                             # seconds without progress that count as hung
+WATCHDOG=${WATCHDOG:-45}                             # seconds without progress that count as hung
 START_TIMEOUT=${START_TIMEOUT:-600}                  # seconds for all processes to come; a pause of restart.sh: 300
 GPUS_PER_NODE=${GPUS_PER_NODE:-$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU ' || true)}
 
