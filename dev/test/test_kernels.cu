@@ -14,6 +14,7 @@
 #include "kernels_attention.cuh"
 #include "kernels_classifier.cuh"
 #include "kernels_update.cuh"
+#include "kernels_checksum.cuh"
 
 typedef struct {
     const char *name;
@@ -29,6 +30,7 @@ static const Group GROUPS[] = {
     {"attention", attention_tests},
     {"classifier", classifier_tests},
     {"update", update_tests},
+    {"checksum", checksum_tests},
 };
 #define NUM_GROUPS (sizeof(GROUPS) / sizeof(GROUPS[0]))
 
