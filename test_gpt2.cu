@@ -6,6 +6,7 @@
 #include "train_gpt2.cu"
 #undef main
 
+#include <algorithm>
 #include <memory>
 
 #include "dev/test/fixture.h"
@@ -55,19 +56,26 @@ template <class T> static std::vector<float> to_host(const T *device, int64_t n)
     return values;
 }
 
-// What lies whole in an array of buckets, in the order of the parameter table.
-template <class T> static std::vector<float> in_table_order(const GPT2 *model, Buckets<T> array) {
+// What this rank owns of an array of buckets, at its places in the order of the parameter table. Others keep theirs.
+template <class T> static void take_own_part(const GPT2 *model, Buckets<T> array, std::vector<float> *ordered) {
     const ZeroLayout *zero = &model->zero;
-    std::vector<float> ordered((size_t)gpt2_num_params(&model->config), NAN);
+    int rank = model->shape.rank;
     for (int b = 0; b < zero->num_buckets; b++) {
         ZeroPiece pieces[NUM_PARAM_TENSORS];
-        std::vector<float> bucket = to_host(element(model, array, b, 0), zero_size(zero, b));
-        int n = zero_pieces(zero, b, 0, zero_size(zero, b), pieces);
+        std::vector<float> own = to_host(own_part(model, array, b), zero_shard(zero, b));
+        int n = zero_pieces(zero, b, zero_begin(zero, b, rank), zero_end(zero, b, rank), pieces);
         for (int i = 0; i < n; i++) {
-            memcpy(&ordered[(size_t)pieces[i].in_file], &bucket[(size_t)pieces[i].in_bucket],
+            memcpy(&(*ordered)[(size_t)pieces[i].in_file],
+                   &own[(size_t)(pieces[i].in_bucket - zero_begin(zero, b, rank))],
                    (size_t)pieces[i].count * sizeof(float));
         }
     }
+}
+
+// An array of the only rank, in the order of the parameter table.
+template <class T> static std::vector<float> in_table_order(const GPT2 *model, Buckets<T> array) {
+    std::vector<float> ordered((size_t)gpt2_num_params(&model->config), NAN);
+    take_own_part(model, array, &ordered);
     return ordered;
 }
 
@@ -106,17 +114,23 @@ struct Model {
         ok = ok && read(t, NULL);
         return ok;
     }
+    // What this rank owns; of several there is nobody here to share it with.
     bool read(Test *t, CheckpointReader *reader) {
         Error error;
         if (!CHECK(t, read_state(&gpt2, run.get(), reader, &error), "%s", error.text)) { return false; }
-        share_state(&gpt2);
+        if (gpt2.shape.num_ranks == 1) { share_state(&gpt2); }
         return true;
+    }
+    // The SUM64 of the fp32 weights that this rank owns.
+    uint64_t sum_of_own() {
+        uint64_t sum = 0;
+        Error error;
+        if (!hash_params(&gpt2, &sum, &error)) { abort(); } // one process has nobody to fail it
+        return sum;
     }
     // The fp32 weights, and those that the layers read.
     uint64_t hash() {
-        uint64_t weights[2] = {0, hash_of(in_table_order(&gpt2, gpt2.params))};
-        Error error;
-        if (!hash_params(&gpt2, &weights[0], &error)) { abort(); } // one process has nobody to fail it
+        uint64_t weights[2] = {sum_of_own(), hash_of(in_table_order(&gpt2, gpt2.params))};
         return hash64(weights, sizeof(weights));
     }
 };
@@ -393,25 +407,59 @@ static void test_same_bits_with_any_recompute(Test *t) {
     }
 }
 
-static bool write_checkpoint(Test *t, Model *m, const char *dir, int64_t step) {
-    CheckpointWriter writer;
+typedef std::vector<std::unique_ptr<Model>> Ranks;
+
+// All ranks save together, as run_save has them do.
+static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_t step) {
+    std::vector<CheckpointWriter> writers(ranks.size());
+    CheckpointSums all = {{0}};
     StateHeader header;
     Error error;
+    bool ok = true;
     state_init(&header);
-    bool ok = checkpoint_write_begin(&writer, dir, step, &two_heads, &header, NULL, 0, true, &error) &&
-              write_state(&m->gpt2, &writer, &error) && checkpoint_write_flush(&writer, &error) &&
-              checkpoint_write_commit(&writer, &writer.sums, &error);
-    return CHECK(t, ok, "%s", error.text);
+    for (size_t r = 0; ok && r < ranks.size(); r++) {
+        ok = checkpoint_write_begin(&writers[r], dir, step, &two_heads, &header, NULL, 0, r == 0, &error);
+    }
+    for (size_t r = 0; ok && r < ranks.size(); r++) {
+        ok = write_state(&ranks[r]->gpt2, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);
+        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += writers[r].sums.sums[a]; }
+    }
+    return CHECK(t, ok && checkpoint_write_commit(&writers[0], &all, &error), "%s", error.text);
 }
 
-static bool read_checkpoint(Test *t, Model *m, const char *dir, int64_t step) {
-    CheckpointReader reader;
+static bool read_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_t step) {
+    std::vector<CheckpointReader> readers(ranks.size());
+    CheckpointSums all = {{0}};
     StateHeader header;
     Error error;
-    m->run->updates = step;
-    return CHECK(t, checkpoint_read_begin(&reader, dir, step, &two_heads, &header, &error), "%s", error.text) &&
-           m->read(t, &reader) &&
-           CHECK(t, checkpoint_read_end(&reader, &reader.sums, NULL, 0, &error), "%s", error.text);
+    bool ok = true;
+    for (size_t r = 0; ok && r < ranks.size(); r++) {
+        ranks[r]->run->updates = step;
+        ok = CHECK(t, checkpoint_read_begin(&readers[r], dir, step, &two_heads, &header, &error), "%s", error.text) &&
+             ranks[r]->read(t, &readers[r]);
+        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += readers[r].sums.sums[a]; }
+    }
+    for (size_t r = 0; ok && r < ranks.size(); r++) {
+        ok = CHECK(t, checkpoint_read_end(&readers[r], &all, NULL, 0, &error), "%s", error.text);
+    }
+    return ok;
+}
+
+static Ranks open_ranks(Test *t, RunShape shape, int num_ranks, int stage) {
+    Ranks ranks;
+    shape.num_ranks = num_ranks;
+    shape.zero_stage = stage;
+    for (shape.rank = 0; shape.rank < num_ranks; shape.rank++) {
+        ranks.push_back(std::unique_ptr<Model>(new Model(t, &two_heads, shape)));
+    }
+    return ranks;
+}
+
+static bool are_open(const Ranks &ranks) {
+    for (const std::unique_ptr<Model> &rank : ranks) {
+        if (!rank->ok) { return false; }
+    }
+    return true;
 }
 
 // A run that is taken to a checkpoint and back between two steps; with and without master weights.
@@ -421,47 +469,381 @@ static void test_same_bits_when_resumed(Test *t) {
         RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
         shape.has_master = has_master;
         uint64_t want = train_and_hash(t, shape, 3);
-        Model m(t, &two_heads, shape), resumed(t, &two_heads, shape);
-        if (!resumed.ok || !m.init(t)) { return; }
-        for (int step = 0; step < 2; step++) { train_one(&m.gpt2, step, 2, 17); }
-        if (write_checkpoint(t, &m, dir.path, 2) && read_checkpoint(t, &resumed, dir.path, 2)) {
-            CHECK(t, resumed.hash() == m.hash(), "master weights %d: other weights were read", has_master);
-            train_one(&resumed.gpt2, 2, 2, 17);
-            CHECK(t, resumed.hash() == want, "master weights %d: other weights when resumed", has_master);
+        Ranks run = open_ranks(t, shape, 1, 0), resumed = open_ranks(t, shape, 1, 0);
+        if (!are_open(resumed) || !run[0]->init(t)) { return; }
+        for (int step = 0; step < 2; step++) { train_one(&run[0]->gpt2, step, 2, 17); }
+        if (write_checkpoint(t, run, dir.path, 2) && read_checkpoint(t, resumed, dir.path, 2)) {
+            CHECK(t, resumed[0]->hash() == run[0]->hash(), "master weights %d: other weights were read", has_master);
+            train_one(&resumed[0]->gpt2, 2, 2, 17);
+            CHECK(t, resumed[0]->hash() == want, "master weights %d: other weights when resumed", has_master);
+        }
+        temp_dir_remove(&dir);
+    }
+}
+
+static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const char *name, const char *what) {
+    size_t size_a, size_b;
+    uint8_t *data_a = temp_read(temp_path(a, name), &size_a), *data_b = temp_read(temp_path(b, name), &size_b);
+    CHECK(t, size_a == size_b && memcmp(data_a, data_b, size_a) == 0, "%s: another %s", what, name);
+    free(data_a);
+    free(data_b);
+}
+
+// The checkpoint of one rank is read by several, each its part, and written by them once more.
+static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, int num_ranks, int stage) {
+    Ranks ranks = open_ranks(t, run[0]->gpt2.shape, num_ranks, stage);
+    TempDir again = temp_dir_make();
+    char what[64];
+    snprintf(what, sizeof(what), "%d ranks, stage %d", num_ranks, stage);
+    if (are_open(ranks) && read_checkpoint(t, ranks, dir->path, 2)) {
+        uint64_t sum = 0;
+        std::vector<float> params((size_t)gpt2_num_params(&two_heads), NAN);
+        for (const std::unique_ptr<Model> &rank : ranks) {
+            sum += rank->sum_of_own();
+            take_own_part(&rank->gpt2, rank->gpt2.params, &params);
+        }
+        CHECK(t, sum == run[0]->sum_of_own(), "%s: other fp32 weights", what);
+        CHECK(t, hash_of(params) == hash_of(in_table_order(&run[0]->gpt2, run[0]->gpt2.params)),
+              "%s: other weights for the layers", what);
+        if (write_checkpoint(t, ranks, again.path, 2)) {
+            check_same_file(t, dir, &again, "model_00000002.bin", what);
+            check_same_file(t, dir, &again, "state_00000002.bin", what);
+        }
+    }
+    temp_dir_remove(&again);
+}
+
+// What a checkpoint holds does not tell how many ranks there were, or what was sharded.
+static void test_checkpoints_of_any_ranks(Test *t) {
+    for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
+        RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
+        shape.has_master = has_master;
+        TempDir dir = temp_dir_make();
+        Ranks run = open_ranks(t, shape, 1, 0);
+        if (!run[0]->init(t)) { return; }
+        for (int step = 0; step < 2; step++) { train_one(&run[0]->gpt2, step, 2, 17); }
+        if (write_checkpoint(t, run, dir.path, 2)) {
+            check_checkpoint_of(t, &dir, run, 2, ZERO_REPLICATE);
+            check_checkpoint_of(t, &dir, run, 3, ZERO_OPTIMIZER);
+            check_checkpoint_of(t, &dir, run, 4, ZERO_GRADIENTS);
+            check_checkpoint_of(t, &dir, run, 5, ZERO_PARAMETERS);
         }
         temp_dir_remove(&dir);
     }
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// What each of several ranks holds, and where
+
+// Buckets whose last ranks own nothing, buckets of less than an element for each, buckets of many times the staging
+// memory.
+static const GPT2Config layouts[] = {two_heads,
+                                     {1, 3, 8, 1, 1, 8},
+                                     {7, 50, 56, 3, 1, 40},
+                                     {1024, 50257, 50304, 12, 12, 768},
+                                     {1024, 50257, 50304, 2, 25, 1600}};
+static const int rank_counts[] = {1, 2, 3, 4, 7, 64, 3000};
+
+static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) {
+    RunShape shape = trains(2, 1, RECOMPUTE_GELU, FUSE_NOTHING);
+    shape.kind = kind;
+    shape.num_ranks = num_ranks;
+    shape.rank = rank;
+    shape.zero_stage = stage;
+    shape.val_sequences = 23;
+    return shape;
+}
+
+// body(model, what) for the plan of a few ranks of each number of them, in every stage. The rows have addresses, but
+// there is no memory behind them.
+template <class Body> static void for_each_plan(Body body) {
+    std::unique_ptr<GPT2> model(new GPT2());
+    for (const GPT2Config &config : layouts) {
+        for (int num_ranks : rank_counts) {
+            for (int rank : {0, num_ranks / 2, num_ranks - 1}) {
+                for (int stage = ZERO_REPLICATE; stage <= ZERO_PARAMETERS; stage++) {
+                    char what[96];
+                    snprintf(what, sizeof(what), "%d layers of %d channels, rank %d of %d, stage %d", config.num_layers,
+                             config.channels, rank, num_ranks, stage);
+                    gpt2_plan(model.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage));
+                    plan_set_pointers(&model->device_plan, (void *)((uintptr_t)1 << 40));
+                    body(model.get(), what);
+                }
+            }
+        }
+    }
+}
+
+// Elements in a plan's row, found by the pointer that it sets; 0: there is none.
+template <class T> static int64_t planned(const MemoryPlan *plan, T *const *pointer) {
+    for (int i = 0; i < plan->count; i++) {
+        if (plan->rows[i].pointer == (const void *)pointer) { return plan->rows[i].bytes / (int64_t)sizeof(T); }
+    }
+    return 0;
+}
+
+// What an array should take: of each bucket as many elements as all ranks together, or one, own: whole lines of 64.
+static int64_t elements(const GPT2 *model, bool parts) {
+    const GPT2Config *config = &model->config;
+    int64_t ranks = model->shape.num_ranks, sizes[2] = {0, 0}; // outside the blocks, of a block
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        bool in_block = gpt2_param_specs[i].per_layer == PER_LAYER;
+        sizes[in_block] += gpt2_param_size(config, i) / (in_block ? config->num_layers : 1);
+    }
+    int64_t outside = (sizes[0] + 64 * ranks - 1) / (64 * ranks), block = (sizes[1] + 64 * ranks - 1) / (64 * ranks);
+    return (parts ? 1 : ranks) * 64 * (outside + config->num_layers * block);
+}
+
+// Stage by stage another array is kept in parts.
+static void test_planned_elements(Test *t) {
+    for_each_plan([&](const GPT2 *model, const char *what) {
+        const MemoryPlan *plan = &model->device_plan;
+        int stage = model->shape.num_ranks == 1 ? 0 : model->shape.zero_stage;
+        const struct {
+            const char *name;
+            int64_t got;
+            bool parts, there;
+        } rows[] = {{"params", planned(plan, &model->params.data), stage >= 3, true},
+                    {"grads", planned(plan, &model->grads.data), stage >= 2, true},
+                    {"adam_m", planned(plan, &model->adam_m.data), stage >= 1, true},
+                    {"adam_v", planned(plan, &model->adam_v.data), stage >= 1, true},
+                    {"master", planned(plan, &model->master.data), stage >= 1, !PRECISION_IS_FP32}};
+        for (const auto &row : rows) {
+            int64_t want = row.there ? elements(model, row.parts) : 0;
+            CHECK(t, row.got == want, "%s: %lld %s, expected %lld", what, (long long)row.got, row.name,
+                  (long long)want);
+        }
+    });
+}
+
+// The buckets of an array lie behind one another and fill it; a rank's part is the same elements in all of them.
+template <class T>
+static void check_places(Test *t, const GPT2 *model, const Buckets<T> *array, const char *name, const char *what) {
+    const T *next = array->data;
+    int64_t in_array = planned(&model->device_plan, &array->data);
+    for (int b = 0; b < model->zero.num_buckets && in_array > 0; b++) {
+        int64_t shard = zero_shard(&model->zero, b), first = model->shape.rank * shard;
+        const T *own = own_part(model, *array, b), *begin = array->parts ? own : element(model, *array, b, 0);
+        CHECK(t, begin == next, "%s: bucket %d of %s begins at %lld, expected %lld", what, b, name,
+              (long long)(begin - array->data), (long long)(next - array->data));
+        CHECK(t, own == begin + (array->parts ? 0 : first), "%s: part of bucket %d of %s at %lld", what, b, name,
+              (long long)(own - begin));
+        CHECK(t, element(model, *array, b, first + shard - 1) == own + shard - 1, "%s: the end of bucket %d of %s",
+              what, b, name);
+        CHECK(t, (uintptr_t)own % 128 == 0, "%s: part of bucket %d of %s is not aligned", what, b, name);
+        next = begin + (array->parts ? shard : shard * model->shape.num_ranks);
+    }
+    CHECK(t, next == array->data + in_array, "%s: %s ends %lld elements before its end", what, name,
+          (long long)(array->data + in_array - next));
+    if (in_array == 0) { CHECK(t, own_part(model, *array, 0) == NULL, "%s: %s is not there", what, name); }
+}
+
+static void test_places_in_buckets(Test *t) {
+    for_each_plan([&](const GPT2 *model, const char *what) {
+        check_places(t, model, &model->params, "params", what);
+        check_places(t, model, &model->master, "master", what);
+        check_places(t, model, &model->grads, "grads", what);
+        check_places(t, model, &model->adam_m, "adam_m", what);
+        check_places(t, model, &model->adam_v, "adam_v", what);
+    });
+}
+
+// Whole buckets on their way: bucket 0, a block and the block after it never share a room, and no room is left over.
+template <class T>
+static void check_rooms(Test *t, const GPT2 *model, T *(*place)(const GPT2 *, int), T *const *slots, const char *what) {
+    const T *begin = *slots, *end = begin + planned(&model->device_plan, slots), *used = begin;
+    int buckets = model->zero.num_buckets;
+    for (int b = 0; b < buckets; b++) {
+        const T *room = place(model, b);
+        CHECK(t, room >= begin && room + zero_padded(&model->zero, b) <= end, "%s: bucket %d lies outside", what, b);
+        used = std::max(used, room + zero_padded(&model->zero, b));
+        for (int other : {0, b - 1}) {
+            if (other < 0 || other == b) { continue; }
+            const T *there = place(model, other);
+            bool apart =
+                there + zero_padded(&model->zero, other) <= room || room + zero_padded(&model->zero, b) <= there;
+            CHECK(t, apart && slot_of(b) != slot_of(other), "%s: buckets %d and %d meet", what, b, other);
+        }
+        for (int other = 0; other < b; other++) {
+            CHECK(t, (slot_of(b) == slot_of(other)) == (room == place(model, other)),
+                  "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
+        }
+        CHECK(t, slot_of(b) >= 0 && slot_of(b) < NUM_BUCKET_SLOTS, "%s: slot %d", what, slot_of(b));
+    }
+    CHECK(t, used == end, "%s: %lld elements are never used", what, (long long)(end - used));
+}
+
+static void test_rooms_for_buckets(Test *t) {
+    for_each_plan([&](const GPT2 *model, const char *what) {
+        if (model->params.parts) { check_rooms(t, model, params_of, &model->param_slots, what); }
+        if (model->grads.parts) { check_rooms(t, model, grads_of, &model->grad_slots, what); }
+        CHECK(t, model->params.parts == (planned(&model->device_plan, &model->param_slots) > 0), "%s: slots", what);
+        CHECK(t, model->grads.parts == (planned(&model->device_plan, &model->grad_slots) > 0), "%s: slots", what);
+        int64_t partials = 0;
+        for (int b = 0; b < model->zero.num_buckets; b++) { partials += norm_partials_of(model, b); }
+        CHECK(t, planned(&model->device_plan, &model->norm_partials) == partials, "%s: sums of squares", what);
+    });
+}
+
+// The chunks of all ranks are every element of every bucket once, in order, and fit where they pass through.
+static void test_chunks_are_everything_once(Test *t) {
+    std::unique_ptr<GPT2> model(new GPT2());
+    bool split = false, empty = false;
+    for (const GPT2Config &config : layouts) {
+        for (int num_ranks : rank_counts) {
+            std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
+            gpt2_plan(model.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
+            int64_t staging = planned(&model->pinned_plan, &model->staging);
+            int64_t workspace = planned(&model->device_plan, (float **)&model->cublas_workspace);
+            for (int rank = 0; rank < num_ranks; rank++) {
+                Chunk chunk = {0, 0, 0}, before = chunk;
+                model->shape.rank = rank;
+                for (; next_chunk(model.get(), &chunk); before = chunk) {
+                    int64_t *at = &done[(size_t)chunk.bucket], n = chunk.end - chunk.begin;
+                    CHECK(t, chunk.begin == *at && n > 0 && n <= staging && n <= workspace,
+                          "%d ranks: chunk of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
+                          (long long)chunk.begin, chunk.bucket, (long long)*at);
+                    CHECK(t, chunk.begin / zero_shard(&model->zero, chunk.bucket) == rank, "another rank's part");
+                    CHECK(t, chunk.bucket >= before.bucket, "bucket %d after %d", chunk.bucket, before.bucket);
+                    split = split || (before.end > 0 && chunk.bucket == before.bucket);
+                    *at = chunk.end;
+                }
+                empty = empty || before.end == 0;
+            }
+            for (int b = 0; b <= config.num_layers; b++) {
+                CHECK(t, done[(size_t)b] == zero_size(&model->zero, b), "%d ranks: %lld of bucket %d", num_ranks,
+                      (long long)done[(size_t)b], b);
+            }
+        }
+    }
+    CHECK(t, split && empty, "no bucket was cut into chunks, or no rank had none: nothing was tested");
+}
+
+// The room for the gradients of a bucket that is kept in parts begins with what this rank's part has come to.
+static void test_room_for_gradients(Test *t) {
+    Model m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
+    if (!m.ok) { return; }
+    GPT2 *model = &m.gpt2;
+    for (int b = 0; b < model->zero.num_buckets; b++) {
+        int64_t shard = zero_shard(&model->zero, b), padded = 4 * shard;
+        std::vector<float> own = random_values(shard, 1.0f, 60 + b);
+        cuda_check(cudaMemcpy(own_part(model, model->grads, b), own.data(), own.size() * sizeof(float),
+                              cudaMemcpyHostToDevice));
+        for (bool first : {true, false}) {
+            BatchRole role = {true, first, false, 1.0f, model->loss_sum};
+            std::vector<float> want((size_t)padded, 0.0f);
+            if (!first) { std::copy(own.begin(), own.end(), want.begin() + (std::ptrdiff_t)shard); }
+            cuda_check(cudaMemset(grads_of(model, b), 0xff, (size_t)padded * sizeof(float)));
+            cuda_check(cudaDeviceSynchronize()); // the model's streams do not wait for it
+            begin_gradient(model, b, &role);
+            check_values(t, "room of bucket " + std::to_string(b), to_host(grads_of(model, b), padded), want, 0.0, 0.0);
+        }
+    }
+    zero_gradients(model); // has nothing to do, and must not take the parts for whole buckets
+    std::vector<float> own = random_values(zero_shard(&model->zero, 0), 1.0f, 60);
+    check_values(t, "this rank's part", to_host(own_part(model, model->grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
+}
+
+// The first micro-batch of a step replaces the sum of the losses, the others add to it; a batch that is only evaluated
+// leaves the step alone.
+static void test_roles_of_batches(Test *t) {
+    enum { B = 2, T = 17, BATCHES = 3 };
+    RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
+    shape.val_sequences = 2;
+    Model m(t, &two_heads, shape);
+    if (!m.init(t)) { return; }
+    GPT2 *model = &m.gpt2;
+    double alone[BATCHES], sum = NAN;
+    m.run->micro_batches = BATCHES;
+    m.run->options.total_batch = 1000;
+    auto run_one = [&](int batch, BatchRole role) {
+        BatchSlot *slot = next_slot(model);
+        make_batch(batch, B, T, slot->staging, slot->staging + B * T);
+        run_batch(model, slot, B, T, &role);
+        cuda_check(cudaStreamSynchronize(model->stream));
+        cuda_check(cudaMemcpy(&sum, role.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
+        return sum;
+    };
+    zero_gradients(model);
+    for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(model, m.run.get(), 0)); }
+    for (int i = 0; i < BATCHES; i++) {
+        BatchRole role = training_role(model, m.run.get(), i);
+        CHECK(t, role.trains && role.first == (i == 0) && role.last == (i == BATCHES - 1) && role.dloss == 1e-3f,
+              "micro-batch %d: first %d, last %d, gradient %g", i, role.first, role.last, (double)role.dloss);
+        run_one(i, role);
+    }
+    CHECK(t, sum == alone[0] + alone[1] + alone[2], "sum of losses %.17g, expected %.17g", sum,
+          alone[0] + alone[1] + alone[2]);
+    uint64_t grads = hash_of(in_table_order(model, model->grads));
+    BatchRole evaluates = {false, true, true, 0.0f, model->val_sums};
+    CHECK(t, run_one(1, evaluates) == alone[1], "another loss %.17g in a validation, expected %.17g", sum, alone[1]);
+    double kept;
+    cuda_check(cudaMemcpy(&kept, model->loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
+    CHECK(t, kept == alone[0] + alone[1] + alone[2], "a validation changes the loss of the step");
+    CHECK(t, hash_of(in_table_order(model, model->grads)) == grads, "a validation changes the gradients of the step");
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
 // Memory, and numbers that are none
+
+// Every row can be written to where it begins and where it ends.
+static void check_rows(Test *t, const MemoryPlan *plan) {
+    for (int i = 0; i < plan->count; i++) {
+        const PlanRow *row = &plan->rows[i];
+        char *pointer;
+        memcpy(&pointer, row->pointer, sizeof(pointer));
+        bool inside = pointer >= plan->memory && pointer + row->bytes <= (char *)plan->memory + plan->total;
+        CHECK(t, inside, "%s lies outside of the plan's memory", row->name);
+        cuda_check(cudaMemset(pointer, 0xff, 1));
+        cuda_check(cudaMemset(pointer + row->bytes - 1, 0xff, 1));
+    }
+}
 
 // All memory is taken at the start, as much as was planned. (How much a process takes can be seen in the emulator
 // only.)
-static void test_memory_is_what_was_planned(Test *t) {
-    size_t before = 0, total = 0;
+static void check_memory(Test *t, RunShape shape, const char *what) {
+    size_t before = 0, after = 0, total = 0;
     cuda_check(cudaMemGetInfo(&before, &total));
-    Model m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
+    Model m(t, &two_heads, shape);
     if (!m.ok) { return; }
-    const MemoryPlan *plan = &m.gpt2.device_plan;
-    for (int i = 0; i < plan->count; i++) {
-        void *pointer;
-        memcpy(&pointer, plan->rows[i].pointer, sizeof(pointer));
-        bool inside =
-            pointer >= plan->memory && (char *)pointer + plan->rows[i].bytes <= (char *)plan->memory + plan->total;
-        CHECK(t, inside, "%s lies outside of the plan's memory", plan->rows[i].name);
-    }
+    check_rows(t, &m.gpt2.device_plan);
+    bool collects = planned(&m.gpt2.host_plan, &m.gpt2.host_params) > 0;
+    CHECK(t, collects == (shape.rank == 0), "%s: room to collect all parameters: %d", what, collects);
 #ifdef GPT2_EMU
-    size_t after = 0;
+    int64_t wanted = m.gpt2.device_plan.total;
     cuda_check(cudaMemGetInfo(&after, &total));
-    int64_t taken = (int64_t)(before - after);
-    CHECK(t, taken == plan->total, "%lld bytes of GPU memory taken, planned %lld", (long long)taken,
-          (long long)plan->total);
+    CHECK(t, (int64_t)(before - after) == wanted, "%s: %lld bytes of GPU memory taken, planned %lld", what,
+          (long long)(before - after), (long long)wanted);
+#else
+    (void)after;
+#endif
+}
+
+static void test_memory_is_what_was_planned(Test *t) {
+    const int ranks[][2] = {{1, 0}, {3, 0}, {4, 1}, {4, 3}};
+    for (RunKind kind : {RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS}) {
+        for (const int *rank : ranks) {
+            for (int stage = ZERO_REPLICATE; stage <= ZERO_PARAMETERS; stage++) {
+                char what[64];
+                RunShape shape = shape_of_rank(kind, rank[0], rank[1], stage);
+                snprintf(what, sizeof(what), "rank %d of %d, stage %d", rank[1], rank[0], stage);
+                check_memory(t, shape, what);
+            }
+        }
+    }
+}
+
+// No step allocates anything.
+static void test_steps_allocate_nothing(Test *t) {
+#ifdef GPT2_EMU
+    Model m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.init(t)) { return; }
     long allocations = emu::allocation_count();
     for (int step = 0; step < 2; step++) { train_one(&m.gpt2, step, 2, 17); }
     CHECK(t, emu::allocation_count() == allocations, "%ld allocations by CUDA calls in two steps",
           emu::allocation_count() - allocations);
+#else
+    SKIP(t, "only the emulator counts allocations");
 #endif
 }
 
@@ -572,7 +954,15 @@ int main(void) {
     RUN(&s, test_same_bits_with_any_schedule);
     RUN(&s, test_same_bits_with_any_recompute);
     RUN(&s, test_same_bits_when_resumed);
+    RUN(&s, test_checkpoints_of_any_ranks);
+    RUN(&s, test_planned_elements);
+    RUN(&s, test_places_in_buckets);
+    RUN(&s, test_rooms_for_buckets);
+    RUN(&s, test_chunks_are_everything_once);
+    RUN(&s, test_room_for_gradients);
+    RUN(&s, test_roles_of_batches);
     RUN(&s, test_memory_is_what_was_planned);
+    RUN(&s, test_steps_allocate_nothing);
     RUN(&s, test_host_does_not_wait_in_a_step);
     RUN(&s, test_nan_stops_updates);
     RUN(&s, test_sample_logits);
