@@ -241,6 +241,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
          "--nccl-init tcp and fs: need --num-processes (-pn) and --process-rank (-pr)"},
         {o->num_processes > 0 && o->process_rank >= o->num_processes,
          "--process-rank (-pr): is counted from 0, it must be less than --num-processes (-pn)"},
+        {!tcp && !folder && o->process_rank > 0,
+         "--process-rank (-pr): does nothing without --nccl-init tcp or fs; mpirun and srun number the processes"},
         {!tcp && o->server_ip[0] != '\0', "--server-ip (-ps): does nothing without --nccl-init tcp"},
         {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},

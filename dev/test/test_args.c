@@ -220,6 +220,7 @@ static void test_several_processes(Test *t) {
                                              {"-pi tcp -ps a", "--num-processes (-pn)"},
                                              {"-pi fs -pf a", "--num-processes (-pn)"},
                                              {"-pn 2 -pr 2", "--process-rank (-pr)"},
+                                             {"-pn 8 -pr 1", "--process-rank (-pr): does nothing"},
                                              {"-ps a", "--server-ip (-ps): does nothing"},
                                              {"-pf a", "--nccl-fs-path (-pf): does nothing"},
                                              {"--link-speed 50", "--link-speed: does nothing"},

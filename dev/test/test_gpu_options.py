@@ -30,9 +30,35 @@ def help_text():
 
 
 def options_of_several_processes():
-    for option, value in (("-pn", 2), ("-pr", 1), ("-pi", "tcp"), ("-ps", "10.0.0.1"), ("-pf", "/tmp")):
-        _, err = finish(start(*RUN, option, value), 1, option)
-        assert re.fullmatch(r"train_gpt2cu: [^\n]+several processes[^\n]+\n", err), (option, err)
+    """What is missing or does nothing is told at once, in one line; one process more or less is no other run."""
+    for options, says in (("-pn 2", "neither mpirun nor srun has started"), ("-pr 1", "without --nccl-init tcp or fs"),
+                          ("-pi tcp", "needs --server-ip"), ("-pi tcp -ps 10.0.0.1", "need --num-processes"),
+                          ("-ps 10.0.0.1", "does nothing without"), ("-pi fs", "needs --nccl-fs-path"),
+                          ("-pf /tmp", "does nothing without"), ("-pi fs -pf x -pn 2 -pr 2", "counted from 0"),
+                          ("-pi shared", "expected one of mpi|tcp|fs"), ("-pn -1", "--num-processes (-pn)")):
+        _, err = finish(start(*RUN, *options.split()), 1, options)
+        assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and says in err, (options, err)
+    assert weights_hash(ran(*RUN, "-pn", 1, "-z", 3, "-pg", 1)) == weights_hash(ran(*RUN))
+    for options in (("-pi", "tcp", "-ps", "127.0.0.1"), ("-pi", "fs", "-pf", cli.new_folder("ranks"))):
+        assert weights_hash(ran(*RUN, "-pn", 1, *options)) == weights_hash(ran(*RUN)), options
+
+
+def plan_of_several_processes():
+    """The first table is what a rank's GPU takes; behind the tables what each stage of sharding would take of it."""
+    def totals(*options):
+        out = ran("-i", TEXT, "--layers", 6, "--heads", 2, "--channels", 64, "--context", 16, "-t", 16, "-b", 3, "-d",
+                  384, *options, "--plan")
+        first = re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1)
+        rows = re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) +[\d.]+ s", out, re.M)
+        return int(first), [tuple(map(int, row)) for row in rows]
+
+    stages = totals("-np", 4)[1]
+    memory, gradients, parameters = zip(*stages)
+    assert len(stages) == 4 and memory == tuple(sorted(memory, reverse=True)), stages
+    assert gradients[0] == 2 * gradients[1] == gradients[2] and gradients[2] == gradients[3], stages  # 2 micro-batches
+    assert parameters[0] == 0 < parameters[1] == parameters[2] < parameters[3], stages
+    for stage in range(4):
+        assert totals("-np", 4, "-z", stage) == (memory[stage], stages), stage
 
 
 def recomputing_takes_less_memory():
@@ -96,7 +122,8 @@ def llmc_command_line():
 
 
 if __name__ == "__main__":
-    harness.run("gpu_options", [help_text, options_of_several_processes, recomputing_takes_less_memory,
+    harness.run("gpu_options", [help_text, options_of_several_processes,
+                                plan_of_several_processes, recomputing_takes_less_memory,
                                 any_order_of_blocks_and_threads, fused_gelu_is_the_same_function,
                                 accumulated_micro_batches, times_are_times, learns, state_of_the_gpu,
                                 llmc_command_line])
