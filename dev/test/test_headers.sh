@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
-# same headers), with and without OpenMP, and two objects that each include all of them link (nothing but `static
+# same headers), with and without OpenMP and MPI, and two objects that each include all of them link (nothing but `static
 # inline` in a header). The CUDA headers: with the emulator's compiler, and in two objects with nvcc.
 # A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
 set -eu
@@ -51,7 +51,8 @@ link_two_objects() {
 
 # compiles COMPILER SUFFIX FLAGS...: both, if the compiler is there and knows these flags.
 compiles() {
-    local what="$1 ${*:3}" suffix=$2 command=("$1" "${@:3}")
+    local what suffix=$2 command=("$1" "${@:3}")
+    what=$(sed 's/ -isystem [^ ]*//g; s/ -[lL][^ ]*//g; s/ -D[OM][^ ]*//g' <<<"$1 ${*:3}")
     if ! command -v "$1" >/dev/null 2>&1; then
         report skip "$what: no $1 here"
         return
@@ -91,6 +92,17 @@ if [ ${#headers[@]} -gt 0 ]; then
     compiles g++ cc -std=c++17 -Wno-unknown-pragmas
     compiles clang c -std=gnu11 -Wno-unknown-pragmas
     compiles clang++ cc -std=c++17 -fopenmp -march=native
+    # What mpicc adds, its headers as the system's, whose warnings are not ours.
+    if command -v mpicc >/dev/null 2>&1; then
+        mpi=(-DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
+        for word in $(mpicc -show); do
+            case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
+        done
+        compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
+        compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
+    else
+        report skip "MPI: no mpicc here"
+    fi
 fi
 
 if [ ${#cuda_headers[@]} -gt 0 ]; then
