@@ -963,7 +963,7 @@ static void clear_state(GPT2 *model) {
     }
     cuda_check(cudaMemsetAsync(model->params.data, 0, (size_t)(model->params.parts ? part : whole) * sizeof(floatX),
                                model->stream));
-    if (model->grads.parts) {
+    if (model->grads.parts && model->grads.data != NULL) {
         cuda_check(cudaMemsetAsync(model->grads.data, 0, (size_t)part * sizeof(float), model->stream));
     }
     cuda_check(cudaMemsetAsync(model->result, 0, sizeof(StepResult), model->stream));
