@@ -1322,6 +1322,7 @@ static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, co
         found = name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
         if (!run_share_finding(run, &found, place, sizeof(place), error)) { return false; }
     }
+    run->failure_is_shared = true; // all ranks have found the same
     return run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
                               loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
 }
