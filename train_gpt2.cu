@@ -1692,6 +1692,7 @@ static bool open_ranks(TrainRun *run, Error *error) {
     options.folder = o->nccl_fs_path;
     options.start_timeout = o->start_timeout;
     options.watchdog = o->watchdog;
+    options.program = PROGRAM;
     options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: as usual; a debugger stops the watch itself
     comm_single(&run->comm);
     run->num_ranks = (int)max_i64(max_i64(1, comm_find_launcher().size), o->num_processes);
