@@ -1633,6 +1633,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         printf("            %s\n", model->monitor.why);
     }
     printf("\n");
+    fflush(stdout); // into a file it would be seen with the first step only
 }
 
 // What each stage of sharding takes of a GPU and sends, and how long a step would last with that.
