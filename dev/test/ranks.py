@@ -1,0 +1,186 @@
+"""Starts the GPU trainer as several ranks, waits for them, and ends them: for test_gpu_ranks.py and ranks_table.py.
+
+TRAIN_GPT2CU names the program (./train_gpt2emu; on a machine with several GPUs: ./train_gpt2cu).
+"""
+import atexit
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import cli
+
+PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu"))
+LIMIT = 300.0  # seconds for whatever must come to an end: many times what it takes, for machines that do much else
+LINE = re.compile(r"train_gpt2(cu)?: [^\n]+\n")
+MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
+# A thread each: several ranks share few cores. The checks of the emulator are for the tests that ask for them.
+ENVIRONMENT = dict(cli.ENVIRONMENT, EMU_THREADS="1", EMU_CHECK="0")
+
+ALIVE = set()
+COUNT = [0]
+
+
+def kill_all():
+    for ranks in list(ALIVE):
+        ranks.kill()
+
+
+atexit.register(kill_all)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def has_mpi():
+    if shutil.which("mpirun") is None:
+        return "no mpirun"
+    if b"Open MPI" not in subprocess.run(["mpirun", "--version"], capture_output=True).stdout:
+        return "this mpirun is not Open MPI's"
+    with open(PROGRAM, "rb") as file:
+        return None if b"libmpi" in file.read() else "the program was built without MPI"
+
+
+class Ranks:
+    """The processes of one run. how: "fs", "tcp", or "mpi", which is one process, mpirun. address: for TCP, a free port
+    of this machine if not given. only: {rank: what it alone has: arguments, environment, folder (where it works),
+    program, before (a command that starts it), rank and count (what it is told)}; a rank whose value is None is not
+    started."""
+
+    def __init__(self, count, *arguments, how="fs", address=None, only=None, folder=None, **environment):
+        COUNT[0] += 1
+        self.how = how
+        self.name = cli.path(f"ranks_{COUNT[0]}")
+        self.processes, self.ended = {}, {}
+        self.began, self.wall = time.monotonic(), time.time()
+        ALIVE.add(self)
+        if how == "mpi":
+            self.start(0, [*MPIRUN, "-np", str(count), PROGRAM], arguments, {"environment": environment}, folder)
+            return
+        if how == "tcp":
+            start = ["-pi", "tcp", "-ps", address or f"127.0.0.1:{free_port()}"]
+        else:
+            start = ["-pi", "fs", "-pf", f"{self.name}.start"]
+            os.mkdir(start[-1])
+        for rank in range(count):
+            own = (only or {}).get(rank, {})
+            if own is not None:
+                program = [*own.get("before", []), own.get("program", PROGRAM)]
+                own = dict(own, environment=dict(environment, **own.get("environment", {})))
+                place = ["-pn", own.get("count", count), "-pr", own.get("rank", rank)]
+                self.start(rank, program, [*arguments, *start, *place], own, folder)
+
+    def start(self, rank, program, arguments, own, folder):
+        with open(self.file(rank, "out"), "wb") as out, open(self.file(rank, "err"), "wb") as err:
+            self.processes[rank] = subprocess.Popen([*program, *map(str, [*arguments, *own.get("arguments", [])])],
+                                                    stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                                    cwd=own.get("folder", folder), start_new_session=True,
+                                                    env=dict(ENVIRONMENT, **own["environment"]))
+
+    def file(self, rank, kind):
+        return f"{self.name}.{rank}.{kind}"
+
+    def read(self, rank, kind):
+        with open(self.file(rank, kind), encoding="latin-1") as file:
+            return file.read()
+
+    def out(self):
+        return self.read(0, "out")
+
+    def err(self, rank=0):
+        return self.read(rank, "err")
+
+    def outputs(self):
+        return "\n".join(f"--- rank {rank}, status {process.poll()}\n{self.read(rank, 'out')}{self.read(rank, 'err')}"
+                         for rank, process in self.processes.items())
+
+    def look(self):
+        """Takes down who has ended, and when."""
+        now = time.monotonic()
+        for rank, process in self.processes.items():
+            if rank not in self.ended and process.poll() is not None:
+                self.ended[rank] = now
+
+    def until(self, condition, what):
+        deadline = time.monotonic() + LIMIT
+        while not condition():
+            self.look()
+            assert time.monotonic() < deadline, f"not within {LIMIT} s: {what}\n{self.outputs()}"
+            time.sleep(0.005)
+
+    def until_printed(self, text):
+        """Waits until rank 0 has printed something that matches."""
+        def found():
+            assert 0 not in self.ended or re.search(text, self.out(), re.M), f"ended before {text}\n{self.outputs()}"
+            return re.search(text, self.out(), re.M)
+        self.until(found, text)
+
+    def wait(self, ranks=None):
+        """Waits for these ranks, or all, to end."""
+        expected = set(self.processes if ranks is None else ranks)
+        self.until(lambda: expected <= set(self.ended), f"the end of ranks {sorted(expected)}")
+
+    def send(self, rank, number):
+        os.kill(self.processes[rank].pid, number)
+        return time.monotonic()
+
+    def kill(self):
+        """The end of all, however they are: mpirun is given time to end its own."""
+        if self.how == "mpi" and self.processes[0].poll() is None:
+            self.processes[0].terminate()
+            try:
+                self.processes[0].wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+        for process in self.processes.values():
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+        ALIVE.discard(self)
+
+    def finish(self):
+        """Waits for a run that must succeed, without a word on stderr; returns what rank 0 prints."""
+        self.wait()
+        for rank, process in self.processes.items():
+            assert process.returncode == 0 and self.err(rank) == "", self.outputs()
+        self.kill()
+        return self.out()
+
+    def fail(self, says=(), lost=(), killed=-signal.SIGKILL):
+        """Waits for a run that must fail: all ranks with status 1 and one line, in which all of `says` are; those in
+        `lost` with status `killed`, or, where that is None, later. Returns the line, and how long after the last of the
+        lost, or else after the start, the last rank ended."""
+        others = [rank for rank in self.processes if rank not in lost]
+        self.wait(others if killed is None else None)
+        for rank in others:
+            err = self.err(rank)
+            assert self.processes[rank].returncode == 1 and LINE.fullmatch(err), self.outputs()
+            for text in says:
+                found = text.search(err) if isinstance(text, re.Pattern) else text in err
+                assert found, f"{text!r} is not in\n{self.outputs()}"
+        for rank in lost if killed is not None else ():
+            assert self.processes[rank].returncode == killed, self.outputs()
+        begin = max([self.ended[rank] for rank in lost], default=self.began) if killed is not None else self.began
+        line = self.err(others[0]).split(": ", 1)[1].strip()
+        return line, max(self.ended[rank] for rank in others) - begin
+
+
+def ran(count, *arguments, **keywords):
+    """What rank 0 of a run that must succeed prints."""
+    return Ranks(count, *arguments, **keywords).finish()
+
+
+def refused(count, *arguments, says=(), **keywords):
+    """The message of a run that must fail."""
+    ranks = Ranks(count, *arguments, **keywords)
+    line, seconds = ranks.fail(says)
+    ranks.kill()
+    return line, seconds

@@ -1,0 +1,765 @@
+"""Several ranks end to end: the GPU trainer in the emulator as two to four processes.
+
+How they start, that they compute what one rank computes, what they send and save, that a run goes on with another
+number of ranks, and how each fault ends: after how long, with which message, and what the next start makes of it.
+ranks_table.py prints the tables of doc/several_gpus.md.
+
+TRAIN_GPT2CU names the program (./train_gpt2emu), TRAIN_GPT2CU_FP32 the same in fp32 (build/emu_fp32/train_gpt2emu):
+the comparison of losses is much sharper there. It is left out where that program is missing.
+"""
+import array
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import cli
+import harness
+from ranks import ENVIRONMENT, LINE, PROGRAM, Ranks, free_port, has_mpi, ran, refused
+
+FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
+VOCAB = 61
+MODEL = ["--vocab", VOCAB, "--layers", 3, "--heads", 2, "--channels", 16, "--context", 8]
+# An epsilon well above rounding errors: AdamW divides a gradient by its own size, so that one which is nothing but
+# rounding error (the bias of the keys has no other) would move its weight as far as a real one does.
+OPTIMIZER = ["--lr", 3e-3, "--warmup", 2, "--weight-decay", 0.1, "--adam-eps", 1e-4]
+T = 4
+
+
+def tokens(count, seed):
+    """Something that can be learnt: each token leads to one of three."""
+    generator = cli.random.Random(seed)
+    result = [3]
+    while len(result) < count:
+        result.append((7 * result[-1] + generator.choice([1, 1, 1, 2, 5])) % VOCAB)
+    return result
+
+
+def data():
+    """Two shards of unequal size, and one to validate with: 23 sequences, which no number of ranks divides."""
+    for name, count, seed in (("r_train_0.bin", 141, 1), ("r_train_1.bin", 1500, 2), ("r_val.bin", 23 * T + 1, 3)):
+        if not os.path.exists(cli.path(name)):
+            cli.shard(name, tokens(count, seed))
+    return ["--train-data", cli.path("r_train_*.bin"), "--val-data", cli.path("r_val.bin")]
+
+
+def changed(run, *changes):
+    """A run's options with other values for some of them, or some more; None: without this option."""
+    run = list(run)
+    for name, value in zip(changes[::2], changes[1::2]):
+        if name in run:
+            at = run.index(name)
+            run[at:at + 2] = []
+        if value is not None:
+            run += [name, value]
+    return run
+
+
+def options(sequences, batch, steps, *changes):
+    """A run of so many sequences a step, of which a micro-batch of a rank has `batch`."""
+    run = [*data(), *MODEL, *OPTIMIZER, "--seq-len", T, "--total-batch", sequences * T, "--batch-size", batch,
+           "--steps", steps, *cli.QUIET]
+    return changed(run, *changes)
+
+
+# Of a run whose model is a file.
+NO_SIZE = [word for name in MODEL[::2] for word in (name, None)]
+
+
+def log_of(folder):
+    with open(os.path.join(folder, "main.log")) as file:
+        return file.read()
+
+
+def norms(out):
+    return [float(norm) for norm in re.findall(r"\| norm ([\d.]+)", out)]
+
+
+def steps_of(out):
+    return [int(step) for step in re.findall(r"^step +(\d+)/\d+ \| loss", out, re.M)]
+
+
+def single(*arguments, program=PROGRAM, **environment):
+    """One process, of a run that must succeed, started without any of the ways to start several."""
+    return cli.finish(subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       env=dict(ENVIRONMENT, **environment)), 0, arguments)[0]
+
+
+def is_bf16(program=PROGRAM):
+    out = single(*options(16, 1, 1), "--plan", program=program)
+    return re.search(r"^precision +(\w+)", out, re.M).group(1) == "bf16"
+
+
+# ---- Starting ----
+
+
+def starts():
+    """By MPI, TCP, and a folder: the same run."""
+    results = {}
+    for count, hows in ((2, ("fs", "tcp", "mpi")), (4, ("tcp", "mpi"))):
+        for how in hows:
+            if how == "mpi" and has_mpi():
+                continue
+            folder = cli.new_folder(f"start_{how}_{count}")
+            out = ran(count, *options(4, 1, 4), "-z", 1, "-o", folder, how=how)
+            assert f"ranks       {count} on 1 machine" in out, out
+            results[how, count] = cli.weights_hash(out), log_of(folder), cli.losses(out)
+        assert len({str(results[key]) for key in results if key[1] == count}) == 1, results
+    if has_mpi():
+        raise harness.Skip(f"by MPI: {has_mpi()}")
+
+
+def nothing_is_reported_with_all_checks():
+    """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent."""
+    for count, stage in ((2, 0), (3, 2), (2, 3)):
+        more = ["--val-every", 1, "--val-batches", 5, "--sample-every", 2, "--sample-tokens", 2, "-z", stage]
+        ran(count, *options(2 * count, 1, 2, *more), "-o", cli.new_folder("checked"), EMU_CHECK="1")
+
+
+# ---- The same losses ----
+
+SEQUENCES = 16  # of a step: 4 ranks x 4 micro-batches of one
+
+
+def limits(bf16):
+    """How far losses may lie apart, as a fraction.
+
+    The runs add the same numbers in another order, so the sums of gradients differ by some units of 2^-24. In fp32 that
+    reaches the sixth decimal of a loss, the last one printed. In bf16 the weights are rounded at random from their fp32
+    copies, up or down by up to a unit of 2^-8: where two copies differ in their last bits, a few of the thousands of
+    weights come out a unit apart. Their effects have random signs; 2^-11, an eighth of a unit, is room for them."""
+    return 2.0**-11 if bf16 else 1e-6
+
+
+def compare(want, got, limit):
+    """The largest difference of two lists, as a fraction, if it is within the limit."""
+    assert len(want) == len(got) and want, (want, got)
+    largest = max(abs(a - b) / a for a, b in zip(want, got))
+    return largest if largest <= limit else None
+
+
+def matrix_run(count, stage, accumulation, steps, program=PROGRAM, *more):
+    chosen = options(SEQUENCES, SEQUENCES // (count * accumulation), steps, *more)
+    if program == FP32:
+        chosen += ["-f", 0]  # TF32 rounds to 10 bits
+    return ran(count, *chosen, "-z", stage, only={rank: {"program": program} for rank in range(count)})
+
+
+def matrix_cases():
+    for count in (1, 2, 4):
+        for accumulation in (1, 2, 4):
+            for stage in range(4) if count > 1 else (0, ):
+                yield count, accumulation, stage
+
+
+def check_matrix(cases, steps, program, limit):
+    """Runs (ranks, accumulation, stage) and compares all with the first. Returns what each printed."""
+    outs = {}
+    for case in cases:
+        count, accumulation, stage = case
+        outs[case] = matrix_run(count, stage, accumulation, steps, program)
+        first = next(iter(outs.values()))
+        assert compare(cli.losses(first), cli.losses(outs[case]), limit) is not None, (case, first, outs[case])
+        # The first step's weights are the same, to the bit: its gradient differs by roundings of fp32 sums alone.
+        assert abs(norms(outs[case])[0] - norms(first)[0]) <= 1.01e-4, (case, first, outs[case])
+    for (count, accumulation, stage), out in outs.items():
+        if count == 1:
+            continue
+        # Gradients of stages 0 and 1 are added up alike, and those of 2 and 3; with one micro-batch, those of all.
+        like = (count, accumulation, 0 if stage < 2 or accumulation == 1 else 2)
+        if like in outs:
+            assert cli.weights_hash(out) == cli.weights_hash(outs[like]), (count, accumulation, stage)
+            assert cli.losses(out) == cli.losses(outs[like])
+    return outs
+
+
+def like_one_rank():
+    """All numbers of ranks, stages and lengths of accumulation, at the same total batch."""
+    check_matrix(matrix_cases(), 4, PROGRAM, limits(is_bf16()))
+
+
+def like_one_rank_for_20_steps():
+    limit = limits(is_bf16())
+    outs = check_matrix([(1, 1, 0), (4, 2, 1), (2, 4, 3)], 20, PROGRAM, limit)
+    faster = matrix_run(1, 0, 1, 20, PROGRAM, "--lr", 3.3e-3)
+    losses = cli.losses(outs[1, 1, 0])
+    assert losses[-1] < 0.97 * losses[0], losses
+    assert compare(losses, cli.losses(faster), limit) is None, "the limit would not notice a tenth more learning rate"
+
+
+def like_one_rank_in_fp32():
+    if not os.path.exists(FP32):
+        raise harness.Skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
+                           "build/emu_fp32/train_gpt2emu builds it)")
+    limit = limits(is_bf16(FP32))
+    outs = check_matrix([(1, 1, 0), (2, 1, 0), (2, 2, 1), (4, 2, 2), (4, 4, 3)], 20, FP32, limit)
+    faster = matrix_run(1, 0, 1, 20, FP32, "--lr", 3.003e-3)
+    assert compare(cli.losses(outs[1, 1, 0]), cli.losses(faster), limit) is None
+
+
+# ---- What is sent, and what it takes ----
+
+
+def planned(count, stage, *arguments):
+    """What --plan prints, and its table of the stages: bytes of memory, gradients and parameters sent a step."""
+    out = single(*arguments, "--plan", "-np", count, "-z", stage, EMU_NO_GPU="1")
+    return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) ", out, re.M)]
+
+
+def memory_of(out):
+    """The memory of the GPU, and its categories, to some bytes."""
+    return re.search(r"^memory +(.* on the GPU).*\n +(parameter.*)$", out, re.M).groups()
+
+
+def plan_is_what_happens():
+    """The bytes of gradients and parameters that --plan announces are those that a run has sent; so is its memory."""
+    for count, accumulation in ((2, 3), (4, 1)):
+        for stage in range(4):
+            run = options(count * accumulation, 1, 3)
+            out = ran(count, *run, "-z", stage)
+            plan, stages = planned(count, stage, *run)
+            sent = re.search(r"^sent +(\d+) bytes of gradients, (\d+) of parameters$", out, re.M)
+            assert tuple(map(int, sent.groups())) == tuple(3 * n for n in stages[stage][1:]), (stage, plan, out)
+            assert memory_of(plan) == memory_of(out), (plan, out)
+            assert int(re.search(r"^total (\d+) bytes", plan, re.M).group(1)) == stages[stage][0], plan
+
+
+# ---- Validation and samples ----
+
+
+def validation_and_samples():
+    """Of one model: the same text on any number of ranks, also where these have too little to do. A model of bytes, so
+    that the sample is a text."""
+    config = cli.config(L=2)
+    model = cli.model("evaluated.bin", config, cli.make_params(config, deviation=0.3))
+    cli.shard("e_val.bin", cli.random_tokens(16 * 5 + 1, 257))
+    for batches in (0, 1):
+        run = ["-e", model, "-j", cli.path("e_val.bin"), "--steps", 0, "-t", 16, "-b", 2, "--val-batches", batches,
+               "--sample-tokens", 20]
+        outs = {(count, stage): ran(count, *run, "-z", stage)
+                for count, stage in ((1, 0), (2, 3), (3, 0), (4, 3))}
+        said = {key: (cli.val_losses(out), cli.sample_of(out)) for key, out in outs.items()}
+        assert len(said[1, 0][0]) == 1 and len(said[1, 0][1]) >= 20, outs
+        for key, value in said.items():
+            assert value == said[1, 0], (key, said)
+
+
+# ---- Checkpoints ----
+
+
+def files_of(folder):
+    """The bytes of all checkpoints in a folder."""
+    names = [name for name in sorted(os.listdir(folder)) if name.endswith(".bin")]
+    return {name: cli.read(os.path.join(folder, name)) for name in names}
+
+
+def copy_checkpoint(source, target, step):
+    """A new folder in which the run has just been stopped after so many steps."""
+    target = cli.new_folder(target)
+    os.mkdir(target)
+    for name in (f"model_{step:08}.bin", f"state_{step:08}.bin", "main.log"):
+        shutil.copy(os.path.join(source, name), target)
+    return target
+
+
+def checkpoints_know_no_ranks():
+    """1, 2, 3 and 4 ranks write the same state in the same bytes.
+
+    For the state to be the same to the bit, a step is needed whose gradient is: 0. After some ordinary steps, the data
+    is one token only, and the model so certain of it that the probability of all others is 0 in fp32. Moments and
+    weights still change, by what the moments hold and by weight decay."""
+    config = cli.config(L=3, C=16, maxT=8, V=VOCAB, Vp=128)
+    params = cli.make_params(config)
+    certain = 5
+    params["wte"][certain * 16:certain * 16 + 16] = array.array("f", [8.0, -8.0] * 8)
+    run = options(12, 1, 4, *NO_SIZE, "--init", cli.model("certain.bin", config, params))
+    begun = cli.new_folder("begun")
+    ran(1, *run, "-o", begun, "-n", 3)
+    run = changed(run, "--train-data", cli.shard("certain_train.bin", [certain] * 200))
+    want = None
+    for count, stage in ((1, 0), (2, 0), (2, 3), (3, 1), (3, 2), (4, 3)):
+        folder = copy_checkpoint(begun, f"of_{count}_{stage}", 3)
+        out = ran(count, *run, "-o", folder, "-z", stage, "--resume", "--allow-changes")
+        assert "| loss 0.000000 | norm 0.0000 |" in out, out
+        files = files_of(folder)
+        assert len(files) == 4, files.keys()
+        want = want or files
+        assert files == want, (count, stage, [name for name in want if files[name] != want[name]])
+    assert want["model_00000004.bin"] != want["model_00000003.bin"]
+
+
+def damaged_replicas_are_found():
+    """A bit that is wrong in what one rank receives is found with the next step, before anything is saved, and the
+    checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step has
+    4 reduce-scatters and 4 gathers of gradients and a gather of results. Stage 1 gathers parameters instead."""
+    run = options(4, 1, 8, "-n", 3)
+    want = ran(2, *run, "-o", cli.new_folder("sound"))
+    folder = cli.new_folder("corrupt")
+    line, seconds = refused(2, *run, "-o", folder, EMU_NCCL_FAULT=f"corrupt@1:{16 + 9 * 4 + 2}",
+                            says=[re.compile("after step [56]: the weights of rank 1 "), "are not those of rank 0",
+                                  "these weights are not saved"])
+    assert cli.checkpoints(folder) == [3]
+    record("a bit flips on the way to one rank", seconds, line)
+    out = ran(2, *run, "-o", folder, "--resume")
+    assert steps_of(out)[0] == 4 and cli.weights_hash(out) == cli.weights_hash(want)
+    # Of stage 1, the last gather of parameters before a checkpoint, and a gather after the start.
+    folder = cli.new_folder("corrupt_1")
+    for n, step in ((4 + 9 * 2 + 9, 3), (2, 0)):
+        refused(2, *run, "-z", 1, "-o", folder, "--overwrite", EMU_NCCL_FAULT=f"corrupt@0:{n}",
+                says=[f"after step {step}: the weights of rank 1 ("])
+        assert cli.checkpoints(folder) == []
+
+
+# ---- Going on with another number of ranks ----
+
+
+def elastic_resume():
+    """4 -> 2 -> 1 -> 3 ranks in the middle of a run, each in another stage: stopped by a signal to some rank."""
+    steps, sequences = 40, 12
+    batch = {4: 1, 2: 2, 1: 4, 3: 2}
+    straight = cli.new_folder("uninterrupted")
+    want = cli.losses(ran(1, *options(sequences, batch[1], steps), "-o", straight))
+    folder, got, step = cli.new_folder("elastic"), [], 0
+    for count, stage in ((4, 3), (2, 1), (1, 0)):
+        run = [*options(sequences, batch[count], steps), "-z", stage, "-o", folder, *(["--resume"] if step else [])]
+        ranks = Ranks(count, *run)
+        ranks.until_printed(rf"^step +{step + 3}/{steps} ")
+        ranks.send(count - 1, signal.SIGTERM)
+        out = ranks.finish()
+        assert re.search(rf"stopped by a signal after \d+ of {steps} steps; --resume goes on", out), out
+        before, step = step, cli.checkpoints(folder)[-1]
+        assert steps_of(out) == [*range(before + 1, step + 1)], out
+        got += cli.losses(out)
+        if count == 4:
+            other = changed(run, "--total-batch", 2 * sequences * T)
+            refused(4, *other, "--resume", says=["--total-batch was 48, is 96", "--allow-changes"])
+    out = ran(3, *options(sequences, batch[3], steps), "-z", 2, "-o", folder, "--resume")
+    assert steps_of(out) == [*range(step + 1, steps + 1)], out
+    got += cli.losses(out)
+    assert compare(want, got, limits(is_bf16())) is not None, (want, got)
+    logged = [int(n) for n in re.findall(r"^s:(\d+) trl:", log_of(folder), re.M)]
+    assert logged == [*range(steps)], logged
+
+
+# ---- Faults ----
+
+RECORDS = []  # (fault, seconds to the end, message), for ranks_table.py
+
+
+def record(fault, seconds, message, end="status 1"):
+    RECORDS.append((fault, seconds, message, end))
+
+
+# Three ranks, two micro-batches, stage 2; 12 steps, saved every third. In stage 2 they begin with a gather of each of 4
+# buckets; a step has 8 reduce-scatters, a gather of results, and 4 of parameters.
+FAULT_STEPS = 12
+
+
+def collective(step, n):
+    """The number of the n-th collective (from 1) of a step (from 1) of such a run."""
+    return 4 + 13 * (step - 1) + n
+
+
+def fault_options(folder, *more):
+    return [*options(6, 1, FAULT_STEPS, "-n", 3), "-z", 2, "-o", folder, *more]
+
+
+STRAIGHT = {}
+
+
+def straight():
+    """An undisturbed run."""
+    if not STRAIGHT:
+        folder = cli.new_folder("straight")
+        STRAIGHT.update(hash=cli.weights_hash(ran(3, *fault_options(folder))), log=log_of(folder))
+    return STRAIGHT
+
+
+def goes_on(folder, last):
+    """The next start goes on from the last checkpoint, and comes to what an undisturbed run comes to."""
+    assert cli.checkpoints(folder)[-1] == last, cli.checkpoints(folder)
+    out = ran(3, *fault_options(folder, "--resume"))
+    assert steps_of(out) == [*range(last + 1, FAULT_STEPS + 1)], out
+    assert cli.weights_hash(out) == straight()["hash"] and log_of(folder) == straight()["log"], out
+    assert not [name for name in os.listdir(folder) if "tmp" in name], os.listdir(folder)
+
+
+REMEDY = "start again with --resume to go on from the last checkpoint"
+
+
+def killed_in_a_step():
+    """The others end within some seconds, whoever it was."""
+    for rank, how in ((1, "fs"), (0, "tcp")):
+        folder = cli.new_folder("killed")
+        ranks = Ranks(3, *fault_options(folder), how=how, EMU_NCCL_FAULT=f"die@{rank}:{collective(8, 3)}")
+        line, seconds = ranks.fail([f"rank {rank} (", "ended without a word", REMEDY], lost=[rank])
+        ranks.kill()
+        record(f"rank {rank} is killed in a step", seconds, line)
+        goes_on(folder, 6)
+
+
+def killed_under_mpirun():
+    if has_mpi():
+        raise harness.Skip(has_mpi())
+    folder = cli.new_folder("killed_mpi")
+    ranks = Ranks(3, *fault_options(folder), how="mpi", EMU_NCCL_FAULT=f"die@1:{collective(8, 3)}")
+    ranks.wait()
+    assert ranks.processes[0].returncode != 0, ranks.outputs()
+    ranks.kill()
+    goes_on(folder, 6)
+
+
+def stopped():
+    """A rank that stands still, as when its machine hangs, is missed after 20 seconds; if it comes back, it ends."""
+    ranks, folder, since = SLOW["stopped"]
+    line, _ = ranks.fail(["rank 2 (", "has not been heard of for 20 s", REMEDY], lost=[2], killed=None)
+    record("rank 2 is stopped (SIGSTOP)", max(ranks.ended[0], ranks.ended[1]) - since, line)
+    ranks.send(2, signal.SIGCONT)
+    ranks.wait()
+    assert ranks.processes[2].returncode == 1 and LINE.fullmatch(ranks.err(2)), ranks.outputs()
+    ranks.kill()
+    goes_on(folder, cli.checkpoints(folder)[-1])
+
+
+def hanging_collective():
+    ranks, folder, _ = SLOW["hangs"]
+    line, _ = ranks.fail(["all ranks wait for each other", "in step 8", "the network or a GPU hangs", REMEDY])
+    last = os.stat(ranks.file(0, "out")).st_mtime - ranks.wall
+    record("a collective hangs (--watchdog 10)", max(ranks.ended.values()) - ranks.began - last, line)
+    ranks.kill()
+    goes_on(folder, 6)
+
+
+def start_slow():
+    """Faults that are found by waiting: the others have the processor meanwhile."""
+    folder = cli.new_folder("hangs")
+    ranks = Ranks(3, *fault_options(folder), "--watchdog", 10, EMU_NCCL_FAULT=f"hang@1:{collective(8, 5)}")
+    SLOW["hangs"] = ranks, folder, None
+    folder = cli.new_folder("stops")
+    ranks = Ranks(3, *fault_options(folder), EMU_NCCL_FAULT=f"delay@0:{collective(5, 5)}:5")
+    ranks.until_printed("saved the checkpoint of step 3")
+    SLOW["stopped"] = ranks, folder, ranks.send(2, signal.SIGSTOP)
+
+
+SLOW = {}  # (ranks, folder, when it began)
+
+
+def late_rank():
+    """Waited for: being late is no fault."""
+    out = ran(3, *fault_options(cli.new_folder("late")), EMU_NCCL_FAULT=f"delay@1:{collective(5, 5)}:2")
+    assert cli.weights_hash(out) == straight()["hash"]
+
+
+def held(seconds, step=5):
+    """An environment in which rank 0 rests in a step: time to do something to a run that is going on."""
+    return {"EMU_NCCL_FAULT": f"delay@0:{collective(step, 5)}:{seconds}"}
+
+
+DIES_AT = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+static void call(const char *name) {
+    static int calls;
+    const char *at = getenv("DIES_AT");
+    if (strncmp(at, name, strlen(name)) == 0 && ++calls == atoi(at + strlen(name))) { raise(SIGKILL); }
+}
+int fsync(int fd) { call("fsync"); return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
+int rename(const char *from, const char *to) {
+    call("rename");
+    return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
+}
+"""
+
+
+def killed_in_a_checkpoint():
+    """Before a rank has flushed its part, and between the two renames that make a checkpoint: the one before counts."""
+    compiler = next((cc for cc in ("gcc", "clang", "cc") if shutil.which(cc)), None)
+    library = cli.path("dies_at.so")
+    source = cli.write("dies_at.c", DIES_AT.encode())
+    if not compiler or subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"],
+                                      capture_output=True).returncode:
+        raise harness.Skip("no C compiler for a library that kills a process at a certain call")
+    for rank, at in ((1, "fsync3"), (0, "rename4")):
+        folder = cli.new_folder("killed_saving")
+        ranks = Ranks(3, *fault_options(folder),
+                      only={rank: {"environment": {"LD_PRELOAD": library, "DIES_AT": at}}})
+        line, seconds = ranks.fail([f"rank {rank} (", "ended without a word", REMEDY], lost=[rank])
+        assert steps_of(ranks.out()) == [*range(1, 7)] or rank == 0, ranks.outputs()
+        ranks.kill()
+        record(f"rank {rank} is killed in a checkpoint", seconds, line)
+        goes_on(folder, 3)
+
+
+def disk_full_on_one_rank():
+    folder = cli.new_folder("full")
+    limited = {"before": ["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"]}
+    line, seconds = refused(3, *fault_options(folder), only={1: limited}, says=["rank 1 (", "model_00000003.bin"])
+    record("a rank cannot write its part (disk full)", seconds, line)
+    assert files_of(folder) == {}
+    out = ran(3, *fault_options(folder, "--overwrite"))
+    assert cli.weights_hash(out) == straight()["hash"]
+
+
+def not_a_number_on_one_rank():
+    """A model in which one token overflows, and that token in one sequence of step 5, on rank 1: all stop before the
+    update, and the tensor and the rank are named."""
+    config = cli.config(L=2, C=16, maxT=8, V=VOCAB, Vp=128)
+    params = cli.make_params(config)
+    bad = 7
+    for v in range(VOCAB):
+        params["wte"][v * 16] = 4.0 if v == bad else 0.0
+    for t in range(8):
+        params["wpe"][t * 16] = 0.0
+    params["attprojw"][0:16] = array.array("f", [0.0] * 16)
+    params["attprojb"][0] = 0.0
+    # Of layer 0, number 3 of the inner layer is far below 0 but for that token: its GELU is 0 but for that token.
+    params["fcw"][3 * 16:4 * 16] = array.array("f", [2.0**60] + [0.0] * 15)
+    params["fcb"][3] = -1.5 * 2.0**60
+    params["fcprojw"][3:16 * 64:64] = array.array("f", [2.0**70] * 16)
+    sound = [token if token != bad else bad + 1 for token in tokens(600, 4)]
+    spoilt = list(sound)
+    spoilt[T * (6 * 4 + 4) + 1] = bad
+    run = changed(fault_options(cli.new_folder("nan")), *NO_SIZE, "--init",
+                  cli.model("overflows.bin", config, params), "--train-data", cli.shard("nan.bin", spoilt))
+    says = ["step 5: the loss is", "first found in activation residual of layer 1 on rank 1 ("]
+    line, seconds = refused(3, *run, says=says)
+    record("a loss is not a number on one rank", seconds, line)
+    folder = cli.path("nan")
+    assert cli.checkpoints(folder) == [3]
+    refused(3, *run, "--resume", says=says)
+    cli.shard("nan.bin", sound)
+    out = ran(3, *run, "--resume", "--allow-changes")
+    assert steps_of(out) == [*range(4, FAULT_STEPS + 1)], out
+
+
+def preempted():
+    """A signal to one rank only: all save together, and end with status 0."""
+    for rank, number in ((1, signal.SIGTERM), (2, signal.SIGUSR1), (0, signal.SIGINT)):
+        folder = cli.new_folder("preempted")
+        ranks = Ranks(3, *fault_options(folder), **held(2))
+        ranks.until_printed(r"^step +3/")
+        since = ranks.send(rank, number)
+        out = ranks.finish()
+        said = re.search(r"^stopped by a signal after (\d+) of 12 steps; --resume goes on.*$", out, re.M)
+        assert said and steps_of(out) == [*range(1, int(said.group(1)) + 1)], out
+        if rank == 1:
+            record("SIGTERM to one rank", max(ranks.ended.values()) - since, said.group(), "status 0")
+        goes_on(folder, int(said.group(1)))
+
+
+def preempted_in_a_validation_and_a_sample():
+    run = [*options(6, 1, 12, "--val-every", 12, "--val-batches", 0), "-z", 3]
+    folder = cli.new_folder("preempted_val")
+    ranks = Ranks(3, *run, "-o", folder, EMU_NCCL_FAULT="delay@0:9:2")
+    ranks.until_printed("sharded: ")
+    ranks.send(1, signal.SIGTERM)
+    out = ranks.finish()
+    assert "stopped by a signal after 0 of 12 steps" in out and cli.val_losses(out) == [], out
+    out = ran(3, *run, "-o", folder, "--resume")
+    assert len(cli.val_losses(out)) == 2 and steps_of(out) == [*range(1, 13)], out
+    run = changed(run, "--val-every", 0, "--sample-every", 3, "--sample-tokens", 100000)
+    ranks = Ranks(3, *run, "-o", folder, "--overwrite")
+    ranks.until_printed("^sample after 3 steps:")
+    ranks.send(2, signal.SIGTERM)
+    out = ranks.finish()
+    assert "stopped by a signal after 3 of 12 steps" in out and cli.checkpoints(folder) == [3], out
+
+
+def vanished_data():
+    """A shard that is gone on one machine when its turn comes."""
+    folder, own = cli.new_folder("vanished"), cli.new_folder("vanished_data")
+    os.mkdir(own)
+    for name in ("r_train_0.bin", "r_train_1.bin", "r_val.bin"):
+        shutil.copy(cli.path(name), own)
+    run = changed(fault_options(folder), "--train-data", "r_train_*.bin", "--val-data", "r_val.bin")
+    ranks = Ranks(3, *run, folder=cli.FOLDER, only={1: {"folder": own}}, **held(2, 4))
+    ranks.until_printed(r"^step +2/")
+    os.remove(os.path.join(own, "r_train_1.bin"))
+    line, _ = ranks.fail(["r_train_1.bin: cannot open: No such file"])
+    assert "rank 1 (" in line and REMEDY in line, line
+    ranks.kill()
+    record("a file of data vanishes on one machine", None, line)
+    assert cli.checkpoints(folder) == [3, 6]  # the shard's turn comes in step 7
+    shutil.copy(cli.path("r_train_1.bin"), own)
+    out = ran(3, *run, "--resume", folder=cli.FOLDER, only={1: {"folder": own}})
+    assert steps_of(out) == [*range(7, 13)] and cli.weights_hash(out) == straight()["hash"], out
+
+
+# ---- What is refused at the start ----
+
+
+def unlike_ranks():
+    """Other options, data, model or program on one rank."""
+    config = cli.config(C=16, V=VOCAB, Vp=128)
+    own = cli.new_folder("unlike")
+    os.mkdir(own)
+    for seed, folder in ((5, cli.FOLDER), (6, own)):
+        cli.write(os.path.join(folder, "u.bin"), cli.shard_bytes(tokens(500, seed)))
+        cli.write(os.path.join(folder, "model.bin"), cli.model_bytes(config, cli.make_params(config, seed=seed)))
+    run = ["-i", cli.path("u.bin"), "-e", cli.path("model.bin"), "-b", 1, "-t", T, "-x", 2, *cli.QUIET]
+    shutil.copy(PROGRAM, cli.path("another_program"))
+    with open(cli.path("another_program"), "ab") as file:
+        file.write(b"another version")
+    for fault, changes, only, says in (
+            ("other options", (), {"arguments": ["--lr", 1e-3]}, ["--lr is 0.0003 on rank 0", "0.001 on rank 1"]),
+            ("other data", ("-i", "u.bin"), {"folder": own}, ["the training data's fingerprint", "on rank 1"]),
+            ("another model file", ("-e", "model.bin"), {"folder": own}, ["the model file's fingerprint"]),
+            ("another program", (), {"program": cli.path("another_program")}, ["the program file's checksum"])):
+        line, seconds = refused(2, *changed(run, *changes), folder=cli.FOLDER, only={1: only}, says=says)
+        record(f"{fault} on one rank", seconds, line)
+
+
+def wrong_starts():
+    run = options(2, 1, 2)
+    short = [*run, "--start-timeout", 2]
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        taken = f"127.0.0.1:{busy.getsockname()[1]}"
+        for fault, keywords, says in (
+                ("another number of ranks", {"only": {1: {"count": 3}}}, ["3", "2", "rank 1"]),
+                ("a rank twice", {"only": {1: {"rank": 0}}}, ["rank 0"]),
+                ("a rank that does not exist", {"only": {1: {"rank": 2}}},
+                 ["--process-rank (-pr)", "less than --num-processes"]),
+                ("rank 0 is never started", {"only": {0: None}}, ["rank 1", "cannot reach rank 0 within 2 s"]),
+                ("rank 1 never comes", {"only": {1: None}}, ["rank 1 of 2", "2 s"]),
+                ("the port is in use", {"address": taken}, ["the port is in use"])):
+            check_refused_start(fault, says, *short, **keywords)
+
+
+def check_refused_start(fault, says, *arguments, **keywords):
+    """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits."""
+    ranks = Ranks(2, *arguments, how="tcp", **keywords)
+    ranks.wait()
+    lines = [ranks.err(rank) for rank in ranks.processes]
+    assert all(process.returncode == 1 for process in ranks.processes.values()), ranks.outputs()
+    assert all(LINE.fullmatch(line) for line in lines), ranks.outputs()
+    saying = [line for line in lines if all(text in line for text in says)]
+    assert saying, (says, ranks.outputs())
+    ranks.kill()
+    record(fault, max(ranks.ended.values()) - ranks.began, saying[0].split(": ", 1)[1].strip())
+
+
+def unfit_for_the_machine():
+    run = options(3, 1, 2)
+    for fault, says, keywords in (("two ranks share a GPU", ["ranks 0 and 1", "the same GPU"], {"EMU_GPUS": "1"}),
+                                  ("fewer GPUs than ranks", ["no GPU for this process", "2 GPUs"], {"EMU_GPUS": "2"})):
+        line, seconds = refused(3, *run, says=says, **keywords)
+        record(fault, seconds, line)
+    first, second = cli.new_folder("machine_a"), cli.new_folder("machine_b")
+    os.mkdir(first)
+    os.mkdir(second)
+    line, seconds = refused(3, *run, "-o", "run", only={r: {"folder": second if r == 2 else first} for r in range(3)},
+                            says=["--out-dir (-o): run is not the folder that rank 0 sees"])
+    record("--out-dir is not shared", seconds, line)
+
+
+def second_run_in_a_folder():
+    folder = cli.new_folder("twice")
+    first = Ranks(3, *fault_options(folder), **held(3))
+    first.until_printed(r"^step +3/")
+    line, seconds = refused(3, *fault_options(folder), says=[folder])
+    record("a second run in the folder", seconds, line)
+    assert cli.weights_hash(first.finish()) == straight()["hash"]
+
+
+def batches_that_do_not_fit():
+    line, seconds = refused(3, *options(12, 3, 2), says=["--total-batch", "36 or 72", "3 ranks"])
+    record("a total batch that ranks do not divide", seconds, line)
+    cli.shard("three.bin", tokens(3 * T + 1, 8))
+    few = ["-i", cli.path("three.bin"), *MODEL, *OPTIMIZER, "-t", T, *cli.QUIET]
+    refused(4, *few, "-b", 1, says=["one epoch is 3 sequences, less than the 4 of one step"])
+    four, one = ran(4, *few, "-b", 1, "-x", 4, "-z", 3), ran(1, *few, "-b", 4, "-x", 4)
+    assert compare(cli.losses(one), cli.losses(four), limits(is_bf16())) is not None, (one, four)
+
+
+# ---- Two hosts ----
+
+
+class TwoHosts:
+    """Two network namespaces joined by a cable, 10.77.0.1 and 10.77.0.2, with host names of their own."""
+
+    def __init__(self):
+        if shutil.which("ip") is None or shutil.which("unshare") is None:
+            raise harness.Skip("no ip (iproute2) or no unshare (util-linux)")
+        self.names = [f"gpt2c_{os.getpid()}_{letter}" for letter in "ab"]
+        self.made = []
+        cable = [f"v{os.getpid()}{letter}" for letter in "ab"]
+        try:
+            for name in self.names:
+                self.ip("netns", "add", name)
+                self.made.append(name)
+            self.ip("link", "add", cable[0], "netns", self.names[0], "type", "veth", "peer", "name", cable[1], "netns",
+                    self.names[1])
+            for i, name in enumerate(self.names):
+                self.ip("-n", name, "addr", "add", f"10.77.0.{i + 1}/24", "dev", cable[i])
+                self.ip("-n", name, "link", "set", cable[i], "up")
+                self.ip("-n", name, "link", "set", "lo", "up")
+            subprocess.run(self.on(0, "true"), check=True, capture_output=True)
+        except subprocess.CalledProcessError as problem:
+            self.remove()
+            raise harness.Skip(f"network namespaces are not permitted: {problem.stderr.decode().strip()}")
+        self.cable = cable
+
+    def ip(self, *arguments):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+    def on(self, host, *command):
+        script = f"hostname host{'ab'[host]} && exec \"$@\""
+        return ["ip", "netns", "exec", self.names[host], "unshare", "--uts", "sh", "-c", script, "sh", *command]
+
+    def run(self, *arguments, **keywords):
+        """Four ranks, two on each host."""
+        only = {rank: {"before": self.on(rank // 2)} for rank in range(4)}
+        return Ranks(4, *arguments, how="tcp", address="10.77.0.1", only=only, **keywords)
+
+    def remove(self):
+        for name in self.made:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+        self.made = []
+
+
+def two_hosts():
+    hosts = TwoHosts()
+    try:
+        run = [*options(8, 1, 6), "-z", 1]
+        want = cli.weights_hash(ran(4, *run))
+        out = hosts.run(*run, "-o", cli.new_folder("two_hosts")).finish()
+        assert "ranks       4 on 2 machines; sharded: optimizer state" in out and cli.weights_hash(out) == want, out
+        folder = cli.new_folder("cut")
+        ranks = hosts.run(*run, "-n", 3, "-o", folder, EMU_NCCL_FAULT="delay@0:50:3")
+        ranks.until_printed(r"^step +4/")
+        hosts.ip("-n", hosts.names[1], "link", "set", hosts.cable[1], "down")
+        ranks.wait()
+        for rank, far in enumerate(("rank 2 (hostb", "rank 2 (hostb", "rank 0 (hosta", "rank 0 (hosta")):
+            err = ranks.err(rank)
+            assert ranks.processes[rank].returncode == 1 and LINE.fullmatch(err), ranks.outputs()
+            assert "has not been heard of for 20 s" in err and REMEDY in err and far in err, ranks.outputs()
+        record("the network between two machines is cut", None, ranks.err().split(": ", 1)[1].strip())
+        ranks.kill()
+        out = ran(4, *run, "-n", 3, "-o", folder, "--resume")
+        assert steps_of(out) == [4, 5, 6] and cli.weights_hash(out) == want, out
+    finally:
+        hosts.remove()
+
+
+FAULTS = [killed_in_a_step, killed_under_mpirun, killed_in_a_checkpoint, disk_full_on_one_rank, late_rank,
+          not_a_number_on_one_rank, preempted, preempted_in_a_validation_and_a_sample, vanished_data,
+          damaged_replicas_are_found, unlike_ranks, wrong_starts, unfit_for_the_machine, second_run_in_a_folder,
+          batches_that_do_not_fit, hanging_collective, stopped, two_hosts]
+TESTS = [starts, nothing_is_reported_with_all_checks, like_one_rank, like_one_rank_for_20_steps, like_one_rank_in_fp32,
+         plan_is_what_happens, validation_and_samples, checkpoints_know_no_ranks, elastic_resume, *FAULTS]
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM} is not there; make train_gpt2emu builds it")
+    if len(sys.argv) == 1 or {"hanging_collective", "stopped"} & set(sys.argv):
+        start_slow()
+    harness.run(f"gpu_ranks_{'bf16' if is_bf16() else 'fp32'}", TESTS)
