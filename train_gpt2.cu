@@ -1642,9 +1642,10 @@ static void print_stages(const TrainRun *run) {
     static GPT2 model; // large, so not on the stack
     bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
     double link = o->link_speed > 0.0 ? o->link_speed : one_machine ? 400.0 : 50.0;
-    printf("\nOn each of %d GPUs, when a GPU sends %g GB/s (nccl-tests' busbw), has a peak of %g TFLOP/s, and reaches\n"
-           "half of it while it computes; the time of single messages is left out\n\n",
-           run->num_ranks, link, o->gpu_tflops);
+    printf(
+        "\n%s %d GPU%s, with a peak of %g TFLOP/s, half of which computing alone reaches, and %g GB/s sent while all\n"
+        "send (nccl-tests' busbw); the time of single messages is left out\n\n",
+        run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "", o->gpu_tflops, link);
     printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
            "parameters sent a step", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
