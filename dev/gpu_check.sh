@@ -8,7 +8,8 @@
 # It needs make, gcc or clang, and nvcc; compute-sanitizer and a python3 with PyTorch are used when they are there. No
 # network. Every part has a time limit; a part that fails does not stop the others. At the end stands a table, and the
 # status is 1 if anything failed. OUTDIR gets summary.txt, results.csv (part, what, value, unit), kernels.csv (each
-# kernel's time and floor) and the logs. CUDA_VISIBLE_DEVICES chooses a GPU, GPU_CHECK_SECONDS=900 grants more time.
+# kernel's time and floor) and the logs. CUDA_VISIBLE_DEVICES chooses GPUs: the first, and all of them where several
+# train together. GPU_CHECK_SECONDS=900 grants more time.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
@@ -485,6 +486,105 @@ check_training() {
     fi
 }
 
+# --- several GPUs --------------------------------------------------------------------------------------------------
+count_gpus() {
+    if [ $emulate = yes ]; then
+        echo 2
+    elif [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then
+        tr , '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .
+    else
+        nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c .
+    fi
+}
+
+# train_ranks STAGE: a process for each GPU, which find each other by a folder. Their words go to $work/rank_<number>;
+# returns the status of one that failed.
+train_ranks() {
+    local rank pid pids=() status=0 folder=$work/stage_$1
+    mkdir "$folder"
+    for ((rank = 0; rank < ranks; rank++)); do
+        : >"$work/rank_$rank"
+        limited 60 "$work/rank_$rank" "$trainer" "${shape[@]}" "${ranks_batch[@]}" --zero-stage "$1" --nccl-init fs \
+            --nccl-fs-path "$folder" --num-processes "$ranks" --process-rank "$rank" --start-timeout 30 &
+        pids+=($!)
+        children+=($!)
+    done
+    for pid in "${pids[@]}"; do wait "$pid" || status=$?; done
+    for ((rank = 0; rank < ranks; rank++)); do cat "$work/rank_$rank" >>"$out/train.log"; done
+    return "$status"
+}
+
+weights_hash() { sed -n 's/^weights hash //p' "$1"; }
+last_loss() { sed -n 's/^step .*| loss \([0-9.]*\) .*/\1/p' "$1" | tail -n 1; }
+
+# same_losses: is the last loss of all GPUs within a hundredth of that of one? Their sums are made in another order.
+same_losses() {
+    awk -v a="$(last_loss "$work/rank_0")" -v b="$(last_loss "$work/alone")" \
+        'BEGIN { exit !(a > 0 && b > 0 && (a - b) ^ 2 <= (b / 100) ^ 2) }'
+}
+
+# check_stage STAGE: its run, whose weights must be those of stage 0. 1 if it fails, with the reason in why.
+check_stage() {
+    local status=0 hash
+    train_ranks "$1" || status=$?
+    hash=$(weights_hash "$work/rank_0") ms=$(median_ms "$work/rank_0")
+    if [ $status -ne 0 ]; then
+        why=$(grep -h '^train_gpt2cu: ' "$work"/rank_* | head -n 1)
+        why="stage $1: $(describe_status $status): ${why:-see train.log}"
+        return 1
+    fi
+    [ "$1" -gt 0 ] || ranks_hash=$hash
+    if [ -z "$hash" ] || [ "$hash" != "$ranks_hash" ]; then
+        why="stage $1: weights hash '$hash', '$ranks_hash' in stage 0"
+        return 1
+    fi
+    result "stage $1 step" "$ms" ms
+    ranks_ms="$ranks_ms $ms"
+}
+
+check_stages() {
+    local stage
+    for stage in 0 1 2 3; do
+        if ! check_stage $stage; then
+            case $why in
+                *"built without NCCL"*) verdict skip "$ranks GPUs, but built without NCCL" ;;
+                *) verdict FAIL "$why" ;;
+            esac
+            return
+        fi
+    done
+    if same_losses; then
+        verdict ok "$ranks GPUs, the same weights in stages 0 to 3; ms a step:$ranks_ms"
+    else
+        verdict FAIL "last loss $(last_loss "$work/rank_0") on $ranks GPUs, $(last_loss "$work/alone") on one"
+    fi
+}
+
+# Every stage of sharding makes the same weights, to the bit, since each rank has one micro-batch in a step; and one GPU
+# alone, which takes the same batch in parts, nearly the same losses.
+check_ranks() {
+    begin "several GPUs"
+    ranks=$(count_gpus)
+    [ "$ranks" -le 8 ] || ranks=8
+    if [ "$ranks" -lt 2 ]; then
+        verdict skip "one GPU here"
+        return
+    elif [ "${batch:-0}" -eq 0 ]; then
+        verdict skip "nothing to compare: our training did not run"
+        return
+    fi
+    local share=$((batch < 4 ? batch : 4))
+    ranks_batch=(--batch-size "$share" --total-batch "$((share * seq_len * ranks))" --steps "$steps")
+    : >"$work/alone"
+    if ! limited 60 "$work/alone" "$trainer" "${shape[@]}" "${ranks_batch[@]}"; then
+        verdict FAIL "one GPU alone: $(tail -n 1 "$work/alone")"
+        return
+    fi
+    result ranks "$ranks" GPUs
+    result "alone step" "$(median_ms "$work/alone")" ms
+    check_stages
+}
+
 # --- PyTorch, by turns with ours -----------------------------------------------------------------------------------
 # PyTorch holds a whole batch's logits, twice in fp32: about 1.2 GiB for a sequence of GPT-2 124M.
 torch_batch() {
@@ -562,13 +662,14 @@ precisions="BF16 FP32" groups="" whole_model_test=test_gpt2 # no groups of test_
 for log in build tests sanitizer train torch; do : >"$out/$log.log"; done
 : >"$work/table"
 : >"$work/plan"
-gpu="" gpu_name="" torch="" free_bytes=0 batch=0 peak_teraflops="" watcher=""
+gpu="" gpu_name="" torch="" free_bytes=0 batch=0 peak_teraflops="" watcher="" ranks=0 ranks_batch=() ranks_hash="" ranks_ms=""
 
 check_machine
 check_build
 check_tests
 check_kernel_times
 check_training
+check_ranks
 check_torch
 start_emulator
 check_sanitizers

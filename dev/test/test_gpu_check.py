@@ -22,6 +22,7 @@ STAND_INS = {
         case "$*" in
             *=memory.used*) if [ -e "$TMPDIR/training" ]; then echo 9000; else echo 1000; fi ;;
             *=memory.free*) echo 80000 ;;
+            *=index*) echo 0; is one-gpu || echo 1 ;;
             *=name*) is no-gpu || echo "NVIDIA H100 80GB HBM3" ;;
             *=compute_cap*) echo 9.0 ;;
             *=driver_version*) echo 580.1 ;;
@@ -73,20 +74,31 @@ STAND_INS = {
             gelu,bf16,1,1,1,9,1,1,1,1,memory,91 adamw,bf16,1,1,1,9,1,1,1,1,memory,82 >"$2" """,
     "train_gpt2cu": """
         while [ $# -gt 0 ]; do
-            case $1 in --batch-size) B=$2 ;; --steps) steps=$2 ;; --plan) plan=yes ;; --train-data) data=$2 ;; esac
+            case $1 in --batch-size) B=$2 ;; --steps) steps=$2 ;; --plan) plan=yes ;; --train-data) data=$2 ;;
+                --zero-stage) stage=$2 ;; --nccl-fs-path) folder=$2 ;; --process-rank) rank=$2 ;; esac
             shift
         done
         [ $(od -An -N4 -tu4 "$data") = 20240520 ] || { echo "no tokens"; exit 1; }
         if [ "${plan:-}" = yes ]; then echo "total $((1000000000 + B * 400000000)) bytes (x) in one allocation"
             echo "total 5 bytes (x) in one allocation"; exit; fi
+        if [ -n "${rank:-}" ]; then
+            is alone && { echo "train_gpt2cu: this program was built without NCCL, which several GPUs need" >&2; exit 1; }
+            is rank-fails && [ $rank$stage = 12 ] && { echo "train_gpt2cu: rank 1 hangs" >&2; exit 1; }
+            touch "$folder/$rank"
+            for i in $(seq 100); do [ -e "$folder/$((1 - rank))" ] && break; sleep 0.1; done
+            [ $i -lt 100 ] || is rank-fails || { echo "train_gpt2cu: alone" >&2; exit 1; }
+            [ $rank = 0 ] || exec >/dev/null
+        fi
         touch "$TMPDIR/training"; sleep 0.3; rm "$TMPDIR/training"
         is train && { echo "train_gpt2cu: out of memory" >&2; exit 1; }
         for i in $(seq $steps); do
             ms=$((B * 100 / 8)); [ $i -gt 5 ] || ms=9999
             loss=10.8; is nan && loss=nan
+            is other-losses && [ -n "${rank:-}" ] && loss=9.9
             printf 'step %4d/%d | loss %s | norm 1 | lr 3e-4 | %d.%02d ms | 5 tok/s\\n' $i $steps $loss \
                 $((ms / 100)) $((ms % 100))
-        done""",
+        done
+        if is other-weights && [ "${stage:-0}" = 3 ]; then echo "weights hash 8"; else echo "weights hash 7"; fi""",
 }
 
 
@@ -140,7 +152,7 @@ def test_all_is_well():
     assert {verdict for verdict, _ in parts.values()} == {"ok"}, parts
     for part in ("machine", "build", "kernels BF16", "kernels FP32", "test_gpt2 BF16", "test_gpt2 FP32",
                  "emulator BF16", "emulator FP32", "memcheck", "racecheck", "initcheck", "synccheck", "kernel times",
-                 "training d12", "PyTorch"):
+                 "training d12", "several GPUs", "PyTorch"):
         expect(parts, part, "ok")
     expect(parts, "emulator BF16", "ok", "2 hashes equal; within tolerance but with other bits: attention of")
     expect(parts, "kernel times", "ok", "adamw 82%, gelu 91%")
@@ -154,6 +166,9 @@ def test_all_is_well():
     assert rows["training d12", "gpt2.c largest batch peak memory"] == str(8000 << 20), rows
     # 797,815,296 operations a token: 6535.7 TFLOP/s of 989.4.
     assert abs(float(rows["training d12", "gpt2.c largest batch mfu"]) - 660.6) < 0.1, rows
+    # Each of two GPUs with 4 sequences takes half a millisecond.
+    expect(parts, "several GPUs", "ok", "2 GPUs, the same weights in stages 0 to 3; ms a step: 0.5 0.5 0.5 0.5")
+    assert rows["several GPUs", "stage 3 step"] == "0.5" and rows["several GPUs", "ranks"] == "2", rows
     # PyTorch has no room for 64: both are compared at 32, where ours takes 4 ms and PyTorch 30.
     assert rows["PyTorch", "ratio_to_torch"] == "7.500", rows
     assert rows["PyTorch", "PyTorch turn 2 batch"] == "32", rows
@@ -170,10 +185,18 @@ def test_failures_are_told_and_do_not_stop_the_rest():
     expect(parts, "racecheck", "FAIL", "status 97")
     expect(parts, "emulator FP32", "FAIL", "other bits where they must be equal: encoder_forward")
     expect(parts, "training d12", "FAIL", "out of memory")
+    expect(parts, "several GPUs", "FAIL", "one GPU alone: train_gpt2cu: out of memory")
     expect(parts, "PyTorch", "FAIL", "out of memory")
     for part in ("build", "test_gpt2 FP32", "kernel times", "memcheck", "synccheck"):
         expect(parts, part, "ok")
-    assert rows["all", "failures"] == "7", rows  # kernels and emulator in both precisions
+    assert rows["all", "failures"] == "8", rows  # kernels and emulator in both precisions
+
+    for fault, message in (("other-weights", "stage 3: weights hash '8', '7' in stage 0"),
+                           ("other-losses", "last loss 9.9 on 2 GPUs, 10.8 on one"),
+                           ("rank-fails", "stage 2: status 1: train_gpt2cu: rank 1 hangs")):
+        result, parts, rows, _ = check(fault)
+        assert result.returncode == 1 and rows["all", "failures"] == "1", result.stdout
+        expect(parts, "several GPUs", "FAIL", message)
 
     result, parts, rows, _ = check("no-bench nan")
     assert result.returncode == 1, result.stdout
@@ -184,14 +207,16 @@ def test_failures_are_told_and_do_not_stop_the_rest():
 
 
 def test_what_is_missing_is_skipped():
-    result, parts, _, _ = check("torch-fails refuses")
+    result, parts, _, _ = check("torch-fails refuses one-gpu")
     assert result.returncode == 0, result.stdout
+    expect(parts, "several GPUs", "skip", "one GPU here")
     expect(parts, "PyTorch", "skip", "the twin did not run: no kernel image")
     expect(parts, "initcheck", "skip", "it refuses: Error: Device not supported")
     expect(parts, "training d12", "ok")
 
-    result, parts, _, _ = check("no-torch", without=["compute-sanitizer"])
+    result, parts, _, _ = check("no-torch alone", without=["compute-sanitizer"])
     assert result.returncode == 0, result.stdout
+    expect(parts, "several GPUs", "skip", "2 GPUs, but built without NCCL")
     expect(parts, "PyTorch", "skip", "no python3 with a PyTorch that sees the GPU")
     if not os.path.exists("/usr/bin/compute-sanitizer"):
         expect(parts, "sanitizer", "skip", "no compute-sanitizer here")
@@ -226,7 +251,7 @@ def test_emulated():
     result = subprocess.run(["bash", os.path.join(ROOT, "dev", "gpu_check.sh"), folder, "--emulate"], cwd=WORK,
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
-    for part in ("build", "kernels BF16", "emulator BF16", "kernel times", "training tiny"):
+    for part in ("build", "kernels BF16", "emulator BF16", "kernel times", "training tiny", "several GPUs"):
         assert re.search(rf"^ok   {part} ", result.stdout, re.M), result.stdout
 
 
