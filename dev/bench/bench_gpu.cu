@@ -13,6 +13,7 @@
 #include "llmc/adamw.cuh"
 #include "llmc/args.h"
 #include "llmc/attention.cuh"
+#include "llmc/checksum.cuh"
 #include "llmc/encoder.cuh"
 #include "llmc/fused_classifier.cuh"
 #include "llmc/gelu.cuh"
@@ -453,6 +454,11 @@ static void bench_optimizer(Bench *b) {
     Kernel rounding = {"params_from_master", (4 + X) * (double)n, 0.0, {floatXs(n), floats(n)}, {}, {}};
     rounding.launch = [=](const Operands &o) { params_from_master(o.x(0), o.f(1), n, 0, 7, true, b->stream); };
     measure(b, rounding);
+    Kernel checksum = {"add_checksum", 4.0 * (double)n, 0.0, {doubles(1), floats(n)}, {}, {}};
+    checksum.launch = [=](const Operands &o) {
+        add_checksum((uint64_t *)o.d(0), o.f(1), n * (int64_t)sizeof(float), b->stream);
+    };
+    measure(b, checksum);
 }
 
 static void bench_kernels(Bench *b) {
