@@ -18,9 +18,11 @@ cd "$(dirname "$0")/.." || exit 1
 
 readonly TIME_LIMIT=400 # seconds for one test program
 readonly FUZZ_RUNS=2000
+cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+readonly WORKERS=$((cores < 7 ? cores + 1 : 8)) # jobs at a time: one more than cores, as some wait most of their time
 readonly LOGS=build/logs
 
-# Two programs run side by side: their threads must sleep, not spin, while they wait for each other.
+# Programs run side by side: their threads must sleep, not spin, while they wait for each other.
 export OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0
 export ASAN_OPTIONS=allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1
 
@@ -35,6 +37,9 @@ names_of() { # glob pattern -> names without folder and suffix
 }
 
 UNIT_TESTS=$(names_of 'dev/test/test_*.c')
+# Those of several processes wait most of the time, and nothing in them depends on the compiler or on OpenMP: one
+# compiler and the sanitizers run them.
+PROCESS_TESTS=$(names_of "$(grep -lE '#include "(processes|checkpoint_group)\.h"|fork\(' dev/test/test_*.c)")
 FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
 EMULATOR_TESTS=$(for name in $(names_of 'dev/test/emu_*.cu'); do # test_emu.sh builds the others itself
     grep -q "$name\.cu" dev/test/test_emu.sh || echo "$name"
@@ -76,7 +81,7 @@ pick() { # those names of the given lists that are wanted
     done
 }
 
-# --- jobs: a label and a command each, two at a time ---------------------------------------------------------------
+# --- jobs: a label and a command each, some at a time --------------------------------------------------------------
 labels=() commands=() worker_pids=()
 results=$LOGS/results # one line per finished job: passed failed skipped label
 stage="" stage_start=0 stage_shown=no
@@ -145,8 +150,7 @@ run_jobs() {
     [ ${#labels[@]} -gt 0 ] || return 0
     show_stage
     claims=$(mktemp -d "$LOGS/claims.XXXXXX")
-    work & worker_pids[0]=$!
-    work & worker_pids[1]=$!
+    for ((i = 0; i < WORKERS; i++)); do work & worker_pids[i]=$!; done
     wait
     worker_pids=()
     rm -rf "$claims"
@@ -254,6 +258,7 @@ add_programs() { # label, folder of the tests, folder of the programs
         if [ -x "$3/$name" ]; then add_job "$1 $name" "$3/$name"; fi
     done
     for name in $(pick "$UNIT_TESTS"); do
+        case $1 in clang | no-openmp) grep -qx "$name" <<<"$PROCESS_TESTS" && continue ;; esac
         if [ -x "$2/$name" ]; then add_job "$1 $name" "$2/$name"; fi
     done
 }
@@ -322,11 +327,13 @@ for name in $(pick test_nvcc); do
 done
 emulated=$(pick "$KERNEL_TESTS" test_gpt2emu)
 kernels=$(pick "$KERNEL_TESTS")
-if [ $emulator = yes ] && [ -n "$emulated" ]; then
+if [ $emulator = yes ] && [ -n "$emulated$(pick test_gpu_ranks)" ]; then
     show_stage
     other=$cxx
     if have clang++ && links clang++ -x c++; then other=clang++; fi
-    build_emulated "emulated fp32" build/emu_fp32 "$emulated" PRECISION=FP32 CC=$first CXX=$other &
+    ranks=$(pick test_gpu_ranks)
+    build_emulated "emulated fp32" build/emu_fp32 "$emulated ${ranks:+train_gpt2emu}" PRECISION=FP32 CC=$first \
+        CXX=$other &
     if links $cxx -x c++ -fsanitize=address,undefined; then # optimising would take longer than it saves
         for precision in BF16 FP32; do
             build_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels" SANITIZE=1 \
@@ -337,6 +344,10 @@ if [ $emulator = yes ] && [ -n "$emulated" ]; then
     fi
     wait
     add_emulated "emulated fp32" build/emu_fp32 "$emulated"
+    if [ -n "$ranks" ] && have python3 && [ -x build/emu_fp32/train_gpt2emu ]; then
+        add_job "emulated fp32 test_gpu_ranks" \
+            "OMP_NUM_THREADS=1 python3 dev/test/test_gpu_ranks.py like_one_rank_in_fp32"
+    fi
     for precision in BF16 FP32; do
         add_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels"
     done
