@@ -41,13 +41,14 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...)
 // Prints `program: text` on one line and ends the process with status 1 when ok is false. For main() and its helpers
 // only. Control characters (of a file's name, say) are shown as '?'.
 static inline void exit_unless(bool ok, const char *program, const Error *error) {
+    char line[sizeof(error->text) + 128];
     if (ok) { return; }
     fflush(stdout);
-    fprintf(stderr, "%s: ", program);
-    for (const char *c = error->text; *c != '\0'; c++) {
-        fputc((unsigned char)*c < 32 || *c == 127 ? '?' : *c, stderr);
+    snprintf(line, sizeof(line), "%s: %s", program, error->text);
+    for (char *c = line; *c != '\0'; c++) {
+        if ((unsigned char)*c < 32 || *c == 127) { *c = '?'; }
     }
-    fputc('\n', stderr);
+    fprintf(stderr, "%s\n", line); // in one piece: others may write there at the same moment
     exit(EXIT_FAILURE);
 }
 
