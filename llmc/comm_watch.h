@@ -72,7 +72,8 @@ typedef struct {
     double since;  // when it got further
     double step_seconds;
     bool slow, resumable, closing, failing;
-    bool *gone; // of each rank: it has said goodbye
+    bool ending; // the process
+    bool *gone;  // of each rank: it has said goodbye
     char failure[COMM_TEXT_BYTES];
     int acts_done; // of the last acts
 
@@ -86,6 +87,12 @@ typedef struct {
 
 // ---- What the main thread says ----
 
+// Keeps the main thread where it is while the watch ends the process: what is aborted on the GPU leaves numbers behind
+// that must not be logged or saved.
+static inline void watch_stay(bool ending) {
+    while (ending) { pause(); }
+}
+
 static inline void watch_wake(CommWatch *w) {
     char byte = 0;
     ssize_t n = write(w->wake[1], &byte, 1); // a full pipe wakes as well
@@ -97,7 +104,9 @@ static inline void watch_progress(CommWatch *w, const char *phase) {
     w->main.count++;
     w->since = seconds_now();
     snprintf(w->main.phase, sizeof(w->main.phase), "%s", phase);
+    bool ending = w->ending;
     pthread_mutex_unlock(&w->mutex);
+    watch_stay(ending);
 }
 
 // Returns what it was before.
@@ -106,7 +115,9 @@ static inline bool watch_set_waits(CommWatch *w, bool waits) {
     bool before = w->main.waits != 0;
     if (before != waits) { w->since = seconds_now(); } // waiting for others counts neither for nor against this rank
     w->main.waits = waits;
+    bool ending = w->ending;
     pthread_mutex_unlock(&w->mutex);
+    watch_stay(ending);
     return before;
 }
 
@@ -246,6 +257,9 @@ static inline void watch_hang_up(CommWatch *w, double seconds) {
 // The run is over: prints why, tells the others, and ends the process.
 static inline void watch_end_process(CommWatch *w) {
     pthread_t acts;
+    pthread_mutex_lock(&w->mutex);
+    w->ending = true;
+    pthread_mutex_unlock(&w->mutex);
     watch_finish_text(w);
     bool threaded = pthread_create(&acts, NULL, watch_last_acts, w) == 0 && pthread_detach(acts) == 0;
     if (!threaded && w->prints) { watch_print(w); }

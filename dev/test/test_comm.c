@@ -206,6 +206,26 @@ static bool do_health(Rank *r) {
     return do_compute(r);
 }
 
+// Stands for the abort of what the GPU waits for, which takes a while itself.
+static void wake_main(void *context) {
+    ssize_t n = write(*(const int *)context, "x", 1);
+    (void)n;
+    rank_sleep(0.5);
+}
+
+// The abort, when rank who is killed, ends the wait for the GPU, too: what would be read from it is worth nothing.
+static bool do_woken(Rank *r) {
+    int gpu[2];
+    char byte;
+    if (pipe(gpu) != 0) { return fail_system(&r->error, "a pipe", "make"); }
+    comm_on_end(&r->comm, wake_main, &gpu[1]);
+    comm_waits(&r->comm, true);
+    ssize_t n = read(gpu[0], &byte, 1);
+    comm_waits(&r->comm, false);
+    fprintf(stderr, "goes on with what the GPU holds (%d)\n", (int)n);
+    return true;
+}
+
 // An error that is the consequence of another rank's death.
 static bool do_consequence(Rank *r) {
     if (r->comm.rank == r->who) { raise(SIGKILL); }
@@ -223,19 +243,13 @@ static bool rank_do(Rank *r, const char *what) {
     static const struct {
         const char *name;
         bool (*function)(Rank *);
-    } actions[] = {{"exchanges", do_exchanges},
-                   {"large", do_large},
-                   {"agree", do_agree},
-                   {"facts", do_facts},
-                   {"mismatch", do_mismatch},
-                   {"wait", do_wait},
-                   {"compute", do_compute},
-                   {"hang", do_hang},
-                   {"slow", do_slow},
-                   {"fail", do_fail},
-                   {"leave", do_leave},
-                   {"health", do_health},
-                   {"consequence", do_consequence}};
+    } actions[] = {{"exchanges", do_exchanges}, {"large", do_large},
+                   {"agree", do_agree},         {"facts", do_facts},
+                   {"mismatch", do_mismatch},   {"wait", do_wait},
+                   {"compute", do_compute},     {"hang", do_hang},
+                   {"slow", do_slow},           {"fail", do_fail},
+                   {"leave", do_leave},         {"health", do_health},
+                   {"woken", do_woken},         {"consequence", do_consequence}};
     for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++) {
         if (strcmp(actions[i].name, what) == 0) { return actions[i].function(r); }
     }
@@ -1048,6 +1062,7 @@ static void test_killed(Test *t) {
     check_death(t, "wait", 0, true);
     check_death(t, "compute", 3, false);
     check_death(t, "compute", 0, false);
+    check_death(t, "woken", 1, true);
 }
 
 // Both are named, or the run ends before the second is seen.
