@@ -310,7 +310,8 @@ static void plan_state(GPT2 *model, MemoryPlan *plan) {
     plan_buckets(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
     plan_add(plan, &model->param_slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
              UPDATE);
-    plan_add(plan, &model->grad_slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), HEAD,
+    // The last gradients of a micro-batch are on their way while the next is in its forward pass.
+    plan_add(plan, &model->grad_slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
              UPDATE);
 }
 
