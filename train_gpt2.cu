@@ -1709,7 +1709,9 @@ static bool open_ranks(TrainRun *run, Error *error) {
 
 // Opens GPU and NCCL, and loads the model.
 static bool start(GPT2 *model, TrainRun *run, Error *error) {
+    comm_slow(&run->comm, true); // CUDA's libraries may come from far away
     bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
+    comm_slow(&run->comm, false);
     return run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
            nccl_open(&model->nccl, &run->comm, model->comm_stream, error) && load(model, run, error);
 }
@@ -1718,6 +1720,8 @@ static bool start(GPT2 *model, TrainRun *run, Error *error) {
 static bool finish(GPT2 *model, TrainRun *run, Error *error) {
     bool trained = model->shape.kind == RUN_TRAINS;
     uint64_t hash = 0;
+    comm_progress(model->ranks, "the end");
+    comm_slow(model->ranks, true);
     if (!check_replicas(model, run, error) || !hash_params(model, &hash, error)) { return false; }
     if (model->shape.exports && !is_stopping(model)) { collect_params(model); }
     if (has_peers(model) && trained) {
