@@ -1732,10 +1732,13 @@ static bool finish(GPT2 *model, TrainRun *run, Error *error) {
     return run_agree(run, ok, error);
 }
 
-// Checksums and initial weights are made on all cores, which the ranks of a machine share.
+// Checksums and initial weights are made on all cores, which the ranks of a machine share, unless their launcher has
+// given each its own.
 static void set_threads(const TrainRun *run) {
 #ifdef _OPENMP
-    int64_t share = max_i64(1, omp_get_max_threads() / run->comm.num_local);
+    int64_t cores = omp_get_max_threads(), ranks = run->comm.num_local;
+    bool own = getenv("OMP_NUM_THREADS") != NULL || cores * ranks <= (int64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t share = own ? cores : max_i64(1, cores / ranks);
     omp_set_num_threads((int)(run->options.threads > 0 ? run->options.threads : share));
 #else
     (void)run;
