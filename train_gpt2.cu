@@ -1572,8 +1572,9 @@ static bool train(GPT2 *model, TrainRun *run, Error *error) {
 // What --steps 0 does: evaluates and samples from the model as it is.
 static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
     if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
-    if (run->options.sample_every == 0 || sample(model, run)) { return true; }
-    return fail(error, "the model's logits are not numbers; its parameters are damaged");
+    bool ok = run->options.sample_every == 0 || sample(model, run) ||
+              fail(error, "the model's logits are not numbers; its parameters are damaged");
+    return run_agree(run, ok, error);
 }
 
 static RunShape choose_shape(const TrainRun *run) {
