@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -832,17 +833,25 @@ static void name_nonfinite_activation(GPT2 *model, int64_t N, char *name, size_t
 // ---------------------------------------------------------------------------------------------------------------------
 // 4. Batches
 
-// The host waits for the GPU, and with it perhaps for other ranks.
+// The host has waited for the GPU, and with it perhaps for other ranks. One that ends takes memory with it that this
+// GPU may be reading.
+static void end_wait(GPT2 *model, cudaError_t status) {
+    Error error;
+    comm_waits(model->ranks, false);
+    if (status == cudaSuccess) { return; }
+    fail(&error, "the GPU failed: %s (%s); %s", cudaGetErrorString(status), cudaGetErrorName(status),
+         cuda_remedy(status));
+    nccl_end_ranks(model->ranks, &error);
+}
+
 static void wait_for_event(GPT2 *model, cudaEvent_t event) {
     comm_waits(model->ranks, true);
-    cuda_check(cudaEventSynchronize(event));
-    comm_waits(model->ranks, false);
+    end_wait(model, cudaEventSynchronize(event));
 }
 
 static void wait_for_stream(GPT2 *model) {
     comm_waits(model->ranks, true);
-    cuda_check(cudaStreamSynchronize(model->stream));
-    comm_waits(model->ranks, false);
+    end_wait(model, cudaStreamSynchronize(model->stream));
 }
 
 // A slot for the next batch, its staging memory free to be written to.
@@ -1772,8 +1781,9 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
 static void end_in_failure(TrainRun *run, const Error *error) {
     if (!run->failure_is_shared) { comm_fail(&run->comm, error); }
     comm_close(&run->comm);
-    exit_unless(!comm_prints(&run->comm), PROGRAM, error);
-    exit(EXIT_FAILURE);
+    fflush(stdout);
+    if (comm_prints(&run->comm)) { print_error(PROGRAM, error); }
+    _exit(EXIT_FAILURE);
 }
 
 int main(int argc, char **argv) {

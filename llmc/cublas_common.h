@@ -54,7 +54,7 @@ static inline void cublas_check_status(cublasStatus_t status, const char *call, 
     fflush(stdout);
     fprintf(stderr, "%s:%d: %s failed: %s (%s); CUBLASLT_LOG_LEVEL=2 shows what cuBLASLt objects to\n", file, line,
             call, cublasLtGetStatusString(status), cublasLtGetStatusName(status));
-    exit(EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
 }
 #define cublas_check(call) cublas_check_status((call), #call, __FILE__, __LINE__)
 
@@ -152,7 +152,7 @@ static inline void cublas_no_algorithm(const CublasProblem *p, cublasStatus_t st
             "CUDA\n",
             (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, cublasLtGetStatusName(status),
             plain ? "" : "without fused GELU, or ");
-    exit(EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
 }
 
 static inline void cublas_make_plan(CublasContext *context, CublasPlan *plan, const CublasProblem *p) {

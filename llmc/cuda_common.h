@@ -9,6 +9,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+#include <unistd.h>
 
 #include "memory_plan.h"
 #include "utils.h"
@@ -40,12 +41,13 @@ static inline const char *cuda_remedy(cudaError_t status) {
 }
 
 // A call that fails after the start is a bug or a broken GPU: nothing sensible can be done but to say where, and end.
+// At once: what exit() calls may wait for a kernel that never ends.
 static inline void cuda_check_status(cudaError_t status, const char *call, const char *file, int line) {
     if (status == cudaSuccess) { return; }
     fflush(stdout);
     fprintf(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cudaGetErrorString(status),
             cudaGetErrorName(status), cuda_remedy(status));
-    exit(EXIT_FAILURE);
+    _exit(EXIT_FAILURE);
 }
 
 // cuda_check(cudaMemcpyAsync(...)); after a launch: cuda_check_launch("layernorm_forward_kernel");

@@ -21,6 +21,7 @@ typedef struct {
     Comm *ranks;
     ncclComm_t handle; // NULL: one rank, or not open
     cudaStream_t stream;
+    int device;
     int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
 } NcclContext;
 
@@ -29,19 +30,28 @@ static inline int64_t nccl_ring_bytes(const NcclContext *nccl, int64_t bytes) {
     return bytes / nccl->ranks->num_ranks * (nccl->ranks->num_ranks - 1);
 }
 
+// After an error that the end of another rank may have caused, which is then named instead: ends this rank and all
+// others. Not by exit(), which may wait for what is under way on the GPU.
+static inline void nccl_end_ranks(Comm *ranks, const Error *error) {
+    fflush(stdout);
+    comm_await_verdict(ranks, 10.0);
+    comm_fail(ranks, error);
+    fprintf(stderr, "%s\n", error->text);
+    _exit(EXIT_FAILURE);
+}
+
 #ifdef USE_NCCL
+
+// Only rank 0 has a screen, which NCCL would write to.
+#define NCCL_SHOWS_WHY "NCCL_DEBUG=INFO with NCCL_DEBUG_FILE=nccl.%%h.%%p shows why"
 
 static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, const char *call, const char *file,
                                      int line) {
     if (status == ncclSuccess) { return; }
     Error error;
-    fail(&error, "%s:%d: %s failed: %s (%s); NCCL_DEBUG=INFO shows why", file, line, call, ncclGetErrorString(status),
+    fail(&error, "%s:%d: %s failed: %s (%s); " NCCL_SHOWS_WHY, file, line, call, ncclGetErrorString(status),
          ncclGetLastError(nccl->handle));
-    fflush(stdout);
-    comm_await_verdict(nccl->ranks, 10.0); // it is most often another rank that is to blame
-    comm_fail(nccl->ranks, &error);
-    fprintf(stderr, "%s\n", error.text);
-    exit(EXIT_FAILURE);
+    nccl_end_ranks(nccl->ranks, &error);
 }
 #define nccl_check(nccl, call) nccl_check_status((nccl), (call), #call, __FILE__, __LINE__)
 
@@ -57,30 +67,36 @@ static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
     return false;
 }
 
-// Ends what is under way on the GPU, so that the process can end.
-static inline void nccl_abort(void *context) { ncclCommAbort(((NcclContext *)context)->handle); }
+// Ends what is under way on the GPU, so that the process can end. Called in a thread that has chosen no GPU yet.
+static inline void nccl_abort(void *context) {
+    NcclContext *nccl = (NcclContext *)context;
+    cudaSetDevice(nccl->device);
+    ncclCommAbort(nccl->handle);
+}
 
-// Connects the GPUs of all ranks; every rank has set its device. The collectives are issued on `stream`.
+// Connects the GPUs of all ranks; every rank has set its device. The collectives are issued on `stream`. May fail on
+// this rank alone: comm_fail.
 static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
     ncclUniqueId id;
     memset(nccl, 0, sizeof(*nccl));
     nccl->ranks = ranks;
     nccl->stream = stream;
     if (ranks->num_ranks == 1) { return true; }
+    cuda_check(cudaGetDevice(&nccl->device));
     memset(&id, 0, sizeof(id));
     ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
-    bool ok = status == ncclSuccess ||
-              fail(error, "NCCL: no unique id: %s; NCCL_DEBUG=INFO shows why", ncclGetErrorString(status));
+    bool ok =
+        status == ncclSuccess || fail(error, "NCCL: no unique id: %s; " NCCL_SHOWS_WHY, ncclGetErrorString(status));
     if (!comm_agree(ranks, ok, error) || !comm_broadcast(ranks, &id, (int64_t)sizeof(id), error)) { return false; }
+    comm_progress(ranks, "connecting the GPUs");
     comm_waits(ranks, true);
     status = ncclCommInitRank(&nccl->handle, ranks->num_ranks, id, ranks->rank);
     comm_waits(ranks, false);
-    if (status != ncclSuccess) {
+    if (status != ncclSuccess) { // the others may still wait in there for this rank, so there is no asking them
         nccl->handle = NULL;
-        fail(error, "NCCL: cannot connect the GPUs: %s (%s); NCCL_DEBUG=INFO shows why", ncclGetErrorString(status),
-             ncclGetLastError(NULL));
+        return fail(error, "NCCL: cannot connect the GPUs: %s (%s); " NCCL_SHOWS_WHY, ncclGetErrorString(status),
+                    ncclGetLastError(NULL));
     }
-    if (!comm_agree(ranks, status == ncclSuccess, error)) { return false; }
     comm_on_end(ranks, nccl_abort, nccl);
     comm_poll(ranks, nccl_is_healthy, nccl);
     return true;

@@ -38,17 +38,22 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...)
     return false;
 }
 
-// Prints `program: text` on one line and ends the process with status 1 when ok is false. For main() and its helpers
-// only. Control characters (of a file's name, say) are shown as '?'.
-static inline void exit_unless(bool ok, const char *program, const Error *error) {
+// Prints `program: text` on one line. Control characters (of a file's name, say) are shown as '?'. For main() and its
+// helpers only.
+static inline void print_error(const char *program, const Error *error) {
     char line[sizeof(error->text) + 128];
-    if (ok) { return; }
-    fflush(stdout);
     snprintf(line, sizeof(line), "%s: %s", program, error->text);
     for (char *c = line; *c != '\0'; c++) {
         if ((unsigned char)*c < 32 || *c == 127) { *c = '?'; }
     }
     fprintf(stderr, "%s\n", line); // in one piece: others may write there at the same moment
+}
+
+// Prints the error and ends the process with status 1 when ok is false.
+static inline void exit_unless(bool ok, const char *program, const Error *error) {
+    if (ok) { return; }
+    fflush(stdout);
+    print_error(program, error);
     exit(EXIT_FAILURE);
 }
 
