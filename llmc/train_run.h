@@ -661,6 +661,7 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
         bool ok = run_read_checkpoint(run, run->checkpoints[i], arrays, &reader, &header, error);
         if (ok) { return run_agree(run, run_compare_options(run, &header, error), error); }
         checkpoint_read_abort(&reader);
+        if (run->comm.broken) { return false; } // nothing is wrong with the checkpoint
         run_report_damage(run, error);
     }
     run_fail_together(run);
