@@ -714,6 +714,7 @@ static inline bool comm_start_mpi(CommStartup *s, Error *error) {
     memset(&contact, 0, sizeof(contact));
     int listener = s->rank == 0 ? comm_make_contact(s, &contact, error) : -1;
     MPI_Bcast(&contact, (int)sizeof(contact), MPI_BYTE, 0, MPI_COMM_WORLD);
+    MPI_Barrier(MPI_COMM_WORLD); // some MPIs send the last of a broadcast only when they are called again
     s->deadline = seconds_now() + s->options->start_timeout; // MPI itself may have taken long
     bool ok = contact.port > 0 || fail(error, "%s", contact.text);
     s->told = !ok && s->rank != 0;
