@@ -110,12 +110,19 @@ static inline void nccl_close(NcclContext *nccl) {
     nccl->handle = NULL;
 }
 
+// The host goes on queueing work, and may stop there too, since the GPU's queue is not endless: it waits as the GPU
+// does.
+static inline void nccl_queued(NcclContext *nccl) {
+    comm_waits(nccl->ranks, false); // it got this far
+    comm_waits(nccl->ranks, true);
+}
+
 // own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count); own
 // may be that part of all.
 static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const float *all, int64_t count) {
     comm_waits(nccl->ranks, true);
     nccl_check(nccl, ncclReduceScatter(all, own, (size_t)count, ncclFloat32, ncclSum, nccl->handle, nccl->stream));
-    comm_waits(nccl->ranks, false);
+    nccl_queued(nccl);
     nccl->gradient_bytes += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * count * (int64_t)sizeof(float));
 }
 
@@ -124,7 +131,7 @@ static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const floa
 static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own, int64_t bytes, int64_t *sent) {
     comm_waits(nccl->ranks, true);
     nccl_check(nccl, ncclAllGather(own, all, (size_t)bytes, ncclUint8, nccl->handle, nccl->stream));
-    comm_waits(nccl->ranks, false);
+    nccl_queued(nccl);
     if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * bytes); }
 }
 
