@@ -879,6 +879,7 @@ static void release_batch(GPT2 *model, BatchSlot *slot) {
 // Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory.
 static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
+    comm_waits(model->ranks, true); // should the GPU's queue be full: see nccl_queued
     upload_batch(model, slot, N);
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
     gpt2_forward(model, tokens, B, T);
