@@ -1770,6 +1770,7 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
         return true;
     }
     set_threads(run);
+    catch_stop_signal(SIGUSR1, on_stop_signal); // who sends this one wants a run to end in order, and has time
     if (!start(model, run, error)) { return false; }
     print_machine(model, run);
     catch_stop_signals(on_stop_signal);

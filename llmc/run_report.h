@@ -20,16 +20,20 @@ static inline void ignore_write_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-// handler is called for SIGINT, SIGTERM and SIGUSR1 (which Slurm sends ahead of time if asked to, and mpirun passes
-// on); reads and writes under way are not disturbed.
-static inline void catch_stop_signals(void (*handler)(int)) {
+// handler is called for this signal; reads and writes under way are not disturbed.
+static inline void catch_stop_signal(int number, void (*handler)(int)) {
     struct sigaction action;
     memset(&action, 0, sizeof(action));
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    sigaction(number, &action, NULL);
+}
+
+// The same for SIGINT, SIGTERM and SIGUSR1 (which Slurm sends ahead of time if asked to, and mpirun passes on).
+static inline void catch_stop_signals(void (*handler)(int)) {
+    catch_stop_signal(SIGINT, handler);
+    catch_stop_signal(SIGTERM, handler);
+    catch_stop_signal(SIGUSR1, handler);
 }
 
 // Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
