@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 import cli
@@ -82,6 +83,11 @@ class Ranks:
                                                     stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                                     cwd=own.get("folder", folder), start_new_session=True,
                                                     env=dict(ENVIRONMENT, **own["environment"]))
+        threading.Thread(target=self.note_end, args=(rank, ), daemon=True).start()
+
+    def note_end(self, rank):
+        self.processes[rank].wait()
+        self.ended[rank] = time.monotonic()
 
     def file(self, rank, kind):
         return f"{self.name}.{rank}.{kind}"
@@ -100,17 +106,17 @@ class Ranks:
         return "\n".join(f"--- rank {rank}, status {process.poll()}\n{self.read(rank, 'out')}{self.read(rank, 'err')}"
                          for rank, process in self.processes.items())
 
-    def look(self):
-        """Takes down who has ended, and when."""
-        now = time.monotonic()
-        for rank, process in self.processes.items():
-            if rank not in self.ended and process.poll() is not None:
-                self.ended[rank] = now
+    def first_word(self):
+        """When a rank wrote first on stderr."""
+        written = [os.stat(self.file(rank, "err")) for rank in self.processes]
+        return min(file.st_mtime for file in written if file.st_size > 0) - self.wall + self.began
+
+    def all_ended(self):
+        return max(self.ended.values())
 
     def until(self, condition, what):
         deadline = time.monotonic() + LIMIT
         while not condition():
-            self.look()
             assert time.monotonic() < deadline, f"not within {LIMIT} s: {what}\n{self.outputs()}"
             time.sleep(0.005)
 
@@ -156,8 +162,7 @@ class Ranks:
 
     def fail(self, says=(), lost=(), killed=-signal.SIGKILL):
         """Waits for a run that must fail: all ranks with status 1 and one line, in which all of `says` are; those in
-        `lost` with status `killed`, or, where that is None, later. Returns the line, and how long after the last of the
-        lost, or else after the start, the last rank ended."""
+        `lost` with status `killed`, or, where that is None, later. Returns the line."""
         others = [rank for rank in self.processes if rank not in lost]
         self.wait(others if killed is None else None)
         for rank in others:
@@ -168,9 +173,7 @@ class Ranks:
                 assert found, f"{text!r} is not in\n{self.outputs()}"
         for rank in lost if killed is not None else ():
             assert self.processes[rank].returncode == killed, self.outputs()
-        begin = max([self.ended[rank] for rank in lost], default=self.began) if killed is not None else self.began
-        line = self.err(others[0]).split(": ", 1)[1].strip()
-        return line, max(self.ended[rank] for rank in others) - begin
+        return self.err(others[0]).split(": ", 1)[1].strip()
 
 
 def ran(count, *arguments, **keywords):
@@ -179,8 +182,9 @@ def ran(count, *arguments, **keywords):
 
 
 def refused(count, *arguments, says=(), **keywords):
-    """The message of a run that must fail."""
+    """The message of a run that must fail, how long after its start all ranks have ended, and how long after the first
+    of them has said why."""
     ranks = Ranks(count, *arguments, **keywords)
-    line, seconds = ranks.fail(says)
+    line = ranks.fail(says)
     ranks.kill()
-    return line, seconds
+    return line, ranks.all_ended() - ranks.began, ranks.all_ended() - ranks.first_word()
