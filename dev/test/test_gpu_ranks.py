@@ -307,8 +307,8 @@ def checkpoints_know_no_ranks():
 
 
 def damaged_replicas_are_found():
-    """A bit that is wrong in what one rank receives is found with the next step, before anything is saved, and the
-    checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step has
+    """A bit that is wrong in one rank's copy of what all gather is found with the next step, before anything is saved,
+    and the checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step has
     4 reduce-scatters and 4 gathers of gradients and a gather of results. Stage 1 gathers parameters instead."""
     run = options(4, 1, 8, "-n", 3)
     want = ran(2, *run, "-o", cli.new_folder("sound"))
@@ -581,7 +581,7 @@ def preempted():
         said = re.search(r"^stopped by a signal after (\d+) of 12 steps; --resume goes on.*$", out, re.M)
         assert said and steps_of(out) == [*range(1, int(said.group(1)) + 1)], out
         if rank == 1:
-            record("SIGTERM to one rank", ranks.all_ended() - since, said.group(), "status 0")
+            record("SIGTERM to one rank while another is 2 s late", ranks.all_ended() - since, said.group(), "status 0")
         goes_on(folder, int(said.group(1)))
 
 
