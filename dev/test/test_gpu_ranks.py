@@ -308,8 +308,8 @@ def checkpoints_know_no_ranks():
 
 def damaged_replicas_are_found():
     """A bit that is wrong in one rank's copy of what all gather is found with the next step, before anything is saved,
-    and the checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step has
-    4 reduce-scatters and 4 gathers of gradients and a gather of results. Stage 1 gathers parameters instead."""
+    and the checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step
+    has 4 reduce-scatters and 4 gathers of gradients and a gather of results. Stage 1 gathers parameters instead."""
     run = options(4, 1, 8, "-n", 3)
     want = ran(2, *run, "-o", cli.new_folder("sound"))
     folder = cli.new_folder("corrupt")
