@@ -1370,7 +1370,7 @@ static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
     }
     wait_for_event(model, model->step_done[step->slot]);
     step->info.seconds = step_seconds(model, step);
-    comm_expects(model->ranks, step->info.seconds);
+    comm_expects(model->ranks, step->info.seconds / (double)run->micro_batches);
     if (model->peak_flops > 0.0) {
         double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
         step->info.peak_fraction = flops / step->info.seconds / (model->peak_flops * model->shape.num_ranks);
@@ -1656,7 +1656,7 @@ static void print_stages(const TrainRun *run) {
     double link = o->link_speed > 0.0 ? o->link_speed : one_machine ? 400.0 : 50.0;
     printf(
         "\n%s %d GPU%s, with a peak of %g TFLOP/s, half of which computing alone reaches, and %g GB/s sent while all\n"
-        "send (nccl-tests' busbw); the time of single messages is left out\n\n",
+        "send (nccl-tests' busbw); left out: the time of single messages, and the memory that NCCL takes itself\n\n",
         run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "", o->gpu_tflops, link);
     printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
            "parameters sent a step", "a step", "MFU");
@@ -1720,11 +1720,12 @@ static bool open_ranks(TrainRun *run, Error *error) {
 
 // Opens GPU and NCCL, and loads the model.
 static bool start(GPT2 *model, TrainRun *run, Error *error) {
-    comm_slow(&run->comm, true); // CUDA's libraries may come from far away
+    comm_slow(&run->comm, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
     bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
+    ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
+         nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
     comm_slow(&run->comm, false);
-    return run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
-           nccl_open(&model->nccl, &run->comm, model->comm_stream, error) && load(model, run, error);
+    return ok && load(model, run, error);
 }
 
 // The end of a run: what --export asks for, the hash of the weights.

@@ -103,7 +103,8 @@ def test_options_exist():
     known.update((name, table) for name in GPU_PROGRAMS)
     known["test.sh"] = options_in(subprocess.run(["bash", os.path.join(ROOT, "scripts/test.sh"), "--help"],
                                                  capture_output=True, text=True).stdout)
-    everything = set().union(*known.values()) | {"--help", "--version"}
+    of_launchers = {"--bind-to", "--mpi"}
+    everything = set().union(*known.values()) | {"--help", "--version"} | of_launchers
     for document in DOCUMENTS:
         for words in shell_lines(document):
             program = os.path.basename(words[0])
@@ -111,7 +112,7 @@ def test_options_exist():
                 for option in options_in(" ".join(words)):
                     assert option in known[program] | {"--help"}, f"{document}: {program} has no {option}"
         for span in code_spans(document):
-            for option in [] if span.startswith("srun ") else options_in(span):
+            for option in options_in(span):
                 assert option in everything, f"{document}: no program has {option}"
 
 
