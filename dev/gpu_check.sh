@@ -662,7 +662,8 @@ precisions="BF16 FP32" groups="" whole_model_test=test_gpt2 # no groups of test_
 for log in build tests sanitizer train torch; do : >"$out/$log.log"; done
 : >"$work/table"
 : >"$work/plan"
-gpu="" gpu_name="" torch="" free_bytes=0 batch=0 peak_teraflops="" watcher="" ranks=0 ranks_batch=() ranks_hash="" ranks_ms=""
+gpu="" gpu_name="" torch="" free_bytes=0 batch=0 peak_teraflops="" watcher=""
+ranks=0 ranks_batch=() ranks_hash="" ranks_ms=""
 
 check_machine
 check_build

@@ -82,7 +82,8 @@ STAND_INS = {
         if [ "${plan:-}" = yes ]; then echo "total $((1000000000 + B * 400000000)) bytes (x) in one allocation"
             echo "total 5 bytes (x) in one allocation"; exit; fi
         if [ -n "${rank:-}" ]; then
-            is alone && { echo "train_gpt2cu: this program was built without NCCL, which several GPUs need" >&2; exit 1; }
+            is alone && { echo "train_gpt2cu: this program was built without NCCL, which several GPUs need" >&2
+                          exit 1; }
             is rank-fails && [ $rank$stage = 12 ] && { echo "train_gpt2cu: rank 1 hangs" >&2; exit 1; }
             touch "$folder/$rank"
             for i in $(seq 100); do [ -e "$folder/$((1 - rank))" ] && break; sleep 0.1; done

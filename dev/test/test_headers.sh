@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
-# same headers), with and without OpenMP and MPI, and two objects that each include all of them link (nothing but `static
+# same headers), with and without OpenMP and MPI, and two objects that include all of them link (nothing but `static
 # inline` in a header). The CUDA headers: with the emulator's compiler, and in two objects with nvcc.
 # A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
 set -eu
