@@ -267,7 +267,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     if (is_tracked(from)) { op_read(from, bytes); }
     if (is_tracked(to)) { op_write(to, bytes); }
     if (both && in_device_arena(to) && in_device_arena(from)) { copy_initialised(to, from, bytes); }
-    memmove(to, from, bytes);
+    if (bytes > 0) { memmove(to, from, bytes); } // of nothing, the addresses may be null
     op_end();
     return cudaSuccess;
 }
