@@ -1654,10 +1654,11 @@ static void print_stages(const TrainRun *run) {
     static GPT2 model; // large, so not on the stack
     bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
     double link = o->link_speed > 0.0 ? o->link_speed : one_machine ? 400.0 : 50.0;
+    double peak = o->gpu_tflops > 0.0 ? o->gpu_tflops : 989.0;
     printf(
         "\n%s %d GPU%s, with a peak of %g TFLOP/s, half of which computing alone reaches, and %g GB/s sent while all\n"
         "send (nccl-tests' busbw); left out: the time of single messages, and the memory that NCCL takes itself\n\n",
-        run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "", o->gpu_tflops, link);
+        run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "", peak, link);
     printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
            "parameters sent a step", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
@@ -1666,7 +1667,7 @@ static void print_stages(const TrainRun *run) {
         shape.zero_stage = stage;
         gpt2_plan(&model, &run->config, shape);
         double flops = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
-        ZeroStep step = {stage, (int)sizeof(floatX), run->micro_batches, flops, 1e12 * o->gpu_tflops, 1e9 * link};
+        ZeroStep step = {stage, (int)sizeof(floatX), run->micro_batches, flops, 1e12 * peak, 1e9 * link};
         ZeroEstimate estimate = zero_estimate(&model.zero, &step);
         zero_step_bytes(&model.zero, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes, &parameter_bytes);
         printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)model.device_plan.total,

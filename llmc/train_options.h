@@ -138,8 +138,8 @@ enum { FREE = 0, SHAPES = 1 };
       "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
     X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
       "for --plan: what a GPU sends in a second; 0: 400 in a machine of 8 GPUs, 50 between machines")                  \
-    X(gpu_tflops, "gpu-tflops", "", REAL, "989", 0.001, 1e6, "TFLOP/S", FREE, PICK(TRAIN_GPU_ONLY, NULL),              \
-      "Several GPUs", "for --plan: a GPU's dense peak")
+    X(gpu_tflops, "gpu-tflops", "", REAL, "0", 0, 1e6, "TFLOP/S", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",    \
+      "for --plan: a GPU's dense peak; 0: 989, an H100's in bf16")
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
 #define TRAIN_PICK_CPU(cpu, gpu) cpu
@@ -246,6 +246,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {!tcp && o->server_ip[0] != '\0', "--server-ip (-ps): does nothing without --nccl-init tcp"},
         {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
+        {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         if (checks[i].bad) { return fail(error, "%s", checks[i].message); }

@@ -224,6 +224,7 @@ static void test_several_processes(Test *t) {
                                              {"-ps a", "--server-ip (-ps): does nothing"},
                                              {"-pf a", "--nccl-fs-path (-pf): does nothing"},
                                              {"--link-speed 50", "--link-speed: does nothing"},
+                                             {"--gpu-tflops 50", "--gpu-tflops: does nothing"},
                                              {"-pi mpich", "mpi|tcp|fs"},
                                              {"--watchdog -1", "--watchdog"},
                                              {"--start-timeout 0", "--start-timeout"}};
