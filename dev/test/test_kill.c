@@ -309,7 +309,8 @@ static void test_one_of_a_group_is_killed(Test *t) {
         complete = generation = one_more ? newer : complete;
     }
     CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
-    CHECK(t, count_files(dir.path) == 4, "%d files left", count_files(dir.path));
+    int want = complete > 1 ? 4 : 2; // of two checkpoints, or of the first where every save was killed
+    CHECK(t, count_files(dir.path) == want, "%d files left, expected %d", count_files(dir.path), want);
     CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
     run_free(&run);
     temp_dir_remove(&dir);
