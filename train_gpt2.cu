@@ -750,7 +750,7 @@ static void update_elements(GPT2 *model, int bucket, int64_t begin, int64_t end,
 
 // AdamW for what this rank holds the moments of; where others update the rest of the parameters, they are exchanged.
 // The kernels read the gradient's scale from model->result, and touch nothing when it says that the loss or the norm is
-// not a number: then and ever after, until the host has read it.
+// not a number, or that ranks have other weights: then and ever after, until the host has read it.
 static void gpt2_update(GPT2 *model, const AdamWStep *step, float weight_decay) {
     Range range("update");
     const ZeroLayout *zero = &model->zero;

@@ -359,6 +359,22 @@ def elastic_resume():
     assert logged == [*range(steps)], logged
 
 
+def saved_on_8():
+    """What 8 ranks have saved goes on with 1, 2, 4 and 16, each in another stage; all see the batches that one sees."""
+    limit = limits(is_bf16())
+    want = cli.losses(ran(1, *options(16, 4, 6)))
+    saved = cli.new_folder("saved_on_8")
+    assert compare(want, cli.losses(ran(8, *options(16, 2, 6), "-n", 3, "-z", 1, "-o", saved)), limit) is not None
+    for stage, count in enumerate((1, 2, 4, 16)):
+        folder = cli.new_folder(f"resumed_on_{count}")
+        shutil.copytree(saved, folder)
+        for kind in ("model", "state"):
+            os.remove(os.path.join(folder, f"{kind}_00000006.bin"))
+        out = ran(count, *options(16, 1, 6), "-n", 3, "-z", stage, "-o", folder, "--resume", EMU_GPUS="16")
+        assert steps_of(out) == [4, 5, 6], (count, out)
+        assert compare(want[3:], cli.losses(out), limit) is not None, (count, want, out)
+
+
 # ---- Faults ----
 
 RECORDS = []  # (fault, seconds to the end, message), for ranks_table.py
@@ -805,7 +821,8 @@ FAULTS = [killed_in_a_step, killed_under_mpirun, killed_in_a_checkpoint, disk_fu
           damaged_replicas_are_found, unlike_ranks, wrong_starts, unfit_for_the_machine, second_run_in_a_folder,
           batches_that_do_not_fit, hanging_collective, stopped, cut_network]
 TESTS = [starts, nothing_is_reported_with_all_checks, like_one_rank, like_one_rank_for_20_steps, like_one_rank_in_fp32,
-         plan_is_what_happens, validation_and_samples, checkpoints_know_no_ranks, elastic_resume, two_hosts, *FAULTS]
+         plan_is_what_happens, validation_and_samples, checkpoints_know_no_ranks, elastic_resume, saved_on_8,
+         two_hosts, *FAULTS]
 
 if __name__ == "__main__":
     if not os.path.exists(PROGRAM):
