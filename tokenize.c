@@ -3,9 +3,12 @@
 //   tokenize --tokenizer vocab.bpe --output data/shakespeare --val-fraction 0.1 shakespeare.txt
 //   zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -
 //
+//   tokenize --eval --output data/hellaswag questions.jsonl
+//
 // Reads files of any size a chunk at a time, encodes each chunk on all cores, and writes shards as the chunks arrive.
-// Every document (a file, or a line of JSON lines) is preceded by end-of-text. Either all shards come into being or
-// none: after an error or Ctrl-C those already written are removed.
+// Every document (a file, or a line of JSON lines) is preceded by end-of-text. With --eval each line is a
+// multiple-choice question, and one file of these is written. Either all files come into being or none: after an error
+// or Ctrl-C those already written are removed.
 #include <dirent.h>
 #include <signal.h>
 
@@ -20,6 +23,7 @@
 
 #define CHUNK_BYTES ((size_t)16 << 20)    // of text read at a time
 #define MAX_CHUNK_BYTES ((size_t)1 << 30) // the longest JSON line, and the longest text without a place to cut
+#define SHARD_TOKENS "100000000"          // the default of --shard-size
 
 // ---- Options ----
 
@@ -27,7 +31,7 @@ typedef struct {
     const char *tokenizer, *output, *jsonl;
     int64_t shard_size, val_tokens, threads;
     double val_fraction;
-    bool overwrite;
+    bool eval, overwrite;
 } Options;
 
 static const ArgSpec specs[] = {
@@ -36,16 +40,20 @@ static const ArgSpec specs[] = {
     {"jsonl", "", ARG_TEXT, offsetof(Options, jsonl), "", 1, 1000, "FIELD", NULL, "Input",
      "the files are JSON lines: each line is an object, and its string FIELD is a document (without this option each "
      "file is one)"},
+    {"eval", "", ARG_FLAG, offsetof(Options, eval), "0", 0, 1, "", NULL, "Input",
+     "the files are JSON lines, each a question: {\"context\": text, \"completions\": [4 texts], \"label\": index of "
+     "the right one}; texts are encoded as they are, so a completion begins with its space"},
     {"output", "o", ARG_TEXT, offsetof(Options, output), "", 1, ARGS_MAX_PATH, "PREFIX", NULL, "Output",
-     "writes PREFIX_train_000001.bin and following, and PREFIX_val_000000.bin; folders are created"},
-    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), "100000000", 1, INT32_MAX, "N", NULL, "Output",
+     "writes PREFIX_train_000001.bin and following, and PREFIX_val_000000.bin; with --eval PREFIX_val.bin; folders are "
+     "created"},
+    {"shard-size", "", ARG_INT, offsetof(Options, shard_size), SHARD_TOKENS, 1, INT32_MAX, "N", NULL, "Output",
      "tokens in a shard; the last one has what is left"},
     {"val-tokens", "", ARG_INT, offsetof(Options, val_tokens), "0", 0, 9007199254740992.0, "N", NULL, "Output",
      "the first N tokens are for validation"},
     {"val-fraction", "", ARG_REAL, offsetof(Options, val_fraction), "0", 0, 0.99, "F", NULL, "Output",
      "instead: about this part of all tokens, the first ones, is for validation; needs files whose size is known"},
     {"overwrite", "", ARG_FLAG, offsetof(Options, overwrite), "0", 0, 1, "", NULL, "Output",
-     "remove the shards that PREFIX has now; otherwise they are an error"},
+     "remove the files that PREFIX has now; otherwise they are an error"},
     {"threads", "", ARG_INT, offsetof(Options, threads), "0", 0, 1024, "N", NULL, "Machine",
      "threads to use; 0: one for each core"},
 };
@@ -68,6 +76,14 @@ static bool check_options(const Options *o, int num_files, Error *error) {
     if (o->output[0] == '\0') { return fail(error, "--output (-o): missing, expected the beginning of shard names"); }
     if (ends_with(o->output, "/")) { return fail(error, "--output (-o): '%s' ends with /, add a name", o->output); }
     if (o->val_tokens > 0 && o->val_fraction > 0) { return fail(error, "--val-tokens and --val-fraction: give one"); }
+    const char *shards_only = o->jsonl[0] != '\0'                                ? "--jsonl"
+                              : o->val_tokens > 0                                ? "--val-tokens"
+                              : o->val_fraction > 0                              ? "--val-fraction"
+                              : o->shard_size != strtoll(SHARD_TOKENS, NULL, 10) ? "--shard-size"
+                                                                                 : NULL;
+    if (o->eval && shards_only != NULL) {
+        return fail(error, "--eval and %s: contradict each other; --eval writes questions, not shards", shards_only);
+    }
     if (strcmp(o->tokenizer, "byte") == 0) {
         return fail(error, "--tokenizer: shards hold GPT-2 tokens, not bytes; name a vocab.bpe (for bytes, give "
                            "train_gpt2 the text itself)");
@@ -234,6 +250,8 @@ typedef struct {
     bool new_document;        // the text begins one
     int64_t line, documents;  // of this file, of all
     int64_t read, tokens_out; // of all
+    int64_t questions;        // of all
+    int64_t longest;          // bytes of the longest question
 } Input;
 
 static bool input_grow(Input *in, size_t capacity, Error *error) {
@@ -290,17 +308,114 @@ static bool is_blank(const uint8_t *line, size_t n) {
 
 // Encodes the line at `start` into tokens + start: end-of-text, then its document. The quotes of a JSON line alone are
 // more bytes than end-of-text needs, so the tokens never reach the next line's.
-static bool encode_line(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
-                        Error *error) {
+static bool encode_document(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
+                            Error *error) {
     size_t bytes = 0;
-    *count = 0;
-    if (is_blank(in->text + start, end - start)) { return true; }
     const char *line = (const char *)in->text + start;
     if (!json_string_field(line, end - start, field, in->decoded + start, end - start, &bytes, error)) { return false; }
     in->tokens[start] = (uint16_t)t->eot_token;
     if (!tokenizer_encode(t, in->decoded + start, bytes, in->tokens + start + 1, count, error)) { return false; }
     ++*count;
     return true;
+}
+
+// ---- Multiple-choice questions ----
+//
+// The file: a header of 256 int32 (magic, version, examples, bytes of the longest one), then each example as uint16:
+//   EVAL_START, bytes of the example with these two, its index, label, completions, and for the context and for each
+//   completion the number of its tokens and the tokens.
+
+#define EVAL_MAGIC 20240522
+#define EVAL_VERSION 1
+#define EVAL_START 65535
+#define EVAL_COMPLETIONS 4
+#define EVAL_FIELDS 5         // uint16 before the context
+#define EVAL_MAX_TOKENS 32757 // of an example: its bytes, five fields and five counts included, are a uint16
+
+// Encodes a string value after its number of tokens; out goes behind the last one.
+static bool encode_choice(Input *in, const Tokenizer *t, const Json *json, int value, size_t start, uint16_t **out,
+                          Error *error) {
+    const JsonValue *v = &json->values[value];
+    size_t bytes = 0, capacity = (size_t)(v->end - v->start);
+    int64_t count = 0;
+    if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
+    if (!json_decode(json, value, in->decoded + start, capacity, &bytes)) {
+        return fail(error, "%s: byte %d: string longer than %zu bytes", json->name, v->start, capacity);
+    }
+    if (!tokenizer_encode(t, in->decoded + start, bytes, *out + 1, &count, error)) { return false; }
+    if (count == 0) { return fail(error, "%s: byte %d: the text is empty, so it has no loss", json->name, v->start); }
+    (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // too many are refused with the whole example
+    *out += 1 + count;
+    return true;
+}
+
+static bool eval_member(const Json *json, const char *name, JsonKind kind, const char *what, int *value, Error *error) {
+    *value = json_find(json, 0, name);
+    if (*value < 0) { return fail(error, "%s: no field \"%s\"", json->name, name); }
+    return json->values[*value].kind == kind || fail(error, "%s: field \"%s\" is not %s", json->name, name, what);
+}
+
+// Encodes a parsed question to `out`, which has room for as many uint16 as the line has bytes: keys, quotes and
+// brackets are more bytes than the counts need. Its index is filled in when it is known.
+static bool encode_question(Input *in, const Tokenizer *t, const Json *json, size_t start, int64_t *count,
+                            Error *error) {
+    uint16_t *first = in->tokens + start, *out = first + EVAL_FIELDS;
+    int context, completions, label;
+    int64_t right;
+    if (json->values[0].kind != JSON_OBJECT) { return fail(error, "%s: not an object ({...})", json->name); }
+    if (!eval_member(json, "context", JSON_STRING, "a string", &context, error) ||
+        !eval_member(json, "completions", JSON_ARRAY, "a list ([...])", &completions, error) ||
+        !eval_member(json, "label", JSON_NUMBER, "a number", &label, error)) {
+        return false;
+    }
+    if (json->values[completions].count != EVAL_COMPLETIONS) {
+        return fail(error, "%s: %d completions, expected %d", json->name, json->values[completions].count,
+                    EVAL_COMPLETIONS);
+    }
+    if (!json_int(json, label, 0, EVAL_COMPLETIONS - 1, &right, error)) { return false; }
+    if (!encode_choice(in, t, json, context, start, &out, error)) { return false; }
+    for (int i = completions + 1; i < json->values[completions].next; i = json->values[i].next) {
+        if (!encode_choice(in, t, json, i, start, &out, error)) { return false; }
+    }
+    *count = out - first;
+    if (2 * *count > UINT16_MAX) {
+        return fail(error, "%s: %lld tokens, at most %d fit", json->name, (long long)*count - 10, EVAL_MAX_TOKENS);
+    }
+    first[0] = EVAL_START;
+    first[1] = (uint16_t)(2 * *count);
+    first[2] = 0;
+    first[3] = (uint16_t)right;
+    first[4] = EVAL_COMPLETIONS;
+    return true;
+}
+
+static bool encode_question_line(Input *in, const Tokenizer *t, size_t start, size_t end, int64_t *count,
+                                 Error *error) {
+    Json json;
+    bool ok = json_parse(&json, "JSON line", (const char *)in->text + start, (int64_t)(end - start), error) &&
+              encode_question(in, t, &json, start, count, error);
+    json_free(&json);
+    return ok;
+}
+
+// Numbers the examples of tokens[0 .. count) and notes the longest.
+static bool number_questions(Input *in, int64_t count, Error *error) {
+    for (int64_t i = 0; i < count; i += in->tokens[i + 1] / 2) {
+        if (in->questions > UINT16_MAX) { return fail(error, "%s: more than 65536 questions", in->path); }
+        in->tokens[i + 2] = (uint16_t)in->questions++;
+        in->longest = max_i64(in->longest, in->tokens[i + 1]);
+    }
+    return true;
+}
+
+// ---- Lines ----
+
+static bool encode_line(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
+                        Error *error) {
+    *count = 0;
+    if (is_blank(in->text + start, end - start)) { return true; }
+    if (field == NULL) { return encode_question_line(in, t, start, end, count, error); }
+    return encode_document(in, t, field, start, end, count, error);
 }
 
 // Where the lines of text[0 .. n) start, and n at the end. The caller frees *starts.
@@ -319,6 +434,7 @@ static bool find_lines(const Input *in, size_t n, size_t **starts, int64_t *coun
 }
 
 // Encodes text[0 .. n), complete lines, in parallel; the tokens then stand together at the beginning of in->tokens.
+// field: where a document is; NULL: the lines are questions.
 static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_t n, int64_t *count, Error *error) {
     size_t *starts;
     int64_t lines = 0, bad_line = INT64_MAX;
@@ -368,10 +484,40 @@ typedef struct {
     const Tokenizer *tokenizer;
     Input in;
     ShardSet shards;
-    int64_t total_bytes; // of all files, or -1: not known
-    bool terminal;       // whether a progress line is shown
-    double start, drawn; // seconds_now()
+    AtomicFile questions; // with --eval, instead of the shards
+    int64_t total_bytes;  // of all files, or -1: not known
+    bool terminal;        // whether a progress line is shown
+    double start, drawn;  // seconds_now()
 } Run;
+
+static void questions_path(char *path, const char *prefix) {
+    snprintf(path, MAX_PATH_BYTES, "%.*s_val.bin", ARGS_MAX_PATH, prefix);
+}
+
+static bool questions_begin(Run *run, Error *error) {
+    static const char header[SHARD_HEADER_BYTES]; // filled in at the end
+    char path[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
+    questions_path(path, run->options->output);
+    path_parent(folder, path);
+    if (!make_directories(folder, error)) { return false; }
+    if (!run->options->overwrite && path_exists(path)) {
+        return fail(error, "%s: exists already; --overwrite replaces it", path);
+    }
+    return atomic_open(&run->questions, path, error) && atomic_write(&run->questions, header, sizeof(header), error);
+}
+
+static bool questions_finish(Run *run, Error *error) {
+    int32_t header[4] = {EVAL_MAGIC, EVAL_VERSION, (int32_t)run->in.questions, (int32_t)run->in.longest};
+    if (pwrite(run->questions.fd, header, sizeof(header), 0) != (ssize_t)sizeof(header)) {
+        return files_write_failed(&run->questions, "write", errno, error);
+    }
+    return atomic_commit(&run->questions, error);
+}
+
+static bool write_tokens(Run *run, int64_t count, Error *error) {
+    if (!run->options->eval) { return shards_write(&run->shards, run->in.tokens, count, error); }
+    return number_questions(&run->in, count, error) && atomic_write(&run->questions, run->in.tokens, 2 * count, error);
+}
 
 static void show_progress(Run *run) {
     double now = seconds_now(), seconds = now - run->start;
@@ -404,21 +550,22 @@ static void estimate_val_tokens(Run *run, size_t bytes, int64_t tokens) {
 static bool encode_chunk(Run *run, size_t n, Error *error) {
     Input *in = &run->in;
     int64_t count;
-    const char *field = run->options->jsonl;
-    bool ok = field[0] != '\0' ? encode_lines(in, run->tokenizer, field, n, &count, error)
-                               : encode_text(in, run->tokenizer, n, &count, error);
+    const Options *o = run->options;
+    bool ok = o->eval || o->jsonl[0] != '\0'
+                  ? encode_lines(in, run->tokenizer, o->eval ? NULL : o->jsonl, n, &count, error)
+                  : encode_text(in, run->tokenizer, n, &count, error);
     if (!ok) { return false; }
-    if (in->tokens_out == 0 && run->options->val_fraction > 0) { estimate_val_tokens(run, n, count); }
+    if (in->tokens_out == 0 && o->val_fraction > 0) { estimate_val_tokens(run, n, count); }
     in->tokens_out += count;
     in->bytes -= n;
     memmove(in->text, in->text + n, in->bytes);
     show_progress(run);
-    return shards_write(&run->shards, in->tokens, count, error);
+    return write_tokens(run, count, error);
 }
 
 static bool encode_open_file(Run *run, Error *error) {
     Input *in = &run->in;
-    bool lines = run->options->jsonl[0] != '\0';
+    bool lines = run->options->jsonl[0] != '\0' || run->options->eval;
     int64_t read_before = in->read;
     in->at_end = false;
     in->new_document = true;
@@ -474,8 +621,18 @@ static bool encode_files(Run *run, char **files, int num_files, Error *error) {
     for (int i = 0; i < num_files; i++) {
         if (!encode_file(run, files[i], error)) { return false; }
     }
-    if (run->in.tokens_out == 0) { return fail(error, "no documents in the input: nothing was written"); }
-    return check_signal(error) && shards_finish(&run->shards, error);
+    if (run->in.tokens_out == 0) {
+        return fail(error, "no %s in the input: nothing was written", run->options->eval ? "questions" : "documents");
+    }
+    return check_signal(error) &&
+           (run->options->eval ? questions_finish(run, error) : shards_finish(&run->shards, error));
+}
+
+static void print_questions(const Run *run) {
+    char path[MAX_PATH_BYTES];
+    questions_path(path, run->options->output);
+    printf("%lld question%s, the longest %lld bytes: %s\n", (long long)run->in.questions,
+           run->in.questions == 1 ? "" : "s", (long long)run->in.longest, path);
 }
 
 static void print_summary(const Run *run, int threads) {
@@ -512,7 +669,7 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     run.shards.prefix = options->output;
     run.shards.shard_size = options->shard_size;
     run.shards.val_left = options->val_tokens;
-    run.shards.file.fd = -1;
+    run.shards.file.fd = run.questions.fd = -1;
     run.in.path = "input";
     int threads = use_threads(options->threads);
     if (!measure_files(files, num_files, &run.total_bytes, error)) { return false; }
@@ -520,14 +677,17 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
         return fail(error, "--val-fraction: the size of a pipe is not known; use --val-tokens");
     }
     if (!open_tokenizer(&tokenizer, options->tokenizer, error)) { return false; }
-    bool ok = clear_old_shards(options->output, options->overwrite, error);
+    bool ok =
+        options->eval ? questions_begin(&run, error) : clear_old_shards(options->output, options->overwrite, error);
     if (ok) {
         run.start = seconds_now();
         ok = input_grow(&run.in, CHUNK_BYTES, error) && encode_files(&run, files, num_files, error);
         hide_progress(&run);
         if (!ok) { shards_remove(&run.shards); }
     }
-    if (ok) { print_summary(&run, threads); }
+    atomic_abort(&run.questions);
+    if (ok && options->eval) { print_questions(&run); }
+    if (ok && !options->eval) { print_summary(&run, threads); }
     input_free(&run.in);
     tokenizer_free(&tokenizer);
     return ok;

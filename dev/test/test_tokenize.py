@@ -295,6 +295,97 @@ def test_bad_json_lines():
     assert shards("refused") == []
 
 
+# ---- Multiple-choice questions ----
+
+def question(context, completions, label):
+    return {"context": context, "completions": completions, "label": label}
+
+
+def read_questions(name):
+    """The examples of an eval file as (context, completions, label) of token lists."""
+    with open(in_work(name), "rb") as file:
+        data = file.read()
+    header = struct.unpack("<256i", data[:1024])
+    assert header[:2] == (20240522, 1) and not any(header[4:]), header
+    stream, at, found, sizes = array.array("H", data[1024:]).tolist(), 0, [], []
+    while at < len(stream):
+        start, size, index, label, count = stream[at:at + 5]
+        assert start == 65535 and index == len(found) % 65536 and size % 2 == 0, (at, stream[at:at + 5])
+        lists, place = [], at + 5
+        for _ in range(count + 1):
+            lists.append(stream[place + 1:place + 1 + stream[place]])
+            place += 1 + stream[place]
+        assert place == at + size // 2 and len(lists[-1]) == stream[place - 1 - len(lists[-1])], (at, place)
+        found.append((lists[0], lists[1:], label))
+        sizes.append(size)
+        at = place
+    assert header[2] == len(found) and header[3] == max(sizes), (header[:4], len(found))
+    return found
+
+
+def text_of(tokens):
+    return b"".join(token_bytes(token) for token in tokens).decode()
+
+
+def test_questions():
+    """Thousands of lines over several chunks, in order, whatever the number of threads; blank lines do not count."""
+    rng = random.Random(9)
+    words = ["one", " two", "\u00e9t\u00e9 \"x\"", "<|endoftext|>", " \n", "a" * 4000, "\U0001f600"]
+    asked = [question(rng.choice(words) * 2, [" " + rng.choice(words) + str(i) for i in range(4)], rng.randrange(4))
+             for _ in range(6000)]
+    lines = [json.dumps(line, ensure_ascii=i % 2 == 0) for i, line in enumerate(asked)]
+    content = ("\n".join(lines[:3000]) + "\n \n" + "\n".join(lines[3000:])).encode()
+    assert len(content) > 17 << 20, len(content)
+    summary = accepted("--eval", "--output", "deep/questions", "-", stdin=content)
+    found = read_questions("deep/questions_val.bin")
+    assert len(found) == len(asked)
+    for (context, completions, label), line in zip(found, asked):
+        assert question(text_of(context), [text_of(c) for c in completions], label) == line
+    assert summary == (f"6000 questions, the longest {max(2 * (10 + len(c) + sum(map(len, cs))) for c, cs, _ in found)}"
+                       " bytes: deep/questions_val.bin\n"), summary
+    accepted("--eval", "--output", "deep/one", "--threads", "1", "-", stdin=content)
+    with open(in_work("deep/questions_val.bin"), "rb") as one, open(in_work("deep/one_val.bin"), "rb") as other:
+        assert one.read() == other.read()
+    os.remove(in_work("deep/questions_val.bin"))
+    os.remove(in_work("deep/one_val.bin"))
+
+
+def test_bad_questions():
+    good = json.dumps(question("c", ["w", "x", "y", "z"], 3)) + "\n"
+    cases = [("{}", 'JSON line: no field "context"'), ("[1]", "JSON line: not an object ({...})"),
+             ("x", "JSON line: byte 0: expected a value"),
+             ('{"context": 1}', 'JSON line: field "context" is not a string'),
+             (json.dumps({"context": "c", "label": 0}), 'JSON line: no field "completions"'),
+             (json.dumps(question("c", ["w", "x", "y"], 0)), "JSON line: 3 completions, expected 4"),
+             (json.dumps(question("c", ["w", "x", "y", 1], 0)), "JSON line: byte 48: expected a string"),
+             (json.dumps(question("", ["w", "x", "y", "z"], 0)),
+              "JSON line: byte 13: the text is empty, so it has no loss"),
+             (json.dumps(question("c", ["w", "x", "", "z"], 0)),
+              "JSON line: byte 44: the text is empty, so it has no loss"),
+             (json.dumps(question("c", ["w", "x", "y", "z"], 4)),
+              "JSON line: byte 63: expected a whole number from 0 to 3, found 4"),
+             (json.dumps(question("c", ["w", "x", "y", "z"], "0")), 'JSON line: field "label" is not a number'),
+             (json.dumps(question("ab" * 32754, ["w", "x", "y", "z"], 0)),
+              "JSON line: 32758 tokens, at most 32757 fit")]
+    for line, message in cases:
+        refused(f"standard input: line 3: {message}", "--eval", "-", stdin=(good * 2 + line + "\n" + good).encode())
+    accepted("--eval", "--output", "full", "-",
+             stdin=json.dumps(question("ab" * 32753, ["w", "x", "y", "z"], 0)).encode())
+    assert [len(c) for c, _, _ in read_questions("full_val.bin")] == [32753]
+    result = tokenize("--eval", "--output", "full", "-", stdin=good.encode())
+    assert result.returncode == 1 and result.stderr == (b"tokenize: full_val.bin: exists already; --overwrite replaces "
+                                                        b"it\n"), result.stderr
+    accepted("--eval", "--output", "full", "--overwrite", "-", stdin=good.encode())
+    assert len(read_questions("full_val.bin")) == 1
+    refused("no questions in the input: nothing was written", "--eval", "-", stdin=b"\n \n")
+    refused("standard input: is empty", "--eval", "-", stdin=b"")
+    refused("standard input: more than 65536 questions", "--eval", "-", stdin=good.encode() * 65537)
+    for option, value in (("--jsonl", "text"), ("--val-tokens", "5"), ("--val-fraction", "0.1"),
+                          ("--shard-size", "1000")):
+        refused(f"--eval and {option}: contradict each other; --eval writes questions, not shards", "--eval", option,
+                value, "-", stdin=good.encode())
+
+
 def test_old_shards():
     """A new set never mixes with an old one, nor with what a killed run has left."""
     long, short = in_work("long.txt", mixed_text(5, 9000)), in_work("short.txt", b"short")
@@ -478,7 +569,8 @@ if __name__ == "__main__":
     try:
         run("tokenize", [test_unicode_tables, test_generator, test_shakespeare, test_documents, test_streaming,
                          test_one_long_word, test_shard_sizes, test_json_lines, test_many_json_lines,
-                         test_bad_json_lines, test_old_shards, test_help, test_bad_options, test_bad_inputs,
-                         test_bad_vocabulary, test_file_limit, test_full_disk, test_signals, test_progress])
+                         test_bad_json_lines, test_questions, test_bad_questions, test_old_shards, test_help,
+                         test_bad_options, test_bad_inputs, test_bad_vocabulary, test_file_limit, test_full_disk,
+                         test_signals, test_progress])
     finally:
         shutil.rmtree(WORK, ignore_errors=True)
