@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Makes the token shards of FineWeb or FineWeb-Edu in dev/data/fineweb10B, fineweb100B, edu_fineweb10B or
+edu_fineweb100B.
+
+    python3 dev/data/fineweb.py                          # FineWeb, 10 billion tokens (20 GB)
+    python3 dev/data/fineweb.py -t edu -v 100B           # FineWeb-Edu, 100 billion tokens (200 GB)
+    python3 dev/data/fineweb.py --limit 1                # one shard for training, one for validation: a trial
+    python3 dev/data/fineweb.py --source parquet         # the same from the text; needs pyarrow
+
+--source shards fetches shards that others have tokenised and published on the Hub. --source parquet fetches the sample
+of the data set itself and encodes it with tokenize on all cores: documents in the order of the files, each preceded by
+end-of-text. The first shard is for validation (fineweb_val_000000.bin), the others for training
+(fineweb_train_000001.bin and so on). Either goes on where it was stopped.
+"""
+import os
+import re
+
+import common
+import text
+from common import Problem
+
+# type, version -> where its shards are published, and how they are called there
+SHARDS = {
+    ("classic", "10B"): ("kjj0/fineweb10B-gpt2", "fineweb"),
+    ("classic", "100B"): ("kjj0/fineweb100B-gpt2", "fineweb"),
+    ("edu", "10B"): ("kjj0/finewebedu10B-gpt2", "finewebedu"),
+    ("edu", "100B"): ("karpathy/fineweb-edu-100B-gpt2-token-shards", "edu_fineweb"),
+}
+PARQUET = {"classic": "HuggingFaceFW/fineweb", "edu": "HuggingFaceFW/fineweb-edu"}
+PREFIX = {"classic": "fineweb", "edu": "edu_fineweb"}
+SHARD_SIZE = 100000000
+
+
+def parse_options():
+    parser = common.parser(__doc__, "dev/data/(fineweb|edu_fineweb)(10B|100B)")
+    parser.add_argument("-t", "--type", choices=["classic", "edu"], default="classic", help="FineWeb or FineWeb-Edu "
+                        "(default classic)")
+    parser.add_argument("-v", "--version", choices=["10B", "100B"], default="10B", help="tokens (default 10B)")
+    parser.add_argument("-m", "--model_desc", choices=["gpt-2"], default="gpt-2", help="whose tokens (default gpt-2)")
+    parser.add_argument("-s", "--shard_size", type=common.whole(1000, 2**31 - 1), default=SHARD_SIZE, metavar="N",
+                        help="tokens in a shard; those published have 100000000 (default)")
+    parser.add_argument("--source", choices=["shards", "parquet"], default="shards", help="published shards, or the "
+                        "text of the data set (default shards)")
+    parser.add_argument("--limit", type=common.whole(1, 100000), metavar="N", help="only the first N shards for "
+                        "training, and the one for validation")
+    parser.add_argument("--keep-downloads", action="store_true", help="keep the parquet files")
+    text.add_options(parser)
+    options = common.parse(parser)
+    options.prefix = PREFIX[options.type]
+    if options.out == options.default_out:
+        options.out = os.path.join(common.ROOT, "dev", "data", options.prefix + options.version)
+    if options.source == "shards":
+        refuse_for_shards(parser, options)
+    return options
+
+
+def refuse_for_shards(parser, options):
+    """Options that mean something only where we tokenise ourselves."""
+    if options.shard_size != SHARD_SIZE:
+        parser.error(f"--shard_size {options.shard_size}: the published shards have {SHARD_SIZE} tokens; --source "
+                     "parquet makes others")
+    if options.keep_downloads or options.vocab or options.threads:
+        name = "--keep-downloads" if options.keep_downloads else "--vocab" if options.vocab else "--threads"
+        parser.error(f"{name}: only --source parquet needs it")
+
+
+def shard_remotes(options, folder):
+    """The published shards as files to fetch: validation first, then training in order."""
+    repository, theirs = SHARDS[options.type, options.version]
+    remotes, last = [], 0
+    for path, entry in common.hub_files(options, repository).items():
+        found = re.fullmatch(re.escape(theirs) + r"_(val|train)_(\d{6})\.bin", path)
+        if found:
+            name = f"{options.prefix}_{found.group(1)}_{found.group(2)}.bin"
+            remotes.append(common.hub_remote(repository, path, entry, name))
+    remotes.sort(key=lambda remote: remote.name[-10:])  # shard 0 is validation
+    training = [remote for remote in remotes if "_train_" in remote.name]
+    if not training or len(training) == len(remotes):
+        raise Problem(f"{repository}: no shards {theirs}_val_*.bin and {theirs}_train_*.bin in the Hub's list of files")
+    last = training[:options.limit][-1].name[-10:]
+    return [remote for remote in remotes if remote.name[-10:] <= last]
+
+
+def fetch_shards(options, folder):
+    folder.set_source({"source": "shards", "repository": SHARDS[options.type, options.version][0]})
+    remotes = shard_remotes(options, folder)
+    fetched = common.fetch(options, folder, remotes, hint=", or take fewer with --limit")
+    tokens = {kind: sum(text.shard_tokens(folder.join(remote.name)) for remote in remotes if f"_{kind}_" in remote.name)
+              for kind in ("train", "val")}
+    print(f"{common.show_path(folder.path)}: {len(remotes)} shards, {fetched} fetched now; training {tokens['train']} "
+          f"tokens, validation {tokens['val']}")
+
+
+def main():
+    options = parse_options()
+    if options.source == "parquet":
+        import fineweb_parquet  # only here: it needs pyarrow
+        fineweb_parquet.check_pyarrow()
+    with common.Folder(options.out) as folder:
+        if options.source == "parquet":
+            fineweb_parquet.make(options, folder, PARQUET[options.type])
+        else:
+            fetch_shards(options, folder)
+    print(f"train with: --train-data '{common.show_path(options.out)}/{options.prefix}_train_*.bin' "
+          f"--val-data '{common.show_path(options.out)}/{options.prefix}_val_*.bin'")
+
+
+if __name__ == "__main__":
+    common.run("fineweb.py", main)

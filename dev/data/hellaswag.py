@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Makes dev/data/hellaswag/hellaswag_val.bin, the 10,042 validation examples of HellaSwag, for --hellaswag 1.
+
+    python3 dev/data/hellaswag.py
+
+Fetches hellaswag_val.jsonl (12 MB) of the authors' repository rowanz/hellaswag. Context and the four endings are
+encoded separately, each ending with a space before it; scored is the mean loss over the tokens of an ending.
+"""
+import json
+import os
+
+import common
+import text
+from common import Problem
+
+URL = "https://raw.githubusercontent.com/rowanz/hellaswag/master/data/hellaswag_val.jsonl"
+BYTES, SHA256, EXAMPLES = 12246618, "0aa3b88843990f3f10a97b9575c94d7b71fb2205240ba04ae4884d9e9c992588", 10042
+SOURCE, OUTPUT = "hellaswag_val.jsonl", "hellaswag_val.bin"
+
+
+def read_examples(path):
+    """The lines of the file as context, completions and label."""
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                example = json.loads(line)
+                context, endings, label = example["ctx"], example["endings"], example["label"]
+            except (ValueError, KeyError, TypeError):
+                raise Problem(f"{common.show_path(path)}: line {number}: expected an object with ctx, endings and "
+                              "label; remove the file and run this again") from None
+            yield {"context": context, "completions": [" " + ending for ending in endings], "label": label}
+
+
+def make(options, folder, vocab, made):
+    work = text.clear_work(folder)
+    examples = list(read_examples(folder.join(SOURCE)))
+    if folder.entry(SOURCE)["sha256"] == SHA256 and len(examples) != EXAMPLES:
+        raise Problem(f"{SOURCE}: {len(examples)} examples, expected {EXAMPLES}")
+    summary = text.tokenize_examples(options, vocab, os.path.join(work, "hellaswag"), examples)
+    text.publish(folder, [text.Product(OUTPUT, os.path.join(work, "hellaswag_val.bin"))], made)
+    text.remove_work(folder)
+    return summary.splitlines()[0].split(":")[0]
+
+
+def main():
+    parser = common.parser(__doc__, "dev/data/hellaswag")
+    text.add_options(parser)
+    options = common.parse(parser)
+    with common.Folder(options.out) as folder:
+        source = common.pinned(options, URL, SOURCE, BYTES, SHA256)
+        common.fetch(options, folder, [source], extra_disk=BYTES)
+        vocab = text.find_vocab(options)
+        made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
+        if folder.is_made([OUTPUT], made, options.verify):
+            print(f"{common.show_path(folder.join(OUTPUT))}: already there")
+        else:
+            print(f"{common.show_path(folder.join(OUTPUT))}: {make(options, folder, vocab, made)}")
+
+
+if __name__ == "__main__":
+    common.run("hellaswag.py", main)

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Makes a small mirror of all the hosts that dev/data fetches from, for tests and trial runs without a network.
+
+    python3 dev/data/make_mirror.py FOLDER
+    python3 dev/data/fineweb.py --mirror file://$PWD/FOLDER --out FOLDER/fineweb10B
+
+The files lie where they lie on the hosts, the Hub's lists of files with them, and SHA256SUMS names the checksums of
+those that no list describes. The contents are made up: texts of this repository, a vocabulary of pairs of bytes in
+place of GPT-2's, questions about which word comes next. The parquet files need pyarrow, and are left out where it is
+not installed.
+"""
+import argparse
+import csv
+import hashlib
+import io
+import json
+import os
+import random
+import sys
+import tarfile
+
+import common
+import fineweb
+import hellaswag
+import text
+
+MERGES = 50000
+EOT = 50256
+SHARD_SIZE = 20000
+TRAIN_SHARDS = 3
+TEXTS = ["README.md", "CONTRIBUTING.md", "dev/emu/README.md", "doc", "train_gpt2.c", "tokenize.c", "llmc/tokenizer.h"]
+STORIES, QUESTIONS = 40, 30
+
+
+# ---- A vocabulary ----
+
+
+def byte_order():
+    """The bytes in the order of their ids, and the characters that vocab.bpe shows them as."""
+    visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return visible + hidden, [chr(byte) for byte in visible] + [chr(256 + i) for i in range(len(hidden))]
+
+
+def pair_vocab():
+    """The text of a vocab.bpe whose merges are pairs of bytes, those of English first, and token id -> pair."""
+    order, symbols = byte_order()
+    common_first = [order.index(byte) for byte in b" etaoinshrdlu\n"]
+    firsts = common_first + [i for i in range(256) if i not in common_first]
+    pairs = [(a, b) for a in firsts for b in range(256)][:MERGES]
+    return "#version: 0.2\n" + "".join(f"{symbols[a]} {symbols[b]}\n" for a, b in pairs)
+
+
+# ---- Texts ----
+
+
+def texts():
+    """Documents: pieces of some paragraphs of files of this repository."""
+    paths = []
+    for name in TEXTS:
+        path = os.path.join(common.ROOT, name)
+        inside = sorted(os.path.join(path, entry) for entry in os.listdir(path)) if os.path.isdir(path) else [path]
+        paths += [path for path in inside if path.endswith((".md", ".c", ".h"))]
+    documents = []
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            paragraphs = file.read().split("\n\n")
+        documents += ["\n\n".join(paragraphs[i:i + 8]) for i in range(0, len(paragraphs), 8)]
+    return [document for document in documents if document.strip()]
+
+
+def words_of(documents):
+    return [word for document in documents for word in document.split() if word.isalpha() and len(word) > 1]
+
+
+# ---- Writing ----
+
+
+class Mirror:
+    """Writes files as they lie on the hosts, and what is known about them."""
+
+    def __init__(self, folder):
+        self.folder, self.sums = folder, {}
+
+    def write(self, path, data):
+        path = os.path.join(self.folder, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def plain(self, url, data):
+        """A file that only SHA256SUMS describes."""
+        path = url.split("//")[1].split("/", 1)[1]
+        self.write(path, data)
+        self.sums[path] = hashlib.sha256(data).hexdigest()
+
+    def hub(self, repository, files, folder=""):
+        """A data set of the Hub: path -> content, and the list of files that its API gives for the folder."""
+        entries = []
+        for path, data in files.items():
+            self.write(f"datasets/{repository}/resolve/main/{path}", data)
+            digest = hashlib.sha256(data).hexdigest()
+            lfs = {"oid": digest, "size": len(data), "pointerSize": 134}
+            git = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+            entries.append({"type": "file", "path": path, "size": len(data), "oid": git, "lfs": lfs})
+        tree = f"api/datasets/{repository}/tree/main" + (f"/{folder}" if folder else "")
+        self.write(tree, json.dumps(entries, indent=1).encode())
+
+    def finish(self):
+        lines = [f"{digest}  {path}\n" for path, digest in sorted(self.sums.items())]
+        self.write(common.SUMS, "".join(lines).encode())
+
+
+def add_shards(mirror, seed_texts):
+    """Shards of the four published sets. Their tokens are bytes, so that any reader can say what is in them."""
+    order, _ = byte_order()
+    ids = {byte: i for i, byte in enumerate(order)}
+    stream = []
+    while len(stream) < (TRAIN_SHARDS + 1) * SHARD_SIZE:
+        for document in seed_texts:
+            stream += [EOT] + [ids[byte] for byte in document.encode()]
+    for repository, prefix in fineweb.SHARDS.values():
+        files = {}
+        for shard in range(TRAIN_SHARDS + 1):
+            tokens = stream[shard * SHARD_SIZE:(shard + 1) * SHARD_SIZE]
+            if shard == TRAIN_SHARDS:
+                tokens = tokens[:SHARD_SIZE // 2]  # the last one has what is left
+            data = text.shard_header(len(tokens)) + b"".join(token.to_bytes(2, "little") for token in tokens)
+            files[f"{prefix}_{'train' if shard else 'val'}_{shard:06d}.bin"] = data
+        mirror.hub(repository, files)
+
+
+def questions(rng, words, count):
+    """Which word comes next? Context, four completions, label."""
+    for _ in range(count):
+        at = rng.randrange(len(words) - 10)
+        wrong = rng.sample(sorted(set(words)), 3)
+        label = rng.randrange(4)
+        yield " ".join(words[at:at + 8]), wrong[:label] + [words[at + 8]] + wrong[label:], label
+
+
+def add_hellaswag(mirror, rng, words):
+    lines = [json.dumps({"ind": i, "ctx": context, "endings": endings, "label": label, "split": "val"}) + "\n"
+             for i, (context, endings, label) in enumerate(questions(rng, words, QUESTIONS))]
+    mirror.plain(hellaswag.URL, "".join(lines).encode())
+
+
+def main():
+    parser = common.Parser(__doc__)
+    parser.add_argument("folder", metavar="FOLDER", help="a new or empty folder")
+    options = parser.parse_args()
+    folder = os.path.abspath(options.folder)
+    if os.path.isdir(folder) and os.listdir(folder):
+        raise common.Problem(f"{options.folder}: is not empty; name a new folder")
+    rng, documents = random.Random(5), texts()
+    mirror = Mirror(folder)
+    mirror.plain(text.VOCAB_URL, pair_vocab().encode())
+    add_shards(mirror, documents)
+    add_hellaswag(mirror, rng, words_of(documents))
+    mirror.finish()
+    print(f"--mirror file://{folder}")
+
+
+if __name__ == "__main__":
+    common.run("make_mirror.py", main)

@@ -1,0 +1,202 @@
+"""Text to tokens for the programs in dev/data: finds vocab.bpe and the program tokenize (fetched or built where they
+are missing), and feeds documents to it through a pipe while they are still being read.
+"""
+import collections
+import json
+import os
+import queue
+import struct
+import subprocess
+import threading
+
+import common
+from common import Problem, Remote
+
+VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
+VOCAB_BYTES = 456318
+VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+SHARD_MAGIC, SHARD_VERSION, SHARD_HEADER_BYTES = 20240520, 1, 1024
+FEED_BYTES = 4 << 20  # documents are handed to tokenize in pieces of about this size
+
+
+def add_options(parser):
+    parser.add_argument("--vocab", metavar="FILE", help="GPT-2's merges (default: vocab.bpe in the root of the "
+                        "repository, fetched if it is missing)")
+    parser.add_argument("--threads", type=common.whole(0, 1024), default=0, metavar="N",
+                        help="threads for the tokenizer; 0: one for each core (default 0)")
+
+
+# ---- The vocabulary ----
+
+
+def vocab_remote(options):
+    return common.pinned(options, VOCAB_URL, "vocab.bpe", VOCAB_BYTES, VOCAB_SHA256)
+
+
+def fetch_vocab(options, path):
+    """Fetches vocab.bpe unless it is there and as published. Waits for another program that fetches it now. Returns how
+    many files were fetched."""
+    with common.Folder(path, wait=True) as folder:
+        return common.fetch(options, folder, [vocab_remote(options)])
+
+
+def find_vocab(options):
+    """The path of the merges that --vocab names, or of those in the root, which are fetched if they are not there."""
+    path = options.vocab or os.path.join(common.ROOT, "vocab.bpe")
+    if options.vocab and not os.path.isfile(path):
+        raise Problem(f"{path}: no such file; --vocab names GPT-2's merges, vocab.bpe")
+    if not os.path.exists(path):
+        if fetch_vocab(options, common.ROOT):
+            common.note(f"fetched {common.show_path(path)}")
+    return path
+
+
+# ---- The program ----
+
+
+def find_tokenize():
+    """The path of tokenize; it is built if it is not there. TOKENIZE in the environment names another."""
+    path = os.environ.get("TOKENIZE") or os.path.join(common.ROOT, "tokenize")
+    if os.path.exists(path):
+        return os.path.abspath(path)
+    if "TOKENIZE" in os.environ:
+        raise Problem(f"{path}: no such file; TOKENIZE in the environment names the program tokenize")
+    common.note("building tokenize ...")
+    try:
+        made = subprocess.run(["make", "-C", common.ROOT, "tokenize"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, check=False)
+    except FileNotFoundError:
+        raise Problem("make: not found; install make and a C compiler, they build the program tokenize") from None
+    if made.returncode != 0 or not os.path.exists(path):
+        lines = made.stdout.decode(errors="replace").strip().splitlines() or ["no output"]
+        raise Problem(f"make tokenize failed: {lines[-1]} (run it in {common.ROOT} to see all)")
+    return path
+
+
+class Tokenize:
+    """A run of tokenize that reads JSON lines from us. A thread of its own writes them, so that reading the documents
+    and encoding them go on at the same time."""
+
+    def __init__(self, options, vocab, prefix, *arguments):
+        command = [find_tokenize(), "--tokenizer", vocab, "--output", prefix, "--overwrite", "--threads",
+                   str(options.threads), *arguments, "-"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.pieces, self.broken = queue.Queue(maxsize=8), False
+        self.pending, self.pending_bytes, self.fed = [], 0, 0
+        self.thread = threading.Thread(target=self.write, daemon=True)
+        self.thread.start()
+
+    def write(self):
+        while True:
+            piece = self.pieces.get()
+            try:
+                if piece is None:
+                    self.process.stdin.close()
+                    return
+                if not self.broken:
+                    self.process.stdin.write(piece)
+            except OSError:  # it has ended; why, it says on stderr
+                self.broken = True
+                if piece is None:
+                    return
+
+    def feed(self, value):
+        """One line."""
+        line = json.dumps(value, ensure_ascii=False).encode()
+        self.pending.append(line)
+        self.pending_bytes += len(line) + 1
+        self.fed += len(line) + 1
+        if self.pending_bytes >= FEED_BYTES:
+            self.flush()
+
+    def flush(self):
+        if self.pending:
+            self.pending.append(b"")
+            self.pieces.put(b"\n".join(self.pending))
+            self.pending, self.pending_bytes = [], 0
+        if self.broken:
+            self.finish()
+
+    def finish(self):
+        """Waits until all is written; raises what tokenize complains about. Returns its summary."""
+        if not self.broken:
+            self.flush()
+        self.pieces.put(None)
+        self.thread.join()
+        out, err = self.process.stdout.read().decode(), self.process.stderr.read().decode(errors="replace").strip()
+        if self.process.wait() != 0:
+            raise Problem(err.splitlines()[-1] if err else f"tokenize ended with status {self.process.returncode}")
+        return out
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """Ends it if it still runs: it removes what it has written."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait()
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def tokenize_documents(options, vocab, prefix, documents, *arguments):
+    """Encodes texts, each preceded by end-of-text, into PREFIX_train_000001.bin and so on. Returns the summary."""
+    with Tokenize(options, vocab, prefix, "--jsonl", "text", *arguments) as program:
+        for text in documents:
+            program.feed({"text": text})
+        return program.finish()
+
+
+def tokenize_examples(options, vocab, prefix, examples):
+    """Encodes {"context", "completions", "label"} into PREFIX_val.bin, in the format of multiple-choice evals."""
+    with Tokenize(options, vocab, prefix, "--eval") as program:
+        for example in examples:
+            program.feed(example)
+        return program.finish()
+
+
+# ---- Shards ----
+
+
+def shard_tokens(path):
+    """The number of tokens in a shard; refuses a file that is none."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        header = file.read(12)
+    if len(header) == 12:
+        magic, version, tokens = struct.unpack("<3i", header)
+        if (magic, version) == (SHARD_MAGIC, SHARD_VERSION) and size == SHARD_HEADER_BYTES + 2 * tokens:
+            return tokens
+    raise Problem(f"{common.show_path(path)}: is not a shard of GPT-2 tokens, though it is what was published; choose "
+                  "another --source or --mirror")
+
+
+def shard_header(tokens):
+    return struct.pack("<256i", SHARD_MAGIC, SHARD_VERSION, tokens, *[0] * 253)
+
+
+Product = collections.namedtuple("Product", "name path")
+
+
+def publish(folder, products, made):
+    """Gives finished files their names and records what they were made from."""
+    for product in products:
+        os.replace(product.path, folder.join(product.name))
+    common.sync_folder(folder.path)
+    for product in products:
+        folder.remember(product.name, common.file_sha256(folder.join(product.name)), made)
+
+
+def clear_work(folder, name=".work"):
+    """An empty folder for unfinished files, beside the finished ones."""
+    path = folder.join(name)
+    os.makedirs(path, exist_ok=True)
+    for entry in os.listdir(path):
+        os.remove(os.path.join(path, entry))
+    return path
+
+
+def remove_work(folder, name=".work"):
+    path = clear_work(folder, name)
+    os.rmdir(path)
