@@ -1,11 +1,13 @@
-// What a person sees of a run, and its record main.log.
+// What a person sees of a run, and its records main.log and speed.log.
 //
 // On a terminal, a progress bar is redrawn in place and everything else scrolls above it; elsewhere (a pipe, a file, a
 // dumb terminal) each step is a line. No colours. main.log holds, in llm.c's format, one line per event:
 //   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     update number <step>, counted from 0
 //   s:<step> tel:<validation loss>                                        after <step> updates
 //   s:<step> eval:<accuracy>
-// Each line reaches the file at once and whole.
+// speed.log holds what is different each time a run is made, one line per update:
+//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, all that was done in them>
+// Each line reaches its file at once and whole.
 #ifndef LLMC_LOGGER_H
 #define LLMC_LOGGER_H
 
@@ -15,7 +17,8 @@
 #include <sys/ioctl.h>
 
 #define MAIN_LOG_NAME "main.log"
-#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30)
+#define SPEED_LOG_NAME "speed.log"
+#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // of either
 
 typedef struct {
     int64_t step;         // updates before this one: 0 for the first
@@ -32,13 +35,17 @@ typedef struct {
     bool terminal;       // `out` can redraw a line in place
     int64_t total_steps; // of the run
     char path[MAX_PATH_BYTES];
-    int fd;              // main.log, or -1: none is kept
-    int64_t steps_seen;  // by this process
-    double first_start;  // when the first of them began, in seconds_now()
-    StepInfo last;       // what the bar shows
-    double seconds_left; //
-    bool bar_visible;    //
-    double bar_time;     // when it was last drawn
+    int fd; // main.log, or -1: none is kept
+    char speed_path[MAX_PATH_BYTES];
+    int speed_fd;          // speed.log, or -1
+    double opened;         // when this process began to train, in seconds_now()
+    double seconds_before; // that earlier ones have trained
+    int64_t steps_seen;    // by this process
+    double first_start;    // when the first of them began, in seconds_now()
+    StepInfo last;         // what the bar shows
+    double seconds_left;   //
+    bool bar_visible;      //
+    double bar_time;       // when it was last drawn
 } Logger;
 
 // ---- Texts ----
@@ -134,11 +141,11 @@ static inline void logger_bar_line(char *text, size_t size, const StepParts *par
 
 // ---- main.log: lines ----
 
-typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL } LogKind;
+typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind;
 typedef struct {
     LogKind kind;
     int64_t step;
-    double value; // the loss, or the accuracy; may be NaN or infinite, as a run's loss may
+    double value; // the loss, or the accuracy; may be NaN or infinite, as a run's loss may. LOG_SPEED: seconds so far
 } LogLine;
 
 // Reads one line (bytes, without the newline). False for anything that is not a line of main.log.
@@ -164,6 +171,21 @@ static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) 
     return end == (int)bytes && step >= 0;
 }
 
+// The same for a line of speed.log.
+static inline bool speed_parse_line(const char *line, size_t bytes, LogLine *out) {
+    char text[160];
+    long long step = -1;
+    int end = -1;
+    double ms, tps;
+    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
+    memcpy(text, line, bytes);
+    text[bytes] = '\0';
+    sscanf(text, "s:%18lld ms:%lf tps:%lf sec:%lf%n", &step, &ms, &tps, &out->value, &end);
+    out->kind = LOG_SPEED;
+    out->step = step;
+    return end == (int)bytes && step >= 0;
+}
+
 // The next line of text[*position ... bytes): its start and length, with *position moved behind it. False at the end,
 // and for a last line without a newline: the process was killed while writing it.
 static inline bool log_next_line(const char *text, int64_t bytes, int64_t *position, const char **line,
@@ -177,9 +199,10 @@ static inline bool log_next_line(const char *text, int64_t bytes, int64_t *posit
 }
 
 // Makes the log that of a run about to take step `step`: removes, atomically, every line of that step or a later one
-// (the resumed run writes them again, a validation before update `step` included) and every damaged line. No log yet:
-// nothing to do.
-static inline bool log_trim(const char *path, int64_t step, Error *error) {
+// (the resumed run writes them again, a validation before update `step` included) and every damaged line, as `parse`
+// has it. *last becomes the last line that stays, if there is one. No log yet: nothing to do.
+static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(const char *, size_t, LogLine *),
+                                  LogLine *last, Error *error) {
     if (!path_exists(path)) { return true; }
     uint8_t *data;
     int64_t bytes, kept = 0, position = 0;
@@ -188,7 +211,8 @@ static inline bool log_trim(const char *path, int64_t step, Error *error) {
     size_t length;
     LogLine parsed;
     while (log_next_line((const char *)data, bytes, &position, &line, &length)) {
-        if (!log_parse_line(line, length, &parsed) || parsed.step >= step) { continue; }
+        if (!parse(line, length, &parsed) || parsed.step >= step) { continue; }
+        *last = parsed;
         memmove(data + kept, line, length + 1);
         kept += (int64_t)length + 1;
     }
@@ -197,7 +221,24 @@ static inline bool log_trim(const char *path, int64_t step, Error *error) {
     return ok;
 }
 
+static inline bool log_trim(const char *path, int64_t step, Error *error) {
+    LogLine last;
+    return log_trim_lines(path, step, log_parse_line, &last, error);
+}
+
 // Appends a line whole or not at all: what a full disk took of it is cut off again.
+static inline bool log_append(int fd, const char *path, const char *line, int bytes, Error *error) {
+    off_t before = lseek(fd, 0, SEEK_END);
+    ssize_t written;
+    do { written = write(fd, line, (size_t)bytes); } while (written < 0 && errno == EINTR);
+    if (written == bytes) { return true; }
+    const char *why = written >= 0 || errno == ENOSPC ? "no space left on device" : strerror(errno);
+    bool cut = written <= 0 || (before >= 0 && ftruncate(fd, before) == 0);
+    return fail(error, "%s: cannot write the log: %s%s; free some space, then continue with --resume", path, why,
+                cut ? "" : " (its last line is damaged)");
+}
+
+// Appends a line to main.log.
 PRINTF_LIKE(3, 4) static inline bool log_write(Logger *logger, Error *error, const char *format, ...) {
     if (logger->fd < 0) { return true; }
     char line[160];
@@ -206,14 +247,7 @@ PRINTF_LIKE(3, 4) static inline bool log_write(Logger *logger, Error *error, con
     int bytes = vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
     if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", logger->path); }
-    off_t before = lseek(logger->fd, 0, SEEK_END);
-    ssize_t written;
-    do { written = write(logger->fd, line, (size_t)bytes); } while (written < 0 && errno == EINTR);
-    if (written == bytes) { return true; }
-    const char *why = written >= 0 || errno == ENOSPC ? "no space left on device" : strerror(errno);
-    bool cut = written <= 0 || (before >= 0 && ftruncate(logger->fd, before) == 0);
-    return fail(error, "%s: cannot write the log: %s%s; free some space, then continue with --resume", logger->path,
-                why, cut ? "" : " (its last line is damaged)");
+    return log_append(logger->fd, logger->path, line, bytes, error);
 }
 
 // ---- The terminal ----
@@ -271,23 +305,44 @@ PRINTF_LIKE(2, 3) static inline void logger_event(Logger *logger, const char *fo
     if (redraw) { logger_draw(logger); }
 }
 
-// Begins the log of a run whose next step is first_step of total_steps: 0 empties dir/main.log, a later step (resume)
-// keeps what came before it. dir NULL or "": no main.log. Error: the file cannot be read or written.
+// Seconds of training so far, those before a resume included.
+static inline double logger_seconds(const Logger *logger) {
+    return logger->seconds_before + seconds_now() - logger->opened;
+}
+
+static inline bool logger_open_file(int *fd, const char *path, bool fresh, Error *error) {
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    return *fd >= 0 || fail_system(error, path, "open for writing");
+}
+
+// Opens both logs, which keep what came before first_step.
+static inline bool logger_open_files(Logger *logger, int64_t first_step, Error *error) {
+    bool fresh = first_step == 0;
+    LogLine last = {LOG_SPEED, 0, 0.0};
+    if (!fresh && !(log_trim(logger->path, first_step, error) &&
+                    log_trim_lines(logger->speed_path, first_step, speed_parse_line, &last, error))) {
+        return false;
+    }
+    logger->seconds_before = isfinite(last.value) ? last.value : 0.0;
+    return logger_open_file(&logger->fd, logger->path, fresh, error) &&
+           logger_open_file(&logger->speed_fd, logger->speed_path, fresh, error);
+}
+
+// Begins the log of a run whose next step is first_step of total_steps: 0 empties dir/main.log and dir/speed.log, a
+// later step (resume) keeps what came before it. dir NULL or "": no files. Error: a file cannot be read or written.
 static inline bool logger_open(Logger *logger, const char *dir, int64_t first_step, int64_t total_steps, Error *error) {
     memset(logger, 0, sizeof(*logger));
     logger->out = stdout;
     logger->terminal = logger_is_terminal(stdout);
     logger->total_steps = total_steps;
-    logger->fd = -1;
+    logger->fd = logger->speed_fd = -1;
+    logger->opened = seconds_now();
     if (dir == NULL || dir[0] == '\0') { return true; }
-    if (!path_join(logger->path, dir, MAIN_LOG_NAME, error)) { return false; }
-    if (first_step > 0 && !log_trim(logger->path, first_step, error)) { return false; }
-    int fresh = first_step > 0 ? 0 : O_TRUNC;
-    logger->fd = open(logger->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | fresh, 0666);
-    return logger->fd >= 0 || fail_system(error, logger->path, "open for writing");
+    return path_join(logger->path, dir, MAIN_LOG_NAME, error) &&
+           path_join(logger->speed_path, dir, SPEED_LOG_NAME, error) && logger_open_files(logger, first_step, error);
 }
 
-// Leaves the last bar on the screen and closes main.log.
+// Leaves the last bar on the screen and closes the files.
 static inline void logger_close(Logger *logger) {
     if (logger->bar_visible) {
         logger_draw(logger);
@@ -296,11 +351,22 @@ static inline void logger_close(Logger *logger) {
         logger->bar_visible = false;
     }
     if (logger->fd >= 0) { close(logger->fd); }
-    logger->fd = -1;
+    if (logger->speed_fd >= 0) { close(logger->speed_fd); }
+    logger->fd = logger->speed_fd = -1;
+}
+
+// Records how fast an update was.
+static inline bool logger_speed(Logger *logger, const StepInfo *info, Error *error) {
+    char line[160];
+    if (logger->speed_fd < 0) { return true; }
+    int bytes = snprintf(line, sizeof(line), "s:%lld ms:%.3f tps:%.0f sec:%.3f\n", (long long)info->step,
+                         1e3 * info->seconds, (double)info->tokens / fmax(info->seconds, 1e-9), logger_seconds(logger));
+    if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", logger->speed_path); }
+    return log_append(logger->speed_fd, logger->speed_path, line, bytes, error);
 }
 
 // Shows and records an update. The time left is the mean time of a step so far, validation and checkpoints included.
-// Error: main.log cannot be written (the disk is full).
+// Error: a log cannot be written (the disk is full).
 static inline bool logger_step(Logger *logger, const StepInfo *info, Error *error) {
     double now = seconds_now();
     if (logger->steps_seen == 0) { logger->first_start = now - info->seconds; }
@@ -319,7 +385,8 @@ static inline bool logger_step(Logger *logger, const StepInfo *info, Error *erro
         logger_event(logger, "%s", line);
     }
     return log_write(logger, error, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)info->step, info->loss, info->lr,
-                     info->norm);
+                     info->norm) &&
+           logger_speed(logger, info, error);
 }
 
 // Shows and records the validation loss after `step` updates. Error: as logger_step.

@@ -16,8 +16,8 @@ static bool make_folder(Test *t, char *dir, size_t size) {
 
 static void remove_folder(Test *t, const char *dir) {
     char path[MAX_PATH_BYTES];
-    const char *const names[] = {MAIN_LOG_NAME, LOSS_SVG_NAME};
-    for (int i = 0; i < 2; i++) {
+    const char *const names[] = {MAIN_LOG_NAME, SPEED_LOG_NAME, LOSS_SVG_NAME};
+    for (int i = 0; i < 3; i++) {
         snprintf(path, sizeof(path), "%.1000s/%s", dir, names[i]);
         unlink(path);
     }
