@@ -116,6 +116,14 @@ ifneq ($(OPENMP_FLAGS),)
   RECORD := $(call record,flags,$(COMPILE) $(LIBS))
 endif
 
+# The revision that the trainers write down in run.json: a source of its own, so that a commit compiles no more than
+# that, and links. Empty for a copy of the source without .git.
+ifneq ($(OPENMP_FLAGS),)
+  REVISION := $(shell GIT_OPTIONAL_LOCKS=0 git --git-dir=.git describe --always --abbrev=40 --exclude='*' --dirty \
+                2>/dev/null)
+  RECORD   := $(call record,revision.c,const char *gpt2c_revision(void) { return "$(REVISION)"; })
+endif
+
 CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
 EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
 MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
@@ -273,9 +281,21 @@ all: $(addprefix $(PREFIX),$(PROGRAMS)) ## the CPU programs: train_gpt2, test_gp
 
 # One source file each: everything else is headers. The old program goes first, so that a failed build leaves none
 # behind, and a running one is not written over.
-$(addprefix $(PREFIX),$(PROGRAMS)): $(PREFIX)%: %.c $(BUILD)/flags
+$(addprefix $(PREFIX),$(filter-out train_gpt2,$(PROGRAMS))): $(PREFIX)%: %.c $(BUILD)/flags
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS)
+
+# The trainers in two steps, for the revision.
+$(BUILD)/revision.o: $(BUILD)/revision.c
+	$(CC) -c -o $@ $<
+
+$(BUILD)/train_gpt2.o: train_gpt2.c $(BUILD)/flags
+	@rm -f $@ $(PREFIX)train_gpt2
+	$(COMPILE) $(DEPENDS) -c -o $@ $<
+
+$(PREFIX)train_gpt2: $(BUILD)/train_gpt2.o $(BUILD)/revision.o
+	@mkdir -p $(@D) && rm -f $@
+	$(COMPILE) -o $@ $(filter %.o,$^) $(LIBS)
 
 # One CUDA source, two programs: with nvcc for the GPU, with emucc for the CPU.
 GPU_DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(subst /,_,$@).d
@@ -288,11 +308,27 @@ define build_emu
 $(COMPILE_EMU) $(GPU_DEPENDS) -o $@ $< $(filter %.o,$^) $(EMU_LIBS)
 endef
 
-$(PREFIX)train_gpt2cu $(PREFIX)test_gpt2cu: $(PREFIX)%cu: %.cu $(BUILD)/flags.cuda
+$(PREFIX)test_gpt2cu: test_gpt2.cu $(BUILD)/flags.cuda
 	$(build_cuda)
 
-$(PREFIX)train_gpt2emu $(PREFIX)test_gpt2emu: $(PREFIX)%emu: %.cu $(BUILD)/emu.ready
+$(PREFIX)test_gpt2emu: test_gpt2.cu $(BUILD)/emu.ready
 	$(build_emu)
+
+$(BUILD)/train_gpt2cu.o: train_gpt2.cu $(BUILD)/flags.cuda
+	@rm -f $@ $(PREFIX)train_gpt2cu
+	$(COMPILE_CUDA) $(GPU_DEPENDS) -c -o $@ $<
+
+$(BUILD)/train_gpt2emu.o: train_gpt2.cu $(BUILD)/emu.ready
+	@rm -f $@ $(PREFIX)train_gpt2emu
+	$(COMPILE_EMU) $(GPU_DEPENDS) -c -o $@ $<
+
+$(PREFIX)train_gpt2cu: $(BUILD)/train_gpt2cu.o $(BUILD)/revision.o
+	@mkdir -p $(@D) && rm -f $@
+	$(COMPILE_CUDA) -o $@ $(filter %.o,$^) $(CUDA_LIBS)
+
+$(PREFIX)train_gpt2emu: $(BUILD)/train_gpt2emu.o $(BUILD)/revision.o
+	@mkdir -p $(@D) && rm -f $@
+	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 
 $(BUILD)/cuda/%: dev/test/%.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)

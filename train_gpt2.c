@@ -838,6 +838,10 @@ static const float *generate_logits(GPT2 *model, bool use_cache) {
 // 5. The program
 
 static const char *const PROGRAM = "train_gpt2";
+
+// The revision of the source. The Makefile links another function of this name, so that a commit compiles nothing anew.
+__attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
+
 #define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
 
 // Set by SIGINT, SIGTERM and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at once.
@@ -1009,7 +1013,13 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     if (!gpt2_allocate(model, plan, error)) { return false; }
     HostArrays host = {model->params_memory, model->adam_m, model->adam_v, gpt2_num_params(&run->config)};
     RunArrays arrays = run_host_arrays(&host);
-    if (!run_load(run, &arrays, error)) { return false; }
+    RunMachine machine;
+    memset(&machine, 0, sizeof(machine));
+    machine.program = PROGRAM;
+    machine.revision = gpt2c_revision();
+    machine.specs = train_specs_cpu;
+    run_machine_common(&machine);
+    if (!run_load(run, &arrays, error) || !run_json_begin(run, &machine, error)) { return false; }
     double peak = peak_measure_flops(gemm_max_threads());
     printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
     catch_stop_signals(on_stop_signal);
@@ -1027,7 +1037,10 @@ int main(int argc, char **argv) {
     ignore_write_signals();
     exit_unless(train_options_parse(&run.options, argc, argv, false, &outcome, &error), PROGRAM, &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
+    run.arguments = argv;
+    run.num_arguments = argc;
     bool ok = run_program(&model, &run, &plan, &error);
+    if (!ok) { run_json_fail(&run, &error); }
     run_close(&run);
     plan_free(&plan);
     exit_unless(ok, PROGRAM, &error);

@@ -1118,6 +1118,10 @@ static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
 // 6. The program
 
 static const char *const PROGRAM = "train_gpt2cu";
+
+// The revision of the source. The Makefile links another function of this name, so that a commit compiles nothing anew.
+extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
+
 #define DEFAULT_SEQ_LEN 1024
 
 // Set by SIGINT, SIGTERM and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at once; those
@@ -1615,18 +1619,6 @@ static void print_config(const GPT2 *model, const TrainRun *run) {
     run_print_output(run);
 }
 
-static int num_machines(const Comm *ranks) {
-    int machines = 0;
-    for (int r = 0; r < ranks->num_ranks; r++) {
-        bool known = false;
-        for (int before = 0; before < r && !known; before++) {
-            known = strcmp(comm_host(ranks, before), comm_host(ranks, r)) == 0;
-        }
-        if (!known) { machines++; }
-    }
-    return machines;
-}
-
 static void print_machine(const GPT2 *model, const TrainRun *run) {
     printf("machine     ");
     if (has_peers(model)) { printf("%d x ", model->shape.num_ranks); }
@@ -1637,7 +1629,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
     if (has_peers(model)) {
         static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                               "optimizer state, gradients and parameters"};
-        int machines = num_machines(model->ranks);
+        int machines = run_num_machines(model->ranks);
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
     }
@@ -1693,6 +1685,48 @@ static bool load(GPT2 *model, TrainRun *run, Error *error) {
     return check_replicas(model, run, error);
 }
 
+static void add_versions(RunMachine *machine) {
+    char text[64];
+    int version = 0;
+    run_machine_common(machine);
+    if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
+        gpu_version_text(text, sizeof(text), version);
+        run_machine_version(machine, "cuda_runtime", "%s", text);
+    }
+    if (cudaDriverGetVersion(&version) == cudaSuccess) {
+        gpu_version_text(text, sizeof(text), version);
+        run_machine_version(machine, "cuda_driver", "%s", text);
+    }
+    version = (int)cublasLtGetVersion();
+    run_machine_version(machine, "cublaslt", "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    nccl_version_text(text, sizeof(text));
+    if (text[0] != '\0') { run_machine_version(machine, "nccl", "%s", text); }
+    comm_mpi_version_text(text, sizeof(text));
+    if (text[0] != '\0') { run_machine_version(machine, "mpi", "%s", text); }
+}
+
+// Writes run.json, with the GPU of every rank.
+static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
+    RunMachine machine;
+    RunGpu gpu;
+    memset(&machine, 0, sizeof(machine));
+    memset(&gpu, 0, sizeof(gpu));
+    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, model->gpu.name);
+    gpu.memory_bytes = (int64_t)model->gpu.totalGlobalMem;
+    gpu.major = model->gpu.major, gpu.minor = model->gpu.minor;
+    machine.program = PROGRAM;
+    machine.revision = gpt2c_revision();
+    machine.specs = train_specs_gpu;
+    machine.num_gpus = run->num_ranks;
+    machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
+    bool ok = machine.gpus != NULL || fail(error, "out of memory");
+    add_versions(&machine);
+    ok = run_agree(run, ok, error) && comm_all_gather(&run->comm, &gpu, machine.gpus, (int64_t)sizeof(gpu), error) &&
+         run_json_begin(run, &machine, error);
+    free(machine.gpus);
+    return ok;
+}
+
 // Finds the other processes of this run, if there are any. Only rank 0 is to be seen on the screen.
 static bool open_ranks(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
@@ -1726,7 +1760,7 @@ static bool start(GPT2 *model, TrainRun *run, Error *error) {
     ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
          nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
     comm_slow(&run->comm, false);
-    return ok && load(model, run, error);
+    return ok && load(model, run, error) && record_run(model, run, error);
 }
 
 // The end of a run: what --export asks for, the hash of the weights.
@@ -1784,6 +1818,7 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
 // is under way on the GPU may wait for others and never be done.
 static void end_in_failure(TrainRun *run, const Error *error) {
     if (!run->failure_is_shared) { comm_fail(&run->comm, error); }
+    run_json_fail(run, error);
     comm_close(&run->comm);
     fflush(stdout);
     if (comm_prints(&run->comm)) { print_error(PROGRAM, error); }
@@ -1800,8 +1835,11 @@ int main(int argc, char **argv) {
     exit_unless(parsed || !comm_launcher_shows(), PROGRAM, &error);
     if (!parsed) { return EXIT_FAILURE; }
     if (outcome != ARGS_RUN || (run.options.plan && !comm_launcher_shows())) { return EXIT_SUCCESS; }
+    run.arguments = argv;
+    run.num_arguments = argc;
     bool ok = run_program(&model, &run, &error);
     if (!ok && run.num_ranks > 1) { end_in_failure(&run, &error); }
+    if (!ok) { run_json_fail(&run, &error); }
     run_close(&run);
     gpt2_close(&model);
     comm_close(&run.comm);

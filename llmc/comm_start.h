@@ -736,6 +736,15 @@ static inline void comm_mpi_end(void) {
     MPI_Finalized(&ended);
     if (!ended) { MPI_Finalize(); }
 }
+
+// Its name and version ("Open MPI v4.1.4"), "" for a program without MPI.
+static inline void comm_mpi_version_text(char *text, size_t size) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    if (MPI_Get_library_version(version, &length) != MPI_SUCCESS) { version[0] = '\0'; }
+    version[strcspn(version, ",\n")] = '\0'; // what follows says where it was built
+    snprintf(text, size, "%.60s", version);
+}
 #else
 static inline bool comm_mpi_begin(const CommLauncher *launcher, int *rank, int *num_ranks, Error *error) {
     (void)rank, (void)num_ranks;
@@ -751,6 +760,8 @@ static inline bool comm_start_mpi(CommStartup *s, Error *error) {
 }
 
 static inline void comm_mpi_end(void) {}
+
+static inline void comm_mpi_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 #endif
 
 #endif // LLMC_COMM_START_H

@@ -135,6 +135,14 @@ static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own
     if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * bytes); }
 }
 
+// "2.18.3"; "" without NCCL.
+static inline void nccl_version_text(char *text, size_t size) {
+    int version = 0;
+    text[0] = '\0';
+    if (ncclGetVersion(&version) != ncclSuccess) { return; }
+    snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
 #else
 
 static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
@@ -147,6 +155,8 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
 }
 
 static inline void nccl_close(NcclContext *nccl) { (void)nccl; }
+
+static inline void nccl_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 
 // Only called with several ranks, which nccl_open has refused.
 static inline void nccl_reduce_scatter(NcclContext *, float *, const float *, int64_t) { abort(); }

@@ -7,6 +7,7 @@
 
 #include "hash.h"
 #include "memory_plan.h"
+#include "run_json.h"
 #include "safetensors.h"
 #include "sampler.h"
 #include "train_run.h"
@@ -201,7 +202,7 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     if (!trained) { return true; }
     if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
     printf("weights hash %016llx\n", (unsigned long long)weights_hash);
-    return true;
+    return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }
 
 // Standard output may be a full disk or a pipe whose reader has gone: the last thing a program looks at.

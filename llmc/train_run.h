@@ -17,6 +17,7 @@
 #include "dataloader.h"
 #include "files.h"
 #include "gpt2.h"
+#include "json_out.h"
 #include "logger.h"
 #include "loss_svg.h"
 #include "model_file.h"
@@ -65,6 +66,9 @@ typedef struct TrainRun {
     bool locked;
     DirectoryLock lock;
     Logger logger;
+    char **arguments; // (num_arguments): the command line
+    int num_arguments;
+    JsonOut record; // run.json without its end; rank 0 has it from the run's beginning to its end (run_json.h)
 } TrainRun;
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
@@ -479,7 +483,7 @@ static inline bool run_open(TrainRun *run, int default_seq_len, const char *prec
     run->precision = precision;
     run->saved_step = -1;
     run->logger.out = stdout;
-    run->logger.fd = -1;
+    run->logger.fd = run->logger.speed_fd = -1;
     outlier_init(&run->loss_outliers);
     outlier_init(&run->norm_outliers);
     comm_slow(&run->comm, true);
@@ -491,6 +495,7 @@ static inline bool run_open(TrainRun *run, int default_seq_len, const char *prec
 
 static inline void run_close(TrainRun *run) {
     logger_close(&run->logger);
+    json_out_free(&run->record);
     if (run->has_train) { dataloader_close(&run->train); }
     if (run->has_val) { dataloader_close(&run->val); }
     if (run->has_tokenizer) { tokenizer_free(&run->tokenizer); }

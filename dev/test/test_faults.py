@@ -589,7 +589,8 @@ def limited_files(limit):
 def check_folder_after_full_disk(folder, err):
     """Nothing but whole files; every checkpoint can be used."""
     names = set(os.listdir(folder))
-    assert all(re.fullmatch(r"(model|state)_\d{8}\.bin|main\.log|loss\.svg|\.lock", name) for name in names), names
+    ours = r"(model|state)_\d{8}\.bin|(main|speed)\.log|run\.json|loss\.svg|\.lock"
+    assert all(re.fullmatch(ours, name) for name in names), names
     models = {name[6:14] for name in names if name.startswith("model")}
     assert models == {name[6:14] for name in names if name.startswith("state")}, names
     for step in checkpoints(folder):
@@ -601,13 +602,14 @@ def check_folder_after_full_disk(folder, err):
 
 def files_that_may_not_grow():
     """Row 15: the model, the state or the log meets a limit: one line, no partial file, no signal."""
-    run = ["-i", TEXT, *TINY, "-s", 0, "-v", 1, "-m", 1, "-n", 2, "-x", 40, "-o"]
+    run = ["-i", TEXT, *TINY, "-s", 0, "-v", 1, "-m", 1, "-o"]
     for limit in (0, 1, 4):  # not even the lock can be written
-        refused(*run, new_folder("limited"), says=[path("limited")], preexec_fn=limited_files(limit))
-    for limit, names in ((200, ["main.log",
-                                "loss.svg"]), (20000, ["model_00000002.bin"]), (50000, ["state_00000002.bin"])):
+        refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limited_files(limit))
+    for limit, name, steps in ((200, "run.json", 40), (12000, "(main|speed).log|loss.svg", 1000),
+                               (20000, "model_00000002.bin", 40), (50000, "state_00000002.bin", 40)):
         folder = new_folder("limited")
-        err = refused(*run, folder, says=[re.compile("|".join(names))], preexec_fn=limited_files(limit))
+        often = [] if steps > 40 else ["-n", 2]
+        err = refused(*run, folder, "-x", steps, *often, says=[re.compile(name)], preexec_fn=limited_files(limit))
         check_folder_after_full_disk(folder, err)
         assert checkpoints(folder) == []
     for limit, name in ((0, ""), (10, ""), (20000, "model.safetensors")):
@@ -686,8 +688,8 @@ def fresh_run_in_a_used_folder():
         assert before == {name: read(f"used/{name}") for name in os.listdir(folder) if name != ".lock"}
         out = ran(*run, folder, "-x", 3, "--overwrite")
         assert checkpoints(folder) == [3] and len(losses(out)) == 3, checkpoints(folder)
-        assert sorted(
-            os.listdir(folder)) == [".lock", "loss.svg", "main.log", "model_00000003.bin", "state_00000003.bin"]
+        names = [".lock", "loss.svg", "main.log", "model_00000003.bin", "run.json", "speed.log", "state_00000003.bin"]
+        assert sorted(os.listdir(folder)) == names, os.listdir(folder)
         assert [line.split()[0]
                 for line in read("used/main.log").decode().splitlines()] == ["s:0", "s:0", "s:1", "s:2", "s:2", "s:3"]
     # an --overwrite that cannot begin removes nothing
