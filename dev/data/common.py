@@ -71,9 +71,9 @@ def run(program, main):
     except Problem as problem:
         message, status = str(problem), 1
     except Stopped as stopped:
-        message, status = str(stopped) or "stopped by SIGTERM", 143
+        message, status = str(stopped) or "stopped by SIGTERM; the same command goes on", 143
     except KeyboardInterrupt as stopped:
-        message, status = str(stopped) or "stopped by Ctrl-C", 130
+        message, status = str(stopped) or "stopped by Ctrl-C; the same command goes on", 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         message, status = "what reads the output has gone", 1
@@ -338,8 +338,8 @@ class Folder:
         """Says what the folder holds; another kind of content in it is refused, so that two never mix."""
         old = self.record.get("source")
         if old is not None and old != source:
-            differing = [key for key in sorted({*old, *source}) if old.get(key) != source.get(key)]
-            words = ", ".join(f"{key} {old.get(key)}, now {source.get(key)}" for key in differing)
+            differing = [key for key in sorted({*old} & {*source}) if old[key] != source[key]]
+            words = ", ".join(f"{key} {str(old[key])[:60]}, now {str(source[key])[:60]}" for key in differing)
             raise Problem(f"{show_path(self.path)}: holds files of another kind ({words}); remove the folder, or "
                           "choose another with --out")
         if old is None:

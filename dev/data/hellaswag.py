@@ -34,7 +34,7 @@ def read_examples(path):
 def make(options, folder, vocab, made):
     work = text.clear_work(folder)
     examples = list(read_examples(folder.join(SOURCE)))
-    if folder.entry(SOURCE)["sha256"] == SHA256 and len(examples) != EXAMPLES:
+    if made["source"] == SHA256 and len(examples) != EXAMPLES:
         raise Problem(f"{SOURCE}: {len(examples)} examples, expected {EXAMPLES}")
     summary = text.tokenize_examples(options, vocab, os.path.join(work, "hellaswag"), examples)
     text.publish(folder, [text.Product(OUTPUT, os.path.join(work, "hellaswag_val.bin"))], made)
@@ -49,7 +49,7 @@ def main():
     with common.Folder(options.out) as folder:
         source = common.pinned(options, URL, SOURCE, BYTES, SHA256)
         common.fetch(options, folder, [source], extra_disk=BYTES)
-        vocab = text.find_vocab(options)
+        vocab = text.find_vocab(options, folder)
         made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
         if folder.is_made([OUTPUT], made, options.verify):
             print(f"{common.show_path(folder.join(OUTPUT))}: already there")

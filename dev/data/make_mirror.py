@@ -11,25 +11,29 @@ not installed.
 """
 import argparse
 import csv
+import gzip
 import hashlib
 import io
 import json
 import os
 import random
-import sys
 import tarfile
+import urllib.parse
 
 import common
 import fineweb
 import hellaswag
+import mmlu
 import text
+import tinyshakespeare
+import tinystories
 
 MERGES = 50000
 EOT = 50256
 SHARD_SIZE = 20000
 TRAIN_SHARDS = 3
 TEXTS = ["README.md", "CONTRIBUTING.md", "dev/emu/README.md", "doc", "train_gpt2.c", "tokenize.c", "llmc/tokenizer.h"]
-STORIES, QUESTIONS = 40, 30
+STORIES, QUESTIONS, SUBJECTS = 12, 30, ("anatomy", "world_religions")
 
 
 # ---- A vocabulary ----
@@ -145,6 +149,56 @@ def add_hellaswag(mirror, rng, words):
     mirror.plain(hellaswag.URL, "".join(lines).encode())
 
 
+def add_mmlu(mirror, rng, words):
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for subject in reversed(SUBJECTS):
+            for split, count in (("dev", 5), ("test", QUESTIONS)):
+                rows = io.StringIO(newline="")
+                for context, answers, label in questions(rng, words, count):
+                    csv.writer(rows).writerow([f'"Which" word follows,\n{context}?', *answers, "ABCD"[label]])
+                add_member(archive, f"data/{split}/{subject}_{split}.csv", rows.getvalue().encode())
+    mirror.plain(mmlu.URL, stream.getvalue())
+
+
+def add_member(archive, name, data):
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    archive.addfile(member, io.BytesIO(data))
+
+
+def add_tinystories(mirror, documents):
+    """An archive of three files, not in order."""
+    stream = io.BytesIO()
+    with gzip.GzipFile(fileobj=stream, mode="wb", mtime=0) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+        for number in (1, 0, 2):
+            stories = [{"story": f"\n {document} \n", "source": "GPT-4", "instruction": {"words": ["a", "b"]}}
+                       for document in documents[number * STORIES:(number + 1) * STORIES]]
+            add_member(archive, f"data{number:02d}.json", json.dumps(stories, ensure_ascii=number == 0).encode())
+    mirror.hub(tinystories.REPOSITORY, {tinystories.ARCHIVE: stream.getvalue()})
+
+
+def add_parquet(mirror, documents):
+    """Three files in each sample of FineWeb and FineWeb-Edu. Returns whether pyarrow is here."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        return False
+    contents = {}
+    third = len(documents) // 3
+    for number in range(3):
+        stream = io.BytesIO()
+        table = pyarrow.table({"text": documents[number * third:(number + 1) * third],
+                               "id": [f"<urn:{number}:{i}>" for i in range(third)]})
+        pyarrow.parquet.write_table(table, stream, row_group_size=20, compression="zstd")
+        contents[f"{number:03d}_00000.parquet"] = stream.getvalue()
+    for repository in fineweb.PARQUET.values():
+        for sample in ("sample/10BT", "sample/100BT"):
+            mirror.hub(repository, {f"{sample}/{name}": data for name, data in contents.items()}, sample)
+    return True
+
+
 def main():
     parser = common.Parser(__doc__)
     parser.add_argument("folder", metavar="FOLDER", help="a new or empty folder")
@@ -157,8 +211,14 @@ def main():
     mirror.plain(text.VOCAB_URL, pair_vocab().encode())
     add_shards(mirror, documents)
     add_hellaswag(mirror, rng, words_of(documents))
+    add_mmlu(mirror, rng, words_of(documents))
+    mirror.plain(tinyshakespeare.URL, "\n\n".join(documents).encode())
+    add_tinystories(mirror, documents)
+    with_parquet = add_parquet(mirror, documents)
     mirror.finish()
-    print(f"--mirror file://{folder}")
+    print(f"--mirror file://{urllib.parse.quote(folder)}")
+    if not with_parquet:
+        print("without parquet files: pyarrow is not installed")
 
 
 if __name__ == "__main__":

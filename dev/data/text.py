@@ -1,6 +1,7 @@
 """Text to tokens for the programs in dev/data: finds vocab.bpe and the program tokenize (fetched or built where they
 are missing), and feeds documents to it through a pipe while they are still being read.
 """
+import codecs
 import collections
 import json
 import os
@@ -40,14 +41,25 @@ def fetch_vocab(options, path):
         return common.fetch(options, folder, [vocab_remote(options)])
 
 
-def find_vocab(options):
-    """The path of the merges that --vocab names, or of those in the root, which are fetched if they are not there."""
-    path = options.vocab or os.path.join(common.ROOT, "vocab.bpe")
-    if options.vocab and not os.path.isfile(path):
-        raise Problem(f"{path}: no such file; --vocab names GPT-2's merges, vocab.bpe")
-    if not os.path.exists(path):
-        if fetch_vocab(options, common.ROOT):
-            common.note(f"fetched {common.show_path(path)}")
+def find_vocab(options, folder):
+    """The path of the merges that --vocab names, or of those in the root, which are fetched if they are not there. A
+    mirror's own vocabulary goes into the folder of the data instead: what lies in the root is always GPT-2's."""
+    if options.vocab:
+        if not os.path.isfile(options.vocab):
+            raise Problem(f"{options.vocab}: no such file; --vocab names GPT-2's merges, vocab.bpe")
+        return options.vocab
+    path = os.path.join(common.ROOT, "vocab.bpe")
+    if os.path.exists(path):
+        if common.file_sha256(path) != VOCAB_SHA256:
+            raise Problem(f"{common.show_path(path)}: is not GPT-2's (checksum); remove it, or name it with --vocab if "
+                          "you mean it")
+        return path
+    remote = vocab_remote(options)
+    if remote.sha256 != VOCAB_SHA256:
+        common.fetch(options, folder, [remote])
+        return folder.join(remote.name)
+    if fetch_vocab(options, common.ROOT):
+        common.note(f"fetched {common.show_path(path)}")
     return path
 
 
@@ -174,6 +186,30 @@ def shard_tokens(path):
 
 def shard_header(tokens):
     return struct.pack("<256i", SHARD_MAGIC, SHARD_VERSION, tokens, *[0] * 253)
+
+
+def append_tokens(file, path, first=0, count=None):
+    """Copies tokens of a shard to the end of an open, unbuffered file."""
+    with open(path, "rb", buffering=0) as part:
+        part.seek(SHARD_HEADER_BYTES + 2 * first)
+        left = 2 * (shard_tokens(path) - first if count is None else count)
+        while left > 0:
+            block = memoryview(part.read(min(left, 8 << 20)))
+            left -= len(block)
+            while block:
+                block = block[file.write(block):]
+
+
+def decoded(stream):
+    """A stream of bytes as one of UTF-8 text."""
+    return codecs.getreader("utf-8")(stream)
+
+
+def print_products(folder, names, here):
+    """The last words of a program: what it made."""
+    for name in names:
+        path = folder.join(name)
+        print(f"{common.show_path(path)}: {shard_tokens(path)} tokens{', already there' if here else ''}")
 
 
 Product = collections.namedtuple("Product", "name path")

@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Makes dev/data/tinyshakespeare/tiny_shakespeare_train.bin (305,260 tokens) and tiny_shakespeare_val.bin (32,768).
+
+    python3 dev/data/tinyshakespeare.py
+
+Fetches the customary megabyte of Shakespeare from the repository karpathy/char-rnn. Each speech is a document: the text
+is cut behind each empty line, end-of-text precedes each piece. The first 32,768 tokens are for validation.
+"""
+import os
+
+import common
+import text
+from common import Problem
+
+URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+BYTES, SHA256 = 1115394, "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+SOURCE, TRAIN, VAL = "tiny_shakespeare.txt", "tiny_shakespeare_train.bin", "tiny_shakespeare_val.bin"
+VAL_TOKENS = 32768
+TOKENS = 338028  # of the published file with GPT-2's vocabulary
+
+
+def speeches(path):
+    with open(path, encoding="utf-8", newline="") as file:
+        pieces = file.read().split("\n\n")
+    return [piece + "\n\n" for piece in pieces[:-1]] + pieces[-1:]
+
+
+def make(options, folder, vocab, made):
+    work = text.clear_work(folder)
+    prefix = os.path.join(work, "part")
+    text.tokenize_documents(options, vocab, prefix, speeches(folder.join(SOURCE)), "--val-tokens", str(VAL_TOKENS),
+                            "--shard-size", str(2**31 - 1))
+    products = [text.Product(TRAIN, prefix + "_train_000001.bin"), text.Product(VAL, prefix + "_val_000000.bin")]
+    tokens = sum(text.shard_tokens(product.path) for product in products)
+    if (made["source"], made["vocab"]) == (SHA256, text.VOCAB_SHA256) and tokens != TOKENS:
+        raise Problem(f"{SOURCE}: {tokens} tokens, expected {TOKENS}; run make test, the tokenizer is not right here")
+    text.publish(folder, products, made)
+    text.remove_work(folder)
+
+
+def main():
+    parser = common.parser(__doc__, "dev/data/tinyshakespeare")
+    text.add_options(parser)
+    options = common.parse(parser)
+    with common.Folder(options.out) as folder:
+        source = common.pinned(options, URL, SOURCE, BYTES, SHA256)
+        common.fetch(options, folder, [source], extra_disk=BYTES)
+        vocab = text.find_vocab(options, folder)
+        made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
+        here = folder.is_made([TRAIN, VAL], made, options.verify)
+        if not here:
+            make(options, folder, vocab, made)
+        text.print_products(folder, [TRAIN, VAL], here)
+
+
+if __name__ == "__main__":
+    common.run("tinyshakespeare.py", main)

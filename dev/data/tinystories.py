@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Makes dev/data/tinystories/TinyStories_train.bin (926 million tokens, 1.9 GB) and TinyStories_val.bin (19 million).
+
+    python3 dev/data/tinystories.py
+
+Fetches TinyStories_all_data.tar.gz (1.6 GB) of roneneldan/TinyStories from the Hub. The archive is read as a stream and
+never unpacked; each of its 50 files goes through tokenize on all cores. Each story, without blanks around it, is a
+document. The first file (data00.json) is for validation, the others, in order, for training. What is encoded stays if
+this is stopped; the same command goes on.
+"""
+import json
+import os
+import re
+import tarfile
+import zlib
+
+import common
+import text
+from common import Problem
+
+REPOSITORY, ARCHIVE = "roneneldan/TinyStories", "TinyStories_all_data.tar.gz"
+TRAIN, VAL = "TinyStories_train.bin", "TinyStories_val.bin"
+PARTS = ".parts"
+BLOCK_CHARACTERS = 1 << 20
+PRODUCT_BYTES = 250  # per 100 bytes of the archive: the tokens, twice while the parts are joined
+
+
+class CountedFile:
+    """A file that tells a progress how much of it has been read."""
+
+    def __init__(self, file, progress):
+        self.file, self.progress = file, progress
+
+    def read(self, size):
+        block = self.file.read(size)
+        self.progress.add(len(block))
+        self.progress.draw()
+        return block
+
+
+def read_stories(name, stream):
+    """The stories of a file that holds a list of objects, a piece of the file at a time."""
+    decoder, buffer, at, begun = json.JSONDecoder(), "", 0, False
+    stream = text.decoded(stream)
+    while True:
+        at = re.compile(r"[\s,\[]*" if begun else r"\s*\[?\s*").match(buffer, at).end()
+        begun = begun or at > 0
+        try:
+            if buffer[at:at + 1] == "]":
+                return
+            story, end = decoder.raw_decode(buffer, at)
+            yield story["story"].strip()
+            at = end
+        except (json.JSONDecodeError, RecursionError):
+            more = stream.read(BLOCK_CHARACTERS)
+            if not more:
+                raise Problem(f"{ARCHIVE}: {name}: is not a list of stories (damaged?); remove the archive and run "
+                              "this again") from None
+            buffer, at = buffer[at:] + more, 0
+        except (KeyError, TypeError, AttributeError):
+            raise Problem(f'{ARCHIVE}: {name}: expected objects with a text "story"') from None
+
+
+def part_path(folder, name):
+    """Where the tokens of a file of the archive lie until all are there."""
+    return os.path.join(folder.join(PARTS), name[:-len(".json")] + "_train_000001.bin")
+
+
+def encode_member(options, folder, vocab, name, stream):
+    path = part_path(folder, name)
+    if os.path.exists(path):
+        return
+    prefix = path[:-len("_train_000001.bin")]
+    text.tokenize_documents(options, vocab, prefix, read_stories(name, stream), "--shard-size", str(2**31 - 1))
+
+
+def prepare_parts(folder, made):
+    """Keeps the parts of an earlier run if they were made from the same input."""
+    facts = os.path.join(folder.join(PARTS), "made.json")
+    if common.read_json(facts) != made:
+        text.clear_work(folder, PARTS)
+        common.write_json(facts, made)
+
+
+def encode_archive(options, folder, vocab):
+    """Encodes all files of the archive, each into a part. Returns their names in order."""
+    path = folder.join(ARCHIVE)
+    progress, names = common.Progress(f"encoding {ARCHIVE}", os.path.getsize(path)), []
+    try:
+        with open(path, "rb") as file, tarfile.open(fileobj=CountedFile(file, progress), mode="r|gz") as archive:
+            for member in archive:
+                name = os.path.basename(member.name)
+                if member.isfile() and re.fullmatch(r"data\d+\.json", name):
+                    progress.what = f"encoding {name}"
+                    names.append(name)
+                    encode_member(options, folder, vocab, name, archive.extractfile(member))
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise Problem(f"{ARCHIVE}: {error}; remove the file and run this again") from None
+    finally:
+        progress.finish()
+    if len(names) < 2:
+        raise Problem(f"{ARCHIVE}: holds {len(names)} files data*.json, expected 50")
+    return sorted(names)
+
+
+def join_parts(folder, names, out):
+    """Writes the tokens of several parts as one shard beside them. Returns its path."""
+    path = os.path.join(folder.join(PARTS), out)
+    tokens = sum(text.shard_tokens(part_path(folder, name)) for name in names)
+    if tokens > 2**31 - 1:
+        raise Problem(f"{out}: {tokens} tokens, a shard holds at most {2**31 - 1}")
+    with open(path, "wb", buffering=0) as file:
+        file.write(text.shard_header(tokens))
+        for name in names:
+            text.append_tokens(file, part_path(folder, name))
+        os.fsync(file.fileno())
+    return path
+
+
+def check_disk(folder):
+    """Before hours are spent: the parts and what they are joined to must fit."""
+    parts = sum(os.path.getsize(os.path.join(folder.join(PARTS), name)) for name in os.listdir(folder.join(PARTS)))
+    common.check_disk(folder, max(0, PRODUCT_BYTES * os.path.getsize(folder.join(ARCHIVE)) // 100 - parts))
+
+
+def make(options, folder, vocab, made):
+    prepare_parts(folder, made)
+    check_disk(folder)
+    names = encode_archive(options, folder, vocab)
+    val = text.Product(VAL, join_parts(folder, names[:1], VAL))
+    train = text.Product(TRAIN, join_parts(folder, names[1:], TRAIN))
+    text.publish(folder, [val, train], made)
+    text.remove_work(folder, PARTS)
+
+
+def main():
+    parser = common.parser(__doc__, "dev/data/tinystories")
+    parser.add_argument("--keep-downloads", action="store_true", help="keep the archive")
+    text.add_options(parser)
+    options = common.parse(parser)
+    with common.Folder(options.out) as folder:
+        listed = common.hub_files(options, REPOSITORY)
+        if ARCHIVE not in listed:
+            raise Problem(f"{REPOSITORY}: {ARCHIVE} is not in the Hub's list of files")
+        source = common.hub_remote(REPOSITORY, ARCHIVE, listed[ARCHIVE], ARCHIVE)
+        vocab = text.find_vocab(options, folder)
+        made = {"source": source.checksum(), "vocab": common.file_sha256(vocab)}
+        here = folder.is_made([TRAIN, VAL], made, options.verify)
+        if not here:
+            common.fetch(options, folder, [source], extra_disk=PRODUCT_BYTES * source.size // 100)
+            make(options, folder, vocab, made)
+        if not options.keep_downloads:
+            common.remove(folder.join(ARCHIVE))
+            folder.forget(ARCHIVE)
+        text.print_products(folder, [TRAIN, VAL], here)
+
+
+if __name__ == "__main__":
+    common.run("tinystories.py", main)
