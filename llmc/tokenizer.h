@@ -1,7 +1,9 @@
 // Text to token ids and back.
 //
 // Three kinds: the built-in byte tokenizer (one id per byte, no file needed), GPT-2's byte-pair encoding read from
-// `vocab.bpe`, and llm.c's `gpt2_tokenizer.bin`, which lists the tokens but not the merges and so can only decode.
+// `vocab.bpe`, and llm.c's `gpt2_tokenizer.bin`, which lists the tokens but not the merges. These follow from the order
+// of the tokens where they are GPT-2's or another byte-pair encoding's; of any other vocabulary it can only decode.
+// Tokenizers in a folder of Hugging Face's: llmc/hf_tokenizer.h.
 // No text is ever special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears
 // only where a caller puts it. Every byte string, valid UTF-8 or not, decodes to itself.
 //
@@ -503,6 +505,55 @@ static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const 
     return true;
 }
 
+// Rebuilds in `b` the merges of the byte-pair encoding that numbered the tokens of `t` as they are numbered: its bytes
+// first, then a merge a token, then end-of-text. False if none did.
+//
+// A merge joins tokens of earlier merges, so a pair with token i merges later than i was made, and the encoding of any
+// text applies its merges in the order of their ids. The encoding of the bytes of token i therefore applies earlier
+// merges until two tokens are left, and then merge i: what the merges before i leave of those bytes is merge i. That
+// holds for every token that is the encoding of its own bytes. All tokens of a trained vocabulary are: a token was made
+// where it stood between two borders that no merge had crossed, and inside them the merges were those of its own bytes.
+static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
+    uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
+    for (int id = 0; id < t->vocab_size - 1; id++) {
+        const uint8_t *bytes = t->token_bytes + t->token_offsets[id];
+        int64_t n = tokenizer_token_length(t, (uint32_t)id);
+        if (id < 256) {
+            if (n != 1 || bytes[0] != b->byte_values[id]) { return false; }
+            continue;
+        }
+        if (tokenizer_merge_bytes(b, bytes, n, tokens, ranks) != 2) { return false; }
+        tokenizer_add_merge(b, tokens[0], tokens[1], (uint32_t)id);
+        tokenizer_add_word(b, bytes, (size_t)n);
+    }
+    return true;
+}
+
+// Makes a decode-only tokenizer one that encodes as well, if the merges follow from its tokens.
+static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
+    int last = t->vocab_size - 1;
+    const uint8_t *end = t->token_bytes + t->token_offsets[last];
+    bool named = tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
+                 memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
+    if (last <= 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
+    Tokenizer b;
+    memset(&b, 0, sizeof(b));
+    if (!tokenizer_init_bpe(&b, (int64_t)t->token_offsets[t->vocab_size] + 256, error)) {
+        tokenizer_free(&b);
+        return false;
+    }
+    bool found = tokenizer_rebuild_merges(t, &b);
+    if (found) {
+        b.eot_token = b.vocab_size;
+        tokenizer_add_token(&b, end, strlen(END_OF_TEXT));
+        tokenizer_free(t);
+        *t = b;
+    } else {
+        tokenizer_free(&b);
+    }
+    return true;
+}
+
 // Reads llm.c's gpt2_tokenizer.bin: a header of 256 uint32, then per token one length byte and that many bytes. On
 // failure the caller frees t.
 static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
@@ -534,7 +585,7 @@ static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uin
         tokenizer_add_token(t, data + at + 1, data[at]);
         at += 1 + data[at];
     }
-    if (at == size) { return true; }
+    if (at == size) { return tokenizer_recover_merges(t, error); }
     return fail(error, "%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at), vocab);
 }
 
@@ -588,7 +639,7 @@ static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, siz
                                     int64_t *count, Error *error) {
     *count = 0;
     if (!tokenizer_can_encode(t)) {
-        return fail(error, "gpt2_tokenizer.bin can only decode; encoding needs the merges, vocab.bpe");
+        return fail(error, "this gpt2_tokenizer.bin can only decode; encoding needs the merges, vocab.bpe");
     }
     if (t->kind == TOKENIZER_BYTE) {
         for (size_t i = 0; i < bytes; i++) { tokens[i] = text[i]; }

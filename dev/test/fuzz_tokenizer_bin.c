@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(strlen(error.text) > 0 && strchr(error.text, '\n') == NULL);
         return 0;
     }
-    require(t.kind == TOKENIZER_DECODE_ONLY && t.vocab_size >= 1 && t.eot_token < t.vocab_size && t.eot_token >= 0);
+    require(t.kind != TOKENIZER_BYTE && t.vocab_size >= 1 && t.eot_token < t.vocab_size && t.eot_token >= 0);
     for (int i = 0; i < t.vocab_size; i++) {
         const uint8_t *piece = tokenizer_decode(&t, i, &bytes);
         require(piece != NULL && bytes >= 1);
