@@ -6,9 +6,9 @@
 #include <signal.h>
 
 #include "hash.h"
+#include "hf_export.h"
 #include "memory_plan.h"
 #include "run_json.h"
-#include "safetensors.h"
 #include "sampler.h"
 #include "train_run.h"
 
@@ -189,16 +189,29 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source) {
 
 // ---- The end ----
 
+// Writes the folder that --export names, and says what is in it.
+static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
+    const char *dir = run->options.export_dir;
+    const Tokenizer *tokenizer = run->has_tokenizer ? &run->tokenizer : NULL;
+    bool has_tokenizer = false;
+    if (!hf_export(dir, &run->config, params, tokenizer, &has_tokenizer, error)) { return false; }
+    if (has_tokenizer) {
+        printf("exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
+    } else {
+        printf("exported    %s: the model without a tokenizer (%s); give --tokenizer vocab.bpe to export both\n", dir,
+               tokenizer == NULL ? "none was given" : "this one only decodes");
+    }
+    return true;
+}
+
 // Writes what --export asks for, and says what the run leaves behind. params: all parameters in fp32, for the export.
 // weights_hash: their SUM64.
 static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, bool trained, bool stopped,
                               Error *error) {
     const TrainOptions *o = &run->options;
     logger_close(&run->logger);
-    if (o->export_dir[0] != '\0' && !stopped) {
-        if (!safetensors_write(o->export_dir, &run->config, params, error)) { return false; }
-        printf("exported %s/model.safetensors and config.json\n", o->export_dir);
-    }
+    if (o->export_dir[0] != '\0' && stopped) { printf("exported    nothing: the run was stopped before its end\n"); }
+    if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
     if (!trained) { return true; }
     if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
     printf("weights hash %016llx\n", (unsigned long long)weights_hash);

@@ -18,6 +18,7 @@
 #define SAFETENSORS_BUFFER_FLOATS ((int64_t)1 << 20) // staging for one block of rows; more than the longest row
 #define SAFETENSORS_FILE_NAME "model.safetensors"
 #define SAFETENSORS_CONFIG_NAME "config.json"
+#define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: who wrote it; other programs keep such members
 
 typedef enum { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_OTHER } SafetensorsType;
 
@@ -576,16 +577,21 @@ static inline bool safetensors_write_tensors(AtomicFile *file, const GPT2Config 
     return true;
 }
 
-// Both of our tokenizers have the end-of-text token last.
-static inline bool safetensors_write_config_json(AtomicFile *file, const GPT2Config *config, Error *error) {
-    char text[1024];
+// end_of_text: the id that begins and ends documents. A version of ours tells an export from other models.
+static inline bool safetensors_write_config_json(AtomicFile *file, const GPT2Config *config, int end_of_text,
+                                                 Error *error) {
+    char text[2048];
     int n = snprintf(text, sizeof(text),
                      "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
-                     "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"layer_norm_epsilon\": 1e-05,\n"
-                     "  \"model_type\": \"gpt2\",\n  \"n_ctx\": %d,\n  \"n_embd\": %d,\n  \"n_head\": %d,\n"
-                     "  \"n_layer\": %d,\n  \"n_positions\": %d,\n  \"vocab_size\": %d\n}\n",
-                     config->vocab_size - 1, config->vocab_size - 1, config->max_seq_len, config->channels,
-                     config->num_heads, config->num_layers, config->max_seq_len, config->vocab_size);
+                     "  \"attn_pdrop\": 0.0,\n  \"bos_token_id\": %d,\n  \"embd_pdrop\": 0.0,\n"
+                     "  \"eos_token_id\": %d,\n  \"%s\": \"%s\",\n  \"initializer_range\": 0.02,\n"
+                     "  \"layer_norm_epsilon\": 1e-05,\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %d,\n"
+                     "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_layer\": %d,\n"
+                     "  \"n_positions\": %d,\n  \"resid_pdrop\": 0.0,\n"
+                     "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"use_cache\": true,\n"
+                     "  \"vocab_size\": %d\n}\n",
+                     end_of_text, end_of_text, SAFETENSORS_VERSION_KEY, GPT2C_VERSION, config->max_seq_len,
+                     config->channels, config->num_heads, config->num_layers, config->max_seq_len, config->vocab_size);
     return atomic_write(file, text, n, error) && atomic_flush(file, error);
 }
 
@@ -600,7 +606,8 @@ static inline bool safetensors_write_pending(AtomicFile *file, const char *path,
 }
 
 // Writes dir/model.safetensors (float32, wte without its padding rows) and dir/config.json as Hugging Face transformers
-// reads them; the folder is created. Neither file is there half-written.
+// reads them, with the last token as end-of-text; the folder is created. Neither file is there half-written. What
+// --export writes: hf_export.
 static inline bool safetensors_write(const char *dir, const GPT2Config *config, const float *params, Error *error) {
     char model_path[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
     AtomicFile model, json;
@@ -609,7 +616,8 @@ static inline bool safetensors_write(const char *dir, const GPT2Config *config, 
         !safetensors_write_pending(&model, model_path, config, params, error)) {
         return false;
     }
-    bool ok = atomic_open(&json, config_path, error) && safetensors_write_config_json(&json, config, error) &&
+    bool ok = atomic_open(&json, config_path, error) &&
+              safetensors_write_config_json(&json, config, config->vocab_size - 1, error) &&
               atomic_commit(&json, error) && atomic_commit(&model, error);
     if (!ok) {
         atomic_abort(&json);

@@ -23,14 +23,14 @@ enum { FREE = 0, SHAPES = 1 };
     X(val_data, "val-data", "j", TEXT, "", 1, ARGS_MAX_PATH, "FILES", FREE, NULL, "Data",                              \
       "the same for validation; without it, the last part of a training text is kept for validation")                  \
     X(tokenizer, "tokenizer", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", SHAPES, NULL, "Data",                            \
-      "byte, vocab.bpe (GPT-2's merges) or gpt2_tokenizer.bin (decodes only); without it, bytes for text")             \
+      "byte, vocab.bpe (GPT-2's merges) or gpt2_tokenizer.bin; without it, the one in --init's folder, else bytes")    \
     X(shuffle, "shuffle", "", FLAG, "0", 0, 1, "", SHAPES, NULL, "Data",                                               \
       "visit shards, and windows in them, in a random order, another one each epoch")                                  \
     X(overfit, "overfit", "a", FLAG, "0", 0, 1, "", SHAPES, NULL, "Data",                                              \
       "train on the first batch again and again, a test that must reach a loss near 0")                                \
     X(init, "init", "e", TEXT, PICK("d6", "d12"), 1, ARGS_MAX_PATH, "MODEL", SHAPES, NULL, "Model",                    \
-      "a size for a new model (d6, d12 ... d84, gpt3:c768 ...), or a model to go on with: a .bin file, a "             \
-      ".safetensors file, or a folder that holds one; d12 is GPT-2 124M")                                              \
+      "a size for a new model (d6, d12 ... d84, gpt3:c768 ...; d12 is GPT-2 124M), or a model to go on with: a .bin "  \
+      "or .safetensors file, the folder of a run, or a folder of Hugging Face's, with its tokenizer")                  \
     X(layers, "layers", "", INT, "0", 0, 1000, "L", SHAPES, NULL, "Model", "layers of a new model; 0: as --init says") \
     X(heads, "heads", "", INT, "0", 0, 1024, "NH", SHAPES, NULL, "Model",                                              \
       "attention heads of a new model; 0: as --init says")                                                             \
@@ -100,7 +100,8 @@ enum { FREE = 0, SHAPES = 1 };
     X(overwrite, "overwrite", "", FLAG, "0", 0, 1, "", FREE, NULL, "Output",                                           \
       "start afresh in a folder that holds an older run, whose checkpoints are removed")                               \
     X(export_dir, "export", "", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, NULL, "Output",                               \
-      "at the end, write the model as Hugging Face has it: model.safetensors and config.json")                         \
+      "at the end, write the model and its tokenizer into a new folder (or over an earlier export), from where "       \
+      "Hugging Face transformers and --init load them")                                                                \
     X(seed, "seed", "", INT, "42", 0, 4294967295.0, "N", SHAPES, NULL, "Machine",                                      \
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, NULL, "Machine",                                           \

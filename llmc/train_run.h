@@ -17,6 +17,8 @@
 #include "dataloader.h"
 #include "files.h"
 #include "gpt2.h"
+#include "hf_export.h"
+#include "hf_tokenizer.h"
 #include "json_out.h"
 #include "logger.h"
 #include "loss_svg.h"
@@ -46,7 +48,7 @@ typedef struct TrainRun {
     int64_t checkpoints[RUN_MAX_CHECKPOINTS];
     int num_checkpoints, first_usable;
 
-    bool has_tokenizer;
+    bool has_tokenizer, tokenizer_is_models; // is_models: it came with the model
     Tokenizer tokenizer;
     char tokenizer_note[MAX_PATH_BYTES + 64]; // which one, or why none
     uint16_t *train_text, *val_text;          // tokens of text files; NULL for shards
@@ -336,11 +338,32 @@ static inline bool run_trains_on_text(const TrainRun *run) {
     return data[0] != '\0' && !data_is_shards(data);
 }
 
-// The tokenizer that --tokenizer names; without it the built-in bytes for a text or a model of bytes, else llm.c's file
-// if it lies in the working directory, else none. Training on shards needs none: samples are then printed as ids.
+// Without --tokenizer, a model of Hugging Face's brings its own in its folder. False without a message: it has none.
+static inline bool run_finds_model_tokenizer(const TrainRun *run, char dir[MAX_PATH_BYTES]) {
+    const char *init = run->options.init;
+    GPT2Config size;
+    bool folder = path_is_directory(init), file = !folder && ends_with(init, ".safetensors");
+    bool is_path = (folder || file) && strlen(init) <= PATH_LIMIT && !gpt2_config_from_size(&size, init);
+    if (run->options.tokenizer[0] != '\0' || !is_path) { return false; }
+    path_copy(dir, init, strlen(init));
+    if (file) { path_parent(dir, init); }
+    return hf_tokenizer_exists(dir);
+}
+
+static inline bool run_open_model_tokenizer(TrainRun *run, const char *dir, Error *error) {
+    snprintf(run->tokenizer_note, sizeof(run->tokenizer_note), "%.4000s, the model's own", dir);
+    run->has_tokenizer = run->tokenizer_is_models = hf_tokenizer_load(&run->tokenizer, dir, error);
+    return run->has_tokenizer;
+}
+
+// The tokenizer that --tokenizer names; without it the model's own; else the built-in bytes for a text or a model of
+// bytes, else llm.c's file if it lies in the working directory, else none. Training on shards needs none: samples are
+// then printed as ids.
 static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     const char *name = run->options.tokenizer;
+    char dir[MAX_PATH_BYTES];
     bool needed = run_trains_on_text(run) || run->options.prompt[0] != '\0';
+    if (run_finds_model_tokenizer(run, dir)) { return run_open_model_tokenizer(run, dir, error); }
     if (name[0] == '\0') {
         bool bytes = run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE;
         name = bytes ? "byte" : path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
@@ -364,8 +387,8 @@ static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
                 run->options.prompt[0] != '\0' ? "--prompt" : "training on text");
 }
 
-// Settles the vocabulary and checks that model and tokenizer agree on it: the same size, or with --vocab a model with
-// room for more.
+// Settles the vocabulary and checks that model and tokenizer agree on it: the same size, or with --vocab, or a
+// tokenizer from the model's folder, a model with room for more.
 static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     GPT2Config *config = &run->config;
     int tokens = run->has_tokenizer ? run->tokenizer.vocab_size : GPT2_VOCAB_SIZE;
@@ -373,7 +396,8 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     if (run->model_file.kind == MODEL_FROM_SIZE && !run->resumes) {
         config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size);
     }
-    if (run->has_tokenizer && (run->options.vocab ? tokens > config->vocab_size : tokens != config->vocab_size)) {
+    bool room = run->options.vocab != 0 || run->tokenizer_is_models; // rows that no token has
+    if (run->has_tokenizer && (room ? tokens > config->vocab_size : tokens != config->vocab_size)) {
         return fail(error,
                     "tokenizer %.4000s has %d tokens, the model %d; give the tokenizer the model was made with "
                     "(--tokenizer), or a model of its own (--init d12)",
@@ -470,9 +494,23 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
     return train_options_check_context(o, run->config.max_seq_len, error);
 }
 
+// What --export names must be a place for an export, and not the run's own folder.
+static inline bool run_check_export(const TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    size_t n = strlen(o->export_dir), m = strlen(o->out_dir);
+    if (n == 0 || !run_leads(run)) { return true; }
+    while (n > 1 && o->export_dir[n - 1] == '/') { n--; }
+    while (m > 1 && o->out_dir[m - 1] == '/') { m--; }
+    if (n == m && memcmp(o->export_dir, o->out_dir, n) == 0) {
+        return fail(error, "--export: %.2000s is --out-dir (-o), too; choose another folder, for example %.*s/hf",
+                    o->export_dir, (int)n, o->export_dir);
+    }
+    return hf_export_check(o->export_dir, error);
+}
+
 static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
-    return run_open_model(run, error) && run_open_tokenizer(run, error) && run_settle_vocab(run, error) &&
-           run_settle_seq_len(run, default_seq_len, error) &&
+    return run_check_export(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
+           run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
            train_options_check_batch(&run->options, run->num_ranks, error) && run_encode_prompt(run, error) &&
            run_open_data(run, error) && run_settle_schedule(run, error);
 }

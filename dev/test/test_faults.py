@@ -181,7 +181,9 @@ def safetensors_files():
     original = model("hf.bin", params=make_params(CONFIG))
     folder = new_folder("hf")
     out = ran("--init", original, *SAMPLE, "--export", folder)
-    assert "exported" in out and sorted(os.listdir(folder)) == ["config.json", "model.safetensors"]
+    names = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "special_tokens_map.json",
+             "tokenizer.json", "tokenizer_config.json", "vocab.json"]
+    assert "exported" in out and sorted(os.listdir(folder)) == names, os.listdir(folder)
     name, config_name = (os.path.join(folder, part) for part in ("model.safetensors", "config.json"))
     for init in (folder, name):
         assert sample_of(model_sample(init)) == sample_of(out)

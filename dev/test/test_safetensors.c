@@ -285,7 +285,7 @@ static void test_config_refused(Test *t) {
         {"1e-05", "1e-6", ": \"layer_norm_epsilon\" is 1e-06, expected 1e-05"},
         {"\"n_ctx\": 2,", "\"scale_attn_by_inverse_layer_idx\": true,",
          ": \"scale_attn_by_inverse_layer_idx\" is not false: a variant of GPT-2 that is not supported"},
-        {"}", "", ": byte 275: expected ',' or '}'"},
+        {"}", "", ": byte 476: expected ',' or '}'"},
     };
     TempDir dir = temp_dir_make();
     Error error;
