@@ -8,6 +8,7 @@ lock, so that two programs never write the same one, and a list (.fetched.json) 
 Standard library only.
 """
 import argparse
+import collections
 import difflib
 import email.utils
 import errno
@@ -377,7 +378,8 @@ class Progress:
     def __init__(self, what, total, every=30.0):
         self.what, self.total, self.every = what, total, every
         self.done = self.begun = 0
-        self.start = self.drawn = time.monotonic()
+        self.drawn = time.monotonic()
+        self.history = collections.deque([(self.drawn, 0)])  # what was new at some moments of the last seconds
         self.terminal = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self.shown = False
         self.notes = []
@@ -403,13 +405,21 @@ class Progress:
         with self.mutex:
             self.notes.append(text)
 
-    def line(self):
+    def speed(self, now):
+        """Bytes a second, over the last ten seconds or two lines."""
+        new = self.done - self.begun
+        while len(self.history) > 2 and now - self.history[1][0] > 10.0:
+            self.history.popleft()
+        begin, before = self.history[0]
+        self.history.append((now, new))
+        return max(0, new - before) / max(1e-9, now - begin)
+
+    def line(self, now):
         fraction = min(1.0, self.done / self.total) if self.total else 0.0
-        elapsed = max(1e-9, time.monotonic() - self.start)
-        speed = max(0, self.done - self.begun) / elapsed
+        speed = self.speed(now)
         left = f", {show_seconds((self.total - self.done) / speed)} left" if speed > 0 and self.total else ""
-        of = f"/{show_bytes(self.total)}" if self.total else ""
-        bar = f"[{'#' * int(20 * fraction):-<20}] {int(100 * fraction):3d}% " if self.terminal and self.total else ""
+        of = f" of {show_bytes(self.total)}" if self.total else ""
+        bar = f"[{'#' * int(12 * fraction):-<12}] {int(100 * fraction)}%, " if self.terminal and self.total else ""
         return f"{bar}{show_bytes(self.done)}{of}, {1e-6 * speed:.1f} MB/s{left} | {self.what}"
 
     def draw(self):
@@ -425,11 +435,11 @@ class Progress:
         self.drawn = now
         if self.terminal:
             columns = shutil.get_terminal_size().columns
-            sys.stderr.write("\r" + self.line()[:max(20, columns - 1)] + "\033[K")
+            sys.stderr.write("\r" + self.line(now)[:max(20, columns - 1)] + "\033[K")
             sys.stderr.flush()
             self.shown = True
         else:
-            note(self.line())
+            note(self.line(now))
 
     def clear(self):
         if self.shown:
@@ -955,7 +965,8 @@ class Downloads:
     def describe(self):
         with self.mutex:
             active = self.active[:1]
-        return (f"{active[0]}" if active else "") + (f" ({self.here} of {self.count} here)" if self.count > 1 else "")
+        count = [f"{self.here} of {self.count}"] if self.count > 1 else []
+        return ": ".join(count + active)
 
     def watch(self):
         """Shows the progress until all is here. After a failure or Ctrl-C the others keep what they have."""
