@@ -1113,7 +1113,7 @@ def test_screen():
     assert bars and all(re.match(r"\[#*-*\] \d+%, [\d.]+ [kM]?B of 10.0 MB, [\d.]+ MB/s", bar) for bar in bars), seen
     assert any(" | 1 of 2: edu_fineweb" in bar for bar in bars), seen
     assert max(len(bar.replace("\033[K", "")) for bar in bars) < 80
-    assert "\r\033[Kscreen: 2 shards, 2 fetched now" in seen, seen
+    assert seen.rindex("[" + "#") < seen.rindex("\r\033[K") < seen.rindex("screen: 2 shards, 2 fetched now"), seen
 
 
 if __name__ == "__main__":
