@@ -495,17 +495,22 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
 }
 
 // What --export names must be a place for an export, and not the run's own folder.
-static inline bool run_check_export(const TrainRun *run, Error *error) {
+static inline bool run_look_at_export(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     size_t n = strlen(o->export_dir), m = strlen(o->out_dir);
-    if (n == 0 || !run_leads(run)) { return true; }
     while (n > 1 && o->export_dir[n - 1] == '/') { n--; }
     while (m > 1 && o->out_dir[m - 1] == '/') { m--; }
     if (n == m && memcmp(o->export_dir, o->out_dir, n) == 0) {
         return fail(error, "--export: %.2000s is --out-dir (-o), too; choose another folder, for example %.*s/hf",
-                    o->export_dir, (int)n, o->export_dir);
+                    o->export_dir, (int)min_i64((int64_t)n, 2000), o->export_dir);
     }
     return hf_export_check(o->export_dir, error);
+}
+
+// Rank 0 looks, since it writes.
+static inline bool run_check_export(TrainRun *run, Error *error) {
+    if (run->options.export_dir[0] == '\0') { return true; }
+    return run_agree(run, !run_leads(run) || run_look_at_export(run, error), error);
 }
 
 static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
