@@ -1,54 +1,51 @@
 #!/usr/bin/env python3
-"""The PyTorch twin of train_gpt2.c: the same model, initialisation, data order and optimizer, in PyTorch's operators.
+"""The PyTorch twin of ./train_gpt2 and ./train_gpt2cu: the same model, initial weights, batches, optimizer, command
+line and files, in PyTorch's operators. The peer in comparisons of losses and of speed.
 
-    python3 train_gpt2.py fixtures     writes dev/test/fixtures: the numbers that test_gpt2.c compares with
-    python3 train_gpt2.py train ...    trains; the peer of ./train_gpt2 in tests and benchmarks
+    python3 train_gpt2.py --train-data book.txt --out-dir run
+    torchrun --standalone --nproc-per-node 8 train_gpt2.py --train-data 'shards/*_train_*.bin' --total-batch 524288
+    python3 train_gpt2.py --help
 
-Needs torch (1.13 or later) and numpy; `fixtures` also needs transformers. Vocabulary: B T C V Vp L NH HS as in llmc/.
+Needs torch (2.3 or later) and numpy. What needs no torch is in dev/twin/. Vocabulary: B T C V Vp L NH HS as in llmc/.
 """
-import argparse
+import contextlib
 import glob
-import itertools
 import math
 import os
-import re
-import shutil
 import sys
 import time
 
-import numpy as np
-import torch
-from torch import nn
-from torch.nn import functional as F
+try:
+    import numpy as np
+    import torch
+    from torch import distributed, nn
+    from torch.nn import functional as F
+except ImportError as missing:
+    sys.exit(f"train_gpt2.py: {sys.executable} has no {missing.name}; python3 -m pip install torch numpy")
+
+from dev.twin import Problem, options as command_line, run_folder, version, weights
+from dev.twin.data import BYTE_VOCAB, GPT2_VOCAB, open_sequences, open_validation, sum64
+from dev.twin.schedule import learning_rate
+from dev.twin.weights import PARAMETERS, pad_vocab
 
 # ---------------------------------------------------------------------------------------------------------------------
 # The model
 
-SIZES = {"d6": (6, 6, 384), "d12": (12, 12, 768), "d24": (24, 16, 1024), "d36": (36, 20, 1280), "d48": (48, 25, 1600),
-         "d60": (60, 30, 1920), "d72": (72, 30, 2880), "d84": (84, 36, 3456)}  # L, NH, C
 
-# The 16 tensors in file order: name in the files, name in the module (Hugging Face's), initialisation.
-PARAMETERS = [
-    ("wte", "wte.weight", "normal"), ("wpe", "wpe.weight", "normal"),
-    ("ln1w", "h.{}.ln_1.weight", "one"), ("ln1b", "h.{}.ln_1.bias", "zero"),
-    ("qkvw", "h.{}.attn.c_attn.weight", "normal"), ("qkvb", "h.{}.attn.c_attn.bias", "zero"),
-    ("attprojw", "h.{}.attn.c_proj.weight", "residual"), ("attprojb", "h.{}.attn.c_proj.bias", "zero"),
-    ("ln2w", "h.{}.ln_2.weight", "one"), ("ln2b", "h.{}.ln_2.bias", "zero"),
-    ("fcw", "h.{}.mlp.c_fc.weight", "normal"), ("fcb", "h.{}.mlp.c_fc.bias", "zero"),
-    ("fcprojw", "h.{}.mlp.c_proj.weight", "residual"), ("fcprojb", "h.{}.mlp.c_proj.bias", "zero"),
-    ("lnfw", "ln_f.weight", "one"), ("lnfb", "ln_f.bias", "zero")]
+def linear(layer, x):
+    """A linear layer in the precision of x, whatever that of its parameters."""
+    return F.linear(x, layer.weight.to(x.dtype), layer.bias.to(x.dtype))
+
+
+def layer_norm(layer, x):
+    return F.layer_norm(x, layer.normalized_shape, layer.weight.to(x.dtype), layer.bias.to(x.dtype), layer.eps)
 
 
 def causal_attention(qkv, num_heads):
     """softmax(q k^T / sqrt(HS)) v over the positions up to one's own. qkv (B, T, 3C) -> (B, T, C)."""
     B, T, C = qkv.size(0), qkv.size(1), qkv.size(2) // 3
     q, k, v = (x.view(B, T, num_heads, C // num_heads).transpose(1, 2) for x in qkv.split(C, dim=2))
-    if hasattr(F, "scaled_dot_product_attention"):
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-    else:  # PyTorch 1
-        future = torch.ones(T, T, dtype=torch.bool).triu(1)
-        scores = q @ k.transpose(2, 3) / math.sqrt(C // num_heads)
-        out = scores.masked_fill(future, -math.inf).softmax(dim=3) @ v
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return out.transpose(1, 2).reshape(B, T, C)
 
 
@@ -61,26 +58,41 @@ class Block(nn.Module):
         self.mlp = nn.ModuleDict({"c_fc": nn.Linear(C, 4 * C), "c_proj": nn.Linear(4 * C, C)})
 
     def forward(self, x):
-        x = x + self.attn.c_proj(causal_attention(self.attn.c_attn(self.ln_1(x)), self.num_heads))
-        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh"))
+        qkv = linear(self.attn.c_attn, layer_norm(self.ln_1, x))
+        x = x + linear(self.attn.c_proj, causal_attention(qkv, self.num_heads))
+        return x + linear(self.mlp.c_proj, F.gelu(linear(self.mlp.c_fc, layer_norm(self.ln_2, x)), approximate="tanh"))
 
 
 class GPT2(nn.Module):
-    def __init__(self, context, V, L, num_heads, C):
+    """Parameters are fp32 (the fixtures: fp64). Activations are of the precision `compute`, None: the parameters'; each
+    use casts its parameters, so that their gradients arrive, and are added up, in the parameters' own precision.
+    pads_head: multiplies by a vocabulary rounded up to 128, as ./train_gpt2cu does; faster on a GPU, the same logits.
+    """
+
+    def __init__(self, context, V, L, num_heads, C, compute=None, pads_head=False):
         super().__init__()
         self.wte, self.wpe = nn.Embedding(V, C), nn.Embedding(context, C)
         self.h = nn.ModuleList(Block(C, num_heads) for _ in range(L))
         self.ln_f = nn.LayerNorm(C)
+        self.compute, self.pads_head = compute, pads_head
 
-    def forward(self, inputs):
+    def logits(self, inputs):
         """inputs (B, T) -> logits (B, T, V). The head is wte."""
-        x = self.wte(inputs) + self.wpe.weight[:inputs.size(1)]
+        compute, V = self.compute or self.wte.weight.dtype, self.wte.num_embeddings
+        x = self.wte(inputs).to(compute) + self.wpe.weight[:inputs.size(1)].to(compute)
         for block in self.h:
             x = block(x)
-        return self.ln_f(x) @ self.wte.weight.T
+        head = self.wte.weight.to(compute)
+        if self.pads_head:
+            head = F.pad(head, (0, 0, 0, pad_vocab(V) - V))
+        return (layer_norm(self.ln_f, x) @ head.T)[..., :V]
 
-    def loss(self, inputs, targets):
-        return F.cross_entropy(self(inputs).flatten(0, 1), targets.flatten())
+    def forward(self, inputs, targets):
+        """The mean loss, computed in fp32 (fp64) from logits of any precision."""
+        logits = self.logits(inputs)
+        if logits.dtype == torch.bfloat16:
+            logits = logits.float()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def layers_of(self, pattern):
         """The tensors of one row of PARAMETERS: one per layer, or the only one."""
@@ -88,426 +100,519 @@ class GPT2(nn.Module):
         return [self.get_parameter(pattern.format(layer)) for layer in range(count)]
 
     def in_file_order(self):
-        return [p for _, pattern, _ in PARAMETERS for p in self.layers_of(pattern)]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Random numbers and initialisation: the functions of llmc/rand.h and llmc/gpt2.h, over arrays
-
-GOLDEN = 0x9e3779b97f4a7c15
-
-
-def rand_mix(x):
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
-    return x ^ (x >> np.uint64(31))
-
-
-def rand_u64(seed, stream, count):
-    """The first count numbers of a stream, uint64."""
-    key = rand_mix(np.array([(seed + GOLDEN) % 2**64], np.uint64)) + np.uint64((stream + 1) * GOLDEN % 2**64)
-    return rand_mix(rand_mix(key) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GOLDEN))
-
-
-def rand_normal(seed, stream, shape):
-    """Standard normal float32 numbers: element i is half i%2 of pair i/2 of the stream."""
-    count = math.prod(shape)
-    bits, f32 = rand_u64(seed, stream, (count + 1) // 2), np.float32
-    u = ((bits >> np.uint64(40)).astype(f32) + f32(0.5)) * f32(2.0**-24)
-    angle = ((bits >> np.uint64(16)) & np.uint64(0xffffff)).astype(f32) * f32(2 * math.pi / 2**24)
-    radius = np.sqrt(f32(-2) * np.log(u))
-    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).ravel()[:count].reshape(shape)
-
-
-@torch.no_grad()
-def initialise(model, seed):
-    for i, (_, pattern, kind) in enumerate(PARAMETERS):
-        layers = model.layers_of(pattern)
-        shape = (len(layers), *layers[0].shape)
-        if kind in ("zero", "one"):
-            values = np.full(shape, float(kind == "one"), np.float32)
-        else:
-            std = np.float32(0.02) / np.sqrt(np.float32(2 * len(model.h) if kind == "residual" else 1))
-            values = std * rand_normal(seed, 1000 + i, shape)
-        for parameter, value in zip(layers, values):
-            parameter.copy_(torch.from_numpy(value))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Model files (.bin: version 3 float32, version 5 bfloat16) and token data
-
-def fail(message):
-    sys.exit(f"train_gpt2.py: {message}")
-
-
-def pad_vocab(V):
-    return (V + 127) // 128 * 128
+        return [p for _, pattern, _, _ in PARAMETERS for p in self.layers_of(pattern)]
 
 
 def flatten(model, tensors):
     """Tensors shaped as the parameters, in file order, as one float32 array with wte padded to Vp rows by zeros."""
     V, C = model.wte.weight.shape
     padding = torch.zeros(pad_vocab(V) - V, C)
-    return torch.cat([t.detach().float().flatten() for t in (tensors[0], padding, *tensors[1:])])
-
-
-def header(*values):
-    return np.array(list(values) + [0] * (256 - len(values)), np.int32).tobytes()
-
-
-def write_model(path, model, version=3):
-    V, C = model.wte.weight.shape
-    values = flatten(model, model.in_file_order())
-    if version == 5:
-        values = values.bfloat16().view(torch.int16)
-    with open(path, "wb") as file:
-        file.write(header(20240326, version, len(model.wpe.weight), V, len(model.h), model.h[0].num_heads, C,
-                          pad_vocab(V)))
-        file.write(values.numpy().tobytes())
+    return torch.cat([t.detach().float().cpu().flatten() for t in (tensors[0], padding, *tensors[1:])])
 
 
 @torch.no_grad()
-def read_model(path):
-    h = np.fromfile(path, np.int32, 256).tolist()
-    if len(h) < 256 or h[:2] != [20240326, 3]:
-        fail(f"{path}: not a version 3 model file; export one with ./train_gpt2")
-    context, V, L, num_heads, C, Vp = h[2:8]
-    model = GPT2(context, V, L, num_heads, C)
-    values, at = torch.from_numpy(np.fromfile(path, np.float32, offset=1024)), 0
-    if len(values) != sum(p.numel() for p in model.parameters()) + (Vp - V) * C:
-        fail(f"{path}: its size does not fit its header; copy it again")
-    for p in model.in_file_order():
-        p.copy_(values[at:at + p.numel()].view(p.shape))
-        at += Vp * C if p is model.wte.weight else p.numel()
-    return model
-
-
-def train_part(count, T):
-    """How many of a text's tokens are for training: all but the last tenth (llmc/dataloader.h: text_split)."""
-    validation = max(count // 10, T + 1)
-    return count - validation if count - validation >= T + 1 else count
-
-
-def load_tokens(pattern, T):
-    """A glob of token shards (*.bin) or of text files -> (list of uint16 arrays, vocabulary size).
-
-    Text becomes bytes with end-of-text (256) before each file; the part for validation is left out.
-    """
-    paths = sorted(glob.glob(pattern))
-    if not paths:
-        fail(f"--train-data {pattern}: no such file")
-    if not pattern.endswith(".bin"):
-        text = np.concatenate([np.append(np.uint16(256), np.fromfile(path, np.uint8)) for path in paths])
-        return [text[:train_part(len(text), T)]], 257
-    for path in paths:
-        h = np.fromfile(path, np.int32, 256).tolist()
-        if len(h) < 256 or h[:2] != [20240520, 1] or os.path.getsize(path) != 1024 + 2 * h[2]:
-            fail(f"{path}: not a complete shard of GPT-2 tokens; make or fetch it again")
-    return [np.memmap(path, np.uint16, "r", offset=1024) for path in paths], 50257
-
-
-def read_batch(shards, T, first, count):
-    """Windows first..first+count-1 of the endless sequence of epochs -> inputs, targets (count, T) int64."""
-    windows = [(len(shard) - 1) // T for shard in shards]
-    if sum(windows) == 0:
-        fail(f"--seq-len {T}: no shard holds {T + 1} tokens; choose a smaller one")
-    rows = []
-    for g in range(first, first + count):
-        g, s = g % sum(windows), 0
-        while g >= windows[s]:
-            g, s = g - windows[s], s + 1
-        rows.append(shards[s][g * T:g * T + T + 1].astype(np.int64))
-    rows = torch.from_numpy(np.stack(rows))
-    return rows[:, :-1], rows[:, 1:]
+def set_parameters(model, config, flat):
+    """From an array of all parameters in file order."""
+    for name, values in weights.parts_of(flat, config).items():
+        model.get_parameter(name).copy_(torch.from_numpy(np.ascontiguousarray(values)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Training
-
-def learning_rate(step, peak, warmup, total, final_fraction):
-    """Linear warm-up to peak, then a half cosine down to peak * final_fraction at step total."""
-    if step < warmup:
-        return peak * (step + 1) / warmup
-    progress = min(1.0, (step - warmup) / max(1, total - warmup))
-    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+# The update
 
 
-def make_optimizer(model, beta1, beta2, eps, weight_decay):
-    """AdamW that decays matrices and embeddings, and leaves biases and LayerNorms alone."""
-    groups = [{"params": [p for p in model.parameters() if (p.dim() >= 2) == decays], "weight_decay": decay}
-              for decays, decay in ((True, weight_decay), (False, 0.0))]
-    return torch.optim.AdamW(groups, betas=(beta1, beta2), eps=eps)
+def decay_groups(model, weight_decay):
+    """AdamW decays matrices and embeddings, and leaves biases and LayerNorms alone."""
+    return [{"params": [p for p in model.parameters() if (p.dim() >= 2) == decays], "weight_decay": decay}
+            for decays, decay in ((True, weight_decay), (False, 0.0))]
 
 
-def train_step(model, optimizer, batches, lr, grad_clip):
-    """One update from the mean gradient of the batches. Returns the mean loss and the norm before clipping."""
-    optimizer.zero_grad()
-    loss = 0.0
-    for inputs, targets in batches:
-        part = model.loss(inputs, targets) / len(batches)
-        part.backward()
-        loss += part.item()
+def make_optimizer(model, beta1, beta2, eps, weight_decay, shards=False, **how):
+    """shards: each process keeps the moments of its part of the parameters (ZeRO stage 1)."""
+    groups, settings = decay_groups(model, weight_decay), {"lr": 0.0, "betas": (beta1, beta2), "eps": eps, **how}
+    if not shards:
+        return torch.optim.AdamW(groups, **settings)
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    return ZeroRedundancyOptimizer(groups, torch.optim.AdamW, **settings)
+
+
+@torch.no_grad()
+def clip_gradients(model, grad_clip):
+    """Shortens the gradient to the norm grad_clip, 0: never. Returns its norm before, on the device: nothing waits."""
     gradients = [p.grad for p in model.parameters()]
-    norm = torch.stack([g.norm() for g in gradients]).norm().item()
-    if grad_clip > 0 and norm > grad_clip:
-        for g in gradients:
-            g.mul_(grad_clip / norm)
+    norm = torch.stack(torch._foreach_norm(gradients)).norm()
+    if grad_clip > 0:
+        torch._foreach_mul_(gradients, torch.clamp(grad_clip / norm, max=1.0))
+    return norm
+
+
+def update(model, optimizer, lr, grad_clip):
+    """From the gradients that are there. Returns their norm before clipping, on the device."""
+    norm = clip_gradients(model, grad_clip)
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
-    return loss, norm
-
-
-def make_model(options, V):
-    if os.path.isfile(options.init):
-        return read_model(options.init)
-    if options.init not in SIZES:
-        fail(f"--init {options.init}: neither a file nor one of {' '.join(SIZES)}")
-    L, heads, C = (given or default for given, default in
-                   zip((options.layers, options.heads, options.channels), SIZES[options.init]))
-    if C % heads != 0:
-        fail(f"{C} channels cannot be divided among {heads} heads; choose --heads that divides --channels")
-    model = GPT2(options.context or 1024, options.vocab or V, L, heads, C)
-    initialise(model, options.seed)
-    return model
-
-
-def train(options):
-    if options.threads:
-        torch.set_num_threads(options.threads)
-    B, T = options.batch_size, options.seq_len
-    micro_batches, rest = divmod(options.total_batch or B * T, B * T)
-    if rest or not micro_batches:
-        fail(f"--total-batch {options.total_batch}: not a multiple of batch size x sequence length = {B * T}")
-    shards, V = load_tokens(options.train_data, T)
-    model = make_model(options, V)
-    if T > len(model.wpe.weight):
-        fail(f"--seq-len {T}: the model's context is {len(model.wpe.weight)}")
-    optimizer = make_optimizer(model, options.beta1, options.beta2, options.adam_eps, options.weight_decay)
-    for step in range(options.steps):
-        start = time.perf_counter()
-        first = step * micro_batches * B
-        batches = [read_batch(shards, T, first + i * B, B) for i in range(micro_batches)]
-        lr = learning_rate(step, options.lr, options.warmup, options.steps, options.final_lr_frac)
-        loss, norm = train_step(model, optimizer, batches, lr, options.grad_clip)
-        seconds = time.perf_counter() - start
-        print(f"step {step + 1:4d}/{options.steps} | loss {loss:.6f} | norm {norm:.4f} | lr {lr:.2e} | "
-              f"{1e3 * seconds:.2f} ms | {micro_batches * B * T / seconds:.0f} tok/s", flush=True)
-    if options.save:
-        write_model(options.save, model)
+    return norm
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Fixtures: small, odd-sized, computed in float64 from float32 weights and rounded once to float32
-
-L, V, CONTEXT, B, T, STEPS = 2, 101, 19, 3, 13, 10
-TINY = {"num_heads": 3, "C": 21, "in_bf16": False}  # no size is a multiple of a vector's width
-SMALL = {"num_heads": 1, "C": 64, "in_bf16": True}  # for the GPU trainer: whole 16 bytes, weights that bf16 holds
-ADAMW = {"beta1": 0.9, "beta2": 0.95, "eps": 1e-3, "weight_decay": 0.1}
-SCHEDULE = {"peak": 3e-3, "warmup": 3, "total": STEPS, "final_fraction": 0.1}
-GRAD_CLIP = 2.5
+# Processes and devices
 
 
-def write_arrays(path, arrays):
-    """Named arrays; the layout is described in dev/test/fixture.h."""
-    with open(path, "wb") as file:
-        file.write(np.array([20240601, 1, len(arrays)], np.int32).tobytes())
-        for name, array in arrays.items():
-            array = np.asarray(array)
-            array = array.astype(np.int32 if array.dtype.kind == "i" else np.float32)
-            shape = [array.ndim, *array.shape] + [1] * (4 - array.ndim)
-            file.write(name.encode().ljust(32, b"\0") + np.array([array.dtype.kind == "i", *shape], np.int32).tobytes())
-            file.write(array.tobytes())
+class Ranks:
+    """The processes that torchrun started, or one alone; and the device of this one."""
+
+    def __init__(self, device):
+        self.size, self.rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+        local = int(os.environ.get("LOCAL_RANK", 0))
+        self.on_gpu = device == "cuda"
+        if self.on_gpu and local >= torch.cuda.device_count():
+            raise Problem(f"process {local} of this machine has no GPU, PyTorch sees {torch.cuda.device_count()}; "
+                          "see nvidia-smi and CUDA_VISIBLE_DEVICES")
+        self.device = torch.device("cuda", local) if self.on_gpu else torch.device("cpu")
+        if self.on_gpu:
+            torch.cuda.set_device(self.device)
+        if self.size > 1:
+            distributed.init_process_group("nccl" if self.on_gpu else "gloo")
+
+    def leads(self):
+        return self.rank == 0
+
+    def say(self, *words):
+        if self.leads():
+            print(*words, flush=True)
+
+    def sum(self, tensor):
+        if self.size > 1:
+            distributed.all_reduce(tensor)
+        return tensor
+
+    def gather(self, value):
+        """What each rank has, in order."""
+        if self.size == 1:
+            return [value]
+        values = [None] * self.size
+        distributed.all_gather_object(values, value)
+        return values
+
+    def close(self):
+        if self.size > 1:
+            distributed.destroy_process_group()
 
 
-@torch.no_grad()
-def fixture_model(num_heads, C, in_bf16):
-    """Every tensor far from its initialisation, so that no bias, gain or nonlinearity can be forgotten unseen."""
-    model = GPT2(CONTEXT, V, L, num_heads, C)
-    for i, (_, pattern, kind) in enumerate(PARAMETERS):
-        layers = model.layers_of(pattern)
-        scale, shift = {"normal": (0.35, 0), "residual": (0.25, 0), "zero": (0.3, 0.1), "one": (0.4, 0.9)}[kind]
-        if in_bf16 and kind in ("normal", "residual"):
-            scale *= math.sqrt(TINY["C"] / C)  # sums over more channels as large as those of the tiny model
-        values = shift + scale * rand_normal(1, 1000 + i, (len(layers), *layers[0].shape))
-        for parameter, value in zip(layers, torch.from_numpy(values)):
-            parameter.copy_(value.bfloat16() if in_bf16 else value)
-    return model
+def choose_attention(kind):
+    """Which kernels scaled_dot_product_attention may take."""
+    if kind == "auto":
+        return
+    switches = {"flash": torch.backends.cuda.enable_flash_sdp, "math": torch.backends.cuda.enable_math_sdp,
+                "efficient": torch.backends.cuda.enable_mem_efficient_sdp,
+                "cudnn": getattr(torch.backends.cuda, "enable_cudnn_sdp", lambda enabled: None)}
+    for name, switch in switches.items():
+        switch(name == kind)
 
 
-def write_steps(path, model, tokens):
-    """Ten updates of a model, one batch each."""
-    inputs, targets = tokens[:, :, :-1], tokens[:, :, 1:]
-    rates = [learning_rate(step, **SCHEDULE) for step in range(STEPS)]
-    optimizer = make_optimizer(model, **ADAMW)
-    losses, norms = zip(*(train_step(model, optimizer, [(inputs[step], targets[step])], rates[step], GRAD_CLIP)
-                          for step in range(STEPS)))
-    write_arrays(path, {
-        **{name: [value] for name, value in {**ADAMW, **SCHEDULE, "grad_clip": GRAD_CLIP}.items()},
-        "inputs": inputs, "targets": targets, "lr": rates, "loss": losses, "norm": norms})
-    print("losses", *(f"{x:.4f}" for x in losses), "\nnorms ", *(f"{x:.4f}" for x in norms))
+def fetch(tensor):
+    """A copy in the host's memory, on its way: there when the stream has got that far. Unpinned memory would wait."""
+    if not tensor.is_cuda:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def write_fixture_model(folder, name, shape):
-    """A model's weights, one batch with all gradients, and ten updates."""
-    model = fixture_model(**shape)
-    write_model(f"{folder}/{name}.bin", model)
-    if name == "tiny":
-        write_model(f"{folder}/{name}_bf16.bin", model, version=5)
-    model = model.double()
-    tokens = torch.from_numpy((rand_u64(1, 1, STEPS * B * (T + 1)) % np.uint64(V)).astype(np.int64))
-    tokens = tokens.view(STEPS, B, T + 1)
-    inputs, targets = tokens[0, :, :-1], tokens[0, :, 1:]
-    logits = model(inputs)
-    loss = model.loss(inputs, targets)
-    loss.backward()
-    with open(f"{folder}/{name}_debug_state.bin", "wb") as file:
-        file.write(header(20240327, 2, B, T))
-        file.write(inputs.int().numpy().tobytes() + targets.int().numpy().tobytes())
-        file.write(logits.detach().float().numpy().tobytes() + loss.detach().float().numpy().tobytes())
-        file.write(flatten(model, [p.grad for p in model.in_file_order()]).numpy().tobytes())
-    if name == "tiny":
-        write_hugging_face(folder + "/hf_tiny", model, inputs, logits)
-    write_steps(f"{folder}/{name}_steps.bin", model, tokens)
-    if name == "tiny":
-        write_model(f"{folder}/{name}_after_10.bin", model)
+class Clock:
+    """Points in time on the GPU's own clock, or the host's."""
 
+    def __init__(self, on_gpu):
+        self.on_gpu = on_gpu
 
-def write_hugging_face(folder, model, inputs, logits):
-    """The same model as saved by the transformers library, after checking that it computes the same logits."""
-    import transformers
-    transformers.utils.logging.disable_progress_bar()
-    twin = transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        vocab_size=V, n_positions=CONTEXT, n_embd=TINY["C"], n_layer=L, n_head=TINY["num_heads"],
-        bos_token_id=V - 1, eos_token_id=V - 1))
-    weights = {name: w.T if re.search(r"(attn|mlp)\.c_\w+\.weight", name) else w
-               for name, w in model.state_dict().items()}
-    twin.transformer.load_state_dict(weights)
-    twin = twin.double().eval()
-    with torch.no_grad():
-        if not (twin(inputs).logits - logits).abs().max() < 1e-12:
-            fail("transformers' GPT-2 computes other logits than this file's")
-    twin.float().save_pretrained(folder)
-    os.remove(f"{folder}/generation_config.json")
-    os.chmod(f"{folder}/model.safetensors", 0o644)
+    def mark(self):
+        if not self.on_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
 
-
-def write_layers(path):
-    """Each layer alone: its inputs, its output, a gradient of the output and the gradients of the inputs it causes."""
-    arrays, stream = {}, itertools.count(100)
-
-    def record(layer, function, upstream=None, **inputs):
-        leaves = {name: torch.from_numpy(value).double().requires_grad_() for name, value in inputs.items()}
-        out = function(**leaves)
-        upstream = normal(*out.shape) if upstream is None else upstream
-        out.backward(torch.from_numpy(upstream).double())
-        arrays.update({f"{layer}.{name}": value for name, value in inputs.items()})
-        arrays.update({f"{layer}.out": out.detach().numpy(), f"{layer}.dout": upstream})
-        arrays.update({f"{layer}.d{name}": leaf.grad.numpy() for name, leaf in leaves.items()})
-
-    def normal(*shape):
-        return rand_normal(1, next(stream), shape)
-
-    def integers(limit, *shape):
-        return (rand_u64(1, next(stream), math.prod(shape)) % np.uint64(limit)).astype(np.int64).reshape(shape)
-
-    arrays["embedding.tokens"] = tokens = integers(11, 3, 7)
-    record("embedding", lambda wte, wpe: F.embedding(torch.from_numpy(tokens), wte) + wpe[:7],
-           wte=normal(11, 5), wpe=normal(9, 5))
-    record("layernorm", lambda inp, weight, bias: F.layer_norm(inp, (37,), weight, bias, 1e-5),
-           inp=np.float32(0.2) * normal(3, 7, 37) + np.float32(0.1), weight=normal(37), bias=normal(37))
-    record("linear", lambda inp, weight, bias: F.linear(inp, weight, bias),
-           inp=normal(3, 7, 37), weight=normal(53, 37), bias=normal(53))
-    record("attention", lambda qkv: causal_attention(qkv, 3), qkv=normal(3, 13, 3 * 3 * 7))
-    record("attention_long", lambda qkv: causal_attention(qkv, 2), qkv=2 * normal(1, 67, 3 * 2 * 3))
-    record("gelu", lambda inp: F.gelu(inp, approximate="tanh"),
-           inp=np.concatenate([2 * normal(57), np.array([0, 1e-4, -1e-4, 5, -5, 12, -12, 100, -100], np.float32)]))
-    arrays["crossentropy.targets"] = targets = integers(23, 3, 7)
-    record("crossentropy", lambda logits: F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(targets).flatten(),
-                                                          reduction="none").view(3, 7),
-           upstream=np.full((3, 7), 1 / 21, np.float32), logits=5 * normal(3, 7, 23))
-    write_arrays(path, arrays)
-
-
-def write_init(path):
-    """A sample of the initial weights of the tiny model, for gpt2_init_params."""
-    model = GPT2(CONTEXT, V, L, TINY["num_heads"], TINY["C"])
-    initialise(model, seed=42)
-    write_arrays(path, {"seed": [42], "stride": [97], "weights": flatten(model, model.in_file_order())[::97]})
-
-
-def fixtures(options):
-    os.makedirs(options.output, exist_ok=True)
-    shutil.rmtree(f"{options.output}/hf_tiny", ignore_errors=True)
-    write_fixture_model(options.output, "tiny", TINY)
-    write_fixture_model(options.output, "small", SMALL)
-    write_layers(f"{options.output}/layers.bin")
-    write_init(f"{options.output}/init.bin")
-    print(f"wrote {options.output} with torch {torch.__version__}, numpy {np.__version__}")
+    def seconds(self, begin, end):
+        """Waits for the GPU to reach `end`."""
+        if not self.on_gpu:
+            return end - begin
+        end.synchronize()
+        return 1e-3 * begin.elapsed_time(end)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Command line
-
-def whole(low):
-    def parse(text):
-        if not re.fullmatch(r"[0-9]+", text) or int(text) < low:
-            raise argparse.ArgumentTypeError(f"expected a whole number of at least {low}, found '{text}'")
-        return int(text)
-    return parse
+# A run
 
 
-def real(low, high):
-    def parse(text):
-        if not re.fullmatch(r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?", text) or not low <= float(text) <= high:
-            raise argparse.ArgumentTypeError(f"expected a number from {low} to {high}, found '{text}'")
-        return float(text)
-    return parse
+def shape_of_model(options, config, vocab):
+    """The config of a new model, from a size, its changes and the vocabulary."""
+    V = options.vocab or vocab
+    if V < vocab and options.vocab and vocab == BYTE_VOCAB:
+        raise Problem(f"--vocab {V}: the tokenizer has {vocab} tokens; give at least that many")
+    config = weights.Config(options.context or config.context, V, pad_vocab(V), options.layers or config.L,
+                            options.heads or config.heads, options.channels or config.C)
+    weights.check_config(config, "--init")
+    return config
 
 
-class Parser(argparse.ArgumentParser):
-    def error(self, message):
-        fail(message)
+class Run:
+    """What the options ask for, checked and opened; where the run stands; how it computes."""
+
+    def __init__(self, options):
+        self.options, self.ranks = options, Ranks(options.device)
+        self.clock = Clock(self.ranks.on_gpu)
+        self.folder = run_folder.RunFolder(options.out_dir if self.ranks.leads() else None)
+        self.step, self.saved, self.began = 0, None, time.perf_counter()
+        if options.threads:
+            torch.set_num_threads(options.threads)
+        if self.ranks.on_gpu:
+            torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
+        choose_attention(options.attention)
+        self.open_inputs()
+        self.settle_batch()
+        self.folder.claim(options.resume, options.overwrite)
+        self.make_model()
+
+    # -- Opening --
+
+    def open_inputs(self):
+        o = self.options
+        self.model_file, config = weights.open_model(o.init)
+        is_text = bool(o.train_data) and not o.train_data.endswith(".bin")
+        vocab = BYTE_VOCAB if is_text or config.V == BYTE_VOCAB else GPT2_VOCAB
+        if self.model_file and (o.layers or o.heads or o.channels or o.context or o.vocab):
+            raise Problem(f"--layers, --heads, --channels, --context and --vocab are for new models; --init {o.init} "
+                          "names a model that exists")
+        if self.model_file and is_text and config.V != vocab:
+            raise Problem(f"{o.train_data}: a text becomes {vocab} tokens, the model has {config.V}; make shards of it "
+                          "with ./tokenize")
+        self.config = c = config if self.model_file else shape_of_model(o, config, vocab)
+        o.seq_len = o.seq_len or min(1024 if self.ranks.on_gpu else 64, c.context)
+        if o.seq_len > c.context:
+            raise Problem(f"--seq-len (-t): {o.seq_len} tokens, but the model knows {c.context} positions; give at "
+                          "most that many")
+        self.train = self.val = None
+        if o.train_data:
+            self.train, self.val = open_sequences(o.train_data, o.seq_len, c.V, o.shuffle, o.seed)
+        if o.val_data:
+            self.val = open_validation(o.val_data, o.seq_len, c.V)
+
+    def settle_batch(self):
+        """Micro-batches, steps."""
+        o = self.options
+        micro = o.batch_size * o.seq_len * self.ranks.size
+        o.total_batch = o.total_batch or micro
+        if o.total_batch % micro:
+            below, ranks = o.total_batch // micro * micro, f" x {self.ranks.size} ranks" if self.ranks.size > 1 else ""
+            nearest = f"{below} or {below + micro}" if below else f"{micro}"
+            raise Problem(f"--total-batch (-d): {o.total_batch} tokens is not a multiple of B x T{ranks} = {micro}; "
+                          f"the nearest is {nearest}")
+        self.micro_batches, self.sequences_per_step = o.total_batch // micro, o.total_batch // o.seq_len
+        self.steps = o.steps
+        if o.steps < 0:
+            self.steps = self.train.num_sequences // self.sequences_per_step
+            if self.steps < 1:
+                raise Problem(f"--steps (-x): one epoch is {self.train.num_sequences} sequences, less than the "
+                              f"{self.sequences_per_step} of one step; give --steps, a smaller --total-batch or more "
+                              "data")
+
+    def make_model(self):
+        """Model and optimizer; rank 0 fills in the parameters, the others get them from it."""
+        o, c, on_gpu = self.options, self.config, self.ranks.on_gpu
+        compute = torch.bfloat16 if o.precision == "bf16" else None
+        with torch.device("meta"):
+            model = GPT2(c.context, c.V, c.L, c.heads, c.C, compute, pads_head=on_gpu)
+        self.model = model.to_empty(device=self.ranks.device)
+        state = self.read_checkpoint()
+        if state is None and self.ranks.leads():
+            from_file = self.model_file is not None
+            set_parameters(self.model, c, weights.read_model(self.model_file) if from_file
+                           else weights.initial(c, o.seed))
+        self.parallel = self.model
+        if self.ranks.size > 1:  # sends the parameters, too
+            from torch.nn.parallel import DistributedDataParallel
+            self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True)
+        self.optimizer = make_optimizer(self.model, o.beta1, o.beta2, o.adam_eps, o.weight_decay,
+                                        shards=bool(o.zero_stage) and self.ranks.size > 1,
+                                        **({"fused": True} if on_gpu else {}))
+        if state is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+        self.loss_of = torch.compile(self.parallel) if o.compile else self.parallel
+
+    # -- Computing --
+
+    def loss(self, rows):
+        """The mean loss of windows (B, T+1) in the host's memory."""
+        rows = torch.from_numpy(rows)
+        if self.ranks.on_gpu:
+            rows = rows.pin_memory().to(self.ranks.device, non_blocking=True)
+        casts = self.options.precision == "autocast"
+        with torch.autocast(self.ranks.device.type, torch.bfloat16) if casts else contextlib.nullcontext():
+            return self.loss_of(rows[:, :-1], rows[:, 1:])
+
+    def batch(self, micro_batch):
+        """This rank's part of a micro-batch of the current step: the ranks' sequences follow one another."""
+        first = 0 if self.options.overfit else self.step * self.sequences_per_step
+        B = self.options.batch_size
+        return self.train.read(first + (micro_batch * self.ranks.size + self.ranks.rank) * B, B)
+
+    def queue_step(self):
+        """One update. On a GPU nothing here waits for it. Returns the loss and the gradient's norm, on the device."""
+        o = self.options
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.ranks.device)
+        for i in range(self.micro_batches):
+            last = i == self.micro_batches - 1
+            with contextlib.nullcontext() if last or self.ranks.size == 1 else self.parallel.no_sync():
+                loss = self.loss(self.batch(i)) / self.micro_batches
+                loss.backward()
+            total += loss.detach()
+        norm = update(self.model, self.optimizer, self.rate(), o.grad_clip)
+        return torch.stack([self.ranks.sum(total) / self.ranks.size, norm])
+
+    def rate(self):
+        o = self.options
+        return learning_rate(self.step, o.lr, o.warmup, self.steps, o.final_lr_frac, o.schedule)
+
+    @torch.no_grad()
+    def validate(self):
+        """The mean loss over the validation sequences, always the same ones; the ranks take turns."""
+        o, B, total = self.options, self.options.batch_size, torch.zeros((), dtype=torch.float64)
+        count = min(o.val_batches * B or self.val.num_sequences, self.val.num_sequences)
+        for first in range(self.ranks.rank * B, count, self.ranks.size * B):
+            rows = self.val.read(first, min(B, count - first))
+            total += len(rows) * self.loss(rows).double().cpu()
+        total = self.ranks.sum(total.to(self.ranks.device)).item() / count
+        self.ranks.say(f"{run_folder.step_number(self.step, self.steps)} | val loss {total:.6f}")
+        self.folder.log_val(self.step, total)
+
+    # -- Checkpoints --
+
+    def parameters(self):
+        """All of them, in file order, as the files have them."""
+        return flatten(self.model, self.model.in_file_order()).numpy()
+
+    def save(self):
+        """model_<step>.bin, which the C trainers read, and beside it the rest of the training's state for PyTorch."""
+        o = self.options
+        if o.zero_stage and self.ranks.size > 1:
+            self.optimizer.consolidate_state_dict(0)
+        self.saved = self.step
+        if not self.ranks.leads():
+            return
+        weights.write_model(os.path.join(o.out_dir, f"model_{self.step:08d}.bin"), self.config, self.parameters())
+        path = os.path.join(o.out_dir, f"twin_{self.step:08d}.pt")
+        try:
+            torch.save({"step": self.step, "options": command_line.shaping(o), "optimizer": self.optimizer.state_dict(),
+                        "data": self.train.fingerprint}, path + ".tmp")
+            os.replace(path + ".tmp", path)
+        except (OSError, RuntimeError) as error:
+            raise Problem(f"{path}: cannot be written: {error}; free some space") from None
+        self.ranks.say(f"saved the checkpoint of step {self.step} in {o.out_dir}")
+
+    def read_checkpoint(self):
+        """Goes on from the newest checkpoint: sets parameters and step, returns the state. None: a fresh run."""
+        o = self.options
+        path = weights.newest(o.out_dir, "twin_*.pt") if o.resume else None
+        if path is None:
+            return None
+        try:
+            state = torch.load(path, map_location=self.ranks.device, weights_only=True)
+            self.step, options = state["step"], state["options"]
+        except Exception as error:  # torch.load raises what it likes for a damaged file
+            raise Problem(f"{path}: is damaged: {str(error).splitlines()[0]}; remove it") from None
+        changes = [f"--{name} was {options.get(name)}, is {value}" for name, value in command_line.shaping(o).items()
+                   if options.get(name) != value]
+        if state["data"] != self.train.fingerprint:
+            changes.append("the training data is not the same")
+        if changes:
+            raise Problem(f"--resume (-y): {o.out_dir}: {'; '.join(changes)}; give the same again")
+        if self.ranks.leads():
+            set_parameters(self.model, self.config, weights.read_model(f"{o.out_dir}/model_{self.step:08d}.bin"))
+        return state
+
+    # -- What is said --
+
+    def peak_flops(self):
+        """Of all GPUs; 0: not known, as for CPUs."""
+        kind = 0 if self.options.precision != "fp32" else 1 if self.options.tf32 else 2
+        name = torch.cuda.get_device_name() if self.ranks.on_gpu else ""
+        return self.ranks.size * run_folder.gpu_peak_flops(name, kind)
+
+    def gpus(self):
+        """One for each rank."""
+        if not self.ranks.on_gpu:
+            return None
+        about = torch.cuda.get_device_properties(self.ranks.device)
+        return self.ranks.gather({"name": about.name, "memory_bytes": about.total_memory,
+                                  "compute_capability": f"{about.major}.{about.minor}"})
+
+    def describe(self, gpus):
+        o, c, say = self.options, self.config, self.ranks.say
+        say(f"gpt2.c {version()}, the PyTorch twin\n"
+            f"model       {c.L} layers, {c.heads} heads, {c.C} channels, context {c.context}, vocabulary {c.V} "
+            f"(padded {c.Vp})\n"
+            f"parameters  {weights.num_parameters(c)}, from "
+            f"{'a checkpoint' if self.step else self.model_file or 'the seed'}")
+        for what, data in (("train data ", self.train), ("val data   ", self.val)):
+            if data:
+                say(f"{what} {data.name}: {data.num_tokens} tokens, {data.num_sequences} sequences")
+        if self.steps > 0:
+            epochs = self.steps * self.sequences_per_step / self.train.num_sequences
+            say(f"batch       {o.batch_size} sequences x {o.seq_len} tokens x {self.micro_batches} micro-batches = "
+                f"{o.total_batch} tokens a step\nsteps       {self.steps}, {epochs:.2f} epochs\n"
+                f"optimizer   AdamW, learning rate {o.lr:g}, {o.schedule}, warm-up {o.warmup}, final fraction "
+                f"{o.final_lr_frac:g}, weight decay {o.weight_decay:g}")
+        how = "torch.compile" if o.compile else "eager"
+        say(f"precision   {o.precision}; {how}, attention {o.attention}")
+        machine = f"{self.ranks.size} x {gpus[0]['name']}" if gpus else f"{torch.get_num_threads()} threads"
+        say(f"machine     PyTorch {torch.__version__}, {machine}"
+            f"{f', {self.ranks.size} processes' if self.ranks.size > 1 else ''}\n")
+
+    def record(self, gpus):
+        """run.json, as far as it is known at the start."""
+        o, c = self.options, self.config
+        data = {}
+        for name, sequences in (("train", self.train), ("val", self.val)):
+            if sequences:
+                data[name] = {"files": len(sequences.paths), "tokens": sequences.num_tokens}
+                if sequences.fingerprint:
+                    data[name]["fingerprint"] = sequences.fingerprint
+        versions = {"python": sys.version.split()[0], "torch": torch.__version__, "numpy": np.__version__,
+                    "kernel": os.uname().release}
+        if gpus:
+            versions["cuda_runtime"] = torch.version.cuda
+        machines = int(os.environ.get("GROUP_WORLD_SIZE", 1))
+        return {"precision": o.precision, "options": command_line.record(o),
+                "model": {"layers": c.L, "heads": c.heads, "channels": c.C, "context": c.context, "vocab": c.V,
+                          "padded_vocab": c.Vp, "parameters": weights.num_parameters(c)},
+                "tokens_per_step": o.total_batch, "steps": self.steps,
+                "sequences_per_epoch": self.train.num_sequences if self.train else 0, "data": data,
+                "hardware": {**run_folder.host_facts(), **({"gpus": gpus} if gpus else {}), "ranks": self.ranks.size,
+                             "machines": machines}, "versions": versions}
+
+    # -- The loop --
+
+    def due(self, every):
+        return every > 0 and (self.step % every == 0 or self.step == self.steps)
+
+    def train_steps(self):
+        """At a step, in this order: save, validate, update. The results of a step are read while the next one runs, as
+        far as nothing is due between them."""
+        o, waiting = self.options, None
+        while True:
+            last, validates = self.step >= self.steps, self.val is not None and self.due(o.val_every)
+            saves = bool(o.out_dir) and self.step != self.saved and (last or (self.step > 0 and
+                                                                             self.due(o.checkpoint_every)))
+            if waiting and (last or saves or validates or not self.ranks.on_gpu):
+                self.settle(waiting)
+                waiting = None
+            if saves:
+                self.save()
+            if validates:
+                self.validate()
+            if last:
+                return
+            begin = waiting["end"] if waiting else self.clock.mark()
+            queued = {"step": self.step, "lr": self.rate(), "begin": begin, "results": fetch(self.queue_step())}
+            queued["end"] = self.clock.mark()
+            self.step += 1
+            if waiting:
+                self.settle(waiting)
+            waiting = queued
+
+    def restart_clock(self, first_step):
+        """What is said of time counts from here."""
+        self.began, self.first_step = time.perf_counter(), first_step
+
+    def settle(self, done):
+        """Reads, prints and logs the results of a step."""
+        seconds = self.clock.seconds(done["begin"], done["end"])
+        loss, norm = done["results"].tolist()
+        for what, value in (("loss", loss), ("gradient norm", norm)):
+            if not math.isfinite(value):
+                raise Problem(f"step {done['step'] + 1}: the {what} is {value}; try a lower --lr, more --warmup or "
+                              "--grad-clip")
+        tokens, since = self.options.total_batch, time.perf_counter() - self.began
+        mean = since / (done["step"] + 1 - self.first_step)
+        peak = self.flops * tokens / seconds / self.peak if self.peak else 0
+        self.ranks.say(run_folder.step_line(done["step"], self.steps, loss, norm, done["lr"], seconds, tokens, peak,
+                                            mean * (self.steps - done["step"] - 1)))
+        self.folder.log_step(done["step"], loss, norm, done["lr"], seconds, tokens, since)
+
+    def run(self):
+        gpus = self.gpus()
+        self.flops, self.peak = run_folder.flops_per_token(self.config, self.options.seq_len), self.peak_flops()
+        self.describe(gpus)
+        self.folder.open(self.step, self.record(gpus))
+        if self.options.overwrite and self.ranks.leads():
+            for path in glob.glob(os.path.join(glob.escape(self.options.out_dir), "*_????????.*")):
+                if os.path.basename(path).split("_")[0] in ("model", "state", "twin"):
+                    os.remove(path)
+        self.restart_clock(self.step)
+        self.train_steps()
+        if self.steps > 0:
+            self.finish()
+
+    def end(self, status, **more):
+        self.folder.end(self.step, status, time.perf_counter() - self.began, **more)
+
+    def finish(self):
+        if self.ranks.on_gpu:
+            self.ranks.say(f"peak memory: {torch.cuda.max_memory_allocated()} bytes allocated, "
+                           f"{torch.cuda.max_memory_reserved()} bytes reserved")
+        if self.ranks.leads():
+            hashed = f"{sum64(self.parameters()):016x}"
+            self.end("done", weights_hash=hashed)
+            print(f"weights hash {hashed}", flush=True)
 
 
-TRAIN_OPTIONS = [  # name, type, default, help; names and defaults as in train_gpt2
-    ("--train-data", str, None, "glob of token shards (*.bin) or of text files"),
-    ("--init", str, "d12", f"{' '.join(SIZES)} or a version 3 model file"),
-    ("--layers", whole(0), 0, "of a new model; 0: as --init says"),
-    ("--heads", whole(0), 0, "of a new model; 0: as --init says"),
-    ("--channels", whole(0), 0, "of a new model; 0: as --init says"),
-    ("--context", whole(0), 0, "positions a new model knows; 0: as --init says"),
-    ("--vocab", whole(0), 0, "vocabulary of a new model; 0: that of the data"),
-    ("--save", str, "", "model file to write at the end"),
-    ("--batch-size", whole(1), 4, "sequences at a time"),
-    ("--seq-len", whole(1), 64, "tokens of a sequence"),
-    ("--total-batch", whole(0), 0, "tokens of an update; 0: batch size x sequence length"),
-    ("--steps", whole(0), 10, "updates"),
-    ("--lr", real(0, 10), 3e-4, "peak learning rate"),
-    ("--warmup", whole(0), 0, "steps of linear warm-up"),
-    ("--final-lr-frac", real(0, 1), 1.0, "learning rate at the end of the cosine, as a fraction of the peak"),
-    ("--weight-decay", real(0, 10), 0.0, "of matrices and embeddings"),
-    ("--beta1", real(0, 1), 0.9, "of AdamW"),
-    ("--beta2", real(0, 1), 0.95, "of AdamW"),
-    ("--adam-eps", real(0, 1), 1e-8, "of AdamW"),
-    ("--grad-clip", real(0, 1e9), 1.0, "largest gradient norm; 0: any"),
-    ("--seed", whole(0), 42, "of the initial weights"),
-    ("--threads", whole(0), 0, "0: as many as PyTorch likes")]
+def finds_gpu(device):
+    """Does a run with this --device compute on a GPU?"""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise Problem("--device cuda: PyTorch sees no GPU; see nvidia-smi and CUDA_VISIBLE_DEVICES")
+    return device != "cpu" and torch.cuda.is_available()
 
 
-def main():
-    parser = Parser(prog="train_gpt2.py", description="The PyTorch twin of train_gpt2.", allow_abbrev=False)
-    commands = parser.add_subparsers(required=True, metavar="fixtures | train", parser_class=Parser)
-    command = commands.add_parser("fixtures", help="write the test fixtures", allow_abbrev=False)
-    command.add_argument("--output", default="dev/test/fixtures", help="folder (dev/test/fixtures)")
-    command.set_defaults(run=fixtures)
-    command = commands.add_parser("train", help="train", allow_abbrev=False)
-    command.set_defaults(run=train)
-    for name, kind, default, text in TRAIN_OPTIONS:
-        command.add_argument(name, type=kind, default=default, required=default is None, help=f"{text} ({default})")
-    options = parser.parse_args()
-    options.run(options)
+def explain(error, options):
+    """One line for an error of PyTorch that a user can cause, or None."""
+    first = str(error).split("\n")[0]
+    if isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in first:
+        return f"out of memory with --batch-size {options.batch_size}; give a smaller one ({first[:160]})"
+    if "No available kernel" in first or "No viable backend" in first:
+        return f"--attention {options.attention}: PyTorch has no such kernel for this device and precision; give auto"
+    return None
+
+
+def train(options, kind=Run):
+    """Trains as the options say. Raises Problem."""
+    run = None
+    try:
+        run = kind(options)
+        run.run()
+        run.ranks.close()
+    except BaseException as error:
+        message = explain(error, options)
+        if run is not None:
+            run.end("stopped" if isinstance(error, KeyboardInterrupt) else "failed", message=message or str(error))
+        if message is not None:
+            raise Problem(message) from None
+        raise
+
+
+def main(arguments, kind=Run, program="train_gpt2.py"):
+    try:
+        if not command_line.print_if_asked(arguments):
+            train(command_line.parse(arguments, finds_gpu), kind)
+    except Problem as problem:
+        rank = int(os.environ.get("RANK", 0))
+        print(f"{program}: {f'rank {rank}: ' if rank else ''}{problem}", file=sys.stderr, flush=True)
+        os._exit(1)  # other ranks may be waiting for this one: nothing is left to wait for
+    except BrokenPipeError:  # whoever read the output has gone
+        os._exit(1)
+    except KeyboardInterrupt:
+        print("\nstopped", flush=True)
+        os._exit(130)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,0 +1,259 @@
+"""Random numbers and the order of the data: the functions of llmc/rand.h and llmc/dataloader.h, over numpy arrays."""
+import functools
+import glob
+import os
+
+import numpy as np
+
+from dev.twin import Problem
+
+END_OF_TEXT, BYTE_VOCAB, GPT2_VOCAB = 256, 257, 50257
+SHARD_MAGIC, HEADER_BYTES = 20240520, 1024
+TEXT_LIMIT = 1 << 24
+
+# ---- Random numbers ----
+
+GOLDEN = 0x9e3779b97f4a7c15
+SHARDS, WINDOWS, INIT = 1, 2, 1000  # streams
+
+
+def rand_mix(x):
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xbf58476d1ce4e5b9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94d049bb133111eb)
+    return x ^ (x >> np.uint64(31))
+
+
+def rand_u64(seeds, stream, indices):
+    """The numbers of a stream with these indices, uint64; one seed, or one for each."""
+    seeds, indices = (np.atleast_1d(np.asarray(x, np.uint64)) for x in (seeds, indices))
+    golden, one = np.uint64(GOLDEN), np.uint64(1)
+    key = rand_mix(rand_mix(seeds + golden) + np.uint64((stream + 1) * GOLDEN % 2**64))
+    return rand_mix(key + (indices + one) * golden)
+
+
+def permute(seeds, stream, indices, sizes):
+    """Where each index goes under the pseudo-random permutation of 0..size-1 of its seed: six rounds of a Feistel
+    network, repeated for what does not land below size."""
+    seeds, indices, sizes = np.broadcast_arrays(*(np.atleast_1d(np.asarray(x, np.uint64))
+                                                  for x in (seeds, indices, sizes)))
+    half = np.array([max(4, ((int(n) - 1).bit_length() + 1) // 2) for n in sizes], np.uint64)
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    out, left = indices.copy(), np.arange(len(indices))
+    while len(left):
+        out[left] = feistel(seeds[left], stream, out[left], half[left], mask[left])
+        left = left[out[left] >= sizes[left]]
+    return out
+
+
+def feistel(seeds, stream, indices, half, mask):
+    left, right = indices >> half, indices & mask
+    for i in range(6):
+        left, right = right, left ^ (rand_u64(seeds, stream, (right << np.uint64(3)) | np.uint64(i)) & mask)
+    return (left << half) | right
+
+
+# ---- Files ----
+
+
+def check_shard(path):
+    """What is wrong with a shard of tokens, or None."""
+    try:
+        size = os.path.getsize(path)
+        head = np.fromfile(path, np.int32, 256).tolist()
+    except OSError as error:
+        return f"{path}: {error.strerror}"
+    if len(head) < 256 or head[0] != SHARD_MAGIC:
+        return f"{path}: is not a token shard (use ./tokenize to make shards of text)"
+    if head[1] != 1:
+        return f"{path}: token shard of version {head[1]}, expected 1"
+    if size != HEADER_BYTES + 2 * head[2]:
+        return f"{path}: header says {head[2]} tokens, file holds {(size - HEADER_BYTES) // 2} (fetch it again)"
+    return None
+
+
+def list_files(pattern):
+    paths = sorted(glob.glob(pattern), key=os.fsencode)
+    if not paths:
+        raise Problem(f"{pattern}: no such file")
+    for path in paths:
+        if os.path.isdir(path):
+            raise Problem(f"{path}: is a folder, expected a file")
+    return paths
+
+
+def open_shards(pattern):
+    """Names and tokens, uint16 arrays that read from the files when they are used."""
+    paths = list_files(pattern)
+    bad = [problem for problem in map(check_shard, paths) if problem]
+    if bad:
+        more = f"; and {len(bad) - 8} more" if len(bad) > 8 else ""
+        raise Problem("; ".join(bad[:8]) + more)
+    return [(path, np.memmap(path, np.uint16, "r", offset=HEADER_BYTES)
+             if os.path.getsize(path) > HEADER_BYTES else np.zeros(0, np.uint16)) for path in paths]
+
+
+def read_text(pattern):
+    """The bytes of the text files that a pattern matches as tokens, end-of-text before each file."""
+    parts = []
+    for path in list_files(pattern):
+        try:
+            text = np.fromfile(path, np.uint8)
+        except OSError as error:
+            raise Problem(f"{path}: {error.strerror}") from None
+        if len(text) == 0:
+            raise Problem(f"{path}: the file is empty, expected text to train on")
+        parts += [np.array([END_OF_TEXT], np.uint16), text.astype(np.uint16)]
+    return np.concatenate(parts)
+
+
+def train_part(count, T):
+    """How many of a text's tokens are for training: all but the last tenth, or one window where that is shorter."""
+    validation = max(count // 10, T + 1)
+    return count - validation if count - validation >= T + 1 else count
+
+
+# ---- Sequences ----
+
+
+class Sequences:
+    """Windows of T + 1 tokens of one or several shards, numbered over the epochs; with shuffle in another order in each
+    epoch. Which tokens sequence g holds follows from (seed, g) alone."""
+
+    def __init__(self, name, shards, T, V, shuffle=False, seed=0):
+        self.name, self.T, self.V, self.shuffle, self.seed = name, T, V, shuffle, seed
+        self.paths, self.tokens = zip(*shards)
+        self.windows = np.array([max(0, len(tokens) - 1) // T for tokens in self.tokens], np.int64)
+        self.num_sequences, self.num_tokens = int(self.windows.sum()), sum(map(len, self.tokens))
+        self.epoch, self.epoch_seed, self.order, self.first = -1, 0, None, None
+        if self.num_sequences == 0:
+            raise Problem(f"{name}: a sequence of --seq-len {T} needs {T + 1} tokens in one piece, the longest piece "
+                          f"has {max(map(len, self.tokens))}; choose a shorter sequence or more data")
+
+    def set_epoch(self, epoch):
+        """Lists the shards in the order of an epoch, and the first sequence of each."""
+        if epoch == self.epoch:
+            return
+        n = len(self.windows)
+        self.epoch, self.epoch_seed = epoch, rand_u64(self.seed, SHARDS, epoch)[0]
+        places = np.arange(n, dtype=np.uint64)
+        order = permute(self.epoch_seed, SHARDS, places, n) if self.shuffle else places
+        self.order = order.astype(np.int64)
+        self.first = np.concatenate([[0], np.cumsum(self.windows[self.order])[:-1]])
+
+    def locate(self, first, count):
+        """Shard and window of sequences first..first+count-1."""
+        shards, windows = np.empty(count, np.int64), np.empty(count, np.int64)
+        epochs, in_epoch = np.divmod(np.arange(first, first + count), self.num_sequences)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            self.set_epoch(int(epoch))
+            place = np.searchsorted(self.first, in_epoch[here], side="right") - 1
+            shards[here], windows[here] = self.order[place], in_epoch[here] - self.first[place]
+            if self.shuffle:
+                seeds = rand_u64(self.epoch_seed, WINDOWS, shards[here])
+                windows[here] = permute(seeds, WINDOWS, windows[here], self.windows[shards[here]])
+        return shards, windows
+
+    def read(self, first, count):
+        """The windows of sequences first..first+count-1: (count, T+1) int64."""
+        T = self.T
+        rows = np.empty((count, T + 1), np.int64)
+        for row, shard, window in zip(rows, *self.locate(first, count)):
+            row[:] = self.tokens[shard][window * T:window * T + T + 1]
+            if row.max() >= self.V:
+                i = int(np.argmax(row >= self.V))
+                raise Problem(f"{self.paths[shard]}: token {window * T + i} is id {row[i]}, the model's vocabulary has "
+                              f"{self.V} (made by another tokenizer?)")
+        return rows
+
+    @functools.cached_property
+    def fingerprint(self):
+        """The hash that the C trainers record: of sizes and tokens, of files three samples. None for a text of more
+        than TEXT_LIMIT tokens, which would take long in Python."""
+        data = bytearray()
+        for tokens in self.tokens:
+            data += np.int64(len(tokens)).tobytes()
+            if not self.name.endswith(".bin"):
+                if len(tokens) > TEXT_LIMIT:
+                    return None
+                data += tokens.tobytes()
+                continue
+            count = min(len(tokens), 1024)
+            for i in range(3):
+                begin = (len(tokens) - count) // 2 * i
+                data += tokens[begin:begin + count].tobytes()
+        return f"{xxh64(bytes(data)):016x}"
+
+
+def open_sequences(pattern, T, V, shuffle, seed):
+    """The training data that a pattern names, and what of a text is for validation, or None."""
+    if pattern.endswith(".bin"):
+        return Sequences(pattern, open_shards(pattern), T, V, shuffle, seed), None
+    text = read_text(pattern)
+    count = train_part(len(text), T)
+    validation = None
+    if len(text) - count > T:
+        validation = Sequences("(the last part of it)", [(pattern, text[count:])], T, V)
+    return Sequences(pattern, [(pattern, text[:count])], T, V, shuffle, seed), validation
+
+
+def open_validation(pattern, T, V):
+    shards = open_shards(pattern) if pattern.endswith(".bin") else [(pattern, read_text(pattern))]
+    return Sequences(pattern, shards, T, V)
+
+
+# ---- Checksums ----
+
+PRIMES = (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5)
+U64 = 2**64 - 1
+
+
+def rotate(x, bits):
+    return ((x << bits) | (x >> (64 - bits))) & U64
+
+
+def xxh64_round(lane, x):
+    return rotate((lane + x * PRIMES[1]) & U64, 31) * PRIMES[0] & U64
+
+
+def xxh64_lanes(words, lanes):
+    """Four lanes over whole stripes of 32 bytes."""
+    a, b, c, d = lanes
+    for i in range(0, len(words), 4):
+        a, b = xxh64_round(a, words[i]), xxh64_round(b, words[i + 1])
+        c, d = xxh64_round(c, words[i + 2]), xxh64_round(d, words[i + 3])
+    return a, b, c, d
+
+
+def xxh64(data):
+    """XXH64 with seed 0, from its public description."""
+    p1, p2, p3, p4, p5 = PRIMES
+    whole, h = len(data) // 32 * 32, p5
+    if whole:
+        lanes = xxh64_lanes(np.frombuffer(data[:whole], "<u8").tolist(), ((p1 + p2) & U64, p2, 0, -p1 & U64))
+        h = sum(rotate(lane, bits) for lane, bits in zip(lanes, (1, 7, 12, 18))) & U64
+        for lane in lanes:
+            h = ((h ^ xxh64_round(0, lane)) * p1 + p4) & U64
+    h, tail = (h + len(data)) & U64, data[whole:]
+    while len(tail) >= 8:
+        h = (rotate(h ^ xxh64_round(0, int.from_bytes(tail[:8], "little")), 27) * p1 + p4) & U64
+        tail = tail[8:]
+    if len(tail) >= 4:
+        h = (rotate(h ^ (int.from_bytes(tail[:4], "little") * p1 & U64), 23) * p2 + p3) & U64
+        tail = tail[4:]
+    for byte in tail:
+        h = rotate(h ^ (byte * p5 & U64), 11) * p1 & U64
+    h = (h ^ (h >> 33)) * p2 & U64
+    h = (h ^ (h >> 29)) * p3 & U64
+    return h ^ (h >> 32)
+
+
+def sum64(words):
+    """SUM64 of an array of 4-byte words: the hash of the weights that the trainers print."""
+    total, block = 0, 1 << 20
+    words = words.view(np.uint32)
+    for begin in range(0, len(words), block):
+        part = words[begin:begin + block].astype(np.uint64)
+        places = np.arange(begin + 1, begin + 1 + len(part), dtype=np.uint64)
+        total = (total + int(rand_mix(places * np.uint64(GOLDEN) + part).sum(dtype=np.uint64))) & U64
+    return total

@@ -1,0 +1,308 @@
+"""The command line: the rows of the C trainers' option table (llmc/train_options.h) that this program takes, with the
+same names, aliases, ranges and defaults, and some rows of its own."""
+import collections
+import difflib
+import math
+import re
+import textwrap
+import types
+
+from dev.twin import Problem, header, version
+
+Row = collections.namedtuple("Row", "field name aliases type default minimum maximum value shapes refusal group help")
+
+# Rows of the table that this program takes as they are.
+TAKEN = set("""train-data val-data shuffle overfit init layers heads channels context vocab batch-size seq-len
+    total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every val-batches
+    out-dir checkpoint-every resume overwrite seed threads tf32""".split())
+# Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
+OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
+       "gelu-fusion": 0, "master-weights": 1}
+HELP = {  # where this program does less
+    "seq-len": "tokens in a sequence, at most the model's context; 0: 64 or 1024, or the context if that is less",
+    "steps": "steps of the whole run; -1: once through the data; 0: only validate",
+    "out-dir": "the folder for main.log, speed.log, run.json and checkpoints; without it, nothing is written",
+    "resume": "go on from the newest checkpoint in --out-dir",
+    "seed": "of the initial weights and the order of the data",
+    "threads": "CPU threads; 0: as many as PyTorch likes"}
+OWN = [
+    Row("tokenizer", "tokenizer", "", "CHOICE", "byte", 0, 0, "byte", 1, None, "Data",
+        "a text becomes bytes; of other tokens make shards with ./tokenize"),
+    Row("device", "device", "", "CHOICE", "auto", 0, 0, "auto|cpu|cuda", 0, None, "PyTorch",
+        "auto: cuda where PyTorch sees a GPU"),
+    Row("precision", "precision", "", "CHOICE", ("fp32", "bf16"), 0, 0, "fp32|bf16|autocast", 1, None, "PyTorch",
+        "bf16: as train_gpt2cu computes, all activations in bf16, weights cast from an fp32 master, gradients, moments "
+        "and sums in fp32 (but weights round to nearest, not at random); autocast: matrix multiplies in bf16, the "
+        "residual stream in fp32, PyTorch's usual way"),
+    Row("compile", "compile", "", "FLAG", ("0", "1"), 0, 1, "", 0, None, "PyTorch",
+        "torch.compile forward and backward"),
+    Row("attention", "attention", "", "CHOICE", "auto", 0, 0, "auto|flash|efficient|cudnn|math", 0, None, "PyTorch",
+        "the kernel of scaled_dot_product_attention; auto: PyTorch chooses the fastest it has"),
+    Row("zero_stage", "zero-stage", "z", "INT", "0", 0, 1, "STAGE", 0, None, "PyTorch",
+        "1: each process keeps a part of the optimizer's state (ZeroRedundancyOptimizer)"),
+]
+GROUPS = ["Data", "Model", "Batch", "Optimizer", "Evaluation", "Output", "Machine", "PyTorch"]
+USAGE = "python3 train_gpt2.py --train-data FILES [options]"
+SUMMARY = ("Trains GPT-2 in PyTorch: the twin of ./train_gpt2 and ./train_gpt2cu, with their command line, initial "
+           "weights, batches and files. Where a default differs, the first is for a CPU, the second for a GPU.")
+EXAMPLES = """Examples
+  python3 train_gpt2.py --train-data book.txt --out-dir run --steps 1000
+  python3 train_gpt2.py -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run
+  torchrun --standalone --nproc-per-node 8 train_gpt2.py -i 'shards/*_train_*.bin' -b 64 -t 1024 -d 524288 -o run
+"""
+
+# ---- The table ----
+
+TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]+)?)|([(),])')
+
+
+def constants():
+    """What the table's words stand for: numbers and texts that the two headers define."""
+    text = header("args.h") + header("train_options.h")
+    found = {"NULL": None, "FREE": 0, "SHAPES": 1}
+    for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
+        found[name] = string or int(number)
+    return found
+
+
+def parse_arguments(tokens, words):
+    """The arguments of a macro call, after its opening parenthesis: texts joined, PICK(cpu, gpu) as a pair."""
+    arguments, parts = [], []
+    while True:
+        string, word, number, mark = next(tokens)
+        if mark in (",", ")"):
+            pairs = [part if isinstance(part, tuple) else (part, part) for part in parts]
+            sides = [side[0] if len(side) == 1 else "".join(side) for side in zip(*pairs)]
+            arguments.append(sides[0] if sides[0] == sides[1] else tuple(sides))
+            parts = []
+            if mark == ")":
+                return arguments
+        elif word == "PICK":
+            next(tokens)  # (
+            parts.append(tuple(parse_arguments(tokens, words)))
+        elif word:
+            parts.append(words.get(word, word))
+        else:
+            parts.append(float(number) if number else string)
+
+
+def read_table():
+    text, words = header("train_options.h"), constants()
+    start = re.search(r"#define TRAIN_OPTIONS\(X, PICK\)", text).end()
+    end = re.compile(r"[^\\]\n").search(text, start).end()
+    tokens = iter(TOKEN.findall(text[start:end]))
+    rows = []
+    for token in tokens:
+        if token[1] == "X":
+            next(tokens)  # (
+            rows.append(Row(*parse_arguments(tokens, words)))
+    return rows
+
+
+def is_taken(row):
+    return row.name in TAKEN or row.name in OFF
+
+
+def make_rows():
+    """What is taken, in the groups of --help, and what else the C trainers take."""
+    own = {row.name for row in OWN}
+    table = [row for row in read_table() if row.name not in own]
+    taken = [row for row in table if is_taken(row)] + OWN
+    taken = [row._replace(group=row.group if row.group in GROUPS else "PyTorch") for row in taken]
+    return sorted(taken, key=lambda row: GROUPS.index(row.group)), [row for row in table if not is_taken(row)]
+
+
+def of_device(value, on_gpu):
+    return value[on_gpu] if isinstance(value, tuple) else value
+
+
+# ---- --help ----
+
+
+def number_text(value):
+    return f"{value:.17g}" if value == int(value) and abs(value) < 1e16 else repr(value)
+
+
+def value_range(row):
+    return f"{number_text(row.minimum)} to {number_text(row.maximum)}"
+
+
+def default_text(row, between):
+    """The default, of a CPU and of a GPU where they differ."""
+    if row.name in OFF:
+        return str(OFF[row.name])
+    return between.join(row.default) if isinstance(row.default, tuple) else row.default
+
+
+def describe(row):
+    if row.name in OFF:
+        return f"only {OFF[row.name]}: this program has no other way"
+    notes, default = [], default_text(row, " or ")
+    text = HELP.get(row.name, row.help)
+    if row.type in ("INT", "REAL"):
+        notes.append(value_range(row) if row.maximum < 1e9 else f"at least {number_text(row.minimum)}")
+    if default and not (row.type == "FLAG" and default == "0"):
+        notes.append(f"default {default}")
+    return text + (f" ({'; '.join(notes)})" if notes else "")
+
+
+def print_help():
+    print(f"Usage: {USAGE}\n\n{textwrap.fill(SUMMARY, 100)}")
+    taken, others = make_rows()
+    for group in GROUPS:
+        print(f"\n{group}")
+        for row in (row for row in taken if row.group == group):
+            aliases = "".join(f"-{alias}, " for alias in row.aliases.split())
+            left = f"  {aliases}--{row.name} {row.value}".rstrip()
+            lines = textwrap.wrap(describe(row), 68)
+            print(left if len(left) > 30 else f"{left:32}{lines.pop(0)}")
+            for line in lines:
+                print(f"{'':32}{line}")
+    print("\nThis program\n  -h, --help                    this text\n  --version                     the version\n")
+    print(textwrap.fill("Options of the C trainers that it does not take: " +
+                        " ".join(f"--{row.name}" for row in others), 100, break_on_hyphens=False))
+    print(f"\n{EXAMPLES}", end="")
+
+
+# ---- Parsing ----
+
+
+def label(row):
+    return f"--{row.name} (-{row.aliases.split()[0]})" if row.aliases else f"--{row.name}"
+
+
+def expected(row, on_gpu):
+    default = of_device(row.default, on_gpu)
+    default = f" (default {default})" if default else ""
+    return {"INT": f"a whole number from {value_range(row)}", "REAL": f"a number from {value_range(row)}",
+            "TEXT": f"{row.value} of {value_range(row)} bytes", "CHOICE": f"one of {row.value}",
+            "FLAG": "0 or 1"}[row.type] + default
+
+
+def convert(row, text):
+    """The value that a text stands for; None if it is none."""
+    if row.type in ("INT", "REAL"):
+        pattern = r"-?[0-9]+" if row.type == "INT" else r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?"
+        if not re.fullmatch(pattern, text):
+            return None
+        value = int(text) if row.type == "INT" else float(text)
+        return value if row.minimum <= value <= row.maximum and math.isfinite(value) else None
+    if row.type == "FLAG":
+        return {"0": False, "1": True}.get(text)
+    if row.type == "CHOICE":
+        return text if text in row.value.split("|") else None
+    return text if row.minimum <= len(text.encode()) <= row.maximum else None
+
+
+def find(rows, argument):
+    """The row that "--name", "--name=value" or "-alias" names, or None."""
+    name = argument.split("=")[0]
+    for row in rows:
+        if name == f"--{row.name}" or name in [f"-{alias}" for alias in row.aliases.split()]:
+            return row
+    return None
+
+
+def fail_unknown(rows, others, argument):
+    typed = argument.split("=")[0]
+    row = find(others, typed)
+    if row is not None:
+        raise Problem(f"{label(row)}: is an option of the C trainers, and does nothing here; leave it out")
+    names = [f"--{row.name}" for row in rows] + ["--help", "--version"]
+    begins = [name for name in names if len(typed) > 3 and name.startswith(typed)]
+    nearest = begins or difflib.get_close_matches(typed, names, 1, 0.0)
+    raise Problem(f"'{typed[:42]}': unknown option; the nearest is {nearest[0]} (--help lists all)")
+
+
+def take(rows, row, arguments, on_gpu):
+    """The value of an option whose name is the first of `arguments`, which loses what was taken."""
+    argument = arguments.pop(0)
+    after = arguments[0] if arguments else None
+    if "=" in argument:
+        text = argument.split("=", 1)[1]
+    elif row.type == "FLAG" and (after is None or after.startswith("-")):
+        text = "1"
+    elif after is None or find(rows, after) is not None:
+        raise Problem(f"{label(row)}: value missing, expected {expected(row, on_gpu)}")
+    else:
+        text = arguments.pop(0)
+    value = convert(row, text)
+    if value is None:
+        raise Problem(f"{label(row)}: got '{text[:42]}', expected {expected(row, on_gpu)}")
+    if row.name in OFF and value != OFF[row.name]:
+        raise Problem(f"{label(row)}: got '{text}', this program takes only {OFF[row.name]}; leave it out")
+    refusal = of_device(row.refusal, on_gpu)
+    if refusal is not None and row.name not in OFF:
+        raise Problem(f"{label(row)}: {refusal.split(' (')[0].replace('the GPU trainer', 'a run on a GPU')}")
+    return value
+
+
+def parse(arguments, on_gpu):
+    """The options of a command line: an object with a field for each. on_gpu(device) tells where a run computes."""
+    rows, others = make_rows()
+    device = "auto"
+    for i, argument in enumerate(arguments):  # the defaults depend on it
+        if argument.split("=")[0] == "--device":
+            device = (argument.split("=") + arguments[i + 1:i + 2] + [""])[1]
+    gpu = on_gpu(device)
+    values, given, left = {}, set(), list(arguments)
+    while left:
+        if not left[0].startswith("-") or left[0] == "-":
+            raise Problem(f"'{left[0][:42]}': unexpected word; options begin with a dash, patterns such as 'x*.bin' "
+                          "need quotes")
+        row = find(rows, left[0])
+        if row is None:
+            fail_unknown(rows, others, left[0])
+        if row.name in given:
+            raise Problem(f"{label(row)}: given twice; give it once")
+        given.add(row.name)
+        values[row.field] = take(rows, row, left, gpu)
+    for row in rows:
+        default = OFF.get(row.name, of_device(row.default, gpu))
+        values.setdefault(row.field, convert(row, str(default)) if row.type != "TEXT" else default)
+    options = types.SimpleNamespace(**values)
+    options.device = "cuda" if gpu else "cpu"
+    check(options)
+    return options
+
+
+def check(o):
+    """Refuses what contradicts itself, or would do nothing."""
+    for bad, message in (
+            (not o.train_data and o.steps != 0, "--train-data (-i): missing; give a text file or token shards"),
+            (not o.train_data and not o.val_data, "--val-data (-j): missing; a run of 0 steps only validates"),
+            (o.resume and not o.out_dir, "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"),
+            (o.overwrite and not o.out_dir, "--overwrite: needs --out-dir (-o), the folder to start afresh in"),
+            (o.resume and o.overwrite, "--resume (-y): contradicts --overwrite; give one of the two"),
+            (o.checkpoint_every > 0 and not o.out_dir,
+             "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"),
+            (o.steps == 0 and o.out_dir, "--out-dir (-o): a run of 0 steps has nothing to save")):
+        if bad:
+            raise Problem(message)
+
+
+def is_help(arguments):
+    """Is it a request for help? "-h 0" and "-h 1" are --hellaswag, as in llm.c."""
+    return any(a == "--help" or (a == "-h" and arguments[i + 1:i + 2] not in (["0"], ["1"]))
+               for i, a in enumerate(arguments))
+
+
+def print_if_asked(arguments):
+    """Prints what --help and --version ask for. True if one was there."""
+    if is_help(arguments):
+        print_help()
+    elif "--version" in arguments:
+        print(f"train_gpt2.py {version()}")
+    else:
+        return False
+    return True
+
+
+def record(options):
+    """Every option by its long name, as run.json keeps them."""
+    return {row.name: getattr(options, row.field) for row in make_rows()[0] if row.name not in OFF}
+
+
+def shaping(options):
+    """Those of which another value gives other weights."""
+    return {row.name: getattr(options, row.field) for row in make_rows()[0] if row.shapes and row.name not in OFF}

@@ -1,0 +1,306 @@
+"""The parameters of a model: their table, initial values, and the files that hold them."""
+import collections
+import concurrent.futures
+import ctypes
+import functools
+import glob
+import json
+import math
+import os
+import re
+import subprocess
+import tempfile
+
+import numpy as np
+
+from dev.twin import ROOT, Problem, header
+from dev.twin.data import INIT, rand_u64
+
+# The 16 tensors in file order: name in the files, name in the module (Hugging Face's), shape, initialisation.
+PARAMETERS = [
+    ("wte", "wte.weight", ("Vp", "C"), "normal"), ("wpe", "wpe.weight", ("context", "C"), "normal"),
+    ("ln1w", "h.{}.ln_1.weight", ("C",), "one"), ("ln1b", "h.{}.ln_1.bias", ("C",), "zero"),
+    ("qkvw", "h.{}.attn.c_attn.weight", ("3C", "C"), "normal"), ("qkvb", "h.{}.attn.c_attn.bias", ("3C",), "zero"),
+    ("attprojw", "h.{}.attn.c_proj.weight", ("C", "C"), "residual"),
+    ("attprojb", "h.{}.attn.c_proj.bias", ("C",), "zero"),
+    ("ln2w", "h.{}.ln_2.weight", ("C",), "one"), ("ln2b", "h.{}.ln_2.bias", ("C",), "zero"),
+    ("fcw", "h.{}.mlp.c_fc.weight", ("4C", "C"), "normal"), ("fcb", "h.{}.mlp.c_fc.bias", ("4C",), "zero"),
+    ("fcprojw", "h.{}.mlp.c_proj.weight", ("C", "4C"), "residual"),
+    ("fcprojb", "h.{}.mlp.c_proj.bias", ("C",), "zero"),
+    ("lnfw", "ln_f.weight", ("C",), "one"), ("lnfb", "ln_f.bias", ("C",), "zero")]
+
+Config = collections.namedtuple("Config", "context V Vp L heads C")
+
+
+def pad_vocab(V):
+    return (V + 127) // 128 * 128
+
+
+@functools.lru_cache(None)
+def sizes():
+    """The names that --init knows: layers, heads, channels, context."""
+    rows = re.findall(r'\{"([\w:]+)", (\d+), (\d+), (\d+), (\d+)\}', header("gpt2.h"))
+    return {name: tuple(map(int, numbers)) for name, *numbers in rows}
+
+
+def shape_of(config, dims):
+    known = {"Vp": config.Vp, "context": config.context, "C": config.C, "3C": 3 * config.C, "4C": 4 * config.C}
+    return tuple(known[dim] for dim in dims)
+
+
+def tensors(config):
+    """(name in the module, first element, shape) of every tensor, in file order: layer after layer of each row."""
+    at = 0
+    for _, pattern, dims, _ in PARAMETERS:
+        shape = shape_of(config, dims)
+        for layer in range(config.L if "{}" in pattern else 1):
+            yield pattern.format(layer), at, shape
+            at += math.prod(shape)
+
+
+def num_values(config):
+    """All elements, the padding of wte included."""
+    return sum(math.prod(shape) for _, _, shape in tensors(config))
+
+
+def num_parameters(config):
+    return num_values(config) - (config.Vp - config.V) * config.C
+
+
+def parts_of(flat, config):
+    """Name in the module -> its values in an array of all parameters, wte without its padding."""
+    parts = {name: flat[at:at + math.prod(shape)].reshape(shape) for name, at, shape in tensors(config)}
+    parts["wte.weight"] = parts["wte.weight"][:config.V]
+    return parts
+
+
+def check_config(config, where):
+    for name, value in zip(("context length", "vocabulary size", "padded vocabulary", "number of layers",
+                            "number of heads", "channels"), config):
+        if not 1 <= value <= 1 << 20:
+            raise Problem(f"{where}: {name} is {value}, expected 1 to {1 << 20}")
+    if config.C % config.heads != 0:
+        raise Problem(f"{where}: {config.C} channels cannot be divided among {config.heads} heads; choose heads that "
+                      "divide channels")
+
+
+# ---- Initial values ----
+
+
+def normal_pairs(seed, stream, first, count):
+    """Standard normal float32 numbers 2 * first .. 2 * (first + count) - 1 of a stream, from the definition in
+    llmc/rand.h. Logarithm and cosine are numpy's; C's may differ in the last places."""
+    bits, f32 = rand_u64(seed, stream, np.arange(first, first + count, dtype=np.uint64)), np.float32
+    u = ((bits >> np.uint64(40)).astype(f32) + f32(0.5)) * f32(2.0**-24)
+    angle = ((bits >> np.uint64(16)) & np.uint64(0xffffff)).astype(f32) * f32(2 * math.pi / 2**24)
+    radius = np.sqrt(f32(-2) * np.log(u))
+    return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).ravel()
+
+
+def normal(seed, stream, shape):
+    """The first numbers of a stream."""
+    count = math.prod(shape)
+    return normal_pairs(seed, stream, 0, (count + 1) // 2)[:count].reshape(shape)
+
+
+def scale_of(kind, L):
+    """The standard deviation of a row of PARAMETERS that is drawn at random."""
+    return np.float32(0.02) / np.sqrt(np.float32(2 * L if kind == "residual" else 1))
+
+
+def initial_by_numpy(config, seed):
+    """The initial values from their definition."""
+    out, at = [], 0
+    for i, (_, pattern, dims, kind) in enumerate(PARAMETERS):
+        shape = (config.L if "{}" in pattern else 1, *shape_of(config, dims))
+        if kind in ("zero", "one"):
+            out.append(np.full(math.prod(shape), float(kind == "one"), np.float32))
+        else:
+            out.append(scale_of(kind, config.L) * normal(seed, INIT + i, (math.prod(shape),)))
+        if at == 0:
+            out[0][config.V * config.C:] = 0  # padding
+        at += math.prod(shape)
+    return np.concatenate(out)
+
+
+C_SOURCE = '#include "llmc/gpt2.h"\nvoid fill(float *out, const GPT2Config *config, uint64_t seed, int64_t first, ' \
+           'int64_t n) { gpt2_init_range(out, config, seed, first, n); }\n'
+
+
+@functools.lru_cache(None)
+def c_library(source=C_SOURCE):
+    """Functions of the C headers, compiled now; None where there is no C compiler."""
+    compiler = os.environ.get("CC", "cc").split()
+    with tempfile.TemporaryDirectory(prefix="gpt2c_twin_") as folder:
+        command = [*compiler, "-O2", "-std=gnu11", "-shared", "-fPIC", "-I", ROOT, "-x", "c", "-", "-o",
+                   f"{folder}/functions.so", "-lm"]
+        try:
+            subprocess.run(command, input=source.encode(), check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+        return ctypes.CDLL(f"{folder}/functions.so")
+
+
+def c_config(config):
+    return (ctypes.c_int * 6)(*config)  # as GPT2Config lays it out
+
+
+def initial_by_c(config, seed):
+    """The same from llmc/gpt2.h itself, to the bit: the C library's logf and cosf round unlike numpy's. None where
+    there is no C compiler."""
+    library, n, block = c_library(), num_values(config), 1 << 22
+    if library is None:
+        return None
+    out = np.empty(n, np.float32)
+    fill = library.fill
+    fill.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64]
+    fill.restype = None
+    shape = c_config(config)
+
+    def part(first):
+        fill(out[first:].ctypes.data, ctypes.addressof(shape), seed, first, min(block, n - first))
+
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        list(pool.map(part, range(0, n, block)))
+    return out
+
+
+def initial(config, seed):
+    """All parameters of a new model, in file order."""
+    values = initial_by_c(config, seed)
+    if values is None:
+        print("no C compiler: the initial weights are numpy's, which differ from the C trainers' in the last place")
+        values = initial_by_numpy(config, seed)
+    return values
+
+
+# ---- Model files ----
+
+MODEL_MAGIC, FP32, BF16 = 20240326, 3, 5
+
+
+def file_header(*values):
+    return np.array(list(values) + [0] * (256 - len(values)), np.int32).tobytes()
+
+
+def model_header(config, version):
+    return file_header(MODEL_MAGIC, version, config.context, config.V, config.L, config.heads, config.C, config.Vp)
+
+
+def write_model(path, config, flat):
+    """A version 3 file, whole or not at all."""
+    try:
+        with open(path + ".tmp", "wb") as file:
+            file.write(model_header(config, FP32))
+            flat.tofile(file)
+        os.replace(path + ".tmp", path)
+    except OSError as error:
+        raise Problem(f"{path}: cannot be written: {error.strerror or error}; free some space") from None
+
+
+def bin_config(path):
+    """Config and version of a .bin file, after checking its exact size."""
+    h = np.fromfile(path, np.int32, 256).tolist()
+    if len(h) < 256 or h[0] != MODEL_MAGIC or h[1] not in (FP32, BF16):
+        raise Problem(f"{path}: not a model file of version 3 (float32) or 5 (bfloat16)")
+    config = Config(h[2], h[3], h[7], h[4], h[5], h[6])
+    check_config(config, path)
+    expected = 1024 + num_values(config) * (4 if h[1] == FP32 else 2)
+    if os.path.getsize(path) != expected:
+        raise Problem(f"{path}: header asks for {expected} bytes, file has {os.path.getsize(path)} (fetch it again)")
+    return config, h[1]
+
+
+def widen(bits):
+    """bfloat16 values, as uint16, in float32."""
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def read_bin(path):
+    config, version = bin_config(path)
+    flat = np.fromfile(path, np.float32 if version == FP32 else np.uint16, offset=1024)
+    flat = flat if version == FP32 else widen(flat)
+    flat[config.V * config.C:config.Vp * config.C] = 0
+    return flat
+
+
+def safetensors_config(path):
+    """The config that config.json beside the file tells."""
+    beside = os.path.join(os.path.dirname(path), "config.json")
+    try:
+        with open(beside, encoding="utf-8") as file:
+            values = json.load(file)
+        config = Config(values["n_positions"], values["vocab_size"], pad_vocab(values["vocab_size"]),
+                        values["n_layer"], values["n_head"], values["n_embd"])
+        check_config(config, beside)
+    except OSError as error:
+        raise Problem(f"{beside}: {error.strerror}; it belongs beside {path}") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Problem(f"{beside}: not the config of a GPT-2: {error!r}") from None
+    for key, known in (("activation_function", ("gelu_new", "gelu_pytorch_tanh")), ("layer_norm_epsilon", (1e-5,)),
+                       ("scale_attn_weights", (True,)), ("scale_attn_by_inverse_layer_idx", (False,)),
+                       ("n_inner", (None, 4 * config.C))):
+        if values.get(key, known[0]) not in known:
+            raise Problem(f"{beside}: \"{key}\" is {values[key]!r}, a variant of GPT-2 that is not supported")
+    return config
+
+
+def read_safetensors(path):
+    """All parameters of a Hugging Face file, in file order; the weights of linear layers are transposed there."""
+    config = safetensors_config(path)
+    flat = np.zeros(num_values(config), np.float32)
+    try:
+        length = int(np.fromfile(path, np.uint64, 1)[0])
+        with open(path, "rb") as file:
+            file.seek(8)
+            entries = json.loads(file.read(min(length, 100 << 20)))
+        data = np.memmap(path, np.uint8, "r", offset=8 + length)
+        for name, part in parts_of(flat, config).items():
+            entry = entries.get(name) or entries["transformer." + name]
+            part[...] = safetensors_values(entry, data, transposed=bool(re.search(r"\.c_\w+\.weight", name)))
+    except (OSError, IndexError, KeyError, ValueError) as error:
+        raise Problem(f"{path}: not a GPT-2 of the shape its config.json tells: {error!r} (fetch it again)") from None
+    return flat
+
+
+def safetensors_values(entry, data, transposed):
+    kind = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[entry["dtype"]]
+    begin, end = entry["data_offsets"]
+    values = np.frombuffer(data[begin:end], kind).reshape(entry["shape"])
+    values = widen(values) if entry["dtype"] == "BF16" else values.astype(np.float32)
+    return values.T if transposed else values
+
+
+def step_of(name):
+    return int(re.search(r"_(\d{8})\.\w+$", name).group(1))
+
+
+def newest(folder, kind):
+    """The file of the highest step, such as model_00000020.bin, or None."""
+    names = glob.glob(os.path.join(glob.escape(folder), kind.replace("*", "[0-9]" * 8)))
+    return max(names, key=step_of, default=None)
+
+
+def open_model(init):
+    """The file and the config that --init names; the config of a size has no vocabulary yet, and no file."""
+    if init in sizes():
+        L, heads, C, context = sizes()[init]
+        return None, Config(context, 0, 0, L, heads, C)
+    path = init
+    if os.path.isdir(init):
+        path = os.path.join(init, "model.safetensors")
+        path = path if os.path.exists(path) else newest(init, "model_*.bin")
+        if path is None:
+            raise Problem(f"--init {init}: this folder holds neither model.safetensors nor model_<step>.bin")
+    if not os.path.exists(path) or not path.endswith((".bin", ".safetensors")):
+        raise Problem(f"--init {init}: neither a size ({' '.join(sizes())}) nor a file .bin or .safetensors nor a "
+                      "folder with a model")
+    return path, bin_config(path)[0] if path.endswith(".bin") else safetensors_config(path)
+
+
+def read_model(path):
+    """All parameters of a model file, in file order."""
+    flat = read_bin(path) if path.endswith(".bin") else read_safetensors(path)
+    if not np.isfinite(flat).all():
+        raise Problem(f"{path}: holds values that are not numbers; the file is damaged or its training diverged")
+    return flat
