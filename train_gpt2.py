@@ -22,6 +22,9 @@ try:
     from torch.nn import functional as F
 except ImportError as missing:
     sys.exit(f"train_gpt2.py: {sys.executable} has no {missing.name}; python3 -m pip install torch numpy")
+if int(torch.__version__.split(".")[0]) < 2:
+    sys.exit(f"train_gpt2.py: {sys.executable} has PyTorch {torch.__version__}, 2.3 or later is needed; python3 -m pip "
+             "install --upgrade torch")
 
 from dev.twin import Problem, options as command_line, run_folder, version, weights
 from dev.twin.data import BYTE_VOCAB, GPT2_VOCAB, open_sequences, open_validation, sum64
