@@ -24,6 +24,7 @@ from run_logs import LogError  # noqa: E402
 
 ROWS = 10       # of a table, unless --all says all
 WIDTH = 30      # of a value that stands beside its counterpart
+NOT_TOLD = ("format", "command", "directory", "starts", "end")  # of run.json
 EPSILON = 1e-9  # decimal fractions are not exact
 
 SHAPES, MEASURES = "What shapes the training", "What is measured"
@@ -60,7 +61,7 @@ def flattened(value, name=""):
 
 def told(run):
     """Everything run.json says that two runs can have in common or not: what a run is, not what became of it."""
-    info = {key: value for key, value in run.info.items() if key not in ("format", "command", "starts", "end")}
+    info = {key: value for key, value in run.info.items() if key not in NOT_TOLD}
     leaves = flattened(info)
     return {re.sub(r"^options\.", "--", name): value for name, value in leaves.items()}
 
@@ -133,8 +134,7 @@ class Column:
     def __init__(self, title, points, name, form, tolerance):
         self.title, self.form = title, form
         a, b = (part.by_step(name) for part in points)
-        self.rows = [(step, a[step], b[step]) for step in sorted(a.keys() & b.keys())
-                     if not (math.isnan(a[step]) and math.isnan(b[step]) and name != "loss")]
+        self.rows = [(step, a[step], b[step]) for step in sorted(a.keys() & b.keys()) if None not in (a[step], b[step])]
         self.apart = [row for row in self.rows if not alike(row[1], row[2], tolerance(row[1], row[2]))]
         self.largest = max(self.rows, key=lambda row: distance(*row[1:]), default=None)
 

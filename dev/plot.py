@@ -11,6 +11,7 @@ import argparse
 import math
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -800,10 +801,7 @@ def tell(text):
     if not TERMINAL:
         print(text, flush=True)
         return
-    try:
-        width = os.get_terminal_size().columns
-    except OSError:
-        width = 80
+    width = shutil.get_terminal_size().columns
     print(f"\r{text[:max(width - 1, 10)]}\033[K", end="", flush=True)
 
 
@@ -818,6 +816,7 @@ def import_matplotlib():
         import matplotlib.patheffects
         import matplotlib.ticker
         import numpy as np
+        warnings.simplefilter("ignore")  # a letter that the font does not have
     except ImportError as error:
         raise LogError(f"{sys.executable} has no matplotlib ({error}); install it: {INSTALL}") from None
 

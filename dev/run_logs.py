@@ -64,7 +64,7 @@ class Run:
     def __init__(self, path):
         self.path = path                           # as it was given
         self.folder = None                         # None: a log file with another name, alone
-        self.train = Points("loss", "lr", "norm")  # of the update `step`, counted from 0; NaN: not in the log
+        self.train = Points("loss", "lr", "norm")  # of the update `step`, counted from 0; None: not logged
         self.val = Points("loss")                  # after `step` updates
         self.hellaswag = Points("accuracy")        # a fraction of 1
         self.mmlu = Points("accuracy")             # a fraction of 1
@@ -94,7 +94,7 @@ class Run:
     @property
     def size(self):
         """Which of OpenAI's GPT-2 has this run's layers and channels: "124M", "350M", "774M" or "1558M"; else None."""
-        return GPT2_SIZES.get((self.part("model", "layers"), self.part("model", "channels")))
+        return GPT2_SIZES.get((self.part("model", "layers", kind=int), self.part("model", "channels", kind=int)))
 
     @property
     def data(self):
@@ -157,7 +157,7 @@ def fill(points, lines, first):
         return False
     points.steps = steps
     for name, column in zip(points.names[1:], columns[first:]):
-        setattr(points, name, [float(text or "nan") for text in column])
+        setattr(points, name, [float(text) if text else None for text in column])
     return True
 
 
@@ -173,7 +173,7 @@ def replay(run, series, lines):
         if len(points) and step <= points.steps[-1]:
             for other in series.values():
                 other.rewind(step if other is points else step + 1)
-        points.add(step, *(float(text or "nan") for text in (loss, lr, norm)))
+        points.add(step, *(float(text) if text else None for text in (loss, lr, norm)))
 
 
 def read_main_log(run, path):
@@ -270,7 +270,7 @@ def fingerprint(paths):
 
 
 def labels(paths):
-    """A short name for each path, all of them different: the folder's name, with as many of its parents as it takes."""
+    """A short name for each path: the folder's name, with as many of its parents as it takes to tell it from others."""
     parts = []
     for path in paths:
         path = os.path.abspath(path)
@@ -280,7 +280,8 @@ def labels(paths):
     depth = [1] * len(parts)
     while True:
         names = ["/".join(part[-n:]) for part, n in zip(parts, depth)]
-        again = [i for i, name in enumerate(names) if names.count(name) > 1 and depth[i] < len(parts[i])]
+        again = [i for i, name in enumerate(names) if depth[i] < len(parts[i])
+                 and any(other == name and parts[j] != parts[i] for j, other in enumerate(names))]
         if not again:
             return names
         for i in again:
