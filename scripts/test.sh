@@ -190,6 +190,10 @@ install_missing() {
     if ! have mpicc mpirun; then
         install_packages "to start processes with mpirun" openmpi-bin libopenmpi-dev || echo "Going on without MPI."
     fi
+    # Debian's package is for Debian's Python, which test_plot.py finds beside another one.
+    if [ -n "$(pick test_plot)" ] && ! draws python3 && ! draws /usr/bin/python3; then
+        install_packages "to draw pictures of runs" python3-matplotlib || echo "Going on without pictures."
+    fi
     # On newer systems clang's sanitizers are a package of their own, named after the version.
     if have clang && links clang && ! links clang -fsanitize=address; then
         packages=("libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev")
@@ -198,6 +202,8 @@ install_missing() {
         fi
     fi
 }
+
+draws() { "$1" -c 'import matplotlib' >/dev/null 2>&1; } # a Python that has what dev/plot.py needs
 
 # --- building: every program counts as one test --------------------------------------------------------------------
 # build LABEL FOLDER MAKE-ARGUMENTS...: all programs and tests (and fuzzers with sanitizers) into FOLDER, warnings being
