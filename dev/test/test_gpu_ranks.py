@@ -531,7 +531,7 @@ def killed_in_a_checkpoint():
     if not compiler or subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"],
                                       capture_output=True).returncode:
         raise harness.Skip("no C compiler for a library that kills a process at a certain call")
-    for rank, at in ((1, "fsync3"), (0, "rename4")):
+    for rank, at in ((1, "fsync3"), (0, "rename5")):
         folder = cli.new_folder("killed_saving")
         ranks = Ranks(3, *fault_options(folder),
                       only={rank: {"environment": {"LD_PRELOAD": library, "DIES_AT": at}}})
