@@ -501,6 +501,20 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     return true;
 }
 
+// The bytes that the two files of a checkpoint will have, for a disk that is asked before a run begins.
+static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *header, const StateSection *sections,
+                                   int count, int64_t *model_bytes, int64_t *state_bytes, Error *error) {
+    CheckpointWriter w;
+    w.config = *config;
+    w.header = *header;
+    if (!checkpoint_paths(&w.paths, ".", 0, error) || !checkpoint_describe(&w, 0, sections, count, error)) {
+        return false;
+    }
+    *model_bytes = model_bin_bytes(config, MODEL_BIN_FP32);
+    *state_bytes = checkpoint_state_offset(&w, w.count);
+    return true;
+}
+
 // Creates both temporary files at their full size, so that a full disk shows here.
 static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
     int32_t header[BIN_HEADER_INTS];

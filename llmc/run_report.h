@@ -21,19 +21,23 @@ static inline void ignore_write_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
-// handler is called for this signal; reads and writes under way are not disturbed.
+// handler is called for this signal; reads and writes under way are not disturbed. One that was ignored when the
+// program started stays so: by nohup SIGHUP, and SIGINT by a shell that starts something in the background.
 static inline void catch_stop_signal(int number, void (*handler)(int)) {
     struct sigaction action;
+    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) { return; }
     memset(&action, 0, sizeof(action));
     action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigaction(number, &action, NULL);
 }
 
-// The same for SIGINT, SIGTERM and SIGUSR1 (which Slurm sends ahead of time if asked to, and mpirun passes on).
+// The same for SIGINT, SIGTERM, SIGHUP (the terminal is gone) and SIGUSR1 (which Slurm sends ahead of time if asked to,
+// and mpirun passes on).
 static inline void catch_stop_signals(void (*handler)(int)) {
     catch_stop_signal(SIGINT, handler);
     catch_stop_signal(SIGTERM, handler);
+    catch_stop_signal(SIGHUP, handler);
     catch_stop_signal(SIGUSR1, handler);
 }
 
@@ -93,6 +97,20 @@ static inline void run_print_output(const TrainRun *run) {
     if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
 }
 
+// What the checkpoints will take of the disk.
+static inline void run_print_disk(TrainRun *run) {
+    DiskRun disk;
+    int replaced;
+    char each[32], all[32];
+    int64_t from = run->resumes ? run->checkpoints[run->first_usable] : 0;
+    if (!run_disk_plan(run, from, &disk, &replaced) || disk_saves(&disk) == 0) { return; }
+    int64_t most = disk_most(&disk, disk_saves(&disk));
+    format_bytes(each, sizeof(each), disk.checkpoint_bytes);
+    format_bytes(all, sizeof(all), most * disk.checkpoint_bytes);
+    printf("checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)disk_saves(&disk), each, (long long)most,
+           all);
+}
+
 // The tensors that one row of the plan holds.
 static inline void run_print_tensors(const TrainRun *run) {
     printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
@@ -135,6 +153,7 @@ static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
 
 static inline void run_report_saved(TrainRun *run) {
     logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
+    run_watch_disk(run);
 }
 
 static inline void run_report_stopped(TrainRun *run) {
@@ -218,9 +237,11 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }
 
-// Standard output may be a full disk or a pipe whose reader has gone: the last thing a program looks at.
+// Standard output may be a full disk or a pipe whose reader has gone: the last thing a program looks at. Of a terminal
+// that has gone nobody expects anything.
 static inline bool stdout_is_written(Error *error) {
-    return (fflush(stdout) == 0 && !ferror(stdout)) ||
+    bool terminal_is_gone = !isatty(fileno(stdout)) && errno == EIO;
+    return (fflush(stdout) == 0 && !ferror(stdout)) || terminal_is_gone ||
            fail(error, "standard output: could not be written (disk full, or its reader gone)");
 }
 

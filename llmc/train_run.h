@@ -15,6 +15,7 @@
 #include "checkpoint.h"
 #include "comm.h"
 #include "dataloader.h"
+#include "disk_space.h"
 #include "files.h"
 #include "gpt2.h"
 #include "hf_export.h"
@@ -65,6 +66,7 @@ typedef struct TrainRun {
     int64_t saved_step;                                   // of the newest checkpoint of this run, -1: none
     OutlierDetector loss_outliers, norm_outliers;
 
+    DiskState disk; // what was last said of it
     bool locked;
     DirectoryLock lock;
     Logger logger;
@@ -609,6 +611,76 @@ static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, 
     return run_agree(run, ok, error);
 }
 
+// ---- The disk ----
+
+// Which of the checkpoints in the folder the run builds on: not those of an older run, nor those that come after the
+// one that it goes back to. *replaced: how many of these it will remove or overwrite.
+static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
+    bool begins = run->logger.path[0] == '\0', removes_all = begins && run->options.overwrite;
+    int newer = 0;
+    *replaced = 0;
+    while (newer < run->num_checkpoints && (removes_all || run->checkpoints[newer] > disk->from)) {
+        int64_t step = run->checkpoints[newer++];
+        bool due = step == disk->last || (disk->every > 0 && step % disk->every == 0);
+        *replaced += removes_all || (step <= disk->last && (due || disk->keep > 0));
+    }
+    disk->existing = run->checkpoints + newer;
+    disk->num_existing = run->num_checkpoints - newer;
+}
+
+// What a run that stands at step `from` still writes. False for one that saves nothing.
+#define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
+#define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
+static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
+    const int64_t block = 4096;
+    const TrainOptions *o = &run->options;
+    int64_t model_bytes, state_bytes;
+    StateHeader header;
+    StateSection sections[RUN_SECTIONS];
+    Error ignored;
+    memset(disk, 0, sizeof(*disk));
+    if (!run_writes_files(run) || !run->has_train) { return false; }
+    run_state_sections(run, sections);
+    run_describe(run, &header);
+    if (!checkpoint_size(&run->config, &header, sections, RUN_SECTIONS, &model_bytes, &state_bytes, &ignored)) {
+        return false;
+    }
+    disk->from = from, disk->last = run->num_steps, disk->every = o->checkpoint_every;
+    disk->keep = o->keep, disk->keep_major = o->keep_major;
+    disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
+    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, disk->last - from) * RUN_LOG_LINE_BYTES;
+    run_disk_existing(run, disk, replaced);
+    return true;
+}
+
+// Before the run touches its folder: refuses one that the disk cannot hold, and warns of one that will fill it.
+static inline bool run_check_disk(TrainRun *run, Error *error) {
+    char text[MAX_PATH_BYTES + 512];
+    DiskRun disk;
+    int replaced;
+    if (!run_disk_plan(run, run->step, &disk, &replaced)) { return true; }
+    int64_t free_bytes = disk_free_bytes(run->options.out_dir);
+    if (free_bytes >= 0) { free_bytes += replaced * disk.checkpoint_bytes; }
+    if (!disk_check(&disk, run->options.out_dir, free_bytes, error)) { return false; }
+    run->disk = disk_outlook(&disk, run->options.out_dir, free_bytes, text, sizeof(text));
+    if (run->disk != DISK_LASTS) { logger_event(&run->logger, "warning: %s", text); }
+    return true;
+}
+
+// After a save: warns when the rest of the disk will not last, once until that changes.
+static inline void run_watch_disk(TrainRun *run) {
+    char text[MAX_PATH_BYTES + 512];
+    DiskRun disk;
+    int replaced;
+    if (!run_leads(run)) { return; }
+    run->num_checkpoints = checkpoint_list(run->options.out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
+    if (!run_disk_plan(run, run->step, &disk, &replaced)) { return; }
+    DiskState now =
+        disk_outlook(&disk, run->options.out_dir, disk_free_bytes(run->options.out_dir), text, sizeof(text));
+    if (now > run->disk) { logger_event(&run->logger, "warning: %s", text); }
+    run->disk = now;
+}
+
 // Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Parameters that are not
 // finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
 static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error) {
@@ -720,13 +792,17 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
 // one's checkpoints now, not before everything else has proved to be in order.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
+    if (!run_check_disk(run, error)) { return false; }
     if (run_writes_files(run) && !run->locked && !(make_directories(dir, error) && run_claim_folder(run, error))) {
         return false;
     }
     if (run->options.overwrite) {
         for (int i = 0; i < run->num_checkpoints; i++) { checkpoint_delete(dir, run->checkpoints[i]); }
     }
-    return logger_open(&run->logger, dir, run->step, run->num_steps, error);
+    if (!logger_open(&run->logger, dir, run->step, run->num_steps, error)) { return false; }
+    // mpirun gives the processes terminals of its own making, wherever their output goes: no bar, whole lines.
+    if (comm_find_launcher().name != NULL) { run->logger.terminal = false; }
+    return true;
 }
 
 // Do all ranks see rank 0's folder? It is locked by a file that holds rank 0's process id.

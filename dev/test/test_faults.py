@@ -635,16 +635,22 @@ def small_disk(size):
 
 
 def full_disk():
-    """Row 15: a disk with room for a checkpoint or two: said once, the earlier ones stay, and --resume goes on."""
+    """Row 15: a disk without room for the last good checkpoint and another one is refused; on a larger one the run warns,
+    ends when it is full, the earlier checkpoints stay, and --resume goes on."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 4, "-m", 1, "-x", 6]
     straight = weights_hash(ran(*run))
     run += ["-n", 1]
-    for kilobytes in (8, 60, 140, 180, 300, 420):
+    for kilobytes in (8, 60, 140, 180, 300):
         with small_disk(f"{kilobytes}k") as disk:
             folder = os.path.join(disk, "run")
-            err = refused(*run, "-o", folder, says=[folder, "space"])
+            refused(*run, "-o", folder, says=["--out-dir", folder, "not enough space", f"{kilobytes}.00 KiB free"])
+            assert not os.path.exists(folder), kilobytes
+    for kilobytes in (420, 560):
+        with small_disk(f"{kilobytes}k") as disk:
+            folder = os.path.join(disk, "run")
+            err = refused(*run, "-o", folder, says=[folder, "space"], out_says=[f"warning: the disk of {folder} has"])
             check_folder_after_full_disk(folder, err)
-            assert len(checkpoints(folder)) == max(0, (kilobytes - 8) // 132), (kilobytes, checkpoints(folder))
+            assert len(checkpoints(folder)) == (kilobytes - 8) // 132, (kilobytes, checkpoints(folder))
             shutil.copytree(folder, new_folder("roomy"))
     out = ran(*run, "-o", path("roomy"), "--resume")
     assert weights_hash(out) == straight and len(losses(out)) < 6, out
