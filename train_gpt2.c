@@ -844,12 +844,16 @@ __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
 
-// Set by SIGINT, SIGTERM and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at once.
+// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at
+// once, but for SIGHUP, which a terminal that goes may send more than once, beside others.
 static volatile sig_atomic_t stop_requested = 0;
 
 static void on_stop_signal(int signal_number) {
-    if (stop_requested) { _exit(128 + signal_number); }
+    static volatile sig_atomic_t asked = 0;
     stop_requested = 1;
+    if (signal_number == SIGHUP) { return; }
+    if (asked) { _exit(128 + signal_number); }
+    asked = 1;
 }
 
 static bool set_threads(int64_t threads, Error *error) {
@@ -1005,6 +1009,7 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     run_print_config(run);
     run_print_memory(plan, "");
     run_print_output(run);
+    run_print_disk(run);
     if (o->plan) {
         run_print_tensors(run);
         plan_print(plan, stdout);
@@ -1022,6 +1027,7 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     if (!run_load(run, &arrays, error) || !run_json_begin(run, &machine, error)) { return false; }
     double peak = peak_measure_flops(gemm_max_threads());
     printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
+    fflush(stdout); // into a file it would be seen with the first step only
     catch_stop_signals(on_stop_signal);
     bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
     uint64_t hash = sum64(0, model->params_memory, gpt2_num_params(&run->config));

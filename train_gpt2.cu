@@ -1124,17 +1124,21 @@ extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 1024
 
-// Set by SIGINT, SIGTERM and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at once; those
-// that start many processes may send the first one twice, so that there it counts only after a while.
+// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at
+// once; those that start many processes may send the first one twice, so that there it counts only after a while.
+// SIGHUP, which a terminal that goes may send more than once, beside others, never counts as one.
 static volatile sig_atomic_t stop_requested = 0;
 static double seconds_to_second_signal = 0.0;
 
 static void on_stop_signal(int signal_number) {
+    static volatile sig_atomic_t asked = 0;
     static double first;
     double now = seconds_now();
-    if (!stop_requested) { first = now; }
-    if (stop_requested && now - first >= seconds_to_second_signal) { _exit(128 + signal_number); }
     stop_requested = 1;
+    if (signal_number == SIGHUP) { return; }
+    if (asked && now - first >= seconds_to_second_signal) { _exit(128 + signal_number); }
+    if (!asked) { first = now; }
+    asked = 1;
 }
 
 // Is the run to stop here? Ranks can only do so together: they tell each other with the results of each step, and in
@@ -1609,7 +1613,7 @@ static RunShape choose_shape(const TrainRun *run) {
     return shape;
 }
 
-static void print_config(const GPT2 *model, const TrainRun *run) {
+static void print_config(const GPT2 *model, TrainRun *run) {
     int HS = model->config.channels / model->config.num_heads;
     run_print_config(run);
     printf("precision   %s%s; attention on %s, heads of %d\n", PRECISION_NAME,
@@ -1617,6 +1621,7 @@ static void print_config(const GPT2 *model, const TrainRun *run) {
            attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores", HS);
     run_print_memory(&model->device_plan, " on the GPU");
     run_print_output(run);
+    run_print_disk(run);
 }
 
 static void print_machine(const GPT2 *model, const TrainRun *run) {

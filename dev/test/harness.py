@@ -1,6 +1,11 @@
 """The Python side of the test harness: the same closing line as dev/test/test.h, standard library only."""
+import signal
 import sys
 import traceback
+
+# A shell that starts a test in the background makes it ignore SIGINT, and with it every program that the test starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Skip(Exception):
