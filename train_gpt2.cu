@@ -1822,8 +1822,8 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
 // What only this rank knows it tells the others; what all know of is said once for each output. Then ends at once: what
 // is under way on the GPU may wait for others and never be done.
 static void end_in_failure(TrainRun *run, const Error *error) {
-    if (!run->failure_is_shared) { comm_fail(&run->comm, error); }
     run_json_fail(run, error);
+    if (!run->failure_is_shared) { comm_fail(&run->comm, error); }
     comm_close(&run->comm);
     fflush(stdout);
     if (comm_prints(&run->comm)) { print_error(PROGRAM, error); }

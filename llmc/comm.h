@@ -260,6 +260,14 @@ static inline void comm_on_end(Comm *comm, CommAtEnd function, void *context) {
     pthread_mutex_unlock(&comm->watch->callbacks);
 }
 
+// Called likewise, before that, with the words that the watch ends this process with: to write them down.
+static inline void comm_on_failure(Comm *comm, CommNote function, void *context) {
+    if (comm->watch == NULL) { return; }
+    pthread_mutex_lock(&comm->watch->callbacks);
+    comm->watch->note = function, comm->watch->note_context = context;
+    pthread_mutex_unlock(&comm->watch->callbacks);
+}
+
 // Asked by the watch once a second; not healthy (with a reason) twice in a row ends all ranks. NULL: nothing. When this
 // returns, the function before is not running, and will not be called.
 static inline void comm_poll(Comm *comm, CommHealthy healthy, void *context) {

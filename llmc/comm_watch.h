@@ -44,6 +44,7 @@ typedef enum { VERDICT_TOLD, VERDICT_DEAD, VERDICT_FAILED, VERDICT_SILENT, VERDI
 
 typedef bool (*CommHealthy)(void *context, char *reason, size_t size);
 typedef void (*CommAtEnd)(void *context);
+typedef void (*CommNote)(void *context, const char *words);
 
 typedef struct {
     // Fixed while the thread runs.
@@ -83,6 +84,8 @@ typedef struct {
     void *healthy_context;
     CommAtEnd at_end;
     void *at_end_context;
+    CommNote note;
+    void *note_context;
 } CommWatch;
 
 // ---- What the main thread says ----
@@ -201,6 +204,7 @@ static inline void *watch_last_acts(void *argument) {
     watch_act_done(w);
     fflush(stdout);
     pthread_mutex_lock(&w->callbacks);
+    if (w->note != NULL) { w->note(w->note_context, w->text); }
     if (w->at_end != NULL) { w->at_end(w->at_end_context); }
     pthread_mutex_unlock(&w->callbacks);
     watch_act_done(w);

@@ -294,29 +294,50 @@ static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Er
     return run_json_write(out, path, error);
 }
 
+// Writes what was written at the start, and the end: status "done", "stopped" or "failed"; message: one line, or "";
+// hash: of the weights, or NULL.
+static inline bool run_json_write_end(const TrainRun *run, const char *status, const char *message,
+                                      const uint64_t *hash, Error *error) {
+    char path[MAX_PATH_BYTES];
+    JsonOut out = run->record;
+    out.data = NULL;
+    out.used = out.capacity = 0;
+    json_out_bytes(&out, run->record.data, run->record.used);
+    json_out_open(&out, "end", '{', JSON_FLAT);
+    run_json_time(&out, "time");
+    json_out_int(&out, "step", run->step);
+    json_out_text(&out, "status", status);
+    if (message[0] != '\0') { json_out_text(&out, "message", message); }
+    if (hash != NULL) { json_out_hex(&out, "weights_hash", *hash); }
+    json_out_real(&out, "seconds", floor(1e3 * logger_seconds(&run->logger)) / 1e3);
+    json_out_close(&out);
+    bool ok = run_json_path(run, path, error) && run_json_write(&out, path, error);
+    json_out_free(&out);
+    return ok;
+}
+
+// For the watch of several ranks, which ends the process by itself.
+static inline void run_json_note_failure(void *run, const char *message) {
+    Error ignored;
+    run_json_write_end((const TrainRun *)run, "failed", message, NULL, &ignored);
+}
+
 // Writes run.json at the start of a run, when its log has begun (run_load). For all ranks.
 static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Error *error) {
     if (!run_writes_files(run)) { return true; }
-    return run_agree(run, !run_leads(run) || run_json_compose(run, machine, error), error);
+    bool ok = !run_leads(run) || run_json_compose(run, machine, error);
+    if (ok && run_leads(run)) { comm_on_failure(&run->comm, run_json_note_failure, run); }
+    return run_agree(run, ok, error);
 }
 
-// Writes it at the end of a run. status: "done", "stopped" or "failed". message: one line, or "". hash: of the weights,
-// or NULL. Does nothing for a run that has not begun, and the second time.
+// Writes how the run has ended, as run_json_write_end has it. Does nothing for a run that has not begun, and the second
+// time.
 static inline bool run_json_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                 Error *error) {
-    char path[MAX_PATH_BYTES];
-    JsonOut *out = &run->record;
-    if (out->data == NULL) { return true; }
-    json_out_open(out, "end", '{', JSON_FLAT);
-    run_json_time(out, "time");
-    json_out_int(out, "step", run->step);
-    json_out_text(out, "status", status);
-    if (message[0] != '\0') { json_out_text(out, "message", message); }
-    if (hash != NULL) { json_out_hex(out, "weights_hash", *hash); }
-    json_out_real(out, "seconds", floor(1e3 * logger_seconds(&run->logger)) / 1e3);
-    json_out_close(out);
-    bool ok = run_json_path(run, path, error) && run_json_write(out, path, error);
-    json_out_free(out);
+    if (run->record.data == NULL) { return true; }
+    comm_on_failure(&run->comm, NULL, NULL);
+    bool ok = run_json_write_end(run, status, message, hash, error);
+    json_out_free(&run->record);
     return ok;
 }
 
