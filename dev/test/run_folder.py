@@ -1,0 +1,192 @@
+"""What the files of a run folder must look like, whichever trainer wrote them: for test_run_folder.py and
+test_gpu_run_folder.py. Standard library only."""
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import socket
+import subprocess
+import termios
+import time
+
+import cli
+
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+SPEED_LINE = re.compile(r"s:(\d+) ms:(\d+\.\d{3}) tps:(\d+) sec:(\d+\.\d{3})\n")
+LIMIT = 120.0  # seconds for whatever must come to an end
+
+
+def record_of(folder):
+    """run.json; the strictest reader of JSON that there is here must read it: no key twice, no NaN, UTF-8."""
+    def unique(pairs):
+        assert len({key for key, _ in pairs}) == len(pairs), pairs
+        return dict(pairs)
+
+    def refuse(word):
+        raise AssertionError(f"{word} in run.json")
+
+    with open(os.path.join(folder, "run.json"), "rb") as file:
+        return json.loads(file.read().decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+
+
+def check_machine(record, ranks):
+    hardware = record["hardware"]
+    assert hardware["host"] == socket.gethostname() and hardware["cores"] == os.cpu_count(), hardware
+    assert hardware["memory_bytes"] == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), hardware
+    with open("/proc/cpuinfo") as file:
+        names = re.findall(r"^model name\s*: (.*)$", file.read(), re.M)
+    assert hardware.get("cpu") == (names[0] if names else None), hardware
+    assert hardware["ranks"] == ranks and hardware["machines"] == 1, hardware
+    versions = record["versions"]
+    assert re.fullmatch(r"(gcc|clang) \d+\.\d+\.\d+", versions["compiler"]), versions
+    assert versions["kernel"] == f"{os.uname().sysname} {os.uname().release}", versions
+    assert re.fullmatch(r"glibc 2\.\d+", versions.get("libc", "glibc 2.0")), versions
+    if "git" in record:  # not in a copy of the source without .git
+        assert re.fullmatch("[0-9a-f]{40}", record["git"]["revision"]) and record["git"]["dirty"] in (True, False)
+
+
+def check_options(record, given, help_text):
+    """Every option of --help is there, of the right type, with its default or the value given."""
+    options = record["options"]
+    names = re.findall(r"^  (?:-\w+, )*--([a-z0-9-]+)", help_text, re.M)
+    assert set(options) == set(names) - {"help", "version"}, set(options) ^ set(names)
+    for name, value in given.items():
+        assert options[name] == value and type(options[name]) is type(value), (name, options[name], value)
+
+
+def check_times(texts, since):
+    """All within the run, and in order; a second of rounding."""
+    for text in texts:
+        assert TIME.fullmatch(text), text
+    assert sorted(texts) == list(texts), texts
+    for text in texts:
+        seconds = time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%SZ")) - time.timezone
+        assert since - 2 <= seconds <= time.time() + 2, (text, since)
+
+
+def speed_of(folder):
+    """The lines of speed.log as (step, ms, tokens a second, seconds); their steps follow one another, and so does the
+    time."""
+    with open(os.path.join(folder, "speed.log")) as file:
+        lines = file.readlines()
+    matches = [SPEED_LINE.fullmatch(line) for line in lines]
+    assert all(matches), lines
+    rows = [(int(m[1]), float(m[2]), int(m[3]), float(m[4])) for m in matches]
+    assert [row[0] for row in rows] == list(range(len(rows))), rows
+    assert all(a[3] <= b[3] for a, b in zip(rows, rows[1:])), rows
+    return rows
+
+
+def log_of(folder, name="main.log"):
+    with open(os.path.join(folder, name)) as file:
+        return file.read()
+
+
+def trained_steps(folder):
+    """How many updates main.log holds by now; 0 while there is none."""
+    try:
+        return log_of(folder).count(" trl:")
+    except FileNotFoundError:
+        return 0
+
+
+def wait_until(process, condition, what):
+    """Waits until condition() while the process runs."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert process.poll() is None, f"ended with {process.returncode} before {what}"
+        assert time.monotonic() < deadline, f"not within {LIMIT} s: {what}"
+        time.sleep(0.005)
+
+
+class Terminal:
+    """A program on a terminal of its own, which it leads as a shell would; `close` is what happens when ssh dies."""
+
+    def __init__(self, command, ignore=(), environment=None):
+        self.master, slave = pty.openpty()
+
+        def prepare():
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            for number in (signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN if number in ignore else signal.SIG_DFL)
+
+        environment = dict(environment or cli.ENVIRONMENT, TERM="xterm")
+        self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave,
+                                        env=environment, preexec_fn=prepare)
+        os.close(slave)
+
+    def wait_until(self, condition, what):
+        """The same as above; what is written to the terminal is read."""
+        os.set_blocking(self.master, False)
+
+        def read_and_ask():
+            try:
+                os.read(self.master, 65536)
+            except (BlockingIOError, OSError):
+                pass
+            return condition()
+
+        wait_until(self.process, read_and_ask, what)
+
+    def close(self):
+        if self.master >= 0:
+            os.close(self.master)
+        self.master = -1
+
+    def status(self):
+        return self.process.wait(LIMIT)
+
+    def end(self):
+        self.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def terminal_goes(command, folder, steps, environment=None):
+    """A run whose terminal goes: it saves and ends in order, as it does for SIGTERM. With SIGHUP ignored it goes on to its
+    end, without a terminal to write to. `command` makes `steps` steps, and may be given more words."""
+    terminal = Terminal([*command, "-x", 1000000], environment=environment)
+    try:
+        terminal.wait_until(lambda: trained_steps(folder) >= 3, "3 steps")
+        terminal.close()
+        assert terminal.status() == 0, terminal.process.returncode
+    finally:
+        terminal.end()
+    end = record_of(folder)["end"]
+    assert end["status"] == "stopped" and cli.checkpoints(folder) == [end["step"]] and end["step"] >= 3, end
+    assert trained_steps(folder) == end["step"] == len(speed_of(folder)), end
+    terminal = Terminal([*command, "-x", steps, "--overwrite"], ignore=[signal.SIGHUP], environment=environment)
+    try:
+        terminal.wait_until(lambda: trained_steps(folder) in range(3, steps // 2), "3 steps")
+        terminal.close()
+        assert terminal.status() == 0, terminal.process.returncode
+    finally:
+        terminal.end()
+    end = record_of(folder)["end"]
+    assert end["status"] == "done" and end["step"] == steps and cli.checkpoints(folder) == [steps], end
+    assert trained_steps(folder) == steps == len(speed_of(folder))
+
+
+def nohup_writes_lines(command, folder, environment=None):
+    """Under nohup, from a terminal into a file: whole lines, each as it comes, the beginning included, and nothing that
+    steers a terminal. It dies by SIGKILL, which leaves no time to write what was not written yet."""
+    out = cli.path("nohup.out")
+    words = ["sh", "-c", f"exec nohup \"$@\" >{out} 2>&1", "sh", *command, "-x", 1000000]
+    terminal = Terminal(words, environment=environment)
+    try:
+        terminal.wait_until(lambda: trained_steps(folder) >= 3, "3 steps")
+        terminal.close()
+        wait_until(terminal.process, lambda: trained_steps(folder) >= 6, "6 steps")
+        os.kill(terminal.process.pid, signal.SIGSTOP)
+        logged = trained_steps(folder)
+        with open(out) as file:
+            text = file.read()
+    finally:
+        terminal.end()
+    assert text.endswith("\n") and "\r" not in text and "\x1b" not in text, text
+    assert re.search("^machine ", text, re.M) and logged - 1 <= len(cli.losses(text)) <= logged + 1, (logged, text)
+    assert "end" not in record_of(folder)

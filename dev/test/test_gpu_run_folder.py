@@ -1,0 +1,107 @@
+"""What the folder of a GPU run says of itself, of one rank and of several: run.json with the GPU of each, how it ended when
+a rank was lost, signals and terminals that go. The rest is that of the CPU trainer: test_run_folder.py.
+
+TRAIN_GPT2CU names the program (./train_gpt2emu).
+"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import cli
+import harness
+from ranks import ENVIRONMENT, PROGRAM, Ranks, has_mpi, ran
+from run_folder import (check_machine, check_options, check_times, nohup_writes_lines, record_of, speed_of,
+                        terminal_goes, trained_steps)
+
+TEXT = cli.text_file(size=2000)
+RUN = ["-i", TEXT, "--tokenizer", "byte", *cli.TINY, *cli.QUIET]
+
+
+def describes_the_run():
+    """One process, two by TCP, two by mpirun: one record each, with all GPUs."""
+    options = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+    for count, how in ((1, "tcp"), (2, "tcp"), (2, "mpi")):
+        if how == "mpi" and has_mpi() is not None:
+            continue
+        since = time.time()
+        folder = cli.new_folder("described")
+        out = Ranks(count, *RUN, "-d", 64, "-x", 2, "-lg", 7, "-o", folder, how=how, TERM="xterm").finish()
+        assert "\r" not in out and "\x1b" not in out, out  # mpirun has given its processes a terminal
+        record = record_of(folder)
+        assert record["program"] == "train_gpt2cu" and record["command"][0] == PROGRAM, record["command"]
+        assert f"precision   {record['precision']}" in out and record["tokens_per_step"] == 64
+        given = {"gpu-log-every": 7, "zero-stage": 0, "tf32": True, "watchdog": 45, "process-rank": 0}
+        check_options(record, given, options)
+        check_machine(record, count)
+        gpus = record["hardware"]["gpus"]
+        assert len(gpus) == count and all(set(gpu) == {"name", "memory_bytes", "compute_capability"} for gpu in gpus)
+        for gpu in gpus:
+            assert gpu["name"] in out and f"compute capability {gpu['compute_capability']}" in out, gpu
+            assert gpu["memory_bytes"] > 2**28, gpu
+        versions = record["versions"]
+        assert all(re.fullmatch(r"\d+\.\d+", versions[name]) for name in ("cuda_runtime", "cuda_driver")), versions
+        assert all(re.fullmatch(r"\d+\.\d+\.\d+", versions[name]) for name in ("cublaslt", "nccl")), versions
+        assert how != "mpi" or "MPI" in versions["mpi"], versions
+        check_times([record["starts"][0]["time"], record["end"]["time"]], since)
+        assert record["end"]["status"] == "done" and record["end"]["weights_hash"] == cli.weights_hash(out)
+        assert len(speed_of(folder)) == 2 and record["end"]["step"] == 2
+        assert not [name for name in os.listdir(folder) if "tmp" in name], os.listdir(folder)
+
+
+def other_ranks_go_on():
+    """Two ranks begin, one goes on, and the log is that of one run."""
+    folder = cli.new_folder("elastic")
+    words = [*RUN, "-d", 64, "-n", 2, "-o", folder]
+    ran(2, *words, "-x", 2)
+    ran(1, *words, "-x", 4, "--resume", "--allow-changes")
+    record = record_of(folder)
+    assert [start["from_step"] for start in record["starts"]] == [0, 2] and record["hardware"]["ranks"] == 1
+    assert "2" in record["starts"][0]["command"] and record["starts"][0]["end"]["step"] == 2
+    assert len(speed_of(folder)) == trained_steps(folder) == 4
+
+
+def lost_ranks():
+    """The end of a run that lost a rank says which; rank 0 itself cannot."""
+    for lost in (1, 0):
+        folder = cli.new_folder("lost")
+        ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
+        ranks.until(lambda: trained_steps(folder) >= 2 or ranks.ended, "2 steps")
+        ranks.send(lost, signal.SIGKILL)
+        line = ranks.fail(lost=[lost])
+        ranks.kill()
+        end = record_of(folder).get("end")
+        if lost == 0:
+            assert end is None, end
+        else:
+            assert end["status"] == "failed" and end["message"] == line and "rank 1" in line, (end, line)
+            assert end["step"] >= 2 and "weights_hash" not in end, end
+
+
+def stopped():
+    folder = cli.new_folder("stopped")
+    ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
+    ranks.until(lambda: trained_steps(folder) >= 2 or ranks.ended, "2 steps")
+    ranks.send(1, signal.SIGHUP)  # to one of them is enough
+    out = ranks.finish()
+    end = record_of(folder)["end"]
+    assert end["status"] == "stopped" and cli.checkpoints(folder) == [end["step"]], end
+    assert end["weights_hash"] == cli.weights_hash(out) and end["step"] == len(speed_of(folder)), end
+
+
+def terminal_that_goes():
+    folder = cli.new_folder("terminal")
+    terminal_goes([PROGRAM, *RUN, "-o", folder], folder, 60, ENVIRONMENT)
+
+
+def under_nohup():
+    if shutil.which("nohup") is None:
+        raise harness.Skip("no nohup here")
+    folder = cli.new_folder("nohup")
+    nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder, ENVIRONMENT)
+
+
+harness.run("gpu_run_folder", [describes_the_run, other_ranks_go_on, lost_ranks, stopped, terminal_that_goes,
+                               under_nohup])

@@ -1,0 +1,251 @@
+"""The folder of a run says of itself what it is: run.json and speed.log, through resumes, failures, signals and terminals
+that go. What one finds there of a GPU and of several ranks: test_gpu_run_folder.py.
+"""
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import harness
+from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, new_folder, num_params, path, ran,
+                 random_tokens, read, refused, shard, start, text_file, weights_hash, write)
+from run_folder import (check_machine, check_options, check_times, log_of, nohup_writes_lines, record_of, speed_of,
+                        terminal_goes, trained_steps, wait_until)
+
+TEXT = text_file()
+RUN = ["-i", TEXT, *TINY, "-s", 0, "-v", 3, "-m", 1, "--lr", 0.0123456789]
+ODD = b'a "quoted" \\ back\\slash,\ttab,\nline, \x01\x7f, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80, \xff\xfe\xc3(, %s %n'
+ODD_SHOWN = ODD.replace(b"\xff\xfe\xc3(", b"\xef\xbf\xbd" * 3 + b"(").decode()  # bytes that are no UTF-8: U+FFFD
+
+
+def start_bytes(*arguments):
+    words = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
+    return subprocess.Popen([PROGRAM.encode(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=ENVIRONMENT)
+
+
+def describes_the_run():
+    """Each field against the command, the data and this machine."""
+    for name, count in (("t_0.bin", 300), ("t_1.bin", 500), ("v.bin", 100)):
+        shard(name, random_tokens(count, 300))
+    folder = new_folder("described")
+    since = time.time()
+    words = ["--train-data", path("t_*.bin"), "-j", path("v.bin"), "--vocab", 300, *TINY, "--total-batch", 64, "-x", 4,
+             "-v", 2, "-s", 4, "-g", 3, "--lr", 0.0123456789, "--adam-eps", "1e-10", "--shuffle", "--out-dir", folder,
+             "-n", 2, "--keep", 5, "--seed", 4294967295, "--threads", 1]
+    out = ran(*words)
+    record = record_of(folder)
+    assert list(record) == ["format", "program", "version", *(["git"] if "git" in record else []), "command",
+                            "directory", "precision", "options", "model", "tokens_per_step", "steps",
+                            "sequences_per_epoch", "data", "hardware", "versions", "starts", "end"], list(record)
+    assert record["format"] == 1 and record["program"] == "train_gpt2" and record["precision"] == "fp32"
+    assert record["version"] == ran("--version").split()[1] and record["directory"] == os.getcwd()
+    assert record["command"] == [PROGRAM, *map(str, words)], record["command"]
+    check_options(record, {"train-data": path("t_*.bin"), "val-data": path("v.bin"), "tokenizer": "", "vocab": 300,
+                           "total-batch": 64, "batch-size": 2, "seq-len": 16, "steps": 4, "lr": 0.0123456789,
+                           "adam-eps": 1e-10, "beta2": 0.95, "shuffle": True, "overfit": False, "schedule": "cosine",
+                           "out-dir": folder, "keep": 5, "seed": 4294967295, "checkpoint-every": 2, "resume": False},
+                  ran("--help"))
+    size = {"maxT": 16, "V": 300, "L": 1, "NH": 2, "C": 16, "Vp": 300}
+    assert record["model"] == {"layers": 1, "heads": 2, "channels": 16, "context": 16, "vocab": 300,
+                               "padded_vocab": 384, "parameters": num_params(size)}, record["model"]
+    assert (record["tokens_per_step"], record["steps"], record["sequences_per_epoch"]) == (64, 4, 299 // 16 + 499 // 16)
+    data = record["data"]
+    assert [(data[kind]["files"], data[kind]["tokens"]) for kind in ("train", "val")] == [(2, 800), (1, 100)], data
+    prints = [data[kind]["fingerprint"] for kind in ("train", "val")]
+    assert all(re.fullmatch("[0-9a-f]{16}", text) for text in prints) and prints[0] != prints[1], prints
+    check_machine(record, 1)
+    assert "gpus" not in record["hardware"] and not {"cuda_runtime", "nccl", "mpi"} & set(record["versions"])
+    assert len(record["starts"]) == 1 and record["starts"][0]["from_step"] == 0, record["starts"]
+    assert record["starts"][0]["command"] == record["command"] and set(record["starts"][0]) == {"time", "from_step",
+                                                                                              "command"}
+    end = record["end"]
+    assert set(end) == {"time", "step", "status", "weights_hash", "seconds"} and end["status"] == "done", end
+    assert end["step"] == 4 and end["weights_hash"] == weights_hash(out), end
+    check_times([record["starts"][0]["time"], end["time"]], since)
+    rows = speed_of(folder)
+    assert len(rows) == 4 and rows[-1][3] <= end["seconds"] <= time.time() - since, (rows, end)
+    for _, milliseconds, speed, _ in rows:
+        assert abs(speed * 1e-3 * milliseconds / 64 - 1) <= 0.51 / speed + 0.001 / milliseconds, rows
+    assert len(os.listdir(folder)) == 2 * 2 + 5, os.listdir(folder)  # no temporary file is left
+
+
+def odd_bytes():
+    """Texts of any bytes in options and names: run.json is JSON in UTF-8, and holds what can be held."""
+    folder = os.path.join(os.fsencode(new_folder("odd")), ODD)
+    process = start_bytes("-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", ODD, "-g", 1, "--out-dir", folder)
+    finish(process)
+    record = record_of(os.fsdecode(folder))
+    assert record["options"]["prompt"] == ODD_SHOWN, record["options"]["prompt"]
+    assert record["options"]["out-dir"].endswith("/" + ODD_SHOWN) and ODD_SHOWN in record["command"], record["command"]
+    # and it is read again
+    process = start_bytes("-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", ODD, "-g", 1, "--out-dir", folder, "-y", 1)
+    out, _ = finish(process)
+    assert "written anew" not in out and len(record_of(os.fsdecode(folder))["starts"]) == 2, out
+
+
+def resume_appends():
+    """Starts, ends and seconds add up; every step has one line."""
+    folder, straight = new_folder("resumed"), new_folder("straight")
+    words = [*RUN, "-x", 9, "-n", 2, "-o"]
+    ran(*words, straight)
+    since = time.time()
+    ran(*words, folder)
+    first, seconds = record_of(folder), speed_of(folder)[3][3]
+    for step in (6, 8, 9):
+        for kind in ("model", "state"):
+            os.remove(os.path.join(folder, f"{kind}_{step:08}.bin"))
+    out = ran(*words, folder, "--resume", "--threads", 2)
+    record = record_of(folder)
+    assert [start["from_step"] for start in record["starts"]] == [0, 4] and "anew" not in out
+    assert record["starts"][0] == dict(first["starts"][0], end=first["end"]), record["starts"]
+    assert record["starts"][1]["command"] == record["command"] == [*first["command"], "--resume", "--threads", "2"]
+    assert record["options"]["threads"] == 2 and record["options"]["resume"] is True
+    rows = speed_of(folder)
+    assert len(rows) == 9 and rows[3][3] == seconds and rows[4][3] >= seconds, rows
+    assert record["end"]["seconds"] >= rows[8][3] and record["end"]["status"] == "done"
+    assert log_of(folder) == log_of(straight), "main.log is not that of a straight run"
+    ran(*words, folder, "--resume")  # nothing is left to do
+    assert [start["from_step"] for start in record_of(folder)["starts"]] == [0, 4, 9]
+    assert [start["end"]["step"] for start in record_of(folder)["starts"][:2]] == [9, 9]
+    check_times([start["time"] for start in record_of(folder)["starts"]], since)
+    assert len(speed_of(folder)) == 9
+    for step in checkpoints(folder):  # a run that never came to a checkpoint begins again, and remembers
+        os.remove(os.path.join(folder, f"state_{step:08}.bin"))
+    ran(*words, folder, "--resume")
+    assert [start["from_step"] for start in record_of(folder)["starts"]] == [0, 4, 9, 0]
+    assert len(speed_of(folder)) == 9 and speed_of(folder)[0][3] < 1.0 + speed_of(folder)[0][1]
+    ran(*words, folder, "--overwrite")
+    assert [start["from_step"] for start in record_of(folder)["starts"]] == [0]
+
+
+def damaged_record():
+    """run.json that is none is replaced, and that is said; a missing one is no matter."""
+    folder = new_folder("damaged")
+    words = [*RUN, "-x", 2, "-o", folder]
+    ran(*words)
+    whole = read("damaged/run.json")
+    bad = [b"", b"{", b"[]", b"\xff\x00", whole[:len(whole) // 2], whole + b"x", b'{"starts": 5}', b'{"starts": [1]}',
+           b'{"format": 1}', whole.replace(b"done", b"d\xffne")]
+    for content in bad:
+        write("damaged/run.json", content)
+        out = ran(*words, "--resume")
+        assert re.search(r"^\S+run\.json: .*; written anew, the earlier starts are lost$", out, re.M), (content, out)
+        record = record_of(folder)
+        assert [start["from_step"] for start in record["starts"]] == [2] and record["end"]["status"] == "done"
+    for content in (None, b'{"starts": []}', b'{"starts": [{}], "end": {}}'):
+        os.remove(os.path.join(folder, "run.json"))
+        if content is not None:
+            write("damaged/run.json", content)
+        assert "anew" not in ran(*words, "--resume")
+        assert record_of(folder)["starts"][-1]["from_step"] == 2
+    os.remove(os.path.join(folder, "run.json"))
+    os.mkdir(os.path.join(folder, "run.json"))
+    refused(*words, "--resume", says=["run.json", "is a folder"])
+
+
+def damaged_speed_log():
+    """A line that is none goes, a line cut by a kill goes, the time goes on from the last that is whole."""
+    folder = new_folder("speed")
+    words = [*RUN, "-n", 3, "-o", folder]
+    ran(*words, "-x", 3)
+    for text, seconds in (("s:0 ms:1.000 tps:32 sec:100.500\nxyz\n\ns:1 ms:1 tps:2\ns:1 trl:1 lr:1 norm:1\n"
+                           "s:1 ms:1.000 tps:32 sec:200.250\ns:2 ms:1.000 tps:32 sec:300.125\ns:3 ms:1.000 tps:3", 300.125),
+                          ("s:0 ms:1.000 tps:32 sec:7.000\ns:3 ms:1.000 tps:32 sec:9.000\n", 7.0), ("", 0.0)):
+        write("speed/speed.log", text.encode())
+        ran(*words, "-x", 6, "--resume", "--allow-changes")
+        lines = log_of(folder, "speed.log").splitlines()
+        kept = [line for line in text.splitlines() if re.fullmatch(r"s:[0-2] ms:\S+ tps:\S+ sec:\S+", line)]
+        assert lines[:-3] == kept, lines
+        assert [line.split()[0] for line in lines[-3:]] == ["s:3", "s:4", "s:5"], lines
+        times = [float(line.split("sec:")[1]) for line in lines[-3:]]
+        assert seconds <= times[0] <= times[1] <= times[2] < seconds + 60, (times, seconds)
+        for kind in ("model", "state"):
+            os.remove(os.path.join(folder, f"{kind}_{6:08}.bin"))
+
+
+def ends():
+    """A stopped, a failed and a killed run; and one that was refused leaves what is there as it was."""
+    folder = new_folder("ends")
+    process = start(*RUN, "-x", 1000000, "-o", folder)
+    wait_until(process, lambda: trained_steps(folder) >= 2, "2 steps")
+    assert "end" not in record_of(folder)
+    process.terminate()
+    out, _ = finish(process)
+    end = record_of(folder)["end"]
+    assert end["status"] == "stopped" and end["message"] == "by a signal" and end["step"] == checkpoints(folder)[0]
+    assert end["weights_hash"] == weights_hash(out) and end["step"] == len(speed_of(folder)), end
+    before = read("ends/run.json")
+    refused(*RUN, "-x", 5, "-o", folder, says=["earlier run"])
+    refused(*RUN, "-x", 5, "-o", folder, "--resume", says=["--steps"])
+    assert read("ends/run.json") == before
+    process = start(*RUN, "-x", 1000000, "-o", folder, "--resume")
+    wait_until(process, lambda: trained_steps(folder) >= end["step"] + 2, "2 steps")
+    process.kill()
+    process.communicate()
+    record = record_of(folder)
+    assert "end" not in record and record["starts"][0]["end"] == end and len(record["starts"]) == 2, record
+    folder = new_folder("fails")
+    err = refused("-i", TEXT, *TINY, *QUIET, "-x", 50, "--lr", 100, "--grad-clip", 0, "--weight-decay", 100, "-o", folder,
+                  says=[re.compile("the (loss|gradient norm) is")])
+    end = record_of(folder)["end"]
+    assert end["status"] == "failed" and f"train_gpt2: {end['message']}\n" == err and "weights_hash" not in end, (end, err)
+    assert end["step"] == len(speed_of(folder)) == trained_steps(folder), end
+
+
+def ignored_signals():
+    """What was ignored at the start stays ignored: SIGINT by a shell that starts a run in the background."""
+    folder = new_folder("ignored")
+
+    def ignore():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    process = start(*RUN, "-x", 1000000, "-o", folder, preexec_fn=ignore)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGINT):
+        reached = trained_steps(folder) + 3
+        wait_until(process, lambda: trained_steps(folder) >= reached, "3 steps more")
+        process.send_signal(number)
+    reached = trained_steps(folder) + 3
+    wait_until(process, lambda: trained_steps(folder) >= reached, "3 steps more")
+    process.terminate()
+    finish(process)
+    assert record_of(folder)["end"]["status"] == "stopped"
+
+
+def hangups():
+    """A terminal that goes may send SIGHUP more than once, and beside others: none of it costs the checkpoint."""
+    for first, second in ((signal.SIGHUP, signal.SIGHUP), (signal.SIGHUP, signal.SIGTERM),
+                          (signal.SIGTERM, signal.SIGHUP)):
+        folder = new_folder("hangups")
+        process = start(*RUN, "-x", 1000000, "-o", folder)
+        wait_until(process, lambda: trained_steps(folder) >= 2, "2 steps")
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(first)
+        process.send_signal(second)
+        process.send_signal(signal.SIGCONT)
+        finish(process)
+        assert record_of(folder)["end"]["step"] == checkpoints(folder)[0], (first, second)
+
+
+def terminal_that_goes():
+    folder = new_folder("terminal")
+    terminal_goes([PROGRAM, *RUN, "-d", 320, "-n", 1, "--keep", 1, "-o", folder], folder, 300)
+
+
+def under_nohup():
+    if shutil.which("nohup") is None:
+        raise harness.Skip("no nohup here")
+    folder = new_folder("nohup")
+    nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder)
+
+
+if sys.platform != "linux":
+    print("skip run_folder: all of it: /proc and pseudo-terminals as Linux has them")
+    print("run_folder: 0 passed, 0 failed, 1 skipped")
+else:
+    harness.run("run_folder", [describes_the_run, odd_bytes, resume_appends, damaged_record, damaged_speed_log, ends,
+                               ignored_signals, hangups, terminal_that_goes, under_nohup])
