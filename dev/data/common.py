@@ -162,13 +162,16 @@ def mirror_address(text):
     raise argparse.ArgumentTypeError(f"got '{text}', expected http://host/..., https://host/... or file:///folder")
 
 
-def parser(description, out):
-    """The options that all programs have. out: the folder they write to, seen from the root."""
+def parser(description, out, jobs=False):
+    """The options that all programs have. out: the folder they write to, seen from the root. jobs: whether there are
+    many files to fetch."""
     p = Parser(description)
-    p.add_argument("--out", metavar="DIR", help=f"write into this folder (default: {out} of the repository)")
+    place = f"{out} of the repository" if out != "." else "the root of the repository"
+    p.add_argument("--out", metavar="DIR", help=f"write into this folder (default: {place})")
     p.add_argument("--mirror", type=mirror_address, metavar="URL", help="fetch from here instead: URL/<path as on the "
                    "real host>; http, https or file:///folder (see dev/data/README.md)")
-    p.add_argument("--jobs", type=whole(1, 64), default=4, metavar="N", help="files to fetch at once (default 4)")
+    if jobs:
+        p.add_argument("--jobs", type=whole(1, 64), default=4, metavar="N", help="files to fetch at once (default 4)")
     p.add_argument("--verify", action="store_true", help="read what is already there again and check its checksum")
     p.add_argument("--retries", type=whole(0, 1000), default=6, metavar="N",
                    help="attempts without any progress before giving up on a file (default 6)")
@@ -176,7 +179,7 @@ def parser(description, out):
                    help="pause before the first new attempt; it doubles each time, up to a minute (default 1)")
     p.add_argument("--timeout", type=seconds, default=60.0, metavar="SECONDS",
                    help="a connection silent for so long is broken (default 60)")
-    p.set_defaults(default_out=os.path.join(ROOT, *out.split("/")))
+    p.set_defaults(default_out=os.path.join(ROOT, *out.split("/")), **({} if jobs else {"jobs": 1}))
     return p
 
 
@@ -980,8 +983,9 @@ class Downloads:
             raise type(stopped)(self.stopped_message(type(stopped))) from None
         finally:
             self.stop.set()
-            for thread in self.threads:
-                thread.join(1.0)  # one that waits for a silent server ends with the program
+            deadline = time.monotonic() + 1.0
+            for thread in self.threads:  # one that waits for a silent server ends with the program
+                thread.join(max(0.0, deadline - time.monotonic()))
             self.progress.finish()
         if self.problem:
             raise self.problem

@@ -32,7 +32,7 @@ SHARD_SIZE = 100000000
 
 
 def parse_options():
-    parser = common.parser(__doc__, "dev/data/(fineweb|edu_fineweb)(10B|100B)")
+    parser = common.parser(__doc__, "dev/data/(fineweb|edu_fineweb)(10B|100B)", jobs=True)
     parser.add_argument("-t", "--type", choices=["classic", "edu"], default="classic", help="FineWeb or FineWeb-Edu "
                         "(default classic)")
     parser.add_argument("-v", "--version", choices=["10B", "100B"], default="10B", help="tokens (default 10B)")

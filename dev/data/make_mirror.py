@@ -176,6 +176,8 @@ def add_tinystories(mirror, documents):
         for number in (1, 0, 2):
             stories = [{"story": f"\n {document} \n", "source": "GPT-4", "instruction": {"words": ["a", "b"]}}
                        for document in documents[number * STORIES:(number + 1) * STORIES]]
+            if number == 0:
+                stories.append({"story": "half a pair: \ud83d"})
             add_member(archive, f"data{number:02d}.json", json.dumps(stories, ensure_ascii=number == 0).encode())
     mirror.hub(tinystories.REPOSITORY, {tinystories.ARCHIVE: stream.getvalue()})
 

@@ -113,8 +113,12 @@ class Tokenize:
                     return
 
     def feed(self, value):
-        """One line."""
-        line = json.dumps(value, ensure_ascii=False).encode()
+        """One line. Half of a surrogate pair becomes U+FFFD, as tiktoken has it."""
+        line = json.dumps(value, ensure_ascii=False)
+        try:
+            line = line.encode()
+        except UnicodeEncodeError:
+            line = line.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
         self.pending.append(line)
         self.pending_bytes += len(line) + 1
         self.fed += len(line) + 1

@@ -13,7 +13,7 @@ import text
 
 def main():
     options = common.parse(common.parser(__doc__, "."))
-    options.out = os.path.normpath(options.out)
+    options.out = os.path.normpath(options.out)  # the root, without a dot at its end
     fetched = text.fetch_vocab(options, options.out)
     path = common.show_path(os.path.join(options.out, "vocab.bpe"))
     print(f"{path}: {'fetched' if fetched else 'already there'}, verified")
