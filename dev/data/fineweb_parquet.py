@@ -206,14 +206,12 @@ def parquet_remotes(options, repository):
     return remotes
 
 
-def encode(options, folder, vocab, name, needed):
+def encode(options, vocab, path, prefix, needed):
     """Encodes a parquet file, or as much as `needed` tokens take (None: all of it). Returns the path of the part and
     whether all of the file is in it."""
-    work = text.clear_work(folder)
-    prefix = os.path.join(work, "part")
     for most in ([None] if needed is None else [8 * needed, None]):  # a token has four bytes and a half on average
-        documents = Documents(folder.join(name), most)
-        text.tokenize_documents(options, vocab, prefix, documents, "--shard-size", str(2**31 - 1))
+        documents = Documents(path, most)
+        text.tokenize_documents(options, vocab, prefix, documents, "--shard-size", str(text.MOST_TOKENS))
         part = prefix + "_train_000001.bin"
         if documents.complete or needed is None or text.shard_tokens(part) >= needed:
             return part, documents.complete
@@ -254,9 +252,9 @@ def add_files(options, folder, vocab, remotes, shards, state, most):
             needed = None if most is None else most - tokens
             if needed is None:
                 queue.start(i + 1)
-            part, complete = encode(options, folder, vocab, remotes[i].name, needed)
-            taken = text.shard_tokens(part)
-            new = shards.append(part, tokens, most)
+            with text.Work(folder) as work:
+                part, complete = encode(options, vocab, folder.join(remotes[i].name), work.prefix, needed)
+                new, taken = shards.append(part, tokens, most), text.shard_tokens(part)
             if complete and new == tokens + taken:  # else a longer run takes this file again
                 state.add(remotes[i], new)
             if not options.keep_downloads:
@@ -286,7 +284,6 @@ def make_shards(options, folder, vocab, remotes, shards, state, most):
     last = tokens // options.shard_size
     if os.path.exists(shards.path(last) + OPEN):
         shards.close(last)
-    text.remove_work(folder)
     return tokens
 
 

@@ -7,7 +7,6 @@ Fetches hellaswag_val.jsonl (12 MB) of the authors' repository rowanz/hellaswag.
 encoded separately, each ending with a space before it; scored is the mean loss over the tokens of an ending.
 """
 import json
-import os
 
 import common
 import text
@@ -32,13 +31,12 @@ def read_examples(path):
 
 
 def make(options, folder, vocab, made):
-    work = text.clear_work(folder)
     examples = list(read_examples(folder.join(SOURCE)))
     if made["source"] == SHA256 and len(examples) != EXAMPLES:
         raise Problem(f"{SOURCE}: {len(examples)} examples, expected {EXAMPLES}")
-    summary = text.tokenize_examples(options, vocab, os.path.join(work, "hellaswag"), examples)
-    text.publish(folder, [text.Product(OUTPUT, os.path.join(work, "hellaswag_val.bin"))], made)
-    text.remove_work(folder)
+    with text.Work(folder) as work:
+        summary = text.tokenize_examples(options, vocab, work.prefix, examples)
+        text.publish(folder, [text.Product(OUTPUT, work.prefix + "_val.bin")], made)
     return summary.splitlines()[0].split(":")[0]
 
 

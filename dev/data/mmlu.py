@@ -48,7 +48,6 @@ def read_questions(subject, content):
 
 
 def make(options, folder, vocab, made):
-    work = text.clear_work(folder)
     subjects = read_subjects(folder.join(SOURCE))
     examples = [question for name in sorted(subjects) for question in read_questions(name, subjects[name])]
     if not examples:
@@ -56,9 +55,9 @@ def make(options, folder, vocab, made):
     if made["source"] == SHA256 and (len(examples), len(subjects)) != (EXAMPLES, SUBJECTS):
         raise Problem(f"{SOURCE}: {len(examples)} questions on {len(subjects)} subjects, expected {EXAMPLES} on "
                       f"{SUBJECTS}")
-    summary = text.tokenize_examples(options, vocab, os.path.join(work, "mmlu"), examples)
-    text.publish(folder, [text.Product(OUTPUT, os.path.join(work, "mmlu_val.bin"))], made)
-    text.remove_work(folder)
+    with text.Work(folder) as work:
+        summary = text.tokenize_examples(options, vocab, work.prefix, examples)
+        text.publish(folder, [text.Product(OUTPUT, work.prefix + "_val.bin")], made)
     return summary.splitlines()[0].split(":")[0] + f", {len(subjects)} subjects"
 
 

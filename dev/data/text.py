@@ -17,6 +17,7 @@ VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/voc
 VOCAB_BYTES = 456318
 VOCAB_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
 SHARD_MAGIC, SHARD_VERSION, SHARD_HEADER_BYTES = 20240520, 1, 1024
+MOST_TOKENS = 2**31 - 1  # in a shard
 FEED_BYTES = 4 << 20  # documents are handed to tokenize in pieces of about this size
 
 
@@ -228,15 +229,26 @@ def publish(folder, products, made):
         folder.remember(product.name, common.file_sha256(folder.join(product.name)), made)
 
 
-def clear_work(folder, name=".work"):
-    """An empty folder for unfinished files, beside the finished ones."""
-    path = folder.join(name)
+def empty_folder(path):
+    """Makes a folder, or removes the files in it."""
     os.makedirs(path, exist_ok=True)
-    for entry in os.listdir(path):
-        os.remove(os.path.join(path, entry))
-    return path
+    for name in os.listdir(path):
+        common.remove(os.path.join(path, name))
 
 
-def remove_work(folder, name=".work"):
-    path = clear_work(folder, name)
-    os.rmdir(path)
+class Work:
+    """A folder for unfinished files beside the finished ones, removed in the end. Names that begin with its prefix hold
+    the number of this process: when a program is killed, its tokenize takes that for the end of the text and finishes
+    what it has, which a later program must not take for its own."""
+
+    def __init__(self, folder):
+        self.path = folder.join(".work")
+        self.prefix = os.path.join(self.path, f"part{os.getpid()}")
+
+    def __enter__(self):
+        empty_folder(self.path)
+        return self
+
+    def __exit__(self, *_):
+        empty_folder(self.path)
+        os.rmdir(self.path)

@@ -6,8 +6,6 @@
 Fetches the customary megabyte of Shakespeare from the repository karpathy/char-rnn. Each speech is a document: the text
 is cut behind each empty line, end-of-text precedes each piece. The first 32,768 tokens are for validation.
 """
-import os
-
 import common
 import text
 from common import Problem
@@ -26,16 +24,15 @@ def speeches(path):
 
 
 def make(options, folder, vocab, made):
-    work = text.clear_work(folder)
-    prefix = os.path.join(work, "part")
-    text.tokenize_documents(options, vocab, prefix, speeches(folder.join(SOURCE)), "--val-tokens", str(VAL_TOKENS),
-                            "--shard-size", str(2**31 - 1))
-    products = [text.Product(TRAIN, prefix + "_train_000001.bin"), text.Product(VAL, prefix + "_val_000000.bin")]
-    tokens = sum(text.shard_tokens(product.path) for product in products)
-    if (made["source"], made["vocab"]) == (SHA256, text.VOCAB_SHA256) and tokens != TOKENS:
-        raise Problem(f"{SOURCE}: {tokens} tokens, expected {TOKENS}; run make test, the tokenizer is not right here")
-    text.publish(folder, products, made)
-    text.remove_work(folder)
+    with text.Work(folder) as work:
+        text.tokenize_documents(options, vocab, work.prefix, speeches(folder.join(SOURCE)), "--val-tokens",
+                                str(VAL_TOKENS), "--shard-size", str(text.MOST_TOKENS))
+        products = [text.Product(TRAIN, work.prefix + "_train_000001.bin"),
+                    text.Product(VAL, work.prefix + "_val_000000.bin")]
+        tokens = sum(text.shard_tokens(product.path) for product in products)
+        if (made["source"], made["vocab"]) == (SHA256, text.VOCAB_SHA256) and tokens != TOKENS:
+            raise Problem(f"{SOURCE}: {tokens} tokens, expected {TOKENS}; the tokenizer is not right here (make test)")
+        text.publish(folder, products, made)
 
 
 def main():

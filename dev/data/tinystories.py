@@ -63,22 +63,24 @@ def read_stories(name, stream):
 
 def part_path(folder, name):
     """Where the tokens of a file of the archive lie until all are there."""
-    return os.path.join(folder.join(PARTS), name[:-len(".json")] + "_train_000001.bin")
+    return os.path.join(folder.join(PARTS), name[:-len(".json")] + ".bin")
 
 
 def encode_member(options, folder, vocab, name, stream):
     path = part_path(folder, name)
     if os.path.exists(path):
         return
-    prefix = path[:-len("_train_000001.bin")]
-    text.tokenize_documents(options, vocab, prefix, read_stories(name, stream), "--shard-size", str(2**31 - 1))
+    with text.Work(folder) as work:
+        text.tokenize_documents(options, vocab, work.prefix, read_stories(name, stream), "--shard-size",
+                                str(text.MOST_TOKENS))
+        os.replace(work.prefix + "_train_000001.bin", path)
 
 
 def prepare_parts(folder, made):
     """Keeps the parts of an earlier run if they were made from the same input."""
     facts = os.path.join(folder.join(PARTS), "made.json")
     if common.read_json(facts) != made:
-        text.clear_work(folder, PARTS)
+        text.empty_folder(folder.join(PARTS))
         common.write_json(facts, made)
 
 
@@ -107,8 +109,8 @@ def join_parts(folder, names, out):
     """Writes the tokens of several parts as one shard beside them. Returns its path."""
     path = os.path.join(folder.join(PARTS), out)
     tokens = sum(text.shard_tokens(part_path(folder, name)) for name in names)
-    if tokens > 2**31 - 1:
-        raise Problem(f"{out}: {tokens} tokens, a shard holds at most {2**31 - 1}")
+    if tokens > text.MOST_TOKENS:
+        raise Problem(f"{out}: {tokens} tokens, a shard holds at most {text.MOST_TOKENS}")
     with open(path, "wb", buffering=0) as file:
         file.write(text.shard_header(tokens))
         for name in names:
@@ -130,7 +132,8 @@ def make(options, folder, vocab, made):
     val = text.Product(VAL, join_parts(folder, names[:1], VAL))
     train = text.Product(TRAIN, join_parts(folder, names[1:], TRAIN))
     text.publish(folder, [val, train], made)
-    text.remove_work(folder, PARTS)
+    text.empty_folder(folder.join(PARTS))
+    os.rmdir(folder.join(PARTS))
 
 
 def main():
