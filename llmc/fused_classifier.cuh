@@ -126,4 +126,33 @@ static inline void sum_losses(double *sum, const float *losses, int64_t N, bool 
     cuda_check_launch("sum_losses_kernel");
 }
 
+#define MEAN_LOSSES_BLOCK 128
+
+// One warp a sequence: each lane sums every 32nd of its losses, the warp adds up the lanes' sums.
+static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
+    mean_losses_kernel(double *means, const float *losses, const int32_t *counts, int B, int T) {
+    int lane = (int)threadIdx.x % WARP_SIZE;
+    int64_t b = ((int64_t)blockIdx.x * MEAN_LOSSES_BLOCK + threadIdx.x) / WARP_SIZE;
+    if (b >= B) { return; } // a whole warp
+    double sum = 0.0, number = 0.0;
+    for (int64_t i = b * T + lane; i < (b + 1) * T; i += WARP_SIZE) {
+        if (counts[i] == 0) { continue; }
+        sum += (double)losses[i];
+        number += 1.0;
+    }
+    sum = warp_sum(sum);
+    number = warp_sum(number);
+    if (lane == 0) { means[b] = sum / number; }
+}
+
+// means[b] = the mean of losses[b,t] (B,T) over those t whose counts[b,t] is not 0, in double precision; NaN where
+// there is none. A loss that does not count may be anything. Deterministic: the order of a sum depends on T only.
+static inline void mean_losses(double *means, const float *losses, const int32_t *counts, int B, int T,
+                               cudaStream_t stream) {
+    cuda_require(B > 0 && T > 0);
+    mean_losses_kernel<<<blocks_for(B, MEAN_LOSSES_BLOCK / WARP_SIZE), MEAN_LOSSES_BLOCK, 0, stream>>>(means, losses,
+                                                                                                       counts, B, T);
+    cuda_check_launch("mean_losses_kernel");
+}
+
 #endif // LLMC_FUSED_CLASSIFIER_CUH

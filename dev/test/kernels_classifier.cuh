@@ -235,6 +235,48 @@ static void test_sum_losses(Test *t) {
     });
 }
 
+static std::vector<double> means_of(const std::vector<float> &losses, const std::vector<int32_t> &counts, int B) {
+    DeviceArray<float> device(losses);
+    DeviceArray<int32_t> device_counts(counts);
+    DeviceArray<double> means(B);
+    mean_losses(means.data, device.data, device_counts.data, B, (int)losses.size() / B, 0);
+    return means.raw();
+}
+
+// Losses that a float's sum cannot hold, among others that do not count and may be NaN.
+static void test_mean_losses(Test *t) {
+    const int shapes[][2] = {{1, 1}, {3, 5}, {5, 32}, {2, 33}, {9, 100}, {1, 1000}};
+    for (const int *shape : shapes) {
+        int B = shape[0], T = shape[1];
+        std::vector<float> losses((size_t)(B * T), NAN);
+        std::vector<int32_t> counts((size_t)(B * T), 0);
+        std::vector<double> want;
+        for (int b = 0; b < B; b++) { // tokens [begin, end) count
+            int begin = b % T, end = begin + 1 + (T - begin - 1) / (1 + b % 3);
+            for (int i = begin; i < end; i++) {
+                losses[(size_t)(b * T + i)] = i == begin ? 16777216.0f : (float)b;
+                counts[(size_t)(b * T + i)] = 1 + i % 2;
+            }
+            want.push_back((16777216.0 + (double)(end - begin - 1) * b) / (end - begin));
+        }
+        std::vector<double> got = means_of(losses, counts, B);
+        for (int b = 0; b < B; b++) {
+            CHECK(t, got[(size_t)b] == want[(size_t)b], "(%d,%d): mean %d is %.17g, expected %.17g", B, T, b,
+                  got[(size_t)b], want[(size_t)b]);
+        }
+        counts[0] = 1, losses[0] = NAN;
+        CHECK(t, isnan(means_of(losses, counts, B)[0]), "(%d,%d): a NaN was lost", B, T);
+        for (int i = 0; i < T; i++) { counts[(size_t)i] = 0; }
+        CHECK(t, isnan(means_of(losses, counts, B)[0]), "(%d,%d): the mean of nothing", B, T);
+    }
+    std::vector<float> losses = random_values(7 * 203, 1.0f, 4);
+    std::vector<int32_t> counts = random_ids(7 * 203, 2, 5);
+    for_each_schedule(t, "mean_losses", [&] {
+        std::vector<double> means = means_of(losses, counts, 7);
+        return hash64(means.data(), means.size() * sizeof(double));
+    });
+}
+
 static void classifier_tests(Suite *suite) {
     RUN(suite, test_classifier_matches_cpu);
     RUN(suite, test_classifier_whole_vocabulary);
@@ -245,6 +287,7 @@ static void classifier_tests(Suite *suite) {
     RUN(suite, test_classifier_huge_logits);
     RUN(suite, test_classifier_nonfinite_logits);
     RUN(suite, test_sum_losses);
+    RUN(suite, test_mean_losses);
 }
 
 #endif // KERNELS_CLASSIFIER_CUH
