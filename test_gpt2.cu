@@ -160,7 +160,7 @@ static double gradient(GPT2 *model, const int32_t *tokens, const int32_t *target
     BatchSlot *slot = next_slot(model);
     memcpy(slot->staging, tokens, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, targets, (size_t)N * sizeof(int32_t));
-    BatchRole role = {true, true, true, dloss, model->loss_sum};
+    BatchRole role = {true, true, true, dloss, model->loss_sum, NULL};
     run_batch(model, slot, B, T, &role);
     cuda_check(cudaStreamSynchronize(model->stream));
     cuda_check(cudaMemcpy(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
@@ -229,7 +229,7 @@ static void test_logits_and_loss(Test *t) {
     BatchSlot *slot = next_slot(model);
     memcpy(slot->staging, w.inputs, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, w.targets, (size_t)N * sizeof(int32_t));
-    BatchRole role = {false, true, true, 0.0f, model->loss_sum};
+    BatchRole role = {false, true, true, 0.0f, model->loss_sum, NULL};
     run_batch(model, slot, w.B, w.T, &role);
     std::vector<float> padded = to_host(model->logits, N * Vp), logits;
     for (int64_t i = 0; i < N * Vp; i++) {
@@ -557,6 +557,7 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) 
     shape.rank = rank;
     shape.zero_stage = stage;
     shape.val_sequences = 23;
+    shape.eval_means = 40 * num_ranks;
     return shape;
 }
 
@@ -736,7 +737,7 @@ static void test_room_for_gradients(Test *t) {
         cuda_check(cudaMemcpy(own_part(model, model->grads, b), own.data(), own.size() * sizeof(float),
                               cudaMemcpyHostToDevice));
         for (bool first : {true, false}) {
-            BatchRole role = {true, first, false, 1.0f, model->loss_sum};
+            BatchRole role = {true, first, false, 1.0f, model->loss_sum, NULL};
             std::vector<float> want((size_t)padded, 0.0f);
             if (!first) { std::copy(own.begin(), own.end(), want.begin() + (std::ptrdiff_t)shard); }
             cuda_check(cudaMemset(grads_of(model, b), 0xff, (size_t)padded * sizeof(float)));
@@ -752,10 +753,34 @@ static void test_room_for_gradients(Test *t) {
 
 // The first micro-batch of a step replaces the sum of the losses, the others add to it; a batch that is only evaluated
 // leaves the step alone.
+// The mean loss of each sequence over some of its tokens, for as many sequences as there is room for of another length.
+static void check_evaluation(Test *t, GPT2 *model, int B, int T) {
+    for (int length : {T, B * T, 5, 1}) {
+        int rows = B * T / length;
+        BatchSlot *slot = next_slot(model);
+        int32_t *counts = slot->staging + 2 * rows * length;
+        make_batch(1, rows, length, slot->staging, slot->staging + rows * length);
+        for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
+        BatchRole role = {false, true, true, 0.0f, NULL, model->eval_means};
+        run_batch(model, slot, rows, length, &role);
+        std::vector<float> losses = to_host(model->losses, rows * length);
+        std::vector<double> means((size_t)rows);
+        cuda_check(cudaMemcpy(means.data(), model->eval_means, means.size() * sizeof(double), cudaMemcpyDeviceToHost));
+        for (int b = 0; b < rows; b++) {
+            double sum = 0.0;
+            for (int i = length / 3; i < length; i++) { sum += losses[(size_t)(b * length + i)]; }
+            double want = sum / (length - length / 3);
+            CHECK(t, fabs(means[(size_t)b] - want) <= 1e-12 * want, "sequence %d of %d: mean %.17g, expected %.17g", b,
+                  length, means[(size_t)b], want);
+        }
+    }
+}
+
 static void test_roles_of_batches(Test *t) {
     enum { B = 2, T = 17, BATCHES = 3 };
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.val_sequences = 2;
+    shape.eval_means = B * T;
     Model m(t, &two_heads, shape);
     if (!m.init(t)) { return; }
     GPT2 *model = &m.gpt2;
@@ -781,12 +806,16 @@ static void test_roles_of_batches(Test *t) {
     CHECK(t, sum == alone[0] + alone[1] + alone[2], "sum of losses %.17g, expected %.17g", sum,
           alone[0] + alone[1] + alone[2]);
     uint64_t grads = hash_of(in_table_order(model, model->grads));
-    BatchRole evaluates = {false, true, true, 0.0f, model->val_sums};
+    BatchRole evaluates = {false, true, true, 0.0f, model->val_sums, NULL};
     CHECK(t, run_one(1, evaluates) == alone[1], "another loss %.17g in a validation, expected %.17g", sum, alone[1]);
     double kept;
     cuda_check(cudaMemcpy(&kept, model->loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
     CHECK(t, kept == alone[0] + alone[1] + alone[2], "a validation changes the loss of the step");
     CHECK(t, hash_of(in_table_order(model, model->grads)) == grads, "a validation changes the gradients of the step");
+    check_evaluation(t, model, B, T);
+    cuda_check(cudaMemcpy(&kept, model->loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
+    CHECK(t, kept == alone[0] + alone[1] + alone[2], "an evaluation changes the loss of the step");
+    CHECK(t, hash_of(in_table_order(model, model->grads)) == grads, "an evaluation changes the gradients of the step");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -354,6 +354,8 @@ typedef struct {
     int B, T;      // the largest batch there is room for
     int recompute; // one of the levels above
     int window;    // positions that generation sees
+    int eval_T; // the longest sequence of an evaluation, which may be longer than T where it has fewer than B; 0: none
+    int64_t eval_rows; // the most sequences of one
 } RunShape;
 
 typedef struct {
@@ -372,6 +374,7 @@ typedef struct {
 
     float *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc, *dgelu; // gradients of activations, for one layer at a time
     double *norm_sums;
+    double *eval_means; // (eval_rows): the mean loss of each completion
     float *gemm_workspace, *attention_scratch;
 
     // generation: a few new rows at a time beside the keys and values of all earlier ones
@@ -470,7 +473,9 @@ static void gpt2_plan(GPT2 *model, MemoryPlan *plan, const GPT2Config *config, R
     plan_activations(model, plan, N);
     if (trains) { plan_backward(model, plan, N, num_params); }
     plan_generation(model, plan);
-    int64_t longest = max_i64(N > 0 ? shape.T : 0, shape.window), threads = gemm_max_threads();
+    plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(shape.eval_rows), FORWARD,
+             GENERATE);
+    int64_t longest = max_i64(max_i64(N > 0 ? shape.T : 0, shape.eval_T), shape.window), threads = gemm_max_threads();
     plan_add(plan, &model->gemm_workspace, "gemm_workspace", PLAN_WORKSPACE, PLAN_F32,
              shape1(gemm_workspace_floats((int)threads)), FORWARD, GENERATE);
     plan_add(plan, &model->attention_scratch, "attention_tiles", PLAN_WORKSPACE, PLAN_F32,
@@ -946,6 +951,42 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
 }
 
+// The mean losses of `rows` completions from number `first`, over their own tokens.
+static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t first, int rows) {
+    eval_read(eval, first, rows, model->tokens, model->targets);
+    gpt2_forward(model, rows, eval->T, 0.0f, false);
+    for (int64_t i = 0; i < rows; i++) {
+        int begin, end;
+        double sum = 0.0;
+        eval_scored(eval, first + i, &begin, &end);
+        for (int t = begin; t < end; t++) { sum += model->losses[i * eval->T + t]; }
+        model->eval_means[first + i] = sum / (end - begin);
+    }
+}
+
+// Answers the questions of an evaluation. Returns early when asked to stop: *score is then of a part of them.
+static void evaluate(GPT2 *model, TrainRun *run, int which, EvalScore *score) {
+    const EvalLoader *eval = &run->evals[which];
+    double start = seconds_now();
+    score->examples = score->correct = 0;
+    for (int64_t first = 0; first < eval->num_rows && !stop_requested; first += eval->B) {
+        int rows = (int)min_i64(eval->B, eval->num_rows - first);
+        evaluate_batch(model, eval, first, rows);
+        run_take_eval(run, which, model->eval_means, first + rows, start, score);
+    }
+}
+
+static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+    for (int which = 0; which < NUM_EVALS; which++) {
+        EvalScore score;
+        if (!eval_is_open(&run->evals[which])) { continue; }
+        evaluate(model, run, which, &score);
+        if (stop_requested) { return true; }
+        if (!run_log_eval(run, which, &score, error)) { return false; }
+    }
+    return true;
+}
+
 static void append_to_sample(void *model, int token) { generate_append((GPT2 *)model, token); }
 static const float *cached_logits(void *model) { return generate_logits((GPT2 *)model, true); }
 static const float *uncached_logits(void *model) { return generate_logits((GPT2 *)model, false); }
@@ -971,7 +1012,8 @@ static bool save(GPT2 *model, TrainRun *run, Error *error) {
     return true;
 }
 
-// The training loop. The order within a step is the one train_run.h relies on: save, validate, sample, update.
+// The training loop. The order within a step is the one train_run.h relies on: save, validate, evaluate, sample,
+// update.
 static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) {
     const TrainOptions *o = &run->options;
     for (;;) {
@@ -981,6 +1023,7 @@ static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) 
             return false;
         }
         if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(model, run, error)) { return false; }
+        if (run_evals_are_due(run) && !stop_requested && !evaluate_and_log(model, run, error)) { return false; }
         if (run->step > 0 && run_is_due(run, o->sample_every) && !stop_requested) { sample(model, run); }
         if (last || stop_requested) { break; }
         if (!train_step(model, run, peak_gflops, error)) { return false; }
@@ -994,6 +1037,7 @@ static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) 
 // What --steps 0 does: evaluates and samples from the model as it is.
 static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
     if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
+    if (!stop_requested && !evaluate_and_log(model, run, error)) { return false; }
     if (run->options.sample_every == 0 || sample(model, run)) { return true; }
     return fail(error, "the model's logits are not numbers; its parameters are damaged");
 }
@@ -1003,8 +1047,15 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     comm_single(&run->comm);
     run->num_ranks = 1;
     if (!set_threads(o->threads, error) || !run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
-    RunKind kind = o->steps != 0 ? RUN_TRAINS : run->has_val ? RUN_EVALUATES : RUN_GENERATES;
-    RunShape shape = {kind, (int)o->batch_size, (int)o->seq_len, (int)o->recompute, (int)o->seq_len};
+    bool evaluates = run->has_val || run_has_evals(run);
+    RunKind kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
+    RunShape shape = {kind,
+                      (int)o->batch_size,
+                      (int)o->seq_len,
+                      (int)o->recompute,
+                      (int)o->seq_len,
+                      run_eval_length(run),
+                      run_eval_rows(run)};
     gpt2_plan(model, plan, &run->config, shape);
     run_print_config(run);
     run_print_memory(plan, "");

@@ -116,6 +116,7 @@ typedef struct {
     int rank, num_ranks;
     int zero_stage;        // what is sharded: ZERO_.. in llmc/zero.h
     int64_t val_sequences; // of a validation
+    int64_t eval_means;    // of an evaluation: a mean loss for each row of all batches of all ranks
 } RunShape;
 
 #define NUM_SLOTS 2 // batches under way
@@ -124,7 +125,9 @@ typedef struct {
 
 // A batch on its way: what the GPU works on and what is copied there meanwhile never share memory.
 typedef struct {
-    int32_t *staging, *device; // (3,N) in pinned and in GPU memory: tokens, targets, rows in order of tokens
+    // (3,N) in pinned and in GPU memory: tokens, targets, and rows in order of tokens; of an evaluation, in their
+    // place, which losses count.
+    int32_t *staging, *device;
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
 
@@ -163,7 +166,8 @@ typedef struct {
     double *norm_partials, *loss_sum;
     StepRecord *records; // (ranks)
     StepResult *result;
-    double *val_sums; // (ranks, rounds of validation): the sum of the losses of each batch
+    double *val_sums;   // (ranks, rounds of validation): the sum of the losses of each batch
+    double *eval_means; // in the order of the rows of an evaluation
     uint64_t *checksum;
     float *export_bucket;
     int32_t *flag, *history;
@@ -173,6 +177,7 @@ typedef struct {
     int64_t batches;          // uploaded so far
     StepResult *results;      // (NUM_STEPS), pinned
     double *host_val_sums;    // pinned, like val_sums
+    double *host_eval_means;  // pinned, like eval_means
     uint64_t *host_checksum;  // pinned
     float *staging;           // (STAGING_FLOATS), pinned: parameters and state on their way
     floatX *sample_logits;    // (Vp), pinned
@@ -188,6 +193,7 @@ typedef struct {
     Comm *ranks;
     cudaStream_t stream, copy_stream, comm_stream;
     cudaEvent_t computed, communicated; // from one stream to the other
+    cudaEvent_t evaluated;              // a round of an evaluation, its means being on the host
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     PendingStep pending;
@@ -335,6 +341,8 @@ static void plan_device(GPT2 *model, int64_t N) {
     plan_add(plan, &model->result, "result", PLAN_WORKSPACE, PLAN_F64, shape1(RESULT_DOUBLES), FORWARD, UPDATE);
     plan_add(plan, &model->val_sums, "val_sums", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, validation_rounds(model)),
              FORWARD, UPDATE);
+    plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(model->shape.eval_means), FORWARD,
+             UPDATE);
     plan_add(plan, &model->checksum, "checksum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->export_bucket, "export_bucket", PLAN_WORKSPACE, PLAN_F32,
              shape1(model->shape.exports ? max_i64(zero_padded(&model->zero, 0), zero_padded(&model->zero, 1)) : 0),
@@ -366,6 +374,7 @@ static void plan_host(GPT2 *model, int64_t N) {
     plan_add(plan, &model->results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
     plan_add(plan, &model->host_val_sums, "val_sums", PLAN_DATA, PLAN_F64,
              shape2(model->shape.num_ranks, validation_rounds(model)), 0, 0);
+    plan_add(plan, &model->host_eval_means, "eval_means", PLAN_DATA, PLAN_F64, shape1(model->shape.eval_means), 0, 0);
     plan_add(plan, &model->host_checksum, "checksum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
     plan_add(plan, &model->staging, "staging", PLAN_DATA, PLAN_F32, shape1(staging_floats(&model->zero)), 0, 0);
     plan_add(plan, &model->sample_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
@@ -492,7 +501,8 @@ typedef struct {
     bool trains;      // its gradients are wanted
     bool first, last; // of the micro-batches of a step
     float dloss;      // the gradient of each row's loss
-    double *loss_sum; // on the GPU: the losses replace what is there when it is the first, else they are added
+    double *loss_sum; // on the GPU: the losses replace what is there when it is the first, else they are added; or NULL
+    double *means;    // of an evaluation, on the GPU: the mean loss of each sequence; else NULL
 } BatchRole;
 
 // Makes room for the gradients of a bucket. Where they are kept in parts, the room begins with zeros, and with what
@@ -596,7 +606,7 @@ static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N
         matmul_backward_input(cublas, model->dlnf + row * C, model->logits, wte, NULL, rows, C, Vp, model->stream);
         matmul_backward_weight(cublas, grads_of_layer(model, 0).wte, model->logits, lnf, rows, C, Vp, model->stream);
     }
-    sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream);
+    if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream); }
 }
 
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
@@ -864,7 +874,6 @@ static BatchSlot *next_slot(GPT2 *model) {
 // Sends a slot's N rows to the GPU on a stream of their own, beside the work on the batch before. What is launched on
 // model->stream from here on may use them.
 static void upload_batch(GPT2 *model, BatchSlot *slot, int64_t N) {
-    encoder_order_tokens(slot->staging + 2 * N, slot->staging, N, model->config.vocab_size, model->token_counts);
     cuda_check(cudaStreamWaitEvent(model->copy_stream, slot->no_longer_used, 0));
     cuda_check(cudaMemcpyAsync(slot->device, slot->staging, (size_t)(3 * N) * sizeof(int32_t), cudaMemcpyHostToDevice,
                                model->copy_stream));
@@ -872,18 +881,25 @@ static void upload_batch(GPT2 *model, BatchSlot *slot, int64_t N) {
     cuda_check(cudaStreamWaitEvent(model->stream, slot->uploaded, 0));
 }
 
+static void order_tokens(GPT2 *model, BatchSlot *slot, int64_t N) {
+    encoder_order_tokens(slot->staging + 2 * N, slot->staging, N, model->config.vocab_size, model->token_counts);
+}
+
 static void release_batch(GPT2 *model, BatchSlot *slot) {
     cuda_check(cudaEventRecord(slot->no_longer_used, model->stream));
 }
 
-// Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory.
+// Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory: tokens and
+// targets, and for an evaluation which losses count.
 static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
     comm_waits(model->ranks, true); // should the GPU's queue be full: see nccl_queued
+    if (role->means == NULL) { order_tokens(model, slot, N); }
     upload_batch(model, slot, N);
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
     gpt2_forward(model, tokens, B, T);
     head_forward_backward(model, targets, N, role);
+    if (role->means != NULL) { mean_losses(role->means, model->losses, order, B, T, model->stream); }
     if (role->trains) { gpt2_backward(model, tokens, order, B, T, role); }
     release_batch(model, slot);
 }
@@ -1204,6 +1220,7 @@ static void create_streams(GPT2 *model) {
     cuda_check(cudaStreamCreateWithPriority(&model->comm_stream, cudaStreamNonBlocking, greatest));
     create_event(&model->computed, untimed);
     create_event(&model->communicated, untimed);
+    create_event(&model->evaluated, untimed);
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
         create_event(&model->fetched[i], untimed);
         create_event(&model->used[i], untimed);
@@ -1249,6 +1266,7 @@ static void gpt2_close(GPT2 *model) {
     cublas_close(&model->cublas);
     cudaEventDestroy(model->computed);
     cudaEventDestroy(model->communicated);
+    cudaEventDestroy(model->evaluated);
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
         cudaEventDestroy(model->fetched[i]);
         cudaEventDestroy(model->used[i]);
@@ -1273,8 +1291,8 @@ static void gpt2_close(GPT2 *model) {
 
 // The i-th micro-batch of a step of this run.
 static BatchRole training_role(GPT2 *model, const TrainRun *run, int64_t i) {
-    BatchRole role = {true, i == 0, i == run->micro_batches - 1, 1.0f / (float)run->options.total_batch,
-                      model->loss_sum};
+    BatchRole role = {
+        true, i == 0, i == run->micro_batches - 1, 1.0f / (float)run->options.total_batch, model->loss_sum, NULL};
     return role;
 }
 
@@ -1310,6 +1328,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
     BatchRole role = training_role(model, run, i);
     double sum = 0.0;
     if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
+    order_tokens(model, slot, N);
     upload_batch(model, slot, N);
     gpt2_forward(model, tokens, B, T);
     head_forward_backward(model, targets, N, &role);
@@ -1442,7 +1461,7 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
 static bool validate_batch(GPT2 *model, TrainRun *run, int64_t batch, double *sum, Error *error) {
     int64_t first = batch * run->options.batch_size, T = run->options.seq_len;
     int rows = (int)min_i64(run->options.batch_size, model->shape.val_sequences - first);
-    BatchRole role = {false, true, true, 0.0f, sum};
+    BatchRole role = {false, true, true, 0.0f, sum, NULL};
     BatchSlot *slot = next_slot(model);
     if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
     run_batch(model, slot, rows, (int)T, &role);
@@ -1490,6 +1509,82 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     if (!validate(model, run, &loss, error)) { return false; }
     if (is_stopping(model)) { return true; }
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
+}
+
+// Queues batch number `batch` of an evaluation. The mean losses of its rows go to *means, in GPU memory.
+static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t batch, double *means) {
+    int64_t first = batch * eval->B, T = eval->T;
+    int rows = (int)min_i64(eval->B, eval->num_rows - first);
+    BatchRole role = {false, true, true, 0.0f, NULL, means};
+    BatchSlot *slot = next_slot(model);
+    int32_t *counts = slot->staging + 2 * rows * T;
+    eval_read(eval, first, rows, slot->staging, slot->staging + rows * T);
+    for (int i = 0; i < rows; i++) {
+        int begin, end;
+        eval_scored(eval, first + i, &begin, &end);
+        for (int t = 0; t < T; t++) { counts[i * T + t] = t >= begin && t < end; }
+    }
+    run_batch(model, slot, rows, (int)T, &role);
+}
+
+// Brings the mean losses of a round, which are rows in the order of the file, to all ranks and their hosts.
+static void gather_means(GPT2 *model, const EvalLoader *eval, int64_t round) {
+    int64_t length = model->shape.num_ranks * eval->B, first = round * length;
+    double *means = model->eval_means + first;
+    if (has_peers(model)) {
+        communicate_after_compute(model);
+        nccl_all_gather(&model->nccl, means, means + model->shape.rank * eval->B, eval->B * (int64_t)sizeof(double),
+                        NULL);
+        compute_after_communicate(model);
+    }
+    cuda_check(cudaMemcpyAsync(model->host_eval_means + first, means, (size_t)length * sizeof(double),
+                               cudaMemcpyDeviceToHost, model->stream));
+    cuda_check(cudaEventRecord(model->evaluated, model->stream));
+}
+
+// Waits for the means of the last round that was gathered, and judges what they are enough for.
+static void take_means(GPT2 *model, TrainRun *run, int which, int64_t round, double start, EvalScore *score) {
+    const EvalLoader *eval = &run->evals[which];
+    wait_for_event(model, model->evaluated);
+    int64_t rows = min_i64((round + 1) * model->shape.num_ranks * eval->B, eval->num_rows);
+    run_take_eval(run, which, model->host_eval_means, rows, start, score);
+}
+
+// Answers the questions of an evaluation, batch by batch as validate does, so that a batch and the bits of its losses
+// are the same on any number of ranks. The host looks at a round while the GPU is at the next. Returns early when asked
+// to stop: *score is then of a part of them.
+static bool evaluate(GPT2 *model, TrainRun *run, int which, EvalScore *score, Error *error) {
+    Range range("evaluation");
+    const EvalLoader *eval = &run->evals[which];
+    int64_t ranks = model->shape.num_ranks, batches = eval_num_batches(eval), rounds = ceil_div_i64(batches, ranks);
+    char phase[48];
+    double start = seconds_now();
+    score->examples = score->correct = 0;
+    snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
+    cuda_check(cudaMemsetAsync(model->eval_means, 0, (size_t)(rounds * ranks * eval->B) * sizeof(double),
+                               model->stream)); // a batch may have fewer rows, all of them are sent
+    for (int64_t round = 0; round < rounds; round++) {
+        if (!ask_to_stop(model, error)) { return false; }
+        if (is_stopping(model)) { return true; }
+        run_progress(run, phase, run->step);
+        int64_t place = round * ranks + model->shape.rank;
+        evaluate_batch(model, eval, place < batches ? place : 0, model->eval_means + place * eval->B);
+        if (round > 0) { take_means(model, run, which, round - 1, start, score); }
+        gather_means(model, eval, round);
+    }
+    take_means(model, run, which, rounds - 1, start, score);
+    return true;
+}
+
+static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+    for (int which = 0; which < NUM_EVALS; which++) {
+        EvalScore score;
+        if (!eval_is_open(&run->evals[which])) { continue; }
+        if (!evaluate(model, run, which, &score, error)) { return false; }
+        if (is_stopping(model)) { return true; }
+        if (!run_log_eval(run, which, &score, error)) { return false; }
+    }
+    return true;
 }
 
 // Adds a token to the sample so far. When the window is full, the newer half stays.
@@ -1553,8 +1648,8 @@ static bool save(GPT2 *model, TrainRun *run, Error *error) {
     return true;
 }
 
-// What is due before the current step: save, validate, sample, in the order that train_run.h relies on. The step before
-// has been settled. *busy: something was.
+// What is due before the current step: save, validate, evaluate, sample, in the order that train_run.h relies on. The
+// step before has been settled.
 static bool do_what_is_due(GPT2 *model, TrainRun *run, bool last, Error *error) {
     const TrainOptions *o = &run->options;
     bool save_now = run_writes_files(run) && run->saved_step != run->step;
@@ -1562,13 +1657,14 @@ static bool do_what_is_due(GPT2 *model, TrainRun *run, bool last, Error *error) 
         return false;
     }
     if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(model, run, error)) { return false; }
+    if (run_evals_are_due(run) && !is_stopping(model) && !evaluate_and_log(model, run, error)) { return false; }
     if (run->step > 0 && run_is_due(run, o->sample_every) && !is_stopping(model)) { sample(model, run); }
     return true;
 }
 
 static bool anything_is_due(const TrainRun *run) {
     const TrainOptions *o = &run->options;
-    return run_is_due(run, o->val_every) || run_is_due(run, o->sample_every) ||
+    return run_is_due(run, o->val_every) || run_evals_are_due(run) || run_is_due(run, o->sample_every) ||
            (run_writes_files(run) && run_is_due(run, o->checkpoint_every));
 }
 
@@ -1590,6 +1686,7 @@ static bool train(GPT2 *model, TrainRun *run, Error *error) {
 // What --steps 0 does: evaluates and samples from the model as it is.
 static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
     if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
+    if (!is_stopping(model) && !evaluate_and_log(model, run, error)) { return false; }
     bool ok = run->options.sample_every == 0 || sample(model, run) ||
               fail(error, "the model's logits are not numbers; its parameters are damaged");
     return run_agree(run, ok, error);
@@ -1599,7 +1696,8 @@ static RunShape choose_shape(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     RunShape shape;
     memset(&shape, 0, sizeof(shape));
-    shape.kind = o->steps != 0 ? RUN_TRAINS : run->has_val ? RUN_EVALUATES : RUN_GENERATES;
+    bool evaluates = run->has_val || run_has_evals(run);
+    shape.kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
     shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
     shape.T = (int)o->seq_len;
     shape.recompute = (int)o->recompute;
@@ -1610,6 +1708,11 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
     shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
+    for (const EvalLoader &eval : run->evals) {
+        if (!eval_is_open(&eval)) { continue; }
+        int64_t in_round = eval.B * run->num_ranks, rounds = ceil_div_i64(eval.num_rows, in_round);
+        shape.eval_means = max_i64(shape.eval_means, rounds * in_round);
+    }
     return shape;
 }
 

@@ -162,7 +162,7 @@ static inline bool eval_check_examples(EvalLoader *eval, int vocab_size, int64_t
     int64_t at = 0, longest = 0;
     eval->num_rows = 0;
     for (; c.example < eval->in_file; c.example++) {
-        EvalExample example;
+        EvalExample example = {0, 0, 0};
         int64_t begin = at;
         if (!eval_parse_example(eval, &c, &at, &example, NULL, error)) { return false; }
         longest = max_i64(longest, 2 * (at - begin));

@@ -4,7 +4,8 @@
 // dumb terminal) each step is a line. No colours. main.log holds, in llm.c's format, one line per event:
 //   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     update number <step>, counted from 0
 //   s:<step> tel:<validation loss>                                        after <step> updates
-//   s:<step> eval:<accuracy>
+//   s:<step> eval:<accuracy on HellaSwag>                                 likewise
+//   s:<step> mmlu:<accuracy on MMLU>                                      likewise; llm.c's has none
 // speed.log holds what is different each time a run is made, one line per update:
 //   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, all that was done in them>
 // Each line reaches its file at once and whole.
@@ -46,6 +47,9 @@ typedef struct {
     double seconds_left;   //
     bool bar_visible;      //
     double bar_time;       // when it was last drawn
+
+    bool progress_visible; // of something else than steps, over the bar
+    double progress_time;  // when it was last drawn
 } Logger;
 
 // ---- Texts ----
@@ -141,7 +145,7 @@ static inline void logger_bar_line(char *text, size_t size, const StepParts *par
 
 // ---- main.log: lines ----
 
-typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind;
+typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind; // LOG_EVAL: an accuracy, whatever on
 typedef struct {
     LogKind kind;
     int64_t step;
@@ -167,6 +171,7 @@ static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) 
         got = sscanf(text, "s:%18lld eval:%lf%n", &step, &out->value, &end);
         out->kind = LOG_EVAL;
     }
+    if (got < 2) { got = sscanf(text, "s:%18lld mmlu:%lf%n", &step, &out->value, &end); }
     out->step = step;
     return end == (int)bytes && step >= 0;
 }
@@ -269,10 +274,10 @@ static inline bool logger_is_terminal(FILE *out) {
 
 // Takes the bar away, so that something else may write to the terminal. The next step draws it again.
 static inline void logger_clear(Logger *logger) {
-    if (!logger->bar_visible) { return; }
+    if (!logger->bar_visible && !logger->progress_visible) { return; }
     fputs("\r\033[J", logger->out);
     fflush(logger->out);
-    logger->bar_visible = false;
+    logger->bar_visible = logger->progress_visible = false;
 }
 
 // Draws the bar over the one before. One write per picture, old text overwritten rather than erased first: no flicker.
@@ -288,6 +293,17 @@ static inline void logger_draw(Logger *logger) {
     fflush(logger->out);
     logger->bar_visible = true;
     logger->bar_time = seconds_now();
+}
+
+// Shows on a terminal, over the bar, how far something has come that takes longer than a step. The next line for a
+// person replaces it.
+static inline void logger_progress(Logger *logger, const char *text) {
+    double now = seconds_now();
+    if (!logger->terminal || (logger->progress_visible && now - logger->progress_time < 0.1)) { return; }
+    fprintf(logger->out, "\r%.*s\033[J\r", logger_terminal_width(logger->out) - 1, text);
+    fflush(logger->out);
+    logger->progress_visible = true;
+    logger->progress_time = now;
 }
 
 // ---- The logger ----
@@ -348,8 +364,9 @@ static inline void logger_close(Logger *logger) {
         logger_draw(logger);
         fputc('\n', logger->out);
         fflush(logger->out);
-        logger->bar_visible = false;
+        logger->bar_visible = logger->progress_visible = false;
     }
+    logger_clear(logger);
     if (logger->fd >= 0) { close(logger->fd); }
     if (logger->speed_fd >= 0) { close(logger->speed_fd); }
     logger->fd = logger->speed_fd = -1;
@@ -397,12 +414,15 @@ static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *
     return log_write(logger, error, "s:%lld tel:%.4f\n", (long long)step, loss);
 }
 
-// Shows and records the accuracy (0 to 1) of an evaluation such as HellaSwag. Error: as logger_step.
-static inline bool logger_eval(Logger *logger, int64_t step, const char *name, double accuracy, Error *error) {
+// Shows and records an accuracy after `step` updates: of `total` questions of an evaluation, `correct` were answered
+// correctly. key: what main.log calls it. Error: as logger_step.
+static inline bool logger_eval(Logger *logger, int64_t step, const char *name, const char *key, int64_t correct,
+                               int64_t total, Error *error) {
     char number[64];
+    double accuracy = (double)correct / (double)max_i64(total, 1);
     logger_step_number(number, sizeof(number), step, logger->total_steps);
-    logger_event(logger, "%s | %s %.4f", number, name, accuracy);
-    return log_write(logger, error, "s:%lld eval:%.4f\n", (long long)step, accuracy);
+    logger_event(logger, "%s | %s %.4f (%lld/%lld)", number, name, accuracy, (long long)correct, (long long)total);
+    return log_write(logger, error, "s:%lld %s:%.4f\n", (long long)step, key, accuracy);
 }
 
 #endif // LLMC_LOGGER_H

@@ -55,6 +55,17 @@ static inline void run_print_data(const char *what, const char *name, const Data
            (long long)loader->num_sequences);
 }
 
+static inline void run_print_eval(const TrainRun *run, int which) {
+    const EvalLoader *eval = &run->evals[which];
+    if (!eval_is_open(eval)) { return; }
+    printf("%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d tokens\n", run_evals[which].name,
+           eval->path, (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, eval->B,
+           eval->T);
+    if (eval->rows_that_lose == 0) { return; }
+    printf("            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
+           (long long)eval->rows_that_lose, (long long)eval->longest);
+}
+
 // What this run is, as settled from options, files and defaults. The trainer's own lines (machine, memory) follow.
 static inline void run_print_config(const TrainRun *run) {
     const TrainOptions *o = &run->options;
@@ -71,6 +82,7 @@ static inline void run_print_config(const TrainRun *run) {
     if (run->has_val) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
     }
+    for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
     if (run->has_train && run->num_steps > 0) {
         printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
                (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
@@ -160,6 +172,28 @@ static inline void run_report_stopped(TrainRun *run) {
     logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
                  (long long)run->num_steps,
                  run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
+}
+
+// ---- Evaluations ----
+
+// Takes in the mean losses of an evaluation's first known_rows rows, and shows on a terminal how far it has come.
+// start: when it began, in seconds_now().
+static inline void run_take_eval(TrainRun *run, int which, const double *means, int64_t known_rows, double start,
+                                 EvalScore *score) {
+    const EvalLoader *eval = &run->evals[which];
+    char text[128], left[32];
+    eval_judge(eval, means, known_rows, score);
+    double seconds = seconds_now() - start;
+    format_duration(left, sizeof(left), seconds * (double)(eval->num_rows - known_rows) / (double)known_rows);
+    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_examples);
+    snprintf(text, sizeof(text), "%s %*lld/%lld | %.1f%% | %s left", run_evals[which].name, width,
+             (long long)score->examples, (long long)eval->num_examples, 100.0 * eval_accuracy(score), left);
+    if (score->examples > 0) { logger_progress(&run->logger, text); }
+}
+
+static inline bool run_log_eval(TrainRun *run, int which, const EvalScore *score, Error *error) {
+    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, score->correct,
+                       score->examples, error);
 }
 
 // ---- Samples ----

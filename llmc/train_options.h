@@ -11,6 +11,8 @@
 enum { FREE = 0, SHAPES = 1 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
+#define TRAIN_HELLASWAG_DATA "dev/data/hellaswag/hellaswag_val.bin"
+#define TRAIN_MMLU_DATA "dev/data/mmlu/mmlu_val.bin"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
 #define TRAIN_CPU_ONLY "is an option of the CPU trainer (train_gpt2)"
 
@@ -72,7 +74,16 @@ enum { FREE = 0, SHAPES = 1 };
     X(val_batches, "val-batches", "m", INT, "20", 0, 1000000000, "N", FREE, NULL, "Evaluation",                        \
       "batches in a validation; 0: all")                                                                               \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, NULL, "Evaluation",                                   \
-      "score HellaSwag with each validation: not in this version, 1 is refused")                                       \
+      "measure the accuracy on HellaSwag with each validation, or as --eval-every says")                               \
+    X(hellaswag_data, "hellaswag-data", "", TEXT, TRAIN_HELLASWAG_DATA, 1, ARGS_MAX_PATH, "FILE", FREE, NULL,          \
+      "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                                       \
+    X(mmlu, "mmlu", "", FLAG, "0", 0, 1, "0|1", FREE, NULL, "Evaluation", "the same on MMLU")                          \
+    X(mmlu_data, "mmlu-data", "", TEXT, TRAIN_MMLU_DATA, 1, ARGS_MAX_PATH, "FILE", FREE, NULL, "Evaluation",           \
+      "its questions; python3 dev/data/mmlu.py fetches them")                                                          \
+    X(eval_every, "eval-every", "", INT, "-1", -1, 1000000000, "N", FREE, NULL, "Evaluation",                          \
+      "measure these every N steps, and at the start and the end; -1: with each validation")                           \
+    X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, NULL, "Evaluation",                           \
+      "use the first N questions of each; 0: all")                                                                     \
     X(sample_every, "sample-every", "s", INT, PICK("100", "20"), 0, 1000000000, "N", FREE, NULL, "Evaluation",         \
       "write a sample every N steps, and at the end; 0: never")                                                        \
     X(sample_tokens, "sample-tokens", "g", INT, "64", 1, 1048576, "N", FREE, NULL, "Evaluation", "tokens of a sample") \
@@ -214,6 +225,7 @@ static inline bool train_options_check_context(const TrainOptions *options, int 
 // Refuses combinations of options that contradict each other, or of which one would do nothing.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
+    bool evaluates = o->hellaswag || o->mmlu;
     const struct {
         bool bad;
         const char *message;
@@ -233,7 +245,15 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {o->steps == 0 && o->out_dir[0] != '\0',
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
         {o->prompt[0] != '\0' && o->sample_every == 0, "--prompt: does nothing with --sample-every 0 (-s)"},
-        {o->hellaswag, "--hellaswag (-h): 1 is not possible in this version; leave it out"},
+        {evaluates && o->eval_every == 0,
+         "--eval-every: 0 contradicts --hellaswag (-h) and --mmlu; give every how many steps, or leave them out"},
+        {evaluates && o->eval_every < 0 && o->val_every == 0 && o->steps != 0,
+         "--hellaswag (-h), --mmlu: come with each validation, which --val-every 0 (-v) excludes; give --eval-every"},
+        {!evaluates && o->eval_every != -1, "--eval-every: does nothing without --hellaswag (-h) or --mmlu"},
+        {!evaluates && o->eval_examples > 0, "--eval-examples: does nothing without --hellaswag (-h) or --mmlu"},
+        {!o->hellaswag && strcmp(o->hellaswag_data, TRAIN_HELLASWAG_DATA) != 0,
+         "--hellaswag-data: does nothing without --hellaswag (-h)"},
+        {!o->mmlu && strcmp(o->mmlu_data, TRAIN_MMLU_DATA) != 0, "--mmlu-data: does nothing without --mmlu"},
         {tcp && o->server_ip[0] == '\0',
          "--nccl-init tcp: needs --server-ip (-ps), the address of the machine of process 0"},
         {folder && o->nccl_fs_path[0] == '\0',

@@ -6,7 +6,8 @@
 // keeps the run folder in order and writes the log; all write their parts of checkpoints. What one of them cannot do
 // ends all of them (run_agree).
 //
-// A run stands before step `step`: that many updates are done. The order at a step is: save, validate, sample, update.
+// A run stands before step `step`: that many updates are done. The order at a step is: save, validate, evaluate
+// (HellaSwag, MMLU), sample, update.
 // A checkpoint therefore holds the run as it was before anything of its step was logged, and a resumed run logs every
 // line once. Which sequences a step trains on follows from (seed, next_sequence) alone.
 #ifndef LLMC_TRAIN_RUN_H
@@ -16,6 +17,7 @@
 #include "comm.h"
 #include "dataloader.h"
 #include "disk_space.h"
+#include "evalloader.h"
 #include "files.h"
 #include "gpt2.h"
 #include "hf_export.h"
@@ -34,6 +36,13 @@
 #define RUN_MAX_CHECKPOINTS 4096
 #define BYTE_VOCAB_SIZE 257
 #define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory when it is there, as llm.c does
+
+// The evaluations: a name for people, one for main.log, and the command that fetches the questions.
+enum { EVAL_HELLASWAG, EVAL_MMLU, NUM_EVALS };
+static const struct {
+    const char *name, *log_key, *option, *command;
+} run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
+                          {"MMLU", "mmlu", "--mmlu-data", "python3 dev/data/mmlu.py"}};
 
 typedef struct TrainRun {
     TrainOptions options;
@@ -55,6 +64,7 @@ typedef struct TrainRun {
     uint16_t *train_text, *val_text;          // tokens of text files; NULL for shards
     DataLoader train, val;
     bool has_train, has_val;
+    EvalLoader evals[NUM_EVALS]; // open where wanted
 
     uint16_t *prompt_tokens; // what a sample goes on from; at least one
     int64_t prompt_count;
@@ -190,7 +200,9 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
     } hashes[] = {{"the checkpoint to go on from", (uint64_t)(run->resumes ? run->checkpoints[run->first_usable] : 0)},
                   {"the model file's fingerprint", model},
                   {"the training data's fingerprint", run->has_train ? dataloader_fingerprint(&run->train) : 0},
-                  {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0}};
+                  {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0},
+                  {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
+                  {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     for (size_t i = 0; i < sizeof(hashes) / sizeof(hashes[0]); i++) {
         snprintf(text, sizeof(text), "%016llx", (unsigned long long)hashes[i].value);
         comm_fact(&facts, hashes[i].name, text);
@@ -448,6 +460,24 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
     return run->has_val;
 }
 
+static inline bool run_open_eval(TrainRun *run, int which, const char *path, Error *error) {
+    const TrainOptions *o = &run->options;
+    EvalLoader *eval = &run->evals[which];
+    if (!path_exists(path)) {
+        return fail(error, "%s: no such file; `%s` fetches it, %s names another", path, run_evals[which].command,
+                    run_evals[which].option);
+    }
+    return eval_open(eval, path, run->config.vocab_size, o->eval_examples, error) &&
+           eval_pack(eval, (int)o->batch_size, (int)o->seq_len, run->config.max_seq_len, error);
+}
+
+// Opens the questions of the evaluations that are wanted.
+static inline bool run_open_evals(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    return (!o->hellaswag || run_open_eval(run, EVAL_HELLASWAG, o->hellaswag_data, error)) &&
+           (!o->mmlu || run_open_eval(run, EVAL_MMLU, o->mmlu_data, error));
+}
+
 // Encodes --prompt. Without one, a sample begins at the start of a document.
 static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     const char *prompt = run->options.prompt;
@@ -519,7 +549,7 @@ static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *er
     return run_check_export(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
            run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
            train_options_check_batch(&run->options, run->num_ranks, error) && run_encode_prompt(run, error) &&
-           run_open_data(run, error) && run_settle_schedule(run, error);
+           run_open_data(run, error) && run_open_evals(run, error) && run_settle_schedule(run, error);
 }
 
 // Opens everything that the options (parsed and checked) name. Nothing is trained, written or allocated for the model
@@ -543,6 +573,7 @@ static inline void run_close(TrainRun *run) {
     json_out_free(&run->record);
     if (run->has_train) { dataloader_close(&run->train); }
     if (run->has_val) { dataloader_close(&run->val); }
+    for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
     if (run->has_tokenizer) { tokenizer_free(&run->tokenizer); }
     if (run->locked) { directory_unlock(&run->lock); }
     free(run->prompt_tokens);
@@ -909,6 +940,24 @@ static inline void run_advance(TrainRun *run) {
 // Is something that happens every N steps due before the current step? It also is at the end; N = 0: never.
 static inline bool run_is_due(const TrainRun *run, int64_t every) {
     return every > 0 && (run->step % every == 0 || run->step == run->num_steps);
+}
+
+static inline bool run_has_evals(const TrainRun *run) {
+    return eval_is_open(&run->evals[EVAL_HELLASWAG]) || eval_is_open(&run->evals[EVAL_MMLU]);
+}
+
+// The longest sequence of an evaluation, and the most completions of one.
+static inline int run_eval_length(const TrainRun *run) {
+    return (int)max_i64(run->evals[EVAL_HELLASWAG].T, run->evals[EVAL_MMLU].T);
+}
+static inline int64_t run_eval_rows(const TrainRun *run) {
+    return max_i64(run->evals[EVAL_HELLASWAG].num_rows, run->evals[EVAL_MMLU].num_rows);
+}
+
+// Are the evaluations due before the current step?
+static inline bool run_evals_are_due(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    return run_has_evals(run) && run_is_due(run, o->eval_every < 0 ? o->val_every : o->eval_every);
 }
 
 // Redraws loss.svg from main.log.

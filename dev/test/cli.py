@@ -216,7 +216,12 @@ def tokenizer_bytes(tokens, version=2, eot=None, count=None):
 
 
 def reference_loss(c, params, tokens, targets):
-    """The mean cross-entropy of one sequence, computed number by number in double precision."""
+    """The mean cross-entropy of one sequence."""
+    return sum(reference_losses(c, params, tokens, targets)) / len(tokens)
+
+
+def reference_losses(c, params, tokens, targets):
+    """The cross-entropy of each target of one sequence, computed number by number in double precision."""
     C, NH, T = c["C"], c["NH"], len(tokens)
     HS = C // NH
 
@@ -263,9 +268,9 @@ def reference_loss(c, params, tokens, targets):
         for t in range(T):
             hidden = [gelu(v) for v in linear(norm(x[t], ln2w, ln2b), fcw, fcb)]
             x[t] = [a + b for a, b in zip(x[t], linear(hidden, projw, projb))]
-    total = 0.0
+    losses = []
     for row, target in zip(x, targets):
         logits = linear(norm(row, params["lnfw"], params["lnfb"]), wte, [0.0] * c["V"])
         top = max(logits)
-        total += top + math.log(sum(math.exp(v - top) for v in logits)) - logits[target]
-    return total / T
+        losses.append(top + math.log(sum(math.exp(v - top) for v in logits)) - logits[target])
+    return losses

@@ -85,7 +85,7 @@ CpuModel *cpu_model_new(const CpuModelShape *shape, uint64_t seed) {
     Error error;
     GPT2Config config = {shape->max_seq_len, shape->vocab_size, gpt2_pad_vocab(shape->vocab_size),
                          shape->num_layers,  shape->num_heads,  shape->channels};
-    RunShape run = {RUN_TRAINS, shape->B, shape->T, RECOMPUTE_NOTHING, shape->max_seq_len};
+    RunShape run = {RUN_TRAINS, shape->B, shape->T, RECOMPUTE_NOTHING, shape->max_seq_len, 0, 0};
     if (model == NULL) { abort(); }
     gpt2_plan(&model->gpt2, &model->plan, &config, run);
     if (!gpt2_allocate(&model->gpt2, &model->plan, &error)) { abort(); }

@@ -181,6 +181,13 @@ def ran(count, *arguments, **keywords):
     return Ranks(count, *arguments, **keywords).finish()
 
 
+def single(*arguments, program=PROGRAM, **environment):
+    """One process, of a run that must succeed, started without any of the ways to start several."""
+    return cli.finish(subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.DEVNULL,
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       env=dict(ENVIRONMENT, **environment)), 0, arguments)[0]
+
+
 def refused(count, *arguments, says=(), **keywords):
     """The message of a run that must fail, how long after its start all ranks have ended, and how long after the first
     of them has said why."""

@@ -121,7 +121,14 @@ static void test_contradictions(Test *t) {
         {"-i x -o d -nm 2", "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
         {"-x 0 -o d",
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
-        {"-i x -h 1", "--hellaswag (-h): 1 is not possible in this version; leave it out"},
+        {"-i x -h 1 --eval-every 0",
+         "--eval-every: 0 contradicts --hellaswag (-h) and --mmlu; give every how many steps, or leave them out"},
+        {"-i x --mmlu -v 0",
+         "--hellaswag (-h), --mmlu: come with each validation, which --val-every 0 (-v) excludes; give --eval-every"},
+        {"-i x --eval-every 5", "--eval-every: does nothing without --hellaswag (-h) or --mmlu"},
+        {"-i x --eval-examples 5", "--eval-examples: does nothing without --hellaswag (-h) or --mmlu"},
+        {"-i x --mmlu --hellaswag-data y", "--hellaswag-data: does nothing without --hellaswag (-h)"},
+        {"-i x -h 1 --mmlu-data y", "--mmlu-data: does nothing without --mmlu"},
     };
     CHECK_REFUSALS(t, false, refusals);
 }
@@ -207,6 +214,27 @@ static void test_llmc_script(Test *t) {
     CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == 1, "values");
 }
 
+// The evaluations: with each validation, or every so many steps; without training also where nothing is validated.
+static void test_evaluations(Test *t) {
+    static const char *const taken[] = {
+        "-i x -h 1",      "-i x --mmlu 1 --mmlu-data y", "-i x -h 1 --eval-every 7 -v 0",
+        "-x 0 -h 1 -v 0", "-x 0 --hellaswag --mmlu",     "-i x -h 1 --eval-examples 9",
+        "-i x -h 0 -v 0", "-x 0 -h 1 --eval-every 3",    "-i x -h 1 --eval-every -1"};
+    static Parsed p;
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        for (int gpu = 0; gpu < 2; gpu++) { CHECK(t, parse(&p, gpu, taken[i]), "%s: %s", taken[i], p.error.text); }
+    }
+    CHECK(t, parse(&p, false, "-i x") && p.options.eval_every == -1 && p.options.eval_examples == 0, "defaults");
+    CHECK(t, strcmp(p.options.hellaswag_data, "dev/data/hellaswag/hellaswag_val.bin") == 0, "defaults");
+    CHECK(t, strcmp(p.options.mmlu_data, "dev/data/mmlu/mmlu_val.bin") == 0, "defaults");
+    for (int i = 0; i < train_options_count(); i++) {
+        bool is_eval = strstr(train_options_name(i), "eval-") != NULL ||
+                       strstr(train_options_name(i), "mmlu") != NULL ||
+                       strstr(train_options_name(i), "hellaswag") != NULL;
+        CHECK(t, !is_eval || !train_options_shapes_run(i), "--%s shapes the run", train_options_name(i));
+    }
+}
+
 // llm.c's flags for several processes, in both of its spellings; what contradicts or is missing is refused.
 static void test_several_processes(Test *t) {
     static const char *const taken[] = {"-pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4",
@@ -250,8 +278,8 @@ static void test_help_and_version(Test *t) {
     CHECK(t, parse(&p, false, "-b 2 -h") && p.outcome == ARGS_SHOWED_HELP, "-h at the end");
     CHECK(t, parse(&p, false, "-h -b 2") && p.outcome == ARGS_SHOWED_HELP, "-h before an option");
     CHECK(t, parse(&p, false, "--version") && p.outcome == ARGS_SHOWED_VERSION, "--version");
-    CHECK(t, !parse(&p, true, "-i x -h 1") && strstr(p.error.text, "--hellaswag (-h)") != NULL, "-h 1 is HellaSwag");
-    CHECK(t, parse(&p, false, "-i x -h 0") && p.outcome == ARGS_RUN, "-h 0 is HellaSwag");
+    CHECK(t, parse(&p, true, "-i x -h 1") && p.outcome == ARGS_RUN && p.options.hellaswag, "-h 1 is HellaSwag");
+    CHECK(t, parse(&p, false, "-i x -h 0") && p.outcome == ARGS_RUN && !p.options.hellaswag, "-h 0 is HellaSwag");
 }
 
 // Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
@@ -397,6 +425,7 @@ int main(void) {
     RUN(&s, test_long_and_strange_words);
     RUN(&s, test_forms);
     RUN(&s, test_llmc_script);
+    RUN(&s, test_evaluations);
     RUN(&s, test_several_processes);
     RUN(&s, test_help_and_version);
     RUN(&s, test_help_text);

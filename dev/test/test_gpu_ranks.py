@@ -20,7 +20,7 @@ import time
 
 import cli
 import harness
-from ranks import ENVIRONMENT, LINE, PROGRAM, Ranks, has_mpi, ran, refused
+from ranks import ENVIRONMENT, LINE, PROGRAM, Ranks, has_mpi, ran, refused, single
 
 FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
 VOCAB = 61
@@ -82,13 +82,6 @@ def norms(out):
 
 def steps_of(out):
     return [int(step) for step in re.findall(r"^step +(\d+)/\d+ \| loss", out, re.M)]
-
-
-def single(*arguments, program=PROGRAM, **environment):
-    """One process, of a run that must succeed, started without any of the ways to start several."""
-    return cli.finish(subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       env=dict(ENVIRONMENT, **environment)), 0, arguments)[0]
 
 
 def is_bf16(program=PROGRAM):

@@ -204,8 +204,7 @@ def loss_that_is_no_number():
 def models_it_cannot_compute():
     for changes, says in ((["--channels", 36, "--heads", 2], ["36 channels", "multiple of 8"]),
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),
-                          (["-pn", 2], ["--num-processes is 2", "mpirun -np 2"]),
-                          (["-h", 1], ["--hellaswag (-h)"])):
+                          (["-pn", 2], ["--num-processes is 2", "mpirun -np 2"])):
         refused(*run_with(*changes), says=says)
     refused(*RUN, "--no-kv-cache", says=["--no-kv-cache", "CPU trainer"])
 

@@ -268,11 +268,45 @@ static void test_damaged_log(Test *t) {
     write_log(
         t, dir,
         "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 trl:4.00\x01\x02\nxyz\n\ns:-1 tel:3\ns:1 eval:0.2500\ns:1 tel:4.5x\n"
-        "s:99999999999999999999 tel:1\ns:2 trl:nan lr:0.000600 norm:inf\ns:2 tel:4.0"); // killed while writing
+        "s:1 mmlu:0.2600\ns:1 mmlu:\ns:2 mmluu:0.2\ns:3 mmlu:0.3000\ns:99999999999999999999 tel:1\ns:2 trl:nan "
+        "lr:0.000600 norm:inf\ns:2 tel:4.0"); // killed while writing
     CHECK(t, run_steps(dir, 3, 3, &error), "%s", error.text);
     read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
-    const char *head = "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 eval:0.2500\ns:2 trl:nan lr:0.000600 norm:inf\n";
+    const char *head =
+        "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 eval:0.2500\ns:1 mmlu:0.2600\ns:2 trl:nan lr:0.000600 norm:inf\n";
     CHECK(t, strcmp(text, head) == 0, "%s", text);
+    remove_folder(t, dir);
+}
+
+// What is shown of an accuracy, and kept of it.
+static void test_evaluations(Test *t) {
+    char dir[512], text[4096], shown[4096];
+    Logger logger;
+    Error error = {""};
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    CHECK(t, logger_open(&logger, dir, 0, 1000, &error), "%s", error.text);
+    logger.out = tmpfile();
+    logger.terminal = true;
+    logger_progress(&logger, "HellaSwag 1/9");
+    logger_progress(&logger, "HellaSwag 2/9"); // too soon after the other
+    bool ok =
+        logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error) && logger_step(&logger, &example, &error);
+    logger_progress(&logger, "MMLU 1/9"); // over the bar, which then comes back
+    ok = ok && logger_eval(&logger, 250, "MMLU", "mmlu", 0, 7, &error);
+    CHECK(t, ok, "%s", error.text);
+    rewind(logger.out);
+    size_t bytes = fread(shown, 1, sizeof(shown) - 1, logger.out);
+    shown[bytes] = '\0';
+    const char *begin = "\rHellaSwag 1/9\033[J\r\r\033[Jstep  250/1000 | HellaSwag 0.2955 (2967/10042)\n\rstep ";
+    const char *end = "\rMMLU 1/9\033[J\r\r\033[Jstep  250/1000 | MMLU 0.0000 (0/7)\n\rstep ";
+    CHECK(t, strncmp(shown, begin, strlen(begin)) == 0 && strstr(shown, end) != NULL, "%s", shown);
+    fclose(logger.out);
+    logger.out = stdout;
+    logger.bar_visible = false;
+    logger_close(&logger);
+    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+    CHECK(t, strncmp(text, "s:250 eval:0.2955\n", 18) == 0 && strstr(text, "\ns:250 mmlu:0.0000\n") != NULL, "%s",
+          text);
     remove_folder(t, dir);
 }
 
@@ -331,7 +365,7 @@ static void test_svg_few_points(Test *t) {
     write_log(t, dir, "");
     draw(t, dir);
     CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
-    write_log(t, dir, "s:0 trl:nan lr:0.0 norm:nan\ns:0 tel:inf\ns:0 eval:0.5\n");
+    write_log(t, dir, "s:0 trl:nan lr:0.0 norm:nan\ns:0 tel:inf\ns:0 eval:0.5\ns:0 mmlu:0.5\n");
     draw(t, dir);
     CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
     write_log(t, dir, "s:0 trl:5.5500 lr:0.000300 norm:1.00\n");
@@ -415,6 +449,7 @@ int main(void) {
     RUN(&s, test_terminal_is_known);
     RUN(&s, test_log_and_resume);
     RUN(&s, test_damaged_log);
+    RUN(&s, test_evaluations);
     RUN(&s, test_log_errors);
     RUN(&s, test_svg_few_points);
     RUN(&s, test_svg_many_points);

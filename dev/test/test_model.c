@@ -36,7 +36,7 @@ typedef struct {
 static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int recompute) {
     static Error error;
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
-    RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len};
+    RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0};
     gpt2_plan(&instance->model, &instance->plan, config, shape);
     if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
     float *params = instance->model.params_memory;
@@ -94,7 +94,7 @@ static void test_untrained_loss_is_ln_v(Test *t) {
         GPT2Config config = {64, vocabs[i], gpt2_pad_vocab(vocabs[i]), 2, 4, 64};
         GPT2 model;
         MemoryPlan plan;
-        RunShape shape = {RUN_EVALUATES, 4, 64, 0, 1};
+        RunShape shape = {RUN_EVALUATES, 4, 64, 0, 1, 0, 0};
         gpt2_plan(&model, &plan, &config, shape);
         if (!CHECK(t, gpt2_allocate(&model, &plan, &error), "%s", error.text)) { return; }
         gpt2_init_params(model.params_memory, &config, 42);
@@ -409,12 +409,12 @@ static void test_plan_overflow_is_refused(Test *t) {
     GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
     GPT2 model;
     MemoryPlan plan;
-    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20};
+    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0};
     gpt2_plan(&model, &plan, &config, shape);
     CHECK(t, !gpt2_allocate(&model, &plan, &error), "an impossible plan was allocated");
     CHECK(t, strstr(error.text, "overflows 64 bits") != NULL, "message: %s", error.text);
     GPT2Config large = {1024, 50257, 50304, 96, 96, 12288};
-    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024};
+    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024, 0, 0};
     gpt2_plan(&model, &plan, &large, large_shape);
     CHECK(t, !gpt2_allocate(&model, &plan, &error), "a plan of terabytes was allocated");
     CHECK(t, strstr(error.text, "this machine has") != NULL, "message: %s", error.text);

@@ -50,10 +50,10 @@ def version():
 
 
 def hellaswag_switch():
-    """-h is help, but with 0 or 1 it is llm.c's switch for an evaluation that only the GPU trainer has."""
+    """-h is help, but with 0 or 1 it is llm.c's switch for an evaluation (test_eval.py)."""
     assert "weights hash" in ran(*RUN, *QUIET, "-x", 1, "-h", 0)
     for arguments in (["-h", "1"], ["--hellaswag", "1"], ["--hellaswag"]):
-        refused(*RUN, *arguments, says=["--hellaswag (-h)", "not possible in this version"])
+        refused(*RUN, *arguments, cwd=FOLDER, says=["dev/data/hellaswag/hellaswag_val.bin: no such file"])
 
 
 def unknown_options():

@@ -1,0 +1,113 @@
+"""Evaluation files as FORMATS describes them, and the answers a model gives, computed number by number in double
+precision: for test_eval.py and test_gpu_eval.py. Standard library only; shares nothing with the C side."""
+import array
+import random
+import re
+import struct
+
+import cli
+
+CONFIG = cli.config(maxT=24, V=61, Vp=128, L=2)
+
+
+
+def example_words(number, context, completions, label):
+    words = [65535, 0, number, label, len(completions)]
+    for tokens in [context, *completions]:
+        words += [len(tokens), *tokens]
+    words[1] = 2 * len(words)
+    return words
+
+
+def eval_bytes(examples, magic=20240522, version=1, count=None, longest=None, extra=b""):
+    """examples: (context, completions, label) each."""
+    streams = [example_words(i, *example) for i, example in enumerate(examples)]
+    largest = max(2 * len(stream) for stream in streams)
+    header = struct.pack("<256i", magic, version, len(streams) if count is None else count,
+                         largest if longest is None else longest, *[0] * 252)
+    return header + b"".join(array.array("H", stream).tobytes() for stream in streams) + extra
+
+
+def eval_file(name, examples, **header):
+    return cli.write(name, eval_bytes(examples, **header))
+
+
+def completion_means(c, params, context, completions, T):
+    """The mean loss of each completion over its own tokens, of the last T + 1 tokens as many as there are."""
+    means = []
+    for completion in completions:
+        tokens = (context + completion)[-(T + 1):]
+        losses = cli.reference_losses(c, params, tokens[:-1], tokens[1:])
+        means.append(sum(losses[-len(completion):]) / len(completion))
+    return means
+
+
+def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
+    """Random questions whose best completion is clear, more so than any rounding: (context, completions, answer). Rows
+    have up to `longest` inputs (T, if it is not given), of which the last T are seen."""
+    generator = random.Random(seed)
+    longest = longest or T
+    found = []
+    while len(found) < count:
+        draw = lambda n: [generator.randrange(c["V"]) for _ in range(n)]
+        number = generator.choice([4, 4, 4, 2, 3])
+        lengths = [generator.randrange(1, 7) for _ in range(number)]
+        context = draw(generator.randrange(1, longest + 2 - max(lengths)))
+        completions = [draw(n) for n in lengths]
+        means = completion_means(c, params, context, completions, T)
+        best, second = sorted(means)[:2]
+        if second - best >= margin:
+            found.append((context, completions, means.index(best)))
+    return found
+
+
+def relabelled(examples, shift):
+    """The same questions with other labels: shift(number) further, of as many as there are."""
+    return [(context, completions, (answer + shift(i)) % len(completions))
+            for i, (context, completions, answer) in enumerate(examples)]
+
+
+RESULT = r"step +(\d+)/(\d+) \| (HellaSwag|MMLU) (\d\.\d{4}) \((\d+)/(\d+)\)"
+
+
+def results(out, name="HellaSwag"):
+    """[(step, correct, questions)] of what was printed, whose accuracy is that fraction."""
+    found = []
+    for step, _, which, accuracy, correct, total in re.findall(f"^{RESULT}$", out, re.M):
+        assert accuracy == f"{int(correct) / int(total):.4f}", out
+        if which == name:
+            found.append((int(step), int(correct), int(total)))
+    return found
+
+
+def logged(folder, key="eval"):
+    """[(step, accuracy as text)] of main.log."""
+    with open(f"{folder}/main.log") as file:
+        return [(int(step), text) for step, text in re.findall(rf"^s:(\d+) {key}:(\d\.\d{{4}})$", file.read(), re.M)]
+
+
+# ---- Something that can be learnt: most tokens lead to one other ----
+
+
+def follower(token):
+    return (5 * token + 7) % CONFIG["V"]
+
+
+def chain(count, seed):
+    generator, tokens = random.Random(seed), [3]
+    while len(tokens) < count:
+        tokens.append(follower(tokens[-1]) if generator.random() < 0.9 else generator.randrange(CONFIG["V"]))
+    return tokens
+
+
+def chain_questions(count=16, seed=4):
+    """How a chain goes on, of four ways."""
+    generator, found = random.Random(seed), []
+    for _ in range(count):
+        tokens = [generator.randrange(CONFIG["V"])]
+        while len(tokens) < 8:
+            tokens.append(follower(tokens[-1]))
+        split, label = generator.randrange(2, 7), generator.randrange(4)
+        others = [[generator.randrange(CONFIG["V"]) for _ in range(generator.randrange(2, 4))] for _ in range(3)]
+        found.append((tokens[:split], others[:label] + [tokens[split:]] + others[label:], label))
+    return found

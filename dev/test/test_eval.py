@@ -1,0 +1,342 @@
+"""HellaSwag and MMLU during a run.
+
+The answers of a straightforward computation, whatever the batches; what is shown and logged, and when; stopping, going
+on, and files that cannot be used.
+"""
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+import time
+
+import cli
+import evalfiles
+import harness
+from cli import ENVIRONMENT, PROGRAM, QUIET, TINY, new_folder, path, ran, refused
+from evalfiles import CONFIG, eval_file, questions, relabelled, results
+
+
+def right_answers():
+    """The model's file, and 40 questions with the answers of the independent computation as labels."""
+    if not hasattr(right_answers, "made"):
+        params = cli.make_params(CONFIG, deviation=0.3)
+        right_answers.made = (cli.model("answers.bin", CONFIG, params), questions(CONFIG, params, 40, 24))
+    return right_answers.made
+
+
+def evaluate(model, *arguments, **keywords):
+    return ran("--init", model, "--steps", 0, "--sample-every", 0, "-h", 1, *arguments, **keywords)
+
+
+def answers_of_an_independent_computation():
+    """All labels right, none, and some: the accuracy says which answers were given."""
+    model, examples = right_answers()
+    cases = [(lambda i: 0, 40), (lambda i: 1, 0), (lambda i: i % 2, 20), (lambda i: i % 8 == 3, 35)]
+    for shift, correct in cases:
+        name = eval_file("answers_val.bin", relabelled(examples, shift))
+        assert results(evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24)) == [(0, correct, 40)], correct
+
+
+def any_packing():
+    """How many rows share a batch changes no answer, nor does the number of threads."""
+    model, examples = right_answers()
+    name = eval_file("packing_val.bin", relabelled(examples, lambda i: i % 3 == 0))
+    correct = sum(i % 3 != 0 for i in range(40))
+    for batch, length, rows in ((1, 24, 1), (4, 6, 1), (24, 1, 1), (5, 24, 5), (64, 24, 64), (300, 23, 139),
+                                (5, 10, 2)):
+        out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length, "--threads", 2)
+        found = re.search(rf"^HellaSwag +{re.escape(name)}: 40 of 40 questions, (\d+) rows in batches of (\d+) x 24 "
+                          "tokens$", out, re.M)
+        assert found and int(found.group(2)) == min(rows, int(found.group(1))), out
+        assert results(out) == [(0, correct, 40)], (batch, length, out)
+
+
+def contexts_that_are_cut():
+    """Rows longer than there is room for lose the beginning of their context, which is said once."""
+    params = cli.make_params(CONFIG, deviation=0.3)
+    model = cli.model("cut.bin", CONFIG, params)
+    for T, (batch, length) in ((24, (3, 24)), (9, (1, 9)), (6, (2, 3))):
+        examples = questions(CONFIG, params, 12, T, longest=40)
+        name = eval_file("cut_val.bin", examples)
+        longer = [len(context) + len(completion) - 1
+                  for context, completions, _ in examples
+                  for completion in completions
+                  if len(context) + len(completion) - 1 > T]
+        out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length)
+        assert results(out) == [(0, 12, 12)], out
+        assert out.count(f"{len(longer)} of them are longer, up to {max(longer)}, and lose the beginning of their") == 1
+
+
+def first_of_equal_ones():
+    """Completions that are the same have the same loss, and the first of them is the answer."""
+    model, examples = right_answers()
+    doubled = [([*context], [completions[answer], *completions, completions[answer]], 0)
+               for context, completions, answer in examples]
+    name = eval_file("ties_val.bin", doubled)
+    for batch in (1, 7):
+        assert results(evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", 24)) == [(0, 40, 40)]
+
+
+def first_examples_only():
+    model, examples = right_answers()
+    name = eval_file("first_val.bin", [*relabelled(examples[:5], lambda i: 0), *relabelled(examples[5:], lambda i: 1)])
+    for limit, used in ((1, 1), (5, 5), (9, 9), (40, 40), (65536, 40)):
+        out = evaluate(model, "--hellaswag-data", name, "-b", 3, "-t", 24, "--eval-examples", limit)
+        assert f"{used} of 40 questions" in out and results(out) == [(0, min(used, 5), used)], out
+
+
+def both_evaluations():
+    """HellaSwag and MMLU, each with its own file and line."""
+    model, examples = right_answers()
+    hellaswag = eval_file("both_h.bin", relabelled(examples, lambda i: i % 2))
+    mmlu = eval_file("both_m.bin", relabelled(examples[:7], lambda i: 0))
+    run = ["--mmlu", 1, "--mmlu-data", mmlu, "-b", 4, "-t", 24]
+    out = evaluate(model, "--hellaswag-data", hellaswag, *run)
+    assert results(out) == [(0, 20, 40)] and results(out, "MMLU") == [(0, 7, 7)], out
+    out = ran("--init", model, "--steps", 0, "--sample-every", 0, *run)
+    assert results(out) == [] and results(out, "MMLU") == [(0, 7, 7)], out
+
+
+# ---- During a run ----
+
+
+def toy():
+    """A run that learns what follows on what, and answers questions about it."""
+    train = cli.shard("chain_train.bin", evalfiles.chain(20000, 1))
+    val = cli.shard("chain_val.bin", evalfiles.chain(500, 2))
+    name = eval_file("chain_questions.bin", evalfiles.chain_questions())
+    return ["-i", train, "-j", val, "--vocab", 61, "--layers", 1, "--heads", 2, "--channels", 32, "--context", 16, "-t",
+            16, "-b", 8, "--lr", 0.01, "-m", 1, "-s", 0, "-h", 1, "--hellaswag-data", name]
+
+
+def learns():
+    """From chance (4 of 16) to near certainty; the log and the picture of it."""
+    folder = new_folder("learns")
+    run = [*toy(), "-x", 150, "-v", 50, "-o", folder, "--mmlu", 1, "--mmlu-data", path("chain_questions.bin")]
+    out = ran(*run)
+    shown = results(out)
+    assert [step for step, _, _ in shown] == [0, 50, 100, 150] and shown[0][1] <= 9 and shown[-1][1] >= 14, shown
+    assert evalfiles.logged(folder) == [(step, f"{correct / 16:.4f}") for step, correct, _ in shown]
+    assert evalfiles.logged(folder, "mmlu") == evalfiles.logged(folder)
+    assert [step for step, _, _ in results(out, "MMLU")] == [0, 50, 100, 150]
+    with open(f"{folder}/main.log") as file:
+        lines = [line.split(":")[1].split()[1] for line in file if line.startswith("s:50 ")]
+    assert lines == ["tel", "eval", "mmlu", "trl"], lines
+    with open(f"{folder}/loss.svg") as file:
+        assert file.read().count(">train<") == 1
+    quiet = ran(*toy()[:-4], "-x", 150, "-v", 50, "-o", new_folder("learns_quiet"))
+    assert cli.weights_hash(quiet) == cli.weights_hash(out), "evaluating changed the weights"
+
+
+def when():
+    """--eval-every, beside --val-every or without it."""
+    run = [*toy(), "-x", 7]
+    for more, steps in ((["-v", 3], [0, 3, 6, 7]), (["-v", 3, "--eval-every", 2], [0, 2, 4, 6, 7]),
+                        (["-v", 0, "--eval-every", 4], [0, 4, 7]), (["-v", 5, "--eval-every", 7], [0, 7]),
+                        (["-v", 2, "--eval-every", -1], [0, 2, 4, 6, 7])):
+        assert [step for step, _, _ in results(ran(*run, *more))] == steps, more
+    shown = ran(*run, "-v", 3)
+    order = re.findall(r"^step +3/7 \| (val loss|HellaSwag|loss)", shown, re.M)
+    assert order == ["loss", "val loss", "HellaSwag"], shown
+
+
+def without_training():
+    """--steps 0 evaluates once: beside a validation, without one, and without data for one."""
+    folder = new_folder("without")
+    ran(*toy()[:-4], *QUIET[:2], "-x", 3, "-o", folder)
+    base = ["--init", folder, "-x", 0, "-s", 0, *toy()[-4:], "-b", 2, "-t", 16]
+    for more, validations in (([], 0), (["-j", path("chain_val.bin")], 1), (["-j", path("chain_val.bin"), "-v", 0], 0),
+                              (["-v", 0], 0), (["--eval-every", 5], 0)):
+        out = ran(*base, *more)
+        assert len(results(out)) == 1 and len(cli.val_losses(out)) == validations, (more, out)
+    assert "sample" in ran("--init", folder, "-x", 0, "-g", 3, *toy()[-4:])
+
+
+def stop_and_resume():
+    """A run that was interrupted logs each accuracy once, as one that was not."""
+    whole, parts = new_folder("eval_whole"), new_folder("eval_parts")
+    run = [*toy(), "-x", 30, "-v", 7, "--eval-every", 5, "-n", 10]
+    ran(*run, "-o", whole)
+    process = cli.start(*run, "-o", parts)
+    while b"step   12/" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    cli.finish(process)
+    ran(*run, "-o", parts, "--resume")
+    with open(f"{whole}/main.log") as a, open(f"{parts}/main.log") as b:
+        assert a.read() == b.read()
+    assert [step for step, _ in evalfiles.logged(parts)] == [0, 5, 10, 15, 20, 25, 30]
+
+
+# ---- On a terminal ----
+
+
+class Terminal:
+    """The program on a terminal of so many columns."""
+
+    def __init__(self, arguments, columns=80):
+        self.shown = ""
+        self.child, self.file = pty.fork()
+        if self.child == 0:
+            try:
+                fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+                os.execve(PROGRAM, [PROGRAM, *map(str, arguments)], dict(ENVIRONMENT, TERM="xterm"))
+            finally:
+                os._exit(127)
+
+    def read(self):
+        try:
+            piece = os.read(self.file, 65536).decode("latin-1")
+        except OSError:  # how Linux says that the other end is closed
+            piece = ""
+        self.shown += piece
+        return piece
+
+    def until(self, pattern):
+        while not re.search(pattern, self.shown):
+            assert self.read(), f"ended before {pattern}\n{self.shown}"
+
+    def finish(self):
+        while self.read():
+            pass
+        os.close(self.file)
+        status = os.waitpid(self.child, 0)[1]
+        assert status == 0, (status, self.shown)
+        return self.shown
+
+
+def long_evaluation(examples=30000):
+    """Its file, and a model that takes seconds for it."""
+    config = cli.config(C=64, L=2, maxT=24)
+    name = cli.model("long.bin", config)
+    context, completion = list(range(12)), list(range(20, 30))
+    return name, eval_file("long_val.bin", [(context, [completion] * 4, 0)] * examples)
+
+
+PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) \| (\d+\.\d)% \| (\d+:\d\d) left\x1b\[J\r"
+
+
+def progress():
+    """A line redrawn in place, of which nothing is left; no wider than the terminal."""
+    model, name = long_evaluation(1500)
+    run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24]
+    for columns in (80, 20):
+        shown = Terminal(run, columns).finish()
+        bars = re.findall(PROGRESS, shown) if columns == 80 else re.findall(r"\r(HellaSwag[^\r]*)\x1b\[J\r", shown)
+        assert len(bars) >= 2, shown
+        if columns == 80:
+            done = [int(bar[0]) for bar in bars]
+            assert done == sorted(set(done)) and done[0] > 0 and {bar[1] for bar in bars} == {"1500"}, bars
+            assert {bar[2] for bar in bars} == {"100.0"} and all(len(bar[0]) == 4 for bar in bars), bars
+        else:
+            assert all(len(bar) < columns for bar in bars), bars
+        assert re.search(r"\r\x1b\[Jstep +0/0 \| HellaSwag 1.0000 \(1500/1500\)\r\n", shown), shown
+    out = ran(*run, "--eval-examples", 50)
+    assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2, out
+
+
+def bar_and_progress():
+    """The evaluation's line stands where the steps' bar does, which then is drawn again."""
+    shown = Terminal([*toy(), "-x", 40, "-v", 10]).finish()
+    assert len(re.findall(r"step +\d+/40 \| HellaSwag \d\.\d{4} \(\d+/16\)\r\n", shown)) == 5, shown
+    assert len(re.findall(r"HellaSwag \d\.\d{4} \(\d+/16\)\r\n\rstep +\d+/40 \[", shown)) == 5, shown
+
+
+def stopped_in_the_middle():
+    """A signal ends an evaluation within seconds, in order: saved, nothing of it logged; the run goes on with it."""
+    model, name = long_evaluation()
+    data = cli.shard("long_train.bin", cli.random_tokens(2000, 257))
+    folder = new_folder("middle")
+    run = ["--init", model, "-i", data, "-x", 2, "-b", 2, "-t", 24, "-v", 0, "-s", 0, "-o", folder, "-h", 1,
+           "--hellaswag-data", name, "--eval-every", 1]
+    terminal = Terminal(run)
+    terminal.until(PROGRESS)
+    began = time.monotonic()
+    os.kill(terminal.child, signal.SIGINT)
+    shown = terminal.finish()
+    assert "stopped by a signal after 0 of 2 steps; --resume goes on" in shown, shown
+    assert time.monotonic() - began < 20 and not re.search(r"\(\d+/30000\)", shown), shown
+    assert evalfiles.logged(folder) == [] and cli.checkpoints(folder) == [0]
+    shorter = eval_file("short_val.bin", [(list(range(12)), [[1, 2], [3]], 0)] * 10)
+    ran(*[shorter if word == name else word for word in run], "--resume")
+    assert [step for step, _ in evalfiles.logged(folder)] == [0, 1, 2]
+    assert cli.checkpoints(folder) == [0, 2]
+
+
+# ---- What is refused ----
+
+
+def bad_files():
+    """Before any training, one line with the file, what is wrong and where. (test_evalloader.c has every field.)"""
+    model, examples = right_answers()
+    good = evalfiles.eval_bytes(examples)
+    long_one = [([1, 2], [[3] * 25, [4]], 0)]
+    cases = [(good[:-2], "example 39"), (good[:1500], "ends before example"), (good[:1000], "less than the header"),
+             (b"", "0 bytes"),
+             (good + b"\0\0", "behind the last of 40 examples"),
+             (evalfiles.eval_bytes(examples, magic=20240520), "is not an evaluation file: magic 20240520"),
+             (evalfiles.eval_bytes(examples, version=2), "version 2, expected 1"),
+             (evalfiles.eval_bytes(examples, count=41), "ends before example 40"),
+             (evalfiles.eval_bytes(examples, longest=3), "longest example"),
+             (evalfiles.eval_bytes([([1], [[2], [3]], 2)]), "label 2, but there are 2"),
+             (evalfiles.eval_bytes([([1], [[2], []], 0)]), "completion 1 is empty"),
+             (evalfiles.eval_bytes([([1], [[2]], 0)]), "1 completions"),
+             (evalfiles.eval_bytes([([1], [[2], [61]], 0)]), "id 61, the model's vocabulary has 61"),
+             (evalfiles.eval_bytes(long_one), "example 0: completion 0 has 25 tokens, at most 24 fit")]
+    for data, says in cases:
+        name = cli.write("bad_val.bin", data)
+        for option in ("--hellaswag", "--mmlu"):
+            refused("--init", model, "-x", 0, "-b", 2, "-t", 24, option, f"{option}-data", name, says=[name, says])
+    folder = new_folder("bad")
+    refused(*toy()[:-2], "--hellaswag-data", path("bad_val.bin"), "-x", 3, "-o", folder,
+            says=["bad_val.bin: example 0"], no_files=folder)
+    refused("--init", model, "-x", 0, "-b", 1, "-t", 7, "-h", 1, "--hellaswag-data",
+            eval_file("wide_val.bin", [([1, 2], [[3] * 8, [4]], 0)]),
+            says=["completion 0 has 8 tokens, at most 7 fit; raise --batch-size or --seq-len"])
+
+
+def missing_files():
+    model, _ = right_answers()
+    for option, command in (("--hellaswag", "python3 dev/data/hellaswag.py"), ("--mmlu", "python3 dev/data/mmlu.py")):
+        name = path("none_val.bin")
+        refused("--init", model, "-x", 0, option, f"{option}-data", name,
+                says=[f"{name}: no such file; `{command}` fetches it", f"{option}-data names another"])
+        refused("--init", model, "-x", 0, option, "1", cwd=cli.FOLDER, says=[f"dev/data/{option[2:]}/", command])
+
+
+def contradictions():
+    name = eval_file("none_needed_val.bin", [([1], [[2], [3]], 0)])
+    base = ["-i", cli.text_file(), *TINY]
+    for arguments, says in ((["-h", 1, "--eval-every", 0], "--eval-every: 0 contradicts"),
+                            (["--mmlu", "--eval-every", 0], "--eval-every: 0 contradicts"),
+                            (["-h", 1, "-v", 0], "come with each validation"),
+                            (["--eval-every", 5], "--eval-every: does nothing"),
+                            (["-h", 0, "--eval-examples", 5], "--eval-examples: does nothing"),
+                            (["--hellaswag-data", name], "--hellaswag-data: does nothing"),
+                            (["-h", 1, "--mmlu-data", name], "--mmlu-data: does nothing"),
+                            (["--hellaswag", 2], "expected 0 or 1"), (["--eval-every", -2], "-1 to"),
+                            (["--eval-examples", 65537], "0 to 65536")):
+        refused(*base, *arguments, says=[says])
+
+
+def planned():
+    """--plan counts what an evaluation takes."""
+    model, examples = right_answers()
+    name = eval_file("planned_val.bin", examples)
+    rows = sum(len(completions) for _, completions, _ in examples)
+    out = evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24, "--plan")
+    assert re.search(rf"^eval_means +\({rows}\) +f64 +{8 * rows} ", out, re.M), out
+    assert results(out) == []
+
+
+TESTS = [
+    answers_of_an_independent_computation, any_packing, contexts_that_are_cut, first_of_equal_ones, first_examples_only,
+    both_evaluations, learns, when, without_training, stop_and_resume, progress, bar_and_progress,
+    stopped_in_the_middle, bad_files, missing_files, contradictions, planned
+]
+
+if __name__ == "__main__":
+    harness.run("eval", TESTS)
