@@ -40,7 +40,7 @@ static inline void json_out_free(JsonOut *out) {
 
 static inline void json_out_bytes(JsonOut *out, const char *bytes, size_t count) {
     if (out->failed) { return; }
-    if (out->used + count + 1 > out->capacity) {
+    if (count >= out->capacity - out->used) { // a NUL follows
         size_t capacity = 2 * (out->used + count) + 1024;
         char *larger = (char *)realloc(out->data, capacity);
         out->failed = larger == NULL;
