@@ -213,7 +213,8 @@ static inline void run_json_copy_starts(JsonOut *out, const Json *json, int star
     int end = json_find(json, 0, "end");
     const JsonValue *values = json->values;
     for (int i = starts + 1; i < values[starts].next; i = values[i].next) {
-        bool last = values[i].next == values[starts].next && end >= 0 && values[i].count > 0;
+        bool last =
+            values[i].next == values[starts].next && end >= 0 && values[i].count > 0 && json_find(json, i, "end") < 0;
         json_out_raw(out, NULL, json->text + values[i].start, (size_t)(values[i].end - values[i].start - last));
         if (!last) { continue; }
         json_out_words(out, ", \"end\": ");

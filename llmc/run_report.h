@@ -266,7 +266,9 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     if (o->export_dir[0] != '\0' && stopped) { printf("exported    nothing: the run was stopped before its end\n"); }
     if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
     if (!trained) { return true; }
-    if (run_writes_files(run)) { printf("output      %s: main.log, loss.svg, checkpoints\n", o->out_dir); }
+    if (run_writes_files(run)) {
+        printf("output      %s: checkpoints, main.log, speed.log, loss.svg, run.json\n", o->out_dir);
+    }
     printf("weights hash %016llx\n", (unsigned long long)weights_hash);
     return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
 }

@@ -97,7 +97,7 @@ enum { FREE = 0, SHAPES = 1 };
     X(no_kv_cache, "no-kv-cache", "", FLAG, "0", 0, 1, "", FREE, PICK(NULL, TRAIN_CPU_ONLY), "Evaluation",             \
       "sample without the key/value cache: slower, the same tokens")                                                   \
     X(out_dir, "out-dir", "o", TEXT, "", 1, ARGS_MAX_PATH, "DIR", FREE, NULL, "Output",                                \
-      "the folder for main.log, loss.svg and checkpoints; without it, nothing is written")                             \
+      "the folder for checkpoints, main.log, speed.log, loss.svg and run.json; without it, nothing is written")        \
     X(checkpoint_every, "checkpoint-every", "n", INT, "0", 0, 1000000000, "N", FREE, NULL, "Output",                   \
       "save every N steps, and at the end; 0: only at the end")                                                        \
     X(keep, "keep", "nk", INT, "0", 0, 1000000000, "N", FREE, NULL, "Output",                                          \

@@ -1,5 +1,6 @@
 """How the Makefile finds NCCL and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is built but
-what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh."""
+what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh. And which revision of the
+source a program says it is, in a repository with a trainer of five lines."""
 import atexit
 import os
 import re
@@ -149,6 +150,52 @@ def test_a_switch_rebuilds():
             with open(os.path.join(BUILD, record)) as file:
                 seen.append((file.read(), os.stat(os.path.join(BUILD, record)).st_ino))
         assert seen[0] == seen[1] and seen[1][0] != seen[2][0], (program, switch, seen)
+
+
+SMALL_TRAINER = """#include <stdio.h>
+__attribute__((weak)) const char *gpt2c_revision(void) { return "no Makefile"; }
+int main(void) { return puts(gpt2c_revision()) < 0; }
+"""
+
+
+def test_the_revision():
+    """A commit links and compiles nothing but the revision; without .git there is none; twice in a row does nothing."""
+    if shutil.which("git") is None:
+        raise Skip("no git here")
+    folder = os.path.join(WORK, "revision")
+    environment = {name: value for name, value in os.environ.items() if not re.match("MAKE|MFLAGS|GNUMAKE|GIT_", name)}
+    environment.update(GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_SYSTEM="/dev/null")
+
+    def call(*command):
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, (command, result)
+        return result.stdout
+
+    def git(*arguments):
+        return call("git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments).strip()
+
+    def built():
+        """What the Makefile compiles and links, and what the program says then."""
+        out = call("make", "train_gpt2", "ARCH=", "OPENMP=0", "CFLAGS=-O0")
+        assert call("make", "train_gpt2", "ARCH=", "OPENMP=0", "CFLAGS=-O0").strip().endswith("is up to date.")
+        return re.findall(r"-o (\S+)", out), call("./train_gpt2").strip()
+
+    write(os.path.join(folder, "train_gpt2.c"), SMALL_TRAINER)
+    shutil.copy(os.path.join(ROOT, "Makefile"), folder)
+    objects, program = ["build/train_gpt2.o", "build/revision.o"], ["train_gpt2"]
+    outputs, revision = built()
+    assert sorted(outputs) == sorted(objects + program) and revision == "", (outputs, revision)
+    git("init", "-q")
+    write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\n")
+    git("add", ".gitignore", "Makefile", "train_gpt2.c")
+    for subject in ("one", "two"):
+        git("commit", "-q", "--allow-empty", "-m", subject)
+        assert built() == (objects[1:] + program, git("rev-parse", "HEAD")), subject
+    write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\nx\n")
+    write(os.path.join(folder, "not_tracked"), "")
+    assert built() == (objects[1:] + program, git("rev-parse", "HEAD") + "-dirty")
+    call(COMPILER, "-o", "by_hand", "train_gpt2.c")
+    assert call("./by_hand").strip() == "no Makefile"
 
 
 if COMPILER is None or shutil.which("make") is None or sys.platform != "linux":

@@ -652,6 +652,13 @@ def full_disk():
             check_folder_after_full_disk(folder, err)
             assert len(checkpoints(folder)) == (kilobytes - 8) // 132, (kilobytes, checkpoints(folder))
             shutil.copytree(folder, new_folder("roomy"))
+            says = ["not enough space: 1", "(a checkpoint of 120.00 KiB, and logs)"]
+            refused(*run, "-o", folder, "--resume", says=says)
+            # an older run's checkpoints are no obstacle for one that removes them
+            out = ran(*run, "-o", folder, "--overwrite", "--keep", 1)
+            assert weights_hash(out) == straight and "warning" not in out and checkpoints(folder) == [6], out
+            out = ran(*run[:-4], "-x", 7, "-o", folder, "--keep", 4, "--resume", "--allow-changes")
+            assert "checkpoints 1 of 120.00 KiB, at most 2 at a time: 240.00 KiB\n" in out and "warning" not in out, out
     out = ran(*run, "-o", path("roomy"), "--resume")
     assert weights_hash(out) == straight and len(losses(out)) < 6, out
 
