@@ -94,12 +94,12 @@ def block_medians(x, y, window):
     return np.where(np.isfinite(y), np.interp(x, middles, np.median(kept, axis=1)), np.nan)
 
 
-def break_gaps(x, y):
+def break_gaps(steps, x, y):
     """Puts a NaN where the log has a hole, so that no line is drawn across it."""
     if len(x) < 3:
         return x, y
-    distance = np.diff(x)
-    holes = np.flatnonzero(distance > np.maximum(20 * np.median(distance), 0.01 * (x[-1] - x[0])))
+    distance = np.diff(steps)
+    holes = np.flatnonzero(distance > np.maximum(20 * np.median(distance), 0.01 * (steps[-1] - steps[0])))
     return np.insert(x, holes + 1, x[holes]), np.insert(y, holes + 1, np.nan)
 
 
@@ -126,11 +126,11 @@ def finite(values):
 class Curve:
     """One line of a panel: x and y, and for noisy ones a smooth y."""
 
-    def __init__(self, run, x, y, smooth=1, kind=""):
+    def __init__(self, run, steps, x, y, smooth=1, kind=""):
         self.run, self.kind, self.window = run, kind, smooth
         self.not_finite = x[~np.isfinite(y)]
         y = np.where(np.isfinite(y), y, np.nan)
-        self.x, self.y = break_gaps(x, y)
+        self.x, self.y = break_gaps(steps, x, y)
         self.smooth = block_medians(self.x, self.y, smooth) if kind == "speed" else smoothed(self.y, smooth)
 
     def last(self):
@@ -159,12 +159,14 @@ class View:
     def curve(self, points, name, smooth=False, kind=""):
         """The values of a column of the log that have a place on the x axis, or None if there are none."""
         x, y = self.x_of(points.steps), np.asarray(getattr(points, name), float)
-        shown = np.isfinite(x) & (np.asarray(points.steps) >= self.options.first_step)
+        steps = np.asarray(points.steps, float)
+        shown = np.isfinite(x) & (steps >= self.options.first_step)
         if self.options.log_x:
             shown &= x > 0
         if not np.isfinite(y[shown]).any():
             return None
-        return Curve(self, x[shown], y[shown], per_run_window(self.options.smooth, shown.sum()) if smooth else 1, kind)
+        window = per_run_window(self.options.smooth, shown.sum()) if smooth else 1
+        return Curve(self, steps[shown], x[shown], y[shown], window, kind)
 
     def curves(self, panel):
         run = self.run
@@ -232,12 +234,30 @@ def grid_rows(names):
     return ([["loss"]] if "loss" in names else []) + rows
 
 
-def new_axes(figure, names):
-    rows = grid_rows(names)
-    heights = [1.55 if row == ["loss"] and len(rows) > 1 else 1.0 for row in rows]
-    grid = figure.add_gridspec(len(rows), 1, height_ratios=heights)
-    return {name: figure.add_subplot(cell) for i, row in enumerate(rows)
-            for name, cell in zip(row, grid[i].subgridspec(1, len(row)))}
+def place_panels(figure, rows, top):
+    """Puts the panels into their rows, below `top` (a fraction of the height), with the room that their labels take;
+    the left edges are those of one column each. False: they do not fit."""
+    renderer, dpi = figure.canvas.get_renderer(), figure.dpi
+    width, height = figure.get_size_inches()
+    for _ in range(2):  # the labels change with the room that there is
+        around = [(axes.get_window_extent(renderer), axes.get_tightbbox(renderer)) for axes in figure.axes]
+        left = max(inner.x0 - outer.x0 for inner, outer in around) / dpi
+        below = max(inner.y0 - outer.y0 for inner, outer in around) / dpi
+        above = max(outer.y1 - inner.y1 for inner, outer in around) / dpi
+        ratios = [1.55 if names == ["loss"] and len(rows) > 1 else 1.0 for names in rows]
+        unit = (top * height - 0.32 - len(rows) * (above + below) - 0.14 * (len(rows) - 1)) / sum(ratios)
+        y = top * height
+        for names, ratio in zip(rows, ratios):
+            room = (width - 0.12 - 0.16 * len(names)) / len(names) - left
+            if unit < 0.3 or room < 0.4:
+                return False
+            y -= above + unit * ratio
+            for i, name in enumerate(names):
+                x = 0.06 + left + i * (room + left + 0.16)
+                axes = next(axes for axes in figure.axes if axes.panel == name)
+                axes.set_position([x / width, y / height, room / width, unit * ratio / height])
+            y -= below + 0.14
+    return True
 
 
 def default_size(names, legend_rows):
@@ -328,7 +348,7 @@ def tick_labels(unit=1.0, suffix=""):
     return Labels()
 
 
-def set_x_axis(axes, options, first, last):
+def set_x_axis(axes, options, first, last, inches):
     unit, _ = x_unit(options.x, last)
     if options.log_x:
         axes.set_xscale("log")
@@ -338,14 +358,14 @@ def set_x_axis(axes, options, first, last):
     else:
         margin = 0.012 * (last - first) or 1.0 * unit
         axes.set_xlim(first - margin, last + margin)
-        axes.xaxis.set_major_locator(UnitLocator(unit))
+        axes.xaxis.set_major_locator(UnitLocator(unit, min(max(int(1.1 * inches), 3), 8)))
         axes.xaxis.set_major_formatter(tick_labels(unit))
     axes.xaxis.set_minor_formatter(matplotlib.ticker.NullFormatter())
 
 
-def UnitLocator(unit):
+def UnitLocator(unit, ticks):
     """Ticks at round numbers of the unit; of steps, at whole ones."""
-    locator = matplotlib.ticker.MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10], integer=unit == 1.0)
+    locator = matplotlib.ticker.MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10], integer=unit == 1.0)
     if unit == 1.0:
         return locator
 
@@ -453,16 +473,16 @@ def draw_references(axes, lines, below):
     """A line across the panel each, its text at the left, where the curves are far from it; beside the text of a line
     that is close."""
     low, high = axes.get_ylim()
-    place, column = None, 0
+    place, column, columns = None, 0, max(int(axes.get_window_extent().width / axes.figure.dpi * 72 / 135), 1)
     for _, height, text in sorted(line for line in lines if low <= line[1] <= high):
         at = (height - low) / (high - low)
-        column = column + 1 if place is not None and at - place < 0.13 else 0
+        column = (column + 1) % columns if place is not None and at - place < 0.13 else 0
         place = at
-        under = below and at > 0.12 or at > 0.92
+        under = below and at > 0.12 or at > 0.88
         axes.axhline(height, color=GRAY, linewidth=1.0, linestyle=(0, (4, 2.5)), zorder=2.5)
         label = axes.annotate(text, (0.012, height), (135 * column, -2.5 if under else 2.5), color=GRAY,
                               xycoords=("axes fraction", "data"), textcoords="offset points", ha="left",
-                              va="top" if under else "bottom", fontsize=7.5, zorder=7)
+                              va="top" if under else "bottom", fontsize=7.5, zorder=7, in_layout=False)
         label.set_path_effects([matplotlib.patheffects.withStroke(linewidth=2.2, foreground="white")])
 
 
@@ -500,17 +520,17 @@ def run_legend(figure, views):
 
 
 def facts(view):
-    """What a run is, in a line: for the title of a picture of one run."""
+    """What a run is, in a few words each, the most telling first: for the title of a picture of one run."""
     run = view.run
     gpus = run.part("hardware", "gpus", kind=list) or []
     names = [gpu.get("name") for gpu in gpus if isinstance(gpu, dict)]
     parameters = run.part("model", "parameters", kind=int)
-    return "  ·  ".join(text for text in [
+    return [text for text in [
         f"GPT-2 {run.size}" if run.size else f"{suffixed(parameters)} parameters" if parameters else "",
         DATA_NAMES.get(view.data, ""),
         f"{view.tokens_per_step:,} tokens a step" if view.tokens_per_step else "",
         f"{len(names)} x {names[0]}" if names and isinstance(names[0], str) else "",
-        run.part("precision", kind=str) or ""] if text)
+        run.part("precision", kind=str) or ""] if text]
 
 
 def loss_key(axes, views, curves, alone):
@@ -547,15 +567,18 @@ def heading(figure, views, options):
                            va="top", ha="left")
         top -= text.get_window_extent(renderer).height / figure.bbox.height + 0.05 * inch
     if len(views) == 1:
-        line = "  ·  ".join(part for part in (facts(views[0]),) if part)
-        if line:
-            text = figure.text(0.008, top, line, fontsize=8.5, color=GRAY, va="top", ha="left")
+        parts = facts(views[0])
+        text = figure.text(0.008, top, "  ·  ".join(parts), fontsize=8.5, color=GRAY, va="top", ha="left")
+        while len(parts) > 1 and text.get_window_extent(renderer).x1 > figure.bbox.x1:
+            parts.pop()
+            text.set_text("  ·  ".join(parts))
+        if parts:
             top -= text.get_window_extent(renderer).height / figure.bbox.height + 0.04 * inch
     else:
         legend = run_legend(figure, views)
         legend.set_bbox_to_anchor((0.005, top + 0.04 * inch), transform=figure.transFigure)
         top -= legend.get_window_extent(renderer).height / figure.bbox.height - 0.04 * inch
-    return max(top - 0.04 * inch, 0.3)
+    return top - 0.12 * inch
 
 
 def panel_curves(views, options):
@@ -589,7 +612,7 @@ def draw_panel(axes, name, curves, views, lines, options):
         set_accuracy_axis(axes, curves, heights)
         axes.axhline(CHANCE, color="#AAAAAA", linewidth=0.9, linestyle=(0, (1, 2)), zorder=1.5)
         label = axes.annotate("chance", (0.988, CHANCE), xycoords=("axes fraction", "data"), va="center", ha="right",
-                              fontsize=7, color="#888888", zorder=1.6)
+                              fontsize=7, color="#888888", zorder=1.6, in_layout=False)
         label.set_path_effects([matplotlib.patheffects.withStroke(linewidth=3, foreground="white")])
     else:
         {"lr": set_lr_axis, "norm": set_norm_axis, "speed": set_speed_axis}[name](axes, curves)
@@ -602,17 +625,21 @@ def picture(views, options):
     panels = panel_curves(views, options)
     lines = references(views, options.reference)
     size = options.size or default_size(panels, (len(views) + 2) // 3)
-    figure = matplotlib.figure.Figure(figsize=size, dpi=options.dpi, layout="constrained", facecolor="white")
+    figure = matplotlib.figure.Figure(figsize=size, dpi=options.dpi, facecolor="white")
     matplotlib.backends.backend_agg.FigureCanvasAgg(figure)
     every = np.concatenate([curve.x for curves in panels.values() for curve in curves])
     first, last = (0.0 if not options.first_step and not options.log_x else every.min()), every.max()
-    for name, axes in new_axes(figure, panels).items():
-        axes.panel = name
-        set_x_axis(axes, options, first, last)
-        draw_panel(axes, name, panels[name], views, lines, options)
-    figure.supxlabel(x_unit(options.x, last)[1], fontsize=9)
-    figure.get_layout_engine().set(rect=(0.004, 0.004, 0.99, heading(figure, views, options) - 0.004),
-                                   h_pad=0.06, w_pad=0.06, hspace=0.04, wspace=0.04)
+    rows = grid_rows(panels)
+    for row, names in enumerate(rows):
+        for i, name in enumerate(names):
+            axes = figure.add_subplot(len(rows), len(names), row * len(names) + i + 1)
+            axes.panel = name
+            set_x_axis(axes, options, first, last, size[0] / len(names))
+            draw_panel(axes, name, panels[name], views, lines, options)
+    figure.text(0.5, 0.07 / size[1], x_unit(options.x, last)[1], fontsize=9, ha="center", va="bottom")
+    if not place_panels(figure, rows, heading(figure, views, options)):
+        raise LogError(f"{options.output}: {len(panels)} panels and the legend do not fit into {size[0]:g} x "
+                       f"{size[1]:g} inches; give a larger --size, or fewer --panels")
     return figure
 
 
@@ -624,13 +651,8 @@ def save(figure, path, dpi):
     except OSError as error:
         raise LogError(f"{path}: cannot be written: {error.strerror}") from None
     try:
-        with os.fdopen(handle, "wb") as file, warnings.catch_warnings(record=True) as remarks:
-            warnings.simplefilter("always")
+        with os.fdopen(handle, "wb") as file:
             figure.savefig(file, format=os.path.splitext(name)[1][1:].lower(), dpi=dpi)
-        if any("collapsed to zero" in str(remark.message) for remark in remarks):
-            width, height = figure.get_size_inches()
-            raise LogError(f"{path}: {len(figure.axes)} panels and the legend do not fit into {width:g} x {height:g} "
-                           "inches; give a larger --size, or fewer --panels")
         os.chmod(temporary, 0o666 & ~current_umask())
         os.replace(temporary, path)
     except OSError as error:

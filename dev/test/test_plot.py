@@ -367,7 +367,7 @@ def test_x_axes():
             got = curve_of(panels[panel], 3)
             assert all(abs(a - b) < 1e-9 for a, b in zip(got, expected)), (axis, panel, got)
         assert len(curve_of(panels["lr"], 40)) == 40
-        assert figure._supxlabel.get_text() == label, (axis, figure._supxlabel.get_text())
+        assert label in [text.get_text() for text in figure.texts], axis
     _, panels = figure_of(make_run("foreign", steps=40, every=20, info=False), "-x", "tokens",
                           "--tokens-per-step", "512")
     assert list(curve_of(panels["loss"], 3)) == [0, 20 * 512, 40 * 512]
@@ -438,6 +438,9 @@ def test_holes_and_odd_values():
     _, panels = figure_of(folder)
     line = curve_of(panels["loss"], 241)  # 240 steps and what breaks the line
     assert line is not None
+    assert plot.np.isnan(line).sum() == 0 and plot.np.isnan(panels["loss"].lines[0].get_ydata()).sum() == 2
+    _, panels = figure_of(folder, "-x", "hours")
+    assert plot.np.isnan(panels["loss"].lines[0].get_ydata()).sum() == 2
     shown = texts(folder)
     assert "not a number" in shown and "resumed" in shown, shown
     calm = texts(make_run("calm"))
