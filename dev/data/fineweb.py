@@ -16,6 +16,7 @@ import os
 import re
 
 import common
+import download
 import text
 from common import Problem
 
@@ -68,11 +69,11 @@ def shard_remotes(options, folder):
     """The published shards as files to fetch: validation first, then training in order."""
     repository, theirs = SHARDS[options.type, options.version]
     remotes, last = [], 0
-    for path, entry in common.hub_files(options, repository).items():
+    for path, entry in download.hub_files(options, repository).items():
         found = re.fullmatch(re.escape(theirs) + r"_(val|train)_(\d{6})\.bin", path)
         if found:
             name = f"{options.prefix}_{found.group(1)}_{found.group(2)}.bin"
-            remotes.append(common.hub_remote(repository, path, entry, name))
+            remotes.append(download.hub_remote(repository, path, entry, name))
     remotes.sort(key=lambda remote: remote.name[-10:])  # shard 0 is validation
     training = [remote for remote in remotes if "_train_" in remote.name]
     if not training or len(training) == len(remotes):
@@ -84,7 +85,7 @@ def shard_remotes(options, folder):
 def fetch_shards(options, folder):
     folder.set_source({"source": "shards", "repository": SHARDS[options.type, options.version][0]})
     remotes = shard_remotes(options, folder)
-    fetched = common.fetch(options, folder, remotes, hint=", or take fewer with --limit")
+    fetched = download.fetch(options, folder, remotes, hint=", or take fewer with --limit")
     tokens = {kind: sum(text.shard_tokens(folder.join(remote.name)) for remote in remotes if f"_{kind}_" in remote.name)
               for kind in ("train", "val")}
     print(f"{common.show_path(folder.path)}: {len(remotes)} shards, {fetched} fetched now; training {tokens['train']} "

@@ -7,6 +7,7 @@ for 100B). The shards of a given list of files are the same, however often it wa
 import os
 
 import common
+import download
 import text
 from common import Problem
 
@@ -198,8 +199,8 @@ class State:
 
 def parquet_remotes(options, repository):
     folder = f"sample/{options.version}T"
-    entries = common.hub_files(options, repository, folder)
-    remotes = [common.hub_remote(repository, path, entry, os.path.basename(path))
+    entries = download.hub_files(options, repository, folder)
+    remotes = [download.hub_remote(repository, path, entry, os.path.basename(path))
                for path, entry in entries.items() if path.endswith(".parquet")]
     if not remotes:
         raise Problem(f"{repository}: no parquet files in {folder} of the Hub's list of files")
@@ -231,7 +232,7 @@ class Queue:
         self.options, self.folder, self.remotes, self.next = options, folder, remotes, None
 
     def start(self, i):
-        self.next = common.Downloads(self.options, self.folder, [self.remotes[i]]) if i < len(self.remotes) else None
+        self.next = download.Downloads(self.options, self.folder, [self.remotes[i]]) if i < len(self.remotes) else None
 
     def wait(self):
         self.next.watch()
@@ -279,7 +280,7 @@ def make_shards(options, folder, vocab, remotes, shards, state, most):
     if state.files and len(state.files) < len(remotes):
         common.note(f"going on after {state.files[-1]['path']}: {state.tokens()} tokens are there")
     if most is None:
-        common.check_disk(folder, space_needed(remotes[len(state.files):]), ", or take fewer with --limit")
+        download.check_disk(folder, space_needed(remotes[len(state.files):]), ", or take fewer with --limit")
     tokens = add_files(options, folder, vocab, remotes, shards, state, most)
     last = tokens // options.shard_size
     if os.path.exists(shards.path(last) + OPEN):

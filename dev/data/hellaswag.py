@@ -9,6 +9,7 @@ encoded separately, each ending with a space before it; scored is the mean loss 
 import json
 
 import common
+import download
 import text
 from common import Problem
 
@@ -45,8 +46,8 @@ def main():
     text.add_options(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
-        source = common.pinned(options, URL, SOURCE, BYTES, SHA256)
-        common.fetch(options, folder, [source], extra_disk=BYTES)
+        source = download.pinned(options, URL, SOURCE, BYTES, SHA256)
+        download.fetch(options, folder, [source], extra_disk=BYTES)
         vocab = text.find_vocab(options, folder)
         made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
         if folder.is_made([OUTPUT], made, options.verify):

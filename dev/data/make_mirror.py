@@ -9,7 +9,6 @@ those that no list describes. The contents are made up: texts of this repository
 place of GPT-2's, questions about which word comes next. The parquet files need pyarrow, and are left out where it is
 not installed.
 """
-import argparse
 import csv
 import gzip
 import hashlib
@@ -21,6 +20,7 @@ import tarfile
 import urllib.parse
 
 import common
+import download
 import fineweb
 import hellaswag
 import mmlu
@@ -114,7 +114,7 @@ class Mirror:
 
     def finish(self):
         lines = [f"{digest}  {path}\n" for path, digest in sorted(self.sums.items())]
-        self.write(common.SUMS, "".join(lines).encode())
+        self.write(download.SUMS, "".join(lines).encode())
 
 
 def add_shards(mirror, seed_texts):

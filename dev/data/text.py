@@ -11,7 +11,8 @@ import subprocess
 import threading
 
 import common
-from common import Problem, Remote
+import download
+from common import Problem
 
 VOCAB_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vocab.bpe"
 VOCAB_BYTES = 456318
@@ -32,14 +33,14 @@ def add_options(parser):
 
 
 def vocab_remote(options):
-    return common.pinned(options, VOCAB_URL, "vocab.bpe", VOCAB_BYTES, VOCAB_SHA256)
+    return download.pinned(options, VOCAB_URL, "vocab.bpe", VOCAB_BYTES, VOCAB_SHA256)
 
 
 def fetch_vocab(options, path):
     """Fetches vocab.bpe unless it is there and as published. Waits for another program that fetches it now. Returns how
     many files were fetched."""
     with common.Folder(path, wait=True) as folder:
-        return common.fetch(options, folder, [vocab_remote(options)])
+        return download.fetch(options, folder, [vocab_remote(options)])
 
 
 def find_vocab(options, folder):
@@ -57,7 +58,7 @@ def find_vocab(options, folder):
         return path
     remote = vocab_remote(options)
     if remote.sha256 != VOCAB_SHA256:
-        common.fetch(options, folder, [remote])
+        download.fetch(options, folder, [remote])
         return folder.join(remote.name)
     if fetch_vocab(options, common.ROOT):
         common.note(f"fetched {common.show_path(path)}")

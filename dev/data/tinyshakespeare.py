@@ -7,6 +7,7 @@ Fetches the customary megabyte of Shakespeare from the repository karpathy/char-
 is cut behind each empty line, end-of-text precedes each piece. The first 32,768 tokens are for validation.
 """
 import common
+import download
 import text
 from common import Problem
 
@@ -40,8 +41,8 @@ def main():
     text.add_options(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
-        source = common.pinned(options, URL, SOURCE, BYTES, SHA256)
-        common.fetch(options, folder, [source], extra_disk=BYTES)
+        source = download.pinned(options, URL, SOURCE, BYTES, SHA256)
+        download.fetch(options, folder, [source], extra_disk=BYTES)
         vocab = text.find_vocab(options, folder)
         made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
         here = folder.is_made([TRAIN, VAL], made, options.verify)

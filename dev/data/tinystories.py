@@ -15,6 +15,7 @@ import tarfile
 import zlib
 
 import common
+import download
 import text
 from common import Problem
 
@@ -122,7 +123,7 @@ def join_parts(folder, names, out):
 def check_disk(folder):
     """Before hours are spent: the parts and what they are joined to must fit."""
     parts = sum(os.path.getsize(os.path.join(folder.join(PARTS), name)) for name in os.listdir(folder.join(PARTS)))
-    common.check_disk(folder, max(0, PRODUCT_BYTES * os.path.getsize(folder.join(ARCHIVE)) // 100 - parts))
+    download.check_disk(folder, max(0, PRODUCT_BYTES * os.path.getsize(folder.join(ARCHIVE)) // 100 - parts))
 
 
 def make(options, folder, vocab, made):
@@ -142,15 +143,15 @@ def main():
     text.add_options(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
-        listed = common.hub_files(options, REPOSITORY)
+        listed = download.hub_files(options, REPOSITORY)
         if ARCHIVE not in listed:
             raise Problem(f"{REPOSITORY}: {ARCHIVE} is not in the Hub's list of files")
-        source = common.hub_remote(REPOSITORY, ARCHIVE, listed[ARCHIVE], ARCHIVE)
+        source = download.hub_remote(REPOSITORY, ARCHIVE, listed[ARCHIVE], ARCHIVE)
         vocab = text.find_vocab(options, folder)
         made = {"source": source.checksum(), "vocab": common.file_sha256(vocab)}
         here = folder.is_made([TRAIN, VAL], made, options.verify)
         if not here:
-            common.fetch(options, folder, [source], extra_disk=PRODUCT_BYTES * source.size // 100)
+            download.fetch(options, folder, [source], extra_disk=PRODUCT_BYTES * source.size // 100)
             make(options, folder, vocab, made)
         if not options.keep_downloads:
             common.remove(folder.join(ARCHIVE))

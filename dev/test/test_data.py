@@ -936,25 +936,25 @@ def test_redirects_and_tokens():
         check_big("redirected")
         assert [entry["range"] for entry in elsewhere.requests()] == ["bytes=3000000-"]
         assert all(entry["authorization"] is None for entry in server.log + elsewhere.log)
-    common = load_common()
+    download = load_download()
     for text, low, high in (("7", 7, 7), ("", None, None), ("soon", None, None),
                             ("Wed, 01 Jan 2020 00:00:00 GMT", 0, 0),
                             (email.utils.formatdate(time.time() + 100, usegmt=True), 90, 101)):
-        after = common.retry_after({"Retry-After": text})
+        after = download.retry_after({"Retry-After": text})
         assert after == low if low is None else low <= after <= high, (text, after)
     request = urllib.request.Request("https://huggingface.co/a")
     request.add_unredirected_header("Authorization", "Bearer secret")
     for url, token in (("https://huggingface.co/b", "Bearer secret"), ("https://cdn.example/b", None)):
-        new = common.Redirect().redirect_request(request, None, 302, "Found", {}, url)
+        new = download.Redirect().redirect_request(request, None, 302, "Found", {}, url)
         assert new.get_header("Authorization") == token, (url, new.header_items())
 
 
-def load_common():
+def load_download():
     sys.dont_write_bytecode = True
     sys.path.insert(0, PROGRAMS)
-    import common
+    import download
     sys.path.pop(0)
-    return common
+    return download
 
 
 def test_lists_of_files():
