@@ -32,13 +32,14 @@ static bool write_logits(const char *init, const char *path, char **tokens, int 
         int token = atoi(tokens[t]);
         ok = (token >= 0 && token < model->config.vocab_size) || fail(error, "no token %d", token);
         if (!ok) { break; }
-        model->tokens[t] = token;
-        if (t > 0) { model->targets[t - 1] = token; }
         generate_append(model, token);
         ok = atomic_write(&out, generate_logits(model, true), 4 * (int64_t)model->config.vocab_size, error);
     }
     if (ok) {
-        model->targets[T - 1] = 0;
+        for (int t = 0; t < T; t++) { // not before: the batch and what generates share memory
+            model->tokens[t] = atoi(tokens[t]);
+            model->targets[t] = t + 1 < T ? atoi(tokens[t + 1]) : 0;
+        }
         gpt2_forward(model, 1, T, 0.0f, false);
         ok = atomic_write(&out, model->losses, 4 * (int64_t)T, error) && atomic_commit(&out, error);
     }

@@ -212,7 +212,7 @@ def pipelines():
     script = ("import sys, warnings; warnings.simplefilter('error', UserWarning)\n"
               "from transformers import pipeline\n"
               f"p = pipeline('text-generation', model={export!r})\n"
-              "print(p(['the cat', 'a dog'], max_new_tokens=6, do_sample=False, batch_size=1)[0][0]['generated_text'])\n")
+              "print(p(['the cat', 'a dog'], max_new_tokens=6, do_sample=False)[0][0]['generated_text'])\n")
     environment = dict(os.environ, TRANSFORMERS_VERBOSITY="warning")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0 and done.stdout.startswith("the cat"), done.stderr
