@@ -14,6 +14,7 @@
 
 #include "llmc/args.h"
 #include "llmc/dataloader.h"
+#include "llmc/evalloader.h"
 #include "llmc/json.h"
 #include "llmc/logger.h"
 #include "llmc/tokenizer.h"
@@ -321,14 +322,11 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
 
 // ---- Multiple-choice questions ----
 //
-// The file: a header of 256 int32 (magic, version, examples, bytes of the longest one), then each example as uint16:
-//   EVAL_START, bytes of the example with these two, its index, label, completions, and for the context and for each
-//   completion the number of its tokens and the tokens.
+// The file that llmc/evalloader.h reads: a header of 256 int32 (magic, version, examples, bytes of the longest one),
+// then each example as uint16: EVAL_EXAMPLE_START, bytes of the example with these two, its index, label, completions,
+// and for the context and for each completion the number of its tokens and the tokens.
 
-#define EVAL_MAGIC 20240522
-#define EVAL_VERSION 1
-#define EVAL_START 65535
-#define EVAL_COMPLETIONS 4
+#define EVAL_COMPLETIONS 4    // what llm.c's readers expect
 #define EVAL_FIELDS 5         // uint16 before the context
 #define EVAL_MAX_TOKENS 32757 // of an example: its bytes, five fields and five counts included, are a uint16
 
@@ -381,7 +379,7 @@ static bool encode_question(Input *in, const Tokenizer *t, const Json *json, siz
     if (2 * *count > UINT16_MAX) {
         return fail(error, "%s: %lld tokens, at most %d fit", json->name, (long long)*count - 10, EVAL_MAX_TOKENS);
     }
-    first[0] = EVAL_START;
+    first[0] = EVAL_EXAMPLE_START;
     first[1] = (uint16_t)(2 * *count);
     first[2] = 0;
     first[3] = (uint16_t)right;
@@ -401,7 +399,9 @@ static bool encode_question_line(Input *in, const Tokenizer *t, size_t start, si
 // Numbers the examples of tokens[0 .. count) and notes the longest.
 static bool number_questions(Input *in, int64_t count, Error *error) {
     for (int64_t i = 0; i < count; i += in->tokens[i + 1] / 2) {
-        if (in->questions > UINT16_MAX) { return fail(error, "%s: more than 65536 questions", in->path); }
+        if (in->questions == EVAL_MAX_EXAMPLES) {
+            return fail(error, "%s: more than %d questions", in->path, EVAL_MAX_EXAMPLES);
+        }
         in->tokens[i + 2] = (uint16_t)in->questions++;
         in->longest = max_i64(in->longest, in->tokens[i + 1]);
     }
@@ -495,7 +495,7 @@ static void questions_path(char *path, const char *prefix) {
 }
 
 static bool questions_begin(Run *run, Error *error) {
-    static const char header[SHARD_HEADER_BYTES]; // filled in at the end
+    static const char header[EVAL_HEADER_BYTES]; // filled in at the end
     char path[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
     questions_path(path, run->options->output);
     path_parent(folder, path);
