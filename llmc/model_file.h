@@ -28,6 +28,20 @@ static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t
     return model_bin_read_config(file->path, &file->config, &version, error);
 }
 
+// Hugging Face models in forms that are not read are told how to become one that is.
+static inline bool model_file_fail_empty(const char *dir, Error *error) {
+    static const char *const others[] = {"model.safetensors.index.json", "pytorch_model.bin"};
+    char path[MAX_PATH_BYTES];
+    for (int i = 0; i < 2; i++) {
+        if (!path_join(path, dir, others[i], error)) { return false; }
+        if (!path_exists(path)) { continue; }
+        return fail(
+            error, "%s: %s; load it with transformers and save it as one %s (save_pretrained, max_shard_size='1TB')",
+            path, i == 0 ? "the model is in several files" : "is in PyTorch's own format", SAFETENSORS_FILE_NAME);
+    }
+    return fail(error, "%s: this folder holds no model: neither %s nor model_<step>.bin", dir, SAFETENSORS_FILE_NAME);
+}
+
 // The newest good model_<step>.bin of a run folder.
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
     int64_t *steps;
@@ -40,10 +54,7 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
     }
     free(steps);
     if (count < 0) { return fail_system(error, dir, "read folder"); }
-    if (count == 0) {
-        return fail(error, "%s: this folder holds no model: neither %s nor model_<step>.bin", dir,
-                    SAFETENSORS_FILE_NAME);
-    }
+    if (count == 0) { return model_file_fail_empty(dir, error); }
     if (!found) { *error = file->note; }
     return found;
 }

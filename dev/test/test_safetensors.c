@@ -344,6 +344,14 @@ static void test_init_files(Test *t) {
     check_text(t, &error, temp_path(&dir, "none.bin"), ": cannot open: No such file or directory");
     CHECK(t, !model_file_open(&file, dir.path, &error), "a folder without a model");
     check_text(t, &error, dir.path, ": this folder holds no model: neither model.safetensors nor model_<step>.bin");
+    temp_write(temp_path(&dir, "pytorch_model.bin"), "x", 1);
+    CHECK(t, !model_file_open(&file, dir.path, &error), "PyTorch's format");
+    check_text(t, &error, temp_path(&dir, "pytorch_model.bin"),
+               ": is in PyTorch's own format; load it with transformers and save it as one model.safetensors "
+               "(save_pretrained, max_shard_size='1TB')");
+    temp_write(temp_path(&dir, "model.safetensors.index.json"), "x", 1);
+    CHECK(t, !model_file_open(&file, dir.path, &error), "several files");
+    CHECK(t, strstr(error.text, ".index.json: the model is in several files; load it") != NULL, "%s", error.text);
     free(params), free(loaded);
     temp_dir_remove(&dir);
 }
