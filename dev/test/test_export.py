@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 
 import cli
 import formats
@@ -193,6 +194,21 @@ def test_places_for_an_export():
         assert re.search("^exported ", out, re.M) and sorted(os.listdir(hf)) == FILES
 
 
+def test_a_stopped_run():
+    """It has not become what was to be exported: that is said, and --resume makes it."""
+    text, folder, hf = cli.text_file(), new_folder("stopped"), new_folder("hf")
+    arguments = ["-i", text, *TINY, *QUIET, "-x", 100000, "-o", folder, "--export", hf]
+    process = cli.start(*arguments)
+    while b"| loss" not in process.stdout.readline():
+        pass
+    process.send_signal(signal.SIGINT)
+    out, _ = cli.finish(process, 0, arguments)
+    assert "exported    nothing: the run was stopped before its end\n" in out and not os.path.exists(hf), out
+    saved = max(cli.checkpoints(folder))
+    out = ran(*(saved if word == 100000 else word for word in arguments), "--resume", "--allow-changes")
+    assert sorted(os.listdir(hf)) == FILES, out
+
+
 run("export", [test_bytes, test_merges, test_gpt2_to_the_byte, test_a_list_of_tokens, test_without_a_tokenizer,
                test_room_for_more_tokens, test_init_takes_the_tokenizer, test_damaged_tokenizers,
-               test_places_for_an_export])
+               test_places_for_an_export, test_a_stopped_run])
