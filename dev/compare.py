@@ -16,6 +16,7 @@ import re
 import signal
 import statistics
 import sys
+import textwrap
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -96,13 +97,24 @@ def print_differences(runs):
     for group in (SHAPES, MEASURES, FREE):
         print(f"\n{group}")
         members = [name for name in names if group_of(name, options) == group]
-        width = max([len(name) for name in members], default=0)
-        if members:
+        both = [name for name in members if name in a and name in b]
+        width = max([len(name) for name in both], default=0)
+        if both:
             print_pair("", width, "A", "B")
-        for name in members:
-            print_pair(name, width, text_of(a.get(name)), text_of(b.get(name)))
+        for name in both:
+            print_pair(name, width, text_of(a[name]), text_of(b[name]))
+        print_alone("A", [name for name in members if name not in b], a)
+        print_alone("B", [name for name in members if name not in a], b)
         if not members:
             print("  no differences")
+
+
+def print_alone(which, names, values):
+    """What the other run does not know: another program has other options, another machine other libraries."""
+    if names:
+        text = ", ".join(f"{name} {text_of(values[name])}" for name in names)
+        print(textwrap.fill(f"only {which} has: {text}", 118, initial_indent="  ", subsequent_indent="    ",
+                            break_on_hyphens=False, break_long_words=False))
 
 
 def print_pair(name, width, a, b):
@@ -271,7 +283,7 @@ def print_verdict(found, runs, weights_differ, tolerance):
     if apart:
         first = min(apart, key=lambda column: column.apart[0][0])
         print(f"\nThe runs part at step {first.apart[0][0]:,} ({first.title}).")
-    elif weights_differ:
+    elif weights_differ and tolerance == 0:
         print("\nThe logs are alike, but the weights are not: they part below the digits that are logged.")
     else:
         within = f" within {tolerance:g}" if tolerance > 0 else ""

@@ -790,9 +790,19 @@ def read_views(options):
             raise LogError(f"{path}: its {run_logs.MAIN_LOG} holds no line yet; --watch waits for one")
         views.append(View(run, index, label, options))
         check_x(views[-1])
+    for i, view in enumerate(views[:len(COLORS)]):
+        if any(covers(view.run, other.run) for other in views[:i]):
+            view.dashes = DASHES[1]  # the other one shows through
     if options.x == "steps" and len({view.tokens_per_step for view in views} - {None}) > 1:
         options.say("the runs differ in tokens per step; --x tokens lays the same amount of training over each other")
     return views
+
+
+def covers(run, other):
+    """Does a run's curve hide the other's? Their losses are as good as the same in most steps that both have."""
+    a, b = run.train.by_step("loss"), other.train.by_step("loss")
+    apart = [abs(a[step] - b[step]) for step in a.keys() & b.keys()]
+    return bool(apart) and sorted(apart)[len(apart) // 2] < 0.002
 
 
 def draw(options):

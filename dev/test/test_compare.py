@@ -150,12 +150,13 @@ def test_options():
     out, _ = run("a", "b")
     shapes, rest = section(out, compare.SHAPES), section(out, compare.FREE)
     for row in (r"--lr +0\.0006 +0\.0012", r"--shuffle +no +yes", r"model\.layers +12 +24", r"precision +bf16 +fp32",
-                r"data\.train\.fingerprint +00ff +11ee", r"--seed +- +1", r"--new +- +x"):
-        assert re.search(row, shapes), (row, out)
+                r"data\.train\.fingerprint +00ff +11ee", r"only B has: --new x, --seed 1$"):
+        assert re.search(row, shapes, re.M), (row, out)
     for row in (r"--threads +0 +8", r"version +0\.1\.0 +0\.2\.0", r"versions\.compiler +gcc 12\.2\.0 +gcc 14"):
         assert re.search(row, rest), (row, out)
     said(rest, f"    A  {'a' * 40}\n    B  {'b' * 40}")
     assert re.search(r"data\.val\.fingerprint +aa +bb", section(out, compare.MEASURES)), out
+    assert "only A has: --new x, --seed 1\n" in run("b", "a")[0]
     assert re.search(r"--val-batches +20 +5", section(run("a", "c")[0], compare.MEASURES))
 
 

@@ -479,6 +479,14 @@ def test_many_runs():
     assert [text for text in texts(*runs[:2], "--labels", "first,second") if text.startswith(("first", "second"))]
 
 
+def test_runs_that_cover_each_other():
+    """Both of two runs with the same losses can be seen: the second is dashed."""
+    twins, other = [make_run("twin1"), make_run("twin2", steps=150)], make_run("far", steps=100)
+    write("far/main.log", "".join(train_line(step, falling(step) + 0.1) for step in range(100)))
+    dashes = [view.dashes for view in plot.read_views(plot.parse_options([*twins, other]))]
+    assert dashes == [plot.DASHES[0], plot.DASHES[1], plot.DASHES[0]], dashes
+
+
 def test_title_and_facts():
     run = make_run("facts", precision="bf16", hardware={"gpus": [{"name": "NVIDIA H100"}] * 8})
     shown = texts(run)
