@@ -221,20 +221,21 @@ PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) \| (\d+\.\d)% \| (\d+:\d\d) left\x1b\[J\r
 
 def progress():
     """A line redrawn in place, of which nothing is left; no wider than the terminal."""
-    model, name = long_evaluation(1500)
-    run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24]
-    for columns in (80, 20):
-        shown = Terminal(run, columns).finish()
-        bars = re.findall(PROGRESS, shown) if columns == 80 else re.findall(r"\r(HellaSwag[^\r]*)\x1b\[J\r", shown)
-        assert len(bars) >= 2, shown
-        if columns == 80:
-            done = [int(bar[0]) for bar in bars]
-            assert done == sorted(set(done)) and done[0] > 0 and {bar[1] for bar in bars} == {"1500"}, bars
-            assert {bar[2] for bar in bars} == {"100.0"} and all(len(bar[0]) == 4 for bar in bars), bars
-        else:
-            assert all(len(bar) < columns for bar in bars), bars
-        assert re.search(r"\r\x1b\[Jstep +0/0 \| HellaSwag 1.0000 \(1500/1500\)\r\n", shown), shown
-    out = ran(*run, "--eval-examples", 50)
+    model, name = long_evaluation(9600)
+    run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24, "--eval-examples"]
+    for examples in (150, 600, 2400, 9600):  # until it takes long enough, on this machine
+        shown = Terminal([*run, examples]).finish()
+        bars = re.findall(PROGRESS, shown)
+        if len(bars) >= 3:
+            break
+    done = [int(bar[0]) for bar in bars]
+    assert len(done) >= 3 and done == sorted(set(done)) and done[0] > 0, shown
+    assert {bar[1] for bar in bars} == {str(examples)} and {bar[2] for bar in bars} == {"100.0"}, bars
+    assert len({len(bar[0]) for bar in bars}) == 1, bars
+    assert re.search(rf"\r\x1b\[Jstep +0/0 \| HellaSwag 1.0000 \({examples}/{examples}\)\r\n", shown), shown
+    narrow = re.findall(r"\r(HellaSwag[^\r]*)\x1b\[J\r", Terminal([*run, 50], columns=20).finish())
+    assert narrow and all(len(bar) < 20 for bar in narrow), narrow
+    out = ran(*run, 50)
     assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2, out
 
 
