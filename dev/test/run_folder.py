@@ -148,8 +148,8 @@ class Terminal:
 
 
 def terminal_goes(command, folder, steps, environment=None):
-    """A run whose terminal goes: it saves and ends in order, as it does for SIGTERM. With SIGHUP ignored it goes on to its
-    end, without a terminal to write to. `command` makes `steps` steps, and may be given more words."""
+    """A run whose terminal goes: it saves and ends in order, as it does for SIGTERM. With SIGHUP ignored it goes on to
+    its end, without a terminal to write to. `command` makes `steps` steps, and may be given more words."""
     terminal = Terminal([*command, "-x", 1000000], environment=environment)
     try:
         terminal.wait_until(lambda: trained_steps(folder) >= 3, "3 steps")

@@ -1,6 +1,6 @@
 """How the Makefile finds NCCL and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is built but
-what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh. And which revision of the
-source a program says it is, in a repository with a trainer of five lines."""
+what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh. And which revision of
+the source a program says it is, in a repository with a trainer of three lines."""
 import atexit
 import os
 import re

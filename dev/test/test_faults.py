@@ -635,8 +635,8 @@ def small_disk(size):
 
 
 def full_disk():
-    """Row 15: a disk without room for the last good checkpoint and another one is refused; on a larger one the run warns,
-    ends when it is full, the earlier checkpoints stay, and --resume goes on."""
+    """Row 15: a disk without room for the last good checkpoint and another one is refused; on a larger one the run
+    warns, ends when it is full, the earlier checkpoints stay, and --resume goes on."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 4, "-m", 1, "-x", 6]
     straight = weights_hash(ran(*run))
     run += ["-n", 1]

@@ -1,5 +1,5 @@
-"""What the folder of a GPU run says of itself, of one rank and of several: run.json with the GPU of each, how it ended when
-a rank was lost, signals and terminals that go. The rest is that of the CPU trainer: test_run_folder.py.
+"""What the folder of a GPU run says of itself, of one rank and of several: run.json with the GPU of each, how it ended
+when a rank was lost, signals and terminals that go. The rest is that of the CPU trainer: test_run_folder.py.
 
 TRAIN_GPT2CU names the program (./train_gpt2emu).
 """
