@@ -45,6 +45,7 @@ CHANCE = 0.25  # HellaSwag and MMLU have four answers
 # Okabe and Ito's colours, told apart by people with any kind of colour vision; their yellow and black left out.
 COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"]
 DASHES = ["-", (0, (5, 1.6)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.2, 1.5))]  # a further round of the colours each
+OPEN = (0, (3, 2.2))  # of a run that lies on another
 MARKERS = ["o", "s", "^", "D"]
 VAL_COLOR = "#D55E00"  # of a run that is alone; its training loss has COLORS[0]
 GRAY = "#555555"
@@ -792,7 +793,7 @@ def read_views(options):
         check_x(views[-1])
     for i, view in enumerate(views[:len(COLORS)]):
         if any(covers(view.run, other.run) for other in views[:i]):
-            view.dashes = DASHES[1]  # the other one shows through
+            view.dashes = OPEN  # the other one shows through
     if options.x == "steps" and len({view.tokens_per_step for view in views} - {None}) > 1:
         options.say("the runs differ in tokens per step; --x tokens lays the same amount of training over each other")
     return views

@@ -484,7 +484,7 @@ def test_runs_that_cover_each_other():
     twins, other = [make_run("twin1"), make_run("twin2", steps=150)], make_run("far", steps=100)
     write("far/main.log", "".join(train_line(step, falling(step) + 0.1) for step in range(100)))
     dashes = [view.dashes for view in plot.read_views(plot.parse_options([*twins, other]))]
-    assert dashes == [plot.DASHES[0], plot.DASHES[1], plot.DASHES[0]], dashes
+    assert dashes == [plot.DASHES[0], plot.OPEN, plot.DASHES[0]], dashes
 
 
 def test_title_and_facts():
