@@ -22,7 +22,7 @@ try:
     from torch.nn import functional as F
 except ImportError as missing:
     sys.exit(f"train_gpt2.py: {sys.executable} has no {missing.name}; python3 -m pip install torch numpy")
-if int(torch.__version__.split(".")[0]) < 2:
+if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 3):
     sys.exit(f"train_gpt2.py: {sys.executable} has PyTorch {torch.__version__}, 2.3 or later is needed; python3 -m pip "
              "install --upgrade torch")
 
@@ -481,7 +481,7 @@ class Run:
                 if sequences.fingerprint:
                     data[name]["fingerprint"] = sequences.fingerprint
         versions = {"python": sys.version.split()[0], "torch": torch.__version__, "numpy": np.__version__,
-                    "kernel": os.uname().release}
+                    "kernel": f"{os.uname().sysname} {os.uname().release}"}
         if gpus:
             versions["cuda_runtime"] = torch.version.cuda
         machines = int(os.environ.get("GROUP_WORLD_SIZE", 1))

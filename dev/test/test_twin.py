@@ -36,7 +36,7 @@ def needs(*modules):
             version = __import__(module).__version__
         except ImportError:
             raise harness.Skip(f"{sys.executable} has no {module}") from None
-        if module == "torch" and version.startswith("1."):
+        if module == "torch" and tuple(map(int, version.split(".")[:2])) < (2, 3):
             raise harness.Skip(f"{sys.executable} has PyTorch {version}, which is too old")
 
 
@@ -249,6 +249,14 @@ def test_options():
         except Problem as problem:
             said = str(problem)
         assert said == message, f"{arguments}: {said}"
+
+
+def test_gpu_peaks():
+    from dev.twin.run_folder import gpu_peak_flops
+    for name, kind, want in (("NVIDIA H100 80GB HBM3", 0, 989.4e12), ("NVIDIA A100-SXM4-80GB", 1, 156e12),
+                             ("NVIDIA H200", 2, 66.9e12), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0, 0.0), ("", 0, 0.0),
+                             ("NVIDIA A40-8Q", 0, 0.0)):
+        assert abs(gpu_peak_flops(name, kind) - want) <= 1e-6 * want, name
 
 
 # ---- Running both programs ----
@@ -526,6 +534,6 @@ def test_fixtures_are_reproducible(folder):
 if __name__ == "__main__":
     harness.run("test_twin", [test_order_of_the_data, test_fingerprints, test_initial_weights,
                               test_initial_weights_to_the_bit, test_schedules, test_model_files, test_options,
-                              test_same_losses_as_c, test_same_losses_of_a_given_model,
+                              test_gpu_peaks, test_same_losses_as_c, test_same_losses_of_a_given_model,
                               test_bf16_as_in_the_gpu_trainer, test_several_processes, test_resume,
                               test_files_of_a_run, test_as_a_user, test_fixtures_are_reproducible])

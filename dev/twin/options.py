@@ -12,13 +12,14 @@ from dev.twin import Problem, header, version
 Row = collections.namedtuple("Row", "field name aliases type default minimum maximum value shapes refusal group help")
 
 # Rows of the table that this program takes as they are.
-TAKEN = set("""train-data val-data shuffle overfit init layers heads channels context vocab batch-size seq-len
+TAKEN = set("""train-data val-data tokenizer shuffle overfit init layers heads channels context vocab batch-size seq-len
     total-batch steps lr schedule warmup final-lr-frac weight-decay beta1 beta2 adam-eps grad-clip val-every val-batches
     out-dir checkpoint-every resume overwrite seed threads tf32""".split())
 # Rows of which it takes one value, which switches off what it does not do, so that one command line serves both.
 OFF = {"sample-every": 0, "hellaswag": 0, "mmlu": 0, "skip-loss-z": 0, "skip-grad-z": 0, "recompute": 0,
        "gelu-fusion": 0, "master-weights": 1}
 HELP = {  # where this program does less
+    "tokenizer": "only byte: of other tokens make shards with ./tokenize",
     "seq-len": "tokens in a sequence, at most the model's context; 0: 64 or 1024, or the context if that is less",
     "steps": "steps of the whole run; -1: once through the data; 0: only validate",
     "out-dir": "the folder for main.log, speed.log, run.json and checkpoints; without it, nothing is written",
@@ -26,8 +27,6 @@ HELP = {  # where this program does less
     "seed": "of the initial weights and the order of the data",
     "threads": "CPU threads; 0: as many as PyTorch likes"}
 OWN = [
-    Row("tokenizer", "tokenizer", "", "CHOICE", "byte", 0, 0, "byte", 1, None, "Data",
-        "a text becomes bytes; of other tokens make shards with ./tokenize"),
     Row("device", "device", "", "CHOICE", "auto", 0, 0, "auto|cpu|cuda", 0, None, "PyTorch",
         "auto: cuda where PyTorch sees a GPU"),
     Row("precision", "precision", "", "CHOICE", ("fp32", "bf16"), 0, 0, "fp32|bf16|autocast", 1, None, "PyTorch",
@@ -271,6 +270,7 @@ def check(o):
     for bad, message in (
             (not o.train_data and o.steps != 0, "--train-data (-i): missing; give a text file or token shards"),
             (not o.train_data and not o.val_data, "--val-data (-j): missing; a run of 0 steps only validates"),
+            (o.tokenizer not in ("", "byte"), "--tokenizer: this program knows only byte; make shards with ./tokenize"),
             (o.resume and not o.out_dir, "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"),
             (o.overwrite and not o.out_dir, "--overwrite: needs --out-dir (-o), the folder to start afresh in"),
             (o.resume and o.overwrite, "--resume (-y): contradicts --overwrite; give one of the two"),
@@ -300,7 +300,8 @@ def print_if_asked(arguments):
 
 def record(options):
     """Every option by its long name, as run.json keeps them."""
-    return {row.name: getattr(options, row.field) for row in make_rows()[0] if row.name not in OFF}
+    on_gpu = options.device == "cuda"
+    return {row.name: getattr(options, row.field) for row in make_rows()[0] if not of_device(row.refusal, on_gpu)}
 
 
 def shaping(options):

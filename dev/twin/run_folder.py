@@ -54,10 +54,12 @@ def output_of(*command):
 
 
 def git_state():
-    if not os.path.exists(os.path.join(ROOT, ".git")):
-        return {"revision": "", "dirty": False}
-    return {"revision": output_of("git", "rev-parse", "HEAD") or "",
-            "dirty": bool(output_of("git", "status", "--porcelain", "--untracked-files=no"))}
+    """Of this repository; nothing where it is none."""
+    revision = output_of("git", "rev-parse", "HEAD") if os.path.exists(os.path.join(ROOT, ".git")) else None
+    if not revision:
+        return {}
+    return {"git": {"revision": revision,
+                    "dirty": bool(output_of("git", "status", "--porcelain", "--untracked-files=no"))}}
 
 
 def find_in(path, pattern):
@@ -118,8 +120,8 @@ class RunFolder:
                 self.seconds_before = float(re.search(r"sec:([0-9.]+)", kept[-1]).group(1))
         before = self.old_starts() if first_step > 0 else []
         start = {"time": now(), "from_step": first_step, "command": sys.argv}
-        self.record = {"format": 1, "program": "train_gpt2.py", "version": version(), "git": git_state(),
-                       "command": sys.argv, **record, "starts": before + [start]}
+        self.record = {"format": 1, "program": "train_gpt2.py", "version": version(), **git_state(),
+                       "command": sys.argv, "directory": os.getcwd(), **record, "starts": before + [start]}
         self.write_record()
 
     def lines(self, name):

@@ -1,0 +1,191 @@
+#!/usr/bin/env python3
+"""Trains one small model with ./train_gpt2, with the GPU trainer and with train_gpt2.py: same text, same seed, same
+batches, same options. Draws the losses over each other, and how far they are apart.
+
+    python3 dev/data/tinyshakespeare.py       once: the text
+    make train_gpt2 train_gpt2emu
+    python3 dev/twin_curves.py -o doc/curves_pytorch.png
+
+Each run has a folder below --runs, with what it printed in out.txt; one that is complete is not made again. Needs torch
+and matplotlib. --gpu-trainer ./train_gpt2cu where there is a GPU: the emulator takes some ten minutes.
+"""
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TEXT = os.path.join(ROOT, "dev", "data", "tinyshakespeare", "tiny_shakespeare.txt")
+MODEL = "--layers 4 --heads 2 --channels 64 --context 64 --seq-len 64".split()
+RECIPE = "--lr 1e-3 --warmup 20 --final-lr-frac 0.1 --weight-decay 0.1 --shuffle --seed 42".split()
+BATCH = ["--batch-size", "4"]
+HALVES = ["--batch-size", "2", "--total-batch", "256"]  # the same batches, added up in another order
+OURS, PYTORCH = "#0072B2", "#D55E00"  # Okabe and Ito's colours
+GREEN, GRAY = "#009E73", "#999999"
+NOT_APART = 4e-7  # where the picture has losses whose printed digits are the same
+FP32_EPSILON, BF16_EPSILON = 2.0**-24, 2.0**-9  # the largest relative error of rounding once
+
+
+def fail(message):
+    sys.exit(f"twin_curves.py: {message}")
+
+
+# ---- The runs ----
+
+
+def commands(options):
+    """Name -> command of each run."""
+    twin = [sys.executable, os.path.join(ROOT, "train_gpt2.py"), "--device", "cpu"]
+    c = [os.path.join(ROOT, "train_gpt2"), "--sample-every", "0"]
+    gpu = [options.gpu_trainer, "--sample-every", "0"]
+    runs = {"ours_fp32": c + BATCH, "pytorch_fp32": twin + BATCH, "pytorch_fp32_halves": twin + HALVES,
+            "pytorch_bf16": twin + BATCH + ["--precision", "bf16"], "ours_bf16": gpu + BATCH}
+    shared = ["--train-data", options.text, *MODEL, *RECIPE, "--steps", str(options.steps), "--val-every",
+              str(max(1, options.steps // 4)), "--val-batches", "4"]
+    return {name: command + shared for name, command in runs.items()}
+
+
+def is_complete(folder):
+    path = os.path.join(folder, "out.txt")
+    return os.path.exists(path) and re.search(r"^weights hash", read(path), re.M)
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def train(name, command, folder):
+    """One run, whose output also goes to a file. oneDNN believes a virtual machine that claims to have AMX."""
+    environment = {"EMU_CHECK": "0", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    print(f"{name}: {' '.join(command)}", flush=True)
+    with open(os.path.join(folder, "out.txt"), "w", encoding="utf-8") as out:
+        status = subprocess.run([*command, "--out-dir", folder], stdout=out, env=environment).returncode
+    if status != 0:
+        fail(f"{name} ended with status {status}; see {folder}/out.txt")
+
+
+def losses(folder):
+    """Of every step, to the six digits that the trainers print."""
+    return [float(x) for x in re.findall(r"^step +\d+/\d+ \| loss ([0-9.]+)", read(f"{folder}/out.txt"), re.M)]
+
+
+# ---- What the picture shows ----
+
+
+def differences(runs):
+    """Name -> |difference of the losses| at each step."""
+    def apart(a, b):
+        return [abs(x - y) for x, y in zip(runs[a], runs[b])]
+    return {"bf16, PyTorch against its own fp32": apart("pytorch_bf16", "pytorch_fp32"),
+            "bf16, train_gpt2cu against PyTorch": apart("ours_bf16", "pytorch_bf16"),
+            "fp32, PyTorch against itself, batch in two halves": apart("pytorch_fp32_halves", "pytorch_fp32"),
+            "fp32, train_gpt2 against PyTorch": apart("ours_fp32", "pytorch_fp32")}
+
+
+def report(apart):
+    """The largest difference of each pair, and how it grows."""
+    print(f"\n{'difference of the losses':52}{'steps 1-10':>12}{'1-50':>12}{'1-100':>12}{'all':>12}  at step")
+    for name, values in apart.items():
+        worst = "".join(f"{max(values[:n]):12.6f}" for n in (10, 50, 100, len(values)))
+        print(f"{name:52}{worst}  {values.index(max(values)) + 1}")
+
+
+def draw_losses(axes, steps, runs):
+    for name, label, style in (
+            ("ours_fp32", "train_gpt2, fp32", {"color": "#9BD0F0", "linewidth": 6}),
+            ("ours_bf16", "train_gpt2cu, bf16", {"color": "#F5B48A", "linewidth": 3}),
+            ("pytorch_fp32", "PyTorch, fp32", {"color": "black", "linewidth": 1}),
+            ("pytorch_bf16", "PyTorch, bf16", {"color": "white", "linewidth": 1, "linestyle": (0, (2, 3))})):
+        axes.plot(steps, runs[name], label=label, **style)
+    axes.set_ylabel("training loss")
+    axes.legend(frameon=True, facecolor="#cccccc", edgecolor="none", title="one on the other")
+
+
+def draw_differences(axes, steps, apart, loss):
+    """In fp32 the losses differ by one of the six printed digits or not at all: dots."""
+    styles = ({"color": GRAY, "linewidth": 0.8}, {"color": PYTORCH, "linewidth": 1.2},
+              {"color": GREEN, "marker": "x", "markersize": 4, "linestyle": "none"},
+              {"color": OURS, "marker": ".", "markersize": 6, "linestyle": "none"})
+    for (name, values), style in zip(apart.items(), styles):
+        axes.plot(steps, [max(value, NOT_APART) for value in values], label=name, **style)
+    for epsilon, label in ((BF16_EPSILON, "bf16 rounds the loss by up to 2⁻⁹ of it"),
+                           (FP32_EPSILON, "fp32 by up to 2⁻²⁴")):
+        axes.plot(steps, [epsilon * value for value in loss], color="black", linewidth=0.8, linestyle=":")
+        axes.annotate(label, (steps[-1], epsilon * loss[-1]), (-4, 5), textcoords="offset points", ha="right",
+                      fontsize=8)
+    axes.annotate("no difference in the six digits that are printed", (steps[-1], NOT_APART), (-4, 5),
+                  textcoords="offset points", ha="right", fontsize=8)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-7, 5e-2)
+    axes.set_ylabel("difference of the losses")
+    axes.set_xlabel("step")
+    axes.legend(frameon=False, fontsize=8, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
+
+
+def draw(runs, apart, path):
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+    figure, (top, bottom) = pyplot.subplots(2, 1, figsize=(8, 7.2), dpi=92, sharex=True, layout="constrained")
+    steps = range(1, len(runs["ours_fp32"]) + 1)
+    draw_losses(top, steps, runs)
+    draw_differences(bottom, steps, apart, runs["pytorch_fp32"])
+    for axes in (top, bottom):
+        axes.grid(color="#dddddd", linewidth=0.5)
+        axes.set_xlim(0, len(steps) + 1)
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    figure.savefig(path, pil_kwargs={"optimize": True})
+    pyplot.close(figure)
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__), allow_abbrev=False,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--text", default=TEXT, help="what to learn (tinyshakespeare)")
+    parser.add_argument("--steps", type=int, default=200, help="updates (200)")
+    parser.add_argument("--runs", default="run_twin_curves", help="folder of the runs (run_twin_curves)")
+    parser.add_argument("--gpu-trainer", default=os.path.join(ROOT, "train_gpt2emu"), help="(./train_gpt2emu)")
+    parser.add_argument("-o", "--output", default="curves_pytorch.png", help="the picture (curves_pytorch.png)")
+    options = parser.parse_args()
+    if options.steps < 1:
+        fail(f"--steps: got {options.steps}, expected at least 1")
+    for path, remedy in ((options.text, "python3 dev/data/tinyshakespeare.py, or give --text"),
+                         (os.path.join(ROOT, "train_gpt2"), "make train_gpt2"),
+                         (options.gpu_trainer, "make train_gpt2emu")):
+        if not os.path.exists(path):
+            fail(f"{path}: no such file; {remedy}")
+    return options
+
+
+def main():
+    options = parse_options()
+    runs = {}
+    for name, command in commands(options).items():
+        folder = os.path.join(options.runs, name)
+        if not is_complete(folder):
+            train(name, command, folder)
+        runs[name] = losses(folder)
+        if len(runs[name]) != options.steps:
+            fail(f"{folder}: {len(runs[name])} steps, expected {options.steps}; remove the folder")
+    apart = differences(runs)
+    report(apart)
+    try:
+        draw(runs, apart, options.output)
+    except ImportError:
+        fail("no matplotlib; apt-get install python3-matplotlib, or python3 -m pip install matplotlib")
+    print(f"\nwrote {options.output}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        print("\nstopped")
+        sys.exit(130)
