@@ -891,6 +891,29 @@ def test_signals():
         assert server.requests()[1]["sent"] == 5001024 - 3 * BLOCK
 
 
+def test_stopped_while_encoding():
+    """Ctrl-C and SIGTERM also end the tokenize that is fed, and leave no unfinished file."""
+    started, wrapper = in_work("encoding"), in_work("endless_tokenize")
+    write(wrapper, f'#!/bin/sh\nread line; echo $$ >"{started}.new"; mv "{started}.new" "{started}"; exec sleep 300\n'
+          .encode())
+    os.chmod(wrapper, 0o755)
+    for number, status, name in ((signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")):
+        process = start("hellaswag.py", "--out", in_work("encoding_out"), env=dict(ENVIRONMENT, TOKENIZE=wrapper),
+                        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+        wait_until(lambda: os.path.exists(started), process)
+        process.send_signal(number)
+        _, err = finish(process, status)
+        assert err.splitlines()[-1] == f"hellaswag.py: stopped by {name}; the same command goes on", err
+        try:
+            os.kill(int(read(started)), 0)
+            raise AssertionError("tokenize still runs")
+        except ProcessLookupError:
+            pass
+        os.remove(started)
+        assert sorted(os.listdir(in_work("encoding_out"))) == [".fetched.json", ".lock", "hellaswag_val.jsonl",
+                                                               "vocab.bpe"]
+
+
 def test_two_at_once():
     """The second program that writes a folder is refused, and the first goes on undisturbed; others run beside it."""
     with Server(MIRROR) as server:
@@ -1154,8 +1177,9 @@ PRODUCTS = [test_vocab, test_fineweb, test_tinyshakespeare, test_real_shakespear
             test_tinystories, test_parquet]
 FAULTS = [test_skips_what_is_there, test_truncated, test_wrong_checksum, test_missing, test_transient_failures,
           test_broken_connection_resumes, test_server_without_ranges, test_changed_in_between, test_signals,
-          test_two_at_once, test_several_files_at_once, test_silent_server, test_redirects_and_tokens,
-          test_lists_of_files, test_mirror_sums, test_disk, test_full_disk, test_folders, test_options, test_screen]
+          test_stopped_while_encoding, test_two_at_once, test_several_files_at_once, test_silent_server,
+          test_redirects_and_tokens, test_lists_of_files, test_mirror_sums, test_disk, test_full_disk, test_folders,
+          test_options, test_screen]
 
 if __name__ == "__main__":
     try:
