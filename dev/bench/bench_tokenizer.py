@@ -28,7 +28,7 @@ sys.path.insert(0, os.path.join(ROOT, "dev"))
 import tiktoken_gpt2  # noqa: E402
 
 ROUNDS = 7
-JSON_BYTES, DOCUMENT = 12 << 20, 3000  # of text in the JSON lines, and characters of a document: as in FineWeb
+JSON_BYTES, DOCUMENT = 24 << 20, 3000  # of text in the JSON lines, and characters of a document: as in FineWeb
 FLAGS = ["-std=gnu11", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-I", ROOT]  # the Makefile's
 SOURCE = """
 #include "llmc/tokenizer.h"
