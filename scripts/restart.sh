@@ -11,7 +11,7 @@
 # A first Ctrl-C, SIGTERM, SIGHUP or SIGUSR1 goes to the command as SIGUSR1, on which the trainer saves and ends, and
 # which mpirun and srun hand on to all processes; a second one as SIGTERM. After either there is no further start.
 # Exit status: the command's last.
-set -u -m # -m: Ctrl-C reaches the command through this script only, since mpirun would kill what is still saving
+set -u
 export LC_ALL=C
 # shellcheck source=scripts/children.sh
 . "$(dirname "$0")/children.sh"
@@ -51,9 +51,11 @@ newest_step() { # of what checkpoints prints
     echo "${step:-0}"
 }
 
-child="" passed_on=0
+# A child that has just been forked still has this script's traps, in which a signal would be lost: it gets a second.
+child="" child_began=0 passed_on=0
 pass_on() {
     if [ -z "$child" ] || [ "$passed_on" -eq "$signals" ]; then return; fi
+    [ $((SECONDS - child_began)) -ge 2 ] || sleep 1
     passed_on=$signals
     signal_children "$([ "$signals" -eq 1 ] && echo USR1 || echo TERM)" "$child"
 }
@@ -70,8 +72,11 @@ for name in HUP INT TERM USR1; do
 done
 
 run() { # COMMAND...: sets status
+    child_began=$SECONDS
+    set -m # a group of its own: Ctrl-C reaches it through this script only, as mpirun would kill what is still saving
     "$@" </dev/null &
     child=$!
+    set +m
     pass_on # a signal that came before the command did
     wait_for $child
     child=""
@@ -104,9 +109,10 @@ for ((start = 1; start <= max_starts; start++)); do
     fi
     if [ "$start" -lt "$max_starts" ] && [ "$pause" -gt 0 ]; then
         say "next start in $pause s"
-        last=$status
-        run sleep "$pause"
-        status=$last
+        for ((second = 0; second < pause; second++)); do
+            [ "$signals" -eq 0 ] || exit $status
+            sleep 1
+        done
         [ "$signals" -eq 0 ] || exit $status
         pause=$((pause < 150 ? 2 * pause : 300))
     fi
