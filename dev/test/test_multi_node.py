@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ FAKE = os.path.join(WORK, "fake")  # what the stand-ins note
 PROGRAMS = os.path.join(FAKE, "bin")  # and they themselves
 TRAINER_PATH = os.path.join(PROGRAMS, "train_gpt2cu")
 OUT = os.path.join(WORK, "a run")  # a space, as folders have
+DATA = os.path.join(WORK, "data")
 RESTART = "scripts/restart.sh"
 MULTI_NODE = "scripts/multi_node/"
 LIMIT = 120  # seconds for anything, on a machine busy with other things
@@ -28,10 +30,18 @@ LIMIT = 120  # seconds for anything, on a machine busy with other things
 # the last word holds for all further ones. With FAKE_WAITS it runs until a signal, and as the trainer does, a process
 # that got none ends when another has saved.
 TRAINER = r"""#!/usr/bin/env bash
-rank=${OMPI_COMM_WORLD_RANK:-0} before= out=
+rank=${OMPI_COMM_WORLD_RANK:-0} before= out= steps=
 for word in "$@"; do
-    case $before in --process-rank) rank=$word ;; --out-dir | -o) out=$word ;; esac
-    case $word in --out-dir=*) out=${word#*=} ;; esac
+    case $before in
+        --process-rank) rank=$word ;;
+        --out-dir | -o) out=$word ;;
+        --steps) steps=$word ;;
+        --export) mkdir -p "$word" && echo >"$word/model.safetensors" && echo >"$word/config.json" && exit 0 ;;
+    esac
+    case $word in
+        --out-dir=*) out=${word#*=} ;;
+        --plan) printf 'parameters  1000, from the seed\ntotal %s bytes\n' "${FAKE_BYTES:-1000}"; exit 0 ;;
+    esac
     before=$word
 done
 echo "$*" >>"$FAKE/started.$rank"
@@ -40,6 +50,7 @@ nth() { shift $((start < $# ? start : $# - 1)); echo "$1"; }
 save() {
     mkdir -p "$out"
     echo "$start" >"$out/new.$rank"
+    cp "$out/new.$rank" "$out/model_$1.bin"
     mv "$out/new.$rank" "$out/state_$1.bin"
 }
 end() { echo "$rank $1" >>"$FAKE/signals"; [ "$1" != USR1 ] || save 00000099; exit $2; }
@@ -59,15 +70,18 @@ case $(nth - $FAKE_SAVES) in
     again) save 00000010 ;;
 esac
 status=$(nth - $FAKE_STATUS)
+if [ "$status" = 0 ] && [ -n "$steps" ]; then save $(printf %08d "$steps"); fi
 [ "$status" != kill ] || kill -KILL $$
 exit $status
 """
 NVIDIA_SMI = """#!/bin/sh
-for i in 0 1 2 3; do echo "GPU $i: NVIDIA H100 (UUID: GPU-$i)"; done
+for i in $(seq $FAKE_GPUS); do echo "NVIDIA H100, 80000, 9.0"; done
 """
 MPIRUN = r"""#!/usr/bin/env bash
 if [ "$1" = --version ]; then echo "$FAKE_MPI"; exit 0; fi
 printf '%s\n' "$@" >>"$FAKE/mpirun"
+while [ "${1##*/}" != train_gpt2cu ]; do shift; done
+exec "$@"
 """
 # As a remote shell: another folder, another environment, the words joined by blanks.
 SSH = r"""#!/usr/bin/env bash
@@ -115,6 +129,11 @@ def clean_up():
     shutil.rmtree(FAKE, ignore_errors=True)
     shutil.rmtree(OUT, ignore_errors=True)
     os.makedirs(PROGRAMS)
+    for name in ("vocab.bpe", "hellaswag/hellaswag_val.bin"):  # there, and so not fetched
+        path = os.path.join(DATA, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w"):
+            pass
     for name, text in STAND_INS.items():
         path = os.path.join(PROGRAMS, name)
         with open(path, "w") as file:
@@ -124,9 +143,11 @@ def clean_up():
 
 def environment(**changes):
     settings = dict(FAKE=FAKE, FAKE_STATUS="0", FAKE_SAVES="no", FAKE_WAITS="", FAKE_MPI="mpirun (Open MPI) 4.1.4",
-                    PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0", TRAIN_DATA="it's/train*.bin",
+                    FAKE_GPUS="4", PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0", TRAIN_DATA="it's/train*.bin",
+                    DATA_ROOT=DATA, STAGES="check plan train", STEPS="200",
                     PATH=PROGRAMS + os.pathsep + os.environ["PATH"])
-    inherited = {name: value for name, value in os.environ.items() if not re.match("NCCL_|SLURM_|OMPI_|PMI", name)}
+    unwanted = "NCCL_|SLURM_|OMPI_|PMI|CUDA_VISIBLE_DEVICES$"
+    inherited = {name: value for name, value in os.environ.items() if not re.match(unwanted, name)}
     return {**inherited, **settings, **changes}
 
 
@@ -304,12 +325,12 @@ def option_names(words):
 
 
 def test_mpi():
-    ran(0, MULTI_NODE + "run_mpi.sh", "--steps", "9", HOSTS="one two", NCCL_DEBUG="INFO", LD_LIBRARY_PATH="/lib")
+    ran(0, MULTI_NODE + "run_mpi.sh", "--prompt", "it's", HOSTS="one two", NCCL_DEBUG="INFO", LD_LIBRARY_PATH="/lib")
     words = noted("mpirun")
     launch, train = words[:words.index(TRAINER_PATH)], words[words.index(TRAINER_PATH):]
     assert launch == ["-np", "8", "--host", "one:4,two:4", "--bind-to", "none", "-x", "NCCL_DEBUG", "-x",
                       "LD_LIBRARY_PATH"], launch
-    assert train[-5:] == ["--nccl-init", "mpi", "--steps", "9", "--resume"], train
+    assert train[-5:] == ["--prompt", "it's", "--nccl-init", "mpi", "--resume"], train
     assert train[train.index("--out-dir") + 1] == OUT and train[train.index("--train-data") + 1] == "it's/train*.bin"
     assert "--num-processes" not in train and "--process-rank" not in train, train
 
@@ -323,7 +344,7 @@ def test_recipe():
     """GPT-2 124M as it is reproduced, with micro-batches that fit the number of GPUs; each option once."""
     for hosts, gpus, batch in (("a", "8", 64), ("a", "1", 64), ("a b", "8", 32), ("a b c d", "16", 8)):
         clean_up()
-        ran(0, MULTI_NODE + "run_mpi.sh", HOSTS=hosts, GPUS_PER_NODE=gpus)
+        ran(0, MULTI_NODE + "run_mpi.sh", HOSTS=hosts, GPUS_PER_NODE=gpus, FAKE_GPUS="16")
         words = noted("mpirun")
         line = " ".join(words)
         for option, value in (("init", "d12"), ("total-batch", "524288"), ("seq-len", "1024"), ("lr", "6e-4"),
@@ -336,19 +357,32 @@ def test_recipe():
 
 def test_refusals():
     script = MULTI_NODE + "run_tcp.sh"
-    message = "run_tcp.sh: nvidia-smi finds no GPU; GPUS_PER_NODE=8 says how many a node has\n"
-    assert ran(1, script, GPUS_PER_NODE="0") == message
-    os.remove(os.path.join(PROGRAMS, "nvidia-smi"))
-    if shutil.which("nvidia-smi") is None:
-        assert ran(1, script) == message
-    clean_up()
-    assert ran(1, script, HOSTS="a b c") == \
-        "run_tcp.sh: TOTAL_BATCH: 524288 tokens are no multiple of SEQ_LEN x GPUs = 1024 x 12\n"
-    assert ran(1, script, PROGRAM="./nothing") == \
-        "run_tcp.sh: ./nothing: not here; start this in the root of the repository, after make train_gpt2cu\n"
-    assert ran(1, script, HOSTS="a b", NODE="2") == "run_tcp.sh: NODE is '2', expected 0 to 1: HOSTS names 2\n"
-    assert ran(1, script, HOSTS="a b", NODE="two") == "run_tcp.sh: NODE is 'two', expected 0 to 1\n"
+    no_gpu = "run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU\n"
+    for message, changes in (
+        ("run_tcp.sh: GPUS_PER_NODE is '0', expected 1 to 4\n", dict(GPUS_PER_NODE="0")),
+        ("run_tcp.sh: GPUS_PER_NODE is 5, but nvidia-smi finds 4\n", dict(GPUS_PER_NODE="5")),
+        (no_gpu, dict(FAKE_GPUS="0")),
+        ("run_tcp.sh: TOTAL_BATCH: 524288 tokens are no multiple of SEQ_LEN x GPUs = 1024 x 12\n",
+         dict(HOSTS="a b c")),
+        ("run_tcp.sh: NODE is '2', expected 0 to 1: HOSTS names 2\n", dict(HOSTS="a b", NODE="2")),
+        ("run_tcp.sh: NODE is 'two', expected 0 to 1\n", dict(HOSTS="a b", NODE="two")),
+        ("run_tcp.sh: RECIPE: ./nothing: no such file; expected scripts/run_gpt2_124M.sh or one beside it\n",
+         dict(RECIPE="./nothing")),
+        ("run_tcp.sh: ./nothing: no such program (PROGRAM names it; without it, one is built)\n",
+         dict(PROGRAM="./nothing", STAGES="check build plan train")),
+        (f"run_tcp.sh: the data are not complete in {WORK}: STAGES=\"build fetch\" scripts/run_gpt2_124M.sh fetches "
+         "them\n", dict(DATA_ROOT=WORK)),
+    ):
+        out = ran(1, script, **changes)
+        assert out.endswith(message), (message, out)
     assert started() == {}, started()
+
+
+def test_another_recipe():
+    ran(0, MULTI_NODE + "run_tcp.sh", RECIPE="scripts/run_gpt2_1558M.sh", SEQ_LEN="512")
+    line = check_ranks(range(4), total=4)
+    for option, value in (("init", "d48"), ("total-batch", "1048576"), ("seq-len", "512"), ("final-lr-frac", "0.1")):
+        assert words_of(line, option) == value, (option, line)
 
 
 def check_ranks(ranks, times=1, total=8):
@@ -364,10 +398,10 @@ def check_ranks(ranks, times=1, total=8):
 
 
 def test_tcp_over_ssh():
-    ran(0, MULTI_NODE + "run_tcp.sh", "--steps", "9", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO")
+    ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO")
     line = check_ranks(range(8))
-    assert noted("ssh") == ["two"] and line.endswith(" --steps 9 --resume"), (noted("ssh"), line)
-    assert f"--train-data it's/train*.bin --val-data shards/fineweb_val_*.bin --out-dir {OUT} " in line, line
+    assert noted("ssh") == ["two"] and " --prompt it's --nccl-init" in line, (noted("ssh"), line)
+    assert f"--train-data it's/train*.bin --val-data {DATA}/fineweb10B/fineweb_val_*.bin " in line, line
     assert words_of(line, "nccl-init") == "tcp" and words_of(line, "server-ip") == "one:4321", line
     assert "'NCCL_DEBUG=INFO'" in noted("ssh_lines")[0], noted("ssh_lines")
 
@@ -383,7 +417,10 @@ def test_tcp_signal():
     process = begin(MULTI_NODE + "run_tcp.sh", HOSTS="one two", FAKE_WAITS="1")
     wait_for_ranks(8, process)
     process.send_signal(signal.SIGTERM)
-    end(process, 0)
+    out = end(process, 143)
+    assert "stopped by SIGTERM at step 99 of 200. The same command goes on:\n" in out, out
+    assert f"cd {shlex.quote(ROOT)} && STAGES=check\\ plan\\ train " in out, out
+    assert " scripts/multi_node/run_tcp.sh\n" in out, out
     check_ranks(range(8))
     assert set(noted("signals")) <= {f"{rank} USR1" for rank in range(4)} and noted("signals"), noted("signals")
 
@@ -414,7 +451,8 @@ def test_first_status_that_failed():
 def test_slurm():
     for kind, mpi in (("mpi", "pmix"), ("tcp", "none"), ("folder", "none")):
         clean_up()
-        out = ran(0, MULTI_NODE + f"run_{kind}.sbatch", "--steps", "9", FAKE_STATUS="5 0", FAKE_SAVES="yes", **SLURM)
+        out = ran(0, MULTI_NODE + f"run_{kind}.sbatch", "--prompt", "it's", FAKE_STATUS="5 0", FAKE_SAVES="yes",
+                  **SLURM)
         launch = noted("srun")[0].split(TRAINER_PATH)[0]
         for word in (f"--mpi={mpi}", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2", "--distribution=block"):
             assert f"{word} " in launch, launch
@@ -423,12 +461,12 @@ def test_slurm():
             line = started()[0][0]
         else:
             line = check_ranks(range(8), times=2)
-        assert " --steps 9 --resume" in line, line
+        assert " --prompt it's --nccl-init " in line and line.endswith(" --resume"), line
         assert words_of(line, "nccl-init") == {"folder": "fs"}.get(kind, kind), line
         if kind == "tcp":
             assert words_of(line, "server-ip") == "first:21007", line
         if kind == "folder":
-            assert f" --nccl-fs-path {OUT}_start " in line and os.path.isdir(OUT + "_start"), line
+            assert f" --nccl-fs-path {OUT}/start " in line and os.path.isdir(OUT + "/start"), line
         assert len(noted("srun")) == 2 and "start 2 of 20" in out and noted("requeued") == [], (noted("srun"), out)
 
 
@@ -440,12 +478,13 @@ def test_slurm_time_limit():
             process = begin(MULTI_NODE + f"run_{kind}.sbatch", FAKE_WAITS="1", **SLURM)
             wait_for_ranks(8, process)
             process.send_signal(number)
-            end(process, 0)
-            assert noted("requeued") == requeued and noted("signals"), (kind, number, noted("requeued"))
+            out = end(process, 0 if requeued else 143)
+            assert noted("requeued") == requeued and noted("signals"), (kind, number, noted("requeued"), out)
 
 
 def test_slurm_gives_up():
-    ran(5, MULTI_NODE + "run_tcp.sbatch", FAKE_STATUS="5", **SLURM)
+    out = ran(1, MULTI_NODE + "run_tcp.sbatch", FAKE_STATUS="5", **SLURM)
+    assert "run_tcp.sbatch: the training ended with status 5 at step 0 of 200; " in out, out
     check_ranks(range(8), times=2)
     assert noted("requeued") == [], noted("requeued")
 
@@ -473,7 +512,7 @@ def test_with_the_mpirun_that_is_here():
     process = begin(MULTI_NODE + "run_mpi.sh", FAKE_WAITS="1", **allowed)
     wait_for_ranks(2, process)
     process.send_signal(signal.SIGTERM)
-    out = end(process, 0)
+    out = end(process, 143)
     assert list(started()) == [0, 1] and noted("signals"), (started(), out)
 
 
@@ -488,7 +527,8 @@ def test_options_exist():
 def test_shellcheck():
     if shutil.which("shellcheck") is None:
         raise Skip("no shellcheck here")
-    scripts = ["scripts/restart.sh", "scripts/children.sh"]
+    scripts = ["scripts/restart.sh", "scripts/children.sh", "scripts/reproduce.sh", "dev/test/die_once.sh"]
+    scripts += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "scripts/run_gpt*.sh")))
     scripts += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, MULTI_NODE, "*")))
     result = subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, capture_output=True, text=True)
     assert result.returncode == 0, result.stdout

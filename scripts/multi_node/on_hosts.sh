@@ -15,9 +15,9 @@ shift 2
 
 quoted() { printf "'%s' " "$(printf %s "$1" | sed "s/'/'\\\\''/g")"; }
 
-# What ssh leaves behind: the folder, and where NCCL and the libraries are told what to do.
+# What ssh leaves behind: the folder, and where NCCL, the libraries and the emulator are told what to do.
 line="cd $(quoted "$PWD") && exec env"
-for name in $(compgen -e NCCL_) LD_LIBRARY_PATH; do
+for name in $(compgen -e NCCL_) $(compgen -e EMU_) $(compgen -e OMP_) LD_LIBRARY_PATH; do
     [ -z "${!name:-}" ] || line="$line $(quoted "$name=${!name}")"
 done
 # A host that is gone is noticed within a minute, as the trainer notices it.

@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Trains on all GPUs of several nodes without MPI, and restarts from the last checkpoint after a failure:
+# Trains on all GPUs of several nodes without MPI, with all that scripts/run_gpt2_124M.sh does on one:
 #
 #   scripts/multi_node/run_tcp.sh                                           this machine
 #   HOSTS="node1 node2" scripts/multi_node/run_tcp.sh [options]             on node1: starts the others over ssh
 #   HOSTS="node1 node2" NODE=1 scripts/multi_node/run_tcp.sh [options]      without ssh: once on each, NODE=0, 1, ...
+#   SMOKE=1 scripts/multi_node/run_tcp.sh                                   every stage in small, on the CPU
 #
-# The repository, after `make train_gpt2cu`, lies in a folder that all hosts share. What is trained: common.sh beside
-# this file. Ctrl-C saves and ends.
+# [options]: further ones of the trainer. The repository lies in a folder that all hosts share. What is trained:
+# common.sh beside this file. Ctrl-C saves and ends; the same command goes on. With NODE, the data have been fetched and
+# the trainer has been built before: STAGES="build fetch" scripts/run_gpt2_124M.sh
 set -eu
 cd "$(dirname "$0")/../.."
 . scripts/multi_node/common.sh
@@ -17,13 +19,21 @@ SERVER=${SERVER:-${HOSTS%% *}} # the first one's name or address, as the others 
 PORT=${PORT:-29500}            # a free one there
 
 read -r -a hosts <<<"$HOSTS"
-num_gpus=$((${#hosts[@]} * GPUS_PER_NODE))
-train_command "$num_gpus" --nccl-init tcp --server-ip "$SERVER:$PORT" --num-processes "$num_gpus" \
-    --gpus-per-node "$GPUS_PER_NODE" "$@"
-
+NUM_NODES=${#hosts[@]}
 case $NODE in
-    "") exec scripts/restart.sh scripts/multi_node/on_hosts.sh "$HOSTS" "$GPUS_PER_NODE" "${train[@]}" ;;
-    *[!0-9]*) stop "NODE is '$NODE', expected 0 to $((${#hosts[@]} - 1))" ;;
+    "") ;;
+    0) STAGES="check plan train export plot summary" ;;
+    *[!0-9]*) stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1))" ;;
+    *) STAGES="check plan train" ;;
 esac
-[ "$NODE" -lt ${#hosts[@]} ] || stop "NODE is '$NODE', expected 0 to $((${#hosts[@]} - 1)): HOSTS names ${#hosts[@]}"
-exec scripts/restart.sh scripts/multi_node/local_ranks.sh $((NODE * GPUS_PER_NODE)) "$GPUS_PER_NODE" "${train[@]}"
+[ "${NODE:-0}" -lt "$NUM_NODES" ] || stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1)): HOSTS names $NUM_NODES"
+
+launch_command() {
+    train+=(--nccl-init tcp --server-ip "$SERVER:$PORT" --num-processes "$num_gpus" --gpus-per-node "$GPUS_PER_NODE")
+    if [ -z "$NODE" ]; then
+        launch=(scripts/multi_node/on_hosts.sh "$HOSTS" "$GPUS_PER_NODE" "${train[@]}")
+    else
+        launch=(scripts/multi_node/local_ranks.sh $((NODE * GPUS_PER_NODE)) "$GPUS_PER_NODE" "${train[@]}")
+    fi
+}
+reproduce "$@"
