@@ -301,7 +301,7 @@ if links $cxx -x c++; then emulator=yes; fi
 begin_stage "$first"
 build "$first" "" CC=$first
 emulated=$(pick "$EMULATOR_TESTS" "$KERNEL_TESTS" test_gpt2emu)
-if [ -n "$(pick test_docs "$GPU_PYTHON_TESTS")" ]; then emulated="$emulated train_gpt2emu"; fi
+if [ -n "$(pick test_docs test_reproduce "$GPU_PYTHON_TESTS")" ]; then emulated="$emulated train_gpt2emu"; fi
 if [ $emulator = yes ]; then
     build_emulated "emulated bf16" "" "$emulated" CC=$first CXX=$cxx
 elif [ -n "$emulated" ]; then
