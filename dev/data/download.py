@@ -45,10 +45,12 @@ class TryAgain(Exception):
 
 
 class Remote:
-    """A file to fetch: its address on the real host, its name in our folder, and what is published about its bytes."""
+    """A file to fetch: its address on the real host, its name in our folder, and what is published about its bytes.
+    about: the size where none is published, for progress and disk."""
 
-    def __init__(self, url, name, size=None, sha256=None, git_sha1=None):
+    def __init__(self, url, name, size=None, sha256=None, git_sha1=None, about=None):
         self.url, self.name, self.size, self.sha256, self.git_sha1 = url, name, size, sha256, git_sha1
+        self.about = size if size is not None else about
 
     def checksum(self):
         return self.sha256 or self.git_sha1
@@ -241,14 +243,14 @@ def read_small(options, url, limit=64 << 20):
 # ---- What is published about a file ----
 
 
-def pinned(options, url, name, size, sha256):
-    """A file that no API describes: its size and checksum are ours. A mirror may name another checksum in its
-    SHA256SUMS, which is then said."""
+def pinned(options, url, name, size, sha256, about=None):
+    """A file that no API describes: its size (None: only about so many bytes) and checksum are ours. A mirror may name
+    another checksum in its SHA256SUMS, which is then said."""
     if not options.mirror:
-        return Remote(url, name, size, sha256)
+        return Remote(url, name, size, sha256, about=about)
     theirs = mirror_sums(options).get(urllib.parse.urlsplit(url).path.lstrip("/"))
     if theirs is None or theirs == sha256:
-        return Remote(url, name, size, sha256)
+        return Remote(url, name, size, sha256, about=about)
     note(f"{name}: by the mirror's {SUMS} this is not the published file, but another")
     return Remote(url, name, None, theirs)
 
@@ -520,11 +522,11 @@ class Downloads:
         self.todo = [remote for remote in remotes if not is_here(folder, remote, options.verify)]
         self.count, self.here = len(remotes), len(remotes) - len(self.todo)
         self.stop, self.mutex, self.problem = threading.Event(), threading.Lock(), None
-        total = sum(remote.size or 0 for remote in self.todo)
+        total = sum(remote.about or 0 for remote in self.todo)
         partial = sum(Part(folder, remote).size() for remote in self.todo)
         if self.todo:
             check_disk(folder, max(0, total - partial) + extra_disk, hint)
-        self.progress = Progress("", total if all(remote.size is not None for remote in self.todo) else 0)
+        self.progress = Progress("", total if all(remote.about is not None for remote in self.todo) else 0)
         self.queue, self.active = list(self.todo), []
         jobs = min(options.jobs, len(self.todo))
         self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(jobs)]

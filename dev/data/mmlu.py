@@ -67,7 +67,7 @@ def main():
     text.add_options(parser)
     options = common.parse(parser)
     with common.Folder(options.out) as folder:
-        source = download.pinned(options, URL, SOURCE, BYTES, SHA256)
+        source = download.pinned(options, URL, SOURCE, None, SHA256, about=BYTES)
         download.fetch(options, folder, [source], extra_disk=BYTES // 10)
         vocab = text.find_vocab(options, folder)
         made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
