@@ -288,6 +288,9 @@ class Run:
         if self.model_file and is_text and config.V != vocab:
             raise Problem(f"{o.train_data}: a text becomes {vocab} tokens, the model has {config.V}; make shards of it "
                           "with ./tokenize")
+        if o.val_data and not o.val_data.endswith(".bin") and vocab != BYTE_VOCAB:
+            raise Problem(f"--val-data (-j): {o.val_data}: a text becomes {BYTE_VOCAB} tokens, the model has other "
+                          "ones; make shards of it with ./tokenize")
         self.config = c = config if self.model_file else shape_of_model(o, config, vocab)
         o.seq_len = o.seq_len or min(1024 if self.ranks.on_gpu else 64, c.context)
         if o.seq_len > c.context:
@@ -350,7 +353,7 @@ class Run:
             rows = rows.pin_memory().to(self.ranks.device, non_blocking=True)
         casts = self.options.precision == "autocast"
         with torch.autocast(self.ranks.device.type, torch.bfloat16) if casts else contextlib.nullcontext():
-            return self.loss_of(rows[:, :-1], rows[:, 1:])
+            return self.loss_of(rows[:, :-1].contiguous(), rows[:, 1:].contiguous())  # compiled code wants them aligned
 
     def batch(self, micro_batch):
         """This rank's part of a micro-batch of the current step: the ranks' sequences follow one another."""

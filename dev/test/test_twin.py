@@ -18,7 +18,7 @@ import harness
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
-PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2", os.path.join(ROOT, "train_gpt2")))
+PROGRAM = os.path.join(ROOT, "train_gpt2")
 EMULATED = os.path.join(ROOT, "train_gpt2emu")
 FLT_EPSILON = 2.0**-23
 LIMIT = 600  # seconds for a process: generous, machines that run tests are busy
@@ -490,6 +490,9 @@ def test_as_a_user(folder):
     needs("numpy", "torch")
     text = write_text(folder)
     bad = [(["-i", f"{folder}/none*"], f"{folder}/none*: no such file\n"),
+           (["-i", text.replace("text.txt", "a.bin"), "-j", text],
+            f"--val-data (-j): {text}: a text becomes 257 tokens, the model has other ones; make shards of it with "
+            "./tokenize\n"),
            (["-i", text, "--total-batch", "100"],
             "--total-batch (-d): 100 tokens is not a multiple of B x T = 256; the nearest is 256\n")]
     processes = [start_twin(*arguments, "--device", "cpu") for arguments, _ in bad]
