@@ -45,7 +45,7 @@ EVAL_EXAMPLES=${EVAL_EXAMPLES:-0}          # of HellaSwag; 0: all
 SAMPLE_EVERY=${SAMPLE_EVERY:-5000}
 CHECKPOINT_EVERY=${CHECKPOINT_EVERY:-500}  # steps, what a crash costs at most
 KEEP=${KEEP:-3}                            # the last checkpoints
-KEEP_MAJOR=${KEEP_MAJOR:-10000}            # and those of every so many steps
+KEEP_MAJOR=${KEEP_MAJOR:-10000}            # also those of every so many steps
 WATCHDOG=${WATCHDOG:-45}                   # seconds without progress that count as hung
 START_TIMEOUT=${START_TIMEOUT:-600}        # seconds for all processes to come; a pause of restart.sh: 300
 RESERVE_MIB=${RESERVE_MIB:-2048}           # of a GPU for what is not in the plan: CUDA, cuBLASLt, NCCL
@@ -563,13 +563,15 @@ last_of() { # kind of line of main.log
 }
 
 stage_summary() {
-    local hours
+    local hours step=$STEPS
+    [ -e "$OUT_DIR/main.log" ] || stop "$OUT_DIR: has no main.log, and so nothing to sum up yet"
+    is_trained || step="step $(newest_step) of $STEPS"
     hours=$(sed -n 's/^s:.* sec:\([0-9.]*\)$/\1/p' "$OUT_DIR/speed.log" 2>/dev/null | tail -n 1 |
         awk '{ printf ", %.1f hours of training", $1 / 3600 }')
-    say "$TITLE, $STEPS steps of $TOTAL_BATCH tokens$hours"
-    printf '    %-17s %-10s %-20s %s\n' "" "this run" "others, like this" "OpenAI's model" \
-        "validation loss" "$(last_of tel)" "${PUBLISHED_LOSS:-?}" "${OPENAI_LOSS:-?}" \
-        HellaSwag "$(last_of eval)" "${PUBLISHED_HELLASWAG:-?}" "${OPENAI_HELLASWAG:-?}"
+    say "$TITLE, $step steps of $TOTAL_BATCH tokens$hours"
+    printf '    %-17s %-10s %-12s %s\n' "" "this run" published "OpenAI's model" \
+        "validation loss" "$(last_of tel)" "${PUBLISHED_LOSS:--}" "${OPENAI_LOSS:--}" \
+        HellaSwag "$(last_of eval)" "${PUBLISHED_HELLASWAG:--}" "${OPENAI_HELLASWAG:--}"
     [ "$SMOKE" = 0 ] || echo "(SMOKE=1: a tiny model and a made-up text; its numbers mean nothing)"
     echo "$(absolute "$OUT_DIR"): hf, for Hugging Face; main.log, loss.svg," \
         "$([ ! -e "$CURVES" ] || echo 'curves.png, ')checkpoints"

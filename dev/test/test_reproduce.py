@@ -343,6 +343,13 @@ def test_bad_settings():
         assert f"  SMOKE=1 scripts/run_{name}.sh" in text and "To expect: " in text and "set -eu" not in text, text
 
 
+def test_before_there_is_a_run():
+    for stage, message in (("summary", "has no main.log, and so nothing to sum up yet"),
+                           ("export", "has no checkpoint of step 6, and so nothing to export yet")):
+        refused(f"run_smoke_nothing: {message}", script_of("gpt2_124M"), STAGES=stage, PROGRAM="./none",
+                SMOKE_OUT_DIR="run_smoke_nothing")
+
+
 def test_two_at_once():
     folder = os.path.join(COPY, "run_smoke_twice")
     os.makedirs(folder)
