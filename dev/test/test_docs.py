@@ -7,20 +7,21 @@ import shlex
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 
 from formats import merges_text
 from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-DOCUMENTS = ["README.md", "CONTRIBUTING.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/reproduce.md"]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
 # The GPU trainer is run emulated, where that was built.
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
-OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|main\.log$|loss\.svg$|state_|model_[\d*]|model\.safetensors"
-                         r"|config\.json|vocab\.bpe|gpt2_tokenizer\.bin)")
+OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|(main|speed|console)\.log$|loss\.svg$|state_|model_[\d*]"
+                         r"|model\.safetensors|config\.json|vocab\.bpe|gpt2_tokenizer\.bin)")
 
 
 def text_of(document):
@@ -42,9 +43,20 @@ def code_spans(document):
     return [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", text)]
 
 
+def python_lines(document):
+    """The commands `python3 dev/...` of all blocks."""
+    for block in re.findall(r"^```\w+\n(.*?)^```", text_of(document), re.M | re.S):
+        for line in re.findall(r"^python3 ((?:dev/|train_gpt2).*)", block, re.M):
+            yield shlex.split(re.split(r"   ", line)[0])  # behind three blanks: what it is good for
+
+
 def help_of(program):
-    result = subprocess.run([PROGRAMS[program], "--help"], capture_output=True, text=True)
-    assert result.returncode == 0, (program, result)
+    return help_from(PROGRAMS[program])
+
+
+def help_from(*command):
+    result = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert result.returncode == 0, (command, result)
     return result.stdout
 
 
@@ -70,7 +82,7 @@ def test_links_exist():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#]+)\)", text_of(document)):
             if not target.startswith("http"):
-                assert os.path.exists(os.path.join(ROOT, target)), f"{document}: {target}"
+                assert os.path.exists(os.path.join(ROOT, os.path.dirname(document), target)), f"{document}: {target}"
 
 
 def test_make_targets_exist():
@@ -103,8 +115,8 @@ def test_options_exist():
     known.update((name, table) for name in GPU_PROGRAMS)
     known["test.sh"] = options_in(subprocess.run(["bash", os.path.join(ROOT, "scripts/test.sh"), "--help"],
                                                  capture_output=True, text=True).stdout)
-    of_launchers = {"--bind-to", "--mpi"}
-    everything = set().union(*known.values()) | {"--help", "--version"} | of_launchers
+    of_launchers = {"--bind-to", "--mpi", "--nproc-per-node"}
+    everything = set().union(*known.values()) | {"--help", "--version"} | of_launchers | python_options()
     for document in DOCUMENTS:
         for words in shell_lines(document):
             program = os.path.basename(words[0])
@@ -114,6 +126,17 @@ def test_options_exist():
         for span in code_spans(document):
             for option in options_in(span):
                 assert option in everything, f"{document}: no program has {option}"
+
+
+def python_options():
+    """The options that the Python programs declare."""
+    found = set()
+    for path in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        found |= set(re.findall(r"\(\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text))
+        found |= {f"--{name}" for name in re.findall(r"\bRow\(\"\w+\", \"([a-z0-9-]+)\"", text)}  # train_gpt2.py's
+    return found
 
 
 TINY = ["--layers", "1", "--heads", "1", "--channels", "8"]
@@ -126,7 +149,7 @@ def prepare(folder):
     with open(os.path.join(folder, "vocab.bpe"), "w", encoding="utf-8") as file:
         file.write(merges_text())
     os.mkdir(os.path.join(folder, "shards"))
-    export = ["--steps", "0", "--sample-every", "0", "--vocab", "50257", "--export", "gpt2"]
+    export = ["--steps", "0", "--sample-every", "0", "--vocab", "50257", "--tokenizer", "vocab.bpe", "--export", "gpt2"]
     subprocess.run([PROGRAMS["train_gpt2"], *TINY, *export], cwd=folder, check=True, capture_output=True)
 
 
@@ -229,6 +252,36 @@ def test_gpu_commands_run():
     assert ran >= 4, ran
 
 
+def test_python_commands():
+    """Their options exist. Those that read logs alone are run, on two short runs."""
+    checked = ran = 0
+    with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:
+        prepare(folder)
+        for name, seed in (("run", "1"), ("other", "2"), ("run_gpt2_124M", "3"), ("ours", "4"), ("theirs", "5")):
+            train = ["--train-data", "book.txt", "--steps", "3", "--out-dir", name, "--seed", seed]
+            subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
+        helps = {}
+        for words in (words for document in DOCUMENTS for words in python_lines(document)):
+            program, python = os.path.join(ROOT, words[0]), sys.executable
+            if program not in helps and words[0] != "train_gpt2.py":  # that one needs torch for its help
+                helps[program] = help_from(python, program)
+            for option in re.findall(r"^--?[a-z][a-z_-]*", "\n".join(words[1:]), re.M):
+                known = re.escape(option) + r"\b"
+                assert program not in helps or re.search(r"(?<![\w-])" + known, helps[program]), (words, option)
+            checked += 1
+            drawn = words[0] != "dev/plot.py" or draws() and "--watch" not in words
+            if words[0] in ("dev/plot.py", "dev/compare.py") and drawn:
+                result = subprocess.run([python, program, *words[1:]], cwd=folder, capture_output=True, text=True)
+                expected = 1 if words[0] == "dev/compare.py" else 0  # the runs differ
+                assert result.returncode == expected and result.stderr == "", (words, result)
+                ran += 1
+    assert checked >= 10 and ran >= 2, (checked, ran)
+
+
+def draws():
+    return subprocess.run([sys.executable, "-c", "import matplotlib"], capture_output=True).returncode == 0
+
+
 if __name__ == "__main__":
     run("docs", [test_paths_exist, test_links_exist, test_make_targets_exist, test_options_exist,
-                 test_commands_run, test_gpu_commands_run])
+                 test_commands_run, test_gpu_commands_run, test_python_commands])
