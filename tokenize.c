@@ -698,6 +698,7 @@ int main(int argc, char **argv) {
     Options options;
     ArgsOutcome outcome;
     int num_files;
+    reserve_standard_files();
     exit_unless(args_parse(&program, &options, argc, argv, &num_files, &outcome, &error), "tokenize", &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
     exit_unless(check_options(&options, num_files, &error), "tokenize", &error);

@@ -1091,6 +1091,7 @@ int main(int argc, char **argv) {
     static GPT2 model;
     static Error error;
     ArgsOutcome outcome;
+    reserve_standard_files();
     ignore_write_signals();
     exit_unless(train_options_parse(&run.options, argc, argv, false, &outcome, &error), PROGRAM, &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }

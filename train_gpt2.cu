@@ -1938,6 +1938,7 @@ int main(int argc, char **argv) {
     static GPT2 model;
     static Error error;
     ArgsOutcome outcome;
+    reserve_standard_files();
     ignore_write_signals();
     bool parsed = train_options_parse(&run.options, argc, argv, true, &outcome, &error);
     exit_unless(parsed || !comm_launcher_shows(), PROGRAM, &error);

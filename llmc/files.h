@@ -30,6 +30,14 @@ typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 #define PATH_LIMIT (MAX_PATH_BYTES - 64)    // leaves room for a name of ours behind a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 
+// A program that is started with its standard input, output or errors closed would get a file of its own under their
+// number, and what it prints would end up in there. Closed ones become a file that is empty and cannot be written to.
+static inline void reserve_standard_files(void) {
+    int fd;
+    do { fd = open("/dev/null", O_RDONLY); } while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0) { close(fd); }
+}
+
 // ---- Paths ----
 
 // Refuses an empty path and one longer than PATH_LIMIT bytes. `what` begins the message: the option it came from.
@@ -122,6 +130,45 @@ static inline bool make_directories(const char *path, Error *error) {
     size_t n = strlen(part);
     if (n > 1 && part[n - 1] == '/') { return true; } // made by the loop
     return files_make_one_directory(part, error);
+}
+
+// Appends the parts of a path to the absolute path in out (MAX_PATH_BYTES).
+static inline bool files_append_parts(char *out, const char *parts, Error *error) {
+    while (*parts != '\0') {
+        size_t n = strcspn(parts, "/"), m = strlen(out);
+        if (n == 2 && strncmp(parts, "..", 2) == 0) {
+            char *slash = strrchr(out, '/');
+            slash[slash == out ? 1 : 0] = '\0';
+        } else if (n > 0 && !(n == 1 && parts[0] == '.')) {
+            if (m + n + 1 >= MAX_PATH_BYTES) { return fail(error, "%.200s...: the path is too long", out); }
+            if (m > 1) { out[m++] = '/'; }
+            path_copy(out + m, parts, n);
+        }
+        parts += n + (parts[n] == '/');
+    }
+    return true;
+}
+
+// Writes into out (MAX_PATH_BYTES) the one absolute name of a folder, which need not exist yet: links are followed as
+// far as there are some, and what is missing is taken for folders.
+static inline bool path_resolve(char *out, const char *path, Error *error) {
+    char there[MAX_PATH_BYTES], parent[MAX_PATH_BYTES];
+    if (!path_check(path, "folder", error)) { return false; }
+    size_t end = strlen(path); // what is behind it is missing
+    path_copy(there, path, end);
+    char *real = realpath(there, NULL);
+    while (real == NULL && errno == ENOENT && strcmp(there, ".") != 0 && strcmp(there, "/") != 0) {
+        path_parent(parent, there);
+        end = strchr(there, '/') == NULL ? 0 : strlen(parent);
+        path_copy(there, parent, strlen(parent));
+        real = realpath(there, NULL);
+    }
+    if (real == NULL) { return fail_system(error, path, "find"); }
+    size_t n = strlen(real);
+    if (n < MAX_PATH_BYTES) { path_copy(out, real, n); }
+    free(real);
+    return n < MAX_PATH_BYTES ? files_append_parts(out, path + end, error)
+                              : fail(error, "%.200s...: the path is too long", path);
 }
 
 // ---- Lists of files ----

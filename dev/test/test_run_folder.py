@@ -87,6 +87,18 @@ def odd_bytes():
     assert "written anew" not in out and len(record_of(os.fsdecode(folder))["starts"]) == 2, out
 
 
+def closed_standard_files():
+    """Without standard output and the others, what is said goes nowhere, and not into a file of the run."""
+    folders = new_folder("open"), new_folder("closed")
+    ran(*RUN, "-x", 2, "-o", folders[0])
+    words = [str(word) for word in (*RUN, "-x", 2, "-o", folders[1])]
+    status = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', PROGRAM, *words], env=ENVIRONMENT).returncode
+    assert status == 1, status  # its output could not be written
+    for name in ("main.log", "model_00000002.bin", "state_00000002.bin"):
+        with open(os.path.join(folders[0], name), "rb") as a, open(os.path.join(folders[1], name), "rb") as b:
+            assert a.read() == b.read(), name
+
+
 def resume_appends():
     """Starts, ends and seconds add up; every step has one line."""
     folder, straight = new_folder("resumed"), new_folder("straight")
@@ -250,5 +262,5 @@ if sys.platform != "linux":
     print("skip run_folder: all of it: /proc and pseudo-terminals as Linux has them")
     print("run_folder: 0 passed, 0 failed, 1 skipped")
 else:
-    harness.run("run_folder", [describes_the_run, odd_bytes, resume_appends, damaged_record, damaged_speed_log, ends,
-                               ignored_signals, hangups, terminal_that_goes, under_nohup])
+    harness.run("run_folder", [describes_the_run, odd_bytes, closed_standard_files, resume_appends, damaged_record,
+                               damaged_speed_log, ends, ignored_signals, hangups, terminal_that_goes, under_nohup])

@@ -220,6 +220,17 @@ def test_streaming():
     assert kilobytes < 100 * 1024, f"{kilobytes} KiB"
 
 
+def test_closed_output():
+    """A summary that nobody can read does not end up in a shard."""
+    text = in_work("closed.txt", mixed_text(3, 20000))
+    accepted("--output", "seen", text)
+    status = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', TOKENIZE, "--tokenizer", VOCAB, "--output",
+                             "unseen", text], cwd=WORK).returncode
+    assert status == 0, status
+    with open(in_work("seen_train_000001.bin"), "rb") as a, open(in_work("unseen_train_000001.bin"), "rb") as b:
+        assert a.read() == b.read()
+
+
 def test_one_long_word():
     """A text without a place to cut needs a larger buffer, not another result."""
     accepted("--output", "long", "-", stdin=b"a" * (20 << 20))
@@ -568,7 +579,7 @@ def test_progress():
 if __name__ == "__main__":
     try:
         run("tokenize", [test_unicode_tables, test_generator, test_shakespeare, test_documents, test_streaming,
-                         test_one_long_word, test_shard_sizes, test_json_lines, test_many_json_lines,
+                         test_closed_output, test_one_long_word, test_shard_sizes, test_json_lines, test_many_json_lines,
                          test_bad_json_lines, test_questions, test_bad_questions, test_old_shards, test_help,
                          test_bad_options, test_bad_inputs, test_bad_vocabulary, test_file_limit, test_full_disk,
                          test_signals, test_progress])
