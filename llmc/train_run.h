@@ -526,17 +526,23 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
     return train_options_check_context(o, run->config.max_seq_len, error);
 }
 
-// What --export names must be a place for an export, and not the run's own folder.
+// What --export names must be a place for an export, and neither the run's own folder nor one above it.
 static inline bool run_look_at_export(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    size_t n = strlen(o->export_dir), m = strlen(o->out_dir);
+    char place[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
+    size_t n = strlen(o->export_dir);
+    if (!hf_export_check(o->export_dir, error)) { return false; }
+    if (!run_writes_files(run)) { return true; }
+    if (!path_resolve(place, o->export_dir, error) || !path_resolve(folder, o->out_dir, error)) { return false; }
     while (n > 1 && o->export_dir[n - 1] == '/') { n--; }
-    while (m > 1 && o->out_dir[m - 1] == '/') { m--; }
-    if (n == m && memcmp(o->export_dir, o->out_dir, n) == 0) {
+    if (strcmp(place, folder) == 0) {
         return fail(error, "--export: %.2000s is --out-dir (-o), too; choose another folder, for example %.*s/hf",
                     o->export_dir, (int)min_i64((int64_t)n, 2000), o->export_dir);
     }
-    return hf_export_check(o->export_dir, error);
+    n = strlen(place);
+    if (strncmp(place, folder, n) != 0 || (place[n - 1] != '/' && folder[n] != '/')) { return true; }
+    return fail(error, "--export: --out-dir (-o), %.2000s, is inside %.2000s; choose another folder", o->out_dir,
+                o->export_dir);
 }
 
 // Rank 0 looks, since it writes.

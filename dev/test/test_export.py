@@ -181,6 +181,15 @@ def test_places_for_an_export():
     train = ["-i", text, *TINY, *QUIET, "-x", 2]
     refused(*train, "-o", folder, "--export", folder + "/", says=["--export", "--out-dir", folder + "/hf"])
     assert not os.path.exists(folder)
+    parent, name = os.path.split(folder)
+    for other in (f"{parent}/./{name}//", f"{parent}/nothing/../{name}", os.path.relpath(folder)):
+        refused(*train, "-o", folder, "--export", other, says=["--export", "is --out-dir"])
+    refused(*train, "-o", folder + "/a/b", "--export", folder, says=["--export", "is inside " + folder])
+    empty = new_folder("empty")
+    os.makedirs(empty)
+    os.symlink(empty, empty + "_link")
+    refused(*train, "-o", empty + "_link/a", "--export", empty, says=["--export", "is inside " + empty])
+    refused(*train, "-o", empty, "--export", empty + "_link", says=["--export", "is the folder of a run"])
     ran(*train, "-o", folder)
     refused(*NO_STEPS, "--init", folder, "--export", folder, says=["is the folder of a run"])
     other = new_folder("other")
