@@ -334,9 +334,15 @@ def main(arguments=None):
     parser.add_argument("--all", action="store_true", help="print every row of the tables")
     options = parser.parse_args(arguments)
     try:
-        return compare(options.runs, options.tolerance, options.all)
+        status = compare(options.runs, options.tolerance, options.all)
+        print(end="", flush=True)
+        return status
     except LogError as error:
         print(f"compare.py: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"compare.py: standard output: could not be written: {error.strerror}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -344,4 +350,6 @@ def main(arguments=None):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # run.json holds letters that a locale may not have
     sys.exit(main())

@@ -55,7 +55,7 @@ PANELS = {"loss": "Loss", "hellaswag": "HellaSwag accuracy", "mmlu": "MMLU accur
           "norm": "Gradient norm", "speed": "Tokens per second"}
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 COLUMNS = 1400  # points drawn of a curve, about one for each column of the picture
-TERMINAL = sys.stdout.isatty()
+TERMINAL = sys.stdout is not None and sys.stdout.isatty()
 
 
 # ---- Numbers ----
@@ -860,11 +860,15 @@ def main(arguments=None):
     try:
         import_matplotlib()
         if options.watch is None:
-            print(draw(options))
+            print(draw(options), flush=True)
         else:
             watch(options)
     except LogError as error:
         print(f"plot.py: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"plot.py: standard output: could not be written: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if options.watch is not None and TERMINAL:
@@ -875,4 +879,6 @@ def main(arguments=None):
 
 if __name__ == "__main__":
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="backslashreplace")  # a run's name holds letters that a locale may not have
     sys.exit(main())

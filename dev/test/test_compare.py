@@ -258,6 +258,18 @@ def test_errors():
     assert "exit status: 0" in run("--help")[0]
 
 
+def test_output():
+    """A disk that is full is no difference; a locale without a letter of run.json is no error."""
+    make("a"), make("b", options__prompt="\u00e9\u2026"), make("c", options__prompt="")
+    command = [sys.executable, COMPARE, path("a"), path("b")]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert result.returncode == 2 and re.fullmatch(r"compare\.py: standard output: [^\n]+\n", result.stderr), result
+    plain = dict(os.environ, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=plain)
+    assert result.returncode == 0 and b"\\xe9\\u2026" in result.stdout and result.stderr == b"", result
+
+
 def test_real_runs():
     """Two runs of ./train_gpt2: the same, and with another seed."""
     if not os.path.exists("./train_gpt2"):

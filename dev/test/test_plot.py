@@ -634,6 +634,17 @@ def test_watch_on_a_terminal():
     assert status == 128 + signal.SIGTERM and err == b"", (status, err)
 
 
+def test_output_that_cannot_be_written():
+    need_matplotlib()
+    words = [sys.executable, PLOT, make_run("spoken"), "-o", path("spoken.png")]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert result.returncode == 1 and re.fullmatch(r"plot\.py: standard output: [^\n]+\n", result.stderr), result
+    os.remove(path("spoken.png"))
+    closed = subprocess.run(["sh", "-c", 'exec "$0" "$@" >&-', *words], stderr=subprocess.PIPE, text=True, timeout=120)
+    assert closed.returncode == 0 and closed.stderr == "" and os.path.exists(path("spoken.png")), closed
+
+
 try:
     harness.run("test_plot", [value for name, value in list(globals().items()) if name.startswith("test_")])
 finally:
