@@ -36,8 +36,16 @@ class Stopped(KeyboardInterrupt):
 # ---- Programs and options ----
 
 
+def open_closed_streams():
+    """A program that was started with its standard output or errors closed speaks to nobody."""
+    for name in ("stdin", "stdout", "stderr"):  # in the order of their numbers, which they take
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))
+
+
 def run(program, main):
     """Runs main() and turns what went wrong into one line and an exit status."""
+    open_closed_streams()
     try:
         main()
         sys.stdout.flush()

@@ -1173,13 +1173,22 @@ def test_screen():
     assert seen.rindex("[" + "#") < seen.rindex("\r\033[K") < seen.rindex("screen: 2 shards, 2 fetched now"), seen
 
 
+def test_closed_streams():
+    """Without standard output and the others, a program does its work and speaks to nobody."""
+    out = in_work("mute")
+    status = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable,
+                             os.path.join(PROGRAMS, "hellaswag.py"), "--mirror", file_url(MIRROR), "--out", out],
+                            env=ENVIRONMENT).returncode
+    assert status == 0 and read(os.path.join(out, "hellaswag_val.bin"))[:4] == struct.pack("<i", 20240522), status
+
+
 PRODUCTS = [test_vocab, test_fineweb, test_tinyshakespeare, test_real_shakespeare, test_hellaswag, test_mmlu,
             test_tinystories, test_parquet]
 FAULTS = [test_skips_what_is_there, test_truncated, test_wrong_checksum, test_missing, test_transient_failures,
           test_broken_connection_resumes, test_server_without_ranges, test_changed_in_between, test_signals,
           test_stopped_while_encoding, test_two_at_once, test_several_files_at_once, test_silent_server,
           test_redirects_and_tokens, test_lists_of_files, test_mirror_sums, test_disk, test_full_disk, test_folders,
-          test_options, test_screen]
+          test_options, test_screen, test_closed_streams]
 
 if __name__ == "__main__":
     try:
