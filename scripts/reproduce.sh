@@ -13,6 +13,7 @@
 #
 # What is done already is not done again, so that the same command goes on after whatever stopped it. All that appears
 # on the screen is in console.log of the run's folder, too.
+unset CDPATH # with it, cd may go elsewhere, and says where
 self=$(cd "$(dirname "$0")" && pwd)/${0##*/}
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 self=$(printf %q "${self#"$PWD/"}")

@@ -350,6 +350,14 @@ def test_before_there_is_a_run():
                 SMOKE_OUT_DIR="run_smoke_nothing")
 
 
+def test_command_to_go_on_with():
+    """It is one that can be typed, also by those whose shell looks for folders elsewhere, too (CDPATH)."""
+    refused("run_smoke_typed: has no main.log, and so nothing to sum up yet", "scripts/run_gpt2_124M.sh", cwd=COPY,
+            CDPATH=".:" + ROOT, STAGES="summary", SMOKE_OUT_DIR="run_smoke_typed")
+    with open(os.path.join(COPY, "run_smoke_typed", "console.log")) as file:
+        assert file.read().splitlines()[1].endswith(" scripts/run_gpt2_124M.sh")
+
+
 def test_two_at_once():
     folder = os.path.join(COPY, "run_smoke_twice")
     os.makedirs(folder)
