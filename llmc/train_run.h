@@ -545,10 +545,10 @@ static inline bool run_look_at_export(const TrainRun *run, Error *error) {
                 o->export_dir);
 }
 
-// Rank 0 looks, since it writes.
+// Rank 0 looks, since it writes. All meet here, also where only some were told to export: run_check_same will say so.
 static inline bool run_check_export(TrainRun *run, Error *error) {
-    if (run->options.export_dir[0] == '\0') { return true; }
-    return run_agree(run, !run_leads(run) || run_look_at_export(run, error), error);
+    bool looks = run_leads(run) && run->options.export_dir[0] != '\0';
+    return run_agree(run, !looks || run_look_at_export(run, error), error);
 }
 
 static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {

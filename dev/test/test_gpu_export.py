@@ -38,4 +38,10 @@ def test_refusal_is_shared():
     assert "thesis.txt" in line and os.listdir(folder) == ["thesis.txt"]
 
 
-run("gpu_export", [test_ranks, test_refusal_is_shared])
+def test_only_one_exports():
+    """Told by name, not found out as ranks that do not do the same."""
+    ranks.refused(2, "--init", cli.model("in.bin"), "--steps", 0, "-s", 0, says=["--export is "],
+                  only={1: {"arguments": ["--export", cli.new_folder("one")]}})
+
+
+run("gpu_export", [test_ranks, test_refusal_is_shared, test_only_one_exports])
