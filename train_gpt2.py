@@ -615,10 +615,15 @@ def main(arguments, kind=Run, program="train_gpt2.py"):
         os._exit(1)  # other ranks may be waiting for this one: nothing is left to wait for
     except BrokenPipeError:  # whoever read the output has gone
         os._exit(1)
+    except OSError as error:
+        print(f"{program}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr, flush=True)
+        os._exit(1)
     except KeyboardInterrupt:
         print("\nstopped", flush=True)
         os._exit(130)
 
 
 if __name__ == "__main__":
+    if sys.stdout is not None:
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files are bytes, which need not be UTF-8
     main(sys.argv[1:])

@@ -498,6 +498,15 @@ def test_as_a_user(folder):
     processes = [start_twin(*arguments, "--device", "cpu") for arguments, _ in bad]
     for process, (_, message) in zip(processes, bad):
         assert finish(process) == ("", f"train_gpt2.py: {message}", 1), message
+    odd = os.path.join(folder, os.fsdecode(b"\xff"))  # a name need not be UTF-8
+    command = [sys.executable, os.path.join(ROOT, "train_gpt2.py"), "-i", text, *MODEL, "--device", "cpu", "--steps",
+               "1"]
+    result = subprocess.run(command + ["-o", odd], capture_output=True, env=ENVIRONMENT, timeout=LIMIT)
+    assert (result.returncode, result.stderr) == (0, b"") and os.fsencode(odd) + b"\n" in result.stdout, result
+    assert json.loads(read(f"{odd}/run.json"))["end"]["status"] == "done"
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=LIMIT, text=True)
+    assert (result.returncode, result.stderr) == (1, "train_gpt2.py: standard output: No space left on device\n")
     process = start_twin("-i", text, *MODEL, "--steps", "1000000", "--device", "cpu", "-o", f"{folder}/run")
     while not process.stdout.readline().startswith("step    2"):
         assert process.poll() is None

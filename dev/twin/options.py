@@ -3,6 +3,7 @@ same names, aliases, ranges and defaults, and some rows of its own."""
 import collections
 import difflib
 import math
+import os
 import re
 import textwrap
 import types
@@ -190,7 +191,7 @@ def convert(row, text):
         return {"0": False, "1": True}.get(text)
     if row.type == "CHOICE":
         return text if text in row.value.split("|") else None
-    return text if row.minimum <= len(text.encode()) <= row.maximum else None
+    return text if row.minimum <= len(os.fsencode(text)) <= row.maximum else None
 
 
 def find(rows, argument):
