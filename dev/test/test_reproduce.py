@@ -457,7 +457,7 @@ def test_tcp():
 def test_slurm():
     slurm = dict(SLURM_SUBMIT_DIR=COPY, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", SLURM_JOB_NODELIST="node1",
                  SLURM_CPUS_ON_NODE="2", PATH=with_stand_ins(srun=SRUN, scontrol="echo localhost\n"))
-    for kind in ("folder", "mpi") if shutil.which("mpirun") else ("folder", "tcp"):
+    for kind in ("folder", "tcp", "mpi")[:3 if shutil.which("mpirun") else 2]:
         several_nodes(f"run_{kind}.sbatch", PORT=free_port(), **slurm)
 
 
