@@ -24,11 +24,12 @@ def read_examples(path):
         for number, line in enumerate(file, 1):
             try:
                 example = json.loads(line)
-                context, endings, label = example["ctx"], example["endings"], example["label"]
+                context, label = example["ctx"], example["label"]
+                endings = [" " + ending for ending in example["endings"]]
             except (ValueError, KeyError, TypeError):
                 raise Problem(f"{common.show_path(path)}: line {number}: expected an object with ctx, endings and "
                               "label; remove the file and run this again") from None
-            yield {"context": context, "completions": [" " + ending for ending in endings], "label": label}
+            yield {"context": context, "completions": endings, "label": label}
 
 
 def make(options, folder, vocab, made):

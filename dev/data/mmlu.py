@@ -41,7 +41,11 @@ def read_subjects(path):
 
 def read_questions(subject, content):
     """The rows (question, four answers, letter) of a subject as context, completions and label."""
-    for number, row in enumerate(csv.reader(io.StringIO(content, newline="")), 1):
+    try:
+        rows = list(csv.reader(io.StringIO(content, newline="")))
+    except csv.Error as error:
+        raise Problem(f"{SOURCE}: {subject}: {error}; remove the file and run this again") from None
+    for number, row in enumerate(rows, 1):
         if len(row) != 6 or row[5] not in ("A", "B", "C", "D"):
             raise Problem(f"{SOURCE}: {subject}, row {number}: expected a question, four answers and a letter A to D")
         yield {"context": f"Question: {row[0]}\n\nAnswer:", "completions": [" " + answer for answer in row[1:5]],

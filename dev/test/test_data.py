@@ -486,6 +486,7 @@ def test_hellaswag():
     path = os.path.join(mirror, "rowanz/hellaswag/master/data/hellaswag_val.jsonl")
     sums = os.path.join(mirror, "SHA256SUMS")
     for bad, message in ((b'{"ctx": "a"}\n', "line 3: expected an object with ctx, endings and label"),
+                         (b'{"ctx": "a", "endings": [1, 2, 3, 4], "label": 0}\n', "line 3: expected an object"),
                          (b'{"ctx": "a", "endings": ["b"], "label": 0}\n', "line 3: JSON line: 1 completions")):
         old = read(path)
         write(path, b"".join(lines[:2]) + bad + b"".join(lines[2:]))
