@@ -175,7 +175,8 @@ static void kill_in_the_middle(Test *t, bool same_step) {
     }
     CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
     if (!same_step) { checkpoint_prune(dir.path, loaded, 2, 0); }
-    CHECK(t, count_files(dir.path) == (same_step ? 2 : 4), "%d files left", count_files(dir.path));
+    int kept = same_step || loaded == 1 ? 1 : 2; // a slow machine may never have come to the second generation
+    CHECK(t, count_files(dir.path) == 2 * kept, "%d files left", count_files(dir.path));
     CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
     run_free(&run);
     temp_dir_remove(&dir);
