@@ -19,8 +19,13 @@ cd "$(dirname "$0")/.." || exit 1
 readonly TIME_LIMIT=400 # seconds for one test program
 readonly FUZZ_RUNS=2000
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-readonly WORKERS=$((cores < 7 ? cores + 1 : 8)) # jobs at a time: one more than cores, as some wait most of their time
+readonly WORKERS=$((cores < 8 ? cores : 8)) # tests at a time, beside a build
 readonly LOGS=build/logs
+# The long ones go before others, so that none is left over at the end, alone with all the cores.
+readonly LONG_TESTS="test_nvcc test_gpu_ranks test_emu test_gpt2emu test_gpu_check test_gpu_trainer test_headers
+    test_data test_reproduce test_kernels test_tokenize test_faults test_options test_resume"
+# These wait for processes and clocks most of their time: they have a worker of their own.
+readonly WAITING_TESTS="test_comm test_kill test_multi_node test_gpu_restart"
 
 # Programs run side by side: their threads must sleep, not spin, while they wait for each other.
 export OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0
@@ -50,6 +55,8 @@ GPU_PYTHON_TESTS=$(names_of 'dev/test/test_gpu_*.py')
 # Those that run the program that TRAIN_GPT2 or TOKENIZE names, so that it can be a sanitized one.
 PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)" |
     grep -vxF "$GPU_PYTHON_TESTS")
+# Those that run the emulated trainer or need another emulated program, whatever their names are.
+EMULATED_PYTHON_TESTS=$(names_of "$(grep -lE 'TRAIN_GPT2CU|train_gpt2emu|import ranks|from ranks' dev/test/test_*.py)")
 SHELL_TESTS=$(names_of 'dev/test/test_*.sh' | grep -vx test_nvcc)
 ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" "$EMULATOR_TESTS" \
     "$KERNEL_TESTS" test_gpt2emu test_nvcc | grep .)
@@ -81,14 +88,24 @@ pick() { # those names of the given lists that are wanted
     done
 }
 
-# --- jobs: a label and a command each, some at a time --------------------------------------------------------------
-labels=() commands=() worker_pids=()
+# --- jobs: a label and a command each --------------------------------------------------------------------------------
+# Workers run them while this shell builds what the next ones need, so that no build waits for the last test of the one
+# before. A job is a file in the folder of its lane, and its name says when it is its turn.
+worker_pids=() build_pid="" install_pid=""
 results=$LOGS/results # one line per finished job: passed failed skipped label
-stage="" stage_start=0 stage_shown=no
+queue=$LOGS/queue jobs=0
 
 add_job() { # label, command line
-    labels[${#labels[@]}]=$1
-    commands[${#commands[@]}]=$2
+    local name=$1 lane=busy turn=10 long
+    if [[ $1 =~ (test|fuzz|emu)_[a-z0-9_]+ ]]; then name=${BASH_REMATCH[0]}; fi
+    case " $WAITING_TESTS " in *" $name "*) lane=waiting ;; esac
+    for long in $LONG_TESTS; do
+        [ "$long" != "$name" ] || break
+        turn=$((turn + 1))
+    done
+    jobs=$((jobs + 1))
+    printf '%s\n%s\n' "$1" "$2" >"$queue/new"
+    mv "$queue/new" "$queue/$lane/$turn$(printf %04d $jobs)"
 }
 
 log_of() { echo "$LOGS/$(echo "$1" | tr ' /' '__').log"; }
@@ -136,38 +153,56 @@ run_job() { # label, command line
     report "$1" "$passed" "$failed" "$skipped" "$(elapsed_since "$start")" "$remark"
 }
 
-# Each worker walks the whole list and takes what the other has not taken: making a folder succeeds only once.
+# take_job WORKER LANE...: sets label and command. Of several workers that move a file, one succeeds.
+take_job() {
+    local mine=$queue/taken_$1 lane file
+    shift
+    for lane; do
+        for file in "$queue/$lane"/*; do
+            mv "$file" "$mine" 2>/dev/null || continue
+            { read -r label && read -r command; } <"$mine"
+            return 0
+        done
+    done
+    return 1
+}
+
+# work WORKER LANE...: until the queue is empty and nothing more comes.
 work() {
-    local i job_pid="" status
+    local label command last job_pid="" status
     trap '[ -z "$job_pid" ] || kill "$job_pid" 2>/dev/null; exit 130' TERM
-    for ((i = 0; i < ${#labels[@]}; i++)); do
-        mkdir "$claims/$i" 2>/dev/null || continue
-        run_job "${labels[$i]}" "${commands[$i]}"
+    while :; do
+        last=no
+        [ ! -e "$queue/complete" ] || last=yes
+        if take_job "$@"; then
+            run_job "$label" "$command"
+        elif [ $last = yes ]; then
+            return
+        else
+            sleep 0.2
+        fi
     done
 }
 
-run_jobs() {
-    [ ${#labels[@]} -gt 0 ] || return 0
-    show_stage
-    claims=$(mktemp -d "$LOGS/claims.XXXXXX")
-    for ((i = 0; i < WORKERS; i++)); do work & worker_pids[i]=$!; done
-    wait
-    worker_pids=()
-    rm -rf "$claims"
-    labels=() commands=()
+start_workers() {
+    local i
+    mkdir -p "$queue/busy" "$queue/waiting"
+    for ((i = 0; i < WORKERS; i++)); do work $i busy waiting & worker_pids[i]=$!; done
+    work $WORKERS waiting & worker_pids[WORKERS]=$!
 }
 
-# A stage's heading is printed with its first job, so that stages without any stay silent.
-begin_stage() { stage=$1 stage_start=$SECONDS stage_shown=no; }
-show_stage() {
-    [ $stage_shown = yes ] || echo "== $stage"
-    stage_shown=yes
+# Without builds there is room for one more, as some tests wait now and then.
+finish_jobs() {
+    touch "$queue/complete"
+    work $((WORKERS + 1)) busy waiting & worker_pids[WORKERS + 1]=$!
+    wait
+    worker_pids=()
+    rm -rf "$queue"
 }
-end_stage() { [ $stage_shown = no ] || printf '%6s s  in all\n' "$((SECONDS - stage_start))"; }
 
 interrupted() {
     trap - INT TERM
-    for pid in "${worker_pids[@]+"${worker_pids[@]}"}"; do kill "$pid" 2>/dev/null; done
+    for pid in $build_pid "${worker_pids[@]+"${worker_pids[@]}"}"; do kill "$pid" 2>/dev/null; done
     wait
     echo "scripts/test.sh: interrupted"
     exit 130
@@ -190,10 +225,6 @@ install_missing() {
     if ! have mpicc mpirun; then
         install_packages "to start processes with mpirun" openmpi-bin libopenmpi-dev || echo "Going on without MPI."
     fi
-    # Debian's package is for Debian's Python, which test_plot.py finds beside another one.
-    if [ -n "$(pick test_plot)" ] && ! draws python3 && ! draws /usr/bin/python3; then
-        install_packages "to draw pictures of runs" python3-matplotlib || echo "Going on without pictures."
-    fi
     # On newer systems clang's sanitizers are a package of their own, named after the version.
     if have clang && links clang && ! links clang -fsanitize=address; then
         packages=("libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev")
@@ -201,6 +232,22 @@ install_missing() {
             install_packages "to test with clang's sanitizers" "${packages[@]}" || echo "Going on without them."
         fi
     fi
+    # Debian's package is for Debian's Python, which test_plot.py finds beside another one. It is large: meanwhile, the
+    # first programs are built, unless somebody may have to type a password.
+    if [ -n "$(pick test_plot)" ] && ! draws python3 && ! draws /usr/bin/python3; then
+        install_drawing & install_pid=$!
+        [ "$(id -u)" -eq 0 ] || wait_for_install
+    fi
+}
+
+install_drawing() {
+    install_packages "to draw pictures of runs" python3-matplotlib || echo "Going on without pictures."
+}
+
+# Before the first Python test: what is installed may bring another Python, too.
+wait_for_install() {
+    [ -z "$install_pid" ] || wait "$install_pid"
+    install_pid=""
 }
 
 draws() { "$1" -c 'import matplotlib' >/dev/null 2>&1; } # a Python that has what dev/plot.py needs
@@ -237,14 +284,14 @@ build_targets() { # label, folder, make arguments
     local arguments=(WERROR=1 "$@")
     [ ${#targets[@]} -gt 0 ] || return 0
     if [ -n "$folder" ]; then arguments+=("BUILD=$folder" "BIN=$folder"); fi
-    show_stage
-
     log=$(log_of "$label")
     local start=${EPOCHREALTIME:-$SECONDS}
     mkdir -p "${folder:-build}"
     # The Makefile removes a program before it builds it, so that one that does not build is not there.
     local status=0
-    make -k -j2 "${arguments[@]}" "${targets[@]}" >"$log" 2>&1 || status=$?
+    make -k -j"$((WORKERS < 2 ? 2 : WORKERS))" "${arguments[@]}" "${targets[@]}" >"$log" 2>&1 & build_pid=$!
+    wait $build_pid || status=$?
+    build_pid=""
     for target in "${targets[@]}"; do
         if [ -x "$target" ] && ! grep -q "needed by .$target'" "$log"; then
             passed=$((passed + 1))
@@ -281,105 +328,90 @@ add_emulated() { # label, folder, names
     done
 }
 
-# --- the stages ----------------------------------------------------------------------------------------------------
-rm -rf "$LOGS"
-mkdir -p "$LOGS"
-: >"$results"
-install_missing
-if ! have make || { ! have gcc && ! have clang; }; then
-    echo "scripts/test.sh: no make, or neither gcc nor clang: nothing can be built"
-    echo "0 passed, 1 failed, 0 skipped"
-    exit 1
-fi
-first=gcc
-have gcc || first=clang
+# --- what is built, and the jobs that each build makes possible -------------------------------------------------------
+add_early_tests() { # need no build
+    local name precision
+    for name in $(pick test_nvcc); do
+        for precision in BF16 FP32; do add_job "$name $precision" "dev/test/$name.sh $precision"; done
+    done
+    for name in $(pick "$SHELL_TESTS"); do
+        # They would build the emulator's own objects twice.
+        if [ "$name" != test_emu ]; then add_job "$name" "dev/test/$name.sh"; fi
+    done
+}
 
-cxx=${first/gcc/g++} cxx=${cxx/clang/clang++}
-emulator=no
-if links $cxx -x c++; then emulator=yes; fi
-
-begin_stage "$first"
-build "$first" "" CC=$first
-emulated=$(pick "$EMULATOR_TESTS" "$KERNEL_TESTS" test_gpt2emu)
-if [ -n "$(pick test_docs test_reproduce "$GPU_PYTHON_TESTS")" ]; then emulated="$emulated train_gpt2emu"; fi
-if [ $emulator = yes ]; then
-    build_emulated "emulated bf16" "" "$emulated" CC=$first CXX=$cxx
-elif [ -n "$emulated" ]; then
-    report emulated 0 0 1 0.0 "no $cxx"
-fi
-if have python3; then
+add_python_tests() { # names
+    local name
     # A thread each: the programs that they run stand beside others.
-    for name in $(pick "$PYTHON_TESTS"); do
-        if [ $emulator = no ] && grep -qx "$name" <<<"$GPU_PYTHON_TESTS"; then
+    for name in $1; do
+        if ! have python3; then
+            report "$name" 0 0 1 0.0 "no python3"
+        elif [ $emulator = no ] && grep -qx "$name" <<<"$GPU_PYTHON_TESTS"; then
             report "$name" 0 0 1 0.0 "no $cxx"
         else
             add_job "$name" "OMP_NUM_THREADS=1 python3 dev/test/$name.py"
         fi
     done
-else
-    for name in $(pick "$PYTHON_TESTS"); do report "$name" 0 0 1 0.0 "no python3"; done
-fi
-for name in $(pick "$SHELL_TESTS"); do add_job "$name" "dev/test/$name.sh"; done
-add_programs "$first" build .
-if [ $emulator = yes ]; then add_emulated "emulated bf16" "" "$emulated"; fi
-run_jobs
-end_stage
+}
 
-# The other precision, with clang++ where it is; both precisions with the sanitizers; and for real, where nvcc is. Each
-# build is a program or two, so they go side by side.
-begin_stage cuda
-for name in $(pick test_nvcc); do
-    for precision in BF16 FP32; do add_job "$name $precision" "dev/test/$name.sh $precision"; done
-done
-emulated=$(pick "$KERNEL_TESTS" test_gpt2emu)
-kernels=$(pick "$KERNEL_TESTS")
-if [ $emulator = yes ] && [ -n "$emulated$(pick test_gpu_ranks)" ]; then
-    show_stage
-    other=$cxx
-    if have clang++ && links clang++ -x c++; then other=clang++; fi
-    ranks=$(pick test_gpu_ranks)
-    build_emulated "emulated fp32" build/emu_fp32 "$emulated ${ranks:+train_gpt2emu}" PRECISION=FP32 CC=$first \
-        CXX=$other &
-    if links $cxx -x c++ -fsanitize=address,undefined; then # optimising would take longer than it saves
-        for precision in BF16 FP32; do
-            build_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels" SANITIZE=1 \
-                PRECISION=$precision CFLAGS="-O0 -g1" CC=$first CXX=$cxx &
-        done
-    else
-        report "emulated sanitizers" 0 0 1 0.0 "$cxx has no AddressSanitizer here"
+test_first_compiler() {
+    build "$first" "" CC=$first
+    add_programs "$first" build .
+    wait_for_install
+    add_python_tests "$(pick "$(grep -vxF "$EMULATED_PYTHON_TESTS" <<<"$PYTHON_TESTS")")"
+}
+
+test_emulated() {
+    local name emulated
+    emulated=$(pick "$EMULATOR_TESTS" "$KERNEL_TESTS" test_gpt2emu)
+    if [ -n "$(pick "$EMULATED_PYTHON_TESTS")" ]; then emulated="$emulated train_gpt2emu"; fi
+    if [ $emulator = yes ]; then
+        build_emulated "emulated bf16" "" "$emulated" CC=$first CXX="$cxx"
+    elif [ -n "$emulated" ]; then
+        report emulated 0 0 1 0.0 "no $cxx"
     fi
-    wait
+    add_python_tests "$(pick "$EMULATED_PYTHON_TESTS")"
+    for name in $(pick test_emu); do add_job "$name" "dev/test/$name.sh"; done
+    if [ $emulator = yes ]; then add_emulated "emulated bf16" "" "$emulated"; fi
+}
+
+# The other precision, with clang++ where it is.
+test_emulated_fp32() {
+    local emulated ranks other=$cxx
+    emulated=$(pick "$KERNEL_TESTS" test_gpt2emu)
+    ranks=$(pick test_gpu_ranks)
+    if [ $emulator = no ] || [ -z "$emulated$ranks" ]; then return; fi
+    if have clang++ && links clang++ -x c++; then other=clang++; fi
+    build_emulated "emulated fp32" build/emu_fp32 "$emulated ${ranks:+train_gpt2emu}" PRECISION=FP32 CC=$first \
+        CXX="$other"
     add_emulated "emulated fp32" build/emu_fp32 "$emulated"
     if [ -n "$ranks" ] && have python3 && [ -x build/emu_fp32/train_gpt2emu ]; then
         add_job "emulated fp32 test_gpu_ranks" \
             "OMP_NUM_THREADS=1 python3 dev/test/test_gpu_ranks.py like_one_rank_in_fp32"
     fi
-    for precision in BF16 FP32; do
+}
+
+test_emulated_sanitizers() {
+    local kernels precision
+    kernels=$(pick "$KERNEL_TESTS")
+    if [ $emulator = no ] || [ -z "$kernels" ]; then return; fi
+    if ! links "$cxx" -x c++ -fsanitize=address,undefined; then
+        report "emulated sanitizers" 0 0 1 0.0 "$cxx has no AddressSanitizer here"
+        return
+    fi
+    for precision in BF16 FP32; do # optimising would take longer than it saves
+        build_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels" SANITIZE=1 \
+            PRECISION=$precision CFLAGS="-O0 -g1" CC=$first CXX="$cxx"
         add_emulated "emulated sanitizers $precision" build/emu_sanitize_$precision "$kernels"
     done
-fi
-run_jobs
-for name in $(pick test_nvcc); do dev/test/test_nvcc.sh --table 2>/dev/null; done
-end_stage
+}
 
-if [ $first != clang ] && have clang && links clang; then
-    begin_stage clang
-    build clang build/clang CC=clang
-    add_programs clang build/clang build/clang
-    run_jobs
-    end_stage
-elif [ $first != clang ]; then
-    report clang 0 0 1 0.0 "no clang"
-fi
-
-begin_stage no-openmp
-build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O1 ARCH=
-add_programs no-openmp build/serial build/serial
-run_jobs
-end_stage
-
-if links $first -fsanitize=address,undefined; then
-    begin_stage sanitizers
+test_sanitizers() {
+    local name leaks
+    if ! links $first -fsanitize=address,undefined; then
+        report sanitizers 0 0 1 0.0 "$first has no AddressSanitizer here"
+        return
+    fi
     build sanitizers build/sanitize CC=$first SANITIZE=1
     if have python3 && [ -x build/sanitize/train_gpt2 ]; then
         for name in $(pick "$PROGRAM_TESTS"); do
@@ -396,11 +428,50 @@ if links $first -fsanitize=address,undefined; then
             add_job "$name" "build/sanitize/$name $FUZZ_RUNS && echo '$name: 1 passed, 0 failed, 0 skipped'"
         fi
     done
-    run_jobs
-    end_stage
-else
-    report sanitizers 0 0 1 0.0 "$first has no AddressSanitizer here"
+}
+
+test_clang() {
+    [ $first != clang ] || return 0
+    if ! have clang || ! links clang; then
+        report clang 0 0 1 0.0 "no clang"
+        return
+    fi
+    build clang build/clang CC=clang
+    add_programs clang build/clang build/clang
+}
+
+test_no_openmp() {
+    build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O1 ARCH=
+    add_programs no-openmp build/serial build/serial
+}
+
+rm -rf "$LOGS"
+mkdir -p "$LOGS"
+: >"$results"
+install_missing
+if ! have make || { ! have gcc && ! have clang; }; then
+    echo "scripts/test.sh: no make, or neither gcc nor clang: nothing can be built"
+    echo "0 passed, 1 failed, 0 skipped"
+    exit 1
 fi
+first=gcc
+have gcc || first=clang
+cxx=${first/gcc/g++} cxx=${cxx/clang/clang++}
+emulator=no
+if links "$cxx" -x c++; then emulator=yes; fi
+
+# First what the longest tests need, last what has only short ones.
+start_workers
+add_early_tests
+test_first_compiler
+test_emulated
+test_emulated_fp32
+test_sanitizers
+test_emulated_sanitizers
+test_clang
+test_no_openmp
+finish_jobs
+for name in $(pick test_nvcc); do dev/test/test_nvcc.sh --table 2>/dev/null; done
 
 # --- the sum -------------------------------------------------------------------------------------------------------
 if grep -hs '^skip ' "$LOGS"/*.log >"$LOGS/skipped"; then
