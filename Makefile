@@ -7,7 +7,7 @@
 #   make CC=clang          another compiler
 #   make ARCH=             for any processor of this kind, not for this one only (ARCH=-march=haswell: for that one)
 #   make OPENMP=0          one thread, no OpenMP
-#   make CFLAGS="-O0 -g"   instead of -O3 (emulated programs: -O2), e.g. for a debugger
+#   make CFLAGS="-O0 -g"   instead of -O3 (emulated programs: -O1), e.g. for a debugger
 #   make WERROR=1          warnings are errors (the tests build so)
 #
 # For the GPU programs and the emulated ones:
@@ -256,10 +256,10 @@ ifneq ($(CUDA_GOALS),)
 endif
 
 ifneq ($(EMU_GOALS),)
-  # Line tables are always there, since the emulator's reports name lines. Its own objects serve every BUILD. It has a
-  # NCCL of its own.
-  EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),$(if $(filter 1,$(SANITIZE)),-O1,-O2)) \
-                 $(if $(filter 1,$(SANITIZE)),--sanitize) $(ARCH)
+  # Line tables are always there, since the emulator's reports name lines. -O1: the programs run as fast as with -O2,
+  # which takes three times as long to compile. Its own objects serve every BUILD. It has a NCCL of its own.
+  EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),-O1) $(if $(filter 1,$(SANITIZE)),--sanitize) \
+                 $(ARCH)
   COMPILE_EMU := CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
                  $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(MPI_FLAGS) $(CPPFLAGS) -I.
   EMU_LIBS    := $(MPI_LIBS) $(MPI_RPATH) -ldl
