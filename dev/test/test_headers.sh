@@ -25,7 +25,7 @@ report() { # verdict, what
 compile_alone() {
     local what=$1 source=$work/one.$2 header bad=""
     shift 2
-    for header in "${headers[@]}"; do
+    for header in "${alone[@]+"${alone[@]}"}"; do
         echo "#include \"$header\"" >"$source"
         if ! "$@" -I. "$source" >"$work/messages" 2>&1; then
             bad="$bad $header"
@@ -77,6 +77,23 @@ compiles_emulated() { # compiler
     link_two_objects "emulator $1 fp32" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -DPRECISION_FP32
 }
 
+# Those to which MPI makes a difference: they ask for it, or include one that does.
+with_mpi() {
+    local found=" " before="" header known
+    while [ "$found" != "$before" ]; do
+        before=$found
+        for header in llmc/*.h; do
+            case $found in *" $header "*) continue ;; esac
+            for known in USE_MPI $found; do
+                if grep -qF "${known#llmc/}" "$header"; then found="$found$header "; break; fi
+            done
+        done
+    done
+    for header in "${headers[@]}"; do
+        case $found in *" $header "*) echo "$header" ;; esac
+    done
+}
+
 headers=() cuda_headers=()
 [ $# -gt 0 ] || set -- llmc/*.h llmc/*.cuh
 for header in "$@"; do
@@ -88,6 +105,7 @@ for header in "$@"; do
 done
 
 if [ ${#headers[@]} -gt 0 ]; then
+    alone=("${headers[@]}")
     compiles gcc c -std=gnu11 -fopenmp -march=native
     compiles g++ cc -std=c++17 -Wno-unknown-pragmas
     compiles clang c -std=gnu11 -Wno-unknown-pragmas
@@ -98,6 +116,9 @@ if [ ${#headers[@]} -gt 0 ]; then
         for word in $(mpicc -show); do
             case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
         done
+        # The others are the same text as without it, which has been compiled.
+        alone=()
+        for header in $(with_mpi); do alone+=("$header"); done
         compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
         compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
     else
@@ -106,7 +127,7 @@ if [ ${#headers[@]} -gt 0 ]; then
 fi
 
 if [ ${#cuda_headers[@]} -gt 0 ]; then
-    headers=("${cuda_headers[@]}")
+    headers=("${cuda_headers[@]}") alone=("${cuda_headers[@]}")
     compiles_emulated g++
     nvcc=$(PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || nvcc=""
     if [ -z "$nvcc" ]; then
