@@ -355,7 +355,7 @@ typedef struct {
     int recompute; // one of the levels above
     int window;    // positions that generation sees
     int eval_T; // the longest sequence of an evaluation, which may be longer than T where it has fewer than B; 0: none
-    int64_t eval_rows; // the most sequences of one
+    int64_t eval_rows; // the most completions of one
 } RunShape;
 
 typedef struct {
@@ -374,7 +374,7 @@ typedef struct {
 
     float *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc, *dgelu; // gradients of activations, for one layer at a time
     double *norm_sums;
-    double *eval_means; // (eval_rows): the mean loss of each completion
+    double *eval_means; // (eval_rows): the mean loss of each completion, by its number
     float *gemm_workspace, *attention_scratch;
 
     // generation: a few new rows at a time beside the keys and values of all earlier ones
@@ -951,38 +951,37 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
 }
 
-// The mean losses of `rows` completions from number `first`, over their own tokens.
-static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t first, int rows) {
-    eval_read(eval, first, rows, model->tokens, model->targets);
-    gpt2_forward(model, rows, eval->T, 0.0f, false);
-    for (int64_t i = 0; i < rows; i++) {
+// The mean losses of a batch of completions, over their own tokens.
+static void evaluate_batch(GPT2 *model, const EvalLoader *eval, EvalBatch batch) {
+    eval_read(eval, &batch, model->tokens, model->targets);
+    gpt2_forward(model, batch.rows, batch.T, 0.0f, false);
+    for (int64_t i = 0; i < batch.rows; i++) {
+        int64_t row = eval->order[batch.first + i];
         int begin, end;
         double sum = 0.0;
-        eval_scored(eval, first + i, &begin, &end);
-        for (int t = begin; t < end; t++) { sum += model->losses[i * eval->T + t]; }
-        model->eval_means[first + i] = sum / (end - begin);
+        eval_scored(eval, row, batch.T, &begin, &end);
+        for (int t = begin; t < end; t++) { sum += model->losses[i * batch.T + t]; }
+        model->eval_means[row] = sum / (end - begin);
     }
 }
 
-// Answers the questions of an evaluation. Returns early when asked to stop: *score is then of a part of them.
-static void evaluate(GPT2 *model, TrainRun *run, int which, EvalScore *score) {
+// The mean losses of all completions of an evaluation. Returns early when asked to stop.
+static void evaluate(GPT2 *model, TrainRun *run, int which) {
     const EvalLoader *eval = &run->evals[which];
+    int64_t batches = eval_num_batches(eval);
     double start = seconds_now();
-    score->examples = score->correct = 0;
-    for (int64_t first = 0; first < eval->num_rows && !stop_requested; first += eval->B) {
-        int rows = (int)min_i64(eval->B, eval->num_rows - first);
-        evaluate_batch(model, eval, first, rows);
-        run_take_eval(run, which, model->eval_means, first + rows, start, score);
+    for (int64_t batch = 0; batch < batches && !stop_requested; batch++) {
+        evaluate_batch(model, eval, eval_batch(eval, batch));
+        run_show_eval(run, which, batch + 1, start);
     }
 }
 
 static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     for (int which = 0; which < NUM_EVALS; which++) {
-        EvalScore score;
         if (!eval_is_open(&run->evals[which])) { continue; }
-        evaluate(model, run, which, &score);
+        evaluate(model, run, which);
         if (stop_requested) { return true; }
-        if (!run_log_eval(run, which, &score, error)) { return false; }
+        if (!run_log_eval(run, which, model->eval_means, error)) { return false; }
     }
     return true;
 }

@@ -116,7 +116,8 @@ typedef struct {
     int rank, num_ranks;
     int zero_stage;        // what is sharded: ZERO_.. in llmc/zero.h
     int64_t val_sequences; // of a validation
-    int64_t eval_means;    // of an evaluation: a mean loss for each row of all batches of all ranks
+    int64_t eval_means;    // of an evaluation: places for the mean losses of all batches of all ranks
+    int64_t eval_rows;     // the most rows of one
 } RunShape;
 
 #define NUM_SLOTS 2 // batches under way
@@ -167,7 +168,7 @@ typedef struct {
     StepRecord *records; // (ranks)
     StepResult *result;
     double *val_sums;   // (ranks, rounds of validation): the sum of the losses of each batch
-    double *eval_means; // in the order of the rows of an evaluation
+    double *eval_means; // (ranks, rounds of an evaluation, most rows of a batch)
     uint64_t *checksum;
     float *export_bucket;
     int32_t *flag, *history;
@@ -178,6 +179,7 @@ typedef struct {
     StepResult *results;      // (NUM_STEPS), pinned
     double *host_val_sums;    // pinned, like val_sums
     double *host_eval_means;  // pinned, like eval_means
+    double *row_means;        // (eval_rows): the same by the number of the row
     uint64_t *host_checksum;  // pinned
     float *staging;           // (STAGING_FLOATS), pinned: parameters and state on their way
     floatX *sample_logits;    // (Vp), pinned
@@ -193,7 +195,7 @@ typedef struct {
     Comm *ranks;
     cudaStream_t stream, copy_stream, comm_stream;
     cudaEvent_t computed, communicated; // from one stream to the other
-    cudaEvent_t evaluated;              // a round of an evaluation, its means being on the host
+    cudaEvent_t evaluated;              // a round of an evaluation
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     PendingStep pending;
@@ -384,6 +386,7 @@ static void plan_host(GPT2 *model, int64_t N) {
     plan_init(plan, host_phase_names);
     plan_add(plan, &model->host_params, "host_params", PLAN_PARAMETER, PLAN_F32,
              shape1(collects ? gpt2_num_params(config) : 0), 0, 0);
+    plan_add(plan, &model->row_means, "row_means", PLAN_WORKSPACE, PLAN_F64, shape1(model->shape.eval_rows), 0, 0);
     plan_add(plan, &model->host_logits, "host_logits", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
     plan_add(plan, &model->sampler_probs, "sampler_probs", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
     plan_add(plan, &model->sampler_index, "sampler_index", PLAN_WORKSPACE, PLAN_I32, shape1(V), 0, 0);
@@ -1511,78 +1514,81 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
 }
 
-// Queues batch number `batch` of an evaluation. The mean losses of its rows go to *means, in GPU memory.
-static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t batch, double *means) {
-    int64_t first = batch * eval->B, T = eval->T;
-    int rows = (int)min_i64(eval->B, eval->num_rows - first);
+// Queues batch number `number` of an evaluation. The mean losses of its rows go to *means, in GPU memory.
+static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t number, double *means) {
+    EvalBatch batch = eval_batch(eval, number);
+    int64_t T = batch.T;
     BatchRole role = {false, true, true, 0.0f, NULL, means};
     BatchSlot *slot = next_slot(model);
-    int32_t *counts = slot->staging + 2 * rows * T;
-    eval_read(eval, first, rows, slot->staging, slot->staging + rows * T);
-    for (int i = 0; i < rows; i++) {
+    int32_t *counts = slot->staging + 2 * batch.rows * T;
+    eval_read(eval, &batch, slot->staging, slot->staging + batch.rows * T);
+    for (int i = 0; i < batch.rows; i++) {
         int begin, end;
-        eval_scored(eval, first + i, &begin, &end);
+        eval_scored(eval, eval->order[batch.first + i], batch.T, &begin, &end);
         for (int t = 0; t < T; t++) { counts[i * T + t] = t >= begin && t < end; }
     }
-    run_batch(model, slot, rows, (int)T, &role);
+    run_batch(model, slot, batch.rows, batch.T, &role);
 }
 
-// Brings the mean losses of a round, which are rows in the order of the file, to all ranks and their hosts.
-static void gather_means(GPT2 *model, const EvalLoader *eval, int64_t round) {
-    int64_t length = model->shape.num_ranks * eval->B, first = round * length;
-    double *means = model->eval_means + first;
+// Rounds of an evaluation: each rank has a batch in each, but for the last.
+static int64_t evaluation_rounds(const EvalLoader *eval, int64_t ranks) {
+    return ceil_div_i64(eval_num_batches(eval), ranks);
+}
+
+// Brings the means of all batches to all hosts, and each to the place of its row.
+static void gather_means(GPT2 *model, const EvalLoader *eval) {
+    int64_t ranks = model->shape.num_ranks, rounds = evaluation_rounds(eval, ranks), own = rounds * eval->B;
+    int64_t batches = eval_num_batches(eval);
     if (has_peers(model)) {
         communicate_after_compute(model);
-        nccl_all_gather(&model->nccl, means, means + model->shape.rank * eval->B, eval->B * (int64_t)sizeof(double),
-                        NULL);
+        nccl_all_gather(&model->nccl, model->eval_means, model->eval_means + model->shape.rank * own,
+                        own * (int64_t)sizeof(double), NULL);
         compute_after_communicate(model);
     }
-    cuda_check(cudaMemcpyAsync(model->host_eval_means + first, means, (size_t)length * sizeof(double),
+    cuda_check(cudaMemcpyAsync(model->host_eval_means, model->eval_means, (size_t)(ranks * own) * sizeof(double),
                                cudaMemcpyDeviceToHost, model->stream));
-    cuda_check(cudaEventRecord(model->evaluated, model->stream));
+    wait_for_stream(model);
+    for (int64_t number = 0; number < batches; number++) {
+        EvalBatch batch = eval_batch(eval, number);
+        const double *means = model->host_eval_means + (number % ranks * rounds + number / ranks) * eval->B;
+        for (int i = 0; i < batch.rows; i++) { model->row_means[eval->order[batch.first + i]] = means[i]; }
+    }
 }
 
-// Waits for the means of the last round that was gathered, and judges what they are enough for.
-static void take_means(GPT2 *model, TrainRun *run, int which, int64_t round, double start, EvalScore *score) {
-    const EvalLoader *eval = &run->evals[which];
-    wait_for_event(model, model->evaluated);
-    int64_t rows = min_i64((round + 1) * model->shape.num_ranks * eval->B, eval->num_rows);
-    run_take_eval(run, which, model->host_eval_means, rows, start, score);
-}
-
-// Answers the questions of an evaluation, batch by batch as validate does, so that a batch and the bits of its losses
-// are the same on any number of ranks. The host looks at a round while the GPU is at the next. Returns early when asked
-// to stop: *score is then of a part of them.
-static bool evaluate(GPT2 *model, TrainRun *run, int which, EvalScore *score, Error *error) {
+// The mean losses of all rows of an evaluation, batch by batch as validate does, so that a batch and the bits of its
+// losses are the same on any number of ranks. In a round, ranks may have rows of different lengths. The host is one
+// round ahead of the GPU. Returns early when asked to stop.
+static bool evaluate(GPT2 *model, TrainRun *run, int which, Error *error) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
-    int64_t ranks = model->shape.num_ranks, batches = eval_num_batches(eval), rounds = ceil_div_i64(batches, ranks);
+    int64_t ranks = model->shape.num_ranks, batches = eval_num_batches(eval), rounds = evaluation_rounds(eval, ranks);
+    double *own = model->eval_means + model->shape.rank * rounds * eval->B, start = seconds_now();
     char phase[48];
-    double start = seconds_now();
-    score->examples = score->correct = 0;
     snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
-    cuda_check(cudaMemsetAsync(model->eval_means, 0, (size_t)(rounds * ranks * eval->B) * sizeof(double),
+    cuda_check(cudaMemsetAsync(model->eval_means, 0, (size_t)(ranks * rounds * eval->B) * sizeof(double),
                                model->stream)); // a batch may have fewer rows, all of them are sent
     for (int64_t round = 0; round < rounds; round++) {
         if (!ask_to_stop(model, error)) { return false; }
         if (is_stopping(model)) { return true; }
         run_progress(run, phase, run->step);
-        int64_t place = round * ranks + model->shape.rank;
-        evaluate_batch(model, eval, place < batches ? place : 0, model->eval_means + place * eval->B);
-        if (round > 0) { take_means(model, run, which, round - 1, start, score); }
-        gather_means(model, eval, round);
+        int64_t number = round * ranks + model->shape.rank;
+        evaluate_batch(model, eval, number < batches ? number : 0, own + round * eval->B);
+        if (round > 0) {
+            wait_for_event(model, model->evaluated);
+            run_show_eval(run, which, round * ranks, start);
+        }
+        cuda_check(cudaEventRecord(model->evaluated, model->stream));
     }
-    take_means(model, run, which, rounds - 1, start, score);
+    gather_means(model, eval);
     return true;
 }
 
 static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     for (int which = 0; which < NUM_EVALS; which++) {
-        EvalScore score;
         if (!eval_is_open(&run->evals[which])) { continue; }
-        if (!evaluate(model, run, which, &score, error)) { return false; }
+        if (!evaluate(model, run, which, error)) { return false; }
         if (is_stopping(model)) { return true; }
-        if (!run_log_eval(run, which, &score, error)) { return false; }
+        if (!run_log_eval(run, which, model->row_means, error)) { return false; }
     }
     return true;
 }
@@ -1710,8 +1716,9 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
-        int64_t in_round = eval.B * run->num_ranks, rounds = ceil_div_i64(eval.num_rows, in_round);
-        shape.eval_means = max_i64(shape.eval_means, rounds * in_round);
+        int64_t places = run->num_ranks * evaluation_rounds(&eval, run->num_ranks) * eval.B;
+        shape.eval_means = max_i64(shape.eval_means, places);
+        shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
     }
     return shape;
 }

@@ -5,9 +5,11 @@
 // accuracy is the fraction of examples where it picks the label.
 //
 // A row is one completion behind its context; rows are numbered through all examples in the order of the file. A row of
-// c + k tokens takes c + k - 1 inputs, the last of which predicts the last token. All rows of a set are evaluated at
-// one length T, in batches of B rows (eval_pack), so that which rows share a batch follows from the file and the size
-// of the batch alone, not from who computes it. A row with more inputs than T loses the beginning of its context.
+// c + k tokens takes c + k - 1 inputs, the last of which predicts the last token. What does not fill the length that a
+// row is evaluated at is work for nothing, so there are several: 64, 128, 256 and so on, up to what the longest row
+// needs. Each row goes to the shortest that holds it (eval_pack); one with more inputs than the longest loses the
+// beginning of its context. Batches are of one length, the shortest first, of rows in the order of the file, so that
+// which rows share a batch follows from the file and the room for a batch alone, not from who computes it.
 #ifndef LLMC_EVALLOADER_H
 #define LLMC_EVALLOADER_H
 
@@ -24,7 +26,8 @@
 #define EVAL_MAX_EXAMPLES 65536 // an example's number has 16 bits
 #define EVAL_MAX_COMPLETIONS 256
 #define EVAL_MAX_BYTES ((int64_t)EVAL_HEADER_BYTES + (int64_t)EVAL_MAX_EXAMPLES * 65536)
-#define EVAL_LENGTH_UNIT 64 // T is a multiple of it where nothing limits it: rows that fill the tiles of a GPU
+#define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: rows that fill the tiles of a GPU
+#define EVAL_MAX_LENGTHS 10 // to 64 << 9: an example has at most 32,767 words
 
 typedef struct {
     int64_t first_row;
@@ -36,20 +39,29 @@ typedef struct {
     int context_length, completion_length;
 } EvalRow;
 
+// The rows that are evaluated at one length.
+typedef struct {
+    int T, B;             // inputs of a row, and rows of a batch (the last may have fewer)
+    int64_t first, count; // rows: their places in the order of evaluation
+} EvalLength;
+
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
-    uint8_t *file;          // the whole of it
-    const uint16_t *words;  // of it, without the header
-    int64_t num_words;      //
-    int64_t in_file;        // examples
-    EvalExample *examples;  // (num_examples), those in use
-    EvalRow *rows;          // (num_rows)
-    int64_t num_examples;   // 0: not open
-    int64_t num_rows;       //
-    uint64_t fingerprint;   // of the file
-    int B, T;               // rows of a batch, and inputs of a row
-    int64_t rows_that_lose; // of their context
-    int64_t longest;        // inputs of the longest row
+    uint8_t *file;                        // the whole of it
+    const uint16_t *words;                // of it, without the header
+    int64_t num_words;                    //
+    int64_t in_file;                      // examples
+    EvalExample *examples;                // (num_examples), those in use
+    EvalRow *rows;                        // (num_rows)
+    int64_t num_examples;                 // 0: not open
+    int64_t num_rows;                     //
+    uint64_t fingerprint;                 // of the file
+    int64_t *order;                       // (num_rows): the rows as they are evaluated, by length and then by number
+    int num_lengths;                      // that have rows
+    EvalLength lengths[EVAL_MAX_LENGTHS]; // the shortest first
+    int B, T;                             // the most rows of a batch, and the most inputs of a row
+    int64_t rows_that_lose;               // of their context
+    int64_t longest;                      // inputs of the longest row
 } EvalLoader;
 
 static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
@@ -183,7 +195,8 @@ static inline bool eval_list_examples(EvalLoader *eval, int vocab_size, Error *e
     int64_t at = 0, row = 0;
     eval->examples = (EvalExample *)calloc((size_t)eval->num_examples, sizeof(EvalExample));
     eval->rows = (EvalRow *)calloc((size_t)eval->num_rows, sizeof(EvalRow));
-    if (eval->examples == NULL || eval->rows == NULL) {
+    eval->order = (int64_t *)calloc((size_t)eval->num_rows, sizeof(int64_t));
+    if (eval->examples == NULL || eval->rows == NULL || eval->order == NULL) {
         return fail(error, "out of memory for a list of %lld completions", (long long)eval->num_rows);
     }
     for (; c.example < eval->num_examples; c.example++) {
@@ -216,6 +229,7 @@ static inline void eval_close(EvalLoader *eval) {
     free(eval->file);
     free(eval->examples);
     free(eval->rows);
+    free(eval->order);
     memset(eval, 0, sizeof(*eval));
 }
 
@@ -252,17 +266,38 @@ static inline bool eval_check_completions(const EvalLoader *eval, const char *re
     return true;
 }
 
-// Settles B and T for a trainer that has room for batch_size x seq_len tokens at a time, and a model of max_seq_len
-// positions: T is the longest row, rounded up, as far as both allow; B as many rows as there is room for.
+// Adds a length and gives the rows of more than `shorter` and at most T inputs (any, for the longest length) the next
+// places in the order of evaluation. Does nothing where there are no such rows.
+static inline void eval_add_length(EvalLoader *eval, int64_t shorter, int64_t T, int64_t room) {
+    int64_t first = 0, count = 0;
+    for (int i = 0; i < eval->num_lengths; i++) { first += eval->lengths[i].count; }
+    for (int64_t row = 0; row < eval->num_rows; row++) {
+        int64_t n = eval_row_inputs(&eval->rows[row]);
+        if (n > shorter && (n <= T || T == eval->T)) { eval->order[first + count++] = row; }
+    }
+    if (count == 0) { return; }
+    EvalLength *length = &eval->lengths[eval->num_lengths++];
+    length->T = (int)T;
+    length->B = (int)min_i64(room / T, count);
+    length->first = first;
+    length->count = count;
+    eval->B = (int)max_i64(eval->B, length->B);
+}
+
+// Sorts the rows by length, for a trainer that has room for batch_size x seq_len tokens at a time and a model of
+// max_seq_len positions. The longest length is the longest row's, rounded up, as far as both allow.
 static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
-    int64_t room = (int64_t)batch_size * seq_len;
+    int64_t room = (int64_t)batch_size * seq_len, shorter = 0;
     char remedy[128];
     eval->longest = eval->rows_that_lose = 0;
+    eval->B = eval->num_lengths = 0;
     for (int64_t i = 0; i < eval->num_rows; i++) {
         eval->longest = max_i64(eval->longest, eval_row_inputs(&eval->rows[i]));
     }
     eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), min_i64(max_seq_len, room));
-    eval->B = (int)min_i64(room / eval->T, eval->num_rows);
+    for (int64_t T = EVAL_LENGTH_UNIT; shorter < eval->T; shorter = T, T *= 2) {
+        eval_add_length(eval, shorter, min_i64(T, eval->T), room);
+    }
     for (int64_t i = 0; i < eval->num_rows; i++) { eval->rows_that_lose += eval_row_inputs(&eval->rows[i]) > eval->T; }
     snprintf(remedy, sizeof(remedy), "raise --batch-size or --seq-len, which make room for %d x %d tokens", batch_size,
              seq_len);
@@ -271,37 +306,62 @@ static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int 
         eval, is_models ? "the model knows no more positions: leave this evaluation out" : remedy, error);
 }
 
-static inline int64_t eval_num_batches(const EvalLoader *eval) { return ceil_div_i64(eval->num_rows, eval->B); }
+static inline int64_t eval_num_batches(const EvalLoader *eval) {
+    int64_t batches = 0;
+    for (int i = 0; i < eval->num_lengths; i++) { batches += ceil_div_i64(eval->lengths[i].count, eval->lengths[i].B); }
+    return batches;
+}
+
+// Rows that are evaluated together: those at places first .. first + rows - 1 of the order, with T inputs each.
+typedef struct {
+    int64_t first;
+    int rows, T;
+} EvalBatch;
+
+// Batch number `batch`. Of the one behind the last: no rows, and how many come before it.
+static inline EvalBatch eval_batch(const EvalLoader *eval, int64_t batch) {
+    EvalBatch none = {eval->num_rows, 0, 0};
+    for (int i = 0; i < eval->num_lengths; i++) {
+        const EvalLength *length = &eval->lengths[i];
+        int64_t batches = ceil_div_i64(length->count, length->B), before = batch * length->B;
+        if (batch < batches) {
+            EvalBatch found = {length->first + before, (int)min_i64(length->B, length->count - before), length->T};
+            return found;
+        }
+        batch -= batches;
+    }
+    return none;
+}
 
 // The inputs whose losses count, [begin, end) of T: those that predict the completion's tokens.
-static inline void eval_scored(const EvalLoader *eval, int64_t row, int *begin, int *end) {
+static inline void eval_scored(const EvalLoader *eval, int64_t row, int T, int *begin, int *end) {
     const EvalRow *r = &eval->rows[row];
-    *end = (int)min_i64(eval_row_inputs(r), eval->T);
+    *end = (int)min_i64(eval_row_inputs(r), T);
     *begin = *end - r->completion_length;
 }
 
 // Sets inputs (T) and targets (T) of a row: its last tokens, as many as fit, then zeros.
-static inline void eval_read_row(const EvalLoader *eval, int64_t row, int32_t *inputs, int32_t *targets) {
+static inline void eval_read_row(const EvalLoader *eval, int64_t row, int T, int32_t *inputs, int32_t *targets) {
     const EvalRow *r = &eval->rows[row];
-    int64_t n = eval_row_inputs(r), first = max_i64(0, n - eval->T);
-    for (int t = 0; t < eval->T; t++) {
+    int64_t n = eval_row_inputs(r), first = max_i64(0, n - T);
+    for (int t = 0; t < T; t++) {
         int64_t i = first + t, after = i + 1 - r->context_length;
         inputs[t] = i >= n ? 0 : i < r->context_length ? r->context[i] : r->completion[i - r->context_length];
         targets[t] = i >= n ? 0 : after < 0 ? r->context[i + 1] : r->completion[after];
     }
 }
 
-// Sets inputs and targets, (count,T) each, to rows first .. first + count - 1.
-static inline void eval_read(const EvalLoader *eval, int64_t first, int count, int32_t *inputs, int32_t *targets) {
-    for (int i = 0; i < count; i++) {
-        eval_read_row(eval, first + i, inputs + (int64_t)i * eval->T, targets + (int64_t)i * eval->T);
+// Sets inputs and targets, (batch->rows, batch->T) each, to a batch.
+static inline void eval_read(const EvalLoader *eval, const EvalBatch *batch, int32_t *inputs, int32_t *targets) {
+    for (int64_t i = 0; i < batch->rows; i++) {
+        eval_read_row(eval, eval->order[batch->first + i], batch->T, inputs + i * batch->T, targets + i * batch->T);
     }
 }
 
 // ---- Scores ----
 
 typedef struct {
-    int64_t examples; // judged so far
+    int64_t examples; // that were judged
     int64_t correct;  // of them
 } EvalScore;
 
@@ -315,15 +375,15 @@ static inline int eval_prediction(const double *means, int num_completions) {
     return best;
 }
 
-// Judges the examples that have not been and whose rows are all known. means (num_rows): the mean loss of each row over
-// its completion's tokens, of which the first known_rows are there.
-static inline void eval_judge(const EvalLoader *eval, const double *means, int64_t known_rows, EvalScore *score) {
-    while (score->examples < eval->num_examples) {
-        const EvalExample *e = &eval->examples[score->examples];
-        if (e->first_row + e->num_completions > known_rows) { return; }
-        score->correct += eval_prediction(means + e->first_row, e->num_completions) == e->label;
-        score->examples++;
+// Judges all examples. means (num_rows): the mean loss of each row, by its number, over its completion's tokens. Which
+// examples are complete before the last batch says little: the short ones come first.
+static inline EvalScore eval_judge(const EvalLoader *eval, const double *means) {
+    EvalScore score = {eval->num_examples, 0};
+    for (int64_t i = 0; i < eval->num_examples; i++) {
+        const EvalExample *e = &eval->examples[i];
+        score.correct += eval_prediction(means + e->first_row, e->num_completions) == e->label;
     }
+    return score;
 }
 
 static inline double eval_accuracy(const EvalScore *score) {

@@ -58,9 +58,12 @@ static inline void run_print_data(const char *what, const char *name, const Data
 static inline void run_print_eval(const TrainRun *run, int which) {
     const EvalLoader *eval = &run->evals[which];
     if (!eval_is_open(eval)) { return; }
-    printf("%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d tokens\n", run_evals[which].name,
-           eval->path, (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, eval->B,
-           eval->T);
+    const EvalLength *shortest = &eval->lengths[0], *longest = &eval->lengths[eval->num_lengths - 1];
+    printf("%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d", run_evals[which].name, eval->path,
+           (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, shortest->B,
+           shortest->T);
+    if (eval->num_lengths > 1) { printf(" to %d x %d", longest->B, longest->T); }
+    printf(" tokens\n");
     if (eval->rows_that_lose == 0) { return; }
     printf("            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
            (long long)eval->rows_that_lose, (long long)eval->longest);
@@ -176,24 +179,24 @@ static inline void run_report_stopped(TrainRun *run) {
 
 // ---- Evaluations ----
 
-// Takes in the mean losses of an evaluation's first known_rows rows, and shows on a terminal how far it has come.
-// start: when it began, in seconds_now().
-static inline void run_take_eval(TrainRun *run, int which, const double *means, int64_t known_rows, double start,
-                                 EvalScore *score) {
+// Shows on a terminal how far an evaluation has come: the first `batches` of it are done. start: when it began, in
+// seconds_now(). Batches take about the same time each, whatever the length of their rows.
+static inline void run_show_eval(TrainRun *run, int which, int64_t batches, double start) {
     const EvalLoader *eval = &run->evals[which];
     char text[128], left[32];
-    eval_judge(eval, means, known_rows, score);
-    double seconds = seconds_now() - start;
-    format_duration(left, sizeof(left), seconds * (double)(eval->num_rows - known_rows) / (double)known_rows);
-    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_examples);
-    snprintf(text, sizeof(text), "%s %*lld/%lld | %.1f%% | %s left", run_evals[which].name, width,
-             (long long)score->examples, (long long)eval->num_examples, 100.0 * eval_accuracy(score), left);
-    if (score->examples > 0) { logger_progress(&run->logger, text); }
+    double batches_left = (double)(eval_num_batches(eval) - batches);
+    format_duration(left, sizeof(left), (seconds_now() - start) * batches_left / (double)batches);
+    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_rows);
+    snprintf(text, sizeof(text), "%s %*lld/%lld rows | %s left", run_evals[which].name, width,
+             (long long)eval_batch(eval, batches).first, (long long)eval->num_rows, left);
+    logger_progress(&run->logger, text);
 }
 
-static inline bool run_log_eval(TrainRun *run, int which, const EvalScore *score, Error *error) {
-    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, score->correct,
-                       score->examples, error);
+// Judges and logs an evaluation. means: the mean loss of each row, by its number.
+static inline bool run_log_eval(TrainRun *run, int which, const double *means, Error *error) {
+    EvalScore score = eval_judge(&run->evals[which], means);
+    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, score.correct,
+                       score.examples, error);
 }
 
 // ---- Samples ----

@@ -27,25 +27,41 @@ static void require(bool ok) {
 }
 
 // Each row's inputs are followed by its targets, and what is scored is there.
-static void check_row(const EvalLoader *eval, int64_t row) {
+static void check_row(const EvalLoader *eval, int64_t row, int T) {
     int32_t inputs[MAX_T], targets[MAX_T];
     int begin, end;
-    require(eval->T <= MAX_T);
-    eval_read(eval, row, 1, inputs, targets);
-    eval_scored(eval, row, &begin, &end);
-    require(0 <= begin && begin < end && end <= eval->T && end - begin == eval->rows[row].completion_length);
-    for (int t = 0; t < eval->T; t++) {
+    eval_read_row(eval, row, T, inputs, targets);
+    eval_scored(eval, row, T, &begin, &end);
+    require(0 <= begin && begin < end && end <= T && end - begin == eval->rows[row].completion_length);
+    for (int t = 0; t < T; t++) {
         require(inputs[t] >= 0 && inputs[t] < V && targets[t] >= 0 && targets[t] < V);
         require(t + 1 >= end || targets[t] == inputs[t + 1]);
         require(t < begin || t >= end || targets[t] == eval->rows[row].completion[t - begin]);
     }
 }
 
+// The batches have each row once and fit into the room.
+static void check_batches(const EvalLoader *eval) {
+    uint8_t *seen = (uint8_t *)calloc((size_t)eval->num_rows, 1);
+    int64_t rows = 0, batches = eval_num_batches(eval);
+    for (int64_t b = 0; b < batches; b++) {
+        EvalBatch batch = eval_batch(eval, b);
+        require(batch.first == rows && batch.rows >= 1 && batch.rows <= eval->B && batch.T >= 1 && batch.T <= MAX_T);
+        require((int64_t)batch.rows * batch.T <= ROOM);
+        for (int i = 0; i < batch.rows; i++, rows++) {
+            int64_t row = eval->order[batch.first + i];
+            require(seen[row]++ == 0);
+            check_row(eval, row, batch.T);
+        }
+    }
+    require(rows == eval->num_rows && eval_batch(eval, batches).first == rows);
+    free(seen);
+}
+
 static void check_scores(const EvalLoader *eval) {
     double *means = (double *)calloc((size_t)eval->num_rows, sizeof(double));
-    EvalScore score = {0, 0};
+    EvalScore score = eval_judge(eval, means);
     int64_t firsts = 0;
-    for (int64_t row = 0; row <= eval->num_rows; row++) { eval_judge(eval, means, row, &score); }
     for (int64_t e = 0; e < eval->num_examples; e++) {
         require(eval->examples[e].label >= 0 && eval->examples[e].label < eval->examples[e].num_completions);
         firsts += eval->examples[e].label == 0; // all means are equal: the first completion is taken
@@ -67,8 +83,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
             continue;
         }
         require(eval.num_examples >= 1 && (max_examples == 0 || eval.num_examples <= max_examples));
-        require(eval.B >= 1 && (int64_t)eval.B * eval.T <= ROOM);
-        for (int64_t row = 0; row < eval.num_rows; row++) { check_row(&eval, row); }
+        check_batches(&eval);
         check_scores(&eval);
         eval_close(&eval);
     }

@@ -54,6 +54,20 @@ def any_packing():
         assert results(out) == [(0, correct, 40)], (batch, length, out)
 
 
+def rows_of_several_lengths():
+    """Completions of a question in different batches, each beside others of its length; the first of equal ones."""
+    config = cli.config(maxT=192, V=61, Vp=128)
+    params = cli.make_params(config, deviation=0.3)
+    model, examples = cli.model("lengths.bin", config, params), evalfiles.questions_of_lengths(config, params)
+    for made, shift, correct in ((examples, lambda i: 0, 6), (examples, lambda i: i % 2, 3),
+                                 (evalfiles.doubled(examples), lambda i: 0, 6)):
+        name = eval_file("lengths_val.bin", relabelled(made, shift))
+        for batch, length, longest in ((1, 192, 192), (4, 192, 192), (139, 1, 139)):
+            out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length)
+            assert evalfiles.batches_of_lengths(made, longest, batch * length) in out, out
+            assert results(out) == [(0, correct, 6)], (correct, batch, out)
+
+
 def contexts_that_are_cut():
     """Rows longer than there is room for lose the beginning of their context, which is said once."""
     params = cli.make_params(CONFIG, deviation=0.3)
@@ -216,7 +230,7 @@ def long_evaluation(examples=30000):
     return name, eval_file("long_val.bin", [(context, [completion] * 4, 0)] * examples)
 
 
-PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) \| (\d+\.\d)% \| (\d+:\d\d) left\x1b\[J\r"
+PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) rows \| (\d+:\d\d) left\x1b\[J\r"
 
 
 def progress():
@@ -230,7 +244,7 @@ def progress():
             break
     done = [int(bar[0]) for bar in bars]
     assert len(done) >= 3 and done == sorted(set(done)) and done[0] > 0, shown
-    assert {bar[1] for bar in bars} == {str(examples)} and {bar[2] for bar in bars} == {"100.0"}, bars
+    assert {bar[1] for bar in bars} == {str(4 * examples)} and done[-1] <= 4 * examples, bars
     assert len({len(bar[0]) for bar in bars}) == 1, bars
     assert re.search(rf"\r\x1b\[Jstep +0/0 \| HellaSwag 1.0000 \({examples}/{examples}\)\r\n", shown), shown
     narrow = re.findall(r"\r(HellaSwag[^\r]*)\x1b\[J\r", Terminal([*run, 50], columns=20).finish())
@@ -334,9 +348,9 @@ def planned():
 
 
 TESTS = [
-    answers_of_an_independent_computation, any_packing, contexts_that_are_cut, first_of_equal_ones, first_examples_only,
-    both_evaluations, learns, when, without_training, stop_and_resume, progress, bar_and_progress,
-    stopped_in_the_middle, bad_files, missing_files, contradictions, planned
+    answers_of_an_independent_computation, any_packing, rows_of_several_lengths, contexts_that_are_cut,
+    first_of_equal_ones, first_examples_only, both_evaluations, learns, when, without_training, stop_and_resume,
+    progress, bar_and_progress, stopped_in_the_middle, bad_files, missing_files, contradictions, planned
 ]
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ static void check_row(Test *t, int row, int skipped) {
     int begin, end;
     const EvalRow *r = &eval.rows[row];
     int first = r->context[0] + skipped, n = r->context_length + r->completion_length - 1 - skipped;
-    eval_read(&eval, row, 1, inputs, targets);
-    eval_scored(&eval, row, &begin, &end);
+    eval_read_row(&eval, row, eval.T, inputs, targets);
+    eval_scored(&eval, row, eval.T, &begin, &end);
     CHECK(t, end == n && end - begin == r->completion_length, "row %d: scored %d to %d of %d", row, begin, end, n);
     for (int i = 0; i < eval.T; i++) {
         int input = i < n ? first + i : 0, target = i < n ? first + i + 1 : 0;
@@ -92,7 +92,8 @@ static void check_row(Test *t, int row, int skipped) {
           "row %d: scored are %d to %d", row, targets[begin], targets[end - 1]);
 }
 
-// T is the longest row, rounded up, as far as memory and model allow; rows that are longer lose their beginning.
+// The longest length is the longest row, rounded up, as far as memory and model allow; rows that are longer lose their
+// beginning.
 static void test_packing(Test *t) {
     static const struct {
         int batch_size, seq_len, max_seq_len;
@@ -129,11 +130,80 @@ static void test_batches(Test *t) {
     Error error = {""};
     make_file();
     if (!open_file(t, &dir, 0) || !CHECK(t, eval_pack(&eval, 9, 16, 16, &error), "%s", error.text)) { return; }
-    eval_read(&eval, 2, 7, inputs, targets);
+    EvalBatch batch = {2, 7, 16};
+    eval_read(&eval, &batch, inputs, targets);
     for (int i = 0; i < 7; i++) {
-        eval_read(&eval, 2 + i, 1, row_inputs, row_targets);
+        eval_read_row(&eval, 2 + i, 16, row_inputs, row_targets);
         CHECK(t, memcmp(row_inputs, inputs + 16 * i, sizeof(row_inputs)) == 0, "row %d", 2 + i);
         CHECK(t, memcmp(row_targets, targets + 16 * i, sizeof(row_targets)) == 0, "row %d", 2 + i);
+    }
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+// Two examples whose completions are of several lengths each, and one whose rows are as long as a length or 1 longer.
+static void make_long_file(void) {
+    eval_file_begin(&file);
+    add_example(0, 60, 10, 1, 10, 80, 500); // rows of 60, 69, 139 and 559 inputs
+    add_example(1, 250, 20, 300, 3, 20, 0); // 549, 252, 269
+    add_example(0, 64, 30, 1, 2, 65, 66);   // 64, 65, 128, 129
+}
+
+// The rows of all batches, one after another: each row once, by length and then by number, in batches as large as there
+// is room for, at the shortest length that holds them.
+static void check_batches(Test *t, int64_t room, int longest) {
+    int seen[16] = {0}, shorter = 0, T = 0;
+    int64_t places = 0, last = -1;
+    for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
+        EvalBatch batch = eval_batch(&eval, b);
+        CHECK(t, batch.first == places && batch.rows >= 1 && (int64_t)batch.rows * batch.T <= room && batch.T >= T,
+              "batch %lld: %d rows from place %lld, T %d", (long long)b, batch.rows, (long long)batch.first, batch.T);
+        if (batch.T > T) { shorter = T, last = -1; }
+        T = batch.T;
+        CHECK(t, T == longest || (T % 64 == 0 && ((T / 64) & (T / 64 - 1)) == 0), "T %d", T);
+        for (int i = 0; i < batch.rows; i++, places++) {
+            int64_t row = eval.order[batch.first + i], n = eval_row_inputs(&eval.rows[row]);
+            seen[row]++;
+            CHECK(t, row > last && n > shorter && (n <= T || T == longest) && (n > T / 2 || T <= 64 || T == longest),
+                  "row %lld of %lld inputs behind %lld, T %d", (long long)row, (long long)n, (long long)last, T);
+            last = row;
+        }
+        bool ends = b + 1 == eval_num_batches(&eval) || eval_batch(&eval, b + 1).T > T;
+        CHECK(t, ends || batch.rows == room / T, "batch %lld: %d rows", (long long)b, batch.rows);
+        CHECK(t, batch.rows <= eval.B, "more rows than %d", eval.B);
+    }
+    for (int row = 0; row < eval.num_rows; row++) { CHECK(t, seen[row] == 1, "row %d: %d times", row, seen[row]); }
+    EvalBatch behind = eval_batch(&eval, eval_num_batches(&eval));
+    CHECK(t, places == eval.num_rows && behind.first == eval.num_rows && behind.rows == 0, "behind the last batch");
+}
+
+static void test_lengths(Test *t) {
+    static const struct {
+        int batch_size, seq_len, max_seq_len;
+        const char *batches; // rows x T
+    } cases[] = {{4, 1024, 1024, "2x64 3x128 3x256 1x512 2x576"},
+                 {1, 1024, 1024, "2x64 3x128 3x256 1x512 1x576 1x576"},
+                 {1, 600, 1024, "2x64 3x128 2x256 1x256 1x512 1x576 1x576"},
+                 {1, 558, 1024, "2x64 3x128 2x256 1x256 1x512 1x558 1x558"},
+                 {2, 256, 500, "2x64 3x128 2x256 1x256 1x500 1x500 1x500"},
+                 {64, 64, 512, "2x64 3x128 3x256 3x512"},
+                 {8, 64, 512, "2x64 3x128 2x256 1x256 1x512 1x512 1x512"}};
+    TempDir dir = temp_dir_make();
+    Error error = {""};
+    make_long_file();
+    if (!open_file(t, &dir, 0)) { return; }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char got[256] = "";
+        int64_t room = (int64_t)cases[i].batch_size * cases[i].seq_len;
+        bool ok = eval_pack(&eval, cases[i].batch_size, cases[i].seq_len, cases[i].max_seq_len, &error);
+        if (!CHECK(t, ok, "case %zu: %s", i, error.text)) { continue; }
+        for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
+            EvalBatch batch = eval_batch(&eval, b);
+            size_t used = strlen(got);
+            snprintf(got + used, sizeof(got) - used, "%s%dx%d", b > 0 ? " " : "", batch.rows, batch.T);
+        }
+        CHECK(t, strcmp(got, cases[i].batches) == 0, "case %zu: %s, expected %s", i, got, cases[i].batches);
+        check_batches(t, room, eval.T);
     }
     eval_close(&eval);
     temp_dir_remove(&dir);
@@ -175,28 +245,18 @@ static void test_predictions(Test *t) {
     }
 }
 
-// Losses that come in piece by piece: an example counts when all its rows are there, and once.
 static void test_judging(Test *t) {
     const double means[9] = {3, 2, 1, 4, 1, 2, 5, 4, 3}; // picks 2, 0, 2: all right
     const double wrong[9] = {1, 2, 1, 4, 1, 2, 5, 3, 3}; // picks 0, 0, 1
     TempDir dir = temp_dir_make();
     make_file();
     if (!open_file(t, &dir, 0)) { return; }
-    for (int step = 1; step <= 10; step++) {
-        EvalScore score = {0, 0}, other = {0, 0};
-        for (int known = 0; known < 9 + step; known += step) {
-            int rows = known < 9 ? known : 9;
-            eval_judge(&eval, means, rows, &score);
-            eval_judge(&eval, wrong, rows, &other);
-            int complete = (rows >= 4) + (rows >= 6) + (rows >= 9);
-            CHECK(t, score.examples == complete && score.correct == complete, "%d rows: %lld examples", rows,
-                  (long long)score.examples);
-        }
-        CHECK(t, other.examples == 3 && other.correct == 1, "%lld of %lld", (long long)other.correct,
-              (long long)other.examples);
-        CHECK(t, eval_accuracy(&other) == 1.0 / 3.0, "%g", eval_accuracy(&other));
-    }
-    EvalScore none = {0, 0};
+    EvalScore score = eval_judge(&eval, means), other = eval_judge(&eval, wrong), none = {0, 0};
+    CHECK(t, score.examples == 3 && score.correct == 3, "%lld of %lld", (long long)score.correct,
+          (long long)score.examples);
+    CHECK(t, other.examples == 3 && other.correct == 1, "%lld of %lld", (long long)other.correct,
+          (long long)other.examples);
+    CHECK(t, eval_accuracy(&other) == 1.0 / 3.0, "%g", eval_accuracy(&other));
     CHECK(t, eval_accuracy(&none) == 0.0, "of nothing");
     eval_close(&eval);
     temp_dir_remove(&dir);
@@ -310,6 +370,7 @@ int main(void) {
     RUN(&s, test_examples);
     RUN(&s, test_packing);
     RUN(&s, test_batches);
+    RUN(&s, test_lengths);
     RUN(&s, test_completions_that_do_not_fit);
     RUN(&s, test_predictions);
     RUN(&s, test_judging);
