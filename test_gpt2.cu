@@ -558,6 +558,7 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) 
     shape.zero_stage = stage;
     shape.val_sequences = 23;
     shape.eval_means = 40 * num_ranks;
+    shape.eval_rows = 33;
     return shape;
 }
 
@@ -751,31 +752,42 @@ static void test_room_for_gradients(Test *t) {
     check_values(t, "this rank's part", to_host(own_part(model, model->grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
 }
 
-// The first micro-batch of a step replaces the sum of the losses, the others add to it; a batch that is only evaluated
-// leaves the step alone.
-// The mean loss of each sequence over some of its tokens, for as many sequences as there is room for of another length.
-static void check_evaluation(Test *t, GPT2 *model, int B, int T) {
-    for (int length : {T, B * T, 5, 1}) {
-        int rows = B * T / length;
-        BatchSlot *slot = next_slot(model);
-        int32_t *counts = slot->staging + 2 * rows * length;
-        make_batch(1, rows, length, slot->staging, slot->staging + rows * length);
-        for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
-        BatchRole role = {false, true, true, 0.0f, NULL, model->eval_means};
-        run_batch(model, slot, rows, length, &role);
-        std::vector<float> losses = to_host(model->losses, rows * length);
-        std::vector<double> means((size_t)rows);
-        cuda_check(cudaMemcpy(means.data(), model->eval_means, means.size() * sizeof(double), cudaMemcpyDeviceToHost));
-        for (int b = 0; b < rows; b++) {
-            double sum = 0.0;
-            for (int i = length / 3; i < length; i++) { sum += losses[(size_t)(b * length + i)]; }
-            double want = sum / (length - length / 3);
-            CHECK(t, fabs(means[(size_t)b] - want) <= 1e-12 * want, "sequence %d of %d: mean %.17g, expected %.17g", b,
-                  length, means[(size_t)b], want);
-        }
+// The mean loss of each of so many sequences over some of its tokens.
+static void check_means(Test *t, GPT2 *model, int rows, int length) {
+    BatchSlot *slot = next_slot(model);
+    int32_t *counts = slot->staging + 2 * rows * length;
+    make_batch(1, rows, length, slot->staging, slot->staging + rows * length);
+    for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
+    BatchRole role = {false, true, true, 0.0f, NULL, model->eval_means};
+    run_batch(model, slot, rows, length, &role);
+    std::vector<float> losses = to_host(model->losses, rows * length);
+    std::vector<double> means((size_t)rows);
+    cuda_check(cudaMemcpy(means.data(), model->eval_means, means.size() * sizeof(double), cudaMemcpyDeviceToHost));
+    for (int b = 0; b < rows; b++) {
+        double sum = 0.0;
+        for (int i = length / 3; i < length; i++) { sum += losses[(size_t)(b * length + i)]; }
+        double want = sum / (length - length / 3);
+        CHECK(t, fabs(means[(size_t)b] - want) <= 1e-12 * want, "sequence %d of %d: mean %.17g, expected %.17g", b,
+              length, means[(size_t)b], want);
     }
 }
 
+// Full batches, and last ones, of more lengths than an evaluation has: all their matrix multiplies are planned once.
+static void check_evaluation(Test *t, GPT2 *model, int B, int T) {
+    int64_t planned = 0;
+    for (int repeat = 0; repeat < 2; repeat++) {
+        for (int length : {1, 2, 5, 8, T, B * T}) {
+            check_means(t, model, B * T / length, length);
+            if (length < B * T) { check_means(t, model, 1, length); }
+        }
+        CHECK(t, repeat == 0 || model->cublas.plan_count == planned, "the heuristic was asked %lld times, then %lld",
+              (long long)planned, (long long)model->cublas.plan_count);
+        planned = model->cublas.plan_count;
+    }
+}
+
+// The first micro-batch of a step replaces the sum of the losses, the others add to it; a batch that is only evaluated
+// leaves the step alone.
 static void test_roles_of_batches(Test *t) {
     enum { B = 2, T = 17, BATCHES = 3 };
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);

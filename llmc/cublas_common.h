@@ -14,8 +14,10 @@
 #include "cuda_common.h"
 
 #define CUBLAS_WORKSPACE_BYTES (32 << 20) // what NVIDIA recommends for its largest GPUs
-#define CUBLAS_MAX_PLANS 64               // a trainer has about 20; the oldest makes room for a new one
-#define CUBLAS_ALIGNMENT 16               // bytes, of every matrix and vector: rows are multiples of 8 elements
+// Training needs about 20 plans, an evaluation 5 for each number of tokens in a batch: at each of about 5 lengths that
+// of full batches and that of the last one. The oldest makes room for a new one.
+#define CUBLAS_MAX_PLANS 128
+#define CUBLAS_ALIGNMENT 16 // bytes, of every matrix and vector: rows are multiples of 8 elements
 
 #ifdef PRECISION_FP32
 #define CUBLAS_FLOATX CUDA_R_32F
