@@ -16,7 +16,7 @@ export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
 . scripts/packages.sh
 
-readonly TIME_LIMIT=900 # seconds for one test program: the longest takes 110 of processor time, and builds run beside it
+readonly TIME_LIMIT=900 # seconds for one test program: the longest takes 110 of processor time, beside builds
 readonly FUZZ_RUNS=2000
 cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 readonly WORKERS=$((cores < 8 ? cores : 8)) # tests at a time, beside a build
