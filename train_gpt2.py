@@ -616,7 +616,8 @@ def main(arguments, kind=Run, program="train_gpt2.py"):
     except BrokenPipeError:  # whoever read the output has gone
         os._exit(1)
     except OSError as error:
-        print(f"{program}: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr, flush=True)
+        where, what = error.filename or "standard output", error.strerror or error
+        print(f"{program}: {where}: {what}", file=sys.stderr, flush=True)
         os._exit(1)
     except KeyboardInterrupt:
         print("\nstopped", flush=True)

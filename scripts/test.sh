@@ -93,7 +93,7 @@ pick() { # those names of the given lists that are wanted
 # before. A job is a file in the folder of its lane, and its name says when it is its turn.
 worker_pids=() build_pid="" install_pid=""
 results=$LOGS/results # one line per finished job: passed failed skipped label
-queue=$LOGS/queue jobs=0
+queue=$LOGS/queue.$$ jobs=0
 
 add_job() { # label, command line
     local name=$1 lane=busy turn=10 long
@@ -171,7 +171,7 @@ take_job() {
 work() {
     local label command last job_pid="" status
     trap '[ -z "$job_pid" ] || kill "$job_pid" 2>/dev/null; exit 130' TERM
-    while :; do
+    while [ -d "$queue" ]; do # another run in this folder removes it
         last=no
         [ ! -e "$queue/complete" ] || last=yes
         if take_job "$@"; then

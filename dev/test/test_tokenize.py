@@ -579,9 +579,9 @@ def test_progress():
 if __name__ == "__main__":
     try:
         run("tokenize", [test_unicode_tables, test_generator, test_shakespeare, test_documents, test_streaming,
-                         test_closed_output, test_one_long_word, test_shard_sizes, test_json_lines, test_many_json_lines,
-                         test_bad_json_lines, test_questions, test_bad_questions, test_old_shards, test_help,
-                         test_bad_options, test_bad_inputs, test_bad_vocabulary, test_file_limit, test_full_disk,
-                         test_signals, test_progress])
+                         test_closed_output, test_one_long_word, test_shard_sizes, test_json_lines,
+                         test_many_json_lines, test_bad_json_lines, test_questions, test_bad_questions,
+                         test_old_shards, test_help, test_bad_options, test_bad_inputs, test_bad_vocabulary,
+                         test_file_limit, test_full_disk, test_signals, test_progress])
     finally:
         shutil.rmtree(WORK, ignore_errors=True)
