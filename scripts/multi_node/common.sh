@@ -12,13 +12,17 @@ fi
 # shellcheck source=scripts/run_gpt2_124M.sh
 . "$RECIPE"
 
+stages_unless_given() { # by the environment
+    case " ${given[*]-} " in *" STAGES="*) ;; *) STAGES=$1 ;; esac
+}
+
 # ---- Under Slurm ----
 
 # Inside a job: fetching and building would keep its GPUs waiting.
 in_job() {
     NUM_NODES=$SLURM_JOB_NUM_NODES
     self="sbatch --nodes $NUM_NODES scripts/multi_node/$1"
-    case " ${given[*]-} " in *" STAGES="*) ;; *) STAGES="check plan train export plot summary" ;; esac
+    stages_unless_given "check plan train export plot summary"
 }
 
 # Sets launch: how Slurm starts a process for each GPU of the job's nodes. All GPUs of a node are visible to each of its

@@ -22,9 +22,9 @@ read -r -a hosts <<<"$HOSTS"
 NUM_NODES=${#hosts[@]}
 case $NODE in
     "") ;;
-    0) STAGES="check plan train export plot summary" ;;
+    0) stages_unless_given "check plan train export plot summary" ;;
     *[!0-9]*) stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1))" ;;
-    *) STAGES="check plan train" ;;
+    *) stages_unless_given "check plan train" ;;
 esac
 [ "${NODE:-0}" -lt "$NUM_NODES" ] || stop "NODE is '$NODE', expected 0 to $((NUM_NODES - 1)): HOSTS names $NUM_NODES"
 
