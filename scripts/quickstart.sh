@@ -152,7 +152,9 @@ echo "In $PWD:"
 for file in "$run"/*; do
     case $file in
         *.bin) printf '    %-36s %s\n' "$file" "checkpoint" ;;
-        *.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
+        */main.log) printf '    %-36s %s\n' "$file" "losses, a line per step" ;;
+        */speed.log) printf '    %-36s %s\n' "$file" "the time of each step" ;;
+        */run.json) printf '    %-36s %s\n' "$file" "what was run, on what" ;;
         *.svg) printf '    %-36s %s\n' "$file" "the loss curve; open it in a browser" ;;
     esac
 done

@@ -135,7 +135,7 @@ def finished_run(result, folder):
     assert abs(before - 5.55) <= 0.2, before  # ln(257): it knows nothing
     assert after <= before - 1.0, (before, after)
     names = os.listdir(os.path.join(COPY, folder))
-    for wanted in ("main.log", "loss.svg"):
+    for wanted in ("main.log", "speed.log", "run.json", "loss.svg"):
         assert wanted in names and f"{folder}/{wanted}" in result.stdout, (names, result.stdout[-3000:])
     assert any(re.fullmatch(r"model_\d{8}\.bin", name) for name in names), names
     assert not any(name.endswith(".tmp") for name in names), names
