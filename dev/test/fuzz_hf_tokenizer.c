@@ -24,24 +24,6 @@ static void remove_folder(void) {
     rmdir(folder);
 }
 
-static void make_folder(void) {
-    if (folder[0] != '\0') { return; }
-    struct stat info;
-    snprintf(folder, sizeof(folder), "%s/llmc_fuzz_XXXXXX", stat("/dev/shm", &info) == 0 ? "/dev/shm" : "/tmp");
-    if (mkdtemp(folder) == NULL) { exit(EXIT_FAILURE); }
-    atexit(remove_folder);
-}
-
-static void put(const char *name, const uint8_t *data, size_t size) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(data, 1, size, file) != size || fclose(file) != 0) {
-        perror(path);
-        exit(EXIT_FAILURE);
-    }
-}
-
 // One of the files that t gives; `which` counts as in `names`.
 static HfText file_text(const Tokenizer *t, int which) {
     HfText text;
@@ -63,7 +45,7 @@ static void check_again(const Tokenizer *t) {
     remove_files();
     for (int i = 0; i < 2; i++) {
         HfText text = file_text(t, i);
-        put(names[i], (const uint8_t *)text.data, text.size);
+        fuzz_put(folder, names[i], (const uint8_t *)text.data, text.size);
         hf_text_free(&text);
     }
     require(hf_tokenizer_load(&again, folder, &error));
@@ -91,13 +73,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Tokenizer t;
     Error error;
     const uint8_t *nul = size > 0 ? (const uint8_t *)memchr(data, 0, size) : NULL;
-    make_folder();
+    if (fuzz_make_temp_folder(folder, sizeof(folder))) { atexit(remove_folder); }
     remove_files();
     if (nul == NULL) {
-        put(HF_TOKENIZER_NAME, data, size);
+        fuzz_put(folder, HF_TOKENIZER_NAME, data, size);
     } else {
-        put(HF_MERGES_NAME, data, (size_t)(nul - data));
-        put(HF_VOCAB_NAME, nul + 1, size - (size_t)(nul + 1 - data));
+        fuzz_put(folder, HF_MERGES_NAME, data, (size_t)(nul - data));
+        fuzz_put(folder, HF_VOCAB_NAME, nul + 1, size - (size_t)(nul + 1 - data));
     }
     if (!hf_tokenizer_load(&t, folder, &error)) {
         require(strlen(error.text) > 0 && strchr(error.text, '\n') == NULL);

@@ -13,30 +13,12 @@ static void remove_folder(void) {
     rmdir(folder);
 }
 
-static void put(const char *name, const uint8_t *data, size_t size) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(data, 1, size, file) != size || fclose(file) != 0) {
-        perror(path);
-        exit(EXIT_FAILURE);
-    }
-}
-
-static void make_folder(void) {
-    if (folder[0] != '\0') { return; }
-    struct stat info;
-    snprintf(folder, sizeof(folder), "%s/llmc_fuzz_XXXXXX", stat("/dev/shm", &info) == 0 ? "/dev/shm" : "/tmp");
-    if (mkdtemp(folder) == NULL) { exit(EXIT_FAILURE); }
-    atexit(remove_folder);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *newline = size > 0 ? (const uint8_t *)memchr(data, '\n', size) : NULL;
     if (newline == NULL) { return 0; }
-    make_folder();
-    put("config.json", data, (size_t)(newline - data));
-    put("model.safetensors", newline + 1, size - (size_t)(newline + 1 - data));
+    if (fuzz_make_temp_folder(folder, sizeof(folder))) { atexit(remove_folder); }
+    fuzz_put(folder, "config.json", data, (size_t)(newline - data));
+    fuzz_put(folder, "model.safetensors", newline + 1, size - (size_t)(newline + 1 - data));
     char path[512];
     GPT2Config config;
     Error error;
