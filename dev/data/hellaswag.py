@@ -49,12 +49,7 @@ def main():
     with common.Folder(options.out) as folder:
         source = download.pinned(options, URL, SOURCE, None, SHA256, about=BYTES)
         download.fetch(options, folder, [source], extra_disk=BYTES)
-        vocab = text.find_vocab(options, folder)
-        made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
-        if folder.is_made([OUTPUT], made, options.verify):
-            print(f"{common.show_path(folder.join(OUTPUT))}: already there")
-        else:
-            print(f"{common.show_path(folder.join(OUTPUT))}: {make(options, folder, vocab, made)}")
+        text.make_unless_there(options, folder, source, OUTPUT, make)
 
 
 if __name__ == "__main__":

@@ -253,3 +253,12 @@ class Work:
     def __exit__(self, *_):
         empty_folder(self.path)
         os.rmdir(self.path)
+
+
+def make_unless_there(options, folder, source, output, make):
+    """Makes a file of questions from its source, with make(options, folder, vocab, made), and says what came of it."""
+    vocab = find_vocab(options, folder)
+    made = {"source": source.sha256, "vocab": common.file_sha256(vocab)}
+    is_there = folder.is_made([output], made, options.verify)
+    result = "already there" if is_there else make(options, folder, vocab, made)
+    print(f"{common.show_path(folder.join(output))}: {result}")
