@@ -29,7 +29,8 @@ GPT2_MERGES = os.path.join(ROOT, "..", "shared", "data", "vocab.bpe")
 TOOL = path("hf_tool")
 ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 23, "vocab_size": 301}
 AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x", "It's we'll I'D y'all'd've",
-           "naïve café", "emoji 🎸👩‍👩‍👧‍👦 🏳️‍🌈", "漢字とかな交じり文、한국어도", "العربية עברית",
+           "naïve café", "emoji 🎸👩‍👩‍👧‍👦 🏳️‍🌈",
+           "漢字とかな交じり文、한국어도", "العربية עברית",
            "\x01\x02\x1f\x7f\x80\x9f\xad\xa0", "a\u0301 e\u0308 ﬁ", "1234567 3.14e-10 ½ ²", "<|endoftext|>",
            "a<|endoftext|> b", "<|endoftext", "ĠĊ Ā ġ", "\u2028\u2029\ufeff\u200b", "x" * 300 + " " * 70 + "y",
            '"\\/\b\f{}[]', "\U0010ffff\ufffd"]
