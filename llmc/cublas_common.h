@@ -47,9 +47,17 @@ typedef struct {
     void *workspace;
     size_t workspace_bytes;
     bool tf32;          // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
-    int64_t plan_count; // made so far: how often the heuristic was asked
+    int64_t plan_count; // made so far: of how many problems the heuristic was asked
+    int64_t kept_plans; // so many, the first ones, never make room for others
     CublasPlan plans[CUBLAS_MAX_PLANS];
 } CublasContext;
+
+// What a multiplication works on, in device memory. bias (m) and aux (m, n): for the epilogues that use them, otherwise
+// NULL.
+typedef struct {
+    void *D;
+    const void *A, *B, *bias, *aux;
+} CublasOperands;
 
 static inline void cublas_check_status(cublasStatus_t status, const char *call, const char *file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) { return; }
@@ -74,7 +82,7 @@ static inline bool cublas_open(CublasContext *context, bool tf32, Error *error) 
 static inline void cublas_set_workspace(CublasContext *context, void *workspace, size_t bytes) {
     context->workspace = workspace;
     context->workspace_bytes = bytes;
-    context->plan_count = 0; // plans count on the workspace that they were made with
+    context->plan_count = context->kept_plans = 0; // plans count on the workspace that they were made with
 }
 
 static inline void cublas_close(CublasContext *context) {
@@ -94,6 +102,12 @@ static inline bool cublas_same_problem(const CublasProblem *a, const CublasProbl
     return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
            a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
            a->epilogue == b->epilogue;
+}
+
+// A product without bias and aux; the caller adds them.
+static inline CublasOperands cublas_operands(void *D, const void *A, const void *B) {
+    CublasOperands operands = {D, A, B, NULL, NULL};
+    return operands;
 }
 
 static inline void cublas_set_pointer(CublasPlan *plan, cublasLtMatmulDescAttributes_t attribute, const void *pointer) {
@@ -157,42 +171,59 @@ static inline void cublas_no_algorithm(const CublasProblem *p, cublasStatus_t st
     _exit(EXIT_FAILURE);
 }
 
-static inline void cublas_make_plan(CublasContext *context, CublasPlan *plan, const CublasProblem *p) {
-    cublasLtMatmulPreferenceOpaque_t wishes;
-    cublasLtMatmulHeuristicResult_t found;
+// The plan of a problem, but for the algorithm.
+static inline void cublas_describe(const CublasContext *context, CublasPlan *plan, const CublasProblem *p) {
     cudaDataType_t output = p->fp32_output ? CUDA_R_32F : CUBLAS_FLOATX;
-    int count = 0;
     plan->problem = *p;
     cublas_describe_operation(plan, context->tf32);
     cublas_describe_matrix(&plan->A, CUBLAS_FLOATX, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k);
     cublas_describe_matrix(&plan->B, CUBLAS_FLOATX, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n);
     cublas_describe_matrix(&plan->D, output, p->m, p->n);
+}
+
+// Asks the heuristic for up to `most` algorithms for a plan, the one that it takes for the fastest first. Returns how
+// many there are, at least one.
+static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtMatmulHeuristicResult_t *found,
+                             int most) {
+    cublasLtMatmulPreferenceOpaque_t wishes;
+    int count = 0;
     cublas_describe_wishes(&wishes, context->workspace_bytes);
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context->handle, &plan->operation, &plan->A, &plan->B,
-                                                           &plan->D, &plan->D, &wishes, 1, &found, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(p, status); }
-    plan->algo = found.algo;
+                                                           &plan->D, &plan->D, &wishes, most, found, &count);
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(&plan->problem, status); }
+    return count;
 }
 
 static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
     for (int64_t i = 0; i < min_i64(context->plan_count, CUBLAS_MAX_PLANS); i++) {
         if (cublas_same_problem(&context->plans[i].problem, problem)) { return &context->plans[i]; }
     }
-    CublasPlan *plan = &context->plans[context->plan_count % CUBLAS_MAX_PLANS];
+    int64_t kept = context->kept_plans;
+    CublasPlan *plan = &context->plans[kept + (context->plan_count - kept) % (CUBLAS_MAX_PLANS - kept)];
+    cublasLtMatmulHeuristicResult_t found;
     context->plan_count++;
-    cublas_make_plan(context, plan, problem);
+    cublas_describe(context, plan, problem);
+    cublas_ask(context, plan, &found, 1);
+    plan->algo = found.algo;
     return plan;
 }
 
-// D = epilogue(op(A) op(B) + beta D). bias (m) and aux (m, n): for the epilogues that use them, otherwise NULL.
-static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, void *D, const void *A,
-                                   const void *B, const void *bias, const void *aux, cudaStream_t stream) {
+// Runs a plan with an algorithm. That cuBLASLt cannot do it is for the caller to judge.
+static inline cublasStatus_t cublas_run(const CublasContext *context, CublasPlan *plan,
+                                        const cublasLtMatmulAlgo_t *algo, const CublasOperands *on,
+                                        cudaStream_t stream) {
+    const float alpha = 1.0f, beta = plan->problem.accumulate ? 1.0f : 0.0f;
+    if (on->bias != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, on->bias); }
+    if (on->aux != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, on->aux); }
+    return cublasLtMatmul(context->handle, &plan->operation, &alpha, on->A, &plan->A, on->B, &plan->B, &beta, on->D,
+                          &plan->D, on->D, &plan->D, algo, context->workspace, context->workspace_bytes, stream);
+}
+
+// D = epilogue(op(A) op(B) + beta D).
+static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, const CublasOperands *on,
+                                   cudaStream_t stream) {
     CublasPlan *plan = cublas_plan(context, problem);
-    const float alpha = 1.0f, beta = problem->accumulate ? 1.0f : 0.0f;
-    if (bias != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
-    if (aux != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux); }
-    cublas_check(cublasLtMatmul(context->handle, &plan->operation, &alpha, A, &plan->A, B, &plan->B, &beta, D, &plan->D,
-                                D, &plan->D, &plan->algo, context->workspace, context->workspace_bytes, stream));
+    cublas_check(cublas_run(context, plan, &plan->algo, on, stream));
 }
 
 #endif // LLMC_CUBLAS_COMMON_H

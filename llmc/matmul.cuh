@@ -19,36 +19,57 @@ static inline void matmul_require_shape(int64_t N, int C, int OC) {
     cuda_require(OC > 0 && OC % 8 == 0);
 }
 
+// The three products of a layer, as cuBLASLt is asked for them. Every leading dimension is C or OC, a multiple of 16
+// bytes, so that nothing need be padded for the tensor cores: the vocabulary is already (to 128), and N, which may be
+// odd, is no leading dimension; as the number of terms of a sum (of dweight) it is B*T, a multiple of 8 in practice.
+static inline CublasProblem matmul_forward_problem(int64_t N, int C, int OC, bool bias, bool gelu) {
+    cublasLtEpilogue_t plain = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t with_gelu = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    matmul_require_shape(N, C, OC);
+    CublasProblem problem = cublas_problem(OC, N, C, gelu ? with_gelu : plain);
+    problem.transpose_a = true;
+    return problem;
+}
+
+static inline CublasProblem matmul_backward_input_problem(int64_t N, int C, int OC, bool gelu) {
+    matmul_require_shape(N, C, OC);
+    return cublas_problem(C, N, OC, gelu ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT);
+}
+
+static inline CublasProblem matmul_backward_weight_problem(int64_t N, int C, int OC) {
+    matmul_require_shape(N, C, OC);
+    CublasProblem problem = cublas_problem(C, OC, N, CUBLASLT_EPILOGUE_DEFAULT);
+    problem.transpose_b = problem.accumulate = problem.fp32_output = true;
+    return problem;
+}
+
 // out (N, OC) = inp (N, C) weight (OC, C)^T + bias (OC, or NULL for none).
 // With pre_gelu (N, OC) that sum goes there, and out is its GELU, computed from the sum before it is rounded.
 static inline void matmul_forward(CublasContext *context, floatX *out, floatX *pre_gelu, const floatX *inp,
                                   const floatX *weight, const floatX *bias, int64_t N, int C, int OC,
                                   cudaStream_t stream) {
-    matmul_require_shape(N, C, OC);
-    cublasLtEpilogue_t plain = bias != NULL ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    cublasLtEpilogue_t gelu = bias != NULL ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    CublasProblem problem = cublas_problem(OC, N, C, pre_gelu != NULL ? gelu : plain);
-    problem.transpose_a = true;
-    cublas_multiply(context, &problem, out, weight, inp, bias, pre_gelu, stream);
+    CublasProblem problem = matmul_forward_problem(N, C, OC, bias != NULL, pre_gelu != NULL);
+    CublasOperands operands = cublas_operands(out, weight, inp);
+    operands.bias = bias, operands.aux = pre_gelu;
+    cublas_multiply(context, &problem, &operands, stream);
 }
 
 // dinp (N, C) = dout (N, OC) weight (OC, C); with pre_gelu (N, C), times gelu'(pre_gelu), for a layer whose input was
 // gelu(pre_gelu): the gradient with respect to pre_gelu.
 static inline void matmul_backward_input(CublasContext *context, floatX *dinp, const floatX *dout, const floatX *weight,
                                          const floatX *pre_gelu, int64_t N, int C, int OC, cudaStream_t stream) {
-    matmul_require_shape(N, C, OC);
-    cublasLtEpilogue_t epilogue = pre_gelu != NULL ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT;
-    CublasProblem problem = cublas_problem(C, N, OC, epilogue);
-    cublas_multiply(context, &problem, dinp, weight, dout, NULL, pre_gelu, stream);
+    CublasProblem problem = matmul_backward_input_problem(N, C, OC, pre_gelu != NULL);
+    CublasOperands operands = cublas_operands(dinp, weight, dout);
+    operands.aux = pre_gelu;
+    cublas_multiply(context, &problem, &operands, stream);
 }
 
 // dweight (OC, C), fp32, += dout (N, OC)^T inp (N, C).
 static inline void matmul_backward_weight(CublasContext *context, float *dweight, const floatX *dout, const floatX *inp,
                                           int64_t N, int C, int OC, cudaStream_t stream) {
-    matmul_require_shape(N, C, OC);
-    CublasProblem problem = cublas_problem(C, OC, N, CUBLASLT_EPILOGUE_DEFAULT);
-    problem.transpose_b = problem.accumulate = problem.fp32_output = true;
-    cublas_multiply(context, &problem, dweight, inp, dout, NULL, NULL, stream);
+    CublasProblem problem = matmul_backward_weight_problem(N, C, OC);
+    CublasOperands operands = cublas_operands(dweight, inp, dout);
+    cublas_multiply(context, &problem, &operands, stream);
 }
 
 // ---- The gradient of the bias ----
