@@ -90,6 +90,22 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
     return tensors;
 }
 
+// The linear layers of a block: out (N,OC) = inp (N,C) weight^T + bias. Of parameters or of their gradients.
+enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
+template <class T> struct Linear {
+    int C, OC;
+    T *weight, *bias; // (OC,C), (OC)
+};
+
+// tensors: of its block. C: the model's channels.
+template <class T> static Linear<T> linear_of(const Tensors<T> &tensors, int which, int C) {
+    const Linear<T> all[NUM_LINEARS] = {{C, 3 * C, tensors.qkvw, tensors.qkvb},
+                                        {C, C, tensors.attprojw, tensors.attprojb},
+                                        {C, 4 * C, tensors.fcw, tensors.fcb},
+                                        {4 * C, C, tensors.fcprojw, tensors.fcprojb}};
+    return all[which];
+}
+
 // An array with a value for each parameter, bucket by bucket: whole buckets, or of each only the part of this rank.
 template <class T> struct Buckets {
     T *data;
@@ -536,25 +552,42 @@ static void end_gradient(GPT2 *model, int bucket, const BatchRole *role) {
 
 // ---- The layers ----
 
+// out (N,OC) of one of a block's linear layers; with pre_gelu: see matmul_forward.
+static void linear_forward(GPT2 *model, int layer, int which, floatX *out, floatX *pre_gelu, const floatX *inp,
+                           int64_t N) {
+    Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
+    matmul_forward(&model->cublas, out, pre_gelu, inp, p.weight, p.bias, N, p.C, p.OC, model->stream);
+}
+
+// Its gradients: dinp = dout weight, dweight += dout^T inp, dbias += sum of the rows of dout. pre_gelu: see
+// matmul_backward_input.
+static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, const floatX *dout, const floatX *inp,
+                            const floatX *pre_gelu, int64_t N) {
+    Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
+    Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
+    matmul_backward_bias(g.bias, dout, model->sum_scratch, N, p.OC, model->stream);
+    matmul_backward_weight(&model->cublas, g.weight, dout, inp, N, p.C, p.OC, model->stream);
+    matmul_backward_input(&model->cublas, dinp, dout, p.weight, pre_gelu, N, p.C, p.OC, model->stream);
+}
+
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
 static void block_forward(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
-    CublasContext *cublas = &model->cublas;
     cudaStream_t stream = model->stream;
     floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer), *mid = model->residual_mid.of(layer);
     floatX *ln2 = model->ln2.of(layer), *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
-    matmul_forward(cublas, qkv, NULL, model->ln1.of(layer), p.qkvw, p.qkvb, N, C, 3 * C, stream);
+    linear_forward(model, layer, LINEAR_QKV, qkv, NULL, model->ln1.of(layer), N);
     attention_forward(att, model->att_lse.of(layer), qkv, B, T, C, NH, stream);
-    matmul_forward(cublas, model->projection, NULL, att, p.attprojw, p.attprojb, N, C, C, stream);
+    linear_forward(model, layer, LINEAR_ATTPROJ, model->projection, NULL, att, N);
     fused_residual_layernorm_forward(mid, ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
                                      model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream);
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
-        matmul_forward(cublas, gelu, fc, ln2, p.fcw, p.fcb, N, C, 4 * C, stream);
+        linear_forward(model, layer, LINEAR_FC, gelu, fc, ln2, N);
     } else {
-        matmul_forward(cublas, fc, NULL, ln2, p.fcw, p.fcb, N, C, 4 * C, stream);
+        linear_forward(model, layer, LINEAR_FC, fc, NULL, ln2, N);
         gelu_forward(gelu, fc, N * 4 * C, stream);
     }
 }
@@ -577,8 +610,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
         if (!last) { fetch_bucket(model, 2 + layer); }
         p = params_of_layer(model, layer);
         block_forward(model, layer, B, T);
-        matmul_forward(&model->cublas, model->projection, NULL, model->gelu.of(layer), p.fcprojw, p.fcprojb, N, 4 * C,
-                       C, model->stream);
+        linear_forward(model, layer, LINEAR_FCPROJ, model->projection, NULL, model->gelu.of(layer), N);
         if (!last) { await_bucket(model, 2 + layer); }
         Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
         fused_residual_layernorm_forward(model->residual.of(layer + 1), last ? model->lnf : model->ln1.of(layer + 1),
@@ -633,20 +665,10 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
                           model->residual_mid.of(layer), p.ln2w, p.ln2b, N, C, stream);
     }
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // another GELU than the multiply's might round differently
-        matmul_forward(&model->cublas, model->gelu.of(layer), model->fc.of(layer), model->ln2.of(layer), p.fcw, p.fcb,
-                       N, C, 4 * C, stream);
+        linear_forward(model, layer, LINEAR_FC, model->gelu.of(layer), model->fc.of(layer), model->ln2.of(layer), N);
     } else {
         gelu_forward(model->gelu.of(layer), model->fc.of(layer), N * 4 * C, stream);
     }
-}
-
-// The gradients of a linear layer: dinp = dout weight (NULL: not wanted), dweight += dout^T inp, dbias += sum of the
-// rows of dout. pre_gelu: see matmul_backward_input.
-static void linear_backward(GPT2 *model, floatX *dinp, float *dweight, float *dbias, const floatX *dout,
-                            const floatX *inp, const floatX *weight, const floatX *pre_gelu, int64_t N, int C, int OC) {
-    matmul_backward_bias(dbias, dout, model->sum_scratch, N, OC, model->stream);
-    matmul_backward_weight(&model->cublas, dweight, dout, inp, N, C, OC, model->stream);
-    matmul_backward_input(&model->cublas, dinp, dout, weight, pre_gelu, N, C, OC, model->stream);
 }
 
 // The two halves of a block's backward. dresidual holds the gradient of the block's output on entry and of its input in
@@ -658,10 +680,10 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     Tensors<float> g = grads_of_layer(model, layer);
     const floatX *fc = model->fc.of(layer);
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
-    linear_backward(model, model->dfc, g.fcprojw, g.fcprojb, model->dresidual, model->gelu.of(layer), p.fcprojw,
-                    fused ? fc : NULL, N, 4 * C, C);
+    linear_backward(model, layer, LINEAR_FCPROJ, model->dfc, model->dresidual, model->gelu.of(layer), fused ? fc : NULL,
+                    N);
     if (!fused) { gelu_backward(model->dfc, fc, model->dfc, N * 4 * C, model->stream); }
-    linear_backward(model, model->dln, g.fcw, g.fcb, model->dfc, model->ln2.of(layer), p.fcw, NULL, N, C, 4 * C);
+    linear_backward(model, layer, LINEAR_FC, model->dln, model->dfc, model->ln2.of(layer), NULL, N);
     layernorm_backward(model->dresidual, g.ln2w, g.ln2b, model->dln, model->residual_mid.of(layer),
                        model->ln2_mean.of(layer), model->ln2_rstd.of(layer), p.ln2w, model->sum_scratch, N, C,
                        model->stream);
@@ -673,10 +695,10 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
     const floatX *att = model->att.of(layer);
-    linear_backward(model, model->datt, g.attprojw, g.attprojb, model->dresidual, att, p.attprojw, NULL, N, C, C);
+    linear_backward(model, layer, LINEAR_ATTPROJ, model->datt, model->dresidual, att, NULL, N);
     attention_backward(model->dqkv, model->datt, model->qkv.of(layer), att, model->att_lse.of(layer), model->att_dots,
                        B, T, C, NH, model->stream);
-    linear_backward(model, model->dln, g.qkvw, g.qkvb, model->dqkv, model->ln1.of(layer), p.qkvw, NULL, N, C, 3 * C);
+    linear_backward(model, layer, LINEAR_QKV, model->dln, model->dqkv, model->ln1.of(layer), NULL, N);
     layernorm_backward(model->dresidual, g.ln1w, g.ln1b, model->dln, model->residual.of(layer),
                        model->ln1_mean.of(layer), model->ln1_rstd.of(layer), p.ln1w, model->sum_scratch, N, C,
                        model->stream);
