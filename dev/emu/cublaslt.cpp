@@ -6,6 +6,7 @@
 
 #include "../../llmc/gemm.h"
 #include "include/cuda_bf16.h"
+#include "include/cuda_fp8.h"
 #include "runtime.h"
 
 // Smaller problems run on one thread. OpenMP's threads spin for a while after each parallel region, in the way of the
@@ -32,6 +33,8 @@ struct Desc {
     void *bias, *aux;
     int64_t bias_stride, aux_ld, aux_stride;
     int32_t bias_type, aux_type;
+    const float *a_scale, *b_scale; // in device memory; null: 1
+    int8_t fast_sums;
 };
 
 struct Preference {
@@ -93,6 +96,9 @@ const Attribute DESC_ATTRIBUTES[] = {
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, Desc, aux_ld),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, Desc, aux_stride),
     ATTRIBUTE(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, Desc, aux_type),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, Desc, a_scale),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, Desc, b_scale),
+    ATTRIBUTE(CUBLASLT_MATMUL_DESC_FAST_ACCUM, Desc, fast_sums),
 };
 const Attribute PREFERENCE_ATTRIBUTES[] = {
     ATTRIBUTE(CUBLASLT_MATMUL_PREF_SEARCH_MODE, Preference, search),
@@ -117,7 +123,8 @@ cublasStatus_t set_attribute(void *object, const Attribute (&attributes)[n], int
 
 // ---- One multiplication, described ----
 
-size_t size_of(uint32_t type) { return type == CUDA_R_16BF ? 2 : 4; }
+bool is_fp8(uint32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+size_t size_of(uint32_t type) { return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4; }
 
 // A matrix in memory: element (i, j) of matrix b of the batch is data[b * batch_stride + i * row_stride + j *
 // col_stride].
@@ -150,6 +157,7 @@ struct Problem {
     Matrix A, B, C, D; // op(A) and op(B)
     int64_t m, n, k;
 
+    bool in_8_bits() const { return is_fp8(A.type); }
     bool has(uint32_t part) const { return (desc.epilogue & part) != 0; }
     bool reads_bias() const { return has(CUBLASLT_EPILOGUE_BIAS); }
     bool writes_bias() const { return has(SUMS_ROWS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB); }
@@ -190,12 +198,21 @@ bool known_epilogue(uint32_t epilogue) {
     }
 }
 
-// The rows of cuBLASLt's table of types that the emulator has: fp32 (exact or through tf32), bf16 into bf16 or fp32.
+// A product of 8-bit matrices: at least one is e4m3, and the sums are exact fp32's.
+bool known_fp8_types(const Problem &p) {
+    bool known = is_fp8(p.B.type) && (p.A.type == CUDA_R_8F_E4M3 || p.B.type == CUDA_R_8F_E4M3);
+    return known && p.desc.compute == CUBLAS_COMPUTE_32F && (p.D.type == CUDA_R_16BF || p.D.type == CUDA_R_32F);
+}
+
+// The rows of cuBLASLt's table of types that the emulator has: fp32 (exact or through tf32), bf16 and 8 bits into bf16
+// or fp32.
 bool known_types(const Problem &p) {
     uint32_t in = p.A.type, out = p.D.type;
     bool exact = p.desc.compute == CUBLAS_COMPUTE_32F || p.desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC;
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
-    if (p.desc.scale != CUDA_R_32F || p.B.type != in || p.C.type != out) { return false; }
+    if (p.desc.scale != CUDA_R_32F || p.C.type != out) { return false; }
+    if (p.in_8_bits()) { return known_fp8_types(p); }
+    if (p.B.type != in) { return false; }
     if (in == CUDA_R_32F) { return out == CUDA_R_32F && (exact || tf32); }
     return in == CUDA_R_16BF && exact && (out == CUDA_R_16BF || out == CUDA_R_32F);
 }
@@ -212,6 +229,24 @@ bool matching_shapes(const Problem &p) {
            p.layouts[2].order == p.layouts[3].order;
 }
 
+// What the 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 can do: A transposed, B not, all columns 16 bytes
+// apart or a multiple of that; of the epilogues, a bias into bf16. Scales are for 8-bit matrices only.
+cublasStatus_t check_fp8(const Problem &p) {
+    if (!p.in_8_bits()) {
+        bool scaled = p.desc.a_scale != nullptr || p.desc.b_scale != nullptr;
+        return scaled ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
+    }
+    bool layouts = p.desc.trans_a == CUBLAS_OP_T && p.desc.trans_b == CUBLAS_OP_N && p.m % 16 == 0 && p.k % 16 == 0;
+    for (const Layout &layout : p.layouts) {
+        int64_t bytes = (int64_t)size_of(layout.type);
+        layouts = layouts && layout.order == CUBLASLT_ORDER_COL && layout.ld * bytes % 16 == 0 &&
+                  layout.batch_stride * bytes % 16 == 0;
+    }
+    bool plain = p.desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+    bool bias = p.desc.epilogue == CUBLASLT_EPILOGUE_BIAS && p.D.type == CUDA_R_16BF;
+    return layouts && (plain || bias) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
 bool valid_operation(int32_t operation) { return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_C; }
 
 // What can be said without looking at the pointers.
@@ -226,6 +261,7 @@ cublasStatus_t check_problem(const Problem &p) {
     if (desc.pointer_mode != CUBLASLT_POINTER_MODE_HOST && desc.pointer_mode != CUBLASLT_POINTER_MODE_DEVICE) {
         return CUBLAS_STATUS_NOT_SUPPORTED;
     }
+    if (check_fp8(p) != CUBLAS_STATUS_SUCCESS) { return check_fp8(p); }
     bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias() || p.writes_bias();
     bool plain = desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
     if (!plain && p.layouts[3].order == CUBLASLT_ORDER_ROW) { return CUBLAS_STATUS_NOT_SUPPORTED; }
@@ -249,7 +285,8 @@ uint32_t alignment_of(const void *pointer) {
 uint64_t problem_hash(const Problem &p) {
     uint64_t hash = 1469598103934665603u;
     auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u; };
-    mix((uint64_t)p.desc.compute), mix((uint64_t)p.desc.trans_a * 4 + (uint64_t)p.desc.trans_b), mix(p.desc.epilogue);
+    mix((uint64_t)p.desc.fast_sums), mix((uint64_t)p.desc.compute),
+        mix((uint64_t)p.desc.trans_a * 4 + (uint64_t)p.desc.trans_b), mix(p.desc.epilogue);
     for (const Layout &layout : p.layouts) {
         mix(layout.type), mix((uint64_t)layout.order), mix(layout.rows), mix(layout.cols), mix((uint64_t)layout.ld);
         mix((uint64_t)layout.batch), mix((uint64_t)layout.batch_stride);
@@ -260,12 +297,13 @@ uint64_t problem_hash(const Problem &p) {
 // Without an algorithm the tensor cores' 16 bytes are asked for, where the hardware would fall back to slow kernels.
 cublasStatus_t check_pointers(const Problem &p, const Algo *algo, float beta) {
     const void *pointers[] = {p.A.data, p.B.data, p.C.data, p.D.data};
-    bool tensor_cores = p.A.type == CUDA_R_16BF || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
+    bool tensor_cores = p.A.type != CUDA_R_32F || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     bool aux = p.reads_aux() || p.writes_aux(), bias = p.reads_bias() || p.writes_bias();
     for (int i = 0; i < 4; i++) {
         size_t alignment = algo != nullptr ? algo->alignment[i] : tensor_cores ? 16 : 4;
         if (i == 2 && pointers[i] == nullptr && beta == 0.0f) { continue; }
         if (pointers[i] == nullptr) { return CUBLAS_STATUS_INVALID_VALUE; }
+        if (p.in_8_bits() && !aligned(pointers[i], 16)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
         if (!aligned(pointers[i], max_i64((int64_t)alignment, (int64_t)size_of(p.layouts[i].type)))) {
             return CUBLAS_STATUS_NOT_SUPPORTED;
         }
@@ -351,7 +389,22 @@ float round_to_tf32(float x) {
     return finite ? emu::float_of_bits((bits + 0x1000u) & ~0x1fffu) : x;
 }
 
+// The values of the 256 codes of an 8-bit type.
+struct Fp8Values {
+    float of[256];
+    explicit Fp8Values(__nv_fp8_interpretation_t kind) {
+        for (int code = 0; code < 256; code++) { of[code] = emu::fp8_value((__nv_fp8_storage_t)code, kind); }
+    }
+};
+
+void load_fp8(float *to, const uint8_t *codes, uint32_t type, int64_t count) {
+    static const Fp8Values e4m3(__NV_E4M3), e5m2(__NV_E5M2);
+    const Fp8Values &values = type == CUDA_R_8F_E4M3 ? e4m3 : e5m2;
+    for (int64_t i = 0; i < count; i++) { to[i] = values.of[codes[i]]; }
+}
+
 void load_floats(float *to, const char *from, uint32_t type, int64_t count) {
+    if (is_fp8(type)) { load_fp8(to, (const uint8_t *)from, type, count); }
     if (type == CUDA_R_32F) { memcpy(to, from, (size_t)count * sizeof(float)); }
     if (type != CUDA_R_16BF) { return; }
     const uint16_t *codes = (const uint16_t *)from;
@@ -481,7 +534,15 @@ float scalar(const Desc &desc, const void *pointer) {
     return value;
 }
 
-const Desc EMPTY_DESC = {0, 0, 0, 0, 0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0, -1, -1};
+// A matrix's scale, 1 if there is none.
+float scale_of(const float *pointer) {
+    if (pointer == nullptr) { return 1.0f; }
+    emu::op_read(pointer, sizeof(float));
+    return *pointer;
+}
+
+const Desc EMPTY_DESC = {0,  0,  0,       0,       0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0,
+                         -1, -1, nullptr, nullptr, 0};
 const Preference EMPTY_PREFERENCE = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 0, {256, 256, 256, 256}};
 const uint64_t ALGO_WORKSPACE = 4096; // what an algorithm takes if it may: small, so that its checks cost little
 
@@ -665,6 +726,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (status == CUBLAS_STATUS_SUCCESS) {
         report_overlap(p, {file, line});
         note_accesses(p, b, workspace, promised.workspace);
+        a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
         for (int i = 0; i < p.D.batch; i++) { multiply(p, i, a, b, &scratch); }
     }
     emu::op_end();

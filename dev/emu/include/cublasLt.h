@@ -3,9 +3,9 @@
 //     D = epilogue(alpha op(A) op(B) + beta C)       op(A) (m, k), op(B) (k, n), C and D (m, n), column-major by
 //     default
 //
-// fp32, tf32 or bf16 inputs, fp32 or bf16 outputs; every sum and the epilogue are fp32, rounded once when stored. What
-// cuBLASLt refuses is refused with the same status; what it leaves undefined (buffers that overlap, memory that nobody
-// wrote, two streams in one workspace) is reported like a kernel's mistake.
+// fp32, tf32, bf16 or scaled 8-bit inputs, fp32 or bf16 outputs; every sum and the epilogue are fp32, rounded once when
+// stored. What cuBLASLt refuses is refused with the same status; what it leaves undefined (buffers that overlap, memory
+// that nobody wrote, two streams in one workspace) is reported like a kernel's mistake.
 #ifndef EMU_CUBLASLT_H
 #define EMU_CUBLASLT_H
 
@@ -77,8 +77,11 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,      // void *
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12,           // int64_t
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13, // int64_t
+    CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,           // const float * on the device, NULL: 1; 8-bit matrices only
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,           // the same
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,    // int32_t, -1: that of D
-    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26,            // int32_t, -1: that of D
+    CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,     // int8_t, 1: sums of 8-bit products may lose bits (no difference here)
+    CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26, // int32_t, -1: that of D
 } cublasLtMatmulDescAttributes_t;
 
 // x = alpha op(A) op(B) + beta C, (m, n); aux is a matrix like D
