@@ -25,14 +25,20 @@
 #define CUBLAS_FLOATX CUDA_R_16BF
 #endif
 
-// D (m, n) = epilogue(op(A) (m, k) op(B) (k, n) + beta D), all column-major and without gaps between columns. A and B
-// are floatX; D is floatX, or fp32 for gradients of parameters.
+// The types of A and B. cuBLASLt multiplies 8-bit matrices (each with a scale) only with A transposed
+// and B not, of leading dimensions that are multiples of 16, and not two of e5m2.
+typedef enum { CUBLAS_FLOATX_BOTH, CUBLAS_E4M3, CUBLAS_E4M3_E5M2 } CublasFactors;
+
+// D (m, n) = epilogue(op(A) (m, k) op(B) (k, n) + beta D), all column-major and without gaps between columns. D is
+// floatX, or fp32 for gradients of parameters.
 typedef struct {
     int64_t m, n, k;
     bool transpose_a, transpose_b; // A is (k, m) in memory, B is (n, k)
     bool accumulate;               // beta = 1
     bool fp32_output;
     cublasLtEpilogue_t epilogue;
+    CublasFactors factors;
+    bool fast_sums; // of 8-bit factors: sums may keep fewer bits than fp32 has
 } CublasProblem;
 
 typedef struct {
@@ -53,10 +59,11 @@ typedef struct {
 } CublasContext;
 
 // What a multiplication works on, in device memory. bias (m) and aux (m, n): for the epilogues that use them, otherwise
-// NULL.
+// NULL. A_scale and B_scale: for 8-bit factors, one fp32 each that their values are multiplied by; otherwise NULL.
 typedef struct {
     void *D;
     const void *A, *B, *bias, *aux;
+    const float *A_scale, *B_scale;
 } CublasOperands;
 
 static inline void cublas_check_status(cublasStatus_t status, const char *call, const char *file, int line) {
@@ -94,24 +101,43 @@ static inline void cublas_close(CublasContext *context) {
 
 // A product without transposes into floatX; the caller changes what is different.
 static inline CublasProblem cublas_problem(int64_t m, int64_t n, int64_t k, cublasLtEpilogue_t epilogue) {
-    CublasProblem problem = {m, n, k, false, false, false, false, epilogue};
+    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false};
     return problem;
 }
 
 static inline bool cublas_same_problem(const CublasProblem *a, const CublasProblem *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
            a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
-           a->epilogue == b->epilogue;
+           a->epilogue == b->epilogue && a->factors == b->factors && a->fast_sums == b->fast_sums;
 }
 
-// A product without bias and aux; the caller adds them.
+// A product without bias, aux and scales; the caller adds them.
 static inline CublasOperands cublas_operands(void *D, const void *A, const void *B) {
-    CublasOperands operands = {D, A, B, NULL, NULL};
+    CublasOperands operands = {D, A, B, NULL, NULL, NULL, NULL};
     return operands;
 }
 
 static inline void cublas_set_pointer(CublasPlan *plan, cublasLtMatmulDescAttributes_t attribute, const void *pointer) {
     cublas_check(cublasLtMatmulDescSetAttribute(&plan->operation, attribute, &pointer, sizeof(pointer)));
+}
+
+static inline cudaDataType_t cublas_type_of_a(const CublasProblem *p) {
+    return p->factors == CUBLAS_FLOATX_BOTH ? CUBLAS_FLOATX : CUDA_R_8F_E4M3;
+}
+static inline cudaDataType_t cublas_type_of_b(const CublasProblem *p) {
+    return p->factors == CUBLAS_E4M3_E5M2 ? CUDA_R_8F_E5M2 : cublas_type_of_a(p);
+}
+
+static inline void cublas_set_scales(CublasPlan *plan, const void *A_scale, const void *B_scale) {
+    cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, A_scale);
+    cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, B_scale);
+}
+
+static inline void cublas_describe_scales(CublasPlan *plan, const void *stand_in) {
+    int8_t fast = plan->problem.fast_sums;
+    cublas_set_scales(plan, stand_in, stand_in);
+    cublas_check(
+        cublasLtMatmulDescSetAttribute(&plan->operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
 }
 
 // The operation, with stand-ins for the pointers: the heuristic looks at their alignment only.
@@ -121,13 +147,14 @@ static inline void cublas_describe_operation(CublasPlan *plan, bool tf32) {
     int32_t a = p->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     uint32_t epilogue = p->epilogue;
     int64_t aux_ld = p->m;
-    bool rounds = tf32 && PRECISION_IS_FP32;
+    bool rounds = tf32 && PRECISION_IS_FP32 && p->factors == CUBLAS_FLOATX_BOTH;
     cublasComputeType_t compute = rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasLtMatmulDesc_t operation = &plan->operation;
     cublas_check(cublasLtMatmulDescInit(operation, compute, CUDA_R_32F));
     cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof(a)));
     cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b)));
     cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
+    if (p->factors != CUBLAS_FLOATX_BOTH) { cublas_describe_scales(plan, stand_in); }
     if ((epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) {
         cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, stand_in);
     }
@@ -162,12 +189,16 @@ static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, siz
 
 static inline void cublas_no_algorithm(const CublasProblem *p, cublasStatus_t status) {
     bool plain = p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    bool in_8_bits = p->factors != CUBLAS_FLOATX_BOTH;
     fflush(stdout);
     fprintf(stderr,
-            "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d (%s); try %sanother version of "
+            "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d%s (%s); try %sanother version of "
             "CUDA\n",
-            (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, cublasLtGetStatusName(status),
-            plain ? "" : "without fused GELU, or ");
+            (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, in_8_bits ? " in 8 bits" : "",
+            cublasLtGetStatusName(status),
+            in_8_bits ? "without --fp8, or "
+            : plain   ? ""
+                      : "without fused GELU, or ");
     _exit(EXIT_FAILURE);
 }
 
@@ -176,8 +207,8 @@ static inline void cublas_describe(const CublasContext *context, CublasPlan *pla
     cudaDataType_t output = p->fp32_output ? CUDA_R_32F : CUBLAS_FLOATX;
     plan->problem = *p;
     cublas_describe_operation(plan, context->tf32);
-    cublas_describe_matrix(&plan->A, CUBLAS_FLOATX, p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k);
-    cublas_describe_matrix(&plan->B, CUBLAS_FLOATX, p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n);
+    cublas_describe_matrix(&plan->A, cublas_type_of_a(p), p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k);
+    cublas_describe_matrix(&plan->B, cublas_type_of_b(p), p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n);
     cublas_describe_matrix(&plan->D, output, p->m, p->n);
 }
 
@@ -215,6 +246,7 @@ static inline cublasStatus_t cublas_run(const CublasContext *context, CublasPlan
     const float alpha = 1.0f, beta = plan->problem.accumulate ? 1.0f : 0.0f;
     if (on->bias != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, on->bias); }
     if (on->aux != NULL) { cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, on->aux); }
+    if (on->A_scale != NULL) { cublas_set_scales(plan, on->A_scale, on->B_scale); }
     return cublasLtMatmul(context->handle, &plan->operation, &alpha, on->A, &plan->A, on->B, &plan->B, &beta, on->D,
                           &plan->D, on->D, &plan->D, algo, context->workspace, context->workspace_bytes, stream);
 }

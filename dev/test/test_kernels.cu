@@ -10,6 +10,7 @@
 #include "kernels_layernorm.cuh"
 #include "kernels_matmul.cuh"
 #include "kernels_gelu.cuh"
+#include "kernels_fp8.cuh"
 #include "kernels_ptx.cuh"
 #include "kernels_attention.cuh"
 #include "kernels_classifier.cuh"
@@ -26,6 +27,7 @@ static const Group GROUPS[] = {
     {"layernorm", layernorm_tests},
     {"matmul", matmul_tests},
     {"gelu", gelu_tests},
+    {"fp8", fp8_tests},
     {"ptx", ptx_tests},
     {"attention", attention_tests},
     {"classifier", classifier_tests},
