@@ -237,9 +237,9 @@ static const char *past(bool wrote) { return wrote ? "wrote" : "read"; }
     if (access.pc == 0) { what += format(" by %s", here); }
     std::string where = pc_of_stamp(earlier) ? " (at " + line_of_pc(pc_of_stamp(earlier)) + ")" : "";
     report_access(access, what + " in " + place(access.address),
-                  format("  %s %s in stream %u, called at %s, %s it%s, and nothing orders it before %s\n", other.kind,
-                         other.name, other.stream, to_text(other.at).c_str(), past(earlier_wrote), where.c_str(),
-                         here) +
+                  format("  %s %s in %s, called at %s, %s it%s, and nothing orders it before %s\n", other.kind,
+                         other.name, stream_text(other.stream).c_str(), to_text(other.at).c_str(), past(earlier_wrote),
+                         where.c_str(), here) +
                       describe(access.address));
 }
 
@@ -456,8 +456,8 @@ void check_free(uintptr_t begin, size_t bytes, const char *function, Source at) 
             const Operation *other = unordered_operation(number, true);
             if (!other) { continue; }
             report(at, std::string(function) + " of memory that is still in use",
-                   format("  %s %s in stream %u, called at %s, %s it, and nothing has waited for it\n", other->kind,
-                          other->name, other->stream, to_text(other->at).c_str(), past(wrote)) +
+                   format("  %s %s in %s, called at %s, %s it, and nothing has waited for it\n", other->kind,
+                          other->name, stream_text(other->stream).c_str(), to_text(other->at).c_str(), past(wrote)) +
                        describe_address(granule));
         }
     }

@@ -700,6 +700,31 @@ static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void 
     return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
+// A multiplication on a stream that is being captured: what the descriptors say now counts, and alpha and beta if they
+// are in host memory. Only the pointers are looked at when the graph is launched.
+struct CapturedMatmul {
+    cublasLtHandle_t handle;
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t layouts[4]; // of A, B, C, D
+    const void *alpha, *beta, *A, *B, *C;
+    void *D, *workspace;
+    size_t workspace_bytes;
+    cublasLtMatmulAlgo_t algo;
+    bool has_algo, host_scalars;
+    float alpha_value, beta_value;
+    const char *file;
+    int line;
+
+    void run(cudaStream_t stream) {
+        if (host_scalars) { alpha = &alpha_value, beta = &beta_value; }
+        cublasStatus_t status =
+            cublasLtMatmul(handle, &desc, alpha, A, &layouts[0], B, &layouts[1], beta, C, &layouts[2], D, &layouts[3],
+                           has_algo ? &algo : nullptr, workspace, workspace_bytes, stream, file, line);
+        if (status == CUBLAS_STATUS_SUCCESS) { return; }
+        emu::report({file, line}, std::string("cublasLtMatmul in a graph: ") + cublasLtGetStatusName(status));
+    }
+};
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
                               cublasLtMatrixLayout_t A_layout, const void *B, cublasLtMatrixLayout_t B_layout,
                               const void *beta, const void *C, cublasLtMatrixLayout_t C_layout, void *D,
@@ -718,6 +743,31 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t status = check_problem(p);
     if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    if (emu::is_captured(stream)) {
+        bool host = p.desc.pointer_mode == CUBLASLT_POINTER_MODE_HOST;
+        CapturedMatmul later = {handle,
+                                *desc,
+                                {*A_layout, *B_layout, *C_layout, *D_layout},
+                                alpha,
+                                beta,
+                                A,
+                                B,
+                                C,
+                                D,
+                                workspace,
+                                workspace_bytes,
+                                algo ? *algo : cublasLtMatmulAlgo_t(),
+                                algo != nullptr,
+                                host,
+                                host ? scalar(p.desc, alpha) : 0.0f,
+                                host ? scalar(p.desc, beta) : 1.0f,
+                                file,
+                                line};
+        status = check_pointers(p, held, later.beta_value);
+        if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+        emu::capture(stream, "cublasLtMatmul", {file, line}, [later](cudaStream_t s) { CapturedMatmul(later).run(s); });
+        return CUBLAS_STATUS_SUCCESS;
+    }
 
     static thread_local Scratch scratch;
     emu::op_begin(stream, "cublasLtMatmul", file, line);

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -202,22 +203,51 @@ class SignalsHeldBack {
 static std::atomic<uint64_t> launches;
 int64_t launch_count() { return static_cast<int64_t>(launches.load()); }
 
-void Launch::run(const void *function, void (*one_thread)(void *), void *call) {
-    if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
-    Kernel kernel = {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread,
-                     call, ++launches,   0,    0};
-    check_shape(kernel);
-    check_shared(kernel);
+Kernel Launch::kernel_of(const void *function, void (*one_thread)(void *), void *call) const {
+    return {name, {file, line}, grid, block, shared_bytes, stream, function, one_thread, call, 0, 0, 0};
+}
+
+void Launch::run_now(const void *function, void (*one_thread)(void *), void *call) const {
+    Kernel kernel = kernel_of(function, one_thread, call);
     static std::mutex one_at_a_time;
     static Pool *pool = new Pool;
     static std::vector<uint32_t> *order = new std::vector<uint32_t>;
     std::lock_guard<std::mutex> guard(one_at_a_time);
+    kernel.number = ++launches;
     order->resize(size_t(grid.x) * grid.y * grid.z);
     order_items(order->data(), order->size(), schedule(), kernel.number);
     SignalsHeldBack held_back;
     begin_kernel(&kernel);
     pool->run(kernel, *order);
     end_kernel();
+}
+
+// A copy of a kernel's arguments. They are trivially copyable, and new[] aligns as strictly as any of them is.
+struct ArgumentsCopy {
+    explicit ArgumentsCopy(const void *call, size_t bytes) : memory(new Line[bytes / sizeof(Line) + 1]) {
+        memcpy(memory.get(), call, bytes);
+    }
+    struct alignas(128) Line {
+        char bytes[128];
+    };
+    std::shared_ptr<Line[]> memory;
+};
+
+void Launch::run(const void *function, void (*one_thread)(void *), void *call, size_t bytes) {
+    if (in_kernel()) { report({file, line}, format("launch of kernel %s inside a kernel", name)); }
+    Kernel kernel = kernel_of(function, one_thread, call);
+    check_shape(kernel);
+    check_shared(kernel);
+    if (!is_captured(stream)) {
+        run_now(function, one_thread, call);
+        return;
+    }
+    ArgumentsCopy arguments(call, bytes);
+    capture(stream, name, {file, line}, [launch = *this, function, one_thread, arguments](cudaStream_t s) {
+        Launch again = launch;
+        again.stream = s;
+        again.run_now(function, one_thread, arguments.memory.get());
+    });
 }
 
 } // namespace emu

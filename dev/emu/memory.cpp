@@ -2,6 +2,7 @@
 // Addresses of freed memory are never used again, so that a stale pointer is always recognised.
 #include "runtime.h"
 #include "memory.h"
+#include "streams.h"
 #include "include/emu.h"
 
 #include <stdlib.h>
@@ -167,6 +168,7 @@ static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t lim
 static cudaError_t release(Heap &heap, void *pointer, const char *function, Source at) {
     host_only(function, at);
     if (pointer == nullptr) { return cudaSuccess; }
+    refuse_in_capture(function, at);
     Allocation *allocation = heap.find_begin(pointer);
     if (allocation == nullptr) {
         report(at, format("%s of %p, which is not a live allocation", function, pointer),
@@ -201,15 +203,17 @@ using namespace emu;
 
 cudaError_t cudaMalloc(void **pointer, size_t bytes, const char *file, int line) {
     host_only("cudaMalloc", {file, line});
+    refuse_in_capture("cudaMalloc", {file, line});
     use_device("cudaMalloc", {file, line});
     return allocate(device_heap(), pointer, bytes, device_capacity());
 }
-cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned) {
-    host_only("cudaHostAlloc");
+cudaError_t cudaHostAlloc(void **pointer, size_t bytes, unsigned, const char *file, int line) {
+    host_only("cudaHostAlloc", {file, line});
+    refuse_in_capture("cudaHostAlloc", {file, line});
     return allocate(pinned_heap(), pointer, bytes, PINNED_SPAN / 4);
 }
-cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags) {
-    return cudaHostAlloc(pointer, bytes, flags);
+cudaError_t cudaMallocHost(void **pointer, size_t bytes, unsigned flags, const char *file, int line) {
+    return cudaHostAlloc(pointer, bytes, flags, file, line);
 }
 cudaError_t cudaFree(void *pointer, const char *file, int line) {
     return release(device_heap(), pointer, "cudaFree", {file, line});
@@ -261,6 +265,13 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
         report(at, format("%s from %s to %s memory with a kind that says otherwise (%d)", name,
                           is_device_data(from) ? "device" : "host", is_device_data(to) ? "device" : "host", kind));
     }
+    if (is_captured(stream)) {
+        if (!is_tracked(to) || !is_tracked(from)) {
+            report(at, format("%s of host memory that is not pinned, in a stream that is being captured", name));
+        }
+        capture(stream, name, at, [=](cudaStream_t s) { copy(to, from, bytes, kind, s, name, at); });
+        return cudaSuccess;
+    }
     op_begin(stream, name, at.file, at.line);
     bool both = is_tracked(to) && is_tracked(from);
     if (both) { operation_may_copy_uninitialised(); }
@@ -275,6 +286,10 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
 static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, const char *name, Source at) {
     host_only(name, at);
     if (!is_device_data(to) && !in_pinned_arena(to)) { report(at, format("%s of host memory", name)); }
+    if (is_captured(stream)) {
+        capture(stream, name, at, [=](cudaStream_t s) { fill(to, value, bytes, s, name, at); });
+        return cudaSuccess;
+    }
     op_begin(stream, name, at.file, at.line);
     op_write(to, bytes);
     memset(to, value, bytes);
@@ -283,6 +298,7 @@ static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, 
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *file, int line) {
+    refuse_in_capture("cudaMemcpy", {file, line});
     cudaError_t error = copy(to, from, bytes, kind, nullptr, "cudaMemcpy", {file, line});
     if (!(is_device_data(to) && is_device_data(from))) { wait_for_stream(nullptr); }
     return error;
@@ -294,6 +310,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     return error;
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
+    refuse_in_capture("cudaMemset", {file, line});
     cudaError_t error = fill(to, value, bytes, nullptr, "cudaMemset", {file, line});
     if (in_pinned_arena(to)) { wait_for_stream(nullptr); } // of device memory it is asynchronous
     return error;

@@ -6,6 +6,7 @@
 //   warp_ops.cpp      shuffles, votes, ldmatrix, mma, cp.async
 //   memory.cpp        the arenas of device, pinned and shared memory; cudaMalloc, cudaMemcpy
 //   streams.cpp       streams, events, and which operation is ordered before which
+//   graphs.cpp        the capture of streams, and graphs
 //   access.cpp        the check of one load or store
 //   access_hooks.cpp  what the compiler calls before each load and store
 //   faults.cpp        accesses to inaccessible pages
@@ -17,6 +18,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -214,6 +216,15 @@ void op_end();
 // The same for a kernel: gives it its operation and order. Holds the device until end_kernel.
 void begin_kernel(Kernel *kernel);
 void end_kernel();
+
+// ---- Graphs (graphs.cpp) ----
+// An operation on a stream that is being captured is not done, but kept with copies of all its arguments, to be done at
+// each launch of the graph, on the stream that it is then given:
+//   if (is_captured(stream)) { capture(stream, "cudaMemsetAsync", at, [=](cudaStream_t s) { ... }); return cudaSuccess;
+//   }
+bool is_captured(cudaStream_t stream);
+void capture(cudaStream_t stream, const char *name, Source at, std::function<void(cudaStream_t)> operation);
+std::string stream_text(uint32_t number); // for reports: "stream 1"
 
 // What an access of the running operation (or, with in_host_code, of host code) to memory that an earlier one accessed
 // has to fear: null if the earlier one is ordered before, or what to report.

@@ -4,62 +4,26 @@
 // taking the maximum.
 #include "access.h"
 #include "memory.h"
+#include "streams.h"
 
 #include "include/emu.h"
 
 #include <atomic>
-#include <chrono>
-#include <deque>
-#include <mutex>
 
 namespace emu {
 
-typedef std::vector<uint64_t> Clock; // for each stream, the position of its last operation that is done
-
-static void merge(Clock *into, const Clock &from) {
+void merge(Clock *into, const Clock &from) {
     if (into->size() < from.size()) { into->resize(from.size()); }
     for (size_t s = 0; s < from.size(); s++) {
         if ((*into)[s] < from[s]) { (*into)[s] = from[s]; }
     }
 }
 
-static uint64_t at(const Clock &clock, size_t stream) { return stream < clock.size() ? clock[stream] : 0; }
-
-} // namespace emu
-
-struct CUstream_st {
-    uint32_t number;
-    bool blocking; // with respect to the default stream
-    bool alive;
-    emu::Clock clock;
-    uint64_t position;                     // operations so far
-    std::deque<emu::Operation> unfinished; // that the host has not waited for, oldest first
-};
-struct CUevent_st {
-    std::chrono::steady_clock::time_point time;
-    emu::Clock clock;
-    bool recorded, alive, timing;
-};
-
-namespace emu {
-
-struct Device {
-    std::recursive_mutex mutex;
-    std::vector<cudaStream_t> streams; // [0]: the default stream
-    Clock host;
-    std::deque<Operation> operations; // the latest ones, for reports
-    uint32_t first_number = 1;        // of the front of operations
-    Operation current;
-    uint32_t current_number;
-    uint64_t current_me, current_order;
-    Clock current_clock;
-    bool copies_uninitialised;
-};
 constexpr size_t REMEMBERED_OPERATIONS = 1 << 16;
 
 uint64_t host_order = ~uint64_t(0);
 
-static Device &device() {
+Device &device() {
     static Device *the_device = [] {
         Device *d = new Device();
         d->streams.push_back(new CUstream_st{0, true, true, {}, 0, {}});
@@ -74,7 +38,7 @@ void operation_may_copy_uninitialised() { device().copies_uninitialised = true; 
 
 // ---- Handles ----
 
-static cudaStream_t find_stream(cudaStream_t stream, const char *function, Source at) {
+cudaStream_t find_stream(cudaStream_t stream, const char *function, Source at) {
     Device &d = device();
     if (stream == nullptr) { return d.streams[0]; }
     for (cudaStream_t s : d.streams) {
@@ -83,12 +47,18 @@ static cudaStream_t find_stream(cudaStream_t stream, const char *function, Sourc
     report(at, format("%s with a stream that does not exist (destroyed, or never created)", function));
 }
 
+cudaStream_t add_stream(bool blocking) {
+    uint32_t number = static_cast<uint32_t>(device().streams.size());
+    device().streams.push_back(new CUstream_st{number, blocking, true, {}, 0, {}});
+    return device().streams.back();
+}
+
 static std::vector<cudaEvent_t> &all_events() {
     static std::vector<cudaEvent_t> *events = new std::vector<cudaEvent_t>;
     return *events;
 }
 
-static cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at) {
+cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at) {
     for (cudaEvent_t e : all_events()) {
         if (e == event && e->alive) { return e; }
     }
@@ -98,7 +68,7 @@ static cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at
 // ---- What is ordered before what ----
 
 // The default stream waits for all blocking streams, and they for it.
-static Clock clock_of_next(cudaStream_t stream) {
+Clock clock_of_next(cudaStream_t stream) {
     Device &d = device();
     Clock clock = stream->clock;
     merge(&clock, d.host);
@@ -160,6 +130,7 @@ static void begin_operation(cudaStream_t handle, const char *kind, const char *n
     reserve_arenas();
     if (access_checks) { renew_intervals(); }
     cudaStream_t stream = find_stream(handle, name, at);
+    refuse_captured(stream, name, at);
     Clock clock = clock_of_next(stream);
     clock.resize(std::max(clock.size(), d.streams.size()));
     clock[stream->number] = ++stream->position;
@@ -219,15 +190,11 @@ void wait_for_stream(cudaStream_t handle) {
 
 using namespace emu;
 
-typedef std::lock_guard<std::recursive_mutex> Guard;
-
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags, const char *file, int line) {
     host_only("cudaStreamCreate", {file, line});
     use_device("cudaStreamCreate", {file, line});
     Guard guard(device().mutex);
-    uint32_t number = static_cast<uint32_t>(device().streams.size());
-    *stream = new CUstream_st{number, (flags & cudaStreamNonBlocking) == 0, true, {}, 0, {}};
-    device().streams.push_back(*stream);
+    *stream = add_stream((flags & cudaStreamNonBlocking) == 0);
     return cudaSuccess;
 }
 cudaError_t cudaStreamCreate(cudaStream_t *stream, const char *file, int line) {
@@ -245,35 +212,48 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *file, int line) {
     host_only("cudaStreamDestroy", {file, line});
     Guard guard(device().mutex);
     if (stream == nullptr) { return remember_error(cudaErrorInvalidResourceHandle); }
-    find_stream(stream, "cudaStreamDestroy", {file, line})->alive =
-        false; // its operations go on, and may be waited for
+    cudaStream_t s = find_stream(stream, "cudaStreamDestroy", {file, line});
+    refuse_captured(s, "cudaStreamDestroy", {file, line});
+    s->alive = false; // its operations go on, and may be waited for
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int line) {
     host_only("cudaStreamSynchronize", {file, line});
     Guard guard(device().mutex);
-    wait_for_stream(find_stream(stream, "cudaStreamSynchronize", {file, line}));
+    cudaStream_t s = find_stream(stream, "cudaStreamSynchronize", {file, line});
+    refuse_captured(s, "cudaStreamSynchronize", {file, line});
+    wait_for_stream(s);
     return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream, const char *file, int line) {
     host_only("cudaStreamQuery", {file, line});
     Guard guard(device().mutex);
-    host_waits_for(clock_of_next(find_stream(stream, "cudaStreamQuery", {file, line}))); // everything is always done
+    cudaStream_t s = find_stream(stream, "cudaStreamQuery", {file, line});
+    refuse_captured(s, "cudaStreamQuery", {file, line});
+    host_waits_for(clock_of_next(s)); // everything is always done
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned, const char *file, int line) {
     host_only("cudaStreamWaitEvent", {file, line});
     Guard guard(device().mutex);
     cudaStream_t s = find_stream(stream, "cudaStreamWaitEvent", {file, line});
-    merge(&s->clock, find_event(event, "cudaStreamWaitEvent", {file, line})->clock);
+    cudaEvent_t e = find_event(event, "cudaStreamWaitEvent", {file, line});
+    if (s->capture || e->capture) {
+        wait_in_capture(s, e, {file, line});
+    } else {
+        merge(&s->clock, e->clock);
+    }
     return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() {
-    host_only("cudaDeviceSynchronize");
+cudaError_t cudaDeviceSynchronize(const char *file, int line) {
+    host_only("cudaDeviceSynchronize", {file, line});
     Guard guard(device().mutex);
     Clock all;
     synchronizations++;
-    for (cudaStream_t stream : device().streams) { merge(&all, stream->clock); }
+    for (cudaStream_t stream : device().streams) {
+        refuse_captured(stream, "cudaDeviceSynchronize", {file, line});
+        merge(&all, stream->clock);
+    }
     host_waits_for(all);
     return cudaSuccess;
 }
@@ -300,7 +280,13 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char *
     host_only("cudaEventRecord", {file, line});
     Guard guard(device().mutex);
     cudaEvent_t e = find_event(event, "cudaEventRecord", {file, line});
-    e->clock = clock_of_next(find_stream(stream, "cudaEventRecord", {file, line}));
+    cudaStream_t s = find_stream(stream, "cudaEventRecord", {file, line});
+    e->capture = nullptr;
+    if (s->capture) {
+        record_in_capture(s, e);
+        return cudaSuccess;
+    }
+    e->clock = clock_of_next(s);
     e->time = std::chrono::steady_clock::now();
     e->recorded = true;
     return cudaSuccess;
@@ -308,7 +294,9 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream, const char *
 cudaError_t cudaEventSynchronize(cudaEvent_t event, const char *file, int line) {
     host_only("cudaEventSynchronize", {file, line});
     Guard guard(device().mutex);
-    host_waits_for(find_event(event, "cudaEventSynchronize", {file, line})->clock);
+    cudaEvent_t e = find_event(event, "cudaEventSynchronize", {file, line});
+    refuse_captured(e, "cudaEventSynchronize", {file, line});
+    host_waits_for(e->clock);
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event, const char *file, int line) {
@@ -316,7 +304,8 @@ cudaError_t cudaEventQuery(cudaEvent_t event, const char *file, int line) {
 }
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     Guard guard(device().mutex);
-    if (!start->recorded || !end->recorded || !start->timing || !end->timing) {
+    bool captured = start->capture || end->capture;
+    if (captured || !start->recorded || !end->recorded || !start->timing || !end->timing) {
         return remember_error(cudaErrorInvalidResourceHandle);
     }
     *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();

@@ -776,6 +776,180 @@ static void bug_destroyed_event(bool bug) {
     cudaEventRecord(s.event, s.a); // @E
 }
 
+// ---- Graphs ----
+
+// Between these lines a stream is captured.
+static void begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+    cudaStreamBeginCapture(stream, mode); // @BEGIN
+}
+static cudaGraphExec_t end_capture(cudaStream_t stream) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaStreamEndCapture(stream, &graph); // @END
+    cudaGraphInstantiate(&exec, graph);
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+//! capture_waits
+//! emu: cudaStreamSynchronize with stream 1, which is being captured, at @S
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_waits(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    if (!bug) { end_capture(s.a); }
+    cudaStreamSynchronize(s.a); // @S
+}
+
+//! capture_allocates
+//! emu: cudaMalloc during a capture that is not cudaStreamCaptureModeRelaxed, at @M
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_allocates(bool bug) {
+    TwoStreams s;
+    float *data;
+    begin_capture(s.a, bug ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeRelaxed);
+    cudaMalloc(&data, 32); // @M
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    end_capture(s.a);
+}
+
+//! capture_depends
+//! emu: cudaStreamWaitEvent in stream 1 for an event that was recorded outside of the capture, at @W
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_depends(bool bug) {
+    TwoStreams s;
+    if (bug) { cudaEventRecord(s.event, s.b); }
+    begin_capture(s.a);
+    if (!bug) { cudaEventRecord(s.event, s.a); }
+    cudaStreamWaitEvent(s.a, s.event); // @W
+    end_capture(s.a);
+}
+
+//! capture_not_joined
+//! emu: cudaStreamEndCapture: stream 2 takes part and has not been joined again, at @END
+//!   its last operation is fill, called at @K
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_not_joined(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    s.b_waits_for_a();
+    fill<<<1, 8, 0, s.b>>>(data, 1.0f); // @K
+    cudaEventRecord(s.event, s.b);
+    if (!bug) { cudaStreamWaitEvent(s.a, s.event); }
+    end_capture(s.a);
+}
+
+//! captured_event
+//! emu: cudaEventSynchronize with an event that was last recorded in a capture, at @S
+//!   the capture of stream 1 began at @BEGIN
+static void bug_captured_event(bool bug) {
+    TwoStreams s;
+    begin_capture(s.a);
+    cudaEventRecord(s.event, s.a);
+    end_capture(s.a);
+    if (!bug) { cudaEventRecord(s.event, s.a); }
+    cudaEventSynchronize(s.event); // @S
+}
+
+//! captured_event_later
+//! emu: cudaStreamWaitEvent in stream 2 for an event that was recorded in a capture that has ended, at @W
+//!   the capture of stream 1 began at @BEGIN
+static void bug_captured_event_later(bool bug) {
+    TwoStreams s;
+    begin_capture(s.a);
+    cudaEventRecord(s.event, s.a);
+    cudaGraphExec_t exec = end_capture(s.a);
+    cudaGraphLaunch(exec, s.a);
+    if (!bug) { cudaEventRecord(s.event, s.a); }
+    cudaStreamWaitEvent(s.b, s.event); // @W
+}
+
+//! capture_of_pageable
+//! emu: cudaMemcpyAsync of host memory that is not pinned, in a stream that is being captured, at @C
+static void bug_capture_of_pageable(bool bug) {
+    TwoStreams s;
+    float *device = unwritten(8), *pinned, host[8] = {};
+    cudaMallocHost(&pinned, 32);
+    memset(pinned, 0, 32);
+    begin_capture(s.a);
+    cudaMemcpyAsync(device, bug ? host : pinned, 32, cudaMemcpyHostToDevice, s.a); // @C
+    end_capture(s.a);
+}
+
+//! capture_beside_default
+//! emu: fill in the default stream, for which stream 1 waits, which is being captured, at @K
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_beside_default(bool bug) {
+    cudaStream_t stream;
+    cudaStreamCreateWithFlags(&stream, bug ? cudaStreamDefault : cudaStreamNonBlocking);
+    float *data = unwritten(8);
+    begin_capture(stream);
+    fill<<<1, 8>>>(data, 1.0f); // @K
+    end_capture(stream);
+}
+
+//! graph_branches
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   kernel fill in stream 2 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_graph_branches(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8);
+    begin_capture(s.a);
+    s.b_waits_for_a();
+    fill<<<1, 8, 0, s.b>>>(in, 1.0f); // @K
+    cudaEventRecord(s.event, s.b);
+    if (!bug) { cudaStreamWaitEvent(s.a, s.event); }
+    twice<<<1, 8, 0, s.a>>>(out, in); // @L
+    if (bug) { cudaStreamWaitEvent(s.a, s.event); }
+    cudaGraphLaunch(end_capture(s.a), s.a);
+}
+
+//! graph_across_streams
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   kernel fill in stream 1 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_graph_across_streams(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(in, 1.0f); // @K
+    cudaGraphLaunch(end_capture(s.a), s.a);
+    if (!bug) { s.b_waits_for_a(); }
+    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+}
+
+//! graph_reads_freed
+//! emu: out of bounds: write of 4 bytes in device memory in kernel fill (launched at @K), block (0,0,0), thread
+//! (0,0,0), at @F
+//!   0 bytes into the freed allocation of 32 bytes at %x
+static void bug_graph_reads_freed(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @K
+    cudaGraphExec_t exec = end_capture(s.a);
+    if (bug) { cudaFree(data); }
+    cudaGraphLaunch(exec, s.a);
+}
+
+//! destroyed_graph
+//! emu: cudaGraphLaunch with a graph that does not exist (destroyed, or never created), at @G
+static void bug_destroyed_graph(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    cudaGraphExec_t exec = end_capture(s.a);
+    if (bug) { cudaGraphExecDestroy(exec); }
+    cudaGraphLaunch(exec, s.a); // @G
+}
+
 // ---- Devices ----
 
 //! thread_without_device
@@ -867,6 +1041,18 @@ static const Bug BUGS[] = {
     BUG(freed_in_use),
     BUG(destroyed_stream),
     BUG(destroyed_event),
+    BUG(capture_waits),
+    BUG(capture_allocates),
+    BUG(capture_depends),
+    BUG(capture_not_joined),
+    BUG(captured_event),
+    BUG(captured_event_later),
+    BUG(capture_of_pageable),
+    BUG(capture_beside_default),
+    BUG(graph_branches),
+    BUG(graph_across_streams),
+    BUG(graph_reads_freed),
+    BUG(destroyed_graph),
     BUG(thread_without_device),
     BUG(device_set_too_late),
 };

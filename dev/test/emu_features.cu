@@ -441,6 +441,83 @@ static void test_streams(Test *t) {
     cudaFree(device), cudaFreeHost(pinned);
 }
 
+__global__ void add_to(float *data, float value) { data[threadIdx.x] += value; }
+
+// A graph of two streams, launched several times: each launch does what was captured, with the arguments of that time,
+// and reads pinned memory anew.
+static void test_graphs(Test *t) {
+    cudaStream_t work, other;
+    cudaEvent_t forked, joined;
+    cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&forked, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&joined, cudaEventDisableTiming);
+    float *pinned, *device, constant = 2.0f;
+    cudaMallocHost(&pinned, 16 * sizeof(float));
+    cudaMalloc(&device, 16 * sizeof(float));
+    int64_t launches = emu::launch_count();
+
+    cudaStreamBeginCapture(work, cudaStreamCaptureModeThreadLocal);
+    cudaMemcpyAsync(device, pinned, 8 * sizeof(float), cudaMemcpyHostToDevice, work);
+    cudaEventRecord(forked, work);
+    cudaStreamWaitEvent(other, forked, 0);
+    cudaMemsetAsync(device + 8, 0, 8 * sizeof(float), other);
+    add_to<<<1, 8, 0, other>>>(device + 8, constant);
+    cudaEventRecord(joined, other);
+    add_to<<<1, 8, 0, work>>>(device, constant);
+    cudaStreamWaitEvent(work, joined, 0);
+    add_to<<<1, 16, 0, work>>>(device, 1.0f);
+    cudaMemcpyAsync(pinned + 8, device + 8, 8 * sizeof(float), cudaMemcpyDeviceToHost, work);
+    constant = 100.0f;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CHECK(t, cudaStreamIsCapturing(other, &status) == cudaSuccess && status == cudaStreamCaptureStatusActive, "%d",
+          status);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(t, cudaStreamEndCapture(work, &graph) == cudaSuccess, "the capture does not end");
+    size_t nodes = 0;
+    CHECK(t, cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess && nodes == 6, "%zu nodes", nodes);
+    CHECK(t, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "no graph");
+    cudaGraphDestroy(graph);
+    CHECK(t, emu::launch_count() == launches, "something was launched during the capture");
+
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 8; i++) { pinned[i] = float(10 * round); }
+        cudaGraphLaunch(exec, work);
+        cudaMemcpyAsync(pinned, device, 8 * sizeof(float), cudaMemcpyDeviceToHost, work);
+        cudaStreamSynchronize(work);
+        CHECK(t, pinned[3] == 10.0f * round + 3.0f && pinned[11] == 3.0f, "%g %g", pinned[3], pinned[11]);
+    }
+    CHECK(t, emu::launch_count() == launches + 9, "%lld launches", (long long)(emu::launch_count() - launches));
+    cudaGraphExecDestroy(exec);
+    cudaEventDestroy(forked), cudaEventDestroy(joined);
+    cudaStreamDestroy(work), cudaStreamDestroy(other);
+    cudaFree(device), cudaFreeHost(pinned);
+}
+
+// What a driver may refuse: calls return errors, and the stream is as it was.
+static void test_refused_graphs(Test *t) {
+    cudaStream_t stream;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    for (const char *fault : {"begin", "end", "instantiate", ""}) {
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t exec = nullptr;
+        setenv("EMU_GRAPH_FAULT", fault, 1);
+        bool begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess;
+        bool ended = begun && cudaStreamEndCapture(stream, &graph) == cudaSuccess;
+        bool made = ended && cudaGraphInstantiate(&exec, graph) == cudaSuccess;
+        bool wants[] = {strcmp(fault, "begin") != 0, strlen(fault) == 0 || fault[0] == 'i', strlen(fault) == 0};
+        CHECK(t, begun == wants[0] && ended == wants[1] && made == wants[2], "%s: %d %d %d", fault, begun, ended, made);
+        CHECK(t, (graph != nullptr) == ended && (exec != nullptr) == made, "%s: handles", fault);
+        CHECK(t, cudaStreamSynchronize(stream) == cudaSuccess, "%s: the stream is not as before", fault);
+        if (made) { cudaGraphExecDestroy(exec); }
+        if (ended) { cudaGraphDestroy(graph); }
+        cudaGetLastError();
+    }
+    unsetenv("EMU_GRAPH_FAULT");
+    cudaStreamDestroy(stream);
+}
+
 static void test_device(Test *t) {
     cudaDeviceProp p;
     int count = 0, value = 0, blocks = 0;
@@ -531,6 +608,8 @@ int main(void) {
     RUN(&s, test_schedules);
     RUN(&s, test_schedule_orders);
     RUN(&s, test_streams);
+    RUN(&s, test_graphs);
+    RUN(&s, test_refused_graphs);
     RUN(&s, test_device);
     RUN(&s, test_intrinsics);
     RUN(&s, test_signals);

@@ -43,6 +43,8 @@ dim3 grid_size() __attribute__((const));
 
 // ---- Launches: K<<<config>>>(args) is rewritten to Launch("K", file, line, config)(K, args) ----
 
+struct Kernel;
+
 class Launch {
   public:
     Launch(const char *name, const char *file, int line, dim3 grid, dim3 block, size_t shared_bytes = 0,
@@ -54,7 +56,8 @@ class Launch {
         static_assert(sizeof...(Params) == sizeof...(Args), "wrong number of kernel arguments");
         static_assert((std::is_trivially_copyable_v<Params> && ...), "kernel arguments are copied byte by byte");
         Call<Params...> call = {kernel, pack<Params...>(std::forward<Args>(args)...)};
-        run(reinterpret_cast<const void *>(kernel), Call<Params...>::one_thread, &call);
+        static_assert(std::is_trivially_copyable_v<Call<Params...>>, "a graph keeps a copy of them");
+        run(reinterpret_cast<const void *>(kernel), Call<Params...>::one_thread, &call, sizeof(call));
     }
 
   private:
@@ -87,7 +90,9 @@ class Launch {
         }
     };
 
-    void run(const void *kernel, void (*one_thread)(void *), void *call);
+    void run(const void *kernel, void (*one_thread)(void *), void *call, size_t bytes);
+    void run_now(const void *kernel, void (*one_thread)(void *), void *call) const;
+    Kernel kernel_of(const void *function, void (*one_thread)(void *), void *call) const;
 
     const char *name, *file;
     int line;
@@ -367,11 +372,11 @@ inline double max(double a, float b) { return fmax(a, b); }
 template <class T> inline cudaError_t cudaMalloc(T **pointer, size_t bytes, EMU_HERE) {
     return cudaMalloc((void **)pointer, bytes, file, line);
 }
-template <class T> inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned flags = 0) {
-    return cudaMallocHost((void **)pointer, bytes, flags);
+template <class T> inline cudaError_t cudaMallocHost(T **pointer, size_t bytes, unsigned flags = 0, EMU_HERE) {
+    return cudaMallocHost((void **)pointer, bytes, flags, file, line);
 }
-template <class T> inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned flags) {
-    return cudaHostAlloc((void **)pointer, bytes, flags);
+template <class T> inline cudaError_t cudaHostAlloc(T **pointer, size_t bytes, unsigned flags, EMU_HERE) {
+    return cudaHostAlloc((void **)pointer, bytes, flags, file, line);
 }
 template <class T> inline cudaError_t cudaFuncSetAttribute(T *kernel, enum cudaFuncAttribute attribute, int value) {
     return cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel), attribute, value);
