@@ -42,6 +42,13 @@ static int multiprocessors() {
     return count;
 }
 
+// The compute capability: "9.0", or what EMU_CAPABILITY says.
+static void set_capability(struct cudaDeviceProp *p) {
+    const char *wish = getenv("EMU_CAPABILITY");
+    p->major = 9, p->minor = 0;
+    if (wish != nullptr) { sscanf(wish, "%d.%d", &p->major, &p->minor); }
+}
+
 constexpr int PCI_DOMAIN = 0xeeee; // where no real GPU is
 
 struct ErrorText {
@@ -129,7 +136,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024, p->maxThreadsDim[2] = 64;
     p->maxGridSize[0] = 0x7fffffff, p->maxGridSize[1] = p->maxGridSize[2] = 65535;
     p->totalConstMem = 65536;
-    p->major = 9, p->minor = 0;
+    set_capability(p);
     p->multiProcessorCount = multiprocessors();
     p->l2CacheSize = 50 << 20;
     p->maxThreadsPerMultiProcessor = 2048;
