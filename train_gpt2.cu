@@ -42,6 +42,7 @@
 #include "llmc/cuda_common.h"
 #include "llmc/encoder.cuh"
 #include "llmc/finite.cuh"
+#include "llmc/fp8.cuh"
 #include "llmc/fused_classifier.cuh"
 #include "llmc/gelu.cuh"
 #include "llmc/global_norm.cuh"
@@ -51,6 +52,7 @@
 #include "llmc/gpu_peak.h"
 #include "llmc/layernorm.cuh"
 #include "llmc/matmul.cuh"
+#include "llmc/matmul_fp8.cuh"
 #include "llmc/memory_plan.h"
 #include "llmc/nccl_common.h"
 #include "llmc/run_report.h"
@@ -119,6 +121,16 @@ template <class T> struct PerLayer {
     T *of(int layer) const { return data + layer * stride; }
 };
 
+// What a linear layer multiplies in --fp8 runs: 8-bit copies (llmc/fp8.cuh) of what is there in bf16, transposed where
+// a product wants it so.
+typedef struct {
+    PerLayer<fp8e4> weight, weight_t; // (OC,C), (C,OC)
+    PerLayer<fp8e4> inp_t;            // (C,Np), Np: N rounded up; all that the backward pass needs of the input
+} LinearFp8;
+
+// Of a linear layer's tensors each is brought to 8 bits with a scale of its own.
+enum { FP8_WEIGHT, FP8_INPUT, FP8_DOUT, NUM_FP8_OPERANDS };
+
 // What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
@@ -127,6 +139,7 @@ typedef struct {
     int B, T;        // the largest batch there is room for
     int recompute;   // one of the levels above
     int gelu_fusion; // likewise
+    bool fp8;        // the linear layers of the blocks multiply in 8 bits
     bool has_master; // fp32 weights beside the bf16 ones
     bool exports;    // rank 0 collects all parameters in the end
     int rank, num_ranks;
@@ -173,7 +186,11 @@ typedef struct {
     PerLayer<floatX> residual; // (L+1) x (N,C): the input of each block, and the output of the last
     PerLayer<floatX> ln1, qkv, att, residual_mid, ln2, fc, gelu;
     PerLayer<float> ln1_mean, ln1_rstd, att_lse, ln2_mean, ln2_rstd;
-    floatX *projection, *lnf; // (N,C)
+    LinearFp8 fp8[NUM_LINEARS];
+    Fp8Scale *fp8_scales;         // (NUM_FP8_OPERANDS,L,NUM_LINEARS)
+    fp8e4 *inp_fp8;               // (N,4C): the input of the linear layer that comes next
+    fp8e5 *dout_fp8, *dout_fp8_t; // (N,4C), (4C,Np): the gradient of the output of the one that is being differentiated
+    floatX *projection, *lnf;     // (N,C)
     float *lnf_mean, *lnf_rstd, *losses;
     int head_rows;  // rows of logits that exist at a time
     floatX *logits; // (head_rows,Vp)
@@ -237,7 +254,46 @@ static void plan_per_layer(MemoryPlan *plan, PerLayer<T> *activation, const char
                            int64_t N, int64_t width) {
     activation->stride = keep ? N * width : 0;
     PlanShape shape = width > 1 ? shape3(keep ? layers : 1, N, width) : shape2(keep ? layers : 1, N);
-    plan_add(plan, &activation->data, name, PLAN_ACTIVATION, sizeof(T) == 2 ? PLAN_BF16 : PLAN_F32, shape, FORWARD,
+    PlanType type = sizeof(T) == 1 ? PLAN_FP8 : sizeof(T) == 2 ? PLAN_BF16 : PLAN_F32;
+    plan_add(plan, &activation->data, name, PLAN_ACTIVATION, type, shape, FORWARD, BACKWARD_ATTENTION);
+}
+
+// A linear layer's weights in 8 bits: where the parameters are always whole made with each update, else with each use.
+static void plan_weights_fp8(MemoryPlan *plan, PerLayer<fp8e4> *weight, const char *name, bool whole, int layers,
+                             int64_t rows, int64_t cols) {
+    weight->stride = whole ? rows * cols : 0;
+    plan_add(plan, &weight->data, name, PLAN_PARAMETER, PLAN_FP8, shape3(whole ? layers : 1, rows, cols), FORWARD,
+             whole ? UPDATE : BACKWARD_ATTENTION);
+}
+
+// What --fp8 takes beside the rest.
+static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
+    static const struct {
+        const char *weight, *weight_t, *inp_t;
+        int keep_below; // the level of recompute that gives the input up
+    } rows[NUM_LINEARS] = {{"qkvw_fp8", "qkvw_fp8_t", "ln1_fp8_t", RECOMPUTE_LAYERNORM},
+                           {"attprojw_fp8", "attprojw_fp8_t", "att_fp8_t", RECOMPUTE_LAYERNORM},
+                           {"fcw_fp8", "fcw_fp8_t", "ln2_fp8_t", RECOMPUTE_LAYERNORM},
+                           {"fcprojw_fp8", "fcprojw_fp8_t", "gelu_fp8_t", RECOMPUTE_GELU}};
+    int L = model->config.num_layers, C = model->config.channels, r = model->shape.recompute;
+    bool trains = model->shape.kind == RUN_TRAINS, whole = !model->params.parts;
+    int64_t Np = fp8_padded_rows(N);
+    for (int i = 0; i < NUM_LINEARS; i++) {
+        Linear<floatX> linear = linear_of(Tensors<floatX>(), i, C);
+        LinearFp8 *fp8 = &model->fp8[i];
+        plan_weights_fp8(plan, &fp8->weight, rows[i].weight, whole, L, linear.OC, linear.C);
+        if (!trains) { continue; }
+        plan_weights_fp8(plan, &fp8->weight_t, rows[i].weight_t, whole, L, linear.C, linear.OC);
+        plan_per_layer(plan, &fp8->inp_t, rows[i].inp_t, L, r < rows[i].keep_below, linear.C, Np);
+    }
+    plan_add(plan, &model->fp8_scales, "fp8_scales", PLAN_WORKSPACE, PLAN_F32,
+             shape4(NUM_FP8_OPERANDS, L, NUM_LINEARS, sizeof(Fp8Scale) / sizeof(float)), FORWARD, UPDATE);
+    plan_add(plan, &model->inp_fp8, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(N, 4 * C), FORWARD,
+             trains && r == RECOMPUTE_BLOCK ? BACKWARD_MLP : FORWARD);
+    if (!trains) { return; }
+    plan_add(plan, &model->dout_fp8, "dout_fp8", PLAN_GRADIENT, PLAN_FP8, shape2(N, 4 * C), BACKWARD_MLP,
+             BACKWARD_ATTENTION);
+    plan_add(plan, &model->dout_fp8_t, "dout_fp8_t", PLAN_GRADIENT, PLAN_FP8, shape2(4 * C, Np), BACKWARD_MLP,
              BACKWARD_ATTENTION);
 }
 
@@ -245,22 +301,26 @@ static void plan_per_layer(MemoryPlan *plan, PerLayer<T> *activation, const char
 static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
     const GPT2Config *config = &model->config;
     int L = config->num_layers, C = config->channels;
-    bool trains = model->shape.kind == RUN_TRAINS;
+    bool trains = model->shape.kind == RUN_TRAINS, fp8 = model->shape.fp8; // then the inputs are kept in 8 bits
     int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
     PlanCategory act = PLAN_ACTIVATION;
     plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
     plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln1_rstd, "ln1_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln1, "ln1", L, r < RECOMPUTE_LAYERNORM, N, C);
+    plan_per_layer(plan, &model->ln1, "ln1", L, r < RECOMPUTE_LAYERNORM && !fp8, N, C);
     plan_per_layer(plan, &model->qkv, "qkv", L, r < RECOMPUTE_BLOCK, N, 3 * C);
     plan_per_layer(plan, &model->att, "att", L, r < RECOMPUTE_BLOCK, N, C);
     plan_per_layer(plan, &model->att_lse, "att_lse", L, r < RECOMPUTE_BLOCK, N, config->num_heads);
     plan_per_layer(plan, &model->residual_mid, "residual_mid", L, r < RECOMPUTE_BLOCK, N, C);
     plan_per_layer(plan, &model->ln2_mean, "ln2_mean", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln2_rstd, "ln2_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM, N, C);
+    plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM && !fp8, N, C);
     plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, N, 4 * C);
-    plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
+    if (fp8) {
+        plan_fp8(model, plan, N);
+    } else {
+        plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
+    }
     model->head_rows = (int)min_i64(N, HEAD_ROWS);
     plan_add(plan, &model->projection, "projection", act, PLAN_FLOATX, shape2(N, C), FORWARD, BACKWARD_ATTENTION);
     plan_add(plan, &model->lnf, "lnf", act, PLAN_FLOATX, shape2(N, C), FORWARD, HEAD);
@@ -550,13 +610,90 @@ static void end_gradient(GPT2 *model, int bucket, const BatchRole *role) {
     cuda_check(cudaEventRecord(model->reduced[slot_of(bucket)], model->comm_stream));
 }
 
-// ---- The layers ----
+// ---- The linear layers of the blocks ----
+//
+// With --fp8 their three products take 8-bit copies of weight, input and gradient of the output, each with a scale of
+// its own, found just before: nothing of it outlasts a step. All else is bf16 as ever, what they compute too.
 
-// out (N,OC) of one of a block's linear layers; with pre_gelu: see matmul_forward.
+// The scale of one tensor of a linear layer.
+static Fp8Scale *fp8_scale(const GPT2 *model, int operand, int layer, int which) {
+    return model->fp8_scales + (operand * model->config.num_layers + layer) * NUM_LINEARS + which;
+}
+
+// Brings a block's weights, which have changed or just come, to 8 bits.
+static void quantize_weights(GPT2 *model, int layer) {
+    Fp8Scale *scales = fp8_scale(model, FP8_WEIGHT, layer, 0);
+    cuda_check(cudaMemsetAsync(scales, 0, NUM_LINEARS * sizeof(*scales), model->stream));
+    for (int i = 0; i < NUM_LINEARS; i++) {
+        Linear<floatX> p = linear_of(params_of_layer(model, layer), i, model->config.channels);
+        const LinearFp8 *fp8 = &model->fp8[i];
+        fp8_amax(&scales[i], p.weight, (int64_t)p.OC * p.C, model->stream);
+        fp8_quantize(fp8->weight.of(layer), fp8->weight_t.of(layer), &scales[i], p.weight, p.OC, p.C, model->stream);
+    }
+}
+
+// The parameters have changed, and all are here.
+static void quantize_all_weights(GPT2 *model) {
+    if (!model->shape.fp8 || model->params.parts) { return; }
+    for (int layer = 0; layer < model->config.num_layers; layer++) { quantize_weights(model, layer); }
+}
+
+// Where parameters are only passing through, those of a block are brought to 8 bits whenever its work begins.
+static void quantize_passing_weights(GPT2 *model, int layer) {
+    if (model->shape.fp8 && model->params.parts) { quantize_weights(model, layer); }
+}
+
+// Before a forward pass: the scales of what it and the backward pass compute are yet to be found.
+static void clear_activation_scales(GPT2 *model) {
+    static_assert(FP8_DOUT == FP8_INPUT + 1, "they lie together");
+    size_t bytes = (size_t)(2 * model->config.num_layers * NUM_LINEARS) * sizeof(Fp8Scale);
+    if (!model->shape.fp8) { return; }
+    cuda_check(cudaMemsetAsync(fp8_scale(model, FP8_INPUT, 0, 0), 0, bytes, model->stream));
+}
+
+// The input (N,C) of a linear layer in 8 bits, by its amax: to q, unless that is NULL, and for the backward pass. In
+// place of the last one's, which is gelu(fc), fc.
+static void quantize_input(GPT2 *model, int layer, int which, fp8e4 *q, const floatX *inp, int64_t N) {
+    int C = model->config.channels;
+    fp8e4 *q_t = model->fp8[which].inp_t.of(layer);
+    Fp8Scale *scale = fp8_scale(model, FP8_INPUT, layer, which);
+    if (which == LINEAR_FCPROJ) {
+        gelu_quantize(q, q_t, scale, inp, N, 4 * C, model->stream);
+    } else {
+        fp8_quantize(q, q_t, scale, inp, N, C, model->stream);
+    }
+}
+
+// out (N,OC) of one of a block's linear layers; with pre_gelu: see matmul_forward. With --fp8, inp may be NULL: it has
+// been brought to 8 bits already.
 static void linear_forward(GPT2 *model, int layer, int which, floatX *out, floatX *pre_gelu, const floatX *inp,
                            int64_t N) {
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
-    matmul_forward(&model->cublas, out, pre_gelu, inp, p.weight, p.bias, N, p.C, p.OC, model->stream);
+    if (!model->shape.fp8) {
+        matmul_forward(&model->cublas, out, pre_gelu, inp, p.weight, p.bias, N, p.C, p.OC, model->stream);
+        return;
+    }
+    Fp8Scale *inp_scale = fp8_scale(model, FP8_INPUT, layer, which);
+    if (inp != NULL) {
+        fp8_amax(inp_scale, inp, N * p.C, model->stream);
+        quantize_input(model, layer, which, model->inp_fp8, inp, N);
+    }
+    matmul_forward_fp8(&model->cublas, out, model->inp_fp8, inp_scale, model->fp8[which].weight.of(layer),
+                       fp8_scale(model, FP8_WEIGHT, layer, which), p.bias, N, p.C, p.OC, model->stream);
+}
+
+// dinp and dweight of linear_backward, in 8 bits.
+static void linear_backward_fp8(GPT2 *model, int layer, int which, floatX *dinp, float *dweight, const floatX *dout,
+                                int64_t N) {
+    Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
+    const LinearFp8 *fp8 = &model->fp8[which];
+    Fp8Scale *scale = fp8_scale(model, FP8_DOUT, layer, which);
+    fp8_amax(scale, dout, N * p.OC, model->stream);
+    fp8_quantize(model->dout_fp8, model->dout_fp8_t, scale, dout, N, p.OC, model->stream);
+    matmul_backward_weight_fp8(&model->cublas, dweight, model->dout_fp8_t, scale, fp8->inp_t.of(layer),
+                               fp8_scale(model, FP8_INPUT, layer, which), N, p.C, p.OC, model->stream);
+    matmul_backward_input_fp8(&model->cublas, dinp, model->dout_fp8, scale, fp8->weight_t.of(layer),
+                              fp8_scale(model, FP8_WEIGHT, layer, which), N, p.C, p.OC, model->stream);
 }
 
 // Its gradients: dinp = dout weight, dweight += dout^T inp, dbias += sum of the rows of dout. pre_gelu: see
@@ -566,9 +703,15 @@ static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, con
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
     Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
     matmul_backward_bias(g.bias, dout, model->sum_scratch, N, p.OC, model->stream);
+    if (model->shape.fp8) {
+        linear_backward_fp8(model, layer, which, dinp, g.weight, dout, N);
+        return;
+    }
     matmul_backward_weight(&model->cublas, g.weight, dout, inp, N, p.C, p.OC, model->stream);
     matmul_backward_input(&model->cublas, dinp, dout, p.weight, pre_gelu, N, p.C, p.OC, model->stream);
 }
+
+// ---- The layers ----
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
@@ -586,8 +729,13 @@ static void block_forward(GPT2 *model, int layer, int B, int T) {
                                      model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream);
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
         linear_forward(model, layer, LINEAR_FC, gelu, fc, ln2, N);
+        return;
+    }
+    linear_forward(model, layer, LINEAR_FC, fc, NULL, ln2, N);
+    if (model->shape.fp8) {
+        gelu_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_FCPROJ), fc, N * 4 * C, stream);
+        quantize_input(model, layer, LINEAR_FCPROJ, model->inp_fp8, fc, N);
     } else {
-        linear_forward(model, layer, LINEAR_FC, fc, NULL, ln2, N);
         gelu_forward(gelu, fc, N * 4 * C, stream);
     }
 }
@@ -602,6 +750,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
     fetch_bucket(model, 1);
     await_bucket(model, 0);
     await_bucket(model, 1);
+    clear_activation_scales(model);
     encoder_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
     layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
                       p.ln1b, N, C, model->stream);
@@ -609,6 +758,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
         bool last = layer == L - 1;
         if (!last) { fetch_bucket(model, 2 + layer); }
         p = params_of_layer(model, layer);
+        quantize_passing_weights(model, layer);
         block_forward(model, layer, B, T);
         linear_forward(model, layer, LINEAR_FCPROJ, model->projection, NULL, model->gelu.of(layer), N);
         if (!last) { await_bucket(model, 2 + layer); }
@@ -644,6 +794,16 @@ static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N
     if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream); }
 }
 
+// The inputs of linear layers that --recompute did not keep in 8 bits, from bf16, by the scales that are still there.
+static void recompute_inputs(GPT2 *model, int layer, int64_t N) {
+    if (model->shape.recompute >= RECOMPUTE_LAYERNORM) {
+        quantize_input(model, layer, LINEAR_QKV, NULL, model->ln1.of(layer), N);
+        quantize_input(model, layer, LINEAR_ATTPROJ, NULL, model->att.of(layer), N);
+        quantize_input(model, layer, LINEAR_FC, NULL, model->ln2.of(layer), N);
+    }
+    quantize_input(model, layer, LINEAR_FCPROJ, NULL, model->fc.of(layer), N);
+}
+
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
 // last layer's activations are still there.
 static void recompute_layer(GPT2 *model, int layer, int B, int T) {
@@ -664,7 +824,10 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
         layernorm_forward(model->ln2.of(layer), model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
                           model->residual_mid.of(layer), p.ln2w, p.ln2b, N, C, stream);
     }
-    if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // another GELU than the multiply's might round differently
+    if (model->shape.fp8) {
+        recompute_inputs(model, layer, N);
+    } else if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
+        // Another GELU than the multiply's might round differently.
         linear_forward(model, layer, LINEAR_FC, model->gelu.of(layer), model->fc.of(layer), model->ln2.of(layer), N);
     } else {
         gelu_forward(model->gelu.of(layer), model->fc.of(layer), N * 4 * C, stream);
@@ -721,6 +884,7 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
         if (layer > 0) { fetch_bucket(model, bucket - 1); }
         await_bucket(model, bucket);
         begin_gradient(model, bucket, role);
+        quantize_passing_weights(model, layer);
         recompute_layer(model, layer, B, T);
         block_backward_mlp(model, layer, B, T);
         block_backward_attention(model, layer, B, T);
@@ -805,6 +969,7 @@ static void gpt2_update(GPT2 *model, const AdamWStep *step, float weight_decay) 
         communicate_after_compute(model);
         forget_fetched(model);
     }
+    quantize_all_weights(model);
 }
 
 template <class T> static bool find_nonfinite(GPT2 *model, const T *data, int64_t n) {
@@ -1036,6 +1201,7 @@ static void share_state(GPT2 *model) {
         compute_after_communicate(model);
     }
     forget_fetched(model);
+    quantize_all_weights(model);
     wait_for_stream(model);
 }
 
@@ -1211,7 +1377,12 @@ static bool check_shape(const TrainRun *run, Error *error) {
         return fail(error, "model: padded vocabulary of %d; the GPU trainer needs a multiple of 8",
                     c->padded_vocab_size);
     }
+    if (o->fp8 && c->channels % FP8_WIDTH_MULTIPLE != 0) {
+        return fail(error, "--fp8: the model has %d channels; 8-bit matrix multiplies need a multiple of %d",
+                    c->channels, FP8_WIDTH_MULTIPLE);
+    }
 #ifdef PRECISION_FP32
+    if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
     if (!o->master_weights) {
         return fail(error, "--master-weights (-w): 0 is for the bf16 build; in fp32 there is one copy of the weights");
     }
@@ -1262,12 +1433,21 @@ static void create_streams(GPT2 *model) {
     }
 }
 
+static bool check_gpu(const GPT2 *model, Error *error) {
+    const cudaDeviceProp *gpu = &model->gpu;
+    return !model->shape.fp8 || fp8_is_supported(gpu->major, gpu->minor) ||
+           fail(error,
+                "--fp8: %s has compute capability %d.%d; 8-bit matrix multiplies need 8.9 or later (Ada, Hopper, "
+                "Blackwell); leave --fp8 out",
+                gpu->name, gpu->major, gpu->minor);
+}
+
 // Opens the GPU of this rank and allocates what was planned.
 static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     char bus_id[32] = "";
     int device = 0;
     model->ranks = ranks;
-    if (!gpu_open(&model->gpu, ranks->local_rank, error)) { return false; }
+    if (!gpu_open(&model->gpu, ranks->local_rank, error) || !check_gpu(model, error)) { return false; }
     model->peak_flops =
         1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
     cuda_check(cudaGetDevice(&device));
@@ -1730,6 +1910,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.T = (int)o->seq_len;
     shape.recompute = (int)o->recompute;
     shape.gelu_fusion = (int)o->gelu_fusion;
+    shape.fp8 = o->fp8;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.rank = run->comm.rank;
@@ -1748,8 +1929,9 @@ static RunShape choose_shape(const TrainRun *run) {
 static void print_config(const GPT2 *model, TrainRun *run) {
     int HS = model->config.channels / model->config.num_heads;
     run_print_config(run);
-    printf("precision   %s%s; attention on %s, heads of %d\n", PRECISION_NAME,
+    printf("precision   %s%s%s; attention on %s, heads of %d\n", PRECISION_NAME,
            model->shape.has_master ? ", fp32 master weights" : "",
+           model->shape.fp8 ? ", linear layers of the blocks in fp8" : "",
            attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores", HS);
     run_print_memory(&model->device_plan, " on the GPU");
     run_print_output(run);
@@ -1761,7 +1943,9 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
     if (has_peers(model)) { printf("%d x ", model->shape.num_ranks); }
     printf("%s, %d multiprocessors, compute capability %d.%d", model->gpu.name, model->gpu.multiProcessorCount,
            model->gpu.major, model->gpu.minor);
-    if (model->peak_flops > 0.0) { printf(", %.0f TFLOP/s by its datasheet", 1e-12 * model->peak_flops); }
+    if (model->peak_flops > 0.0) {
+        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * model->peak_flops, model->shape.fp8 ? "in bf16 " : "");
+    }
     printf("\n");
     if (has_peers(model)) {
         static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",

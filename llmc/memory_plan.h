@@ -17,13 +17,13 @@
 #define PLAN_MAX_ROWS 128
 #define PLAN_ALIGNMENT 256 // cache lines, the widest vectors, what GPUs align to; offsets and sizes are multiples of it
 
-typedef enum { PLAN_F32, PLAN_I32, PLAN_F64, PLAN_BF16 } PlanType;
+typedef enum { PLAN_F32, PLAN_I32, PLAN_F64, PLAN_BF16, PLAN_FP8 } PlanType;
 typedef enum { PLAN_PARAMETER, PLAN_GRADIENT, PLAN_OPTIMIZER, PLAN_ACTIVATION, PLAN_WORKSPACE, PLAN_DATA } PlanCategory;
 
 static const struct {
     const char *name;
     int bytes;
-} plan_types[] = {{"f32", 4}, {"i32", 4}, {"f64", 8}, {"bf16", 2}};
+} plan_types[] = {{"f32", 4}, {"i32", 4}, {"f64", 8}, {"bf16", 2}, {"fp8", 1}};
 static const char *const plan_categories[] = {"parameter", "gradient", "optimizer", "activation", "workspace", "data"};
 
 typedef struct {

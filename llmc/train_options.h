@@ -130,6 +130,8 @@ enum { FREE = 0, SHAPES = 1 };
       "keep an fp32 copy of the weights for the optimizer")                                                            \
     X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
+    X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
+      "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \
       "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
     X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL),              \
@@ -266,6 +268,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
          "--process-rank (-pr): does nothing without --nccl-init tcp or fs; mpirun and srun number the processes"},
         {!tcp && o->server_ip[0] != '\0', "--server-ip (-ps): does nothing without --nccl-init tcp"},
         {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
+        {o->fp8 && o->gelu_fusion > 0,
+         "--gelu-fusion (-ge): does nothing with --fp8, whose matrix multiplies have no GELU in them"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
         {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},
     };
