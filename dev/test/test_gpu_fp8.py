@@ -1,0 +1,149 @@
+"""--fp8: the GPU trainer with the linear layers of its blocks in 8 bits, in the emulator: losses beside those of bf16, the
+same bits however it is run, and what it refuses. The kernels and products themselves: kernels_fp8.cuh.
+
+TRAIN_GPT2CU names the program (./train_gpt2emu; on a GPU of compute capability 8.9 or later: ./train_gpt2cu),
+TRAIN_GPT2CU_FP32 the same in fp32 (build/emu_fp32/train_gpt2emu), which is to refuse.
+"""
+import os
+import re
+import shutil
+import sys
+
+PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
+FP32 = os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu")
+if not os.path.exists(PROGRAM):
+    print(f"skip gpu_fp8: all of it: no {PROGRAM} here (make train_gpt2emu)")
+    print("gpu_fp8: 0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+os.environ["TRAIN_GPT2"] = PROGRAM
+
+import cli  # noqa: E402
+import harness  # noqa: E402
+from cli import QUIET, finish, losses, ran, val_losses, weights_hash  # noqa: E402
+from ranks import Ranks  # noqa: E402
+
+with open(PROGRAM, "rb") as binary:
+    EMULATED = b"EMU_NO_GPU" in binary.read()
+STEPS = 4
+# 36 rows in a micro-batch: no multiple of 16, so that transposed rows are padded; the last of validation has 12.
+SHAPE = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 32, "--context", 12, "-t", 12, "-b", 3]
+RUN = [*SHAPE, "-d", 72, "-x", STEPS, "-l", "1e-2", "-c", "0.1", "-s", 3, "-g", 2, "-v", 2, "-m", 2]
+# Of a rounding to e4m3, whose numbers have 4 significant bits.
+LARGEST_ROUNDING = 2.0**-4
+
+
+def norms(out):
+    return [float(norm) for norm in re.findall(r"^step .* norm ([\d.]+)", out, re.M)]
+
+
+OUTPUT = []
+
+
+def straight():
+    """What an uninterrupted run prints; it leaves checkpoints of steps 2 and 4 in the folder straight."""
+    if not OUTPUT:
+        OUTPUT.append(ran(*RUN, "--fp8", "-o", cli.new_folder("straight"), "-n", 2))
+    return OUTPUT[0]
+
+
+def close_to_bf16():
+    """Losses within 1 %, and norms of the gradient, which is rounded in all its parts, as near as one such rounding."""
+    fp8, bf16 = straight(), ran(*RUN)
+    assert weights_hash(fp8) != weights_hash(bf16) and losses(fp8) != losses(bf16), "8 bits change nothing"
+    for find, limit in ((losses, 0.01), (val_losses, 0.01), (norms, LARGEST_ROUNDING)):
+        pairs = list(zip(find(fp8), find(bf16)))
+        assert len(pairs) == len(find(bf16)) >= 3 and find(fp8)[1:], (find, fp8, bf16)
+        assert all(abs(a - b) <= limit * b for a, b in pairs), (find, pairs)
+    assert re.search(r"^precision +bf16, .*linear layers of the blocks in fp8", fp8, re.M), fp8
+    assert "fp8" not in bf16, bf16
+
+
+def same_bits_at_every_level_of_recompute():
+    for level in (0, 2, 3):  # 1 is the default
+        out = ran(*RUN, "--fp8", "-r", level)
+        assert weights_hash(out) == weights_hash(straight()), level
+        assert losses(out) == losses(straight()) and val_losses(out) == val_losses(straight()), level
+
+
+def same_bits_in_any_order():
+    out = ran(*RUN, "--fp8", env=dict(cli.ENVIRONMENT, EMU_SCHEDULE="random:3"))
+    assert weights_hash(out) == weights_hash(straight())
+
+
+def resumed_run():
+    """No scale outlasts a step, so that nothing of --fp8 is in a checkpoint; but a run in bf16 would be another."""
+    want, folder = weights_hash(straight()), cli.new_folder("resumed")
+    os.mkdir(folder)
+    for name in ("model_00000002.bin", "state_00000002.bin", "main.log"):
+        shutil.copy(os.path.join(cli.path("straight"), name), folder)
+    _, err = finish(cli.start(*RUN, "-o", folder, "-n", 2, "--resume"), 1)
+    assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and "--fp8" in err and "--allow-changes" in err, err
+    assert weights_hash(ran(*RUN, "--fp8", "-o", folder, "-n", 2, "--resume")) == want
+
+
+def same_bits_in_every_stage():
+    """Of two ranks each scales what it has itself; weights alike, kept in 8 bits or made so when they have come."""
+    run = [*SHAPE, *QUIET, "-x", 2, "-l", "1e-2", "--fp8"]
+    hashes = {}
+    for stage in (0, 3):
+        ranks = Ranks(2, *run, "-z", stage)
+        ranks.wait()
+        assert all(process.returncode == 0 for process in ranks.processes.values()), ranks.outputs()
+        hashes[stage] = weights_hash(ranks.out())
+    assert hashes[0] == hashes[3], hashes
+
+
+def loss_that_is_no_number():
+    """fc overflows in a layer: the scale of its GELU is no number either, so that the run ends before an update."""
+    config = cli.config(C=32, maxT=24, L=2)
+    params = cli.make_params(config)
+    for name, value in (("ln2b", 8.0), ("fcw", 2.0**126)):  # of layer 1; 8 bits hold what is a power of two
+        half = len(params[name]) // 2
+        params[name][half:] = cli.array.array("f", [value] * half)
+    cli.shard("overflow.bin", cli.random_tokens(500, 257))
+    _, err = finish(cli.start("-e", cli.model("overflowing.bin", config, params), "-i", cli.path("overflow.bin"),
+                              "-b", 2, "-t", 16, "-x", 3, *QUIET, "--fp8"), 1)
+    assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and "step 1: the loss is" in err, err
+    assert "first found in activation fc of layer 1" in err, err
+
+
+def plan_lists_what_is_kept():
+    """At a real size the inputs that are kept in 8 bits more than pay for the weights that are there twice more."""
+    def plan(*options):
+        env = dict(cli.ENVIRONMENT, EMU_NO_GPU="1")
+        out = ran("-e", "d12", "-b", 16, "-r", 0, *options, "--plan", env=env)
+        return out, int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
+
+    (out, total), (_, bf16) = plan("--fp8"), plan()
+    rows = dict(re.findall(r"^(\w+) +\([\d, ]+\) +fp8 +(\d+) ", out, re.M))
+    assert int(rows["fcprojw_fp8"]) == int(rows["fcprojw_fp8_t"]) == 12 * 4 * 768 * 768, rows
+    assert int(rows["gelu_fp8_t"]) == 12 * 4 * 768 * 16 * 1024 == 4 * int(rows["att_fp8_t"]), rows
+    assert not re.search(r"^gelu ", out, re.M) and re.search(r"^ln1 +\(1, 16384, 768\)", out, re.M), out
+    assert total < bf16, (total, bf16)
+
+
+def refusals():
+    cases = [([*SHAPE, "-ge", 1], ["--gelu-fusion (-ge)", "--fp8"], {}),
+             ([*SHAPE[:6], "--channels", 24, *SHAPE[8:]], ["--fp8", "24 channels", "multiple of 16"], {})]
+    if EMULATED:
+        cases.append((SHAPE, ["--fp8", "compute capability 8.6", "8.9"], {"EMU_CAPABILITY": "8.6"}))
+    for options, says, variables in cases:
+        _, err = finish(cli.start(*options, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, **variables)), 1)
+        assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and all(text in err for text in says), err
+    if EMULATED:  # the oldest that can
+        ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CAPABILITY="8.9"))
+
+
+def refused_in_fp32():
+    if not os.path.exists(FP32):
+        raise harness.Skip(f"no {FP32}")
+    process = cli.subprocess.Popen([FP32, *map(str, SHAPE), "--fp8"], stdout=cli.subprocess.PIPE,
+                                   stderr=cli.subprocess.PIPE, env=cli.ENVIRONMENT)
+    _, err = finish(process, 1)
+    assert re.fullmatch(r"train_gpt2cu: --fp8: [^\n]*fp32[^\n]*\n", err), err
+
+
+if __name__ == "__main__":
+    harness.run("gpu_fp8", [close_to_bf16, same_bits_at_every_level_of_recompute, same_bits_in_any_order, resumed_run,
+                            same_bits_in_every_stage, loss_that_is_no_number, plan_lists_what_is_kept, refusals,
+                            refused_in_fp32])
