@@ -1,21 +1,23 @@
 #!/usr/bin/env bash
-# The one command for a machine with a GPU: builds, tests and measures the GPU trainer, in under 8 minutes.
+# The one command for a machine with a GPU: builds, tests and measures the GPU trainer, in under 10 minutes: GPT-2 124M
+# and 1558M beside PyTorch and the targets, a step kernel by kernel, and what each option of the trainer is worth.
 #
 #   dev/gpu_check.sh OUTDIR [MAKE-ARGUMENT...]              e.g. GPU_ARCH=90
 #   dev/gpu_check.sh OUTDIR --emulate [MAKE-ARGUMENT...]    the same steps with emulated programs and a tiny model, on
 #                                                           any machine: a test of this script, its times mean nothing
 #
-# It needs make, gcc or clang, and nvcc; compute-sanitizer and a python3 with PyTorch are used when they are there. No
-# network. Every part has a time limit; a part that fails does not stop the others. At the end stands a table, and the
-# status is 1 if anything failed. OUTDIR gets summary.txt, results.csv (part, what, value, unit), kernels.csv (each
-# kernel's time and floor) and the logs. CUDA_VISIBLE_DEVICES chooses GPUs: the first, and all of them where several
-# train together. GPU_CHECK_SECONDS=900 grants more time.
+# It needs make, gcc or clang, and nvcc; compute-sanitizer, CUPTI and a python3 with PyTorch are used when they are
+# there. No network. Every part has a time limit; a part that fails does not stop the others, and what there is no time
+# for is skipped, the least valuable first. At the end stand tables, and the status is 1 if anything failed (a missed
+# target is no failure). OUTDIR gets summary.txt, results.csv (part, what, value, unit), kernels.csv (each kernel's time
+# and floor), steps.csv (the kernels of whole steps) and the logs. CUDA_VISIBLE_DEVICES chooses GPUs: the first, and all
+# of them where several train together. GPU_CHECK_SECONDS=900 grants more time; GPU_CHECK_MODELS=d12 measures one model.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
 
-readonly TOTAL_SECONDS=${GPU_CHECK_SECONDS:-465} # parts that do not fit any more are skipped, and that is said
-readonly STEPS_LEFT_OUT=5                       # at the start of a run, from its median: clocks and caches warm up
+readonly TOTAL_SECONDS=${GPU_CHECK_SECONDS:-570} # parts that do not fit any more are skipped, and that is said
+readonly RESERVED_SECONDS=50                    # for the sanitizers and the emulator, which come last
 readonly GIB=1073741824
 
 usage() { sed -n '2,/^set -u/ s/^# \{0,1\}//p' dev/gpu_check.sh; }
@@ -39,11 +41,11 @@ done
 [ -n "$out" ] || stop "the folder for the results is missing: dev/gpu_check.sh OUTDIR"
 mkdir -p "$out" || stop "cannot make the folder $out"
 out=$(cd "$out" && pwd)
-rm -f "$out"/{summary.txt,results.csv,kernels.csv,build.log,tests.log,sanitizer.log,train.log,torch.log}
+rm -f "$out"/{summary.txt,results.csv,kernels.csv,steps.csv,build.log,tests.log,sanitizer.log,train.log}
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu_check.XXXXXX") || stop "cannot make a temporary folder"
-children=()
+children=() watchers=()
 finish() {
-    for pid in "${children[@]+"${children[@]}"}"; do kill "$pid" 2>/dev/null; done
+    for pid in "${children[@]+"${children[@]}"}" "${watchers[@]+"${watchers[@]}"}"; do kill "$pid" 2>/dev/null; done
     rm -rf "$work"
 }
 trap finish EXIT
@@ -71,6 +73,8 @@ verdict() { # ok | FAIL | skip, remark
 table_row() { printf '%-34s %6s %9s %10s %7s %20s\n' "$@" | tee -a "$work/table"; }
 
 remaining() { echo $((TOTAL_SECONDS - SECONDS)); }
+# enough SECONDS: is there so much time, and what the last parts need?
+enough() { [ "$(remaining)" -ge $(($1 + RESERVED_SECONDS)) ]; }
 
 # limited SECONDS LOG COMMAND...: the command with what time is left, at most SECONDS; all it says goes to LOG.
 limited() {
@@ -101,7 +105,8 @@ check_machine() {
     gpu=${gpu%%,*}
     torch=""
     if [ $emulate = yes ]; then
-        free_bytes=$((4 * GIB)) gpu_name="emulated GPU"
+        free_bytes=$((4 * GIB)) gpu_name="emulated GPU" compute_capability=9.0
+        no_torch="not with emulated programs"
         verdict ok "emulated: a test of this script, not of a GPU"
         return
     fi
@@ -114,9 +119,11 @@ check_machine() {
     if have python3; then
         torch=$(python3 -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2>/dev/null)
     fi
+    [ -n "$torch" ] || no_torch="no python3 with a PyTorch that sees the GPU"
     nvcc_release=$(nvcc --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
     result gpu "$gpu_name" ""
-    result compute_capability "$(gpu_query compute_cap)" ""
+    compute_capability=$(gpu_query compute_cap)
+    result compute_capability "$compute_capability" ""
     result driver "$(gpu_query driver_version)" ""
     result cuda "$nvcc_release" ""
     result torch "${torch:-none}" ""
@@ -146,26 +153,43 @@ program() { # precision, name
     fi
 }
 
-build_precision() { # precision, log
-    local folder targets=() name make_line
-    folder=$(folder_of "$1")
-    for name in test_kernels train_gpt2 bench_gpu $whole_model_test; do
-        targets+=("$(program "$1" "$name" | sed 's|^\./||')")
-    done
-    make_line=(make -k "-j$cores" "PRECISION=$1" "${make_arguments[@]+"${make_arguments[@]}"}")
-    if [ $emulate = no ]; then
-        make_line+=("BUILD=$folder" "BIN=$folder")
-        targets+=("$(program "$1" emulated_test_kernels)")
+make_programs() { # precision, program's name...
+    local precision=$1 name targets=() folder make_line
+    shift
+    folder=$(folder_of "$precision")
+    for name in "$@"; do targets+=("$(program "$precision" "$name" | sed 's|^\./||')"); done
+    make_line=(make -k "-j$cores" "PRECISION=$precision" "${make_arguments[@]+"${make_arguments[@]}"}")
+    [ $emulate = yes ] || make_line+=("BUILD=$folder" "BIN=$folder")
+    limited 240 "$work/build_$precision" "${make_line[@]}" "${targets[@]}"
+}
+
+# The trainer first and alone, which is what a user waits for.
+check_build_trainer() {
+    local status=0 start
+    begin "build trainer"
+    cores=$(nproc 2>/dev/null || echo 2)
+    start=$(date +%s%N)
+    make_programs BF16 train_gpt2 || status=$?
+    build_seconds=$(calculate %.1f "($(date +%s%N) - $start) / 1e9")
+    if [ $status -ne 0 ]; then
+        build_seconds=""
+        verdict FAIL "make: BF16 ($(describe_status $status)), see build.log"
+        grep -E -m 5 'error|Error' "$work/build_BF16" | sed 's/^/     /'
+    else
+        result "one program" "$build_seconds" s
+        verdict ok "$build_seconds s"
     fi
-    limited 240 "$2" "${make_line[@]}" "${targets[@]}"
 }
 
 check_build() {
-    local precision status pids=() bad=""
+    local precision status pids=() bad="" names
     begin build
-    cores=$(nproc 2>/dev/null || echo 2)
     for precision in $precisions; do
-        build_precision "$precision" "$work/build_$precision" &
+        names="test_kernels $whole_model_test"
+        [ $emulate = yes ] || names="$names emulated_test_kernels"
+        [ "$precision" != BF16 ] || names="$names bench_gpu"
+        # shellcheck disable=SC2086 # a list of names
+        make_programs "$precision" $names &
         pids+=($!)
     done
     for precision in $precisions; do
@@ -321,29 +345,10 @@ sanitizer_verdict() { # tool, status
     fi
 }
 
-# --- the kernels' times --------------------------------------------------------------------------------------------
-check_kernel_times() {
-    local status=0 arguments=(--csv "$out/kernels.csv") line
-    begin "kernel times"
-    [ $emulate = no ] || arguments+=(--model tiny)
-    limited 60 "$work/bench" "$(program BF16 bench_gpu)" "${arguments[@]}" || status=$?
-    cat "$work/bench" >>"$out/tests.log"
-    peak_teraflops=$(sed -n 's/^datasheet: \([0-9.]*\) .*/\1/p' "$work/bench" | head -n 1)
-    if [ $status -ne 0 ]; then
-        verdict FAIL "$(describe_status $status): $(tail -n 1 "$work/bench")"
-        return
-    fi
-    sed -n '/^kernel /,$p' "$work/bench"
-    awk -F, 'NR > 1 { print $1 "," $6 "," $12 }' "$out/kernels.csv" | while IFS=, read -r name us percent; do
-        result "$name" "$us" us
-        result "$name of floor" "$percent" percent
-    done
-    line=$(awk -F, 'NR > 3 { print $12 "," $1 " " $12 "%" }' "$out/kernels.csv" | sort -n | head -n 3 |
-        cut -d, -f2 | tr '\n' ',' | sed 's/,$//; s/,/, /g')
-    verdict ok "farthest from their floors: $line"
-}
+# --- models and what is known of them ------------------------------------------------------------------------------
+calculate() { awk "BEGIN { printf(\"$1\", $2) }"; } # format, expressions
+is_true() { [ "$(calculate %d "$1")" = 1 ]; }        # an expression
 
-# --- training ------------------------------------------------------------------------------------------------------
 # Random tokens: what a step takes does not depend on the text. The same ones each time.
 make_tokens() {
     cat >"$work/tokens.c" <<'C'
@@ -366,47 +371,20 @@ C
     $compiler -O2 -I. -o "$work/tokens" "$work/tokens.c" -lm && "$work/tokens" >"$work/tokens.bin"
 }
 
-prepare_training() {
-    trainer=$(program BF16 train_gpt2)
-    if [ $emulate = yes ]; then
-        layers=2 channels=64 vocab=257 seq_len=32 steps=7 largest=2 data=LICENSE
-        shape=(--layers 2 --heads 1 --channels 64 --context 32 --seq-len 32)
-    else
-        layers=12 channels=768 vocab=50257 seq_len=1024 steps=30 largest=1024 data=$work/tokens.bin
-        shape=(--init d12 --seq-len 1024)
-        make_tokens || return 1
-    fi
+# All runs of a model have the same batch: at most `cap` sequences, for which PyTorch has room on a GPU of 141 GB.
+# torch_gib: what PyTorch takes, about: for the model, and for each sequence.
+set_model() { # name
+    model=$1
+    seq_len=1024 vocab=50257 data=$work/tokens.bin left_out=5
+    case $model in
+        tiny) layers=2 channels=64 vocab=257 seq_len=32 steps=3 few_steps=3 cap=2 left_out=1 data=LICENSE ;;
+        d12) layers=12 channels=768 steps=30 few_steps=20 cap=64 torch_gib="2 + 1.5" ;;
+        d48) layers=48 channels=1600 steps=15 few_steps=12 cap=16 torch_gib="30 + 4.2" left_out=4 ;;
+        *) stop "GPU_CHECK_MODELS: no model '$model', there are d12 and d48" ;;
+    esac
+    shape=(--init "$model" --seq-len "$seq_len")
+    [ "$model" != tiny ] || shape=(--layers 2 --heads 1 --channels 64 --context 32 --seq-len 32)
     shape+=(--train-data "$data" --val-every 0 --sample-every 0 --seed 1)
-}
-
-# What the plan says a batch takes on the GPU: its first total is the GPU's. Nothing if the program fails.
-planned_bytes() {
-    timeout 20 "$trainer" "${shape[@]}" --batch-size "$1" --plan >"$work/plan" 2>&1
-    sed -n 's/^total \([0-9]*\) bytes.*/\1/p' "$work/plan" | head -n 1
-}
-
-# The largest power of two whose plan, and a gibibyte for CUDA itself, fit what is free. 0: none, or no plan.
-largest_batch() {
-    local batch=1 best=0 bytes
-    while [ $batch -le $largest ]; do
-        bytes=$(planned_bytes $batch)
-        if [ -z "$bytes" ] || [ $((bytes + GIB)) -gt "$free_bytes" ]; then break; fi
-        best=$batch batch=$((2 * batch))
-    done
-    echo $best
-}
-
-watch_memory() { # file: MiB in use, five times a second
-    if [ $emulate = yes ]; then return; fi
-    while gpu_query memory.used >>"$1"; do sleep 0.2; done &
-    watcher=$!
-    children+=("$watcher")
-}
-
-# The median of the milliseconds in a run's step lines, the first steps left out; nothing if there are none.
-median_ms() {
-    sed -n 's/^step .*| \([0-9.]*\) ms |.*/\1/p' "$1" | tail -n "+$((STEPS_LEFT_OUT + 1))" | sort -n |
-        awk '{ ms[NR] = $1 } END { if (NR > 0) { print (ms[int((NR + 1) / 2)] + ms[int(NR / 2) + 1]) / 2 } }'
 }
 
 # 6 operations for each weight of a multiply and token, and attention's 12 L C T/2.
@@ -414,13 +392,145 @@ flops_per_token() {
     echo $((6 * (12 * layers * channels * channels + vocab * channels) + 6 * layers * channels * seq_len))
 }
 
-calculate() { awk "BEGIN { printf(\"$1\", $2) }"; } # format, expressions
+prepare_training() {
+    trainer=$(program BF16 train_gpt2)
+    export XDG_CACHE_HOME=$work/cache # what the trainer keeps from run to run
+    mkdir "$work/cache"
+    timeout 20 "$trainer" --help >"$work/help" 2>&1
+    [ $emulate = yes ] || make_tokens
+}
+
+knows() { grep -q -E -e "(^|[ ,])$1( |\$)" "$work/help"; } # --option: does the trainer have it?
+usable() { # --option: and can this GPU do it?
+    knows "$1" && { [ "$1" != --fp8 ] || is_true "${compute_capability:-0} >= 8.9"; }
+}
+
+# planned_bytes BATCH OPTION...: what the plan says that takes on the GPU: its first total. Nothing if it says none.
+planned_bytes() {
+    local size=$1
+    shift
+    timeout 20 "$trainer" "${shape[@]}" --batch-size "$size" "$@" --plan >"$work/plan" 2>&1
+    sed -n 's/^total \([0-9]*\) bytes.*/\1/p' "$work/plan" | head -n 1
+}
+
+# Does what is planned, and a gibibyte for CUDA itself, fit what is free?
+fits() { # BATCH OPTION...
+    local bytes
+    bytes=$(planned_bytes "$@")
+    [ -n "$bytes" ] && [ $((bytes + GIB)) -le "$free_bytes" ]
+}
+
+# --- the kernels' times --------------------------------------------------------------------------------------------
+check_kernel_times() { # model
+    local status=0 line csv=$work/kernels_$1.csv
+    set_model "$1"
+    begin "kernel times $1"
+    if ! enough 25; then
+        verdict skip "no time left"
+        return
+    fi
+    : >"$work/bench"
+    limited 60 "$work/bench" "$(program BF16 bench_gpu)" --csv "$csv" --model "$1" --batch-size "$cap" || status=$?
+    cat "$work/bench" >>"$out/tests.log"
+    peak_teraflops=$(sed -n 's/^datasheet: \([0-9.]*\) .*/\1/p' "$work/bench" | head -n 1)
+    if [ $status -ne 0 ]; then
+        verdict FAIL "$(describe_status $status): $(tail -n 1 "$work/bench")"
+        return
+    fi
+    sed -n '/^kernel /,$p' "$work/bench"
+    sed -n '/^device:/p; /^shapes:/p; /^kernel /,$p' "$work/bench" >>"$work/kernel_table"
+    sed "${header_is_there:+1d}" "$csv" >>"$out/kernels.csv"
+    header_is_there=yes
+    awk -F, 'NR > 1 { print $1 "," $6 "," $12 }' "$csv" | while IFS=, read -r name us percent; do
+        result "$name" "$us" us
+        result "$name of floor" "$percent" percent
+    done
+    line=$(awk -F, 'NR > 3 { print $12 "," $1 " " $12 "%" }' "$csv" | sort -n | head -n 3 |
+        cut -d, -f2 | tr '\n' ',' | sed 's/,$//; s/,/, /g')
+    verdict ok "farthest from their floors: $line"
+}
+
+# --- a training run ------------------------------------------------------------------------------------------------
+watch_memory() { # file: MiB in use, several times a second
+    if [ $emulate = yes ]; then return; fi
+    while gpu_query memory.used >>"$1"; do sleep 0.1; done &
+    watchers+=($!)
+}
+
+watch_first_step() { # ns since the epoch of the start: seconds until the first step's line go to $work/first
+    while ! grep -q '^step ' "$work/run"; do sleep 0.02; done 2>/dev/null &&
+        calculate %.2f "($(date +%s%N) - $1) / 1e9" >"$work/first" &
+    first_watcher=$!
+    children+=($!)
+}
+
+# The median of the milliseconds in a run's step lines, the first steps left out; nothing if there are none.
+median_ms() {
+    sed -n 's/^step .*| \([0-9.]*\) ms |.*/\1/p' "$1" | tail -n "+$((left_out + 1))" | sort -n |
+        awk '{ ms[NR] = $1 } END { if (NR > 0) { print (ms[int((NR + 1) / 2)] + ms[int(NR / 2) + 1]) / 2 } }'
+}
+
+# train BATCH OPTION...: a run of ours of the model that is set. Sets ms; 1 if it fails, with the reason in why.
+train() {
+    local size=$1 status=0 log=$work/run
+    shift
+    : >"$log"
+    ms="" why=""
+    limited 90 "$log" "${traced[@]+"${traced[@]}"}" "$trainer" "${shape[@]}" --batch-size "$size" --steps "$steps" \
+        "$@" || status=$?
+    cat "$log" >>"$out/train.log"
+    if [ $status -ne 0 ]; then
+        why="batch $size${*:+ $*}: $(describe_status $status): $(tail -n 1 "$log")"
+        return 1
+    fi
+    ms=$(median_ms "$log")
+    if [ -z "$ms" ] || grep -q -E '^step.*\| *(-[0-9.]+|0\.00) ms' "$log"; then
+        why="batch $size${*:+ $*}: not every step took a positive time, see train.log"
+        return 1
+    fi
+    if ! grep -q "^step *$steps/$steps " "$log" || grep -q -i -E '^step.*loss -?(nan|inf)' "$log"; then
+        why="batch $size${*:+ $*}: not every step has a finite loss, see train.log"
+        return 1
+    fi
+}
+
+# watched_train BATCH OPTION...: the same; sets first_seconds, and used_mib: at its peak, as nvidia-smi shows it.
+watched_train() {
+    local before peak pid status=0
+    : >"$work/memory" && : >"$work/run" && : >"$work/first"
+    first_seconds="" used_mib=""
+    before=$(gpu_query memory.used)
+    watch_memory "$work/memory"
+    watch_first_step "$(date +%s%N)"
+    train "$@" || status=$?
+    [ -z "$ms" ] || wait "$first_watcher" # it need only look once more
+    for pid in "${watchers[@]+"${watchers[@]}"}" "$first_watcher"; do kill "$pid" && wait "$pid"; done 2>/dev/null
+    watchers=()
+    first_seconds=$(cat "$work/first")
+    peak=$(sort -n "$work/memory" | tail -n 1)
+    [ -z "$before" ] || [ -z "$peak" ] || used_mib=$((peak - before))
+    return $status
+}
+
+# What CUDA itself takes of the GPU beside a plan, in MiB: what a tiny model's run shows.
+measure_context() {
+    local bytes kept=("${shape[@]}") kept_steps=$steps
+    context_mib=""
+    [ $emulate = no ] || return 0
+    shape=(--layers 1 --heads 1 --channels 64 --context 64 --seq-len 64 --train-data "$data" --val-every 0)
+    shape+=(--sample-every 0)
+    steps=3000
+    watched_train 1 || echo "the context could not be measured: $why" >>"$out/train.log"
+    bytes=$(planned_bytes 1)
+    [ -z "$used_mib" ] || [ -z "$bytes" ] || context_mib=$((used_mib - bytes / 1048576))
+    shape=("${kept[@]}") steps=$kept_steps
+}
 
 # speed_row NAME BATCH MS MEMORY: prints and records what a run reached.
 speed_row() {
     local tokens mfu="-"
     tokens=$(calculate %.0f "1000 * $2 * $seq_len / $3")
-    if [ "$(calculate %d "${peak_teraflops:-0} > 0")" = 1 ]; then
+    if is_true "${peak_teraflops:-0} > 0"; then
         mfu=$(calculate %.1f "$tokens * $(flops_per_token) / ${peak_teraflops} / 1e10")%
         result "$1 mfu" "${mfu%\%}" percent
     fi
@@ -430,59 +540,335 @@ speed_row() {
     result "$1 speed" "$tokens" tokens/s
 }
 
-# train NAME BATCH: a run of ours. Sets ms; 1 if it fails, with the reason in why.
-train() {
-    local status=0 before peak plan memory="-" log=$work/run
-    : >"$log"
-    : >"$work/memory"
-    ms="" why=""
-    before=$(gpu_query memory.used 2>/dev/null)
-    watch_memory "$work/memory"
-    limited 90 "$log" "$trainer" "${shape[@]}" --batch-size "$2" --steps "$steps" || status=$?
-    [ $emulate = yes ] || { kill "$watcher" && wait "$watcher"; } 2>/dev/null
-    cat "$log" >>"$out/train.log"
-    ms=$(median_ms "$log")
-    if [ $status -ne 0 ]; then
-        why="batch $2: $(describe_status $status): $(tail -n 1 "$log")"
-        return 1
-    fi
-    if [ -z "$ms" ] || grep -q -E '^step.*\| *(-[0-9.]+|0\.00) ms' "$log"; then
-        why="batch $2: not every step took a positive time, see train.log"
-        return 1
-    fi
-    if ! grep -q "^step *$steps/$steps " "$log" || grep -q -i -E '^step.*loss -?(nan|inf)' "$log"; then
-        why="batch $2: not every step has a finite loss, see train.log"
-        return 1
-    fi
-    plan=$(planned_bytes "$2")
-    result "$1 planned memory" "${plan:-0}" bytes
-    if [ -n "$before" ] && [ -s "$work/memory" ] && [ -n "$plan" ]; then
-        peak=$(sort -n "$work/memory" | tail -n 1)
-        result "$1 peak memory" "$(((peak - before) * 1048576))" bytes
-        memory=$(calculate "%.2f, %.2f GiB" "($peak - $before) / 1024, $plan / $GIB")
-    fi
-    speed_row "$1" "$2" "$ms" "$memory"
+tokens_per_second() { calculate %.0f "1000 * $batch * $seq_len / $1"; } # ms of a step
+mean() { awk '{ for (i = 1; i <= NF; i++) { sum += $i } if (NF > 0) { print sum / NF } }' <<<"$*"; }
+
+# --- the targets' runs: ours and PyTorch's by turns ----------------------------------------------------------------
+# The largest batch that both have room for. PyTorch's was found while it compiled, see warm_torch.
+choose_batch() {
+    batch=$(cat "$work/torch_batch_$model" 2>/dev/null)
+    batch=${batch:-$cap}
+    while [ "$batch" -gt 0 ] && ! fits "$batch"; do batch=$((batch / 2)); done
 }
 
-check_training() {
-    if [ $emulate = yes ]; then begin "training tiny"; else begin "training d12"; fi
-    batch=0
-    if ! [ -x "$(program BF16 train_gpt2)" ]; then
-        verdict FAIL "$(program BF16 train_gpt2) was not built"
+run_torch() { # batch, steps, log. Sets torch_ms, torch_bytes.
+    local status=0
+    : >"$3"
+    limited 130 "$3" python3 -u dev/bench/bench_torch.py --train-data "$data" --init "$model" --seq-len "$seq_len" \
+        --batch-size "$1" --steps "$2" --attention flash || status=$?
+    cat "$3" >>"$out/train.log"
+    torch_ms=$(median_ms "$3")
+    torch_bytes=$(sed -n 's/^peak memory: \([0-9]*\) bytes allocated.*/\1/p' "$3")
+    [ $status -eq 0 ] && [ -n "$torch_ms" ]
+}
+
+# Compiles the model for PyTorch while our programs are built, and finds the batch that it has room for. What it leaves
+# in its cache serves the runs that count.
+warm_torch() { # model
+    local size
+    set_model "$1"
+    size=$cap
+    while [ $size -gt 1 ] && is_true "($torch_gib * $size) * $GIB > $free_bytes"; do size=$((size / 2)); done
+    left_out=0
+    while ! run_torch "$size" 2 "$work/warm_$1"; do
+        if [ "$size" -eq 1 ] || ! grep -q -i 'out of.* memory' "$work/warm_$1"; then return; fi
+        size=$((size / 2))
+    done
+    echo "$size" >"$work/torch_batch_$1"
+}
+
+warm_torch_models() { for name in $models; do warm_torch "$name"; done; }
+
+start_torch() {
+    [ -n "$torch" ] || return 0
+    export TORCHINDUCTOR_CACHE_DIR=$work/inductor TORCHINDUCTOR_FX_GRAPH_CACHE=1 TORCHINDUCTOR_AUTOGRAD_CACHE=1
+    warm_torch_models &
+    torch_pid=$!
+    children+=("$torch_pid")
+}
+
+# A turn of ours. 1 if it fails.
+our_turn() { # number
+    local memory="-" plan
+    watched_train "$batch" || return 1
+    plan=$(planned_bytes "$batch")
+    if [ -n "$used_mib" ] && [ -n "$plan" ] && [ -n "$context_mib" ]; then
+        measured[$model memory]=$(((used_mib - context_mib) * 1048576))
+        measured[$model plan]=$plan
+        memory=$(calculate "%.2f, %.2f GiB" "${measured[$model memory]} / $GIB, $plan / $GIB")
+        result "gpt2.c turn $1 peak memory" "${measured[$model memory]}" bytes
+        result "gpt2.c turn $1 planned memory" "$plan" bytes
+    fi
+    result "gpt2.c turn $1 first step" "${first_seconds:-0}" s
+    measured[$model first]=$first_seconds # the last turn's: the first one also tunes
+    speed_row "gpt2.c $model turn $1" "$batch" "$ms" "$memory"
+    ours="$ours $ms"
+}
+
+torch_turn() { # number
+    if ! [ -s "$work/torch_batch_$model" ] || ! run_torch "$batch" "$steps" "$work/torch"; then return; fi
+    speed_row "PyTorch $model turn $1" "$batch" "$torch_ms" "$(calculate "%.2f GiB" "${torch_bytes:-0} / $GIB")"
+    result "PyTorch turn $1 peak memory" "${torch_bytes:-0}" bytes
+    measured[$model torch_memory]=$torch_bytes
+    theirs="$theirs $torch_ms"
+}
+
+fp8_turn() {
+    if ! usable --fp8; then return; fi
+    if ! enough 20; then
+        echo "     --fp8: no time left"
+    elif train "$batch" --fp8; then
+        speed_row "gpt2.c $model fp8" "$batch" "$ms" "-"
+        measured[$model fp8]=$(tokens_per_second "$ms")
+    else
+        fp8_why="; --fp8: $why"
+    fi
+}
+
+check_training() { # model
+    local turn start ours="" theirs="" fp8_why=""
+    set_model "$1"
+    begin "training $1"
+    if ! [ -x "$trainer" ]; then
+        verdict FAIL "$trainer was not built"
         return
     fi
-    prepare_training || { verdict FAIL "the tokens could not be made"; return; }
-    batch=$(largest_batch)
-    echo "largest batch by plan: $batch" >>"$out/train.log"
+    choose_batch
     if [ "$batch" -eq 0 ]; then
         verdict FAIL "no batch fits, or --plan says nothing: $(tail -n 1 "$work/plan")"
         return
     fi
-    table_row run batch "step ms" tokens/s MFU "memory used, planned"
-    if train "gpt2.c largest batch" "$batch"; then
-        verdict ok "batch $batch, $steps steps, $ms ms each"
+    [ -n "${context_mib+set}" ] || measure_context
+    [ -s "$work/table" ] || table_row run batch "step ms" tokens/s MFU "memory used, planned"
+    for turn in 1 2; do
+        start=$SECONDS
+        our_turn $turn || { verdict FAIL "$why"; return; }
+        torch_turn $turn
+        if [ -z "$theirs" ] || ! enough $((SECONDS - start)); then break; fi
+    done
+    fp8_turn
+    training_verdict
+}
+
+training_verdict() {
+    local tokens ratio="" mean_ours mean_theirs
+    mean_ours=$(mean "$ours") mean_theirs=$(mean "$theirs")
+    tokens=$(tokens_per_second "$mean_ours")
+    measured[$model bf16]=$tokens
+    echo "$batch" >"$work/batch_$model"
+    if [ -n "$mean_theirs" ]; then
+        ratio=$(calculate %.3f "$mean_theirs / $mean_ours")
+        measured[$model ratio]=$ratio
+        result ratio_to_torch "$ratio" ""
+    elif [ -n "$torch" ]; then
+        ratio="none: $(tail -n 1 "$work/warm_$model")"
+    fi
+    if [ -n "$fp8_why" ]; then
+        verdict FAIL "${fp8_why#; }"
     else
-        verdict FAIL "$why"
+        verdict ok "batch $batch, $tokens tokens/s, ratio to PyTorch ${ratio:-not measured: $no_torch}"
+    fi
+}
+
+# --- one step, kernel by kernel ------------------------------------------------------------------------------------
+# Builds the library that the driver loads into the trainer. Sets trace_library, or why there is none.
+build_trace_library() {
+    local cuda folder header="" compiler=${CXX:-g++}
+    trace_library="" no_trace="the emulator has no CUPTI"
+    [ $emulate = no ] || return 0
+    cuda=$(cd "$(dirname "$(readlink -f "$(command -v nvcc)")")/.." && pwd)
+    for folder in "$cuda/extras/CUPTI" "$cuda"; do
+        if [ -e "$folder/include/cupti.h" ]; then header=$folder; break; fi
+    done
+    no_trace="no cupti.h in $cuda/include or $cuda/extras/CUPTI/include; it comes with the CUDA toolkit"
+    [ -n "$header" ] || return 0
+    no_trace="the library does not build, see build.log"
+    have "$compiler" || compiler=clang++
+    limited 60 "$out/build.log" "$compiler" -std=c++17 -O1 -shared -fPIC -I. -isystem "$header/include" \
+        -isystem "$cuda/include" -o "$work/libtrace.so" dev/bench/trace_kernels.cpp "-L$header/lib64" "-L$header/lib" \
+        "-Wl,-rpath,$header/lib64,-rpath,$header/lib" -lcupti && trace_library=$work/libtrace.so
+}
+
+# trace NAME OPTION...: a run whose steps are written down in $work/step_NAME.csv; how: in what precision, with which
+# attention. 1 if it fails, with the reason in why.
+trace() {
+    local csv=$work/step_$1.csv status=0
+    shift
+    traced=(env "CUDA_INJECTION64_PATH=$trace_library" "TRACE_KERNELS=$csv" "TRACE_KERNELS_SKIP=$left_out")
+    train "$batch" "$@" || status=$?
+    traced=()
+    [ $status -eq 0 ] || return 1
+    if ! [ -s "$csv" ]; then
+        why=$(grep '^trace_kernels: ' "$work/run" | tail -n 1)
+        why=${why:-the library wrote nothing}
+        return 1
+    fi
+    how=$(sed -n 's/^precision *//p' "$work/run" | head -n 1)
+}
+
+add_steps() { # name, csv: to steps.csv
+    [ -s "$out/steps.csv" ] || echo "step,$(head -n 1 "$2")" >"$out/steps.csv"
+    sed "1d; s/^/$1,/" "$2" >>"$out/steps.csv"
+}
+
+show_step() { # title, csv
+    {
+        echo
+        echo "A step of $1, batch $batch:"
+        dev/bench/step_table.sh "$2" "$work/kernels_$model.csv" "$layers" "$channels" "$vocab" $((batch * seq_len))
+    } | tee -a "$work/steps"
+}
+
+# Milliseconds of a step that attention takes; with a second argument: only by these kernels.
+attention_ms() { # csv
+    awk -F, -v which="${2:-attention|fmha|flash|cudnn}" '$1 ~ which { ms += $4 }
+        END { if (ms > 0) { print ms } }' "$1"
+}
+
+check_step() { # model
+    local how="" csv=$work/step_$1.csv
+    set_model "$1"
+    begin "step $1"
+    batch=$(cat "$work/batch_$1" 2>/dev/null)
+    if [ -z "$trace_library" ]; then
+        verdict skip "$no_trace"
+        return
+    elif [ -z "$batch" ]; then
+        verdict skip "our training did not run"
+        return
+    elif ! enough 25; then
+        verdict skip "no time left"
+        return
+    fi
+    steps=$few_steps
+    if ! trace "$1"; then
+        case $why in
+            *"nothing is traced") verdict skip "$why" ;;
+            *) verdict FAIL "$why" ;;
+        esac
+        return
+    fi
+    show_step "$1 ($how)" "$csv"
+    add_steps "$1" "$csv"
+    compare_attention "$1" "$csv"
+    verdict ok "$(awk -F, '/^\(step/ { ms = $4 } /^\(gap/ { printf "%.2f ms, %.1f%% of it idle", ms, $5 }' "$csv")"
+}
+
+# Ours beside cuDNN's, where the step above used that.
+compare_attention() { # model, csv
+    local cudnn own
+    cudnn=$(attention_ms "$2" 'fmha|flash|cudnn')
+    if [ -z "$cudnn" ] || ! knows --attention || ! enough 15; then return; fi
+    cudnn=$(attention_ms "$2")
+    trace "$1_own" --attention own || { echo "     --attention own: $why"; return; }
+    add_steps "$1 own attention" "$work/step_$1_own.csv"
+    own=$(attention_ms "$work/step_$1_own.csv")
+    measured[$1 attention]=$(calculate %.1f "100 * $cudnn / $own")
+    result "attention by cuDNN" "$cudnn" ms
+    result "attention of our own" "$own" ms
+    echo "attention: cuDNN $cudnn ms, our own $own ms a step: ${measured[$1 attention]}% of cuDNN's speed" |
+        tee -a "$work/steps"
+}
+
+# --- what each option is worth -------------------------------------------------------------------------------------
+readonly EMULATED_VARIANTS="--gelu-fusion 1
+--recompute 3"
+readonly VARIANTS="--cuda-graph 0
+--attention own
+--matmul-tune 0
+--gelu-fusion 1
+--gelu-fusion 2
+--fp8 1
+--head-overlap 1
+--head-rows 16384
+--recompute 0
+--recompute 2
+--recompute 3"
+readonly VARIANTS_A_DEFAULT=3 # between two runs with the defaults, which show how the machine drifts
+
+# option_run OPTION...: appends "options|ms" to $work/options, or says why not. 1: no time left.
+option_run() {
+    if ! enough $((option_seconds + 3)); then
+        echo "     ${*:-defaults}: no time left"
+        return 1
+    fi
+    local start=$SECONDS
+    if [ $# -gt 0 ] && ! fits "$batch" "$@"; then
+        echo "     $*: $(grep -m 1 '^train_gpt2' "$work/plan" || echo "does not fit the memory")"
+        return 0
+    fi
+    if train "$batch" "$@"; then
+        echo "${*:-defaults}|$ms" >>"$work/options"
+        printf '     %-20s %9.2f ms\n' "${*:-defaults}" "$ms"
+    else
+        echo "     $why"
+        option_failures="$option_failures${option_failures:+; }$why"
+    fi
+    option_seconds=$((SECONDS - start))
+}
+
+# The runs with one option changed, in between runs with the defaults; each ratio is to the mean of the ones around it.
+option_ratios() {
+    awk -F '|' '
+        $1 == "defaults" { defaults[++n] = $2; next }
+        { name[++m] = $1; ms[m] = $2; after[m] = n }
+        END {
+            for (i = 1; i <= m; i++) {
+                b = defaults[after[i]]; a = after[i] < n ? defaults[after[i] + 1] : b
+                printf "%s|%s|%.3f|%.3f\n", name[i], ms[i], (a + b) / 2, 2 * ms[i] / (a + b)
+            }
+        }' "$work/options"
+}
+
+option_loop() {
+    local variant count=0 variants=$VARIANTS
+    [ $emulate = no ] || variants=$EMULATED_VARIANTS
+    option_run || return 1
+    while IFS= read -r variant; do
+        if ! usable "${variant%% *}"; then
+            echo "     $variant: this trainer, or this GPU, has no such option"
+            continue
+        fi
+        # shellcheck disable=SC2086 # an option and its value
+        option_run $variant </dev/null || return 1
+        count=$((count + 1))
+        [ $((count % VARIANTS_A_DEFAULT)) -ne 0 ] || option_run </dev/null || return 1
+    done <<<"$variants"
+    [ $((count % VARIANTS_A_DEFAULT)) -eq 0 ] || option_run
+}
+
+check_options() { # model
+    local option_failures="" option_seconds=5 time_is_up="" name ms_of default times spread
+    set_model "$1"
+    begin "options $1"
+    batch=$(cat "$work/batch_$1" 2>/dev/null)
+    if [ -z "$batch" ]; then
+        verdict skip "our training did not run"
+        return
+    fi
+    : >"$work/options"
+    steps=$few_steps
+    option_loop || time_is_up=", then the time was up"
+    if ! [ -s "$work/options" ]; then
+        verdict "$([ -n "$option_failures" ] && echo FAIL || echo skip)" "${option_failures:-no time left}"
+        return
+    fi
+    spread=$(awk -F '|' '$1 == "defaults" { if (!n++ || $2 < least) { least = $2 } if ($2 > most) { most = $2 } }
+        END { printf "%.1f", 100 * (most / least - 1) }' "$work/options")
+    {
+        echo
+        echo "$1, batch $batch: one option changed, beside the defaults before and after (which differ by $spread%)"
+        printf '%-20s %10s %10s %8s\n' option "ms a step" defaults "time x"
+        option_ratios | while IFS='|' read -r name ms_of default times; do
+            printf '%-20s %10.2f %10.2f %8.3f\n' "$name" "$ms_of" "$default" "$times"
+            result "$name" "$times" "of the defaults' time"
+        done
+    } | tee -a "$work/option_table"
+    result "defaults differ by" "$spread" percent
+    if [ -n "$option_failures" ]; then
+        verdict FAIL "$option_failures"
+    else
+        verdict ok "$(option_ratios | wc -l | tr -d ' ') options$time_is_up; the defaults differ by $spread%"
     fi
 }
 
@@ -504,8 +890,9 @@ train_ranks() {
     mkdir "$folder"
     for ((rank = 0; rank < ranks; rank++)); do
         : >"$work/rank_$rank"
-        limited 60 "$work/rank_$rank" "$trainer" "${shape[@]}" "${ranks_batch[@]}" --zero-stage "$1" --nccl-init fs \
-            --nccl-fs-path "$folder" --num-processes "$ranks" --process-rank "$rank" --start-timeout 30 &
+        limited 60 "$work/rank_$rank" "$trainer" "${shape[@]}" --steps "$steps" "${ranks_batch[@]}" \
+            --zero-stage "$1" --nccl-init fs --nccl-fs-path "$folder" --num-processes "$ranks" \
+            --process-rank "$rank" --start-timeout 30 &
         pids+=($!)
         children+=($!)
     done
@@ -569,14 +956,12 @@ check_ranks() {
     if [ "$ranks" -lt 2 ]; then
         verdict skip "one GPU here"
         return
-    elif [ "${batch:-0}" -eq 0 ]; then
-        verdict skip "nothing to compare: our training did not run"
-        return
     fi
-    local share=$((batch < 4 ? batch : 4))
-    ranks_batch=(--batch-size "$share" --total-batch "$((share * seq_len * ranks))" --steps "$steps")
+    set_model "${models%% *}"
+    local share=$((cap < 4 ? cap : 4))
+    ranks_batch=(--batch-size "$share" --total-batch "$((share * seq_len * ranks))")
     : >"$work/alone"
-    if ! limited 60 "$work/alone" "$trainer" "${shape[@]}" "${ranks_batch[@]}"; then
+    if ! limited 60 "$work/alone" "$trainer" "${shape[@]}" --steps "$steps" "${ranks_batch[@]}"; then
         verdict FAIL "one GPU alone: $(tail -n 1 "$work/alone")"
         return
     fi
@@ -585,98 +970,84 @@ check_ranks() {
     check_stages
 }
 
-# --- PyTorch, by turns with ours -----------------------------------------------------------------------------------
-# PyTorch holds a whole batch's logits, twice in fp32: about 1.2 GiB for a sequence of GPT-2 124M.
-torch_batch() {
-    local size=1
-    while [ $((2 * size * GIB * 6 / 5)) -le "$free_bytes" ] && [ $((2 * size)) -le "$batch" ]; do
-        size=$((2 * size))
-    done
-    echo $size
+# --- the targets ---------------------------------------------------------------------------------------------------
+# target NAME RELATION WANTED MEASURED UNIT: a row, met or missed. RELATION: at least or at most.
+target() {
+    local word="not measured" sign='>='
+    [ "$2" = "at least" ] || sign='<='
+    if [ -n "$4" ]; then
+        word=missed
+        if is_true "$4 $sign $3"; then word=met; fi
+        result "$1" "$4" "$5"
+    fi
+    result "$1 target" "$word" ""
+    printf '%-44s %8s %7s %-9s %10s  %s\n' "$1" "$2" "$3" "$5" "${4:--}" "$word"
 }
 
-run_torch() { # batch, log. Sets torch_ms, torch_memory.
-    local status=0
-    : >"$2"
-    limited 170 "$2" python3 -u dev/bench/bench_torch.py --train-data "$data" --init d12 --seq-len "$seq_len" \
-        --batch-size "$1" --steps "$steps" || status=$?
-    cat "$2" >>"$out/torch.log"
-    torch_ms=$(median_ms "$2")
-    torch_memory=$(sed -n 's/^peak memory: .* allocated, \([0-9]*\) bytes reserved.*/\1/p' "$2")
-    [ $status -eq 0 ] && [ -n "$torch_ms" ]
+# percent_of A B: A in percent of B, nothing where one of them was not measured.
+percent_of() { [ -z "$1" ] || [ -z "$2" ] || calculate %.1f "100 * $1 / $2"; }
+
+model_targets() { # model, its name, tokens/s, fp8 tokens/s, ratio to PyTorch
+    local memory=${measured[$1 memory]-} plan=${measured[$1 plan]-} off=""
+    target "$2 bf16" "at least" "$3" "${measured[$1 bf16]-}" tokens/s
+    target "$2 bf16 as a multiple of PyTorch" "at least" "$5" "${measured[$1 ratio]-}" ""
+    target "$2 fp8" "at least" "$4" "${measured[$1 fp8]-}" tokens/s
+    target "$2 peak memory of PyTorch's" "at most" 70 "$(percent_of "$memory" "${measured[$1 torch_memory]-}")" %
+    [ -z "$memory" ] || off=$(calculate %.2f "100 * ($memory > $plan ? $memory - $plan : $plan - $memory) / $plan")
+    target "$2 peak memory off its plan" "at most" 2 "$off" %
+    target "$2 first step after the start" "at most" 3 "${measured[$1 first]-}" s
+    target "$2 own attention of cuDNN's speed" "at least" 70 "${measured[$1 attention]-}" %
 }
 
-check_torch() {
-    local size ours=() theirs=() turn start
-    begin PyTorch
-    if [ -z "$torch" ]; then
-        local reason="no python3 with a PyTorch that sees the GPU"
-        [ $emulate = no ] || reason="not with emulated programs"
-        verdict skip "$reason"
-        return
-    fi
-    if [ "${batch:-0}" -eq 0 ]; then
-        verdict skip "nothing to compare: our training did not run"
-        return
-    fi
-    size=$(torch_batch)
-    for turn in 1 2; do
-        start=$SECONDS
-        train "gpt2.c turn $turn" "$size" || { verdict FAIL "$why"; return; }
-        ours+=("$ms")
-        while ! run_torch "$size" "$work/torch"; do
-            if [ ${#theirs[@]} -gt 0 ] || [ "$size" -eq 1 ]; then break; fi
-            grep -q -i 'out of.* memory' "$work/torch" || break
-            size=$((size / 2))
-            train "gpt2.c turn $turn" "$size" || { verdict FAIL "$why"; return; }
-            ours=("$ms")
-        done
-        [ -n "$torch_ms" ] || break
-        theirs+=("$torch_ms")
-        speed_row "PyTorch turn $turn" "$size" "$torch_ms" \
-            "$(calculate "%.2f GiB" "${torch_memory:-0} / $GIB")"
-        result "PyTorch turn $turn peak memory" "${torch_memory:-0}" bytes
-        if [ "$(remaining)" -lt $((SECONDS - start + 60)) ]; then break; fi # leaves some for the sanitizers
-    done
-    torch_verdict "$size" "${ours[*]}" "${theirs[*]-}"
-}
-
-torch_verdict() { # batch, our times, theirs
-    local ratio
-    if [ -z "$3" ]; then
-        verdict skip "the twin did not run: $(tail -n 1 "$work/torch")"
-        return
-    fi
-    ratio=$(awk -v ours="$2" -v theirs="$3" 'BEGIN { n = split(ours, a); m = split(theirs, b)
-        for (i in a) { x += a[i] / n }
-        for (i in b) { y += b[i] / m }
-        printf "%.3f", y / x }')
-    table_row "speed, PyTorch = 1" "$1" "" "" "" "$ratio"
-    result ratio_to_torch "$ratio" ""
-    verdict ok "PyTorch $torch: ours is $ratio times as fast at batch $1"
+check_targets() {
+    part=targets
+    case $gpu_name in
+        *H100* | *H200*) echo "Targets, $gpu_name:" ;;
+        *) echo "Targets, which are for one H100 or H200; this is $gpu_name:" ;;
+    esac
+    model_targets d12 "GPT-2 124M" 600000 660000 1.25
+    model_targets d48 "GPT-2 1558M" 62000 80000 1.2
+    target "building the trainer" "at most" 20 "$([ $emulate = yes ] || echo "$build_seconds")" s
 }
 
 # --- all of it -----------------------------------------------------------------------------------------------------
 precisions="BF16 FP32" groups="" whole_model_test=test_gpt2 # no groups of test_kernels: all
-[ $emulate = no ] || precisions=BF16 groups="encoder gelu" whole_model_test=""
-for log in build tests sanitizer train torch; do : >"$out/$log.log"; done
-: >"$work/table"
-: >"$work/plan"
-gpu="" gpu_name="" torch="" free_bytes=0 batch=0 peak_teraflops="" watcher=""
-ranks=0 ranks_batch=() ranks_hash="" ranks_ms=""
+models=${GPU_CHECK_MODELS:-d12 d48}
+[ $emulate = no ] || precisions=BF16 groups="encoder gelu" whole_model_test="" models=tiny
+for log in build tests sanitizer train; do : >"$out/$log.log"; done
+for table in table plan steps option_table kernel_table; do : >"$work/$table"; done
+gpu="" gpu_name="" torch="" no_torch="" free_bytes=0 batch=0 peak_teraflops="" compute_capability="" build_seconds=""
+traced=() header_is_there=""
+ranks=0 ranks_batch=() ranks_hash="" ranks_ms="" torch_pid="" trace_library="" no_trace="" trainer=""
+unset context_mib
+declare -A measured=()
 
+for model in $models; do set_model "$model"; done
 check_machine
+check_build_trainer
+prepare_training || stop "the tokens for training could not be made: no gcc or clang"
+start_torch
 check_build
+build_trace_library
 check_tests
-check_kernel_times
-check_training
+# What follows is measured: PyTorch must have compiled by now.
+[ -z "$torch_pid" ] || wait "$torch_pid"
+check_kernel_times "${models%% *}"
+for model in $models; do check_training "$model"; done
+check_step "${models%% *}"
+check_options "${models%% *}"
+for model in ${models#"${models%% *}"}; do
+    check_kernel_times "$model"
+    check_step "$model"
+    check_options "$model"
+done
 check_ranks
-check_torch
 start_emulator
 check_sanitizers
 wait_for_emulator() { for pid in "${children[@]+"${children[@]}"}"; do wait "$pid" 2>/dev/null; done; }
 wait_for_emulator
 check_emulator
+check_targets >"$work/targets"
 
 part=all
 result time "$SECONDS" s
@@ -684,11 +1055,14 @@ result failures "$failures" ""
 {
     echo "gpt2.c $(git rev-parse --short HEAD 2>/dev/null) on $gpu_name, $(date -u '+%Y-%m-%d %H:%M') UTC"
     echo
+    if [ -s "$work/kernel_table" ]; then cat "$work/kernel_table" && echo; fi
+    cat "$work/steps" "$work/option_table"
+    echo
     cat "$work/parts"
     echo
     cat "$work/table"
     echo
-    if [ -s "$out/kernels.csv" ]; then sed -n '/^device:/p; /^kernel /,$p' "$work/bench"; fi
+    cat "$work/targets"
     echo
     echo "$SECONDS s, $failures failed"
 } >"$out/summary.txt"
