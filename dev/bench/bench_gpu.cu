@@ -26,6 +26,7 @@
 #define POOL_BYTES ((int64_t)12 << 30) // at most; less where the GPU has less
 #define MAX_COPIES 16                  // of the operands
 #define CHUNK_ROWS 8192                // of the logits, of which a step never holds all
+#define TINY_CHUNK_ROWS 8              // the same in a test of this program
 
 // ---- Options ----
 
@@ -80,6 +81,8 @@ typedef struct {
     int64_t count;
     int limit; // FILL_TOKENS: 0 .. limit-1
 } Buffer;
+
+static int64_t chunk_rows(const Bench *b) { return min_i64(b->N, b->tiny ? TINY_CHUNK_ROWS : CHUNK_ROWS); }
 
 static Buffer floatXs(int64_t count) { return {FILL_FLOATX, count, 0}; } // -1 to 1
 static Buffer floats(int64_t count) { return {FILL_F32, count, 0}; }     // 0 to 1
@@ -403,7 +406,7 @@ static void bench_attention(Bench *b) {
 
 static void bench_classifier(Bench *b) {
     int V = b->config.vocab_size, Vp = b->config.padded_vocab_size;
-    int64_t N = b->N, rows = min_i64(N, CHUNK_ROWS);
+    int64_t N = b->N, rows = chunk_rows(b);
     double logits = X * (double)rows * V;
     for (bool want_gradient : {true, false}) {
         Kernel kernel = {want_gradient ? "fused_classifier" : "fused_classifier loss only",
@@ -463,7 +466,7 @@ static void bench_optimizer(Bench *b) {
 
 static void bench_kernels(Bench *b) {
     int C = b->config.channels, Vp = b->config.padded_vocab_size;
-    int64_t head_rows = min_i64(b->N, CHUNK_ROWS);
+    int64_t head_rows = chunk_rows(b);
     bench_encoder(b);
     bench_layernorm(b);
     bench_linear(b, "qkv", b->N, C, 3 * C, true);
