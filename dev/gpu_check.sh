@@ -519,7 +519,7 @@ measure_context() {
     [ $emulate = no ] || return 0
     shape=(--layers 1 --heads 1 --channels 64 --context 64 --seq-len 64 --train-data "$data" --val-every 0)
     shape+=(--sample-every 0)
-    steps=3000
+    steps=1000
     watched_train 1 || echo "the context could not be measured: $why" >>"$out/train.log"
     bytes=$(planned_bytes 1)
     [ -z "$used_mib" ] || [ -z "$bytes" ] || context_mib=$((used_mib - bytes / 1048576))

@@ -58,7 +58,8 @@ print_launchers() {
             weights = 12 * layers * channels ^ 2 + vocab * channels
             for (row in ms) {
                 if (ms[row] <= 0) { continue }
-                times = row in of_parameters ? weights / measured_parameters : calls[row]
+                times = calls[row]
+                if (row in of_parameters) { times = measured_parameters > 0 ? weights / measured_parameters : 1 }
                 gb = bytes[row] * times; gflop = flops[row] * times
                 if (row == "all matrix multiplies") { gflop = 6e-9 * tokens * weights }
                 if (row ~ /cuDNN/) { gflop = layers * (flops["attention_forward"] + flops["attention_backward"]) }

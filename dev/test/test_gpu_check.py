@@ -73,7 +73,7 @@ STAND_INS = {
         head="kernel,precision,B,T,C,us,gigabytes,gigaflop,gigabytes_per_s,teraflop_per_s,bound,percent_of_floor"
         printf '%s\\n' "$head" copy,bf16,16,1024,768,9,1,1,4000,1,memory,100 \
             matmul,bf16,16,1024,768,9,1,1,1,800,math,100 gelu,bf16,16,1024,768,9,2,1,1,1,memory,91 \
-            adamw,bf16,1,1,1,9,1,1,1,1,memory,82 >"$2" """,
+            global_norm,bf16,1,1,1,9,0.2,0,1,1,memory,99 adamw,bf16,1,1,1,9,2,0,1,1,memory,82 >"$2" """,
     "train_gpt2cu": """
         options=$*
         while [ $# -gt 0 ]; do
@@ -96,7 +96,7 @@ STAND_INS = {
             for i in $(seq 100); do [ -e "$folder/$((1 - rank))" ] && break; sleep 0.1; done
             [ $i -lt 100 ] || is rank-fails || { echo "train_gpt2cu: alone" >&2; exit 1; }
             [ $rank = 0 ] || exec >/dev/null
-        elif [ $steps = 30 ] || [ $steps = 15 ] || [ $steps = 3000 ]; then # the runs whose memory is watched
+        elif [ $steps = 30 ] || [ $steps = 15 ] || [ $steps = 1000 ]; then # the runs whose memory is watched
             echo $((1500 + bytes / 1048576)) >"$TMPDIR/training"
             sleep 0.4
             rm "$TMPDIR/training"
@@ -120,7 +120,7 @@ STAND_INS = {
             [ -e "$CUDA_INJECTION64_PATH" ] && {
                 echo "kernel,calls,us_per_call,ms,percent,idle_before_us"; echo "(step),1,2000,2,100,100"
                 echo "(gap: median and largest),9,1,0.1,5,50"; echo "(two at once),0,0,0.1,5,0"
-                echo "nvjet_x,9,100,0.9,45,0"; echo "gelu_forward,2,1000,2,5,3"
+                echo "nvjet_x,9,100,0.9,45,0"; echo "adamw_update,5,1000,5,1,0"; echo "gelu_forward,2,1000,2,5,3"
                 if [[ $options = *own* ]]; then echo "attention_backward,1,1000,1,5,0"
                 else echo "cudnn_flash_attention,1,800,0.8,5,0"; fi; } >"$TRACE_KERNELS"
         fi
@@ -221,7 +221,7 @@ def check_steps_and_options(rows, folder):
     assert ("options d12", "--recompute 0") not in rows and ("options d12", "--head-overlap 1") not in rows, rows
     with open(os.path.join(folder, "steps.csv"), encoding="utf-8", newline="") as file:
         table = list(csv.reader(file))
-    assert [row[0] for row in table].count("d12") == 6 and ["d48 own attention", "gelu_forward"] in \
+    assert [row[0] for row in table].count("d12") == 7 and ["d48 own attention", "gelu_forward"] in \
         [row[:2] for row in table], table
     with open(os.path.join(folder, "kernels.csv"), encoding="utf-8") as file:
         assert file.read().count("kernel,precision") == 1
@@ -243,6 +243,8 @@ def check_targets(result, rows, folder):
                  r" +2\.000 +5\.0% +2\.0 +1000\.00 +3\.00  gelu_forward",
                  r"     --recompute 0: does not fit the memory", r"     --head-rows 16384: this trainer, or this GPU"):
         assert re.search("^" + line, result.stdout, re.M), (line, result.stdout)
+    # Five launches for the 123,532,032 weights, 50 million of which take bench_gpu 2 GB.
+    assert re.search(r"^ +5\.000 +5\.0 +4\.941 +0\.0 +988 +0\.0 +24\.7%  adamw$", summary, re.M), summary
     # Two launches a step, of 2 GB each in bench_gpu: half a millisecond at 4000 GB/s, and 1 GFLOP.
     assert re.search(r"^ +2\.000 +2\.0 +4\.000 +2\.0 +2000 +1\.0 +50\.0%  gelu$", summary, re.M), summary
 
@@ -326,6 +328,18 @@ def test_bad_starts():
     assert result.returncode == 1 and "GPU_CHECK_MODELS: no model 'd13', there are d12 and d48" in result.stderr, result
 
 
+def test_trace_library_compiles():
+    """Against NVIDIA's headers, where they are; it can run on a GPU only."""
+    nvcc = shutil.which("nvcc", path=os.environ["PATH"] + ":/usr/local/cuda/bin:/opt/cuda/bin")
+    cuda = os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) if nvcc else ""
+    folders = [folder for folder in (f"{cuda}/extras/CUPTI/include", f"{cuda}/include")
+               if os.path.exists(f"{folder}/cupti.h")]
+    if not folders or shutil.which("g++") is None:
+        raise Skip("no cupti.h, which comes with the CUDA toolkit, or no g++")
+    subprocess.run(["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I.", "-isystem", folders[0],
+                    "-isystem", f"{cuda}/include", "dev/bench/trace_kernels.cpp"], cwd=ROOT, check=True)
+
+
 def test_emulated():
     """The whole flow with the real programs, where they are built."""
     programs = ["train_gpt2emu", "build/emu/test_kernels", "build/emu/bench_gpu"]
@@ -348,6 +362,7 @@ if __name__ == "__main__":
     try:
         prepare()
         run("test_gpu_check", [test_all_is_well, test_failures_are_told_and_do_not_stop_the_rest,
-                               test_what_is_missing_is_skipped, test_time_limits, test_bad_starts, test_emulated])
+                               test_what_is_missing_is_skipped, test_time_limits, test_bad_starts,
+                               test_trace_library_compiles, test_emulated])
     finally:
         shutil.rmtree(WORK)
