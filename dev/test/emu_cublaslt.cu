@@ -1,6 +1,7 @@
 // cublasLtMatmul against a sum in double precision: all that the trainer asks of it, and all that it must refuse. In
 // the emulator it tests the emulator; on hardware it says whether the emulator tells the truth about cuBLASLt.
 #include <cublasLt.h>
+#include <cuda_fp8.h>
 
 #include "gpu_test.h"
 
@@ -29,6 +30,8 @@ static_assert(CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 && CUBLASLT_MATMUL_DESC_BIA
 static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 && CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12, "");
 static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE == 13, "");
 static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE == 22 && CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE == 26, "");
+static_assert(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER == 17 && CUBLASLT_MATMUL_DESC_B_SCALE_POINTER == 18, "");
+static_assert(CUBLASLT_MATMUL_DESC_FAST_ACCUM == 25, "");
 static_assert(CUBLASLT_EPILOGUE_DEFAULT == 1 && CUBLASLT_EPILOGUE_RELU == 2 && CUBLASLT_EPILOGUE_BIAS == 4, "");
 static_assert(CUBLASLT_EPILOGUE_GELU == 32 && CUBLASLT_EPILOGUE_GELU_BIAS == 36, "");
 static_assert(CUBLASLT_EPILOGUE_GELU_AUX == 160 && CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164, "");
@@ -41,13 +44,16 @@ static_assert(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 && CUBLASLT_MATMUL_P
 static_assert(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES == 5 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES == 6, "");
 static_assert(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES == 7 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES == 8, "");
 
-#define WORKSPACE_BYTES (1 << 20)
+#define WORKSPACE_BYTES (1 << 16) // more would cost the emulator most of the time of this test
 
 // A problem, its data, and how cuBLASLt is to be asked. Fields that a test does not set have their usual values.
 struct Problem {
     int m = 24, n = 20, k = 40;
     cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
     cudaDataType_t in = CUDA_R_16BF, out = CUDA_R_16BF;
+    int in_b = -1;                        // the type of B; -1: that of A
+    float scale_a = 0.0f, scale_b = 0.0f; // 0: none is given
+    bool fast_sums = false;
     cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
     int pad = 0; // elements between the columns (or rows) of each matrix
     cublasLtOrder_t order = CUBLASLT_ORDER_COL;
@@ -66,24 +72,59 @@ struct Problem {
     int bias_type = -1;
 };
 
-// A device array of either type.
+static bool is_fp8(int type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+static size_t bytes_of(cudaDataType_t type) { return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4; }
+
+template <class T> static float through(float x) { return (float)T(x); }
+static float rounded_to(cudaDataType_t type, float x) {
+    switch (type) {
+    case CUDA_R_16BF: return __bfloat162float(__float2bfloat16_rn(x));
+    case CUDA_R_8F_E4M3: return through<__nv_fp8_e4m3>(x);
+    case CUDA_R_8F_E5M2: return through<__nv_fp8_e5m2>(x);
+    default: return x;
+    }
+}
+
+template <class T> static void encode(uint8_t *to, T x) { memcpy(to, &x, sizeof(x)); }
+template <class T> static float decode(const uint8_t *from) {
+    T x;
+    memcpy(&x, from, sizeof(x));
+    return floatX_to_host(x);
+}
+
+// A device array of any of the types.
 struct Array {
     cudaDataType_t type;
-    DeviceArray<float> floats;
-    DeviceArray<__nv_bfloat16> halves;
+    DeviceArray<uint8_t> bytes;
 
-    Array(cudaDataType_t type, int64_t count)
-        : type(type), floats(type == CUDA_R_32F ? count : 0), halves(type == CUDA_R_16BF ? count : 0) {}
-    void set(const std::vector<float> &values) { type == CUDA_R_32F ? floats.set(values) : halves.set(values); }
-    std::vector<float> get() const { return type == CUDA_R_32F ? floats.get() : halves.get(); }
-    char *data(int offset = 0) const {
-        return type == CUDA_R_32F ? (char *)(floats.data + offset) : (char *)(halves.data + offset);
+    Array(cudaDataType_t type, int64_t count) : type(type), bytes(count * (int64_t)bytes_of(type)) {}
+    void set(const std::vector<float> &values) {
+        std::vector<uint8_t> stored(values.size() * bytes_of(type));
+        for (size_t i = 0; i < values.size(); i++) {
+            uint8_t *to = &stored[i * bytes_of(type)];
+            switch (type) {
+            case CUDA_R_16BF: encode(to, __float2bfloat16_rn(values[i])); break;
+            case CUDA_R_8F_E4M3: encode(to, __nv_fp8_e4m3(values[i])); break;
+            case CUDA_R_8F_E5M2: encode(to, __nv_fp8_e5m2(values[i])); break;
+            default: encode(to, values[i]);
+            }
+        }
+        cuda_check(cudaMemcpy(bytes.data, stored.data(), stored.size(), cudaMemcpyHostToDevice));
     }
+    std::vector<float> get() const { // of results, which are fp32 or bf16
+        std::vector<uint8_t> stored = bytes.raw();
+        std::vector<float> values;
+        for (size_t i = 0; i < stored.size(); i += bytes_of(type)) {
+            values.push_back(type == CUDA_R_32F ? decode<float>(&stored[i]) : decode<__nv_bfloat16>(&stored[i]));
+        }
+        return values;
+    }
+    char *data(int offset = 0) const { return (char *)bytes.data + offset * (int)bytes_of(type); }
 };
 
 static std::vector<float> values_of(cudaDataType_t type, int64_t n, float scale, int stream) {
     std::vector<float> values = random_values(n, scale, stream);
-    for (float &x : values) { x = type == CUDA_R_16BF ? __bfloat162float(__float2bfloat16_rn(x)) : x; }
+    for (float &x : values) { x = rounded_to(type, x); }
     return values;
 }
 
@@ -133,7 +174,8 @@ static void set(cublasLtMatmulDescOpaque_t *desc, cublasLtMatmulDescAttributes_t
     cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof(value));
 }
 
-static cublasLtMatmulDescOpaque_t desc_of(const Run &r, const Array &bias, const Array &aux) {
+// scales: of A and B, on the device.
+static cublasLtMatmulDescOpaque_t desc_of(const Run &r, const Array &bias, const Array &aux, const float *scales) {
     const Problem &p = r.p;
     cublasLtMatmulDescOpaque_t desc;
     cublasLtMatmulDescInit(&desc, p.compute, CUDA_R_32F);
@@ -141,6 +183,9 @@ static cublasLtMatmulDescOpaque_t desc_of(const Run &r, const Array &bias, const
     set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_TRANSB, p.trans_b);
     set<uint32_t>(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
     set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, p.device_scalars);
+    if (p.scale_a != 0.0f) { set<const void *>(&desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales); }
+    if (p.scale_b != 0.0f) { set<const void *>(&desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales + 1); }
+    if (p.fast_sums) { set<int8_t>(&desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1); }
     if (has(p, 4) || writes_bias(p)) {
         set<void *>(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.without_bias ? NULL : bias.data());
         set<int64_t>(&desc, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, (int64_t)r.bias.size() / p.batch);
@@ -185,19 +230,21 @@ static Run run(const Problem &p, cublasLtHandle_t handle) {
     r.aux = r.D;
     r.aux.ld = round_up_i64(p.m, 8) + 8;
     r.aux.batch_stride = r.aux.ld * p.n;
-    r.a = values_of(p.in, r.A.count(p.batch), 1.0f, 1), r.b = values_of(p.in, r.B.count(p.batch), 1.0f, 2);
+    cudaDataType_t in_b = p.in_b == -1 ? p.in : (cudaDataType_t)p.in_b;
+    r.a = values_of(p.in, r.A.count(p.batch), 1.0f, 1), r.b = values_of(in_b, r.B.count(p.batch), 1.0f, 2);
     r.c = values_of(p.out, r.D.count(p.batch), 1.0f, 3), r.pre = values_of(p.out, r.aux.count(p.batch), 1.0f, 4);
     r.bias = values_of(p.out, (int64_t)p.batch * (has(p, 512) ? p.n : p.m), 1.0f, 5);
-    Array A(p.in, r.A.count(p.batch) + 16), B(p.in, r.B.count(p.batch)), C(p.out, r.D.count(p.batch));
+    Array A(p.in, r.A.count(p.batch) + 16), B(in_b, r.B.count(p.batch)), C(p.out, r.D.count(p.batch));
     Array D(p.out, r.D.count(p.batch)), bias(p.out, (int64_t)r.bias.size()), aux(p.out, r.aux.count(p.batch) + 16);
+    DeviceArray<float> scales(std::vector<float>{p.scale_a, p.scale_b});
     A.set(with_room(r.a)), B.set(r.b);
     if (p.beta != 0.0f) { (p.in_place ? D : C).set(r.c); }
     if (!writes_bias(p)) { bias.set(r.bias); }
     if (reads_aux(p)) { aux.set(with_room(r.pre)); }
 
     cublasLtMatrixLayoutOpaque_t la = layout_of(p, r.A, p.in, p.ld_a != 0 ? p.ld_a : r.A.ld);
-    cublasLtMatrixLayoutOpaque_t lb = layout_of(p, r.B, p.in, r.B.ld), ld = layout_of(p, r.D, p.out, r.D.ld);
-    cublasLtMatmulDescOpaque_t desc = desc_of(r, bias, aux);
+    cublasLtMatrixLayoutOpaque_t lb = layout_of(p, r.B, in_b, r.B.ld), ld = layout_of(p, r.D, p.out, r.D.ld);
+    cublasLtMatmulDescOpaque_t desc = desc_of(r, bias, aux, scales.data);
     cublasLtMatmulPreferenceOpaque_t preference = preference_of(p);
     cublasLtMatmulHeuristicResult_t found;
     int count = 0;
@@ -236,14 +283,18 @@ static double element_b(const Run &r, int b, int k, int j) {
 static double before_epilogue(const Run &r, int b, int i, int j) {
     double sum = 0.0;
     for (int k = 0; k < r.p.k; k++) { sum += element_a(r, b, i, k) * element_b(r, b, k, j); }
-    sum *= (double)r.p.alpha;
+    sum *= (double)r.p.alpha * (r.p.scale_a != 0.0f ? r.p.scale_a : 1.0) * (r.p.scale_b != 0.0f ? r.p.scale_b : 1.0);
     if (r.p.beta != 0.0f) { sum += (double)r.p.beta * (double)r.c[(size_t)r.D.at(b, i, j)]; }
     return has(r.p, 4) ? sum + (double)r.bias[(size_t)(b * r.p.m + i)] : sum;
 }
 
 // Sums of k terms of size 1 and their rounding; tf32 loses half of 2^-10 (or all of it, if cut) of each of two factors.
+// 8-bit products are added up with 13 bits behind the point of the largest, 16 or 32 at a time.
 static double tolerance_of(const Problem &p, double largest_value) {
     double factors = p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? 2.0 / 1024 : 0.0;
+#ifndef GPT2_EMU
+    if (is_fp8(p.in)) { factors = (2.0 + p.k / 16.0) / 8192; }
+#endif
     return (sum_tolerance(p.k) + factors) * fmax(largest_value, 1.0);
 }
 static double rounding_of(const Problem &p) { return p.out == CUDA_R_16BF ? 1.0 / 256 : FLT_EPSILON; }
@@ -401,6 +452,44 @@ static void test_tf32(Test *t) {
 #endif
 }
 
+// ---- 8-bit factors ----
+
+// A layer's shapes: A transposed, B not, m and k multiples of 16.
+static Problem fp8_problem(cudaDataType_t in, int in_b, cudaDataType_t out) {
+    Problem p;
+    p.in = in, p.in_b = in_b, p.out = out, p.trans_a = CUBLAS_OP_T, p.m = 48, p.n = 20, p.k = 64;
+    p.scale_a = 0.25f, p.scale_b = 8.0f;
+    return p;
+}
+
+static const char *const no_fp8 = "this GPU has no 8-bit factors";
+
+static bool has_fp8() {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    return 10 * device.major + device.minor >= 89;
+}
+
+static void test_fp8(Test *t) {
+    const cudaDataType_t e4m3 = CUDA_R_8F_E4M3, e5m2 = CUDA_R_8F_E5M2, outputs[] = {CUDA_R_16BF, CUDA_R_32F};
+    const cudaDataType_t inputs[][2] = {{e4m3, e4m3}, {e4m3, e5m2}, {e5m2, e4m3}};
+    Handle handle;
+    if (!has_fp8()) { SKIP(t, no_fp8); }
+    for (const cudaDataType_t *in : inputs) {
+        for (cudaDataType_t out : outputs) {
+            Problem p = fp8_problem(in[0], in[1], out);
+            check_run(t, "8 bits", run(p, handle.handle));
+            p.beta = 1.0f, p.pad = 16, p.n = 33, p.fast_sums = true;
+            check_run(t, "8 bits, fast, added, padded", run(p, handle.handle));
+            p.scale_a = 0.0f, p.beta = 0.0f, p.batch = 2;
+            check_run(t, "8 bits, one scale, batch", run(p, handle.handle));
+        }
+        Problem p = fp8_problem(in[0], in[1], CUDA_R_16BF);
+        p.epilogue = CUBLASLT_EPILOGUE_BIAS, p.n = 1;
+        check_run(t, "8 bits with bias", run(p, handle.handle));
+    }
+}
+
 // In the emulator the status is known; hardware must only refuse.
 static void check_refused(Test *t, const char *what, cublasStatus_t want, const Problem &p) {
     Handle handle;
@@ -433,6 +522,32 @@ static void test_refusals(Test *t) {
            [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_BIAS, p->bias_type = CUDA_R_16F; });
 }
 
+template <class Set> static void refuse_fp8(Test *t, const char *what, cublasStatus_t want, Set set) {
+    Problem p = fp8_problem(CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16BF);
+    set(&p);
+    check_refused(t, what, want, p);
+}
+
+static void test_fp8_refusals(Test *t) {
+    const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!has_fp8()) { SKIP(t, no_fp8); }
+    refuse_fp8(t, "two factors of e5m2", unsupported, [](Problem *p) { p->in = CUDA_R_8F_E5M2; });
+    refuse_fp8(t, "m not a multiple of 16", unsupported, [](Problem *p) { p->m = 40; });
+    refuse_fp8(t, "k not a multiple of 16", unsupported, [](Problem *p) { p->k = 72; });
+    refuse_fp8(t, "8 bits times bf16", unsupported, [](Problem *p) { p->in_b = CUDA_R_16BF; });
+    refuse_fp8(t, "8 bits as tf32", unsupported, [](Problem *p) { p->compute = CUBLAS_COMPUTE_32F_FAST_TF32; });
+    refuse(t, "scales of bf16", invalid, [](Problem *p) { p->scale_a = 2.0f; });
+#ifdef GPT2_EMU // what some GPUs can do, and others not
+    refuse_fp8(t, "A not transposed", unsupported, [](Problem *p) { p->trans_a = CUBLAS_OP_N; });
+    refuse_fp8(t, "B transposed", unsupported, [](Problem *p) { p->trans_b = CUBLAS_OP_T, p->n = 32; });
+    refuse_fp8(t, "GELU", unsupported, [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS; });
+    refuse_fp8(t, "columns 8 bytes off", unsupported, [](Problem *p) { p->pad = 8; });
+    refuse_fp8(t, "A not aligned", unsupported, [](Problem *p) { p->offset_a = 8; });
+    refuse_fp8(t, "A not aligned, without an algorithm", unsupported,
+               [](Problem *p) { p->offset_a = 8, p->without_algo = true; });
+#endif
+}
+
 #ifdef GPT2_EMU
 // Promises to the heuristic that are not kept: hardware would fail in its own ways, or be slow.
 static void test_broken_promises(Test *t) {
@@ -457,23 +572,28 @@ static void test_broken_promises(Test *t) {
 
 static const char *program; // this one
 
-// D = A B, all (16, 16).
+// D = A B, all (16, 16); with a scale of A, the bytes of A and B are taken for 8-bit numbers.
 static void multiply_square(const DeviceArray<float> &A, const DeviceArray<float> &B, const DeviceArray<float> &D,
-                            const DeviceArray<uint8_t> &workspace, cudaStream_t stream) {
+                            const DeviceArray<uint8_t> &workspace, cudaStream_t stream, const float *scale = NULL) {
     Handle handle;
     Problem p;
     p.in = p.out = CUDA_R_32F, p.m = p.n = p.k = 16;
     Shape shape = shape_of(p, 16, 16);
-    cublasLtMatrixLayoutOpaque_t layout = layout_of(p, shape, CUDA_R_32F, 16);
+    cublasLtMatrixLayoutOpaque_t layout = layout_of(p, shape, scale != NULL ? CUDA_R_8F_E4M3 : CUDA_R_32F, 16);
+    cublasLtMatrixLayoutOpaque_t layout_d = layout_of(p, shape, CUDA_R_32F, 16);
     cublasLtMatmulPreferenceOpaque_t preference = preference_of(p);
     cublasLtMatmulHeuristicResult_t found;
     cublasLtMatmulDescOpaque_t desc;
     int count = 0;
     cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
-    cublasLtMatmulAlgoGetHeuristic(handle.handle, &desc, &layout, &layout, &layout, &layout, &preference, 1, &found,
+    if (scale != NULL) {
+        set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+        set<const void *>(&desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+    }
+    cublasLtMatmulAlgoGetHeuristic(handle.handle, &desc, &layout, &layout, &layout_d, &layout_d, &preference, 1, &found,
                                    &count);
-    cublasLtMatmul(handle.handle, &desc, &p.alpha, A.data, &layout, B.data, &layout, &p.beta, D.data, &layout, D.data,
-                   &layout, &found.algo, workspace.data, (size_t)workspace.count, stream);
+    cublasLtMatmul(handle.handle, &desc, &p.alpha, A.data, &layout, B.data, &layout, &p.beta, D.data, &layout_d, D.data,
+                   &layout_d, &found.algo, workspace.data, (size_t)workspace.count, stream);
 }
 
 struct Square {
@@ -506,6 +626,13 @@ static void (*const make_mistake[])(Square &) = {
         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
         multiply_square(s.D, s.B, s.A, s.other_workspace, s.streams[1]);
     },
+    [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.unwritten.data); }, // a scale that nobody wrote
+    [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, new float(1.0f)); },  // a scale of the host's
+    [](Square &s) { // a scale that another stream may not have written yet
+        cudaMemsetAsync(s.unwritten.data, 0, 4, s.streams[0]);
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[1], s.unwritten.data);
+    },
+    [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.small.data); }, // correct
     [](Square &s) { // correct: what the others do, in order
         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
         cudaStreamSynchronize(s.streams[0]);
@@ -513,8 +640,17 @@ static void (*const make_mistake[])(Square &) = {
         cudaStreamSynchronize(s.streams[1]);
     },
 };
-static const char *const mistake_reports[] = {"D overlaps A",   "nitialised", "out of bounds", "free", "across streams",
-                                              "across streams", NULL};
+static const char *const mistake_reports[] = {"D overlaps A",
+                                              "nitialised",
+                                              "out of bounds",
+                                              "free",
+                                              "across streams",
+                                              "across streams",
+                                              "nitialised",
+                                              "not on the device",
+                                              "across streams",
+                                              NULL,
+                                              NULL};
 
 #if defined(__has_feature) // of clang; gcc has the other macro
 #if __has_feature(address_sanitizer)
@@ -567,7 +703,9 @@ int main(int argc, char **argv) {
     RUN(&suite, test_scalars);
     RUN(&suite, test_epilogues);
     RUN(&suite, test_tf32);
+    RUN(&suite, test_fp8);
     RUN(&suite, test_refusals);
+    RUN(&suite, test_fp8_refusals);
 #ifdef GPT2_EMU
     RUN(&suite, test_broken_promises);
     RUN(&suite, test_reported_mistakes);
