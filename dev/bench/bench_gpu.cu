@@ -22,6 +22,7 @@
 #include "llmc/gpu_peak.h"
 #include "llmc/layernorm.cuh"
 #include "llmc/matmul.cuh"
+#include "llmc/matmul_fp8.cuh"
 
 #define POOL_BYTES ((int64_t)12 << 30) // at most; less where the GPU has less
 #define MAX_COPIES 16                  // of the operands
@@ -61,8 +62,9 @@ static const ArgsProgram program = {
 typedef struct {
     GPT2Config config;
     int B, T;
-    int64_t N; // B * T
-    bool tiny; // a test of this program: few repetitions
+    int64_t N;    // B * T
+    bool tiny;    // a test of this program: few repetitions
+    bool has_fp8; // bf16 build, and a GPU that multiplies 8-bit numbers
     cudaStream_t stream;
     cudaEvent_t start, stop;
     CublasContext cublas;
@@ -73,8 +75,8 @@ typedef struct {
 } Bench;
 
 // What lies in a buffer before the kernel runs. Random: arithmetic on zeros takes less power, and so less time.
-typedef enum { FILL_FLOATX, FILL_F32, FILL_F64, FILL_TOKENS } Fill;
-static const int64_t fill_bytes[] = {sizeof(floatX), 4, 8, 4};
+typedef enum { FILL_FLOATX, FILL_F32, FILL_F64, FILL_TOKENS, FILL_FP8, FILL_SCALE } Fill;
+static const int64_t fill_bytes[] = {sizeof(floatX), 4, 8, 4, 1, sizeof(Fp8Scale)};
 
 typedef struct {
     Fill fill;
@@ -87,6 +89,8 @@ static int64_t chunk_rows(const Bench *b) { return min_i64(b->N, b->tiny ? TINY_
 static Buffer floatXs(int64_t count) { return {FILL_FLOATX, count, 0}; } // -1 to 1
 static Buffer floats(int64_t count) { return {FILL_F32, count, 0}; }     // 0 to 1
 static Buffer doubles(int64_t count) { return {FILL_F64, count, 0}; }    // 0 to 1
+static Buffer fp8s(int64_t count) { return {FILL_FP8, count, 0}; }       // of either format, finite
+static Buffer fp8_scale(void) { return {FILL_SCALE, 1, 0}; }             // of amax 1
 static Buffer tokens_below(int limit, int64_t count) { return {FILL_TOKENS, count, limit}; }
 
 static int64_t buffer_size(const Buffer &buffer) {
@@ -98,6 +102,9 @@ struct Operands {
     std::vector<char *> addresses;
     floatX *x(int i) const { return (floatX *)addresses[(size_t)i]; }
     float *f(int i) const { return (float *)addresses[(size_t)i]; }
+    fp8e4 *e4(int i) const { return (fp8e4 *)addresses[(size_t)i]; }
+    fp8e5 *e5(int i) const { return (fp8e5 *)addresses[(size_t)i]; }
+    Fp8Scale *s(int i) const { return (Fp8Scale *)addresses[(size_t)i]; }
     double *d(int i) const { return (double *)addresses[(size_t)i]; }
     int32_t *ids(int i) const { return (int32_t *)addresses[(size_t)i]; }
 };
@@ -121,6 +128,8 @@ __global__ void fill_kernel(char *data, Fill fill, int64_t count, int limit, uin
     case FILL_F32: ((float *)data)[i] = uniform; break;
     case FILL_F64: ((double *)data)[i] = uniform; break;
     case FILL_TOKENS: ((int32_t *)data)[i] = (int32_t)(bits % (uint32_t)limit); break;
+    case FILL_FP8: ((uint8_t *)data)[i] = (uint8_t)(bits & 0xbf); break;
+    case FILL_SCALE: ((Fp8Scale *)data)[i] = {amax_of(1.0f), fp8_inverse<fp8e4>(amax_of(1.0f))}; break;
     }
 }
 
@@ -359,6 +368,81 @@ static void bench_linear(Bench *b, const char *layer, int64_t N, int C, int OC, 
     measure(b, bias);
 }
 
+// What making 8-bit tensors costs: of a block's input, and of the MLP's GELU.
+static void bench_fp8_quantize(Bench *b) {
+    int C = b->config.channels;
+    int64_t N = b->N, x = N * C, Np = fp8_padded_rows(N);
+    Kernel amax = {"fp8_amax", X * (double)x, 0.0, {floatXs(x), fp8_scale()}, {}, {}};
+    amax.launch = [=](const Operands &o) { fp8_amax(o.s(1), o.x(0), x, b->stream); };
+    measure(b, amax);
+    Kernel quantize = {
+        "fp8_quantize", (X + 2) * (double)x, 0.0, {floatXs(x), fp8s(x), fp8s(Np * C), fp8_scale()}, {}, {}};
+    quantize.launch = [=](const Operands &o) { fp8_quantize(o.e4(1), o.e4(2), o.s(3), o.x(0), N, C, b->stream); };
+    measure(b, quantize);
+    Kernel of_gelu = {"gelu_amax", X * 4.0 * (double)x, 0.0, {floatXs(4 * x), fp8_scale()}, {}, {}};
+    of_gelu.launch = [=](const Operands &o) { gelu_amax(o.s(1), o.x(0), 4 * x, b->stream); };
+    measure(b, of_gelu);
+    Kernel gelu = {"gelu_quantize",
+                   (X + 2) * 4.0 * (double)x,
+                   0.0,
+                   {floatXs(4 * x), fp8s(4 * x), fp8s(4 * Np * C), fp8_scale()},
+                   {},
+                   {}};
+    gelu.launch = [=](const Operands &o) { gelu_quantize(o.e4(1), o.e4(2), o.s(3), o.x(0), N, 4 * C, b->stream); };
+    measure(b, gelu);
+}
+
+// bench_linear with 8-bit factors. The floor of the arithmetic is still that of the bf16 multiply, so that its percent
+// is the gain: 200 % is what the tensor cores could do.
+static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int OC) {
+    int64_t inp = N * C, out = N * OC, weight = (int64_t)C * OC, Np = fp8_padded_rows(N);
+    double flops = 2.0 * (double)N * (double)weight;
+    std::string name = std::string(layer) + " fp8";
+    Kernel forward = {name + " forward",
+                      (double)(inp + weight) + X * (double)out,
+                      flops,
+                      {floatXs(out), fp8s(inp), fp8_scale(), fp8s(weight), fp8_scale(), floatXs(OC)},
+                      {},
+                      {}};
+    forward.launch = [=](const Operands &o) {
+        matmul_forward_fp8(&b->cublas, o.x(0), o.e4(1), o.s(2), o.e4(3), o.s(4), o.x(5), N, C, OC, b->stream);
+    };
+    measure(b, forward);
+    Kernel input = {name + " backward input",
+                    (double)(out + weight) + X * (double)inp,
+                    flops,
+                    {floatXs(inp), fp8s(out), fp8_scale(), fp8s(weight), fp8_scale()},
+                    {},
+                    {}};
+    input.launch = [=](const Operands &o) {
+        matmul_backward_input_fp8(&b->cublas, o.x(0), o.e5(1), o.s(2), o.e4(3), o.s(4), N, C, OC, b->stream);
+    };
+    measure(b, input);
+    Kernel weights = {name + " backward weight",
+                      (double)(inp + out) + 8.0 * (double)weight,
+                      flops,
+                      {floats(weight), fp8s(Np * OC), fp8_scale(), fp8s(Np * C), fp8_scale()},
+                      {},
+                      {}};
+    weights.launch = [=](const Operands &o) {
+        matmul_backward_weight_fp8(&b->cublas, o.f(0), o.e5(1), o.s(2), o.e4(3), o.s(4), N, C, OC, b->stream);
+    };
+    measure(b, weights);
+}
+
+static void bench_fp8(Bench *b) {
+    int C = b->config.channels;
+    bench_fp8_quantize(b);
+    if (!b->has_fp8) {
+        printf("8-bit multiplies: not in this build or not on this GPU (bf16, compute capability 8.9 or later)\n");
+        return;
+    }
+    bench_linear_fp8(b, "qkv", b->N, C, 3 * C);
+    bench_linear_fp8(b, "attproj", b->N, C, C);
+    bench_linear_fp8(b, "fc", b->N, C, 4 * C);
+    bench_linear_fp8(b, "fcproj", b->N, 4 * C, C);
+}
+
 // The layer before GELU and the gradient through it, with GELU inside the multiply.
 static void bench_fused_gelu(Bench *b) {
     int C = b->config.channels, OC = 4 * C;
@@ -476,6 +560,7 @@ static void bench_kernels(Bench *b) {
     bench_linear(b, "fcproj", b->N, 4 * C, C, true);
     bench_fused_gelu(b);
     bench_gelu(b);
+    bench_fp8(b);
     bench_linear(b, "head", head_rows, C, Vp, false);
     bench_classifier(b);
     bench_optimizer(b);
@@ -525,6 +610,7 @@ static bool open_gpu(Bench *b, Error *error) {
     cuda_check(cudaGetDeviceProperties(&device, 0));
     cuda_check(cudaRuntimeGetVersion(&runtime));
     b->l2_bytes = device.l2CacheSize;
+    b->has_fp8 = sizeof(floatX) == 2 && fp8_is_supported(device.major, device.minor);
     double peak = gpu_peak_tflops(device.name, sizeof(floatX) == 2 ? GPU_BF16 : GPU_TF32);
     printf("device: %s, compute capability %d.%d, %d multiprocessors, L2 %.0f MiB, CUDA %d.%d\n", device.name,
            device.major, device.minor, device.multiProcessorCount, (double)b->l2_bytes / 1048576.0, runtime / 1000,
