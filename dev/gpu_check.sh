@@ -671,22 +671,34 @@ training_verdict() {
 }
 
 # --- one step, kernel by kernel ------------------------------------------------------------------------------------
-# Builds the library that the driver loads into the trainer. Sets trace_library, or why there is none.
+# first_of PATH...: the first that exists.
+first_of() {
+    local path
+    for path in "$@"; do
+        if [ -e "$path" ]; then echo "$path" && return; fi
+    done
+}
+
+# Builds the library that the driver loads into the trainer. Sets trace_library, or no_trace: why there is none. CUPTI
+# is looked for in the CUDA toolkit, then in the packages that come with PyTorch.
 build_trace_library() {
-    local cuda folder header="" compiler=${CXX:-g++}
+    local cuda folder root headers=() libraries=() header library compiler=${CXX:-g++}
     trace_library="" no_trace="the emulator has no CUPTI"
     [ $emulate = no ] || return 0
     cuda=$(cd "$(dirname "$(readlink -f "$(command -v nvcc)")")/.." && pwd)
-    for folder in "$cuda/extras/CUPTI" "$cuda"; do
-        if [ -e "$folder/include/cupti.h" ]; then header=$folder; break; fi
+    root=$(python3 -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null)
+    for folder in "$cuda/extras/CUPTI" "$cuda" ${root:+"$root"/cu1? "$root/cuda_cupti"}; do
+        headers+=("$folder/include/cupti.h")
+        libraries+=("$folder"/lib64/libcupti.so* "$folder"/lib/libcupti.so*)
     done
-    no_trace="no cupti.h in $cuda/include or $cuda/extras/CUPTI/include; it comes with the CUDA toolkit"
-    [ -n "$header" ] || return 0
+    header=$(first_of "${headers[@]}") library=$(first_of "${libraries[@]}")
+    no_trace="no cupti.h and libcupti.so in $cuda or $cuda/extras/CUPTI; they come with the CUDA toolkit"
+    [ -n "$header" ] && [ -n "$library" ] || return 0
     no_trace="the library does not build, see build.log"
     have "$compiler" || compiler=clang++
-    limited 60 "$out/build.log" "$compiler" -std=c++17 -O1 -shared -fPIC -I. -isystem "$header/include" \
-        -isystem "$cuda/include" -o "$work/libtrace.so" dev/bench/trace_kernels.cpp "-L$header/lib64" "-L$header/lib" \
-        "-Wl,-rpath,$header/lib64,-rpath,$header/lib" -lcupti && trace_library=$work/libtrace.so
+    limited 60 "$out/build.log" "$compiler" -std=c++17 -O1 -shared -fPIC -I. -isystem "$(dirname "$header")" \
+        -isystem "$cuda/include" -o "$work/libtrace.so" dev/bench/trace_kernels.cpp "$library" \
+        "-Wl,-rpath,$(dirname "$library")" && trace_library=$work/libtrace.so
 }
 
 # trace NAME OPTION...: a run whose steps are written down in $work/step_NAME.csv; how: in what precision, with which
@@ -751,6 +763,7 @@ check_step() { # model
     show_step "$1 ($how)" "$csv"
     add_steps "$1" "$csv"
     compare_attention "$1" "$csv"
+    trace_fp8 "$1"
     verdict ok "$(awk -F, '/^\(step/ { ms = $4 } /^\(gap/ { printf "%.2f ms, %.1f%% of it idle", ms, $5 }' "$csv")"
 }
 
@@ -768,6 +781,13 @@ compare_attention() { # model, csv
     result "attention of our own" "$own" ms
     echo "attention: cuDNN $cudnn ms, our own $own ms a step: ${measured[$1 attention]}% of cuDNN's speed" |
         tee -a "$work/steps"
+}
+
+trace_fp8() { # model
+    if ! usable --fp8 || ! enough 15; then return; fi
+    trace "$1_fp8" --fp8 || { echo "     --fp8: $why"; return; }
+    show_step "$1, --fp8 ($how)" "$work/step_$1_fp8.csv"
+    add_steps "$1 fp8" "$work/step_$1_fp8.csv"
 }
 
 # --- what each option is worth -------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ print_launchers() {
             if (kernel ~ /fmha|flash|cudnn/) { return "attention by cuDNN" }
             if (kernel ~ /nvjet|gemm|cutlass|xmma|cublas/) { return "all matrix multiplies" }
             if (kernel ~ /^attention_dots/) { return "attention_backward" }
+            if (kernel ~ /^fp8_/) { return "" } # of tensors of several widths
             for (name in bytes) { if (index(kernel, name) == 1 && length(name) > length(best)) { best = name } }
             return best
         }

@@ -132,9 +132,10 @@ def prepare():
     os.makedirs(os.path.join(TREE, "dev", "bench"))
     os.makedirs(os.path.join(TREE, "llmc"))
     os.makedirs(BIN)
-    os.makedirs(os.path.join(WORK, "include"))
-    with open(os.path.join(WORK, "include", "cupti.h"), "w", encoding="utf-8"):
-        pass
+    for folder, name in (("include", "cupti.h"), ("lib", "libcupti.so.13")):  # beside the folder of nvcc
+        os.makedirs(os.path.join(WORK, folder))
+        with open(os.path.join(WORK, folder, name), "w", encoding="utf-8"):
+            pass
     shutil.copy(os.path.join(ROOT, "dev", "gpu_check.sh"), os.path.join(TREE, "dev"))
     shutil.copy(os.path.join(ROOT, "dev", "bench", "step_table.sh"), os.path.join(TREE, "dev", "bench"))
     shutil.copy(os.path.join(ROOT, "llmc", "rand.h"), os.path.join(TREE, "llmc"))
@@ -240,6 +241,7 @@ def check_targets(result, rows, folder):
     assert float(rows["targets", "GPT-2 124M peak memory off its plan"]) < 0.03, rows
     assert 0.4 < float(rows["targets", "GPT-2 124M first step after the start"]) < 60, rows
     for line in (r"d12, batch 16: one option changed, .* \(which differ by 0\.0%\)", r"A step of d12 \(bf16, attention",
+                 r"A step of d48, --fp8 \(bf16, attention",
                  r" +2\.000 +5\.0% +2\.0 +1000\.00 +3\.00  gelu_forward",
                  r"     --recompute 0: does not fit the memory", r"     --head-rows 16384: this trainer, or this GPU"):
         assert re.search("^" + line, result.stdout, re.M), (line, result.stdout)
