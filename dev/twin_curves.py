@@ -5,9 +5,11 @@ batches, same options. Draws the losses over each other, and how far they are ap
     python3 dev/data/tinyshakespeare.py       once: the text
     make train_gpt2 train_gpt2emu
     python3 dev/twin_curves.py -o doc/curves_pytorch.png
+    python3 dev/twin_curves.py --fp8 -o doc/curves_fp8.png
 
+--fp8 makes another picture, of 500 steps: the GPU trainer's 8 bits, its bf16 and fp32 beside PyTorch's bf16.
 Each run has a folder below --runs, with what it printed in out.txt; one that is complete is not made again. Needs torch
-and matplotlib. --gpu-trainer ./train_gpt2cu where there is a GPU: the emulator takes some ten minutes.
+and matplotlib. --gpu-trainer ./train_gpt2cu where there is a GPU: the emulator takes a second or two a step.
 """
 import argparse
 import os
@@ -23,6 +25,7 @@ MODEL = "--layers 4 --heads 2 --channels 64 --context 64 --seq-len 64".split()
 RECIPE = "--lr 1e-3 --warmup 20 --final-lr-frac 0.1 --weight-decay 0.1 --shuffle --seed 42".split()
 BATCH = ["--batch-size", "4"]
 HALVES = ["--batch-size", "2", "--total-batch", "256"]  # the same batches, added up in another order
+LIMIT = 0.01  # how far from PyTorch's loss, as a part of it, 8 bits may end
 OURS, PYTORCH = "#0072B2", "#D55E00"  # Okabe and Ito's colours
 GREEN, GRAY = "#009E73", "#999999"
 NOT_APART = 4e-7  # where the picture has losses whose printed digits are the same
@@ -37,15 +40,17 @@ def fail(message):
 
 
 def commands(options):
-    """Name -> command of each run."""
+    """Name -> command of each run that the picture shows."""
     twin = [sys.executable, os.path.join(ROOT, "train_gpt2.py"), "--device", "cpu"]
     c = [os.path.join(ROOT, "train_gpt2"), "--sample-every", "0"]
     gpu = [options.gpu_trainer, "--sample-every", "0"]
     runs = {"ours_fp32": c + BATCH, "pytorch_fp32": twin + BATCH, "pytorch_fp32_halves": twin + HALVES,
-            "pytorch_bf16": twin + BATCH + ["--precision", "bf16"], "ours_bf16": gpu + BATCH}
+            "pytorch_bf16": twin + BATCH + ["--precision", "bf16"], "ours_bf16": gpu + BATCH,
+            "ours_fp8": gpu + BATCH + ["--fp8"]}
+    shown = FP8_CURVES if options.fp8 else [name for name in runs if name != "ours_fp8"]
     shared = ["--train-data", options.text, *MODEL, *RECIPE, "--steps", str(options.steps), "--val-every",
               str(max(1, options.steps // 4)), "--val-batches", "4"]
-    return {name: command + shared for name, command in runs.items()}
+    return {name: runs[name] + shared for name in shown}
 
 
 def is_complete(folder):
@@ -107,6 +112,51 @@ def draw_losses(axes, steps, runs):
     axes.legend(frameon=True, facecolor="#cccccc", edgecolor="none", title="one on the other")
 
 
+# Of the picture of 8 bits.
+FP8_CURVES = {
+    "ours_fp32": ("train_gpt2, fp32", {"color": "#9BD0F0", "linewidth": 7}),
+    "ours_bf16": ("train_gpt2cu, bf16", {"color": "#F5B48A", "linewidth": 4.5}),
+    "ours_fp8": ("train_gpt2cu --fp8", {"color": GREEN, "linewidth": 2.2}),
+    "pytorch_bf16": ("PyTorch, bf16", {"color": "black", "linewidth": 0.8}),
+}
+
+
+def relative_to_pytorch(runs):
+    """Name -> (loss - PyTorch's in bf16) / PyTorch's at each step."""
+    return {name: [x / y - 1 for x, y in zip(runs[name], runs["pytorch_bf16"])]
+            for name in FP8_CURVES if name != "pytorch_bf16"}
+
+
+def report_fp8(apart):
+    """The largest distance of each, its mean, and that of the last step, which for 8 bits must be within LIMIT."""
+    print(f"\n{'from PyTorch in bf16':24}{'largest':>10}{'at step':>9}{'mean':>11}{'last step':>11}")
+    for name, values in apart.items():
+        worst = max(values, key=abs)
+        print(f"{FP8_CURVES[name][0]:24}{worst:+10.3%}{values.index(worst) + 1:9}{sum(values) / len(values):+11.4%}"
+              f"{values[-1]:+11.3%}")
+    if not abs(apart["ours_fp8"][-1]) <= LIMIT:
+        fail(f"the loss of --fp8 ends {apart['ours_fp8'][-1]:+.2%} from PyTorch's in bf16, expected within {LIMIT:.0%}")
+
+
+def draw_fp8(top, bottom, runs, apart):
+    steps = range(1, len(runs["ours_fp8"]) + 1)
+    for name, (label, style) in FP8_CURVES.items():
+        top.plot(steps, runs[name], label=label, **style)
+    for name, values in apart.items():
+        bottom.plot(steps, [100 * value for value in values], label=FP8_CURVES[name][0], linewidth=1.1,
+                    color={"ours_fp32": OURS, "ours_bf16": PYTORCH, "ours_fp8": GREEN}[name])
+    for sign in (-1, 1):
+        bottom.axhline(100 * sign * LIMIT, color="black", linewidth=0.8, linestyle=":")
+    bottom.annotate("1 % of the loss", (steps[-1], 100 * LIMIT), (-4, -11), textcoords="offset points", ha="right",
+                    fontsize=8)
+    bottom.set_ylim(-120 * LIMIT, 120 * LIMIT)
+    top.set_ylabel("training loss")
+    bottom.set_ylabel("loss beside PyTorch's in bf16, %")
+    bottom.set_xlabel("step")
+    top.legend(frameon=False, title="one on the other")
+    bottom.legend(frameon=False, fontsize=8, ncol=3, loc="lower right")
+
+
 def draw_differences(axes, steps, apart, loss):
     """In fp32 the losses differ by one of the six printed digits or not at all: dots."""
     styles = ({"color": GRAY, "linewidth": 0.8}, {"color": PYTORCH, "linewidth": 1.2},
@@ -128,18 +178,23 @@ def draw_differences(axes, steps, apart, loss):
     axes.legend(frameon=False, fontsize=8, ncol=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
 
 
-def draw(runs, apart, path):
+def draw_pytorch(top, bottom, runs, apart):
+    steps = range(1, len(runs["ours_fp32"]) + 1)
+    draw_losses(top, steps, runs)
+    draw_differences(bottom, steps, apart, runs["pytorch_fp32"])
+
+
+def draw(picture, runs, apart, path):
+    """picture: draw_pytorch or draw_fp8."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot
     pyplot.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (top, bottom) = pyplot.subplots(2, 1, figsize=(8, 7.2), dpi=92, sharex=True, layout="constrained")
-    steps = range(1, len(runs["ours_fp32"]) + 1)
-    draw_losses(top, steps, runs)
-    draw_differences(bottom, steps, apart, runs["pytorch_fp32"])
-    for axes in (top, bottom):
+    figure, both = pyplot.subplots(2, 1, figsize=(8, 7.2), dpi=92, sharex=True, layout="constrained")
+    picture(*both, runs, apart)
+    for axes in both:
         axes.grid(color="#dddddd", linewidth=0.5)
-        axes.set_xlim(0, len(steps) + 1)
+        axes.set_xlim(0, len(runs["ours_fp32"]) + 1)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     figure.savefig(path, pil_kwargs={"optimize": True})
     pyplot.close(figure)
@@ -149,11 +204,17 @@ def parse_options():
     parser = argparse.ArgumentParser(description=textwrap.dedent(__doc__), allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", default=TEXT, help="what to learn (tinyshakespeare)")
-    parser.add_argument("--steps", type=int, default=200, help="updates (200)")
-    parser.add_argument("--runs", default="run_twin_curves", help="folder of the runs (run_twin_curves)")
+    parser.add_argument("--fp8", action="store_true", help="the picture of 8 bits")
+    parser.add_argument("--steps", type=int, help="updates (200; --fp8: 500)")
+    parser.add_argument("--runs", help="folder of the runs (run_twin_curves; --fp8: run_twin_curves_fp8)")
     parser.add_argument("--gpu-trainer", default=os.path.join(ROOT, "train_gpt2emu"), help="(./train_gpt2emu)")
-    parser.add_argument("-o", "--output", default="curves_pytorch.png", help="the picture (curves_pytorch.png)")
+    parser.add_argument("-o", "--output", help="the picture (curves_pytorch.png; --fp8: curves_fp8.png)")
     options = parser.parse_args()
+    defaults = (500, "run_twin_curves_fp8", "curves_fp8.png") if options.fp8 else \
+        (200, "run_twin_curves", "curves_pytorch.png")
+    for name, value in zip(("steps", "runs", "output"), defaults):
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     if options.steps < 1:
         fail(f"--steps: got {options.steps}, expected at least 1")
     for path, remedy in ((options.text, "python3 dev/data/tinyshakespeare.py, or give --text"),
@@ -174,10 +235,12 @@ def main():
         runs[name] = losses(folder)
         if len(runs[name]) != options.steps:
             fail(f"{folder}: {len(runs[name])} steps, expected {options.steps}; remove the folder")
-    apart = differences(runs)
-    report(apart)
+    compare, tell, picture = (relative_to_pytorch, report_fp8, draw_fp8) if options.fp8 else \
+        (differences, report, draw_pytorch)
+    apart = compare(runs)
+    tell(apart)
     try:
-        draw(runs, apart, options.output)
+        draw(picture, runs, apart, options.output)
     except ImportError:
         fail("no matplotlib; apt-get install python3-matplotlib, or python3 -m pip install matplotlib")
     print(f"\nwrote {options.output}")
