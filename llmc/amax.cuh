@@ -42,4 +42,18 @@ __device__ __forceinline__ void amax_add_block(uint32_t *total, uint32_t amax, u
     if (warp == 0) { amax_add_warp(total, lane < warps ? partial[lane] : 0u); }
 }
 
+// The same for a block of whole warps in up to two dimensions, at a kernel's end, and for what stands in a tensor of
+// floatX: values may come as they were before rounding, which keeps their order. total NULL: nothing.
+__device__ __forceinline__ void amax_add_rounded(uint32_t *total, uint32_t amax) {
+    __shared__ uint32_t of_warp[WARP_SIZE];
+    if (total == NULL) { return; }
+    int thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / WARP_SIZE;
+    amax = warp_amax(amax);
+    if (thread % WARP_SIZE == 0) { of_warp[thread / WARP_SIZE] = amax; }
+    __syncthreads();
+    if (thread > 0) { return; }
+    for (int w = 1; w < warps; w++) { amax = max(amax, of_warp[w]); }
+    atomicMax(total, amax_of(to_float(from_float<floatX>(__uint_as_float(amax)))));
+}
+
 #endif // LLMC_AMAX_CUH

@@ -18,6 +18,7 @@
 #ifndef LLMC_ATTENTION_CUH
 #define LLMC_ATTENTION_CUH
 
+#include "amax.cuh"
 #include "cuda_common.h"
 #include "cuda_utils.cuh"
 #include "ptx.cuh"
@@ -184,14 +185,17 @@ __device__ __forceinline__ void plain_online_softmax_step(float *weights, float 
     __syncwarp();
 }
 
-// Row r of the warp times factor[r], for rows below `valid`.
+// Row r of the warp times factor[r], for rows below `valid`. largest: see amax_add_rounded.
 template <int R, int CHANNELS>
 __device__ __forceinline__ void plain_store_rows(floatX *out, int64_t stride, int valid,
-                                                 const float (&sums)[R][CHANNELS], const float (&factor)[R], int HS) {
+                                                 const float (&sums)[R][CHANNELS], const float (&factor)[R], int HS,
+                                                 uint32_t *largest) {
     for (int r = 0; r < R; r++) {
         for (int i = 0; i < CHANNELS; i++) {
             int d = i * WARP_SIZE + (int)threadIdx.x % WARP_SIZE;
-            if (r < valid && d < HS) { out[r * stride + d] = from_float<floatX>(sums[r][i] * factor[r]); }
+            if (r >= valid || d >= HS) { continue; }
+            out[r * stride + d] = from_float<floatX>(sums[r][i] * factor[r]);
+            *largest = amax_join(*largest, sums[r][i] * factor[r]);
         }
     }
 }
@@ -199,7 +203,7 @@ __device__ __forceinline__ void plain_store_rows(floatX *out, int64_t stride, in
 // out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
 template <int BOUND>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, PLAIN_BLOCKS)
-    attention_forward_plain_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH) {
+    attention_forward_plain_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
     constexpr int R = PlainTile<BOUND>::R, ROWS = PlainTile<BOUND>::rows, CHANNELS = PlainTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
     int HS = C / NH, stride = plain_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
@@ -233,14 +237,16 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, PLAIN_BLOCKS)
         factor[r] = 1.0f / sum[r];
         if (threadIdx.x % WARP_SIZE == 0 && query + r < T) { lse[head.row + query + r] = largest[r] + logf(sum[r]); }
     }
-    plain_store_rows(out + head.out + query * (int64_t)C, C, T - query, sums, factor, HS);
+    uint32_t largest_out = 0;
+    plain_store_rows(out + head.out + query * (int64_t)C, C, T - query, sums, factor, HS, &largest_out);
+    amax_add_rounded(amax, largest_out);
 }
 
 // dq of dqkv (B,T,3C) = its gradient. One block for each tile of queries of each head.
 template <int BOUND>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, PLAIN_BLOCKS)
     attention_backward_q_plain_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                      const float *dots, int T, int C, int NH) {
+                                      const float *dots, int T, int C, int NH, uint32_t *amax) {
     constexpr int R = PlainTile<BOUND>::R, ROWS = PlainTile<BOUND>::rows, CHANNELS = PlainTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
     int HS = C / NH, stride = plain_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
@@ -276,14 +282,16 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, PLAIN_BLOCKS)
         __syncwarp();
         plain_add_weighted(dq, ds, keys, HS);
     }
-    plain_store_rows(dqkv + head.qkv + query * qkv_stride, qkv_stride, T - query, dq, factor, HS);
+    uint32_t largest = 0;
+    plain_store_rows(dqkv + head.qkv + query * qkv_stride, qkv_stride, T - query, dq, factor, HS, &largest);
+    amax_add_rounded(amax, largest);
 }
 
 // dk and dv of dqkv (B,T,3C) = their gradients. One block for each tile of keys of each head.
 template <int BOUND>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK, PLAIN_BLOCKS)
     attention_backward_kv_plain_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                       const float *dots, int T, int C, int NH) {
+                                       const float *dots, int T, int C, int NH, uint32_t *amax) {
     constexpr int R = PlainTile<BOUND>::R, ROWS = PlainTile<BOUND>::rows, CHANNELS = PlainTile<BOUND>::channels;
     extern __shared__ int4 attention_shared[];
     int HS = C / NH, stride = plain_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
@@ -321,8 +329,10 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, PLAIN_BLOCKS)
         plain_add_weighted(dv, ps, douts, HS);
         plain_add_weighted(dk, ds, queries, HS);
     }
-    plain_store_rows(dqkv + head.qkv + C + key * qkv_stride, qkv_stride, T - key, dk, scales, HS);
-    plain_store_rows(dqkv + head.qkv + 2 * C + key * qkv_stride, qkv_stride, T - key, dv, ones, HS);
+    uint32_t largest = 0;
+    plain_store_rows(dqkv + head.qkv + C + key * qkv_stride, qkv_stride, T - key, dk, scales, HS, &largest);
+    plain_store_rows(dqkv + head.qkv + 2 * C + key * qkv_stride, qkv_stride, T - key, dv, ones, HS, &largest);
+    amax_add_rounded(amax, largest);
 }
 
 // `held`: tiles of the block's own rows; `weights`: matrices of a weight for each row and column.
@@ -334,11 +344,11 @@ template <int BOUND> static inline size_t plain_shared_bytes(int HS, int held, i
 
 template <int BOUND>
 static inline void attention_forward_plain_bounded(floatX *out, float *lse, const floatX *qkv, int B, int T, int C,
-                                                   int NH, cudaStream_t stream) {
+                                                   int NH, cudaStream_t stream, uint32_t *amax) {
     size_t shared = plain_shared_bytes<BOUND>(C / NH, 1, 1);
     unsigned blocks = attention_blocks(B, NH, T, PlainTile<BOUND>::rows);
     attention_allow_shared(attention_forward_plain_kernel<BOUND>, shared);
-    attention_forward_plain_kernel<BOUND><<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH);
+    attention_forward_plain_kernel<BOUND><<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH, amax);
     cuda_check_launch("attention_forward_plain_kernel");
 }
 
@@ -346,40 +356,41 @@ static inline void attention_forward_plain_bounded(floatX *out, float *lse, cons
 template <int BOUND>
 static inline void attention_backward_plain_bounded(floatX *dqkv, const floatX *dout, const floatX *qkv,
                                                     const float *lse, const float *dots, int B, int T, int C, int NH,
-                                                    cudaStream_t stream) {
+                                                    cudaStream_t stream, uint32_t *amax) {
     size_t shared_kv = plain_shared_bytes<BOUND>(C / NH, 2, 2), shared_q = plain_shared_bytes<BOUND>(C / NH, 2, 1);
     unsigned blocks = attention_blocks(B, NH, T, PlainTile<BOUND>::rows);
     attention_allow_shared(attention_backward_kv_plain_kernel<BOUND>, shared_kv);
     attention_backward_kv_plain_kernel<BOUND>
-        <<<blocks, ATTENTION_BLOCK, shared_kv, stream>>>(dqkv, dout, qkv, lse, dots, T, C, NH);
+        <<<blocks, ATTENTION_BLOCK, shared_kv, stream>>>(dqkv, dout, qkv, lse, dots, T, C, NH, amax);
     cuda_check_launch("attention_backward_kv_plain_kernel");
     attention_allow_shared(attention_backward_q_plain_kernel<BOUND>, shared_q);
     attention_backward_q_plain_kernel<BOUND>
-        <<<blocks, ATTENTION_BLOCK, shared_q, stream>>>(dqkv, dout, qkv, lse, dots, T, C, NH);
+        <<<blocks, ATTENTION_BLOCK, shared_q, stream>>>(dqkv, dout, qkv, lse, dots, T, C, NH, amax);
     cuda_check_launch("attention_backward_q_plain_kernel");
 }
 
 static inline void attention_forward_plain(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
-                                           cudaStream_t stream) {
+                                           cudaStream_t stream, uint32_t *amax) {
     int HS = C / NH;
     if (HS <= 64) {
-        attention_forward_plain_bounded<64>(out, lse, qkv, B, T, C, NH, stream);
+        attention_forward_plain_bounded<64>(out, lse, qkv, B, T, C, NH, stream, amax);
     } else if (HS <= 128) {
-        attention_forward_plain_bounded<128>(out, lse, qkv, B, T, C, NH, stream);
+        attention_forward_plain_bounded<128>(out, lse, qkv, B, T, C, NH, stream, amax);
     } else {
-        attention_forward_plain_bounded<256>(out, lse, qkv, B, T, C, NH, stream);
+        attention_forward_plain_bounded<256>(out, lse, qkv, B, T, C, NH, stream, amax);
     }
 }
 
 static inline void attention_backward_plain(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                            const float *dots, int B, int T, int C, int NH, cudaStream_t stream) {
+                                            const float *dots, int B, int T, int C, int NH, cudaStream_t stream,
+                                            uint32_t *amax) {
     int HS = C / NH;
     if (HS <= 64) {
-        attention_backward_plain_bounded<64>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream);
+        attention_backward_plain_bounded<64>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax);
     } else if (HS <= 128) {
-        attention_backward_plain_bounded<128>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream);
+        attention_backward_plain_bounded<128>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax);
     } else {
-        attention_backward_plain_bounded<256>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream);
+        attention_backward_plain_bounded<256>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax);
     }
 }
 
@@ -581,10 +592,13 @@ __device__ __forceinline__ void tensor_online_softmax_step(float (&scores)[M][N]
 }
 
 // Stores 16 M rows of a warp, those below `valid`, by way of shared memory of its own, so that 16 bytes go out at once.
+// Returns their largest magnitude, where that is wanted, of what this lane stores.
 template <int HS, int M>
-__device__ __forceinline__ void tensor_store_rows(floatX *out, int64_t stride, int valid,
-                                                  const float (&sums)[M][HS / 8][4], floatX *staging) {
+__device__ __forceinline__ uint32_t tensor_store_rows(floatX *out, int64_t stride, int valid,
+                                                      const float (&sums)[M][HS / 8][4], floatX *staging,
+                                                      bool wants_amax) {
     int lane = threadIdx.x % WARP_SIZE;
+    uint32_t largest = 0;
     __syncwarp(); // what stood there has been read
     for (int m = 0; m < M; m++) {
         for (int n = 0; n < HS / 8; n++) {
@@ -597,14 +611,18 @@ __device__ __forceinline__ void tensor_store_rows(floatX *out, int64_t stride, i
     __syncwarp();
     for (int i = lane; i < 16 * M * (HS / 8); i += WARP_SIZE) {
         int row = i / (HS / 8), d = i % (HS / 8) * 8;
-        if (row < valid) { store128(out + row * stride + d, load128(staging + row * TensorTile<HS>::stride + d)); }
+        if (row >= valid) { continue; }
+        x128 values = load128(staging + row * TensorTile<HS>::stride + d);
+        store128(out + row * stride + d, values);
+        if (wants_amax) { largest = amax_join(largest, values); }
     }
+    return largest;
 }
 
 // out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK)
-    attention_forward_tensor_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH) {
+    attention_forward_tensor_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     constexpr int M = Tile::forward_groups, ROWS = 64 * M, KEYS = Tile::forward_columns, TILE = KEYS * Tile::stride;
     extern __shared__ int4 attention_shared[];
@@ -668,7 +686,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     }
     tensor_scale_rows(sums, factor);
     floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // in the stage that nobody reads
-    tensor_store_rows<HS>(out + head.out + query * (int64_t)C, C, T - query, sums, staging);
+    floatX *rows_out = out + head.out + query * (int64_t)C;
+    amax_add_rounded(amax, tensor_store_rows<HS>(rows_out, C, T - query, sums, staging, amax != NULL));
 }
 
 // scores become p, dp becomes ds, of the rows' queries.
@@ -690,7 +709,7 @@ __device__ __forceinline__ void tensor_softmax_backward_of_rows(float (&scores)[
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     attention_backward_q_tensor_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                       const float *dots, int T, int C, int NH) {
+                                       const float *dots, int T, int C, int NH, uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     constexpr int M = Tile::backward_q_groups, ROWS = 64 * M, KEYS = Tile::backward_columns;
     constexpr int TILE = KEYS * Tile::stride;
@@ -742,7 +761,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     }
     tensor_scale(dq, scale);
     floatX *staging = queries + row_of_warp * Tile::stride; // this warp's queries, which nobody else reads
-    tensor_store_rows<HS>(dqkv + head.qkv + query * stride, stride, T - query, dq, staging);
+    floatX *dq_rows = dqkv + head.qkv + query * stride;
+    amax_add_rounded(amax, tensor_store_rows<HS>(dq_rows, stride, T - query, dq, staging, amax != NULL));
 }
 
 // What a tile of N columns needs of its queries besides q and dout, one value from each of 2 N threads: lse from the
@@ -784,7 +804,7 @@ __device__ __forceinline__ void tensor_softmax_backward_of_columns(float (&dp)[M
 template <int HS>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     attention_backward_kv_tensor_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                        const float *dots, int T, int C, int NH) {
+                                        const float *dots, int T, int C, int NH, uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     constexpr int M = Tile::backward_kv_groups, ROWS = 64 * M, QUERIES = Tile::backward_columns;
     constexpr int TILE = QUERIES * Tile::stride;
@@ -837,18 +857,20 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     tensor_scale(dk, scale);
     // By way of this warp's keys and values, which nobody else reads.
     floatX *dk_rows = dqkv + head.qkv + C + key * stride, *dv_rows = dk_rows + C;
-    tensor_store_rows<HS>(dk_rows, stride, T - key, dk, keys + row_of_warp * Tile::stride);
-    tensor_store_rows<HS>(dv_rows, stride, T - key, dv, values + row_of_warp * Tile::stride);
+    floatX *dk_staging = keys + row_of_warp * Tile::stride, *dv_staging = values + row_of_warp * Tile::stride;
+    uint32_t of_dk = tensor_store_rows<HS>(dk_rows, stride, T - key, dk, dk_staging, amax != NULL);
+    uint32_t of_dv = tensor_store_rows<HS>(dv_rows, stride, T - key, dv, dv_staging, amax != NULL);
+    amax_add_rounded(amax, max(of_dk, of_dv));
 }
 
 template <int HS>
 static inline void attention_forward_tensor(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
-                                            cudaStream_t stream) {
+                                            cudaStream_t stream, uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     size_t shared = (size_t)4 * Tile::forward_columns * Tile::stride * sizeof(floatX);
     unsigned blocks = attention_blocks(B, NH, T, 64 * Tile::forward_groups);
     attention_allow_shared(attention_forward_tensor_kernel<HS>, shared);
-    attention_forward_tensor_kernel<HS><<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH);
+    attention_forward_tensor_kernel<HS><<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH, amax);
     cuda_check_launch("attention_forward_tensor_kernel");
 }
 
@@ -860,18 +882,19 @@ template <int HS> static inline size_t tensor_backward_shared_bytes(int rows) {
 // dots: filled by attention_dots.
 template <int HS>
 static inline void attention_backward_tensor(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                             const float *dots, int B, int T, int C, int NH, cudaStream_t stream) {
+                                             const float *dots, int B, int T, int C, int NH, cudaStream_t stream,
+                                             uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     int rows_kv = 64 * Tile::backward_kv_groups, rows_q = 64 * Tile::backward_q_groups;
     size_t shared_kv = tensor_backward_shared_bytes<HS>(rows_kv), shared_q = tensor_backward_shared_bytes<HS>(rows_q);
     attention_allow_shared(attention_backward_kv_tensor_kernel<HS>, shared_kv);
     attention_backward_kv_tensor_kernel<HS>
         <<<attention_blocks(B, NH, T, rows_kv), ATTENTION_BLOCK, shared_kv, stream>>>(dqkv, dout, qkv, lse, dots, T, C,
-                                                                                      NH);
+                                                                                      NH, amax);
     cuda_check_launch("attention_backward_kv_tensor_kernel");
     attention_allow_shared(attention_backward_q_tensor_kernel<HS>, shared_q);
     attention_backward_q_tensor_kernel<HS><<<attention_blocks(B, NH, T, rows_q), ATTENTION_BLOCK, shared_q, stream>>>(
-        dqkv, dout, qkv, lse, dots, T, C, NH);
+        dqkv, dout, qkv, lse, dots, T, C, NH, amax);
     cuda_check_launch("attention_backward_q_tensor_kernel");
 }
 
@@ -895,34 +918,36 @@ static inline void attention_require(int B, int T, int C, int NH) {
     cuda_require(C % 8 == 0 && C % NH == 0 && C / NH <= ATTENTION_MAX_HEAD_SIZE);
 }
 
-// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C).
+// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). amax: of out, see amax_add_rounded.
 static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
-                                     cudaStream_t stream) {
+                                     cudaStream_t stream, uint32_t *amax = NULL) {
     attention_require(B, T, C, NH);
     switch (attention_uses_tensor_cores(C / NH) ? C / NH : 0) {
 #ifndef PRECISION_FP32
-    case 64: attention_forward_tensor<64>(out, lse, qkv, B, T, C, NH, stream); break;
-    case 80: attention_forward_tensor<80>(out, lse, qkv, B, T, C, NH, stream); break;
-    case 96: attention_forward_tensor<96>(out, lse, qkv, B, T, C, NH, stream); break;
-    case 128: attention_forward_tensor<128>(out, lse, qkv, B, T, C, NH, stream); break;
+    case 64: attention_forward_tensor<64>(out, lse, qkv, B, T, C, NH, stream, amax); break;
+    case 80: attention_forward_tensor<80>(out, lse, qkv, B, T, C, NH, stream, amax); break;
+    case 96: attention_forward_tensor<96>(out, lse, qkv, B, T, C, NH, stream, amax); break;
+    case 128: attention_forward_tensor<128>(out, lse, qkv, B, T, C, NH, stream, amax); break;
 #endif
-    default: attention_forward_plain(out, lse, qkv, B, T, C, NH, stream);
+    default: attention_forward_plain(out, lse, qkv, B, T, C, NH, stream, amax);
     }
 }
 
-// dqkv (B,T,3C) = the gradient, from dout (B,T,C) and the forward's input and outputs. dots (B,NH,T): scratch.
+// dqkv (B,T,3C) = the gradient, from dout (B,T,C) and the forward's input and outputs. dots (B,NH,T): scratch. amax: of
+// dqkv, see amax_add_rounded.
 static inline void attention_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                                      const float *lse, float *dots, int B, int T, int C, int NH, cudaStream_t stream) {
+                                      const float *lse, float *dots, int B, int T, int C, int NH, cudaStream_t stream,
+                                      uint32_t *amax = NULL) {
     attention_require(B, T, C, NH);
     attention_dots(dots, out, dout, B, T, C, NH, stream);
     switch (attention_uses_tensor_cores(C / NH) ? C / NH : 0) {
 #ifndef PRECISION_FP32
-    case 64: attention_backward_tensor<64>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream); break;
-    case 80: attention_backward_tensor<80>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream); break;
-    case 96: attention_backward_tensor<96>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream); break;
-    case 128: attention_backward_tensor<128>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream); break;
+    case 64: attention_backward_tensor<64>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax); break;
+    case 80: attention_backward_tensor<80>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax); break;
+    case 96: attention_backward_tensor<96>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax); break;
+    case 128: attention_backward_tensor<128>(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax); break;
 #endif
-    default: attention_backward_plain(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream);
+    default: attention_backward_plain(dqkv, dout, qkv, lse, dots, B, T, C, NH, stream, amax);
     }
 }
 

@@ -105,6 +105,21 @@ static inline double largest(const std::vector<float> &values) {
     return max;
 }
 
+// A kernel's amax: memory for it that holds `before`, and what the kernel must have left of that and its results.
+struct Amax {
+    DeviceArray<int32_t> bits;
+    explicit Amax(float before = 0.0f) : bits(1) { set(before); }
+    void set(float before) { cuda_check(cudaMemcpy(bits.data, &before, sizeof(before), cudaMemcpyHostToDevice)); }
+    uint32_t *data() { return reinterpret_cast<uint32_t *>(bits.data); }
+    void check(Test *t, const std::string &what, const std::vector<float> &results, float before = 0.0f) const {
+        int32_t got = bits.raw()[0], want;
+        float max = (float)fmax(largest(results), before);
+        memcpy(&want, &max, sizeof(want));
+        CHECK(t, got == want, "%s: amax is %08x, expected %08x (%g)", what.c_str(), (unsigned)got, (unsigned)want,
+              (double)max);
+    }
+};
+
 // Each value within absolute + relative * |want|; a NaN fails.
 static inline bool check_values(Test *t, const std::string &what, const std::vector<float> &got,
                                 const std::vector<float> &want, double absolute, double relative) {

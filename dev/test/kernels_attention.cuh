@@ -25,6 +25,7 @@ struct AttentionRun {
     AttentionShape shape;
     DeviceArray<floatX> qkv, dout, out, dqkv;
     DeviceArray<float> lse, dots;
+    Amax amax_out, amax_dqkv;
 
     AttentionRun(AttentionShape s, const std::vector<float> &qkv_values, const std::vector<float> &dout_values)
         : shape(s), qkv(qkv_values), dout(dout_values), out(outputs_of(s)), dqkv(3 * outputs_of(s)), lse(rows_of(s)),
@@ -32,21 +33,23 @@ struct AttentionRun {
 
     void forward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
-        out.poison(), lse.poison();
+        out.poison(), lse.poison(), amax_out.set(0.0f);
         if (version == ATTENTION_PLAIN) {
-            attention_forward_plain(out.data, lse.data, qkv.data, B, T, C, NH, 0);
+            attention_forward_plain(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
         } else {
-            attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0);
+            attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
         }
     }
     void backward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
-        dqkv.poison(), dots.poison();
+        dqkv.poison(), dots.poison(), amax_dqkv.set(0.0f);
         if (version == ATTENTION_PLAIN) {
             attention_dots(dots.data, out.data, dout.data, B, T, C, NH, 0);
-            attention_backward_plain(dqkv.data, dout.data, qkv.data, lse.data, dots.data, B, T, C, NH, 0);
+            attention_backward_plain(dqkv.data, dout.data, qkv.data, lse.data, dots.data, B, T, C, NH, 0,
+                                     amax_dqkv.data());
         } else {
-            attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, dots.data, B, T, C, NH, 0);
+            attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, dots.data, B, T, C, NH, 0,
+                               amax_dqkv.data());
         }
     }
     void run(AttentionVersion version) {
@@ -176,6 +179,8 @@ static void check_attention_on(Test *t, AttentionShape s, AttentionVersion versi
     check_within(t, name + ": out", gpu_out, out, bounds.out, u);
     check_within(t, name + ": lse", gpu_lse, lse, bounds.lse, 0.0);
     check_within(t, name + ": dqkv", gpu.dqkv.get(), dqkv, bounds.dqkv, u);
+    gpu.amax_out.check(t, name + ": out", gpu_out);
+    gpu.amax_dqkv.check(t, name + ": dqkv", gpu.dqkv.get());
 }
 
 static void check_attention(Test *t, AttentionShape s, AttentionVersion version) {
