@@ -333,7 +333,7 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
 
 // The layers that sum over rows take turns with one scratch buffer.
 static int64_t sum_scratch_floats(int64_t N, int C) {
-    int64_t most = layernorm_backward_scratch_floats(N, C);
+    int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
     for (int width = C; width <= 4 * C; width += C) {
         most = max_i64(most, matmul_backward_bias_scratch_floats(N, width));
     }
@@ -696,19 +696,23 @@ static void linear_backward_fp8(GPT2 *model, int layer, int which, floatX *dinp,
                               fp8_scale(model, FP8_WEIGHT, layer, which), N, p.C, p.OC, model->stream);
 }
 
-// Its gradients: dinp = dout weight, dweight += dout^T inp, dbias += sum of the rows of dout. pre_gelu: see
-// matmul_backward_input.
+// Its gradients but for the bias's: dinp = dout weight, dweight += dout^T inp. pre_gelu: see matmul_backward_input.
 static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, const floatX *dout, const floatX *inp,
                             const floatX *pre_gelu, int64_t N) {
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
     Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
-    matmul_backward_bias(g.bias, dout, model->sum_scratch, N, p.OC, model->stream);
     if (model->shape.fp8) {
         linear_backward_fp8(model, layer, which, dinp, g.weight, dout, N);
         return;
     }
     matmul_backward_weight(&model->cublas, g.weight, dout, inp, N, p.C, p.OC, model->stream);
     matmul_backward_input(&model->cublas, dinp, dout, p.weight, pre_gelu, N, p.C, p.OC, model->stream);
+}
+
+// dbias += sum of the rows of dout, where what wrote dout has not done that.
+static void linear_backward_bias(GPT2 *model, int layer, int which, const floatX *dout, int64_t N) {
+    Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
+    matmul_backward_bias(g.bias, dout, model->sum_scratch, N, g.OC, model->stream);
 }
 
 // ---- The layers ----
@@ -835,7 +839,9 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
 }
 
 // The two halves of a block's backward. dresidual holds the gradient of the block's output on entry and of its input in
-// the end: the residual stream passes through both halves unchanged, and each half adds its own.
+// the end: the residual stream passes through both halves unchanged, and each half adds its own. Whoever leaves
+// dresidual behind also adds the sums of its columns to the gradient of the next bias: of the linear layer whose output
+// was added to the stream there.
 static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
@@ -845,14 +851,19 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
     linear_backward(model, layer, LINEAR_FCPROJ, model->dfc, model->dresidual, model->gelu.of(layer), fused ? fc : NULL,
                     N);
-    if (!fused) { gelu_backward(model->dfc, fc, model->dfc, N * 4 * C, model->stream); }
+    if (fused) {
+        linear_backward_bias(model, layer, LINEAR_FC, model->dfc, N);
+    } else {
+        gelu_backward(model->dfc, fc, model->dfc, g.fcb, model->sum_scratch, N, 4 * C, model->stream);
+    }
     linear_backward(model, layer, LINEAR_FC, model->dln, model->dfc, model->ln2.of(layer), NULL, N);
-    layernorm_backward(model->dresidual, g.ln2w, g.ln2b, model->dln, model->residual_mid.of(layer),
-                       model->ln2_mean.of(layer), model->ln2_rstd.of(layer), p.ln2w, model->sum_scratch, N, C,
-                       model->stream);
+    layernorm_backward({model->dresidual, false, g.attprojb, NULL}, g.ln2w, g.ln2b, model->dln,
+                       model->residual_mid.of(layer), model->ln2_mean.of(layer), model->ln2_rstd.of(layer), p.ln2w,
+                       model->sum_scratch, N, C, model->stream);
 }
 
-static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
+// Also makes room for the gradients of the block below.
+static void block_backward_attention(GPT2 *model, int layer, int B, int T, const BatchRole *role) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
@@ -861,10 +872,13 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
     linear_backward(model, layer, LINEAR_ATTPROJ, model->datt, model->dresidual, att, NULL, N);
     attention_backward(model->dqkv, model->datt, model->qkv.of(layer), att, model->att_lse.of(layer), model->att_dots,
                        B, T, C, NH, model->stream);
+    linear_backward_bias(model, layer, LINEAR_QKV, model->dqkv, N);
     linear_backward(model, layer, LINEAR_QKV, model->dln, model->dqkv, model->ln1.of(layer), NULL, N);
-    layernorm_backward(model->dresidual, g.ln1w, g.ln1b, model->dln, model->residual.of(layer),
-                       model->ln1_mean.of(layer), model->ln1_rstd.of(layer), p.ln1w, model->sum_scratch, N, C,
-                       model->stream);
+    if (layer > 0) { begin_gradient(model, layer, role); } // a bucket's number is its layer's + 1
+    float *bias_below = layer > 0 ? grads_of_layer(model, layer - 1).fcprojb : NULL;
+    layernorm_backward({model->dresidual, false, bias_below, NULL}, g.ln1w, g.ln1b, model->dln,
+                       model->residual.of(layer), model->ln1_mean.of(layer), model->ln1_rstd.of(layer), p.ln1w,
+                       model->sum_scratch, N, C, model->stream);
 }
 
 // Adds the gradients of the last gpt2_forward and head_forward_backward to model->grads, bucket by bucket from the last
@@ -875,19 +889,18 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, 0);
-    Tensors<float> g = grads_of_layer(model, 0);
-    cuda_check(cudaMemsetAsync(model->dresidual, 0, (size_t)(N * C) * sizeof(floatX), model->stream));
-    layernorm_backward(model->dresidual, g.lnfw, g.lnfb, model->dlnf, model->residual.of(L), model->lnf_mean,
-                       model->lnf_rstd, p.lnfw, model->sum_scratch, N, C, model->stream);
+    begin_gradient(model, L, role);
+    Tensors<float> g = grads_of_layer(model, L - 1);
+    layernorm_backward({model->dresidual, true, g.fcprojb, NULL}, g.lnfw, g.lnfb, model->dlnf, model->residual.of(L),
+                       model->lnf_mean, model->lnf_rstd, p.lnfw, model->sum_scratch, N, C, model->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
         if (layer > 0) { fetch_bucket(model, bucket - 1); }
         await_bucket(model, bucket);
-        begin_gradient(model, bucket, role);
         quantize_passing_weights(model, layer);
         recompute_layer(model, layer, B, T);
         block_backward_mlp(model, layer, B, T);
-        block_backward_attention(model, layer, B, T);
+        block_backward_attention(model, layer, B, T, role);
         release_bucket(model, bucket);
         end_gradient(model, bucket, role);
     }

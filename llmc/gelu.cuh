@@ -7,6 +7,8 @@
 #ifndef LLMC_GELU_CUH
 #define LLMC_GELU_CUH
 
+#include "amax.cuh"
+#include "column_sums.cuh"
 #include "cuda_utils.cuh"
 
 #define GELU_SQRT_2_OVER_PI 0.79788456080286536f
@@ -26,44 +28,105 @@ __device__ __forceinline__ float gelu_slope(float x) {
 }
 
 // out[i] = gelu(inp[i]), i < 16 bytes * packs. Pointers aligned to 16 bytes; out may be inp. A thread does 16 bytes.
-static __global__ void __launch_bounds__(MAX_BLOCK) gelu_forward_kernel(floatX *out, const floatX *inp, int64_t packs) {
-    int64_t pack = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (pack >= packs) { return; }
-    x128 x = load128_streaming(inp + pack * x128::size), y;
-    for (int i = 0; i < x128::size; i++) { y[i] = from_float<floatX>(gelu_value(to_float(x[i]))); }
-    store128(out + pack * x128::size, y); // the next multiplication reads it
-}
-
-// dinp[i] = dout[i] gelu'(inp[i]). dinp may be dout or inp.
 static __global__ void __launch_bounds__(MAX_BLOCK)
-    gelu_backward_kernel(floatX *dinp, const floatX *inp, const floatX *dout, int64_t packs) {
+    gelu_forward_kernel(floatX *out, const floatX *inp, int64_t packs, uint32_t *amax) {
     int64_t pack = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (pack >= packs) { return; }
-    x128 x = load128_streaming(inp + pack * x128::size), dy = load128_streaming(dout + pack * x128::size), dx;
-    for (int i = 0; i < x128::size; i++) { dx[i] = from_float<floatX>(to_float(dy[i]) * gelu_slope(to_float(x[i]))); }
-    store128(dinp + pack * x128::size, dx);
+    uint32_t largest = 0;
+    if (pack < packs) {
+        x128 x = load128_streaming(inp + pack * x128::size), y;
+        for (int i = 0; i < x128::size; i++) {
+            float value = gelu_value(to_float(x[i]));
+            if (amax != NULL) { largest = amax_join(largest, value); }
+            y[i] = from_float<floatX>(value);
+        }
+        store128(out + pack * x128::size, y); // the next multiplication reads it
+    }
+    amax_add_rounded(amax, largest);
 }
 
-static inline void gelu_require_shape(int64_t n, int block_size) {
+// out = gelu(inp), n values, n a multiple of 8. out may be inp. amax: of out, see amax_add_rounded. block_size: a
+// multiple of 32.
+static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaStream_t stream, uint32_t *amax = NULL,
+                                int block_size = 256) {
     cuda_require(n > 0 && n % 8 == 0);
-    cuda_require(block_size >= 1 && block_size <= MAX_BLOCK);
-}
-
-// out = gelu(inp), n values, n a multiple of 8. out may be inp.
-static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaStream_t stream, int block_size = 256) {
-    gelu_require_shape(n, block_size);
+    cuda_require(block_size % WARP_SIZE == 0 && block_size >= WARP_SIZE && block_size <= MAX_BLOCK);
     int64_t packs = n / x128::size;
-    gelu_forward_kernel<<<blocks_for(packs, block_size), block_size, 0, stream>>>(out, inp, packs);
+    gelu_forward_kernel<<<blocks_for(packs, block_size), block_size, 0, stream>>>(out, inp, packs, amax);
     cuda_check_launch("gelu_forward_kernel");
 }
 
-// dinp = dout gelu'(inp), n values, n a multiple of 8. dinp may be dout.
-static inline void gelu_backward(floatX *dinp, const floatX *inp, const floatX *dout, int64_t n, cudaStream_t stream,
-                                 int block_size = 256) {
-    gelu_require_shape(n, block_size);
-    int64_t packs = n / x128::size;
-    gelu_backward_kernel<<<blocks_for(packs, block_size), block_size, 0, stream>>>(dinp, inp, dout, packs);
+// ---- Backward ----
+//
+// dinp is the gradient of the linear layer before GELU, and the sums of its columns that of this layer's bias: they are
+// taken while dinp is made, in two stages. A block does 32 x 16 bytes of columns of GELU_BACKWARD_ROWS rows, a chunk:
+// each lane 16 bytes of columns, each warp every 8th row; then the warps' sums are added in order. A chunk's blocks are
+// neighbours in the grid.
+
+#define GELU_BACKWARD_WARPS 8
+#define GELU_BACKWARD_ROWS 64 // so that the sums, 8 bytes a column written and read, are 2 % of the rows in bf16
+#define GELU_BACKWARD_COLUMNS (WARP_SIZE * x128::size)
+
+static inline int64_t gelu_backward_chunks(int64_t N) { return ceil_div_i64(N, GELU_BACKWARD_ROWS); }
+static inline int64_t gelu_backward_scratch_floats(int64_t N, int width) { return gelu_backward_chunks(N) * width; }
+
+// scratch (width) at this block's columns = their sums, from those of each lane. first: of the columns.
+__device__ __forceinline__ void gelu_store_sums(float *scratch, const float (&sums)[x128::size], int first, int width) {
+    __shared__ float partial[GELU_BACKWARD_WARPS * GELU_BACKWARD_COLUMNS]; // (warps, values of a lane, lanes)
+    const int size = x128::size;
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
+    for (int i = 0; i < size; i++) { partial[(warp * size + i) * WARP_SIZE + lane] = sums[i]; }
+    __syncthreads();
+    int c = threadIdx.x;
+    if (c >= GELU_BACKWARD_COLUMNS || first + c >= width) { return; }
+    float sum = 0.0f;
+    for (int w = 0; w < GELU_BACKWARD_WARPS; w++) { sum += partial[(w * size + c % size) * WARP_SIZE + c / size]; }
+    scratch[first + c] = sum;
+}
+
+// dinp (N,width) = dout gelu'(inp). dinp may be dout or inp. scratch: for the first stage's sums; NULL: not wanted.
+// Moves 3*N*width floatX.
+template <bool AMAX>
+static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
+    gelu_backward_kernel(floatX *dinp, const floatX *inp, const floatX *dout, float *scratch, int64_t N, int width,
+                         uint32_t *amax) {
+    int blocks_of_chunk = (width + GELU_BACKWARD_COLUMNS - 1) / GELU_BACKWARD_COLUMNS;
+    int64_t chunk = blockIdx.x / blocks_of_chunk, first = chunk * GELU_BACKWARD_ROWS;
+    int64_t end = first + GELU_BACKWARD_ROWS < N ? first + GELU_BACKWARD_ROWS : N;
+    int first_column = (int)blockIdx.x % blocks_of_chunk * GELU_BACKWARD_COLUMNS;
+    int column = first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
+    float sums[x128::size] = {};
+    uint32_t largest = 0;
+    if (column < width) {
+#pragma unroll 1
+        for (int64_t row = first + threadIdx.x / WARP_SIZE; row < end; row += GELU_BACKWARD_WARPS) {
+            int64_t at = row * width + column;
+            x128 x = load128_streaming(inp + at), dy = load128_streaming(dout + at), dx;
+#pragma unroll
+            for (int i = 0; i < x128::size; i++) {
+                float value = to_float(dy[i]) * gelu_slope(to_float(x[i]));
+                if (AMAX) { largest = amax_join(largest, value); }
+                dx[i] = from_float<floatX>(value);
+                sums[i] += to_float(dx[i]);
+            }
+            store128(dinp + at, dx);
+        }
+    }
+    if (scratch != NULL) { gelu_store_sums(scratch + chunk * width, sums, first_column, width); }
+    if (AMAX) { amax_add_rounded(amax, largest); }
+}
+
+// dinp (N,width) = dout gelu'(inp); dbias (width), fp32, += the sums of dinp's columns, as rounded (NULL: not wanted,
+// nor scratch). dinp may be dout. amax: of dinp. scratch: gelu_backward_scratch_floats(N, width), aligned to 16 bytes.
+static inline void gelu_backward(floatX *dinp, const floatX *inp, const floatX *dout, float *dbias, float *scratch,
+                                 int64_t N, int width, cudaStream_t stream, uint32_t *amax = NULL) {
+    cuda_require(N > 0 && width > 0 && width % 8 == 0 && (dbias == NULL || scratch != NULL));
+    int64_t chunks = gelu_backward_chunks(N), blocks = chunks * blocks_for(width, GELU_BACKWARD_COLUMNS);
+    cuda_require(blocks <= INT32_MAX);
+    auto backward_kernel = amax != NULL ? gelu_backward_kernel<true> : gelu_backward_kernel<false>;
+    backward_kernel<<<(unsigned)blocks, GELU_BACKWARD_WARPS * WARP_SIZE, 0, stream>>>(
+        dinp, inp, dout, dbias != NULL ? scratch : NULL, N, width, amax);
     cuda_check_launch("gelu_backward_kernel");
+    if (dbias != NULL) { column_sums_reduce({{dbias, NULL, NULL}}, 1, scratch, chunks, width, stream); }
 }
 
 #endif // LLMC_GELU_CUH

@@ -10,9 +10,13 @@
 //
 // C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS; rows of floatX aligned to 16 bytes. Results depend on the inputs and the
 // shape only: not on the block size, the GPU, or the order of blocks.
+//
+// With amax, which may be NULL, *amax becomes at least the largest magnitude that is written (amax_add_rounded).
 #ifndef LLMC_LAYERNORM_CUH
 #define LLMC_LAYERNORM_CUH
 
+#include "amax.cuh"
+#include "column_sums.cuh"
 #include "cuda_utils.cuh"
 #include "gpt2.h"
 
@@ -42,12 +46,14 @@ __device__ __forceinline__ float layernorm_row_sum(float x, float *partial) {
 
 // Everything after the loads. vectors: of the row, C / x128::size; 0 for a thread whose row does not exist, which only
 // takes part in the barriers.
+template <bool AMAX>
 __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, float *rstd, const LayerNormPart &x,
                                                     const floatX *weight, const floatX *bias, int64_t row, int vectors,
-                                                    int C) {
+                                                    int C, uint32_t *amax) {
     __shared__ float partial_sum[WARP_SIZE];
     __shared__ float partial_square[WARP_SIZE];
     float sum = 0.0f, square = 0.0f;
+    uint32_t largest = 0;
 #pragma unroll
     for (int i = 0; i < LAYERNORM_VECTORS; i++) {
 #pragma unroll
@@ -71,7 +77,9 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
         x128 w = load128(weight + vector * x128::size), b = load128(bias + vector * x128::size), y;
 #pragma unroll
         for (int k = 0; k < x128::size; k++) {
-            y[k] = from_float<floatX>(fmaf((to_float(x[i][k]) - m) * r, to_float(w[k]), to_float(b[k])));
+            float value = fmaf((to_float(x[i][k]) - m) * r, to_float(w[k]), to_float(b[k]));
+            if (AMAX) { largest = amax_join(largest, value); }
+            y[k] = from_float<floatX>(value);
         }
         store128(out + row * C + vector * x128::size, y);
     }
@@ -79,13 +87,15 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
         mean[row] = m;
         rstd[row] = r;
     }
+    if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
 // Moves 2*N*C floatX (inp read, out written) and 2*N float; weight and bias stay in the caches.
+template <bool AMAX>
 static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
                                                 float *__restrict__ rstd, const floatX *__restrict__ inp,
                                                 const floatX *__restrict__ weight, const floatX *__restrict__ bias,
-                                                int64_t N, int C) {
+                                                int64_t N, int C, uint32_t *amax) {
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     int vectors = row < N ? C / x128::size : 0;
     LayerNormPart x;
@@ -94,7 +104,7 @@ static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float 
         int vector = threadIdx.x + i * blockDim.x;
         x[i] = vector < vectors ? load128(inp + row * C + vector * x128::size) : packed_zeros<floatX>();
     }
-    layernorm_normalize(out, mean, rstd, x, weight, bias, row, vectors, C);
+    layernorm_normalize<AMAX>(out, mean, rstd, x, weight, bias, row, vectors, C, amax);
 }
 
 __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
@@ -105,11 +115,13 @@ __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
 }
 
 // Moves 4*N*C floatX: inp1 and inp2 read, residual and normed written; two kernels would move 5*N*C.
+template <bool AMAX>
 static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ normed,
                                                                float *__restrict__ mean, float *__restrict__ rstd,
                                                                const floatX *inp1, const floatX *inp2,
                                                                const floatX *__restrict__ weight,
-                                                               const floatX *__restrict__ bias, int64_t N, int C) {
+                                                               const floatX *__restrict__ bias, int64_t N, int C,
+                                                               uint32_t *amax) {
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     int vectors = row < N ? C / x128::size : 0;
     LayerNormPart a, b, x;
@@ -126,7 +138,7 @@ static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual,
         x[i] = residual_sum(a[i], b[i]);
         if (vector < vectors) { store128(residual + row * C + vector * x128::size, x[i]); }
     }
-    layernorm_normalize(normed, mean, rstd, x, weight, bias, row, vectors, C);
+    layernorm_normalize<AMAX>(normed, mean, rstd, x, weight, bias, row, vectors, C, amax);
 }
 
 // The block of the forward kernels: x threads hold a row, y rows fill about block_size threads.
@@ -137,25 +149,29 @@ static inline dim3 layernorm_forward_block(int C, int block_size) {
     return dim3(row_threads, (unsigned)max_i64(1, block_size / row_threads));
 }
 
-// out, mean, rstd = ...; see the top. out may not be inp.
+// out, mean, rstd = ...; see the top. amax: of out. out may not be inp.
 static inline void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
-                                     const floatX *bias, int64_t N, int C, cudaStream_t stream, int block_size = 256) {
+                                     const floatX *bias, int64_t N, int C, cudaStream_t stream, uint32_t *amax = NULL,
+                                     int block_size = 256) {
     cuda_require(N > 0);
     dim3 block = layernorm_forward_block(C, block_size);
-    layernorm_forward_kernel<<<blocks_for(N, block.y), block, 0, stream>>>(out, mean, rstd, inp, weight, bias, N, C);
+    auto kernel = amax != NULL ? layernorm_forward_kernel<true> : layernorm_forward_kernel<false>;
+    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(out, mean, rstd, inp, weight, bias, N, C, amax);
     cuda_check_launch("layernorm_forward_kernel");
 }
 
 // residual = inp1 + inp2, rounded to floatX; normed, mean, rstd = LayerNorm of the rounded residual: the same bits as
-// residual_forward and then layernorm_forward. residual may be inp1 or inp2.
+// residual_forward and then layernorm_forward. amax: of normed. residual may be inp1 or inp2.
 static inline void fused_residual_layernorm_forward(floatX *residual, floatX *normed, float *mean, float *rstd,
                                                     const floatX *inp1, const floatX *inp2, const floatX *weight,
                                                     const floatX *bias, int64_t N, int C, cudaStream_t stream,
-                                                    int block_size = 256) {
+                                                    uint32_t *amax = NULL, int block_size = 256) {
     cuda_require(N > 0);
     dim3 block = layernorm_forward_block(C, block_size);
-    fused_residual_layernorm_forward_kernel<<<blocks_for(N, block.y), block, 0, stream>>>(
-        residual, normed, mean, rstd, inp1, inp2, weight, bias, N, C);
+    auto kernel =
+        amax != NULL ? fused_residual_layernorm_forward_kernel<true> : fused_residual_layernorm_forward_kernel<false>;
+    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(residual, normed, mean, rstd, inp1, inp2, weight, bias, N, C,
+                                                         amax);
     cuda_check_launch("fused_residual_layernorm_forward_kernel");
 }
 
@@ -177,7 +193,19 @@ static inline void residual_forward(floatX *out, const floatX *inp1, const float
 //
 // Two stages. In the first, a block of as many threads as hold a row takes rows blockIdx.x, blockIdx.x + gridDim.x, ...
 // one after the other. Its threads keep their channels' sums of dweight and dbias in registers over all of these rows,
-// and leave them in scratch: block b's dweight at b*2*C, its dbias at b*2*C + C. The second adds the blocks' sums.
+// and of dinp's columns where these are wanted, and leave them in scratch, a row of 2*C or 3*C for each block. The
+// second adds the blocks' sums.
+//
+// dinp is the gradient of the residual stream, and so of the output of the linear layer that was added to it last: the
+// sums of dinp's columns are the gradient of that layer's bias, which another kernel would have to read dinp again for.
+
+// Where dinp goes, and what is wanted of it besides.
+typedef struct {
+    floatX *values;     // (N,C)
+    bool overwrites;    // dinp = instead of +=: what it held does not count
+    float *column_sums; // (C) += sums over the rows of dinp, as rounded; NULL: not wanted
+    uint32_t *amax;     // of dinp; NULL: not wanted
+} LayerNormDinp;
 
 // Vectors of 16 bytes that a thread of the backward holds: 1 for rows that 512 threads hold so, which are all of
 // GPT-2's and most of GPT-3's in bf16. Wider rows need more: 2, or as many as the widest needs (3 in bf16, 6 in fp32).
@@ -198,7 +226,7 @@ static inline int64_t layernorm_backward_blocks(int64_t N, int C) {
     return min_i64(ceil_div_i64(N, 16), ceil_div_i64(1 << 17, layernorm_backward_threads(C)));
 }
 static inline int64_t layernorm_backward_scratch_floats(int64_t N, int C) {
-    return layernorm_backward_blocks(N, C) * 2 * C;
+    return layernorm_backward_blocks(N, C) * 3 * C;
 }
 
 // Sums both values over the block. partial: shared memory for a value per warp, not to be used for the next sum, so
@@ -226,30 +254,48 @@ __device__ __forceinline__ void layernorm_store_sums(float *scratch, const float
     }
 }
 
-// Moves 4*N*C floatX: dout, inp and dinp are read once, dinp written; and the blocks' sums. dout and inp are not wanted
-// again soon: they stream through the caches.
-template <int VECTORS>
-static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
+// sums (values of 16 bytes) = or += what is stored in dinp, for rows too wide to keep such sums in registers: they
+// stand in scratch from the start, which the caches hold.
+__device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &values, bool is_first) {
+#pragma unroll
+    for (int k = 0; k < x128::size; k += f128::size) {
+        f128 sum = is_first ? packed_zeros<float>() : load128(sums + k);
+#pragma unroll
+        for (int i = 0; i < f128::size; i++) { sum[i] += to_float(values[k + i]); }
+        store128(sums + k, sum);
+    }
+}
+
+// Moves 4*N*C floatX, 3*N*C where dinp is overwritten: dout, inp and dinp are read once, dinp written; and the blocks'
+// sums, kinds of them: 2, or with those of dinp 3. dout and inp are not wanted again soon: they stream through the
+// caches.
+template <int VECTORS, bool AMAX>
+static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS)
     layernorm_backward_kernel(floatX *__restrict__ dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
                               const floatX *__restrict__ inp, const float *__restrict__ mean,
-                              const float *__restrict__ rstd, const floatX *__restrict__ weight, int64_t N, int C) {
-    // A short part of a row leaves registers to ask for dinp before the sums; a long one asks for it after them.
+                              const float *__restrict__ rstd, const floatX *__restrict__ weight, uint32_t rows, int C,
+                              bool overwrites, int kinds, uint32_t *amax) {
+    // A short part of a row leaves registers to ask for dinp before the sums, and for the sums of its columns; with a
+    // long one dinp is asked for after the sums, dout and inp again, and those of its columns are in scratch.
     constexpr bool early = VECTORS <= 2;
+    float *sums_of_block = scratch + (int64_t)blockIdx.x * kinds * C;
     __shared__ float2 partial[2 * WARP_SIZE]; // rows take turns with its halves
     float per_C = 1.0f / (float)C;
     x128 x[VECTORS], dy[VECTORS], dx[VECTORS];
-    float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {};
+    float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {}, column_sums[VECTORS][x128::size] = {};
+    uint32_t largest = 0;
     float2 *turn = partial;
-    for (int64_t row = blockIdx.x; row < N; row += gridDim.x) {
+    for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        int64_t begin = row * (int64_t)C;
         float m = mean[row], r = rstd[row];
         float2 sums = make_float2(0.0f, 0.0f); // of g, of g * n
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             int c = (threadIdx.x + i * blockDim.x) * x128::size;
             if (c >= C) { continue; }
-            dy[i] = load128_streaming(dout + row * C + c);
-            x[i] = load128_streaming(inp + row * C + c);
-            if (early) { dx[i] = load128(dinp + row * C + c); }
+            dy[i] = load128_streaming(dout + begin + c);
+            x[i] = load128_streaming(inp + begin + c);
+            if (early) { dx[i] = overwrites ? packed_zeros<floatX>() : load128(dinp + begin + c); }
         }
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
@@ -273,79 +319,55 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
             int c = (threadIdx.x + i * blockDim.x) * x128::size;
             if (c >= C) { continue; }
             x128 w = load128(weight + c);
-            if (!early) { dx[i] = load128(dinp + row * C + c); }
+            if (!early) {
+                dy[i] = load128_streaming(dout + begin + c);
+                x[i] = load128_streaming(inp + begin + c);
+                dx[i] = overwrites ? packed_zeros<floatX>() : load128(dinp + begin + c);
+            }
 #pragma unroll
             for (int k = 0; k < x128::size; k++) {
                 float n = (to_float(x[i][k]) - m) * r;
                 float inner = fmaf(-n, mean_gn, fmaf(to_float(w[k]), to_float(dy[i][k]), -mean_g));
-                dx[i][k] = from_float<floatX>(fmaf(r, inner, to_float(dx[i][k])));
+                float value = fmaf(r, inner, to_float(dx[i][k]));
+                if (AMAX) { largest = amax_join(largest, value); }
+                dx[i][k] = from_float<floatX>(value);
+                if (early) { column_sums[i][k] += to_float(dx[i][k]); }
             }
-            store128(dinp + row * C + c, dx[i]);
+            if (!early && kinds > 2) { layernorm_add_to_sums(sums_of_block + 2 * C + c, dx[i], row == blockIdx.x); }
+            store128(dinp + begin + c, dx[i]);
         }
     }
-    float *sums_of_block = scratch + (int64_t)blockIdx.x * 2 * C;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         int c = (threadIdx.x + i * blockDim.x) * x128::size;
         if (c >= C) { continue; }
         layernorm_store_sums(sums_of_block + c, dweight[i]);
         layernorm_store_sums(sums_of_block + C + c, dbias[i]);
+        if (early && kinds > 2) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
     }
+    if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
-#define LAYERNORM_REDUCE_LANES 8 // threads side by side on a block's sums: 128 bytes of them
-#define LAYERNORM_REDUCE_ROWS 64 // blocks' sums added at a time
-#define LAYERNORM_REDUCE_COLUMNS (LAYERNORM_REDUCE_LANES * f128::size)
-#define LAYERNORM_REDUCE_THREADS (LAYERNORM_REDUCE_LANES * LAYERNORM_REDUCE_ROWS)
-
-// dweight and dbias += the columns of scratch (blocks, 2*C). Thread (lane, row) adds rows row, row+64, ... of 4
-// columns; then the first 32 threads add the 64 sums of a column each. Reads 2*C float for each block of the first
-// stage, mostly from the L2 cache.
-static __global__ void __launch_bounds__(LAYERNORM_REDUCE_THREADS)
-    layernorm_backward_reduce_kernel(float *__restrict__ dweight, float *__restrict__ dbias,
-                                     const float *__restrict__ scratch, int64_t blocks, int C) {
-    __shared__ alignas(16) float partial[LAYERNORM_REDUCE_ROWS * LAYERNORM_REDUCE_COLUMNS];
-    int lane = threadIdx.x % LAYERNORM_REDUCE_LANES, first_row = threadIdx.x / LAYERNORM_REDUCE_LANES;
-    int first_column = blockIdx.x * LAYERNORM_REDUCE_COLUMNS, column = first_column + lane * f128::size;
-    f128 sum = packed_zeros<float>();
-    if (column < 2 * C) {
-#pragma unroll 4
-        for (int64_t row = first_row; row < blocks; row += LAYERNORM_REDUCE_ROWS) {
-            f128 values = load128(scratch + row * 2 * C + column);
-#pragma unroll
-            for (int k = 0; k < f128::size; k++) { sum[k] += values[k]; }
-        }
-    }
-    store128(partial + threadIdx.x * f128::size, sum); // (rows, columns)
-    __syncthreads();
-    column = first_column + threadIdx.x;
-    if (threadIdx.x >= LAYERNORM_REDUCE_COLUMNS || column >= 2 * C) { return; }
-    float total = 0.0f;
-#pragma unroll 8
-    for (int row = 0; row < LAYERNORM_REDUCE_ROWS; row++) {
-        total += partial[row * LAYERNORM_REDUCE_COLUMNS + threadIdx.x];
-    }
-    float *gradient = column < C ? dweight + column : dbias + (column - C);
-    *gradient += total;
+template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors) {
+    return vectors == 1   ? layernorm_backward_kernel<1, AMAX>
+           : vectors == 2 ? layernorm_backward_kernel<2, AMAX>
+                          : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS, AMAX>;
 }
 
-// dinp +=, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
+// dinp, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
 // layernorm_backward_scratch_floats(N, C) floats, aligned to 16 bytes, whatever it holds.
-static inline void layernorm_backward(floatX *dinp, float *dweight, float *dbias, const floatX *dout, const floatX *inp,
-                                      const float *mean, const float *rstd, const floatX *weight, float *scratch,
-                                      int64_t N, int C, cudaStream_t stream) {
-    cuda_require(N > 0 && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+static inline void layernorm_backward(LayerNormDinp dinp, float *dweight, float *dbias, const floatX *dout,
+                                      const floatX *inp, const float *mean, const float *rstd, const floatX *weight,
+                                      float *scratch, int64_t N, int C, cudaStream_t stream) {
+    cuda_require(N > 0 && N <= INT32_MAX && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
     int64_t blocks = layernorm_backward_blocks(N, C);
-    int vectors = layernorm_backward_vectors(C);
-    auto backward_kernel = vectors == 1   ? layernorm_backward_kernel<1>
-                           : vectors == 2 ? layernorm_backward_kernel<2>
-                                          : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS>;
-    backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), 0, stream>>>(dinp, scratch, dout, inp, mean,
-                                                                                    rstd, weight, N, C);
+    int vectors = layernorm_backward_vectors(C), kinds = dinp.column_sums != NULL ? 3 : 2;
+    auto backward_kernel =
+        dinp.amax != NULL ? layernorm_backward_kernel_of<true>(vectors) : layernorm_backward_kernel_of<false>(vectors);
+    backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), 0, stream>>>(
+        dinp.values, scratch, dout, inp, mean, rstd, weight, (uint32_t)N, C, dinp.overwrites, kinds, dinp.amax);
     cuda_check_launch("layernorm_backward_kernel");
-    layernorm_backward_reduce_kernel<<<blocks_for(2 * C, LAYERNORM_REDUCE_COLUMNS), LAYERNORM_REDUCE_THREADS, 0,
-                                       stream>>>(dweight, dbias, scratch, blocks, C);
-    cuda_check_launch("layernorm_backward_reduce_kernel");
+    column_sums_reduce({{dweight, dbias, dinp.column_sums}}, kinds, scratch, blocks, C, stream);
 }
 
 #endif // LLMC_LAYERNORM_CUH

@@ -312,22 +312,32 @@ static void bench_layernorm(Bench *b) {
                        4 * x + statistics,
                        0.0,
                        {floatXs(NC), floats(C), floats(C), floatXs(NC), floatXs(NC), floats(N), floats(N), floatXs(C),
-                        floats(layernorm_backward_scratch_floats(N, C))},
+                        floats(layernorm_backward_scratch_floats(N, C)), floats(C)},
                        {},
                        {}};
     backward.launch = [=](const Operands &o) {
-        layernorm_backward(o.x(0), o.f(1), o.f(2), o.x(3), o.x(4), o.f(5), o.f(6), o.x(7), o.f(8), N, C, b->stream);
+        layernorm_backward({o.x(0), false, o.f(9), NULL}, o.f(1), o.f(2), o.x(3), o.x(4), o.f(5), o.f(6), o.x(7),
+                           o.f(8), N, C, b->stream);
     };
     measure(b, backward);
 }
 
 static void bench_gelu(Bench *b) {
-    int64_t n = b->N * 4 * b->config.channels;
+    int width = 4 * b->config.channels;
+    int64_t N = b->N, n = N * width;
     Kernel forward = {"gelu_forward", 2 * X * (double)n, 0.0, {floatXs(n), floatXs(n)}, {}, {}};
     forward.launch = [=](const Operands &o) { gelu_forward(o.x(0), o.x(1), n, b->stream); };
     measure(b, forward);
-    Kernel backward = {"gelu_backward", 3 * X * (double)n, 0.0, {floatXs(n), floatXs(n), floatXs(n)}, {}, {}};
-    backward.launch = [=](const Operands &o) { gelu_backward(o.x(0), o.x(1), o.x(2), n, b->stream); };
+    Kernel backward = {
+        "gelu_backward",
+        3 * X * (double)n,
+        0.0,
+        {floatXs(n), floatXs(n), floatXs(n), floats(width), floats(gelu_backward_scratch_floats(N, width))},
+        {},
+        {}};
+    backward.launch = [=](const Operands &o) {
+        gelu_backward(o.x(0), o.x(1), o.x(2), o.f(3), o.f(4), N, width, b->stream);
+    };
     measure(b, backward);
 }
 

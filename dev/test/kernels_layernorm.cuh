@@ -80,9 +80,12 @@ static void layernorm_check_forward(Test *t, const std::string &what, const Laye
 static uint64_t layernorm_run_forward(Test *t, const LayerNormCase &c, int block_size) {
     DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
     LayerNormOutputs got(c.N, c.C);
+    Amax amax;
     layernorm_forward(got.out.data, got.mean.data, got.rstd.data, x.data, weight.data, bias.data, c.N, c.C, 0,
-                      block_size);
-    layernorm_check_forward(t, layernorm_name("forward", c.N, c.C, block_size), c, got);
+                      amax.data(), block_size);
+    std::string what = layernorm_name("forward", c.N, c.C, block_size);
+    layernorm_check_forward(t, what, c, got);
+    amax.check(t, what, layernorm_used(t, what, got.out, c.N * c.C));
     return got.hash();
 }
 
@@ -158,15 +161,17 @@ static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int
     residual_forward(sum.data, inp1.data, inp2.data, N * C, 0);
     layernorm_forward(separate.out.data, separate.mean.data, separate.rstd.data, sum.data, weight.data, bias.data, N, C,
                       0);
+    Amax amax;
     DeviceArray<floatX> &residual = alias == 1 ? inp1 : alias == 2 ? inp2 : own;
     fused_residual_layernorm_forward(residual.data, fused.out.data, fused.mean.data, fused.rstd.data, inp1.data,
-                                     inp2.data, weight.data, bias.data, N, C, 0, block_size);
+                                     inp2.data, weight.data, bias.data, N, C, 0, amax.data(), block_size);
     std::string what = layernorm_name("fused", N, C, block_size);
     check_values(t, what + ": residual", residual.get(), want, 0.0, 0.0);
     CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of the separate kernels", what.c_str());
     c.x = want;
     layernorm_cpu_forward(&c);
     layernorm_check_forward(t, what, c, fused);
+    amax.check(t, what, layernorm_used(t, what, fused.out, N * C));
 }
 
 static void test_layernorm_fused(Test *t) {
@@ -193,8 +198,9 @@ static void test_residual(Test *t) {
 
 // ---- Backward ----
 
+// sums: of dinp's columns; empty: not wanted.
 typedef struct {
-    std::vector<float> dinp, dweight, dbias;
+    std::vector<float> dinp, dweight, dbias, sums;
 } LayerNormGradients;
 
 // Multiples of 1/8 below 2: float32 sums of them are exact in any order, so that dbias must be exact, and a row missed
@@ -219,39 +225,84 @@ static std::vector<float> layernorm_without_tail(Test *t, const char *what, std:
     return values;
 }
 
-// One backward on the GPU from the given gradients; the scratch memory holds NaN and is of the stated size; what lies
-// behind it and the gradients must stay.
+// One backward on the GPU from the given gradients, dinp's replaced or added to; the scratch memory holds NaN and is of
+// the stated size; what lies behind it and the gradients must stay.
 static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c, const std::vector<float> &dout,
-                                                 const LayerNormGradients &start) {
+                                                 const LayerNormGradients &start, bool overwrites, bool wants_amax) {
     DeviceArray<floatX> d_dinp(layernorm_with_tail(start.dinp)), d_dout(dout), x(c.x), weight(c.weight);
     DeviceArray<float> dweight(layernorm_with_tail(start.dweight)), dbias(layernorm_with_tail(start.dbias));
-    DeviceArray<float> mean(c.mean), rstd(c.rstd);
+    DeviceArray<float> mean(c.mean), rstd(c.rstd), sums(layernorm_with_tail(start.sums));
     int64_t floats = layernorm_backward_scratch_floats(c.N, c.C);
     DeviceArray<float> scratch(floats + 4 * c.C);
-    layernorm_backward(d_dinp.data, dweight.data, dbias.data, d_dout.data, x.data, mean.data, rstd.data, weight.data,
+    Amax amax;
+    LayerNormDinp out = {d_dinp.data, overwrites, start.sums.empty() ? NULL : sums.data,
+                         wants_amax ? amax.data() : NULL};
+    layernorm_backward(out, dweight.data, dbias.data, d_dout.data, x.data, mean.data, rstd.data, weight.data,
                        scratch.data, c.N, c.C, 0);
     layernorm_used(t, "scratch", scratch, floats);
-    return {layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
-            layernorm_without_tail(t, "dbias", dbias.get())};
+    LayerNormGradients got = {
+        layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
+        layernorm_without_tail(t, "dbias", dbias.get()), layernorm_without_tail(t, "column sums", sums.get())};
+    if (wants_amax) { amax.check(t, layernorm_name("backward", c.N, c.C, 0), got.dinp); }
+    return got;
 }
 
-// Backward passes, each from where the GPU's last ended, against the CPU's. Tolerances: dinp's new part
-// contains two means over C and is rounded to floatX with what it is added to; dweight is a sum over N rows.
+// The sums of dinp's columns are of what was stored: only their order differs from a sum in double.
+static void layernorm_check_sums(Test *t, const std::string &what, const std::vector<float> &got,
+                                 const std::vector<float> &start, const std::vector<float> &dinp, int64_t N, int C) {
+    std::vector<float> want = start;
+    double sizes = 0.0;
+    for (int c = 0; c < (int)start.size(); c++) {
+        double sum = start[(size_t)c], size = fabs(sum);
+        for (int64_t row = 0; row < N; row++) { sum += dinp[(size_t)(row * C + c)]; }
+        for (int64_t row = 0; row < N; row++) { size += fabs((double)dinp[(size_t)(row * C + c)]); }
+        want[(size_t)c] = (float)sum, sizes = fmax(sizes, size);
+    }
+    check_values(t, what, got, want, sum_tolerance(N + 1) * sizes, FLT_EPSILON);
+}
+
+// Backward passes, each from where the GPU's last ended, against the CPU's: the first replaces dinp, the others add to
+// it. Tolerances: dinp's new part contains two means over C and is rounded to floatX with what it is added to; dweight
+// is a sum over N rows.
 static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
     LayerNormCase c = layernorm_case(N, C);
     std::vector<float> dout = layernorm_eighths(N * C, 8);
-    LayerNormGradients got = {random_values(N * C, 1.0f, 9), random_values(C, 1.0f, 10), layernorm_eighths(C, 11)};
+    LayerNormGradients got = {random_values(N * C, 1.0f, 9), random_values(C, 1.0f, 10), layernorm_eighths(C, 11),
+                              random_values(C, 1.0f, 16)};
     for (int step = 0; step < steps; step++) {
-        LayerNormGradients want = got;
+        bool overwrites = step == 0 && steps > 1;
+        LayerNormGradients start = got, want = got;
+        if (overwrites) {
+            want.dinp.assign(want.dinp.size(), 0.0f);
+            start.dinp.assign(start.dinp.size(), NAN);
+        }
         cpu_layernorm_backward(want.dinp.data(), want.dweight.data(), want.dbias.data(), dout.data(), c.x.data(),
                                c.mean.data(), c.rstd.data(), c.weight.data(), N, C);
-        got = layernorm_run_backward(t, c, dout, got);
+        got = layernorm_run_backward(t, c, dout, start, overwrites, true);
         std::string name =
             "backward " + std::to_string(step + 1) + ", N " + std::to_string(N) + ", C " + std::to_string(C);
         check_values(t, name + ": dinp", got.dinp, want.dinp, sum_tolerance(C) * largest(want.dinp),
                      0.5 * FLOATX_EPSILON);
         check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight), 0.0);
         check_values(t, name + ": dbias", got.dbias, want.dbias, 0.0, 0.0);
+        layernorm_check_sums(t, name + ": column sums", got.sums, start.sums, got.dinp, N, C);
+    }
+}
+
+// Replacing is adding to zeros, bit for bit, and what else is wanted changes no bit of the rest.
+static void test_layernorm_backward_extras(Test *t) {
+    for (int C : {72, 2056, LAYERNORM_MAX_CHANNELS}) { // of each of the three kernels
+        LayerNormCase c = layernorm_case(C > 4000 ? 2 : 18, C);
+        std::vector<float> dout = random_values(c.N * C, 1.0f, 12), zeros((size_t)(c.N * C), 0.0f);
+        LayerNormGradients start = {zeros, random_values(C, 1.0f, 14), random_values(C, 1.0f, 15), {}};
+        LayerNormGradients plain = layernorm_run_backward(t, c, dout, start, false, false);
+        start.dinp.assign(start.dinp.size(), NAN);
+        start.sums = random_values(C, 1.0f, 16);
+        LayerNormGradients extras = layernorm_run_backward(t, c, dout, start, true, true);
+        check_values(t, "dinp", extras.dinp, plain.dinp, 0.0, 0.0);
+        check_values(t, "dweight", extras.dweight, plain.dweight, 0.0, 0.0);
+        check_values(t, "dbias", extras.dbias, plain.dbias, 0.0, 0.0);
+        layernorm_check_sums(t, "column sums", extras.sums, start.sums, extras.dinp, c.N, C);
     }
 }
 
@@ -285,11 +336,11 @@ static void test_layernorm_schedules(Test *t) {
         LayerNormCase c = layernorm_case(35, C);
         std::vector<float> dout = random_values(c.N * C, 1.0f, 12);
         LayerNormGradients start = {random_values(c.N * C, 1.0f, 13), random_values(C, 1.0f, 14),
-                                    random_values(C, 1.0f, 15)};
+                                    random_values(C, 1.0f, 15), random_values(C, 1.0f, 16)};
         for_each_schedule(t, "layernorm", [&] {
-            LayerNormGradients got = layernorm_run_backward(t, c, dout, start);
+            LayerNormGradients got = layernorm_run_backward(t, c, dout, start, false, false);
             uint64_t hash = layernorm_run_forward(t, c, 256);
-            for (const std::vector<float> &values : {got.dinp, got.dweight, got.dbias}) {
+            for (const std::vector<float> &values : {got.dinp, got.dweight, got.dbias, got.sums}) {
                 hash = hash * 3 ^ hash64(values.data(), values.size() * sizeof(float));
             }
             return hash;
@@ -306,6 +357,7 @@ static void layernorm_tests(Suite *suite) {
     RUN(suite, test_residual);
     RUN(suite, test_layernorm_backward_widths);
     RUN(suite, test_layernorm_backward_rows);
+    RUN(suite, test_layernorm_backward_extras);
     RUN(suite, test_layernorm_backward_scratch);
     RUN(suite, test_layernorm_schedules);
 }

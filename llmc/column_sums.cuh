@@ -1,0 +1,57 @@
+// Sums over the rows of a matrix, the second of two stages: in the first, each block of a kernel has added up some rows
+// and left its sums in scratch memory. No atomics, and an order that follows from the number of blocks alone.
+#ifndef LLMC_COLUMN_SUMS_CUH
+#define LLMC_COLUMN_SUMS_CUH
+
+#include "cuda_utils.cuh"
+
+#define COLUMN_SUMS_MAX_KINDS 3
+#define COLUMN_SUMS_LANES 8 // threads side by side on a block's sums: 128 bytes of them
+#define COLUMN_SUMS_ROWS 64 // blocks' sums added at a time
+#define COLUMN_SUMS_COLUMNS (COLUMN_SUMS_LANES * f128::size)
+#define COLUMN_SUMS_THREADS (COLUMN_SUMS_LANES * COLUMN_SUMS_ROWS)
+
+// What the sums are added to: an array (C) for each kind of them.
+typedef struct {
+    float *of[COLUMN_SUMS_MAX_KINDS];
+} ColumnSums;
+
+// sums (kinds,C) += the columns of scratch (blocks,kinds,C). Thread (lane, row) adds rows row, row+64, ... of 4
+// columns; then the first 32 threads add the 64 sums of a column each. Reads kinds*C float for each block of the first
+// stage, mostly from the L2 cache.
+static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
+    column_sums_reduce_kernel(ColumnSums sums, const float *__restrict__ scratch, int64_t blocks, int kinds, int C) {
+    __shared__ alignas(16) float partial[COLUMN_SUMS_ROWS * COLUMN_SUMS_COLUMNS];
+    int lane = threadIdx.x % COLUMN_SUMS_LANES, first_row = threadIdx.x / COLUMN_SUMS_LANES, width = kinds * C;
+    int first_column = blockIdx.x * COLUMN_SUMS_COLUMNS, column = first_column + lane * f128::size;
+    f128 sum = packed_zeros<float>();
+    if (column < width) {
+#pragma unroll 4
+        for (int64_t row = first_row; row < blocks; row += COLUMN_SUMS_ROWS) {
+            f128 values = load128(scratch + row * width + column);
+#pragma unroll
+            for (int k = 0; k < f128::size; k++) { sum[k] += values[k]; }
+        }
+    }
+    store128(partial + threadIdx.x * f128::size, sum); // (rows, columns)
+    __syncthreads();
+    column = first_column + threadIdx.x;
+    if (threadIdx.x >= COLUMN_SUMS_COLUMNS || column >= width) { return; }
+    float total = 0.0f;
+#pragma unroll 8
+    for (int row = 0; row < COLUMN_SUMS_ROWS; row++) { total += partial[row * COLUMN_SUMS_COLUMNS + threadIdx.x]; }
+    int kind = column / C;
+    float *gradient = kind == 0 ? sums.of[0] : kind == 1 ? sums.of[1] : sums.of[2]; // no array in local memory
+    gradient[column - kind * C] += total;
+}
+
+// scratch (blocks,kinds,C) aligned to 16 bytes; C a multiple of 4; sums.of: kinds arrays.
+static inline void column_sums_reduce(ColumnSums sums, int kinds, const float *scratch, int64_t blocks, int C,
+                                      cudaStream_t stream) {
+    cuda_require(blocks > 0 && C > 0 && C % f128::size == 0 && kinds > 0 && kinds <= COLUMN_SUMS_MAX_KINDS);
+    column_sums_reduce_kernel<<<blocks_for((int64_t)kinds * C, COLUMN_SUMS_COLUMNS), COLUMN_SUMS_THREADS, 0, stream>>>(
+        sums, scratch, blocks, kinds, C);
+    cuda_check_launch("column_sums_reduce_kernel");
+}
+
+#endif // LLMC_COLUMN_SUMS_CUH
