@@ -70,6 +70,7 @@ static const ArgsProgram program = {
     specs,
     sizeof(specs) / sizeof(specs[0]),
     true,
+    NULL,
 };
 
 static bool check_options(const Options *o, int num_files, Error *error) {

@@ -48,6 +48,7 @@ typedef struct {
     const ArgSpec *specs;   //
     int num_specs;          // at most ARGS_MAX_SPECS
     bool takes_positionals; // words that are not options are allowed
+    bool *given;            // (num_specs), set by args_parse: the command line has this option; or NULL
 } ArgsProgram;
 
 typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // not ARGS_RUN: the program is done
@@ -401,10 +402,12 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
 // table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
-    bool given[ARGS_MAX_SPECS] = {false};
+    bool taken[ARGS_MAX_SPECS];
+    bool *given = program->given != NULL ? program->given : taken;
     bool only_words = false; // after "--"
     int words = 0;
     *outcome = ARGS_RUN;
+    memset(given, 0, (size_t)program->num_specs * sizeof(bool));
     if (num_positionals != NULL) { *num_positionals = 0; }
     args_set_defaults(program->specs, program->num_specs, options);
     for (int i = 1; i < argc; i++) {
