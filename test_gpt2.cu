@@ -147,6 +147,7 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     shape.kind = RUN_TRAINS;
     shape.B = B, shape.T = T;
     shape.recompute = recompute, shape.gelu_fusion = gelu_fusion;
+    shape.head_rows = 8192;
     shape.has_master = !PRECISION_IS_FP32;
     shape.exports = true;
     shape.num_ranks = 1;

@@ -36,6 +36,7 @@
 
 #include "llmc/adamw.cuh"
 #include "llmc/attention.cuh"
+#include "llmc/auto_plan.h"
 #include "llmc/checksum.cuh"
 #include "llmc/comm.h"
 #include "llmc/cublas_common.h"
@@ -140,6 +141,8 @@ typedef struct {
     int recompute;   // one of the levels above
     int gelu_fusion; // likewise
     bool fp8;        // the linear layers of the blocks multiply in 8 bits
+    int head_rows;   // rows of logits at a time; fewer if there are fewer
+    bool head_overlap;
     bool has_master; // fp32 weights beside the bf16 ones
     bool exports;    // rank 0 collects all parameters in the end
     int rank, num_ranks;
@@ -192,8 +195,9 @@ typedef struct {
     fp8e5 *dout_fp8, *dout_fp8_t; // (N,4C), (4C,Np): the gradient of the output of the one that is being differentiated
     floatX *projection, *lnf;     // (N,C)
     float *lnf_mean, *lnf_rstd, *losses;
-    int head_rows;  // rows of logits that exist at a time
-    floatX *logits; // (head_rows,Vp)
+    int head_rows;         // rows of logits that are worked on at a time
+    floatX *logits;        // (head_rows,Vp), or two such
+    int64_t logits_stride; // from the one to the other; 0: there is one
 
     floatX *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc; // gradients of activations, for one layer at a time
     float *att_dots, *sum_scratch;
@@ -226,9 +230,10 @@ typedef struct {
     CublasContext cublas;
     NcclContext nccl;
     Comm *ranks;
-    cudaStream_t stream, copy_stream, comm_stream;
-    cudaEvent_t computed, communicated; // from one stream to the other
-    cudaEvent_t evaluated;              // a round of an evaluation
+    cudaStream_t stream, copy_stream, comm_stream, head_stream;
+    cudaEvent_t computed, communicated;       // from one stream to the other
+    cudaEvent_t evaluated;                    // a round of an evaluation
+    cudaEvent_t multiplied[2], classified[2]; // rows of logits: see classify_logits
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     PendingStep pending;
@@ -247,7 +252,15 @@ struct Range {
     Range &operator=(const Range &) = delete;
 };
 
-#define HEAD_ROWS 8192 // enough rows for the matrix multiplies to fill any GPU
+// Where the losses of some rows are computed beside the logits of the next, there is room for both.
+static void plan_logits(GPT2 *model, MemoryPlan *plan, int64_t N) {
+    int64_t rows = min_i64(N, model->shape.head_rows), Vp = model->config.padded_vocab_size;
+    bool two = model->shape.head_overlap && rows < N;
+    model->head_rows = (int)rows;
+    model->logits_stride = two ? rows * Vp : 0;
+    plan_add(plan, &model->logits, "logits", PLAN_ACTIVATION, PLAN_FLOATX, two ? shape3(2, rows, Vp) : shape2(rows, Vp),
+             HEAD, HEAD);
+}
 
 template <class T>
 static void plan_per_layer(MemoryPlan *plan, PerLayer<T> *activation, const char *name, int layers, bool keep,
@@ -321,14 +334,12 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
     } else {
         plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
     }
-    model->head_rows = (int)min_i64(N, HEAD_ROWS);
     plan_add(plan, &model->projection, "projection", act, PLAN_FLOATX, shape2(N, C), FORWARD, BACKWARD_ATTENTION);
     plan_add(plan, &model->lnf, "lnf", act, PLAN_FLOATX, shape2(N, C), FORWARD, HEAD);
     plan_add(plan, &model->lnf_mean, "lnf_mean", act, PLAN_F32, shape1(N), FORWARD, HEAD);
     plan_add(plan, &model->lnf_rstd, "lnf_rstd", act, PLAN_F32, shape1(N), FORWARD, HEAD);
     plan_add(plan, &model->losses, "losses", act, PLAN_F32, shape1(N), HEAD, HEAD);
-    plan_add(plan, &model->logits, "logits", act, PLAN_FLOATX, shape2(model->head_rows, config->padded_vocab_size),
-             HEAD, HEAD);
+    plan_logits(model, plan, N);
 }
 
 // The layers that sum over rows take turns with one scratch buffer.
@@ -776,24 +787,58 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
     }
 }
 
-// The language model head and the loss, for HEAD_ROWS rows at a time, so that the logits of a whole batch never exist.
+// Some rows of the head: those from `first` on, the logits in one of two rooms.
+typedef struct {
+    int64_t first, rows;
+    int slot;
+    floatX *logits;
+} HeadRows;
+
+static HeadRows head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
+    int64_t first = chunk * model->head_rows;
+    int slot = model->logits_stride > 0 ? (int)(chunk % 2) : 0;
+    HeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->logits + slot * model->logits_stride};
+    return rows;
+}
+
+// Computes the logits of some rows, and from them losses and gradients in place: with --head-overlap in another stream,
+// so that this, which waits for memory, goes on beside the matrix multiplies of other rows. finish_logits joins it.
+static void classify_logits(GPT2 *model, HeadRows h, const int32_t *targets, const BatchRole *role) {
+    int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
+    bool overlaps = model->logits_stride > 0;
+    cudaStream_t stream = overlaps ? model->head_stream : model->stream;
+    matmul_forward(&model->cublas, h.logits, NULL, model->lnf + h.first * C, params_of_layer(model, 0).wte, NULL,
+                   h.rows, C, Vp, model->stream);
+    if (overlaps) {
+        cuda_check(cudaEventRecord(model->multiplied[h.slot], model->stream));
+        cuda_check(cudaStreamWaitEvent(stream, model->multiplied[h.slot], 0));
+    }
+    fused_classifier(model->losses + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss, role->trains,
+                     stream);
+    if (overlaps) { cuda_check(cudaEventRecord(model->classified[h.slot], stream)); }
+}
+
+// The head's backward of rows that classify_logits has begun.
+static void finish_logits(GPT2 *model, HeadRows h, const BatchRole *role) {
+    int C = model->config.channels, Vp = model->config.padded_vocab_size;
+    if (model->logits_stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->classified[h.slot], 0)); }
+    if (!role->trains) { return; }
+    matmul_backward_input(&model->cublas, model->dlnf + h.first * C, h.logits, params_of_layer(model, 0).wte, NULL,
+                          h.rows, C, Vp, model->stream);
+    matmul_backward_weight(&model->cublas, grads_of_layer(model, 0).wte, h.logits, model->lnf + h.first * C, h.rows, C,
+                           Vp, model->stream);
+}
+
+// The language model head and the loss, for head_rows rows at a time, so that the logits of a whole batch never exist.
 // Where gradients are wanted it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte
-// is added to.
+// is added to, in the order of the rows.
 static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
     Range range("head");
-    int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    CublasContext *cublas = &model->cublas;
-    floatX *wte = params_of_layer(model, 0).wte;
+    int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->logits_stride > 0;
     if (role->trains) { begin_gradient(model, 0, role); }
-    for (int64_t row = 0; row < N; row += model->head_rows) {
-        int64_t rows = min_i64(model->head_rows, N - row);
-        const floatX *lnf = model->lnf + row * C;
-        matmul_forward(cublas, model->logits, NULL, lnf, wte, NULL, rows, C, Vp, model->stream);
-        fused_classifier(model->losses + row, model->logits, targets + row, rows, V, Vp, role->dloss, role->trains,
-                         model->stream);
-        if (!role->trains) { continue; }
-        matmul_backward_input(cublas, model->dlnf + row * C, model->logits, wte, NULL, rows, C, Vp, model->stream);
-        matmul_backward_weight(cublas, grads_of_layer(model, 0).wte, model->logits, lnf, rows, C, Vp, model->stream);
+    for (int64_t i = 0; i < chunks + ahead; i++) {
+        if (i < chunks) { classify_logits(model, head_rows_of(model, i, N), targets, role); }
+        if (i >= ahead) { finish_logits(model, head_rows_of(model, i - ahead, N), role); }
     }
     if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream); }
 }
@@ -1424,12 +1469,17 @@ static void create_streams(GPT2 *model) {
     const unsigned untimed = cudaEventDisableTiming;
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
     cuda_check(cudaStreamCreateWithFlags(&model->copy_stream, cudaStreamNonBlocking));
+    cuda_check(cudaStreamCreateWithFlags(&model->head_stream, cudaStreamNonBlocking));
     int least, greatest; // what is communicated goes first: it is little work, and others wait for it
     cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     cuda_check(cudaStreamCreateWithPriority(&model->comm_stream, cudaStreamNonBlocking, greatest));
     create_event(&model->computed, untimed);
     create_event(&model->communicated, untimed);
     create_event(&model->evaluated, untimed);
+    for (int i = 0; i < 2; i++) {
+        create_event(&model->multiplied[i], untimed);
+        create_event(&model->classified[i], untimed);
+    }
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
         create_event(&model->fetched[i], untimed);
         create_event(&model->used[i], untimed);
@@ -1485,6 +1535,10 @@ static void gpt2_close(GPT2 *model) {
     cudaEventDestroy(model->computed);
     cudaEventDestroy(model->communicated);
     cudaEventDestroy(model->evaluated);
+    for (int i = 0; i < 2; i++) {
+        cudaEventDestroy(model->multiplied[i]);
+        cudaEventDestroy(model->classified[i]);
+    }
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
         cudaEventDestroy(model->fetched[i]);
         cudaEventDestroy(model->used[i]);
@@ -1502,6 +1556,7 @@ static void gpt2_close(GPT2 *model) {
     cudaStreamDestroy(model->stream);
     cudaStreamDestroy(model->copy_stream);
     cudaStreamDestroy(model->comm_stream);
+    cudaStreamDestroy(model->head_stream);
     plan_free_device(&model->device_plan);
     plan_free_pinned(&model->pinned_plan);
     plan_free(&model->host_plan);
@@ -1924,6 +1979,8 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.recompute = (int)o->recompute;
     shape.gelu_fusion = (int)o->gelu_fusion;
     shape.fp8 = o->fp8;
+    shape.head_rows = (int)o->head_rows;
+    shape.head_overlap = o->head_overlap;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.rank = run->comm.rank;
@@ -1937,6 +1994,121 @@ static RunShape choose_shape(const TrainRun *run) {
         shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
     }
     return shape;
+}
+
+// What a GPU of this kind does, for estimates.
+static AutoGpu auto_gpu_of(const cudaDeviceProp *gpu, bool tf32) {
+    AutoGpu speed = auto_h100();
+    int device = 0, kilohertz = 0, bits = 0;
+    double peak = gpu_peak_tflops(gpu->name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device));
+    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device));
+    double bytes_per_second = 2.0 * 1e3 * kilohertz * bits / 8.0; // two transfers a cycle
+    if (peak > 0.0 && bytes_per_second > 0.0) {
+        speed.flops_per_second = 1e12 * peak;
+        speed.bytes_per_second = bytes_per_second;
+        speed.multiprocessors = gpu->multiProcessorCount;
+    }
+    return speed;
+}
+
+// The GPU that --plan supposes.
+static AutoGpu auto_gpu_planned(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    AutoGpu gpu = auto_h100();
+    bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
+    gpu.link_bytes_per_second = one_machine ? AUTO_LINK_INSIDE : AUTO_LINK_BETWEEN;
+    if (o->link_speed > 0.0) { gpu.link_bytes_per_second = 1e9 * o->link_speed; }
+    if (o->gpu_tflops > 0.0) { gpu.flops_per_second = 1e12 * o->gpu_tflops; }
+    return gpu;
+}
+
+// Memory and time of a step with the batch size that the run has now, and a level of recomputation.
+static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const AutoGpu *gpu, int recompute) {
+    RunShape shape = choose_shape(run);
+    shape.recompute = recompute;
+    gpt2_plan(model, &run->config, shape);
+    AutoStep step;
+    memset(&step, 0, sizeof(step));
+    step.config = run->config;
+    step.B = shape.B, step.T = shape.T, step.recompute = recompute;
+    step.fused_gelu = shape.gelu_fusion >= FUSE_GELU_FORWARD;
+    step.fp8 = shape.fp8;
+    step.head_rows = shape.head_rows;
+    step.sizeof_activation = (int)sizeof(floatX);
+    step.num_ranks = shape.num_ranks, step.zero_stage = model->shape.zero_stage;
+    step.micro_batches = run->micro_batches;
+    AutoCandidate candidate = {shape.B, recompute, model->device_plan.total, auto_step_seconds(gpu, &step)};
+    if (model->device_plan.overflow != NULL) { candidate.bytes = -1; }
+    return candidate;
+}
+
+// The least GPU memory that is free on any rank, and how fast rank 0's GPU is. The GPU is opened first: only then has
+// CUDA taken its own memory.
+static bool ask_gpus(TrainRun *run, AutoGpu *gpu, int64_t *free_bytes, Error *error) {
+    typedef struct {
+        int64_t free_bytes;
+        AutoGpu gpu;
+    } Answer;
+    Answer mine, *all = (Answer *)malloc((size_t)run->num_ranks * sizeof(Answer));
+    cudaDeviceProp properties;
+    memset(&mine, 0, sizeof(mine));
+    comm_slow(&run->comm, true);
+    bool ok = (all != NULL || fail(error, "out of memory")) && gpu_open(&properties, run->comm.local_rank, error);
+    if (ok) {
+        size_t available = 0, installed = 0;
+        cuda_check(cudaMemGetInfo(&available, &installed));
+        mine.free_bytes = (int64_t)available;
+        mine.gpu = auto_gpu_of(&properties, run->options.tf32);
+    }
+    ok = run_agree(run, ok, error) && comm_all_gather(&run->comm, &mine, all, (int64_t)sizeof(mine), error);
+    comm_slow(&run->comm, false);
+    for (int r = 0; ok && r < run->num_ranks; r++) {
+        *free_bytes = r == 0 ? all[0].free_bytes : min_i64(*free_bytes, all[r].free_bytes);
+    }
+    if (ok) { *gpu = all[0].gpu; }
+    gpu->link_bytes_per_second = run_num_machines(&run->comm) > 1 ? AUTO_LINK_BETWEEN : AUTO_LINK_INSIDE;
+    free(all);
+    return ok;
+}
+
+// Every choice that the options leave open to --auto; how many. One that another thing than memory forbids is left out
+// or impossible; *error then says why.
+static int auto_candidates(GPT2 *model, TrainRun *run, const AutoGpu *gpu, AutoCandidate *candidates, Error *error) {
+    const TrainOptions *o = &run->options;
+    bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->given[TRAIN_ROW_recompute];
+    int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : RECOMPUTE_BLOCK, count = 0;
+    int64_t B = o->batch_size; // the largest
+    while (B > 0) {
+        bool possible = run_change_batch_size(run, B, error);
+        for (int level = first; possible && level <= last && count < AUTO_MAX_CANDIDATES; level++) {
+            candidates[count++] = auto_candidate(model, run, gpu, level);
+            plan_check_overflow(&model->device_plan, error);
+        }
+        B = batch_is_given ? 0 : train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), B);
+    }
+    return count;
+}
+
+// Settles --batch-size and --recompute, those that are not given. All ranks choose alike, from what all of them know.
+static bool choose_automatically(GPT2 *model, TrainRun *run, Error *error) {
+    static AutoCandidate all[AUTO_MAX_CANDIDATES]; // large, so not on the stack
+    TrainOptions *o = &run->options;
+    AutoGpu gpu = auto_gpu_planned(run);
+    AutoRoom room = {AUTO_PLANNED_BYTES, auto_reserve(run->num_ranks, !o->plan)};
+    int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
+    if (!o->plan && !ask_gpus(run, &gpu, &room.bytes, error)) { return false; }
+    if (limit > 0) { room.bytes = o->plan ? limit : min_i64(limit, room.bytes); }
+    int count = auto_candidates(model, run, &gpu, all, error), best = auto_choose(all, count, auto_budget(&room));
+    if (best < 0) {
+        int least = auto_smallest(all, count);
+        if (least >= 0) { auto_fail_no_room(&all[least], &room, error); }
+        return run_fail_together(run);
+    }
+    o->recompute = all[best].recompute;
+    auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, &room);
+    return run_change_batch_size(run, all[best].B, error);
 }
 
 static void print_config(const GPT2 *model, TrainRun *run) {
@@ -1974,13 +2146,35 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
     fflush(stdout); // into a file it would be seen with the first step only
 }
 
+// What each level of recomputation takes of a GPU, and how much longer a step then lasts: the one that saves most for
+// its time first.
+static void print_levels(const TrainRun *run) {
+    static GPT2 model; // large, so not on the stack
+    AutoGpu gpu = auto_gpu_planned(run);
+    AutoCandidate levels[4];
+    int order[4] = {0};
+    if (run->options.steps == 0) { return; }
+    for (int level = 0; level < 4; level++) { levels[level] = auto_candidate(&model, run, &gpu, level); }
+    auto_rank_levels(levels, order + 1);
+    printf("\nLevels of --recompute, the one that saves most for its time first; times are estimates, for a peak of %g "
+           "TFLOP/s\nand %g TB/s of memory\n\n",
+           1e-12 * gpu.flops_per_second, 1e-12 * gpu.bytes_per_second);
+    printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
+           "MiB saved per ms");
+    for (int level : order) {
+        double lost = levels[level].seconds - levels[0].seconds;
+        printf("%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", level, (long long)levels[level].bytes,
+               (long long)(levels[0].bytes - levels[level].bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
+               auto_bytes_per_ms(levels, level) / 0x1p20);
+    }
+}
+
 // What each stage of sharding takes of a GPU and sends, and how long a step would last with that.
 static void print_stages(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     static GPT2 model; // large, so not on the stack
-    bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
-    double link = o->link_speed > 0.0 ? o->link_speed : one_machine ? 400.0 : 50.0;
-    double peak = o->gpu_tflops > 0.0 ? o->gpu_tflops : 989.0;
+    AutoGpu gpu = auto_gpu_planned(run);
+    double link = 1e-9 * gpu.link_bytes_per_second, peak = 1e-12 * gpu.flops_per_second;
     printf(
         "\n%s %d GPU%s, with a peak of %g TFLOP/s, half of which computing alone reaches, and %g GB/s sent while all\n"
         "send (nccl-tests' busbw); left out: the time of single messages, and the memory that NCCL takes itself\n\n",
@@ -2132,10 +2326,12 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
         !run_agree(run, check_shape(run, error), error)) {
         return false;
     }
+    if (o->auto_plan && !choose_automatically(model, run, error)) { return false; }
     gpt2_plan(model, &run->config, choose_shape(run));
     print_config(model, run);
     if (o->plan) {
         print_plan(model, run);
+        print_levels(run);
         print_stages(run);
         return true;
     }

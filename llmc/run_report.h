@@ -86,6 +86,7 @@ static inline void run_print_config(const TrainRun *run) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
     }
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
+    if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
     if (run->has_train && run->num_steps > 0) {
         printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
                (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,

@@ -11,6 +11,7 @@
 enum { FREE = 0, SHAPES = 1 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
+#define TRAIN_MAX_BATCH 65536            // sequences
 #define TRAIN_HELLASWAG_DATA "dev/data/hellaswag/hellaswag_val.bin"
 #define TRAIN_MMLU_DATA "dev/data/mmlu/mmlu_val.bin"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
@@ -42,7 +43,7 @@ enum { FREE = 0, SHAPES = 1 };
       "positions a new model knows; 0: as --init says")                                                                \
     X(vocab, "vocab", "", INT, "0", 0, 65536, "V", SHAPES, NULL, "Model",                                              \
       "vocabulary of a new model; 0: the tokenizer's")                                                                 \
-    X(batch_size, "batch-size", "b", INT, "4", 1, 65536, "B", FREE, NULL, "Batch",                                     \
+    X(batch_size, "batch-size", "b", INT, "4", 1, TRAIN_MAX_BATCH, "B", FREE, NULL, "Batch",                           \
       "sequences in a micro-batch, what is in memory at once")                                                         \
     X(seq_len, "seq-len", "t", INT, "0", 0, 1048576, "T", SHAPES, NULL, "Batch",                                       \
       "tokens in a sequence, at most the model's context; 0: " PICK("64", "1024") ", or the context if that is less "  \
@@ -122,6 +123,10 @@ enum { FREE = 0, SHAPES = 1 };
       "3: whole blocks")                                                                                               \
     X(plan, "plan", "", FLAG, "0", 0, 1, "", FREE, NULL, "Machine",                                                    \
       "print the memory that the run would take, buffer by buffer, and exit")                                          \
+    X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                         \
+      "choose --batch-size and --recompute, or the one not given: the fastest, by estimate, that fits the GPU")        \
+    X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",             \
+      "for --auto: use no more than this; 0: what is free (with --plan: 79, an H100's)")                               \
     X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
       "print the state of the GPU every N steps; 0: never")                                                            \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                 \
@@ -132,6 +137,10 @@ enum { FREE = 0, SHAPES = 1 };
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
+    X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
+      "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it")            \
+    X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                  \
+      "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \
       "shard over the GPUs: 1: optimizer state, 2: gradients too, 3: parameters too; one GPU: no difference")          \
     X(num_processes, "num-processes", "pn np", INT, "0", 0, 65536, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL),              \
@@ -162,7 +171,12 @@ enum { FREE = 0, SHAPES = 1 };
 // int64_t for INT, double for REAL, const char * for TEXT ("": not given) and CHOICE, bool for FLAG.
 typedef struct {
     TRAIN_OPTIONS(TRAIN_OPTION_FIELD, TRAIN_PICK_CPU)
+    bool given[ARGS_MAX_SPECS]; // by row of the table: it stood on the command line
 } TrainOptions;
+
+// The rows of the table by name: options->given[TRAIN_ROW_batch_size].
+#define TRAIN_OPTION_ROW(field, ...) TRAIN_ROW_##field,
+enum { TRAIN_OPTIONS(TRAIN_OPTION_ROW, TRAIN_PICK_CPU) };
 
 #define TRAIN_OPTION_SPEC(field, name, aliases, type, fallback, min, max, value, shapes, refusal, group, help)         \
     {name, aliases, ARG_##type, offsetof(TrainOptions, field), fallback, min, max, value, refusal, group, help},
@@ -215,6 +229,14 @@ static inline bool train_options_check_batch(TrainOptions *options, int num_rank
     }
     return fail(error, "--total-batch (-d): %lld tokens is not a multiple of B x T%s = %lld; the nearest is %s",
                 (long long)total, ranks, (long long)micro, nearest);
+}
+
+// The micro-batches that --auto chooses from, in sequences, descending: those that divide `sequences`, what a rank has
+// in a step. Begin with batch_size 0; 0 is the end.
+static inline int64_t train_options_next_batch(int64_t sequences, int64_t batch_size) {
+    int64_t next = batch_size == 0 ? min_i64(sequences, TRAIN_MAX_BATCH) : batch_size - 1;
+    while (next > 0 && sequences % next != 0) { next--; }
+    return next;
 }
 
 // Checks the sequence length against the positions the model knows, once the model is known.
@@ -270,6 +292,12 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
         {o->fp8 && o->gelu_fusion > 0,
          "--gelu-fusion (-ge): does nothing with --fp8, whose matrix multiplies have no GELU in them"},
+        {o->auto_plan && o->given[TRAIN_ROW_batch_size] && o->given[TRAIN_ROW_recompute],
+         "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
+        {o->auto_plan && !o->given[TRAIN_ROW_batch_size] && o->total_batch == 0,
+         "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
+        {o->auto_plan && o->steps == 0, "--auto: is for training; with --steps 0 give --batch-size (-b)"},
+        {!o->auto_plan && o->gpu_memory > 0.0, "--gpu-memory: does nothing without --auto"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
         {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},
     };
@@ -294,6 +322,7 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
                                     "--val-every and --sample-every are small ones, made for a laptop.";
     program.examples =
         gpu_trainer ? "Examples\n"
+                      "  train_gpt2cu -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
                       "  train_gpt2cu -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
                       "  train_gpt2cu -i 'shards/*_train_*.bin' -e d48 -b 16 -d 524288 --recompute 1 --plan\n"
                       "  train_gpt2cu --init run --steps 0 --sample-tokens 200\n"
@@ -304,6 +333,7 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
     program.specs = gpu_trainer ? train_specs_gpu : train_specs_cpu;
     program.num_specs = train_options_count();
     program.takes_positionals = false;
+    program.given = options->given;
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
     return train_options_check(options, error);

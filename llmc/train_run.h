@@ -69,6 +69,7 @@ typedef struct TrainRun {
     uint16_t *prompt_tokens; // what a sample goes on from; at least one
     int64_t prompt_count;
 
+    char auto_note[320]; // what --auto has chosen, and why; "": nothing
     Schedule schedule;
     int64_t num_steps, sequences_per_step, micro_batches; // of a step
     int64_t step, next_sequence;                          // where the run stands
@@ -551,11 +552,35 @@ static inline bool run_check_export(TrainRun *run, Error *error) {
     return run_agree(run, !looks || run_look_at_export(run, error), error);
 }
 
+// --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest that there
+// may be: an evaluation that does not fit into that one fits into none.
+static inline bool run_settle_batch(TrainRun *run, Error *error) {
+    TrainOptions *o = &run->options;
+    bool chooses = o->auto_plan && !o->given[TRAIN_ROW_batch_size];
+    if (chooses) { o->batch_size = 1; }
+    if (!train_options_check_batch(o, run->num_ranks, error)) { return false; }
+    if (chooses) { o->batch_size = train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), 0); }
+    return true;
+}
+
+// Gives the run another micro-batch than it was opened with, one that divides a step. Fails if an evaluation does not
+// fit into it.
+static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
+    TrainOptions *o = &run->options;
+    o->batch_size = batch_size;
+    for (int i = 0; i < NUM_EVALS; i++) {
+        EvalLoader *eval = &run->evals[i];
+        if (!eval_is_open(eval)) { continue; }
+        if (!eval_pack(eval, (int)batch_size, (int)o->seq_len, run->config.max_seq_len, error)) { return false; }
+    }
+    return run_settle_schedule(run, error);
+}
+
 static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
     return run_check_export(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
            run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
-           train_options_check_batch(&run->options, run->num_ranks, error) && run_encode_prompt(run, error) &&
-           run_open_data(run, error) && run_open_evals(run, error) && run_settle_schedule(run, error);
+           run_settle_batch(run, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
+           run_open_evals(run, error) && run_settle_schedule(run, error);
 }
 
 // Opens everything that the options (parsed and checked) name. Nothing is trained, written or allocated for the model

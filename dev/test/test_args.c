@@ -272,6 +272,28 @@ static void test_several_processes(Test *t) {
           p.error.text);
 }
 
+// What --auto may choose is what was not given, though it be given as it is by default.
+static void test_what_was_given(Test *t) {
+    static const Refusal refused[] = {
+        {"-i x --auto",
+         "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
+        {"-i x --auto -b 4 -r 1",
+         "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
+        {"-i x --auto -d 4096 -x 0", "--auto: is for training; with --steps 0 give --batch-size (-b)"},
+        {"-i x -d 4096 --auto 0 --gpu-memory 8", "--gpu-memory: does nothing without --auto"},
+        {"-i x --head-rows 0", "--head-rows: got '0', expected a whole number from 1 to 16777216 (default 8192)"}};
+    static Parsed p;
+    const bool *given = p.options.given;
+    check_refusals(t, true, refused, sizeof(refused) / sizeof(refused[0]));
+    CHECK(t, parse(&p, true, "-i x --auto -d 4096"), "%s", p.error.text);
+    CHECK(t, !given[TRAIN_ROW_batch_size] && !given[TRAIN_ROW_recompute], "not given");
+    CHECK(t, given[TRAIN_ROW_auto_plan] && given[TRAIN_ROW_total_batch] && given[TRAIN_ROW_train_data], "given");
+    CHECK(t, parse(&p, true, "-i x --auto -b 4") && given[TRAIN_ROW_batch_size], "-b: %s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --auto -d 4096 --recompute=1") && given[TRAIN_ROW_recompute], "%s", p.error.text);
+    CHECK(t, !given[TRAIN_ROW_batch_size], "given by the command line before");
+    CHECK(t, !parse(&p, false, "-i x --auto") && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s", p.error.text);
+}
+
 static void test_help_and_version(Test *t) {
     static Parsed p;
     CHECK(t, parse(&p, false, "--help") && p.outcome == ARGS_SHOWED_HELP, "--help");
@@ -286,7 +308,7 @@ static void test_help_and_version(Test *t) {
 static void test_help_text(Test *t) {
     static char help[1 << 16];
     ArgsProgram program = {"train_gpt2",    "train_gpt2 [options]", "Trains.", NULL,
-                           train_specs_cpu, train_options_count(),  false};
+                           train_specs_cpu, train_options_count(),  false,     NULL};
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
     args_print_help(file, &program);
@@ -390,7 +412,7 @@ static void test_positionals(Test *t) {
         {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
         {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
     };
-    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true};
+    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL};
     char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
          a8[] = "-q";
     char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};
@@ -427,6 +449,7 @@ int main(void) {
     RUN(&s, test_llmc_script);
     RUN(&s, test_evaluations);
     RUN(&s, test_several_processes);
+    RUN(&s, test_what_was_given);
     RUN(&s, test_help_and_version);
     RUN(&s, test_help_text);
     RUN(&s, test_table);

@@ -90,6 +90,16 @@ def fused_gelu_is_the_same_function():
         close(losses(ran(*RUN, "-ge", level)), plain)
 
 
+def head_in_parts():
+    """The loss of some rows beside the logits of the next: the same bits as one after the other."""
+    run = [*SHAPE, "-b", 3, "-d", 96, "-x", 3, "-l", "1e-2", "-v", 2, "-m", 2, "-s", 0]
+    whole, parts, beside = (ran(*run, *more) for more in
+                            ([], ["--head-rows", 10], ["--head-rows", 10, "--head-overlap"]))
+    assert weights_hash(beside) == weights_hash(parts), (beside, parts)
+    assert losses(beside) == losses(parts) and val_losses(beside) == val_losses(parts), (beside, parts)
+    close(losses(parts), losses(whole))
+
+
 def accumulated_micro_batches():
     """Two micro-batches of 3 are the batch of 6, but for the order of sums: biases too."""
     close(losses(ran(*RUN, "-d", 96)), losses(ran(*SHAPE, *QUIET, "-b", 6, "-x", 4, "-l", "1e-2")))
@@ -125,5 +135,5 @@ if __name__ == "__main__":
     harness.run("gpu_options", [help_text, options_of_several_processes,
                                 plan_of_several_processes, recomputing_takes_less_memory,
                                 any_order_of_blocks_and_threads, fused_gelu_is_the_same_function,
-                                accumulated_micro_batches, times_are_times, learns, state_of_the_gpu,
+                                head_in_parts, accumulated_micro_batches, times_are_times, learns, state_of_the_gpu,
                                 llmc_command_line])

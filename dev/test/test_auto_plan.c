@@ -1,0 +1,208 @@
+// Unit tests of --auto's arithmetic: what it chooses fits to the byte, nothing that fits is faster, and the estimate of
+// a step's time orders choices as a GPU must.
+#include "dev/test/test.h"
+#include "llmc/auto_plan.h"
+#include "llmc/rand.h"
+#include "llmc/train_options.h"
+
+static AutoStep step_of(const char *model, int B, int recompute, int64_t micro_batches) {
+    AutoStep s;
+    memset(&s, 0, sizeof(s));
+    gpt2_config_from_size(&s.config, model);
+    s.config.vocab_size = GPT2_VOCAB_SIZE, s.config.padded_vocab_size = gpt2_pad_vocab(GPT2_VOCAB_SIZE);
+    s.B = B, s.T = 1024, s.recompute = recompute, s.head_rows = 8192, s.sizeof_activation = 2;
+    s.num_ranks = 1, s.micro_batches = micro_batches;
+    return s;
+}
+
+static double seconds_of(const char *model, int B, int recompute) {
+    AutoGpu gpu = auto_h100();
+    AutoStep s = step_of(model, B, recompute, 512 / B);
+    return auto_step_seconds(&gpu, &s);
+}
+
+// ---- The choice ----
+
+enum { MANY = 40 };
+
+static uint64_t random_below(uint64_t *state, uint64_t limit) {
+    *state = rand_mix(*state + RAND_GOLDEN);
+    return *state % limit;
+}
+
+static void check_choice(Test *t, const AutoCandidate *c, int count, int64_t budget) {
+    int best = auto_choose(c, count, budget), fitting = 0;
+    for (int i = 0; i < count; i++) {
+        if (c[i].bytes < 0 || c[i].bytes > budget) { continue; }
+        fitting++;
+        if (best < 0) { continue; }
+        CHECK(t, c[best].seconds <= c[i].seconds * (1.0 + AUTO_TIE), "%d is faster than %d", i, best);
+        bool better = c[i].seconds <= c[best].seconds && c[i].bytes < c[best].bytes;
+        CHECK(t, !better, "%d is as fast as %d and takes less", i, best);
+    }
+    CHECK(t, (best >= 0) == (fitting > 0), "chose %d of %d that fit", best, fitting);
+    CHECK(t, best < 0 || (c[best].bytes >= 0 && c[best].bytes <= budget), "does not fit");
+    CHECK(t, auto_count_fitting(c, count, budget) == fitting, "%d fit", fitting);
+}
+
+static void test_choices_fit(Test *t) {
+    uint64_t state = 1;
+    for (int round = 0; round < 2000; round++) {
+        AutoCandidate c[MANY];
+        int count = (int)random_below(&state, MANY + 1);
+        for (int i = 0; i < count; i++) {
+            c[i].B = i, c[i].recompute = 0;
+            c[i].bytes = (int64_t)random_below(&state, 60) - 3; // a few impossible ones, many equal ones
+            c[i].seconds = 1.0 + 1e-3 * (double)random_below(&state, 50);
+        }
+        for (int64_t budget = -2; budget < 60; budget += 1 + (int64_t)random_below(&state, 9)) {
+            check_choice(t, c, count, budget);
+        }
+    }
+}
+
+static void test_choice_to_the_byte(Test *t) {
+    const AutoCandidate c[3] = {{64, 0, 1000, 1.0}, {64, 1, 900, 1.1}, {1, 3, 100, 3.0}};
+    const struct {
+        int64_t budget;
+        int best;
+    } cases[] = {{1001, 0}, {1000, 0}, {999, 1}, {900, 1}, {899, 2}, {100, 2}, {99, -1}, {-5, -1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int best = auto_choose(c, 3, cases[i].budget);
+        CHECK(t, best == cases[i].best, "%lld bytes: %d", (long long)cases[i].budget, best);
+    }
+    CHECK(t, auto_smallest(c, 3) == 2 && auto_smallest(c, 0) == -1, "smallest");
+}
+
+static void test_ties_take_less_memory(Test *t) {
+    const AutoCandidate c[3] = {{64, 0, 1000, 1.0}, {32, 0, 500, 1.0 + 0.9 * AUTO_TIE}, {16, 0, 250, 1.02}};
+    CHECK(t, auto_choose(c, 3, 2000) == 1, "chose %d", auto_choose(c, 3, 2000));
+}
+
+static void test_words(Test *t) {
+    const AutoCandidate c[2] = {{8, 1, (int64_t)3 << 30, 0.25}, {1, 3, (int64_t)1 << 30, 2.0}};
+    AutoRoom room = {(int64_t)4 << 30, (int64_t)1 << 30}, less = {(int64_t)3 << 29, (int64_t)1 << 30};
+    char text[320];
+    Error error;
+    auto_explain(text, sizeof(text), c, 2, 0, &room);
+    CHECK(t, strstr(text, "--batch-size 8 --recompute 1: ") == text, "%s", text);
+    CHECK(t, strstr(text, "0.25 s a step, of 2 choices of 2 that fit into 3.00 GiB") != NULL, "%s", text);
+    CHECK(t, !auto_fail_no_room(&c[1], &less, &error), "no failure");
+    CHECK(t, strstr(error.text, "512.00 MiB are missing") != NULL, "%s", error.text);
+}
+
+static void test_batches(Test *t) {
+    for (int64_t sequences = 1; sequences <= 600; sequences++) {
+        int64_t found = 0, divisors = 0, before = sequences + 1;
+        for (int64_t B = 0; (B = train_options_next_batch(sequences, B)) > 0;) {
+            CHECK(t, sequences % B == 0 && B < before, "%lld of %lld", (long long)B, (long long)sequences);
+            before = B, found++;
+        }
+        for (int64_t i = 1; i <= sequences; i++) { divisors += sequences % i == 0; }
+        CHECK(t, found == divisors, "%lld: %lld of %lld", (long long)sequences, (long long)found, (long long)divisors);
+    }
+    CHECK(t, train_options_next_batch(3 * TRAIN_MAX_BATCH, 0) == TRAIN_MAX_BATCH, "the largest");
+    // The number below 2^31 that has the most divisors: all candidates have room.
+    int64_t count = 0;
+    for (int64_t B = 0; (B = train_options_next_batch(2095133040, B)) > 0;) { count++; }
+    CHECK(t, count > 100 && 4 * count <= AUTO_MAX_CANDIDATES, "%lld", (long long)count);
+}
+
+// ---- The estimate ----
+
+static void test_levels_cost_time(Test *t) {
+    const char *const models[] = {"d12", "d24", "d48", "gpt3:c4096"};
+    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
+        for (int B = 1; B <= 64; B *= 2) {
+            double before = seconds_of(models[m], B, 0);
+            for (int level = 1; level < 4; level++) {
+                double seconds = seconds_of(models[m], B, level);
+                CHECK(t, seconds > before, "%s, B %d: level %d costs nothing", models[m], B, level);
+                before = seconds;
+            }
+            CHECK(t, before < 1.4 * seconds_of(models[m], B, 0), "more than one forward pass of three");
+        }
+    }
+}
+
+// Of 512 sequences a step, few at a time fill no GPU.
+static void test_few_rows_are_slow(Test *t) {
+    CHECK(t, seconds_of("d12", 1, 0) > 1.2 * seconds_of("d12", 32, 0), "one sequence at a time costs nothing");
+    for (int B = 1; B < 64; B *= 2) {
+        double slack = 1.0 + 3e-2; // waves that are not quite full
+        CHECK(t, seconds_of("d12", 2 * B, 0) <= slack * seconds_of("d12", B, 0), "B %d is slower", 2 * B);
+    }
+}
+
+// No faster than the hardware, and not slower than a program that reaches a quarter of it.
+static void test_within_the_peak(Test *t) {
+    const char *const models[] = {"d12", "d24", "d48"};
+    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
+        AutoStep s = step_of(models[m], 32, 0, 16);
+        double C = s.config.channels, L = s.config.num_layers, tokens = 512.0 * 1024.0;
+        double flops = tokens * 6.0 * (12.0 * L * C * C + GPT2_VOCAB_SIZE * C + L * C * 1024.0);
+        double mfu = flops / 989e12 / seconds_of(models[m], 32, 0);
+        CHECK(t, mfu > 0.25 && mfu < AUTO_MATMUL_EFFICIENCY, "%s: MFU %.3f", models[m], mfu);
+    }
+}
+
+// Half the time of the blocks' multiplies is saved, and some of it lost to making 8 bits of everything.
+static void test_8_bits_are_faster(Test *t) {
+    AutoGpu gpu = auto_h100();
+    AutoStep s = step_of("d48", 16, 0, 32), narrow = s;
+    narrow.fp8 = true;
+    double ratio = auto_step_seconds(&gpu, &s) / auto_step_seconds(&gpu, &narrow);
+    CHECK(t, ratio > 1.2 && ratio < 2.0, "8 bits: %.3f times as fast", ratio);
+}
+
+static void test_more_ranks_share(Test *t) {
+    AutoGpu gpu = auto_h100(), slow = gpu;
+    AutoStep s = step_of("d24", 16, 1, 4);
+    slow.link_bytes_per_second = 1e9;
+    s.num_ranks = 8;
+    for (s.zero_stage = 0; s.zero_stage < 4; s.zero_stage++) {
+        CHECK(t, auto_step_seconds(&slow, &s) > auto_step_seconds(&gpu, &s), "stage %d: links", s.zero_stage);
+    }
+    s.zero_stage = 2;
+    AutoStep many = s; // as much work in more micro-batches sends more
+    many.B = 1, many.micro_batches = 64;
+    CHECK(t, auto_step_seconds(&slow, &many) > auto_step_seconds(&slow, &s), "micro-batches cost nothing");
+}
+
+static void test_multiplies(Test *t) {
+    AutoGpu gpu = auto_h100();
+    double full = auto_matmul_seconds(&gpu, 65536, 4096, 1024, 2),
+           half = auto_matmul_seconds(&gpu, 32768, 4096, 1024, 2);
+    CHECK(t, full > 1.9 * half && full < 2.1 * half, "twice the work: %g", full / half);
+    double one = auto_matmul_seconds(&gpu, 1, 768, 768, 2), tile = auto_matmul_seconds(&gpu, 128, 768, 768, 2);
+    CHECK(t, one == tile, "a row costs as much as a tile");
+    double deep = auto_matmul_seconds(&gpu, 768, 768, 65536, 2), flat = 36.0 / 132.0 * deep;
+    double unsplit = 2.0 * 768 * 768 * 65536 / AUTO_MATMUL_EFFICIENCY / gpu.flops_per_second * 132.0 / 36.0;
+    CHECK(t, deep < 0.4 * unsplit && flat > 0.0, "a deep sum is split: %g of %g", deep, unsplit);
+}
+
+static void test_order_of_levels(Test *t) {
+    AutoCandidate levels[4] = {{4, 0, 1000, 1.0}, {4, 1, 900, 1.1}, {4, 2, 800, 1.15}, {4, 3, 100, 2.0}};
+    int order[3];
+    auto_rank_levels(levels, order); // 1.0, 1.33 and 0.9 bytes a ms
+    CHECK(t, order[0] == 2 && order[1] == 1 && order[2] == 3, "%d %d %d", order[0], order[1], order[2]);
+    CHECK(t, fabs(auto_bytes_per_ms(levels, 1) - 1.0) <= 1e-9, "%g", auto_bytes_per_ms(levels, 1));
+    CHECK(t, auto_bytes_per_ms(levels, 0) == 0.0, "level 0 saves something");
+}
+
+int main(void) {
+    Suite s = suite_begin("auto_plan");
+    RUN(&s, test_choices_fit);
+    RUN(&s, test_choice_to_the_byte);
+    RUN(&s, test_ties_take_less_memory);
+    RUN(&s, test_words);
+    RUN(&s, test_batches);
+    RUN(&s, test_levels_cost_time);
+    RUN(&s, test_few_rows_are_slow);
+    RUN(&s, test_within_the_peak);
+    RUN(&s, test_8_bits_are_faster);
+    RUN(&s, test_more_ranks_share);
+    RUN(&s, test_multiplies);
+    RUN(&s, test_order_of_levels);
+    return suite_end(&s);
+}

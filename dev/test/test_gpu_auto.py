@@ -1,0 +1,100 @@
+"""Runs with --auto: what it chooses is what runs, on one rank and several, and a run goes on with another choice.
+./train_gpt2emu (make train_gpt2emu). What --auto says without a GPU: test_gpu_plan.py.
+"""
+import json
+import os
+import re
+import shutil
+import sys
+
+PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
+if not os.path.exists(PROGRAM) or not PROGRAM.endswith("emu"):  # the memory of a real GPU cannot be chosen
+    print(f"skip gpu_auto: all of it: {PROGRAM} is not there or not emulated (make train_gpt2emu)")
+    print("gpu_auto: 0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+os.environ["TRAIN_GPT2"] = PROGRAM
+
+import cli  # noqa: E402
+import evalfiles  # noqa: E402
+import harness  # noqa: E402
+from ranks import ran, refused, single  # noqa: E402
+
+SEQUENCES = 8  # of a step
+RUN = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 16, "--context", 16, "-t", 16,
+       "-d", SEQUENCES * 16, "-x", 2, "-l", "1e-2", *cli.QUIET]
+RESERVE = 1 << 30
+
+
+def chosen(out):
+    return tuple(map(int, re.search(r"^auto +--batch-size (\d+) --recompute (\d): ", out, re.M).groups()))
+
+
+def planned(*arguments):
+    return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", single(*arguments, "--plan"), re.S).group(1))
+
+
+def room_for_4(*run):
+    """--gpu-memory with which at most 4 sequences fit without recomputation."""
+    return repr((planned(*run, "-b", 4, "-r", 0) + RESERVE) / 2**30)
+
+
+def record(folder):
+    with open(os.path.join(folder, "run.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def what_it_chooses_is_what_runs():
+    """The same bits as with the options written out, the questions of an evaluation in the same batches; run.json has
+    the options that were used."""
+    folder = cli.new_folder("auto")
+    questions = [([1, 2, 3 + i], [[4] * (1 + i % 7), [5, 6]], 0) for i in range(3)]
+    name = evalfiles.eval_file("auto_val.bin", questions)
+    run = [*RUN, "--hellaswag", "--hellaswag-data", name, "--eval-every", 2]
+    for more in ([], ["--gpu-memory", room_for_4(*run)], ["--gpu-memory", room_for_4(*run), "-r", 1]):
+        out = single(*run, "--auto", *more, "-o", folder, "--overwrite")
+        B, level = chosen(out)
+        want = single(*run, "-b", B, "-r", level)
+        assert (B == SEQUENCES if not more else B == 4) and (level == 1 or "-r" not in more), out
+        assert cli.weights_hash(want) == cli.weights_hash(out), (want, out)
+        for line in ("batch", "memory", "HellaSwag", "step .*HellaSwag"):
+            assert re.findall(rf"^{line} .*$", out, re.M) == re.findall(rf"^{line} .*$", want, re.M), (line, want, out)
+        assert f"batch       {B} sequences x 16 tokens x {SEQUENCES // B} micro-batches" in out, out
+        options = record(folder)["options"]
+        assert (options["batch-size"], options["recompute"], options["auto"]) == (B, level, True), options
+
+
+def goes_on_with_another_choice():
+    """On a GPU with less memory. A step has the same sequences as before, so nothing need be allowed."""
+    whole, parts = cli.new_folder("whole"), cli.new_folder("parts")
+    straight = single(*RUN, "--auto", "-n", 1, "-o", whole)
+    assert chosen(straight) == (SEQUENCES, 0), straight
+    os.mkdir(parts)
+    for name in ("model_00000001.bin", "state_00000001.bin", "main.log", "run.json"):
+        shutil.copy(os.path.join(whole, name), parts)
+    out = single(*RUN, "--auto", "--gpu-memory", room_for_4(*RUN), "-n", 1, "-o", parts, "--resume")
+    B, level = chosen(out)
+    assert 1 < B < SEQUENCES, out
+    want, got = cli.losses(straight)[1:], cli.losses(out)
+    assert len(got) == 1 and all(abs(a - b) <= 2**-8 * a for a, b in zip(want, got)), (want, got)
+    found = record(parts)
+    assert (found["options"]["batch-size"], found["options"]["recompute"]) == (B, level), found
+    assert [start["from_step"] for start in found["starts"]] == [0, 1], found
+
+
+def ranks_choose_alike():
+    """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
+    run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]
+    most, least = (planned(*run, "-b", b, "-r", r, "-np", 2) for b, r in ((4, 0), (1, 3)))
+
+    def memory(bytes_):  # of the GPU of rank 1, in MiB, so that fewer are left for the plan
+        return {1: {"environment": {"EMU_MEMORY": str(2048 + (bytes_ - 1 >> 20))}}}
+
+    out = ran(2, *run, "--auto", only=memory(most))
+    B, level = chosen(out)
+    assert planned(*run, "-b", B, "-r", level, "-np", 2) <= (most - 1 >> 20) << 20, (most, out)
+    assert cli.weights_hash(ran(2, *run, "-b", B, "-r", level)) == cli.weights_hash(out), out
+    refused(2, *run, "--auto", only=memory(least), says=["nothing fits: --batch-size 1 --recompute 3", "missing"])
+
+
+if __name__ == "__main__":
+    harness.run("gpu_auto", [what_it_chooses_is_what_runs, goes_on_with_another_choice, ranks_choose_alike])
