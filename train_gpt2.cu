@@ -631,6 +631,12 @@ static Fp8Scale *fp8_scale(const GPT2 *model, int operand, int layer, int which)
     return model->fp8_scales + (operand * model->config.num_layers + layer) * NUM_LINEARS + which;
 }
 
+// Where the kernel that writes such a tensor leaves its largest magnitude, of which the scale is made; NULL: nobody
+// asks.
+static uint32_t *amax_for(const GPT2 *model, int operand, int layer, int which) {
+    return model->shape.fp8 ? &fp8_scale(model, operand, layer, which)->amax : NULL;
+}
+
 // Brings a block's weights, which have changed or just come, to 8 bits.
 static void quantize_weights(GPT2 *model, int layer) {
     Fp8Scale *scales = fp8_scale(model, FP8_WEIGHT, layer, 0);
@@ -654,7 +660,7 @@ static void quantize_passing_weights(GPT2 *model, int layer) {
     if (model->shape.fp8 && model->params.parts) { quantize_weights(model, layer); }
 }
 
-// Before a forward pass: the scales of what it and the backward pass compute are yet to be found.
+// Before a forward pass: what it and the backward pass compute is yet to be measured.
 static void clear_activation_scales(GPT2 *model) {
     static_assert(FP8_DOUT == FP8_INPUT + 1, "they lie together");
     size_t bytes = (size_t)(2 * model->config.num_layers * NUM_LINEARS) * sizeof(Fp8Scale);
@@ -685,10 +691,7 @@ static void linear_forward(GPT2 *model, int layer, int which, floatX *out, float
         return;
     }
     Fp8Scale *inp_scale = fp8_scale(model, FP8_INPUT, layer, which);
-    if (inp != NULL) {
-        fp8_amax(inp_scale, inp, N * p.C, model->stream);
-        quantize_input(model, layer, which, model->inp_fp8, inp, N);
-    }
+    if (inp != NULL) { quantize_input(model, layer, which, model->inp_fp8, inp, N); }
     matmul_forward_fp8(&model->cublas, out, model->inp_fp8, inp_scale, model->fp8[which].weight.of(layer),
                        fp8_scale(model, FP8_WEIGHT, layer, which), p.bias, N, p.C, p.OC, model->stream);
 }
@@ -699,7 +702,6 @@ static void linear_backward_fp8(GPT2 *model, int layer, int which, floatX *dinp,
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
     const LinearFp8 *fp8 = &model->fp8[which];
     Fp8Scale *scale = fp8_scale(model, FP8_DOUT, layer, which);
-    fp8_amax(scale, dout, N * p.OC, model->stream);
     fp8_quantize(model->dout_fp8, model->dout_fp8_t, scale, dout, N, p.OC, model->stream);
     matmul_backward_weight_fp8(&model->cublas, dweight, model->dout_fp8_t, scale, fp8->inp_t.of(layer),
                                fp8_scale(model, FP8_INPUT, layer, which), N, p.C, p.OC, model->stream);
@@ -738,10 +740,12 @@ static void block_forward(GPT2 *model, int layer, int B, int T) {
     floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer), *mid = model->residual_mid.of(layer);
     floatX *ln2 = model->ln2.of(layer), *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
     linear_forward(model, layer, LINEAR_QKV, qkv, NULL, model->ln1.of(layer), N);
-    attention_forward(att, model->att_lse.of(layer), qkv, B, T, C, NH, stream);
+    attention_forward(att, model->att_lse.of(layer), qkv, B, T, C, NH, stream,
+                      amax_for(model, FP8_INPUT, layer, LINEAR_ATTPROJ));
     linear_forward(model, layer, LINEAR_ATTPROJ, model->projection, NULL, att, N);
     fused_residual_layernorm_forward(mid, ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
-                                     model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream);
+                                     model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream,
+                                     amax_for(model, FP8_INPUT, layer, LINEAR_FC));
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
         linear_forward(model, layer, LINEAR_FC, gelu, fc, ln2, N);
         return;
@@ -768,7 +772,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
     clear_activation_scales(model);
     encoder_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
     layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
-                      p.ln1b, N, C, model->stream);
+                      p.ln1b, N, C, model->stream, amax_for(model, FP8_INPUT, 0, LINEAR_QKV));
     for (int layer = 0; layer < L; layer++) {
         bool last = layer == L - 1;
         if (!last) { fetch_bucket(model, 2 + layer); }
@@ -782,7 +786,8 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
                                          last ? model->lnf_mean : model->ln1_mean.of(layer + 1),
                                          last ? model->lnf_rstd : model->ln1_rstd.of(layer + 1),
                                          model->residual_mid.of(layer), model->projection, last ? p.lnfw : next.ln1w,
-                                         last ? p.lnfb : next.ln1b, N, C, model->stream);
+                                         last ? p.lnfb : next.ln1b, N, C, model->stream,
+                                         last ? NULL : amax_for(model, FP8_INPUT, layer + 1, LINEAR_QKV));
         release_bucket(model, 1 + layer);
     }
 }
@@ -899,10 +904,12 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     if (fused) {
         linear_backward_bias(model, layer, LINEAR_FC, model->dfc, N);
     } else {
-        gelu_backward(model->dfc, fc, model->dfc, g.fcb, model->sum_scratch, N, 4 * C, model->stream);
+        gelu_backward(model->dfc, fc, model->dfc, g.fcb, model->sum_scratch, N, 4 * C, model->stream,
+                      amax_for(model, FP8_DOUT, layer, LINEAR_FC));
     }
     linear_backward(model, layer, LINEAR_FC, model->dln, model->dfc, model->ln2.of(layer), NULL, N);
-    layernorm_backward({model->dresidual, false, g.attprojb, NULL}, g.ln2w, g.ln2b, model->dln,
+    uint32_t *amax = amax_for(model, FP8_DOUT, layer, LINEAR_ATTPROJ);
+    layernorm_backward({model->dresidual, false, g.attprojb, amax}, g.ln2w, g.ln2b, model->dln,
                        model->residual_mid.of(layer), model->ln2_mean.of(layer), model->ln2_rstd.of(layer), p.ln2w,
                        model->sum_scratch, N, C, model->stream);
 }
@@ -916,12 +923,13 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T, const
     const floatX *att = model->att.of(layer);
     linear_backward(model, layer, LINEAR_ATTPROJ, model->datt, model->dresidual, att, NULL, N);
     attention_backward(model->dqkv, model->datt, model->qkv.of(layer), att, model->att_lse.of(layer), model->att_dots,
-                       B, T, C, NH, model->stream);
+                       B, T, C, NH, model->stream, amax_for(model, FP8_DOUT, layer, LINEAR_QKV));
     linear_backward_bias(model, layer, LINEAR_QKV, model->dqkv, N);
     linear_backward(model, layer, LINEAR_QKV, model->dln, model->dqkv, model->ln1.of(layer), NULL, N);
     if (layer > 0) { begin_gradient(model, layer, role); } // a bucket's number is its layer's + 1
     float *bias_below = layer > 0 ? grads_of_layer(model, layer - 1).fcprojb : NULL;
-    layernorm_backward({model->dresidual, false, bias_below, NULL}, g.ln1w, g.ln1b, model->dln,
+    uint32_t *amax_below = layer > 0 ? amax_for(model, FP8_DOUT, layer - 1, LINEAR_FCPROJ) : NULL;
+    layernorm_backward({model->dresidual, false, bias_below, amax_below}, g.ln1w, g.ln1b, model->dln,
                        model->residual.of(layer), model->ln1_mean.of(layer), model->ln1_rstd.of(layer), p.ln1w,
                        model->sum_scratch, N, C, model->stream);
 }
@@ -936,7 +944,8 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
     Tensors<floatX> p = params_of_layer(model, 0);
     begin_gradient(model, L, role);
     Tensors<float> g = grads_of_layer(model, L - 1);
-    layernorm_backward({model->dresidual, true, g.fcprojb, NULL}, g.lnfw, g.lnfb, model->dlnf, model->residual.of(L),
+    uint32_t *amax = amax_for(model, FP8_DOUT, L - 1, LINEAR_FCPROJ);
+    layernorm_backward({model->dresidual, true, g.fcprojb, amax}, g.lnfw, g.lnfb, model->dlnf, model->residual.of(L),
                        model->lnf_mean, model->lnf_rstd, p.lnfw, model->sum_scratch, N, C, model->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
