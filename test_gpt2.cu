@@ -171,9 +171,10 @@ static double gradient(GPT2 *model, const int32_t *tokens, const int32_t *target
 // One update from the gradients there are.
 static StepResult update(GPT2 *model, double grad_clip, float lr, float beta1, float beta2, float epsilon, float decay,
                          int64_t number, int64_t rows) {
-    AdamWStep step = {lr, beta1, beta2, epsilon, number, rounding_key(42, number)};
-    reduce_step(model, 1.0 / (double)rows, grad_clip, false, 0);
-    gpt2_update(model, &step, decay);
+    AdamWStep step = {lr, beta1, beta2, epsilon, decay, number, rounding_key(42, number)};
+    StepInput input = {adamw_factors(&step), 0};
+    reduce_step(model, 1.0 / (double)rows, grad_clip, &input, 0);
+    gpt2_update(model);
     cuda_check(cudaStreamSynchronize(model->stream));
     return model->results[0];
 }

@@ -41,6 +41,7 @@
 #include "llmc/comm.h"
 #include "llmc/cublas_common.h"
 #include "llmc/cuda_common.h"
+#include "llmc/cuda_graph.h"
 #include "llmc/encoder.cuh"
 #include "llmc/finite.cuh"
 #include "llmc/fp8.cuh"
@@ -143,6 +144,7 @@ typedef struct {
     bool fp8;        // the linear layers of the blocks multiply in 8 bits
     int head_rows;   // rows of logits at a time; fewer if there are fewer
     bool head_overlap;
+    bool cuda_graph; // launch the passes of a step as CUDA graphs: of one GPU, collectives are queued call by call
     bool has_master; // fp32 weights beside the bf16 ones
     bool exports;    // rank 0 collects all parameters in the end
     int rank, num_ranks;
@@ -163,6 +165,15 @@ typedef struct {
     int32_t *staging, *device;
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
+
+// The passes of a micro-batch in training.
+enum { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD, NUM_PASSES };
+
+// What a step's kernels are told that was not so in the step before.
+typedef struct {
+    AdamWFactors factors;
+    int64_t wants_to_end; // this process has been asked to stop
+} StepInput;
 
 // A step whose results have not been read.
 typedef struct {
@@ -202,6 +213,7 @@ typedef struct {
     floatX *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc; // gradients of activations, for one layer at a time
     float *att_dots, *sum_scratch;
     double *norm_partials, *loss_sum;
+    StepInput *input;
     StepRecord *records; // (ranks)
     StepResult *result;
     double *val_sums;   // (ranks, rounds of validation): the sum of the losses of each batch
@@ -213,6 +225,7 @@ typedef struct {
 
     BatchSlot slots[NUM_SLOTS];
     int64_t batches;          // uploaded so far
+    StepInput *inputs;        // (NUM_STEPS), pinned
     StepResult *results;      // (NUM_STEPS), pinned
     double *host_val_sums;    // pinned, like val_sums
     double *host_eval_means;  // pinned, like eval_means
@@ -236,6 +249,9 @@ typedef struct {
     cudaEvent_t multiplied[2], classified[2]; // rows of logits: see classify_logits
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
+    CudaGraphs graphs;
+    CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [1]: of the first micro-batch of a step
+    CudaGraph norm_graph, update_graph;
     PendingStep pending;
     int64_t steps_begun;
     bool stop_agreed; // all ranks know that one of them was asked to stop
@@ -376,9 +392,11 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
 
 static_assert(sizeof(StepResult) % sizeof(double) == 0, "results are planned as doubles");
 static_assert(sizeof(StepRecord) % sizeof(double) == 0, "records are planned as doubles");
+static_assert(sizeof(StepInput) % sizeof(double) == 0, "inputs are planned as doubles");
 static_assert(GLOBAL_NORM_USABLE == LARGEST_NORM, "the GPU refuses the norms that the CPU trainer refuses");
 #define RESULT_DOUBLES ((int64_t)(sizeof(StepResult) / sizeof(double)))
 #define RECORD_DOUBLES ((int64_t)(sizeof(StepRecord) / sizeof(double)))
+#define INPUT_DOUBLES ((int64_t)(sizeof(StepInput) / sizeof(double)))
 
 // Batches of a validation are dealt out to the ranks in rounds.
 static int64_t validation_rounds(const GPT2 *model) {
@@ -426,6 +444,8 @@ static void plan_device(GPT2 *model, int64_t N) {
     plan_activations(model, plan, N);
     if (trains) { plan_backward(model, plan, N); }
     plan_add(plan, &model->loss_sum, "loss_sum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
+    plan_add(plan, &model->input, "step_input", PLAN_WORKSPACE, PLAN_F64, shape1(trains * INPUT_DOUBLES), FORWARD,
+             UPDATE);
     plan_add(plan, &model->records, "records", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, RECORD_DOUBLES), UPDATE, UPDATE);
     plan_add(plan, &model->result, "result", PLAN_WORKSPACE, PLAN_F64, shape1(RESULT_DOUBLES), FORWARD, UPDATE);
     plan_add(plan, &model->val_sums, "val_sums", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, validation_rounds(model)),
@@ -460,6 +480,7 @@ static void plan_host(GPT2 *model, int64_t N) {
         plan_add(plan, &model->slots[i].staging, i == 0 ? "staging_0" : "staging_1", PLAN_DATA, PLAN_I32, shape2(3, N),
                  0, 0);
     }
+    plan_add(plan, &model->inputs, "step_inputs", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, INPUT_DOUBLES), 0, 0);
     plan_add(plan, &model->results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
     plan_add(plan, &model->host_val_sums, "val_sums", PLAN_DATA, PLAN_F64,
              shape2(model->shape.num_ranks, validation_rounds(model)), 0, 0);
@@ -981,57 +1002,102 @@ static void sum_weights(GPT2 *model) {
     }
 }
 
+// The elements between the same place of one bucket of blocks and the next.
+template <class T> static int64_t bucket_stride(const GPT2 *model, Buckets<T> array) {
+    return array.parts ? zero_shard(&model->zero, 1) : zero_padded(&model->zero, 1);
+}
+
+// This rank's part of a bucket's gradient, and of those of the `repeats` - 1 buckets after it.
+static NormPart norm_part(const GPT2 *model, int bucket, int64_t repeats) {
+    NormPart part = {own_part(model, model->grads, bucket), zero_shard(&model->zero, bucket), repeats,
+                     bucket_stride(model, model->grads)};
+    return part;
+}
+
+// Loss and gradient of this rank become its record.
+static void record_gradient(GPT2 *model) {
+    NormPart outside = norm_part(model, 0, 1), blocks = norm_part(model, 1, model->config.num_layers);
+    global_norm_squared(model->norm_partials, &outside, &blocks, model->stream);
+    sum_weights(model);
+    step_record(model->records + model->shape.rank, model->norm_partials,
+                norm_part_doubles(&outside) + norm_part_doubles(&blocks), model->loss_sum, &model->input->wants_to_end,
+                model->checksum, model->stream);
+}
+
 // Reduces loss and gradient to model->result, the same on all ranks, and sends that to the host. loss_factor turns the
-// sum of the losses into their mean.
-static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, bool wants_to_end, int slot) {
-    double *partials = model->norm_partials;
+// sum of the losses into their mean. From here on the GPU knows the step's input.
+static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, const StepInput *input, int slot) {
     StepRecord *record = model->records + model->shape.rank;
     compute_after_communicate(model);
-    for (int b = 0; b < model->zero.num_buckets; b++) {
-        global_norm_squared(partials, own_part(model, model->grads, b), zero_shard(&model->zero, b), model->stream);
-        partials += norm_partials_of(model, b);
+    model->inputs[slot] = *input; // the step that was in the slot before has been settled
+    cuda_check(
+        cudaMemcpyAsync(model->input, &model->inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice, model->stream));
+    while (cuda_graph_asks(&model->graphs, &model->norm_graph, "norm", model->stream)) {
+        Range range("norm");
+        record_gradient(model);
+        if (has_peers(model)) {
+            communicate_after_compute(model);
+            nccl_all_gather(&model->nccl, model->records, record, (int64_t)sizeof(*record), NULL);
+            compute_after_communicate(model);
+        }
+        step_finish(model->result, model->records, model->shape.num_ranks, loss_factor, (float)grad_clip,
+                    model->stream);
     }
-    sum_weights(model);
-    step_record(record, model->norm_partials, partials - model->norm_partials, model->loss_sum, wants_to_end,
-                model->checksum, model->stream);
-    if (has_peers(model)) {
-        communicate_after_compute(model);
-        nccl_all_gather(&model->nccl, model->records, record, (int64_t)sizeof(*record), NULL);
-        compute_after_communicate(model);
-    }
-    step_finish(model->result, model->records, model->shape.num_ranks, loss_factor, (float)grad_clip, model->stream);
     cuda_check(cudaMemcpyAsync(&model->results[slot], model->result, sizeof(StepResult), cudaMemcpyDeviceToHost,
                                model->stream));
     cuda_check(cudaEventRecord(model->step_reduced[slot], model->stream));
 }
 
-// AdamW for elements [begin, end) of a bucket.
-static void update_elements(GPT2 *model, int bucket, int64_t begin, int64_t end, const AdamWStep *step, float decay) {
-    if (begin >= end) { return; }
-    adamw_update(element(model, model->params, bucket, begin), element(model, model->master, bucket, begin),
-                 element(model, model->adam_m, bucket, begin), element(model, model->adam_v, bucket, begin),
-                 element(model, model->grads, bucket, begin), end - begin,
-                 zero_first_index(&model->zero, bucket) + begin, decay, step, model->result, model->stream);
+// What this rank updates of a bucket, which is what it holds the moments of, and of the `repeats` - 1 buckets after it.
+static AdamWPart update_part(const GPT2 *model, int bucket, int64_t repeats) {
+    const ZeroLayout *zero = &model->zero;
+    bool all = !model->adam_m.parts;
+    int64_t begin = all ? 0 : zero_begin(zero, bucket, model->shape.rank);
+    int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
+    AdamWPart part =
+        adamw_part(element(model, model->params, bucket, begin), element(model, model->master, bucket, begin),
+                   element(model, model->adam_m, bucket, begin), element(model, model->adam_v, bucket, begin),
+                   element(model, model->grads, bucket, begin), end - begin, zero_first_index(zero, bucket) + begin);
+    part.decayed = zero_decayed(zero, bucket) - begin; // of a rank that has only others: less than 0
+    part.repeats = repeats;
+    part.params_stride = bucket_stride(model, model->params);
+    part.state_stride = bucket_stride(model, model->adam_m);
+    part.grads_stride = bucket_stride(model, model->grads);
+    part.index_stride = zero_size(zero, 1);
+    return part;
 }
 
-// AdamW for what this rank holds the moments of; where others update the rest of the parameters, they are exchanged.
-// The kernels read the gradient's scale from model->result, and touch nothing when it says that the loss or the norm is
-// not a number, or that ranks have other weights: then and ever after, until the host has read it.
-static void gpt2_update(GPT2 *model, const AdamWStep *step, float weight_decay) {
+// AdamW for all that this rank updates.
+static void update_all(GPT2 *model) {
+    AdamWPart outside = update_part(model, 0, 1), blocks = update_part(model, 1, model->config.num_layers);
+    while (cuda_graph_asks(&model->graphs, &model->update_graph, "update", model->stream)) {
+        Range range("update");
+        adamw_update(&outside, &blocks, &model->input->factors, model->result, model->stream);
+    }
+}
+
+// The same where others update the rest of the parameters: bucket by bucket, each on its way to them while the next is
+// updated.
+static void update_and_share(GPT2 *model) {
     Range range("update");
-    const ZeroLayout *zero = &model->zero;
-    bool all = !model->adam_m.parts, shares = !all && !model->params.parts;
-    for (int b = 0; b < zero->num_buckets; b++) {
-        int64_t begin = all ? 0 : zero_begin(zero, b, model->shape.rank);
-        int64_t end = all ? zero_size(zero, b) : zero_end(zero, b, model->shape.rank);
-        int64_t boundary = min_i64(max_i64(begin, zero_decayed(zero, b)), end);
-        update_elements(model, b, begin, boundary, step, weight_decay);
-        update_elements(model, b, boundary, end, step, 0.0f);
-        if (!shares) { continue; }
+    for (int b = 0; b < model->zero.num_buckets; b++) {
+        AdamWPart part = update_part(model, b, 1);
+        adamw_update(&part, NULL, &model->input->factors, model->result, model->stream);
         communicate_after_compute(model);
         gather_in_place(model, params_of(model, b), b, &model->nccl.parameter_bytes);
     }
-    if (shares) { compute_after_communicate(model); }
+    compute_after_communicate(model);
+}
+
+// AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from model->result, and touch
+// nothing when it says that the loss or the norm is not a number, or that ranks have other weights: then and ever
+// after, until the host has read it.
+static void gpt2_update(GPT2 *model) {
+    if (model->adam_m.parts && !model->params.parts) {
+        update_and_share(model);
+        return;
+    }
+    update_all(model);
     if (model->params.parts) {
         communicate_after_compute(model);
         forget_fetched(model);
@@ -1146,6 +1212,23 @@ static void release_batch(GPT2 *model, BatchSlot *slot) {
     cuda_check(cudaEventRecord(slot->no_longer_used, model->stream));
 }
 
+// Forward and backward of a micro-batch in training, each pass a CUDA graph where these are used.
+static void run_passes(GPT2 *model, const BatchSlot *slot, int B, int T, const BatchRole *role) {
+    int64_t N = (int64_t)B * T;
+    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
+    CudaGraph *passes = model->pass_graphs[slot - model->slots][role->first];
+    cuda_require(!model->graphs.wanted || (B == model->shape.B && T == model->shape.T)); // a graph has one shape
+    while (cuda_graph_asks(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream)) {
+        gpt2_forward(model, tokens, B, T);
+    }
+    while (cuda_graph_asks(&model->graphs, &passes[PASS_HEAD], "head", model->stream)) {
+        head_forward_backward(model, targets, N, role);
+    }
+    while (cuda_graph_asks(&model->graphs, &passes[PASS_BACKWARD], "backward", model->stream)) {
+        gpt2_backward(model, tokens, order, B, T, role);
+    }
+}
+
 // Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory: tokens and
 // targets, and for an evaluation which losses count.
 static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRole *role) {
@@ -1153,11 +1236,14 @@ static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRol
     comm_waits(model->ranks, true); // should the GPU's queue be full: see nccl_queued
     if (role->means == NULL) { order_tokens(model, slot, N); }
     upload_batch(model, slot, N);
-    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-    gpt2_forward(model, tokens, B, T);
-    head_forward_backward(model, targets, N, role);
-    if (role->means != NULL) { mean_losses(role->means, model->losses, order, B, T, model->stream); }
-    if (role->trains) { gpt2_backward(model, tokens, order, B, T, role); }
+    const int32_t *tokens = slot->device, *targets = tokens + N, *counts = targets + N;
+    if (role->trains) {
+        run_passes(model, slot, B, T, role);
+    } else {
+        gpt2_forward(model, tokens, B, T);
+        head_forward_backward(model, targets, N, role);
+        if (role->means != NULL) { mean_losses(role->means, model->losses, counts, B, T, model->stream); }
+    }
     release_batch(model, slot);
 }
 
@@ -1519,6 +1605,7 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     char bus_id[32] = "";
     int device = 0;
     model->ranks = ranks;
+    model->graphs.wanted = model->shape.cuda_graph;
     if (!gpu_open(&model->gpu, ranks->local_rank, error) || !check_gpu(model, error)) { return false; }
     model->peak_flops =
         1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
@@ -1532,6 +1619,16 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     }
     cublas_set_workspace(&model->cublas, model->cublas_workspace, CUBLAS_WORKSPACE_BYTES);
     return true;
+}
+
+static void free_graphs(GPT2 *model) {
+    for (auto &slot : model->pass_graphs) {
+        for (auto &passes : slot) {
+            for (CudaGraph &graph : passes) { cuda_graph_free(&graph); }
+        }
+    }
+    cuda_graph_free(&model->norm_graph);
+    cuda_graph_free(&model->update_graph);
 }
 
 // Frees what gpt2_open took, however far it came.
@@ -1557,6 +1654,7 @@ static void gpt2_close(GPT2 *model) {
         cudaEventDestroy(model->slots[i].uploaded);
         cudaEventDestroy(model->slots[i].no_longer_used);
     }
+    free_graphs(model);
     for (int i = 0; i < NUM_STEPS; i++) {
         cudaEventDestroy(model->step_begun[i]);
         cudaEventDestroy(model->step_reduced[i]);
@@ -1687,16 +1785,28 @@ static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
     return logger_step(&run->logger, &step->info, error);
 }
 
-static void update_params(GPT2 *model, TrainRun *run, double lr) {
+// The input of a step whose update would be the next one.
+static StepInput step_input(const TrainRun *run, double lr) {
     const TrainOptions *o = &run->options;
     AdamWStep step;
+    StepInput input;
     step.lr = (float)lr;
     step.beta1 = (float)o->beta1;
     step.beta2 = (float)o->beta2;
     step.epsilon = (float)o->adam_eps;
-    step.update = ++run->updates;
+    step.weight_decay = (float)o->weight_decay;
+    step.update = run->updates + 1;
     step.key = rounding_key((uint64_t)o->seed, step.update);
-    gpt2_update(model, &step, (float)o->weight_decay);
+    input.factors = adamw_factors(&step);
+    input.wants_to_end = stop_requested != 0;
+    return input;
+}
+
+// Says once that the driver would not make graphs.
+static void report_refusal(GPT2 *model, TrainRun *run) {
+    if (model->graphs.refusal[0] == '\0') { return; }
+    logger_event(&run->logger, "%s", model->graphs.refusal);
+    model->graphs.refusal[0] = '\0';
 }
 
 static void print_gpu_state(GPT2 *model, TrainRun *run) {
@@ -1724,14 +1834,19 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     cuda_check(cudaEventRecord(model->step_begun[step.slot], model->stream));
     if (!accumulate_gradient(model, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(model, run, error); }
-    reduce_step(model, loss_factor(run), o->grad_clip, stop_requested != 0, step.slot);
+    StepInput input = step_input(run, step.info.lr);
+    reduce_step(model, loss_factor(run), o->grad_clip, &input, step.slot);
     if (o->skip_loss_z > 0.0 || o->skip_grad_z > 0.0) {
         if (!settle_step(model, run, error) || !read_result(model, run, &step, error)) { return false; }
         skip = run_skips_update(run, &step.info);
         step.judged = true;
     }
-    if (!skip) { update_params(model, run, step.info.lr); }
+    if (!skip) {
+        run->updates++;
+        gpt2_update(model);
+    }
     cuda_check(cudaEventRecord(model->step_done[step.slot], model->stream));
+    report_refusal(model, run);
     if (!settle_step(model, run, error)) { return false; }
     model->pending = step;
     run_advance(run);
@@ -1990,6 +2105,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.fp8 = o->fp8;
     shape.head_rows = (int)o->head_rows;
     shape.head_overlap = o->head_overlap;
+    shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.rank = run->comm.rank;
@@ -2127,6 +2243,11 @@ static void print_config(const GPT2 *model, TrainRun *run) {
            model->shape.has_master ? ", fp32 master weights" : "",
            model->shape.fp8 ? ", linear layers of the blocks in fp8" : "",
            attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores", HS);
+    if (model->shape.kind == RUN_TRAINS) {
+        printf("launches    %s\n", model->shape.cuda_graph ? "a step is CUDA graphs"
+                                   : run->num_ranks > 1    ? "kernel by kernel: CUDA graphs are for one GPU"
+                                                           : "kernel by kernel");
+    }
     run_print_memory(&model->device_plan, " on the GPU");
     run_print_output(run);
     run_print_disk(run);

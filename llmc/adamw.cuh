@@ -17,19 +17,35 @@
 
 #define ADAMW_BLOCK 256 // threads, at most: more would leave each too few registers
 
-// What all tensors of an update have in common.
+// What all parameters have in common in an update.
 typedef struct {
     float lr, beta1, beta2, epsilon;
-    int64_t update; // number of this update, from 1
-    uint64_t key;   // rounding_key(seed, update)
+    float weight_decay; // of those that decay
+    int64_t update;     // number of this update, from 1
+    uint64_t key;       // rounding_key(seed, update)
 } AdamWStep;
 
-// The same as a kernel wants it.
+// The same as the kernel wants it: in device memory, since it changes from step to step and a kernel's arguments in a
+// CUDA graph do not.
 typedef struct {
     float lr, beta1, beta2, epsilon, weight_decay;
     float correction1, correction2; // 1 / (1-beta^t)
     uint64_t key;
 } AdamWFactors;
+
+// Neighbouring elements, and the same again at equal distances: what the layers of a model have alike, so that one
+// launch updates all of them. Any n and any addresses will do.
+typedef struct {
+    floatX *params;
+    float *master, *m, *v; // master: NULL where there is no master copy
+    const float *grads;
+    int64_t n;
+    int64_t decayed;     // the first so many of them have weight decay
+    int64_t first_index; // of element 0, in the whole model
+    int64_t repeats;
+    // From one repetition to the next, in elements: params; master, m and v; grads; the index in the model.
+    int64_t params_stride, state_stride, grads_stride, index_stride;
+} AdamWPart;
 
 // A thread works on 4 neighbouring elements: 16 bytes of each fp32 array, 8 of bf16. The threads of a warp touch
 // neighbouring bytes, which groups of 8 (16 bytes of bf16, twice 16 of fp32) would give up for no gain.
@@ -78,9 +94,10 @@ __device__ __forceinline__ void store_group(__nv_bfloat16 *address, const __nv_b
     *reinterpret_cast<int2 *>(address) = bits;
 }
 
-// The first element of this thread's group: -lead..n-1, or beyond for threads without work.
-__device__ __forceinline__ int64_t group_begin(const TensorGroups &groups) {
-    return ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * ADAMW_GROUP - groups.lead;
+// The first element of this thread's group, in the tensor's block number `block`: -lead..n-1, or beyond for threads
+// without work.
+__device__ __forceinline__ int64_t group_begin(const TensorGroups &groups, unsigned block) {
+    return ((int64_t)block * blockDim.x + threadIdx.x) * ADAMW_GROUP - groups.lead;
 }
 __device__ __forceinline__ bool group_is_whole(const TensorGroups &groups, int64_t begin) {
     return groups.vectors && begin >= 0 && begin + ADAMW_GROUP <= groups.n;
@@ -105,12 +122,12 @@ static inline TensorGroups tensor_groups(const floatX *params, const float *cons
 // ---- The update ----
 
 __device__ __forceinline__ void adamw_element(float *w, float *m, float *v, float grad, float grad_scale,
-                                              const AdamWFactors &f) {
+                                              float weight_decay, const AdamWFactors &f) {
     float g = grad_scale * grad;
     *m = fmaf(f.beta1, *m, (1.0f - f.beta1) * g);
     *v = fmaf(f.beta2, *v, (1.0f - f.beta2) * g * g);
     float direction = f.correction1 * *m / (sqrtf(f.correction2 * *v) + f.epsilon);
-    *w = fmaf(-f.lr, fmaf(f.weight_decay, *w, direction), *w);
+    *w = fmaf(-f.lr, fmaf(weight_decay, *w, direction), *w);
 }
 
 __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t index) {
@@ -119,85 +136,149 @@ __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t
     return rounded;
 }
 
+// One of a part's repetitions, as a block sees it.
+struct AdamWArrays {
+    floatX *params;
+    float *master, *m, *v;
+    const float *grads;
+    int64_t decayed;
+};
+
 // Elements begin..begin+3 with one access to each array.
 template <bool WITH_MASTER>
-__device__ __forceinline__ void adamw_group(floatX *params, float *master, float *m, float *v, const float *grads,
-                                            int64_t begin, int64_t index, const AdamWFactors &f, float grad_scale) {
+__device__ __forceinline__ void adamw_group(const AdamWArrays &a, int64_t begin, int64_t index, const AdamWFactors &f,
+                                            float grad_scale) {
     float g[ADAMW_GROUP], mk[ADAMW_GROUP], vk[ADAMW_GROUP], w[ADAMW_GROUP];
     floatX rounded[ADAMW_GROUP];
-    load_group(g, grads + begin);
-    load_group(mk, m + begin);
-    load_group(vk, v + begin);
+    load_group(g, a.grads + begin);
+    load_group(mk, a.m + begin);
+    load_group(vk, a.v + begin);
     if (WITH_MASTER) {
-        load_group(w, master + begin);
+        load_group(w, a.master + begin);
     } else {
-        load_group(w, params + begin);
+        load_group(w, a.params + begin);
     }
 #pragma unroll
     for (int k = 0; k < ADAMW_GROUP; k++) {
-        adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, f);
+        float decay = begin + k < a.decayed ? f.weight_decay : 0.0f;
+        adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, decay, f);
         rounded[k] = round_parameter(w[k], f.key, index + k);
     }
-    store_group_streaming(m + begin, mk);
-    store_group_streaming(v + begin, vk);
-    if (WITH_MASTER) { store_group_streaming(master + begin, w); }
-    store_group(params + begin, rounded);
+    store_group_streaming(a.m + begin, mk);
+    store_group_streaming(a.v + begin, vk);
+    if (WITH_MASTER) { store_group_streaming(a.master + begin, w); }
+    store_group(a.params + begin, rounded);
 }
 
-// One thread a group; where it is not whole or not aligned, one element after the other.
+// A part as the kernel wants it: `blocks` blocks for each repetition.
+typedef struct {
+    AdamWPart part;
+    TensorGroups groups; // of each repetition, but for first_index
+    unsigned blocks;
+} AdamWLaunch;
+
+// The repetition of a part that a block works on.
 template <bool WITH_MASTER>
-static __global__ void __launch_bounds__(ADAMW_BLOCK)
-    adamw_update_kernel(floatX *params, float *master, float *m, float *v, const float *grads, TensorGroups groups,
-                        AdamWFactors f, const StepResult *result) {
-    if (result->stopped != STEP_GOES_ON) { return; }
-    float grad_scale = result->grad_scale;
-    int64_t begin = group_begin(groups);
-    if (group_is_whole(groups, begin)) {
-        adamw_group<WITH_MASTER>(params, master, m, v, grads, begin, groups.first_index + begin, f, grad_scale);
+__device__ __forceinline__ AdamWArrays adamw_arrays(const AdamWPart &part, unsigned repeat) {
+    AdamWArrays a;
+    a.params = part.params + repeat * part.params_stride;
+    a.master = WITH_MASTER ? part.master + repeat * part.state_stride : NULL;
+    a.m = part.m + repeat * part.state_stride;
+    a.v = part.v + repeat * part.state_stride;
+    a.grads = part.grads + repeat * part.grads_stride;
+    a.decayed = part.decayed;
+    return a;
+}
+
+// Block number `block` of a part. One thread a group; where it is not whole or not aligned, one element after the
+// other.
+template <bool WITH_MASTER>
+__device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned block, const AdamWFactors *factors,
+                                            float grad_scale) {
+    unsigned repeat = block / launch.blocks;
+    int64_t begin = group_begin(launch.groups, block % launch.blocks);
+    int64_t index = launch.part.first_index + repeat * launch.part.index_stride;
+    AdamWArrays a = adamw_arrays<WITH_MASTER>(launch.part, repeat);
+    AdamWFactors f = *factors;
+    if (group_is_whole(launch.groups, begin)) {
+        adamw_group<WITH_MASTER>(a, begin, index + begin, f, grad_scale);
         return;
     }
-    int64_t end = min(begin + ADAMW_GROUP, groups.n);
+    int64_t end = min(begin + ADAMW_GROUP, launch.part.n);
 #pragma unroll 1
     for (int64_t i = max(begin, (int64_t)0); i < end; i++) {
-        float w = WITH_MASTER ? master[i] : to_float(params[i]);
-        adamw_element(&w, &m[i], &v[i], grads[i], grad_scale, f);
-        if (WITH_MASTER) { master[i] = w; }
-        params[i] = round_parameter(w, f.key, groups.first_index + i);
+        float w = WITH_MASTER ? a.master[i] : to_float(a.params[i]);
+        adamw_element(&w, &a.m[i], &a.v[i], a.grads[i], grad_scale, i < a.decayed ? f.weight_decay : 0.0f, f);
+        if (WITH_MASTER) { a.master[i] = w; }
+        a.params[i] = round_parameter(w, f.key, index + i);
     }
 }
 
-static inline AdamWFactors adamw_factors(const AdamWStep *step, float weight_decay) {
+// The blocks of `first` come before those of `second`. Each has its own copy of the code, so that what stands in the
+// arguments is read from there and takes no registers.
+template <bool WITH_MASTER>
+static __global__ void __launch_bounds__(ADAMW_BLOCK)
+    adamw_update_kernel(AdamWLaunch first, AdamWLaunch second, const AdamWFactors *factors, const StepResult *result) {
+    if (result->stopped != STEP_GOES_ON) { return; }
+    float grad_scale = result->grad_scale;
+    unsigned in_first = first.blocks * (unsigned)first.part.repeats;
+    if (blockIdx.x < in_first) {
+        adamw_block<WITH_MASTER>(first, blockIdx.x, factors, grad_scale);
+    } else {
+        adamw_block<WITH_MASTER>(second, blockIdx.x - in_first, factors, grad_scale);
+    }
+}
+
+static inline AdamWFactors adamw_factors(const AdamWStep *step) {
     AdamWFactors f;
+    cuda_require(step->update >= 1);
     f.lr = step->lr, f.beta1 = step->beta1, f.beta2 = step->beta2, f.epsilon = step->epsilon;
-    f.weight_decay = weight_decay, f.key = step->key;
+    f.weight_decay = step->weight_decay, f.key = step->key;
     f.correction1 = (float)(1.0 / (1.0 - pow((double)step->beta1, (double)step->update)));
     f.correction2 = (float)(1.0 / (1.0 - pow((double)step->beta2, (double)step->update)));
     return f;
 }
 
-// Updates n elements of a tensor, or of a shard of it, in place: params, m, v and, where there is a master copy (not
-// NULL), master. grads are read only. first_index: the place of element 0 in the whole model. result (device memory):
-// gradients are multiplied by its grad_scale; if it says stopped, nothing is touched.
-// Any n and any addresses will do; it is fast where all arrays are aligned alike to 4 elements, as they are when they
-// are slices [a,b) of whole arrays or shards that begin at a multiple of 4.
+// n elements that come once. They all decay, until the caller says otherwise.
+static inline AdamWPart adamw_part(floatX *params, float *master, float *m, float *v, const float *grads, int64_t n,
+                                   int64_t first_index) {
+    AdamWPart part = {params, master, m, v, grads, n, n, first_index, 1, 0, 0, 0, 0};
+    return part;
+}
+
+static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
+    const float *others[] = {part->master, part->m, part->v, part->grads};
+    AdamWLaunch launch = {*part, tensor_groups(part->params, others, 4, part->n, 0), 1};
+    cuda_require(part->n >= 0 && part->first_index >= 0 && part->repeats >= 0);
+    bool meet = (part->params_stride | part->state_stride | part->grads_stride) % ADAMW_GROUP == 0;
+    if (part->repeats > 1 && !meet) { launch.groups.vectors = false; }
+    launch.blocks = blocks_for(part->n + launch.groups.lead, (int64_t)ADAMW_GROUP * block_size);
+    if (part->n == 0 || part->repeats == 0) { launch.part.repeats = 0, launch.blocks = 1; }
+    return launch;
+}
+
+// Updates two parts (second: NULL for none) in place: params, m, v and, where there is a master copy, master. grads are
+// read only. factors and result in device memory: gradients are multiplied by result's grad_scale; if it says stopped,
+// nothing is touched.
+// Fast where all arrays are aligned alike to 4 elements, as they are when they are slices [a,b) of whole arrays or
+// shards that begin at a multiple of 4, and are repeated at multiples of 4.
 // Moves, for each parameter, in bf16: 30 bytes (reads grad, m, v, master: 16; writes m, v, master, params: 14), without
 // a master copy 24 (reads 14, writes 10); in fp32 without one 28 (16 and 12).
 // Deterministic, and independent of the block size: no element depends on another.
-static inline void adamw_update(floatX *params, float *master, float *m, float *v, const float *grads, int64_t n,
-                                int64_t first_index, float weight_decay, const AdamWStep *step,
+static inline void adamw_update(const AdamWPart *first, const AdamWPart *second, const AdamWFactors *factors,
                                 const StepResult *result, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
-    const float *others[] = {master, m, v, grads};
-    TensorGroups groups = tensor_groups(params, others, 4, n, first_index);
-    AdamWFactors f = adamw_factors(step, weight_decay);
-    cuda_require(n >= 0 && first_index >= 0);
-    cuda_require(step->update >= 1);
+    AdamWPart none = *first;
+    none.repeats = 0;
     cuda_require(block_size > 0 && block_size <= ADAMW_BLOCK);
-    unsigned blocks = blocks_for(n + groups.lead, (int64_t)ADAMW_GROUP * block_size);
-    if (n == 0) { return; }
-    if (master != NULL) {
-        adamw_update_kernel<true><<<blocks, block_size, 0, stream>>>(params, master, m, v, grads, groups, f, result);
+    AdamWLaunch a = adamw_launch(first, block_size), b = adamw_launch(second != NULL ? second : &none, block_size);
+    int64_t blocks = a.part.repeats * a.blocks + b.part.repeats * b.blocks;
+    cuda_require(blocks <= INT32_MAX);
+    cuda_require((a.part.master == NULL) == (b.part.master == NULL));
+    if (blocks == 0) { return; }
+    if (first->master != NULL) {
+        adamw_update_kernel<true><<<(unsigned)blocks, block_size, 0, stream>>>(a, b, factors, result);
     } else {
-        adamw_update_kernel<false><<<blocks, block_size, 0, stream>>>(params, master, m, v, grads, groups, f, result);
+        adamw_update_kernel<false><<<(unsigned)blocks, block_size, 0, stream>>>(a, b, factors, result);
     }
     cuda_check_launch("adamw_update_kernel");
 }
@@ -210,7 +291,7 @@ __device__ __forceinline__ floatX parameter_from_master(float w, int64_t index, 
 
 static __global__ void __launch_bounds__(ADAMW_BLOCK)
     params_from_master_kernel(floatX *params, const float *master, TensorGroups groups, uint64_t key, bool stochastic) {
-    int64_t begin = group_begin(groups), index = groups.first_index;
+    int64_t begin = group_begin(groups, blockIdx.x), index = groups.first_index;
     if (group_is_whole(groups, begin)) {
         float w[ADAMW_GROUP];
         floatX rounded[ADAMW_GROUP];

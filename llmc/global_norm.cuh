@@ -38,12 +38,30 @@ static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i
 
 __device__ __forceinline__ double squared(float x) { return (double)x * (double)x; }
 
-// partials[b] = the sum over the b-th span of grad^2. Squares and sums are double: they neither overflow nor vanish.
+// Neighbouring gradients, and as many again at equal distances: of the layers of a model.
+typedef struct {
+    const float *grads; // the first
+    int64_t n, repeats, stride;
+} NormPart;
+
+// The doubles for the sums of a part; in them each repetition's follow those of the one before.
+static inline int64_t norm_part_doubles(const NormPart *part) {
+    return part->repeats * global_norm_scratch_doubles(part->n);
+}
+
+// partials[b] = the sum over the b-th span of grad^2, of the first part's repetitions and then of the second's. Squares
+// and sums are double: they neither overflow nor vanish.
 static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
-    global_norm_squared_kernel(double *partials, const float *grads, int64_t n) {
+    global_norm_squared_kernel(double *partials, NormPart first, NormPart second) {
     __shared__ double partial[WARP_SIZE];
-    const float *span = grads + (int64_t)blockIdx.x * GLOBAL_NORM_SPAN;
-    int count = (int)min((int64_t)GLOBAL_NORM_SPAN, n - (int64_t)blockIdx.x * GLOBAL_NORM_SPAN);
+    unsigned in_first = (unsigned)(first.repeats * ((first.n + GLOBAL_NORM_SPAN - 1) / GLOBAL_NORM_SPAN));
+    bool is_first = blockIdx.x < in_first;
+    NormPart part = is_first ? first : second;
+    unsigned block = is_first ? blockIdx.x : blockIdx.x - in_first;
+    unsigned spans = (unsigned)((part.n + GLOBAL_NORM_SPAN - 1) / GLOBAL_NORM_SPAN);
+    int64_t begin = (int64_t)(block % spans) * GLOBAL_NORM_SPAN;
+    const float *span = part.grads + block / spans * part.stride + begin;
+    int count = (int)min((int64_t)GLOBAL_NORM_SPAN, part.n - begin);
     double sum = 0.0;
 #pragma unroll 4
     for (int i = (int)threadIdx.x * f128::size; i <= count - f128::size; i += GLOBAL_NORM_BLOCK * f128::size) {
@@ -56,20 +74,28 @@ static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
     if (threadIdx.x == 0) { partials[blockIdx.x] = sum; }
 }
 
-// partials (global_norm_scratch_doubles(n)) = sums of squares of grads (n), which begin at a multiple of 16 bytes.
-// Reads 4 bytes a parameter. Deterministic: the order of the sum depends on n only.
-static inline void global_norm_squared(double *partials, const float *grads, int64_t n, cudaStream_t stream) {
-    int64_t blocks = global_norm_scratch_doubles(n);
-    cuda_require(n > 0 && blocks <= INT32_MAX);
-    cuda_require((uintptr_t)grads % 16 == 0);
-    global_norm_squared_kernel<<<(unsigned)blocks, GLOBAL_NORM_BLOCK, 0, stream>>>(partials, grads, n);
+static inline bool norm_part_is_good(const NormPart *part) {
+    bool aligned = (uintptr_t)part->grads % 16 == 0 && part->stride % 4 == 0;
+    return part->n > 0 && part->repeats > 0 && aligned;
+}
+
+// partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none),
+// which begin at multiples of 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the
+// shapes only.
+static inline void global_norm_squared(double *partials, const NormPart *first, const NormPart *second,
+                                       cudaStream_t stream) {
+    int64_t blocks = norm_part_doubles(first) + (second != NULL ? norm_part_doubles(second) : 0);
+    cuda_require(norm_part_is_good(first) && (second == NULL || norm_part_is_good(second)));
+    cuda_require(blocks <= INT32_MAX);
+    global_norm_squared_kernel<<<(unsigned)blocks, GLOBAL_NORM_BLOCK, 0, stream>>>(partials, *first,
+                                                                                   second != NULL ? *second : *first);
     cuda_check_launch("global_norm_squared_kernel");
 }
 
 // One block: each thread sums every 1024th partial, the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                       bool wants_to_end, const uint64_t *checksum) {
+                       const int64_t *wants_to_end, const uint64_t *checksum) {
     __shared__ double partial[WARP_SIZE];
     double sum = 0.0;
 #pragma unroll 8
@@ -78,15 +104,15 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
     if (threadIdx.x == 0) {
         record->loss_sum = *loss_sum;
         record->squares = sum;
-        record->wants_to_end = wants_to_end;
+        record->wants_to_end = *wants_to_end;
         record->checksum = *checksum;
     }
 }
 
-// Makes this GPU's record of `count` partials (of one or several calls of global_norm_squared, one after another) and
-// the sum of its losses and the checksum of its weights (both in device memory).
+// Makes this GPU's record of `count` partials of global_norm_squared, the sum of its losses, whether its process has
+// been asked to stop, and the checksum of its weights (all in device memory).
 static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
-                               bool wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
+                               const int64_t *wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
     cuda_require(count > 0);
     step_record_kernel<<<1, MAX_BLOCK, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);
     cuda_check_launch("step_record_kernel");

@@ -528,24 +528,36 @@ static void set_result(Bench *b, void *result) {
     cuda_check(cudaStreamSynchronize(b->stream));
 }
 
+static void set_factors(Bench *b, void *factors) {
+    const AdamWStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, rounding_key(1, 10)};
+    AdamWFactors values = adamw_factors(&step);
+    cuda_check(cudaMemcpyAsync(factors, &values, sizeof(values), cudaMemcpyHostToDevice, b->stream));
+    cuda_check(cudaStreamSynchronize(b->stream));
+}
+
 static void bench_optimizer(Bench *b) {
     int64_t n = min_i64(gpt2_num_params(&b->config), b->pool_bytes / 32) / 8 * 8; // a part of a very large model
     bool has_master = sizeof(floatX) == 2;
     Kernel norm = {
         "global_norm_squared", 4.0 * (double)n, 0.0, {doubles(global_norm_scratch_doubles(n)), floats(n)}, {}, {}};
-    norm.launch = [=](const Operands &o) { global_norm_squared(o.d(0), o.f(1), n, b->stream); };
+    norm.launch = [=](const Operands &o) {
+        NormPart part = {o.f(1), n, 1, 0};
+        global_norm_squared(o.d(0), &part, NULL, b->stream);
+    };
     measure(b, norm);
-    const AdamWStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 10, rounding_key(1, 10)};
     Kernel adamw = {"adamw_update",
                     (has_master ? 28 + X : 28) * (double)n,
                     0.0,
-                    {floatXs(n), floats(has_master ? n : 0), floats(n), floats(n), floats(n), doubles(8)},
+                    {floatXs(n), floats(has_master ? n : 0), floats(n), floats(n), floats(n), doubles(8), doubles(8)},
                     {},
                     {}};
-    adamw.prepare = [=](const Operands &o) { set_result(b, o.d(5)); };
+    adamw.prepare = [=](const Operands &o) {
+        set_result(b, o.d(5));
+        set_factors(b, o.d(6));
+    };
     adamw.launch = [=](const Operands &o) {
-        adamw_update(o.x(0), has_master ? o.f(1) : NULL, o.f(2), o.f(3), o.f(4), n, 0, 0.1f, &step,
-                     (const StepResult *)o.d(5), b->stream);
+        AdamWPart part = adamw_part(o.x(0), has_master ? o.f(1) : NULL, o.f(2), o.f(3), o.f(4), n, 0);
+        adamw_update(&part, NULL, (const AdamWFactors *)o.d(6), (const StepResult *)o.d(5), b->stream);
     };
     measure(b, adamw);
     Kernel rounding = {"params_from_master", (4 + X) * (double)n, 0.0, {floatXs(n), floats(n)}, {}, {}};

@@ -30,13 +30,17 @@ static StepResult norm_result(const std::vector<float> &grads, double loss_sum, 
     DeviceArray<float> device(grads);
     DeviceArray<double> partials(global_norm_scratch_doubles(n)), sum(1);
     DeviceArray<uint64_t> checksum(1);
+    DeviceArray<int64_t> wants_to_end(1);
     cuda_check(cudaMemset(checksum.data, 0, sizeof(uint64_t)));
+    cuda_check(cudaMemset(wants_to_end.data, 0, sizeof(int64_t)));
+    NormPart part = {device.data, n, 1, 0};
     DeviceArray<StepResult> result(1);
     DeviceArray<StepRecord> record(1);
     set_result(result, before);
     cuda_check(cudaMemcpy(sum.data, &loss_sum, sizeof(loss_sum), cudaMemcpyHostToDevice));
-    global_norm_squared(partials.data, device.data, n, 0);
-    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, false, checksum.data, 0);
+    global_norm_squared(partials.data, &part, NULL, 0);
+    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, wants_to_end.data, checksum.data,
+                0);
     step_finish(result.data, record.data, 1, 0.5, grad_clip, 0);
     return result.raw()[0];
 }
@@ -162,7 +166,16 @@ static void test_records_of_several(Test *t) {
 #define TEST_SEED 77
 
 static AdamWStep adamw_step(int64_t update, float lr = 0.01f) {
-    return {lr, 0.9f, 0.95f, 1e-8f, update, rounding_key(TEST_SEED, update)};
+    return {lr, 0.9f, 0.95f, 1e-8f, 0.1f, update, rounding_key(TEST_SEED, update)};
+}
+
+static void adamw_with(const AdamWPart &first, const AdamWPart *second, const AdamWStep &step, const StepResult *result,
+                       int block_size = ADAMW_BLOCK) {
+    DeviceArray<AdamWFactors> factors(1);
+    AdamWFactors values = adamw_factors(&step);
+    cuda_check(cudaMemcpy(factors.data, &values, sizeof(values), cudaMemcpyHostToDevice));
+    adamw_update(&first, second, factors.data, result, 0, block_size);
+    cuda_check(cudaDeviceSynchronize());
 }
 
 // A tensor with everything that belongs to it; m and v as after many updates.
@@ -182,9 +195,9 @@ struct UpdateArrays {
     }
     void set_grads(int64_t update) { grads.set(float_values(grads.count, 0.1f, 30 + (int)update)); }
     void update(int64_t number, bool with_master = true, int block_size = ADAMW_BLOCK) {
-        AdamWStep step = adamw_step(number);
-        adamw_update(params.data, with_master ? master.data : NULL, m.data, v.data, grads.data, params.count, 0, 0.1f,
-                     &step, result.data, 0, block_size);
+        AdamWPart part =
+            adamw_part(params.data, with_master ? master.data : NULL, m.data, v.data, grads.data, params.count, 0);
+        adamw_with(part, NULL, adamw_step(number), result.data, block_size);
     }
     uint64_t hash() const {
         uint64_t hashes[] = {params.hash(), master.hash(), m.hash(), v.hash()};
@@ -358,7 +371,6 @@ static void test_adamw_keys(Test *t) {
 // Elements begin..end-1 of `whole`, which are the elements first + begin.. of a model, updated as a shard. own_state:
 // the shard's optimizer state is a copy in memory of its own, which begins at another alignment than the parameters.
 static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_t first, bool own_state) {
-    AdamWStep step = adamw_step(4);
     int64_t n = end - begin;
     size_t bytes = (size_t)n * sizeof(float);
     float *state[] = {whole.master.data + begin, whole.m.data + begin, whole.v.data + begin};
@@ -368,8 +380,9 @@ static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_
         used[i] = own_state ? copies.data + i * n : state[i];
         if (own_state) { cuda_check(cudaMemcpy(used[i], state[i], bytes, cudaMemcpyDeviceToDevice)); }
     }
-    adamw_update(whole.params.data + begin, used[0], used[1], used[2], whole.grads.data + begin, n, first + begin, 0.1f,
-                 &step, whole.result.data, 0);
+    AdamWPart part =
+        adamw_part(whole.params.data + begin, used[0], used[1], used[2], whole.grads.data + begin, n, first + begin);
+    adamw_with(part, NULL, adamw_step(4), whole.result.data);
     for (int i = 0; i < 3 && own_state; i++) {
         cuda_check(cudaMemcpy(state[i], used[i], bytes, cudaMemcpyDeviceToDevice));
     }
@@ -527,8 +540,9 @@ static void test_rounding_does_not_stall(Test *t) {
     arrays.v.clear();
     for (int64_t update = 1; update <= 100; update++) {
         AdamWStep step = adamw_step(update, 1e-4f);
-        adamw_update(arrays.params.data, NULL, arrays.m.data, arrays.v.data, arrays.grads.data, n, 0, 0.0f, &step,
-                     arrays.result.data, 0);
+        AdamWPart part = adamw_part(arrays.params.data, NULL, arrays.m.data, arrays.v.data, arrays.grads.data, n, 0);
+        part.decayed = 0;
+        adamw_with(part, NULL, step, arrays.result.data);
     }
     double sum = 0.0, p = 1e-4 * 256.0, deviation = sqrt(100.0 * p * (1.0 - p) / (double)n) / 256.0;
     for (float x : arrays.params.get()) { sum += (double)x; }
@@ -560,12 +574,65 @@ static void test_params_from_master(Test *t) {
     }
 }
 
+// The parts of a model: elements outside of the layers, then three layers with something between them. All in one
+// launch are the same bits as stretch after stretch; what lies between stays.
+static void test_adamw_parts(Test *t) {
+    const int64_t sizes[][4] = {{40, 24, 520, 512}, {37, 0, 515, 600}, {5, 5, 1500, 3}, {0, 0, 8, 8}};
+    for (const int64_t(&size)[4] : sizes) {
+        for (bool with_master : {true, false}) {
+            for (int64_t gap : {0, 4, 1}) {
+                int64_t outside = size[0], layer = size[2], stride = layer + gap, n = outside + 3 * stride;
+                UpdateArrays at_once(n), one_by_one(n);
+                auto part = [&](UpdateArrays &a, int64_t begin, int64_t count, int64_t decayed, int64_t index) {
+                    AdamWPart p = adamw_part(a.params.data + begin, with_master ? a.master.data + begin : NULL,
+                                             a.m.data + begin, a.v.data + begin, a.grads.data + begin, count, index);
+                    p.decayed = decayed;
+                    return p;
+                };
+                AdamWPart first = part(at_once, 0, outside, size[1], 0);
+                AdamWPart layers = part(at_once, outside, layer, size[3], outside);
+                layers.repeats = 3, layers.index_stride = layer;
+                layers.params_stride = layers.state_stride = layers.grads_stride = stride;
+                adamw_with(first, &layers, adamw_step(2), at_once.result.data);
+                for (int64_t i = -1; i < 3; i++) {
+                    int64_t begin = i < 0 ? 0 : outside + i * stride, index = i < 0 ? 0 : outside + i * layer;
+                    int64_t count = i < 0 ? outside : layer;
+                    int64_t decayed = min_i64(i < 0 ? size[1] : size[3], count);
+                    AdamWPart with = part(one_by_one, begin, decayed, decayed, index);
+                    AdamWPart without = part(one_by_one, begin + decayed, count - decayed, 0, index + decayed);
+                    adamw_with(with, NULL, adamw_step(2), one_by_one.result.data);
+                    adamw_with(without, NULL, adamw_step(2), one_by_one.result.data);
+                }
+                CHECK(t, at_once.hash() == one_by_one.hash(), "%lld outside, layers of %lld, %lld between: other bits",
+                      (long long)outside, (long long)layer, (long long)gap);
+            }
+        }
+    }
+}
+
+// The norm's partial sums of parts are those of each stretch alone, in their order.
+static void test_norm_parts(Test *t) {
+    const int64_t n[] = {GLOBAL_NORM_SPAN + 8, 2 * GLOBAL_NORM_SPAN + 4}, stride = n[1] + 12;
+    DeviceArray<float> grads(float_values(n[0] + 3 * stride, 0.1f, 13));
+    DeviceArray<double> at_once(2 + 3 * 3), one_by_one(2 + 3 * 3);
+    NormPart first = {grads.data, n[0], 1, 0}, layers = {grads.data + n[0], n[1], 3, stride};
+    global_norm_squared(at_once.data, &first, &layers, 0);
+    global_norm_squared(one_by_one.data, &first, NULL, 0);
+    for (int i = 0; i < 3; i++) {
+        NormPart layer = {grads.data + n[0] + i * stride, n[1], 1, 0};
+        global_norm_squared(one_by_one.data + 2 + 3 * i, &layer, NULL, 0);
+    }
+    CHECK(t, norm_part_doubles(&first) == 2 && norm_part_doubles(&layers) == 9, "other numbers of sums");
+    CHECK(t, at_once.hash() == one_by_one.hash(), "other sums");
+}
+
 static void update_tests(Suite *suite) {
     RUN(suite, test_norm_matches_host);
     RUN(suite, test_norm_schedules);
     RUN(suite, test_norm_loss_and_clipping);
     RUN(suite, test_norm_stops);
     RUN(suite, test_norm_stays_stopped);
+    RUN(suite, test_norm_parts);
     RUN(suite, test_norm_large);
     RUN(suite, test_records_of_several);
     RUN(suite, test_adamw_matches_cpu);
@@ -577,6 +644,7 @@ static void update_tests(Suite *suite) {
     RUN(suite, test_adamw_replicas);
     RUN(suite, test_adamw_keys);
     RUN(suite, test_adamw_shards);
+    RUN(suite, test_adamw_parts);
     RUN(suite, test_adamw_touches_nothing_else);
     RUN(suite, test_rounding_mean);
     RUN(suite, test_rounding_frequency);

@@ -105,6 +105,26 @@ def accumulated_micro_batches():
     close(losses(ran(*RUN, "-d", 96)), losses(ran(*SHAPE, *QUIET, "-b", 6, "-x", 4, "-l", "1e-2")))
 
 
+def graphs_are_the_calls_one_by_one():
+    """Five steps of three micro-batches: each pass is queued, captured, and launched again, while learning rate and
+    rounding change. The same bits as without graphs, also where an update waits for its norm or the driver refuses."""
+    run = ["-i", TEXT, "--layers", "1", "--heads", "1", "--channels", "16", "--context", "16", "-t", "16", *QUIET,
+           "-b", 2, "-l", "1e-2", "--warmup", 2, "-q", "0.1"]
+    long, short = [*run, "-d", 96, "-x", 5], [*run, "-x", 3]
+    want = ran(*long, "--cuda-graph", 0)
+    assert re.search("^launches +kernel by kernel$", want, re.M), want
+    for options in ([], ["-r", 3, "--skip-loss-z", 5, "--skip-grad-z", 5]):
+        out = ran(*long, *options)
+        assert re.search("^launches +a step is CUDA graphs$", out, re.M), out
+        assert weights_hash(out) == weights_hash(want) and losses(out) == losses(want), (options, out, want)
+    if os.path.basename(PROGRAM) == "train_gpt2emu":
+        want = ran(*short)
+        for fault, call in (("begin", "BeginCapture"), ("end", "EndCapture"), ("instantiate", "GraphInstantiate")):
+            out = ran(*short, env=dict(cli.ENVIRONMENT, EMU_GRAPH_FAULT=fault))
+            assert len(re.findall(f"^no CUDA graphs: cuda[A-Za-z]*{call}: .*$", out, re.M)) == 1, out
+            assert weights_hash(out) == weights_hash(want), out
+
+
 def times_are_times():
     """The log comes a step late; each step's time is its own all the same."""
     out = ran(*RUN)
@@ -135,5 +155,6 @@ if __name__ == "__main__":
     harness.run("gpu_options", [help_text, options_of_several_processes,
                                 plan_of_several_processes, recomputing_takes_less_memory,
                                 any_order_of_blocks_and_threads, fused_gelu_is_the_same_function,
-                                head_in_parts, accumulated_micro_batches, times_are_times, learns, state_of_the_gpu,
+                                head_in_parts, accumulated_micro_batches, graphs_are_the_calls_one_by_one,
+                                times_are_times, learns, state_of_the_gpu,
                                 llmc_command_line])

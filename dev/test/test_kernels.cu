@@ -16,6 +16,7 @@
 #include "kernels_classifier.cuh"
 #include "kernels_update.cuh"
 #include "kernels_checksum.cuh"
+#include "kernels_graph.cuh"
 
 typedef struct {
     const char *name;
@@ -33,6 +34,7 @@ static const Group GROUPS[] = {
     {"classifier", classifier_tests},
     {"update", update_tests},
     {"checksum", checksum_tests},
+    {"graph", graph_tests},
 };
 #define NUM_GROUPS (sizeof(GROUPS) / sizeof(GROUPS[0]))
 
