@@ -1073,6 +1073,7 @@ static void update_all(GPT2 *model) {
     while (cuda_graph_asks(&model->graphs, &model->update_graph, "update", model->stream)) {
         Range range("update");
         adamw_update(&outside, &blocks, &model->input->factors, model->result, model->stream);
+        quantize_all_weights(model);
     }
 }
 
@@ -1087,6 +1088,7 @@ static void update_and_share(GPT2 *model) {
         gather_in_place(model, params_of(model, b), b, &model->nccl.parameter_bytes);
     }
     compute_after_communicate(model);
+    quantize_all_weights(model);
 }
 
 // AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from model->result, and touch
@@ -1102,7 +1104,6 @@ static void gpt2_update(GPT2 *model) {
         communicate_after_compute(model);
         forget_fetched(model);
     }
-    quantize_all_weights(model);
 }
 
 template <class T> static bool find_nonfinite(GPT2 *model, const T *data, int64_t n) {
