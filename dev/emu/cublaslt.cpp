@@ -49,7 +49,27 @@ struct Algo {
     uint64_t workspace;
     uint32_t alignment[4];
     uint32_t bias_alignment, aux_alignment;
+    uint32_t kind; // in KINDS
 };
+
+// The algorithms that there are for every problem, in the order in which the heuristic names them, for tests of who
+// chooses among them. Without EMU_CUBLASLT_ALGOS there is the first only, and it takes the time that it takes.
+struct Kind {
+    int parts;      // the sum over k is split into so many
+    double seconds; // that it pretends to take, on the clock of events
+    bool offered;   // or only named, with another state than success
+    bool runs;      // or fails when it is called
+};
+const Kind KINDS[] = {
+    {1, 4.0, true, true},  {1, 6.0, true, true},  {2, 1.0, true, true}, {1, 2.0, true, true},
+    {1, 0.5, false, true}, {1, 0.5, true, false}, {1, 3.0, true, true}, {4, 1.5, true, true},
+};
+const int NUM_KINDS = sizeof(KINDS) / sizeof(KINDS[0]);
+
+int kinds_there() {
+    int count = getenv("EMU_CUBLASLT_ALGOS") ? atoi(getenv("EMU_CUBLASLT_ALGOS")) : 0;
+    return count < NUM_KINDS ? count : NUM_KINDS;
+}
 
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
 static_assert(sizeof(Desc) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
@@ -496,19 +516,33 @@ void row_sums(float *sums, GemmMatrix x, int64_t rows, int64_t cols) {
 }
 
 struct Scratch {
-    std::vector<float> a, b, product, bias, column, gemm;
+    std::vector<float> a, b, product, part, bias, column, gemm;
 };
 
-// Matrix b of the batch. product (n, m) is op(A) op(B) by columns.
-void multiply(const Problem &p, int b, float alpha, float beta, Scratch *s) {
+// product (n, m) = op(A) op(B) by columns, A and B transposed. Each of `parts` parts of the sum over k is added up by
+// itself, then they are added in order.
+void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, int parts, Scratch *s) {
+    int threads = gemm_max_threads();
+    auto *multiply = p.m * p.n * p.k > PARALLEL_PRODUCTS ? gemm : gemm_serial;
+    int64_t length = ceil_div_i64(p.k, parts), count = p.m * p.n;
+    s->product.resize((size_t)count), s->part.resize((size_t)(parts > 1 ? count : 0));
+    s->gemm.resize((size_t)gemm_workspace_floats(threads));
+    for (int64_t k = 0; k < p.k; k += length) {
+        float *out = k == 0 ? s->product.data() : s->part.data();
+        GemmMatrix B_part = {B.data + k * B.col_stride, B.row_stride, B.col_stride};
+        GemmMatrix A_part = {A.data + k * A.row_stride, A.row_stride, A.col_stride};
+        multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, p.k - k), false, s->gemm.data());
+        for (int64_t i = 0; i < count && k > 0; i++) { s->product[(size_t)i] += out[i]; }
+    }
+}
+
+// Matrix b of the batch.
+void multiply(const Problem &p, int b, int parts, float alpha, float beta, Scratch *s) {
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     GemmMatrix A = as_floats(p.A, b, tf32, s->a), B = as_floats(p.B, b, tf32, s->b);
     GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride}, B_transposed = {B.data, B.col_stride, B.row_stride};
-    int threads = gemm_max_threads();
-    s->product.resize((size_t)(p.m * p.n)), s->bias.resize((size_t)p.bias_count());
-    s->column.resize((size_t)(p.m * threads)), s->gemm.resize((size_t)gemm_workspace_floats(threads));
-    auto *multiply = p.m * p.n * p.k > PARALLEL_PRODUCTS ? gemm : gemm_serial;
-    multiply(s->product.data(), p.m, B_transposed, A_transposed, nullptr, p.n, p.m, p.k, false, s->gemm.data());
+    add_products(p, A_transposed, B_transposed, parts, s);
+    s->bias.resize((size_t)p.bias_count()), s->column.resize((size_t)(p.m * gemm_max_threads()));
     if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
 #pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
     for (int64_t j = 0; j < p.n; j++) {
@@ -665,6 +699,20 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set_attribute(preference, PREFERENCE_ATTRIBUTES, attribute, value, bytes);
 }
 
+static void fill_result(cublasLtMatmulHeuristicResult_t *result, const Algo &algo) {
+    memset(result, 0, sizeof(*result));
+    result->workspaceSize = algo.workspace;
+    result->state = KINDS[algo.kind].offered ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    result->wavesCount = 1.0f;
+}
+
+static void trace_heuristic(const Problem &p, int requested) {
+    static const bool wanted = getenv("EMU_CUBLASLT_TRACE") && strcmp(getenv("EMU_CUBLASLT_TRACE"), "1") == 0;
+    if (!wanted) { return; }
+    fprintf(stderr, "emu: heuristic asked for %d algorithms: m %lld, n %lld, k %lld, epilogue %u\n", requested,
+            (long long)p.m, (long long)p.n, (long long)p.k, p.desc.epilogue);
+}
+
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
@@ -681,14 +729,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
     Preference wish = view<Preference>(preference);
     uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
-    Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux)};
+    Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), 0};
     memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
-    memset(&results[0], 0, sizeof(results[0]));
-    store(&results[0].algo, algo);
-    results[0].workspaceSize = workspace;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    results[0].wavesCount = 1.0f;
-    *returned = 1;
+    *returned = (int)max_i64(1, min_i64(requested, kinds_there()));
+    for (int i = 0; i < *returned; i++) {
+        algo.kind = (uint32_t)i;
+        fill_result(&results[i], algo);
+        store(&results[i].algo, algo);
+    }
+    trace_heuristic(p, requested);
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -696,7 +745,9 @@ static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void 
     if (!aligned(workspace, 16)) { return CUBLAS_STATUS_INVALID_VALUE; }
     if (algo == nullptr) { return CUBLAS_STATUS_SUCCESS; }
     if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // another problem's
-    bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace);
+    if (algo->kind >= (uint32_t)NUM_KINDS) { return CUBLAS_STATUS_INVALID_VALUE; }
+    bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace) ||
+                  workspace_bytes == SIZE_MAX; // only asked whether it could
     return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
@@ -725,6 +776,20 @@ struct CapturedMatmul {
     }
 };
 
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
+                                       cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
+                                       const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result) {
+    if (handle == nullptr) { return CUBLAS_STATUS_NOT_INITIALIZED; }
+    if (!desc || !A || !B || !C || !D || !algo || !result) { return CUBLAS_STATUS_INVALID_VALUE; }
+    Problem p = problem_of(view<Desc>(desc), {view<Layout>(A), view<Layout>(B), view<Layout>(C), view<Layout>(D)},
+                           {nullptr, nullptr, nullptr, nullptr});
+    Algo held = view<Algo>(algo);
+    cublasStatus_t status = check_problem(p);
+    if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, &held, nullptr, SIZE_MAX); }
+    if (status == CUBLAS_STATUS_SUCCESS) { fill_result(result, held); }
+    return status;
+}
+
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha, const void *A,
                               cublasLtMatrixLayout_t A_layout, const void *B, cublasLtMatrixLayout_t B_layout,
                               const void *beta, const void *C, cublasLtMatrixLayout_t C_layout, void *D,
@@ -743,6 +808,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t status = check_problem(p);
     if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    const Kind &kind = KINDS[promised.kind];
+    if (!kind.runs) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     if (emu::is_captured(stream)) {
         bool host = p.desc.pointer_mode == CUBLASLT_POINTER_MODE_HOST;
         CapturedMatmul later = {handle,
@@ -777,8 +844,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         report_overlap(p, {file, line});
         note_accesses(p, b, workspace, promised.workspace);
         a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
-        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, a, b, &scratch); }
+        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, kind.parts, a, b, &scratch); }
     }
+    if (kinds_there() > 0) { emu::op_pretend(kind.seconds); }
     emu::op_end();
     return status;
 }

@@ -211,6 +211,7 @@ void lock_device_memory();
 void op_begin(cudaStream_t stream, const char *name, EMU_HERE);
 void op_read(const void *pointer, size_t bytes);
 void op_write(void *pointer, size_t bytes);
+void op_pretend(double seconds); // that it took so much longer, on the clock of events
 void op_end();
 
 // The same for a kernel: gives it its operation and order. Holds the device until end_kernel.
