@@ -55,6 +55,7 @@
 #include "llmc/layernorm.cuh"
 #include "llmc/matmul.cuh"
 #include "llmc/matmul_fp8.cuh"
+#include "llmc/matmul_tune.cuh"
 #include "llmc/memory_plan.h"
 #include "llmc/nccl_common.h"
 #include "llmc/run_report.h"
@@ -241,6 +242,7 @@ typedef struct {
 
     MemoryPlan device_plan, pinned_plan, host_plan;
     CublasContext cublas;
+    TuneReport tuning; // of its algorithms
     NcclContext nccl;
     Comm *ranks;
     cudaStream_t stream, copy_stream, comm_stream, head_stream;
@@ -747,6 +749,41 @@ static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, con
 static void linear_backward_bias(GPT2 *model, int layer, int which, const floatX *dout, int64_t N) {
     Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
     matmul_backward_bias(g.bias, dout, model->sum_scratch, N, g.OC, model->stream);
+}
+
+#define MAX_MATMUL_PROBLEMS 32
+
+// The multiplications of a layer, forward and backward, added to problems. N: rows of a micro-batch.
+static int linear_problems(const GPT2 *model, int which, int64_t N, CublasProblem *problems) {
+    Linear<floatX> p = linear_of(Tensors<floatX>(), which, model->config.channels);
+    bool makes_gelu = which == LINEAR_FC && model->shape.gelu_fusion >= FUSE_GELU_FORWARD;
+    bool takes_gelu = which == LINEAR_FCPROJ && model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
+    if (model->shape.fp8) {
+        problems[0] = matmul_forward_fp8_problem(N, p.C, p.OC, true);
+        problems[1] = matmul_backward_weight_fp8_problem(N, p.C, p.OC);
+        problems[2] = matmul_backward_input_fp8_problem(N, p.C, p.OC);
+        return 3;
+    }
+    problems[0] = matmul_forward_problem(N, p.C, p.OC, true, makes_gelu);
+    problems[1] = matmul_backward_weight_problem(N, p.C, p.OC);
+    problems[2] = matmul_backward_input_problem(N, p.C, p.OC, takes_gelu);
+    return 3;
+}
+
+// All multiplications of a training micro-batch, so that the best algorithms can be found before the first. Returns how
+// many there are, at most MAX_MATMUL_PROBLEMS.
+static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
+    int C = model->config.channels, Vp = model->config.padded_vocab_size, n = 0;
+    int64_t N = (int64_t)model->shape.B * model->shape.T;
+    for (int which = 0; which < NUM_LINEARS; which++) { n += linear_problems(model, which, N, problems + n); }
+    const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // all but the last time, and the last
+    for (int64_t rows : head_rows) {
+        if (rows == 0) { continue; }
+        problems[n++] = matmul_forward_problem(rows, C, Vp, false, false);
+        problems[n++] = matmul_backward_weight_problem(rows, C, Vp);
+        problems[n++] = matmul_backward_input_problem(rows, C, Vp, false);
+    }
+    return n;
 }
 
 // ---- The layers ----
@@ -1622,6 +1659,19 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     return true;
 }
 
+// Finds the best algorithms for the multiplications of training, in the memory that holds nothing yet.
+static bool tune_matmuls(GPT2 *model, const TrainOptions *o, Error *error) {
+    CublasProblem problems[MAX_MATMUL_PROBLEMS];
+    const MemoryPlan *plan = &model->device_plan;
+    if (model->shape.kind != RUN_TRAINS || !o->matmul_tune) { return true; }
+    Range range("tuning");
+    snprintf(model->tuning.path, sizeof(model->tuning.path), "%s", o->matmul_tune_file);
+    model->tuning.writes = model->ranks->local_rank == 0;
+    int count = matmul_problems(model, problems);
+    return matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, &model->gpu,
+                                 &model->tuning, model->stream, error);
+}
+
 static void free_graphs(GPT2 *model) {
     for (auto &slot : model->pass_graphs) {
         for (auto &passes : slot) {
@@ -2270,6 +2320,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
     }
+    printf("%s", model->tuning.text);
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {
         printf("            %s\n", model->monitor.why);
     }
@@ -2415,7 +2466,7 @@ static bool open_ranks(TrainRun *run, Error *error) {
 // Opens GPU and NCCL, and loads the model.
 static bool start(GPT2 *model, TrainRun *run, Error *error) {
     comm_slow(&run->comm, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
-    bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
+    bool ok = gpt2_open(model, &run->comm, run->options.tf32, error) && tune_matmuls(model, &run->options, error);
     ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
          nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
     comm_slow(&run->comm, false);

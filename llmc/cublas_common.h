@@ -225,6 +225,15 @@ static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtM
     return count;
 }
 
+// The problem in words, all that cublas_same_problem compares, and what else an algorithm was chosen for.
+static inline void cublas_problem_text(const CublasContext *context, const CublasProblem *p, char *text, size_t size) {
+    static const char *const factors[] = {"", " e4m3", " e4m3 e5m2"};
+    snprintf(text, size, "%s%s%s%s m %lld n %lld k %lld transposed %d%d beta %d fp32 %d epilogue %d workspace %zu",
+             PRECISION_NAME, context->tf32 && PRECISION_IS_FP32 ? " tf32" : "", factors[p->factors],
+             p->fast_sums ? " fast" : "", (long long)p->m, (long long)p->n, (long long)p->k, p->transpose_a,
+             p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes);
+}
+
 static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
     for (int64_t i = 0; i < min_i64(context->plan_count, CUBLAS_MAX_PLANS); i++) {
         if (cublas_same_problem(&context->plans[i].problem, problem)) { return &context->plans[i]; }

@@ -137,6 +137,10 @@ enum { FREE = 0, SHAPES = 1 };
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
+    X(matmul_tune, "matmul-tune", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                    \
+      "at the start, time the algorithms for each matrix multiply, and take the fastest that gives the same bits")     \
+    X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, PICK(TRAIN_GPU_ONLY, NULL),  \
+      "GPU", "keep what is found there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU") \
     X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                      \
       "launch a step as CUDA graphs, the same result in less time; with several GPUs: no difference")                  \
     X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
@@ -294,6 +298,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
         {o->fp8 && o->gelu_fusion > 0,
          "--gelu-fusion (-ge): does nothing with --fp8, whose matrix multiplies have no GELU in them"},
+        {!o->matmul_tune && o->matmul_tune_file[0] != '\0', "--matmul-tune-file: does nothing with --matmul-tune 0"},
         {o->auto_plan && o->given[TRAIN_ROW_batch_size] && o->given[TRAIN_ROW_recompute],
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {o->auto_plan && !o->given[TRAIN_ROW_batch_size] && o->total_batch == 0,

@@ -12,7 +12,7 @@
 #include "files.h"
 
 #define TUNE_MAGIC "gpt2.c matmul choices 1 | "
-#define TUNE_KEY_BYTES 128
+#define TUNE_KEY_BYTES 192
 #define TUNE_CHOICE_BYTES 64
 #define TUNE_MAX_ENTRIES 1024 // some 20 for each shape of a run: the oldest make room
 #define TUNE_LINE_BYTES (16 + 1 + 2 * TUNE_CHOICE_BYTES + 1 + TUNE_KEY_BYTES)

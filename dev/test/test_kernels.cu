@@ -9,6 +9,7 @@
 #include "kernels_encoder.cuh"
 #include "kernels_layernorm.cuh"
 #include "kernels_matmul.cuh"
+#include "kernels_tune.cuh"
 #include "kernels_gelu.cuh"
 #include "kernels_fp8.cuh"
 #include "kernels_ptx.cuh"
@@ -27,6 +28,7 @@ static const Group GROUPS[] = {
     {"encoder", encoder_tests},
     {"layernorm", layernorm_tests},
     {"matmul", matmul_tests},
+    {"tune", tune_tests},
     {"gelu", gelu_tests},
     {"fp8", fp8_tests},
     {"ptx", ptx_tests},

@@ -1,0 +1,135 @@
+"""--matmul-tune end to end: the same weights with and without it, and what becomes of the file of choices.
+
+./train_gpt2emu (make train_gpt2emu; TRAIN_GPT2CU names another). The emulator has several algorithms for each problem
+only when EMU_CUBLASLT_ALGOS says so; on a machine with a GPU these tests are left out.
+"""
+import os
+import re
+import sys
+
+PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
+if not os.path.exists(PROGRAM) or b"EMU_CUBLASLT_ALGOS" not in open(PROGRAM, "rb").read():
+    print(f"skip gpu_tune: all of it: {PROGRAM} is not there, or not emulated (make train_gpt2emu)")
+    print("gpu_tune: 0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+os.environ["TRAIN_GPT2"] = PROGRAM
+
+import cli  # noqa: E402
+import harness  # noqa: E402
+import ranks  # noqa: E402
+from cli import QUIET, finish, ran, start, text_file, weights_hash  # noqa: E402
+
+# B*T = 80 rows and 16 channels: sums of at least 16 terms, so that another order has other bits.
+SHAPE = ["-i", text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 16, "-t", 16, "-x", 2, "-l",
+         "1e-2", *QUIET]
+RUN = [*SHAPE, "-b", 5]
+PROBLEMS = 15  # of a run: forward, weight and input of qkv, attproj, fc, fcproj and the head
+CACHE = cli.path("cache")
+ENVIRONMENT = dict(ranks.ENVIRONMENT, EMU_CUBLASLT_ALGOS="8", XDG_CACHE_HOME=CACHE)
+
+
+def tuned(*arguments, run=RUN, **environment):
+    return ran(*run, *arguments, env=dict(ENVIRONMENT, **environment))
+
+
+def counts(out):
+    """How many problems were timed, and how many known, by what was printed."""
+    line = re.search(r"^matmul      (\d+) shapes(.*); (\d+) faster than by cuBLASLt's first choice$", out, re.M)
+    assert line, out
+    shapes, how, faster = int(line[1]), line[2], int(line[3])
+    assert faster == shapes == PROBLEMS, out
+    timed, known = re.search(r"(?:, (\d+))? timed in [\d.]+ s", how), re.search(r"(?:, (\d+))? known from before", how)
+    return int(timed[1] or shapes) if timed else 0, int(known[1] or shapes) if known else 0
+
+
+def milliseconds(out):
+    return [float(ms) for ms in re.findall(r"^step .*\| ([\d.]+) ms \|", out, re.M)]
+
+
+def lines_of(path):
+    with open(path) as file:
+        return file.readlines()
+
+
+def the_same_weights_sooner():
+    """Without the option, and where there is one algorithm only, nothing is said, timed or kept."""
+    plain = tuned("--matmul-tune", 0)
+    single = tuned(EMU_CUBLASLT_ALGOS="1")
+    assert "matmul  " not in plain + single and not os.path.exists(CACHE), (plain, single)
+    out = tuned(EMU_CHECK="1")
+    assert counts(out) == (PROBLEMS, 0), out
+    assert weights_hash(out) == weights_hash(plain) == weights_hash(single), (out, plain)
+    # The clock of events, on which the best algorithm takes half the time of the first.
+    assert max(milliseconds(out)) < 0.7 * min(milliseconds(plain)), (out, plain)
+
+
+def every_multiply_of_a_step():
+    """In training nothing is multiplied that was not tuned: the heuristic is never asked again."""
+    for options in (("-ge", 1), ("-ge", 2, "-r", 3), ("--fp8", )):
+        keep = ["--matmul-tune-file", cli.path("".join(map(str, options)))]
+        process = start(*RUN, *options, *keep, env=dict(ENVIRONMENT, EMU_CUBLASLT_TRACE="1"))
+        asked = re.findall(r"asked for (\d+) algorithms: (.*)", finish(process)[1])
+        one, many = ([what for number, what in asked if number == wanted] for wanted in ("1", "16"))
+        assert one == many and len(set(one)) == len(one) == PROBLEMS, (options, asked)
+
+
+def reused():
+    """Found by the second run; by one with other shapes, which adds its own; by each after its own damage."""
+    file = cli.path("choices.txt")
+    first = tuned("--matmul-tune-file", file)
+    assert counts(first) == (PROBLEMS, 0) and f"kept in {file}\n" in first, first
+    lines = lines_of(file)
+    assert len(lines) == 1 + PROBLEMS and lines[0].startswith("gpt2.c matmul choices 1 | "), lines
+    again = tuned("--matmul-tune-file", file)
+    assert counts(again) == (0, PROBLEMS) and "kept in" not in again and lines_of(file) == lines, again
+    larger = tuned("--matmul-tune-file", file, run=[*SHAPE, "-b", 4])
+    assert counts(larger) == (PROBLEMS, 0) and len(lines_of(file)) == 1 + 2 * PROBLEMS, larger
+    damaged = [*lines[:3], lines[3].replace(" ", " 0", 1), *lines[4:6], lines[6][:70]]
+    cli.write("choices.txt", "".join(damaged).encode())
+    out = tuned("--matmul-tune-file", file)
+    assert counts(out) == (PROBLEMS - 4, 4) and f"{file}: 2 damaged lines left out" in out, out
+    assert sorted(lines_of(file)) == sorted(lines), lines_of(file)
+    assert weights_hash(first) == weights_hash(again) == weights_hash(out), (first, again, out)
+
+
+def of_another_machine():
+    """Another GPU's choices, or another version's, are not used, and make room for this one's."""
+    lines = lines_of(cli.path("choices.txt"))
+    for before, after in (("emulated GPU", "emulated GPU 2"), ("cuBLASLt ", "cuBLASLt 1")):
+        file = cli.write("other.txt", "".join(lines).replace(before, after, 1).encode())
+        out = tuned("--matmul-tune-file", file)
+        assert counts(out) == (PROBLEMS, 0) and f"{file}: from another GPU or cuBLASLt" in out, out
+        assert lines_of(file)[0] == lines[0] and set(lines_of(file)) <= set(lines), lines_of(file)
+
+
+def unwritable():
+    """A place where nothing can be written is worth a line; so is a file that is something else, which stays."""
+    out = tuned("--matmul-tune-file", os.path.join(text_file(), "choices.txt"))
+    assert counts(out) == (PROBLEMS, 0) and len(re.findall("a file is in the way", out)) == 1, out
+    poem = cli.write("poem.txt", b"Whose woods these are\n")
+    out = tuned("--matmul-tune-file", poem)
+    assert counts(out) == (PROBLEMS, 0) and f"{poem}: not a file of choices" in out, out
+    assert cli.read("poem.txt") == b"Whose woods these are\n"
+    out = tuned(XDG_CACHE_HOME="", HOME="")
+    assert counts(out) == (PROBLEMS, 0) and "neither HOME nor XDG_CACHE_HOME is set" in out, out
+
+
+def refusals():
+    options = ["--matmul-tune", 0, "--matmul-tune-file", "x"]
+    _, err = finish(start(*RUN, *options), 1, options)
+    assert re.fullmatch(r"train_gpt2cu: --matmul-tune-file: does nothing with --matmul-tune 0\n", err), err
+
+
+def several_ranks():
+    """Each finds its own choices, and one writes the file."""
+    file = cli.path("ranks.txt")
+    hashes = []
+    for how in (["--matmul-tune", 0], ["--matmul-tune-file", file, "-z", 3]):
+        hashes.append(weights_hash(ranks.ran(2, *RUN, *how, EMU_CUBLASLT_ALGOS="8")))
+    assert counts(tuned("--matmul-tune-file", file)) == (0, PROBLEMS)
+    assert len(set(hashes)) == 1 and len(lines_of(file)) == 1 + PROBLEMS, (hashes, lines_of(file))
+
+
+if __name__ == "__main__":
+    harness.run("gpu_tune", [the_same_weights_sooner, every_multiply_of_a_step, reused, of_another_machine, unwritable,
+                             refusals, several_ranks])

@@ -1,0 +1,402 @@
+// The algorithms of matrix multiplies, tried and timed at the start of a run.
+//
+// cuBLASLt's heuristic orders algorithms by an estimate; here up to 16 of them are run, each some times, and the
+// fastest is kept for the rest of the run. Only among those that give the same bits as the one that the heuristic puts
+// first: so tuning, whose clock is never the same twice, changes no bit of a run, and ranks may choose differently.
+//
+// Same bits, that is tried, too, on numbers for which it is hard. fp32 sums of bf16 products hide their order well:
+// most of what it changes is lost when the sum is rounded to bf16. So in every second column of the result the second
+// half of the terms undoes the first; what remains of these sums is rounding errors alone, and another order has
+// others. In every second row nothing else is added to them (bias, or what was there).
+//
+// Nothing is allocated: at the start the run's memory still is empty.
+#ifndef LLMC_MATMUL_TUNE_CUH
+#define LLMC_MATMUL_TUNE_CUH
+
+#include <cuda_fp8.h>
+
+#include "checksum.cuh"
+#include "cublas_common.h"
+#include "tune_file.h"
+
+#define TUNE_CANDIDATES 16
+#define TUNE_ROUNDS 5   // in each of which every candidate runs once; the median counts
+#define TUNE_GAIN 0.99f // who takes at least this part of the first one's time does not replace it: that may be noise
+#define TUNE_ALIGNMENT 256
+
+static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNE_CHOICE_BYTES, "an algorithm is what the file keeps");
+
+// Free device memory, in two pieces: the workspace lies between them.
+typedef struct {
+    char *begin[2], *end[2];
+} TuneMemory;
+
+typedef struct {
+    CublasContext *context;
+    cudaStream_t stream;
+    TuneMemory memory;
+    uint64_t *sums;                          // (TUNE_CANDIDATES), device
+    cudaEvent_t events[TUNE_CANDIDATES + 1]; // between the runs of a round
+    TuneTable *table;                        // what is known, and what is found
+    int known;                               // problems whose choice the table had
+    int timed;                               // problems that were timed
+    int replaced;                            // of both: where it is not the heuristic's first
+    int refused;                             // choices of the table that could not be used: not run, or other bits
+} Tuner;
+
+// The algorithms among which one is to be chosen for a problem; [0] is the heuristic's first.
+typedef struct {
+    CublasPlan *plan;
+    CublasOperands on;
+    int count;
+    cublasLtMatmulAlgo_t algos[TUNE_CANDIDATES];
+} TuneCase;
+
+// ---- Operands ----
+
+// Takes `bytes` bytes of the memory. False: there is no room.
+static inline bool tune_take(TuneMemory *memory, int64_t bytes, void **out) {
+    int64_t size = round_up_i64(bytes, TUNE_ALIGNMENT);
+    for (int i = 0; i < 2; i++) {
+        if (memory->end[i] - memory->begin[i] < size) { continue; }
+        *out = memory->begin[i];
+        memory->begin[i] += size;
+        return true;
+    }
+    return false;
+}
+
+// The memory but for the workspace that lies in it.
+static inline TuneMemory tune_memory(const CublasContext *context, void *memory, int64_t bytes) {
+    char *workspace = (char *)context->workspace, *begin = (char *)memory, *end = begin + bytes;
+    bool inside = workspace >= begin && workspace < end;
+    TuneMemory free_memory = {{begin, end}, {inside ? workspace : end, end}};
+    if (inside) { free_memory.begin[1] = workspace + round_up_i64((int64_t)context->workspace_bytes, TUNE_ALIGNMENT); }
+    return free_memory;
+}
+
+// What a matrix is filled with, element by its place along k and by the other one (its row or column of the result).
+typedef enum {
+    TUNE_LEFT,  // op(A): the second half of k is the first again
+    TUNE_RIGHT, // op(B): the same in odd columns, with the other sign
+    TUNE_RESULT // D and what is added to it, "k" being the column: 0 in odd rows
+} TuneFill;
+
+// A sign, an exponent of -8 to 7 and a mantissa, so that additions round; e4m3, too, holds such numbers.
+__device__ __forceinline__ float tune_value(uint64_t key, int64_t k, int64_t other) {
+    uint32_t bits = rounding_bits(key, ((uint64_t)other << 32) + (uint64_t)k);
+    return __uint_as_float((bits & 0x807fffffu) | ((119u + (bits >> 23 & 15u)) << 23));
+}
+
+__device__ __forceinline__ float tune_element(TuneFill fill, int64_t k, int64_t other, int64_t half) {
+    bool odd = other % 2 != 0;
+    if (fill == TUNE_RESULT) { return odd ? 0.0f : tune_value(TUNE_RESULT, k, other); }
+    if (fill == TUNE_RIGHT && !odd) { return tune_value(TUNE_RIGHT, k, other); }
+    if (k >= 2 * half) { return 0.0f; } // the last of an odd number
+    float value = tune_value(fill, k % half, other);
+    return fill == TUNE_RIGHT && k >= half ? -value : value;
+}
+
+__device__ __forceinline__ void tune_store(float *out, float x) { *out = x; }
+__device__ __forceinline__ void tune_store(__nv_bfloat16 *out, float x) { *out = from_float<__nv_bfloat16>(x); }
+__device__ __forceinline__ void tune_store(__nv_fp8_e4m3 *out, float x) { *out = __nv_fp8_e4m3(x); }
+__device__ __forceinline__ void tune_store(__nv_fp8_e5m2 *out, float x) { *out = __nv_fp8_e5m2(x); }
+
+// data (rows, cols), by columns; k runs along the columns (k_is_row) or the rows. half: of k's length.
+template <class T>
+static __global__ void __launch_bounds__(CHECKSUM_BLOCK)
+    tune_fill_kernel(T *data, int64_t rows, int64_t cols, bool k_is_row, int64_t half, TuneFill fill) {
+    int64_t stride = (int64_t)gridDim.x * CHECKSUM_BLOCK;
+    for (int64_t i = (int64_t)blockIdx.x * CHECKSUM_BLOCK + threadIdx.x; i < rows * cols; i += stride) {
+        int64_t row = i % rows, col = i / rows;
+        tune_store(&data[i], tune_element(fill, k_is_row ? row : col, k_is_row ? col : row, half));
+    }
+}
+
+template <class T>
+static inline void tune_launch_fill(void *data, int64_t rows, int64_t cols, bool k_is_row, TuneFill fill,
+                                    cudaStream_t stream) {
+    unsigned blocks = (unsigned)min_i64(1024, ceil_div_i64(rows * cols, CHECKSUM_BLOCK));
+    int64_t half = max_i64(1, (k_is_row ? rows : cols) / 2);
+    tune_fill_kernel<T><<<blocks, CHECKSUM_BLOCK, 0, stream>>>((T *)data, rows, cols, k_is_row, half, fill);
+    cuda_check_launch("tune_fill_kernel");
+}
+
+static inline void tune_fill(void *data, cudaDataType_t type, int64_t rows, int64_t cols, bool k_is_row, TuneFill fill,
+                             cudaStream_t stream) {
+    auto *launch = type == CUDA_R_32F       ? tune_launch_fill<float>
+                   : type == CUDA_R_16BF    ? tune_launch_fill<__nv_bfloat16>
+                   : type == CUDA_R_8F_E4M3 ? tune_launch_fill<__nv_fp8_e4m3>
+                                            : tune_launch_fill<__nv_fp8_e5m2>;
+    launch(data, rows, cols, k_is_row, fill, stream);
+}
+
+static inline int64_t tune_type_bytes(cudaDataType_t type) {
+    return type == CUDA_R_32F ? 4 : type == CUDA_R_16BF ? 2 : 1;
+}
+
+static inline bool tune_reads_bias(const CublasProblem *p) { return (p->epilogue & CUBLASLT_EPILOGUE_BIAS) != 0; }
+static inline bool tune_reads_aux(const CublasProblem *p) { return p->epilogue == CUBLASLT_EPILOGUE_DGELU; }
+static inline bool tune_writes_aux(const CublasProblem *p) {
+    return p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+}
+
+static inline cudaDataType_t tune_result_type(const CublasProblem *p) {
+    return p->fp32_output ? CUDA_R_32F : CUBLAS_FLOATX;
+}
+static inline int64_t tune_result_bytes(const CublasProblem *p) {
+    return p->m * p->n * tune_type_bytes(tune_result_type(p));
+}
+static inline int64_t tune_aux_bytes(const CublasProblem *p) { return p->m * p->n * (int64_t)sizeof(floatX); }
+
+// D and aux as they are before a run, so that what a run does not write shows.
+static inline void tune_fill_result(Tuner *t, const CublasProblem *p, const CublasOperands *on) {
+    tune_fill(on->D, tune_result_type(p), p->m, p->n, false, TUNE_RESULT, t->stream);
+    if (on->aux != NULL) { tune_fill((void *)on->aux, CUBLAS_FLOATX, p->m, p->n, false, TUNE_RESULT, t->stream); }
+}
+
+static inline void tune_fill_factors(Tuner *t, const CublasProblem *p, const CublasOperands *on) {
+    tune_fill((void *)on->A, cublas_type_of_a(p), p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k,
+              p->transpose_a, TUNE_LEFT, t->stream);
+    tune_fill((void *)on->B, cublas_type_of_b(p), p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n,
+              !p->transpose_b, TUNE_RIGHT, t->stream);
+}
+
+// Takes memory for all that a problem works on, and fills it. False: it does not fit.
+static inline bool tune_operands(Tuner *t, const CublasProblem *p, CublasOperands *on) {
+    TuneMemory memory = t->memory;
+    void *A, *B, *D, *bias = NULL, *aux = NULL, *scale = NULL;
+    bool has_aux = tune_reads_aux(p) || tune_writes_aux(p), has_scales = p->factors != CUBLAS_FLOATX_BOTH;
+    if (!tune_take(&memory, p->m * p->k * tune_type_bytes(cublas_type_of_a(p)), &A) ||
+        !tune_take(&memory, p->k * p->n * tune_type_bytes(cublas_type_of_b(p)), &B) ||
+        !tune_take(&memory, tune_result_bytes(p), &D) ||
+        (tune_reads_bias(p) && !tune_take(&memory, p->m * (int64_t)sizeof(floatX), &bias)) ||
+        (has_scales && !tune_take(&memory, sizeof(float), &scale)) ||
+        (has_aux && !tune_take(&memory, tune_aux_bytes(p), &aux))) {
+        return false;
+    }
+    *on = cublas_operands(D, A, B);
+    on->bias = bias, on->aux = aux;
+    on->A_scale = on->B_scale = (const float *)scale;
+    tune_fill_factors(t, p, on);
+    if (bias != NULL) { tune_fill(bias, CUBLAS_FLOATX, p->m, 1, false, TUNE_RESULT, t->stream); }
+    if (scale != NULL) { tune_fill(scale, CUDA_R_32F, 1, 1, false, TUNE_RESULT, t->stream); }
+    return true;
+}
+
+// ---- Which algorithms give the same bits ----
+
+// Runs candidate i and adds the checksum of what it wrote to its place in t->sums. False: cuBLASLt cannot run it.
+static inline bool tune_sum_of_run(Tuner *t, TuneCase *c, int i) {
+    const CublasProblem *p = &c->plan->problem;
+    tune_fill_result(t, p, &c->on);
+    if (cublas_run(t->context, c->plan, &c->algos[i], &c->on, t->stream) != CUBLAS_STATUS_SUCCESS) { return false; }
+    add_checksum(t->sums + i, c->on.D, tune_result_bytes(p), t->stream);
+    if (tune_writes_aux(p)) { add_checksum(t->sums + i, c->on.aux, tune_aux_bytes(p), t->stream); }
+    return true;
+}
+
+// Leaves of the candidates the first one, and those that give the same bits as it does. False: there is no room to try.
+static inline bool tune_keep_same_bits(Tuner *t, TuneCase *c) {
+    uint64_t sums[TUNE_CANDIDATES];
+    bool ran[TUNE_CANDIDATES];
+    int kept = 1;
+    if (!tune_operands(t, &c->plan->problem, &c->on)) { return false; }
+    cuda_check(cudaMemsetAsync(t->sums, 0, sizeof(sums), t->stream));
+    for (int i = 0; i < c->count; i++) { ran[i] = tune_sum_of_run(t, c, i); }
+    cuda_check(cudaMemcpyAsync(sums, t->sums, sizeof(sums), cudaMemcpyDeviceToHost, t->stream));
+    cuda_check(cudaStreamSynchronize(t->stream));
+    for (int i = 1; i < c->count && ran[0]; i++) {
+        if (ran[i] && sums[i] == sums[0]) { c->algos[kept++] = c->algos[i]; }
+    }
+    c->count = kept;
+    return true;
+}
+
+// ---- Which is the fastest ----
+
+static inline void tune_run(Tuner *t, TuneCase *c, int i) {
+    cublas_check(cublas_run(t->context, c->plan, &c->algos[i], &c->on, t->stream));
+}
+
+// Every candidate once: milliseconds[i]. One run goes ahead, so that no other waits for the host to launch it.
+static inline void tune_round(Tuner *t, TuneCase *c, float *milliseconds) {
+    tune_run(t, c, 0);
+    for (int i = 0; i < c->count; i++) {
+        cuda_check(cudaEventRecord(t->events[i], t->stream));
+        tune_run(t, c, i);
+    }
+    cuda_check(cudaEventRecord(t->events[c->count], t->stream));
+    cuda_check(cudaEventSynchronize(t->events[c->count]));
+    for (int i = 0; i < c->count; i++) {
+        cuda_check(cudaEventElapsedTime(&milliseconds[i], t->events[i], t->events[i + 1]));
+    }
+}
+
+static inline float tune_median(float *values, int n) {
+    for (int i = 1; i < n; i++) {
+        for (int j = i; j > 0 && values[j] < values[j - 1]; j--) {
+            float larger = values[j - 1];
+            values[j - 1] = values[j], values[j] = larger;
+        }
+    }
+    return values[n / 2];
+}
+
+// The number of the fastest candidate.
+static inline int tune_fastest(Tuner *t, TuneCase *c) {
+    float rounds[TUNE_ROUNDS][TUNE_CANDIDATES], times[TUNE_ROUNDS], least = 0.0f;
+    int best = 0;
+    for (int r = 0; r < TUNE_ROUNDS; r++) { tune_round(t, c, rounds[r]); }
+    for (int i = 0; i < c->count; i++) {
+        for (int r = 0; r < TUNE_ROUNDS; r++) { times[r] = rounds[r][i]; }
+        float time = tune_median(times, TUNE_ROUNDS);
+        if (i == 0) { least = TUNE_GAIN * time; }
+        if (i > 0 && time < least) { best = i, least = time; }
+    }
+    return best;
+}
+
+// ---- One problem ----
+
+static inline bool tune_same_algo(const cublasLtMatmulAlgo_t *a, const cublasLtMatmulAlgo_t *b) {
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+// Does the table's choice for this problem exist here, and give the bits of the heuristic's first? Then it is taken.
+static inline bool tune_from_table(Tuner *t, TuneCase *c, const char *key) {
+    const TuneEntry *entry = tune_table_find(t->table, key);
+    CublasPlan *plan = c->plan;
+    cublasLtMatmulHeuristicResult_t checked;
+    if (entry == NULL) { return false; }
+    memcpy(&c->algos[1], entry->choice, sizeof(c->algos[1]));
+    if (!tune_same_algo(&c->algos[0], &c->algos[1])) {
+        cublasStatus_t status = cublasLtMatmulAlgoCheck(t->context->handle, &plan->operation, &plan->A, &plan->B,
+                                                        &plan->D, &plan->D, &c->algos[1], &checked);
+        bool there = status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= t->context->workspace_bytes;
+        c->count = 2;
+        if (!there || !tune_keep_same_bits(t, c) || c->count == 1) {
+            t->refused++;
+            return false;
+        }
+        plan->algo = c->algos[1];
+        t->replaced++;
+    }
+    t->known++;
+    return true;
+}
+
+// Adds what the heuristic knows to the candidates, behind its first.
+static inline void tune_candidates(Tuner *t, TuneCase *c, const CublasProblem *problem) {
+    cublasLtMatmulHeuristicResult_t found[TUNE_CANDIDATES];
+    cublas_describe(t->context, c->plan, problem); // without the pointers of a run, that are better aligned than others
+    int count = cublas_ask(t->context, c->plan, found, TUNE_CANDIDATES);
+    c->count = 1;
+    for (int i = 0; i < count && c->count < TUNE_CANDIDATES; i++) {
+        bool other = found[i].state == CUBLAS_STATUS_SUCCESS && !tune_same_algo(&found[i].algo, &c->algos[0]);
+        if (other) { c->algos[c->count++] = found[i].algo; }
+    }
+}
+
+// Makes the plan of a problem, unless there is one already, with the best algorithm for it.
+static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
+    char key[TUNE_KEY_BYTES];
+    TuneCase c;
+    int64_t plans = t->context->plan_count;
+    c.plan = cublas_plan(t->context, problem);
+    if (t->context->plan_count == plans) { return; }
+    c.algos[0] = c.plan->algo;
+    cublas_problem_text(t->context, problem, key, sizeof(key));
+    if (tune_from_table(t, &c, key)) { return; }
+    tune_candidates(t, &c, problem);
+    if (c.count == 1 || !tune_keep_same_bits(t, &c)) { return; } // no choice
+    int best = c.count > 1 ? tune_fastest(t, &c) : 0;
+    c.plan->algo = c.algos[best];
+    t->timed++;
+    t->replaced += best > 0;
+    tune_table_set(t->table, key, &c.plan->algo);
+}
+
+// ---- All of a run ----
+
+// Makes the plans of these problems, each with the fastest algorithm that gives the same bits as cuBLASLt's own choice,
+// by the table or by trying; what is found goes into the table. memory: `bytes` bytes on the device that hold nothing
+// yet, in which the workspace may lie; problems that do not fit in there keep cuBLASLt's choice. Waits for the device.
+static inline void matmul_tune(Tuner *t, CublasContext *context, const CublasProblem *problems, int count, void *memory,
+                               int64_t bytes, TuneTable *table, cudaStream_t stream) {
+    void *sums = NULL;
+    memset(t, 0, sizeof(*t));
+    t->context = context, t->stream = stream, t->table = table;
+    t->memory = tune_memory(context, memory, bytes);
+    if (!tune_take(&t->memory, TUNE_CANDIDATES * (int64_t)sizeof(uint64_t), &sums)) { return; }
+    t->sums = (uint64_t *)sums;
+    for (cudaEvent_t &event : t->events) { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDefault)); }
+    for (int i = 0; i < count; i++) { tune_problem(t, &problems[i]); }
+    cuda_check(cudaStreamSynchronize(stream));
+    for (cudaEvent_t &event : t->events) { cuda_check(cudaEventDestroy(event)); }
+    context->kept_plans = min_i64(context->plan_count, CUBLAS_MAX_PLANS / 2);
+}
+
+// ---- With the file of earlier starts ----
+
+// Where choices are kept, and what a person is told about them.
+typedef struct {
+    char path[MAX_PATH_BYTES];     // "": nowhere
+    bool writes;                   // this process writes the file; others of its machine only read it
+    char text[4 * MAX_PATH_BYTES]; // whole lines, or "": there was nothing to choose
+} TuneReport;
+
+PRINTF_LIKE(2, 3) static inline void tune_add_line(TuneReport *report, const char *format, ...) {
+    size_t used = strlen(report->text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(report->text + used, sizeof(report->text) - used, format, arguments);
+    va_end(arguments);
+}
+
+static inline void tune_add_notice(TuneReport *report, const Error *notice) {
+    tune_add_line(report, "            %.6000s\n", notice->text);
+}
+
+static inline void tune_describe(TuneReport *report, const Tuner *t, double seconds) {
+    int shapes = t->known + t->timed;
+    if (shapes == 0) { return; }
+    tune_add_line(report, "matmul      %d shapes", shapes);
+    if (t->timed > 0 && t->known > 0) { tune_add_line(report, ", %d", t->timed); }
+    if (t->timed > 0) { tune_add_line(report, " timed in %.1f s", seconds); }
+    if (t->timed > 0 && t->known > 0) { tune_add_line(report, ", %d", t->known); }
+    if (t->known > 0) { tune_add_line(report, " known from before"); }
+    tune_add_line(report, "; %d faster than by cuBLASLt's first choice\n", t->replaced);
+}
+
+// matmul_tune with the choices that the file in report->path holds for this GPU ("": the user's own, in the folder for
+// caches), which afterwards holds the new ones, too. Fails only when there is no memory for the table.
+static inline bool matmul_tune_with_file(CublasContext *context, const CublasProblem *problems, int count, void *memory,
+                                         int64_t bytes, const cudaDeviceProp *gpu, TuneReport *report,
+                                         cudaStream_t stream, Error *error) {
+    TuneTable *table = (TuneTable *)malloc(sizeof(TuneTable));
+    long version = (long)cublasLtGetVersion();
+    double start = seconds_now();
+    Error notice, write_notice;
+    Tuner t;
+    if (table == NULL) { return fail(error, "out of memory"); }
+    tune_table_init(table, gpu->name, gpu->multiProcessorCount, version);
+    bool has_path = report->path[0] != '\0' || tune_file_default(report->path, gpu->name, version, &notice);
+    TuneFileState state = has_path ? tune_file_read(table, report->path, &notice) : TUNE_FILE_FOREIGN;
+    matmul_tune(&t, context, problems, count, memory, bytes, table, stream);
+    tune_describe(report, &t, seconds_now() - start);
+    if (t.known + t.timed > 0 && state != TUNE_FILE_READ) { tune_add_notice(report, &notice); }
+    if (t.refused > 0) {
+        tune_add_line(report, "            %d choice%s of the file not to be had here, or of other bits; made anew\n",
+                      t.refused, t.refused == 1 ? "" : "s");
+    }
+    if (t.timed > 0 && state != TUNE_FILE_FOREIGN && report->writes) {
+        bool ok = tune_file_write(table, report->path, &write_notice);
+        if (!ok) { tune_add_notice(report, &write_notice); }
+        if (ok) { tune_add_line(report, "            kept in %s\n", report->path); }
+    }
+    free(table);
+    return true;
+}
+
+#endif // LLMC_MATMUL_TUNE_CUH
