@@ -77,7 +77,8 @@ def evaluates_and_samples():
 
 
 def same_bits_in_any_order():
-    out = ran(*RUN, "--fp8", env=dict(UNCHECKED, EMU_SCHEDULE="random:3"))
+    """Of blocks and threads; and launched one by one, not as graphs."""
+    out = ran(*RUN, "--fp8", "--cuda-graph", 0, env=dict(UNCHECKED, EMU_SCHEDULE="random:3"))
     assert weights_hash(out) == weights_hash(straight())
 
 
@@ -96,12 +97,12 @@ def same_bits_in_every_stage():
     """Of two ranks each scales what it has itself; weights alike, kept in 8 bits or made so when they have come."""
     run = [*SHAPE, *QUIET, "-x", 2, "-l", "1e-2", "--fp8"]
     hashes = {}
-    for stage in (0, 3):
+    for stage in (0, 1, 3):
         ranks = Ranks(2, *run, "-z", stage)
         ranks.wait()
         assert all(process.returncode == 0 for process in ranks.processes.values()), ranks.outputs()
         hashes[stage] = weights_hash(ranks.out())
-    assert hashes[0] == hashes[3], hashes
+    assert len(set(hashes.values())) == 1, hashes
 
 
 def loss_that_is_no_number():
