@@ -1,5 +1,6 @@
-// GPT-2 training on GPUs, in bf16 with fp32 master weights (or in fp32: make PRECISION=FP32). The layers are the
-// kernels in llmc/*.cuh; here is what is made of them. Read it from top to bottom:
+// GPT-2 training on GPUs, in bf16 with fp32 master weights, where asked with the blocks' matrix multiplies in 8 bits
+// (--fp8), or all in fp32 (make PRECISION=FP32). The layers are the kernels in llmc/*.cuh; here is what they make up.
+// Read it from top to bottom:
 //
 //   1. the plan        where everything lies, and who of several GPUs has what
 //   2. the model       buckets on their way between GPUs, a forward and a backward pass over all layers
