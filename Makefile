@@ -17,6 +17,7 @@
 #   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
 #   make NVCCFLAGS="-G -g" instead of -O1 -lineinfo, e.g. for cuda-gdb
 #   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
+#   make CUDNN=0           attention without cuDNN 9, by our own kernels; CUDNN=1, CUDNN_HOME=/folder likewise
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
 #
 # A header or a flag that changes rebuilds what depends on it.
@@ -43,6 +44,7 @@ accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)
             $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
 EMPTY_PROGRAM  = int main(void) { return 0; }
 OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
+CUDNN_PROGRAM  = \043include <cudnn.h>\nint main(void) { switch (0) { case CUDNN_MAJOR == 9: case 0: return !cudnnGetVersion(); } }
 MPI_PROGRAM    = \043include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }
 NCCL_PROGRAM   = \043include <nccl.h>\nint main(void) { int version; return ncclGetVersion(&version); }
 
@@ -129,11 +131,12 @@ EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
 MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
 
 # --- several GPUs: MPI, one of the ways to start their processes. NCCL: below, with CUDA ------------------------------
-NCCL =
-MPI  =
-ifneq ($(filter-out 0 1,$(NCCL) $(MPI)),)
-  $(error NCCL=$(NCCL) MPI=$(MPI): expected 0 (build without) or 1 (refuse to build without); NCCL_HOME=/folder and \
-    MPI_HOME=/folder say where they are)
+NCCL  =
+CUDNN =
+MPI   =
+ifneq ($(filter-out 0 1,$(NCCL) $(CUDNN) $(MPI)),)
+  $(error NCCL=$(NCCL) CUDNN=$(CUDNN) MPI=$(MPI): expected 0 (build without) or 1 (refuse to build without); \
+    NCCL_HOME=/folder, CUDNN_HOME=/folder and MPI_HOME=/folder say where they are)
 endif
 
 # $(call system_include,FOLDERS): of headers whose warnings are not ours. Not for /usr/include, which has its place.
@@ -222,36 +225,61 @@ ifneq ($(CUDA_GOALS),)
   # The program finds cuBLASLt where nvcc found it.
   CUDA_LIBRARY := $(firstword $(wildcard $(patsubst %,%/lib64/libcublasLt.so,$(dir $(NVCC)).. $(CUDA_FOLDERS))))
 
+  # $(call library_headers,FOLDERS,HEADER): where the header is. $(call library_folder,HEADER,NAME): where the library
+  # beside it is. $(call library_builds,HEADER,NAME,PROGRAM): "yes" if they build.
+  CUDA_FOLDER     := $(patsubst %/include/cuda_runtime.h,%,$(firstword $(wildcard \
+                       $(patsubst %,%/include/cuda_runtime.h,$(abspath $(dir $(NVCC))..) $(CUDA_FOLDERS) /usr))))
+  LIBRARY_FOLDERS := $(CUDA_FOLDER) $(CUDA_FOLDERS) /usr /usr/local
+  library_headers  = $(wildcard $(patsubst %,%/include/$(2),$(1)))
+  library_folder   = $(patsubst %/,%,$(dir $(firstword $(wildcard \
+                       $(patsubst %,$(dir $(1))../%/lib$(2).so,lib64 lib lib/*-linux-gnu)))))
+  library_builds   = $(call accepts,$(call system_include,$(patsubst %/,%,$(dir $(1))) $(CUDA_FOLDER)/include),$(3), \
+                       -L$(call library_folder,$(1),$(2)) -l$(2),$(CXX))
+
   # NCCL: in NCCL_HOME, else beside CUDA, else the system's.
   ifneq ($(NCCL),0)
-    CUDA_FOLDER   := $(patsubst %/include/cuda_runtime.h,%,$(firstword $(wildcard \
-                       $(patsubst %,%/include/cuda_runtime.h,$(abspath $(dir $(NVCC))..) $(CUDA_FOLDERS) /usr))))
-    NCCL_FOLDERS  := $(or $(NCCL_HOME),$(CUDA_FOLDER) $(CUDA_FOLDERS) /usr /usr/local)
-    NCCL_HEADERS  := $(wildcard $(NCCL_FOLDERS:%=%/include/nccl.h))
-    nccl_libraries = $(patsubst %/,%,$(dir $(firstword $(wildcard \
-                       $(patsubst %,$(1:%/include/nccl.h=%)/%/libnccl.so,lib64 lib lib/*-linux-gnu)))))
-    nccl_builds    = $(call accepts,$(call system_include,$(1:%/nccl.h=%) $(CUDA_FOLDER)/include),$(NCCL_PROGRAM), \
-                       -L$(call nccl_libraries,$(1)) -lnccl,$(CXX))
-    NCCL_HEADER   := $(firstword $(foreach header,$(NCCL_HEADERS),$(if $(call nccl_builds,$(header)),$(header))))
+    NCCL_HEADERS  := $(call library_headers,$(or $(NCCL_HOME),$(LIBRARY_FOLDERS)),nccl.h)
+    NCCL_HEADER   := $(firstword $(foreach header,$(NCCL_HEADERS), \
+                       $(if $(call library_builds,$(header),nccl,$(NCCL_PROGRAM)),$(header))))
     ifneq ($(NCCL_HEADER),)
-      NCCL_FOLDER := $(call nccl_libraries,$(NCCL_HEADER))
+      NCCL_FOLDER := $(abspath $(call library_folder,$(NCCL_HEADER),nccl))
       NCCL_FLAGS  := -DUSE_NCCL $(call system_include,$(filter-out $(CUDA_FOLDER)/include,$(NCCL_HEADER:%/nccl.h=%)))
       NCCL_LIBS   := -L$(NCCL_FOLDER) -lnccl
     else ifneq ($(NCCL)$(NCCL_HOME),)
       $(error No NCCL $(NCCL_HOME:%=in NCCL_HOME=% )that $(CXX) builds with: expected include/nccl.h and libnccl.so in \
-        lib or lib64 (https://developer.nvidia.com/nccl; Debian/Ubuntu: apt-get install libnccl-dev). NCCL_HOME=/folder \
-        says where it is; NCCL=0 leaves it out, for one GPU)
+        lib or lib64 (https://developer.nvidia.com/nccl; Debian/Ubuntu: apt-get install libnccl-dev). \
+        NCCL_HOME=/folder says where it is; NCCL=0 leaves it out, for one GPU)
     else ifeq ($(MAKELEVEL),0)
       $(info No NCCL here: building for one GPU; `make doctor` says how to get it. NCCL=0 silences this)
     endif
   endif
-  CUDA_LIBS    := -lcublasLt $(NCCL_LIBS) $(MPI_LIBS) -lpthread -ldl $(foreach folder, \
-                  $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(MPI_FOLDERS),-Xlinker -rpath -Xlinker $(folder))
+
+  # cuDNN 9 likewise, for attention in bf16.
+  ifeq ($(filter 0,$(CUDNN))$(filter FP32,$(PRECISION)),)
+    CUDNN_HEADERS := $(call library_headers,$(or $(CUDNN_HOME),$(LIBRARY_FOLDERS)),cudnn.h)
+    CUDNN_HEADER  := $(firstword $(foreach header,$(CUDNN_HEADERS), \
+                       $(if $(call library_builds,$(header),cudnn,$(CUDNN_PROGRAM)),$(header))))
+    ifneq ($(CUDNN_HEADER),)
+      CUDNN_FOLDER := $(abspath $(call library_folder,$(CUDNN_HEADER),cudnn))
+      CUDNN_FLAGS  := -DUSE_CUDNN \
+                      $(call system_include,$(filter-out $(CUDA_FOLDER)/include,$(CUDNN_HEADER:%/cudnn.h=%)))
+      CUDNN_LIBS   := -L$(CUDNN_FOLDER) -lcudnn
+    else ifneq ($(CUDNN)$(CUDNN_HOME),)
+      $(error No cuDNN 9 $(CUDNN_HOME:%=in CUDNN_HOME=% )that $(CXX) builds with: expected include/cudnn.h of version \
+        9 and libcudnn.so in lib or lib64 (https://developer.nvidia.com/cudnn; Debian/Ubuntu: apt-get install \
+        cudnn9-cuda-12). CUDNN_HOME=/folder says where it is; CUDNN=0 leaves it out)
+    else ifeq ($(MAKELEVEL),0)
+      $(info No cuDNN 9 here: attention by our own kernels; `make doctor` says how to get it. CUDNN=0 silences this)
+    endif
+  endif
+  CUDA_LIBS    := -lcublasLt $(NCCL_LIBS) $(CUDNN_LIBS) $(MPI_LIBS) -lpthread -ldl $(foreach folder, \
+                  $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(CUDNN_FOLDER) $(MPI_FOLDERS), \
+                  -Xlinker -rpath -Xlinker $(folder))
   # -O1 is for the host, which has little to do (-O2 takes twice as long): device code is always optimised. -lineinfo
   # costs nothing at run time; with it compute-sanitizer and the profilers name lines.
   NVCCFLAGS    ?= -O1 -lineinfo
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
-                  $(NCCL_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
+                  $(NCCL_FLAGS) $(CUDNN_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
 endif
 
@@ -261,7 +289,8 @@ ifneq ($(EMU_GOALS),)
   EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),-O1) $(if $(filter 1,$(SANITIZE)),--sanitize) \
                  $(ARCH)
   COMPILE_EMU := CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
-                 $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(MPI_FLAGS) $(CPPFLAGS) -I.
+                 $(if $(filter 0,$(NCCL)),,-DUSE_NCCL) $(if $(filter 0,$(CUDNN)),,-DUSE_CUDNN) \
+                 $(MPI_FLAGS) $(CPPFLAGS) -I.
   EMU_LIBS    := $(MPI_LIBS) $(MPI_RPATH) -ldl
   RECORD      := $(call record,flags.emu,$(COMPILE_EMU) $(EMU_LIBS))
 endif

@@ -37,6 +37,7 @@ find_file() {
     local folder name
     for name in "$@"; do
         for folder in ${NCCL_HOME:+"$NCCL_HOME/include" "$NCCL_HOME/lib64" "$NCCL_HOME/lib"} \
+            ${CUDNN_HOME:+"$CUDNN_HOME/include" "$CUDNN_HOME/lib64" "$CUDNN_HOME/lib"} \
             ${CUDA_HOME:+"$CUDA_HOME/include" "$CUDA_HOME/lib64"} /usr/local/cuda/include /usr/local/cuda/lib64 \
             /opt/cuda/include /opt/cuda/lib64 /usr/include /usr/local/include /usr/include/* /usr/lib /usr/lib64 \
             /usr/local/lib /usr/lib/*-linux-gnu* /opt/homebrew/lib /opt/homebrew/opt/*/lib; do
@@ -69,11 +70,13 @@ nvcc_version() {
     nvcc --version 2>/dev/null | grep release
 }
 
-nccl() { # the header's version and the library, if both are here
-    local header library
-    header=$(find_file nccl.h) library=$(find_file libnccl.so)
+library() { # HEADER LIBRARY PREFIX: the header's version (its PREFIX_MAJOR, ..) and the library, if both are here
+    local header version library
+    header=$(find_file "$1") version=${header%/*}/${1%.h}_version.h library=$(find_file "$2")
+    [ -e "$version" ] || version=$header
     if [ -n "$header" ] && [ -n "$library" ]; then
-        awk '/^#define NCCL_(MAJOR|MINOR|PATCH) / { printf "%s%s", dot, $3; dot = "." } END { printf " " }' "$header"
+        awk -v names="^$3_(MAJOR|MINOR|PATCH|PATCHLEVEL)$" '$1 == "#define" && $2 ~ names { printf "%s%s", dot, $3
+            dot = "." } END { printf " " }' "$version"
         echo "$library"
     fi
 }
@@ -119,8 +122,10 @@ echo "The GPU trainer (make train_gpt2cu)"
 row nvcc optional "$(nvcc_version)" "CUDA's compiler, release 12 or later" \
     "https://developer.nvidia.com/cuda-downloads" ""
 row cuBLASLt optional "$(find_file cublasLt.h)" "matrix multiplies" "comes with the CUDA toolkit" ""
-row NCCL optional "$(nccl)" "several GPUs; NCCL_HOME=/folder says where it is" \
+row NCCL optional "$(library nccl.h libnccl.so NCCL)" "several GPUs; NCCL_HOME=/folder says where it is" \
     "apt-get install libnccl-dev, from NVIDIA's repository: https://developer.nvidia.com/nccl" ""
+row cuDNN optional "$(library cudnn.h libcudnn.so CUDNN)" "version 9: attention in bf16; CUDNN_HOME=/folder" \
+    "apt-get install cudnn9-cuda-12, from NVIDIA's repository: https://developer.nvidia.com/cudnn" ""
 row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a folder); MPI_HOME=/folder" \
     "apt-get install openmpi-bin libopenmpi-dev" ""
 row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""

@@ -1,6 +1,6 @@
-"""How the Makefile finds NCCL and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is built but
-what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh. And which revision of
-the source a program says it is, in a repository with a trainer of three lines."""
+"""How the Makefile finds NCCL, cuDNN and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is
+built but what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh. And which
+revision of the source a program says it is, in a repository with a trainer of three lines."""
 import atexit
 import os
 import re
@@ -13,7 +13,8 @@ from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WORK = tempfile.mkdtemp(prefix="gpt2c_build.")
-CUDA, NCCL, MPI, EMPTY, BROKEN = (os.path.join(WORK, name) for name in ("cuda", "nccl", "mpi", "empty", "broken"))
+CUDA, NCCL, CUDNN, OLD, MPI, EMPTY, BROKEN = (os.path.join(WORK, name) for name in (
+    "cuda", "nccl", "cudnn", "cudnn8", "mpi", "empty", "broken"))
 BUILD = os.path.join(WORK, "build")
 NVCC = os.path.join(CUDA, "bin", "nvcc")
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
@@ -28,9 +29,9 @@ def write(path, text, mode=0o644):
     os.chmod(path, mode)
 
 
-def write_library(folder, lib, name, function, parameters):
+def write_library(folder, lib, name, function, parameters, defines=""):
     """A header and a shared library with one function."""
-    header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
+    header = defines + f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
     write(os.path.join(folder, "include", f"{name}.h"), header)
     os.makedirs(os.path.join(folder, lib), exist_ok=True)
     source = os.path.join(WORK, f"{name}.c")
@@ -44,9 +45,13 @@ def prepare():
     write(os.path.join(CUDA, "include", "cuda_runtime.h"), "")
     write_library(CUDA, "lib64", "nccl", "ncclGetVersion", "int *version")
     write_library(NCCL, "lib", "nccl", "ncclGetVersion", "int *version")
+    for folder, lib, version in ((CUDA, "lib64", 9), (CUDNN, "lib", 9), (OLD, "lib", 8)):
+        write_library(folder, lib, "cudnn", "cudnnGetVersion", "void", f"#define CUDNN_MAJOR {version}\n")
     write_library(MPI, "lib", "mpi", "MPI_Init", "void *argc, void *argv")
     shutil.copytree(NCCL, BROKEN)
     write(os.path.join(BROKEN, "lib", "libnccl.so"), "no library\n")
+    shutil.copytree(CUDNN, os.path.join(BROKEN, "cudnn"))
+    write(os.path.join(BROKEN, "cudnn", "lib", "libcudnn.so"), "no library\n")
     shutil.copytree(MPI, os.path.join(BROKEN, "mpi"))
     write(os.path.join(BROKEN, "mpi", "lib", "libmpi.so"), "no library\n")
     os.mkdir(EMPTY)
@@ -55,7 +60,7 @@ def prepare():
 def make(*arguments, status=0, **variables):
     """What `make -n` says that it would do."""
     environment = {name: value for name, value in os.environ.items()
-                   if not re.match("MAKE|MFLAGS|GNUMAKE|NCCL|MPI|CUDA|C(C|XX|FLAGS)$", name)}
+                   if not re.match("MAKE|MFLAGS|GNUMAKE|NCCL|CUDNN|MPI|CUDA|C(C|XX|FLAGS)$", name)}
     result = subprocess.run(["make", "-n", f"BUILD={BUILD}", f"BIN={BUILD}", "GPU_ARCH=80", "ARCH=", *arguments],
                             cwd=ROOT, env=dict(environment, **variables), capture_output=True, text=True, timeout=300)
     assert result.returncode == status, (arguments, result)
@@ -124,16 +129,35 @@ def test_mpi_that_is_here():
     assert has_mpi(compile_line("MPI=1")) and has_mpi(compile_line("MPI=1", program="train_gpt2emu"))
 
 
+def test_cudnn():
+    """Beside CUDA, elsewhere, and left out: by CUDNN=0, and in fp32, where nothing uses it."""
+    line = compile_line("MPI=0")
+    assert " -DUSE_CUDNN " in line and f" -L{CUDA}/lib64 -lcudnn " in line and "-isystem" not in line, line
+    for line in (compile_line(f"CUDNN_HOME={CUDNN}"), compile_line("CUDNN=1", CUDNN_HOME=CUDNN)):
+        assert f" -DUSE_CUDNN -isystem {CUDNN}/include " in line and f" -L{CUDNN}/lib -lcudnn " in line, line
+        assert f"-Xlinker -rpath -Xlinker {CUDNN}/lib" in line, line
+    for line in (compile_line("CUDNN=0"), compile_line("PRECISION=FP32")):
+        assert "cudnn" not in line.lower(), line
+
+
+def test_cudnn_that_is_not_there():
+    for folder in (EMPTY, os.path.join(BROKEN, "cudnn"), OLD):
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"CUDNN_HOME={folder}", status=2)
+        assert re.search(rf"No cuDNN 9 in CUDNN_HOME={folder} that \S+ builds with: expected include/cudnn.h", out), out
+        assert "CUDNN=0 leaves it out" in out, out
+
+
 def test_emulated_programs_have_nccl():
     """The emulator's, whatever NCCL_HOME says."""
     for arguments, there in ((("MPI=0", ), True), (("MPI=0", f"NCCL_HOME={EMPTY}"), True), (("NCCL=0", ), False)):
         line = compile_line(*arguments, program="train_gpt2emu")
         assert ("-DUSE_NCCL" in line) == there and "-lnccl" not in line, line
+        assert "-DUSE_CUDNN" in line and "-lcudnn" not in line, line
         assert has_mpi(line) == ("MPI=0" not in arguments and shutil.which("mpicc") is not None), line
 
 
 def test_other_values_are_refused():
-    for switch in ("NCCL", "MPI"):
+    for switch in ("NCCL", "CUDNN", "MPI"):
         out = make(f"{BUILD}/train_gpt2", f"{switch}=yes", status=2)
         assert f"{switch}=yes" in out and "expected 0 (build without) or 1 (refuse to build without)" in out, out
 

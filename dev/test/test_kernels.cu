@@ -14,6 +14,7 @@
 #include "kernels_fp8.cuh"
 #include "kernels_ptx.cuh"
 #include "kernels_attention.cuh"
+#include "kernels_cudnn.cuh"
 #include "kernels_classifier.cuh"
 #include "kernels_update.cuh"
 #include "kernels_checksum.cuh"
@@ -33,6 +34,7 @@ static const Group GROUPS[] = {
     {"fp8", fp8_tests},
     {"ptx", ptx_tests},
     {"attention", attention_tests},
+    {"cudnn", cudnn_tests},
     {"classifier", classifier_tests},
     {"update", update_tests},
     {"checksum", checksum_tests},
