@@ -44,7 +44,7 @@ accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)
             $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
 EMPTY_PROGRAM  = int main(void) { return 0; }
 OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
-CUDNN_PROGRAM  = \043include <cudnn.h>\nint main(void) { switch (0) { case CUDNN_MAJOR == 9: case 0: return !cudnnGetVersion(); } }
+CUDNN_PROGRAM  = \043include <cudnn.h>\nchar v[CUDNN_MAJOR == 9 ? 1 : -1];\nint main(void) { cudnnGetVersion(); }
 MPI_PROGRAM    = \043include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }
 NCCL_PROGRAM   = \043include <nccl.h>\nint main(void) { int version; return ncclGetVersion(&version); }
 

@@ -43,6 +43,7 @@
 #include "llmc/cublas_common.h"
 #include "llmc/cuda_common.h"
 #include "llmc/cuda_graph.h"
+#include "llmc/cudnn_att.h"
 #include "llmc/encoder.cuh"
 #include "llmc/finite.cuh"
 #include "llmc/fp8.cuh"
@@ -140,11 +141,13 @@ typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
     RunKind kind;
-    int B, T;        // the largest batch there is room for
-    int recompute;   // one of the levels above
-    int gelu_fusion; // likewise
-    bool fp8;        // the linear layers of the blocks multiply in 8 bits
-    int head_rows;   // rows of logits at a time; fewer if there are fewer
+    int B, T;         // the largest batch there is room for
+    int recompute;    // one of the levels above
+    int gelu_fusion;  // likewise
+    bool cudnn;       // attention of batches of this shape by cuDNN
+    bool needs_cudnn; // or not at all
+    bool fp8;         // the linear layers of the blocks multiply in 8 bits
+    int head_rows;    // rows of logits at a time; fewer if there are fewer
     bool head_overlap;
     bool cuda_graph; // launch the passes of a step as CUDA graphs: of one GPU, collectives are queued call by call
     bool has_master; // fp32 weights beside the bf16 ones
@@ -224,6 +227,9 @@ typedef struct {
     float *export_bucket;
     int32_t *flag, *history;
     void *cublas_workspace;
+    CudnnAttention cudnn;
+    Error no_cudnn; // why it is not open, if it was to be
+    void *cudnn_forward, *cudnn_backward;
 
     BatchSlot slots[NUM_SLOTS];
     int64_t batches;          // uploaded so far
@@ -385,6 +391,9 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     plan_add(plan, &model->datt, "datt", gradient, PLAN_FLOATX, shape2(N, C), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
     plan_add(plan, &model->dqkv, "dqkv", gradient, PLAN_FLOATX, shape2(N, 3 * C), BACKWARD_ATTENTION,
              BACKWARD_ATTENTION);
+    int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(model->shape.B, model->shape.T, NH) : 0;
+    plan_add(plan, &model->cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
+             BACKWARD_ATTENTION, BACKWARD_ATTENTION);
     plan_add(plan, &model->att_dots, "att_dots", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
     plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), HEAD,
              BACKWARD_ATTENTION);
@@ -462,6 +471,9 @@ static void plan_device(GPT2 *model, int64_t N) {
     plan_add(plan, &model->flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
              shape1(CUBLAS_WORKSPACE_BYTES / (int64_t)sizeof(float)), FORWARD, UPDATE);
+    int64_t cudnn_bytes = model->shape.cudnn ? CUDNN_ATT_SLACK : 0;
+    plan_add(plan, &model->cudnn_forward, "cudnn_forward", PLAN_WORKSPACE, PLAN_F32,
+             shape1(cudnn_bytes / (int64_t)sizeof(float)), FORWARD, BACKWARD_ATTENTION);
     plan_layout(plan);
 }
 
@@ -789,18 +801,50 @@ static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
 
 // ---- The layers ----
 
+// att and att_lse of qkv, and with --fp8 the largest magnitude in att, which cuDNN does not tell.
+static void attend(GPT2 *model, int layer, int B, int T) {
+    int C = model->config.channels, NH = model->config.num_heads;
+    const floatX *qkv = model->qkv.of(layer);
+    floatX *att = model->att.of(layer);
+    float *lse = model->att_lse.of(layer);
+    if (!cudnn_att_takes(&model->cudnn, B, T)) {
+        uint32_t *amax = amax_for(model, FP8_INPUT, layer, LINEAR_ATTPROJ);
+        attention_forward(att, lse, qkv, B, T, C, NH, model->stream, amax);
+        return;
+    }
+    cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
+    if (model->shape.fp8) {
+        fp8_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_ATTPROJ), att, (int64_t)B * T * C, model->stream);
+    }
+}
+
+// dqkv of datt; likewise.
+static void attend_backward(GPT2 *model, int layer, int B, int T) {
+    int C = model->config.channels, NH = model->config.num_heads;
+    const floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer);
+    const float *lse = model->att_lse.of(layer);
+    if (!cudnn_att_takes(&model->cudnn, B, T)) {
+        uint32_t *amax = amax_for(model, FP8_DOUT, layer, LINEAR_QKV);
+        attention_backward(model->dqkv, model->datt, qkv, att, lse, model->att_dots, B, T, C, NH, model->stream, amax);
+        return;
+    }
+    cudnn_att_backward(&model->cudnn, model->dqkv, model->datt, qkv, att, lse, model->stream);
+    if (model->shape.fp8) {
+        fp8_amax(fp8_scale(model, FP8_DOUT, layer, LINEAR_QKV), model->dqkv, (int64_t)B * T * 3 * C, model->stream);
+    }
+}
+
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
 static void block_forward(GPT2 *model, int layer, int B, int T) {
-    int C = model->config.channels, NH = model->config.num_heads;
+    int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
     cudaStream_t stream = model->stream;
     floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer), *mid = model->residual_mid.of(layer);
     floatX *ln2 = model->ln2.of(layer), *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
     linear_forward(model, layer, LINEAR_QKV, qkv, NULL, model->ln1.of(layer), N);
-    attention_forward(att, model->att_lse.of(layer), qkv, B, T, C, NH, stream,
-                      amax_for(model, FP8_INPUT, layer, LINEAR_ATTPROJ));
+    attend(model, layer, B, T);
     linear_forward(model, layer, LINEAR_ATTPROJ, model->projection, NULL, att, N);
     fused_residual_layernorm_forward(mid, ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
                                      model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream,
@@ -975,14 +1019,13 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
 
 // Also makes room for the gradients of the block below.
 static void block_backward_attention(GPT2 *model, int layer, int B, int T, const BatchRole *role) {
-    int C = model->config.channels, NH = model->config.num_heads;
+    int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
     const floatX *att = model->att.of(layer);
     linear_backward(model, layer, LINEAR_ATTPROJ, model->datt, model->dresidual, att, NULL, N);
-    attention_backward(model->dqkv, model->datt, model->qkv.of(layer), att, model->att_lse.of(layer), model->att_dots,
-                       B, T, C, NH, model->stream, amax_for(model, FP8_DOUT, layer, LINEAR_QKV));
+    attend_backward(model, layer, B, T);
     linear_backward_bias(model, layer, LINEAR_QKV, model->dqkv, N);
     linear_backward(model, layer, LINEAR_QKV, model->dln, model->dqkv, model->ln1.of(layer), NULL, N);
     if (layer > 0) { begin_gradient(model, layer, role); } // a bucket's number is its layer's + 1
@@ -1551,6 +1594,12 @@ static bool ask_to_stop(GPT2 *model, Error *error) {
     return true;
 }
 
+// Can cuDNN be asked for this run's attention?
+static bool check_cudnn(const TrainRun *run, Error *error) {
+    return cudnn_att_check((int)run->options.batch_size, (int)run->options.seq_len, run->config.channels,
+                           run->config.num_heads, error);
+}
+
 // Refuses what this build or these kernels cannot do, before anything is opened on the GPU.
 static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
@@ -1572,6 +1621,10 @@ static bool check_shape(const TrainRun *run, Error *error) {
     if (o->fp8 && c->channels % FP8_WIDTH_MULTIPLE != 0) {
         return fail(error, "--fp8: the model has %d channels; 8-bit matrix multiplies need a multiple of %d",
                     c->channels, FP8_WIDTH_MULTIPLE);
+    }
+    Error why = {};
+    if (o->steps != 0 && strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
+        return fail(error, "--attention cudnn: %s", why.text);
     }
 #ifdef PRECISION_FP32
     if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
@@ -1639,6 +1692,15 @@ static bool check_gpu(const GPT2 *model, Error *error) {
                 gpu->name, gpu->major, gpu->minor);
 }
 
+// Before the memory is taken, since cuDNN takes some, too. Without a plan of cuDNN's our own kernels do it.
+static bool open_attention(GPT2 *model, Error *error) {
+    if (!model->shape.cudnn || cudnn_att_open(&model->cudnn, model->shape.B, model->shape.T, model->config.channels,
+                                              model->config.num_heads, &model->no_cudnn)) {
+        return true;
+    }
+    return !model->shape.needs_cudnn || fail(error, "--attention cudnn: %s", model->no_cudnn.text);
+}
+
 // Opens the GPU of this rank and allocates what was planned.
 static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     char bus_id[32] = "";
@@ -1652,11 +1714,13 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
     gpu_monitor_open(&model->monitor, bus_id);
     create_streams(model);
-    if (!cublas_open(&model->cublas, tf32, error) || !plan_allocate_device(&model->device_plan, error) ||
-        !plan_allocate_pinned(&model->pinned_plan, error) || !plan_allocate(&model->host_plan, error)) {
+    if (!cublas_open(&model->cublas, tf32, error) || !open_attention(model, error) ||
+        !plan_allocate_device(&model->device_plan, error) || !plan_allocate_pinned(&model->pinned_plan, error) ||
+        !plan_allocate(&model->host_plan, error)) {
         return false;
     }
     cublas_set_workspace(&model->cublas, model->cublas_workspace, CUBLAS_WORKSPACE_BYTES);
+    cudnn_att_set_workspace(&model->cudnn, model->cudnn_forward, model->cudnn_backward);
     return true;
 }
 
@@ -1689,6 +1753,7 @@ static void gpt2_close(GPT2 *model) {
     cudaDeviceSynchronize();
     nccl_close(&model->nccl);
     gpu_monitor_close(&model->monitor);
+    cudnn_att_close(&model->cudnn);
     cublas_close(&model->cublas);
     cudaEventDestroy(model->computed);
     cudaEventDestroy(model->communicated);
@@ -2147,6 +2212,7 @@ static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
 static RunShape choose_shape(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     RunShape shape;
+    Error why;
     memset(&shape, 0, sizeof(shape));
     bool evaluates = run->has_val || run_has_evals(run);
     shape.kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
@@ -2158,6 +2224,9 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.head_rows = (int)o->head_rows;
     shape.head_overlap = o->head_overlap;
     shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
+    shape.needs_cudnn = shape.kind == RUN_TRAINS && strcmp(o->attention, "cudnn") == 0;
+    shape.cudnn =
+        shape.needs_cudnn || (shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0 && check_cudnn(run, &why));
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.rank = run->comm.rank;
@@ -2288,13 +2357,25 @@ static bool choose_automatically(GPT2 *model, TrainRun *run, Error *error) {
     return run_change_batch_size(run, all[best].B, error);
 }
 
-static void print_config(const GPT2 *model, TrainRun *run) {
+// "by cuDNN 9.19.0", or where our own kernels compute.
+static void attention_text(char *text, size_t size, const GPT2 *model) {
+    char version[32];
+    cudnn_att_version_text(version, sizeof(version));
     int HS = model->config.channels / model->config.num_heads;
+    snprintf(text, size, "%s%s", model->shape.cudnn ? "by cuDNN " : "on ",
+             model->shape.cudnn                ? version
+             : attention_uses_tensor_cores(HS) ? "tensor cores"
+                                               : "plain cores");
+}
+
+static void print_config(const GPT2 *model, TrainRun *run) {
+    char attention[64];
+    attention_text(attention, sizeof(attention), model);
     run_print_config(run);
-    printf("precision   %s%s%s; attention on %s, heads of %d\n", PRECISION_NAME,
+    printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
            model->shape.has_master ? ", fp32 master weights" : "",
-           model->shape.fp8 ? ", linear layers of the blocks in fp8" : "",
-           attention_uses_tensor_cores(HS) ? "tensor cores" : "plain cores", HS);
+           model->shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
+           model->config.channels / model->config.num_heads);
     if (model->shape.kind == RUN_TRAINS) {
         printf("launches    %s\n", model->shape.cuda_graph ? "a step is CUDA graphs"
                                    : run->num_ranks > 1    ? "kernel by kernel: CUDA graphs are for one GPU"
@@ -2320,6 +2401,9 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         int machines = run_num_machines(model->ranks);
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
+    }
+    if (model->shape.cudnn && !model->cudnn.is_open) {
+        printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
     }
     printf("%s", model->tuning.text);
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {
@@ -2410,6 +2494,8 @@ static void add_versions(RunMachine *machine) {
     }
     version = (int)cublasLtGetVersion();
     run_machine_version(machine, "cublaslt", "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+    cudnn_att_version_text(text, sizeof(text));
+    if (text[0] != '\0') { run_machine_version(machine, "cudnn", "%s", text); }
     nccl_version_text(text, sizeof(text));
     if (text[0] != '\0') { run_machine_version(machine, "nccl", "%s", text); }
     comm_mpi_version_text(text, sizeof(text));

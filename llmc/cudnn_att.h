@@ -53,7 +53,7 @@ typedef struct {
     bool is_open;
     int B, T, C, NH;
     int chunk; // sequences that the backward takes at a time, a divisor of B
-    void *workspace;
+    void *forward_workspace, *backward_workspace;
 #ifdef USE_CUDNN
     cudnnHandle_t handle;
     CudnnPlan forward, backward;
@@ -75,8 +75,9 @@ static inline int cudnn_att_chunk(int B, int T, int NH) {
     return 0;
 }
 
-// Of cudnn_att_set_workspace; what follows from the shape is known without a GPU.
-static inline int64_t cudnn_att_workspace_bytes(int B, int T, int NH) {
+// What is to be given to cudnn_att_set_workspace follows from the shape, and is known without a GPU. The forward needs
+// CUDNN_ATT_SLACK.
+static inline int64_t cudnn_att_backward_bytes(int B, int T, int NH) {
     return cudnn_att_workspace_for(cudnn_att_chunk(B, T, NH), T, NH);
 }
 
@@ -85,14 +86,18 @@ static inline bool cudnn_att_takes(const CudnnAttention *att, int B, int T) {
     return att->is_open && att->B == B && att->T == T;
 }
 
-// Device memory of cudnn_att_workspace_bytes, on one stream at a time.
-static inline void cudnn_att_set_workspace(CudnnAttention *att, void *workspace) { att->workspace = workspace; }
+// Device memory, on one stream at a time.
+static inline void cudnn_att_set_workspace(CudnnAttention *att, void *forward, void *backward) {
+    att->forward_workspace = forward;
+    att->backward_workspace = backward;
+}
 
 // "9.19.0"; "" without cuDNN.
 static inline void cudnn_att_version_text(char *text, size_t size) {
     text[0] = '\0';
 #ifdef USE_CUDNN
     int version = (int)cudnnGetVersion();
+    if (version == 0) { return; }
     snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
 #else
     (void)size;
@@ -510,7 +515,7 @@ static inline bool cudnn_att_make_plans(CudnnAttention *att, Error *error) {
     cudnn_describe_forward(&att->forward.graph);
     cudnn_graph_begin(&att->backward.graph, att->chunk, att->T, att->C, att->NH);
     cudnn_describe_backward(&att->backward.graph);
-    return cudnn_make_plan(&att->forward, att->handle, bytes, "forward", error) &&
+    return cudnn_make_plan(&att->forward, att->handle, CUDNN_ATT_SLACK, "forward", error) &&
            cudnn_make_plan(&att->backward, att->handle, bytes, "backward", error);
 }
 
@@ -561,10 +566,9 @@ static inline void cudnn_check_status(cudnnStatus_t status, const char *call, co
 }
 #define cudnn_check(call) cudnn_check_status((call), #call, __FILE__, __LINE__)
 
-static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, const CudnnPointers *p,
+static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, const CudnnPointers *p, void *workspace,
                              cudaStream_t stream) {
     cudnnBackendDescriptor_t pack = NULL;
-    void *workspace = att->workspace;
     cudnn_check(cudnnSetStream(att->handle, stream));
     cudnn_check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
     cudnn_check(
@@ -600,7 +604,7 @@ static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, flo
     cudnn_point(&p, CUDNN_LSE, lse);
     cudnn_point(&p, CUDNN_SCALE, &numbers.scale);
     cudnn_point(&p, CUDNN_MASKED, &numbers.masked);
-    cudnn_run(att, &att->forward, &p, stream);
+    cudnn_run(att, &att->forward, &p, att->forward_workspace, stream);
 }
 
 // Of the sequences from `first` on, one chunk.
@@ -624,7 +628,7 @@ static inline void cudnn_att_backward_chunk(const CudnnAttention *att, int64_t f
     cudnn_point(&p, CUDNN_SCALE, &numbers.scale);
     cudnn_point(&p, CUDNN_MASKED, &numbers.masked);
     cudnn_point(&p, CUDNN_ONE, &numbers.one);
-    cudnn_run(att, &att->backward, &p, stream);
+    cudnn_run(att, &att->backward, &p, att->backward_workspace, stream);
 }
 
 // dqkv (B,T,3C) = the gradient, from dout (B,T,C) and the forward's input and outputs.

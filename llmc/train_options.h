@@ -137,6 +137,8 @@ enum { FREE = 0, SHAPES = 1 };
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
+    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
+      "by cuDNN or by our own kernels, which round differently; auto: by cuDNN where it can be")                       \
     X(matmul_tune, "matmul-tune", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                    \
       "at the start, time the algorithms for each matrix multiply, and take the fastest that gives the same bits")     \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, PICK(TRAIN_GPU_ONLY, NULL),  \

@@ -19,11 +19,12 @@ static void cudnn_environment(const char *value) {
 struct CudnnRun {
     AttentionRun arrays;
     CudnnAttention att;
-    DeviceArray<float> workspace;
+    DeviceArray<float> forward_workspace, backward_workspace;
     Error error = {};
 
     CudnnRun(AttentionShape s, const std::vector<float> &qkv, const std::vector<float> &dout, int chunk)
-        : arrays(s, qkv, dout), workspace(cudnn_att_workspace_bytes(s.B, s.T, s.NH) / (int64_t)sizeof(float)) {
+        : arrays(s, qkv, dout), forward_workspace(CUDNN_ATT_SLACK / 4),
+          backward_workspace(cudnn_att_backward_bytes(s.B, s.T, s.NH) / 4 + 1) {
         int C = (int)channels_of(s);
 #ifdef USE_CUDNN
         if (chunk > 0) {
@@ -35,7 +36,7 @@ struct CudnnRun {
         (void)chunk;
         cudnn_att_open(&att, s.B, s.T, C, s.NH, &error);
 #endif
-        cudnn_att_set_workspace(&att, workspace.data);
+        cudnn_att_set_workspace(&att, forward_workspace.data, backward_workspace.data);
     }
     ~CudnnRun() { cudnn_att_close(&att); }
 
@@ -162,7 +163,7 @@ static void test_cudnn_workspace(Test *t) {
     CHECK(t, cudnn_att_chunk(64, 1024, 12) == 8, "chunk %d", cudnn_att_chunk(64, 1024, 12));
     CHECK(t, cudnn_att_chunk(16, 1024, 25) == 4, "chunk %d", cudnn_att_chunk(16, 1024, 25));
     CHECK(t, cudnn_att_chunk(7, 1024, 25) == 1 && cudnn_att_chunk(4, 8192, 12) == 0, "chunks");
-    int64_t bytes = cudnn_att_workspace_bytes(64, 1024, 12), dS = (int64_t)8 * 12 * 1024 * 1024 * 2;
+    int64_t bytes = cudnn_att_backward_bytes(64, 1024, 12), dS = (int64_t)8 * 12 * 1024 * 1024 * 2;
     CHECK(t, bytes == dS + 8 * 12 * 1024 * 4 + CUDNN_ATT_SLACK && bytes <= CUDNN_ATT_MAX_WORKSPACE, "%lld bytes",
           (long long)bytes);
 }
