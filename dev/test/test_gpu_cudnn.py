@@ -1,0 +1,71 @@
+"""--attention: the GPU trainer with cuDNN's attention and with its own, in the emulator, whose cuDNN is there with
+EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and their numbers: kernels_cudnn.cuh.
+
+TRAIN_GPT2CU names the program (./train_gpt2emu).
+"""
+import os
+import re
+import sys
+
+PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
+if not os.path.exists(PROGRAM):
+    print(f"skip gpu_cudnn: all of it: no {PROGRAM} here (make train_gpt2emu)")
+    print("gpu_cudnn: 0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+with open(PROGRAM, "rb") as binary:
+    if b"EMU_CUDNN" not in binary.read():
+        print("skip gpu_cudnn: all of it: no emulated program")
+        print("gpu_cudnn: 0 passed, 0 failed, 1 skipped")
+        sys.exit(0)
+os.environ["TRAIN_GPT2"] = PROGRAM
+
+import cli  # noqa: E402
+import harness  # noqa: E402
+from cli import QUIET, finish, losses, ran, weights_hash  # noqa: E402
+
+RUN = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 16, "--context", 12, "-t", 12, "-b", 3, "-d",
+       72, "-x", 3, "-l", "1e-2", *QUIET]
+ROUNDING = 2.0**-8  # of a value to bf16
+
+
+def with_cudnn(kind):
+    return dict(cli.ENVIRONMENT, EMU_CUDNN=kind)
+
+
+def near_to_our_own():
+    """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
+    own, cudnn = ran(*RUN, "--attention", "own"), ran(*RUN, env=with_cudnn("1"))
+    assert "attention on plain cores" in own and "attention by cuDNN 9.0.0" in cudnn, (own, cudnn)
+    for a, b in zip(losses(own), losses(cudnn)):
+        assert abs(a - b) <= ROUNDING * a, (losses(own), losses(cudnn))
+    assert weights_hash(own) != weights_hash(cudnn)
+    for options in (["--attention", "cudnn", "-r", 3], ["-r", 1]):
+        assert weights_hash(ran(*RUN, *options, env=with_cudnn("1"))) == weights_hash(cudnn), options
+    assert weights_hash(ran(*RUN)) == weights_hash(own)
+
+
+def without_a_plan():
+    """auto goes on without cuDNN and says why; cudnn ends the run."""
+    out = ran(*RUN, env=with_cudnn("none"))
+    assert re.search(r"^attention +by our own kernels: cuDNN 9.0.0 has no plan for attention's forward", out, re.M), out
+    assert weights_hash(out) == weights_hash(ran(*RUN, "--attention", "own"))
+    for kind, says in (("none", "cuDNN 9.0.0 has no plan"), (None, "the cuDNN library says version 0")):
+        environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
+        _, err = finish(cli.start(*RUN, "--attention", "cudnn", env=environment), 1)
+        assert re.fullmatch(r"train_gpt2cu: --attention cudnn: [^\n]+\n", err) and says in err, err
+    _, err = finish(cli.start(*RUN, "--channels", 24, "--attention", "cudnn", env=with_cudnn("1")), 1)
+    assert "heads of 12 channels, cuDNN takes multiples of 8" in err, err
+
+
+def plan_lists_the_workspace():
+    """Of --plan no GPU is asked: cuDNN's memory is there where it would be asked for."""
+    shape = ["-e", "d12", "-b", 64, "-t", 1024, "--plan"]
+    out = ran(*shape, env=with_cudnn("1"))
+    floats = (8 * 12 * 1024 * 1024 * 2 + 8 * 12 * 1024 * 4 + 65536) // 4  # 8 sequences at a time
+    assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention\.\.backward attention$", out, re.M), out
+    for options, environment in ((["--attention", "own"], with_cudnn("1")), ([], cli.ENVIRONMENT)):
+        assert "cudnn" not in ran(*shape, *options, env=environment).lower(), options
+
+
+if __name__ == "__main__":
+    harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, plan_lists_the_workspace])
