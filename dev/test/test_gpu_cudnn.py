@@ -53,7 +53,8 @@ def without_a_plan():
         environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
         _, err = finish(cli.start(*RUN, "--attention", "cudnn", env=environment), 1)
         assert re.fullmatch(r"train_gpt2cu: --attention cudnn: [^\n]+\n", err) and says in err, err
-    _, err = finish(cli.start(*RUN, "--channels", 24, "--attention", "cudnn", env=with_cudnn("1")), 1)
+    odd = [24 if option == 16 else option for option in RUN]
+    _, err = finish(cli.start(*odd, "--attention", "cudnn", env=with_cudnn("1")), 1)
     assert "heads of 12 channels, cuDNN takes multiples of 8" in err, err
 
 
@@ -62,7 +63,7 @@ def plan_lists_the_workspace():
     shape = ["-e", "d12", "-b", 64, "-t", 1024, "--plan"]
     out = ran(*shape, env=with_cudnn("1"))
     floats = (8 * 12 * 1024 * 1024 * 2 + 8 * 12 * 1024 * 4 + 65536) // 4  # 8 sequences at a time
-    assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention\.\.backward attention$", out, re.M), out
+    assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention$", out, re.M), out
     for options, environment in ((["--attention", "own"], with_cudnn("1")), ([], cli.ENVIRONMENT)):
         assert "cudnn" not in ran(*shape, *options, env=environment).lower(), options
 
