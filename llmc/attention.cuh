@@ -414,6 +414,9 @@ template <int HS> struct TensorTile {
     static constexpr int forward_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_q_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_kv_groups = HS <= 64 ? 2 : 1;
+    // Whether the kernel for dq has registers for its rows of q and dout: then only columns are read from shared
+    // memory.
+    static constexpr bool backward_q_holds_rows = HS <= 64;
     static constexpr int forward_columns = 64; // of a tile
     static constexpr int backward_columns = 32;
 };
@@ -473,6 +476,15 @@ __device__ __forceinline__ void tensor_mma_pair(float (&sums)[M][N][4], int n, c
     }
 }
 
+// All channels of the warp's 16 M rows from `row` on, to stay in registers.
+template <int HS, int M>
+__device__ __forceinline__ void tensor_load_rows(uint32_t (&rows)[HS / 16][M][4], const floatX *tile, int row) {
+#pragma unroll
+    for (int d = 0; d < HS / 16; d++) {
+        for (int m = 0; m < M; m++) { tensor_load_left<HS>(rows[d][m], tile, row + m * 16, d * 16); }
+    }
+}
+
 // products += rows times columns, as far as channels d..d+15 go. a: those channels of the rows.
 template <int HS, int M, int N>
 __device__ __forceinline__ void tensor_dot_products_step(float (&products)[M][N][4], const uint32_t (&a)[M][4],
@@ -498,6 +510,15 @@ __device__ __forceinline__ void tensor_dot_products(float (&products)[M][N][4], 
         for (int m = 0; m < M; m++) { tensor_load_left<HS>(a[m], rows, row + m * 16, d); }
         tensor_dot_products_step<HS>(products, a, columns, d);
     }
+}
+
+// The same with rows that are in registers.
+template <int HS, int M, int N>
+__device__ __forceinline__ void tensor_dot_products(float (&products)[M][N][4], const uint32_t (&rows)[HS / 16][M][4],
+                                                    const floatX *columns) {
+    tensor_clear(products);
+#pragma unroll
+    for (int d = 0; d < HS / 16; d++) { tensor_dot_products_step<HS>(products, rows[d], columns, d * 16); }
 }
 
 __device__ __forceinline__ uint32_t tensor_pack(float low, float high) {
@@ -619,8 +640,9 @@ __device__ __forceinline__ uint32_t tensor_store_rows(floatX *out, int64_t strid
     return largest;
 }
 
-// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
-template <int HS>
+// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head. AMAX false:
+// amax is NULL.
+template <int HS, bool AMAX>
 static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     attention_forward_tensor_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
     typedef TensorTile<HS> Tile;
@@ -642,10 +664,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     cp_async_wait<1>();
     __syncthreads();
     uint32_t rows[HS / 16][M][4];
-#pragma unroll
-    for (int d = 0; d < HS / 16; d++) {
-        for (int m = 0; m < M; m++) { tensor_load_left<HS>(rows[d][m], queries, row_of_warp + m * 16, d * 16); }
-    }
+    tensor_load_rows<HS>(rows, queries, row_of_warp);
 
     float scale = 1.0f / sqrtf((float)HS), largest[M][2], sum[M][2], sums[M][HS / 8][4];
     tensor_clear(sums);
@@ -667,9 +686,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
         }
         if (key >= query + 16 * M) { continue; } // nothing here for this warp
         float scores[M][KEYS / 8][4];
-        tensor_clear(scores);
-#pragma unroll
-        for (int d = 0; d < HS / 16; d++) { tensor_dot_products_step<HS>(scores, rows[d], keys, d * 16); }
+        tensor_dot_products<HS>(scores, rows, keys);
         if (key + KEYS > query + 1) { tensor_hide_later_keys<false>(scores, query, key); }
         tensor_online_softmax_step(scores, largest, sum, sums, scale * ATTENTION_LOG2E);
         tensor_add_weighted<HS>(sums, scores, values);
@@ -687,7 +704,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     tensor_scale_rows(sums, factor);
     floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // in the stage that nobody reads
     floatX *rows_out = out + head.out + query * (int64_t)C;
-    amax_add_rounded(amax, tensor_store_rows<HS>(rows_out, C, T - query, sums, staging, amax != NULL));
+    uint32_t largest_out = tensor_store_rows<HS>(rows_out, C, T - query, sums, staging, AMAX && amax != NULL);
+    if (AMAX) { amax_add_rounded(amax, largest_out); }
 }
 
 // scores become p, dp becomes ds, of the rows' queries.
@@ -713,9 +731,11 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     typedef TensorTile<HS> Tile;
     constexpr int M = Tile::backward_q_groups, ROWS = 64 * M, KEYS = Tile::backward_columns;
     constexpr int TILE = KEYS * Tile::stride;
+    constexpr bool HOLDS = Tile::backward_q_holds_rows;
     extern __shared__ int4 attention_shared[];
-    floatX *queries = reinterpret_cast<floatX *>(attention_shared), *douts = queries + ROWS * Tile::stride;
-    floatX *stages = douts + ROWS * Tile::stride; // two of a tile of keys and one of values
+    // Two stages of a tile of keys and one of values. Rows that are held in registers are where the second will be.
+    floatX *stages = reinterpret_cast<floatX *>(attention_shared);
+    floatX *queries = stages + (HOLDS ? 2 : 4) * TILE, *douts = queries + ROWS * Tile::stride;
     int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
@@ -738,6 +758,14 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
             dot_of_row[m][half] = row < T ? dots[head.row + row] : 0.0f;
         }
     }
+    static_assert(!HOLDS || 2 * KEYS <= ROWS, "the second stage and the place where dq is staged are apart");
+    uint32_t query_rows[HS / 16][M][4], dout_rows[HS / 16][M][4];
+    if (HOLDS) {
+        cp_async_wait<0>();
+        __syncthreads();
+        tensor_load_rows<HS>(query_rows, queries, row_of_warp);
+        tensor_load_rows<HS>(dout_rows, douts, row_of_warp);
+    }
     int key_tiles = attention_tiles(min(first + ROWS, T), KEYS);
     for (int tile = 0; tile < key_tiles; tile++) {
         int key = tile * KEYS;
@@ -753,14 +781,19 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
         }
         if (key >= query + 16 * M) { continue; } // nothing here for this warp
         float scores[M][KEYS / 8][4], ds[M][KEYS / 8][4];
-        tensor_dot_products<HS>(scores, queries, row_of_warp, keys);
-        tensor_dot_products<HS>(ds, douts, row_of_warp, values);
+        if (HOLDS) {
+            tensor_dot_products<HS>(scores, query_rows, keys);
+            tensor_dot_products<HS>(ds, dout_rows, values);
+        } else {
+            tensor_dot_products<HS>(scores, queries, row_of_warp, keys);
+            tensor_dot_products<HS>(ds, douts, row_of_warp, values);
+        }
         if (key + KEYS > query + 1) { tensor_hide_later_keys<false>(scores, query, key); }
         tensor_softmax_backward_of_rows(scores, ds, lse_log2, dot_of_row, scale * ATTENTION_LOG2E);
         tensor_add_weighted<HS>(dq, ds, keys);
     }
     tensor_scale(dq, scale);
-    floatX *staging = queries + row_of_warp * Tile::stride; // this warp's queries, which nobody else reads
+    floatX *staging = douts + row_of_warp * Tile::stride; // this warp's rows, which nobody else reads
     floatX *dq_rows = dqkv + head.qkv + query * stride;
     amax_add_rounded(amax, tensor_store_rows<HS>(dq_rows, stride, T - query, dq, staging, amax != NULL));
 }
@@ -869,14 +902,20 @@ static inline void attention_forward_tensor(floatX *out, float *lse, const float
     typedef TensorTile<HS> Tile;
     size_t shared = (size_t)4 * Tile::forward_columns * Tile::stride * sizeof(floatX);
     unsigned blocks = attention_blocks(B, NH, T, 64 * Tile::forward_groups);
-    attention_allow_shared(attention_forward_tensor_kernel<HS>, shared);
-    attention_forward_tensor_kernel<HS><<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH, amax);
+    // One that can take the largest magnitude is for all, but for heads of 128: there it needs six registers more also
+    // when it is not asked to, and a multiprocessor then holds two blocks instead of three.
+    auto kernel =
+        amax == NULL ? attention_forward_tensor_kernel<HS, HS != 128> : attention_forward_tensor_kernel<HS, true>;
+    attention_allow_shared(kernel, shared);
+    kernel<<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH, amax);
     cuda_check_launch("attention_forward_tensor_kernel");
 }
 
-// Two tiles of the block's rows, two stages of two tiles of columns.
-template <int HS> static inline size_t tensor_backward_shared_bytes(int rows) {
-    return (size_t)(2 * rows + 4 * TensorTile<HS>::backward_columns) * TensorTile<HS>::stride * sizeof(floatX);
+// Two tiles of the block's rows, two stages of two tiles of columns; the second stage shares the rows' place if they
+// are held in registers.
+template <int HS> static inline size_t tensor_backward_shared_bytes(int rows, bool holds_rows) {
+    int tiles = holds_rows ? 2 : 4;
+    return (size_t)(2 * rows + tiles * TensorTile<HS>::backward_columns) * TensorTile<HS>::stride * sizeof(floatX);
 }
 
 // dots: filled by attention_dots.
@@ -886,7 +925,8 @@ static inline void attention_backward_tensor(floatX *dqkv, const floatX *dout, c
                                              uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     int rows_kv = 64 * Tile::backward_kv_groups, rows_q = 64 * Tile::backward_q_groups;
-    size_t shared_kv = tensor_backward_shared_bytes<HS>(rows_kv), shared_q = tensor_backward_shared_bytes<HS>(rows_q);
+    size_t shared_kv = tensor_backward_shared_bytes<HS>(rows_kv, false);
+    size_t shared_q = tensor_backward_shared_bytes<HS>(rows_q, Tile::backward_q_holds_rows);
     attention_allow_shared(attention_backward_kv_tensor_kernel<HS>, shared_kv);
     attention_backward_kv_tensor_kernel<HS>
         <<<attention_blocks(B, NH, T, rows_kv), ATTENTION_BLOCK, shared_kv, stream>>>(dqkv, dout, qkv, lse, dots, T, C,
