@@ -371,6 +371,21 @@ static void test_attention_schedules(Test *t) {
     }
 }
 
+// Not to ask for the largest magnitude changes no bit.
+static void test_attention_without_amax(Test *t) {
+    for (AttentionShape s : {AttentionShape{1, 9, 1, 8}, AttentionShape{1, 20, 1, 64}, AttentionShape{1, 34, 1, 128}}) {
+        AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 55), random_values(outputs_of(s), 1.0f, 56));
+        gpu.run(ATTENTION_AS_THE_MODEL);
+        uint64_t with = gpu.hash();
+        int C = (int)channels_of(s);
+        gpu.out.poison(), gpu.lse.poison(), gpu.dqkv.poison(), gpu.dots.poison();
+        attention_forward(gpu.out.data, gpu.lse.data, gpu.qkv.data, s.B, s.T, C, s.NH, 0);
+        attention_backward(gpu.dqkv.data, gpu.dout.data, gpu.qkv.data, gpu.out.data, gpu.lse.data, gpu.dots.data, s.B,
+                           s.T, C, s.NH, 0);
+        CHECK(t, gpu.hash() == with, "%s: other bits", attention_name(s).c_str());
+    }
+}
+
 // ---- Parts ----
 
 static void test_attention_dots(Test *t) {
@@ -421,6 +436,7 @@ static void attention_tests(Suite *suite) {
     RUN(suite, test_attention_causality);
     RUN(suite, test_attention_company);
     RUN(suite, test_attention_schedules);
+    RUN(suite, test_attention_without_amax);
     RUN(suite, test_attention_dots);
     RUN(suite, test_attention_offsets);
 }
