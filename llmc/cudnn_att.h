@@ -106,6 +106,19 @@ static inline void cudnn_att_version_text(char *text, size_t size) {
 
 #ifdef USE_CUDNN
 
+// Why the backward of sequences of T tokens is not left to a version (91900: 9.19.0) that may well have a plan for it;
+// NULL: it is. These are what NVIDIA's own frontend for cuDNN refuses as not supported or as wrong, or gets right by a
+// padding mask only, which costs more than it brings here.
+static inline const char *cudnn_att_fault(int version, int T) {
+    if (T == 1) { return "takes no sequences of one token"; }
+    if (version == 91000 || version == 91001) { return "has faults in attention's backward; expected 9.10.2 or later"; }
+    if (version <= 91500 && T % 128 != 0) { return "needs multiples of 128 tokens; later than 9.15.0 any will do"; }
+    return NULL;
+}
+
+// The same for the GPU: before 9.18.0 nothing on Blackwell (10.x) gives the same bits each time.
+static inline bool cudnn_att_repeats(int version, int compute_major) { return compute_major != 10 || version >= 91800; }
+
 // Can cuDNN be asked for attention of this shape? Known without a GPU; whether there is a plan, only cudnn_att_open
 // finds out.
 static inline bool cudnn_att_check(int B, int T, int C, int NH, Error *error) {
@@ -114,6 +127,12 @@ static inline bool cudnn_att_check(int B, int T, int C, int NH, Error *error) {
     if (version / 10000 != 9) { return fail(error, "the cuDNN library says version %d, expected 9", version); }
     if (HS % 8 != 0 || HS > CUDNN_ATT_MAX_HEAD_SIZE) {
         return fail(error, "heads of %d channels, cuDNN takes multiples of 8 up to %d", HS, CUDNN_ATT_MAX_HEAD_SIZE);
+    }
+    const char *fault = cudnn_att_fault(version, T);
+    if (fault != NULL) {
+        char text[32];
+        cudnn_att_version_text(text, sizeof(text));
+        return fail(error, "cuDNN %s %s", text, fault);
     }
     if (cudnn_att_chunk(B, T, NH) == 0) {
         return fail(error, "cuDNN's backward of one sequence of %d tokens and %d heads needs more than %d MiB", T, NH,
@@ -523,6 +542,12 @@ static inline bool cudnn_att_make_plans(CudnnAttention *att, Error *error) {
 static inline bool cudnn_att_open_chunked(CudnnAttention *att, int B, int T, int C, int NH, int chunk, Error *error) {
     memset(att, 0, sizeof(*att));
     att->B = B, att->T = T, att->C = C, att->NH = NH, att->chunk = chunk;
+    int device = 0, major = 0;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (!cudnn_att_repeats((int)cudnnGetVersion(), major)) {
+        return fail(error, "before 9.18.0 cuDNN's attention is not deterministic on GPUs of compute capability 10.x");
+    }
     cudnnStatus_t status = cudnnCreate(&att->handle);
     if (status != CUDNN_STATUS_SUCCESS) {
         att->handle = NULL;

@@ -10,7 +10,7 @@
 #include "cuda_runtime.h"
 
 #define CUDNN_MAJOR 9
-#define CUDNN_MINOR 0
+#define CUDNN_MINOR 19
 #define CUDNN_PATCHLEVEL 0
 
 typedef struct cudnnContext *cudnnHandle_t;
