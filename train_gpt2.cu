@@ -1623,7 +1623,7 @@ static bool check_shape(const TrainRun *run, Error *error) {
                     c->channels, FP8_WIDTH_MULTIPLE);
     }
     Error why = {};
-    if (o->steps != 0 && strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
+    if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
         return fail(error, "--attention cudnn: %s", why.text);
     }
 #ifdef PRECISION_FP32
@@ -1751,6 +1751,7 @@ static void free_graphs(GPT2 *model) {
 static void gpt2_close(GPT2 *model) {
     if (model->stream == NULL) { return; }
     cudaDeviceSynchronize();
+    free_graphs(model); // what they launch belongs to the libraries
     nccl_close(&model->nccl);
     gpu_monitor_close(&model->monitor);
     cudnn_att_close(&model->cudnn);
@@ -1771,7 +1772,6 @@ static void gpt2_close(GPT2 *model) {
         cudaEventDestroy(model->slots[i].uploaded);
         cudaEventDestroy(model->slots[i].no_longer_used);
     }
-    free_graphs(model);
     for (int i = 0; i < NUM_STEPS; i++) {
         cudaEventDestroy(model->step_begun[i]);
         cudaEventDestroy(model->step_reduced[i]);
@@ -2380,6 +2380,10 @@ static void print_config(const GPT2 *model, TrainRun *run) {
         printf("launches    %s\n", model->shape.cuda_graph ? "a step is CUDA graphs"
                                    : run->num_ranks > 1    ? "kernel by kernel: CUDA graphs are for one GPU"
                                                            : "kernel by kernel");
+    }
+    if (model->shape.head_overlap && model->logits_stride == 0) {
+        printf("            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
+               model->head_rows);
     }
     run_print_memory(&model->device_plan, " on the GPU");
     run_print_output(run);

@@ -306,6 +306,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {o->auto_plan && !o->given[TRAIN_ROW_batch_size] && o->total_batch == 0,
          "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
         {o->auto_plan && o->steps == 0, "--auto: is for training; with --steps 0 give --batch-size (-b)"},
+        {o->steps == 0 && strcmp(o->attention, "cudnn") == 0,
+         "--attention cudnn: is for training; with --steps 0 our own kernels do it, leave it out"},
         {!o->auto_plan && o->gpu_memory > 0.0, "--gpu-memory: does nothing without --auto"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
         {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},

@@ -35,7 +35,7 @@ def with_cudnn(kind):
 def near_to_our_own():
     """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
     own, cudnn = ran(*RUN, "--attention", "own"), ran(*RUN, env=with_cudnn("1"))
-    assert "attention on plain cores" in own and "attention by cuDNN 9.0.0" in cudnn, (own, cudnn)
+    assert "attention on plain cores" in own and "attention by cuDNN 9.19.0" in cudnn, (own, cudnn)
     for a, b in zip(losses(own), losses(cudnn)):
         assert abs(a - b) <= ROUNDING * a, (losses(own), losses(cudnn))
     assert weights_hash(own) != weights_hash(cudnn)
@@ -47,15 +47,21 @@ def near_to_our_own():
 def without_a_plan():
     """auto goes on without cuDNN and says why; cudnn ends the run."""
     out = ran(*RUN, env=with_cudnn("none"))
-    assert re.search(r"^attention +by our own kernels: cuDNN 9.0.0 has no plan for attention's forward", out, re.M), out
+    assert re.search(r"^attention +by our own kernels: cuDNN 9.19.0 has no plan for attention's forward", out, re.M), out
     assert weights_hash(out) == weights_hash(ran(*RUN, "--attention", "own"))
-    for kind, says in (("none", "cuDNN 9.0.0 has no plan"), (None, "the cuDNN library says version 0")):
+    for kind, says in (("none", "cuDNN 9.19.0 has no plan"), (None, "the cuDNN library says version 0")):
         environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
         _, err = finish(cli.start(*RUN, "--attention", "cudnn", env=environment), 1)
         assert re.fullmatch(r"train_gpt2cu: --attention cudnn: [^\n]+\n", err) and says in err, err
     odd = [24 if option == 16 else option for option in RUN]
     _, err = finish(cli.start(*odd, "--attention", "cudnn", env=with_cudnn("1")), 1)
     assert "heads of 12 channels, cuDNN takes multiples of 8" in err, err
+    one = list(RUN)
+    one[RUN.index("-t") + 1] = 1
+    _, err = finish(cli.start(*one, "--attention", "cudnn", env=with_cudnn("1")), 1)
+    assert "cuDNN 9.19.0 takes no sequences of one token" in err, err
+    _, err = finish(cli.start(*RUN[:-len(QUIET) - 4], "-x", 0, "--attention", "cudnn", env=with_cudnn("1")), 1)
+    assert err.startswith("train_gpt2cu: --attention cudnn: is for training; with --steps 0"), err
 
 
 def plan_lists_the_workspace():

@@ -98,6 +98,8 @@ def head_in_parts():
     assert weights_hash(beside) == weights_hash(parts), (beside, parts)
     assert losses(beside) == losses(parts) and val_losses(beside) == val_losses(parts), (beside, parts)
     close(losses(parts), losses(whole))
+    notice = "--head-overlap has nothing to overlap: --head-rows takes all 48 rows of logits at once"
+    assert notice not in beside and notice in ran(*SHAPE, *QUIET, "-b", 3, "-x", 1, "--head-overlap")
 
 
 def accumulated_micro_batches():
