@@ -67,6 +67,27 @@ def same_bits_at_every_level_of_recompute():
         assert losses(out) == losses(straight()) and val_losses(out) == val_losses(straight()), level
 
 
+def with_attention_by_cudnn():
+    """What cuDNN writes is measured, too. Values by 2**-30 and the layer behind by 2**30 are the same model; without a
+    scale these values would be zeros in 8 bits, and their gradients would not fit."""
+    if not EMULATED:
+        raise harness.Skip("whether cuDNN is here is not known")
+    config = cli.config(C=32, maxT=24, L=2)
+    params = cli.make_params(config)
+    for name, factor, begin in (("qkvw", 2.0**-30, 2 / 3), ("qkvb", 2.0**-30, 2 / 3), ("attprojw", 2.0**30, 0)):
+        size = len(params[name]) // 2  # of a layer
+        for layer in range(2):
+            for i in range(layer * size + round(begin * size), (layer + 1) * size):
+                params[name][i] *= factor
+    run = ["-e", cli.model("small_values.bin", config, params), *SHAPE[:2], "-b", 3, "-t", 12, "-x", 1, "--fp8", *QUIET]
+    own = ran(*run, "--grad-clip", 0, env=UNCHECKED)
+    out = ran(*run, "--grad-clip", 0, "--attention", "cudnn", env=dict(UNCHECKED, EMU_CUDNN="1"))
+    (norm, ), (expected, ) = norms(out), norms(own)
+    assert expected > 1e3 and abs(norm - expected) <= LARGEST_ROUNDING * expected, (norm, expected)
+    (loss, ), (expected, ) = losses(out), losses(own)
+    assert abs(loss - expected) <= 1e-3 * expected, (loss, expected)
+
+
 def evaluates_and_samples():
     """Weights that are not trained are needed in one of the two orders only."""
     straight()
@@ -157,5 +178,5 @@ def refused_in_fp32():
 
 if __name__ == "__main__":
     harness.run("gpu_fp8", [close_to_bf16, same_bits_at_every_level_of_recompute, evaluates_and_samples,
-                            same_bits_in_any_order, resumed_run, same_bits_in_every_stage, loss_that_is_no_number,
-                            plan_lists_what_is_kept, refusals, refused_in_fp32])
+                            with_attention_by_cudnn, same_bits_in_any_order, resumed_run, same_bits_in_every_stage,
+                            loss_that_is_no_number, plan_lists_what_is_kept, refusals, refused_in_fp32])
