@@ -3,21 +3,29 @@
 //   gelu(x) = x/2 (1 + tanh(u)) = x s,   u = sqrt(2/pi) (x + 0.044715 x^3),   s = 1 / (1 + exp(-2u))
 //   gelu'(x) = s + 2 x s (1 - s) u',     u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 //
-// (1 + tanh(u))/2 is the logistic function of 2u: one exponential instead of a tanh. Computed in fp32.
+// (1 + tanh(u))/2 is the logistic function of 2u: one exponential instead of a tanh. Computed in fp32; of the bf16
+// build exponential and quotient are the hardware's approximations, good to a few units in fp32's last place. Exact
+// ones take so many instructions more that the kernels would wait for arithmetic, not for memory, on an H100.
 #ifndef LLMC_GELU_CUH
 #define LLMC_GELU_CUH
 
 #include "amax.cuh"
 #include "column_sums.cuh"
 #include "cuda_utils.cuh"
+#include "ptx.cuh"
 
 #define GELU_SQRT_2_OVER_PI 0.79788456080286536f
 #define GELU_CUBE_FACTOR 0.044715f
+#define GELU_EXPONENT (-2.0f * 1.4426950408889634f * GELU_SQRT_2_OVER_PI) // exp(-2u) = 2^(this (x + 0.044715 x^3))
 
 // s of the formula above.
 __device__ __forceinline__ float gelu_gate(float x) {
-    float u = GELU_SQRT_2_OVER_PI * (x + GELU_CUBE_FACTOR * x * x * x);
-    return 1.0f / (1.0f + expf(-2.0f * u));
+    float exponent = x * fmaf(GELU_EXPONENT * GELU_CUBE_FACTOR, x * x, GELU_EXPONENT);
+#ifdef PRECISION_FP32
+    return 1.0f / (1.0f + exp2f(exponent));
+#else
+    return reciprocal_approx(1.0f + exp2_approx(exponent));
+#endif
 }
 
 __device__ __forceinline__ float gelu_value(float x) { return x * gelu_gate(x); }

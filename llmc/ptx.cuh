@@ -36,6 +36,7 @@ using emu::ldmatrix_x4_trans;
 using emu::mma_m16n8k16_bf16;
 
 static inline float exp2_approx(float x) { return exp2f(x); }
+static inline float reciprocal_approx(float x) { return 1.0f / x; }
 
 #else
 
@@ -90,6 +91,14 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// 1/x within 1 unit in the last place, by one instruction; 1/inf is 0, results below 2^-126 are 0. A division takes
+// eight instructions and a branch.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 

@@ -163,11 +163,29 @@ static void test_ptx_exp2(Test *t) {
     CHECK(t, got[0] == 1.0f && got[1] == 1.0f, "2^0 is %.9g, 2^-0 is %.9g", (double)got[0], (double)got[1]);
 }
 
+// ---- rcp ----
+
+static __global__ void ptx_reciprocal_kernel(float *out, const float *inp, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) { out[i] = reciprocal_approx(inp[i]); }
+}
+
+static void test_ptx_reciprocal(Test *t) {
+    std::vector<float> x = {1.0f, -2.0f, INFINITY, -INFINITY, 1e37f, -1e-37f}, want;
+    for (int i = 1; i < 500; i++) { x.push_back((float)i * 0.0371f); }
+    for (float value : x) { want.push_back((float)(1.0 / (double)value)); }
+    DeviceArray<float> inp(x), out((int64_t)x.size());
+    ptx_reciprocal_kernel<<<blocks_for(inp.count, 64), 64>>>(out.data, inp.data, (int)inp.count);
+    cuda_check_launch("ptx_reciprocal_kernel");
+    check_values(t, "rcp", out.get(), want, 0.0, FLT_EPSILON); // 1 unit in the last place; exact where it is 0
+}
+
 static void ptx_tests(Suite *suite) {
     RUN(suite, test_ptx_copies);
     RUN(suite, test_ptx_ldmatrix);
     RUN(suite, test_ptx_mma);
     RUN(suite, test_ptx_exp2);
+    RUN(suite, test_ptx_reciprocal);
 }
 
 #undef COPIES
