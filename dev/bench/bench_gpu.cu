@@ -55,6 +55,7 @@ static const ArgsProgram program = {
     specs,
     sizeof(specs) / sizeof(specs[0]),
     false,
+    NULL,
 };
 
 // ---- What is measured with ----
