@@ -78,7 +78,7 @@ static inline TuneMemory tune_memory(const CublasContext *context, void *memory,
 // What a matrix is filled with, element by its place along k and by the other one (its row or column of the result).
 typedef enum {
     TUNE_LEFT,  // op(A): the second half of k is the first again
-    TUNE_RIGHT, // op(B): the same in odd columns, with the other sign
+    TUNE_RIGHT, // op(B): the same in even columns (so that there is one), with the other sign
     TUNE_RESULT // D and what is added to it, "k" being the column: 0 in odd rows
 } TuneFill;
 
@@ -91,9 +91,10 @@ __device__ __forceinline__ float tune_value(uint64_t key, int64_t k, int64_t oth
 __device__ __forceinline__ float tune_element(TuneFill fill, int64_t k, int64_t other, int64_t half) {
     bool odd = other % 2 != 0;
     if (fill == TUNE_RESULT) { return odd ? 0.0f : tune_value(TUNE_RESULT, k, other); }
-    if (fill == TUNE_RIGHT && !odd) { return tune_value(TUNE_RIGHT, k, other); }
-    if (k >= 2 * half) { return 0.0f; } // the last of an odd number
-    float value = tune_value(fill, k % half, other);
+    if (fill == TUNE_RIGHT && odd) { return tune_value(TUNE_RIGHT, k, other); }
+    bool in_half = k < 2 * half; // or the last of an odd number
+    if (fill == TUNE_RIGHT && !in_half) { return 0.0f; }
+    float value = tune_value(fill, in_half ? k % half : k, other);
     return fill == TUNE_RIGHT && k >= half ? -value : value;
 }
 

@@ -76,6 +76,9 @@ static std::vector<CublasProblem> tune_problems(void) {
         problems.push_back(matmul_backward_input_problem(s.N, s.C, s.OC, true));
         problems.push_back(matmul_backward_weight_problem(s.N, s.C, s.OC));
     }
+    problems.push_back(matmul_forward_problem(1, 24, 40, true, false)); // a single row, as the head's last may be
+    problems.push_back(matmul_backward_input_problem(1, 24, 40, false));
+    problems.push_back(matmul_backward_weight_problem(5, 24, 40)); // the last term of an odd number counts, too
     if (PRECISION_IS_FP32) { return problems; }
     problems.push_back(matmul_forward_fp8_problem(35, 64, 48, true));
     problems.push_back(matmul_backward_input_fp8_problem(35, 48, 64));
