@@ -301,6 +301,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {o->fp8 && o->gelu_fusion > 0,
          "--gelu-fusion (-ge): does nothing with --fp8, whose matrix multiplies have no GELU in them"},
         {!o->matmul_tune && o->matmul_tune_file[0] != '\0', "--matmul-tune-file: does nothing with --matmul-tune 0"},
+        {o->steps == 0 && o->matmul_tune_file[0] != '\0',
+         "--matmul-tune-file: does nothing with --steps 0 (-x); the multiplies of training are timed"},
         {o->auto_plan && o->given[TRAIN_ROW_batch_size] && o->given[TRAIN_ROW_recompute],
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {o->auto_plan && !o->given[TRAIN_ROW_batch_size] && o->total_batch == 0,

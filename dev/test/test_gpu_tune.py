@@ -115,9 +115,11 @@ def unwritable():
 
 
 def refusals():
-    options = ["--matmul-tune", 0, "--matmul-tune-file", "x"]
-    _, err = finish(start(*RUN, *options), 1, options)
-    assert re.fullmatch(r"train_gpt2cu: --matmul-tune-file: does nothing with --matmul-tune 0\n", err), err
+    for option in (["--matmul-tune", 0], ["--steps", 0]):
+        options = [*option, "--matmul-tune-file", "x"]
+        run = RUN if option[0] != "--steps" else ["--init", "d6"]
+        _, err = finish(start(*run, *options), 1, options)
+        assert re.fullmatch(rf"train_gpt2cu: --matmul-tune-file: does nothing with {option[0]} 0[^\n]*\n", err), err
 
 
 def several_ranks():
