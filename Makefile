@@ -15,7 +15,7 @@
 #   make PRECISION=FP32    instead of BF16
 #   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: of the GPU that is here; else 8.0 on
 #   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
-#   make NVCCFLAGS="-G -g" instead of -O1 -lineinfo, e.g. for cuda-gdb
+#   make NVCCFLAGS="-G -g" instead of -O1 -lineinfo .., e.g. for cuda-gdb
 #   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
 #   make CUDNN=0           attention without cuDNN 9, by our own kernels; CUDNN=1, CUDNN_HOME=/folder likewise
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
@@ -276,8 +276,11 @@ ifneq ($(CUDA_GOALS),)
                   $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(CUDNN_FOLDER) $(MPI_FOLDERS), \
                   -Xlinker -rpath -Xlinker $(folder))
   # -O1 is for the host, which has little to do (-O2 takes twice as long): device code is always optimised. -lineinfo
-  # costs nothing at run time; with it compute-sanitizer and the profilers name lines.
-  NVCCFLAGS    ?= -O1 -lineinfo
+  # costs nothing at run time; with it compute-sanitizer and the profilers name lines. Kernels are compiled on all cores,
+  # where the release knows how: nvcc since 12.1, its assembler since 13.0.
+  ON_ALL_CORES := $(if $(filter-out 12.0,$(CUDA_RELEASE)),-split-compile=0) \
+                  $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=0)
+  NVCCFLAGS    ?= -O1 -lineinfo $(ON_ALL_CORES)
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
                   $(NCCL_FLAGS) $(CUDNN_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
