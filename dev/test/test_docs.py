@@ -139,7 +139,7 @@ def python_options():
     return found
 
 
-TINY = ["--layers", "1", "--heads", "1", "--channels", "8"]
+TINY = ["--layers", "1", "--heads", "1", "--channels", "16"]
 
 
 def prepare(folder):
