@@ -276,8 +276,8 @@ ifneq ($(CUDA_GOALS),)
                   $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(CUDNN_FOLDER) $(MPI_FOLDERS), \
                   -Xlinker -rpath -Xlinker $(folder))
   # -O1 is for the host, which has little to do (-O2 takes twice as long): device code is always optimised. -lineinfo
-  # costs nothing at run time; with it compute-sanitizer and the profilers name lines. Kernels are compiled on all cores,
-  # where the release knows how: nvcc since 12.1, its assembler since 13.0.
+  # costs nothing at run time; with it compute-sanitizer and the profilers name lines. Kernels are compiled on all
+  # cores where the release knows how: nvcc since 12.1, its assembler since 13.0.
   ON_ALL_CORES := $(if $(filter-out 12.0,$(CUDA_RELEASE)),-split-compile=0) \
                   $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=0)
   NVCCFLAGS    ?= -O1 -lineinfo $(ON_ALL_CORES)

@@ -47,7 +47,8 @@ def near_to_our_own():
 def without_a_plan():
     """auto goes on without cuDNN and says why; cudnn ends the run."""
     out = ran(*RUN, env=with_cudnn("none"))
-    assert re.search(r"^attention +by our own kernels: cuDNN 9.19.0 has no plan for attention's forward", out, re.M), out
+    reason = "cuDNN 9.19.0 has no plan for attention's forward"
+    assert re.search(rf"^attention +by our own kernels: {reason}", out, re.M), out
     assert weights_hash(out) == weights_hash(ran(*RUN, "--attention", "own"))
     for kind, says in (("none", "cuDNN 9.19.0 has no plan"), (None, "the cuDNN library says version 0")):
         environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
