@@ -190,16 +190,28 @@ def changed_options_are_named():
             f.write(content)
 
 
+def signalled(name, line_begins, signals):
+    """Sends a run signals when it prints such a line: its folder, its status, and what it printed from then on. Where
+    this process gets to run too late, the short run is over before they come: then once more."""
+    for attempt in range(20):
+        folder = run_folder(f"{name}{attempt}")
+        process = start("--out-dir", folder)
+        for line in process.stdout:
+            if line.startswith(line_begins):
+                break
+        for number in signals:
+            process.send_signal(number)
+        out, _ = process.communicate(timeout=120)
+        if checkpoints(folder) != [STEPS]:
+            return folder, process.returncode, out
+    raise AssertionError("20 runs ended without taking notice of a signal")
+
+
 def stop_signals():
     """SIGTERM and SIGINT save and end with status 0; the resumed run ends like the straight one."""
     for number, signal_number in enumerate((signal.SIGTERM, signal.SIGINT)):
-        folder = run_folder(f"signal{number}")
-        process = start("--out-dir", folder)
-        for line in process.stdout:
-            if line.startswith(f"step    {3 + number}/"):
-                break
-        process.send_signal(signal_number)
-        out, _ = finish(process)
+        folder, status, out = signalled(f"signal{number}_", f"step    {3 + number}/", [signal_number])
+        assert status == 0, (status, out)
         assert "stopped by a signal after" in out and "--resume" in out, out
         assert len(checkpoints(folder)) == 1 and 0 < checkpoints(folder)[0] < STEPS, checkpoints(folder)
         out, _ = train("--out-dir", folder, "--resume")
@@ -227,17 +239,10 @@ def stop_within_a_long_step():
 
 
 def second_signal_ends_at_once():
-    folder = run_folder("twice")
-    process = start("--out-dir", folder)
-    for line in process.stdout:
-        if line.startswith("step    2/"):
-            break
-    process.send_signal(signal.SIGSTOP)  # both signals are there when it wakes up
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=60)
-    assert process.returncode in (128 + signal.SIGINT, 128 + signal.SIGTERM), process.returncode
+    # It is stopped meanwhile, so that both are there when it wakes up.
+    signals = [signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT]
+    folder, status, _ = signalled("twice", "step    2/", signals)
+    assert status in (128 + signal.SIGINT, 128 + signal.SIGTERM), status
     out, _ = train("--out-dir", folder, "--resume")
     check_same_end(out, folder)
 
