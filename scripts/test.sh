@@ -378,18 +378,19 @@ test_emulated() {
 
 # The other precision, with clang++ where it is.
 test_emulated_fp32() {
-    local emulated ranks other=$cxx
+    local emulated python name other=$cxx
     emulated=$(pick "$KERNEL_TESTS" test_gpt2emu)
-    ranks=$(pick test_gpu_ranks)
-    if [ $emulator = no ] || [ -z "$emulated$ranks" ]; then return; fi
+    python=$(pick test_gpu_ranks test_gpu_fp8)
+    if [ $emulator = no ] || [ -z "$emulated$python" ]; then return; fi
     if have clang++ && links clang++ -x c++; then other=clang++; fi
-    build_emulated "emulated fp32" build/emu_fp32 "$emulated ${ranks:+train_gpt2emu}" PRECISION=FP32 CC=$first \
+    build_emulated "emulated fp32" build/emu_fp32 "$emulated ${python:+train_gpt2emu}" PRECISION=FP32 CC=$first \
         CXX="$other"
     add_emulated "emulated fp32" build/emu_fp32 "$emulated"
-    if [ -n "$ranks" ] && have python3 && [ -x build/emu_fp32/train_gpt2emu ]; then
-        add_job "emulated fp32 test_gpu_ranks" \
-            "OMP_NUM_THREADS=1 python3 dev/test/test_gpu_ranks.py like_one_rank_in_fp32"
-    fi
+    if ! have python3 || [ ! -x build/emu_fp32/train_gpt2emu ]; then return; fi
+    for name in $python; do # those tests of it that are for the fp32 program
+        add_job "emulated fp32 $name" "OMP_NUM_THREADS=1 python3 dev/test/$name.py $(grep -o '\w*_in_fp32' \
+            "dev/test/$name.py" | head -n 1)"
+    done
 }
 
 test_emulated_sanitizers() {

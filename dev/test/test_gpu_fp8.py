@@ -169,7 +169,8 @@ def refusals():
 
 def refused_in_fp32():
     if not os.path.exists(FP32):
-        raise harness.Skip(f"no {FP32}")
+        raise harness.Skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
+                           "build/emu_fp32/train_gpt2emu builds it)")
     process = cli.subprocess.Popen([FP32, *map(str, SHAPE), "--fp8"], stdout=cli.subprocess.PIPE,
                                    stderr=cli.subprocess.PIPE, env=cli.ENVIRONMENT)
     _, err = finish(process, 1)
