@@ -21,7 +21,7 @@
 //   residual stream's, written (=).
 // - The same inputs give the same bits: sums run in an order that follows from the shapes alone.
 // - The host never waits for the GPU inside a step. What it wants to know of a step (loss, norm) it reads while the
-//   next one runs. Nothing is allocated after the start.
+//   next one runs. Nothing is allocated after the start, but for what the driver keeps of a step's CUDA graphs.
 // - What ranks decide alike they decide from the same bits, so that nobody need ask.
 #include <math.h>
 #include <signal.h>
@@ -1692,13 +1692,18 @@ static bool check_gpu(const GPT2 *model, Error *error) {
                 gpu->name, gpu->major, gpu->minor);
 }
 
-// Before the memory is taken, since cuDNN takes some, too. Without a plan of cuDNN's our own kernels do it.
+// Before the memory is taken, since cuDNN takes some, too. Without a plan of cuDNN's our own kernels do it, and what it
+// would have worked in is left out.
 static bool open_attention(GPT2 *model, Error *error) {
-    if (!model->shape.cudnn || cudnn_att_open(&model->cudnn, model->shape.B, model->shape.T, model->config.channels,
-                                              model->config.num_heads, &model->no_cudnn)) {
+    RunShape *shape = &model->shape;
+    if (!shape->cudnn || cudnn_att_open(&model->cudnn, shape->B, shape->T, model->config.channels,
+                                        model->config.num_heads, &model->no_cudnn)) {
         return true;
     }
-    return !model->shape.needs_cudnn || fail(error, "--attention cudnn: %s", model->no_cudnn.text);
+    if (shape->needs_cudnn) { return fail(error, "--attention cudnn: %s", model->no_cudnn.text); }
+    shape->cudnn = false;
+    plan_device(model, (int64_t)shape->B * shape->T);
+    return true;
 }
 
 // Opens the GPU of this rank and allocates what was planned.
@@ -2406,8 +2411,9 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
     }
-    if (model->shape.cudnn && !model->cudnn.is_open) {
+    if (model->no_cudnn.text[0] != '\0') {
         printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
+        run_print_memory(&model->device_plan, " on the GPU without it");
     }
     printf("%s", model->tuning.text);
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {

@@ -49,7 +49,10 @@ def without_a_plan():
     out = ran(*RUN, env=with_cudnn("none"))
     reason = "cuDNN 9.19.0 has no plan for attention's forward"
     assert re.search(rf"^attention +by our own kernels: {reason}", out, re.M), out
-    assert weights_hash(out) == weights_hash(ran(*RUN, "--attention", "own"))
+    own = ran(*RUN, "--attention", "own")
+    assert weights_hash(out) == weights_hash(own)
+    planned = [re.findall(r"^memory +(\S+ \S+) on the GPU", text, re.M) for text in (out, own)]
+    assert planned[0][0] != planned[0][1] and planned[0][1:] == planned[1], planned
     for kind, says in (("none", "cuDNN 9.19.0 has no plan"), (None, "the cuDNN library says version 0")):
         environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
         _, err = finish(cli.start(*RUN, "--attention", "cudnn", env=environment), 1)
