@@ -15,7 +15,7 @@
 #   make PRECISION=FP32    instead of BF16
 #   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: of the GPU that is here; else 8.0 on
 #   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
-#   make NVCCFLAGS="-G -g" instead of -O1 -lineinfo .., e.g. for cuda-gdb
+#   make NVCCFLAGS="-G -g" instead of the optimised host code and -lineinfo, e.g. for cuda-gdb
 #   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
 #   make CUDNN=0           attention without cuDNN 9, by our own kernels; CUDNN=1, CUDNN_HOME=/folder likewise
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
@@ -226,7 +226,8 @@ ifneq ($(CUDA_GOALS),)
   CUDA_LIBRARY := $(firstword $(wildcard $(patsubst %,%/lib64/libcublasLt.so,$(dir $(NVCC)).. $(CUDA_FOLDERS))))
 
   # $(call library_headers,FOLDERS,HEADER): where the header is. $(call library_folder,HEADER,NAME): where the library
-  # beside it is. $(call library_builds,HEADER,NAME,PROGRAM): "yes" if they build.
+  # beside it is. $(call library_builds,HEADER,NAME,PROGRAM): "yes" if they build. $(call first_that_builds,HEADERS,..):
+  # that header; those after it are not tried, since each takes most of a second.
   CUDA_FOLDER     := $(patsubst %/include/cuda_runtime.h,%,$(firstword $(wildcard \
                        $(patsubst %,%/include/cuda_runtime.h,$(abspath $(dir $(NVCC))..) $(CUDA_FOLDERS) /usr))))
   LIBRARY_FOLDERS := $(CUDA_FOLDER) $(CUDA_FOLDERS) /usr /usr/local
@@ -235,12 +236,13 @@ ifneq ($(CUDA_GOALS),)
                        $(patsubst %,$(dir $(1))../%/lib$(2).so,lib64 lib lib/*-linux-gnu)))))
   library_builds   = $(call accepts,$(call system_include,$(patsubst %/,%,$(dir $(1))) $(CUDA_FOLDER)/include),$(3), \
                        -L$(call library_folder,$(1),$(2)) -l$(2),$(CXX))
+  first_that_builds = $(eval BUILDS :=)$(foreach header,$(1),$(if $(BUILDS),,$(if \
+                       $(call library_builds,$(header),$(2),$(3)),$(eval BUILDS := $(header)))))$(BUILDS)
 
   # NCCL: in NCCL_HOME, else beside CUDA, else the system's.
   ifneq ($(NCCL),0)
     NCCL_HEADERS  := $(call library_headers,$(or $(NCCL_HOME),$(LIBRARY_FOLDERS)),nccl.h)
-    NCCL_HEADER   := $(firstword $(foreach header,$(NCCL_HEADERS), \
-                       $(if $(call library_builds,$(header),nccl,$(NCCL_PROGRAM)),$(header))))
+    NCCL_HEADER   := $(strip $(call first_that_builds,$(NCCL_HEADERS),nccl,$(NCCL_PROGRAM)))
     ifneq ($(NCCL_HEADER),)
       NCCL_FOLDER := $(abspath $(call library_folder,$(NCCL_HEADER),nccl))
       NCCL_FLAGS  := -DUSE_NCCL $(call system_include,$(filter-out $(CUDA_FOLDER)/include,$(NCCL_HEADER:%/nccl.h=%)))
@@ -257,8 +259,7 @@ ifneq ($(CUDA_GOALS),)
   # cuDNN 9 likewise, for attention in bf16.
   ifeq ($(filter 0,$(CUDNN))$(filter FP32,$(PRECISION)),)
     CUDNN_HEADERS := $(call library_headers,$(or $(CUDNN_HOME),$(LIBRARY_FOLDERS)),cudnn.h)
-    CUDNN_HEADER  := $(firstword $(foreach header,$(CUDNN_HEADERS), \
-                       $(if $(call library_builds,$(header),cudnn,$(CUDNN_PROGRAM)),$(header))))
+    CUDNN_HEADER  := $(strip $(call first_that_builds,$(CUDNN_HEADERS),cudnn,$(CUDNN_PROGRAM)))
     ifneq ($(CUDNN_HEADER),)
       CUDNN_FOLDER := $(abspath $(call library_folder,$(CUDNN_HEADER),cudnn))
       CUDNN_FLAGS  := -DUSE_CUDNN \
@@ -275,12 +276,12 @@ ifneq ($(CUDA_GOALS),)
   CUDA_LIBS    := -lcublasLt $(NCCL_LIBS) $(CUDNN_LIBS) $(MPI_LIBS) -lpthread -ldl $(foreach folder, \
                   $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(CUDNN_FOLDER) $(MPI_FOLDERS), \
                   -Xlinker -rpath -Xlinker $(folder))
-  # -O1 is for the host, which has little to do (-O2 takes twice as long): device code is always optimised. -lineinfo
-  # costs nothing at run time; with it compute-sanitizer and the profilers name lines. Kernels are compiled on all
-  # cores where the release knows how: nvcc since 12.1, its assembler since 13.0.
+  # -Og is for the host, which has little to do (-O1 takes half as long again, -O2 three times as long): device code is
+  # always optimised. -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
+  # Kernels are compiled on all cores where the release knows how: nvcc since 12.1, its assembler since 13.0.
   ON_ALL_CORES := $(if $(filter-out 12.0,$(CUDA_RELEASE)),-split-compile=0) \
                   $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=0)
-  NVCCFLAGS    ?= -O1 -lineinfo $(ON_ALL_CORES)
+  NVCCFLAGS    ?= -Xcompiler -Og -lineinfo $(ON_ALL_CORES)
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
                   $(NCCL_FLAGS) $(CUDNN_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))

@@ -157,7 +157,7 @@ for precision in $precisions; do
     folder=build/nvcc_$precision
     mkdir -p "$folder"
     log=$folder/trainer.log
-    builds "$precision" train_gpt2cu "$ARCHS" "-O1 -Xptxas -v"
+    builds "$precision" train_gpt2cu "$ARCHS" "-Xcompiler -Og -Xptxas -v"
     resources "$precision" "$log" >"$folder/kernels"
     check_spills "$precision" "$folder/kernels"
     starts "$precision" "$folder"
