@@ -1652,6 +1652,17 @@ static bool check_gpu_is_ours(GPT2 *model, TrainRun *run, Error *error) {
     return run_check_unlike(run, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
 }
 
+// A rank whose cuDNN has no plan would compute with other bits than the others, and be slower than they.
+static bool check_attention_is_alike(GPT2 *model, TrainRun *run, Error *error) {
+    CommFacts facts;
+    comm_facts_init(&facts);
+    comm_fact(&facts, "attention (alike with --attention own; --attention cudnn says what is wrong)",
+              model->cudnn.is_open ? "by cuDNN" : "by our own kernels");
+    bool ok = comm_check_facts(&run->comm, &facts, error) || run_fail_together(run);
+    comm_facts_free(&facts);
+    return ok;
+}
+
 static void create_streams(GPT2 *model) {
     const unsigned untimed = cudaEventDisableTiming;
     cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
@@ -2565,7 +2576,7 @@ static bool start(GPT2 *model, TrainRun *run, Error *error) {
     comm_slow(&run->comm, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
     bool ok = gpt2_open(model, &run->comm, run->options.tf32, error) && tune_matmuls(model, &run->options, error);
     ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
-         nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
+         check_attention_is_alike(model, run, error) && nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
     comm_slow(&run->comm, false);
     return ok && load(model, run, error) && record_run(model, run, error);
 }

@@ -694,6 +694,13 @@ def unfit_for_the_machine():
     line, seconds, _ = refused(3, *run, "-o", "run", only=places,
                             says=["--out-dir (-o): run is not the folder that rank 0 sees"])
     record("--out-dir is not shared", seconds, line)
+    if is_bf16():
+        line, seconds, _ = refused(2, *options(2, 1, 2), only={1: {"environment": {"EMU_CUDNN": "none"}}},
+                                   says=["attention (alike with --attention own; ", "is by cuDNN on rank 0 (",
+                                         "by our own kernels on rank 1 ("], EMU_CUDNN="1")
+        record("cuDNN has no plan for attention on one rank", seconds, line)
+        out = ran(2, *options(2, 1, 2), EMU_CUDNN="none")
+        assert "attention   by our own kernels: cuDNN" in out, out
 
 
 def second_run_in_a_folder():
