@@ -49,7 +49,8 @@ static inline bool cuda_graph_begin(CudaGraphs *graphs, cudaStream_t stream) {
     return status == cudaSuccess;
 }
 
-// Makes the graph of what was captured.
+// Makes the graph of what was captured, and takes the memory on the GPU that it needs: at the first launch, a lack of
+// it would be the end of the run.
 static inline bool cuda_graph_end(CudaGraphs *graphs, CudaGraph *graph, cudaStream_t stream) {
     cudaGraph_t captured = NULL;
     cudaError_t status = cudaStreamEndCapture(stream, &captured);
@@ -59,9 +60,16 @@ static inline bool cuda_graph_end(CudaGraphs *graphs, CudaGraph *graph, cudaStre
     }
     status = cudaGraphInstantiate(&graph->exec, captured, 0);
     cuda_check(cudaGraphDestroy(captured));
+    if (status != cudaSuccess) {
+        graph->exec = NULL;
+        cuda_graph_refuse(graphs, "cudaGraphInstantiate", status);
+        return false;
+    }
+    status = cudaGraphUpload(graph->exec, stream);
     if (status == cudaSuccess) { return true; }
+    cudaGraphExecDestroy(graph->exec);
     graph->exec = NULL;
-    cuda_graph_refuse(graphs, "cudaGraphInstantiate", status);
+    cuda_graph_refuse(graphs, "cudaGraphUpload", status);
     return false;
 }
 

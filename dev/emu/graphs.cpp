@@ -293,7 +293,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream, const cha
     Guard guard(device().mutex);
     find_graph(exec, "cudaGraphUpload", {file, line});
     refuse_captured(find_stream(stream, "cudaGraphUpload", {file, line}), "cudaGraphUpload", {file, line});
-    return cudaSuccess;
+    return fault("upload", cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream, const char *file, int line) {

@@ -82,6 +82,7 @@ static void test_graph_refused(Test *t) {
     check_graph(t, true, "begin", GRAPH_ROUNDS, true);
     check_graph(t, true, "end", GRAPH_ROUNDS + 1, true);
     check_graph(t, true, "instantiate", GRAPH_ROUNDS + 1, true);
+    check_graph(t, true, "upload", GRAPH_ROUNDS + 1, true);
 }
 #endif
 

@@ -121,7 +121,8 @@ def graphs_are_the_calls_one_by_one():
         assert weights_hash(out) == weights_hash(want) and losses(out) == losses(want), (options, out, want)
     if os.path.basename(PROGRAM) == "train_gpt2emu":
         want = ran(*short)
-        for fault, call in (("begin", "BeginCapture"), ("end", "EndCapture"), ("instantiate", "GraphInstantiate")):
+        for fault, call in (("begin", "BeginCapture"), ("end", "EndCapture"), ("instantiate", "GraphInstantiate"),
+                            ("upload", "GraphUpload")):
             out = ran(*short, env=dict(cli.ENVIRONMENT, EMU_GRAPH_FAULT=fault))
             assert len(re.findall(f"^no CUDA graphs: cuda[A-Za-z]*{call}: .*$", out, re.M)) == 1, out
             assert weights_hash(out) == weights_hash(want), out
