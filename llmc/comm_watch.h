@@ -61,7 +61,8 @@ typedef struct {
     // The thread's own.
     WatchPeer *peers; // num_ranks; rank 0 watches all others, these watch rank 0
     struct pollfd *polled;
-    double last_round, next_beat, next_health;
+    double round; // when the present round began: the time by which it judges
+    double next_beat, next_health;
     double stuck; // since when all ranks wait for each other, as far as known here; 0: they do not
     int strikes, num_dead;
     Verdict verdict;
@@ -358,10 +359,9 @@ static inline void watch_read(CommWatch *w, int rank) {
 // ---- Judging ----
 
 static inline void watch_judge_silence(CommWatch *w) {
-    double now = seconds_now();
     for (int i = 0; i < w->num_ranks; i++) {
         char name[COMM_NAME_BYTES];
-        if (w->peers[i].fd < 0 || now - w->peers[i].heard <= w->silence) { continue; }
+        if (w->peers[i].fd < 0 || w->round - w->peers[i].heard <= w->silence) { continue; }
         watch_find(w, VERDICT_SILENT,
                    "%s has not been heard of for %.3g s: stopped, or its machine or the network is down",
                    comm_who_process(name, i, &w->who[i]), w->silence);
@@ -373,7 +373,7 @@ static inline CommBeat watch_own_beat(CommWatch *w) {
     pthread_mutex_lock(&w->mutex);
     CommBeat beat = w->main;
     double step = WATCH_STEPS_FACTOR * w->step_seconds;
-    beat.idle = seconds_now() - w->since;
+    beat.idle = w->round > w->since ? w->round - w->since : 0.0;
     beat.limit = w->watchdog <= 0.0 ? 0.0 : w->watchdog > step ? w->watchdog : step;
     if (w->slow) { beat.limit *= WATCH_SLOW_FACTOR; }
     pthread_mutex_unlock(&w->mutex);
@@ -397,9 +397,8 @@ static inline int watch_first_gone(const CommWatch *w) {
 // All ranks wait, and each for too long. What they say is some moments old, and a rank that all waited for may have
 // come and gone meanwhile: so each must have said it once more.
 static inline void watch_judge_waiting(CommWatch *w, int furthest, int last) {
-    double now = seconds_now();
-    if (w->stuck == 0.0) { w->stuck = now; }
-    if (now - w->stuck < WATCH_STUCK_SECONDS + 2.0 * w->beat) { return; }
+    if (w->stuck == 0.0) { w->stuck = w->round; }
+    if (w->round - w->stuck < WATCH_STUCK_SECONDS + 2.0 * w->beat) { return; }
     for (int i = 0; i < w->num_ranks; i++) {
         if (w->peers[i].fd >= 0 && w->peers[i].heard <= w->stuck + w->beat) { return; }
     }
@@ -473,12 +472,17 @@ static inline void watch_wait(CommWatch *w) {
     while (read(w->wake[0], bytes, sizeof(bytes)) > 0) {}
 }
 
-// When this process itself was stopped for a while, the others' silence is not theirs.
-static inline void watch_excuse_gap(CommWatch *w) {
-    double gap = seconds_now() - w->last_round;
-    w->last_round += gap;
+// When this process itself was stopped for a while, the others' silence is not theirs, and that it got no further is
+// not its fault. A stop within a round is found in the next one: until then time stands still at w->round.
+static inline void watch_begin_round(CommWatch *w) {
+    double now = seconds_now(), gap = now - w->round;
+    w->round = now;
     if (gap < 1.0 + 2.0 * w->beat) { return; }
     for (int i = 0; i < w->num_ranks; i++) { w->peers[i].heard += gap; }
+    pthread_mutex_lock(&w->mutex);
+    w->since = w->since + gap < now ? w->since + gap : now;
+    pthread_mutex_unlock(&w->mutex);
+    w->stuck = 0.0;
 }
 
 // Tells the others what this rank's main thread does.
@@ -528,7 +532,7 @@ static inline void *watch_thread(void *argument) {
     do {
         watch_beat(w);
         watch_wait(w);
-        watch_excuse_gap(w);
+        watch_begin_round(w);
         watch_look(w);
     } while (!watch_leaves(w));
     return NULL;
@@ -585,7 +589,7 @@ static inline bool watch_start(CommWatch *w, Error *error) {
         fcntl(w->wake[i], F_SETFD, FD_CLOEXEC);
         fcntl(w->wake[i], F_SETFL, O_NONBLOCK);
     }
-    w->since = w->last_round = w->next_health = seconds_now();
+    w->since = w->round = w->next_health = seconds_now();
     for (int i = 0; i < w->num_ranks; i++) { w->peers[i].heard = w->since; }
     snprintf(w->main.phase, sizeof(w->main.phase), "the start");
     return watch_create_thread(w) || fail(error, "cannot start a thread that watches the other ranks");

@@ -1144,6 +1144,44 @@ static void test_damaged_frames(Test *t) {
     CHECK(t, verdicts > 2900, "only %d of 3000 are noticed", verdicts); // some are whole goodbyes
 }
 
+// A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
+// whose own rank has got no further for as long.
+static CommWatch *watch_at(int rank, double silent, double ago) {
+    CommWatch *w = watch_create(rank, 2);
+    temp_must(w != NULL, "watch_create");
+    w->silence = w->watchdog = 3.0, w->beat = 0.1;
+    w->round = seconds_now() - ago;
+    w->since = w->peers[1 - rank].heard = w->round - silent;
+    w->peers[1 - rank].fd = open("/dev/null", O_RDWR);
+    return w;
+}
+
+static void check_round(Test *t, CommWatch *w, bool begins, Verdict silence, Verdict progress) {
+    if (begins) { watch_begin_round(w); }
+    w->verdict = VERDICT_NONE;
+    watch_judge_silence(w);
+    CHECK(t, w->verdict == silence, "silence: verdict %d, expected %d: %s", w->verdict, silence, w->text);
+    w->verdict = VERDICT_NONE;
+    watch_judge_progress(w);
+    CHECK(t, w->verdict == progress, "progress: verdict %d, expected %d: %s", w->verdict, progress, w->text);
+}
+
+// A process that was stopped has heard of nobody and got no further meanwhile, wherever in a round that was: between
+// its beginning and its judgement, or while it waits for the next.
+static void test_stopped_in_a_round(Test *t) {
+    for (int rank = 0; rank < 2; rank++) {
+        CommWatch *w = watch_at(rank, 0.2, 4.0);
+        check_round(t, w, false, VERDICT_NONE, VERDICT_NONE);
+        check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
+        w->round -= 3.5, w->since -= 3.5, w->peers[1 - rank].heard -= 3.5; // again
+        check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
+        watch_free(w);
+        w = watch_at(rank, 3.1, 0.0);
+        check_round(t, w, true, VERDICT_SILENT, VERDICT_HANGS);
+        watch_free(w);
+    }
+}
+
 // ---- Runs that mostly wait: all at the same time ----
 
 static struct {
@@ -1357,6 +1395,7 @@ int main(int argc, char **argv) {
     RUN(&suite, test_consequence);
     RUN(&suite, test_failing);
     RUN(&suite, test_damaged_frames);
+    RUN(&suite, test_stopped_in_a_round);
     start_waiting();
     RUN(&suite, test_stopped_for_a_while);
     RUN(&suite, test_stopped);
