@@ -103,6 +103,7 @@ void renew_intervals() {
 #ifdef EMU_ASAN
 void reserve_shadows() {}
 #else
+// In small pages: the stamps of an array take eight times its bytes, and of huge ones most would be cleared for nothing.
 static void *reserve_shadow(uintptr_t at, size_t bytes) {
     void *want = reinterpret_cast<void *>(at);
     void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
@@ -110,7 +111,6 @@ static void *reserve_shadow(uintptr_t at, size_t bytes) {
     if (got == MAP_FAILED || (at && got != want)) {
         report({nullptr, 0}, "cannot reserve addresses for the access checks", "  see ulimit -v, or set EMU_CHECK=0");
     }
-    madvise(got, bytes, MADV_HUGEPAGE);
     return got;
 }
 
