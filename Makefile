@@ -58,7 +58,7 @@ endif
 
 SANITIZE = 0
 ifeq ($(SANITIZE),1)
-  CFLAGS ?= -O1 -g1
+  CFLAGS ?= -Og -g1
   STRICT_FLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 endif
 CFLAGS ?= -O3

@@ -443,7 +443,7 @@ test_clang() {
 }
 
 test_no_openmp() {
-    build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-O1 ARCH=
+    build no-openmp build/serial CC=$first OPENMP=0 CFLAGS=-Og ARCH=
     add_programs no-openmp build/serial build/serial
 }
 
