@@ -103,7 +103,8 @@ void renew_intervals() {
 #ifdef EMU_ASAN
 void reserve_shadows() {}
 #else
-// In small pages: the stamps of an array take eight times its bytes, and of huge ones most would be cleared for nothing.
+// In small pages: the stamps of an array take eight times its bytes, and of huge ones most would be cleared for
+// nothing.
 static void *reserve_shadow(uintptr_t at, size_t bytes) {
     void *want = reinterpret_cast<void *>(at);
     void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
