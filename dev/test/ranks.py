@@ -127,6 +127,15 @@ class Ranks:
             return re.search(text, self.out(), re.M)
         self.until(found, text)
 
+    def until_caught(self, rank, number):
+        """Waits until this rank would not be ended by a signal, but takes it."""
+        def caught():
+            assert rank not in self.ended, f"ended before it caught signals\n{self.outputs()}"
+            with open(f"/proc/{self.processes[rank].pid}/status") as file:
+                mask = re.search(r"^SigCgt:\s*([0-9a-f]+)$", file.read(), re.M).group(1)
+            return int(mask, 16) >> (number - 1) & 1
+        self.until(caught, f"rank {rank} catches signal {number}")
+
     def wait(self, ranks=None):
         """Waits for these ranks, or all, to end."""
         expected = set(self.processes if ranks is None else ranks)

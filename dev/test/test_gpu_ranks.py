@@ -598,7 +598,7 @@ def preempted_in_a_validation_and_a_sample():
     run = [*options(6, 1, 12, "--val-every", 12, "--val-batches", 0), "-z", 3]
     folder = cli.new_folder("preempted_val")
     ranks = Ranks(3, *run, "-o", folder, EMU_NCCL_FAULT="delay@0:9:2")
-    ranks.until_printed("sharded: ")
+    ranks.until_caught(1, signal.SIGTERM)  # a moment later than rank 0, which rests in the validation
     ranks.send(1, signal.SIGTERM)
     out = ranks.finish()
     assert "stopped by a signal after 0 of 12 steps" in out and cli.val_losses(out) == [], out
