@@ -472,15 +472,20 @@ static inline void watch_wait(CommWatch *w) {
     while (read(w->wake[0], bytes, sizeof(bytes)) > 0) {}
 }
 
+// A time that a stop has passed over; whoever was heard of after the stop needs no excuse.
+static inline double watch_excuse(double since, double gap, double now) {
+    return since + gap < now ? since + gap : now;
+}
+
 // When this process itself was stopped for a while, the others' silence is not theirs, and that it got no further is
 // not its fault. A stop within a round is found in the next one: until then time stands still at w->round.
 static inline void watch_begin_round(CommWatch *w) {
     double now = seconds_now(), gap = now - w->round;
     w->round = now;
     if (gap < 1.0 + 2.0 * w->beat) { return; }
-    for (int i = 0; i < w->num_ranks; i++) { w->peers[i].heard += gap; }
+    for (int i = 0; i < w->num_ranks; i++) { w->peers[i].heard = watch_excuse(w->peers[i].heard, gap, now); }
     pthread_mutex_lock(&w->mutex);
-    w->since = w->since + gap < now ? w->since + gap : now;
+    w->since = watch_excuse(w->since, gap, now);
     pthread_mutex_unlock(&w->mutex);
     w->stuck = 0.0;
 }

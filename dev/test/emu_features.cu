@@ -499,7 +499,9 @@ static void test_graphs(Test *t) {
 static void test_refused_graphs(Test *t) {
     cudaStream_t stream;
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
-    for (const char *fault : {"begin", "end", "instantiate", "upload", ""}) {
+    static const char *const faults[] = {"begin", "end", "instantiate", "upload", ""};
+    for (int want = 0; want < 5; want++) { // calls that succeed before one fails
+        const char *fault = faults[want];
         cudaGraph_t graph = nullptr;
         cudaGraphExec_t exec = nullptr;
         setenv("EMU_GRAPH_FAULT", fault, 1);
@@ -508,7 +510,6 @@ static void test_refused_graphs(Test *t) {
         bool made = ended && cudaGraphInstantiate(&exec, graph) == cudaSuccess;
         bool there = made && cudaGraphUpload(exec, stream) == cudaSuccess;
         int done = begun + ended + made + there;
-        int want = fault[0] == 'b' ? 0 : fault[0] == 'e' ? 1 : fault[0] == 'i' ? 2 : fault[0] == 'u' ? 3 : 4;
         CHECK(t, done == want, "%s: %d calls succeeded, expected %d", fault, done, want);
         CHECK(t, (graph != nullptr) == ended && (exec != nullptr) == made, "%s: handles", fault);
         CHECK(t, cudaStreamSynchronize(stream) == cudaSuccess, "%s: the stream is not as before", fault);

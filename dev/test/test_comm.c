@@ -1175,6 +1175,9 @@ static void test_stopped_in_a_round(Test *t) {
         check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
         w->round -= 3.5, w->since -= 3.5, w->peers[1 - rank].heard -= 3.5; // again
         check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
+        w->round -= 3.5; // both since the stop: a later silence must not be excused as well
+        watch_begin_round(w);
+        CHECK(t, w->peers[1 - rank].heard <= w->round && w->since <= w->round, "rank %d: the future is excused", rank);
         watch_free(w);
         w = watch_at(rank, 3.1, 0.0);
         check_round(t, w, true, VERDICT_SILENT, VERDICT_HANGS);
