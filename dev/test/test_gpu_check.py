@@ -1,6 +1,7 @@
 """dev/gpu_check.sh on a machine that only seems to have a GPU: its parts, verdicts and table, with stand-ins for
 nvidia-smi, make, the programs, compute-sanitizer and PyTorch. Then, where they are built, with emulated programs."""
 import csv
+import glob
 import os
 import re
 import shutil
@@ -40,6 +41,8 @@ STAND_INS = {
         done
         ! is no-bench""",
     "compute-sanitizer": """
+        [ "$1" = --help ] && { is old-sanitizer && echo "  --kernel-regex-exclude arg" ||
+                               echo "  --kernel-name-exclude arg"; exit; }
         echo "========= COMPUTE-SANITIZER"
         is refuses && { echo "========= Error: Device not supported"; exit 1; }
         is race && [ "$2" = racecheck ] && { echo "========= Error: Race reported"; exit 97; }
@@ -56,9 +59,11 @@ STAND_INS = {
                     echo "step    $i/8 | loss 10.8 | norm 1 | lr 3e-4 | 30.00 ms | 5 tok/s"
                 done
                 echo "peak memory: 10000000000 bytes allocated, 20000000000 bytes reserved" ;;
-            *) is no-torch || echo 2.11.0 ;;
+            *"import torch"*) is slow-import && exec sleep 300
+                is no-torch || echo 2.11.0 ;;
         esac""",
     "test_kernels": """
+        [ "$1" = --list ] && { printf '%s\\n' encoder matmul graph gelu; exit; }
         is hangs && exec sleep 60
         echo "hash encoder_forward 1"; echo "hash attention of 2"; echo "hash attention of 3"
         is kernels && { echo "FAIL kernels: gelu"; echo "test_kernels: 3 passed, 1 failed, 0 skipped"; exit 1; }
@@ -96,7 +101,7 @@ STAND_INS = {
             for i in $(seq 100); do [ -e "$folder/$((1 - rank))" ] && break; sleep 0.1; done
             [ $i -lt 100 ] || is rank-fails || { echo "train_gpt2cu: alone" >&2; exit 1; }
             [ $rank = 0 ] || exec >/dev/null
-        elif [ $steps = 30 ] || [ $steps = 15 ] || [ $steps = 1000 ]; then # the runs whose memory is watched
+        elif [ $steps = 8 ] || [ $steps = 7 ] || [ $steps = 1000 ]; then # the runs whose memory is watched
             echo $((1500 + bytes / 1048576)) >"$TMPDIR/training"
             sleep 0.4
             rm "$TMPDIR/training"
@@ -192,6 +197,7 @@ def test_all_is_well():
                                                  "tests.log", "sanitizer.log", "train.log"]), os.listdir(folder)
     check_training_rows(rows)
     check_steps_and_options(rows, folder)
+    check_sanitizer_calls(folder, "--kernel-name-exclude")
     # Each of two GPUs with 4 sequences takes half a millisecond.
     expect(parts, "several GPUs", "ok", "2 GPUs, the same weights in stages 0 to 3; ms a step: 0.5 0.5 0.5 0.5")
     assert rows["several GPUs", "stage 3 step"] == "0.5" and rows["several GPUs", "ranks"] == "2", rows
@@ -209,10 +215,39 @@ def check_training_rows(rows):
     assert rows["training d12", "gpt2.c d12 fp8 step"] == "1.5", rows
     assert rows["training d48", "gpt2.c d48 turn 2 batch"] == "8", rows
     # Without the 500 MiB of CUDA itself, up to rounding to MiB.
-    assert rows["training d12", "gpt2.c turn 1 planned memory"] == "7400000000", rows
-    assert abs(int(rows["training d12", "gpt2.c turn 1 peak memory"]) - 7400000000) < 2 << 20, rows
+    assert rows["training d12", "gpt2.c planned memory"] == "7400000000", rows
+    assert abs(int(rows["training d12", "gpt2.c peak memory"]) - 7400000000) < 2 << 20, rows
     # 797,815,296 operations a token: 6535.7 TFLOP/s of 989.4.
     assert abs(float(rows["training d12", "gpt2.c d12 turn 1 mfu"]) - 660.6) < 0.1, rows
+
+
+def check_sanitizer_calls(folder, option):
+    """Library kernels are left out; initcheck, which then misses what they write, runs no group that calls one."""
+    with open(os.path.join(folder, "sanitizer.log"), encoding="utf-8") as file:
+        calls = dict(re.findall(r"^\$ compute-sanitizer --tool (\w+) --error-exitcode 97 (.*)$", file.read(), re.M))
+    assert sorted(calls) == ["initcheck", "memcheck", "racecheck", "synccheck"], calls
+    for tool, words in calls.items():
+        assert re.fullmatch(option + r" kns=\w+(,kns=\w+)+ \S*test_kernels( encoder gelu)?", words), (tool, words)
+        assert words.endswith("encoder gelu") == (tool == "initcheck"), (tool, words)
+
+
+def test_library_kernels():
+    """The words that name kernels of libraries are in no name of ours, and the groups that call a library are right."""
+    with open(os.path.join(ROOT, "dev", "gpu_check.sh"), encoding="utf-8") as file:
+        script = file.read()
+    words = re.search('^readonly LIBRARY_KERNELS="(.*)"$', script, re.M)[1].split()
+    groups = re.search('^readonly LIBRARY_GROUPS="(.*)"$', script, re.M)[1].split()
+    sources = glob.glob(os.path.join(ROOT, "llmc", "**", "*.cuh"), recursive=True) + \
+        glob.glob(os.path.join(ROOT, "dev", "test", "*.cuh"))
+    names, users = set(), set()
+    for path in sources:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        names |= set(re.findall(r"__global__ void (?:__launch_bounds__\(.*?\)\s+)?(\w+)\(", text, re.S))
+        if re.search(r"cublas|cudnn|matmul_(forward|backward)", text) and "/kernels_" in path:
+            users.add(os.path.basename(path)[len("kernels_"):-len(".cuh")])
+    assert len(names) > 20 and not [name for name in names for word in words if word in name], names
+    assert users == set(groups), (users, groups)
 
 
 def check_steps_and_options(rows, folder):
@@ -305,6 +340,11 @@ def test_what_is_missing_is_skipped():
     if not os.path.exists("/usr/bin/compute-sanitizer"):
         expect(parts, "sanitizer", "skip", "no compute-sanitizer here")
 
+    result, parts, _, folder = check("old slow-import one-gpu old-sanitizer", seconds="60")
+    assert result.returncode == 0, result.stdout
+    expect(parts, "training d12", "ok", "not measured: importing PyTorch takes longer than 6 s")
+    check_sanitizer_calls(folder, "--kernel-regex-exclude")
+
 
 def test_time_limits():
     result, parts, _, _ = check("old slow no-torch one-gpu", seconds="22")
@@ -364,7 +404,7 @@ if __name__ == "__main__":
     try:
         prepare()
         run("test_gpu_check", [test_all_is_well, test_failures_are_told_and_do_not_stop_the_rest,
-                               test_what_is_missing_is_skipped, test_time_limits, test_bad_starts,
-                               test_trace_library_compiles, test_emulated])
+                               test_what_is_missing_is_skipped, test_library_kernels, test_time_limits,
+                               test_bad_starts, test_trace_library_compiles, test_emulated])
     finally:
         shutil.rmtree(WORK)
