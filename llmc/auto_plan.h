@@ -26,7 +26,7 @@
 // graphs, the driver's tables), and with several ranks NCCL's buffers. Where the GPU has not been asked but is only
 // supposed to have so much, CUDA's context too, which is there before anything can be asked.
 #define AUTO_RESERVE_BYTES ((int64_t)1 << 30)
-#define AUTO_NCCL_BYTES ((int64_t)1 << 30)
+#define AUTO_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take
 #define AUTO_CONTEXT_BYTES ((int64_t)1 << 29)
 
 #define AUTO_PLANNED_BYTES ((int64_t)79 << 30) // an H100's

@@ -8,6 +8,8 @@
 #ifndef LLMC_NCCL_COMMON_H
 #define LLMC_NCCL_COMMON_H
 
+#include <stdlib.h>
+
 #include "comm.h"
 #include "cuda_common.h"
 
@@ -74,6 +76,10 @@ static inline void nccl_abort(void *context) {
     ncclCommAbort(nccl->handle);
 }
 
+// NCCL may let NVLink switches add up (NVLS): the bits then differ from call to call, and more GPU memory is taken. It
+// stays out unless the user has said something else.
+static inline void nccl_leave_out_nvls(void) { setenv("NCCL_NVLS_ENABLE", "0", 0); }
+
 // Connects the GPUs of all ranks; every rank has set its device. The collectives are issued on `stream`. May fail on
 // this rank alone: comm_fail.
 static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
@@ -83,6 +89,7 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
     nccl->stream = stream;
     if (ranks->num_ranks == 1) { return true; }
     cuda_check(cudaGetDevice(&nccl->device));
+    nccl_leave_out_nvls();
     memset(&id, 0, sizeof(id));
     ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
     bool ok =

@@ -49,7 +49,7 @@ KEEP=${KEEP:-3}                            # the last checkpoints
 KEEP_MAJOR=${KEEP_MAJOR:-10000}            # also those of every so many steps
 WATCHDOG=${WATCHDOG:-45}                   # seconds without progress that count as hung
 START_TIMEOUT=${START_TIMEOUT:-600}        # seconds for all processes to come; a pause of restart.sh: 300
-RESERVE_MIB=${RESERVE_MIB:-2048}           # of a GPU for what is not in the plan: CUDA, cuBLASLt, NCCL
+RESERVE_MIB=${RESERVE_MIB:-}               # of a GPU, not in the plan: CUDA and cuBLASLt 2048, NCCL as much again
 GPU_QUERY=(nvidia-smi "--query-gpu=name,memory.free,compute_cap" "--format=csv,noheader,nounits")
 SIZE=(--init "$MODEL")
 NUM_NODES=1                                # multi_node/
@@ -300,6 +300,7 @@ stage_plan() {
 
 # Sets batch: the largest micro-batch up to BATCH_SIZE that the total batch is a multiple of and that fits.
 choose_batch() {
+    RESERVE_MIB=${RESERVE_MIB:-$((num_gpus > 1 ? 4096 : 2048))}
     local available=$(((gpu_mib - RESERVE_MIB) * 1048576)) sequences=$((TOTAL_BATCH / SEQ_LEN / num_gpus)) needed=""
     [ $((sequences * SEQ_LEN * num_gpus)) -eq "$TOTAL_BATCH" ] ||
         stop "TOTAL_BATCH: $TOTAL_BATCH tokens are no multiple of SEQ_LEN x GPUs = $SEQ_LEN x $num_gpus"

@@ -360,10 +360,18 @@ Hello hello_of(const Id &id, int ranks, int rank, int device, Source at) {
     return hello;
 }
 
+// With NCCL_DEBUG=INFO the library names the settings that it takes from the environment: those that matter here.
+void tell_settings() {
+    const char *wish = getenv("NCCL_DEBUG"), *nvls = getenv("NCCL_NVLS_ENABLE");
+    if (!wish || strcmp(wish, "INFO") != 0 || !nvls) { return; }
+    fprintf(stderr, "emu: NCCL INFO NCCL_NVLS_ENABLE set by environment to %s.\n", nvls);
+}
+
 ncclResult_t join(ncclComm_t *comm, int ranks, const Id &id, int rank, Source at) {
     int device = 0;
     std::string why;
     *comm = nullptr;
+    tell_settings();
     if (cudaGetDevice(&device) != cudaSuccess) { return fail(ncclUnhandledCudaError, "there is no device"); }
     int socket = connect_to(id, &why);
     if (socket < 0) { return fail(ncclSystemError, "no connection to the process that made the id: " + why); }

@@ -87,7 +87,7 @@ def ranks_choose_alike():
     most, least = (planned(*run, "-b", b, "-r", r, "-np", 2) for b, r in ((4, 0), (1, 3)))
 
     def memory(bytes_):  # of the GPU of rank 1, in MiB, so that fewer are left for the plan
-        return {1: {"environment": {"EMU_MEMORY": str(2048 + (bytes_ - 1 >> 20))}}}
+        return {1: {"environment": {"EMU_MEMORY": str(3072 + (bytes_ - 1 >> 20))}}}
 
     out = ran(2, *run, "--auto", only=memory(most))
     B, level = chosen(out)

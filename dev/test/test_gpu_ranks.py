@@ -108,6 +108,22 @@ def starts():
         raise harness.Skip(f"by MPI: {has_mpi()}")
 
 
+def switches_do_not_add_up():
+    """NCCL finds NVLS switched off on every rank, unless the user has said something else."""
+    if not PROGRAM.endswith("emu"):
+        raise harness.Skip("the emulator's NCCL tells on stderr what it finds")
+    ENVIRONMENT.pop("NCCL_NVLS_ENABLE", None)
+    for given, found in ((None, "0"), ("1", "1"), ("2", "2")):
+        environment = {"NCCL_DEBUG": "INFO", **({"NCCL_NVLS_ENABLE": given} if given else {})}
+        ranks = Ranks(2, *options(2, 1, 1), **environment)
+        ranks.wait()
+        ranks.kill()
+        for rank, process in ranks.processes.items():
+            assert process.returncode == 0, ranks.outputs()
+            said = f"emu: NCCL INFO NCCL_NVLS_ENABLE set by environment to {found}.\n"
+            assert ranks.err(rank) == said, (given, ranks.outputs())
+
+
 def nothing_is_reported_with_all_checks():
     """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent."""
     for count, stage in ((2, 0), (3, 2), (2, 3)):
@@ -823,8 +839,8 @@ FAULTS = [killed_in_a_step, killed_under_mpirun, killed_in_a_checkpoint, disk_fu
           not_a_number_on_one_rank, preempted, preempted_in_a_validation_and_a_sample, vanished_data,
           damaged_replicas_are_found, unlike_ranks, wrong_starts, unfit_for_the_machine, second_run_in_a_folder,
           batches_that_do_not_fit, hanging_collective, stopped, cut_network]
-TESTS = [starts, nothing_is_reported_with_all_checks, like_one_rank, like_one_rank_for_20_steps, like_one_rank_in_fp32,
-         plan_is_what_happens, validation_and_samples, checkpoints_know_no_ranks, elastic_resume, saved_on_8,
+TESTS = [starts, switches_do_not_add_up, nothing_is_reported_with_all_checks, like_one_rank,
+         like_one_rank_for_20_steps, like_one_rank_in_fp32, plan_is_what_happens, validation_and_samples, checkpoints_know_no_ranks, elastic_resume, saved_on_8,
          two_hosts, *FAULTS]
 
 if __name__ == "__main__":
