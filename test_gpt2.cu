@@ -62,6 +62,12 @@ template <class T> static std::vector<float> to_host(const T *device, int64_t n)
     return values;
 }
 
+// From pageable memory, which cudaMemcpy may leave before all of it has arrived: the model's streams would not wait.
+template <class T> static void to_gpu(T *device, const T *host, size_t n) {
+    cuda_check(cudaMemcpy(device, host, n * sizeof(T), cudaMemcpyHostToDevice));
+    cuda_check(cudaDeviceSynchronize());
+}
+
 // What this rank owns of an array of buckets, at its places in the order of the parameter table. Others keep theirs.
 template <class T> static void take_own_part(const GPT2 *model, Buckets<T> array, std::vector<float> *ordered) {
     const ZeroLayout *zero = &model->zero;
@@ -737,8 +743,7 @@ static void test_room_for_gradients(Test *t) {
     for (int b = 0; b < model->zero.num_buckets; b++) {
         int64_t shard = zero_shard(&model->zero, b), padded = 4 * shard;
         std::vector<float> own = random_values(shard, 1.0f, 60 + b);
-        cuda_check(cudaMemcpy(own_part(model, model->grads, b), own.data(), own.size() * sizeof(float),
-                              cudaMemcpyHostToDevice));
+        to_gpu(own_part(model, model->grads, b), own.data(), own.size());
         for (bool first : {true, false}) {
             BatchRole role = {true, first, false, 1.0f, model->loss_sum, NULL};
             std::vector<float> want((size_t)padded, 0.0f);
@@ -950,14 +955,14 @@ static void test_nan_stops_updates(Test *t) {
     floatX nan_value, old_value;
     floatX_from_host(&nan_value, NAN);
     cuda_check(cudaMemcpy(&old_value, weight, sizeof(floatX), cudaMemcpyDeviceToHost));
-    cuda_check(cudaMemcpy(weight, &nan_value, sizeof(floatX), cudaMemcpyHostToDevice));
+    to_gpu(weight, &nan_value, 1);
     train_one(model, 0, 2, 17);
     CHECK(t, model->results[0].stopped == 1, "stopped is %d, expected 1", model->results[0].stopped);
     char name[64] = "";
     gpt2_forward(model, model->slots[0].device, 2, 17);
     bool found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
     CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
-    cuda_check(cudaMemcpy(weight, &old_value, sizeof(floatX), cudaMemcpyHostToDevice));
+    to_gpu(weight, &old_value, 1);
     found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
     CHECK(t, !found, "named '%s' although all parameters are numbers", name);
     name_nonfinite_activation(model, 2 * 17, name, sizeof(name));
@@ -965,7 +970,7 @@ static void test_nan_stops_updates(Test *t) {
     train_one(model, 1, 2, 17); // a sound step after the bad one
     CHECK(t, m.hash() == want, "the weights changed");
     float bad = INFINITY;
-    cuda_check(cudaMemcpy(element(model, model->grads, bucket, at), &bad, sizeof(bad), cudaMemcpyHostToDevice));
+    to_gpu(element(model, model->grads, bucket, at), &bad, 1);
     CHECK(t,
           name_nonfinite_tensor(model, model->grads, "gradient of", name, sizeof(name)) &&
               strcmp(name, "gradient of fcb of layer 1") == 0,

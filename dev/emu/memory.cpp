@@ -297,16 +297,21 @@ static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, 
     return cudaSuccess;
 }
 
+// Of pageable memory only a copy back has arrived when the call returns. One to the device has left that memory, and a
+// stream that does not wait for the copy's own stream may be ahead of it.
+static bool arrives_before_return(const void *to) { return !is_device_data(to); }
+
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *file, int line) {
     refuse_in_capture("cudaMemcpy", {file, line});
     cudaError_t error = copy(to, from, bytes, kind, nullptr, "cudaMemcpy", {file, line});
-    if (!(is_device_data(to) && is_device_data(from))) { wait_for_stream(nullptr); }
+    if (arrives_before_return(to) || in_pinned_arena(from)) { wait_for_stream(nullptr); }
     return error;
 }
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream,
                             const char *file, int line) {
     cudaError_t error = copy(to, from, bytes, kind, stream, "cudaMemcpyAsync", {file, line});
-    if (!is_tracked(to) || !is_tracked(from)) { wait_for_stream(stream); } // pageable memory: not asynchronous
+    bool pageable = !is_tracked(to) || !is_tracked(from);
+    if (pageable && arrives_before_return(to)) { wait_for_stream(stream); }
     return error;
 }
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {

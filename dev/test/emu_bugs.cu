@@ -716,6 +716,20 @@ static void bug_default_stream(bool bug) {
     cudaDeviceSynchronize();
 }
 
+//! pageable_copy_across_streams
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   the call of cudaMemcpy in stream 0, called at @K, wrote it, and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_pageable_copy_across_streams(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8), host[8] = {0.0f};
+    cudaMemcpy(in, host, sizeof(host), cudaMemcpyHostToDevice); // @K
+    if (!bug) { cudaDeviceSynchronize(); }
+    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+    cudaDeviceSynchronize();
+}
+
 //! read_before_wait
 //! emu: unsynchronised use across streams: read of 4 bytes in pinned host memory, at @R
 //!   the call of cudaMemcpyAsync in stream 1, called at @C, wrote it, and nothing orders it before this host code
@@ -1036,6 +1050,7 @@ static const Bug BUGS[] = {
     BUG(read_across_streams),
     BUG(write_across_streams),
     BUG(default_stream),
+    BUG(pageable_copy_across_streams),
     BUG(read_before_wait),
     BUG(write_before_wait),
     BUG(freed_in_use),
