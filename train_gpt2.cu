@@ -207,8 +207,8 @@ typedef struct {
     PerLayer<float> ln1_mean, ln1_rstd, att_lse, ln2_mean, ln2_rstd;
     LinearFp8 fp8[NUM_LINEARS];
     Fp8Scale *fp8_scales;         // (NUM_FP8_OPERANDS,L,NUM_LINEARS)
-    fp8e4 *inp_fp8;               // (N,4C): the input of the linear layer that comes next
-    fp8e5 *dout_fp8, *dout_fp8_t; // (N,4C), (4C,Np): the gradient of the output of the one that is being differentiated
+    fp8e4 *inp_fp8;               // (Np,4C): the input of the linear layer that comes next
+    fp8e5 *dout_fp8, *dout_fp8_t; // (Np,4C), (4C,Np): the gradient of the output of the one being differentiated
     floatX *projection, *lnf;     // (N,C)
     float *lnf_mean, *lnf_rstd, *losses;
     int head_rows;         // rows of logits that are worked on at a time
@@ -304,6 +304,9 @@ static void plan_weights_fp8(MemoryPlan *plan, PerLayer<fp8e4> *weight, const ch
              whole ? UPDATE : BACKWARD_ATTENTION);
 }
 
+// The rows that a linear layer of a block writes for N rows of input: with --fp8 a multiple of 16 (matmul_fp8.cuh).
+static int64_t matmul_rows(const GPT2 *model, int64_t N) { return model->shape.fp8 ? fp8_padded_rows(N) : N; }
+
 // What --fp8 takes beside the rest.
 static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
     static const struct {
@@ -326,10 +329,10 @@ static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
     }
     plan_add(plan, &model->fp8_scales, "fp8_scales", PLAN_WORKSPACE, PLAN_F32,
              shape4(NUM_FP8_OPERANDS, L, NUM_LINEARS, sizeof(Fp8Scale) / sizeof(float)), FORWARD, UPDATE);
-    plan_add(plan, &model->inp_fp8, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(N, 4 * C), FORWARD,
+    plan_add(plan, &model->inp_fp8, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(Np, 4 * C), FORWARD,
              trains && r == RECOMPUTE_BLOCK ? BACKWARD_MLP : FORWARD);
     if (!trains) { return; }
-    plan_add(plan, &model->dout_fp8, "dout_fp8", PLAN_GRADIENT, PLAN_FP8, shape2(N, 4 * C), BACKWARD_MLP,
+    plan_add(plan, &model->dout_fp8, "dout_fp8", PLAN_GRADIENT, PLAN_FP8, shape2(Np, 4 * C), BACKWARD_MLP,
              BACKWARD_ATTENTION);
     plan_add(plan, &model->dout_fp8_t, "dout_fp8_t", PLAN_GRADIENT, PLAN_FP8, shape2(4 * C, Np), BACKWARD_MLP,
              BACKWARD_ATTENTION);
@@ -341,25 +344,26 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int L = config->num_layers, C = config->channels;
     bool trains = model->shape.kind == RUN_TRAINS, fp8 = model->shape.fp8; // then the inputs are kept in 8 bits
     int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
+    int64_t rows = matmul_rows(model, N);
     PlanCategory act = PLAN_ACTIVATION;
     plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
     plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln1_rstd, "ln1_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln1, "ln1", L, r < RECOMPUTE_LAYERNORM && !fp8, N, C);
-    plan_per_layer(plan, &model->qkv, "qkv", L, r < RECOMPUTE_BLOCK, N, 3 * C);
+    plan_per_layer(plan, &model->qkv, "qkv", L, r < RECOMPUTE_BLOCK, rows, 3 * C);
     plan_per_layer(plan, &model->att, "att", L, r < RECOMPUTE_BLOCK, N, C);
     plan_per_layer(plan, &model->att_lse, "att_lse", L, r < RECOMPUTE_BLOCK, N, config->num_heads);
     plan_per_layer(plan, &model->residual_mid, "residual_mid", L, r < RECOMPUTE_BLOCK, N, C);
     plan_per_layer(plan, &model->ln2_mean, "ln2_mean", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln2_rstd, "ln2_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM && !fp8, N, C);
-    plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, N, 4 * C);
+    plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, rows, 4 * C);
     if (fp8) {
         plan_fp8(model, plan, N);
     } else {
         plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
     }
-    plan_add(plan, &model->projection, "projection", act, PLAN_FLOATX, shape2(N, C), FORWARD, BACKWARD_ATTENTION);
+    plan_add(plan, &model->projection, "projection", act, PLAN_FLOATX, shape2(rows, C), FORWARD, BACKWARD_ATTENTION);
     plan_add(plan, &model->lnf, "lnf", act, PLAN_FLOATX, shape2(N, C), FORWARD, HEAD);
     plan_add(plan, &model->lnf_mean, "lnf_mean", act, PLAN_F32, shape1(N), FORWARD, HEAD);
     plan_add(plan, &model->lnf_rstd, "lnf_rstd", act, PLAN_F32, shape1(N), FORWARD, HEAD);
@@ -383,12 +387,14 @@ static int64_t norm_partials_of(const GPT2 *model, int bucket) {
 
 static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, NH = model->config.num_heads;
+    int64_t rows = matmul_rows(model, N);
     PlanCategory gradient = PLAN_GRADIENT, work = PLAN_WORKSPACE;
     plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_FLOATX, shape2(N, C), HEAD, BACKWARD_ATTENTION);
     plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_FLOATX, shape2(N, C), HEAD, HEAD);
-    plan_add(plan, &model->dfc, "dfc", gradient, PLAN_FLOATX, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
-    plan_add(plan, &model->dln, "dln", gradient, PLAN_FLOATX, shape2(N, C), BACKWARD_MLP, BACKWARD_ATTENTION);
-    plan_add(plan, &model->datt, "datt", gradient, PLAN_FLOATX, shape2(N, C), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
+    plan_add(plan, &model->dfc, "dfc", gradient, PLAN_FLOATX, shape2(rows, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
+    plan_add(plan, &model->dln, "dln", gradient, PLAN_FLOATX, shape2(rows, C), BACKWARD_MLP, BACKWARD_ATTENTION);
+    plan_add(plan, &model->datt, "datt", gradient, PLAN_FLOATX, shape2(rows, C), BACKWARD_ATTENTION,
+             BACKWARD_ATTENTION);
     plan_add(plan, &model->dqkv, "dqkv", gradient, PLAN_FLOATX, shape2(N, 3 * C), BACKWARD_ATTENTION,
              BACKWARD_ATTENTION);
     int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(model->shape.B, model->shape.T, NH) : 0;

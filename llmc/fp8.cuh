@@ -30,7 +30,8 @@ typedef struct {
 // Ada, Hopper and later.
 static inline bool fp8_is_supported(int major, int minor) { return 10 * major + minor >= 89; }
 
-// The rows of a transposed tensor's inner width, those behind the last being zeros.
+// The rows that a quantised tensor has in memory, those behind the last being zeros: cuBLASLt multiplies 8-bit matrices
+// only if all their widths are multiples of 16, rows and columns of the result included.
 static inline int64_t fp8_padded_rows(int64_t rows) { return round_up_i64(rows, FP8_WIDTH_MULTIPLE); }
 
 // ---- The factor ----
@@ -190,7 +191,7 @@ __device__ __forceinline__ void fp8_store_transposed(T *q_t, const uint8_t *tile
     }
 }
 
-// q (rows, cols) and q_t (cols, padded_rows), of which one may be NULL, from x (rows, cols) or gelu(x).
+// q (padded_rows, cols) and q_t (cols, padded_rows), of which one may be NULL, from x (rows, cols) or gelu(x).
 template <class T, bool gelu>
 static __global__ void __launch_bounds__(FP8_BLOCK)
     fp8_quantize_kernel(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int64_t padded_rows, int cols) {
@@ -202,7 +203,7 @@ static __global__ void __launch_bounds__(FP8_BLOCK)
     fp8_fill_tile<T, gelu>(tile, x, fp8_power_of_two(fp8_factor_exponent<T>(amax)), rows, cols, row, col);
     if (blockIdx.x == 0 && threadIdx.x == 0) { scale->inverse = fp8_inverse<T>(amax); }
     __syncthreads();
-    if (q != NULL) { fp8_store_tile(q, tile, rows, cols, row, col); }
+    if (q != NULL) { fp8_store_tile(q, tile, padded_rows, cols, row, col); }
     if (q_t != NULL) { fp8_store_transposed(q_t, tile, padded_rows, cols, row, col); }
 }
 
@@ -219,9 +220,9 @@ static inline void fp8_quantize_values(T *q, T *q_t, Fp8Scale *scale, const floa
     cuda_check_launch("fp8_quantize_kernel");
 }
 
-// q (rows, cols) = x (rows, cols) by the factor that scale->amax asks for, to nearest even; q_t (cols, padded rows) the
-// same transposed, its last columns zeros. Either may be NULL. Writes scale->inverse. cols: a multiple of 16; all
-// aligned to 16 bytes. amax 0: the factor is 1. Moves 2 + 1 + 1 bytes a value, of bf16.
+// q (padded rows, cols) = x (rows, cols) by the factor that scale->amax asks for, to nearest even, with zeros behind
+// the last row; q_t (cols, padded rows) the same transposed. Either may be NULL. Writes scale->inverse. cols: a
+// multiple of 16; all aligned to 16 bytes. amax 0: the factor is 1. Moves 2 + 1 + 1 bytes a value, of bf16.
 template <class T>
 static inline void fp8_quantize(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int cols,
                                 cudaStream_t stream) {
@@ -239,7 +240,7 @@ static inline void gelu_amax(Fp8Scale *scale, const floatX *fc, int64_t n, cudaS
     fp8_amax_of<true>(scale, fc, n, stream);
 }
 
-// q (N, width) and q_t (width, padded N) = gelu(fc) (N, width); as fp8_quantize.
+// q (padded N, width) and q_t (width, padded N) = gelu(fc) (N, width); as fp8_quantize.
 static inline void gelu_quantize(fp8e4 *q, fp8e4 *q_t, Fp8Scale *scale, const floatX *fc, int64_t N, int width,
                                  cudaStream_t stream) {
     fp8_quantize_values<fp8e4, true>(q, q_t, scale, fc, N, width, stream);

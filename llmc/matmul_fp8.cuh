@@ -1,8 +1,9 @@
 // The linear layer of matmul.cuh with both factors of each product in 8 bits (fp8.cuh); bf16 builds only.
 //
 // cuBLASLt multiplies 8-bit matrices only where the inner width of the product is contiguous in both: each matrix comes
-// as it is for one product, and transposed for another. All widths, and the rows of what is transposed, are multiples
-// of 16; N itself need not be. Sums are fp32, scaled by both inverses and rounded once when stored. Deterministic.
+// as it is for one product, and transposed for another. All dimensions of a product are multiples of 16, as cuBLASLt
+// wants them. N need not be one: the rows of the 8-bit matrices are padded with zeros (fp8_padded_rows), and out and dinp
+// have room for as many rows, of which those behind N hold nothing of use. Sums are fp32, scaled by both inverses and rounded once when stored. Deterministic.
 //
 // The forward's sums may stay in the tensor cores' own registers, which keep fewer bits than fp32 (fast accumulation):
 // faster, and known to be enough there. The gradients' are added up in fp32 every few products.
@@ -30,7 +31,7 @@ static inline CublasProblem matmul_fp8_problem(int64_t m, int64_t n, int64_t k, 
 
 static inline CublasProblem matmul_forward_fp8_problem(int64_t N, int C, int OC, bool bias) {
     matmul_fp8_require_shape(N, C, OC);
-    CublasProblem problem = matmul_fp8_problem(OC, N, C, CUBLAS_E4M3);
+    CublasProblem problem = matmul_fp8_problem(OC, fp8_padded_rows(N), C, CUBLAS_E4M3);
     if (bias) { problem.epilogue = CUBLASLT_EPILOGUE_BIAS; }
     problem.fast_sums = true;
     return problem;
@@ -38,7 +39,7 @@ static inline CublasProblem matmul_forward_fp8_problem(int64_t N, int C, int OC,
 
 static inline CublasProblem matmul_backward_input_fp8_problem(int64_t N, int C, int OC) {
     matmul_fp8_require_shape(N, C, OC);
-    return matmul_fp8_problem(C, N, OC, CUBLAS_E4M3_E5M2);
+    return matmul_fp8_problem(C, fp8_padded_rows(N), OC, CUBLAS_E4M3_E5M2);
 }
 
 static inline CublasProblem matmul_backward_weight_fp8_problem(int64_t N, int C, int OC) {
@@ -57,7 +58,7 @@ static inline CublasOperands matmul_fp8_operands(void *D, const void *A, const F
 
 // ---- The layer ----
 
-// out (N, OC) = inp (N, C) weight (OC, C)^T + bias (OC, or NULL for none).
+// out (padded N, OC) = inp (padded N, C) weight (OC, C)^T + bias (OC, or NULL for none).
 static inline void matmul_forward_fp8(CublasContext *context, floatX *out, const fp8e4 *inp, const Fp8Scale *inp_scale,
                                       const fp8e4 *weight, const Fp8Scale *weight_scale, const floatX *bias, int64_t N,
                                       int C, int OC, cudaStream_t stream) {
@@ -67,7 +68,7 @@ static inline void matmul_forward_fp8(CublasContext *context, floatX *out, const
     cublas_multiply(context, &problem, &operands, stream);
 }
 
-// dinp (N, C) = dout (N, OC) weight (OC, C), of which weight_t (C, OC) is the transpose.
+// dinp (padded N, C) = dout (padded N, OC) weight (OC, C), of which weight_t (C, OC) is the transpose.
 static inline void matmul_backward_input_fp8(CublasContext *context, floatX *dinp, const fp8e5 *dout,
                                              const Fp8Scale *dout_scale, const fp8e4 *weight_t,
                                              const Fp8Scale *weight_scale, int64_t N, int C, int OC,

@@ -387,7 +387,7 @@ static void bench_fp8_quantize(Bench *b) {
     amax.launch = [=](const Operands &o) { fp8_amax(o.s(1), o.x(0), x, b->stream); };
     measure(b, amax);
     Kernel quantize = {
-        "fp8_quantize", (X + 2) * (double)x, 0.0, {floatXs(x), fp8s(x), fp8s(Np * C), fp8_scale()}, {}, {}};
+        "fp8_quantize", (X + 2) * (double)x, 0.0, {floatXs(x), fp8s(Np * C), fp8s(Np * C), fp8_scale()}, {}, {}};
     quantize.launch = [=](const Operands &o) { fp8_quantize(o.e4(1), o.e4(2), o.s(3), o.x(0), N, C, b->stream); };
     measure(b, quantize);
     Kernel of_gelu = {"gelu_amax", X * 4.0 * (double)x, 0.0, {floatXs(4 * x), fp8_scale()}, {}, {}};
@@ -396,7 +396,7 @@ static void bench_fp8_quantize(Bench *b) {
     Kernel gelu = {"gelu_quantize",
                    (X + 2) * 4.0 * (double)x,
                    0.0,
-                   {floatXs(4 * x), fp8s(4 * x), fp8s(4 * Np * C), fp8_scale()},
+                   {floatXs(4 * x), fp8s(4 * Np * C), fp8s(4 * Np * C), fp8_scale()},
                    {},
                    {}};
     gelu.launch = [=](const Operands &o) { gelu_quantize(o.e4(1), o.e4(2), o.s(3), o.x(0), N, 4 * C, b->stream); };
@@ -412,7 +412,7 @@ static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int 
     Kernel forward = {name + " forward",
                       (double)(inp + weight) + X * (double)out,
                       flops,
-                      {floatXs(out), fp8s(inp), fp8_scale(), fp8s(weight), fp8_scale(), floatXs(OC)},
+                      {floatXs(Np * OC), fp8s(Np * C), fp8_scale(), fp8s(weight), fp8_scale(), floatXs(OC)},
                       {},
                       {}};
     forward.launch = [=](const Operands &o) {
@@ -422,7 +422,7 @@ static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int 
     Kernel input = {name + " backward input",
                     (double)(out + weight) + X * (double)inp,
                     flops,
-                    {floatXs(inp), fp8s(out), fp8_scale(), fp8s(weight), fp8_scale()},
+                    {floatXs(Np * C), fp8s(Np * OC), fp8_scale(), fp8s(weight), fp8_scale()},
                     {},
                     {}};
     input.launch = [=](const Operands &o) {

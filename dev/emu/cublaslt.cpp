@@ -249,14 +249,15 @@ bool matching_shapes(const Problem &p) {
            p.layouts[2].order == p.layouts[3].order;
 }
 
-// What the 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 can do: A transposed, B not, all columns 16 bytes
-// apart or a multiple of that; of the epilogues, a bias into bf16. Scales are for 8-bit matrices only.
+// What the 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 can do: A transposed, B not, all dimensions multiples
+// of 16 (n too); of the epilogues, a bias into bf16. Scales are for 8-bit matrices only.
 cublasStatus_t check_fp8(const Problem &p) {
     if (!p.in_8_bits()) {
         bool scaled = p.desc.a_scale != nullptr || p.desc.b_scale != nullptr;
         return scaled ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_SUCCESS;
     }
-    bool layouts = p.desc.trans_a == CUBLAS_OP_T && p.desc.trans_b == CUBLAS_OP_N && p.m % 16 == 0 && p.k % 16 == 0;
+    bool layouts = p.desc.trans_a == CUBLAS_OP_T && p.desc.trans_b == CUBLAS_OP_N && p.m % 16 == 0 && p.n % 16 == 0 &&
+                   p.k % 16 == 0;
     for (const Layout &layout : p.layouts) {
         int64_t bytes = (int64_t)size_of(layout.type);
         layouts = layouts && layout.order == CUBLASLT_ORDER_COL && layout.ld * bytes % 16 == 0 &&
