@@ -1,9 +1,34 @@
-// Sums over the rows of a matrix, the second of two stages: in the first, each block of a kernel has added up some rows
-// and left its sums in scratch memory. No atomics, and an order that follows from the number of blocks alone.
+// Sums over the rows of a matrix, in two stages: each block of a kernel adds up some rows and leaves its sums in
+// scratch memory, and a kernel of its own adds those of all blocks. No atomics, and an order that follows from the
+// number of blocks alone.
 #ifndef LLMC_COLUMN_SUMS_CUH
 #define LLMC_COLUMN_SUMS_CUH
 
 #include "cuda_utils.cuh"
+
+// The end of the first stage, for a block of WARPS warps that all did the same 32 x 16 bytes of columns of floatX, each
+// some rows: scratch (width) at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first:
+// of the columns. All threads come here.
+template <int WARPS>
+__device__ __forceinline__ void column_sums_store(float *scratch, const float (&sums)[x128::size], int first,
+                                                  int width) {
+    const int columns = WARP_SIZE * x128::size;
+    static_assert(columns <= WARPS * WARP_SIZE, "a thread for each column");
+    __shared__ alignas(16) float partial[WARPS * columns]; // (warps, columns)
+    for (int i = 0; i < x128::size; i += f128::size) {
+        f128 part;
+        for (int k = 0; k < f128::size; k++) { part[k] = sums[i + k]; }
+        store128(partial + threadIdx.x * x128::size + i, part);
+    }
+    __syncthreads();
+    int c = threadIdx.x;
+    if (c >= columns || first + c >= width) { return; }
+    float sum = 0.0f;
+    for (int w = 0; w < WARPS; w++) { sum += partial[w * columns + c]; }
+    scratch[first + c] = sum;
+}
+
+// ---- The second stage ----
 
 #define COLUMN_SUMS_MAX_KINDS 3
 #define COLUMN_SUMS_LANES 8 // threads side by side on a block's sums: 128 bytes of them

@@ -77,20 +77,6 @@ static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaS
 static inline int64_t gelu_backward_chunks(int64_t N) { return ceil_div_i64(N, GELU_BACKWARD_ROWS); }
 static inline int64_t gelu_backward_scratch_floats(int64_t N, int width) { return gelu_backward_chunks(N) * width; }
 
-// scratch (width) at this block's columns = their sums, from those of each lane. first: of the columns.
-__device__ __forceinline__ void gelu_store_sums(float *scratch, const float (&sums)[x128::size], int first, int width) {
-    __shared__ float partial[GELU_BACKWARD_WARPS * GELU_BACKWARD_COLUMNS]; // (warps, values of a lane, lanes)
-    const int size = x128::size;
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE;
-    for (int i = 0; i < size; i++) { partial[(warp * size + i) * WARP_SIZE + lane] = sums[i]; }
-    __syncthreads();
-    int c = threadIdx.x;
-    if (c >= GELU_BACKWARD_COLUMNS || first + c >= width) { return; }
-    float sum = 0.0f;
-    for (int w = 0; w < GELU_BACKWARD_WARPS; w++) { sum += partial[(w * size + c % size) * WARP_SIZE + c / size]; }
-    scratch[first + c] = sum;
-}
-
 // dinp (N,width) = dout gelu'(inp). dinp may be dout or inp. scratch: for the first stage's sums; NULL: not wanted.
 // Moves 3*N*width floatX.
 template <bool AMAX>
@@ -119,7 +105,7 @@ static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
             store128(dinp + at, dx);
         }
     }
-    if (scratch != NULL) { gelu_store_sums(scratch + chunk * width, sums, first_column, width); }
+    if (scratch != NULL) { column_sums_store<GELU_BACKWARD_WARPS>(scratch + chunk * width, sums, first_column, width); }
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 

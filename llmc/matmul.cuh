@@ -10,6 +10,7 @@
 #ifndef LLMC_MATMUL_CUH
 #define LLMC_MATMUL_CUH
 
+#include "column_sums.cuh"
 #include "cublas_common.h"
 #include "cuda_utils.cuh"
 
@@ -73,69 +74,62 @@ static inline void matmul_backward_weight(CublasContext *context, float *dweight
 }
 
 // ---- The gradient of the bias ----
+//
+// It reads dout once more, in two stages. A block does 32 x 16 bytes of columns of BIAS_ROWS rows, a chunk: each lane
+// 16 bytes of columns, each warp every 8th row. A lane issues BIAS_LOADS loads before it adds the first. So a
+// multiprocessor has up to 128 KiB under way, where an H100 needs about 40. Chunks follow from the shape alone.
 
-#define BIAS_MIN_ROWS 64    // of a chunk, so that a block has something to do
-#define BIAS_MAX_CHUNKS 128 // so that there are blocks for every GPU, and the second pass stays short
+#define BIAS_WARPS 8
+#define BIAS_LOADS 8
+#define BIAS_BLOCKS 4 // on a multiprocessor: leaves the compiler the registers for all loads of a lane
+#define BIAS_ROWS 128 // so that the sums, 8 bytes a column written and read, are 3 % of the rows in bf16
+#define BIAS_COLUMNS (WARP_SIZE * x128::size)
 
-// The rows are cut into chunks by the shape alone, so that the sums do not depend on the GPU.
-static inline int64_t bias_chunk_rows(int64_t N) { return max_i64(BIAS_MIN_ROWS, ceil_div_i64(N, BIAS_MAX_CHUNKS)); }
-static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, bias_chunk_rows(N)); }
+static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, BIAS_ROWS); }
 
-// out (chunks, OC) = or += sums over the rows of each chunk of inp (rows, OC), inp's rows aligned to 16 bytes. Block
-// (x, y) does 32 x 16 bytes of columns of chunk y: each lane adds up 16 bytes of columns, each warp every
-// (number of warps)th row; then the warps' sums are added in order. Dynamic shared memory: a float for each warp and
-// column of the block.
-template <class T, bool accumulate>
-static __global__ void __launch_bounds__(MAX_BLOCK)
-    matmul_sum_rows_kernel(float *out, const T *inp, int64_t rows, int OC, int64_t chunk_rows) {
-    extern __shared__ float partial[]; // (warps, values of a lane, lanes)
-    const int size = Packed128<T>::size, columns = WARP_SIZE * size;
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
-    int column = (int)blockIdx.x * columns + lane * size;
-    int64_t first = (int64_t)blockIdx.y * chunk_rows, end = first + chunk_rows < rows ? first + chunk_rows : rows;
-    float sums[size] = {0.0f};
-    if (column < OC) {
-#pragma unroll 4
-        for (int64_t row = first + warp; row < end; row += warps) {
-            Packed128<T> values = load128_streaming(inp + row * OC + column);
-            for (int i = 0; i < size; i++) { sums[i] += to_float(values[i]); }
-        }
-    }
-    for (int i = 0; i < size; i++) { partial[(warp * size + i) * WARP_SIZE + lane] = sums[i]; }
-    __syncthreads();
-    for (int c = threadIdx.x; c < columns && (int)blockIdx.x * columns + c < OC; c += blockDim.x) {
-        float sum = 0.0f;
-        for (int w = 0; w < warps; w++) { sum += partial[(w * size + c % size) * WARP_SIZE + c / size]; }
-        float *to = out + (int64_t)blockIdx.y * OC + (int64_t)blockIdx.x * columns + c;
-        *to = accumulate ? *to + sum : sum;
-    }
+__device__ __forceinline__ void bias_add(float (&sums)[x128::size], x128 values) {
+    for (int i = 0; i < x128::size; i++) { sums[i] += to_float(values[i]); }
 }
 
-template <class T, bool accumulate>
-static inline void matmul_sum_rows(float *out, const T *inp, int64_t rows, int OC, int64_t chunk_rows, int block_size,
-                                   cudaStream_t stream) {
-    int columns = WARP_SIZE * Packed128<T>::size;
-    dim3 grid(blocks_for(OC, columns), blocks_for(rows, chunk_rows));
-    size_t shared = (size_t)(block_size / WARP_SIZE * columns) * sizeof(float);
-    matmul_sum_rows_kernel<T, accumulate><<<grid, block_size, shared, stream>>>(out, inp, rows, OC, chunk_rows);
-    cuda_check_launch("matmul_sum_rows_kernel");
+// scratch (chunks, OC) = sums over the rows of each chunk of dout (N, OC). Reads N*OC floatX.
+static __global__ void __launch_bounds__(BIAS_WARPS *WARP_SIZE, BIAS_BLOCKS)
+    matmul_sum_rows_kernel(float *scratch, const floatX *dout, int64_t N, int OC) {
+    int blocks_of_chunk = (OC + BIAS_COLUMNS - 1) / BIAS_COLUMNS;
+    int64_t chunk = blockIdx.x / blocks_of_chunk, first = chunk * BIAS_ROWS;
+    int64_t end = first + BIAS_ROWS < N ? first + BIAS_ROWS : N;
+    int first_column = (int)blockIdx.x % blocks_of_chunk * BIAS_COLUMNS;
+    int column = first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
+    float sums[x128::size] = {};
+    if (column < OC) {
+        int64_t row = first + threadIdx.x / WARP_SIZE;
+#pragma unroll 1
+        for (; row + (BIAS_LOADS - 1) * BIAS_WARPS < end; row += BIAS_LOADS * BIAS_WARPS) {
+            x128 values[BIAS_LOADS];
+#pragma unroll
+            for (int i = 0; i < BIAS_LOADS; i++) {
+                values[i] = load128_streaming(dout + (row + i * BIAS_WARPS) * OC + column);
+            }
+#pragma unroll
+            for (int i = 0; i < BIAS_LOADS; i++) { bias_add(sums, values[i]); }
+        }
+#pragma unroll 1
+        for (; row < end; row += BIAS_WARPS) { bias_add(sums, load128_streaming(dout + row * OC + column)); }
+    }
+    column_sums_store<BIAS_WARPS>(scratch + chunk * OC, sums, first_column, OC);
 }
 
 static inline int64_t matmul_backward_bias_scratch_floats(int64_t N, int OC) { return bias_chunks(N) * OC; }
 
-// dbias (OC), fp32, += sums of the columns of dout (N, OC). scratch: matmul_backward_bias_scratch_floats(N, OC).
-// Deterministic for a block size, a multiple of 32 up to 512.
+// dbias (OC), fp32, += sums of the columns of dout (N, OC). scratch: matmul_backward_bias_scratch_floats(N, OC),
+// aligned to 16 bytes.
 static inline void matmul_backward_bias(float *dbias, const floatX *dout, float *scratch, int64_t N, int OC,
-                                        cudaStream_t stream, int block_size = 256) {
+                                        cudaStream_t stream) {
     matmul_require_shape(N, OC, OC);
-    cuda_require(block_size % WARP_SIZE == 0 && block_size >= WARP_SIZE && block_size <= 512);
-    int64_t chunks = bias_chunks(N);
-    if (chunks == 1) {
-        matmul_sum_rows<floatX, true>(dbias, dout, N, OC, N, block_size, stream);
-        return;
-    }
-    matmul_sum_rows<floatX, false>(scratch, dout, N, OC, bias_chunk_rows(N), block_size, stream);
-    matmul_sum_rows<float, true>(dbias, scratch, chunks, OC, chunks, block_size, stream);
+    int64_t chunks = bias_chunks(N), blocks = chunks * blocks_for(OC, BIAS_COLUMNS);
+    cuda_require(blocks <= INT32_MAX);
+    matmul_sum_rows_kernel<<<(unsigned)blocks, BIAS_WARPS * WARP_SIZE, 0, stream>>>(scratch, dout, N, OC);
+    cuda_check_launch("matmul_sum_rows_kernel");
+    column_sums_reduce({{dbias, NULL, NULL}}, 1, scratch, chunks, OC, stream);
 }
 
 #endif // LLMC_MATMUL_CUH

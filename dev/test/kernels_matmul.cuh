@@ -164,28 +164,27 @@ static void test_matmul_fused_gelu_backward(Test *t) {
 
 // ---- The gradient of the bias ----
 
-static inline void check_bias_gradient(Test *t, int64_t N, int OC, int block_size) {
+static inline void check_bias_gradient(Test *t, int64_t N, int OC) {
     std::vector<float> dout = random_values(N * OC, 1.0f, 6), want((size_t)OC, 1.0f);
     std::vector<float> inp((size_t)N * 8, 0.0f), weight((size_t)OC * 8, 0.0f);
     std::vector<float> dinp(inp.size()), dweight(weight.size());
     cpu_matmul_backward(dinp.data(), dweight.data(), want.data(), dout.data(), inp.data(), weight.data(), N, 8, OC);
     DeviceArray<floatX> gradient(dout);
     DeviceArray<float> dbias(std::vector<float>((size_t)OC, 1.0f)), scratch(matmul_backward_bias_scratch_floats(N, OC));
-    matmul_backward_bias(dbias.data, gradient.data, scratch.data, N, OC, 0, block_size);
+    matmul_backward_bias(dbias.data, gradient.data, scratch.data, N, OC, 0);
     check_values(t, "dbias of " + std::to_string(N) + " x " + std::to_string(OC), dbias.get(), want,
                  matmul_tolerance(N, want), FLT_EPSILON);
 }
 
-// OC below, at and above the 128 or 256 columns of a block; N below, at and above a chunk of rows and all 128 chunks.
+// OC below, at and above the 128 or 256 columns of a block; N below, at and above what the warps' loads cover at once,
+// a chunk of rows, and the 64 chunks that the second stage adds at a time.
 static void test_matmul_bias_gradient(Test *t) {
     const int widths[] = {8, 120, 128, 136, 248, 264, 520};
-    const int64_t rows[] = {1, 7, 63, 64, 65, 129};
+    const int64_t rows[] = {1, 7, 63, 64, 65, 127, 128, 129, 200};
     for (int OC : widths) {
-        for (int64_t N : rows) { check_bias_gradient(t, N, OC, 256); }
+        for (int64_t N : rows) { check_bias_gradient(t, N, OC); }
     }
-    check_bias_gradient(t, BIAS_MIN_ROWS * BIAS_MAX_CHUNKS + 1, 8, 256);
-    const int block_sizes[] = {32, 64, 96, 512};
-    for (int block_size : block_sizes) { check_bias_gradient(t, 131, 328, block_size); }
+    check_bias_gradient(t, BIAS_ROWS * COLUMN_SUMS_ROWS + 1, 8);
 }
 
 // Gradients of two micro-steps: the sum of both, not the second alone.
