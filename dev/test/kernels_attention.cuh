@@ -208,11 +208,11 @@ static void test_attention_heads_of_64(Test *t) {
 
 // More than one tile of queries, and more than two of keys.
 static void test_attention_heads_of_64_longer(Test *t) {
-    for (int T : {65, 130}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
+    for (int T : {63, 65, 100, 130}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
 }
 
 static void check_large_heads(Test *t, int HS) {
-    for (int T : {1, 33, 64, 130}) { check_attention(t, {1, T, 1, HS}, ATTENTION_AS_THE_MODEL); }
+    for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {1, T, 1, HS}, ATTENTION_AS_THE_MODEL); }
     check_attention(t, {3, 5, 3, HS}, ATTENTION_AS_THE_MODEL);
 }
 static void test_attention_heads_of_80(Test *t) { check_large_heads(t, 80); }
@@ -361,8 +361,8 @@ static void test_attention_company(Test *t) {
 }
 
 static void test_attention_schedules(Test *t) {
-    for (AttentionShape s :
-         {AttentionShape{1, 40, 3, 8}, AttentionShape{1, 130, 1, 64}, AttentionShape{1, 34, 2, 128}}) {
+    for (AttentionShape s : {AttentionShape{1, 40, 3, 8}, AttentionShape{1, 130, 1, 64}, AttentionShape{1, 63, 1, 80},
+                             AttentionShape{1, 100, 1, 96}, AttentionShape{1, 34, 2, 128}}) {
         AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 51), random_values(outputs_of(s), 1.0f, 52));
         for_each_schedule(t, attention_name(s).c_str(), [&] {
             gpu.run(ATTENTION_AS_THE_MODEL);
