@@ -445,17 +445,27 @@ template <int M, int N> __device__ __forceinline__ void tensor_clear(float (&sum
     }
 }
 
-// Starts to copy ROWS rows from global to shared memory by the whole block. Rows from `valid` on become zeros.
-template <int HS, int ROWS>
-__device__ __forceinline__ void tensor_load_tile(floatX *tile, const floatX *source, int64_t source_stride, int valid) {
-    constexpr int PIECES = HS / 8; // of 16 bytes in a row
+// Starts to copy the first WIDTH channels of ROWS rows from global to shared memory by the whole block. The first
+// `valid` rows exist, at least one; the others become zeros. WIDTH / 8 is a power of two: then the copies of one thread
+// are a constant number of rows apart, and the loop has a constant trip count. An offset within a tile fits in an int.
+template <int HS, int ROWS, int WIDTH>
+__device__ __forceinline__ void tensor_load_channels(floatX *tile, const floatX *source, int source_stride, int valid) {
+    constexpr int PIECES = WIDTH / 8, ROWS_AT_ONCE = ATTENTION_BLOCK / PIECES; // pieces of 16 bytes in a row
+    int first = (int)threadIdx.x / PIECES, d = (int)threadIdx.x % PIECES * 8;
 #pragma unroll
-    for (int i = threadIdx.x; i < ROWS * PIECES; i += ATTENTION_BLOCK) {
-        int row = i / PIECES, d = i % PIECES * 8;
-        bool exists = row < valid;
-        cp_async_16(tile + row * TensorTile<HS>::stride + d, source + (exists ? row : 0) * source_stride + d,
-                    exists ? 16 : 0);
+    for (int n = 0; n < ROWS; n += ROWS_AT_ONCE) {
+        int row = first + n;
+        if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) { break; }
+        cp_async_16(tile + row * TensorTile<HS>::stride + d, source + min(row, valid - 1) * source_stride + d,
+                    row < valid ? 16 : 0);
     }
+}
+
+// The same for all channels of a head. The first 64 and the others each have a width that is a power of two.
+template <int HS, int ROWS>
+__device__ __forceinline__ void tensor_load_tile(floatX *tile, const floatX *source, int source_stride, int valid) {
+    tensor_load_channels<HS, ROWS, 64>(tile, source, source_stride, valid);
+    if constexpr (HS > 64) { tensor_load_channels<HS, ROWS, HS - 64>(tile + 64, source + 64, source_stride, valid); }
 }
 
 // The left operand of an mma: 16 x 16 values of a tile in shared memory.
@@ -653,10 +663,10 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
     const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
-    int64_t stride = 3 * (int64_t)C;
+    int stride = 3 * C;
 
     floatX *queries = shared + 2 * TILE; // in the second stage, until they are in registers
-    tensor_load_tile<HS, ROWS>(queries, q + first * stride, stride, T - first);
+    tensor_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
     cp_async_commit();
     tensor_load_tile<HS, KEYS>(shared, k, stride, T);
     tensor_load_tile<HS, KEYS>(shared + TILE, v, stride, T);
@@ -680,8 +690,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
         if (tile + 1 < key_tiles) {
             int next = key + KEYS;
             floatX *other = shared + (tile + 1) % 2 * 2 * TILE;
-            tensor_load_tile<HS, KEYS>(other, k + next * stride, stride, T - next);
-            tensor_load_tile<HS, KEYS>(other + TILE, v + next * stride, stride, T - next);
+            tensor_load_tile<HS, KEYS>(other, k + next * (int64_t)stride, stride, T - next);
+            tensor_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
             cp_async_commit();
         }
         if (key >= query + 16 * M) { continue; } // nothing here for this warp
@@ -740,9 +750,9 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
     const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
-    int64_t stride = 3 * (int64_t)C;
+    int stride = 3 * C;
 
-    tensor_load_tile<HS, ROWS>(queries, q + first * stride, stride, T - first);
+    tensor_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
     tensor_load_tile<HS, ROWS>(douts, dO + first * (int64_t)C, C, T - first);
     tensor_load_tile<HS, KEYS>(stages, k, stride, T);
     tensor_load_tile<HS, KEYS>(stages + TILE, v, stride, T);
@@ -775,8 +785,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
         if (tile + 1 < key_tiles) {
             int next = key + KEYS;
             floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
-            tensor_load_tile<HS, KEYS>(other, k + next * stride, stride, T - next);
-            tensor_load_tile<HS, KEYS>(other + TILE, v + next * stride, stride, T - next);
+            tensor_load_tile<HS, KEYS>(other, k + next * (int64_t)stride, stride, T - next);
+            tensor_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
             cp_async_commit();
         }
         if (key >= query + 16 * M) { continue; } // nothing here for this warp
@@ -794,7 +804,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     }
     tensor_scale(dq, scale);
     floatX *staging = douts + row_of_warp * Tile::stride; // this warp's rows, which nobody else reads
-    floatX *dq_rows = dqkv + head.qkv + query * stride;
+    floatX *dq_rows = dqkv + head.qkv + query * (int64_t)stride;
     amax_add_rounded(amax, tensor_store_rows<HS>(dq_rows, stride, T - query, dq, staging, amax != NULL));
 }
 
@@ -850,11 +860,11 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
     const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
     const float *statistic_source = (threadIdx.x < QUERIES ? lse : dots) + head.row + threadIdx.x % QUERIES;
-    int64_t stride = 3 * (int64_t)C;
+    int stride = 3 * C;
 
-    tensor_load_tile<HS, ROWS>(keys, k + first * stride, stride, T - first);
-    tensor_load_tile<HS, ROWS>(values, v + first * stride, stride, T - first);
-    tensor_load_tile<HS, QUERIES>(stages, q + first * stride, stride, T - first);
+    tensor_load_tile<HS, ROWS>(keys, k + first * (int64_t)stride, stride, T - first);
+    tensor_load_tile<HS, ROWS>(values, v + first * (int64_t)stride, stride, T - first);
+    tensor_load_tile<HS, QUERIES>(stages, q + first * (int64_t)stride, stride, T - first);
     tensor_load_tile<HS, QUERIES>(stages + TILE, dO + first * (int64_t)C, C, T - first);
     cp_async_commit();
     float statistic = tensor_column_statistic<QUERIES>(statistic_source, first, T);
@@ -872,7 +882,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
         if (tile + 1 < query_tiles) {
             int next = query + QUERIES;
             floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
-            tensor_load_tile<HS, QUERIES>(other, q + next * stride, stride, T - next);
+            tensor_load_tile<HS, QUERIES>(other, q + next * (int64_t)stride, stride, T - next);
             tensor_load_tile<HS, QUERIES>(other + TILE, dO + next * (int64_t)C, C, T - next);
             cp_async_commit();
             statistic = tensor_column_statistic<QUERIES>(statistic_source, next, T);
@@ -889,7 +899,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     }
     tensor_scale(dk, scale);
     // By way of this warp's keys and values, which nobody else reads.
-    floatX *dk_rows = dqkv + head.qkv + C + key * stride, *dv_rows = dk_rows + C;
+    floatX *dk_rows = dqkv + head.qkv + C + key * (int64_t)stride, *dv_rows = dk_rows + C;
     floatX *dk_staging = keys + row_of_warp * Tile::stride, *dv_staging = values + row_of_warp * Tile::stride;
     uint32_t of_dk = tensor_store_rows<HS>(dk_rows, stride, T - key, dk, dk_staging, amax != NULL);
     uint32_t of_dv = tensor_store_rows<HS>(dv_rows, stride, T - key, dv, dv_staging, amax != NULL);
