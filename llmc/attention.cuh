@@ -418,6 +418,9 @@ template <int HS> struct TensorTile {
     // memory.
     static constexpr bool backward_q_holds_rows = HS <= 64;
     static constexpr int forward_columns = 64; // of a tile
+    // Blocks that a multiprocessor must hold, 0: as the compiler likes. Heads of 128 miss a third block by a few
+    // registers if the compiler is not told, and spill none if it is.
+    static constexpr int forward_blocks = HS == 128 ? 3 : 0;
     static constexpr int backward_columns = 32;
 };
 
@@ -650,10 +653,9 @@ __device__ __forceinline__ uint32_t tensor_store_rows(floatX *out, int64_t strid
     return largest;
 }
 
-// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head. AMAX false:
-// amax is NULL.
-template <int HS, bool AMAX>
-static __global__ void __launch_bounds__(ATTENTION_BLOCK)
+// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
+template <int HS>
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, TensorTile<HS>::forward_blocks)
     attention_forward_tensor_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
     typedef TensorTile<HS> Tile;
     constexpr int M = Tile::forward_groups, ROWS = 64 * M, KEYS = Tile::forward_columns, TILE = KEYS * Tile::stride;
@@ -714,8 +716,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     tensor_scale_rows(sums, factor);
     floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // in the stage that nobody reads
     floatX *rows_out = out + head.out + query * (int64_t)C;
-    uint32_t largest_out = tensor_store_rows<HS>(rows_out, C, T - query, sums, staging, AMAX && amax != NULL);
-    if (AMAX) { amax_add_rounded(amax, largest_out); }
+    uint32_t largest_out = tensor_store_rows<HS>(rows_out, C, T - query, sums, staging, amax != NULL);
+    amax_add_rounded(amax, largest_out);
 }
 
 // scores become p, dp becomes ds, of the rows' queries.
@@ -912,12 +914,8 @@ static inline void attention_forward_tensor(floatX *out, float *lse, const float
     typedef TensorTile<HS> Tile;
     size_t shared = (size_t)4 * Tile::forward_columns * Tile::stride * sizeof(floatX);
     unsigned blocks = attention_blocks(B, NH, T, 64 * Tile::forward_groups);
-    // One that can take the largest magnitude is for all, but for heads of 128: there it needs six registers more also
-    // when it is not asked to, and a multiprocessor then holds two blocks instead of three.
-    auto kernel =
-        amax == NULL ? attention_forward_tensor_kernel<HS, HS != 128> : attention_forward_tensor_kernel<HS, true>;
-    attention_allow_shared(kernel, shared);
-    kernel<<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH, amax);
+    attention_allow_shared(attention_forward_tensor_kernel<HS>, shared);
+    attention_forward_tensor_kernel<HS><<<blocks, ATTENTION_BLOCK, shared, stream>>>(out, lse, qkv, T, C, NH, amax);
     cuda_check_launch("attention_forward_tensor_kernel");
 }
 
