@@ -512,12 +512,13 @@ __device__ __forceinline__ void tensor_dot_products_step(float (&products)[M][N]
     }
 }
 
-// products[row][column] = the warp's 16 M rows from `row` on times the columns, both in shared memory.
-template <int HS, int M, int N>
+// products[row][column] = the warp's 16 M rows from `row` on times the columns, both in shared memory. STEPS: as many
+// steps of 16 channels are unrolled, so that operands are on their way to registers while others are multiplied.
+template <int HS, int STEPS, int M, int N>
 __device__ __forceinline__ void tensor_dot_products(float (&products)[M][N][4], const floatX *rows, int row,
                                                     const floatX *columns) {
     tensor_clear(products);
-#pragma unroll(M == 1 ? HS / 16 : 1) // with all operands at once, 32 rows of a warp would need too many registers
+#pragma unroll STEPS
     for (int d = 0; d < HS; d += 16) {
         uint32_t a[M][4];
         for (int m = 0; m < M; m++) { tensor_load_left<HS>(a[m], rows, row + m * 16, d); }
@@ -797,8 +798,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
             tensor_dot_products<HS>(scores, query_rows, keys);
             tensor_dot_products<HS>(ds, dout_rows, values);
         } else {
-            tensor_dot_products<HS>(scores, queries, row_of_warp, keys);
-            tensor_dot_products<HS>(ds, douts, row_of_warp, values);
+            tensor_dot_products<HS, HS / 16>(scores, queries, row_of_warp, keys);
+            tensor_dot_products<HS, HS / 16>(ds, douts, row_of_warp, values);
         }
         if (key + KEYS > query + 1) { tensor_hide_later_keys<false>(scores, query, key); }
         tensor_softmax_backward_of_rows(scores, ds, lse_log2, dot_of_row, scale * ATTENTION_LOG2E);
@@ -853,6 +854,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
     typedef TensorTile<HS> Tile;
     constexpr int M = Tile::backward_kv_groups, ROWS = 64 * M, QUERIES = Tile::backward_columns;
     constexpr int TILE = QUERIES * Tile::stride;
+    // While dp is computed, p is in registers, too: 32 rows of a warp have none left for more steps.
+    constexpr int DP_STEPS = M == 1 ? HS / 16 : 2;
     extern __shared__ int4 attention_shared[];
     __shared__ float statistics[2][2 * QUERIES];
     floatX *keys = reinterpret_cast<floatX *>(attention_shared), *values = keys + ROWS * Tile::stride;
@@ -891,11 +894,11 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK)
         }
         if (key >= query + QUERIES) { continue; } // nothing here for this warp
         float scores[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
-        tensor_dot_products<HS>(scores, keys, row_of_warp, queries);
+        tensor_dot_products<HS, HS / 16>(scores, keys, row_of_warp, queries);
         if (query < key + 16 * M - 1) { tensor_hide_later_keys<true>(scores, query, key); }
         tensor_probabilities_of_columns(scores, statistics[tile % 2], scale * ATTENTION_LOG2E);
         tensor_add_weighted<HS>(dv, scores, douts);
-        tensor_dot_products<HS>(ds, values, row_of_warp, douts);
+        tensor_dot_products<HS, DP_STEPS>(ds, values, row_of_warp, douts);
         tensor_softmax_backward_of_columns(ds, scores, statistics[tile % 2] + QUERIES);
         tensor_add_weighted<HS>(dk, ds, queries);
     }
