@@ -2312,31 +2312,43 @@ static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const Auto
     return candidate;
 }
 
-// The least GPU memory that is free on any rank, and how fast rank 0's GPU is. The GPU is opened first: only then has
-// CUDA taken its own memory.
-static bool ask_gpus(TrainRun *run, AutoGpu *gpu, int64_t *free_bytes, Error *error) {
-    typedef struct {
-        int64_t free_bytes;
-        AutoGpu gpu;
-    } Answer;
-    Answer mine, *all = (Answer *)malloc((size_t)run->num_ranks * sizeof(Answer));
+// What a run must know of its GPUs before it can be planned.
+typedef struct {
+    AutoGpu speed;      // of rank 0's
+    int64_t free_bytes; // the least that is free on any
+} RunGpus;
+
+// The GPUs that --plan supposes: nothing else is in their memory.
+static RunGpus suppose_gpus(const TrainRun *run) {
+    RunGpus gpus = {auto_gpu_planned(run), AUTO_PLANNED_BYTES};
+    if (run->options.gpu_memory > 0.0) { gpus.free_bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
+    return gpus;
+}
+
+// Opens this rank's GPU, since only then has CUDA taken its own memory, and tells what it is.
+static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
     cudaDeviceProp properties;
+    size_t available = 0, installed = 0;
+    if (!gpu_open(&properties, run->comm.local_rank, error)) { return false; }
+    cuda_check(cudaMemGetInfo(&available, &installed));
+    mine->speed = auto_gpu_of(&properties, run->options.tf32);
+    mine->free_bytes = (int64_t)available;
+    return true;
+}
+
+// What holds for the GPUs of all ranks.
+static bool ask_gpus(TrainRun *run, RunGpus *gpus, Error *error) {
+    RunGpus mine, *all = (RunGpus *)malloc((size_t)run->num_ranks * sizeof(RunGpus));
     memset(&mine, 0, sizeof(mine));
     comm_slow(&run->comm, true);
-    bool ok = (all != NULL || fail(error, "out of memory")) && gpu_open(&properties, run->comm.local_rank, error);
-    if (ok) {
-        size_t available = 0, installed = 0;
-        cuda_check(cudaMemGetInfo(&available, &installed));
-        mine.free_bytes = (int64_t)available;
-        mine.gpu = auto_gpu_of(&properties, run->options.tf32);
-    }
+    bool ok = (all != NULL || fail(error, "out of memory")) && ask_own_gpu(run, &mine, error);
     ok = run_agree(run, ok, error) && comm_all_gather(&run->comm, &mine, all, (int64_t)sizeof(mine), error);
     comm_slow(&run->comm, false);
     for (int r = 0; ok && r < run->num_ranks; r++) {
-        *free_bytes = r == 0 ? all[0].free_bytes : min_i64(*free_bytes, all[r].free_bytes);
+        if (r == 0) { *gpus = all[0]; }
+        gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
     }
-    if (ok) { *gpu = all[0].gpu; }
-    gpu->link_bytes_per_second = run_num_machines(&run->comm) > 1 ? AUTO_LINK_BETWEEN : AUTO_LINK_INSIDE;
+    gpus->speed.link_bytes_per_second = run_num_machines(&run->comm) > 1 ? AUTO_LINK_BETWEEN : AUTO_LINK_INSIDE;
     free(all);
     return ok;
 }
@@ -2345,7 +2357,7 @@ static bool ask_gpus(TrainRun *run, AutoGpu *gpu, int64_t *free_bytes, Error *er
 // or impossible; *error then says why.
 static int auto_candidates(GPT2 *model, TrainRun *run, const AutoGpu *gpu, AutoCandidate *candidates, Error *error) {
     const TrainOptions *o = &run->options;
-    bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->given[TRAIN_ROW_recompute];
+    bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
     int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : RECOMPUTE_BLOCK, count = 0;
     int64_t B = o->batch_size; // the largest
     while (B > 0) {
@@ -2359,24 +2371,44 @@ static int auto_candidates(GPT2 *model, TrainRun *run, const AutoGpu *gpu, AutoC
     return count;
 }
 
-// Settles --batch-size and --recompute, those that are not given. All ranks choose alike, from what all of them know.
-static bool choose_automatically(GPT2 *model, TrainRun *run, Error *error) {
+// Settles --batch-size and --recompute, those that are not given.
+static bool choose_automatically(GPT2 *model, TrainRun *run, const AutoGpu *gpu, const AutoRoom *room, Error *error) {
     static AutoCandidate all[AUTO_MAX_CANDIDATES]; // large, so not on the stack
-    TrainOptions *o = &run->options;
-    AutoGpu gpu = auto_gpu_planned(run);
-    AutoRoom room = {AUTO_PLANNED_BYTES, auto_reserve(run->num_ranks, !o->plan)};
-    int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
-    if (!o->plan && !ask_gpus(run, &gpu, &room.bytes, error)) { return false; }
-    if (limit > 0) { room.bytes = o->plan ? limit : min_i64(limit, room.bytes); }
-    int count = auto_candidates(model, run, &gpu, all, error), best = auto_choose(all, count, auto_budget(&room));
+    int count = auto_candidates(model, run, gpu, all, error), best = auto_choose(all, count, auto_budget(room));
     if (best < 0) {
         int least = auto_smallest(all, count);
-        if (least >= 0) { auto_fail_no_room(&all[least], &room, error); }
+        if (least >= 0) { auto_fail_no_room(&all[least], room, error); }
         return run_fail_together(run);
     }
-    o->recompute = all[best].recompute;
-    auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, &room);
+    run->options.recompute = all[best].recompute;
+    auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room);
     return run_change_batch_size(run, all[best].B, error);
+}
+
+// Settles --recompute: the lowest level that fits. Where none does, the highest is tried, and says what is missing.
+static void choose_level(GPT2 *model, TrainRun *run, const AutoGpu *gpu, const AutoRoom *room) {
+    AutoCandidate levels[RECOMPUTE_BLOCK + 1];
+    for (int level = 0; level <= RECOMPUTE_BLOCK; level++) { levels[level] = auto_candidate(model, run, gpu, level); }
+    int lowest = auto_lowest(levels, RECOMPUTE_BLOCK + 1, auto_budget(room));
+    auto_explain_level(run->auto_note, sizeof(run->auto_note), lowest, room);
+    run->options.recompute = lowest < 0 ? RECOMPUTE_BLOCK : lowest;
+}
+
+// Settles what the options leave to the GPUs. All ranks settle alike, from what all of them know.
+static bool settle_by_gpus(GPT2 *model, TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    RunGpus gpus = suppose_gpus(run);
+    int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
+    if (o->steps == 0) {
+        run->options.recompute = RECOMPUTE_NOTHING; // there is no backward pass
+        return true;
+    }
+    if (!o->plan && !ask_gpus(run, &gpus, error)) { return false; }
+    AutoRoom room = {limit > 0 ? min_i64(limit, gpus.free_bytes) : gpus.free_bytes,
+                     auto_reserve(run->num_ranks, !o->plan)};
+    if (o->auto_plan) { return choose_automatically(model, run, &gpus.speed, &room, error); }
+    if (o->recompute < 0) { choose_level(model, run, &gpus.speed, &room); }
+    return true;
 }
 
 // "by cuDNN 9.19.0", or where our own kernels compute.
@@ -2622,7 +2654,8 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
         !run_agree(run, check_shape(run, error), error)) {
         return false;
     }
-    if (o->auto_plan && !choose_automatically(model, run, error)) { return false; }
+    catch_stop_signal(SIGUSR1, on_stop_signal); // who sends this one wants a run to end in order, and has time
+    if (!settle_by_gpus(model, run, error)) { return false; }
     gpt2_plan(model, &run->config, choose_shape(run));
     print_config(model, run);
     if (o->plan) {
@@ -2632,7 +2665,6 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
         return true;
     }
     set_threads(run);
-    catch_stop_signal(SIGUSR1, on_stop_signal); // who sends this one wants a run to end in order, and has time
     if (!start(model, run, error)) { return false; }
     print_machine(model, run);
     catch_stop_signals(on_stop_signal);

@@ -1,4 +1,5 @@
-"""Prints the table of README.md: what a stage of sharding takes of a GPU, what it sends, and how much of a GPU is used.
+"""Prints the table of README.md: what a stage of sharding takes of a GPU, what it sends, and how much of a GPU is used,
+without recomputation.
 
     python3 dev/plan_table.py [program]     ./train_gpt2cu or ./train_gpt2emu; no GPU is needed
 """
@@ -14,7 +15,8 @@ MODELS = [("d12", 1024, 524288, {8: 64, 64: 8, 512: 1}),
 
 def stages(program, model, seq_len, total_batch, gpus, batch):
     """For each stage: bytes of GPU memory, bytes sent in a step, model-FLOPs utilisation in percent."""
-    command = [program, "--plan", "-e", model, "-np", gpus, "-b", batch, "-t", seq_len, "-d", total_batch]
+    command = [program, "--plan", "-e", model, "-np", gpus, "-b", batch, "-t", seq_len, "-d", total_batch,
+               "-r", 0]
     out = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
     rows = [line.split() for line in out.split("--zero-stage", 1)[1].splitlines()[1:]]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"], out

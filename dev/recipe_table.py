@@ -27,7 +27,7 @@ RECIPE_ONLY=yes PROGRAM=$2
 settle
 num_gpus=$3 gpu_mib=$4 gpu_name=GPU
 choose_batch >&2
-echo "$batch ${SIZE[1]} $SEQ_LEN $TOTAL_BATCH $STEPS $ZERO_STAGE $RECOMPUTE"
+echo "$batch ${SIZE[1]} $SEQ_LEN $TOTAL_BATCH $STEPS $ZERO_STAGE $recompute"
 """
 
 

@@ -281,6 +281,27 @@ static inline bool auto_fail_no_room(const AutoCandidate *least, const AutoRoom 
                 least->B, least->recompute, need, where, missing);
 }
 
+// ---- The level of --recompute alone ----
+
+// The first of `count` levels, lowest first, that fits into `budget` bytes; -1: none does.
+static inline int auto_lowest(const AutoCandidate *levels, int count, int64_t budget) {
+    for (int i = 0; i < count; i++) {
+        if (auto_fits(&levels[i], budget)) { return levels[i].recompute; }
+    }
+    return -1;
+}
+
+// Writes which level was chosen, and why. level: -1 where none fits.
+static inline void auto_explain_level(char *text, size_t size, int level, const AutoRoom *room) {
+    char where[192];
+    auto_room_text(where, sizeof(where), room);
+    if (level < 0) {
+        snprintf(text, size, "--recompute 3: it takes the least memory, but more than %s", where);
+    } else {
+        snprintf(text, size, "--recompute %d: the lowest level that fits into %s", level, where);
+    }
+}
+
 // ---- What levels of --recompute bring ----
 
 // Bytes that a level saves against level 0, for each millisecond that it adds to a step.

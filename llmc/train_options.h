@@ -118,15 +118,15 @@ enum { FREE = 0, SHAPES = 1 };
       "of the initial weights, the order of the data and the samples")                                                 \
     X(threads, "threads", "", INT, "0", 0, 1024, "N", FREE, NULL, "Machine",                                           \
       "CPU threads, the result does not depend on them; 0: one per core")                                              \
-    X(recompute, "recompute", "r", INT, PICK("0", "1"), 0, 3, "LEVEL", FREE, NULL, "Machine",                          \
+    X(recompute, "recompute", "r", INT, PICK("0", "-1"), PICK(0, -1), 3, "LEVEL", FREE, NULL, "Machine",               \
       "less memory for more time, the same result: recompute in the backward pass 1: GELU, 2: LayerNorm too, "         \
-      "3: whole blocks")                                                                                               \
+      "3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                          \
     X(plan, "plan", "", FLAG, "0", 0, 1, "", FREE, NULL, "Machine",                                                    \
       "print the memory that the run would take, buffer by buffer, and exit")                                          \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                         \
       "choose --batch-size and --recompute, or the one not given: the fastest, by estimate, that fits the GPU")        \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",             \
-      "for --auto: use no more than this; 0: what is free (with --plan: 79, an H100's)")                               \
+      "choose --recompute, and what --auto chooses, for no more than this; 0: what is free (--plan: 79, an H100's)")   \
     X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
       "print the state of the GPU every N steps; 0: never")                                                            \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                 \
@@ -303,14 +303,16 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {!o->matmul_tune && o->matmul_tune_file[0] != '\0', "--matmul-tune-file: does nothing with --matmul-tune 0"},
         {o->steps == 0 && o->matmul_tune_file[0] != '\0',
          "--matmul-tune-file: does nothing with --steps 0 (-x); the multiplies of training are timed"},
-        {o->auto_plan && o->given[TRAIN_ROW_batch_size] && o->given[TRAIN_ROW_recompute],
+        {o->auto_plan && o->given[TRAIN_ROW_batch_size] && o->recompute >= 0,
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {o->auto_plan && !o->given[TRAIN_ROW_batch_size] && o->total_batch == 0,
          "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
         {o->auto_plan && o->steps == 0, "--auto: is for training; with --steps 0 give --batch-size (-b)"},
         {o->steps == 0 && strcmp(o->attention, "cudnn") == 0,
          "--attention cudnn: is for training; with --steps 0 our own kernels do it, leave it out"},
-        {!o->auto_plan && o->gpu_memory > 0.0, "--gpu-memory: does nothing without --auto"},
+        {!o->auto_plan && o->recompute >= 0 && o->gpu_memory > 0.0,
+         "--gpu-memory: does nothing with --recompute (-r) and without --auto"},
+        {o->steps == 0 && o->gpu_memory > 0.0, "--gpu-memory: does nothing with --steps 0 (-x)"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
         {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},
     };

@@ -38,7 +38,7 @@ VOCAB=${VOCAB:-}                           # GPT-2's vocab.bpe
 MIRROR=${MIRROR:-}                         # where the data lie instead, for dev/data/*.py
 BATCH_SIZE=${BATCH_SIZE:-64}               # at most so many sequences at once on a GPU
 ZERO_STAGE=${ZERO_STAGE:-1}                # several GPUs share the optimizer's state
-RECOMPUTE=${RECOMPUTE:-1}
+RECOMPUTE=${RECOMPUTE:--1}                 # -1: nothing if that fits, else GELU
 WEIGHT_DECAY=${WEIGHT_DECAY:-0.1}
 VAL_EVERY=${VAL_EVERY:-250}
 VAL_TOKENS=${VAL_TOKENS:-10485760}         # in a validation, whatever the micro-batch
@@ -298,20 +298,25 @@ stage_plan() {
     check_disk
 }
 
-# Sets batch: the largest micro-batch up to BATCH_SIZE that the total batch is a multiple of and that fits.
+# Sets batch, the largest micro-batch up to BATCH_SIZE that the total batch is a multiple of and that fits, and
+# recompute, the lowest level that fits with it.
 choose_batch() {
+    local levels=$RECOMPUTE
+    [ "$RECOMPUTE" != -1 ] || levels="0 1"
     RESERVE_MIB=${RESERVE_MIB:-$((num_gpus > 1 ? 4096 : 2048))}
     local available=$(((gpu_mib - RESERVE_MIB) * 1048576)) sequences=$((TOTAL_BATCH / SEQ_LEN / num_gpus)) needed=""
     [ $((sequences * SEQ_LEN * num_gpus)) -eq "$TOTAL_BATCH" ] ||
         stop "TOTAL_BATCH: $TOTAL_BATCH tokens are no multiple of SEQ_LEN x GPUs = $SEQ_LEN x $num_gpus"
     for ((batch = BATCH_SIZE; batch >= 1; batch--)); do
         [ $((sequences % batch)) -eq 0 ] || continue
-        needed=$(planned_bytes "$ZERO_STAGE" "$RECOMPUTE") || exit 1
-        if [ "$needed" -le "$available" ]; then
-            say "$num_gpus x $batch sequences of $SEQ_LEN tokens, $((sequences / batch)) times a step:" \
-                "$(gib "$needed") of each GPU"
-            return
-        fi
+        for recompute in $levels; do
+            needed=$(planned_bytes "$ZERO_STAGE" "$recompute") || exit 1
+            if [ "$needed" -le "$available" ]; then
+                say "$num_gpus x $batch sequences of $SEQ_LEN tokens, $((sequences / batch)) times a step:" \
+                    "$(gib "$needed") of each GPU"
+                return
+            fi
+        done
     done
     batch=1
     stop "$gpu_name: even one sequence at a time takes $(gib "$needed"), $(gib $available) are free" \
@@ -321,7 +326,7 @@ choose_batch() {
 # The --zero-stage and --recompute with which a single sequence would fit.
 what_fits() { # bytes
     local zero recompute last=$((num_gpus > 1 ? 3 : ZERO_STAGE)) needed
-    for ((recompute = RECOMPUTE; recompute <= 3; recompute++)); do
+    for ((recompute = RECOMPUTE < 0 ? 1 : RECOMPUTE; recompute <= 3; recompute++)); do
         for ((zero = ZERO_STAGE; zero <= last; zero++)); do
             needed=$(planned_bytes $zero $recompute) || return 0
             if [ "$needed" -le "$1" ]; then
@@ -358,7 +363,7 @@ train_options() { # zero stage, recompute
 # Is there room for the data that are still missing and for the checkpoints that are kept at the same time?
 check_disk() {
     local parameters data checkpoints data_free out_free
-    train_options "$ZERO_STAGE" "$RECOMPUTE"
+    train_options "$ZERO_STAGE" "$recompute"
     parameters=$("$PROGRAM" --plan "${options[@]}" ${ranks[@]+"${ranks[@]}"} |
         awk '$1 == "parameters" { print $2 + 0 }')
     # A checkpoint: fp32 weights and two fp32 moments. Kept are KEEP, the one being written, the major ones; the export.
@@ -472,7 +477,7 @@ newest_step() {
 
 # Sets train: the command without what starts its processes.
 train_command() { # further options...
-    train_options "$ZERO_STAGE" "$RECOMPUTE"
+    train_options "$ZERO_STAGE" "$recompute"
     train=("$PROGRAM" --train-data "$TRAIN_DATA" --val-data "$VAL_DATA" --tokenizer "$VOCAB" --out-dir "$OUT_DIR"
         --checkpoint-every "$CHECKPOINT_EVERY" --keep "$KEEP" --keep-major "$KEEP_MAJOR" "${options[@]}"
         --hellaswag 1 --hellaswag-data "$HELLASWAG_DATA" --eval-examples "$EVAL_EXAMPLES" "$@")

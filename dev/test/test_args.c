@@ -211,7 +211,7 @@ static void test_llmc_script(Test *t) {
     words = "-i tr.bin -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9";
     CHECK(t, parse(&p, true, words), "%s", p.error.text);
     CHECK(t, !o->hellaswag && o->zero_stage == 1 && !o->tf32 && !o->master_weights && o->gelu_fusion == 1, "values");
-    CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == 1, "values");
+    CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == -1, "values");
 }
 
 // The evaluations: with each validation, or every so many steps; without training also where nothing is validated.
@@ -280,7 +280,10 @@ static void test_what_was_given(Test *t) {
         {"-i x --auto -b 4 -r 1",
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {"-i x --auto -d 4096 -x 0", "--auto: is for training; with --steps 0 give --batch-size (-b)"},
-        {"-i x -d 4096 --auto 0 --gpu-memory 8", "--gpu-memory: does nothing without --auto"},
+        {"-i x -d 4096 --auto 0 -r 1 --gpu-memory 8",
+         "--gpu-memory: does nothing with --recompute (-r) and without --auto"},
+        {"-i x -x 0 --gpu-memory 8", "--gpu-memory: does nothing with --steps 0 (-x)"},
+        {"-i x -r -2", "--recompute (-r): got '-2', expected a whole number from -1 to 3 (default -1)"},
         {"-i x --head-rows 0", "--head-rows: got '0', expected a whole number from 1 to 16777216 (default 8192)"}};
     static Parsed p;
     const bool *given = p.options.given;
@@ -288,6 +291,9 @@ static void test_what_was_given(Test *t) {
     CHECK(t, parse(&p, true, "-i x --auto -d 4096"), "%s", p.error.text);
     CHECK(t, !given[TRAIN_ROW_batch_size] && !given[TRAIN_ROW_recompute], "not given");
     CHECK(t, given[TRAIN_ROW_auto_plan] && given[TRAIN_ROW_total_batch] && given[TRAIN_ROW_train_data], "given");
+    CHECK(t, parse(&p, true, "-i x --auto -b 4 -r -1"), "the level is left to --auto: %s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --gpu-memory 8") && p.options.recompute == -1, "%s", p.error.text);
+    CHECK(t, !parse(&p, false, "-i x -r -1"), "the CPU trainer takes level -1");
     CHECK(t, parse(&p, true, "-i x --auto -b 4") && given[TRAIN_ROW_batch_size], "-b: %s", p.error.text);
     CHECK(t, parse(&p, true, "-i x --auto -d 4096 --recompute=1") && given[TRAIN_ROW_recompute], "%s", p.error.text);
     CHECK(t, !given[TRAIN_ROW_batch_size], "given by the command line before");

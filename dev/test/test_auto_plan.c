@@ -91,6 +91,26 @@ static void test_words(Test *t) {
     CHECK(t, strstr(error.text, "512.00 MiB are missing") != NULL, "%s", error.text);
 }
 
+// The level of --recompute alone: the first that fits, to the byte.
+static void test_lowest_level(Test *t) {
+    const AutoCandidate levels[4] = {{8, 0, 1000, 1.0}, {8, 1, 900, 1.1}, {8, 2, -1, 1.2}, {8, 3, 100, 1.4}};
+    const struct {
+        int64_t budget;
+        int level;
+    } cases[] = {{5000, 0}, {1000, 0}, {999, 1}, {900, 1}, {899, 3}, {100, 3}, {99, -1}, {-5, -1}};
+    AutoRoom room = {(int64_t)4 << 30, (int64_t)1 << 30};
+    char text[320];
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int level = auto_lowest(levels, 4, cases[i].budget);
+        CHECK(t, level == cases[i].level, "%lld bytes: level %d", (long long)cases[i].budget, level);
+    }
+    auto_explain_level(text, sizeof(text), 1, &room);
+    CHECK(t, strstr(text, "--recompute 1: the lowest level that fits into 3.00 GiB (4.00 GiB less") == text, "%s",
+          text);
+    auto_explain_level(text, sizeof(text), -1, &room);
+    CHECK(t, strstr(text, "--recompute 3: ") == text && strstr(text, "more than 3.00 GiB") != NULL, "%s", text);
+}
+
 static void test_batches(Test *t) {
     for (int64_t sequences = 1; sequences <= 600; sequences++) {
         int64_t found = 0, divisors = 0, before = sequences + 1;
@@ -196,6 +216,7 @@ int main(void) {
     RUN(&s, test_choice_to_the_byte);
     RUN(&s, test_ties_take_less_memory);
     RUN(&s, test_words);
+    RUN(&s, test_lowest_level);
     RUN(&s, test_batches);
     RUN(&s, test_levels_cost_time);
     RUN(&s, test_few_rows_are_slow);

@@ -81,6 +81,23 @@ def goes_on_with_another_choice():
     assert [start["from_step"] for start in found["starts"]] == [0, 1], found
 
 
+def lowest_level_that_fits():
+    """Without --auto and -r, said and recorded; the same bits at every level. Where none fits, the last one says what
+    is missing."""
+    run, folder = [*RUN, "-b", 4], cli.new_folder("level")
+    want = cli.weights_hash(single(*run, "-r", 0))
+    for level in range(4):
+        memory = repr((planned(*run, "-r", level) + RESERVE) / 2**30)
+        out = single(*run, "--gpu-memory", memory, "-o", folder, "--overwrite")
+        assert re.search(rf"^auto +--recompute {level}: the lowest level that fits into ", out, re.M), out
+        assert record(folder)["options"]["recompute"] == level and cli.weights_hash(out) == want, (level, out)
+    assert re.search("^auto +--recompute 0: ", single(*run), re.M)
+    err = cli.finish(cli.start(*run, env=dict(cli.ENVIRONMENT, EMU_MEMORY="1")), 1, run)[1]
+    need = planned(*run, "-r", 3)
+    assert f"memory plan: needs {need / 2**20:.2f} MiB of GPU memory, 1.00 MiB of 1.00 MiB are free" in err, (need, err)
+    assert err.count("\n") == 1, err
+
+
 def ranks_choose_alike():
     """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
     run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]
@@ -93,8 +110,13 @@ def ranks_choose_alike():
     B, level = chosen(out)
     assert planned(*run, "-b", B, "-r", level, "-np", 2) <= (most - 1 >> 20) << 20, (most, out)
     assert cli.weights_hash(ran(2, *run, "-b", B, "-r", level)) == cli.weights_hash(out), out
+    deep = [*run[:3], 16, *run[4:], "-b", 4]
+    out = ran(2, *deep, only=memory(planned(*deep, "-r", 0, "-np", 2)))
+    assert re.search("^auto +--recompute 1: ", out, re.M), out
+    assert cli.weights_hash(ran(2, *deep, "-r", 0)) == cli.weights_hash(out), out
     refused(2, *run, "--auto", only=memory(least), says=["nothing fits: --batch-size 1 --recompute 3", "missing"])
 
 
 if __name__ == "__main__":
-    harness.run("gpu_auto", [what_it_chooses_is_what_runs, goes_on_with_another_choice, ranks_choose_alike])
+    harness.run("gpu_auto", [what_it_chooses_is_what_runs, goes_on_with_another_choice,
+                             lowest_level_that_fits, ranks_choose_alike])

@@ -77,6 +77,19 @@ def levels_are_those_of_the_plan():
     assert bargains == sorted(bargains, reverse=True) and bargains[-1] > 0.0, out
 
 
+def lowest_level_is_the_default():
+    """Without -r: the first level that fits, to the byte; where none does, the last one."""
+    def default(memory):
+        out = plan(*D12, "-b", 4, "--gpu-memory", repr(memory / 2**30))
+        return int(re.search(r"^auto +--recompute (\d): ", out, re.M).group(1)), total(out)
+
+    totals = [total(plan(*D12, "-b", 4, "-r", level)) for level in range(4)]
+    for level, bytes_ in enumerate(totals):
+        assert default(bytes_ + RESERVE) == (level, bytes_), (level, totals)
+        assert default(bytes_ - 1 + RESERVE)[0] == min(level + 1, 3), (level, totals)
+    assert not re.search("^auto ", plan(*D12, "-b", 4, "-r", 1), re.M)
+
+
 def automatic(memory, *arguments):
     """What --auto chooses for a GPU of so many bytes: batch size, level, choices that fit, and the plan's total."""
     out = plan(*arguments, "--auto", "--gpu-memory", repr(memory / 2**30))
@@ -118,7 +131,8 @@ def auto_refuses():
     refused("both are given", "--auto", "-b", 4, "-r", 1)
     refused("--total-batch (-d)", "--auto")
     refused("--steps 0", "--auto", "-b", 4, "-x", 0)
-    refused("--gpu-memory: does nothing", "--gpu-memory", 4)
+    refused("--gpu-memory: does nothing", "--gpu-memory", 4, "-r", 1)
+    refused("--gpu-memory: does nothing", "--gpu-memory", 4, "-x", 0)
     refused("is not a multiple of B x T = 1024", "--auto", "-d", 1000)
     refused("nothing fits: --batch-size 1 --recompute 3 takes the least GPU memory", "--auto", "-d", 4096,
             "--gpu-memory", 2)
@@ -136,5 +150,6 @@ if __name__ == "__main__":
         sys.exit(f"{PROGRAM}: not built (make train_gpt2emu)")
     harness.run("gpu_plan", [readme_has_this_table, table_is_the_plan, one_gpu_shards_nothing,
                              more_gpus_take_less_memory_each, faster_links_and_slower_gpus,
-                             levels_are_those_of_the_plan, auto_fits_to_the_byte, auto_keeps_what_is_given,
+                             levels_are_those_of_the_plan, lowest_level_is_the_default,
+                             auto_fits_to_the_byte, auto_keeps_what_is_given,
                              auto_refuses, fewer_head_rows_take_less_memory])
