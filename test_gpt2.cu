@@ -918,6 +918,8 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
     bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
               run_open(run.get(), DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
+    ok = settle_by_gpus(model.get(), run.get(), &error);
+    if (!CHECK(t, ok, "%s", error.text)) { return; }
     gpt2_plan(model.get(), &run->config, choose_shape(run.get()));
     ok = start(model.get(), run.get(), &error);
     int64_t waits = 0;

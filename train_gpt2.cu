@@ -2314,14 +2314,17 @@ static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const Auto
 
 // What a run must know of its GPUs before it can be planned.
 typedef struct {
-    AutoGpu speed;      // of rank 0's
-    int64_t free_bytes; // the least that is free on any
+    AutoGpu speed;       // of rank 0's
+    int64_t total_bytes; // the least that any has
+    int64_t free_bytes;  // the least that is free on any
+    bool fuses_gelu;     // inside matrix multiplies, all of them
 } RunGpus;
 
 // The GPUs that --plan supposes: nothing else is in their memory.
 static RunGpus suppose_gpus(const TrainRun *run) {
-    RunGpus gpus = {auto_gpu_planned(run), AUTO_PLANNED_BYTES};
-    if (run->options.gpu_memory > 0.0) { gpus.free_bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
+    int64_t bytes = AUTO_PLANNED_BYTES;
+    if (run->options.gpu_memory > 0.0) { bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
+    RunGpus gpus = {auto_gpu_planned(run), bytes, bytes, cublas_fuses_gelu(9, 0)};
     return gpus;
 }
 
@@ -2332,7 +2335,9 @@ static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
     if (!gpu_open(&properties, run->comm.local_rank, error)) { return false; }
     cuda_check(cudaMemGetInfo(&available, &installed));
     mine->speed = auto_gpu_of(&properties, run->options.tf32);
+    mine->total_bytes = (int64_t)properties.totalGlobalMem;
     mine->free_bytes = (int64_t)available;
+    mine->fuses_gelu = cublas_fuses_gelu(properties.major, properties.minor);
     return true;
 }
 
@@ -2346,24 +2351,61 @@ static bool ask_gpus(TrainRun *run, RunGpus *gpus, Error *error) {
     comm_slow(&run->comm, false);
     for (int r = 0; ok && r < run->num_ranks; r++) {
         if (r == 0) { *gpus = all[0]; }
+        gpus->total_bytes = min_i64(gpus->total_bytes, all[r].total_bytes);
         gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
+        gpus->fuses_gelu = gpus->fuses_gelu && all[r].fuses_gelu;
     }
     gpus->speed.link_bytes_per_second = run_num_machines(&run->comm) > 1 ? AUTO_LINK_BETWEEN : AUTO_LINK_INSIDE;
     free(all);
     return ok;
 }
 
+// Would GPUs of this kind, with nothing else in their memory, train without recomputation, if each held the whole
+// model? Bits depend on the answer. So it depends on nothing that is to leave the bits alone: what happens to be free,
+// levels of recompute, stages of sharding, where attention is computed, what is evaluated and exported.
+static bool fits_whole(GPT2 *model, const TrainRun *run, const RunGpus *gpus) {
+    RunShape shape = choose_shape(run);
+    shape.kind = RUN_TRAINS;
+    shape.recompute = RECOMPUTE_NOTHING;
+    shape.cudnn = shape.head_overlap = shape.exports = false;
+    shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
+    shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
+    gpt2_plan(model, &run->config, shape);
+    int64_t budget = gpus->total_bytes - auto_reserve(run->num_ranks, false);
+    return model->device_plan.overflow == NULL && model->device_plan.total <= budget;
+}
+
+// Settles what rounds otherwise, as far as `asked` leaves it open, for the micro-batch that the run has now. A GPU that
+// must recompute GELU is not to repeat a multiply for it.
+static void settle_roundings(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked) {
+    TrainOptions *o = &run->options;
+    o->gelu_fusion = asked->gelu_fusion;
+    if (asked->gelu_fusion >= 0) { return; }
+    bool fuses = gpus->fuses_gelu && !o->fp8 && fits_whole(model, run, gpus);
+    o->gelu_fusion = fuses ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
+}
+
+static void explain_roundings(TrainRun *run, const TrainOptions *asked) {
+    char *note = run->auto_note;
+    size_t used = strlen(note);
+    if (asked->gelu_fusion >= 0 || asked->fp8 || PRECISION_IS_FP32) { return; }
+    snprintf(note + used, sizeof(run->auto_note) - used, "%s--gelu-fusion %lld: by the kind of GPU and all its memory",
+             used > 0 ? "\n            " : "", (long long)run->options.gelu_fusion);
+}
+
 // Every choice that the options leave open to --auto; how many. One that another thing than memory forbids is left out
 // or impossible; *error then says why.
-static int auto_candidates(GPT2 *model, TrainRun *run, const AutoGpu *gpu, AutoCandidate *candidates, Error *error) {
+static int auto_candidates(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked,
+                           AutoCandidate *candidates, Error *error) {
     const TrainOptions *o = &run->options;
     bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
     int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : RECOMPUTE_BLOCK, count = 0;
     int64_t B = o->batch_size; // the largest
     while (B > 0) {
         bool possible = run_change_batch_size(run, B, error);
+        if (possible) { settle_roundings(model, run, gpus, asked); }
         for (int level = first; possible && level <= last && count < AUTO_MAX_CANDIDATES; level++) {
-            candidates[count++] = auto_candidate(model, run, gpu, level);
+            candidates[count++] = auto_candidate(model, run, &gpus->speed, level);
             plan_check_overflow(&model->device_plan, error);
         }
         B = batch_is_given ? 0 : train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), B);
@@ -2372,9 +2414,11 @@ static int auto_candidates(GPT2 *model, TrainRun *run, const AutoGpu *gpu, AutoC
 }
 
 // Settles --batch-size and --recompute, those that are not given.
-static bool choose_automatically(GPT2 *model, TrainRun *run, const AutoGpu *gpu, const AutoRoom *room, Error *error) {
+static bool choose_automatically(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked,
+                                 const AutoRoom *room, Error *error) {
     static AutoCandidate all[AUTO_MAX_CANDIDATES]; // large, so not on the stack
-    int count = auto_candidates(model, run, gpu, all, error), best = auto_choose(all, count, auto_budget(room));
+    int count = auto_candidates(model, run, gpus, asked, all, error);
+    int best = auto_choose(all, count, auto_budget(room));
     if (best < 0) {
         int least = auto_smallest(all, count);
         if (least >= 0) { auto_fail_no_room(&all[least], room, error); }
@@ -2382,7 +2426,9 @@ static bool choose_automatically(GPT2 *model, TrainRun *run, const AutoGpu *gpu,
     }
     run->options.recompute = all[best].recompute;
     auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room);
-    return run_change_batch_size(run, all[best].B, error);
+    if (!run_change_batch_size(run, all[best].B, error)) { return false; }
+    settle_roundings(model, run, gpus, asked);
+    return true;
 }
 
 // Settles --recompute: the lowest level that fits. Where none does, the highest is tried, and says what is missing.
@@ -2396,18 +2442,24 @@ static void choose_level(GPT2 *model, TrainRun *run, const AutoGpu *gpu, const A
 
 // Settles what the options leave to the GPUs. All ranks settle alike, from what all of them know.
 static bool settle_by_gpus(GPT2 *model, TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
+    TrainOptions *o = &run->options;
+    const TrainOptions asked = *o;
     RunGpus gpus = suppose_gpus(run);
     int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
-    if (o->steps == 0) {
-        run->options.recompute = RECOMPUTE_NOTHING; // there is no backward pass
-        return true;
-    }
     if (!o->plan && !ask_gpus(run, &gpus, error)) { return false; }
     AutoRoom room = {limit > 0 ? min_i64(limit, gpus.free_bytes) : gpus.free_bytes,
                      auto_reserve(run->num_ranks, !o->plan)};
-    if (o->auto_plan) { return choose_automatically(model, run, &gpus.speed, &room, error); }
-    if (o->recompute < 0) { choose_level(model, run, &gpus.speed, &room); }
+    settle_roundings(model, run, &gpus, &asked);
+    if (o->steps == 0) {
+        o->recompute = RECOMPUTE_NOTHING; // there is no backward pass
+        return true;
+    }
+    if (o->auto_plan) {
+        if (!choose_automatically(model, run, &gpus, &asked, &room, error)) { return false; }
+    } else if (o->recompute < 0) {
+        choose_level(model, run, &gpus.speed, &room);
+    }
+    explain_roundings(run, &asked);
     return true;
 }
 

@@ -25,6 +25,12 @@
 #define CUBLAS_FLOATX CUDA_R_16BF
 #endif
 
+// Is GELU really computed inside the multiply? Known of Hopper in bf16, with cuBLAS of CUDA 12.5 or later; elsewhere
+// cuBLASLt may run a kernel of its own for it, or a slower multiply.
+static inline bool cublas_fuses_gelu(int major, int minor) {
+    return !PRECISION_IS_FP32 && major == 9 && minor == 0 && cublasLtGetVersion() >= 120500;
+}
+
 // The types of A and B. cuBLASLt multiplies 8-bit matrices (each with a scale) only with A transposed
 // and B not, of leading dimensions that are multiples of 16, and not two of e5m2.
 typedef enum { CUBLAS_FLOATX_BOTH, CUBLAS_E4M3, CUBLAS_E4M3_E5M2 } CublasFactors;

@@ -7,8 +7,9 @@
 
 #include "args.h"
 
-// Does another value give other weights after the same number of steps? A resumed run compares those that do.
-enum { FREE = 0, SHAPES = 1 };
+// Does another value give other weights after the same number of steps? A resumed run compares those that do. Those of
+// which only roundings depend, and which the kind of GPU may settle, may change: it says so.
+enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
@@ -133,8 +134,9 @@ enum { FREE = 0, SHAPES = 1 };
       "let fp32 matrix multiplies use TF32 tensor cores")                                                              \
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",           \
       "keep an fp32 copy of the weights for the optimizer")                                                            \
-    X(gelu_fusion, "gelu-fusion", "ge", INT, "0", 0, 2, "LEVEL", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
-      "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that multiply")   \
+    X(gelu_fusion, "gelu-fusion", "ge", INT, PICK("0", "-1"), -1, 2, "LEVEL", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL),      \
+      "GPU", "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that "     \
+      "multiply; -1: 2 where the GPU really does so (Hopper) and need recompute nothing, else 0")                      \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
@@ -203,6 +205,9 @@ static inline const char *train_options_name(int i) { return train_specs_cpu[i].
 
 // True if another value of option i gives other weights after the same number of steps.
 static inline bool train_options_shapes_run(int i) { return train_shapes_run[i] == SHAPES; }
+
+// True if another value of option i gives other roundings.
+static inline bool train_options_rounds(int i) { return train_shapes_run[i] == ROUNDS; }
 
 // True if each process of a run has a value of its own.
 static inline bool train_options_is_of_rank(int i) { return strcmp(train_specs_cpu[i].name, "process-rank") == 0; }

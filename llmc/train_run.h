@@ -69,7 +69,7 @@ typedef struct TrainRun {
     uint16_t *prompt_tokens; // what a sample goes on from; at least one
     int64_t prompt_count;
 
-    char auto_note[320]; // what --auto has chosen, and why; "": nothing
+    char auto_note[512]; // what was left to the GPU: what was chosen, and why; "": nothing
     Schedule schedule;
     int64_t num_steps, sequences_per_step, micro_batches; // of a step
     int64_t step, next_sequence;                          // where the run stands
@@ -635,7 +635,7 @@ static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
 }
 
-// Writes down where the run stands and every option that shapes it.
+// Writes down where the run stands and every option that shapes it, or its roundings.
 static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_init(header);
     state_set_i64(header, "step", run->step);
@@ -645,7 +645,7 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_set_text(header, "precision", run->precision);
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], text[MAX_PATH_BYTES];
-        if (!train_options_shapes_run(i)) { continue; }
+        if (!train_options_shapes_run(i) && !train_options_rounds(i)) { continue; }
         run_option_key(key, sizeof(key), i);
         train_options_text(&run->options, i, text, sizeof(text));
         state_set_text(header, key, text);
@@ -762,6 +762,19 @@ static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error
     return true;
 }
 
+// Says which options round otherwise than those that the run was saved under. A training state may not have them.
+static inline void run_report_roundings(TrainRun *run, const StateHeader *header) {
+    for (int i = 0; i < train_options_count(); i++) {
+        char key[64], now[64], then[64];
+        if (!train_options_rounds(i)) { continue; }
+        run_option_key(key, sizeof(key), i);
+        train_options_text(&run->options, i, now, sizeof(now));
+        if (!state_get_text(header, key, then, sizeof(then)) || strcmp(now, then) == 0) { continue; }
+        logger_event(&run->logger, "resuming with other roundings: --%s was %s, is %s", train_options_name(i), then,
+                     now);
+    }
+}
+
 // Compares the options and data that shape a run with those it was saved under. Every difference is named; they are
 // refused unless --allow-changes is given.
 static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
@@ -841,7 +854,10 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
         }
         reader.model.fd = reader.state.file.fd = -1; // nothing to give up yet
         bool ok = run_read_checkpoint(run, run->checkpoints[i], arrays, &reader, &header, error);
-        if (ok) { return run_agree(run, run_compare_options(run, &header, error), error); }
+        if (ok) {
+            run_report_roundings(run, &header);
+            return run_agree(run, run_compare_options(run, &header, error), error);
+        }
         checkpoint_read_abort(&reader);
         if (run->comm.broken) { return false; } // nothing is wrong with the checkpoint
         run_report_damage(run, error);

@@ -101,6 +101,11 @@ def lowest_level_that_fits():
 def ranks_choose_alike():
     """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
     run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]
+    older = {1: {"environment": {"EMU_CAPABILITY": "8.0"}}}
+    plain, fused = (cli.weights_hash(ran(2, *run, "-b", 4, "-ge", level)) for level in (0, 2))
+    assert plain != fused == cli.weights_hash(ran(2, *run, "-b", 4))
+    assert plain == cli.weights_hash(ran(2, *run, "-b", 4, only=older)), "two kinds of GPU"
+    run += ["-ge", 0]
     most, least = (planned(*run, "-b", b, "-r", r, "-np", 2) for b, r in ((4, 0), (1, 3)))
 
     def memory(bytes_):  # of the GPU of rank 1, in MiB, so that fewer are left for the plan

@@ -90,6 +90,36 @@ def fused_gelu_is_the_same_function():
         close(losses(ran(*RUN, "-ge", level)), plain)
 
 
+def gelu_is_fused_where_that_is_known():
+    """By default on Hopper, in bf16, with cuBLAS of CUDA 12.5 or later, and where nothing need be recomputed; the level
+    of recompute changes nothing. Another GPU goes on with its own roundings, and says so."""
+    if os.path.basename(PROGRAM) != "train_gpt2emu":
+        raise harness.Skip("the kind of a real GPU cannot be chosen")
+
+    def run(*options, **variables):
+        return ran(*RUN, *options, env=dict(cli.ENVIRONMENT, **variables))
+
+    plain, fused = (weights_hash(run("-ge", level)) for level in (0, 2))
+    assert plain != fused
+    bf16 = re.search(r"^precision +bf16", run(), re.M)
+    for variables, fuses in (({}, True), ({"EMU_CUBLASLT_VERSION": "120500"}, True),
+                             ({"EMU_CUBLASLT_VERSION": "120402"}, False), ({"EMU_CAPABILITY": "8.9"}, False),
+                             ({"EMU_CAPABILITY": "8.0"}, False), ({"EMU_CAPABILITY": "10.0"}, False),
+                             ({"EMU_MEMORY": "1000"}, False)):
+        out = run(**variables)
+        assert weights_hash(out) == (fused if fuses and bf16 else plain), (variables, out)
+        said = re.search(r"^(?:auto)? +--gelu-fusion (\d): by the kind of GPU", out, re.M)
+        assert said is None if not bf16 else int(said.group(1)) == (2 if fuses else 0), (variables, out)
+    assert weights_hash(run("-r", 3)) == weights_hash(run()), "recompute"
+    folder = cli.new_folder("kinds")
+    run("-n", 2, "-o", folder)
+    os.remove(os.path.join(folder, "state_00000004.bin"))
+    out = run("-n", 2, "-o", folder, "--resume", EMU_CAPABILITY="8.0")
+    assert ("resuming with other roundings: --gelu-fusion was 2, is 0\n" in out) == bool(bf16), out
+    os.remove(os.path.join(folder, "state_00000004.bin"))
+    assert "other roundings" not in run("-n", 2, "-o", folder, "--resume")
+
+
 def head_in_parts():
     """The loss of some rows beside the logits of the next: the same bits as one after the other."""
     run = [*SHAPE, "-b", 3, "-d", 96, "-x", 3, "-l", "1e-2", "-v", 2, "-m", 2, "-s", 0]
@@ -158,6 +188,7 @@ if __name__ == "__main__":
     harness.run("gpu_options", [help_text, options_of_several_processes,
                                 plan_of_several_processes, recomputing_takes_less_memory,
                                 any_order_of_blocks_and_threads, fused_gelu_is_the_same_function,
+                                gelu_is_fused_where_that_is_known,
                                 head_in_parts, accumulated_micro_batches, graphs_are_the_calls_one_by_one,
                                 times_are_times, learns, state_of_the_gpu,
                                 llmc_command_line])

@@ -59,7 +59,7 @@ TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]
 def constants():
     """What the table's words stand for: numbers and texts that the two headers define."""
     text = header("args.h") + header("train_options.h")
-    found = {"NULL": None, "FREE": 0, "SHAPES": 1}
+    found = {"NULL": None, "FREE": 0, "SHAPES": 1, "ROUNDS": 2}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)
     return found
