@@ -961,7 +961,7 @@ static void test_nan_stops_updates(Test *t) {
     train_one(model, 0, 2, 17);
     CHECK(t, model->results[0].stopped == 1, "stopped is %d, expected 1", model->results[0].stopped);
     char name[64] = "";
-    gpt2_forward(model, model->slots[0].device, 2, 17);
+    gpt2_forward(model, model->slots[0].device, 2, 17, FORWARD_FOR_LOSS);
     bool found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
     CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
     to_gpu(weight, &old_value, 1);
@@ -977,6 +977,46 @@ static void test_nan_stops_updates(Test *t) {
           name_nonfinite_tensor(model, model->grads, "gradient of", name, sizeof(name)) &&
               strcmp(name, "gradient of fcb of layer 1") == 0,
           "named '%s'", name);
+}
+
+// With --fp8 a linear layer's input is stored transposed for the backward pass only where a backward pass finds it: not
+// for a loss alone, and not where --recompute makes it again. No code of 8 bits is 0xff but a NaN.
+static void test_inputs_kept_in_8_bits(Test *t) {
+    struct cudaDeviceProp gpu;
+    cuda_check(cudaGetDeviceProperties(&gpu, 0));
+    if (PRECISION_IS_FP32 || !fp8_is_supported(gpu.major, gpu.minor)) { SKIP(t, "no 8-bit multiplies here"); }
+    for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
+        RunShape shape = trains(2, 17, level, FUSE_NOTHING);
+        shape.fp8 = true;
+        Model m(t, &two_heads, shape);
+        if (!m.init(t)) { return; }
+        GPT2 *model = &m.gpt2;
+        int L = model->config.num_layers;
+        train_one(model, 0, 2, 17);
+        for (ForwardKind kind : {FORWARD_FOR_LOSS, FORWARD_FOR_GRADIENTS}) {
+            for (int which = 0; which < NUM_LINEARS; which++) {
+                int below = which == LINEAR_FCPROJ ? RECOMPUTE_GELU : RECOMPUTE_LAYERNORM;
+                int kept = kind == FORWARD_FOR_LOSS ? 0 : level < below ? L : 1, found = 0;
+                for (int layer = 0; layer < L; layer++) {
+                    found += input_to_keep(model, layer, which, kind) != NULL ? 1 : 0;
+                    CHECK(t, input_to_keep(model, layer, which, FORWARD_AGAIN) != NULL, "none is made again");
+                }
+                CHECK(t, input_to_multiply(model, which, FORWARD_AGAIN) != model->inp_fp8,
+                      "it lives in the forward only");
+                CHECK(t, found == kept, "level %d: %d inputs of layer %d are kept, expected %d", level, found, which,
+                      kept);
+                cuda_check(cudaMemsetAsync(model->fp8[which].inp_t.of(L - 1), 0xff, 16, model->stream));
+            }
+            gpt2_forward(model, model->slots[0].device, 2, 17, kind);
+            for (int which = 0; which < NUM_LINEARS; which++) {
+                unsigned char code;
+                cuda_check(cudaStreamSynchronize(model->stream));
+                cuda_check(cudaMemcpy(&code, model->fp8[which].inp_t.of(L - 1), 1, cudaMemcpyDeviceToHost));
+                CHECK(t, (code == 0xff) == (kind == FORWARD_FOR_LOSS), "level %d, layer %d: code %02x", level, which,
+                      code);
+            }
+        }
+    }
 }
 
 // What a sample's logits are: those of the last row of a batch, whatever stands behind it in the window.
@@ -1021,6 +1061,7 @@ int main(void) {
     RUN(&s, test_steps_allocate_nothing);
     RUN(&s, test_host_does_not_wait_in_a_step);
     RUN(&s, test_nan_stops_updates);
+    RUN(&s, test_inputs_kept_in_8_bits);
     RUN(&s, test_sample_logits);
     return suite_end(&s);
 }

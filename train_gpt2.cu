@@ -329,8 +329,7 @@ static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
     }
     plan_add(plan, &model->fp8_scales, "fp8_scales", PLAN_WORKSPACE, PLAN_F32,
              shape4(NUM_FP8_OPERANDS, L, NUM_LINEARS, sizeof(Fp8Scale) / sizeof(float)), FORWARD, UPDATE);
-    plan_add(plan, &model->inp_fp8, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(Np, 4 * C), FORWARD,
-             trains && r == RECOMPUTE_BLOCK ? BACKWARD_MLP : FORWARD);
+    plan_add(plan, &model->inp_fp8, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(Np, 4 * C), FORWARD, FORWARD);
     if (!trains) { return; }
     plan_add(plan, &model->dout_fp8, "dout_fp8", PLAN_GRADIENT, PLAN_FP8, shape2(Np, 4 * C), BACKWARD_MLP,
              BACKWARD_ATTENTION);
@@ -637,6 +636,10 @@ typedef struct {
     double *means;    // of an evaluation, on the GPU: the mean loss of each sequence; else NULL
 } BatchRole;
 
+// What a block's forward runs for: a loss alone, a backward pass that comes later, or the layer's backward, which
+// begins now and needs what --recompute did not keep.
+typedef enum { FORWARD_FOR_LOSS, FORWARD_FOR_GRADIENTS, FORWARD_AGAIN } ForwardKind;
+
 // Makes room for the gradients of a bucket. Where they are kept in parts, the room begins with zeros, and with what
 // this rank's part has come to so far: the reduction then adds the micro-batches up, too.
 static void begin_gradient(GPT2 *model, int bucket, const BatchRole *role) {
@@ -710,11 +713,26 @@ static void clear_activation_scales(GPT2 *model) {
     cuda_check(cudaMemsetAsync(fp8_scale(model, FP8_INPUT, 0, 0), 0, bytes, model->stream));
 }
 
-// The input (N,C) of a linear layer in 8 bits, by its amax: to q, unless that is NULL, and for the backward pass. In
-// place of the last one's, which is gelu(fc), fc.
-static void quantize_input(GPT2 *model, int layer, int which, fp8e4 *q, const floatX *inp, int64_t N) {
+// Where a linear layer's input goes in 8 bits for the multiplication that comes next. NULL: none comes. When a block's
+// forward runs again, gradients are not yet in 8 bits, so that their room is free.
+static fp8e4 *input_to_multiply(const GPT2 *model, int which, ForwardKind kind) {
+    if (kind != FORWARD_AGAIN) { return model->inp_fp8; }
+    bool multiplies = model->shape.recompute == RECOMPUTE_BLOCK && which != LINEAR_FCPROJ;
+    return multiplies ? (fp8e4 *)model->dout_fp8 : NULL;
+}
+
+// Where it goes, transposed, for the backward pass. NULL: nowhere, since no backward pass comes or since it is made
+// again there, as in all layers but the last.
+static fp8e4 *input_to_keep(const GPT2 *model, int layer, int which, ForwardKind kind) {
+    PerLayer<fp8e4> inp_t = model->fp8[which].inp_t;
+    bool stays = inp_t.stride > 0 || layer == model->config.num_layers - 1;
+    return kind == FORWARD_AGAIN || (kind == FORWARD_FOR_GRADIENTS && stays) ? inp_t.of(layer) : NULL;
+}
+
+// Brings the input (N,C) of a linear layer to 8 bits, by its amax. The last layer's is gelu(fc), and inp is fc.
+static void quantize_input(GPT2 *model, int layer, int which, const floatX *inp, int64_t N, ForwardKind kind) {
     int C = model->config.channels;
-    fp8e4 *q_t = model->fp8[which].inp_t.of(layer);
+    fp8e4 *q = input_to_multiply(model, which, kind), *q_t = input_to_keep(model, layer, which, kind);
     Fp8Scale *scale = fp8_scale(model, FP8_INPUT, layer, which);
     if (which == LINEAR_FCPROJ) {
         gelu_quantize(q, q_t, scale, inp, N, 4 * C, model->stream);
@@ -726,15 +744,15 @@ static void quantize_input(GPT2 *model, int layer, int which, fp8e4 *q, const fl
 // out (N,OC) of one of a block's linear layers; with pre_gelu: see matmul_forward. With --fp8, inp may be NULL: it has
 // been brought to 8 bits already.
 static void linear_forward(GPT2 *model, int layer, int which, floatX *out, floatX *pre_gelu, const floatX *inp,
-                           int64_t N) {
+                           int64_t N, ForwardKind kind) {
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
     if (!model->shape.fp8) {
         matmul_forward(&model->cublas, out, pre_gelu, inp, p.weight, p.bias, N, p.C, p.OC, model->stream);
         return;
     }
-    Fp8Scale *inp_scale = fp8_scale(model, FP8_INPUT, layer, which);
-    if (inp != NULL) { quantize_input(model, layer, which, model->inp_fp8, inp, N); }
-    matmul_forward_fp8(&model->cublas, out, model->inp_fp8, inp_scale, model->fp8[which].weight.of(layer),
+    if (inp != NULL) { quantize_input(model, layer, which, inp, N, kind); }
+    matmul_forward_fp8(&model->cublas, out, input_to_multiply(model, which, kind),
+                       fp8_scale(model, FP8_INPUT, layer, which), model->fp8[which].weight.of(layer),
                        fp8_scale(model, FP8_WEIGHT, layer, which), p.bias, N, p.C, p.OC, model->stream);
 }
 
@@ -808,7 +826,7 @@ static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
 // ---- The layers ----
 
 // att and att_lse of qkv, and with --fp8 the largest magnitude in att, which cuDNN does not tell.
-static void attend(GPT2 *model, int layer, int B, int T) {
+static void attend(GPT2 *model, int layer, int B, int T, ForwardKind kind) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->qkv.of(layer);
     floatX *att = model->att.of(layer);
@@ -819,7 +837,7 @@ static void attend(GPT2 *model, int layer, int B, int T) {
         return;
     }
     cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
-    if (model->shape.fp8) {
+    if (model->shape.fp8 && kind != FORWARD_AGAIN) {
         fp8_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_ATTPROJ), att, (int64_t)B * T * C, model->stream);
     }
 }
@@ -842,34 +860,36 @@ static void attend_backward(GPT2 *model, int layer, int B, int T) {
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
-static void block_forward(GPT2 *model, int layer, int B, int T) {
+static void block_forward(GPT2 *model, int layer, int B, int T, ForwardKind kind) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
     cudaStream_t stream = model->stream;
     floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer), *mid = model->residual_mid.of(layer);
     floatX *ln2 = model->ln2.of(layer), *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
-    linear_forward(model, layer, LINEAR_QKV, qkv, NULL, model->ln1.of(layer), N);
-    attend(model, layer, B, T);
-    linear_forward(model, layer, LINEAR_ATTPROJ, model->projection, NULL, att, N);
+    linear_forward(model, layer, LINEAR_QKV, qkv, NULL, model->ln1.of(layer), N, kind);
+    attend(model, layer, B, T, kind);
+    linear_forward(model, layer, LINEAR_ATTPROJ, model->projection, NULL, att, N, kind);
     fused_residual_layernorm_forward(mid, ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
                                      model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream,
                                      amax_for(model, FP8_INPUT, layer, LINEAR_FC));
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
-        linear_forward(model, layer, LINEAR_FC, gelu, fc, ln2, N);
+        linear_forward(model, layer, LINEAR_FC, gelu, fc, ln2, N, kind);
         return;
     }
-    linear_forward(model, layer, LINEAR_FC, fc, NULL, ln2, N);
+    linear_forward(model, layer, LINEAR_FC, fc, NULL, ln2, N, kind);
     if (model->shape.fp8) {
-        gelu_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_FCPROJ), fc, N * 4 * C, stream);
-        quantize_input(model, layer, LINEAR_FCPROJ, model->inp_fp8, fc, N);
+        if (kind != FORWARD_AGAIN) {
+            gelu_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_FCPROJ), fc, N * 4 * C, stream);
+        }
+        quantize_input(model, layer, LINEAR_FCPROJ, fc, N, kind);
     } else {
         gelu_forward(gelu, fc, N * 4 * C, stream);
     }
 }
 
 // All layers up to the final LayerNorm, whose output is model->lnf. tokens (B,T) on the GPU.
-static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
+static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, ForwardKind kind) {
     Range range("forward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
@@ -887,8 +907,8 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T) {
         if (!last) { fetch_bucket(model, 2 + layer); }
         p = params_of_layer(model, layer);
         quantize_passing_weights(model, layer);
-        block_forward(model, layer, B, T);
-        linear_forward(model, layer, LINEAR_FCPROJ, model->projection, NULL, model->gelu.of(layer), N);
+        block_forward(model, layer, B, T, kind);
+        linear_forward(model, layer, LINEAR_FCPROJ, model->projection, NULL, model->gelu.of(layer), N, kind);
         if (!last) { await_bucket(model, 2 + layer); }
         Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
         fused_residual_layernorm_forward(model->residual.of(layer + 1), last ? model->lnf : model->ln1.of(layer + 1),
@@ -960,11 +980,11 @@ static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N
 // The inputs of linear layers that --recompute did not keep in 8 bits, from bf16, by the scales that are still there.
 static void recompute_inputs(GPT2 *model, int layer, int64_t N) {
     if (model->shape.recompute >= RECOMPUTE_LAYERNORM) {
-        quantize_input(model, layer, LINEAR_QKV, NULL, model->ln1.of(layer), N);
-        quantize_input(model, layer, LINEAR_ATTPROJ, NULL, model->att.of(layer), N);
-        quantize_input(model, layer, LINEAR_FC, NULL, model->ln2.of(layer), N);
+        quantize_input(model, layer, LINEAR_QKV, model->ln1.of(layer), N, FORWARD_AGAIN);
+        quantize_input(model, layer, LINEAR_ATTPROJ, model->att.of(layer), N, FORWARD_AGAIN);
+        quantize_input(model, layer, LINEAR_FC, model->ln2.of(layer), N, FORWARD_AGAIN);
     }
-    quantize_input(model, layer, LINEAR_FCPROJ, NULL, model->fc.of(layer), N);
+    quantize_input(model, layer, LINEAR_FCPROJ, model->fc.of(layer), N, FORWARD_AGAIN);
 }
 
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
@@ -980,7 +1000,7 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
                           model->residual.of(layer), p.ln1w, p.ln1b, N, C, stream);
     }
     if (level == RECOMPUTE_BLOCK) {
-        block_forward(model, layer, B, T);
+        block_forward(model, layer, B, T, FORWARD_AGAIN);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
@@ -991,7 +1011,8 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
         recompute_inputs(model, layer, N);
     } else if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
         // Another GELU than the multiply's might round differently.
-        linear_forward(model, layer, LINEAR_FC, model->gelu.of(layer), model->fc.of(layer), model->ln2.of(layer), N);
+        linear_forward(model, layer, LINEAR_FC, model->gelu.of(layer), model->fc.of(layer), model->ln2.of(layer), N,
+                       FORWARD_AGAIN);
     } else {
         gelu_forward(model->gelu.of(layer), model->fc.of(layer), N * 4 * C, stream);
     }
@@ -1307,7 +1328,7 @@ static void run_passes(GPT2 *model, const BatchSlot *slot, int B, int T, const B
     CudaGraph *passes = model->pass_graphs[slot - model->slots][role->first];
     cuda_require(!model->graphs.wanted || (B == model->shape.B && T == model->shape.T)); // a graph has one shape
     while (cuda_graph_asks(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream)) {
-        gpt2_forward(model, tokens, B, T);
+        gpt2_forward(model, tokens, B, T, FORWARD_FOR_GRADIENTS);
     }
     while (cuda_graph_asks(&model->graphs, &passes[PASS_HEAD], "head", model->stream)) {
         head_forward_backward(model, targets, N, role);
@@ -1328,7 +1349,7 @@ static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRol
     if (role->trains) {
         run_passes(model, slot, B, T, role);
     } else {
-        gpt2_forward(model, tokens, B, T);
+        gpt2_forward(model, tokens, B, T, FORWARD_FOR_LOSS);
         head_forward_backward(model, targets, N, role);
         if (role->means != NULL) { mean_losses(role->means, model->losses, counts, B, T, model->stream); }
     }
@@ -1849,7 +1870,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
     if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
     order_tokens(model, slot, N);
     upload_batch(model, slot, N);
-    gpt2_forward(model, tokens, B, T);
+    gpt2_forward(model, tokens, B, T, FORWARD_FOR_LOSS);
     head_forward_backward(model, targets, N, &role);
     cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
     wait_for_stream(model);
@@ -2148,7 +2169,7 @@ static const float *sample_logits(void *context) {
     cuda_check(cudaMemcpyAsync(model->history, model->history_staging, (size_t)T * sizeof(int32_t),
                                cudaMemcpyHostToDevice, model->stream));
     comm_progress(model->ranks, "a sample");
-    gpt2_forward(model, model->history, 1, T);
+    gpt2_forward(model, model->history, 1, T, FORWARD_FOR_LOSS);
     matmul_forward(&model->cublas, model->logits, NULL, model->lnf + (int64_t)last * C, params_of_layer(model, 0).wte,
                    NULL, 1, C, Vp, model->stream);
     cuda_check(cudaMemcpyAsync(model->sample_logits, model->logits, (size_t)V * sizeof(floatX), cudaMemcpyDeviceToHost,

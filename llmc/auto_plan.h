@@ -121,10 +121,11 @@ static inline double auto_linear_backward_seconds(const AutoGpu *gpu, const Auto
            auto_product_seconds(gpu, s, OC, C, N);
 }
 
-// GELU as a kernel of its own. In 8 bits it is part of what turns the next layer's input into 8 bits.
+// GELU as a kernel of its own. In 8 bits it is part of what turns the next layer's input into 8 bits. Made again, it
+// costs a second read alone: its transpose is then not stored in the forward.
 static inline double auto_gelu_seconds(const AutoGpu *gpu, const AutoStep *s) {
     int64_t C = s->config.channels;
-    return s->fp8 ? auto_rows_seconds(gpu, s, 6 * C) : auto_rows_seconds(gpu, s, 8 * C);
+    return auto_rows_seconds(gpu, s, s->fp8 ? 4 * C : 8 * C);
 }
 
 // A block up to the input of its last matrix multiply: what --recompute 3 does again.
@@ -150,7 +151,8 @@ static inline double auto_recompute_seconds(const AutoGpu *gpu, const AutoStep *
     int64_t C = s->config.channels;
     double again = s->config.num_layers - 1;
     if (s->recompute >= 3) { return again * (auto_rows_seconds(gpu, s, 2 * C) + auto_block_seconds(gpu, s)); }
-    double layernorms = s->recompute >= 2 ? 2.0 * auto_rows_seconds(gpu, s, 2 * C) : 0.0;
+    double inputs = s->fp8 ? 3.0 * auto_rows_seconds(gpu, s, C) : 0.0; // ln1, att and ln2, likewise
+    double layernorms = s->recompute >= 2 ? 2.0 * auto_rows_seconds(gpu, s, 2 * C) + inputs : 0.0;
     double gelu = s->fused_gelu ? auto_linear_seconds(gpu, s, C, 4 * C) : auto_gelu_seconds(gpu, s);
     return s->recompute >= 1 ? again * (layernorms + gelu) : 0.0;
 }

@@ -86,6 +86,8 @@ def with_attention_by_cudnn():
     assert expected > 1e3 and abs(norm - expected) <= LARGEST_ROUNDING * expected, (norm, expected)
     (loss, ), (expected, ) = losses(out), losses(own)
     assert abs(loss - expected) <= 1e-3 * expected, (loss, expected)
+    again = ran(*run, "--grad-clip", 0, "--attention", "cudnn", "-r", 3, env=dict(UNCHECKED, EMU_CUDNN="1"))
+    assert weights_hash(again) == weights_hash(out), (again, out)
 
 
 def evaluates_and_samples():
