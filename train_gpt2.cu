@@ -1767,15 +1767,19 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     return true;
 }
 
-// Finds the best algorithms for the multiplications of training, in the memory that holds nothing yet.
+// Chooses the algorithms for the multiplications of training, in the memory that holds nothing yet.
 static bool tune_matmuls(GPT2 *model, const TrainOptions *o, Error *error) {
     CublasProblem problems[MAX_MATMUL_PROBLEMS];
     const MemoryPlan *plan = &model->device_plan;
-    if (model->shape.kind != RUN_TRAINS || !o->matmul_tune) { return true; }
+    if (model->shape.kind != RUN_TRAINS) { return true; }
     Range range("tuning");
+    int count = matmul_problems(model, problems);
+    if (!o->matmul_tune) {
+        matmul_check(&model->cublas, problems, count, plan->memory, plan->total, &model->tuning, model->stream);
+        return true;
+    }
     snprintf(model->tuning.path, sizeof(model->tuning.path), "%s", o->matmul_tune_file);
     model->tuning.writes = model->ranks->local_rank == 0;
-    int count = matmul_problems(model, problems);
     return matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, &model->gpu,
                                  &model->tuning, model->stream, error);
 }

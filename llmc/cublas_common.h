@@ -177,12 +177,13 @@ static inline void cublas_describe_matrix(cublasLtMatrixLayout_t layout, cudaDat
     cublas_check(cublasLtMatrixLayoutInit(layout, type, (uint64_t)rows, (uint64_t)cols, rows));
 }
 
-static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, size_t workspace_bytes) {
+static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, size_t workspace_bytes, bool split) {
     static const cublasLtMatmulPreferenceAttributes_t alignments[] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     uint64_t bytes = workspace_bytes;
-    uint32_t alignment = CUBLAS_ALIGNMENT, reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE; // or none
+    uint32_t alignment = CUBLAS_ALIGNMENT; // a reduction scheme may also be none: NONE is no bit of the mask, but 0
+    uint32_t reductions = split ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
     cublas_check(cublasLtMatmulPreferenceInit(wishes));
     cublas_check(
         cublasLtMatmulPreferenceSetAttribute(wishes, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof(bytes)));
@@ -218,13 +219,13 @@ static inline void cublas_describe(const CublasContext *context, CublasPlan *pla
     cublas_describe_matrix(&plan->D, output, p->m, p->n);
 }
 
-// Asks the heuristic for up to `most` algorithms for a plan, the one that it takes for the fastest first. Returns how
-// many there are, at least one.
-static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtMatmulHeuristicResult_t *found,
-                             int most) {
+// Asks the heuristic for up to `most` algorithms for a plan, the one that it takes for the fastest first. split: also
+// for those that split the sum over k among blocks. Returns how many there are, at least one.
+static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtMatmulHeuristicResult_t *found, int most,
+                             bool split) {
     cublasLtMatmulPreferenceOpaque_t wishes;
     int count = 0;
-    cublas_describe_wishes(&wishes, context->workspace_bytes);
+    cublas_describe_wishes(&wishes, context->workspace_bytes, split);
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context->handle, &plan->operation, &plan->A, &plan->B,
                                                            &plan->D, &plan->D, &wishes, most, found, &count);
     if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(&plan->problem, status); }
@@ -240,16 +241,39 @@ static inline void cublas_problem_text(const CublasContext *context, const Cubla
              p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes);
 }
 
-static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
+// The plan of a problem, or NULL.
+static inline CublasPlan *cublas_find_plan(CublasContext *context, const CublasProblem *problem) {
     for (int64_t i = 0; i < min_i64(context->plan_count, CUBLAS_MAX_PLANS); i++) {
         if (cublas_same_problem(&context->plans[i].problem, problem)) { return &context->plans[i]; }
     }
+    return NULL;
+}
+
+// A new plan, but for the algorithm.
+static inline CublasPlan *cublas_add_plan(CublasContext *context, const CublasProblem *problem) {
     int64_t kept = context->kept_plans;
     CublasPlan *plan = &context->plans[kept + (context->plan_count - kept) % (CUBLAS_MAX_PLANS - kept)];
-    cublasLtMatmulHeuristicResult_t found;
     context->plan_count++;
     cublas_describe(context, plan, problem);
-    cublas_ask(context, plan, &found, 1);
+    return plan;
+}
+
+// The last terms of a sum over k that an algorithm which splits the sum may leave out, or 0. A public report (pull
+// request 2767 of facebookexperimental/triton: cuBLAS 12.8 to 13.1 on an H100, GB200 and GB300) says that such
+// algorithms drop the last k % block_k terms for some shapes. A block takes a power of two of terms at a time, for 8 to
+// 32 bits 256 at most (CUBLASLT_MATMUL_STAGES_256x...), so a multiple of 256 leaves no such terms. k is a width of the
+// model, or for gradients of weights the rows of a batch: only odd shapes are exposed.
+#define CUBLAS_LARGEST_BLOCK_K 256
+static inline int64_t cublas_tail(const CublasProblem *p) { return p->k % CUBLAS_LARGEST_BLOCK_K; }
+
+// The plan of a problem. Those of training have been made at the start, and their algorithms were tried
+// (matmul_tune.cuh). Another gets the heuristic's first; with a tail, the first one that does not split the sum.
+static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {
+    CublasPlan *plan = cublas_find_plan(context, problem);
+    cublasLtMatmulHeuristicResult_t found;
+    if (plan != NULL) { return plan; }
+    plan = cublas_add_plan(context, problem);
+    cublas_ask(context, plan, &found, 1, cublas_tail(problem) == 0);
     plan->algo = found.algo;
     return plan;
 }

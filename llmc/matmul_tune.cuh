@@ -26,6 +26,12 @@
 
 static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNE_CHOICE_BYTES, "an algorithm is what the file keeps");
 
+// The values of --matmul-tune.
+typedef enum {
+    TUNE_NOTHING,  // the heuristic's first algorithm, if it adds up all terms
+    TUNE_SAME_BITS // the fastest of those with its bits
+} TuneLevel;
+
 // Free device memory, in two pieces: the workspace lies between them.
 typedef struct {
     char *begin[2], *end[2];
@@ -38,10 +44,12 @@ typedef struct {
     uint64_t *sums;                          // (TUNE_CANDIDATES), device
     cudaEvent_t events[TUNE_CANDIDATES + 1]; // between the runs of a round
     TuneTable *table;                        // what is known, and what is found
-    int known;                               // problems whose choice the table had
-    int timed;                               // problems that were timed
-    int replaced;                            // of both: where it is not the heuristic's first
-    int refused;                             // choices of the table that could not be used: not run, or other bits
+    TuneLevel level;
+    int incomplete; // problems for which the heuristic's first leaves out terms of the sum
+    int known;      // problems whose choice the table had
+    int timed;      // problems that were timed
+    int replaced;   // of both: where it is not the heuristic's first
+    int refused;    // choices of the table that could not be used: not run, or other bits
 } Tuner;
 
 // The algorithms among which one is to be chosen for a problem; [0] is the heuristic's first.
@@ -51,6 +59,31 @@ typedef struct {
     int count;
     cublasLtMatmulAlgo_t algos[TUNE_CANDIDATES];
 } TuneCase;
+
+// ---- What ends the program ----
+
+static inline void tune_end(const CublasProblem *p, const char *what) {
+    fflush(stdout);
+    fprintf(stderr, "%s (m %lld, n %lld, k %lld)\n", what, (long long)p->m, (long long)p->n, (long long)p->k);
+    _exit(EXIT_FAILURE);
+}
+
+// Waits for what was tried of a problem. An algorithm that faults on the GPU leaves nothing to go on with.
+static inline void tune_wait(const Tuner *t, const CublasProblem *p) {
+    char text[256];
+    cudaError_t status = cudaStreamSynchronize(t->stream);
+    if (status == cudaSuccess) { return; }
+    snprintf(text, sizeof(text),
+             "an algorithm of cuBLASLt failed on the GPU while it was tried: %s (%s); give --matmul-tune 0, or another "
+             "version of CUDA",
+             cudaGetErrorString(status), cudaGetErrorName(status));
+    tune_end(p, text);
+}
+
+static inline void tune_fail_incomplete(const CublasProblem *p) {
+    tune_end(p, "every algorithm that cuBLASLt names leaves out the last terms of the sum; install another version of "
+                "CUDA, or give a --batch-size (-b) with which B x T is a multiple of 256");
+}
 
 // ---- Operands ----
 
@@ -77,9 +110,12 @@ static inline TuneMemory tune_memory(const CublasContext *context, void *memory,
 
 // What a matrix is filled with, element by its place along k and by the other one (its row or column of the result).
 typedef enum {
-    TUNE_LEFT,  // op(A): the second half of k is the first again
-    TUNE_RIGHT, // op(B): the same in even columns (so that there is one), with the other sign
-    TUNE_RESULT // D and what is added to it, "k" being the column: 0 in odd rows
+    TUNE_LEFT,   // op(A): the second half of k is the first again
+    TUNE_RIGHT,  // op(B): the same in even columns (so that there is one), with the other sign
+    TUNE_RESULT, // D and what is added to it, "k" being the column: 0 in odd rows
+    TUNE_ONES,   // 1
+    TUNE_HALVES, // 1 in the first half, -1 in the second, and 1 behind them
+    TUNE_COUNT   // the number of `half`
 } TuneFill;
 
 // A sign, an exponent of -8 to 7 and a mantissa, so that additions round; e4m3, too, holds such numbers.
@@ -90,6 +126,9 @@ __device__ __forceinline__ float tune_value(uint64_t key, int64_t k, int64_t oth
 
 __device__ __forceinline__ float tune_element(TuneFill fill, int64_t k, int64_t other, int64_t half) {
     bool odd = other % 2 != 0;
+    if (fill == TUNE_ONES) { return 1.0f; }
+    if (fill == TUNE_HALVES) { return k >= half && k < 2 * half ? -1.0f : 1.0f; }
+    if (fill == TUNE_COUNT) { return (float)half; }
     if (fill == TUNE_RESULT) { return odd ? 0.0f : tune_value(TUNE_RESULT, k, other); }
     if (fill == TUNE_RIGHT && odd) { return tune_value(TUNE_RIGHT, k, other); }
     bool in_half = k < 2 * half; // or the last of an odd number
@@ -103,7 +142,7 @@ __device__ __forceinline__ void tune_store(__nv_bfloat16 *out, float x) { *out =
 __device__ __forceinline__ void tune_store(__nv_fp8_e4m3 *out, float x) { *out = __nv_fp8_e4m3(x); }
 __device__ __forceinline__ void tune_store(__nv_fp8_e5m2 *out, float x) { *out = __nv_fp8_e5m2(x); }
 
-// data (rows, cols), by columns; k runs along the columns (k_is_row) or the rows. half: of k's length.
+// data (rows, cols), by columns; k runs along the columns (k_is_row) or the rows. half: of what cancels, see TuneFill.
 template <class T>
 static __global__ void __launch_bounds__(CHECKSUM_BLOCK)
     tune_fill_kernel(T *data, int64_t rows, int64_t cols, bool k_is_row, int64_t half, TuneFill fill) {
@@ -115,21 +154,20 @@ static __global__ void __launch_bounds__(CHECKSUM_BLOCK)
 }
 
 template <class T>
-static inline void tune_launch_fill(void *data, int64_t rows, int64_t cols, bool k_is_row, TuneFill fill,
+static inline void tune_launch_fill(void *data, int64_t rows, int64_t cols, bool k_is_row, int64_t half, TuneFill fill,
                                     cudaStream_t stream) {
     unsigned blocks = (unsigned)min_i64(1024, ceil_div_i64(rows * cols, CHECKSUM_BLOCK));
-    int64_t half = max_i64(1, (k_is_row ? rows : cols) / 2);
     tune_fill_kernel<T><<<blocks, CHECKSUM_BLOCK, 0, stream>>>((T *)data, rows, cols, k_is_row, half, fill);
     cuda_check_launch("tune_fill_kernel");
 }
 
-static inline void tune_fill(void *data, cudaDataType_t type, int64_t rows, int64_t cols, bool k_is_row, TuneFill fill,
-                             cudaStream_t stream) {
+static inline void tune_fill(void *data, cudaDataType_t type, int64_t rows, int64_t cols, bool k_is_row, int64_t half,
+                             TuneFill fill, cudaStream_t stream) {
     auto *launch = type == CUDA_R_32F       ? tune_launch_fill<float>
                    : type == CUDA_R_16BF    ? tune_launch_fill<__nv_bfloat16>
                    : type == CUDA_R_8F_E4M3 ? tune_launch_fill<__nv_fp8_e4m3>
                                             : tune_launch_fill<__nv_fp8_e5m2>;
-    launch(data, rows, cols, k_is_row, fill, stream);
+    launch(data, rows, cols, k_is_row, half, fill, stream);
 }
 
 static inline int64_t tune_type_bytes(cudaDataType_t type) {
@@ -152,19 +190,20 @@ static inline int64_t tune_aux_bytes(const CublasProblem *p) { return p->m * p->
 
 // D and aux as they are before a run, so that what a run does not write shows.
 static inline void tune_fill_result(Tuner *t, const CublasProblem *p, const CublasOperands *on) {
-    tune_fill(on->D, tune_result_type(p), p->m, p->n, false, TUNE_RESULT, t->stream);
-    if (on->aux != NULL) { tune_fill((void *)on->aux, CUBLAS_FLOATX, p->m, p->n, false, TUNE_RESULT, t->stream); }
+    tune_fill(on->D, tune_result_type(p), p->m, p->n, false, 0, TUNE_RESULT, t->stream);
+    if (on->aux != NULL) { tune_fill((void *)on->aux, CUBLAS_FLOATX, p->m, p->n, false, 0, TUNE_RESULT, t->stream); }
 }
 
-static inline void tune_fill_factors(Tuner *t, const CublasProblem *p, const CublasOperands *on) {
+static inline void tune_fill_factors(Tuner *t, const CublasProblem *p, const CublasOperands *on, int64_t half,
+                                     TuneFill left, TuneFill right) {
     tune_fill((void *)on->A, cublas_type_of_a(p), p->transpose_a ? p->k : p->m, p->transpose_a ? p->m : p->k,
-              p->transpose_a, TUNE_LEFT, t->stream);
+              p->transpose_a, half, left, t->stream);
     tune_fill((void *)on->B, cublas_type_of_b(p), p->transpose_b ? p->n : p->k, p->transpose_b ? p->k : p->n,
-              !p->transpose_b, TUNE_RIGHT, t->stream);
+              !p->transpose_b, half, right, t->stream);
 }
 
-// Takes memory for all that a problem works on, and fills it. False: it does not fit.
-static inline bool tune_operands(Tuner *t, const CublasProblem *p, CublasOperands *on) {
+// Takes memory for all that a problem works on. False: it does not fit.
+static inline bool tune_place(const Tuner *t, const CublasProblem *p, CublasOperands *on) {
     TuneMemory memory = t->memory;
     void *A, *B, *D, *bias = NULL, *aux = NULL, *scale = NULL;
     bool has_aux = tune_reads_aux(p) || tune_writes_aux(p), has_scales = p->factors != CUBLAS_FLOATX_BOTH;
@@ -179,10 +218,73 @@ static inline bool tune_operands(Tuner *t, const CublasProblem *p, CublasOperand
     *on = cublas_operands(D, A, B);
     on->bias = bias, on->aux = aux;
     on->A_scale = on->B_scale = (const float *)scale;
-    tune_fill_factors(t, p, on);
-    if (bias != NULL) { tune_fill(bias, CUBLAS_FLOATX, p->m, 1, false, TUNE_RESULT, t->stream); }
-    if (scale != NULL) { tune_fill(scale, CUDA_R_32F, 1, 1, false, TUNE_RESULT, t->stream); }
     return true;
+}
+
+// The same, and fills it.
+static inline bool tune_operands(Tuner *t, const CublasProblem *p, CublasOperands *on) {
+    if (!tune_place(t, p, on)) { return false; }
+    tune_fill_factors(t, p, on, max_i64(1, p->k / 2), TUNE_LEFT, TUNE_RIGHT);
+    if (on->bias != NULL) { tune_fill((void *)on->bias, CUBLAS_FLOATX, p->m, 1, false, 0, TUNE_RESULT, t->stream); }
+    if (on->A_scale != NULL) { tune_fill((void *)on->A_scale, CUDA_R_32F, 1, 1, false, 0, TUNE_RESULT, t->stream); }
+    return true;
+}
+
+// ---- Which algorithms add up all terms ----
+
+// Asks for algorithms without the pointers of a run, which are better aligned than others.
+static inline int tune_ask(Tuner *t, TuneCase *c, cublasLtMatmulHeuristicResult_t *found, int most, bool split) {
+    CublasProblem problem = c->plan->problem;
+    cublas_describe(t->context, c->plan, &problem);
+    return cublas_ask(t->context, c->plan, found, most, split);
+}
+
+// Is a missing term sure to be seen? The sum must arrive in D as it is, and small whole numbers must be exact.
+static inline bool tune_shows_tail(const CublasProblem *p) {
+    bool plain = p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    return plain && p->factors == CUBLAS_FLOATX_BOTH;
+}
+
+// Does an algorithm add up the last terms of the sum, too (cublas_tail)? op(A) is 1, op(B) is 1 in the first half of
+// the other terms, -1 in the second, and 1 in the tail: they cancel, and D is the number of terms in the tail, exactly:
+// at most 255, which bf16 holds, and all sums on the way are whole numbers below 2^24. c->on: see tune_place.
+static inline bool tune_adds_tail(Tuner *t, TuneCase *c, const cublasLtMatmulAlgo_t *algo) {
+    const CublasProblem *p = &c->plan->problem;
+    int64_t tail = cublas_tail(p), bytes = tune_result_bytes(p);
+    uint64_t sums[2];
+    tune_fill_factors(t, p, &c->on, (p->k - tail) / 2, TUNE_ONES, TUNE_HALVES);
+    tune_fill(c->on.D, tune_result_type(p), p->m, p->n, false, 0, TUNE_COUNT, t->stream);
+    if (c->on.bias != NULL) { cuda_check(cudaMemsetAsync((void *)c->on.bias, 0, p->m * sizeof(floatX), t->stream)); }
+    if (cublas_run(t->context, c->plan, algo, &c->on, t->stream) != CUBLAS_STATUS_SUCCESS) { return false; }
+    cuda_check(cudaMemsetAsync(t->sums, 0, sizeof(sums), t->stream));
+    add_checksum(&t->sums[0], c->on.D, bytes, t->stream);
+    tune_fill(c->on.D, tune_result_type(p), p->m, p->n, false, tail, TUNE_COUNT, t->stream);
+    add_checksum(&t->sums[1], c->on.D, bytes, t->stream);
+    cuda_check(cudaMemcpyAsync(sums, t->sums, sizeof(sums), cudaMemcpyDeviceToHost, t->stream));
+    tune_wait(t, p);
+    return sums[0] == sums[1];
+}
+
+// The first candidate: the heuristic's first, and if that leaves out terms of the sum, the next one that does not.
+// Where this cannot be tried, none that splits the sum is taken.
+static inline void tune_first(Tuner *t, TuneCase *c) {
+    cublasLtMatmulHeuristicResult_t found[TUNE_CANDIDATES];
+    const CublasProblem *p = &c->plan->problem;
+    bool tail = cublas_tail(p) > 0, tries = tail && tune_shows_tail(p) && tune_place(t, p, &c->on);
+    tune_ask(t, c, found, 1, !tail || tries);
+    c->algos[0] = found[0].algo;
+    c->count = 1;
+    if (!tries || tune_adds_tail(t, c, &c->algos[0])) { return; }
+    t->incomplete++;
+    int count = tune_ask(t, c, found, TUNE_CANDIDATES, true);
+    for (int i = 0; i < count; i++) {
+        if (found[i].state != CUBLAS_STATUS_SUCCESS || !tune_adds_tail(t, c, &found[i].algo)) { continue; }
+        c->algos[0] = found[i].algo;
+        return;
+    }
+    tune_ask(t, c, found, 1, false);
+    c->algos[0] = found[0].algo;
+    if (!tune_adds_tail(t, c, &c->algos[0])) { tune_fail_incomplete(p); }
 }
 
 // ---- Which algorithms give the same bits ----
@@ -206,7 +308,7 @@ static inline bool tune_keep_same_bits(Tuner *t, TuneCase *c) {
     cuda_check(cudaMemsetAsync(t->sums, 0, sizeof(sums), t->stream));
     for (int i = 0; i < c->count; i++) { ran[i] = tune_sum_of_run(t, c, i); }
     cuda_check(cudaMemcpyAsync(sums, t->sums, sizeof(sums), cudaMemcpyDeviceToHost, t->stream));
-    cuda_check(cudaStreamSynchronize(t->stream));
+    tune_wait(t, &c->plan->problem);
     for (int i = 1; i < c->count && ran[0]; i++) {
         if (ran[i] && sums[i] == sums[0]) { c->algos[kept++] = c->algos[i]; }
     }
@@ -287,11 +389,10 @@ static inline bool tune_from_table(Tuner *t, TuneCase *c, const char *key) {
     return true;
 }
 
-// Adds what the heuristic knows to the candidates, behind its first.
-static inline void tune_candidates(Tuner *t, TuneCase *c, const CublasProblem *problem) {
+// Adds what the heuristic knows to the candidates, behind the first.
+static inline void tune_candidates(Tuner *t, TuneCase *c) {
     cublasLtMatmulHeuristicResult_t found[TUNE_CANDIDATES];
-    cublas_describe(t->context, c->plan, problem); // without the pointers of a run, that are better aligned than others
-    int count = cublas_ask(t->context, c->plan, found, TUNE_CANDIDATES);
+    int count = tune_ask(t, c, found, TUNE_CANDIDATES, true);
     c->count = 1;
     for (int i = 0; i < count && c->count < TUNE_CANDIDATES; i++) {
         bool other = found[i].state == CUBLAS_STATUS_SUCCESS && !tune_same_algo(&found[i].algo, &c->algos[0]);
@@ -303,13 +404,14 @@ static inline void tune_candidates(Tuner *t, TuneCase *c, const CublasProblem *p
 static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
     char key[TUNE_KEY_BYTES];
     TuneCase c;
-    int64_t plans = t->context->plan_count;
-    c.plan = cublas_plan(t->context, problem);
-    if (t->context->plan_count == plans) { return; }
-    c.algos[0] = c.plan->algo;
+    if (cublas_find_plan(t->context, problem) != NULL) { return; }
+    c.plan = cublas_add_plan(t->context, problem);
+    tune_first(t, &c);
+    c.plan->algo = c.algos[0];
+    if (t->level == TUNE_NOTHING) { return; }
     cublas_problem_text(t->context, problem, key, sizeof(key));
     if (tune_from_table(t, &c, key)) { return; }
-    tune_candidates(t, &c, problem);
+    tune_candidates(t, &c);
     if (c.count == 1 || !tune_keep_same_bits(t, &c)) { return; } // no choice
     int best = c.count > 1 ? tune_fastest(t, &c) : 0;
     c.plan->algo = c.algos[best];
@@ -320,14 +422,15 @@ static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
 
 // ---- All of a run ----
 
-// Makes the plans of these problems, each with the fastest algorithm that gives the same bits as cuBLASLt's own choice,
-// by the table or by trying; what is found goes into the table. memory: `bytes` bytes on the device that hold nothing
-// yet, in which the workspace may lie; problems that do not fit in there keep cuBLASLt's choice. Waits for the device.
+// Makes the plans of these problems: with cuBLASLt's own choice, or with the fastest algorithm that gives the same
+// bits, by the table or by trying; what is found goes into the table (TUNE_NOTHING: NULL). memory: `bytes` bytes on the
+// device that hold nothing yet, in which the workspace may lie; problems that do not fit in there keep cuBLASLt's
+// choice. Waits for the device.
 static inline void matmul_tune(Tuner *t, CublasContext *context, const CublasProblem *problems, int count, void *memory,
-                               int64_t bytes, TuneTable *table, cudaStream_t stream) {
+                               int64_t bytes, TuneLevel level, TuneTable *table, cudaStream_t stream) {
     void *sums = NULL;
     memset(t, 0, sizeof(*t));
-    t->context = context, t->stream = stream, t->table = table;
+    t->context = context, t->stream = stream, t->level = level, t->table = table;
     t->memory = tune_memory(context, memory, bytes);
     if (!tune_take(&t->memory, TUNE_CANDIDATES * (int64_t)sizeof(uint64_t), &sums)) { return; }
     t->sums = (uint64_t *)sums;
@@ -361,6 +464,12 @@ static inline void tune_add_notice(TuneReport *report, const Error *notice) {
 
 static inline void tune_describe(TuneReport *report, const Tuner *t, double seconds) {
     int shapes = t->known + t->timed;
+    if (t->incomplete > 0) {
+        tune_add_line(report,
+                      "matmul      cuBLASLt's first choice leaves out the last terms of the sum for %d shape%s, where "
+                      "another is taken\n",
+                      t->incomplete, t->incomplete == 1 ? "" : "s");
+    }
     if (shapes == 0) { return; }
     tune_add_line(report, "matmul      %d shapes", shapes);
     if (t->timed > 0 && t->known > 0) { tune_add_line(report, ", %d", t->timed); }
@@ -368,6 +477,14 @@ static inline void tune_describe(TuneReport *report, const Tuner *t, double seco
     if (t->timed > 0 && t->known > 0) { tune_add_line(report, ", %d", t->known); }
     if (t->known > 0) { tune_add_line(report, " known from before"); }
     tune_add_line(report, "; %d faster than by cuBLASLt's first choice\n", t->replaced);
+}
+
+// matmul_tune without a choice.
+static inline void matmul_check(CublasContext *context, const CublasProblem *problems, int count, void *memory,
+                                int64_t bytes, TuneReport *report, cudaStream_t stream) {
+    Tuner t;
+    matmul_tune(&t, context, problems, count, memory, bytes, TUNE_NOTHING, NULL, stream);
+    tune_describe(report, &t, 0.0);
 }
 
 // matmul_tune with the choices that the file in report->path holds for this GPU ("": the user's own, in the folder for
@@ -384,7 +501,7 @@ static inline bool matmul_tune_with_file(CublasContext *context, const CublasPro
     tune_table_init(table, gpu->name, gpu->multiProcessorCount, version);
     bool has_path = report->path[0] != '\0' || tune_file_default(report->path, gpu->name, version, &notice);
     TuneFileState state = has_path ? tune_file_read(table, report->path, &notice) : TUNE_FILE_FOREIGN;
-    matmul_tune(&t, context, problems, count, memory, bytes, table, stream);
+    matmul_tune(&t, context, problems, count, memory, bytes, TUNE_SAME_BITS, table, stream);
     tune_describe(report, &t, seconds_now() - start);
     if (t.known + t.timed > 0 && state != TUNE_FILE_READ) { tune_add_notice(report, &notice); }
     if (t.refused > 0) {

@@ -59,16 +59,25 @@ struct Kind {
     double seconds; // that it pretends to take, on the clock of events
     bool offered;   // or only named, with another state than success
     bool runs;      // or fails when it is called
+    int block_k;    // of a faulty one: it leaves out the last k % block_k terms
 };
 const Kind KINDS[] = {
-    {1, 4.0, true, true},  {1, 6.0, true, true},  {2, 1.0, true, true}, {1, 2.0, true, true},
-    {1, 0.5, false, true}, {1, 0.5, true, false}, {1, 3.0, true, true}, {4, 1.5, true, true},
+    {1, 4.0, true, true, 0},  {1, 6.0, true, true, 0},  {2, 1.0, true, true, 0}, {1, 2.0, true, true, 0},
+    {1, 0.5, false, true, 0}, {1, 0.5, true, false, 0}, {1, 3.0, true, true, 0}, {4, 1.5, true, true, 0},
 };
 const int NUM_KINDS = sizeof(KINDS) / sizeof(KINDS[0]);
 
 int kinds_there() {
     int count = getenv("EMU_CUBLASLT_ALGOS") ? atoi(getenv("EMU_CUBLASLT_ALGOS")) : 0;
     return count < NUM_KINDS ? count : NUM_KINDS;
+}
+
+// EMU_CUBLASLT_FAULT=tail: the first algorithm splits its sum in two, and leaves terms out.
+Kind kind_of(int number) {
+    const char *fault = getenv("EMU_CUBLASLT_FAULT");
+    Kind kind = KINDS[number];
+    if (number == 0 && fault != nullptr && strcmp(fault, "tail") == 0) { kind.parts = 2, kind.block_k = 64; }
+    return kind;
 }
 
 static_assert(sizeof(Layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
@@ -249,8 +258,8 @@ bool matching_shapes(const Problem &p) {
            p.layouts[2].order == p.layouts[3].order;
 }
 
-// What the 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 can do: A transposed, B not, all dimensions multiples
-// of 16 (n too); of the epilogues, a bias into bf16. Scales are for 8-bit matrices only.
+// What the 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 can do: A transposed, B not, all dimensions
+// multiples of 16 (n too); of the epilogues, a bias into bf16. Scales are for 8-bit matrices only.
 cublasStatus_t check_fp8(const Problem &p) {
     if (!p.in_8_bits()) {
         bool scaled = p.desc.a_scale != nullptr || p.desc.b_scale != nullptr;
@@ -520,29 +529,31 @@ struct Scratch {
     std::vector<float> a, b, product, part, bias, column, gemm;
 };
 
-// product (n, m) = op(A) op(B) by columns, A and B transposed. Each of `parts` parts of the sum over k is added up by
-// itself, then they are added in order.
-void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, int parts, Scratch *s) {
+// product (n, m) = op(A) op(B) by columns, A and B transposed. Each of the kind's parts of the sum over k is added up
+// by itself, then they are added in order.
+void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, const Kind &kind, Scratch *s) {
     int threads = gemm_max_threads();
     auto *multiply = p.m * p.n * p.k > PARALLEL_PRODUCTS ? gemm : gemm_serial;
-    int64_t length = ceil_div_i64(p.k, parts), count = p.m * p.n;
-    s->product.resize((size_t)count), s->part.resize((size_t)(parts > 1 ? count : 0));
+    int64_t end = kind.block_k > 0 ? p.k - p.k % kind.block_k : p.k;
+    int64_t length = ceil_div_i64(p.k, kind.parts), count = p.m * p.n;
+    s->product.resize((size_t)count), s->part.resize((size_t)(kind.parts > 1 ? count : 0));
     s->gemm.resize((size_t)gemm_workspace_floats(threads));
-    for (int64_t k = 0; k < p.k; k += length) {
+    if (end == 0) { s->product.assign((size_t)count, 0.0f); }
+    for (int64_t k = 0; k < end; k += length) {
         float *out = k == 0 ? s->product.data() : s->part.data();
         GemmMatrix B_part = {B.data + k * B.col_stride, B.row_stride, B.col_stride};
         GemmMatrix A_part = {A.data + k * A.row_stride, A.row_stride, A.col_stride};
-        multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, p.k - k), false, s->gemm.data());
+        multiply(out, p.m, B_part, A_part, nullptr, p.n, p.m, min_i64(length, end - k), false, s->gemm.data());
         for (int64_t i = 0; i < count && k > 0; i++) { s->product[(size_t)i] += out[i]; }
     }
 }
 
 // Matrix b of the batch.
-void multiply(const Problem &p, int b, int parts, float alpha, float beta, Scratch *s) {
+void multiply(const Problem &p, int b, const Kind &kind, float alpha, float beta, Scratch *s) {
     bool tf32 = p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
     GemmMatrix A = as_floats(p.A, b, tf32, s->a), B = as_floats(p.B, b, tf32, s->b);
     GemmMatrix A_transposed = {A.data, A.col_stride, A.row_stride}, B_transposed = {B.data, B.col_stride, B.row_stride};
-    add_products(p, A_transposed, B_transposed, parts, s);
+    add_products(p, A_transposed, B_transposed, kind, s);
     s->bias.resize((size_t)p.bias_count()), s->column.resize((size_t)(p.m * gemm_max_threads()));
     if (p.reads_bias()) { load_floats(s->bias.data(), p.bias(b), p.D.type, p.m); }
 #pragma omp parallel for if (p.m * p.n > PARALLEL_ELEMENTS)
@@ -735,11 +746,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
     Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), 0};
     memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
-    *returned = (int)max_i64(1, min_i64(requested, kinds_there()));
-    for (int i = 0; i < *returned; i++) {
+    bool splits =
+        (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // parts are added in a step of their own
+    for (int i = 0; i < NUM_KINDS && *returned < requested && (i < kinds_there() || *returned == 0); i++) {
+        if (kind_of(i).parts > 1 && !splits) { continue; }
         algo.kind = (uint32_t)i;
-        fill_result(&results[i], algo);
-        store(&results[i].algo, algo);
+        fill_result(&results[*returned], algo);
+        store(&results[(*returned)++].algo, algo);
     }
     trace_heuristic(p, requested);
     return CUBLAS_STATUS_SUCCESS;
@@ -812,7 +825,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t status = check_problem(p);
     if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
-    const Kind &kind = KINDS[promised.kind];
+    const Kind kind = kind_of((int)promised.kind);
     if (!kind.runs) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     if (emu::is_captured(stream)) {
         bool host = p.desc.pointer_mode == CUBLASLT_POINTER_MODE_HOST;
@@ -848,7 +861,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         report_overlap(p, {file, line});
         note_accesses(p, b, workspace, promised.workspace);
         a *= scale_of(p.desc.a_scale) * scale_of(p.desc.b_scale);
-        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, kind.parts, a, b, &scratch); }
+        for (int i = 0; i < p.D.batch; i++) { multiply(p, i, kind, a, b, &scratch); }
     }
     if (kinds_there() > 0) { emu::op_pretend(kind.seconds); }
     emu::op_end();
