@@ -72,11 +72,27 @@ typedef struct {
     const float *A_scale, *B_scale;
 } CublasOperands;
 
+// What a person can do about a call that failed. Memory may be short without a word of it: cuBLASLt loads its kernels
+// when they are first used, into memory that no plan counts.
+static inline const char *cublas_remedy(cublasStatus_t status) {
+    switch (status) {
+    case CUBLAS_STATUS_NOT_INITIALIZED:
+    case CUBLAS_STATUS_ALLOC_FAILED: return "the GPU's memory is short: " PLAN_REMEDY;
+    case CUBLAS_STATUS_MAPPING_ERROR:
+    case CUBLAS_STATUS_EXECUTION_FAILED:
+    case CUBLAS_STATUS_INTERNAL_ERROR:
+        return "the GPU's memory may be short (" PLAN_REMEDY
+               "), or an algorithm faulty (--matmul-tune 0 takes cuBLASLt's "
+               "own choices)";
+    default: return "--matmul-tune 0 takes cuBLASLt's own choices; CUBLASLT_LOG_LEVEL=2 shows what it objects to";
+    }
+}
+
 static inline void cublas_check_status(cublasStatus_t status, const char *call, const char *file, int line) {
     if (status == CUBLAS_STATUS_SUCCESS) { return; }
     fflush(stdout);
-    fprintf(stderr, "%s:%d: %s failed: %s (%s); CUBLASLT_LOG_LEVEL=2 shows what cuBLASLt objects to\n", file, line,
-            call, cublasLtGetStatusString(status), cublasLtGetStatusName(status));
+    fprintf(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cublasLtGetStatusString(status),
+            cublasLtGetStatusName(status), cublas_remedy(status));
     _exit(EXIT_FAILURE);
 }
 #define cublas_check(call) cublas_check_status((call), #call, __FILE__, __LINE__)
@@ -194,15 +210,15 @@ static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, siz
     }
 }
 
-static inline void cublas_no_algorithm(const CublasProblem *p, cublasStatus_t status) {
+static inline void cublas_no_algorithm(const CublasContext *context, const CublasProblem *p, cublasStatus_t status) {
     bool plain = p->epilogue == CUBLASLT_EPILOGUE_DEFAULT || p->epilogue == CUBLASLT_EPILOGUE_BIAS;
     bool in_8_bits = p->factors != CUBLAS_FLOATX_BOTH;
     fflush(stdout);
     fprintf(stderr,
-            "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d%s (%s); try %sanother version of "
-            "CUDA\n",
+            "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d%s in %zu MiB of workspace (%s); if "
+            "the GPU's memory is short, " PLAN_REMEDY "; else try %sanother version of CUDA\n",
             (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, in_8_bits ? " in 8 bits" : "",
-            cublasLtGetStatusName(status),
+            context->workspace_bytes >> 20, cublasLtGetStatusName(status),
             in_8_bits ? "without --fp8, or "
             : plain   ? ""
                       : "without fused GELU, or ");
@@ -228,7 +244,7 @@ static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtM
     cublas_describe_wishes(&wishes, context->workspace_bytes, split);
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(context->handle, &plan->operation, &plan->A, &plan->B,
                                                            &plan->D, &plan->D, &wishes, most, found, &count);
-    if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(&plan->problem, status); }
+    if (status != CUBLAS_STATUS_SUCCESS || count == 0) { cublas_no_algorithm(context, &plan->problem, status); }
     return count;
 }
 

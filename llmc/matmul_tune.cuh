@@ -70,19 +70,21 @@ static inline void tune_end(const CublasProblem *p, const char *what) {
 
 // Waits for what was tried of a problem. An algorithm that faults on the GPU leaves nothing to go on with.
 static inline void tune_wait(const Tuner *t, const CublasProblem *p) {
-    char text[256];
+    char text[512];
     cudaError_t status = cudaStreamSynchronize(t->stream);
     if (status == cudaSuccess) { return; }
-    snprintf(text, sizeof(text),
-             "an algorithm of cuBLASLt failed on the GPU while it was tried: %s (%s); give --matmul-tune 0, or another "
-             "version of CUDA",
-             cudaGetErrorString(status), cudaGetErrorName(status));
+    snprintf(
+        text, sizeof(text),
+        "an algorithm of cuBLASLt failed on the GPU while it was tried: %s (%s); --matmul-tune 0 tries fewer; if the "
+        "GPU's memory is short, " PLAN_REMEDY,
+        cudaGetErrorString(status), cudaGetErrorName(status));
     tune_end(p, text);
 }
 
 static inline void tune_fail_incomplete(const CublasProblem *p) {
-    tune_end(p, "every algorithm that cuBLASLt names leaves out the last terms of the sum; install another version of "
-                "CUDA, or give a --batch-size (-b) with which B x T is a multiple of 256");
+    tune_end(p,
+             "cuBLASLt names no algorithm that runs and adds up all terms of the sum; install another version of CUDA, "
+             "or give a --batch-size (-b) with which B x T is a multiple of 256");
 }
 
 // ---- Operands ----

@@ -825,6 +825,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t status = check_problem(p);
     if (status == CUBLAS_STATUS_SUCCESS) { status = check_algo(p, held, workspace, workspace_bytes); }
     if (status != CUBLAS_STATUS_SUCCESS) { return status; }
+    const char *fault = getenv("EMU_CUBLASLT_FAULT");
+    if (fault != nullptr && strcmp(fault, "execution") == 0) { return CUBLAS_STATUS_EXECUTION_FAILED; }
     const Kind kind = kind_of((int)promised.kind);
     if (!kind.runs) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     if (emu::is_captured(stream)) {

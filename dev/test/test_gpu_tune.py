@@ -136,6 +136,16 @@ def refusals():
         assert re.fullmatch(rf"train_gpt2cu: --matmul-tune-file: does nothing with {option[0]} 0[^\n]*\n", err), err
 
 
+def remedies():
+    """A multiply that fails says what to do: less memory, or cuBLASLt's own choice; so does a start that tries in vain
+    whether all terms are added up. Multiples of 256 are not tried."""
+    model = ["-i", text_file(), "--layers", 1, "--heads", 4, "--channels", 256, "--context", 16, "--vocab", 512]
+    for batch, what in ((16, "failed: .*--matmul-tune 0"), (15, "adds up all terms")):
+        words = [*model, "-b", batch, "-x", 1, *QUIET, "--matmul-tune", 0]
+        err = finish(start(*words, env=dict(ENVIRONMENT, EMU_CUBLASLT_FAULT="execution")), 1, words)[1]
+        assert re.search(what, err) and "--batch-size" in err and len(err.splitlines()) == 1, err
+
+
 def several_ranks():
     """Each finds its own choices, and one writes the file."""
     file = cli.path("ranks.txt")
@@ -147,6 +157,5 @@ def several_ranks():
 
 
 if __name__ == "__main__":
-    harness.run("gpu_tune", [the_same_weights_sooner, first_choice_that_leaves_out_terms,
-                             every_multiply_of_a_step, reused, of_another_machine, unwritable,
-                             refusals, several_ranks])
+    harness.run("gpu_tune", [the_same_weights_sooner, first_choice_that_leaves_out_terms, every_multiply_of_a_step,
+                             reused, of_another_machine, unwritable, refusals, remedies, several_ranks])
