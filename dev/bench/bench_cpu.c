@@ -181,12 +181,13 @@ static double milliseconds_in(const char *line) {
     return atof(end);
 }
 
-// Steps of GPT-2 124M, B = 4, T = 64, random tokens' worth of work: the fraction of peak counts 6 operations per
-// parameter and token (forward 2, backward 4) plus attention's 12 L C T per token.
+// Steps of GPT-2 124M, B = 4, T = 64, random tokens' worth of work. The fraction of peak counts what the trainers count
+// (flops_per_token in llmc/run_report.h): 6 operations for each weight of a multiply and token, attention's 6 L C T.
 static void bench_step(const Bench *bench) {
     const char *command = "./train_gpt2 --init d12 --vocab 50257 --train-data train_gpt2.c --tokenizer byte "
                           "--batch-size 4 --seq-len 64 --steps 12 --val-every 0 --sample-every 0 2>&1";
-    const double tokens = 4 * 64, parameters = 124e6, gflop = 1e-9 * tokens * (6 * parameters + 12.0 * 12 * 768 * 64);
+    const double L = 12, C = 768, V = 50257, T = 64, tokens = 4 * T;
+    const double gflop = 1e-9 * tokens * (6 * (12 * L * C * C + V * C) + 6 * L * C * T);
     printf("\n%s\n", command);
     fflush(stdout);
     FILE *program = popen(command, "r");
