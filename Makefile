@@ -44,9 +44,7 @@ accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)
             $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
 EMPTY_PROGRAM  = int main(void) { return 0; }
 OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
-CUDNN_PROGRAM  = \043include <cudnn.h>\nchar v[CUDNN_MAJOR == 9 ? 1 : -1];\nint main(void) { cudnnGetVersion(); }
 MPI_PROGRAM    = \043include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }
-NCCL_PROGRAM   = \043include <nccl.h>\nint main(void) { int version; return ncclGetVersion(&version); }
 
 # --- the flags -------------------------------------------------------------------------------------------------------
 # Floating point: contraction into FMA and "math functions do not set errno" are the only liberties. -ffast-math would
@@ -130,7 +128,7 @@ CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
 EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
 MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
 
-# --- several GPUs: MPI, one of the ways to start their processes. NCCL: below, with CUDA ------------------------------
+# --- several GPUs: MPI, one of the ways to start their processes ------------------------------------------------------
 NCCL  =
 CUDNN =
 MPI   =
@@ -184,20 +182,15 @@ ifneq ($(CUDA_GOALS),)
     $(error SANITIZE=1 is for the CPU programs and the emulated ones (train_gpt2emu); a GPU has compute-sanitizer)
   endif
 
-  CUDA_FOLDERS := $(CUDA_HOME) $(CUDA_PATH) /usr/local/cuda /opt/cuda
-  ifeq ($(NVCC),)
-    NVCC := $(firstword $(wildcard $(CUDA_HOME:%=%/bin/nvcc)) $(shell command -v nvcc 2>/dev/null) \
-                        $(wildcard $(CUDA_FOLDERS:%=%/bin/nvcc)))
-  endif
-  ifeq ($(NVCC),)
-    $(error No nvcc, which builds $(firstword $(CUDA_GOALS)): install the CUDA toolkit, 12 or later \
-      (https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder. \
-      Without it, `make train_gpt2emu` builds the same source for the CPU)
-  endif
-  CUDA_RELEASE := $(shell $(NVCC) --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
-  ifneq ($(filter 7.% 8.% 9.% 10.% 11.% none,$(or $(CUDA_RELEASE),none)),)
-    $(error $(NVCC) is of CUDA release $(or $(CUDA_RELEASE),none (it does not run)), expected 12 or later \
-      (https://developer.nvidia.com/cuda-downloads); CUDA_HOME=/folder takes another)
+  # nvcc, cuBLASLt, NCCL, and cuDNN 9 for attention in bf16: sets CUDA_RELEASE, NVCC, CUDA_FLAGS and CUDA_LIBS.
+  FIND_LIBRARIES := $(foreach name,NVCC CXX CUDA_HOME CUDA_PATH NCCL_HOME CUDNN_HOME NCCL,$(name)='$($(name))') \
+                    CUDNN=$(if $(filter FP32,$(PRECISION)),0,$(CUDNN)) QUIET=$(filter-out 0,$(MAKELEVEL)) \
+                    dev/find_libraries.sh make
+  CUDA_FLAGS :=
+  CUDA_LIBS  :=
+  $(foreach word,$(shell $(FIND_LIBRARIES)),$(eval $(word)))
+  ifeq ($(CUDA_RELEASE),)
+    $(error $(firstword $(CUDA_GOALS)): dev/find_libraries.sh says above what is missing)
   endif
 
   # Machine code for the GPUs asked for or found, and PTX, which the driver of a newer GPU translates.
@@ -222,60 +215,7 @@ ifneq ($(CUDA_GOALS),)
   # clang takes the unused functions of CUDA's own headers for ours.
   NVCC_CXX_FLAGS := $(addprefix -Xcompiler ,$(CXX_FLAGS) $(if $(findstring clang,$(CXX)),-Wno-unused-function)) \
                     $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-  # The program finds cuBLASLt where nvcc found it.
-  CUDA_LIBRARY := $(firstword $(wildcard $(patsubst %,%/lib64/libcublasLt.so,$(dir $(NVCC)).. $(CUDA_FOLDERS))))
-
-  # $(call library_headers,FOLDERS,HEADER): where the header is. $(call library_folder,HEADER,NAME): where the library
-  # beside it is. $(call library_builds,HEADER,NAME,PROGRAM): "yes" if they build. $(call first_that_builds,HEADERS,..):
-  # that header; those after it are not tried, since each takes most of a second.
-  CUDA_FOLDER     := $(patsubst %/include/cuda_runtime.h,%,$(firstword $(wildcard \
-                       $(patsubst %,%/include/cuda_runtime.h,$(abspath $(dir $(NVCC))..) $(CUDA_FOLDERS) /usr))))
-  LIBRARY_FOLDERS := $(CUDA_FOLDER) $(CUDA_FOLDERS) /usr /usr/local
-  library_headers  = $(wildcard $(patsubst %,%/include/$(2),$(1)))
-  library_folder   = $(patsubst %/,%,$(dir $(firstword $(wildcard \
-                       $(patsubst %,$(dir $(1))../%/lib$(2).so,lib64 lib lib/*-linux-gnu)))))
-  library_builds   = $(call accepts,$(call system_include,$(patsubst %/,%,$(dir $(1))) $(CUDA_FOLDER)/include),$(3), \
-                       -L$(call library_folder,$(1),$(2)) -l$(2),$(CXX))
-  first_that_builds = $(eval BUILDS :=)$(foreach header,$(1),$(if $(BUILDS),,$(if \
-                       $(call library_builds,$(header),$(2),$(3)),$(eval BUILDS := $(header)))))$(BUILDS)
-
-  # NCCL: in NCCL_HOME, else beside CUDA, else the system's.
-  ifneq ($(NCCL),0)
-    NCCL_HEADERS  := $(call library_headers,$(or $(NCCL_HOME),$(LIBRARY_FOLDERS)),nccl.h)
-    NCCL_HEADER   := $(strip $(call first_that_builds,$(NCCL_HEADERS),nccl,$(NCCL_PROGRAM)))
-    ifneq ($(NCCL_HEADER),)
-      NCCL_FOLDER := $(abspath $(call library_folder,$(NCCL_HEADER),nccl))
-      NCCL_FLAGS  := -DUSE_NCCL $(call system_include,$(filter-out $(CUDA_FOLDER)/include,$(NCCL_HEADER:%/nccl.h=%)))
-      NCCL_LIBS   := -L$(NCCL_FOLDER) -lnccl
-    else ifneq ($(NCCL)$(NCCL_HOME),)
-      $(error No NCCL $(NCCL_HOME:%=in NCCL_HOME=% )that $(CXX) builds with: expected include/nccl.h and libnccl.so in \
-        lib or lib64 (https://developer.nvidia.com/nccl; Debian/Ubuntu: apt-get install libnccl-dev). \
-        NCCL_HOME=/folder says where it is; NCCL=0 leaves it out, for one GPU)
-    else ifeq ($(MAKELEVEL),0)
-      $(info No NCCL here: building for one GPU; `make doctor` says how to get it. NCCL=0 silences this)
-    endif
-  endif
-
-  # cuDNN 9 likewise, for attention in bf16.
-  ifeq ($(filter 0,$(CUDNN))$(filter FP32,$(PRECISION)),)
-    CUDNN_HEADERS := $(call library_headers,$(or $(CUDNN_HOME),$(LIBRARY_FOLDERS)),cudnn.h)
-    CUDNN_HEADER  := $(strip $(call first_that_builds,$(CUDNN_HEADERS),cudnn,$(CUDNN_PROGRAM)))
-    ifneq ($(CUDNN_HEADER),)
-      CUDNN_FOLDER := $(abspath $(call library_folder,$(CUDNN_HEADER),cudnn))
-      CUDNN_FLAGS  := -DUSE_CUDNN \
-                      $(call system_include,$(filter-out $(CUDA_FOLDER)/include,$(CUDNN_HEADER:%/cudnn.h=%)))
-      CUDNN_LIBS   := -L$(CUDNN_FOLDER) -lcudnn
-    else ifneq ($(CUDNN)$(CUDNN_HOME),)
-      $(error No cuDNN 9 $(CUDNN_HOME:%=in CUDNN_HOME=% )that $(CXX) builds with: expected include/cudnn.h of version \
-        9 and libcudnn.so in lib or lib64 (https://developer.nvidia.com/cudnn; Debian/Ubuntu: apt-get install \
-        cudnn9-cuda-12). CUDNN_HOME=/folder says where it is; CUDNN=0 leaves it out)
-    else ifeq ($(MAKELEVEL),0)
-      $(info No cuDNN 9 here: attention by our own kernels; `make doctor` says how to get it. CUDNN=0 silences this)
-    endif
-  endif
-  CUDA_LIBS    := -lcublasLt $(NCCL_LIBS) $(CUDNN_LIBS) $(MPI_LIBS) -lpthread -ldl $(foreach folder, \
-                  $(abspath $(dir $(CUDA_LIBRARY))) $(NCCL_FOLDER) $(CUDNN_FOLDER) $(MPI_FOLDERS), \
-                  -Xlinker -rpath -Xlinker $(folder))
+  CUDA_LIBS += $(MPI_LIBS) -lpthread -ldl $(foreach folder,$(MPI_FOLDERS),-Xlinker -rpath -Xlinker $(folder))
   # -Og is for the host, which has little to do (-O1 takes half as long again, -O2 three times as long): device code is
   # always optimised. -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
   # Kernels are compiled on all cores where the release knows how: nvcc since 12.1, its assembler since 13.0.
@@ -283,7 +223,7 @@ ifneq ($(CUDA_GOALS),)
                   $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=0)
   NVCCFLAGS    ?= -Xcompiler -Og -lineinfo $(ON_ALL_CORES)
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
-                  $(NCCL_FLAGS) $(CUDNN_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
+                  $(CUDA_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
 endif
 

@@ -32,15 +32,12 @@ version_of() { # COMMAND [ARGUMENT]: the first line it prints about itself; noth
     "$1" "${2:---version}" 2>/dev/null | head -n 1
 }
 
-# find_file NAME...: the first of these files in the folders where headers and libraries usually lie.
+# find_file NAME...: the first of these files in the folders where libraries usually lie.
 find_file() {
     local folder name
     for name in "$@"; do
-        for folder in ${NCCL_HOME:+"$NCCL_HOME/include" "$NCCL_HOME/lib64" "$NCCL_HOME/lib"} \
-            ${CUDNN_HOME:+"$CUDNN_HOME/include" "$CUDNN_HOME/lib64" "$CUDNN_HOME/lib"} \
-            ${CUDA_HOME:+"$CUDA_HOME/include" "$CUDA_HOME/lib64"} /usr/local/cuda/include /usr/local/cuda/lib64 \
-            /opt/cuda/include /opt/cuda/lib64 /usr/include /usr/local/include /usr/include/* /usr/lib /usr/lib64 \
-            /usr/local/lib /usr/lib/*-linux-gnu* /opt/homebrew/lib /opt/homebrew/opt/*/lib; do
+        for folder in /usr/lib /usr/lib64 /usr/local/lib /usr/lib/*-linux-gnu* /opt/homebrew/lib \
+            /opt/homebrew/opt/*/lib; do
             if [ -e "$folder/$name" ]; then
                 echo "$folder/$name"
                 return
@@ -65,20 +62,22 @@ working() { # COMPILER: its version, if it links a program
     have "$1" && links "$1" && version_of "$1"
 }
 
-nvcc_version() {
-    PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin
-    nvcc --version 2>/dev/null | grep release
-}
+# What dev/find_libraries.sh says: it finds for the doctor what it finds for the Makefile.
+libraries=$(CXX=${CXX:-$(have g++ && echo g++ || echo clang++)} dev/find_libraries.sh doctor)
 
-library() { # HEADER LIBRARY PREFIX: the header's version (its PREFIX_MAJOR, ..) and the library, if both are here
-    local header version library
-    header=$(find_file "$1") version=${header%/*}/${1%.h}_version.h library=$(find_file "$2")
-    [ -e "$version" ] || version=$header
-    if [ -n "$header" ] && [ -n "$library" ]; then
-        awk -v names="^$3_(MAJOR|MINOR|PATCH|PATCHLEVEL)$" '$1 == "#define" && $2 ~ names { printf "%s%s", dot, $3
-            dot = "." } END { printf " " }' "$version"
-        echo "$library"
-    fi
+# cuda_row NAME PURPOSE DEBIAN: a row for what dev/find_libraries.sh looks for. Below it: what it did not take, and why.
+cuda_row() {
+    local name state text found="" notes=""
+    while IFS=$'\t' read -r name state text; do
+        [ "$name" = "$1" ] || continue
+        case $state in
+            found) found=$text ;;
+            passed) notes=$notes$(printf '%20s not taken: %s' "" "$text")$'\n' ;;
+            missing) notes=$notes${text:+$(printf '%20s %s' "" "$text")$'\n'} ;;
+        esac
+    done <<<"$libraries"
+    row "$1" optional "$found" "$2" "$3" ""
+    printf '%s' "$notes"
 }
 
 mpi() { # the version, if programs can be built with it and started
@@ -119,13 +118,14 @@ row OpenBLAS optional "$(find_file libopenblas.so libopenblas.so.0 libopenblas.d
     "brew install openblas"
 echo
 echo "The GPU trainer (make train_gpt2cu)"
-row nvcc optional "$(nvcc_version)" "CUDA's compiler, release 12 or later" \
-    "https://developer.nvidia.com/cuda-downloads" ""
-row cuBLASLt optional "$(find_file cublasLt.h)" "matrix multiplies" "comes with the CUDA toolkit" ""
-row NCCL optional "$(library nccl.h libnccl.so NCCL)" "several GPUs; NCCL_HOME=/folder says where it is" \
-    "apt-get install libnccl-dev, from NVIDIA's repository: https://developer.nvidia.com/nccl" ""
-row cuDNN optional "$(library cudnn.h libcudnn.so CUDNN)" "version 9: attention in bf16; CUDNN_HOME=/folder" \
-    "apt-get install cudnn9-cuda-12, from NVIDIA's repository: https://developer.nvidia.com/cudnn" ""
+cuda_row nvcc "CUDA's compiler, release 12 or later; CUDA_HOME=/folder says where it is" \
+    "https://developer.nvidia.com/cuda-downloads"
+cuda_row cuBLASLt "matrix multiplies" "comes with the CUDA toolkit"
+cuda_row NCCL "several GPUs; NCCL_HOME=/folder says where it is" \
+    "apt-get install libnccl-dev, from NVIDIA's repository: https://developer.nvidia.com/nccl"
+cuda_row cuDNN "version 9: attention in bf16; CUDNN_HOME=/folder says where it is" \
+    "apt-get install cudnn9-cuda-12, from NVIDIA's repository: https://developer.nvidia.com/cudnn"
+cuda_row NVRTC "of nvcc's CUDA release: cuDNN has no attention without it" "comes with the CUDA toolkit"
 row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a folder); MPI_HOME=/folder" \
     "apt-get install openmpi-bin libopenmpi-dev" ""
 row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""

@@ -1,6 +1,7 @@
-"""How the Makefile finds NCCL, cuDNN and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is
-built but what the Makefile itself builds to find out. What comes of it with the real ones: test_nvcc.sh. And which
-revision of the source a program says it is, in a repository with a trainer of three lines."""
+"""What the Makefile makes of NCCL, cuDNN and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is
+built but what the Makefile itself builds to find out. Where NCCL and cuDNN are found: test_find_libraries.py. What
+comes of it with the real ones: test_nvcc.sh. And which revision of the source a program says it is, in a repository
+with a trainer of three lines."""
 import atexit
 import os
 import re
@@ -29,24 +30,28 @@ def write(path, text, mode=0o644):
     os.chmod(path, mode)
 
 
-def write_library(folder, lib, name, function, parameters, defines=""):
+def write_library(folder, lib, name, function, parameters, result="0"):
     """A header and a shared library with one function."""
-    header = defines + f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
+    header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
     write(os.path.join(folder, "include", f"{name}.h"), header)
     os.makedirs(os.path.join(folder, lib), exist_ok=True)
     source = os.path.join(WORK, f"{name}.c")
-    write(source, f"int {function}({parameters}) {{ return 0; }}\n")
+    write(source, f"int {function}({parameters}) {{ return {result}; }}\n")
     command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, lib, f"lib{name}.so"), source]
     subprocess.run(command, check=True)
 
 
 def prepare():
-    write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo sm_80 sm_90\n", 0o755)
-    write(os.path.join(CUDA, "include", "cuda_runtime.h"), "")
+    write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo $ARCHS\n", 0o755)
+    for header in "cuda_runtime.h", "cublasLt.h":
+        write(os.path.join(CUDA, "include", header), "")
+    for name in "libcublasLt.so", "libnvrtc.so.13":
+        write(os.path.join(CUDA, "lib64", name), "never opened here")
     write_library(CUDA, "lib64", "nccl", "ncclGetVersion", "int *version")
     write_library(NCCL, "lib", "nccl", "ncclGetVersion", "int *version")
     for folder, lib, version in ((CUDA, "lib64", 9), (CUDNN, "lib", 9), (OLD, "lib", 8)):
-        write_library(folder, lib, "cudnn", "cudnnGetVersion", "void", f"#define CUDNN_MAJOR {version}\n")
+        write(os.path.join(folder, "include", "cudnn_version.h"), f"#define CUDNN_MAJOR {version}\n")
+        write_library(folder, lib, "cudnn", "cudnnGetCudartVersion", "void", "13000")
     write_library(MPI, "lib", "mpi", "MPI_Init", "void *argc, void *argv")
     shutil.copytree(NCCL, BROKEN)
     write(os.path.join(BROKEN, "lib", "libnccl.so"), "no library\n")
@@ -61,8 +66,9 @@ def make(*arguments, status=0, **variables):
     """What `make -n` says that it would do."""
     environment = {name: value for name, value in os.environ.items()
                    if not re.match("MAKE|MFLAGS|GNUMAKE|NCCL|CUDNN|MPI|CUDA|C(C|XX|FLAGS)$", name)}
-    result = subprocess.run(["make", "-n", f"BUILD={BUILD}", f"BIN={BUILD}", "GPU_ARCH=80", "ARCH=", *arguments],
-                            cwd=ROOT, env=dict(environment, **variables), capture_output=True, text=True, timeout=300)
+    environment.update({"GPU_ARCH": "80", "ARCHS": "sm_75 sm_80 sm_90", **variables})
+    result = subprocess.run(["make", "-n", f"BUILD={BUILD}", f"BIN={BUILD}", "ARCH=", *arguments], cwd=ROOT,
+                            env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == status, (arguments, result)
     return result.stdout + result.stderr
 
@@ -79,14 +85,14 @@ def has_mpi(line):
 def test_nccl_beside_cuda():
     line = compile_line("MPI=0")
     assert " -DUSE_NCCL " in line and "-isystem" not in line, line
-    assert f" -L{CUDA}/lib64 -lnccl " in line and f"-Xlinker -rpath -Xlinker {CUDA}/lib64" in line, line
+    assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line and " -l:libnccl.so " in line, line
     assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
 
 
 def test_nccl_elsewhere():
     for line in (compile_line(f"NCCL_HOME={NCCL}"), compile_line("NCCL=1", NCCL_HOME=NCCL)):
-        assert f" -DUSE_NCCL -isystem {NCCL}/include " in line and f" -L{NCCL}/lib -lnccl " in line, line
-        assert f"-Xlinker -rpath -Xlinker {NCCL}/lib" in line, line
+        assert f" -DUSE_NCCL -isystem {NCCL}/include " in line and " -l:libnccl.so " in line, line
+        assert f" -L{NCCL}/lib " in line and f"-Xlinker -rpath -Xlinker {NCCL}/lib" in line, line
 
 
 def test_without_nccl():
@@ -97,7 +103,8 @@ def test_without_nccl():
 def test_nccl_that_is_not_there():
     for folder in (EMPTY, BROKEN):
         out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"NCCL_HOME={folder}", status=2)
-        assert re.search(rf"No NCCL in NCCL_HOME={folder} that \S+ builds with: expected include/nccl.h", out), out
+        message = rf"No NCCL in NCCL_HOME={folder} that \S+ builds with( \(.*\))?: expected include/nccl.h"
+        assert re.search(message, out), out
         assert "NCCL=0 leaves it out" in out, out
 
 
@@ -132,18 +139,20 @@ def test_mpi_that_is_here():
 def test_cudnn():
     """Beside CUDA, elsewhere, and left out: by CUDNN=0, and in fp32, where nothing uses it."""
     line = compile_line("MPI=0")
-    assert " -DUSE_CUDNN " in line and f" -L{CUDA}/lib64 -lcudnn " in line and "-isystem" not in line, line
+    assert " -DUSE_CUDNN " in line and " -l:libcudnn.so " in line and "-isystem" not in line, line
+    assert " -Xlinker --no-as-needed " in line and " -l:libnvrtc.so.13 " in line, "cuDNN needs NVRTC in the process"
     for line in (compile_line(f"CUDNN_HOME={CUDNN}"), compile_line("CUDNN=1", CUDNN_HOME=CUDNN)):
-        assert f" -DUSE_CUDNN -isystem {CUDNN}/include " in line and f" -L{CUDNN}/lib -lcudnn " in line, line
-        assert f"-Xlinker -rpath -Xlinker {CUDNN}/lib" in line, line
+        assert f" -DUSE_CUDNN -isystem {CUDNN}/include " in line and " -l:libcudnn.so " in line, line
+        assert f" -L{CUDNN}/lib " in line and f"-Xlinker -rpath -Xlinker {CUDNN}/lib" in line, line
     for line in (compile_line("CUDNN=0"), compile_line("PRECISION=FP32")):
-        assert "cudnn" not in line.lower(), line
+        assert "cudnn" not in line.lower() and "nvrtc" not in line, line
 
 
 def test_cudnn_that_is_not_there():
     for folder in (EMPTY, os.path.join(BROKEN, "cudnn"), OLD):
         out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"CUDNN_HOME={folder}", status=2)
-        assert re.search(rf"No cuDNN 9 in CUDNN_HOME={folder} that \S+ builds with: expected include/cudnn.h", out), out
+        message = rf"No cuDNN 9 in CUDNN_HOME={folder} that \S+ builds with( \(.*\))?: expected include/cudnn.h"
+        assert re.search(message, out), out
         assert "CUDNN=0 leaves it out" in out, out
 
 
