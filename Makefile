@@ -13,7 +13,7 @@
 # For the GPU programs and the emulated ones:
 #
 #   make PRECISION=FP32    instead of BF16
-#   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: of the GPU that is here; else 8.0 on
+#   make GPU_ARCH=90       compute capability 9.0, or several: "80 90". Without it: the GPU that is here; else 80 90 100
 #   make NVCC=.. CXX=..    other compilers than nvcc from CUDA_HOME, PATH or /usr/local/cuda, and g++
 #   make NVCCFLAGS="-G -g" instead of the optimised host code and -lineinfo, e.g. for cuda-gdb
 #   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
@@ -203,7 +203,15 @@ ifneq ($(CUDA_GOALS),)
       $(info A GPU here is sm_$(UNKNOWN_ARCH). gpt2.c needs sm_80 or later, and CUDA $(CUDA_RELEASE) knows \
         $(KNOWN_ARCHS); a newer GPU runs what its driver translates)
     endif
-    GPU_ARCH := $(or $(filter $(KNOWN_ARCHS),$(FOUND_ARCHS)),80)
+    GPU_ARCH := $(filter $(KNOWN_ARCHS),$(FOUND_ARCHS))
+    # A login node, or a container: for the three generations of GPUs that the trainer is written for.
+    ifeq ($(GPU_ARCH),)
+      GPU_ARCH := $(or $(filter $(KNOWN_ARCHS),80 90 100),80)
+      ifeq ($(MAKELEVEL),0)
+        $(info No GPU that CUDA $(CUDA_RELEASE) knows is visible here: building for $(GPU_ARCH:%=sm_%). \
+          GPU_ARCH=90 builds for sm_90 only, in less time)
+      endif
+    endif
   endif
   ifneq ($(filter-out $(KNOWN_ARCHS) $(KNOWN_ARCHS:%=%a) $(KNOWN_ARCHS:%=%f),$(GPU_ARCH)),)
     $(error GPU_ARCH=$(GPU_ARCH): expected a compute capability without its point, 80 or later, that \

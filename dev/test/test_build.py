@@ -185,6 +185,22 @@ def test_a_switch_rebuilds():
         assert seen[0] == seen[1] and seen[1][0] != seen[2][0], (program, switch, seen)
 
 
+def test_which_gpus():
+    """The one that is here. Where none is visible: those that the trainer is for and nvcc knows. make says which."""
+    smi = os.path.join(WORK, "smi", "nvidia-smi")
+    path = os.path.dirname(smi) + ":" + os.environ["PATH"]
+    for found, known, archs in (("8.9", "sm_80 sm_89 sm_90", "89"), ("", "sm_75 sm_80 sm_90", "80 90"),
+                                ("", "sm_80 sm_90 sm_100 sm_120", "80 90 100"),
+                                ("12.0", "sm_80 sm_90 sm_100", "80 90 100")):
+        write(smi, f"#!/bin/sh\necho {found}\n", 0o755)
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", PATH=path, GPU_ARCH="", ARCHS=known)
+        line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
+        assert re.findall(r"arch=compute_(\d+),code=\[sm_(\d+),compute_(\d+)\]", line) == [
+            (arch, arch, arch) for arch in archs.split()], (found, known, out)
+        said = f"No GPU that CUDA 13.0 knows is visible here: building for sm_{archs.replace(' ', ' sm_')}. GPU_ARCH=90"
+        assert (said in out) == (len(archs) > 2), (found, known, out)
+
+
 SMALL_TRAINER = """#include <stdio.h>
 __attribute__((weak)) const char *gpt2c_revision(void) { return "no Makefile"; }
 int main(void) { return puts(gpt2c_revision()) < 0; }
