@@ -226,10 +226,11 @@ ifneq ($(CUDA_GOALS),)
   CUDA_LIBS += $(MPI_LIBS) -lpthread -ldl $(foreach folder,$(MPI_FOLDERS),-Xlinker -rpath -Xlinker $(folder))
   # -Og is for the host, which has little to do (-O1 takes half as long again, -O2 three times as long): device code is
   # always optimised. -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
-  # Kernels are compiled on all cores where the release knows how: nvcc since 12.1, its assembler since 13.0.
-  ON_ALL_CORES := $(if $(filter-out 12.0,$(CUDA_RELEASE)),-split-compile=0) \
-                  $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=0)
-  NVCCFLAGS    ?= -Xcompiler -Og -lineinfo $(ON_ALL_CORES)
+  # Kernels are compiled by eight threads where the release knows how: nvcc since 12.1, its assembler since 13.0. The
+  # number is in the program file, and every rank must run the same file. So it does not depend on the machine's cores.
+  EIGHT_THREADS := $(if $(filter-out 12.0,$(CUDA_RELEASE)),-split-compile=8) \
+                   $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=8)
+  NVCCFLAGS    ?= -Xcompiler -Og -lineinfo $(EIGHT_THREADS)
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
                   $(CUDA_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
   RECORD := $(call record,flags.cuda,$(CUDA_RELEASE) $(COMPILE_CUDA) $(CUDA_LIBS))
@@ -295,9 +296,10 @@ $(PREFIX)test_gpt2cu: test_gpt2.cu $(BUILD)/flags.cuda
 $(PREFIX)test_gpt2emu: test_gpt2.cu $(BUILD)/emu.ready
 	$(build_emu)
 
+# Without -objtemp the program has the random name of a temporary file in it, and no two builds are equal.
 $(BUILD)/train_gpt2cu.o: train_gpt2.cu $(BUILD)/flags.cuda
 	@rm -f $@ $(PREFIX)train_gpt2cu
-	$(COMPILE_CUDA) $(GPU_DEPENDS) -c -o $@ $<
+	$(COMPILE_CUDA) -objtemp $(GPU_DEPENDS) -c -o $@ $<
 
 $(BUILD)/train_gpt2emu.o: train_gpt2.cu $(BUILD)/emu.ready
 	@rm -f $@ $(PREFIX)train_gpt2emu

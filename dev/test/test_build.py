@@ -201,6 +201,13 @@ def test_which_gpus():
         assert (said in out) == (len(archs) > 2), (found, known, out)
 
 
+def test_equal_program_files():
+    """Ranks refuse another program file. So nothing in it follows from the machine's cores or from a random name."""
+    out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}")
+    line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
+    assert " -objtemp " in line and re.findall(r"split-compile=(\d+)", line) == ["8", "8"], line
+
+
 SMALL_TRAINER = """#include <stdio.h>
 __attribute__((weak)) const char *gpt2c_revision(void) { return "no Makefile"; }
 int main(void) { return puts(gpt2c_revision()) < 0; }

@@ -142,6 +142,15 @@ linked_with() {
     fi
 }
 
+# Ranks on machines that build for themselves must get equal files: without the random names of temporary files.
+check_names() { # precision, program
+    if grep -q tmpxft "$2"; then
+        bad "$1: $2 has the name of a temporary file in it, and no two builds are equal"
+    else
+        ok "$1: nothing random in train_gpt2cu"
+    fi
+}
+
 # The same trainer without both, in the folder of its own that other flags need.
 builds_alone() { # precision, folder
     local folder=$2 library
@@ -163,6 +172,7 @@ for precision in $precisions; do
     starts "$precision" "$folder"
     linked_with "$precision" "$folder/train_gpt2cu" NCCL libnccl has_nccl
     linked_with "$precision" "$folder/train_gpt2cu" MPI libmpi has_mpi
+    check_names "$precision" "$folder/train_gpt2cu"
     log=$folder/tests.log # the same kernels and some host code: for one GPU
     arch=90 programs="test_gpt2cu cuda/test_kernels"
     [ "$precision" != FP32 ] || arch=80 programs="$programs cuda/bench_gpu"
