@@ -510,7 +510,8 @@ static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_
         char version[32];
         cudnn_att_version_text(version, sizeof(version));
         fail(error,
-             "cuDNN %s has no plan for attention's %s (%s); CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr shows why",
+             "cuDNN %s has no plan for attention's %s (%s); it needs NVRTC of its CUDA release (see `make doctor`); "
+             "CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr shows why",
              version, what, graph->error[0] != '\0' ? graph->error : "no engine takes it");
     }
     return ok;

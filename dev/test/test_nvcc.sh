@@ -129,6 +129,9 @@ starts() { # precision, folder
 has_nccl() {
     [ -e "${NCCL_HOME:-$(dirname "$nvcc")/..}/include/nccl.h" ] || [ -e /usr/include/nccl.h ]
 }
+has_cudnn() {
+    [ -e "${CUDNN_HOME:-$(dirname "$nvcc")/..}/include/cudnn.h" ] || [ -e /usr/include/cudnn.h ]
+}
 has_mpi() { command -v mpicc >/dev/null 2>&1 || [ -n "${MPI_HOME:-}" ]; }
 
 # linked_with PRECISION PROGRAM SWITCH LIBRARY FOUND: it needs the library, if FOUND (a command) says that it is here.
@@ -172,6 +175,10 @@ for precision in $precisions; do
     starts "$precision" "$folder"
     linked_with "$precision" "$folder/train_gpt2cu" NCCL libnccl has_nccl
     linked_with "$precision" "$folder/train_gpt2cu" MPI libmpi has_mpi
+    if [ "$precision" = BF16 ]; then
+        linked_with "$precision" "$folder/train_gpt2cu" cuDNN libcudnn has_cudnn
+        linked_with "$precision" "$folder/train_gpt2cu" NVRTC libnvrtc has_cudnn # cuDNN opens it by itself
+    fi
     check_names "$precision" "$folder/train_gpt2cu"
     log=$folder/tests.log # the same kernels and some host code: for one GPU
     arch=90 programs="test_gpt2cu cuda/test_kernels"
