@@ -2537,6 +2537,11 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
     }
+    if (model->shape.fp8 && !fp8_has_conversion()) {
+        printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
+               "it with GPU_ARCH=%d%d\n",
+               model->gpu.major, model->gpu.minor);
+    }
     if (model->no_cudnn.text[0] != '\0') {
         printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
         run_print_memory(&model->device_plan, " on the GPU without it");

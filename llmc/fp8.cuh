@@ -220,6 +220,14 @@ static inline void fp8_quantize_values(T *q, T *q_t, Fp8Scale *scale, const floa
     cuda_check_launch("fp8_quantize_kernel");
 }
 
+// Whether this GPU runs code that was compiled for compute capability 8.9 or later. Other code converts to 8 bits in
+// software, which is slower.
+static inline bool fp8_has_conversion() {
+    struct cudaFuncAttributes attributes;
+    cuda_check(cudaFuncGetAttributes(&attributes, fp8_quantize_kernel<fp8e4, false>));
+    return attributes.ptxVersion >= 89;
+}
+
 // q (padded rows, cols) = x (rows, cols) by the factor that scale->amax asks for, to nearest even, with zeros behind
 // the last row; q_t (cols, padded rows) the same transposed. Either may be NULL. Writes scale->inverse. cols: a
 // multiple of 16; all aligned to 16 bytes. amax 0: the factor is 1. Moves 2 + 1 + 1 bytes a value, of bf16.

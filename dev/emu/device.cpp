@@ -49,6 +49,14 @@ static void set_capability(struct cudaDeviceProp *p) {
     if (wish != nullptr) { sscanf(wish, "%d.%d", &p->major, &p->minor); }
 }
 
+// The compute capability that kernels claim to be compiled for, as CUDA writes it: 90 is 9.0.
+static int code_version() {
+    struct cudaDeviceProp code = cudaDeviceProp();
+    set_capability(&code);
+    if (getenv("EMU_CODE") != nullptr) { sscanf(getenv("EMU_CODE"), "%d.%d", &code.major, &code.minor); }
+    return 10 * code.major + code.minor;
+}
+
 constexpr int PCI_DOMAIN = 0xeeee; // where no real GPU is
 
 struct ErrorText {
@@ -199,6 +207,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
     *attributes = cudaFuncAttributes();
     attributes->maxThreadsPerBlock = MAX_BLOCK_THREADS;
     attributes->numRegs = 32;
+    attributes->ptxVersion = attributes->binaryVersion = code_version();
     attributes->maxDynamicSharedSizeBytes = static_cast<int>(allowed_shared_bytes(kernel));
     return cudaSuccess;
 }

@@ -169,6 +169,16 @@ def refusals():
         ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CAPABILITY="8.9"))
 
 
+def says_that_it_converts_in_software():
+    """A program for 8.0 alone runs on later GPUs, too."""
+    if not EMULATED:
+        raise harness.Skip("which GPUs this program is built for is not known")
+    for code, slow in (("8.0", True), ("8.9", False), ("9.0", False)):
+        out = ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CODE=code))
+        line = re.search(r"^fp8 +slow: .* no code for 8.9 or later.*; build it with GPU_ARCH=90$", out, re.M)
+        assert (line is not None) == slow, (code, out)
+
+
 def refused_in_fp32():
     if not os.path.exists(FP32):
         raise harness.Skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
@@ -182,4 +192,5 @@ def refused_in_fp32():
 if __name__ == "__main__":
     harness.run("gpu_fp8", [close_to_bf16, same_bits_at_every_level_of_recompute, evaluates_and_samples,
                             with_attention_by_cudnn, same_bits_in_any_order, resumed_run, same_bits_in_every_stage,
-                            loss_that_is_no_number, plan_lists_what_is_kept, refusals, refused_in_fp32])
+                            loss_that_is_no_number, plan_lists_what_is_kept, refusals,
+                            says_that_it_converts_in_software, refused_in_fp32])
