@@ -505,9 +505,10 @@ dim3 grid_size() { return now.block->kernel->grid; }
 
 constexpr size_t SHARED_GAP = 32; // between variables, so that an access just behind one is seen
 
-// Of static and dynamic shared memory together.
+// Of static and dynamic shared memory together. What was asked for is dynamic memory alone: the static part comes on
+// top.
 static size_t shared_limit(const Kernel *kernel) {
-    return allowed_shared_bytes(kernel->function) > SHARED_BYTES_DEFAULT ? SHARED_BYTES_MAX : SHARED_BYTES_DEFAULT;
+    return has_allowed_bytes(kernel->function) ? SHARED_BYTES_MAX : SHARED_BYTES_DEFAULT;
 }
 
 void *shared_variable(const void *key, size_t bytes, size_t align, const char *name, const char *file, int line) {

@@ -152,6 +152,11 @@ size_t allowed_shared_bytes(const void *function) {
     return found == limits().dynamic_bytes.end() ? SHARED_BYTES_DEFAULT : found->second;
 }
 
+bool has_allowed_bytes(const void *function) {
+    std::lock_guard<std::mutex> guard(limits().mutex);
+    return limits().dynamic_bytes.count(function) > 0;
+}
+
 void allow_shared_bytes(const void *function, size_t bytes) {
     std::lock_guard<std::mutex> guard(limits().mutex);
     limits().dynamic_bytes[function] = bytes;

@@ -268,6 +268,7 @@ void use_device(const char *what, Source at); // the calling thread's current on
 int device_in_use();
 
 size_t allowed_shared_bytes(const void *function); // dynamic shared memory of a launch
+bool has_allowed_bytes(const void *function);      // cudaFuncSetAttribute was called for it
 void allow_shared_bytes(const void *function, size_t bytes);
 
 // The host API must not be called inside a kernel.

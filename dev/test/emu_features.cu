@@ -107,6 +107,14 @@ __global__ void reverse_dynamic(int *out, const int *in, int n) {
     __syncthreads();
     out[threadIdx.x] = tile[n - 1 - threadIdx.x];
 }
+__global__ void reverse_both(int *out, const int *in) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ int tile[50];
+    int i = threadIdx.x, *rest = reinterpret_cast<int *>(memory);
+    (i < 50 ? tile[i % 50] : rest[i - 50]) = in[i];
+    __syncthreads();
+    out[i] = i < 50 ? rest[49 - i] : tile[99 - i];
+}
 
 static void test_shared_memory(Test *t) {
     std::vector<int> numbers(100);
@@ -120,6 +128,10 @@ static void test_shared_memory(Test *t) {
           cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10) == cudaSuccess,
           "200 KiB refused");
     reverse_dynamic<<<1, 100, 200 << 10>>>(out.data, in.data, 100);
+    CHECK(t, cudaFuncSetAttribute(reverse_both, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10) == cudaSuccess,
+          "48 KiB refused");
+    reverse_both<<<1, 100, 48 << 10>>>(out.data, in.data); // and static memory beside them
+    for (int i = 0; i < 100; i++) { CHECK(t, out.host()[i] == (99 - i) * (99 - i), "both, %d", i); }
     CHECK(t,
           cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10) ==
               cudaErrorInvalidValue,
