@@ -127,6 +127,13 @@ __device__ __forceinline__ void round_stochastically(float *out, float x, uint32
     *out = x;
 }
 
+// A kernel that takes more than 48 KiB of shared memory has to say so. Its static shared memory, 4 KiB at most, counts.
+template <class Kernel> static inline void allow_dynamic_shared(Kernel *kernel, size_t bytes) {
+    if (bytes > 44 * 1024) {
+        cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    }
+}
+
 // Blocks to cover n elements.
 static inline unsigned blocks_for(int64_t n, int64_t per_block) { return (unsigned)ceil_div_i64(n, per_block); }
 

@@ -19,6 +19,7 @@
 #include "column_sums.cuh"
 #include "cuda_utils.cuh"
 #include "gpt2.h"
+#include "ptx.cuh"
 
 #define LAYERNORM_MAX_CHANNELS 12288 // the widest GPT-3; the largest that the backward's registers hold in fp32
 
@@ -283,75 +284,113 @@ __device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &v
     }
 }
 
+// Rows that are not too long come through shared memory: while one is summed, the next one is on its way. Three vectors
+// side by side, of dout, inp and dinp, belong to one thread, which copies them and reads them: it waits for its own
+// copies only. Eight threads that read 16 bytes each, 48 bytes apart, meet no bank twice.
+#define LAYERNORM_STAGED_VECTORS 2
+
+static inline size_t layernorm_backward_shared(int C) {
+    return layernorm_backward_vectors(C) <= LAYERNORM_STAGED_VECTORS ? (size_t)(2 * 3 * C) * sizeof(floatX) : 0;
+}
+
+// Starts copying this thread's vectors of the row that begins at `begin`. Zeros stand for a dinp that is overwritten.
+template <int VECTORS>
+__device__ __forceinline__ void layernorm_fetch_row(int4 *stage, const floatX *dout, const floatX *inp,
+                                                    const floatX *dinp, int64_t begin, int C, bool overwrites) {
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        if (vector * x128::size >= C) { continue; }
+        int64_t at = begin + vector * x128::size;
+        cp_async_16(stage + 3 * vector, dout + at);
+        cp_async_16(stage + 3 * vector + 1, inp + at);
+        cp_async_16(stage + 3 * vector + 2, dinp + at, overwrites ? 0 : 16);
+    }
+}
+
+// A vector of dout, inp or dinp: from the thread's own part of shared memory, or from the tensor.
+template <bool STAGED> __device__ __forceinline__ x128 layernorm_read(const int4 *staged, const floatX *tensor) {
+    return STAGED ? packed_from_bits<floatX>(*staged) : load128_streaming(tensor);
+}
+
 // Moves 4*N*C floatX, 3*N*C where dinp is overwritten: dout, inp and dinp are read once, dinp written; and the blocks'
-// sums, kinds of them: 2, or with those of dinp 3. dout and inp are not wanted again soon: they stream through the
-// caches.
+// sums, kinds of them: 2, or with those of dinp 3.
 template <int VECTORS, bool AMAX>
-static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS)
-    layernorm_backward_kernel(floatX *__restrict__ dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
+static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
+    layernorm_backward_kernel(floatX *dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
                               const floatX *__restrict__ inp, const float *__restrict__ mean,
                               const float *__restrict__ rstd, const floatX *__restrict__ weight, uint32_t rows, int C,
                               bool overwrites, int kinds, uint32_t *amax) {
-    // A short part of a row leaves registers to ask for dinp before the sums, and for the sums of its columns; with a
-    // long one dinp is asked for after the sums, dout and inp again, and those of its columns are in scratch.
-    constexpr bool early = VECTORS <= 2;
-    float *sums_of_block = scratch + (int64_t)blockIdx.x * kinds * C;
+    // A short part of a row leaves registers for the sums of dinp's columns, and shared memory for the next row. With a
+    // long one everything is asked for when it is used, dout and inp twice, and the sums of dinp are in scratch.
+    constexpr bool STAGED = VECTORS <= LAYERNORM_STAGED_VECTORS;
+    extern __shared__ int4 layernorm_stages[];
     __shared__ float2 partial[2 * WARP_SIZE]; // rows take turns with its halves
+    float *sums_of_block = scratch + (int64_t)blockIdx.x * kinds * C;
     float per_C = 1.0f / (float)C;
-    x128 x[VECTORS], dy[VECTORS], dx[VECTORS];
     float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {}, column_sums[VECTORS][x128::size] = {};
     uint32_t largest = 0;
-    float2 *turn = partial;
-    for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x) {
-        int64_t begin = row * (int64_t)C;
-        float m = mean[row], r = rstd[row];
+    // The next row's mean is on its way in the even lanes, rstd in the odd ones. If every lane asked for both, the
+    // compiler would put them into the warp's registers, and wait for them at once.
+    const float *statistic = threadIdx.x % 2 == 0 ? mean : rstd;
+    float fetched = statistic[blockIdx.x];
+    int64_t begin = blockIdx.x * (int64_t)C, step = gridDim.x * (int64_t)C;
+    int stage_size = 3 * C / x128::size, turn = 0;
+    if (STAGED) {
+        layernorm_fetch_row<VECTORS>(layernorm_stages, dout, inp, dinp, begin, C, overwrites);
+        cp_async_commit();
+    }
+    for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x, begin += step) {
+        float m = __shfl_sync(FULL_WARP, fetched, 0), r = __shfl_sync(FULL_WARP, fetched, 1);
+        const int4 *stage = layernorm_stages + turn * stage_size;
+        if (row + gridDim.x < rows) {
+            fetched = statistic[row + gridDim.x];
+            if (STAGED) {
+                layernorm_fetch_row<VECTORS>(layernorm_stages + (turn ^ 1) * stage_size, dout, inp, dinp, begin + step,
+                                             C, overwrites);
+            }
+        }
+        if (STAGED) {
+            cp_async_commit();
+            cp_async_wait<1>();
+        }
         float2 sums = make_float2(0.0f, 0.0f); // of g, of g * n
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
-            int c = (threadIdx.x + i * blockDim.x) * x128::size;
+            int vector = threadIdx.x + i * blockDim.x, c = vector * x128::size;
             if (c >= C) { continue; }
-            dy[i] = load128_streaming(dout + begin + c);
-            x[i] = load128_streaming(inp + begin + c);
-            if (early) { dx[i] = overwrites ? packed_zeros<floatX>() : load128(dinp + begin + c); }
-        }
-#pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            int c = (threadIdx.x + i * blockDim.x) * x128::size;
-            if (c >= C) { continue; }
-            x128 w = load128(weight + c);
+            x128 w = load128(weight + c), dy = layernorm_read<STAGED>(stage + 3 * vector, dout + begin + c);
+            x128 x = layernorm_read<STAGED>(stage + 3 * vector + 1, inp + begin + c);
 #pragma unroll
             for (int k = 0; k < x128::size; k++) {
-                float n = (to_float(x[i][k]) - m) * r, d = to_float(dy[i][k]), gain = to_float(w[k]);
+                float n = (to_float(x[k]) - m) * r, d = to_float(dy[k]), gain = to_float(w[k]);
                 sums.x = fmaf(gain, d, sums.x);
                 sums.y = fmaf(gain * d, n, sums.y);
                 dweight[i][k] = fmaf(d, n, dweight[i][k]);
                 dbias[i][k] += d;
             }
         }
-        sums = layernorm_block_sums(sums, turn);
-        turn = turn == partial ? partial + WARP_SIZE : partial;
+        sums = layernorm_block_sums(sums, partial + turn * WARP_SIZE);
+        turn ^= 1;
         float mean_g = sums.x * per_C, mean_gn = sums.y * per_C;
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
-            int c = (threadIdx.x + i * blockDim.x) * x128::size;
+            int vector = threadIdx.x + i * blockDim.x, c = vector * x128::size;
             if (c >= C) { continue; }
-            x128 w = load128(weight + c);
-            if (!early) {
-                dy[i] = load128_streaming(dout + begin + c);
-                x[i] = load128_streaming(inp + begin + c);
-                dx[i] = overwrites ? packed_zeros<floatX>() : load128(dinp + begin + c);
-            }
+            x128 w = load128(weight + c), dy = layernorm_read<STAGED>(stage + 3 * vector, dout + begin + c);
+            x128 x = layernorm_read<STAGED>(stage + 3 * vector + 1, inp + begin + c), dx = packed_zeros<floatX>();
+            if (STAGED || !overwrites) { dx = layernorm_read<STAGED>(stage + 3 * vector + 2, dinp + begin + c); }
 #pragma unroll
             for (int k = 0; k < x128::size; k++) {
-                float n = (to_float(x[i][k]) - m) * r;
-                float inner = fmaf(-n, mean_gn, fmaf(to_float(w[k]), to_float(dy[i][k]), -mean_g));
-                float value = fmaf(r, inner, to_float(dx[i][k]));
+                float n = (to_float(x[k]) - m) * r;
+                float inner = fmaf(-n, mean_gn, fmaf(to_float(w[k]), to_float(dy[k]), -mean_g));
+                float value = fmaf(r, inner, to_float(dx[k]));
                 if (AMAX) { largest = amax_join(largest, value); }
-                dx[i][k] = from_float<floatX>(value);
-                if (early) { column_sums[i][k] += to_float(dx[i][k]); }
+                dx[k] = from_float<floatX>(value);
+                if (STAGED) { column_sums[i][k] += to_float(dx[k]); }
             }
-            if (!early && kinds > 2) { layernorm_add_to_sums(sums_of_block + 2 * C + c, dx[i], row == blockIdx.x); }
-            store128(dinp + begin + c, dx[i]);
+            if (!STAGED && kinds > 2) { layernorm_add_to_sums(sums_of_block + 2 * C + c, dx, row == blockIdx.x); }
+            store128(dinp + begin + c, dx);
         }
     }
 #pragma unroll
@@ -360,7 +399,7 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS)
         if (c >= C) { continue; }
         layernorm_store_sums(sums_of_block + c, dweight[i]);
         layernorm_store_sums(sums_of_block + C + c, dbias[i]);
-        if (early && kinds > 2) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
+        if (STAGED && kinds > 2) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
     }
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
@@ -381,7 +420,9 @@ static inline void layernorm_backward(LayerNormDinp dinp, float *dweight, float 
     int vectors = layernorm_backward_vectors(C), kinds = dinp.column_sums != NULL ? 3 : 2;
     auto backward_kernel =
         dinp.amax != NULL ? layernorm_backward_kernel_of<true>(vectors) : layernorm_backward_kernel_of<false>(vectors);
-    backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), 0, stream>>>(
+    size_t shared = layernorm_backward_shared(C);
+    allow_dynamic_shared(backward_kernel, shared);
+    backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), shared, stream>>>(
         dinp.values, scratch, dout, inp, mean, rstd, weight, (uint32_t)N, C, dinp.overwrites, kinds, dinp.amax);
     cuda_check_launch("layernorm_backward_kernel");
     column_sums_reduce({{dweight, dbias, dinp.column_sums}}, kinds, scratch, blocks, C, stream);

@@ -349,7 +349,9 @@ static void test_layernorm_backward_wave(Test *t) {
         }
         int resident = 0;
         auto kernel = layernorm_backward_kernel_of<true>(vectors);
-        cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, 0));
+        size_t shared = layernorm_backward_shared(C);
+        allow_dynamic_shared(kernel, shared);
+        cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared));
         bool is_large = device.sharedMemPerMultiprocessor >= 164 << 10;
         CHECK(t, !is_large || resident >= ceil_div_i64(blocks, 108), "C %d: %d blocks on a multiprocessor, %d expected",
               C, resident, (int)ceil_div_i64(blocks, 108));
