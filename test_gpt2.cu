@@ -979,12 +979,16 @@ static void test_nan_stops_updates(Test *t) {
           "named '%s'", name);
 }
 
+static bool has_8_bits(void) {
+    struct cudaDeviceProp gpu;
+    cuda_check(cudaGetDeviceProperties(&gpu, 0));
+    return !PRECISION_IS_FP32 && fp8_is_supported(gpu.major, gpu.minor);
+}
+
 // With --fp8 a linear layer's input is stored transposed for the backward pass only where a backward pass finds it: not
 // for a loss alone, and not where --recompute makes it again. No code of 8 bits is 0xff but a NaN.
 static void test_inputs_kept_in_8_bits(Test *t) {
-    struct cudaDeviceProp gpu;
-    cuda_check(cudaGetDeviceProperties(&gpu, 0));
-    if (PRECISION_IS_FP32 || !fp8_is_supported(gpu.major, gpu.minor)) { SKIP(t, "no 8-bit multiplies here"); }
+    if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
     for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
         RunShape shape = trains(2, 17, level, FUSE_NOTHING);
         shape.fp8 = true;
@@ -1017,6 +1021,36 @@ static void test_inputs_kept_in_8_bits(Test *t) {
             }
         }
     }
+}
+
+// The scale of a tensor in 8 bits comes from what stands in the tensor, whoever looked for its largest magnitude.
+static void test_scales_of_8_bits(Test *t) {
+    if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
+    RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
+    shape.fp8 = true;
+    Model m(t, &two_heads, shape);
+    if (!m.init(t)) { return; }
+    GPT2 *model = &m.gpt2;
+    int64_t N = 2 * 17, C = model->config.channels;
+    std::vector<int32_t> tokens = random_ids(2 * N, model->config.vocab_size, 41);
+    zero_gradients(model);
+    gradient(model, tokens.data(), tokens.data() + N, 2, 17, 1.0f);
+    auto check = [&](const char *what, int operand, int layer, int which, double expected) {
+        Fp8Scale scale;
+        float amax;
+        cuda_check(cudaMemcpy(&scale, fp8_scale(model, operand, layer, which), sizeof(scale), cudaMemcpyDeviceToHost));
+        memcpy(&amax, &scale.amax, sizeof(amax));
+        CHECK(t, (double)amax == expected, "%s of layer %d: amax %g, expected %g", what, layer, (double)amax, expected);
+    };
+    for (int layer = 0; layer < model->config.num_layers; layer++) {
+        std::vector<float> gelu = to_host(model->fc.of(layer), N * 4 * C);
+        for (float &x : gelu) {
+            x = rounded((float)(x * 0.5 * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * pow(x, 3))))));
+        }
+        check("gelu", FP8_INPUT, layer, LINEAR_FCPROJ, largest(gelu));
+        check("att", FP8_INPUT, layer, LINEAR_ATTPROJ, largest(to_host(model->att.of(layer), N * C)));
+    }
+    check("dqkv", FP8_DOUT, 0, LINEAR_QKV, largest(to_host(model->dqkv, N * 3 * C))); // of the layer that came last
 }
 
 // What a sample's logits are: those of the last row of a batch, whatever stands behind it in the window.
@@ -1062,6 +1096,7 @@ int main(void) {
     RUN(&s, test_host_does_not_wait_in_a_step);
     RUN(&s, test_nan_stops_updates);
     RUN(&s, test_inputs_kept_in_8_bits);
+    RUN(&s, test_scales_of_8_bits);
     RUN(&s, test_sample_logits);
     return suite_end(&s);
 }

@@ -782,10 +782,11 @@ static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, con
     matmul_backward_input(&model->cublas, dinp, dout, p.weight, pre_gelu, N, p.C, p.OC, model->stream);
 }
 
-// dbias += sum of the rows of dout, where what wrote dout has not done that.
+// dbias += sum of the rows of dout, where what wrote dout has not done that; and with --fp8 dout's largest magnitude.
 static void linear_backward_bias(GPT2 *model, int layer, int which, const floatX *dout, int64_t N) {
     Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
-    matmul_backward_bias(g.bias, dout, model->sum_scratch, N, g.OC, model->stream);
+    matmul_backward_bias(g.bias, dout, model->sum_scratch, N, g.OC, model->stream,
+                         amax_for(model, FP8_DOUT, layer, which));
 }
 
 #define MAX_MATMUL_PROBLEMS 32
@@ -842,20 +843,16 @@ static void attend(GPT2 *model, int layer, int B, int T, ForwardKind kind) {
     }
 }
 
-// dqkv of datt; likewise.
+// dqkv of datt. Its largest magnitude comes with the sums of its rows.
 static void attend_backward(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer);
     const float *lse = model->att_lse.of(layer);
     if (!cudnn_att_takes(&model->cudnn, B, T)) {
-        uint32_t *amax = amax_for(model, FP8_DOUT, layer, LINEAR_QKV);
-        attention_backward(model->dqkv, model->datt, qkv, att, lse, model->att_dots, B, T, C, NH, model->stream, amax);
+        attention_backward(model->dqkv, model->datt, qkv, att, lse, model->att_dots, B, T, C, NH, model->stream);
         return;
     }
     cudnn_att_backward(&model->cudnn, model->dqkv, model->datt, qkv, att, lse, model->stream);
-    if (model->shape.fp8) {
-        fp8_amax(fp8_scale(model, FP8_DOUT, layer, LINEAR_QKV), model->dqkv, (int64_t)B * T * 3 * C, model->stream);
-    }
 }
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:

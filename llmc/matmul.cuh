@@ -10,6 +10,7 @@
 #ifndef LLMC_MATMUL_CUH
 #define LLMC_MATMUL_CUH
 
+#include "amax.cuh"
 #include "column_sums.cuh"
 #include "cublas_common.h"
 #include "cuda_utils.cuh"
@@ -87,19 +88,23 @@ static inline void matmul_backward_weight(CublasContext *context, float *dweight
 
 static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, BIAS_ROWS); }
 
-__device__ __forceinline__ void bias_add(float (&sums)[x128::size], x128 values) {
+template <bool AMAX>
+__device__ __forceinline__ void bias_add(float (&sums)[x128::size], uint32_t *largest, x128 values) {
     for (int i = 0; i < x128::size; i++) { sums[i] += to_float(values[i]); }
+    if (AMAX) { *largest = amax_join(*largest, values); }
 }
 
-// scratch (chunks, OC) = sums over the rows of each chunk of dout (N, OC). Reads N*OC floatX.
+// scratch (chunks, OC) = sums over the rows of each chunk of dout (N, OC). amax: of dout. Reads N*OC floatX.
+template <bool AMAX>
 static __global__ void __launch_bounds__(BIAS_WARPS *WARP_SIZE, BIAS_BLOCKS)
-    matmul_sum_rows_kernel(float *scratch, const floatX *dout, int64_t N, int OC) {
+    matmul_sum_rows_kernel(float *scratch, const floatX *dout, int64_t N, int OC, uint32_t *amax) {
     int blocks_of_chunk = (OC + BIAS_COLUMNS - 1) / BIAS_COLUMNS;
     int64_t chunk = blockIdx.x / blocks_of_chunk, first = chunk * BIAS_ROWS;
     int64_t end = first + BIAS_ROWS < N ? first + BIAS_ROWS : N;
     int first_column = (int)blockIdx.x % blocks_of_chunk * BIAS_COLUMNS;
     int column = first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
     float sums[x128::size] = {};
+    uint32_t largest = 0;
     if (column < OC) {
         int64_t row = first + threadIdx.x / WARP_SIZE;
 #pragma unroll 1
@@ -110,24 +115,28 @@ static __global__ void __launch_bounds__(BIAS_WARPS *WARP_SIZE, BIAS_BLOCKS)
                 values[i] = load128_streaming(dout + (row + i * BIAS_WARPS) * OC + column);
             }
 #pragma unroll
-            for (int i = 0; i < BIAS_LOADS; i++) { bias_add(sums, values[i]); }
+            for (int i = 0; i < BIAS_LOADS; i++) { bias_add<AMAX>(sums, &largest, values[i]); }
         }
 #pragma unroll 1
-        for (; row < end; row += BIAS_WARPS) { bias_add(sums, load128_streaming(dout + row * OC + column)); }
+        for (; row < end; row += BIAS_WARPS) {
+            bias_add<AMAX>(sums, &largest, load128_streaming(dout + row * OC + column));
+        }
     }
     column_sums_store<BIAS_WARPS>(scratch + chunk * OC, sums, first_column, OC);
+    if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
 static inline int64_t matmul_backward_bias_scratch_floats(int64_t N, int OC) { return bias_chunks(N) * OC; }
 
-// dbias (OC), fp32, += sums of the columns of dout (N, OC). scratch: matmul_backward_bias_scratch_floats(N, OC),
-// aligned to 16 bytes.
+// dbias (OC), fp32, += sums of the columns of dout (N, OC). amax: of dout, see amax_add_rounded. scratch:
+// matmul_backward_bias_scratch_floats(N, OC), aligned to 16 bytes.
 static inline void matmul_backward_bias(float *dbias, const floatX *dout, float *scratch, int64_t N, int OC,
-                                        cudaStream_t stream) {
+                                        cudaStream_t stream, uint32_t *amax = NULL) {
     matmul_require_shape(N, OC, OC);
     int64_t chunks = bias_chunks(N), blocks = chunks * blocks_for(OC, BIAS_COLUMNS);
     cuda_require(blocks <= INT32_MAX);
-    matmul_sum_rows_kernel<<<(unsigned)blocks, BIAS_WARPS * WARP_SIZE, 0, stream>>>(scratch, dout, N, OC);
+    auto kernel = amax != NULL ? matmul_sum_rows_kernel<true> : matmul_sum_rows_kernel<false>;
+    kernel<<<(unsigned)blocks, BIAS_WARPS * WARP_SIZE, 0, stream>>>(scratch, dout, N, OC, amax);
     cuda_check_launch("matmul_sum_rows_kernel");
     column_sums_reduce({{dbias, NULL, NULL}}, 1, scratch, chunks, OC, stream);
 }

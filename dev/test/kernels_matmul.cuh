@@ -172,8 +172,13 @@ static inline void check_bias_gradient(Test *t, int64_t N, int OC) {
     DeviceArray<floatX> gradient(dout);
     DeviceArray<float> dbias(std::vector<float>((size_t)OC, 1.0f)), scratch(matmul_backward_bias_scratch_floats(N, OC));
     matmul_backward_bias(dbias.data, gradient.data, scratch.data, N, OC, 0);
-    check_values(t, "dbias of " + std::to_string(N) + " x " + std::to_string(OC), dbias.get(), want,
-                 matmul_tolerance(N, want), FLT_EPSILON);
+    std::string name = "dbias of " + std::to_string(N) + " x " + std::to_string(OC);
+    check_values(t, name, dbias.get(), want, matmul_tolerance(N, want), FLT_EPSILON);
+    DeviceArray<float> again(std::vector<float>((size_t)OC, 1.0f));
+    Amax amax(1e-3f);
+    matmul_backward_bias(again.data, gradient.data, scratch.data, N, OC, 0, amax.data());
+    CHECK(t, again.hash() == dbias.hash(), "%s: other bits with amax", name.c_str());
+    amax.check(t, name, dout, 1e-3f);
 }
 
 // OC below, at and above the 128 or 256 columns of a block; N below, at and above what the warps' loads cover at once,
