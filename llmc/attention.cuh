@@ -647,9 +647,10 @@ __device__ __forceinline__ uint32_t tensor_store_rows(floatX *out, int64_t strid
     for (int i = lane; i < 16 * M * (HS / 8); i += WARP_SIZE) {
         int row = i / (HS / 8), d = i % (HS / 8) * 8;
         if (row >= valid) { continue; }
-        x128 values = load128(staging + row * TensorTile<HS>::stride + d);
-        store128(out + row * stride + d, values);
-        if (wants_amax) { largest = amax_join(largest, values); }
+        // An int4: nvcc 13.0 stores a Packed128 that comes from shared memory here as four words of 4 bytes.
+        int4 piece = *reinterpret_cast<const int4 *>(staging + row * TensorTile<HS>::stride + d);
+        *reinterpret_cast<int4 *>(out + row * stride + d) = piece;
+        if (wants_amax) { largest = amax_join(largest, packed_from_bits<floatX>(piece)); }
     }
     return largest;
 }
