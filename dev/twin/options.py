@@ -186,7 +186,7 @@ def convert(row, text):
         if not re.fullmatch(pattern, text):
             return None
         value = int(text) if row.type == "INT" else float(text)
-        return value if row.minimum <= value <= row.maximum and math.isfinite(value) else None
+        return value if of_device(row.minimum, False) <= value <= row.maximum and math.isfinite(value) else None
     if row.type == "FLAG":
         return {"0": False, "1": True}.get(text)
     if row.type == "CHOICE":
