@@ -2397,10 +2397,17 @@ static bool fits_whole(GPT2 *model, const TrainRun *run, const RunGpus *gpus) {
     return model->device_plan.overflow == NULL && model->device_plan.total <= budget;
 }
 
-// Settles what rounds otherwise, as far as `asked` leaves it open, for the micro-batch that the run has now. A GPU that
-// must recompute GELU is not to repeat a multiply for it.
+#define HEAD_ROWS_FEW 8192
+#define HEAD_ROWS_MANY 16384
+
+// Settles what rounds otherwise, as far as `asked` leaves it open, for the micro-batch that the run has now. More rows
+// of logits are worth less than activations that are kept; and a GPU that must recompute GELU is not to repeat a
+// multiply for it.
 static void settle_roundings(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked) {
     TrainOptions *o = &run->options;
+    bool all_are_few = o->batch_size * o->seq_len <= HEAD_ROWS_FEW;
+    o->head_rows = asked->head_rows > 0 ? asked->head_rows : HEAD_ROWS_MANY;
+    if (asked->head_rows == 0 && !all_are_few && !fits_whole(model, run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
     o->gelu_fusion = asked->gelu_fusion;
     if (asked->gelu_fusion >= 0) { return; }
     bool fuses = gpus->fuses_gelu && !o->fp8 && fits_whole(model, run, gpus);
@@ -2408,11 +2415,18 @@ static void settle_roundings(GPT2 *model, TrainRun *run, const RunGpus *gpus, co
 }
 
 static void explain_roundings(TrainRun *run, const TrainOptions *asked) {
-    char *note = run->auto_note;
+    const TrainOptions *o = &run->options;
+    char *note = run->auto_note, fusion[32] = "", rows[32] = "";
     size_t used = strlen(note);
-    if (asked->gelu_fusion >= 0 || asked->fp8 || PRECISION_IS_FP32) { return; }
-    snprintf(note + used, sizeof(run->auto_note) - used, "%s--gelu-fusion %lld: by the kind of GPU and all its memory",
-             used > 0 ? "\n            " : "", (long long)run->options.gelu_fusion);
+    if (asked->gelu_fusion < 0 && !o->fp8 && !PRECISION_IS_FP32) {
+        snprintf(fusion, sizeof(fusion), "--gelu-fusion %lld", (long long)o->gelu_fusion);
+    }
+    if (asked->head_rows == 0 && o->batch_size * o->seq_len > HEAD_ROWS_FEW) {
+        snprintf(rows, sizeof(rows), "--head-rows %lld", (long long)o->head_rows);
+    }
+    if (fusion[0] == '\0' && rows[0] == '\0') { return; }
+    snprintf(note + used, sizeof(run->auto_note) - used, "%s%s%s%s: by the kind of GPU and all its memory",
+             used > 0 ? "\n            " : "", fusion, fusion[0] != '\0' && rows[0] != '\0' ? " " : "", rows);
 }
 
 // Every choice that the options leave open to --auto; how many. One that another thing than memory forbids is left out

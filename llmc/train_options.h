@@ -127,7 +127,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                         \
       "choose --batch-size and --recompute, or the one not given: the fastest, by estimate, that fits the GPU")        \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",             \
-      "choose --recompute, and what --auto chooses, for no more than this; 0: what is free (--plan: 79, an H100's)")   \
+      "choose --recompute, and what --auto chooses, for no more than this; 0: what is free; with --plan: what the "     \
+      "GPU has, 0: 79, an H100's")                                                                                     \
     X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
       "print the state of the GPU every N steps; 0: never")                                                            \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                 \
@@ -147,8 +148,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "GPU", "keep what is found there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU") \
     X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                      \
       "launch a step as CUDA graphs, the same result in less time; with several GPUs: no difference")                  \
-    X(head_rows, "head-rows", "", INT, "8192", 1, 16777216, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
-      "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it")            \
+    X(head_rows, "head-rows", "", INT, "0", 0, 16777216, "N", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL), "GPU",               \
+      "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it; 0: 16384 "  \
+      "where a GPU of this kind then need recompute nothing, else 8192")                                               \
     X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                  \
       "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \
@@ -315,8 +317,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {o->auto_plan && o->steps == 0, "--auto: is for training; with --steps 0 give --batch-size (-b)"},
         {o->steps == 0 && strcmp(o->attention, "cudnn") == 0,
          "--attention cudnn: is for training; with --steps 0 our own kernels do it, leave it out"},
-        {!o->auto_plan && o->recompute >= 0 && o->gpu_memory > 0.0,
-         "--gpu-memory: does nothing with --recompute (-r) and without --auto"},
+        {!o->auto_plan && !o->plan && o->recompute >= 0 && o->gpu_memory > 0.0,
+         "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
         {o->steps == 0 && o->gpu_memory > 0.0, "--gpu-memory: does nothing with --steps 0 (-x)"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
         {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},

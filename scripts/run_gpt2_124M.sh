@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                     14.0 hours        1.8 hours        4.4 hours        0.6 hours
 #   sequences at once                64               64               64               64
-#   memory of each             21.4 GiB         20.2 GiB         21.4 GiB         20.2 GiB
+#   memory of each             22.2 GiB         21.0 GiB         22.2 GiB         21.0 GiB
 #
 # In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
 # planned, not measured. Validation, HellaSwag and saving come on top.

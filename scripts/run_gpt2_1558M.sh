@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                        24 days       73.3 hours           8 days       23.2 hours
 #   sequences at once                16               16               16               16
-#   memory of each             64.8 GiB         49.5 GiB         64.8 GiB         49.5 GiB
+#   memory of each             65.5 GiB         50.3 GiB         65.5 GiB         50.3 GiB
 #
 # In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
 # planned, not measured. Validation, HellaSwag and saving come on top.

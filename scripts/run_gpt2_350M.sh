@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                         5 days       16.0 hours       40.1 hours        5.0 hours
 #   sequences at once                64               64               64               64
-#   memory of each             55.5 GiB         52.0 GiB         55.5 GiB         52.0 GiB
+#   memory of each             56.3 GiB         52.8 GiB         56.3 GiB         52.8 GiB
 #
 # In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
 # planned, not measured. Validation, HellaSwag and saving come on top.

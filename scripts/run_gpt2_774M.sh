@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                        55 days           7 days          17 days       52.1 hours
 #   sequences at once                32               32               32               32
-#   memory of each             59.3 GiB         51.7 GiB         59.3 GiB         51.7 GiB
+#   memory of each             60.1 GiB         52.5 GiB         60.1 GiB         52.5 GiB
 #
 # In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
 # planned, not measured. Validation, HellaSwag and saving come on top.

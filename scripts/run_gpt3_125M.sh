@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                        19 days       57.4 hours           6 days       18.1 hours
 #   sequences at once                32               32               32               32
-#   memory of each             21.4 GiB         20.2 GiB         21.4 GiB         20.2 GiB
+#   memory of each             22.2 GiB         21.0 GiB         22.2 GiB         21.0 GiB
 #
 # In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
 # planned, not measured. Validation, HellaSwag and saving come on top.

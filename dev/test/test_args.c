@@ -281,10 +281,10 @@ static void test_what_was_given(Test *t) {
          "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
         {"-i x --auto -d 4096 -x 0", "--auto: is for training; with --steps 0 give --batch-size (-b)"},
         {"-i x -d 4096 --auto 0 -r 1 --gpu-memory 8",
-         "--gpu-memory: does nothing with --recompute (-r) and without --auto"},
+         "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
         {"-i x -x 0 --gpu-memory 8", "--gpu-memory: does nothing with --steps 0 (-x)"},
         {"-i x -r -2", "--recompute (-r): got '-2', expected a whole number from -1 to 3 (default -1)"},
-        {"-i x --head-rows 0", "--head-rows: got '0', expected a whole number from 1 to 16777216 (default 8192)"}};
+        {"-i x --head-rows -1", "--head-rows: got '-1', expected a whole number from 0 to 16777216 (default 0)"}};
     static Parsed p;
     const bool *given = p.options.given;
     check_refusals(t, true, refused, sizeof(refused) / sizeof(refused[0]));

@@ -98,6 +98,14 @@ def lowest_level_that_fits():
     assert err.count("\n") == 1, err
 
 
+def what_is_free_decides_no_rounding():
+    """As many rows of logits at a time as the emulator's 4 GiB have room for, however little of it is left to the run:
+    the order of a sum depends on them."""
+    out = single("-i", cli.text_file(), "--layers", 2, "--heads", 1, "--channels", 8, "--context", 16, "-t", 16, "-b",
+                 516, "-x", 1, *cli.QUIET, "--gpu-memory", 1)
+    assert re.search(r"^auto +--recompute 3: .*\n +--.*--head-rows 16384: ", out, re.M), out
+
+
 def ranks_choose_alike():
     """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
     run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]
@@ -124,4 +132,4 @@ def ranks_choose_alike():
 
 if __name__ == "__main__":
     harness.run("gpu_auto", [what_it_chooses_is_what_runs, goes_on_with_another_choice,
-                             lowest_level_that_fits, ranks_choose_alike])
+                             lowest_level_that_fits, what_is_free_decides_no_rounding, ranks_choose_alike])

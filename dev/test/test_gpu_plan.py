@@ -55,7 +55,7 @@ def faster_links_and_slower_gpus():
 
 # ---- The levels of --recompute, and --auto ----
 
-D12 = ["-e", "d12", "-d", 16 * 1024]
+D12 = ["-e", "d12", "-d", 16 * 1024, "--head-rows", 8192]  # of which the GPU would else decide
 RESERVE = 3 << 29  # of one GPU that is only supposed: a GiB, and half of one for CUDA's context
 
 
@@ -131,7 +131,6 @@ def auto_refuses():
     refused("both are given", "--auto", "-b", 4, "-r", 1)
     refused("--total-batch (-d)", "--auto")
     refused("--steps 0", "--auto", "-b", 4, "-x", 0)
-    refused("--gpu-memory: does nothing", "--gpu-memory", 4, "-r", 1)
     refused("--gpu-memory: does nothing", "--gpu-memory", 4, "-x", 0)
     refused("is not a multiple of B x T = 1024", "--auto", "-d", 1000)
     refused("nothing fits: --batch-size 1 --recompute 3 takes the least GPU memory", "--auto", "-d", 4096,
@@ -139,10 +138,30 @@ def auto_refuses():
     refused("nothing fits: --batch-size 4 --recompute 3", "--auto", "-b", 4, "--gpu-memory", 1)
 
 
+def head_rows(*arguments):
+    """Of the plan: rows, and bytes in all."""
+    out = plan(*D12[:4], *arguments)
+    return int(re.search(r"^logits +\((?:2, )?(\d+), \d+\) ", out, re.M).group(1)), total(out)
+
+
 def fewer_head_rows_take_less_memory():
-    few, many, both = (total(plan(*D12, "-b", 16, "-r", 3, *more)) for more in
-                       (["--head-rows", 1024], [], ["--head-overlap"]))
+    few, many, both = (head_rows("-b", 16, "-r", 3, *more)[1] for more in
+                       (["--head-rows", 1024], [], ["--head-overlap", "--head-rows", 8192]))
     assert few < many <= both, (few, many, both)
+
+
+def many_head_rows_where_all_else_fits():
+    """16384 at a time where the GPU then need recompute nothing, to the byte, else 8192: whatever the level of recompute
+    and the stage of sharding, on which no bit may depend. What is free does not count: test_gpu_auto.py."""
+    rows, whole = head_rows("-b", 16, "-r", 0, "--head-rows", 16384)
+    assert rows == 16384
+    for memory, want in ((whole + RESERVE, 16384), (whole + RESERVE - 1, 8192), (1 << 30, 8192)):
+        gib = repr(memory / 2**30)
+        for more in ([], ["-r", 3], ["-r", 0], ["-r", 1, "-z", 3]):
+            assert head_rows("-b", 16, "--gpu-memory", gib, *more)[0] == want, (memory, more)
+    assert head_rows("-b", 16, "--auto", "--gpu-memory", 79)[0] == 16384
+    assert head_rows("-b", 16, "--head-rows", 4096)[0] == 4096
+    assert head_rows("-b", 8)[0] == 8192  # all that there are
 
 
 if __name__ == "__main__":
@@ -152,4 +171,4 @@ if __name__ == "__main__":
                              more_gpus_take_less_memory_each, faster_links_and_slower_gpus,
                              levels_are_those_of_the_plan, lowest_level_is_the_default,
                              auto_fits_to_the_byte, auto_keeps_what_is_given,
-                             auto_refuses, fewer_head_rows_take_less_memory])
+                             auto_refuses, fewer_head_rows_take_less_memory, many_head_rows_where_all_else_fits])
