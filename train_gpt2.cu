@@ -162,6 +162,7 @@ typedef struct {
 #define NUM_SLOTS 2 // batches under way
 #define NUM_STEPS 3 // steps whose events are held: the one being queued, the one not yet read, and the one before it
 #define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // rooms for whole buckets: one for bucket 0, the others for blocks
+#define MAX_BUCKETS 1001                        // gpt2_check_config allows 1000 layers
 
 // A batch on its way: what the GPU works on and what is copied there meanwhile never share memory.
 typedef struct {
@@ -201,6 +202,7 @@ typedef struct {
     floatX *param_slots;
     float *grad_slots;
     int bucket_in_slot[NUM_BUCKET_SLOTS]; // of param_slots; -1: none
+    bool gathering;                       // updated parameters are under way: each bucket has come at its `gathered`
 
     PerLayer<floatX> residual; // (L+1) x (N,C): the input of each block, and the output of the last
     PerLayer<floatX> ln1, qkv, att, residual_mid, ln2, fc, gelu;
@@ -257,6 +259,7 @@ typedef struct {
     cudaEvent_t evaluated;                    // a round of an evaluation
     cudaEvent_t multiplied[2], classified[2]; // rows of logits: see classify_logits
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
+    cudaEvent_t gathered[MAX_BUCKETS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     CudaGraphs graphs;
     CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [1]: of the first micro-batch of a step
@@ -607,8 +610,9 @@ static void fetch_bucket(GPT2 *model, int bucket) {
     model->bucket_in_slot[slot] = bucket;
 }
 
-// What is computed from here on may read the parameters of a bucket that was fetched.
+// What is computed from here on may read the parameters of a bucket that was fetched, or gathered after an update.
 static void await_bucket(GPT2 *model, int bucket) {
+    if (model->gathering) { cuda_check(cudaStreamWaitEvent(model->stream, model->gathered[bucket], 0)); }
     if (!model->params.parts) { return; }
     cuda_check(cudaStreamWaitEvent(model->stream, model->fetched[slot_of(bucket)], 0));
 }
@@ -700,9 +704,18 @@ static void quantize_all_weights(GPT2 *model) {
     for (int layer = 0; layer < model->config.num_layers; layer++) { quantize_weights(model, layer); }
 }
 
-// Where parameters are only passing through, those of a block are brought to 8 bits whenever its work begins.
+// Where parameters are only passing through, those of a block are brought to 8 bits whenever its work begins; where
+// they are gathered after an update, in the forward pass, which waits for each bucket.
 static void quantize_passing_weights(GPT2 *model, int layer) {
-    if (model->shape.fp8 && model->params.parts) { quantize_weights(model, layer); }
+    if (model->shape.fp8 && (model->params.parts || model->gathering)) { quantize_weights(model, layer); }
+}
+
+// What is computed from here on may read all parameters: for whoever is no forward pass.
+static void await_parameters(GPT2 *model) {
+    if (!model->gathering) { return; }
+    model->gathering = false;
+    compute_after_communicate(model);
+    quantize_all_weights(model);
 }
 
 // Before a forward pass: what it and the backward pass compute is yet to be measured.
@@ -916,6 +929,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Forwa
                                          last ? NULL : amax_for(model, FP8_INPUT, layer + 1, LINEAR_QKV));
         release_bucket(model, 1 + layer);
     }
+    model->gathering = false; // every bucket has been waited for
 }
 
 // Some rows of the head: those from `first` on, the logits in one of two rooms.
@@ -1183,7 +1197,8 @@ static void update_all(GPT2 *model) {
 }
 
 // The same where others update the rest of the parameters: bucket by bucket, each on its way to them while the next is
-// updated.
+// updated. Nobody waits here: the next forward pass waits for each bucket where it reads it (await_bucket), all else
+// that reads parameters waits for all of them (await_parameters).
 static void update_and_share(GPT2 *model) {
     Range range("update");
     for (int b = 0; b < model->zero.num_buckets; b++) {
@@ -1191,9 +1206,9 @@ static void update_and_share(GPT2 *model) {
         adamw_update(&part, NULL, &model->input->factors, model->result, model->stream);
         communicate_after_compute(model);
         gather_in_place(model, params_of(model, b), b, &model->nccl.parameter_bytes);
+        cuda_check(cudaEventRecord(model->gathered[b], model->comm_stream));
     }
-    compute_after_communicate(model);
-    quantize_all_weights(model);
+    model->gathering = true;
 }
 
 // AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from model->result, and touch
@@ -1564,11 +1579,13 @@ static void collect_params(GPT2 *model) {
     }
 }
 
-// What several ranks keep whole must be the same on all, to the bit; a memory or network fault would show here.
+// What several ranks keep whole must be the same on all, to the bit; a memory or network fault would show here. Comes
+// before parameters are saved, summed up or exported, and waits until they are here.
 static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
     if (!has_peers(model) || model->params.parts) { return true; }
     int64_t whole = zero_offset(&model->zero, model->zero.num_buckets);
     const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
+    await_parameters(model);
     sum_weights(model);
     for (const Buckets<float> &array : state) {
         if (array.data == NULL || array.parts) { continue; }
@@ -1707,6 +1724,7 @@ static void create_streams(GPT2 *model) {
         create_event(&model->used[i], untimed);
         create_event(&model->reduced[i], untimed);
     }
+    for (int b = 0; b < model->zero.num_buckets; b++) { create_event(&model->gathered[b], untimed); }
     for (int i = 0; i < NUM_SLOTS; i++) {
         create_event(&model->slots[i].uploaded, untimed);
         create_event(&model->slots[i].no_longer_used, untimed);
@@ -1812,6 +1830,7 @@ static void gpt2_close(GPT2 *model) {
         cudaEventDestroy(model->used[i]);
         cudaEventDestroy(model->reduced[i]);
     }
+    for (int b = 0; b < model->zero.num_buckets; b++) { cudaEventDestroy(model->gathered[b]); }
     for (int i = 0; i < NUM_SLOTS; i++) {
         cudaEventDestroy(model->slots[i].uploaded);
         cudaEventDestroy(model->slots[i].no_longer_used);
@@ -1888,6 +1907,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
 // are still those of that step, since nothing has been updated since (see gpt2_update). All ranks do so together.
 static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
     char place[128] = "";
+    await_parameters(model);
     bool found = name_nonfinite_tensor(model, model->params, "parameter", place, sizeof(place));
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
     if (!run_share_finding(run, &found, place, sizeof(place), error)) { return false; }

@@ -125,10 +125,15 @@ def switches_do_not_add_up():
 
 
 def nothing_is_reported_with_all_checks():
-    """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent."""
-    for count, stage in ((2, 0), (3, 2), (2, 3)):
+    """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent. After an update a
+    forward pass waits for each bucket of parameters; what saves, sums up or exports them comes after all."""
+    cases = [(2, 0), (3, 1), (3, 2), (2, 3)]
+    for count, stage, *fp8 in [*cases, (2, 2, "--fp8")] if is_bf16() else cases:
         more = ["--val-every", 1, "--val-batches", 5, "--sample-every", 2, "--sample-tokens", 2, "-z", stage]
-        ran(count, *options(2 * count, 1, 2, *more), "-o", cli.new_folder("checked"), EMU_CHECK="1")
+        ran(count, *options(2 * count, 1, 2, *more), *fp8, "-o", cli.new_folder("checked"), EMU_CHECK="1")
+    no_master = ["-w", 0] if is_bf16() else []  # then what is saved is what was gathered
+    exports = ["--export", cli.new_folder("exported"), "-o", cli.new_folder("checked")]
+    ran(2, *options(4, 1, 2), "-z", 1, *no_master, *exports, EMU_CHECK="1")
 
 
 # ---- The same losses ----
@@ -587,7 +592,7 @@ def not_a_number_on_one_rank():
     record("a loss is not a number on one rank", seconds, line)
     folder = cli.path("nan")
     assert cli.checkpoints(folder) == [3]
-    refused(3, *run, "--resume", says=says)
+    refused(3, *run, "--resume", says=says, EMU_CHECK="1")
     cli.shard("nan.bin", sound)
     out = ran(3, *run, "--resume", "--allow-changes")
     assert steps_of(out) == [*range(4, FAULT_STEPS + 1)], out
