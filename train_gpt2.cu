@@ -1759,6 +1759,9 @@ static bool open_attention(GPT2 *model, Error *error) {
     return true;
 }
 
+// The precision of the matrix multiplies.
+static GpuPrecision matmul_precision(bool tf32) { return PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16; }
+
 // Opens the GPU of this rank and allocates what was planned.
 static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     char bus_id[32] = "";
@@ -1766,8 +1769,7 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     model->ranks = ranks;
     model->graphs.wanted = model->shape.cuda_graph;
     if (!gpu_open(&model->gpu, ranks->local_rank, error) || !check_gpu(model, error)) { return false; }
-    model->peak_flops =
-        1e12 * gpu_peak_tflops(model->gpu.name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
+    model->peak_flops = 1e12 * gpu_peak_tflops(model->gpu.name, matmul_precision(tf32));
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
     gpu_monitor_open(&model->monitor, bus_id);
@@ -2306,57 +2308,75 @@ static RunShape choose_shape(const TrainRun *run) {
     return shape;
 }
 
-// What a GPU of this kind does, for estimates.
-static AutoGpu auto_gpu_of(const cudaDeviceProp *gpu, bool tf32) {
-    AutoGpu speed = auto_h100();
-    int device = 0, kilohertz = 0, bits = 0;
-    double peak = gpu_peak_tflops(gpu->name, PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16);
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, device));
-    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, device));
-    double bytes_per_second = 2.0 * 1e3 * kilohertz * bits / 8.0; // two transfers a cycle
-    if (peak > 0.0 && bytes_per_second > 0.0) {
-        speed.flops_per_second = 1e12 * peak;
-        speed.bytes_per_second = bytes_per_second;
-        speed.multiprocessors = gpu->multiProcessorCount;
-    }
-    return speed;
-}
-
-// The GPU that --plan supposes.
-static AutoGpu auto_gpu_planned(const TrainRun *run) {
+// The GPU that --plan predicts times for; also what a card is taken for whose speed is not known.
+static StepGpu step_gpu_planned(const TrainRun *run) {
     const TrainOptions *o = &run->options;
-    AutoGpu gpu = auto_h100();
     bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
-    gpu.link_bytes_per_second = one_machine ? AUTO_LINK_INSIDE : AUTO_LINK_BETWEEN;
+    StepGpu gpu = step_gpu(train_options_gpu(o), matmul_precision(o->tf32), one_machine);
     if (o->link_speed > 0.0) { gpu.link_bytes_per_second = 1e9 * o->link_speed; }
-    if (o->gpu_tflops > 0.0) { gpu.flops_per_second = 1e12 * o->gpu_tflops; }
     return gpu;
 }
 
+// What the GPU at hand does, by its own word. planned: what is not known of it.
+static StepGpu step_gpu_of(const cudaDeviceProp *device, bool tf32, StepGpu planned) {
+    StepGpu gpu = planned;
+    int number = 0, kilohertz = 0, bits = 0;
+    double peak = 1e12 * gpu_peak_tflops(device->name, matmul_precision(tf32));
+    cuda_check(cudaGetDevice(&number));
+    cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, number));
+    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, number));
+    double bytes_per_second = 2.0 * 1e3 * kilohertz * bits / 8.0; // two transfers a cycle
+    if (peak > 0.0 && bytes_per_second > 0.0) {
+        gpu.flops_per_second = peak;
+        gpu.fp8_flops_per_second = 1e12 * gpu_peak_tflops(device->name, GPU_FP8);
+        gpu.plain_flops_per_second = 1e12 * gpu_peak_tflops(device->name, GPU_FP32);
+        gpu.bytes_per_second = bytes_per_second;
+        gpu.multiprocessors = device->multiProcessorCount;
+        gpu.l2_bytes = device->l2CacheSize;
+    }
+    return gpu;
+}
+
+// What the time of a planned model's step depends on.
+static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
+    const RunShape *shape = &model->shape;
+    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
+    StepShape step;
+    memset(&step, 0, sizeof(step));
+    step.config = model->config;
+    step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
+    step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
+    step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
+    if (shape->cudnn) { step.attention_chunk = cudnn_att_chunk(shape->B, shape->T, model->config.num_heads); }
+    step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
+    step.has_master = shape->has_master;
+    step.sizeof_activation = (int)sizeof(floatX);
+    step.matmul_workspace_bytes = CUBLAS_WORKSPACE_BYTES;
+    step.num_ranks = shape->num_ranks, step.zero_stage = shape->zero_stage;
+    step.micro_batches = run->micro_batches;
+    return step;
+}
+
+// The operations of a step on each GPU, but for those that are done again.
+static double flops_of_step(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
+}
+
 // Memory and time of a step with the batch size that the run has now, and a level of recomputation.
-static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const AutoGpu *gpu, int recompute) {
+static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const StepGpu *gpu, int recompute) {
     RunShape shape = choose_shape(run);
     shape.recompute = recompute;
     gpt2_plan(model, &run->config, shape);
-    AutoStep step;
-    memset(&step, 0, sizeof(step));
-    step.config = run->config;
-    step.B = shape.B, step.T = shape.T, step.recompute = recompute;
-    step.fused_gelu = shape.gelu_fusion >= FUSE_GELU_FORWARD;
-    step.fp8 = shape.fp8;
-    step.head_rows = shape.head_rows;
-    step.sizeof_activation = (int)sizeof(floatX);
-    step.num_ranks = shape.num_ranks, step.zero_stage = model->shape.zero_stage;
-    step.micro_batches = run->micro_batches;
-    AutoCandidate candidate = {shape.B, recompute, model->device_plan.total, auto_step_seconds(gpu, &step)};
+    StepShape step = step_shape(model, run);
+    AutoCandidate candidate = {shape.B, recompute, model->device_plan.total, step_seconds(gpu, &step)};
     if (model->device_plan.overflow != NULL) { candidate.bytes = -1; }
     return candidate;
 }
 
 // What a run must know of its GPUs before it can be planned.
 typedef struct {
-    AutoGpu speed;       // of rank 0's
+    StepGpu speed;       // of rank 0's
     int64_t total_bytes; // the least that any has
     int64_t free_bytes;  // the least that is free on any
     bool fuses_gelu;     // inside matrix multiplies, all of them
@@ -2364,9 +2384,10 @@ typedef struct {
 
 // The GPUs that --plan supposes: nothing else is in their memory.
 static RunGpus suppose_gpus(const TrainRun *run) {
-    int64_t bytes = AUTO_PLANNED_BYTES;
+    const GpuPeak *gpu = train_options_gpu(&run->options);
+    int64_t bytes = (int64_t)gpu->gib << 30;
     if (run->options.gpu_memory > 0.0) { bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
-    RunGpus gpus = {auto_gpu_planned(run), bytes, bytes, cublas_fuses_gelu(9, 0)};
+    RunGpus gpus = {step_gpu_planned(run), bytes, bytes, cublas_fuses_gelu(gpu->capability / 10, gpu->capability % 10)};
     return gpus;
 }
 
@@ -2376,7 +2397,7 @@ static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
     size_t available = 0, installed = 0;
     if (!gpu_open(&properties, run->comm.local_rank, error)) { return false; }
     cuda_check(cudaMemGetInfo(&available, &installed));
-    mine->speed = auto_gpu_of(&properties, run->options.tf32);
+    mine->speed = step_gpu_of(&properties, run->options.tf32, step_gpu_planned(run));
     mine->total_bytes = (int64_t)properties.totalGlobalMem;
     mine->free_bytes = (int64_t)available;
     mine->fuses_gelu = cublas_fuses_gelu(properties.major, properties.minor);
@@ -2397,7 +2418,7 @@ static bool ask_gpus(TrainRun *run, RunGpus *gpus, Error *error) {
         gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
         gpus->fuses_gelu = gpus->fuses_gelu && all[r].fuses_gelu;
     }
-    gpus->speed.link_bytes_per_second = run_num_machines(&run->comm) > 1 ? AUTO_LINK_BETWEEN : AUTO_LINK_INSIDE;
+    if (run_num_machines(&run->comm) > 1) { gpus->speed.link_bytes_per_second = STEP_LINK_BETWEEN; }
     free(all);
     return ok;
 }
@@ -2488,7 +2509,7 @@ static bool choose_automatically(GPT2 *model, TrainRun *run, const RunGpus *gpus
 }
 
 // Settles --recompute: the lowest level that fits. Where none does, the highest is tried, and says what is missing.
-static void choose_level(GPT2 *model, TrainRun *run, const AutoGpu *gpu, const AutoRoom *room) {
+static void choose_level(GPT2 *model, TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
     AutoCandidate levels[RECOMPUTE_BLOCK + 1];
     for (int level = 0; level <= RECOMPUTE_BLOCK; level++) { levels[level] = auto_candidate(model, run, gpu, level); }
     int lowest = auto_lowest(levels, RECOMPUTE_BLOCK + 1, auto_budget(room));
@@ -2589,15 +2610,12 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
 // its time first.
 static void print_levels(const TrainRun *run) {
     static GPT2 model; // large, so not on the stack
-    AutoGpu gpu = auto_gpu_planned(run);
+    StepGpu gpu = step_gpu_planned(run);
     AutoCandidate levels[4];
     int order[4] = {0};
-    if (run->options.steps == 0) { return; }
     for (int level = 0; level < 4; level++) { levels[level] = auto_candidate(&model, run, &gpu, level); }
     auto_rank_levels(levels, order + 1);
-    printf("\nLevels of --recompute, the one that saves most for its time first; times are estimates, for a peak of %g "
-           "TFLOP/s\nand %g TB/s of memory\n\n",
-           1e-12 * gpu.flops_per_second, 1e-12 * gpu.bytes_per_second);
+    printf("\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
     printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
            "MiB saved per ms");
     for (int level : order) {
@@ -2610,14 +2628,12 @@ static void print_levels(const TrainRun *run) {
 
 // What each stage of sharding takes of a GPU and sends, and how long a step would last with that.
 static void print_stages(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
     static GPT2 model; // large, so not on the stack
-    AutoGpu gpu = auto_gpu_planned(run);
-    double link = 1e-9 * gpu.link_bytes_per_second, peak = 1e-12 * gpu.flops_per_second;
-    printf(
-        "\n%s %d GPU%s, with a peak of %g TFLOP/s, half of which computing alone reaches, and %g GB/s sent while all\n"
-        "send (nccl-tests' busbw); left out: the time of single messages, and the memory that NCCL takes itself\n\n",
-        run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "", peak, link);
+    StepGpu gpu = step_gpu_planned(run);
+    printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
+           "out:\nthe time of single messages, and the memory that NCCL takes itself\n\n",
+           run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
+           1e-9 * gpu.link_bytes_per_second);
     printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
            "parameters sent a step", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
@@ -2625,13 +2641,30 @@ static void print_stages(const TrainRun *run) {
         int64_t gradient_bytes, parameter_bytes;
         shape.zero_stage = stage;
         gpt2_plan(&model, &run->config, shape);
-        double flops = flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
-        ZeroStep step = {stage, (int)sizeof(floatX), run->micro_batches, flops, 1e12 * peak, 1e9 * link};
-        ZeroEstimate estimate = zero_estimate(&model.zero, &step);
+        StepShape step = step_shape(&model, run);
+        double seconds = step_seconds(&gpu, &step);
         zero_step_bytes(&model.zero, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes, &parameter_bytes);
         printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)model.device_plan.total,
-               (long long)gradient_bytes, (long long)parameter_bytes, estimate.step_seconds, 100.0 * estimate.mfu);
+               (long long)gradient_bytes, (long long)parameter_bytes, seconds,
+               100.0 * flops_of_step(run) / (gpu.flops_per_second * seconds));
     }
+}
+
+// What a step of this run takes of a GPU's time.
+static void print_step(const GPT2 *model, const TrainRun *run) {
+    StepGpu gpu = step_gpu_planned(run);
+    StepShape step = step_shape(model, run);
+    StepRows rows;
+    step_rows(&rows, &gpu, &step);
+    double seconds = step_rows_seconds(&rows), flops = flops_of_step(run);
+    printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
+           "not measured\n\n",
+           run->num_ranks > 1 ? "each" : "one", train_options_gpu(&run->options)->option, 1e-12 * gpu.flops_per_second,
+           1e-12 * gpu.bytes_per_second, gpu.multiprocessors);
+    step_print(&rows, stdout);
+    printf(
+        "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
+        (double)run->options.total_batch / seconds, 100.0 * flops / (gpu.flops_per_second * seconds), flops);
 }
 
 static void print_plan(const GPT2 *model, const TrainRun *run) {
@@ -2773,8 +2806,11 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
     print_config(model, run);
     if (o->plan) {
         print_plan(model, run);
-        print_levels(run);
-        print_stages(run);
+        if (model->shape.kind == RUN_TRAINS) {
+            print_step(model, run);
+            print_levels(run);
+            print_stages(run);
+        }
         return true;
     }
     set_threads(run);

@@ -1,31 +1,47 @@
-"""Prints the table of README.md: what a stage of sharding takes of a GPU, what it sends, and how much of a GPU is used,
-without recomputation.
+"""Brings the tables up to date that README.md and doc/speed.md take from the trainer's --plan: what a stage of sharding
+takes of a GPU, what it sends and how much of a GPU is used; the predicted speeds; the levels of --recompute.
 
-    python3 dev/plan_table.py [program]     ./train_gpt2cu or ./train_gpt2emu; no GPU is needed
+    python3 dev/plan_table.py --check [program]     exit status 1 if they are not what --plan says now
+    python3 dev/plan_table.py --write [program]     brings them up to date
+
+program: ./train_gpt2cu or ./train_gpt2emu (the default). No GPU is needed.
 """
 import os
+import re
 import subprocess
 import sys
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Model, tokens in a sequence, tokens in a step, and for each number of GPUs the sequences in a micro-batch.
 MODELS = [("d12", 1024, 524288, {8: 64, 64: 8, 512: 1}),
           ("d48", 1024, 1048576, {8: 16, 64: 16, 512: 2}),
           ("gpt3:c4096", 2048, 2097152, {8: 4, 64: 4, 512: 2})]
+# The rows of README's table of speeds that --plan predicts.
+SPEEDS = {"GPT-2 124M, bf16": "-e d12 -b 64 -t 1024", "GPT-2 124M, `--fp8`": "-e d12 -b 64 -t 1024 --fp8",
+          "GPT-2 1558M, bf16": "-e d48 -b 16 -t 1024", "GPT-2 1558M, `--fp8`": "-e d48 -b 16 -t 1024 --fp8"}
+LEVELS = "-e d12 -b 64 -t 1024 -d 524288"
+
+
+def plan(program, *words):
+    """What --plan prints. EMU_CUDNN: also the emulated program plans with cuDNN, as a build for a GPU does."""
+    environment = dict(os.environ, EMU_CUDNN="1")
+    return subprocess.run([program, "--plan", *map(str, words)], stdout=subprocess.PIPE, text=True, check=True,
+                          env=environment).stdout
+
+
+# ---- Stages of sharding ----
 
 
 def stages(program, model, seq_len, total_batch, gpus, batch):
     """For each stage: bytes of GPU memory, bytes sent in a step, model-FLOPs utilisation in percent."""
-    command = [program, "--plan", "-e", model, "-np", gpus, "-b", batch, "-t", seq_len, "-d", total_batch,
-               "-r", 0]
-    out = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
+    out = plan(program, "-e", model, "-np", gpus, "-b", batch, "-t", seq_len, "-d", total_batch, "-r", 0)
     rows = [line.split() for line in out.split("--zero-stage", 1)[1].splitlines()[1:]]
     assert [row[0] for row in rows] == ["0", "1", "2", "3"], out
     return [(int(row[1]), int(row[2]) + int(row[3]), float(row[6].rstrip("%"))) for row in rows]
 
 
-def table(program):
-    lines = ["| model, tokens a step | GPUs x sequences | `-z 0` | `-z 1` | `-z 2` | `-z 3` |",
-             "|---|---|---|---|---|---|"]
+def stage_rows(program):
+    lines = []
     for model, seq_len, total_batch, batches in MODELS:
         for gpus, batch in batches.items():
             cells = [f"{memory / 2**30:.1f} GiB, {sent / 1e9:.1f} GB, {mfu:.0f} %"
@@ -34,5 +50,69 @@ def table(program):
     return lines
 
 
+# ---- Speeds and levels ----
+
+
+def predicted(program, *words):
+    """Tokens/s, model-FLOPs utilisation in percent and FLOPs of a step on each GPU."""
+    found = re.search(r"^predicted: (\d+) tokens/s, ([\d.]+)% MFU, ([\d.e+]+) FLOPs", plan(program, *words), re.M)
+    return tuple(float(text) for text in found.groups())
+
+
+def speed_cell(program, name):
+    tokens, mfu, _ = predicted(program, *SPEEDS[name].split(), "--gpu", "h100")
+    return f"{int(float(f'{tokens:.3g}')):,} tokens/s ({mfu:.0f} % MFU)"
+
+
+def level_rows(program):
+    out = plan(program, *LEVELS.split(), "--gpu", "h100")
+    rows = re.findall(r"^([0-3]) +(\d+) +\d+ +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
+    lines = []
+    for level, memory, ms, percent, bargain in sorted(rows):
+        costs = f"{float(ms):.0f} ms ({percent} %) | {float(bargain):.0f} |" if level != "0" else "| |"
+        lines.append(f"| {level} | {int(memory) / 2**30:.1f} GiB | {costs}")
+    return lines
+
+
+# ---- The documents ----
+
+
+def with_rows(text, header, rows):
+    """The text with these rows in the table that has this header."""
+    begin = text.index("\n", text.index("\n", text.index(header)) + 1) + 1
+    return text[:begin] + "\n".join(rows) + text[text.index("\n\n", begin):]
+
+
+def documents(program):
+    """Names of the documents -> their text as it should be."""
+    texts = {name: read(name) for name in ("README.md", "doc/speed.md")}
+    readme = with_rows(texts["README.md"], "| model, tokens a step |", stage_rows(program))
+    for name in SPEEDS:
+        row = re.compile(rf"^(\| {re.escape(name)} \|[^|\n]*\|)[^|\n]*\|", re.M)
+        readme, count = row.subn(rf"\1 {speed_cell(program, name)} |", readme)
+        assert count == 1, name
+    texts["README.md"] = readme
+    texts["doc/speed.md"] = with_rows(texts["doc/speed.md"], "| `--recompute` | memory |", level_rows(program))
+    return texts
+
+
+def read(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def main():
+    if sys.argv[1:2] not in (["--check"], ["--write"]) or len(sys.argv) > 3:
+        sys.exit(__doc__)
+    texts = documents(os.path.abspath(sys.argv[2] if len(sys.argv) > 2 else "./train_gpt2emu"))
+    old = [name for name, text in texts.items() if text != read(name)]
+    if old and sys.argv[1] == "--check":
+        sys.exit(f"plan_table.py: {', '.join(old)}: not what --plan says now; --write brings it up to date")
+    for name in old:
+        with open(os.path.join(ROOT, name), "w", encoding="utf-8") as file:
+            file.write(texts[name])
+    print("written:" if old else "up to date:", ", ".join(old or texts))
+
+
 if __name__ == "__main__":
-    print("\n".join(table(os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else "./train_gpt2cu"))))
+    main()

@@ -6,6 +6,7 @@
 #define LLMC_TRAIN_OPTIONS_H
 
 #include "args.h"
+#include "gpu_peak.h"
 
 // Does another value give other weights after the same number of steps? A resumed run compares those that do. Those of
 // which only roundings depend, and which the kind of GPU may settle, may change: it says so.
@@ -123,12 +124,15 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "less memory for more time, the same result: recompute in the backward pass 1: GELU, 2: LayerNorm too, "         \
       "3: whole blocks" PICK("", "; -1: the lowest level that fits the GPU"))                                          \
     X(plan, "plan", "", FLAG, "0", 0, 1, "", FREE, NULL, "Machine",                                                    \
-      "print the memory that the run would take, buffer by buffer, and exit")                                          \
+      "print the memory that the run would take, buffer by buffer" PICK(                                               \
+          "", ", and its time, kernel by kernel") ", and exit")                                                        \
+    X(gpu, "gpu", "", TEXT, "", 1, 32, "NAME", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                            \
+      "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES "; "      \
+      "without it, h100")                                                                                              \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                         \
-      "choose --batch-size and --recompute, or the one not given: the fastest, by estimate, that fits the GPU")        \
+      "choose --batch-size and --recompute, or the one not given: the fastest, by prediction, that fits the GPU")      \
     X(gpu_memory, "gpu-memory", "", REAL, "0", 0, 1e6, "GIB", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",             \
-      "choose --recompute, and what --auto chooses, for no more than this; 0: what is free; with --plan: what the "     \
-      "GPU has, 0: 79, an H100's")                                                                                     \
+      "choose --recompute, and what --auto chooses, for no more than this; 0: what is free (--plan: all of --gpu's)")  \
     X(gpu_log_every, "gpu-log-every", "lg", INT, "0", 0, 1000000000, "N", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
       "print the state of the GPU every N steps; 0: never")                                                            \
     X(tf32, "tf32", "f", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                 \
@@ -172,9 +176,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(watchdog, "watchdog", "", REAL, "45", 0, 1e6, "SECONDS", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
       "end the run when a process makes no progress for so long (30 times that to load and save); 0: never")           \
     X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",       \
-      "for --plan: what a GPU sends in a second; 0: 400 in a machine of 8 GPUs, 50 between machines")                  \
-    X(gpu_tflops, "gpu-tflops", "", REAL, "0", 0, 1e6, "TFLOP/S", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Several GPUs",    \
-      "for --plan: a GPU's dense peak; 0: 989, an H100's in bf16")
+      "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, 50 between machines")
 
 #define TRAIN_OPTION_FIELD(field, name, aliases, type, ...) ARG_FIELD_##type field;
 #define TRAIN_PICK_CPU(cpu, gpu) cpu
@@ -261,10 +263,16 @@ static inline bool train_options_check_context(const TrainOptions *options, int 
                 (long long)options->seq_len, max_seq_len);
 }
 
+// The GPU that --plan predicts the times of; NULL: --gpu names none.
+static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
+    return gpu_peak_of_option(o->gpu[0] != '\0' ? o->gpu : "h100");
+}
+
 // Refuses combinations of options that contradict each other, or of which one would do nothing.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     bool evaluates = o->hellaswag || o->mmlu;
+    const GpuPeak *gpu = train_options_gpu(o);
     const struct {
         bool bad;
         const char *message;
@@ -321,7 +329,10 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
          "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
         {o->steps == 0 && o->gpu_memory > 0.0, "--gpu-memory: does nothing with --steps 0 (-x)"},
         {!o->plan && o->link_speed > 0.0, "--link-speed: does nothing without --plan"},
-        {!o->plan && o->gpu_tflops > 0.0, "--gpu-tflops: does nothing without --plan"},
+        {!o->plan && o->gpu[0] != '\0', "--gpu: does nothing without --plan; a run asks its own GPU"},
+        {gpu == NULL, "--gpu: no GPU of this name is known; expected one of" GPU_OPTION_NAMES},
+        {o->fp8 && gpu != NULL && gpu->teraflops[GPU_FP8] == 0.0,
+         "--gpu: this one has no 8-bit matrix multiplies, which --fp8 needs; name a later one or leave --fp8 out"},
     };
     for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
         if (checks[i].bad) { return fail(error, "%s", checks[i].message); }

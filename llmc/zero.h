@@ -220,24 +220,18 @@ static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_pa
 
 // ---- Time ----
 
-// The fraction of its peak that a GPU is assumed to reach while nothing is waited for.
-#define ZERO_COMPUTE_EFFICIENCY 0.5
-
 typedef struct {
     int stage, sizeof_param;
-    int64_t micro_batches; // of a step, on each rank
-    double flops;          // of a step, on each rank
-    double peak_flops;     // per second and GPU; > 0
+    int64_t micro_batches;  // of a step, on each rank
+    double compute_seconds; // of a step, on each rank, while nothing is waited for
     // What each rank sends while all send to their neighbours at once (nccl-tests call it busbw); > 0
     double bytes_per_second;
 } ZeroStep;
 
 typedef struct {
-    double compute_seconds;
     double communication_seconds; // of which so many pass while the GPU computes:
     double hidden_seconds;
     double step_seconds;
-    double mfu; // flops / (peak_flops * step_seconds): model-FLOPs utilisation, at most ZERO_COMPUTE_EFFICIENCY
 } ZeroEstimate;
 
 // A plain model of a step. The backward pass is two thirds of the computation. Behind it hide the gradients of blocks
@@ -246,20 +240,17 @@ typedef struct {
 // counted: the latency of each message, and what the computation loses to the communication that it hides.
 static inline ZeroEstimate zero_estimate(const ZeroLayout *z, const ZeroStep *step) {
     ZeroTraffic traffic = zero_traffic(z, step->stage, step->sizeof_param, step->micro_batches);
-    double compute = step->flops / (ZERO_COMPUTE_EFFICIENCY * step->peak_flops);
-    double forward = compute / 3.0, backward = compute - forward;
+    double forward = step->compute_seconds / 3.0, backward = step->compute_seconds - forward;
     if (step->stage < ZERO_GRADIENTS) { backward /= (double)step->micro_batches; }
     double behind_forward = (double)traffic.forward_blocks / step->bytes_per_second;
     double behind_backward = (double)(traffic.block_gradients + traffic.backward_blocks) / step->bytes_per_second;
     double rest = (double)(traffic.rest_gradients + traffic.rest_params) / step->bytes_per_second;
 
     ZeroEstimate estimate;
-    estimate.compute_seconds = compute;
     estimate.communication_seconds = behind_forward + behind_backward + rest;
     estimate.hidden_seconds = (behind_forward < forward ? behind_forward : forward) +
                               (behind_backward < backward ? behind_backward : backward);
-    estimate.step_seconds = compute + (estimate.communication_seconds - estimate.hidden_seconds);
-    estimate.mfu = step->flops / (step->peak_flops * estimate.step_seconds);
+    estimate.step_seconds = step->compute_seconds + (estimate.communication_seconds - estimate.hidden_seconds);
     return estimate;
 }
 

@@ -13,12 +13,12 @@
 #   9.9 billion tokens: 18,865 steps of 524,288; 7.9e+18 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                     14.0 hours        1.8 hours        4.4 hours        0.6 hours
+#   time                     13.7 hours        1.7 hours        4.9 hours        0.6 hours
 #   sequences at once                64               64               64               64
 #   memory of each             22.2 GiB         21.0 GiB         22.2 GiB         21.0 GiB
 #
-# In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
-# planned, not measured. Validation, HellaSwag and saving come on top.
+# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
+# saving come on top.
 #
 # To expect: a validation loss near 3.28 (llm.c's trainer: 3.2847, by the README of modded-nanogpt, which compares with
 # it) and 29.9 % of HellaSwag (llm.c's discussion 481, which took 1.5 hours on 8 A100). OpenAI's model has 3.4250 on the

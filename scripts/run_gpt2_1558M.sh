@@ -13,12 +13,12 @@
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        24 days       73.3 hours           8 days       23.2 hours
+#   time                        22 days       67.2 hours           7 days       22.6 hours
 #   sequences at once                16               16               16               16
-#   memory of each             65.5 GiB         50.3 GiB         65.5 GiB         50.3 GiB
+#   memory of each             64.7 GiB         49.5 GiB         64.7 GiB         49.5 GiB
 #
-# In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
-# planned, not measured. Validation, HellaSwag and saving come on top.
+# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
+# saving come on top.
 #
 # To expect: more than the 48.9 % of HellaSwag of OpenAI's model (llm.c's discussion 677: passed near step 25,000;
 # 24 hours on 8 H100). For the loss on FineWeb-Edu nothing was found that is published, for OpenAI's model

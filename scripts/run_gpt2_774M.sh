@@ -13,12 +13,12 @@
 #   150.0 billion tokens: 286,102 steps of 524,288; 7.4e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        55 days           7 days          17 days       52.1 hours
+#   time                        50 days           6 days          18 days       53.5 hours
 #   sequences at once                32               32               32               32
 #   memory of each             60.1 GiB         52.5 GiB         60.1 GiB         52.5 GiB
 #
-# In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
-# planned, not measured. Validation, HellaSwag and saving come on top.
+# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
+# saving come on top.
 #
 # To expect: for this recipe, which is llm.c's (discussion 580: some 6 days on 8 A100), no final loss or HellaSwag was
 # found that is published. OpenAI's model has a loss of 3.0006 on the same validation data, and 43.2 % of HellaSwag

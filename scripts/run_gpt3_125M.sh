@@ -13,12 +13,12 @@
 #   300.0 billion tokens: 572,204 steps of 524,288; 2.6e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        19 days       57.4 hours           6 days       18.1 hours
+#   time                        21 days       63.4 hours           8 days       22.9 hours
 #   sequences at once                32               32               32               32
 #   memory of each             22.2 GiB         21.0 GiB         22.2 GiB         21.0 GiB
 #
-# In this, computing alone reaches half of the bf16 peak (312 and 989 TFLOP/s), and a GPU sends 230 and 400 GB/s:
-# planned, not measured. Validation, HellaSwag and saving come on top.
+# Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
+# saving come on top.
 #
 # To expect: 33.7 % of HellaSwag, if FineWeb serves as well as the paper's data did (GPT-3 paper, table H.1, no examples
 # given). Batch, rate, warm-up (375 million tokens), final rate and number of tokens are the paper's (table 2.1 and

@@ -242,7 +242,7 @@ static void test_several_processes(Test *t) {
                                         "-pi fs -pf /tmp -pn 2 -pr 1",
                                         "-pm fs -pp /tmp -pn 2",
                                         "-pi mpi -pn 8",
-                                        "--plan -np 512 -z 3 --link-speed 50 --gpu-tflops 300"};
+                                        "--plan -np 512 -z 3 --link-speed 50 --gpu a100"};
     static const char *const refused[][2] = {{"-pi tcp -pn 2", "--server-ip (-ps)"},
                                              {"-pi fs -pn 2", "--nccl-fs-path (-pf)"},
                                              {"-pi tcp -ps a", "--num-processes (-pn)"},
@@ -252,7 +252,9 @@ static void test_several_processes(Test *t) {
                                              {"-ps a", "--server-ip (-ps): does nothing"},
                                              {"-pf a", "--nccl-fs-path (-pf): does nothing"},
                                              {"--link-speed 50", "--link-speed: does nothing"},
-                                             {"--gpu-tflops 50", "--gpu-tflops: does nothing"},
+                                             {"--gpu a100", "--gpu: does nothing"},
+                                             {"--plan --gpu h1000", "--gpu: no GPU of this name is known"},
+                                             {"--plan --gpu a100 --fp8", "--gpu: this one has no 8-bit"},
                                              {"-pi mpich", "mpi|tcp|fs"},
                                              {"--watchdog -1", "--watchdog"},
                                              {"--start-timeout 0", "--start-timeout"}};

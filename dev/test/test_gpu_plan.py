@@ -1,4 +1,5 @@
-"""What --plan tells about several GPUs: README's table of it, and its sums. No GPU, no NCCL and no MPI are needed."""
+"""What --plan tells about a step's time and about several GPUs: the tables that documents take from it, and its sums. No
+GPU, no NCCL and no MPI are needed."""
 import os
 import re
 import subprocess
@@ -17,11 +18,10 @@ def plan(*arguments):
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
 
 
-def readme_has_this_table():
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    missing = [line for line in plan_table.table(PROGRAM) if line not in lines]
-    assert not missing, missing
+def documents_have_these_tables():
+    for name, text in plan_table.documents(PROGRAM).items():
+        missing = [line for line in text.splitlines() if line not in plan_table.read(name).splitlines()]
+        assert not missing, f"{name}: python3 dev/plan_table.py --write: {missing}"
 
 
 def table_is_the_plan():
@@ -50,7 +50,67 @@ def faster_links_and_slower_gpus():
         return float(re.search(r"^3 .* ([\d.]+) s", plan("-np", 64, "-z", 3, *arguments), re.M).group(1))
 
     assert step("--link-speed", 10) > step("--link-speed", 100) >= step("--link-speed", 1000)
-    assert step("--gpu-tflops", 100) > step("--gpu-tflops", 1000)
+    alone = [float(re.search(r"^0 .* ([\d.]+) s", plan("-b", 32, *gpu), re.M)[1]) for gpu in
+             (["--gpu", "a100"], ["--gpu", "h100"], [], ["--gpu", "b200"])]
+    assert alone[0] > alone[1] == alone[2] > alone[3], alone
+
+
+# ---- The kernels of a step ----
+
+
+def kernels(out):
+    """Name -> ms, calls, GB, GFLOP; the sum is "the step"."""
+    rows = re.findall(r"^ +([\d.]+) +(\d+) +([\d.]+) +([\d.]+)  (?:memory|math|link|-) +(\S.*)$", out, re.M)
+    return {name: tuple(map(float, numbers)) for *numbers, name in rows}
+
+
+def kernels_add_up():
+    """To the step, to its tokens a second and to what the tables of levels and stages say."""
+    for more in ([], ["--fp8"], ["-r", 3], ["-ge", 2], ["-d", 4 * 4096], ["--head-rows", 1024, "--head-overlap"],
+                 ["-np", 2, "-d", 4 * 4096, "-z", 2]):
+        out = plan("-e", "d12", "-b", 4, *more)
+        rows = kernels(out)
+        step = rows.pop("the step")
+        for i, sum_ in enumerate(step):
+            parts = sum(row[i] for row in rows.values())
+            digit = (1e-3, 1, 1e-3, 0.1)[i]  # the last one that is shown
+            assert abs(parts - sum_) <= 0.5 * digit * (len(rows) + 1) * (i != 1), (more, i, parts, sum_)
+        times = [row[0] for row in rows.values()]
+        assert times == sorted(times, reverse=True) and times[0] > 0, out
+        tokens, tokens_per_second = 4 * 4096 if "-d" in more else 4096, re.search(r"^predicted: (\d+) ", out, re.M)
+        assert abs(float(tokens_per_second[1]) - tokens / step[0] * 1e3) <= 1e-3 * float(tokens_per_second[1]), out
+        stage = more[-1] if "-z" in more else 0
+        assert abs(float(re.search(rf"^{stage} .* ([\d.]+) s", out, re.M)[1]) - 1e-3 * step[0]) <= 0.6e-3, out
+
+
+def options_have_their_kernels():
+    base = ["-e", "d12", "-b", 4, "-t", 1024]
+    plain, again, fused, narrow = (kernels(plan(*base, *more)) for more in (
+        ["-r", 0, "-ge", 0], ["-r", 1, "-ge", 0], ["-r", 0, "-ge", 2], ["-r", 0, "--fp8"]))
+    assert plain["gelu_forward"][1] == 12 and again["gelu_forward"][1] == 23 and "gelu_forward" not in fused
+    assert "gelu_backward" not in fused and fused["matmul_sum_rows"][1] == 24 == 2 * plain["matmul_sum_rows"][1]
+    assert "fp8_quantize" in narrow and "gelu_forward" not in narrow and "fp8_quantize" not in plain
+    assert narrow["matmul fc forward"][0] < plain["matmul fc forward"][0]
+    assert "nccl not hidden" in kernels(plan(*base, "-np", 2)) and "add_checksum" not in plain
+    assert kernels(plan(*base, "--head-rows", 1000))["matmul head forward"][1] == 5
+
+
+def no_time_without_training():
+    out = plan("-e", "d12", "-x", 0)
+    assert "On the GPU" in out and "predicted" not in out and "--zero-stage" not in out, out
+
+
+def auto_predicts_what_plan_predicts():
+    for more in ([], ["--fp8"], ["-np", 4, "-z", 1]):
+        out = plan(*D12, *more, "--auto", "--gpu", "l4")
+        B, level, seconds = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .* ([\d.]+) s a step", out,
+                                      re.M).groups()
+        same = plan(*D12, *more, "-b", B, "-r", level, "--gpu", "l4")
+        assert kernels(same) == kernels(out), (more, B, level)
+        assert float(seconds) == float(f"{kernels(same)['the step'][0] / 1e3:.3g}"), (more, out)
+        level_0, longer = (re.search(rf"^{r} .* ([\d.]+) ms", same, re.M) for r in (0, level))
+        fast = kernels(plan(*D12, *more, "-b", B, "-r", 0, "--gpu", "l4"))["the step"][0]
+        assert abs(kernels(same)["the step"][0] - fast - float(longer[1])) <= 2e-3 and float(level_0[1]) == 0, more
 
 
 # ---- The levels of --recompute, and --auto ----
@@ -113,6 +173,15 @@ def auto_fits_to_the_byte():
                 break
 
 
+def auto_fills_the_gpu_that_is_named():
+    def chosen(gpu):
+        out = plan("-e", "d48", "-d", 64 * 1024, "--auto", "--gpu", gpu)
+        return total(out), float(re.search(r"that fit into .* \(([\d.]+) GiB less", out)[1])
+
+    small, large = chosen("a100"), chosen("b200")
+    assert small[0] < large[0] and (small[1], large[1]) == (79, 178), (small, large)
+
+
 def auto_keeps_what_is_given():
     memory = 8 << 30
     assert automatic(memory, *D12, "-r", 2)[1:4:2] == (2, 5)
@@ -132,6 +201,8 @@ def auto_refuses():
     refused("--total-batch (-d)", "--auto")
     refused("--steps 0", "--auto", "-b", 4, "-x", 0)
     refused("--gpu-memory: does nothing", "--gpu-memory", 4, "-x", 0)
+    refused("--gpu: no GPU of this name is known; expected one of a100 h100 ", "--gpu", "h1000")
+    refused("--gpu: this one has no 8-bit matrix multiplies", "--gpu", "a100", "--fp8")
     refused("is not a multiple of B x T = 1024", "--auto", "-d", 1000)
     refused("nothing fits: --batch-size 1 --recompute 3 takes the least GPU memory", "--auto", "-d", 4096,
             "--gpu-memory", 2)
@@ -167,8 +238,9 @@ def many_head_rows_where_all_else_fits():
 if __name__ == "__main__":
     if not os.path.exists(PROGRAM):
         sys.exit(f"{PROGRAM}: not built (make train_gpt2emu)")
-    harness.run("gpu_plan", [readme_has_this_table, table_is_the_plan, one_gpu_shards_nothing,
-                             more_gpus_take_less_memory_each, faster_links_and_slower_gpus,
-                             levels_are_those_of_the_plan, lowest_level_is_the_default,
-                             auto_fits_to_the_byte, auto_keeps_what_is_given,
-                             auto_refuses, fewer_head_rows_take_less_memory, many_head_rows_where_all_else_fits])
+    harness.run("gpu_plan", [documents_have_these_tables, table_is_the_plan, one_gpu_shards_nothing,
+                             more_gpus_take_less_memory_each, faster_links_and_slower_gpus, kernels_add_up,
+                             options_have_their_kernels, no_time_without_training, auto_predicts_what_plan_predicts,
+                             levels_are_those_of_the_plan, lowest_level_is_the_default, auto_fits_to_the_byte,
+                             auto_fills_the_gpu_that_is_named, auto_keeps_what_is_given, auto_refuses,
+                             fewer_head_rows_take_less_memory, many_head_rows_where_all_else_fits])

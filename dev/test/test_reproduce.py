@@ -386,7 +386,7 @@ def test_computed_comments():
         result = subprocess.run([sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"],
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
         assert result.returncode == 1, result
-        assert "run_gpt2_350M.sh: the head comment is not what" in result.stdout, result.stdout
+        assert "scripts/run_gpt2_350M.sh: not what --plan says now" in result.stdout, result.stdout
     finally:
         with open(path, "w") as file:
             file.write(text)

@@ -1,0 +1,331 @@
+// Unit tests of the predicted time of a step: operations and bytes of its kernels against sums worked out by hand, and
+// an order of times as a GPU must have it.
+#include "dev/test/test.h"
+#include "llmc/step_model.h"
+
+enum { V = 50257, Vp = 50304 };
+
+static StepGpu h100(void) { return step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true); }
+
+static StepShape shape_of(const char *model, int B, int recompute, int64_t micro_batches) {
+    StepShape s;
+    memset(&s, 0, sizeof(s));
+    gpt2_config_from_size(&s.config, model);
+    s.config.vocab_size = V, s.config.padded_vocab_size = Vp;
+    s.B = B, s.T = 1024, s.recompute = recompute, s.head_rows = 8192, s.sizeof_activation = 2;
+    s.attention = ATTENTION_CUDNN, s.attention_chunk = 8, s.has_master = true;
+    s.matmul_workspace_bytes = 32 << 20;
+    s.num_ranks = 1, s.micro_batches = micro_batches;
+    return s;
+}
+
+// Of 512 sequences a step.
+static double seconds_of(const char *model, int B, int recompute) {
+    StepGpu gpu = h100();
+    StepShape s = shape_of(model, B, recompute, 512 / B);
+    return step_seconds(&gpu, &s);
+}
+
+static StepRows rows_of(const StepShape *s) {
+    StepGpu gpu = h100();
+    StepRows rows;
+    step_rows(&rows, &gpu, s);
+    return rows;
+}
+
+// The sum of all rows whose names begin so.
+static StepRow sum_of(const StepRows *rows, const char *begin) {
+    StepRow sum = {begin, BOUND_MEMORY, 0.0, 0.0, 0.0, 0.0};
+    for (int i = 0; i < rows->count; i++) {
+        const StepRow *row = &rows->rows[i];
+        if (strncmp(row->name, begin, strlen(begin)) != 0) { continue; }
+        sum.calls += row->calls, sum.bytes += row->bytes, sum.flops += row->flops, sum.seconds += row->seconds;
+    }
+    return sum;
+}
+
+static bool near(double got, double want) { return fabs(got - want) <= 1e-12 * fabs(want); }
+
+static void check_sum(Test *t, const StepShape *s, const char *begin, double calls, double bytes, double flops) {
+    StepRows rows = rows_of(s);
+    StepRow sum = sum_of(&rows, begin);
+    CHECK(t, calls < 0.0 || sum.calls == calls, "%s: %g calls, expected %g", begin, sum.calls, calls);
+    CHECK(t, bytes < 0.0 || near(sum.bytes, bytes), "%s: %.17g bytes, expected %.17g", begin, sum.bytes, bytes);
+    CHECK(t, flops < 0.0 || near(sum.flops, flops), "%s: %.17g FLOPs, expected %.17g", begin, sum.flops, flops);
+}
+
+// ---- Operations and bytes ----
+
+// 6 for each weight and token, in bf16 and in 8 bits, however the rows of the head are cut; and what is done again.
+static void test_operations_of_multiplies(Test *t) {
+    const char *const models[] = {"d12", "d48"};
+    for (int i = 0; i < 16; i++) {
+        StepShape s = shape_of(models[i % 2], 8, 0, 3);
+        double C = s.config.channels, L = s.config.num_layers, tokens = 3 * 8 * 1024.0;
+        double once = 6.0 * tokens * (12.0 * L * C * C + Vp * C);
+        s.fp8 = i / 2 % 2 == 1, s.head_rows = i / 4 % 2 == 1 ? 3000 : 8192;
+        s.gelu_fusion = i / 8 % 2 == 1 ? 2 : 0;
+        check_sum(t, &s, "matmul ", -1.0, -1.0, once);
+        s.recompute = 3; // qkv, attproj and fc of all layers but the last
+        check_sum(t, &s, "matmul ", -1.0, -1.0, once + 2.0 * tokens * (L - 1) * 8.0 * C * C);
+        s.recompute = 1; // fc where GELU is inside it
+        double again = s.gelu_fusion > 0 && !s.fp8 ? 2.0 * tokens * (L - 1) * 4.0 * C * C : 0.0;
+        check_sum(t, &s, "matmul ", -1.0, -1.0, once + again);
+    }
+}
+
+// 2 T C operations a token and product, of which the mask leaves half: 7 products by cuDNN, 9 by our kernels.
+static void test_operations_of_attention(Test *t) {
+    StepShape s = shape_of("d12", 4, 0, 2);
+    double product = 8 * 1024.0 * 1024.0 * 768.0 * 12.0;
+    check_sum(t, &s, "cudnn ", 48.0, -1.0, 7.0 * product);
+    s.attention = ATTENTION_TENSOR;
+    check_sum(t, &s, "attention_", 4 * 24.0, -1.0, 9.0 * product);
+    check_sum(t, &s, "cudnn ", 0.0, 0.0, 0.0);
+    s.recompute = 3;
+    check_sum(t, &s, "attention_forward", 24.0 + 22.0, -1.0, 2.0 * product * 23.0 / 12.0);
+}
+
+static void test_bytes(Test *t) {
+    StepShape s = shape_of("d12", 16, 0, 2);
+    double N = 16 * 1024.0, C = 768.0, params = (double)gpt2_num_params(&s.config);
+    check_sum(t, &s, "gelu_forward", 24.0, 24 * 8 * N * C * 2, 0.0);
+    check_sum(t, &s, "gelu_backward", 24.0, 24 * 12 * N * C * 2, 0.0);
+    check_sum(t, &s, "fused_residual_layernorm_forward", 48.0, 48 * 4 * N * C * 2, 0.0);
+    check_sum(t, &s, "layernorm_backward", 50.0, (48 * 4 + 2 * 3) * N * C * 2 + 50 * 8 * N, 0.0);
+    check_sum(t, &s, "matmul_sum_rows", 24.0, 24 * 3 * N * C * 2, 0.0);
+    check_sum(t, &s, "fused_classifier", 4.0, 2 * 2 * N * V * 2.0, 0.0);
+    check_sum(t, &s, "adamw_update", 1.0, 30 * params, 0.0);
+    check_sum(t, &s, "global_norm_squared", 1.0, 4 * params, 0.0);
+    // qkv reads N C and 3 C C, writes 3 N C; its weight's gradient is fp32, read and written.
+    check_sum(t, &s, "matmul qkv forward", 24.0, 24 * 2 * (N * C + 3 * C * C + 3 * N * C), -1.0);
+    check_sum(t, &s, "matmul qkv backward weight", 24.0, 24 * (2 * 4 * N * C + 8 * 3 * C * C), -1.0);
+    s.recompute = 1;
+    check_sum(t, &s, "gelu_forward", 46.0, 46 * 8 * N * C * 2, 0.0);
+    s.recompute = 2;
+    check_sum(t, &s, "layernorm_forward", 2.0 + 44.0, 46 * 2 * N * C * 2, 0.0);
+    s.head_rows = 10000; // 10,000 and 6,384
+    check_sum(t, &s, "fused_classifier", 4.0, 2 * 2 * N * V * 2.0, 0.0);
+    s.has_master = false;
+    check_sum(t, &s, "adamw_update", 1.0, 24 * params, 0.0);
+}
+
+static void test_bytes_of_ranks(Test *t) {
+    StepShape s = shape_of("d12", 16, 0, 2);
+    double params = (double)gpt2_num_params(&s.config);
+    s.num_ranks = 8;
+    for (s.zero_stage = 0; s.zero_stage < 4; s.zero_stage++) {
+        double own = s.zero_stage > 0 ? params / 8 : params;
+        check_sum(t, &s, "adamw_update", 1.0, 30 * own, 0.0);
+        check_sum(t, &s, "fill", s.zero_stage < 2 ? 1.0 : 26.0, (s.zero_stage < 2 ? 4 : 8) * params, 0.0);
+        check_sum(t, &s, "add_checksum", s.zero_stage < 3 ? 1.0 : 0.0, s.zero_stage < 3 ? 2 * params : 0.0, 0.0);
+        check_sum(t, &s, "nccl", 1.0, -1.0, 0.0);
+    }
+}
+
+static void test_bytes_in_8_bits(Test *t) {
+    StepShape s = shape_of("d12", 16, 0, 1);
+    double N = 16 * 1024.0, C = 768.0, weights = 12 * C * C;
+    s.fp8 = true;
+    // Inputs C, C, C and 4 C, gradients of outputs C, 4 C, C and 3 C: 2 bytes read, 1 and 1 written.
+    check_sum(t, &s, "fp8_quantize", 12 * 8.0 + 48.0, 12 * 4 * (16 * N * C + weights), 0.0);
+    // GELU's output, and what cuDNN writes: 4 C, C and 3 C.
+    check_sum(t, &s, "fp8_amax", 12 * 3.0 + 48.0, 12 * 2 * (8 * N * C + weights), 0.0);
+    check_sum(t, &s, "gelu_forward", 0.0, 0.0, 0.0);
+    s.attention = ATTENTION_TENSOR;
+    check_sum(t, &s, "fp8_amax", 12.0 + 48.0, 12 * 2 * (4 * N * C + weights), 0.0);
+    // Level 1: 11 of GELU's transposed copies are not written in the forward pass, but read and written in the
+    // backward. Level 2: those of the other inputs neither. Level 3: the three inputs that multiply again are written
+    // twice.
+    double all = 12 * 4 * (16 * N * C + weights);
+    s.recompute = 1;
+    check_sum(t, &s, "fp8_quantize", 12 * 8.0 + 48.0 + 11.0, all + 11 * (3 - 1) * 4 * N * C, 0.0);
+    s.recompute = 2;
+    check_sum(t, &s, "fp8_quantize", 12 * 8.0 + 48.0 + 44.0, all + 11 * (3 - 1) * 7 * N * C, 0.0);
+    s.recompute = 3;
+    check_sum(t, &s, "fp8_quantize", 12 * 8.0 + 48.0 + 44.0, all + 11 * ((3 - 1) * 4 + (4 - 1) * 3) * N * C, 0.0);
+    check_sum(t, &s, "fp8_amax", 12.0 + 48.0, 12 * 2 * (4 * N * C + weights), 0.0);
+}
+
+// The scores' gradients stay in the L2 cache where those of a chunk fit it.
+static void test_scores_in_the_cache(Test *t) {
+    StepShape s = shape_of("d12", 16, 0, 1);
+    double N = 16 * 1024.0, C = 768.0, rest = 12 * (8 * N * C * 2 + 8 * N * 12);
+    check_sum(t, &s, "cudnn backward", 12.0, rest + 12 * 16 * 12 * 1024.0 * 1024.0 * 2, -1.0);
+    s.attention_chunk = 2; // 48 MiB of 50
+    check_sum(t, &s, "cudnn backward", 12.0, rest, -1.0);
+}
+
+// ---- Times ----
+
+// No kernel is faster than the datasheet, none takes three times as long, and launches have their time.
+static void test_hardware_limits(Test *t) {
+    StepGpu gpu = h100();
+    for (int i = 0; i < 32; i++) {
+        StepShape s = shape_of(i % 2 == 0 ? "d12" : "d48", 16, i / 2 % 4, 1);
+        s.fp8 = i / 8 % 2 == 1;
+        if (i / 16 == 1) { s.attention = ATTENTION_TENSOR; }
+        StepRows rows = rows_of(&s);
+        for (int k = 0; k < rows.count; k++) {
+            const StepRow *row = &rows.rows[k];
+            bool in_8_bits = s.fp8 && strncmp(row->name, "matmul head", 11) != 0;
+            double peak = in_8_bits ? gpu.fp8_flops_per_second : gpu.flops_per_second;
+            double memory = row->bytes / gpu.bytes_per_second, math = row->flops / peak;
+            double floor = memory > math ? memory : math, launches = row->calls * STEP_LAUNCH_SECONDS;
+            CHECK(t, row->seconds >= floor && row->seconds >= launches, "%s: faster than the GPU", row->name);
+            bool slow = strncmp(row->name, "attention", 9) == 0 || strncmp(row->name, "cudnn", 5) == 0;
+            CHECK(t, row->seconds <= launches + (slow ? 16.0 : 3.0) * floor, "%s: %g s, at least %g", row->name,
+                  row->seconds, floor);
+        }
+    }
+}
+
+static void test_more_sequences_take_longer(Test *t) {
+    StepGpu gpu = h100();
+    for (int level = 0; level < 4; level++) {
+        double before = 0.0;
+        for (int B = 1; B <= 64; B++) {
+            StepShape s = shape_of("d12", B, level, 1);
+            double seconds = step_seconds(&gpu, &s);
+            CHECK(t, seconds > before, "level %d: B %d is faster than B %d", level, B, B - 1);
+            before = seconds;
+        }
+    }
+}
+
+static void test_levels_cost_time(Test *t) {
+    const char *const models[] = {"d12", "d24", "d48", "gpt3:c4096"};
+    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
+        for (int B = 1; B <= 64; B *= 2) {
+            double before = seconds_of(models[m], B, 0);
+            for (int level = 1; level < 4; level++) {
+                double seconds = seconds_of(models[m], B, level);
+                CHECK(t, seconds > before, "%s, B %d: level %d costs nothing", models[m], B, level);
+                before = seconds;
+            }
+            CHECK(t, before < 1.4 * seconds_of(models[m], B, 0), "more than one forward pass of three");
+        }
+    }
+}
+
+// Of 512 sequences a step, few at a time fill no GPU.
+static void test_few_rows_are_slow(Test *t) {
+    CHECK(t, seconds_of("d12", 1, 0) > 1.2 * seconds_of("d12", 32, 0), "one sequence at a time costs nothing");
+    for (int B = 1; B < 64; B *= 2) {
+        double slack = 1.0 + 3e-2; // waves that are not quite full
+        CHECK(t, seconds_of("d12", 2 * B, 0) <= slack * seconds_of("d12", B, 0), "B %d is slower", 2 * B);
+    }
+}
+
+// No faster than the hardware, and not slower than a program that reaches a quarter of it.
+static void test_within_the_peak(Test *t) {
+    const char *const models[] = {"d12", "d24", "d48"};
+    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
+        StepShape s = shape_of(models[m], 32, 0, 16);
+        double C = s.config.channels, L = s.config.num_layers, tokens = 512.0 * 1024.0;
+        double flops = tokens * 6.0 * (12.0 * L * C * C + V * C + L * C * 1024.0);
+        double mfu = flops / 989e12 / seconds_of(models[m], 32, 0);
+        CHECK(t, mfu > 0.25 && mfu < STEP_MATMUL, "%s: MFU %.3f", models[m], mfu);
+    }
+}
+
+// Half the time of the blocks' multiplies is saved, and some of it lost to making 8 bits of everything.
+static void test_8_bits_are_faster(Test *t) {
+    StepGpu gpu = h100();
+    StepShape s = shape_of("d48", 16, 0, 32), narrow = s;
+    narrow.fp8 = true;
+    double ratio = step_seconds(&gpu, &s) / step_seconds(&gpu, &narrow);
+    CHECK(t, ratio > 1.2 && ratio < 2.0, "8 bits: %.3f times as fast", ratio);
+}
+
+static void test_more_ranks_share(Test *t) {
+    StepGpu gpu = h100(), slow = gpu;
+    StepShape s = shape_of("d24", 16, 1, 4);
+    slow.link_bytes_per_second = 1e9;
+    s.num_ranks = 8;
+    for (s.zero_stage = 0; s.zero_stage < 4; s.zero_stage++) {
+        CHECK(t, step_seconds(&slow, &s) > step_seconds(&gpu, &s), "stage %d: links", s.zero_stage);
+    }
+    s.zero_stage = 2;
+    StepShape many = s; // as much work in more micro-batches sends more
+    many.B = 1, many.micro_batches = 64;
+    CHECK(t, step_seconds(&slow, &many) > step_seconds(&slow, &s), "micro-batches cost nothing");
+}
+
+static double matmul_seconds(int64_t m, int64_t n, int64_t k, int64_t workspace_bytes) {
+    StepGpu gpu = h100();
+    StepMatmul p = {m, n, k, false, 2, 2, 0.0};
+    return step_matmul_seconds(&gpu, &p, workspace_bytes);
+}
+
+static void test_multiplies(Test *t) {
+    const int64_t MiB = 1 << 20;
+    double twice = matmul_seconds(65536, 4096, 1024, 0) / matmul_seconds(32768, 4096, 1024, 0);
+    CHECK(t, twice > 1.9 && twice < 2.1, "twice the work: %g", twice);
+    double one = matmul_seconds(1, 768, 768, 0), tile = matmul_seconds(128, 768, 768, 0);
+    CHECK(t, one == tile, "a row costs as much as a tile");
+    // 18 tiles of 128 x 256 leave most of 132 multiprocessors idle, unless the sum is split.
+    double deep = matmul_seconds(768, 768, 65536, 64 * MiB), unsplit = matmul_seconds(768, 768, 65536, 0);
+    CHECK(t, deep < 0.4 * unsplit, "a deep sum is not split: %g of %g", deep, unsplit);
+    // The gradient of fc's weight: 9 MiB for each part of the sum.
+    CHECK(t, matmul_seconds(3072, 768, 65536, 128 * MiB) < matmul_seconds(3072, 768, 65536, 32 * MiB),
+          "more workspace is not faster");
+}
+
+// What options that move work between kernels change, by the arithmetic of what is read and written.
+static void test_options(Test *t) {
+    StepGpu gpu = h100();
+    StepShape s = shape_of("d12", 64, 0, 1), other = s;
+    double seconds = step_seconds(&gpu, &s);
+    other.gelu_fusion = 2;
+    CHECK(t, step_seconds(&gpu, &other) < seconds, "GELU in the multiplies is slower");
+    other = s, other.head_overlap = true;
+    CHECK(t, step_seconds(&gpu, &other) < seconds, "the classifier beside multiplies is slower");
+    other = s, other.head_rows = 16384;
+    CHECK(t, step_seconds(&gpu, &other) < seconds, "more rows of logits are slower");
+    other = s, other.attention = ATTENTION_TENSOR;
+    CHECK(t, step_seconds(&gpu, &other) > seconds, "our attention is faster than cuDNN's");
+}
+
+// Every GPU that --gpu names has all figures, and predicts something.
+static void test_gpus(Test *t) {
+    int named = 0;
+    for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
+        const GpuPeak *peak = &gpu_peaks[i];
+        if (peak->option[0] == '\0') { continue; }
+        named++;
+        CHECK(t, gpu_peak_of_option(peak->option) == peak, "%s: another row", peak->option);
+        CHECK(t, strstr(GPU_OPTION_NAMES " ", peak->option) != NULL, "%s: not among the names", peak->option);
+        CHECK(t,
+              peak->gigabytes_per_second > 0 && peak->link_gigabytes_per_second > 0 && peak->multiprocessors > 0 &&
+                  peak->gib > 0 && peak->l2_mib > 0,
+              "%s: a figure is missing", peak->option);
+        StepGpu gpu = step_gpu(peak, GPU_BF16, true);
+        StepShape s = shape_of("d12", 16, 0, 1);
+        double flops = 16384.0 * 6.0 * (12.0 * 12 * 768 * 768 + V * 768.0 + 12 * 768 * 1024.0);
+        double mfu = flops / gpu.flops_per_second / step_seconds(&gpu, &s);
+        CHECK(t, mfu > 0.2 && mfu < STEP_MATMUL, "%s: MFU %.3f", peak->option, mfu);
+    }
+    CHECK(t, named >= 5 && gpu_peak_of_option("") == NULL && gpu_peak_of_option("h1000") == NULL, "%d names", named);
+}
+
+int main(void) {
+    Suite s = suite_begin("step_model");
+    RUN(&s, test_operations_of_multiplies);
+    RUN(&s, test_operations_of_attention);
+    RUN(&s, test_bytes);
+    RUN(&s, test_bytes_of_ranks);
+    RUN(&s, test_bytes_in_8_bits);
+    RUN(&s, test_scores_in_the_cache);
+    RUN(&s, test_hardware_limits);
+    RUN(&s, test_more_sequences_take_longer);
+    RUN(&s, test_levels_cost_time);
+    RUN(&s, test_few_rows_are_slow);
+    RUN(&s, test_within_the_peak);
+    RUN(&s, test_8_bits_are_faster);
+    RUN(&s, test_more_ranks_share);
+    RUN(&s, test_multiplies);
+    RUN(&s, test_options);
+    RUN(&s, test_gpus);
+    return suite_end(&s);
+}
