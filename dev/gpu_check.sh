@@ -772,12 +772,33 @@ add_steps() { # name, csv: to steps.csv
     sed "1d; s/^/$1,/" "$2" >>"$out/steps.csv"
 }
 
-show_step() { # title, csv
+# predict OPTION...: what such a step is predicted to take of this GPU, kernel by kernel, to $work/predicted.
+predict() {
+    timeout "$ASK_SECONDS" "$trainer" "${shape[@]}" --batch-size "$batch" "$@" --plan --gpu "$gpu_name" \
+        >"$work/predicted" 2>&1 || echo "     no prediction: $(tail -n 1 "$work/predicted")"
+}
+
+# record_predictions PREFIX CSV: each kernel's time in a step and the predicted one, to results.csv.
+record_predictions() {
+    local kernel ms predicted ratio
+    [ -s "$2" ] || return 0
+    while IFS=, read -r kernel ms predicted ratio; do
+        result "$1$kernel" "$ms" ms
+        result "$1$kernel predicted" "$predicted" ms
+        result "$1$kernel of its prediction" "$ratio" ""
+    done < <(sed 1d "$2")
+}
+
+show_step() { # title, csv, prefix in results.csv, option...
+    local joined=$2.joined csv=$2 prefix=$3 title=$1
+    shift 3
     {
         echo
-        echo "A step of $1, batch $batch:"
-        dev/bench/step_table.sh "$2" "$work/kernels_$model.csv" "$layers" "$channels" "$vocab" $((batch * seq_len))
+        echo "A step of $title, batch $batch:"
+        predict "$@"
+        dev/bench/step_table.sh "$csv" "$work/predicted" "$work/kernels_$model.csv" "$joined"
     } | tee -a "$work/steps"
+    record_predictions "$prefix" "$joined"
 }
 
 # Milliseconds of a step that attention takes; with a second argument: only by these kernels.
@@ -809,7 +830,7 @@ check_step() { # model
         esac
         return
     fi
-    show_step "$1 ($how)" "$csv"
+    show_step "$1 ($how)" "$csv" ""
     add_steps "$1" "$csv"
     compare_attention "$1" "$csv"
     trace_fp8 "$1"
@@ -823,6 +844,7 @@ compare_attention() { # model, csv
     if [ -z "$cudnn" ] || ! knows --attention || ! enough 15; then return; fi
     cudnn=$(attention_ms "$2")
     trace "$1_own" --attention own || { echo "     --attention own: $why"; return; }
+    show_step "$1, --attention own ($how)" "$work/step_$1_own.csv" "own attention: " --attention own
     add_steps "$1 own attention" "$work/step_$1_own.csv"
     own=$(attention_ms "$work/step_$1_own.csv")
     measured[$1 attention]=$(calculate %.1f "100 * $cudnn / $own")
@@ -835,7 +857,7 @@ compare_attention() { # model, csv
 trace_fp8() { # model
     if ! usable --fp8 || ! enough 15; then return; fi
     trace "$1_fp8" --fp8 || { echo "     --fp8: $why"; return; }
-    show_step "$1, --fp8 ($how)" "$work/step_$1_fp8.csv"
+    show_step "$1, --fp8 ($how)" "$work/step_$1_fp8.csv" "fp8: " --fp8
     add_steps "$1 fp8" "$work/step_$1_fp8.csv"
 }
 

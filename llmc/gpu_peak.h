@@ -80,28 +80,35 @@ static const GpuPeak gpu_peaks[] = {GPU_PLANNED(GPU_PLANNED_ROW) GPU_OTHERS(GPU_
 #define GPU_OPTION_WORD(option, ...) " " option
 #define GPU_OPTION_NAMES GPU_PLANNED(GPU_OPTION_WORD)
 
-// The card that --gpu names; NULL: none.
-static inline const GpuPeak *gpu_peak_of_option(const char *option) {
-    for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
-        if (option[0] != '\0' && strcmp(gpu_peaks[i].option, option) == 0) { return &gpu_peaks[i]; }
-    }
-    return NULL;
-}
-
 static inline bool gpu_peak_matches(const char *pattern, const char *name) {
     size_t n = strlen(pattern);
     if (n > 0 && pattern[n - 1] == '*') { return strncmp(pattern, name, n - 1) == 0; }
     return strcmp(pattern, name) == 0;
 }
 
-// TFLOP/s of the device with this name in cudaDeviceProp (with or without "NVIDIA " before it); 0: not known.
-static inline double gpu_peak_tflops(const char *device_name, GpuPrecision precision) {
+// The card with this name in cudaDeviceProp (with or without "NVIDIA " before it); NULL: not known.
+static inline const GpuPeak *gpu_peak_of_device(const char *device_name) {
     const char *name = strncmp(device_name, "NVIDIA ", 7) == 0 ? device_name + 7 : device_name;
-    if (strstr(name, "MIG") != NULL) { return 0.0; } // a part of the card has a part of its rate
+    if (strstr(name, "MIG") != NULL) { return NULL; } // a part of the card has a part of its rate
     for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
-        if (gpu_peak_matches(gpu_peaks[i].name, name)) { return gpu_peaks[i].teraflops[precision]; }
+        if (gpu_peak_matches(gpu_peaks[i].name, name)) { return &gpu_peaks[i]; }
     }
-    return 0.0;
+    return NULL;
+}
+
+// TFLOP/s of the device with this name; 0: not known.
+static inline double gpu_peak_tflops(const char *device_name, GpuPrecision precision) {
+    const GpuPeak *peak = gpu_peak_of_device(device_name);
+    return peak != NULL ? peak->teraflops[precision] : 0.0;
+}
+
+// The card that --gpu names, by the option's word or the device's name; NULL: none of which all figures are here.
+static inline const GpuPeak *gpu_peak_of_option(const char *name) {
+    for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
+        if (name[0] != '\0' && strcmp(gpu_peaks[i].option, name) == 0) { return &gpu_peaks[i]; }
+    }
+    const GpuPeak *peak = gpu_peak_of_device(name);
+    return peak != NULL && peak->option[0] != '\0' ? peak : NULL;
 }
 
 #endif // LLMC_GPU_PEAK_H

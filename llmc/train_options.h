@@ -126,7 +126,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
     X(plan, "plan", "", FLAG, "0", 0, 1, "", FREE, NULL, "Machine",                                                    \
       "print the memory that the run would take, buffer by buffer" PICK(                                               \
           "", ", and its time, kernel by kernel") ", and exit")                                                        \
-    X(gpu, "gpu", "", TEXT, "", 1, 32, "NAME", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                            \
+    X(gpu, "gpu", "", TEXT, "", 1, 64, "NAME", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                            \
       "for --plan: the GPU whose times are predicted and whose memory --auto fills, one of" GPU_OPTION_NAMES "; "      \
       "without it, h100")                                                                                              \
     X(auto_plan, "auto", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "Machine",                         \

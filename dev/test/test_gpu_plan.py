@@ -1,9 +1,11 @@
 """What --plan tells about a step's time and about several GPUs: the tables that documents take from it, and its sums. No
 GPU, no NCCL and no MPI are needed."""
+import glob
 import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import harness
 
@@ -93,6 +95,42 @@ def options_have_their_kernels():
     assert narrow["matmul fc forward"][0] < plain["matmul fc forward"][0]
     assert "nccl not hidden" in kernels(plan(*base, "-np", 2)) and "add_checksum" not in plain
     assert kernels(plan(*base, "--head-rows", 1000))["matmul head forward"][1] == 5
+
+
+def rows_are_called_like_kernels():
+    """But for the libraries' rows, each is the beginning of a kernel's name, or what a trace calls a memset."""
+    names = []
+    for path in glob.glob(os.path.join(ROOT, "llmc", "*.cuh")):
+        with open(path, encoding="utf-8") as file:
+            names += re.findall(r"\b(\w+)_kernel\(", file.read())
+    for more in (["-r", 2], ["-r", 2, "--fp8"], ["-r", 3, "-ge", 2, "-np", 2]):
+        for name in kernels(plan("-e", "d12", *more)):
+            library = name == "the step" or name.split()[0] in ("matmul", "cudnn", "nccl", "fill")
+            assert library or any(kernel.startswith(name) for kernel in names), name
+
+
+def step_table_joins_the_rows():
+    """With a trace in which every kernel takes twice its time: those of the libraries by many names."""
+    out = plan("-e", "d12", "-b", 8, "-r", 2)
+    rows = kernels(out)
+    matmuls = [name for name in rows if name.startswith("matmul ")]
+    step = rows.pop("the step")
+    lines = ["kernel,calls,us_per_call,ms,percent,idle_before_us", f"(step),1,0,{2 * step[0]:.6f},0,0"]
+    for i, (name, row) in enumerate(rows.items()):
+        library = ["nvjet_hsh_128x256", "sm80_xmma_gemm_x", "cublasLt::splitKreduce"][i % 3]
+        kernel = library if name in matmuls else name + "_tensor" if "attention" in name else name
+        lines.append(f"{kernel},{row[1]},0,{2 * row[0]:.6f},0,0")
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, name) for name in ("step.csv", "plan", "kernels.csv", "joined.csv")]
+        for path, text in zip(files, ("\n".join(lines) + "\n", out)):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        table = subprocess.run([os.path.join(ROOT, "dev", "bench", "step_table.sh"), *files], stdout=subprocess.PIPE,
+                               text=True, check=True).stdout
+        with open(files[3], encoding="utf-8") as file:
+            joined = dict(line.rsplit(",", 3)[::3] for line in file.read().splitlines()[1:])
+    assert set(joined) == {"the step", "matmul", *rows} - set(matmuls), joined
+    assert set(joined.values()) == {"2.000"} and " 2.00x " in table, joined
 
 
 def no_time_without_training():
@@ -240,7 +278,8 @@ if __name__ == "__main__":
         sys.exit(f"{PROGRAM}: not built (make train_gpt2emu)")
     harness.run("gpu_plan", [documents_have_these_tables, table_is_the_plan, one_gpu_shards_nothing,
                              more_gpus_take_less_memory_each, faster_links_and_slower_gpus, kernels_add_up,
-                             options_have_their_kernels, no_time_without_training, auto_predicts_what_plan_predicts,
+                             options_have_their_kernels, rows_are_called_like_kernels, step_table_joins_the_rows,
+                             no_time_without_training, auto_predicts_what_plan_predicts,
                              levels_are_those_of_the_plan, lowest_level_is_the_default, auto_fits_to_the_byte,
                              auto_fills_the_gpu_that_is_named, auto_keeps_what_is_given, auto_refuses,
                              fewer_head_rows_take_less_memory, many_head_rows_where_all_else_fits])

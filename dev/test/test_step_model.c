@@ -307,6 +307,8 @@ static void test_gpus(Test *t) {
         CHECK(t, mfu > 0.2 && mfu < STEP_MATMUL, "%s: MFU %.3f", peak->option, mfu);
     }
     CHECK(t, named >= 5 && gpu_peak_of_option("") == NULL && gpu_peak_of_option("h1000") == NULL, "%d names", named);
+    CHECK(t, gpu_peak_of_option("NVIDIA H200") == gpu_peak_of_option("h200"), "the device's name");
+    CHECK(t, gpu_peak_of_option("A40") == NULL, "a card without all figures");
 }
 
 int main(void) {
