@@ -226,10 +226,10 @@ ifneq ($(CUDA_GOALS),)
   CUDA_LIBS += $(MPI_LIBS) -lpthread -ldl $(foreach folder,$(MPI_FOLDERS),-Xlinker -rpath -Xlinker $(folder))
   # -Og is for the host, which has little to do (-O1 takes half as long again, -O2 three times as long): device code is
   # always optimised. -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
-  # Kernels are compiled by eight threads where the release knows how: nvcc since 12.1, its assembler since 13.0. The
-  # number is in the program file, and every rank must run the same file. So it does not depend on the machine's cores.
-  EIGHT_THREADS := $(if $(filter-out 12.0,$(CUDA_RELEASE)),-split-compile=8) \
-                   $(if $(filter-out 12.%,$(CUDA_RELEASE)),-Xptxas --split-compile=8)
+  # Kernels are compiled by eight threads from CUDA 13 on: 12.4 knows the option too, but its own compiler complains.
+  # The number is in the program file, and every rank must run the same file. So it does not depend on the machine's
+  # cores.
+  EIGHT_THREADS := $(if $(filter-out 12.%,$(CUDA_RELEASE)),-split-compile=8 -Xptxas --split-compile=8)
   NVCCFLAGS    ?= -Xcompiler -Og -lineinfo $(EIGHT_THREADS)
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
                   $(CUDA_FLAGS) $(MPI_FLAGS) $(CPPFLAGS) -I.
