@@ -8,13 +8,14 @@
 #                                       passed (this place was not taken); the version and the file, or the reason
 #
 # NCCL_HOME and CUDNN_HOME name the only folder where that library may be. Otherwise these places are searched, and the
-# first library that fits is taken: nvcc's toolkit, CUDA_HOME, CUDA_PATH, CONDA_PREFIX, /usr/local/cuda, /opt/cuda,
-# /usr, /usr/local, and the folders where pip puts what PyTorch needs. A library fits if it was made for nvcc's major
-# release of CUDA, and if CXX builds a program with it that runs.
+# first library that fits is taken: nvcc's toolkit, CUDA_HOME, CUDA_PATH, the folders of CPATH, LIBRARY_PATH and
+# LD_LIBRARY_PATH, where environment modules put theirs, CONDA_PREFIX, /usr/local/cuda, /opt/cuda, /usr, /usr/local, and
+# the folders where pip puts what PyTorch needs. A library fits if it was made for nvcc's major release of CUDA, and if
+# CXX builds a program with it that runs.
 #
-# Environment: NVCC, CXX, CUDA_HOME, CUDA_PATH, CONDA_PREFIX, NCCL_HOME, CUDNN_HOME. NCCL=0 and CUDNN=0 skip the
-# library. NCCL=1 and CUDNN=1 need it. With QUIET=1 the script says nothing about a library that the build goes without.
-# For the tests: /usr, /usr/local and /opt are looked for in SYSTEM_ROOT.
+# Environment, beside these: NVCC, CXX. NCCL=0 and CUDNN=0 skip the library, NCCL=1 and CUDNN=1 need it. With QUIET=1
+# the script says nothing about a library that the build goes without. For the tests: /usr, /usr/local and /opt are
+# looked for in SYSTEM_ROOT.
 set -u
 export LC_ALL=C
 
@@ -103,11 +104,14 @@ not run)}"
 
 # --- the places ------------------------------------------------------------------------------------------------------
 list_places() { # sets places
-    local folder
+    local folder modules
     places=()
-    for folder in "$toolkit" "${CUDA_HOME:-}" "${CUDA_PATH:-}" "${CONDA_PREFIX:-}" "$system/usr/local/cuda" \
-        "$system/opt/cuda" "$system/usr" "$system/usr/local"; do
-        [ -z "$folder" ] || [ ! -d "$folder" ] || places+=("${folder%/}")
+    IFS=: read -ra modules <<<"${CPATH:-}:${LIBRARY_PATH:-}:${LD_LIBRARY_PATH:-}"
+    for folder in "$toolkit" "${CUDA_HOME:-}" "${CUDA_PATH:-}" "${modules[@]+"${modules[@]}"}" "${CONDA_PREFIX:-}" \
+        "$system/usr/local/cuda" "$system/opt/cuda" "$system/usr" "$system/usr/local"; do
+        folder=${folder%/}
+        case $folder in */include | */lib | */lib64) folder=${folder%/*} ;; esac
+        [ -z "$folder" ] || [ ! -d "$folder" ] || places+=("$folder")
     done
 }
 

@@ -216,6 +216,19 @@ def test_modules():
         "-DUSE_NCCL", "-isystem", f"{ccl}/include", "-DUSE_CUDNN", "-isystem", f"{dnn}/include"]
 
 
+def test_modules_without_a_variable_of_their_own():
+    """Modules name the folders of headers and of libraries to the compiler. cuBLASLt need not be beside nvcc."""
+    cuda, blas, dnn, ccl = new_folder("cuda"), new_folder("math"), new_folder("cudnn"), new_folder("nccl")
+    nvcc(cuda)
+    nvrtc(cuda)
+    cublaslt(blas, lib="lib64")
+    cudnn(dnn)
+    nccl(ccl)
+    libs = words(PATH=f"{TOOLS}:{cuda}/bin", CPATH=f"{blas}/include:{blas}", LIBRARY_PATH=f"{dnn}/lib/",
+                 LD_LIBRARY_PATH=f":{ccl}/lib")
+    assert has_all(libs, f"{blas}/lib64", f"{ccl}/lib", f"{dnn}/lib", f"{cuda}/lib"), libs
+
+
 def test_a_folder_that_is_named_is_taken_or_refused():
     """Even where another has everything. The linker and the loader find the library that was named, too."""
     cuda, named, empty = toolkit(), new_folder("named"), new_folder("empty")
