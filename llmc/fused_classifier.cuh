@@ -8,11 +8,19 @@
 #include <float.h>
 
 #include "cuda_utils.cuh"
+#include "ptx.cuh"
 
-// With 1024 threads two rows of GPT-2's vocabulary are under way on a multiprocessor: all rows under way together (25
-// MB on 132 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks mean more rows, which would
-// not.
+// With 1024 threads two rows of GPT-2's vocabulary are under way on a multiprocessor. Where they are not in its shared
+// memory, all rows under way together (22 MB on 108 multiprocessors) stay in the L2 cache between the two passes.
+// Smaller blocks mean more rows, which would not.
 #define CLASSIFIER_BLOCK 1024
+
+#define CLASSIFIER_LOG2_E 1.4426950408889634f
+
+// exp(x) for x <= 0, within 2 + 1.3 |x| units in the last place. Results below 2^-126 are 0. The maximum is subtracted
+// before, not by a fused multiply-add with log2(e) max, which rounds: the largest logit would not give exactly 1, and a
+// large one could give anything.
+__device__ __forceinline__ float classifier_exp(float x) { return exp2_approx(CLASSIFIER_LOG2_E * x); }
 
 // What a softmax must know of the logits seen so far. It begins with -FLT_MAX, not with -infinity: a logit of -infinity
 // then counts as 0, where -infinity - -infinity would make NaN of the whole row. fmaxf drops a NaN, the sum keeps it.
@@ -21,9 +29,9 @@ typedef struct {
     float sum; // of exp(logit - max)
 } SoftmaxState;
 
-// Columns v, v+1, .. of a row. Those from V on are padding: whatever they hold, they count as exp(-infinity).
-__device__ __forceinline__ void load_logits(float (&x)[x128::size], const floatX *row, int v, int V) {
-    x128 packed = load128(row + v);
+// Columns v, v+1, .. of a row, from their 16 bytes. Those from V on are padding: whatever they hold, they count as
+// exp(-infinity).
+__device__ __forceinline__ void unpack_logits(float (&x)[x128::size], const x128 &packed, int v, int V) {
 #pragma unroll
     for (int k = 0; k < x128::size; k++) { x[k] = to_float(packed[k]); }
     if (v + x128::size <= V) { return; }
@@ -31,29 +39,33 @@ __device__ __forceinline__ void load_logits(float (&x)[x128::size], const floatX
     for (int k = 0; k < x128::size; k++) { x[k] = v + k < V ? x[k] : -INFINITY; }
 }
 
-// The state of the columns that this thread owns: x128::size in a row, every blockDim.x * x128::size columns.
+// The state of the columns that this thread owns: x128::size in a row, every blockDim.x * x128::size columns. The next
+// ones are on their way while some are summed.
 __device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int V) {
     SoftmaxState state = {-FLT_MAX, 0.0f};
-    for (int v = (int)threadIdx.x * x128::size; v < V; v += (int)blockDim.x * x128::size) {
+    int v = (int)threadIdx.x * x128::size, stride = (int)blockDim.x * x128::size;
+    x128 next = v < V ? load128(row + v) : packed_zeros<floatX>();
+    for (; v < V; v += stride) {
         float x[x128::size], max = state.max;
-        load_logits(x, row, v, V);
+        unpack_logits(x, next, v, V);
+        if (v + stride < V) { next = load128(row + v + stride); }
 #pragma unroll
         for (int k = 0; k < x128::size; k++) { max = fmaxf(max, x[k]); }
-        state.sum *= __expf(state.max - max);
+        state.sum *= classifier_exp(state.max - max);
 #pragma unroll
-        for (int k = 0; k < x128::size; k++) { state.sum += __expf(x[k] - max); }
+        for (int k = 0; k < x128::size; k++) { state.sum += classifier_exp(x[k] - max); }
         state.max = max;
     }
     return state;
 }
 
 // Columns v, v+1, .. of the gradient; factor: dloss / sum.
-__device__ __forceinline__ x128 logits_gradient(const floatX *row, int v, int V, int target, float max, float factor,
+__device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V, int target, float max, float factor,
                                                 float dloss) {
     float x[x128::size];
-    load_logits(x, row, v, V);
+    unpack_logits(x, logits, v, V);
 #pragma unroll
-    for (int k = 0; k < x128::size; k++) { x[k] = factor * __expf(x[k] - max); }
+    for (int k = 0; k < x128::size; k++) { x[k] = factor * classifier_exp(x[k] - max); }
     if ((unsigned)(target - v) < (unsigned)x128::size || v + x128::size > V) { // one or two packs of the row
 #pragma unroll
         for (int k = 0; k < x128::size; k++) {
@@ -67,18 +79,33 @@ __device__ __forceinline__ x128 logits_gradient(const floatX *row, int v, int V,
     return gradient;
 }
 
-// One block a row. Each thread overwrites only what it alone reads, but for the target's logit, which is read before
-// the barriers of block_max.
-static __global__ void __launch_bounds__(MAX_BLOCK)
+// Starts copying this thread's part of a row to shared memory, all of it at once. Nobody else reads that part.
+__device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int packs) {
+    for (int pack = (int)threadIdx.x; pack < packs; pack += (int)blockDim.x) {
+        cp_async_16(staged + pack, row + (int64_t)pack * x128::size);
+    }
+    cp_async_commit();
+}
+
+// One block a row. Each thread overwrites only what it alone reads, but for the target's logit, which is read between
+// the barriers of block_max and block_sum. STAGED: the row is read from memory once; otherwise the gradient reads it
+// again, from the L2 cache at best.
+template <bool STAGED>
+static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     fused_classifier_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
                             bool want_gradient) {
+    extern __shared__ int4 classifier_row[];
     __shared__ float partial[WARP_SIZE];
     floatX *row = logits + (int64_t)blockIdx.x * Vp;
-    int target = targets[blockIdx.x], packs = Vp / x128::size, threads = (int)blockDim.x;
-    float target_logit = to_float(row[target]);
-    SoftmaxState state = row_softmax_state(row, V);
+    const floatX *source = STAGED ? reinterpret_cast<const floatX *>(classifier_row) : row;
+    int packs = Vp / x128::size, threads = (int)blockDim.x;
+    if (STAGED) { stage_row(classifier_row, row, packs); }
+    int target = targets[blockIdx.x];
+    if (STAGED) { cp_async_wait<0>(); }
+    SoftmaxState state = row_softmax_state(source, V);
     float max = block_max(state.max, partial);
-    float sum = block_sum(state.sum * __expf(state.max - max), partial);
+    float target_logit = to_float(source[target]);
+    float sum = block_sum(state.sum * classifier_exp(state.max - max), partial);
     if (threadIdx.x == 0) { losses[blockIdx.x] = logf(sum) + (max - target_logit); }
     if (!want_gradient) { return; }
     float factor = dloss / sum;
@@ -87,25 +114,45 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
         int pack = first + (int)threadIdx.x;
         if (pack >= packs) { continue; }
         int v = pack * x128::size;
-        store128(row + v, logits_gradient(row, v, V, target, max, factor, dloss));
+        store128(row + v, logits_gradient(load128(source + v), v, V, target, max, factor, dloss));
     }
+}
+
+// Whether two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and the block's sums:
+// those of GPT-2's vocabulary in bf16, 98 KiB each, do on an H100 (228 KiB), not on an A100 (164 KiB). One row alone
+// leaves half the warps, and none of them asks for anything while it is computed.
+static inline bool classifier_stages(int Vp) {
+    int device, bytes_of_multiprocessor;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&bytes_of_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    return 2 * (Vp * (int64_t)sizeof(floatX) + 2048) <= bytes_of_multiprocessor;
+}
+
+template <bool STAGED>
+static inline void fused_classifier_launch(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V,
+                                           int Vp, float dloss, bool want_gradient, cudaStream_t stream,
+                                           int block_size) {
+    cuda_require(rows > 0 && rows <= INT32_MAX);
+    cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
+    cuda_require((uintptr_t)logits % 16 == 0);
+    cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
+    size_t shared = STAGED ? (size_t)Vp * sizeof(floatX) : 0;
+    allow_dynamic_shared(fused_classifier_kernel<STAGED>, shared);
+    fused_classifier_kernel<STAGED>
+        <<<(unsigned)rows, block_size, shared, stream>>>(losses, logits, targets, V, Vp, dloss, want_gradient);
+    cuda_check_launch("fused_classifier_kernel");
 }
 
 // losses (rows) and, if want_gradient, logits (rows,Vp) are written (=): columns V..Vp-1 of the gradient are 0,
 // whatever the logits held there. Without want_gradient the logits stay. targets (rows) in 0..V-1. Vp is a multiple of
 // 8, logits begin at a multiple of 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. Moves, for
-// each logit, 2 bytes from memory and 2 to it (bf16; 4 and 4 in fp32), and reads 2 from the L2 cache. Deterministic:
-// the sums depend on the block size, on nothing else.
+// each logit, 2 bytes from memory and 2 to it (bf16; 4 and 4 in fp32), and where rows are not staged reads 2 from the
+// L2 cache. Deterministic: the sums depend on the block size, on nothing else; staged or not, the bits are the same.
 static inline void fused_classifier(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
                                     float dloss, bool want_gradient, cudaStream_t stream,
                                     int block_size = CLASSIFIER_BLOCK) {
-    cuda_require(rows > 0 && rows <= INT32_MAX);
-    cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
-    cuda_require((uintptr_t)logits % 16 == 0);
-    cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
-    fused_classifier_kernel<<<(unsigned)rows, block_size, 0, stream>>>(losses, logits, targets, V, Vp, dloss,
-                                                                       want_gradient);
-    cuda_check_launch("fused_classifier_kernel");
+    auto launch = classifier_stages(Vp) ? fused_classifier_launch<true> : fused_classifier_launch<false>;
+    launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
 }
 
 // One block: each thread sums every 1024th loss, the block adds up the threads' sums.

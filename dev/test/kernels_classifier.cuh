@@ -37,13 +37,15 @@ static ClassifierInput classifier_input(ClassifierShape shape, float scale, floa
     return input;
 }
 
+typedef decltype(&fused_classifier_launch<true>) ClassifierLaunch; // that chooses, or is one of the two
+
 static ClassifierOutput classifier_run(const ClassifierInput &input, float dloss, bool want_gradient,
-                                       int block_size = CLASSIFIER_BLOCK) {
+                                       int block_size = CLASSIFIER_BLOCK, ClassifierLaunch launch = fused_classifier) {
     DeviceArray<float> losses(input.shape.rows);
     DeviceArray<floatX> logits(input.logits);
     DeviceArray<int32_t> targets(input.targets);
-    fused_classifier(losses.data, logits.data, targets.data, input.shape.rows, input.shape.V, input.shape.Vp, dloss,
-                     want_gradient, 0, block_size);
+    launch(losses.data, logits.data, targets.data, input.shape.rows, input.shape.V, input.shape.Vp, dloss,
+           want_gradient, 0, block_size);
     cuda_check(cudaDeviceSynchronize());
     return {losses.get(), logits.get(), losses.hash() ^ logits.hash()};
 }
@@ -65,7 +67,7 @@ static void classifier_compare(Test *t, const std::string &what, const Classifie
     std::vector<float> want_losses((size_t)s.rows), want = input.logits, gradient = got.logits;
     cpu_crossentropy(want_losses.data(), want.data(), input.targets.data(), s.rows, s.V, s.Vp, dloss, true);
     for (size_t i = 0; i < want.size(); i++) { want[i] = (int)(i % (size_t)s.Vp) < s.V ? want[i] : 0.0f; }
-    // CUDA's __expf(x) is off by up to 2 + 1.17 |x| units in the last place; |x| is at most the range of the logits.
+    // classifier_exp(x) is off by up to 2 + 1.3 |x| units in the last place; |x| is at most the range of the logits.
     double range = 2.0 * largest(input.logits), exp_error = (4.0 + 1.2 * range) * FLT_EPSILON;
     double softmax_error = 2.0 * exp_error + sum_tolerance(s.V);
     check_values(t, what + " losses", got.losses, want_losses, softmax_error + 4.0 * range * FLT_EPSILON, 0.0);
@@ -107,6 +109,32 @@ static void test_classifier_padding(Test *t) {
             }
         }
     }
+}
+
+// Rows in shared memory and rows read twice give the same bits, whatever they hold. What a GPU has no shared memory for
+// is left out there.
+static void classifier_check_forms(Test *t, const ClassifierInput &input, int block_size) {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    if (input.shape.Vp * sizeof(floatX) + 1024 > device.sharedMemPerBlockOptin) { return; }
+    for (bool want_gradient : {true, false}) {
+        ClassifierOutput staged = classifier_run(input, 0.3f, want_gradient, block_size, fused_classifier_launch<true>);
+        ClassifierOutput direct =
+            classifier_run(input, 0.3f, want_gradient, block_size, fused_classifier_launch<false>);
+        CHECK(t, staged.hash == direct.hash, "V %d, block %d, gradient %d: other bits from shared memory",
+              input.shape.V, block_size, (int)want_gradient);
+    }
+}
+
+static void test_classifier_forms(Test *t) {
+    for (ClassifierShape shape : classifier_shapes) {
+        for (float special : {0.0f, INFINITY, -INFINITY, rounded(3e38f), NAN}) {
+            ClassifierInput input = classifier_input(shape, 3.0f, special);
+            if (special != 0.0f) { input.logits[(size_t)(shape.V / 2)] = special; }
+            classifier_check_forms(t, input, shape.V > 1000 ? CLASSIFIER_BLOCK : 32);
+        }
+    }
+    classifier_check_forms(t, classifier_input({1, 50257, 50304}, 5.0f, 0.0f), CLASSIFIER_BLOCK);
 }
 
 // The logits, padding included, stay as they were; the losses have the same bits.
@@ -281,6 +309,7 @@ static void classifier_tests(Suite *suite) {
     RUN(suite, test_classifier_matches_cpu);
     RUN(suite, test_classifier_whole_vocabulary);
     RUN(suite, test_classifier_padding);
+    RUN(suite, test_classifier_forms);
     RUN(suite, test_classifier_without_gradient);
     RUN(suite, test_classifier_chunks);
     RUN(suite, test_classifier_schedules);
