@@ -71,7 +71,8 @@ template <class T> __device__ __forceinline__ float fp8_inverse(uint32_t amax) {
 // ---- amax of a tensor whose producer does not take it ----
 
 #define FP8_AMAX_BLOCK 256
-#define FP8_AMAX_MAX_BLOCKS 1024 // some for each multiprocessor, and no more atomics than that
+#define FP8_AMAX_LOADS 4  // of 16 bytes, that a thread has under way: all of its own
+#define FP8_AMAX_BLOCKS 5 // on a multiprocessor: leaves the compiler the registers for these loads
 
 // GELU as gelu_forward stores it.
 __device__ __forceinline__ x128 gelu_packed(x128 x) {
@@ -79,26 +80,31 @@ __device__ __forceinline__ x128 gelu_packed(x128 x) {
     return x;
 }
 
-// *amax joined with that of x, or of gelu(x), of 16 bytes * packs.
+// *amax joined with that of x, or of gelu(x), of 16 bytes * packs. A block does FP8_AMAX_LOADS * FP8_AMAX_BLOCK packs.
 template <bool gelu>
-static __global__ void __launch_bounds__(FP8_AMAX_BLOCK)
+static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     fp8_amax_kernel(uint32_t *amax, const floatX *x, int64_t packs) {
     __shared__ uint32_t partial[WARP_SIZE];
-    int64_t stride = (int64_t)gridDim.x * blockDim.x;
+    int64_t first = (int64_t)blockIdx.x * FP8_AMAX_LOADS * FP8_AMAX_BLOCK + threadIdx.x;
+    x128 values[FP8_AMAX_LOADS];
+#pragma unroll
+    for (int i = 0; i < FP8_AMAX_LOADS; i++) {
+        int64_t pack = first + i * FP8_AMAX_BLOCK;
+        values[i] = pack < packs ? load128(x + pack * x128::size) : packed_zeros<floatX>(); // quantising reads it again
+    }
     uint32_t largest = 0;
-#pragma unroll 4
-    for (int64_t pack = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; pack < packs; pack += stride) {
-        x128 values = load128(x + pack * x128::size); // quantising reads it again
-        largest = amax_join(largest, gelu ? gelu_packed(values) : values);
+#pragma unroll
+    for (int i = 0; i < FP8_AMAX_LOADS; i++) {
+        largest = amax_join(largest, gelu ? gelu_packed(values[i]) : values[i]);
     }
     amax_add_block(amax, largest, partial);
 }
 
 template <bool gelu> static inline void fp8_amax_of(Fp8Scale *scale, const floatX *x, int64_t n, cudaStream_t stream) {
     cuda_require(n > 0 && n % 8 == 0);
-    int64_t packs = n / x128::size;
-    unsigned blocks = (unsigned)min_i64(ceil_div_i64(packs, FP8_AMAX_BLOCK), FP8_AMAX_MAX_BLOCKS);
-    fp8_amax_kernel<gelu><<<blocks, FP8_AMAX_BLOCK, 0, stream>>>(&scale->amax, x, packs);
+    int64_t packs = n / x128::size, blocks = ceil_div_i64(packs, FP8_AMAX_LOADS * FP8_AMAX_BLOCK);
+    cuda_require(blocks <= INT32_MAX);
+    fp8_amax_kernel<gelu><<<(unsigned)blocks, FP8_AMAX_BLOCK, 0, stream>>>(&scale->amax, x, packs);
     cuda_check_launch("fp8_amax_kernel");
 }
 
@@ -114,6 +120,8 @@ static inline void fp8_amax(Fp8Scale *scale, const floatX *x, int64_t n, cudaStr
 
 #define FP8_TILE 128
 #define FP8_BLOCK 256
+#define FP8_LOADS 4  // of 16 bytes that a thread has under way
+#define FP8_BLOCKS 5 // on a multiprocessor: leaves the compiler the registers for these loads
 #define FP8_GROUP 16 // rows that become 16 bytes of a transposed row
 // A gap of 16 bytes behind each group: the 8 groups that a warp reads a word from at once lie in other banks.
 #define FP8_TILE_BYTES (FP8_TILE * FP8_TILE + FP8_TILE / FP8_GROUP * 16)
@@ -133,18 +141,27 @@ template <class T> __device__ __forceinline__ Fp8Pack fp8_convert(x128 x, float 
     return pack;
 }
 
-// The tile of x (rows, cols) that begins at (row, col); zeros outside of x.
+// The tile of x (rows, cols) that begins at (row, col); zeros outside of x. A thread issues FP8_LOADS loads before it
+// converts the first value.
 template <class T, bool gelu>
 __device__ __forceinline__ void fp8_fill_tile(uint8_t *tile, const floatX *x, float factor, int64_t rows, int cols,
                                               int64_t row, int col) {
-    const int packs = FP8_TILE / x128::size; // in a row
+    const int packs = FP8_TILE / x128::size, apart = FP8_BLOCK / packs; // packs in a row; rows from load to load
+    int c = threadIdx.x % packs * x128::size;
+#pragma unroll 1
+    for (int first = threadIdx.x / packs; first < FP8_TILE; first += FP8_LOADS * apart) {
+        x128 values[FP8_LOADS];
 #pragma unroll
-    for (int i = threadIdx.x; i < FP8_TILE * packs; i += FP8_BLOCK) {
-        int r = i / packs, c = i % packs * x128::size;
-        x128 values = packed_zeros<floatX>();
-        if (row + r < rows && col + c < cols) { values = load128_streaming(x + (row + r) * cols + col + c); }
-        Fp8Pack pack = fp8_convert<T>(gelu ? gelu_packed(values) : values, factor);
-        *reinterpret_cast<Fp8Pack *>(tile + fp8_tile_offset(r, c)) = pack;
+        for (int i = 0; i < FP8_LOADS; i++) {
+            int64_t r = row + first + i * apart;
+            bool inside = r < rows && col + c < cols;
+            values[i] = inside ? load128_streaming(x + r * cols + col + c) : packed_zeros<floatX>();
+        }
+#pragma unroll
+        for (int i = 0; i < FP8_LOADS; i++) {
+            Fp8Pack pack = fp8_convert<T>(gelu ? gelu_packed(values[i]) : values[i], factor);
+            *reinterpret_cast<Fp8Pack *>(tile + fp8_tile_offset(first + i * apart, c)) = pack;
+        }
     }
 }
 
@@ -193,7 +210,7 @@ __device__ __forceinline__ void fp8_store_transposed(T *q_t, const uint8_t *tile
 
 // q (padded_rows, cols) and q_t (cols, padded_rows), of which one may be NULL, from x (rows, cols) or gelu(x).
 template <class T, bool gelu>
-static __global__ void __launch_bounds__(FP8_BLOCK)
+static __global__ void __launch_bounds__(FP8_BLOCK, FP8_BLOCKS)
     fp8_quantize_kernel(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int64_t padded_rows, int cols) {
     __shared__ alignas(16) uint8_t tile[FP8_TILE_BYTES];
     int across = (cols + FP8_TILE - 1) / FP8_TILE;
