@@ -607,11 +607,9 @@ __device__ __forceinline__ void tensor_online_softmax_step(float (&scores)[M][N]
     float correction[M][2];
     for (int m = 0; m < M; m++) {
         for (int half = 0; half < 2; half++) {
-            float tile_max = -INFINITY;
-            for (int n = 0; n < N; n++) {
-                tile_max = fmaxf(tile_max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-            }
-            float before = largest[m][half], now = fmaxf(before, quad_max(tile_max)), tile_sum = 0.0f;
+            float before = largest[m][half], now = before, tile_sum = 0.0f;
+            for (int n = 0; n < N; n++) { now = fmaxf(now, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1])); }
+            now = quad_max(now);
             for (int n = 0; n < N; n++) {
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
                     scores[m][n][i] = exp2_approx(scores[m][n][i] * scale_log2 - now * scale_log2);
