@@ -154,6 +154,7 @@ typedef struct {
     bool exports;    // rank 0 collects all parameters in the end
     int rank, num_ranks;
     int zero_stage;        // what is sharded: ZERO_.. in llmc/zero.h
+    int64_t cublas_bytes;  // cuBLASLt's workspace
     int64_t val_sequences; // of a validation
     int64_t eval_means;    // of an evaluation: places for the mean losses of all batches of all ranks
     int64_t eval_rows;     // the most rows of one
@@ -478,7 +479,7 @@ static void plan_device(GPT2 *model, int64_t N) {
              FORWARD, UPDATE);
     plan_add(plan, &model->flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
-             shape1(CUBLAS_WORKSPACE_BYTES / (int64_t)sizeof(float)), FORWARD, UPDATE);
+             shape1(model->shape.cublas_bytes / (int64_t)sizeof(float)), FORWARD, UPDATE);
     int64_t cudnn_bytes = model->shape.cudnn ? CUDNN_ATT_SLACK : 0;
     plan_add(plan, &model->cudnn_forward, "cudnn_forward", PLAN_WORKSPACE, PLAN_F32,
              shape1(cudnn_bytes / (int64_t)sizeof(float)), FORWARD, BACKWARD_ATTENTION);
@@ -486,7 +487,7 @@ static void plan_device(GPT2 *model, int64_t N) {
 }
 
 // Parameters and state pass through the host so many at a time (and, on their way to bf16, through cuBLAS's workspace).
-#define STAGING_FLOATS (CUBLAS_WORKSPACE_BYTES / (int64_t)sizeof(float))
+#define STAGING_FLOATS (CUBLAS_SMALL_WORKSPACE / (int64_t)sizeof(float))
 
 static int64_t staging_floats(const ZeroLayout *zero) {
     return min_i64(STAGING_FLOATS, max_i64(zero_shard(zero, 0), zero_shard(zero, 1)));
@@ -1779,7 +1780,7 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
         !plan_allocate(&model->host_plan, error)) {
         return false;
     }
-    cublas_set_workspace(&model->cublas, model->cublas_workspace, CUBLAS_WORKSPACE_BYTES);
+    cublas_set_workspace(&model->cublas, model->cublas_workspace, (size_t)model->shape.cublas_bytes);
     cudnn_att_set_workspace(&model->cudnn, model->cudnn_forward, model->cudnn_backward);
     return true;
 }
@@ -2295,6 +2296,7 @@ static RunShape choose_shape(const TrainRun *run) {
         shape.needs_cudnn || (shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0 && check_cudnn(run, &why));
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
+    shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
     shape.rank = run->comm.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
@@ -2524,6 +2526,7 @@ static bool settle_by_gpus(GPT2 *model, TrainRun *run, Error *error) {
     RunGpus gpus = suppose_gpus(run);
     int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
     if (!o->plan && !ask_gpus(run, &gpus, error)) { return false; }
+    run->gpu_bytes = gpus.total_bytes;
     AutoRoom room = {limit > 0 ? min_i64(limit, gpus.free_bytes) : gpus.free_bytes,
                      auto_reserve(run->num_ranks, !o->plan)};
     settle_roundings(model, run, &gpus, &asked);
@@ -2671,6 +2674,10 @@ static void print_plan(const GPT2 *model, const TrainRun *run) {
     run_print_tensors(run);
     printf("On the GPU\n");
     plan_print(&model->device_plan, stdout);
+    printf(
+        "The GPU is supposed to have %g GiB (--gpu-memory); from 40 GB on, cuBLAS works in %lld MiB, below in %lld\n",
+        (double)run->gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
+        (long long)CUBLAS_SMALL_WORKSPACE >> 20);
     printf("\nOn the host, pinned for copies to and from the GPU\n");
     plan_print(&model->pinned_plan, stdout);
     printf("\nOn the host\n");

@@ -13,7 +13,13 @@
 
 #include "cuda_common.h"
 
-#define CUBLAS_WORKSPACE_BYTES (32 << 20) // what NVIDIA recommends for its largest GPUs
+// cuBLASLt's workspace, of a GPU with less than 40 GB of memory and of a larger one. NVIDIA recommends 32 MiB. An
+// algorithm that splits a sum over k keeps the parts there in fp32: 4 m n bytes each, so that qkv's and fc's gradients
+// of weights (GPT-2 124M: 7 and 9 MB, 1558M: 31 and 41 MB) can be split into 3 parts or none in 32 MiB. GPUs with other
+// workspaces may take other algorithms, and give other bits.
+#define CUBLAS_SMALL_WORKSPACE ((int64_t)32 << 20)
+#define CUBLAS_LARGE_WORKSPACE ((int64_t)128 << 20)
+#define CUBLAS_LARGE_GPU ((int64_t)40000000000) // bytes
 // Training needs about 20 plans, an evaluation 5 for each number of tokens in a batch: at each of about 5 lengths that
 // of full batches and that of the last one. The oldest makes room for a new one.
 #define CUBLAS_MAX_PLANS 128
@@ -112,6 +118,10 @@ static inline void cublas_set_workspace(CublasContext *context, void *workspace,
     context->workspace = workspace;
     context->workspace_bytes = bytes;
     context->plan_count = context->kept_plans = 0; // plans count on the workspace that they were made with
+}
+
+static inline int64_t cublas_workspace_for(int64_t gpu_bytes) {
+    return gpu_bytes >= CUBLAS_LARGE_GPU ? CUBLAS_LARGE_WORKSPACE : CUBLAS_SMALL_WORKSPACE;
 }
 
 static inline void cublas_close(CublasContext *context) {

@@ -69,6 +69,7 @@ typedef struct TrainRun {
     uint16_t *prompt_tokens; // what a sample goes on from; at least one
     int64_t prompt_count;
 
+    int64_t gpu_bytes;   // the memory of the smallest GPU of all ranks; with --plan, of the one supposed
     char auto_note[512]; // what was left to the GPU: what was chosen, and why; "": nothing
     Schedule schedule;
     int64_t num_steps, sequences_per_step, micro_batches; // of a step

@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                     13.7 hours        1.7 hours        4.9 hours        0.6 hours
 #   sequences at once                64               64               64               64
-#   memory of each             22.2 GiB         21.0 GiB         22.2 GiB         21.0 GiB
+#   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #
 # Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
 # saving come on top.

@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                         5 days       15.2 hours       41.1 hours        5.2 hours
 #   sequences at once                64               64               64               64
-#   memory of each             56.3 GiB         52.8 GiB         56.3 GiB         52.8 GiB
+#   memory of each             56.4 GiB         52.9 GiB         56.4 GiB         52.9 GiB
 #
 # Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
 # saving come on top.

@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                        50 days           6 days          18 days       53.5 hours
 #   sequences at once                32               32               32               32
-#   memory of each             60.1 GiB         52.5 GiB         60.1 GiB         52.5 GiB
+#   memory of each             60.1 GiB         52.6 GiB         60.1 GiB         52.6 GiB
 #
 # Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
 # saving come on top.

@@ -15,7 +15,7 @@
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
 #   time                        21 days       63.4 hours           8 days       22.9 hours
 #   sequences at once                32               32               32               32
-#   memory of each             22.2 GiB         21.0 GiB         22.2 GiB         21.0 GiB
+#   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #
 # Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
 # saving come on top.

@@ -63,9 +63,10 @@ static const ArgsProgram program = {
 typedef struct {
     GPT2Config config;
     int B, T;
-    int64_t N;    // B * T
-    bool tiny;    // a test of this program: few repetitions
-    bool has_fp8; // bf16 build, and a GPU that multiplies 8-bit numbers
+    int64_t N;               // B * T
+    bool tiny;               // a test of this program: few repetitions
+    int64_t workspace_bytes; // cuBLASLt's
+    bool has_fp8;            // bf16 build, and a GPU that multiplies 8-bit numbers
     cudaStream_t stream;
     cudaEvent_t start, stop;
     CublasContext cublas;
@@ -633,6 +634,7 @@ static bool open_gpu(Bench *b, Error *error) {
     cuda_check(cudaGetDeviceProperties(&device, 0));
     cuda_check(cudaRuntimeGetVersion(&runtime));
     b->l2_bytes = device.l2CacheSize;
+    b->workspace_bytes = cublas_workspace_for((int64_t)device.totalGlobalMem);
     b->has_fp8 = sizeof(floatX) == 2 && fp8_is_supported(device.major, device.minor);
     double peak = gpu_peak_tflops(device.name, sizeof(floatX) == 2 ? GPU_BF16 : GPU_TF32);
     printf("device: %s, compute capability %d.%d, %d multiprocessors, L2 %.0f MiB, CUDA %d.%d\n", device.name,
@@ -661,8 +663,8 @@ static bool run(Bench *b, const Options *options, Error *error) {
         !open_csv(b, options->csv, error) || !cublas_open(&b->cublas, true, error)) {
         return false;
     }
-    cuda_check(cudaMalloc(&workspace, CUBLAS_WORKSPACE_BYTES));
-    cublas_set_workspace(&b->cublas, workspace, CUBLAS_WORKSPACE_BYTES);
+    cuda_check(cudaMalloc(&workspace, (size_t)b->workspace_bytes));
+    cublas_set_workspace(&b->cublas, workspace, (size_t)b->workspace_bytes);
     printf("shapes: %s, %s, B %d, T %d, C %d, V %d\n\n", options->model, PRECISION_NAME, b->B, b->T, b->config.channels,
            b->config.vocab_size);
     printf("%-28s %10s %8s %9s %8s %9s  %-6s %7s\n", "kernel", "us", "GB", "GFLOP", "GB/s", "TFLOP/s", "bound",

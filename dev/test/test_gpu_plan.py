@@ -154,6 +154,7 @@ def auto_predicts_what_plan_predicts():
 # ---- The levels of --recompute, and --auto ----
 
 D12 = ["-e", "d12", "-d", 16 * 1024, "--head-rows", 8192]  # of which the GPU would else decide
+SMALL = ["--gpu-memory", 8]  # as all GPUs that --auto plans for here: cuBLAS has less to work in
 RESERVE = 3 << 29  # of one GPU that is only supposed: a GiB, and half of one for CUDA's context
 
 
@@ -198,7 +199,7 @@ def automatic(memory, *arguments):
 def auto_fits_to_the_byte():
     """All choices by hand: as many fit as --auto says, and so does the one that it takes; with a byte less it takes
     another one."""
-    totals = {(B, r): total(plan(*D12, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
+    totals = {(B, r): total(plan(*D12, *SMALL, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
     for budget in (min(totals.values()), 4 << 30, 6 << 30):
         for _ in range(2):
             B, level, fitting, count, taken = automatic(budget + RESERVE, *D12)
@@ -247,6 +248,15 @@ def auto_refuses():
     refused("nothing fits: --batch-size 4 --recompute 3", "--auto", "-b", 4, "--gpu-memory", 1)
 
 
+def workspace_of_a_large_gpu():
+    """From 40 GB on cuBLAS has 128 MiB to work in, else 32, which is said; nothing else depends on the GPU's size."""
+    large, small, above = (plan(*D12, "-b", 4, *memory) for memory in
+                           ((), ("--gpu-memory", 37), ("--gpu-memory", 38)))
+    rows = [int(re.search(r"^cublas +\(\d+\) +f32 +(\d+) ", out, re.M).group(1)) for out in (large, small, above)]
+    assert rows == [128 << 20, 32 << 20, 128 << 20] and total(large) - total(small) == 96 << 20, (rows, large, small)
+    assert "supposed to have 79 GiB (--gpu-memory); from 40 GB on" in large and "to have 37 GiB" in small, (large, small)
+
+
 def head_rows(*arguments):
     """Of the plan: rows, and bytes in all."""
     out = plan(*D12[:4], *arguments)
@@ -282,4 +292,5 @@ if __name__ == "__main__":
                              no_time_without_training, auto_predicts_what_plan_predicts,
                              levels_are_those_of_the_plan, lowest_level_is_the_default, auto_fits_to_the_byte,
                              auto_fills_the_gpu_that_is_named, auto_keeps_what_is_given, auto_refuses,
-                             fewer_head_rows_take_less_memory, many_head_rows_where_all_else_fits])
+                             workspace_of_a_large_gpu, fewer_head_rows_take_less_memory,
+                             many_head_rows_where_all_else_fits])
