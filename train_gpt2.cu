@@ -804,6 +804,7 @@ static void linear_backward_bias(GPT2 *model, int layer, int which, const floatX
 }
 
 #define MAX_MATMUL_PROBLEMS 32
+static_assert(MAX_MATMUL_PROBLEMS <= TUNE_MAX_PROBLEMS, "all choices can be told");
 
 // The multiplications of a layer, forward and backward, added to problems. N: rows of a micro-batch.
 static int linear_problems(const GPT2 *model, int which, int64_t N, CublasProblem *problems) {
@@ -1785,21 +1786,64 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     return true;
 }
 
+// Are the algorithms of the multiplications a choice by the clock, which the run then keeps to?
+static bool keeps_choices(const GPT2 *model, const TrainRun *run) {
+    return model->shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
+}
+
+// Where a run of --matmul-tune 2 has its choices from: when it is resumed, from its folder.
+static bool choices_file(const GPT2 *model, const TrainRun *run, TuneReport *report, Error *error) {
+    const TrainOptions *o = &run->options;
+    bool keeps = keeps_choices(model, run), recorded = keeps && run->resumes;
+    report->writes = model->ranks->local_rank == 0 && !recorded; // the folder's is written by record_choices
+    report->must_know = recorded && !o->allow_changes;
+    report->must_keep = keeps && !run_writes_files(run);
+    if (recorded) { return path_join(report->path, o->out_dir, TUNE_RECORD, error); }
+    snprintf(report->path, sizeof(report->path), "%s", o->matmul_tune_file);
+    return true;
+}
+
 // Chooses the algorithms for the multiplications of training, in the memory that holds nothing yet.
-static bool tune_matmuls(GPT2 *model, const TrainOptions *o, Error *error) {
-    CublasProblem problems[MAX_MATMUL_PROBLEMS];
+static bool tune_matmuls(GPT2 *model, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
     const MemoryPlan *plan = &model->device_plan;
-    if (model->shape.kind != RUN_TRAINS) { return true; }
-    Range range("tuning");
-    int count = matmul_problems(model, problems);
-    if (!o->matmul_tune) {
+    TuneLevel level = (TuneLevel)run->options.matmul_tune;
+    if (level == TUNE_NOTHING) {
         matmul_check(&model->cublas, problems, count, plan->memory, plan->total, &model->tuning, model->stream);
         return true;
     }
-    snprintf(model->tuning.path, sizeof(model->tuning.path), "%s", o->matmul_tune_file);
-    model->tuning.writes = model->ranks->local_rank == 0;
-    return matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, &model->gpu,
+    return choices_file(model, run, &model->tuning, error) &&
+           matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, level, &model->gpu,
                                  &model->tuning, model->stream, error);
+}
+
+// The same on all ranks. Choices by the clock are rank 0's, so that all ranks compute alike.
+static bool choose_algorithms(GPT2 *model, TrainRun *run, Error *error) {
+    CublasProblem problems[MAX_MATMUL_PROBLEMS];
+    TuneChoices choices;
+    if (model->shape.kind != RUN_TRAINS) { return true; }
+    Range range("tuning");
+    int count = matmul_problems(model, problems);
+    bool shares = keeps_choices(model, run) && has_peers(model), follows = shares && !run_leads(run);
+    bool ok = follows || tune_matmuls(model, run, problems, count, error);
+    if (!shares) { return ok; }
+    if (!run_agree(run, ok, error)) { return false; }
+    if (!follows) { matmul_get_choices(&model->cublas, problems, count, &model->gpu, &choices); }
+    return comm_broadcast(&run->comm, &choices, (int64_t)sizeof(choices), error) &&
+           (!follows || matmul_take_choices(&model->cublas, problems, count, &model->gpu, &choices, error));
+}
+
+// Writes choices by the clock beside the checkpoints.
+static bool record_choices(GPT2 *model, TrainRun *run, Error *error) {
+    CublasProblem problems[MAX_MATMUL_PROBLEMS];
+    char path[MAX_PATH_BYTES];
+    if (!keeps_choices(model, run) || !run_writes_files(run)) { return true; }
+    int count = matmul_problems(model, problems);
+    bool ok = !run_leads(run) ||
+              (path_join(path, run->options.out_dir, TUNE_RECORD, error) &&
+               (run->resumes || unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove")) &&
+               matmul_record_choices(&model->cublas, problems, count, &model->gpu, path, error));
+    if (ok && run_leads(run)) { tune_add_line(&model->tuning, "            the run's own, in %s\n", path); }
+    return run_agree(run, ok, error);
 }
 
 static void free_graphs(GPT2 *model) {
@@ -2765,11 +2809,12 @@ static bool open_ranks(TrainRun *run, Error *error) {
 // Opens GPU and NCCL, and loads the model.
 static bool start(GPT2 *model, TrainRun *run, Error *error) {
     comm_slow(&run->comm, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
-    bool ok = gpt2_open(model, &run->comm, run->options.tf32, error) && tune_matmuls(model, &run->options, error);
+    bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
+    ok = run_agree(run, ok, error) && choose_algorithms(model, run, error);
     ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
          check_attention_is_alike(model, run, error) && nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
     comm_slow(&run->comm, false);
-    return ok && load(model, run, error) && record_run(model, run, error);
+    return ok && load(model, run, error) && record_run(model, run, error) && record_choices(model, run, error);
 }
 
 // The end of a run: what --export asks for, the hash of the weights.

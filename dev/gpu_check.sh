@@ -867,6 +867,7 @@ readonly EMULATED_VARIANTS="--gelu-fusion 1
 readonly VARIANTS="--cuda-graph 0
 --attention own
 --matmul-tune 0
+--matmul-tune 2
 --gelu-fusion 0
 --gelu-fusion 2
 --fp8 1

@@ -356,7 +356,8 @@ static inline bool args_is_help(const ArgsProgram *program, const char *argument
 }
 
 // The value of option `spec`, given in argv[*i] after "=" or in argv[*i + 1]; *i moves past it. NULL: the value is
-// missing (the next argument is another option, or there is none). A bare flag is "1".
+// missing (the next argument is another option, or there is none). A bare flag is "1", and so is a bare number whose
+// value stands in brackets in --help.
 static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
                                           int *i) {
     const char *equals = strchr(argv[*i], '=');
@@ -368,7 +369,7 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
         if (!digit && !word) { return "1"; }
     } else if (next == NULL || strcmp(next, "--") == 0 || strcmp(next, "--help") == 0 ||
                args_find(program, next, strcspn(next, "=")) >= 0) {
-        return NULL;
+        return spec->value[0] == '[' ? "1" : NULL;
     }
     return argv[++*i];
 }

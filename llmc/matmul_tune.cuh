@@ -3,6 +3,8 @@
 // cuBLASLt's heuristic orders algorithms by an estimate; here up to 16 of them are run, each some times, and the
 // fastest is kept for the rest of the run. Only among those that give the same bits as the one that the heuristic puts
 // first: so tuning, whose clock is never the same twice, changes no bit of a run, and ranks may choose differently.
+// --matmul-tune 2 takes the fastest of all that give the same bits each time: rank 0 then chooses for all ranks, and
+// the choices stand beside the run's checkpoints, where a resumed run takes them from.
 //
 // Same bits, that is tried, too, on numbers for which it is hard. fp32 sums of bf16 products hide their order well:
 // most of what it changes is lost when the sum is rounded to bf16. So in every second column of the result the second
@@ -28,8 +30,9 @@ static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNE_CHOICE_BYTES, "an algorithm i
 
 // The values of --matmul-tune.
 typedef enum {
-    TUNE_NOTHING,  // the heuristic's first algorithm, if it adds up all terms
-    TUNE_SAME_BITS // the fastest of those with its bits
+    TUNE_NOTHING,   // the heuristic's first algorithm, if it adds up all terms
+    TUNE_SAME_BITS, // the fastest of those with its bits
+    TUNE_ANY_BITS   // the fastest
 } TuneLevel;
 
 // Free device memory, in two pieces: the workspace lies between them.
@@ -301,18 +304,32 @@ static inline bool tune_sum_of_run(Tuner *t, TuneCase *c, int i) {
     return true;
 }
 
-// Leaves of the candidates the first one, and those that give the same bits as it does. False: there is no room to try.
-static inline bool tune_keep_same_bits(Tuner *t, TuneCase *c) {
-    uint64_t sums[TUNE_CANDIDATES];
-    bool ran[TUNE_CANDIDATES];
-    int kept = 1;
-    if (!tune_operands(t, &c->plan->problem, &c->on)) { return false; }
-    cuda_check(cudaMemsetAsync(t->sums, 0, sizeof(sums), t->stream));
+// The checksum of what each candidate writes, sums (TUNE_CANDIDATES), and whether it ran.
+static inline void tune_sums_of_runs(Tuner *t, TuneCase *c, uint64_t *sums, bool *ran) {
+    const size_t bytes = TUNE_CANDIDATES * sizeof(uint64_t);
+    cuda_check(cudaMemsetAsync(t->sums, 0, bytes, t->stream));
     for (int i = 0; i < c->count; i++) { ran[i] = tune_sum_of_run(t, c, i); }
-    cuda_check(cudaMemcpyAsync(sums, t->sums, sizeof(sums), cudaMemcpyDeviceToHost, t->stream));
+    cuda_check(cudaMemcpyAsync(sums, t->sums, bytes, cudaMemcpyDeviceToHost, t->stream));
     tune_wait(t, &c->plan->problem);
+}
+
+// Leaves of the candidates the first one, and those that may be taken in its place: that give its bits, or if any bits
+// will do, the same bits each time, and add up all terms. False: there is no room to try.
+static inline bool tune_keep_usable(Tuner *t, TuneCase *c) {
+    const CublasProblem *p = &c->plan->problem;
+    uint64_t sums[TUNE_CANDIDATES], again[TUNE_CANDIDATES];
+    bool ran[TUNE_CANDIDATES], any = t->level == TUNE_ANY_BITS, complete[TUNE_CANDIDATES];
+    int kept = 1;
+    if (!tune_operands(t, p, &c->on)) { return false; }
+    tune_sums_of_runs(t, c, sums, ran);
+    if (any) { tune_sums_of_runs(t, c, again, ran); }
+    for (int i = 0; i < c->count; i++) {
+        bool tries = any && ran[i] && cublas_tail(p) > 0 && tune_shows_tail(p);
+        complete[i] = !tries || tune_adds_tail(t, c, &c->algos[i]);
+    }
     for (int i = 1; i < c->count && ran[0]; i++) {
-        if (ran[i] && sums[i] == sums[0]) { c->algos[kept++] = c->algos[i]; }
+        bool bits = sums[i] == (any ? again[i] : sums[0]);
+        if (ran[i] && bits && complete[i]) { c->algos[kept++] = c->algos[i]; }
     }
     c->count = kept;
     return true;
@@ -368,23 +385,32 @@ static inline bool tune_same_algo(const cublasLtMatmulAlgo_t *a, const cublasLtM
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-// Does the table's choice for this problem exist here, and give the bits of the heuristic's first? Then it is taken.
+// Does cuBLASLt have this algorithm for a plan's problem, with the workspace that there is?
+static inline bool cublas_can_run(const CublasContext *context, CublasPlan *plan, const cublasLtMatmulAlgo_t *algo) {
+    cublasLtMatmulHeuristicResult_t checked;
+    cublasStatus_t status = cublasLtMatmulAlgoCheck(context->handle, &plan->operation, &plan->A, &plan->B, &plan->D,
+                                                    &plan->D, algo, &checked);
+    return status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= context->workspace_bytes;
+}
+
+// What stands for a problem in the table. Choices of any bits are no choices of the same bits.
+static inline void tune_key(const CublasContext *context, TuneLevel level, const CublasProblem *problem, char *key) {
+    int n = snprintf(key, TUNE_KEY_BYTES, "%s", level == TUNE_ANY_BITS ? "any bits " : "");
+    cublas_problem_text(context, problem, key + n, (size_t)(TUNE_KEY_BYTES - n));
+}
+
+// Does the table's choice for this problem exist here, and may it replace the heuristic's first? Then it is taken.
 static inline bool tune_from_table(Tuner *t, TuneCase *c, const char *key) {
     const TuneEntry *entry = tune_table_find(t->table, key);
-    CublasPlan *plan = c->plan;
-    cublasLtMatmulHeuristicResult_t checked;
     if (entry == NULL) { return false; }
     memcpy(&c->algos[1], entry->choice, sizeof(c->algos[1]));
     if (!tune_same_algo(&c->algos[0], &c->algos[1])) {
-        cublasStatus_t status = cublasLtMatmulAlgoCheck(t->context->handle, &plan->operation, &plan->A, &plan->B,
-                                                        &plan->D, &plan->D, &c->algos[1], &checked);
-        bool there = status == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= t->context->workspace_bytes;
         c->count = 2;
-        if (!there || !tune_keep_same_bits(t, c) || c->count == 1) {
+        if (!cublas_can_run(t->context, c->plan, &c->algos[1]) || !tune_keep_usable(t, c) || c->count == 1) {
             t->refused++;
             return false;
         }
-        plan->algo = c->algos[1];
+        c->plan->algo = c->algos[1];
         t->replaced++;
     }
     t->known++;
@@ -394,7 +420,8 @@ static inline bool tune_from_table(Tuner *t, TuneCase *c, const char *key) {
 // Adds what the heuristic knows to the candidates, behind the first.
 static inline void tune_candidates(Tuner *t, TuneCase *c) {
     cublasLtMatmulHeuristicResult_t found[TUNE_CANDIDATES];
-    int count = tune_ask(t, c, found, TUNE_CANDIDATES, true);
+    const CublasProblem *p = &c->plan->problem;
+    int count = tune_ask(t, c, found, TUNE_CANDIDATES, cublas_tail(p) == 0 || tune_shows_tail(p));
     c->count = 1;
     for (int i = 0; i < count && c->count < TUNE_CANDIDATES; i++) {
         bool other = found[i].state == CUBLAS_STATUS_SUCCESS && !tune_same_algo(&found[i].algo, &c->algos[0]);
@@ -411,10 +438,10 @@ static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
     tune_first(t, &c);
     c.plan->algo = c.algos[0];
     if (t->level == TUNE_NOTHING) { return; }
-    cublas_problem_text(t->context, problem, key, sizeof(key));
+    tune_key(t->context, t->level, problem, key);
     if (tune_from_table(t, &c, key)) { return; }
     tune_candidates(t, &c);
-    if (c.count == 1 || !tune_keep_same_bits(t, &c)) { return; } // no choice
+    if (c.count == 1 || !tune_keep_usable(t, &c)) { return; } // no choice
     int best = c.count > 1 ? tune_fastest(t, &c) : 0;
     c.plan->algo = c.algos[best];
     t->timed++;
@@ -424,8 +451,8 @@ static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
 
 // ---- All of a run ----
 
-// Makes the plans of these problems: with cuBLASLt's own choice, or with the fastest algorithm that gives the same
-// bits, by the table or by trying; what is found goes into the table (TUNE_NOTHING: NULL). memory: `bytes` bytes on the
+// Makes the plans of these problems: with cuBLASLt's own choice, or with the fastest algorithm of the level, by the
+// table or by trying; what is found goes into the table (TUNE_NOTHING: NULL). memory: `bytes` bytes on the
 // device that hold nothing yet, in which the workspace may lie; problems that do not fit in there keep cuBLASLt's
 // choice. Waits for the device.
 static inline void matmul_tune(Tuner *t, CublasContext *context, const CublasProblem *problems, int count, void *memory,
@@ -449,6 +476,8 @@ static inline void matmul_tune(Tuner *t, CublasContext *context, const CublasPro
 typedef struct {
     char path[MAX_PATH_BYTES];     // "": nowhere
     bool writes;                   // this process writes the file; others of its machine only read it
+    bool must_know;                // the file must be whole and usable, or there is no run
+    bool must_keep;                // so must be what is written to it
     char text[4 * MAX_PATH_BYTES]; // whole lines, or "": there was nothing to choose
 } TuneReport;
 
@@ -478,7 +507,17 @@ static inline void tune_describe(TuneReport *report, const Tuner *t, double seco
     if (t->timed > 0) { tune_add_line(report, " timed in %.1f s", seconds); }
     if (t->timed > 0 && t->known > 0) { tune_add_line(report, ", %d", t->known); }
     if (t->known > 0) { tune_add_line(report, " known from before"); }
-    tune_add_line(report, "; %d faster than by cuBLASLt's first choice\n", t->replaced);
+    const char *bits = t->level == TUNE_ANY_BITS ? ", whatever their bits" : "";
+    tune_add_line(report, "; %d faster than by cuBLASLt's first choice%s\n", t->replaced, bits);
+}
+
+// Why a file of choices that must be known cannot be used.
+static inline bool tune_fail_unknown(const TuneReport *report, const char *why, Error *error) {
+    return fail(
+        error,
+        "--matmul-tune 2: %.2000s: %.2000s; a resumed run needs its algorithms for the same bits; resume where they "
+        "can be had, or give --allow-changes to choose anew",
+        report->path, why);
 }
 
 // matmul_tune without a choice.
@@ -489,34 +528,112 @@ static inline void matmul_check(CublasContext *context, const CublasProblem *pro
     tune_describe(report, &t, 0.0);
 }
 
+// Writes what was found, if there is a place for it.
+static inline bool tune_keep_table(const TuneTable *table, TuneReport *report, Error *error) {
+    Error notice;
+    bool ok = tune_file_write(table, report->path, &notice);
+    if (ok) { tune_add_line(report, "            kept in %s\n", report->path); }
+    if (!ok && !report->must_keep) { tune_add_notice(report, &notice); }
+    return ok || !report->must_keep || fail(error, "--matmul-tune 2: %s", notice.text);
+}
+
 // matmul_tune with the choices that the file in report->path holds for this GPU ("": the user's own, in the folder for
-// caches), which afterwards holds the new ones, too. Fails only when there is no memory for the table.
+// caches), which afterwards holds the new ones, too. Fails when there is no memory for the table, and over the file
+// only if it must be known or kept.
 static inline bool matmul_tune_with_file(CublasContext *context, const CublasProblem *problems, int count, void *memory,
-                                         int64_t bytes, const cudaDeviceProp *gpu, TuneReport *report,
+                                         int64_t bytes, TuneLevel level, const cudaDeviceProp *gpu, TuneReport *report,
                                          cudaStream_t stream, Error *error) {
     TuneTable *table = (TuneTable *)malloc(sizeof(TuneTable));
     long version = (long)cublasLtGetVersion();
     double start = seconds_now();
-    Error notice, write_notice;
+    Error notice;
     Tuner t;
     if (table == NULL) { return fail(error, "out of memory"); }
     tune_table_init(table, gpu->name, gpu->multiProcessorCount, version);
     bool has_path = report->path[0] != '\0' || tune_file_default(report->path, gpu->name, version, &notice);
     TuneFileState state = has_path ? tune_file_read(table, report->path, &notice) : TUNE_FILE_FOREIGN;
-    matmul_tune(&t, context, problems, count, memory, bytes, TUNE_SAME_BITS, table, stream);
+    bool known = state == TUNE_FILE_READ && table->count > 0, ok = true;
+    if (report->must_know && !known) {
+        ok = tune_fail_unknown(
+            report,
+            state == TUNE_FILE_READ ? "not there, or empty (was the run one of another --matmul-tune?)" : notice.text,
+            error);
+    }
+    if (ok && report->must_keep && state == TUNE_FILE_FOREIGN) { ok = fail(error, "--matmul-tune 2: %s", notice.text); }
+    if (ok) { matmul_tune(&t, context, problems, count, memory, bytes, level, table, stream); }
+    if (ok && report->must_know && t.refused > 0) {
+        ok = tune_fail_unknown(report, "it holds an algorithm that cannot be run here", error);
+    }
+    if (!ok) {
+        free(table);
+        return false;
+    }
     tune_describe(report, &t, seconds_now() - start);
     if (t.known + t.timed > 0 && state != TUNE_FILE_READ) { tune_add_notice(report, &notice); }
     if (t.refused > 0) {
         tune_add_line(report, "            %d choice%s of the file not to be had here, or of other bits; made anew\n",
                       t.refused, t.refused == 1 ? "" : "s");
     }
-    if (t.timed > 0 && state != TUNE_FILE_FOREIGN && report->writes) {
-        bool ok = tune_file_write(table, report->path, &write_notice);
-        if (!ok) { tune_add_notice(report, &write_notice); }
-        if (ok) { tune_add_line(report, "            kept in %s\n", report->path); }
-    }
+    if (t.timed > 0 && state != TUNE_FILE_FOREIGN && report->writes) { ok = tune_keep_table(table, report, error); }
     free(table);
+    return ok;
+}
+
+// ---- Choices of any bits: for other ranks, and for the run when it is resumed ----
+
+#define TUNE_RECORD "matmul_choices.txt" // in the run's folder
+#define TUNE_MAX_PROBLEMS 64
+
+// The algorithms that the plans of some problems have.
+typedef struct {
+    char header[TUNE_HEADER_BYTES]; // GPU and version, as in the file
+    cublasLtMatmulAlgo_t algos[TUNE_MAX_PROBLEMS];
+} TuneChoices;
+
+static inline void matmul_get_choices(CublasContext *context, const CublasProblem *problems, int count,
+                                      const cudaDeviceProp *gpu, TuneChoices *choices) {
+    cuda_require(count <= TUNE_MAX_PROBLEMS);
+    memset(choices, 0, sizeof(*choices));
+    tune_header(choices->header, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion());
+    for (int i = 0; i < count; i++) { choices->algos[i] = cublas_plan(context, &problems[i])->algo; }
+}
+
+// Makes the plans of these problems with the choices of rank 0.
+static inline bool matmul_take_choices(CublasContext *context, const CublasProblem *problems, int count,
+                                       const cudaDeviceProp *gpu, const TuneChoices *choices, Error *error) {
+    char header[TUNE_HEADER_BYTES];
+    tune_header(header, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion());
+    for (int i = 0; i < count; i++) {
+        CublasPlan *plan = cublas_add_plan(context, &problems[i]);
+        plan->algo = choices->algos[i];
+        if (strcmp(header, choices->header) != 0 || !cublas_can_run(context, plan, &plan->algo)) {
+            return fail(
+                error,
+                "--matmul-tune 2: takes the algorithms that rank 0 has chosen, and this is another GPU or cuBLAS "
+                "(%s; rank 0: %s); give --matmul-tune 1",
+                header + strlen(TUNE_MAGIC), choices->header + strlen(TUNE_MAGIC));
+        }
+    }
+    context->kept_plans = min_i64(context->plan_count, CUBLAS_MAX_PLANS / 2);
     return true;
+}
+
+// Writes the choices for these problems into a file, beside those of other problems that are there already.
+static inline bool matmul_record_choices(CublasContext *context, const CublasProblem *problems, int count,
+                                         const cudaDeviceProp *gpu, const char *path, Error *error) {
+    TuneTable *table = (TuneTable *)malloc(sizeof(TuneTable));
+    Error ignored; // what is damaged is made anew
+    char key[TUNE_KEY_BYTES];
+    if (table == NULL) { return fail(error, "out of memory"); }
+    tune_table_init(table, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion());
+    tune_file_read(table, path, &ignored);
+    for (int i = 0; i < count; i++) {
+        tune_key(context, TUNE_ANY_BITS, &problems[i], key);
+        tune_table_set(table, key, &cublas_plan(context, &problems[i])->algo);
+    }
+    bool ok = tune_file_write(table, path, error);
+    free(table);
+    return ok;
 }
 
 #endif // LLMC_MATMUL_TUNE_CUH

@@ -10,7 +10,8 @@
 
 // Does another value give other weights after the same number of steps? A resumed run compares those that do. Those of
 // which only roundings depend, and which the kind of GPU may settle, may change: it says so.
-enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
+// SHAPES_AT_2: the value 2 gives other weights, 0 and 1 give the same.
+enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
@@ -146,8 +147,9 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2 };
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
       "by cuDNN or by our own kernels, which round differently; auto: by cuDNN where it can be")                       \
-    X(matmul_tune, "matmul-tune", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                    \
-      "at the start, time the algorithms for each matrix multiply, and take the fastest that gives the same bits")     \
+    X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, PICK(TRAIN_GPU_ONLY, NULL), "GPU",       \
+      "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
+      "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, PICK(TRAIN_GPU_ONLY, NULL),  \
       "GPU", "keep what is found there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU") \
     X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                      \
@@ -208,13 +210,21 @@ static inline int train_options_count(void) { return (int)(sizeof(train_shapes_r
 static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
 
 // True if another value of option i gives other weights after the same number of steps.
-static inline bool train_options_shapes_run(int i) { return train_shapes_run[i] == SHAPES; }
+static inline bool train_options_shapes_run(int i) {
+    return train_shapes_run[i] == SHAPES || train_shapes_run[i] == SHAPES_AT_2;
+}
 
 // True if another value of option i gives other roundings.
 static inline bool train_options_rounds(int i) { return train_shapes_run[i] == ROUNDS; }
 
 // True if each process of a run has a value of its own.
 static inline bool train_options_is_of_rank(int i) { return strcmp(train_specs_cpu[i].name, "process-rank") == 0; }
+
+// True if two values of option i, as texts, give the same weights. then: "" if it was not recorded.
+static inline bool train_options_alike(int i, const char *then, const char *now) {
+    bool at_2 = train_shapes_run[i] == SHAPES_AT_2;
+    return at_2 ? (strcmp(then, "2") == 0) == (strcmp(now, "2") == 0) : strcmp(then, now) == 0;
+}
 
 // Writes the value of option i; equal values give equal texts ("3e-4" and "0.0003" are both "0.0003"). A text of up to
 // ARGS_MAX_PATH bytes (the prompt: 65536) is cut to size - 1.
@@ -315,7 +325,8 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {!folder && o->nccl_fs_path[0] != '\0', "--nccl-fs-path (-pf): does nothing without --nccl-init fs"},
         {o->fp8 && o->gelu_fusion > 0,
          "--gelu-fusion (-ge): does nothing with --fp8, whose matrix multiplies have no GELU in them"},
-        {!o->matmul_tune && o->matmul_tune_file[0] != '\0', "--matmul-tune-file: does nothing with --matmul-tune 0"},
+        {o->matmul_tune == 0 && o->matmul_tune_file[0] != '\0',
+         "--matmul-tune-file: does nothing with --matmul-tune 0"},
         {o->steps == 0 && o->matmul_tune_file[0] != '\0',
          "--matmul-tune-file: does nothing with --steps 0 (-x); the multiplies of training are timed"},
         {o->auto_plan && o->given[TRAIN_ROW_batch_size] && o->recompute >= 0,

@@ -786,9 +786,8 @@ static inline bool run_compare_options(TrainRun *run, const StateHeader *header,
         if (!train_options_shapes_run(i)) { continue; }
         run_option_key(key, sizeof(key), i);
         train_options_text(&run->options, i, now, sizeof(now));
-        if ((state_get_text(header, key, then, sizeof(then)) && strcmp(now, then) == 0) || used >= sizeof(list) / 2) {
-            continue;
-        }
+        bool recorded = state_get_text(header, key, then, sizeof(then));
+        if (train_options_alike(i, recorded ? then : "(not recorded)", now) || used >= sizeof(list) / 2) { continue; }
         used += (size_t)snprintf(list + used, sizeof(list) - used, "%s--%s was %.200s, is %.200s", used ? "; " : "",
                                  train_options_name(i), then[0] ? then : "''", now[0] ? now : "''");
     }

@@ -30,11 +30,16 @@ typedef struct {
     TuneEntry entries[TUNE_MAX_ENTRIES]; // oldest first
 } TuneTable;
 
+// What a file begins with, in header (TUNE_HEADER_BYTES).
+static inline void tune_header(char *header, const char *gpu, int multiprocessors, long version) {
+    snprintf(header, TUNE_HEADER_BYTES, TUNE_MAGIC "%.300s, %d multiprocessors | cuBLASLt %ld", gpu, multiprocessors,
+             version);
+}
+
 // An empty table for a GPU. The table is large: not for the stack.
 static inline void tune_table_init(TuneTable *table, const char *gpu, int multiprocessors, long version) {
     memset(table, 0, sizeof(*table));
-    snprintf(table->header, sizeof(table->header), TUNE_MAGIC "%.300s, %d multiprocessors | cuBLASLt %ld", gpu,
-             multiprocessors, version);
+    tune_header(table->header, gpu, multiprocessors, version);
 }
 
 static inline TuneEntry *tune_table_find(TuneTable *table, const char *key) {

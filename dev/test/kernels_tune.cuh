@@ -8,7 +8,8 @@
 #include "gpu_test.h"
 #include "kernels_matmul.cuh"
 
-enum { TUNE_FIRST = 0, TUNE_SPLIT = 2, TUNE_BEST = 3, TUNE_CANNOT_RUN = 5 }; // the emulator's algorithms
+// The emulator's algorithms.
+enum { TUNE_FIRST = 0, TUNE_SPLIT = 2, TUNE_BEST = 3, TUNE_CANNOT_RUN = 5, TUNE_SPLIT_4 = 7 };
 
 // A context whose workspace lies in the middle of the memory that the tuner gets.
 struct TuneSetup {
@@ -112,6 +113,59 @@ static void test_tune_choice(Test *t) {
         CHECK(t, setup.context.plan_count == count && table->count == count, "%lld plans, %d entries of %d",
               (long long)setup.context.plan_count, table->count, count);
     }
+}
+
+// With any bits the fastest is one that splits the sum. The table has its choices apart from those of the same bits. An
+// algorithm that leaves out terms is not taken, however fast.
+static void test_tune_any_bits(Test *t) {
+#ifndef GPT2_EMU
+    SKIP(t, "only the emulator says which algorithm is fast and which has other bits");
+#endif
+    std::vector<CublasProblem> problems = tune_problems();
+    TuneTable *table = new_tune_table();
+    for (int start = 0; start < 3; start++) {
+        TuneSetup setup;
+        TuneLevel level = start == 1 ? TUNE_SAME_BITS : TUNE_ANY_BITS;
+        setup.tune(problems, table, level);
+        int known = start == 2 ? (int)problems.size() : 0;
+        CHECK(t, setup.tuner.known == known && setup.tuner.refused == 0, "start %d: %d known, %d refused", start,
+              setup.tuner.known, setup.tuner.refused);
+        for (const CublasProblem &p : problems) {
+            int best = level == TUNE_ANY_BITS && tune_shows_tail(&p) ? TUNE_SPLIT : TUNE_BEST;
+            CHECK(t, setup.chosen(p) == best, "start %d, %s: algorithm %d", start, setup.key(p).c_str(),
+                  setup.chosen(p));
+        }
+    }
+    setenv("EMU_CUBLASLT_FAULT", "tail fast", 1);
+    TuneSetup faulty;
+    faulty.tune(problems, new_tune_table(), TUNE_ANY_BITS);
+    for (const CublasProblem &p : problems) {
+        int chosen = faulty.chosen(p), best = tune_shows_tail(&p) ? TUNE_SPLIT_4 : TUNE_BEST;
+        CHECK(t, chosen == best, "%s: algorithm %d", faulty.key(p).c_str(), chosen);
+    }
+    unsetenv("EMU_CUBLASLT_FAULT");
+}
+
+// The choices of rank 0 on another rank: the same plans, and what is not rank 0's GPU is refused.
+static void test_tune_share(Test *t) {
+    const std::vector<CublasProblem> problems = tune_problems();
+    int count = (int)problems.size();
+    static TuneChoices choices;
+    cudaDeviceProp gpu;
+    Error error;
+    cuda_check(cudaGetDeviceProperties(&gpu, 0));
+    TuneSetup first, second, third;
+    first.tune(problems, new_tune_table(), TUNE_ANY_BITS);
+    matmul_get_choices(&first.context, problems.data(), count, &gpu, &choices);
+    CHECK(t, matmul_take_choices(&second.context, problems.data(), count, &gpu, &choices, &error), "%s", error.text);
+    for (const CublasProblem &p : problems) {
+        CHECK(t, tune_same_algo(&cublas_plan(&first.context, &p)->algo, &cublas_plan(&second.context, &p)->algo),
+              "another algorithm for %s", first.key(p).c_str());
+    }
+    CHECK(t, second.context.plan_count == count, "%lld plans", (long long)second.context.plan_count);
+    gpu.multiProcessorCount++;
+    CHECK(t, !matmul_take_choices(&third.context, problems.data(), count, &gpu, &choices, &error), "another GPU's");
+    CHECK(t, strstr(error.text, "--matmul-tune 1") != NULL, "%s", error.text);
 }
 
 // A table that names what has other bits, does not run or is no algorithm at all: the choice is made anew. One that
@@ -281,6 +335,8 @@ static void tune_tests(Suite *suite) {
     RUN(suite, test_tune_bad_table);
     RUN(suite, test_tune_bits);
     RUN(suite, test_tune_tail);
+    RUN(suite, test_tune_any_bits);
+    RUN(suite, test_tune_share);
     RUN(suite, test_tune_without_room);
     RUN(suite, test_tune_memory);
     RUN(suite, test_tune_stays);

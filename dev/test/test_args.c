@@ -193,6 +193,10 @@ static void test_forms(Test *t) {
     CHECK(t, parse(&p, false, "-i x -o d -y 1 -a 0") && o->resume && !o->overfit, "flags with a digit");
     CHECK(t, parse(&p, false, "--prompt=--lr --steps 0") && strcmp(o->prompt, "--lr") == 0, "a value like an option");
     CHECK(t, parse(&p, false, "--steps 0 --") && o->steps == 0, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --matmul-tune -x 5") && o->matmul_tune == 1 && o->steps == 5, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --matmul-tune") && o->matmul_tune == 1, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --matmul-tune 2") && o->matmul_tune == 2, "%s", p.error.text);
+    CHECK(t, !parse(&p, true, "-i x --matmul-tune 3"), "a level of 3");
     CHECK(t, parse(&p, false, "--plan") && o->plan, "--plan needs no data: %s", p.error.text);
 }
 
@@ -388,6 +392,11 @@ static void test_record(Test *t) {
     }
     train_options_text(&a.options, option_index("lr"), text, sizeof(text));
     CHECK(t, strcmp(text, "0.0003") == 0, "%s", text);
+    int tune = option_index("matmul-tune");
+    CHECK(t, train_options_shapes_run(tune) && train_options_alike(tune, "0", "1"), "the same bits");
+    CHECK(t, train_options_alike(tune, "(not recorded)", "1") && train_options_alike(tune, "2", "2"),
+          "the same choices");
+    CHECK(t, !train_options_alike(tune, "2", "1") && !train_options_alike(tune, "(not recorded)", "2"), "other bits");
     train_options_text(&a.options, option_index("total-batch"), text, sizeof(text));
     CHECK(t, strcmp(text, "256") == 0, "the batch that is meant, not 0: %s", text);
     for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {

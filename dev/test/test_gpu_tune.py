@@ -5,6 +5,7 @@ only when EMU_CUBLASLT_ALGOS says so; on a machine with a GPU these tests are le
 """
 import os
 import re
+import shutil
 import sys
 
 PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
@@ -146,6 +147,76 @@ def remedies():
         assert re.search(what, err) and "--batch-size" in err and len(err.splitlines()) == 1, err
 
 
+def of_any_bits():
+    """Level 2 takes the fastest algorithms, whatever their bits, and keeps to them: another start of the run takes what
+    stands in its folder, and not what the clock would say now; with another micro-batch it adds to that."""
+    few, many, folder = (cli.new_folder(name) for name in ("few", "many", "resumed"))
+    level = ["--matmul-tune", 2, "-n", 1, "--matmul-tune-file"]
+    straight = tuned(*level, cli.path("few.txt"), "-o", few, EMU_CUBLASLT_ALGOS="2")
+    other = tuned(*level, cli.path("many.txt"), "-o", many)
+    assert "whatever their bits" in other and f"the run's own, in {many}/matmul_choices.txt" in other, other
+    hashes = [weights_hash(out) for out in (straight, other, tuned("--matmul-tune", 0))]
+    assert hashes[0] == hashes[2] != hashes[1], hashes
+    os.mkdir(folder)
+    for name in ("model_00000001.bin", "state_00000001.bin", "main.log", "matmul_choices.txt"):
+        shutil.copy(os.path.join(few, name), folder)
+    again = tuned("--matmul-tune", 2, "-n", 1, "-o", folder, "--resume")
+    assert f"{PROBLEMS} shapes known from before" in again and weights_hash(again) == hashes[0], (again, straight)
+    record = os.path.join(folder, "matmul_choices.txt")
+    assert len(lines_of(record)) == 1 + PROBLEMS, record
+    more = [*SHAPE, "-b", 1, "-d", 80]
+    out = tuned("--matmul-tune", 2, "-n", 1, "-o", folder, "--resume", run=more)
+    assert f"{PROBLEMS} shapes timed" in out and len(lines_of(record)) == 1 + 2 * PROBLEMS, out
+
+
+def without_its_choices():
+    """A resumed run of level 2 is refused where its choices are not to be had; so is one of another level, but for 0 and
+    1, which are the same to a run."""
+    def resumed(folder, level, *more):
+        return [*RUN, "--matmul-tune", level, "-o", cli.path(folder), "--resume", *more]
+
+    def refused(folder, level):
+        words = resumed(folder, level)
+        err = finish(start(*words, env=ENVIRONMENT), 1, words)[1]
+        assert "--allow-changes" in err and len(err.splitlines()) == 1, err
+        return err
+
+    lines = lines_of(cli.path("many/matmul_choices.txt"))
+    assert "--matmul-tune was 2, is 1" in refused("many", 1)
+    for before, after, what in (("cuBLASLt ", "cuBLASLt 1", "from another GPU"), ("any bits", "any bit", "damaged")):
+        cli.write("many/matmul_choices.txt", "".join(lines).replace(before, after, 1).encode())
+        assert what in refused("many", 2)
+    os.remove(cli.path("many/matmul_choices.txt"))
+    assert "not there, or empty" in refused("many", 2)
+    words = resumed("many", 2, "--allow-changes")
+    assert f"{PROBLEMS} shapes timed" in ran(*words, env=ENVIRONMENT) and os.path.exists(words[words.index("-o") + 1])
+    one = cli.new_folder("one")
+    tuned("-o", one)
+    assert "one of another --matmul-tune?" in refused("one", 2)
+    ran(*resumed("one", 0), env=ENVIRONMENT)
+
+
+def nowhere_to_keep_them():
+    """Without a folder of its own a run of level 2 keeps its choices in the user's file, or there is no run."""
+    for more, environment in ((["--matmul-tune-file", os.path.join(text_file(), "x")], {}),
+                              ([], {"XDG_CACHE_HOME": "", "HOME": ""})):
+        words = [*RUN, "--matmul-tune", 2, *more]
+        err = finish(start(*words, env=dict(ENVIRONMENT, **environment)), 1, words)[1]
+        assert re.fullmatch(r"train_gpt2cu: --matmul-tune 2: [^\n]+\n", err), err
+        tuned(*words[len(RUN):], "-o", cli.new_folder("kept"), **environment)
+
+
+def several_ranks_of_any_bits():
+    """Rank 0 chooses for all: a rank that would choose otherwise computes as the others do."""
+    hashes = []
+    for i, (zero, one) in enumerate((("8", "8"), ("8", "2"), ("2", "2"))):
+        only = {rank: {"environment": {"EMU_CUBLASLT_ALGOS": count, "XDG_CACHE_HOME": cli.path(f"ranks_cache_{i}")}}
+                for rank, count in enumerate((zero, one))}
+        out = ranks.ran(2, *RUN, "--matmul-tune", 2, "-o", cli.new_folder(f"ranks_of_{i}"), only=only)
+        hashes.append(weights_hash(out))
+    assert hashes[0] == hashes[1] != hashes[2], hashes
+
+
 def several_ranks():
     """Each finds its own choices, and one writes the file."""
     file = cli.path("ranks.txt")
@@ -158,4 +229,5 @@ def several_ranks():
 
 if __name__ == "__main__":
     harness.run("gpu_tune", [the_same_weights_sooner, first_choice_that_leaves_out_terms, every_multiply_of_a_step,
-                             reused, of_another_machine, unwritable, refusals, remedies, several_ranks])
+                             reused, of_another_machine, unwritable, refusals, remedies, several_ranks, of_any_bits,
+                             without_its_choices, nowhere_to_keep_them, several_ranks_of_any_bits])
