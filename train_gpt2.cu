@@ -253,6 +253,8 @@ typedef struct {
     MemoryPlan device_plan, pinned_plan, host_plan;
     CublasContext cublas;
     TuneReport tuning; // of its algorithms
+    int spared;        // multiprocessors that multiplies beside communication count on; 0: all
+    bool reduces;      // gradients are on their way while the backward pass goes on
     NcclContext nccl;
     Comm *ranks;
     cudaStream_t stream, copy_stream, comm_stream, head_stream;
@@ -755,11 +757,17 @@ static void quantize_input(GPT2 *model, int layer, int which, const floatX *inp,
     }
 }
 
+// How many multiprocessors the next multiplications count on.
+static void count_on(GPT2 *model, bool communicates) {
+    model->cublas.multiprocessors = communicates ? model->spared : 0;
+}
+
 // out (N,OC) of one of a block's linear layers; with pre_gelu: see matmul_forward. With --fp8, inp may be NULL: it has
 // been brought to 8 bits already.
 static void linear_forward(GPT2 *model, int layer, int which, floatX *out, floatX *pre_gelu, const floatX *inp,
                            int64_t N, ForwardKind kind) {
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
+    count_on(model, model->params.parts); // also when it is computed again: the same bits
     if (!model->shape.fp8) {
         matmul_forward(&model->cublas, out, pre_gelu, inp, p.weight, p.bias, N, p.C, p.OC, model->stream);
         return;
@@ -788,6 +796,7 @@ static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, con
                             const floatX *pre_gelu, int64_t N) {
     Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
     Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
+    count_on(model, model->reduces);
     if (model->shape.fp8) {
         linear_backward_fp8(model, layer, which, dinp, g.weight, dout, N);
         return;
@@ -823,12 +832,25 @@ static int linear_problems(const GPT2 *model, int which, int64_t N, CublasProble
     return 3;
 }
 
+// The multiplications of a layer by the multiprocessors that they count on: see count_on. Of the backward pass they are
+// there twice if only a step's last micro-batch sends gradients.
+static int shared_problems(const GPT2 *model, int which, int64_t N, CublasProblem *problems) {
+    int backward = linear_problems(model, which, N, problems), n = backward;
+    if (model->spared == 0) { return n; }
+    if (model->params.parts) { problems[0].multiprocessors = model->spared; } // the forward's
+    for (int i = 1; i < backward; i++) {
+        if (!model->grads.parts) { problems[n++] = problems[i]; }
+        problems[i].multiprocessors = model->spared;
+    }
+    return n;
+}
+
 // All multiplications of a training micro-batch, so that the best algorithms can be found before the first. Returns how
 // many there are, at most MAX_MATMUL_PROBLEMS.
 static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
     int C = model->config.channels, Vp = model->config.padded_vocab_size, n = 0;
     int64_t N = (int64_t)model->shape.B * model->shape.T;
-    for (int which = 0; which < NUM_LINEARS; which++) { n += linear_problems(model, which, N, problems + n); }
+    for (int which = 0; which < NUM_LINEARS; which++) { n += shared_problems(model, which, N, problems + n); }
     const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // all but the last time, and the last
     for (int64_t rows : head_rows) {
         if (rows == 0) { continue; }
@@ -983,6 +1005,7 @@ static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N
     Range range("head");
     int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->logits_stride > 0;
     if (role->trains) { begin_gradient(model, 0, role); }
+    count_on(model, false);
     for (int64_t i = 0; i < chunks + ahead; i++) {
         if (i < chunks) { classify_logits(model, head_rows_of(model, i, N), targets, role); }
         if (i >= ahead) { finish_logits(model, head_rows_of(model, i - ahead, N), role); }
@@ -1084,6 +1107,7 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, 0);
+    model->reduces = model->grads.parts || role->last;
     begin_gradient(model, L, role);
     Tensors<float> g = grads_of_layer(model, L - 1);
     uint32_t *amax = amax_for(model, FP8_DOUT, L - 1, LINEAR_FCPROJ);
@@ -1776,6 +1800,7 @@ static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
     cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
     gpu_monitor_open(&model->monitor, bus_id);
     create_streams(model);
+    model->spared = nccl_spared_multiprocessors(ranks, model->gpu.multiProcessorCount);
     if (!cublas_open(&model->cublas, tf32, error) || !open_attention(model, error) ||
         !plan_allocate_device(&model->device_plan, error) || !plan_allocate_pinned(&model->pinned_plan, error) ||
         !plan_allocate(&model->host_plan, error)) {
@@ -2238,6 +2263,7 @@ static const float *sample_logits(void *context) {
                                cudaMemcpyHostToDevice, model->stream));
     comm_progress(model->ranks, "a sample");
     gpt2_forward(model, model->history, 1, T, FORWARD_FOR_LOSS);
+    count_on(model, false);
     matmul_forward(&model->cublas, model->logits, NULL, model->lnf + (int64_t)last * C, params_of_layer(model, 0).wte,
                    NULL, 1, C, Vp, model->stream);
     cuda_check(cudaMemcpyAsync(model->sample_logits, model->logits, (size_t)V * sizeof(floatX), cudaMemcpyDeviceToHost,
@@ -2635,6 +2661,10 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         int machines = run_num_machines(model->ranks);
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
+        if (model->spared > 0) {
+            printf("            multiplies beside communication count on %d of %d multiprocessors\n", model->spared,
+                   model->gpu.multiProcessorCount);
+        }
     }
     if (model->shape.fp8 && !fp8_has_conversion()) {
         printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "

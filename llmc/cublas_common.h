@@ -50,7 +50,8 @@ typedef struct {
     bool fp32_output;
     cublasLtEpilogue_t epilogue;
     CublasFactors factors;
-    bool fast_sums; // of 8-bit factors: sums may keep fewer bits than fp32 has
+    bool fast_sums;      // of 8-bit factors: sums may keep fewer bits than fp32 has
+    int multiprocessors; // that it may count on, others being in use; 0: all
 } CublasProblem;
 
 typedef struct {
@@ -64,9 +65,10 @@ typedef struct {
     cublasLtHandle_t handle;
     void *workspace;
     size_t workspace_bytes;
-    bool tf32;          // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
-    int64_t plan_count; // made so far: of how many problems the heuristic was asked
-    int64_t kept_plans; // so many, the first ones, never make room for others
+    int multiprocessors; // that the next multiplications may count on; 0: all
+    bool tf32;           // fp32 build: round the factors to tf32 (10 bits of mantissa) for the tensor cores
+    int64_t plan_count;  // made so far: of how many problems the heuristic was asked
+    int64_t kept_plans;  // so many, the first ones, never make room for others
     CublasPlan plans[CUBLAS_MAX_PLANS];
 } CublasContext;
 
@@ -133,14 +135,15 @@ static inline void cublas_close(CublasContext *context) {
 
 // A product without transposes into floatX; the caller changes what is different.
 static inline CublasProblem cublas_problem(int64_t m, int64_t n, int64_t k, cublasLtEpilogue_t epilogue) {
-    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false};
+    CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false, 0};
     return problem;
 }
 
 static inline bool cublas_same_problem(const CublasProblem *a, const CublasProblem *b) {
     return a->m == b->m && a->n == b->n && a->k == b->k && a->transpose_a == b->transpose_a &&
            a->transpose_b == b->transpose_b && a->accumulate == b->accumulate && a->fp32_output == b->fp32_output &&
-           a->epilogue == b->epilogue && a->factors == b->factors && a->fast_sums == b->fast_sums;
+           a->epilogue == b->epilogue && a->factors == b->factors && a->fast_sums == b->fast_sums &&
+           a->multiprocessors == b->multiprocessors;
 }
 
 // A product without bias, aux and scales; the caller adds them.
@@ -187,6 +190,11 @@ static inline void cublas_describe_operation(CublasPlan *plan, bool tf32) {
     cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof(b)));
     cublas_check(cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue)));
     if (p->factors != CUBLAS_FLOATX_BOTH) { cublas_describe_scales(plan, stand_in); }
+    if (p->multiprocessors > 0) {
+        int32_t target = p->multiprocessors;
+        cublas_check(
+            cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &target, sizeof(target)));
+    }
     if ((epilogue & CUBLASLT_EPILOGUE_BIAS) != 0) {
         cublas_set_pointer(plan, CUBLASLT_MATMUL_DESC_BIAS_POINTER, stand_in);
     }
@@ -261,10 +269,12 @@ static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtM
 // The problem in words, all that cublas_same_problem compares, and what else an algorithm was chosen for.
 static inline void cublas_problem_text(const CublasContext *context, const CublasProblem *p, char *text, size_t size) {
     static const char *const factors[] = {"", " e4m3", " e4m3 e5m2"};
-    snprintf(text, size, "%s%s%s%s m %lld n %lld k %lld transposed %d%d beta %d fp32 %d epilogue %d workspace %zu",
+    char part[32] = "";
+    if (p->multiprocessors > 0) { snprintf(part, sizeof(part), " of %d", p->multiprocessors); }
+    snprintf(text, size, "%s%s%s%s m %lld n %lld k %lld transposed %d%d beta %d fp32 %d epilogue %d workspace %zu%s",
              PRECISION_NAME, context->tf32 && PRECISION_IS_FP32 ? " tf32" : "", factors[p->factors],
              p->fast_sums ? " fast" : "", (long long)p->m, (long long)p->n, (long long)p->k, p->transpose_a,
-             p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes);
+             p->transpose_b, p->accumulate, p->fp32_output, (int)p->epilogue, context->workspace_bytes, part);
 }
 
 // The plan of a problem, or NULL.
@@ -316,10 +326,12 @@ static inline cublasStatus_t cublas_run(const CublasContext *context, CublasPlan
                           &plan->D, on->D, &plan->D, algo, context->workspace, context->workspace_bytes, stream);
 }
 
-// D = epilogue(op(A) op(B) + beta D).
+// D = epilogue(op(A) op(B) + beta D), by context->multiprocessors.
 static inline void cublas_multiply(CublasContext *context, const CublasProblem *problem, const CublasOperands *on,
                                    cudaStream_t stream) {
-    CublasPlan *plan = cublas_plan(context, problem);
+    CublasProblem wanted = *problem;
+    wanted.multiprocessors = context->multiprocessors;
+    CublasPlan *plan = cublas_plan(context, &wanted);
     cublas_check(cublas_run(context, plan, &plan->algo, on, stream));
 }
 

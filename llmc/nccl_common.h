@@ -19,6 +19,21 @@
 typedef void *ncclComm_t;
 #endif
 
+// The most blocks that a collective between machines may have. Each keeps a multiprocessor to itself for as long as the
+// collective lasts, and NCCL takes up to 32 by itself. A matrix multiply has one block for each multiprocessor; those
+// that find none free begin when others end, and it takes twice as long. So multiplies beside communication count on
+// the multiprocessors that are left (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), and there are few of these blocks: 8 of 132
+// slow a multiply down by 6 %, and send some 20 GB/s each, more than a network card of 50 GB/s takes. Within a machine
+// a step sends for so short a time that neither pays: all of NCCL's blocks are soon done.
+#define NCCL_MAX_BLOCKS 8
+static inline bool nccl_is_slow(const Comm *ranks) { return ranks->num_local < ranks->num_ranks; }
+
+// The multiprocessors that are left of a GPU's beside communication; 0: multiplies count on all.
+static inline int nccl_spared_multiprocessors(const Comm *ranks, int multiprocessors) {
+    bool spares = nccl_is_slow(ranks) && multiprocessors >= 4 * NCCL_MAX_BLOCKS; // of a smaller GPU nothing is spared
+    return spares ? multiprocessors - NCCL_MAX_BLOCKS : 0;
+}
+
 typedef struct {
     Comm *ranks;
     ncclComm_t handle; // NULL: one rank, or not open
@@ -84,6 +99,7 @@ static inline void nccl_leave_out_nvls(void) { setenv("NCCL_NVLS_ENABLE", "0", 0
 // this rank alone: comm_fail.
 static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
     ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     memset(nccl, 0, sizeof(*nccl));
     nccl->ranks = ranks;
     nccl->stream = stream;
@@ -97,7 +113,8 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
     if (!comm_agree(ranks, ok, error) || !comm_broadcast(ranks, &id, (int64_t)sizeof(id), error)) { return false; }
     comm_progress(ranks, "connecting the GPUs");
     comm_waits(ranks, true);
-    status = ncclCommInitRank(&nccl->handle, ranks->num_ranks, id, ranks->rank);
+    if (nccl_is_slow(ranks)) { config.maxCTAs = NCCL_MAX_BLOCKS; }
+    status = ncclCommInitRankConfig(&nccl->handle, ranks->num_ranks, id, ranks->rank, &config);
     comm_waits(ranks, false);
     if (status != ncclSuccess) { // the others may still wait in there for this rank, so there is no asking them
         nccl->handle = NULL;

@@ -6,6 +6,7 @@ only when EMU_CUBLASLT_ALGOS says so; on a machine with a GPU these tests are le
 import os
 import re
 import shutil
+import subprocess
 import sys
 
 PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
@@ -170,8 +171,8 @@ def of_any_bits():
 
 
 def without_its_choices():
-    """A resumed run of level 2 is refused where its choices are not to be had; so is one of another level, but for 0 and
-    1, which are the same to a run."""
+    """A resumed run of level 2 is refused where its choices are not to be had; so is one of another level, but for 0
+    and 1, which are the same to a run."""
     def resumed(folder, level, *more):
         return [*RUN, "--matmul-tune", level, "-o", cli.path(folder), "--resume", *more]
 
@@ -217,6 +218,31 @@ def several_ranks_of_any_bits():
     assert hashes[0] == hashes[1] != hashes[2], hashes
 
 
+def beside_communication():
+    """Between machines, multiplies that run beside communication count on the multiprocessors that NCCL leaves: the
+    backward's, with whole gradients those of a step's last micro-batch, and with sharded parameters the forward's, too.
+    Nothing is multiplied that was not planned at the start. No bit changes in the emulator."""
+    other = ["unshare", "-Ur", "--uts", "sh", "-c", "hostname other && exec \"$@\"", "sh"]
+    if shutil.which("unshare") is None or subprocess.run([*other, "true"], capture_output=True).returncode != 0:
+        raise harness.Skip("no second machine: unshare --uts is not here or not permitted")
+    for stage, forward, backward in ((1, {"0"}, {"0", "124"}), (2, {"0"}, {"124"}), (3, {"124"}, {"124"})):
+        run = [2, *RUN, "-d", 320, "-z", stage, "--matmul-tune", 0]
+        apart = ranks.Ranks(*run, only={1: {"before": other}}, EMU_SMS="132", EMU_CUBLASLT_TRACE="1",
+                            EMU_NCCL_TRACE="1")
+        apart.wait()
+        out, err = apart.out(), apart.err()
+        apart.kill()
+        assert "count on 124 of 132 multiprocessors" in out and "of 2 has up to 8 blocks" in err, (out, err)
+        asked = re.findall(r"asked for 1 algorithms: (.*), epilogue (\d+), multiprocessors (\d+)$", err, re.M)
+        head = [count for shape, _, count in asked if "384" in shape]
+        bias = [count for _, epilogue, count in asked if epilogue == "4"]
+        rest = [count for shape, epilogue, count in asked if "384" not in shape and epilogue == "1"]
+        assert set(bias) == forward and set(rest) == backward and set(head) == {"0"}, (stage, asked)
+        assert (len(bias), len(rest), len(head)) == (4, 8 * len(backward), 3), (stage, asked)
+        together = ranks.ran(*run, EMU_SMS="132")
+        assert "multiplies beside" not in together and weights_hash(together) == weights_hash(out), (together, out)
+
+
 def several_ranks():
     """Each finds its own choices, and one writes the file."""
     file = cli.path("ranks.txt")
@@ -230,4 +256,5 @@ def several_ranks():
 if __name__ == "__main__":
     harness.run("gpu_tune", [the_same_weights_sooner, first_choice_that_leaves_out_terms, every_multiply_of_a_step,
                              reused, of_another_machine, unwritable, refusals, remedies, several_ranks, of_any_bits,
-                             without_its_choices, nowhere_to_keep_them, several_ranks_of_any_bits])
+                             without_its_choices, nowhere_to_keep_them, several_ranks_of_any_bits,
+                             beside_communication])
