@@ -231,7 +231,8 @@ typedef struct {
     int32_t *flag, *history;
     void *cublas_workspace;
     CudnnAttention cudnn;
-    Error no_cudnn; // why it is not open, if it was to be
+    Error no_cudnn;    // why it is not used, where it would have been
+    bool cudnn_failed; // it had no plan
     void *cudnn_forward, *cudnn_backward;
 
     BatchSlot slots[NUM_SLOTS];
@@ -390,6 +391,13 @@ static int64_t norm_partials_of(const GPT2 *model, int bucket) {
     return global_norm_scratch_doubles(zero_shard(&model->zero, bucket));
 }
 
+// What cuDNN is asked for, where it does the attention.
+static CudnnShape cudnn_shape(const GPT2 *model) {
+    const RunShape *run = &model->shape;
+    CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, true};
+    return shape;
+}
+
 static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t rows = matmul_rows(model, N);
@@ -402,7 +410,8 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
              BACKWARD_ATTENTION);
     plan_add(plan, &model->dqkv, "dqkv", gradient, PLAN_FLOATX, shape2(N, 3 * C), BACKWARD_ATTENTION,
              BACKWARD_ATTENTION);
-    int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(model->shape.B, model->shape.T, NH) : 0;
+    CudnnShape attention = cudnn_shape(model);
+    int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
     plan_add(plan, &model->cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
              BACKWARD_ATTENTION, BACKWARD_ATTENTION);
     plan_add(plan, &model->att_dots, "att_dots", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
@@ -1663,8 +1672,9 @@ static bool ask_to_stop(GPT2 *model, Error *error) {
 
 // Can cuDNN be asked for this run's attention?
 static bool check_cudnn(const TrainRun *run, Error *error) {
-    return cudnn_att_check((int)run->options.batch_size, (int)run->options.seq_len, run->config.channels,
-                           run->config.num_heads, error);
+    const TrainOptions *o = &run->options;
+    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads, true};
+    return cudnn_att_check(&shape, error);
 }
 
 // Refuses what this build or these kernels cannot do, before anything is opened on the GPU.
@@ -1775,12 +1785,10 @@ static bool check_gpu(const GPT2 *model, Error *error) {
 // would have worked in is left out.
 static bool open_attention(GPT2 *model, Error *error) {
     RunShape *shape = &model->shape;
-    if (!shape->cudnn || cudnn_att_open(&model->cudnn, shape->B, shape->T, model->config.channels,
-                                        model->config.num_heads, &model->no_cudnn)) {
-        return true;
-    }
+    CudnnShape attention = cudnn_shape(model);
+    if (!shape->cudnn || cudnn_att_open(&model->cudnn, &attention, &model->no_cudnn)) { return true; }
     if (shape->needs_cudnn) { return fail(error, "--attention cudnn: %s", model->no_cudnn.text); }
-    shape->cudnn = false;
+    shape->cudnn = false, model->cudnn_failed = true;
     plan_device(model, (int64_t)shape->B * shape->T);
     return true;
 }
@@ -2361,9 +2369,9 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.head_rows = (int)o->head_rows;
     shape.head_overlap = o->head_overlap;
     shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
+    bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
     shape.needs_cudnn = shape.kind == RUN_TRAINS && strcmp(o->attention, "cudnn") == 0;
-    shape.cudnn =
-        shape.needs_cudnn || (shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0 && check_cudnn(run, &why));
+    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
@@ -2413,13 +2421,14 @@ static StepGpu step_gpu_of(const cudaDeviceProp *device, bool tf32, StepGpu plan
 static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
     const RunShape *shape = &model->shape;
     bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
+    CudnnShape attention = cudnn_shape(model);
     StepShape step;
     memset(&step, 0, sizeof(step));
     step.config = model->config;
     step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
     step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
     step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
-    if (shape->cudnn) { step.attention_chunk = cudnn_att_chunk(shape->B, shape->T, model->config.num_heads); }
+    if (shape->cudnn) { step.attention_chunk = cudnn_att_chunk(&attention); }
     step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
     step.has_master = shape->has_master;
     step.sizeof_activation = (int)sizeof(floatX);
@@ -2615,23 +2624,35 @@ static bool settle_by_gpus(GPT2 *model, TrainRun *run, Error *error) {
 
 // "by cuDNN 9.19.0", or where our own kernels compute.
 static void attention_text(char *text, size_t size, const GPT2 *model) {
+    const RunShape *shape = &model->shape;
     char version[32];
     cudnn_att_version_text(version, sizeof(version));
-    int HS = model->config.channels / model->config.num_heads;
-    snprintf(text, size, "%s%s", model->shape.cudnn ? "by cuDNN " : "on ",
-             model->shape.cudnn                ? version
-             : attention_uses_tensor_cores(HS) ? "tensor cores"
-                                               : "plain cores");
+    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
+    const char *own = tensor_cores ? "tensor cores" : "plain cores";
+    if (!shape->cudnn) {
+        snprintf(text, size, "on %s", own);
+    } else {
+        snprintf(text, size, "by cuDNN %s", version);
+    }
+}
+
+// Why cuDNN, which is there, is not asked for this run's attention. "": it is, or it is not there.
+static void explain_attention(GPT2 *model, const TrainRun *run) {
+    char version[32];
+    bool any = model->shape.kind == RUN_TRAINS && strcmp(run->options.attention, "auto") == 0;
+    cudnn_att_version_text(version, sizeof(version));
+    if (any && !PRECISION_IS_FP32 && version[0] != '\0' && !model->shape.cudnn) { check_cudnn(run, &model->no_cudnn); }
 }
 
 static void print_config(const GPT2 *model, TrainRun *run) {
-    char attention[64];
+    char attention[128];
     attention_text(attention, sizeof(attention), model);
     run_print_config(run);
     printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
            model->shape.has_master ? ", fp32 master weights" : "",
            model->shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
            model->config.channels / model->config.num_heads);
+    if (model->no_cudnn.text[0] != '\0') { printf("            not by cuDNN: %s\n", model->no_cudnn.text); }
     if (model->shape.kind == RUN_TRAINS) {
         printf("launches    %s\n", model->shape.cuda_graph ? "a step is CUDA graphs"
                                    : run->num_ranks > 1    ? "kernel by kernel: CUDA graphs are for one GPU"
@@ -2671,7 +2692,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
                "it with GPU_ARCH=%d%d\n",
                model->gpu.major, model->gpu.minor);
     }
-    if (model->no_cudnn.text[0] != '\0') {
+    if (model->cudnn_failed) {
         printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
         run_print_memory(&model->device_plan, " on the GPU without it");
     }
@@ -2885,6 +2906,7 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
     catch_stop_signal(SIGUSR1, on_stop_signal); // who sends this one wants a run to end in order, and has time
     if (!settle_by_gpus(model, run, error)) { return false; }
     gpt2_plan(model, &run->config, choose_shape(run));
+    explain_attention(model, run);
     print_config(model, run);
     if (o->plan) {
         print_plan(model, run);

@@ -6,15 +6,17 @@
 // of later 9.x knows no causal mask, so it is not used. Tensors are (B, NH, T, HS) by their strides, which lets q, k
 // and v stay side by side in qkv (B,T,3C). Tensors between the operations are virtual: nobody stores them.
 //
-// Deterministic: dq is a product of its own, dS K, of a bf16 dS (B,NH,T,T) that the backward stores in the workspace;
-// adding parts of dq up by atomics as they come would take no such memory, but give other bits each time. So that the
-// memory does not grow with the batch, the backward goes over it a few sequences at a time: no bits depend on how many.
+// Deterministic: dq is a product of its own, dS K, of a bf16 dS (B,NH,T,T) that the backward stores in the workspace.
+// The other backward (--deterministic 0) stores no dS. It adds parts of dq up in fp32 by atomics as they come, which
+// gives other bits each time. So that the memory does not grow with the batch, the backward takes a chunk of sequences
+// at a time. The size of the chunk changes no bit of the deterministic backward.
 //
 // A plan is made for one (B, T), when the run begins (some 0.1 to 1 s, cuDNN compiles kernels); other shapes, those of
 // evaluations, are left to llmc/attention.cuh.
 #ifndef LLMC_CUDNN_ATT_H
 #define LLMC_CUDNN_ATT_H
 
+#include <float.h>
 #include <math.h>
 
 #include "cuda_common.h"
@@ -44,46 +46,63 @@ typedef struct {
 } CudnnPlan;
 #endif
 
-// The most workspace: within 256 MiB NVIDIA's own frontend, too, prefers the backward with a stored dS.
+// The most workspace of several sequences: within 256 MiB NVIDIA's own frontend, too, prefers the backward with a
+// stored dS. One sequence may take more.
 #define CUDNN_ATT_MAX_WORKSPACE (256 << 20)
 #define CUDNN_ATT_SLACK (64 << 10)  // of a workspace, for what cuDNN adds to the tensors in it (256 bytes in 9.19)
 #define CUDNN_ATT_MAX_HEAD_SIZE 128 // of the backward of all GPUs; sm_90 alone has larger ones
+#define CUDNN_ATT_TOKENS 128        // T is a multiple of it
+
+// What is asked of cuDNN.
+typedef struct {
+    int B, T, C, NH;
+    bool deterministic;
+} CudnnShape;
 
 typedef struct {
     bool is_open;
-    int B, T, C, NH;
-    int chunk; // sequences that the backward takes at a time, a divisor of B
+    CudnnShape shape;
+    int chunk; // sequences that the backward takes at a time; the last time B % chunk, if that is not 0
     void *forward_workspace, *backward_workspace;
 #ifdef USE_CUDNN
     cudnnHandle_t handle;
-    CudnnPlan forward, backward;
+    CudnnPlan forward, backward, rest; // rest: the backward of B % chunk sequences
 #endif
 } CudnnAttention;
 
-// What the backward of so many sequences needs at most, plus slack: dS, its rows and columns padded to 128, and
-// sum(do * out) of each row in fp32.
-static inline int64_t cudnn_att_workspace_for(int sequences, int T, int NH) {
-    int64_t heads = (int64_t)sequences * NH, padded = ((int64_t)T + 127) / 128 * 128;
-    return heads * padded * padded * 2 + heads * T * (int64_t)sizeof(float) + CUDNN_ATT_SLACK;
+// The bytes of dq's fp32 sums (sequences, NH, T, HS), which the backward with atomics adds to. 0 for the other one.
+static inline int64_t cudnn_att_sum_bytes(const CudnnShape *shape, int sequences) {
+    return shape->deterministic ? 0 : (int64_t)sequences * shape->T * shape->C * (int64_t)sizeof(float);
 }
 
-// The largest divisor of B for which the workspace suffices; 0: it does not for one.
-static inline int cudnn_att_chunk(int B, int T, int NH) {
-    for (int chunk = B; chunk > 0; chunk--) {
-        if (B % chunk == 0 && cudnn_att_workspace_for(chunk, T, NH) <= CUDNN_ATT_MAX_WORKSPACE) { return chunk; }
-    }
-    return 0;
+// What the backward of so many sequences needs at most, plus slack: sum(do * out) of each row in fp32, and dS. Without
+// dS: dq's sums, and once more as much, since cuDNN's engines for some GPUs add up in memory of their own.
+static inline int64_t cudnn_att_workspace_for(const CudnnShape *shape, int sequences) {
+    int64_t rows = (int64_t)sequences * shape->NH * shape->T;
+    int64_t larger = shape->deterministic ? rows * shape->T * 2 : 2 * cudnn_att_sum_bytes(shape, sequences);
+    return larger + rows * (int64_t)sizeof(float) + CUDNN_ATT_SLACK;
 }
 
-// What is to be given to cudnn_att_set_workspace follows from the shape, and is known without a GPU. The forward needs
-// CUDNN_ATT_SLACK.
-static inline int64_t cudnn_att_backward_bytes(int B, int T, int NH) {
-    return cudnn_att_workspace_for(cudnn_att_chunk(B, T, NH), T, NH);
+// The sequences that the backward takes at a time: as many as the workspace suffices for, at least one. A divisor of B
+// needs one plan only, so it is preferred unless it halves the chunk; otherwise all chunks but the last are alike.
+static inline int cudnn_att_chunk(const CudnnShape *shape) {
+    int most = shape->B;
+    while (most > 1 && cudnn_att_workspace_for(shape, most) > CUDNN_ATT_MAX_WORKSPACE) { most--; }
+    int divisor = most;
+    while (shape->B % divisor != 0) { divisor--; }
+    int passes = (shape->B + most - 1) / most;
+    return 2 * divisor >= most ? divisor : (shape->B + passes - 1) / passes;
+}
+
+// What is to be given to cudnn_att_set_workspace follows from the shape, and is known without a GPU. It suffices for
+// every smaller chunk. The forward needs CUDNN_ATT_SLACK.
+static inline int64_t cudnn_att_backward_bytes(const CudnnShape *shape) {
+    return cudnn_att_workspace_for(shape, cudnn_att_chunk(shape));
 }
 
 // Does a plan take this batch?
 static inline bool cudnn_att_takes(const CudnnAttention *att, int B, int T) {
-    return att->is_open && att->B == B && att->T == T;
+    return att->is_open && att->shape.B == B && att->shape.T == T;
 }
 
 // Device memory, on one stream at a time.
@@ -106,37 +125,35 @@ static inline void cudnn_att_version_text(char *text, size_t size) {
 
 #ifdef USE_CUDNN
 
-// Why the backward of sequences of T tokens is not left to a version (91900: 9.19.0) that may well have a plan for it;
-// NULL: it is. These are what NVIDIA's own frontend for cuDNN refuses as not supported or as wrong, or gets right by a
-// padding mask only, which costs more than it brings here.
-static inline const char *cudnn_att_fault(int version, int T) {
-    if (T == 1) { return "takes no sequences of one token"; }
-    if (version == 91000 || version == 91001) { return "has faults in attention's backward; expected 9.10.2 or later"; }
-    if (version <= 91500 && T % 128 != 0) { return "needs multiples of 128 tokens; later than 9.15.0 any will do"; }
-    return NULL;
+// Why attention is not left to a version (91900: 9.19.0) that may well have a plan for it; NULL: it is. This is what
+// NVIDIA's own frontend for cuDNN refuses as wrong.
+static inline const char *cudnn_att_fault(int version) {
+    bool faulty = version == 91000 || version == 91001;
+    return faulty ? "has faults in attention's backward; expected 9.10.2 or later" : NULL;
 }
 
 // The same for the GPU: before 9.18.0 nothing on Blackwell (10.x) gives the same bits each time.
 static inline bool cudnn_att_repeats(int version, int compute_major) { return compute_major != 10 || version >= 91800; }
 
 // Can cuDNN be asked for attention of this shape? Known without a GPU; whether there is a plan, only cudnn_att_open
-// finds out.
-static inline bool cudnn_att_check(int B, int T, int C, int NH, Error *error) {
-    int HS = C / NH, version = (int)cudnnGetVersion();
+// finds out. Public reports of NaNs name cuDNN's kernel for a T that is no multiple of 128, so cuDNN is not asked for
+// such T in any version.
+static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
+    int HS = shape->C / shape->NH, version = (int)cudnnGetVersion();
     if (PRECISION_IS_FP32) { return fail(error, "cuDNN's attention is for bf16, and this is the fp32 build"); }
     if (version / 10000 != 9) { return fail(error, "the cuDNN library says version %d, expected 9", version); }
     if (HS % 8 != 0 || HS > CUDNN_ATT_MAX_HEAD_SIZE) {
         return fail(error, "heads of %d channels, cuDNN takes multiples of 8 up to %d", HS, CUDNN_ATT_MAX_HEAD_SIZE);
     }
-    const char *fault = cudnn_att_fault(version, T);
+    if (shape->T % CUDNN_ATT_TOKENS != 0) {
+        return fail(error, "sequences of %d tokens, cuDNN is asked for multiples of %d only", shape->T,
+                    CUDNN_ATT_TOKENS);
+    }
+    const char *fault = cudnn_att_fault(version);
     if (fault != NULL) {
         char text[32];
         cudnn_att_version_text(text, sizeof(text));
         return fail(error, "cuDNN %s %s", text, fault);
-    }
-    if (cudnn_att_chunk(B, T, NH) == 0) {
-        return fail(error, "cuDNN's backward of one sequence of %d tokens and %d heads needs more than %d MiB", T, NH,
-                    CUDNN_ATT_MAX_WORKSPACE >> 20);
     }
     return true;
 }
@@ -158,6 +175,7 @@ enum {
     CUDNN_SCALE,
     CUDNN_MASKED,
     CUDNN_ONE,
+    CUDNN_DQ_SUMS,
     CUDNN_FIRST_VIRTUAL
 };
 
@@ -216,7 +234,7 @@ static inline void cudnn_add_operation(CudnnGraph *graph, cudnnBackendDescriptor
 static inline cudnnBackendDescriptor_t cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type,
                                                     CudnnDims dims, CudnnDims strides, bool by_value) {
     cudnnBackendDescriptor_t tensor = cudnn_make(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    int64_t alignment = by_value || type != CUDNN_DATA_BFLOAT16 ? 4 : 16; // bytes; rows are multiples of 8 bf16
+    int64_t alignment = dims.of[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
     bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL;
     cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
     cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
@@ -326,34 +344,38 @@ static inline cudnnBackendDescriptor_t cudnn_transpose(CudnnGraph *graph, cudnnB
 
 // ---- Attention as graphs ----
 
-static inline void cudnn_graph_begin(CudnnGraph *graph, int B, int T, int C, int NH) {
+static inline void cudnn_graph_begin(CudnnGraph *graph, const CudnnShape *shape, int sequences) {
     memset(graph, 0, sizeof(*graph));
     graph->virtual_uid = CUDNN_FIRST_VIRTUAL;
-    graph->B = B, graph->T = T, graph->NH = NH, graph->HS = C / NH;
+    graph->B = sequences, graph->T = shape->T, graph->NH = shape->NH, graph->HS = shape->C / shape->NH;
 }
 
 static inline void cudnn_graph_end(CudnnGraph *graph) {
     while (graph->num_made > 0) { cudnnBackendDestroyDescriptor(graph->made[--graph->num_made]); }
 }
 
-// The scores (B, NH, T, T): scale q[i].k[j] for j <= i, -infinity elsewhere.
+// The scores (B, NH, T, T) without a mask: scale q[i].k[j].
 static inline cudnnBackendDescriptor_t cudnn_scores(CudnnGraph *graph, cudnnBackendDescriptor_t q,
                                                     cudnnBackendDescriptor_t k_transposed,
                                                     cudnnBackendDescriptor_t scale) {
     cudnnBackendDescriptor_t products = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
-    cudnnBackendDescriptor_t scaled = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
+    cudnnBackendDescriptor_t scores = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
+    cudnn_matmul(graph, q, k_transposed, products);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, products, scale, scores);
+    return scores;
+}
+
+// x (B, NH, T, T) where j <= i, the number CUDNN_MASKED elsewhere.
+static inline cudnnBackendDescriptor_t cudnn_mask(CudnnGraph *graph, cudnnBackendDescriptor_t x) {
     cudnnBackendDescriptor_t i = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
     cudnnBackendDescriptor_t j = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
     cudnnBackendDescriptor_t is_seen = cudnn_rows(graph, 0, CUDNN_DATA_BOOLEAN, graph->T);
-    cudnnBackendDescriptor_t scores = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
-    cudnn_matmul(graph, q, k_transposed, products);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, products, scale, scaled);
-    cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, scaled, NULL, NULL, i, 2);
-    cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, scaled, NULL, NULL, j, 3);
+    cudnnBackendDescriptor_t y = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
+    cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, NULL, i, 2);
+    cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, NULL, j, 3);
     cudnn_pointwise(graph, CUDNN_POINTWISE_CMP_GE, i, j, is_seen);
-    cudnn_pointwise_full(graph, CUDNN_POINTWISE_BINARY_SELECT, scaled, cudnn_scalar(graph, CUDNN_MASKED), is_seen,
-                         scores, -1);
-    return scores;
+    cudnn_pointwise_full(graph, CUDNN_POINTWISE_BINARY_SELECT, x, cudnn_scalar(graph, CUDNN_MASKED), is_seen, y, -1);
+    return y;
 }
 
 // p = exp(s - max) / sum;  out = p v;  lse = max + log(sum)
@@ -362,7 +384,8 @@ static inline void cudnn_describe_forward(CudnnGraph *graph) {
     cudnnBackendDescriptor_t q = cudnn_heads(graph, CUDNN_Q, 3 * C, false);
     cudnnBackendDescriptor_t k_transposed = cudnn_heads(graph, CUDNN_K_TRANSPOSED, 3 * C, true);
     cudnnBackendDescriptor_t v = cudnn_heads(graph, CUDNN_V, 3 * C, false);
-    cudnnBackendDescriptor_t scores = cudnn_scores(graph, q, k_transposed, cudnn_scalar(graph, CUDNN_SCALE));
+    cudnnBackendDescriptor_t scores =
+        cudnn_mask(graph, cudnn_scores(graph, q, k_transposed, cudnn_scalar(graph, CUDNN_SCALE)));
     cudnnBackendDescriptor_t max = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, 1);
     cudnnBackendDescriptor_t below = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
     cudnnBackendDescriptor_t exps = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
@@ -408,8 +431,24 @@ static inline cudnnBackendDescriptor_t cudnn_dscores(CudnnGraph *graph, cudnnBac
     return ds;
 }
 
-// p = exp(s - lse);  dv = p^T do;  dq = dS k;  dk = dS^T q
-static inline void cudnn_describe_backward(CudnnGraph *graph) {
+// dq = dS k. With atomics the product is stored in fp32 first. cuDNN's kernels then add to these sums, so that they
+// must be 0 before.
+static inline void cudnn_describe_dq(CudnnGraph *graph, cudnnBackendDescriptor_t ds, bool deterministic) {
+    int64_t row_stride = 3 * graph->NH * graph->HS;
+    cudnnBackendDescriptor_t k = cudnn_heads(graph, CUDNN_K, row_stride, false);
+    cudnnBackendDescriptor_t dq = cudnn_heads(graph, CUDNN_DQ, row_stride, false);
+    if (deterministic) {
+        cudnn_matmul(graph, ds, k, dq);
+        return;
+    }
+    cudnnBackendDescriptor_t sums = cudnn_rows(graph, CUDNN_DQ_SUMS, CUDNN_DATA_FLOAT, graph->HS);
+    cudnn_matmul(graph, ds, k, sums);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
+}
+
+// p = exp(mask(s - lse));  dv = p^T do;  dq = dS k;  dk = dS^T q. The mask comes after lse is subtracted: cuDNN's
+// kernels then take scale and lse in one fused multiply-add, and p of what is masked is exp of the mask's number alone.
+static inline void cudnn_describe_backward(CudnnGraph *graph, bool deterministic) {
     int64_t C = graph->NH * graph->HS, T = graph->T;
     cudnnBackendDescriptor_t q = cudnn_heads(graph, CUDNN_Q, 3 * C, false);
     cudnnBackendDescriptor_t dout = cudnn_heads(graph, CUDNN_DOUT, C, false);
@@ -419,10 +458,10 @@ static inline void cudnn_describe_backward(CudnnGraph *graph) {
     cudnnBackendDescriptor_t below = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
     cudnnBackendDescriptor_t p = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
     cudnn_pointwise(graph, CUDNN_POINTWISE_SUB, scores, cudnn_rows(graph, CUDNN_LSE, CUDNN_DATA_FLOAT, 1), below);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_EXP, below, NULL, p);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_EXP, cudnn_mask(graph, below), NULL, p);
     cudnn_matmul(graph, cudnn_transpose(graph, p), dout, cudnn_heads(graph, CUDNN_DV, 3 * C, false));
     cudnnBackendDescriptor_t ds = cudnn_dscores(graph, p, dout, dots, scale);
-    cudnn_matmul(graph, ds, cudnn_heads(graph, CUDNN_K, 3 * C, false), cudnn_heads(graph, CUDNN_DQ, 3 * C, false));
+    cudnn_describe_dq(graph, ds, deterministic);
     cudnn_matmul(graph, cudnn_transpose(graph, ds), q, cudnn_heads(graph, CUDNN_DK, 3 * C, false));
 }
 
@@ -451,9 +490,9 @@ static inline bool cudnn_is_random(CudnnGraph *graph, cudnnBackendDescriptor_t c
 // Makes the plan of one configuration. False, and the graph is as it was, if that one does not do: what one GPU or
 // version cannot, the next configuration can.
 static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, cudnnBackendDescriptor_t config,
-                                    cudnnHandle_t handle, int64_t workspace_bytes) {
+                                    cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic) {
     cudnnBackendDescriptor_t descriptor = NULL;
-    bool is_random = cudnn_is_random(graph, config);
+    bool is_random = deterministic && cudnn_is_random(graph, config);
     int64_t count = 0, bytes = 0;
     if (!is_random && graph->status == CUDNN_STATUS_SUCCESS &&
         cudnn_ok(graph, cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &descriptor), "a plan")) {
@@ -496,15 +535,16 @@ static inline int64_t cudnn_find_configs(CudnnGraph *graph, cudnnBackendDescript
     return graph->status == CUDNN_STATUS_SUCCESS ? min_i64(count, CUDNN_MAX_CONFIGS) : 0;
 }
 
-// The best engine's plan that is deterministic and needs no more workspace, of plan->graph, which has been described.
-static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_t workspace_bytes, const char *what,
-                                   Error *error) {
+// The best engine's plan that needs no more workspace, and is deterministic if it is to be, of plan->graph, which has
+// been described.
+static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic,
+                                   const char *what, Error *error) {
     CudnnGraph *graph = &plan->graph;
     cudnnBackendDescriptor_t configs[CUDNN_MAX_CONFIGS];
     int64_t count = cudnn_find_configs(graph, configs, handle);
     bool ok = false;
     for (int64_t i = 0; i < count && !ok; i++) {
-        ok = cudnn_try_config(graph, plan, configs[i], handle, workspace_bytes);
+        ok = cudnn_try_config(graph, plan, configs[i], handle, workspace_bytes, deterministic);
     }
     if (!ok) {
         char version[32];
@@ -525,28 +565,35 @@ static inline void cudnn_close_plan(CudnnPlan *plan) {
 static inline void cudnn_att_close(CudnnAttention *att) {
     cudnn_close_plan(&att->forward);
     cudnn_close_plan(&att->backward);
+    cudnn_close_plan(&att->rest);
     if (att->handle != NULL) { cudnnDestroy(att->handle); }
     memset(att, 0, sizeof(*att));
 }
 
-static inline bool cudnn_att_make_plans(CudnnAttention *att, Error *error) {
-    int64_t bytes = cudnn_att_workspace_for(att->chunk, att->T, att->NH);
-    cudnn_graph_begin(&att->forward.graph, att->B, att->T, att->C, att->NH);
+static inline bool cudnn_att_plan_forward(CudnnAttention *att, Error *error) {
+    cudnn_graph_begin(&att->forward.graph, &att->shape, att->shape.B);
     cudnn_describe_forward(&att->forward.graph);
-    cudnn_graph_begin(&att->backward.graph, att->chunk, att->T, att->C, att->NH);
-    cudnn_describe_backward(&att->backward.graph);
-    return cudnn_make_plan(&att->forward, att->handle, CUDNN_ATT_SLACK, "forward", error) &&
-           cudnn_make_plan(&att->backward, att->handle, bytes, "backward", error);
+    return cudnn_make_plan(&att->forward, att->handle, CUDNN_ATT_SLACK, true, "forward", error);
+}
+
+// The plan of the backward of so many sequences; of 0 there is none.
+static inline bool cudnn_att_plan_backward(CudnnAttention *att, CudnnPlan *plan, int sequences, Error *error) {
+    const CudnnShape *shape = &att->shape;
+    int64_t bytes = cudnn_att_workspace_for(shape, sequences) - cudnn_att_sum_bytes(shape, sequences);
+    if (sequences == 0) { return true; }
+    cudnn_graph_begin(&plan->graph, shape, sequences);
+    cudnn_describe_backward(&plan->graph, shape->deterministic);
+    return cudnn_make_plan(plan, att->handle, bytes, shape->deterministic, "backward", error);
 }
 
 // As cudnn_att_open, with the number of sequences that the backward takes at a time.
-static inline bool cudnn_att_open_chunked(CudnnAttention *att, int B, int T, int C, int NH, int chunk, Error *error) {
+static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape *shape, int chunk, Error *error) {
     memset(att, 0, sizeof(*att));
-    att->B = B, att->T = T, att->C = C, att->NH = NH, att->chunk = chunk;
+    att->shape = *shape, att->chunk = chunk;
     int device = 0, major = 0;
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (!cudnn_att_repeats((int)cudnnGetVersion(), major)) {
+    if (shape->deterministic && !cudnn_att_repeats((int)cudnnGetVersion(), major)) {
         return fail(error, "before 9.18.0 cuDNN's attention is not deterministic on GPUs of compute capability 10.x");
     }
     cudnnStatus_t status = cudnnCreate(&att->handle);
@@ -555,16 +602,16 @@ static inline bool cudnn_att_open_chunked(CudnnAttention *att, int B, int T, int
         return fail(error, "cuDNN does not start: %s; expected a cuDNN 9 for this CUDA and driver",
                     cudnnGetErrorString(status));
     }
-    att->is_open = cudnn_att_make_plans(att, error);
+    att->is_open = cudnn_att_plan_forward(att, error) && cudnn_att_plan_backward(att, &att->backward, chunk, error) &&
+                   cudnn_att_plan_backward(att, &att->rest, shape->B % chunk, error);
     if (!att->is_open) { cudnn_att_close(att); }
     return att->is_open;
 }
 
 // Makes the plans for batches of B sequences of T tokens, on the current GPU. Otherwise nothing is open.
-static inline bool cudnn_att_open(CudnnAttention *att, int B, int T, int C, int NH, Error *error) {
+static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
     memset(att, 0, sizeof(*att));
-    return cudnn_att_check(B, T, C, NH, error) &&
-           cudnn_att_open_chunked(att, B, T, C, NH, cudnn_att_chunk(B, T, NH), error);
+    return cudnn_att_check(shape, error) && cudnn_att_open_chunked(att, shape, cudnn_att_chunk(shape), error);
 }
 
 // ---- Running them ----
@@ -607,13 +654,17 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, c
     cudnn_check(cudnnBackendDestroyDescriptor(pack));
 }
 
-// The numbers of cudnn_scores; they stay valid until cudnn_run has returned.
+// The numbers of the graphs; they stay valid until cudnn_run has returned.
 typedef struct {
     float scale, masked, one;
 } CudnnNumbers;
 
+// Before 9.10 NVIDIA's own frontend masks with the lowest finite number: its exponential is 0, too.
+static inline float cudnn_att_masked(int version) { return version >= 91000 ? -INFINITY : -FLT_MAX; }
+
 static inline CudnnNumbers cudnn_numbers(const CudnnAttention *att) {
-    CudnnNumbers numbers = {1.0f / sqrtf((float)(att->C / att->NH)), -INFINITY, 1.0f};
+    int HS = att->shape.C / att->shape.NH;
+    CudnnNumbers numbers = {1.0f / sqrtf((float)HS), cudnn_att_masked((int)cudnnGetVersion()), 1.0f};
     return numbers;
 }
 
@@ -624,8 +675,8 @@ static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, flo
     CudnnPointers p;
     p.count = 0;
     cudnn_point(&p, CUDNN_Q, qkv);
-    cudnn_point(&p, CUDNN_K_TRANSPOSED, qkv + att->C);
-    cudnn_point(&p, CUDNN_V, qkv + 2 * att->C);
+    cudnn_point(&p, CUDNN_K_TRANSPOSED, qkv + att->shape.C);
+    cudnn_point(&p, CUDNN_V, qkv + 2 * att->shape.C);
     cudnn_point(&p, CUDNN_OUT, out);
     cudnn_point(&p, CUDNN_LSE, lse);
     cudnn_point(&p, CUDNN_SCALE, &numbers.scale);
@@ -633,12 +684,14 @@ static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, flo
     cudnn_run(att, &att->forward, &p, att->forward_workspace, stream);
 }
 
-// Of the sequences from `first` on, one chunk.
-static inline void cudnn_att_backward_chunk(const CudnnAttention *att, int64_t first, floatX *dqkv, const floatX *dout,
-                                            const floatX *qkv, const floatX *out, const float *lse,
-                                            cudaStream_t stream) {
+// The backward of the sequences from `first` on, as many as the plan is for.
+static inline void cudnn_att_backward_chunk(const CudnnAttention *att, const CudnnPlan *plan, int64_t first,
+                                            floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
+                                            const float *lse, cudaStream_t stream) {
     CudnnNumbers numbers = cudnn_numbers(att);
-    int64_t C = att->C, row = first * att->T;
+    int64_t C = att->shape.C, row = first * att->shape.T;
+    int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, (int)plan->graph.B);
+    char *workspace = (char *)att->backward_workspace;
     CudnnPointers p;
     p.count = 0;
     cudnn_point(&p, CUDNN_Q, qkv + row * 3 * C);
@@ -647,32 +700,41 @@ static inline void cudnn_att_backward_chunk(const CudnnAttention *att, int64_t f
     cudnn_point(&p, CUDNN_V, qkv + row * 3 * C + 2 * C);
     cudnn_point(&p, CUDNN_OUT, out + row * C);
     cudnn_point(&p, CUDNN_DOUT, dout + row * C);
-    cudnn_point(&p, CUDNN_LSE, lse + row * att->NH);
+    cudnn_point(&p, CUDNN_LSE, lse + row * att->shape.NH);
     cudnn_point(&p, CUDNN_DQ, dqkv + row * 3 * C);
     cudnn_point(&p, CUDNN_DK, dqkv + row * 3 * C + C);
     cudnn_point(&p, CUDNN_DV, dqkv + row * 3 * C + 2 * C);
     cudnn_point(&p, CUDNN_SCALE, &numbers.scale);
     cudnn_point(&p, CUDNN_MASKED, &numbers.masked);
     cudnn_point(&p, CUDNN_ONE, &numbers.one);
-    cudnn_run(att, &att->backward, &p, att->backward_workspace, stream);
+    if (sum_bytes > 0) {
+        cuda_check(cudaMemsetAsync(workspace, 0, (size_t)sum_bytes, stream));
+        cudnn_point(&p, CUDNN_DQ_SUMS, workspace);
+    }
+    cudnn_run(att, plan, &p, workspace + sum_bytes, stream);
 }
 
 // dqkv (B,T,3C) = the gradient, from dout (B,T,C) and the forward's input and outputs.
 static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, const floatX *dout, const floatX *qkv,
                                       const floatX *out, const float *lse, cudaStream_t stream) {
-    for (int first = 0; first < att->B; first += att->chunk) {
-        cudnn_att_backward_chunk(att, first, dqkv, dout, qkv, out, lse, stream);
+    int B = att->shape.B, chunk = att->chunk;
+    for (int first = 0; first < B; first += chunk) {
+        const CudnnPlan *plan = B - first >= chunk ? &att->backward : &att->rest;
+        cudnn_att_backward_chunk(att, plan, first, dqkv, dout, qkv, out, lse, stream);
     }
 }
 
 #else
 
-static inline bool cudnn_att_check(int, int, int, int, Error *error) {
+static inline bool cudnn_att_check(const CudnnShape *, Error *error) {
     return fail(error, "this program was built without cuDNN; install cuDNN 9 and build again: make train_gpt2cu");
 }
-static inline bool cudnn_att_open(CudnnAttention *att, int B, int T, int C, int NH, Error *error) {
+static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape *shape, int, Error *error) {
     memset(att, 0, sizeof(*att));
-    return cudnn_att_check(B, T, C, NH, error);
+    return cudnn_att_check(shape, error);
+}
+static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
+    return cudnn_att_open_chunked(att, shape, 0, error);
 }
 static inline void cudnn_att_close(CudnnAttention *) {}
 

@@ -6,7 +6,8 @@
 // live as long as it does; pointers and attributes that nothing needs are refused.
 //
 // The heuristic offers three plans of a graph with more than two products: one whose engine is not deterministic, one
-// that wants an enormous workspace, and the one that a careful caller takes.
+// that wants an enormous workspace, and the one that a careful caller takes. A product that is stored in fp32 is added
+// to what is there: the real library's kernels add to it by atomics, and no document says that they clear it first.
 #include "include/cudnn.h"
 
 #include <math.h>
@@ -241,6 +242,7 @@ size_t inputs_of(int mode) {
     switch (mode) {
     case CUDNN_POINTWISE_EXP:
     case CUDNN_POINTWISE_LOG:
+    case CUDNN_POINTWISE_IDENTITY:
     case CUDNN_POINTWISE_GEN_INDEX: return 1;
     case CUDNN_POINTWISE_ADD:
     case CUDNN_POINTWISE_SUB:
@@ -348,12 +350,26 @@ int64_t products_of(const Graph &graph) {
                          [](const Step &step) { return step.type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR; });
 }
 
-// As the real library's plans for attention: the backward stores a bf16 matrix and an fp32 sum of each row.
+// A product that is stored in fp32, as attention's backward with atomics has one: the real library's kernels add to it.
+bool adds_to_memory(const Step &step) {
+    return step.type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !step.output.is_virtual &&
+           step.output.type == CUDNN_DATA_FLOAT;
+}
+
+bool adds_to_memory(const Graph &graph) {
+    return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step &step) { return adds_to_memory(step); });
+}
+
+// As the real library's plans for attention: the backward stores an fp32 sum of each row, and a bf16 matrix, or, where
+// it adds to memory, the largest that some GPUs' engines need: fp32 sums of their own.
 int64_t workspace_of(const Graph &graph, int choice) {
     if (products_of(graph) <= 2) { return 256; }
     const Tensor &scores = graph.steps[products_of(graph)].output;
     int64_t heads = scores.dims[0] * scores.dims[1], T = scores.dims[2], padded = (T + 127) / 128 * 128;
-    return choice == 1 ? (int64_t)1 << 40 : heads * padded * padded * 2 + heads * T * 4 + 256;
+    if (choice == 1) { return (int64_t)1 << 40; }
+    if (!adds_to_memory(graph)) { return heads * padded * padded * 2 + heads * T * 4 + 256; }
+    auto sums = std::find_if(graph.steps.begin(), graph.steps.end(), [](const Step &s) { return adds_to_memory(s); });
+    return sums->output.size() * 4 + heads * T * 4 + 256;
 }
 
 // ---- The interpreter ----
@@ -382,6 +398,7 @@ float apply(int mode, float x, float b, float mask) {
     switch (mode) {
     case CUDNN_POINTWISE_EXP: return expf(x);
     case CUDNN_POINTWISE_LOG: return logf(x);
+    case CUDNN_POINTWISE_IDENTITY: return x;
     case CUDNN_POINTWISE_ADD: return x + b;
     case CUDNN_POINTWISE_SUB: return x - b;
     case CUDNN_POINTWISE_MUL: return x * b;
@@ -521,7 +538,12 @@ struct Run {
         }
         emu::op_write(workspace, (size_t)workspace_bytes);
         memset(workspace, 0xff, (size_t)workspace_bytes); // NaNs: nobody is to find anything in there
-        for (const Step &step : graph.steps) { memory[step.output.id] = run_step(step, memory); }
+        for (const Step &step : graph.steps) {
+            Memory before;
+            if (adds_to_memory(step)) { load(step.output, &before); }
+            std::vector<float> &values = memory[step.output.id] = run_step(step, memory);
+            for (size_t i = 0; i < values.size() && !before.empty(); i++) { values[i] += before[step.output.id][i]; }
+        }
         for (int64_t id : graph.written) {
             if (!graph.tensors.at(id).is_virtual) { store(graph.tensors.at(id), memory.at(id)); }
         }

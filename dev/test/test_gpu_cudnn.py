@@ -1,5 +1,5 @@
-"""--attention: the GPU trainer with cuDNN's attention and with its own, in the emulator, whose cuDNN is there with
-EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and their numbers: kernels_cudnn.cuh.
+"""--attention: the GPU trainer with cuDNN's attention and with its own, in the emulator, whose cuDNN
+is there with EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and their numbers: kernels_cudnn.cuh.
 
 TRAIN_GPT2CU names the program (./train_gpt2emu).
 """
@@ -21,27 +21,41 @@ os.environ["TRAIN_GPT2"] = PROGRAM
 
 import cli  # noqa: E402
 import harness  # noqa: E402
-from cli import QUIET, finish, losses, ran, weights_hash  # noqa: E402
+from cli import QUIET, finish, losses, ran, start, weights_hash  # noqa: E402
 
-RUN = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 16, "--context", 12, "-t", 12, "-b", 3, "-d",
-       72, "-x", 3, "-l", "1e-2", *QUIET]
+RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
+       384, "-x", 2, "-l", "1e-2", *QUIET]
 ROUNDING = 2.0**-8  # of a value to bf16
+CACHE = cli.path("cache")
 
 
-def with_cudnn(kind):
-    return dict(cli.ENVIRONMENT, EMU_CUDNN=kind)
+def with_cudnn(kind, **more):
+    return dict(cli.ENVIRONMENT, EMU_CUDNN=kind, XDG_CACHE_HOME=CACHE, **more)
+
+
+def changed(name, value):
+    run = list(RUN)
+    run[run.index(name) + 1] = value
+    return run
 
 
 def near_to_our_own():
     """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
-    own, cudnn = ran(*RUN, "--attention", "own"), ran(*RUN, env=with_cudnn("1"))
-    assert "attention on plain cores" in own and "attention by cuDNN 9.19.0" in cudnn, (own, cudnn)
+    own, cudnn = ran(*RUN, "--attention", "own"), ran(*RUN, "--matmul-tune", 0, env=with_cudnn("1"))
+    assert "attention on plain cores" in own and "attention by cuDNN 9.19.0, heads" in cudnn, (own, cudnn)
     for a, b in zip(losses(own), losses(cudnn)):
         assert abs(a - b) <= ROUNDING * a, (losses(own), losses(cudnn))
     assert weights_hash(own) != weights_hash(cudnn)
-    for options in (["--attention", "cudnn", "-r", 3], ["-r", 1]):
+    for options in (["--attention", "cudnn", "-r", 3], ["-r", 1, "--matmul-tune", 0]):
         assert weights_hash(ran(*RUN, *options, env=with_cudnn("1"))) == weights_hash(cudnn), options
     assert weights_hash(ran(*RUN)) == weights_hash(own)
+
+
+def refused(*run, kind="1"):
+    environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
+    _, err = finish(start(*run, env=environment), 1, run)
+    assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err), err
+    return err
 
 
 def without_a_plan():
@@ -54,29 +68,40 @@ def without_a_plan():
     planned = [re.findall(r"^memory +(\S+ \S+) on the GPU", text, re.M) for text in (out, own)]
     assert planned[0][0] != planned[0][1] and planned[0][1:] == planned[1], planned
     for kind, says in (("none", "it needs NVRTC of its CUDA release"), (None, "the cuDNN library says version 0")):
-        environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
-        _, err = finish(cli.start(*RUN, "--attention", "cudnn", env=environment), 1)
-        assert re.fullmatch(r"train_gpt2cu: --attention cudnn: [^\n]+\n", err) and says in err, err
-    odd = [24 if option == 16 else option for option in RUN]
-    _, err = finish(cli.start(*odd, "--attention", "cudnn", env=with_cudnn("1")), 1)
+        err = refused(*RUN, "--attention", "cudnn", kind=kind)
+        assert err.startswith("train_gpt2cu: --attention cudnn: ") and says in err, err
+    err = refused(*changed("--channels", 24), "--attention", "cudnn")
     assert "heads of 12 channels, cuDNN takes multiples of 8" in err, err
-    one = list(RUN)
-    one[RUN.index("-t") + 1] = 1
-    _, err = finish(cli.start(*one, "--attention", "cudnn", env=with_cudnn("1")), 1)
-    assert "cuDNN 9.19.0 takes no sequences of one token" in err, err
-    _, err = finish(cli.start(*RUN[:-len(QUIET) - 4], "-x", 0, "--attention", "cudnn", env=with_cudnn("1")), 1)
+    err = refused(*RUN[:-len(QUIET) - 4], "-x", 0, "--attention", "cudnn")
     assert err.startswith("train_gpt2cu: --attention cudnn: is for training; with --steps 0"), err
 
 
+def odd_lengths_are_ours():
+    """A T that is no multiple of 128 is left to our own kernels, and the run says so."""
+    run = changed("-t", 100)
+    run[run.index("-d") + 1] = 300
+    reason = "sequences of 100 tokens, cuDNN is asked for multiples of 128 only"
+    out = ran(*run, env=with_cudnn("1"))
+    assert re.search(rf"^ +not by cuDNN: {reason}$", out, re.M) and "attention on plain cores" in out, out
+    assert weights_hash(out) == weights_hash(ran(*run, "--attention", "own", env=with_cudnn("1")))
+    for options in (["--attention", "own"], ["--attention", "auto"]):  # nothing to say: not asked for, or not there
+        environment = with_cudnn("1") if "own" in options else cli.ENVIRONMENT
+        assert "cuDNN" not in ran(*run, *options, "--plan", env=environment), options
+    assert reason in refused(*run, "--attention", "cudnn")
+
+
 def plan_lists_the_workspace():
-    """Of --plan no GPU is asked: cuDNN's memory is there where it would be asked for."""
-    shape = ["-e", "d12", "-b", 64, "-t", 1024, "--plan"]
-    out = ran(*shape, env=with_cudnn("1"))
-    floats = (8 * 12 * 1024 * 1024 * 2 + 8 * 12 * 1024 * 4 + 65536) // 4  # 8 sequences at a time
-    assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention$", out, re.M), out
+    """Of --plan no GPU is asked: cuDNN's memory is there where it would be asked for. One sequence always fits."""
+    for shape, words in ((["-e", "d12", "-b", 64], 8 * 12 * 1024 * 1024 * 2 + 8 * 12 * 1024 * 4),  # 8 at a time
+                         (["-e", "d12", "-b", 4, "-t", 4096, "--context", 4096, "--heads", 8],
+                          8 * 4096 * 4096 * 2 + 8 * 4096 * 4)):
+        out = ran(*shape, "--plan", env=with_cudnn("1"))
+        floats = (words + 65536) // 4
+        assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention$", out, re.M), (floats, out)
+    shape = ["-e", "d12", "-b", 64, "--plan"]
     for options, environment in ((["--attention", "own"], with_cudnn("1")), ([], cli.ENVIRONMENT)):
         assert "cudnn" not in ran(*shape, *options, env=environment).lower(), options
 
 
 if __name__ == "__main__":
-    harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, plan_lists_the_workspace])
+    harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, odd_lengths_are_ours, plan_lists_the_workspace])
