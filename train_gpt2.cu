@@ -146,6 +146,7 @@ typedef struct {
     int gelu_fusion;  // likewise
     bool cudnn;       // attention of batches of this shape by cuDNN
     bool needs_cudnn; // or not at all
+    bool repeats;     // attention has the same bits each time
     bool fp8;         // the linear layers of the blocks multiply in 8 bits
     int head_rows;    // rows of logits at a time; fewer if there are fewer
     bool head_overlap;
@@ -394,7 +395,7 @@ static int64_t norm_partials_of(const GPT2 *model, int bucket) {
 // What cuDNN is asked for, where it does the attention.
 static CudnnShape cudnn_shape(const GPT2 *model) {
     const RunShape *run = &model->shape;
-    CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, true};
+    CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
     return shape;
 }
 
@@ -1673,7 +1674,8 @@ static bool ask_to_stop(GPT2 *model, Error *error) {
 // Can cuDNN be asked for this run's attention?
 static bool check_cudnn(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads, true};
+    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads,
+                        o->deterministic};
     return cudnn_att_check(&shape, error);
 }
 
@@ -1702,6 +1704,9 @@ static bool check_shape(const TrainRun *run, Error *error) {
     Error why = {};
     if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
         return fail(error, "--attention cudnn: %s", why.text);
+    }
+    if (!o->deterministic && !check_cudnn(run, &why)) {
+        return fail(error, "--deterministic 0: is for cuDNN's attention; %s", why.text);
     }
 #ifdef PRECISION_FP32
     if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
@@ -1787,7 +1792,9 @@ static bool open_attention(GPT2 *model, Error *error) {
     RunShape *shape = &model->shape;
     CudnnShape attention = cudnn_shape(model);
     if (!shape->cudnn || cudnn_att_open(&model->cudnn, &attention, &model->no_cudnn)) { return true; }
-    if (shape->needs_cudnn) { return fail(error, "--attention cudnn: %s", model->no_cudnn.text); }
+    if (shape->needs_cudnn) {
+        return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", model->no_cudnn.text);
+    }
     shape->cudnn = false, model->cudnn_failed = true;
     plan_device(model, (int64_t)shape->B * shape->T);
     return true;
@@ -2370,7 +2377,8 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.head_overlap = o->head_overlap;
     shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
     bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
-    shape.needs_cudnn = shape.kind == RUN_TRAINS && strcmp(o->attention, "cudnn") == 0;
+    shape.repeats = o->deterministic;
+    shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
     shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
@@ -2428,7 +2436,7 @@ static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
     step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
     step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
     step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
-    if (shape->cudnn) { step.attention_chunk = cudnn_att_chunk(&attention); }
+    if (shape->cudnn && shape->repeats) { step.attention_chunk = cudnn_att_chunk(&attention); }
     step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
     step.has_master = shape->has_master;
     step.sizeof_activation = (int)sizeof(floatX);
@@ -2632,7 +2640,20 @@ static void attention_text(char *text, size_t size, const GPT2 *model) {
     if (!shape->cudnn) {
         snprintf(text, size, "on %s", own);
     } else {
-        snprintf(text, size, "by cuDNN %s", version);
+        snprintf(text, size, "by cuDNN %s%s", version,
+                 shape->repeats ? "" : ", whose backward has other bits each time");
+    }
+}
+
+// "by cuDNN 9.19.0, in the backward 8 sequences at a time", when that is settled.
+static void attention_used_text(char *text, size_t size, const GPT2 *model) {
+    char version[32];
+    cudnn_att_version_text(version, sizeof(version));
+    if (model->cudnn.is_open) {
+        snprintf(text, size, "by cuDNN %s, in the backward %d sequence%s at a time%s", version, model->cudnn.chunk,
+                 model->cudnn.chunk == 1 ? "" : "s", model->shape.repeats ? "" : ", with other bits each time");
+    } else {
+        snprintf(text, size, "by our own kernels");
     }
 }
 
@@ -2822,6 +2843,7 @@ static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
     machine.revision = gpt2c_revision();
     machine.specs = train_specs_gpu;
     machine.num_gpus = run->num_ranks;
+    attention_used_text(machine.attention, sizeof(machine.attention), model);
     machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
     bool ok = machine.gpus != NULL || fail(error, "out of memory");
     add_versions(&machine);

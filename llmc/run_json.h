@@ -36,6 +36,7 @@ typedef struct {
     const ArgSpec *specs; // its options
     RunGpu *gpus;         // (num_gpus), of all ranks on rank 0; NULL on the CPU
     int num_gpus;
+    char attention[128]; // who computes it on the GPUs; "": on the CPU
     struct {
         const char *name;
         char text[128];
@@ -198,6 +199,7 @@ static inline void run_json_machine(JsonOut *out, const TrainRun *run, const Run
     run_json_gpus(out, machine);
     json_out_int(out, "ranks", run->comm.num_ranks);
     json_out_int(out, "machines", run_num_machines(&run->comm));
+    if (machine->attention[0] != '\0') { json_out_text(out, "attention", machine->attention); }
     json_out_close(out);
     json_out_open(out, "versions", '{', JSON_LINES);
     for (int i = 0; i < machine->num_versions; i++) {

@@ -80,7 +80,7 @@ typedef struct {
     int gelu_fusion;     // the level of --gelu-fusion
     bool fp8;            // the blocks' linear layers multiply in 8 bits
     StepAttention attention;
-    int attention_chunk; // sequences that cuDNN's backward takes at a time
+    int attention_chunk; // sequences whose dS cuDNN's backward stores at a time; 0: it stores none
     int head_rows;       // of the logits at a time
     bool head_overlap;
     bool has_master;       // fp32 weights beside those of the layers

@@ -147,6 +147,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
       "by cuDNN or by our own kernels, which round differently; auto: by cuDNN where it can be")                       \
+    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                \
+      "0: cuDNN's attention may add gradients up by atomics, in less time: no two runs then have the same bits")       \
     X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, PICK(TRAIN_GPU_ONLY, NULL), "GPU",       \
       "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
       "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
@@ -336,6 +338,10 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
         {o->auto_plan && o->steps == 0, "--auto: is for training; with --steps 0 give --batch-size (-b)"},
         {o->steps == 0 && strcmp(o->attention, "cudnn") == 0,
          "--attention cudnn: is for training; with --steps 0 our own kernels do it, leave it out"},
+        {!o->deterministic && o->steps == 0,
+         "--deterministic 0: is for the backward pass; with --steps 0 there is none, leave it out"},
+        {!o->deterministic && strcmp(o->attention, "own") == 0,
+         "--deterministic 0: does nothing with --attention own, whose bits are always the same; leave one of them out"},
         {!o->auto_plan && !o->plan && o->recompute >= 0 && o->gpu_memory > 0.0,
          "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
         {o->steps == 0 && o->gpu_memory > 0.0, "--gpu-memory: does nothing with --steps 0 (-x)"},

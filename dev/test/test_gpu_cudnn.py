@@ -1,8 +1,9 @@
-"""--attention: the GPU trainer with cuDNN's attention and with its own, in the emulator, whose cuDNN
+"""--attention and --deterministic: the GPU trainer with cuDNN's attention and with its own, in the emulator, whose cuDNN
 is there with EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and their numbers: kernels_cudnn.cuh.
 
 TRAIN_GPT2CU names the program (./train_gpt2emu).
 """
+import json
 import os
 import re
 import sys
@@ -87,14 +88,16 @@ def odd_lengths_are_ours():
     for options in (["--attention", "own"], ["--attention", "auto"]):  # nothing to say: not asked for, or not there
         environment = with_cudnn("1") if "own" in options else cli.ENVIRONMENT
         assert "cuDNN" not in ran(*run, *options, "--plan", env=environment), options
-    assert reason in refused(*run, "--attention", "cudnn")
+    for options in (["--attention", "cudnn"], ["--deterministic", 0]):
+        assert reason in refused(*run, *options), options
 
 
 def plan_lists_the_workspace():
     """Of --plan no GPU is asked: cuDNN's memory is there where it would be asked for. One sequence always fits."""
     for shape, words in ((["-e", "d12", "-b", 64], 8 * 12 * 1024 * 1024 * 2 + 8 * 12 * 1024 * 4),  # 8 at a time
                          (["-e", "d12", "-b", 4, "-t", 4096, "--context", 4096, "--heads", 8],
-                          8 * 4096 * 4096 * 2 + 8 * 4096 * 4)):
+                          8 * 4096 * 4096 * 2 + 8 * 4096 * 4),
+                         (["-e", "d12", "-b", 64, "--deterministic", 0], 2 * 32 * 1024 * 768 * 4 + 32 * 12 * 1024 * 4)):
         out = ran(*shape, "--plan", env=with_cudnn("1"))
         floats = (words + 65536) // 4
         assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention$", out, re.M), (floats, out)
@@ -103,5 +106,31 @@ def plan_lists_the_workspace():
         assert "cudnn" not in ran(*shape, *options, env=environment).lower(), options
 
 
+def recorded(folder):
+    with open(os.path.join(folder, "run.json")) as file:
+        return json.load(file)
+
+
+def atomics():
+    """--deterministic 0: near to the deterministic one, and said; refused where it would do nothing."""
+    folder = cli.new_folder("atomics")
+    usual = ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))
+    out = ran(*RUN, "--deterministic", 0, "-o", folder, env=with_cudnn("1"))
+    assert "attention by cuDNN 9.19.0, whose backward has other bits each time, heads of 8\n" in out, out
+    for a, b in zip(losses(usual), losses(out)):
+        assert abs(a - b) <= ROUNDING * a, (usual, out)
+    record = recorded(folder)
+    assert record["options"]["deterministic"] is False, record
+    assert record["hardware"]["attention"] == "by cuDNN 9.19.0, in the backward 3 sequences at a time, with other " \
+        "bits each time", record
+    for options, kind, says in ((["--attention", "own"], "1", "does nothing with --attention own"),
+                                ([], None, "is for cuDNN's attention; the cuDNN library says version 0"),
+                                ([], "none", "cuDNN 9.19.0 has no plan"),
+                                (["--steps", 0], "1", "with --steps 0")):
+        err = refused(*(RUN if "--steps" not in options else ["-e", "d6"]), *options, "--deterministic", 0, kind=kind)
+        assert err.startswith("train_gpt2cu: --deterministic 0: ") and says in err, err
+
+
 if __name__ == "__main__":
-    harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, odd_lengths_are_ours, plan_lists_the_workspace])
+    harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, odd_lengths_are_ours, plan_lists_the_workspace,
+                              atomics])
