@@ -37,6 +37,7 @@
 
 #include "llmc/adamw.cuh"
 #include "llmc/attention.cuh"
+#include "llmc/attention_tune.cuh"
 #include "llmc/auto_plan.h"
 #include "llmc/checksum.cuh"
 #include "llmc/comm.h"
@@ -146,6 +147,7 @@ typedef struct {
     int gelu_fusion;  // likewise
     bool cudnn;       // attention of batches of this shape by cuDNN
     bool needs_cudnn; // or not at all
+    bool times_cudnn; // or by our own kernels, if these are faster
     bool repeats;     // attention has the same bits each time
     bool fp8;         // the linear layers of the blocks multiply in 8 bits
     int head_rows;    // rows of logits at a time; fewer if there are fewer
@@ -232,8 +234,10 @@ typedef struct {
     int32_t *flag, *history;
     void *cublas_workspace;
     CudnnAttention cudnn;
-    Error no_cudnn;    // why it is not used, where it would have been
-    bool cudnn_failed; // it had no plan
+    Error no_cudnn; // why it is not used, where it would have been
+    // Whether it had no plan, and what llmc/attention_tune.cuh has chosen.
+    bool cudnn_failed;
+    int attention_choice;
     void *cudnn_forward, *cudnn_backward;
 
     BatchSlot slots[NUM_SLOTS];
@@ -1886,6 +1890,62 @@ static bool record_choices(GPT2 *model, TrainRun *run, Error *error) {
     return run_agree(run, ok, error);
 }
 
+// A forward and a backward of one layer's attention, as attend and attend_backward do them.
+static void run_attention(void *context) {
+    GPT2 *model = (GPT2 *)context;
+    int B = model->shape.B, T = model->shape.T, C = model->config.channels, NH = model->config.num_heads;
+    const floatX *qkv = model->qkv.of(0);
+    floatX *att = model->att.of(0);
+    float *lse = model->att_lse.of(0);
+    if (model->cudnn.is_open) {
+        cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
+        cudnn_att_backward(&model->cudnn, model->dqkv, model->datt, qkv, att, lse, model->stream);
+    } else {
+        attention_forward(att, lse, qkv, B, T, C, NH, model->stream);
+        attention_backward(model->dqkv, model->datt, qkv, att, lse, model->att_dots, B, T, C, NH, model->stream);
+    }
+}
+
+// The path of the file that keeps a run's choice, or "" (see llmc/attention_tune.cuh).
+static bool attention_path(const TrainRun *run, bool wanted, char *path, Error *error) {
+    path[0] = '\0';
+    return !wanted || !run_writes_files(run) || path_join(path, run->options.out_dir, ATTENTION_CHOICE_NAME, error);
+}
+
+// Rank 0's part of tune_attention, in the memory that holds nothing yet.
+static bool choose_attention(GPT2 *model, const TrainRun *run, Error *error) {
+    char path[MAX_PATH_BYTES];
+    int64_t N = (int64_t)model->shape.B * model->shape.T, C = model->config.channels;
+    AttentionTuner tuner = {&model->cudnn, cudnn_shape(model), run_attention, model, model->stream};
+    if (!attention_path(run, run->resumes, path, error)) { return false; }
+    cuda_check(cudaMemsetAsync(model->qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), model->stream)); // 0.01
+    cuda_check(cudaMemsetAsync(model->datt, 0x3c, (size_t)(N * C) * sizeof(floatX), model->stream));
+    return attention_choose(&tuner, path, &model->gpu, &model->tuning, &model->attention_choice, error);
+}
+
+// Settles who does the attention where that is to be found by timing. All ranks do what rank 0 chooses.
+static bool tune_attention(GPT2 *model, TrainRun *run, Error *error) {
+    AttentionTuner tuner = {&model->cudnn, cudnn_shape(model), run_attention, model, model->stream};
+    int32_t choice = 0;
+    if (!model->shape.times_cudnn || !model->cudnn.is_open) { return true; }
+    Range range("tuning");
+    bool ok = model->ranks->rank > 0 || choose_attention(model, run, error);
+    choice = model->attention_choice;
+    ok = run_agree(run, ok, error) && comm_broadcast(&run->comm, &choice, (int64_t)sizeof(choice), error);
+    if (!ok) { return false; }
+    model->attention_choice = choice;
+    return run_agree(run, attention_use(&tuner, choice, error), error);
+}
+
+// Writes the choice for those who resume the run. For rank 0, when the run's folder is there.
+static bool keep_attention_choice(const GPT2 *model, const TrainRun *run, Error *error) {
+    char path[MAX_PATH_BYTES];
+    CudnnShape shape = cudnn_shape(model);
+    bool wanted = model->shape.times_cudnn && model->shape.cudnn && model->ranks->rank == 0;
+    if (!attention_path(run, wanted, path, error)) { return false; }
+    return path[0] == '\0' || attention_keep(path, &model->gpu, &shape, model->attention_choice, error);
+}
+
 static void free_graphs(GPT2 *model) {
     for (auto &slot : model->pass_graphs) {
         for (auto &passes : slot) {
@@ -2380,6 +2440,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.repeats = o->deterministic;
     shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
     shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
+    shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
@@ -2639,6 +2700,8 @@ static void attention_text(char *text, size_t size, const GPT2 *model) {
     const char *own = tensor_cores ? "tensor cores" : "plain cores";
     if (!shape->cudnn) {
         snprintf(text, size, "on %s", own);
+    } else if (shape->times_cudnn) {
+        snprintf(text, size, "by cuDNN %s or our own on %s", version, own);
     } else {
         snprintf(text, size, "by cuDNN %s%s", version,
                  shape->repeats ? "" : ", whose backward has other bits each time");
@@ -2718,6 +2781,11 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         run_print_memory(&model->device_plan, " on the GPU without it");
     }
     printf("%s", model->tuning.text);
+    if (model->shape.times_cudnn && model->shape.cudnn) {
+        char attention[128];
+        attention_used_text(attention, sizeof(attention), model);
+        printf("            it is done %s\n", attention);
+    }
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {
         printf("            %s\n", model->monitor.why);
     }
@@ -2847,6 +2915,7 @@ static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
     machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
     bool ok = machine.gpus != NULL || fail(error, "out of memory");
     add_versions(&machine);
+    ok = ok && keep_attention_choice(model, run, error);
     ok = run_agree(run, ok, error) && comm_all_gather(&run->comm, &gpu, machine.gpus, (int64_t)sizeof(gpu), error) &&
          run_json_begin(run, &machine, error);
     free(machine.gpus);
@@ -2885,7 +2954,8 @@ static bool start(GPT2 *model, TrainRun *run, Error *error) {
     bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
     ok = run_agree(run, ok, error) && choose_algorithms(model, run, error);
     ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
-         check_attention_is_alike(model, run, error) && nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
+         check_attention_is_alike(model, run, error) && tune_attention(model, run, error) &&
+         nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
     comm_slow(&run->comm, false);
     return ok && load(model, run, error) && record_run(model, run, error) && record_choices(model, run, error);
 }

@@ -536,6 +536,7 @@ struct Run {
             const Tensor &t = entry.second;
             if (!t.is_virtual && graph.written.count(t.id) == 0) { load(t, &memory); }
         }
+        if (getenv("EMU_CUDNN_SECONDS") != nullptr) { emu::op_pretend(atof(getenv("EMU_CUDNN_SECONDS"))); }
         emu::op_write(workspace, (size_t)workspace_bytes);
         memset(workspace, 0xff, (size_t)workspace_bytes); // NaNs: nobody is to find anything in there
         for (const Step &step : graph.steps) {

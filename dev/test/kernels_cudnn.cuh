@@ -3,7 +3,7 @@
 #ifndef KERNELS_CUDNN_CUH
 #define KERNELS_CUDNN_CUH
 
-#include "../../llmc/cudnn_att.h"
+#include "../../llmc/attention_tune.cuh"
 #include "kernels_attention.cuh"
 
 // The emulator has a cuDNN where this variable says so.
@@ -249,6 +249,30 @@ static void test_cudnn_workspace(Test *t) {
     CHECK(t, bytes == 2 * (2 * 1024 * 768 * 4) + 2 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
 }
 
+// ---- The choice between cuDNN and our own kernels ----
+
+// What is timed; what a line of the file may say, and that nothing else is taken; and that noise replaces nothing.
+static void test_cudnn_choice(Test *t) {
+    CudnnShape many = {64, 1024, 768, 12, true}, one = {4, 4096, 512, 8, true};
+    int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&many, choices);
+    CHECK(t, count == 4 && choices[0] == 8 && choices[1] == 2 && choices[2] == 1 && choices[3] == ATTENTION_OWN,
+          "%d candidates, the first is %d", count, choices[0]);
+    count = attention_candidates(&one, choices);
+    CHECK(t, count == 2 && choices[0] == 1 && choices[1] == ATTENTION_OWN, "%d candidates of one sequence", count);
+    const struct {
+        const char *text;
+        int number;
+    } texts[] = {{"cudnn 8", 0},  {"cudnn 1", 2}, {"own", 3},   {"cudnn 64", -1},
+                 {"cudnn 0", -1}, {"", -1},       {"cudnn", -1}};
+    for (auto c : texts) {
+        int number = attention_choice_number(&many, c.text);
+        CHECK(t, number == c.number, "\"%s\" is choice %d, expected %d", c.text, number, c.number);
+    }
+    const float noise[] = {1.0f, 0.995f, 2.0f}, faster[] = {1.0f, 0.9f, 0.8f}, none[] = {INFINITY, INFINITY, 3.0f};
+    CHECK(t, attention_fastest(noise, 3) == 0 && attention_fastest(faster, 3) == 2 && attention_fastest(none, 3) == 2,
+          "the fastest");
+}
+
 static void cudnn_tests(Suite *suite) {
     RUN(suite, test_cudnn_agrees);
     RUN(suite, test_cudnn_atomics);
@@ -258,6 +282,7 @@ static void cudnn_tests(Suite *suite) {
     RUN(suite, test_cudnn_refusals);
     RUN(suite, test_cudnn_versions);
     RUN(suite, test_cudnn_workspace);
+    RUN(suite, test_cudnn_choice);
 }
 
 #endif // KERNELS_CUDNN_CUH

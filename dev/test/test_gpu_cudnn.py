@@ -22,6 +22,7 @@ os.environ["TRAIN_GPT2"] = PROGRAM
 
 import cli  # noqa: E402
 import harness  # noqa: E402
+import ranks  # noqa: E402
 from cli import QUIET, finish, losses, ran, start, weights_hash  # noqa: E402
 
 RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
@@ -106,9 +107,59 @@ def plan_lists_the_workspace():
         assert "cudnn" not in ran(*shape, *options, env=environment).lower(), options
 
 
+def used(out):
+    return re.search(r"^ +it is done (.*)$", out, re.M)[1]
+
+
 def recorded(folder):
     with open(os.path.join(folder, "run.json")) as file:
         return json.load(file)
+
+
+BY_CUDNN, BY_US = "by cuDNN 9.19.0, in the backward 1 sequence at a time", "by our own kernels"
+# What cuDNN pretends to take for a graph; less than no time makes the most graphs, those of single sequences, the fastest.
+FAST, SLOW = dict(EMU_CUDNN_SECONDS="-9"), dict(EMU_CUDNN_SECONDS="9")
+
+
+def the_faster_one():
+    """auto times both, and later starts know. Nothing is timed with --matmul-tune 0."""
+    hashes = {BY_CUDNN: weights_hash(ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))),
+              BY_US: weights_hash(ran(*RUN, "--attention", "own"))}
+    for fast, slow, environment in ((BY_CUDNN, BY_US, FAST), (BY_US, BY_CUDNN, SLOW)):
+        options = ["--matmul-tune-file", cli.path(f"{environment['EMU_CUDNN_SECONDS']}.txt")]
+        out = ran(*RUN, *options, env=with_cudnn("1", **environment))
+        times = r"^attention   cudnn 3: \S+ ms, cudnn 2: \S+ ms, cudnn 1: \S+ ms, own: \S+ ms, timed in \S+ s$"
+        assert re.search(times, out, re.M) and used(out) == fast, out
+        assert weights_hash(out) == hashes[fast] != hashes[slow], out
+        out = ran(*RUN, *options, env=with_cudnn("1", **(SLOW if fast == BY_CUDNN else FAST)))
+        assert "attention   known from before\n" in out and used(out) == fast, out
+        assert weights_hash(out) == hashes[fast], out
+    out = ran(*RUN, "--matmul-tune", 0, env=with_cudnn("1", **SLOW))
+    assert weights_hash(out) == hashes[BY_CUDNN] and "it is done" not in out, out
+
+
+def resumed_with_the_same():
+    """A resumed run takes what the run before has taken, also where the file of choices is not at hand."""
+    folder, other = cli.new_folder("resumed"), dict(XDG_CACHE_HOME=cli.path("elsewhere"))
+    run = [*RUN, "-o", folder]
+    out = ran(*run, "-n", 1, env=dict(with_cudnn("1", **SLOW), XDG_CACHE_HOME=cli.path("first")))
+    assert used(out) == BY_US == recorded(folder)["hardware"]["attention"], out
+    os.remove(os.path.join(folder, "state_00000002.bin"))
+    again = ran(*run, "--resume", env=dict(with_cudnn("1", **FAST), **other))
+    assert "attention   as this run has had it before\n" in again and used(again) == BY_US, again
+    assert weights_hash(again) == weights_hash(out), (out, again)
+    out = ran(*run, "--overwrite", env=dict(with_cudnn("1", **FAST), **other))
+    assert used(out) == BY_CUDNN == recorded(folder)["hardware"]["attention"], out
+
+
+def all_ranks_alike():
+    """Rank 0 chooses for all, who would choose otherwise."""
+    run = changed("-d", 768)
+    own = {0: {"environment": FAST}, 1: {"environment": SLOW}}
+    out = ranks.ran(2, *run, only=own, EMU_CUDNN="1", XDG_CACHE_HOME=cli.path("of_ranks"), how="tcp")
+    assert used(out) == BY_CUDNN, out
+    same = ranks.ran(2, *run, "--attention", "cudnn", EMU_CUDNN="1", how="tcp")
+    assert weights_hash(out) == weights_hash(same), (out, same)
 
 
 def atomics():
@@ -133,4 +184,4 @@ def atomics():
 
 if __name__ == "__main__":
     harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, odd_lengths_are_ours, plan_lists_the_workspace,
-                              atomics])
+                              the_faster_one, resumed_with_the_same, all_ranks_alike, atomics])
