@@ -2501,7 +2501,7 @@ static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
     step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
     step.has_master = shape->has_master;
     step.sizeof_activation = (int)sizeof(floatX);
-    step.matmul_workspace_bytes = CUBLAS_WORKSPACE_BYTES;
+    step.matmul_workspace_bytes = shape->cublas_bytes;
     step.num_ranks = shape->num_ranks, step.zero_stage = shape->zero_stage;
     step.micro_batches = run->micro_batches;
     return step;

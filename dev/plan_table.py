@@ -68,7 +68,7 @@ def level_rows(program):
     out = plan(program, *LEVELS.split(), "--gpu", "h100")
     rows = re.findall(r"^([0-3]) +(\d+) +\d+ +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
     lines = []
-    for level, memory, ms, percent, bargain in sorted(rows):
+    for level, memory, ms, percent, bargain in rows:
         costs = f"{float(ms):.0f} ms ({percent} %) | {float(bargain):.0f} |" if level != "0" else "| |"
         lines.append(f"| {level} | {int(memory) / 2**30:.1f} GiB | {costs}")
     return lines

@@ -4,16 +4,18 @@
 // rows beside the kernels of a traced step.
 //
 // The assumptions:
-// - A kernel that moves bytes reaches STEP_MEMORY of the memory's bandwidth. Every tensor comes from memory: between
-// two
-//   kernels that use it, the L2 cache has seen more than it holds.
-// - A matrix multiply reaches STEP_MATMUL of the tensor cores' peak on full tiles. A multiprocessor computes one tile
-// at
-//   a time, so tiles come in waves, and the last wave counts as a whole one. Of the tile shapes and splits of the sum
-//   that the workspace allows, the fastest is taken. What a multiply writes beside its product, or adds it to, is not
-//   hidden behind the arithmetic.
-// - Attention's softmax costs as much for a score as products over STEP_SOFTMAX_CHANNELS channels.
-// - From the end of a kernel to full speed of the next one, STEP_LAUNCH_SECONDS pass.
+//
+// A kernel that moves bytes reaches STEP_MEMORY of the memory's bandwidth. Every tensor comes from memory, because
+// the L2 cache has seen more than it holds before the next kernel uses the tensor.
+//
+// A matrix multiply reaches STEP_MATMUL of the tensor cores' peak on full tiles. A multiprocessor computes one tile
+// at a time, so tiles come in waves, and the last wave counts as a whole one. The model takes the fastest of some
+// tile shapes and of the splits of the sum that the workspace allows. The arithmetic does not hide what a multiply
+// writes beside its product, or adds it to.
+//
+// Attention's softmax costs as much for a score as products over STEP_SOFTMAX_CHANNELS channels.
+//
+// From the end of a kernel to full speed of the next one, STEP_LAUNCH_SECONDS pass.
 #ifndef LLMC_STEP_MODEL_H
 #define LLMC_STEP_MODEL_H
 
@@ -34,11 +36,6 @@
 #define STEP_SOFTMAX_CHANNELS 64
 #define STEP_OWN_ATTENTION 0.65  // of cuDNN's speed: our kernels on tensor cores
 #define STEP_PLAIN_ATTENTION 0.3 // of the peak without tensor cores
-
-// Of a copy's speed, the kernels that do not reach it: LayerNorm's backward has one row of a block in flight, and the
-// classifier waits for its exponentials.
-#define STEP_LAYERNORM_BACKWARD 0.89
-#define STEP_CLASSIFIER 0.81
 
 // The part of a classifier that --head-overlap hides behind the multiplies of other rows.
 #define STEP_HEAD_OVERLAP 0.5
@@ -303,8 +300,7 @@ static inline void step_bias_sum(StepRows *r, const StepGpu *gpu, const StepShap
 static inline void step_layernorm_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls,
                                            int read_and_written) {
     double N = step_tokens(s), C = s->config.channels, sums = 3.0 * 108 * 1024 * 8;
-    step_move(r, gpu, "layernorm_backward", calls, read_and_written * C * N * s->sizeof_activation + 8 * N,
-              STEP_LAYERNORM_BACKWARD);
+    step_move(r, gpu, "layernorm_backward", calls, read_and_written * C * N * s->sizeof_activation + 8 * N, 1.0);
     step_column_sums(r, gpu, calls, sums < 3.0 * C * N / 16 ? sums : 3.0 * C * N / 16);
 }
 
@@ -383,7 +379,6 @@ static inline void step_block_backward(StepRows *r, const StepGpu *gpu, const St
                          0.0);
     step_attention_backward(r, gpu, s, calls);
     step_bias_sum(r, gpu, s, calls, 3.0 * (double)C);
-    if (s->attention == ATTENTION_CUDNN) { step_amax(r, gpu, s, calls, 3.0 * (double)C); }
     step_quantize(r, gpu, s, calls, 3.0 * (double)C, 2);
     step_linear_backward(r, gpu, s, "matmul qkv backward input", "matmul qkv backward weight", calls, C, 3 * C, 0.0);
     step_layernorm_backward(r, gpu, s, calls, 4);
@@ -400,7 +395,7 @@ static inline void step_head_rows(StepRows *r, const StepGpu *gpu, const StepSha
     step_matmul(r, gpu, s, "matmul head backward input", calls, &dinp);
     step_matmul(r, gpu, s, "matmul head backward weight", calls, &dweight);
     double bytes = 2.0 * (double)rows * s->config.vocab_size * size;
-    double part = STEP_CLASSIFIER / (s->head_overlap && rows < (int64_t)s->B * s->T ? 1.0 - STEP_HEAD_OVERLAP : 1.0);
+    double part = 1.0 / (s->head_overlap && rows < (int64_t)s->B * s->T ? 1.0 - STEP_HEAD_OVERLAP : 1.0);
     step_move(r, gpu, "fused_classifier", calls, bytes, part);
 }
 

@@ -13,7 +13,7 @@
 #   9.9 billion tokens: 18,865 steps of 524,288; 7.9e+18 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                     13.7 hours        1.7 hours        4.9 hours        0.6 hours
+#   time                     13.6 hours        1.7 hours        4.8 hours        0.6 hours
 #   sequences at once                64               64               64               64
 #   memory of each             22.3 GiB         21.1 GiB         22.3 GiB         21.1 GiB
 #

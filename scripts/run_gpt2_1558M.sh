@@ -13,9 +13,9 @@
 #   33.6 billion tokens: 32,000 steps of 1,048,576; 3.3e+20 FLOPs
 #
 #                        1 x A100 80 GB   8 x A100 80 GB   1 x H100 80 GB   8 x H100 80 GB
-#   time                        22 days       67.2 hours           7 days       22.6 hours
+#   time                        22 days       66.8 hours           7 days       22.5 hours
 #   sequences at once                16               16               16               16
-#   memory of each             64.7 GiB         49.5 GiB         64.7 GiB         49.5 GiB
+#   memory of each             65.6 GiB         50.4 GiB         65.6 GiB         50.4 GiB
 #
 # Times are predicted kernel by kernel by --plan --gpu a100 and h100, none is measured. Validation, HellaSwag and
 # saving come on top.
