@@ -2,8 +2,9 @@
 //
 // cuBLASLt multiplies 8-bit matrices only where the inner width of the product is contiguous in both: each matrix comes
 // as it is for one product, and transposed for another. All dimensions of a product are multiples of 16, as cuBLASLt
-// wants them. N need not be one: the rows of the 8-bit matrices are padded with zeros (fp8_padded_rows), and out and dinp
-// have room for as many rows, of which those behind N hold nothing of use. Sums are fp32, scaled by both inverses and rounded once when stored. Deterministic.
+// wants them. N need not be one: the rows of the 8-bit matrices are padded with zeros (fp8_padded_rows), and out and
+// dinp have room for as many rows, of which those behind N hold nothing of use. Sums are fp32, scaled by both inverses
+// and rounded once when stored. Deterministic.
 //
 // The forward's sums may stay in the tensor cores' own registers, which keep fewer bits than fp32 (fast accumulation):
 // faster, and known to be enough there. The gradients' are added up in fp32 every few products.

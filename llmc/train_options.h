@@ -141,7 +141,8 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(master_weights, "master-weights", "w", FLAG, "1", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",           \
       "keep an fp32 copy of the weights for the optimizer")                                                            \
     X(gelu_fusion, "gelu-fusion", "ge", INT, PICK("0", "-1"), -1, 2, "LEVEL", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL),      \
-      "GPU", "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that "     \
+      "GPU",                                                                                                           \
+      "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that "            \
       "multiply; -1: 2 where the GPU really does so (Hopper) and need recompute nothing, else 0")                      \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
