@@ -182,7 +182,7 @@ def lowest_level_is_the_default():
         out = plan(*D12, "-b", 4, "--gpu-memory", repr(memory / 2**30))
         return int(re.search(r"^auto +--recompute (\d): ", out, re.M).group(1)), total(out)
 
-    totals = [total(plan(*D12, "-b", 4, "-r", level)) for level in range(4)]
+    totals = [total(plan(*D12, *SMALL, "-b", 4, "-r", level)) for level in range(4)]
     for level, bytes_ in enumerate(totals):
         assert default(bytes_ + RESERVE) == (level, bytes_), (level, totals)
         assert default(bytes_ - 1 + RESERVE)[0] == min(level + 1, 3), (level, totals)
@@ -272,7 +272,7 @@ def fewer_head_rows_take_less_memory():
 def many_head_rows_where_all_else_fits():
     """16384 at a time where the GPU then need recompute nothing, to the byte, else 8192: whatever the level of recompute
     and the stage of sharding, on which no bit may depend. What is free does not count: test_gpu_auto.py."""
-    rows, whole = head_rows("-b", 16, "-r", 0, "--head-rows", 16384)
+    rows, whole = head_rows("-b", 16, "-r", 0, "--head-rows", 16384, *SMALL)
     assert rows == 16384
     for memory, want in ((whole + RESERVE, 16384), (whole + RESERVE - 1, 8192), (1 << 30, 8192)):
         gib = repr(memory / 2**30)
