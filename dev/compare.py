@@ -44,7 +44,7 @@ def option_groups():
         return {}
     groups = {}
     for row in re.split(r"\n\s*X\(", text)[1:]:
-        name, kind, section = re.match(r'\w+, "([\w-]+)".*?\b(SHAPES|ROUNDS|FREE)\b[^"]*"([^"]*)"', row, re.S).groups()
+        name, kind, section = re.match(r'\w+, "([\w-]+)".*?\b(SHAPES|ROUNDS|FREE)\w*[^"]*"([^"]*)"', row, re.S).groups()
         measured = section == "Evaluation" or name == "val-data"
         groups[name] = SHAPES if kind != "FREE" else MEASURES if measured else FREE
     return groups
