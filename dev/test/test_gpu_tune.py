@@ -226,7 +226,7 @@ def beside_communication():
     if shutil.which("unshare") is None or subprocess.run([*other, "true"], capture_output=True).returncode != 0:
         raise harness.Skip("no second machine: unshare --uts is not here or not permitted")
     for stage, forward, backward in ((1, {"0"}, {"0", "124"}), (2, {"0"}, {"124"}), (3, {"124"}, {"124"})):
-        run = [2, *RUN, "-d", 320, "-z", stage, "--matmul-tune", 0]
+        run = [2, *RUN, "-d", 320, "-z", stage, "--matmul-tune", 0, "-ge", 0]
         apart = ranks.Ranks(*run, only={1: {"before": other}}, EMU_SMS="132", EMU_CUBLASLT_TRACE="1",
                             EMU_NCCL_TRACE="1")
         apart.wait()
