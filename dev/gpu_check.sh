@@ -866,6 +866,7 @@ readonly EMULATED_VARIANTS="--gelu-fusion 1
 --recompute 3"
 readonly VARIANTS="--cuda-graph 0
 --attention own
+--deterministic 0
 --matmul-tune 0
 --matmul-tune 2
 --gelu-fusion 0
