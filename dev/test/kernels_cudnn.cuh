@@ -95,24 +95,23 @@ static const char *cudnn_missing(void) {
 
 static void test_cudnn_agrees(Test *t) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    for (AttentionShape s : {AttentionShape{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}}) {
-        check_cudnn(t, s, true);
-    }
+    static const AttentionShape shapes[] = {{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}};
+    for (AttentionShape s : shapes) { check_cudnn(t, s, true); }
 }
 
 // --deterministic 0: the same function, but its bits are nobody's business.
 static void test_cudnn_atomics(Test *t) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    for (AttentionShape s : {AttentionShape{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}}) {
-        check_cudnn(t, s, false);
-    }
+    static const AttentionShape shapes[] = {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}};
+    for (AttentionShape s : shapes) { check_cudnn(t, s, false); }
 }
 
 // Every score is -100 but for some noise, and so is every lse. What is masked must get a probability of 0 all the same,
 // and nothing may be read in the workspace that was not written there. Public reports of wrong results name both.
 static void test_cudnn_low_scores(Test *t) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    for (AttentionShape s : {AttentionShape{1, 256, 2, 64}, {2, 128, 1, 128}}) {
+    static const AttentionShape shapes[] = {{1, 256, 2, 64}, {2, 128, 1, 128}};
+    for (AttentionShape s : shapes) {
         float size = sqrtf(100.0f / sqrtf((float)s.HS)); // of a value: HS products of -size^2, over sqrt(HS)
         std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 66);
         for (int64_t i = 0; i < (int64_t)qkv.size(); i++) {
