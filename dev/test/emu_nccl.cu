@@ -102,6 +102,7 @@ template <class T> struct Buffer {
     explicit Buffer(size_t n) : n(n) { cudaMalloc(&data, n * sizeof(T)); }
     explicit Buffer(const std::vector<T> &values) : Buffer(values.size()) {
         cudaMemcpy(data, values.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+        cudaDeviceSynchronize(); // the memory is pageable, and the test's streams do not wait for the default stream
     }
     ~Buffer() { cudaDeviceSynchronize(), cudaFree(data); }
     Buffer(const Buffer &) = delete;

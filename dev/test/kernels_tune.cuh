@@ -253,6 +253,7 @@ static void test_tune_tail(Test *t) {
         int exposed = s.C % 256 == 0 ? 1 : 3;
         for (int level = TUNE_NOTHING; level <= TUNE_SAME_BITS; level++) {
             TuneSetup setup(4 << 20);
+            setup.context.tf32 = false; // in fp32, factors are compared that were not rounded
             setup.tune(problems, new_tune_table(), (TuneLevel)level);
             CHECK(t, setup.tuner.incomplete == exposed, "%d of %d noticed", setup.tuner.incomplete, exposed);
             DeviceArray<floatX> inp(c.inp), dout(c.dout);

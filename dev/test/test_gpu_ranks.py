@@ -233,8 +233,9 @@ def like_one_rank_in_fp32():
 
 
 def planned(count, stage, *arguments):
-    """What --plan prints, and its table of the stages: bytes of memory, gradients and parameters sent a step."""
-    out = single(*arguments, "--plan", "-np", count, "-z", stage, EMU_NO_GPU="1")
+    """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, gradients
+    and parameters sent a step."""
+    out = single(*arguments, "--plan", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
     return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) ", out, re.M)]
 
 
