@@ -457,7 +457,7 @@ static void test_tf32(Test *t) {
 // A layer's shapes: A transposed, B not, m and k multiples of 16.
 static Problem fp8_problem(cudaDataType_t in, int in_b, cudaDataType_t out) {
     Problem p;
-    p.in = in, p.in_b = in_b, p.out = out, p.trans_a = CUBLAS_OP_T, p.m = 48, p.n = 20, p.k = 64;
+    p.in = in, p.in_b = in_b, p.out = out, p.trans_a = CUBLAS_OP_T, p.m = 48, p.n = 32, p.k = 64;
     p.scale_a = 0.25f, p.scale_b = 8.0f;
     return p;
 }
@@ -479,13 +479,13 @@ static void test_fp8(Test *t) {
         for (cudaDataType_t out : outputs) {
             Problem p = fp8_problem(in[0], in[1], out);
             check_run(t, "8 bits", run(p, handle.handle));
-            p.beta = 1.0f, p.pad = 16, p.n = 33, p.fast_sums = true;
+            p.beta = 1.0f, p.pad = 16, p.n = 48, p.fast_sums = true;
             check_run(t, "8 bits, fast, added, padded", run(p, handle.handle));
             p.scale_a = 0.0f, p.beta = 0.0f, p.batch = 2;
             check_run(t, "8 bits, one scale, batch", run(p, handle.handle));
         }
         Problem p = fp8_problem(in[0], in[1], CUDA_R_16BF);
-        p.epilogue = CUBLASLT_EPILOGUE_BIAS, p.n = 1;
+        p.epilogue = CUBLASLT_EPILOGUE_BIAS, p.n = 16;
         check_run(t, "8 bits with bias", run(p, handle.handle));
     }
 }
@@ -533,6 +533,7 @@ static void test_fp8_refusals(Test *t) {
     if (!has_fp8()) { SKIP(t, no_fp8); }
     refuse_fp8(t, "two factors of e5m2", unsupported, [](Problem *p) { p->in = CUDA_R_8F_E5M2; });
     refuse_fp8(t, "m not a multiple of 16", unsupported, [](Problem *p) { p->m = 40; });
+    refuse_fp8(t, "n not a multiple of 16", unsupported, [](Problem *p) { p->n = 40; });
     refuse_fp8(t, "k not a multiple of 16", unsupported, [](Problem *p) { p->k = 72; });
     refuse_fp8(t, "8 bits times bf16", unsupported, [](Problem *p) { p->in_b = CUDA_R_16BF; });
     refuse_fp8(t, "8 bits as tf32", unsupported, [](Problem *p) { p->compute = CUBLAS_COMPUTE_32F_FAST_TF32; });

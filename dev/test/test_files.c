@@ -217,12 +217,13 @@ static void test_joined_writers(Test *t) {
     temp_dir_remove(&dir);
 }
 
-// A file that shows up late, as on a network file system.
+// A file that shows up late, as on a network file system, and then has its size: it is made under another name.
 static void test_join_waits_for_the_name(Test *t) {
     TempDir dir = temp_dir_make();
     Error error;
     AtomicFile file, other;
-    const char *path = temp_path(&dir, "f");
+    const char *path = temp_path(&dir, "f"), *made = temp_path(&dir, "made");
+    const char *made_name = temp_path(&dir, "made.tmp"), *name = temp_path(&dir, "f.tmp");
     int go[2];
     temp_must(pipe(go) == 0, "pipe");
     pid_t child = fork();
@@ -231,7 +232,7 @@ static void test_join_waits_for_the_name(Test *t) {
         bool ok = read(go[0], &byte, 1) == 1;
         const struct timespec pause = {0, 200000000};
         nanosleep(&pause, NULL);
-        _exit(ok && atomic_create(&file, path, 10, &error) ? 0 : 1);
+        _exit(ok && atomic_create(&file, made, 10, &error) && rename(made_name, name) == 0 ? 0 : 1);
     }
     CHECK(t, write(go[1], "", 1) == 1 && atomic_join(&other, path, 10, &error), "%s", error.text);
     atomic_abort(&other);
