@@ -143,7 +143,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(gelu_fusion, "gelu-fusion", "ge", INT, PICK("0", "-1"), -1, 2, "LEVEL", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL),      \
       "GPU",                                                                                                           \
       "GELU inside the matrix multiply, 1: forward, 2: backward too; --recompute 1 or 2 then repeats that "            \
-      "multiply; -1: 2 where the GPU really does so (Hopper) and need recompute nothing, else 0")                      \
+      "multiply; -1: 2 on Hopper if the model fits without recomputation, else 0")                                     \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
     X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
@@ -160,7 +160,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "launch a step as CUDA graphs, the same result in less time; with several GPUs: no difference")                  \
     X(head_rows, "head-rows", "", INT, "0", 0, 16777216, "N", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL), "GPU",               \
       "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it; 0: 16384 "  \
-      "where a GPU of this kind then need recompute nothing, else 8192")                                               \
+      "if the model then fits a GPU of this kind without recomputation, else 8192")                                    \
     X(head_overlap, "head-overlap", "", FLAG, "0", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                  \
       "the loss of some rows beside the matrix multiply of the next, with room for twice as many logits")              \
     X(zero_stage, "zero-stage", "z", INT, "0", 0, 3, "STAGE", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                 \

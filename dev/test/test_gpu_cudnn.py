@@ -1,4 +1,4 @@
-"""--attention and --deterministic: the GPU trainer with cuDNN's attention and with its own, in the emulator, whose cuDNN
+"""--attention and --deterministic: the GPU trainer with cuDNN's attention and with its own, in the emulator. Its cuDNN
 is there with EMU_CUDNN=1, and has no engine with EMU_CUDNN=none. The graphs and their numbers: kernels_cudnn.cuh.
 
 TRAIN_GPT2CU names the program (./train_gpt2emu).
@@ -117,7 +117,7 @@ def recorded(folder):
 
 
 BY_CUDNN, BY_US = "by cuDNN 9.19.0, in the backward 1 sequence at a time", "by our own kernels"
-# What cuDNN pretends to take for a graph; less than no time makes the most graphs, those of single sequences, the fastest.
+# What cuDNN pretends to take for a graph. Less than no time makes the most graphs the fastest: single sequences.
 FAST, SLOW = dict(EMU_CUDNN_SECONDS="-9"), dict(EMU_CUDNN_SECONDS="9")
 
 

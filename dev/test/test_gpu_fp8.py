@@ -79,7 +79,8 @@ def with_attention_by_cudnn():
         for layer in range(2):
             for i in range(layer * size + round(begin * size), (layer + 1) * size):
                 params[name][i] *= factor
-    run = ["-e", cli.model("small_values.bin", config, params), *SHAPE[:2], "-b", 1, "-t", 128, "-x", 1, "--fp8", *QUIET]
+    model = cli.model("small_values.bin", config, params)
+    run = ["-e", model, *SHAPE[:2], "-b", 1, "-t", 128, "-x", 1, "--fp8", *QUIET]
     own = ran(*run, "--grad-clip", 0, env=UNCHECKED)
     out = ran(*run, "--grad-clip", 0, "--attention", "cudnn", env=dict(UNCHECKED, EMU_CUDNN="1"))
     (norm, ), (expected, ) = norms(out), norms(own)

@@ -1,4 +1,4 @@
-"""What --plan tells about a step's time and about several GPUs: the tables that documents take from it, and its sums. No
+"""What --plan tells about a step's time and about several GPUs: tables that documents take from it, and its sums. No
 GPU, no NCCL and no MPI are needed."""
 import glob
 import os
@@ -254,7 +254,8 @@ def workspace_of_a_large_gpu():
                            ((), ("--gpu-memory", 37), ("--gpu-memory", 38)))
     rows = [int(re.search(r"^cublas +\(\d+\) +f32 +(\d+) ", out, re.M).group(1)) for out in (large, small, above)]
     assert rows == [128 << 20, 32 << 20, 128 << 20] and total(large) - total(small) == 96 << 20, (rows, large, small)
-    assert "supposed to have 79 GiB (--gpu-memory); from 40 GB on" in large and "to have 37 GiB" in small, (large, small)
+    assert "supposed to have 79 GiB (--gpu-memory); from 40 GB on" in large, large
+    assert "to have 37 GiB" in small, small
 
 
 def head_rows(*arguments):
@@ -270,8 +271,8 @@ def fewer_head_rows_take_less_memory():
 
 
 def many_head_rows_where_all_else_fits():
-    """16384 at a time where the GPU then need recompute nothing, to the byte, else 8192: whatever the level of recompute
-    and the stage of sharding, on which no bit may depend. What is free does not count: test_gpu_auto.py."""
+    """16384 at a time if the model then fits without recomputation, to the byte, else 8192, whatever the level of
+    recompute and the stage of sharding, on which no bit may depend. What is free does not count: test_gpu_auto.py."""
     rows, whole = head_rows("-b", 16, "-r", 0, "--head-rows", 16384, *SMALL)
     assert rows == 16384
     for memory, want in ((whole + RESERVE, 16384), (whole + RESERVE - 1, 8192), (1 << 30, 8192)):

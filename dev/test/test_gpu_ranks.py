@@ -125,8 +125,8 @@ def switches_do_not_add_up():
 
 
 def nothing_is_reported_with_all_checks():
-    """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent. After an update a
-    forward pass waits for each bucket of parameters; what saves, sums up or exports them comes after all."""
+    """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent. After an update
+    a forward pass waits for each bucket of parameters; what saves, sums up or exports them comes after all."""
     cases = [(2, 0), (3, 1), (3, 2), (2, 3)]
     for count, stage, *fp8 in [*cases, (2, 2, "--fp8")] if is_bf16() else cases:
         more = ["--val-every", 1, "--val-batches", 5, "--sample-every", 2, "--sample-tokens", 2, "-z", stage]
@@ -233,8 +233,8 @@ def like_one_rank_in_fp32():
 
 
 def planned(count, stage, *arguments):
-    """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, gradients
-    and parameters sent a step."""
+    """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, of
+    gradients and of parameters sent a step."""
     out = single(*arguments, "--plan", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
     return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) ", out, re.M)]
 
@@ -847,8 +847,8 @@ FAULTS = [killed_in_a_step, killed_under_mpirun, killed_in_a_checkpoint, disk_fu
           damaged_replicas_are_found, unlike_ranks, wrong_starts, unfit_for_the_machine, second_run_in_a_folder,
           batches_that_do_not_fit, hanging_collective, stopped, cut_network]
 TESTS = [starts, switches_do_not_add_up, nothing_is_reported_with_all_checks, like_one_rank,
-         like_one_rank_for_20_steps, like_one_rank_in_fp32, plan_is_what_happens, validation_and_samples, checkpoints_know_no_ranks, elastic_resume, saved_on_8,
-         two_hosts, *FAULTS]
+         like_one_rank_for_20_steps, like_one_rank_in_fp32, plan_is_what_happens, validation_and_samples,
+         checkpoints_know_no_ranks, elastic_resume, saved_on_8, two_hosts, *FAULTS]
 
 if __name__ == "__main__":
     if not os.path.exists(PROGRAM):
