@@ -107,10 +107,10 @@ gpu_query() {
 # The version of a PyTorch that sees the GPU, in torch; else the reason in no_torch. The import may hang for minutes.
 find_torch() {
     local status=0 limit=$((TOTAL_SECONDS / 10))
+    local version='import torch; print(torch.__version__ if torch.cuda.is_available() else "")'
     torch="" no_torch="no python3 with a PyTorch that sees the GPU"
     have python3 || return 0
-    torch=$(timeout -k 5 $limit python3 -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' \
-        2>/dev/null) || status=$?
+    torch=$(timeout -k 5 $limit python3 -c "$version" 2>/dev/null) || status=$?
     [ $status -ne 124 ] && [ $status -ne 137 ] || no_torch="importing PyTorch takes longer than $limit s"
 }
 
