@@ -6,13 +6,36 @@
 
 #include "cuda_utils.cuh"
 
-// The end of the first stage, for a block of WARPS warps that all did the same 32 x 16 bytes of columns of floatX, each
-// some rows: scratch (width) at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first:
-// of the columns. All threads come here.
+// ---- The first stage ----
+
+#define COLUMN_CHUNK_COLUMNS (WARP_SIZE * x128::size) // of floatX: 16 bytes for each lane
+
+// What a block adds up of a matrix (N,width): rows [first, end), a chunk, of COLUMN_CHUNK_COLUMNS columns from
+// first_column on. This lane has those from `column` on. A chunk's blocks are neighbours in the grid.
+typedef struct {
+    int64_t chunk, first, end;
+    int first_column, column;
+} ColumnChunk;
+
+// rows: of a chunk. The grid has a block for each COLUMN_CHUNK_COLUMNS columns of each chunk.
+__device__ __forceinline__ ColumnChunk column_chunk(int64_t N, int width, int rows) {
+    int blocks_of_chunk = (width + COLUMN_CHUNK_COLUMNS - 1) / COLUMN_CHUNK_COLUMNS;
+    ColumnChunk c;
+    c.chunk = blockIdx.x / blocks_of_chunk;
+    c.first = c.chunk * rows;
+    c.end = c.first + rows < N ? c.first + rows : N;
+    c.first_column = (int)blockIdx.x % blocks_of_chunk * COLUMN_CHUNK_COLUMNS;
+    c.column = c.first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
+    return c;
+}
+
+// The end of the first stage, for a block of WARPS warps that all did the same columns, each some rows: scratch (width)
+// at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first: of the columns. All threads
+// come here.
 template <int WARPS>
 __device__ __forceinline__ void column_sums_store(float *scratch, const float (&sums)[x128::size], int first,
                                                   int width) {
-    const int columns = WARP_SIZE * x128::size;
+    const int columns = COLUMN_CHUNK_COLUMNS;
     static_assert(columns <= WARPS * WARP_SIZE, "a thread for each column");
     __shared__ alignas(16) float partial[WARPS * columns]; // (warps, columns)
     for (int i = 0; i < x128::size; i += f128::size) {

@@ -72,7 +72,6 @@ static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaS
 
 #define GELU_BACKWARD_WARPS 8
 #define GELU_BACKWARD_ROWS 64 // so that the sums, 8 bytes a column written and read, are 2 % of the rows in bf16
-#define GELU_BACKWARD_COLUMNS (WARP_SIZE * x128::size)
 
 static inline int64_t gelu_backward_chunks(int64_t N) { return ceil_div_i64(N, GELU_BACKWARD_ROWS); }
 static inline int64_t gelu_backward_scratch_floats(int64_t N, int width) { return gelu_backward_chunks(N) * width; }
@@ -83,17 +82,13 @@ template <bool AMAX>
 static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
     gelu_backward_kernel(floatX *dinp, const floatX *inp, const floatX *dout, float *scratch, int64_t N, int width,
                          uint32_t *amax) {
-    int blocks_of_chunk = (width + GELU_BACKWARD_COLUMNS - 1) / GELU_BACKWARD_COLUMNS;
-    int64_t chunk = blockIdx.x / blocks_of_chunk, first = chunk * GELU_BACKWARD_ROWS;
-    int64_t end = first + GELU_BACKWARD_ROWS < N ? first + GELU_BACKWARD_ROWS : N;
-    int first_column = (int)blockIdx.x % blocks_of_chunk * GELU_BACKWARD_COLUMNS;
-    int column = first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
+    ColumnChunk c = column_chunk(N, width, GELU_BACKWARD_ROWS);
     float sums[x128::size] = {};
     uint32_t largest = 0;
-    if (column < width) {
+    if (c.column < width) {
 #pragma unroll 1
-        for (int64_t row = first + threadIdx.x / WARP_SIZE; row < end; row += GELU_BACKWARD_WARPS) {
-            int64_t at = row * width + column;
+        for (int64_t row = c.first + threadIdx.x / WARP_SIZE; row < c.end; row += GELU_BACKWARD_WARPS) {
+            int64_t at = row * width + c.column;
             x128 x = load128_streaming(inp + at), dy = load128_streaming(dout + at), dx;
 #pragma unroll
             for (int i = 0; i < x128::size; i++) {
@@ -105,7 +100,9 @@ static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
             store128(dinp + at, dx);
         }
     }
-    if (scratch != NULL) { column_sums_store<GELU_BACKWARD_WARPS>(scratch + chunk * width, sums, first_column, width); }
+    if (scratch != NULL) {
+        column_sums_store<GELU_BACKWARD_WARPS>(scratch + c.chunk * width, sums, c.first_column, width);
+    }
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
@@ -114,7 +111,7 @@ static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
 static inline void gelu_backward(floatX *dinp, const floatX *inp, const floatX *dout, float *dbias, float *scratch,
                                  int64_t N, int width, cudaStream_t stream, uint32_t *amax = NULL) {
     cuda_require(N > 0 && width > 0 && width % 8 == 0 && (dbias == NULL || scratch != NULL));
-    int64_t chunks = gelu_backward_chunks(N), blocks = chunks * blocks_for(width, GELU_BACKWARD_COLUMNS);
+    int64_t chunks = gelu_backward_chunks(N), blocks = chunks * blocks_for(width, COLUMN_CHUNK_COLUMNS);
     cuda_require(blocks <= INT32_MAX);
     auto backward_kernel = amax != NULL ? gelu_backward_kernel<true> : gelu_backward_kernel<false>;
     backward_kernel<<<(unsigned)blocks, GELU_BACKWARD_WARPS * WARP_SIZE, 0, stream>>>(

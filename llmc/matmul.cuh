@@ -84,7 +84,6 @@ static inline void matmul_backward_weight(CublasContext *context, float *dweight
 #define BIAS_LOADS 8
 #define BIAS_BLOCKS 4 // on a multiprocessor: leaves the compiler the registers for all loads of a lane
 #define BIAS_ROWS 128 // so that the sums, 8 bytes a column written and read, are 3 % of the rows in bf16
-#define BIAS_COLUMNS (WARP_SIZE * x128::size)
 
 static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, BIAS_ROWS); }
 
@@ -98,31 +97,27 @@ __device__ __forceinline__ void bias_add(float (&sums)[x128::size], uint32_t *la
 template <bool AMAX>
 static __global__ void __launch_bounds__(BIAS_WARPS *WARP_SIZE, BIAS_BLOCKS)
     matmul_sum_rows_kernel(float *scratch, const floatX *dout, int64_t N, int OC, uint32_t *amax) {
-    int blocks_of_chunk = (OC + BIAS_COLUMNS - 1) / BIAS_COLUMNS;
-    int64_t chunk = blockIdx.x / blocks_of_chunk, first = chunk * BIAS_ROWS;
-    int64_t end = first + BIAS_ROWS < N ? first + BIAS_ROWS : N;
-    int first_column = (int)blockIdx.x % blocks_of_chunk * BIAS_COLUMNS;
-    int column = first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
+    ColumnChunk c = column_chunk(N, OC, BIAS_ROWS);
     float sums[x128::size] = {};
     uint32_t largest = 0;
-    if (column < OC) {
-        int64_t row = first + threadIdx.x / WARP_SIZE;
+    if (c.column < OC) {
+        int64_t row = c.first + threadIdx.x / WARP_SIZE;
 #pragma unroll 1
-        for (; row + (BIAS_LOADS - 1) * BIAS_WARPS < end; row += BIAS_LOADS * BIAS_WARPS) {
+        for (; row + (BIAS_LOADS - 1) * BIAS_WARPS < c.end; row += BIAS_LOADS * BIAS_WARPS) {
             x128 values[BIAS_LOADS];
 #pragma unroll
             for (int i = 0; i < BIAS_LOADS; i++) {
-                values[i] = load128_streaming(dout + (row + i * BIAS_WARPS) * OC + column);
+                values[i] = load128_streaming(dout + (row + i * BIAS_WARPS) * OC + c.column);
             }
 #pragma unroll
             for (int i = 0; i < BIAS_LOADS; i++) { bias_add<AMAX>(sums, &largest, values[i]); }
         }
 #pragma unroll 1
-        for (; row < end; row += BIAS_WARPS) {
-            bias_add<AMAX>(sums, &largest, load128_streaming(dout + row * OC + column));
+        for (; row < c.end; row += BIAS_WARPS) {
+            bias_add<AMAX>(sums, &largest, load128_streaming(dout + row * OC + c.column));
         }
     }
-    column_sums_store<BIAS_WARPS>(scratch + chunk * OC, sums, first_column, OC);
+    column_sums_store<BIAS_WARPS>(scratch + c.chunk * OC, sums, c.first_column, OC);
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
@@ -133,7 +128,7 @@ static inline int64_t matmul_backward_bias_scratch_floats(int64_t N, int OC) { r
 static inline void matmul_backward_bias(float *dbias, const floatX *dout, float *scratch, int64_t N, int OC,
                                         cudaStream_t stream, uint32_t *amax = NULL) {
     matmul_require_shape(N, OC, OC);
-    int64_t chunks = bias_chunks(N), blocks = chunks * blocks_for(OC, BIAS_COLUMNS);
+    int64_t chunks = bias_chunks(N), blocks = chunks * blocks_for(OC, COLUMN_CHUNK_COLUMNS);
     cuda_require(blocks <= INT32_MAX);
     auto kernel = amax != NULL ? matmul_sum_rows_kernel<true> : matmul_sum_rows_kernel<false>;
     kernel<<<(unsigned)blocks, BIAS_WARPS * WARP_SIZE, 0, stream>>>(scratch, dout, N, OC, amax);
