@@ -264,40 +264,36 @@ in lib or lib64 (it comes with the CUDA toolkit; Debian/Ubuntu: apt-get install 
     fi
 }
 
-find_nccl() {
-    local home=${NCCL_HOME:-}
-    [ "${NCCL:-}" != 0 ] || return 0
-    search NCCL "$home" nccl.h "libnccl.so.2 libnccl.so" nccl
+# settle WHAT VARIABLE EXPECTED WITHOUT: takes what was found of a library that the build can go without. If nothing was
+# and the user asked for it, the build is refused.
+settle() {
+    local name=${1%% *} home_name=$2_HOME
+    local home=${!home_name:-} wish=${!2:-}
     if [ -n "$taken" ]; then
-        take -DUSE_NCCL
-    elif [ -n "$home${NCCL:-}" ]; then
-        refuse NCCL "No NCCL ${home:+in NCCL_HOME=$home }that $cxx builds with$reasons: expected include/nccl.h and \
-libnccl.so in lib or lib64 (https://developer.nvidia.com/nccl; Debian/Ubuntu: apt-get install libnccl-dev). \
-NCCL_HOME=/folder says where it is; NCCL=0 leaves it out, for one GPU" \
-            "${home:+NCCL_HOME=$home has none that fits}"
+        take "-DUSE_$2"
+    elif [ -n "$home$wish" ]; then
+        refuse "$name" "No $1 ${home:+in $home_name=$home }that $cxx builds with$reasons: expected $3. \
+$home_name=/folder says where it is; $2=0 leaves it out" "${home:+$home_name=$home has none that fits}"
     else
-        go_without NCCL "No NCCL here$reasons: building for one GPU; \`make doctor\` says how to get it. NCCL=0 \
-silences this"
+        go_without "$name" "No $1 here$reasons: $4; \`make doctor\` says how to get it. $2=0 silences this"
     fi
+}
+
+find_nccl() {
+    [ "${NCCL:-}" != 0 ] || return 0
+    search NCCL "${NCCL_HOME:-}" nccl.h "libnccl.so.2 libnccl.so" nccl
+    settle NCCL NCCL "include/nccl.h and libnccl.so in lib or lib64 (https://developer.nvidia.com/nccl; \
+Debian/Ubuntu: apt-get install libnccl-dev)" "building for one GPU"
 }
 
 # cuDNN opens NVRTC by its name, and searches neither our rpath nor CUDA's folder. So the program loads both of NVRTC's
 # libraries at its start, and cuDNN gets these.
 find_cudnn() {
-    local home=${CUDNN_HOME:-}
     [ "${CUDNN:-}" != 0 ] || return 0
-    search cuDNN "$home" cudnn.h "libcudnn.so.9 libcudnn.so" cudnn
-    if [ -n "$taken" ]; then
-        take -DUSE_CUDNN
-    elif [ -n "$home${CUDNN:-}" ]; then
-        refuse cuDNN "No cuDNN 9 ${home:+in CUDNN_HOME=$home }that $cxx builds with$reasons: expected include/cudnn.h \
-of version 9 and libcudnn.so in lib or lib64 (https://developer.nvidia.com/cudnn; Debian/Ubuntu: apt-get install \
-cudnn9-cuda-${major:-12}). CUDNN_HOME=/folder says where it is; CUDNN=0 leaves it out" \
-            "${home:+CUDNN_HOME=$home has none that fits}"
-    else
-        go_without cuDNN "No cuDNN 9 here$reasons: attention by our own kernels; \`make doctor\` says how to get it. \
-CUDNN=0 silences this"
-    fi
+    search cuDNN "${CUDNN_HOME:-}" cudnn.h "libcudnn.so.9 libcudnn.so" cudnn
+    settle "cuDNN 9" CUDNN "include/cudnn.h of version 9 and libcudnn.so in lib or lib64 \
+(https://developer.nvidia.com/cudnn; Debian/Ubuntu: apt-get install cudnn9-cuda-${major:-12})" \
+        "attention by our own kernels"
     if [ -n "$taken" ] || [ "$mode" = doctor ]; then find_nvrtc; fi
 }
 
