@@ -759,7 +759,7 @@ static fp8e4 *input_to_keep(const GPT2 *model, int layer, int which, ForwardKind
     return kind == FORWARD_AGAIN || (kind == FORWARD_FOR_GRADIENTS && stays) ? inp_t.of(layer) : NULL;
 }
 
-// Brings the input (N,C) of a linear layer to 8 bits, by its amax. The last layer's is gelu(fc), and inp is fc.
+// Brings the input (N,C) of a linear layer to 8 bits, by its amax. That of fcproj is gelu(fc): then inp is fc (N,4C).
 static void quantize_input(GPT2 *model, int layer, int which, const floatX *inp, int64_t N, ForwardKind kind) {
     int C = model->config.channels;
     fp8e4 *q = input_to_multiply(model, which, kind), *q_t = input_to_keep(model, layer, which, kind);
