@@ -146,10 +146,10 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "multiply; -1: 2 on Hopper if the model fits without recomputation, else 0")                                     \
     X(fp8, "fp8", "", FLAG, "0", 0, 1, "", SHAPES, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                                  \
       "multiply in the blocks' linear layers in 8 bits, forward and backward; needs compute capability 8.9 or later")  \
-    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",     \
+    X(attention, "attention", "", CHOICE, "auto", 0, 0, "auto|cudnn|own", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL), "GPU",   \
       "by cuDNN or by our own kernels, which round differently; auto: the faster, timed at the start and kept as the " \
       "choices of --matmul-tune; with --matmul-tune 0: by cuDNN where it can be")                                      \
-    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", FREE, PICK(TRAIN_GPU_ONLY, NULL), "GPU",                \
+    X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, PICK(TRAIN_GPU_ONLY, NULL), "GPU",              \
       "0: cuDNN's attention may add gradients up by atomics, in less time: no two runs then have the same bits")       \
     X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, PICK(TRAIN_GPU_ONLY, NULL), "GPU",       \
       "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \

@@ -148,6 +148,11 @@ def resumed_with_the_same():
     again = ran(*run, "--resume", env=dict(with_cudnn("1", **FAST), **other))
     assert "attention   as this run has had it before\n" in again and used(again) == BY_US, again
     assert weights_hash(again) == weights_hash(out), (out, again)
+    os.remove(os.path.join(folder, "state_00000002.bin"))
+    changes = ["--attention", "cudnn", "--deterministic", 0]
+    again = ran(*run, "--resume", *changes, env=dict(with_cudnn("1"), **other))
+    for change in ("--attention was auto, is cudnn", "--deterministic was 1, is 0"):
+        assert f"resuming with other roundings: {change}\n" in again, again
     out = ran(*run, "--overwrite", env=dict(with_cudnn("1", **FAST), **other))
     assert used(out) == BY_CUDNN == recorded(folder)["hardware"]["attention"], out
 
