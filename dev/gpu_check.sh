@@ -418,7 +418,7 @@ set_model() { # name
     shape+=(--train-data "$data" --val-every 0 --sample-every 0 --seed 1)
 }
 
-# 6 operations for each weight of a multiply and token, and attention's 12 L C T/2.
+# 6 operations for each weight of a multiply and token, and 6 L C T for causal attention.
 flops_per_token() {
     echo $((6 * (12 * layers * channels * channels + vocab * channels) + 6 * layers * channels * seq_len))
 }

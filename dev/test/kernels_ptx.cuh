@@ -180,12 +180,27 @@ static void test_ptx_reciprocal(Test *t) {
     check_values(t, "rcp", out.get(), want, 0.0, FLT_EPSILON); // 1 unit in the last place; exact where it is 0
 }
 
+// A program without machine code for a GPU needs a driver that translates its PTX, and says what to do without one.
+static void test_ptx_remedies(Test *t) {
+    const struct {
+        cudaError_t status;
+        const char *word;
+    } remedies[] = {{cudaErrorUnsupportedPtxVersion, "the driver is too old to translate it"},
+                    {cudaErrorUnsupportedPtxVersion, "GPU_ARCH="},
+                    {cudaErrorNoKernelImageForDevice, "GPU_ARCH="}};
+    for (const auto &r : remedies) {
+        CHECK(t, strstr(cuda_remedy(r.status), r.word) != NULL, "%s: '%s' lacks '%s'", cudaGetErrorName(r.status),
+              cuda_remedy(r.status), r.word);
+    }
+}
+
 static void ptx_tests(Suite *suite) {
     RUN(suite, test_ptx_copies);
     RUN(suite, test_ptx_ldmatrix);
     RUN(suite, test_ptx_mma);
     RUN(suite, test_ptx_exp2);
     RUN(suite, test_ptx_reciprocal);
+    RUN(suite, test_ptx_remedies);
 }
 
 #undef COPIES

@@ -30,7 +30,7 @@ def step_line(step, total, loss, norm, lr, seconds, tokens, peak_fraction, secon
 
 
 def flops_per_token(config, T):
-    """To train: 6 for each weight of a matrix multiply, and attention's 12 L C T/2."""
+    """To train: 6 for each weight of a matrix multiply, and 6 L C T for causal attention."""
     return 6 * (12 * config.L * config.C**2 + config.V * config.C) + 6 * config.L * config.C * T
 
 
