@@ -10,8 +10,8 @@
 
 #include "dev/test/fixture.h"
 #include "dev/test/test.h"
-#include "llmc/checkpoint.h"
-#include "llmc/model_file.h"
+#include "llmc/files/checkpoint.h"
+#include "llmc/files/model_file.h"
 
 #define FIXTURES "dev/test/fixtures/"
 

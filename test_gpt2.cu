@@ -12,8 +12,8 @@
 #include "dev/test/fixture.h"
 #include "dev/test/gpu_test.h"
 #include "dev/test/temp_dir.h"
-#include "llmc/checkpoint.h"
-#include "llmc/model_file.h"
+#include "llmc/files/checkpoint.h"
+#include "llmc/files/model_file.h"
 
 #define FIXTURES "dev/test/fixtures/"
 

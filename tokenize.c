@@ -12,12 +12,12 @@
 #include <dirent.h>
 #include <signal.h>
 
-#include "llmc/args.h"
-#include "llmc/dataloader.h"
-#include "llmc/evalloader.h"
-#include "llmc/json.h"
-#include "llmc/logger.h"
-#include "llmc/tokenizer.h"
+#include "llmc/run/args.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/data/evalloader.h"
+#include "llmc/base/json.h"
+#include "llmc/run/log.h"
+#include "llmc/data/tokenizer.h"
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -323,9 +323,9 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
 
 // ---- Multiple-choice questions ----
 //
-// The file that llmc/evalloader.h reads: a header of 256 int32 (magic, version, examples, bytes of the longest one),
-// then each example as uint16: EVAL_EXAMPLE_START, bytes of the example with these two, its index, label, completions,
-// and for the context and for each completion the number of its tokens and the tokens.
+// The file that llmc/data/evalloader.h reads: a header of 256 int32 (magic, version, examples, bytes of the longest
+// one), then each example as uint16: EVAL_EXAMPLE_START, bytes of the example with these two, its index, label,
+// completions, and for the context and for each completion the number of its tokens and the tokens.
 
 #define EVAL_COMPLETIONS 4    // what llm.c's readers expect
 #define EVAL_FIELDS 5         // uint16 before the context

@@ -24,15 +24,15 @@
 #include <omp.h>
 #endif
 
-#include "llmc/gemm.h"
-#include "llmc/gpt2.h"
-#include "llmc/memory_plan.h"
-#include "llmc/peak.h"
-#include "llmc/run_report.h"
-#include "llmc/sampler.h"
-#include "llmc/simd.h"
-#include "llmc/train_run.h"
-#include "llmc/utils.h"
+#include "llmc/cpu/gemm.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/model/memory_plan.h"
+#include "llmc/cpu/peak.h"
+#include "llmc/run/run_report.h"
+#include "llmc/run/sampler.h"
+#include "llmc/cpu/simd.h"
+#include "llmc/run/train_run.h"
+#include "llmc/base/utils.h"
 
 static int thread_index(void) {
 #ifdef _OPENMP

@@ -13,8 +13,8 @@
 // in the vocabulary (Vp with padding), N = B*T rows. The same model, layer by layer, on the CPU: train_gpt2.c.
 //
 // Of several GPUs each is worked by a process of its own, a rank, that runs this program from top to bottom: it trains
-// on its part of every batch, and owns a part of every bucket of parameters (llmc/zero.h). One GPU is a rank that owns
-// all; nothing is then sent.
+// on its part of every batch, and owns a part of every bucket of parameters (llmc/ranks/zero.h). One GPU is a rank that
+// owns all; nothing is then sent.
 //
 // Four rules hold throughout:
 // - Gradients of parameters are fp32 and are added to (+=); gradients of activations are floatX and, but for the
@@ -35,36 +35,36 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include "llmc/adamw.cuh"
-#include "llmc/attention.cuh"
-#include "llmc/attention_tune.cuh"
-#include "llmc/auto_plan.h"
-#include "llmc/checksum.cuh"
-#include "llmc/comm.h"
-#include "llmc/cublas_common.h"
-#include "llmc/cuda_common.h"
-#include "llmc/cuda_graph.h"
-#include "llmc/cudnn_att.h"
-#include "llmc/encoder.cuh"
-#include "llmc/finite.cuh"
-#include "llmc/fp8.cuh"
-#include "llmc/fused_classifier.cuh"
-#include "llmc/gelu.cuh"
-#include "llmc/global_norm.cuh"
-#include "llmc/gpt2.h"
-#include "llmc/gpu_device.h"
-#include "llmc/gpu_monitor.h"
-#include "llmc/gpu_peak.h"
-#include "llmc/layernorm.cuh"
-#include "llmc/matmul.cuh"
-#include "llmc/matmul_fp8.cuh"
-#include "llmc/matmul_tune.cuh"
-#include "llmc/memory_plan.h"
-#include "llmc/nccl_common.h"
-#include "llmc/run_report.h"
-#include "llmc/train_run.h"
-#include "llmc/utils.h"
-#include "llmc/zero.h"
+#include "llmc/optim/adamw.cuh"
+#include "llmc/layers/attention.cuh"
+#include "llmc/layers/attention_tune.cuh"
+#include "llmc/model/auto_plan.h"
+#include "llmc/cuda/checksum.cuh"
+#include "llmc/ranks/ranks.h"
+#include "llmc/cuda/cublas_common.h"
+#include "llmc/cuda/cuda_common.h"
+#include "llmc/cuda/cuda_graph.h"
+#include "llmc/layers/attention_cudnn.h"
+#include "llmc/layers/embedding.cuh"
+#include "llmc/optim/finite.cuh"
+#include "llmc/layers/fp8.cuh"
+#include "llmc/layers/loss.cuh"
+#include "llmc/layers/gelu.cuh"
+#include "llmc/optim/global_norm.cuh"
+#include "llmc/model/gpt2.h"
+#include "llmc/cuda/gpu_device.h"
+#include "llmc/cuda/gpu_monitor.h"
+#include "llmc/model/gpu_peak.h"
+#include "llmc/layers/layernorm.cuh"
+#include "llmc/layers/matmul.cuh"
+#include "llmc/layers/matmul_fp8.cuh"
+#include "llmc/cuda/matmul_tune.cuh"
+#include "llmc/model/memory_plan.h"
+#include "llmc/ranks/nccl.h"
+#include "llmc/run/run_report.h"
+#include "llmc/run/train_run.h"
+#include "llmc/base/utils.h"
+#include "llmc/ranks/zero.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The plan
@@ -127,8 +127,8 @@ template <class T> struct PerLayer {
     T *of(int layer) const { return data + layer * stride; }
 };
 
-// What a linear layer multiplies in --fp8 runs: 8-bit copies (llmc/fp8.cuh) of what is there in bf16, transposed where
-// a product wants it so.
+// What a linear layer multiplies in --fp8 runs: 8-bit copies (llmc/layers/fp8.cuh) of what is there in bf16, transposed
+// where a product wants it so.
 typedef struct {
     PerLayer<fp8e4> weight, weight_t; // (OC,C), (C,OC)
     PerLayer<fp8e4> inp_t;            // (C,Np), Np: N rounded up; all that the backward pass needs of the input
@@ -156,7 +156,7 @@ typedef struct {
     bool has_master; // fp32 weights beside the bf16 ones
     bool exports;    // rank 0 collects all parameters in the end
     int rank, num_ranks;
-    int zero_stage;        // what is sharded: ZERO_.. in llmc/zero.h
+    int zero_stage;        // what is sharded: ZERO_.. in llmc/ranks/zero.h
     int64_t cublas_bytes;  // cuBLASLt's workspace
     int64_t val_sequences; // of a validation
     int64_t eval_means;    // of an evaluation: places for the mean losses of all batches of all ranks
@@ -235,7 +235,7 @@ typedef struct {
     void *cublas_workspace;
     CudnnAttention cudnn;
     Error no_cudnn; // why it is not used, where it would have been
-    // Whether it had no plan, and what llmc/attention_tune.cuh has chosen.
+    // Whether it had no plan, and what llmc/layers/attention_tune.cuh has chosen.
     bool cudnn_failed;
     int attention_choice;
     void *cudnn_forward, *cudnn_backward;
@@ -1906,7 +1906,7 @@ static void run_attention(void *context) {
     }
 }
 
-// The path of the file that keeps a run's choice, or "" (see llmc/attention_tune.cuh).
+// The path of the file that keeps a run's choice, or "" (see llmc/layers/attention_tune.cuh).
 static bool attention_path(const TrainRun *run, bool wanted, char *path, Error *error) {
     path[0] = '\0';
     return !wanted || !run_writes_files(run) || path_join(path, run->options.out_dir, ATTENTION_CHOICE_NAME, error);

@@ -38,7 +38,7 @@ FREE = "What does not shape it: machine, versions, output"
 def option_groups():
     """Long name -> group, by the table of the trainers' options; empty if it is not where it should be."""
     try:
-        with open(os.path.join(ROOT, "llmc", "train_options.h"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
             text = file.read()
     except OSError:
         return {}

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes llmc/unicode_tables.h: which code points GPT-2's pre-tokenisation rule calls letters, numbers and spaces.
+"""Writes llmc/data/unicode_tables.h: which code points GPT-2's pre-tokenisation rule calls letters, numbers and spaces.
 
-    python3 dev/gen_unicode_tables.py > llmc/unicode_tables.h  # this Python's Unicode version
-    python3 dev/gen_unicode_tables.py --module unicodedata2 > llmc/unicode_tables.h  # pip install unicodedata2==16.0.0
+    python3 dev/gen_unicode_tables.py > llmc/data/unicode_tables.h  # this Python's Unicode version
+    pip install unicodedata2==16.0.0 && \
+        python3 dev/gen_unicode_tables.py --module unicodedata2 > llmc/data/unicode_tables.h
 
 The committed table is Unicode 16.0, the version that OpenAI's tiktoken 0.14 follows, so that ids agree on every code
 point. Any module with unicodedata's interface will do.

@@ -383,7 +383,7 @@ is_true() { [ "$(calculate %d "$1")" = 1 ]; }        # an expression
 # Random tokens: what a step takes does not depend on the text. The same ones each time.
 make_tokens() {
     cat >"$work/tokens.c" <<'C'
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 #include <stdio.h>
 int main(void) {
     int header[256] = {20240520, 1, 8 << 20};

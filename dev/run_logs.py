@@ -4,7 +4,7 @@
     run.train.steps, run.train.loss    one entry per update, in order, each step once
     run.hours(steps)                   the same steps as hours of training; None where speed.log does not say
 
-main.log and speed.log hold a line per event (llmc/logger.h). They may hold what a run that was killed leaves behind: a
+main.log and speed.log hold a line per event (llmc/run/log.h). They may hold what a run that was killed leaves behind: a
 last line without its end (left out), other damaged lines (counted), NaN and infinite values (kept), and, where a
 program appends after a resume without trimming first, steps twice. As in a trimmed log, the later line counts, and
 lines of the abandoned future do not.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""OpenAI's tiktoken with GPT-2's vocabulary, built from vocab.bpe: the reference for llmc/tokenizer.h.
+"""OpenAI's tiktoken with GPT-2's vocabulary, built from vocab.bpe: the reference for llmc/data/tokenizer.h.
 
     pip install tiktoken==0.14.0
     python3 dev/tiktoken_gpt2.py vocab.bpe > dev/test/fixtures/gpt2_encodings.txt

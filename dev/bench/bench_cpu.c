@@ -3,8 +3,8 @@
 // optimizer sees, and whole training steps of ./train_gpt2 if it is built. It times the source the trainer runs.
 //
 // Rates are the best of many repetitions, ours and OpenBLAS's by turns, since other programs can only slow both down.
-#include "llmc/gemm.h"
-#include "llmc/peak.h"
+#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/peak.h"
 #include <dlfcn.h>
 
 #define SECONDS_PER_SHAPE 1.0
@@ -182,7 +182,8 @@ static double milliseconds_in(const char *line) {
 }
 
 // Steps of GPT-2 124M, B = 4, T = 64, random tokens' worth of work. The fraction of peak counts what the trainers count
-// (flops_per_token in llmc/run_report.h): 6 operations for each weight of a multiply and token, attention's 6 L C T.
+// (flops_per_token in llmc/run/run_report.h): 6 operations for each weight of a multiply and token, attention's 6 L C
+// T.
 static void bench_step(const Bench *bench) {
     const char *command = "./train_gpt2 --init d12 --vocab 50257 --train-data train_gpt2.c --tokenizer byte "
                           "--batch-size 4 --seq-len 64 --steps 12 --val-every 0 --sample-every 0 2>&1";

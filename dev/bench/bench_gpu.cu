@@ -10,19 +10,19 @@
 #include <string>
 #include <vector>
 
-#include "llmc/adamw.cuh"
-#include "llmc/args.h"
-#include "llmc/attention.cuh"
-#include "llmc/checksum.cuh"
-#include "llmc/encoder.cuh"
-#include "llmc/fused_classifier.cuh"
-#include "llmc/gelu.cuh"
-#include "llmc/global_norm.cuh"
-#include "llmc/gpt2.h"
-#include "llmc/gpu_peak.h"
-#include "llmc/layernorm.cuh"
-#include "llmc/matmul.cuh"
-#include "llmc/matmul_fp8.cuh"
+#include "llmc/optim/adamw.cuh"
+#include "llmc/run/args.h"
+#include "llmc/layers/attention.cuh"
+#include "llmc/cuda/checksum.cuh"
+#include "llmc/layers/embedding.cuh"
+#include "llmc/layers/loss.cuh"
+#include "llmc/layers/gelu.cuh"
+#include "llmc/optim/global_norm.cuh"
+#include "llmc/model/gpt2.h"
+#include "llmc/model/gpu_peak.h"
+#include "llmc/layers/layernorm.cuh"
+#include "llmc/layers/matmul.cuh"
+#include "llmc/layers/matmul_fp8.cuh"
 
 #define POOL_BYTES ((int64_t)12 << 30) // at most; less where the GPU has less
 #define MAX_COPIES 16                  // of the operands

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Encoding speed of llmc/tokenizer.h beside OpenAI's tiktoken: the same vocabulary, texts and number of threads, in
-alternation; the best of several runs. The ids are compared as well.
+"""Encoding speed of llmc/data/tokenizer.h beside OpenAI's tiktoken: the same vocabulary, texts and number of threads,
+in alternation; the best of several runs. The ids are compared as well.
 
     make tokenize
     pip install tiktoken==0.14.0
@@ -31,7 +31,7 @@ ROUNDS = 7
 JSON_BYTES, DOCUMENT = 24 << 20, 3000  # of text in the JSON lines, and characters of a document: as in FineWeb
 FLAGS = ["-std=gnu11", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-I", ROOT]  # the Makefile's
 SOURCE = """
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 #include <omp.h>
 static Tokenizer tokenizer;
 static Error error;

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "llmc/utils.h"
+#include "llmc/base/utils.h"
 
 #define TRACE_NAME_BYTES 96
 

@@ -32,7 +32,8 @@ MERGES = 50000
 EOT = 50256
 SHARD_SIZE = 20000
 TRAIN_SHARDS = 3
-TEXTS = ["README.md", "CONTRIBUTING.md", "dev/emu/README.md", "doc", "train_gpt2.c", "tokenize.c", "llmc/tokenizer.h"]
+TEXTS = ["README.md", "CONTRIBUTING.md", "dev/emu/README.md", "doc", "train_gpt2.c", "tokenize.c",
+         "llmc/data/tokenizer.h"]
 SCRIPTS = "Zw\u00f6lf Boxk\u00e4mpfer, \u0421\u044a\u0435\u0448\u044c, \u5929\u5730 \u2764\ufe0f \U0001f600\n"
 STORIES, QUESTIONS, SUBJECTS = 12, 30, ("anatomy", "world_religions")
 

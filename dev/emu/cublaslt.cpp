@@ -1,10 +1,10 @@
-// cuBLASLt on the CPU: descriptors, the checks, and D = epilogue(alpha op(A) op(B) + beta C) through llmc/gemm.h.
+// cuBLASLt on the CPU: descriptors, the checks, and D = epilogue(alpha op(A) op(B) + beta C) through llmc/cpu/gemm.h.
 //
 // The arithmetic: inputs become floats (rounded to tf32 where that is asked for), sums and the epilogue are fp32, and
 // what is stored is rounded once. The order of the sums is gemm.h's, the same for any number of threads.
 #include "include/cublasLt.h"
 
-#include "../../llmc/gemm.h"
+#include "llmc/cpu/gemm.h"
 #include "include/cuda_bf16.h"
 #include "include/cuda_fp8.h"
 #include "runtime.h"

@@ -2,7 +2,7 @@
 #ifndef CHECKPOINT_RUN_H
 #define CHECKPOINT_RUN_H
 
-#include "llmc/checkpoint.h"
+#include "llmc/files/checkpoint.h"
 
 // The smallest model with a padding row: 90 parameters.
 static inline GPT2Config tiny_config(void) {

@@ -10,7 +10,7 @@
 
 #include <vector>
 
-#include "../../llmc/hash.h"
+#include "llmc/base/hash.h"
 #include "test.h"
 
 typedef uint64_t Bits;

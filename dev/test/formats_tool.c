@@ -7,7 +7,7 @@
 //                                         p / 2 and p / 4 for each parameter p; prints the sums of the three arrays
 #include <inttypes.h>
 
-#include "llmc/model_file.h"
+#include "llmc/files/model_file.h"
 #include "state_sections.h"
 
 static bool convert(const char *init, const char *out, Error *error) {

@@ -1,6 +1,6 @@
 // Any command line is either refused with one line, or gives options that are all within their ranges.
 #include "fuzz.h"
-#include "llmc/train_options.h"
+#include "llmc/run/train_options.h"
 
 #define MAX_WORDS 200
 

@@ -1,7 +1,7 @@
 // Fuzz target: loading a checkpoint. The model is always the same good one; the input is the state beside it. All but
 // the untouched inputs get a right header checksum, or the fuzzer would never come past it.
 #include "fuzz.h"
-#include "llmc/checkpoint.h"
+#include "llmc/files/checkpoint.h"
 #include "temp_dir.h"
 
 enum { PARAMS = 90 };

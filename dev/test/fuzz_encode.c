@@ -1,7 +1,7 @@
 // Fuzz target: encoding. Any bytes come back from their tokens, in one piece and in parallel, and cutting the text
 // where that is said to be harmless is harmless. Uses GPT-2's merges where they are, otherwise a few of our own.
 #include "fuzz.h"
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 
 static void require(bool condition) {
     if (!condition) { abort(); }

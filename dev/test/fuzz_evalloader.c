@@ -2,7 +2,7 @@
 // the vocabulary and whose scored inputs are in the row, and judges exactly the examples it says it has.
 #include "dev/test/eval_file.h"
 #include "dev/test/fuzz.h"
-#include "llmc/evalloader.h"
+#include "llmc/data/evalloader.h"
 
 enum { V = 50257, MAX_T = 80, ROOM = 4 * MAX_T };
 

@@ -1,7 +1,7 @@
 // Fuzz target: the readers of Hugging Face's tokenizer files. An input is merges.txt, a NUL and vocab.json, or without
 // a NUL tokenizer.json. What is accepted must give the same files again, and encode and decode within its vocabulary.
 #include "fuzz.h"
-#include "llmc/hf_tokenizer.h"
+#include "llmc/files/hf_tokenizer.h"
 
 static char folder[256];
 

@@ -1,6 +1,6 @@
 // Fuzz target: the JSON parser and its getters.
 #include "fuzz.h"
-#include "llmc/json.h"
+#include "llmc/base/json.h"
 
 static void require(bool condition) {
     if (!condition) { abort(); }

@@ -1,7 +1,7 @@
 // Any bytes as main.log or speed.log: resuming leaves only whole lines of earlier steps, and the picture holds only
 // numbers.
 #include "fuzz.h"
-#include "llmc/loss_svg.h"
+#include "llmc/run/loss_svg.h"
 
 #define SVG_BYTES (1 << 16)
 

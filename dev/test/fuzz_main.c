@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "fuzz.h"
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 
 #define FUZZ_CAPACITY (1 << 20)
 #define FUZZ_MAX_SEEDS 64

@@ -1,6 +1,6 @@
 // Fuzz target: the reader of llm.c model files, float32 and bfloat16.
 #include "fuzz.h"
-#include "llmc/model_bin.h"
+#include "llmc/files/model_bin.h"
 
 static void require(bool condition) {
     if (!condition) { abort(); }

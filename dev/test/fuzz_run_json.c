@@ -1,6 +1,6 @@
 // Any bytes as run.json: a resumed run takes over its starts or says that it cannot, and writes valid JSON.
 #include "fuzz.h"
-#include "llmc/run_json.h"
+#include "llmc/run/run_json.h"
 
 static void require(bool ok) {
     if (!ok) { abort(); }

@@ -1,6 +1,6 @@
 // Fuzz target: the reader of Hugging Face models. An input is config.json in one line, a newline, model.safetensors.
 #include "fuzz.h"
-#include "llmc/safetensors.h"
+#include "llmc/files/safetensors.h"
 
 static char folder[256];
 

@@ -1,7 +1,7 @@
 // Fuzz target: token shards. Whatever the file holds, the loader refuses it or hands out only tokens of the vocabulary,
 // in as many windows as the size of the file allows.
 #include "dev/test/fuzz.h"
-#include "llmc/dataloader.h"
+#include "llmc/data/dataloader.h"
 
 enum { V = 50257, MAX_T = 8, BATCH = 5 };
 

@@ -1,7 +1,7 @@
 // Fuzz target: the reader of training states. Half of the inputs get a right header checksum, or the fuzzer would never
 // come past it.
 #include "fuzz.h"
-#include "llmc/state_file.h"
+#include "llmc/files/state_file.h"
 
 static void require(bool condition) {
     if (!condition) { abort(); }

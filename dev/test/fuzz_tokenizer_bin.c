@@ -1,6 +1,6 @@
 // Fuzz target: the reader of llm.c's gpt2_tokenizer.bin. Every token of what it accepts must be readable.
 #include "fuzz.h"
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 
 static void require(bool condition) {
     if (!condition) { abort(); }

@@ -1,6 +1,6 @@
 // Fuzz target: the reader of vocab.bpe. What it accepts must encode and decode within its vocabulary.
 #include "fuzz.h"
-#include "llmc/tokenizer.h"
+#include "llmc/data/tokenizer.h"
 
 static void require(bool condition) {
     if (!condition) { abort(); }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "../../llmc/cuda_utils.cuh"
-#include "../../llmc/hash.h"
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/base/hash.h"
 #include "oracle.h"
 #include "test.h"
 #ifdef GPT2_EMU

@@ -2,7 +2,7 @@
 #ifndef KERNELS_ATTENTION_CUH
 #define KERNELS_ATTENTION_CUH
 
-#include "../../llmc/attention.cuh"
+#include "llmc/layers/attention.cuh"
 #include "gpu_test.h"
 
 typedef struct {

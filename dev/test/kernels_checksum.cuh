@@ -1,10 +1,10 @@
-// Tests of llmc/checksum.cuh.
+// Tests of llmc/cuda/checksum.cuh.
 #ifndef KERNELS_CHECKSUM_CUH
 #define KERNELS_CHECKSUM_CUH
 
 #include <algorithm>
 
-#include "../../llmc/checksum.cuh"
+#include "llmc/cuda/checksum.cuh"
 #include "gpu_test.h"
 
 typedef std::vector<uint32_t> Words;

@@ -1,8 +1,8 @@
-// Tests of llmc/fused_classifier.cuh.
+// Tests of llmc/layers/loss.cuh.
 #ifndef KERNELS_CLASSIFIER_CUH
 #define KERNELS_CLASSIFIER_CUH
 
-#include "../../llmc/fused_classifier.cuh"
+#include "llmc/layers/loss.cuh"
 #include "gpu_test.h"
 
 typedef struct {

@@ -3,7 +3,7 @@
 #ifndef KERNELS_CUDNN_CUH
 #define KERNELS_CUDNN_CUH
 
-#include "../../llmc/attention_tune.cuh"
+#include "llmc/layers/attention_tune.cuh"
 #include "kernels_attention.cuh"
 
 // The emulator has a cuDNN where this variable says so.

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "../../llmc/encoder.cuh"
+#include "llmc/layers/embedding.cuh"
 #include "gpu_test.h"
 
 typedef struct {

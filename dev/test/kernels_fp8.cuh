@@ -2,7 +2,7 @@
 #ifndef KERNELS_FP8_CUH
 #define KERNELS_FP8_CUH
 
-#include "../../llmc/matmul_fp8.cuh"
+#include "llmc/layers/matmul_fp8.cuh"
 #include "gpu_test.h"
 #include "kernels_matmul.cuh"
 

@@ -2,7 +2,7 @@
 #ifndef KERNELS_GELU_CUH
 #define KERNELS_GELU_CUH
 
-#include "../../llmc/gelu.cuh"
+#include "llmc/layers/gelu.cuh"
 #include "gpu_test.h"
 
 // Values around 0, where GELU bends, and the far ends, where exp overflows or vanishes.

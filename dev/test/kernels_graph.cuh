@@ -1,12 +1,12 @@
-// Tests of llmc/cuda_graph.h.
+// Tests of llmc/cuda/cuda_graph.h.
 #ifndef KERNELS_GRAPH_CUH
 #define KERNELS_GRAPH_CUH
 
 #include <stdlib.h>
 
-#include "../../llmc/cuda_graph.h"
-#include "../../llmc/gelu.cuh"
-#include "../../llmc/matmul.cuh"
+#include "llmc/cuda/cuda_graph.h"
+#include "llmc/layers/gelu.cuh"
+#include "llmc/layers/matmul.cuh"
 #include "gpu_test.h"
 
 // Two linear layers that share a plan of cuBLASLt, each with a bias of its own, and GELU between them:

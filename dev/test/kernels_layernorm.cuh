@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "../../llmc/layernorm.cuh"
+#include "llmc/layers/layernorm.cuh"
 #include "gpu_test.h"
 
 // Of the models, of one warp and less, of both sides of the widths where a row takes another warp or another kernel.

@@ -2,8 +2,8 @@
 #ifndef KERNELS_MATMUL_CUH
 #define KERNELS_MATMUL_CUH
 
-#include "../../llmc/gelu.cuh"
-#include "../../llmc/matmul.cuh"
+#include "llmc/layers/gelu.cuh"
+#include "llmc/layers/matmul.cuh"
 #include "gpu_test.h"
 
 // A context with its workspace.

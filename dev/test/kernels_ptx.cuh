@@ -3,7 +3,7 @@
 #ifndef KERNELS_PTX_CUH
 #define KERNELS_PTX_CUH
 
-#include "../../llmc/ptx.cuh"
+#include "llmc/cuda/ptx.cuh"
 #include "gpu_test.h"
 
 // ---- cp.async ----

@@ -3,8 +3,8 @@
 #ifndef KERNELS_TUNE_CUH
 #define KERNELS_TUNE_CUH
 
-#include "../../llmc/matmul_fp8.cuh"
-#include "../../llmc/matmul_tune.cuh"
+#include "llmc/layers/matmul_fp8.cuh"
+#include "llmc/cuda/matmul_tune.cuh"
 #include "gpu_test.h"
 #include "kernels_matmul.cuh"
 

@@ -1,9 +1,9 @@
-// Tests of llmc/global_norm.cuh and llmc/adamw.cuh.
+// Tests of llmc/optim/global_norm.cuh and llmc/optim/adamw.cuh.
 #ifndef KERNELS_UPDATE_CUH
 #define KERNELS_UPDATE_CUH
 
-#include "../../llmc/adamw.cuh"
-#include "../../llmc/global_norm.cuh"
+#include "llmc/optim/adamw.cuh"
+#include "llmc/optim/global_norm.cuh"
 #include "gpu_test.h"
 
 // ---- What both parts share ----

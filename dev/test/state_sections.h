@@ -1,9 +1,9 @@
 // A state file of sections alone, written and read at once. (What the trainers do, in pieces and with arrays:
-// llmc/checkpoint.h.)
+// llmc/files/checkpoint.h.)
 #ifndef STATE_SECTIONS_H
 #define STATE_SECTIONS_H
 
-#include "llmc/state_file.h"
+#include "llmc/files/state_file.h"
 
 // Makes the records of sections, checksums included.
 static inline bool state_describe(StateRecord *records, const char *path, const StateSection *sections, int count,

@@ -1,5 +1,5 @@
 // The command line: strictness of values, the exact words of every refusal, help, and the trainers' option table.
-#include "llmc/train_options.h"
+#include "llmc/run/train_options.h"
 #include "test.h"
 
 #include <unistd.h>

@@ -1,8 +1,8 @@
 // Unit tests of --auto's arithmetic: what it chooses fits to the byte, and nothing that fits is faster.
 #include "dev/test/test.h"
-#include "llmc/auto_plan.h"
-#include "llmc/rand.h"
-#include "llmc/train_options.h"
+#include "llmc/model/auto_plan.h"
+#include "llmc/base/rand.h"
+#include "llmc/run/train_options.h"
 
 // ---- The choice ----
 

@@ -169,7 +169,7 @@ def test_hardware():
 
 def test_option_table():
     """The groups come from the trainers' own table, all of it."""
-    with open(os.path.join(ROOT, "llmc", "train_options.h")) as file:
+    with open(os.path.join(ROOT, "llmc", "run", "train_options.h")) as file:
         rows = re.findall(r"^    X\(", file.read(), re.M)
     groups = compare.option_groups()
     assert len(groups) == len(rows) > 50, (len(groups), len(rows))

@@ -1,7 +1,7 @@
 // The data loader: which windows an epoch holds and in what order, reads over borders, large files, every kind of bad
 // file with its message, and text.
 #include "dev/test/test.h"
-#include "llmc/dataloader.h"
+#include "llmc/data/dataloader.h"
 #include <sys/resource.h>
 
 enum { V = 65536, MAX_SHARDS = 16 };

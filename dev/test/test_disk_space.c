@@ -1,5 +1,5 @@
 // Whether a disk will hold a run: every number against a run that is made for show, save by save.
-#include "llmc/disk_space.h"
+#include "llmc/base/disk_space.h"
 #include "test.h"
 
 enum { MOST = 256 };

@@ -109,7 +109,7 @@ def test_make_targets_exist():
 
 def test_options_exist():
     known = {program: options_in(help_of(program)) for program in PROGRAMS}
-    with open(os.path.join(ROOT, "llmc", "train_options.h"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
         table = {f"--{name}" for name in re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M)}
     assert known["train_gpt2"] <= table | {"--help", "--version"}, known["train_gpt2"] - table
     known.update((name, table) for name in GPU_PROGRAMS)

@@ -3,7 +3,7 @@
 #include "dev/test/eval_file.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test.h"
-#include "llmc/evalloader.h"
+#include "llmc/data/evalloader.h"
 
 enum { V = 1000 };
 

@@ -8,7 +8,7 @@
 #include <sys/mount.h>
 #endif
 
-#include "llmc/files.h"
+#include "llmc/base/files.h"
 #include "temp_dir.h"
 #include "test.h"
 

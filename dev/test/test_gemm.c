@@ -1,8 +1,8 @@
-// llmc/gemm.h bit for bit against a plain loop that follows its definition, over odd sizes, strides, transposes and
+// llmc/cpu/gemm.h bit for bit against a plain loop that follows its definition, over odd sizes, strides, transposes and
 // numbers of threads; and against double precision.
 #include "dev/test/test.h"
-#include "llmc/gemm.h"
-#include "llmc/rand.h"
+#include "llmc/cpu/gemm.h"
+#include "llmc/base/rand.h"
 
 enum { GUARD = 16 }; // floats around every array that must stay as they are
 static const float UNTOUCHED = -12345.0f;

@@ -143,7 +143,7 @@ STAND_INS = {
 
 def prepare():
     os.makedirs(os.path.join(TREE, "dev", "bench"))
-    os.makedirs(os.path.join(TREE, "llmc"))
+    os.makedirs(os.path.join(TREE, "llmc", "base"))
     os.makedirs(BIN)
     for folder, name in (("include", "cupti.h"), ("lib", "libcupti.so.13")):  # beside the folder of nvcc
         os.makedirs(os.path.join(WORK, folder))
@@ -151,7 +151,7 @@ def prepare():
             pass
     shutil.copy(os.path.join(ROOT, "dev", "gpu_check.sh"), os.path.join(TREE, "dev"))
     shutil.copy(os.path.join(ROOT, "dev", "bench", "step_table.sh"), os.path.join(TREE, "dev", "bench"))
-    shutil.copy(os.path.join(ROOT, "llmc", "rand.h"), os.path.join(TREE, "llmc"))
+    shutil.copy(os.path.join(ROOT, "llmc", "base", "rand.h"), os.path.join(TREE, "llmc", "base"))
     for name, script in STAND_INS.items():
         path = os.path.join(BIN, name)
         with open(path, "w", encoding="utf-8") as file:

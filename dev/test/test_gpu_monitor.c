@@ -1,6 +1,6 @@
-// llmc/gpu_monitor.h against a stand-in for NVIDIA's library, compiled here, and llmc/gpu_peak.h.
-#include "llmc/gpu_monitor.h"
-#include "llmc/gpu_peak.h"
+// llmc/cuda/gpu_monitor.h against a stand-in for NVIDIA's library, compiled here, and llmc/model/gpu_peak.h.
+#include "llmc/cuda/gpu_monitor.h"
+#include "llmc/model/gpu_peak.h"
 #include "temp_dir.h"
 #include "test.h"
 

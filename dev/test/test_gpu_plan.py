@@ -100,7 +100,7 @@ def options_have_their_kernels():
 def rows_are_called_like_kernels():
     """But for the libraries' rows, each is the beginning of a kernel's name, or what a trace calls a memset."""
     names = []
-    for path in glob.glob(os.path.join(ROOT, "llmc", "*.cuh")):
+    for path in glob.glob(os.path.join(ROOT, "llmc", "*", "*.cuh")):
         with open(path, encoding="utf-8") as file:
             names += re.findall(r"\b(\w+)_kernel\(", file.read())
     for more in (["-r", 2], ["-r", 2, "--fp8"], ["-r", 3, "-ge", 2, "-np", 2]):

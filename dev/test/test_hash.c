@@ -1,6 +1,6 @@
 // XXH64 against the vectors of its specification's reference implementation, and the streaming form against the other.
 // SUM64 against numbers of Python's, in pieces, and with every kind of damage.
-#include "llmc/hash.h"
+#include "llmc/base/hash.h"
 #include "test.h"
 
 static void fill(uint8_t *data, size_t n) {

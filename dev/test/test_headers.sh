@@ -82,10 +82,10 @@ with_mpi() {
     local found=" " before="" header known
     while [ "$found" != "$before" ]; do
         before=$found
-        for header in llmc/*.h; do
+        for header in llmc/*/*.h; do
             case $found in *" $header "*) continue ;; esac
             for known in USE_MPI $found; do
-                if grep -qF "${known#llmc/}" "$header"; then found="$found$header "; break; fi
+                if grep -qF "$known" "$header"; then found="$found$header "; break; fi
             done
         done
     done
@@ -95,9 +95,10 @@ with_mpi() {
 }
 
 headers=() cuda_headers=()
-[ $# -gt 0 ] || set -- llmc/*.h llmc/*.cuh
+[ $# -gt 0 ] || set -- llmc/*/*.h llmc/*/*.cuh
 for header in "$@"; do
-    if [ "${header%.cuh}" != "$header" ] || grep -qE '^#include ["<](cuda|cublas|nccl|nvtx|.*\.cuh")' "$header"; then
+    if [ "${header%.cuh}" != "$header" ] ||
+        grep -qE '^#include (<(cuda|cublas|nccl|nvtx)|"llmc/cuda/(cuda|cublas)|".*\.cuh")' "$header"; then
         cuda_headers+=("$header")
     else
         headers+=("$header")

@@ -3,8 +3,8 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "llmc/hf_export.h"
-#include "llmc/model_file.h"
+#include "llmc/files/hf_export.h"
+#include "llmc/files/model_file.h"
 #include "temp_dir.h"
 #include "test.h"
 

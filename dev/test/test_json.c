@@ -1,5 +1,5 @@
 // The JSON parser: values, strings, whole numbers, and every way a text can be wrong, with the byte where.
-#include "llmc/json.h"
+#include "llmc/base/json.h"
 #include "test.h"
 
 static bool parse(Json *json, const char *text, Error *error) {

@@ -1,7 +1,7 @@
 // What a run shows and records: step lines, the progress bar at several widths, main.log across resumes and a full
 // disk, and the picture of its losses.
 #define _GNU_SOURCE // posix_openpt
-#include "llmc/loss_svg.h"
+#include "llmc/run/loss_svg.h"
 #include "test.h"
 
 static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};

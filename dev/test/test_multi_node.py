@@ -517,7 +517,7 @@ def test_with_the_mpirun_that_is_here():
 
 
 def test_options_exist():
-    with open(os.path.join(ROOT, "llmc", "train_options.h"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
         table = set(re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M))
     ran(0, MULTI_NODE + "run_tcp.sh", GPUS_PER_NODE="1")
     unknown = [name for name in option_names(started()[0][0].split()) if name[2:] not in table]

@@ -20,7 +20,7 @@ TEXT = text_file()
 RUN = ["-i", TEXT, *TINY]
 
 # (long name, aliases, takes a value, only for GPUs), from the table itself
-with open("llmc/train_options.h") as file:
+with open("llmc/run/train_options.h") as file:
     ROWS = re.findall(r"X\(\w+, \"([\w-]+)\", \"([\w ]*)\", (\w+), (.*?)(?=\n    X\(|\n\n)",
                       file.read().replace("\\\n", "\n"), re.S)
 OPTIONS = [(name, aliases.split(), kind != "FLAG", "PICK(TRAIN_GPU_ONLY" in rest) for name, aliases, kind, rest in ROWS]

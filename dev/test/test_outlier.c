@@ -1,7 +1,7 @@
 // The outlier detector: the z-score, what enters the statistics, what is skipped, and restarts.
 #include "dev/test/test.h"
-#include "llmc/outlier.h"
-#include "llmc/rand.h"
+#include "llmc/optim/outlier.h"
+#include "llmc/base/rand.h"
 
 enum { ROUNDS = 1000 };
 

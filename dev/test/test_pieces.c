@@ -3,7 +3,7 @@
 #include <sys/resource.h>
 
 #include "checkpoint_group.h"
-#include "llmc/model_file.h"
+#include "llmc/files/model_file.h"
 #include "test.h"
 
 static GPT2Config odd_config(void) {

@@ -4,7 +4,7 @@
 // All inputs are fixed, so every statistic below is one number that either passes always or fails always. Bounds are
 // five standard deviations of the statistic, which a sound generator misses once in two million.
 #include "dev/test/test.h"
-#include "llmc/rand.h"
+#include "llmc/base/rand.h"
 
 enum { DRAWS = 1 << 20 };
 

@@ -1,6 +1,6 @@
 // Hugging Face models: exact round trips, and every way in which a file or its config can be wrong. And what --init
 // takes.
-#include "llmc/model_file.h"
+#include "llmc/files/model_file.h"
 #include "temp_dir.h"
 #include "test.h"
 

@@ -1,7 +1,7 @@
 // The sampler: exact choices, distributions by chi-square against the exact probabilities, and top-k / top-p against a
 // brute-force reference.
 #include "dev/test/test.h"
-#include "llmc/sampler.h"
+#include "llmc/run/sampler.h"
 
 enum { MAX_V = 300 };
 

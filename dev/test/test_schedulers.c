@@ -1,6 +1,6 @@
 // The learning-rate schedules: shapes, corners, names.
 #include "dev/test/test.h"
-#include "llmc/schedulers.h"
+#include "llmc/optim/schedulers.h"
 
 static Schedule make(ScheduleKind kind, int64_t warmup, int64_t total, float final_fraction) {
     Schedule s = {kind, 3e-4f, warmup, total, final_fraction};

@@ -1,7 +1,7 @@
-// llmc/simd.h against libm in double precision: accuracy over the whole range, ends of rows, NaN, any alignment.
+// llmc/cpu/simd.h against libm in double precision: accuracy over the whole range, ends of rows, NaN, any alignment.
 #include "dev/test/test.h"
-#include "llmc/rand.h"
-#include "llmc/simd.h"
+#include "llmc/base/rand.h"
+#include "llmc/cpu/simd.h"
 
 static float float_from_bits(uint32_t bits) {
     float x;

@@ -1,7 +1,7 @@
 // Unit tests of the predicted time of a step: operations and bytes of its kernels against sums worked out by hand, and
 // an order of times as a GPU must have it.
 #include "dev/test/test.h"
-#include "llmc/step_model.h"
+#include "llmc/model/step_model.h"
 
 enum { V = 50257, Vp = 50304 };
 

@@ -111,8 +111,8 @@ def mixed_text(seed, size):
 # ---- The Unicode tables ----
 
 def read_table():
-    """Code point -> 'L', 'N', 'S' or None, and the version, from llmc/unicode_tables.h."""
-    with open(os.path.join(ROOT, "llmc", "unicode_tables.h"), encoding="ascii") as file:
+    """Code point -> 'L', 'N', 'S' or None, and the version, from llmc/data/unicode_tables.h."""
+    with open(os.path.join(ROOT, "llmc", "data", "unicode_tables.h"), encoding="ascii") as file:
         text = file.read()
     classes = [None] * 0x110000
     for name, letter in (("letters", "L"), ("numbers", "N"), ("spaces", "S")):
@@ -161,7 +161,7 @@ def test_generator():
             script = os.path.join(ROOT, "dev", "gen_unicode_tables.py")
             command = [sys.executable, script, "--module", module]
             output = subprocess.run(command, capture_output=True, check=True).stdout
-            with open(os.path.join(ROOT, "llmc", "unicode_tables.h"), "rb") as file:
+            with open(os.path.join(ROOT, "llmc", "data", "unicode_tables.h"), "rb") as file:
                 assert file.read() == output
             return
     raise Skip(f"no Unicode {version} here (pip install unicodedata2=={version})")

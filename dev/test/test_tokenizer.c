@@ -1,9 +1,9 @@
 // The tokenizer against slow and simple versions of itself on random vocabularies and texts, against OpenAI's ids where
 // vocab.bpe is present, and every kind of damaged file with its message.
 #include "dev/test/test.h"
-#include "llmc/hash.h"
-#include "llmc/rand.h"
-#include "llmc/tokenizer.h"
+#include "llmc/base/hash.h"
+#include "llmc/base/rand.h"
+#include "llmc/data/tokenizer.h"
 
 #define VOCAB_BPE "../shared/data/vocab.bpe"
 #define SHAKESPEARE "../shared/data/tinyshakespeare.txt"

@@ -1,5 +1,5 @@
 // The file of choices for matrix multiplies: what is kept comes back, and nothing damaged or foreign does.
-#include "llmc/tune_file.h"
+#include "llmc/cuda/tune_file.h"
 #include "temp_dir.h"
 #include "test.h"
 

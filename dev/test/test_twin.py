@@ -60,9 +60,9 @@ def temporary(test):
 # ---- What needs numpy only ----
 
 C_SOURCE = r"""
-#include "llmc/dataloader.h"
-#include "llmc/gpt2.h"
-#include "llmc/schedulers.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/optim/schedulers.h"
 
 void locate(int T, int shuffle, uint64_t seed, int num_shards, const int64_t *tokens, int64_t n, const int64_t *asked,
             int64_t *shards, int64_t *windows) {

@@ -1,6 +1,6 @@
 // Unit tests of the sharding arithmetic: every element of the model is owned once, at the place that all sides compute.
 #include "dev/test/test.h"
-#include "llmc/zero.h"
+#include "llmc/ranks/zero.h"
 
 static const int rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 64, 512};
 enum { NUM_RANK_COUNTS = sizeof(rank_counts) / sizeof(rank_counts[0]) };

@@ -11,7 +11,7 @@ class Problem(Exception):
 
 
 def header(name):
-    """The text of a header in llmc/."""
+    """The text of a header in llmc/, given with its room."""
     path = os.path.join(ROOT, "llmc", name)
     try:
         with open(path, encoding="utf-8") as file:
@@ -21,4 +21,4 @@ def header(name):
 
 
 def version():
-    return re.search(r'#define GPT2C_VERSION "([^"]*)"', header("utils.h")).group(1)
+    return re.search(r'#define GPT2C_VERSION "([^"]*)"', header("base/utils.h")).group(1)

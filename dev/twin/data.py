@@ -1,4 +1,5 @@
-"""Random numbers and the order of the data: the functions of llmc/rand.h and llmc/dataloader.h, over numpy arrays."""
+"""Random numbers and the order of the data: the functions of llmc/base/rand.h and llmc/data/dataloader.h over numpy
+arrays."""
 import functools
 import glob
 import os

@@ -1,5 +1,5 @@
-"""The command line: the rows of the C trainers' option table (llmc/train_options.h) that this program takes, with the
-same names, aliases, ranges and defaults, and some rows of its own."""
+"""The command line: the rows of the C trainers' option table (llmc/run/train_options.h) that this program takes, with
+the same names, aliases, ranges and defaults, and some rows of its own."""
 import collections
 import difflib
 import math
@@ -58,7 +58,7 @@ TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]
 
 def constants():
     """What the table's words stand for: numbers and texts that the two headers define."""
-    text = header("args.h") + header("train_options.h")
+    text = header("run/args.h") + header("run/train_options.h")
     found = {"NULL": None, "FREE": 0, "SHAPES": 1, "ROUNDS": 2}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)
@@ -87,7 +87,7 @@ def parse_arguments(tokens, words):
 
 
 def read_table():
-    text, words = header("train_options.h"), constants()
+    text, words = header("run/train_options.h"), constants()
     start = re.search(r"#define TRAIN_OPTIONS\(X, PICK\)", text).end()
     end = re.compile(r"[^\\]\n").search(text, start).end()
     tokens = iter(TOKEN.findall(text[start:end]))

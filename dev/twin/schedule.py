@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step (llmc/schedulers.h)."""
+"""The learning rate as a function of the step (llmc/optim/schedulers.h)."""
 import math
 
 

@@ -39,7 +39,7 @@ def pad_vocab(V):
 @functools.lru_cache(None)
 def sizes():
     """The names that --init knows: layers, heads, channels, context."""
-    rows = re.findall(r'\{"([\w:]+)", (\d+), (\d+), (\d+), (\d+)\}', header("gpt2.h"))
+    rows = re.findall(r'\{"([\w:]+)", (\d+), (\d+), (\d+), (\d+)\}', header("model/gpt2.h"))
     return {name: tuple(map(int, numbers)) for name, *numbers in rows}
 
 
@@ -89,7 +89,7 @@ def check_config(config, where):
 
 def normal_pairs(seed, stream, first, count):
     """Standard normal float32 numbers 2 * first .. 2 * (first + count) - 1 of a stream, from the definition in
-    llmc/rand.h. Logarithm and cosine are numpy's; C's may differ in the last places."""
+    llmc/base/rand.h. Logarithm and cosine are numpy's; C's may differ in the last places."""
     bits, f32 = rand_u64(seed, stream, np.arange(first, first + count, dtype=np.uint64)), np.float32
     u = ((bits >> np.uint64(40)).astype(f32) + f32(0.5)) * f32(2.0**-24)
     angle = ((bits >> np.uint64(16)) & np.uint64(0xffffff)).astype(f32) * f32(2 * math.pi / 2**24)
@@ -123,8 +123,8 @@ def initial_by_numpy(config, seed):
     return np.concatenate(out)
 
 
-C_SOURCE = '#include "llmc/gpt2.h"\nvoid fill(float *out, const GPT2Config *config, uint64_t seed, int64_t first, ' \
-           'int64_t n) { gpt2_init_range(out, config, seed, first, n); }\n'
+C_SOURCE = '#include "llmc/model/gpt2.h"\nvoid fill(float *out, const GPT2Config *config, uint64_t seed, ' \
+           'int64_t first, int64_t n) { gpt2_init_range(out, config, seed, first, n); }\n'
 
 
 @functools.lru_cache(None)
@@ -146,8 +146,8 @@ def c_config(config):
 
 
 def initial_by_c(config, seed):
-    """The same from llmc/gpt2.h itself, to the bit: the C library's logf and cosf round unlike numpy's. None where
-    there is no C compiler."""
+    """The same from llmc/model/gpt2.h itself, to the bit: the C library's logf and cosf round unlike numpy's. None
+    where there is no C compiler."""
     library, n, block = c_library(), num_values(config), 1 << 22
     if library is None:
         return None

@@ -1,5 +1,5 @@
-// The PTX instructions of llmc/ptx.cuh as functions: asynchronous copies, and the warp-wide matrix instructions. Each
-// matrix instruction is a collective of all 32 lanes of a warp, with the register layouts of the PTX ISA.
+// The PTX instructions of llmc/cuda/ptx.cuh as functions: asynchronous copies, and the warp-wide matrix instructions.
+// Each matrix instruction is a collective of all 32 lanes of a warp, with the register layouts of the PTX ISA.
 #ifndef EMU_EMU_PTX_H
 #define EMU_EMU_PTX_H
 

@@ -1,0 +1,68 @@
+// Text from a model to a terminal, piece by piece. A token may end in the middle of a character, and a model may write
+// any bytes: what goes out is valid UTF-8, with U+FFFD for bytes that are no character and '?' for control characters
+// other than newline and tab, so that no sample can steer the terminal.
+#ifndef LLMC_TEXT_OUT_H
+#define LLMC_TEXT_OUT_H
+
+#include "llmc/data/tokenizer.h"
+
+typedef struct {
+    FILE *out;
+    uint8_t held[4]; // the beginning of a character whose end has not come yet
+    int num_held;
+} TextOut;
+
+static inline void text_out_begin(TextOut *text, FILE *out) {
+    memset(text, 0, sizeof(*text));
+    text->out = out;
+}
+
+// Could more bytes make held a character? It is not one yet, and not empty.
+static inline bool text_out_is_open(const TextOut *text) {
+    uint8_t padded[4];
+    uint32_t code_point;
+    memcpy(padded, text->held, sizeof(padded));
+    for (int last = 0x80; last <= 0xbf; last++) { // the next byte decides about overlong forms and surrogates
+        for (int i = text->num_held; i < 4; i++) { padded[i] = (uint8_t)(i == text->num_held ? last : 0x80); }
+        if (utf8_decode(padded, 4, &code_point) > text->num_held) { return true; }
+    }
+    return false;
+}
+
+static inline void text_out_drop(TextOut *text, int bytes) {
+    text->num_held -= bytes;
+    memmove(text->held, text->held + bytes, (size_t)text->num_held);
+}
+
+// Writes what is held as far as it is decided; with at_end all of it.
+static inline void text_out_write_held(TextOut *text, bool at_end) {
+    while (text->num_held > 0) {
+        uint32_t c;
+        int length = utf8_decode(text->held, (size_t)text->num_held, &c);
+        if (length == 0 && !at_end && text_out_is_open(text)) { return; }
+        if (length == 0) {
+            fputs("\xef\xbf\xbd", text->out);
+            length = 1;
+        } else if ((c < 32 && c != '\n' && c != '\t') || (c >= 127 && c < 160)) {
+            fputc('?', text->out);
+        } else {
+            fwrite(text->held, 1, (size_t)length, text->out);
+        }
+        text_out_drop(text, length);
+    }
+}
+
+static inline void text_out_write(TextOut *text, const uint8_t *bytes, int count) {
+    for (int i = 0; i < count; i++) {
+        text->held[text->num_held++] = bytes[i];
+        text_out_write_held(text, false);
+    }
+    fflush(text->out);
+}
+
+static inline void text_out_end(TextOut *text) {
+    text_out_write_held(text, true);
+    fflush(text->out);
+}
+
+#endif // LLMC_TEXT_OUT_H

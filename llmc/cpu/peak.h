@@ -1,0 +1,66 @@
+// What this machine could do at best: the rate of fused multiply-adds when nothing waits for memory. Speeds are
+// reported as fractions of it, so that a reader can tell a slow program from a slow machine.
+#ifndef LLMC_PEAK_H
+#define LLMC_PEAK_H
+
+#include "llmc/cpu/simd.h"
+#include "llmc/base/utils.h"
+
+// Independent chains of multiply-adds: enough to hide the latency of any current core, few enough to stay in registers.
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define PEAK_CHAINS 24
+#else
+#define PEAK_CHAINS 12
+#endif
+
+#if defined(__clang__)
+#define PEAK_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define PEAK_UNROLL _Pragma("GCC unroll 24")
+#endif
+
+// PEAK_CHAINS * VF_WIDTH * 2 operations per iteration. Returns a number that depends on all of them.
+static inline float peak_burn(int64_t iterations) {
+    vf sums[PEAK_CHAINS];
+    PEAK_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = vf_set1((float)i); }
+    const vf factor = vf_set1(0.5f), term = vf_set1(1.0f); // tends to 2: neither overflow nor subnormals
+    for (int64_t n = 0; n < iterations; n++) {
+        PEAK_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = sums[i] * factor + term; }
+    }
+    PEAK_UNROLL for (int i = 1; i < PEAK_CHAINS; i++) { sums[0] += sums[i]; }
+    return vf_sum(sums[0]);
+}
+
+// Processor seconds of the calling thread: time in which another program had the core does not count.
+static inline double peak_thread_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// GFLOP/s of the calling thread: the best of many short windows by the wall clock, because other programs and a clock
+// that is still waking up can only make a window longer. 30 ms of processor time together, however busy the machine.
+static inline double peak_of_thread(void) {
+    const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH;
+    int64_t iterations = 1000;
+    double best = 0.0, until = peak_thread_seconds() + 0.030;
+    while (peak_thread_seconds() < until) {
+        double start = seconds_now();
+        if (peak_burn(iterations) == 0.0f) { break; } // never so, but the work must be done to know it
+        double seconds = seconds_now() - start;
+        double rate = flops_per_iteration * (double)iterations / seconds * 1e-9;
+        best = rate > best ? rate : best;
+        if (seconds < 0.0003) { iterations *= 2; }
+    }
+    return best;
+}
+
+// The peak of `threads` cores together in GFLOP/s (a fused multiply-add counts 2), measured for about 30 ms.
+static inline double peak_measure_flops(int threads) {
+    double peak = 0.0;
+#pragma omp parallel for num_threads(threads) schedule(static, 1) reduction(+ : peak)
+    for (int i = 0; i < threads; i++) { peak += peak_of_thread(); }
+    return peak;
+}
+
+#endif // LLMC_PEAK_H

@@ -1,0 +1,120 @@
+// What every CUDA file shares: the floating-point type of the build, the check around every call, the memory plan on
+// the GPU.
+//
+// The precision is settled when the program is compiled: bf16 unless -DPRECISION_FP32 is given. floatX is the type of
+// activations, of the weights that the matrix multiplies read, and of activation gradients. Parameter gradients, the
+// optimizer's state and every sum are fp32 in both.
+#ifndef LLMC_CUDA_COMMON_H
+#define LLMC_CUDA_COMMON_H
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include "llmc/model/memory_plan.h"
+#include "llmc/base/utils.h"
+
+#ifdef PRECISION_FP32
+typedef float floatX;
+#define PRECISION_NAME "fp32"
+#define PLAN_FLOATX PLAN_F32
+#define PRECISION_IS_FP32 true
+#else
+typedef __nv_bfloat16 floatX;
+#define PRECISION_NAME "bf16"
+#define PLAN_FLOATX PLAN_BF16
+#define PRECISION_IS_FP32 false
+#endif
+
+// What to do about the failures that have a usual cause.
+static inline const char *cuda_remedy(cudaError_t status) {
+    switch (status) {
+    case cudaErrorNoDevice: return "no GPU is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES";
+    case cudaErrorInsufficientDriver:
+        return "there is no NVIDIA driver, or one too old for this CUDA version; see nvidia-smi";
+    case cudaErrorMemoryAllocation: return PLAN_REMEDY;
+    case cudaErrorInvalidDeviceFunction:
+    case cudaErrorNoKernelImageForDevice:
+        return "the program was built for other GPUs; build it again on this machine, or with GPU_ARCH=..";
+    case cudaErrorUnsupportedPtxVersion:
+        return "the program has no code for this GPU, and the driver is too old to translate it; build it again on "
+               "this machine, or with GPU_ARCH=..";
+    case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureInvalidated: return "--cuda-graph 0 goes without CUDA graphs";
+    default: return "CUDA_LAUNCH_BLOCKING=1 shows which kernel, compute-sanitizer which line of it";
+    }
+}
+
+// A call that fails after the start is a bug or a broken GPU: nothing sensible can be done but to say where, and end.
+// At once: what exit() calls may wait for a kernel that never ends.
+static inline void cuda_check_status(cudaError_t status, const char *call, const char *file, int line) {
+    if (status == cudaSuccess) { return; }
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: %s failed: %s (%s); %s\n", file, line, call, cudaGetErrorString(status),
+            cudaGetErrorName(status), cuda_remedy(status));
+    _exit(EXIT_FAILURE);
+}
+
+// cuda_check(cudaMemcpyAsync(...)); after a launch: cuda_check_launch("layernorm_forward_kernel");
+#define cuda_check(call) cuda_check_status((call), #call, __FILE__, __LINE__)
+#define cuda_check_launch(kernel) cuda_check_status(cudaGetLastError(), "the launch of " kernel, __FILE__, __LINE__)
+
+// A launcher was given a shape that its kernel cannot do: a mistake in the program, never in its input, which is
+// checked where it enters.
+static inline void cuda_require_shape(bool ok, const char *what, const char *file, int line) {
+    if (ok) { return; }
+    fflush(stdout);
+    fprintf(stderr, "%s:%d: this kernel needs %s\n", file, line, what);
+    abort();
+}
+#define cuda_require(condition) cuda_require_shape((condition), #condition, __FILE__, __LINE__)
+
+// Takes plan->total bytes of GPU memory at once and sets every row's pointer.
+static inline bool plan_allocate_device(MemoryPlan *plan, Error *error) {
+    if (!plan_check_overflow(plan, error)) { return false; }
+    size_t available = 0, installed = 0;
+    void *memory = NULL;
+    cuda_check(cudaMemGetInfo(&available, &installed));
+    cudaError_t status = cudaMalloc(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
+    if (status == cudaSuccess) {
+        plan_set_pointers(plan, memory);
+        return true;
+    }
+    char need[32], have[32], all[32];
+    cudaGetLastError(); // the failure is reported here, not by the next check
+    format_bytes(need, sizeof(need), plan->total);
+    format_bytes(have, sizeof(have), (int64_t)available);
+    format_bytes(all, sizeof(all), (int64_t)installed);
+    return fail(error,
+                "memory plan: needs %s of GPU memory, %s of %s are free (%s); " PLAN_REMEDY
+                " (--plan shows every buffer)",
+                need, have, all, cudaGetErrorString(status));
+}
+
+static inline void plan_free_device(MemoryPlan *plan) {
+    cudaFree(plan->memory);
+    plan->memory = NULL;
+}
+
+// The same for host memory that copies to and from the GPU do not wait for (pinned).
+static inline bool plan_allocate_pinned(MemoryPlan *plan, Error *error) {
+    if (!plan_check_overflow(plan, error)) { return false; }
+    void *memory = NULL;
+    cudaError_t status = cudaMallocHost(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
+    if (status == cudaSuccess) {
+        plan_set_pointers(plan, memory);
+        return true;
+    }
+    char need[32];
+    cudaGetLastError();
+    format_bytes(need, sizeof(need), plan->total);
+    return fail(error, "memory plan: cannot pin %s of host memory (%s); see ulimit -l", need,
+                cudaGetErrorString(status));
+}
+
+static inline void plan_free_pinned(MemoryPlan *plan) {
+    cudaFreeHost(plan->memory);
+    plan->memory = NULL;
+}
+
+#endif // LLMC_CUDA_COMMON_H

@@ -1,0 +1,393 @@
+// Multiple-choice questions (HellaSwag, MMLU): which tokens to score, and what an accuracy is.
+//
+// A question, here an example, is a context and two or more completions, one of which, the label, is right. The model
+// picks the completion with the lowest mean loss over the completion's own tokens, the first of equal ones; the
+// accuracy is the fraction of examples where it picks the label.
+//
+// A row is one completion behind its context; rows are numbered through all examples in the order of the file. A row of
+// c + k tokens takes c + k - 1 inputs, the last of which predicts the last token. What does not fill the length that a
+// row is evaluated at is work for nothing, so there are several: 64, 128, 256 and so on, up to what the longest row
+// needs. Each row goes to the shortest that holds it (eval_pack); one with more inputs than the longest loses the
+// beginning of its context. Batches are of one length, the shortest first, of rows in the order of the file, so that
+// which rows share a batch follows from the file and the room for a batch alone, not from who computes it.
+#ifndef LLMC_EVALLOADER_H
+#define LLMC_EVALLOADER_H
+
+#include <math.h>
+
+#include "llmc/base/files.h"
+#include "llmc/base/hash.h"
+#include "llmc/base/utils.h"
+
+#define EVAL_MAGIC 20240522
+#define EVAL_VERSION 1
+#define EVAL_HEADER_BYTES 1024
+#define EVAL_EXAMPLE_START 65535
+#define EVAL_MAX_EXAMPLES 65536 // an example's number has 16 bits
+#define EVAL_MAX_COMPLETIONS 256
+#define EVAL_MAX_BYTES ((int64_t)EVAL_HEADER_BYTES + (int64_t)EVAL_MAX_EXAMPLES * 65536)
+#define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: rows that fill the tiles of a GPU
+#define EVAL_MAX_LENGTHS 10 // to 64 << 9: an example has at most 32,767 words
+
+typedef struct {
+    int64_t first_row;
+    int num_completions, label;
+} EvalExample;
+
+typedef struct {
+    const uint16_t *context, *completion; // in the file
+    int context_length, completion_length;
+} EvalRow;
+
+// The rows that are evaluated at one length.
+typedef struct {
+    int T, B;             // inputs of a row, and rows of a batch (the last may have fewer)
+    int64_t first, count; // rows: their places in the order of evaluation
+} EvalLength;
+
+typedef struct EvalLoader {
+    char path[MAX_PATH_BYTES];
+    uint8_t *file;                        // the whole of it
+    const uint16_t *words;                // of it, without the header
+    int64_t num_words;                    //
+    int64_t in_file;                      // examples
+    EvalExample *examples;                // (num_examples), those in use
+    EvalRow *rows;                        // (num_rows)
+    int64_t num_examples;                 // 0: not open
+    int64_t num_rows;                     //
+    uint64_t fingerprint;                 // of the file
+    int64_t *order;                       // (num_rows): the rows as they are evaluated, by length and then by number
+    int num_lengths;                      // that have rows
+    EvalLength lengths[EVAL_MAX_LENGTHS]; // the shortest first
+    int B, T;                             // the most rows of a batch, and the most inputs of a row
+    int64_t rows_that_lose;               // of their context
+    int64_t longest;                      // inputs of the longest row
+} EvalLoader;
+
+static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
+
+// ---- The file ----
+
+// Checks magic, version and counts of the header. Messages of this section do not name the file.
+static inline bool eval_check_header(const int32_t *header, Error *error) {
+    if (header[0] != EVAL_MAGIC) {
+        return fail(error, "is not an evaluation file: magic %d, expected %d", header[0], EVAL_MAGIC);
+    }
+    if (header[1] != EVAL_VERSION) {
+        return fail(error, "evaluation file of version %d, expected %d", header[1], EVAL_VERSION);
+    }
+    if (header[2] < 1 || header[2] > EVAL_MAX_EXAMPLES) {
+        return fail(error, "header says %d examples, expected 1 to %d", header[2], EVAL_MAX_EXAMPLES);
+    }
+    return true;
+}
+
+// Walks through the words of one example.
+typedef struct {
+    const uint16_t *word, *end; // of the example
+    int64_t example;            // its number
+    int vocab_size;
+} EvalCursor;
+
+#define EVAL_DAMAGED "(damaged? fetch the file again)"
+
+// Takes a count and that many tokens. which: of the completions, -1 for the context.
+static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **tokens, int *length, Error *error) {
+    char what[32] = "the context";
+    if (which >= 0) { snprintf(what, sizeof(what), "completion %d", which); }
+    int64_t left = c->end - c->word;
+    if (left < 1 || c->word[0] > left - 1) {
+        return fail(error, "example %lld: %s has %d tokens, room is for %lld " EVAL_DAMAGED, (long long)c->example,
+                    what, left < 1 ? 0 : c->word[0], (long long)max_i64(left - 1, 0));
+    }
+    *length = *c->word++;
+    if (*length == 0) {
+        return fail(error, "example %lld: %s is empty, expected 1 token or more", (long long)c->example, what);
+    }
+    *tokens = c->word;
+    for (int i = 0; i < *length; i++) {
+        if (*c->word++ < c->vocab_size) { continue; }
+        return fail(error,
+                    "example %lld: token %d of %s is id %d, the model's vocabulary has %d (made by another tokenizer?)",
+                    (long long)c->example, i, what, (*tokens)[i], c->vocab_size);
+    }
+    return true;
+}
+
+// Checks the fixed fields at the beginning of example number c->example, of which left words remain in the file, and
+// sets the cursor's end. Skips them.
+static inline bool eval_take_fields(EvalCursor *c, int64_t left, EvalExample *out, Error *error) {
+    enum { START, BYTES, INDEX, LABEL, COMPLETIONS, FIELDS };
+    const uint16_t *field = c->word;
+    long long n = (long long)c->example;
+    if (left < FIELDS) { return fail(error, "ends before example %lld " EVAL_DAMAGED, n); }
+    if (field[START] != EVAL_EXAMPLE_START) {
+        return fail(error, "example %lld: begins with %d, expected %d " EVAL_DAMAGED, n, field[START],
+                    EVAL_EXAMPLE_START);
+    }
+    if (field[BYTES] % 2 != 0 || field[BYTES] < 2 * FIELDS || field[BYTES] > 2 * left) {
+        return fail(error, "example %lld: says it has %d bytes, expected an even number from %d to %lld " EVAL_DAMAGED,
+                    n, field[BYTES], 2 * FIELDS, (long long)min_i64(2 * left, 65534));
+    }
+    if (field[INDEX] != c->example) {
+        return fail(error, "example %lld: says it is number %d " EVAL_DAMAGED, n, field[INDEX]);
+    }
+    if (field[COMPLETIONS] < 2 || field[COMPLETIONS] > EVAL_MAX_COMPLETIONS) {
+        return fail(error, "example %lld: %d completions, expected 2 to %d", n, field[COMPLETIONS],
+                    EVAL_MAX_COMPLETIONS);
+    }
+    if (field[LABEL] >= field[COMPLETIONS]) {
+        return fail(error, "example %lld: label %d, but there are %d completions (counted from 0)", n, field[LABEL],
+                    field[COMPLETIONS]);
+    }
+    c->end = c->word + field[BYTES] / 2;
+    c->word += FIELDS;
+    out->num_completions = field[COMPLETIONS];
+    out->label = field[LABEL];
+    return true;
+}
+
+// Checks the example at words[*at] and moves behind it. rows: where its rows go, or NULL to only check and count.
+static inline bool eval_parse_example(const EvalLoader *eval, EvalCursor *c, int64_t *at, EvalExample *out,
+                                      EvalRow *rows, Error *error) {
+    EvalRow row;
+    c->word = eval->words + *at;
+    if (!eval_take_fields(c, eval->num_words - *at, out, error) ||
+        !eval_take_tokens(c, -1, &row.context, &row.context_length, error)) {
+        return false;
+    }
+    for (int i = 0; i < out->num_completions; i++) {
+        if (!eval_take_tokens(c, i, &row.completion, &row.completion_length, error)) { return false; }
+        if (rows != NULL) { rows[i] = row; }
+    }
+    if (c->word != c->end) {
+        return fail(error, "example %lld: %lld bytes behind its last completion " EVAL_DAMAGED, (long long)c->example,
+                    (long long)(2 * (c->end - c->word)));
+    }
+    *at = c->end - eval->words;
+    return true;
+}
+
+// Checks all examples of the file, the header's longest one and the end of the file; counts the rows of those in use.
+static inline bool eval_check_examples(EvalLoader *eval, int vocab_size, int64_t longest_bytes, Error *error) {
+    EvalCursor c = {NULL, NULL, 0, vocab_size};
+    int64_t at = 0, longest = 0;
+    eval->num_rows = 0;
+    for (; c.example < eval->in_file; c.example++) {
+        EvalExample example = {0, 0, 0};
+        int64_t begin = at;
+        if (!eval_parse_example(eval, &c, &at, &example, NULL, error)) { return false; }
+        longest = max_i64(longest, 2 * (at - begin));
+        if (c.example < eval->num_examples) { eval->num_rows += example.num_completions; }
+    }
+    if (at != eval->num_words) {
+        return fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED,
+                    (long long)(2 * (eval->num_words - at)), (long long)eval->in_file);
+    }
+    if (longest == longest_bytes) { return true; }
+    return fail(error, "header says the longest example has %lld bytes, it has %lld " EVAL_DAMAGED,
+                (long long)longest_bytes, (long long)longest);
+}
+
+// Lists the examples in use, which have been checked, and their rows.
+static inline bool eval_list_examples(EvalLoader *eval, int vocab_size, Error *error) {
+    EvalCursor c = {NULL, NULL, 0, vocab_size};
+    int64_t at = 0, row = 0;
+    eval->examples = (EvalExample *)calloc((size_t)eval->num_examples, sizeof(EvalExample));
+    eval->rows = (EvalRow *)calloc((size_t)eval->num_rows, sizeof(EvalRow));
+    eval->order = (int64_t *)calloc((size_t)eval->num_rows, sizeof(int64_t));
+    if (eval->examples == NULL || eval->rows == NULL || eval->order == NULL) {
+        return fail(error, "out of memory for a list of %lld completions", (long long)eval->num_rows);
+    }
+    for (; c.example < eval->num_examples; c.example++) {
+        EvalExample *example = &eval->examples[c.example];
+        if (!eval_parse_example(eval, &c, &at, example, eval->rows + row, error)) { return false; }
+        example->first_row = row;
+        row += example->num_completions;
+    }
+    return true;
+}
+
+static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, int64_t max_examples, Error *error) {
+    int32_t header[EVAL_HEADER_BYTES / sizeof(int32_t)];
+    if (bytes < EVAL_HEADER_BYTES) {
+        return fail(error, "%lld bytes, less than the header of an evaluation file, %d (truncated? fetch it again)",
+                    (long long)bytes, EVAL_HEADER_BYTES);
+    }
+    memcpy(header, eval->file, sizeof(header));
+    if (!eval_check_header(header, error)) { return false; }
+    if (bytes % 2 != 0) { return fail(error, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes); }
+    eval->words = (const uint16_t *)(const void *)(eval->file + EVAL_HEADER_BYTES);
+    eval->num_words = (bytes - EVAL_HEADER_BYTES) / 2;
+    eval->in_file = header[2];
+    eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
+    return eval_check_examples(eval, vocab_size, header[3], error) && eval_list_examples(eval, vocab_size, error);
+}
+
+// Releases everything; harmless on a loader that failed to open, and twice.
+static inline void eval_close(EvalLoader *eval) {
+    free(eval->file);
+    free(eval->examples);
+    free(eval->rows);
+    free(eval->order);
+    memset(eval, 0, sizeof(*eval));
+}
+
+// Reads an evaluation file and checks all of it, every token included. max_examples: how many to use, from the first;
+// 0: all. Close with eval_close; after a failure that is done.
+static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int64_t max_examples, Error *error) {
+    int64_t bytes;
+    Error reason;
+    memset(eval, 0, sizeof(*eval));
+    if (!read_whole_file(path, EVAL_MAX_BYTES, &eval->file, &bytes, error)) { return false; }
+    path_copy(eval->path, path, strlen(path));
+    eval->fingerprint = hash64(eval->file, (size_t)bytes);
+    if (eval_parse(eval, bytes, vocab_size, max_examples, &reason)) { return true; }
+    eval_close(eval);
+    return fail(error, "%s: %s", path, reason.text);
+}
+
+// ---- Batches ----
+
+static inline int64_t eval_row_inputs(const EvalRow *row) {
+    return (int64_t)row->context_length + row->completion_length - 1;
+}
+
+// Fails when a completion alone has more than T tokens.
+static inline bool eval_check_completions(const EvalLoader *eval, const char *remedy, Error *error) {
+    for (int64_t e = 0; e < eval->num_examples; e++) {
+        const EvalRow *rows = eval->rows + eval->examples[e].first_row;
+        for (int i = 0; i < eval->examples[e].num_completions; i++) {
+            if (rows[i].completion_length <= eval->T) { continue; }
+            return fail(error, "%s: example %lld: completion %d has %d tokens, at most %d fit; %s", eval->path,
+                        (long long)e, i, rows[i].completion_length, eval->T, remedy);
+        }
+    }
+    return true;
+}
+
+// Adds a length and gives the rows of more than `shorter` and at most T inputs (any, for the longest length) the next
+// places in the order of evaluation. Does nothing where there are no such rows.
+static inline void eval_add_length(EvalLoader *eval, int64_t shorter, int64_t T, int64_t room) {
+    int64_t first = 0, count = 0;
+    for (int i = 0; i < eval->num_lengths; i++) { first += eval->lengths[i].count; }
+    for (int64_t row = 0; row < eval->num_rows; row++) {
+        int64_t n = eval_row_inputs(&eval->rows[row]);
+        if (n > shorter && (n <= T || T == eval->T)) { eval->order[first + count++] = row; }
+    }
+    if (count == 0) { return; }
+    EvalLength *length = &eval->lengths[eval->num_lengths++];
+    length->T = (int)T;
+    length->B = (int)min_i64(room / T, count);
+    length->first = first;
+    length->count = count;
+    eval->B = (int)max_i64(eval->B, length->B);
+}
+
+// Sorts the rows by length, for a trainer that has room for batch_size x seq_len tokens at a time and a model of
+// max_seq_len positions. The longest length is the longest row's, rounded up, as far as both allow.
+static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
+    int64_t room = (int64_t)batch_size * seq_len, shorter = 0;
+    char remedy[128];
+    eval->longest = eval->rows_that_lose = 0;
+    eval->B = eval->num_lengths = 0;
+    for (int64_t i = 0; i < eval->num_rows; i++) {
+        eval->longest = max_i64(eval->longest, eval_row_inputs(&eval->rows[i]));
+    }
+    eval->T = (int)min_i64(round_up_i64(eval->longest, EVAL_LENGTH_UNIT), min_i64(max_seq_len, room));
+    for (int64_t T = EVAL_LENGTH_UNIT; shorter < eval->T; shorter = T, T *= 2) {
+        eval_add_length(eval, shorter, min_i64(T, eval->T), room);
+    }
+    for (int64_t i = 0; i < eval->num_rows; i++) { eval->rows_that_lose += eval_row_inputs(&eval->rows[i]) > eval->T; }
+    snprintf(remedy, sizeof(remedy), "raise --batch-size or --seq-len, which make room for %d x %d tokens", batch_size,
+             seq_len);
+    bool is_models = eval->T == max_seq_len;
+    return eval_check_completions(
+        eval, is_models ? "the model knows no more positions: leave this evaluation out" : remedy, error);
+}
+
+static inline int64_t eval_num_batches(const EvalLoader *eval) {
+    int64_t batches = 0;
+    for (int i = 0; i < eval->num_lengths; i++) { batches += ceil_div_i64(eval->lengths[i].count, eval->lengths[i].B); }
+    return batches;
+}
+
+// Rows that are evaluated together: those at places first .. first + rows - 1 of the order, with T inputs each.
+typedef struct {
+    int64_t first;
+    int rows, T;
+} EvalBatch;
+
+// Batch number `batch`. Of the one behind the last: no rows, and how many come before it.
+static inline EvalBatch eval_batch(const EvalLoader *eval, int64_t batch) {
+    EvalBatch none = {eval->num_rows, 0, 0};
+    for (int i = 0; i < eval->num_lengths; i++) {
+        const EvalLength *length = &eval->lengths[i];
+        int64_t batches = ceil_div_i64(length->count, length->B), before = batch * length->B;
+        if (batch < batches) {
+            EvalBatch found = {length->first + before, (int)min_i64(length->B, length->count - before), length->T};
+            return found;
+        }
+        batch -= batches;
+    }
+    return none;
+}
+
+// The inputs whose losses count, [begin, end) of T: those that predict the completion's tokens.
+static inline void eval_scored(const EvalLoader *eval, int64_t row, int T, int *begin, int *end) {
+    const EvalRow *r = &eval->rows[row];
+    *end = (int)min_i64(eval_row_inputs(r), T);
+    *begin = *end - r->completion_length;
+}
+
+// Sets inputs (T) and targets (T) of a row: its last tokens, as many as fit, then zeros.
+static inline void eval_read_row(const EvalLoader *eval, int64_t row, int T, int32_t *inputs, int32_t *targets) {
+    const EvalRow *r = &eval->rows[row];
+    int64_t n = eval_row_inputs(r), first = max_i64(0, n - T);
+    for (int t = 0; t < T; t++) {
+        int64_t i = first + t, after = i + 1 - r->context_length;
+        inputs[t] = i >= n ? 0 : i < r->context_length ? r->context[i] : r->completion[i - r->context_length];
+        targets[t] = i >= n ? 0 : after < 0 ? r->context[i + 1] : r->completion[after];
+    }
+}
+
+// Sets inputs and targets, (batch->rows, batch->T) each, to a batch.
+static inline void eval_read(const EvalLoader *eval, const EvalBatch *batch, int32_t *inputs, int32_t *targets) {
+    for (int64_t i = 0; i < batch->rows; i++) {
+        eval_read_row(eval, eval->order[batch->first + i], batch->T, inputs + i * batch->T, targets + i * batch->T);
+    }
+}
+
+// ---- Scores ----
+
+typedef struct {
+    int64_t examples; // that were judged
+    int64_t correct;  // of them
+} EvalScore;
+
+// The completion with the lowest of these mean losses, the first of equal ones; one whose loss is no number is never
+// it. -1: none has a number.
+static inline int eval_prediction(const double *means, int num_completions) {
+    int best = -1;
+    for (int i = 0; i < num_completions; i++) {
+        if (means[i] < (best < 0 ? INFINITY : means[best])) { best = i; }
+    }
+    return best;
+}
+
+// Judges all examples. means (num_rows): the mean loss of each row, by its number, over its completion's tokens. Which
+// examples are complete before the last batch says little: the short ones come first.
+static inline EvalScore eval_judge(const EvalLoader *eval, const double *means) {
+    EvalScore score = {eval->num_examples, 0};
+    for (int64_t i = 0; i < eval->num_examples; i++) {
+        const EvalExample *e = &eval->examples[i];
+        score.correct += eval_prediction(means + e->first_row, e->num_completions) == e->label;
+    }
+    return score;
+}
+
+static inline double eval_accuracy(const EvalScore *score) {
+    return score->examples > 0 ? (double)score->correct / (double)score->examples : 0.0;
+}
+
+#endif // LLMC_EVALLOADER_H

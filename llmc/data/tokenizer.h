@@ -1,0 +1,686 @@
+// Text to token ids and back.
+//
+// Three kinds: the built-in byte tokenizer (one id per byte, no file needed), GPT-2's byte-pair encoding read from
+// `vocab.bpe`, and llm.c's `gpt2_tokenizer.bin`, which lists the tokens but not the merges. These follow from the order
+// of the tokens where they are GPT-2's or another byte-pair encoding's; of any other vocabulary it can only decode.
+// Tokenizers in a folder of Hugging Face's: llmc/files/hf_tokenizer.h.
+// No text is ever special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears
+// only where a caller puts it. Every byte string, valid UTF-8 or not, decodes to itself.
+//
+// Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2 (bytes as the base
+// vocabulary); Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges).
+#ifndef LLMC_TOKENIZER_H
+#define LLMC_TOKENIZER_H
+
+#include "llmc/base/files.h"
+#include "llmc/data/unicode_tables.h"
+#include "llmc/base/utils.h"
+
+typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE, TOKENIZER_DECODE_ONLY } TokenizerKind;
+
+// What a character is to the pre-tokenisation rule. MULTIBYTE: look at the bytes that follow.
+typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE } CharClass;
+
+#define END_OF_TEXT "<|endoftext|>"
+#define GPT2_MERGES 50000
+#define TOKENIZER_MAGIC 20240328
+#define TOKENIZER_HEADER_BYTES 1024
+
+enum {
+    MAX_TOKEN_BYTES = 255,          // what the length byte of gpt2_tokenizer.bin can say; GPT-2's longest token has 128
+    MAX_VOCAB = 65535,              // ids are uint16 and NO_TOKEN is none of them
+    NO_TOKEN = 65535,               // "these two do not merge", "no such word"
+    TABLE_BITS = 17,                // hash tables have 2^17 slots: at most half full
+    TABLE_SLOTS = 1 << TABLE_BITS,  //
+    BPE_WINDOW = 64,                // bytes of a long word that are merged at a time
+    BPE_STACK = 512,                // bytes that are merged without allocating memory
+    PARALLEL_JOBS = 256,            // parts of a text that are encoded independently, at most
+    PARALLEL_JOB_BYTES = 64 * 1024, // and at least so many bytes each
+};
+
+// Tokens `left` and `right` become token `merged`. key = left << 16 | right. Free slots have merged == NO_TOKEN.
+typedef struct {
+    uint32_t key, merged;
+} MergeSlot;
+
+// A token found by its bytes. Free slots have length 0.
+typedef struct {
+    uint64_t head; // its first 8 bytes, or all of them, followed by zeros
+    uint32_t length, token;
+} WordSlot;
+
+typedef struct {
+    TokenizerKind kind;
+    int vocab_size;           // ids are 0 .. vocab_size-1
+    int eot_token;            // the end-of-text id
+    uint8_t byte_values[256]; // id -> byte, for the ids that are single bytes
+    uint8_t byte_ids[256];    // byte -> id
+    uint8_t byte_class[256];  // CharClass of ASCII characters, CHAR_MULTIBYTE for bytes above
+    // BPE and decode-only:
+    uint8_t *token_bytes;    // token i is token_bytes[token_offsets[i] .. token_offsets[i+1])
+    uint32_t *token_offsets; // (vocab_size+1)
+    // BPE only:
+    MergeSlot *merges;     // (TABLE_SLOTS), the id of a merged pair is also its rank: lower ids merge first
+    WordSlot *words;       // (TABLE_SLOTS), tokens whose bytes encode to just that token
+    uint16_t *byte_pairs;  // (256,256), what two bytes merge to
+    uint8_t *char_classes; // (UNICODE_CODE_POINTS / 4), 2 bits each
+} Tokenizer;
+
+// ---- Characters ----
+
+// Decodes one character of strict UTF-8 (no overlong forms, no surrogates) of at most n bytes, n >= 1. Returns its
+// length, or 0 when the bytes at p are not a character.
+static inline int utf8_decode(const uint8_t *p, size_t n, uint32_t *code_point) {
+    if (p[0] < 0x80) { return *code_point = p[0], 1; }
+    int length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
+    if (p[0] < 0xc2 || p[0] > 0xf4 || (size_t)length > n) { return 0; }
+    uint32_t c = p[0] & (0xffu >> (length + 1));
+    for (int i = 1; i < length; i++) {
+        if ((p[i] & 0xc0) != 0x80) { return 0; }
+        c = c << 6 | (p[i] & 0x3f);
+    }
+    bool overlong = (length == 3 && c < 0x800) || (length == 4 && c < 0x10000);
+    if (overlong || (c >= 0xd800 && c < 0xe000) || c >= UNICODE_CODE_POINTS) { return 0; }
+    *code_point = c;
+    return length;
+}
+
+// The class of a code point.
+static inline CharClass tokenizer_code_point_class(const Tokenizer *t, uint32_t code_point) {
+    return (CharClass)(t->char_classes[code_point / 4] >> (2 * (code_point % 4)) & 3);
+}
+
+// The class of the character at p and its length. A byte that is not part of a valid character counts as a character of
+// its own that is neither letter, number nor space. n >= 1.
+static inline CharClass tokenizer_char_class(const Tokenizer *t, const uint8_t *p, size_t n, int *length) {
+    *length = 1;
+    if (p[0] < 0x80) { return (CharClass)t->byte_class[p[0]]; }
+    uint32_t code_point;
+    int found = utf8_decode(p, n, &code_point);
+    if (found == 0) { return CHAR_OTHER; }
+    *length = found;
+    return tokenizer_code_point_class(t, code_point);
+}
+
+static inline void tokenizer_set_class(Tokenizer *t, const UnicodeRange *ranges, size_t count, CharClass char_class) {
+    for (size_t i = 0; i < count; i++) {
+        for (uint32_t c = ranges[i].first; c <= ranges[i].last; c++) {
+            t->char_classes[c / 4] |= (uint8_t)(char_class << (2 * (c % 4)));
+        }
+    }
+}
+
+// Unpacks the ranges of unicode_tables.h into the zeroed char_classes and byte_class.
+static inline void tokenizer_init_classes(Tokenizer *t) {
+    tokenizer_set_class(t, unicode_letters, sizeof(unicode_letters) / sizeof(UnicodeRange), CHAR_LETTER);
+    tokenizer_set_class(t, unicode_numbers, sizeof(unicode_numbers) / sizeof(UnicodeRange), CHAR_NUMBER);
+    tokenizer_set_class(t, unicode_spaces, sizeof(unicode_spaces) / sizeof(UnicodeRange), CHAR_SPACE);
+    for (uint32_t c = 0; c < 256; c++) {
+        t->byte_class[c] = (uint8_t)(c < 0x80 ? tokenizer_code_point_class(t, c) : CHAR_MULTIBYTE);
+    }
+}
+
+// ---- Pre-tokenisation: GPT-2's rule cuts a text into words, inside which bytes are merged ----
+//
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+
+// The end of the run of characters of one class that begins at i.
+static inline size_t tokenizer_run_end(const Tokenizer *t, const uint8_t *text, size_t i, size_t n, CharClass wanted) {
+    for (;;) {
+        while (i < n && t->byte_class[text[i]] == wanted) { i++; }
+        if (i == n || text[i] < 0x80) { return i; }
+        int length;
+        if (tokenizer_char_class(t, text + i, n - i, &length) != wanted) { return i; }
+        i += (size_t)length;
+    }
+}
+
+// Bytes of the contraction at text[i], an apostrophe; 0 if it is none.
+static inline size_t tokenizer_contraction(const uint8_t *text, size_t i, size_t n) {
+    int a = i + 1 < n ? text[i + 1] : 0, b = i + 2 < n ? text[i + 2] : 0;
+    if (a == 's' || a == 't' || a == 'm' || a == 'd') { return 2; }
+    return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
+}
+
+// The end of the word that begins at text[i], i < n.
+static inline size_t tokenizer_word_end(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+    if (text[i] == '\'') {
+        size_t length = tokenizer_contraction(text, i, n);
+        if (length > 0) { return i + length; }
+    }
+    int length;
+    size_t start = text[i] == ' ' && i + 1 < n ? i + 1 : i; // one space may belong to the word behind it
+    CharClass first = tokenizer_char_class(t, text + start, n - start, &length);
+    size_t end = tokenizer_run_end(t, text, start + (size_t)length, n, first);
+    if (first != CHAR_SPACE || end == n) { return end; }
+    size_t last = end - 1; // of several spaces before a word the last one is not taken
+    while ((text[last] & 0xc0) == 0x80) { last--; }
+    return last > i ? last : end;
+}
+
+// The class of the character that ends just before text[i], i > 0.
+static inline CharClass tokenizer_class_before(const Tokenizer *t, const uint8_t *text, size_t i) {
+    size_t start = i - 1;
+    while (start > 0 && i - start < 4 && (text[start] & 0xc0) == 0x80) { start--; }
+    int length;
+    CharClass found = tokenizer_char_class(t, text + start, i - start, &length);
+    return start + (size_t)length == i ? found : CHAR_OTHER; // otherwise a stray byte
+}
+
+// Whether text may be cut before text[i], 0 < i < n: true only if words end there whatever comes before and behind. No
+// alternative of the rule goes from one class to another, except for a space at its beginning and an apostrophe before
+// letters. The character at text[i] must be complete.
+static inline bool tokenizer_can_split(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
+    if (t->kind == TOKENIZER_BYTE) { return true; }
+    if ((text[i] & 0xc0) == 0x80) { return false; } // perhaps inside a character
+    int length;
+    CharClass before = tokenizer_class_before(t, text, i), behind = tokenizer_char_class(t, text + i, n - i, &length);
+    return before != behind && before != CHAR_SPACE && !(text[i - 1] == '\'' && behind == CHAR_LETTER);
+}
+
+// The first place at or behind `from` where the text may be cut; n if there is none.
+static inline size_t tokenizer_next_split(const Tokenizer *t, const uint8_t *text, size_t from, size_t n) {
+    for (size_t i = max_i64((int64_t)from, 1); i < n; i++) {
+        if (tokenizer_can_split(t, text, i, n)) { return i; }
+    }
+    return n;
+}
+
+// The last place where a text that goes on behind its n bytes may be cut; 0 if there is none.
+static inline size_t tokenizer_last_split(const Tokenizer *t, const uint8_t *text, size_t n) {
+    for (size_t i = n < 4 ? 0 : n - 4; i > 0; i--) { // the last character may be incomplete
+        if (tokenizer_can_split(t, text, i, n)) { return i; }
+    }
+    return 0;
+}
+
+// ---- Words ----
+
+static inline uint64_t tokenizer_load64(const uint8_t *p) {
+    uint64_t value;
+    memcpy(&value, p, 8);
+    return value;
+}
+
+static inline uint64_t tokenizer_load32(const uint8_t *p) {
+    uint32_t value;
+    memcpy(&value, p, 4);
+    return value;
+}
+
+// The first 8 bytes, or all n of them followed by zeros, without reading behind them. n >= 1.
+static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
+    if (n >= 8) { return tokenizer_load64(p); }
+    if (n >= 4) { return tokenizer_load32(p) | tokenizer_load32(p + n - 4) << (8 * (n - 4)); }
+    return p[0] | (uint64_t)p[n / 2] << (8 * (n / 2)) | (uint64_t)p[n - 1] << (8 * (n - 1));
+}
+
+// The slot of a word, or the free slot where it belongs.
+static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *word, size_t n) {
+    uint64_t head = tokenizer_word_head(word, n), hash = (head ^ n) * 0x9e3779b97f4a7c15ULL;
+    if (n > 8) { hash = (hash ^ hash >> 32 ^ tokenizer_load64(word + n - 8)) * 0x9e3779b97f4a7c15ULL; }
+    for (uint64_t i = hash >> (64 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
+        WordSlot *slot = &t->words[i];
+        if (slot->length == 0) { return slot; }
+        if (slot->head != head || slot->length != n) { continue; }
+        if (n <= 8 || memcmp(word, t->token_bytes + t->token_offsets[slot->token], n) == 0) { return slot; }
+    }
+}
+
+// What the tokens left and right merge to, or NO_TOKEN.
+static inline uint32_t tokenizer_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
+    uint32_t key = left << 16 | right;
+    for (uint32_t i = key * 0x9e3779b1u >> (32 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
+        const MergeSlot *slot = &t->merges[i];
+        if (slot->key == key || slot->merged == NO_TOKEN) { return slot->merged; }
+    }
+}
+
+static inline void tokenizer_add_merge(Tokenizer *t, uint32_t left, uint32_t right, uint32_t merged) {
+    uint32_t key = left << 16 | right, i = key * 0x9e3779b1u >> (32 - TABLE_BITS);
+    while (t->merges[i].merged != NO_TOKEN) { i = (i + 1) % TABLE_SLOTS; }
+    t->merges[i].key = key;
+    t->merges[i].merged = merged;
+    if (left < 256 && right < 256) {
+        t->byte_pairs[t->byte_values[left] * 256 + t->byte_values[right]] = (uint16_t)merged;
+    }
+}
+
+// Byte-pair encoding itself: beginning with single bytes, merges the pair of the lowest rank, the leftmost first, until
+// no pair merges. Writes the tokens (room for n) and returns their number. ranks (n) is scratch memory.
+static inline int64_t tokenizer_merge_bytes(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens,
+                                            uint16_t *ranks) {
+    for (int64_t i = 0; i < n; i++) { tokens[i] = t->byte_ids[bytes[i]]; }
+    for (int64_t i = 0; i + 1 < n; i++) { ranks[i] = t->byte_pairs[bytes[i] * 256 + bytes[i + 1]]; }
+    while (n > 1) {
+        uint16_t lowest = NO_TOKEN;
+        for (int64_t i = 0; i + 1 < n; i++) { lowest = ranks[i] < lowest ? ranks[i] : lowest; }
+        if (lowest == NO_TOKEN) { break; }
+        int64_t at = 0;
+        while (ranks[at] != lowest) { at++; }
+        tokens[at] = lowest;
+        n--;
+        memmove(tokens + at + 1, tokens + at + 2, (size_t)(n - at - 1) * sizeof(uint16_t));
+        memmove(ranks + at, ranks + at + 1, (size_t)(n - at - 1) * sizeof(uint16_t));
+        if (at > 0) { ranks[at - 1] = (uint16_t)tokenizer_merged(t, tokens[at - 1], lowest); }
+        if (at + 1 < n) { ranks[at] = (uint16_t)tokenizer_merged(t, lowest, tokens[at + 1]); }
+    }
+    return n;
+}
+
+// The same with memory of its own; -1 when there is none.
+static inline int64_t tokenizer_merge_window(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens) {
+    uint16_t local[BPE_STACK], *ranks = local;
+    if (n > BPE_STACK) { ranks = (uint16_t *)malloc((size_t)n * sizeof(uint16_t)); }
+    if (ranks == NULL) { return -1; }
+    int64_t count = tokenizer_merge_bytes(t, bytes, n, tokens, ranks);
+    if (ranks != local) { free(ranks); }
+    return count;
+}
+
+static inline int64_t tokenizer_token_length(const Tokenizer *t, uint32_t token) {
+    return (int64_t)t->token_offsets[token + 1] - t->token_offsets[token];
+}
+
+// Appends word[done .. done+more) to the encoding of word[0 .. done), `count` tokens; returns the new count or -1.
+//
+// New bytes can change the end of an encoding, so its last tokens are taken back into bytes and encoded again together
+// with the new ones. Whenever the first of these tokens comes out as it was, the tokens before it stay right: merges
+// happen in the order of their ranks, so whether one crosses the border between two tokens depends on these two alone,
+// and no merge crossed that border before. Otherwise more tokens are taken back.
+static inline int64_t tokenizer_extend(const Tokenizer *t, const uint8_t *word, int64_t done, int64_t more,
+                                       uint16_t *tokens, int64_t count) {
+    int64_t keep = count, start = done; // tokens[0 .. keep) encode word[0 .. start)
+    for (int64_t back = 4;; back *= 2) {
+        for (int64_t target = max_i64(0, keep - back); keep > target;) {
+            start -= tokenizer_token_length(t, tokens[--keep]);
+        }
+        uint16_t first = tokens[keep];
+        int64_t fresh = tokenizer_merge_window(t, word + start, done + more - start, tokens + keep);
+        if (fresh < 0) { return -1; }
+        if (keep == 0 || tokens[keep] == first) { return keep + fresh; }
+    }
+}
+
+// Encodes one word; returns the number of tokens, or -1 when out of memory. The time is proportional to n, also for a
+// "word" of megabytes.
+static inline int64_t tokenizer_encode_word(const Tokenizer *t, const uint8_t *word, int64_t n, uint16_t *tokens) {
+    if (n <= MAX_TOKEN_BYTES) {
+        const WordSlot *slot = tokenizer_word_slot(t, word, (size_t)n);
+        if (slot->length != 0) {
+            tokens[0] = (uint16_t)slot->token;
+            return 1;
+        }
+    }
+    int64_t done = min_i64(n, BPE_WINDOW), count = tokenizer_merge_window(t, word, done, tokens);
+    while (done < n && count >= 0) {
+        int64_t more = min_i64(n - done, BPE_WINDOW);
+        count = tokenizer_extend(t, word, done, more, tokens, count);
+        done += more;
+    }
+    return count;
+}
+
+// ---- Loading ----
+
+static inline void tokenizer_free(Tokenizer *t) {
+    free(t->token_bytes);
+    free(t->token_offsets);
+    free(t->merges);
+    free(t->words);
+    free(t->byte_pairs);
+    free(t->char_classes);
+    memset(t, 0, sizeof(*t));
+}
+
+// One id per byte, 0 .. 255, and 256 for end-of-text.
+static inline void tokenizer_init_byte(Tokenizer *t) {
+    memset(t, 0, sizeof(*t));
+    t->kind = TOKENIZER_BYTE;
+    t->vocab_size = 257;
+    t->eot_token = 256;
+    for (int i = 0; i < 256; i++) { t->byte_values[i] = t->byte_ids[i] = (uint8_t)i; }
+}
+
+// Whether GPT-2's files write this byte as the character of the same number. The others are written as U+0100 and
+// following, in their order, so that every token is visible text.
+static inline bool tokenizer_byte_is_visible(int byte) {
+    return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+}
+
+enum { VISIBLE_BYTES = 94 + 12 + 82 };
+
+// The id of the byte that GPT-2's files write as this character, or -1.
+static inline int tokenizer_symbol_id(const Tokenizer *t, uint32_t code_point) {
+    if (code_point < 256) { return tokenizer_byte_is_visible((int)code_point) ? t->byte_ids[code_point] : -1; }
+    return code_point < 512 - VISIBLE_BYTES ? (int)(code_point - 256 + VISIBLE_BYTES) : -1;
+}
+
+// Gives the token of the next id its bytes; token_bytes must have room. A word that exists already keeps its slot.
+static inline void tokenizer_add_token(Tokenizer *t, const uint8_t *bytes, size_t n) {
+    uint32_t offset = t->token_offsets[t->vocab_size];
+    memcpy(t->token_bytes + offset, bytes, n);
+    t->token_offsets[++t->vocab_size] = offset + (uint32_t)n;
+}
+
+static inline void tokenizer_add_word(Tokenizer *t, const uint8_t *bytes, size_t n) {
+    WordSlot *slot = tokenizer_word_slot(t, bytes, n);
+    slot->head = tokenizer_word_head(bytes, n);
+    slot->length = (uint32_t)n;
+    slot->token = (uint32_t)t->vocab_size;
+    tokenizer_add_token(t, bytes, n);
+}
+
+// Allocates an empty BPE tokenizer whose tokens have at most token_bytes bytes together, and adds the 256 bytes.
+static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t token_bytes, Error *error) {
+    t->kind = TOKENIZER_BPE;
+    t->token_bytes = (uint8_t *)malloc((size_t)token_bytes);
+    t->token_offsets = (uint32_t *)calloc(MAX_VOCAB + 1, sizeof(uint32_t));
+    t->merges = (MergeSlot *)malloc(TABLE_SLOTS * sizeof(MergeSlot));
+    t->words = (WordSlot *)calloc(TABLE_SLOTS, sizeof(WordSlot));
+    t->byte_pairs = (uint16_t *)malloc(256 * 256 * sizeof(uint16_t));
+    t->char_classes = (uint8_t *)calloc(UNICODE_CODE_POINTS / 4, 1);
+    if (!t->token_bytes || !t->token_offsets || !t->merges || !t->words || !t->byte_pairs || !t->char_classes) {
+        return fail(error, "out of memory for a tokenizer");
+    }
+    for (int i = 0; i < TABLE_SLOTS; i++) { t->merges[i].key = 0, t->merges[i].merged = NO_TOKEN; }
+    for (int i = 0; i < 256 * 256; i++) { t->byte_pairs[i] = NO_TOKEN; }
+    tokenizer_init_classes(t);
+    for (int visible = 1; visible >= 0; visible--) { // ids 0 .. 255: first the visible bytes, then the others
+        for (int byte = 0; byte < 256; byte++) {
+            if (tokenizer_byte_is_visible(byte) != (visible == 1)) { continue; }
+            uint8_t value = (uint8_t)byte;
+            t->byte_ids[byte] = (uint8_t)t->vocab_size;
+            t->byte_values[t->vocab_size] = value;
+            tokenizer_add_word(t, &value, 1);
+        }
+    }
+    return true;
+}
+
+// A place in the text of vocab.bpe.
+typedef struct {
+    const char *path;
+    const uint8_t *at, *end;
+    int line, first_line; // first_line: of the first merge
+} MergeReader;
+
+// Reads a symbol up to the byte `stop` and finds its token. bytes has room for MAX_TOKEN_BYTES.
+static inline bool tokenizer_read_symbol(const Tokenizer *t, MergeReader *r, uint8_t stop, uint8_t *bytes, int *n,
+                                         uint32_t *token, Error *error) {
+    const uint8_t *begin = r->at;
+    for (*n = 0; r->at < r->end && *r->at != stop; (*n)++) {
+        uint32_t code_point = 0;
+        int length = utf8_decode(r->at, (size_t)(r->end - r->at), &code_point);
+        int id = length == 0 ? -1 : tokenizer_symbol_id(t, code_point);
+        if (id < 0 && (*r->at == ' ' || *r->at == '\n')) {
+            return fail(error, "%s: line %d: expected two symbols with one space between them", r->path, r->line);
+        }
+        if (id < 0) {
+            return fail(error, "%s: line %d: byte 0x%02x begins no character of GPT-2's byte alphabet%s", r->path,
+                        r->line, *r->at, *r->at == '\r' ? " (Windows line ends? save it with Unix ones)" : "");
+        }
+        if (*n == MAX_TOKEN_BYTES) {
+            return fail(error, "%s: line %d: a symbol of more than %d bytes", r->path, r->line, MAX_TOKEN_BYTES);
+        }
+        bytes[*n] = t->byte_values[id];
+        r->at += length;
+    }
+    if (r->at == r->end) { return fail(error, "%s: line %d: ends in mid-line (truncated?)", r->path, r->line); }
+    if (*n == 0) {
+        return fail(error, "%s: line %d: expected two symbols with one space between them", r->path, r->line);
+    }
+    const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)*n);
+    if (slot->length == 0) {
+        return fail(error, "%s: line %d: '%.*s' is neither a byte nor made by an earlier line", r->path, r->line,
+                    (int)(r->at - begin), (const char *)begin);
+    }
+    *token = slot->token;
+    r->at++; // stop
+    return true;
+}
+
+// Reads one line "left right" and adds the merge as the next token.
+static inline bool tokenizer_read_merge(Tokenizer *t, MergeReader *r, Error *error) {
+    uint8_t bytes[2 * MAX_TOKEN_BYTES];
+    uint32_t left = 0, right = 0;
+    int n, m;
+    if (!tokenizer_read_symbol(t, r, ' ', bytes, &n, &left, error)) { return false; }
+    if (!tokenizer_read_symbol(t, r, '\n', bytes + n, &m, &right, error)) { return false; }
+    if (n + m > MAX_TOKEN_BYTES) {
+        return fail(error, "%s: line %d: makes a token of %d bytes, at most %d are possible", r->path, r->line, n + m,
+                    MAX_TOKEN_BYTES);
+    }
+    const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)(n + m));
+    if (slot->length != 0) {
+        return fail(error, "%s: line %d: makes the same token as line %d", r->path, r->line,
+                    (int)slot->token - 256 + r->first_line);
+    }
+    if (t->vocab_size == MAX_VOCAB - 1) { // one id is needed for end-of-text
+        return fail(error, "%s: line %d: more than %d merges", r->path, r->line, MAX_VOCAB - 257);
+    }
+    tokenizer_add_merge(t, left, right, (uint32_t)t->vocab_size);
+    tokenizer_add_word(t, bytes, (size_t)(n + m));
+    return true;
+}
+
+// A word of the table is encoded without merging, so the table must hold only tokens that merging arrives at as well.
+// In GPT-2's vocabulary these are all. The others are made impossible to find.
+static inline void tokenizer_drop_unreachable_words(Tokenizer *t) {
+    for (int64_t i = 0; i < TABLE_SLOTS; i++) {
+        WordSlot *slot = &t->words[i];
+        if (slot->length == 0) { continue; }
+        uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
+        const uint8_t *bytes = t->token_bytes + t->token_offsets[slot->token];
+        int64_t count = tokenizer_merge_bytes(t, bytes, slot->length, tokens, ranks);
+        if (count != 1) { slot->length = UINT32_MAX; }
+    }
+}
+
+// Reads the text of a merges file: an optional line "#version...", then one merge a line. Ids: 0 .. 255 the bytes in
+// GPT-2's order, 256+i the i-th merge, and the last one end-of-text. expected: the number of merges, 0 for any. Errors
+// name the line. On failure the caller frees t.
+static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
+                                          int expected, Error *error) {
+    // A token of n bytes takes at least n+2 bytes of the file, so that all together have fewer than the file.
+    if (!tokenizer_init_bpe(t, size + 256 + (int64_t)strlen(END_OF_TEXT), error)) { return false; }
+    MergeReader r = {path, data, data + size, 1, 1};
+    if (size >= 8 && memcmp(data, "#version", 8) == 0) {
+        const uint8_t *newline = (const uint8_t *)memchr(data, '\n', (size_t)size);
+        r.at = newline == NULL ? r.end : newline + 1;
+        r.line = r.first_line = 2;
+    }
+    for (; r.at < r.end; r.line++) {
+        if (!tokenizer_read_merge(t, &r, error)) { return false; }
+    }
+    int merges = t->vocab_size - 256;
+    if (merges == 0) { return fail(error, "%s: line %d: no merges (truncated?)", path, r.line); }
+    if (expected != 0 && merges != expected) {
+        return fail(error, "%s: line %d: the file ends with %d merges, GPT-2 has %d (%s)", path, r.line - 1, merges,
+                    expected, merges < expected ? "truncated? fetch it again" : "another model's vocabulary?");
+    }
+    tokenizer_drop_unreachable_words(t);
+    t->eot_token = t->vocab_size;
+    tokenizer_add_token(t, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
+    return true;
+}
+
+// Rebuilds in `b` the merges of the byte-pair encoding that numbered the tokens of `t` as they are numbered: its bytes
+// first, then a merge a token, then end-of-text. False if none did.
+//
+// A merge joins tokens of earlier merges, so a pair with token i merges later than i was made, and the encoding of any
+// text applies its merges in the order of their ids. The encoding of the bytes of token i therefore applies earlier
+// merges until two tokens are left, and then merge i: what the merges before i leave of those bytes is merge i. That
+// holds for every token that is the encoding of its own bytes. All tokens of a trained vocabulary are: a token was made
+// where it stood between two borders that no merge had crossed, and inside them the merges were those of its own bytes.
+static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
+    uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
+    for (int id = 0; id < t->vocab_size - 1; id++) {
+        const uint8_t *bytes = t->token_bytes + t->token_offsets[id];
+        int64_t n = tokenizer_token_length(t, (uint32_t)id);
+        if (id < 256) {
+            if (n != 1 || bytes[0] != b->byte_values[id]) { return false; }
+            continue;
+        }
+        if (tokenizer_merge_bytes(b, bytes, n, tokens, ranks) != 2) { return false; }
+        tokenizer_add_merge(b, tokens[0], tokens[1], (uint32_t)id);
+        tokenizer_add_word(b, bytes, (size_t)n);
+    }
+    return true;
+}
+
+// Makes a decode-only tokenizer one that encodes as well, if the merges follow from its tokens.
+static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
+    int last = t->vocab_size - 1;
+    const uint8_t *end = t->token_bytes + t->token_offsets[last];
+    bool named = tokenizer_token_length(t, (uint32_t)last) == (int64_t)strlen(END_OF_TEXT) &&
+                 memcmp(end, END_OF_TEXT, strlen(END_OF_TEXT)) == 0;
+    if (last <= 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
+    Tokenizer b;
+    memset(&b, 0, sizeof(b));
+    if (!tokenizer_init_bpe(&b, (int64_t)t->token_offsets[t->vocab_size] + 256, error)) {
+        tokenizer_free(&b);
+        return false;
+    }
+    bool found = tokenizer_rebuild_merges(t, &b);
+    if (found) {
+        b.eot_token = b.vocab_size;
+        tokenizer_add_token(&b, end, strlen(END_OF_TEXT));
+        tokenizer_free(t);
+        *t = b;
+    } else {
+        tokenizer_free(&b);
+    }
+    return true;
+}
+
+// Reads llm.c's gpt2_tokenizer.bin: a header of 256 uint32, then per token one length byte and that many bytes. On
+// failure the caller frees t.
+static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
+                                       Error *error) {
+    if (size < TOKENIZER_HEADER_BYTES) {
+        return fail(error, "%s: %lld bytes, the header alone has %d (truncated?)", path, (long long)size,
+                    TOKENIZER_HEADER_BYTES);
+    }
+    uint32_t version = (uint32_t)tokenizer_load32(data + 4), vocab = (uint32_t)tokenizer_load32(data + 8);
+    if (version != 1 && version != 2) { return fail(error, "%s: version %u, expected 1 or 2", path, version); }
+    uint32_t eot = version == 1 ? 50256 : (uint32_t)tokenizer_load32(data + 12);
+    if (vocab < 1 || vocab > MAX_VOCAB) {
+        return fail(error, "%s: vocabulary of %u tokens, expected 1 to %d", path, vocab, MAX_VOCAB);
+    }
+    if (eot >= vocab) {
+        return fail(error, "%s: end-of-text id %u is outside the vocabulary of %u tokens", path, eot, vocab);
+    }
+    t->kind = TOKENIZER_DECODE_ONLY;
+    t->eot_token = (int)eot;
+    t->token_bytes = (uint8_t *)malloc((size_t)size);
+    t->token_offsets = (uint32_t *)calloc(vocab + 1, sizeof(uint32_t));
+    if (!t->token_bytes || !t->token_offsets) { return fail(error, "%s: out of memory for a tokenizer", path); }
+    int64_t at = TOKENIZER_HEADER_BYTES;
+    for (uint32_t i = 0; i < vocab; i++) {
+        if (at == size || at + 1 + data[at] > size) {
+            return fail(error, "%s: ends inside token %u of %u (truncated? fetch it again)", path, i, vocab);
+        }
+        if (data[at] == 0) { return fail(error, "%s: token %u is empty", path, i); }
+        tokenizer_add_token(t, data + at + 1, data[at]);
+        at += 1 + data[at];
+    }
+    if (at == size) { return tokenizer_recover_merges(t, error); }
+    return fail(error, "%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at), vocab);
+}
+
+// Loads GPT-2's vocab.bpe or llm.c's gpt2_tokenizer.bin, told apart by the latter's magic number. A merges file must
+// have GPT-2's 50,000 merges: nothing else shows that the end of such a file is missing. Release with tokenizer_free.
+static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
+    uint8_t *data;
+    int64_t size;
+    memset(t, 0, sizeof(*t));
+    if (!read_whole_file(path, 1 << 26, &data, &size, error)) { return false; }
+    bool ok;
+    if (size == 0) {
+        ok = fail(error, "%s: line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", path);
+    } else if (size >= 4 && tokenizer_load32(data) == TOKENIZER_MAGIC) {
+        ok = tokenizer_parse_bin(t, path, data, size, error);
+    } else {
+        ok = tokenizer_parse_merges(t, path, data, size, GPT2_MERGES, error);
+    }
+    free(data);
+    if (!ok) { tokenizer_free(t); }
+    return ok;
+}
+
+// Opens the tokenizer that an option names: "byte" or the path of a file. Release with tokenizer_free.
+static inline bool tokenizer_open(Tokenizer *t, const char *name, Error *error) {
+    if (strcmp(name, "byte") != 0) { return tokenizer_load(t, name, error); }
+    tokenizer_init_byte(t);
+    return true;
+}
+
+// ---- Use ----
+
+static inline bool tokenizer_can_encode(const Tokenizer *t) { return t->kind != TOKENIZER_DECODE_ONLY; }
+
+// The bytes that an id stands for and their number (1 or more), or NULL for an id outside the vocabulary. Not
+// terminated. They may be a part of a UTF-8 character.
+static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int *bytes) {
+    if (token < 0 || token >= t->vocab_size) { return NULL; }
+    if (t->kind != TOKENIZER_BYTE) {
+        *bytes = (int)tokenizer_token_length(t, (uint32_t)token);
+        return t->token_bytes + t->token_offsets[token];
+    }
+    *bytes = token == t->eot_token ? (int)strlen(END_OF_TEXT) : 1;
+    return token == t->eot_token ? (const uint8_t *)END_OF_TEXT : &t->byte_values[token];
+}
+
+// Encodes text as ordinary text. tokens must have room for `bytes` ids; *count is how many were written. Thread-safe;
+// the time grows in proportion to the length, whatever the text. Fails for a tokenizer that only decodes and when out
+// of memory.
+static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
+                                    int64_t *count, Error *error) {
+    *count = 0;
+    if (!tokenizer_can_encode(t)) {
+        return fail(error, "this gpt2_tokenizer.bin can only decode; encoding needs the merges, vocab.bpe");
+    }
+    if (t->kind == TOKENIZER_BYTE) {
+        for (size_t i = 0; i < bytes; i++) { tokens[i] = text[i]; }
+        *count = (int64_t)bytes;
+        return true;
+    }
+    for (size_t i = 0; i < bytes;) {
+        size_t end = tokenizer_word_end(t, text, i, bytes);
+        int64_t fresh = tokenizer_encode_word(t, text + i, (int64_t)(end - i), tokens + *count);
+        if (fresh < 0) { return fail(error, "out of memory for encoding a word of %zu bytes", end - i); }
+        *count += fresh;
+        i = end;
+    }
+    return true;
+}
+
+// The same ids, computed on all cores: the text is cut where words end for certain.
+static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
+                                             int64_t *count, Error *error) {
+    size_t starts[PARALLEL_JOBS + 1], step = (size_t)max_i64(PARALLEL_JOB_BYTES, (int64_t)(bytes / PARALLEL_JOBS) + 1);
+    int64_t counts[PARALLEL_JOBS];
+    int jobs = 0;
+    for (size_t start = 0; start < bytes; start = tokenizer_next_split(t, text, start + step, bytes)) {
+        starts[jobs++] = start;
+    }
+    starts[jobs] = bytes;
+    bool ok = true;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < jobs; i++) {
+        Error local; // the region writes its tokens where its text begins: there are never more tokens than bytes
+        if (!tokenizer_encode(t, text + starts[i], starts[i + 1] - starts[i], tokens + starts[i], &counts[i], &local)) {
+#pragma omp critical
+            ok = fail(error, "%s", local.text);
+        }
+    }
+    *count = 0;
+    for (int i = 0; i < jobs && ok; i++) {
+        memmove(tokens + *count, tokens + starts[i], (size_t)counts[i] * sizeof(uint16_t));
+        *count += counts[i];
+    }
+    return ok;
+}
+
+#endif // LLMC_TOKENIZER_H

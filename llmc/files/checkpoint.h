@@ -1,0 +1,642 @@
+// Checkpoints: pairs model_<step>.bin + state_<step>.bin in a run folder, of which a complete one survives whatever
+// happens, at any moment.
+//
+// The state is made visible last and holds the model's size and checksums, so a state that verifies together with its
+// model is a complete checkpoint. A save writes both files under temporary names, brings them to the disk, then renames
+// the model, then the state. When the step exists already, its model is first kept as model_<step>.bin.old. Killed
+//   before the renames:        the old pair is untouched;
+//   with the old model aside:  the old state names the checksum of .old, and that is where a reader finds it;
+//   with the new model placed: the same (the checksum tells which of the two models belongs to the state);
+//   with the new state placed: the new pair is complete, .old is a leftover.
+// The old step is never removed before the new one is complete. Power failure is covered by flushing the folder after
+// each rename. What a kill leaves behind is removed by checkpoint_clean.
+//
+// Any number of processes save and load one checkpoint together, each its pieces of the three arrays (parameters and
+// both moments of AdamW, in the order of the parameter table); the files are the same bytes whatever their number. One
+// of them, the leader, creates, names and removes the files. A save is checkpoint_write_begin by the leader, then by
+// the others; checkpoint_write and checkpoint_write_flush by all; checkpoint_write_commit by the leader, when all have
+// flushed. Whoever fails before the commit, or is killed: the leader aborts, and all is as before. How the processes
+// wait for and hear of each other is the caller's affair. checkpoint_save is the same for one process.
+//
+// One run at a time may write to a folder (directory_lock).
+#ifndef LLMC_CHECKPOINT_H
+#define LLMC_CHECKPOINT_H
+
+#include <dirent.h>
+
+#include "llmc/base/files.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/files/model_bin.h"
+#include "llmc/files/state_file.h"
+
+#define CHECKPOINT_KEPT_SUFFIX ".old"
+
+// The arrays, each of gpt2_num_params floats. The parameters make up the model file behind its header; the moments are
+// sections of the state. In the state's table all three come first.
+enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
+static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
+
+// SUM64 of the pieces that one process has written or read. Those of all processes, added, are the arrays' own; that of
+// the parameters is the weights hash.
+typedef struct {
+    uint64_t sums[CHECKPOINT_ARRAYS];
+} CheckpointSums;
+
+// ---- Names ----
+
+typedef struct {
+    char model[MAX_PATH_BYTES], kept_model[MAX_PATH_BYTES]; // model_<step>.bin and, while a step is overwritten, .old
+    char state[MAX_PATH_BYTES];
+    char temporary_model[MAX_PATH_BYTES], temporary_state[MAX_PATH_BYTES];
+} CheckpointPaths;
+
+static inline bool checkpoint_paths(CheckpointPaths *paths, const char *dir, int64_t step, Error *error) {
+    char *const out[] = {paths->model, paths->kept_model, paths->state, paths->temporary_model, paths->temporary_state};
+    static const char *const kinds[] = {"model", "model", "state", "model", "state"};
+    static const char *const suffixes[] = {"", CHECKPOINT_KEPT_SUFFIX, "", TEMPORARY_SUFFIX, TEMPORARY_SUFFIX};
+    if (!path_check(dir, "run folder", error)) { return false; }
+    for (int i = 0; i < 5; i++) {
+        char name[64];
+        snprintf(name, sizeof(name), "%s_%08lld.bin%s", kinds[i], (long long)step, suffixes[i]);
+        if (!path_join(out[i], dir, name, error)) { return false; }
+    }
+    return true;
+}
+
+// The step in a name like state_00000020.bin (kind "state", suffix ".bin"), -1 if the name is not exactly of that form.
+static inline int64_t checkpoint_step_of_name(const char *name, const char *kind, const char *suffix) {
+    size_t n = strlen(kind);
+    if (strncmp(name, kind, n) != 0 || name[n] != '_') { return -1; }
+    const char *digits = name + n + 1;
+    size_t count = strspn(digits, "0123456789");
+    if (count < 8 || count > 18 || (count > 8 && digits[0] == '0') || strcmp(digits + count, suffix) != 0) {
+        return -1;
+    }
+    return (int64_t)strtoll(digits, NULL, 10);
+}
+
+static inline int checkpoint_compare_steps(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x > y ? -1 : x < y;
+}
+
+// Collects the steps of all names of this form in a folder, newest first. The caller frees *steps. -1: folder
+// unreadable.
+static inline int checkpoint_collect(const char *dir, const char *kind, const char *suffix, int64_t **steps) {
+    *steps = NULL;
+    DIR *folder = opendir(dir);
+    if (folder == NULL) { return -1; }
+    int count = 0, capacity = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+        int64_t step = checkpoint_step_of_name(entry->d_name, kind, suffix);
+        if (step < 0) { continue; }
+        if (count == capacity) {
+            capacity = 2 * capacity + 16;
+            int64_t *larger = (int64_t *)realloc(*steps, (size_t)capacity * sizeof(int64_t));
+            if (larger == NULL) { break; }
+            *steps = larger;
+        }
+        (*steps)[count++] = step;
+    }
+    closedir(folder);
+    if (count > 0) { qsort(*steps, (size_t)count, sizeof(int64_t), checkpoint_compare_steps); }
+    return count;
+}
+
+// Writes the steps of up to max checkpoints in a folder, newest first, and returns how many. They have a state file;
+// whether all is well with them, checkpoint_verify or checkpoint_load tells. A missing folder holds none.
+static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
+    int64_t *all;
+    int count = checkpoint_collect(dir, "state", ".bin", &all);
+    count = count < 0 ? 0 : count < max ? count : max;
+    for (int i = 0; i < count; i++) { steps[i] = all[i]; }
+    free(all);
+    return count;
+}
+
+// ---- The model that belongs to a state ----
+
+static inline uint64_t checkpoint_model_header_hash(const GPT2Config *config) {
+    int32_t header[BIN_HEADER_INTS];
+    model_bin_make_header(header, config, MODEL_BIN_FP32);
+    return hash64(header, (size_t)BIN_HEADER_BYTES);
+}
+
+// What the state tells of its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
+typedef struct {
+    int64_t bytes;
+    uint64_t header, params;
+} CheckpointModel;
+
+static inline bool checkpoint_expect_model(const StateFile *state, const StateHeader *header, CheckpointModel *model,
+                                           Error *error) {
+    const StateRecord *record = &state->records[CHECKPOINT_PARAMS];
+    if (state->count < CHECKPOINT_ARRAYS || record->kind != STATE_ELSEWHERE ||
+        strcmp(record->name, checkpoint_array_names[CHECKPOINT_PARAMS]) != 0 ||
+        !state_get_i64(header, "model_bytes", &model->bytes) ||
+        !state_get_u64(header, "model_header", &model->header)) {
+        return fail(error, "%s: does not say which model file it belongs to", state->file.path);
+    }
+    model->params = record->checksum;
+    return true;
+}
+
+// Is this the model that the state tells of? Reads all of it.
+static inline bool checkpoint_check_model(const char *path, const CheckpointModel *model, Error *error) {
+    InputFile file;
+    uint8_t header[BIN_HEADER_BYTES];
+    uint64_t params = 0;
+    if (!input_open(&file, path, error)) { return false; }
+    bool ok = input_read(&file, 0, header, BIN_HEADER_BYTES, error) &&
+              input_sum64(&file, BIN_HEADER_BYTES, (file.size - BIN_HEADER_BYTES) / 4, &params, error);
+    input_close(&file);
+    if (!ok) { return false; }
+    return (file.size == model->bytes && hash64(header, sizeof(header)) == model->header && params == model->params) ||
+           fail(error, "%s: is damaged: its checksum does not match", path);
+}
+
+// Where the model of this state is. Only after a kill in the middle of an overwrite are there two to choose from.
+static inline bool checkpoint_find_model(const CheckpointPaths *paths, const CheckpointModel *expected,
+                                         const char **model, Error *error) {
+    Error ignored;
+    struct stat info;
+    *model = paths->model;
+    if (path_exists(paths->kept_model) && checkpoint_check_model(paths->kept_model, expected, &ignored)) {
+        *model = paths->kept_model;
+    }
+    if (stat(*model, &info) != 0) { return fail_system(error, *model, "open"); }
+    return info.st_size == expected->bytes || fail(error, "%s: has %lld bytes, its training state expects %lld", *model,
+                                                   (long long)info.st_size, (long long)expected->bytes);
+}
+
+static inline bool checkpoint_check_step(const CheckpointPaths *paths, const StateHeader *header, int64_t step,
+                                         Error *error) {
+    int64_t found = -1;
+    return (state_get_i64(header, "step", &found) && found == step) ||
+           fail(error, "%s: is the training state of step %lld, renamed?", paths->state, (long long)found);
+}
+
+// Opens the state of a checkpoint and finds the model that belongs to it. Open only after success.
+static inline bool checkpoint_open(const char *dir, int64_t step, CheckpointPaths *paths, StateFile *state,
+                                   StateHeader *header, CheckpointModel *expected, const char **model, Error *error) {
+    if (!checkpoint_paths(paths, dir, step, error) || !state_open(state, paths->state, header, error)) { return false; }
+    bool ok = checkpoint_check_step(paths, header, step, error) &&
+              checkpoint_expect_model(state, header, expected, error) &&
+              checkpoint_find_model(paths, expected, model, error);
+    if (!ok) { input_close(&state->file); }
+    return ok;
+}
+
+// ---- Loading ----
+
+static inline bool checkpoint_model_config(const char *model, const CheckpointModel *expected, GPT2Config *config,
+                                           Error *error) {
+    int version;
+    if (!model_bin_read_config(model, config, &version, error)) { return false; }
+    return checkpoint_model_header_hash(config) == expected->header ||
+           fail(error, "%s: is damaged: its header is not the one its training state expects", model);
+}
+
+// Reads a checkpoint's facts and its model's config, without the weights. Sizes and headers are verified.
+static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
+                                          Error *error) {
+    CheckpointPaths paths;
+    StateFile state;
+    CheckpointModel expected;
+    const char *model = NULL;
+    if (!checkpoint_open(dir, step, &paths, &state, header, &expected, &model, error)) { return false; }
+    input_close(&state.file);
+    return checkpoint_model_config(model, &expected, config, error);
+}
+
+// Verifies every byte of a checkpoint without loading it, and tells where its model is (MAX_PATH_BYTES).
+static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
+    CheckpointPaths paths;
+    StateFile state;
+    StateHeader header;
+    CheckpointModel expected;
+    GPT2Config config;
+    const char *model = NULL;
+    if (!checkpoint_open(dir, step, &paths, &state, &header, &expected, &model, error)) { return false; }
+    bool ok = state_verify_sections(&state, error) && checkpoint_model_config(model, &expected, &config, error) &&
+              checkpoint_check_model(model, &expected, error);
+    input_close(&state.file);
+    path_copy(model_path, model, strlen(model));
+    return ok;
+}
+
+static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
+    char model[MAX_PATH_BYTES];
+    return checkpoint_verify_model(dir, step, model, error);
+}
+
+typedef struct {
+    StateFile state;
+    InputFile model;
+    GPT2Config config;
+    CheckpointSums sums;
+    int64_t not_finite; // element of the parameters that is NaN or infinite; -1: none seen
+    float not_finite_value;
+} CheckpointReader;
+
+// Gives up; harmless after a failure of the functions below, and after checkpoint_read_end.
+static inline void checkpoint_read_abort(CheckpointReader *r) {
+    input_close(&r->state.file);
+    input_close(&r->model);
+}
+
+static inline bool checkpoint_read_open_model(CheckpointReader *r, const char *model, const CheckpointModel *expected,
+                                              Error *error) {
+    GPT2Config found;
+    int32_t header[BIN_HEADER_INTS];
+    if (!model_bin_open(&r->model, model, header, &found, error)) { return false; }
+    if (!model_configs_equal(&r->config, &found)) { return fail(error, "%s: holds a model of another shape", model); }
+    return hash64(header, sizeof(header)) == expected->header ||
+           fail(error, "%s: is damaged: its header is not the one its training state expects", model);
+}
+
+// The arrays must be those of this model.
+static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error *error) {
+    int64_t bytes = gpt2_num_params(&r->config) * (int64_t)sizeof(float);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
+        if (!state_expect(&r->state, a, checkpoint_array_names[a], kind, bytes, error)) { return false; }
+    }
+    return true;
+}
+
+// Opens a checkpoint to be read in pieces and reads its facts into header; config is what checkpoint_load_header said.
+// Names, sizes and headers are verified. Nothing stays open after a failure of this or the following functions.
+static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
+                                         StateHeader *header, Error *error) {
+    CheckpointPaths paths;
+    CheckpointModel expected;
+    const char *model = NULL;
+    memset(&r->sums, 0, sizeof(r->sums));
+    r->config = *config;
+    r->model.fd = r->state.file.fd = -1;
+    r->not_finite = -1;
+    r->not_finite_value = 0.0f;
+    if (!checkpoint_open(dir, step, &paths, &r->state, header, &expected, &model, error)) { return false; }
+    bool ok = checkpoint_read_open_model(r, model, &expected, error) && checkpoint_read_check_arrays(r, error);
+    if (!ok) { checkpoint_read_abort(r); }
+    return ok;
+}
+
+// One piece small enough to stay in the cache between reading and looking at it.
+static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
+                                         Error *error) {
+    bool params = array == CHECKPOINT_PARAMS;
+    int64_t offset = params ? BIN_HEADER_BYTES : state_section_offset(&r->state, array);
+    if (!input_read(params ? &r->model : &r->state.file, offset + 4 * first, data, 4 * n, error)) { return false; }
+    r->sums.sums[array] += sum64(first, data, n);
+    if (!params) { return true; }
+    model_zero_padding_range(data, &r->config, first, n);
+    int64_t bad = r->not_finite < 0 ? first_not_finite(data, n) : n;
+    if (bad < n) { r->not_finite = first + bad, r->not_finite_value = data[bad]; }
+    return true;
+}
+
+// Reads elements first .. first + n - 1 of an array. What was read is good only when checkpoint_read_end says so.
+static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
+                                   Error *error) {
+    bool ok = model_check_range(&r->config, first, n, r->state.file.path, error);
+    for (int64_t done = 0; ok && done < n; done += SUM_CHUNK_BYTES / 4) {
+        int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
+        ok = checkpoint_read_chunk(r, array, first + done, data + done, count, error);
+    }
+    if (!ok) { checkpoint_read_abort(r); }
+    return ok;
+}
+
+static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const CheckpointSums *all, Error *error) {
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        if (all->sums[a] == r->state.records[a].checksum) { continue; }
+        if (a != CHECKPOINT_PARAMS) { return state_fail_damaged(&r->state, a, error); }
+        return fail(error, "%s: is damaged: its checksum does not match", r->model.path);
+    }
+    return r->not_finite < 0 ||
+           model_fail_not_finite(&r->config, r->not_finite, r->not_finite_value, r->model.path, error);
+}
+
+// Ends the reading when all processes together have read every element of all arrays once; `all` are their sums, added.
+// Verifies the arrays, then reads and verifies the other sections, whose names and sizes must be those of the file.
+static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
+                                       int count, Error *error) {
+    bool ok = checkpoint_read_check_sums(r, all, error) &&
+              state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
+    checkpoint_read_abort(r);
+    return ok;
+}
+
+// Finds the arrays among the sections of checkpoint_save and checkpoint_load: the first two are adam_m and adam_v.
+static inline bool checkpoint_take_arrays(const GPT2Config *config, float *params, const StateSection *sections,
+                                          int count, float *arrays[CHECKPOINT_ARRAYS], Error *error) {
+    int64_t bytes = gpt2_num_params(config) * (int64_t)sizeof(float);
+    arrays[CHECKPOINT_PARAMS] = params;
+    for (int a = 1; a < CHECKPOINT_ARRAYS; a++) {
+        const char *name = checkpoint_array_names[a];
+        if (count < a || strcmp(sections[a - 1].name, name) != 0 || sections[a - 1].bytes != bytes) {
+            return fail(error, "checkpoint: section %d is not %s of %lld bytes", a - 1, name, (long long)bytes);
+        } // a mistake of the caller
+        arrays[a] = (float *)sections[a - 1].data;
+    }
+    return true;
+}
+
+// Loads a checkpoint in one process: params (gpt2_num_params(config) floats), facts, and the sections: adam_m and
+// adam_v (as long as params), then those that checkpoint_save was given. Every byte is verified; after a failure params
+// and sections hold nothing of use.
+static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Config *config, float *params,
+                                   StateHeader *header, const StateSection *sections, int count, Error *error) {
+    CheckpointReader r;
+    float *arrays[CHECKPOINT_ARRAYS];
+    if (!checkpoint_take_arrays(config, params, sections, count, arrays, error) ||
+        !checkpoint_read_begin(&r, dir, step, config, header, error)) {
+        return false;
+    }
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        if (!checkpoint_read(&r, a, 0, arrays[a], gpt2_num_params(config), error)) { return false; }
+    }
+    const int taken = CHECKPOINT_ARRAYS - 1;
+    return checkpoint_read_end(&r, &r.sums, sections + taken, count - taken, error);
+}
+
+// Finds the newest checkpoint that verifies. false if there is none. *problem says what was wrong with the newest one
+// that had to be passed over; its text is empty when none had to.
+static inline bool checkpoint_find_good(const char *dir, int64_t *step, Error *problem) {
+    int64_t *steps;
+    int count = checkpoint_collect(dir, "state", ".bin", &steps);
+    bool found = false;
+    problem->text[0] = '\0';
+    for (int i = 0; i < count && !found; i++) {
+        Error error;
+        *step = steps[i];
+        found = checkpoint_verify(dir, steps[i], &error);
+        if (!found && problem->text[0] == '\0') { *problem = error; }
+    }
+    free(steps);
+    return found;
+}
+
+// ---- Cleaning up after a kill ----
+
+// Ends an interrupted overwrite of one step: of the two models, the one that belongs to the state stays. While the
+// state cannot be read, both stay.
+static inline bool checkpoint_settle(const CheckpointPaths *paths, Error *error) {
+    if (!path_exists(paths->kept_model)) { return true; }
+    char dir[MAX_PATH_BYTES];
+    bool restore = !path_exists(paths->model);
+    if (!restore) {
+        StateFile state;
+        StateHeader header;
+        CheckpointModel expected;
+        const char *model = NULL;
+        if (!state_open(&state, paths->state, &header, error)) { return true; }
+        input_close(&state.file);
+        if (!checkpoint_expect_model(&state, &header, &expected, error) ||
+            !checkpoint_find_model(paths, &expected, &model, error)) {
+            return true;
+        }
+        restore = model == paths->kept_model;
+    }
+    if (restore && rename(paths->kept_model, paths->model) != 0) {
+        return fail_system(error, paths->kept_model, "rename");
+    }
+    if (!restore && unlink(paths->kept_model) != 0) { return fail_system(error, paths->kept_model, "remove"); }
+    path_parent(dir, paths->model);
+    return sync_directory(dir, error);
+}
+
+static inline bool checkpoint_remove(const char *path, Error *error) {
+    return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
+}
+
+// Removes what an interrupted save or prune of one step left. A model without a state is only touched when a temporary
+// state beside it proves that it is a leftover of ours: any other may be somebody's only copy.
+static inline bool checkpoint_clean_step(const char *dir, int64_t step, Error *error) {
+    CheckpointPaths paths;
+    if (!checkpoint_paths(&paths, dir, step, error) || !checkpoint_settle(&paths, error)) { return false; }
+    bool orphan = path_exists(paths.temporary_state) && !path_exists(paths.state);
+    if (orphan && !checkpoint_remove(paths.model, error)) { return false; }
+    return checkpoint_remove(paths.temporary_model, error) && checkpoint_remove(paths.temporary_state, error);
+}
+
+// Removes all leftovers of killed saves from a run folder, and only those. For the holder of the folder's lock.
+static inline bool checkpoint_clean(const char *dir, Error *error) {
+    static const char *const leftovers[][2] = {{"model", ".bin" CHECKPOINT_KEPT_SUFFIX},
+                                               {"model", ".bin" TEMPORARY_SUFFIX},
+                                               {"state", ".bin" TEMPORARY_SUFFIX}};
+    for (int i = 0; i < 3; i++) {
+        int64_t *steps;
+        int count = checkpoint_collect(dir, leftovers[i][0], leftovers[i][1], &steps);
+        bool ok = count >= 0 || fail_system(error, dir, "read folder");
+        for (int j = 0; ok && j < count; j++) { ok = checkpoint_clean_step(dir, steps[j], error); }
+        free(steps);
+        if (!ok) { return false; }
+    }
+    return true;
+}
+
+// ---- Saving ----
+
+static inline bool checkpoint_rename(const char *from, const char *to, const char *dir, Error *error) {
+    if (rename(from, to) != 0) { return fail_system(error, from, "rename"); }
+    return sync_directory(dir, error);
+}
+
+// Makes both complete files visible, in the order that the argument at the top of this file rests on.
+static inline bool checkpoint_publish(const char *dir, const CheckpointPaths *paths, AtomicFile *model,
+                                      AtomicFile *state, Error *error) {
+    bool overwrite = path_exists(paths->state) && path_exists(paths->model);
+    if (overwrite && !checkpoint_rename(paths->model, paths->kept_model, dir, error)) { return false; }
+    if (!atomic_commit(model, error) || !atomic_commit(state, error)) { return false; }
+    return !overwrite || checkpoint_remove(paths->kept_model, error);
+}
+
+typedef struct {
+    CheckpointPaths paths;
+    char dir[MAX_PATH_BYTES];
+    GPT2Config config;
+    bool leader;
+    StateHeader header;
+    StateRecord records[STATE_MAX_SECTIONS]; // CHECKPOINT_ARRAYS arrays, then the sections
+    StateSection sections[STATE_MAX_SECTIONS];
+    int count; // records
+    AtomicFile model, state;
+    CheckpointSums sums;
+} CheckpointWriter;
+
+// Gives up: nothing stays open, and the leader's temporary files are gone. Harmless after a failure and after a commit.
+static inline void checkpoint_write_abort(CheckpointWriter *w) {
+    atomic_abort(&w->state);
+    atomic_abort(&w->model);
+}
+
+static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) {
+    return state_offset(w->header.length, w->records, w->count, i);
+}
+
+// Lays out the state: adds the facts step, model_bytes and model_header, and makes the records.
+static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
+                                       Error *error) {
+    int64_t bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
+    state_set_i64(&w->header, "step", step);
+    state_set_i64(&w->header, "model_bytes", model_bin_bytes(&w->config, MODEL_BIN_FP32));
+    state_set_u64(&w->header, "model_header", checkpoint_model_header_hash(&w->config));
+    w->count = CHECKPOINT_ARRAYS + count;
+    if (!state_check_fits(w->paths.state, &w->header, w->count, error)) { return false; }
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
+        const char *name = checkpoint_array_names[a];
+        if (!state_make_record(&w->records[a], name, kind, bytes, w->paths.state, error)) { return false; }
+    }
+    for (int i = 0; i < count; i++) {
+        StateRecord *record = &w->records[CHECKPOINT_ARRAYS + i];
+        w->sections[CHECKPOINT_ARRAYS + i] = sections[i];
+        if (!state_make_record(record, sections[i].name, STATE_SECTION, sections[i].bytes, w->paths.state, error)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+// The bytes that the two files of a checkpoint will have, for a disk that is asked before a run begins.
+static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *header, const StateSection *sections,
+                                   int count, int64_t *model_bytes, int64_t *state_bytes, Error *error) {
+    CheckpointWriter w;
+    w.config = *config;
+    w.header = *header;
+    if (!checkpoint_paths(&w.paths, ".", 0, error) || !checkpoint_describe(&w, 0, sections, count, error)) {
+        return false;
+    }
+    *model_bytes = model_bin_bytes(config, MODEL_BIN_FP32);
+    *state_bytes = checkpoint_state_offset(&w, w.count);
+    return true;
+}
+
+// Creates both temporary files at their full size, so that a full disk shows here.
+static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
+    int32_t header[BIN_HEADER_INTS];
+    model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
+    return checkpoint_settle(&w->paths, error) &&
+           atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
+           atomic_create(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
+           atomic_write_at(&w->model, 0, header, BIN_HEADER_BYTES, error);
+}
+
+// Begins model_<step>.bin and state_<step>.bin in an existing folder. All processes give the same facts, and sections
+// of the same names and sizes; what is in the leader's sections by the time it commits is stored. The leader comes
+// first: it creates the files that the others open. After a failure of this and the following functions:
+// checkpoint_write_abort, which this one does itself.
+static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
+                                          const StateHeader *header, const StateSection *sections, int count,
+                                          bool leader, Error *error) {
+    memset(&w->sums, 0, sizeof(w->sums));
+    w->model.fd = w->state.fd = -1;
+    w->model.pending = w->state.pending = false;
+    w->config = *config;
+    w->leader = leader;
+    w->header = *header;
+    if (!checkpoint_paths(&w->paths, dir, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
+        return false;
+    }
+    path_copy(w->dir, dir, strlen(dir));
+    bool ok = leader ? checkpoint_write_create(w, error)
+                     : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
+                           atomic_join(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error);
+    if (!ok) { checkpoint_write_abort(w); }
+    return ok;
+}
+
+// One piece small enough to stay in the cache between looking at it and writing it.
+static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
+                                          Error *error) {
+    bool params = array == CHECKPOINT_PARAMS;
+    if (params && !model_check_finite(data, &w->config, first, n, "the model to be saved", error)) { return false; }
+    int64_t offset = params ? BIN_HEADER_BYTES : checkpoint_state_offset(w, array);
+    w->sums.sums[array] += sum64(first, data, n);
+    return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);
+}
+
+// Writes elements first .. first + n - 1 of an array; all processes together write every element once. Parameters that
+// are not finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
+static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
+                                    Error *error) {
+    if (!model_check_range(&w->config, first, n, w->paths.state, error)) { return false; }
+    for (int64_t done = 0; done < n; done += SUM_CHUNK_BYTES / 4) {
+        int64_t count = min_i64(n - done, SUM_CHUNK_BYTES / 4);
+        if (!checkpoint_write_chunk(w, array, first + done, data + done, count, error)) { return false; }
+    }
+    return true;
+}
+
+// Brings what this process has written to the disk; but for the leader, this ends the save here.
+static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
+    if (!atomic_flush(&w->model, error)) { return false; }
+    if (!w->leader) { return atomic_flush(&w->state, error); }
+    return files_flush(w->state.fd) == 0 || files_write_failed(&w->state, "flush", errno, error);
+}
+
+// For the leader, when all processes have flushed: writes the sections and the head of the state, and makes the
+// checkpoint visible. `all` are the sums of all processes, added.
+static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a].checksum = all->sums[a]; }
+    for (int i = CHECKPOINT_ARRAYS; i < w->count; i++) {
+        const StateSection *section = &w->sections[i];
+        w->records[i].checksum = hash64(section->data, (size_t)section->bytes);
+        if (!atomic_write_at(&w->state, checkpoint_state_offset(w, i), section->data, section->bytes, error)) {
+            return false;
+        }
+    }
+    return state_write_head(&w->state, &w->header, w->records, w->count, error) && atomic_flush(&w->state, error) &&
+           checkpoint_publish(w->dir, &w->paths, &w->model, &w->state, error);
+}
+
+// Saves a checkpoint from one process: params (gpt2_num_params(config) floats), facts, and the sections: adam_m and
+// adam_v (as long as params), then any others. A failure (a full disk) and a kill at any moment leave what was there
+// before usable.
+static inline bool checkpoint_save(const char *dir, int64_t step, const GPT2Config *config, const float *params,
+                                   const StateHeader *header, const StateSection *sections, int count, Error *error) {
+    CheckpointWriter w;
+    float *arrays[CHECKPOINT_ARRAYS];
+    const int taken = CHECKPOINT_ARRAYS - 1;
+    if (!checkpoint_take_arrays(config, (float *)params, sections, count, arrays, error) ||
+        !checkpoint_write_begin(&w, dir, step, config, header, sections + taken, count - taken, true, error)) {
+        return false;
+    }
+    bool ok = true;
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+        ok = checkpoint_write(&w, a, 0, arrays[a], gpt2_num_params(config), error);
+    }
+    ok = ok && checkpoint_write_flush(&w, error) && checkpoint_write_commit(&w, &w.sums, error);
+    if (!ok) { checkpoint_write_abort(&w); }
+    return ok;
+}
+
+// Removes one checkpoint. The state loses its name first, and is the last to go: a kill in between leaves what
+// checkpoint_clean recognises.
+static inline void checkpoint_delete(const char *dir, int64_t step) {
+    CheckpointPaths paths;
+    Error ignored;
+    if (!checkpoint_paths(&paths, dir, step, &ignored)) { return; }
+    if (rename(paths.state, paths.temporary_state) != 0) { return; }
+    unlink(paths.model);
+    unlink(paths.temporary_state);
+}
+
+// Removes checkpoints before newest_step: the `keep` newest stay (newest_step counts as one; 0: all stay), and those
+// whose step is divisible by keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
+static inline void checkpoint_prune(const char *dir, int64_t newest_step, int keep, int64_t keep_major) {
+    if (keep <= 0) { return; }
+    int64_t *steps;
+    int count = checkpoint_collect(dir, "state", ".bin", &steps), seen = 0;
+    for (int i = 0; i < count; i++) {
+        if (steps[i] > newest_step) { continue; }
+        bool major = keep_major > 0 && steps[i] % keep_major == 0;
+        if (++seen > keep && !major) { checkpoint_delete(dir, steps[i]); }
+    }
+    free(steps);
+}
+
+#endif // LLMC_CHECKPOINT_H

@@ -1,0 +1,213 @@
+// What --export writes: a folder that Hugging Face transformers loads without further arguments, as a model
+// (GPT2LMHeadModel, AutoModelForCausalLM), as a tokenizer (AutoTokenizer) and as a pipeline.
+//
+// All files are written under temporary names first. Then the weights of an earlier export are removed, the small files
+// get their names, and the weights get theirs last: a folder with model.safetensors is whole, and of one model.
+#ifndef LLMC_HF_EXPORT_H
+#define LLMC_HF_EXPORT_H
+
+#include <dirent.h>
+
+#include "llmc/base/files.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/files/hf_tokenizer.h"
+#include "llmc/base/json.h"
+#include "llmc/files/safetensors.h"
+#include "llmc/base/utils.h"
+
+// The files of an export, in the order in which they get their names. Those from HF_FIRST_OF_TOKENIZER to
+// HF_LAST_OF_TOKENIZER are only there when the tokenizer is known.
+enum { HF_CONFIG, HF_GENERATION, HF_TOKENIZER, HF_TOKENIZER_CONFIG, HF_SPECIAL, HF_VOCAB, HF_MERGES, HF_WEIGHTS };
+enum { HF_FIRST_OF_TOKENIZER = HF_TOKENIZER, HF_LAST_OF_TOKENIZER = HF_MERGES, HF_NUM_FILES = HF_WEIGHTS + 1 };
+
+static const char *const hf_file_names[HF_NUM_FILES] = {
+    SAFETENSORS_CONFIG_NAME, "generation_config.json",  HF_TOKENIZER_NAME,
+    "tokenizer_config.json", "special_tokens_map.json", HF_VOCAB_NAME,
+    HF_MERGES_NAME,          SAFETENSORS_FILE_NAME};
+
+// ---- Where to ----
+
+// Is it a name of ours, or one with which we begin such a file?
+static inline bool hf_is_own_name(const char *name) {
+    for (int i = 0; i < HF_NUM_FILES; i++) {
+        size_t n = strlen(hf_file_names[i]);
+        if (strncmp(name, hf_file_names[i], n) != 0) { continue; }
+        if (name[n] == '\0' || strcmp(name + n, TEMPORARY_SUFFIX) == 0) { return true; }
+    }
+    return false;
+}
+
+// Does the folder hold an earlier export of ours? Its config.json says so.
+static inline bool hf_is_own_export(const char *dir) {
+    char path[MAX_PATH_BYTES];
+    uint8_t *text = NULL;
+    int64_t bytes;
+    Json json;
+    Error ignored;
+    memset(&json, 0, sizeof(json));
+    bool own = path_join(path, dir, SAFETENSORS_CONFIG_NAME, &ignored) &&
+               read_whole_file(path, 1 << 20, &text, &bytes, &ignored) &&
+               json_parse(&json, path, (const char *)text, bytes, &ignored) &&
+               json_find(&json, 0, SAFETENSORS_VERSION_KEY) >= 0;
+    json_free(&json);
+    free(text);
+    return own;
+}
+
+// Looks for something in a folder that an export must not be mixed with: stranger is the first such name in byte order,
+// empty if there is none. Hidden files and temporary ones of an export that was killed may be there.
+static inline bool hf_find_stranger(const char *dir, char stranger[256], bool *has_log, Error *error) {
+    DIR *folder = opendir(dir);
+    if (folder == NULL) { return fail_system(error, dir, "read folder"); }
+    stranger[0] = '\0';
+    *has_log = false;
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        const char *name = entry->d_name;
+        *has_log |= strcmp(name, "main.log") == 0 || strcmp(name, ".lock") == 0;
+        bool temporary = hf_is_own_name(name) && ends_with(name, TEMPORARY_SUFFIX);
+        if (name[0] == '.' || temporary || (stranger[0] != '\0' && strcmp(name, stranger) >= 0)) { continue; }
+        snprintf(stranger, 256, "%s", name);
+    }
+    closedir(folder);
+    return true;
+}
+
+// The folder that is to be made must have a folder above it where that is possible.
+static inline bool hf_check_parent(const char *dir, Error *error) {
+    char parent[MAX_PATH_BYTES], above[MAX_PATH_BYTES];
+    path_copy(parent, dir, strlen(dir));
+    while (!path_exists(parent)) {
+        path_parent(above, parent);
+        if (strcmp(above, parent) == 0) { break; }
+        path_copy(parent, above, strlen(above));
+    }
+    if (!path_is_directory(parent)) { return fail(error, "--export %s: %s is a file, not a folder", dir, parent); }
+    return access(parent, W_OK | X_OK) == 0 ||
+           fail(error, "--export %s: cannot write in %s: %s", dir, parent, strerror(errno));
+}
+
+// Refuses a folder that holds something else than an earlier export, and the folder of a run, where --init would then
+// take the export instead of newer checkpoints. Said before a long run begins, and again before the export.
+static inline bool hf_export_check(const char *dir, Error *error) {
+    char stranger[256];
+    bool has_log = false;
+    if (!path_check(dir, "--export", error) || !hf_check_parent(dir, error)) { return false; }
+    if (!path_exists(dir)) { return true; }
+    if (!hf_find_stranger(dir, stranger, &has_log, error)) { return false; }
+    if (has_log) {
+        return fail(error, "--export %s: is the folder of a run; choose another one, for example %s/hf", dir, dir);
+    }
+    return stranger[0] == '\0' || hf_is_own_export(dir) ||
+           fail(error, "--export %s: holds '%s', which no export wrote; choose a new or an empty folder", dir,
+                stranger);
+}
+
+// ---- The files ----
+
+typedef struct {
+    const char *dir;
+    const GPT2Config *config;
+    const Tokenizer *tokenizer; // NULL: none that can be written
+    int end_of_text;
+    AtomicFile files[HF_NUM_FILES];
+} HfExport;
+
+static inline bool hf_is_left_out(const HfExport *e, int i) {
+    return e->tokenizer == NULL && i >= HF_FIRST_OF_TOKENIZER && i <= HF_LAST_OF_TOKENIZER;
+}
+
+static inline bool hf_open_file(HfExport *e, int i, Error *error) {
+    char path[MAX_PATH_BYTES];
+    return path_join(path, e->dir, hf_file_names[i], error) && atomic_open(&e->files[i], path, error);
+}
+
+// Samplers need a token to fill short texts with; GPT-2 has none of its own.
+static inline void hf_add_generation_config(HfText *text, const HfExport *e) {
+    hf_add(text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"pad_token_id\": %d\n}\n", e->end_of_text,
+           e->end_of_text, e->end_of_text);
+}
+
+static inline void hf_add_special_tokens(HfText *text) {
+    hf_add(text, "{\n  \"bos_token\": \"%s\",\n  \"eos_token\": \"%s\",\n  \"unk_token\": \"%s\"\n}\n", END_OF_TEXT,
+           END_OF_TEXT, END_OF_TEXT);
+}
+
+static inline void hf_add_file(HfText *text, const HfExport *e, int i, const uint32_t *pairs) {
+    switch (i) {
+    case HF_GENERATION: hf_add_generation_config(text, e); break;
+    case HF_TOKENIZER: hf_add_tokenizer_json(text, e->tokenizer, pairs); break;
+    case HF_TOKENIZER_CONFIG: hf_add_tokenizer_config(text, e->tokenizer, e->config->max_seq_len); break;
+    case HF_SPECIAL: hf_add_special_tokens(text); break;
+    case HF_VOCAB: hf_add_vocab(text, e->tokenizer); break;
+    case HF_MERGES: hf_add_merges_text(text, e->tokenizer, pairs); break;
+    default: break;
+    }
+}
+
+// Writes one of the texts, but for config.json, under its temporary name.
+static inline bool hf_write_text(HfExport *e, int i, const uint32_t *pairs, Error *error) {
+    HfText text;
+    memset(&text, 0, sizeof(text));
+    hf_add_file(&text, e, i, pairs);
+    bool ok = !text.failed || fail(error, "%s: out of memory for %s", e->dir, hf_file_names[i]);
+    ok = ok && hf_open_file(e, i, error) && atomic_write(&e->files[i], text.data, (int64_t)text.size, error) &&
+         atomic_flush(&e->files[i], error);
+    hf_text_free(&text);
+    return ok;
+}
+
+static inline bool hf_write_files(HfExport *e, const float *params, Error *error) {
+    char path[MAX_PATH_BYTES];
+    uint32_t *pairs = e->tokenizer == NULL ? NULL : hf_merge_pairs(e->tokenizer);
+    bool ok = e->tokenizer == NULL || pairs != NULL || fail(error, "%s: out of memory for the merges", e->dir);
+    ok = ok && hf_open_file(e, HF_CONFIG, error) &&
+         safetensors_write_config_json(&e->files[HF_CONFIG], e->config, e->end_of_text, error);
+    for (int i = HF_GENERATION; ok && i < HF_WEIGHTS; i++) {
+        if (!hf_is_left_out(e, i)) { ok = hf_write_text(e, i, pairs, error); }
+    }
+    free(pairs);
+    return ok && path_join(path, e->dir, SAFETENSORS_FILE_NAME, error) &&
+           safetensors_write_pending(&e->files[HF_WEIGHTS], path, e->config, params, error);
+}
+
+static inline bool hf_remove_file(const HfExport *e, int i, Error *error) {
+    char path[MAX_PATH_BYTES];
+    if (!path_join(path, e->dir, hf_file_names[i], error)) { return false; }
+    return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
+}
+
+// All is on the disk: gives the files their names, in place of an earlier export's.
+static inline bool hf_name_files(HfExport *e, Error *error) {
+    bool ok = hf_remove_file(e, HF_WEIGHTS, error);
+    for (int i = 0; ok && i < HF_NUM_FILES; i++) {
+        ok = hf_is_left_out(e, i) ? hf_remove_file(e, i, error) : atomic_commit(&e->files[i], error);
+    }
+    return ok;
+}
+
+// The id that begins and ends documents, of a model whose tokenizer is not there: the last of GPT-2's or of a smaller
+// vocabulary.
+static inline int hf_default_end_of_text(const GPT2Config *config) {
+    return (int)min_i64(GPT2_VOCAB_SIZE, config->vocab_size) - 1;
+}
+
+// Writes the model, and the tokenizer if it is given (NULL: not known) and can encode, into the folder dir, which is
+// created. params: all parameters in fp32, as a checkpoint has them. Says in *has_tokenizer what was written.
+static inline bool hf_export(const char *dir, const GPT2Config *config, const float *params, const Tokenizer *tokenizer,
+                             bool *has_tokenizer, Error *error) {
+    *has_tokenizer = tokenizer != NULL && tokenizer_can_encode(tokenizer);
+    if (!hf_export_check(dir, error) || !make_directories(dir, error)) { return false; }
+    HfExport *e = (HfExport *)calloc(1, sizeof(HfExport));
+    if (e == NULL) { return fail(error, "%s: out of memory", dir); }
+    e->dir = dir;
+    e->config = config;
+    e->tokenizer = *has_tokenizer ? tokenizer : NULL;
+    e->end_of_text = tokenizer != NULL ? tokenizer->eot_token : hf_default_end_of_text(config);
+    for (int i = 0; i < HF_NUM_FILES; i++) { e->files[i].fd = -1; } // nothing to give up yet
+    bool ok = hf_write_files(e, params, error) && hf_name_files(e, error);
+    for (int i = 0; i < HF_NUM_FILES; i++) { atomic_abort(&e->files[i]); }
+    free(e);
+    return ok;
+}
+
+#endif // LLMC_HF_EXPORT_H

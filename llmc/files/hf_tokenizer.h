@@ -1,0 +1,403 @@
+// Hugging Face's files of a GPT-2 tokenizer, in a model's folder:
+//   vocab.json      {"token": id, ...}, a byte of a token written as the character that GPT-2's files show it as
+//   merges.txt      GPT-2's vocab.bpe
+//   tokenizer.json  both, and what else the fast tokenizers want to know; transformers 5 saves only this one
+// Written from any tokenizer that encodes; the byte tokenizer is byte-pair encoding without merges. Read back with
+// every id checked: the ids must be those that the merges imply, since a merge's id is its rank here.
+#ifndef LLMC_HF_TOKENIZER_H
+#define LLMC_HF_TOKENIZER_H
+
+#include "llmc/base/files.h"
+#include "llmc/base/json.h"
+#include "llmc/data/tokenizer.h"
+#include "llmc/base/utils.h"
+
+#define HF_VOCAB_NAME "vocab.json"
+#define HF_MERGES_NAME "merges.txt"
+#define HF_TOKENIZER_NAME "tokenizer.json"
+#define HF_MERGES_VERSION "#version: 0.2\n"
+#define HF_MAX_TOKENIZER_BYTES ((int64_t)1 << 26) // GPT-2's tokenizer.json has 3.5 MB
+
+enum { HF_MAX_STAND_IN = 2 * MAX_TOKEN_BYTES + 1 }; // bytes of the longest token as vocab.json shows it, and a NUL
+
+// ---- Text that grows ----
+
+typedef struct {
+    char *data;
+    size_t size, capacity;
+    bool failed; // out of memory; what was added since is missing
+} HfText;
+
+static inline void hf_text_free(HfText *text) {
+    free(text->data);
+    memset(text, 0, sizeof(*text));
+}
+
+static inline void hf_add_bytes(HfText *text, const char *bytes, size_t n) {
+    if (text->size + n > text->capacity) {
+        size_t capacity = 2 * (text->size + n) + 4096;
+        char *larger = (char *)realloc(text->data, capacity);
+        text->failed |= larger == NULL;
+        if (larger == NULL) { return; }
+        text->data = larger;
+        text->capacity = capacity;
+    }
+    memcpy(text->data + text->size, bytes, n);
+    text->size += n;
+}
+
+// For lines of at most a few hundred bytes.
+PRINTF_LIKE(2, 3) static inline void hf_add(HfText *text, const char *format, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    text->failed |= n < 0 || (size_t)n >= sizeof(line);
+    if (n > 0 && (size_t)n < sizeof(line)) { hf_add_bytes(text, line, (size_t)n); }
+}
+
+// ---- Tokens as the files show them ----
+
+// The character that stands for a byte: itself where it is visible, else the next from U+0100 on. Not visible are 0 to
+// 32, 127 to 160, and 173; 94 visible ones are below 127, and 12 more below 173.
+static inline uint32_t hf_byte_symbol(int byte) {
+    if (tokenizer_byte_is_visible(byte)) { return (uint32_t)byte; }
+    return (uint32_t)(256 + byte - (byte < 127 ? 0 : byte < 173 ? 94 : 94 + 12));
+}
+
+// Writes the token's text as vocab.json has it, in UTF-8, into out (HF_MAX_STAND_IN).
+static inline void hf_stand_in(const Tokenizer *t, int token, char *out) {
+    int n = 0;
+    const uint8_t *bytes = tokenizer_decode(t, token, &n);
+    for (int i = 0; i < n; i++) {
+        uint32_t symbol = hf_byte_symbol(bytes[i]);
+        if (symbol >= 0x80) { *out++ = (char)(0xc0 | symbol >> 6); }
+        *out++ = (char)(symbol < 0x80 ? symbol : 0x80 | (symbol & 0x3f));
+    }
+    *out = '\0';
+}
+
+// Adds a token's text as a JSON string in ASCII.
+static inline void hf_add_token(HfText *text, const Tokenizer *t, int token) {
+    char stand_in[HF_MAX_STAND_IN];
+    hf_stand_in(t, token, stand_in);
+    hf_add_bytes(text, "\"", 1);
+    for (const uint8_t *p = (const uint8_t *)stand_in; *p != 0;) {
+        uint32_t c = 0;
+        int n = utf8_decode(p, 2, &c);
+        if (n == 2) {
+            hf_add(text, "\\u%04x", (unsigned)c);
+        } else {
+            if (c == '"' || c == '\\') { hf_add_bytes(text, "\\", 1); }
+            hf_add_bytes(text, (const char *)p, 1);
+        }
+        p += n;
+    }
+    hf_add_bytes(text, "\"", 1);
+}
+
+// ---- Out ----
+
+// OpenAI's encoder.json, for its vocabulary to the byte.
+static inline void hf_add_vocab(HfText *text, const Tokenizer *t) {
+    for (int i = 0; i < t->vocab_size; i++) {
+        hf_add_bytes(text, i == 0 ? "{" : ", ", i == 0 ? 1 : 2);
+        hf_add_token(text, t, i);
+        hf_add(text, ": %d", i);
+    }
+    hf_add_bytes(text, "}", 1);
+}
+
+static inline int hf_num_merges(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? t->vocab_size - 257 : 0; }
+
+// The pairs that merge, in the order of their ranks: left << 16 | right. NULL when out of memory.
+static inline uint32_t *hf_merge_pairs(const Tokenizer *t) {
+    int merges = hf_num_merges(t);
+    uint32_t *pairs = (uint32_t *)calloc((size_t)merges + 1, sizeof(uint32_t));
+    for (int i = 0; pairs != NULL && merges > 0 && i < TABLE_SLOTS; i++) {
+        if (t->merges[i].merged != NO_TOKEN) { pairs[t->merges[i].merged - 256] = t->merges[i].key; }
+    }
+    return pairs;
+}
+
+// merges.txt: OpenAI's vocab.bpe, for its vocabulary to the byte.
+static inline void hf_add_merges_text(HfText *text, const Tokenizer *t, const uint32_t *pairs) {
+    char left[HF_MAX_STAND_IN], right[HF_MAX_STAND_IN];
+    hf_add(text, HF_MERGES_VERSION);
+    for (int i = 0; i < hf_num_merges(t); i++) {
+        hf_stand_in(t, (int)(pairs[i] >> 16), left);
+        hf_stand_in(t, (int)(pairs[i] & 0xffff), right);
+        hf_add_bytes(text, left, strlen(left));
+        hf_add_bytes(text, " ", 1);
+        hf_add_bytes(text, right, strlen(right));
+        hf_add_bytes(text, "\n", 1);
+    }
+}
+
+static inline void hf_add_merges_json(HfText *text, const Tokenizer *t, const uint32_t *pairs) {
+    hf_add(text, "[");
+    for (int i = 0; i < hf_num_merges(t); i++) {
+        hf_add_bytes(text, i == 0 ? "[" : ", [", i == 0 ? 1 : 3);
+        hf_add_token(text, t, (int)(pairs[i] >> 16));
+        hf_add_bytes(text, ", ", 2);
+        hf_add_token(text, t, (int)(pairs[i] & 0xffff));
+        hf_add_bytes(text, "]", 1);
+    }
+    hf_add(text, "]");
+}
+
+// The one token that transformers takes for itself when a text spells it.
+#define HF_END_OF_TEXT_FLAGS                                                                                           \
+    "\"content\": \"" END_OF_TEXT                                                                                      \
+    "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true"
+
+static inline void hf_add_tokenizer_json(HfText *text, const Tokenizer *t, const uint32_t *pairs) {
+    static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": %s, "
+                                     "\"use_regex\": true}";
+    hf_add(text,
+           "{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": [{\"id\": %d, "
+           "%s}],\n\"normalizer\": null,\n\"pre_tokenizer\": ",
+           t->eot_token, HF_END_OF_TEXT_FLAGS);
+    hf_add(text, byte_level, "true");
+    hf_add(text, ",\n\"post_processor\": ");
+    hf_add(text, byte_level, "false");
+    hf_add(text, ",\n\"decoder\": ");
+    hf_add(text, byte_level, "true");
+    hf_add(text, ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                 "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
+                 "\"byte_fallback\": false,\n\"vocab\": ");
+    hf_add_vocab(text, t);
+    hf_add(text, ",\n\"merges\": ");
+    hf_add_merges_json(text, t, pairs);
+    hf_add(text, "}\n}\n");
+}
+
+// context: the positions that the model knows. Decoding must not change spaces, which older releases would.
+static inline void hf_add_tokenizer_config(HfText *text, const Tokenizer *t, int context) {
+    hf_add(text,
+           "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+           "  \"added_tokens_decoder\": {\"%d\": {%s}},\n  \"bos_token\": \"%s\",\n"
+           "  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"%s\",\n  \"errors\": \"replace\",\n"
+           "  \"model_max_length\": %d,\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"unk_token\": \"%s\"\n}\n",
+           t->eot_token, HF_END_OF_TEXT_FLAGS, END_OF_TEXT, END_OF_TEXT, context, END_OF_TEXT);
+}
+
+// ---- In ----
+
+// Whether a folder has a tokenizer that hf_tokenizer_load reads, whole or damaged.
+static inline bool hf_tokenizer_exists(const char *dir) {
+    static const char *const names[] = {HF_VOCAB_NAME, HF_MERGES_NAME, HF_TOKENIZER_NAME};
+    char path[MAX_PATH_BYTES];
+    Error ignored;
+    for (int i = 0; i < 3; i++) {
+        if (path_join(path, dir, names[i], &ignored) && path_exists(path)) { return true; }
+    }
+    return false;
+}
+
+// A string of the file as it is there, cut for messages.
+static inline const char *hf_show(const Json *json, int value, char text[81]) {
+    const JsonValue *v = &json->values[value];
+    snprintf(text, 81, "%.*s", v->end - v->start, json->text + v->start);
+    return text;
+}
+
+static inline bool hf_fail_ids(const Json *json, const char *what, Error *error) {
+    return fail(error,
+                "%s: %s; only vocabularies with GPT-2's order of ids are read (bytes, merges, " END_OF_TEXT
+                "): name a tokenizer of the model's with --tokenizer",
+                json->name, what);
+}
+
+// Enters each token of the object `vocab` into keys (t->vocab_size): id -> its place in json. No id may be missing.
+static inline bool hf_collect_ids(const Json *json, int vocab, const Tokenizer *t, int *keys, Error *error) {
+    char name[81], other[81], what[256];
+    for (int key = vocab + 1; key < json->values[vocab].next; key = json->values[key + 1].next) {
+        int64_t id;
+        if (!json_int(json, key + 1, 0, INT32_MAX, &id, error)) { return false; }
+        hf_show(json, key, name);
+        if (id >= t->vocab_size) {
+            snprintf(what, sizeof(what), "token \"%s\" has id %lld, of %d tokens", name, (long long)id, t->vocab_size);
+            return hf_fail_ids(json, what, error);
+        }
+        if (keys[id] != 0) {
+            return fail(error, "%s: id %lld is given twice, to \"%s\" and \"%s\"", json->name, (long long)id,
+                        hf_show(json, keys[id], other), name);
+        }
+        keys[id] = key;
+    }
+    return true;
+}
+
+// All tokens must be those of t, under the same ids.
+static inline bool hf_check_ids(const Json *json, int vocab, const Tokenizer *t, Error *error) {
+    char stand_in[HF_MAX_STAND_IN], name[81], what[HF_MAX_STAND_IN + 256];
+    int *keys = (int *)calloc((size_t)t->vocab_size, sizeof(int));
+    if (keys == NULL) { return fail(error, "%s: out of memory", json->name); }
+    bool ok = hf_collect_ids(json, vocab, t, keys, error);
+    for (int id = 0; ok && id < t->vocab_size; id++) {
+        hf_stand_in(t, id, stand_in);
+        if (json_equals(json, keys[id], stand_in)) { continue; }
+        snprintf(what, sizeof(what), "id %d is \"%s\", by the merges it is \"%s\"", id, hf_show(json, keys[id], name),
+                 stand_in);
+        ok = hf_fail_ids(json, what, error);
+    }
+    free(keys);
+    return ok;
+}
+
+// Compares t, made from the merges, with the object `vocab` of a file, whose count of tokens shows a cut list of
+// merges.
+static inline bool hf_check_vocab(const Json *json, int vocab, const Tokenizer *t, Error *error) {
+    if (json->values[vocab].kind != JSON_OBJECT) {
+        return fail(error, "%s: expected an object of tokens and their ids", json->name);
+    }
+    int found = json->values[vocab].count;
+    if (found != t->vocab_size) {
+        return fail(error,
+                    "%s: has %d tokens, but its %d merges make %d (256 bytes, the merges, " END_OF_TEXT
+                    "): damaged, or not of one model; fetch both again",
+                    json->name, found, hf_num_merges(t), t->vocab_size);
+    }
+    return hf_check_ids(json, vocab, t, error);
+}
+
+// Makes a tokenizer from the text of merges.txt; without a single merge it is the one of bytes. name begins messages.
+static inline bool hf_parse_merges(Tokenizer *t, const char *name, const uint8_t *data, int64_t size, Error *error) {
+    if (size == 0) { return fail(error, "%s: is empty, expected merges (truncated?)", name); }
+    const uint8_t *newline = (const uint8_t *)memchr(data, '\n', (size_t)size);
+    if (newline == data + size - 1 && size >= 8 && memcmp(data, "#version", 8) == 0) { // the first line is the last
+        tokenizer_init_byte(t);
+        return true;
+    }
+    return tokenizer_parse_merges(t, name, data, size, 0, error);
+}
+
+static inline bool hf_load_json(const char *path, uint8_t **text, Json *json, Error *error) {
+    int64_t bytes;
+    return read_whole_file(path, HF_MAX_TOKENIZER_BYTES, text, &bytes, error) &&
+           json_parse(json, path, (const char *)*text, bytes, error);
+}
+
+// The pair of files; each needs the other.
+static inline bool hf_load_vocab_and_merges(Tokenizer *t, const char *vocab_path, const char *merges_path,
+                                            Error *error) {
+    const char *missing = !path_exists(vocab_path) ? vocab_path : !path_exists(merges_path) ? merges_path : NULL;
+    if (missing != NULL) {
+        return fail(error, "%s: missing; it belongs beside %s, or name a tokenizer with --tokenizer", missing,
+                    missing == vocab_path ? HF_MERGES_NAME : HF_VOCAB_NAME);
+    }
+    uint8_t *text = NULL, *merges = NULL;
+    int64_t bytes;
+    Json json;
+    memset(&json, 0, sizeof(json));
+    bool ok = read_whole_file(merges_path, HF_MAX_TOKENIZER_BYTES, &merges, &bytes, error) &&
+              hf_parse_merges(t, merges_path, merges, bytes, error) && hf_load_json(vocab_path, &text, &json, error) &&
+              hf_check_vocab(&json, 0, t, error);
+    json_free(&json);
+    free(text);
+    free(merges);
+    return ok;
+}
+
+// ---- tokenizer.json ----
+
+static inline bool hf_fail_variant(const Json *json, const char *what, Error *error) {
+    return fail(error, "%s: %s: not GPT-2's kind of tokenizer; name one with --tokenizer", json->name, what);
+}
+
+// Is the member of an object a string or word (true, false, null) with this text?
+static inline bool hf_member_is(const Json *json, int object, const char *key, const char *text) {
+    int member = object < 0 ? -1 : json_find(json, object, key);
+    return member >= 0 && json->values[member].kind != JSON_OBJECT && json->values[member].kind != JSON_ARRAY &&
+           json_equals(json, member, text);
+}
+
+// What comes before the merges must be GPT-2's: no normaliser, its rule for words, no space before the text.
+static inline bool hf_check_steps(const Json *json, int model, Error *error) {
+    int normalizer = json_find(json, 0, "normalizer"), words = json_find(json, 0, "pre_tokenizer");
+    if (model < 0 || !hf_member_is(json, model, "type", "BPE")) {
+        return hf_fail_variant(json, "\"model\" is not byte-pair encoding", error);
+    }
+    if (normalizer >= 0 && json->values[normalizer].kind != JSON_NULL) {
+        return hf_fail_variant(json, "\"normalizer\" is not null", error);
+    }
+    if (!hf_member_is(json, words, "type", "ByteLevel") || hf_member_is(json, words, "use_regex", "false") ||
+        hf_member_is(json, words, "add_prefix_space", "true")) {
+        return hf_fail_variant(json, "\"pre_tokenizer\" is not ByteLevel without a prefix space", error);
+    }
+    return true;
+}
+
+static inline bool hf_add_decoded(HfText *text, const Json *json, int value) {
+    char buffer[4];
+    const char *piece;
+    int at = json->values[value].start, n;
+    if (json->values[value].kind != JSON_STRING) { return false; }
+    while ((n = json_next_piece(json->text, &at, json->values[value].end, buffer, &piece)) > 0) {
+        if (memchr(piece, '\n', (size_t)n) != NULL) { return false; }
+        hf_add_bytes(text, piece, (size_t)n);
+    }
+    return true;
+}
+
+// Writes the array of merges, each ["a", "b"] or "a b", as merges.txt has them.
+static inline bool hf_merges_from_json(const Json *json, int merges, HfText *text, Error *error) {
+    if (merges < 0 || json->values[merges].kind != JSON_ARRAY) {
+        return fail(error, "%s: expected \"merges\", an array", json->name);
+    }
+    hf_add(text, HF_MERGES_VERSION);
+    for (int m = merges + 1; m < json->values[merges].next; m = json->values[m].next) {
+        bool pair = json->values[m].kind == JSON_ARRAY && json->values[m].count == 2, ok;
+        if (pair) {
+            ok = hf_add_decoded(text, json, m + 1);
+            hf_add_bytes(text, " ", 1);
+            ok = hf_add_decoded(text, json, json->values[m + 1].next) && ok;
+        } else {
+            ok = hf_add_decoded(text, json, m);
+        }
+        if (!ok) { return fail(error, "%s: byte %d: expected two symbols", json->name, json->values[m].start); }
+        hf_add_bytes(text, "\n", 1);
+    }
+    return !text->failed || fail(error, "%s: out of memory", json->name);
+}
+
+static inline bool hf_load_tokenizer_json(Tokenizer *t, const char *path, Error *error) {
+    uint8_t *file = NULL;
+    Json json;
+    HfText text;
+    char name[MAX_PATH_BYTES + 32];
+    memset(&json, 0, sizeof(json));
+    memset(&text, 0, sizeof(text));
+    bool ok = hf_load_json(path, &file, &json, error);
+    int model = ok ? json_find(&json, 0, "model") : -1;
+    ok = ok && hf_check_steps(&json, model, error) &&
+         hf_merges_from_json(&json, json_find(&json, model, "merges"), &text, error);
+    snprintf(name, sizeof(name), "%s: merges", path);
+    ok = ok && hf_parse_merges(t, name, (const uint8_t *)text.data, (int64_t)text.size, error);
+    int vocab = ok ? json_find(&json, model, "vocab") : -1;
+    if (ok && vocab < 0) { ok = fail(error, "%s: \"vocab\" is missing", path); }
+    ok = ok && hf_check_vocab(&json, vocab, t, error);
+    hf_text_free(&text);
+    json_free(&json);
+    free(file);
+    return ok;
+}
+
+// Loads the tokenizer of a model's folder: vocab.json and merges.txt, or else tokenizer.json. Release with
+// tokenizer_free; nothing to release after a failure.
+static inline bool hf_tokenizer_load(Tokenizer *t, const char *dir, Error *error) {
+    char vocab[MAX_PATH_BYTES], merges[MAX_PATH_BYTES], whole[MAX_PATH_BYTES];
+    memset(t, 0, sizeof(*t));
+    if (!path_join(vocab, dir, HF_VOCAB_NAME, error) || !path_join(merges, dir, HF_MERGES_NAME, error) ||
+        !path_join(whole, dir, HF_TOKENIZER_NAME, error)) {
+        return false;
+    }
+    bool pair = (path_exists(vocab) && path_exists(merges)) || !path_exists(whole);
+    bool ok = pair ? hf_load_vocab_and_merges(t, vocab, merges, error) : hf_load_tokenizer_json(t, whole, error);
+    if (!ok) { tokenizer_free(t); }
+    return ok;
+}
+
+#endif // LLMC_HF_TOKENIZER_H

@@ -1,0 +1,206 @@
+// Model weights in llm.c's .bin format: a header of 256 int32, then the 16 tensors in the order of the parameter table.
+//
+// header: [0] magic, [1] version (3: float32, 5: bfloat16), [2] maxT, [3] V, [4] L, [5] NH, [6] C, [7] Vp, the rest 0.
+// Everything is checked against the exact file size before a tensor is read or memory is needed.
+#ifndef LLMC_MODEL_BIN_H
+#define LLMC_MODEL_BIN_H
+
+#include "llmc/files/dtype.h"
+#include "llmc/base/files.h"
+#include "llmc/model/gpt2.h"
+
+#define BIN_HEADER_INTS 256
+#define BIN_HEADER_BYTES ((int64_t)(BIN_HEADER_INTS * sizeof(int32_t)))
+#define MODEL_BIN_MAGIC 20240326
+enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
+
+// ---- What every model file is held to ----
+
+// In `out`, elements first .. first + n - 1 of all parameters: sets the padding rows V..Vp-1 of wte to zero, whatever a
+// file held there. They must never leak into a gradient.
+static inline void model_zero_padding_range(float *out, const GPT2Config *config, int64_t first, int64_t n) {
+    GPT2Overlap part = gpt2_overlap(config, PARAM_wte, first, n);
+    int64_t begin = max_i64(part.begin, (int64_t)config->vocab_size * config->channels);
+    if (begin >= part.end) { return; }
+    memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
+}
+
+static inline void model_zero_padding(float *params, const GPT2Config *config) {
+    model_zero_padding_range(params, config, 0, gpt2_num_params(config));
+}
+
+// Says which parameter holds a NaN or infinity, by its place among all; always false. `where` begins the message.
+static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place, float value, const char *where,
+                                         Error *error) {
+    int i = 0;
+    char shape[96];
+    while (place >= gpt2_param_offset(config, i + 1)) { i++; }
+    gpt2_param_shape(shape, sizeof(shape), config, i);
+    return fail(error, "%s: tensor %s holds %g at element %lld of %s; the file is damaged or its training diverged",
+                where, gpt2_param_specs[i].name, (double)value, (long long)(place - gpt2_param_offset(config, i)),
+                shape);
+}
+
+// Refuses a NaN or infinity in elements first .. first + n - 1 of all parameters. `where` begins the message: the file.
+static inline bool model_check_finite(const float *data, const GPT2Config *config, int64_t first, int64_t n,
+                                      const char *where, Error *error) {
+    int64_t bad = first_not_finite(data, n);
+    return bad == n || model_fail_not_finite(config, first + bad, data[bad], where, error);
+}
+
+static inline bool model_check_range(const GPT2Config *config, int64_t first, int64_t n, const char *where,
+                                     Error *error) {
+    int64_t all = gpt2_num_params(config);
+    return (first >= 0 && n >= 0 && first <= all && n <= all - first) ||
+           fail(error, "%s: elements %lld to %lld of %lld do not exist", where, (long long)first,
+                (long long)(first + n), (long long)all); // a mistake of the caller
+}
+
+static inline bool model_configs_equal(const GPT2Config *a, const GPT2Config *b) {
+    return a->max_seq_len == b->max_seq_len && a->vocab_size == b->vocab_size && a->num_layers == b->num_layers &&
+           a->padded_vocab_size == b->padded_vocab_size && a->num_heads == b->num_heads && a->channels == b->channels;
+}
+
+// ---- Header ----
+
+// Bytes of a whole file.
+static inline int64_t model_bin_bytes(const GPT2Config *config, int version) {
+    int64_t element = version == MODEL_BIN_BF16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
+    return BIN_HEADER_BYTES + gpt2_num_params(config) * element;
+}
+
+static inline bool model_bin_check_magic(const char *path, const int32_t *header, Error *error) {
+    static const struct {
+        int32_t magic;
+        const char *what;
+    } others[] = {{20240520, "a token shard"},
+                  {20240327, "a debug state of a PyTorch twin"},
+                  {20240328, "a tokenizer"},
+                  {20240522, "an eval file"},
+                  {20240801, "a token shard of Llama 3"}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
+        if (header[0] == others[i].magic) { return fail(error, "%s: is %s, expected a model", path, others[i].what); }
+    }
+    if (header[0] != MODEL_BIN_MAGIC) {
+        return fail(error, "%s: not a model file: magic number is %d, expected %d", path, header[0], MODEL_BIN_MAGIC);
+    }
+    if (header[1] == 1 || header[1] == 2) {
+        return fail(error,
+                    "%s: model file version %d is obsolete, expected 3 (float32) or 5 (bfloat16); export it again",
+                    path, header[1]);
+    }
+    if (header[1] != MODEL_BIN_FP32 && header[1] != MODEL_BIN_BF16) {
+        return fail(error, "%s: model file version is %d, expected 3 (float32) or 5 (bfloat16)", path, header[1]);
+    }
+    return true;
+}
+
+static inline void model_bin_config_from_header(GPT2Config *config, const int32_t *header) {
+    config->max_seq_len = header[2];
+    config->vocab_size = header[3];
+    config->num_layers = header[4];
+    config->num_heads = header[5];
+    config->channels = header[6];
+    config->padded_vocab_size = header[7];
+}
+
+static inline void model_bin_make_header(int32_t *header, const GPT2Config *config, int version) {
+    memset(header, 0, (size_t)BIN_HEADER_BYTES);
+    header[0] = MODEL_BIN_MAGIC;
+    header[1] = version;
+    header[2] = config->max_seq_len;
+    header[3] = config->vocab_size;
+    header[4] = config->num_layers;
+    header[5] = config->num_heads;
+    header[6] = config->channels;
+    header[7] = config->padded_vocab_size;
+}
+
+// Opens a model file and checks all that its header and size can tell. Open only after success.
+static inline bool model_bin_open(InputFile *file, const char *path, int32_t *header, GPT2Config *config,
+                                  Error *error) {
+    if (!input_open(file, path, error)) { return false; }
+    bool ok = file->size >= BIN_HEADER_BYTES ||
+              fail(error, "%s: has %lld bytes, a model file begins with a header of %lld (truncated? fetch it again)",
+                   path, (long long)file->size, (long long)BIN_HEADER_BYTES);
+    ok = ok && input_read(file, 0, header, BIN_HEADER_BYTES, error) && model_bin_check_magic(path, header, error);
+    if (ok) {
+        model_bin_config_from_header(config, header);
+        ok = gpt2_check_config(config, path, error);
+    }
+    if (ok && file->size != model_bin_bytes(config, header[1])) {
+        int64_t expected = model_bin_bytes(config, header[1]);
+        ok = fail(error, "%s: header asks for %lld bytes, file has %lld (%s)", path, (long long)expected,
+                  (long long)file->size, file->size < expected ? "truncated? fetch it again" : "damaged?");
+    }
+    if (!ok) { input_close(file); }
+    return ok;
+}
+
+// Reads the config of a model file and its version (3: float32, 5: bfloat16) after checking magic, version, every field
+// and the exact size.
+static inline bool model_bin_read_config(const char *path, GPT2Config *config, int *version, Error *error) {
+    InputFile file;
+    int32_t header[BIN_HEADER_INTS];
+    if (!model_bin_open(&file, path, header, config, error)) { return false; }
+    *version = header[1];
+    input_close(&file);
+    return true;
+}
+
+// ---- Reading ----
+
+// out[i] = element first + i of a bfloat16 file, for n elements.
+static inline bool model_bin_read_bf16(const InputFile *file, int64_t first, float *out, int64_t n, Error *error) {
+    uint16_t buffer[8192];
+    const int64_t capacity = (int64_t)(sizeof(buffer) / sizeof(buffer[0]));
+    for (int64_t done = 0; done < n; done += capacity) {
+        int64_t count = min_i64(n - done, capacity), offset = BIN_HEADER_BYTES + 2 * (first + done);
+        if (!input_read(file, offset, buffer, 2 * count, error)) { return false; }
+        for (int64_t i = 0; i < count; i++) { out[done + i] = float_from_bf16(buffer[i]); }
+    }
+    return true;
+}
+
+// Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file; config is what
+// model_bin_read_config said. NaN and infinity are refused, padding rows of wte become zero.
+static inline bool model_bin_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
+                                        float *out, Error *error) {
+    InputFile file;
+    GPT2Config found;
+    int32_t header[BIN_HEADER_INTS];
+    if (!model_check_range(config, first, n, path, error) || !model_bin_open(&file, path, header, &found, error)) {
+        return false;
+    }
+    bool ok = model_configs_equal(config, &found) || fail(error, "%s: holds a model of another shape", path);
+    if (ok && header[1] == MODEL_BIN_BF16) {
+        ok = model_bin_read_bf16(&file, first, out, n, error);
+    } else if (ok) {
+        const int64_t size = (int64_t)sizeof(float);
+        ok = input_read(&file, BIN_HEADER_BYTES + first * size, out, n * size, error);
+    }
+    input_close(&file);
+    if (!ok) { return false; }
+    model_zero_padding_range(out, config, first, n);
+    return model_check_finite(out, config, first, n, path, error);
+}
+
+// Reads all weights into params, gpt2_num_params(config) floats.
+static inline bool model_bin_read(const char *path, const GPT2Config *config, float *params, Error *error) {
+    return model_bin_read_range(path, config, 0, gpt2_num_params(config), params, error);
+}
+
+// ---- Writing ----
+
+// Writes params (gpt2_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
+// checkpoint.h.)
+static inline bool model_bin_write(const char *path, const GPT2Config *config, const float *params, Error *error) {
+    int32_t header[BIN_HEADER_INTS];
+    AtomicFile file;
+    model_bin_make_header(header, config, MODEL_BIN_FP32);
+    return atomic_open(&file, path, error) && atomic_write(&file, header, BIN_HEADER_BYTES, error) &&
+           atomic_write(&file, params, gpt2_num_params(config) * (int64_t)sizeof(float), error) &&
+           atomic_commit(&file, error);
+}
+
+#endif // LLMC_MODEL_BIN_H

@@ -1,0 +1,127 @@
+// What --init accepts: the name of a size, or a model from a file or folder, whatever its format.
+#ifndef LLMC_MODEL_FILE_H
+#define LLMC_MODEL_FILE_H
+
+#include "llmc/files/checkpoint.h"
+#include "llmc/base/files.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/files/model_bin.h"
+#include "llmc/files/safetensors.h"
+
+typedef enum { MODEL_FROM_SIZE, MODEL_FROM_BIN, MODEL_FROM_SAFETENSORS } ModelFileKind;
+
+typedef struct {
+    ModelFileKind kind;
+    char path[MAX_PATH_BYTES]; // of the file with the weights; empty for a size
+    GPT2Config config;         // of a size: vocab_size and padded_vocab_size are 0, the caller sets them
+    Error note;                // of a run folder: why a newer model was passed over; empty text if none was
+} ModelFile;
+
+// Finds the model to take from step `step` of a run folder: a checkpoint must verify, a model without a state must have
+// a sound header.
+static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t step, Error *error) {
+    CheckpointPaths paths;
+    int version;
+    if (!checkpoint_paths(&paths, dir, step, error)) { return false; }
+    path_copy(file->path, paths.model, strlen(paths.model));
+    if (path_exists(paths.state) && !checkpoint_verify_model(dir, step, file->path, error)) { return false; }
+    return model_bin_read_config(file->path, &file->config, &version, error);
+}
+
+// Hugging Face models in forms that are not read are told how to become one that is.
+static inline bool model_file_fail_empty(const char *dir, Error *error) {
+    static const char *const others[] = {"model.safetensors.index.json", "pytorch_model.bin"};
+    char path[MAX_PATH_BYTES];
+    for (int i = 0; i < 2; i++) {
+        if (!path_join(path, dir, others[i], error)) { return false; }
+        if (!path_exists(path)) { continue; }
+        return fail(
+            error, "%s: %s; load it with transformers and save it as one %s (save_pretrained, max_shard_size='1TB')",
+            path, i == 0 ? "the model is in several files" : "is in PyTorch's own format", SAFETENSORS_FILE_NAME);
+    }
+    return fail(error, "%s: this folder holds no model: neither %s nor model_<step>.bin", dir, SAFETENSORS_FILE_NAME);
+}
+
+// The newest good model_<step>.bin of a run folder.
+static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
+    int64_t *steps;
+    Error problem;
+    int count = checkpoint_collect(dir, "model", ".bin", &steps);
+    bool found = false;
+    for (int i = 0; i < count && !found; i++) {
+        found = model_file_try_step(file, dir, steps[i], &problem);
+        if (!found && file->note.text[0] == '\0') { file->note = problem; }
+    }
+    free(steps);
+    if (count < 0) { return fail_system(error, dir, "read folder"); }
+    if (count == 0) { return model_file_fail_empty(dir, error); }
+    if (!found) { *error = file->note; }
+    return found;
+}
+
+// Finds out what `init` is and reads the config; the weights are left for model_file_read. `init` is a size (d12), a
+// file .bin or .safetensors, or a folder with model.safetensors or with the models of a run (the newest good one).
+static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
+    memset(file, 0, sizeof(*file));
+    file->kind = MODEL_FROM_SIZE;
+    if (gpt2_config_from_size(&file->config, init)) { return true; }
+    if (!path_check(init, "--init", error)) { return false; }
+    bool folder = path_is_directory(init);
+    file->kind = MODEL_FROM_BIN;
+    path_copy(file->path, init, strlen(init));
+    if (folder && !path_join(file->path, init, SAFETENSORS_FILE_NAME, error)) { return false; }
+    if (folder && !path_exists(file->path)) { return model_file_open_run(file, init, error); }
+    if (folder || ends_with(init, ".safetensors")) {
+        file->kind = MODEL_FROM_SAFETENSORS;
+        return safetensors_read_config(file->path, &file->config, error);
+    }
+    if (ends_with(init, ".bin")) {
+        int version;
+        return model_bin_read_config(file->path, &file->config, &version, error);
+    }
+    return fail(error, "--init %s: neither a size (%s) nor a file .bin or .safetensors nor a folder with a model", init,
+                GPT2_SIZE_NAMES);
+}
+
+// Reads elements first .. first + n - 1 of all weights (gpt2_num_params(&file->config), in our order and layout,
+// whatever the file's) of a model opened from a file. NaN and infinity are refused, padding rows of wte are zero. Takes
+// 4 MiB for staging.
+static inline bool model_file_read_range(const ModelFile *file, int64_t first, int64_t n, float *out, Error *error) {
+    switch (file->kind) {
+    case MODEL_FROM_BIN: return model_bin_read_range(file->path, &file->config, first, n, out, error);
+    case MODEL_FROM_SAFETENSORS: return safetensors_read_range(file->path, &file->config, first, n, out, error);
+    default: return fail(error, "--init: a size has no weights to read"); // a mistake of the caller
+    }
+}
+
+// Reads all the weights into params, gpt2_num_params(&file->config) floats.
+static inline bool model_file_read(const ModelFile *file, float *params, Error *error) {
+    return model_file_read_range(file, 0, gpt2_num_params(&file->config), params, error);
+}
+
+// Tells models apart without reading all of them, for processes that compare what they were given: kind, config, size
+// of the file, 64 samples of 4 KiB over all of it.
+static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *fingerprint, Error *error) {
+    enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
+    Hash64 hash;
+    InputFile input;
+    int32_t kind = (int32_t)file->kind;
+    bool ok = true;
+    hash64_init(&hash, 0);
+    hash64_update(&hash, &kind, sizeof(kind));
+    hash64_update(&hash, &file->config, sizeof(file->config));
+    if (file->kind != MODEL_FROM_SIZE) {
+        if (!input_open(&input, file->path, error)) { return false; }
+        hash64_update(&hash, &input.size, sizeof(input.size));
+        int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
+        for (int64_t i = 0; ok && i < SAMPLES; i++) {
+            ok = input_hash(&input, i * (space / (SAMPLES - 1)) + i * (space % (SAMPLES - 1)) / (SAMPLES - 1), bytes,
+                            &hash, error);
+        }
+        input_close(&input);
+    }
+    *fingerprint = hash64_final(&hash);
+    return ok;
+}
+
+#endif // LLMC_MODEL_FILE_H

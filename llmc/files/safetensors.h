@@ -1,0 +1,629 @@
+// Hugging Face GPT-2: model.safetensors with config.json beside it, read and written without Python.
+//
+// A safetensors file: uint64 N, N bytes of JSON (name -> dtype, shape, data_offsets; spaces at its end are padding),
+// then the data, which the tensors cover without gap or overlap. The four linear weights of a block are stored (in,
+// out) there and (out, in) here; they are transposed on the way in blocks, so no second copy of the model exists.
+//
+// The head is tied to wte: a tensor lm_head.weight must equal wte.weight, or the file is refused.
+#ifndef LLMC_SAFETENSORS_H
+#define LLMC_SAFETENSORS_H
+
+#include "llmc/files/dtype.h"
+#include "llmc/base/files.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/base/json.h"
+#include "llmc/files/model_bin.h"
+
+#define SAFETENSORS_MAX_HEADER 100000000             // the limit of the public specification
+#define SAFETENSORS_BUFFER_FLOATS ((int64_t)1 << 20) // staging for one block of rows; more than the longest row
+#define SAFETENSORS_FILE_NAME "model.safetensors"
+#define SAFETENSORS_CONFIG_NAME "config.json"
+#define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: who wrote it; other programs keep such members
+
+typedef enum { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_OTHER } SafetensorsType;
+
+// Where one tensor of one layer lies.
+typedef struct {
+    SafetensorsType type;
+    bool found;
+    int64_t offset, bytes; // offset in the data
+} SafetensorsEntry;
+
+typedef struct {
+    InputFile file;
+    GPT2Config config;
+    SafetensorsEntry *entries; // [NUM_PARAM_TENSORS][L]
+    SafetensorsEntry head;     // lm_head.weight, if there is one
+    int64_t data_start;        // of the data in the file
+} Safetensors;
+
+// ---- config.json ----
+
+static inline bool safetensors_config_int(const Json *json, const char *key, int *value, Error *error) {
+    int member = json_find(json, 0, key);
+    int64_t number;
+    if (member < 0) { return fail(error, "%s: \"%s\" is missing", json->name, key); }
+    if (!json_int(json, member, 1, INT32_MAX, &number, error)) {
+        return fail(error, "%s: \"%s\" is not a positive whole number", json->name, key);
+    }
+    *value = (int)number;
+    return true;
+}
+
+// Members that change the computation must have GPT-2's value where they are present (null: absent).
+static inline bool safetensors_check_variant(const Json *json, const GPT2Config *config, Error *error) {
+    char inner[24];
+    snprintf(inner, sizeof(inner), "%lld", 4LL * config->channels);
+    const struct {
+        const char *key;
+        JsonKind kind;
+        const char *accepted[2];
+    } rules[] = {
+        {"model_type", JSON_STRING, {"gpt2", "gpt2"}},
+        {"activation_function", JSON_STRING, {"gelu_new", "gelu_pytorch_tanh"}}, // one function, two names
+        {"n_inner", JSON_NUMBER, {inner, inner}},
+        {"scale_attn_weights", JSON_BOOL, {"true", "true"}},
+        {"scale_attn_by_inverse_layer_idx", JSON_BOOL, {"false", "false"}},
+        {"add_cross_attention", JSON_BOOL, {"false", "false"}},
+    };
+    for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
+        int member = json_find(json, 0, rules[i].key);
+        if (member < 0 || json->values[member].kind == JSON_NULL) { continue; }
+        bool ok = json->values[member].kind == rules[i].kind &&
+                  (json_equals(json, member, rules[i].accepted[0]) || json_equals(json, member, rules[i].accepted[1]));
+        if (!ok) {
+            return fail(error, "%s: \"%s\" is not %s: a variant of GPT-2 that is not supported", json->name,
+                        rules[i].key, rules[i].accepted[0]);
+        }
+    }
+    int member = json_find(json, 0, "layer_norm_epsilon");
+    double epsilon = 1e-5;
+    if (member >= 0 && !json_double(json, member, &epsilon, error)) { return false; }
+    return (epsilon > 0.999e-5 && epsilon < 1.001e-5) ||
+           fail(error, "%s: \"layer_norm_epsilon\" is %g, expected 1e-05", json->name, epsilon);
+}
+
+static inline bool safetensors_parse_config(const Json *json, GPT2Config *config, Error *error) {
+    if (json->values[0].kind != JSON_OBJECT) { return fail(error, "%s: not a JSON object", json->name); }
+    if (!safetensors_config_int(json, "n_positions", &config->max_seq_len, error) ||
+        !safetensors_config_int(json, "vocab_size", &config->vocab_size, error) ||
+        !safetensors_config_int(json, "n_layer", &config->num_layers, error) ||
+        !safetensors_config_int(json, "n_head", &config->num_heads, error) ||
+        !safetensors_config_int(json, "n_embd", &config->channels, error)) {
+        return false;
+    }
+    config->padded_vocab_size = (int)min_i64(round_up_i64(config->vocab_size, 128), INT32_MAX);
+    return gpt2_check_config(config, json->name, error) && safetensors_check_variant(json, config, error);
+}
+
+// Reads the config.json in the folder of the file `path`.
+static inline bool safetensors_read_config_json(const char *path, GPT2Config *config, Error *error) {
+    char folder[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
+    uint8_t *text;
+    int64_t bytes;
+    Json json;
+    path_parent(folder, path);
+    if (!path_join(config_path, folder, SAFETENSORS_CONFIG_NAME, error)) { return false; }
+    if (!path_exists(config_path)) {
+        return fail(error, "%s: missing; it belongs beside %s and tells the number of heads", config_path, path);
+    }
+    if (!read_whole_file(config_path, 1 << 20, &text, &bytes, error)) { return false; }
+    bool ok = json_parse(&json, config_path, (const char *)text, bytes, error) &&
+              safetensors_parse_config(&json, config, error);
+    json_free(&json);
+    free(text);
+    return ok;
+}
+
+// ---- The header ----
+
+static inline SafetensorsEntry *safetensors_entry(const Safetensors *model, int i, int layer) {
+    return &model->entries[(int64_t)i * model->config.num_layers + layer];
+}
+
+static inline int64_t safetensors_type_bytes(SafetensorsType type) { return type == SAFETENSORS_F32 ? 4 : 2; }
+
+// A name as it is in the file, cut for messages.
+static inline const char *safetensors_show(const Json *json, int key, char text[101]) {
+    const JsonValue *v = &json->values[key];
+    snprintf(text, 101, "%.*s", v->end - v->start, json->text + v->start);
+    return text;
+}
+
+// Sets the type and returns the bytes of one element; 0 if the name is not a dtype of the specification that GPT-2
+// files use, for weights or for the mask buffers.
+static inline int64_t safetensors_parse_type(const char *name, SafetensorsType *type) {
+    static const struct {
+        const char *name;
+        SafetensorsType type;
+        int bytes;
+    } types[] = {{"F32", SAFETENSORS_F32, 4},    {"F16", SAFETENSORS_F16, 2},   {"BF16", SAFETENSORS_BF16, 2},
+                 {"BOOL", SAFETENSORS_OTHER, 1}, {"U8", SAFETENSORS_OTHER, 1},  {"I8", SAFETENSORS_OTHER, 1},
+                 {"I16", SAFETENSORS_OTHER, 2},  {"I32", SAFETENSORS_OTHER, 4}, {"I64", SAFETENSORS_OTHER, 8},
+                 {"F64", SAFETENSORS_OTHER, 8}};
+    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+        if (strcmp(name, types[i].name) != 0) { continue; }
+        *type = types[i].type;
+        return types[i].bytes;
+    }
+    return 0;
+}
+
+// Reads a shape (the first two dimensions are kept) and multiplies `bytes` by it; a product beyond `most` becomes
+// most + 1 instead of overflowing.
+static inline bool safetensors_parse_shape(const Json *json, int array, int64_t most, int64_t shape[2], int *rank,
+                                           int64_t *bytes, Error *error) {
+    *rank = json->values[array].count;
+    for (int d = 0; d < *rank; d++) {
+        int64_t dim;
+        if (!json_int(json, array + 1 + d, 0, INT64_MAX, &dim, error)) { return false; }
+        if (d < 2) { shape[d] = dim; }
+        *bytes = dim > 0 && *bytes > most / dim ? most + 1 : *bytes * dim;
+    }
+    return true;
+}
+
+// Reads dtype, byte range and shape of one tensor; range and shape must agree, and the range must lie in the data.
+static inline bool safetensors_parse_entry(const Json *json, int key, int64_t data_bytes, SafetensorsEntry *entry,
+                                           int64_t shape[2], int *rank, Error *error) {
+    char name[101], type[16];
+    safetensors_show(json, key, name);
+    int dtype = json_find(json, key + 1, "dtype"), dims = json_find(json, key + 1, "shape");
+    int range = json_find(json, key + 1, "data_offsets");
+    if (dtype < 0 || dims < 0 || range < 0 || json->values[dims].kind != JSON_ARRAY ||
+        json->values[range].kind != JSON_ARRAY || json->values[range].count != 2) {
+        return fail(error, "%s: tensor %s: expected dtype, shape and two data_offsets", json->name, name);
+    }
+    if (!json_string(json, dtype, type, sizeof(type), error)) { return false; }
+    int64_t bytes = safetensors_parse_type(type, &entry->type), begin, end;
+    if (bytes == 0) { return fail(error, "%s: tensor %s: unknown dtype %s", json->name, name, type); }
+    if (!safetensors_parse_shape(json, dims, data_bytes, shape, rank, &bytes, error)) { return false; }
+    if (!json_int(json, range + 1, 0, data_bytes, &begin, error) ||
+        !json_int(json, range + 2, begin, data_bytes, &end, error)) {
+        return fail(error, "%s: tensor %s: data_offsets are not within the %lld bytes of data (truncated?)", json->name,
+                    name, (long long)data_bytes);
+    }
+    entry->found = true;
+    entry->offset = begin;
+    entry->bytes = end - begin;
+    return end - begin == bytes || fail(error, "%s: tensor %s: %lld bytes of data do not fit its shape", json->name,
+                                        name, (long long)(end - begin));
+}
+
+// What a name (decoded, at most 100 bytes) means.
+typedef enum { NAME_UNKNOWN, NAME_PARAMETER, NAME_HEAD, NAME_MASK } SafetensorsName;
+
+static inline SafetensorsName safetensors_classify(const char *name, const GPT2Config *config, int *param, int *layer) {
+    static const char prefix[] = "transformer.";
+    if (strcmp(name, "lm_head.weight") == 0) { return NAME_HEAD; }
+    if (strncmp(name, prefix, sizeof(prefix) - 1) == 0) { name += sizeof(prefix) - 1; }
+    bool in_block = strncmp(name, "h.", 2) == 0;
+    *layer = 0;
+    if (in_block) {
+        size_t digits = strspn(name + 2, "0123456789");
+        if (digits == 0 || digits > 4 || (digits > 1 && name[2] == '0') || name[2 + digits] != '.') {
+            return NAME_UNKNOWN;
+        }
+        *layer = (int)strtol(name + 2, NULL, 10);
+        name += 2 + digits + 1;
+        if (*layer >= config->num_layers) { return NAME_UNKNOWN; }
+        if (strcmp(name, "attn.bias") == 0 || strcmp(name, "attn.masked_bias") == 0) { return NAME_MASK; }
+    }
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        const GPT2ParamSpec *spec = &gpt2_param_specs[i];
+        if ((spec->per_layer == PER_LAYER) == in_block && strcmp(name, spec->hf_name) == 0) {
+            *param = i;
+            return NAME_PARAMETER;
+        }
+    }
+    return NAME_UNKNOWN;
+}
+
+// The shape a parameter has in the file; returns its rank. The vocabulary is not padded there.
+static inline int safetensors_shape(const GPT2Config *config, int i, int64_t shape[2]) {
+    const GPT2ParamSpec *spec = &gpt2_param_specs[i];
+    int64_t rows = i == PARAM_wte ? config->vocab_size : gpt2_param_rows(config, i), cols = gpt2_param_cols(config, i);
+    shape[0] = spec->rows == DIM_NONE ? cols : spec->hf_transposed ? cols : rows;
+    shape[1] = spec->hf_transposed ? rows : cols;
+    return spec->rows == DIM_NONE ? 1 : 2;
+}
+
+static inline bool safetensors_check_shape(const Safetensors *model, const Json *json, int key, int i,
+                                           const SafetensorsEntry *entry, const int64_t shape[2], int rank,
+                                           Error *error) {
+    char name[101], expected[64];
+    int64_t want[2];
+    int want_rank = safetensors_shape(&model->config, i, want);
+    safetensors_show(json, key, name);
+    if (entry->type == SAFETENSORS_OTHER) {
+        return fail(error, "%s: tensor %s: its dtype is none of F32, F16, BF16", json->name, name);
+    }
+    if (rank == want_rank && shape[0] == want[0] && (rank < 2 || shape[1] == want[1])) { return true; }
+    snprintf(expected, sizeof(expected), want_rank == 1 ? "[%lld]" : "[%lld, %lld]", (long long)want[0],
+             (long long)want[1]);
+    const JsonValue *found = &json->values[json_find(json, key + 1, "shape")];
+    return fail(error, "%s: tensor %s: shape is %.*s, config.json asks for %s", json->name, name,
+                (int)min_i64(found->end - found->start, 60), json->text + found->start, expected);
+}
+
+// Enters one member of the header into the table.
+static inline bool safetensors_add(Safetensors *model, const Json *json, int key, int64_t data_bytes,
+                                   SafetensorsEntry *entry, Error *error) {
+    char name[101];
+    int64_t shape[2] = {0, 0};
+    int rank = 0, param = PARAM_wte, layer = 0;
+    size_t n = 0;
+    if (!safetensors_parse_entry(json, key, data_bytes, entry, shape, &rank, error)) { return false; }
+    SafetensorsName kind = NAME_UNKNOWN;
+    if (json_decode(json, key, (uint8_t *)name, sizeof(name) - 1, &n) && memchr(name, 0, n) == NULL) {
+        name[n] = '\0';
+        kind = safetensors_classify(name, &model->config, &param, &layer);
+    }
+    if (kind == NAME_MASK) { return true; }
+    if (kind == NAME_UNKNOWN) {
+        return fail(error, "%s: tensor %s does not belong to a GPT-2 of %d layers", json->name,
+                    safetensors_show(json, key, name), model->config.num_layers);
+    }
+    if (!safetensors_check_shape(model, json, key, param, entry, shape, rank, error)) { return false; }
+    SafetensorsEntry *slot = kind == NAME_HEAD ? &model->head : safetensors_entry(model, param, layer);
+    if (slot->found) {
+        return fail(error, "%s: tensor %s is there twice, with and without \"transformer.\"", json->name, name);
+    }
+    *slot = *entry;
+    return true;
+}
+
+static inline int safetensors_compare_entries(const void *a, const void *b) {
+    const SafetensorsEntry *x = (const SafetensorsEntry *)a, *y = (const SafetensorsEntry *)b;
+    if (x->offset != y->offset) { return x->offset < y->offset ? -1 : 1; }
+    return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
+}
+
+// The tensors must cover the data from its first to its last byte, each byte once.
+static inline bool safetensors_check_cover(const char *path, SafetensorsEntry *all, int count, int64_t data_bytes,
+                                           Error *error) {
+    int64_t covered = 0;
+    qsort(all, (size_t)count, sizeof(SafetensorsEntry), safetensors_compare_entries);
+    for (int i = 0; i < count; i++) {
+        if (all[i].offset != covered) {
+            return fail(error, "%s: data at byte %lld: tensors %s", path, (long long)all[i].offset,
+                        all[i].offset < covered ? "overlap" : "leave a gap");
+        }
+        covered += all[i].bytes;
+    }
+    return covered == data_bytes || fail(error, "%s: tensors cover %lld bytes, the file has %lld bytes of data", path,
+                                         (long long)covered, (long long)data_bytes);
+}
+
+static inline bool safetensors_check_complete(const Safetensors *model, Error *error) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        for (int layer = 0; layer < gpt2_param_layers(&model->config, i); layer++) {
+            char name[64];
+            gpt2_hf_name(name, sizeof(name), i, layer);
+            if (!safetensors_entry(model, i, layer)->found) {
+                return fail(error, "%s: tensor %s is missing", model->file.path, name);
+            }
+        }
+    }
+    return true;
+}
+
+static inline bool safetensors_parse_header(Safetensors *model, const Json *json, Error *error) {
+    int64_t data_bytes = model->file.size - model->data_start;
+    if (json->values[0].kind != JSON_OBJECT || json->values[0].start != 0) {
+        return fail(error, "%s: the header does not begin with {", json->name);
+    }
+    SafetensorsEntry *all = (SafetensorsEntry *)calloc((size_t)json->values[0].count + 1, sizeof(SafetensorsEntry));
+    if (all == NULL) { return fail(error, "%s: out of memory", json->name); }
+    bool ok = true;
+    int count = 0;
+    for (int key = 1; ok && key < json->count; key = json->values[key + 1].next) {
+        if (json_equals(json, key, "__metadata__")) { continue; }
+        ok = safetensors_add(model, json, key, data_bytes, &all[count++], error);
+    }
+    ok = ok && safetensors_check_cover(json->name, all, count, data_bytes, error) &&
+         safetensors_check_complete(model, error);
+    free(all);
+    return ok;
+}
+
+// Reads the length and the JSON text, and checks the length against the file.
+static inline bool safetensors_read_header(Safetensors *model, Error *error) {
+    const char *path = model->file.path;
+    uint64_t length = 0;
+    if (model->file.size < 8) {
+        return fail(error, "%s: has %lld bytes, too few for a safetensors file (truncated?)", path,
+                    (long long)model->file.size);
+    }
+    if (!input_read(&model->file, 0, &length, 8, error)) { return false; }
+    if (length > SAFETENSORS_MAX_HEADER || (int64_t)length > model->file.size - 8) {
+        return fail(error, "%s: not a safetensors file, or truncated: a header of %llu bytes in a file of %lld", path,
+                    (unsigned long long)length, (long long)model->file.size);
+    }
+    model->data_start = 8 + (int64_t)length;
+    char *text = (char *)malloc((size_t)length + 1);
+    if (text == NULL) { return fail(error, "%s: out of memory", path); }
+    Json json;
+    memset(&json, 0, sizeof(json));
+    bool ok = input_read(&model->file, 8, text, (int64_t)length, error) &&
+              json_parse(&json, path, text, (int64_t)length, error) && safetensors_parse_header(model, &json, error);
+    json_free(&json);
+    free(text);
+    return ok;
+}
+
+static inline void safetensors_close(Safetensors *model) {
+    input_close(&model->file);
+    free(model->entries);
+    model->entries = NULL;
+}
+
+// Opens a model and checks config, header, names, shapes and ranges; no weight has been read. Open only after success.
+static inline bool safetensors_open(Safetensors *model, const char *path, Error *error) {
+    memset(model, 0, sizeof(*model));
+    if (!input_open(&model->file, path, error)) { return false; }
+    bool ok = safetensors_read_config_json(path, &model->config, error);
+    if (ok) {
+        size_t slots = (size_t)NUM_PARAM_TENSORS * (size_t)model->config.num_layers;
+        model->entries = (SafetensorsEntry *)calloc(slots, sizeof(SafetensorsEntry));
+        ok = model->entries != NULL || fail(error, "%s: out of memory", path);
+    }
+    ok = ok && safetensors_read_header(model, error);
+    if (!ok) { safetensors_close(model); }
+    return ok;
+}
+
+// Reads the config of model.safetensors from the config.json beside it, after checking that all tensors of that config
+// are in the file, with the right shapes, and that the file is complete.
+static inline bool safetensors_read_config(const char *path, GPT2Config *config, Error *error) {
+    Safetensors model;
+    if (!safetensors_open(&model, path, error)) { return false; }
+    *config = model.config;
+    safetensors_close(&model);
+    return true;
+}
+
+// ---- Weights in ----
+
+// Reads `count` elements of a tensor from element `first` on, as floats.
+static inline bool safetensors_read_floats(const Safetensors *model, const SafetensorsEntry *entry, int64_t first,
+                                           int64_t count, float *out, Error *error) {
+    int64_t size = safetensors_type_bytes(entry->type);
+    int64_t offset = model->data_start + entry->offset + first * size;
+    if (entry->type == SAFETENSORS_F32) { return input_read(&model->file, offset, out, count * size, error); }
+    uint16_t raw[8192];
+    const int64_t capacity = (int64_t)(sizeof(raw) / sizeof(raw[0]));
+    for (int64_t done = 0; done < count; done += capacity) {
+        int64_t n = min_i64(count - done, capacity);
+        if (!input_read(&model->file, offset + done * size, raw, n * size, error)) { return false; }
+        for (int64_t i = 0; i < n; i++) {
+            out[done + i] = entry->type == SAFETENSORS_F16 ? float_from_f16(raw[i]) : float_from_bf16(raw[i]);
+        }
+    }
+    return true;
+}
+
+// Of a tensor that the file holds as (rows, cols): rows row .. row_end - 1 of columns col .. col_end - 1, transposed:
+// out[(c - col) * (row_end - row) + r - row]. Taken in blocks of rows; of those all bytes, or each row's part.
+static inline bool safetensors_read_columns(const Safetensors *model, const SafetensorsEntry *entry, int64_t cols,
+                                            const int64_t row_range[2], const int64_t col_range[2], float *out,
+                                            float *buffer, Error *error) {
+    int64_t height = row_range[1] - row_range[0], width = col_range[1] - col_range[0];
+    int64_t block = SAFETENSORS_BUFFER_FLOATS / max_i64(1, width);
+    for (int64_t row = 0; width > 0 && row < height; row += block) {
+        int64_t n = min_i64(block, height - row), reads = width == cols ? 1 : n, each = n * width / reads;
+        for (int64_t i = 0; i < reads; i++) {
+            int64_t first = (row_range[0] + row + i) * cols + col_range[0];
+            if (!safetensors_read_floats(model, entry, first, each, buffer + i * each, error)) { return false; }
+        }
+        for (int64_t col = 0; col < width; col++) {
+            for (int64_t i = 0; i < n; i++) { out[col * height + row + i] = buffer[i * width + col]; }
+        }
+    }
+    return true;
+}
+
+// Elements [begin, end) of the transpose (cols, rows) of what the file holds, (rows, cols): the end of one column of
+// the file, whole columns, the beginning of one.
+static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry,
+                                               const int64_t shape[2], int64_t begin, int64_t end, float *out,
+                                               float *buffer, Error *error) {
+    int64_t rows = shape[0], cols = shape[1];
+    for (int64_t at = begin; at < end;) {
+        int64_t col = at / rows, row = at % rows, whole = (end - at) / rows;
+        int64_t row_range[2] = {row, rows}, col_range[2] = {col, col + 1};
+        if (row == 0 && whole > 0) { col_range[1] = col + whole; }
+        if (row + end - at < rows) { row_range[1] = row + end - at; }
+        if (!safetensors_read_columns(model, entry, cols, row_range, col_range, out + (at - begin), buffer, error)) {
+            return false;
+        }
+        at += (row_range[1] - row_range[0]) * (col_range[1] - col_range[0]);
+    }
+    return true;
+}
+
+// Elements [part->begin, part->end) of tensor i, layer by layer. The padding rows of wte, which no file holds, are left
+// alone.
+static inline bool safetensors_read_tensor(const Safetensors *model, int i, const GPT2Overlap *part, float *out,
+                                           float *buffer, Error *error) {
+    int64_t shape[2], size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
+    int rank = safetensors_shape(&model->config, i, shape);
+    int64_t held = rank == 1 ? shape[0] : shape[0] * shape[1];
+    for (int64_t at = part->begin; at < part->end;) {
+        int64_t layer = at / size, begin = at % size, next = min_i64(part->end, (layer + 1) * size);
+        int64_t end = min_i64(held, next - layer * size);
+        const SafetensorsEntry *entry = safetensors_entry(model, i, (int)layer);
+        float *to = out + (at - part->begin);
+        bool ok = gpt2_param_specs[i].hf_transposed
+                      ? safetensors_read_transposed(model, entry, shape, begin, end, to, buffer, error)
+                      : safetensors_read_floats(model, entry, begin, end - begin, to, error);
+        if (!ok) { return false; }
+        at = next;
+    }
+    return true;
+}
+
+// lm_head.weight, where present, must repeat wte: compares elements [part->begin, part->end) of it.
+static inline bool safetensors_check_head(const Safetensors *model, const GPT2Overlap *part, const float *wte,
+                                          float *buffer, Error *error) {
+    int64_t end = model->head.found ? (int64_t)model->config.vocab_size * model->config.channels : 0;
+    end = min_i64(end, part->end);
+    for (int64_t at = part->begin; at < end; at += SAFETENSORS_BUFFER_FLOATS) {
+        int64_t count = min_i64(end - at, SAFETENSORS_BUFFER_FLOATS);
+        if (!safetensors_read_floats(model, &model->head, at, count, buffer, error)) { return false; }
+        if (memcmp(buffer, wte + (at - part->begin), (size_t)count * sizeof(float)) != 0) {
+            return fail(error, "%s: lm_head.weight differs from wte.weight; only models with a tied head are supported",
+                        model->file.path);
+        }
+    }
+    return true;
+}
+
+static inline bool safetensors_read_parts(const Safetensors *model, int64_t first, int64_t n, float *out, float *buffer,
+                                          Error *error) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        GPT2Overlap part = gpt2_overlap(&model->config, i, first, n);
+        if (!safetensors_read_tensor(model, i, &part, out + part.at, buffer, error)) { return false; }
+    }
+    GPT2Overlap wte = gpt2_overlap(&model->config, PARAM_wte, first, n);
+    return safetensors_check_head(model, &wte, out + wte.at, buffer, error);
+}
+
+// Reads elements first .. first + n - 1 of all weights (in our order and layout) into out; config is what
+// safetensors_read_config said. Rows V..Vp-1 of wte become zero; NaN and infinity are refused. Takes 4 MiB for staging.
+static inline bool safetensors_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
+                                          float *out, Error *error) {
+    Safetensors model;
+    if (!model_check_range(config, first, n, path, error) || !safetensors_open(&model, path, error)) { return false; }
+    float *buffer = (float *)malloc((size_t)SAFETENSORS_BUFFER_FLOATS * sizeof(float));
+    bool ok = buffer != NULL || fail(error, "%s: out of memory", path);
+    ok = ok && (model_configs_equal(config, &model.config) || fail(error, "%s: holds a model of another shape", path));
+    ok = ok && safetensors_read_parts(&model, first, n, out, buffer, error);
+    free(buffer);
+    safetensors_close(&model);
+    if (!ok) { return false; }
+    model_zero_padding_range(out, config, first, n);
+    return model_check_finite(out, config, first, n, path, error);
+}
+
+// Reads all weights into params, gpt2_num_params(config) floats.
+static inline bool safetensors_read(const char *path, const GPT2Config *config, float *params, Error *error) {
+    return safetensors_read_range(path, config, 0, gpt2_num_params(config), params, error);
+}
+
+// ---- Weights out ----
+
+// Writes the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes.
+static inline bool safetensors_write_header(AtomicFile *file, const GPT2Config *config, Error *error) {
+    size_t capacity = 256 + 192 * (size_t)NUM_PARAM_TENSORS * (size_t)config->num_layers, n;
+    char *text = (char *)malloc(capacity);
+    if (text == NULL) {
+        atomic_abort(file);
+        return fail(error, "%s: out of memory", file->path);
+    }
+    n = (size_t)snprintf(text, capacity, "{\"__metadata__\":{\"format\":\"pt\"}");
+    int64_t offset = 0;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t shape[2];
+        int rank = safetensors_shape(config, i, shape);
+        for (int layer = 0; layer < gpt2_param_layers(config, i); layer++) {
+            char name[64], dims[64];
+            gpt2_hf_name(name, sizeof(name), i, layer);
+            snprintf(dims, sizeof(dims), rank == 1 ? "%lld" : "%lld,%lld", (long long)shape[0], (long long)shape[1]);
+            int64_t end = offset + (rank == 1 ? shape[0] : shape[0] * shape[1]) * (int64_t)sizeof(float);
+            n += (size_t)snprintf(text + n, capacity - n,
+                                  ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%lld,%lld]}", name, dims,
+                                  (long long)offset, (long long)end);
+            offset = end;
+        }
+    }
+    text[n++] = '}';
+    while (n % 8 != 0) { text[n++] = ' '; }
+    uint64_t length = n;
+    bool ok = atomic_write(file, &length, 8, error) && atomic_write(file, text, (int64_t)n, error);
+    free(text);
+    return ok;
+}
+
+// Writes the transpose (rows, cols) of data (cols, rows) in blocks of rows.
+static inline bool safetensors_write_transposed(AtomicFile *file, const float *data, int64_t rows, int64_t cols,
+                                                float *buffer, Error *error) {
+    int64_t block = SAFETENSORS_BUFFER_FLOATS / cols;
+    for (int64_t row = 0; row < rows; row += block) {
+        int64_t n = min_i64(block, rows - row);
+        for (int64_t col = 0; col < cols; col++) {
+            for (int64_t i = 0; i < n; i++) { buffer[i * cols + col] = data[col * rows + row + i]; }
+        }
+        if (!atomic_write(file, buffer, n * cols * (int64_t)sizeof(float), error)) { return false; }
+    }
+    return true;
+}
+
+static inline bool safetensors_write_tensors(AtomicFile *file, const GPT2Config *config, const float *params,
+                                             float *buffer, Error *error) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int layers = gpt2_param_layers(config, i);
+        int64_t layer_size = gpt2_param_size(config, i) / layers, shape[2];
+        int rank = safetensors_shape(config, i, shape);
+        for (int layer = 0; layer < layers; layer++) {
+            const float *data = params + gpt2_param_offset(config, i) + layer * layer_size;
+            int64_t bytes = (rank == 1 ? shape[0] : shape[0] * shape[1]) * (int64_t)sizeof(float);
+            bool ok = gpt2_param_specs[i].hf_transposed
+                          ? safetensors_write_transposed(file, data, shape[0], shape[1], buffer, error)
+                          : atomic_write(file, data, bytes, error);
+            if (!ok) { return false; }
+        }
+    }
+    return true;
+}
+
+// end_of_text: the id that begins and ends documents. A version of ours tells an export from other models.
+static inline bool safetensors_write_config_json(AtomicFile *file, const GPT2Config *config, int end_of_text,
+                                                 Error *error) {
+    char text[2048];
+    int n = snprintf(text, sizeof(text),
+                     "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+                     "  \"attn_pdrop\": 0.0,\n  \"bos_token_id\": %d,\n  \"embd_pdrop\": 0.0,\n"
+                     "  \"eos_token_id\": %d,\n  \"%s\": \"%s\",\n  \"initializer_range\": 0.02,\n"
+                     "  \"layer_norm_epsilon\": 1e-05,\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %d,\n"
+                     "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_layer\": %d,\n"
+                     "  \"n_positions\": %d,\n  \"resid_pdrop\": 0.0,\n"
+                     "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"use_cache\": true,\n"
+                     "  \"vocab_size\": %d\n}\n",
+                     end_of_text, end_of_text, SAFETENSORS_VERSION_KEY, GPT2C_VERSION, config->max_seq_len,
+                     config->channels, config->num_heads, config->num_layers, config->max_seq_len, config->vocab_size);
+    return atomic_write(file, text, n, error) && atomic_flush(file, error);
+}
+
+static inline bool safetensors_write_pending(AtomicFile *file, const char *path, const GPT2Config *config,
+                                             const float *params, Error *error) {
+    float *buffer = (float *)malloc((size_t)SAFETENSORS_BUFFER_FLOATS * sizeof(float));
+    if (buffer == NULL) { return fail(error, "%s: out of memory", path); }
+    bool ok = atomic_open(file, path, error) && safetensors_write_header(file, config, error) &&
+              safetensors_write_tensors(file, config, params, buffer, error) && atomic_flush(file, error);
+    free(buffer);
+    return ok;
+}
+
+// Writes dir/model.safetensors (float32, wte without its padding rows) and dir/config.json as Hugging Face transformers
+// reads them, with the last token as end-of-text; the folder is created. Neither file is there half-written. What
+// --export writes: hf_export.
+static inline bool safetensors_write(const char *dir, const GPT2Config *config, const float *params, Error *error) {
+    char model_path[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
+    AtomicFile model, json;
+    if (!make_directories(dir, error) || !path_join(model_path, dir, SAFETENSORS_FILE_NAME, error) ||
+        !path_join(config_path, dir, SAFETENSORS_CONFIG_NAME, error) ||
+        !safetensors_write_pending(&model, model_path, config, params, error)) {
+        return false;
+    }
+    bool ok = atomic_open(&json, config_path, error) &&
+              safetensors_write_config_json(&json, config, config->vocab_size - 1, error) &&
+              atomic_commit(&json, error) && atomic_commit(&model, error);
+    if (!ok) {
+        atomic_abort(&json);
+        atomic_abort(&model);
+    }
+    return ok;
+}
+
+#endif // LLMC_SAFETENSORS_H

@@ -1,0 +1,376 @@
+// The training state: what a run needs beside the weights to go on exactly where it stopped. One versioned, checksummed
+// file of readable facts and binary sections.
+//
+//   bytes  0..7    "GPT2STAT"
+//          8..11   uint32 version (2)
+//         12..15   uint32 T: bytes of the text
+//         16..19   uint32 N: number of records
+//         20..23   uint32 0
+//   then           T bytes of text: lines "key value\n"
+//                  N records of 56 bytes: name (36 bytes, NUL-padded), uint32 kind, int64 bytes, uint64 checksum
+//                  uint64 XXH64 of everything above
+//                  the sections' bytes, one after another, in the order of the records, to the end of the file
+//
+// The kind of a record: 0: a section with its XXH64. 1: a section that is an array of 4-byte words, with its SUM64
+// (hash.h), so that several processes can write and read it in pieces. 2: an array as in 1 that lies in another file.
+#ifndef LLMC_STATE_FILE_H
+#define LLMC_STATE_FILE_H
+
+#include "llmc/base/files.h"
+#include "llmc/base/hash.h"
+#include "llmc/base/utils.h"
+
+#define STATE_TEXT_BYTES 65536 // several paths of 4 KiB each fit
+#define STATE_MAX_SECTIONS 64
+#define STATE_NAME_BYTES 36
+#define STATE_VERSION 2
+
+// Facts as lines "key value\n". A fact that cannot be stored makes `length` -1, and the header is refused when written:
+// no single call needs to be checked.
+typedef struct {
+    char text[STATE_TEXT_BYTES];
+    int length;
+} StateHeader;
+
+typedef struct {
+    const char *name; // up to 35 bytes
+    void *data;       // written from here, or read to here
+    int64_t bytes;
+} StateSection;
+
+// ---- Facts ----
+
+static inline void state_init(StateHeader *header) { memset(header, 0, sizeof(*header)); }
+
+// One line of the header; pointers into its text.
+typedef struct {
+    const char *key, *value;
+    int key_bytes, value_bytes;
+} StateLine;
+
+// Visits all lines: int at = 0; while (state_next(header, &at, &line)) ...
+static inline bool state_next(const StateHeader *header, int *at, StateLine *line) {
+    if (*at >= header->length) { return false; }
+    const char *start = header->text + *at, *space = strchr(start, ' '), *end = strchr(start, '\n');
+    line->key = start;
+    line->key_bytes = (int)(space - start);
+    line->value = space + 1;
+    line->value_bytes = (int)(end - line->value);
+    *at += (int)(end + 1 - start);
+    return true;
+}
+
+static inline bool state_find(const StateHeader *header, const char *key, StateLine *line) {
+    size_t n = strlen(key);
+    for (int at = 0; state_next(header, &at, line);) {
+        if ((size_t)line->key_bytes == n && memcmp(line->key, key, n) == 0) { return true; }
+    }
+    return false;
+}
+
+static inline void state_remove(StateHeader *header, const char *key) {
+    StateLine line;
+    if (!state_find(header, key, &line)) { return; }
+    char *start = header->text + (line.key - header->text), *after = start + line.key_bytes + 1 + line.value_bytes + 1;
+    memmove(start, after, (size_t)(header->text + header->length - after) + 1); // with the NUL at the end
+    header->length -= (int)(after - start);
+}
+
+// Sets a fact (one line; a key without spaces), replacing the one of that key.
+static inline void state_set_text(StateHeader *header, const char *key, const char *value) {
+    if (header->length < 0) { return; }
+    state_remove(header, key);
+    size_t room = sizeof(header->text) - (size_t)header->length, n = strlen(key) + strlen(value) + 2;
+    bool storable = key[0] != '\0' && strpbrk(key, " \n") == NULL && strchr(value, '\n') == NULL && n < room;
+    if (!storable) {
+        header->length = -1;
+        return;
+    }
+    snprintf(header->text + header->length, room, "%s %s\n", key, value);
+    header->length += (int)n;
+}
+
+static inline void state_set_i64(StateHeader *header, const char *key, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof(text), "%lld", (long long)value);
+    state_set_text(header, key, text);
+}
+
+static inline void state_set_u64(StateHeader *header, const char *key, uint64_t value) {
+    char text[32];
+    snprintf(text, sizeof(text), "%llu", (unsigned long long)value);
+    state_set_text(header, key, text);
+}
+
+// Exact: 17 digits give back the same double, NaN and infinities included.
+static inline void state_set_f64(StateHeader *header, const char *key, double value) {
+    char text[48];
+    snprintf(text, sizeof(text), "%.17g", value);
+    state_set_text(header, key, text);
+}
+
+// The getters are false if the key is missing or its value is not of that kind (or does not fit).
+static inline bool state_get_text(const StateHeader *header, const char *key, char *value, size_t size) {
+    StateLine line;
+    if (!state_find(header, key, &line) || (size_t)line.value_bytes >= size) { return false; }
+    memcpy(value, line.value, (size_t)line.value_bytes);
+    value[line.value_bytes] = '\0';
+    return true;
+}
+
+static inline bool state_get_i64(const StateHeader *header, const char *key, int64_t *value) {
+    char text[32], *end;
+    if (!state_get_text(header, key, text, sizeof(text)) || strchr(" \t+", text[0]) != NULL) { return false; }
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+static inline bool state_get_u64(const StateHeader *header, const char *key, uint64_t *value) {
+    char text[32], *end;
+    if (!state_get_text(header, key, text, sizeof(text)) || strchr(" \t+-", text[0]) != NULL) { return false; }
+    errno = 0;
+    *value = strtoull(text, &end, 10);
+    return errno == 0 && *end == '\0';
+}
+
+static inline bool state_get_f64(const StateHeader *header, const char *key, double *value) {
+    char text[48], *end;
+    if (!state_get_text(header, key, text, sizeof(text)) || strchr(" \t", text[0]) != NULL) { return false; }
+    *value = strtod(text, &end);
+    return *end == '\0';
+}
+
+// True if the text consists of lines "key value\n" and nothing else.
+static inline bool state_text_is_valid(const StateHeader *header) {
+    const char *end = header->text + header->length;
+    for (const char *line = header->text; line < end;) {
+        const char *stop = (const char *)memchr(line, '\n', (size_t)(end - line));
+        if (stop == NULL || memchr(line, '\0', (size_t)(stop - line)) != NULL) { return false; }
+        const char *space = (const char *)memchr(line, ' ', (size_t)(stop - line));
+        if (space == NULL || space == line) { return false; }
+        line = stop + 1;
+    }
+    return true;
+}
+
+// ---- The file ----
+
+typedef enum { STATE_SECTION, STATE_ARRAY, STATE_ELSEWHERE } StateKind;
+
+typedef struct {
+    char name[STATE_NAME_BYTES];
+    uint32_t kind; // StateKind
+    int64_t bytes;
+    uint64_t checksum;
+} StateRecord; // as in the file
+
+typedef struct {
+    char magic[8];
+    uint32_t version, text_bytes, num_records, zero;
+} StatePreamble; // as in the file
+
+typedef char state_layout_has_no_gaps[sizeof(StateRecord) == 56 && sizeof(StatePreamble) == 24 ? 1 : -1];
+
+#define STATE_MAGIC "GPT2STAT"
+
+// Bytes of everything above the sections.
+static inline int64_t state_head_bytes(int64_t text_bytes, int count) {
+    return (int64_t)sizeof(StatePreamble) + text_bytes + count * (int64_t)sizeof(StateRecord) +
+           (int64_t)sizeof(uint64_t);
+}
+
+// Bytes of a record's section in the file.
+static inline int64_t state_bytes_here(const StateRecord *record) {
+    return record->kind == STATE_ELSEWHERE ? 0 : record->bytes;
+}
+
+// First byte of section i in the file; i = count: the size of the file. text_bytes is the header's length.
+static inline int64_t state_offset(int64_t text_bytes, const StateRecord *records, int count, int i) {
+    int64_t offset = state_head_bytes(text_bytes, count);
+    for (int j = 0; j < i; j++) { offset += state_bytes_here(&records[j]); }
+    return offset;
+}
+
+// A record whose checksum is not known yet.
+static inline bool state_make_record(StateRecord *record, const char *name, StateKind kind, int64_t bytes,
+                                     const char *path, Error *error) {
+    memset(record, 0, sizeof(*record));
+    if (strlen(name) == 0 || strlen(name) >= STATE_NAME_BYTES || bytes < 0) {
+        return fail(error, "%s: section \"%.80s\" of %lld bytes cannot be stored", path, name, (long long)bytes);
+    }
+    memcpy(record->name, name, strlen(name));
+    record->kind = (uint32_t)kind;
+    record->bytes = bytes;
+    return true;
+}
+
+static inline bool state_check_fits(const char *path, const StateHeader *header, int count, Error *error) {
+    return (header->length >= 0 && count >= 0 && count <= STATE_MAX_SECTIONS) ||
+           fail(error, "%s: the facts or the %d sections do not fit into a state file", path, count);
+}
+
+// Writes everything above the sections, and its checksum. The records have their checksums.
+static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateRecord *records, int count,
+                                    Error *error) {
+    StatePreamble preamble = {{0}, STATE_VERSION, (uint32_t)header->length, (uint32_t)count, 0};
+    memcpy(preamble.magic, STATE_MAGIC, sizeof(preamble.magic));
+    size_t text = (size_t)header->length, table = (size_t)count * sizeof(StateRecord), n = sizeof(preamble);
+    uint8_t *head = (uint8_t *)malloc(n + text + table + sizeof(uint64_t));
+    if (head == NULL) {
+        atomic_abort(file);
+        return fail(error, "%s: out of memory", file->path);
+    }
+    memcpy(head, &preamble, n);
+    memcpy(head + n, header->text, text), n += text;
+    if (count > 0) { memcpy(head + n, records, table), n += table; }
+    uint64_t checksum = hash64(head, n);
+    memcpy(head + n, &checksum, sizeof(checksum));
+    bool ok = atomic_write_at(file, 0, head, (int64_t)(n + sizeof(checksum)), error);
+    free(head);
+    return ok;
+}
+
+typedef struct {
+    InputFile file;
+    StateRecord records[STATE_MAX_SECTIONS];
+    int count;
+    int64_t text_bytes;
+} StateFile;
+
+static inline bool state_check_preamble(const StateFile *state, const StatePreamble *preamble, Error *error) {
+    const char *path = state->file.path;
+    if (memcmp(preamble->magic, STATE_MAGIC, sizeof(preamble->magic)) != 0) {
+        return fail(error, "%s: not a training state: it does not begin with %s", path, STATE_MAGIC);
+    }
+    if (preamble->version != STATE_VERSION) {
+        return fail(error, "%s: training state version is %u, expected %d; resume with the program that wrote it", path,
+                    preamble->version, STATE_VERSION);
+    }
+    if (preamble->text_bytes >= STATE_TEXT_BYTES || preamble->num_records > STATE_MAX_SECTIONS || preamble->zero != 0) {
+        return fail(error, "%s: header is damaged: %u bytes of text, %u sections", path, preamble->text_bytes,
+                    preamble->num_records);
+    }
+    return true;
+}
+
+static inline bool state_read_head(StateFile *state, StateHeader *header, Error *error) {
+    const char *path = state->file.path;
+    StatePreamble preamble;
+    Hash64 hash;
+    hash64_init(&hash, 0);
+    state_init(header);
+    if (state->file.size < (int64_t)sizeof(preamble)) {
+        return fail(error, "%s: has %lld bytes, too few for a training state (truncated?)", path,
+                    (long long)state->file.size);
+    }
+    if (!input_read_hashed(&state->file, 0, &preamble, (int64_t)sizeof(preamble), &hash, error) ||
+        !state_check_preamble(state, &preamble, error)) {
+        return false;
+    }
+    state->count = (int)preamble.num_records;
+    header->length = (int)preamble.text_bytes;
+    int64_t at = (int64_t)sizeof(preamble), record_bytes = state->count * (int64_t)sizeof(StateRecord);
+    uint64_t checksum;
+    if (!input_read_hashed(&state->file, at, header->text, header->length, &hash, error) ||
+        !input_read_hashed(&state->file, at + header->length, state->records, record_bytes, &hash, error) ||
+        !input_read(&state->file, at + header->length + record_bytes, &checksum, (int64_t)sizeof(checksum), error)) {
+        return false;
+    }
+    state->text_bytes = header->length;
+    if (checksum != hash64_final(&hash) || !state_text_is_valid(header)) {
+        return fail(error, "%s: header is damaged: its checksum does not match", path);
+    }
+    return true;
+}
+
+// The sections must end exactly where the file ends; arrays have whole words.
+static inline bool state_check_size(const StateFile *state, Error *error) {
+    int64_t left = state->file.size - state_head_bytes(state->text_bytes, state->count);
+    bool fits = true;
+    for (int i = 0; i < state->count; i++) {
+        const StateRecord *record = &state->records[i];
+        bool whole = record->kind == STATE_SECTION || (record->kind <= STATE_ELSEWHERE && record->bytes % 4 == 0);
+        fits = fits && whole && record->bytes >= 0 && record->name[STATE_NAME_BYTES - 1] == '\0' &&
+               state_bytes_here(record) <= left;
+        left -= fits ? state_bytes_here(record) : 0;
+    }
+    return (fits && left == 0) || fail(error, "%s: has %lld bytes, its header tells another size (truncated?)",
+                                       state->file.path, (long long)state->file.size);
+}
+
+// Opens a state file and checks all but its sections' contents. Open only after success.
+static inline bool state_open(StateFile *state, const char *path, StateHeader *header, Error *error) {
+    if (!input_open(&state->file, path, error)) { return false; }
+    bool ok = state_read_head(state, header, error) && state_check_size(state, error);
+    if (!ok) { input_close(&state->file); }
+    return ok;
+}
+
+static inline int64_t state_section_offset(const StateFile *state, int i) {
+    return state_offset(state->text_bytes, state->records, state->count, i);
+}
+
+static inline bool state_fail_damaged(const StateFile *state, int i, Error *error) {
+    return fail(error, "%s: section \"%s\" is damaged: its checksum does not match", state->file.path,
+                state->records[i].name);
+}
+
+// Section i must be of this name, kind and size.
+static inline bool state_expect(const StateFile *state, int i, const char *name, StateKind kind, int64_t bytes,
+                                Error *error) {
+    const StateRecord *record = &state->records[i];
+    const char *path = state->file.path;
+    if (strcmp(record->name, name) != 0 || record->kind != (uint32_t)kind) {
+        return fail(error, "%s: section %d is \"%s\" (kind %u), expected \"%s\" (kind %d)", path, i, record->name,
+                    record->kind, name, (int)kind);
+    }
+    return record->bytes == bytes || fail(error, "%s: section \"%s\" has %lld bytes, expected %lld", path, name,
+                                          (long long)record->bytes, (long long)bytes);
+}
+
+static inline bool state_read_section(const StateFile *state, int i, const StateSection *section, Error *error) {
+    if (!state_expect(state, i, section->name, STATE_SECTION, section->bytes, error) ||
+        !input_read(&state->file, state_section_offset(state, i), section->data, section->bytes, error)) {
+        return false;
+    }
+    return hash64(section->data, (size_t)section->bytes) == state->records[i].checksum ||
+           state_fail_damaged(state, i, error);
+}
+
+// Reads the sections from number `first` on; they must be all that is left, with these names and sizes.
+static inline bool state_read_sections(const StateFile *state, int first, const StateSection *sections, int count,
+                                       Error *error) {
+    if (state->count != first + count) {
+        return fail(error, "%s: has %d sections, expected %d", state->file.path, state->count, first + count);
+    }
+    for (int i = 0; i < count; i++) {
+        if (!state_read_section(state, first + i, &sections[i], error)) { return false; }
+    }
+    return true;
+}
+
+// Verifies section i without keeping it; one that lies in another file is the caller's affair.
+static inline bool state_verify_section(const StateFile *state, int i, Error *error) {
+    const StateRecord *record = &state->records[i];
+    int64_t offset = state_section_offset(state, i);
+    uint64_t found = record->checksum;
+    bool ok = true;
+    if (record->kind == STATE_ARRAY) { ok = input_sum64(&state->file, offset, record->bytes / 4, &found, error); }
+    if (record->kind == STATE_SECTION) {
+        Hash64 hash;
+        hash64_init(&hash, 0);
+        ok = input_hash(&state->file, offset, record->bytes, &hash, error);
+        found = hash64_final(&hash);
+    }
+    return ok && (found == record->checksum || state_fail_damaged(state, i, error));
+}
+
+static inline bool state_verify_sections(const StateFile *state, Error *error) {
+    for (int i = 0; i < state->count; i++) {
+        if (!state_verify_section(state, i, error)) { return false; }
+    }
+    return true;
+}
+
+#endif // LLMC_STATE_FILE_H

@@ -1,0 +1,59 @@
+// The largest magnitude of a tensor (amax), taken by the kernels that write it or by one that reads it.
+//
+// Kept as the bits of |x|: as integers these order as the numbers do, with infinity above them all and NaNs above that,
+// so that a NaN is not lost on the way as it is in fmaxf. A maximum does not depend on the order in which its parts
+// come: atomics leave it deterministic.
+#ifndef LLMC_AMAX_CUH
+#define LLMC_AMAX_CUH
+
+#include "llmc/cuda/cuda_utils.cuh"
+
+__device__ __forceinline__ uint32_t amax_of(float x) { return __float_as_uint(x) & 0x7fffffffu; }
+
+// The larger of an amax so far and |x|; begin with 0.
+__device__ __forceinline__ uint32_t amax_join(uint32_t amax, float x) { return max(amax, amax_of(x)); }
+
+template <class T> __device__ __forceinline__ uint32_t amax_join(uint32_t amax, Packed128<T> packed) {
+    for (int i = 0; i < Packed128<T>::size; i++) { amax = amax_join(amax, to_float(packed[i])); }
+    return amax;
+}
+
+// Over the 32 lanes of a warp; every lane gets it.
+__device__ __forceinline__ uint32_t warp_amax(uint32_t amax) {
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
+        amax = max(amax, __shfl_xor_sync(FULL_WARP, amax, offset));
+    }
+    return amax;
+}
+
+// *total = max(*total, amax of the warp's lanes): one atomic a warp. All 32 lanes come here.
+__device__ __forceinline__ void amax_add_warp(uint32_t *total, uint32_t amax) {
+    amax = warp_amax(amax);
+    if (threadIdx.x % WARP_SIZE == 0) { atomicMax(total, amax); }
+}
+
+// The same with one atomic a block, for a one-dimensional block of whole warps. partial: shared memory for a value a
+// warp (32 are always enough); all threads come here, and a barrier must follow before partial is used again.
+__device__ __forceinline__ void amax_add_block(uint32_t *total, uint32_t amax, uint32_t *partial) {
+    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
+    amax = warp_amax(amax);
+    if (lane == 0) { partial[warp] = amax; }
+    __syncthreads();
+    if (warp == 0) { amax_add_warp(total, lane < warps ? partial[lane] : 0u); }
+}
+
+// The same for a block of whole warps in up to two dimensions, at a kernel's end, and for what stands in a tensor of
+// floatX: values may come as they were before rounding, which keeps their order. total NULL: nothing.
+__device__ __forceinline__ void amax_add_rounded(uint32_t *total, uint32_t amax) {
+    __shared__ uint32_t of_warp[WARP_SIZE];
+    if (total == NULL) { return; }
+    int thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / WARP_SIZE;
+    amax = warp_amax(amax);
+    if (thread % WARP_SIZE == 0) { of_warp[thread / WARP_SIZE] = amax; }
+    __syncthreads();
+    if (thread > 0) { return; }
+    for (int w = 1; w < warps; w++) { amax = max(amax, of_warp[w]); }
+    atomicMax(total, amax_of(to_float(from_float<floatX>(__uint_as_float(amax)))));
+}
+
+#endif // LLMC_AMAX_CUH

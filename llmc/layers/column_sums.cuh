@@ -1,0 +1,105 @@
+// Sums over the rows of a matrix, in two stages: each block of a kernel adds up some rows and leaves its sums in
+// scratch memory, and a kernel of its own adds those of all blocks. No atomics, and an order that follows from the
+// number of blocks alone.
+#ifndef LLMC_COLUMN_SUMS_CUH
+#define LLMC_COLUMN_SUMS_CUH
+
+#include "llmc/cuda/cuda_utils.cuh"
+
+// ---- The first stage ----
+
+#define COLUMN_CHUNK_COLUMNS (WARP_SIZE * x128::size) // of floatX: 16 bytes for each lane
+
+// What a block adds up of a matrix (N,width): rows [first, end), a chunk, of COLUMN_CHUNK_COLUMNS columns from
+// first_column on. This lane has those from `column` on. A chunk's blocks are neighbours in the grid.
+typedef struct {
+    int64_t chunk, first, end;
+    int first_column, column;
+} ColumnChunk;
+
+// rows: of a chunk. The grid has a block for each COLUMN_CHUNK_COLUMNS columns of each chunk.
+__device__ __forceinline__ ColumnChunk column_chunk(int64_t N, int width, int rows) {
+    int blocks_of_chunk = (width + COLUMN_CHUNK_COLUMNS - 1) / COLUMN_CHUNK_COLUMNS;
+    ColumnChunk c;
+    c.chunk = blockIdx.x / blocks_of_chunk;
+    c.first = c.chunk * rows;
+    c.end = c.first + rows < N ? c.first + rows : N;
+    c.first_column = (int)blockIdx.x % blocks_of_chunk * COLUMN_CHUNK_COLUMNS;
+    c.column = c.first_column + (int)threadIdx.x % WARP_SIZE * x128::size;
+    return c;
+}
+
+// The end of the first stage, for a block of WARPS warps that all did the same columns, each some rows: scratch (width)
+// at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first: of the columns. All threads
+// come here.
+template <int WARPS>
+__device__ __forceinline__ void column_sums_store(float *scratch, const float (&sums)[x128::size], int first,
+                                                  int width) {
+    const int columns = COLUMN_CHUNK_COLUMNS;
+    static_assert(columns <= WARPS * WARP_SIZE, "a thread for each column");
+    __shared__ alignas(16) float partial[WARPS * columns]; // (warps, columns)
+    for (int i = 0; i < x128::size; i += f128::size) {
+        f128 part;
+        for (int k = 0; k < f128::size; k++) { part[k] = sums[i + k]; }
+        store128(partial + threadIdx.x * x128::size + i, part);
+    }
+    __syncthreads();
+    int c = threadIdx.x;
+    if (c >= columns || first + c >= width) { return; }
+    float sum = 0.0f;
+    for (int w = 0; w < WARPS; w++) { sum += partial[w * columns + c]; }
+    scratch[first + c] = sum;
+}
+
+// ---- The second stage ----
+
+#define COLUMN_SUMS_MAX_KINDS 3
+#define COLUMN_SUMS_LANES 8 // threads side by side on a block's sums: 128 bytes of them
+#define COLUMN_SUMS_ROWS 64 // blocks' sums added at a time
+#define COLUMN_SUMS_COLUMNS (COLUMN_SUMS_LANES * f128::size)
+#define COLUMN_SUMS_THREADS (COLUMN_SUMS_LANES * COLUMN_SUMS_ROWS)
+
+// What the sums are added to: an array (C) for each kind of them.
+typedef struct {
+    float *of[COLUMN_SUMS_MAX_KINDS];
+} ColumnSums;
+
+// sums (kinds,C) += the columns of scratch (blocks,kinds,C). Thread (lane, row) adds rows row, row+64, ... of 4
+// columns; then the first 32 threads add the 64 sums of a column each. Reads kinds*C float for each block of the first
+// stage, mostly from the L2 cache.
+static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
+    column_sums_reduce_kernel(ColumnSums sums, const float *__restrict__ scratch, int64_t blocks, int kinds, int C) {
+    __shared__ alignas(16) float partial[COLUMN_SUMS_ROWS * COLUMN_SUMS_COLUMNS];
+    int lane = threadIdx.x % COLUMN_SUMS_LANES, first_row = threadIdx.x / COLUMN_SUMS_LANES, width = kinds * C;
+    int first_column = blockIdx.x * COLUMN_SUMS_COLUMNS, column = first_column + lane * f128::size;
+    f128 sum = packed_zeros<float>();
+    if (column < width) {
+#pragma unroll 4
+        for (int64_t row = first_row; row < blocks; row += COLUMN_SUMS_ROWS) {
+            f128 values = load128(scratch + row * width + column);
+#pragma unroll
+            for (int k = 0; k < f128::size; k++) { sum[k] += values[k]; }
+        }
+    }
+    store128(partial + threadIdx.x * f128::size, sum); // (rows, columns)
+    __syncthreads();
+    column = first_column + threadIdx.x;
+    if (threadIdx.x >= COLUMN_SUMS_COLUMNS || column >= width) { return; }
+    float total = 0.0f;
+#pragma unroll 8
+    for (int row = 0; row < COLUMN_SUMS_ROWS; row++) { total += partial[row * COLUMN_SUMS_COLUMNS + threadIdx.x]; }
+    int kind = column / C;
+    float *gradient = kind == 0 ? sums.of[0] : kind == 1 ? sums.of[1] : sums.of[2]; // no array in local memory
+    gradient[column - kind * C] += total;
+}
+
+// scratch (blocks,kinds,C) aligned to 16 bytes; C a multiple of 4; sums.of: kinds arrays.
+static inline void column_sums_reduce(ColumnSums sums, int kinds, const float *scratch, int64_t blocks, int C,
+                                      cudaStream_t stream) {
+    cuda_require(blocks > 0 && C > 0 && C % f128::size == 0 && kinds > 0 && kinds <= COLUMN_SUMS_MAX_KINDS);
+    column_sums_reduce_kernel<<<blocks_for((int64_t)kinds * C, COLUMN_SUMS_COLUMNS), COLUMN_SUMS_THREADS, 0, stream>>>(
+        sums, scratch, blocks, kinds, C);
+    cuda_check_launch("column_sums_reduce_kernel");
+}
+
+#endif // LLMC_COLUMN_SUMS_CUH

@@ -1,0 +1,431 @@
+// LayerNorm over the channels of each row (Ba, Kiros, Hinton 2016), alone and fused with the residual sum before it.
+//   forward   mean = sum(x)/C, rstd = 1/sqrt(sum((x-mean)^2)/C + epsilon), out = (x - mean) * rstd * weight + bias
+//   backward  with n = (x - mean) * rstd and g = weight * dout, all over one row:
+//             dinp += rstd * (g - mean(g) - n * mean(g * n))
+//             dweight += sum over rows of dout * n, dbias += sum over rows of dout
+// inp, out, dinp, dout (N,C); mean, rstd (N) fp32, kept for the backward; weight, bias (C); dweight, dbias (C) fp32.
+//
+// All of it is bound by memory, so a row is read once and stays in registers, spread over as few warps as hold it. The
+// variance is summed from the differences to the mean, not from squares: a row far from zero loses nothing.
+//
+// C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS; rows of floatX aligned to 16 bytes. Results depend on the inputs and the
+// shape only: not on the block size, the GPU, or the order of blocks.
+//
+// With amax, which may be NULL, *amax becomes at least the largest magnitude that is written (amax_add_rounded).
+#ifndef LLMC_LAYERNORM_CUH
+#define LLMC_LAYERNORM_CUH
+
+#include "llmc/layers/amax.cuh"
+#include "llmc/layers/column_sums.cuh"
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/model/gpt2.h"
+#include "llmc/cuda/ptx.cuh"
+
+#define LAYERNORM_MAX_CHANNELS 12288 // the widest GPT-3; the largest that the backward's registers hold in fp32
+
+// ---- Forward ----
+
+#define LAYERNORM_VECTORS 4 // of 16 bytes that a thread of the forward holds
+
+// The part of a row that a thread holds: vector i is number threadIdx.x + i * blockDim.x of the row.
+typedef x128 LayerNormPart[LAYERNORM_VECTORS];
+
+// Blocks are (threads of a row, rows); a row has as many warps as it needs to fit, its threads' sums meet in `partial`
+// (shared memory for a value per warp of the block, each used for one sum only). Every thread of the row gets the same
+// bits.
+__device__ __forceinline__ float layernorm_row_sum(float x, float *partial) {
+    int warps = blockDim.x / WARP_SIZE;
+    x = warp_sum(x);
+    if (warps == 1) { return x; }
+    float *of_row = partial + threadIdx.y * warps;
+    if (threadIdx.x % WARP_SIZE == 0) { of_row[threadIdx.x / WARP_SIZE] = x; }
+    __syncthreads();
+    x = 0.0f;
+    for (int w = 0; w < warps; w++) { x += of_row[w]; }
+    return x;
+}
+
+// Everything after the loads. vectors: of the row, C / x128::size; 0 for a thread whose row does not exist, which only
+// takes part in the barriers.
+template <bool AMAX>
+__device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, float *rstd, const LayerNormPart &x,
+                                                    const floatX *weight, const floatX *bias, int64_t row, int vectors,
+                                                    int C, uint32_t *amax) {
+    __shared__ float partial_sum[WARP_SIZE];
+    __shared__ float partial_square[WARP_SIZE];
+    float sum = 0.0f, square = 0.0f;
+    uint32_t largest = 0;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { sum += to_float(x[i][k]); } // vectors past the row are 0
+    }
+    float m = layernorm_row_sum(sum, partial_sum) / (float)C;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        if ((int)(threadIdx.x + i * blockDim.x) >= vectors) { continue; }
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) {
+            float d = to_float(x[i][k]) - m;
+            square = fmaf(d, d, square);
+        }
+    }
+    float r = 1.0f / sqrtf(layernorm_row_sum(square, partial_square) / (float)C + GPT2_LAYERNORM_EPSILON);
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        if (vector >= vectors) { continue; }
+        x128 w = load128(weight + vector * x128::size), b = load128(bias + vector * x128::size), y;
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) {
+            float value = fmaf((to_float(x[i][k]) - m) * r, to_float(w[k]), to_float(b[k]));
+            if (AMAX) { largest = amax_join(largest, value); }
+            y[k] = from_float<floatX>(value);
+        }
+        store128(out + row * C + vector * x128::size, y);
+    }
+    if (vectors > 0 && threadIdx.x == 0) {
+        mean[row] = m;
+        rstd[row] = r;
+    }
+    if (AMAX) { amax_add_rounded(amax, largest); }
+}
+
+// Moves 2*N*C floatX (inp read, out written) and 2*N float; weight and bias stay in the caches.
+template <bool AMAX>
+static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
+                                                float *__restrict__ rstd, const floatX *__restrict__ inp,
+                                                const floatX *__restrict__ weight, const floatX *__restrict__ bias,
+                                                int64_t N, int C, uint32_t *amax) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    int vectors = row < N ? C / x128::size : 0;
+    LayerNormPart x;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        x[i] = vector < vectors ? load128(inp + row * C + vector * x128::size) : packed_zeros<floatX>();
+    }
+    layernorm_normalize<AMAX>(out, mean, rstd, x, weight, bias, row, vectors, C, amax);
+}
+
+__device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
+    x128 sum;
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { sum[k] = from_float<floatX>(to_float(a[k]) + to_float(b[k])); }
+    return sum;
+}
+
+// Moves 4*N*C floatX: inp1 and inp2 read, residual and normed written; two kernels would move 5*N*C.
+template <bool AMAX>
+static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ normed,
+                                                               float *__restrict__ mean, float *__restrict__ rstd,
+                                                               const floatX *inp1, const floatX *inp2,
+                                                               const floatX *__restrict__ weight,
+                                                               const floatX *__restrict__ bias, int64_t N, int C,
+                                                               uint32_t *amax) {
+    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    int vectors = row < N ? C / x128::size : 0;
+    LayerNormPart a, b, x;
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        int64_t at = row * C + vector * x128::size;
+        a[i] = vector < vectors ? load128(inp1 + at) : packed_zeros<floatX>();
+        b[i] = vector < vectors ? load128(inp2 + at) : packed_zeros<floatX>();
+    }
+#pragma unroll
+    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        x[i] = residual_sum(a[i], b[i]);
+        if (vector < vectors) { store128(residual + row * C + vector * x128::size, x[i]); }
+    }
+    layernorm_normalize<AMAX>(normed, mean, rstd, x, weight, bias, row, vectors, C, amax);
+}
+
+// The block of the forward kernels: x threads hold a row, y rows fill about block_size threads.
+static inline dim3 layernorm_forward_block(int C, int block_size) {
+    cuda_require(C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+    cuda_require(block_size >= WARP_SIZE && block_size <= MAX_BLOCK);
+    unsigned row_threads = WARP_SIZE * blocks_for(C, WARP_SIZE * LAYERNORM_VECTORS * x128::size);
+    return dim3(row_threads, (unsigned)max_i64(1, block_size / row_threads));
+}
+
+// out, mean, rstd = ...; see the top. amax: of out. out may not be inp.
+static inline void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
+                                     const floatX *bias, int64_t N, int C, cudaStream_t stream, uint32_t *amax = NULL,
+                                     int block_size = 256) {
+    cuda_require(N > 0);
+    dim3 block = layernorm_forward_block(C, block_size);
+    auto kernel = amax != NULL ? layernorm_forward_kernel<true> : layernorm_forward_kernel<false>;
+    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(out, mean, rstd, inp, weight, bias, N, C, amax);
+    cuda_check_launch("layernorm_forward_kernel");
+}
+
+// residual = inp1 + inp2, rounded to floatX; normed, mean, rstd = LayerNorm of the rounded residual: the same bits as
+// residual_forward and then layernorm_forward. amax: of normed. residual may be inp1 or inp2.
+static inline void fused_residual_layernorm_forward(floatX *residual, floatX *normed, float *mean, float *rstd,
+                                                    const floatX *inp1, const floatX *inp2, const floatX *weight,
+                                                    const floatX *bias, int64_t N, int C, cudaStream_t stream,
+                                                    uint32_t *amax = NULL, int block_size = 256) {
+    cuda_require(N > 0);
+    dim3 block = layernorm_forward_block(C, block_size);
+    auto kernel =
+        amax != NULL ? fused_residual_layernorm_forward_kernel<true> : fused_residual_layernorm_forward_kernel<false>;
+    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(residual, normed, mean, rstd, inp1, inp2, weight, bias, N, C,
+                                                         amax);
+    cuda_check_launch("fused_residual_layernorm_forward_kernel");
+}
+
+// Moves 3*n floatX.
+static __global__ void residual_forward_kernel(floatX *out, const floatX *inp1, const floatX *inp2, int64_t n) {
+    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
+    if (at < n) { store128(out + at, residual_sum(load128(inp1 + at), load128(inp2 + at))); }
+}
+
+// out = inp1 + inp2, n values, n % 8 == 0, aligned to 16 bytes. out may be inp1 or inp2.
+static inline void residual_forward(floatX *out, const floatX *inp1, const floatX *inp2, int64_t n, cudaStream_t stream,
+                                    int block_size = 256) {
+    cuda_require(n > 0 && n % 8 == 0);
+    residual_forward_kernel<<<blocks_for(n / x128::size, block_size), block_size, 0, stream>>>(out, inp1, inp2, n);
+    cuda_check_launch("residual_forward_kernel");
+}
+
+// ---- Backward ----
+//
+// Two stages. In the first, a block of as many threads as hold a row takes rows blockIdx.x, blockIdx.x + gridDim.x, ...
+// one after the other. Its threads keep their channels' sums of dweight and dbias in registers over all of these rows,
+// and of dinp's columns where these are wanted, and leave them in scratch, a row of 2*C or 3*C for each block. The
+// second adds the blocks' sums.
+//
+// dinp is the gradient of the residual stream, and so of the output of the linear layer that was added to it last: the
+// sums of dinp's columns are the gradient of that layer's bias, which another kernel would have to read dinp again for.
+
+// Where dinp goes, and what is wanted of it besides.
+typedef struct {
+    floatX *values;     // (N,C)
+    bool overwrites;    // dinp = instead of +=: what it held does not count
+    float *column_sums; // (C) += sums over the rows of dinp, as rounded; NULL: not wanted
+    uint32_t *amax;     // of dinp; NULL: not wanted
+} LayerNormDinp;
+
+// Vectors of 16 bytes that a thread of the backward holds: 1 for rows that 512 threads hold so, which are all of
+// GPT-2's and most of GPT-3's in bf16. Wider rows need more: 2, or as many as the widest needs (3 in bf16, 6 in fp32).
+#define LAYERNORM_BACKWARD_MAX_THREADS 512
+#define LAYERNORM_BACKWARD_MAX_VECTORS (LAYERNORM_MAX_CHANNELS / (LAYERNORM_BACKWARD_MAX_THREADS * x128::size))
+
+static inline int layernorm_backward_vectors(int C) {
+    int64_t vectors = ceil_div_i64(C, LAYERNORM_BACKWARD_MAX_THREADS * x128::size);
+    return vectors <= 2 ? (int)vectors : LAYERNORM_BACKWARD_MAX_VECTORS;
+}
+static inline int layernorm_backward_threads(int C) {
+    return WARP_SIZE * (int)ceil_div_i64(C, WARP_SIZE * layernorm_backward_vectors(C) * x128::size);
+}
+
+// One wave of blocks, where a multiprocessor of an A100 holds `each` of them. No block begins when others end, and each
+// has as many rows as any other, or one less. An A100 has 108 multiprocessors, an H100 and an H200 have 132. Both get
+// the same number of blocks, so that the bits are the same: 108 * each, which fills an A100, or the next multiple of
+// 132 below it. The number is taken that leaves less idle on the other GPU. In bf16:
+//   C      warps   each   blocks   on a multiprocessor of 108   of 132
+//   768      3      10     1056      9.8 of 10                  8
+//   1024     4       8      864      8                          6.5 of 7
+//   1280     5       6      648      6                          4.9 of 5
+//   1600     7       4      396      3.7 of 4                   3
+static inline int64_t layernorm_backward_wave(int64_t each) {
+    int64_t fills_108 = 108 * each, fills_132 = fills_108 / 132 * 132;
+    int64_t places_of_132 = ceil_div_i64(fills_108, 132) * 132;
+    // Busy: fills_108 of the places of 132 multiprocessors, fills_132 of the fills_108 places of 108.
+    return fills_108 * fills_108 >= fills_132 * places_of_132 ? fills_108 : fills_132;
+}
+
+// Each block has 16 rows or more: its sums, 24 bytes a channel written and read, are little beside them. The 65,536
+// registers of a multiprocessor hold 32 warps of 64 registers a thread, or 16 warps of the 128 that longer parts take.
+static inline int64_t layernorm_backward_blocks(int64_t N, int C) {
+    int64_t warps = layernorm_backward_threads(C) / WARP_SIZE, most = layernorm_backward_vectors(C) == 1 ? 32 : 16;
+    return min_i64(ceil_div_i64(N, 16), layernorm_backward_wave(most / warps));
+}
+static inline int64_t layernorm_backward_scratch_floats(int64_t N, int C) {
+    return layernorm_backward_blocks(N, C) * 3 * C;
+}
+
+// Sums both values over the block. partial: shared memory for a value per warp, not to be used for the next sum, so
+// that one barrier is enough.
+__device__ __forceinline__ float2 layernorm_block_sums(float2 x, float2 *partial) {
+    x.x = warp_sum(x.x);
+    x.y = warp_sum(x.y);
+    if (threadIdx.x % WARP_SIZE == 0) { partial[threadIdx.x / WARP_SIZE] = x; }
+    __syncthreads();
+    float2 total = make_float2(0.0f, 0.0f);
+    for (int w = 0; w < (int)(blockDim.x / WARP_SIZE); w++) {
+        total.x += partial[w].x;
+        total.y += partial[w].y;
+    }
+    return total;
+}
+
+__device__ __forceinline__ void layernorm_store_sums(float *scratch, const float (&sums)[x128::size]) {
+#pragma unroll
+    for (int k = 0; k < x128::size; k += f128::size) {
+        f128 values;
+#pragma unroll
+        for (int i = 0; i < f128::size; i++) { values[i] = sums[k + i]; }
+        store128(scratch + k, values);
+    }
+}
+
+// sums (values of 16 bytes) = or += what is stored in dinp, for rows too wide to keep such sums in registers: they
+// stand in scratch from the start, which the caches hold.
+__device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &values, bool is_first) {
+#pragma unroll
+    for (int k = 0; k < x128::size; k += f128::size) {
+        f128 sum = is_first ? packed_zeros<float>() : load128(sums + k);
+#pragma unroll
+        for (int i = 0; i < f128::size; i++) { sum[i] += to_float(values[k + i]); }
+        store128(sums + k, sum);
+    }
+}
+
+// Rows that are not too long come through shared memory: while one is summed, the next one is on its way. Three vectors
+// side by side, of dout, inp and dinp, belong to one thread, which copies them and reads them: it waits for its own
+// copies only. Eight threads that read 16 bytes each, 48 bytes apart, meet no bank twice.
+#define LAYERNORM_STAGED_VECTORS 2
+
+static inline size_t layernorm_backward_shared(int C) {
+    return layernorm_backward_vectors(C) <= LAYERNORM_STAGED_VECTORS ? (size_t)(2 * 3 * C) * sizeof(floatX) : 0;
+}
+
+// Starts copying this thread's vectors of the row that begins at `begin`. Zeros stand for a dinp that is overwritten.
+template <int VECTORS>
+__device__ __forceinline__ void layernorm_fetch_row(int4 *stage, const floatX *dout, const floatX *inp,
+                                                    const floatX *dinp, int64_t begin, int C, bool overwrites) {
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int vector = threadIdx.x + i * blockDim.x;
+        if (vector * x128::size >= C) { continue; }
+        int64_t at = begin + vector * x128::size;
+        cp_async_16(stage + 3 * vector, dout + at);
+        cp_async_16(stage + 3 * vector + 1, inp + at);
+        cp_async_16(stage + 3 * vector + 2, dinp + at, overwrites ? 0 : 16);
+    }
+}
+
+// A vector of dout, inp or dinp: from the thread's own part of shared memory, or from the tensor.
+template <bool STAGED> __device__ __forceinline__ x128 layernorm_read(const int4 *staged, const floatX *tensor) {
+    return STAGED ? packed_from_bits<floatX>(*staged) : load128_streaming(tensor);
+}
+
+// Moves 4*N*C floatX, 3*N*C where dinp is overwritten: dout, inp and dinp are read once, dinp written; and the blocks'
+// sums, kinds of them: 2, or with those of dinp 3.
+template <int VECTORS, bool AMAX>
+static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
+    layernorm_backward_kernel(floatX *dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
+                              const floatX *__restrict__ inp, const float *__restrict__ mean,
+                              const float *__restrict__ rstd, const floatX *__restrict__ weight, uint32_t rows, int C,
+                              bool overwrites, int kinds, uint32_t *amax) {
+    // A short part of a row leaves registers for the sums of dinp's columns, and shared memory for the next row. With a
+    // long one everything is asked for when it is used, dout and inp twice, and the sums of dinp are in scratch.
+    constexpr bool STAGED = VECTORS <= LAYERNORM_STAGED_VECTORS;
+    extern __shared__ int4 layernorm_stages[];
+    __shared__ float2 partial[2 * WARP_SIZE]; // rows take turns with its halves
+    float *sums_of_block = scratch + (int64_t)blockIdx.x * kinds * C;
+    float per_C = 1.0f / (float)C;
+    float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {}, column_sums[VECTORS][x128::size] = {};
+    uint32_t largest = 0;
+    // The next row's mean is on its way in the even lanes, rstd in the odd ones. If every lane asked for both, the
+    // compiler would put them into the warp's registers, and wait for them at once.
+    const float *statistic = threadIdx.x % 2 == 0 ? mean : rstd;
+    float fetched = statistic[blockIdx.x];
+    int64_t begin = blockIdx.x * (int64_t)C, step = gridDim.x * (int64_t)C;
+    int stage_size = 3 * C / x128::size, turn = 0;
+    if (STAGED) {
+        layernorm_fetch_row<VECTORS>(layernorm_stages, dout, inp, dinp, begin, C, overwrites);
+        cp_async_commit();
+    }
+    for (uint32_t row = blockIdx.x; row < rows; row += gridDim.x, begin += step) {
+        float m = __shfl_sync(FULL_WARP, fetched, 0), r = __shfl_sync(FULL_WARP, fetched, 1);
+        const int4 *stage = layernorm_stages + turn * stage_size;
+        if (row + gridDim.x < rows) {
+            fetched = statistic[row + gridDim.x];
+            if (STAGED) {
+                layernorm_fetch_row<VECTORS>(layernorm_stages + (turn ^ 1) * stage_size, dout, inp, dinp, begin + step,
+                                             C, overwrites);
+            }
+        }
+        if (STAGED) {
+            cp_async_commit();
+            cp_async_wait<1>();
+        }
+        float2 sums = make_float2(0.0f, 0.0f); // of g, of g * n
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            int vector = threadIdx.x + i * blockDim.x, c = vector * x128::size;
+            if (c >= C) { continue; }
+            x128 w = load128(weight + c), dy = layernorm_read<STAGED>(stage + 3 * vector, dout + begin + c);
+            x128 x = layernorm_read<STAGED>(stage + 3 * vector + 1, inp + begin + c);
+#pragma unroll
+            for (int k = 0; k < x128::size; k++) {
+                float n = (to_float(x[k]) - m) * r, d = to_float(dy[k]), gain = to_float(w[k]);
+                sums.x = fmaf(gain, d, sums.x);
+                sums.y = fmaf(gain * d, n, sums.y);
+                dweight[i][k] = fmaf(d, n, dweight[i][k]);
+                dbias[i][k] += d;
+            }
+        }
+        sums = layernorm_block_sums(sums, partial + turn * WARP_SIZE);
+        turn ^= 1;
+        float mean_g = sums.x * per_C, mean_gn = sums.y * per_C;
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++) {
+            int vector = threadIdx.x + i * blockDim.x, c = vector * x128::size;
+            if (c >= C) { continue; }
+            x128 w = load128(weight + c), dy = layernorm_read<STAGED>(stage + 3 * vector, dout + begin + c);
+            x128 x = layernorm_read<STAGED>(stage + 3 * vector + 1, inp + begin + c), dx = packed_zeros<floatX>();
+            if (STAGED || !overwrites) { dx = layernorm_read<STAGED>(stage + 3 * vector + 2, dinp + begin + c); }
+#pragma unroll
+            for (int k = 0; k < x128::size; k++) {
+                float n = (to_float(x[k]) - m) * r;
+                float inner = fmaf(-n, mean_gn, fmaf(to_float(w[k]), to_float(dy[k]), -mean_g));
+                float value = fmaf(r, inner, to_float(dx[k]));
+                if (AMAX) { largest = amax_join(largest, value); }
+                dx[k] = from_float<floatX>(value);
+                if (STAGED) { column_sums[i][k] += to_float(dx[k]); }
+            }
+            if (!STAGED && kinds > 2) { layernorm_add_to_sums(sums_of_block + 2 * C + c, dx, row == blockIdx.x); }
+            store128(dinp + begin + c, dx);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (threadIdx.x + i * blockDim.x) * x128::size;
+        if (c >= C) { continue; }
+        layernorm_store_sums(sums_of_block + c, dweight[i]);
+        layernorm_store_sums(sums_of_block + C + c, dbias[i]);
+        if (STAGED && kinds > 2) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
+    }
+    if (AMAX) { amax_add_rounded(amax, largest); }
+}
+
+template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors) {
+    return vectors == 1   ? layernorm_backward_kernel<1, AMAX>
+           : vectors == 2 ? layernorm_backward_kernel<2, AMAX>
+                          : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS, AMAX>;
+}
+
+// dinp, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
+// layernorm_backward_scratch_floats(N, C) floats, aligned to 16 bytes, whatever it holds.
+static inline void layernorm_backward(LayerNormDinp dinp, float *dweight, float *dbias, const floatX *dout,
+                                      const floatX *inp, const float *mean, const float *rstd, const floatX *weight,
+                                      float *scratch, int64_t N, int C, cudaStream_t stream) {
+    cuda_require(N > 0 && N <= INT32_MAX && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+    int64_t blocks = layernorm_backward_blocks(N, C);
+    int vectors = layernorm_backward_vectors(C), kinds = dinp.column_sums != NULL ? 3 : 2;
+    auto backward_kernel =
+        dinp.amax != NULL ? layernorm_backward_kernel_of<true>(vectors) : layernorm_backward_kernel_of<false>(vectors);
+    size_t shared = layernorm_backward_shared(C);
+    allow_dynamic_shared(backward_kernel, shared);
+    backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), shared, stream>>>(
+        dinp.values, scratch, dout, inp, mean, rstd, weight, (uint32_t)N, C, dinp.overwrites, kinds, dinp.amax);
+    cuda_check_launch("layernorm_backward_kernel");
+    column_sums_reduce({{dweight, dbias, dinp.column_sums}}, kinds, scratch, blocks, C, stream);
+}
+
+#endif // LLMC_LAYERNORM_CUH

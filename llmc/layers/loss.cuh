@@ -1,0 +1,205 @@
+// Softmax and cross-entropy, forward and backward in one kernel over the logits of some rows:
+//   losses[i]   = log(sum over v < V of exp(logits[i,v])) - logits[i,target]
+//   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target))
+// It works in place and on any number of rows, so that the logits of a whole batch need never exist at once.
+#ifndef LLMC_FUSED_CLASSIFIER_CUH
+#define LLMC_FUSED_CLASSIFIER_CUH
+
+#include <float.h>
+
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/cuda/ptx.cuh"
+
+// With 1024 threads two rows of GPT-2's vocabulary are under way on a multiprocessor. Where they are not in its shared
+// memory, all rows under way together (22 MB on 108 multiprocessors) stay in the L2 cache between the two passes.
+// Smaller blocks mean more rows, which would not.
+#define CLASSIFIER_BLOCK 1024
+
+#define CLASSIFIER_LOG2_E 1.4426950408889634f
+
+// exp(x) for x <= 0, within 2 + 1.3 |x| units in the last place. Results below 2^-126 are 0. The maximum is subtracted
+// before, not by a fused multiply-add with log2(e) max, which rounds: the largest logit would not give exactly 1, and a
+// large one could give anything.
+__device__ __forceinline__ float classifier_exp(float x) { return exp2_approx(CLASSIFIER_LOG2_E * x); }
+
+// What a softmax must know of the logits seen so far. It begins with -FLT_MAX, not with -infinity: a logit of -infinity
+// then counts as 0, where -infinity - -infinity would make NaN of the whole row. fmaxf drops a NaN, the sum keeps it.
+typedef struct {
+    float max;
+    float sum; // of exp(logit - max)
+} SoftmaxState;
+
+// Columns v, v+1, .. of a row, from their 16 bytes. Those from V on are padding: whatever they hold, they count as
+// exp(-infinity).
+__device__ __forceinline__ void unpack_logits(float (&x)[x128::size], const x128 &packed, int v, int V) {
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = to_float(packed[k]); }
+    if (v + x128::size <= V) { return; }
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = v + k < V ? x[k] : -INFINITY; }
+}
+
+// The state of the columns that this thread owns: x128::size in a row, every blockDim.x * x128::size columns. The next
+// ones are on their way while some are summed.
+__device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int V) {
+    SoftmaxState state = {-FLT_MAX, 0.0f};
+    int v = (int)threadIdx.x * x128::size, stride = (int)blockDim.x * x128::size;
+    x128 next = v < V ? load128(row + v) : packed_zeros<floatX>();
+    for (; v < V; v += stride) {
+        float x[x128::size], max = state.max;
+        unpack_logits(x, next, v, V);
+        if (v + stride < V) { next = load128(row + v + stride); }
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { max = fmaxf(max, x[k]); }
+        state.sum *= classifier_exp(state.max - max);
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) { state.sum += classifier_exp(x[k] - max); }
+        state.max = max;
+    }
+    return state;
+}
+
+// Columns v, v+1, .. of the gradient; factor: dloss / sum.
+__device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V, int target, float max, float factor,
+                                                float dloss) {
+    float x[x128::size];
+    unpack_logits(x, logits, v, V);
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { x[k] = factor * classifier_exp(x[k] - max); }
+    if ((unsigned)(target - v) < (unsigned)x128::size || v + x128::size > V) { // one or two packs of the row
+#pragma unroll
+        for (int k = 0; k < x128::size; k++) {
+            x[k] -= v + k == target ? dloss : 0.0f;
+            x[k] = v + k < V ? x[k] : 0.0f; // not left to exp(-infinity): factor may be NaN
+        }
+    }
+    x128 gradient;
+#pragma unroll
+    for (int k = 0; k < x128::size; k++) { gradient[k] = from_float<floatX>(x[k]); }
+    return gradient;
+}
+
+// Starts copying this thread's part of a row to shared memory, all of it at once. Nobody else reads that part.
+__device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int packs) {
+    for (int pack = (int)threadIdx.x; pack < packs; pack += (int)blockDim.x) {
+        cp_async_16(staged + pack, row + (int64_t)pack * x128::size);
+    }
+    cp_async_commit();
+}
+
+// One block a row. Each thread overwrites only what it alone reads, but for the target's logit, which is read between
+// the barriers of block_max and block_sum. STAGED: the row is read from memory once; otherwise the gradient reads it
+// again, from the L2 cache at best.
+template <bool STAGED>
+static __global__ void __launch_bounds__(MAX_BLOCK, 2)
+    fused_classifier_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
+                            bool want_gradient) {
+    extern __shared__ int4 classifier_row[];
+    __shared__ float partial[WARP_SIZE];
+    floatX *row = logits + (int64_t)blockIdx.x * Vp;
+    const floatX *source = STAGED ? reinterpret_cast<const floatX *>(classifier_row) : row;
+    int packs = Vp / x128::size, threads = (int)blockDim.x;
+    if (STAGED) { stage_row(classifier_row, row, packs); }
+    int target = targets[blockIdx.x];
+    if (STAGED) { cp_async_wait<0>(); }
+    SoftmaxState state = row_softmax_state(source, V);
+    float max = block_max(state.max, partial);
+    float target_logit = to_float(source[target]);
+    float sum = block_sum(state.sum * classifier_exp(state.max - max), partial);
+    if (threadIdx.x == 0) { losses[blockIdx.x] = logf(sum) + (max - target_logit); }
+    if (!want_gradient) { return; }
+    float factor = dloss / sum;
+    // From the last columns to the first: what was read last is the most likely to be in the caches still.
+    for (int first = (packs - 1) / threads * threads; first >= 0; first -= threads) {
+        int pack = first + (int)threadIdx.x;
+        if (pack >= packs) { continue; }
+        int v = pack * x128::size;
+        store128(row + v, logits_gradient(load128(source + v), v, V, target, max, factor, dloss));
+    }
+}
+
+// Whether two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and the block's sums:
+// those of GPT-2's vocabulary in bf16, 98 KiB each, do on an H100 (228 KiB), not on an A100 (164 KiB). One row alone
+// leaves half the warps, and none of them asks for anything while it is computed.
+static inline bool classifier_stages(int Vp) {
+    int device, bytes_of_multiprocessor;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&bytes_of_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    return 2 * (Vp * (int64_t)sizeof(floatX) + 2048) <= bytes_of_multiprocessor;
+}
+
+template <bool STAGED>
+static inline void fused_classifier_launch(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V,
+                                           int Vp, float dloss, bool want_gradient, cudaStream_t stream,
+                                           int block_size) {
+    cuda_require(rows > 0 && rows <= INT32_MAX);
+    cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
+    cuda_require((uintptr_t)logits % 16 == 0);
+    cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
+    size_t shared = STAGED ? (size_t)Vp * sizeof(floatX) : 0;
+    allow_dynamic_shared(fused_classifier_kernel<STAGED>, shared);
+    fused_classifier_kernel<STAGED>
+        <<<(unsigned)rows, block_size, shared, stream>>>(losses, logits, targets, V, Vp, dloss, want_gradient);
+    cuda_check_launch("fused_classifier_kernel");
+}
+
+// losses (rows) and, if want_gradient, logits (rows,Vp) are written (=): columns V..Vp-1 of the gradient are 0,
+// whatever the logits held there. Without want_gradient the logits stay. targets (rows) in 0..V-1. Vp is a multiple of
+// 8, logits begin at a multiple of 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. Moves, for
+// each logit, 2 bytes from memory and 2 to it (bf16; 4 and 4 in fp32), and where rows are not staged reads 2 from the
+// L2 cache. Deterministic: the sums depend on the block size, on nothing else; staged or not, the bits are the same.
+static inline void fused_classifier(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
+                                    float dloss, bool want_gradient, cudaStream_t stream,
+                                    int block_size = CLASSIFIER_BLOCK) {
+    auto launch = classifier_stages(Vp) ? fused_classifier_launch<true> : fused_classifier_launch<false>;
+    launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
+}
+
+// One block: each thread sums every 1024th loss, the block adds up the threads' sums.
+static __global__ void __launch_bounds__(MAX_BLOCK)
+    sum_losses_kernel(double *sum, const float *losses, int64_t N, bool accumulate) {
+    __shared__ double partial[WARP_SIZE];
+    double thread_sum = 0.0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < N; i += MAX_BLOCK) { thread_sum += (double)losses[i]; }
+    double total = block_sum(thread_sum, partial);
+    if (threadIdx.x == 0) { *sum = accumulate ? *sum + total : total; }
+}
+
+// *sum = (or += with accumulate) the sum of losses (N) in double precision, in an order that depends on N only.
+static inline void sum_losses(double *sum, const float *losses, int64_t N, bool accumulate, cudaStream_t stream) {
+    cuda_require(N >= 0);
+    sum_losses_kernel<<<1, MAX_BLOCK, 0, stream>>>(sum, losses, N, accumulate);
+    cuda_check_launch("sum_losses_kernel");
+}
+
+#define MEAN_LOSSES_BLOCK 128
+
+// One warp a sequence: each lane sums every 32nd of its losses, the warp adds up the lanes' sums.
+static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
+    mean_losses_kernel(double *means, const float *losses, const int32_t *counts, int B, int T) {
+    int lane = (int)threadIdx.x % WARP_SIZE;
+    int64_t b = ((int64_t)blockIdx.x * MEAN_LOSSES_BLOCK + threadIdx.x) / WARP_SIZE;
+    if (b >= B) { return; } // a whole warp
+    double sum = 0.0, number = 0.0;
+    for (int64_t i = b * T + lane; i < (b + 1) * T; i += WARP_SIZE) {
+        if (counts[i] == 0) { continue; }
+        sum += (double)losses[i];
+        number += 1.0;
+    }
+    sum = warp_sum(sum);
+    number = warp_sum(number);
+    if (lane == 0) { means[b] = sum / number; }
+}
+
+// means[b] = the mean of losses[b,t] (B,T) over those t whose counts[b,t] is not 0, in double precision; NaN where
+// there is none. A loss that does not count may be anything. Deterministic: the order of a sum depends on T only.
+static inline void mean_losses(double *means, const float *losses, const int32_t *counts, int B, int T,
+                               cudaStream_t stream) {
+    cuda_require(B > 0 && T > 0);
+    mean_losses_kernel<<<blocks_for(B, MEAN_LOSSES_BLOCK / WARP_SIZE), MEAN_LOSSES_BLOCK, 0, stream>>>(means, losses,
+                                                                                                       counts, B, T);
+    cuda_check_launch("mean_losses_kernel");
+}
+
+#endif // LLMC_FUSED_CLASSIFIER_CUH

@@ -1,0 +1,261 @@
+// The GPT-2 model as data: its configuration, THE parameter table, sizes by name, and initialisation.
+//
+// Everything that concerns parameters is a loop over the table below: allocation, initialisation, optimizer groups,
+// checkpoints, Hugging Face files, the printed plan and the tests. To add a tensor, add a row.
+#ifndef LLMC_GPT2_H
+#define LLMC_GPT2_H
+
+#include "llmc/base/rand.h"
+#include "llmc/base/utils.h"
+
+typedef struct {
+    int max_seq_len;       // maxT: positions that wpe knows
+    int vocab_size;        // V
+    int padded_vocab_size; // Vp: V rounded up to a multiple of 128; rows V..Vp-1 of wte are zero and never predicted
+    int num_layers;        // L
+    int num_heads;         // NH
+    int channels;          // C
+} GPT2Config;
+
+#define GPT2_VOCAB_SIZE 50257
+#define GPT2_LAYERNORM_EPSILON 1e-5f
+#define GPT2_INIT_STD 0.02f
+
+static inline int gpt2_pad_vocab(int vocab_size) { return (int)round_up_i64(vocab_size, 128); }
+
+// A dimension of a tensor as a function of the config.
+typedef enum { DIM_NONE, DIM_Vp, DIM_maxT, DIM_C, DIM_3C, DIM_4C } GPT2Dim;
+typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } GPT2Init; // RESIDUAL: normal scaled by 1/sqrt(2L)
+enum { ONCE = 0, PER_LAYER = 1 };
+enum { NO_DECAY = 0, DECAY = 1 };
+enum { AS_IS = 0, TRANSPOSED = 1 }; // in Hugging Face files: the linear weights are (in, out) there, (out, in) here
+
+// THE parameter table, in file order.
+//  name, how often, rows (DIM_NONE: a vector), columns, initialisation, weight decay, Hugging Face name, layout there
+#define GPT2_PARAMETERS(X)                                                                                             \
+    X(wte, ONCE, DIM_Vp, DIM_C, INIT_NORMAL, DECAY, "wte.weight", AS_IS)                                               \
+    X(wpe, ONCE, DIM_maxT, DIM_C, INIT_NORMAL, DECAY, "wpe.weight", AS_IS)                                             \
+    X(ln1w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, "ln_1.weight", AS_IS)                                      \
+    X(ln1b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "ln_1.bias", AS_IS)                                       \
+    X(qkvw, PER_LAYER, DIM_3C, DIM_C, INIT_NORMAL, DECAY, "attn.c_attn.weight", TRANSPOSED)                            \
+    X(qkvb, PER_LAYER, DIM_NONE, DIM_3C, INIT_ZERO, NO_DECAY, "attn.c_attn.bias", AS_IS)                               \
+    X(attprojw, PER_LAYER, DIM_C, DIM_C, INIT_RESIDUAL, DECAY, "attn.c_proj.weight", TRANSPOSED)                       \
+    X(attprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "attn.c_proj.bias", AS_IS)                            \
+    X(ln2w, PER_LAYER, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, "ln_2.weight", AS_IS)                                      \
+    X(ln2b, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "ln_2.bias", AS_IS)                                       \
+    X(fcw, PER_LAYER, DIM_4C, DIM_C, INIT_NORMAL, DECAY, "mlp.c_fc.weight", TRANSPOSED)                                \
+    X(fcb, PER_LAYER, DIM_NONE, DIM_4C, INIT_ZERO, NO_DECAY, "mlp.c_fc.bias", AS_IS)                                   \
+    X(fcprojw, PER_LAYER, DIM_C, DIM_4C, INIT_RESIDUAL, DECAY, "mlp.c_proj.weight", TRANSPOSED)                        \
+    X(fcprojb, PER_LAYER, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "mlp.c_proj.bias", AS_IS)                              \
+    X(lnfw, ONCE, DIM_NONE, DIM_C, INIT_ONE, NO_DECAY, "ln_f.weight", AS_IS)                                           \
+    X(lnfb, ONCE, DIM_NONE, DIM_C, INIT_ZERO, NO_DECAY, "ln_f.bias", AS_IS)
+
+#define GPT2_PARAM_ENUM(name, ...) PARAM_##name,
+typedef enum { GPT2_PARAMETERS(GPT2_PARAM_ENUM) NUM_PARAM_TENSORS } GPT2Param;
+
+typedef struct {
+    const char *name;
+    int per_layer;      // PER_LAYER: one such tensor in each block, stored together; ONCE: one in the model
+    GPT2Dim rows, cols; // rows DIM_NONE: a vector of cols
+    GPT2Init init;
+    int decay;
+    const char *hf_name; // without the "h.<layer>." that tensors of a block carry
+    int hf_transposed;
+} GPT2ParamSpec;
+
+#define GPT2_PARAM_SPEC(name, layers, rows, cols, init, decay, hf, layout)                                             \
+    {#name, layers, rows, cols, init, decay, hf, layout},
+static const GPT2ParamSpec gpt2_param_specs[NUM_PARAM_TENSORS] = {GPT2_PARAMETERS(GPT2_PARAM_SPEC)};
+
+// One pointer per tensor, by name. Used for parameters and for their gradients.
+#define GPT2_PARAM_POINTER(name, ...) float *name;
+typedef struct {
+    GPT2_PARAMETERS(GPT2_PARAM_POINTER)
+} GPT2Tensors;
+
+static inline int64_t gpt2_dim(const GPT2Config *config, GPT2Dim dim) {
+    switch (dim) {
+    case DIM_Vp: return config->padded_vocab_size;
+    case DIM_maxT: return config->max_seq_len;
+    case DIM_C: return config->channels;
+    case DIM_3C: return 3 * (int64_t)config->channels;
+    case DIM_4C: return 4 * (int64_t)config->channels;
+    default: return 1; // DIM_NONE: a vector is one row
+    }
+}
+
+static inline int64_t gpt2_param_rows(const GPT2Config *config, int i) {
+    return gpt2_dim(config, gpt2_param_specs[i].rows);
+}
+
+static inline int64_t gpt2_param_cols(const GPT2Config *config, int i) {
+    return gpt2_dim(config, gpt2_param_specs[i].cols);
+}
+
+// How many copies of tensor i the model holds: L for a block's tensor, 1 otherwise.
+static inline int gpt2_param_layers(const GPT2Config *config, int i) {
+    return gpt2_param_specs[i].per_layer ? config->num_layers : 1;
+}
+
+// Elements of tensor i, all layers together.
+static inline int64_t gpt2_param_size(const GPT2Config *config, int i) {
+    return gpt2_param_layers(config, i) * gpt2_param_rows(config, i) * gpt2_param_cols(config, i);
+}
+
+// First element of tensor i (i = NUM_PARAM_TENSORS: the total) when all tensors lie one after another in table order.
+static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
+    int64_t offset = 0;
+    for (int j = 0; j < i; j++) { offset += gpt2_param_size(config, j); }
+    return offset;
+}
+
+// All elements, the padding of wte included: what is stored.
+static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
+
+// Sets the 16 pointers into one array of gpt2_num_params(config) floats.
+static inline void gpt2_point_tensors(GPT2Tensors *tensors, const GPT2Config *config, float *memory) {
+    float **pointers[NUM_PARAM_TENSORS];
+    int n = 0;
+#define GPT2_PARAM_ADDRESS(name, ...) pointers[n++] = &tensors->name;
+    GPT2_PARAMETERS(GPT2_PARAM_ADDRESS)
+    for (int i = 0; i < n; i++) { *pointers[i] = memory + gpt2_param_offset(config, i); }
+}
+
+// Writes the name Hugging Face gives tensor i of a layer (ignored for tensors outside the blocks), e.g.
+// "h.3.attn.c_attn.weight".
+static inline void gpt2_hf_name(char *text, size_t size, int i, int layer) {
+    const GPT2ParamSpec *spec = &gpt2_param_specs[i];
+    if (spec->per_layer) {
+        snprintf(text, size, "h.%d.%s", layer, spec->hf_name);
+    } else {
+        snprintf(text, size, "%s", spec->hf_name);
+    }
+}
+
+// Writes the shape of tensor i with all its layers, e.g. "(12, 2304, 768)".
+static inline void gpt2_param_shape(char *text, size_t size, const GPT2Config *config, int i) {
+    const GPT2ParamSpec *spec = &gpt2_param_specs[i];
+    char layers[24] = "", rows[24] = "";
+    if (spec->per_layer) { snprintf(layers, sizeof(layers), "%d, ", config->num_layers); }
+    if (spec->rows != DIM_NONE) { snprintf(rows, sizeof(rows), "%lld, ", (long long)gpt2_param_rows(config, i)); }
+    snprintf(text, size, "(%s%s%lld)", layers, rows, (long long)gpt2_param_cols(config, i));
+}
+
+// Checks a config, wherever it came from (`where` begins the message: a file name or an option). The bounds are far
+// beyond any GPT-2, and small enough that no product of them overflows 64 bits.
+static inline bool gpt2_check_config(const GPT2Config *config, const char *where, Error *error) {
+    const struct {
+        const char *field;
+        int value, max;
+    } checks[] = {
+        {"context length", config->max_seq_len, 1 << 20}, {"vocabulary size", config->vocab_size, 1 << 20},
+        {"number of layers", config->num_layers, 1000},   {"number of heads", config->num_heads, 1024},
+        {"channels", config->channels, 1 << 16},
+    };
+    for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+        if (checks[i].value < 1 || checks[i].value > checks[i].max) {
+            return fail(error, "%s: %s is %d, expected 1 to %d", where, checks[i].field, checks[i].value,
+                        checks[i].max);
+        }
+    }
+    if (config->channels % config->num_heads != 0) {
+        return fail(error, "%s: %d channels cannot be divided among %d heads; choose heads that divide channels", where,
+                    config->channels, config->num_heads);
+    }
+    if (config->padded_vocab_size < config->vocab_size || config->padded_vocab_size > (1 << 20)) {
+        return fail(error, "%s: padded vocabulary is %d, expected %d (vocabulary size) to %d", where,
+                    config->padded_vocab_size, config->vocab_size, 1 << 20);
+    }
+    return true;
+}
+
+// Sets layers, heads, channels and context from a size: "d6" ... "d84" (the GPT-2 series, by depth) or "gpt3:c768" ...
+// "gpt3:c12288" (the GPT-3 series, by channels). The vocabulary is left alone. False if the name is of neither form or
+// not in the series.
+static inline bool gpt2_config_from_size(GPT2Config *config, const char *name) {
+    static const struct {
+        const char *name;
+        int layers, heads, channels, context;
+    } sizes[] = {
+        {"d6", 6, 6, 384, 1024},
+        {"d12", 12, 12, 768, 1024},
+        {"d24", 24, 16, 1024, 1024},
+        {"d36", 36, 20, 1280, 1024},
+        {"d48", 48, 25, 1600, 1024},
+        {"d60", 60, 30, 1920, 1024},
+        {"d72", 72, 30, 2880, 1024},
+        {"d84", 84, 36, 3456, 1024},
+        {"gpt3:c768", 12, 12, 768, 2048},
+        {"gpt3:c1024", 24, 16, 1024, 2048},
+        {"gpt3:c1536", 24, 16, 1536, 2048},
+        {"gpt3:c2048", 24, 16, 2048, 2048},
+        {"gpt3:c2560", 32, 32, 2560, 2048},
+        {"gpt3:c4096", 32, 32, 4096, 2048},
+        {"gpt3:c5120", 40, 40, 5120, 2048},
+        {"gpt3:c12288", 96, 96, 12288, 2048},
+    };
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (strcmp(name, sizes[i].name) != 0) { continue; }
+        config->num_layers = sizes[i].layers;
+        config->num_heads = sizes[i].heads;
+        config->channels = sizes[i].channels;
+        config->max_seq_len = sizes[i].context;
+        return true;
+    }
+    return false;
+}
+#define GPT2_SIZE_NAMES                                                                                                \
+    "d6 d12 d24 d36 d48 d60 d72 d84 gpt3:c768 gpt3:c1024 gpt3:c1536 gpt3:c2048 gpt3:c2560 gpt3:c4096 gpt3:c5120 "      \
+    "gpt3:c12288"
+
+// The part of a range of elements, counted as gpt2_param_offset counts, that lies in one tensor.
+typedef struct {
+    int64_t begin, end; // elements of the tensor, all layers together; begin = end: none
+    int64_t at;         // where the part begins in the range
+} GPT2Overlap;
+
+static inline GPT2Overlap gpt2_overlap(const GPT2Config *config, int i, int64_t first, int64_t n) {
+    int64_t offset = gpt2_param_offset(config, i), size = gpt2_param_size(config, i);
+    GPT2Overlap part = {max_i64(0, first - offset), min_i64(size, first + n - offset), 0};
+    if (part.end <= part.begin) { part.begin = part.end = 0; }
+    part.at = part.begin < part.end ? offset + part.begin - first : 0;
+    return part;
+}
+
+// Elements [begin, end) of tensor i, drawn in pairs: pair p makes up elements 2p and 2p + 1.
+static inline void gpt2_init_normal(float *out, int i, float std, uint64_t seed, int64_t begin, int64_t end) {
+#pragma omp parallel for schedule(static)
+    for (int64_t pair = begin / 2; pair < (end + 1) / 2; pair++) {
+        float normal[2];
+        rand_normal_pair(seed, RAND_INIT + (uint64_t)i, (uint64_t)pair, normal);
+        if (2 * pair >= begin) { out[2 * pair - begin] = std * normal[0]; }
+        if (2 * pair + 1 < end) { out[2 * pair + 1 - begin] = std * normal[1]; }
+    }
+}
+
+// Fills `out` with elements first .. first + n - 1 of all parameters as GPT-2 was initialised: weights normal with
+// standard deviation 0.02, the two projections into the residual stream scaled by 1/sqrt(2L) (Radford et al. 2019,
+// section 2.3), biases 0, LayerNorm gains 1, padding rows 0. A pure function of the seed, wherever the range is cut.
+static inline void gpt2_init_range(float *out, const GPT2Config *config, uint64_t seed, int64_t first, int64_t n) {
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        GPT2Init init = gpt2_param_specs[i].init;
+        GPT2Overlap part = gpt2_overlap(config, i, first, n);
+        float *tensor = out + part.at;
+        int64_t drawn = part.begin; // end of what is drawn at random
+        if (init == INIT_NORMAL || init == INIT_RESIDUAL) {
+            float std = GPT2_INIT_STD;
+            if (init == INIT_RESIDUAL) { std /= sqrtf(2.0f * (float)config->num_layers); }
+            int64_t used = i == PARAM_wte ? (int64_t)config->vocab_size * config->channels : part.end;
+            drawn = max_i64(part.begin, min_i64(part.end, used));
+            gpt2_init_normal(tensor, i, std, seed, part.begin, drawn);
+        }
+        for (int64_t j = drawn; j < part.end; j++) { tensor[j - part.begin] = init == INIT_ONE ? 1.0f : 0.0f; }
+    }
+}
+
+// Fills params (gpt2_num_params floats): the whole of the above.
+static inline void gpt2_init_params(float *params, const GPT2Config *config, uint64_t seed) {
+    gpt2_init_range(params, config, seed, 0, gpt2_num_params(config));
+}
+
+#endif // LLMC_GPT2_H

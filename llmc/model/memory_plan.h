@@ -1,0 +1,243 @@
+// The memory plan: every buffer of a run is a named row with a shape and a lifetime before one byte is allocated.
+//
+// A step passes through numbered phases. A row is live from phase `first` to phase `last`; rows that are never live
+// together may lie at the same place. plan_layout() gives each row an offset, plan_print() shows the table,
+// plan_allocate() takes exactly plan->total bytes once and sets every row's pointer. Memory of another kind (a GPU's)
+// is taken by its owner, plan->total bytes of it, and given out by plan_set_pointers().
+//
+//   float *logits;
+//   plan_add(&plan, &logits, "logits", PLAN_ACTIVATION, PLAN_F32, shape2(rows, Vp), HEAD, HEAD);
+#ifndef LLMC_MEMORY_PLAN_H
+#define LLMC_MEMORY_PLAN_H
+
+#include <unistd.h>
+
+#include "llmc/base/utils.h"
+
+#define PLAN_MAX_ROWS 128
+#define PLAN_ALIGNMENT 256 // cache lines, the widest vectors, what GPUs align to; offsets and sizes are multiples of it
+
+typedef enum { PLAN_F32, PLAN_I32, PLAN_F64, PLAN_BF16, PLAN_FP8 } PlanType;
+typedef enum { PLAN_PARAMETER, PLAN_GRADIENT, PLAN_OPTIMIZER, PLAN_ACTIVATION, PLAN_WORKSPACE, PLAN_DATA } PlanCategory;
+
+static const struct {
+    const char *name;
+    int bytes;
+} plan_types[] = {{"f32", 4}, {"i32", 4}, {"f64", 8}, {"bf16", 2}, {"fp8", 1}};
+static const char *const plan_categories[] = {"parameter", "gradient", "optimizer", "activation", "workspace", "data"};
+
+typedef struct {
+    const char *name;
+    char shape[96];
+    PlanCategory category;
+    PlanType type;
+    int first, last; // phases, inclusive
+    int64_t bytes;   // as asked for; what it takes is rounded up to PLAN_ALIGNMENT
+    int64_t offset;
+    void *pointer; // address of the caller's pointer; written by memcpy, as it may point to any type
+} PlanRow;
+
+typedef struct {
+    int ndims;
+    int64_t dims[4];
+} PlanShape;
+
+static inline PlanShape shape4(int64_t a, int64_t b, int64_t c, int64_t d) {
+    PlanShape shape = {4, {a, b, c, d}};
+    return shape;
+}
+static inline PlanShape shape3(int64_t a, int64_t b, int64_t c) {
+    PlanShape shape = {3, {a, b, c, 0}};
+    return shape;
+}
+static inline PlanShape shape2(int64_t a, int64_t b) {
+    PlanShape shape = {2, {a, b, 0, 0}};
+    return shape;
+}
+static inline PlanShape shape1(int64_t a) {
+    PlanShape shape = {1, {a, 0, 0, 0}};
+    return shape;
+}
+
+typedef struct {
+    PlanRow rows[PLAN_MAX_ROWS];
+    int count;
+    const char *const *phases; // names, for the printed lifetimes
+    int64_t total;             // bytes, set by plan_layout
+    const char *overflow;      // name of the first row whose size does not fit 63 bits, or NULL
+    void *memory;
+} MemoryPlan;
+
+static inline void plan_init(MemoryPlan *plan, const char *const *phase_names) {
+    memset(plan, 0, sizeof(*plan));
+    plan->phases = phase_names;
+}
+
+static inline void plan_set_pointer(void *pointer, void *address) { memcpy(pointer, &address, sizeof(address)); }
+
+// The bytes of a shape; false when they overflow.
+static inline bool plan_shape_bytes(const PlanShape *shape, PlanType type, int64_t *bytes) {
+    *bytes = plan_types[type].bytes;
+    for (int i = 0; i < shape->ndims; i++) {
+        if (shape->dims[i] < 0 || __builtin_mul_overflow(*bytes, shape->dims[i], bytes)) { return false; }
+    }
+    return *bytes <= INT64_MAX / PLAN_MAX_ROWS - PLAN_ALIGNMENT; // so that the total cannot overflow either
+}
+
+static inline void plan_shape_text(char *text, size_t size, const PlanShape *shape) {
+    size_t used = 0;
+    for (int i = 0; i < shape->ndims && used < size; i++) {
+        used += (size_t)snprintf(text + used, size - used, "%s%lld", i == 0 ? "(" : ", ", (long long)shape->dims[i]);
+    }
+    if (used < size) { snprintf(text + used, size - used, ")"); }
+}
+
+// Adds a buffer, live in phases first..last. `pointer` is the address of the pointer that plan_allocate sets. A shape
+// with a dimension of 0 takes no memory and is not listed; its pointer stays NULL.
+static inline void plan_add(MemoryPlan *plan, void *pointer, const char *name, PlanCategory category, PlanType type,
+                            PlanShape shape, int first, int last) {
+    PlanRow row;
+    memset(&row, 0, sizeof(row));
+    row.name = name, row.category = category, row.type = type;
+    row.first = first, row.last = last, row.pointer = pointer;
+    plan_shape_text(row.shape, sizeof(row.shape), &shape);
+    plan_set_pointer(pointer, NULL);
+    if (!plan_shape_bytes(&shape, type, &row.bytes)) {
+        row.bytes = 0;
+        if (plan->overflow == NULL) { plan->overflow = name; }
+    }
+    if (row.bytes == 0) { return; }
+    if (plan->count == PLAN_MAX_ROWS) { abort(); } // a plan is written by hand: a programming error
+    plan->rows[plan->count++] = row;
+}
+
+static inline int64_t plan_row_size(const PlanRow *row) { return round_up_i64(row->bytes, PLAN_ALIGNMENT); }
+
+static inline bool plan_rows_meet(const PlanRow *a, const PlanRow *b) {
+    return a->first <= b->last && b->first <= a->last;
+}
+
+// The lowest offset at which row fits beside the rows already placed (placed[0..n-1]) that are live together with it.
+static inline int64_t plan_lowest_fit(const PlanRow *row, PlanRow *const *placed, int n) {
+    int64_t offset = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < n; i++) {
+            const PlanRow *other = placed[i];
+            if (plan_rows_meet(row, other) && offset < other->offset + plan_row_size(other) &&
+                other->offset < offset + plan_row_size(row)) {
+                offset = other->offset + plan_row_size(other);
+                moved = true;
+            }
+        }
+    }
+    return offset;
+}
+
+// Gives every row its offset: longest lifetimes first, then largest first, each at the lowest place that is free during
+// its life. Sets plan->total.
+static inline void plan_layout(MemoryPlan *plan) {
+    PlanRow *order[PLAN_MAX_ROWS];
+    for (int i = 0; i < plan->count; i++) {
+        PlanRow *row = &plan->rows[i];
+        int j = i;
+        for (; j > 0; j--) {
+            int span = row->last - row->first, before = order[j - 1]->last - order[j - 1]->first;
+            if (span < before || (span == before && row->bytes <= order[j - 1]->bytes)) { break; }
+            order[j] = order[j - 1];
+        }
+        order[j] = row;
+    }
+    plan->total = 0;
+    for (int i = 0; i < plan->count; i++) {
+        order[i]->offset = plan_lowest_fit(order[i], order, i);
+        plan->total = max_i64(plan->total, order[i]->offset + plan_row_size(order[i]));
+    }
+}
+
+// Bytes that the rows would take if none shared memory.
+static inline int64_t plan_total_unshared(const MemoryPlan *plan) {
+    int64_t total = 0;
+    for (int i = 0; i < plan->count; i++) { total += plan_row_size(&plan->rows[i]); }
+    return total;
+}
+
+static inline int64_t plan_category_bytes(const MemoryPlan *plan, PlanCategory category) {
+    int64_t total = 0;
+    for (int i = 0; i < plan->count; i++) {
+        if (plan->rows[i].category == category) { total += plan_row_size(&plan->rows[i]); }
+    }
+    return total;
+}
+
+static inline void plan_lifetime(char *text, size_t size, const MemoryPlan *plan, const PlanRow *row) {
+    if (row->first == row->last) {
+        snprintf(text, size, "%s", plan->phases[row->first]);
+    } else {
+        snprintf(text, size, "%s..%s", plan->phases[row->first], plan->phases[row->last]);
+    }
+}
+
+// Prints the table and the total.
+static inline void plan_print(const MemoryPlan *plan, FILE *out) {
+    fprintf(out, "%-16s %-26s %-4s %16s %16s  %-11s %s\n", "buffer", "shape", "type", "bytes", "offset", "category",
+            "live during");
+    for (int i = 0; i < plan->count; i++) {
+        const PlanRow *row = &plan->rows[i];
+        char lifetime[64];
+        plan_lifetime(lifetime, sizeof(lifetime), plan, row);
+        fprintf(out, "%-16s %-26s %-4s %16lld %16lld  %-11s %s\n", row->name, row->shape, plan_types[row->type].name,
+                (long long)row->bytes, (long long)row->offset, plan_categories[row->category], lifetime);
+    }
+    char total[32], unshared[32];
+    format_bytes(total, sizeof(total), plan->total);
+    format_bytes(unshared, sizeof(unshared), plan_total_unshared(plan));
+    fprintf(out, "total %lld bytes (%s) in one allocation; %s without sharing between lifetimes\n",
+            (long long)plan->total, total, unshared);
+}
+
+// Sets every row's pointer into memory of plan->total bytes.
+static inline void plan_set_pointers(MemoryPlan *plan, void *memory) {
+    plan->memory = memory;
+    for (int i = 0; i < plan->count; i++) {
+        plan_set_pointer(plan->rows[i].pointer, (char *)memory + plan->rows[i].offset);
+    }
+}
+
+#define PLAN_REMEDY "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model"
+
+static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
+    if (plan->overflow == NULL) { return true; }
+    return fail(error, "memory plan: the size of '%s' overflows 64 bits; " PLAN_REMEDY, plan->overflow);
+}
+
+// Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails when a
+// size overflows, or when the machine does not have that much memory at all (asking anyway would end in the kernel's
+// out-of-memory killer hours later).
+static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
+    if (!plan_check_overflow(plan, error)) { return false; }
+    char need[32], have[32];
+    format_bytes(need, sizeof(need), plan->total);
+#ifdef _SC_PHYS_PAGES
+    int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    if (physical > 0 && plan->total > physical) {
+        format_bytes(have, sizeof(have), physical);
+        return fail(error, "memory plan: needs %s, this machine has %s; " PLAN_REMEDY " (--plan shows every buffer)",
+                    need, have);
+    }
+#endif
+    (void)have;
+    if (posix_memalign(&plan->memory, PLAN_ALIGNMENT, (size_t)max_i64(plan->total, PLAN_ALIGNMENT)) != 0) {
+        plan->memory = NULL;
+        return fail(error, "memory plan: cannot allocate %s; " PLAN_REMEDY " (--plan shows every buffer)", need);
+    }
+    plan_set_pointers(plan, plan->memory);
+    return true;
+}
+
+static inline void plan_free(MemoryPlan *plan) {
+    free(plan->memory);
+    plan->memory = NULL;
+}
+
+#endif // LLMC_MEMORY_PLAN_H

@@ -1,0 +1,161 @@
+// The end of a step's gradient: is the loss a number, how long is the gradient, may an update be made with it and by
+// how much is it to be clipped? All of it is settled on the GPU; the host reads the result when it likes.
+//   norm = sqrt(sum over all parameters of grad^2)
+//
+// Each of several GPUs adds up its own part of the gradient into a StepRecord; when every GPU has the records of all,
+// each makes the same StepResult of them, to the bit.
+#ifndef LLMC_GLOBAL_NORM_CUH
+#define LLMC_GLOBAL_NORM_CUH
+
+#include "llmc/cuda/cuda_utils.cuh"
+
+enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_WEIGHTS_DIFFER = 3 };
+
+// What one GPU knows of a step, in device memory.
+typedef struct {
+    double loss_sum;      // of its rows
+    double squares;       // the sum of squares of its part of the gradient
+    int64_t wants_to_end; // its process has been asked to stop
+    uint64_t checksum;    // of the weights it worked with; 0 where GPUs do not hold the same
+} StepRecord;
+
+// What a step came to, in device memory. Cleared (zero bytes) once, before the first step.
+typedef struct {
+    double loss;
+    double norm;
+    float grad_scale;     // AdamW multiplies gradients by it
+    int32_t stopped;      // STEP_..: the first reason not to update; it stays, and no later step updates anything
+    int64_t wants_to_end; // some process has been asked to stop
+    int64_t odd_one;      // the first GPU whose weights are not those of the first; 0: none
+} StepResult;
+
+#define GLOBAL_NORM_BLOCK 512
+#define GLOBAL_NORM_SPAN 32768 // gradients whose squares one block sums: fixed, so that no bit depends on the GPU
+// The square of a larger gradient overflows fp32, and AdamW's v would never recover. Clipping makes it harmless.
+#define GLOBAL_NORM_USABLE 1e18
+
+static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i64(n, GLOBAL_NORM_SPAN); }
+
+__device__ __forceinline__ double squared(float x) { return (double)x * (double)x; }
+
+// Neighbouring gradients, and as many again at equal distances: of the layers of a model.
+typedef struct {
+    const float *grads; // the first
+    int64_t n, repeats, stride;
+} NormPart;
+
+// The doubles for the sums of a part; in them each repetition's follow those of the one before.
+static inline int64_t norm_part_doubles(const NormPart *part) {
+    return part->repeats * global_norm_scratch_doubles(part->n);
+}
+
+// partials[b] = the sum over the b-th span of grad^2, of the first part's repetitions and then of the second's. Squares
+// and sums are double: they neither overflow nor vanish.
+static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
+    global_norm_squared_kernel(double *partials, NormPart first, NormPart second) {
+    __shared__ double partial[WARP_SIZE];
+    unsigned in_first = (unsigned)(first.repeats * ((first.n + GLOBAL_NORM_SPAN - 1) / GLOBAL_NORM_SPAN));
+    bool is_first = blockIdx.x < in_first;
+    NormPart part = is_first ? first : second;
+    unsigned block = is_first ? blockIdx.x : blockIdx.x - in_first;
+    unsigned spans = (unsigned)((part.n + GLOBAL_NORM_SPAN - 1) / GLOBAL_NORM_SPAN);
+    int64_t begin = (int64_t)(block % spans) * GLOBAL_NORM_SPAN;
+    const float *span = part.grads + block / spans * part.stride + begin;
+    int count = (int)min((int64_t)GLOBAL_NORM_SPAN, part.n - begin);
+    double sum = 0.0;
+#pragma unroll 4
+    for (int i = (int)threadIdx.x * f128::size; i <= count - f128::size; i += GLOBAL_NORM_BLOCK * f128::size) {
+        f128 g = load128(span + i);
+        sum += (squared(g[0]) + squared(g[1])) + (squared(g[2]) + squared(g[3]));
+    }
+    int tail = count - count % f128::size + (int)threadIdx.x;
+    if (tail < count) { sum += squared(span[tail]); }
+    sum = block_sum(sum, partial);
+    if (threadIdx.x == 0) { partials[blockIdx.x] = sum; }
+}
+
+static inline bool norm_part_is_good(const NormPart *part) {
+    bool aligned = (uintptr_t)part->grads % 16 == 0 && part->stride % 4 == 0;
+    return part->n > 0 && part->repeats > 0 && aligned;
+}
+
+// partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none),
+// which begin at multiples of 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the
+// shapes only.
+static inline void global_norm_squared(double *partials, const NormPart *first, const NormPart *second,
+                                       cudaStream_t stream) {
+    int64_t blocks = norm_part_doubles(first) + (second != NULL ? norm_part_doubles(second) : 0);
+    cuda_require(norm_part_is_good(first) && (second == NULL || norm_part_is_good(second)));
+    cuda_require(blocks <= INT32_MAX);
+    global_norm_squared_kernel<<<(unsigned)blocks, GLOBAL_NORM_BLOCK, 0, stream>>>(partials, *first,
+                                                                                   second != NULL ? *second : *first);
+    cuda_check_launch("global_norm_squared_kernel");
+}
+
+// One block: each thread sums every 1024th partial, the block adds up the threads' sums.
+static __global__ void __launch_bounds__(MAX_BLOCK)
+    step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
+                       const int64_t *wants_to_end, const uint64_t *checksum) {
+    __shared__ double partial[WARP_SIZE];
+    double sum = 0.0;
+#pragma unroll 8
+    for (int64_t i = threadIdx.x; i < count; i += MAX_BLOCK) { sum += partials[i]; }
+    sum = block_sum(sum, partial);
+    if (threadIdx.x == 0) {
+        record->loss_sum = *loss_sum;
+        record->squares = sum;
+        record->wants_to_end = *wants_to_end;
+        record->checksum = *checksum;
+    }
+}
+
+// Makes this GPU's record of `count` partials of global_norm_squared, the sum of its losses, whether its process has
+// been asked to stop, and the checksum of its weights (all in device memory).
+static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
+                               const int64_t *wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
+    cuda_require(count > 0);
+    step_record_kernel<<<1, MAX_BLOCK, 0, stream>>>(record, partials, count, loss_sum, wants_to_end, checksum);
+    cuda_check_launch("step_record_kernel");
+}
+
+// A step is bad when its loss is no number, or its norm is none, or too large to go unclipped.
+__device__ __forceinline__ int32_t step_verdict(double loss, double norm, float grad_clip) {
+    if (!isfinite(loss)) { return STEP_LOSS_NOT_FINITE; }
+    bool usable = isfinite(norm) && (norm <= GLOBAL_NORM_USABLE || grad_clip > 0.0f);
+    return usable ? STEP_GOES_ON : STEP_NORM_UNUSABLE;
+}
+
+// One thread: the records are few, and their order is the order of the sum.
+static __global__ void step_finish_kernel(StepResult *result, const StepRecord *records, int num_records,
+                                          double loss_factor, float grad_clip) {
+    double loss_sum = 0.0, squares = 0.0;
+    int64_t wants_to_end = 0, odd_one = 0;
+    for (int i = 0; i < num_records; i++) {
+        loss_sum += records[i].loss_sum;
+        squares += records[i].squares;
+        wants_to_end |= records[i].wants_to_end;
+        if (odd_one == 0 && records[i].checksum != records[0].checksum) { odd_one = i; }
+    }
+    double loss = loss_sum * loss_factor, norm = sqrt(squares);
+    result->loss = loss;
+    result->norm = norm;
+    result->grad_scale = grad_clip > 0.0f && norm > (double)grad_clip ? (float)((double)grad_clip / norm) : 1.0f;
+    result->wants_to_end = wants_to_end;
+    if (result->stopped != STEP_GOES_ON) { return; }
+    result->odd_one = odd_one;
+    result->stopped = odd_one > 0 ? STEP_WEIGHTS_DIFFER : step_verdict(loss, norm, grad_clip);
+}
+
+// From the records of all GPUs:
+//   result->loss = sum of the losses * loss_factor, result->norm, result->wants_to_end,
+//   result->grad_scale = grad_clip / norm if grad_clip > 0 and norm > grad_clip, else 1
+//   result->stopped    is set, never cleared; result->odd_one with it
+static inline void step_finish(StepResult *result, const StepRecord *records, int num_records, double loss_factor,
+                               float grad_clip, cudaStream_t stream) {
+    cuda_require(num_records > 0);
+    cuda_require(grad_clip >= 0.0f);
+    step_finish_kernel<<<1, 1, 0, stream>>>(result, records, num_records, loss_factor, grad_clip);
+    cuda_check_launch("step_finish_kernel");
+}
+
+#endif // LLMC_GLOBAL_NORM_CUH

@@ -1,0 +1,66 @@
+// Learning-rate schedules: the rate as a pure function of the step, so that a resumed run needs nothing but its step.
+//
+//   cosine    Loshchilov, Hutter 2016, "SGDR", one cycle
+//   linear    a straight line
+//   constant  the peak throughout
+//   wsd       warm-up, stable, decay: constant, then 1 - sqrt over the last fifth of the steps (Haegele et al. 2024,
+//             "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations")
+//
+// Each starts with a linear warm-up; each but the constant one reaches peak * final_fraction at step `total`.
+#ifndef LLMC_SCHEDULERS_H
+#define LLMC_SCHEDULERS_H
+
+#include "llmc/base/utils.h"
+#include <math.h>
+
+typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD, NUM_SCHEDULES } ScheduleKind;
+
+static const char *const schedule_names[NUM_SCHEDULES] = {"cosine", "linear", "constant", "wsd"};
+#define SCHEDULE_NAMES "cosine, linear, constant, wsd"
+
+typedef struct {
+    ScheduleKind kind;
+    float peak;           // the learning rate after the warm-up
+    int64_t warmup;       // steps of warm-up, 0: none
+    int64_t total;        // steps of the whole run, warm-up included
+    float final_fraction; // of the peak, at the end
+} Schedule;
+
+// Finds a schedule by its name; false when there is none of that name.
+static inline bool schedule_parse(const char *name, ScheduleKind *kind) {
+    for (int i = 0; i < NUM_SCHEDULES; i++) {
+        if (strcmp(name, schedule_names[i]) == 0) {
+            *kind = (ScheduleKind)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+// The step at which the decay begins. A warm-up that reaches into the last fifth shortens a wsd decay: the rate never
+// jumps.
+static inline int64_t schedule_decay_start(const Schedule *s) {
+    return s->kind == SCHEDULE_WSD ? max_i64(s->warmup, s->total - ceil_div_i64(s->total, 5)) : s->warmup;
+}
+
+// How much of the way from the peak (1) to the final rate (0) is left when a part x in [0, 1] of the decay is done.
+static inline double schedule_shape(ScheduleKind kind, double x) {
+    switch (kind) {
+    case SCHEDULE_COSINE: return 0.5 * (1.0 + cos(3.14159265358979323846 * x));
+    case SCHEDULE_LINEAR: return 1.0 - x;
+    case SCHEDULE_WSD: return 1.0 - sqrt(x);
+    default: return 1.0;
+    }
+}
+
+// The learning rate of the update at `step` (0-based). Step i of the warm-up has (i + 1) / warmup of the peak, so the
+// first update is not lost and step warmup - 1 has all of it. Steps from `total` on have the final rate.
+static inline float schedule_lr(const Schedule *s, int64_t step) {
+    if (step < s->warmup) { return (float)(s->peak * ((double)(step + 1) / (double)s->warmup)); }
+    int64_t start = schedule_decay_start(s);
+    double x = step >= s->total ? 1.0 : (double)max_i64(step - start, 0) / (double)(s->total - start);
+    double fraction = s->final_fraction + (1.0 - s->final_fraction) * schedule_shape(s->kind, x);
+    return (float)(s->peak * fraction);
+}
+
+#endif // LLMC_SCHEDULERS_H

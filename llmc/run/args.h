@@ -1,0 +1,441 @@
+// The command line: one table of options drives parsing, checking, --help and recording.
+//
+// A program lists its options as ArgSpec rows that point into a plain struct, and calls args_parse once. Accepted are
+// "--name value", "--name=value", "-alias value" (an alias may have several letters), and for a flag also the bare
+// "--name". Everything else is refused, with one line that names the option, its range and its default:
+// an unknown option, a missing or malformed value, a value out of range, an option given twice (two values contradict
+// each other, and whoever reads the command should not have to know which one wins), a stray word.
+#ifndef LLMC_ARGS_H
+#define LLMC_ARGS_H
+
+#include "llmc/base/utils.h"
+
+#include <math.h>
+
+typedef enum {
+    ARG_INT,    // int64_t: decimal digits only, so "1e4", "8x" and "0x10" are refused
+    ARG_REAL,   // double: decimal and finite, so "nan" and "inf" are refused
+    ARG_TEXT,   // const char * into argv
+    ARG_CHOICE, // const char * into argv or the table: one of the words of `value`
+    ARG_FLAG    // bool: bare, or followed by 0 or 1
+} ArgType;
+
+// The C type behind each ArgType, for structs generated from a table.
+#define ARG_FIELD_INT int64_t
+#define ARG_FIELD_REAL double
+#define ARG_FIELD_TEXT const char *
+#define ARG_FIELD_CHOICE const char *
+#define ARG_FIELD_FLAG bool
+
+typedef struct {
+    const char *name;     // long name, without the dashes
+    const char *aliases;  // short names without the dash, separated by spaces; "" for none
+    ArgType type;         //
+    size_t place;         // offset of the value in the struct of options
+    const char *fallback; // the default, as a user would write it
+    double min, max;      // inclusive; numbers: of the value, at most 2^53 for ARG_INT; ARG_TEXT: of its bytes
+    const char *value;    // what --help calls the value; ARG_CHOICE: its words, as "cosine|linear"
+    const char *refusal;  // why this program does not take this option, or NULL
+    const char *group;    // the heading in --help; rows of a group stand together
+    const char *help;
+} ArgSpec;
+
+typedef struct {
+    const char *name;       // of the program, for --version
+    const char *usage;      // e.g. "tokenize [options] FILE..."
+    const char *summary;    // a paragraph for --help
+    const char *examples;   // lines printed as they are at the end of --help, or NULL
+    const ArgSpec *specs;   //
+    int num_specs;          // at most ARGS_MAX_SPECS
+    bool takes_positionals; // words that are not options are allowed
+    bool *given;            // (num_specs), set by args_parse: the command line has this option; or NULL
+} ArgsProgram;
+
+typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // not ARGS_RUN: the program is done
+
+#define ARGS_MAX_SPECS 128
+#define ARGS_MAX_PATH 4000  // bytes a path option may have: leaves room in MAX_PATH_BYTES for the names of files in it
+#define ARGS_HELP_WIDTH 100 // columns
+
+// Writes an argument for an error message: in quotes, on one line, cut where it is long.
+static inline void args_quote(char *text, size_t size, const char *argument) {
+    size_t n = 0, limit = size < 48 ? size - 6 : 42;
+    text[n++] = '\'';
+    size_t i = 0;
+    for (; argument[i] != '\0' && n < limit; i++) {
+        unsigned char c = (unsigned char)argument[i];
+        text[n++] = c < 32 || c == 127 ? '?' : (char)c;
+    }
+    snprintf(text + n, size - n, "%s", argument[i] != '\0' ? "...'" : "'");
+}
+
+// Writes the name an error message gives an option: "--batch-size (-b)".
+static inline void args_label(char *text, size_t size, const ArgSpec *spec) {
+    size_t alias = strcspn(spec->aliases, " ");
+    if (alias > 0) {
+        snprintf(text, size, "--%s (-%.*s)", spec->name, (int)alias, spec->aliases);
+    } else {
+        snprintf(text, size, "--%s", spec->name);
+    }
+}
+
+// True if word is one of the words of a list in which `separator` stands between them.
+static inline bool args_list_has(const char *list, char separator, const char *word, size_t length) {
+    while (*list != '\0') {
+        const char *end = strchr(list, separator);
+        size_t n = end != NULL ? (size_t)(end - list) : strlen(list);
+        if (n == length && memcmp(list, word, n) == 0) { return true; }
+        list += n + (end != NULL);
+    }
+    return false;
+}
+
+// Writes a double with as few digits as give it back exactly.
+static inline void args_real_text(char *text, size_t size, double value) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) { return; }
+    }
+}
+
+// Reads decimal digits, optionally after a minus, and nothing else. False if it is not such a number of at most 2^53.
+static inline bool args_read_int(const char *text, int64_t *value) {
+    const int64_t limit = (int64_t)1 << 53; // where the ranges, which are doubles, are still exact
+    bool negative = *text == '-';
+    const char *digit = text + negative;
+    int64_t sum = 0;
+    if (*digit == '\0') { return false; }
+    for (; *digit != '\0'; digit++) {
+        if (*digit < '0' || *digit > '9') { return false; }
+        sum = 10 * sum + (*digit - '0');
+        if (sum > limit) { return false; }
+    }
+    *value = negative ? -sum : sum;
+    return true;
+}
+
+// Reads a finite decimal number such as 0.1, -3 or 6e-4, and nothing else.
+static inline bool args_read_real(const char *text, double *value) {
+    if (*text == '\0' || text[strspn(text, "0123456789.+-eE")] != '\0') { return false; }
+    char *end;
+    *value = strtod(text, &end);
+    return end != text && *end == '\0' && isfinite(*value);
+}
+
+// Writes the range of a number, or of a text's bytes: "1 to 64".
+static inline void args_range(char *text, size_t size, const ArgSpec *spec) {
+    if (spec->type == ARG_REAL) {
+        char low[32], high[32];
+        args_real_text(low, sizeof(low), spec->min);
+        args_real_text(high, sizeof(high), spec->max);
+        snprintf(text, size, "%s to %s", low, high);
+    } else {
+        snprintf(text, size, "%lld to %lld", (long long)spec->min, (long long)spec->max);
+    }
+}
+
+// Writes what an option takes: "a whole number from 1 to 64 (default 4)".
+static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
+    char range[80], fallback[160] = "";
+    args_range(range, sizeof(range), spec);
+    if (spec->fallback[0] != '\0') { snprintf(fallback, sizeof(fallback), " (default %s)", spec->fallback); }
+    switch (spec->type) {
+    case ARG_INT: snprintf(text, size, "a whole number from %s%s", range, fallback); break;
+    case ARG_REAL: snprintf(text, size, "a number from %s%s", range, fallback); break;
+    case ARG_TEXT: snprintf(text, size, "%s of %s bytes%s", spec->value, range, fallback); break;
+    case ARG_CHOICE: snprintf(text, size, "one of %s%s", spec->value, fallback); break;
+    case ARG_FLAG: snprintf(text, size, "0 or 1%s", fallback); break;
+    }
+}
+
+// Stores a value, given as text, in the struct of options. False if it is malformed or out of range.
+static inline bool args_store(const ArgSpec *spec, void *options, const char *text) {
+    void *place = (char *)options + spec->place;
+    int64_t whole;
+    double real;
+    switch (spec->type) {
+    case ARG_INT:
+        if (!args_read_int(text, &whole) || (double)whole < spec->min || (double)whole > spec->max) { return false; }
+        *(int64_t *)place = whole;
+        return true;
+    case ARG_REAL:
+        if (!args_read_real(text, &real) || real < spec->min || real > spec->max) { return false; }
+        *(double *)place = real;
+        return true;
+    case ARG_TEXT:
+        if ((double)strlen(text) < spec->min || (double)strlen(text) > spec->max) { return false; }
+        *(const char **)place = text;
+        return true;
+    case ARG_CHOICE:
+        if (!args_list_has(spec->value, '|', text, strlen(text))) { return false; }
+        *(const char **)place = text;
+        return true;
+    case ARG_FLAG:
+        if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) { return false; }
+        *(bool *)place = text[0] == '1';
+        return true;
+    }
+    return false;
+}
+
+// Gives every option its default. Defaults of text options may be empty, whatever their range: "not given".
+static inline void args_set_defaults(const ArgSpec *specs, int num_specs, void *options) {
+    for (int i = 0; i < num_specs; i++) {
+        if (specs[i].type == ARG_TEXT) {
+            *(const char **)((char *)options + specs[i].place) = specs[i].fallback;
+        } else {
+            args_store(&specs[i], options, specs[i].fallback);
+        }
+    }
+}
+
+// Writes the value an option has now; the text is the same for equal values, however they were written.
+static inline void args_value_text(const ArgSpec *spec, const void *options, char *text, size_t size) {
+    const void *place = (const char *)options + spec->place;
+    switch (spec->type) {
+    case ARG_INT: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
+    case ARG_REAL: args_real_text(text, size, *(const double *)place); break;
+    case ARG_TEXT:
+    case ARG_CHOICE: snprintf(text, size, "%s", *(const char *const *)place); break;
+    case ARG_FLAG: snprintf(text, size, "%d", *(const bool *)place ? 1 : 0); break;
+    }
+}
+
+// Finds the option an argument such as "--lr=1" or "-l" names: its row, or -1. `length` is without the "=...".
+static inline int args_find(const ArgsProgram *program, const char *argument, size_t length) {
+    if (length < 2 || argument[0] != '-') { return -1; }
+    bool is_long = length > 2 && argument[1] == '-';
+    const char *name = argument + (is_long ? 2 : 1);
+    size_t n = length - (is_long ? 2 : 1);
+    for (int i = 0; i < program->num_specs; i++) {
+        const ArgSpec *spec = &program->specs[i];
+        if (is_long ? strlen(spec->name) == n && memcmp(spec->name, name, n) == 0
+                    : args_list_has(spec->aliases, ' ', name, n)) {
+            return i;
+        }
+    }
+    return -1;
+}
+
+// Edits (a character inserted, removed, replaced, or two neighbours swapped) that turn a into b; looks at 31 bytes.
+static inline int args_edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
+    enum { MAX = 32 };
+    int d[MAX][MAX];
+    int n = (int)(a_length < MAX - 1 ? a_length : MAX - 1), m = (int)(b_length < MAX - 1 ? b_length : MAX - 1);
+    for (int i = 0; i <= n; i++) {
+        for (int j = 0; j <= m; j++) {
+            if (i == 0 || j == 0) {
+                d[i][j] = i + j;
+                continue;
+            }
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) { best = d[i - 1][j] + 1; }
+            if (d[i][j - 1] + 1 < best) { best = d[i][j - 1] + 1; }
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            if (swapped && d[i - 2][j - 2] + 1 < best) { best = d[i - 2][j - 2] + 1; }
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+// Keeps a name (with its dashes) in text if it is nearer to a mistyped one than the best so far.
+static inline void args_consider(const char *typed, size_t typed_length, const char *dashes, const char *name,
+                                 size_t length, int *best, char *text, size_t size) {
+    bool begins = typed_length > 1 && typed_length < length && memcmp(name, typed, typed_length) == 0;
+    int distance = begins ? 1 : args_edit_distance(typed, typed_length, name, length);
+    if (distance >= *best) { return; }
+    *best = distance;
+    snprintf(text, size, "%s%.*s", dashes, (int)length, name);
+}
+
+// Writes the known option nearest to a mistyped one. A beginning of a long name ("--batch") counts as near.
+static inline void args_nearest(const ArgsProgram *program, const char *typed, size_t length, char *text, size_t size) {
+    int best = INT32_MAX;
+    while (length > 0 && *typed == '-') { typed++, length--; }
+    for (int i = 0; i < program->num_specs; i++) {
+        const ArgSpec *spec = &program->specs[i];
+        if (spec->refusal != NULL) { continue; }
+        args_consider(typed, length, "--", spec->name, strlen(spec->name), &best, text, size);
+        for (const char *alias = spec->aliases; *alias != '\0';) {
+            size_t n = strcspn(alias, " ");
+            args_consider(typed, length, "-", alias, n, &best, text, size);
+            alias += n + (alias[n] == ' ');
+        }
+    }
+    args_consider(typed, length, "--", "help", 4, &best, text, size);
+    args_consider(typed, length, "--", "version", 7, &best, text, size);
+}
+
+// Prints text from `column` on, broken at spaces so that it ends before ARGS_HELP_WIDTH; further lines are indented.
+static inline void args_print_wrapped(FILE *out, const char *text, int column, int indent) {
+    bool first = true;
+    while (*text != '\0') {
+        int word = (int)strcspn(text, " ");
+        if (!first && column + 1 + word > ARGS_HELP_WIDTH) {
+            fprintf(out, "\n%*s", indent, "");
+            column = indent;
+            first = true;
+        }
+        fprintf(out, "%s%.*s", first ? "" : " ", word, text);
+        column += word + (first ? 0 : 1);
+        first = false;
+        text += word + (text[word] == ' ');
+    }
+    fputc('\n', out);
+}
+
+// Writes "-n, --name VALUE", the left side of an option in --help.
+static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
+    size_t n = 0;
+    text[0] = '\0';
+    for (const char *alias = spec->aliases; *alias != '\0' && n + 16 < size;) {
+        int a = (int)strcspn(alias, " ");
+        n += (size_t)snprintf(text + n, size - n, "-%.*s, ", a < 10 ? a : 10, alias);
+        alias += a + (alias[a] == ' ');
+    }
+    snprintf(text + n, size - n, "--%s%s%s", spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
+}
+
+// Writes what an option does, its range and its default, the right side of an option in --help. A bound so high that
+// nobody meets it is left to the error message.
+static inline void args_description(char *text, size_t size, const ArgSpec *spec) {
+    bool number = spec->type == ARG_INT || spec->type == ARG_REAL;
+    bool has_default = spec->fallback[0] != '\0' && !(spec->type == ARG_FLAG && spec->fallback[0] == '0');
+    char range[80] = "", low[32];
+    args_real_text(low, sizeof(low), spec->min);
+    if (number && spec->max < 1e9) { args_range(range, sizeof(range), spec); }
+    if (number && spec->max >= 1e9) { snprintf(range, sizeof(range), "at least %s", low); }
+    snprintf(text, size, "%s%s%s%s%s%s%s", spec->help, number || has_default ? " (" : "", range,
+             number && has_default ? "; " : "", has_default ? "default " : "", has_default ? spec->fallback : "",
+             number || has_default ? ")" : "");
+}
+
+// Prints all options, group by group, as the table has them; those this program refuses are named at the end.
+static inline void args_print_help(FILE *out, const ArgsProgram *program) {
+    enum { LEFT = 2, RIGHT = 32 };
+    char left[256], right[1024];
+    const char *group = "";
+    fprintf(out, "Usage: %s\n\n", program->usage);
+    args_print_wrapped(out, program->summary, 0, 0);
+    for (int i = 0; i < program->num_specs; i++) {
+        const ArgSpec *spec = &program->specs[i];
+        if (spec->refusal != NULL) { continue; }
+        if (strcmp(group, spec->group) != 0) { fprintf(out, "\n%s\n", spec->group); }
+        group = spec->group;
+        args_usage(left, sizeof(left), spec);
+        args_description(right, sizeof(right), spec);
+        fprintf(out, "%*s%s", LEFT, "", left);
+        int column = LEFT + (int)strlen(left);
+        if (column + 2 > RIGHT) {
+            fputc('\n', out);
+            column = 0;
+        }
+        fprintf(out, "%*s", RIGHT - column, "");
+        args_print_wrapped(out, right, RIGHT, RIGHT);
+    }
+    fprintf(out, "\nThis program\n  %-*s%s\n  %-*s%s\n", RIGHT - LEFT, "-h, --help", "this text", RIGHT - LEFT,
+            "--version", "the version");
+    if (program->examples != NULL) { fprintf(out, "\n%s", program->examples); }
+}
+
+// Fills the error for an argument that begins with a dash and names no option.
+static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
+    char typed[64], nearest[128], name[64];
+    snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1), argument);
+    args_quote(typed, sizeof(typed), name);
+    args_nearest(program, argument, length, nearest, sizeof(nearest));
+    return fail(error, "%s: unknown option; the nearest is %s (--help lists all)", typed, nearest);
+}
+
+// True for "-h" as a request for help; where an option has the alias "h", "-h 0" and "-h 1" are that option instead.
+static inline bool args_is_help(const ArgsProgram *program, const char *argument, const char *next) {
+    if (strcmp(argument, "--help") == 0) { return true; }
+    bool digit = next != NULL && (strcmp(next, "0") == 0 || strcmp(next, "1") == 0);
+    return strcmp(argument, "-h") == 0 && !(digit && args_find(program, "-h", 2) >= 0);
+}
+
+// The value of option `spec`, given in argv[*i] after "=" or in argv[*i + 1]; *i moves past it. NULL: the value is
+// missing (the next argument is another option, or there is none). A bare flag is "1", and so is a bare number whose
+// value stands in brackets in --help.
+static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
+                                          int *i) {
+    const char *equals = strchr(argv[*i], '=');
+    if (equals != NULL) { return equals + 1; }
+    const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
+    if (spec->type == ARG_FLAG) {
+        bool digit = next != NULL && (strcmp(next, "0") == 0 || strcmp(next, "1") == 0);
+        bool word = next != NULL && next[0] != '-' && !program->takes_positionals; // a wrong value, not a file name
+        if (!digit && !word) { return "1"; }
+    } else if (next == NULL || strcmp(next, "--") == 0 || strcmp(next, "--help") == 0 ||
+               args_find(program, next, strcspn(next, "=")) >= 0) {
+        return spec->value[0] == '[' ? "1" : NULL;
+    }
+    return argv[++*i];
+}
+
+// Takes the option in argv[*i]; *i moves to its last argument. `given` has a place per option.
+static inline bool args_take_option(const ArgsProgram *program, void *options, int argc, char **argv, int *i,
+                                    bool *given, Error *error) {
+    char label[128], expected[512], typed[64];
+    size_t length = strcspn(argv[*i], "=");
+    int index = args_find(program, argv[*i], length);
+    if (index < 0) { return args_fail_unknown(program, argv[*i], length, error); }
+    const ArgSpec *spec = &program->specs[index];
+    args_label(label, sizeof(label), spec);
+    args_expected(expected, sizeof(expected), spec);
+    if (spec->refusal != NULL) { return fail(error, "%s: %s", label, spec->refusal); }
+    if (given[index]) { return fail(error, "%s: given twice; give it once", label); }
+    given[index] = true;
+    const char *value = args_take_value(program, spec, argc, argv, i);
+    if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
+    if (!args_store(spec, options, value)) {
+        args_quote(typed, sizeof(typed), value);
+        if (spec->type == ARG_TEXT) { snprintf(typed, sizeof(typed), "%zu bytes", strlen(value)); }
+        return fail(error, "%s: got %s, expected %s", label, typed, expected);
+    }
+    return true;
+}
+
+// Sets `options` from the defaults and the command line; --help and --version print to standard output and say so in
+// *outcome. Words that are not options (a lone "-" is one, and all after "--") are moved to argv[1 ...
+// *num_positionals]. num_positionals may be NULL where the program takes none. Text values point into argv or the
+// table.
+static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
+                              ArgsOutcome *outcome, Error *error) {
+    bool taken[ARGS_MAX_SPECS];
+    bool *given = program->given != NULL ? program->given : taken;
+    bool only_words = false; // after "--"
+    int words = 0;
+    *outcome = ARGS_RUN;
+    memset(given, 0, (size_t)program->num_specs * sizeof(bool));
+    if (num_positionals != NULL) { *num_positionals = 0; }
+    args_set_defaults(program->specs, program->num_specs, options);
+    for (int i = 1; i < argc; i++) {
+        bool is_word = only_words || argv[i][0] != '-' || argv[i][1] == '\0';
+        if (!is_word && strcmp(argv[i], "--") == 0) {
+            only_words = true;
+        } else if (!is_word && args_is_help(program, argv[i], i + 1 < argc ? argv[i + 1] : NULL)) {
+            args_print_help(stdout, program);
+            *outcome = ARGS_SHOWED_HELP;
+            return true;
+        } else if (!is_word && strcmp(argv[i], "--version") == 0) {
+            printf("%s %s\n", program->name, GPT2C_VERSION);
+            *outcome = ARGS_SHOWED_VERSION;
+            return true;
+        } else if (!is_word) {
+            if (!args_take_option(program, options, argc, argv, &i, given, error)) { return false; }
+        } else if (program->takes_positionals) {
+            argv[++words] = argv[i];
+        } else {
+            char typed[64];
+            args_quote(typed, sizeof(typed), argv[i]);
+            return fail(error, "%s: unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes",
+                        typed);
+        }
+    }
+    if (num_positionals != NULL) { *num_positionals = words; }
+    return true;
+}
+
+#endif // LLMC_ARGS_H

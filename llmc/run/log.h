@@ -1,0 +1,428 @@
+// What a person sees of a run, and its records main.log and speed.log.
+//
+// On a terminal, a progress bar is redrawn in place and everything else scrolls above it; elsewhere (a pipe, a file, a
+// dumb terminal) each step is a line. No colours. main.log holds, in llm.c's format, one line per event:
+//   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     update number <step>, counted from 0
+//   s:<step> tel:<validation loss>                                        after <step> updates
+//   s:<step> eval:<accuracy on HellaSwag>                                 likewise
+//   s:<step> mmlu:<accuracy on MMLU>                                      likewise; llm.c's has none
+// speed.log holds what is different each time a run is made, one line per update:
+//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, all that was done in them>
+// Each line reaches its file at once and whole.
+#ifndef LLMC_LOGGER_H
+#define LLMC_LOGGER_H
+
+#include "llmc/base/files.h"
+
+#include <math.h>
+#include <sys/ioctl.h>
+
+#define MAIN_LOG_NAME "main.log"
+#define SPEED_LOG_NAME "speed.log"
+#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // of either
+
+typedef struct {
+    int64_t step;         // updates before this one: 0 for the first
+    double loss;          // before the update
+    double norm;          // of the gradient, before clipping
+    double lr;            //
+    double seconds;       // this step took
+    int64_t tokens;       // in this step
+    double peak_fraction; // of the machine's arithmetic peak; 0: not known, not shown
+} StepInfo;
+
+typedef struct {
+    FILE *out;           // where a person looks: standard output
+    bool terminal;       // `out` can redraw a line in place
+    int64_t total_steps; // of the run
+    char path[MAX_PATH_BYTES];
+    int fd; // main.log, or -1: none is kept
+    char speed_path[MAX_PATH_BYTES];
+    int speed_fd;          // speed.log, or -1
+    double opened;         // when this process began to train, in seconds_now()
+    double seconds_before; // that earlier ones have trained
+    int64_t steps_seen;    // by this process
+    double first_start;    // when the first of them began, in seconds_now()
+    StepInfo last;         // what the bar shows
+    double seconds_left;   //
+    bool bar_visible;      //
+    double bar_time;       // when it was last drawn
+
+    bool progress_visible; // of something else than steps, over the bar
+    double progress_time;  // when it was last drawn
+} Logger;
+
+// ---- Texts ----
+
+// Writes a duration for people: "0:31", "12:05", "3:07:44", "2d 03h".
+static inline void format_duration(char *text, size_t size, double seconds) {
+    if (!(seconds >= 0.0 && seconds < 1e10)) {
+        snprintf(text, size, "?");
+        return;
+    }
+    long long s = (long long)(seconds + 0.5);
+    if (s < 3600) {
+        snprintf(text, size, "%lld:%02lld", s / 60, s % 60);
+    } else if (s < 86400) {
+        snprintf(text, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    } else {
+        snprintf(text, size, "%lldd %02lldh", s / 86400, s / 3600 % 24);
+    }
+}
+
+// The parts of a step's line, in the order in which they stand there.
+enum { PART_STEP, PART_LOSS, PART_NORM, PART_LR, PART_TIME, PART_SPEED, PART_PEAK, PART_LEFT, NUM_PARTS };
+typedef struct {
+    char text[NUM_PARTS][48]; // "" for a part that is not known
+} StepParts;
+
+static inline void logger_step_number(char *text, size_t size, int64_t step, int64_t total) {
+    int width = snprintf(NULL, 0, "%lld", (long long)total);
+    snprintf(text, size, "step %*lld/%lld", width < 4 ? 4 : width, (long long)step, (long long)total);
+}
+
+static inline void logger_step_parts(StepParts *parts, const StepInfo *info, int64_t total, double seconds_left) {
+    const size_t size = sizeof(parts->text[0]);
+    char left[32];
+    format_duration(left, sizeof(left), seconds_left);
+    logger_step_number(parts->text[PART_STEP], size, info->step + 1, total);
+    snprintf(parts->text[PART_LOSS], size, "loss %.6f", info->loss);
+    snprintf(parts->text[PART_NORM], size, "norm %.4f", info->norm);
+    snprintf(parts->text[PART_LR], size, "lr %.2e", info->lr);
+    snprintf(parts->text[PART_TIME], size, "%.2f ms", 1e3 * info->seconds);
+    snprintf(parts->text[PART_SPEED], size, "%.0f tok/s", (double)info->tokens / fmax(info->seconds, 1e-9));
+    parts->text[PART_PEAK][0] = '\0';
+    if (info->peak_fraction > 0.0) {
+        snprintf(parts->text[PART_PEAK], size, "%.0f%% of peak", 100.0 * info->peak_fraction);
+    }
+    snprintf(parts->text[PART_LEFT], size, "%s left", left);
+}
+
+// Appends to text, of which size bytes exist; cuts what does not fit.
+static inline void logger_append(char *text, size_t size, const char *before, const char *piece) {
+    size_t n = strlen(text);
+    snprintf(text + n, size - n, "%s%s", before, piece);
+}
+
+// Writes "step    3/40 | loss 7.123456 | norm 1.2345 | ... | 0:31 left".
+static inline void logger_step_line(char *text, size_t size, const StepParts *parts) {
+    text[0] = '\0';
+    for (int i = 0; i < NUM_PARTS; i++) {
+        if (parts->text[i][0] != '\0') { logger_append(text, size, i > 0 ? " | " : "", parts->text[i]); }
+    }
+}
+
+// Writes the progress bar for a terminal of `width` columns: "step    3/40 [##--------] loss 7.123456 | 0:31 left", as
+// many parts as fit, the important ones first. One column stays free: a terminal may wrap when the last one is filled.
+static inline void logger_bar_line(char *text, size_t size, const StepParts *parts, int width, double fraction) {
+    static const int by_importance[] = {PART_LOSS, PART_LEFT, PART_SPEED, PART_PEAK, PART_NORM, PART_LR, PART_TIME};
+    static const int usual_columns[NUM_PARTS] = {0, 13, 11, 11, 13, 14, 11, 13}; // a part must not come and go
+    bool shown[NUM_PARTS] = {false};
+    char cells[41] = "";
+    int num_cells = width / 6 < 8 ? 8 : width / 6 > 40 ? 40 : width / 6;
+    int room = width - 1 - (int)strlen(parts->text[PART_STEP]) - (num_cells + 3);
+    for (size_t i = 0; i < sizeof(by_importance) / sizeof(by_importance[0]); i++) {
+        int part = by_importance[i], columns = (int)strlen(parts->text[part]);
+        if (columns == 0) { continue; }
+        if (columns < usual_columns[part]) { columns = usual_columns[part]; }
+        columns += i == 0 ? 1 : 3; // " " or " | " before it
+        if (columns > room) { break; }
+        shown[part] = true;
+        room -= columns;
+    }
+    int done = (int)(fmin(fmax(fraction, 0.0), 1.0) * num_cells);
+    for (int i = 0; i < num_cells; i++) { cells[i] = i < done ? '#' : '-'; }
+    cells[num_cells] = '\0';
+    snprintf(text, size, "%s [%s]", parts->text[PART_STEP], cells);
+    const char *before = " ";
+    for (int i = PART_STEP + 1; i < NUM_PARTS; i++) {
+        if (!shown[i]) { continue; }
+        logger_append(text, size, before, parts->text[i]);
+        before = " | ";
+    }
+    if (width >= 1 && (size_t)width < size) { text[width - 1] = '\0'; } // a very narrow terminal
+}
+
+// ---- main.log: lines ----
+
+typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind; // LOG_EVAL: an accuracy, whatever on
+typedef struct {
+    LogKind kind;
+    int64_t step;
+    double value; // the loss, or the accuracy; may be NaN or infinite, as a run's loss may. LOG_SPEED: seconds so far
+} LogLine;
+
+// Reads one line (bytes, without the newline). False for anything that is not a line of main.log.
+static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) {
+    char text[160];
+    long long step = -1;
+    int end = -1;
+    double lr, norm;
+    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
+    memcpy(text, line, bytes);
+    text[bytes] = '\0';
+    int got = sscanf(text, "s:%18lld trl:%lf lr:%lf norm:%lf%n", &step, &out->value, &lr, &norm, &end);
+    out->kind = LOG_TRAIN;
+    if (got < 2) {
+        got = sscanf(text, "s:%18lld tel:%lf%n", &step, &out->value, &end);
+        out->kind = LOG_VAL;
+    }
+    if (got < 2) {
+        got = sscanf(text, "s:%18lld eval:%lf%n", &step, &out->value, &end);
+        out->kind = LOG_EVAL;
+    }
+    if (got < 2) { got = sscanf(text, "s:%18lld mmlu:%lf%n", &step, &out->value, &end); }
+    out->step = step;
+    return end == (int)bytes && step >= 0;
+}
+
+// The same for a line of speed.log.
+static inline bool speed_parse_line(const char *line, size_t bytes, LogLine *out) {
+    char text[160];
+    long long step = -1;
+    int end = -1;
+    double ms, tps;
+    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
+    memcpy(text, line, bytes);
+    text[bytes] = '\0';
+    sscanf(text, "s:%18lld ms:%lf tps:%lf sec:%lf%n", &step, &ms, &tps, &out->value, &end);
+    out->kind = LOG_SPEED;
+    out->step = step;
+    return end == (int)bytes && step >= 0;
+}
+
+// The next line of text[*position ... bytes): its start and length, with *position moved behind it. False at the end,
+// and for a last line without a newline: the process was killed while writing it.
+static inline bool log_next_line(const char *text, int64_t bytes, int64_t *position, const char **line,
+                                 size_t *length) {
+    *line = text + *position;
+    const char *newline = (const char *)memchr(*line, '\n', (size_t)(bytes - *position));
+    if (newline == NULL) { return false; }
+    *length = (size_t)(newline - *line);
+    *position += (int64_t)*length + 1;
+    return true;
+}
+
+// Makes the log that of a run about to take step `step`: removes, atomically, every line of that step or a later one
+// (the resumed run writes them again, a validation before update `step` included) and every damaged line, as `parse`
+// has it. *last becomes the last line that stays, if there is one. No log yet: nothing to do.
+static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(const char *, size_t, LogLine *),
+                                  LogLine *last, Error *error) {
+    if (!path_exists(path)) { return true; }
+    uint8_t *data;
+    int64_t bytes, kept = 0, position = 0;
+    if (!read_whole_file(path, MAIN_LOG_MAX_BYTES, &data, &bytes, error)) { return false; }
+    const char *line;
+    size_t length;
+    LogLine parsed;
+    while (log_next_line((const char *)data, bytes, &position, &line, &length)) {
+        if (!parse(line, length, &parsed) || parsed.step >= step) { continue; }
+        *last = parsed;
+        memmove(data + kept, line, length + 1);
+        kept += (int64_t)length + 1;
+    }
+    bool ok = kept == bytes || write_whole_file(path, data, kept, error);
+    free(data);
+    return ok;
+}
+
+static inline bool log_trim(const char *path, int64_t step, Error *error) {
+    LogLine last;
+    return log_trim_lines(path, step, log_parse_line, &last, error);
+}
+
+// Appends a line whole or not at all: what a full disk took of it is cut off again.
+static inline bool log_append(int fd, const char *path, const char *line, int bytes, Error *error) {
+    off_t before = lseek(fd, 0, SEEK_END);
+    ssize_t written;
+    do { written = write(fd, line, (size_t)bytes); } while (written < 0 && errno == EINTR);
+    if (written == bytes) { return true; }
+    const char *why = written >= 0 || errno == ENOSPC ? "no space left on device" : strerror(errno);
+    bool cut = written <= 0 || (before >= 0 && ftruncate(fd, before) == 0);
+    return fail(error, "%s: cannot write the log: %s%s; free some space, then continue with --resume", path, why,
+                cut ? "" : " (its last line is damaged)");
+}
+
+// Appends a line to main.log.
+PRINTF_LIKE(3, 4) static inline bool log_write(Logger *logger, Error *error, const char *format, ...) {
+    if (logger->fd < 0) { return true; }
+    char line[160];
+    va_list arguments;
+    va_start(arguments, format);
+    int bytes = vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", logger->path); }
+    return log_append(logger->fd, logger->path, line, bytes, error);
+}
+
+// ---- The terminal ----
+
+// Columns of the terminal now: it may have been resized since the last call.
+static inline int logger_terminal_width(FILE *out) {
+    struct winsize size;
+    if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) { return size.ws_col; }
+    const char *columns = getenv("COLUMNS");
+    int width = columns != NULL ? atoi(columns) : 0;
+    return width > 0 ? width : 80;
+}
+
+// Can `out` redraw a line in place? Not a pipe or a file, nor the terminal of an editor that knows no escape codes.
+static inline bool logger_is_terminal(FILE *out) {
+    const char *term = getenv("TERM");
+    return isatty(fileno(out)) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
+}
+
+// Takes the bar away, so that something else may write to the terminal. The next step draws it again.
+static inline void logger_clear(Logger *logger) {
+    if (!logger->bar_visible && !logger->progress_visible) { return; }
+    fputs("\r\033[J", logger->out);
+    fflush(logger->out);
+    logger->bar_visible = logger->progress_visible = false;
+}
+
+// Draws the bar over the one before. One write per picture, old text overwritten rather than erased first: no flicker.
+// The cursor waits at the bar's beginning and all behind the bar is erased, so that a bar which a narrower window has
+// broken into two lines is wholly replaced.
+static inline void logger_draw(Logger *logger) {
+    StepParts parts;
+    char line[512];
+    double fraction = (double)(logger->last.step + 1) / (double)max_i64(logger->total_steps, 1);
+    logger_step_parts(&parts, &logger->last, logger->total_steps, logger->seconds_left);
+    logger_bar_line(line, sizeof(line), &parts, logger_terminal_width(logger->out), fraction);
+    fprintf(logger->out, "\r%s\033[J\r", line);
+    fflush(logger->out);
+    logger->bar_visible = true;
+    logger->bar_time = seconds_now();
+}
+
+// Shows on a terminal, over the bar, how far something has come that takes longer than a step. The next line for a
+// person replaces it.
+static inline void logger_progress(Logger *logger, const char *text) {
+    double now = seconds_now();
+    if (!logger->terminal || (logger->progress_visible && now - logger->progress_time < 0.1)) { return; }
+    fprintf(logger->out, "\r%.*s\033[J\r", logger_terminal_width(logger->out) - 1, text);
+    fflush(logger->out);
+    logger->progress_visible = true;
+    logger->progress_time = now;
+}
+
+// ---- The logger ----
+
+// Prints lines for a person (a newline is added). On a terminal they scroll above the bar.
+PRINTF_LIKE(2, 3) static inline void logger_event(Logger *logger, const char *format, ...) {
+    bool redraw = logger->bar_visible;
+    logger_clear(logger);
+    va_list arguments;
+    va_start(arguments, format);
+    vfprintf(logger->out, format, arguments);
+    va_end(arguments);
+    fputc('\n', logger->out);
+    fflush(logger->out);
+    if (redraw) { logger_draw(logger); }
+}
+
+// Seconds of training so far, those before a resume included.
+static inline double logger_seconds(const Logger *logger) {
+    return logger->seconds_before + seconds_now() - logger->opened;
+}
+
+static inline bool logger_open_file(int *fd, const char *path, bool fresh, Error *error) {
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    return *fd >= 0 || fail_system(error, path, "open for writing");
+}
+
+// Opens both logs, which keep what came before first_step.
+static inline bool logger_open_files(Logger *logger, int64_t first_step, Error *error) {
+    bool fresh = first_step == 0;
+    LogLine last = {LOG_SPEED, 0, 0.0};
+    if (!fresh && !(log_trim(logger->path, first_step, error) &&
+                    log_trim_lines(logger->speed_path, first_step, speed_parse_line, &last, error))) {
+        return false;
+    }
+    logger->seconds_before = isfinite(last.value) ? last.value : 0.0;
+    return logger_open_file(&logger->fd, logger->path, fresh, error) &&
+           logger_open_file(&logger->speed_fd, logger->speed_path, fresh, error);
+}
+
+// Begins the log of a run whose next step is first_step of total_steps: 0 empties dir/main.log and dir/speed.log, a
+// later step (resume) keeps what came before it. dir NULL or "": no files. Error: a file cannot be read or written.
+static inline bool logger_open(Logger *logger, const char *dir, int64_t first_step, int64_t total_steps, Error *error) {
+    memset(logger, 0, sizeof(*logger));
+    logger->out = stdout;
+    logger->terminal = logger_is_terminal(stdout);
+    logger->total_steps = total_steps;
+    logger->fd = logger->speed_fd = -1;
+    logger->opened = seconds_now();
+    if (dir == NULL || dir[0] == '\0') { return true; }
+    return path_join(logger->path, dir, MAIN_LOG_NAME, error) &&
+           path_join(logger->speed_path, dir, SPEED_LOG_NAME, error) && logger_open_files(logger, first_step, error);
+}
+
+// Leaves the last bar on the screen and closes the files.
+static inline void logger_close(Logger *logger) {
+    if (logger->bar_visible) {
+        logger_draw(logger);
+        fputc('\n', logger->out);
+        fflush(logger->out);
+        logger->bar_visible = logger->progress_visible = false;
+    }
+    logger_clear(logger);
+    if (logger->fd >= 0) { close(logger->fd); }
+    if (logger->speed_fd >= 0) { close(logger->speed_fd); }
+    logger->fd = logger->speed_fd = -1;
+}
+
+// Records how fast an update was.
+static inline bool logger_speed(Logger *logger, const StepInfo *info, Error *error) {
+    char line[160];
+    if (logger->speed_fd < 0) { return true; }
+    int bytes = snprintf(line, sizeof(line), "s:%lld ms:%.3f tps:%.0f sec:%.3f\n", (long long)info->step,
+                         1e3 * info->seconds, (double)info->tokens / fmax(info->seconds, 1e-9), logger_seconds(logger));
+    if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", logger->speed_path); }
+    return log_append(logger->speed_fd, logger->speed_path, line, bytes, error);
+}
+
+// Shows and records an update. The time left is the mean time of a step so far, validation and checkpoints included.
+// Error: a log cannot be written (the disk is full).
+static inline bool logger_step(Logger *logger, const StepInfo *info, Error *error) {
+    double now = seconds_now();
+    if (logger->steps_seen == 0) { logger->first_start = now - info->seconds; }
+    logger->steps_seen++;
+    logger->last = *info;
+    double mean = (now - logger->first_start) / (double)logger->steps_seen;
+    logger->seconds_left = mean * (double)(logger->total_steps - info->step - 1);
+    if (logger->terminal) {
+        bool is_last = info->step + 1 >= logger->total_steps;
+        if (!logger->bar_visible || is_last || now - logger->bar_time >= 0.1) { logger_draw(logger); }
+    } else {
+        StepParts parts;
+        char line[512];
+        logger_step_parts(&parts, info, logger->total_steps, logger->seconds_left);
+        logger_step_line(line, sizeof(line), &parts);
+        logger_event(logger, "%s", line);
+    }
+    return log_write(logger, error, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)info->step, info->loss, info->lr,
+                     info->norm) &&
+           logger_speed(logger, info, error);
+}
+
+// Shows and records the validation loss after `step` updates. Error: as logger_step.
+static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *error) {
+    char number[64];
+    logger_step_number(number, sizeof(number), step, logger->total_steps);
+    logger_event(logger, "%s | val loss %.6f", number, loss);
+    return log_write(logger, error, "s:%lld tel:%.4f\n", (long long)step, loss);
+}
+
+// Shows and records an accuracy after `step` updates: of `total` questions of an evaluation, `correct` were answered
+// correctly. key: what main.log calls it. Error: as logger_step.
+static inline bool logger_eval(Logger *logger, int64_t step, const char *name, const char *key, int64_t correct,
+                               int64_t total, Error *error) {
+    char number[64];
+    double accuracy = (double)correct / (double)max_i64(total, 1);
+    logger_step_number(number, sizeof(number), step, logger->total_steps);
+    logger_event(logger, "%s | %s %.4f (%lld/%lld)", number, name, accuracy, (long long)correct, (long long)total);
+    return log_write(logger, error, "s:%lld %s:%.4f\n", (long long)step, key, accuracy);
+}
+
+#endif // LLMC_LOGGER_H

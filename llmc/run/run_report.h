@@ -1,0 +1,288 @@
+// What the trainers tell about a run, in the same words: the table at the start, the memory plan, a loss that is not a
+// number, a sample, the end.
+#ifndef LLMC_RUN_REPORT_H
+#define LLMC_RUN_REPORT_H
+
+#include <signal.h>
+
+#include "llmc/base/hash.h"
+#include "llmc/files/hf_export.h"
+#include "llmc/model/memory_plan.h"
+#include "llmc/run/run_json.h"
+#include "llmc/run/sampler.h"
+#include "llmc/run/train_run.h"
+
+#define LARGEST_NORM 1e18 // the square of a larger gradient overflows fp32, and AdamW would never recover
+
+// Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
+// the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
+static inline void ignore_write_signals(void) {
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// handler is called for this signal; reads and writes under way are not disturbed. One that was ignored when the
+// program started stays so: by nohup SIGHUP, and SIGINT by a shell that starts something in the background.
+static inline void catch_stop_signal(int number, void (*handler)(int)) {
+    struct sigaction action;
+    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) { return; }
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(number, &action, NULL);
+}
+
+// The same for SIGINT, SIGTERM, SIGHUP (the terminal is gone) and SIGUSR1 (which Slurm sends ahead of time if asked to,
+// and mpirun passes on).
+static inline void catch_stop_signals(void (*handler)(int)) {
+    catch_stop_signal(SIGINT, handler);
+    catch_stop_signal(SIGTERM, handler);
+    catch_stop_signal(SIGHUP, handler);
+    catch_stop_signal(SIGUSR1, handler);
+}
+
+// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
+// head's wte included), and attention, where a token sees T/2 others on average: 12 L C T/2.
+static inline double flops_per_token(const GPT2Config *config, int64_t T) {
+    double L = config->num_layers, C = config->channels;
+    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
+}
+
+// ---- The beginning ----
+
+static inline void run_print_data(const char *what, const char *name, const DataLoader *loader) {
+    printf("%s %s: %lld tokens, %lld sequences\n", what, name, (long long)loader->num_tokens,
+           (long long)loader->num_sequences);
+}
+
+static inline void run_print_eval(const TrainRun *run, int which) {
+    const EvalLoader *eval = &run->evals[which];
+    if (!eval_is_open(eval)) { return; }
+    const EvalLength *shortest = &eval->lengths[0], *longest = &eval->lengths[eval->num_lengths - 1];
+    printf("%-11s %s: %lld of %lld questions, %lld rows in batches of %d x %d", run_evals[which].name, eval->path,
+           (long long)eval->num_examples, (long long)eval->in_file, (long long)eval->num_rows, shortest->B,
+           shortest->T);
+    if (eval->num_lengths > 1) { printf(" to %d x %d", longest->B, longest->T); }
+    printf(" tokens\n");
+    if (eval->rows_that_lose == 0) { return; }
+    printf("            %lld of them are longer, up to %lld, and lose the beginning of their context\n",
+           (long long)eval->rows_that_lose, (long long)eval->longest);
+}
+
+// What this run is, as settled from options, files and defaults. The trainer's own lines (machine, memory) follow.
+static inline void run_print_config(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    const GPT2Config *c = &run->config;
+    printf("gpt2.c %s\n", GPT2C_VERSION);
+    printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
+           c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
+    const char *from = run->resumes ? "a checkpoint" : run->model_file.path;
+    bool is_new = !run->resumes && run->model_file.kind == MODEL_FROM_SIZE;
+    int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
+    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), is_new ? "the seed" : from);
+    printf("tokenizer   %s\n", run->tokenizer_note);
+    if (run->has_train) { run_print_data("train data ", o->train_data, &run->train); }
+    if (run->has_val) {
+        run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
+    }
+    for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
+    if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
+    if (run->has_train && run->num_steps > 0) {
+        printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
+               (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
+               (long long)o->total_batch);
+        printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
+               (double)run->num_steps * (double)run->sequences_per_step / (double)run->train.num_sequences);
+        printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
+               o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
+    }
+}
+
+// where: "" on the CPU, " on the GPU" beside other plans.
+static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
+    char bytes[32];
+    format_bytes(bytes, sizeof(bytes), plan->total);
+    printf("memory      %s%s, planned\n           ", bytes, where);
+    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // what is left is small
+        format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
+        printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
+    }
+}
+
+static inline void run_print_output(const TrainRun *run) {
+    if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
+}
+
+// What the checkpoints will take of the disk.
+static inline void run_print_disk(TrainRun *run) {
+    DiskRun disk;
+    int replaced;
+    char each[32], all[32];
+    int64_t from = run->resumes ? run->checkpoints[run->first_usable] : 0;
+    if (!run_disk_plan(run, from, &disk, &replaced) || disk_saves(&disk) == 0) { return; }
+    int64_t most = disk_most(&disk, disk_saves(&disk));
+    format_bytes(each, sizeof(each), disk.checkpoint_bytes);
+    format_bytes(all, sizeof(all), most * disk.checkpoint_bytes);
+    printf("checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)disk_saves(&disk), each, (long long)most,
+           all);
+}
+
+// The tensors that one row of the plan holds.
+static inline void run_print_tensors(const TrainRun *run) {
+    printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        char shape[64];
+        gpt2_param_shape(shape, sizeof(shape), &run->config, i);
+        printf("%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape, (long long)gpt2_param_size(&run->config, i),
+               gpt2_param_specs[i].decay ? "yes" : "no");
+    }
+    printf("\n");
+}
+
+// ---- Steps ----
+
+// Describes a loss or gradient norm of step `step` that no update may be made with. The run ends there.
+static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
+                                      const char *place, Error *error) {
+    char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
+    if (run->saved_step >= 0) {
+        snprintf(saved, sizeof(saved), "the last checkpoint in %s is that of step %lld", run->options.out_dir,
+                 (long long)run->saved_step);
+    }
+    snprintf(number, sizeof(number), isnan(value) ? "NaN" : "%.3g", value);
+    return fail(error, "step %lld: the %s is %s, first found in %s; %s; try a lower --lr, more --warmup or --grad-clip",
+                (long long)step + 1, what, number, place, saved);
+}
+
+// Takes a step's loss and norm into the running statistics. True if either is an outlier and such updates are to be
+// skipped; then it says so.
+static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
+    const TrainOptions *o = &run->options;
+    double loss_z, norm_z;
+    bool skip_loss = outlier_check(&run->loss_outliers, info->loss, o->skip_loss_z, &loss_z);
+    bool skip_norm = outlier_check(&run->norm_outliers, info->norm, o->skip_grad_z, &norm_z);
+    if (!skip_loss && !skip_norm) { return false; }
+    logger_event(&run->logger, "step %lld: update skipped, the %s is %.1f standard deviations above normal",
+                 (long long)info->step + 1, skip_loss ? "loss" : "gradient norm", skip_loss ? loss_z : norm_z);
+    return true;
+}
+
+static inline void run_report_saved(TrainRun *run) {
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
+    run_watch_disk(run);
+}
+
+static inline void run_report_stopped(TrainRun *run) {
+    logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
+                 (long long)run->num_steps,
+                 run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
+}
+
+// ---- Evaluations ----
+
+// Shows on a terminal how far an evaluation has come: the first `batches` of it are done. start: when it began, in
+// seconds_now(). Batches take about the same time each, whatever the length of their rows.
+static inline void run_show_eval(TrainRun *run, int which, int64_t batches, double start) {
+    const EvalLoader *eval = &run->evals[which];
+    char text[128], left[32];
+    double batches_left = (double)(eval_num_batches(eval) - batches);
+    format_duration(left, sizeof(left), (seconds_now() - start) * batches_left / (double)batches);
+    int width = snprintf(NULL, 0, "%lld", (long long)eval->num_rows);
+    snprintf(text, sizeof(text), "%s %*lld/%lld rows | %s left", run_evals[which].name, width,
+             (long long)eval_batch(eval, batches).first, (long long)eval->num_rows, left);
+    logger_progress(&run->logger, text);
+}
+
+// Judges and logs an evaluation. means: the mean loss of each row, by its number.
+static inline bool run_log_eval(TrainRun *run, int which, const double *means, Error *error) {
+    EvalScore score = eval_judge(&run->evals[which], means);
+    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, score.correct,
+                       score.examples, error);
+}
+
+// ---- Samples ----
+
+// Where a sample's tokens come from: a model, and what to do with it.
+typedef struct {
+    void *model;
+    void (*append)(void *model, int token);
+    const float *(*logits)(void *model); // of the token after those appended
+    bool (*stops)(void *model);          // the run is to stop, and the sample with it
+    float *probs;                        // (V), work space
+    int32_t *index;                      // (V), work space
+} SampleSource;
+
+// Writes a sample to the screen, token by token, until the run stops. Never fails a training run: logits that are not
+// numbers end the sample with a word (and false), and the next step's loss will tell where they come from.
+static inline bool run_sample(TrainRun *run, const SampleSource *source) {
+    const TrainOptions *o = &run->options;
+    SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
+    logger_clear(&run->logger);
+    if (run->num_steps > 0) {
+        logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
+    } else {
+        logger_event(&run->logger, "sample:");
+    }
+    TextOut out;
+    text_out_begin(&out, stdout);
+    for (int64_t i = 0; i < run->prompt_count; i++) {
+        source->append(source->model, run->prompt_tokens[i]);
+        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->prompt_tokens[i]); }
+    }
+    int token = 0;
+    for (int64_t i = 0; i < o->sample_tokens && !source->stops(source->model); i++) {
+        const float *logits = source->logits(source->model);
+        uint64_t draw = ((uint64_t)run->step << 32) + (uint64_t)i;
+        token = sample_token(logits, run->config.vocab_size, &options,
+                             rand_uniform((uint64_t)o->seed, RAND_SAMPLER, draw), source->probs, source->index);
+        if (token < 0) { break; }
+        source->append(source->model, token);
+        run_print_token(run, &out, token);
+    }
+    text_out_end(&out);
+    logger_event(&run->logger, "%s", token < 0 ? " [the logits are not numbers]" : "");
+    return token >= 0;
+}
+
+// ---- The end ----
+
+// Writes the folder that --export names, and says what is in it.
+static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
+    const char *dir = run->options.export_dir;
+    const Tokenizer *tokenizer = run->has_tokenizer ? &run->tokenizer : NULL;
+    bool has_tokenizer = false;
+    if (!hf_export(dir, &run->config, params, tokenizer, &has_tokenizer, error)) { return false; }
+    if (has_tokenizer) {
+        printf("exported    %s: the model and its tokenizer, for Hugging Face transformers\n", dir);
+    } else {
+        printf("exported    %s: the model without a tokenizer (%s); give --tokenizer vocab.bpe to export both\n", dir,
+               tokenizer == NULL ? "none was given" : "this one only decodes");
+    }
+    return true;
+}
+
+// Writes what --export asks for, and says what the run leaves behind. params: all parameters in fp32, for the export.
+// weights_hash: their SUM64.
+static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, bool trained, bool stopped,
+                              Error *error) {
+    const TrainOptions *o = &run->options;
+    logger_close(&run->logger);
+    if (o->export_dir[0] != '\0' && stopped) { printf("exported    nothing: the run was stopped before its end\n"); }
+    if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
+    if (!trained) { return true; }
+    if (run_writes_files(run)) {
+        printf("output      %s: checkpoints, main.log, speed.log, loss.svg, run.json\n", o->out_dir);
+    }
+    printf("weights hash %016llx\n", (unsigned long long)weights_hash);
+    return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
+}
+
+// Standard output may be a full disk or a pipe whose reader has gone: the last thing a program looks at. Of a terminal
+// that has gone nobody expects anything.
+static inline bool stdout_is_written(Error *error) {
+    bool terminal_is_gone = !isatty(fileno(stdout)) && errno == EIO;
+    return (fflush(stdout) == 0 && !ferror(stdout)) || terminal_is_gone ||
+           fail(error, "standard output: could not be written (disk full, or its reader gone)");
+}
+
+#endif // LLMC_RUN_REPORT_H
