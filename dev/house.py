@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Holds the code against the house: lines per room, arrows between rooms, include depth, long functions, large structs.
+
+    python3 dev/house.py          # prints the tables
+    python3 dev/house.py --check  # prints only what breaks a rule, and exits with 1 if anything does
+
+The rules are those of CONTRIBUTING.md, "The rooms". Run it from anywhere.
+"""
+import glob
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+# Room: most lines, and the rooms whose headers it may include besides its own.
+ROOMS = {
+    "base": (1200, ""),
+    "model": (1100, "base"),
+    "cpu": (650, "base model"),
+    "cuda": (1400, "base model"),
+    "layers": (2900, "base model cuda"),
+    "optim": (550, "base model cuda"),
+    "ranks": (1900, "base model cuda"),
+    "data": (1500, "base model"),
+    "files": (2200, "base model data"),
+    "run": (2300, "base model data files"),
+}
+FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "Makefile": 250, "README.md": 200}
+README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return file.read()
+
+
+def headers():
+    """Every header of llmc/, as llmc/room/name."""
+    return sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "llmc", "*", "*.*h")))
+
+
+def included(path):
+    """The headers of llmc/ that a file includes."""
+    return re.findall(r'^#include "(llmc/[^"]+)"', read(path), re.M)
+
+
+def depth(path, above=()):
+    """The number of headers on the longest chain of includes that starts at a header."""
+    if path in above:
+        raise SystemExit(f"house: {path} includes itself through {' -> '.join(above)}")
+    return 1 + max((depth(name, (*above, path)) for name in included(path)), default=0)
+
+
+def without_comments(text):
+    """The code with comments, strings and characters blanked. The lines stay where they are."""
+    pattern = r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    return re.sub(pattern, lambda match: "\n" * match[0].count("\n"), text, flags=re.S)
+
+
+def functions(path):
+    """(lines, parameters, name) of each function with a body. The house's style puts the last brace in column 0."""
+    found, text = [], re.sub(r"__launch_bounds__\([^()]*(\([^()]*\))?[^()]*\)", "", without_comments(read(path)))
+    head = r"^(?!struct|union|enum|typedef|#)[\w<>][^;{}#]*?(\w+)\(([^{};]*)\)\s*(?:const\s*)?\{"
+    for match in re.finditer(head, text, re.M):
+        end = text.find("\n}", match.end() - 1)
+        line_end = text.find("\n", match.end())
+        body = text[match.start():end] if "}" not in text[match.end():line_end] else ""
+        found.append((body.count("\n") + 2 if body else 1, match[2].count(",") + 1, match[1]))
+    return found
+
+
+def structs(path):
+    """(fields, name) of each struct. Names that a macro makes are not counted."""
+    found = []
+    for match in re.finditer(r"^(?:typedef )?struct\s*(\w*)\s*\{\n(.*?)^\}\s*(\w*)", without_comments(read(path)),
+                             re.M | re.S):
+        fields = sum(declaration.count(",") + 1 for declaration in re.sub(r"\([^)]*\)", "", match[2]).split(";")
+                     if declaration.strip() and not declaration.strip().startswith("#"))
+        found.append((fields, match[3] or match[1]))
+    return found
+
+
+def check_rooms(say):
+    for room, (most, _) in ROOMS.items():
+        lines = sum(read(path).count("\n") for path in headers() if path.split("/")[1] == room)
+        say(lines <= most, f"llmc/{room}", f"{lines:6} lines of {most}")
+        path = f"llmc/{room}/README.md"
+        lines = read(path).count("\n") if os.path.exists(os.path.join(ROOT, path)) else None
+        say(lines is not None and lines <= README_LINES, path, f"{lines} lines of {README_LINES}")
+    for path, most in FILES.items():
+        lines = read(path).count("\n")
+        say(lines <= most, path, f"{lines:6} lines of {most}")
+
+
+def check_arrows(say):
+    for path in headers():
+        room = path.split("/")[1]
+        for name in included(path):
+            say(name.split("/")[1] in [room, *ROOMS[room][1].split()], path, f"-> {name}", quiet=True)
+        say(depth(path) <= DEPTH, path, f"include depth {depth(path)} of {DEPTH}", quiet=True)
+    say(True, "include depth", f"{max(map(depth, headers()))} of {DEPTH}")
+
+
+def check_code(say):
+    code = [*headers(), "train_gpt2.c", "train_gpt2.cu", "tokenize.c", "test_gpt2.c", "test_gpt2.cu"]
+    all_functions = sorted(((*function, path) for path in code for function in functions(path)), reverse=True)
+    for lines, _, name, path in all_functions:
+        say(lines <= FUNCTION_LINES, path, f"{name}: {lines} lines of {FUNCTION_LINES}", quiet=True)
+    median = all_functions[len(all_functions) // 2][0]
+    say(True, "functions", f"{len(all_functions)}, median {median} lines; the longest: " +
+        ", ".join(f"{name} {lines}" for lines, _, name, _ in all_functions[:5]))
+    many = sorted(((count, name) for _, count, name, _ in all_functions if "kernel" not in name), reverse=True)[:5]
+    say(True, "parameters", "the most: " + ", ".join(f"{name} {count}" for count, name in many))
+    all_structs = sorted(((*struct, path) for path in code for struct in structs(path)), reverse=True)
+    for fields, name, path in all_structs:
+        say(fields <= STRUCT_FIELDS, path, f"struct {name}: {fields} fields of {STRUCT_FIELDS}", quiet=True)
+    say(True, "structs", f"{len(all_structs)}; the largest: " +
+        ", ".join(f"{name} {fields}" for fields, name, _ in all_structs[:5]))
+
+
+def main():
+    only_broken, broken = sys.argv[1:] == ["--check"], 0
+    if sys.argv[1:] not in ([], ["--check"]):
+        raise SystemExit(f"house: unknown argument '{sys.argv[1]}', expected nothing or --check")
+
+    def say(holds, where, what, quiet=False):
+        nonlocal broken
+        broken += not holds
+        if not holds or not (quiet or only_broken):
+            print(f"{'ok  ' if holds else 'FAIL'} {where:24} {what}")
+
+    for check in (check_rooms, check_arrows, check_code):
+        check(say)
+    if broken:
+        raise SystemExit(f"house: {broken} rules broken")
+
+
+if __name__ == "__main__":
+    main()
