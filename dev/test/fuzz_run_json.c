@@ -21,7 +21,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     json_out_begin(&out);
     run_json_starts(&out, &run, fuzz_temp_file(data, size));
     require(json_out_end(&out));
-    require(json_parse(&json, "what was written", out.data, (int64_t)out.used, &error));
+    require(json_parse(&json, "what was written", out.text.data, (int64_t)out.text.used, &error));
     int starts = json_find(&json, 0, "starts"), last = -1;
     require(starts > 0 && json.values[starts].kind == JSON_ARRAY && json.values[starts].count >= 1);
     for (int i = starts + 1; i < json.values[starts].next; i = json.values[i].next) {

@@ -412,10 +412,10 @@ static void test_real_text(Test *t) {
     char text[40];
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
         double back = 0.0;
-        args_real_text(text, sizeof(text), values[i]);
+        format_real(text, sizeof(text), values[i]);
         CHECK(t, args_read_real(text, &back) && back == values[i], "%.17g became %s", values[i], text);
     }
-    args_real_text(text, sizeof(text), 0.1);
+    format_real(text, sizeof(text), 0.1);
     CHECK(t, strcmp(text, "0.1") == 0, "%s", text);
 }
 

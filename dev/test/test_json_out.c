@@ -25,18 +25,18 @@ static void test_layout(Test *t) {
     const char *expected = "{\n  \"format\": 1,\n  \"flat\": {\"yes\": true, \"no\": false},\n"
                            "  \"words\": [\"a\", \"b c\"],\n  \"none\": [],\n"
                            "  \"lines\": [\n    {\"hash\": \"0000000000000abc\"},\n    0.5\n  ],\n  \"empty\": {}\n}\n";
-    CHECK(t, strcmp(out.data, expected) == 0 && out.used == strlen(expected), "%s", out.data);
+    CHECK(t, strcmp(out.text.data, expected) == 0 && out.text.used == strlen(expected), "%s", out.text.data);
     json_out_free(&out);
 }
 
 // Writes {"v": ...}, reads it, and leaves the value's index in *value; the caller frees both.
 static bool read_again(Test *t, JsonOut *out, Json *json, int *value) {
     Error error = {""};
-    bool ok =
-        CHECK(t, json_out_end(out), "out of memory") &&
-        CHECK(t, json_parse(json, "JSON", out->data, (int64_t)out->used, &error), "%s: %s", error.text, out->data);
+    bool ok = CHECK(t, json_out_end(out), "out of memory") &&
+              CHECK(t, json_parse(json, "JSON", out->text.data, (int64_t)out->text.used, &error), "%s: %s", error.text,
+                    out->text.data);
     *value = ok ? json_find(json, 0, "v") : -1;
-    return ok && CHECK(t, *value > 0, "no value: %s", out->data);
+    return ok && CHECK(t, *value > 0, "no value: %s", out->text.data);
 }
 
 static void check_text(Test *t, const char *text, const char *expected) {
@@ -52,8 +52,9 @@ static void check_text(Test *t, const char *text, const char *expected) {
         CHECK(t, json_string(&json, value, got, sizeof(got), &error), "%s", error.text);
         CHECK(t, strcmp(got, expected) == 0, "'%s' became '%s'", text, got);
     }
-    for (size_t i = 0; out.data != NULL && i < out.used; i++) {
-        CHECK(t, (unsigned char)out.data[i] >= 32 || out.data[i] == '\n', "a control character: %s", out.data);
+    for (size_t i = 0; out.text.data != NULL && i < out.text.used; i++) {
+        CHECK(t, (unsigned char)out.text.data[i] >= 32 || out.text.data[i] == '\n', "a control character: %s",
+              out.text.data);
     }
     json_free(&json);
     json_out_free(&out);
@@ -118,7 +119,8 @@ static void test_numbers(Test *t) {
     json_out_begin(&out);
     json_out_real(&out, "nan", NAN);
     json_out_real(&out, "inf", -INFINITY);
-    CHECK(t, json_out_end(&out) && strcmp(out.data, "{\n  \"nan\": null,\n  \"inf\": null\n}\n") == 0, "%s", out.data);
+    CHECK(t, json_out_end(&out) && strcmp(out.text.data, "{\n  \"nan\": null,\n  \"inf\": null\n}\n") == 0, "%s",
+          out.text.data);
     json_out_free(&out);
 }
 

@@ -78,6 +78,14 @@ static inline void format_bytes(char *text, size_t size, int64_t bytes) {
     snprintf(text, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
 }
 
+// Writes a double with as few digits as give it back exactly.
+static inline void format_real(char *text, size_t size, double value) {
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(text, size, "%.*g", digits, value);
+        if (strtod(text, NULL) == value) { return; }
+    }
+}
+
 static inline bool ends_with(const char *text, const char *suffix) {
     size_t n = strlen(text), m = strlen(suffix);
     return n >= m && memcmp(text + n - m, suffix, m) == 0;

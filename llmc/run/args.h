@@ -90,14 +90,6 @@ static inline bool args_list_has(const char *list, char separator, const char *w
     return false;
 }
 
-// Writes a double with as few digits as give it back exactly.
-static inline void args_real_text(char *text, size_t size, double value) {
-    for (int digits = 6; digits <= 17; digits++) {
-        snprintf(text, size, "%.*g", digits, value);
-        if (strtod(text, NULL) == value) { return; }
-    }
-}
-
 // Reads decimal digits, optionally after a minus, and nothing else. False if it is not such a number of at most 2^53.
 static inline bool args_read_int(const char *text, int64_t *value) {
     const int64_t limit = (int64_t)1 << 53; // where the ranges, which are doubles, are still exact
@@ -126,8 +118,8 @@ static inline bool args_read_real(const char *text, double *value) {
 static inline void args_range(char *text, size_t size, const ArgSpec *spec) {
     if (spec->type == ARG_REAL) {
         char low[32], high[32];
-        args_real_text(low, sizeof(low), spec->min);
-        args_real_text(high, sizeof(high), spec->max);
+        format_real(low, sizeof(low), spec->min);
+        format_real(high, sizeof(high), spec->max);
         snprintf(text, size, "%s to %s", low, high);
     } else {
         snprintf(text, size, "%lld to %lld", (long long)spec->min, (long long)spec->max);
@@ -194,7 +186,7 @@ static inline void args_value_text(const ArgSpec *spec, const void *options, cha
     const void *place = (const char *)options + spec->place;
     switch (spec->type) {
     case ARG_INT: snprintf(text, size, "%lld", (long long)*(const int64_t *)place); break;
-    case ARG_REAL: args_real_text(text, size, *(const double *)place); break;
+    case ARG_REAL: format_real(text, size, *(const double *)place); break;
     case ARG_TEXT:
     case ARG_CHOICE: snprintf(text, size, "%s", *(const char *const *)place); break;
     case ARG_FLAG: snprintf(text, size, "%d", *(const bool *)place ? 1 : 0); break;
@@ -303,7 +295,7 @@ static inline void args_description(char *text, size_t size, const ArgSpec *spec
     bool number = spec->type == ARG_INT || spec->type == ARG_REAL;
     bool has_default = spec->fallback[0] != '\0' && !(spec->type == ARG_FLAG && spec->fallback[0] == '0');
     char range[80] = "", low[32];
-    args_real_text(low, sizeof(low), spec->min);
+    format_real(low, sizeof(low), spec->min);
     if (number && spec->max < 1e9) { args_range(range, sizeof(range), spec); }
     if (number && spec->max >= 1e9) { snprintf(range, sizeof(range), "at least %s", low); }
     snprintf(text, size, "%s%s%s%s%s%s%s", spec->help, number || has_default ? " (" : "", range,

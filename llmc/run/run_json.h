@@ -219,9 +219,9 @@ static inline void run_json_copy_starts(JsonOut *out, const Json *json, int star
             values[i].next == values[starts].next && end >= 0 && values[i].count > 0 && json_find(json, i, "end") < 0;
         json_out_raw(out, NULL, json->text + values[i].start, (size_t)(values[i].end - values[i].start - last));
         if (!last) { continue; }
-        json_out_words(out, ", \"end\": ");
-        json_out_bytes(out, json->text + values[end].start, (size_t)(values[end].end - values[end].start));
-        json_out_words(out, "}");
+        text_words(&out->text, ", \"end\": ");
+        text_bytes(&out->text, json->text + values[end].start, (size_t)(values[end].end - values[end].start));
+        text_words(&out->text, "}");
     }
 }
 
@@ -263,13 +263,12 @@ static inline void run_json_starts(JsonOut *out, TrainRun *run, const char *path
 
 // Writes the record, which stays open: what follows in it comes later.
 static inline bool run_json_write(const JsonOut *record, const char *path, Error *error) {
-    JsonOut whole;
-    memset(&whole, 0, sizeof(whole));
-    json_out_bytes(&whole, record->data, record->failed ? 0 : record->used);
-    json_out_words(&whole, "\n}\n");
-    bool ok = (!record->failed && !whole.failed) || fail(error, "%s: out of memory", path);
+    Text whole = {NULL, 0, 0, record->text.failed};
+    text_bytes(&whole, record->text.data, record->text.used);
+    text_words(&whole, "\n}\n");
+    bool ok = !whole.failed || fail(error, "%s: out of memory", path);
     ok = ok && write_whole_file(path, whole.data, (int64_t)whole.used, error);
-    json_out_free(&whole);
+    text_free(&whole);
     return ok;
 }
 
@@ -303,9 +302,9 @@ static inline bool run_json_write_end(const TrainRun *run, const char *status, c
                                       const uint64_t *hash, Error *error) {
     char path[MAX_PATH_BYTES];
     JsonOut out = run->record;
-    out.data = NULL;
-    out.used = out.capacity = 0;
-    json_out_bytes(&out, run->record.data, run->record.used);
+    memset(&out.text, 0, sizeof(out.text));
+    out.text.failed = run->record.text.failed;
+    text_bytes(&out.text, run->record.text.data, run->record.text.used);
     json_out_open(&out, "end", '{', JSON_FLAT);
     run_json_time(&out, "time");
     json_out_int(&out, "step", run->step);
@@ -337,7 +336,7 @@ static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Erro
 // time.
 static inline bool run_json_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                 Error *error) {
-    if (run->record.data == NULL) { return true; }
+    if (run->record.text.data == NULL) { return true; }
     comm_on_failure(&run->comm, NULL, NULL);
     bool ok = run_json_write_end(run, status, message, hash, error);
     json_out_free(&run->record);

@@ -28,7 +28,7 @@
 #include "llmc/files/model_file.h"
 #include "llmc/optim/outlier.h"
 #include "llmc/optim/schedulers.h"
-#include "llmc/base/text_out.h"
+#include "llmc/run/text_out.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/run/train_options.h"
 #include "llmc/base/utils.h"
