@@ -44,7 +44,6 @@ accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)
             $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
 EMPTY_PROGRAM  = int main(void) { return 0; }
 OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
-MPI_PROGRAM    = \043include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }
 
 # --- the flags -------------------------------------------------------------------------------------------------------
 # Floating point: contraction into FMA and "math functions do not set errno" are the only liberties. -ffast-math would
@@ -137,32 +136,19 @@ ifneq ($(filter-out 0 1,$(NCCL) $(CUDNN) $(MPI)),)
     NCCL_HOME=/folder, CUDNN_HOME=/folder and MPI_HOME=/folder say where they are)
 endif
 
-# $(call system_include,FOLDERS): of headers whose warnings are not ours. Not for /usr/include, which has its place.
-system_include = $(patsubst %,-isystem %,$(filter-out /usr/include,$(1)))
+# $(call find,WHAT,VARIABLES): takes the words that dev/find_libraries.sh prints, each of them NAME=value or NAME+=value.
+find = $(foreach word,$(shell $(foreach name,$(2),$(name)='$($(name))') QUIET=$(filter-out 0,$(MAKELEVEL)) \
+         dev/find_libraries.sh $(1) || echo FIND_FAILED=1),$(eval $(word)))$(if $(FIND_FAILED),$(error \
+         dev/find_libraries.sh says above what is missing))
 
-ifneq ($(MPI_GOALS),)
-  ifneq ($(MPI),0)
-    # What MPI's own compiler adds (Intel's in quotes), else what pkg-config says.
-    MPICC     := $(if $(MPI_HOME),$(wildcard $(MPI_HOME)/bin/mpicc),$(shell command -v mpicc 2>/dev/null))
-    MPI_WORDS := $(subst ",,$(or $(if $(MPICC),$(shell $(MPICC) -show 2>/dev/null)), \
-                   $(patsubst %,-I$(MPI_HOME)/include -L$(MPI_HOME)/lib -lmpi,$(MPI_HOME)), \
-                   $(shell for name in ompi-c mpich; do pkg-config --cflags --libs $$name 2>/dev/null && break; done)))
-    MPI_FLAGS := -DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX \
-                 $(call system_include,$(patsubst -I%,%,$(filter -I%,$(MPI_WORDS))))
-    MPI_LIBS  := $(filter -L% -l% %.so %.a,$(MPI_WORDS))
-    ifneq ($(call accepts,$(MPI_FLAGS),$(MPI_PROGRAM),$(MPI_LIBS)),yes)
-      ifneq ($(MPI)$(MPI_HOME),)
-        $(error No MPI $(MPI_HOME:%=in MPI_HOME=% )that $(CC) builds with: install OpenMPI or MPICH (Debian/Ubuntu: \
-          apt-get install openmpi-bin libopenmpi-dev), say where it is with MPI_HOME=/folder, or leave it out: MPI=0)
-      endif
-      MPI_FLAGS :=
-      MPI_LIBS  :=
-    endif
-  endif
-  MPI_FOLDERS := $(patsubst -L%,%,$(filter -L%,$(MPI_LIBS))) # where programs find it again
-  MPI_RPATH   := $(MPI_FOLDERS:%=-Wl,-rpath,%)
-  RECORD      := $(call record,flags.mpi,$(MPI_FLAGS) $(MPI_LIBS))
+MPI_FLAGS :=
+MPI_LIBS  :=
+ifneq ($(strip $(MPI_GOALS)),)
+  $(if $(filter 0,$(MPI)),,$(call find,mpi,CC MPI MPI_HOME))
+  RECORD := $(call record,flags.mpi,$(MPI_FLAGS) $(MPI_LIBS))
 endif
+MPI_FOLDERS := $(patsubst -L%,%,$(filter -L%,$(MPI_LIBS))) # where programs find it again
+MPI_RPATH   := $(MPI_FOLDERS:%=-Wl,-rpath,%)
 
 # --- CUDA and the emulator: for goals that ask for them, since most machines have no nvcc -----------------------------
 
@@ -182,43 +168,14 @@ ifneq ($(CUDA_GOALS),)
     $(error SANITIZE=1 is for the CPU programs and the emulated ones (train_gpt2emu); a GPU has compute-sanitizer)
   endif
 
-  # nvcc, cuBLASLt, NCCL, and cuDNN 9 for attention in bf16: sets CUDA_RELEASE, NVCC, CUDA_FLAGS and CUDA_LIBS.
-  FIND_LIBRARIES := $(foreach name,NVCC CXX CUDA_HOME CUDA_PATH NCCL_HOME CUDNN_HOME NCCL,$(name)='$($(name))') \
-                    CUDNN=$(if $(filter FP32,$(PRECISION)),0,$(CUDNN)) QUIET=$(filter-out 0,$(MAKELEVEL)) \
-                    dev/find_libraries.sh make
+  # Sets CUDA_RELEASE, NVCC, GPU_ARCHS, CUDA_FLAGS and CUDA_LIBS. cuDNN is for attention in bf16.
   CUDA_FLAGS :=
   CUDA_LIBS  :=
-  $(foreach word,$(shell $(FIND_LIBRARIES)),$(eval $(word)))
-  ifeq ($(CUDA_RELEASE),)
-    $(error $(firstword $(CUDA_GOALS)): dev/find_libraries.sh says above what is missing)
-  endif
-
-  # Machine code for the GPUs asked for or found, and PTX, which the driver of a newer GPU translates.
-  KNOWN_ARCHS := $(filter-out 5% 6% 7%,$(patsubst sm_%,%,$(filter sm_%,$(shell $(NVCC) --list-gpu-code))))
-  ifeq ($(GPU_ARCH),)
-    FOUND_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | \
-                           grep -E '^[0-9]+$$' | sort -u)
-    UNKNOWN_ARCH := $(firstword $(filter-out $(KNOWN_ARCHS),$(FOUND_ARCHS)))
-    ifneq ($(UNKNOWN_ARCH),)
-      $(info A GPU here is sm_$(UNKNOWN_ARCH). gpt2.c needs sm_80 or later, and CUDA $(CUDA_RELEASE) knows \
-        $(KNOWN_ARCHS); a newer GPU runs what its driver translates)
-    endif
-    GPU_ARCH := $(filter $(KNOWN_ARCHS),$(FOUND_ARCHS))
-    # A login node, or a container: for the three generations of GPUs that the trainer is written for.
-    ifeq ($(GPU_ARCH),)
-      GPU_ARCH := $(or $(filter $(KNOWN_ARCHS),80 90 100),80)
-      ifeq ($(MAKELEVEL),0)
-        $(info No GPU that CUDA $(CUDA_RELEASE) knows is visible here: building for $(GPU_ARCH:%=sm_%). \
-          GPU_ARCH=90 builds for sm_90 only, in less time)
-      endif
-    endif
-  endif
-  ifneq ($(filter-out $(KNOWN_ARCHS) $(KNOWN_ARCHS:%=%a) $(KNOWN_ARCHS:%=%f),$(GPU_ARCH)),)
-    $(error GPU_ARCH=$(GPU_ARCH): expected a compute capability without its point, 80 or later, that \
-      CUDA $(CUDA_RELEASE) knows: $(KNOWN_ARCHS))
-  endif
-  GENCODE := $(foreach arch,$(GPU_ARCH),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)]) \
-             $(if $(word 2,$(GPU_ARCH)),--threads 0)
+  GPU_ARCHS  :=
+  $(call find,make,NVCC CXX CUDA_HOME CUDA_PATH NCCL_HOME CUDNN_HOME NCCL CUDNN GPU_ARCH PRECISION)
+  # Machine code for each GPU, and PTX, which the driver of a newer GPU translates.
+  GENCODE := $(foreach arch,$(GPU_ARCHS),-gencode arch=compute_$(arch),code=[sm_$(arch),compute_$(arch)]) \
+             $(if $(word 2,$(GPU_ARCHS)),--threads 0)
 
   # clang takes the unused functions of CUDA's own headers for ours.
   NVCC_CXX_FLAGS := $(addprefix -Xcompiler ,$(CXX_FLAGS) $(if $(findstring clang,$(CXX)),-Wno-unused-function)) \

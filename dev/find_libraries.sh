@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Finds nvcc and the libraries of the GPU trainer: cuBLASLt, NCCL, cuDNN 9, and NVRTC, which cuDNN opens by itself.
+# Finds nvcc, the GPUs to build for, and the libraries of the GPU trainer: cuBLASLt, NCCL, cuDNN 9, NVRTC (which cuDNN
+# opens by itself) and MPI.
 # The Makefile and dev/doctor.sh both ask this script.
 #
 #   dev/find_libraries.sh make          prints words for the Makefile, each one NAME=value or NAME+=value. If something
 #                                       that the build needs is not here, it prints a message and ends with status 1.
+#   dev/find_libraries.sh mpi           prints such words for MPI only
 #   dev/find_libraries.sh doctor        prints lines with three fields and tabs between them: a name; found, missing or
 #                                       passed (this place was not taken); the version and the file, or the reason
 #
@@ -11,16 +13,16 @@
 # first library that fits is taken: nvcc's toolkit, CUDA_HOME, CUDA_PATH, the folders of CPATH, LIBRARY_PATH and
 # LD_LIBRARY_PATH, where environment modules put theirs, CONDA_PREFIX, /usr/local/cuda, /opt/cuda, /usr, /usr/local, and
 # the folders where pip puts what PyTorch needs. A library fits if it was made for nvcc's major release of CUDA, and if
-# CXX builds a program with it that runs.
+# CXX builds a program with it that runs. MPI is what the mpicc of MPI_HOME or PATH says, else what pkg-config says.
 #
-# Environment, beside these: NVCC, CXX. NCCL=0 and CUDNN=0 skip the library, NCCL=1 and CUDNN=1 need it. With QUIET=1
-# the script says nothing about a library that the build goes without. For the tests: /usr, /usr/local and /opt are
-# looked for in SYSTEM_ROOT.
+# Environment, beside these: NVCC, CXX, CC. NCCL=0 and CUDNN=0 skip the library. NCCL=1, CUDNN=1 and MPI=1 need it.
+# PRECISION=FP32 needs no cuDNN. GPU_ARCH names the GPUs to build for. With QUIET=1 the script says nothing about a
+# library that the build goes without. For the tests: /usr, /usr/local and /opt are looked for in SYSTEM_ROOT.
 set -u
 export LC_ALL=C
 
 mode=${1:-}
-if [ "$mode" != make ] && [ "$mode" != doctor ]; then
+if [[ ! $mode =~ ^(make|mpi|doctor)$ ]]; then
     sed -n '2,/^set -u/ s/^# \{0,1\}//p' "$0" >&2
     exit 1
 fi
@@ -43,7 +45,7 @@ report() { [ "$mode" != doctor ] || printf '%s\t%s\t%s\n' "$@"; } # NAME found|m
 # reason why a place that the user named does not do.
 refuse() { # NAME MESSAGE REASON
     report "$1" missing "${3:-}"
-    [ "$mode" = make ] || return 0
+    [ "$mode" != doctor ] || return 0
     printf '%s\n' "$2" >&2
     exit 1
 }
@@ -62,6 +64,12 @@ first_file() { # PLACE FOLDERS FILES: sets `file` to the first of the files in t
         done
     done
     file=""
+}
+
+print_words() { # NAME WORD...
+    local name=$1
+    shift
+    [ $# -eq 0 ] || printf "$name+=%s\n" "$@"
 }
 
 # --- nvcc ------------------------------------------------------------------------------------------------------------
@@ -100,6 +108,59 @@ not run)}"
         [ -z "$file" ] || break
     done
     report nvcc found "CUDA $release, $nvcc"
+}
+
+# --- the GPUs to build for -------------------------------------------------------------------------------------------
+# Sets archs to the compute capabilities of GPU_ARCH, else to those of the GPUs that are here. On a login node or in a
+# container no GPU is visible: then to the three generations of GPUs that the trainer is written for.
+choose_archs() {
+    local known here arch
+    known=" $($nvcc --list-gpu-code | tr ' ' '\n' | sed -n 's/^sm_//p' | grep -v '^[567]' | tr '\n' ' ')"
+    archs=${GPU_ARCH:-}
+    for arch in $archs; do
+        case $known in *" ${arch%[af]} "*) ;; *) refuse GPU "GPU_ARCH=$GPU_ARCH: expected a compute capability without \
+its point, 80 or later, that CUDA $release knows:${known% }" ;; esac
+    done
+    if [ -z "$archs" ]; then
+        here=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | grep -E '^[0-9]+$' |
+            sort -u)
+        for arch in $here; do
+            case $known in *" $arch "*) archs="${archs:+$archs }$arch" ;; *) go_without GPU "A GPU here is sm_$arch. gpt2.c needs \
+sm_80 or later, and CUDA $release knows${known% }; a newer GPU runs what its driver translates" ;; esac
+        done
+    fi
+    if [ -z "$archs" ]; then
+        for arch in 80 90 100; do [ "${known#* $arch }" = "$known" ] || archs="${archs:+$archs }$arch"; done
+        archs=${archs:-80}
+        go_without GPU "No GPU that CUDA $release knows is visible here: building for sm_${archs// / sm_}. \
+GPU_ARCH=90 builds for sm_90 only, in less time"
+    fi
+}
+
+# --- MPI -------------------------------------------------------------------------------------------------------------
+# Takes the folders and libraries that MPI's own compiler adds (Intel's stand in quotes), if CC builds a program so.
+find_mpi() {
+    local mpicc words word include=() link=() name
+    mpicc=${MPI_HOME:+$MPI_HOME/bin/mpicc}
+    words=$("${mpicc:-mpicc}" -show 2>/dev/null) || words=${MPI_HOME:+-I$MPI_HOME/include -L$MPI_HOME/lib -lmpi}
+    for name in ompi-c mpich; do [ -n "$words" ] || words=$(pkg-config --cflags --libs $name 2>/dev/null); done
+    for word in ${words//\"/}; do
+        case $word in
+            -I/usr/include) ;;
+            -I*) include+=(-isystem "${word#-I}") ;; # warnings in these headers are not ours
+            -L* | -l* | *.so | *.a) link+=("$word") ;;
+        esac
+    done
+    printf '#include <mpi.h>\nint main(void) { return MPI_Init(0, 0); }' >"$scratch/mpi.c"
+    if ${CC:-cc} -DOMPI_SKIP_MPICXX "${include[@]+"${include[@]}"}" "$scratch/mpi.c" -o "$scratch/mpi" \
+        "${link[@]+"${link[@]}"}" >/dev/null 2>&1; then
+        print_words MPI_FLAGS -DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX "${include[@]+"${include[@]}"}"
+        print_words MPI_LIBS "${link[@]+"${link[@]}"}"
+    elif [ -n "${MPI:-}${MPI_HOME:-}" ]; then
+        refuse MPI "No MPI ${MPI_HOME:+in MPI_HOME=$MPI_HOME }that ${CC:-cc} builds with: install OpenMPI or MPICH \
+(Debian/Ubuntu: apt-get install openmpi-bin libopenmpi-dev), say where it is with MPI_HOME=/folder, or leave it out: \
+MPI=0"
+    fi
 }
 
 # --- the places ------------------------------------------------------------------------------------------------------
@@ -289,7 +350,7 @@ Debian/Ubuntu: apt-get install libnccl-dev)" "building for one GPU"
 # cuDNN opens NVRTC by its name, and searches neither our rpath nor CUDA's folder. So the program loads both of NVRTC's
 # libraries at its start, and cuDNN gets these.
 find_cudnn() {
-    [ "${CUDNN:-}" != 0 ] || return 0
+    [ "${CUDNN:-}" != 0 ] && [ "${PRECISION:-}" != FP32 ] || return 0 # it has no attention in fp32
     search cuDNN "${CUDNN_HOME:-}" cudnn.h "libcudnn.so.9 libcudnn.so" cudnn
     settle "cuDNN 9" CUDNN "include/cudnn.h of version 9 and libcudnn.so in lib or lib64 \
 (https://developer.nvidia.com/cudnn; Debian/Ubuntu: apt-get install cudnn9-cuda-${major:-12})" \
@@ -336,23 +397,24 @@ folders have copies of each other's libraries. NCCL_HOME=/folder and CUDNN_HOME=
     done
 }
 
-print_words() { # NAME WORD...
-    local name=$1
-    shift
-    [ $# -eq 0 ] || printf "$name+=%s\n" "$@"
-}
-
 print_for_make() {
     local item
     order_folders
     printf 'CUDA_RELEASE=%s\n' "$release"
     [ -n "${NVCC:-}" ] || printf 'NVCC=%s\n' "$nvcc"
+    choose_archs
+    # shellcheck disable=SC2086 # words
+    print_words GPU_ARCHS $archs
     print_words CUDA_FLAGS "${flags[@]+"${flags[@]}"}"
     [ -z "$nvrtc" ] || print_words CUDA_LIBS -Xlinker --no-as-needed
     for item in "${folders[@]}"; do print_words CUDA_LIBS "-L$item" -Xlinker -rpath -Xlinker "$item"; done
     for item in "${libraries[@]}"; do print_words CUDA_LIBS "-l:${item##*/}"; done
 }
 
+if [ "$mode" = mpi ]; then
+    find_mpi
+    exit
+fi
 nvrtc=""
 find_nvcc
 list_places

@@ -19,7 +19,7 @@ MACHINE = platform.machine()
 TRIPLET = f"{MACHINE}-linux-gnu"
 TARGET = f"targets/{MACHINE}-linux"
 CXX = shutil.which("g++") or shutil.which("clang++")
-NEEDED = "bash env awk grep sed readlink dirname mktemp rm cat uname as ld".split()
+NEEDED = "bash env awk grep sed tr sort readlink dirname mktemp rm cat uname as ld".split()
 
 atexit.register(shutil.rmtree, WORK, ignore_errors=True)
 
@@ -52,7 +52,7 @@ def library(path, key, source):
 
 def nvcc(folder, release="13.0", include="include"):
     write(os.path.join(folder, include, "cuda_runtime.h"))
-    return write(os.path.join(folder, "bin", "nvcc"), f"#!/bin/sh\necho 'release {release}, V{release}.88'\n", 0o755)
+    return write(os.path.join(folder, "bin", "nvcc"), f"#!/bin/sh\necho 'release {release}, V{release}.88'\necho sm_80\n", 0o755)
 
 
 def cublaslt(folder, major=13, include="include", lib="lib", name=None):
@@ -91,7 +91,8 @@ def new_folder(name="place"):
 
 def find(mode="make", status=0, system=None, **variables):
     """(what the script printed, what it complained of)."""
-    environment = {"PATH": TOOLS, "CXX": CXX, "SYSTEM_ROOT": system or os.path.join(WORK, "no_system"), "TMPDIR": WORK}
+    environment = {"PATH": TOOLS, "CXX": CXX, "SYSTEM_ROOT": system or os.path.join(WORK, "no_system"), "TMPDIR": WORK,
+                   "GPU_ARCH": "80"}
     result = subprocess.run([SCRIPT, mode], env=dict(environment, **variables), cwd=WORK, capture_output=True,
                             text=True, timeout=120)
     assert result.returncode == status, (variables, result)
