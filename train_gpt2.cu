@@ -52,9 +52,7 @@
 #include "llmc/layers/gelu.cuh"
 #include "llmc/optim/global_norm.cuh"
 #include "llmc/model/gpt2.h"
-#include "llmc/cuda/gpu_device.h"
-#include "llmc/cuda/gpu_monitor.h"
-#include "llmc/model/gpu_peak.h"
+#include "llmc/cuda/gpu.h"
 #include "llmc/layers/layernorm.cuh"
 #include "llmc/layers/matmul.cuh"
 #include "llmc/layers/matmul_fp8.cuh"
@@ -276,9 +274,7 @@ typedef struct {
     PendingStep pending;
     int64_t steps_begun;
     bool stop_agreed; // all ranks know that one of them was asked to stop
-    cudaDeviceProp gpu;
-    double peak_flops; // of the GPU; 0: not known
-    GpuMonitor monitor;
+    GpuDevice gpu;
 } GPT2;
 
 // A name over what is launched until the end of the scope, for the profiler's time line.
@@ -1725,16 +1721,11 @@ static bool check_shape(const TrainRun *run, Error *error) {
     return true;
 }
 
-static void create_event(cudaEvent_t *event, unsigned flags) { cuda_check(cudaEventCreateWithFlags(event, flags)); }
-
 // Two ranks on one GPU would share its memory and wait for each other for ever.
 static bool check_gpu_is_ours(GPT2 *model, TrainRun *run, Error *error) {
-    char id[RUN_TEXT_BYTES];
-    snprintf(id, sizeof(id), "%s ", comm_host(model->ranks, model->ranks->rank));
-    for (int i = 0; i < 16; i++) {
-        size_t used = strlen(id);
-        snprintf(id + used, sizeof(id) - used, "%02x", (unsigned char)model->gpu.uuid.bytes[i]);
-    }
+    char id[RUN_TEXT_BYTES], uuid[40];
+    gpu_uuid_text(uuid, sizeof(uuid), &model->gpu.properties);
+    snprintf(id, sizeof(id), "%s %s", comm_host(model->ranks, model->ranks->rank), uuid);
     return run_check_unlike(run, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
 }
 
@@ -1750,39 +1741,36 @@ static bool check_attention_is_alike(GPT2 *model, TrainRun *run, Error *error) {
 }
 
 static void create_streams(GPT2 *model) {
-    const unsigned untimed = cudaEventDisableTiming;
-    cuda_check(cudaStreamCreateWithFlags(&model->stream, cudaStreamNonBlocking));
-    cuda_check(cudaStreamCreateWithFlags(&model->copy_stream, cudaStreamNonBlocking));
-    cuda_check(cudaStreamCreateWithFlags(&model->head_stream, cudaStreamNonBlocking));
-    int least, greatest; // what is communicated goes first: it is little work, and others wait for it
-    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    cuda_check(cudaStreamCreateWithPriority(&model->comm_stream, cudaStreamNonBlocking, greatest));
-    create_event(&model->computed, untimed);
-    create_event(&model->communicated, untimed);
-    create_event(&model->evaluated, untimed);
+    gpu_create_stream(&model->stream);
+    gpu_create_stream(&model->copy_stream);
+    gpu_create_stream(&model->head_stream);
+    gpu_create_urgent_stream(&model->comm_stream); // communication is little work, and others wait for it
+    gpu_create_event(&model->computed);
+    gpu_create_event(&model->communicated);
+    gpu_create_event(&model->evaluated);
     for (int i = 0; i < 2; i++) {
-        create_event(&model->multiplied[i], untimed);
-        create_event(&model->classified[i], untimed);
+        gpu_create_event(&model->multiplied[i]);
+        gpu_create_event(&model->classified[i]);
     }
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
-        create_event(&model->fetched[i], untimed);
-        create_event(&model->used[i], untimed);
-        create_event(&model->reduced[i], untimed);
+        gpu_create_event(&model->fetched[i]);
+        gpu_create_event(&model->used[i]);
+        gpu_create_event(&model->reduced[i]);
     }
-    for (int b = 0; b < model->zero.num_buckets; b++) { create_event(&model->gathered[b], untimed); }
+    for (int b = 0; b < model->zero.num_buckets; b++) { gpu_create_event(&model->gathered[b]); }
     for (int i = 0; i < NUM_SLOTS; i++) {
-        create_event(&model->slots[i].uploaded, untimed);
-        create_event(&model->slots[i].no_longer_used, untimed);
+        gpu_create_event(&model->slots[i].uploaded);
+        gpu_create_event(&model->slots[i].no_longer_used);
     }
     for (int i = 0; i < NUM_STEPS; i++) {
-        create_event(&model->step_begun[i], cudaEventDefault);
-        create_event(&model->step_reduced[i], untimed);
-        create_event(&model->step_done[i], cudaEventDefault);
+        gpu_create_timed_event(&model->step_begun[i]);
+        gpu_create_event(&model->step_reduced[i]);
+        gpu_create_timed_event(&model->step_done[i]);
     }
 }
 
 static bool check_gpu(const GPT2 *model, Error *error) {
-    const cudaDeviceProp *gpu = &model->gpu;
+    const cudaDeviceProp *gpu = &model->gpu.properties;
     return !model->shape.fp8 || fp8_is_supported(gpu->major, gpu->minor) ||
            fail(error,
                 "--fp8: %s has compute capability %d.%d; 8-bit matrix multiplies need 8.9 or later (Ada, Hopper, "
@@ -1804,22 +1792,13 @@ static bool open_attention(GPT2 *model, Error *error) {
     return true;
 }
 
-// The precision of the matrix multiplies.
-static GpuPrecision matmul_precision(bool tf32) { return PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16; }
-
 // Opens the GPU of this rank and allocates what was planned.
 static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
-    char bus_id[32] = "";
-    int device = 0;
     model->ranks = ranks;
     model->graphs.wanted = model->shape.cuda_graph;
-    if (!gpu_open(&model->gpu, ranks->local_rank, error) || !check_gpu(model, error)) { return false; }
-    model->peak_flops = 1e12 * gpu_peak_tflops(model->gpu.name, matmul_precision(tf32));
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
-    gpu_monitor_open(&model->monitor, bus_id);
+    if (!gpu_open(&model->gpu, ranks->local_rank, tf32, error) || !check_gpu(model, error)) { return false; }
     create_streams(model);
-    model->spared = nccl_spared_multiprocessors(ranks, model->gpu.multiProcessorCount);
+    model->spared = nccl_spared_multiprocessors(ranks, model->gpu.properties.multiProcessorCount);
     if (!cublas_open(&model->cublas, tf32, error) || !open_attention(model, error) ||
         !plan_allocate_device(&model->device_plan, error) || !plan_allocate_pinned(&model->pinned_plan, error) ||
         !plan_allocate(&model->host_plan, error)) {
@@ -1856,8 +1835,8 @@ static bool tune_matmuls(GPT2 *model, const TrainRun *run, const CublasProblem *
         return true;
     }
     return choices_file(model, run, &model->tuning, error) &&
-           matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, level, &model->gpu,
-                                 &model->tuning, model->stream, error);
+           matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, level,
+                                 &model->gpu.properties, &model->tuning, model->stream, error);
 }
 
 // The same on all ranks. Choices by the clock are rank 0's, so that all ranks compute alike.
@@ -1871,9 +1850,9 @@ static bool choose_algorithms(GPT2 *model, TrainRun *run, Error *error) {
     bool ok = follows || tune_matmuls(model, run, problems, count, error);
     if (!shares) { return ok; }
     if (!run_agree(run, ok, error)) { return false; }
-    if (!follows) { matmul_get_choices(&model->cublas, problems, count, &model->gpu, &choices); }
+    if (!follows) { matmul_get_choices(&model->cublas, problems, count, &model->gpu.properties, &choices); }
     return comm_broadcast(&run->comm, &choices, (int64_t)sizeof(choices), error) &&
-           (!follows || matmul_take_choices(&model->cublas, problems, count, &model->gpu, &choices, error));
+           (!follows || matmul_take_choices(&model->cublas, problems, count, &model->gpu.properties, &choices, error));
 }
 
 // Writes choices by the clock beside the checkpoints.
@@ -1885,7 +1864,7 @@ static bool record_choices(GPT2 *model, TrainRun *run, Error *error) {
     bool ok = !run_leads(run) ||
               (path_join(path, run->options.out_dir, TUNE_RECORD, error) &&
                (run->resumes || unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove")) &&
-               matmul_record_choices(&model->cublas, problems, count, &model->gpu, path, error));
+               matmul_record_choices(&model->cublas, problems, count, &model->gpu.properties, path, error));
     if (ok && run_leads(run)) { tune_add_line(&model->tuning, "            the run's own, in %s\n", path); }
     return run_agree(run, ok, error);
 }
@@ -1920,7 +1899,7 @@ static bool choose_attention(GPT2 *model, const TrainRun *run, Error *error) {
     if (!attention_path(run, run->resumes, path, error)) { return false; }
     cuda_check(cudaMemsetAsync(model->qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), model->stream)); // 0.01
     cuda_check(cudaMemsetAsync(model->datt, 0x3c, (size_t)(N * C) * sizeof(floatX), model->stream));
-    return attention_choose(&tuner, path, &model->gpu, &model->tuning, &model->attention_choice, error);
+    return attention_choose(&tuner, path, &model->gpu.properties, &model->tuning, &model->attention_choice, error);
 }
 
 // Settles who does the attention where that is to be found by timing. All ranks do what rank 0 chooses.
@@ -1943,7 +1922,7 @@ static bool keep_attention_choice(const GPT2 *model, const TrainRun *run, Error 
     CudnnShape shape = cudnn_shape(model);
     bool wanted = model->shape.times_cudnn && model->shape.cudnn && model->ranks->rank == 0;
     if (!attention_path(run, wanted, path, error)) { return false; }
-    return path[0] == '\0' || attention_keep(path, &model->gpu, &shape, model->attention_choice, error);
+    return path[0] == '\0' || attention_keep(path, &model->gpu.properties, &shape, model->attention_choice, error);
 }
 
 static void free_graphs(GPT2 *model) {
@@ -1962,7 +1941,7 @@ static void gpt2_close(GPT2 *model) {
     cudaDeviceSynchronize();
     free_graphs(model); // what they launch belongs to the libraries
     nccl_close(&model->nccl);
-    gpu_monitor_close(&model->monitor);
+    gpu_close(&model->gpu);
     cudnn_att_close(&model->cudnn);
     cublas_close(&model->cublas);
     cudaEventDestroy(model->computed);
@@ -2106,9 +2085,9 @@ static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
     wait_for_event(model, model->step_done[step->slot]);
     step->info.seconds = step_seconds(model, step);
     comm_expects(model->ranks, step->info.seconds / (double)run->micro_batches);
-    if (model->peak_flops > 0.0) {
+    if (model->gpu.peak_flops > 0.0) {
         double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
-        step->info.peak_fraction = flops / step->info.seconds / (model->peak_flops * model->shape.num_ranks);
+        step->info.peak_fraction = flops / step->info.seconds / (model->gpu.peak_flops * model->shape.num_ranks);
     }
     return logger_step(&run->logger, &step->info, error);
 }
@@ -2140,7 +2119,7 @@ static void report_refusal(GPT2 *model, TrainRun *run) {
 static void print_gpu_state(GPT2 *model, TrainRun *run) {
     GpuState state;
     char text[160];
-    if (!gpu_monitor_read(&model->monitor, &state)) { return; }
+    if (!gpu_monitor_read(&model->gpu.monitor, &state)) { return; }
     gpu_monitor_text(&state, text, sizeof(text));
     logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
 }
@@ -2461,28 +2440,8 @@ static RunShape choose_shape(const TrainRun *run) {
 static StepGpu step_gpu_planned(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
-    StepGpu gpu = step_gpu(train_options_gpu(o), matmul_precision(o->tf32), one_machine);
+    StepGpu gpu = step_gpu(train_options_gpu(o), gpu_matmul_precision(o->tf32), one_machine);
     if (o->link_speed > 0.0) { gpu.link_bytes_per_second = 1e9 * o->link_speed; }
-    return gpu;
-}
-
-// What the GPU at hand does, by its own word. planned: what is not known of it.
-static StepGpu step_gpu_of(const cudaDeviceProp *device, bool tf32, StepGpu planned) {
-    StepGpu gpu = planned;
-    int number = 0, kilohertz = 0, bits = 0;
-    double peak = 1e12 * gpu_peak_tflops(device->name, matmul_precision(tf32));
-    cuda_check(cudaGetDevice(&number));
-    cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, number));
-    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, number));
-    double bytes_per_second = 2.0 * 1e3 * kilohertz * bits / 8.0; // two transfers a cycle
-    if (peak > 0.0 && bytes_per_second > 0.0) {
-        gpu.flops_per_second = peak;
-        gpu.fp8_flops_per_second = 1e12 * gpu_peak_tflops(device->name, GPU_FP8);
-        gpu.plain_flops_per_second = 1e12 * gpu_peak_tflops(device->name, GPU_FP32);
-        gpu.bytes_per_second = bytes_per_second;
-        gpu.multiprocessors = device->multiProcessorCount;
-        gpu.l2_bytes = device->l2CacheSize;
-    }
     return gpu;
 }
 
@@ -2545,9 +2504,9 @@ static RunGpus suppose_gpus(const TrainRun *run) {
 static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
     cudaDeviceProp properties;
     size_t available = 0, installed = 0;
-    if (!gpu_open(&properties, run->comm.local_rank, error)) { return false; }
+    if (!gpu_select(&properties, run->comm.local_rank, error)) { return false; }
     cuda_check(cudaMemGetInfo(&available, &installed));
-    mine->speed = step_gpu_of(&properties, run->options.tf32, step_gpu_planned(run));
+    mine->speed = gpu_speed(&properties, run->options.tf32, step_gpu_planned(run));
     mine->total_bytes = (int64_t)properties.totalGlobalMem;
     mine->free_bytes = (int64_t)available;
     mine->fuses_gelu = cublas_fuses_gelu(properties.major, properties.minor);
@@ -2754,10 +2713,10 @@ static void print_config(const GPT2 *model, TrainRun *run) {
 static void print_machine(const GPT2 *model, const TrainRun *run) {
     printf("machine     ");
     if (has_peers(model)) { printf("%d x ", model->shape.num_ranks); }
-    printf("%s, %d multiprocessors, compute capability %d.%d", model->gpu.name, model->gpu.multiProcessorCount,
-           model->gpu.major, model->gpu.minor);
-    if (model->peak_flops > 0.0) {
-        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * model->peak_flops, model->shape.fp8 ? "in bf16 " : "");
+    printf("%s, %d multiprocessors, compute capability %d.%d", model->gpu.properties.name,
+           model->gpu.properties.multiProcessorCount, model->gpu.properties.major, model->gpu.properties.minor);
+    if (model->gpu.peak_flops > 0.0) {
+        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * model->gpu.peak_flops, model->shape.fp8 ? "in bf16 " : "");
     }
     printf("\n");
     if (has_peers(model)) {
@@ -2768,13 +2727,13 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
         if (model->spared > 0) {
             printf("            multiplies beside communication count on %d of %d multiprocessors\n", model->spared,
-                   model->gpu.multiProcessorCount);
+                   model->gpu.properties.multiProcessorCount);
         }
     }
     if (model->shape.fp8 && !fp8_has_conversion()) {
         printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
                "it with GPU_ARCH=%d%d\n",
-               model->gpu.major, model->gpu.minor);
+               model->gpu.properties.major, model->gpu.properties.minor);
     }
     if (model->cudnn_failed) {
         printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
@@ -2786,8 +2745,8 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         attention_used_text(attention, sizeof(attention), model);
         printf("            it is done %s\n", attention);
     }
-    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->monitor)) {
-        printf("            %s\n", model->monitor.why);
+    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->gpu.monitor)) {
+        printf("            %s\n", model->gpu.monitor.why);
     }
     printf("\n");
     fflush(stdout); // into a file it would be seen with the first step only
@@ -2904,9 +2863,9 @@ static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
     RunGpu gpu;
     memset(&machine, 0, sizeof(machine));
     memset(&gpu, 0, sizeof(gpu));
-    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, model->gpu.name);
-    gpu.memory_bytes = (int64_t)model->gpu.totalGlobalMem;
-    gpu.major = model->gpu.major, gpu.minor = model->gpu.minor;
+    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, model->gpu.properties.name);
+    gpu.memory_bytes = (int64_t)model->gpu.properties.totalGlobalMem;
+    gpu.major = model->gpu.properties.major, gpu.minor = model->gpu.properties.minor;
     machine.program = PROGRAM;
     machine.revision = gpt2c_revision();
     machine.specs = train_specs_gpu;

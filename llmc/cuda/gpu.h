@@ -1,0 +1,134 @@
+// Opening the GPU of a process: finds it, reads its properties and starts its monitor.
+// Most first runs fail here, so each cause of failure has its own message and remedy.
+#ifndef LLMC_GPU_H
+#define LLMC_GPU_H
+
+#include "llmc/cuda/cuda_common.h"
+#include "llmc/cuda/gpu_monitor.h"
+#include "llmc/model/gpu_peak.h"
+#include "llmc/model/step_model.h"
+
+#define GPU_LEAST_CAPABILITY 8 // Ampere: bf16, cp.async, mma
+
+typedef struct {
+    cudaDeviceProp properties;
+    double peak_flops; // matrix multiplies per second, from the datasheet; 0: not known
+    GpuMonitor monitor;
+} GpuDevice;
+
+// The version as people write it: 13000 is 13.0.
+static inline void gpu_version_text(char *text, size_t size, int version) {
+    snprintf(text, size, "%d.%d", version / 1000, version % 1000 / 10);
+}
+
+// The GPU's UUID in hex. Two processes with equal UUIDs share a GPU.
+static inline void gpu_uuid_text(char *text, size_t size, const cudaDeviceProp *properties) {
+    size_t used = 0;
+    for (char byte : properties->uuid.bytes) {
+        used += (size_t)snprintf(text + used, size - used, "%02x", (unsigned char)byte);
+    }
+}
+
+// The precision in which this build multiplies matrices.
+static inline GpuPrecision gpu_matmul_precision(bool tf32) {
+    return PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;
+}
+
+// The speed of a GPU: its rates by datasheet and by its own attributes. Returns `planned` if its name is not known.
+static inline StepGpu gpu_speed(const cudaDeviceProp *properties, bool tf32, StepGpu planned) {
+    StepGpu gpu = planned;
+    int number = 0, kilohertz = 0, bits = 0;
+    double peak = 1e12 * gpu_peak_tflops(properties->name, gpu_matmul_precision(tf32));
+    cuda_check(cudaGetDevice(&number));
+    cuda_check(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrMemoryClockRate, number));
+    cuda_check(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, number));
+    double bytes_per_second = 2.0 * 1e3 * kilohertz * bits / 8.0; // two transfers a cycle
+    if (peak > 0.0 && bytes_per_second > 0.0) {
+        gpu.flops_per_second = peak;
+        gpu.fp8_flops_per_second = 1e12 * gpu_peak_tflops(properties->name, GPU_FP8);
+        gpu.plain_flops_per_second = 1e12 * gpu_peak_tflops(properties->name, GPU_FP32);
+        gpu.bytes_per_second = bytes_per_second;
+        gpu.multiprocessors = properties->multiProcessorCount;
+        gpu.l2_bytes = properties->l2CacheSize;
+    }
+    return gpu;
+}
+
+// Counts the GPUs that this process sees. Fails if there are none that it can use.
+static inline bool gpu_count(int *devices, Error *error) {
+    int driver = 0, runtime = 0;
+    char driver_text[32], runtime_text[32];
+    cudaError_t status = cudaGetDeviceCount(devices);
+    cudaGetLastError();
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    gpu_version_text(driver_text, sizeof(driver_text), driver);
+    gpu_version_text(runtime_text, sizeof(runtime_text), runtime);
+    if (driver == 0) {
+        return fail(error, "no GPU: there is no NVIDIA driver here (nvidia-smi shows it); train_gpt2 runs on the CPU");
+    }
+    if (status == cudaErrorInsufficientDriver || (driver / 1000 < runtime / 1000)) {
+        return fail(error,
+                    "the NVIDIA driver is too old: it supports CUDA %s, this program was built with CUDA %s; update "
+                    "the driver, or build with an older toolkit",
+                    driver_text, runtime_text);
+    }
+    if (status == cudaErrorNoDevice || (status == cudaSuccess && *devices == 0)) {
+        return fail(error, "no GPU: the driver shows none; see nvidia-smi and CUDA_VISIBLE_DEVICES (train_gpt2 runs on "
+                           "the CPU)");
+    }
+    return status == cudaSuccess ||
+           fail(error, "no GPU: %s (%s); see nvidia-smi", cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+// Makes GPU `number` of this machine the current one and reads its properties. A launcher may show each process only
+// its own GPU; then `number` is not used.
+static inline bool gpu_select(cudaDeviceProp *properties, int number, Error *error) {
+    int devices = 0;
+    if (!gpu_count(&devices, error)) { return false; }
+    int device = devices == 1 ? 0 : number;
+    if (device >= devices) {
+        return fail(error,
+                    "no GPU for this process: it is number %d on this machine (from 0), which has %d GPUs; start at "
+                    "most as many, or see --gpus-per-node and CUDA_VISIBLE_DEVICES",
+                    number, devices);
+    }
+    cuda_check(cudaSetDevice(device));
+    cuda_check(cudaGetDeviceProperties(properties, device));
+    return properties->major >= GPU_LEAST_CAPABILITY ||
+           fail(error, "%s has compute capability %d.%d; this program needs %d.0 (Ampere) or later", properties->name,
+                properties->major, properties->minor, GPU_LEAST_CAPABILITY);
+}
+
+// Opens GPU `number` of this machine and its monitor. A monitor that cannot be opened is no failure.
+static inline bool gpu_open(GpuDevice *gpu, int number, bool tf32, Error *error) {
+    char bus_id[32] = "";
+    int device = 0;
+    if (!gpu_select(&gpu->properties, number, error)) { return false; }
+    gpu->peak_flops = 1e12 * gpu_peak_tflops(gpu->properties.name, gpu_matmul_precision(tf32));
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
+    gpu_monitor_open(&gpu->monitor, bus_id);
+    return true;
+}
+
+static inline void gpu_close(GpuDevice *gpu) { gpu_monitor_close(&gpu->monitor); }
+
+// Streams that do not wait for the default stream. An urgent stream's kernels go first.
+static inline void gpu_create_stream(cudaStream_t *stream) {
+    cuda_check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
+}
+static inline void gpu_create_urgent_stream(cudaStream_t *stream) {
+    int least, greatest;
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest));
+}
+
+static inline void gpu_create_event(cudaEvent_t *event) {
+    cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+}
+static inline void gpu_create_timed_event(cudaEvent_t *event) {
+    cuda_check(cudaEventCreateWithFlags(event, cudaEventDefault));
+}
+
+#endif // LLMC_GPU_H
