@@ -1187,7 +1187,7 @@ static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, const
     model->inputs[slot] = *input; // the step that was in the slot before has been settled
     cuda_check(
         cudaMemcpyAsync(model->input, &model->inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice, model->stream));
-    while (cuda_graph_asks(&model->graphs, &model->norm_graph, "norm", model->stream)) {
+    cuda_graph_launch_or_queue(&model->graphs, &model->norm_graph, "norm", model->stream, [&] {
         Range range("norm");
         record_gradient(model);
         if (has_peers(model)) {
@@ -1197,7 +1197,7 @@ static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, const
         }
         step_finish(model->result, model->records, model->shape.num_ranks, loss_factor, (float)grad_clip,
                     model->stream);
-    }
+    });
     cuda_check(cudaMemcpyAsync(&model->results[slot], model->result, sizeof(StepResult), cudaMemcpyDeviceToHost,
                                model->stream));
     cuda_check(cudaEventRecord(model->step_reduced[slot], model->stream));
@@ -1225,11 +1225,11 @@ static AdamWPart update_part(const GPT2 *model, int bucket, int64_t repeats) {
 // AdamW for all that this rank updates.
 static void update_all(GPT2 *model) {
     AdamWPart outside = update_part(model, 0, 1), blocks = update_part(model, 1, model->config.num_layers);
-    while (cuda_graph_asks(&model->graphs, &model->update_graph, "update", model->stream)) {
+    cuda_graph_launch_or_queue(&model->graphs, &model->update_graph, "update", model->stream, [&] {
         Range range("update");
         adamw_update(&outside, &blocks, &model->input->factors, model->result, model->stream);
         quantize_all_weights(model);
-    }
+    });
 }
 
 // The same where others update the rest of the parameters: bucket by bucket, each on its way to them while the next is
@@ -1375,15 +1375,12 @@ static void run_passes(GPT2 *model, const BatchSlot *slot, int B, int T, const B
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
     CudaGraph *passes = model->pass_graphs[slot - model->slots][role->first];
     cuda_require(!model->graphs.wanted || (B == model->shape.B && T == model->shape.T)); // a graph has one shape
-    while (cuda_graph_asks(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream)) {
-        gpt2_forward(model, tokens, B, T, FORWARD_FOR_GRADIENTS);
-    }
-    while (cuda_graph_asks(&model->graphs, &passes[PASS_HEAD], "head", model->stream)) {
-        head_forward_backward(model, targets, N, role);
-    }
-    while (cuda_graph_asks(&model->graphs, &passes[PASS_BACKWARD], "backward", model->stream)) {
-        gpt2_backward(model, tokens, order, B, T, role);
-    }
+    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream,
+                               [&] { gpt2_forward(model, tokens, B, T, FORWARD_FOR_GRADIENTS); });
+    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_HEAD], "head", model->stream,
+                               [&] { head_forward_backward(model, targets, N, role); });
+    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_BACKWARD], "backward", model->stream,
+                               [&] { gpt2_backward(model, tokens, order, B, T, role); });
 }
 
 // Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory: tokens and

@@ -38,7 +38,7 @@ struct GraphWork {
         inp.set(random_values(N * C, 1.0f, 54 + round));
         out.poison();
         cuda_check(cudaDeviceSynchronize());
-        while (cuda_graph_asks(graphs, graph, "test", stream)) { queue(); }
+        cuda_graph_launch_or_queue(graphs, graph, "test", stream, [&] { queue(); });
         cuda_check(cudaStreamSynchronize(stream));
         return out.hash();
     }
@@ -57,7 +57,7 @@ static void check_graph(Test *t, bool wanted, const char *fault, int times_queue
     {
         GraphWork work(&cublas), plain(&cublas);
         CudaGraphs graphs = {wanted, ""}, no_graphs = {false, ""};
-        CudaGraph graph = {NULL, false, 0}, no_graph = {NULL, false, 0};
+        CudaGraph graph = {NULL, false}, no_graph = {NULL, false};
         for (int round = 0; round < GRAPH_ROUNDS; round++) {
             uint64_t want = plain.result(&no_graphs, &no_graph, round), got = work.result(&graphs, &graph, round);
             CHECK(t, got == want, "fault '%s', round %d: other bits", fault, round);
