@@ -77,11 +77,11 @@ static void test_embedding(Test *t) {
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const int32_t *tokens = fixture_ints(&f, "embedding.tokens", B * T);
     float out[B * T * C], *dwte = zeros(V * C), *dwpe = zeros(CONTEXT * C);
-    encoder_forward(out, tokens, fixture_floats(&f, "embedding.wte", V * C),
-                    fixture_floats(&f, "embedding.wpe", CONTEXT * C), B, T, C, 0);
+    embedding_forward(out, tokens, fixture_floats(&f, "embedding.wte", V * C),
+                      fixture_floats(&f, "embedding.wpe", CONTEXT * C), B, T, C, 0);
     check_tensor(t, "out", out, fixture_floats(&f, "embedding.out", B * T * C), B * T * C, 1, 1);
     for (int i = 0; i < 2; i++) {
-        encoder_backward(dwte, dwpe, fixture_floats(&f, "embedding.dout", B * T * C), tokens, B, T, C);
+        embedding_backward(dwte, dwpe, fixture_floats(&f, "embedding.dout", B * T * C), tokens, B, T, C);
     }
     check_twice(t, &f, "embedding.dwte", dwte, V * C, B * T, 1);
     check_twice(t, &f, "embedding.dwpe", dwpe, CONTEXT * C, B, 1);
@@ -174,7 +174,7 @@ static void test_gelu(Test *t) {
     fixture_close(&f);
 }
 
-static void test_crossentropy(Test *t) {
+static void test_cross_entropy(Test *t) {
     enum { N = 3 * 7, V = 23, Vp = 32 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const float *given = fixture_floats(&f, "crossentropy.logits", N * V);
@@ -182,7 +182,7 @@ static void test_crossentropy(Test *t) {
     float logits[N * Vp], gradients[N * V], losses[N];
     for (int want_gradient = 0; want_gradient < 2; want_gradient++) {
         for (int i = 0; i < N * Vp; i++) { logits[i] = i % Vp < V ? given[i / Vp * V + i % Vp] : 1e30f; }
-        crossentropy(losses, logits, targets, N, V, Vp, *fixture_floats(&f, "crossentropy.dout", N), want_gradient);
+        cross_entropy(losses, logits, targets, N, V, Vp, *fixture_floats(&f, "crossentropy.dout", N), want_gradient);
         check_tensor(t, "losses", losses, fixture_floats(&f, "crossentropy.out", N), N, V, 1);
     }
     for (int i = 0; i < N * V; i++) { gradients[i] = logits[i / V * Vp + i % V]; }
@@ -496,7 +496,7 @@ int main(void) {
     RUN(&s, test_attention);
     RUN(&s, test_attention_over_tiles);
     RUN(&s, test_gelu);
-    RUN(&s, test_crossentropy);
+    RUN(&s, test_cross_entropy);
     RUN(&s, test_logits_and_loss);
     RUN(&s, test_logits_of_generation);
     RUN(&s, test_gradients);

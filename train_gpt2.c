@@ -49,10 +49,10 @@ static int thread_index(void) {
 // at a time keep whole cache lines to one thread.
 #define COLUMN_BLOCK 64
 
-// Encoder: out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]. Token and position embeddings.
+// Embedding: out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]. Token and position embeddings.
 // out (B,T,C), tokens (B,T), wte (Vp,C), wpe (maxT,C); position of the first token: first_position.
-static void encoder_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C,
-                            int first_position) {
+static void embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T,
+                              int C, int first_position) {
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < (int64_t)B * T; row++) {
         const float *token = wte + (int64_t)tokens[row] * C;
@@ -63,7 +63,8 @@ static void encoder_forward(float *out, const int32_t *tokens, const float *wte,
 
 // dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]. Rows meet in dwte wherever a token repeats, so threads
 // split the channels, not the rows.
-static void encoder_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C) {
+static void embedding_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T,
+                               int C) {
 #pragma omp parallel for schedule(static)
     for (int c0 = 0; c0 < C; c0 += COLUMN_BLOCK) {
         int c1 = (int)min_i64(C, c0 + COLUMN_BLOCK);
@@ -311,8 +312,8 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
 //   losses[i] = log(sum over v of exp(logits[i,v])) - logits[i,target]
 //   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target)), if want_gradient
 // logits (N,Vp) of which V columns are used; targets, losses (N).
-static void crossentropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
-                         bool want_gradient) {
+static void cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
+                          bool want_gradient) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < N; i++) {
         float *row = logits + i * Vp;
@@ -331,8 +332,8 @@ static void crossentropy(float *losses, float *logits, const int32_t *targets, i
 
 // The phases of a step, in time order: rows of the plan that never live in the same phase may share memory.
 // Within the backward of one block the MLP comes before the attention, and neither's scratch outlives its half.
-enum { FORWARD, HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE, GENERATE };
-static const char *const phase_names[] = {"forward", "head",    "backward mlp", "backward attention",
+enum { FORWARD, LM_HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE, GENERATE };
+static const char *const phase_names[] = {"forward", "lm_head", "backward mlp", "backward attention",
                                           "update",  "generate"};
 
 // What --recompute gives up: these activations are kept for one layer only and computed again in the backward.
@@ -385,7 +386,7 @@ typedef struct {
     int32_t *sampler_index;
 } GPT2;
 
-#define HEAD_ROWS 256    // enough rows for the matrix multiply to run at full speed
+#define LM_HEAD_ROWS 256 // enough rows for the matrix multiply to run at full speed
 #define GENERATE_ROWS 64 // tokens of a prompt that go through the model at once
 #define NORM_BLOCK 65536 // elements whose squares are summed by one thread
 
@@ -403,7 +404,7 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
     bool trains = model->shape.kind == RUN_TRAINS;
     int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
     plan_add(plan, &model->tokens, "tokens", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->targets, "targets", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, HEAD);
+    plan_add(plan, &model->targets, "targets", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, LM_HEAD);
     plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
     plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
     plan_per_layer(plan, &model->ln1_rstd, "ln1_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
@@ -417,21 +418,21 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
     plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM, N, C);
     plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, N, 4 * C);
     plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
-    model->head_rows = (int)min_i64(N, HEAD_ROWS);
+    model->head_rows = (int)min_i64(N, LM_HEAD_ROWS);
     PlanShape rows = shape2(N, C), row = shape1(N);
-    plan_add(plan, &model->lnf, "lnf", PLAN_ACTIVATION, PLAN_F32, rows, FORWARD, HEAD);
-    plan_add(plan, &model->lnf_mean, "lnf_mean", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, HEAD);
-    plan_add(plan, &model->lnf_rstd, "lnf_rstd", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, HEAD);
-    plan_add(plan, &model->losses, "losses", PLAN_ACTIVATION, PLAN_F32, row, HEAD, HEAD);
+    plan_add(plan, &model->lnf, "lnf", PLAN_ACTIVATION, PLAN_F32, rows, FORWARD, LM_HEAD);
+    plan_add(plan, &model->lnf_mean, "lnf_mean", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, LM_HEAD);
+    plan_add(plan, &model->lnf_rstd, "lnf_rstd", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, LM_HEAD);
+    plan_add(plan, &model->losses, "losses", PLAN_ACTIVATION, PLAN_F32, row, LM_HEAD, LM_HEAD);
     plan_add(plan, &model->logits, "logits", PLAN_ACTIVATION, PLAN_F32,
-             shape2(model->head_rows, config->padded_vocab_size), HEAD, HEAD);
+             shape2(model->head_rows, config->padded_vocab_size), LM_HEAD, LM_HEAD);
 }
 
 static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N, int64_t num_params) {
     int C = model->config.channels;
     PlanCategory gradient = PLAN_GRADIENT;
-    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_F32, shape2(N, C), HEAD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_F32, shape2(N, C), HEAD, HEAD);
+    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_F32, shape2(N, C), LM_HEAD, BACKWARD_ATTENTION);
+    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_F32, shape2(N, C), LM_HEAD, LM_HEAD);
     plan_add(plan, &model->dgelu, "dgelu", gradient, PLAN_F32, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
     plan_add(plan, &model->dfc, "dfc", gradient, PLAN_F32, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
     plan_add(plan, &model->dln, "dln", gradient, PLAN_F32, shape2(N, C), BACKWARD_MLP, BACKWARD_ATTENTION);
@@ -537,17 +538,17 @@ static void block_forward(GPT2 *model, int layer, int B, int T) {
     gelu_forward(gelu, fc, N * 4 * C);
 }
 
-// The language model head and the loss, for HEAD_ROWS rows at a time: logits = lnf wte^T. Returns the mean loss. With
-// want_gradient it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte is added to.
-// dloss is the gradient of each row's loss.
-static double head_forward_backward(GPT2 *model, int64_t N, float dloss, bool want_gradient) {
+// The language model head and the loss, for LM_HEAD_ROWS rows at a time: logits = lnf wte^T. Returns the mean loss.
+// With want_gradient it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte is added
+// to. dloss is the gradient of each row's loss.
+static double lm_head_forward_backward(GPT2 *model, int64_t N, float dloss, bool want_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     float *logits = model->logits, *wte = model->params.wte, *workspace = model->gemm_workspace;
     for (int64_t row = 0; row < N; row += model->head_rows) {
         int64_t rows = min_i64(model->head_rows, N - row);
         const float *lnf = model->lnf + row * C;
         gemm(logits, Vp, rows_of(lnf, C), transpose_of(wte, C), NULL, rows, V, C, false, workspace);
-        crossentropy(model->losses + row, logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
+        cross_entropy(model->losses + row, logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
         if (!want_gradient) { continue; }
         gemm(model->dlnf + row * C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, workspace);
         gemm(model->grads.wte, C, transpose_of(logits, Vp), rows_of(lnf, C), NULL, V, C, rows, true, workspace);
@@ -563,7 +564,7 @@ static double head_forward_backward(GPT2 *model, int64_t N, float dloss, bool wa
 static double gpt2_forward(GPT2 *model, int B, int T, float dloss, bool want_gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    encoder_forward(of_layer(model->residual, 0), model->tokens, model->params.wte, model->params.wpe, B, T, C, 0);
+    embedding_forward(of_layer(model->residual, 0), model->tokens, model->params.wte, model->params.wpe, B, T, C, 0);
     for (int layer = 0; layer < L; layer++) {
         Block p = block_of(&model->params, layer, C);
         block_forward(model, layer, B, T);
@@ -572,7 +573,7 @@ static double gpt2_forward(GPT2 *model, int B, int T, float dloss, bool want_gra
     }
     layernorm_forward(model->lnf, model->lnf_mean, model->lnf_rstd, of_layer(model->residual, L), model->params.lnfw,
                       model->params.lnfb, N, C);
-    return head_forward_backward(model, N, dloss, want_gradient);
+    return lm_head_forward_backward(model, N, dloss, want_gradient);
 }
 
 static void clear_rows(float *data, int64_t n) {
@@ -650,7 +651,7 @@ static void gpt2_backward(GPT2 *model, int B, int T) {
         block_backward_mlp(model, layer, B, T);
         block_backward_attention(model, layer, B, T);
     }
-    encoder_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, B, T, C);
+    embedding_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, B, T, C);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -784,7 +785,7 @@ static void generate_rows(GPT2 *model, int first, int rows) {
     int64_t scratch = attention_scratch_floats(model->shape.window); // for each thread
     float *x = model->new_residual, *ln = model->new_ln, *mean = model->new_ln_stats, *rstd = mean + GENERATE_ROWS;
     float *qkv = model->new_qkv, *att = model->new_att, *fc = model->new_fc, *workspace = model->gemm_workspace;
-    encoder_forward(x, model->history + first, model->params.wte, model->params.wpe, 1, rows, C, first);
+    embedding_forward(x, model->history + first, model->params.wte, model->params.wpe, 1, rows, C, first);
     for (int layer = 0; layer < config->num_layers; layer++) {
         Block p = block_of(&model->params, layer, C);
         float *keys = model->cache + 2 * layer * half, *values = keys + half;

@@ -69,8 +69,8 @@
 
 // The phases of a step, in time order: rows of the plan that never live in the same phase may share memory. Samples are
 // a forward and a head like any other.
-enum { FORWARD, HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE };
-static const char *const phase_names[] = {"forward", "head", "backward mlp", "backward attention", "update"};
+enum { FORWARD, LM_HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE };
+static const char *const phase_names[] = {"forward", "lm_head", "backward mlp", "backward attention", "update"};
 static const char *const host_phase_names[] = {"all"};
 
 // What --recompute gives up: these activations are kept for one layer only and computed again in the backward.
@@ -175,7 +175,7 @@ typedef struct {
 } BatchSlot;
 
 // The passes of a micro-batch in training.
-enum { PASS_FORWARD, PASS_HEAD, PASS_BACKWARD, NUM_PASSES };
+enum { PASS_FORWARD, PASS_LM_HEAD, PASS_BACKWARD, NUM_PASSES };
 
 // What a step's kernels are told that was not so in the step before.
 typedef struct {
@@ -261,10 +261,10 @@ typedef struct {
     bool reduces;      // gradients are on their way while the backward pass goes on
     NcclContext nccl;
     Comm *ranks;
-    cudaStream_t stream, copy_stream, comm_stream, head_stream;
-    cudaEvent_t computed, communicated;       // from one stream to the other
-    cudaEvent_t evaluated;                    // a round of an evaluation
-    cudaEvent_t multiplied[2], classified[2]; // rows of logits: see classify_logits
+    cudaStream_t stream, copy_stream, comm_stream, lm_head_stream;
+    cudaEvent_t computed, communicated;   // from one stream to the other
+    cudaEvent_t evaluated;                // a round of an evaluation
+    cudaEvent_t multiplied[2], scored[2]; // rows of logits: see lm_head_forward
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
     cudaEvent_t gathered[MAX_BUCKETS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
@@ -292,7 +292,7 @@ static void plan_logits(GPT2 *model, MemoryPlan *plan, int64_t N) {
     model->head_rows = (int)rows;
     model->logits_stride = two ? rows * Vp : 0;
     plan_add(plan, &model->logits, "logits", PLAN_ACTIVATION, PLAN_FLOATX, two ? shape3(2, rows, Vp) : shape2(rows, Vp),
-             HEAD, HEAD);
+             LM_HEAD, LM_HEAD);
 }
 
 template <class T>
@@ -371,10 +371,10 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
         plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
     }
     plan_add(plan, &model->projection, "projection", act, PLAN_FLOATX, shape2(rows, C), FORWARD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->lnf, "lnf", act, PLAN_FLOATX, shape2(N, C), FORWARD, HEAD);
-    plan_add(plan, &model->lnf_mean, "lnf_mean", act, PLAN_F32, shape1(N), FORWARD, HEAD);
-    plan_add(plan, &model->lnf_rstd, "lnf_rstd", act, PLAN_F32, shape1(N), FORWARD, HEAD);
-    plan_add(plan, &model->losses, "losses", act, PLAN_F32, shape1(N), HEAD, HEAD);
+    plan_add(plan, &model->lnf, "lnf", act, PLAN_FLOATX, shape2(N, C), FORWARD, LM_HEAD);
+    plan_add(plan, &model->lnf_mean, "lnf_mean", act, PLAN_F32, shape1(N), FORWARD, LM_HEAD);
+    plan_add(plan, &model->lnf_rstd, "lnf_rstd", act, PLAN_F32, shape1(N), FORWARD, LM_HEAD);
+    plan_add(plan, &model->losses, "losses", act, PLAN_F32, shape1(N), LM_HEAD, LM_HEAD);
     plan_logits(model, plan, N);
 }
 
@@ -403,8 +403,8 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t rows = matmul_rows(model, N);
     PlanCategory gradient = PLAN_GRADIENT, work = PLAN_WORKSPACE;
-    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_FLOATX, shape2(N, C), HEAD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_FLOATX, shape2(N, C), HEAD, HEAD);
+    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_FLOATX, shape2(N, C), LM_HEAD, BACKWARD_ATTENTION);
+    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_FLOATX, shape2(N, C), LM_HEAD, LM_HEAD);
     plan_add(plan, &model->dfc, "dfc", gradient, PLAN_FLOATX, shape2(rows, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
     plan_add(plan, &model->dln, "dln", gradient, PLAN_FLOATX, shape2(rows, C), BACKWARD_MLP, BACKWARD_ATTENTION);
     plan_add(plan, &model->datt, "datt", gradient, PLAN_FLOATX, shape2(rows, C), BACKWARD_ATTENTION,
@@ -416,7 +416,7 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     plan_add(plan, &model->cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
              BACKWARD_ATTENTION, BACKWARD_ATTENTION);
     plan_add(plan, &model->att_dots, "att_dots", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
-    plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), HEAD,
+    plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), LM_HEAD,
              BACKWARD_ATTENTION);
     int64_t partials = 0;
     for (int b = 0; b < model->zero.num_buckets; b++) { partials += norm_partials_of(model, b); }
@@ -943,7 +943,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Forwa
     await_bucket(model, 0);
     await_bucket(model, 1);
     clear_activation_scales(model);
-    encoder_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
+    embedding_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
     layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
                       p.ln1b, N, C, model->stream, amax_for(model, FP8_INPUT, 0, LINEAR_QKV));
     for (int layer = 0; layer < L; layer++) {
@@ -971,36 +971,36 @@ typedef struct {
     int64_t first, rows;
     int slot;
     floatX *logits;
-} HeadRows;
+} LmHeadRows;
 
-static HeadRows head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
+static LmHeadRows lm_head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
     int64_t first = chunk * model->head_rows;
     int slot = model->logits_stride > 0 ? (int)(chunk % 2) : 0;
-    HeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->logits + slot * model->logits_stride};
+    LmHeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->logits + slot * model->logits_stride};
     return rows;
 }
 
 // Computes the logits of some rows, and from them losses and gradients in place: with --head-overlap in another stream,
-// so that this, which waits for memory, goes on beside the matrix multiplies of other rows. finish_logits joins it.
-static void classify_logits(GPT2 *model, HeadRows h, const int32_t *targets, const BatchRole *role) {
+// so that this, which waits for memory, goes on beside the matrix multiplies of other rows. lm_head_backward joins it.
+static void lm_head_forward(GPT2 *model, LmHeadRows h, const int32_t *targets, const BatchRole *role) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     bool overlaps = model->logits_stride > 0;
-    cudaStream_t stream = overlaps ? model->head_stream : model->stream;
+    cudaStream_t stream = overlaps ? model->lm_head_stream : model->stream;
     matmul_forward(&model->cublas, h.logits, NULL, model->lnf + h.first * C, params_of_layer(model, 0).wte, NULL,
                    h.rows, C, Vp, model->stream);
     if (overlaps) {
         cuda_check(cudaEventRecord(model->multiplied[h.slot], model->stream));
         cuda_check(cudaStreamWaitEvent(stream, model->multiplied[h.slot], 0));
     }
-    fused_classifier(model->losses + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss, role->trains,
-                     stream);
-    if (overlaps) { cuda_check(cudaEventRecord(model->classified[h.slot], stream)); }
+    cross_entropy(model->losses + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss, role->trains,
+                  stream);
+    if (overlaps) { cuda_check(cudaEventRecord(model->scored[h.slot], stream)); }
 }
 
-// The head's backward of rows that classify_logits has begun.
-static void finish_logits(GPT2 *model, HeadRows h, const BatchRole *role) {
+// The head's backward of rows that lm_head_forward has begun.
+static void lm_head_backward(GPT2 *model, LmHeadRows h, const BatchRole *role) {
     int C = model->config.channels, Vp = model->config.padded_vocab_size;
-    if (model->logits_stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->classified[h.slot], 0)); }
+    if (model->logits_stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->scored[h.slot], 0)); }
     if (!role->trains) { return; }
     matmul_backward_input(&model->cublas, model->dlnf + h.first * C, h.logits, params_of_layer(model, 0).wte, NULL,
                           h.rows, C, Vp, model->stream);
@@ -1011,14 +1011,14 @@ static void finish_logits(GPT2 *model, HeadRows h, const BatchRole *role) {
 // The language model head and the loss, for head_rows rows at a time, so that the logits of a whole batch never exist.
 // Where gradients are wanted it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte
 // is added to, in the order of the rows.
-static void head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
-    Range range("head");
+static void lm_head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
+    Range range("lm_head");
     int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->logits_stride > 0;
     if (role->trains) { begin_gradient(model, 0, role); }
     count_on(model, false);
     for (int64_t i = 0; i < chunks + ahead; i++) {
-        if (i < chunks) { classify_logits(model, head_rows_of(model, i, N), targets, role); }
-        if (i >= ahead) { finish_logits(model, head_rows_of(model, i - ahead, N), role); }
+        if (i < chunks) { lm_head_forward(model, lm_head_rows_of(model, i, N), targets, role); }
+        if (i >= ahead) { lm_head_backward(model, lm_head_rows_of(model, i - ahead, N), role); }
     }
     if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream); }
 }
@@ -1109,8 +1109,8 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T, const
                        model->sum_scratch, N, C, model->stream);
 }
 
-// Adds the gradients of the last gpt2_forward and head_forward_backward to model->grads, bucket by bucket from the last
-// layer to the first. tokens, order (B,T) on the GPU.
+// Adds the gradients of the last gpt2_forward and lm_head_forward_backward to model->grads, bucket by bucket from the
+// last layer to the first. tokens, order (B,T) on the GPU.
 static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *order, int B, int T,
                           const BatchRole *role) {
     Range range("backward");
@@ -1134,7 +1134,7 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
         release_bucket(model, bucket);
         end_gradient(model, bucket, role);
     }
-    encoder_backward(g.wte, g.wpe, model->dresidual, tokens, order, B, T, C, model->stream);
+    embedding_backward(g.wte, g.wpe, model->dresidual, tokens, order, B, T, C, model->stream);
     end_gradient(model, 0, role);
 }
 
@@ -1362,7 +1362,7 @@ static void upload_batch(GPT2 *model, BatchSlot *slot, int64_t N) {
 }
 
 static void order_tokens(GPT2 *model, BatchSlot *slot, int64_t N) {
-    encoder_order_tokens(slot->staging + 2 * N, slot->staging, N, model->config.vocab_size, model->token_counts);
+    embedding_order_tokens(slot->staging + 2 * N, slot->staging, N, model->config.vocab_size, model->token_counts);
 }
 
 static void release_batch(GPT2 *model, BatchSlot *slot) {
@@ -1377,8 +1377,8 @@ static void run_passes(GPT2 *model, const BatchSlot *slot, int B, int T, const B
     cuda_require(!model->graphs.wanted || (B == model->shape.B && T == model->shape.T)); // a graph has one shape
     cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream,
                                [&] { gpt2_forward(model, tokens, B, T, FORWARD_FOR_GRADIENTS); });
-    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_HEAD], "head", model->stream,
-                               [&] { head_forward_backward(model, targets, N, role); });
+    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_LM_HEAD], "lm_head", model->stream,
+                               [&] { lm_head_forward_backward(model, targets, N, role); });
     cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_BACKWARD], "backward", model->stream,
                                [&] { gpt2_backward(model, tokens, order, B, T, role); });
 }
@@ -1395,7 +1395,7 @@ static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRol
         run_passes(model, slot, B, T, role);
     } else {
         gpt2_forward(model, tokens, B, T, FORWARD_FOR_LOSS);
-        head_forward_backward(model, targets, N, role);
+        lm_head_forward_backward(model, targets, N, role);
         if (role->means != NULL) { mean_losses(role->means, model->losses, counts, B, T, model->stream); }
     }
     release_batch(model, slot);
@@ -1740,14 +1740,14 @@ static bool check_attention_is_alike(GPT2 *model, TrainRun *run, Error *error) {
 static void create_streams(GPT2 *model) {
     gpu_create_stream(&model->stream);
     gpu_create_stream(&model->copy_stream);
-    gpu_create_stream(&model->head_stream);
+    gpu_create_stream(&model->lm_head_stream);
     gpu_create_urgent_stream(&model->comm_stream); // communication is little work, and others wait for it
     gpu_create_event(&model->computed);
     gpu_create_event(&model->communicated);
     gpu_create_event(&model->evaluated);
     for (int i = 0; i < 2; i++) {
         gpu_create_event(&model->multiplied[i]);
-        gpu_create_event(&model->classified[i]);
+        gpu_create_event(&model->scored[i]);
     }
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
         gpu_create_event(&model->fetched[i]);
@@ -1946,7 +1946,7 @@ static void gpt2_close(GPT2 *model) {
     cudaEventDestroy(model->evaluated);
     for (int i = 0; i < 2; i++) {
         cudaEventDestroy(model->multiplied[i]);
-        cudaEventDestroy(model->classified[i]);
+        cudaEventDestroy(model->scored[i]);
     }
     for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
         cudaEventDestroy(model->fetched[i]);
@@ -1966,7 +1966,7 @@ static void gpt2_close(GPT2 *model) {
     cudaStreamDestroy(model->stream);
     cudaStreamDestroy(model->copy_stream);
     cudaStreamDestroy(model->comm_stream);
-    cudaStreamDestroy(model->head_stream);
+    cudaStreamDestroy(model->lm_head_stream);
     plan_free_device(&model->device_plan);
     plan_free_pinned(&model->pinned_plan);
     plan_free(&model->host_plan);
@@ -2014,7 +2014,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
     order_tokens(model, slot, N);
     upload_batch(model, slot, N);
     gpt2_forward(model, tokens, B, T, FORWARD_FOR_LOSS);
-    head_forward_backward(model, targets, N, &role);
+    lm_head_forward_backward(model, targets, N, &role);
     cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
     wait_for_stream(model);
     *found = !isfinite(sum);

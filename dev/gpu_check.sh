@@ -279,7 +279,7 @@ compare_hashes() { # hardware's log, emulator's log -> lines "same|other|alone n
         print verdict, name
     }' "$1" "$2"
 }
-readonly EXACT='checksum|encoder|sum_losses|global norm|residual_forward|params_from_master|backward_bias|fp8_quantize'
+readonly EXACT='checksum|embedding|sum_losses|global norm|residual_forward|params_from_master|backward_bias|fp8_quantize'
 
 check_emulator() {
     local precision same other wrong
@@ -1106,7 +1106,7 @@ check_targets() {
 # --- all of it -----------------------------------------------------------------------------------------------------
 precisions="BF16 FP32" groups="" whole_model_test=test_gpt2 # no groups of test_kernels: all
 models=${GPU_CHECK_MODELS:-d12 d48}
-[ $emulate = no ] || precisions=BF16 groups="encoder gelu" whole_model_test="" models=tiny
+[ $emulate = no ] || precisions=BF16 groups="embedding gelu" whole_model_test="" models=tiny
 for log in build tests sanitizer train; do : >"$out/$log.log"; done
 for table in table plan steps option_table kernel_table; do : >"$work/$table"; done
 gpu="" gpu_name="" torch="" no_torch="" free_bytes=0 batch=0 peak_teraflops="" compute_capability="" build_seconds=""

@@ -249,20 +249,22 @@ static void measure_matmul(Bench *b) {
 
 static const double X = sizeof(floatX);
 
-static void bench_encoder(Bench *b) {
+static void bench_embedding(Bench *b) {
     int B = b->B, T = b->T, C = b->config.channels, V = b->config.vocab_size, Vp = b->config.padded_vocab_size;
     int64_t N = b->N;
     double NC = (double)N * C, rows = (double)min_i64(N, V) * C, TC = (double)T * C; // rows of wte, if none repeats
-    Kernel forward = {"encoder_forward",
+    Kernel forward = {"embedding_forward",
                       X * (NC + rows + TC) + 4.0 * (double)N,
                       0.0,
                       {floatXs(N * C), tokens_below(V, N), floatXs((int64_t)Vp * C), floatXs((int64_t)T * C)},
                       {},
                       {}};
-    forward.launch = [=](const Operands &o) { encoder_forward(o.x(0), o.ids(1), o.x(2), o.x(3), B, T, C, b->stream); };
+    forward.launch = [=](const Operands &o) {
+        embedding_forward(o.x(0), o.ids(1), o.x(2), o.x(3), B, T, C, b->stream);
+    };
     measure(b, forward);
     Kernel backward = {
-        "encoder_backward",
+        "embedding_backward",
         X * NC + 8.0 * (rows + TC) + 8.0 * (double)N,
         0.0,
         {floats((int64_t)Vp * C), floats((int64_t)T * C), floatXs(N * C), tokens_below(V, N), tokens_below(V, N)},
@@ -272,12 +274,12 @@ static void bench_encoder(Bench *b) {
         std::vector<int32_t> tokens((size_t)N), order((size_t)N), counts((size_t)V + 1);
         cuda_check(cudaMemcpyAsync(tokens.data(), o.ids(3), (size_t)N * 4, cudaMemcpyDeviceToHost, b->stream));
         cuda_check(cudaStreamSynchronize(b->stream));
-        encoder_order_tokens(order.data(), tokens.data(), N, V, counts.data());
+        embedding_order_tokens(order.data(), tokens.data(), N, V, counts.data());
         cuda_check(cudaMemcpyAsync(o.ids(4), order.data(), (size_t)N * 4, cudaMemcpyHostToDevice, b->stream));
         cuda_check(cudaStreamSynchronize(b->stream));
     };
     backward.launch = [=](const Operands &o) {
-        encoder_backward(o.f(0), o.f(1), o.x(2), o.ids(3), o.ids(4), B, T, C, b->stream);
+        embedding_backward(o.f(0), o.f(1), o.x(2), o.ids(3), o.ids(4), B, T, C, b->stream);
     };
     measure(b, backward);
 }
@@ -500,19 +502,19 @@ static void bench_attention(Bench *b) {
     measure(b, backward);
 }
 
-static void bench_classifier(Bench *b) {
+static void bench_cross_entropy(Bench *b) {
     int V = b->config.vocab_size, Vp = b->config.padded_vocab_size;
     int64_t N = b->N, rows = chunk_rows(b);
     double logits = X * (double)rows * V;
     for (bool want_gradient : {true, false}) {
-        Kernel kernel = {want_gradient ? "fused_classifier" : "fused_classifier loss only",
+        Kernel kernel = {want_gradient ? "cross_entropy" : "cross_entropy loss only",
                          (want_gradient ? 2 : 1) * logits,
                          0.0,
                          {floats(rows), floatXs(rows * Vp), tokens_below(V, rows)},
                          {},
                          {}};
         kernel.launch = [=](const Operands &o) {
-            fused_classifier(o.f(0), o.x(1), o.ids(2), rows, V, Vp, 1.0f / (float)N, want_gradient, b->stream);
+            cross_entropy(o.f(0), o.x(1), o.ids(2), rows, V, Vp, 1.0f / (float)N, want_gradient, b->stream);
         };
         measure(b, kernel);
     }
@@ -575,7 +577,7 @@ static void bench_optimizer(Bench *b) {
 static void bench_kernels(Bench *b) {
     int C = b->config.channels, Vp = b->config.padded_vocab_size;
     int64_t head_rows = chunk_rows(b);
-    bench_encoder(b);
+    bench_embedding(b);
     bench_layernorm(b);
     bench_linear(b, "qkv", b->N, C, 3 * C, true);
     bench_attention(b);
@@ -585,8 +587,8 @@ static void bench_kernels(Bench *b) {
     bench_fused_gelu(b);
     bench_gelu(b);
     bench_fp8(b);
-    bench_linear(b, "head", head_rows, C, Vp, false);
-    bench_classifier(b);
+    bench_linear(b, "lm_head", head_rows, C, Vp, false);
+    bench_cross_entropy(b);
     bench_optimizer(b);
 }
 

@@ -6,7 +6,7 @@
 //   CUDA_INJECTION64_PATH=$PWD/libtrace_kernels.so TRACE_KERNELS=step.csv ./train_gpt2cu ... -x 20
 //
 // TRACE_KERNELS       the file to write, see trace_write in kernel_trace.h; without it nothing is traced
-// TRACE_KERNELS_MARK  the kernel that each step begins with (encoder_forward: one micro-batch a step)
+// TRACE_KERNELS_MARK  the kernel that each step begins with (embedding_forward: one micro-batch a step)
 // TRACE_KERNELS_SKIP  steps at the start that do not count (5)
 //
 // Tracing takes about a microsecond a kernel, on the CPU. Problems are told in a line on stderr; the program goes on.
@@ -98,7 +98,7 @@ static bool write_summary(const char *path, Error *error) {
     TraceSummary summary;
     std::vector<TraceRecord> &records = trace->records;
     if (trace->dropped > 0) { return fail(error, "CUPTI lost %zu records, expected none", trace->dropped); }
-    if (!trace_summarise(&summary, records.data(), (int64_t)records.size(), mark != NULL ? mark : "encoder_forward",
+    if (!trace_summarise(&summary, records.data(), (int64_t)records.size(), mark != NULL ? mark : "embedding_forward",
                          skip != NULL ? atoi(skip) : 5, error)) {
         return false;
     }

@@ -14,12 +14,12 @@ static float *allocate(int64_t floats) {
 static float *gemm_memory(void) { return allocate(gemm_workspace_floats(gemm_max_threads())); }
 static float *attention_memory(int T) { return allocate(gemm_max_threads() * attention_scratch_floats(T)); }
 
-void cpu_encoder_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C) {
-    encoder_forward(out, tokens, wte, wpe, B, T, C, 0);
+void cpu_embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C) {
+    embedding_forward(out, tokens, wte, wpe, B, T, C, 0);
 }
 
-void cpu_encoder_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C) {
-    encoder_backward(dwte, dwpe, dout, tokens, B, T, C);
+void cpu_embedding_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C) {
+    embedding_backward(dwte, dwpe, dout, tokens, B, T, C);
 }
 
 void cpu_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
@@ -64,9 +64,9 @@ void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, co
     free(scratch);
 }
 
-void cpu_crossentropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
-                      bool want_gradient) {
-    crossentropy(losses, logits, targets, N, V, Vp, dloss, want_gradient);
+void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
+                       bool want_gradient) {
+    cross_entropy(losses, logits, targets, N, V, Vp, dloss, want_gradient);
 }
 
 void cpu_adamw(float *param, float *m, float *v, const float *grad, int64_t n, float lr, float beta1, float beta2,

@@ -10,8 +10,8 @@
 extern "C" {
 #endif
 
-void cpu_encoder_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C);
-void cpu_encoder_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C);
+void cpu_embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C);
+void cpu_embedding_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C);
 void cpu_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
                            const float *bias, int64_t N, int C);
 void cpu_layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
@@ -25,8 +25,8 @@ void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t
 void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH);
 void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
                             int T, int C, int NH);
-void cpu_crossentropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
-                      bool want_gradient);
+void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
+                       bool want_gradient);
 // update: the number of this update, from 1. grads are multiplied by grad_scale first.
 void cpu_adamw(float *param, float *m, float *v, const float *grad, int64_t n, float lr, float beta1, float beta2,
                float epsilon, float decay, float grad_scale, int64_t update);

@@ -63,13 +63,13 @@ STAND_INS = {
                 is no-torch || echo 2.11.0 ;;
         esac""",
     "test_kernels": """
-        [ "$1" = --list ] && { printf '%s\\n' encoder matmul graph gelu; exit; }
+        [ "$1" = --list ] && { printf '%s\\n' embedding matmul graph gelu; exit; }
         is hangs && exec sleep 60
-        echo "hash encoder_forward 1"; echo "hash attention of 2"; echo "hash attention of 3"
+        echo "hash embedding_forward 1"; echo "hash attention of 2"; echo "hash attention of 3"
         is kernels && { echo "FAIL kernels: gelu"; echo "test_kernels: 3 passed, 1 failed, 0 skipped"; exit 1; }
         echo "test_kernels: 4 passed, 0 failed, 0 skipped" """,
     "emulated": """
-        if is other-bits; then echo "hash encoder_forward 9"; else echo "hash encoder_forward 1"; fi
+        if is other-bits; then echo "hash embedding_forward 9"; else echo "hash embedding_forward 1"; fi
         echo "hash attention of 2"; echo "hash attention of 4"
         echo "test_kernels: 4 passed, 0 failed, 0 skipped" """,
     "test_gpt2cu": 'echo "test_gpt2cu: 9 passed, 0 failed, 0 skipped"',
@@ -97,7 +97,7 @@ STAND_INS = {
             attention="cudnn backward"
             [[ $options = *"--attention own"* ]] && attention=attention_backward
             printf '%10s %8s %11s %12s  %-6s  %s\\n' "ms a step" calls GB GFLOP bound kernel \
-                0.400 6 1.000 300.0 math "matmul qkv forward" 0.200 3 0.500 60.0 math "matmul head backward input" \
+                0.400 6 1.000 300.0 math "matmul qkv forward" 0.200 3 0.500 60.0 math "matmul lm_head backward input" \
                 1.600 2 4.000 2.0 memory gelu_forward 0.500 1 2.000 100.0 math "$attention" \
                 0.100 1 0.300 0.0 memory fill 2.800 13 7.800 462.0 - "the step"; exit
         fi
@@ -235,8 +235,8 @@ def check_sanitizer_calls(folder, option):
         calls = dict(re.findall(r"^\$ compute-sanitizer --tool (\w+) --error-exitcode 97 (.*)$", file.read(), re.M))
     assert sorted(calls) == ["initcheck", "memcheck", "racecheck", "synccheck"], calls
     for tool, words in calls.items():
-        assert re.fullmatch(option + r" kns=\w+(,kns=\w+)+ \S*test_kernels( encoder gelu)?", words), (tool, words)
-        assert words.endswith("encoder gelu") == (tool == "initcheck"), (tool, words)
+        assert re.fullmatch(option + r" kns=\w+(,kns=\w+)+ \S*test_kernels( embedding gelu)?", words), (tool, words)
+        assert words.endswith("embedding gelu") == (tool == "initcheck"), (tool, words)
 
 
 def test_library_kernels():
@@ -316,7 +316,7 @@ def test_failures_are_told_and_do_not_stop_the_rest():
     assert result.returncode == 1, result.stdout
     expect(parts, "kernels BF16", "FAIL", "status 1; test_kernels: 3 passed, 1 failed, 0 skipped")
     expect(parts, "racecheck", "FAIL", "status 97")
-    expect(parts, "emulator FP32", "FAIL", "other bits where they must be equal: encoder_forward")
+    expect(parts, "emulator FP32", "FAIL", "other bits where they must be equal: embedding_forward")
     expect(parts, "training d12", "FAIL", "out of memory")
     expect(parts, "several GPUs", "FAIL", "one GPU alone: train_gpt2cu: out of memory")
     for part in ("step d12", "options d12"):

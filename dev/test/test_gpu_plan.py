@@ -94,7 +94,7 @@ def options_have_their_kernels():
     assert "fp8_quantize" in narrow and "gelu_forward" not in narrow and "fp8_quantize" not in plain
     assert narrow["matmul fc forward"][0] < plain["matmul fc forward"][0]
     assert "nccl not hidden" in kernels(plan(*base, "-np", 2)) and "add_checksum" not in plain
-    assert kernels(plan(*base, "--head-rows", 1000))["matmul head forward"][1] == 5
+    assert kernels(plan(*base, "--head-rows", 1000))["matmul lm_head forward"][1] == 5
 
 
 def rows_are_called_like_kernels():

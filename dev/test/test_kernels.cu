@@ -6,7 +6,7 @@
 //   test_kernels --hashes ...           prints the hash of what each schedule test computed, to compare machines
 //   test_kernels --list                 the names of the groups
 #include "gpu_test.h"
-#include "kernels_encoder.cuh"
+#include "kernels_embedding.cuh"
 #include "kernels_layernorm.cuh"
 #include "kernels_matmul.cuh"
 #include "kernels_tune.cuh"
@@ -15,7 +15,7 @@
 #include "kernels_ptx.cuh"
 #include "kernels_attention.cuh"
 #include "kernels_cudnn.cuh"
-#include "kernels_classifier.cuh"
+#include "kernels_cross_entropy.cuh"
 #include "kernels_update.cuh"
 #include "kernels_checksum.cuh"
 #include "kernels_graph.cuh"
@@ -26,7 +26,7 @@ typedef struct {
 } Group;
 
 static const Group GROUPS[] = {
-    {"encoder", encoder_tests},
+    {"embedding", embedding_tests},
     {"layernorm", layernorm_tests},
     {"matmul", matmul_tests},
     {"tune", tune_tests},
@@ -35,7 +35,7 @@ static const Group GROUPS[] = {
     {"ptx", ptx_tests},
     {"attention", attention_tests},
     {"cudnn", cudnn_tests},
-    {"classifier", classifier_tests},
+    {"cross_entropy", cross_entropy_tests},
     {"update", update_tests},
     {"checksum", checksum_tests},
     {"graph", graph_tests},

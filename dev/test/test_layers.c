@@ -95,9 +95,9 @@ static float *ones(int64_t n) {
     return x;
 }
 
-// ---- Encoder: inputs wte (V,C), wpe (T,C) ----
+// ---- Embedding: inputs wte (V,C), wpe (T,C) ----
 
-static void encoder_formula(const Layer *l, const double *in, double *out) {
+static void embedding_formula(const Layer *l, const double *in, double *out) {
     const double *wte = in, *wpe = in + l->V * l->C;
     for (int row = 0; row < l->B * l->T; row++) {
         for (int c = 0; c < l->C; c++) {
@@ -106,14 +106,14 @@ static void encoder_formula(const Layer *l, const double *in, double *out) {
     }
 }
 
-static void test_encoder(Test *t) {
+static void test_embedding(Test *t) {
     enum { B = 2, T = 5, C = 70, V = 7 };
     const int32_t ids[B * T] = {3, 0, 3, 6, 3, 1, 1, 0, 6, 3}; // tokens repeat
-    Layer layer = {"encoder", encoder_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T};
+    Layer layer = {"embedding", embedding_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T};
     float *in = random_floats(layer.num_inputs, 1.0f, 1), *weights = random_floats(layer.num_outputs, 1.0f, 2);
     float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
-    encoder_forward(out, ids, in, in + V * C, B, T, C, 0);
-    encoder_backward(din, din + V * C, weights, ids, B, T, C);
+    embedding_forward(out, ids, in, in + V * C, B, T, C, 0);
+    embedding_backward(din, din + V * C, weights, ids, B, T, C);
     check_layer(t, &layer, in, out, weights, din);
     free(in), free(weights), free(out), free(din);
 }
@@ -248,7 +248,7 @@ static void test_attention_extreme_scores(Test *t) {
 
 // ---- Softmax and cross-entropy: inputs logits (N,V), held in rows of Vp ----
 
-static void crossentropy_formula(const Layer *l, const double *in, double *out) {
+static void cross_entropy_formula(const Layer *l, const double *in, double *out) {
     for (int i = 0; i < l->B; i++) {
         double sum = 0.0;
         for (int v = 0; v < l->V; v++) { sum += exp(in[i * l->V + v]); }
@@ -256,24 +256,24 @@ static void crossentropy_formula(const Layer *l, const double *in, double *out) 
     }
 }
 
-static void test_crossentropy(Test *t) {
+static void test_cross_entropy(Test *t) {
     enum { N = 3, V = 101, Vp = 128 };
     const int32_t targets[N] = {100, 0, 57};
-    Layer layer = {"crossentropy", crossentropy_formula, N, 1, 1, 0, 0, V, targets, N * V, N, V};
+    Layer layer = {"cross_entropy", cross_entropy_formula, N, 1, 1, 0, 0, V, targets, N * V, N, V};
     float *in = random_floats(N * V, 2.0f, 13), losses[N], weights[N] = {0.25f, 0.25f, 0.25f}, gradient[N * V];
     float *logits = ones(N * Vp);
     for (int i = 0; i < N; i++) { memcpy(logits + i * Vp, in + i * V, V * sizeof(float)); }
-    crossentropy(losses, logits, targets, N, V, Vp, 0.25f, true);
+    cross_entropy(losses, logits, targets, N, V, Vp, 0.25f, true);
     for (int i = 0; i < N * V; i++) { gradient[i] = 1.0f + logits[i / V * Vp + i % V]; }
-    for (int i = 0; i < N; i++) { CHECK(t, logits[i * Vp + V] == 1.0f, "crossentropy: wrote into the padding"); }
+    for (int i = 0; i < N; i++) { CHECK(t, logits[i * Vp + V] == 1.0f, "cross_entropy: wrote into the padding"); }
     check_layer(t, &layer, in, losses, weights, gradient);
     free(in), free(logits);
 }
 
-static void test_crossentropy_extreme_logits(Test *t) {
+static void test_cross_entropy_extreme_logits(Test *t) {
     float logits[2 * 3] = {10000.0f, -10000.0f, 9999.0f, -10000.0f, -10000.0f, -10000.0f}, losses[2];
     const int32_t targets[2] = {1, 2};
-    crossentropy(losses, logits, targets, 2, 3, 3, 1.0f, true);
+    cross_entropy(losses, logits, targets, 2, 3, 3, 1.0f, true);
     CHECK(t, fabsf(losses[0] - 20000.3133f) <= 0.01f, "loss %.9g, want 20000.3133", (double)losses[0]);
     CHECK(t, fabsf(losses[1] - logf(3.0f)) <= 0.001f, "loss %.9g, want ln 3", (double)losses[1]);
     CHECK(t, all_finite(logits, 6), "the gradient is not finite");
@@ -320,14 +320,14 @@ static void test_comparison_rejects(Test *t) {
 int main(void) {
     Suite suite = suite_begin("layers");
     RUN(&suite, test_comparison_rejects);
-    RUN(&suite, test_encoder);
+    RUN(&suite, test_embedding);
     RUN(&suite, test_layernorm);
     RUN(&suite, test_matmul);
     RUN(&suite, test_gelu);
     RUN(&suite, test_attention);
     RUN(&suite, test_attention_extreme_scores);
-    RUN(&suite, test_crossentropy);
-    RUN(&suite, test_crossentropy_extreme_logits);
+    RUN(&suite, test_cross_entropy);
+    RUN(&suite, test_cross_entropy_extreme_logits);
     RUN(&suite, test_adamw);
     return suite_end(&suite);
 }

@@ -263,7 +263,7 @@ static void test_cached_decoding_is_exact(Test *t) {
         float loss, row[V];
         int32_t target = i;
         memcpy(row, logits, sizeof(row));
-        crossentropy(&loss, row, &target, 1, V, V, 0.0f, false);
+        cross_entropy(&loss, row, &target, 1, V, V, 0.0f, false);
         CHECK(t, loss == training->losses[i], "token %d: loss %.9g in generation, %.9g in training", i, (double)loss,
               (double)training->losses[i]);
     }
@@ -355,7 +355,7 @@ static void test_lifetimes_are_true(Test *t) {
         poison_others(&poisoned->plan, FORWARD);
         fill_batch(model, 0, N, 0);
         gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
-        poison_others(&poisoned->plan, HEAD);
+        poison_others(&poisoned->plan, LM_HEAD);
         clear_rows(model->dresidual, N * C);
         layernorm_backward(model->dresidual, model->grads.lnfw, model->grads.lnfb, model->dlnf,
                            of_layer(model->residual, L), model->lnf_mean, model->lnf_rstd, model->params.lnfw, N, C);
@@ -366,7 +366,7 @@ static void test_lifetimes_are_true(Test *t) {
             poison_others(&poisoned->plan, BACKWARD_ATTENTION);
             block_backward_attention(model, layer, 2, 16);
         }
-        encoder_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, 2, 16, C);
+        embedding_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, 2, 16, C);
         poison_others(&poisoned->plan, UPDATE);
         AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), 1};
         gpt2_update(model, &a);

@@ -94,7 +94,7 @@ static void test_bytes(Test *t) {
     check_sum(t, &s, "fused_residual_layernorm_forward", 48.0, 48 * 4 * N * C * 2, 0.0);
     check_sum(t, &s, "layernorm_backward", 50.0, (48 * 4 + 2 * 3) * N * C * 2 + 50 * 8 * N, 0.0);
     check_sum(t, &s, "matmul_sum_rows", 24.0, 24 * 3 * N * C * 2, 0.0);
-    check_sum(t, &s, "fused_classifier", 4.0, 2 * 2 * N * V * 2.0, 0.0);
+    check_sum(t, &s, "cross_entropy", 4.0, 2 * 2 * N * V * 2.0, 0.0);
     check_sum(t, &s, "adamw_update", 1.0, 30 * params, 0.0);
     check_sum(t, &s, "global_norm_squared", 1.0, 4 * params, 0.0);
     // qkv reads N C and 3 C C, writes 3 N C; its weight's gradient is fp32, read and written.
@@ -105,7 +105,7 @@ static void test_bytes(Test *t) {
     s.recompute = 2;
     check_sum(t, &s, "layernorm_forward", 2.0 + 44.0, 46 * 2 * N * C * 2, 0.0);
     s.head_rows = 10000; // 10,000 and 6,384
-    check_sum(t, &s, "fused_classifier", 4.0, 2 * 2 * N * V * 2.0, 0.0);
+    check_sum(t, &s, "cross_entropy", 4.0, 2 * 2 * N * V * 2.0, 0.0);
     s.has_master = false;
     check_sum(t, &s, "adamw_update", 1.0, 24 * params, 0.0);
 }
@@ -168,7 +168,7 @@ static void test_hardware_limits(Test *t) {
         StepRows rows = rows_of(&s);
         for (int k = 0; k < rows.count; k++) {
             const StepRow *row = &rows.rows[k];
-            bool in_8_bits = s.fp8 && strncmp(row->name, "matmul head", 11) != 0;
+            bool in_8_bits = s.fp8 && strncmp(row->name, "matmul lm_head", 14) != 0;
             double peak = in_8_bits ? gpu.fp8_flops_per_second : gpu.flops_per_second;
             double memory = row->bytes / gpu.bytes_per_second, math = row->flops / peak;
             double floor = memory > math ? memory : math, launches = row->calls * STEP_LAUNCH_SECONDS;
@@ -280,7 +280,7 @@ static void test_options(Test *t) {
     other.gelu_fusion = 2;
     CHECK(t, step_seconds(&gpu, &other) < seconds, "GELU in the multiplies is slower");
     other = s, other.head_overlap = true;
-    CHECK(t, step_seconds(&gpu, &other) < seconds, "the classifier beside multiplies is slower");
+    CHECK(t, step_seconds(&gpu, &other) < seconds, "the cross entropy beside multiplies is slower");
     other = s, other.head_rows = 16384;
     CHECK(t, step_seconds(&gpu, &other) < seconds, "more rows of logits are slower");
     other = s, other.attention = ATTENTION_TENSOR;

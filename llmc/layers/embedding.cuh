@@ -1,22 +1,22 @@
-// Encoder: token and position embeddings.
+// The embedding layer: each token's vector plus its position's.
 //   forward   out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]
 //   backward  dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]
 // out, dout (B,T,C), tokens (B,T), wte, dwte (Vp,C), wpe, dwpe (maxT,C); N = B*T rows; T may be less than maxT.
 //
 // Rows meet in dwte wherever a token repeats. For a sum in a fixed order without atomics, the host sorts the rows of a
-// batch by token (encoder_order_tokens, while the GPU is busy with the batch before); then each token's rows stand side
-// by side and belong to one block.
-#ifndef LLMC_ENCODER_CUH
-#define LLMC_ENCODER_CUH
+// batch by token (embedding_order_tokens, while the GPU is busy with the batch before); then each token's rows stand
+// side by side and belong to one block.
+#ifndef LLMC_EMBEDDING_CUH
+#define LLMC_EMBEDDING_CUH
 
 #include "llmc/cuda/cuda_utils.cuh"
 
 // ---- Forward ----
 
 // A warp for each row. Moves 2*N*C floatX: out is written and a row of wte read for each of N; wpe stays in the caches.
-static __global__ void encoder_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
-                                              const floatX *__restrict__ wte, const floatX *__restrict__ wpe, int64_t N,
-                                              int T, int C) {
+static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
+                                                const floatX *__restrict__ wte, const floatX *__restrict__ wpe,
+                                                int64_t N, int T, int C) {
     int lane = threadIdx.x % WARP_SIZE;
     int64_t row = (int64_t)blockIdx.x * (blockDim.x / WARP_SIZE) + threadIdx.x / WARP_SIZE;
     if (row >= N) { return; }
@@ -33,42 +33,42 @@ static __global__ void encoder_forward_kernel(floatX *__restrict__ out, const in
 }
 
 // out = ... C % 8 == 0; rows of out, wte and wpe aligned to 16 bytes. Every token is in 0 .. Vp-1.
-static inline void encoder_forward(floatX *out, const int32_t *tokens, const floatX *wte, const floatX *wpe, int B,
-                                   int T, int C, cudaStream_t stream, int block_size = 256) {
+static inline void embedding_forward(floatX *out, const int32_t *tokens, const floatX *wte, const floatX *wpe, int B,
+                                     int T, int C, cudaStream_t stream, int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
     cuda_require(block_size % WARP_SIZE == 0 && block_size <= MAX_BLOCK);
     int64_t N = (int64_t)B * T;
-    encoder_forward_kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N,
-                                                                                             T, C);
-    cuda_check_launch("encoder_forward_kernel");
+    embedding_forward_kernel<<<blocks_for(N, block_size / WARP_SIZE), block_size, 0, stream>>>(out, tokens, wte, wpe, N,
+                                                                                               T, C);
+    cuda_check_launch("embedding_forward_kernel");
 }
 
 // ---- Backward ----
 
 // On the host: order[0..N-1] = the rows, sorted by token; rows of the same token keep their order. tokens (N), each in
 // 0 .. V-1; counts: scratch of V+1. A counting sort: one pass over the tokens to count, one to place.
-static inline void encoder_order_tokens(int32_t *order, const int32_t *tokens, int64_t N, int V, int32_t *counts) {
+static inline void embedding_order_tokens(int32_t *order, const int32_t *tokens, int64_t N, int V, int32_t *counts) {
     memset(counts, 0, sizeof(int32_t) * (size_t)(V + 1));
     for (int64_t row = 0; row < N; row++) { counts[tokens[row] + 1]++; }
     for (int v = 0; v < V; v++) { counts[v + 1] += counts[v]; } // counts[v]: where token v begins
     for (int64_t row = 0; row < N; row++) { order[counts[tokens[row]]++] = (int32_t)row; }
 }
 
-#define ENCODER_TILE 512                              // threads of a block, and places of `order` that it looks at
-#define ENCODER_LONG_RUN 32                           // a token with more rows than this is summed by a whole block
-#define ENCODER_LANES 8                               // threads side by side on a row: 128 bytes of it
-#define ENCODER_CHANNELS (ENCODER_LANES * x128::size) // that a block works on
-#define ENCODER_GROUPS (ENCODER_TILE / ENCODER_LANES) // rows that a block adds at a time
-#define ENCODER_WARPS (ENCODER_TILE / WARP_SIZE)
-#define ENCODER_WINDOW (ENCODER_TILE + ENCODER_LONG_RUN + 1)
+#define EMBEDDING_TILE 512                                // threads of a block, and places of `order` that it looks at
+#define EMBEDDING_LONG_RUN 32                             // a token with more rows than this is summed by a whole block
+#define EMBEDDING_LANES 8                                 // threads side by side on a row: 128 bytes of it
+#define EMBEDDING_CHANNELS (EMBEDDING_LANES * x128::size) // that a block works on
+#define EMBEDDING_GROUPS (EMBEDDING_TILE / EMBEDDING_LANES) // rows that a block adds at a time
+#define EMBEDDING_WARPS (EMBEDDING_TILE / WARP_SIZE)
+#define EMBEDDING_WINDOW (EMBEDDING_TILE + EMBEDDING_LONG_RUN + 1)
 
-__device__ __forceinline__ void encoder_add_row(float (&sum)[x128::size], const floatX *row) {
+__device__ __forceinline__ void embedding_add_row(float (&sum)[x128::size], const floatX *row) {
     x128 values = load128(row);
 #pragma unroll
     for (int k = 0; k < x128::size; k++) { sum[k] += to_float(values[k]); }
 }
 
-__device__ __forceinline__ void encoder_add_to_gradient(float *gradient, const float (&sum)[x128::size]) {
+__device__ __forceinline__ void embedding_add_to_gradient(float *gradient, const float (&sum)[x128::size]) {
 #pragma unroll
     for (int k = 0; k < x128::size; k += f128::size) {
         f128 values = load128(gradient + k);
@@ -80,53 +80,53 @@ __device__ __forceinline__ void encoder_add_to_gradient(float *gradient, const f
 
 // dwpe[t,c] += sum over b of dout[b,t,c], in the order of b. A thread for each 16 bytes of (T,C); rows T .. maxT-1 of
 // dwpe are not touched. Moves N*C floatX and 2*T*C float.
-static __global__ void encoder_backward_position_kernel(float *__restrict__ dwpe, const floatX *__restrict__ dout,
-                                                        int B, int64_t TC) {
+static __global__ void embedding_backward_position_kernel(float *__restrict__ dwpe, const floatX *__restrict__ dout,
+                                                          int B, int64_t TC) {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
     if (at >= TC) { return; }
     float sum[x128::size] = {};
 #pragma unroll 4
-    for (int b = 0; b < B; b++) { encoder_add_row(sum, dout + b * TC + at); }
-    encoder_add_to_gradient(dwpe + at, sum);
+    for (int b = 0; b < B; b++) { embedding_add_row(sum, dout + b * TC + at); }
+    embedding_add_to_gradient(dwpe + at, sum);
 }
 
 // Sums the rows of one token that begin at place `start` of `order`, by the whole block: group g adds rows g, g+GROUPS,
 // ... of the run, then the groups' sums are added, in an order that depends on the run's length only.
-__device__ __forceinline__ void encoder_add_long_run(float *dtoken, const floatX *dout, const int32_t *tokens,
-                                                     const int32_t *order, int64_t start, int32_t token, int64_t N,
-                                                     int C) {
-    __shared__ int32_t run[ENCODER_TILE];
-    __shared__ float partial[ENCODER_WARPS * ENCODER_CHANNELS];
-    int lane = threadIdx.x % ENCODER_LANES, group = threadIdx.x / ENCODER_LANES, warp = threadIdx.x / WARP_SIZE;
-    int first_channel = blockIdx.y * ENCODER_CHANNELS, c = first_channel + lane * x128::size;
+__device__ __forceinline__ void embedding_add_long_run(float *dtoken, const floatX *dout, const int32_t *tokens,
+                                                       const int32_t *order, int64_t start, int32_t token, int64_t N,
+                                                       int C) {
+    __shared__ int32_t run[EMBEDDING_TILE];
+    __shared__ float partial[EMBEDDING_WARPS * EMBEDDING_CHANNELS];
+    int lane = threadIdx.x % EMBEDDING_LANES, group = threadIdx.x / EMBEDDING_LANES, warp = threadIdx.x / WARP_SIZE;
+    int first_channel = blockIdx.y * EMBEDDING_CHANNELS, c = first_channel + lane * x128::size;
     float sum[x128::size] = {};
-    int count = ENCODER_TILE;
-    for (int64_t place = start + threadIdx.x; count == ENCODER_TILE; place += ENCODER_TILE) {
+    int count = EMBEDDING_TILE;
+    for (int64_t place = start + threadIdx.x; count == EMBEDDING_TILE; place += EMBEDDING_TILE) {
         int32_t row = place < N ? order[place] : 0;
         run[threadIdx.x] = row;
         count = __syncthreads_count(place < N && tokens[row] == token); // equal tokens come first
         if (c < C) {
 #pragma unroll 4
-            for (int i = group; i < count; i += ENCODER_GROUPS) {
-                encoder_add_row(sum, dout + (int64_t)run[i] * C + c);
+            for (int i = group; i < count; i += EMBEDDING_GROUPS) {
+                embedding_add_row(sum, dout + (int64_t)run[i] * C + c);
             }
         }
         __syncthreads();
     }
 #pragma unroll
     for (int k = 0; k < x128::size; k++) {
-        for (int other = ENCODER_LANES; other < WARP_SIZE; other *= 2) {
+        for (int other = EMBEDDING_LANES; other < WARP_SIZE; other *= 2) {
             sum[k] += __shfl_xor_sync(FULL_WARP, sum[k], other);
         }
-        if (threadIdx.x % WARP_SIZE < ENCODER_LANES) {
-            partial[warp * ENCODER_CHANNELS + lane * x128::size + k] = sum[k];
+        if (threadIdx.x % WARP_SIZE < EMBEDDING_LANES) {
+            partial[warp * EMBEDDING_CHANNELS + lane * x128::size + k] = sum[k];
         }
     }
     __syncthreads();
     int channel = threadIdx.x;
-    if (channel < ENCODER_CHANNELS && first_channel + channel < C) {
+    if (channel < EMBEDDING_CHANNELS && first_channel + channel < C) {
         float total = 0.0f;
-        for (int w = 0; w < ENCODER_WARPS; w++) { total += partial[w * ENCODER_CHANNELS + channel]; }
+        for (int w = 0; w < EMBEDDING_WARPS; w++) { total += partial[w * EMBEDDING_CHANNELS + channel]; }
         dtoken[first_channel + channel] += total;
     }
     __syncthreads();
@@ -136,63 +136,63 @@ __device__ __forceinline__ void encoder_add_long_run(float *dtoken, const floatX
 // x*TILE .. x*TILE+TILE-1 of `order`, and the channels of chunk y. A short run is added by one group of 8 threads, in
 // the order of its rows; a long one by the whole block, so that a token that fills the batch is no serial chain.
 // Moves N*C floatX and, for each different token, 2*C float.
-static __global__ void __launch_bounds__(ENCODER_TILE)
-    encoder_backward_token_kernel(float *__restrict__ dwte, const floatX *__restrict__ dout,
-                                  const int32_t *__restrict__ tokens, const int32_t *__restrict__ order, int64_t N,
-                                  int C) {
+static __global__ void __launch_bounds__(EMBEDDING_TILE)
+    embedding_backward_token_kernel(float *__restrict__ dwte, const floatX *__restrict__ dout,
+                                    const int32_t *__restrict__ tokens, const int32_t *__restrict__ order, int64_t N,
+                                    int C) {
     // The window: entry i is place first + i - 1, so that entries 1 .. TILE are the block's own. Places that do not
     // exist hold token -1.
-    __shared__ int32_t rows[ENCODER_WINDOW];
-    __shared__ int32_t ids[ENCODER_WINDOW];
-    __shared__ int long_runs[ENCODER_TILE / ENCODER_LONG_RUN]; // entries where a long run begins; 0: none
-    int64_t first = (int64_t)blockIdx.x * ENCODER_TILE;
-    for (int i = threadIdx.x; i < ENCODER_WINDOW; i += ENCODER_TILE) {
+    __shared__ int32_t rows[EMBEDDING_WINDOW];
+    __shared__ int32_t ids[EMBEDDING_WINDOW];
+    __shared__ int long_runs[EMBEDDING_TILE / EMBEDDING_LONG_RUN]; // entries where a long run begins; 0: none
+    int64_t first = (int64_t)blockIdx.x * EMBEDDING_TILE;
+    for (int i = threadIdx.x; i < EMBEDDING_WINDOW; i += EMBEDDING_TILE) {
         int64_t place = first + i - 1;
         bool inside = place >= 0 && place < N;
         rows[i] = inside ? order[place] : 0;
         ids[i] = inside ? tokens[rows[i]] : -1;
     }
-    if (threadIdx.x < ENCODER_TILE / ENCODER_LONG_RUN) { long_runs[threadIdx.x] = 0; }
+    if (threadIdx.x < EMBEDDING_TILE / EMBEDDING_LONG_RUN) { long_runs[threadIdx.x] = 0; }
     __syncthreads();
 
     int own = threadIdx.x + 1;
     bool begins = ids[own] >= 0 && ids[own] != ids[own - 1];
     // Two long runs cannot begin within LONG_RUN places of each other: no two threads write the same entry.
-    if (begins && ids[own + ENCODER_LONG_RUN] == ids[own]) { long_runs[threadIdx.x / ENCODER_LONG_RUN] = own; }
+    if (begins && ids[own + EMBEDDING_LONG_RUN] == ids[own]) { long_runs[threadIdx.x / EMBEDDING_LONG_RUN] = own; }
 
-    int c = blockIdx.y * ENCODER_CHANNELS + threadIdx.x % ENCODER_LANES * x128::size;
-    for (int i = 1 + threadIdx.x / ENCODER_LANES; i <= ENCODER_TILE; i += ENCODER_GROUPS) {
+    int c = blockIdx.y * EMBEDDING_CHANNELS + threadIdx.x % EMBEDDING_LANES * x128::size;
+    for (int i = 1 + threadIdx.x / EMBEDDING_LANES; i <= EMBEDDING_TILE; i += EMBEDDING_GROUPS) {
         int32_t token = ids[i];
-        bool short_run = token >= 0 && token != ids[i - 1] && token != ids[i + ENCODER_LONG_RUN];
+        bool short_run = token >= 0 && token != ids[i - 1] && token != ids[i + EMBEDDING_LONG_RUN];
         if (!short_run || c >= C) { continue; }
         float sum[x128::size] = {};
-        for (int j = i; ids[j] == token; j++) { encoder_add_row(sum, dout + (int64_t)rows[j] * C + c); }
-        encoder_add_to_gradient(dwte + (int64_t)token * C + c, sum);
+        for (int j = i; ids[j] == token; j++) { embedding_add_row(sum, dout + (int64_t)rows[j] * C + c); }
+        embedding_add_to_gradient(dwte + (int64_t)token * C + c, sum);
     }
     __syncthreads();
 
-    for (int i = 0; i < ENCODER_TILE / ENCODER_LONG_RUN; i++) {
+    for (int i = 0; i < EMBEDDING_TILE / EMBEDDING_LONG_RUN; i++) {
         int entry = long_runs[i];
         if (entry == 0) { continue; }
         int32_t token = ids[entry];
-        encoder_add_long_run(dwte + (int64_t)token * C, dout, tokens, order, first + entry - 1, token, N, C);
+        embedding_add_long_run(dwte + (int64_t)token * C, dout, tokens, order, first + entry - 1, token, N, C);
     }
 }
 
-// dwte +=, dwpe += (see the top). order: of the same tokens, from encoder_order_tokens. C % 8 == 0; rows of dout, dwte
-// and dwpe aligned to 16 bytes. Each sum is taken in an order that depends on the tokens and the shape only.
-static inline void encoder_backward(float *dwte, float *dwpe, const floatX *dout, const int32_t *tokens,
-                                    const int32_t *order, int B, int T, int C, cudaStream_t stream,
-                                    int block_size = 256) {
+// dwte +=, dwpe += (see the top). order: of the same tokens, from embedding_order_tokens. C % 8 == 0; rows of dout,
+// dwte and dwpe aligned to 16 bytes. Each sum is taken in an order that depends on the tokens and the shape only.
+static inline void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int32_t *tokens,
+                                      const int32_t *order, int B, int T, int C, cudaStream_t stream,
+                                      int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
-    cuda_require((int64_t)B * T <= INT32_MAX && C <= 65535 * ENCODER_CHANNELS);
+    cuda_require((int64_t)B * T <= INT32_MAX && C <= 65535 * EMBEDDING_CHANNELS);
     int64_t N = (int64_t)B * T, TC = (int64_t)T * C;
-    encoder_backward_position_kernel<<<blocks_for(TC / x128::size, block_size), block_size, 0, stream>>>(dwpe, dout, B,
-                                                                                                         TC);
-    cuda_check_launch("encoder_backward_position_kernel");
-    dim3 grid(blocks_for(N, ENCODER_TILE), blocks_for(C, ENCODER_CHANNELS));
-    encoder_backward_token_kernel<<<grid, ENCODER_TILE, 0, stream>>>(dwte, dout, tokens, order, N, C);
-    cuda_check_launch("encoder_backward_token_kernel");
+    embedding_backward_position_kernel<<<blocks_for(TC / x128::size, block_size), block_size, 0, stream>>>(dwpe, dout,
+                                                                                                           B, TC);
+    cuda_check_launch("embedding_backward_position_kernel");
+    dim3 grid(blocks_for(N, EMBEDDING_TILE), blocks_for(C, EMBEDDING_CHANNELS));
+    embedding_backward_token_kernel<<<grid, EMBEDDING_TILE, 0, stream>>>(dwte, dout, tokens, order, N, C);
+    cuda_check_launch("embedding_backward_token_kernel");
 }
 
-#endif // LLMC_ENCODER_CUH
+#endif // LLMC_EMBEDDING_CUH

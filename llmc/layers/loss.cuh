@@ -2,8 +2,8 @@
 //   losses[i]   = log(sum over v < V of exp(logits[i,v])) - logits[i,target]
 //   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target))
 // It works in place and on any number of rows, so that the logits of a whole batch need never exist at once.
-#ifndef LLMC_FUSED_CLASSIFIER_CUH
-#define LLMC_FUSED_CLASSIFIER_CUH
+#ifndef LLMC_FUSED_CROSS_ENTROPY_CUH
+#define LLMC_FUSED_CROSS_ENTROPY_CUH
 
 #include <float.h>
 
@@ -13,14 +13,14 @@
 // With 1024 threads two rows of GPT-2's vocabulary are under way on a multiprocessor. Where they are not in its shared
 // memory, all rows under way together (22 MB on 108 multiprocessors) stay in the L2 cache between the two passes.
 // Smaller blocks mean more rows, which would not.
-#define CLASSIFIER_BLOCK 1024
+#define CROSS_ENTROPY_BLOCK 1024
 
-#define CLASSIFIER_LOG2_E 1.4426950408889634f
+#define CROSS_ENTROPY_LOG2_E 1.4426950408889634f
 
 // exp(x) for x <= 0, within 2 + 1.3 |x| units in the last place. Results below 2^-126 are 0. The maximum is subtracted
 // before, not by a fused multiply-add with log2(e) max, which rounds: the largest logit would not give exactly 1, and a
 // large one could give anything.
-__device__ __forceinline__ float classifier_exp(float x) { return exp2_approx(CLASSIFIER_LOG2_E * x); }
+__device__ __forceinline__ float cross_entropy_exp(float x) { return exp2_approx(CROSS_ENTROPY_LOG2_E * x); }
 
 // What a softmax must know of the logits seen so far. It begins with -FLT_MAX, not with -infinity: a logit of -infinity
 // then counts as 0, where -infinity - -infinity would make NaN of the whole row. fmaxf drops a NaN, the sum keeps it.
@@ -51,9 +51,9 @@ __device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int
         if (v + stride < V) { next = load128(row + v + stride); }
 #pragma unroll
         for (int k = 0; k < x128::size; k++) { max = fmaxf(max, x[k]); }
-        state.sum *= classifier_exp(state.max - max);
+        state.sum *= cross_entropy_exp(state.max - max);
 #pragma unroll
-        for (int k = 0; k < x128::size; k++) { state.sum += classifier_exp(x[k] - max); }
+        for (int k = 0; k < x128::size; k++) { state.sum += cross_entropy_exp(x[k] - max); }
         state.max = max;
     }
     return state;
@@ -65,7 +65,7 @@ __device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V
     float x[x128::size];
     unpack_logits(x, logits, v, V);
 #pragma unroll
-    for (int k = 0; k < x128::size; k++) { x[k] = factor * classifier_exp(x[k] - max); }
+    for (int k = 0; k < x128::size; k++) { x[k] = factor * cross_entropy_exp(x[k] - max); }
     if ((unsigned)(target - v) < (unsigned)x128::size || v + x128::size > V) { // one or two packs of the row
 #pragma unroll
         for (int k = 0; k < x128::size; k++) {
@@ -92,20 +92,20 @@ __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int p
 // again, from the L2 cache at best.
 template <bool STAGED>
 static __global__ void __launch_bounds__(MAX_BLOCK, 2)
-    fused_classifier_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
-                            bool want_gradient) {
-    extern __shared__ int4 classifier_row[];
+    cross_entropy_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
+                         bool want_gradient) {
+    extern __shared__ int4 cross_entropy_row[];
     __shared__ float partial[WARP_SIZE];
     floatX *row = logits + (int64_t)blockIdx.x * Vp;
-    const floatX *source = STAGED ? reinterpret_cast<const floatX *>(classifier_row) : row;
+    const floatX *source = STAGED ? reinterpret_cast<const floatX *>(cross_entropy_row) : row;
     int packs = Vp / x128::size, threads = (int)blockDim.x;
-    if (STAGED) { stage_row(classifier_row, row, packs); }
+    if (STAGED) { stage_row(cross_entropy_row, row, packs); }
     int target = targets[blockIdx.x];
     if (STAGED) { cp_async_wait<0>(); }
     SoftmaxState state = row_softmax_state(source, V);
     float max = block_max(state.max, partial);
     float target_logit = to_float(source[target]);
-    float sum = block_sum(state.sum * classifier_exp(state.max - max), partial);
+    float sum = block_sum(state.sum * cross_entropy_exp(state.max - max), partial);
     if (threadIdx.x == 0) { losses[blockIdx.x] = logf(sum) + (max - target_logit); }
     if (!want_gradient) { return; }
     float factor = dloss / sum;
@@ -121,7 +121,7 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
 // Whether two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and the block's sums:
 // those of GPT-2's vocabulary in bf16, 98 KiB each, do on an H100 (228 KiB), not on an A100 (164 KiB). One row alone
 // leaves half the warps, and none of them asks for anything while it is computed.
-static inline bool classifier_stages(int Vp) {
+static inline bool cross_entropy_stages(int Vp) {
     int device, bytes_of_multiprocessor;
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetAttribute(&bytes_of_multiprocessor, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
@@ -129,18 +129,17 @@ static inline bool classifier_stages(int Vp) {
 }
 
 template <bool STAGED>
-static inline void fused_classifier_launch(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V,
-                                           int Vp, float dloss, bool want_gradient, cudaStream_t stream,
-                                           int block_size) {
+static inline void cross_entropy_launch(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V,
+                                        int Vp, float dloss, bool want_gradient, cudaStream_t stream, int block_size) {
     cuda_require(rows > 0 && rows <= INT32_MAX);
     cuda_require(V > 0 && V <= Vp && Vp % 8 == 0 && Vp <= INT32_MAX - 8 * MAX_BLOCK);
     cuda_require((uintptr_t)logits % 16 == 0);
     cuda_require(block_size % WARP_SIZE == 0 && block_size > 0 && block_size <= MAX_BLOCK);
     size_t shared = STAGED ? (size_t)Vp * sizeof(floatX) : 0;
-    allow_dynamic_shared(fused_classifier_kernel<STAGED>, shared);
-    fused_classifier_kernel<STAGED>
+    allow_dynamic_shared(cross_entropy_kernel<STAGED>, shared);
+    cross_entropy_kernel<STAGED>
         <<<(unsigned)rows, block_size, shared, stream>>>(losses, logits, targets, V, Vp, dloss, want_gradient);
-    cuda_check_launch("fused_classifier_kernel");
+    cuda_check_launch("cross_entropy_kernel");
 }
 
 // losses (rows) and, if want_gradient, logits (rows,Vp) are written (=): columns V..Vp-1 of the gradient are 0,
@@ -148,10 +147,10 @@ static inline void fused_classifier_launch(float *losses, floatX *logits, const 
 // 8, logits begin at a multiple of 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. Moves, for
 // each logit, 2 bytes from memory and 2 to it (bf16; 4 and 4 in fp32), and where rows are not staged reads 2 from the
 // L2 cache. Deterministic: the sums depend on the block size, on nothing else; staged or not, the bits are the same.
-static inline void fused_classifier(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
-                                    float dloss, bool want_gradient, cudaStream_t stream,
-                                    int block_size = CLASSIFIER_BLOCK) {
-    auto launch = classifier_stages(Vp) ? fused_classifier_launch<true> : fused_classifier_launch<false>;
+static inline void cross_entropy(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
+                                 float dloss, bool want_gradient, cudaStream_t stream,
+                                 int block_size = CROSS_ENTROPY_BLOCK) {
+    auto launch = cross_entropy_stages(Vp) ? cross_entropy_launch<true> : cross_entropy_launch<false>;
     launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
 }
 
@@ -202,4 +201,4 @@ static inline void mean_losses(double *means, const float *losses, const int32_t
     cuda_check_launch("mean_losses_kernel");
 }
 
-#endif // LLMC_FUSED_CLASSIFIER_CUH
+#endif // LLMC_FUSED_CROSS_ENTROPY_CUH

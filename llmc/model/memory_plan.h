@@ -6,7 +6,7 @@
 // is taken by its owner, plan->total bytes of it, and given out by plan_set_pointers().
 //
 //   float *logits;
-//   plan_add(&plan, &logits, "logits", PLAN_ACTIVATION, PLAN_F32, shape2(rows, Vp), HEAD, HEAD);
+//   plan_add(&plan, &logits, "logits", PLAN_ACTIVATION, PLAN_F32, shape2(rows, Vp), LM_HEAD, LM_HEAD);
 #ifndef LLMC_MEMORY_PLAN_H
 #define LLMC_MEMORY_PLAN_H
 

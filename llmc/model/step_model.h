@@ -37,8 +37,8 @@
 #define STEP_OWN_ATTENTION 0.65  // of cuDNN's speed: our kernels on tensor cores
 #define STEP_PLAIN_ATTENTION 0.3 // of the peak without tensor cores
 
-// The part of a classifier that --head-overlap hides behind the multiplies of other rows.
-#define STEP_HEAD_OVERLAP 0.5
+// The part of the cross entropy that --head-overlap hides behind the multiplies of other rows.
+#define STEP_LM_HEAD_OVERLAP 0.5
 
 // Of NVLink's or PCIe's datasheet figure in one direction, what a ring of GPUs reaches; and what a GPU sends to another
 // machine in a second, where nobody has said it.
@@ -384,25 +384,25 @@ static inline void step_block_backward(StepRows *r, const StepGpu *gpu, const St
     step_layernorm_backward(r, gpu, s, calls, 4);
 }
 
-// The head, forward and backward, for `rows` rows: logits, the classifier in place, two products. It is in bf16.
-static inline void step_head_rows(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, int64_t rows) {
+// The head, forward and backward, for `rows` rows: logits, the cross entropy in place, two products. It is in bf16.
+static inline void step_lm_head_rows(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, int64_t rows) {
     int64_t C = s->config.channels, Vp = s->config.padded_vocab_size;
     int size = s->sizeof_activation;
     if (rows == 0) { return; }
     StepMatmul logits = {rows, Vp, C, false, size, size, 0.0}, dinp = {rows, C, Vp, false, size, size, 0.0};
     StepMatmul dweight = {Vp, C, rows, false, size, sizeof(float), (double)Vp * (double)C * sizeof(float)};
-    step_matmul(r, gpu, s, "matmul head forward", calls, &logits);
-    step_matmul(r, gpu, s, "matmul head backward input", calls, &dinp);
-    step_matmul(r, gpu, s, "matmul head backward weight", calls, &dweight);
+    step_matmul(r, gpu, s, "matmul lm_head forward", calls, &logits);
+    step_matmul(r, gpu, s, "matmul lm_head backward input", calls, &dinp);
+    step_matmul(r, gpu, s, "matmul lm_head backward weight", calls, &dweight);
     double bytes = 2.0 * (double)rows * s->config.vocab_size * size;
-    double part = 1.0 / (s->head_overlap && rows < (int64_t)s->B * s->T ? 1.0 - STEP_HEAD_OVERLAP : 1.0);
-    step_move(r, gpu, "fused_classifier", calls, bytes, part);
+    double part = 1.0 / (s->head_overlap && rows < (int64_t)s->B * s->T ? 1.0 - STEP_LM_HEAD_OVERLAP : 1.0);
+    step_move(r, gpu, "cross_entropy", calls, bytes, part);
 }
 
-static inline void step_head(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
+static inline void step_lm_head(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     int64_t N = (int64_t)s->B * s->T, rows = min_i64(N, s->head_rows);
-    step_head_rows(r, gpu, s, calls * (double)(N / rows), rows);
-    step_head_rows(r, gpu, s, calls, N % rows);
+    step_lm_head_rows(r, gpu, s, calls * (double)(N / rows), rows);
+    step_lm_head_rows(r, gpu, s, calls, N % rows);
     step_move(r, gpu, "sum_losses", calls, 4.0 * (double)N, 1.0);
 }
 
@@ -410,9 +410,9 @@ static inline void step_head(StepRows *r, const StepGpu *gpu, const StepShape *s
 static inline void step_embeddings(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     double N = step_tokens(s), C = s->config.channels, X = s->sizeof_activation;
     double rows = (N < s->config.vocab_size ? N : s->config.vocab_size) * C, positions = s->T * C;
-    step_move(r, gpu, "encoder_forward", calls, X * (N * C + rows + positions) + 4 * N, 1.0);
-    step_move(r, gpu, "encoder_backward_position", calls, X * N * C + 8 * positions, 1.0);
-    step_move(r, gpu, "encoder_backward_token", calls, X * N * C + 8 * rows + 8 * N, 1.0);
+    step_move(r, gpu, "embedding_forward", calls, X * (N * C + rows + positions) + 4 * N, 1.0);
+    step_move(r, gpu, "embedding_backward_position", calls, X * N * C + 8 * positions, 1.0);
+    step_move(r, gpu, "embedding_backward_token", calls, X * N * C + 8 * rows + 8 * N, 1.0);
 }
 
 // The weights of the blocks in 8 bits, and transposed.
@@ -432,7 +432,7 @@ static inline void step_micro_batches(StepRows *r, const StepGpu *gpu, const Ste
     step_block(r, gpu, s, layers, false);
     step_linear(r, gpu, s, "matmul fcproj forward", layers, 4 * (int64_t)C, (int64_t)C, 0.0);
     step_channels(r, gpu, s, "fused_residual_layernorm_forward", layers, 4 * C, 1.0);
-    step_head(r, gpu, s, times);
+    step_lm_head(r, gpu, s, times);
     step_layernorm_backward(r, gpu, s, times, 3);
     step_recompute(r, gpu, s, layers - times); // the last layer's activations are still there
     step_block_backward(r, gpu, s, layers);

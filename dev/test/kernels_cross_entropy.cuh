@@ -1,6 +1,6 @@
 // Tests of llmc/layers/loss.cuh.
-#ifndef KERNELS_CLASSIFIER_CUH
-#define KERNELS_CLASSIFIER_CUH
+#ifndef KERNELS_CROSS_ENTROPY_CUH
+#define KERNELS_CROSS_ENTROPY_CUH
 
 #include "llmc/layers/loss.cuh"
 #include "gpu_test.h"
@@ -8,27 +8,28 @@
 typedef struct {
     int64_t rows;
     int V, Vp;
-} ClassifierShape;
+} CrossEntropyShape;
 
 // V below, at and beyond a pack and the columns that one round of a block covers; never only multiples of 8.
-static const ClassifierShape classifier_shapes[] = {{1, 1, 8},     {3, 5, 8},       {7, 8, 8},      {5, 50, 64},
-                                                    {2, 257, 384}, {3, 1021, 1024}, {2, 1026, 1152}};
-static const int classifier_block_sizes[] = {32, 96, 128, CLASSIFIER_BLOCK};
+static const CrossEntropyShape cross_entropy_shapes[] = {{1, 1, 8},     {3, 5, 8},       {7, 8, 8},      {5, 50, 64},
+                                                         {2, 257, 384}, {3, 1021, 1024}, {2, 1026, 1152}};
+static const int cross_entropy_block_sizes[] = {32, 96, 128, CROSS_ENTROPY_BLOCK};
 
 typedef struct {
-    ClassifierShape shape;
+    CrossEntropyShape shape;
     std::vector<float> logits; // (rows,Vp)
     std::vector<int32_t> targets;
-} ClassifierInput;
+} CrossEntropyInput;
 
 typedef struct {
     std::vector<float> losses, logits; // logits: the gradient, where one was wanted
     uint64_t hash;
-} ClassifierOutput;
+} CrossEntropyOutput;
 
 // Targets include the first and the last token. The padding columns hold `padding`.
-static ClassifierInput classifier_input(ClassifierShape shape, float scale, float padding) {
-    ClassifierInput input = {shape, random_values(shape.rows * shape.Vp, scale, 1), random_ids(shape.rows, shape.V, 2)};
+static CrossEntropyInput cross_entropy_input(CrossEntropyShape shape, float scale, float padding) {
+    CrossEntropyInput input = {shape, random_values(shape.rows * shape.Vp, scale, 1),
+                               random_ids(shape.rows, shape.V, 2)};
     input.targets[0] = shape.V - 1;
     if (shape.rows > 1) { input.targets[1] = 0; }
     for (int64_t i = 0; i < shape.rows * shape.Vp; i++) {
@@ -37,10 +38,11 @@ static ClassifierInput classifier_input(ClassifierShape shape, float scale, floa
     return input;
 }
 
-typedef decltype(&fused_classifier_launch<true>) ClassifierLaunch; // that chooses, or is one of the two
+typedef decltype(&cross_entropy_launch<true>) CrossEntropyLaunch; // that chooses, or is one of the two
 
-static ClassifierOutput classifier_run(const ClassifierInput &input, float dloss, bool want_gradient,
-                                       int block_size = CLASSIFIER_BLOCK, ClassifierLaunch launch = fused_classifier) {
+static CrossEntropyOutput cross_entropy_run(const CrossEntropyInput &input, float dloss, bool want_gradient,
+                                            int block_size = CROSS_ENTROPY_BLOCK,
+                                            CrossEntropyLaunch launch = cross_entropy) {
     DeviceArray<float> losses(input.shape.rows);
     DeviceArray<floatX> logits(input.logits);
     DeviceArray<int32_t> targets(input.targets);
@@ -51,7 +53,7 @@ static ClassifierOutput classifier_run(const ClassifierInput &input, float dloss
 }
 
 // Takes the gradients at the targets out of `gradient`, leaving 0.
-static std::vector<float> take_targets(std::vector<float> &gradient, const ClassifierInput &input) {
+static std::vector<float> take_targets(std::vector<float> &gradient, const CrossEntropyInput &input) {
     std::vector<float> taken;
     for (int64_t i = 0; i < input.shape.rows; i++) {
         float &at_target = gradient[(size_t)(i * input.shape.Vp + input.targets[(size_t)i])];
@@ -61,13 +63,13 @@ static std::vector<float> take_targets(std::vector<float> &gradient, const Class
     return taken;
 }
 
-static void classifier_compare(Test *t, const std::string &what, const ClassifierInput &input, float dloss,
-                               const ClassifierOutput &got) {
-    ClassifierShape s = input.shape;
+static void cross_entropy_compare(Test *t, const std::string &what, const CrossEntropyInput &input, float dloss,
+                                  const CrossEntropyOutput &got) {
+    CrossEntropyShape s = input.shape;
     std::vector<float> want_losses((size_t)s.rows), want = input.logits, gradient = got.logits;
-    cpu_crossentropy(want_losses.data(), want.data(), input.targets.data(), s.rows, s.V, s.Vp, dloss, true);
+    cpu_cross_entropy(want_losses.data(), want.data(), input.targets.data(), s.rows, s.V, s.Vp, dloss, true);
     for (size_t i = 0; i < want.size(); i++) { want[i] = (int)(i % (size_t)s.Vp) < s.V ? want[i] : 0.0f; }
-    // classifier_exp(x) is off by up to 2 + 1.3 |x| units in the last place; |x| is at most the range of the logits.
+    // cross_entropy_exp(x) is off by up to 2 + 1.3 |x| units in the last place; |x| is at most the range of the logits.
     double range = 2.0 * largest(input.logits), exp_error = (4.0 + 1.2 * range) * FLT_EPSILON;
     double softmax_error = 2.0 * exp_error + sum_tolerance(s.V);
     check_values(t, what + " losses", got.losses, want_losses, softmax_error + 4.0 * range * FLT_EPSILON, 0.0);
@@ -78,29 +80,29 @@ static void classifier_compare(Test *t, const std::string &what, const Classifie
                  0.51 * FLOATX_EPSILON);
 }
 
-static void test_classifier_matches_cpu(Test *t) {
-    for (ClassifierShape shape : classifier_shapes) {
-        ClassifierInput input = classifier_input(shape, 3.0f, 0.0f);
-        for (int block_size : classifier_block_sizes) {
+static void test_cross_entropy_matches_cpu(Test *t) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        CrossEntropyInput input = cross_entropy_input(shape, 3.0f, 0.0f);
+        for (int block_size : cross_entropy_block_sizes) {
             float dloss = 1.0f / (float)(3 * shape.rows);
             std::string what = "V " + std::to_string(shape.V) + ", block " + std::to_string(block_size);
-            classifier_compare(t, what, input, dloss, classifier_run(input, dloss, true, block_size));
+            cross_entropy_compare(t, what, input, dloss, cross_entropy_run(input, dloss, true, block_size));
         }
     }
 }
 
-static void test_classifier_whole_vocabulary(Test *t) {
-    ClassifierInput input = classifier_input({2, 50257, 50304}, 5.0f, 0.0f);
-    classifier_compare(t, "GPT-2's vocabulary", input, 0.5f, classifier_run(input, 0.5f, true));
+static void test_cross_entropy_whole_vocabulary(Test *t) {
+    CrossEntropyInput input = cross_entropy_input({2, 50257, 50304}, 5.0f, 0.0f);
+    cross_entropy_compare(t, "GPT-2's vocabulary", input, 0.5f, cross_entropy_run(input, 0.5f, true));
 }
 
 // Whatever lies in columns V..Vp-1: their gradient is 0 to the bit, and nothing else notices.
-static void test_classifier_padding(Test *t) {
+static void test_cross_entropy_padding(Test *t) {
     const float paddings[] = {NAN, INFINITY, -INFINITY, rounded(1e30f), rounded(-1e30f)};
-    for (ClassifierShape shape : classifier_shapes) {
-        uint64_t want = classifier_run(classifier_input(shape, 3.0f, 0.0f), 0.25f, true).hash;
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        uint64_t want = cross_entropy_run(cross_entropy_input(shape, 3.0f, 0.0f), 0.25f, true).hash;
         for (float padding : paddings) {
-            ClassifierOutput got = classifier_run(classifier_input(shape, 3.0f, padding), 0.25f, true);
+            CrossEntropyOutput got = cross_entropy_run(cross_entropy_input(shape, 3.0f, padding), 0.25f, true);
             CHECK(t, got.hash == want, "V %d of %d: padding of %g changes the result", shape.V, shape.Vp, padding);
             for (size_t i = 0; i < got.logits.size(); i++) {
                 if ((int)(i % (size_t)shape.Vp) < shape.V) { continue; }
@@ -113,64 +115,65 @@ static void test_classifier_padding(Test *t) {
 
 // Rows in shared memory and rows read twice give the same bits, whatever they hold. What a GPU has no shared memory for
 // is left out there.
-static void classifier_check_forms(Test *t, const ClassifierInput &input, int block_size) {
+static void cross_entropy_check_forms(Test *t, const CrossEntropyInput &input, int block_size) {
     struct cudaDeviceProp device;
     cuda_check(cudaGetDeviceProperties(&device, 0));
     if (input.shape.Vp * sizeof(floatX) + 1024 > device.sharedMemPerBlockOptin) { return; }
     for (bool want_gradient : {true, false}) {
-        ClassifierOutput staged = classifier_run(input, 0.3f, want_gradient, block_size, fused_classifier_launch<true>);
-        ClassifierOutput direct =
-            classifier_run(input, 0.3f, want_gradient, block_size, fused_classifier_launch<false>);
+        CrossEntropyOutput staged =
+            cross_entropy_run(input, 0.3f, want_gradient, block_size, cross_entropy_launch<true>);
+        CrossEntropyOutput direct =
+            cross_entropy_run(input, 0.3f, want_gradient, block_size, cross_entropy_launch<false>);
         CHECK(t, staged.hash == direct.hash, "V %d, block %d, gradient %d: other bits from shared memory",
               input.shape.V, block_size, (int)want_gradient);
     }
 }
 
-static void test_classifier_forms(Test *t) {
-    for (ClassifierShape shape : classifier_shapes) {
+static void test_cross_entropy_forms(Test *t) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
         for (float special : {0.0f, INFINITY, -INFINITY, rounded(3e38f), NAN}) {
-            ClassifierInput input = classifier_input(shape, 3.0f, special);
+            CrossEntropyInput input = cross_entropy_input(shape, 3.0f, special);
             if (special != 0.0f) { input.logits[(size_t)(shape.V / 2)] = special; }
-            classifier_check_forms(t, input, shape.V > 1000 ? CLASSIFIER_BLOCK : 32);
+            cross_entropy_check_forms(t, input, shape.V > 1000 ? CROSS_ENTROPY_BLOCK : 32);
         }
     }
-    classifier_check_forms(t, classifier_input({1, 50257, 50304}, 5.0f, 0.0f), CLASSIFIER_BLOCK);
+    cross_entropy_check_forms(t, cross_entropy_input({1, 50257, 50304}, 5.0f, 0.0f), CROSS_ENTROPY_BLOCK);
 }
 
 // The logits, padding included, stay as they were; the losses have the same bits.
-static void test_classifier_without_gradient(Test *t) {
-    for (ClassifierShape shape : classifier_shapes) {
-        ClassifierInput input = classifier_input(shape, 3.0f, rounded(7e7f));
-        ClassifierOutput with = classifier_run(input, 1.0f, true), without = classifier_run(input, 1.0f, false);
+static void test_cross_entropy_without_gradient(Test *t) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        CrossEntropyInput input = cross_entropy_input(shape, 3.0f, rounded(7e7f));
+        CrossEntropyOutput with = cross_entropy_run(input, 1.0f, true), without = cross_entropy_run(input, 1.0f, false);
         CHECK(t, without.losses == with.losses, "V %d: other losses", shape.V);
         CHECK(t, without.logits == input.logits, "V %d: logits were changed", shape.V);
     }
 }
 
 // Rows taken in chunks of any size give the bits of all rows at once.
-static void test_classifier_chunks(Test *t) {
-    ClassifierShape shape = {11, 203, 256};
-    ClassifierInput input = classifier_input(shape, 2.0f, NAN);
-    ClassifierOutput whole = classifier_run(input, 0.1f, true);
+static void test_cross_entropy_chunks(Test *t) {
+    CrossEntropyShape shape = {11, 203, 256};
+    CrossEntropyInput input = cross_entropy_input(shape, 2.0f, NAN);
+    CrossEntropyOutput whole = cross_entropy_run(input, 0.1f, true);
     DeviceArray<float> losses(shape.rows);
     DeviceArray<floatX> logits(input.logits);
     DeviceArray<int32_t> targets(input.targets);
     for (int64_t row = 0; row < shape.rows; row += 4) {
-        fused_classifier(losses.data + row, logits.data + row * shape.Vp, targets.data + row,
-                         min_i64(4, shape.rows - row), shape.V, shape.Vp, 0.1f, true, 0);
+        cross_entropy(losses.data + row, logits.data + row * shape.Vp, targets.data + row, min_i64(4, shape.rows - row),
+                      shape.V, shape.Vp, 0.1f, true, 0);
     }
     CHECK(t, (losses.hash() ^ logits.hash()) == whole.hash, "chunks of 4 rows give other bits");
 }
 
-static void test_classifier_schedules(Test *t) {
-    ClassifierInput input = classifier_input({5, 1100, 1152}, 3.0f, NAN);
-    for_each_schedule(t, "fused_classifier", [&] { return classifier_run(input, 0.2f, true, 64).hash; });
+static void test_cross_entropy_schedules(Test *t) {
+    CrossEntropyInput input = cross_entropy_input({5, 1100, 1152}, 3.0f, NAN);
+    for_each_schedule(t, "cross_entropy", [&] { return cross_entropy_run(input, 0.2f, true, 64).hash; });
 }
 
 // One row whose logits are all `rest`, but for `value` at `column`.
-static ClassifierInput one_hot_input(float rest, float value, int column, int target) {
-    ClassifierShape shape = {1, 203, 256};
-    ClassifierInput input = classifier_input(shape, 0.0f, NAN);
+static CrossEntropyInput one_hot_input(float rest, float value, int column, int target) {
+    CrossEntropyShape shape = {1, 203, 256};
+    CrossEntropyInput input = cross_entropy_input(shape, 0.0f, NAN);
     for (int v = 0; v < shape.V; v++) { input.logits[(size_t)v] = rounded(v == column ? value : rest); }
     input.targets[0] = target;
     return input;
@@ -184,37 +187,37 @@ static bool all_zero(const std::vector<float> &values) {
 }
 
 // All the probability lies on the one large logit; neither the exponentials nor the loss overflow before they must.
-static void test_classifier_huge_logits(Test *t) {
+static void test_cross_entropy_huge_logits(Test *t) {
     const float heights[] = {100.0f, 1e4f, 1e20f, 3e38f};
     for (float height : heights) {
-        ClassifierOutput right = classifier_run(one_hot_input(-height, height, 77, 77), 1.0f, true);
+        CrossEntropyOutput right = cross_entropy_run(one_hot_input(-height, height, 77, 77), 1.0f, true);
         CHECK(t, right.losses[0] == 0.0f, "height %g: loss %g, expected 0", height, right.losses[0]);
         CHECK(t, all_zero(right.logits), "height %g: a gradient of %g, expected 0", height, largest(right.logits));
-        ClassifierOutput wrong = classifier_run(one_hot_input(-height, height, 77, 202), 1.0f, true);
+        CrossEntropyOutput wrong = cross_entropy_run(one_hot_input(-height, height, 77, 202), 1.0f, true);
         float want = 2.0f * rounded(height); // infinite for the last
         CHECK(t, wrong.losses[0] == want, "height %g: loss %g, expected %g", height, wrong.losses[0], want);
         CHECK(t, wrong.logits[77] == 1.0f && wrong.logits[202] == -1.0f, "height %g: gradients %g and %g", height,
               wrong.logits[77], wrong.logits[202]);
     }
-    ClassifierOutput flat = classifier_run(one_hot_input(3e38f, 3e38f, 0, 5), 1.0f, true);
+    CrossEntropyOutput flat = cross_entropy_run(one_hot_input(3e38f, 3e38f, 0, 5), 1.0f, true);
     check_values(t, "all logits 3e38", flat.losses, {logf(203.0f)}, sum_tolerance(203), 2.0 * FLT_EPSILON);
-    flat = classifier_run(one_hot_input(-3e38f, -3e38f, 0, 5), 1.0f, true);
+    flat = cross_entropy_run(one_hot_input(-3e38f, -3e38f, 0, 5), 1.0f, true);
     check_values(t, "all logits -3e38", flat.losses, {logf(203.0f)}, sum_tolerance(203), 2.0 * FLT_EPSILON);
 }
 
 // A NaN or an infinity makes the loss of its row NaN, wherever it stands, and touches no other row. A logit of
 // -infinity is a probability of 0.
-static void test_classifier_nonfinite_logits(Test *t) {
-    ClassifierShape shape = {3, 203, 256};
-    ClassifierInput input = classifier_input(shape, 1.0f, 0.0f);
-    ClassifierOutput clean = classifier_run(input, 1.0f, true);
+static void test_cross_entropy_nonfinite_logits(Test *t) {
+    CrossEntropyShape shape = {3, 203, 256};
+    CrossEntropyInput input = cross_entropy_input(shape, 1.0f, 0.0f);
+    CrossEntropyOutput clean = cross_entropy_run(input, 1.0f, true);
     const int columns[] = {0, 9, 200, 202};
     for (float bad : {NAN, INFINITY, -INFINITY}) {
         for (int column : columns) {
-            ClassifierInput broken = input;
+            CrossEntropyInput broken = input;
             broken.logits[(size_t)(shape.Vp + column)] = bad;
             broken.targets[1] = 100;
-            ClassifierOutput got = classifier_run(broken, 1.0f, true);
+            CrossEntropyOutput got = cross_entropy_run(broken, 1.0f, true);
             bool harmless = bad == -INFINITY;
             CHECK(t, harmless ? fabsf(got.losses[1]) < 20.0f : isnan(got.losses[1]), "%g at column %d: loss %g", bad,
                   column, got.losses[1]);
@@ -229,10 +232,10 @@ static void test_classifier_nonfinite_logits(Test *t) {
             }
         }
     }
-    ClassifierOutput single = classifier_run(one_hot_input(-INFINITY, 5.0f, 200, 200), 1.0f, true);
+    CrossEntropyOutput single = cross_entropy_run(one_hot_input(-INFINITY, 5.0f, 200, 200), 1.0f, true);
     CHECK(t, single.losses[0] == 0.0f && all_zero(single.logits), "one logit among -inf: loss %g, gradient %g",
           single.losses[0], largest(single.logits));
-    ClassifierOutput nothing = classifier_run(one_hot_input(-INFINITY, -INFINITY, 0, 5), 1.0f, true);
+    CrossEntropyOutput nothing = cross_entropy_run(one_hot_input(-INFINITY, -INFINITY, 0, 5), 1.0f, true);
     CHECK(t, isnan(nothing.losses[0]), "all logits -inf: loss %g, expected NaN", nothing.losses[0]);
 }
 
@@ -305,18 +308,18 @@ static void test_mean_losses(Test *t) {
     });
 }
 
-static void classifier_tests(Suite *suite) {
-    RUN(suite, test_classifier_matches_cpu);
-    RUN(suite, test_classifier_whole_vocabulary);
-    RUN(suite, test_classifier_padding);
-    RUN(suite, test_classifier_forms);
-    RUN(suite, test_classifier_without_gradient);
-    RUN(suite, test_classifier_chunks);
-    RUN(suite, test_classifier_schedules);
-    RUN(suite, test_classifier_huge_logits);
-    RUN(suite, test_classifier_nonfinite_logits);
+static void cross_entropy_tests(Suite *suite) {
+    RUN(suite, test_cross_entropy_matches_cpu);
+    RUN(suite, test_cross_entropy_whole_vocabulary);
+    RUN(suite, test_cross_entropy_padding);
+    RUN(suite, test_cross_entropy_forms);
+    RUN(suite, test_cross_entropy_without_gradient);
+    RUN(suite, test_cross_entropy_chunks);
+    RUN(suite, test_cross_entropy_schedules);
+    RUN(suite, test_cross_entropy_huge_logits);
+    RUN(suite, test_cross_entropy_nonfinite_logits);
     RUN(suite, test_sum_losses);
     RUN(suite, test_mean_losses);
 }
 
-#endif // KERNELS_CLASSIFIER_CUH
+#endif // KERNELS_CROSS_ENTROPY_CUH
