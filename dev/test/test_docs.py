@@ -91,6 +91,7 @@ def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
     targets |= set(re.search(r"^PROGRAMS = (.*)\nGPU_PROGRAMS = (.*)", makefile, re.M).expand(r"\1 \2").split())
     switches = set(re.findall(r"\$\(([A-Z_]+)\)", makefile)) | {"OPENMP", "SANITIZE", "WERROR"}
+    switches |= set(" ".join(re.findall(r"\$\(call find,\w+,([A-Z_ ]+)\)", makefile)).split())
     checked = 0
     for document in DOCUMENTS:
         lines = list(shell_lines(document))
