@@ -105,7 +105,7 @@ struct Model {
     Model(Test *t, const GPT2Config *config, RunShape shape) {
         Error error;
         comm_single(&comm);
-        comm_single(&run->comm);
+        run->ranks = ranks_of(&comm);
         run->config = *config;
         run->options.seed = 42;
         gpt2_plan(&gpt2, config, shape);
@@ -914,7 +914,9 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
     std::unique_ptr<GPT2> model(new GPT2());
     ArgsOutcome outcome;
     Error error;
-    comm_single(&run->comm);
+    Comm comm;
+    comm_single(&comm);
+    run->ranks = ranks_of(&comm);
     run->num_ranks = 1;
     bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
               run_open(run.get(), DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
@@ -937,8 +939,8 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
     CHECK(t, run->step == 5 && model->pending.info.step == 4, "step %lld, pending %lld", (long long)run->step,
           (long long)model->pending.info.step);
     ok = settle_step(model.get(), run.get(), &error);
-    CHECK(t, ok && run->loss_outliers.count == 5, "%lld losses were read, expected 5",
-          (long long)run->loss_outliers.count);
+    CHECK(t, ok && model->outliers.loss.count == 5, "%lld losses were read, expected 5",
+          (long long)model->outliers.loss.count);
     run_close(run.get());
     gpt2_close(model.get());
 #else

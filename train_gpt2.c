@@ -27,6 +27,8 @@
 #include "llmc/cpu/gemm.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
+#include "llmc/optim/outlier.h"
+#include "llmc/optim/schedulers.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/run/run_report.h"
 #include "llmc/run/sampler.h"
@@ -384,6 +386,8 @@ typedef struct {
     float *cache;               // (L,2,window,C): keys and values
     float *new_residual, *new_ln, *new_ln_stats, *new_qkv, *new_att, *new_fc, *new_logits, *sampler_probs;
     int32_t *sampler_index;
+
+    Outliers outliers; // in loss and norm so far
 } GPT2;
 
 #define LM_HEAD_ROWS 256 // enough rows for the matrix multiply to run at full speed
@@ -904,27 +908,38 @@ static void update_params(GPT2 *model, TrainRun *run, const StepInfo *info) {
     gpt2_update(model, &a);
 }
 
+// Takes a step's loss and norm into the statistics. True if its update is to be skipped; then it says so.
+static bool skips_update(GPT2 *model, TrainRun *run, const StepInfo *info) {
+    char why[96];
+    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
+    bool skip = outliers_skip(&model->outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    if (skip) { run_report_skip(run, info->step, why); }
+    return skip;
+}
+
 // One step: gradient, update, one line in the log.
 static bool train_step(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) {
+    const TrainOptions *o = &run->options;
+    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
     double start = seconds_now();
     bool interrupted = false;
     StepInfo info;
     memset(&info, 0, sizeof(info));
     info.step = run->step;
-    info.tokens = run->options.total_batch;
-    info.lr = schedule_lr(&run->schedule, run->step);
+    info.tokens = o->total_batch;
+    info.lr = schedule_lr(&schedule, run->step);
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
-    bool usable = info.norm <= LARGEST_NORM || (isfinite(info.norm) && run->options.grad_clip > 0.0);
+    bool usable = info.norm <= LARGEST_NORM || (isfinite(info.norm) && o->grad_clip > 0.0);
     if (!usable) {
         char place[64];
         name_nonfinite_gradient(model, place, sizeof(place));
         return run_fail_nonfinite(run, run->step, "gradient norm", info.norm, place, error);
     }
-    if (!run_skips_update(run, &info)) { update_params(model, run, &info); }
+    if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
-    double flops = flops_per_token(&run->config, run->options.seq_len) * (double)info.tokens;
+    double flops = flops_per_token(&run->config, o->seq_len) * (double)info.tokens;
     info.peak_fraction = flops / info.seconds / (1e9 * peak_gflops);
     run_advance(run);
     return logger_step(&run->logger, &info, error);
@@ -1044,8 +1059,10 @@ static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
 
 static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *error) {
     const TrainOptions *o = &run->options;
-    comm_single(&run->comm);
+    run->ranks = run_one_rank();
     run->num_ranks = 1;
+    run_keep_section(run, "loss_outliers", &model->outliers.loss, sizeof(model->outliers.loss));
+    run_keep_section(run, "norm_outliers", &model->outliers.norm, sizeof(model->outliers.norm));
     if (!set_threads(o->threads, error) || !run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
     bool evaluates = run->has_val || run_has_evals(run);
     RunKind kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
@@ -1074,6 +1091,7 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     machine.program = PROGRAM;
     machine.revision = gpt2c_revision();
     machine.specs = train_specs_cpu;
+    machine.num_machines = 1;
     run_machine_common(&machine);
     if (!run_load(run, &arrays, error) || !run_json_begin(run, &machine, error)) { return false; }
     double peak = peak_measure_flops(gemm_max_threads());

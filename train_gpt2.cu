@@ -40,6 +40,7 @@
 #include "llmc/layers/attention_tune.cuh"
 #include "llmc/model/auto_plan.h"
 #include "llmc/cuda/checksum.cuh"
+#include "llmc/ranks/findings.h"
 #include "llmc/ranks/ranks.h"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_common.h"
@@ -51,6 +52,8 @@
 #include "llmc/layers/loss.cuh"
 #include "llmc/layers/gelu.cuh"
 #include "llmc/optim/global_norm.cuh"
+#include "llmc/optim/outlier.h"
+#include "llmc/optim/schedulers.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/cuda/gpu.h"
 #include "llmc/layers/layernorm.cuh"
@@ -275,6 +278,7 @@ typedef struct {
     int64_t steps_begun;
     bool stop_agreed; // all ranks know that one of them was asked to stop
     GpuDevice gpu;
+    Outliers outliers;
 } GPT2;
 
 // A name over what is launched until the end of the scope, for the profiler's time line.
@@ -426,7 +430,6 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
 static_assert(sizeof(StepResult) % sizeof(double) == 0, "results are planned as doubles");
 static_assert(sizeof(StepRecord) % sizeof(double) == 0, "records are planned as doubles");
 static_assert(sizeof(StepInput) % sizeof(double) == 0, "inputs are planned as doubles");
-static_assert(GLOBAL_NORM_USABLE == LARGEST_NORM, "the GPU refuses the norms that the CPU trainer refuses");
 #define RESULT_DOUBLES ((int64_t)(sizeof(StepResult) / sizeof(double)))
 #define RECORD_DOUBLES ((int64_t)(sizeof(StepRecord) / sizeof(double)))
 #define INPUT_DOUBLES ((int64_t)(sizeof(StepInput) / sizeof(double)))
@@ -1627,7 +1630,7 @@ static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
     cuda_check(cudaMemcpyAsync(model->host_checksum, model->checksum, sizeof(uint64_t), cudaMemcpyDeviceToHost,
                                model->stream));
     wait_for_stream(model);
-    return run_check_replicas(run, *model->host_checksum, error);
+    return comm_check_replicas(model->ranks, *model->host_checksum, run->step, error);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1719,20 +1722,21 @@ static bool check_shape(const TrainRun *run, Error *error) {
 }
 
 // Two ranks on one GPU would share its memory and wait for each other for ever.
-static bool check_gpu_is_ours(GPT2 *model, TrainRun *run, Error *error) {
-    char id[RUN_TEXT_BYTES], uuid[40];
+static bool check_gpu_is_ours(GPT2 *model, Error *error) {
+    char id[FINDING_BYTES], uuid[40];
     gpu_uuid_text(uuid, sizeof(uuid), &model->gpu.properties);
     snprintf(id, sizeof(id), "%s %s", comm_host(model->ranks, model->ranks->rank), uuid);
-    return run_check_unlike(run, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
+    return comm_check_unlike(model->ranks, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)",
+                             error);
 }
 
 // A rank whose cuDNN has no plan would compute with other bits than the others, and be slower than they.
-static bool check_attention_is_alike(GPT2 *model, TrainRun *run, Error *error) {
+static bool check_attention_is_alike(GPT2 *model, Error *error) {
     CommFacts facts;
     comm_facts_init(&facts);
     comm_fact(&facts, "attention (alike with --attention own; --attention cudnn says what is wrong)",
               model->cudnn.is_open ? "by cuDNN" : "by our own kernels");
-    bool ok = comm_check_facts(&run->comm, &facts, error) || run_fail_together(run);
+    bool ok = comm_check_facts(model->ranks, &facts, error);
     comm_facts_free(&facts);
     return ok;
 }
@@ -1848,7 +1852,7 @@ static bool choose_algorithms(GPT2 *model, TrainRun *run, Error *error) {
     if (!shares) { return ok; }
     if (!run_agree(run, ok, error)) { return false; }
     if (!follows) { matmul_get_choices(&model->cublas, problems, count, &model->gpu.properties, &choices); }
-    return comm_broadcast(&run->comm, &choices, (int64_t)sizeof(choices), error) &&
+    return run_broadcast(run, &choices, (int64_t)sizeof(choices), error) &&
            (!follows || matmul_take_choices(&model->cublas, problems, count, &model->gpu.properties, &choices, error));
 }
 
@@ -1907,7 +1911,7 @@ static bool tune_attention(GPT2 *model, TrainRun *run, Error *error) {
     Range range("tuning");
     bool ok = model->ranks->rank > 0 || choose_attention(model, run, error);
     choice = model->attention_choice;
-    ok = run_agree(run, ok, error) && comm_broadcast(&run->comm, &choice, (int64_t)sizeof(choice), error);
+    ok = run_agree(run, ok, error) && run_broadcast(run, &choice, (int64_t)sizeof(choice), error);
     if (!ok) { return false; }
     model->attention_choice = choice;
     return run_agree(run, attention_use(&tuner, choice, error), error);
@@ -1989,7 +1993,7 @@ static bool accumulate_gradient(GPT2 *model, TrainRun *run, bool *interrupted, E
     for (int64_t i = 0; i < run->micro_batches; i++) {
         *interrupted = !has_peers(model) && stop_requested && i > 0;
         if (*interrupted) { return true; }
-        run_progress(run, "step", run->step + 1);
+        comm_progress_to(model->ranks, "step", run->step + 1);
         BatchSlot *slot = next_slot(model);
         BatchRole role = training_role(model, run, i);
         if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
@@ -2019,7 +2023,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
     wait_for_stream(model);
     *found = !isfinite(sum);
     if (*found) { name_nonfinite_activation(model, N, place, size); }
-    if (!run_share_finding(run, found, place, size, error)) { return false; }
+    if (!comm_share_finding(model->ranks, found, place, size, error)) { return false; }
     if (*found) { return true; }
     gpt2_backward(model, tokens, order, B, T, &role);
     release_batch(model, slot);
@@ -2033,7 +2037,7 @@ static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, co
     await_parameters(model);
     bool found = name_nonfinite_tensor(model, model->params, "parameter", place, sizeof(place));
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    if (!run_share_finding(run, &found, place, sizeof(place), error)) { return false; }
+    if (!comm_share_finding(model->ranks, &found, place, sizeof(place), error)) { return false; }
     run->next_sequence = step->next_sequence;
     zero_gradients(model);
     for (int64_t i = 0; i < run->micro_batches && !found; i++) {
@@ -2042,11 +2046,12 @@ static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, co
     if (!found) {
         compute_after_communicate(model);
         found = name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
-        if (!run_share_finding(run, &found, place, sizeof(place), error)) { return false; }
+        if (!comm_share_finding(model->ranks, &found, place, sizeof(place), error)) { return false; }
     }
-    run->failure_is_shared = true; // all ranks have found the same
-    return run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
-                              loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
+    run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
+                       loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
+    comm_all_know(model->ranks, error);
+    return false;
 }
 
 // Waits for loss and norm of a step. Fails when no update may be made with them.
@@ -2054,7 +2059,9 @@ static bool read_result(GPT2 *model, TrainRun *run, PendingStep *step, Error *er
     wait_for_event(model, model->step_reduced[step->slot]);
     const StepResult *result = &model->results[step->slot];
     model->stop_agreed = model->stop_agreed || result->wants_to_end != 0;
-    if (result->stopped == STEP_WEIGHTS_DIFFER) { return run_fail_replicas(run, (int)result->odd_one, error); }
+    if (result->stopped == STEP_WEIGHTS_DIFFER) {
+        return comm_fail_replicas(model->ranks, (int)result->odd_one, run->step, error);
+    }
     if (result->stopped) { return explain_stop(model, run, step, result, error); }
     step->info.loss = result->loss;
     step->info.norm = result->norm;
@@ -2070,6 +2077,15 @@ static double step_seconds(const GPT2 *model, const PendingStep *step) {
     return 1e-3 * (double)milliseconds;
 }
 
+// Takes a step's loss and norm into the statistics. True if its update is to be skipped; then it says so.
+static bool skips_update(GPT2 *model, TrainRun *run, const StepInfo *info) {
+    char why[96];
+    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
+    bool skip = outliers_skip(&model->outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    if (skip) { run_report_skip(run, info->step, why); }
+    return skip;
+}
+
 // Waits for the step that has not been read yet, if there is one, and logs it.
 static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
     PendingStep *step = &model->pending;
@@ -2077,7 +2093,7 @@ static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
     step->waiting = false;
     if (!step->judged) {
         if (!read_result(model, run, step, error)) { return false; }
-        run_skips_update(run, &step->info); // no limits are set: it only keeps the statistics
+        skips_update(model, run, &step->info); // no limits are set: it only keeps the statistics
     }
     wait_for_event(model, model->step_done[step->slot]);
     step->info.seconds = step_seconds(model, step);
@@ -2125,6 +2141,7 @@ static void print_gpu_state(GPT2 *model, TrainRun *run) {
 // own loss and norm.
 static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     const TrainOptions *o = &run->options;
+    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
     bool interrupted = false, skip = false;
     PendingStep step;
     memset(&step, 0, sizeof(step));
@@ -2134,7 +2151,7 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     step.next_sequence = run->next_sequence;
     step.info.step = run->step;
     step.info.tokens = o->total_batch;
-    step.info.lr = schedule_lr(&run->schedule, run->step);
+    step.info.lr = schedule_lr(&schedule, run->step);
     cuda_check(cudaEventRecord(model->step_begun[step.slot], model->stream));
     if (!accumulate_gradient(model, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(model, run, error); }
@@ -2142,7 +2159,7 @@ static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
     reduce_step(model, loss_factor(run), o->grad_clip, &input, step.slot);
     if (o->skip_loss_z > 0.0 || o->skip_grad_z > 0.0) {
         if (!settle_step(model, run, error) || !read_result(model, run, &step, error)) { return false; }
-        skip = run_skips_update(run, &step.info);
+        skip = skips_update(model, run, &step.info);
         step.judged = true;
     }
     if (!skip) {
@@ -2196,7 +2213,7 @@ static bool validate(GPT2 *model, TrainRun *run, double *loss, Error *error) {
     for (int64_t round = 0; round < rounds; round++) {
         if (!ask_to_stop(model, error)) { return false; }
         if (is_stopping(model)) { return true; }
-        run_progress(run, "the validation after step", run->step);
+        comm_progress_to(model->ranks, "the validation after step", run->step);
         int64_t batch = round * ranks + model->shape.rank;
         double *sum = model->val_sums + model->shape.rank * rounds + round;
         if (!validate_batch(model, run, batch < batches ? batch : 0, sum, error)) { return false; }
@@ -2268,7 +2285,7 @@ static bool evaluate(GPT2 *model, TrainRun *run, int which, Error *error) {
     for (int64_t round = 0; round < rounds; round++) {
         if (!ask_to_stop(model, error)) { return false; }
         if (is_stopping(model)) { return true; }
-        run_progress(run, phase, run->step);
+        comm_progress_to(model->ranks, phase, run->step);
         int64_t number = round * ranks + model->shape.rank;
         evaluate_batch(model, eval, number < batches ? number : 0, own + round * eval->B);
         if (round > 0) {
@@ -2420,7 +2437,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.has_master = o->master_weights && !PRECISION_IS_FP32;
     shape.exports = o->export_dir[0] != '\0';
     shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
-    shape.rank = run->comm.rank;
+    shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
     shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
@@ -2501,7 +2518,7 @@ static RunGpus suppose_gpus(const TrainRun *run) {
 static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
     cudaDeviceProp properties;
     size_t available = 0, installed = 0;
-    if (!gpu_select(&properties, run->comm.local_rank, error)) { return false; }
+    if (!gpu_select(&properties, run->ranks.comm->local_rank, error)) { return false; }
     cuda_check(cudaMemGetInfo(&available, &installed));
     mine->speed = gpu_speed(&properties, run->options.tf32, step_gpu_planned(run));
     mine->total_bytes = (int64_t)properties.totalGlobalMem;
@@ -2514,17 +2531,17 @@ static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
 static bool ask_gpus(TrainRun *run, RunGpus *gpus, Error *error) {
     RunGpus mine, *all = (RunGpus *)malloc((size_t)run->num_ranks * sizeof(RunGpus));
     memset(&mine, 0, sizeof(mine));
-    comm_slow(&run->comm, true);
+    run_slow(run, true);
     bool ok = (all != NULL || fail(error, "out of memory")) && ask_own_gpu(run, &mine, error);
-    ok = run_agree(run, ok, error) && comm_all_gather(&run->comm, &mine, all, (int64_t)sizeof(mine), error);
-    comm_slow(&run->comm, false);
+    ok = run_agree(run, ok, error) && comm_all_gather(run->ranks.comm, &mine, all, (int64_t)sizeof(mine), error);
+    run_slow(run, false);
     for (int r = 0; ok && r < run->num_ranks; r++) {
         if (r == 0) { *gpus = all[0]; }
         gpus->total_bytes = min_i64(gpus->total_bytes, all[r].total_bytes);
         gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
         gpus->fuses_gelu = gpus->fuses_gelu && all[r].fuses_gelu;
     }
-    if (run_num_machines(&run->comm) > 1) { gpus->speed.link_bytes_per_second = STEP_LINK_BETWEEN; }
+    if (comm_num_machines(run->ranks.comm) > 1) { gpus->speed.link_bytes_per_second = STEP_LINK_BETWEEN; }
     free(all);
     return ok;
 }
@@ -2605,7 +2622,8 @@ static bool choose_automatically(GPT2 *model, TrainRun *run, const RunGpus *gpus
     if (best < 0) {
         int least = auto_smallest(all, count);
         if (least >= 0) { auto_fail_no_room(&all[least], room, error); }
-        return run_fail_together(run);
+        comm_all_know(run->ranks.comm, error);
+        return false;
     }
     run->options.recompute = all[best].recompute;
     auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room);
@@ -2719,7 +2737,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
     if (has_peers(model)) {
         static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                               "optimizer state, gradients and parameters"};
-        int machines = run_num_machines(model->ranks);
+        int machines = comm_num_machines(model->ranks);
         printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
                machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
         if (model->spared > 0) {
@@ -2867,19 +2885,38 @@ static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
     machine.revision = gpt2c_revision();
     machine.specs = train_specs_gpu;
     machine.num_gpus = run->num_ranks;
+    machine.num_machines = comm_num_machines(model->ranks);
     attention_used_text(machine.attention, sizeof(machine.attention), model);
     machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
     bool ok = machine.gpus != NULL || fail(error, "out of memory");
     add_versions(&machine);
     ok = ok && keep_attention_choice(model, run, error);
-    ok = run_agree(run, ok, error) && comm_all_gather(&run->comm, &gpu, machine.gpus, (int64_t)sizeof(gpu), error) &&
+    ok = run_agree(run, ok, error) &&
+         comm_all_gather(run->ranks.comm, &gpu, machine.gpus, (int64_t)sizeof(gpu), error) &&
          run_json_begin(run, &machine, error);
     free(machine.gpus);
     return ok;
 }
 
+// What the run may ask of the ranks.
+static RunRanks ranks_of(Comm *comm) {
+    RunRanks ranks = {comm->rank,
+                      comm->num_ranks,
+                      comm_find_launcher().name != NULL,
+                      comm,
+                      comm_agree,
+                      comm_broadcast,
+                      comm_sum_u64,
+                      comm_check_facts_text,
+                      comm_is_broken,
+                      comm_all_know,
+                      comm_slow,
+                      comm_on_failure};
+    return ranks;
+}
+
 // Finds the other processes of this run, if there are any. Only rank 0 is to be seen on the screen.
-static bool open_ranks(TrainRun *run, Error *error) {
+static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
     const TrainOptions *o = &run->options;
     CommOptions options;
     memset(&options, 0, sizeof(options));
@@ -2894,25 +2931,26 @@ static bool open_ranks(TrainRun *run, Error *error) {
     options.watchdog = o->watchdog;
     options.program = PROGRAM;
     options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: as usual; a debugger stops the watch itself
-    comm_single(&run->comm);
+    comm_single(comm);
+    run->ranks = ranks_of(comm);
     run->num_ranks = (int)max_i64(max_i64(1, comm_find_launcher().size), o->num_processes);
     if (o->plan) { return true; }
     run->num_ranks = 1;
-    if (!comm_open(&run->comm, &options, error)) { return false; }
-    run->num_ranks = run->comm.num_ranks;
+    if (!comm_open(comm, &options, error)) { return false; }
+    run->ranks = ranks_of(comm);
+    run->num_ranks = comm->num_ranks;
     if (run->num_ranks > 1) { seconds_to_second_signal = 2.0; }
-    return run->comm.rank == 0 || freopen("/dev/null", "w", stdout) != NULL || fail_system(error, "/dev/null", "open");
+    return comm->rank == 0 || freopen("/dev/null", "w", stdout) != NULL || fail_system(error, "/dev/null", "open");
 }
 
 // Opens GPU and NCCL, and loads the model.
 static bool start(GPT2 *model, TrainRun *run, Error *error) {
-    comm_slow(&run->comm, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
-    bool ok = gpt2_open(model, &run->comm, run->options.tf32, error);
+    run_slow(run, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
+    bool ok = gpt2_open(model, run->ranks.comm, run->options.tf32, error);
     ok = run_agree(run, ok, error) && choose_algorithms(model, run, error);
-    ok = run_agree(run, ok, error) && check_gpu_is_ours(model, run, error) &&
-         check_attention_is_alike(model, run, error) && tune_attention(model, run, error) &&
-         nccl_open(&model->nccl, &run->comm, model->comm_stream, error);
-    comm_slow(&run->comm, false);
+    ok = run_agree(run, ok, error) && check_gpu_is_ours(model, error) && check_attention_is_alike(model, error) &&
+         tune_attention(model, run, error) && nccl_open(&model->nccl, model->ranks, model->comm_stream, error);
+    run_slow(run, false);
     return ok && load(model, run, error) && record_run(model, run, error) && record_choices(model, run, error);
 }
 
@@ -2936,7 +2974,7 @@ static bool finish(GPT2 *model, TrainRun *run, Error *error) {
 // given each its own.
 static void set_threads(const TrainRun *run) {
 #ifdef _OPENMP
-    int64_t cores = omp_get_max_threads(), ranks = run->comm.num_local;
+    int64_t cores = omp_get_max_threads(), ranks = run->ranks.comm->num_local;
     bool own = getenv("OMP_NUM_THREADS") != NULL || cores * ranks <= (int64_t)sysconf(_SC_NPROCESSORS_ONLN);
     int64_t share = own ? cores : max_i64(1, cores / ranks);
     omp_set_num_threads((int)(run->options.threads > 0 ? run->options.threads : share));
@@ -2945,9 +2983,11 @@ static void set_threads(const TrainRun *run) {
 #endif
 }
 
-static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
+static bool run_program(GPT2 *model, TrainRun *run, Comm *comm, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!open_ranks(run, error) || !run_open(run, DEFAULT_SEQ_LEN, PRECISION_NAME, error) ||
+    run_keep_section(run, "loss_outliers", &model->outliers.loss, sizeof(model->outliers.loss));
+    run_keep_section(run, "norm_outliers", &model->outliers.norm, sizeof(model->outliers.norm));
+    if (!open_ranks(run, comm, error) || !run_open(run, DEFAULT_SEQ_LEN, PRECISION_NAME, error) ||
         !run_agree(run, check_shape(run, error), error)) {
         return false;
     }
@@ -2975,18 +3015,19 @@ static bool run_program(GPT2 *model, TrainRun *run, Error *error) {
 
 // What only this rank knows it tells the others; what all know of is said once for each output. Then ends at once: what
 // is under way on the GPU may wait for others and never be done.
-static void end_in_failure(TrainRun *run, const Error *error) {
+static void end_in_failure(TrainRun *run, Comm *comm, const Error *error) {
     run_json_fail(run, error);
-    if (!run->failure_is_shared) { comm_fail(&run->comm, error); }
-    comm_close(&run->comm);
+    comm_fail(comm, error);
+    comm_close(comm);
     fflush(stdout);
-    if (comm_prints(&run->comm)) { print_error(PROGRAM, error); }
+    if (comm_prints(comm)) { print_error(PROGRAM, error); }
     _exit(EXIT_FAILURE);
 }
 
 int main(int argc, char **argv) {
     static TrainRun run; // zero; large, so not on the stack
     static GPT2 model;
+    static Comm comm;
     static Error error;
     ArgsOutcome outcome;
     reserve_standard_files();
@@ -2997,12 +3038,12 @@ int main(int argc, char **argv) {
     if (outcome != ARGS_RUN || (run.options.plan && !comm_launcher_shows())) { return EXIT_SUCCESS; }
     run.arguments = argv;
     run.num_arguments = argc;
-    bool ok = run_program(&model, &run, &error);
-    if (!ok && run.num_ranks > 1) { end_in_failure(&run, &error); }
+    bool ok = run_program(&model, &run, &comm, &error);
+    if (!ok && run.num_ranks > 1) { end_in_failure(&run, &comm, &error); }
     if (!ok) { run_json_fail(&run, &error); }
     run_close(&run);
     gpt2_close(&model);
-    comm_close(&run.comm);
+    comm_close(&comm);
     exit_unless(ok, PROGRAM, &error);
     exit_unless(stdout_is_written(&error), PROGRAM, &error);
     return EXIT_SUCCESS;

@@ -8,6 +8,7 @@
 #define LLMC_GLOBAL_NORM_CUH
 
 #include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/optim/outlier.h"
 
 enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_WEIGHTS_DIFFER = 3 };
 
@@ -31,8 +32,6 @@ typedef struct {
 
 #define GLOBAL_NORM_BLOCK 512
 #define GLOBAL_NORM_SPAN 32768 // gradients whose squares one block sums: fixed, so that no bit depends on the GPU
-// The square of a larger gradient overflows fp32, and AdamW's v would never recover. Clipping makes it harmless.
-#define GLOBAL_NORM_USABLE 1e18
 
 static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i64(n, GLOBAL_NORM_SPAN); }
 
@@ -121,7 +120,7 @@ static inline void step_record(StepRecord *record, const double *partials, int64
 // A step is bad when its loss is no number, or its norm is none, or too large to go unclipped.
 __device__ __forceinline__ int32_t step_verdict(double loss, double norm, float grad_clip) {
     if (!isfinite(loss)) { return STEP_LOSS_NOT_FINITE; }
-    bool usable = isfinite(norm) && (norm <= GLOBAL_NORM_USABLE || grad_clip > 0.0f);
+    bool usable = isfinite(norm) && (norm <= LARGEST_NORM || grad_clip > 0.0f);
     return usable ? STEP_GOES_ON : STEP_NORM_UNUSABLE;
 }
 

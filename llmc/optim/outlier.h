@@ -10,6 +10,9 @@
 #include <float.h>
 #include <math.h>
 
+// The square of a larger gradient overflows fp32, and AdamW's v would never recover. Clipping makes it harmless.
+#define LARGEST_NORM 1e18
+
 #define OUTLIER_WINDOW 128
 #define OUTLIER_MAX_REJECTED 16
 
@@ -60,6 +63,23 @@ static inline bool outlier_check(OutlierDetector *detector, double value, double
         outlier_init(detector);
     }
     return skip;
+}
+
+// The statistics of a run. The training state keeps both.
+typedef struct {
+    OutlierDetector loss, norm;
+} Outliers;
+
+// Takes a step's loss and norm into the statistics. True if one of them is an outlier and its limit is not 0: the
+// update is then to be skipped, and `why` says so.
+static inline bool outliers_skip(Outliers *outliers, double loss, double norm, double loss_limit, double norm_limit,
+                                 char *why, size_t size) {
+    double loss_z, norm_z;
+    bool skip_loss = outlier_check(&outliers->loss, loss, loss_limit, &loss_z);
+    bool skip_norm = outlier_check(&outliers->norm, norm, norm_limit, &norm_z);
+    snprintf(why, size, "the %s is %.1f standard deviations above normal", skip_loss ? "loss" : "gradient norm",
+             skip_loss ? loss_z : norm_z);
+    return skip_loss || skip_norm;
 }
 
 #endif // LLMC_OUTLIER_H

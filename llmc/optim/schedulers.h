@@ -37,6 +37,14 @@ static inline bool schedule_parse(const char *name, ScheduleKind *kind) {
     return false;
 }
 
+// The schedule of a run. name: one that schedule_parse knows.
+static inline Schedule schedule_named(const char *name, double peak, int64_t warmup, int64_t total,
+                                      double final_fraction) {
+    Schedule s = {SCHEDULE_CONSTANT, (float)peak, warmup, total, (float)final_fraction};
+    schedule_parse(name, &s.kind);
+    return s;
+}
+
 // The step at which the decay begins. A warm-up that reaches into the last fifth shortens a wsd decay: the rate never
 // jumps.
 static inline int64_t schedule_decay_start(const Schedule *s) {

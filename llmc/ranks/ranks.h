@@ -18,7 +18,7 @@
 
 #include "llmc/ranks/ranks_start.h"
 
-typedef struct {
+typedef struct Comm {
     int rank, num_ranks;
     int local_rank, num_local; // among the ranks of this machine: the GPU to use
 

@@ -36,6 +36,7 @@ typedef struct {
     const ArgSpec *specs; // its options
     RunGpu *gpus;         // (num_gpus), of all ranks on rank 0; NULL on the CPU
     int num_gpus;
+    int num_machines;    // that the ranks are on
     char attention[128]; // who computes it on the GPUs; "": on the CPU
     struct {
         const char *name;
@@ -52,19 +53,6 @@ static inline void run_machine_version(RunMachine *machine, const char *name, co
     vsnprintf(machine->versions[machine->num_versions].text, sizeof(machine->versions[0].text), format, arguments);
     va_end(arguments);
     machine->versions[machine->num_versions++].name = name;
-}
-
-// The machines that the ranks of a run are on.
-static inline int run_num_machines(const Comm *ranks) {
-    int machines = 0;
-    for (int r = 0; r < ranks->num_ranks; r++) {
-        bool known = false;
-        for (int before = 0; before < r && !known; before++) {
-            known = strcmp(comm_host(ranks, before), comm_host(ranks, r)) == 0;
-        }
-        if (!known) { machines++; }
-    }
-    return machines;
 }
 
 // ---- What every program can find out ----
@@ -197,8 +185,8 @@ static inline void run_json_machine(JsonOut *out, const TrainRun *run, const Run
     if (cores > 0) { json_out_int(out, "cores", cores); }
     if (pages > 0 && page > 0) { json_out_int(out, "memory_bytes", pages * page); }
     run_json_gpus(out, machine);
-    json_out_int(out, "ranks", run->comm.num_ranks);
-    json_out_int(out, "machines", run_num_machines(&run->comm));
+    json_out_int(out, "ranks", run->ranks.num_ranks);
+    json_out_int(out, "machines", machine->num_machines);
     if (machine->attention[0] != '\0') { json_out_text(out, "attention", machine->attention); }
     json_out_close(out);
     json_out_open(out, "versions", '{', JSON_LINES);
@@ -328,7 +316,7 @@ static inline void run_json_note_failure(void *run, const char *message) {
 static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Error *error) {
     if (!run_writes_files(run)) { return true; }
     bool ok = !run_leads(run) || run_json_compose(run, machine, error);
-    if (ok && run_leads(run)) { comm_on_failure(&run->comm, run_json_note_failure, run); }
+    if (ok && run_leads(run)) { run_on_failure(run, run_json_note_failure); }
     return run_agree(run, ok, error);
 }
 
@@ -337,7 +325,7 @@ static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Erro
 static inline bool run_json_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                 Error *error) {
     if (run->record.text.data == NULL) { return true; }
-    comm_on_failure(&run->comm, NULL, NULL);
+    run_on_failure(run, NULL);
     bool ok = run_json_write_end(run, status, message, hash, error);
     json_out_free(&run->record);
     return ok;

@@ -12,8 +12,6 @@
 #include "llmc/run/sampler.h"
 #include "llmc/run/train_run.h"
 
-#define LARGEST_NORM 1e18 // the square of a larger gradient overflows fp32, and AdamW would never recover
-
 // Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
 // the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
 static inline void ignore_write_signals(void) {
@@ -154,17 +152,8 @@ static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const c
                 (long long)step + 1, what, number, place, saved);
 }
 
-// Takes a step's loss and norm into the running statistics. True if either is an outlier and such updates are to be
-// skipped; then it says so.
-static inline bool run_skips_update(TrainRun *run, const StepInfo *info) {
-    const TrainOptions *o = &run->options;
-    double loss_z, norm_z;
-    bool skip_loss = outlier_check(&run->loss_outliers, info->loss, o->skip_loss_z, &loss_z);
-    bool skip_norm = outlier_check(&run->norm_outliers, info->norm, o->skip_grad_z, &norm_z);
-    if (!skip_loss && !skip_norm) { return false; }
-    logger_event(&run->logger, "step %lld: update skipped, the %s is %.1f standard deviations above normal",
-                 (long long)info->step + 1, skip_loss ? "loss" : "gradient norm", skip_loss ? loss_z : norm_z);
-    return true;
+static inline void run_report_skip(TrainRun *run, int64_t step, const char *why) {
+    logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
 }
 
 static inline void run_report_saved(TrainRun *run) {

@@ -2,7 +2,7 @@
 // schedule), where the run stands, and how it is saved and resumed. Nothing here knows how the model computes, so that
 // the CPU and the GPU trainer share it.
 //
-// Several processes, the ranks of llmc/ranks/ranks.h, may share a run: each trains on its part of every batch. Rank 0
+// Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0
 // alone keeps the run folder in order and writes the log; all write their parts of checkpoints. What one of them cannot
 // do ends all of them (run_agree).
 //
@@ -14,7 +14,6 @@
 #define LLMC_TRAIN_RUN_H
 
 #include "llmc/files/checkpoint.h"
-#include "llmc/ranks/ranks.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/base/disk_space.h"
 #include "llmc/data/evalloader.h"
@@ -26,8 +25,6 @@
 #include "llmc/run/log.h"
 #include "llmc/run/loss_svg.h"
 #include "llmc/files/model_file.h"
-#include "llmc/optim/outlier.h"
-#include "llmc/optim/schedulers.h"
 #include "llmc/run/text_out.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/run/train_options.h"
@@ -44,14 +41,39 @@ static const struct {
 } run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
                           {"MMLU", "mmlu", "--mmlu-data", "python3 dev/data/mmlu.py"}};
 
+// The ranks of a run, as far as a run deals with them. The trainer fills in the functions (llmc/ranks). One rank needs
+// none of them.
+typedef struct Comm Comm;
+typedef struct {
+    int rank, num_ranks;
+    bool launched; // mpirun or srun started the processes
+    Comm *comm;    // given to each function
+    bool (*agree)(Comm *comm, bool ok, Error *error);
+    bool (*broadcast)(Comm *comm, void *data, int64_t bytes, Error *error); // from rank 0
+    bool (*sum)(Comm *comm, uint64_t *values, int count, Error *error);
+    bool (*alike)(Comm *comm, const char *facts, size_t bytes, Error *error); // facts: name NUL value NUL ...
+    bool (*is_broken)(const Comm *comm);                                      // no exchange can succeed any more
+    void (*all_know)(Comm *comm, const Error *error);                         // all ranks have this error
+    void (*slow)(Comm *comm, bool slow);                                      // for the watch: this may take long
+    void (*on_failure)(Comm *comm, void (*note)(void *context, const char *words), void *context);
+} RunRanks;
+
+static inline RunRanks run_one_rank(void) {
+    RunRanks ranks;
+    memset(&ranks, 0, sizeof(ranks));
+    ranks.num_ranks = 1;
+    return ranks;
+}
+
+#define RUN_MAX_SECTIONS 4
+
 typedef struct TrainRun {
     TrainOptions options;
     GPT2Config config;
     const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
 
-    Comm comm;              // the ranks, and which of them this is; the owner of the run opens it
-    int num_ranks;          // of the run; while it is only planned, there is but one in comm
-    bool failure_is_shared; // the failure that ends this rank is known to all
+    RunRanks ranks; // those that are there
+    int num_ranks;  // of the run; while it is only planned, one is there
 
     ModelFile model_file; // where the parameters of a fresh run come from
     bool resumes;         // or they come from a checkpoint, one of these:
@@ -71,12 +93,12 @@ typedef struct TrainRun {
 
     int64_t gpu_bytes;   // the memory of the smallest GPU of all ranks; with --plan, of the one supposed
     char auto_note[512]; // what was left to the GPU: what was chosen, and why; "": nothing
-    Schedule schedule;
     int64_t num_steps, sequences_per_step, micro_batches; // of a step
     int64_t step, next_sequence;                          // where the run stands
     int64_t updates;                                      // steps whose update was not skipped
     int64_t saved_step;                                   // of the newest checkpoint of this run, -1: none
-    OutlierDetector loss_outliers, norm_outliers;
+    StateSection sections[RUN_MAX_SECTIONS];              // what the trainer keeps in a training state beside arrays
+    int num_sections;
 
     DiskState disk; // what was last said of it
     bool locked;
@@ -88,113 +110,61 @@ typedef struct TrainRun {
 } TrainRun;
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
-static inline bool run_leads(const TrainRun *run) { return run->comm.rank == 0; }
+static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }
 
 // ---- Ranks ----
 
-static inline bool run_fail_together(TrainRun *run) {
-    run->failure_is_shared = true;
-    return false;
-}
-
 // Goes on if all ranks can. Otherwise all fail, with the words of the first that failed.
 static inline bool run_agree(TrainRun *run, bool ok, Error *error) {
-    return comm_agree(&run->comm, ok, error) || run_fail_together(run);
+    return run->ranks.num_ranks == 1 ? ok : run->ranks.agree(run->ranks.comm, ok, error);
 }
 
-// For the watch: this rank got further.
-static inline void run_progress(TrainRun *run, const char *what, int64_t number) {
-    char phase[64];
-    if (run->comm.num_ranks == 1) { return; }
-    snprintf(phase, sizeof(phase), "%s %lld", what, (long long)number);
-    comm_progress(&run->comm, phase);
+// All ranks take rank 0's data.
+static inline bool run_broadcast(TrainRun *run, void *data, int64_t bytes, Error *error) {
+    return run->ranks.num_ranks == 1 || run->ranks.broadcast(run->ranks.comm, data, bytes, error);
 }
 
-// One text of each rank, RUN_TEXT_BYTES apart. The caller frees *texts.
-#define RUN_TEXT_BYTES 160
-static inline bool run_gather_texts(TrainRun *run, const char *mine, char **texts, Error *error) {
-    char text[RUN_TEXT_BYTES];
-    memset(text, 0, sizeof(text));
-    snprintf(text, sizeof(text), "%s", mine);
-    *texts = (char *)malloc((size_t)run->comm.num_ranks * RUN_TEXT_BYTES);
-    if (*texts == NULL) { return fail(error, "out of memory for the words of %d ranks", run->comm.num_ranks); }
-    return comm_all_gather(&run->comm, text, *texts, RUN_TEXT_BYTES, error);
+// Sums over the ranks.
+static inline bool run_sum(TrainRun *run, uint64_t *values, int count, Error *error) {
+    return run->ranks.num_ranks == 1 || run->ranks.sum(run->ranks.comm, values, count, error);
 }
 
-// Something that a rank found in its own part: *found becomes whether any did, place what the first of them says.
-static inline bool run_share_finding(TrainRun *run, bool *found, char *place, size_t size, Error *error) {
-    char *texts;
-    if (run->comm.num_ranks == 1) { return true; }
-    bool ok = run_gather_texts(run, *found ? place : "", &texts, error);
-    *found = false;
-    for (int r = 0; ok && r < run->comm.num_ranks && !*found; r++) {
-        const char *text = texts + (int64_t)r * RUN_TEXT_BYTES;
-        *found = text[0] != '\0';
-        if (*found) { snprintf(place, size, "%s on rank %d (%s)", text, r, comm_host(&run->comm, r)); }
-    }
-    free(texts);
-    return ok;
+// What follows may take long: the watch is patient.
+static inline void run_slow(TrainRun *run, bool slow) {
+    if (run->ranks.num_ranks > 1) { run->ranks.slow(run->ranks.comm, slow); }
 }
 
-// Fails when two ranks have the same text, which names what each should have for itself.
-static inline bool run_check_unlike(TrainRun *run, const char *mine, const char *what, const char *remedy,
-                                    Error *error) {
-    char *texts;
-    if (run->comm.num_ranks == 1) { return true; }
-    bool ok = run_gather_texts(run, mine, &texts, error);
-    for (int b = 1; ok && b < run->comm.num_ranks; b++) {
-        for (int a = 0; ok && a < b; a++) {
-            if (strcmp(texts + (int64_t)a * RUN_TEXT_BYTES, texts + (int64_t)b * RUN_TEXT_BYTES) != 0) { continue; }
-            ok = fail(error, "ranks %d and %d (%s) have the same %s; %s", a, b, comm_host(&run->comm, a), what, remedy);
-            run_fail_together(run);
-        }
-    }
-    free(texts);
-    return ok;
+// Calls note with the words of a failure that ends this process. note NULL: no longer.
+static inline void run_on_failure(TrainRun *run, void (*note)(void *context, const char *words)) {
+    if (run->ranks.num_ranks > 1) { run->ranks.on_failure(run->ranks.comm, note, run); }
 }
 
-// Describes that a rank does not hold what it should hold like all others. All ranks know.
-static inline bool run_fail_replicas(TrainRun *run, int odd_one, Error *error) {
-    run->failure_is_shared = true;
-    return fail(error,
-                "after step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are "
-                "faulty; these weights are not saved, --resume goes on from the last checkpoint",
-                (long long)run->step, odd_one, comm_host(&run->comm, odd_one), comm_host(&run->comm, 0));
-}
-
-// Fails when the ranks' checksums of what they should hold alike are not all the same.
-static inline bool run_check_replicas(TrainRun *run, uint64_t checksum, Error *error) {
-    int64_t ranks = run->comm.num_ranks;
-    uint64_t *all = (uint64_t *)malloc((size_t)ranks * sizeof(uint64_t));
-    if (all == NULL) { return fail(error, "out of memory for the checksums of %lld ranks", (long long)ranks); }
-    bool ok = comm_all_gather(&run->comm, &checksum, all, (int64_t)sizeof(checksum), error);
-    for (int r = 1; ok && r < ranks; r++) { ok = all[r] == all[0] || run_fail_replicas(run, r, error); }
-    free(all);
-    return ok;
+static inline void run_add_fact(Text *facts, const char *name, const char *value) {
+    text_bytes(facts, name, strlen(name) + 1);
+    text_bytes(facts, value, strlen(value) + 1);
 }
 
 // Ranks that were started with other options, by another program, or see other files, would train nonsense.
 static inline bool run_check_same(TrainRun *run, Error *error) {
-    CommFacts facts;
+    Text facts = {NULL, 0, 0, false};
     uint64_t program = 0, model = 0;
     char text[MAX_PATH_BYTES];
-    if (run->comm.num_ranks == 1) { return true; }
+    if (run->ranks.num_ranks == 1) { return true; }
     bool ok = run->resumes || run->model_file.kind == MODEL_FROM_SIZE ||
               model_file_fingerprint(&run->model_file, &model, error);
     if (!run_agree(run, ok, error)) { return false; }
     Error ignored;
     if (!file_checksum("/proc/self/exe", &program, &ignored)) { program = 0; }
-    comm_facts_init(&facts);
-    comm_fact(&facts, "the version of the program", GPT2C_VERSION);
-    comm_fact(&facts, "the precision it was built for", run->precision);
+    run_add_fact(&facts, "the version of the program", GPT2C_VERSION);
+    run_add_fact(&facts, "the precision it was built for", run->precision);
     snprintf(text, sizeof(text), "%016llx", (unsigned long long)program);
-    comm_fact(&facts, "the program file's checksum", text);
+    run_add_fact(&facts, "the program file's checksum", text);
     for (int i = 0; i < train_options_count(); i++) {
         char name[64];
         if (train_options_is_of_rank(i)) { continue; }
         snprintf(name, sizeof(name), "--%s", train_options_name(i));
         train_options_text(&run->options, i, text, sizeof(text));
-        comm_fact(&facts, name, text);
+        run_add_fact(&facts, name, text);
     }
     const struct {
         const char *name;
@@ -207,10 +177,11 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
                   {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     for (size_t i = 0; i < sizeof(hashes) / sizeof(hashes[0]); i++) {
         snprintf(text, sizeof(text), "%016llx", (unsigned long long)hashes[i].value);
-        comm_fact(&facts, hashes[i].name, text);
+        run_add_fact(&facts, hashes[i].name, text);
     }
-    ok = comm_check_facts(&run->comm, &facts, error) || run_fail_together(run);
-    comm_facts_free(&facts);
+    ok = run_agree(run, !facts.failed || fail(error, "out of memory"), error) &&
+         run->ranks.alike(run->ranks.comm, facts.data, facts.used, error);
+    text_free(&facts);
     return ok;
 }
 
@@ -247,7 +218,7 @@ typedef struct {
 // The other ranks take rank 0's word for what the folder holds: only one may clean it up, and a network file system may
 // show each something else.
 static inline bool run_share_folder(TrainRun *run, Error *error) {
-    if (run->comm.num_ranks == 1) { return true; }
+    if (run->ranks.num_ranks == 1) { return true; }
     RunFolder *folder = (RunFolder *)calloc(1, sizeof(RunFolder));
     if (!run_agree(run, folder != NULL || fail(error, "out of memory"), error)) {
         free(folder);
@@ -256,7 +227,7 @@ static inline bool run_share_folder(TrainRun *run, Error *error) {
     memcpy(folder->checkpoints, run->checkpoints, sizeof(folder->checkpoints));
     folder->num_checkpoints = run->num_checkpoints;
     folder->resumes = run->resumes;
-    bool ok = comm_broadcast(&run->comm, folder, (int64_t)sizeof(*folder), error);
+    bool ok = run_broadcast(run, folder, (int64_t)sizeof(*folder), error);
     memcpy(run->checkpoints, folder->checkpoints, sizeof(folder->checkpoints));
     run->num_checkpoints = folder->num_checkpoints;
     run->resumes = folder->resumes != 0;
@@ -329,8 +300,7 @@ static inline bool run_refuse_size_options(const TrainOptions *o, Error *error) 
 // the same file there, run_check_same finds out.
 static inline bool run_open_model_file(TrainRun *run, Error *error) {
     bool ok = !run_leads(run) || model_file_open(&run->model_file, run->options.init, error);
-    return run_agree(run, ok, error) &&
-           comm_broadcast(&run->comm, &run->model_file, (int64_t)sizeof(run->model_file), error);
+    return run_agree(run, ok, error) && run_broadcast(run, &run->model_file, (int64_t)sizeof(run->model_file), error);
 }
 
 // Where the model comes from, and its config as far as that tells: a size leaves the vocabulary 0.
@@ -496,7 +466,7 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     return true;
 }
 
-// Steps, micro-batches and the learning rate's schedule.
+// Steps and micro-batches.
 static inline bool run_settle_schedule(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     run->sequences_per_step = o->total_batch / o->seq_len;
@@ -510,12 +480,7 @@ static inline bool run_settle_schedule(TrainRun *run, Error *error) {
                     "smaller --total-batch or more data",
                     (long long)run->train.num_sequences, (long long)run->sequences_per_step);
     }
-    run->schedule.peak = (float)o->lr;
-    run->schedule.warmup = o->warmup;
-    run->schedule.total = run->num_steps;
-    run->schedule.final_fraction = (float)o->final_lr_frac;
-    return schedule_parse(o->schedule, &run->schedule.kind) ||
-           fail(error, "--schedule (-k): unknown '%s'", o->schedule);
+    return true;
 }
 
 // A run that only samples sees all positions of its model; otherwise 0 means 64, or the context of a smaller model.
@@ -585,18 +550,16 @@ static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *er
 }
 
 // Opens everything that the options (parsed and checked) name. Nothing is trained, written or allocated for the model
-// yet. run->comm is open, run->num_ranks set. precision: "fp32" or "bf16", what the trainer computes in.
+// yet. run->ranks and run->num_ranks are set. precision: "fp32" or "bf16", what the trainer computes in.
 static inline bool run_open(TrainRun *run, int default_seq_len, const char *precision, Error *error) {
     run->precision = precision;
     run->saved_step = -1;
     run->logger.out = stdout;
     run->logger.fd = run->logger.speed_fd = -1;
-    outlier_init(&run->loss_outliers);
-    outlier_init(&run->norm_outliers);
-    comm_slow(&run->comm, true);
+    run_slow(run, true);
     bool ok = run_open_folder(run, error) && run_agree(run, run_open_inputs(run, default_seq_len, error), error) &&
               run_check_same(run, error);
-    comm_slow(&run->comm, false);
+    run_slow(run, false);
     return ok;
 }
 
@@ -615,13 +578,10 @@ static inline void run_close(TrainRun *run) {
 
 // ---- Saving and resuming ----
 
-// The small sections of a training state. The large ones are arrays, which ranks write in parts.
-enum { RUN_SECTIONS = 2 };
-
-static inline void run_state_sections(TrainRun *run, StateSection *sections) {
-    const StateSection all[RUN_SECTIONS] = {{"loss_outliers", &run->loss_outliers, sizeof(run->loss_outliers)},
-                                            {"norm_outliers", &run->norm_outliers, sizeof(run->norm_outliers)}};
-    memcpy(sections, all, sizeof(all));
+// Keeps data in each training state, under this name. Large arrays go another way (RunArrays).
+static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes) {
+    StateSection section = {name, data, (int64_t)bytes};
+    run->sections[run->num_sections++] = section;
 }
 
 // How a trainer moves parameters and moments, as far as this rank owns them, to and from files.
@@ -658,18 +618,16 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
 static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, CheckpointWriter *writer,
                                         Error *error) {
     StateHeader header;
-    StateSection sections[RUN_SECTIONS];
-    run_state_sections(run, sections);
     run_describe(run, &header);
     for (int leader = 1; leader >= 0; leader--) {
         bool mine = run_leads(run) == (leader != 0);
         bool ok = !mine || checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
-                                                  sections, RUN_SECTIONS, leader != 0, error);
+                                                  run->sections, run->num_sections, leader != 0, error);
         if (!run_agree(run, ok, error)) { return false; }
     }
     bool ok = arrays->write(arrays->model, writer, error) && checkpoint_write_flush(writer, error);
     CheckpointSums sums = writer->sums;
-    if (!run_agree(run, ok, error) || !comm_sum_u64(&run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = !run_leads(run) || checkpoint_write_commit(writer, &sums, error);
     return run_agree(run, ok, error);
 }
@@ -699,13 +657,12 @@ static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int
     const TrainOptions *o = &run->options;
     int64_t model_bytes, state_bytes;
     StateHeader header;
-    StateSection sections[RUN_SECTIONS];
     Error ignored;
     memset(disk, 0, sizeof(*disk));
     if (!run_writes_files(run) || !run->has_train) { return false; }
-    run_state_sections(run, sections);
     run_describe(run, &header);
-    if (!checkpoint_size(&run->config, &header, sections, RUN_SECTIONS, &model_bytes, &state_bytes, &ignored)) {
+    if (!checkpoint_size(&run->config, &header, run->sections, run->num_sections, &model_bytes, &state_bytes,
+                         &ignored)) {
         return false;
     }
     disk->from = from, disk->last = run->num_steps, disk->every = o->checkpoint_every;
@@ -751,9 +708,9 @@ static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error
     CheckpointWriter writer;
     writer.model.fd = writer.state.fd = -1; // nothing to give up yet
     writer.model.pending = writer.state.pending = false;
-    comm_slow(&run->comm, true);
+    run_slow(run, true);
     bool ok = run_write_checkpoint(run, arrays, &writer, error);
-    comm_slow(&run->comm, false);
+    run_slow(run, false);
     if (!ok) {
         checkpoint_write_abort(&writer);
         return false;
@@ -829,17 +786,13 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
 // Loads one checkpoint. Each rank reads its part; that the whole is undamaged they find out together.
 static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArrays *arrays, CheckpointReader *reader,
                                        StateHeader *header, Error *error) {
-    StateSection sections[RUN_SECTIONS];
-    run_state_sections(run, sections);
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
-    if (!comm_agree(&run->comm, ok, error)) { return false; }
+    if (!run_agree(run, ok, error)) { return false; }
     ok = run_restore_position(run, header, error) && arrays->read(arrays->model, run, reader, error);
     CheckpointSums sums = reader->sums;
-    if (!comm_agree(&run->comm, ok, error) || !comm_sum_u64(&run->comm, sums.sums, CHECKPOINT_ARRAYS, error)) {
-        return false;
-    }
-    ok = checkpoint_read_end(reader, &sums, sections, RUN_SECTIONS, error);
-    if (!comm_agree(&run->comm, ok, error)) { return false; }
+    if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    ok = checkpoint_read_end(reader, &sums, run->sections, run->num_sections, error);
+    if (!run_agree(run, ok, error)) { return false; }
     run->saved_step = step;
     return true;
 }
@@ -859,11 +812,14 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
             return run_agree(run, run_compare_options(run, &header, error), error);
         }
         checkpoint_read_abort(&reader);
-        if (run->comm.broken) { return false; } // nothing is wrong with the checkpoint
+        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) {
+            return false;
+        } // nothing is wrong with the checkpoint
         run_report_damage(run, error);
     }
-    run_fail_together(run);
-    return run_fail_all_damaged(run, error, error);
+    run_fail_all_damaged(run, error, error);
+    if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
+    return false;
 }
 
 // Begins the log, when the parameters are in place. A fresh run that was told to overwrite an older one removes that
@@ -879,7 +835,7 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     }
     if (!logger_open(&run->logger, dir, run->step, run->num_steps, error)) { return false; }
     // mpirun gives the processes terminals of its own making, wherever their output goes: no bar, whole lines.
-    if (comm_find_launcher().name != NULL) { run->logger.terminal = false; }
+    if (run->ranks.launched) { run->logger.terminal = false; }
     return true;
 }
 
@@ -887,8 +843,8 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
 static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
     char path[MAX_PATH_BYTES], text[32] = "", expected[32];
     int64_t pid = (int64_t)getpid();
-    if (!run_writes_files(run) || run->comm.num_ranks == 1) { return true; }
-    if (!comm_broadcast(&run->comm, &pid, (int64_t)sizeof(pid), error)) { return false; }
+    if (!run_writes_files(run) || run->ranks.num_ranks == 1) { return true; }
+    if (!run_broadcast(run, &pid, (int64_t)sizeof(pid), error)) { return false; }
     snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
     bool ok = path_join(path, run->options.out_dir, ".lock", error);
     int fd = ok ? open(path, O_RDONLY | O_CLOEXEC) : -1;
@@ -919,11 +875,11 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 // Fills the parameters of a fresh run, or of a resumed one together with both moments and the position, and begins the
 // log.
 static inline bool run_load(TrainRun *run, const RunArrays *arrays, Error *error) {
-    comm_slow(&run->comm, true);
+    run_slow(run, true);
     bool ok = run->resumes ? run_resume(run, arrays, error)
                            : run_agree(run, arrays->read(arrays->model, run, NULL, error), error);
     ok = ok && run_begin(run, error);
-    comm_slow(&run->comm, false);
+    run_slow(run, false);
     return ok;
 }
 
@@ -964,7 +920,7 @@ static inline RunArrays run_host_arrays(HostArrays *host) {
 // ranks there are.
 static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {
     int64_t first = run->options.overfit ? 0 : run->next_sequence;
-    return first + (micro_batch * run->num_ranks + run->comm.rank) * run->options.batch_size;
+    return first + (micro_batch * run->num_ranks + run->ranks.rank) * run->options.batch_size;
 }
 
 // Reads this rank's part of micro-batch i of the current step. tokens, targets (B,T).
