@@ -15,7 +15,7 @@
 #include <sys/utsname.h>
 
 #include "llmc/base/json_out.h"
-#include "llmc/run/train_run.h"
+#include "llmc/run/run_folder.h"
 
 #define RUN_JSON_NAME "run.json"
 #define RUN_JSON_FORMAT 1

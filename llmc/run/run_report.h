@@ -10,7 +10,7 @@
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/run_json.h"
 #include "llmc/run/sampler.h"
-#include "llmc/run/train_run.h"
+#include "llmc/run/run_inputs.h"
 
 // Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
 // the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.

@@ -1,0 +1,229 @@
+// Saves a run in checkpoints and resumes it from one.
+#ifndef LLMC_RUN_STATE_H
+#define LLMC_RUN_STATE_H
+
+#include "llmc/files/checkpoint.h"
+#include "llmc/run/train_run.h"
+
+// Keeps data in each training state, under this name. Large arrays go another way (RunArrays).
+static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes) {
+    StateSection section = {name, data, (int64_t)bytes};
+    run->sections[run->num_sections++] = section;
+}
+
+// How a trainer moves parameters and moments, as far as this rank owns them, to and from files.
+typedef struct {
+    void *model;
+    // From a checkpoint, or with reader NULL those of a fresh run (run_read_params).
+    bool (*read)(void *model, struct TrainRun *run, CheckpointReader *reader, Error *error);
+    bool (*write)(void *model, CheckpointWriter *writer, Error *error);
+} RunArrays;
+
+static inline void run_option_key(char *key, size_t size, int i) {
+    snprintf(key, size, "option.%s", train_options_name(i));
+}
+
+// Writes down where the run stands and every option that shapes it, or its roundings.
+static inline void run_describe(const TrainRun *run, StateHeader *header) {
+    state_init(header);
+    state_set_i64(header, "step", run->step);
+    state_set_i64(header, "next_sequence", run->next_sequence);
+    state_set_i64(header, "updates", run->updates);
+    state_set_u64(header, "data", dataloader_fingerprint(&run->train));
+    state_set_text(header, "precision", run->precision);
+    for (int i = 0; i < train_options_count(); i++) {
+        char key[64], text[MAX_PATH_BYTES];
+        if (!train_options_shapes_run(i) && !train_options_rounds(i)) { continue; }
+        run_option_key(key, sizeof(key), i);
+        train_options_text(&run->options, i, text, sizeof(text));
+        state_set_text(header, key, text);
+    }
+}
+
+// All ranks write their parts into the files that rank 0 has made; when they are all on the disk, rank 0 gives the
+// files their names.
+static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, CheckpointWriter *writer,
+                                        Error *error) {
+    StateHeader header;
+    run_describe(run, &header);
+    for (int leader = 1; leader >= 0; leader--) {
+        bool mine = run_leads(run) == (leader != 0);
+        bool ok = !mine || checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
+                                                  run->sections, run->num_sections, leader != 0, error);
+        if (!run_agree(run, ok, error)) { return false; }
+    }
+    bool ok = arrays->write(arrays->model, writer, error) && checkpoint_write_flush(writer, error);
+    CheckpointSums sums = writer->sums;
+    if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    ok = !run_leads(run) || checkpoint_write_commit(writer, &sums, error);
+    return run_agree(run, ok, error);
+}
+
+static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
+    Error newest = *reason; // reason may be error
+    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
+                run->options.out_dir, newest.text);
+}
+
+// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Parameters that are not
+// finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
+static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error) {
+    const TrainOptions *o = &run->options;
+    CheckpointWriter writer;
+    writer.model.fd = writer.state.fd = -1; // nothing to give up yet
+    writer.model.pending = writer.state.pending = false;
+    run_slow(run, true);
+    bool ok = run_write_checkpoint(run, arrays, &writer, error);
+    run_slow(run, false);
+    if (!ok) {
+        checkpoint_write_abort(&writer);
+        return false;
+    }
+    run->saved_step = run->step;
+    if (o->keep > 0 && run_leads(run)) { checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major); }
+    return true;
+}
+
+// Says which options round otherwise than those that the run was saved under. A training state may not have them.
+static inline void run_report_roundings(TrainRun *run, const StateHeader *header) {
+    for (int i = 0; i < train_options_count(); i++) {
+        char key[64], now[64], then[64];
+        if (!train_options_rounds(i)) { continue; }
+        run_option_key(key, sizeof(key), i);
+        train_options_text(&run->options, i, now, sizeof(now));
+        if (!state_get_text(header, key, then, sizeof(then)) || strcmp(now, then) == 0) { continue; }
+        logger_event(&run->logger, "resuming with other roundings: --%s was %s, is %s", train_options_name(i), then,
+                     now);
+    }
+}
+
+// Compares the options and data that shape a run with those it was saved under. Every difference is named; they are
+// refused unless --allow-changes is given.
+static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
+    char list[MAX_PATH_BYTES] = "";
+    size_t used = 0;
+    for (int i = 0; i < train_options_count(); i++) {
+        char key[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES] = "(not recorded)";
+        if (!train_options_shapes_run(i)) { continue; }
+        run_option_key(key, sizeof(key), i);
+        train_options_text(&run->options, i, now, sizeof(now));
+        bool recorded = state_get_text(header, key, then, sizeof(then));
+        if (train_options_alike(i, recorded ? then : "(not recorded)", now) || used >= sizeof(list) / 2) { continue; }
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s--%s was %.200s, is %.200s", used ? "; " : "",
+                                 train_options_name(i), then[0] ? then : "''", now[0] ? now : "''");
+    }
+    char precision[32] = "fp32";
+    state_get_text(header, "precision", precision, sizeof(precision));
+    if (strcmp(precision, run->precision) != 0) {
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%sthe precision was %s, is %s", used ? "; " : "",
+                                 precision, run->precision);
+    }
+    uint64_t data = 0;
+    if (!state_get_u64(header, "data", &data) || data != dataloader_fingerprint(&run->train)) {
+        used +=
+            (size_t)snprintf(list + used, sizeof(list) - used, "%sthe training data is not the same", used ? "; " : "");
+    }
+    if (used == 0) { return true; }
+    if (run->options.allow_changes) {
+        logger_event(&run->logger, "resuming with changes: %s", list);
+        return true;
+    }
+    return fail(error, "--resume (-y): %s: %s; give the same again, or --allow-changes to go on with these",
+                run->options.out_dir, list);
+}
+
+static inline bool run_restore_position(TrainRun *run, const StateHeader *header, Error *error) {
+    char seq_len[32];
+    int64_t old_T = run->options.seq_len;
+    if (!state_get_i64(header, "step", &run->step) || !state_get_i64(header, "next_sequence", &run->next_sequence) ||
+        !state_get_i64(header, "updates", &run->updates) || run->step < 0 || run->next_sequence < 0 ||
+        run->updates < 0) {
+        return fail(error, "%s: the state does not say where the run stands", run->options.out_dir);
+    }
+    if (state_get_text(header, "option.seq-len", seq_len, sizeof(seq_len))) { old_T = atoll(seq_len); }
+    if (old_T > 0 && old_T != run->options.seq_len) { // another length: go on at the same token
+        run->next_sequence = run->next_sequence * old_T / run->options.seq_len;
+    }
+    return true;
+}
+
+// Loads one checkpoint. Each rank reads its part; that the whole is undamaged they find out together.
+static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArrays *arrays, CheckpointReader *reader,
+                                       StateHeader *header, Error *error) {
+    bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
+    if (!run_agree(run, ok, error)) { return false; }
+    ok = run_restore_position(run, header, error) && arrays->read(arrays->model, run, reader, error);
+    CheckpointSums sums = reader->sums;
+    if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
+    ok = checkpoint_read_end(reader, &sums, run->sections, run->num_sections, error);
+    if (!run_agree(run, ok, error)) { return false; }
+    run->saved_step = step;
+    return true;
+}
+
+// Loads the newest checkpoint that is whole, going back over damaged ones and saying so.
+static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *error) {
+    CheckpointReader reader;
+    StateHeader header;
+    for (int i = run->first_usable; i < run->num_checkpoints; i++) {
+        if (i > 0) {
+            logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)run->checkpoints[i]);
+        }
+        reader.model.fd = reader.state.file.fd = -1; // nothing to give up yet
+        bool ok = run_read_checkpoint(run, run->checkpoints[i], arrays, &reader, &header, error);
+        if (ok) {
+            run_report_roundings(run, &header);
+            return run_agree(run, run_compare_options(run, &header, error), error);
+        }
+        checkpoint_read_abort(&reader);
+        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) {
+            return false;
+        } // nothing is wrong with the checkpoint
+        run_report_damage(run, error);
+    }
+    run_fail_all_damaged(run, error, error);
+    if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
+    return false;
+}
+
+// Elements [first, first + n) of a fresh run's parameters, in the order of the parameter table.
+static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
+    if (run->model_file.kind != MODEL_FROM_SIZE) {
+        return model_file_read_range(&run->model_file, first, n, out, error);
+    }
+    gpt2_init_range(out, &run->config, (uint64_t)run->options.seed, first, n);
+    return true;
+}
+
+// ---- Arrays in host memory, all of them: what the CPU trainer has ----
+
+typedef struct {
+    float *params, *adam_m, *adam_v; // (count) each
+    int64_t count;                   // number of parameters
+} HostArrays;
+
+static inline bool host_arrays_read(void *model, TrainRun *run, CheckpointReader *reader, Error *error) {
+    const HostArrays *host = (const HostArrays *)model;
+    float *const arrays[CHECKPOINT_ARRAYS] = {host->params, host->adam_m, host->adam_v};
+    if (reader == NULL) { return run_read_params(run, 0, host->count, host->params, error); }
+    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
+        if (!checkpoint_read(reader, i, 0, arrays[i], host->count, error)) { return false; }
+    }
+    return true;
+}
+
+static inline bool host_arrays_write(void *model, CheckpointWriter *writer, Error *error) {
+    const HostArrays *host = (const HostArrays *)model;
+    const float *const arrays[CHECKPOINT_ARRAYS] = {host->params, host->adam_m, host->adam_v};
+    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
+        if (!checkpoint_write(writer, i, 0, arrays[i], host->count, error)) { return false; }
+    }
+    return true;
+}
+
+static inline RunArrays run_host_arrays(HostArrays *host) {
+    RunArrays arrays = {host, host_arrays_read, host_arrays_write};
+    return arrays;
+}
+
+#endif // LLMC_RUN_STATE_H
