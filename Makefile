@@ -207,10 +207,12 @@ endif
 
 DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 
-TESTS   = $(patsubst dev/test/%.c,$(BUILD)/%,$(wildcard dev/test/test_*.c))
-FUZZERS = $(patsubst dev/test/%.c,$(BUILD)/%,$(filter-out dev/test/fuzz_main.c,$(wildcard dev/test/fuzz_*.c)))
-GPU_PYTHON_TESTS = $(wildcard dev/test/test_gpu_*.py)
-PYTHON_TESTS     = $(filter-out $(GPU_PYTHON_TESTS),$(wildcard dev/test/test_*.py))
+TESTS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/test_*.c)))
+FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
+vpath %.c $(wildcard dev/test/*)
+vpath %.cu $(wildcard dev/test/*)
+GPU_PYTHON_TESTS = $(wildcard dev/test/programs/test_gpu_*.py)
+PYTHON_TESTS     = $(filter-out $(GPU_PYTHON_TESTS),$(wildcard dev/test/programs/test_*.py))
 
 # --- targets ---------------------------------------------------------------------------------------------------------
 .PHONY: all tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers headers doctor clean help
@@ -270,16 +272,16 @@ $(PREFIX)train_gpt2emu: $(BUILD)/train_gpt2emu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 
-$(BUILD)/cuda/%: dev/test/%.cu $(ORACLE) $(BUILD)/flags.cuda
+$(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
 	$(build_cuda)
 
 $(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
 	$(build_cuda)
 
-$(BUILD)/emu/emu_%: dev/test/emu_%.cu $(BUILD)/emu.ready
+$(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
 	$(build_emu)
 
-$(BUILD)/emu/%: dev/test/%.cu $(ORACLE) $(BUILD)/emu.ready
+$(BUILD)/emu/%: %.cu $(ORACLE) $(BUILD)/emu.ready
 	$(build_emu)
 
 $(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
@@ -294,7 +296,7 @@ $(BUILD)/emu.ready: $(wildcard dev/emu/*.cpp dev/emu/*.h dev/emu/include/*.h) de
 # The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every
 # BUILD, PRECISION and SANITIZE.
 $(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
-$(ORACLE): dev/test/oracle.c build/flags.oracle
+$(ORACLE): dev/test/layers/oracle.c build/flags.oracle
 	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@
 
 # The processes that it starts find each other through MPI, too.
@@ -302,18 +304,18 @@ $(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
 $(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
 $(BUILD)/test_comm: $(BUILD)/flags.mpi
 
-$(BUILD)/test_%: dev/test/test_%.c $(BUILD)/flags
+$(BUILD)/test_%: test_%.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS)
 
 $(BUILD)/fuzz_main.o: dev/test/fuzz_main.c $(BUILD)/flags
 	$(COMPILE) $(DEPENDS) -c -o $@ $<
 
-$(BUILD)/fuzz_%: dev/test/fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
+$(BUILD)/fuzz_%: fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/fuzz_main.o $(LIBS)
 
-$(BUILD)/libfuzzer_%: dev/test/fuzz_%.c $(BUILD)/flags
+$(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
 	@rm -f $@
 	$(COMPILE) -fsanitize=fuzzer $(DEPENDS) -o $@ $< $(LIBS)
 
@@ -336,10 +338,10 @@ test: all tests ## build and run the unit tests, test_gpt2 and the Python tests 
 	        python3 $$script || failed="$$failed $$script"; done; \
 	test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
 
-EMU_TESTS = $(patsubst dev/test/%.cu,$(BUILD)/emu/%,$(wildcard dev/test/test_*.cu))
+EMU_TESTS = $(patsubst %.cu,$(BUILD)/emu/%,$(notdir $(wildcard dev/test/*/test_*.cu)))
 EMU_NEEDS = $(EMU_TESTS) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
 test-emu: $(EMU_NEEDS) ## build and run the tests of the emulator, and of the GPU trainer in it
-	@failed=; for program in $(EMU_TESTS) $(or $(BIN),.)/test_gpt2emu dev/test/test_emu.sh; do \
+	@failed=; for program in $(EMU_TESTS) $(or $(BIN),.)/test_gpt2emu dev/test/emu/test_emu.sh; do \
 	    $$program || failed="$$failed $$program"; done; \
 	for script in $(GPU_PYTHON_TESTS); do \
 	    TRAIN_GPT2=$(or $(BIN),.)/train_gpt2 TRAIN_GPT2CU=$(or $(BIN),.)/train_gpt2emu \
@@ -372,7 +374,7 @@ run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
 endif
 
 headers: ## every header alone as C11 and C++17, and two objects that include them all
-	dev/test/test_headers.sh
+	dev/test/programs/test_headers.sh
 
 doctor: ## what this machine has (compilers, OpenMP, CUDA, ...), what each is for, how to get it
 	@dev/doctor.sh

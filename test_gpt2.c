@@ -1,7 +1,7 @@
 // The CPU trainer against PyTorch's numbers: each layer alone, then the whole model, then ten updates.
 //
-// The numbers lie in dev/test/fixtures. dev/test/make_fixtures.py computed them in float64 and rounded them once, so
-// that what is measured here is the error of this program's float32 arithmetic and nothing else.
+// The numbers lie in dev/test/fixtures. make_fixtures.py there computed them in float64 and rounded them once, so that
+// what is measured here is the error of this program's float32 arithmetic and nothing else.
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "dev/test/fixture.h"
-#include "dev/test/gpu_test.h"
+#include "dev/test/layers/gpu_test.h"
 #include "dev/test/temp_dir.h"
 #include "llmc/files/checkpoint.h"
 #include "llmc/files/model_file.h"

@@ -68,7 +68,7 @@ smoke_settings() {
     export PAUSE OMP_WAIT_POLICY=passive KMP_BLOCKTIME=0 EMU_CHECK=0 EMU_THREADS=1 OMP_NUM_THREADS=1
     MPIRUN_OPTIONS=(--oversubscribe)
     # In the first start of this recipe a process dies, so that there is a second one.
-    [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/die_once.sh "$OUT_DIR/died_once" 30)
+    [ "$NAME" != gpt2_124M ] || WRAP=(dev/test/programs/die_once.sh "$OUT_DIR/died_once" 30)
     GPU_QUERY=(smoke_gpus)
     GPUS_PER_NODE=${GPUS_PER_NODE:-$((NUM_NODES > 1 ? 1 : 2))} TARGET=train_gpt2emu TRAIN_DATA="" VAL_DATA=""
     if { [ -z "$PROGRAM" ] && ! have g++ && ! have clang++; } || [ "${PROGRAM##*/}" = train_gpt2 ]; then

@@ -5,9 +5,9 @@
 #   scripts/test.sh                     everything
 #   scripts/test.sh test_gemm ...       these only (with every compiler; the names: scripts/test.sh --list)
 #
-# Tests are found by their names: dev/test/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each C program
+# Tests are found by their names: dev/test/*/test_*.c, fuzz_*.c, test_*.py, test_*.sh, and test_gpt2.c. Each C program
 # is built and run with gcc, with clang, for any processor of this kind without OpenMP, and with AddressSanitizer and
-# UndefinedBehaviorSanitizer. The CUDA programs (dev/test/*.cu, test_gpt2.cu, and the trainer that test_gpu_*.py run)
+# UndefinedBehaviorSanitizer. The CUDA programs (dev/test/*/*.cu, test_gpt2.cu, and the trainer that test_gpu_*.py run)
 # are built for the emulator of dev/emu, in both precisions and with the sanitizers too, and for real where nvcc is.
 # A program that crashes, hangs or ends without its closing line counts as one failure, and so does one that does not
 # build.
@@ -41,23 +41,24 @@ names_of() { # glob pattern -> names without folder and suffix
     done
 }
 
-UNIT_TESTS=$(names_of 'dev/test/test_*.c')
+UNIT_TESTS=$(names_of 'dev/test/*/test_*.c')
 # Those of several processes wait most of the time, and nothing in them depends on the compiler or on OpenMP: one
 # compiler and the sanitizers run them.
-PROCESS_TESTS=$(names_of "$(grep -lE '#include "(processes|checkpoint_group)\.h"|fork\(' dev/test/test_*.c)")
-FUZZERS=$(names_of 'dev/test/fuzz_*.c' | grep -vx fuzz_main)
-EMULATOR_TESTS=$(for name in $(names_of 'dev/test/emu_*.cu'); do # test_emu.sh builds the others itself
-    grep -q "$name\.cu" dev/test/test_emu.sh || echo "$name"
+PROCESS_TESTS=$(names_of "$(grep -lE '#include "(processes|checkpoint_group)\.h"|fork\(' dev/test/*/test_*.c)")
+FUZZERS=$(names_of 'dev/test/*/fuzz_*.c')
+EMULATOR_TESTS=$(for name in $(names_of 'dev/test/*/emu_*.cu'); do # test_emu.sh builds the others itself
+    grep -q "$name\.cu" dev/test/emu/test_emu.sh || echo "$name"
 done)
-KERNEL_TESTS=$(names_of 'dev/test/test_*.cu')
-PYTHON_TESTS=$(names_of 'dev/test/test_*.py')
-GPU_PYTHON_TESTS=$(names_of 'dev/test/test_gpu_*.py')
+KERNEL_TESTS=$(names_of 'dev/test/*/test_*.cu')
+PYTHON_TESTS=$(names_of 'dev/test/*/test_*.py')
+GPU_PYTHON_TESTS=$(names_of 'dev/test/*/test_gpu_*.py')
 # Those that run the program that TRAIN_GPT2 or TOKENIZE names, so that it can be a sanitized one.
-PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/test_*.py)" |
+PROGRAM_TESTS=$(names_of "$(grep -lE '"(TRAIN_GPT2|TOKENIZE)"|(from|import) cli' dev/test/*/test_*.py)" |
     grep -vxF "$GPU_PYTHON_TESTS")
 # Those that run the emulated trainer or need another emulated program, whatever their names are.
-EMULATED_PYTHON_TESTS=$(names_of "$(grep -lE 'TRAIN_GPT2CU|train_gpt2emu|import ranks|from ranks' dev/test/test_*.py)")
-SHELL_TESTS=$(names_of 'dev/test/test_*.sh' | grep -vx test_nvcc)
+EMULATED_PYTHON_TESTS=$(names_of "$(grep -lE 'TRAIN_GPT2CU|train_gpt2emu|import ranks|from ranks' \
+    dev/test/*/test_*.py)")
+SHELL_TESTS=$(names_of 'dev/test/*/test_*.sh' | grep -vx test_nvcc)
 ALL_TESTS=$(printf '%s\n' test_gpt2 "$UNIT_TESTS" "$FUZZERS" "$PYTHON_TESTS" "$SHELL_TESTS" "$EMULATOR_TESTS" \
     "$KERNEL_TESTS" test_gpt2emu test_nvcc | grep .)
 
@@ -332,11 +333,11 @@ add_emulated() { # label, folder, names
 add_early_tests() { # need no build
     local name precision
     for name in $(pick test_nvcc); do
-        for precision in BF16 FP32; do add_job "$name $precision" "dev/test/$name.sh $precision"; done
+        for precision in BF16 FP32; do add_job "$name $precision" "dev/test/*/$name.sh $precision"; done
     done
     for name in $(pick "$SHELL_TESTS"); do
         # They would build the emulator's own objects twice.
-        if [ "$name" != test_emu ]; then add_job "$name" "dev/test/$name.sh"; fi
+        if [ "$name" != test_emu ]; then add_job "$name" "dev/test/*/$name.sh"; fi
     done
 }
 
@@ -350,7 +351,7 @@ add_python_tests() { # names
         elif [ $emulator = no ] && grep -qx "$name" <<<"$GPU_PYTHON_TESTS"; then
             report "$name" 0 0 1 0.0 "no $cxx"
         else
-            add_job "$name" "OMP_NUM_THREADS=1 TRAIN_GPT2CU_FP32=none python3 dev/test/$name.py"
+            add_job "$name" "OMP_NUM_THREADS=1 TRAIN_GPT2CU_FP32=none python3 dev/test/programs/$name.py"
         fi
     done
 }
@@ -372,7 +373,7 @@ test_emulated() {
         report emulated 0 0 1 0.0 "no $cxx"
     fi
     add_python_tests "$(pick "$EMULATED_PYTHON_TESTS")"
-    for name in $(pick test_emu); do add_job "$name" "dev/test/$name.sh"; done
+    for name in $(pick test_emu); do add_job "$name" "dev/test/*/$name.sh"; done
     if [ $emulator = yes ]; then add_emulated "emulated bf16" "" "$emulated"; fi
 }
 
@@ -388,8 +389,8 @@ test_emulated_fp32() {
     add_emulated "emulated fp32" build/emu_fp32 "$emulated"
     if ! have python3 || [ ! -x build/emu_fp32/train_gpt2emu ]; then return; fi
     for name in $python; do # those tests of it that are for the fp32 program
-        add_job "emulated fp32 $name" "OMP_NUM_THREADS=1 python3 dev/test/$name.py $(grep -o '\w*_in_fp32' \
-            "dev/test/$name.py" | head -n 1)"
+        add_job "emulated fp32 $name" "OMP_NUM_THREADS=1 python3 dev/test/programs/$name.py $(grep -o '\w*_in_fp32' \
+            "dev/test/programs/$name.py" | head -n 1)"
     done
 }
 
@@ -421,7 +422,8 @@ test_sanitizers() {
             leaks=0
             [ "$name" != test_resume ] || leaks=1
             add_job "sanitizers $name" "ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=$leaks \
-                TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize python3 dev/test/$name.py"
+                TRAIN_GPT2=build/sanitize/train_gpt2 TOKENIZE=build/sanitize/tokenize \
+                python3 dev/test/programs/$name.py"
         done
     fi
     add_programs sanitizers build/sanitize build/sanitize
@@ -473,7 +475,7 @@ test_emulated_sanitizers
 test_clang
 test_no_openmp
 finish_jobs
-for name in $(pick test_nvcc); do dev/test/test_nvcc.sh --table 2>/dev/null; done
+for name in $(pick test_nvcc); do dev/test/programs/test_nvcc.sh --table 2>/dev/null; done
 
 # --- the sum -------------------------------------------------------------------------------------------------------
 if grep -hs '^skip ' "$LOGS"/*.log >"$LOGS/skipped"; then

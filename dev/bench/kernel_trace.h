@@ -1,6 +1,6 @@
 // What a list of kernels and copies with their times says of a training step: which take how long, and where the GPU
-// waits for work. Nothing here needs a GPU: trace_kernels.cpp collects such lists, dev/test/test_kernel_trace.c makes
-// some up.
+// waits for work. Nothing here needs a GPU: trace_kernels.cpp collects such lists, and test_kernel_trace.c makes some
+// up.
 #ifndef KERNEL_TRACE_H
 #define KERNEL_TRACE_H
 

@@ -1,4 +1,4 @@
-// Reads a file of named arrays, as dev/test/make_fixtures.py writes them for the tests (dev/test/fixtures).
+// Reads a file of named arrays, as dev/test/fixtures/make_fixtures.py writes them for the tests (dev/test/fixtures).
 // Little-endian, no padding anywhere:
 //
 //   int32 magic 20240601, int32 version 1, int32 number of arrays; then for each array
@@ -28,7 +28,7 @@ typedef struct {
 enum { FIXTURE_FLOAT32, FIXTURE_INT32 };
 
 static inline void fixture_fail(const char *path, const char *what, const char *name) {
-    printf("%s: %s%s; write it again with: python3 dev/test/make_fixtures.py\n", path, what, name);
+    printf("%s: %s%s; write it again with: python3 dev/test/fixtures/make_fixtures.py\n", path, what, name);
     exit(EXIT_FAILURE);
 }
 

@@ -2,8 +2,8 @@
 //
 // A target is one reader: dev/test/fuzz_<reader>.c. It must abort() when the reader accepts an input and then hands out
 // something out of range; crashes, leaks and undefined behaviour are found by the sanitizers. Two ways to run one:
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. dev/test/fuzz_json.c -o build/fuzz_json -lm
-//   cc -g -O1 -fsanitize=address,undefined -I. dev/test/fuzz_json.c dev/test/fuzz_main.c -o build/fuzz_json -lm
+//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. dev/test/base/fuzz_json.c -o build/fuzz_json -lm
+//   cc -g -O1 -fsanitize=address,undefined -I. dev/test/base/fuzz_json.c dev/test/fuzz_main.c -o build/fuzz_json -lm
 #ifndef FUZZ_H
 #define FUZZ_H
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "fuzz.h"
+#include "dev/test/fuzz.h"
 #include "llmc/base/rand.h"
 
 #define FUZZ_CAPACITY (1 << 20)

@@ -1,0 +1,173 @@
+// Whether a disk will hold a run: every number against a run that is made for show, save by save.
+#include "llmc/base/disk_space.h"
+#include "dev/test/test.h"
+
+enum { MOST = 256 };
+
+typedef struct {
+    int64_t steps[MOST]; // newest first
+    int count;
+} Shelf;
+
+static void add(Shelf *shelf, int64_t step) {
+    memmove(shelf->steps + 1, shelf->steps, (size_t)shelf->count * sizeof(int64_t));
+    shelf->steps[0] = step;
+    shelf->count++;
+}
+
+// What checkpoint_prune leaves.
+static void prune(Shelf *shelf, int64_t keep, int64_t major) {
+    int kept = 0;
+    if (keep == 0) { return; }
+    for (int i = 0; i < shelf->count; i++) {
+        bool stays = i < keep || (major > 0 && shelf->steps[i] % major == 0);
+        if (stays) { shelf->steps[kept++] = shelf->steps[i]; }
+    }
+    shelf->count = kept;
+}
+
+static void check_run(Test *t, const DiskRun *run) {
+    Shelf shelf;
+    int64_t saves = 0, most = run->num_existing;
+    shelf.count = run->num_existing;
+    for (int i = 0; i < shelf.count; i++) { shelf.steps[i] = run->existing[i]; }
+    for (int64_t step = run->from + 1; step <= run->last; step++) {
+        if (step != run->last && (run->every == 0 || step % run->every != 0)) { continue; }
+        add(&shelf, step);
+        saves++;
+        most = max_i64(most, shelf.count);
+        CHECK(t, disk_save_step(run, saves) == step, "save %d: step %d", (int)saves, (int)step);
+        CHECK(t, disk_most(run, saves) == most, "every %d keep %d major %d from %d: %d at once until %d, not %d",
+              (int)run->every, (int)run->keep, (int)run->keep_major, (int)run->from, (int)disk_most(run, saves),
+              (int)step, (int)most);
+        prune(&shelf, run->keep, run->keep_major);
+        CHECK(t, disk_kept(run, saves) == shelf.count, "every %d keep %d major %d from %d: %d after step %d, not %d",
+              (int)run->every, (int)run->keep, (int)run->keep_major, (int)run->from, (int)disk_kept(run, saves),
+              (int)step, shelf.count);
+    }
+    CHECK(t, disk_saves(run) == saves, "%d saves, not %d", (int)disk_saves(run), (int)saves);
+    for (int64_t room = run->num_existing; room <= most + 1; room++) {
+        int64_t possible = disk_possible_saves(run, room);
+        CHECK(t, possible == 0 || disk_most(run, possible) <= room, "%d saves in %d places", (int)possible, (int)room);
+        CHECK(t, possible == saves || disk_most(run, possible + 1) > room, "only %d saves in %d places", (int)possible,
+              (int)room);
+    }
+}
+
+static void test_against_simulation(Test *t) {
+    static const int64_t existing[] = {12, 11, 10, 8, 5, 4};
+    int runs = 0;
+    for (int64_t every = 0; every <= 7; every++) {
+        for (int64_t keep = 0; keep <= 5; keep++) {
+            for (int64_t major = 0; major <= (keep > 0 ? 9 : 0); major++) {
+                for (int num = 0; num <= 6; num += 2) {
+                    for (int64_t last = num > 0 ? 12 : 0; last <= 43; last += 3 + last % 2) {
+                        DiskRun run = {num > 0 ? 12 : 0, last, every, keep, major, existing, num, 100, 10};
+                        check_run(t, &run);
+                        runs++;
+                    }
+                }
+            }
+        }
+    }
+    CHECK(t, runs > 10000, "%d runs", runs);
+}
+
+static void test_large_numbers(Test *t) {
+    DiskRun run = {0, 1000000000, 1, 3, 999999937, NULL, 0, (int64_t)1 << 40, 1 << 20};
+    CHECK(t, disk_saves(&run) == 1000000000 && disk_most(&run, disk_saves(&run)) == 5, "%lld",
+          (long long)disk_most(&run, disk_saves(&run)));
+    CHECK(t, disk_room(&run, INT64_MAX) == (INT64_MAX - (1 << 20)) >> 40, "room");
+    run.every = 999999999;
+    run.keep_major = 1000000000;
+    CHECK(t, disk_saves(&run) == 2 && disk_most(&run, 2) == 2, "two saves");
+}
+
+static void test_refusal(Test *t) {
+    static const int64_t existing[] = {50};
+    const struct {
+        DiskRun run;
+        int64_t needed;
+        const char *what;
+    } cases[] = {
+        {{0, 100, 10, 0, 0, NULL, 0, 1 << 20, 1 << 10},
+         (2 << 20) + (1 << 10),
+         "2.00 MiB needed (2 checkpoints of 1.00 MiB, the last good one and the one being written, and logs)"},
+        {{0, 100, 0, 0, 0, NULL, 0, 1 << 20, 1 << 10},
+         (1 << 20) + (1 << 10),
+         "1.00 MiB needed (a checkpoint of 1.00 MiB, and logs)"},
+        {{0, 100, 10, 3, 0, NULL, 0, 1 << 20, 1 << 10},
+         (4 << 20) + (1 << 10),
+         "4.00 MiB needed (4 checkpoints of 1.00 MiB, for --keep 3 and the one being written, and logs)"},
+        {{0, 15, 10, 3, 0, NULL, 0, 1 << 20, 1 << 10},
+         (2 << 20) + (1 << 10),
+         "2.00 MiB needed (2 checkpoints of 1.00 MiB, for --keep 3 and the one being written, and logs)"},
+        {{50, 100, 10, 0, 0, existing, 1, 1 << 20, 1 << 10},
+         (1 << 20) + (1 << 10),
+         "1.00 MiB needed (a checkpoint of 1.00 MiB, and logs)"},
+        {{50, 100, 10, 2, 0, existing, 1, 1 << 20, 1 << 10},
+         (2 << 20) + (1 << 10),
+         "2.00 MiB needed (2 more checkpoints of 1.00 MiB, for --keep 2 and the one being written, and logs)"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char expected[512];
+        Error error = {""};
+        snprintf(expected, sizeof(expected),
+                 "--out-dir (-o): run: not enough space: %s, %s free; free some space, or choose another folder%s",
+                 cases[i].what,
+                 i == 0             ? "2.00 MiB"
+                 : i == 2           ? "4.00 MiB"
+                 : i == 1 || i == 4 ? "1.00 MiB"
+                                    : "2.00 MiB",
+                 cases[i].run.keep > 1 ? " or a smaller --keep" : "");
+        CHECK(t, disk_check(&cases[i].run, "run", cases[i].needed, &error), "case %d: %s", (int)i, error.text);
+        CHECK(t, !disk_check(&cases[i].run, "run", cases[i].needed - 1, &error), "case %d: a byte less", (int)i);
+        CHECK(t, strcmp(error.text, expected) == 0, "case %d:\n%s\n%s", (int)i, error.text, expected);
+        CHECK(t, disk_check(&cases[i].run, "run", -1, &error), "case %d: unknown", (int)i);
+    }
+    DiskRun finished = {100, 100, 10, 2, 0, existing, 1, 1 << 20, 1 << 10};
+    Error error;
+    CHECK(t, disk_check(&finished, "run", 0, &error), "nothing left to save");
+}
+
+static void test_outlook(Test *t) {
+    char text[1024] = "";
+    DiskRun run = {0, 100, 10, 0, 0, NULL, 0, 1 << 20, 1 << 10};
+    CHECK(t, disk_outlook(&run, "run", (10 << 20) + (1 << 10), text, sizeof(text)) == DISK_LASTS, "all of it: %s",
+          text);
+    CHECK(t, disk_outlook(&run, "run", -1, text, sizeof(text)) == DISK_LASTS, "unknown: %s", text);
+    CHECK(t, disk_outlook(&run, "run", (10 << 20) + (1 << 10) - 1, text, sizeof(text)) == DISK_WILL_FILL, "%s", text);
+    const char *expected =
+        "the disk of run has 10.00 MiB free, the rest of the run needs 10.00 MiB: it lasts until step "
+        "90 of 100; free some space, or give --keep 5";
+    CHECK(t, strcmp(text, expected) == 0, "%s", text);
+    run.from = 50;
+    CHECK(t, disk_outlook(&run, "run", (3 << 20) + (1 << 10), text, sizeof(text)) == DISK_WILL_FILL, "%s", text);
+    expected = "the disk of run has 3.00 MiB free, the rest of the run needs 5.00 MiB: it lasts until step 80 of 100; "
+               "free some space, or stop the run and --resume with --keep 2";
+    CHECK(t, strcmp(text, expected) == 0, "%s", text);
+    CHECK(t, disk_outlook(&run, "run", 1 << 20, text, sizeof(text)) == DISK_IS_FULL, "%s", text);
+    expected = "the disk of run has 1.00 MiB free, the next checkpoint (step 60) and the logs need 1.00 MiB; free some "
+               "space, or stop the run and --resume with --keep 1";
+    CHECK(t, strcmp(text, expected) == 0, "%s", text);
+    run.keep = 2, run.keep_major = 20;
+    CHECK(t, disk_outlook(&run, "run", 3 << 20, text, sizeof(text)) == DISK_WILL_FILL, "%s", text);
+    CHECK(t, strstr(text, "; free some space, or give a larger --keep-major or 0") != NULL, "%s", text);
+}
+
+static void test_free_bytes(Test *t) {
+    int64_t here = disk_free_bytes("."), missing = disk_free_bytes("no/such/folder"), root = disk_free_bytes("/none");
+    CHECK(t, here > 0 && missing > 0 && root > 0, "%lld %lld %lld", (long long)here, (long long)missing,
+          (long long)root);
+    CHECK(t, disk_free_bytes("") != 0, "an empty path");
+}
+
+int main(void) {
+    Suite suite = suite_begin("disk_space");
+    RUN(&suite, test_against_simulation);
+    RUN(&suite, test_large_numbers);
+    RUN(&suite, test_refusal);
+    RUN(&suite, test_outlook);
+    RUN(&suite, test_free_bytes);
+    return suite_end(&suite);
+}

@@ -1,0 +1,149 @@
+// JSON as it is written: read again with the parser of llmc/base/json.h, everything is what it was.
+#include "llmc/base/json_out.h"
+#include "dev/test/test.h"
+
+static void test_layout(Test *t) {
+    JsonOut out;
+    char *const words[] = {(char *)"a", (char *)"b c"};
+    json_out_begin(&out);
+    json_out_int(&out, "format", 1);
+    json_out_open(&out, "flat", '{', JSON_FLAT);
+    json_out_bool(&out, "yes", true);
+    json_out_bool(&out, "no", false);
+    json_out_close(&out);
+    json_out_texts(&out, "words", words, 2);
+    json_out_texts(&out, "none", words, 0);
+    json_out_open(&out, "lines", '[', JSON_LINES);
+    json_out_open(&out, NULL, '{', JSON_FLAT);
+    json_out_hex(&out, "hash", 0xabc);
+    json_out_close(&out);
+    json_out_real(&out, NULL, 0.5);
+    json_out_close(&out);
+    json_out_open(&out, "empty", '{', JSON_LINES);
+    json_out_close(&out);
+    CHECK(t, json_out_end(&out), "out of memory");
+    const char *expected = "{\n  \"format\": 1,\n  \"flat\": {\"yes\": true, \"no\": false},\n"
+                           "  \"words\": [\"a\", \"b c\"],\n  \"none\": [],\n"
+                           "  \"lines\": [\n    {\"hash\": \"0000000000000abc\"},\n    0.5\n  ],\n  \"empty\": {}\n}\n";
+    CHECK(t, strcmp(out.text.data, expected) == 0 && out.text.used == strlen(expected), "%s", out.text.data);
+    json_out_free(&out);
+}
+
+// Writes {"v": ...}, reads it, and leaves the value's index in *value; the caller frees both.
+static bool read_again(Test *t, JsonOut *out, Json *json, int *value) {
+    Error error = {""};
+    bool ok = CHECK(t, json_out_end(out), "out of memory") &&
+              CHECK(t, json_parse(json, "JSON", out->text.data, (int64_t)out->text.used, &error), "%s: %s", error.text,
+                    out->text.data);
+    *value = ok ? json_find(json, 0, "v") : -1;
+    return ok && CHECK(t, *value > 0, "no value: %s", out->text.data);
+}
+
+static void check_text(Test *t, const char *text, const char *expected) {
+    JsonOut out;
+    Json json;
+    int value;
+    char got[1024];
+    Error error = {""};
+    memset(&json, 0, sizeof(json));
+    json_out_begin(&out);
+    json_out_text(&out, "v", text);
+    if (read_again(t, &out, &json, &value)) {
+        CHECK(t, json_string(&json, value, got, sizeof(got), &error), "%s", error.text);
+        CHECK(t, strcmp(got, expected) == 0, "'%s' became '%s'", text, got);
+    }
+    for (size_t i = 0; out.text.data != NULL && i < out.text.used; i++) {
+        CHECK(t, (unsigned char)out.text.data[i] >= 32 || out.text.data[i] == '\n', "a control character: %s",
+              out.text.data);
+    }
+    json_free(&json);
+    json_out_free(&out);
+}
+
+static void test_texts(Test *t) {
+    static const char *const same[] = {"",
+                                       "plain",
+                                       "\"quoted\" \\ back\\slash",
+                                       "tab\tline\nreturn\r",
+                                       "\x01\x1f\x7f",
+                                       "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80",
+                                       "a/b'c",
+                                       "{\"not\": [json]}"};
+    static const struct {
+        const char *text, *expected; // U+FFFD for each byte that is none of a character
+    } cases[] = {{"\xff", "\xef\xbf\xbd"},
+                 {"a\xc3", "a\xef\xbf\xbd"},
+                 {"\xc3(", "\xef\xbf\xbd("},
+                 {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"}, // half of a surrogate pair
+                 {"\xf0\x9f\x98", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+                 {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"}};
+    for (size_t i = 0; i < sizeof(same) / sizeof(same[0]); i++) { check_text(t, same[i], same[i]); }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) { check_text(t, cases[i].text, cases[i].expected); }
+    for (int byte = 1; byte < 256; byte++) { // every byte, alone and between others
+        char text[4] = {(char)byte, '\0', 'z', '\0'}, between[4] = {'y', (char)byte, 'z', '\0'};
+        char expected[8], expected_between[16];
+        snprintf(expected, sizeof(expected), "%s", byte < 128 ? text : "\xef\xbf\xbd");
+        snprintf(expected_between, sizeof(expected_between), "y%sz", expected);
+        check_text(t, text, expected);
+        check_text(t, between, expected_between);
+    }
+}
+
+static void test_numbers(Test *t) {
+    static const double reals[] = {0.0, 1.0, -1.5, 3e-4, 1e-8, 0.1, 1.0 / 3.0, 1e300, 5e-324, 1.7976931348623157e308};
+    static const int64_t wholes[] = {0, 1, -1, INT64_MAX, INT64_MIN, (int64_t)1 << 53};
+    JsonOut out;
+    Json json;
+    int value;
+    Error error = {""};
+    for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {
+        double got = NAN;
+        memset(&json, 0, sizeof(json));
+        json_out_begin(&out);
+        json_out_real(&out, "v", reals[i]);
+        bool ok = read_again(t, &out, &json, &value) && json_double(&json, value, &got, &error);
+        CHECK(t, ok && got == reals[i], "%.17g became %.17g", reals[i], got);
+        json_free(&json);
+        json_out_free(&out);
+    }
+    for (size_t i = 0; i < sizeof(wholes) / sizeof(wholes[0]); i++) {
+        int64_t got = 7;
+        memset(&json, 0, sizeof(json));
+        json_out_begin(&out);
+        json_out_int(&out, "v", wholes[i]);
+        bool ok = read_again(t, &out, &json, &value) && json_int(&json, value, INT64_MIN, INT64_MAX, &got, &error);
+        CHECK(t, ok && got == wholes[i], "%lld became %lld", (long long)wholes[i], (long long)got);
+        json_free(&json);
+        json_out_free(&out);
+    }
+    json_out_begin(&out);
+    json_out_real(&out, "nan", NAN);
+    json_out_real(&out, "inf", -INFINITY);
+    CHECK(t, json_out_end(&out) && strcmp(out.text.data, "{\n  \"nan\": null,\n  \"inf\": null\n}\n") == 0, "%s",
+          out.text.data);
+    json_out_free(&out);
+}
+
+static void test_long(Test *t) {
+    enum { MANY = 20000 };
+    JsonOut out;
+    Json json;
+    int value;
+    memset(&json, 0, sizeof(json));
+    json_out_begin(&out);
+    json_out_open(&out, "v", '[', JSON_FLAT);
+    for (int i = 0; i < MANY; i++) { json_out_text(&out, NULL, "a somewhat longer text"); }
+    json_out_close(&out);
+    if (read_again(t, &out, &json, &value)) { CHECK(t, json.values[value].count == MANY, "elements are lost"); }
+    json_free(&json);
+    json_out_free(&out);
+}
+
+int main(void) {
+    Suite suite = suite_begin("json_out");
+    RUN(&suite, test_layout);
+    RUN(&suite, test_texts);
+    RUN(&suite, test_numbers);
+    RUN(&suite, test_long);
+    return suite_end(&suite);
+}

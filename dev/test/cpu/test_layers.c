@@ -1,0 +1,333 @@
+// Each layer of train_gpt2.c on its own: the forward against the formula in double precision, the backward against
+// finite differences of that formula. The sizes are small and odd; attention is longer than one tile.
+#define main train_gpt2_main
+#include "train_gpt2.c"
+#undef main
+
+#include <float.h>
+
+#include "dev/test/test.h"
+
+// The forward of a layer in double: reads the inputs (all in one array), writes the outputs.
+typedef struct Layer Layer;
+struct Layer {
+    const char *name;
+    void (*forward)(const Layer *layer, const double *inputs, double *outputs);
+    int B, T, C, OC, NH, V;
+    const int32_t *ids; // tokens or targets
+    int num_inputs, num_outputs;
+    int reduction; // the longest sum behind a value: what the tolerance grows with
+};
+
+static float *random_floats(int64_t n, float scale, int stream) {
+    float *x = (float *)malloc((size_t)(n + 1) * sizeof(float));
+    for (int64_t i = 0; i < n; i += 2) {
+        float pair[2];
+        rand_normal_pair(1234, (uint64_t)stream, (uint64_t)i, pair);
+        x[i] = scale * pair[0];
+        x[i + 1] = scale * pair[1];
+    }
+    return x;
+}
+
+static double largest(const double *x, int n) {
+    double max = 0.0;
+    for (int i = 0; i < n; i++) { max = fmax(max, fabs(x[i])); }
+    return max;
+}
+
+// A sum of K products in fp32 is off by at most about K epsilon times the size of its terms; 16 more for the few
+// operations around it (exp, tanh, division). The size of the terms is taken as the largest value of the tensor.
+static bool close_to(Test *t, const Layer *layer, const char *what, const float *got, const double *want, int n) {
+    double tolerance = (layer->reduction + 16) * (double)FLT_EPSILON * fmax(largest(want, n), 1e-3);
+    int bad = 0, worst = 0;
+    for (int i = 0; i < n; i++) {
+        bool ok = fabs((double)got[i] - want[i]) <= tolerance; // false for a NaN
+        bad += !ok;
+        if (!(fabs((double)got[i] - want[i]) <= fabs((double)got[worst] - want[worst]))) { worst = i; }
+    }
+    return CHECK(t, bad == 0, "%s: %s: %d of %d values off by more than %.3g; worst at %d: got %.9g, want %.9g",
+                 layer->name, what, bad, n, tolerance, worst, (double)got[worst], want[worst]);
+}
+
+// d(sum of outputs * weights)/d(input i) by central differences of the double forward.
+static void finite_differences(const Layer *layer, const float *inputs, const float *weights, double *gradient) {
+    double *x = (double *)malloc((size_t)layer->num_inputs * sizeof(double));
+    double *y = (double *)malloc((size_t)layer->num_outputs * sizeof(double));
+    const double h = 1e-5;
+    for (int i = 0; i < layer->num_inputs; i++) { x[i] = inputs[i]; }
+    for (int i = 0; i < layer->num_inputs; i++) {
+        double loss[2];
+        for (int side = 0; side < 2; side++) {
+            x[i] = (double)inputs[i] + (side ? h : -h);
+            layer->forward(layer, x, y);
+            loss[side] = 0.0;
+            for (int j = 0; j < layer->num_outputs; j++) { loss[side] += y[j] * weights[j]; }
+        }
+        x[i] = inputs[i];
+        gradient[i] = (loss[1] - loss[0]) / (2.0 * h);
+    }
+    free(x);
+    free(y);
+}
+
+// Compares a forward's outputs, and a backward's gradients (which were added to ones), with the formula.
+static void check_layer(Test *t, const Layer *layer, const float *inputs, const float *outputs, const float *weights,
+                        const float *gradients_plus_one) {
+    double *x = (double *)malloc((size_t)layer->num_inputs * sizeof(double));
+    double *y = (double *)malloc((size_t)layer->num_outputs * sizeof(double));
+    double *gradient = (double *)malloc((size_t)layer->num_inputs * sizeof(double));
+    for (int i = 0; i < layer->num_inputs; i++) { x[i] = inputs[i]; }
+    layer->forward(layer, x, y);
+    close_to(t, layer, "forward", outputs, y, layer->num_outputs);
+    finite_differences(layer, inputs, weights, gradient);
+    CHECK(t, largest(gradient, layer->num_inputs) > 1e-3, "%s: the gradient is all zero", layer->name);
+    for (int i = 0; i < layer->num_inputs; i++) { gradient[i] += 1.0; } // backward functions add
+    close_to(t, layer, "backward", gradients_plus_one, gradient, layer->num_inputs);
+    free(x);
+    free(y);
+    free(gradient);
+}
+
+static float *ones(int64_t n) {
+    float *x = (float *)malloc((size_t)n * sizeof(float));
+    for (int64_t i = 0; i < n; i++) { x[i] = 1.0f; }
+    return x;
+}
+
+// ---- Embedding: inputs wte (V,C), wpe (T,C) ----
+
+static void embedding_formula(const Layer *l, const double *in, double *out) {
+    const double *wte = in, *wpe = in + l->V * l->C;
+    for (int row = 0; row < l->B * l->T; row++) {
+        for (int c = 0; c < l->C; c++) {
+            out[row * l->C + c] = wte[l->ids[row] * l->C + c] + wpe[row % l->T * l->C + c];
+        }
+    }
+}
+
+static void test_embedding(Test *t) {
+    enum { B = 2, T = 5, C = 70, V = 7 };
+    const int32_t ids[B * T] = {3, 0, 3, 6, 3, 1, 1, 0, 6, 3}; // tokens repeat
+    Layer layer = {"embedding", embedding_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T};
+    float *in = random_floats(layer.num_inputs, 1.0f, 1), *weights = random_floats(layer.num_outputs, 1.0f, 2);
+    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
+    embedding_forward(out, ids, in, in + V * C, B, T, C, 0);
+    embedding_backward(din, din + V * C, weights, ids, B, T, C);
+    check_layer(t, &layer, in, out, weights, din);
+    free(in), free(weights), free(out), free(din);
+}
+
+// ---- LayerNorm: inputs x (N,C), weight (C), bias (C) ----
+
+static void layernorm_formula(const Layer *l, const double *in, double *out) {
+    int N = l->B * l->T, C = l->C;
+    const double *weight = in + N * C, *bias = weight + C;
+    for (int row = 0; row < N; row++) {
+        const double *x = in + row * C;
+        double mean = 0.0, variance = 0.0;
+        for (int c = 0; c < C; c++) { mean += x[c] / C; }
+        for (int c = 0; c < C; c++) { variance += (x[c] - mean) * (x[c] - mean) / C; }
+        for (int c = 0; c < C; c++) { out[row * C + c] = (x[c] - mean) / sqrt(variance + 1e-5) * weight[c] + bias[c]; }
+    }
+}
+
+static void test_layernorm(Test *t) {
+    enum { B = 3, T = 5, C = 67, N = B * T };
+    Layer layer = {"layernorm", layernorm_formula, B, T, C, 0, 0, 0, NULL, N * C + 2 * C, N * C, C};
+    float *in = random_floats(layer.num_inputs, 1.5f, 3), *weights = random_floats(layer.num_outputs, 1.0f, 4);
+    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), mean[N], rstd[N];
+    float *weight = in + N * C, *bias = weight + C, *dweight = din + N * C, *dbias = dweight + C;
+    layernorm_forward(out, mean, rstd, in, weight, bias, N, C);
+    layernorm_backward(din, dweight, dbias, weights, in, mean, rstd, weight, N, C);
+    check_layer(t, &layer, in, out, weights, din);
+    free(in), free(weights), free(out), free(din);
+}
+
+// ---- Linear: inputs x (N,C), weight (OC,C), bias (OC), residual (N,OC) ----
+
+static void matmul_formula(const Layer *l, const double *in, double *out) {
+    int N = l->B * l->T, C = l->C, OC = l->OC;
+    const double *weight = in + N * C, *bias = weight + OC * C, *residual = bias + OC;
+    for (int i = 0; i < N; i++) {
+        for (int o = 0; o < OC; o++) {
+            double sum = bias[o] + residual[i * OC + o];
+            for (int c = 0; c < C; c++) { sum += in[i * C + c] * weight[o * C + c]; }
+            out[i * OC + o] = sum;
+        }
+    }
+}
+
+static void test_matmul(Test *t) {
+    enum { B = 2, T = 7, C = 19, OC = 35, N = B * T };
+    Layer layer = {"matmul", matmul_formula, B, T, C, OC, 0, 0, NULL, N * C + OC * C + OC + N * OC, N * OC, OC};
+    float *in = random_floats(layer.num_inputs, 1.0f, 5), *weights = random_floats(layer.num_outputs, 1.0f, 6);
+    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs);
+    float *workspace = ones(gemm_workspace_floats(gemm_max_threads()));
+    int weight = N * C, bias = weight + OC * C, residual = bias + OC;
+    matmul_forward(out, in + residual, in, in + weight, in + bias, N, C, OC, workspace);
+    matmul_backward(din, din + weight, din + bias, weights, in, in + weight, N, C, OC, workspace);
+    for (int i = 0; i < N * OC; i++) { din[residual + i] += weights[i]; } // the residual's gradient is the output's
+    check_layer(t, &layer, in, out, weights, din);
+    free(in), free(weights), free(out), free(din), free(workspace);
+}
+
+// ---- GELU ----
+
+static void gelu_formula(const Layer *l, const double *in, double *out) {
+    for (int i = 0; i < l->num_inputs; i++) {
+        double x = in[i];
+        out[i] = 0.5 * x * (1.0 + tanh(sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    }
+}
+
+static void test_gelu(Test *t) {
+    enum { N = 321 };
+    Layer layer = {"gelu", gelu_formula, 1, 1, 1, 0, 0, 0, NULL, N, N, 1};
+    float *in = random_floats(N, 3.0f, 7), *weights = random_floats(N, 1.0f, 8), *out = ones(N), *din = ones(N);
+    in[0] = 0.0f, in[1] = 30.0f, in[2] = -30.0f; // both saturated ends
+    gelu_forward(out, in, N);
+    gelu_backward(din, in, weights, N);
+    check_layer(t, &layer, in, out, weights, din);
+    free(in), free(weights), free(out), free(din);
+}
+
+// ---- Attention: inputs qkv (B,T,3C) ----
+
+static void attention_formula(const Layer *l, const double *in, double *out) {
+    int T = l->T, C = l->C, HS = C / l->NH;
+    double *p = (double *)malloc((size_t)T * sizeof(double));
+    for (int row = 0; row < l->B * T * l->NH; row++) {
+        int h = row % l->NH, i = row / l->NH % T, b = row / l->NH / T;
+        const double *sequence = in + b * T * 3 * C + h * HS;
+        double sum = 0.0;
+        for (int j = 0; j <= i; j++) {
+            double dot = 0.0;
+            for (int d = 0; d < HS; d++) { dot += sequence[i * 3 * C + d] * sequence[j * 3 * C + C + d]; }
+            p[j] = exp(dot / sqrt((double)HS));
+            sum += p[j];
+        }
+        for (int d = 0; d < HS; d++) {
+            double value = 0.0;
+            for (int j = 0; j <= i; j++) { value += p[j] / sum * sequence[j * 3 * C + 2 * C + d]; }
+            out[(b * T + i) * C + h * HS + d] = value;
+        }
+    }
+    free(p);
+}
+
+static void attention_case(Test *t, int B, int T, int C, int NH) {
+    Layer layer = {"attention", attention_formula, B, T, C, 0, NH, 0, NULL, B * T * 3 * C, B * T * C, T + C / NH};
+    float *in = random_floats(layer.num_inputs, 1.0f, 9), *weights = random_floats(layer.num_outputs, 1.0f, 10);
+    float *out = ones(layer.num_outputs), *din = ones(layer.num_inputs), *lse = ones(B * NH * T);
+    float *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
+    attention_forward(out, lse, in, B, T, C, NH, scratch);
+    attention_backward(din, weights, in, out, lse, B, T, C, NH, scratch);
+    check_layer(t, &layer, in, out, weights, din);
+    free(in), free(weights), free(out), free(din), free(lse), free(scratch);
+}
+
+static void test_attention(Test *t) {
+    attention_case(t, 2, 5, 9, 3);
+    attention_case(t, 1, ATTENTION_TILE, 4, 2);
+    attention_case(t, 1, ATTENTION_TILE + 5, 10, 2);
+    attention_case(t, 3, 1, 7, 1);
+    attention_case(t, 1, 17, 25, 1); // a head wider than a vector
+}
+
+// Scores of +-10,000 must neither overflow nor become NaN.
+static void test_attention_extreme_scores(Test *t) {
+    enum { T = 40, C = 8 };
+    float *qkv = random_floats(T * 3 * C, 100.0f, 11), *out = ones(T * C), *lse = ones(T), *din = ones(T * 3 * C);
+    float *weights = random_floats(T * C, 1.0f, 12), *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
+    attention_forward(out, lse, qkv, 1, T, C, 1, scratch);
+    attention_backward(din, weights, qkv, out, lse, 1, T, C, 1, scratch);
+    CHECK(t, all_finite(out, T * C) && all_finite(din, T * 3 * C), "attention: not finite");
+    free(qkv), free(out), free(lse), free(din), free(weights), free(scratch);
+}
+
+// ---- Softmax and cross-entropy: inputs logits (N,V), held in rows of Vp ----
+
+static void cross_entropy_formula(const Layer *l, const double *in, double *out) {
+    for (int i = 0; i < l->B; i++) {
+        double sum = 0.0;
+        for (int v = 0; v < l->V; v++) { sum += exp(in[i * l->V + v]); }
+        out[i] = log(sum) - in[i * l->V + l->ids[i]];
+    }
+}
+
+static void test_cross_entropy(Test *t) {
+    enum { N = 3, V = 101, Vp = 128 };
+    const int32_t targets[N] = {100, 0, 57};
+    Layer layer = {"cross_entropy", cross_entropy_formula, N, 1, 1, 0, 0, V, targets, N * V, N, V};
+    float *in = random_floats(N * V, 2.0f, 13), losses[N], weights[N] = {0.25f, 0.25f, 0.25f}, gradient[N * V];
+    float *logits = ones(N * Vp);
+    for (int i = 0; i < N; i++) { memcpy(logits + i * Vp, in + i * V, V * sizeof(float)); }
+    cross_entropy(losses, logits, targets, N, V, Vp, 0.25f, true);
+    for (int i = 0; i < N * V; i++) { gradient[i] = 1.0f + logits[i / V * Vp + i % V]; }
+    for (int i = 0; i < N; i++) { CHECK(t, logits[i * Vp + V] == 1.0f, "cross_entropy: wrote into the padding"); }
+    check_layer(t, &layer, in, losses, weights, gradient);
+    free(in), free(logits);
+}
+
+static void test_cross_entropy_extreme_logits(Test *t) {
+    float logits[2 * 3] = {10000.0f, -10000.0f, 9999.0f, -10000.0f, -10000.0f, -10000.0f}, losses[2];
+    const int32_t targets[2] = {1, 2};
+    cross_entropy(losses, logits, targets, 2, 3, 3, 1.0f, true);
+    CHECK(t, fabsf(losses[0] - 20000.3133f) <= 0.01f, "loss %.9g, want 20000.3133", (double)losses[0]);
+    CHECK(t, fabsf(losses[1] - logf(3.0f)) <= 0.001f, "loss %.9g, want ln 3", (double)losses[1]);
+    CHECK(t, all_finite(logits, 6), "the gradient is not finite");
+}
+
+// ---- AdamW, against the formula in double over a few updates ----
+
+static void test_adamw(Test *t) {
+    enum { N = 40000 }; // more than one block, and a remainder
+    float *param = random_floats(N, 1.0f, 14), *m = ones(N), *v = ones(N);
+    double *want = (double *)malloc(N * sizeof(double)), *dm = (double *)calloc(N, sizeof(double));
+    double *dv = (double *)calloc(N, sizeof(double));
+    memset(m, 0, N * sizeof(float)), memset(v, 0, N * sizeof(float));
+    for (int i = 0; i < N; i++) { want[i] = param[i]; }
+    for (int update = 1; update <= 3; update++) {
+        float *grad = random_floats(N, 1.0f, 20 + update);
+        AdamW a = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.0f, 0.5f, update};
+        adamw_tensor(param, m, v, grad, N, &a, 0.1f);
+        for (int i = 0; i < N; i++) {
+            double g = 0.5 * (double)grad[i], b1 = 0.9, b2 = 0.95;
+            dm[i] = b1 * dm[i] + (1 - b1) * g;
+            dv[i] = b2 * dv[i] + (1 - b2) * g * g;
+            double step = dm[i] / (1 - pow(b1, update)) / (sqrt(dv[i] / (1 - pow(b2, update))) + 1e-8);
+            want[i] -= 1e-2 * (step + 0.1 * want[i]);
+        }
+        free(grad);
+    }
+    Layer layer = {"adamw", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 3};
+    close_to(t, &layer, "parameters", param, want, N);
+    free(param), free(m), free(v), free(want), free(dm), free(dv);
+}
+
+// The comparison itself must reject what is wrong.
+static void test_comparison_rejects(Test *t) {
+    Layer layer = {"self-test (failures are expected)", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 1};
+    const double want[3] = {1.0, 2.0, 3.0};
+    const float nan_value[3] = {1.0f, NAN, 3.0f}, perturbed[3] = {1.0f, 2.0f, 3.0001f}, right[3] = {1.0f, 2.0f, 3.0f};
+    Test inner = {100, NULL}; // 100 earlier failures: prints nothing
+    CHECK(t, !close_to(&inner, &layer, "NaN", nan_value, want, 3), "a NaN passed");
+    CHECK(t, !close_to(&inner, &layer, "perturbed", perturbed, want, 3), "a wrong value passed");
+    CHECK(t, close_to(&inner, &layer, "right", right, want, 3), "equal values failed");
+}
+
+int main(void) {
+    Suite suite = suite_begin("layers");
+    RUN(&suite, test_comparison_rejects);
+    RUN(&suite, test_embedding);
+    RUN(&suite, test_layernorm);
+    RUN(&suite, test_matmul);
+    RUN(&suite, test_gelu);
+    RUN(&suite, test_attention);
+    RUN(&suite, test_attention_extreme_scores);
+    RUN(&suite, test_cross_entropy);
+    RUN(&suite, test_cross_entropy_extreme_logits);
+    RUN(&suite, test_adamw);
+    return suite_end(&suite);
+}

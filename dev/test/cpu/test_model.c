@@ -1,0 +1,474 @@
+// The whole model of train_gpt2.c on small random configurations: what must hold whatever the weights are.
+#include <stdint.h>
+#include <stdlib.h>
+
+// Every allocation the project makes is counted: its functions are all in this file.
+static int64_t allocations, planned_bytes;
+static void *counted(void *memory) {
+    allocations++;
+    return memory;
+}
+static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
+    allocations++;
+    planned_bytes += (int64_t)bytes;
+    return posix_memalign(memory, alignment, bytes);
+}
+#define malloc(bytes) counted(malloc(bytes))
+#define calloc(count, bytes) counted(calloc(count, bytes))
+#define realloc(memory, bytes) counted(realloc(memory, bytes))
+#define posix_memalign(memory, alignment, bytes) counted_memalign(memory, alignment, bytes)
+
+#define main train_gpt2_main
+#include "train_gpt2.c"
+#undef main
+
+#include "dev/test/test.h"
+
+static const GPT2Config small = {48, 101, 128, 3, 3, 36}; // maxT, V, Vp, L, NH, C
+
+typedef struct {
+    GPT2 model;
+    MemoryPlan plan;
+} Instance;
+
+// A model with room for B x T tokens and initial weights from a seed; biases and gains are random too, so that none of
+// them can be left out unnoticed.
+static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int recompute) {
+    static Error error;
+    Instance *instance = (Instance *)calloc(1, sizeof(Instance));
+    RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0};
+    gpt2_plan(&instance->model, &instance->plan, config, shape);
+    if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
+    float *params = instance->model.params_memory;
+    gpt2_init_params(params, config, 7);
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (gpt2_param_specs[i].rows != DIM_NONE) { continue; }
+        for (int64_t j = 0; j < gpt2_param_size(config, i); j++) {
+            params[gpt2_param_offset(config, i) + j] += (float)(0.2 * rand_uniform(5, (uint64_t)i, (uint64_t)j) - 0.1);
+        }
+    }
+    return instance;
+}
+
+static void free_model(Instance *instance) {
+    plan_free(&instance->plan);
+    free(instance);
+}
+
+static void fill_batch(GPT2 *model, int64_t first, int64_t n, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        model->tokens[i] = (int32_t)(rand_u64(seed, 1, (uint64_t)(first + i)) % (uint64_t)model->config.vocab_size);
+        model->targets[i] = (int32_t)(rand_u64(seed, 2, (uint64_t)(first + i)) % (uint64_t)model->config.vocab_size);
+    }
+}
+
+static uint64_t hash_floats(const float *data, int64_t n) { return hash64(data, (size_t)n * sizeof(float)); }
+
+// A few training steps on batches of B x T; returns the hash of the weights.
+static uint64_t train_steps(Instance *instance, int B, int T, int steps) {
+    GPT2 *model = &instance->model;
+    for (int step = 0; step < steps; step++) {
+        gpt2_zero_gradients(model);
+        fill_batch(model, 0, (int64_t)B * T, (uint64_t)step);
+        gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
+        gpt2_backward(model, B, T);
+        AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
+        gpt2_update(model, &a);
+    }
+    return hash_floats(model->params_memory, gpt2_num_params(&model->config));
+}
+
+static void use_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
+// An untrained model knows nothing: its loss is that of guessing among V tokens.
+static void test_untrained_loss_is_ln_v(Test *t) {
+    static Error error;
+    const int vocabs[] = {2, 101, 257, 5000};
+    for (int i = 0; i < 4; i++) {
+        GPT2Config config = {64, vocabs[i], gpt2_pad_vocab(vocabs[i]), 2, 4, 64};
+        GPT2 model;
+        MemoryPlan plan;
+        RunShape shape = {RUN_EVALUATES, 4, 64, 0, 1, 0, 0};
+        gpt2_plan(&model, &plan, &config, shape);
+        if (!CHECK(t, gpt2_allocate(&model, &plan, &error), "%s", error.text)) { return; }
+        gpt2_init_params(model.params_memory, &config, 42);
+        fill_batch(&model, 0, 4 * 64, 3);
+        double loss = gpt2_forward(&model, 4, 64, 0.0f, false);
+        // logits have a standard deviation of about 0.02 sqrt(C) = 0.16, which raises the loss by half its square
+        CHECK(t, fabs(loss - log(vocabs[i])) <= 0.05, "V %d: loss %f, ln V %f", vocabs[i], loss, log(vocabs[i]));
+        plan_free(&plan);
+    }
+}
+
+// Logits of all rows of a sequence through generation's forward (rows in chunks of any size give the same).
+static void logits_of_sequence(GPT2 *model, const int32_t *tokens, int n, float *logits) {
+    generate_begin(model);
+    for (int i = 0; i < n; i++) {
+        generate_append(model, tokens[i]);
+        memcpy(logits + (int64_t)i * model->config.vocab_size, generate_logits(model, true),
+               (size_t)model->config.vocab_size * sizeof(float));
+    }
+}
+
+// Changing token i must change no logit before position i, and the logits at i.
+static void test_causality(Test *t) {
+    enum { T = 40 };
+    Instance *instance = make_model(t, &small, 1, T, 0);
+    GPT2 *model = &instance->model;
+    int V = small.vocab_size;
+    float *before = (float *)malloc(sizeof(float) * (size_t)(T * V)),
+          *after = (float *)malloc(sizeof(float) * (size_t)(T * V));
+    float row_losses[T];
+    fill_batch(model, 0, T, 1);
+    int32_t tokens[T];
+    memcpy(tokens, model->tokens, sizeof(tokens));
+    gpt2_forward(model, 1, T, 0.0f, false);
+    memcpy(row_losses, model->losses, sizeof(row_losses));
+    logits_of_sequence(model, tokens, T, before);
+    for (int changed = 0; changed < T; changed += 13) {
+        int32_t old = tokens[changed];
+        tokens[changed] = (old + 1) % V;
+        logits_of_sequence(model, tokens, T, after);
+        CHECK(t, memcmp(before, after, sizeof(float) * (size_t)(changed * V)) == 0, "token %d changed the past",
+              changed);
+        CHECK(t, memcmp(before + changed * V, after + changed * V, sizeof(float) * (size_t)V) != 0,
+              "token %d changed nothing at its own place", changed);
+        memcpy(model->tokens, tokens, sizeof(tokens));
+        gpt2_forward(model, 1, T, 0.0f, false);
+        CHECK(t, memcmp(row_losses, model->losses, sizeof(float) * (size_t)changed) == 0,
+              "token %d changed an earlier loss", changed);
+        tokens[changed] = old;
+    }
+    free(before), free(after);
+    free_model(instance);
+}
+
+static void test_overfit_one_batch(Test *t) {
+    GPT2Config config = {16, 61, 128, 2, 4, 64};
+    Instance *instance = make_model(t, &config, 2, 16, 0);
+    GPT2 *model = &instance->model;
+    double loss = 0.0;
+    for (int step = 0; step < 200; step++) {
+        gpt2_zero_gradients(model);
+        fill_batch(model, 0, 32, 9);
+        loss = gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
+        gpt2_backward(model, 2, 16);
+        AdamW a = {3e-3f, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, step + 1};
+        gpt2_update(model, &a);
+    }
+    CHECK(t, loss <= 0.01, "loss after 200 steps on one batch: %f", loss);
+    free_model(instance);
+}
+
+// The same weights after some steps: whatever the number of threads, and on a second run.
+static void test_weights_do_not_depend_on_threads(Test *t) {
+    uint64_t hashes[5];
+    const int threads[5] = {1, 2, 1, 3, 4};
+    for (int i = 0; i < 5; i++) {
+        use_threads(threads[i]);
+        Instance *instance = make_model(t, &small, 3, 41, 0);
+        hashes[i] = train_steps(instance, 3, 41, 4);
+        free_model(instance);
+        CHECK(t, hashes[i] == hashes[0], "%d threads: hash %016llx, 1 thread: %016llx", threads[i],
+              (unsigned long long)hashes[i], (unsigned long long)hashes[0]);
+    }
+    use_threads(2);
+}
+
+static void test_weights_do_not_depend_on_recompute(Test *t) {
+    uint64_t hashes[4];
+    int64_t bytes[4];
+    for (int level = 0; level < 4; level++) {
+        Instance *instance = make_model(t, &small, 4, 48, level);
+        bytes[level] = instance->plan.total;
+        hashes[level] = train_steps(instance, 4, 48, 4);
+        free_model(instance);
+        CHECK(t, hashes[level] == hashes[0], "--recompute %d: hash %016llx, 0: %016llx", level,
+              (unsigned long long)hashes[level], (unsigned long long)hashes[0]);
+        if (level == 0) { continue; }
+        CHECK(t, bytes[level] < bytes[level - 1], "--recompute %d: %lld bytes, %d: %lld bytes", level,
+              (long long)bytes[level], level - 1, (long long)bytes[level - 1]);
+    }
+}
+
+// A validation between steps, and sampling, must leave no trace in the weights.
+static void test_validation_and_sampling_leave_no_trace(Test *t) {
+    Instance *plain = make_model(t, &small, 2, 24, 0), *disturbed = make_model(t, &small, 2, 24, 0);
+    uint64_t want = train_steps(plain, 2, 24, 2);
+    GPT2 *model = &disturbed->model;
+    for (int step = 0; step < 2; step++) {
+        gpt2_zero_gradients(model);
+        fill_batch(model, 0, 13, 77);
+        gpt2_forward(model, 1, 13, 0.0f, false);
+        generate_begin(model);
+        for (int i = 0; i < 60; i++) {
+            generate_append(model, i);
+            generate_logits(model, true);
+        }
+        fill_batch(model, 0, 48, (uint64_t)step);
+        gpt2_forward(model, 2, 24, 1.0f / 48.0f, true);
+        gpt2_backward(model, 2, 24);
+        AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
+        gpt2_update(model, &a);
+    }
+    CHECK(t, hash_floats(model->params_memory, gpt2_num_params(&small)) == want, "other weights");
+    free_model(plain), free_model(disturbed);
+}
+
+// B = 4 against 2 x B = 2 accumulated: every gradient equal within rounding, which for a sum over 4*T rows is at most
+// about that many epsilons of the largest value.
+static void test_accumulation(Test *t) {
+    enum { T = 33 };
+    Instance *whole = make_model(t, &small, 4, T, 0), *parts = make_model(t, &small, 2, T, 0);
+    GPT2 *a = &whole->model, *b = &parts->model;
+    fill_batch(a, 0, 4 * T, 5);
+    double loss = gpt2_forward(a, 4, T, 1.0f / (4 * T), true), loss_parts = 0.0;
+    gpt2_backward(a, 4, T);
+    for (int part = 0; part < 2; part++) {
+        fill_batch(b, part * 2 * T, 2 * T, 5);
+        loss_parts += gpt2_forward(b, 2, T, 1.0f / (4 * T), true) / 2.0;
+        gpt2_backward(b, 2, T);
+    }
+    CHECK(t, fabs(loss - loss_parts) <= 1e-12, "loss %.15f in one, %.15f in parts", loss, loss_parts);
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        int64_t at = gpt2_param_offset(&small, i), n = gpt2_param_size(&small, i);
+        float largest = row_max(a->grads_memory + at, n);
+        check_close(t, gpt2_param_specs[i].name, b->grads_memory + at, a->grads_memory + at, (size_t)n,
+                    4 * T * 1.2e-7 * (double)largest, 0.0);
+    }
+    free_model(whole), free_model(parts);
+}
+
+// Cached, uncached and training forward agree bit for bit, past the end of the window too.
+static void test_cached_decoding_is_exact(Test *t) {
+    enum { V = 101, N = 48 + 30 };
+    Instance *instances[3];
+    for (int i = 0; i < 3; i++) { instances[i] = make_model(t, &small, 1, 48, 0); }
+    GPT2 *cached = &instances[0]->model, *uncached = &instances[1]->model, *training = &instances[2]->model;
+    generate_begin(cached), generate_begin(uncached);
+    for (int i = 0; i < N; i++) {
+        int token = (int)(rand_u64(3, 3, (uint64_t)i) % V);
+        generate_append(cached, token), generate_append(uncached, token);
+        const float *logits = generate_logits(cached, true), *want = generate_logits(uncached, false);
+        CHECK(t, memcmp(logits, want, V * sizeof(float)) == 0, "token %d: cached and uncached logits differ", i);
+        if (i >= 48) { continue; }
+        for (int j = 0; j <= i; j++) { training->tokens[j] = cached->history[j], training->targets[j] = j; }
+        gpt2_forward(training, 1, i + 1, 0.0f, false);
+        float loss, row[V];
+        int32_t target = i;
+        memcpy(row, logits, sizeof(row));
+        cross_entropy(&loss, row, &target, 1, V, V, 0.0f, false);
+        CHECK(t, loss == training->losses[i], "token %d: loss %.9g in generation, %.9g in training", i, (double)loss,
+              (double)training->losses[i]);
+    }
+    for (int i = 0; i < 3; i++) { free_model(instances[i]); }
+}
+
+// What stands in the padding rows of a loaded wte must not matter, and their gradient is zero.
+static void test_padding_does_not_leak(Test *t) {
+    Instance *clean = make_model(t, &small, 2, 20, 0), *dirty = make_model(t, &small, 2, 20, 0);
+    int64_t used = (int64_t)small.vocab_size * small.channels, all = gpt2_param_size(&small, PARAM_wte);
+    for (int64_t i = used; i < all; i++) { dirty->model.params.wte[i] = 1e6f; }
+    Instance *both[2] = {clean, dirty};
+    double losses[2];
+    for (int i = 0; i < 2; i++) {
+        fill_batch(&both[i]->model, 0, 40, 1);
+        losses[i] = gpt2_forward(&both[i]->model, 2, 20, 1.0f / 40.0f, true);
+        gpt2_backward(&both[i]->model, 2, 20);
+    }
+    CHECK(t, losses[0] == losses[1], "loss %.15f with clean padding, %.15f with other", losses[0], losses[1]);
+    int64_t n = gpt2_num_params(&small);
+    CHECK(t, hash_floats(clean->model.grads_memory, n) == hash_floats(dirty->model.grads_memory, n),
+          "gradients differ");
+    for (int64_t i = used; i < all; i++) {
+        if (!CHECK(t, dirty->model.grads.wte[i] == 0.0f, "the padding has a gradient")) { break; }
+    }
+    free_model(clean), free_model(dirty);
+}
+
+// A batch and a length that are no multiple of anything, and a sequence of one token.
+static void test_awkward_sizes(Test *t) {
+    const struct { int B, T; } sizes[] = {{1, 1}, {3, 1}, {1, 2}, {5, 7}, {1, 47}};
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        int B = sizes[i].B, T = sizes[i].T;
+        Instance *instance = make_model(t, &small, B, T, 3);
+        GPT2 *model = &instance->model;
+        fill_batch(model, 0, (int64_t)B * T, 1);
+        double loss = gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
+        gpt2_backward(model, B, T);
+        CHECK(t, fabs(loss - log(101)) <= 2.0 && isfinite(gradient_norm(model)), "B %d, T %d: loss %f", B, T, loss);
+        free_model(instance);
+    }
+}
+
+// The rows of the plan: none overlap while both are live, all are aligned and inside, and a NaN in memory that a phase
+// does not own cannot reach the result.
+static void test_plan(Test *t) {
+    for (int level = 0; level < 4; level++) {
+        Instance *instance = make_model(t, &small, 2, 16, level);
+        const MemoryPlan *plan = &instance->plan;
+        int64_t end = 0;
+        for (int i = 0; i < plan->count; i++) {
+            const PlanRow *a = &plan->rows[i];
+            CHECK(t, a->offset % PLAN_ALIGNMENT == 0, "%s: offset %lld", a->name, (long long)a->offset);
+            end = max_i64(end, a->offset + plan_row_size(a));
+            for (int j = 0; j < i; j++) {
+                const PlanRow *b = &plan->rows[j];
+                bool apart = a->offset + a->bytes <= b->offset || b->offset + b->bytes <= a->offset;
+                CHECK(t, apart || !plan_rows_meet(a, b), "%s and %s overlap", a->name, b->name);
+            }
+        }
+        CHECK(t, end == plan->total, "the rows end at %lld, the total is %lld", (long long)end, (long long)plan->total);
+        CHECK(t, plan->total < plan_total_unshared(plan), "nothing is shared");
+        free_model(instance);
+    }
+}
+
+// Before each phase, everything that is not live in it is filled with NaN: a buffer that is used outside its declared
+// life would spread them.
+static void poison_others(MemoryPlan *plan, int phase) {
+    char *live = (char *)calloc((size_t)plan->total, 1);
+    for (int i = 0; i < plan->count; i++) {
+        const PlanRow *row = &plan->rows[i];
+        if (row->first <= phase && phase <= row->last) { memset(live + row->offset, 1, (size_t)plan_row_size(row)); }
+    }
+    for (int64_t i = 0; i < plan->total; i++) {
+        if (!live[i]) { ((unsigned char *)plan->memory)[i] = 0xff; } // all ones is a NaN
+    }
+    free(live);
+}
+
+static void test_lifetimes_are_true(Test *t) {
+    for (int level = 0; level < 4; level++) {
+        Instance *plain = make_model(t, &small, 2, 16, level), *poisoned = make_model(t, &small, 2, 16, level);
+        uint64_t want = train_steps(plain, 2, 16, 1);
+        GPT2 *model = &poisoned->model;
+        int C = small.channels, L = small.num_layers;
+        int64_t N = 32;
+        poison_others(&poisoned->plan, GENERATE);
+        poison_others(&poisoned->plan, FORWARD);
+        fill_batch(model, 0, N, 0);
+        gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
+        poison_others(&poisoned->plan, LM_HEAD);
+        clear_rows(model->dresidual, N * C);
+        layernorm_backward(model->dresidual, model->grads.lnfw, model->grads.lnfb, model->dlnf,
+                           of_layer(model->residual, L), model->lnf_mean, model->lnf_rstd, model->params.lnfw, N, C);
+        for (int layer = L - 1; layer >= 0; layer--) {
+            recompute_layer(model, layer, 2, 16);
+            poison_others(&poisoned->plan, BACKWARD_MLP);
+            block_backward_mlp(model, layer, 2, 16);
+            poison_others(&poisoned->plan, BACKWARD_ATTENTION);
+            block_backward_attention(model, layer, 2, 16);
+        }
+        embedding_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, 2, 16, C);
+        poison_others(&poisoned->plan, UPDATE);
+        AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), 1};
+        gpt2_update(model, &a);
+        uint64_t got = hash_floats(model->params_memory, gpt2_num_params(&small));
+        CHECK(t, got == want, "--recompute %d: a buffer is used outside its life", level);
+        free_model(plain), free_model(poisoned);
+    }
+}
+
+// What is planned is what is allocated, to the byte and at once; training, validating and sampling allocate nothing.
+static void test_one_allocation(Test *t) {
+    for (int level = 0; level < 4; level++) {
+        int64_t bytes_before = planned_bytes, allocations_before = allocations;
+        Instance *instance = make_model(t, &small, 2, 16, level);
+        GPT2 *model = &instance->model;
+        CHECK(t, planned_bytes - bytes_before == instance->plan.total, "planned %lld bytes, allocated %lld",
+              (long long)instance->plan.total, (long long)(planned_bytes - bytes_before));
+        CHECK(t, allocations - allocations_before == 2,
+              "%lld allocations for a model, expected the plan's and the test's",
+              (long long)(allocations - allocations_before));
+        allocations_before = allocations;
+        train_steps(instance, 2, 16, 2);
+        fill_batch(model, 0, 16, 1);
+        gpt2_forward(model, 1, 16, 0.0f, false);
+        generate_begin(model);
+        for (int i = 0; i < 60; i++) {
+            SamplerOptions options = {0.8f, 10, 0.9f};
+            generate_append(model, i);
+            sample_token(generate_logits(model, i % 2 == 0), small.vocab_size, &options, 0.5, model->sampler_probs,
+                         model->sampler_index);
+        }
+        CHECK(t, allocations == allocations_before, "%lld allocations after the plan's",
+              (long long)(allocations - allocations_before));
+        free_model(instance);
+    }
+}
+
+static void test_plan_overflow_is_refused(Test *t) {
+    static Error error;
+    GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
+    GPT2 model;
+    MemoryPlan plan;
+    RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0};
+    gpt2_plan(&model, &plan, &config, shape);
+    CHECK(t, !gpt2_allocate(&model, &plan, &error), "an impossible plan was allocated");
+    CHECK(t, strstr(error.text, "overflows 64 bits") != NULL, "message: %s", error.text);
+    GPT2Config large = {1024, 50257, 50304, 96, 96, 12288};
+    RunShape large_shape = {RUN_TRAINS, 4, 1024, 0, 1024, 0, 0};
+    gpt2_plan(&model, &plan, &large, large_shape);
+    CHECK(t, !gpt2_allocate(&model, &plan, &error), "a plan of terabytes was allocated");
+    CHECK(t, strstr(error.text, "this machine has") != NULL, "message: %s", error.text);
+}
+
+// Puts a NaN where the forward pass is to find it first, and takes it away again.
+static void check_named(Test *t, GPT2 *model, float *place, const char *want) {
+    char name[128] = "";
+    float old = *place;
+    *place = NAN;
+    name_nonfinite_forward(model, 1, 8, name, sizeof(name));
+    CHECK(t, strcmp(name, want) == 0, "named '%s', want '%s'", name, want);
+    *place = old;
+}
+
+static void test_nonfinite_is_named(Test *t) {
+    Instance *instance = make_model(t, &small, 1, 8, 0);
+    GPT2 *model = &instance->model;
+    char name[128];
+    int L = small.num_layers;
+    fill_batch(model, 0, 8, 1);
+    gpt2_forward(model, 1, 8, 1.0f / 8.0f, true);
+    check_named(t, model, &model->params.lnfb[35], "parameter lnfb");
+    check_named(t, model, &model->params.qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
+    check_named(t, model, &of_layer(model->residual, 0)[5], "activation residual of layer 0");
+    check_named(t, model, &of_layer(model->qkv, 2)[3], "activation qkv of layer 2");
+    check_named(t, model, &of_layer(model->gelu, 1)[8 * 4 * 36 - 1], "activation gelu of layer 1");
+    check_named(t, model, &of_layer(model->residual, L)[8 * 36 - 1], "activation residual");
+    check_named(t, model, &model->lnf[0], "activation lnf");
+    check_named(t, model, &model->losses[7], "activation losses");
+    gpt2_backward(model, 1, 8);
+    model->grads.fcw[4 * 36 * 36 + 5] = INFINITY;
+    name_nonfinite_gradient(model, name, sizeof(name));
+    CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);
+    free_model(instance);
+}
+
+int main(void) {
+    Suite suite = suite_begin("model");
+    use_threads(2);
+    RUN(&suite, test_untrained_loss_is_ln_v);
+    RUN(&suite, test_causality);
+    RUN(&suite, test_overfit_one_batch);
+    RUN(&suite, test_weights_do_not_depend_on_threads);
+    RUN(&suite, test_weights_do_not_depend_on_recompute);
+    RUN(&suite, test_validation_and_sampling_leave_no_trace);
+    RUN(&suite, test_accumulation);
+    RUN(&suite, test_cached_decoding_is_exact);
+    RUN(&suite, test_padding_does_not_leak);
+    RUN(&suite, test_awkward_sizes);
+    RUN(&suite, test_plan);
+    RUN(&suite, test_lifetimes_are_true);
+    RUN(&suite, test_one_allocation);
+    RUN(&suite, test_plan_overflow_is_refused);
+    RUN(&suite, test_nonfinite_is_named);
+    return suite_end(&suite);
+}

@@ -1,0 +1,153 @@
+// Tests of llmc/cuda/checksum.cuh.
+#ifndef KERNELS_CHECKSUM_CUH
+#define KERNELS_CHECKSUM_CUH
+
+#include <algorithm>
+
+#include "llmc/cuda/checksum.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+typedef std::vector<uint32_t> Words;
+
+// The formula once more, from its description.
+static uint64_t host_checksum(const Words &words) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < words.size(); i++) {
+        uint64_t x = (i << 32 | i >> 32) + words[i] + 1;
+        x ^= x >> 33, x *= 0xff51afd7ed558ccdULL;
+        x ^= x >> 33, x *= 0xc4ceb9fe1a85ec53ULL;
+        x ^= x >> 33;
+        sum += x;
+    }
+    return sum;
+}
+
+// Of the words at `skipped` words behind the beginning of an allocation, added to `before`.
+static uint64_t gpu_checksum(const Words &words, size_t skipped = 0, uint64_t before = 0) {
+    DeviceArray<uint32_t> device((int64_t)(words.size() + skipped));
+    DeviceArray<uint64_t> sum(1);
+    cuda_check(cudaMemcpy(sum.data, &before, sizeof(before), cudaMemcpyHostToDevice));
+    cuda_check(
+        cudaMemcpy(device.data + skipped, words.data(), words.size() * sizeof(uint32_t), cudaMemcpyHostToDevice));
+    add_checksum(sum.data, device.data + skipped, (int64_t)(words.size() * sizeof(uint32_t)), 0);
+    return sum.raw()[0];
+}
+
+static Words random_words(int64_t n, int stream) {
+    Words words((size_t)n);
+    for (int64_t i = 0; i < n; i++) { words[(size_t)i] = (uint32_t)rand_u64(77, (uint64_t)stream, (uint64_t)i); }
+    return words;
+}
+
+// Sizes around a warp, a block, and all threads of the largest grid, some of which then take two words.
+static void test_checksum_formula(Test *t) {
+    const int64_t grid = 1024 * CHECKSUM_BLOCK,
+                  sizes[] = {0,   1,       2,          31,       32,       33,       255,      256,
+                             257, 1000003, grid - 255, grid - 1, grid + 0, grid + 1, 2 * grid, 2 * grid + 77};
+    for (int64_t n : sizes) {
+        Words words = random_words(n, 1);
+        uint64_t got = gpu_checksum(words), want = host_checksum(words);
+        CHECK(t, got == want, "%lld words: %016llx, expected %016llx", (long long)n, (unsigned long long)got,
+              (unsigned long long)want);
+    }
+    const Words special[] = {Words(1000, 0), Words(1000, 0xffffffffu), Words(1000, 0x7fc00000u)};
+    for (const Words &words : special) {
+        CHECK(t, gpu_checksum(words) == host_checksum(words), "another sum of 1000 words 0x%08x", words[0]);
+    }
+}
+
+// It is added to what is there, however far that is.
+static void test_checksum_is_added(Test *t) {
+    Words words = random_words(1001, 2);
+    for (uint64_t before : {(uint64_t)0, (uint64_t)1, ~(uint64_t)0, (uint64_t)0x123456789abcdef0ULL}) {
+        uint64_t got = gpu_checksum(words, 0, before), want = before + host_checksum(words);
+        CHECK(t, got == want, "added to %llx: %016llx, expected %016llx", (unsigned long long)before,
+              (unsigned long long)got, (unsigned long long)want);
+    }
+}
+
+// Where the words lie does not count, nor what lies before them.
+static void test_checksum_of_any_place(Test *t) {
+    Words words = random_words(5 * CHECKSUM_BLOCK + 7, 3);
+    for (size_t skipped : {0, 1, 2, 3, 5, 31, 64, 100}) {
+        CHECK(t, gpu_checksum(words, skipped) == host_checksum(words), "another sum %zu words further", skipped);
+    }
+}
+
+// Nor in which order the GPU takes them.
+static void test_checksum_schedules(Test *t) {
+    Words words = random_words(1024 * CHECKSUM_BLOCK + 5000, 4);
+    for_each_schedule(t, "checksum", [&] { return gpu_checksum(words); });
+}
+
+// The sums of an array and of all its variants are told apart.
+static void check_all_differ(Test *t, const char *what, const Words &words, const std::vector<Words> &variants) {
+    std::vector<uint64_t> sums(1, gpu_checksum(words));
+    for (const Words &variant : variants) { sums.push_back(gpu_checksum(variant)); }
+    std::sort(sums.begin(), sums.end());
+    size_t different = (size_t)(std::unique(sums.begin(), sums.end()) - sums.begin());
+    CHECK(t, different == variants.size() + 1, "%s: %zu different sums of %zu arrays", what, different,
+          variants.size() + 1);
+}
+
+// Each bit of each word counts.
+static void test_checksum_flipped_bits(Test *t) {
+    for (uint32_t value : {0u, 0xffffffffu, 0x3f800000u}) {
+        Words words(37, value);
+        std::vector<Words> variants;
+        for (size_t i = 0; i < words.size(); i++) {
+            for (int bit = 0; bit < 32; bit++) {
+                variants.push_back(words);
+                variants.back()[i] ^= 1u << bit;
+            }
+        }
+        check_all_differ(t, "flipped bits", words, variants);
+    }
+}
+
+// Two words, or two runs of words, that have changed places; the same words one place further.
+static void test_checksum_swapped_words(Test *t) {
+    Words words = random_words(40, 5);
+    words[7] = 0, words[8] = 0xffffffffu; // neighbours by value, too
+    std::vector<Words> variants;
+    for (size_t a = 0; a < words.size(); a++) {
+        for (size_t b = a + 1; b < words.size(); b++) {
+            variants.push_back(words);
+            std::swap(variants.back()[a], variants.back()[b]);
+        }
+    }
+    for (size_t middle = 1; middle < words.size(); middle++) {
+        variants.push_back(words);
+        std::rotate(variants.back().begin(), variants.back().begin() + (std::ptrdiff_t)middle, variants.back().end());
+    }
+    check_all_differ(t, "swapped words", words, variants);
+}
+
+// Words that were cleared, and words that are missing, or zeros too many, at the end.
+static void test_checksum_cleared_words(Test *t) {
+    Words words = random_words(100, 6);
+    std::vector<Words> variants;
+    for (size_t i = 0; i < words.size(); i++) {
+        variants.push_back(words);
+        variants.back()[i] = 0;
+        variants.push_back(words);
+        std::fill(variants.back().begin(), variants.back().begin() + (std::ptrdiff_t)i + 1, 0u);
+        variants.push_back(Words(words.begin(), words.begin() + (std::ptrdiff_t)i));
+        variants.push_back(words);
+        variants.back().resize(words.size() + i + 1, 0u);
+    }
+    variants.erase(variants.begin() + 1); // the first word alone is cleared twice
+    check_all_differ(t, "cleared words", words, variants);
+}
+
+static void checksum_tests(Suite *suite) {
+    RUN(suite, test_checksum_formula);
+    RUN(suite, test_checksum_is_added);
+    RUN(suite, test_checksum_of_any_place);
+    RUN(suite, test_checksum_schedules);
+    RUN(suite, test_checksum_flipped_bits);
+    RUN(suite, test_checksum_swapped_words);
+    RUN(suite, test_checksum_cleared_words);
+}
+
+#endif // KERNELS_CHECKSUM_CUH

@@ -1,0 +1,190 @@
+// llmc/cuda/gpu_monitor.h against a stand-in for NVIDIA's library, compiled here, and llmc/model/gpu_peak.h.
+#include "llmc/cuda/gpu_monitor.h"
+#include "llmc/model/gpu_peak.h"
+#include "dev/test/temp_dir.h"
+#include "dev/test/test.h"
+
+// NVML as its documentation describes it. NO_POWER etc. leave functions out; FAILS makes the sensors fail.
+static const char nvml_source[] =
+    "#include <string.h>\n"
+    "typedef struct { unsigned long long total, free, used; } Memory;\n"
+    "typedef struct { unsigned gpu, memory; } Utilization;\n"
+    "static int device, started;\n"
+    "#ifdef FAILS\n"
+    "#define ANSWER return 999\n"
+    "#else\n"
+    "#define ANSWER return started == 1 && handle == (void *)&device ? 0 : 1\n"
+    "#endif\n"
+    "#ifndef NO_INIT\n"
+    "int nvmlInit_v2(void) { started++; return INIT_STATUS; }\n"
+    "#endif\n"
+    "int nvmlShutdown(void) { started--; return 0; }\n"
+    "int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **handle) {\n"
+    "    *handle = &device; return strcmp(id, \"0000:3B:00.0\") == 0 ? 0 : 6; }\n"
+    "#ifndef NO_POWER\n"
+    "int nvmlDeviceGetPowerUsage(void *handle, unsigned *mw) { *mw = 412300; ANSWER; }\n"
+    "int nvmlDeviceGetEnforcedPowerLimit(void *handle, unsigned *mw) { *mw = 700000; ANSWER; }\n"
+    "#endif\n"
+    "int nvmlDeviceGetClockInfo(void *handle, int type, unsigned *mhz) { *mhz = type == 1 ? 1755 : 1; ANSWER; }\n"
+    "int nvmlDeviceGetTemperature(void *handle, int sensor, unsigned *c) { *c = sensor == 0 ? 61 : 1; ANSWER; }\n"
+    "int nvmlDeviceGetMemoryInfo(void *handle, Memory *m) {\n"
+    "    m->total = 85520809984ull, m->used = 36722180096ull, m->free = m->total - m->used; ANSWER; }\n"
+    "int nvmlDeviceGetUtilizationRates(void *handle, Utilization *u) { u->gpu = 98, u->memory = 1; ANSWER; }\n";
+
+// Compiles the stand-in; false if there is no compiler called cc, gcc or clang.
+static bool build_library(const TempDir *dir, const char *flags, char *path, size_t size) {
+    char source[600], command[4096];
+    snprintf(source, sizeof(source), "%s/nvml.c", dir->path);
+    snprintf(path, size, "%s/libnvidia-ml.so.1", dir->path);
+    FILE *file = fopen(source, "w");
+    if (file == NULL) { return false; }
+    fputs(nvml_source, file);
+    fclose(file);
+    snprintf(command, sizeof(command),
+             "for c in cc gcc clang; do $c -shared -fPIC %s -o %s %s 2>%s/messages && exit 0; done; exit 1", flags,
+             path, source, dir->path);
+    return system(command) == 0;
+}
+
+// What a monitor with a stand-in compiled with `flags` says of the GPU, or why it cannot be opened. "": no compiler.
+static void monitored(const char *flags, const char *bus_id, char *text, size_t size) {
+    TempDir dir = temp_dir_make();
+    char path[600];
+    GpuMonitor monitor;
+    GpuState state;
+    text[0] = '\0';
+    if (build_library(&dir, flags, path, sizeof(path))) {
+        bool opened = gpu_monitor_open_library(&monitor, path, bus_id);
+        bool known = gpu_monitor_read(&monitor, &state);
+        gpu_monitor_text(&state, text, size);
+        if (known != (text[0] != '\0')) { snprintf(text, size, "gpu_monitor_read returned %d", known); }
+        if (!opened) {
+            const char *name = strstr(monitor.why, "libnvidia"); // leaves out the folder
+            snprintf(text, size, "%.30s ... %s", monitor.why, name ? name : "");
+        }
+        gpu_monitor_close(&monitor);
+        gpu_monitor_close(&monitor); // harmless
+    }
+    temp_dir_remove(&dir);
+}
+
+#define GOOD_BUS "0000:3B:00.0"
+
+static void test_state_of_a_gpu(Test *t) {
+    static const struct {
+        const char *flags, *bus_id, *want;
+    } cases[] = {
+        {"-DINIT_STATUS=0", GOOD_BUS, "GPU 412 W of 700 W, 1755 MHz, 61 C, 34.2 GiB of 79.6 GiB, 98% busy"},
+        {"-DINIT_STATUS=0 -DNO_POWER", GOOD_BUS, "GPU 1755 MHz, 61 C, 34.2 GiB of 79.6 GiB, 98% busy"},
+        {"-DINIT_STATUS=0", "0000:01:00.0",
+         "no GPU power, clock and temper ... libnvidia-ml.so.1: it does not know the GPU (status 6)"},
+        {"-DINIT_STATUS=9", GOOD_BUS,
+         "no GPU power, clock and temper ... libnvidia-ml.so.1: nvmlInit failed (status 9)"},
+        {"-DNO_INIT", GOOD_BUS,
+         "no GPU power, clock and temper ... libnvidia-ml.so.1: it lacks the functions of NVML (status -1)"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[256];
+        monitored(cases[i].flags, cases[i].bus_id, text, sizeof(text));
+        if (text[0] == '\0') { SKIP(t, "no C compiler builds a shared library"); }
+        CHECK(t, strcmp(text, cases[i].want) == 0, "%s: '%s', expected '%s'", cases[i].flags, text, cases[i].want);
+    }
+}
+
+static void test_failing_sensors_are_left_out(Test *t) {
+    TempDir dir = temp_dir_make();
+    char path[600], text[256] = "x";
+    GpuMonitor monitor;
+    GpuState state;
+    bool built = build_library(&dir, "-DINIT_STATUS=0 -DFAILS", path, sizeof(path));
+    if (built) {
+        CHECK(t, gpu_monitor_open_library(&monitor, path, GOOD_BUS), "%s", monitor.why);
+        CHECK(t, !gpu_monitor_read(&monitor, &state), "something was read");
+        gpu_monitor_text(&state, text, sizeof(text));
+        CHECK(t, text[0] == '\0', "'%s', expected nothing", text);
+        gpu_monitor_close(&monitor);
+    }
+    temp_dir_remove(&dir);
+    if (!built) { SKIP(t, "no C compiler builds a shared library"); }
+}
+
+static void test_no_library(Test *t) {
+    GpuMonitor monitor;
+    GpuState state;
+    CHECK(t, !gpu_monitor_open_library(&monitor, "libnone-such.so.1", GOOD_BUS), "opened what does not exist");
+    CHECK(t, strstr(monitor.why, "libnone-such.so.1") != NULL, "'%s' does not name the library", monitor.why);
+    CHECK(t, !gpu_monitor_read(&monitor, &state), "read without a library");
+    CHECK(t, state.watts == -1.0 && state.memory_used == -1, "a state that nobody knows");
+    gpu_monitor_close(&monitor);
+}
+
+static void test_text_is_cut(Test *t) {
+    const GpuState state = {100.0, 200.0, 1000, 50, 1, 2, 100};
+    char whole[256], text[256];
+    gpu_monitor_text(&state, whole, sizeof(whole));
+    for (size_t size = 1; size <= strlen(whole) + 1; size++) {
+        memset(text, '#', sizeof(text));
+        gpu_monitor_text(&state, text, size);
+        CHECK(t, strlen(text) == size - 1, "%zu bytes: '%s'", size, text);
+        CHECK(t, strncmp(text, whole, size - 1) == 0, "%zu bytes: '%s' does not begin '%s'", size, text, whole);
+        CHECK(t, text[size] == '#', "%zu bytes: written beyond", size);
+    }
+}
+
+static void test_peaks(Test *t) {
+    static const struct {
+        const char *name;
+        double bf16, tf32, fp32, fp8;
+    } cases[] = {
+        {"NVIDIA A100-SXM4-80GB", 312.0, 156.0, 19.5, 0.0},
+        {"A100-PCIE-40GB", 312.0, 156.0, 19.5, 0.0}, // as older drivers name it
+        {"NVIDIA H100 80GB HBM3", 989.4, 494.7, 66.9, 1978.9},
+        {"NVIDIA H100 PCIe", 756.0, 378.0, 51.0, 1513.0},
+        {"NVIDIA H200", 989.4, 494.7, 66.9, 1978.9},
+        {"NVIDIA H200 NVL", 835.5, 417.5, 60.0, 1671.0},
+        {"NVIDIA L4", 121.0, 60.0, 30.3, 242.0},
+        {"NVIDIA L40S", 362.0, 183.0, 91.6, 733.0},
+        {"NVIDIA GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3},
+        {"NVIDIA GeForce RTX 4090 Laptop GPU", 0.0, 0.0, 0.0, 0.0},
+        {"NVIDIA GeForce RTX 4080 SUPER", 0.0, 0.0, 0.0, 0.0},
+        {"NVIDIA A10G", 0.0, 0.0, 0.0, 0.0},
+        {"NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0.0, 0.0, 0.0, 0.0},
+        {"emulated GPU", 0.0, 0.0, 0.0, 0.0},
+        {"", 0.0, 0.0, 0.0, 0.0},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *name = cases[i].name;
+        const double want[NUM_GPU_PRECISIONS] = {cases[i].bf16, cases[i].tf32, cases[i].fp32, cases[i].fp8};
+        for (int p = 0; p < NUM_GPU_PRECISIONS; p++) {
+            double got = gpu_peak_tflops(name, (GpuPrecision)p);
+            CHECK(t, got == want[p], "%s, precision %d: %g, expected %g", name, p, got, want[p]);
+        }
+    }
+}
+
+// Tensor cores do bf16 at twice the rate of tf32 on every one of these; a slip of the pen would stand out.
+static void test_peaks_are_plausible(Test *t) {
+    for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
+        const GpuPeak *peak = &gpu_peaks[i];
+        double ratio = peak->teraflops[GPU_BF16] / peak->teraflops[GPU_TF32];
+        CHECK(t, ratio > 1.95 && ratio < 2.05, "%s: bf16 is %.3f times tf32", peak->name, ratio);
+        CHECK(t, peak->teraflops[GPU_FP32] > 0.0 && peak->teraflops[GPU_FP32] <= peak->teraflops[GPU_TF32] * 1.01,
+              "%s: fp32 is above tf32", peak->name);
+        double narrow = peak->teraflops[GPU_FP8] / peak->teraflops[GPU_BF16];
+        CHECK(t, narrow == 0.0 || (narrow > 1.95 && narrow < 2.05), "%s: fp8 is %.3f times bf16", peak->name, narrow);
+        for (size_t j = 0; j < i; j++) {
+            CHECK(t, strcmp(peak->name, gpu_peaks[j].name) != 0, "%s is listed twice", peak->name);
+        }
+    }
+}
+
+int main(void) {
+    Suite suite = suite_begin("test_gpu_monitor");
+    RUN(&suite, test_state_of_a_gpu);
+    RUN(&suite, test_failing_sensors_are_left_out);
+    RUN(&suite, test_no_library);
+    RUN(&suite, test_text_is_cut);
+    RUN(&suite, test_peaks);
+    RUN(&suite, test_peaks_are_plausible);
+    return suite_end(&suite);
+}

@@ -1,0 +1,63 @@
+// Fuzz target: encoding. Any bytes come back from their tokens, in one piece and in parallel, and cutting the text
+// where that is said to be harmless is harmless. Uses GPT-2's merges where they are, otherwise a few of our own.
+#include "dev/test/fuzz.h"
+#include "llmc/data/tokenizer.h"
+
+static void require(bool condition) {
+    if (!condition) { abort(); }
+}
+
+static const Tokenizer *fuzz_tokenizer(void) {
+    static const char merges[] =
+        "\xc4\xa0 a\na b\nab c\na a\naa aa\nb c\n' s\n! !\n\xc3\xa4 \xc2\xb8\n\xc4\x8a \xc4\x8a\n1 2\n";
+    static Tokenizer t;
+    Error error;
+    if (t.vocab_size == 0 && !tokenizer_load(&t, "../shared/data/vocab.bpe", &error)) {
+        require(tokenizer_parse_merges(&t, "merges", (const uint8_t *)merges, (int64_t)strlen(merges), 0, &error));
+    }
+    return &t;
+}
+
+static void check_round_trip(const Tokenizer *t, const uint8_t *text, size_t size, const uint16_t *tokens,
+                             int64_t count) {
+    size_t at = 0;
+    for (int64_t i = 0; i < count; i++) {
+        int bytes = 0;
+        const uint8_t *piece = tokenizer_decode(t, tokens[i], &bytes);
+        require(piece != NULL && tokens[i] != t->eot_token && (size_t)bytes <= size - at);
+        require(memcmp(piece, text + at, (size_t)bytes) == 0);
+        at += (size_t)bytes;
+    }
+    require(at == size);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    const Tokenizer *t = fuzz_tokenizer();
+    Error error;
+    int64_t count, first, second;
+    uint16_t *whole = (uint16_t *)malloc(size * sizeof(uint16_t) + 1); // exactly the room that is promised to suffice
+    uint16_t *parts = (uint16_t *)malloc(size * sizeof(uint16_t) + 1);
+    require(tokenizer_encode(t, data, size, whole, &count, &error));
+    check_round_trip(t, data, size, whole, count);
+    require(tokenizer_encode_parallel(t, data, size, parts, &first, &error) && first == count);
+    require(memcmp(whole, parts, (size_t)count * sizeof(uint16_t)) == 0);
+    size_t cut = tokenizer_last_split(t, data, size);
+    if (cut > 0) {
+        require(tokenizer_encode(t, data, cut, parts, &first, &error));
+        require(tokenizer_encode(t, data + cut, size - cut, parts + first, &second, &error));
+        require(first + second == count && memcmp(whole, parts, (size_t)count * sizeof(uint16_t)) == 0);
+    }
+    free(whole), free(parts);
+    return 0;
+}
+
+size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
+    static const char *const seeds[] = {
+        "It's a text, isn't it?  We'll\n\n  see: 3.14 = x1; \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x98\x80!\r\n",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+        "\xc2\xa0\xe2\x80\x83 \xd9\xa3\xc2\xbd' s 'll\t\t \xff\xfe \xed\xa0\x80\xc0\x80 <|endoftext|>",
+    };
+    if (which >= (int)(sizeof(seeds) / sizeof(seeds[0])) || strlen(seeds[which]) > capacity) { return 0; }
+    memcpy(buffer, seeds[which], strlen(seeds[which]));
+    return strlen(seeds[which]);
+}

@@ -1,0 +1,91 @@
+// Fuzz target: evaluation files. Whatever the file holds, the reader refuses it or hands out rows whose tokens are in
+// the vocabulary and whose scored inputs are in the row, and judges exactly the examples it says it has.
+#include "dev/test/data/eval_file.h"
+#include "dev/test/fuzz.h"
+#include "llmc/data/evalloader.h"
+
+enum { V = 50257, MAX_T = 80, ROOM = 4 * MAX_T };
+
+size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
+    static EvalFile file;
+    const int examples[] = {1, 3, 8};
+    if (which >= 3 || capacity < EVAL_FILE_BYTES) { return 0; }
+    eval_file_begin(&file);
+    for (int e = 0; e < examples[which]; e++) {
+        int completions = e % 3 == 2 ? 2 : 4;
+        eval_file_begin_example(&file, e % completions, completions);
+        eval_file_tokens(&file, 1 + 9 * e, 50256 - 9 * e);
+        for (int i = 0; i < completions; i++) { eval_file_tokens(&file, 1 + (e + i) % 5, 100 * i + e); }
+        eval_file_end_example(&file);
+    }
+    memcpy(buffer, file.data, file.bytes);
+    return file.bytes;
+}
+
+static void require(bool ok) {
+    if (!ok) { abort(); }
+}
+
+// Each row's inputs are followed by its targets, and what is scored is there.
+static void check_row(const EvalLoader *eval, int64_t row, int T) {
+    int32_t inputs[MAX_T], targets[MAX_T];
+    int begin, end;
+    eval_read_row(eval, row, T, inputs, targets);
+    eval_scored(eval, row, T, &begin, &end);
+    require(0 <= begin && begin < end && end <= T && end - begin == eval->rows[row].completion_length);
+    for (int t = 0; t < T; t++) {
+        require(inputs[t] >= 0 && inputs[t] < V && targets[t] >= 0 && targets[t] < V);
+        require(t + 1 >= end || targets[t] == inputs[t + 1]);
+        require(t < begin || t >= end || targets[t] == eval->rows[row].completion[t - begin]);
+    }
+}
+
+// The batches have each row once and fit into the room.
+static void check_batches(const EvalLoader *eval) {
+    uint8_t *seen = (uint8_t *)calloc((size_t)eval->num_rows, 1);
+    int64_t rows = 0, batches = eval_num_batches(eval);
+    for (int64_t b = 0; b < batches; b++) {
+        EvalBatch batch = eval_batch(eval, b);
+        require(batch.first == rows && batch.rows >= 1 && batch.rows <= eval->B && batch.T >= 1 && batch.T <= MAX_T);
+        require((int64_t)batch.rows * batch.T <= ROOM);
+        for (int i = 0; i < batch.rows; i++, rows++) {
+            int64_t row = eval->order[batch.first + i];
+            require(seen[row]++ == 0);
+            check_row(eval, row, batch.T);
+        }
+    }
+    require(rows == eval->num_rows && eval_batch(eval, batches).first == rows);
+    free(seen);
+}
+
+static void check_scores(const EvalLoader *eval) {
+    double *means = (double *)calloc((size_t)eval->num_rows, sizeof(double));
+    EvalScore score = eval_judge(eval, means);
+    int64_t firsts = 0;
+    for (int64_t e = 0; e < eval->num_examples; e++) {
+        require(eval->examples[e].label >= 0 && eval->examples[e].label < eval->examples[e].num_completions);
+        firsts += eval->examples[e].label == 0; // all means are equal: the first completion is taken
+    }
+    require(score.examples == eval->num_examples && score.correct == firsts);
+    free(means);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static EvalLoader eval;
+    const char *path = fuzz_temp_file(data, size);
+    for (int max_examples = 0; max_examples < 3; max_examples += 2) {
+        Error error = {""};
+        bool ok = eval_open(&eval, path, V, max_examples, &error);
+        ok = ok && eval_pack(&eval, ROOM / MAX_T, MAX_T, MAX_T, &error);
+        if (!ok) {
+            require(strncmp(error.text, path, strlen(path)) == 0 && strchr(error.text, '\n') == NULL);
+            eval_close(&eval);
+            continue;
+        }
+        require(eval.num_examples >= 1 && (max_examples == 0 || eval.num_examples <= max_examples));
+        check_batches(&eval);
+        check_scores(&eval);
+        eval_close(&eval);
+    }
+    return 0;
+}

@@ -1,0 +1,381 @@
+// Evaluation files: what a row holds and which of its inputs are scored, batches, the choice among completions, and
+// every kind of bad file with its message.
+#include "dev/test/data/eval_file.h"
+#include "dev/test/temp_dir.h"
+#include "dev/test/test.h"
+#include "llmc/data/evalloader.h"
+
+enum { V = 1000 };
+
+static EvalFile file;
+static EvalLoader eval;
+
+// Opens what `file` holds, cut or padded to `bytes`.
+static bool open_bytes(const TempDir *dir, size_t bytes, int vocab_size, int64_t max_examples, Error *error) {
+    const char *path = temp_path(dir, "eval.bin");
+    temp_write(path, file.data, bytes);
+    return eval_open(&eval, path, vocab_size, max_examples, error);
+}
+
+static bool open_file(Test *t, const TempDir *dir, int64_t max_examples) {
+    Error error = {""};
+    return CHECK(t, open_bytes(dir, file.bytes, V, max_examples, &error), "%s", error.text);
+}
+
+// An example with this context and completions of these lengths (0: no more). Its tokens count up from `first`, through
+// the context and, each time anew, through the completion.
+static void add_example(int label, int context, int first, int a, int b, int c, int d) {
+    const int lengths[] = {a, b, c, d};
+    int completions = 2 + (c > 0) + (d > 0);
+    eval_file_begin_example(&file, label, completions);
+    eval_file_tokens(&file, context, first);
+    for (int i = 0; i < completions; i++) { eval_file_tokens(&file, lengths[i], first + context); }
+    eval_file_end_example(&file);
+}
+
+// Three examples of 4, 2 and 3 completions.
+static void make_file(void) {
+    eval_file_begin(&file);
+    add_example(2, 5, 10, 1, 2, 3, 4);
+    add_example(0, 1, 50, 7, 1, 0, 0);
+    add_example(2, 9, 100, 2, 2, 6, 0);
+}
+
+// ---- Rows ----
+
+static void test_examples(Test *t) {
+    TempDir dir = temp_dir_make();
+    const int contexts[] = {5, 5, 5, 5, 1, 1, 9, 9, 9}, completions[] = {1, 2, 3, 4, 7, 1, 2, 2, 6};
+    make_file();
+    if (!open_file(t, &dir, 0)) { return; }
+    CHECK(t, eval.num_examples == 3 && eval.in_file == 3 && eval.num_rows == 9, "%lld examples, %lld rows",
+          (long long)eval.num_examples, (long long)eval.num_rows);
+    for (int i = 0; i < 9; i++) {
+        const EvalRow *row = &eval.rows[i];
+        CHECK(t, row->context_length == contexts[i] && row->completion_length == completions[i], "row %d: %d and %d", i,
+              row->context_length, row->completion_length);
+        CHECK(t, row->completion[0] == row->context[0] + contexts[i], "row %d: its completion begins with %d", i,
+              row->completion[0]);
+    }
+    CHECK(t, eval.examples[0].label == 2 && eval.examples[1].label == 0 && eval.examples[2].label == 2, "labels");
+    CHECK(t, eval.examples[1].first_row == 4 && eval.examples[2].first_row == 6, "first rows");
+    uint64_t fingerprint = eval.fingerprint;
+    eval_close(&eval);
+    eval_close(&eval);
+    CHECK(t, !eval_is_open(&eval), "open after it was closed");
+    if (open_file(t, &dir, 2)) {
+        CHECK(t, eval.num_examples == 2 && eval.num_rows == 6 && eval.in_file == 3, "the first 2 examples");
+        CHECK(t, eval.fingerprint == fingerprint, "the fingerprint is that of the file");
+    }
+    eval_close(&eval);
+    if (open_file(t, &dir, 99)) { CHECK(t, eval.num_examples == 3, "99 of 3 examples"); }
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+// A row's inputs count up, its targets are one ahead, and the scored ones are its completion. skipped: how many tokens
+// its context loses.
+static void check_row(Test *t, int row, int skipped) {
+    int32_t inputs[128], targets[128];
+    int begin, end;
+    const EvalRow *r = &eval.rows[row];
+    int first = r->context[0] + skipped, n = r->context_length + r->completion_length - 1 - skipped;
+    eval_read_row(&eval, row, eval.T, inputs, targets);
+    eval_scored(&eval, row, eval.T, &begin, &end);
+    CHECK(t, end == n && end - begin == r->completion_length, "row %d: scored %d to %d of %d", row, begin, end, n);
+    for (int i = 0; i < eval.T; i++) {
+        int input = i < n ? first + i : 0, target = i < n ? first + i + 1 : 0;
+        CHECK(t, inputs[i] == input && targets[i] == target, "row %d, T %d: input %d is %d, target %d", row, eval.T, i,
+              inputs[i], targets[i]);
+    }
+    CHECK(t, targets[begin] == r->completion[0] && targets[end - 1] == r->completion[r->completion_length - 1],
+          "row %d: scored are %d to %d", row, targets[begin], targets[end - 1]);
+}
+
+// The longest length is the longest row, rounded up, as far as memory and model allow; rows that are longer lose their
+// beginning.
+static void test_packing(Test *t) {
+    static const struct {
+        int batch_size, seq_len, max_seq_len;
+        int T, B, rows_that_lose;
+    } cases[] = {{4, 1024, 1024, 64, 9, 0}, {2, 64, 1024, 64, 2, 0}, {4, 20, 1024, 64, 1, 0}, {1, 64, 64, 64, 1, 0},
+                 {4, 16, 24, 24, 2, 0},     {3, 5, 16, 15, 1, 0},    {8, 8, 8, 8, 8, 3},      {2, 4, 1024, 8, 1, 3},
+                 {2, 7, 13, 13, 1, 1},      {64, 1, 10, 10, 6, 1},   {1, 7, 7, 7, 1, 4}};
+    TempDir dir = temp_dir_make();
+    make_file();
+    if (!open_file(t, &dir, 0)) { return; }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        Error error = {""};
+        bool ok = eval_pack(&eval, cases[i].batch_size, cases[i].seq_len, cases[i].max_seq_len, &error);
+        if (!CHECK(t, ok, "case %zu: %s", i, error.text)) { continue; }
+        CHECK(t, eval.T == cases[i].T && eval.B == cases[i].B && eval.rows_that_lose == cases[i].rows_that_lose,
+              "case %zu: T %d, B %d, %lld rows lose", i, eval.T, eval.B, (long long)eval.rows_that_lose);
+        CHECK(t, eval.longest == 14 && eval_num_batches(&eval) == ceil_div_i64(9, eval.B), "case %zu", i);
+        int losing = 0;
+        for (int row = 0; row < 9; row++) {
+            int n = eval.rows[row].context_length + eval.rows[row].completion_length - 1;
+            losing += n > eval.T;
+            check_row(t, row, n > eval.T ? n - eval.T : 0);
+        }
+        CHECK(t, losing == eval.rows_that_lose, "case %zu: %d rows", i, losing);
+    }
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+// A batch is its rows, one after another.
+static void test_batches(Test *t) {
+    int32_t inputs[9 * 16], targets[9 * 16], row_inputs[16], row_targets[16];
+    TempDir dir = temp_dir_make();
+    Error error = {""};
+    make_file();
+    if (!open_file(t, &dir, 0) || !CHECK(t, eval_pack(&eval, 9, 16, 16, &error), "%s", error.text)) { return; }
+    EvalBatch batch = {2, 7, 16};
+    eval_read(&eval, &batch, inputs, targets);
+    for (int i = 0; i < 7; i++) {
+        eval_read_row(&eval, 2 + i, 16, row_inputs, row_targets);
+        CHECK(t, memcmp(row_inputs, inputs + 16 * i, sizeof(row_inputs)) == 0, "row %d", 2 + i);
+        CHECK(t, memcmp(row_targets, targets + 16 * i, sizeof(row_targets)) == 0, "row %d", 2 + i);
+    }
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+// Two examples whose completions are of several lengths each, and one whose rows are as long as a length or 1 longer.
+static void make_long_file(void) {
+    eval_file_begin(&file);
+    add_example(0, 60, 10, 1, 10, 80, 500); // rows of 60, 69, 139 and 559 inputs
+    add_example(1, 250, 20, 300, 3, 20, 0); // 549, 252, 269
+    add_example(0, 64, 30, 1, 2, 65, 66);   // 64, 65, 128, 129
+}
+
+// The rows of all batches, one after another: each row once, by length and then by number, in batches as large as there
+// is room for, at the shortest length that holds them.
+static void check_batches(Test *t, int64_t room, int longest) {
+    int seen[16] = {0}, shorter = 0, T = 0;
+    int64_t places = 0, last = -1;
+    for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
+        EvalBatch batch = eval_batch(&eval, b);
+        CHECK(t, batch.first == places && batch.rows >= 1 && (int64_t)batch.rows * batch.T <= room && batch.T >= T,
+              "batch %lld: %d rows from place %lld, T %d", (long long)b, batch.rows, (long long)batch.first, batch.T);
+        if (batch.T > T) { shorter = T, last = -1; }
+        T = batch.T;
+        CHECK(t, T == longest || (T % 64 == 0 && ((T / 64) & (T / 64 - 1)) == 0), "T %d", T);
+        for (int i = 0; i < batch.rows; i++, places++) {
+            int64_t row = eval.order[batch.first + i], n = eval_row_inputs(&eval.rows[row]);
+            seen[row]++;
+            CHECK(t, row > last && n > shorter && (n <= T || T == longest) && (n > T / 2 || T <= 64 || T == longest),
+                  "row %lld of %lld inputs behind %lld, T %d", (long long)row, (long long)n, (long long)last, T);
+            last = row;
+        }
+        bool ends = b + 1 == eval_num_batches(&eval) || eval_batch(&eval, b + 1).T > T;
+        CHECK(t, ends || batch.rows == room / T, "batch %lld: %d rows", (long long)b, batch.rows);
+        CHECK(t, batch.rows <= eval.B, "more rows than %d", eval.B);
+    }
+    for (int row = 0; row < eval.num_rows; row++) { CHECK(t, seen[row] == 1, "row %d: %d times", row, seen[row]); }
+    EvalBatch behind = eval_batch(&eval, eval_num_batches(&eval));
+    CHECK(t, places == eval.num_rows && behind.first == eval.num_rows && behind.rows == 0, "behind the last batch");
+}
+
+static void test_lengths(Test *t) {
+    static const struct {
+        int batch_size, seq_len, max_seq_len;
+        const char *batches; // rows x T
+    } cases[] = {{4, 1024, 1024, "2x64 3x128 3x256 1x512 2x576"},
+                 {1, 1024, 1024, "2x64 3x128 3x256 1x512 1x576 1x576"},
+                 {1, 600, 1024, "2x64 3x128 2x256 1x256 1x512 1x576 1x576"},
+                 {1, 558, 1024, "2x64 3x128 2x256 1x256 1x512 1x558 1x558"},
+                 {2, 256, 500, "2x64 3x128 2x256 1x256 1x500 1x500 1x500"},
+                 {64, 64, 512, "2x64 3x128 3x256 3x512"},
+                 {8, 64, 512, "2x64 3x128 2x256 1x256 1x512 1x512 1x512"}};
+    TempDir dir = temp_dir_make();
+    Error error = {""};
+    make_long_file();
+    if (!open_file(t, &dir, 0)) { return; }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char got[256] = "";
+        int64_t room = (int64_t)cases[i].batch_size * cases[i].seq_len;
+        bool ok = eval_pack(&eval, cases[i].batch_size, cases[i].seq_len, cases[i].max_seq_len, &error);
+        if (!CHECK(t, ok, "case %zu: %s", i, error.text)) { continue; }
+        for (int64_t b = 0; b < eval_num_batches(&eval); b++) {
+            EvalBatch batch = eval_batch(&eval, b);
+            size_t used = strlen(got);
+            snprintf(got + used, sizeof(got) - used, "%s%dx%d", b > 0 ? " " : "", batch.rows, batch.T);
+        }
+        CHECK(t, strcmp(got, cases[i].batches) == 0, "case %zu: %s, expected %s", i, got, cases[i].batches);
+        check_batches(t, room, eval.T);
+    }
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+static void test_completions_that_do_not_fit(Test *t) {
+    TempDir dir = temp_dir_make();
+    char expected[MAX_PATH_BYTES + 256];
+    Error error = {""};
+    make_file();
+    if (!open_file(t, &dir, 0)) { return; }
+    CHECK(t, !eval_pack(&eval, 3, 2, 1024, &error), "a completion of 7 tokens in 6");
+    snprintf(expected, sizeof(expected),
+             "%s: example 1: completion 0 has 7 tokens, at most 6 fit; raise --batch-size or "
+             "--seq-len, which make room for 3 x 2 tokens",
+             eval.path);
+    CHECK(t, strcmp(error.text, expected) == 0, "%s", error.text);
+    CHECK(t, !eval_pack(&eval, 8, 5, 5, &error), "a completion of 7 tokens in 5");
+    CHECK(t, strstr(error.text, "at most 5 fit; the model knows no more positions: leave this evaluation out") != NULL,
+          "%s", error.text);
+    eval_close(&eval);
+    if (open_file(t, &dir, 1)) { CHECK(t, eval_pack(&eval, 1, 4, 4, &error), "%s", error.text); }
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+// ---- Scores ----
+
+static void test_predictions(Test *t) {
+    static const struct {
+        double means[4];
+        int prediction;
+    } cases[] = {{{4, 3, 2, 1}, 3},          {{1, 2, 3, 4}, 0},        {{2, 1, 1, 2}, 1},
+                 {{5, 5, 5, 5}, 0},          {{NAN, 3, 2, NAN}, 2},    {{NAN, NAN, NAN, NAN}, -1},
+                 {{2, NAN, 1, INFINITY}, 2}, {{INFINITY, 9, 9, 9}, 1}, {{-0.0, 0.0, 1, 1}, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int got = eval_prediction(cases[i].means, 4);
+        CHECK(t, got == cases[i].prediction, "case %zu: %d", i, got);
+    }
+}
+
+static void test_judging(Test *t) {
+    const double means[9] = {3, 2, 1, 4, 1, 2, 5, 4, 3}; // picks 2, 0, 2: all right
+    const double wrong[9] = {1, 2, 1, 4, 1, 2, 5, 3, 3}; // picks 0, 0, 1
+    TempDir dir = temp_dir_make();
+    make_file();
+    if (!open_file(t, &dir, 0)) { return; }
+    EvalScore score = eval_judge(&eval, means), other = eval_judge(&eval, wrong), none = {0, 0};
+    CHECK(t, score.examples == 3 && score.correct == 3, "%lld of %lld", (long long)score.correct,
+          (long long)score.examples);
+    CHECK(t, other.examples == 3 && other.correct == 1, "%lld of %lld", (long long)other.correct,
+          (long long)other.examples);
+    CHECK(t, eval_accuracy(&other) == 1.0 / 3.0, "%g", eval_accuracy(&other));
+    CHECK(t, eval_accuracy(&none) == 0.0, "of nothing");
+    eval_close(&eval);
+    temp_dir_remove(&dir);
+}
+
+// ---- Bad files ----
+
+// Opening fails with `path: want`.
+static void check_refused(Test *t, const TempDir *dir, size_t bytes, int vocab_size, const char *want) {
+    Error error = {""};
+    char expected[4096];
+    snprintf(expected, sizeof(expected), "%s: %s", temp_path(dir, "eval.bin"), want);
+    bool ok = open_bytes(dir, bytes, vocab_size, 0, &error);
+    CHECK(t, !ok, "accepted, expected: %s", want);
+    CHECK(t, strcmp(error.text, expected) == 0, "message\n    %s\n  expected\n    %s", error.text, expected);
+    CHECK(t, eval.file == NULL && eval.rows == NULL && !eval_is_open(&eval), "something is left after a failure");
+    eval_close(&eval);
+}
+
+static void test_headers(Test *t) {
+    static const struct {
+        int field, value;
+        const char *want;
+    } cases[] = {{0, 20240520, "is not an evaluation file: magic 20240520, expected 20240522"},
+                 {0, 0, "is not an evaluation file: magic 0, expected 20240522"},
+                 {1, 2, "evaluation file of version 2, expected 1"},
+                 {2, 0, "header says 0 examples, expected 1 to 65536"},
+                 {2, -1, "header says -1 examples, expected 1 to 65536"},
+                 {2, 65537, "header says 65537 examples, expected 1 to 65536"},
+                 {2, 2, "56 bytes behind the last of 2 examples (damaged? fetch the file again)"},
+                 {2, 4, "ends before example 3 (damaged? fetch the file again)"},
+                 {3, 0, "header says the longest example has 0 bytes, it has 56 (damaged? fetch the file again)"},
+                 {3, 52, "header says the longest example has 52 bytes, it has 56 (damaged? fetch the file again)"}};
+    TempDir dir = temp_dir_make();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        make_file();
+        eval_file_set_header(&file, cases[i].field, cases[i].value);
+        check_refused(t, &dir, file.bytes, V, cases[i].want);
+    }
+    temp_dir_remove(&dir);
+}
+
+// One field of the last example (9 tokens of context; completions of 2, 2 and 6) is not what it should be. at: words
+// from the example's beginning.
+static void test_fields(Test *t) {
+#define AGAIN "(damaged? fetch the file again)"
+    static const struct {
+        int at, value;
+        const char *want;
+    } cases[] = {{0, 0, "example 2: begins with 0, expected 65535 " AGAIN},
+                 {1, 49, "example 2: says it has 49 bytes, expected an even number from 10 to 56 " AGAIN},
+                 {1, 8, "example 2: says it has 8 bytes, expected an even number from 10 to 56 " AGAIN},
+                 {1, 58, "example 2: says it has 58 bytes, expected an even number from 10 to 56 " AGAIN},
+                 {1, 65534, "example 2: says it has 65534 bytes, expected an even number from 10 to 56 " AGAIN},
+                 {1, 54, "example 2: completion 2 has 6 tokens, room is for 5 " AGAIN},
+                 {1, 10, "example 2: the context has 0 tokens, room is for 0 " AGAIN},
+                 {2, 3, "example 2: says it is number 3 " AGAIN},
+                 {3, 3, "example 2: label 3, but there are 3 completions (counted from 0)"},
+                 {3, 65535, "example 2: label 65535, but there are 3 completions (counted from 0)"},
+                 {4, 0, "example 2: 0 completions, expected 2 to 256"},
+                 {4, 1, "example 2: 1 completions, expected 2 to 256"},
+                 {4, 257, "example 2: 257 completions, expected 2 to 256"},
+                 {4, 4, "example 2: completion 3 has 0 tokens, room is for 0 " AGAIN},
+                 {5, 0, "example 2: the context is empty, expected 1 token or more"},
+                 {5, 23, "example 2: the context has 23 tokens, room is for 22 " AGAIN},
+                 {5, 65535, "example 2: the context has 65535 tokens, room is for 22 " AGAIN},
+                 {15, 0, "example 2: completion 0 is empty, expected 1 token or more"},
+                 {21, 5, "example 2: 2 bytes behind its last completion " AGAIN},
+                 {6, 1000,
+                  "example 2: token 0 of the context is id 1000, the model's vocabulary has 1000 (made by another "
+                  "tokenizer?)"},
+                 {23, 65535,
+                  "example 2: token 1 of completion 2 is id 65535, the model's vocabulary has 1000 (made by another "
+                  "tokenizer?)"}};
+    TempDir dir = temp_dir_make();
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        make_file();
+        eval_file_set_word(&file, file.example + 2 * (size_t)cases[i].at, cases[i].value);
+        check_refused(t, &dir, file.bytes, V, cases[i].want);
+    }
+    temp_dir_remove(&dir);
+}
+
+// Cut after any number of bytes, or longer by some.
+static void test_sizes(Test *t) {
+    TempDir dir = temp_dir_make();
+    Error error;
+    make_file();
+    for (size_t bytes = 0; bytes < file.bytes; bytes += bytes >= 1000 || bytes == 0 ? 1 : 333) {
+        CHECK(t, !open_bytes(&dir, bytes, V, 0, &error), "cut to %zu bytes: accepted", bytes);
+        CHECK(t, strncmp(error.text, temp_path(&dir, "eval.bin"), strlen(temp_path(&dir, "eval.bin"))) == 0, "%s",
+              error.text);
+    }
+    check_refused(t, &dir, 0, V,
+                  "0 bytes, less than the header of an evaluation file, 1024 (truncated? fetch it again)");
+    check_refused(t, &dir, file.bytes + 1, V, "1165 bytes, expected an even number " AGAIN);
+    check_refused(t, &dir, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);
+    check_refused(t, &dir, file.bytes, 114,
+                  "example 2: token 5 of completion 2 is id 114, the model's vocabulary has 114 (made by another "
+                  "tokenizer?)");
+    CHECK(t, open_bytes(&dir, file.bytes, 115, 0, &error), "%s", error.text);
+    eval_close(&eval);
+    CHECK(t, !eval_open(&eval, temp_path(&dir, "none.bin"), V, 0, &error), "no file");
+    CHECK(t, strstr(error.text, "none.bin: cannot open: No such file or directory") != NULL, "%s", error.text);
+    CHECK(t, !eval_open(&eval, dir.path, V, 0, &error) && strstr(error.text, "is a folder") != NULL, "%s", error.text);
+    temp_dir_remove(&dir);
+}
+
+int main(void) {
+    Suite s = suite_begin("evalloader");
+    RUN(&s, test_examples);
+    RUN(&s, test_packing);
+    RUN(&s, test_batches);
+    RUN(&s, test_lengths);
+    RUN(&s, test_completions_that_do_not_fit);
+    RUN(&s, test_predictions);
+    RUN(&s, test_judging);
+    RUN(&s, test_headers);
+    RUN(&s, test_fields);
+    RUN(&s, test_sizes);
+    return suite_end(&s);
+}

@@ -1,0 +1,1131 @@
+// One planted bug for each mistake that the emulator reports, and beside it the same code without the bug. Each runs as
+// a process of its own, `emu_bugs --bug NAME` or `emu_bugs --twin NAME`: the bug must end with status 1 and exactly the
+// report that the comment `//! NAME` before it gives (but for line ends; @X stands for the line that ends with `// @X`,
+// %x for an address), and the twin must end with status 0 and say nothing. Without arguments: all of them.
+#include <cuda_runtime.h>
+#include <cuda_bf16.h>
+#include <emu.h>
+#include <emu_ptx.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dev/test/emu/emu_reports.h"
+#include "dev/test/test.h"
+
+#define FULL 0xffffffffu
+
+// In device memory, all zero.
+template <class T = float> static T *zeros(size_t n) {
+    T *data;
+    cudaMalloc(&data, n * sizeof(T));
+    cudaMemset(data, 0, n * sizeof(T));
+    return data;
+}
+
+template <class T = float> static T *unwritten(size_t n) {
+    T *data;
+    cudaMalloc(&data, n * sizeof(T));
+    return data;
+}
+
+// ---- Races ----
+
+//! shared_race
+//! emu: race in shared memory: write of 4 bytes in kernel shared_race (launched at @L), block (0,0,0), thread (0,0,0),
+//! at @W
+//!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncthreads is in between
+//!   byte 0 of the shared variable tile of 256 bytes
+__global__ void shared_race(float *out, bool bug) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = 0.0f;
+    __syncthreads();
+    tile[threadIdx.x] = threadIdx.x; // @W
+    if (!bug) { __syncthreads(); }
+    out[threadIdx.x] = tile[63 - threadIdx.x]; // @R
+}
+static void bug_shared_race(bool bug) {
+    shared_race<<<1, 64>>>(zeros(64), bug); // @L
+}
+
+//! shared_overwrite
+//! emu: race in shared memory: write of 4 bytes in kernel shared_overwrite (launched at @L), block (0,0,0), thread
+//! (32,0,0), at @W
+//!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncwarp or __syncthreads is in between
+//!   byte 0 of the shared variable total of 4 bytes
+__global__ void shared_overwrite(float *out, bool bug) {
+    __shared__ float total;
+    if (threadIdx.x == 0) { total = 1.0f; }
+    __syncthreads();
+    out[threadIdx.x] = total; // @R
+    if (!bug) { __syncthreads(); }
+    if (threadIdx.x == 32) { total = 2.0f; } // @W
+}
+static void bug_shared_overwrite(bool bug) {
+    shared_overwrite<<<1, 64>>>(zeros(64), bug); // @L
+}
+
+//! warp_race
+//! emu: race in shared memory: read of 4 bytes in kernel warp_race (launched at @L), block (0,0,0), thread (31,0,0), at
+//! @R
+//!   thread (30,0,0) of block (0,0,0) wrote it at @W, and no __syncwarp or __syncthreads is in between
+//!   byte 120 of the 128 bytes of dynamic shared memory
+__global__ void warp_race(int *out, bool bug) {
+    extern __shared__ int slots[];
+    int lane = threadIdx.x;
+    slots[lane] = lane;                       // @W
+    int sum = __shfl_xor_sync(FULL, lane, 1); // brings the lanes together, but orders no memory
+    if (!bug) { __syncwarp(); }
+    out[lane] = sum + slots[lane ^ 1]; // @R
+}
+static void bug_warp_race(bool bug) {
+    warp_race<<<1, 32, 32 * sizeof(int)>>>(zeros<int>(32), bug); // @L
+}
+
+//! block_race
+//! emu: race in device memory: write of 4 bytes in kernel block_race (launched at @L), block (1,0,0), thread (0,0,0),
+//! at @W
+//!   thread (0,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 8 bytes at %x
+__global__ void block_race(float *out, bool bug) {
+    out[bug ? 0 : blockIdx.x] = 1.0f; // @W
+}
+static void bug_block_race(bool bug) {
+    float *out = zeros(2);
+    block_race<<<2, 1>>>(out, bug); // @L
+    block_race<<<2, 1>>>(out, false);
+}
+
+//! block_overwrite
+//! emu: race in device memory: write of 4 bytes in kernel block_overwrite (launched at @L), block (0,0,0), thread
+//! (0,0,0), at @W
+//!   thread (0,0,0) of block (2,0,0) read it at @R, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 12 bytes at %x
+__global__ void block_overwrite(float *data, bool bug) {
+    float sum = 0.0f;
+    for (int i = 0; i < 3; i++) { sum += data[i]; } // @R
+    if (blockIdx.x == 0 && bug) { data[0] = sum; }  // @W
+}
+static void bug_block_overwrite(bool bug) {
+    float *data = zeros(3);
+    emu::set_schedule("reversed");
+    block_overwrite<<<3, 1>>>(data, bug); // @L
+    emu::set_schedule("forward");
+    block_overwrite<<<1, 1>>>(data, true);
+}
+
+//! thread_race
+//! emu: race in device memory: read of 4 bytes in kernel thread_race (launched at @L), block (0,0,0), thread (1,0,0),
+//! at @R
+//!   thread (0,0,0) of block (0,0,0) wrote it at @W, and no __syncwarp or __syncthreads is in between
+//!   0 bytes into the allocation of 256 bytes at %x
+__global__ void thread_race(float *data, bool bug) {
+    data[threadIdx.x] = 1.0f; // @W
+    if (!bug) { __syncthreads(); }
+    float left = threadIdx.x > 0 ? data[threadIdx.x - 1] : 0.0f; // @R
+    __syncthreads();
+    data[threadIdx.x] = left;
+}
+static void bug_thread_race(bool bug) {
+    thread_race<<<1, 64>>>(zeros(64), bug); // @L
+}
+
+//! atomic_race
+//! emu: race in device memory: atomic access of 4 bytes in kernel atomic_race (launched at @L), block (1,0,0), thread
+//! (0,0,0), at @W
+//!   thread (0,0,0) of block (0,0,0) read it at @R, and nothing orders the blocks of a launch
+//!   0 bytes into the allocation of 4 bytes at %x
+__global__ void atomic_race(int *counter, int *out, bool bug) {
+    int count = atomicAdd(counter, 1); // @W
+    if (bug) { count = *counter; }     // @R
+    out[blockIdx.x] = count;
+}
+static void bug_atomic_race(bool bug) {
+    atomic_race<<<2, 1>>>(zeros<int>(1), zeros<int>(2), bug); // @L
+}
+
+//! half_race
+//! emu: race in device memory: write of 2 bytes in kernel half_race (launched at @L), block (1,0,0), thread (0,0,0), at
+//! @W
+//!   thread (31,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
+//!   62 bytes into the allocation of 128 bytes at %x
+__global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // neighbours in a word are not the same
+    out[blockIdx.x * (32 - overlap) + threadIdx.x] = __float2bfloat16(1.0f); // @W
+}
+static void bug_half_race(bool bug) {
+    half_race<<<2, 32>>>(zeros<__nv_bfloat16>(64), bug ? 1 : 0); // @L
+}
+
+//! byte_race
+//! emu: race in shared memory: write of 1 byte in kernel byte_race (launched at @L), block (0,0,0), thread (2,0,0), at
+//! @W
+//!   thread (1,0,0) of block (0,0,0) wrote it at @X, and no __syncwarp or __syncthreads is in between
+//!   byte 1 of the shared variable bytes of 64 bytes
+__global__ void byte_race(unsigned char *out, bool bug) {
+    __shared__ unsigned char bytes[64];
+    int i = threadIdx.x;
+    bytes[bug && i == 2 ? 1 : i] = 3; // @W
+    bytes[i] ^= 1;                    // @X
+    __syncthreads();
+    out[i] = bytes[i ^ 1];
+}
+static void bug_byte_race(bool bug) {
+    byte_race<<<1, 64>>>(zeros<unsigned char>(64), bug); // @L
+}
+
+// ---- Uninitialised memory, bounds ----
+
+//! uninitialised_device
+//! emu: uninitialised memory: read of 4 bytes in device memory in kernel uninitialised_device (launched at @L), block
+//! (0,0,0), thread (3,0,0), at @UNI
+//!   12 bytes into the allocation of 32 bytes at %x
+__global__ void uninitialised_device(float *out, const float *in) {
+    out[threadIdx.x] = 2.0f * in[threadIdx.x]; // @UNI
+}
+static void bug_uninitialised_device(bool bug) {
+    float *in = unwritten(8);
+    cudaMemset(in, 0, (bug ? 3 : 8) * sizeof(float));
+    uninitialised_device<<<1, 8>>>(unwritten(8), in); // @L
+}
+
+//! uninitialised_vector
+//! emu: uninitialised memory: read of 16 bytes in device memory in kernel uninitialised_vector (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @R
+//!   12 bytes into the allocation of 16 bytes at %x
+__global__ void uninitialised_vector(float4 *out, const float4 *in) {
+    float4 v = __ldcs(&in[threadIdx.x]); // @R
+    __stcs(&out[threadIdx.x], v);
+}
+static void bug_uninitialised_vector(bool bug) {
+    float4 *in = unwritten<float4>(1);
+    cudaMemset(in, 0, bug ? 12 : 16);
+    uninitialised_vector<<<1, 1>>>(unwritten<float4>(1), in); // @L
+}
+
+//! uninitialised_shared
+//! emu: uninitialised memory: read of 4 bytes in shared memory in kernel uninitialised_shared (launched at @L), block
+//! (1,0,0), thread (63,0,0), at @R
+//!   byte 252 of the shared variable tile of 256 bytes
+__global__ void uninitialised_shared(float *out, bool bug) {
+    __shared__ float tile[64];
+    if (!bug || blockIdx.x == 0 || threadIdx.x < 32) {
+        tile[threadIdx.x] = 0.0f;
+    } // the last block's values do not count
+    __syncthreads();
+    out[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x]; // @R
+}
+static void bug_uninitialised_shared(bool bug) {
+    uninitialised_shared<<<2, 64>>>(unwritten(128), bug); // @L
+}
+
+//! uninitialised_copy
+//! emu: uninitialised memory: read of 16 bytes by cudaMemcpy in device memory, at @C
+//!   8 bytes into the allocation of 16 bytes at %x
+static void bug_uninitialised_copy(bool bug) {
+    float *a = unwritten(4), *b = unwritten(4), host[4];
+    cudaMemset(a, 0, bug ? 8 : 16);
+    cudaMemcpy(b, a, 16, cudaMemcpyDeviceToDevice);  // uninitialised bytes may be copied
+    cudaMemcpy(host, b, 16, cudaMemcpyDeviceToHost); // @C
+}
+
+//! out_of_bounds
+//! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds (launched at @L), block (0,0,0),
+//! thread (10,0,0), at @OOB
+//!   0 bytes after the end of the allocation of 40 bytes at %x
+__global__ void out_of_bounds(float *out, int n) {
+    if (int(threadIdx.x) < n) { out[threadIdx.x] = 0.0f; } // @OOB
+}
+static void bug_out_of_bounds(bool bug) {
+    out_of_bounds<<<1, 32>>>(unwritten(10), bug ? 11 : 10); // @L
+}
+
+//! before_the_begin
+//! emu: out of bounds: read of 4 bytes in device memory in kernel before_the_begin (launched at @L), block (0,0,0),
+//! thread (0,0,0), at @R
+//!   4 bytes before the allocation of 40 bytes at %x
+__global__ void before_the_begin(float *out, const float *in, int back) {
+    out[threadIdx.x] = in[int(threadIdx.x) - back]; // @R
+}
+static void bug_before_the_begin(bool bug) {
+    before_the_begin<<<1, 10>>>(unwritten(10), zeros(10), bug); // @L
+}
+
+//! shared_out_of_bounds
+//! emu: out of bounds: write of 4 bytes in shared memory in kernel shared_out_of_bounds (launched at @L), block
+//! (0,0,0), thread (31,0,0), at @W
+//!   byte 128 of the block's shared memory: 128 bytes are dynamic, bytes 256 to 259 are other
+__global__ void shared_out_of_bounds(float *out, int n) {
+    __shared__ float other;
+    extern __shared__ float dynamic[];
+    if (threadIdx.x == 0) { other = 0.0f; }
+    dynamic[threadIdx.x + n] = 0.0f; // @W
+    out[threadIdx.x] = dynamic[threadIdx.x + n];
+}
+static void bug_shared_out_of_bounds(bool bug) {
+    shared_out_of_bounds<<<1, 32, 128>>>(unwritten(32), bug ? 1 : 0); // @L
+}
+
+//! used_after_free
+//! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds (launched at @L), block (0,0,0),
+//! thread (0,0,0), at @OOB
+//!   0 bytes into the freed allocation of 40 bytes at %x
+static void bug_used_after_free(bool bug) {
+    float *out = unwritten(10);
+    if (bug) { cudaFree(out); }
+    unwritten(10);
+    out_of_bounds<<<1, 32>>>(out, 10); // @L
+    if (!bug) { cudaFree(out); }
+}
+
+//! freed_twice
+//! emu: cudaFree of %x, which is not a live allocation, at @F
+//!   0 bytes into the freed allocation of 40 bytes at %x
+static void bug_freed_twice(bool bug) {
+    float *a = unwritten(10), *b = unwritten(10);
+    cudaFree(a);
+    cudaFree(bug ? a : b); // @F
+}
+
+//! copy_out_of_bounds
+//! emu: out of bounds: write of 44 bytes by cudaMemcpyAsync in device memory, at @C
+//!   0 bytes into the allocation of 40 bytes at %x
+static void bug_copy_out_of_bounds(bool bug) {
+    float host[11] = {};
+    cudaMemcpyAsync(unwritten(10), host, bug ? 44 : 40, cudaMemcpyHostToDevice); // @C
+}
+
+// ---- Host and device ----
+
+//! kernel_uses_host_memory
+//! emu: kernel dereferences host memory: read of 4 bytes in kernel uninitialised_device (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @UNI
+//!   address %x is no device, pinned or shared memory
+static void bug_kernel_uses_host_memory(bool bug) {
+    std::vector<float> host(8, 1.0f);
+    float *pinned;
+    cudaMallocHost(&pinned, 8 * sizeof(float));
+    memcpy(pinned, host.data(), 8 * sizeof(float));
+    uninitialised_device<<<1, 8>>>(zeros(8), bug ? host.data() : pinned); // @L
+}
+
+//! kernel_uses_host_global
+//! emu: kernel dereferences host memory: write of 4 bytes in kernel kernel_uses_host_global (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @W
+//!   address %x is no device, pinned or shared memory
+int host_global;
+__device__ int device_global;
+__global__ void kernel_uses_host_global(bool bug) {
+    if (bug) { host_global = 1; } // @W
+    device_global = 1;
+}
+static void bug_kernel_uses_host_global(bool bug) {
+    kernel_uses_host_global<<<1, 1>>>(bug); // @L
+}
+
+//! other_stack
+//! emu: read of 4 bytes in a local variable of another thread in kernel other_stack (launched at @L), block (0,0,0),
+//! thread (31,0,0), at @R
+__global__ void other_stack(float *out, bool bug) {
+    __shared__ const volatile float *pointer;
+    volatile float local = threadIdx.x;
+    if (threadIdx.x == 0) { pointer = &local; }
+    __syncthreads();
+    out[threadIdx.x] = bug ? *pointer : local; // @R
+    __syncthreads();
+}
+static void bug_other_stack(bool bug) {
+    other_stack<<<1, 32>>>(zeros(32), bug); // @L
+}
+
+//! host_uses_device_memory
+//! emu: host code dereferences device memory: read of 4 bytes, at @R
+//!   4 bytes into the allocation of 40 bytes at %x
+static void bug_host_uses_device_memory(bool bug) {
+    float *data = zeros(10), host[10];
+    cudaMemcpy(host, data, 40, cudaMemcpyDeviceToHost);
+    volatile float value = (bug ? data : host)[1]; // @R
+    (void)value;
+}
+
+//! host_library_uses_device_memory
+//! emu: host code dereferences device memory, at @R
+//!   0 bytes into the allocation of 40 bytes at %x
+static void bug_host_library_uses_device_memory(bool bug) {
+    char *data = zeros<char>(40), host[40] = {};
+    volatile size_t n = strnlen(bug ? data : host, 40); // @R
+    (void)n;
+}
+
+//! wrong_direction
+//! emu: cudaMemcpy from host to device memory with a kind that says otherwise (2), at @C
+static void bug_wrong_direction(bool bug) {
+    float host[10] = {};
+    cudaMemcpy(zeros(10), host, 40, bug ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice); // @C
+}
+
+//! host_call_in_kernel
+//! emu: call of the host function cudaMalloc inside a kernel in kernel host_call_in_kernel (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @M
+__global__ void host_call_in_kernel(bool bug) {
+    void *memory;
+    if (bug) { cudaMalloc(&memory, 4); } // @M
+}
+static void bug_host_call_in_kernel(bool bug) {
+    host_call_in_kernel<<<1, 1>>>(bug); // @L
+}
+
+//! launch_in_kernel
+//! emu: launch of kernel host_call_in_kernel inside a kernel in kernel launch_in_kernel (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @I
+__global__ void launch_in_kernel(bool bug) {
+    if (bug) { host_call_in_kernel<<<1, 1>>>(false); } // @I
+}
+static void bug_launch_in_kernel(bool bug) {
+    launch_in_kernel<<<1, 1>>>(bug); // @L
+}
+
+// ---- Alignment ----
+
+//! misaligned_vector
+//! emu: misaligned access to %x as 'const struct float4', expected a multiple of 16 in kernel misaligned_vector
+//! (launched at @L), block (0,0,0), thread (0,0,0), at @R
+__global__ void misaligned_vector(float4 *out, const float *in) {
+    out[threadIdx.x] = *reinterpret_cast<const float4 *>(in + 4 * threadIdx.x); // @R
+}
+static void bug_misaligned_vector(bool bug) {
+    misaligned_vector<<<1, 2>>>(unwritten<float4>(2), zeros(12) + (bug ? 2 : 4)); // @L
+}
+
+//! misaligned_hint
+//! emu: misaligned write of 16 bytes at %x, expected a multiple of 16 in kernel misaligned_hint (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @W
+__global__ void misaligned_hint(float *out) {
+    __stcs(reinterpret_cast<float4 *>(out + 4 * threadIdx.x), make_float4(0.0f, 0.0f, 0.0f, 0.0f)); // @W
+}
+static void bug_misaligned_hint(bool bug) {
+    misaligned_hint<<<1, 2>>>(zeros(12) + (bug ? 3 : 4)); // @L
+}
+
+// ---- Barriers and collectives ----
+
+//! divergent_barrier
+//! emu: __syncthreads in divergent code: threads of the block are at different barriers in kernel divergent_barrier
+//! (launched at @L), block (0,0,0), thread (32,0,0), at @B
+//!   thread (0,0,0) waits at @A in __syncthreads
+__global__ void divergent_barrier(bool bug) {
+    if (bug && threadIdx.x < 32) {
+        __syncthreads(); // @A
+    } else {
+        __syncthreads(); // @B
+    }
+}
+static void bug_divergent_barrier(bool bug) {
+    divergent_barrier<<<1, 64>>>(bug); // @L
+}
+
+//! exit_before_barrier
+//! emu: __syncthreads after a thread of the block has exited in kernel exit_before_barrier (launched at @L), block
+//! (0,0,0), thread (1,0,0), at @B
+//!   thread (0,0,0) has exited
+//!   every thread of a block must reach the same __syncthreads
+__global__ void exit_before_barrier(unsigned first) {
+    if (threadIdx.x < first) { return; }
+    __syncthreads(); // @B
+}
+static void bug_exit_before_barrier(bool bug) {
+    exit_before_barrier<<<1, 64>>>(bug ? 1 : 0); // @L
+}
+
+//! exit_after_barrier
+//! emu: thread exited while others wait at a barrier of the block in kernel exit_after_barrier (launched at @L), block
+//! (0,0,0), thread (40,0,0), at @B
+//!   thread (0,0,0) waits at @B in __syncthreads
+//!   every thread of a block must reach the same __syncthreads
+__global__ void exit_after_barrier(unsigned last) {
+    if (threadIdx.x >= last) { return; }
+    __syncthreads(); // @B
+}
+static void bug_exit_after_barrier(bool bug) {
+    exit_after_barrier<<<1, 64>>>(bug ? 40 : 64); // @L
+}
+
+//! shuffle_after_exit
+//! emu: __shfl_sync with mask 0xffffffff names lane 0, which has exited in kernel shuffle_after_exit (launched at @L),
+//! block (0,0,0), thread (1,0,0), at @SAE
+__global__ void shuffle_after_exit(int *out, unsigned first, unsigned mask) {
+    if (threadIdx.x < first) { return; }
+    out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), 5); // @SAE
+}
+static void bug_shuffle_after_exit(bool bug) {
+    shuffle_after_exit<<<1, 32>>>(zeros<int>(32), 1, bug ? FULL : FULL - 1); // @L
+}
+
+//! partial_warp
+//! emu: __shfl_sync with mask 0xffffffff names lane 20, which has exited in kernel shuffle_after_exit (launched at @L),
+//! block (0,0,0), thread (0,0,0), at @SAE
+//!   this warp has only 20 lanes
+static void bug_partial_warp(bool bug) {
+    shuffle_after_exit<<<1, 20>>>(zeros<int>(32), 0, bug ? FULL : 0xfffffu); // @L
+}
+
+//! mask_without_caller
+//! emu: __ballot_sync with mask 0x0000ffff, which does not name the calling lane 16 in kernel mask_without_caller
+//! (launched at @L), block (0,0,0), thread (16,0,0), at @S
+__global__ void mask_without_caller(unsigned *out, unsigned lanes) {
+    if (threadIdx.x < lanes) {
+        out[threadIdx.x] = __ballot_sync(0xffff, 1); // @S
+    }
+}
+static void bug_mask_without_caller(bool bug) {
+    mask_without_caller<<<1, 32>>>(zeros<unsigned>(32), bug ? 17 : 16); // @L
+}
+
+//! shuffle_from_outside
+//! emu: __shfl_sync with mask 0x0000ffff reads lane 20, which the mask does not name in kernel shuffle_from_outside
+//! (launched at @L), block (0,0,0), thread (0,0,0), at @S
+__global__ void shuffle_from_outside(int *out, int lane) {
+    if (threadIdx.x < 16) {
+        out[threadIdx.x] = __shfl_sync(0xffff, int(threadIdx.x), lane); // @S
+    }
+}
+static void bug_shuffle_from_outside(bool bug) {
+    shuffle_from_outside<<<1, 32>>>(zeros<int>(32), bug ? 20 : 10); // @L
+}
+
+//! divergent_shuffle
+//! emu: __shfl_sync with mask 0xffffffff: lanes of the warp are at different collectives in kernel divergent_shuffle
+//! (launched at @L), block (0,0,0), thread (1,0,0), at @B
+//!   thread (0,0,0) waits at @A in __shfl_sync with mask 0xffffffff
+__global__ void divergent_shuffle(int *out, bool bug) {
+    int x = threadIdx.x;
+    if (bug && x % 2 == 0) {
+        x = __shfl_sync(FULL, x, 0); // @A
+    } else {
+        x = __shfl_sync(FULL, x, 1); // @B
+    }
+    out[threadIdx.x] = x;
+}
+static void bug_divergent_shuffle(bool bug) {
+    divergent_shuffle<<<1, 32>>>(zeros<int>(32), bug); // @L
+}
+
+//! deadlock
+//! emu: deadlock: every thread waits in kernel deadlock (launched at @L), block (0,0,0), thread (31,0,0), at @B
+//!   the threads of the block:
+//!   threads 0 to 30: __syncwarp at @A
+//!   threads 31 to 31: __syncthreads at @B
+__global__ void deadlock(bool bug) {
+    if (!bug || threadIdx.x < 31) {
+        __syncwarp(); // @A
+    }
+    __syncthreads(); // @B
+}
+static void bug_deadlock(bool bug) {
+    deadlock<<<1, 32>>>(bug); // @L
+}
+
+//! stack_overflow
+//! emu: stack overflow in kernel stack_overflow (launched at @L), block (0,0,0), thread (0,0,0), at an unknown line
+__device__ __noinline__ int recurse(int depth, volatile int *out) {
+    volatile int frame[64];
+    frame[depth % 64] = depth;
+    return depth == 0 ? 0 : frame[depth % 64] + recurse(depth - 1, out) + out[0];
+}
+__global__ void stack_overflow(int *out, int depth) { out[0] = recurse(depth, out); }
+static void bug_stack_overflow(bool bug) {
+    stack_overflow<<<1, 1>>>(zeros<int>(1), bug ? 100000 : 50); // @L
+}
+
+// ---- Launches ----
+
+__global__ void nothing() {}
+
+//! too_many_threads
+//! emu: block (512,3,1) has 1536 threads, at most 1024 (1024 x 1024 x 64) are possible in the launch of kernel nothing,
+//! at @L
+static void bug_too_many_threads(bool bug) {
+    nothing<<<1, dim3(512, bug ? 3 : 2)>>>(); // @L
+}
+
+//! empty_grid
+//! emu: empty grid (0,1,1) or block (32,1,1) in the launch of kernel nothing, at @L
+static void bug_empty_grid(bool bug) {
+    nothing<<<bug ? 0 : 1, 32>>>(); // @L
+}
+
+//! too_large_grid
+//! emu: grid (1,65536,1) is too large, at most (2147483647,65535,65535) in the launch of kernel nothing, at @L
+static void bug_too_large_grid(bool bug) {
+    nothing<<<dim3(1, bug ? 65536 : 65535), 1>>>(); // @L
+}
+
+//! too_much_dynamic_memory
+//! emu: 65536 bytes of dynamic shared memory, 49152 are allowed in the launch of kernel warp_race, at @L
+//!   more than 48 KiB (up to 227 KiB) needs cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+//!   bytes)
+static void bug_too_much_dynamic_memory(bool bug) {
+    if (!bug) { cudaFuncSetAttribute(warp_race, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536); }
+    warp_race<<<1, 32, 65536>>>(zeros<int>(32), false); // @L
+}
+
+//! too_much_static_memory
+//! emu: too much shared memory: 51200 bytes with the variable tile, 49152 are allowed in kernel too_much_static_memory
+//! (launched at @L), block (0,0,0), thread (0,0,0), at @T
+__global__ void too_much_static_memory(float *out) {
+    __shared__ float tile[10240]; // @T
+    tile[threadIdx.x] = 0.0f;
+    out[threadIdx.x] = tile[threadIdx.x];
+}
+static void bug_too_much_static_memory(bool bug) {
+    too_much_static_memory<<<1, 32, bug ? 10240 : 1024>>>(zeros(32)); // @L
+}
+
+// ---- cp.async, ldmatrix ----
+
+//! copy_not_awaited
+//! emu: uninitialised memory: read of 4 bytes in shared memory in kernel copy_not_awaited<true> (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @R
+//!   byte 0 of the shared variable tile of 512 bytes
+template <bool BUG> __global__ void copy_not_awaited(float *out, const float *in) {
+    __shared__ alignas(16) float tile[128];
+    tile[threadIdx.x * 4] = 1.0f;
+    emu::cp_async_16(&tile[threadIdx.x * 4], &in[threadIdx.x * 4]);
+    emu::cp_async_commit();
+    emu::cp_async_wait<BUG ? 1 : 0>();
+    out[threadIdx.x] = tile[threadIdx.x * 4]; // @R
+}
+static void bug_copy_not_awaited(bool bug) {
+    if (bug) {
+        copy_not_awaited<true><<<1, 32>>>(zeros(32), zeros(128)); // @L
+    } else {
+        copy_not_awaited<false><<<1, 32>>>(zeros(32), zeros(128));
+    }
+}
+
+//! copy_into_use
+//! emu: race in shared memory: read of 4 bytes in kernel copy_into_use (launched at @L), block (0,0,0), thread (0,0,0),
+//! at @R
+//!   thread (32,0,0) of block (0,0,0) wrote it at @W, and no __syncthreads is in between
+//!   byte 512 of the shared variable tile of 1024 bytes
+__global__ void copy_into_use(float *out, const float *in, bool bug) {
+    __shared__ alignas(16) float tile[256];
+    int i = threadIdx.x * 4;
+    for (int k = 0; k < 4; k++) { tile[i + k] = 0.0f; }
+    __syncthreads();
+    out[threadIdx.x] = tile[(i + 128) % 256]; // @R
+    if (!bug) { __syncthreads(); }
+    emu::cp_async_16(&tile[i], &in[i]); // @W
+    emu::cp_async_wait_all();
+}
+static void bug_copy_into_use(bool bug) {
+    copy_into_use<<<1, 64>>>(zeros(64), zeros(256), bug); // @L
+}
+
+//! misaligned_copy
+//! emu: misaligned cp.async: addresses %x and %x are not both multiples of 16 in kernel misaligned_copy (launched at
+//! @L), block (0,0,0), thread (0,0,0), at @C
+__global__ void misaligned_copy(const float *in) {
+    __shared__ alignas(16) float tile[4];
+    emu::cp_async_16(tile, in); // @C
+    emu::cp_async_wait_all();
+}
+static void bug_misaligned_copy(bool bug) {
+    misaligned_copy<<<1, 1>>>(zeros(8) + (bug ? 2 : 4)); // @L
+}
+
+//! matrix_not_shared
+//! emu: ldmatrix.x1 with an address outside of shared memory: %x in kernel matrix_not_shared (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @M
+__global__ void matrix_not_shared(uint16_t *in, bool bug) {
+    __shared__ alignas(16) uint16_t tile[64];
+    tile[threadIdx.x] = tile[threadIdx.x + 32] = 0;
+    __syncwarp();
+    uint32_t r[1];
+    emu::ldmatrix_x1(r, (bug ? in : tile) + threadIdx.x % 8 * 8); // @M
+    in[threadIdx.x] = uint16_t(r[0]);
+}
+static void bug_matrix_not_shared(bool bug) {
+    matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug); // @L
+}
+
+// ---- Streams ----
+
+__global__ void fill(float *data, float value) {
+    data[threadIdx.x] = value; // @F
+}
+__global__ void twice(float *out, const float *in) {
+    out[threadIdx.x] = 2.0f * in[threadIdx.x]; // @T
+}
+
+struct TwoStreams {
+    cudaStream_t a, b;
+    cudaEvent_t event;
+    TwoStreams() {
+        cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
+        cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+        cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
+    }
+    void b_waits_for_a() {
+        cudaEventRecord(event, a);
+        cudaStreamWaitEvent(b, event);
+    }
+};
+
+//! read_across_streams
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   kernel fill in stream 1, called at @K, wrote it (at @F), and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_read_across_streams(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8);
+    fill<<<1, 8, 0, s.a>>>(in, 1.0f); // @K
+    if (!bug) { s.b_waits_for_a(); }
+    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+    cudaDeviceSynchronize();
+}
+
+//! write_across_streams
+//! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
+//!   kernel twice in stream 1, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_write_across_streams(bool bug) {
+    TwoStreams s;
+    float *in = zeros(8), *out = unwritten(8);
+    cudaDeviceSynchronize();
+    twice<<<1, 8, 0, s.a>>>(out, in); // @K
+    if (!bug) { cudaStreamSynchronize(s.a); }
+    cudaMemsetAsync(in, 0, 32, s.b); // @M
+    cudaDeviceSynchronize();
+}
+
+//! default_stream
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_default_stream(bool bug) {
+    cudaStream_t stream;
+    if (bug) { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
+    if (!bug) { cudaStreamCreate(&stream); } // synchronises with the default stream
+    float *in = unwritten(8), *out = unwritten(8);
+    fill<<<1, 8>>>(in, 1.0f);            // @K
+    twice<<<1, 8, 0, stream>>>(out, in); // @L
+    cudaDeviceSynchronize();
+}
+
+//! pageable_copy_across_streams
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   the call of cudaMemcpy in stream 0, called at @K, wrote it, and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_pageable_copy_across_streams(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8), host[8] = {0.0f};
+    cudaMemcpy(in, host, sizeof(host), cudaMemcpyHostToDevice); // @K
+    if (!bug) { cudaDeviceSynchronize(); }
+    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+    cudaDeviceSynchronize();
+}
+
+//! read_before_wait
+//! emu: unsynchronised use across streams: read of 4 bytes in pinned host memory, at @R
+//!   the call of cudaMemcpyAsync in stream 1, called at @C, wrote it, and nothing orders it before this host code
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_read_before_wait(bool bug) {
+    TwoStreams s;
+    float *device = zeros(8), *pinned;
+    cudaMallocHost(&pinned, 32);
+    cudaDeviceSynchronize();
+    cudaMemcpyAsync(pinned, device, 32, cudaMemcpyDeviceToHost, s.a); // @C
+    cudaEventRecord(s.event, s.a);
+    if (!bug) { cudaEventSynchronize(s.event); }
+    volatile float loss = pinned[0]; // @R
+    (void)loss;
+}
+
+//! write_before_wait
+//! emu: unsynchronised use across streams: write of 4 bytes in pinned host memory, at @W
+//!   the call of cudaMemcpyAsync in stream 1, called at @C, read it, and nothing orders it before this host code
+//!   12 bytes into the allocation of 32 bytes at %x
+static void bug_write_before_wait(bool bug) {
+    TwoStreams s;
+    volatile float *pinned;
+    float *device = unwritten(8);
+    cudaMallocHost(&pinned, 32);
+    for (int i = 0; i < 8; i++) { pinned[i] = 0.0f; }
+    cudaMemcpyAsync(device, const_cast<float *>(pinned), 32, cudaMemcpyHostToDevice, s.a); // @C
+    if (!bug) { cudaStreamSynchronize(s.a); }
+    pinned[3] = 1.0f; // @W
+}
+
+//! freed_in_use
+//! emu: cudaFree of memory that is still in use, at @D
+//!   kernel fill in stream 1, called at @K, wrote it, and nothing has waited for it
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_freed_in_use(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @K
+    if (!bug) { cudaStreamSynchronize(s.a); }
+    cudaFree(data); // @D
+}
+
+//! destroyed_stream
+//! emu: nothing with a stream that does not exist (destroyed, or never created), at @L
+static void bug_destroyed_stream(bool bug) {
+    TwoStreams s;
+    if (bug) { cudaStreamDestroy(s.a); }
+    nothing<<<1, 1, 0, s.a>>>(); // @L
+    if (!bug) { cudaStreamDestroy(s.a); }
+}
+
+//! destroyed_event
+//! emu: cudaEventRecord with an event that does not exist (destroyed, or never created), at @E
+static void bug_destroyed_event(bool bug) {
+    TwoStreams s;
+    if (bug) { cudaEventDestroy(s.event); }
+    cudaEventRecord(s.event, s.a); // @E
+}
+
+// ---- Graphs ----
+
+// Between these lines a stream is captured.
+static void begin_capture(cudaStream_t stream, cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal) {
+    cudaStreamBeginCapture(stream, mode); // @BEGIN
+}
+static cudaGraphExec_t end_capture(cudaStream_t stream) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    cudaStreamEndCapture(stream, &graph); // @END
+    cudaGraphInstantiate(&exec, graph);
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+//! capture_waits
+//! emu: cudaStreamSynchronize with stream 1, which is being captured, at @S
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_waits(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    if (!bug) { end_capture(s.a); }
+    cudaStreamSynchronize(s.a); // @S
+}
+
+//! capture_allocates
+//! emu: cudaMalloc during a capture that is not cudaStreamCaptureModeRelaxed, at @M
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_allocates(bool bug) {
+    TwoStreams s;
+    float *data;
+    begin_capture(s.a, bug ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeRelaxed);
+    cudaMalloc(&data, 32); // @M
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    end_capture(s.a);
+}
+
+//! capture_depends
+//! emu: cudaStreamWaitEvent in stream 1 for an event that was recorded outside of the capture, at @W
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_depends(bool bug) {
+    TwoStreams s;
+    if (bug) { cudaEventRecord(s.event, s.b); }
+    begin_capture(s.a);
+    if (!bug) { cudaEventRecord(s.event, s.a); }
+    cudaStreamWaitEvent(s.a, s.event); // @W
+    end_capture(s.a);
+}
+
+//! capture_not_joined
+//! emu: cudaStreamEndCapture: stream 2 takes part and has not been joined again, at @END
+//!   its last operation is fill, called at @K
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_not_joined(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    s.b_waits_for_a();
+    fill<<<1, 8, 0, s.b>>>(data, 1.0f); // @K
+    cudaEventRecord(s.event, s.b);
+    if (!bug) { cudaStreamWaitEvent(s.a, s.event); }
+    end_capture(s.a);
+}
+
+//! captured_event
+//! emu: cudaEventSynchronize with an event that was last recorded in a capture, at @S
+//!   the capture of stream 1 began at @BEGIN
+static void bug_captured_event(bool bug) {
+    TwoStreams s;
+    begin_capture(s.a);
+    cudaEventRecord(s.event, s.a);
+    end_capture(s.a);
+    if (!bug) { cudaEventRecord(s.event, s.a); }
+    cudaEventSynchronize(s.event); // @S
+}
+
+//! captured_event_later
+//! emu: cudaStreamWaitEvent in stream 2 for an event that was recorded in a capture that has ended, at @W
+//!   the capture of stream 1 began at @BEGIN
+static void bug_captured_event_later(bool bug) {
+    TwoStreams s;
+    begin_capture(s.a);
+    cudaEventRecord(s.event, s.a);
+    cudaGraphExec_t exec = end_capture(s.a);
+    cudaGraphLaunch(exec, s.a);
+    if (!bug) { cudaEventRecord(s.event, s.a); }
+    cudaStreamWaitEvent(s.b, s.event); // @W
+}
+
+//! capture_of_pageable
+//! emu: cudaMemcpyAsync of host memory that is not pinned, in a stream that is being captured, at @C
+static void bug_capture_of_pageable(bool bug) {
+    TwoStreams s;
+    float *device = unwritten(8), *pinned, host[8] = {};
+    cudaMallocHost(&pinned, 32);
+    memset(pinned, 0, 32);
+    begin_capture(s.a);
+    cudaMemcpyAsync(device, bug ? host : pinned, 32, cudaMemcpyHostToDevice, s.a); // @C
+    end_capture(s.a);
+}
+
+//! capture_beside_default
+//! emu: fill in the default stream, for which stream 1 waits, which is being captured, at @K
+//!   the capture of stream 1 began at @BEGIN
+static void bug_capture_beside_default(bool bug) {
+    cudaStream_t stream;
+    cudaStreamCreateWithFlags(&stream, bug ? cudaStreamDefault : cudaStreamNonBlocking);
+    float *data = unwritten(8);
+    begin_capture(stream);
+    fill<<<1, 8>>>(data, 1.0f); // @K
+    end_capture(stream);
+}
+
+//! graph_branches
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   kernel fill in stream 2 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_graph_branches(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8);
+    begin_capture(s.a);
+    s.b_waits_for_a();
+    fill<<<1, 8, 0, s.b>>>(in, 1.0f); // @K
+    cudaEventRecord(s.event, s.b);
+    if (!bug) { cudaStreamWaitEvent(s.a, s.event); }
+    twice<<<1, 8, 0, s.a>>>(out, in); // @L
+    if (bug) { cudaStreamWaitEvent(s.a, s.event); }
+    cudaGraphLaunch(end_capture(s.a), s.a);
+}
+
+//! graph_across_streams
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
+//! (0,0,0), thread (0,0,0), at @T
+//!   kernel fill in stream 1 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_graph_across_streams(bool bug) {
+    TwoStreams s;
+    float *in = unwritten(8), *out = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(in, 1.0f); // @K
+    cudaGraphLaunch(end_capture(s.a), s.a);
+    if (!bug) { s.b_waits_for_a(); }
+    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+}
+
+//! graph_reads_freed
+//! emu: out of bounds: write of 4 bytes in device memory in kernel fill (launched at @K), block (0,0,0), thread
+//! (0,0,0), at @F
+//!   0 bytes into the freed allocation of 32 bytes at %x
+static void bug_graph_reads_freed(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @K
+    cudaGraphExec_t exec = end_capture(s.a);
+    if (bug) { cudaFree(data); }
+    cudaGraphLaunch(exec, s.a);
+}
+
+//! destroyed_graph
+//! emu: cudaGraphLaunch with a graph that does not exist (destroyed, or never created), at @G
+static void bug_destroyed_graph(bool bug) {
+    TwoStreams s;
+    float *data = unwritten(8);
+    begin_capture(s.a);
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    cudaGraphExec_t exec = end_capture(s.a);
+    if (bug) { cudaGraphExecDestroy(exec); }
+    cudaGraphLaunch(exec, s.a); // @G
+}
+
+// ---- Devices ----
+
+//! thread_without_device
+//! emu: cudaMemcpy on device 0, and this process has used device 3, at @C
+//!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
+static void bug_thread_without_device(bool bug) {
+    cudaSetDevice(3);
+    float *device = zeros(8), host[8];
+    std::thread other([&] {
+        if (!bug) { cudaSetDevice(3); }
+        cudaMemcpy(host, device, sizeof(host), cudaMemcpyDeviceToHost); // @C
+    });
+    other.join();
+}
+
+//! device_set_too_late
+//! emu: nothing on device 1, and this process has used device 0, at @L
+//!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
+static void bug_device_set_too_late(bool bug) {
+    cudaStream_t stream;
+    if (!bug) { cudaSetDevice(1); }
+    cudaStreamCreate(&stream);
+    cudaSetDevice(1);
+    nothing<<<1, 1, 0, stream>>>(); // @L
+}
+
+// ---- The list, and running it ----
+
+struct Bug {
+    const char *name;
+    void (*function)(bool bug);
+};
+#define BUG(name)                                                                                                      \
+    { #name, bug_##name }
+static const Bug BUGS[] = {
+    BUG(shared_race),
+    BUG(shared_overwrite),
+    BUG(warp_race),
+    BUG(block_race),
+    BUG(block_overwrite),
+    BUG(thread_race),
+    BUG(atomic_race),
+    BUG(half_race),
+    BUG(byte_race),
+    BUG(uninitialised_device),
+    BUG(uninitialised_vector),
+    BUG(uninitialised_shared),
+    BUG(uninitialised_copy),
+    BUG(out_of_bounds),
+    BUG(before_the_begin),
+    BUG(shared_out_of_bounds),
+    BUG(used_after_free),
+    BUG(freed_twice),
+    BUG(copy_out_of_bounds),
+    BUG(kernel_uses_host_memory),
+    BUG(kernel_uses_host_global),
+    BUG(other_stack),
+    BUG(host_uses_device_memory),
+    BUG(host_library_uses_device_memory),
+    BUG(wrong_direction),
+    BUG(host_call_in_kernel),
+    BUG(launch_in_kernel),
+    BUG(misaligned_vector),
+    BUG(misaligned_hint),
+    BUG(divergent_barrier),
+    BUG(exit_before_barrier),
+    BUG(exit_after_barrier),
+    BUG(shuffle_after_exit),
+    BUG(partial_warp),
+    BUG(mask_without_caller),
+    BUG(shuffle_from_outside),
+    BUG(divergent_shuffle),
+    BUG(deadlock),
+    BUG(stack_overflow),
+    BUG(too_many_threads),
+    BUG(empty_grid),
+    BUG(too_large_grid),
+    BUG(too_much_dynamic_memory),
+    BUG(too_much_static_memory),
+    BUG(copy_not_awaited),
+    BUG(copy_into_use),
+    BUG(misaligned_copy),
+    BUG(matrix_not_shared),
+    BUG(read_across_streams),
+    BUG(write_across_streams),
+    BUG(default_stream),
+    BUG(pageable_copy_across_streams),
+    BUG(read_before_wait),
+    BUG(write_before_wait),
+    BUG(freed_in_use),
+    BUG(destroyed_stream),
+    BUG(destroyed_event),
+    BUG(capture_waits),
+    BUG(capture_allocates),
+    BUG(capture_depends),
+    BUG(capture_not_joined),
+    BUG(captured_event),
+    BUG(captured_event_later),
+    BUG(capture_of_pageable),
+    BUG(capture_beside_default),
+    BUG(graph_branches),
+    BUG(graph_across_streams),
+    BUG(graph_reads_freed),
+    BUG(destroyed_graph),
+    BUG(thread_without_device),
+    BUG(device_set_too_late),
+};
+
+// The output of a child process that runs the bug or its twin; its exit status in *status.
+static std::string run_child(const Bug &bug, bool broken, int *status) {
+    int ends[2];
+    if (pipe(ends) != 0) { exit(2); }
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], 1), dup2(ends[1], 2);
+        execl("/proc/self/exe", "emu_bugs", broken ? "--bug" : "--twin", bug.name, (char *)nullptr);
+        _exit(127);
+    }
+    close(ends[1]);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) { text.append(buffer, size_t(n)); }
+    close(ends[0]);
+    waitpid(child, status, 0);
+    *status = WIFEXITED(*status) ? WEXITSTATUS(*status) : 128;
+    return text;
+}
+
+static const Bug *current;
+static std::map<std::string, std::string> expectations;
+
+static void test_bug(Test *t) {
+    int status;
+#ifdef __clang__
+    if (current->function == bug_misaligned_vector) { SKIP(t, "clang does not check the copy of a whole structure"); }
+#endif
+    std::string got = without_addresses(run_child(*current, true, &status)), want = expectations[current->name];
+    CHECK(t, status == 1, "status %d", status);
+    CHECK(t, one_line(got) == one_line(want), "reports\n%s  expected\n%s", got.c_str(), want.c_str());
+}
+
+static void test_twin(Test *t) {
+    int status;
+    std::string got = run_child(*current, false, &status);
+    CHECK(t, status == 0 && got.empty(), "status %d, and a false report\n%s", status, got.c_str());
+}
+
+int main(int argc, char **argv) {
+    for (const Bug &bug : BUGS) {
+        if (argc == 3 && strcmp(argv[2], bug.name) == 0) {
+            bug.function(strcmp(argv[1], "--bug") == 0);
+            return 0;
+        }
+    }
+    setenv("EMU_THREADS", "1", 1); // the same thread finds the mistake each time
+    expectations = read_expectations(__FILE__);
+    Suite s = suite_begin("emu_bugs");
+    for (const Bug &bug : BUGS) {
+        current = &bug;
+        suite_run(&s, bug.name, test_bug);
+        suite_run(&s, (std::string("no ") + bug.name).c_str(), test_twin);
+    }
+    return suite_end(&s);
+}

@@ -1,0 +1,716 @@
+// cublasLtMatmul against a sum in double precision: all that the trainer asks of it, and all that it must refuse. In
+// the emulator it tests the emulator; on hardware it says whether the emulator tells the truth about cuBLASLt.
+#include <cublasLt.h>
+#include <cuda_fp8.h>
+
+#include "dev/test/layers/gpu_test.h"
+
+// The emulator's values are NVIDIA's: this compiles with both headers.
+static_assert(CUBLAS_STATUS_INVALID_VALUE == 7 && CUBLAS_STATUS_NOT_SUPPORTED == 15, "");
+static_assert(CUBLAS_STATUS_NOT_INITIALIZED == 1 && CUBLAS_STATUS_ALLOC_FAILED == 3, "");
+static_assert(CUBLAS_STATUS_ARCH_MISMATCH == 8 && CUBLAS_STATUS_MAPPING_ERROR == 11, "");
+static_assert(CUBLAS_STATUS_EXECUTION_FAILED == 13 && CUBLAS_STATUS_INTERNAL_ERROR == 14, "");
+static_assert(CUBLAS_STATUS_LICENSE_ERROR == 16 && CUBLAS_STATUS_SUCCESS == 0, "");
+static_assert(CUBLAS_OP_N == 0 && CUBLAS_OP_T == 1 && CUBLAS_OP_C == 2, "");
+static_assert(CUBLAS_COMPUTE_32F == 68 && CUBLAS_COMPUTE_32F_PEDANTIC == 69 && CUBLAS_COMPUTE_64F == 70, "");
+static_assert(CUBLAS_COMPUTE_32F_FAST_TF32 == 77 && CUBLAS_COMPUTE_32F_FAST_16BF == 75, "");
+static_assert(CUBLAS_COMPUTE_16F == 64 && CUBLAS_COMPUTE_32I == 72 && CUBLAS_COMPUTE_32F_FAST_16F == 74, "");
+static_assert(CUDA_R_32F == 0 && CUDA_R_64F == 1 && CUDA_R_16F == 2 && CUDA_R_8I == 3 && CUDA_R_32I == 10, "");
+static_assert(CUDA_R_16BF == 14 && CUDA_R_8F_E4M3 == 28 && CUDA_R_8F_E5M2 == 29, "");
+static_assert(CUBLASLT_POINTER_MODE_HOST == 0 && CUBLASLT_POINTER_MODE_DEVICE == 1, "");
+static_assert(CUBLASLT_ORDER_COL == 0 && CUBLASLT_ORDER_ROW == 1, "");
+static_assert(CUBLASLT_MATRIX_LAYOUT_TYPE == 0 && CUBLASLT_MATRIX_LAYOUT_ORDER == 1, "");
+static_assert(CUBLASLT_MATRIX_LAYOUT_ROWS == 2 && CUBLASLT_MATRIX_LAYOUT_COLS == 3, "");
+static_assert(CUBLASLT_MATRIX_LAYOUT_LD == 4 && CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT == 5, "");
+static_assert(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET == 6, "");
+static_assert(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE == 0 && CUBLASLT_MATMUL_DESC_SCALE_TYPE == 1, "");
+static_assert(CUBLASLT_MATMUL_DESC_POINTER_MODE == 2 && CUBLASLT_MATMUL_DESC_TRANSA == 3, "");
+static_assert(CUBLASLT_MATMUL_DESC_TRANSB == 4 && CUBLASLT_MATMUL_DESC_EPILOGUE == 7, "");
+static_assert(CUBLASLT_MATMUL_DESC_BIAS_POINTER == 8 && CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE == 10, "");
+static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER == 11 && CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD == 12, "");
+static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE == 13, "");
+static_assert(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE == 22 && CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE == 26, "");
+static_assert(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER == 17 && CUBLASLT_MATMUL_DESC_B_SCALE_POINTER == 18, "");
+static_assert(CUBLASLT_MATMUL_DESC_FAST_ACCUM == 25, "");
+static_assert(CUBLASLT_EPILOGUE_DEFAULT == 1 && CUBLASLT_EPILOGUE_RELU == 2 && CUBLASLT_EPILOGUE_BIAS == 4, "");
+static_assert(CUBLASLT_EPILOGUE_GELU == 32 && CUBLASLT_EPILOGUE_GELU_BIAS == 36, "");
+static_assert(CUBLASLT_EPILOGUE_GELU_AUX == 160 && CUBLASLT_EPILOGUE_GELU_AUX_BIAS == 164, "");
+static_assert(CUBLASLT_EPILOGUE_DGELU == 192 && CUBLASLT_EPILOGUE_DGELU_BGRAD == 208, "");
+static_assert(CUBLASLT_EPILOGUE_BGRADA == 256 && CUBLASLT_EPILOGUE_BGRADB == 512, "");
+static_assert(CUBLASLT_REDUCTION_SCHEME_NONE == 0 && CUBLASLT_REDUCTION_SCHEME_INPLACE == 1, "");
+static_assert(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE == 2 && CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE == 4, "");
+static_assert(CUBLASLT_REDUCTION_SCHEME_MASK == 7 && CUBLASLT_MATMUL_PREF_SEARCH_MODE == 0, "");
+static_assert(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES == 1 && CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK == 3, "");
+static_assert(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES == 5 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES == 6, "");
+static_assert(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES == 7 && CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES == 8, "");
+
+#define WORKSPACE_BYTES (1 << 16) // more would cost the emulator most of the time of this test
+
+// A problem, its data, and how cuBLASLt is to be asked. Fields that a test does not set have their usual values.
+struct Problem {
+    int m = 24, n = 20, k = 40;
+    cublasOperation_t trans_a = CUBLAS_OP_N, trans_b = CUBLAS_OP_N;
+    cudaDataType_t in = CUDA_R_16BF, out = CUDA_R_16BF;
+    int in_b = -1;                        // the type of B; -1: that of A
+    float scale_a = 0.0f, scale_b = 0.0f; // 0: none is given
+    bool fast_sums = false;
+    cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+    int pad = 0; // elements between the columns (or rows) of each matrix
+    cublasLtOrder_t order = CUBLASLT_ORDER_COL;
+    int batch = 1;
+    float alpha = 1.0f, beta = 0.0f;
+    bool in_place = true; // C is D
+    bool device_scalars = false;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    // for what must be refused
+    int64_t aux_ld = 0, ld_a = 0; // 0: as they should be
+    int offset_a = 0, offset_aux = 0;
+    int declared_alignment = 16;
+    uint64_t max_workspace = WORKSPACE_BYTES;
+    size_t given_workspace = WORKSPACE_BYTES;
+    bool without_bias = false, without_algo = false;
+    int bias_type = -1;
+};
+
+static bool is_fp8(int type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+static size_t bytes_of(cudaDataType_t type) { return is_fp8(type) ? 1 : type == CUDA_R_16BF ? 2 : 4; }
+
+template <class T> static float through(float x) { return (float)T(x); }
+static float rounded_to(cudaDataType_t type, float x) {
+    switch (type) {
+    case CUDA_R_16BF: return __bfloat162float(__float2bfloat16_rn(x));
+    case CUDA_R_8F_E4M3: return through<__nv_fp8_e4m3>(x);
+    case CUDA_R_8F_E5M2: return through<__nv_fp8_e5m2>(x);
+    default: return x;
+    }
+}
+
+template <class T> static void encode(uint8_t *to, T x) { memcpy(to, &x, sizeof(x)); }
+template <class T> static float decode(const uint8_t *from) {
+    T x;
+    memcpy(&x, from, sizeof(x));
+    return floatX_to_host(x);
+}
+
+// A device array of any of the types.
+struct Array {
+    cudaDataType_t type;
+    DeviceArray<uint8_t> bytes;
+
+    Array(cudaDataType_t type, int64_t count) : type(type), bytes(count * (int64_t)bytes_of(type)) {}
+    void set(const std::vector<float> &values) {
+        std::vector<uint8_t> stored(values.size() * bytes_of(type));
+        for (size_t i = 0; i < values.size(); i++) {
+            uint8_t *to = &stored[i * bytes_of(type)];
+            switch (type) {
+            case CUDA_R_16BF: encode(to, __float2bfloat16_rn(values[i])); break;
+            case CUDA_R_8F_E4M3: encode(to, __nv_fp8_e4m3(values[i])); break;
+            case CUDA_R_8F_E5M2: encode(to, __nv_fp8_e5m2(values[i])); break;
+            default: encode(to, values[i]);
+            }
+        }
+        cuda_check(cudaMemcpy(bytes.data, stored.data(), stored.size(), cudaMemcpyHostToDevice));
+    }
+    std::vector<float> get() const { // of results, which are fp32 or bf16
+        std::vector<uint8_t> stored = bytes.raw();
+        std::vector<float> values;
+        for (size_t i = 0; i < stored.size(); i += bytes_of(type)) {
+            values.push_back(type == CUDA_R_32F ? decode<float>(&stored[i]) : decode<__nv_bfloat16>(&stored[i]));
+        }
+        return values;
+    }
+    char *data(int offset = 0) const { return (char *)bytes.data + offset * (int)bytes_of(type); }
+};
+
+static std::vector<float> values_of(cudaDataType_t type, int64_t n, float scale, int stream) {
+    std::vector<float> values = random_values(n, scale, stream);
+    for (float &x : values) { x = rounded_to(type, x); }
+    return values;
+}
+
+// A rows x cols matrix of a batch in an array: the leading dimension, and where element (b, i, j) lies.
+struct Shape {
+    int rows, cols;
+    int64_t ld, batch_stride;
+    bool by_row;
+
+    int64_t at(int b, int i, int j) const { return b * batch_stride + (by_row ? i * ld + j : j * ld + i); }
+    int64_t count(int batch) const { return batch * batch_stride; }
+};
+
+static Shape shape_of(const Problem &p, int rows, int cols) {
+    bool by_row = p.order == CUBLASLT_ORDER_ROW;
+    int64_t ld = (by_row ? cols : rows) + p.pad;
+    return {rows, cols, ld, round_up_i64(ld * (by_row ? rows : cols), 8), by_row};
+}
+
+struct Run {
+    Problem p;
+    Shape A, B, D, aux;
+    std::vector<float> a, b, c, bias, pre; // inputs
+    cublasStatus_t asked, ran;
+    std::vector<float> d, bias_out, aux_out; // what cuBLASLt made
+};
+
+static bool has(const Problem &p, int part) { return (p.epilogue & part) != 0; }
+static bool reads_aux(const Problem &p) { return has(p, 64); }
+static bool writes_bias(const Problem &p) { return has(p, 16 | 256 | 512); }
+
+// ---- Asking cuBLASLt ----
+
+static cublasLtMatrixLayoutOpaque_t layout_of(const Problem &p, const Shape &s, cudaDataType_t type, int64_t ld) {
+    cublasLtMatrixLayoutOpaque_t layout;
+    int32_t order = p.order, batch = p.batch;
+    cublasLtMatrixLayoutInit(&layout, type, (uint64_t)s.rows, (uint64_t)s.cols, ld);
+    cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_ORDER, &order, sizeof(order));
+    cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch, sizeof(batch));
+    cublasLtMatrixLayoutSetAttribute(&layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &s.batch_stride,
+                                     sizeof(s.batch_stride));
+    return layout;
+}
+
+template <class T>
+static void set(cublasLtMatmulDescOpaque_t *desc, cublasLtMatmulDescAttributes_t attribute, T value) {
+    cublasLtMatmulDescSetAttribute(desc, attribute, &value, sizeof(value));
+}
+
+// scales: of A and B, on the device.
+static cublasLtMatmulDescOpaque_t desc_of(const Run &r, const Array &bias, const Array &aux, const float *scales) {
+    const Problem &p = r.p;
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatmulDescInit(&desc, p.compute, CUDA_R_32F);
+    set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_TRANSA, p.trans_a);
+    set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_TRANSB, p.trans_b);
+    set<uint32_t>(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, p.epilogue);
+    set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_POINTER_MODE, p.device_scalars);
+    if (p.scale_a != 0.0f) { set<const void *>(&desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales); }
+    if (p.scale_b != 0.0f) { set<const void *>(&desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales + 1); }
+    if (p.fast_sums) { set<int8_t>(&desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, 1); }
+    if (has(p, 4) || writes_bias(p)) {
+        set<void *>(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.without_bias ? NULL : bias.data());
+        set<int64_t>(&desc, CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, (int64_t)r.bias.size() / p.batch);
+        if (p.bias_type != -1) { set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.bias_type); }
+    }
+    if (has(p, 128)) {
+        set<void *>(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux.data(p.offset_aux));
+        set<int64_t>(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, p.aux_ld != 0 ? p.aux_ld : r.aux.ld);
+        set<int64_t>(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, r.aux.batch_stride);
+    }
+    return desc;
+}
+
+static cublasLtMatmulPreferenceOpaque_t preference_of(const Problem &p) {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    uint32_t alignment = (uint32_t)p.declared_alignment;
+    const cublasLtMatmulPreferenceAttributes_t alignments[] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    cublasLtMatmulPreferenceInit(&preference);
+    cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &p.max_workspace,
+                                         sizeof(p.max_workspace));
+    for (cublasLtMatmulPreferenceAttributes_t attribute : alignments) {
+        cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &alignment, sizeof(alignment));
+    }
+    return preference;
+}
+
+static std::vector<float> with_room(const std::vector<float> &values) { // for offsets
+    std::vector<float> longer = values;
+    longer.resize(values.size() + 16, 0.0f);
+    return longer;
+}
+
+// Fills the inputs, asks for an algorithm, multiplies, and reads everything back.
+static Run run(const Problem &p, cublasLtHandle_t handle) {
+    Run r;
+    r.p = p;
+    r.A = p.trans_a == CUBLAS_OP_N ? shape_of(p, p.m, p.k) : shape_of(p, p.k, p.m);
+    r.B = p.trans_b == CUBLAS_OP_N ? shape_of(p, p.k, p.n) : shape_of(p, p.n, p.k);
+    r.D = shape_of(p, p.m, p.n);
+    r.aux = r.D;
+    r.aux.ld = round_up_i64(p.m, 8) + 8;
+    r.aux.batch_stride = r.aux.ld * p.n;
+    cudaDataType_t in_b = p.in_b == -1 ? p.in : (cudaDataType_t)p.in_b;
+    r.a = values_of(p.in, r.A.count(p.batch), 1.0f, 1), r.b = values_of(in_b, r.B.count(p.batch), 1.0f, 2);
+    r.c = values_of(p.out, r.D.count(p.batch), 1.0f, 3), r.pre = values_of(p.out, r.aux.count(p.batch), 1.0f, 4);
+    r.bias = values_of(p.out, (int64_t)p.batch * (has(p, 512) ? p.n : p.m), 1.0f, 5);
+    Array A(p.in, r.A.count(p.batch) + 16), B(in_b, r.B.count(p.batch)), C(p.out, r.D.count(p.batch));
+    Array D(p.out, r.D.count(p.batch)), bias(p.out, (int64_t)r.bias.size()), aux(p.out, r.aux.count(p.batch) + 16);
+    DeviceArray<float> scales(std::vector<float>{p.scale_a, p.scale_b});
+    A.set(with_room(r.a)), B.set(r.b);
+    if (p.beta != 0.0f) { (p.in_place ? D : C).set(r.c); }
+    if (!writes_bias(p)) { bias.set(r.bias); }
+    if (reads_aux(p)) { aux.set(with_room(r.pre)); }
+
+    cublasLtMatrixLayoutOpaque_t la = layout_of(p, r.A, p.in, p.ld_a != 0 ? p.ld_a : r.A.ld);
+    cublasLtMatrixLayoutOpaque_t lb = layout_of(p, r.B, in_b, r.B.ld), ld = layout_of(p, r.D, p.out, r.D.ld);
+    cublasLtMatmulDescOpaque_t desc = desc_of(r, bias, aux, scales.data);
+    cublasLtMatmulPreferenceOpaque_t preference = preference_of(p);
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    r.ran = CUBLAS_STATUS_SUCCESS;
+    r.asked = cublasLtMatmulAlgoGetHeuristic(handle, &desc, &la, &lb, &ld, &ld, &preference, 1, &found, &count);
+    if (r.asked == CUBLAS_STATUS_SUCCESS && count < 1) { r.asked = CUBLAS_STATUS_NOT_SUPPORTED; }
+    if (r.asked != CUBLAS_STATUS_SUCCESS) { return r; }
+    DeviceArray<float> scalars(std::vector<float>{p.alpha, p.beta});
+    DeviceArray<uint8_t> workspace(WORKSPACE_BYTES);
+    const float *alpha = p.device_scalars ? scalars.data : &p.alpha;
+    const float *beta = p.device_scalars ? scalars.data + 1 : &p.beta;
+    r.ran = cublasLtMatmul(handle, &desc, alpha, A.data(p.offset_a), &la, B.data(), &lb, beta,
+                           p.in_place ? D.data() : C.data(), &ld, D.data(), &ld, p.without_algo ? NULL : &found.algo,
+                           workspace.data, p.given_workspace, 0);
+    cuda_check(cudaDeviceSynchronize());
+    r.d = D.get(), r.bias_out = bias.get(), r.aux_out = aux.get();
+    return r;
+}
+
+// ---- What it must give ----
+
+static double gelu_of(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+static double gelu_slope_of(double x) {
+    double t = tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+}
+
+static double element_a(const Run &r, int b, int i, int k) {
+    return r.a[(size_t)(r.p.trans_a == CUBLAS_OP_N ? r.A.at(b, i, k) : r.A.at(b, k, i))];
+}
+static double element_b(const Run &r, int b, int k, int j) {
+    return r.b[(size_t)(r.p.trans_b == CUBLAS_OP_N ? r.B.at(b, k, j) : r.B.at(b, j, k))];
+}
+
+// What the epilogue begins with: alpha op(A) op(B) + beta C (+ bias).
+static double before_epilogue(const Run &r, int b, int i, int j) {
+    double sum = 0.0;
+    for (int k = 0; k < r.p.k; k++) { sum += element_a(r, b, i, k) * element_b(r, b, k, j); }
+    sum *= (double)r.p.alpha * (r.p.scale_a != 0.0f ? r.p.scale_a : 1.0) * (r.p.scale_b != 0.0f ? r.p.scale_b : 1.0);
+    if (r.p.beta != 0.0f) { sum += (double)r.p.beta * (double)r.c[(size_t)r.D.at(b, i, j)]; }
+    return has(r.p, 4) ? sum + (double)r.bias[(size_t)(b * r.p.m + i)] : sum;
+}
+
+// Sums of k terms of size 1 and their rounding; tf32 loses half of 2^-10 (or all of it, if cut) of each of two factors.
+// 8-bit products are added up with 13 bits behind the point of the largest, 16 or 32 at a time.
+static double tolerance_of(const Problem &p, double largest_value) {
+    double factors = p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? 2.0 / 1024 : 0.0;
+#ifndef GPT2_EMU
+    if (is_fp8(p.in)) { factors = (2.0 + p.k / 16.0) / 8192; }
+#endif
+    return (sum_tolerance(p.k) + factors) * fmax(largest_value, 1.0);
+}
+static double rounding_of(const Problem &p) { return p.out == CUDA_R_16BF ? 1.0 / 256 : FLT_EPSILON; }
+
+static void check_bias_gradient(Test *t, const char *what, const Run &r, const std::vector<double> &d_sums) {
+    const Problem &p = r.p;
+    int count = has(p, 512) ? p.n : p.m;
+    std::vector<float> want((size_t)(p.batch * count));
+    for (int b = 0; b < p.batch; b++) {
+        for (int i = 0; i < count; i++) {
+            double sum = has(p, 16) ? d_sums[(size_t)(b * count + i)] : 0.0;
+            for (int k = 0; k < p.k && has(p, 256); k++) { sum += element_a(r, b, i, k); }
+            for (int k = 0; k < p.k && has(p, 512); k++) { sum += element_b(r, b, k, i); }
+            want[(size_t)(b * count + i)] = (float)sum;
+        }
+    }
+    // The sums of D may be of its values before or after rounding: n roundings of either sign.
+    double of_sums = has(p, 16) ? sqrt((double)p.n) * rounding_of(p) * largest(r.d) : 0.0;
+    check_values(t, std::string(what) + ": bias gradient", r.bias_out, want, of_sums + tolerance_of(p, largest(want)),
+                 rounding_of(p));
+}
+
+// D, the auxiliary matrix and the bias gradient against sums in double; nothing else in D's array may be touched.
+static void check_run(Test *t, const char *what, const Run &r) {
+    const Problem &p = r.p;
+    if (!CHECK(t, r.asked == CUBLAS_STATUS_SUCCESS && r.ran == CUBLAS_STATUS_SUCCESS, "%s: statuses %d, %d", what,
+               r.asked, r.ran)) {
+        return;
+    }
+    std::vector<float> got, want, got_aux, want_aux;
+    std::vector<double> d_sums((size_t)(p.batch * p.m));
+    for (int b = 0; b < p.batch; b++) {
+        for (int j = 0; j < p.n; j++) {
+            for (int i = 0; i < p.m; i++) {
+                double x = before_epilogue(r, b, i, j), pre = r.pre[(size_t)r.aux.at(b, i, j)];
+                want_aux.push_back((float)x), got_aux.push_back(r.aux_out[(size_t)r.aux.at(b, i, j)]);
+                x = has(p, 32) ? gelu_of(x) : has(p, 64) ? x * gelu_slope_of(pre) : x;
+                want.push_back((float)x), got.push_back(r.d[(size_t)r.D.at(b, i, j)]);
+                d_sums[(size_t)(b * p.m + i)] += x;
+            }
+        }
+    }
+    check_values(t, what, got, want, tolerance_of(p, largest(want)), rounding_of(p));
+    if (has(p, 128) && !has(p, 64)) {
+        check_values(t, std::string(what) + ": aux", got_aux, want_aux, tolerance_of(p, largest(want_aux)),
+                     rounding_of(p));
+    }
+    if (writes_bias(p)) { check_bias_gradient(t, what, r, d_sums); }
+    if (p.pad > 0 && p.beta == 0.0f && p.order == CUBLASLT_ORDER_COL) {
+        CHECK(t, isnan(r.d[(size_t)r.D.at(0, p.m, 0)]), "%s: writes between the columns of D", what);
+    }
+}
+
+struct Handle {
+    cublasLtHandle_t handle = NULL;
+    Handle() { cublasLtCreate(&handle); }
+    ~Handle() { cublasLtDestroy(handle); }
+};
+
+struct Types {
+    const char *name;
+    cudaDataType_t in, out;
+    cublasComputeType_t compute;
+};
+static const Types all_types[] = {
+    {"fp32", CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F},
+    {"tf32", CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32},
+    {"bf16", CUDA_R_16BF, CUDA_R_16BF, CUBLAS_COMPUTE_32F},
+    {"bf16 to fp32", CUDA_R_16BF, CUDA_R_32F, CUBLAS_COMPUTE_32F},
+};
+
+template <class Set> static void check_types(Test *t, const char *what, Set set) {
+    Handle handle;
+    for (const Types &types : all_types) {
+        Problem p;
+        p.in = types.in, p.out = types.out, p.compute = types.compute;
+        set(&p);
+        check_run(t, (std::string(what) + ", " + types.name).c_str(), run(p, handle.handle));
+    }
+}
+
+// ---- Tests ----
+
+static void test_transposes(Test *t) {
+    const cublasOperation_t operations[] = {CUBLAS_OP_N, CUBLAS_OP_T};
+    for (cublasOperation_t a : operations) {
+        for (cublasOperation_t b : operations) {
+            check_types(t, a == b ? "NN or TT" : "NT or TN", [=](Problem *p) { p->trans_a = a, p->trans_b = b; });
+        }
+    }
+}
+
+static void test_shapes(Test *t) {
+    const int shapes[][3] = {{8, 1, 8}, {8, 17, 72}, {104, 3, 264}, {16, 65, 600}, {136, 33, 8}};
+    for (const int *shape : shapes) {
+        check_types(t, "shapes",
+                    [=](Problem *p) { p->m = shape[0], p->n = shape[1], p->k = shape[2], p->trans_a = CUBLAS_OP_T; });
+    }
+}
+
+static void test_leading_dimensions(Test *t) {
+    check_types(t, "padded", [](Problem *p) { p->pad = 8; });
+    check_types(t, "padded, transposed", [](Problem *p) { p->pad = 16, p->trans_a = p->trans_b = CUBLAS_OP_T; });
+    check_types(t, "rows in order", [](Problem *p) { p->order = CUBLASLT_ORDER_ROW, p->m = 24, p->n = 40; });
+}
+
+static void test_batches(Test *t) {
+    check_types(t, "batch", [](Problem *p) { p->batch = 3, p->trans_a = CUBLAS_OP_T; });
+    check_types(t, "batch with bias",
+                [](Problem *p) { p->batch = 3, p->pad = 8, p->epilogue = CUBLASLT_EPILOGUE_BIAS; });
+}
+
+// C is not read where beta is 0, whatever it holds (here: NaN).
+static void test_scalars(Test *t) {
+    check_types(t, "alpha", [](Problem *p) { p->alpha = 0.5f; });
+    check_types(t, "beta in place", [](Problem *p) { p->beta = 1.0f; });
+    check_types(t, "alpha and beta", [](Problem *p) { p->alpha = -2.0f, p->beta = 0.25f, p->in_place = false; });
+    check_types(t, "C unread", [](Problem *p) { p->in_place = false; });
+    check_types(t, "scalars on the device",
+                [](Problem *p) { p->device_scalars = true, p->alpha = 3.0f, p->beta = 1.0f; });
+}
+
+static void test_epilogues(Test *t) {
+    const struct {
+        const char *name;
+        cublasLtEpilogue_t epilogue;
+    } all[] = {{"BIAS", CUBLASLT_EPILOGUE_BIAS},
+               {"GELU", CUBLASLT_EPILOGUE_GELU},
+               {"GELU_BIAS", CUBLASLT_EPILOGUE_GELU_BIAS},
+               {"GELU_AUX", CUBLASLT_EPILOGUE_GELU_AUX},
+               {"GELU_AUX_BIAS", CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+               {"DGELU", CUBLASLT_EPILOGUE_DGELU},
+               {"DGELU_BGRAD", CUBLASLT_EPILOGUE_DGELU_BGRAD},
+               {"BGRADA", CUBLASLT_EPILOGUE_BGRADA},
+               {"BGRADB", CUBLASLT_EPILOGUE_BGRADB}};
+    for (const auto &e : all) {
+        check_types(t, e.name, [&](Problem *p) { p->epilogue = e.epilogue, p->alpha = 0.125f; });
+        check_types(t, e.name,
+                    [&](Problem *p) { p->epilogue = e.epilogue, p->alpha = 0.125f, p->trans_a = CUBLAS_OP_T; });
+    }
+}
+
+// tf32 is a choice: without it the sums are those of fp32 to the bit, with it they are not.
+static void test_tf32(Test *t) {
+    Handle handle;
+    Problem p;
+    p.in = p.out = CUDA_R_32F, p.m = 8, p.n = 8, p.k = 8;
+    Run exact = run(p, handle.handle);
+    p.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+    Run fast = run(p, handle.handle);
+#ifdef PRECISION_FP32
+    CHECK(t, exact.d != fast.d, "tf32 rounds nothing");
+#else
+    CHECK(t, exact.d == fast.d, "inputs that fit in bf16 fit in tf32 as well");
+#endif
+}
+
+// ---- 8-bit factors ----
+
+// A layer's shapes: A transposed, B not, m and k multiples of 16.
+static Problem fp8_problem(cudaDataType_t in, int in_b, cudaDataType_t out) {
+    Problem p;
+    p.in = in, p.in_b = in_b, p.out = out, p.trans_a = CUBLAS_OP_T, p.m = 48, p.n = 32, p.k = 64;
+    p.scale_a = 0.25f, p.scale_b = 8.0f;
+    return p;
+}
+
+static const char *const no_fp8 = "this GPU has no 8-bit factors";
+
+static bool has_fp8() {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    return 10 * device.major + device.minor >= 89;
+}
+
+static void test_fp8(Test *t) {
+    const cudaDataType_t e4m3 = CUDA_R_8F_E4M3, e5m2 = CUDA_R_8F_E5M2, outputs[] = {CUDA_R_16BF, CUDA_R_32F};
+    const cudaDataType_t inputs[][2] = {{e4m3, e4m3}, {e4m3, e5m2}, {e5m2, e4m3}};
+    Handle handle;
+    if (!has_fp8()) { SKIP(t, no_fp8); }
+    for (const cudaDataType_t *in : inputs) {
+        for (cudaDataType_t out : outputs) {
+            Problem p = fp8_problem(in[0], in[1], out);
+            check_run(t, "8 bits", run(p, handle.handle));
+            p.beta = 1.0f, p.pad = 16, p.n = 48, p.fast_sums = true;
+            check_run(t, "8 bits, fast, added, padded", run(p, handle.handle));
+            p.scale_a = 0.0f, p.beta = 0.0f, p.batch = 2;
+            check_run(t, "8 bits, one scale, batch", run(p, handle.handle));
+        }
+        Problem p = fp8_problem(in[0], in[1], CUDA_R_16BF);
+        p.epilogue = CUBLASLT_EPILOGUE_BIAS, p.n = 16;
+        check_run(t, "8 bits with bias", run(p, handle.handle));
+    }
+}
+
+// In the emulator the status is known; hardware must only refuse.
+static void check_refused(Test *t, const char *what, cublasStatus_t want, const Problem &p) {
+    Handle handle;
+    Run r = run(p, handle.handle);
+    cublasStatus_t got = r.asked != CUBLAS_STATUS_SUCCESS ? r.asked : r.ran;
+#ifdef GPT2_EMU
+    CHECK(t, got == want, "%s: status %s, expected %s", what, cublasLtGetStatusName(got), cublasLtGetStatusName(want));
+#else
+    CHECK(t, got != CUBLAS_STATUS_SUCCESS, "%s: not refused (expected status %d)", what, want);
+#endif
+}
+
+template <class Set> static void refuse(Test *t, const char *what, cublasStatus_t want, Set set) {
+    Problem p;
+    set(&p);
+    check_refused(t, what, want, p);
+}
+
+static void test_refusals(Test *t) {
+    const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+    refuse(t, "leading dimension below the rows", invalid, [](Problem *p) { p->ld_a = p->m - 8; });
+    refuse(t, "aux's leading dimension below the rows", invalid,
+           [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_GELU_AUX, p->aux_ld = 16; });
+    refuse(t, "aux's leading dimension not a multiple of 8", invalid,
+           [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_GELU_AUX, p->aux_ld = 28; });
+    refuse(t, "bf16 inputs as tf32", unsupported, [](Problem *p) { p->compute = CUBLAS_COMPUTE_32F_FAST_TF32; });
+    refuse(t, "fp32 into bf16", unsupported, [](Problem *p) { p->in = CUDA_R_32F; });
+    refuse(t, "bf16 sums", unsupported, [](Problem *p) { p->compute = CUBLAS_COMPUTE_16F; });
+    refuse(t, "bias of another type", unsupported,
+           [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_BIAS, p->bias_type = CUDA_R_16F; });
+}
+
+template <class Set> static void refuse_fp8(Test *t, const char *what, cublasStatus_t want, Set set) {
+    Problem p = fp8_problem(CUDA_R_8F_E4M3, CUDA_R_8F_E5M2, CUDA_R_16BF);
+    set(&p);
+    check_refused(t, what, want, p);
+}
+
+static void test_fp8_refusals(Test *t) {
+    const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!has_fp8()) { SKIP(t, no_fp8); }
+    refuse_fp8(t, "two factors of e5m2", unsupported, [](Problem *p) { p->in = CUDA_R_8F_E5M2; });
+    refuse_fp8(t, "m not a multiple of 16", unsupported, [](Problem *p) { p->m = 40; });
+    refuse_fp8(t, "n not a multiple of 16", unsupported, [](Problem *p) { p->n = 40; });
+    refuse_fp8(t, "k not a multiple of 16", unsupported, [](Problem *p) { p->k = 72; });
+    refuse_fp8(t, "8 bits times bf16", unsupported, [](Problem *p) { p->in_b = CUDA_R_16BF; });
+    refuse_fp8(t, "8 bits as tf32", unsupported, [](Problem *p) { p->compute = CUBLAS_COMPUTE_32F_FAST_TF32; });
+    refuse(t, "scales of bf16", invalid, [](Problem *p) { p->scale_a = 2.0f; });
+#ifdef GPT2_EMU // what some GPUs can do, and others not
+    refuse_fp8(t, "A not transposed", unsupported, [](Problem *p) { p->trans_a = CUBLAS_OP_N; });
+    refuse_fp8(t, "B transposed", unsupported, [](Problem *p) { p->trans_b = CUBLAS_OP_T, p->n = 32; });
+    refuse_fp8(t, "GELU", unsupported, [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS; });
+    refuse_fp8(t, "columns 8 bytes off", unsupported, [](Problem *p) { p->pad = 8; });
+    refuse_fp8(t, "A not aligned", unsupported, [](Problem *p) { p->offset_a = 8; });
+    refuse_fp8(t, "A not aligned, without an algorithm", unsupported,
+               [](Problem *p) { p->offset_a = 8, p->without_algo = true; });
+#endif
+}
+
+#ifdef GPT2_EMU
+// Promises to the heuristic that are not kept: hardware would fail in its own ways, or be slow.
+static void test_broken_promises(Test *t) {
+    const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
+    refuse(t, "less workspace than promised", invalid, [](Problem *p) { p->given_workspace = 16; });
+    refuse(t, "A not as aligned as promised", unsupported, [](Problem *p) { p->offset_a = 4; });
+    refuse(t, "A aligned to 16 bytes, 256 promised", unsupported,
+           [](Problem *p) { p->offset_a = 8, p->declared_alignment = 256; });
+    refuse(t, "A not aligned for tensor cores", unsupported,
+           [](Problem *p) { p->offset_a = 4, p->without_algo = true; });
+    refuse(t, "aux not aligned", unsupported,
+           [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_GELU_AUX, p->offset_aux = 4; });
+    refuse(t, "no bias", invalid, [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_BIAS, p->without_bias = true; });
+    refuse(t, "an epilogue of rows in order", unsupported,
+           [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_BIAS, p->order = CUBLASLT_ORDER_ROW; });
+    refuse(t, "RELU", unsupported, [](Problem *p) { p->epilogue = CUBLASLT_EPILOGUE_RELU; });
+}
+#endif
+
+#ifdef GPT2_EMU
+// Mistakes that cuBLASLt leaves undefined, each in a process of its own, which the emulator ends with a report.
+
+static const char *program; // this one
+
+// D = A B, all (16, 16); with a scale of A, the bytes of A and B are taken for 8-bit numbers.
+static void multiply_square(const DeviceArray<float> &A, const DeviceArray<float> &B, const DeviceArray<float> &D,
+                            const DeviceArray<uint8_t> &workspace, cudaStream_t stream, const float *scale = NULL) {
+    Handle handle;
+    Problem p;
+    p.in = p.out = CUDA_R_32F, p.m = p.n = p.k = 16;
+    Shape shape = shape_of(p, 16, 16);
+    cublasLtMatrixLayoutOpaque_t layout = layout_of(p, shape, scale != NULL ? CUDA_R_8F_E4M3 : CUDA_R_32F, 16);
+    cublasLtMatrixLayoutOpaque_t layout_d = layout_of(p, shape, CUDA_R_32F, 16);
+    cublasLtMatmulPreferenceOpaque_t preference = preference_of(p);
+    cublasLtMatmulHeuristicResult_t found;
+    cublasLtMatmulDescOpaque_t desc;
+    int count = 0;
+    cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (scale != NULL) {
+        set<int32_t>(&desc, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+        set<const void *>(&desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scale);
+    }
+    cublasLtMatmulAlgoGetHeuristic(handle.handle, &desc, &layout, &layout, &layout_d, &layout_d, &preference, 1, &found,
+                                   &count);
+    cublasLtMatmul(handle.handle, &desc, &p.alpha, A.data, &layout, B.data, &layout, &p.beta, D.data, &layout_d, D.data,
+                   &layout_d, &found.algo, workspace.data, (size_t)workspace.count, stream);
+}
+
+struct Square {
+    DeviceArray<float> A{random_values(256, 1.0f, 1)}, B{random_values(256, 1.0f, 2)}, D{256}, unwritten{256},
+        small{255};
+    DeviceArray<uint8_t> workspace{WORKSPACE_BYTES}, other_workspace{WORKSPACE_BYTES};
+    cudaStream_t streams[2];
+    Square() {
+        for (cudaStream_t &stream : streams) { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
+        cudaMalloc((void **)&unwritten.data, 1024); // poisons of DeviceArray count as writes
+        cudaDeviceSynchronize();
+    }
+};
+
+static void (*const make_mistake[])(Square &) = {
+    [](Square &s) { multiply_square(s.A, s.B, s.A, s.workspace, 0); },
+    [](Square &s) { multiply_square(s.A, s.unwritten, s.D, s.workspace, 0); },
+    [](Square &s) { multiply_square(s.A, s.B, s.small, s.workspace, 0); },
+    [](Square &s) {
+        cudaFree(s.B.data);
+        multiply_square(s.A, s.B, s.D, s.workspace, 0);
+    },
+    [](Square &s) { // two multiplications at once in one workspace
+        DeviceArray<float> D2(256);
+        cudaDeviceSynchronize();
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+        multiply_square(s.A, s.B, D2, s.workspace, s.streams[1]);
+    },
+    [](Square &s) { // the second reads what the first may not have finished
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+        multiply_square(s.D, s.B, s.A, s.other_workspace, s.streams[1]);
+    },
+    [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.unwritten.data); }, // a scale that nobody wrote
+    [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, new float(1.0f)); },  // a scale of the host's
+    [](Square &s) { // a scale that another stream may not have written yet
+        cudaMemsetAsync(s.unwritten.data, 0, 4, s.streams[0]);
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[1], s.unwritten.data);
+    },
+    [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.small.data); }, // correct
+    [](Square &s) { // correct: what the others do, in order
+        multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
+        cudaStreamSynchronize(s.streams[0]);
+        multiply_square(s.D, s.B, s.A, s.workspace, s.streams[1]);
+        cudaStreamSynchronize(s.streams[1]);
+    },
+};
+static const char *const mistake_reports[] = {"D overlaps A",
+                                              "nitialised",
+                                              "out of bounds",
+                                              "free",
+                                              "across streams",
+                                              "across streams",
+                                              "nitialised",
+                                              "not on the device",
+                                              "across streams",
+                                              NULL,
+                                              NULL};
+
+#if defined(__has_feature) // of clang; gcc has the other macro
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__
+#endif
+#endif
+
+static void test_reported_mistakes(Test *t) {
+#ifdef __SANITIZE_ADDRESS__
+    SKIP(t, "the sanitized emulator does not watch streams and uninitialised memory");
+#endif
+    for (int i = 0; i < (int)(sizeof(make_mistake) / sizeof(make_mistake[0])); i++) {
+        std::string command = std::string("'") + program + "' --mistake " + std::to_string(i) + " 2>&1", output;
+        FILE *pipe = popen(command.c_str(), "r");
+        for (int c = fgetc(pipe); c != EOF; c = fgetc(pipe)) { output += (char)c; }
+        int status = pclose(pipe);
+        bool failed = status != 0, wanted = mistake_reports[i] != NULL;
+        CHECK(t, failed == wanted, "mistake %d: status %d, output %s", i, status, output.c_str());
+        CHECK(t, !wanted || output.find(mistake_reports[i]) != std::string::npos, "mistake %d: no \"%s\" in: %s", i,
+              mistake_reports[i], output.c_str());
+    }
+}
+#endif
+
+static void test_determinism(Test *t) {
+    Handle handle;
+    Problem p;
+    p.m = 136, p.n = 130, p.k = 300, p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS;
+    for_each_schedule(t, "cublasLtMatmul", [&] {
+        std::vector<float> d = run(p, handle.handle).d;
+        return hash64(d.data(), d.size() * sizeof(float));
+    });
+}
+
+int main(int argc, char **argv) {
+#ifdef GPT2_EMU
+    program = argv[0];
+    if (argc == 3 && strcmp(argv[1], "--mistake") == 0) {
+        Square square;
+        make_mistake[atoi(argv[2])](square);
+        return 0;
+    }
+#endif
+    (void)argc, (void)argv;
+    Suite suite = suite_begin("emu_cublaslt");
+    RUN(&suite, test_transposes);
+    RUN(&suite, test_shapes);
+    RUN(&suite, test_leading_dimensions);
+    RUN(&suite, test_batches);
+    RUN(&suite, test_scalars);
+    RUN(&suite, test_epilogues);
+    RUN(&suite, test_tf32);
+    RUN(&suite, test_fp8);
+    RUN(&suite, test_refusals);
+    RUN(&suite, test_fp8_refusals);
+#ifdef GPT2_EMU
+    RUN(&suite, test_broken_promises);
+    RUN(&suite, test_reported_mistakes);
+#endif
+    RUN(&suite, test_determinism);
+    return suite_end(&suite);
+}

@@ -1,0 +1,632 @@
+// What the emulator must do as a GPU does: dev/test/emu/test_emu.sh builds and runs this with each compiler.
+#include <cuda_runtime.h>
+#include <cuda_bf16.h>
+#include <emu.h>
+#include <emu_ptx.h>
+#include <signal.h>
+#include <sys/time.h>
+#include <vector>
+
+#include "dev/test/test.h"
+
+#define FULL 0xffffffffu
+
+// Device memory with host access through copies, for short tests.
+template <class T> struct Buffer {
+    T *data = nullptr;
+    size_t n;
+    explicit Buffer(size_t n) : n(n) { cudaMalloc(&data, n * sizeof(T)); }
+    explicit Buffer(const std::vector<T> &values) : Buffer(values.size()) {
+        cudaMemcpy(data, values.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+    }
+    ~Buffer() { cudaFree(data); }
+    Buffer(const Buffer &) = delete;
+    std::vector<T> host() const {
+        std::vector<T> values(n);
+        cudaMemcpy(values.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost);
+        return values;
+    }
+};
+
+// ---- Grids and blocks ----
+
+__global__ void store_numbers(int *out) {
+    int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+    int i = block * blockDim.x * blockDim.y * blockDim.z + thread;
+    out[i] = i;
+}
+
+static void test_grids(Test *t) {
+    const dim3 shapes[][2] = {{dim3(1), dim3(1)},
+                              {dim3(5), dim3(33)},
+                              {dim3(3, 4), dim3(16, 3)},
+                              {dim3(2, 3, 4), dim3(2, 3, 4)},
+                              {dim3(1, 1, 7), dim3(1, 1, 64)},
+                              {dim3(2), dim3(1024)}};
+    for (auto &shape : shapes) {
+        size_t n = size_t(shape[0].x) * shape[0].y * shape[0].z * shape[1].x * shape[1].y * shape[1].z;
+        Buffer<int> out(n);
+        store_numbers<<<shape[0], shape[1]>>>(out.data);
+        std::vector<int> got = out.host();
+        for (size_t i = 0; i < n; i++) { CHECK(t, got[i] == int(i), "thread %zu of %zu stored %d", i, n, got[i]); }
+    }
+}
+
+// ---- Launches: template kernels, qualified names, macros, arguments by value ----
+
+namespace inner {
+template <class T, int N> __global__ void add_constant(T *out, T value) { out[threadIdx.x] = value + N; }
+struct Config {
+    int bias[20];
+    float scale;
+};
+} // namespace inner
+static __global__ void use_config(float *out, inner::Config config, const int add) {
+    out[threadIdx.x] = config.scale * config.bias[threadIdx.x] + add;
+}
+__global__ void no_arguments() {}
+#define LAUNCH(kernel, n, ...)                                                                                         \
+    do { kernel<<<1, (n)>>>(__VA_ARGS__); } while (0)
+
+static void test_launches(Test *t) {
+    Buffer<float> out(20);
+    inner::add_constant<float, 3><<<1, 20>>>(out.data, 1);
+    CHECK(t, out.host()[19] == 4.0f, "qualified template kernel");
+    ::inner::add_constant<float, (2 > 1 ? 5 : 6)><<<dim3(1, 1), dim3(20)>>>(out.data, 1.0);
+    CHECK(t, out.host()[7] == 6.0f, "an operator among the template arguments");
+    LAUNCH((inner::add_constant<float, 9>), 20, out.data, 1.0f);
+    CHECK(t, out.host()[0] == 10.0f, "launch in a macro");
+    inner::Config config = {{}, 2.0f};
+    for (int i = 0; i < 20; i++) { config.bias[i] = i; }
+    use_config<<<1, 20, 0, 0>>>(out.data, config, short(1));
+    CHECK(t, out.host()[19] == 39.0f, "a structure as argument");
+    int64_t before = emu::launch_count();
+    no_arguments<<<2, 2>>>();
+    CHECK(t, emu::launch_count() == before + 1, "a kernel without arguments");
+    auto *kernel = inner::add_constant<float, 1>;
+    kernel<<<1, 20>>>(out.data, 1);
+    CHECK(t, out.host()[0] == 2.0f, "a kernel by pointer");
+}
+
+// ---- Shared memory ----
+
+template <int N> __global__ void reverse_static(int *out, const int *in) {
+    __shared__ int tile[N][2];
+    __shared__ alignas(16) int scalar;
+    int i = threadIdx.x;
+    tile[i][1] = in[i];
+    if (i == N / 2) { scalar = 7; }
+    __syncthreads();
+    out[i] = tile[N - 1 - i][1] + scalar;
+}
+__global__ void reverse_dynamic(int *out, const int *in, int n) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    int *tile = reinterpret_cast<int *>(memory);
+    tile[threadIdx.x] = in[threadIdx.x];
+    __syncthreads();
+    out[threadIdx.x] = tile[n - 1 - threadIdx.x];
+}
+__global__ void reverse_both(int *out, const int *in) {
+    extern __shared__ __align__(16) unsigned char memory[];
+    __shared__ int tile[50];
+    int i = threadIdx.x, *rest = reinterpret_cast<int *>(memory);
+    (i < 50 ? tile[i % 50] : rest[i - 50]) = in[i];
+    __syncthreads();
+    out[i] = i < 50 ? rest[49 - i] : tile[99 - i];
+}
+
+static void test_shared_memory(Test *t) {
+    std::vector<int> numbers(100);
+    for (int i = 0; i < 100; i++) { numbers[i] = i * i; }
+    Buffer<int> in(numbers), out(100);
+    reverse_static<100><<<1, 100>>>(out.data, in.data);
+    for (int i = 0; i < 100; i++) { CHECK(t, out.host()[i] == (99 - i) * (99 - i) + 7, "static, %d", i); }
+    reverse_dynamic<<<1, 100, 100 * sizeof(int)>>>(out.data, in.data, 100);
+    for (int i = 0; i < 100; i++) { CHECK(t, out.host()[i] == (99 - i) * (99 - i), "dynamic, %d", i); }
+    CHECK(t,
+          cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 200 << 10) == cudaSuccess,
+          "200 KiB refused");
+    reverse_dynamic<<<1, 100, 200 << 10>>>(out.data, in.data, 100);
+    CHECK(t, cudaFuncSetAttribute(reverse_both, cudaFuncAttributeMaxDynamicSharedMemorySize, 48 << 10) == cudaSuccess,
+          "48 KiB refused");
+    reverse_both<<<1, 100, 48 << 10>>>(out.data, in.data); // and static memory beside them
+    for (int i = 0; i < 100; i++) { CHECK(t, out.host()[i] == (99 - i) * (99 - i), "both, %d", i); }
+    CHECK(t,
+          cudaFuncSetAttribute(reverse_dynamic, cudaFuncAttributeMaxDynamicSharedMemorySize, 228 << 10) ==
+              cudaErrorInvalidValue,
+          "228 KiB accepted");
+    CHECK(t, cudaGetLastError() == cudaErrorInvalidValue && cudaGetLastError() == cudaSuccess, "last error");
+}
+
+// ---- Warp functions ----
+
+template <class T> __global__ void shuffle_all(T *out, int width) {
+    int lane = threadIdx.x;
+    T value = T(lane + 1);
+    out[0 * 32 + lane] = __shfl_sync(FULL, value, 5, width);
+    out[1 * 32 + lane] = __shfl_up_sync(FULL, value, 3, width);
+    out[2 * 32 + lane] = __shfl_down_sync(FULL, value, 3, width);
+    out[3 * 32 + lane] = __shfl_xor_sync(FULL, value, 4, width);
+}
+
+template <class T> static void check_shuffles(Test *t, const char *type) {
+    for (int width = 8; width <= 32; width *= 2) {
+        Buffer<T> out(128);
+        shuffle_all<T><<<1, 32>>>(out.data, width);
+        std::vector<T> got = out.host();
+        for (int lane = 0; lane < 32; lane++) {
+            int first = lane / width * width, end = first + width;
+            int want[4] = {first + 5, lane - 3 < first ? lane : lane - 3, lane + 3 >= end ? lane : lane + 3, lane ^ 4};
+            for (int kind = 0; kind < 4; kind++) {
+                float value = float(got[kind * 32 + lane]);
+                CHECK(t, value == want[kind] + 1, "%s width %d kind %d lane %d: %g", type, width, kind, lane, value);
+            }
+        }
+    }
+}
+
+static void test_shuffles(Test *t) {
+    check_shuffles<int>(t, "int");
+    check_shuffles<unsigned>(t, "unsigned");
+    check_shuffles<long long>(t, "long long");
+    check_shuffles<float>(t, "float");
+    check_shuffles<double>(t, "double");
+    check_shuffles<__nv_bfloat16>(t, "bf16");
+}
+
+__global__ void vote_all(unsigned *out) {
+    int lane = threadIdx.x;
+    unsigned ballot = __ballot_sync(FULL, lane % 3 == 0);
+    int any = __any_sync(FULL, lane == 9), none = __any_sync(FULL, lane == 32);
+    int all = __all_sync(FULL, lane < 32), not_all = __all_sync(FULL, lane < 31);
+    if (lane < 16) { ballot ^= __ballot_sync(0x0000ffffu, lane == 1); }
+    if (lane >= 16) { ballot ^= __ballot_sync(0xffff0000u, lane == 17); }
+    __syncwarp();
+    out[lane] = any && !none && all && !not_all ? ballot : 0;
+}
+__global__ void block_votes(int *out) {
+    int i = threadIdx.x;
+    int count = __syncthreads_count(i % 2), all = __syncthreads_and(i < 40), any = __syncthreads_or(i == 39);
+    int not_all = __syncthreads_and(i < 39), none = __syncthreads_or(i == 40);
+    out[i] = count * 10000 + all * 1000 + any * 100 + not_all * 10 + none;
+}
+
+static void test_votes(Test *t) {
+    Buffer<unsigned> out(32);
+    vote_all<<<1, 32>>>(out.data);
+    std::vector<unsigned> got = out.host();
+    for (int lane = 0; lane < 32; lane++) {
+        unsigned want = 0x49249249u ^ (lane < 16 ? 1u << 1 : 1u << 17);
+        CHECK(t, got[lane] == want, "lane %d: 0x%08x", lane, got[lane]);
+    }
+    Buffer<int> counts(40);
+    block_votes<<<1, 40>>>(counts.data);
+    for (int i = 0; i < 40; i++) { CHECK(t, counts.host()[i] == 201100, "thread %d: %d", i, counts.host()[i]); }
+}
+
+// ---- Atomics ----
+
+struct Totals {
+    int sum, low, high, inc;
+    unsigned bits;
+    unsigned long long big;
+    float real;
+    double twice;
+    unsigned wraps;
+    int swaps;
+};
+__global__ void count(Totals *totals) {
+    __shared__ int block_sum;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (threadIdx.x == 0) { block_sum = 0; }
+    __syncthreads();
+    atomicAdd(&block_sum, 1);
+    __syncthreads();
+    if (threadIdx.x == 0) { atomicAdd(&totals->sum, block_sum); }
+    atomicMin(&totals->low, -i);
+    atomicMax(&totals->high, i);
+    atomicOr(&totals->bits, 1u << (i % 32));
+    atomicAdd(&totals->big, 1ull << 32);
+    atomicAdd(&totals->real, 0.5f);
+    atomicAdd(&totals->twice, 2.0);
+    atomicInc(&totals->wraps, 6);
+    if (atomicCAS(&totals->swaps, i, i + 1) == i) { atomicExch(&totals->inc, 9); }
+}
+
+static void test_atomics(Test *t) {
+    Buffer<Totals> totals(std::vector<Totals>(1, Totals()));
+    count<<<10, 70>>>(totals.data);
+    Totals got = totals.host()[0];
+    CHECK(t, got.sum == 700 && got.low == -699 && got.high == 699 && got.bits == FULL, "%d %d %d 0x%08x", got.sum,
+          got.low, got.high, got.bits);
+    CHECK(t, got.big == 700ull << 32 && got.real == 350.0f && got.twice == 1400.0 && got.wraps == 0 && got.inc == 9,
+          "%llu %g %g %u %d", got.big, got.real, got.twice, got.wraps, got.inc);
+    CHECK(t, got.swaps >= 1 && got.swaps <= 700, "%d", got.swaps);
+}
+
+// ---- Matrix instructions, against the layouts of the PTX ISA and a product in plain loops ----
+
+static float small_value(int i) { return float((i * 37 + 11) % 23 - 11) / 4.0f; } // exact in bf16 and tf32
+
+__global__ void mma_bf16(float *D, const __nv_bfloat16 *A, const __nv_bfloat16 *B, const float *C) {
+    int g = threadIdx.x / 4, p = threadIdx.x % 4 * 2;
+    uint32_t a[4], b[2];
+    float c[4], d[4];
+    for (int i = 0; i < 4; i++) {
+        a[i] = *reinterpret_cast<const uint32_t *>(&A[(g + i % 2 * 8) * 16 + p + i / 2 * 8]);
+    }
+    for (int i = 0; i < 2; i++) { b[i] = *reinterpret_cast<const uint32_t *>(&B[g * 16 + p + i * 8]); } // B^T: (8, 16)
+    for (int i = 0; i < 4; i++) { c[i] = C[(g + i / 2 * 8) * 8 + p + i % 2]; }
+    emu::mma_m16n8k16_bf16(d, a, b, c);
+    for (int i = 0; i < 4; i++) { D[(g + i / 2 * 8) * 8 + p + i % 2] = d[i]; }
+}
+__global__ void mma_tf32(float *D, const float *A, const float *B, const float *C) {
+    int g = threadIdx.x / 4, k = threadIdx.x % 4;
+    uint32_t a[4], b[2];
+    float d[4];
+    for (int i = 0; i < 4; i++) { a[i] = __float_as_uint(A[(g + i % 2 * 8) * 8 + k + i / 2 * 4]); }
+    for (int i = 0; i < 2; i++) { b[i] = __float_as_uint(B[g * 8 + k + i * 4]); }
+    for (int i = 0; i < 4; i++) { d[i] = C[(g + i / 2 * 8) * 8 + k * 2 + i % 2]; }
+    emu::mma_m16n8k8_tf32(d, a, b, d);
+    for (int i = 0; i < 4; i++) { D[(g + i / 2 * 8) * 8 + k * 2 + i % 2] = d[i]; }
+}
+
+static void check_product(Test *t, const std::vector<float> &D, int K) {
+    for (int m = 0; m < 16; m++) {
+        for (int n = 0; n < 8; n++) {
+            float want = small_value(m * 8 + n + 5);
+            for (int k = 0; k < K; k++) { want += small_value(m * K + k) * small_value(n * K + k + 3); }
+            CHECK(t, D[m * 8 + n] == want, "D[%d][%d] = %g, want %g", m, n, D[m * 8 + n], want);
+        }
+    }
+}
+
+static void test_mma(Test *t) {
+    for (int K = 16; K >= 8; K -= 8) {
+        std::vector<float> A(16 * K), B(8 * K), C(128);
+        for (int i = 0; i < 16 * K; i++) { A[i] = small_value(i); }
+        for (int i = 0; i < 8 * K; i++) { B[i] = small_value(i + 3); }
+        for (int i = 0; i < 128; i++) { C[i] = small_value(i + 5); }
+        Buffer<float> a(A), b(B), c(C), d(128);
+        Buffer<__nv_bfloat16> a16(std::vector<__nv_bfloat16>(A.begin(), A.end()));
+        Buffer<__nv_bfloat16> b16(std::vector<__nv_bfloat16>(B.begin(), B.end()));
+        if (K == 16) { mma_bf16<<<1, 32>>>(d.data, a16.data, b16.data, c.data); }
+        if (K == 8) { mma_tf32<<<1, 32>>>(d.data, a.data, b.data, c.data); }
+        check_product(t, d.host(), K);
+    }
+}
+
+// Rows of 16 elements with a stride of 24, element (row, column) = 100 * row + column.
+template <int N, bool TRANS> __global__ void load_matrices(uint32_t *out) {
+    __shared__ alignas(16) uint16_t tile[32 * 24];
+    for (int i = threadIdx.x; i < 32 * 24; i += 32) { tile[i] = uint16_t(i / 24 * 100 + i % 24); }
+    __syncthreads();
+    uint32_t r[N];
+    const uint16_t *row = &tile[threadIdx.x * 24 + 8];
+    if constexpr (N == 1 && !TRANS) { emu::ldmatrix_x1(r, row); }
+    if constexpr (N == 2 && !TRANS) { emu::ldmatrix_x2(r, row); }
+    if constexpr (N == 4 && !TRANS) { emu::ldmatrix_x4(r, row); }
+    if constexpr (N == 1 && TRANS) { emu::ldmatrix_x1_trans(r, row); }
+    if constexpr (N == 2 && TRANS) { emu::ldmatrix_x2_trans(r, row); }
+    if constexpr (N == 4 && TRANS) { emu::ldmatrix_x4_trans(r, row); }
+    for (int i = 0; i < N; i++) { out[threadIdx.x * N + i] = r[i]; }
+}
+
+template <int N, bool TRANS> static void check_ldmatrix(Test *t) {
+    Buffer<uint32_t> out(32 * N);
+    load_matrices<N, TRANS><<<1, 32>>>(out.data);
+    std::vector<uint32_t> got = out.host();
+    for (int lane = 0; lane < 32; lane++) {
+        for (int i = 0; i < N; i++) {
+            int a = lane / 4, b = lane % 4 * 2;
+            uint32_t low = TRANS ? (8 * i + b) * 100 + 8 + a : (8 * i + a) * 100 + 8 + b;
+            uint32_t high = TRANS ? low + 100 : low + 1;
+            CHECK(t, got[lane * N + i] == (high << 16 | low), "x%d%s lane %d: 0x%x", N, TRANS ? ".trans" : "", lane,
+                  got[lane * N + i]);
+        }
+    }
+}
+
+static void test_ldmatrix(Test *t) {
+    check_ldmatrix<1, false>(t);
+    check_ldmatrix<2, false>(t);
+    check_ldmatrix<4, false>(t);
+    check_ldmatrix<1, true>(t);
+    check_ldmatrix<2, true>(t);
+    check_ldmatrix<4, true>(t);
+}
+
+// Two buffers, one group in flight while the other is read.
+__global__ void copy_in_stages(float *out, const float *in, int stages, int last_bytes) {
+    __shared__ alignas(16) float tile[2][32 * 4];
+    int i = threadIdx.x * 4;
+    emu::cp_async_16(&tile[0][i], &in[i]);
+    emu::cp_async_commit();
+    for (int s = 0; s < stages; s++) {
+        int next = s + 1;
+        if (next < stages) {
+            emu::cp_async_16(&tile[next % 2][i], &in[next * 128 + i], next == stages - 1 ? last_bytes : 16);
+        }
+        emu::cp_async_commit();
+        emu::cp_async_wait<1>();
+        __syncthreads();
+        for (int k = 0; k < 4; k++) { out[s * 128 + i + k] = tile[s % 2][127 - i - k]; }
+        __syncthreads();
+    }
+    emu::cp_async_wait<0>();
+}
+
+static void test_cp_async(Test *t) {
+    std::vector<float> values(5 * 128);
+    for (int i = 0; i < 640; i++) { values[i] = float(i + 1); }
+    Buffer<float> in(values), out(640);
+    copy_in_stages<<<1, 32>>>(out.data, in.data, 5, 8);
+    std::vector<float> got = out.host();
+    for (int i = 0; i < 640; i++) {
+        int from = i / 128 * 128 + 127 - i % 128;
+        float want = from >= 512 && from % 4 >= 2 ? 0.0f : values[from];
+        CHECK(t, got[i] == want, "element %d: %g, want %g", i, got[i], want);
+    }
+}
+
+// ---- Schedules ----
+
+// Layer-norm-like: a row per warp, with shuffles, shared memory, and a partial last block.
+__global__ void normalise(float *out, const float *in, int rows, int C) {
+    __shared__ float sums[8];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x * 8 + warp;
+    float sum = 0.0f;
+    for (int c = lane; row < rows && c < C; c += 32) { sum += in[row * C + c]; }
+    for (int offset = 16; offset > 0; offset /= 2) { sum += __shfl_xor_sync(FULL, sum, offset); }
+    if (lane == 0) { sums[warp] = sum; }
+    __syncthreads();
+    float mean = sums[(warp + 1) % 8] / C; // of another row: needs the barrier
+    for (int c = lane; row < rows && c < C; c += 32) { out[row * C + c] = in[row * C + c] - mean; }
+}
+
+static void test_schedules(Test *t) {
+    const char *schedules[] = {"forward", "reversed", "random:1", "random:2", "forward"};
+    const int rows = 61, C = 100;
+    std::vector<float> values(rows * C), first;
+    for (int i = 0; i < rows * C; i++) { values[i] = 1.0f / float(i % 97 + 1); }
+    Buffer<float> in(values);
+    for (const char *schedule : schedules) {
+        Buffer<float> out(rows * C);
+        emu::set_schedule(schedule);
+        normalise<<<(rows + 7) / 8, 256>>>(out.data, in.data, rows, C);
+        std::vector<float> got = out.host();
+        if (first.empty()) { first = got; }
+        CHECK(t, memcmp(got.data(), first.data(), got.size() * sizeof(float)) == 0, "%s differs", schedule);
+    }
+}
+
+__global__ void record_order(int *order, int *next) { order[atomicAdd(next, 1)] = threadIdx.x; }
+
+static void test_schedule_orders(Test *t) {
+    const char *schedules[] = {"forward", "reversed", "random:3"};
+    for (int s = 0; s < 3; s++) {
+        Buffer<int> order(64), next(std::vector<int>(1, 0));
+        emu::set_schedule(schedules[s]);
+        record_order<<<1, 64>>>(order.data, next.data);
+        std::vector<int> got = order.host();
+        int forward = 0, backward = 0;
+        for (int i = 1; i < 64; i++) { forward += got[i] == got[i - 1] + 1, backward += got[i] == got[i - 1] - 1; }
+        CHECK(t, (s == 0) == (forward == 63) && (s == 1) == (backward == 63), "%s: %d up, %d down", schedules[s],
+              forward, backward);
+    }
+    emu::set_schedule("forward");
+}
+
+// ---- The host API ----
+
+static void test_streams(Test *t) {
+    cudaStream_t work, copies;
+    cudaEvent_t copied, start;
+    cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
+    cudaStreamCreateWithPriority(&copies, cudaStreamNonBlocking, -1);
+    cudaEventCreateWithFlags(&copied, cudaEventDisableTiming);
+    cudaEventCreate(&start);
+    float *pinned, *device;
+    cudaMallocHost(&pinned, 64 * sizeof(float));
+    cudaMalloc(&device, 64 * sizeof(float));
+    cudaEventRecord(start, work);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 64; i++) { pinned[i] = float(i + round); }
+        cudaMemcpyAsync(device, pinned, 64 * sizeof(float), cudaMemcpyHostToDevice, copies);
+        cudaEventRecord(copied, copies);
+        cudaStreamWaitEvent(work, copied, 0);
+        inner::add_constant<float, 1><<<1, 8, 0, work>>>(device, float(round));
+        cudaMemcpyAsync(pinned, device, 64 * sizeof(float), cudaMemcpyDefault, work);
+        cudaStreamSynchronize(work);
+        CHECK(t, pinned[7] == round + 1.0f && pinned[8] == round + 8.0f, "%g %g", pinned[7], pinned[8]);
+    }
+    cudaEvent_t end;
+    cudaEventCreate(&end);
+    cudaEventRecord(end, work);
+    cudaEventSynchronize(end);
+    float ms = -1.0f;
+    cudaEventElapsedTime(&ms, start, end);
+    CHECK(t, ms >= 0.0f && cudaEventQuery(end) == cudaSuccess, "%g ms", ms);
+    for (cudaEvent_t event : {copied, start, end}) { cudaEventDestroy(event); }
+    cudaStreamDestroy(work), cudaStreamDestroy(copies);
+    cudaFree(device), cudaFreeHost(pinned);
+}
+
+__global__ void add_to(float *data, float value) { data[threadIdx.x] += value; }
+
+// A graph of two streams, launched several times: each launch does what was captured, with the arguments of that time,
+// and reads pinned memory anew.
+static void test_graphs(Test *t) {
+    cudaStream_t work, other;
+    cudaEvent_t forked, joined;
+    cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&forked, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&joined, cudaEventDisableTiming);
+    float *pinned, *device, constant = 2.0f;
+    cudaMallocHost(&pinned, 16 * sizeof(float));
+    cudaMalloc(&device, 16 * sizeof(float));
+    int64_t launches = emu::launch_count();
+
+    cudaStreamBeginCapture(work, cudaStreamCaptureModeThreadLocal);
+    cudaMemcpyAsync(device, pinned, 8 * sizeof(float), cudaMemcpyHostToDevice, work);
+    cudaEventRecord(forked, work);
+    cudaStreamWaitEvent(other, forked, 0);
+    cudaMemsetAsync(device + 8, 0, 8 * sizeof(float), other);
+    add_to<<<1, 8, 0, other>>>(device + 8, constant);
+    cudaEventRecord(joined, other);
+    add_to<<<1, 8, 0, work>>>(device, constant);
+    cudaStreamWaitEvent(work, joined, 0);
+    add_to<<<1, 16, 0, work>>>(device, 1.0f);
+    cudaMemcpyAsync(pinned + 8, device + 8, 8 * sizeof(float), cudaMemcpyDeviceToHost, work);
+    constant = 100.0f;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    CHECK(t, cudaStreamIsCapturing(other, &status) == cudaSuccess && status == cudaStreamCaptureStatusActive, "%d",
+          status);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(t, cudaStreamEndCapture(work, &graph) == cudaSuccess, "the capture does not end");
+    size_t nodes = 0;
+    CHECK(t, cudaGraphGetNodes(graph, nullptr, &nodes) == cudaSuccess && nodes == 6, "%zu nodes", nodes);
+    CHECK(t, cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "no graph");
+    cudaGraphDestroy(graph);
+    CHECK(t, emu::launch_count() == launches, "something was launched during the capture");
+
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 8; i++) { pinned[i] = float(10 * round); }
+        cudaGraphLaunch(exec, work);
+        cudaMemcpyAsync(pinned, device, 8 * sizeof(float), cudaMemcpyDeviceToHost, work);
+        cudaStreamSynchronize(work);
+        CHECK(t, pinned[3] == 10.0f * round + 3.0f && pinned[11] == 3.0f, "%g %g", pinned[3], pinned[11]);
+    }
+    CHECK(t, emu::launch_count() == launches + 9, "%lld launches", (long long)(emu::launch_count() - launches));
+    cudaGraphExecDestroy(exec);
+    cudaEventDestroy(forked), cudaEventDestroy(joined);
+    cudaStreamDestroy(work), cudaStreamDestroy(other);
+    cudaFree(device), cudaFreeHost(pinned);
+}
+
+// What a driver may refuse: calls return errors, and the stream is as it was.
+static void test_refused_graphs(Test *t) {
+    cudaStream_t stream;
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    static const char *const faults[] = {"begin", "end", "instantiate", "upload", ""};
+    for (int want = 0; want < 5; want++) { // calls that succeed before one fails
+        const char *fault = faults[want];
+        cudaGraph_t graph = nullptr;
+        cudaGraphExec_t exec = nullptr;
+        setenv("EMU_GRAPH_FAULT", fault, 1);
+        bool begun = cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed) == cudaSuccess;
+        bool ended = begun && cudaStreamEndCapture(stream, &graph) == cudaSuccess;
+        bool made = ended && cudaGraphInstantiate(&exec, graph) == cudaSuccess;
+        bool there = made && cudaGraphUpload(exec, stream) == cudaSuccess;
+        int done = begun + ended + made + there;
+        CHECK(t, done == want, "%s: %d calls succeeded, expected %d", fault, done, want);
+        CHECK(t, (graph != nullptr) == ended && (exec != nullptr) == made, "%s: handles", fault);
+        CHECK(t, cudaStreamSynchronize(stream) == cudaSuccess, "%s: the stream is not as before", fault);
+        if (made) { cudaGraphExecDestroy(exec); }
+        if (ended) { cudaGraphDestroy(graph); }
+        cudaGetLastError();
+    }
+    unsetenv("EMU_GRAPH_FAULT");
+    cudaStreamDestroy(stream);
+}
+
+static void test_device(Test *t) {
+    cudaDeviceProp p;
+    int count = 0, value = 0, blocks = 0;
+    CHECK(t, cudaGetDeviceCount(&count) == cudaSuccess && count == 8, "%d devices", count);
+    CHECK(t, cudaGetDeviceProperties(&p, 0) == cudaSuccess && p.major == 9 && p.warpSize == 32, "%s", p.name);
+    CHECK(t,
+          cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0) == cudaSuccess &&
+              value == p.multiProcessorCount,
+          "%d multiprocessors", value);
+    CHECK(t, cudaSetDevice(8) == cudaErrorInvalidDevice && cudaGetLastError() == cudaErrorInvalidDevice, "device 8");
+    char bus[2][16];
+    CHECK(t, cudaDeviceGetPCIBusId(bus[0], 16, 0) == cudaSuccess && cudaDeviceGetPCIBusId(bus[1], 16, 7) == cudaSuccess,
+          "bus addresses");
+    CHECK(t, strcmp(bus[0], bus[1]) != 0, "two devices at the bus address %s", bus[0]);
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, reverse_dynamic, 512, 0);
+    CHECK(t, blocks == 4, "%d blocks of 512 threads", blocks);
+    size_t free_bytes, total, now_free;
+    int64_t allocations = emu::allocation_count();
+    cudaMemGetInfo(&free_bytes, &total);
+    void *huge = &huge;
+    CHECK(t, cudaMalloc(&huge, total + 1) == cudaErrorMemoryAllocation && huge == nullptr, "too much memory");
+    CHECK(t, cudaGetLastError() == cudaErrorMemoryAllocation, "last error");
+    Buffer<char> some(1000);
+    cudaMemGetInfo(&now_free, &total);
+    CHECK(t, now_free == free_bytes - 1000 && uintptr_t(some.data) % 256 == 0, "%zu of %zu", now_free, free_bytes);
+    CHECK(t, emu::allocation_count() == allocations + 1, "allocations");
+    CHECK(t, strcmp(cudaGetErrorName(cudaErrorNoDevice), "cudaErrorNoDevice") == 0, "error name");
+}
+
+// ---- Intrinsics, device variables ----
+
+__device__ int device_counter;
+__constant__ float constants[4];
+__device__ static inline float twice(float x) { return 2.0f * x; }
+__device__ __noinline__ float thrice(float x) { return 3.0f * x; }
+
+__global__ void intrinsics(float *out, const float4 *in) {
+    float4 v = __ldcs(in);
+    __stcs(reinterpret_cast<float2 *>(out), make_float2(v.x + __ldg(&in->y), v.z));
+    out[2] = rsqrtf(4.0f) + __expf(0.0f) + fmaxf(1.0f, 2.0f) + min(3, 4) + max(1.0f, 5.0f);
+    out[3] = float(__popc(0xf0u) + __clz(1) + __ffs(8) + int(__brev(1u) >> 31));
+    out[4] = __uint_as_float(__float_as_uint(1.5f)) + __saturatef(7.0f) + __fdividef(1.0f, 4.0f);
+    out[5] = twice(constants[2]) + thrice(1.0f);
+    out[6] = float(__umulhi(0x80000000u, 6u) + __byte_perm(0x33221100u, 0x77665544u, 0x0007));
+    atomicAdd(&device_counter, 5);
+}
+
+static void test_intrinsics(Test *t) {
+    const float table[4] = {1.0f, 2.0f, 21.0f, 4.0f};
+    int counter = 1;
+    cudaMemcpyToSymbol(constants, table, sizeof(table));
+    cudaMemcpyToSymbol(device_counter, &counter, sizeof(counter));
+    Buffer<float4> in(std::vector<float4>(1, make_float4(1.0f, 2.0f, 3.0f, 4.0f)));
+    Buffer<float> out(7);
+    intrinsics<<<1, 1>>>(out.data, in.data);
+    const float want[7] = {3.0f, 3.0f, 11.5f, 40.0f, 2.75f, 45.0f, 3.0f + float(0x77)};
+    check_close(t, "intrinsics", out.host().data(), want, 7, 0.0, 0.0);
+    cudaMemcpyFromSymbol(&counter, device_counter, sizeof(counter));
+    CHECK(t, counter == 6, "device variable: %d", counter);
+}
+
+// A signal may come at any moment: its handler is host code, never a part of a kernel.
+static volatile sig_atomic_t ticks;
+static void on_tick(int) { ticks = ticks + 1; }
+
+static void test_signals(Test *t) {
+    const itimerval often = {{0, 500}, {0, 500}}, never = {};
+    const int rows = 61, C = 100;
+    Buffer<float> in(std::vector<float>(rows * C, 1.0f)), out(rows * C);
+    signal(SIGALRM, on_tick);
+    setitimer(ITIMER_REAL, &often, nullptr);
+    for (int i = 0; i < 2000 && ticks < 50; i++) { normalise<<<(rows + 7) / 8, 256>>>(out.data, in.data, rows, C); }
+    setitimer(ITIMER_REAL, &never, nullptr);
+    CHECK(t, ticks >= 20, "%d signals arrived", static_cast<int>(ticks));
+}
+
+int main(void) {
+    Suite s = suite_begin("emu_features");
+    RUN(&s, test_grids);
+    RUN(&s, test_launches);
+    RUN(&s, test_shared_memory);
+    RUN(&s, test_shuffles);
+    RUN(&s, test_votes);
+    RUN(&s, test_atomics);
+    RUN(&s, test_mma);
+    RUN(&s, test_ldmatrix);
+    RUN(&s, test_cp_async);
+    RUN(&s, test_schedules);
+    RUN(&s, test_schedule_orders);
+    RUN(&s, test_streams);
+    RUN(&s, test_graphs);
+    RUN(&s, test_refused_graphs);
+    RUN(&s, test_device);
+    RUN(&s, test_intrinsics);
+    RUN(&s, test_signals);
+    return suite_end(&s);
+}

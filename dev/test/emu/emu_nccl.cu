@@ -1,0 +1,1110 @@
+// The emulated NCCL: what it must do as NCCL does, how it must end when a rank does, and what it must report. Each test
+// runs a function of this file in several processes of this program, `emu_nccl --rank NAME RANKS RANK VICTIM BUG
+// PIPE..`, one for each rank; a rank has failed if it prints anything, or ends with another status than expected.
+//
+// Planted bugs are as in emu_bugs.cu: the comment `//! NAME` gives the exact report of one of the ranks; the others
+// must end in silence, and so must all ranks of the twin without the bug.
+#include <cuda_runtime.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <nccl.h>
+#include <arpa/inet.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dev/test/emu/emu_reports.h"
+#include "dev/test/test.h"
+
+constexpr int MAX_RANKS = 4;
+
+// ---- What runs in a rank's process ----
+
+// Prints and ends the rank with status 2 if something is not so.
+#define EXPECT(condition, ...)                                                                                         \
+    do {                                                                                                               \
+        if (!(condition)) { rank_fails(__LINE__, #condition, words(__VA_ARGS__)); }                                    \
+    } while (0)
+#define NCCL(call)                                                                                                     \
+    do {                                                                                                               \
+        ncclResult_t result_ = (call);                                                                                 \
+        EXPECT(result_ == ncclSuccess, "%s: %s", ncclGetErrorString(result_), ncclGetLastError(nullptr));              \
+    } while (0)
+
+__attribute__((format(printf, 1, 2))) static std::string words(const char *text, ...) {
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, text);
+    vsnprintf(line, sizeof(line), text, arguments);
+    va_end(arguments);
+    return line;
+}
+static int my_rank;
+[[noreturn]] static void rank_fails(int line, const char *condition, const std::string &text) {
+    fprintf(stderr, "rank %d, line %d: not %s: %s\n", my_rank, line, condition, text.c_str());
+    _exit(2);
+}
+
+struct World {
+    int ranks, rank, victim; // victim: the rank that ends, or to which something is done
+    bool bug;
+    int pipe[MAX_RANKS][2]; // to each rank
+    cudaStream_t stream;
+    ncclComm_t comm;
+
+    // From rank 0 to all.
+    void share(void *data, size_t bytes) {
+        for (int r = 1; r < ranks && rank == 0; r++) {
+            EXPECT(write(pipe[r][1], data, bytes) == ssize_t(bytes), "rank %d is gone", r);
+        }
+        EXPECT(rank == 0 || read(pipe[rank][0], data, bytes) == ssize_t(bytes), "rank 0 is gone");
+    }
+    // One rank goes on when another one has come so far.
+    void tell(int other) { EXPECT(write(pipe[other][1], "!", 1) == 1, "rank %d is gone", other); }
+    void wait() {
+        char byte;
+        EXPECT(read(pipe[rank][0], &byte, 1) == 1, "nobody tells this rank anything");
+    }
+    ncclUniqueId shared_id() {
+        ncclUniqueId id;
+        if (rank == 0) { NCCL(ncclGetUniqueId(&id)); }
+        share(&id, sizeof(id));
+        return id;
+    }
+    void begin() {
+        cudaSetDevice(rank);
+        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        NCCL(ncclCommInitRank(&comm, ranks, shared_id(), rank));
+    }
+    void end() {
+        cudaStreamSynchronize(stream);
+        NCCL(ncclCommDestroy(comm));
+    }
+    ncclResult_t sum(float *data, size_t n) { return ncclAllReduce(data, data, n, ncclFloat32, ncclSum, comm, stream); }
+    // The communicator has failed, and says which rank has ended.
+    void expect_failure(ncclResult_t result) {
+        const std::string culprit = words("rank %d (pid ", victim), text = ncclGetLastError(comm);
+        EXPECT(result == ncclRemoteError, "%s: %s", ncclGetErrorString(result), text.c_str());
+        EXPECT(text.find(culprit) != std::string::npos, "\"%s\" does not name rank %d", text.c_str(), victim);
+    }
+};
+
+template <class T> struct Buffer {
+    T *data = nullptr;
+    size_t n;
+    explicit Buffer(size_t n) : n(n) { cudaMalloc(&data, n * sizeof(T)); }
+    explicit Buffer(const std::vector<T> &values) : Buffer(values.size()) {
+        cudaMemcpy(data, values.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+        cudaDeviceSynchronize(); // the memory is pageable, and the test's streams do not wait for the default stream
+    }
+    ~Buffer() { cudaDeviceSynchronize(), cudaFree(data); }
+    Buffer(const Buffer &) = delete;
+    std::vector<T> host() const {
+        std::vector<T> values(n);
+        cudaDeviceSynchronize();
+        cudaMemcpy(values.data(), data, n * sizeof(T), cudaMemcpyDeviceToHost);
+        return values;
+    }
+};
+
+// Values that differ from rank to rank, small enough to be exact in every type, also as products of four.
+template <class T> static std::vector<T> values_of(int rank, size_t n) {
+    std::vector<T> values(n);
+    for (size_t i = 0; i < n; i++) { values[i] = T(float(1 + (i * 7 + size_t(rank) * 3) % 3)); }
+    return values;
+}
+
+template <class T> static void expect_same(const std::vector<T> &got, const std::vector<T> &want, const char *what) {
+    EXPECT(got.size() == want.size(), "%s", what);
+    for (size_t i = 0; i < got.size(); i++) {
+        EXPECT(memcmp(&got[i], &want[i], sizeof(T)) == 0, "%s: element %zu is %g, expected %g", what, i,
+               double(float(got[i])), double(float(want[i])));
+    }
+}
+
+template <class T> static T combined(ncclRedOp_t reduction, T a, T b) {
+    float x = float(a), y = float(b);
+    return T(reduction == ncclProd  ? x * y
+             : reduction == ncclMax ? fmaxf(x, y)
+             : reduction == ncclMin ? fminf(x, y)
+                                    : x + y);
+}
+template <class T> static std::vector<T> reduced(ncclRedOp_t reduction, int ranks, size_t n) {
+    std::vector<T> all = values_of<T>(0, n);
+    for (int r = 1; r < ranks; r++) {
+        std::vector<T> next = values_of<T>(r, n);
+        for (size_t i = 0; i < n; i++) { all[i] = combined(reduction, all[i], next[i]); }
+    }
+    for (size_t i = 0; i < n && reduction == ncclAvg; i++) {
+        bool integer = T(1.5f) == T(1.0f);
+        all[i] = T(integer ? float(int(float(all[i])) / ranks) : float(all[i]) / float(ranks));
+    }
+    return all;
+}
+
+// ---- The collectives: every type and reduction, out of place and in place ----
+
+template <class T> static void check_all_reduce(World *w, ncclDataType_t type) {
+    for (int r = 0; r < ncclNumOps; r++) {
+        const ncclRedOp_t reduction = ncclRedOp_t(r);
+        const size_t n = 37;
+        Buffer<T> send(values_of<T>(w->rank, n)), receive(n);
+        NCCL(ncclAllReduce(send.data, receive.data, n, type, reduction, w->comm, w->stream));
+        NCCL(ncclAllReduce(send.data, send.data, n, type, reduction, w->comm, w->stream));
+        expect_same(receive.host(), reduced<T>(reduction, w->ranks, n), "all-reduce");
+        expect_same(send.host(), reduced<T>(reduction, w->ranks, n), "all-reduce in place");
+    }
+}
+static void rank_all_reduce(World *w) {
+    w->begin();
+    check_all_reduce<signed char>(w, ncclInt8);
+    check_all_reduce<unsigned char>(w, ncclUint8);
+    check_all_reduce<int>(w, ncclInt32);
+    check_all_reduce<unsigned>(w, ncclUint32);
+    check_all_reduce<long long>(w, ncclInt64);
+    check_all_reduce<unsigned long long>(w, ncclUint64);
+    check_all_reduce<__half>(w, ncclFloat16);
+    check_all_reduce<float>(w, ncclFloat32);
+    check_all_reduce<double>(w, ncclFloat64);
+    check_all_reduce<__nv_bfloat16>(w, ncclBfloat16);
+    w->end();
+}
+
+template <class T> static void check_reduce_scatter(World *w, ncclDataType_t type, size_t share) {
+    const size_t n = share * size_t(w->ranks), own = share * size_t(w->rank);
+    std::vector<T> values = values_of<T>(w->rank, n), all = reduced<T>(ncclSum, w->ranks, n);
+    Buffer<T> send(values), receive(share);
+    NCCL(ncclReduceScatter(send.data, receive.data, share, type, ncclSum, w->comm, w->stream));
+    std::vector<T> want(all.begin() + ptrdiff_t(own), all.begin() + ptrdiff_t(own + share));
+    expect_same(receive.host(), want, "reduce-scatter");
+    expect_same(send.host(), values, "reduce-scatter: what was sent");
+    NCCL(ncclReduceScatter(send.data, send.data + own, share, type, ncclSum, w->comm, w->stream));
+    for (size_t i = 0; i < share; i++) { values[own + i] = all[own + i]; }
+    expect_same(send.host(), values, "reduce-scatter in place");
+}
+static void rank_reduce_scatter(World *w) {
+    w->begin();
+    check_reduce_scatter<float>(w, ncclFloat32, 64);
+    check_reduce_scatter<float>(w, ncclFloat32, 1);
+    check_reduce_scatter<__nv_bfloat16>(w, ncclBfloat16, 33);
+    w->end();
+}
+
+template <class T> static void check_all_gather(World *w, ncclDataType_t type, size_t share) {
+    const size_t n = share * size_t(w->ranks), own = share * size_t(w->rank);
+    std::vector<T> want;
+    for (int r = 0; r < w->ranks; r++) {
+        for (T x : values_of<T>(r, share)) { want.push_back(x); }
+    }
+    Buffer<T> send(values_of<T>(w->rank, share)), receive(n), in_place(n);
+    NCCL(ncclAllGather(send.data, receive.data, share, type, w->comm, w->stream));
+    expect_same(receive.host(), want, "all-gather");
+    cudaMemcpy(in_place.data + own, send.data, share * sizeof(T), cudaMemcpyDeviceToDevice);
+    cudaDeviceSynchronize();
+    NCCL(ncclAllGather(in_place.data + own, in_place.data, share, type, w->comm, w->stream));
+    expect_same(in_place.host(), want, "all-gather in place");
+}
+static void rank_all_gather(World *w) {
+    w->begin();
+    check_all_gather<float>(w, ncclFloat32, 50);
+    check_all_gather<__nv_bfloat16>(w, ncclBfloat16, 64);
+    check_all_gather<unsigned char>(w, ncclUint8, 13);
+    check_all_gather<double>(w, ncclFloat64, 1);
+    w->end();
+}
+
+static void rank_rooted(World *w) {
+    w->begin();
+    for (int root = 0; root < w->ranks; root++) {
+        Buffer<float> send(values_of<float>(w->rank, 9)), receive(9);
+        const bool is_root = w->rank == root;
+        NCCL(ncclBroadcast(is_root ? send.data : nullptr, receive.data, 9, ncclFloat32, root, w->comm, w->stream));
+        expect_same(receive.host(), values_of<float>(root, 9), "broadcast");
+        NCCL(
+            ncclReduce(send.data, is_root ? receive.data : nullptr, 9, ncclFloat32, ncclSum, root, w->comm, w->stream));
+        expect_same(receive.host(), is_root ? reduced<float>(ncclSum, w->ranks, 9) : values_of<float>(root, 9),
+                    "reduce");
+        NCCL(ncclBroadcast(send.data, send.data, 9, ncclFloat32, root, w->comm, w->stream));
+        expect_same(send.host(), values_of<float>(root, 9), "broadcast in place");
+        NCCL(ncclReduce(send.data, send.data, 9, ncclFloat32, ncclMax, root, w->comm, w->stream));
+        expect_same(send.host(), values_of<float>(root, 9), "reduce in place");
+    }
+    w->end();
+}
+
+// The sum is ((x0 + x1) + x2) + x3, whatever arrives first.
+static void rank_order_of_sums(World *w) {
+    w->begin();
+    const float parts[MAX_RANKS] = {1.0f, 1e8f, -1e8f, 0.25f};
+    float want = parts[0];
+    for (int r = 1; r < w->ranks; r++) { want += parts[r]; }
+    for (int round = 0; round < 5; round++) {
+        if (round % w->ranks == w->rank) { usleep(2000); }
+        Buffer<float> data(std::vector<float>(1, parts[w->rank]));
+        NCCL(ncclAllReduce(data.data, data.data, 1, ncclFloat32, ncclSum, w->comm, w->stream));
+        expect_same(data.host(), {want}, "sum");
+    }
+    w->end();
+}
+
+// More than the buffers of a socket hold.
+static void rank_large(World *w) {
+    w->begin();
+    const size_t share = 3 << 17, n = share * size_t(w->ranks);
+    Buffer<float> data(std::vector<float>(n, float(w->rank + 1)));
+    NCCL(ncclReduceScatter(data.data, data.data + share * size_t(w->rank), share, ncclFloat32, ncclSum, w->comm,
+                           w->stream));
+    NCCL(ncclAllGather(data.data + share * size_t(w->rank), data.data, share, ncclFloat32, w->comm, w->stream));
+    expect_same(data.host(), std::vector<float>(n, float(w->ranks * (w->ranks + 1) / 2)), "large");
+    w->end();
+}
+
+static void rank_empty(World *w) {
+    w->begin();
+    Buffer<float> data(std::vector<float>(4, 1.0f));
+    NCCL(ncclAllGather(data.data, data.data, 0, ncclFloat32, w->comm, w->stream));
+    NCCL(ncclAllReduce(data.data, data.data, 0, ncclFloat32, ncclSum, w->comm, w->stream));
+    NCCL(ncclBroadcast(nullptr, nullptr, 0, ncclFloat32, 0, w->comm, w->stream));
+    expect_same(data.host(), std::vector<float>(4, 1.0f), "nothing");
+    w->end();
+}
+
+// ---- Groups, streams, several communicators ----
+
+__global__ void add_one(float *data) { data[threadIdx.x] += 1.0f; }
+
+static void rank_group(World *w) {
+    w->begin();
+    Buffer<float> a(values_of<float>(w->rank, 8)), b(values_of<float>(w->rank, 8));
+    NCCL(ncclGroupStart());
+    NCCL(ncclAllReduce(a.data, a.data, 8, ncclFloat32, ncclSum, w->comm, w->stream));
+    NCCL(ncclGroupStart());
+    NCCL(ncclAllReduce(b.data, b.data, 8, ncclFloat32, ncclMax, w->comm, w->stream));
+    NCCL(ncclGroupEnd());
+    expect_same(b.host(), values_of<float>(w->rank, 8), "nothing is done before the end of the outer group");
+    NCCL(ncclGroupEnd());
+    expect_same(a.host(), reduced<float>(ncclSum, w->ranks, 8), "the first of the group");
+    expect_same(b.host(), reduced<float>(ncclMax, w->ranks, 8), "the second of the group");
+    EXPECT(ncclGroupEnd() == ncclInvalidUsage, "a group that has not begun");
+    w->end();
+}
+
+// As the trainer does it: kernels in one stream, collectives in another, events in between.
+static void rank_streams(World *w) {
+    cudaEvent_t ready, reduced_event;
+    w->begin();
+    cudaStream_t kernels;
+    cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
+    cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
+    cudaEventCreateWithFlags(&reduced_event, cudaEventDisableTiming);
+    Buffer<float> data(std::vector<float>(64, 0.0f));
+    float want = 0.0f;
+    for (int step = 0; step < 10; step++) {
+        add_one<<<1, 64, 0, kernels>>>(data.data);
+        cudaEventRecord(ready, kernels);
+        cudaStreamWaitEvent(w->stream, ready);
+        NCCL(ncclAllReduce(data.data, data.data, 64, ncclFloat32, ncclSum, w->comm, w->stream));
+        cudaEventRecord(reduced_event, w->stream);
+        cudaStreamWaitEvent(kernels, reduced_event);
+        want = (want + 1.0f) * float(w->ranks);
+    }
+    expect_same(data.host(), std::vector<float>(64, want), "ten steps");
+    w->end();
+}
+
+static void rank_several(World *w) {
+    w->begin();
+    ncclComm_t second = nullptr;
+    NCCL(ncclCommInitRank(&second, w->ranks, w->shared_id(), w->rank));
+    Buffer<float> a(values_of<float>(w->rank, 8)), b(values_of<float>(w->rank, 8));
+    NCCL(ncclAllReduce(a.data, a.data, 8, ncclFloat32, ncclSum, second, w->stream));
+    NCCL(ncclAllReduce(b.data, b.data, 8, ncclFloat32, ncclMax, w->comm, w->stream));
+    expect_same(a.host(), reduced<float>(ncclSum, w->ranks, 8), "the second communicator");
+    expect_same(b.host(), reduced<float>(ncclMax, w->ranks, 8), "the first communicator");
+    NCCL(ncclCommFinalize(second));
+    NCCL(ncclCommDestroy(second));
+    w->end();
+    w->begin(); // a third, when all others are gone
+    w->end();
+}
+
+static void rank_questions(World *w) {
+    int version = 0, count = 0, rank = -1, device = -1;
+    ncclResult_t error = ncclNumResults;
+    w->begin();
+    NCCL(ncclGetVersion(&version));
+    NCCL(ncclCommCount(w->comm, &count));
+    NCCL(ncclCommUserRank(w->comm, &rank));
+    NCCL(ncclCommCuDevice(w->comm, &device));
+    NCCL(ncclCommGetAsyncError(w->comm, &error));
+    EXPECT(version == NCCL_VERSION_CODE && count == w->ranks && rank == w->rank && device == w->rank, "%d", version);
+    EXPECT(error == ncclSuccess, "%d", error);
+    EXPECT(strcmp(ncclGetErrorString(ncclRemoteError), ncclGetErrorString(ncclSuccess)) != 0, "texts");
+    w->end();
+}
+
+static void rank_config(World *w) {
+    cudaSetDevice(w->rank);
+    cudaStreamCreate(&w->stream);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER, wrong = {};
+    ncclUniqueId id = w->shared_id(), nonsense = {};
+    config.blocking = 1;
+    EXPECT(ncclCommInitRankConfig(&w->comm, w->ranks, id, w->rank, &wrong) == ncclInvalidArgument, "no initializer");
+    EXPECT(ncclCommInitRank(&w->comm, w->ranks, id, w->ranks) == ncclInvalidArgument, "rank too large");
+    EXPECT(ncclCommInitRank(&w->comm, w->ranks, nonsense, w->rank) == ncclInvalidArgument, "no id");
+    NCCL(ncclCommInitRankConfig(&w->comm, w->ranks, id, w->rank, &config));
+    EXPECT(ncclAllReduce(nullptr, nullptr, 1, ncclNumTypes, ncclSum, w->comm, w->stream) == ncclInvalidArgument,
+           "type");
+    EXPECT(ncclBroadcast(nullptr, nullptr, 1, ncclInt8, w->ranks, w->comm, w->stream) == ncclInvalidArgument, "root");
+    w->end();
+}
+
+// The process that made the id may leave first: it waits for the others.
+static void rank_leaves_first(World *w) {
+    w->begin();
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    NCCL(w->sum(data.data, 8));
+    if (w->rank > 0) { w->wait(), usleep(20000); }
+    for (int r = 1; r < w->ranks && w->rank == 0; r++) { w->tell(r); }
+    w->end();
+}
+
+// Connections of others to the server's port: one that says nothing, one that ends at once, one that talks nonsense.
+static void rank_strangers(World *w) {
+    ncclUniqueId id;
+    uint16_t port;
+    int strangers[3];
+    if (w->rank == 0) { NCCL(ncclGetUniqueId(&id)); }
+    memcpy(&port, id.internal + 24, sizeof(port)); // dev/emu/nccl_wire.h
+    for (int i = 0; i < 3 && w->rank == 0; i++) {
+        std::vector<char> nonsense(3000, 'x');
+        sockaddr_in to = {};
+        to.sin_family = AF_INET, to.sin_port = htons(port), to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        strangers[i] = socket(AF_INET, SOCK_STREAM, 0);
+        EXPECT(connect(strangers[i], (sockaddr *)&to, sizeof(to)) == 0, "no connection to port %d", port);
+        if (i == 1) { close(strangers[i]); }
+        if (i == 2) { EXPECT(write(strangers[i], nonsense.data(), nonsense.size()) > 0, "nonsense"); }
+    }
+    w->share(&id, sizeof(id));
+    cudaSetDevice(w->rank);
+    NCCL(ncclCommInitRank(&w->comm, w->ranks, id, w->rank));
+    w->end();
+}
+
+// Signals interrupt what waits, and change nothing.
+static volatile sig_atomic_t signals;
+static void rank_signals(World *w) {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { signals = signals + 1; };
+    sigaction(SIGUSR1, &action, nullptr);
+    w->begin();
+    std::atomic<bool> done{false};
+    pthread_t main_thread = pthread_self();
+    std::thread disturber([&] {
+        while (!done) { pthread_kill(main_thread, SIGUSR1), kill(getpid(), SIGUSR1), usleep(100); }
+    });
+    Buffer<float> data(std::vector<float>(4096, 1.0f));
+    for (int round = 0; round < 50; round++) {
+        NCCL(ncclAllReduce(data.data, data.data, 4096, ncclFloat32, ncclMax, w->comm, w->stream));
+    }
+    expect_same(data.host(), std::vector<float>(4096, 1.0f), "under signals");
+    while (signals == 0) { usleep(100); }
+    done = true;
+    disturber.join();
+    w->end();
+}
+
+// ---- When a rank ends: the calls of the others fail, and say which. Each rank is the victim once ----
+
+constexpr int STATUS_OF_VICTIM = 7;
+
+static void rank_ends(World *w) {
+    w->begin();
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    NCCL(w->sum(data.data, 8));
+    if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
+    w->expect_failure(w->sum(data.data, 8));
+    EXPECT(w->sum(data.data, 8) == ncclRemoteError, "it stays so");
+    w->end();
+}
+
+// At any moment of a transfer.
+static void rank_killed(World *w) {
+    w->begin();
+    const size_t n = 1 << 16;
+    Buffer<float> data(std::vector<float>(n, 0.0f));
+    std::thread killer([=] {
+        if (w->rank == w->victim) { usleep(30000), raise(SIGKILL); }
+    });
+    ncclResult_t result = ncclSuccess;
+    while (result == ncclSuccess) { result = w->sum(data.data, n); }
+    killer.join();
+    w->expect_failure(result);
+    w->end();
+}
+
+// While another rank has not come, and never will.
+static void rank_killed_at_start(World *w) {
+    cudaSetDevice(w->rank);
+    ncclUniqueId id = w->shared_id();
+    std::thread killer([=] {
+        if (w->rank == w->victim) { usleep(30000), raise(SIGKILL); }
+    });
+    ncclResult_t result = ncclCommInitRank(&w->comm, w->ranks + 1, id, w->rank);
+    killer.join();
+    EXPECT(result == ncclRemoteError || result == ncclSystemError, "%s", ncclGetErrorString(result));
+    EXPECT(w->comm == nullptr, "there is a communicator");
+}
+
+static void wait_for_error(World *w) {
+    ncclResult_t error = ncclSuccess;
+    while (error == ncclSuccess) {
+        NCCL(ncclCommGetAsyncError(w->comm, &error));
+        usleep(100);
+    }
+    w->expect_failure(error);
+}
+
+static void rank_asynchronous_error(World *w) {
+    w->begin();
+    if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
+    wait_for_error(w);
+    w->end();
+}
+
+// As on a GPU, the call does not fail, but another thread sees the error and ends it.
+static void rank_stalls(World *w) {
+    setenv("EMU_NCCL_STALL", "1", 1);
+    w->begin();
+    if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    std::atomic<bool> aborted{false};
+    std::thread watch([&] {
+        wait_for_error(w);
+        aborted = true;
+        NCCL(ncclCommAbort(w->comm));
+    });
+    EXPECT(w->sum(data.data, 8) != ncclSuccess && aborted, "it has not waited for ncclCommAbort");
+    watch.join();
+}
+
+static void rank_aborted(World *w) {
+    w->begin();
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    if (w->rank == w->victim) {
+        std::thread watch([=] {
+            usleep(20000);
+            NCCL(ncclCommAbort(w->comm));
+        });
+        ncclResult_t result = w->sum(data.data, 8);
+        EXPECT(result == ncclInternalError || result == ncclInvalidUsage, "%s", ncclGetErrorString(result));
+        watch.join();
+        for (int r = 0; r < w->ranks; r++) { w->tell(r); }
+        exit(STATUS_OF_VICTIM);
+    }
+    w->wait();
+    w->expect_failure(w->sum(data.data, 8));
+    w->end();
+}
+
+// ---- Faults on request ----
+
+static void set_fault(World *w, const char *kind, const char *rest) {
+    setenv("EMU_NCCL_FAULT", words("%s@%d:%s", kind, w->victim, rest).c_str(), 1);
+}
+
+static void rank_fault_die(World *w) {
+    set_fault(w, "die", "3");
+    w->begin();
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    NCCL(w->sum(data.data, 8));
+    NCCL(ncclAllGather(data.data + w->rank, data.data, 1, ncclFloat32, w->comm, w->stream));
+    w->expect_failure(w->sum(data.data, 8));
+    w->end();
+}
+
+static void rank_fault_hang(World *w) {
+    set_fault(w, "hang", "1");
+    w->begin();
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    std::thread watch([=] {
+        if (w->rank == w->victim) {
+            for (int r = 1; r < w->ranks; r++) { w->wait(); }
+            _exit(STATUS_OF_VICTIM);
+        }
+        usleep(20000);
+        NCCL(ncclCommAbort(w->comm));
+        w->tell(w->victim);
+    });
+    EXPECT(w->sum(data.data, 8) != ncclSuccess, "a rank hangs");
+    watch.join();
+}
+
+static void rank_fault_delay(World *w) {
+    set_fault(w, "delay", "2:1");
+    w->begin();
+    timespec before, after;
+    Buffer<float> data(values_of<float>(w->rank, 8));
+    NCCL(ncclAllReduce(data.data, data.data, 8, ncclFloat32, ncclMax, w->comm, w->stream));
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    NCCL(ncclAllReduce(data.data, data.data, 8, ncclFloat32, ncclMax, w->comm, w->stream));
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    const double seconds = double(after.tv_sec - before.tv_sec) + 1e-9 * double(after.tv_nsec - before.tv_nsec);
+    EXPECT(seconds >= 1.0 || w->rank != w->victim, "after %g s", seconds);
+    expect_same(data.host(), reduced<float>(ncclMax, w->ranks, 8), "after a delay");
+    w->end();
+}
+
+static void rank_fault_corrupt(World *w) {
+    set_fault(w, "corrupt", "2");
+    w->begin();
+    const size_t share = 8, n = share * size_t(w->ranks);
+    Buffer<float> send(values_of<float>(w->rank, share)), receive(n);
+    std::vector<float> want;
+    for (int r = 0; r < w->ranks; r++) {
+        for (float x : values_of<float>(r, share)) { want.push_back(x); }
+    }
+    for (int call = 1; call <= 3; call++) {
+        NCCL(ncclAllGather(send.data, receive.data, share, ncclFloat32, w->comm, w->stream));
+        std::vector<float> got = receive.host();
+        int bits = 0;
+        for (size_t i = 0; i < n; i++) {
+            uint32_t a, b;
+            memcpy(&a, &got[i], 4), memcpy(&b, &want[i], 4);
+            const bool own = i / share == size_t(w->rank);
+            bits += __builtin_popcount(a ^ b) * (own ? 100 : 1); // what a rank did not receive stays right
+        }
+        EXPECT(bits == (call == 2 && w->rank == w->victim), "%d bits differ after call %d", bits, call);
+    }
+    w->end();
+}
+
+// ---- Planted bugs ----
+
+// Ends whatever has become of the communicator.
+static void finish(World *w) {
+    cudaStreamSynchronize(w->stream);
+    ncclCommDestroy(w->comm);
+}
+
+static float *zeros(size_t n) {
+    float *data;
+    cudaMalloc(&data, n * sizeof(float));
+    cudaMemset(data, 0, n * sizeof(float));
+    cudaDeviceSynchronize();
+    return data;
+}
+
+//! other_operation
+//! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (sum), at @B
+//!   rank 0 calls ncclAllGather of 8 float32, at @A
+static void bug_other_operation(World *w) {
+    w->begin();
+    float *data = zeros(16);
+    if (w->rank == 0 || !w->bug) {
+        ncclAllGather(data + 8 * w->rank, data, 8, ncclFloat32, w->comm, w->stream); // @A
+    } else {
+        ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @B
+    }
+    finish(w);
+}
+
+//! other_count
+//! emu: collective 2 of the communicator differs: rank 1 calls ncclReduceScatter of 4 float32 (sum), at @C
+//!   rank 0 calls ncclReduceScatter of 8 float32 (sum), at @C
+static void bug_other_count(World *w) {
+    w->begin();
+    float *data = zeros(16);
+    size_t n = w->bug && w->rank == 1 ? 4 : 8;
+    ncclReduceScatter(data, data + 4 * w->rank, 4, ncclFloat32, ncclSum, w->comm, w->stream);
+    ncclReduceScatter(data, data + n * w->rank, n, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! other_type
+//! emu: collective 1 of the communicator differs: rank 2 calls ncclAllReduce of 8 bfloat16 (sum), at @C
+//!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
+static void bug_other_type(World *w) {
+    w->begin();
+    float *data = zeros(8);
+    ncclDataType_t type = w->bug && w->rank == 2 ? ncclBfloat16 : ncclFloat32;
+    ncclAllReduce(data, data, 8, type, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! other_reduction
+//! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (average), at @C
+//!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
+static void bug_other_reduction(World *w) {
+    w->begin();
+    float *data = zeros(8);
+    ncclAllReduce(data, data, 8, ncclFloat32, w->bug && w->rank == 1 ? ncclAvg : ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! other_root
+//! emu: collective 1 of the communicator differs: rank 1 calls ncclBroadcast of 8 float32 from rank 1, at @C
+//!   rank 0 calls ncclBroadcast of 8 float32 from rank 0, at @C
+static void bug_other_root(World *w) {
+    w->begin();
+    float *data = zeros(8);
+    ncclBroadcast(data, data, 8, ncclFloat32, w->bug ? w->rank : 0, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! left_early
+//! emu: ncclAllReduce of 8 float32 (sum) on rank 0 waits for rank 1, which has called ncclCommDestroy, at @W
+//!   at @D
+static void bug_left_early(World *w) {
+    w->begin();
+    float *data = zeros(8);
+    if (w->rank == 0 || !w->bug) {
+        ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @W
+    }
+    ncclCommDestroy(w->comm); // @D
+}
+
+//! host_buffer
+//! emu: write of 32 bytes by ncclAllReduce in memory that is not on the device, at @C
+//!   address %x
+static void bug_host_buffer(World *w) {
+    w->begin();
+    float host[8] = {}, *data = zeros(8);
+    ncclAllReduce(data, w->bug && w->rank == 1 ? host : data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! small_buffer
+//! emu: out of bounds: write of 64 bytes by ncclAllGather in device memory, at @C
+//!   0 bytes into the allocation of 32 bytes at %x
+static void bug_small_buffer(World *w) {
+    w->begin();
+    float *send = zeros(8), *receive = zeros(w->bug && w->rank == 1 ? 8 : 16);
+    ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! unwritten_buffer
+//! emu: uninitialised memory: read of 64 bytes by ncclReduceScatter in device memory, at @C
+//!   32 bytes into the allocation of 64 bytes at %x
+static void bug_unwritten_buffer(World *w) {
+    w->begin();
+    float *send, *receive = zeros(8);
+    cudaMalloc(&send, 64);
+    cudaMemsetAsync(send, 0, w->bug && w->rank == 0 ? 32 : 64, w->stream);
+    ncclReduceScatter(send, receive, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! gathered_in_wrong_place
+//! emu: ncclAllGather: recvbuff overlaps sendbuff, and not as in place, at @C
+//!   sendbuff %x and recvbuff %x differ by 0 bytes; in place on rank 1 of 2 means sendbuff == recvbuff + rank *
+//!   sendcount
+static void bug_gathered_in_wrong_place(World *w) {
+    w->begin();
+    float *data = zeros(16);
+    ncclAllGather(data + (w->bug ? 0 : 8 * w->rank), data, 8, ncclFloat32, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! scattered_in_wrong_place
+//! emu: ncclReduceScatter: recvbuff overlaps sendbuff, and not as in place, at @C
+//!   sendbuff %x and recvbuff %x differ by 16 bytes; in place on rank 1 of 2 means recvbuff == sendbuff + rank *
+//!   recvcount
+static void bug_scattered_in_wrong_place(World *w) {
+    w->begin();
+    float *data = zeros(16);
+    int place = w->bug ? 4 : 8;
+    ncclReduceScatter(data, data + place * w->rank, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! misaligned_buffer
+//! emu: misaligned buffer of ncclAllReduce: %x, expected a multiple of 4, at @C
+static void bug_misaligned_buffer(World *w) {
+    w->begin();
+    char *data = (char *)zeros(8);
+    if (w->bug && w->rank == 1) { data += 2; }
+    ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! sent_before_written
+//! emu: unsynchronised use across streams: read of 32 bytes by ncclAllReduce in device memory, at @C
+//!   kernel add_to in stream 2, called at @K, wrote it (at @S), and nothing orders it before ncclAllReduce
+//!   0 bytes into the allocation of 32 bytes at %x
+__global__ void add_to(float *data) {
+    data[threadIdx.x] += 1.0f; // @S
+}
+static void bug_sent_before_written(World *w) {
+    w->begin();
+    cudaStream_t kernels;
+    cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
+    float *data = zeros(8);
+    add_to<<<1, 8, 0, kernels>>>(data); // @K
+    if (!w->bug || w->rank == 0) { cudaStreamSynchronize(kernels); }
+    ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! used_before_received
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel plus_one (launched at @K), block
+//! (0,0,0), thread (0,0,0), at @R
+//!   the call of ncclAllGather in stream 1, called at @C, wrote it, and nothing orders it before this kernel
+//!   0 bytes into the allocation of 64 bytes at %x
+__global__ void plus_one(float *out, const float *in) {
+    out[threadIdx.x] = in[threadIdx.x] + 1.0f; // @R
+}
+static void bug_used_before_received(World *w) {
+    w->begin();
+    cudaEvent_t gathered;
+    cudaStream_t kernels;
+    cudaEventCreateWithFlags(&gathered, cudaEventDisableTiming);
+    cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
+    float *data = zeros(16), *out = zeros(16);
+    ncclAllGather(data + 8 * w->rank, data, 8, ncclFloat32, w->comm, w->stream); // @C
+    cudaEventRecord(gathered, w->stream);
+    if (!w->bug || w->rank == 0) { cudaStreamWaitEvent(kernels, gathered); }
+    plus_one<<<1, 16, 0, kernels>>>(out, data); // @K
+    finish(w);
+}
+
+//! used_before_group_end
+//! emu: uninitialised memory: read of 4 bytes in device memory in kernel plus_one (launched at @K), block (0,0,0),
+//! thread (0,0,0), at @R
+//!   0 bytes into the allocation of 64 bytes at %x
+static void bug_used_before_group_end(World *w) {
+    w->begin();
+    float *send = zeros(8), *out = zeros(16), *receive;
+    cudaMalloc(&receive, 64);
+    ncclGroupStart();
+    ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream);
+    if ((!w->bug || w->rank == 0) && ncclGroupEnd() != ncclSuccess) { return finish(w); }
+    plus_one<<<1, 16, 0, w->stream>>>(out, receive); // @K
+    finish(w);
+}
+
+//! used_after_destroy
+//! emu: ncclAllReduce with a communicator that was destroyed, at @C
+//!   at @D
+static void bug_used_after_destroy(World *w) {
+    w->begin();
+    float *data = zeros(8);
+    if (w->bug) {
+        ncclCommDestroy(w->comm); // @D
+    }
+    if (!w->bug || w->rank == 1) {
+        ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    }
+    if (!w->bug) { finish(w); }
+}
+
+//! used_after_abort
+//! emu: ncclCommDestroy with a communicator that was aborted, at @D
+//!   at @A
+static void bug_used_after_abort(World *w) {
+    w->begin();
+    ncclCommAbort(w->comm); // @A
+    if (w->bug && w->rank == 0) {
+        ncclCommDestroy(w->comm); // @D
+    }
+}
+
+//! no_communicator
+//! emu: ncclAllReduce with a communicator that does not exist, at @C
+static void bug_no_communicator(World *w) {
+    w->begin();
+    float *data = zeros(8);
+    ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->bug && w->rank == 0 ? nullptr : w->comm, w->stream); // @C
+    finish(w);
+}
+
+//! two_threads
+//! emu: ncclAllReduce on a communicator that another thread is using, at @C
+static void bug_two_threads(World *w) {
+    w->begin();
+    ncclResult_t error = ncclSuccess;
+    float *data = zeros(8), *other = zeros(8);
+    auto sum = [=](float *to) {
+        cudaSetDevice(w->rank);
+        ncclAllReduce(to, to, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+    };
+    // Rank 1 lets the first call of rank 0 wait until the second one ends the process.
+    while (w->bug && w->rank == 1 && error == ncclSuccess) { ncclCommGetAsyncError(w->comm, &error), usleep(100); }
+    std::thread first(sum, data);
+    if (!w->bug) { first.join(); }
+    sum(other);
+    if (w->bug) { first.join(); }
+    finish(w);
+}
+
+//! never_destroyed
+//! emu: warning: rank 1 ends without ncclCommDestroy
+static void bug_never_destroyed(World *w) {
+    w->begin();
+    if (!w->bug || w->rank != 1) { ncclCommDestroy(w->comm); }
+}
+
+//! one_device_for_two
+//! emu: ncclCommInitRank of rank %n of %n on device 0, which rank %n uses, at @I
+//!   rank %n (pid %p) called it at @I
+static void bug_one_device_for_two(World *w) {
+    cudaSetDevice(w->bug ? 0 : w->rank);
+    ncclCommInitRank(&w->comm, 2, w->shared_id(), w->rank); // @I
+    if (!w->bug) { finish(w); }
+}
+
+//! one_rank_twice
+//! emu: ncclCommInitRank of rank %n of %n, and there is such a rank already, at @I
+//!   rank %n (pid %p) called it at @I
+static void bug_one_rank_twice(World *w) {
+    cudaSetDevice(w->rank);
+    ncclCommInitRank(&w->comm, 2, w->shared_id(), w->bug ? 0 : w->rank); // @I
+    if (!w->bug) { finish(w); }
+}
+
+//! other_number_of_ranks
+//! emu: ncclCommInitRank of rank %n of %n, and another rank says %n ranks, at @I
+//!   rank %n (pid %p) called it at @I
+static void bug_other_number_of_ranks(World *w) {
+    cudaSetDevice(w->rank);
+    ncclCommInitRank(&w->comm, w->bug ? 3 - w->rank : 2, w->shared_id(), w->rank); // @I
+    if (!w->bug) { finish(w); }
+}
+
+//! wrong_fault
+//! emu: EMU_NCCL_FAULT="dies@0:1": expected die, hang, delay or corrupt, and @rank:n[:seconds], at an unknown line
+static void bug_wrong_fault(World *w) {
+    if (w->rank == 1) { setenv("EMU_NCCL_FAULT", w->bug ? "dies@0:1" : "die@0:1000", 1); }
+    w->begin();
+    w->sum(zeros(8), 8);
+    finish(w);
+}
+
+// ---- The tests, and the processes ----
+
+struct Case {
+    const char *name;
+    void (*function)(World *w);
+    int min_ranks, max_ranks;
+    int victim_status; // how the victim ends; -1: there is none
+};
+#define CASE(name, min_ranks, max_ranks)                                                                               \
+    { #name, rank_##name, min_ranks, max_ranks, -1 }
+#define VICTIM(name, max_ranks, status)                                                                                \
+    { #name, rank_##name, 2, max_ranks, status }
+constexpr int KILLED = 128 + SIGKILL;
+static const Case CASES[] = {
+    CASE(all_reduce, 1, 3),
+    CASE(reduce_scatter, 1, 4),
+    CASE(all_gather, 1, 4),
+    CASE(rooted, 1, 3),
+    CASE(order_of_sums, 2, 4),
+    CASE(large, 2, 3),
+    CASE(empty, 2, 2),
+    CASE(group, 2, 3),
+    CASE(streams, 1, 3),
+    CASE(several, 2, 3),
+    CASE(questions, 1, 2),
+    CASE(config, 2, 2),
+    CASE(leaves_first, 2, 3),
+    CASE(strangers, 2, 2),
+    CASE(signals, 2, 3),
+    VICTIM(ends, 3, STATUS_OF_VICTIM),
+    VICTIM(killed, 3, KILLED),
+    VICTIM(killed_at_start, 2, KILLED),
+    VICTIM(asynchronous_error, 3, STATUS_OF_VICTIM),
+    VICTIM(stalls, 3, STATUS_OF_VICTIM),
+    VICTIM(aborted, 3, STATUS_OF_VICTIM),
+    VICTIM(fault_die, 3, KILLED),
+    VICTIM(fault_hang, 3, STATUS_OF_VICTIM),
+    VICTIM(fault_delay, 2, 0),
+    VICTIM(fault_corrupt, 3, 0),
+};
+
+struct Bug {
+    const char *name;
+    void (*function)(World *w);
+    int ranks, reporter; // reporter: the rank that reports it; ANY: whichever comes last
+    int status;
+};
+constexpr int ANY = -1;
+#define BUG(name, reporter)                                                                                            \
+    { #name, bug_##name, 2, reporter, 1 }
+static const Bug BUGS[] = {
+    BUG(other_operation, 1),
+    BUG(other_count, 1),
+    {"other_type", bug_other_type, 3, 2, 1},
+    BUG(other_reduction, 1),
+    BUG(other_root, 1),
+    BUG(left_early, 0),
+    BUG(host_buffer, 1),
+    BUG(small_buffer, 1),
+    BUG(unwritten_buffer, 0),
+    BUG(gathered_in_wrong_place, 1),
+    BUG(scattered_in_wrong_place, 1),
+    BUG(misaligned_buffer, 1),
+    BUG(sent_before_written, 1),
+    BUG(used_before_received, 1),
+    BUG(used_before_group_end, 1),
+    BUG(used_after_destroy, 1),
+    BUG(used_after_abort, 0),
+    BUG(no_communicator, 0),
+    BUG(two_threads, 0),
+    {"never_destroyed", bug_never_destroyed, 2, 1, 0},
+    BUG(one_device_for_two, ANY),
+    BUG(one_rank_twice, ANY),
+    BUG(other_number_of_ranks, ANY),
+    BUG(wrong_fault, 1),
+};
+
+struct Result {
+    int status; // exit status, or 128 + the signal
+    std::string text;
+};
+
+[[noreturn]] static void become_rank(const char *name, const World &w, int output) {
+    std::vector<std::string> all = {"emu_nccl", "--rank", name};
+    for (int number : {w.ranks, w.rank, w.victim, int(w.bug)}) { all.push_back(std::to_string(number)); }
+    for (int i = 0; i < 2 * w.ranks; i++) { all.push_back(std::to_string(w.pipe[i / 2][i % 2])); }
+    std::vector<char *> arguments;
+    for (std::string &word : all) { arguments.push_back(&word[0]); }
+    arguments.push_back(nullptr);
+    dup2(output, 1), dup2(output, 2);
+    execv("/proc/self/exe", arguments.data());
+    _exit(127);
+}
+
+static Result wait_for_rank(pid_t child, int output) {
+    int status;
+    char buffer[4096];
+    Result result;
+    waitpid(child, &status, 0);
+    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    lseek(output, 0, SEEK_SET);
+    for (ssize_t n; (n = read(output, buffer, sizeof(buffer))) > 0;) { result.text.append(buffer, size_t(n)); }
+    close(output);
+    return result;
+}
+
+// Runs all ranks to their end.
+static std::vector<Result> run_ranks(const char *name, int ranks, int victim, bool bug) {
+    World w = {};
+    int output[MAX_RANKS];
+    pid_t children[MAX_RANKS];
+    std::vector<Result> results;
+    w.ranks = ranks, w.victim = victim, w.bug = bug;
+    for (int r = 0; r < ranks; r++) {
+        output[r] = memfd_create("output", MFD_CLOEXEC);
+        if (pipe(w.pipe[r]) != 0 || output[r] < 0) { exit(2); }
+    }
+    fflush(stdout);
+    for (w.rank = 0; w.rank < ranks; w.rank++) {
+        children[w.rank] = fork();
+        if (children[w.rank] == 0) { become_rank(name, w, output[w.rank]); }
+    }
+    for (int r = 0; r < ranks; r++) { close(w.pipe[r][0]), close(w.pipe[r][1]); }
+    for (int r = 0; r < ranks; r++) { results.push_back(wait_for_rank(children[r], output[r])); }
+    return results;
+}
+
+static const Case *current;
+static const Bug *current_bug;
+static std::map<std::string, std::string> expectations;
+
+static void check_case(Test *t, int ranks, int victim) {
+    std::vector<Result> results = run_ranks(current->name, ranks, victim, false);
+    for (int r = 0; r < ranks; r++) {
+        const int want = r == victim ? current->victim_status : 0;
+        CHECK(t, results[r].status == want && results[r].text.empty(), "rank %d of %d, victim %d: status %d\n%s", r,
+              ranks, victim, results[r].status, results[r].text.c_str());
+    }
+}
+static void test_case(Test *t) {
+    for (int ranks = current->min_ranks; ranks <= current->max_ranks; ranks++) {
+        const bool has_victims = current->victim_status >= 0;
+        for (int victim = has_victims ? 0 : -1; victim < (has_victims ? ranks : 0); victim++) {
+            check_case(t, ranks, victim);
+        }
+    }
+}
+
+// Puts `by` in the place of what follows the word and begins with a digit, up to one of the characters of `until`.
+static std::string without(std::string text, const std::string &word, const std::string &by, const char *until) {
+    for (size_t at = 0; (at = text.find(word, at)) != std::string::npos;) {
+        at += word.size();
+        if (isdigit((unsigned char)text[at])) { text.replace(at, text.find_first_of(until, at) - at, by); }
+    }
+    return text;
+}
+
+// Processes are %p. Where any rank may report: which one it is, and what it asks for, is %n.
+static std::string comparable(const std::string &text, bool any_rank) {
+    std::string result = without(without_addresses(text), "(pid ", "%p", ")");
+    for (const char *word : {"rank ", "rank %n of ", "says "}) {
+        if (any_rank) { result = without(result, word, "%n", " ,"); }
+    }
+    return one_line(result);
+}
+
+static void test_bug(Test *t) {
+    const Bug &bug = *current_bug;
+    int reports = 0;
+    for (const Result &result : run_ranks(bug.name, bug.ranks, -1, true)) {
+        const int rank = reports++;
+        std::string got = comparable(result.text, bug.reporter == ANY), want = one_line(expectations[bug.name]);
+        const bool reporter = bug.reporter == ANY ? !got.empty() : rank == bug.reporter;
+        const int status = reporter ? bug.status : 0;
+        CHECK(t, result.status == status, "rank %d: status %d, not %d\n%s", rank, result.status, status, got.c_str());
+        CHECK(t, got == (reporter ? want : ""), "rank %d reports\n%s\n  expected\n%s", rank, got.c_str(),
+              reporter ? want.c_str() : "nothing");
+    }
+}
+
+static void test_twin(Test *t) {
+    for (const Result &result : run_ranks(current_bug->name, current_bug->ranks, -1, false)) {
+        CHECK(t, result.status == 0 && result.text.empty(), "status %d, and a false report\n%s", result.status,
+              result.text.c_str());
+    }
+}
+
+static int run_rank(void (*function)(World *), char **arguments) {
+    World w = {};
+    w.ranks = atoi(arguments[0]), w.rank = my_rank = atoi(arguments[1]);
+    w.victim = atoi(arguments[2]), w.bug = atoi(arguments[3]);
+    for (int i = 0; i < 2 * w.ranks; i++) { w.pipe[i / 2][i % 2] = atoi(arguments[4 + i]); }
+    alarm(240); // rather than hang
+    function(&w);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    for (const Case &test : CASES) {
+        if (argc > 6 && strcmp(argv[2], test.name) == 0) { return run_rank(test.function, argv + 3); }
+    }
+    for (const Bug &bug : BUGS) {
+        if (argc > 6 && strcmp(argv[2], bug.name) == 0) { return run_rank(bug.function, argv + 3); }
+    }
+    const bool bugs = !getenv("EMU_CHECK") || strcmp(getenv("EMU_CHECK"), "0") != 0;
+    setenv("EMU_THREADS", "1", 1);
+    expectations = read_expectations(__FILE__);
+    Suite s = suite_begin("emu_nccl");
+    for (const Case &test : CASES) {
+        current = &test;
+        if (argc == 1 || strcmp(argv[1], test.name) == 0) { suite_run(&s, test.name, test_case); }
+    }
+    for (const Bug &bug : BUGS) {
+        current_bug = &bug;
+        if (!bugs || (argc > 1 && strcmp(argv[1], bug.name) != 0)) { continue; }
+        suite_run(&s, bug.name, test_bug);
+        suite_run(&s, (std::string("no ") + bug.name).c_str(), test_twin);
+    }
+    return suite_end(&s);
+}

@@ -1,0 +1,306 @@
+// The emulator's bf16, half and fp8 against NVIDIA's: every conversion over all 16-bit and 8-bit patterns, or over a
+// million floats (all exponents, ties at each place and their neighbours, subnormals, infinities, NaNs), as a hash of
+// all results. The hashes below are those of NVIDIA's headers, whose conversions run on the host as well, and this file
+// compiles with both:
+//     nvcc -std=c++17 -o emu_numbers dev/test/emu/emu_numbers.cu && ./emu_numbers    NVIDIA's headers give these hashes
+//     ./emu_numbers --reference                                                      prints them, for a new conversion
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include <vector>
+
+#include "llmc/base/hash.h"
+#include "dev/test/test.h"
+
+typedef uint64_t Bits;
+
+// ---- Inputs ----
+
+// Every float that is a tie, or next to one, when cut at any place, at every exponent; every upper half with ties and
+// their neighbours below it; and 2^18 others.
+static std::vector<Bits> float_inputs(void) {
+    std::vector<Bits> inputs;
+    const uint32_t kept[] = {0, 1, 2, 3, 0x2aaaaa, 0x7fffff};
+    for (uint32_t top = 0; top < 512; top++) { // sign and exponent
+        for (int place = 0; place < 23; place++) {
+            for (uint32_t above : kept) {
+                uint32_t tie = ((above << (place + 1)) | (1u << place)) & 0x7fffff;
+                for (int by = -1; by <= 1; by++) { inputs.push_back((top << 23) | ((tie + (uint32_t)by) & 0x7fffff)); }
+            }
+        }
+    }
+    const uint32_t rests[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
+    for (uint32_t upper = 0; upper < 65536; upper++) {
+        for (uint32_t rest : rests) { inputs.push_back(upper << 16 | rest); }
+    }
+    uint64_t state = 1;
+    for (int i = 0; i < 1 << 18; i++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        inputs.push_back(state >> 32);
+    }
+    return inputs;
+}
+
+// The floats above as doubles, exact and moved by the last bits that a float does not have.
+static std::vector<Bits> double_inputs(void) {
+    std::vector<Bits> inputs;
+    for (Bits bits : float_inputs()) {
+        uint32_t low = (uint32_t)bits;
+        float x;
+        memcpy(&x, &low, sizeof(x));
+        double wide = x;
+        Bits wide_bits;
+        memcpy(&wide_bits, &wide, sizeof(wide_bits));
+        inputs.push_back(wide_bits);
+        if (inputs.size() % 3 == 0 && x - x == 0.0f) {
+            inputs.push_back(wide_bits + 1), inputs.push_back(wide_bits - 1);
+        }
+    }
+    return inputs;
+}
+
+static std::vector<Bits> patterns(int count) {
+    std::vector<Bits> inputs;
+    for (int i = 0; i < count; i++) { inputs.push_back((Bits)i); }
+    return inputs;
+}
+static std::vector<Bits> pattern16_inputs(void) { return patterns(65536); }
+static std::vector<Bits> pattern8_inputs(void) { return patterns(256); }
+
+// Two 16-bit numbers: every one with itself, a neighbour, its negative, a few fixed ones, and others of like size.
+static std::vector<Bits> pair_inputs(void) {
+    std::vector<Bits> inputs;
+    const Bits fixed[] = {0, 0x8000, 1, 0x3f80, 0x3c00, 0x7f80, 0xff80, 0x7c00, 0x7f81, 0x7fff, 0xffff, 0x7f7f, 0x7bff};
+    uint64_t state = 1;
+    for (Bits a = 0; a < 65536; a++) {
+        const Bits near[] = {a, (a + 1) & 0xffff, a ^ 0x8000};
+        for (Bits b : near) { inputs.push_back(a | b << 16); }
+        for (Bits b : fixed) { inputs.push_back(a | b << 16); }
+        for (int i = 0; i < 8; i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            inputs.push_back(a | (a ^ ((state >> 40) & (i % 2 == 0 ? 0x87ff : 0xffff))) << 16);
+        }
+    }
+    return inputs;
+}
+
+// Integers of 64 bits: all powers of two, three neighbours on both sides, ties at each place, both signs; others.
+static std::vector<Bits> integer_inputs(void) {
+    std::vector<Bits> inputs;
+    for (int power = 0; power < 64; power++) {
+        for (int other = 0; other <= power; other++) {
+            for (int by = -3; by <= 3; by++) {
+                Bits x = ((Bits)1 << power | (Bits)1 << other) + (Bits)(int64_t)by;
+                inputs.push_back(x), inputs.push_back(0 - x),
+                    inputs.push_back(x | (Bits)3 << (power > 0 ? power - 1 : 0));
+            }
+        }
+    }
+    return inputs;
+}
+
+// ---- Conversions, from bits to bits ----
+
+template <class T> static T of_bits(Bits bits) {
+    T x;
+    static_assert(sizeof(T) <= sizeof(bits), "little-endian: the low bytes");
+    memcpy((void *)&x, &bits, sizeof(x));
+    return x;
+}
+template <class T> static Bits to_bits(T x) {
+    Bits bits = 0;
+    memcpy(&bits, (const void *)&x, sizeof(x));
+    return bits;
+}
+
+typedef std::vector<Bits> (*Inputs)(void);
+typedef struct {
+    const char *name;
+    Inputs inputs;
+    Bits (*convert)(Bits);
+    uint64_t hash; // of NVIDIA's results
+} Conversion;
+
+#define BF16(bits) of_bits<__nv_bfloat16>(bits)
+#define HALF(bits) of_bits<__half>(bits)
+#define FLOAT(bits) of_bits<float>(bits)
+#define DOUBLE(bits) of_bits<double>(bits)
+#define CONVERSION(name, inputs, expression, hash)                                                                     \
+    {                                                                                                                  \
+        name, inputs, [](Bits x) { return to_bits(expression); }, hash                                                 \
+    }
+// The results of an operation on two numbers a and b.
+#define BF16_PAIR(name, expression, hash)                                                                              \
+    {                                                                                                                  \
+        name, pair_inputs,                                                                                             \
+            [](Bits x) {                                                                                               \
+                __nv_bfloat16 a = BF16(x & 0xffff), b = BF16(x >> 16);                                                 \
+                return to_bits(expression);                                                                            \
+            },                                                                                                         \
+            hash                                                                                                       \
+    }
+#define HALF_PAIR(name, expression, hash)                                                                              \
+    {                                                                                                                  \
+        name, pair_inputs,                                                                                             \
+            [](Bits x) {                                                                                               \
+                __half a = HALF(x & 0xffff), b = HALF(x >> 16);                                                        \
+                return to_bits(expression);                                                                            \
+            },                                                                                                         \
+            hash                                                                                                       \
+    }
+
+static float2 two_floats(Bits x) { return make_float2(FLOAT(x), -0.75f * FLOAT(x)); }
+static float4 four_floats(Bits x) { return make_float4(FLOAT(x), -0.75f * FLOAT(x), 3.0f * FLOAT(x), 1.0f); }
+static __nv_bfloat162 two_bf16(Bits x) { return __nv_bfloat162(BF16(x), BF16(x ^ 0x8001)); }
+
+static const Conversion conversions[] = {
+    CONVERSION("bf16 to float", pattern16_inputs, __bfloat162float(BF16(x)), 0x89b18270775266de),
+    CONVERSION("float to bf16", float_inputs, __float2bfloat16(FLOAT(x)), 0x9c089e922cf5a1e3),
+    CONVERSION("float to bf16, rn", float_inputs, __float2bfloat16_rn(FLOAT(x)), 0x9c089e922cf5a1e3),
+    CONVERSION("float to bf16, rz", float_inputs, __float2bfloat16_rz(FLOAT(x)), 0xdd4251067bde84fb),
+    CONVERSION("float to bf16, rd", float_inputs, __float2bfloat16_rd(FLOAT(x)), 0xdd47ffc3af400c44),
+    CONVERSION("float to bf16, ru", float_inputs, __float2bfloat16_ru(FLOAT(x)), 0xb8bdecdf782ae609),
+    CONVERSION("double to bf16", double_inputs, __double2bfloat16(DOUBLE(x)), 0x07c06fef800ba1b5),
+    CONVERSION("float to bf16, constructor", float_inputs, __nv_bfloat16(FLOAT(x)), 0x9c089e922cf5a1e3),
+    CONVERSION("int to bf16", integer_inputs, __int2bfloat16_rn((int)(x >> 32)), 0x358bea188c750100),
+    CONVERSION("unsigned to bf16", integer_inputs, __uint2bfloat16_rn((unsigned)(x >> 32)), 0x0c9e72e502430842),
+    CONVERSION("long long to bf16", integer_inputs, __ll2bfloat16_rn((long long)x), 0x4d940552a81663b6),
+    CONVERSION("unsigned long long to bf16", integer_inputs, __ull2bfloat16_rn(x), 0x038eaf8128b47014),
+    CONVERSION("bf16 to int", pattern16_inputs, __bfloat162int_rz(BF16(x)), 0x83ba098a3f399231),
+    CONVERSION("bf16 to unsigned", pattern16_inputs, __bfloat162uint_rz(BF16(x)), 0xd37c1b9ae6ad6dec),
+    CONVERSION("bf16 to long long", pattern16_inputs, __bfloat162ll_rz(BF16(x)), 0xf8804dc0280ec244),
+    CONVERSION("bf16 to unsigned long long", pattern16_inputs, __bfloat162ull_rz(BF16(x)), 0xa59ad169ba4f3fc9),
+    CONVERSION("bf16 to short", pattern16_inputs, (short)BF16(x), 0x7ddc6c3bcc1789d5),
+    CONVERSION("bf16 to signed char", pattern16_inputs, (signed char)BF16(x), 0x4b62ef84d00956fc),
+    CONVERSION("bf16 to bool", pattern16_inputs, (bool)BF16(x), 0x13a38d6e7184f36c),
+    CONVERSION("bf16 is NaN, is infinite", pattern16_inputs, 2 * __hisnan(BF16(x)) + __hisinf(BF16(x)),
+               0xcc4af8ae53944449),
+    CONVERSION("bf16 negated", pattern16_inputs, __hneg(BF16(x)), 0x7086aad25a48ffba),
+    CONVERSION("bf16 without sign", pattern16_inputs, __habs(BF16(x)), 0x6755e2ff2810cfb7),
+    CONVERSION("two floats to bf16", float_inputs, __float22bfloat162_rn(two_floats(x)), 0x877bcce3bfe2cdbc),
+    CONVERSION("two floats to bf16, halves", float_inputs,
+               __lowhigh2highlow(__floats2bfloat162_rn(FLOAT(x), -FLOAT(x))), 0xfd960e2839e33cc1),
+    CONVERSION("two bf16 to float", pattern16_inputs, __bfloat1622float2(two_bf16(x)), 0x51b3a96cdf2d58d6),
+    CONVERSION("two bf16, lower and upper", pattern16_inputs,
+               __low2float(two_bf16(x)) - 2 * __high2float(two_bf16(x)) > 0, 0x1edafa439daf4235),
+    BF16_PAIR("bf16 a + b", __hadd(a, b), 0x0832c0edf53c8033),
+    BF16_PAIR("bf16 a - b", __hsub(a, b), 0x6b1efbb70300892c),
+    BF16_PAIR("bf16 a * b", __hmul(a, b), 0xd086175bca5ceb0e),
+    BF16_PAIR("bf16 a / b", __hdiv(a, b), 0x71541c7225e8c07c),
+    BF16_PAIR("bf16 a += b", a += b, 0x0832c0edf53c8033),
+    BF16_PAIR("bf16 larger", __hmax(a, b), 0x800848cc638f8a24),
+    BF16_PAIR("bf16 smaller", __hmin(a, b), 0xff0d7d9c0d478931),
+    BF16_PAIR("bf16 comparisons", (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a != b) + 16 * (a > b) + 32 * (a >= b),
+              0xb61f47a522461d9d),
+    BF16_PAIR("bf16 comparisons by name",
+              __hlt(a, b) + 2 * __hle(a, b) + 4 * __heq(a, b) + 8 * __hne(a, b) + 16 * __hgt(a, b) + 32 * __hge(a, b),
+              0xb06dfd9a99ee6e4a),
+    CONVERSION("half to float", pattern16_inputs, __half2float(HALF(x)), 0x8d371d51f02d0e1f),
+    CONVERSION("float to half, rn", float_inputs, __float2half_rn(FLOAT(x)), 0xad87d39a2686d648),
+    CONVERSION("float to half, rz", float_inputs, __float2half_rz(FLOAT(x)), 0x220e2133ddbaf57f),
+    CONVERSION("float to half, rd", float_inputs, __float2half_rd(FLOAT(x)), 0x639180ac10c6205d),
+    CONVERSION("float to half, ru", float_inputs, __float2half_ru(FLOAT(x)), 0x83333ad256c87985),
+    CONVERSION("double to half", double_inputs, __double2half(DOUBLE(x)), 0xf91dc98eb300623b),
+    CONVERSION("long long to half", integer_inputs, __ll2half_rn((long long)x), 0x71a5b850f0edc80d),
+    CONVERSION("half to int", pattern16_inputs, __half2int_rz(HALF(x)), 0x5de29e99147ca5a4),
+    HALF_PAIR("half a + b", __hadd(a, b), 0xbc88081042e766c7),
+    HALF_PAIR("half a * b", __hmul(a, b), 0x3d6370f062a5b0fa),
+    HALF_PAIR("half a / b", __hdiv(a, b), 0x2cf851284b6d4c03),
+    HALF_PAIR("half comparisons", (a < b) + 2 * (a <= b) + 4 * (a == b) + 8 * (a != b), 0x4911a3bd551f1e51),
+    CONVERSION("e4m3 to half", pattern8_inputs, __nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)x, __NV_E4M3),
+               0x43ae5a8dca9a319c),
+    CONVERSION("e5m2 to half", pattern8_inputs, __nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)x, __NV_E5M2),
+               0xbc8c61ed3e67707c),
+    CONVERSION("e4m3 to float", pattern8_inputs, (float)of_bits<__nv_fp8_e4m3>(x), 0x012302191766608a),
+    CONVERSION("e5m2 to float", pattern8_inputs, (float)of_bits<__nv_fp8_e5m2>(x), 0xd7f10ff676d1070e),
+    CONVERSION("e4m3 to bf16", pattern8_inputs, (__nv_bfloat16)of_bits<__nv_fp8_e4m3>(x), 0xc7b837850f71ccaf),
+    CONVERSION("float to e4m3", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_NOSAT, __NV_E4M3),
+               0x5e949686236deaa0),
+    CONVERSION("float to e5m2", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_NOSAT, __NV_E5M2),
+               0x316c7ec3ccf3aa2b),
+    CONVERSION("float to e4m3, limited", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_SATFINITE, __NV_E4M3),
+               0x8f475773c7fdc4db),
+    CONVERSION("float to e5m2, limited", float_inputs, __nv_cvt_float_to_fp8(FLOAT(x), __NV_SATFINITE, __NV_E5M2),
+               0xd681996ddc0ce4fa),
+    CONVERSION("float to e4m3, constructor", float_inputs, __nv_fp8_e4m3(FLOAT(x)), 0x8f475773c7fdc4db),
+    CONVERSION("float to e5m2, constructor", float_inputs, __nv_fp8_e5m2(FLOAT(x)), 0xd681996ddc0ce4fa),
+    CONVERSION("double to e4m3", double_inputs, __nv_cvt_double_to_fp8(DOUBLE(x), __NV_SATFINITE, __NV_E4M3),
+               0xb3ce8bcaa79681a7),
+    CONVERSION("bf16 to e4m3", pattern16_inputs, __nv_cvt_bfloat16raw_to_fp8(BF16(x), __NV_SATFINITE, __NV_E4M3),
+               0x56b676ae5fc147d3),
+    CONVERSION("half to e5m2", pattern16_inputs, __nv_cvt_halfraw_to_fp8(HALF(x), __NV_NOSAT, __NV_E5M2),
+               0x971ee4acede20af5),
+    CONVERSION("two floats to e4m3", float_inputs, __nv_cvt_float2_to_fp8x2(two_floats(x), __NV_SATFINITE, __NV_E4M3),
+               0xf685b1cc92ef05b2),
+    CONVERSION("two floats to e5m2, constructor", float_inputs, __nv_fp8x2_e5m2(two_floats(x)), 0xb1f8f52368548b25),
+    CONVERSION("four floats to e4m3", float_inputs, __nv_fp8x4_e4m3(four_floats(x)), 0x6172177e774bd668),
+    CONVERSION("four e4m3 to float", pattern16_inputs, ((float4)of_bits<__nv_fp8x4_e4m3>(x << 9)).z,
+               0x1cc736a3615e1a5e),
+    CONVERSION("two e5m2 to half", pattern16_inputs, __nv_cvt_fp8x2_to_halfraw2((__nv_fp8x2_storage_t)x, __NV_E5M2),
+               0x5ce7d1397fb90c8d),
+};
+
+static uint64_t hash_of(const Conversion *c) {
+    std::vector<Bits> results = c->inputs();
+    for (Bits &x : results) { x = c->convert(x); }
+    return hash64(results.data(), results.size() * sizeof(Bits));
+}
+
+static void test_conversions(Test *t) {
+    for (const Conversion &c : conversions) {
+        uint64_t hash = hash_of(&c);
+        CHECK(t, hash == c.hash, "%s: hash of all results 0x%016llx, NVIDIA's gives 0x%016llx", c.name,
+              (unsigned long long)hash, (unsigned long long)c.hash);
+    }
+}
+
+// A table of hashes says that something differs; this says by hand what must be, so that the hashes are believed.
+static void test_known_values(Test *t) {
+    const struct {
+        float x;
+        unsigned rn, rz, rd, ru;
+    } known[] = {
+        {1.0f, 0x3f80, 0x3f80, 0x3f80, 0x3f80},
+        {1.00390625f, 0x3f80, 0x3f80, 0x3f80, 0x3f81}, // 1 + 2^-8: a tie, to the even 1
+        {1.01171875f, 0x3f82, 0x3f81, 0x3f81, 0x3f82}, // 1 + 3 * 2^-8: a tie, to the even 1 + 2^-6
+        {-1.00390625f, 0xbf80, 0xbf80, 0xbf81, 0xbf80},
+        {3.4028235e38f, 0x7f80, 0x7f7f, 0x7f7f, 0x7f80}, // the largest float
+        {1e-45f, 0x0000, 0x0000, 0x0000, 0x0001},
+    };
+    for (const auto &k : known) {
+        CHECK(t, to_bits(__float2bfloat16_rn(k.x)) == k.rn, "%g to nearest", k.x);
+        CHECK(t, to_bits(__float2bfloat16_rz(k.x)) == k.rz, "%g towards zero", k.x);
+        CHECK(t, to_bits(__float2bfloat16_rd(k.x)) == k.rd, "%g down", k.x);
+        CHECK(t, to_bits(__float2bfloat16_ru(k.x)) == k.ru, "%g up", k.x);
+    }
+    CHECK(t, (float)__nv_fp8_e4m3(1000.0f) == 448.0f, "e4m3 is limited to 448");
+    CHECK(t, (float)__nv_fp8_e5m2(1e9f) == 57344.0f, "e5m2 is limited to 57344");
+}
+
+#ifdef EMU_FLOAT_H
+// The operation that NVIDIA has on the GPU only. (1 + 2^-7) 1.5 lies midway between two neighbours; the addend, far
+// below what a double holds beside it, decides.
+static void test_fused_multiply_add(Test *t) {
+    __nv_bfloat16 x = __ushort_as_bfloat16(0x3f81), y = 1.5f, zero = 0.0f, tiny = __ushort_as_bfloat16(1);
+    CHECK(t, to_bits(__hfma(x, y, zero)) == 0x3fc2, "a tie, to the even neighbour");
+    CHECK(t, to_bits(__hfma(x, y, tiny)) == 0x3fc2, "above the tie");
+    CHECK(t, to_bits(__hfma(x, y, -tiny)) == 0x3fc1, "below the tie");
+}
+#endif
+
+int main(int argc, char **argv) {
+    if (argc == 2 && strcmp(argv[1], "--reference") == 0) {
+        for (const Conversion &c : conversions) {
+            printf("%-32s 0x%016llx\n", c.name, (unsigned long long)hash_of(&c));
+        }
+        return 0;
+    }
+    Suite suite = suite_begin("emu_numbers");
+    RUN(&suite, test_known_values);
+    RUN(&suite, test_conversions);
+#ifdef EMU_FLOAT_H
+    RUN(&suite, test_fused_multiply_add);
+#endif
+    return suite_end(&suite);
+}

@@ -1,0 +1,102 @@
+// Drives the readers and writers from test_formats.py:
+//   formats_tool convert INIT OUT         reads what --init accepts, writes OUT (a .bin, or a Hugging Face folder)
+//   formats_tool state PATH               writes a small training state
+//   formats_tool checksum PATH            prints the XXH64 of a file
+//   formats_tool ranges INIT              reads what --init accepts at once and in ranges, and compares
+//   formats_tool checkpoint INIT FOLDER   writes the weights as a checkpoint of step 7, in pieces, with moments of
+//                                         p / 2 and p / 4 for each parameter p; prints the sums of the three arrays
+#include <inttypes.h>
+
+#include "llmc/files/model_file.h"
+#include "dev/test/files/state_sections.h"
+
+static bool convert(const char *init, const char *out, Error *error) {
+    ModelFile file;
+    if (!model_file_open(&file, init, error)) { return false; }
+    if (file.kind == MODEL_FROM_SIZE) { return fail(error, "%s: a size has no weights", init); }
+    float *params = (float *)malloc((size_t)gpt2_num_params(&file.config) * sizeof(float));
+    bool ok = model_file_read(&file, params, error) &&
+              (ends_with(out, ".bin") ? model_bin_write(out, &file.config, params, error)
+                                      : safetensors_write(out, &file.config, params, error));
+    free(params);
+    return ok;
+}
+
+static bool write_state(const char *path, Error *error) {
+    static StateHeader header;
+    float m[5] = {0.5f, -1.25f, 3.0f, 1e-30f, 65504.0f};
+    uint8_t bytes[3] = {0, 127, 255};
+    StateSection sections[2] = {{"adam_m", m, sizeof(m)}, {"flags", bytes, sizeof(bytes)}};
+    state_init(&header);
+    state_set_i64(&header, "step", 20);
+    state_set_f64(&header, "loss", 0.1);
+    state_set_text(&header, "train_data", "a folder/with spaces/*.bin");
+    return state_write(path, &header, sections, 2, error);
+}
+
+static bool print_checksum(const char *path, Error *error) {
+    uint64_t checksum = 0;
+    if (!file_checksum(path, &checksum, error)) { return false; }
+    printf("%016" PRIx64 "\n", checksum);
+    return true;
+}
+
+static bool compare_ranges(const char *init, Error *error) {
+    ModelFile file;
+    if (!model_file_open(&file, init, error)) { return false; }
+    int64_t n = gpt2_num_params(&file.config);
+    float *whole = (float *)malloc((size_t)n * sizeof(float)), *part = (float *)malloc((size_t)n * sizeof(float));
+    bool ok = model_file_read(&file, whole, error);
+    for (uint64_t i = 0; ok && i < 300; i++) {
+        int64_t first = (int64_t)(rand_u64(1, 1, i) % (uint64_t)n);
+        int64_t count = 1 + (int64_t)(rand_u64(1, 2, i) % (uint64_t)(i % 2 == 0 ? n - first : 1));
+        ok = model_file_read_range(&file, first, count, part, error);
+        if (ok && memcmp(part, whole + first, (size_t)count * sizeof(float)) != 0) {
+            ok = fail(error, "%" PRId64 " elements from %" PRId64 " are others than in the whole", count, first);
+        }
+    }
+    free(whole), free(part);
+    return ok;
+}
+
+// The pieces of one array, the last first.
+static bool write_pieces(CheckpointWriter *w, int array, const float *data, int64_t n, Error *error) {
+    for (int64_t first = (n - 1) / 1000 * 1000; first >= 0; first -= 1000) {
+        if (!checkpoint_write(w, array, first, data + first, min_i64(1000, n - first), error)) { return false; }
+    }
+    return true;
+}
+
+static bool write_checkpoint(const char *init, const char *folder, Error *error) {
+    static CheckpointWriter w;
+    static StateHeader header;
+    static ModelFile file;
+    uint8_t bytes[3] = {0, 127, 255};
+    StateSection section = {"flags", bytes, sizeof(bytes)};
+    if (!model_file_open(&file, init, error)) { return false; }
+    int64_t n = gpt2_num_params(&file.config);
+    float *data = (float *)malloc((size_t)n * sizeof(float));
+    state_init(&header);
+    bool ok = model_file_read(&file, data, error) && make_directories(folder, error) &&
+              checkpoint_write_begin(&w, folder, 7, &file.config, &header, &section, 1, true, error);
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+        ok = write_pieces(&w, a, data, n, error);
+        for (int64_t i = 0; i < n; i++) { data[i] *= 0.5f; }
+    }
+    ok = ok && checkpoint_write_flush(&w, error) && checkpoint_write_commit(&w, &w.sums, error);
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) { printf("%016" PRIx64 "\n", w.sums.sums[a]); }
+    free(data);
+    return ok;
+}
+
+int main(int argc, char **argv) {
+    Error error = {"usage: convert INIT OUT | state PATH | checksum PATH | ranges INIT | checkpoint INIT FOLDER"};
+    bool ok = false;
+    if (argc == 4 && strcmp(argv[1], "convert") == 0) { ok = convert(argv[2], argv[3], &error); }
+    if (argc == 3 && strcmp(argv[1], "state") == 0) { ok = write_state(argv[2], &error); }
+    if (argc == 3 && strcmp(argv[1], "checksum") == 0) { ok = print_checksum(argv[2], &error); }
+    if (argc == 3 && strcmp(argv[1], "ranges") == 0) { ok = compare_ranges(argv[2], &error); }
+    if (argc == 4 && strcmp(argv[1], "checkpoint") == 0) { ok = write_checkpoint(argv[2], argv[3], &error); }
+    exit_unless(ok, "formats_tool", &error);
+    return EXIT_SUCCESS;
+}

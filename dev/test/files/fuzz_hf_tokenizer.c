@@ -1,0 +1,113 @@
+// Fuzz target: the readers of Hugging Face's tokenizer files. An input is merges.txt, a NUL and vocab.json, or without
+// a NUL tokenizer.json. What is accepted must give the same files again, and encode and decode within its vocabulary.
+#include "dev/test/fuzz.h"
+#include "llmc/files/hf_tokenizer.h"
+
+static char folder[256];
+
+static void require(bool condition) {
+    if (!condition) { abort(); }
+}
+
+static const char *const names[] = {HF_MERGES_NAME, HF_VOCAB_NAME, HF_TOKENIZER_NAME};
+
+static void remove_files(void) {
+    char path[512];
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+}
+
+static void remove_folder(void) {
+    remove_files();
+    rmdir(folder);
+}
+
+// One of the files that t gives; `which` counts as in `names`.
+static HfText file_text(const Tokenizer *t, int which) {
+    HfText text;
+    memset(&text, 0, sizeof(text));
+    uint32_t *pairs = hf_merge_pairs(t);
+    require(pairs != NULL);
+    if (which == 0) { hf_add_merges_text(&text, t, pairs); }
+    if (which == 1) { hf_add_vocab(&text, t); }
+    if (which == 2) { hf_add_tokenizer_json(&text, t, pairs); }
+    free(pairs);
+    require(!text.failed);
+    return text;
+}
+
+// Writes what t says, reads it, and compares.
+static void check_again(const Tokenizer *t) {
+    Tokenizer again;
+    Error error;
+    remove_files();
+    for (int i = 0; i < 2; i++) {
+        HfText text = file_text(t, i);
+        fuzz_put(folder, names[i], (const uint8_t *)text.data, text.size);
+        hf_text_free(&text);
+    }
+    require(hf_tokenizer_load(&again, folder, &error));
+    require(again.kind == t->kind && again.vocab_size == t->vocab_size && again.eot_token == t->eot_token);
+    tokenizer_free(&again);
+}
+
+static void check_text(const Tokenizer *t) {
+    static const char text[] = "abc  aab's\n\xc3\xa9\xff 12 caab";
+    uint16_t tokens[sizeof(text)];
+    Error error;
+    int64_t count;
+    size_t at = 0;
+    int bytes = 0;
+    require(tokenizer_encode(t, (const uint8_t *)text, strlen(text), tokens, &count, &error));
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *piece = tokenizer_decode(t, tokens[i], &bytes);
+        require(tokens[i] < t->eot_token && memcmp(piece, text + at, (size_t)bytes) == 0);
+        at += (size_t)bytes;
+    }
+    require(at == strlen(text));
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    Tokenizer t;
+    Error error;
+    const uint8_t *nul = size > 0 ? (const uint8_t *)memchr(data, 0, size) : NULL;
+    if (fuzz_make_temp_folder(folder, sizeof(folder))) { atexit(remove_folder); }
+    remove_files();
+    if (nul == NULL) {
+        fuzz_put(folder, HF_TOKENIZER_NAME, data, size);
+    } else {
+        fuzz_put(folder, HF_MERGES_NAME, data, (size_t)(nul - data));
+        fuzz_put(folder, HF_VOCAB_NAME, nul + 1, size - (size_t)(nul + 1 - data));
+    }
+    if (!hf_tokenizer_load(&t, folder, &error)) {
+        require(strlen(error.text) > 0 && strchr(error.text, '\n') == NULL);
+        return 0;
+    }
+    check_text(&t);
+    check_again(&t);
+    tokenizer_free(&t);
+    return 0;
+}
+
+// Even: a pair of files; odd: tokenizer.json. First with merges, then the bytes alone.
+size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
+    static const char *const seeds[] = {"#version: 0.2\na b\nab c\n\xc4\xa0 a\n' s\n", "#version: 0.2\n"};
+    Tokenizer t;
+    Error error;
+    size_t size = 0;
+    if (which >= 4) { return 0; }
+    memset(&t, 0, sizeof(t));
+    require(hf_parse_merges(&t, "seed", (const uint8_t *)seeds[which / 2], (int64_t)strlen(seeds[which / 2]), &error));
+    for (int i = which % 2 == 0 ? 0 : 2; i < (which % 2 == 0 ? 2 : 3); i++) {
+        HfText text = file_text(&t, i);
+        require(size + text.size + 1 <= capacity);
+        memcpy(buffer + size, text.data, text.size);
+        size += text.size;
+        if (i == 0) { buffer[size++] = 0; }
+        hf_text_free(&text);
+    }
+    tokenizer_free(&t);
+    return size;
+}

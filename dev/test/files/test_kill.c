@@ -1,0 +1,341 @@
+// Death at any moment of a save, a prune or a cleaning: first before every system call that changes the disk, also
+// twice in a row; then by kill -9 at random moments. Of one process, and of any of several that save together.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "dev/test/temp_dir.h"
+#include "dev/test/test.h"
+
+static int calls_left = -1; // system calls until this process dies; negative: it lives
+
+static void crash_point(void) {
+    if (calls_left == 0) { _exit(99); } // as after kill -9: nothing is cleaned up, what was written stays
+    if (calls_left > 0) { calls_left--; }
+}
+
+// The headers under test reach the calls that change the disk through these macros: each is a moment to die before it.
+#define write(fd, data, bytes) (crash_point(), write(fd, data, bytes))
+#define pwrite(fd, data, bytes, offset) (crash_point(), pwrite(fd, data, bytes, offset))
+#define rename(from, to) (crash_point(), rename(from, to))
+#define unlink(path) (crash_point(), unlink(path))
+#define syscall(...) (crash_point(), syscall(__VA_ARGS__))
+#include "dev/test/files/checkpoint_group.h"
+#undef syscall
+#undef write
+#undef pwrite
+#undef rename
+#undef unlink
+
+typedef enum { SAVE_OVER, SAVE_NEXT, PRUNE, CLEAN } Action;
+static const char *const action_names[] = {"overwrite", "next save", "prune", "clean"};
+
+static void act(Run *run, const char *dir, Action action, int64_t generation) {
+    Error error;
+    bool ok = true;
+    switch (action) {
+    case SAVE_OVER: ok = run_save(run, dir, 1, generation, &error); break;
+    case SAVE_NEXT: ok = run_save(run, dir, 2, generation, &error); break;
+    case PRUNE: checkpoint_prune(dir, 1, 1, 0); break;
+    case CLEAN: ok = checkpoint_clean(dir, &error); break;
+    }
+    if (!ok) { _exit(1); }
+}
+
+// Performs an action in a process that dies before system call number `call`; false if it came to its end alive.
+static bool dies(Test *t, Run *run, const char *dir, Action action, int64_t generation, int call) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        calls_left = call;
+        act(run, dir, action, generation);
+        _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    bool died = WIFEXITED(status) && WEXITSTATUS(status) == 99;
+    CHECK(t, died || (WIFEXITED(status) && WEXITSTATUS(status) == 0), "%s, call %d: status %d", action_names[action],
+          call, status);
+    return died;
+}
+
+// What must hold at every moment: the newest checkpoint that verifies loads and is whole, and is one of the generations
+// lowest..highest.
+static void check_usable(Test *t, Run *run, const char *dir, int64_t lowest, int64_t highest, const char *when) {
+    Error error, problem;
+    int64_t step = -1;
+    if (!CHECK(t, checkpoint_find_good(dir, &step, &problem), "%s: nothing usable: %s", when, problem.text)) { return; }
+    int64_t generation = run_load(run, dir, step, &error);
+    CHECK(t, generation >= lowest && generation <= highest, "%s: generation %lld of step %lld, expected %lld to %lld",
+          when, (long long)generation, (long long)step, (long long)lowest, (long long)highest);
+}
+
+// A folder with the pair of step 1 (generation 1), for prune also with step 0.
+static void make_folder(Run *run, const char *dir, Action action) {
+    Error error;
+    if (action == PRUNE) { temp_must(run_save(run, dir, 0, 0, &error), error.text); }
+    temp_must(run_save(run, dir, 1, 1, &error), error.text);
+}
+
+// Dies in `first` before every call, then in `second` before every call, then cleans.
+static void die_twice(Test *t, Action first, Action second) {
+    static Run run;
+    int deaths = 0;
+    run_init(&run, tiny_config());
+    for (int i = 0, first_died = 1; first_died && t->failures == 0; i++) {
+        for (int j = 0, second_died = 1; second_died && t->failures == 0; j++) {
+            char when[100];
+            TempDir dir = temp_dir_make();
+            make_folder(&run, dir.path, first);
+            first_died = dies(t, &run, dir.path, first, 2, i);
+            snprintf(when, sizeof(when), "%s dead at call %d", action_names[first], i);
+            check_usable(t, &run, dir.path, first_died ? 1 : 1 + (first <= SAVE_NEXT), 2, when);
+            second_died = dies(t, &run, dir.path, second, 3, j);
+            snprintf(when, sizeof(when), "%s dead at call %d, %s at %d", action_names[first], i, action_names[second],
+                     j);
+            check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
+            act(&run, dir.path, CLEAN, 0);
+            check_usable(t, &run, dir.path, second_died || second >= PRUNE ? 1 : 3, 3, when);
+            int64_t steps[4];
+            int pairs = checkpoint_list(dir.path, steps, 4);
+            CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path),
+                  pairs);
+            deaths += first_died + second_died;
+            temp_dir_remove(&dir);
+        }
+    }
+    CHECK(t, deaths > 5, "only %d deaths: the system calls are not seen", deaths);
+    run_free(&run);
+}
+
+static void test_overwrite_twice(Test *t) { die_twice(t, SAVE_OVER, SAVE_OVER); }
+static void test_overwrite_then_clean(Test *t) { die_twice(t, SAVE_OVER, CLEAN); }
+static void test_overwrite_then_next(Test *t) { die_twice(t, SAVE_OVER, SAVE_NEXT); }
+static void test_next_twice(Test *t) { die_twice(t, SAVE_NEXT, SAVE_NEXT); }
+static void test_next_then_clean(Test *t) { die_twice(t, SAVE_NEXT, CLEAN); }
+static void test_prune_then_clean(Test *t) { die_twice(t, PRUNE, CLEAN); }
+static void test_prune_then_overwrite(Test *t) { die_twice(t, PRUNE, SAVE_OVER); }
+
+static int count_temporary(const char *dir) {
+    DIR *folder = opendir(dir);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(folder)) != NULL;) { count += ends_with(entry->d_name, ".tmp"); }
+    closedir(folder);
+    return count;
+}
+
+// A busy machine may not come to a save in the time that it is given: then on, with more time.
+static bool goes_on(int i, int kills, int64_t interrupted) { return i < kills || (interrupted == 0 && i < 20 * kills); }
+
+static void wait_before_kill(uint64_t seed, uint64_t kind, int i, int kills) {
+    usleep((useconds_t)(rand_u64(seed, kind, (uint64_t)i) % (20000 * (1 + (uint64_t)(i / kills)))));
+}
+
+// Saves one generation after the other until it is killed; reports each as soon as it is complete.
+static void save_until_killed(Run *run, const char *dir, int64_t generation, bool same_step, int report) {
+    for (;; generation++) {
+        Error error;
+        if (!run_save(run, dir, same_step ? 1 : generation, generation, &error)) { _exit(1); }
+        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
+        if (!same_step) { checkpoint_prune(dir, generation, 2, 0); }
+    }
+}
+
+static void kill_in_the_middle(Test *t, bool same_step) {
+    enum { KILLS = 20 };
+    TempDir dir = temp_dir_make();
+    GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB, so that kills fall into writes too
+    static Run run;
+    int64_t complete = 1, loaded = 1, interrupted = 0; // complete: the last generation known to be
+    run_init(&run, config);
+    Error error;
+    CHECK(t, run_save(&run, dir.path, 1, 1, &error), "%s", error.text);
+    for (int i = 0; goes_on(i, KILLS, interrupted) && t->failures == 0; i++) {
+        int report[2];
+        temp_must(pipe(report) == 0, "pipe");
+        pid_t child = fork();
+        if (child == 0) { save_until_killed(&run, dir.path, loaded + 1, same_step, report[1]); }
+        wait_before_kill(1, (uint64_t)same_step, i, KILLS);
+        kill(child, SIGKILL);
+        int status;
+        waitpid(child, &status, 0);
+        CHECK(t, WIFSIGNALED(status), "the child failed by itself");
+        close(report[1]);
+        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; }
+        close(report[0]);
+        interrupted += count_temporary(dir.path) > 0;
+        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
+        int64_t step = -1;
+        Error problem;
+        CHECK(t, checkpoint_find_good(dir.path, &step, &problem), "kill %d left nothing usable: %s", i, problem.text);
+        loaded = run_load(&run, dir.path, step, &error);
+        CHECK(t, loaded >= complete && loaded <= complete + 1, "kill %d: loaded %lld, complete was %lld: %s", i,
+              (long long)loaded, (long long)complete, loaded < 0 ? error.text : "");
+        complete = loaded;
+    }
+    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
+    if (!same_step) { checkpoint_prune(dir.path, loaded, 2, 0); }
+    int kept = same_step || loaded == 1 ? 1 : 2; // a slow machine may never have come to the second generation
+    CHECK(t, count_files(dir.path) == 2 * kept, "%d files left", count_files(dir.path));
+    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
+    run_free(&run);
+    temp_dir_remove(&dir);
+}
+
+static void test_kill_between_steps(Test *t) { kill_in_the_middle(t, false); }
+static void test_kill_while_overwriting(Test *t) { kill_in_the_middle(t, true); }
+
+// ---- Several processes ----
+
+enum { GROUP_SIZE = 3, LEADER_DIED = 99, SAVED = 0, NOT_SAVED = 2 };
+
+// Waits until every process that inherited the other end of this pipe has ended.
+static void wait_for_all(int life) {
+    char byte;
+    while (read(life, &byte, 1) > 0) {}
+    close(life);
+}
+
+typedef struct {
+    int victim, call; // this rank dies before this system call
+} Death;
+
+static void arm(int rank, void *context) {
+    const Death *death = (const Death *)context;
+    if (rank == death->victim) { calls_left = death->call; }
+}
+
+// A group saves generation 2, of which one process dies; returns what became of the leader.
+static int save_with_a_death(Run *run, const char *dir, int64_t step, Death death) {
+    int life[2], status = 0;
+    temp_must(pipe(life) == 0, "pipe");
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        Group group;
+        Error error;
+        group_open(&group, run, dir, GROUP_SIZE, arm, &death);
+        arm(0, &death);
+        bool ok = group_save(&group, step, 2, &error);
+        calls_left = -1;
+        group_close(&group);
+        _exit(ok ? SAVED : NOT_SAVED);
+    }
+    close(life[1]);
+    waitpid(child, &status, 0);
+    wait_for_all(life[0]); // followers may outlive their leader
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int die_once(Test *t, Run *run, int64_t step, Death death) {
+    char when[100];
+    TempDir dir = temp_dir_make();
+    Error error;
+    CHECK(t, run_save(run, dir.path, 1, 1, &error), "%s", error.text);
+    int end = save_with_a_death(run, dir.path, step, death);
+    snprintf(when, sizeof(when), "step %d, rank %d dead at call %d", (int)step, death.victim, death.call);
+    CHECK(t, end == SAVED || end == (death.victim == 0 ? LEADER_DIED : NOT_SAVED), "%s: the leader ended with %d", when,
+          end);
+    check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
+    if (end == NOT_SAVED) { CHECK(t, count_temporary(dir.path) == 0, "%s: the leader left something", when); }
+    act(run, dir.path, CLEAN, 0);
+    check_usable(t, run, dir.path, end == SAVED ? 2 : 1, end == NOT_SAVED ? 1 : 2, when);
+    int64_t steps[4];
+    int pairs = checkpoint_list(dir.path, steps, 4);
+    CHECK(t, count_files(dir.path) == 2 * pairs, "%s: %d files for %d checkpoints", when, count_files(dir.path), pairs);
+    temp_dir_remove(&dir);
+    return end;
+}
+
+// Step 1: over the old checkpoint; 2: beside it.
+static void test_one_of_a_group_dies(Test *t) {
+    static Run run;
+    run_init(&run, tiny_config());
+    for (int64_t step = 1; step <= 2; step++) {
+        for (int victim = 0; victim < GROUP_SIZE; victim++) {
+            int deaths = 0;
+            Death death = {victim, 0};
+            while (t->failures == 0 && die_once(t, &run, step, death) != SAVED) { deaths++, death.call++; }
+            CHECK(t, deaths > 5, "rank %d: only %d deaths: the system calls are not seen", victim, deaths);
+        }
+    }
+    run_free(&run);
+}
+
+// The leader of a group that saves one generation after the other until one of them is killed.
+static void group_save_until_killed(Run *run, const char *dir, int64_t generation, int report) {
+    Group group;
+    Error error;
+    group_open(&group, run, dir, GROUP_SIZE, NULL, NULL);
+    group.pids[0] = getpid();
+    if (write(report, group.pids, sizeof(group.pids)) != sizeof(group.pids)) { _exit(1); }
+    // Followers that have ended are not waited for: their ids stay theirs as long as this process lives.
+    for (; group_save(&group, 1 + generation % 2, generation, &error); generation++) {
+        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
+    }
+    _exit(1);
+}
+
+static void test_one_of_a_group_is_killed(Test *t) {
+    enum { KILLS = 15 };
+    TempDir dir = temp_dir_make();
+    GPT2Config config = {64, 500, 512, 2, 2, 64};
+    static Run run;
+    int64_t complete = 1, generation = 1, interrupted = 0;
+    run_init(&run, config);
+    Error error = {""};
+    CHECK(t, run_save(&run, dir.path, 2, 1, &error), "%s", error.text);
+    for (int i = 0; goes_on(i, KILLS, interrupted) && t->failures == 0; i++) {
+        int report[2];
+        pid_t pids[GROUP_MAX];
+        temp_must(pipe(report) == 0, "pipe");
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) { group_save_until_killed(&run, dir.path, generation + 1, report[1]); }
+        close(report[1]);
+        CHECK(t, read(report[0], pids, sizeof(pids)) == (ssize_t)sizeof(pids), "the group has begun");
+        wait_before_kill(2, 0, i, KILLS);
+        kill(pids[i % GROUP_SIZE], SIGKILL);
+        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; } // until all have ended
+        close(report[0]);
+        waitpid(child, NULL, 0);
+        interrupted += count_temporary(dir.path) > 0;
+        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
+        generation = run_load(&run, dir.path, 1 + complete % 2, &error);
+        int64_t newer = run_load(&run, dir.path, 1 + (complete + 1) % 2, &error);
+        bool one_more = newer == complete + 1;
+        CHECK(t, generation == complete && (one_more || newer == complete - 1 || complete == 1),
+              "kill %d: %lld and %lld are there, complete was %lld: %s", i, (long long)generation, (long long)newer,
+              (long long)complete, error.text);
+        complete = generation = one_more ? newer : complete;
+    }
+    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
+    int want = complete > 1 ? 4 : 2; // of two checkpoints, or of the first where every save was killed
+    CHECK(t, count_files(dir.path) == want, "%d files left, expected %d", count_files(dir.path), want);
+    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
+    run_free(&run);
+    temp_dir_remove(&dir);
+}
+
+int main(void) {
+    Suite suite = suite_begin("kill");
+    RUN(&suite, test_overwrite_twice);
+    RUN(&suite, test_overwrite_then_clean);
+    RUN(&suite, test_overwrite_then_next);
+    RUN(&suite, test_next_twice);
+    RUN(&suite, test_next_then_clean);
+    RUN(&suite, test_prune_then_clean);
+    RUN(&suite, test_prune_then_overwrite);
+    RUN(&suite, test_kill_between_steps);
+    RUN(&suite, test_kill_while_overwriting);
+    RUN(&suite, test_one_of_a_group_dies);
+    RUN(&suite, test_one_of_a_group_is_killed);
+    return suite_end(&suite);
+}

@@ -1,0 +1,165 @@
+// What the tests of the kernels share: device arrays, random inputs rounded to the build's precision, tolerances, and
+// the repetition over schedules. Runs in the emulator and on hardware alike.
+#ifndef GPU_TEST_H
+#define GPU_TEST_H
+
+#include <float.h>
+
+#include <string>
+#include <vector>
+
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/base/hash.h"
+#include "dev/test/layers/oracle.h"
+#include "dev/test/test.h"
+#ifdef GPT2_EMU
+#include <emu.h>
+#endif
+
+// The relative distance between neighbouring values of floatX: an operation rounded to it is off by half of this.
+#ifdef PRECISION_FP32
+#define FLOATX_EPSILON FLT_EPSILON
+#else
+#define FLOATX_EPSILON 0.0078125 // 2^-7
+#endif
+
+static inline float floatX_to_host(float x) { return x; }
+static inline float floatX_to_host(__nv_bfloat16 x) { return __bfloat162float(x); }
+static inline void floatX_from_host(float *out, float x) { *out = x; }
+static inline void floatX_from_host(__nv_bfloat16 *out, float x) { *out = __float2bfloat16_rn(x); }
+
+// What x becomes when it is stored as floatX: inputs of tests are of this kind, so that both sides begin alike.
+static inline float rounded(float x) {
+    floatX stored;
+    floatX_from_host(&stored, x);
+    return floatX_to_host(stored);
+}
+
+// Standard normal numbers times scale, rounded to floatX; another stream, other numbers.
+static inline std::vector<float> random_values(int64_t n, float scale, int stream) {
+    std::vector<float> values((size_t)n + 1);
+    for (int64_t i = 0; i < n; i += 2) {
+        float pair[2];
+        rand_normal_pair(4321, (uint64_t)stream, (uint64_t)i, pair);
+        values[(size_t)i] = rounded(scale * pair[0]);
+        values[(size_t)i + 1] = rounded(scale * pair[1]);
+    }
+    values.resize((size_t)n);
+    return values;
+}
+
+// 0 .. limit-1.
+static inline std::vector<int32_t> random_ids(int64_t n, int limit, int stream) {
+    std::vector<int32_t> ids((size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        ids[(size_t)i] = (int32_t)(rand_u64(99, (uint64_t)stream, (uint64_t)i) % (uint64_t)limit);
+    }
+    return ids;
+}
+
+// An array of T on the device. A new one holds NaN bytes.
+template <class T> struct DeviceArray {
+    T *data = nullptr;
+    int64_t count = 0;
+
+    explicit DeviceArray(int64_t n) : count(n) {
+        cuda_check(cudaMalloc((void **)&data, (size_t)max_i64(n, 1) * sizeof(T)));
+        poison();
+    }
+    explicit DeviceArray(const std::vector<float> &values) : DeviceArray((int64_t)values.size()) { set(values); }
+    explicit DeviceArray(const std::vector<int32_t> &values) : DeviceArray((int64_t)values.size()) {
+        static_assert(sizeof(T) == sizeof(int32_t), "integers");
+        cuda_check(cudaMemcpy(data, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice));
+    }
+    DeviceArray(const DeviceArray &) = delete;
+    DeviceArray &operator=(const DeviceArray &) = delete;
+    ~DeviceArray() { cudaFree(data); }
+
+    void poison() { cuda_check(cudaMemset(data, 0xff, (size_t)count * sizeof(T))); }
+    void clear() { cuda_check(cudaMemset(data, 0, (size_t)count * sizeof(T))); }
+    void set(const std::vector<float> &values) {
+        std::vector<T> stored(values.size());
+        for (size_t i = 0; i < values.size(); i++) { floatX_from_host(&stored[i], values[i]); }
+        cuda_check(cudaMemcpy(data, stored.data(), stored.size() * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    std::vector<T> raw() const {
+        std::vector<T> stored((size_t)count);
+        cuda_check(cudaMemcpy(stored.data(), data, stored.size() * sizeof(T), cudaMemcpyDeviceToHost));
+        return stored;
+    }
+    std::vector<float> get() const {
+        std::vector<T> stored = raw();
+        std::vector<float> values(stored.size());
+        for (size_t i = 0; i < values.size(); i++) { values[i] = floatX_to_host(stored[i]); }
+        return values;
+    }
+    uint64_t hash() const {
+        std::vector<T> stored = raw();
+        return hash64(stored.data(), stored.size() * sizeof(T));
+    }
+};
+
+static inline double largest(const std::vector<float> &values) {
+    double max = 0.0;
+    for (float x : values) { max = fmax(max, fabs((double)x)); }
+    return max;
+}
+
+// A kernel's amax: memory for it that holds `before`, and what the kernel must have left of that and its results.
+struct Amax {
+    DeviceArray<int32_t> bits;
+    explicit Amax(float before = 0.0f) : bits(1) { set(before); }
+    void set(float before) { cuda_check(cudaMemcpy(bits.data, &before, sizeof(before), cudaMemcpyHostToDevice)); }
+    uint32_t *data() { return reinterpret_cast<uint32_t *>(bits.data); }
+    void check(Test *t, const std::string &what, const std::vector<float> &results, float before = 0.0f) const {
+        int32_t got = bits.raw()[0], want;
+        float max = (float)fmax(largest(results), before);
+        memcpy(&want, &max, sizeof(want));
+        CHECK(t, got == want, "%s: amax is %08x, expected %08x (%g)", what.c_str(), (unsigned)got, (unsigned)want,
+              (double)max);
+    }
+};
+
+// Each value within absolute + relative * |want|; a NaN fails.
+static inline bool check_values(Test *t, const std::string &what, const std::vector<float> &got,
+                                const std::vector<float> &want, double absolute, double relative) {
+    if (!CHECK(t, got.size() == want.size(), "%s: %zu values, expected %zu", what.c_str(), got.size(), want.size())) {
+        return false;
+    }
+    return check_close(t, what.c_str(), got.data(), want.data(), want.size(), absolute, relative);
+}
+
+// What a float32 sum of K terms of random sign may be off by, relative to the size of the result's largest values:
+// about sqrt(K) half epsilons, 4 times that for the worst of thousands.
+static inline double sum_tolerance(int64_t K) { return 2.0 * sqrt((double)K) * FLT_EPSILON; }
+
+// Runs `body` under three schedules of the emulator (on hardware twice, for determinism). body returns a hash of what
+// it computed; all must be equal. With GPU_TEST_HASHES in the environment it is printed, so that machines can be
+// compared.
+template <class Body> static inline void for_each_schedule(Test *t, const char *what, Body body) {
+#ifdef GPT2_EMU
+    const char *schedules[] = {"forward", "reversed", "random:7"};
+#else
+    const char *schedules[] = {"first run", "second run"};
+#endif
+    uint64_t first = 0;
+    bool is_first = true;
+    for (const char *schedule : schedules) {
+#ifdef GPT2_EMU
+        emu::set_schedule(schedule);
+#endif
+        uint64_t hash = body();
+        CHECK(t, is_first || hash == first, "%s: other bits with schedule %s: %016llx, %016llx before", what, schedule,
+              (unsigned long long)hash, (unsigned long long)first);
+        if (is_first) { first = hash; }
+        is_first = false;
+    }
+#ifdef GPT2_EMU
+    emu::set_schedule("forward");
+#endif
+    if (getenv("GPU_TEST_HASHES") != NULL) {
+        printf("hash %s %s %016llx\n", PRECISION_NAME, what, (unsigned long long)first);
+    }
+}
+
+#endif // GPU_TEST_H

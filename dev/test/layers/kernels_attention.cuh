@@ -1,0 +1,444 @@
+// Attention against the CPU trainer's, and the two versions of it against each other.
+#ifndef KERNELS_ATTENTION_CUH
+#define KERNELS_ATTENTION_CUH
+
+#include "llmc/layers/attention.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+typedef struct {
+    int B, T, NH, HS;
+} AttentionShape;
+
+static int64_t channels_of(AttentionShape s) { return (int64_t)s.NH * s.HS; }
+static int64_t outputs_of(AttentionShape s) { return s.B * s.T * channels_of(s); }
+static int64_t rows_of(AttentionShape s) { return (int64_t)s.B * s.NH * s.T; }
+
+static std::string attention_name(AttentionShape s) {
+    return "B " + std::to_string(s.B) + " T " + std::to_string(s.T) + " NH " + std::to_string(s.NH) + " HS " +
+           std::to_string(s.HS);
+}
+
+typedef enum { ATTENTION_AS_THE_MODEL, ATTENTION_PLAIN } AttentionVersion;
+
+// A forward and a backward on the device, all results poisoned before.
+struct AttentionRun {
+    AttentionShape shape;
+    DeviceArray<floatX> qkv, dout, out, dqkv;
+    DeviceArray<float> lse, dots;
+    Amax amax_out, amax_dqkv;
+
+    AttentionRun(AttentionShape s, const std::vector<float> &qkv_values, const std::vector<float> &dout_values)
+        : shape(s), qkv(qkv_values), dout(dout_values), out(outputs_of(s)), dqkv(3 * outputs_of(s)), lse(rows_of(s)),
+          dots(rows_of(s)) {}
+
+    void forward(AttentionVersion version) {
+        int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
+        out.poison(), lse.poison(), amax_out.set(0.0f);
+        if (version == ATTENTION_PLAIN) {
+            attention_forward_plain(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
+        } else {
+            attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
+        }
+    }
+    void backward(AttentionVersion version) {
+        int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
+        dqkv.poison(), dots.poison(), amax_dqkv.set(0.0f);
+        if (version == ATTENTION_PLAIN) {
+            attention_dots(dots.data, out.data, dout.data, B, T, C, NH, 0);
+            attention_backward_plain(dqkv.data, dout.data, qkv.data, lse.data, dots.data, B, T, C, NH, 0,
+                                     amax_dqkv.data());
+        } else {
+            attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, dots.data, B, T, C, NH, 0,
+                               amax_dqkv.data());
+        }
+    }
+    void run(AttentionVersion version) {
+        forward(version);
+        backward(version);
+        cuda_check(cudaDeviceSynchronize());
+    }
+    uint64_t hash() const { return out.hash() ^ 3 * lse.hash() ^ 5 * dqkv.hash(); }
+};
+
+// ---- How far a result may be from the exact one ----
+//
+// u is half an epsilon of floatX, what a result loses when it is stored. u_p is the same for p and ds where tensor
+// cores take them as operands, 0 in the plain version. epsilon is of float.
+//   A score is a sum of HS products of size up to L, the largest score, then multiplied, subtracted and an exponent:
+//     e = sum_tolerance(HS) * L + 8 epsilon * (L + 1), which is the relative error of an exp.
+//   The CPU's is as large: 2e in p, where lse is given, and 4e where the sum of the row is computed, too.
+//   out is a sum of p v:  |error| <= (4e + u_p + sum_tolerance(T)) * sum of p |v| + u |out|;  lse: 2e + 4 epsilon |lse|
+//   dp and dots are sums of HS products of the sizes |do||v| and |do||out|, taken as products of Euclidean norms N:
+//     |error of ds| <= (2e + u_p) |ds| + p * 2 sum_tolerance(HS) * N, and with this
+//   dq: scale * sum of |error of ds| |k| + sum_tolerance(T) * scale * sum of |ds| |k| + u |dq|;  dk the same with q
+//   dv: (2e + u_p + sum_tolerance(T)) * sum of p |do| + u |dv|
+// A p below FLT_MIN, the smallest float with all its bits, may as well be 0: FLT_MIN is added to its error.
+struct AttentionBounds {
+    std::vector<float> out, lse, dqkv;
+};
+
+static double norm_of(const float *x, int n) {
+    double sum = 0.0;
+    for (int i = 0; i < n; i++) { sum += (double)x[i] * x[i]; }
+    return sqrt(sum);
+}
+static double dot_of(const float *x, const float *y, int n) {
+    double sum = 0.0;
+    for (int i = 0; i < n; i++) { sum += (double)x[i] * y[i]; }
+    return sum;
+}
+
+// The largest score that any query of the model sees, in size.
+static double largest_score(AttentionShape s, const std::vector<float> &qkv) {
+    int64_t C = channels_of(s);
+    double max = 0.0;
+    for (int64_t head = 0; head < (int64_t)s.B * s.NH; head++) {
+        const float *q = qkv.data() + head / s.NH * s.T * 3 * C + head % s.NH * s.HS;
+        for (int i = 0; i < s.T; i++) {
+            for (int j = 0; j <= i; j++) {
+                max = fmax(max, fabs(dot_of(q + i * 3 * C, q + C + j * 3 * C, s.HS)) / sqrt((double)s.HS));
+            }
+        }
+    }
+    return max;
+}
+
+// Adds one query's share to the bounds of its head. p_i, dp_i: scratch (T).
+static void add_bounds_of_row(AttentionBounds *bounds, AttentionShape s, int64_t head, int i, double e, double u_p,
+                              const std::vector<float> &qkv, const std::vector<float> &dout,
+                              const std::vector<float> &out, double lse) {
+    int64_t C = channels_of(s), h = head % s.NH, b = head / s.NH, at = b * s.T * 3 * C + h * s.HS;
+    int64_t out_at = (b * s.T + i) * C + h * s.HS;
+    const float *q = qkv.data() + at + i * 3 * C, *k = qkv.data() + at + C, *v = k + C, *dO = dout.data() + out_at;
+    float *dq = bounds->dqkv.data() + at + i * 3 * C, *dk = bounds->dqkv.data() + at + C, *dv = dk + C;
+    double scale = 1.0 / sqrt((double)s.HS), D = dot_of(dO, out.data() + out_at, s.HS), long_sum = sum_tolerance(s.T);
+    double norms = norm_of(dO, s.HS) * norm_of(out.data() + out_at, s.HS);
+    for (int j = 0; j <= i; j++) {
+        const float *kj = k + j * 3 * C, *vj = v + j * 3 * C;
+        double p = exp(scale * dot_of(q, kj, s.HS) - lse), slope = fabs(dot_of(dO, vj, s.HS) - D);
+        double dp_error = 2.0 * sum_tolerance(s.HS) * (norms + norm_of(dO, s.HS) * norm_of(vj, s.HS));
+        double p_bound = (2.0 * e + u_p + long_sum) * p + FLT_MIN, ds_bound = scale * (p_bound * slope + p * dp_error);
+        for (int d = 0; d < s.HS; d++) {
+            bounds->out[(size_t)(out_at + d)] += (float)((2.0 * e * p + p_bound) * fabs((double)vj[d]));
+            dq[d] += (float)(ds_bound * fabs((double)kj[d]));
+            dk[j * 3 * C + d] += (float)(ds_bound * fabs((double)q[d]));
+            dv[j * 3 * C + d] += (float)(p_bound * fabs((double)dO[d]));
+        }
+    }
+}
+
+// All but the last term, u times the result, which check_within adds.
+static AttentionBounds attention_bounds(AttentionShape s, bool tensor_cores, const std::vector<float> &qkv,
+                                        const std::vector<float> &dout, const std::vector<float> &out,
+                                        const std::vector<float> &lse) {
+    double L = largest_score(s, qkv), e = sum_tolerance(s.HS) * L + 8.0 * FLT_EPSILON * (L + 1.0);
+    double u_p = tensor_cores ? FLOATX_EPSILON / 2.0 : 0.0;
+    AttentionBounds bounds;
+    bounds.out.assign(out.size(), 0.0f), bounds.dqkv.assign(qkv.size(), 0.0f), bounds.lse.assign(lse.size(), 0.0f);
+    for (int64_t head = 0; head < (int64_t)s.B * s.NH; head++) {
+        for (int i = 0; i < s.T; i++) {
+            size_t row = (size_t)(head * s.T + i);
+            bounds.lse[row] = (float)(2.0 * e + 4.0 * FLT_EPSILON * fabs((double)lse[row]));
+            add_bounds_of_row(&bounds, s, head, i, e, u_p, qkv, dout, out, lse[row]);
+        }
+    }
+    return bounds;
+}
+
+// Each value within its bound + relative * |want|; a NaN fails.
+static void check_within(Test *t, const std::string &what, const std::vector<float> &got,
+                         const std::vector<float> &want, const std::vector<float> &bounds, double relative) {
+    size_t bad = 0, first = 0;
+    CHECK(t, got.size() == want.size() && got.size() == bounds.size(), "%s: %zu values", what.c_str(), got.size());
+    for (size_t i = 0; i < got.size(); i++) {
+        double error = fabs((double)got[i] - (double)want[i]);
+        bool ok = error <= (double)bounds[i] + relative * fabs((double)want[i]) + FLT_MIN;
+        if (!ok && bad++ == 0) { first = i; }
+    }
+    CHECK(t, bad == 0, "%s: %zu of %zu values differ; the first is %zu: got %.9g, want %.9g +- %.3g", what.c_str(), bad,
+          got.size(), first, (double)got[first], (double)want[first],
+          (double)bounds[first] + relative * fabs((double)want[first]));
+}
+
+// ---- Against the CPU trainer ----
+
+static void check_attention_on(Test *t, AttentionShape s, AttentionVersion version, const std::vector<float> &qkv,
+                               const std::vector<float> &dout) {
+    int C = (int)channels_of(s);
+    std::string name = attention_name(s) + (version == ATTENTION_PLAIN ? " plain" : "");
+    bool tensor_cores = version == ATTENTION_AS_THE_MODEL && attention_uses_tensor_cores(s.HS);
+    AttentionRun gpu(s, qkv, dout);
+    gpu.run(version);
+    std::vector<float> out((size_t)outputs_of(s)), lse((size_t)rows_of(s)), dqkv(qkv.size(), 0.0f);
+    cpu_attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, C, s.NH);
+    // The backward of both begins with what the GPU's forward has stored.
+    std::vector<float> gpu_out = gpu.out.get(), gpu_lse = gpu.lse.get();
+    cpu_attention_backward(dqkv.data(), dout.data(), qkv.data(), gpu_out.data(), gpu_lse.data(), s.B, s.T, C, s.NH);
+    AttentionBounds bounds = attention_bounds(s, tensor_cores, qkv, dout, gpu_out, lse);
+    double u = FLOATX_EPSILON / 2.0;
+    check_within(t, name + ": out", gpu_out, out, bounds.out, u);
+    check_within(t, name + ": lse", gpu_lse, lse, bounds.lse, 0.0);
+    check_within(t, name + ": dqkv", gpu.dqkv.get(), dqkv, bounds.dqkv, u);
+    gpu.amax_out.check(t, name + ": out", gpu_out);
+    gpu.amax_dqkv.check(t, name + ": dqkv", gpu.dqkv.get());
+}
+
+static void check_attention(Test *t, AttentionShape s, AttentionVersion version) {
+    check_attention_on(t, s, version, random_values(3 * outputs_of(s), 1.0f, 40),
+                       random_values(outputs_of(s), 1.0f, 41));
+}
+
+// Head sizes that begin at odd addresses, of one value, and larger than any tile's width.
+static void test_attention_odd_heads(Test *t) {
+    const AttentionShape shapes[] = {{3, 19, 8, 3}, {1, 37, 8, 7}, {3, 7, 8, 1}, {1, 65, 1, 24}, {1, 17, 8, 33}};
+    for (AttentionShape s : shapes) { check_attention(t, s, ATTENTION_AS_THE_MODEL); }
+}
+
+static void test_attention_small_heads(Test *t) {
+    for (int T : {1, 7, 64, 65, 130}) {
+        check_attention(t, {T < 64 ? 3 : 1, T, 1, 8}, ATTENTION_AS_THE_MODEL);
+        check_attention(t, {1, T, T < 130 ? 3 : 1, 8}, ATTENTION_AS_THE_MODEL);
+    }
+}
+
+static void test_attention_heads_of_64(Test *t) {
+    for (int T : {1, 7, 64}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
+    check_attention(t, {3, 11, 3, 64}, ATTENTION_AS_THE_MODEL);
+}
+
+// More than one tile of queries, and more than two of keys.
+static void test_attention_heads_of_64_longer(Test *t) {
+    for (int T : {63, 65, 100, 130}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
+}
+
+static void check_large_heads(Test *t, int HS) {
+    for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {1, T, 1, HS}, ATTENTION_AS_THE_MODEL); }
+    check_attention(t, {3, 5, 3, HS}, ATTENTION_AS_THE_MODEL);
+}
+static void test_attention_heads_of_80(Test *t) { check_large_heads(t, 80); }
+static void test_attention_heads_of_96(Test *t) { check_large_heads(t, 96); }
+static void test_attention_heads_of_128(Test *t) { check_large_heads(t, 128); }
+
+static void test_attention_largest_heads(Test *t) {
+    for (int HS : {136, 200, 256}) { check_attention(t, {1, 45, 1, HS}, ATTENTION_AS_THE_MODEL); }
+    check_attention(t, {3, 7, 3, 256}, ATTENTION_AS_THE_MODEL);
+}
+
+// The plain version of the head sizes that tensor cores take in the bf16 build.
+static void test_attention_plain(Test *t) {
+    check_attention(t, {1, 70, 1, 64}, ATTENTION_PLAIN);
+    check_attention(t, {3, 18, 1, 80}, ATTENTION_PLAIN);
+    check_attention(t, {1, 33, 2, 96}, ATTENTION_PLAIN);
+    check_attention(t, {1, 50, 1, 128}, ATTENTION_PLAIN);
+}
+
+// Both versions have the same inputs, so they may be apart by what both may be away from the exact result.
+static void test_attention_versions_agree(Test *t) {
+    for (int HS : {64, 80, 96, 128}) {
+        if (!attention_uses_tensor_cores(HS)) { SKIP(t, "fp32 has one version"); }
+        AttentionShape s = {1, 66, 1, HS};
+        std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 42),
+                           dout = random_values(outputs_of(s), 1.0f, 43);
+        AttentionRun tensor(s, qkv, dout), plain(s, qkv, dout);
+        tensor.run(ATTENTION_AS_THE_MODEL);
+        plain.run(ATTENTION_PLAIN);
+        AttentionBounds bounds = attention_bounds(s, true, qkv, dout, plain.out.get(), plain.lse.get());
+        std::string name = attention_name(s);
+        check_within(t, name + ": out", tensor.out.get(), plain.out.get(), bounds.out, FLOATX_EPSILON);
+        check_within(t, name + ": lse", tensor.lse.get(), plain.lse.get(), bounds.lse, 0.0);
+        plain.out.set(tensor.out.get()); // the same for both backward passes
+        plain.lse.set(tensor.lse.get());
+        plain.backward(ATTENTION_PLAIN);
+        check_within(t, name + ": dqkv", tensor.dqkv.get(), plain.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
+    }
+}
+
+// ---- Scores that overflow or vanish without the softmax's care ----
+
+// Scores of about +-1000 at random, then all alike: +1000 for every seventh key and -1000 for the others, or all -1000.
+static void test_attention_extreme_scores(Test *t) {
+    for (int HS : {8, 64}) {
+        AttentionShape s = {1, 130, 1, HS};
+        float size = sqrtf(1000.0f * sqrtf((float)HS) / (float)HS); // of a value: HS products of size^2 / sqrt(HS)
+        std::vector<float> dout = random_values(outputs_of(s), 1.0f, 45),
+                           random = random_values(3 * outputs_of(s), 1.0f, 44);
+        for (int kind = 0; kind < 3; kind++) {
+            std::vector<float> qkv = random;
+            for (int64_t i = 0; i < s.T * 3 * HS; i++) {
+                int64_t row = i / (3 * HS), part = i / HS % 3; // 0: q, 1: k, 2: v
+                float sign = kind == 1 && row % 7 == 0 ? 1.0f : -1.0f;
+                if (part == 2) { continue; }
+                qkv[(size_t)i] = rounded(kind == 0 ? 0.6f * size * qkv[(size_t)i] : part == 0 ? size : sign * size);
+            }
+            check_attention_on(t, s, ATTENTION_AS_THE_MODEL, qkv, dout);
+        }
+    }
+}
+
+// ---- What must be equal to the bit ----
+
+// values (B,T,width) of another random stream and size from token `first` to before token `last` of every sequence.
+static std::vector<float> with_other_tokens(std::vector<float> values, AttentionShape s, int64_t width, int first,
+                                            int last) {
+    std::vector<float> other = random_values((int64_t)values.size(), 7.0f, 46);
+    for (size_t i = 0; i < values.size(); i++) {
+        int token = (int)((int64_t)i / width % s.T);
+        if (token >= first && token < last) { values[i] = other[i]; }
+    }
+    return values;
+}
+
+// Compares the columns first_column .. first_column + columns - 1 of tokens first .. last-1 in arrays (B,T,width).
+static void check_same_tokens(Test *t, const std::string &what, const std::vector<float> &a,
+                              const std::vector<float> &b, AttentionShape s, int64_t width, int first, int last,
+                              int64_t first_column, int64_t columns) {
+    int bad = 0;
+    for (size_t i = 0; i < a.size(); i++) {
+        int64_t token = (int64_t)i / width % s.T, column = (int64_t)i % width - first_column;
+        if (token < first || token >= last || column < 0 || column >= columns) { continue; }
+        bad += memcmp(&a[i], &b[i], sizeof(float)) != 0;
+    }
+    CHECK(t, bad == 0, "%s: %d values of tokens %d..%d have other bits", what.c_str(), bad, first, last - 1);
+}
+
+// What comes later changes nothing before, and in the backward what came before changes nothing in dk and dv later.
+static void check_causality(Test *t, AttentionShape s, int cut) {
+    int64_t C = channels_of(s);
+    std::string name = attention_name(s) + " cut " + std::to_string(cut);
+    std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 47), dout = random_values(outputs_of(s), 1.0f, 48);
+    AttentionRun base(s, qkv, dout);
+    AttentionRun later(s, with_other_tokens(qkv, s, 3 * C, cut, s.T), with_other_tokens(dout, s, C, cut, s.T));
+    AttentionRun earlier(s, qkv, with_other_tokens(dout, s, C, 0, cut));
+    for (AttentionRun *run : {&base, &later, &earlier}) { run->run(ATTENTION_AS_THE_MODEL); }
+    check_same_tokens(t, name + ": out", later.out.get(), base.out.get(), s, C, 0, cut, 0, C);
+    std::vector<float> lse = base.lse.get(), lse_later = later.lse.get();
+    for (size_t i = 0; i < lse.size(); i++) { // (B,NH,T)
+        CHECK(t, (int)i % s.T >= cut || lse[i] == lse_later[i], "%s: lse %zu has other bits", name.c_str(), i);
+    }
+    std::vector<float> dqkv = base.dqkv.get();
+    check_same_tokens(t, name + ": dq", later.dqkv.get(), dqkv, s, 3 * C, 0, cut, 0, C);
+    check_same_tokens(t, name + ": dqkv", earlier.dqkv.get(), dqkv, s, 3 * C, cut, s.T, 0, 3 * C);
+    CHECK(t, later.out.hash() != base.out.hash() && earlier.dqkv.hash() != base.dqkv.hash(), "%s: nothing changed",
+          name.c_str());
+}
+
+static void test_attention_causality(Test *t) {
+    for (int cut : {1, 31, 64, 65}) {
+        check_causality(t, {1, 70, cut == 31 ? 3 : 1, 8}, cut);
+        check_causality(t, {1, 66, 1, 64}, cut);
+    }
+    check_causality(t, {1, 40, 1, 128}, 17);
+}
+
+// A row of the batch alone, and its first tokens alone, give the same bits as in company.
+static void check_company(Test *t, AttentionShape s, int prefix) {
+    int64_t C = channels_of(s), row = s.T * C;
+    std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 49), dout = random_values(outputs_of(s), 1.0f, 50);
+    AttentionRun batch(s, qkv, dout);
+    batch.run(ATTENTION_AS_THE_MODEL);
+    std::vector<float> out = batch.out.get(), dqkv = batch.dqkv.get();
+    for (int b = 0; b < s.B; b++) {
+        AttentionRun alone({1, s.T, s.NH, s.HS}, {qkv.begin() + 3 * b * row, qkv.begin() + 3 * (b + 1) * row},
+                           {dout.begin() + b * row, dout.begin() + (b + 1) * row});
+        alone.run(ATTENTION_AS_THE_MODEL);
+        std::string name = attention_name(s) + " row " + std::to_string(b);
+        check_values(t, name + ": out", alone.out.get(), {out.begin() + b * row, out.begin() + (b + 1) * row}, 0.0,
+                     0.0);
+        check_values(t, name + ": dqkv", alone.dqkv.get(),
+                     {dqkv.begin() + 3 * b * row, dqkv.begin() + 3 * (b + 1) * row}, 0.0, 0.0);
+    }
+    AttentionRun shorter({1, prefix, s.NH, s.HS}, {qkv.begin(), qkv.begin() + 3 * prefix * C},
+                         {dout.begin(), dout.begin() + prefix * C});
+    shorter.forward(ATTENTION_AS_THE_MODEL);
+    check_values(t, attention_name(s) + ": prefix", shorter.out.get(), {out.begin(), out.begin() + prefix * C}, 0.0,
+                 0.0);
+}
+
+static void test_attention_company(Test *t) {
+    check_company(t, {3, 40, 3, 8}, 33);
+    check_company(t, {2, 70, 1, 64}, 65);
+    check_company(t, {2, 35, 1, 96}, 34);
+}
+
+static void test_attention_schedules(Test *t) {
+    for (AttentionShape s : {AttentionShape{1, 40, 3, 8}, AttentionShape{1, 130, 1, 64}, AttentionShape{1, 63, 1, 80},
+                             AttentionShape{1, 100, 1, 96}, AttentionShape{1, 34, 2, 128}}) {
+        AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 51), random_values(outputs_of(s), 1.0f, 52));
+        for_each_schedule(t, attention_name(s).c_str(), [&] {
+            gpu.run(ATTENTION_AS_THE_MODEL);
+            return gpu.hash();
+        });
+    }
+}
+
+// Not to ask for the largest magnitude changes no bit.
+static void test_attention_without_amax(Test *t) {
+    for (AttentionShape s : {AttentionShape{1, 9, 1, 8}, AttentionShape{1, 20, 1, 64}, AttentionShape{1, 34, 1, 128}}) {
+        AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 55), random_values(outputs_of(s), 1.0f, 56));
+        gpu.run(ATTENTION_AS_THE_MODEL);
+        uint64_t with = gpu.hash();
+        int C = (int)channels_of(s);
+        gpu.out.poison(), gpu.lse.poison(), gpu.dqkv.poison(), gpu.dots.poison();
+        attention_forward(gpu.out.data, gpu.lse.data, gpu.qkv.data, s.B, s.T, C, s.NH, 0);
+        attention_backward(gpu.dqkv.data, gpu.dout.data, gpu.qkv.data, gpu.out.data, gpu.lse.data, gpu.dots.data, s.B,
+                           s.T, C, s.NH, 0);
+        CHECK(t, gpu.hash() == with, "%s: other bits", attention_name(s).c_str());
+    }
+}
+
+// ---- Parts ----
+
+static void test_attention_dots(Test *t) {
+    for (AttentionShape s : {AttentionShape{3, 5, 8, 3}, AttentionShape{3, 7, 3, 64}, AttentionShape{1, 9, 2, 100}}) {
+        std::vector<float> out = random_values(outputs_of(s), 1.0f, 53), dout = random_values(outputs_of(s), 1.0f, 54);
+        std::vector<float> want((size_t)rows_of(s));
+        for (int64_t i = 0; i < rows_of(s); i++) {
+            int64_t time = i % s.T, h = i / s.T % s.NH, b = i / s.T / s.NH, at = ((b * s.T + time) * s.NH + h) * s.HS;
+            want[(size_t)i] = (float)dot_of(out.data() + at, dout.data() + at, s.HS);
+        }
+        DeviceArray<floatX> device_out(out), device_dout(dout);
+        DeviceArray<float> dots(rows_of(s));
+        attention_dots(dots.data, device_out.data, device_dout.data, s.B, s.T, s.NH * s.HS, s.NH, 0);
+        check_values(t, attention_name(s), dots.get(), want, sum_tolerance(s.HS) * largest(want), 0.0);
+    }
+}
+
+static __global__ void attention_head_kernel(AttentionHead *head, int64_t index, int T, int C, int NH) {
+    *head = attention_head(index, T, C, NH);
+}
+
+// A batch of more than 2^31 values: 1558M's shape, B = 1024.
+static void test_attention_offsets(Test *t) {
+    DeviceArray<int32_t> memory(sizeof(AttentionHead) / sizeof(int32_t));
+    int64_t T = 1024, C = 1600, NH = 25, b = 1023, h = 24;
+    AttentionHead head;
+    attention_head_kernel<<<1, 1>>>(reinterpret_cast<AttentionHead *>(memory.data), b * NH + h, (int)T, (int)C,
+                                    (int)NH);
+    cuda_check_launch("attention_head_kernel");
+    cuda_check(cudaMemcpy(&head, memory.data, sizeof(head), cudaMemcpyDeviceToHost));
+    CHECK(t, head.qkv == b * T * 3 * C + h * 64, "qkv begins at %lld", (long long)head.qkv);
+    CHECK(t, head.out == b * T * C + h * 64, "out begins at %lld", (long long)head.out);
+    CHECK(t, head.row == (b * NH + h) * T, "lse begins at %lld", (long long)head.row);
+}
+
+static void attention_tests(Suite *suite) {
+    RUN(suite, test_attention_odd_heads);
+    RUN(suite, test_attention_small_heads);
+    RUN(suite, test_attention_heads_of_64);
+    RUN(suite, test_attention_heads_of_64_longer);
+    RUN(suite, test_attention_heads_of_80);
+    RUN(suite, test_attention_heads_of_96);
+    RUN(suite, test_attention_heads_of_128);
+    RUN(suite, test_attention_largest_heads);
+    RUN(suite, test_attention_plain);
+    RUN(suite, test_attention_versions_agree);
+    RUN(suite, test_attention_extreme_scores);
+    RUN(suite, test_attention_causality);
+    RUN(suite, test_attention_company);
+    RUN(suite, test_attention_schedules);
+    RUN(suite, test_attention_without_amax);
+    RUN(suite, test_attention_dots);
+    RUN(suite, test_attention_offsets);
+}
+
+#endif // KERNELS_ATTENTION_CUH

@@ -1,0 +1,325 @@
+// Tests of llmc/layers/loss.cuh.
+#ifndef KERNELS_CROSS_ENTROPY_CUH
+#define KERNELS_CROSS_ENTROPY_CUH
+
+#include "llmc/layers/loss.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+typedef struct {
+    int64_t rows;
+    int V, Vp;
+} CrossEntropyShape;
+
+// V below, at and beyond a pack and the columns that one round of a block covers; never only multiples of 8.
+static const CrossEntropyShape cross_entropy_shapes[] = {{1, 1, 8},     {3, 5, 8},       {7, 8, 8},      {5, 50, 64},
+                                                         {2, 257, 384}, {3, 1021, 1024}, {2, 1026, 1152}};
+static const int cross_entropy_block_sizes[] = {32, 96, 128, CROSS_ENTROPY_BLOCK};
+
+typedef struct {
+    CrossEntropyShape shape;
+    std::vector<float> logits; // (rows,Vp)
+    std::vector<int32_t> targets;
+} CrossEntropyInput;
+
+typedef struct {
+    std::vector<float> losses, logits; // logits: the gradient, where one was wanted
+    uint64_t hash;
+} CrossEntropyOutput;
+
+// Targets include the first and the last token. The padding columns hold `padding`.
+static CrossEntropyInput cross_entropy_input(CrossEntropyShape shape, float scale, float padding) {
+    CrossEntropyInput input = {shape, random_values(shape.rows * shape.Vp, scale, 1),
+                               random_ids(shape.rows, shape.V, 2)};
+    input.targets[0] = shape.V - 1;
+    if (shape.rows > 1) { input.targets[1] = 0; }
+    for (int64_t i = 0; i < shape.rows * shape.Vp; i++) {
+        if (i % shape.Vp >= shape.V) { input.logits[(size_t)i] = padding; }
+    }
+    return input;
+}
+
+typedef decltype(&cross_entropy_launch<true>) CrossEntropyLaunch; // that chooses, or is one of the two
+
+static CrossEntropyOutput cross_entropy_run(const CrossEntropyInput &input, float dloss, bool want_gradient,
+                                            int block_size = CROSS_ENTROPY_BLOCK,
+                                            CrossEntropyLaunch launch = cross_entropy) {
+    DeviceArray<float> losses(input.shape.rows);
+    DeviceArray<floatX> logits(input.logits);
+    DeviceArray<int32_t> targets(input.targets);
+    launch(losses.data, logits.data, targets.data, input.shape.rows, input.shape.V, input.shape.Vp, dloss,
+           want_gradient, 0, block_size);
+    cuda_check(cudaDeviceSynchronize());
+    return {losses.get(), logits.get(), losses.hash() ^ logits.hash()};
+}
+
+// Takes the gradients at the targets out of `gradient`, leaving 0.
+static std::vector<float> take_targets(std::vector<float> &gradient, const CrossEntropyInput &input) {
+    std::vector<float> taken;
+    for (int64_t i = 0; i < input.shape.rows; i++) {
+        float &at_target = gradient[(size_t)(i * input.shape.Vp + input.targets[(size_t)i])];
+        taken.push_back(at_target);
+        at_target = 0.0f;
+    }
+    return taken;
+}
+
+static void cross_entropy_compare(Test *t, const std::string &what, const CrossEntropyInput &input, float dloss,
+                                  const CrossEntropyOutput &got) {
+    CrossEntropyShape s = input.shape;
+    std::vector<float> want_losses((size_t)s.rows), want = input.logits, gradient = got.logits;
+    cpu_cross_entropy(want_losses.data(), want.data(), input.targets.data(), s.rows, s.V, s.Vp, dloss, true);
+    for (size_t i = 0; i < want.size(); i++) { want[i] = (int)(i % (size_t)s.Vp) < s.V ? want[i] : 0.0f; }
+    // cross_entropy_exp(x) is off by up to 2 + 1.3 |x| units in the last place; |x| is at most the range of the logits.
+    double range = 2.0 * largest(input.logits), exp_error = (4.0 + 1.2 * range) * FLT_EPSILON;
+    double softmax_error = 2.0 * exp_error + sum_tolerance(s.V);
+    check_values(t, what + " losses", got.losses, want_losses, softmax_error + 4.0 * range * FLT_EPSILON, 0.0);
+    // At the target the difference softmax - 1 keeps the absolute error only.
+    std::vector<float> got_targets = take_targets(gradient, input), want_targets = take_targets(want, input);
+    check_values(t, what + " gradient", gradient, want, FLT_MIN, softmax_error + 0.51 * FLOATX_EPSILON);
+    check_values(t, what + " gradient at targets", got_targets, want_targets, dloss * softmax_error,
+                 0.51 * FLOATX_EPSILON);
+}
+
+static void test_cross_entropy_matches_cpu(Test *t) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        CrossEntropyInput input = cross_entropy_input(shape, 3.0f, 0.0f);
+        for (int block_size : cross_entropy_block_sizes) {
+            float dloss = 1.0f / (float)(3 * shape.rows);
+            std::string what = "V " + std::to_string(shape.V) + ", block " + std::to_string(block_size);
+            cross_entropy_compare(t, what, input, dloss, cross_entropy_run(input, dloss, true, block_size));
+        }
+    }
+}
+
+static void test_cross_entropy_whole_vocabulary(Test *t) {
+    CrossEntropyInput input = cross_entropy_input({2, 50257, 50304}, 5.0f, 0.0f);
+    cross_entropy_compare(t, "GPT-2's vocabulary", input, 0.5f, cross_entropy_run(input, 0.5f, true));
+}
+
+// Whatever lies in columns V..Vp-1: their gradient is 0 to the bit, and nothing else notices.
+static void test_cross_entropy_padding(Test *t) {
+    const float paddings[] = {NAN, INFINITY, -INFINITY, rounded(1e30f), rounded(-1e30f)};
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        uint64_t want = cross_entropy_run(cross_entropy_input(shape, 3.0f, 0.0f), 0.25f, true).hash;
+        for (float padding : paddings) {
+            CrossEntropyOutput got = cross_entropy_run(cross_entropy_input(shape, 3.0f, padding), 0.25f, true);
+            CHECK(t, got.hash == want, "V %d of %d: padding of %g changes the result", shape.V, shape.Vp, padding);
+            for (size_t i = 0; i < got.logits.size(); i++) {
+                if ((int)(i % (size_t)shape.Vp) < shape.V) { continue; }
+                CHECK(t, got.logits[i] == 0.0f, "V %d: gradient %g at column %zu", shape.V, got.logits[i],
+                      i % (size_t)shape.Vp);
+            }
+        }
+    }
+}
+
+// Rows in shared memory and rows read twice give the same bits, whatever they hold. What a GPU has no shared memory for
+// is left out there.
+static void cross_entropy_check_forms(Test *t, const CrossEntropyInput &input, int block_size) {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    if (input.shape.Vp * sizeof(floatX) + 1024 > device.sharedMemPerBlockOptin) { return; }
+    for (bool want_gradient : {true, false}) {
+        CrossEntropyOutput staged =
+            cross_entropy_run(input, 0.3f, want_gradient, block_size, cross_entropy_launch<true>);
+        CrossEntropyOutput direct =
+            cross_entropy_run(input, 0.3f, want_gradient, block_size, cross_entropy_launch<false>);
+        CHECK(t, staged.hash == direct.hash, "V %d, block %d, gradient %d: other bits from shared memory",
+              input.shape.V, block_size, (int)want_gradient);
+    }
+}
+
+static void test_cross_entropy_forms(Test *t) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        for (float special : {0.0f, INFINITY, -INFINITY, rounded(3e38f), NAN}) {
+            CrossEntropyInput input = cross_entropy_input(shape, 3.0f, special);
+            if (special != 0.0f) { input.logits[(size_t)(shape.V / 2)] = special; }
+            cross_entropy_check_forms(t, input, shape.V > 1000 ? CROSS_ENTROPY_BLOCK : 32);
+        }
+    }
+    cross_entropy_check_forms(t, cross_entropy_input({1, 50257, 50304}, 5.0f, 0.0f), CROSS_ENTROPY_BLOCK);
+}
+
+// The logits, padding included, stay as they were; the losses have the same bits.
+static void test_cross_entropy_without_gradient(Test *t) {
+    for (CrossEntropyShape shape : cross_entropy_shapes) {
+        CrossEntropyInput input = cross_entropy_input(shape, 3.0f, rounded(7e7f));
+        CrossEntropyOutput with = cross_entropy_run(input, 1.0f, true), without = cross_entropy_run(input, 1.0f, false);
+        CHECK(t, without.losses == with.losses, "V %d: other losses", shape.V);
+        CHECK(t, without.logits == input.logits, "V %d: logits were changed", shape.V);
+    }
+}
+
+// Rows taken in chunks of any size give the bits of all rows at once.
+static void test_cross_entropy_chunks(Test *t) {
+    CrossEntropyShape shape = {11, 203, 256};
+    CrossEntropyInput input = cross_entropy_input(shape, 2.0f, NAN);
+    CrossEntropyOutput whole = cross_entropy_run(input, 0.1f, true);
+    DeviceArray<float> losses(shape.rows);
+    DeviceArray<floatX> logits(input.logits);
+    DeviceArray<int32_t> targets(input.targets);
+    for (int64_t row = 0; row < shape.rows; row += 4) {
+        cross_entropy(losses.data + row, logits.data + row * shape.Vp, targets.data + row, min_i64(4, shape.rows - row),
+                      shape.V, shape.Vp, 0.1f, true, 0);
+    }
+    CHECK(t, (losses.hash() ^ logits.hash()) == whole.hash, "chunks of 4 rows give other bits");
+}
+
+static void test_cross_entropy_schedules(Test *t) {
+    CrossEntropyInput input = cross_entropy_input({5, 1100, 1152}, 3.0f, NAN);
+    for_each_schedule(t, "cross_entropy", [&] { return cross_entropy_run(input, 0.2f, true, 64).hash; });
+}
+
+// One row whose logits are all `rest`, but for `value` at `column`.
+static CrossEntropyInput one_hot_input(float rest, float value, int column, int target) {
+    CrossEntropyShape shape = {1, 203, 256};
+    CrossEntropyInput input = cross_entropy_input(shape, 0.0f, NAN);
+    for (int v = 0; v < shape.V; v++) { input.logits[(size_t)v] = rounded(v == column ? value : rest); }
+    input.targets[0] = target;
+    return input;
+}
+
+static bool all_zero(const std::vector<float> &values) {
+    for (float x : values) {
+        if (!(x == 0.0f)) { return false; } // a NaN is not
+    }
+    return true;
+}
+
+// All the probability lies on the one large logit; neither the exponentials nor the loss overflow before they must.
+static void test_cross_entropy_huge_logits(Test *t) {
+    const float heights[] = {100.0f, 1e4f, 1e20f, 3e38f};
+    for (float height : heights) {
+        CrossEntropyOutput right = cross_entropy_run(one_hot_input(-height, height, 77, 77), 1.0f, true);
+        CHECK(t, right.losses[0] == 0.0f, "height %g: loss %g, expected 0", height, right.losses[0]);
+        CHECK(t, all_zero(right.logits), "height %g: a gradient of %g, expected 0", height, largest(right.logits));
+        CrossEntropyOutput wrong = cross_entropy_run(one_hot_input(-height, height, 77, 202), 1.0f, true);
+        float want = 2.0f * rounded(height); // infinite for the last
+        CHECK(t, wrong.losses[0] == want, "height %g: loss %g, expected %g", height, wrong.losses[0], want);
+        CHECK(t, wrong.logits[77] == 1.0f && wrong.logits[202] == -1.0f, "height %g: gradients %g and %g", height,
+              wrong.logits[77], wrong.logits[202]);
+    }
+    CrossEntropyOutput flat = cross_entropy_run(one_hot_input(3e38f, 3e38f, 0, 5), 1.0f, true);
+    check_values(t, "all logits 3e38", flat.losses, {logf(203.0f)}, sum_tolerance(203), 2.0 * FLT_EPSILON);
+    flat = cross_entropy_run(one_hot_input(-3e38f, -3e38f, 0, 5), 1.0f, true);
+    check_values(t, "all logits -3e38", flat.losses, {logf(203.0f)}, sum_tolerance(203), 2.0 * FLT_EPSILON);
+}
+
+// A NaN or an infinity makes the loss of its row NaN, wherever it stands, and touches no other row. A logit of
+// -infinity is a probability of 0.
+static void test_cross_entropy_nonfinite_logits(Test *t) {
+    CrossEntropyShape shape = {3, 203, 256};
+    CrossEntropyInput input = cross_entropy_input(shape, 1.0f, 0.0f);
+    CrossEntropyOutput clean = cross_entropy_run(input, 1.0f, true);
+    const int columns[] = {0, 9, 200, 202};
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        for (int column : columns) {
+            CrossEntropyInput broken = input;
+            broken.logits[(size_t)(shape.Vp + column)] = bad;
+            broken.targets[1] = 100;
+            CrossEntropyOutput got = cross_entropy_run(broken, 1.0f, true);
+            bool harmless = bad == -INFINITY;
+            CHECK(t, harmless ? fabsf(got.losses[1]) < 20.0f : isnan(got.losses[1]), "%g at column %d: loss %g", bad,
+                  column, got.losses[1]);
+            CHECK(t, !harmless || got.logits[(size_t)(shape.Vp + column)] == 0.0f, "-inf has a gradient");
+            CHECK(t, got.losses[0] == clean.losses[0] && got.losses[2] == clean.losses[2], "%g: other rows' losses",
+                  bad);
+            for (size_t i = 0; i < got.logits.size(); i++) {
+                bool padding = (int)(i % (size_t)shape.Vp) >= shape.V, other = (int)(i / (size_t)shape.Vp) != 1;
+                if (!padding && !other) { continue; }
+                CHECK(t, got.logits[i] == clean.logits[i], "%g at column %d: gradient %zu is %g, expected %g", bad,
+                      column, i, got.logits[i], clean.logits[i]);
+            }
+        }
+    }
+    CrossEntropyOutput single = cross_entropy_run(one_hot_input(-INFINITY, 5.0f, 200, 200), 1.0f, true);
+    CHECK(t, single.losses[0] == 0.0f && all_zero(single.logits), "one logit among -inf: loss %g, gradient %g",
+          single.losses[0], largest(single.logits));
+    CrossEntropyOutput nothing = cross_entropy_run(one_hot_input(-INFINITY, -INFINITY, 0, 5), 1.0f, true);
+    CHECK(t, isnan(nothing.losses[0]), "all logits -inf: loss %g, expected NaN", nothing.losses[0]);
+}
+
+static double losses_summed(const std::vector<float> &losses, double before, bool accumulate) {
+    DeviceArray<float> device(losses);
+    DeviceArray<double> sum(1);
+    cuda_check(cudaMemcpy(sum.data, &before, sizeof(before), cudaMemcpyHostToDevice));
+    sum_losses(sum.data, device.data, device.count, accumulate, 0);
+    return sum.raw()[0];
+}
+
+// Sums that a float cannot hold: exact in double precision, whatever the order.
+static void test_sum_losses(Test *t) {
+    for (int64_t N : {1, 31, 1024, 1025, 5000}) {
+        std::vector<float> losses((size_t)N, 1.0f);
+        losses[0] = 16777216.0f; // 2^24: the next float is 2 further
+        double want = (double)(N - 1) + 16777216.0;
+        double got = losses_summed(losses, NAN, false), added = losses_summed(losses, 0.125, true);
+        CHECK(t, got == want, "%lld losses: %.17g, expected %.17g", (long long)N, got, want);
+        CHECK(t, added == want + 0.125, "%lld losses added: %.17g, expected %.17g", (long long)N, added, want + 0.125);
+        losses[(size_t)(N / 2)] = NAN;
+        CHECK(t, isnan(losses_summed(losses, 0.0, true)), "%lld losses: a NaN was lost", (long long)N);
+    }
+    std::vector<float> losses = random_values(3001, 1.0f, 3);
+    for_each_schedule(t, "sum_losses", [&] {
+        double sum = losses_summed(losses, 0.0, false);
+        return hash64(&sum, sizeof(sum));
+    });
+}
+
+static std::vector<double> means_of(const std::vector<float> &losses, const std::vector<int32_t> &counts, int B) {
+    DeviceArray<float> device(losses);
+    DeviceArray<int32_t> device_counts(counts);
+    DeviceArray<double> means(B);
+    mean_losses(means.data, device.data, device_counts.data, B, (int)losses.size() / B, 0);
+    return means.raw();
+}
+
+// Losses that a float's sum cannot hold, among others that do not count and may be NaN.
+static void test_mean_losses(Test *t) {
+    const int shapes[][2] = {{1, 1}, {3, 5}, {5, 32}, {2, 33}, {9, 100}, {1, 1000}};
+    for (const int *shape : shapes) {
+        int B = shape[0], T = shape[1];
+        std::vector<float> losses((size_t)(B * T), NAN);
+        std::vector<int32_t> counts((size_t)(B * T), 0);
+        std::vector<double> want;
+        for (int b = 0; b < B; b++) { // tokens [begin, end) count
+            int begin = b % T, end = begin + 1 + (T - begin - 1) / (1 + b % 3);
+            for (int i = begin; i < end; i++) {
+                losses[(size_t)(b * T + i)] = i == begin ? 16777216.0f : (float)b;
+                counts[(size_t)(b * T + i)] = 1 + i % 2;
+            }
+            want.push_back((16777216.0 + (double)(end - begin - 1) * b) / (end - begin));
+        }
+        std::vector<double> got = means_of(losses, counts, B);
+        for (int b = 0; b < B; b++) {
+            CHECK(t, got[(size_t)b] == want[(size_t)b], "(%d,%d): mean %d is %.17g, expected %.17g", B, T, b,
+                  got[(size_t)b], want[(size_t)b]);
+        }
+        counts[0] = 1, losses[0] = NAN;
+        CHECK(t, isnan(means_of(losses, counts, B)[0]), "(%d,%d): a NaN was lost", B, T);
+        for (int i = 0; i < T; i++) { counts[(size_t)i] = 0; }
+        CHECK(t, isnan(means_of(losses, counts, B)[0]), "(%d,%d): the mean of nothing", B, T);
+    }
+    std::vector<float> losses = random_values(7 * 203, 1.0f, 4);
+    std::vector<int32_t> counts = random_ids(7 * 203, 2, 5);
+    for_each_schedule(t, "mean_losses", [&] {
+        std::vector<double> means = means_of(losses, counts, 7);
+        return hash64(means.data(), means.size() * sizeof(double));
+    });
+}
+
+static void cross_entropy_tests(Suite *suite) {
+    RUN(suite, test_cross_entropy_matches_cpu);
+    RUN(suite, test_cross_entropy_whole_vocabulary);
+    RUN(suite, test_cross_entropy_padding);
+    RUN(suite, test_cross_entropy_forms);
+    RUN(suite, test_cross_entropy_without_gradient);
+    RUN(suite, test_cross_entropy_chunks);
+    RUN(suite, test_cross_entropy_schedules);
+    RUN(suite, test_cross_entropy_huge_logits);
+    RUN(suite, test_cross_entropy_nonfinite_logits);
+    RUN(suite, test_sum_losses);
+    RUN(suite, test_mean_losses);
+}
+
+#endif // KERNELS_CROSS_ENTROPY_CUH

@@ -1,0 +1,287 @@
+// Attention by cuDNN against our own. In the emulator this tests the graphs: dev/emu/cudnn.cpp computes what they say,
+// operation by operation. On a GPU it tests what cuDNN makes of them; without cuDNN there, it is skipped.
+#ifndef KERNELS_CUDNN_CUH
+#define KERNELS_CUDNN_CUH
+
+#include "llmc/layers/attention_tune.cuh"
+#include "dev/test/layers/kernels_attention.cuh"
+
+// The emulator has a cuDNN where this variable says so.
+static void cudnn_environment(const char *value) {
+    if (value != NULL) {
+        setenv("EMU_CUDNN", value, 1);
+    } else {
+        unsetenv("EMU_CUDNN");
+    }
+}
+
+static CudnnShape cudnn_shape(AttentionShape s, bool deterministic = true) {
+    CudnnShape shape = {s.B, s.T, (int)channels_of(s), s.NH, deterministic};
+    return shape;
+}
+
+// A forward and a backward by cuDNN with the arrays of an AttentionRun. chunk 0: the usual one. All memory that cuDNN
+// is given to work in holds NaN bytes (0xff) before.
+struct CudnnRun {
+    AttentionRun arrays;
+    CudnnAttention att;
+    DeviceArray<float> forward_workspace, backward_workspace;
+    Error error = {};
+
+    CudnnRun(AttentionShape s, const std::vector<float> &qkv, const std::vector<float> &dout, int chunk,
+             bool deterministic = true)
+        : CudnnRun(s, cudnn_shape(s, deterministic), qkv, dout, chunk) {}
+    CudnnRun(AttentionShape s, CudnnShape shape, const std::vector<float> &qkv, const std::vector<float> &dout,
+             int chunk)
+        : arrays(s, qkv, dout), forward_workspace(CUDNN_ATT_SLACK / 4),
+          backward_workspace(cudnn_att_backward_bytes(&shape) / 4 + 1) {
+        if (chunk > 0) {
+            cudnn_att_open_chunked(&att, &shape, chunk, &error);
+        } else {
+            cudnn_att_open(&att, &shape, &error);
+        }
+        cudnn_att_set_workspace(&att, forward_workspace.data, backward_workspace.data);
+    }
+    ~CudnnRun() { cudnn_att_close(&att); }
+
+    void forward(cudaStream_t stream = 0) {
+        arrays.out.poison(), arrays.lse.poison(), forward_workspace.poison();
+        cudnn_att_forward(&att, arrays.out.data, arrays.lse.data, arrays.qkv.data, stream);
+    }
+    void backward(cudaStream_t stream = 0) {
+        arrays.dqkv.poison(), backward_workspace.poison();
+        cudnn_att_backward(&att, arrays.dqkv.data, arrays.dout.data, arrays.qkv.data, arrays.out.data, arrays.lse.data,
+                           stream);
+    }
+    uint64_t run() {
+        forward();
+        backward();
+        cuda_check(cudaDeviceSynchronize());
+        return arrays.hash();
+    }
+};
+
+// Both have the same inputs, so they may be apart by what both may be away from the exact result.
+static bool check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const std::vector<float> &qkv,
+                           const std::vector<float> &dout) {
+    CudnnRun cudnn(s, qkv, dout, 0, deterministic);
+    AttentionRun own(s, qkv, dout);
+    std::string name = attention_name(s) + (deterministic ? "" : " with atomics");
+    if (!CHECK(t, cudnn.att.is_open, "%s: %s", name.c_str(), cudnn.error.text)) { return false; }
+    cudnn.run();
+    own.run(ATTENTION_PLAIN);
+    AttentionBounds bounds = attention_bounds(s, true, qkv, dout, own.out.get(), own.lse.get());
+    check_within(t, name + ": out", cudnn.arrays.out.get(), own.out.get(), bounds.out, FLOATX_EPSILON);
+    check_within(t, name + ": lse", cudnn.arrays.lse.get(), own.lse.get(), bounds.lse, 0.0);
+    own.out.set(cudnn.arrays.out.get()); // the same for both backward passes
+    own.lse.set(cudnn.arrays.lse.get());
+    own.backward(ATTENTION_PLAIN);
+    check_within(t, name + ": dqkv", cudnn.arrays.dqkv.get(), own.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
+    return true;
+}
+
+static void check_cudnn(Test *t, AttentionShape s, bool deterministic) {
+    check_cudnn_on(t, s, deterministic, random_values(3 * outputs_of(s), 1.0f, 60),
+                   random_values(outputs_of(s), 1.0f, 61));
+}
+
+// NULL: there is a cuDNN to test; or why there is none.
+static const char *cudnn_missing(void) {
+    static Error error;
+    CudnnShape shape = {1, 128, 64, 1, true};
+    cudnn_environment("1");
+    return cudnn_att_check(&shape, &error) ? NULL : error.text;
+}
+
+static void test_cudnn_agrees(Test *t) {
+    if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
+    static const AttentionShape shapes[] = {{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}};
+    for (AttentionShape s : shapes) { check_cudnn(t, s, true); }
+}
+
+// --deterministic 0: the same function, but its bits are nobody's business.
+static void test_cudnn_atomics(Test *t) {
+    if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
+    static const AttentionShape shapes[] = {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}};
+    for (AttentionShape s : shapes) { check_cudnn(t, s, false); }
+}
+
+// Every score is -100 but for some noise, and so is every lse. What is masked must get a probability of 0 all the same,
+// and nothing may be read in the workspace that was not written there. Public reports of wrong results name both.
+static void test_cudnn_low_scores(Test *t) {
+    if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
+    static const AttentionShape shapes[] = {{1, 256, 2, 64}, {2, 128, 1, 128}};
+    for (AttentionShape s : shapes) {
+        float size = sqrtf(100.0f / sqrtf((float)s.HS)); // of a value: HS products of -size^2, over sqrt(HS)
+        std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 66);
+        for (int64_t i = 0; i < (int64_t)qkv.size(); i++) {
+            int64_t part = i / channels_of(s) % 3; // 0: q, 1: k, 2: v
+            if (part == 2) { continue; }
+            qkv[(size_t)i] = rounded((part == 0 ? size : -size) * (1.0f + 0.05f * qkv[(size_t)i]));
+        }
+        std::vector<float> dout = random_values(outputs_of(s), 1.0f, 67);
+        for (bool deterministic : {true, false}) { check_cudnn_on(t, s, deterministic, qkv, dout); }
+        AttentionRun own(s, qkv, dout);
+        own.forward(ATTENTION_PLAIN);
+        for (float lse : own.lse.get()) { CHECK(t, lse > -103.0f && lse < -90.0f, "lse %g is not near -100", lse); }
+    }
+}
+
+// The backward a few sequences at a time has the same bits, and each time the same: also where the last chunk is
+// smaller than the others.
+static void test_cudnn_chunks(Test *t) {
+    if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
+    AttentionShape s = {5, 128, 2, 16};
+    std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 62), dout = random_values(outputs_of(s), 1.0f, 63);
+    uint64_t first = 0;
+    for (int chunk : {5, 3, 2, 1}) {
+        CudnnRun cudnn(s, qkv, dout, chunk);
+        if (!CHECK(t, cudnn.att.is_open, "chunk %d: %s", chunk, cudnn.error.text)) { return; }
+        uint64_t hash = cudnn.run();
+        first = chunk == 5 ? hash : first;
+        CHECK(t, cudnn.run() == hash, "chunk %d: other bits the second time", chunk);
+        CHECK(t, hash == first, "chunk %d: other bits than all at once", chunk);
+    }
+}
+
+// In a graph, on its own stream, run twice.
+static void test_cudnn_capture(Test *t) {
+    if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
+    AttentionShape s = {2, 128, 1, 8};
+    CudnnRun cudnn(s, random_values(3 * outputs_of(s), 1.0f, 64), random_values(outputs_of(s), 1.0f, 65), 0);
+    uint64_t expected = cudnn.run();
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t launchable;
+    cudnn.arrays.out.poison(), cudnn.arrays.lse.poison(), cudnn.arrays.dqkv.poison();
+    cuda_check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
+    cudnn_att_forward(&cudnn.att, cudnn.arrays.out.data, cudnn.arrays.lse.data, cudnn.arrays.qkv.data, stream);
+    cudnn_att_backward(&cudnn.att, cudnn.arrays.dqkv.data, cudnn.arrays.dout.data, cudnn.arrays.qkv.data,
+                       cudnn.arrays.out.data, cudnn.arrays.lse.data, stream);
+    cuda_check(cudaStreamEndCapture(stream, &graph));
+    cuda_check(cudaGraphInstantiate(&launchable, graph, 0));
+    for (int i = 0; i < 2; i++) { cuda_check(cudaGraphLaunch(launchable, stream)); }
+    cuda_check(cudaStreamSynchronize(stream));
+    CHECK(t, cudnn.arrays.hash() == expected, "a captured run has other bits");
+    cuda_check(cudaGraphExecDestroy(launchable));
+    cuda_check(cudaGraphDestroy(graph));
+    cuda_check(cudaStreamDestroy(stream));
+}
+
+static void expect_no_cudnn(Test *t, AttentionShape s, const char *says) {
+    CudnnAttention att;
+    Error error = {};
+    CudnnShape shape = cudnn_shape(s);
+    bool open = cudnn_att_open(&att, &shape, &error);
+    CHECK(t, !open && strstr(error.text, says) != NULL, "%s: \"%s\" does not say \"%s\"", attention_name(s).c_str(),
+          error.text, says);
+    CHECK(t, !cudnn_att_takes(&att, s.B, s.T), "%s: taken", attention_name(s).c_str());
+    cudnn_att_close(&att);
+}
+
+static void test_cudnn_refusals(Test *t) {
+    if (cudnn_missing() != NULL) {
+        expect_no_cudnn(t, {1, 128, 1, 64}, cudnn_missing());
+        SKIP(t, cudnn_missing());
+    }
+    expect_no_cudnn(t, {1, 128, 1, 12}, "heads of 12 channels, cuDNN takes multiples of 8 up to 128");
+    expect_no_cudnn(t, {1, 128, 1, 136}, "heads of 136 channels");
+    for (int T : {1, 64, 1000, 1025}) { expect_no_cudnn(t, {1, T, 1, 64}, "cuDNN is asked for multiples of 128 only"); }
+#ifdef GPT2_EMU
+    cudnn_environment("none");
+    expect_no_cudnn(t, {1, 128, 1, 64}, "no plan for attention's forward (no engine takes it)");
+    cudnn_environment(NULL);
+    expect_no_cudnn(t, {1, 128, 1, 64}, "the cuDNN library says version 0, expected 9");
+#endif
+}
+
+// What versions are known to do wrong is left to our own kernels. What is masked is a number that NVIDIA's own frontend
+// takes with that version.
+static void test_cudnn_versions(Test *t) {
+#ifdef USE_CUDNN
+    const struct {
+        int version;
+        bool good, finite_mask;
+    } cases[] = {{90000, true, true},  {90999, true, true},  {91000, false, false}, {91001, false, false},
+                 {91002, true, false}, {91500, true, false}, {91900, true, false}};
+    for (auto c : cases) {
+        float masked = cudnn_att_masked(c.version);
+        CHECK(t, (cudnn_att_fault(c.version) == NULL) == c.good, "version %d", c.version);
+        CHECK(t, (isfinite(masked) != 0) == c.finite_mask && expf(masked) == 0.0f && expf(masked + 100.0f) == 0.0f,
+              "version %d masks with %g", c.version, masked);
+    }
+    CHECK(t, cudnn_att_repeats(90000, 9) && cudnn_att_repeats(91800, 10) && !cudnn_att_repeats(91701, 10),
+          "deterministic or not");
+#else
+    SKIP(t, "built without cuDNN");
+#endif
+}
+
+static void check_chunk(Test *t, CudnnShape shape, int want) {
+    int got = cudnn_att_chunk(&shape), rest = got > 0 ? shape.B % got : 0;
+    CHECK(t, got == want, "B %d T %d NH %d: chunks of %d, expected %d", shape.B, shape.T, shape.NH, got, want);
+    int64_t bytes = cudnn_att_backward_bytes(&shape);
+    CHECK(t,
+          bytes == cudnn_att_workspace_for(&shape, got) && cudnn_att_workspace_for(&shape, rest) <= bytes &&
+              (got == 1 || bytes <= CUDNN_ATT_MAX_WORKSPACE),
+          "B %d: %lld bytes", shape.B, (long long)bytes);
+}
+
+// What the workspace takes is known from the shape: 124M's, 1558M's, prime batches, and sequences so long that one
+// alone takes more than the limit of several.
+static void test_cudnn_workspace(Test *t) {
+    check_chunk(t, {64, 1024, 768, 12, true}, 8);
+    check_chunk(t, {16, 1024, 1600, 25, true}, 4);
+    check_chunk(t, {7, 1024, 1600, 25, true}, 4);
+    check_chunk(t, {61, 1024, 768, 12, true}, 9);
+    check_chunk(t, {4, 4096, 512, 8, true}, 1);
+    check_chunk(t, {3, 2048, 2048, 32, true}, 1);
+    check_chunk(t, {64, 1024, 768, 12, false}, 32);
+    CudnnShape small = {64, 1024, 768, 12, true}, large = {4, 4096, 512, 8, true}, sums = {2, 1024, 768, 12, false};
+    int64_t bytes = cudnn_att_backward_bytes(&small), dS = (int64_t)8 * 12 * 1024 * 1024 * 2;
+    CHECK(t, bytes == dS + 8 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
+    bytes = cudnn_att_backward_bytes(&large), dS = (int64_t)8 * 4096 * 4096 * 2;
+    CHECK(t, bytes == dS + 8 * 4096 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
+    bytes = cudnn_att_backward_bytes(&sums);
+    CHECK(t, bytes == 2 * (2 * 1024 * 768 * 4) + 2 * 12 * 1024 * 4 + CUDNN_ATT_SLACK, "%lld bytes", (long long)bytes);
+}
+
+// ---- The choice between cuDNN and our own kernels ----
+
+// What is timed; what a line of the file may say, and that nothing else is taken; and that noise replaces nothing.
+static void test_cudnn_choice(Test *t) {
+    CudnnShape many = {64, 1024, 768, 12, true}, one = {4, 4096, 512, 8, true};
+    int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&many, choices);
+    CHECK(t, count == 4 && choices[0] == 8 && choices[1] == 2 && choices[2] == 1 && choices[3] == ATTENTION_OWN,
+          "%d candidates, the first is %d", count, choices[0]);
+    count = attention_candidates(&one, choices);
+    CHECK(t, count == 2 && choices[0] == 1 && choices[1] == ATTENTION_OWN, "%d candidates of one sequence", count);
+    const struct {
+        const char *text;
+        int number;
+    } texts[] = {{"cudnn 8", 0},  {"cudnn 1", 2}, {"own", 3},   {"cudnn 64", -1},
+                 {"cudnn 0", -1}, {"", -1},       {"cudnn", -1}};
+    for (auto c : texts) {
+        int number = attention_choice_number(&many, c.text);
+        CHECK(t, number == c.number, "\"%s\" is choice %d, expected %d", c.text, number, c.number);
+    }
+    const float noise[] = {1.0f, 0.995f, 2.0f}, faster[] = {1.0f, 0.9f, 0.8f}, none[] = {INFINITY, INFINITY, 3.0f};
+    CHECK(t, attention_fastest(noise, 3) == 0 && attention_fastest(faster, 3) == 2 && attention_fastest(none, 3) == 2,
+          "the fastest");
+}
+
+static void cudnn_tests(Suite *suite) {
+    RUN(suite, test_cudnn_agrees);
+    RUN(suite, test_cudnn_atomics);
+    RUN(suite, test_cudnn_low_scores);
+    RUN(suite, test_cudnn_chunks);
+    RUN(suite, test_cudnn_capture);
+    RUN(suite, test_cudnn_refusals);
+    RUN(suite, test_cudnn_versions);
+    RUN(suite, test_cudnn_workspace);
+    RUN(suite, test_cudnn_choice);
+}
+
+#endif // KERNELS_CUDNN_CUH

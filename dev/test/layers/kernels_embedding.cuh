@@ -1,0 +1,198 @@
+// The embedding's kernels against the CPU's, with the cases that break them: a token in all rows, runs that end at the
+// borders of a block's tile, T < maxT, widths and row counts that fill no block.
+//
+// Gradients are multiples of 1/8 below 2, so that float32 sums of them are exact in any order: a row that is missed or
+// added twice is seen whatever the rounding, and the comparison needs no tolerance.
+#ifndef KERNELS_EMBEDDING_CUH
+#define KERNELS_EMBEDDING_CUH
+
+#include <algorithm>
+
+#include "llmc/layers/embedding.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+typedef struct {
+    int B, T, C, V, maxT;
+} EmbeddingShape;
+
+static std::vector<float> embedding_eighths(int64_t n, int stream) {
+    std::vector<float> values((size_t)n);
+    std::vector<int32_t> ids = random_ids(n, 31, stream);
+    for (size_t i = 0; i < values.size(); i++) { values[i] = (float)(ids[i] - 15) / 8.0f; }
+    return values;
+}
+
+// Whatever lies behind the rows that a kernel writes must stay as it was: NaN.
+template <class T>
+static void embedding_check_tail(Test *t, const char *what, const DeviceArray<T> &array, int64_t used) {
+    std::vector<float> values = array.get();
+    int64_t written = 0;
+    for (int64_t i = used; i < array.count; i++) { written += !isnan(values[(size_t)i]); }
+    CHECK(t, written == 0, "%s: %lld values behind the last row are written", what, (long long)written);
+}
+
+static void embedding_check_forward(Test *t, EmbeddingShape s, int block_size) {
+    int64_t N = (int64_t)s.B * s.T, n = N * s.C;
+    std::vector<float> wte = random_values((int64_t)s.V * s.C, 1.0f, 1),
+                       wpe = random_values((int64_t)s.maxT * s.C, 0.3f, 2);
+    std::vector<int32_t> tokens = random_ids(N, s.V, 3);
+    std::vector<float> want((size_t)n);
+    cpu_embedding_forward(want.data(), tokens.data(), wte.data(), wpe.data(), s.B, s.T, s.C);
+    for (float &x : want) { x = rounded(x); }
+
+    DeviceArray<floatX> d_wte(wte), d_wpe(wpe), d_out(n + 40 * s.C);
+    DeviceArray<int32_t> d_tokens(tokens);
+    embedding_forward(d_out.data, d_tokens.data, d_wte.data, d_wpe.data, s.B, s.T, s.C, 0, block_size);
+    std::vector<float> got = d_out.get();
+    got.resize((size_t)n);
+    std::string what = "out, C " + std::to_string(s.C) + ", block " + std::to_string(block_size);
+    check_values(t, what, got, want, 0.0, 0.0); // one sum, rounded once: no other bits are right
+    embedding_check_tail(t, what.c_str(), d_out, n);
+}
+
+static void test_embedding_forward(Test *t) {
+    const EmbeddingShape shapes[] = {
+        {1, 1, 8, 1, 1},    {3, 5, 24, 50, 5},  {5, 7, 80, 11, 9},  {1, 33, 384, 9, 64},
+        {2, 3, 768, 7, 3},  {1, 2, 1024, 3, 2}, {1, 3, 1280, 3, 3}, {1, 2, 1600, 3, 2},
+        {1, 3, 1920, 3, 4}, {1, 2, 2880, 3, 2}, {1, 3, 3456, 3, 5}, {1, 1, 12288, 2, 1},
+    };
+    for (const EmbeddingShape &shape : shapes) { embedding_check_forward(t, shape, 256); }
+    for (int block_size : {32, 96, 1024}) { embedding_check_forward(t, {3, 11, 80, 50, 16}, block_size); }
+}
+
+static void embedding_check_order(Test *t, const std::vector<int32_t> &tokens, int V) {
+    std::vector<int32_t> order(tokens.size(), -1), want(tokens.size()), counts((size_t)V + 1);
+    for (size_t i = 0; i < want.size(); i++) { want[i] = (int32_t)i; }
+    std::stable_sort(want.begin(), want.end(),
+                     [&](int32_t a, int32_t b) { return tokens[(size_t)a] < tokens[(size_t)b]; });
+    embedding_order_tokens(order.data(), tokens.data(), (int64_t)tokens.size(), V, counts.data());
+    CHECK(t, order == want, "%zu tokens below %d are not in order", tokens.size(), V);
+}
+
+static void test_embedding_order(Test *t) {
+    embedding_check_order(t, {0}, 1);
+    embedding_check_order(t, {4, 4, 4, 4}, 5);
+    embedding_check_order(t, {6, 0, 6, 3, 0, 6}, 7);
+    for (int V : {1, 2, 17, 50257}) { embedding_check_order(t, random_ids(1000, V, 4), V); }
+}
+
+typedef struct {
+    std::vector<float> dwte, dwpe;
+} EmbeddingGradients;
+
+// Two backward passes (the second adds to the first) from the given gradients, on the GPU.
+static EmbeddingGradients embedding_run_backward(const EmbeddingShape &s, const std::vector<int32_t> &tokens,
+                                                 const std::vector<float> &dout, const EmbeddingGradients &start,
+                                                 int block_size) {
+    std::vector<int32_t> order(tokens.size()), counts((size_t)s.V + 1);
+    embedding_order_tokens(order.data(), tokens.data(), (int64_t)tokens.size(), s.V, counts.data());
+    DeviceArray<float> d_dwte(start.dwte), d_dwpe(start.dwpe);
+    DeviceArray<floatX> d_dout(dout);
+    DeviceArray<int32_t> d_tokens(tokens), d_order(order);
+    for (int step = 0; step < 2; step++) {
+        embedding_backward(d_dwte.data, d_dwpe.data, d_dout.data, d_tokens.data, d_order.data, s.B, s.T, s.C, 0,
+                           block_size);
+    }
+    return {d_dwte.get(), d_dwpe.get()};
+}
+
+// Rows of dwte whose token does not occur, and rows T .. maxT-1 of dwpe, must keep their bits: they are compared too.
+static void embedding_check_backward(Test *t, EmbeddingShape s, const std::vector<int32_t> &tokens,
+                                     int block_size = 256) {
+    std::vector<float> dout = embedding_eighths((int64_t)s.B * s.T * s.C, 5);
+    EmbeddingGradients want = {embedding_eighths((int64_t)s.V * s.C, 6), embedding_eighths((int64_t)s.maxT * s.C, 7)};
+    EmbeddingGradients got = embedding_run_backward(s, tokens, dout, want, block_size);
+    for (int step = 0; step < 2; step++) {
+        cpu_embedding_backward(want.dwte.data(), want.dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C);
+    }
+    std::string shape =
+        ", N " + std::to_string(s.B * s.T) + ", C " + std::to_string(s.C) + ", V " + std::to_string(s.V);
+    check_values(t, "dwte" + shape, got.dwte, want.dwte, 0.0, 0.0);
+    check_values(t, "dwpe" + shape, got.dwpe, want.dwpe, 0.0, 0.0);
+}
+
+static void test_embedding_backward(Test *t) {
+    const EmbeddingShape shapes[] = {
+        {1, 1, 8, 1, 1},    {3, 5, 24, 50, 5},   {5, 7, 80, 11, 9},   {1, 33, 384, 9, 64}, {2, 3, 768, 7, 3},
+        {1, 2, 1024, 3, 2}, {1, 3, 1280, 3, 3},  {1, 2, 1600, 3, 2},  {1, 3, 1920, 3, 4},  {1, 2, 2880, 3, 2},
+        {1, 3, 3456, 3, 5}, {1, 1, 12288, 2, 1}, {7, 75, 72, 40, 80},
+    };
+    for (const EmbeddingShape &shape : shapes) {
+        embedding_check_backward(t, shape, random_ids((int64_t)shape.B * shape.T, shape.V, 8));
+    }
+    for (int block_size : {32, 64, 1024}) {
+        embedding_check_backward(t, {3, 11, 80, 5, 16}, random_ids(33, 5, 9), block_size);
+    }
+}
+
+// One token in all rows: around the length at which the whole block takes over, and around one tile and two.
+static void test_embedding_backward_one_token(Test *t) {
+    for (int N : {31, 32, 33, 34, 511, 512, 513, 1025}) {
+        embedding_check_backward(t, {1, N, 24, 3, N}, std::vector<int32_t>((size_t)N, 1));
+    }
+    embedding_check_backward(t, {103, 5, 72, 2, 8}, std::vector<int32_t>(515, 0));
+}
+
+// Rows in random order whose tokens come in these numbers, token 0 first: where runs begin and end in the sorted order
+// is then known.
+static std::vector<int32_t> embedding_runs(const std::vector<int> &lengths) {
+    std::vector<int32_t> sorted;
+    for (size_t token = 0; token < lengths.size(); token++) {
+        sorted.insert(sorted.end(), (size_t)lengths[token], (int32_t)token);
+    }
+    std::vector<int32_t> tokens(sorted.size());
+    for (size_t i = 0; i < tokens.size(); i++) { tokens[i] = sorted[rand_permute(11, 12, i, tokens.size())]; }
+    return tokens;
+}
+
+// Runs on both sides of a tile's border (512), across it, and as close together as long ones can be.
+static void test_embedding_backward_runs(Test *t) {
+    const std::vector<int> cases[] = {
+        {480, 32, 1, 33},           // ends at the border, short
+        {479, 33, 31, 32},          // ends at the border, long
+        {500, 32, 33, 1, 32},       // short across it
+        {511, 33, 2, 600},          // long across it, with one row before it
+        {511, 32, 1, 1},            // short, with one row before it
+        {512, 1, 511, 40},          // whole tiles
+        {0, 33, 33, 33, 0, 33, 33}, // long ones next to each other, tokens that do not occur between them
+        {1, 32, 33, 32, 33, 1, 34}, // in turns
+        {300, 0, 300, 300, 300, 1}, // several tiles each
+    };
+    for (const std::vector<int> &lengths : cases) {
+        std::vector<int32_t> tokens = embedding_runs(lengths);
+        int N = (int)tokens.size();
+        embedding_check_backward(t, {1, N, 8, (int)lengths.size(), N}, tokens);
+    }
+}
+
+// Sums that are not exact: within the tolerance of the longest, and the same bits in any order of blocks and warps.
+static void test_embedding_backward_rounding(Test *t) {
+    EmbeddingShape s = {9, 75, 40, 12, 80};
+    int64_t N = (int64_t)s.B * s.T;
+    std::vector<int32_t> tokens = random_ids(N, s.V, 13);
+    std::fill(tokens.begin(), tokens.begin() + 300, 7);
+    std::vector<float> dout = random_values(N * s.C, 0.7f, 14);
+    EmbeddingGradients start = {std::vector<float>((size_t)(s.V * s.C)), std::vector<float>((size_t)(s.maxT * s.C))};
+    EmbeddingGradients want = start, got;
+    for_each_schedule(t, "embedding_backward", [&] {
+        got = embedding_run_backward(s, tokens, dout, start, 256);
+        return hash64(got.dwte.data(), got.dwte.size() * sizeof(float)) ^
+               hash64(got.dwpe.data(), got.dwpe.size() * sizeof(float)) * 3;
+    });
+    for (int step = 0; step < 2; step++) {
+        cpu_embedding_backward(want.dwte.data(), want.dwpe.data(), dout.data(), tokens.data(), s.B, s.T, s.C);
+    }
+    check_values(t, "dwte", got.dwte, want.dwte, sum_tolerance(N) * largest(want.dwte), 0.0);
+    check_values(t, "dwpe", got.dwpe, want.dwpe, sum_tolerance(s.B) * largest(want.dwpe), 0.0);
+}
+
+static void embedding_tests(Suite *suite) {
+    RUN(suite, test_embedding_forward);
+    RUN(suite, test_embedding_order);
+    RUN(suite, test_embedding_backward);
+    RUN(suite, test_embedding_backward_one_token);
+    RUN(suite, test_embedding_backward_runs);
+    RUN(suite, test_embedding_backward_rounding);
+}
+
+#endif // KERNELS_EMBEDDING_CUH

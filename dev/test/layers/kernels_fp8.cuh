@@ -1,0 +1,472 @@
+// Quantising to 8 bits and the linear layer of 8-bit factors, against plain sums in double precision.
+#ifndef KERNELS_FP8_CUH
+#define KERNELS_FP8_CUH
+
+#include "llmc/layers/matmul_fp8.cuh"
+#include "dev/test/layers/gpu_test.h"
+#include "dev/test/layers/kernels_matmul.cuh"
+
+// ---- The formats, written down once more ----
+
+struct Fp8Rules {
+    int mantissa_bits, smallest_exponent; // of a normal number
+    double largest;
+};
+static const Fp8Rules e4m3_rules = {3, -6, 448.0}, e5m2_rules = {2, -14, 57344.0};
+
+template <class T> static inline const Fp8Rules &fp8_rules();
+template <> inline const Fp8Rules &fp8_rules<fp8e4>() { return e4m3_rules; }
+template <> inline const Fp8Rules &fp8_rules<fp8e5>() { return e5m2_rules; }
+
+// The neighbour of x in the format, ties to even; saturating.
+static inline double fp8_nearest(double x, const Fp8Rules &rules) {
+    if (x == 0.0) { return 0.0; }
+    int exponent = (int)fmax(ilogb(x), rules.smallest_exponent);
+    double unit = ldexp(1.0, exponent - rules.mantissa_bits);
+    return fmax(-rules.largest, fmin(rules.largest, nearbyint(x / unit) * unit));
+}
+
+// The largest power of two that keeps amax in the format, found by trying.
+static inline double fp8_factor(double amax, const Fp8Rules &rules) {
+    double factor = ldexp(1.0, -140);
+    if (amax == 0.0) { return 1.0; }
+    while (2.0 * factor * amax <= rules.largest && factor < ldexp(1.0, FP8_MAX_EXPONENT)) { factor *= 2.0; }
+    return factor;
+}
+
+static inline double fp8_decoded(uint8_t code, const Fp8Rules &rules) {
+    int field = (code & 0x7f) >> rules.mantissa_bits, mantissa = code & ((1 << rules.mantissa_bits) - 1);
+    double units = field > 0 ? mantissa + (1 << rules.mantissa_bits) : mantissa;
+    double magnitude = ldexp(units, rules.smallest_exponent - rules.mantissa_bits + (field > 0 ? field - 1 : 0));
+    bool finite = rules.mantissa_bits == 3 ? (code & 0x7f) != 0x7f : field != 31;
+    return (code >> 7 != 0 ? -1.0 : 1.0) * (finite ? magnitude : NAN);
+}
+
+// ---- A quantised tensor ----
+
+// A tensor on the device in all its forms. amax is taken by fp8_amax.
+template <class T> struct Fp8Tensor {
+    int64_t rows;
+    int cols;
+    DeviceArray<floatX> x;
+    DeviceArray<uint8_t> q, q_t;
+    DeviceArray<Fp8Scale> scale;
+
+    Fp8Tensor(const std::vector<float> &values, int64_t r, int c)
+        : rows(r), cols(c), x(values), q(fp8_padded_rows(r) * c), q_t(fp8_padded_rows(r) * c), scale(1) {
+        scale.clear();
+    }
+    T *codes() { return (T *)q.data; }
+    T *transposed() { return (T *)q_t.data; }
+    void quantize() {
+        fp8_amax(scale.data, x.data, rows * cols, 0);
+        fp8_quantize(codes(), transposed(), scale.data, x.data, rows, cols, 0);
+    }
+    void clear() { scale.clear(), q.poison(), q_t.poison(); }
+    uint64_t hash() const { return q.hash() ^ (3 * q_t.hash()) ^ (5 * scale.hash()); }
+    // What the multiplications see, in double.
+    std::vector<double> values() const {
+        double inverse = scale.raw()[0].inverse;
+        std::vector<double> decoded;
+        for (uint8_t code : q.raw()) { decoded.push_back(inverse * fp8_decoded(code, fp8_rules<T>())); }
+        decoded.resize((size_t)(rows * cols)); // without the padding
+        return decoded;
+    }
+};
+
+// Normal numbers of one size, and a few that are much larger or smaller, or on the edges of the format.
+static inline std::vector<float> fp8_inputs(int64_t n, float size, int stream) {
+    std::vector<float> x = random_values(n, size, stream);
+    const float odd[] = {0.0f, -0.0f, 1e-3f, -1e-3f, 1e-6f, 13.0f, -13.0f, 1e-9f, 3.5f, -1.75f};
+    for (size_t i = 0; i < sizeof(odd) / sizeof(odd[0]) && 3 * i < x.size(); i++) { x[3 * i] = rounded(size * odd[i]); }
+    return x;
+}
+
+// Each code is exactly the one of the rules, with rows of zeros behind; q_t is q transposed.
+template <class T> static inline void check_codes(Test *t, const std::string &what, Fp8Tensor<T> &tensor) {
+    std::vector<float> x = tensor.x.get();
+    std::vector<uint8_t> q = tensor.q.raw(), q_t = tensor.q_t.raw();
+    Fp8Scale scale = tensor.scale.raw()[0];
+    double factor = fp8_factor(largest(x), fp8_rules<T>());
+    int64_t wrong = 0, moved = 0, behind = 0, padded = fp8_padded_rows(tensor.rows);
+    for (size_t i = 0; i < x.size(); i++) {
+        wrong += fp8_decoded(q[i], fp8_rules<T>()) != fp8_nearest(factor * (double)x[i], fp8_rules<T>()) ? 1 : 0;
+    }
+    for (int64_t c = 0; c < tensor.cols; c++) {
+        for (int64_t r = 0; r < padded; r++) {
+            uint8_t want = q[(size_t)(r * tensor.cols + c)];
+            moved += q_t[(size_t)(c * padded + r)] != want ? 1 : 0;
+            behind += r >= tensor.rows && want != 0 ? 1 : 0;
+        }
+    }
+    CHECK(t, (double)scale.inverse == 1.0 / factor, "%s: inverse %g, expected %g", what.c_str(), scale.inverse,
+          1.0 / factor);
+    CHECK(t, wrong == 0, "%s: %lld wrong codes", what.c_str(), (long long)wrong);
+    CHECK(t, moved == 0, "%s: %lld wrong places of the transpose", what.c_str(), (long long)moved);
+    CHECK(t, behind == 0, "%s: %lld values behind the last row are not zero", what.c_str(), (long long)behind);
+}
+
+// ---- Quantising ----
+
+struct Fp8Shape {
+    int64_t rows;
+    int cols;
+};
+// Below, at and above a tile, a group of 16 rows, and the last columns of a tile.
+static const Fp8Shape fp8_shapes[] = {{1, 16},    {15, 48},   {16, 64},  {17, 112}, {127, 128},
+                                      {128, 144}, {129, 240}, {260, 16}, {33, 272}};
+
+template <class T> static inline void check_quantize_shapes(Test *t, const char *format) {
+    for (const Fp8Shape &s : fp8_shapes) {
+        Fp8Tensor<T> tensor(fp8_inputs(s.rows * s.cols, 1.0f, 31), s.rows, s.cols);
+        tensor.quantize();
+        check_codes(t, std::string(format) + " " + std::to_string(s.rows) + " x " + std::to_string(s.cols), tensor);
+    }
+}
+
+static void test_fp8_quantize(Test *t) {
+    check_quantize_shapes<fp8e4>(t, "e4m3");
+    check_quantize_shapes<fp8e5>(t, "e5m2");
+}
+
+// amax just below, at and above what the largest number of the format is to a power of two, and far away from 1, to
+// the ends of the floats.
+static void test_fp8_factors(Test *t) {
+    const float sizes[] = {1.0f, 1.734375f, 1.75f, 1.765625f, 448.0f, 1e-12f, 1e12f, 1e-30f, 3e38f, 1e-38f, 1e-40f};
+    for (float size : sizes) {
+        std::vector<float> x = random_values(16 * 16, 0.1f, 32);
+        for (float &value : x) { value = rounded(value * size); }
+        x[77] = rounded(-size);
+        for (float &value : x) { value = fabsf(value) > fabsf(x[77]) ? 0.0f : value; }
+        Fp8Tensor<fp8e4> weights(x, 16, 16);
+        Fp8Tensor<fp8e5> gradients(x, 16, 16);
+        weights.quantize(), gradients.quantize();
+        check_codes(t, "e4m3, amax " + std::to_string(size), weights);
+        check_codes(t, "e5m2, amax " + std::to_string(size), gradients);
+    }
+    Fp8Tensor<fp8e4> zeros(std::vector<float>(16 * 16, 0.0f), 16, 16);
+    zeros.quantize();
+    check_codes(t, "zeros", zeros);
+}
+
+// A NaN or an infinity anywhere is in the inverse, and so in everything that is computed from the tensor.
+static void test_fp8_not_finite(Test *t) {
+    const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (float value : bad) {
+        std::vector<float> x = random_values(40 * 32, 1.0f, 33);
+        x[700] = value;
+        Fp8Tensor<fp8e4> tensor(x, 40, 32);
+        tensor.quantize();
+        Fp8Scale scale = tensor.scale.raw()[0];
+        CHECK(t, scale.amax >= 0x7f800000u, "amax %08x of a tensor with %g", scale.amax, value);
+        CHECK(t, isnan(scale.inverse), "inverse %g of a tensor with %g", scale.inverse, value);
+    }
+}
+
+// Only one of the two may be wanted, and the other's memory is left alone. amax joins what is there already.
+static void test_fp8_one_of_two(Test *t) {
+    const int64_t rows = 70;
+    const int cols = 144;
+    std::vector<float> x = fp8_inputs(rows * cols, 2.0f, 34);
+    Fp8Tensor<fp8e5> both(x, rows, cols), one(x, rows, cols), other(x, rows, cols);
+    both.quantize();
+    fp8_amax(one.scale.data, one.x.data, rows * cols, 0), fp8_amax(other.scale.data, other.x.data, rows * cols, 0);
+    fp8_quantize(one.codes(), (fp8e5 *)NULL, one.scale.data, one.x.data, rows, cols, 0);
+    fp8_quantize((fp8e5 *)NULL, other.transposed(), other.scale.data, other.x.data, rows, cols, 0);
+    CHECK(t, one.q.hash() == both.q.hash() && other.q_t.hash() == both.q_t.hash(), "alone they have other bits");
+    DeviceArray<floatX> small(std::vector<float>(8, 0.5f));
+    fp8_amax(one.scale.data, small.data, 8, 0);
+    CHECK(t, one.scale.raw()[0].amax == both.scale.raw()[0].amax, "a smaller tensor changes amax");
+}
+
+// More than a block: the first and the last value, and one that a thread's later loads bring.
+static void test_fp8_amax_of_many(Test *t) {
+    const int64_t n = ((int64_t)3 * FP8_AMAX_LOADS + 1) * FP8_AMAX_BLOCK * x128::size + 8;
+    DeviceArray<floatX> x(n);
+    DeviceArray<Fp8Scale> scale(1);
+    const int64_t places[] = {0, n - 1, n / 2 + 5};
+    x.clear();
+    float size = 1.0f;
+    for (int64_t place : places) {
+        floatX value;
+        floatX_from_host(&value, -(size *= 2.0f));
+        cuda_check(cudaMemcpy(x.data + place, &value, sizeof(value), cudaMemcpyHostToDevice));
+        scale.clear();
+        fp8_amax(scale.data, x.data, n, 0);
+        float amax;
+        memcpy(&amax, &scale.raw()[0].amax, sizeof(amax));
+        CHECK(t, amax == size, "amax %g with %g at %lld", amax, -size, (long long)place);
+    }
+}
+
+// GELU in 8 bits without its bf16: the bits of the plain way.
+static void test_fp8_gelu(Test *t) {
+    for (const Fp8Shape &s : fp8_shapes) {
+        std::vector<float> x = random_values(s.rows * s.cols, 2.0f, 35);
+        Fp8Tensor<fp8e4> fused(x, s.rows, s.cols), plain(x, s.rows, s.cols);
+        gelu_amax(fused.scale.data, fused.x.data, s.rows * s.cols, 0);
+        gelu_quantize(fused.codes(), fused.transposed(), fused.scale.data, fused.x.data, s.rows, s.cols, 0);
+        gelu_forward(plain.x.data, plain.x.data, s.rows * s.cols, 0);
+        plain.quantize();
+        CHECK(t, fused.scale.hash() == plain.scale.hash(), "%lld x %d: other scales", (long long)s.rows, s.cols);
+        CHECK(t, fused.q.hash() == plain.q.hash(), "%lld x %d: other codes", (long long)s.rows, s.cols);
+        CHECK(t, fused.q_t.hash() == plain.q_t.hash(), "%lld x %d: other transpose", (long long)s.rows, s.cols);
+    }
+}
+
+static void test_fp8_supported_gpus(Test *t) {
+    CHECK(t, !fp8_is_supported(8, 0) && !fp8_is_supported(8, 6), "before Ada");
+    CHECK(t, fp8_is_supported(8, 9) && fp8_is_supported(9, 0) && fp8_is_supported(10, 0) && fp8_is_supported(12, 0),
+          "from Ada on");
+}
+
+// ---- The linear layer ----
+
+#ifndef PRECISION_FP32
+
+// Quantising runs on every GPU, the multiplies do not.
+static inline bool gpu_has_fp8(void) {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    return fp8_is_supported(device.major, device.minor);
+}
+#define NEEDS_FP8(t)                                                                                                   \
+    if (!gpu_has_fp8()) { SKIP(t, "this GPU does not multiply 8-bit numbers"); }
+
+static const MatmulShape fp8_matmul_shapes[] = {{1, 64, 192},  {7, 16, 48},    {35, 48, 16},   {65, 80, 144},
+                                                {129, 48, 64}, {33, 192, 320}, {130, 272, 48}, {64, 320, 64}};
+
+// The first N rows of a result, without its padding.
+static inline std::vector<float> first_rows(const DeviceArray<floatX> &result, int64_t N, int width) {
+    std::vector<float> values = result.get();
+    values.resize((size_t)(N * width));
+    return values;
+}
+
+// A layer's tensors, quantised. The gradient is small, as a training step's is.
+struct Fp8Layer {
+    MatmulShape shape;
+    std::vector<float> bias;
+    Fp8Tensor<fp8e4> inp, weight;
+    Fp8Tensor<fp8e5> dout;
+
+    explicit Fp8Layer(MatmulShape s)
+        : shape(s), bias(random_values(s.OC, 1.0f, 36)), inp(fp8_inputs(s.N * s.C, 1.0f, 37), s.N, s.C),
+          weight(fp8_inputs((int64_t)s.OC * s.C, 0.02f, 38), s.OC, s.C),
+          dout(fp8_inputs(s.N * s.OC, 1e-6f, 39), s.N, s.OC) {
+        inp.quantize(), weight.quantize(), dout.quantize();
+    }
+    std::string name(const char *what) const {
+        return std::string(what) + " of " + std::to_string(shape.N) + ", " + std::to_string(shape.C) + ", " +
+               std::to_string(shape.OC);
+    }
+};
+
+// What the K products of a sum may be off by, for sums of the size of `want`. The emulator's are fp32; the tensor cores
+// keep 13 bits behind the point of the largest number that they add, 16 or 32 products at a time.
+static inline double fp8_tolerance(int64_t K, const std::vector<float> &want) {
+#ifdef GPT2_EMU
+    return 4.0 * sum_tolerance(K) * largest(want);
+#else
+    return (2.0 + (double)K / 16.0) * ldexp(1.0, -13) * largest(want);
+#endif
+}
+
+// sums[i * n + j] = sum over k of a[i * a_row + k * a_k] b[j * b_row + k * b_k].
+static inline std::vector<float> fp8_products(const std::vector<double> &a, int64_t m, int64_t a_row, int64_t a_k,
+                                              const std::vector<double> &b, int64_t n, int64_t b_row, int64_t b_k,
+                                              int64_t K) {
+    std::vector<float> sums;
+    for (int64_t i = 0; i < m; i++) {
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0.0;
+            for (int64_t k = 0; k < K; k++) {
+                sum += a[(size_t)(i * a_row + k * a_k)] * b[(size_t)(j * b_row + k * b_k)];
+            }
+            sums.push_back((float)sum);
+        }
+    }
+    return sums;
+}
+
+static void test_fp8_forward(Test *t) {
+    NEEDS_FP8(t);
+    MatmulContext m;
+    for (const MatmulShape &s : fp8_matmul_shapes) {
+        Fp8Layer l(s);
+        DeviceArray<floatX> bias(l.bias), out(fp8_padded_rows(s.N) * s.OC);
+        std::vector<float> want = fp8_products(l.inp.values(), s.N, s.C, 1, l.weight.values(), s.OC, s.C, 1, s.C);
+        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
+                           NULL, s.N, s.C, s.OC, 0);
+        check_values(t, l.name("out without bias"), first_rows(out, s.N, s.OC), want, fp8_tolerance(s.C, want),
+                     matmul_rounding);
+        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
+                           bias.data, s.N, s.C, s.OC, 0);
+        double tolerance = fp8_tolerance(s.C, want) + FLT_EPSILON * largest(l.bias);
+        for (size_t i = 0; i < want.size(); i++) { want[i] += l.bias[i % (size_t)s.OC]; }
+        check_values(t, l.name("out"), first_rows(out, s.N, s.OC), want, tolerance, matmul_rounding);
+    }
+}
+
+static void test_fp8_backward(Test *t) {
+    NEEDS_FP8(t);
+    MatmulContext m;
+    for (const MatmulShape &s : fp8_matmul_shapes) {
+        Fp8Layer l(s);
+        DeviceArray<floatX> dinp(fp8_padded_rows(s.N) * s.C);
+        DeviceArray<float> dweight(std::vector<float>((size_t)(s.OC * s.C), 1e-5f));
+        std::vector<double> dout = l.dout.values();
+        std::vector<float> want = fp8_products(dout, s.N, s.OC, 1, l.weight.values(), s.C, 1, s.C, s.OC);
+        matmul_backward_input_fp8(&m.context, dinp.data, l.dout.codes(), l.dout.scale.data, l.weight.transposed(),
+                                  l.weight.scale.data, s.N, s.C, s.OC, 0);
+        check_values(t, l.name("dinp"), first_rows(dinp, s.N, s.C), want, fp8_tolerance(s.OC, want), matmul_rounding);
+        want = fp8_products(dout, s.OC, 1, s.OC, l.inp.values(), s.C, 1, s.C, s.N);
+        matmul_backward_weight_fp8(&m.context, dweight.data, l.dout.transposed(), l.dout.scale.data, l.inp.transposed(),
+                                   l.inp.scale.data, s.N, s.C, s.OC, 0);
+        double tolerance = fp8_tolerance(s.N, want) + FLT_EPSILON * (largest(want) + 1e-5);
+        for (float &value : want) { value += 1e-5f; }
+        check_values(t, l.name("dweight"), dweight.get(), want, tolerance, FLT_EPSILON);
+    }
+}
+
+// The loss in precision is that of the formats. A number of random mantissa is off by 2^-bits / sqrt(12) of its power
+// of two, which is 1 / sqrt(7/3) of its own root mean square; in a sum of K products of numbers of size 1 both factors'
+// errors add up, sqrt(K) times. A quarter more for what is too small for the format, 8 times that for the worst sum.
+static inline void check_precision(Test *t, const char *what, const std::vector<float> &got,
+                                   const std::vector<float> &want, int64_t K, int bits_a, int bits_b) {
+    double error_a = ldexp(1.0, -bits_a) / sqrt(12.0 * 7.0 / 3.0),
+           error_b = ldexp(1.0, -bits_b) / sqrt(12.0 * 7.0 / 3.0);
+    double expected = 1.25 * sqrt((double)K * (error_a * error_a + error_b * error_b)), squares = 0.0;
+    for (size_t i = 0; i < want.size(); i++) { squares += pow((double)got[i] - (double)want[i], 2); }
+    double error = sqrt(squares / (double)want.size());
+    CHECK(t, error <= expected, "%s: off by %g, expected at most %g", what, error, expected);
+    CHECK(t, error >= 0.5 * expected, "%s: off by %g only, expected about %g: not in 8 bits?", what, error, expected);
+    check_values(t, what, got, want, 8.0 * expected, 0.0);
+}
+
+static void test_fp8_against_bf16(Test *t) {
+    NEEDS_FP8(t);
+    const MatmulShape s = {130, 272, 208};
+    MatmulContext m;
+    MatmulCase c(s);
+    Fp8Tensor<fp8e4> inp(c.inp, s.N, s.C), weight(c.weight, s.OC, s.C);
+    Fp8Tensor<fp8e5> dout(c.dout, s.N, s.OC);
+    DeviceArray<floatX> bias(c.bias), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
+    DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
+    inp.quantize(), weight.quantize(), dout.quantize();
+    matmul_forward_fp8(&m.context, out.data, inp.codes(), inp.scale.data, weight.codes(), weight.scale.data, bias.data,
+                       s.N, s.C, s.OC, 0);
+    matmul_backward_input_fp8(&m.context, dinp.data, dout.codes(), dout.scale.data, weight.transposed(),
+                              weight.scale.data, s.N, s.C, s.OC, 0);
+    matmul_backward_weight_fp8(&m.context, dweight.data, dout.transposed(), dout.scale.data, inp.transposed(),
+                               inp.scale.data, s.N, s.C, s.OC, 0);
+    check_precision(t, "out", first_rows(out, s.N, s.OC), c.out, s.C, 3, 3);
+    check_precision(t, "dinp", first_rows(dinp, s.N, s.C), c.dinp, s.OC, 3, 2);
+    check_precision(t, "dweight", dweight.get(), c.dweight, s.N, 3, 2);
+}
+
+// One plan for all layers of a shape: the scales are those of the call. Formats and the speed of the sums make plans of
+// their own.
+static void test_fp8_plans(Test *t) {
+    NEEDS_FP8(t);
+    const MatmulShape s = {48, 48, 48};
+    MatmulContext m;
+    Fp8Layer l(s);
+    Fp8Tensor<fp8e4> larger(fp8_inputs(s.N * s.C, 64.0f, 37), s.N, s.C);
+    DeviceArray<floatX> out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
+    larger.quantize();
+    for (int repeat = 0; repeat < 2; repeat++) {
+        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
+                           NULL, s.N, s.C, s.OC, 0);
+        std::vector<float> want = first_rows(out, s.N, s.OC);
+        for (float &value : want) { value *= 64.0f; }
+        matmul_forward_fp8(&m.context, out.data, larger.codes(), larger.scale.data, l.weight.codes(),
+                           l.weight.scale.data, NULL, s.N, s.C, s.OC, 0);
+        check_values(t, "64 times the input", first_rows(out, s.N, s.OC), want, 0.0, 0.0);
+        matmul_backward_input_fp8(&m.context, dinp.data, l.dout.codes(), l.dout.scale.data, l.weight.transposed(),
+                                  l.weight.scale.data, s.N, s.C, s.OC, 0);
+        matmul_forward(&m.context, out.data, NULL, l.inp.x.data, l.weight.x.data, NULL, s.N, s.C, s.OC, 0);
+        CHECK(t, m.context.plan_count == 3, "3 problems, the heuristic was asked %lld times",
+              (long long)m.context.plan_count);
+    }
+}
+
+// What was not finite before quantising is NaN behind the product, even of zeros.
+static void test_fp8_nan_arrives(Test *t) {
+    NEEDS_FP8(t);
+    const MatmulShape s = {20, 32, 16};
+    MatmulContext m;
+    Fp8Layer l(s);
+    std::vector<float> x(20 * 32, 0.0f);
+    x[5] = INFINITY;
+    Fp8Tensor<fp8e4> inp(x, s.N, s.C);
+    DeviceArray<floatX> out(fp8_padded_rows(s.N) * s.OC);
+    inp.quantize();
+    out.clear();
+    matmul_forward_fp8(&m.context, out.data, inp.codes(), inp.scale.data, l.weight.codes(), l.weight.scale.data, NULL,
+                       s.N, s.C, s.OC, 0);
+    int finite = 0;
+    for (float value : first_rows(out, s.N, s.OC)) { finite += isnan(value) ? 0 : 1; }
+    CHECK(t, finite == 0, "%d values are not NaN", finite);
+}
+
+static void test_fp8_matmul_schedules(Test *t) {
+    NEEDS_FP8(t);
+    const MatmulShape s = {300, 80, 272};
+    MatmulContext m;
+    Fp8Layer l(s);
+    DeviceArray<floatX> bias(l.bias), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
+    DeviceArray<float> dweight((int64_t)s.OC * s.C);
+    for_each_schedule(t, "matmul fp8", [&] {
+        out.poison(), dinp.poison(), dweight.clear();
+        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
+                           bias.data, s.N, s.C, s.OC, 0);
+        matmul_backward_input_fp8(&m.context, dinp.data, l.dout.codes(), l.dout.scale.data, l.weight.transposed(),
+                                  l.weight.scale.data, s.N, s.C, s.OC, 0);
+        matmul_backward_weight_fp8(&m.context, dweight.data, l.dout.transposed(), l.dout.scale.data, l.inp.transposed(),
+                                   l.inp.scale.data, s.N, s.C, s.OC, 0);
+        return out.hash() ^ (3 * dinp.hash()) ^ (5 * dweight.hash());
+    });
+}
+
+#endif // PRECISION_FP32
+
+static void test_fp8_schedules(Test *t) {
+    const int64_t rows = 300;
+    const int cols = 272;
+    std::vector<float> x = fp8_inputs(rows * cols, 1.0f, 40);
+    Fp8Tensor<fp8e4> weights(x, rows, cols);
+    Fp8Tensor<fp8e5> gradients(x, rows, cols);
+    for_each_schedule(t, "fp8_quantize", [&] { // of which no bit depends on the machine
+        weights.clear(), gradients.clear();
+        weights.quantize(), gradients.quantize();
+        return weights.hash() ^ (3 * gradients.hash());
+    });
+    for_each_schedule(t, "gelu_quantize", [&] {
+        weights.clear();
+        gelu_amax(weights.scale.data, weights.x.data, rows * cols, 0);
+        gelu_quantize(weights.codes(), weights.transposed(), weights.scale.data, weights.x.data, rows, cols, 0);
+        return weights.hash();
+    });
+}
+
+static void fp8_tests(Suite *suite) {
+    RUN(suite, test_fp8_quantize);
+    RUN(suite, test_fp8_factors);
+    RUN(suite, test_fp8_not_finite);
+    RUN(suite, test_fp8_one_of_two);
+    RUN(suite, test_fp8_amax_of_many);
+    RUN(suite, test_fp8_gelu);
+    RUN(suite, test_fp8_supported_gpus);
+#ifndef PRECISION_FP32
+    RUN(suite, test_fp8_forward);
+    RUN(suite, test_fp8_backward);
+    RUN(suite, test_fp8_against_bf16);
+    RUN(suite, test_fp8_plans);
+    RUN(suite, test_fp8_nan_arrives);
+    RUN(suite, test_fp8_matmul_schedules);
+#endif
+    RUN(suite, test_fp8_schedules);
+}
+
+#endif // KERNELS_FP8_CUH

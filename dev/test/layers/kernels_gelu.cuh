@@ -1,0 +1,128 @@
+// GELU against the CPU trainer's.
+#ifndef KERNELS_GELU_CUH
+#define KERNELS_GELU_CUH
+
+#include "llmc/layers/gelu.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+// Values around 0, where GELU bends, and the far ends, where exp overflows or vanishes.
+static inline std::vector<float> gelu_inputs(int64_t n) {
+    std::vector<float> inp = random_values(n, 2.0f, 21);
+    const float ends[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 9.0f, -9.0f, 40.0f, -40.0f, 3e4f, -3e4f, 1e12f, -1e12f};
+    for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]) && i < inp.size(); i++) { inp[i] = rounded(ends[i]); }
+    return inp;
+}
+
+// Both sides round about ten operations; the result is rounded to floatX. A value of exp(-2u) is off by half an epsilon
+// of 2u more, which matters while it is not below an epsilon itself: 2u up to 16, so 8 epsilons.
+#define GELU_TOLERANCE (32.0 * FLT_EPSILON)
+
+static inline void check_gelu(Test *t, int64_t n, int block_size) {
+    std::vector<float> x = gelu_inputs(n), y((size_t)n);
+    cpu_gelu_forward(y.data(), x.data(), n);
+    DeviceArray<floatX> inp(x), out(n);
+    Amax amax;
+    gelu_forward(out.data, inp.data, n, 0, amax.data(), block_size);
+    std::string what = "out of " + std::to_string(n);
+    check_values(t, what, out.get(), y, GELU_TOLERANCE, FLOATX_EPSILON / 2 + GELU_TOLERANCE);
+    amax.check(t, what, out.get());
+}
+
+static void test_gelu_against_cpu(Test *t) {
+    const int64_t counts[] = {8, 16, 264, 2048, 2056, 3 * 1600, 7 * 3456};
+    for (int64_t n : counts) { check_gelu(t, n, 256); }
+}
+
+static void test_gelu_block_sizes(Test *t) {
+    const int block_sizes[] = {32, 96, 128, 512, 1024};
+    for (int block_size : block_sizes) { check_gelu(t, 5 * 248, block_size); }
+}
+
+// The sums of dinp's columns are compared with those of what was stored, which is all that may go in: only their order
+// differs, by a few hundred sums at most.
+static inline void check_gelu_backward(Test *t, int64_t N, int width) {
+    int64_t n = N * width;
+    std::vector<float> x = gelu_inputs(n), dy = random_values(n, 1.0f, 22), dx((size_t)n, 0.0f);
+    cpu_gelu_backward(dx.data(), x.data(), dy.data(), n);
+    DeviceArray<floatX> inp(x), dout(dy), dinp(n);
+    DeviceArray<float> dbias(random_values(width, 1.0f, 23)), scratch(gelu_backward_scratch_floats(N, width));
+    std::vector<float> want = dbias.get();
+    Amax amax;
+    gelu_backward(dinp.data, inp.data, dout.data, dbias.data, scratch.data, N, width, 0, amax.data());
+    std::vector<float> got = dinp.get();
+    std::string what = "dinp of " + std::to_string(N) + " x " + std::to_string(width);
+    check_values(t, what, got, dx, 4 * GELU_TOLERANCE, FLOATX_EPSILON / 2 + GELU_TOLERANCE);
+    amax.check(t, what, got);
+    double sizes = 0.0;
+    for (int c = 0; c < width; c++) {
+        double sum = want[(size_t)c], size = fabs(sum);
+        for (int64_t row = 0; row < N; row++) { sum += got[(size_t)(row * width + c)]; }
+        for (int64_t row = 0; row < N; row++) { size += fabs(got[(size_t)(row * width + c)]); }
+        want[(size_t)c] = (float)sum, sizes = fmax(sizes, size);
+    }
+    check_values(t, what + ": dbias", dbias.get(), want, sum_tolerance(N + 1) * sizes, FLT_EPSILON);
+}
+
+// Widths below, at and above the 128 or 256 columns of a block; rows below, at and above those of one.
+static void test_gelu_backward(Test *t) {
+    for (int width : {8, 136, 256, 328}) {
+        for (int64_t N : {1, 7, 64, 65}) { check_gelu_backward(t, N, width); }
+    }
+    check_gelu_backward(t, 64 * GELU_BACKWARD_ROWS + 1, 8); // more blocks than the second stage adds at a time
+}
+
+// A layer's memory may be shared: out may be inp, dinp may be dout; and the sums may be left out.
+static void test_gelu_in_place(Test *t) {
+    const int64_t N = 70;
+    const int width = 264;
+    std::vector<float> x = gelu_inputs(N * width), dy = random_values(N * width, 1.0f, 22);
+    DeviceArray<floatX> inp(x), same(x), dout(dy), same_gradient(dy), out(N * width), dinp(N * width);
+    DeviceArray<float> dbias(random_values(width, 1.0f, 23)), scratch(gelu_backward_scratch_floats(N, width));
+    gelu_forward(out.data, inp.data, N * width, 0);
+    gelu_forward(same.data, same.data, N * width, 0);
+    gelu_backward(dinp.data, inp.data, dout.data, NULL, NULL, N, width, 0);
+    gelu_backward(same_gradient.data, inp.data, same_gradient.data, dbias.data, scratch.data, N, width, 0);
+    CHECK(t, out.hash() == same.hash(), "the forward in place gives other bits");
+    CHECK(t, dinp.hash() == same_gradient.hash(), "the backward in place gives other bits");
+}
+
+// A NaN is the largest of all, and an infinity of all numbers; what was there before stays where it is larger.
+static void test_amax(Test *t) {
+    std::vector<float> x = random_values(1000, 1.0f, 24);
+    DeviceArray<floatX> out(1000);
+    Amax amax(64.0f);
+    gelu_forward(out.data, DeviceArray<floatX>(x).data, 1000, 0, amax.data());
+    amax.check(t, "a larger one before", out.get(), 64.0f);
+    x[500] = INFINITY;
+    gelu_forward(out.data, DeviceArray<floatX>(x).data, 1000, 0, amax.data());
+    amax.check(t, "an infinity", {INFINITY});
+    x[77] = NAN;
+    gelu_forward(out.data, DeviceArray<floatX>(x).data, 1000, 0, amax.data());
+    CHECK(t, amax.bits.raw()[0] > 0x7f800000, "a NaN: amax is %08x", (unsigned)amax.bits.raw()[0]);
+}
+
+static void test_gelu_schedules(Test *t) {
+    const int64_t N = 130;
+    const int width = 80;
+    DeviceArray<floatX> inp(gelu_inputs(N * width)), dout(random_values(N * width, 1.0f, 22)), out(N * width),
+        dinp(N * width);
+    DeviceArray<float> dbias(width), scratch(gelu_backward_scratch_floats(N, width));
+    Amax amax;
+    for_each_schedule(t, "gelu", [&] {
+        out.poison(), dinp.poison(), dbias.clear(), scratch.poison();
+        gelu_forward(out.data, inp.data, N * width, 0);
+        gelu_backward(dinp.data, inp.data, dout.data, dbias.data, scratch.data, N, width, 0, amax.data());
+        return out.hash() ^ 3 * dinp.hash() ^ 5 * dbias.hash() ^ 7 * amax.bits.hash();
+    });
+}
+
+static void gelu_tests(Suite *suite) {
+    RUN(suite, test_gelu_against_cpu);
+    RUN(suite, test_gelu_block_sizes);
+    RUN(suite, test_gelu_backward);
+    RUN(suite, test_gelu_in_place);
+    RUN(suite, test_amax);
+    RUN(suite, test_gelu_schedules);
+}
+
+#endif // KERNELS_GELU_CUH

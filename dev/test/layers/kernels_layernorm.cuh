@@ -1,0 +1,393 @@
+// The LayerNorm and residual kernels against the CPU's: all model widths, row counts that fill no block, rows far from
+// zero, fused against separate, and the two-stage backward.
+#ifndef KERNELS_LAYERNORM_CUH
+#define KERNELS_LAYERNORM_CUH
+
+#include <algorithm>
+
+#include "llmc/layers/layernorm.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+// Of the models, of one warp and less, of both sides of the widths where a row takes another warp or another kernel.
+static const int layernorm_widths[] = {8,    24,   128,  264,  384,  512,  520,  768,  1024, 1032, 1280,
+                                       1600, 1920, 2048, 2056, 2880, 3456, 4096, 4104, 8200, 12288};
+
+// A row's values, in float: what both sides begin with.
+typedef struct {
+    int64_t N;
+    int C;
+    std::vector<float> x, weight, bias; // inp (N,C), weight, bias (C)
+    std::vector<float> out, mean, rstd; // of the CPU
+} LayerNormCase;
+
+static void layernorm_cpu_forward(LayerNormCase *c) {
+    c->out.resize((size_t)(c->N * c->C));
+    c->mean.resize((size_t)c->N);
+    c->rstd.resize((size_t)c->N);
+    cpu_layernorm_forward(c->out.data(), c->mean.data(), c->rstd.data(), c->x.data(), c->weight.data(), c->bias.data(),
+                          c->N, c->C);
+}
+
+static LayerNormCase layernorm_case(int64_t N, int C) {
+    LayerNormCase c = {N,  C, random_values(N * C, 1.5f, 1), random_values(C, 0.5f, 2), random_values(C, 0.3f, 3), {},
+                       {}, {}};
+    for (int64_t i = 0; i < N * C; i++) { c.x[(size_t)i] = rounded(c.x[(size_t)i] + 0.25f * (float)(i / C % 5)); }
+    for (float &w : c.weight) { w = rounded(w + 1.0f); }
+    layernorm_cpu_forward(&c);
+    return c;
+}
+
+static std::string layernorm_name(const char *what, int64_t N, int C, int block_size) {
+    return std::string(what) + ", N " + std::to_string(N) + ", C " + std::to_string(C) + ", block " +
+           std::to_string(block_size);
+}
+
+// The forward's outputs on the device, with two rows more than are used.
+typedef struct LayerNormOutputs {
+    DeviceArray<floatX> out;
+    DeviceArray<float> mean, rstd;
+    LayerNormOutputs(int64_t N, int C) : out((N + 2) * C), mean(N + 2), rstd(N + 2) {}
+    uint64_t hash() const { return out.hash() ^ mean.hash() * 3 ^ rstd.hash() * 5; }
+} LayerNormOutputs;
+
+// The first n values; the rest must still be NaN.
+template <class T>
+static std::vector<float> layernorm_used(Test *t, const std::string &what, const DeviceArray<T> &array, int64_t n) {
+    std::vector<float> values = array.get();
+    int64_t written = std::count_if(values.begin() + n, values.end(), [](float x) { return !isnan(x); });
+    CHECK(t, written == 0, "%s: %lld values behind the last row are written", what.c_str(), (long long)written);
+    values.resize((size_t)n);
+    return values;
+}
+
+// Tolerances: the mean is a sum of C values over C; its error d shifts every difference by d, which is d * rstd *
+// weight in the output. The variance is a sum of C positive values, off by sum_tolerance(C) of itself (and by d^2), its
+// root by half of that; that part of the output is relative to n * weight, which is the output without the bias.
+// Rounding the output adds half a floatX epsilon.
+static void layernorm_check_forward(Test *t, const std::string &what, const LayerNormCase &c,
+                                    const LayerNormOutputs &got) {
+    double shift = sum_tolerance(c.C) * largest(c.x), rstd = largest(c.rstd);
+    double relative = sum_tolerance(c.C) + FLT_EPSILON + shift * rstd * shift * rstd;
+    double scale = largest(c.out) + largest(c.bias);
+    std::vector<float> out = layernorm_used(t, what, got.out, c.N * c.C);
+    check_values(t, what + ": mean", layernorm_used(t, what, got.mean, c.N), c.mean, shift, 0.0);
+    check_values(t, what + ": rstd", layernorm_used(t, what, got.rstd, c.N), c.rstd, 0.0, relative);
+    check_values(t, what + ": out", out, c.out, shift * rstd * largest(c.weight) + relative * scale,
+                 0.5 * FLOATX_EPSILON);
+}
+
+// Runs the forward and compares; returns a hash of the outputs.
+static uint64_t layernorm_run_forward(Test *t, const LayerNormCase &c, int block_size) {
+    DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
+    LayerNormOutputs got(c.N, c.C);
+    Amax amax;
+    layernorm_forward(got.out.data, got.mean.data, got.rstd.data, x.data, weight.data, bias.data, c.N, c.C, 0,
+                      amax.data(), block_size);
+    std::string what = layernorm_name("forward", c.N, c.C, block_size);
+    layernorm_check_forward(t, what, c, got);
+    amax.check(t, what, layernorm_used(t, what, got.out, c.N * c.C));
+    return got.hash();
+}
+
+static void test_layernorm_forward_widths(Test *t) {
+    for (int C : layernorm_widths) { layernorm_run_forward(t, layernorm_case(C > 4000 ? 1 : 3, C), 256); }
+}
+
+// Rows of one warp and of several, as many a block as its size says: the last block is full, has one row, lacks one.
+static void test_layernorm_forward_blocks(Test *t) {
+    for (int C : {24, 520, 1280}) {
+        for (int64_t N : {1, 7, 8, 9, 17}) {
+            LayerNormCase c = layernorm_case(N, C);
+            uint64_t first = layernorm_run_forward(t, c, 256);
+            for (int block_size : {32, 64, 96, 1024}) {
+                uint64_t hash = layernorm_run_forward(t, c, block_size);
+                CHECK(t, hash == first, "N %d, C %d: other bits with blocks of %d", (int)N, C, block_size);
+            }
+        }
+    }
+}
+
+// Rows whose mean is far larger than their spread: E[x^2] - mean^2 would lose all digits of the variance in fp32 (in
+// bf16, whose values cannot be further from zero, two of three). The reference is computed in double.
+static void test_layernorm_forward_far_from_zero(Test *t) {
+    for (int C : {8, 384, 1600}) {
+        LayerNormCase c = layernorm_case(3, C);
+        std::vector<int32_t> steps = random_ids(c.N * C, 9, 4);
+        float base = FLOATX_EPSILON < 1e-3 ? 8192.0f : 256.0f, unit = FLOATX_EPSILON < 1e-3 ? 0.5f : 2.0f;
+        for (size_t i = 0; i < c.x.size(); i++) { c.x[i] = base + unit * (float)steps[i]; }
+        for (int64_t row = 0; row < c.N; row++) {
+            double sum = 0.0, square = 0.0;
+            for (int k = 0; k < C; k++) { sum += c.x[(size_t)(row * C + k)]; }
+            for (int k = 0; k < C; k++) { square += pow(c.x[(size_t)(row * C + k)] - sum / C, 2.0); }
+            double rstd = 1.0 / sqrt(square / C + GPT2_LAYERNORM_EPSILON);
+            c.mean[(size_t)row] = (float)(sum / C);
+            c.rstd[(size_t)row] = (float)rstd;
+            for (int k = 0; k < C; k++) {
+                size_t i = (size_t)(row * C + k);
+                c.out[i] = (float)((c.x[i] - sum / C) * rstd * c.weight[(size_t)k] + c.bias[(size_t)k]);
+            }
+        }
+        layernorm_run_forward(t, c, 256);
+    }
+}
+
+// A row without any spread gives the bias; a row with a NaN is NaN, and no other row is touched by it.
+static void test_layernorm_forward_odd_rows(Test *t) {
+    for (int C : {24, 520, 1280}) {
+        LayerNormCase c = layernorm_case(6, C);
+        std::fill(c.x.begin() + 3 * C, c.x.begin() + 4 * C, 5.0f);
+        c.x[(size_t)(4 * C + 9)] = NAN;
+        DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
+        LayerNormOutputs d_got(c.N, C);
+        layernorm_forward(d_got.out.data, d_got.mean.data, d_got.rstd.data, x.data, weight.data, bias.data, c.N, C, 0);
+        std::vector<float> got = d_got.out.get();
+        std::vector<float> flat(got.begin() + 3 * C, got.begin() + 4 * C);
+        check_values(t, "a flat row", flat, c.bias, 0.0, 0.0);
+        for (int64_t row = 0; row < c.N; row++) {
+            auto begin = got.begin() + row * C;
+            int64_t nans = std::count_if(begin, begin + C, [](float y) { return isnan(y); });
+            CHECK(t, nans == (row == 4 ? C : 0), "C %d: row %d holds %d NaN", C, (int)row, (int)nans);
+        }
+    }
+}
+
+// The fused kernel: the residual is rounded once, and all four outputs are the bits of the two separate kernels.
+static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int alias) {
+    LayerNormCase c = layernorm_case(N, C);
+    std::vector<float> other = random_values(N * C, 0.8f, 5), want((size_t)(N * C));
+    for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(c.x[i] + other[i]); }
+    DeviceArray<floatX> inp1(c.x), inp2(other), sum(N * C), weight(c.weight), bias(c.bias), own(N * C);
+    LayerNormOutputs separate(N, C), fused(N, C);
+    residual_forward(sum.data, inp1.data, inp2.data, N * C, 0);
+    layernorm_forward(separate.out.data, separate.mean.data, separate.rstd.data, sum.data, weight.data, bias.data, N, C,
+                      0);
+    Amax amax;
+    DeviceArray<floatX> &residual = alias == 1 ? inp1 : alias == 2 ? inp2 : own;
+    fused_residual_layernorm_forward(residual.data, fused.out.data, fused.mean.data, fused.rstd.data, inp1.data,
+                                     inp2.data, weight.data, bias.data, N, C, 0, amax.data(), block_size);
+    std::string what = layernorm_name("fused", N, C, block_size);
+    check_values(t, what + ": residual", residual.get(), want, 0.0, 0.0);
+    CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of the separate kernels", what.c_str());
+    c.x = want;
+    layernorm_cpu_forward(&c);
+    layernorm_check_forward(t, what, c, fused);
+    amax.check(t, what, layernorm_used(t, what, fused.out, N * C));
+}
+
+static void test_layernorm_fused(Test *t) {
+    for (int C : layernorm_widths) { layernorm_check_fused(t, C > 4000 ? 1 : 3, C, 256, 0); }
+    for (int alias : {1, 2}) { layernorm_check_fused(t, 9, 384, 128, alias); }
+    for (int block_size : {32, 1024}) { layernorm_check_fused(t, 33, 72, block_size, 0); }
+}
+
+static void test_residual(Test *t) {
+    for (int64_t n : {8, 256, 1000, 2048, 4104}) {
+        for (int alias : {0, 1, 2}) {
+            std::vector<float> a = random_values(n, 1.0f, 6), b = random_values(n, 2.0f, 7), want((size_t)n);
+            for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(a[i] + b[i]); }
+            a.resize((size_t)n + 64, NAN); // behind the end: must stay NaN when the sum is written over the input
+            DeviceArray<floatX> inp1(a), inp2(b), own(n + 64);
+            floatX *out = alias == 0 ? own.data : alias == 1 ? inp1.data : inp2.data;
+            residual_forward(out, inp1.data, inp2.data, n, 0, alias == 0 ? 256 : 32);
+            std::string what = "residual of " + std::to_string(n);
+            std::vector<float> got = alias == 2 ? inp2.get() : layernorm_used(t, what, alias == 0 ? own : inp1, n);
+            check_values(t, what, got, want, 0.0, 0.0);
+        }
+    }
+}
+
+// ---- Backward ----
+
+// sums: of dinp's columns; empty: not wanted.
+typedef struct {
+    std::vector<float> dinp, dweight, dbias, sums;
+} LayerNormGradients;
+
+// Multiples of 1/8 below 2: float32 sums of them are exact in any order, so that dbias must be exact, and a row missed
+// or added twice is seen.
+static std::vector<float> layernorm_eighths(int64_t n, int stream) {
+    std::vector<float> values((size_t)n);
+    std::vector<int32_t> ids = random_ids(n, 31, stream);
+    for (size_t i = 0; i < values.size(); i++) { values[i] = (float)(ids[i] - 15) / 8.0f; }
+    return values;
+}
+
+// With 8 values of -0 behind the end: adding even a 0 to them would show.
+static std::vector<float> layernorm_with_tail(std::vector<float> values) {
+    values.resize(values.size() + 8, -0.0f);
+    return values;
+}
+
+static std::vector<float> layernorm_without_tail(Test *t, const char *what, std::vector<float> values) {
+    bool kept = std::all_of(values.end() - 8, values.end(), [](float x) { return x == 0.0f && signbit(x); });
+    CHECK(t, kept, "%s: what lies behind the end is written", what);
+    values.resize(values.size() - 8);
+    return values;
+}
+
+// One backward on the GPU from the given gradients, dinp's replaced or added to; the scratch memory holds NaN and is of
+// the stated size; what lies behind it and the gradients must stay.
+static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c, const std::vector<float> &dout,
+                                                 const LayerNormGradients &start, bool overwrites, bool wants_amax) {
+    DeviceArray<floatX> d_dinp(layernorm_with_tail(start.dinp)), d_dout(dout), x(c.x), weight(c.weight);
+    DeviceArray<float> dweight(layernorm_with_tail(start.dweight)), dbias(layernorm_with_tail(start.dbias));
+    DeviceArray<float> mean(c.mean), rstd(c.rstd), sums(layernorm_with_tail(start.sums));
+    int64_t floats = layernorm_backward_scratch_floats(c.N, c.C);
+    DeviceArray<float> scratch(floats + 4 * c.C);
+    Amax amax;
+    LayerNormDinp out = {d_dinp.data, overwrites, start.sums.empty() ? NULL : sums.data,
+                         wants_amax ? amax.data() : NULL};
+    layernorm_backward(out, dweight.data, dbias.data, d_dout.data, x.data, mean.data, rstd.data, weight.data,
+                       scratch.data, c.N, c.C, 0);
+    layernorm_used(t, "scratch", scratch, floats);
+    LayerNormGradients got = {
+        layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
+        layernorm_without_tail(t, "dbias", dbias.get()), layernorm_without_tail(t, "column sums", sums.get())};
+    if (wants_amax) { amax.check(t, layernorm_name("backward", c.N, c.C, 0), got.dinp); }
+    return got;
+}
+
+// The sums of dinp's columns are of what was stored: only their order differs from a sum in double.
+static void layernorm_check_sums(Test *t, const std::string &what, const std::vector<float> &got,
+                                 const std::vector<float> &start, const std::vector<float> &dinp, int64_t N, int C) {
+    std::vector<float> want = start;
+    double sizes = 0.0;
+    for (int c = 0; c < (int)start.size(); c++) {
+        double sum = start[(size_t)c], size = fabs(sum);
+        for (int64_t row = 0; row < N; row++) { sum += dinp[(size_t)(row * C + c)]; }
+        for (int64_t row = 0; row < N; row++) { size += fabs((double)dinp[(size_t)(row * C + c)]); }
+        want[(size_t)c] = (float)sum, sizes = fmax(sizes, size);
+    }
+    check_values(t, what, got, want, sum_tolerance(N + 1) * sizes, FLT_EPSILON);
+}
+
+// Backward passes, each from where the GPU's last ended, against the CPU's: the first replaces dinp, the others add to
+// it. Tolerances: dinp's new part contains two means over C and is rounded to floatX with what it is added to; dweight
+// is a sum over N rows.
+static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
+    LayerNormCase c = layernorm_case(N, C);
+    std::vector<float> dout = layernorm_eighths(N * C, 8);
+    LayerNormGradients got = {random_values(N * C, 1.0f, 9), random_values(C, 1.0f, 10), layernorm_eighths(C, 11),
+                              random_values(C, 1.0f, 16)};
+    for (int step = 0; step < steps; step++) {
+        bool overwrites = step == 0 && steps > 1;
+        LayerNormGradients start = got, want = got;
+        if (overwrites) {
+            want.dinp.assign(want.dinp.size(), 0.0f);
+            start.dinp.assign(start.dinp.size(), NAN);
+        }
+        cpu_layernorm_backward(want.dinp.data(), want.dweight.data(), want.dbias.data(), dout.data(), c.x.data(),
+                               c.mean.data(), c.rstd.data(), c.weight.data(), N, C);
+        got = layernorm_run_backward(t, c, dout, start, overwrites, true);
+        std::string name =
+            "backward " + std::to_string(step + 1) + ", N " + std::to_string(N) + ", C " + std::to_string(C);
+        check_values(t, name + ": dinp", got.dinp, want.dinp, sum_tolerance(C) * largest(want.dinp),
+                     0.5 * FLOATX_EPSILON);
+        check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight), 0.0);
+        check_values(t, name + ": dbias", got.dbias, want.dbias, 0.0, 0.0);
+        layernorm_check_sums(t, name + ": column sums", got.sums, start.sums, got.dinp, N, C);
+    }
+}
+
+// Replacing is adding to zeros, bit for bit, and what else is wanted changes no bit of the rest.
+static void test_layernorm_backward_extras(Test *t) {
+    for (int C : {72, 2056, LAYERNORM_MAX_CHANNELS}) { // of each of the three kernels
+        LayerNormCase c = layernorm_case(C > 4000 ? 2 : 18, C);
+        std::vector<float> dout = random_values(c.N * C, 1.0f, 12), zeros((size_t)(c.N * C), 0.0f);
+        LayerNormGradients start = {zeros, random_values(C, 1.0f, 14), random_values(C, 1.0f, 15), {}};
+        LayerNormGradients plain = layernorm_run_backward(t, c, dout, start, false, false);
+        start.dinp.assign(start.dinp.size(), NAN);
+        start.sums = random_values(C, 1.0f, 16);
+        LayerNormGradients extras = layernorm_run_backward(t, c, dout, start, true, true);
+        check_values(t, "dinp", extras.dinp, plain.dinp, 0.0, 0.0);
+        check_values(t, "dweight", extras.dweight, plain.dweight, 0.0, 0.0);
+        check_values(t, "dbias", extras.dbias, plain.dbias, 0.0, 0.0);
+        layernorm_check_sums(t, "column sums", extras.sums, start.sums, extras.dinp, c.N, C);
+    }
+}
+
+static void test_layernorm_backward_widths(Test *t) {
+    for (int C : layernorm_widths) { layernorm_check_backward(t, C > 2000 ? 1 : 3, C, C > 2000 ? 1 : 2); }
+}
+
+// Blocks of the first stage with unequal numbers of rows, and more blocks than the second stage adds at a time.
+static void test_layernorm_backward_rows(Test *t) {
+    for (int64_t N : {1, 15, 16, 17, 33, 100}) { layernorm_check_backward(t, N, 72, 2); }
+    layernorm_check_backward(t, 1043, 8, 2);
+}
+
+// The blocks follow from the shape alone, none is without a row, and the threads of each hold a row.
+static void test_layernorm_backward_scratch(Test *t) {
+    for (int C : layernorm_widths) {
+        for (int64_t N : {1, 16, 17, 8192, 65536, 1 << 20}) {
+            int64_t blocks = layernorm_backward_blocks(N, C), threads = layernorm_backward_threads(C);
+            CHECK(t, blocks >= 1 && blocks <= N, "N %d, C %d: %d blocks of %d", (int)N, C, (int)blocks, (int)threads);
+            CHECK(t,
+                  threads <= LAYERNORM_BACKWARD_MAX_THREADS &&
+                      threads * layernorm_backward_vectors(C) * x128::size >= C,
+                  "C %d: %d threads of %d vectors", C, (int)threads, layernorm_backward_vectors(C));
+        }
+    }
+}
+
+// The largest grid is one wave on an A100 and on an H100, which have room for more blocks of each multiprocessor than
+// it needs, and leaves at most 2 of 11 of the places of its fullest multiprocessors idle. What the kernel's registers
+// and shared memory leave room for is the driver's word, of real GPUs only, and of those with an A100's shared memory.
+static void test_layernorm_backward_wave(Test *t) {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    for (int C : layernorm_widths) {
+        int64_t blocks = layernorm_backward_blocks(1 << 20, C);
+        int threads = layernorm_backward_threads(C), vectors = layernorm_backward_vectors(C);
+        int registers = vectors == 1 ? 64 : 128, room = 65536 / registers / threads;
+        for (int multiprocessors : {108, 132}) {
+            int64_t fullest = ceil_div_i64(blocks, multiprocessors);
+            CHECK(t, fullest <= room, "C %d: %d blocks on one of %d multiprocessors, room for %d", C, (int)fullest,
+                  multiprocessors, room);
+            CHECK(t, 11 * blocks >= 9 * fullest * multiprocessors, "C %d: %d blocks on %d multiprocessors", C,
+                  (int)blocks, multiprocessors);
+        }
+        int resident = 0;
+        auto kernel = layernorm_backward_kernel_of<true>(vectors);
+        size_t shared = layernorm_backward_shared(C);
+        allow_dynamic_shared(kernel, shared);
+        cuda_check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, threads, shared));
+        bool is_large = device.sharedMemPerMultiprocessor >= 164 << 10;
+        CHECK(t, !is_large || resident >= ceil_div_i64(blocks, 108), "C %d: %d blocks on a multiprocessor, %d expected",
+              C, resident, (int)ceil_div_i64(blocks, 108));
+    }
+}
+
+static void test_layernorm_schedules(Test *t) {
+    for (int C : {80, 1600}) {
+        LayerNormCase c = layernorm_case(35, C);
+        std::vector<float> dout = random_values(c.N * C, 1.0f, 12);
+        LayerNormGradients start = {random_values(c.N * C, 1.0f, 13), random_values(C, 1.0f, 14),
+                                    random_values(C, 1.0f, 15), random_values(C, 1.0f, 16)};
+        for_each_schedule(t, "layernorm", [&] {
+            LayerNormGradients got = layernorm_run_backward(t, c, dout, start, false, false);
+            uint64_t hash = layernorm_run_forward(t, c, 256);
+            for (const std::vector<float> &values : {got.dinp, got.dweight, got.dbias, got.sums}) {
+                hash = hash * 3 ^ hash64(values.data(), values.size() * sizeof(float));
+            }
+            return hash;
+        });
+    }
+}
+
+static void layernorm_tests(Suite *suite) {
+    RUN(suite, test_layernorm_forward_widths);
+    RUN(suite, test_layernorm_forward_blocks);
+    RUN(suite, test_layernorm_forward_far_from_zero);
+    RUN(suite, test_layernorm_forward_odd_rows);
+    RUN(suite, test_layernorm_fused);
+    RUN(suite, test_residual);
+    RUN(suite, test_layernorm_backward_widths);
+    RUN(suite, test_layernorm_backward_rows);
+    RUN(suite, test_layernorm_backward_extras);
+    RUN(suite, test_layernorm_backward_scratch);
+    RUN(suite, test_layernorm_backward_wave);
+    RUN(suite, test_layernorm_schedules);
+}
+
+#endif // KERNELS_LAYERNORM_CUH

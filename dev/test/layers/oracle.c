@@ -1,0 +1,121 @@
+// The layers of train_gpt2.c under names that a C++ test can call (see oracle.h).
+#define main train_gpt2_main
+#include "train_gpt2.c"
+#undef main
+
+#include "dev/test/layers/oracle.h"
+
+static float *allocate(int64_t floats) {
+    float *memory = (float *)calloc((size_t)floats + 1, sizeof(float));
+    if (memory == NULL) { abort(); }
+    return memory;
+}
+
+static float *gemm_memory(void) { return allocate(gemm_workspace_floats(gemm_max_threads())); }
+static float *attention_memory(int T) { return allocate(gemm_max_threads() * attention_scratch_floats(T)); }
+
+void cpu_embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T, int C) {
+    embedding_forward(out, tokens, wte, wpe, B, T, C, 0);
+}
+
+void cpu_embedding_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T, int C) {
+    embedding_backward(dwte, dwpe, dout, tokens, B, T, C);
+}
+
+void cpu_layernorm_forward(float *out, float *mean, float *rstd, const float *inp, const float *weight,
+                           const float *bias, int64_t N, int C) {
+    layernorm_forward(out, mean, rstd, inp, weight, bias, N, C);
+}
+
+void cpu_layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                            const float *mean, const float *rstd, const float *weight, int64_t N, int C) {
+    layernorm_backward(dinp, dweight, dbias, dout, inp, mean, rstd, weight, N, C);
+}
+
+void cpu_matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
+                        int64_t N, int C, int OC) {
+    float *workspace = gemm_memory();
+    matmul_forward(out, residual, inp, weight, bias, N, C, OC, workspace);
+    free(workspace);
+}
+
+void cpu_matmul_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
+                         const float *weight, int64_t N, int C, int OC) {
+    float *workspace = gemm_memory();
+    matmul_backward(dinp, dweight, dbias, dout, inp, weight, N, C, OC, workspace);
+    free(workspace);
+}
+
+void cpu_gelu_forward(float *out, const float *inp, int64_t n) { gelu_forward(out, inp, n); }
+void cpu_gelu_backward(float *dinp, const float *inp, const float *dout, int64_t n) {
+    gelu_backward(dinp, inp, dout, n);
+}
+
+void cpu_attention_forward(float *out, float *lse, const float *qkv, int B, int T, int C, int NH) {
+    float *scratch = attention_memory(T);
+    attention_forward(out, lse, qkv, B, T, C, NH, scratch);
+    free(scratch);
+}
+
+void cpu_attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse, int B,
+                            int T, int C, int NH) {
+    float *scratch = attention_memory(T);
+    attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch);
+    free(scratch);
+}
+
+void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
+                       bool want_gradient) {
+    cross_entropy(losses, logits, targets, N, V, Vp, dloss, want_gradient);
+}
+
+void cpu_adamw(float *param, float *m, float *v, const float *grad, int64_t n, float lr, float beta1, float beta2,
+               float epsilon, float decay, float grad_scale, int64_t update) {
+    AdamW a = {lr, beta1, beta2, epsilon, decay, grad_scale, update};
+    adamw_tensor(param, m, v, grad, n, &a, decay);
+}
+
+struct CpuModel {
+    GPT2 gpt2;
+    MemoryPlan plan;
+};
+
+CpuModel *cpu_model_new(const CpuModelShape *shape, uint64_t seed) {
+    CpuModel *model = (CpuModel *)calloc(1, sizeof(CpuModel));
+    Error error;
+    GPT2Config config = {shape->max_seq_len, shape->vocab_size, gpt2_pad_vocab(shape->vocab_size),
+                         shape->num_layers,  shape->num_heads,  shape->channels};
+    RunShape run = {RUN_TRAINS, shape->B, shape->T, RECOMPUTE_NOTHING, shape->max_seq_len, 0, 0};
+    if (model == NULL) { abort(); }
+    gpt2_plan(&model->gpt2, &model->plan, &config, run);
+    if (!gpt2_allocate(&model->gpt2, &model->plan, &error)) { abort(); }
+    gpt2_init_params(model->gpt2.params_memory, &config, seed);
+    return model;
+}
+
+void cpu_model_free(CpuModel *model) {
+    plan_free(&model->plan);
+    free(model);
+}
+
+float *cpu_model_params(CpuModel *model) { return model->gpt2.params_memory; }
+float *cpu_model_grads(CpuModel *model) { return model->gpt2.grads_memory; }
+int64_t cpu_model_num_params(const CpuModel *model) { return gpt2_num_params(&model->gpt2.config); }
+
+double cpu_model_gradient(CpuModel *model, const int32_t *tokens, const int32_t *targets) {
+    GPT2 *m = &model->gpt2;
+    int B = m->shape.B, T = m->shape.T;
+    memcpy(m->tokens, tokens, sizeof(int32_t) * (size_t)(B * T));
+    memcpy(m->targets, targets, sizeof(int32_t) * (size_t)(B * T));
+    gpt2_zero_gradients(m);
+    double loss = gpt2_forward(m, B, T, 1.0f / (float)(B * T), true);
+    gpt2_backward(m, B, T);
+    return loss;
+}
+
+double cpu_model_update(CpuModel *model, float lr, float weight_decay, int64_t update) {
+    double norm = gradient_norm(&model->gpt2);
+    AdamW a = {lr, 0.9f, 0.95f, 1e-8f, weight_decay, norm > 1.0 ? (float)(1.0 / norm) : 1.0f, update};
+    gpt2_update(&model->gpt2, &a);
+    return norm;
+}

@@ -1,0 +1,657 @@
+// Tests of llmc/optim/global_norm.cuh and llmc/optim/adamw.cuh.
+#ifndef KERNELS_UPDATE_CUH
+#define KERNELS_UPDATE_CUH
+
+#include "llmc/optim/adamw.cuh"
+#include "llmc/optim/global_norm.cuh"
+#include "dev/test/layers/gpu_test.h"
+
+// ---- What both parts share ----
+
+static const StepResult step_goes_on = {0.0, 0.0, 1.0f, STEP_GOES_ON, 0, 0};
+
+static void set_result(const DeviceArray<StepResult> &device, StepResult result) {
+    cuda_check(cudaMemcpy(device.data, &result, sizeof(result), cudaMemcpyHostToDevice));
+}
+
+// Normal numbers that use all bits of a float, unlike those of random_values in bf16.
+static std::vector<float> float_values(int64_t n, float scale, int stream) {
+    std::vector<float> values = random_values(n, scale, stream), more = random_values(n, 0.01f * scale, stream + 1000);
+    for (size_t i = 0; i < values.size(); i++) { values[i] += more[i] / 3.0f; }
+    return values;
+}
+
+// ---- Global norm ----
+
+// The result of one step with these gradients and this sum of losses, after `before`.
+static StepResult norm_result(const std::vector<float> &grads, double loss_sum, float grad_clip,
+                              StepResult before = step_goes_on) {
+    int64_t n = (int64_t)grads.size();
+    DeviceArray<float> device(grads);
+    DeviceArray<double> partials(global_norm_scratch_doubles(n)), sum(1);
+    DeviceArray<uint64_t> checksum(1);
+    DeviceArray<int64_t> wants_to_end(1);
+    cuda_check(cudaMemset(checksum.data, 0, sizeof(uint64_t)));
+    cuda_check(cudaMemset(wants_to_end.data, 0, sizeof(int64_t)));
+    NormPart part = {device.data, n, 1, 0};
+    DeviceArray<StepResult> result(1);
+    DeviceArray<StepRecord> record(1);
+    set_result(result, before);
+    cuda_check(cudaMemcpy(sum.data, &loss_sum, sizeof(loss_sum), cudaMemcpyHostToDevice));
+    global_norm_squared(partials.data, &part, NULL, 0);
+    step_record(record.data, partials.data, global_norm_scratch_doubles(n), sum.data, wants_to_end.data, checksum.data,
+                0);
+    step_finish(result.data, record.data, 1, 0.5, grad_clip, 0);
+    return result.raw()[0];
+}
+
+static double host_norm(const std::vector<float> &grads) {
+    double sum = 0.0;
+    for (float g : grads) { sum += (double)g * (double)g; }
+    return sqrt(sum);
+}
+
+// Sizes around a warp, a block and the span of a block; the last element counts as much as all the others together.
+static void test_norm_matches_host(Test *t) {
+    const int64_t sizes[] = {
+        1, 2, 3, 4, 31, 2047, 2049, GLOBAL_NORM_SPAN - 1, GLOBAL_NORM_SPAN, GLOBAL_NORM_SPAN + 1, (1 << 20) + 3};
+    for (int64_t n : sizes) {
+        std::vector<float> grads = float_values(n, 0.1f, 11);
+        grads[(size_t)(n - 1)] = 0.1f * sqrtf((float)n);
+        double want = host_norm(grads), got = norm_result(grads, 1.0, 0.0f).norm;
+        CHECK(t, fabs(got - want) <= want * 4.0 * sqrt((double)n) * DBL_EPSILON, "%lld gradients: norm %.17g, %.17g",
+              (long long)n, got, want);
+    }
+}
+
+static void test_norm_schedules(Test *t) {
+    std::vector<float> grads = float_values(3 * GLOBAL_NORM_SPAN + 777, 1.0f, 12);
+    for_each_schedule(t, "global norm", [&] {
+        StepResult result = norm_result(grads, 3.0, 1.0f);
+        return hash64(&result.norm, sizeof(result.norm)) ^ hash64(&result.grad_scale, sizeof(result.grad_scale));
+    });
+}
+
+static void test_norm_loss_and_clipping(Test *t) {
+    std::vector<float> grads(1000, 0.25f);
+    double norm = 0.25 * sqrt(1000.0); // 7.9
+    StepResult free = norm_result(grads, 6.5, 0.0f), loose = norm_result(grads, 6.5, 8.0f);
+    StepResult tight = norm_result(grads, 6.5, 1.0f), zero = norm_result(std::vector<float>(1000, 0.0f), 6.5, 1.0f);
+    CHECK(t, free.loss == 3.25, "loss %g, expected 3.25", free.loss);
+    CHECK(t, fabs(free.norm - norm) <= 1e-12 && free.norm == tight.norm, "norm %.17g, expected %.17g", free.norm, norm);
+    CHECK(t, free.grad_scale == 1.0f && loose.grad_scale == 1.0f, "scales %g and %g, expected 1", free.grad_scale,
+          loose.grad_scale);
+    CHECK(t, tight.grad_scale == (float)(1.0 / tight.norm), "scale %.9g, expected %.9g", tight.grad_scale,
+          1.0 / tight.norm);
+    CHECK(t, zero.norm == 0.0 && zero.grad_scale == 1.0f, "norm %g, scale %g, expected 0 and 1", zero.norm,
+          zero.grad_scale);
+    CHECK(t, (free.stopped | loose.stopped | tight.stopped | zero.stopped) == STEP_GOES_ON, "a good step was stopped");
+}
+
+// One bad gradient anywhere, in the tail too, or a bad loss stops the run; the loss is named when both are bad.
+static void test_norm_stops(Test *t) {
+    const size_t places[] = {0, 1000, GLOBAL_NORM_SPAN, GLOBAL_NORM_SPAN + 1, GLOBAL_NORM_SPAN + 2};
+    for (float bad : {NAN, INFINITY, -INFINITY}) {
+        for (size_t place : places) {
+            std::vector<float> grads(GLOBAL_NORM_SPAN + 3, 0.01f);
+            grads[place] = bad;
+            StepResult got = norm_result(grads, 1.0, 1.0f);
+            CHECK(t, got.stopped == STEP_NORM_UNUSABLE && !isfinite(got.norm), "%g at %zu: stopped %d", bad, place,
+                  got.stopped);
+        }
+        std::vector<float> good(100, 0.01f), worse(100, bad);
+        StepResult loss = norm_result(good, bad, 1.0f), both = norm_result(worse, bad, 1.0f);
+        CHECK(t, loss.stopped == STEP_LOSS_NOT_FINITE && !isfinite(loss.loss), "loss %g: stopped %d", bad,
+              loss.stopped);
+        CHECK(t, both.stopped == STEP_LOSS_NOT_FINITE, "loss and norm %g: stopped %d", bad, both.stopped);
+    }
+}
+
+// The first reason stays, through good steps and through bad ones.
+static void test_norm_stays_stopped(Test *t) {
+    std::vector<float> good(100, 0.01f), bad(100, NAN);
+    for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
+        StepResult before = {1.0, 1.0, 1.0f, reason, 0, 0};
+        CHECK(t, norm_result(good, 1.0, 1.0f, before).stopped == reason, "a good step cleared reason %d", reason);
+        CHECK(t, norm_result(good, NAN, 1.0f, before).stopped == reason, "a bad loss replaced reason %d", reason);
+        CHECK(t, norm_result(bad, 1.0, 1.0f, before).stopped == reason, "a bad norm replaced reason %d", reason);
+    }
+}
+
+// A large gradient is an update when clipped, and the end when not: AdamW's v could not hold its square.
+static void test_norm_large(Test *t) {
+    std::vector<float> grads(1, 1e19f), largest_grads(4, FLT_MAX);
+    StepResult clipped = norm_result(grads, 1.0, 1.0f), unclipped = norm_result(grads, 1.0, 0.0f);
+    double norm = (double)1e19f;
+    CHECK(t, clipped.norm == norm && clipped.stopped == STEP_GOES_ON, "norm %g, stopped %d", clipped.norm,
+          clipped.stopped);
+    CHECK(t, clipped.grad_scale == (float)(1.0 / norm), "scale %g, expected %g", clipped.grad_scale, 1.0 / norm);
+    CHECK(t, unclipped.stopped == STEP_NORM_UNUSABLE && unclipped.norm == norm, "norm %g, stopped %d", unclipped.norm,
+          unclipped.stopped);
+    grads[0] = 9e17f;
+    CHECK(t, norm_result(grads, 1.0, 0.0f).stopped == STEP_GOES_ON, "a norm of 9e17 was stopped");
+    clipped = norm_result(largest_grads, 1.0, 1.0f);
+    CHECK(t, clipped.stopped == STEP_GOES_ON && clipped.norm == 2.0 * (double)FLT_MAX, "norm %g, stopped %d",
+          clipped.norm, clipped.stopped);
+    grads[0] = 1e-30f; // its square would vanish in fp32
+    CHECK(t, norm_result(grads, 1.0, 1.0f).norm == (double)1e-30f, "the norm of a small gradient was lost");
+}
+
+// Three GPUs, each with its part of the gradient: the norm of the whole, the sum of the losses, and whether any process
+// was asked to stop; a bad part spoils the whole.
+static void test_records_of_several(Test *t) {
+    const StepRecord records[] = {{1.5, 4.0, 0, 77}, {2.0, 9.0, 0, 77}, {0.5, 36.0, 0, 77}};
+    std::vector<StepRecord> good(records, records + 3), asked = good, no_loss = good, no_norm = good, odd = good;
+    asked[2].wants_to_end = 1, no_loss[1].loss_sum = NAN, no_norm[2].squares = INFINITY, odd[2].checksum = 78;
+    auto finish = [](const std::vector<StepRecord> &list) {
+        DeviceArray<StepResult> result(1);
+        DeviceArray<StepRecord> device((int64_t)list.size());
+        cuda_check(cudaMemcpy(device.data, list.data(), list.size() * sizeof(StepRecord), cudaMemcpyHostToDevice));
+        set_result(result, step_goes_on);
+        step_finish(result.data, device.data, (int)list.size(), 0.25, 3.5f, 0);
+        return result.raw()[0];
+    };
+    StepResult whole = finish(good);
+    CHECK(t, whole.loss == 1.0 && whole.norm == 7.0 && whole.grad_scale == 0.5f && whole.stopped == STEP_GOES_ON,
+          "loss %g, norm %g, scale %g, stopped %d", whole.loss, whole.norm, whole.grad_scale, whole.stopped);
+    CHECK(t, whole.wants_to_end == 0 && finish(asked).wants_to_end == 1, "a wish to stop is lost or made up");
+    CHECK(t, whole.odd_one == 0 && finish(odd).stopped == STEP_WEIGHTS_DIFFER && finish(odd).odd_one == 2,
+          "weights that differ go on");
+    CHECK(t, finish(no_loss).stopped == STEP_LOSS_NOT_FINITE, "a NaN loss of one GPU goes on");
+    CHECK(t, finish(no_norm).stopped == STEP_NORM_UNUSABLE, "an infinite norm of one GPU goes on");
+}
+
+// ---- AdamW ----
+
+#define TEST_SEED 77
+
+static AdamWStep adamw_step(int64_t update, float lr = 0.01f) {
+    return {lr, 0.9f, 0.95f, 1e-8f, 0.1f, update, rounding_key(TEST_SEED, update)};
+}
+
+static void adamw_with(const AdamWPart &first, const AdamWPart *second, const AdamWStep &step, const StepResult *result,
+                       int block_size = ADAMW_BLOCK) {
+    DeviceArray<AdamWFactors> factors(1);
+    AdamWFactors values = adamw_factors(&step);
+    cuda_check(cudaMemcpy(factors.data, &values, sizeof(values), cudaMemcpyHostToDevice));
+    adamw_update(&first, second, factors.data, result, 0, block_size);
+    cuda_check(cudaDeviceSynchronize());
+}
+
+// A tensor with everything that belongs to it; m and v as after many updates.
+struct UpdateArrays {
+    DeviceArray<floatX> params;
+    DeviceArray<float> master, m, v, grads;
+    DeviceArray<StepResult> result;
+
+    explicit UpdateArrays(int64_t n)
+        : params(n), master(float_values(n, 0.5f, 21)), m(float_values(n, 0.1f, 22)), v(n), grads(n), result(1) {
+        std::vector<float> squares = float_values(n, 0.1f, 23);
+        for (float &x : squares) { x *= x; }
+        v.set(squares);
+        params.set(random_values(n, 0.5f, 24));
+        set_grads(1);
+        set_result(result, step_goes_on);
+    }
+    void set_grads(int64_t update) { grads.set(float_values(grads.count, 0.1f, 30 + (int)update)); }
+    void update(int64_t number, bool with_master = true, int block_size = ADAMW_BLOCK) {
+        AdamWPart part =
+            adamw_part(params.data, with_master ? master.data : NULL, m.data, v.data, grads.data, params.count, 0);
+        adamw_with(part, NULL, adamw_step(number), result.data, block_size);
+    }
+    uint64_t hash() const {
+        uint64_t hashes[] = {params.hash(), master.hash(), m.hash(), v.hash()};
+        return hash64(hashes, sizeof(hashes));
+    }
+};
+
+// The two values of floatX around x; both are x if floatX holds it.
+static void neighbours(float x, float *towards_zero, float *away) {
+    *towards_zero = *away = x;
+    if (sizeof(floatX) == sizeof(float)) { return; }
+    uint32_t bits, cut;
+    memcpy(&bits, &x, sizeof(bits));
+    cut = bits & 0xffff0000u;
+    memcpy(towards_zero, &cut, sizeof(cut));
+    if (bits != cut) { cut += 0x10000u; }
+    memcpy(away, &cut, sizeof(cut));
+}
+
+static void check_neighbours(Test *t, const char *what, const std::vector<float> &params,
+                             const std::vector<float> &master) {
+    for (size_t i = 0; i < params.size(); i++) {
+        float low, high;
+        neighbours(master[i], &low, &high);
+        CHECK(t, params[i] == low || params[i] == high, "%s: parameter %zu is %.9g, not a neighbour of %.9g", what, i,
+              params[i], master[i]);
+    }
+}
+
+// What the CPU makes of the same arrays.
+struct UpdateExpected {
+    std::vector<float> w, m, v;
+
+    explicit UpdateExpected(const UpdateArrays &arrays, bool with_master = true)
+        : w(with_master ? arrays.master.get() : arrays.params.get()), m(arrays.m.get()), v(arrays.v.get()) {}
+    void update(const UpdateArrays &arrays, int64_t number, float grad_scale) {
+        AdamWStep step = adamw_step(number);
+        std::vector<float> grads = arrays.grads.get();
+        cpu_adamw(w.data(), m.data(), v.data(), grads.data(), (int64_t)w.size(), step.lr, step.beta1, step.beta2,
+                  step.epsilon, 0.1f, grad_scale, number);
+    }
+    // After `updates` updates from number 1 on, with lr 0.01. m is a sum of terms of either sign, each within half an
+    // epsilon or so of |g| or |m| (at most 1 here). The step m / (1-beta1^t) / sqrt(v / (1-beta2^t)) has that error up
+    // to 10 times over a square root of v that is at least |g| / sqrt(20 t): some 300 epsilons at t = 5, times lr.
+    void check(Test *t, const std::string &what, const UpdateArrays &arrays, int updates, bool with_master) const {
+        double epsilons = 4.0 * updates * FLT_EPSILON, step_error = 0.01 * 500.0 * FLT_EPSILON;
+        check_values(t, what + " m", arrays.m.get(), m, epsilons, epsilons);
+        check_values(t, what + " v", arrays.v.get(), v, 0.0, epsilons);
+        if (with_master) {
+            check_values(t, what + " master", arrays.master.get(), w, step_error, epsilons);
+            check_neighbours(t, what.c_str(), arrays.params.get(), arrays.master.get());
+        } else { // rounded once, up or down
+            check_values(t, what + " params", arrays.params.get(), w, step_error, epsilons + FLOATX_EPSILON);
+        }
+    }
+};
+
+static void test_adamw_matches_cpu(Test *t) {
+    const int64_t sizes[] = {1, 3, 4, 5, 8, 129, 1023, 1024, 1025, 4999};
+    for (int64_t n : sizes) {
+        UpdateArrays arrays(n);
+        UpdateExpected expected(arrays);
+        for (int64_t number = 1; number <= 5; number++) {
+            arrays.set_grads(number);
+            arrays.update(number);
+            expected.update(arrays, number, 1.0f);
+        }
+        expected.check(t, std::to_string(n) + " elements", arrays, 5, true);
+    }
+}
+
+static void test_adamw_without_master(Test *t) {
+    for (int64_t n : {7, 1027}) {
+        UpdateArrays arrays(n);
+        UpdateExpected expected(arrays, false);
+        uint64_t master = arrays.master.hash();
+        arrays.update(1, false);
+        expected.update(arrays, 1, 1.0f);
+        expected.check(t, "without master, " + std::to_string(n) + " elements", arrays, 1, false);
+        CHECK(t, arrays.master.hash() == master, "a master copy that was not given was written");
+    }
+}
+
+// Where the parameters hold all that the master copy holds, it makes no difference to the bits.
+static void test_adamw_master_or_not(Test *t) {
+    UpdateArrays with(515), without(515);
+    with.master.set(with.params.get());
+    for (int64_t number = 1; number <= (sizeof(floatX) == sizeof(float) ? 3 : 1); number++) {
+        with.update(number, true);
+        without.update(number, false);
+    }
+    CHECK(t, with.params.hash() == without.params.hash(), "other parameters without a master copy");
+    CHECK(t, with.m.hash() == without.m.hash() && with.v.hash() == without.v.hash(), "other moments");
+}
+
+// The first update from m = v = 0: bias correction makes it a step of lr against the sign of the gradient, however
+// large or small that is.
+static void test_adamw_bias_correction(Test *t) {
+    UpdateArrays arrays(8);
+    arrays.m.clear();
+    arrays.v.clear();
+    arrays.master.clear();
+    arrays.grads.set({1e-3f, -1e-3f, 1.0f, -1.0f, 1e3f, -1e3f, 1e10f, 0.0f});
+    arrays.update(1);
+    check_values(t, "first step", arrays.master.get(), {-0.01f, 0.01f, -0.01f, 0.01f, -0.01f, 0.01f, -0.01f, 0.0f}, 0.0,
+                 1e-5 + 16.0 * FLT_EPSILON); // epsilon is 1e-5 of the smallest gradient
+}
+
+// result->grad_scale multiplies the gradients: by a power of two to the same bits, by others as on the CPU.
+static void test_adamw_grad_scale(Test *t) {
+    UpdateArrays scaled(1027), multiplied(1027), other(1027);
+    std::vector<float> quarter = multiplied.grads.get();
+    for (float &g : quarter) { g *= 0.25f; }
+    multiplied.grads.set(quarter);
+    set_result(scaled.result, {0.0, 4.0, 0.25f, STEP_GOES_ON, 0, 0});
+    scaled.update(1);
+    multiplied.update(1);
+    CHECK(t, scaled.hash() == multiplied.hash(), "a scale of 1/4 is not the same as gradients divided by 4");
+    UpdateExpected expected(other);
+    set_result(other.result, {0.0, 3.0, 1.0f / 3.0f, STEP_GOES_ON, 0, 0});
+    other.update(1);
+    expected.update(other, 1, 1.0f / 3.0f);
+    expected.check(t, "scale 1/3", other, 1, true);
+}
+
+static void test_adamw_stopped(Test *t) {
+    for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
+        UpdateArrays arrays(1027);
+        arrays.grads.poison();
+        uint64_t before = arrays.hash();
+        set_result(arrays.result, {NAN, NAN, 1.0f, reason, 0, 0});
+        arrays.update(1, true);
+        CHECK(t, arrays.hash() == before, "reason %d: something was touched", reason);
+        arrays.update(1, false);
+        CHECK(t, arrays.hash() == before, "reason %d: something was touched without a master copy", reason);
+    }
+}
+
+// Replicas: other memory, other block sizes and schedules, same bits.
+static void test_adamw_replicas(Test *t) {
+    uint64_t hashes[2];
+    for (bool with_master : {false, true}) {
+        for (int block_size : {32, 96, 256}) {
+            for_each_schedule(t, "adamw_update", [&] {
+                UpdateArrays arrays(2051);
+                arrays.update(3, with_master, block_size);
+                return hashes[with_master] = arrays.hash();
+            });
+            UpdateArrays replica(2051);
+            replica.update(3, with_master);
+            CHECK(t, replica.hash() == hashes[with_master], "block size %d: other bits", block_size);
+        }
+    }
+}
+
+// Another update rounds otherwise; fp32 is never rounded.
+static void test_adamw_keys(Test *t) {
+    UpdateArrays arrays(1000);
+    arrays.update(1);
+    uint64_t hash = arrays.params.hash();
+    for (uint64_t seed : {(uint64_t)TEST_SEED, (uint64_t)TEST_SEED + 1}) {
+        for (int64_t update : {1, 2}) {
+            params_from_master(arrays.params.data, arrays.master.data, 1000, 0, rounding_key(seed, update), true, 0);
+            bool same = arrays.params.hash() == hash, expected = update == 1 && seed == TEST_SEED;
+            CHECK(t, same == (expected || sizeof(floatX) == sizeof(float)), "seed %llu, update %lld: %s bits",
+                  (unsigned long long)seed, (long long)update, same ? "the same" : "other");
+        }
+    }
+}
+
+// Elements begin..end-1 of `whole`, which are the elements first + begin.. of a model, updated as a shard. own_state:
+// the shard's optimizer state is a copy in memory of its own, which begins at another alignment than the parameters.
+static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_t first, bool own_state) {
+    int64_t n = end - begin;
+    size_t bytes = (size_t)n * sizeof(float);
+    float *state[] = {whole.master.data + begin, whole.m.data + begin, whole.v.data + begin};
+    DeviceArray<float> copies(3 * n);
+    float *used[3];
+    for (int i = 0; i < 3; i++) {
+        used[i] = own_state ? copies.data + i * n : state[i];
+        if (own_state) { cuda_check(cudaMemcpy(used[i], state[i], bytes, cudaMemcpyDeviceToDevice)); }
+    }
+    AdamWPart part =
+        adamw_part(whole.params.data + begin, used[0], used[1], used[2], whole.grads.data + begin, n, first + begin);
+    adamw_with(part, NULL, adamw_step(4), whole.result.data);
+    for (int i = 0; i < 3 && own_state; i++) {
+        cuda_check(cudaMemcpy(state[i], used[i], bytes, cudaMemcpyDeviceToDevice));
+    }
+}
+
+// However a tensor is cut, each element's bits stay what they are; elsewhere in the model they are others.
+static void test_adamw_shards(Test *t) {
+    const int64_t n = 1037, firsts[] = {0, 8, 1234567, (int64_t)5 << 32};
+    const std::vector<int64_t> cuts[] = {{1}, {2, 3}, {4, 8, 12}, {5, 6, 518, 1030}, {512}, {511, 1033}, {1036}};
+    uint64_t at_0 = 0;
+    for (int64_t first : firsts) {
+        UpdateArrays whole(n);
+        update_shard(whole, 0, n, first, false);
+        bool same = whole.params.hash() == at_0;
+        CHECK(t, !same || sizeof(floatX) == sizeof(float), "first index %lld: the bits of 0", (long long)first);
+        if (first == 0) { at_0 = whole.params.hash(); }
+        for (const std::vector<int64_t> &cut : cuts) {
+            for (bool own_state : {false, true}) {
+                UpdateArrays sharded(n);
+                int64_t begin = 0;
+                for (int64_t end : cut) {
+                    update_shard(sharded, begin, end, first, own_state);
+                    begin = end;
+                }
+                update_shard(sharded, begin, n, first, own_state);
+                CHECK(t, sharded.hash() == whole.hash(), "first index %lld, cut first at %lld%s: other bits",
+                      (long long)first, (long long)cut[0], own_state ? ", own state" : "");
+            }
+        }
+    }
+}
+
+// A slice of larger arrays: the elements beside it stay as they are.
+static void test_adamw_touches_nothing_else(Test *t) {
+    for (int64_t begin : {3, 8, 13}) {
+        for (int64_t n : {1, 2, 6, 50, 0, 4 * ADAMW_BLOCK}) {
+            UpdateArrays arrays(4 * ADAMW_BLOCK + 20);
+            UpdateExpected before(arrays);
+            std::vector<float> params = arrays.params.get();
+            update_shard(arrays, begin, begin + n, 0, false);
+            params_from_master(arrays.params.data + begin, arrays.master.data + begin, n, begin, 1, true, 0);
+            std::vector<float> w = arrays.master.get(), m = arrays.m.get(), v = arrays.v.get(), p = arrays.params.get();
+            for (size_t i = 0; i < w.size(); i++) {
+                bool inside = (int64_t)i >= begin && (int64_t)i < begin + n;
+                bool same = w[i] == before.w[i] && m[i] == before.m[i] && v[i] == before.v[i] && p[i] == params[i];
+                CHECK(t, inside ? m[i] != before.m[i] && v[i] != before.v[i] : same, "%lld from %lld: element %zu",
+                      (long long)n, (long long)begin, i);
+            }
+        }
+    }
+}
+
+// ---- Stochastic rounding ----
+
+static std::vector<float> rounded_at_random(const std::vector<float> &values, uint64_t key) {
+    DeviceArray<float> master(values);
+    DeviceArray<floatX> params(master.count);
+    params_from_master(params.data, master.data, master.count, 0, key, true, 0);
+    return params.get();
+}
+
+// Values of all sizes go to one of their two neighbours, as often to each as makes the mean exact. In units of the
+// distance between the neighbours, the error of one rounding has mean 0 and a variance of 1/4 at most: the mean of n
+// lies within 5 standard deviations, 2.5 / sqrt(n), but once in a million keys.
+static void test_rounding_mean(Test *t) {
+    const int64_t n = 20000;
+    for (float scale : {1.0f, 1e-30f, 1e30f}) {
+        std::vector<float> values = float_values(n, scale, 41), got = rounded_at_random(values, 4242);
+        double sum = 0.0;
+        for (size_t i = 0; i < got.size(); i++) {
+            float low, high;
+            neighbours(values[i], &low, &high);
+            CHECK(t, got[i] == low || got[i] == high, "%.9g became %.9g", values[i], got[i]);
+            if (high != low) { sum += ((double)got[i] - values[i]) / fabs((double)high - low); }
+        }
+        CHECK(t, fabs(sum / n) <= 2.5 / sqrt((double)n), "scale %g: mean error %g", scale, sum / n);
+    }
+}
+
+// One value between 1 and its neighbour 1 + 2^-7, at a known fraction of the way: over many elements of one update, and
+// over many updates of one element.
+static void test_rounding_frequency(Test *t) {
+    const int n = 4096, updates = 256;
+    for (double fraction : {1.0 / 65536.0, 0.1, 0.5, 0.9}) {
+        float x = (float)(1.0 + fraction / 128.0);
+        double part = sizeof(floatX) == sizeof(float) ? 0.0 : fraction, elements = 0.0, times = 0.0;
+        for (float sign : {1.0f, -1.0f}) {
+            for (float got : rounded_at_random(std::vector<float>(n, sign * x), 99)) {
+                elements += sign * got == 1.0078125f;
+            }
+        }
+        for (int64_t update = 1; update <= updates; update++) {
+            times += rounded_at_random({x}, rounding_key(5, update))[0] == 1.0078125f;
+        }
+        double deviation = 5.0 * sqrt(part * (1.0 - part));
+        CHECK(t, fabs(elements / (2.0 * n) - part) <= deviation / sqrt(2.0 * n) + 1.0 / n,
+              "fraction %g: %g of the elements", fraction, elements / (2.0 * n));
+        CHECK(t, fabs(times / updates - part) <= deviation / sqrt((double)updates) + 1.0 / updates,
+              "fraction %g: %g of the updates", fraction, times / updates);
+    }
+}
+
+// What floatX holds exactly stays, infinities included; a NaN stays one, even if all its bits are in the lower half.
+static void test_rounding_exact_values(Test *t) {
+    std::vector<float> values = random_values(1000, 1.0f, 42);
+    values.insert(values.end(), {0.0f, -0.0f, 1.0f, -1.0f, FLT_MIN, INFINITY, -INFINITY, rounded(3e38f)});
+    for (uint64_t key : {(uint64_t)1, (uint64_t)2, (uint64_t)3}) {
+        std::vector<float> got = rounded_at_random(values, key);
+        for (size_t i = 0; i < got.size(); i++) {
+            CHECK(t, got[i] == values[i] && signbit(got[i]) == signbit(values[i]), "%.9g became %.9g", values[i],
+                  got[i]);
+        }
+    }
+    uint32_t bits = 0x7f800001u;
+    float hidden;
+    memcpy(&hidden, &bits, sizeof(bits));
+    for (float got : rounded_at_random({NAN, -NAN, hidden}, 7)) { CHECK(t, isnan(got), "a NaN became %g", got); }
+}
+
+// The first index whose 16 random bits are these.
+static int64_t index_with_bits(uint64_t key, uint32_t bits) {
+    int64_t index = 0;
+    while ((rounding_bits(key, (uint64_t)index) & 0xffffu) != bits) { index++; }
+    return index;
+}
+
+// To the last bit: a value k/65536 of the way goes up for exactly k of the 65536 possible draws, the largest ones.
+static void test_rounding_thresholds(Test *t) {
+    const uint32_t draws[] = {0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff}, parts[] = {0, 1, 2, 0x7fff, 0x8000, 0xffff};
+    for (uint32_t draw : draws) {
+        int64_t index = index_with_bits(31, draw);
+        for (uint32_t part : parts) {
+            uint32_t bits = 0x3f800000u + part; // 1 and a fraction
+            float x, low, high;
+            memcpy(&x, &bits, sizeof(x));
+            neighbours(x, &low, &high);
+            DeviceArray<float> master(std::vector<float>{x});
+            DeviceArray<floatX> param(1);
+            params_from_master(param.data, master.data, 1, index, 31, true, 0);
+            float got = param.get()[0], want = draw + part >= 0x10000u ? high : low;
+            CHECK(t, got == want, "part %x, draw %x: %.9g, expected %.9g", part, draw, got, want);
+        }
+    }
+}
+
+// 100 steps of lr 1e-4 from 1.0 (where the bf16 below is 2^-8 away) with a constant gradient, without a master copy:
+// rounding to nearest would stay at 1.0 for ever. A step goes down one bf16 with probability p = 1e-4 * 2^8 and not at
+// all else, so that the mean of n elements has the standard deviation 2^-8 sqrt(100 p (1-p) / n).
+static void test_rounding_does_not_stall(Test *t) {
+    const int64_t n = 4096;
+    UpdateArrays arrays(n);
+    arrays.params.set(std::vector<float>((size_t)n, 1.0f));
+    arrays.grads.set(std::vector<float>((size_t)n, 0.5f));
+    arrays.m.clear();
+    arrays.v.clear();
+    for (int64_t update = 1; update <= 100; update++) {
+        AdamWStep step = adamw_step(update, 1e-4f);
+        AdamWPart part = adamw_part(arrays.params.data, NULL, arrays.m.data, arrays.v.data, arrays.grads.data, n, 0);
+        part.decayed = 0;
+        adamw_with(part, NULL, step, arrays.result.data);
+    }
+    double sum = 0.0, p = 1e-4 * 256.0, deviation = sqrt(100.0 * p * (1.0 - p) / (double)n) / 256.0;
+    for (float x : arrays.params.get()) { sum += (double)x; }
+    CHECK(t, fabs(sum / (double)n - 0.99) <= 5.0 * deviation, "mean %.6f, expected 0.99 within %.6f", sum / (double)n,
+          5.0 * deviation);
+}
+
+// From the master copy come the bits that the update left, whole or in shards; or the nearest.
+static void test_params_from_master(Test *t) {
+    for (int64_t n : {1, 5, 1027}) {
+        UpdateArrays arrays(n);
+        arrays.update(6);
+        uint64_t want = arrays.params.hash();
+        DeviceArray<floatX> again(n), shards(n), nearest(n);
+        params_from_master(again.data, arrays.master.data, n, 0, rounding_key(TEST_SEED, 6), true, 0, 64);
+        CHECK(t, again.hash() == want, "%lld elements: other bits than the update's", (long long)n);
+        for (int64_t begin = 0, end; begin < n; begin = end) { // 3, then 256: as many as a block's threads do, and 3
+            end = min_i64(begin == 0 ? 3 : begin + 256, n);
+            params_from_master(shards.data + begin, arrays.master.data + begin, end - begin, begin,
+                               rounding_key(TEST_SEED, 6), true, 0, 64);
+        }
+        CHECK(t, shards.hash() == want, "%lld elements: other bits in shards", (long long)n);
+        params_from_master(nearest.data, arrays.master.data, n, 0, 0, false, 0);
+        std::vector<float> got = nearest.get(), master = arrays.master.get();
+        for (size_t i = 0; i < got.size(); i++) {
+            CHECK(t, got[i] == rounded(master[i]), "%.9g became %.9g, expected %.9g", master[i], got[i],
+                  rounded(master[i]));
+        }
+    }
+}
+
+// The parts of a model: elements outside of the layers, then three layers with something between them. All in one
+// launch are the same bits as stretch after stretch; what lies between stays.
+static void test_adamw_parts(Test *t) {
+    const int64_t sizes[][4] = {{40, 24, 520, 512}, {37, 0, 515, 600}, {5, 5, 1500, 3}, {0, 0, 8, 8}};
+    for (const int64_t(&size)[4] : sizes) {
+        for (bool with_master : {true, false}) {
+            for (int64_t gap : {0, 4, 1}) {
+                int64_t outside = size[0], layer = size[2], stride = layer + gap, n = outside + 3 * stride;
+                UpdateArrays at_once(n), one_by_one(n);
+                auto part = [&](UpdateArrays &a, int64_t begin, int64_t count, int64_t decayed, int64_t index) {
+                    AdamWPart p = adamw_part(a.params.data + begin, with_master ? a.master.data + begin : NULL,
+                                             a.m.data + begin, a.v.data + begin, a.grads.data + begin, count, index);
+                    p.decayed = decayed;
+                    return p;
+                };
+                AdamWPart first = part(at_once, 0, outside, size[1], 0);
+                AdamWPart layers = part(at_once, outside, layer, size[3], outside);
+                layers.repeats = 3, layers.index_stride = layer;
+                layers.params_stride = layers.state_stride = layers.grads_stride = stride;
+                adamw_with(first, &layers, adamw_step(2), at_once.result.data);
+                for (int64_t i = -1; i < 3; i++) {
+                    int64_t begin = i < 0 ? 0 : outside + i * stride, index = i < 0 ? 0 : outside + i * layer;
+                    int64_t count = i < 0 ? outside : layer;
+                    int64_t decayed = min_i64(i < 0 ? size[1] : size[3], count);
+                    AdamWPart with = part(one_by_one, begin, decayed, decayed, index);
+                    AdamWPart without = part(one_by_one, begin + decayed, count - decayed, 0, index + decayed);
+                    adamw_with(with, NULL, adamw_step(2), one_by_one.result.data);
+                    adamw_with(without, NULL, adamw_step(2), one_by_one.result.data);
+                }
+                CHECK(t, at_once.hash() == one_by_one.hash(), "%lld outside, layers of %lld, %lld between: other bits",
+                      (long long)outside, (long long)layer, (long long)gap);
+            }
+        }
+    }
+}
+
+// The norm's partial sums of parts are those of each stretch alone, in their order.
+static void test_norm_parts(Test *t) {
+    const int64_t n[] = {GLOBAL_NORM_SPAN + 8, 2 * GLOBAL_NORM_SPAN + 4}, stride = n[1] + 12;
+    DeviceArray<float> grads(float_values(n[0] + 3 * stride, 0.1f, 13));
+    DeviceArray<double> at_once(2 + 3 * 3), one_by_one(2 + 3 * 3);
+    NormPart first = {grads.data, n[0], 1, 0}, layers = {grads.data + n[0], n[1], 3, stride};
+    global_norm_squared(at_once.data, &first, &layers, 0);
+    global_norm_squared(one_by_one.data, &first, NULL, 0);
+    for (int i = 0; i < 3; i++) {
+        NormPart layer = {grads.data + n[0] + i * stride, n[1], 1, 0};
+        global_norm_squared(one_by_one.data + 2 + 3 * i, &layer, NULL, 0);
+    }
+    CHECK(t, norm_part_doubles(&first) == 2 && norm_part_doubles(&layers) == 9, "other numbers of sums");
+    CHECK(t, at_once.hash() == one_by_one.hash(), "other sums");
+}
+
+static void update_tests(Suite *suite) {
+    RUN(suite, test_norm_matches_host);
+    RUN(suite, test_norm_schedules);
+    RUN(suite, test_norm_loss_and_clipping);
+    RUN(suite, test_norm_stops);
+    RUN(suite, test_norm_stays_stopped);
+    RUN(suite, test_norm_parts);
+    RUN(suite, test_norm_large);
+    RUN(suite, test_records_of_several);
+    RUN(suite, test_adamw_matches_cpu);
+    RUN(suite, test_adamw_without_master);
+    RUN(suite, test_adamw_master_or_not);
+    RUN(suite, test_adamw_bias_correction);
+    RUN(suite, test_adamw_grad_scale);
+    RUN(suite, test_adamw_stopped);
+    RUN(suite, test_adamw_replicas);
+    RUN(suite, test_adamw_keys);
+    RUN(suite, test_adamw_shards);
+    RUN(suite, test_adamw_parts);
+    RUN(suite, test_adamw_touches_nothing_else);
+    RUN(suite, test_rounding_mean);
+    RUN(suite, test_rounding_frequency);
+    RUN(suite, test_rounding_exact_values);
+    RUN(suite, test_rounding_thresholds);
+    RUN(suite, test_rounding_does_not_stall);
+    RUN(suite, test_params_from_master);
+}
+
+#endif // KERNELS_UPDATE_CUH

@@ -1,0 +1,77 @@
+"""Prints the two tables of doc/several_gpus.md: python3 dev/test/programs/ranks_table.py [losses] [faults]
+
+losses: 20 steps with every number of ranks, stage and length of accumulation of test_gpu_ranks.py, in bf16 and fp32.
+faults: its tests of faults, which note how each fault ends.
+"""
+import os
+import re
+import socket
+import sys
+
+import cli
+import harness
+import test_gpu_ranks as tests
+
+STEPS = 20
+
+
+def results(program):
+    """For each number of ranks and accumulation: the stages that gave the same bits, losses and hash of the weights."""
+    found = {}
+    limit = tests.limits(tests.is_bf16(program))
+    outs = tests.check_matrix(tests.matrix_cases(), STEPS, program, limit)
+    for (count, accumulation, stage), out in outs.items():
+        key = count, accumulation, cli.weights_hash(out)
+        found.setdefault(key, ([], cli.losses(out)))[0].append(stage)
+    first = next(iter(found.values()))[1]
+    return {(count, accumulation, tuple(stages)): (losses, weights, max(abs(a - b) / a for a, b in zip(first, losses)))
+            for (count, accumulation, weights), (stages, losses) in found.items()}
+
+
+def print_losses():
+    tables = [results(tests.PROGRAM)]
+    if os.path.exists(tests.FP32):
+        tables.append(results(tests.FP32))
+    names = ["bf16", "fp32"][:len(tables)]
+    print("| ranks | micro-batches | `--zero-stage` |" + "".join(
+        f" {name}: loss of step {STEPS} | largest difference | weights hash |" for name in names))
+    print("|---|---|---|" + "---|---|---|" * len(tables))
+    for count, accumulation, stages in tables[0]:
+        row = f"| {count} | {accumulation} | {', '.join(map(str, stages)) if count > 1 else 'any'} |"
+        for table in tables:
+            losses, weights, difference = table[count, accumulation, stages]
+            row += f" {losses[-1]:.6f} | {difference:.1e} | `{weights}` |"
+        print(row.replace("0.0e+00", "0"), flush=True)
+
+
+def plain(message):
+    """Without what is only this machine's: its name, its folders, numbers of processes."""
+    message = message.replace(cli.FOLDER + "/", "").replace(socket.gethostname().split(".")[0], "host")
+    message = re.sub(r"ranks_\d+\.start", "start", message)
+    return re.sub(r"127\.0\.0\.1:\d+", "ADDRESS:PORT", re.sub(r"pid \d+", "pid N", message)).replace("|", "\\|")
+
+
+def print_faults():
+    for start in (tests.start_stopped, tests.start_hanging, tests.start_cut_network):
+        try:
+            tests.slow(start)
+        except harness.Skip:
+            pass
+    for test in tests.FAULTS:
+        try:
+            test()
+        except harness.Skip as skip:
+            print(f"{test.__name__}: left out: {skip}", file=sys.stderr)
+    print("| fault | all have ended after | what they print |")
+    print("|---|---|---|")
+    for fault, seconds, message, end in tests.RECORDS:
+        after = f"{seconds:.1f} s" if seconds >= 0.1 else "at once"
+        print(f"| {fault} | {after}{', ' + end if end != 'status 1' else ''} | {plain(message)} |", flush=True)
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or ["losses", "faults"]
+    if "losses" in wanted:
+        print_losses()
+    if "faults" in wanted:
+        print_faults()

@@ -1,0 +1,262 @@
+"""What the Makefile makes of NCCL, cuDNN and MPI: in folders made for the purpose, with a stand-in for nvcc. Nothing is
+built but what the Makefile itself builds to find out. Where NCCL and cuDNN are found: test_find_libraries.py. What
+comes of it with the real ones: test_nvcc.sh. And which revision of the source a program says it is, in a repository
+with a trainer of three lines."""
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+WORK = tempfile.mkdtemp(prefix="gpt2c_build.")
+CUDA, NCCL, CUDNN, OLD, MPI, EMPTY, BROKEN = (os.path.join(WORK, name) for name in (
+    "cuda", "nccl", "cudnn", "cudnn8", "mpi", "empty", "broken"))
+BUILD = os.path.join(WORK, "build")
+NVCC = os.path.join(CUDA, "bin", "nvcc")
+COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
+
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+
+
+def write(path, text, mode=0o644):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+    os.chmod(path, mode)
+
+
+def write_library(folder, lib, name, function, parameters, result="0"):
+    """A header and a shared library with one function."""
+    header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
+    write(os.path.join(folder, "include", f"{name}.h"), header)
+    os.makedirs(os.path.join(folder, lib), exist_ok=True)
+    source = os.path.join(WORK, f"{name}.c")
+    write(source, f"int {function}({parameters}) {{ return {result}; }}\n")
+    command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, lib, f"lib{name}.so"), source]
+    subprocess.run(command, check=True)
+
+
+def prepare():
+    write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo $ARCHS\n", 0o755)
+    for header in "cuda_runtime.h", "cublasLt.h":
+        write(os.path.join(CUDA, "include", header), "")
+    for name in "libcublasLt.so", "libnvrtc.so.13":
+        write(os.path.join(CUDA, "lib64", name), "never opened here")
+    write_library(CUDA, "lib64", "nccl", "ncclGetVersion", "int *version")
+    write_library(NCCL, "lib", "nccl", "ncclGetVersion", "int *version")
+    for folder, lib, version in ((CUDA, "lib64", 9), (CUDNN, "lib", 9), (OLD, "lib", 8)):
+        write(os.path.join(folder, "include", "cudnn_version.h"), f"#define CUDNN_MAJOR {version}\n")
+        write_library(folder, lib, "cudnn", "cudnnGetCudartVersion", "void", "13000")
+    write_library(MPI, "lib", "mpi", "MPI_Init", "void *argc, void *argv")
+    shutil.copytree(NCCL, BROKEN)
+    write(os.path.join(BROKEN, "lib", "libnccl.so"), "no library\n")
+    shutil.copytree(CUDNN, os.path.join(BROKEN, "cudnn"))
+    write(os.path.join(BROKEN, "cudnn", "lib", "libcudnn.so"), "no library\n")
+    shutil.copytree(MPI, os.path.join(BROKEN, "mpi"))
+    write(os.path.join(BROKEN, "mpi", "lib", "libmpi.so"), "no library\n")
+    os.mkdir(EMPTY)
+
+
+def make(*arguments, status=0, **variables):
+    """What `make -n` says that it would do."""
+    environment = {name: value for name, value in os.environ.items()
+                   if not re.match("MAKE|MFLAGS|GNUMAKE|NCCL|CUDNN|MPI|CUDA|C(C|XX|FLAGS)$", name)}
+    environment.update({"GPU_ARCH": "80", "ARCHS": "sm_75 sm_80 sm_90", **variables})
+    result = subprocess.run(["make", "-n", f"BUILD={BUILD}", f"BIN={BUILD}", "ARCH=", *arguments], cwd=ROOT,
+                            env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == status, (arguments, result)
+    return result.stdout + result.stderr
+
+
+def compile_line(*arguments, program="train_gpt2cu", **variables):
+    out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", *arguments, **variables)
+    return next(line for line in out.splitlines() if f"-o {BUILD}/{program} " in line)
+
+
+def has_mpi(line):
+    return "-DUSE_MPI" in line and " -lmpi" in line
+
+
+def test_nccl_beside_cuda():
+    line = compile_line("MPI=0")
+    assert " -DUSE_NCCL " in line and "-isystem" not in line, line
+    assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line and " -l:libnccl.so " in line, line
+    assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
+
+
+def test_nccl_elsewhere():
+    for line in (compile_line(f"NCCL_HOME={NCCL}"), compile_line("NCCL=1", NCCL_HOME=NCCL)):
+        assert f" -DUSE_NCCL -isystem {NCCL}/include " in line and " -l:libnccl.so " in line, line
+        assert f" -L{NCCL}/lib " in line and f"-Xlinker -rpath -Xlinker {NCCL}/lib" in line, line
+
+
+def test_without_nccl():
+    line = compile_line("NCCL=0", "MPI=0")
+    assert "nccl" not in line.lower(), line
+
+
+def test_nccl_that_is_not_there():
+    for folder in (EMPTY, BROKEN):
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"NCCL_HOME={folder}", status=2)
+        message = rf"No NCCL in NCCL_HOME={folder} that \S+ builds with( \(.*\))?: expected include/nccl.h"
+        assert re.search(message, out), out
+        assert "NCCL=0 leaves it out" in out, out
+
+
+def test_mpi_in_a_folder():
+    """With a compiler of its own that quotes, as Intel's does, and without one."""
+    mpicc = os.path.join(MPI, "bin", "mpicc")
+    write(mpicc, f"""#!/bin/sh
+echo 'gcc -I"{MPI}/include" -L"{MPI}/lib" -Xlinker --enable-new-dtags -Wl,-z,now -lmpi -lm'
+""", 0o755)
+    for _ in range(2):
+        line = compile_line(f"MPI_HOME={MPI}")
+        assert has_mpi(line) and f" -isystem {MPI}/include " in line and f" -L{MPI}/lib " in line, line
+        assert f"-Xlinker -rpath -Xlinker {MPI}/lib" in line and "new-dtags" not in line and "-Wl" not in line, line
+        line = compile_line(f"MPI_HOME={MPI}", program="train_gpt2emu")
+        assert has_mpi(line) and f" -Wl,-rpath,{MPI}/lib " in line, line
+        shutil.rmtree(os.path.dirname(mpicc), ignore_errors=True)
+
+
+def test_mpi_that_is_not_there():
+    for folder in (EMPTY, os.path.join(BROKEN, "mpi")):
+        out = make(f"{BUILD}/train_gpt2emu", f"MPI_HOME={folder}", status=2)
+        assert re.search(rf"No MPI in MPI_HOME={folder} that \S+ builds with: install OpenMPI or MPICH", out), out
+        assert "MPI=0" in out, out
+
+
+def test_mpi_that_is_here():
+    if shutil.which("mpicc") is None:
+        raise Skip("no mpicc here")
+    assert has_mpi(compile_line("MPI=1")) and has_mpi(compile_line("MPI=1", program="train_gpt2emu"))
+
+
+def test_cudnn():
+    """Beside CUDA, elsewhere, and left out: by CUDNN=0, and in fp32, where nothing uses it."""
+    line = compile_line("MPI=0")
+    assert " -DUSE_CUDNN " in line and " -l:libcudnn.so " in line and "-isystem" not in line, line
+    assert " -Xlinker --no-as-needed " in line and " -l:libnvrtc.so.13 " in line, "cuDNN needs NVRTC in the process"
+    for line in (compile_line(f"CUDNN_HOME={CUDNN}"), compile_line("CUDNN=1", CUDNN_HOME=CUDNN)):
+        assert f" -DUSE_CUDNN -isystem {CUDNN}/include " in line and " -l:libcudnn.so " in line, line
+        assert f" -L{CUDNN}/lib " in line and f"-Xlinker -rpath -Xlinker {CUDNN}/lib" in line, line
+    for line in (compile_line("CUDNN=0"), compile_line("PRECISION=FP32")):
+        assert "cudnn" not in line.lower() and "nvrtc" not in line, line
+
+
+def test_cudnn_that_is_not_there():
+    for folder in (EMPTY, os.path.join(BROKEN, "cudnn"), OLD):
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"CUDNN_HOME={folder}", status=2)
+        message = rf"No cuDNN 9 in CUDNN_HOME={folder} that \S+ builds with( \(.*\))?: expected include/cudnn.h"
+        assert re.search(message, out), out
+        assert "CUDNN=0 leaves it out" in out, out
+
+
+def test_emulated_programs_have_nccl():
+    """The emulator's, whatever NCCL_HOME says."""
+    for arguments, there in ((("MPI=0", ), True), (("MPI=0", f"NCCL_HOME={EMPTY}"), True), (("NCCL=0", ), False)):
+        line = compile_line(*arguments, program="train_gpt2emu")
+        assert ("-DUSE_NCCL" in line) == there and "-lnccl" not in line, line
+        assert "-DUSE_CUDNN" in line and "-lcudnn" not in line, line
+        assert has_mpi(line) == ("MPI=0" not in arguments and shutil.which("mpicc") is not None), line
+
+
+def test_other_values_are_refused():
+    for switch in ("NCCL", "CUDNN", "MPI"):
+        out = make(f"{BUILD}/train_gpt2", f"{switch}=yes", status=2)
+        assert f"{switch}=yes" in out and "expected 0 (build without) or 1 (refuse to build without)" in out, out
+
+
+def test_a_switch_rebuilds():
+    """What is built depends on the record of its flags, which changes with them, and not without."""
+    for program, record, switch in (("train_gpt2cu", "flags.cuda", "NCCL=0"), ("train_gpt2emu", "flags.emu", "NCCL=0"),
+                                    ("train_gpt2cu", "flags.cuda", f"MPI_HOME={MPI}"),
+                                    ("train_gpt2emu", "flags.emu", f"MPI_HOME={MPI}"),
+                                    ("test_comm", "flags.mpi", f"MPI_HOME={MPI}")):
+        seen = []
+        for arguments in (["MPI=0"], ["MPI=0"], [switch] if switch.startswith("MPI") else ["MPI=0", switch]):
+            make(f"{BUILD}/{program}", f"NVCC={NVCC}", *arguments)
+            with open(os.path.join(BUILD, record)) as file:
+                seen.append((file.read(), os.stat(os.path.join(BUILD, record)).st_ino))
+        assert seen[0] == seen[1] and seen[1][0] != seen[2][0], (program, switch, seen)
+
+
+def test_which_gpus():
+    """The one that is here. Where none is visible: those that the trainer is for and nvcc knows. make says which."""
+    smi = os.path.join(WORK, "smi", "nvidia-smi")
+    path = os.path.dirname(smi) + ":" + os.environ["PATH"]
+    for found, known, archs in (("8.9", "sm_80 sm_89 sm_90", "89"), ("", "sm_75 sm_80 sm_90", "80 90"),
+                                ("", "sm_80 sm_90 sm_100 sm_120", "80 90 100"),
+                                ("12.0", "sm_80 sm_90 sm_100", "80 90 100")):
+        write(smi, f"#!/bin/sh\necho {found}\n", 0o755)
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", PATH=path, GPU_ARCH="", ARCHS=known)
+        line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
+        assert re.findall(r"arch=compute_(\d+),code=\[sm_(\d+),compute_(\d+)\]", line) == [
+            (arch, arch, arch) for arch in archs.split()], (found, known, out)
+        said = f"No GPU that CUDA 13.0 knows is visible here: building for sm_{archs.replace(' ', ' sm_')}. GPU_ARCH=90"
+        assert (said in out) == (len(archs) > 2), (found, known, out)
+
+
+def test_equal_program_files():
+    """Ranks refuse another program file. So nothing in it follows from the machine's cores or from a random name."""
+    out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}")
+    line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
+    assert " -objtemp " in line and re.findall(r"split-compile=(\d+)", line) == ["8", "8"], line
+
+
+SMALL_TRAINER = """#include <stdio.h>
+__attribute__((weak)) const char *gpt2c_revision(void) { return "no Makefile"; }
+int main(void) { return puts(gpt2c_revision()) < 0; }
+"""
+
+
+def test_the_revision():
+    """A commit links and compiles nothing but the revision; without .git there is none; twice in a row does nothing."""
+    if shutil.which("git") is None:
+        raise Skip("no git here")
+    folder = os.path.join(WORK, "revision")
+    environment = {name: value for name, value in os.environ.items() if not re.match("MAKE|MFLAGS|GNUMAKE|GIT_", name)}
+    environment.update(GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_SYSTEM="/dev/null")
+
+    def call(*command):
+        result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, (command, result)
+        return result.stdout
+
+    def git(*arguments):
+        return call("git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments).strip()
+
+    def built():
+        """What the Makefile compiles and links, and what the program says then."""
+        out = call("make", "train_gpt2", "ARCH=", "OPENMP=0", "CFLAGS=-O0")
+        assert call("make", "train_gpt2", "ARCH=", "OPENMP=0", "CFLAGS=-O0").strip().endswith("is up to date.")
+        return re.findall(r"-o (\S+)", out), call("./train_gpt2").strip()
+
+    write(os.path.join(folder, "train_gpt2.c"), SMALL_TRAINER)
+    shutil.copy(os.path.join(ROOT, "Makefile"), folder)
+    objects, program = ["build/train_gpt2.o", "build/revision.o"], ["train_gpt2"]
+    outputs, revision = built()
+    assert sorted(outputs) == sorted(objects + program) and revision == "", (outputs, revision)
+    git("init", "-q")
+    write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\n")
+    git("add", ".gitignore", "Makefile", "train_gpt2.c")
+    for subject in ("one", "two"):
+        git("commit", "-q", "--allow-empty", "-m", subject)
+        assert built() == (objects[1:] + program, git("rev-parse", "HEAD")), subject
+    write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\nx\n")
+    write(os.path.join(folder, "not_tracked"), "")
+    assert built() == (objects[1:] + program, git("rev-parse", "HEAD") + "-dirty")
+    call(COMPILER, "-o", "by_hand", "train_gpt2.c")
+    assert call("./by_hand").strip() == "no Makefile"
+
+
+if COMPILER is None or shutil.which("make") is None or sys.platform != "linux":
+    print("skip build: all of it: no compiler, no make, or no Linux")
+    print("build: 0 passed, 0 failed, 1 skipped")
+else:
+    prepare()
+    run("build", [test for name, test in list(globals().items()) if name.startswith("test_")])

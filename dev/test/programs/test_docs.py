@@ -1,0 +1,289 @@
+"""README.md and CONTRIBUTING.md say only what is true: files, options and make targets that they name exist, and every
+command line of the programs in them runs (on small stand-ins for a user's files, for a few steps of a tiny model)."""
+import glob
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+
+from formats import merges_text
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/reproduce.md"]
+PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
+# The GPU trainer is run emulated, where that was built.
+EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
+GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
+# Names that stand for a user's own files, or for what a run writes.
+OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|(main|speed|console)\.log$|loss\.svg$|state_|model_[\d*]"
+                         r"|model\.safetensors|config\.json|vocab\.bpe|gpt2_tokenizer\.bin)")
+
+
+def text_of(document):
+    with open(os.path.join(ROOT, document), encoding="utf-8") as file:
+        return file.read()
+
+
+def shell_lines(document):
+    """The commands of the ```sh blocks: comments dropped, continued lines joined."""
+    for block in re.findall(r"^```sh\n(.*?)^```", text_of(document), re.M | re.S):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                yield words
+
+
+def code_spans(document):
+    text = re.sub(r"^```.*?^```", "", text_of(document), flags=re.M | re.S)
+    return [span.replace("\n", " ") for span in re.findall(r"`([^`]+)`", text)]
+
+
+def python_lines(document):
+    """The commands `python3 dev/...` of all blocks."""
+    for block in re.findall(r"^```\w+\n(.*?)^```", text_of(document), re.M | re.S):
+        for line in re.findall(r"^python3 ((?:dev/|train_gpt2).*)", block, re.M):
+            yield shlex.split(re.split(r"   ", line)[0])  # behind three blanks: what it is good for
+
+
+def help_of(program):
+    return help_from(PROGRAMS[program])
+
+
+def help_from(*command):
+    result = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    assert result.returncode == 0, (command, result)
+    return result.stdout
+
+
+def options_in(text):
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+
+
+def test_paths_exist():
+    missing = []
+    for document in DOCUMENTS:
+        for span in code_spans(document):
+            for word in span.split():
+                word = re.sub(r"^\./", "", word.strip("'\"(")).rstrip("'\").,:;")
+                looks_like_a_path = re.fullmatch(r"\.?[\w.*/-]+(/|\.(c|h|py|sh|md|yml|cu|bin|txt))", word)
+                if not looks_like_a_path or OF_THE_USER.match(word) or word in (".bin", ".h", ".c", ".py"):
+                    continue
+                if not glob.glob(os.path.join(ROOT, word)):
+                    missing.append(f"{document}: {word}")
+    assert not missing, missing
+
+
+def test_links_exist():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#]+)\)", text_of(document)):
+            if not target.startswith("http"):
+                assert os.path.exists(os.path.join(ROOT, os.path.dirname(document), target)), f"{document}: {target}"
+
+
+def test_make_targets_exist():
+    with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as file:
+        makefile = file.read()
+    targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
+    targets |= set(re.search(r"^PROGRAMS = (.*)\nGPU_PROGRAMS = (.*)", makefile, re.M).expand(r"\1 \2").split())
+    switches = set(re.findall(r"\$\(([A-Z_]+)\)", makefile)) | {"OPENMP", "SANITIZE", "WERROR"}
+    switches |= set(" ".join(re.findall(r"\$\(call find,\w+,([A-Z_ ]+)\)", makefile)).split())
+    checked = 0
+    for document in DOCUMENTS:
+        lines = list(shell_lines(document))
+        spans = [shlex.split(span) for span in code_spans(document) if span.startswith("make ")]
+        for words in lines + spans:
+            if words[0] != "make":
+                continue
+            for word in words[1:]:
+                name, switch, _ = word.partition("=")
+                of_a_source = re.fullmatch(r"build/(?:\w+/)?(?:emu|cuda)/(\w+)", name)
+                source = os.path.join(ROOT, f"dev/**/{of_a_source[1]}.cu") if of_a_source else ""
+                assert name in (switches if switch else targets) or glob.glob(source, recursive=True), \
+                    f"{document}: {' '.join(words)}: {word}"
+                checked += 1
+    assert checked >= 8, checked
+
+
+def test_options_exist():
+    known = {program: options_in(help_of(program)) for program in PROGRAMS}
+    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
+        table = {f"--{name}" for name in re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M)}
+    assert known["train_gpt2"] <= table | {"--help", "--version"}, known["train_gpt2"] - table
+    known.update((name, table) for name in GPU_PROGRAMS)
+    known["test.sh"] = options_in(subprocess.run(["bash", os.path.join(ROOT, "scripts/test.sh"), "--help"],
+                                                 capture_output=True, text=True).stdout)
+    of_launchers = {"--bind-to", "--mpi", "--nproc-per-node"}
+    everything = set().union(*known.values()) | {"--help", "--version"} | of_launchers | python_options()
+    for document in DOCUMENTS:
+        for words in shell_lines(document):
+            program = os.path.basename(words[0])
+            if program in known:
+                for option in options_in(" ".join(words)):
+                    assert option in known[program] | {"--help"}, f"{document}: {program} has no {option}"
+        for span in code_spans(document):
+            for option in options_in(span):
+                assert option in everything, f"{document}: no program has {option}"
+
+
+def python_options():
+    """The options that the Python programs declare."""
+    found = set()
+    for path in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        found |= set(re.findall(r"\(\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text))
+        found |= {f"--{name}" for name in re.findall(r"\bRow\(\"\w+\", \"([a-z0-9-]+)\"", text)}  # train_gpt2.py's
+    return found
+
+
+TINY = ["--layers", "1", "--heads", "1", "--channels", "16"]
+
+
+def prepare(folder):
+    """Small stand-ins for the files that the documents' commands name: a book, GPT-2's vocabulary and weights."""
+    with open(os.path.join(folder, "book.txt"), "w") as file:
+        file.write(" ".join(f"This is sentence {i} of a book." for i in range(2000)))
+    with open(os.path.join(folder, "vocab.bpe"), "w", encoding="utf-8") as file:
+        file.write(merges_text())
+    os.mkdir(os.path.join(folder, "shards"))
+    export = ["--steps", "0", "--sample-every", "0", "--vocab", "50257", "--tokenizer", "vocab.bpe", "--export", "gpt2"]
+    subprocess.run([PROGRAMS["train_gpt2"], *TINY, *export], cwd=folder, check=True, capture_output=True)
+
+
+def with_value(words, option, value, add=True):
+    """The same command with another value of this option."""
+    words = list(words)
+    if option in words:
+        words[words.index(option) + 1] = value
+    elif add:
+        words += [option, value]
+    return words
+
+
+def shrunk(words):
+    """The same command for a tiny model and few steps. A model that exists keeps its size."""
+    if "--steps" in words and words[words.index("--steps") + 1] == "0":
+        return words
+    words = with_value(words, "--steps", "4")
+    if "--init" in words and re.fullmatch(r"d\d+", words[words.index("--init") + 1]):
+        words += TINY
+    elif "--init" not in words and "--layers" not in words:
+        words += TINY
+    return words
+
+
+def shrunk_for_the_emulator(words):
+    for option, value in (("--seq-len", "16"), ("--batch-size", "2"), ("--val-every", "0"), ("--sample-every", "0")):
+        words = with_value(words, option, value)
+    return words
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def groups_of_commands(document):
+    """The document's commands, each a list of one; those of the processes of one run are one list."""
+    groups = []
+    for words in shell_lines(document):
+        rank = words[words.index("--process-rank") + 1] if "--process-rank" in words else "0"
+        if rank == "0":
+            groups.append([])
+        groups[-1].append(words)
+    return groups
+
+
+def run_together(commands, folder):
+    """Runs the processes of one run at the same time; returns their errors."""
+    processes = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env=dict(os.environ, OMP_NUM_THREADS="1", EMU_THREADS="1"))
+                 for command in commands]
+    try:
+        return [(p.communicate(timeout=120)[1], p.returncode) for p in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def run_commands(programs):
+    """Runs the documents' commands of these programs (name -> path), in their order, so that a command finds what the
+    ones before it left. Returns how many."""
+    ran = 0
+    with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:
+        prepare(folder)
+        for document in DOCUMENTS:
+            for group in groups_of_commands(document):
+                launcher, name = [], group[0][0][2:] if group[0][0].startswith("./") else ""
+                if group[0][:2] == ["mpirun", "-np"] and shutil.which("mpirun"):
+                    launcher = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2"]
+                    group, name = [group[0][3:]], group[0][3][2:]
+                if name not in programs:
+                    continue
+                port, commands = free_port(), []
+                for words in group:
+                    arguments = words[1:] if name == "tokenize" else shrunk(words[1:])
+                    if name in GPU_PROGRAMS:
+                        arguments = shrunk_for_the_emulator(arguments)
+                        arguments = with_value(arguments, "--server-ip", f"127.0.0.1:{port}", add=False)
+                        arguments = with_value(arguments, "--total-batch", "64", add=False)
+                    if "--out-dir" in words and "--resume" not in words:  # the documents reuse one name for many runs
+                        shutil.rmtree(os.path.join(folder, words[words.index("--out-dir") + 1]), ignore_errors=True)
+                    commands.append([*launcher, programs[name], *arguments])
+                for error, status in run_together(commands, folder):
+                    assert status == 0 and error == b"", (document, group, status, error)
+                ran += name != "tokenize"
+    return ran
+
+
+def test_commands_run():
+    ran = run_commands(PROGRAMS)
+    assert ran >= 8, ran
+
+
+def test_gpu_commands_run():
+    if not os.path.exists(EMULATED):
+        raise Skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
+    ran = run_commands(dict(tokenize=PROGRAMS["tokenize"], **{name: EMULATED for name in GPU_PROGRAMS}))
+    assert ran >= 4, ran
+
+
+def test_python_commands():
+    """Their options exist. Those that read logs alone are run, on two short runs."""
+    checked = ran = 0
+    with tempfile.TemporaryDirectory(prefix="gpt2c_docs.") as folder:
+        prepare(folder)
+        for name, seed in (("run", "1"), ("other", "2"), ("run_gpt2_124M", "3"), ("ours", "4"), ("theirs", "5")):
+            train = ["--train-data", "book.txt", "--steps", "3", "--out-dir", name, "--seed", seed]
+            subprocess.run([PROGRAMS["train_gpt2"], *TINY, *train], cwd=folder, check=True, capture_output=True)
+        helps = {}
+        for words in (words for document in DOCUMENTS for words in python_lines(document)):
+            program, python = os.path.join(ROOT, words[0]), sys.executable
+            if program not in helps and words[0] != "train_gpt2.py":  # that one needs torch for its help
+                helps[program] = help_from(python, program)
+            for option in re.findall(r"^--?[a-z][a-z_-]*", "\n".join(words[1:]), re.M):
+                known = re.escape(option) + r"\b"
+                assert program not in helps or re.search(r"(?<![\w-])" + known, helps[program]), (words, option)
+            checked += 1
+            drawn = words[0] != "dev/plot.py" or draws() and "--watch" not in words
+            if words[0] in ("dev/plot.py", "dev/compare.py") and drawn:
+                result = subprocess.run([python, program, *words[1:]], cwd=folder, capture_output=True, text=True)
+                expected = 1 if words[0] == "dev/compare.py" else 0  # the runs differ
+                assert result.returncode == expected and result.stderr == "", (words, result)
+                ran += 1
+    assert checked >= 10 and ran >= 2, (checked, ran)
+
+
+def draws():
+    return subprocess.run([sys.executable, "-c", "import matplotlib"], capture_output=True).returncode == 0
+
+
+if __name__ == "__main__":
+    run("docs", [test_paths_exist, test_links_exist, test_make_targets_exist, test_options_exist,
+                 test_commands_run, test_gpu_commands_run, test_python_commands])

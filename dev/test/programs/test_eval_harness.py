@@ -1,0 +1,240 @@
+"""dev/eval: the table from results written here, what run_eval.py refuses, and, where lm_eval is installed, a task of
+our own run through the harness, whose accuracy must be what our model's logits give."""
+import array
+import importlib.util
+import json
+import math
+import os
+import random
+import re
+import subprocess
+import sys
+
+import cli
+from cli import new_folder, path, ran, write
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+RUN_EVAL, SUMMARIZE = (os.path.join(ROOT, "dev", "eval", name) for name in ("run_eval.py", "summarize.py"))
+INSTALLED = all(importlib.util.find_spec(name) for name in ("lm_eval", "torch", "transformers", "accelerate"))
+OFFLINE = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=path("hub"), OMP_NUM_THREADS="1",
+               TOKENIZERS_PARALLELISM="false")
+
+
+def called(program, *arguments, status=0):
+    done = subprocess.run([sys.executable, program, *map(str, arguments)], capture_output=True, text=True, env=OFFLINE)
+    assert done.returncode == status, f"{arguments}: status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+def says(program, *arguments):
+    """The one line of a call that is refused."""
+    done = called(program, *arguments, status=1)
+    last = done.stderr.strip().split("\n")[-1]
+    assert "Traceback" not in done.stderr and last.startswith(os.path.basename(program)[:-3] + ": "), done.stderr
+    return last.split(": ", 1)[1]
+
+
+# ---- The table ----
+
+
+def result(folder, task, scores, name="small", shots=None, limit=None, file=None, **more):
+    """A result as run_eval.py writes it. scores: {metric: (value, standard error)}."""
+    os.makedirs(path(folder), exist_ok=True)
+    table = {}
+    for metric, (value, error) in scores.items():
+        table[f"{metric},none"], table[f"{metric}_stderr,none"] = value, error
+    data = {"format": 1, "task": task, "shots": shots, "limit": limit, "model": {"name": name}, "n-shot": {task: 0},
+            "results": {task: table, task + "_part": {"acc,none": 0.9}}, **more}
+    write(f"{folder}/{file or task}.json", json.dumps(data).encode())
+
+
+def test_table():
+    result("a", "hellaswag", {"acc": (0.2893, 0.0045), "acc_norm": (0.31134, 0.00462)})
+    result("a", "wikitext", {"word_perplexity": (37.3698, "N/A"), "bits_per_byte": (0.9, "N/A")})
+    result("a", "zz_own", {"acc": (0.5, 0.05), "f1": (0.25, 0.01)}, shots=3, limit=10)
+    result("b", "hellaswag", {"acc": (0.5, 0.005), "acc_norm": (0.6123, 0.0049)}, name="large")
+    assert called(SUMMARIZE, path("a")).stdout == """\
+task                      metric                   small
+------------------------  ---------------  -------------
+hellaswag, 0-shot         acc_norm         31.13 +- 0.46
+wikitext, 0-shot          word_perplexity          37.37
+zz_own, 3-shot, first 10  acc              50.00 +- 5.00
+zz_own, 3-shot, first 10  f1               25.00 +- 1.00
+"""
+    assert called(SUMMARIZE, path("a"), path("b"), "--markdown").stdout == """\
+| task                     | metric          |        small |        large |
+| ------------------------ | --------------- | -----------: | -----------: |
+| hellaswag, 0-shot        | acc_norm        | 31.13 ± 0.46 | 61.23 ± 0.49 |
+| wikitext, 0-shot         | word_perplexity |        37.37 |              |
+| zz_own, 3-shot, first 10 | acc             | 50.00 ± 5.00 |              |
+| zz_own, 3-shot, first 10 | f1              | 25.00 ± 1.00 |              |
+"""
+    out = called(SUMMARIZE, path("a"), path("a"), "--all").stdout
+    assert "small (2)" in out and "bits_per_byte" in out and "hellaswag, 0-shot         acc  " in out, out
+
+
+def test_published_figures():
+    """They appear only beside the same task, number of examples and metric, with their source."""
+    result("p", "hellaswag", {"acc_norm": (0.3, 0.0046)}, shots=10)
+    result("p", "hellaswag", {"acc_norm": (0.29, 0.0046)}, file="zero")
+    out = called(SUMMARIZE, path("p"), "--published", "124M", "--published", "1558M").stdout
+    rows = dict(re.findall(r"^(hellaswag, \d+-shot) +acc_norm +(.*)$", out, re.M))
+    assert rows["hellaswag, 10-shot"].split() == ["30.00", "+-", "0.46", "31.53", "[1]"], rows
+    assert rows["hellaswag, 0-shot"].split() == ["29.00", "+-", "0.46", "50.90", "[4]"], rows
+    assert re.findall(r"^\[(\d)\] .*: https://", out, re.M) == ["1", "4"], out
+    with open(os.path.join(ROOT, "dev", "eval", "published.json"), encoding="utf-8") as file:
+        data = json.load(file)
+    for entry in data["figures"]:
+        assert entry["source"] in data["sources"] and entry["model"] in ("124M", "774M", "1558M"), entry
+        assert entry["metric"] == "perplexity" or 0.0 < entry["value"] < 1.0, entry
+
+
+def test_files_of_the_harness():
+    """results_*.json as lm_eval writes it: a group is shown without its parts."""
+    folder = new_folder("theirs")
+    os.makedirs(os.path.join(folder, "model"))
+    data = {"results": {"mmlu": {"acc,none": 0.25, "acc_stderr,none": 0.004},
+                        "mmlu_law": {"acc,none": 0.3, "acc_stderr,none": 0.02},
+                        "gsm8k": {"exact_match,strict-match": 0.01, "exact_match_stderr,strict-match": 0.002}},
+            "group_subtasks": {"mmlu": ["mmlu_law"], "gsm8k": []}, "n-shot": {"mmlu": 5, "gsm8k": 5},
+            "config": {"limit": None}, "model_name": "someone/gpt2"}
+    write("theirs/model/results_2026-01-01.json", json.dumps(data).encode())
+    out = called(SUMMARIZE, folder).stdout
+    assert "someone/gpt2" in out and "mmlu_law" not in out
+    assert re.search(r"^mmlu, 5-shot +acc +25.00 \+- 0.40$", out, re.M), out
+    assert re.search(r"^gsm8k, 5-shot +exact_match \(strict-match\) +1.00 \+- 0.20$", out, re.M), out
+
+
+def test_table_refuses():
+    assert says(SUMMARIZE, path("none")) == f"{path('none')}: no such file or folder; give the results of run_eval.py"
+    os.makedirs(new_folder("empty"))
+    assert "holds no results (*.json)" in says(SUMMARIZE, path("empty"))
+    for name, data in (("cut.json", b'{"results": {'), ("list.json", b"[]"), ("other.json", b'{"a": 1}')):
+        assert says(SUMMARIZE, write(name, data)).startswith(f"{path(name)}: "), name
+    result("mixed", "hellaswag", {"acc_norm": (0.3, 0.01)}, name="one")
+    result("mixed", "piqa", {"acc": (0.6, 0.01)}, name="two")
+    assert "holds results of several models (one, two)" in says(SUMMARIZE, path("mixed"))
+
+
+# ---- The runner ----
+
+
+def exported():
+    folder = new_folder("model_hf")
+    ran("-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 24, "--context", 64, "--seq-len", 64, "-b", 4,
+        "-x", 25, "-l", 0.01, *cli.QUIET, "--export", folder)
+    return folder
+
+
+def test_runner_refuses():
+    folder = exported()
+    assert "no such folder; give one that --export wrote" in says(RUN_EVAL, path("nowhere"))
+    assert "hellaswag:x: expected NAME or NAME:N" in says(RUN_EVAL, folder, "--tasks", "piqa,hellaswag:x")
+    assert "no task is named" in says(RUN_EVAL, folder, "--tasks", ",")
+    if not INSTALLED:
+        assert "is not installed here: pip install \"lm_eval[hf]\"" in says(RUN_EVAL, folder)
+    for name in ("model.safetensors", "tokenizer_config.json"):
+        os.rename(os.path.join(folder, name), path("away"))
+        assert f"{folder}: {name} is missing, expected a folder that --export wrote" in says(RUN_EVAL, folder)
+        os.rename(path("away"), os.path.join(folder, name))
+    write("model_hf/config.json", b'{"cut": ')
+    assert f"{folder}/config.json: cannot be read" in says(RUN_EVAL, folder)
+    assert not os.path.exists(folder + "_eval")
+    called(RUN_EVAL, folder, "--batch-size", "0", status=2)
+    assert "leaderboard" in called(RUN_EVAL, "--help").stdout
+
+
+# ---- With the harness ----
+
+TASK = """\
+task: tiny_choice
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{question}}}}"
+doc_to_choice: "{{{{choices}}}}"
+doc_to_target: label
+metric_list:
+  - metric: acc
+    aggregation: mean
+    higher_is_better: true
+  - metric: acc_norm
+    aggregation: mean
+    higher_is_better: true
+metadata:
+  version: 1.0
+"""
+
+
+def questions():
+    """Some that a model of this text can answer better than by chance, some of any kind."""
+    generator = random.Random(3)
+    phrases = ["the cat", "a dog", "cat runs", "and the", "likes a", "sees the", "far away."]
+    docs = []
+    for _ in range(20):
+        choices = generator.sample(phrases, 3) + ["".join(generator.choices("xyz qd", k=generator.randrange(4, 12)))]
+        choices = [choice.strip() for choice in choices]
+        docs.append({"question": generator.choice(phrases), "choices": choices, "label": generator.randrange(4)})
+    return docs
+
+
+def logits_of(folder, ids):
+    """(T,V) of the CPU trainer's model, in plain lists."""
+    tool = path("hf_tool")
+    if not os.path.exists(tool):
+        compiler = os.environ.get("CC", "cc").split()
+        subprocess.run([*compiler, "-std=gnu11", "-O2", "-Wno-unknown-pragmas", "-I.", "dev/test/files/hf_tool.c",
+                        "-o", tool, "-lm"], cwd=ROOT, check=True)
+    subprocess.run([tool, "logits", folder, path("numbers"), *map(str, ids)], check=True)
+    numbers, V = array.array("f", cli.read("numbers")), 257
+    return [numbers[t * V:(t + 1) * V] for t in range(len(ids))]
+
+
+def log_likelihood(folder, question, choice):
+    ids, start = list(f"{question} {choice}".encode()), len(question.encode())
+    total = 0.0
+    for row, target in list(zip(logits_of(folder, ids[:-1]), ids[1:]))[start - 1:]:
+        top = max(row)
+        total += row[target] - top - math.log(sum(math.exp(x - top) for x in row))
+    return total
+
+
+def accuracies(folder, docs):
+    right = [0, 0]
+    for doc in docs:
+        scores = [log_likelihood(folder, doc["question"], choice) for choice in doc["choices"]]
+        normed = [score / len(choice) for score, choice in zip(scores, doc["choices"])]
+        for i, values in enumerate((scores, normed)):
+            right[i] += values.index(max(values)) == doc["label"]
+    return [count / len(docs) for count in right]
+
+
+def test_with_the_harness():
+    if not INSTALLED:
+        raise Skip("lm_eval is not installed here (pip install \"lm_eval[hf]\")")
+    folder, docs, out = exported(), questions(), new_folder("scores")
+    data = write("tiny.jsonl", "".join(json.dumps(doc) + "\n" for doc in docs).encode())
+    os.makedirs(path("tasks"), exist_ok=True)
+    write("tasks/tiny.yaml", TASK.format(data=data).encode())
+    options = [folder, "--out", out, "--include-path", path("tasks"), "--device", "cpu", "--tasks"]
+    assert "knows no task tiny_choise; tiny_choice?" in says(RUN_EVAL, *options, "tiny_choise")
+    done = called(RUN_EVAL, *options, "tiny_choice")
+    with open(os.path.join(out, "tiny_choice.json"), encoding="utf-8") as file:
+        table = json.load(file)["results"]["tiny_choice"]
+    want = accuracies(folder, docs)
+    assert [table["acc,none"], table["acc_norm,none"]] == want and want[0] != want[1], (table, want)
+    assert f"acc {want[0]:.4f} +- " in done.stdout and "[1/1]" in done.stdout, done.stdout
+    assert f"{100 * want[0]:.2f} +- " in called(SUMMARIZE, out).stdout
+    before = os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns
+    assert "1 of 1 tasks are done" in called(RUN_EVAL, *options, "tiny_choice").stdout
+    assert os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns == before
+    ran("--init", folder, "-i", cli.text_file(), "-x", 1, *cli.QUIET, "--export", folder)  # another model there
+    assert "is the result of another model" in says(RUN_EVAL, *options, "tiny_choice")
+
+
+run("eval_harness", [test_table, test_published_figures, test_files_of_the_harness, test_table_refuses,
+                     test_runner_refuses, test_with_the_harness])

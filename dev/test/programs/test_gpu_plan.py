@@ -1,0 +1,297 @@
+"""What --plan tells about a step's time and about several GPUs: tables that documents take from it, and its sums. No
+GPU, no NCCL and no MPI are needed."""
+import glob
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+PROGRAM = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
+sys.path.insert(0, os.path.join(ROOT, "dev"))
+import plan_table  # noqa: E402 (its folder had to be named first)
+
+
+def plan(*arguments):
+    command = [PROGRAM, "--plan", *(str(argument) for argument in arguments)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
+
+
+def documents_have_these_tables():
+    for name, text in plan_table.documents(PROGRAM).items():
+        missing = [line for line in text.splitlines() if line not in plan_table.read(name).splitlines()]
+        assert not missing, f"{name}: python3 dev/plan_table.py --write: {missing}"
+
+
+def table_is_the_plan():
+    """The memory that the table of stages shows is that of the plan of each stage."""
+    for ranks in (1, 2, 8):
+        for stage in range(4):
+            out = plan("-e", "d12", "-b", 4, "-np", ranks, "-z", stage)
+            total = re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1)
+            row = re.search(rf"^{stage} +(\d+) ", out.split("--zero-stage", 1)[1], re.M).group(1)
+            assert total == row, (ranks, stage, total, row)
+
+
+def one_gpu_shards_nothing():
+    rows = plan_table.stages(PROGRAM, "d12", 1024, 4096, 1, 4)
+    assert len(set(rows)) == 1 and rows[0][1] == 0, rows
+
+
+def more_gpus_take_less_memory_each():
+    for stage in (1, 2, 3):
+        memory = [plan_table.stages(PROGRAM, "d48", 1024, 524288, gpus, 1)[stage][0] for gpus in (2, 8, 64)]
+        assert memory == sorted(memory, reverse=True) and memory[0] > memory[2], (stage, memory)
+
+
+def faster_links_and_slower_gpus():
+    def step(*arguments):
+        return float(re.search(r"^3 .* ([\d.]+) s", plan("-np", 64, "-z", 3, *arguments), re.M).group(1))
+
+    assert step("--link-speed", 10) > step("--link-speed", 100) >= step("--link-speed", 1000)
+    alone = [float(re.search(r"^0 .* ([\d.]+) s", plan("-b", 32, *gpu), re.M)[1]) for gpu in
+             (["--gpu", "a100"], ["--gpu", "h100"], [], ["--gpu", "b200"])]
+    assert alone[0] > alone[1] == alone[2] > alone[3], alone
+
+
+# ---- The kernels of a step ----
+
+
+def kernels(out):
+    """Name -> ms, calls, GB, GFLOP; the sum is "the step"."""
+    rows = re.findall(r"^ +([\d.]+) +(\d+) +([\d.]+) +([\d.]+)  (?:memory|math|link|-) +(\S.*)$", out, re.M)
+    return {name: tuple(map(float, numbers)) for *numbers, name in rows}
+
+
+def kernels_add_up():
+    """To the step, to its tokens a second and to what the tables of levels and stages say."""
+    for more in ([], ["--fp8"], ["-r", 3], ["-ge", 2], ["-d", 4 * 4096], ["--head-rows", 1024, "--head-overlap"],
+                 ["-np", 2, "-d", 4 * 4096, "-z", 2]):
+        out = plan("-e", "d12", "-b", 4, *more)
+        rows = kernels(out)
+        step = rows.pop("the step")
+        for i, sum_ in enumerate(step):
+            parts = sum(row[i] for row in rows.values())
+            digit = (1e-3, 1, 1e-3, 0.1)[i]  # the last one that is shown
+            assert abs(parts - sum_) <= 0.5 * digit * (len(rows) + 1) * (i != 1), (more, i, parts, sum_)
+        times = [row[0] for row in rows.values()]
+        assert times == sorted(times, reverse=True) and times[0] > 0, out
+        tokens, tokens_per_second = 4 * 4096 if "-d" in more else 4096, re.search(r"^predicted: (\d+) ", out, re.M)
+        assert abs(float(tokens_per_second[1]) - tokens / step[0] * 1e3) <= 1e-3 * float(tokens_per_second[1]), out
+        stage = more[-1] if "-z" in more else 0
+        assert abs(float(re.search(rf"^{stage} .* ([\d.]+) s", out, re.M)[1]) - 1e-3 * step[0]) <= 0.6e-3, out
+
+
+def options_have_their_kernels():
+    base = ["-e", "d12", "-b", 4, "-t", 1024]
+    plain, again, fused, narrow = (kernels(plan(*base, *more)) for more in (
+        ["-r", 0, "-ge", 0], ["-r", 1, "-ge", 0], ["-r", 0, "-ge", 2], ["-r", 0, "--fp8"]))
+    assert plain["gelu_forward"][1] == 12 and again["gelu_forward"][1] == 23 and "gelu_forward" not in fused
+    assert "gelu_backward" not in fused and fused["matmul_sum_rows"][1] == 24 == 2 * plain["matmul_sum_rows"][1]
+    assert "fp8_quantize" in narrow and "gelu_forward" not in narrow and "fp8_quantize" not in plain
+    assert narrow["matmul fc forward"][0] < plain["matmul fc forward"][0]
+    assert "nccl not hidden" in kernels(plan(*base, "-np", 2)) and "add_checksum" not in plain
+    assert kernels(plan(*base, "--head-rows", 1000))["matmul lm_head forward"][1] == 5
+
+
+def rows_are_called_like_kernels():
+    """But for the libraries' rows, each is the beginning of a kernel's name, or what a trace calls a memset."""
+    names = []
+    for path in glob.glob(os.path.join(ROOT, "llmc", "*", "*.cuh")):
+        with open(path, encoding="utf-8") as file:
+            names += re.findall(r"\b(\w+)_kernel\(", file.read())
+    for more in (["-r", 2], ["-r", 2, "--fp8"], ["-r", 3, "-ge", 2, "-np", 2]):
+        for name in kernels(plan("-e", "d12", *more)):
+            library = name == "the step" or name.split()[0] in ("matmul", "cudnn", "nccl", "fill")
+            assert library or any(kernel.startswith(name) for kernel in names), name
+
+
+def step_table_joins_the_rows():
+    """With a trace in which every kernel takes twice its time: those of the libraries by many names."""
+    out = plan("-e", "d12", "-b", 8, "-r", 2)
+    rows = kernels(out)
+    matmuls = [name for name in rows if name.startswith("matmul ")]
+    step = rows.pop("the step")
+    lines = ["kernel,calls,us_per_call,ms,percent,idle_before_us", f"(step),1,0,{2 * step[0]:.6f},0,0"]
+    for i, (name, row) in enumerate(rows.items()):
+        library = ["nvjet_hsh_128x256", "sm80_xmma_gemm_x", "cublasLt::splitKreduce"][i % 3]
+        kernel = library if name in matmuls else name + "_tensor" if "attention" in name else name
+        lines.append(f"{kernel},{row[1]},0,{2 * row[0]:.6f},0,0")
+    with tempfile.TemporaryDirectory() as folder:
+        files = [os.path.join(folder, name) for name in ("step.csv", "plan", "kernels.csv", "joined.csv")]
+        for path, text in zip(files, ("\n".join(lines) + "\n", out)):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        table = subprocess.run([os.path.join(ROOT, "dev", "bench", "step_table.sh"), *files], stdout=subprocess.PIPE,
+                               text=True, check=True).stdout
+        with open(files[3], encoding="utf-8") as file:
+            joined = dict(line.rsplit(",", 3)[::3] for line in file.read().splitlines()[1:])
+    assert set(joined) == {"the step", "matmul", *rows} - set(matmuls), joined
+    assert set(joined.values()) == {"2.000"} and " 2.00x " in table, joined
+
+
+def no_time_without_training():
+    out = plan("-e", "d12", "-x", 0)
+    assert "On the GPU" in out and "predicted" not in out and "--zero-stage" not in out, out
+
+
+def auto_predicts_what_plan_predicts():
+    for more in ([], ["--fp8"], ["-np", 4, "-z", 1]):
+        out = plan(*D12, *more, "--auto", "--gpu", "l4")
+        B, level, seconds = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .* ([\d.]+) s a step", out,
+                                      re.M).groups()
+        same = plan(*D12, *more, "-b", B, "-r", level, "--gpu", "l4")
+        assert kernels(same) == kernels(out), (more, B, level)
+        assert float(seconds) == float(f"{kernels(same)['the step'][0] / 1e3:.3g}"), (more, out)
+        level_0, longer = (re.search(rf"^{r} .* ([\d.]+) ms", same, re.M) for r in (0, level))
+        fast = kernels(plan(*D12, *more, "-b", B, "-r", 0, "--gpu", "l4"))["the step"][0]
+        assert abs(kernels(same)["the step"][0] - fast - float(longer[1])) <= 2e-3 and float(level_0[1]) == 0, more
+
+
+# ---- The levels of --recompute, and --auto ----
+
+D12 = ["-e", "d12", "-d", 16 * 1024, "--head-rows", 8192]  # of which the GPU would else decide
+SMALL = ["--gpu-memory", 8]  # as all GPUs that --auto plans for here: cuBLAS has less to work in
+RESERVE = 3 << 29  # of one GPU that is only supposed: a GiB, and half of one for CUDA's context
+
+
+def total(out):
+    return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
+
+
+def levels_are_those_of_the_plan():
+    """The table of levels has the bytes that each level's plan has, the best bargain first, and level 0 before all."""
+    out = plan(*D12, "-b", 4)
+    rows = re.findall(r"^([0-3]) +(\d+) +(\d+) +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
+    assert [row[0] for row in rows][0] == "0" and sorted(row[0] for row in rows) == ["0", "1", "2", "3"], out
+    for level, bytes_, saved, ms, percent, bargain in rows:
+        assert int(bytes_) == total(plan(*D12, "-b", 4, "-r", level)), (level, out)
+        assert int(saved) == int(rows[0][1]) - int(bytes_), out
+        if level != "0":
+            assert abs(float(bargain) - int(saved) / 2**20 / float(ms)) <= 0.01 * float(bargain) and float(percent) > 0
+    bargains = [float(row[5]) for row in rows[1:]]
+    assert bargains == sorted(bargains, reverse=True) and bargains[-1] > 0.0, out
+
+
+def lowest_level_is_the_default():
+    """Without -r: the first level that fits, to the byte; where none does, the last one."""
+    def default(memory):
+        out = plan(*D12, "-b", 4, "--gpu-memory", repr(memory / 2**30))
+        return int(re.search(r"^auto +--recompute (\d): ", out, re.M).group(1)), total(out)
+
+    totals = [total(plan(*D12, *SMALL, "-b", 4, "-r", level)) for level in range(4)]
+    for level, bytes_ in enumerate(totals):
+        assert default(bytes_ + RESERVE) == (level, bytes_), (level, totals)
+        assert default(bytes_ - 1 + RESERVE)[0] == min(level + 1, 3), (level, totals)
+    assert not re.search("^auto ", plan(*D12, "-b", 4, "-r", 1, "-ge", 0), re.M)
+
+
+def automatic(memory, *arguments):
+    """What --auto chooses for a GPU of so many bytes: batch size, level, choices that fit, and the plan's total."""
+    out = plan(*arguments, "--auto", "--gpu-memory", repr(memory / 2**30))
+    found = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .*, of (\d+) choices of (\d+) that fit", out, re.M)
+    return (*(int(word) for word in found.groups()), total(out))
+
+
+def auto_fits_to_the_byte():
+    """All choices by hand: as many fit as --auto says, and so does the one that it takes; with a byte less it takes
+    another one."""
+    totals = {(B, r): total(plan(*D12, *SMALL, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
+    for budget in (min(totals.values()), 4 << 30, 6 << 30):
+        for _ in range(2):
+            B, level, fitting, count, taken = automatic(budget + RESERVE, *D12)
+            assert count == 20 and fitting == sum(bytes_ <= budget for bytes_ in totals.values()), (budget, fitting)
+            assert taken == totals[B, level] <= budget, (budget, B, level, taken)
+            if taken > min(totals.values()):
+                assert automatic(taken + RESERVE, *D12)[:2] == (B, level), (B, level)
+            budget = taken - 1  # a byte less than the choice takes
+            if budget < min(totals.values()):
+                break
+
+
+def auto_fills_the_gpu_that_is_named():
+    def chosen(gpu):
+        out = plan("-e", "d48", "-d", 64 * 1024, "--auto", "--gpu", gpu)
+        return total(out), float(re.search(r"that fit into .* \(([\d.]+) GiB less", out)[1])
+
+    small, large = chosen("a100"), chosen("b200")
+    assert small[0] < large[0] and (small[1], large[1]) == (79, 178), (small, large)
+
+
+def auto_keeps_what_is_given():
+    memory = 8 << 30
+    assert automatic(memory, *D12, "-r", 2)[1:4:2] == (2, 5)
+    assert automatic(memory, "-e", "d12", "-b", 3)[0::3] == (3, 4)
+    assert automatic(1 << 40, *D12, "-np", 2)[3] == 16  # 8 sequences on each: four batches, four levels
+    assert automatic(1 << 40, *D12)[:3] == (16, 0, 20)
+
+
+def auto_refuses():
+    def refused(status, *arguments):
+        result = subprocess.run([PROGRAM, "--plan", "-e", "d12", *map(str, arguments)], capture_output=True, text=True,
+                                timeout=120)
+        assert result.returncode == 1 and re.fullmatch(r"train_gpt2cu: [^\n]+\n", result.stderr), result
+        assert status in result.stderr, (status, result.stderr)
+
+    refused("both are given", "--auto", "-b", 4, "-r", 1)
+    refused("--total-batch (-d)", "--auto")
+    refused("--steps 0", "--auto", "-b", 4, "-x", 0)
+    refused("--gpu-memory: does nothing", "--gpu-memory", 4, "-x", 0)
+    refused("--gpu: no GPU of this name is known; expected one of a100 h100 ", "--gpu", "h1000")
+    refused("--gpu: this one has no 8-bit matrix multiplies", "--gpu", "a100", "--fp8")
+    refused("is not a multiple of B x T = 1024", "--auto", "-d", 1000)
+    refused("nothing fits: --batch-size 1 --recompute 3 takes the least GPU memory", "--auto", "-d", 4096,
+            "--gpu-memory", 2)
+    refused("nothing fits: --batch-size 4 --recompute 3", "--auto", "-b", 4, "--gpu-memory", 1)
+
+
+def workspace_of_a_large_gpu():
+    """From 40 GB on cuBLAS has 128 MiB to work in, else 32, which is said; nothing else depends on the GPU's size."""
+    large, small, above = (plan(*D12, "-b", 4, *memory) for memory in
+                           ((), ("--gpu-memory", 37), ("--gpu-memory", 38)))
+    rows = [int(re.search(r"^cublas +\(\d+\) +f32 +(\d+) ", out, re.M).group(1)) for out in (large, small, above)]
+    assert rows == [128 << 20, 32 << 20, 128 << 20] and total(large) - total(small) == 96 << 20, (rows, large, small)
+    assert "supposed to have 79 GiB (--gpu-memory); from 40 GB on" in large, large
+    assert "to have 37 GiB" in small, small
+
+
+def head_rows(*arguments):
+    """Of the plan: rows, and bytes in all."""
+    out = plan(*D12[:4], *arguments)
+    return int(re.search(r"^logits +\((?:2, )?(\d+), \d+\) ", out, re.M).group(1)), total(out)
+
+
+def fewer_head_rows_take_less_memory():
+    few, many, both = (head_rows("-b", 16, "-r", 3, *more)[1] for more in
+                       (["--head-rows", 1024], [], ["--head-overlap", "--head-rows", 8192]))
+    assert few < many <= both, (few, many, both)
+
+
+def many_head_rows_where_all_else_fits():
+    """16384 at a time if the model then fits without recomputation, to the byte, else 8192, whatever the level of
+    recompute and the stage of sharding, on which no bit may depend. What is free does not count: test_gpu_auto.py."""
+    rows, whole = head_rows("-b", 16, "-r", 0, "--head-rows", 16384, *SMALL)
+    assert rows == 16384
+    for memory, want in ((whole + RESERVE, 16384), (whole + RESERVE - 1, 8192), (1 << 30, 8192)):
+        gib = repr(memory / 2**30)
+        for more in ([], ["-r", 3], ["-r", 0], ["-r", 1, "-z", 3]):
+            assert head_rows("-b", 16, "--gpu-memory", gib, *more)[0] == want, (memory, more)
+    assert head_rows("-b", 16, "--auto", "--gpu-memory", 79)[0] == 16384
+    assert head_rows("-b", 16, "--head-rows", 4096)[0] == 4096
+    assert head_rows("-b", 8)[0] == 8192  # all that there are
+
+
+if __name__ == "__main__":
+    if not os.path.exists(PROGRAM):
+        sys.exit(f"{PROGRAM}: not built (make train_gpt2emu)")
+    harness.run("gpu_plan", [documents_have_these_tables, table_is_the_plan, one_gpu_shards_nothing,
+                             more_gpus_take_less_memory_each, faster_links_and_slower_gpus, kernels_add_up,
+                             options_have_their_kernels, rows_are_called_like_kernels, step_table_joins_the_rows,
+                             no_time_without_training, auto_predicts_what_plan_predicts,
+                             levels_are_those_of_the_plan, lowest_level_is_the_default, auto_fits_to_the_byte,
+                             auto_fills_the_gpu_that_is_named, auto_keeps_what_is_given, auto_refuses,
+                             workspace_of_a_large_gpu, fewer_head_rows_take_less_memory,
+                             many_head_rows_where_all_else_fits])

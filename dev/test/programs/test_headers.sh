@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
+# same headers), with and without OpenMP and MPI, and two objects that include all of them link (nothing but `static
+# inline` in a header). The CUDA headers: with the emulator's compiler, and in two objects with nvcc.
+# A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
+set -eu
+cd "$(dirname "$0")/../../.."
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2c_headers.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+passed=0 failed=0 skipped=0
+
+report() { # verdict, what
+    case $1 in
+        "ok  ") passed=$((passed + 1)) ;;
+        FAIL) failed=$((failed + 1)) ;;
+        skip) skipped=$((skipped + 1)) ;;
+    esac
+    echo "$1 headers: $2"
+}
+
+# The functions below take WHAT SUFFIX COMMAND...: words for the report, the suffix of a source, a compiler and flags.
+
+# One verdict for all the headers, each on its own.
+compile_alone() {
+    local what=$1 source=$work/one.$2 header bad=""
+    shift 2
+    for header in "${alone[@]+"${alone[@]}"}"; do
+        echo "#include \"$header\"" >"$source"
+        if ! "$@" -I. "$source" >"$work/messages" 2>&1; then
+            bad="$bad $header"
+            head -n 12 "$work/messages"
+        fi
+    done
+    if [ -n "$bad" ]; then report FAIL "$what: does not compile alone:$bad"; else report "ok  " "$what: alone"; fi
+}
+
+# One verdict for all of them together in two objects.
+link_two_objects() {
+    local what=$1 a=$work/a.$2 b=$work/b.$2
+    shift 2
+    { printf '#include "%s"\n' "${headers[@]}"; echo 'int second(void) { return 0; }'; } >"$b"
+    { cat "$b"; echo 'int main(void) { return second(); }'; } | sed 's/^int second.*/int second(void);/' >"$a"
+    if "$@" -I. "$a" "$b" -o "$work/linked" >"$work/messages" 2>&1; then
+        report "ok  " "$what: all of them in two objects, linked"
+    else
+        head -n 12 "$work/messages"
+        report FAIL "$what: two objects that include all headers do not link"
+    fi
+}
+
+# compiles COMPILER SUFFIX FLAGS...: both, if the compiler is there and knows these flags.
+compiles() {
+    local what suffix=$2 command=("$1" "${@:3}")
+    what=$(sed 's/ -isystem [^ ]*//g; s/ -[lL][^ ]*//g; s/ -D[OM][^ ]*//g' <<<"$1 ${*:3}")
+    if ! command -v "$1" >/dev/null 2>&1; then
+        report skip "$what: no $1 here"
+        return
+    fi
+    echo 'int main(void) { return 0; }' >"$work/probe.$suffix"
+    case $what in *-fopenmp*) echo '#include <omp.h>' >>"$work/probe.$suffix" ;; esac
+    if ! "${command[@]}" "$work/probe.$suffix" -o "$work/probe" 2>/dev/null; then
+        report skip "$what: not possible with this compiler"
+        return
+    fi
+    compile_alone "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -fsyntax-only
+    link_two_objects "$what" "$suffix" "${command[@]}" -Wall -Wextra -Werror -pthread -lm
+}
+
+compiles_emulated() { # compiler
+    local flags=(-O0 -g0 -DUSE_NCCL -Wall -Wextra -Werror -Wno-unknown-pragmas)
+    if ! command -v "$1" >/dev/null 2>&1; then
+        report skip "emulator: no $1 here"
+        return
+    fi
+    compile_alone "emulator $1" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -c -o "$work/one.o"
+    link_two_objects "emulator $1 fp32" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -DPRECISION_FP32
+}
+
+# Those to which MPI makes a difference: they ask for it, or include one that does.
+with_mpi() {
+    local found=" " before="" header known
+    while [ "$found" != "$before" ]; do
+        before=$found
+        for header in llmc/*/*.h; do
+            case $found in *" $header "*) continue ;; esac
+            for known in USE_MPI $found; do
+                if grep -qF "$known" "$header"; then found="$found$header "; break; fi
+            done
+        done
+    done
+    for header in "${headers[@]}"; do
+        case $found in *" $header "*) echo "$header" ;; esac
+    done
+}
+
+headers=() cuda_headers=()
+[ $# -gt 0 ] || set -- llmc/*/*.h llmc/*/*.cuh
+for header in "$@"; do
+    if [ "${header%.cuh}" != "$header" ] ||
+        grep -qE '^#include (<(cuda|cublas|nccl|nvtx)|"llmc/cuda/(cuda|cublas)|".*\.cuh")' "$header"; then
+        cuda_headers+=("$header")
+    else
+        headers+=("$header")
+    fi
+done
+
+if [ ${#headers[@]} -gt 0 ]; then
+    alone=("${headers[@]}")
+    compiles gcc c -std=gnu11 -fopenmp -march=native
+    compiles g++ cc -std=c++17 -Wno-unknown-pragmas
+    compiles clang c -std=gnu11 -Wno-unknown-pragmas
+    compiles clang++ cc -std=c++17 -fopenmp -march=native
+    # What mpicc adds, its headers as the system's, whose warnings are not ours.
+    if command -v mpicc >/dev/null 2>&1; then
+        mpi=(-DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
+        for word in $(mpicc -show); do
+            case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
+        done
+        # The others are the same text as without it, which has been compiled.
+        alone=()
+        for header in $(with_mpi); do alone+=("$header"); done
+        compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
+        compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
+    else
+        report skip "MPI: no mpicc here"
+    fi
+fi
+
+if [ ${#cuda_headers[@]} -gt 0 ]; then
+    headers=("${cuda_headers[@]}") alone=("${cuda_headers[@]}")
+    compiles_emulated g++
+    nvcc=$(PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || nvcc=""
+    if [ -z "$nvcc" ]; then
+        report skip "nvcc: not here"
+    else # what the machine code is like does not matter here, and is half the time
+        link_two_objects nvcc cu "$nvcc" -std=c++17 -O0 -Xptxas -O0 -arch=sm_80 -Werror all-warnings \
+            -Xcompiler -Wall,-Wextra,-Werror,-Wno-unknown-pragmas -lcublasLt -ldl
+    fi
+fi
+
+echo "headers: $passed passed, $failed failed, $skipped skipped"
+[ "$failed" -eq 0 ]

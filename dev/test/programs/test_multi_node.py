@@ -1,0 +1,548 @@
+"""scripts/restart.sh and scripts/multi_node/ with stand-ins for the trainer, nvidia-smi, mpirun, ssh, srun and
+scontrol, which note what they are called with, start what they are told to, fail as often as they are told to, and wait
+for signals; and with the mpirun that is here."""
+import glob
+import os
+import pty
+import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+WORK = tempfile.mkdtemp(prefix="gpt2c_multi_node.")
+FAKE = os.path.join(WORK, "fake")  # what the stand-ins note
+PROGRAMS = os.path.join(FAKE, "bin")  # and they themselves
+TRAINER_PATH = os.path.join(PROGRAMS, "train_gpt2cu")
+OUT = os.path.join(WORK, "a run")  # a space, as folders have
+DATA = os.path.join(WORK, "data")
+RESTART = "scripts/restart.sh"
+MULTI_NODE = "scripts/multi_node/"
+LIMIT = 120  # seconds for anything, on a machine busy with other things
+
+# FAKE_STATUS: the statuses of its starts, one after the other, FAKE_SAVES: yes, no or again (the same step) for each;
+# the last word holds for all further ones. With FAKE_WAITS it runs until a signal, and as the trainer does, a process
+# that got none ends when another has saved.
+TRAINER = r"""#!/usr/bin/env bash
+rank=${OMPI_COMM_WORLD_RANK:-0} before= out= steps=
+for word in "$@"; do
+    case $before in
+        --process-rank) rank=$word ;;
+        --out-dir | -o) out=$word ;;
+        --steps) steps=$word ;;
+        --export) mkdir -p "$word" && echo >"$word/model.safetensors" && echo >"$word/config.json" && exit 0 ;;
+    esac
+    case $word in
+        --out-dir=*) out=${word#*=} ;;
+        --plan) printf 'parameters  1000, from the seed\ntotal %s bytes\n' "${FAKE_BYTES:-1000}"; exit 0 ;;
+    esac
+    before=$word
+done
+echo "$*" >>"$FAKE/started.$rank"
+start=$(grep -c . "$FAKE/started.$rank")
+nth() { shift $((start < $# ? start : $# - 1)); echo "$1"; }
+save() {
+    mkdir -p "$out"
+    echo "$start" >"$out/new.$rank"
+    cp "$out/new.$rank" "$out/model_$1.bin"
+    mv "$out/new.$rank" "$out/state_$1.bin"
+}
+end() { echo "$rank $1" >>"$FAKE/signals"; [ "$1" != USR1 ] || save 00000099; exit $2; }
+if [ -n "$FAKE_WAITS" ]; then
+    trap 'end USR1 0' USR1
+    trap 'end TERM 3' TERM
+    trap 'end INT 4' INT
+    echo $$ >"$FAKE/ready.$rank"
+    for ((i = 0; i < 600; i++)); do
+        sleep 0.1
+        if [ -e "$out/state_00000099.bin" ]; then exit 0; fi
+    done
+    exit 9
+fi
+case $(nth - $FAKE_SAVES) in
+    yes) save "$(printf %08d $((start * 10)))" ;;
+    again) save 00000010 ;;
+esac
+status=$(nth - $FAKE_STATUS)
+if [ "$status" = 0 ] && [ -n "$steps" ]; then save $(printf %08d "$steps"); fi
+[ "$status" != kill ] || kill -KILL $$
+exit $status
+"""
+NVIDIA_SMI = """#!/bin/sh
+for i in $(seq $FAKE_GPUS); do echo "NVIDIA H100, 80000, 9.0"; done
+"""
+MPIRUN = r"""#!/usr/bin/env bash
+if [ "$1" = --version ]; then echo "$FAKE_MPI"; exit 0; fi
+printf '%s\n' "$@" >>"$FAKE/mpirun"
+while [ "${1##*/}" != train_gpt2cu ]; do shift; done
+exec "$@"
+"""
+# As a remote shell: another folder, another environment, the words joined by blanks.
+SSH = r"""#!/usr/bin/env bash
+while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
+echo "$1" >>"$FAKE/ssh"
+echo "${*:2}" >>"$FAKE/ssh_lines"
+cd / && exec env -i "PATH=$PATH" "FAKE=$FAKE" "FAKE_STATUS=$FAKE_STATUS" "FAKE_SAVES=$FAKE_SAVES" \
+    "FAKE_WAITS=$FAKE_WAITS" sh -c "${*:2}"
+"""
+SRUN = r"""#!/usr/bin/env bash
+. scripts/children.sh
+printf '%s\n' "$*" >>"$FAKE/srun"
+while [ "${1#-}" != "$1" ]; do
+    case $1 in --ntasks=*) tasks=${1#*=} ;; esac
+    shift
+done
+children=()
+trap 'signals=$((signals + 1)); signal_children USR1 "${children[@]}"' USR1
+for ((i = 0; i < tasks; i++)); do SLURM_PROCID=$i OMPI_COMM_WORLD_RANK=$i "$@" & children+=($!); done
+wait_for_all "${children[@]}"
+exit $status
+"""
+SCONTROL = r"""#!/bin/sh
+if [ "$1" = requeue ]; then echo "$2" >>"$FAKE/requeued"; else printf 'first\nsecond\n'; fi
+"""
+STAND_INS = {
+    "train_gpt2cu": TRAINER,
+    "nvidia-smi": NVIDIA_SMI,
+    "mpirun": MPIRUN,
+    "ssh": SSH,
+    "srun": SRUN,
+    "scontrol": SCONTROL
+}
+SLURM = {
+    "SLURM_SUBMIT_DIR": ROOT,
+    "SLURM_JOB_ID": "31007",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_JOB_NODELIST": "node[1-2]",
+    "SLURM_CPUS_ON_NODE": "10"
+}
+
+
+def clean_up():
+    """Stand-ins without a memory, and no run."""
+    shutil.rmtree(FAKE, ignore_errors=True)
+    shutil.rmtree(OUT, ignore_errors=True)
+    os.makedirs(PROGRAMS)
+    for name in ("vocab.bpe", "hellaswag/hellaswag_val.bin"):  # there, and so not fetched
+        path = os.path.join(DATA, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w"):
+            pass
+    for name, text in STAND_INS.items():
+        path = os.path.join(PROGRAMS, name)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+
+def environment(**changes):
+    settings = dict(FAKE=FAKE, FAKE_STATUS="0", FAKE_SAVES="no", FAKE_WAITS="", FAKE_MPI="mpirun (Open MPI) 4.1.4",
+                    FAKE_GPUS="4", PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0", TRAIN_DATA="it's/train*.bin",
+                    DATA_ROOT=DATA, STAGES="check plan train", STEPS="200",
+                    PATH=PROGRAMS + os.pathsep + os.environ["PATH"])
+    unwanted = "NCCL_|SLURM_|OMPI_|PMI|CUDA_VISIBLE_DEVICES$"
+    inherited = {name: value for name, value in os.environ.items() if not re.match(unwanted, name)}
+    return {**inherited, **settings, **changes}
+
+
+def begin(*command, **changes):
+    return subprocess.Popen(["bash", *command], cwd=ROOT, env=environment(**changes), stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process, status):
+    out, err = process.communicate(timeout=LIMIT)
+    assert process.returncode == status, (process.returncode, status, out, err)
+    return out + err
+
+
+def ran(status, *command, **changes):
+    """What a script prints that must end with this status."""
+    return end(begin(*command, **changes), status)
+
+
+def noted(name):
+    try:
+        with open(os.path.join(FAKE, name)) as file:
+            return file.read().splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def started():
+    """The words of every start of the trainer, by rank."""
+    ranks = sorted(int(name.rpartition(".")[2]) for name in glob.glob(os.path.join(FAKE, "started.*")))
+    return {rank: noted(f"started.{rank}") for rank in ranks}
+
+
+def wait_until(condition, process):
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, (process.poll(), process.communicate())
+        time.sleep(0.02)
+
+
+def wait_for_ranks(count, process):
+    wait_until(lambda: len(glob.glob(os.path.join(FAKE, "ready.*"))) == count, process)
+
+
+TRAIN = ["train_gpt2cu", "--out-dir", OUT]
+
+# ---- restart.sh ----
+
+
+def test_restart_until_it_succeeds():
+    out = ran(0, RESTART, *TRAIN, FAKE_STATUS="7 kill 0", FAKE_SAVES="yes no")
+    assert started() == {0: [f"--out-dir {OUT} --resume"] * 3}, started()
+    starts = re.findall(r"^restart\.sh: \d{4}-\d\d-\d\d [\d:]{8} start (\d+ of \d+, from step \d+): (.*)$", out, re.M)
+    command = f"train_gpt2cu --out-dir {OUT} --resume"
+    assert starts == [("1 of 20, from step 0", command), ("2 of 20, from step 10", command),
+                      ("3 of 20, from step 10", command)], out
+    assert "status 7 after" in out and "status 137 after" in out, out
+
+
+def test_restart_without_progress():
+    out = ran(7, RESTART, *TRAIN, FAKE_STATUS="7")
+    assert len(started()[0]) == 2 and f"given up: two starts without a new checkpoint in {OUT}\n" in out, out
+
+
+def test_restart_after_progress():
+    """A start without a new checkpoint is forgiven when the next one has one."""
+    out = ran(8, RESTART, *TRAIN, FAKE_STATUS="7 7 7 7 7 8", FAKE_SAVES="yes no yes no yes no")
+    assert len(started()[0]) == 7, started()  # numbers 6 and 7 left none
+    assert "start 7 of 20, from step 50: " in out and "two starts without" in out, out
+
+
+def test_restart_knows_a_checkpoint_that_replaces_another():
+    ran(7, RESTART, *TRAIN, FAKE_STATUS="7", FAKE_SAVES="again again again no")
+    assert len(started()[0]) == 5, started()
+
+
+def test_restart_ends_after_max_starts():
+    out = ran(7, RESTART, *TRAIN, FAKE_STATUS="7", FAKE_SAVES="yes", MAX_STARTS="3")
+    assert len(started()[0]) == 3 and out.endswith("given up: 3 starts\n"), out
+
+
+def test_restart_pauses_longer_each_time():
+    out = ran(7, RESTART, *TRAIN, FAKE_STATUS="7", FAKE_SAVES="yes", MAX_STARTS="3", PAUSE="1")
+    assert re.findall(r"next start in (\d+) s", out) == ["1", "2"], out
+
+
+def test_restart_finds_the_folder():
+    for words in (["-o", OUT], [f"--out-dir={OUT}"], ["--resume", "--out-dir", OUT], ["-o", OUT, "-y", "1"]):
+        clean_up()
+        ran(0, RESTART, "train_gpt2cu", *words)
+        resume = [] if set(words) & {"--resume", "-y"} else ["--resume"]
+        assert started() == {0: [" ".join(words + resume)]}, started()
+
+
+def test_restart_refuses():
+    for words, message, changes in (
+        (["train_gpt2cu"],
+         "restart.sh: the command has no --out-dir (-o), the folder of the checkpoints to go on from", {}),
+        ([*TRAIN, "--overwrite"], "restart.sh: --overwrite: would begin anew with every start; leave it out", {}),
+        (TRAIN, "restart.sh: MAX_STARTS is '0', expected 1 to 99999", dict(MAX_STARTS="0")),
+        (TRAIN, "restart.sh: PAUSE is 'long', expected whole seconds, 0 to 999", dict(PAUSE="long")),
+    ):
+        assert ran(1, RESTART, *words, **changes) == message + "\n", words
+        assert started() == {}, words
+    assert "until it ends with status 0" in ran(1, RESTART) and "MAX_STARTS" in ran(0, RESTART, "--help")
+    assert "given up: two starts" in ran(127, RESTART, "no_such_program", "--out-dir", OUT)
+
+
+def test_restart_passes_signals_on():
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        clean_up()
+        process = begin(RESTART, *TRAIN, FAKE_WAITS="1")
+        wait_for_ranks(1, process)
+        process.send_signal(number)
+        out = end(process, 0)
+        assert noted("signals") == ["0 USR1"] and len(started()[0]) == 1, (number, noted("signals"), out)
+        assert f"{number.name}: stopping in order; once more: at once" in out, out
+
+
+def test_restart_second_signal():
+    """The first one finds a command that does not mind it."""
+    process = begin(RESTART, "bash", "-c", "trap '' USR1; exec \"$@\"", "deaf", *TRAIN, FAKE_WAITS="1")
+    wait_for_ranks(1, process)
+    for _ in range(2):
+        process.send_signal(signal.SIGTERM)
+        line = process.stderr.readline()
+        while "stopping" not in line:
+            line = process.stderr.readline()
+    end(process, 3)
+    assert noted("signals") == ["0 TERM"] and len(started()[0]) == 1, noted("signals")
+
+
+def test_restart_signal_in_the_pause():
+    process = begin(RESTART, *TRAIN, FAKE_STATUS="7", FAKE_SAVES="yes", PAUSE="999")
+    line = process.stderr.readline()
+    while "next start in 999 s" not in line:
+        line = process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    end(process, 7)
+    assert len(started()[0]) == 1, started()
+
+
+def test_restart_ctrl_c():
+    """On a terminal Ctrl-C goes to a whole group of processes: not to what is to save."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execvpe("bash", ["bash", RESTART, *TRAIN], environment(FAKE_WAITS="1"))
+    deadline, out = time.monotonic() + LIMIT, b""
+    pressed = False
+    while True:
+        assert time.monotonic() < deadline, out
+        if not pressed and noted("ready.0"):
+            os.write(terminal, b"\x03")
+            pressed = True
+        if select.select([terminal], [], [], 0.05)[0]:
+            try:
+                out += os.read(terminal, 4096)
+            except OSError:  # closed
+                break
+    assert os.waitpid(pid, 0)[1] == 0 and noted("signals") == ["0 USR1"], (out, noted("signals"))
+    os.close(terminal)
+
+
+# ---- The scripts for several nodes ----
+
+
+def words_of(line, option):
+    """The value of an option of the trainer."""
+    return re.search(rf" --{option} (\S+)", " " + line).group(1)
+
+
+def option_names(words):
+    return [word for word in words if word.startswith("--")]
+
+
+def test_mpi():
+    ran(0, MULTI_NODE + "run_mpi.sh", "--prompt", "it's", HOSTS="one two", NCCL_DEBUG="INFO", LD_LIBRARY_PATH="/lib")
+    words = noted("mpirun")
+    launch, train = words[:words.index(TRAINER_PATH)], words[words.index(TRAINER_PATH):]
+    assert launch == ["-np", "8", "--host", "one:4,two:4", "--bind-to", "none", "-x", "NCCL_DEBUG", "-x",
+                      "LD_LIBRARY_PATH"], launch
+    assert train[-5:] == ["--prompt", "it's", "--nccl-init", "mpi", "--resume"], train
+    assert train[train.index("--out-dir") + 1] == OUT and train[train.index("--train-data") + 1] == "it's/train*.bin"
+    assert "--num-processes" not in train and "--process-rank" not in train, train
+
+
+def test_mpich():
+    ran(0, MULTI_NODE + "run_mpi.sh", HOSTS="one two", FAKE_MPI="HYDRA build details:")
+    assert noted("mpirun")[:6] == ["-np", "8", "-hosts", "one,two", "-ppn", "4"], noted("mpirun")
+
+
+def test_recipe():
+    """GPT-2 124M as it is reproduced, with micro-batches that fit the number of GPUs; each option once."""
+    for hosts, gpus, batch in (("a", "8", 64), ("a", "1", 64), ("a b", "8", 32), ("a b c d", "16", 8)):
+        clean_up()
+        ran(0, MULTI_NODE + "run_mpi.sh", HOSTS=hosts, GPUS_PER_NODE=gpus, FAKE_GPUS="16")
+        words = noted("mpirun")
+        line = " ".join(words)
+        for option, value in (("init", "d12"), ("total-batch", "524288"), ("seq-len", "1024"), ("lr", "6e-4"),
+                              ("warmup", "700"), ("schedule", "cosine"), ("final-lr-frac", "0"),
+                              ("weight-decay", "0.1"), ("batch-size", str(batch))):
+            assert words_of(line, option) == value, (option, line)
+        train = option_names(words[words.index(TRAINER_PATH):])
+        assert len(train) == len(set(train)), train
+
+
+def test_refusals():
+    script = MULTI_NODE + "run_tcp.sh"
+    no_gpu = "run_tcp.sh: nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU\n"
+    for message, changes in (
+        ("run_tcp.sh: GPUS_PER_NODE is '0', expected 1 to 4\n", dict(GPUS_PER_NODE="0")),
+        ("run_tcp.sh: GPUS_PER_NODE is 5, but nvidia-smi finds 4\n", dict(GPUS_PER_NODE="5")),
+        (no_gpu, dict(FAKE_GPUS="0")),
+        ("run_tcp.sh: TOTAL_BATCH: 524288 tokens are no multiple of SEQ_LEN x GPUs = 1024 x 12\n",
+         dict(HOSTS="a b c")),
+        ("run_tcp.sh: NODE is '2', expected 0 to 1: HOSTS names 2\n", dict(HOSTS="a b", NODE="2")),
+        ("run_tcp.sh: NODE is 'two', expected 0 to 1\n", dict(HOSTS="a b", NODE="two")),
+        ("run_tcp.sh: RECIPE: ./nothing: no such file; expected scripts/run_gpt2_124M.sh or one beside it\n",
+         dict(RECIPE="./nothing")),
+        ("run_tcp.sh: ./nothing: no such program (PROGRAM names it; without it, one is built)\n",
+         dict(PROGRAM="./nothing", STAGES="check build plan train")),
+        (f"run_tcp.sh: the data are not complete in {WORK}: STAGES=\"build fetch\" scripts/run_gpt2_124M.sh fetches "
+         "them\n", dict(DATA_ROOT=WORK)),
+    ):
+        out = ran(1, script, **changes)
+        assert out.endswith(message), (message, out)
+    assert started() == {}, started()
+
+
+def test_another_recipe():
+    ran(0, MULTI_NODE + "run_tcp.sh", RECIPE="scripts/run_gpt2_1558M.sh", SEQ_LEN="512")
+    line = check_ranks(range(4), total=4)
+    for option, value in (("init", "d48"), ("total-batch", "1048576"), ("seq-len", "512"), ("final-lr-frac", "0.1")):
+        assert words_of(line, option) == value, (option, line)
+
+
+def check_ranks(ranks, times=1, total=8):
+    """Each of these ranks was started so many times, with the same words but for the rank."""
+    assert list(started()) == list(ranks), started()
+    lines = set()
+    for rank, starts in started().items():
+        assert len(starts) == times, started()
+        assert starts[0].endswith(f" --process-rank {rank}") and f" --num-processes {total} " in starts[0], starts
+        lines |= {re.sub(r" --process-rank \d+$", "", start) for start in starts}
+    assert len(lines) == 1, lines
+    return lines.pop()
+
+
+def test_tcp_over_ssh():
+    ran(0, MULTI_NODE + "run_tcp.sh", "--prompt", "it's", HOSTS="one two", PORT="4321", NCCL_DEBUG="INFO")
+    line = check_ranks(range(8))
+    assert noted("ssh") == ["two"] and " --prompt it's --nccl-init" in line, (noted("ssh"), line)
+    assert f"--train-data it's/train*.bin --val-data {DATA}/fineweb10B/fineweb_val_*.bin " in line, line
+    assert words_of(line, "nccl-init") == "tcp" and words_of(line, "server-ip") == "one:4321", line
+    assert "'NCCL_DEBUG=INFO'" in noted("ssh_lines")[0], noted("ssh_lines")
+
+
+def test_tcp_restarts():
+    """All nodes again when one process failed, here each process once."""
+    out = ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", FAKE_STATUS="5 0", FAKE_SAVES="yes")
+    check_ranks(range(8), times=2)
+    assert "start 2 of 20, from step 10: " in out and noted("ssh") == ["two", "two"], out
+
+
+def test_tcp_signal():
+    process = begin(MULTI_NODE + "run_tcp.sh", HOSTS="one two", FAKE_WAITS="1")
+    wait_for_ranks(8, process)
+    process.send_signal(signal.SIGTERM)
+    out = end(process, 143)
+    assert "stopped by SIGTERM at step 99 of 200. The same command goes on:\n" in out, out
+    assert f"cd {shlex.quote(ROOT)} && STAGES=check\\ plan\\ train " in out, out
+    assert " scripts/multi_node/run_tcp.sh\n" in out, out
+    check_ranks(range(8))
+    assert set(noted("signals")) <= {f"{rank} USR1" for rank in range(4)} and noted("signals"), noted("signals")
+
+
+def test_tcp_on_each_node():
+    for node in (0, 1):
+        clean_up()
+        ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", NODE=str(node))
+        line = check_ranks(range(4 * node, 4 * node + 4))
+        assert noted("ssh") == [] and words_of(line, "server-ip") == "one:29500", line
+
+
+def test_one_machine():
+    ran(0, MULTI_NODE + "run_tcp.sh")
+    assert words_of(check_ranks(range(4), total=4), "server-ip") == "localhost:29500" and noted("ssh") == []
+
+
+def test_first_status_that_failed():
+    for words, status in (([MULTI_NODE + "local_ranks.sh", "3", "2", "train_gpt2cu", "--out-dir", OUT], 6),
+                          ([MULTI_NODE + "on_hosts.sh", "one two", "1", "train_gpt2cu", "--out-dir", OUT], 6)):
+        clean_up()
+        ran(status, *words, FAKE_STATUS="6")
+
+
+# ---- Slurm ----
+
+
+def test_slurm():
+    for kind, mpi in (("mpi", "pmix"), ("tcp", "none"), ("folder", "none")):
+        clean_up()
+        out = ran(0, MULTI_NODE + f"run_{kind}.sbatch", "--prompt", "it's", FAKE_STATUS="5 0", FAKE_SAVES="yes",
+                  **SLURM)
+        launch = noted("srun")[0].split(TRAINER_PATH)[0]
+        for word in (f"--mpi={mpi}", "--ntasks=8", "--ntasks-per-node=4", "--cpus-per-task=2", "--distribution=block"):
+            assert f"{word} " in launch, launch
+        if kind == "mpi":
+            assert list(started()) == list(range(8)), started()
+            line = started()[0][0]
+        else:
+            line = check_ranks(range(8), times=2)
+        assert " --prompt it's --nccl-init " in line and line.endswith(" --resume"), line
+        assert words_of(line, "nccl-init") == {"folder": "fs"}.get(kind, kind), line
+        if kind == "tcp":
+            assert words_of(line, "server-ip") == "first:21007", line
+        if kind == "folder":
+            assert f" --nccl-fs-path {OUT}/start " in line and os.path.isdir(OUT + "/start"), line
+        assert len(noted("srun")) == 2 and "start 2 of 20" in out and noted("requeued") == [], (noted("srun"), out)
+
+
+def test_slurm_time_limit():
+    """Queued again when the signal before the time limit ended it in order, and only then."""
+    for number, requeued in ((signal.SIGUSR1, ["31007"]), (signal.SIGTERM, [])):
+        for kind in ("mpi", "tcp", "folder"):
+            clean_up()
+            process = begin(MULTI_NODE + f"run_{kind}.sbatch", FAKE_WAITS="1", **SLURM)
+            wait_for_ranks(8, process)
+            process.send_signal(number)
+            out = end(process, 0 if requeued else 143)
+            assert noted("requeued") == requeued and noted("signals"), (kind, number, noted("requeued"), out)
+
+
+def test_slurm_gives_up():
+    out = ran(1, MULTI_NODE + "run_tcp.sbatch", FAKE_STATUS="5", **SLURM)
+    assert "run_tcp.sbatch: the training ended with status 5 at step 0 of 200; " in out, out
+    check_ranks(range(8), times=2)
+    assert noted("requeued") == [], noted("requeued")
+
+
+def test_slurm_headers():
+    """Slurm reads them up to the first command."""
+    for path in glob.glob(os.path.join(ROOT, MULTI_NODE, "*.sbatch")):
+        with open(path) as file:
+            lines = file.read().splitlines()
+        headers = [i for i, line in enumerate(lines) if line.startswith("#SBATCH")]
+        first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+        assert headers and max(headers) < first_command, path
+        assert "#SBATCH --signal=B:USR1@300" in lines and "#SBATCH --requeue" in lines, path
+
+
+# ---- With what is here ----
+
+
+def test_with_the_mpirun_that_is_here():
+    """Its processes get the signal through restart.sh and mpirun."""
+    os.remove(os.path.join(PROGRAMS, "mpirun"))
+    if shutil.which("mpirun") is None:
+        raise Skip("no mpirun here")
+    allowed = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", GPUS_PER_NODE="2")
+    process = begin(MULTI_NODE + "run_mpi.sh", FAKE_WAITS="1", **allowed)
+    wait_for_ranks(2, process)
+    process.send_signal(signal.SIGTERM)
+    out = end(process, 143)
+    assert list(started()) == [0, 1] and noted("signals"), (started(), out)
+
+
+def test_options_exist():
+    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
+        table = set(re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M))
+    ran(0, MULTI_NODE + "run_tcp.sh", GPUS_PER_NODE="1")
+    unknown = [name for name in option_names(started()[0][0].split()) if name[2:] not in table]
+    assert unknown == [], unknown
+
+
+def test_shellcheck():
+    if shutil.which("shellcheck") is None:
+        raise Skip("no shellcheck here")
+    scripts = ["scripts/restart.sh", "scripts/children.sh", "scripts/reproduce.sh", "dev/test/programs/die_once.sh"]
+    scripts += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "scripts/run_gpt*.sh")))
+    scripts += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, MULTI_NODE, "*")))
+    result = subprocess.run(["shellcheck", "-x", *scripts], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+def clean(test):
+    def cleaned():
+        clean_up()
+        test()
+    cleaned.__name__ = test.__name__
+    return cleaned
+
+
+try:
+    run("multi_node", [clean(test) for name, test in list(globals().items()) if name.startswith("test_")])
+finally:
+    shutil.rmtree(WORK, ignore_errors=True)

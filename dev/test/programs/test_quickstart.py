@@ -1,0 +1,199 @@
+"""scripts/quickstart.sh as a new user meets it: in a fresh copy of the sources, from another folder, with bad input,
+with Ctrl-C, without a compiler. Trains for a few seconds only."""
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+from harness import run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+WORK = tempfile.mkdtemp(prefix="gpt2c_quickstart.")
+COPY = os.path.join(WORK, "a copy")  # a space, as folders have
+SCRIPT = os.path.join(COPY, "scripts", "quickstart.sh")
+MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "llmc", "scripts", "dev", "train_gpt2.c", "train_gpt2.py"]
+
+
+def prepare():
+    os.mkdir(COPY)
+    for member in MEMBERS:
+        source = os.path.join(ROOT, member)
+        if os.path.isdir(source):
+            unneeded = shutil.ignore_patterns("__pycache__", "fixtures")
+            shutil.copytree(source, os.path.join(COPY, member), ignore=unneeded)
+        else:
+            shutil.copy(source, COPY)
+
+
+def quickstart(*arguments, seconds="1", cwd=WORK, path=None):
+    environment = dict(os.environ, TRAIN_SECONDS=seconds, TMPDIR=WORK, CFLAGS="-O1")  # builds in half the time
+    if path is not None:
+        environment["PATH"] = path
+    return subprocess.run(["bash", SCRIPT, *arguments], cwd=cwd, env=environment, stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, errors="replace", timeout=300)
+
+
+def refused(message, *arguments, **keywords):
+    """The one line on stderr, status 1, nothing on stdout, no run folder."""
+    result = quickstart(*arguments, **keywords)
+    assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
+    assert result.stderr == f"quickstart.sh: {message}\n", result.stderr
+    assert result.stdout == "", result.stdout
+    assert runs() == [], runs()
+
+
+def runs():
+    return sorted(name for name in os.listdir(COPY) if name.startswith("run_"))
+
+
+def write(name, data):
+    path = os.path.join(WORK, name)
+    with open(path, "wb") as file:
+        file.write(data)
+    return path
+
+
+def test_bad_arguments_are_refused():
+    write("empty.txt", b"")
+    write("short.txt", b"to be or not to be\n")
+    refused("nothing.txt: no such file; give a plain text file", "nothing.txt")
+    refused("the name of the text file is empty", "")
+    refused("empty.txt: is empty; give a text of at least 4096 bytes", "empty.txt")
+    refused("short.txt: has 19 bytes; give a text of at least 4096", "short.txt")
+    refused(".: is a folder; give a plain text file", ".")
+    refused("unknown option --fast; give the name of a text file, or nothing", "--fast")
+    refused("one text file at a time, 2 words given (a name with spaces needs quotes)", "my", "book.txt")
+    for seconds in ("0", "ten", "1e3", "-1", "99999"):
+        refused(f"TRAIN_SECONDS is '{seconds}', expected whole seconds, 1 to 9999", seconds=seconds)
+
+
+def test_help():
+    result = quickstart("--help")
+    assert result.returncode == 0 and "scripts/quickstart.sh book.txt" in result.stdout, result
+
+
+def fake_system(commands):
+    """A folder of programs for PATH: what a system without a compiler has, plus `commands` (name -> script)."""
+    folder = tempfile.mkdtemp(dir=WORK)
+    for name in ("bash sh sed cat mkdir dirname find sort wc tr id mktemp rm tail head env awk grep".split()):
+        if name not in commands:
+            os.symlink(shutil.which(name), os.path.join(folder, name))
+    for name, script in commands.items():
+        with open(os.path.join(folder, name), "w") as file:
+            file.write("#!/bin/sh\n" + script)
+        os.chmod(os.path.join(folder, name), 0o755)
+    return folder
+
+
+def test_no_compiler_and_no_root():
+    result = quickstart(path=fake_system({"id": "echo 1000\n", "apt-get": "exit 1\n"}))
+    assert result.returncode == 1, result
+    assert "Please install them as root and start again:\n    apt-get update && apt-get install gcc libc6-dev make\n" \
+        in result.stdout, result.stdout
+
+
+def test_no_compiler_and_no_apt():
+    result = quickstart(path=fake_system({}))
+    assert result.returncode == 1, result
+    assert "Missing: gcc libc6-dev make (a C compiler and make build the trainer). There is no apt-get here" \
+        in result.stdout, result.stdout
+
+
+def test_no_compiler_but_root():
+    """It asks apt-get for exactly what is missing; here apt-get then fails, and its last words are shown."""
+    asked = os.path.join(WORK, "asked")
+    script = f'echo "$@" >> {asked}\n[ "$1" = update ] || {{ echo "E: no network"; exit 100; }}\n'
+    result = quickstart(path=fake_system({"id": "echo 0\n", "apt-get": script}))
+    assert result.returncode == 1, result
+    assert "E: no network\nCould not install gcc libc6-dev make" in result.stdout, result.stdout
+    with open(asked) as file:
+        assert file.read() == "update\ninstall -y --no-install-recommends gcc libc6-dev make\n"
+
+
+def test_no_compiler_and_sudo():
+    """Without a terminal nobody can type a password: sudo is told not to ask."""
+    asked = os.path.join(WORK, "asked_sudo")
+    commands = {"id": "echo 1000\n", "apt-get": "exit 1\n", "sudo": f'printf "%s\\n" "$*" >> {asked}\nexit 1\n'}
+    result = quickstart(path=fake_system(commands))
+    assert result.returncode == 1, result
+    with open(asked) as file:
+        text = file.read()
+    assert text == "-n apt-get update\n", text
+
+
+def finished_run(result, folder):
+    """Checks what a finished run says and leaves."""
+    assert result.returncode == 0, (result.returncode, result.stdout[-3000:], result.stderr[-3000:])
+    losses = re.search(r"Validation loss: (\S+) before, (\S+) after", result.stdout)
+    assert losses, result.stdout[-3000:]
+    before, after = float(losses[1]), float(losses[2])
+    assert abs(before - 5.55) <= 0.2, before  # ln(257): it knows nothing
+    assert after <= before - 1.0, (before, after)
+    names = os.listdir(os.path.join(COPY, folder))
+    for wanted in ("main.log", "speed.log", "run.json", "loss.svg"):
+        assert wanted in names and f"{folder}/{wanted}" in result.stdout, (names, result.stdout[-3000:])
+    assert any(re.fullmatch(r"model_\d{8}\.bin", name) for name in names), names
+    assert not any(name.endswith(".tmp") for name in names), names
+
+
+def test_own_sources_then_a_text_with_an_awkward_name():
+    finished_run(quickstart(), "run_quickstart")
+    text = b"".join(b"%d bottles of beer on the wall, %d bottles of beer.\n" % (i, i) for i in range(2000))
+    write("my [song] *.bin", text)
+    result = quickstart("my [song] *.bin")
+    finished_run(result, "run_quickstart_2")
+    assert "bottle" in result.stdout.split("What it writes now:")[1], result.stdout[-2000:]
+    assert runs() == ["run_quickstart", "run_quickstart_2"], runs()
+
+
+def read_terminal(fd, seconds, until):
+    """What appears on the terminal until the text `until` does, or for some seconds."""
+    seen, end = b"", time.monotonic() + seconds
+    while time.monotonic() < end and until not in seen:
+        if select.select([fd], [], [], 0.2)[0]:
+            try:
+                seen += os.read(fd, 65536)
+            except OSError:  # the other side is gone
+                break
+    return seen
+
+
+def test_interrupt_on_a_terminal_saves_and_says_how_to_go_on():
+    before = runs()
+    process, fd = pty.fork()
+    if process == 0:
+        os.environ.update(TRAIN_SECONDS="20", CFLAGS="-O1")
+        os.execvp("bash", ["bash", SCRIPT])
+    seen = read_terminal(fd, 120, b"[#")  # the progress bar
+    assert b"[#" in seen, seen[-2000:]
+    os.write(fd, b"\x03")  # Ctrl-C
+    seen += read_terminal(fd, 60, b"--resume\r\n")
+    status = os.waitpid(process, 0)[1]
+    os.close(fd)
+    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130, (status, seen[-2000:])
+    assert b"Stopped. To go on from here: cd " in seen and b"--resume" in seen, seen[-2000:]
+    folder, = set(runs()) - set(before)
+    names = os.listdir(os.path.join(COPY, folder))
+    assert any(name.startswith("state_") for name in names), names
+
+
+def main():
+    if shutil.which("make") is None:
+        raise SystemExit("no make")
+    try:
+        prepare()
+        run("quickstart", [test_bad_arguments_are_refused, test_help, test_no_compiler_and_no_root,
+                           test_no_compiler_and_no_apt, test_no_compiler_but_root, test_no_compiler_and_sudo,
+                           test_own_sources_then_a_text_with_an_awkward_name,
+                           test_interrupt_on_a_terminal_saves_and_says_how_to_go_on])
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

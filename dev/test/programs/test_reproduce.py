@@ -1,0 +1,469 @@
+"""scripts/run_gpt*.sh and scripts/multi_node/ with SMOKE=1, from the machine's check to the summary, in a copy of the
+repository: with the emulated trainer, with the CPU's, interrupted, with data that do not come, finished before; and
+what they say where something is missing. nvidia-smi, df, srun and scontrol are stand-ins where a test needs them."""
+import glob
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+WORK = tempfile.mkdtemp(prefix="gpt2c_reproduce.")
+COPY = os.path.join(WORK, "a copy")  # a space, as folders have
+LIMIT = 360  # seconds for anything, on a machine busy with other things
+MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "doc", "llmc", "scripts", "dev", "train_gpt2.c", "train_gpt2.cu",
+           "tokenize.c"]
+PROGRAMS = ["train_gpt2emu", "train_gpt2", "tokenize"]
+EMULATOR = os.path.join(COPY, "train_gpt2emu")
+RECIPES = ["gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M"]
+sys.path.insert(0, os.path.join(ROOT, "dev"))
+
+
+def unneeded(folder, names):
+    """Of what is copied: data that have been fetched, which may be large."""
+    if folder == os.path.join(ROOT, "dev", "data"):
+        return [name for name in names if not name.endswith(".py")]
+    return {"__pycache__", "fixtures"} & set(names)
+
+
+def prepare():
+    os.mkdir(COPY)
+    for member in MEMBERS:
+        source, target = os.path.join(ROOT, member), os.path.join(COPY, member)
+        if os.path.isdir(source):
+            shutil.copytree(source, target, ignore=unneeded)
+        else:
+            shutil.copy(source, target)
+    for name in PROGRAMS:
+        if os.path.exists(os.path.join(ROOT, name)):
+            shutil.copy(os.path.join(ROOT, name), COPY)
+
+
+def environment(**changes):
+    inherited = {name: value for name, value in os.environ.items()
+                 if not re.match("NCCL_|EMU_|SLURM_|OMPI_|PMI|MAKE|MFLAGS|CUDA_|GPUS_PER_NODE$|OUT_DIR$|STEPS$", name)}
+    settings = {**inherited, "TMPDIR": WORK, "SMOKE": "1", "CFLAGS": "-O1", **changes}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def emulated():
+    """The setting for two emulated GPUs."""
+    if not os.path.exists(EMULATOR):
+        raise Skip("no train_gpt2emu (make train_gpt2emu)")
+    return {"PROGRAM": "./train_gpt2emu"}
+
+
+def on_the_cpu():
+    return {"PROGRAM": "./train_gpt2"} if os.path.exists(os.path.join(COPY, "train_gpt2")) else {}
+
+
+def script_of(name):
+    return os.path.join(COPY, "scripts", f"run_{name}.sh")
+
+
+def folder_of(name):
+    return os.path.join(COPY, f"run_smoke_{name}")
+
+
+def begin(script, *arguments, cwd=WORK, **changes):
+    return subprocess.Popen(["bash", script, *arguments], cwd=cwd, env=environment(**changes), text=True,
+                            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
+
+
+def end(process, status):
+    try:
+        out = process.communicate(timeout=LIMIT)[0]
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        raise AssertionError(f"no end after {LIMIT} s: {process.communicate(timeout=60)[0][-3000:]}") from None
+    assert process.returncode == status, (process.returncode, status, out[-3000:])
+    return out
+
+
+def ran(status, script, *arguments, **keywords):
+    """What a script prints that must end with this status."""
+    return end(begin(script, *arguments, **keywords), status)
+
+
+def refused(message, script, **keywords):
+    out = ran(1, script, **keywords)
+    assert out.endswith(f"{os.path.basename(script)}: {message}\n"), (message, out)
+
+
+def read(*names):
+    with open(os.path.join(*names), encoding="utf-8", errors="replace") as file:
+        return file.read()
+
+
+def programs_without(*hidden, **stand_ins):
+    """A PATH of one folder with links to all programs of PATH but the hidden ones, and with stand-ins (sh scripts)."""
+    folder = tempfile.mkdtemp(dir=WORK)
+    for place in os.environ["PATH"].split(os.pathsep):
+        for path in glob.glob(os.path.join(place, "*")):
+            name = os.path.basename(path)
+            if name not in hidden and not os.path.lexists(os.path.join(folder, name)):
+                os.symlink(os.path.abspath(path), os.path.join(folder, name))
+    return with_stand_ins(folder, **stand_ins)
+
+
+def with_stand_ins(folder=None, **stand_ins):
+    """A PATH that begins with these programs; the underscore of a name stands for a hyphen."""
+    path = folder or tempfile.mkdtemp(dir=WORK)
+    for name, text in stand_ins.items():
+        target = os.path.join(path, name.replace("_", "-"))
+        if os.path.lexists(target):
+            os.remove(target)
+        with open(target, "w") as file:
+            file.write("#!/bin/sh\n" + text)
+        os.chmod(target, 0o755)
+    return path if folder else path + os.pathsep + os.environ["PATH"]
+
+
+def gpus(count, mib, capability="9.0"):
+    return "".join(f"echo 'NVIDIA H100, {mib}, {capability}'\n" for _ in range(count))
+
+
+def draws_curves():
+    return subprocess.run(["python3", "-c", "import matplotlib"], stderr=subprocess.DEVNULL).returncode == 0
+
+
+def check_finished(name, out):
+    """What a run leaves that went through all stages."""
+    folder = folder_of(name)
+    for stage in ("check", "build", "plan", "fetch", "train", "export", "plot", "summary"):
+        assert re.search(rf"^\d\d:\d\d:\d\d {stage} ", out, re.M), (stage, out[-3000:])
+    for file in ("model_00000006.bin", "state_00000006.bin", "hf/model.safetensors", "hf/config.json", "loss.svg"):
+        assert os.path.getsize(os.path.join(folder, file)) > 0, file
+    assert os.path.exists(os.path.join(folder, "curves.png")) == draws_curves(), os.listdir(folder)
+    log = read(folder, "main.log")
+    losses, scores = re.findall(r"^s:6 tel:([\d.]+)$", log, re.M), re.findall(r"^s:6 eval:([\d.]+)$", log, re.M)
+    assert len(losses) == 1 and len(scores) == 1, log
+    assert re.search(rf"^ +validation loss +{losses[0]} ", out, re.M), out[-1000:]
+    assert re.search(rf"^ +HellaSwag +{scores[0]} ", out, re.M), out[-1000:]
+    assert out.rstrip("\n") in read(folder, "console.log"), out[-500:]
+
+
+# ---- The recipes ----
+
+
+def test_124M_dies_and_goes_on():
+    """Under nohup, from another folder, started by mpirun where that is."""
+    process = subprocess.Popen(["nohup", "bash", script_of("gpt2_124M")], cwd=WORK, env=environment(**emulated()),
+                               text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out = end(process, 0)
+    check_finished("gpt2_124M", out)
+    assert re.search(r"start 2 of 20, from step [24]: ", out) and "ended without a word" in out, out[-3000:]
+    assert (" --nccl-init mpi " in out) == (shutil.which("mpirun") is not None), out
+
+
+def test_124M_finished_before():
+    """Only what is missing is made again; nothing is trained."""
+    changes = emulated()
+    folder = folder_of("gpt2_124M")
+    if not os.path.exists(os.path.join(folder, "state_00000006.bin")):
+        raise Skip("no finished run: test_124M_dies_and_goes_on failed or was left out")
+    log = read(folder, "main.log")
+    shutil.rmtree(os.path.join(folder, "hf"))
+    out = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY, **changes)
+    assert "step 6 of 6 is saved in run_smoke_gpt2_124M: nothing to train\n" in out, out
+    assert "start 1 of" not in out and " fetch " not in out and read(folder, "main.log") == log, out
+    assert os.path.exists(os.path.join(folder, "hf", "model.safetensors")) and "summary" in out, out
+    assert "run_smoke_gpt2_124M/curves.png is here" in out or not draws_curves(), out
+    again = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY, **changes)
+    assert "export   run_smoke_gpt2_124M/hf is here" in again, again
+
+
+def read_until(terminal, text, seen=b""):
+    deadline = time.monotonic() + LIMIT
+    while text is None or text not in seen:
+        assert time.monotonic() < deadline, seen[-3000:]
+        if select.select([terminal], [], [], 0.1)[0]:
+            try:
+                seen += os.read(terminal, 65536)
+            except OSError:  # closed
+                assert text is None, seen[-3000:]
+                break
+    return seen
+
+
+def test_350M_interrupted_on_a_terminal():
+    """Ctrl-C; then the command that it prints finishes the run. Without mpirun."""
+    changes = dict(emulated(), PATH=programs_without("mpirun", "mpiexec", "orterun"))
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(WORK)
+        os.execvpe("bash", ["bash", script_of("gpt2_350M")], environment(**changes))
+    seen = read_until(terminal, b"step    1/6 |")
+    os.write(terminal, b"\x03")
+    seen = read_until(terminal, None, seen).decode(errors="replace").replace("\r\n", "\n")
+    status = os.waitpid(process, 0)[1]
+    os.close(terminal)
+    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130, (status, seen[-3000:])
+    stopped = re.search(r"stopped by SIGINT at step (\d) of 6. The same command goes on:\n    (.*)\n", seen)
+    assert stopped and 1 <= int(stopped[1]) < 6, seen[-3000:]
+    assert stopped[2].endswith("scripts/run_gpt2_350M.sh") and "SMOKE=1" in stopped[2], stopped[2]
+    result = subprocess.run(["bash", "-c", stopped[2]], cwd="/", env=environment(SMOKE=None, PATH=changes["PATH"]),
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            timeout=LIMIT)
+    assert result.returncode == 0, result.stdout[-3000:]
+    assert f"step {stopped[1]} of 6, to step 6" in result.stdout and " --nccl-init fs " in result.stdout, result.stdout
+    check_finished("gpt2_350M", result.stdout)
+
+
+def test_774M_data_that_do_not_come():
+    """A shard that the mirror lacks; then it is there, and the same command goes on with what came before."""
+    changes = on_the_cpu()
+    out = ran(0, script_of("gpt2_774M"), STAGES="check build", **changes)
+    shard, = glob.glob(os.path.join(folder_of("gpt2_774M"), "mirror/**/fineweb100B-gpt2/**/fineweb_train_000002.bin"),
+                       recursive=True)
+    os.rename(shard, shard + ".gone")
+    out = ran(1, script_of("gpt2_774M"), **changes)
+    assert out.endswith("the data did not come; what has come stays, and the same command goes on with it\n"), out
+    assert "fineweb_train_000002.bin" in out and "restart.sh" not in out, out
+    os.rename(shard + ".gone", shard)
+    check_finished("gpt2_774M", ran(0, script_of("gpt2_774M"), **changes))
+
+
+def test_1558M_builds_without_a_c_plus_plus_compiler():
+    """The CPU trainer, built here."""
+    for name in PROGRAMS:
+        if name != "train_gpt2emu" and os.path.exists(os.path.join(COPY, name)):
+            os.remove(os.path.join(COPY, name))
+    out = ran(0, script_of("gpt2_1558M"), PATH=programs_without("g++", "clang++"))
+    assert "build    make train_gpt2 tokenize\n" in out and " 1 x no GPU but the CPU" in out, out
+    check_finished("gpt2_1558M", out)
+
+
+def test_gpt3_125M_told_to_end():
+    """SIGTERM, and the same command again."""
+    changes = on_the_cpu()
+    process = begin(script_of("gpt3_125M"), SMOKE_STEPS="6", **changes)
+    seen = ""
+    while "step    1/6 |" not in seen:
+        line = process.stdout.readline()
+        assert line, seen[-3000:]
+        seen += line
+    process.send_signal(signal.SIGTERM)
+    out = seen + process.communicate(timeout=LIMIT)[0]
+    if process.returncode == 143:
+        assert re.search(r"stopped by SIGTERM at step [1-6] of 6. The same command goes on:\n", out), out[-2000:]
+    else:  # it was quicker
+        assert process.returncode == 0, (process.returncode, out[-2000:])
+    out = ran(0, script_of("gpt3_125M"), SMOKE_STEPS="6", **changes)
+    assert "summary  GPT-3 125M, 6 steps of 64 tokens" in out, out[-2000:]
+
+
+# ---- What is missing or wrong ----
+
+
+def test_machine_without_gpu():
+    for stand_in in ("exit 9\n", "echo 'NVIDIA-SMI has failed' >&2\nexit 9\n", "exit 0\n"):
+        refused("nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU", script_of("gpt2_124M"),
+                SMOKE=None, PROGRAM="./none", PATH=with_stand_ins(nvidia_smi=stand_in))
+    refused("NVIDIA H100 (compute capability 7.5): too old, 8.0 (Ampere) or later is needed", script_of("gpt2_124M"),
+            SMOKE=None, PROGRAM="./none", PATH=with_stand_ins(nvidia_smi=gpus(2, 16000, "7.5")))
+
+
+def large(disk=1 << 40, **stand_ins):
+    """Settings of a machine with so many KiB of disk and GPUs, whose trainer is the emulated one."""
+    df = f"printf 'Filesystem 1024-blocks Used Available Capacity Mounted\\n/dev/disk 1 1 {disk} 1%% /\\n'\n"
+    return dict(emulated(), SMOKE=None, STAGES="check build plan", PATH=with_stand_ins(df=df, **stand_ins))
+
+
+def test_memory_decides_the_micro_batch():
+    for count, mib, batch, size in ((8, 80000, 64, "124M"), (8, 15000, 32, "124M"), (1, 7000, 8, "124M"),
+                                    (4, 80000, 16, "1558M"), (8, 28000, 4, "1558M")):
+        out = ran(0, script_of(f"gpt2_{size}"), **large(nvidia_smi=gpus(count, mib)))
+        assert f"plan     {count} x {batch} sequences of 1024 tokens, " in out, (count, mib, batch, out)
+    first_is_busy = large(nvidia_smi=gpus(1, 9000) + gpus(3, 80000))
+    out = ran(0, script_of("gpt2_124M"), CUDA_VISIBLE_DEVICES="1,3", **first_is_busy)
+    assert "plan     2 x 64 sequences" in out, out
+    out = ran(0, script_of("gpt2_124M"), GPUS_PER_NODE="1", **first_is_busy)
+    assert "1 x NVIDIA H100, 8.8 GiB free" in out, out
+
+
+def test_too_little_memory():
+    out = ran(1, script_of("gpt2_1558M"), **large(nvidia_smi=gpus(8, 14000)))
+    line = out.splitlines()[-1]
+    found = re.fullmatch(r"run_gpt2_1558M.sh: NVIDIA H100: even one sequence at a time takes ([\d.]+) GiB, 9.7 GiB "
+                         r"are free \(4.0 GiB are left to CUDA\). ZERO_STAGE=(\d) RECOMPUTE=(\d) takes ([\d.]+) GiB",
+                         line)
+    assert found and float(found[4]) <= 9.7 < float(found[1]), line
+    out = ran(0, script_of("gpt2_1558M"), ZERO_STAGE=found[2], RECOMPUTE=found[3],
+              **large(nvidia_smi=gpus(8, 14000)))
+    assert "plan     8 x " in out, out
+    out = ran(1, script_of("gpt2_1558M"), **large(nvidia_smi=gpus(1, 4000)))
+    assert out.endswith("No setting fits; more or larger GPUs do\n"), out
+
+
+def test_too_little_disk():
+    out = ran(1, script_of("gpt2_124M"), **large(20 << 20, nvidia_smi=gpus(8, 80000)))
+    assert "run_gpt2_124M.sh: run_gpt2_124M and dev/data: 28.8 GB of checkpoints and data need room, 21.5 GB are " \
+        "free. OUT_DIR and DATA_ROOT name other disks; " in out, out
+    out = ran(0, script_of("gpt2_124M"), **large(40 << 20, nvidia_smi=gpus(8, 80000)))
+    assert "plan     disk: 20.8 GB more of data, 8.0 GB more of checkpoints, 42.9 GB are free\n" in out, out
+
+
+def test_missing_programs():
+    path = programs_without("python3", nvidia_smi=gpus(1, 80000))
+    refused("no python3, which fetches the data (apt-get install python3)", script_of("gpt2_124M"), SMOKE=None,
+            PROGRAM="./none", PATH=path)
+    refused("no python3, which fetches the data (apt-get install python3)", script_of("gpt2_124M"), PROGRAM="./none",
+            SMOKE_OUT_DIR="run_smoke_no_python", PATH=path)
+    path = programs_without("make", nvidia_smi=gpus(1, 80000))
+    refused("no make, which builds the trainer (apt-get install make)", script_of("gpt2_1558M"),
+            SMOKE_OUT_DIR="run_smoke_no_make", PATH=path)
+    if any(os.path.exists(f"{folder}/bin/nvcc") for folder in ("/usr/local/cuda", "/opt/cuda")):
+        return  # it is found there
+    refused("no nvcc, which builds train_gpt2cu: install the CUDA toolkit, 12 or later "
+            "(https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder",
+            script_of("gpt2_124M"), SMOKE=None, PATH=programs_without("nvcc", nvidia_smi=gpus(1, 80000)))
+
+
+def test_bad_settings():
+    for message, changes in (
+        ("SMOKE is 'yes', expected 1 (everything in small, on the CPU) or 0", dict(SMOKE="yes")),
+        ("STAGES: there is no 'trian', expected some of: check build plan fetch train export plot summary",
+         dict(STAGES="check trian")),
+        ("STEPS is '1e4', expected a whole number above 0", dict(STEPS="1e4", SMOKE="0")),
+        ("DATA is 'web', expected fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B", dict(DATA="web")),
+    ):
+        refused(message, script_of("gpt2_124M"), **changes)
+    for name in RECIPES:
+        text = ran(0, script_of(name), "--help")
+        assert f"  SMOKE=1 scripts/run_{name}.sh" in text and "To expect: " in text and "set -eu" not in text, text
+
+
+def test_before_there_is_a_run():
+    for stage, message in (("summary", "has no main.log, and so nothing to sum up yet"),
+                           ("export", "has no checkpoint of step 6, and so nothing to export yet")):
+        refused(f"run_smoke_nothing: {message}", script_of("gpt2_124M"), STAGES=stage, PROGRAM="./none",
+                SMOKE_OUT_DIR="run_smoke_nothing")
+
+
+def test_command_to_go_on_with():
+    """It is one that can be typed, also by those whose shell looks for folders elsewhere, too (CDPATH)."""
+    refused("run_smoke_typed: has no main.log, and so nothing to sum up yet", "scripts/run_gpt2_124M.sh", cwd=COPY,
+            CDPATH=".:" + ROOT, STAGES="summary", SMOKE_OUT_DIR="run_smoke_typed")
+    with open(os.path.join(COPY, "run_smoke_typed", "console.log")) as file:
+        assert file.read().splitlines()[1].endswith(" scripts/run_gpt2_124M.sh")
+
+
+def test_two_at_once():
+    folder = os.path.join(COPY, "run_smoke_twice")
+    os.makedirs(folder)
+    with subprocess.Popen(["flock", f"{folder}/.script.lock", "sh", "-c", "echo locked; exec cat"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        refused("run_smoke_twice: another script, or a process that one has left behind, is at work there",
+                script_of("gpt2_124M"), SMOKE_OUT_DIR="run_smoke_twice")
+        other.stdin.close()
+
+
+# ---- Comments ----
+
+
+def test_computed_comments():
+    emulated()
+    result = subprocess.run([sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"],
+                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
+    assert result.returncode == 0, result.stdout
+    path = script_of("gpt2_350M")
+    text = read(path)
+    with open(path, "w") as file:
+        file.write(text.replace(" hours", " hour", 1))
+    try:
+        result = subprocess.run([sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
+        assert result.returncode == 1, result
+        assert "scripts/run_gpt2_350M.sh: not what --plan says now" in result.stdout, result.stdout
+    finally:
+        with open(path, "w") as file:
+            file.write(text)
+
+
+def test_published_figures():
+    """OpenAI's are those that dev/plot.py draws; and all are said in the comment."""
+    import plot
+    for name in RECIPES:
+        text = read(script_of(name))
+        figure = {key: value for key, value in re.findall(r"^((?:OPENAI|PUBLISHED)\w*)=(\S*)$", text, re.M)}
+        expect = text[text.index("# To expect: "):text.index("set -eu")]
+        for key in ("OPENAI_LOSS", "PUBLISHED_LOSS"):
+            assert figure[key] in expect, (name, key)
+        for key in ("OPENAI_HELLASWAG", "PUBLISHED_HELLASWAG"):
+            assert not figure[key] or f"{100 * float(figure[key]):.1f} %" in expect, (name, key)
+        if figure["OPENAI"]:
+            reference = plot.REFERENCES[figure["OPENAI"]]
+            assert abs(float(figure["OPENAI_HELLASWAG"]) - reference["hellaswag"]) <= 0.0006, name
+            assert not figure["OPENAI_LOSS"] or abs(float(figure["OPENAI_LOSS"]) - reference["fineweb"]) <= 0.006, name
+
+
+# ---- Several nodes ----
+
+# One node each: test_multi_node.py has several, but a machine's emulated GPUs are all of one host.
+SRUN = """while [ "${1#-}" != "$1" ]; do
+    case $1 in --ntasks=*) tasks=${1#*=} ;; esac
+    shift
+done
+case " $* " in *" --nccl-init mpi "*) exec mpirun --oversubscribe -np "$tasks" "$@" ;; esac
+status=0 children=""
+for i in $(seq "$tasks"); do SLURM_PROCID=$((i - 1)) "$@" & children="$children $!"; done
+for child in $children; do wait "$child" || status=$?; done
+exit $status
+"""
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def several_nodes(script, **changes):
+    """A step of one of them; its data are those of an earlier run."""
+    folder = os.path.join(COPY, "run_smoke_nodes")
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("mirror", "data"):
+        if os.path.exists(os.path.join(folder_of("gpt2_124M"), name)):
+            shutil.copytree(os.path.join(folder_of("gpt2_124M"), name), os.path.join(folder, name))
+    changes = dict(emulated(), SMOKE_OUT_DIR="run_smoke_nodes", SMOKE_STEPS="1", OMPI_ALLOW_RUN_AS_ROOT="1",
+                   OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", STAGES="check build plan fetch train", **changes)
+    out = ran(0, os.path.join(COPY, "scripts", "multi_node", script), **changes)
+    assert "train    step 1 of 1 is saved in run_smoke_nodes\n" in out and "\nranks       2 on " in out, out[-3000:]
+    assert os.path.exists(os.path.join(folder, "state_00000001.bin"))
+    return out
+
+
+def test_mpi():
+    if shutil.which("mpirun") is None:
+        raise Skip("no mpirun here")
+    several_nodes("run_mpi.sh")
+
+
+def test_tcp():
+    several_nodes("run_tcp.sh", PORT=free_port())
+
+
+def test_slurm():
+    slurm = dict(SLURM_SUBMIT_DIR=COPY, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", SLURM_JOB_NODELIST="node1",
+                 SLURM_CPUS_ON_NODE="2", PATH=with_stand_ins(srun=SRUN, scontrol="echo localhost\n"))
+    for kind in ("folder", "tcp", "mpi")[:3 if shutil.which("mpirun") else 2]:
+        several_nodes(f"run_{kind}.sbatch", PORT=free_port(), **slurm)
+
+
+try:
+    prepare()
+    run("reproduce", [test for name, test in list(globals().items()) if name.startswith("test_")])
+finally:
+    shutil.rmtree(WORK, ignore_errors=True)

@@ -1,0 +1,587 @@
+"""The program tokenize as its users meet it: shards re-read by an independent reader, streaming, every kind of bad
+input with its message, a full disk, Ctrl-C. Also the Unicode tables, against Python's. Needs ./tokenize (make
+tokenize)."""
+import array
+import glob
+import hashlib
+import importlib
+import json
+import os
+import pty
+import random
+import resource
+import select
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unicodedata
+
+from formats import BYTES, merges_text
+from harness import Skip, run
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
+DATA = os.path.join(ROOT, "..", "shared", "data")
+WORK = tempfile.mkdtemp(prefix="gpt2c_tokenize.")
+EOT = 50256
+
+
+def in_work(name, content=None):
+    path = os.path.join(WORK, name)
+    if content is not None:
+        with open(path, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+VOCAB = in_work("vocab.bpe", merges_text())
+
+
+def tokenize(*arguments, stdin=None, vocab=VOCAB, **keywords):
+    command = [TOKENIZE, *(["--tokenizer", vocab] if vocab else []), *arguments]
+    source = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
+    return subprocess.run(command, cwd=WORK, capture_output=True, timeout=300, **source, **keywords)
+
+
+def accepted(*arguments, **keywords):
+    result = tokenize(*arguments, **keywords)
+    assert result.returncode == 0 and result.stderr == b"", (result.returncode, result.stdout, result.stderr)
+    return result.stdout.decode()
+
+
+def refused(message, *arguments, output="refused", **keywords):
+    """One line on stderr, status 1, nothing on stdout, no shard left."""
+    result = tokenize("--output", output, *arguments, **keywords)
+    assert result.returncode == 1, (result.returncode, result.stdout, result.stderr)
+    assert result.stderr.decode() == f"tokenize: {message}\n", result.stderr
+    assert result.stdout == b"", result.stdout
+    assert shards(output) == [], shards(output)
+
+
+def shards(prefix):
+    return sorted(os.path.basename(path) for path in glob.glob(os.path.join(WORK, prefix + "_*")))
+
+
+def read_shard(name):
+    with open(in_work(name), "rb") as file:
+        data = file.read()
+    header = struct.unpack("<256i", data[:1024])
+    assert header[:2] == (20240520, 1) and not any(header[3:]), header
+    assert len(data) == 1024 + 2 * header[2], (len(data), header[2])
+    return array.array("H", data[1024:]).tolist()
+
+
+def read_all(prefix):
+    """Tokens of the validation shards, then of the training shards: the order in which they were written."""
+    folder = os.path.dirname(prefix)
+    names = [os.path.join(folder, name) for name in shards(prefix)]
+    ordered = [n for n in names if "_val_" in n] + [n for n in names if "_train_" in n]
+    return [token for name in ordered for token in read_shard(name)]
+
+
+def token_bytes(token):
+    if token < 256:
+        return bytes([BYTES[token]])
+    return bytes([BYTES[(token - 256) // 256], BYTES[(token - 256) % 256]])
+
+
+def documents(tokens):
+    """The texts between the end-of-text tokens; the first token must be one."""
+    assert tokens[0] == EOT, tokens[:3]
+    found = []
+    for token in tokens:
+        if token == EOT:
+            found.append(bytearray())
+        else:
+            found[-1] += token_bytes(token)
+    return [bytes(text) for text in found]
+
+
+def mixed_text(seed, size):
+    rng = random.Random(seed)
+    pools = ["the quick brown fox", " \n\t\u00a0", "0123456789", "\u4f60\u597d\u4e16\u754c", "it's we'll",
+             "\u00e9\u0434\U0001f600", "<|endoftext|>"]
+    return "".join(rng.choice(pools) for _ in range(size // 8)).encode()
+
+
+# ---- The Unicode tables ----
+
+def read_table():
+    """Code point -> 'L', 'N', 'S' or None, and the version, from llmc/data/unicode_tables.h."""
+    with open(os.path.join(ROOT, "llmc", "data", "unicode_tables.h"), encoding="ascii") as file:
+        text = file.read()
+    classes = [None] * 0x110000
+    for name, letter in (("letters", "L"), ("numbers", "N"), ("spaces", "S")):
+        body = text.split(f"unicode_{name}[")[1].split("= {")[1].split("};")[0]
+        for pair in body.replace("{", "").replace("\n", "").split("},"):
+            if pair.strip():
+                first, last = (int(value, 16) for value in pair.split(","))
+                for code_point in range(first, last + 1):
+                    assert classes[code_point] is None, hex(code_point)
+                    classes[code_point] = letter
+    return classes, text.split('UNICODE_VERSION "')[1].split('"')[0]
+
+
+def python_class(unicode, code_point):
+    character = chr(code_point)
+    if character.isspace() and not 0x1c <= code_point <= 0x1f:  # Python adds these four to White_Space
+        return "S"
+    category = unicode.category(character)[0]
+    return category if category in "LN" else None
+
+
+def test_unicode_tables():
+    """Equal on every code point if the versions are equal; else a code point may have been assigned in between."""
+    classes, version = read_table()
+    number = [int(part) for part in version.split(".")]
+    python_number = [int(part) for part in unicodedata.unidata_version.split(".")]
+    wrong = []
+    for code_point in range(0x110000):
+        mine, python = classes[code_point], python_class(unicodedata, code_point)
+        unassigned = unicodedata.category(chr(code_point)) == "Cn" if python_number < number else mine is None
+        if mine != python and not (unassigned and python_number != number):
+            wrong.append(hex(code_point))
+    assert not wrong, (len(wrong), wrong[:10])
+    assert sum(c == "L" for c in classes) > 130000 and sum(c == "S" for c in classes) == 25
+
+
+def test_generator():
+    """The committed table is what the generator writes with the same Unicode version."""
+    _, version = read_table()
+    for module in ("unicodedata", "unicodedata2"):
+        try:
+            found = importlib.import_module(module)
+        except ImportError:
+            continue
+        if found.unidata_version == version:
+            script = os.path.join(ROOT, "dev", "gen_unicode_tables.py")
+            command = [sys.executable, script, "--module", module]
+            output = subprocess.run(command, capture_output=True, check=True).stdout
+            with open(os.path.join(ROOT, "llmc", "data", "unicode_tables.h"), "rb") as file:
+                assert file.read() == output
+            return
+    raise Skip(f"no Unicode {version} here (pip install unicodedata2=={version})")
+
+
+# ---- Shards ----
+
+def test_shakespeare():
+    text, vocab = os.path.join(DATA, "tinyshakespeare.txt"), os.path.join(DATA, "vocab.bpe")
+    if not (os.path.exists(text) and os.path.exists(vocab)):
+        raise Skip("../shared/data is not here")
+    summary = accepted("--output", "new/folder/shakespeare", "--val-fraction", "0.1", text, vocab=vocab)
+    tokens = read_all("new/folder/shakespeare")
+    assert tokens[0] == EOT and len(tokens) == 338026, (tokens[0], len(tokens))
+    digest = hashlib.sha256(array.array("H", tokens[1:]).tobytes()).hexdigest()
+    assert digest == "25c01b32b32f41897a6359dd222ec114992dc30c357bcafbfe6c56672f76cd31", digest
+    assert len(read_shard("new/folder/shakespeare_val_000000.bin")) == 33803
+    assert summary.startswith("338026 tokens from 1 document (1.06 MiB) in 2 shards: new/folder/shakespeare_*.bin\n"
+                              "training 304223, validation 33803; "), summary
+    assert "MB/s on " in summary
+
+
+def test_documents():
+    """Several files and standard input: each a document, whatever the bytes, on any number of threads."""
+    first, second = in_work("a.txt", mixed_text(1, 5000)), in_work("b.txt", bytes(range(256)) * 20)
+    third = b"no newline at the end <|endoftext|>"
+    accepted("--output", "documents", first, "-", second, stdin=third)
+    accepted("--output", "documents1", "--threads", "1", first, "-", second, stdin=third)
+    tokens = read_all("documents")
+    assert shards("documents") == ["documents_train_000001.bin"]
+    assert documents(tokens) == [mixed_text(1, 5000), third, bytes(range(256)) * 20]
+    assert tokens == read_all("documents1")
+
+
+def test_streaming():
+    """36 MiB through a pipe: chunks join without a seam, and memory stays bounded."""
+    block = mixed_text(2, 700001).strip() + b"\n"  # a letter behind a newline begins a word, whatever comes before
+    block = b"x" + block
+    accepted("--output", "block", "-", stdin=block)
+    times = (36 << 20) // len(block)
+    process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", "stream", "--threads", "2", "-"], cwd=WORK,
+                               stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    for _ in range(times):
+        process.stdin.write(block)
+    process.stdin.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert status == 0
+    with open(in_work("block_train_000001.bin"), "rb") as file:
+        expected = file.read()[1026:]
+    with open(in_work("stream_train_000001.bin"), "rb") as file:
+        got = file.read()
+    os.remove(in_work("stream_train_000001.bin"))
+    assert got[1026:] == expected * times, (len(got), len(expected), times)
+    kilobytes = usage.ru_maxrss // (1024 if sys.platform == "darwin" else 1)
+    assert kilobytes < 100 * 1024, f"{kilobytes} KiB"
+
+
+def test_closed_output():
+    """A summary that nobody can read does not end up in a shard."""
+    text = in_work("closed.txt", mixed_text(3, 20000))
+    accepted("--output", "seen", text)
+    status = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', TOKENIZE, "--tokenizer", VOCAB, "--output",
+                             "unseen", text], cwd=WORK).returncode
+    assert status == 0, status
+    with open(in_work("seen_train_000001.bin"), "rb") as a, open(in_work("unseen_train_000001.bin"), "rb") as b:
+        assert a.read() == b.read()
+
+
+def test_one_long_word():
+    """A text without a place to cut needs a larger buffer, not another result."""
+    accepted("--output", "long", "-", stdin=b"a" * (20 << 20))
+    with open(in_work("long_train_000001.bin"), "rb") as file:
+        data = file.read()
+    os.remove(in_work("long_train_000001.bin"))
+    pair = 256 + 256 * BYTES.index(97) + BYTES.index(97)
+    assert data[1024:] == struct.pack("<H", EOT) + struct.pack("<H", pair) * (10 << 20)
+
+
+def test_shard_sizes():
+    text = in_work("sizes.txt", mixed_text(3, 20000))
+    accepted("--output", "whole", text)
+    tokens = read_all("whole")
+    for size in (1000, len(tokens), len(tokens) - 1, len(tokens) + 1):
+        accepted("--output", "cut", "--shard-size", str(size), text, "--overwrite")
+        lengths = [len(read_shard(name)) for name in shards("cut")]
+        full, rest = divmod(len(tokens), size)
+        assert lengths == [size] * full + ([rest] if rest else []), lengths
+        assert shards("cut")[0] == "cut_train_000001.bin"
+        assert read_all("cut") == tokens
+    accepted("--output", "cut", "--shard-size", "1000", "--val-tokens", "2500", text, "--overwrite")
+    assert shards("cut")[-3:] == ["cut_val_000000.bin", "cut_val_000001.bin", "cut_val_000002.bin"], shards("cut")
+    assert len(read_shard("cut_val_000002.bin")) == 500 and shards("cut")[0] == "cut_train_000003.bin"
+    assert read_all("cut") == tokens
+    accepted("--output", "cut", "--val-fraction", "0.25", text, "--overwrite")
+    assert len(read_shard("cut_val_000000.bin")) == round(len(tokens) / 4)
+    refused("validation would take all tokens; choose a smaller --val-tokens or --val-fraction", text, "--val-tokens",
+            str(len(tokens)))
+
+
+def test_json_lines():
+    texts = [mixed_text(seed, seed).decode() for seed in range(1500)] + ["", "a\u0000b", "\U0001f600 \\ \" \n"]
+    lines = [json.dumps({"id": i, "text": text, "x": [{"text": 1}]}, ensure_ascii=i % 2 == 0)
+             for i, text in enumerate(texts)]
+    content = "\n".join(lines[:1000]) + "\n\n  \r\n" + "\r\n".join(lines[1000:])
+    path = in_work("lines.jsonl", content)
+    summary = accepted("--output", "lines", "--jsonl", "text", path)
+    accepted("--output", "lines1", "--jsonl", "text", "--threads", "1", "-", stdin=content.encode())
+    tokens = read_all("lines")
+    assert documents(tokens) == [text.encode() for text in texts]
+    assert tokens == read_all("lines1")
+    assert f" from {len(texts)} documents (" in summary, summary
+
+
+def test_many_json_lines():
+    """More lines than are read at a time, and a bad one behind them."""
+    line = json.dumps({"text": mixed_text(4, 30000).decode()}).encode() + b"\n"
+    times = (20 << 20) // len(line)
+    accepted("--output", "line", "--jsonl", "text", "-", stdin=line)
+    accepted("--output", "lines", "--overwrite", "--jsonl", "text", "-", stdin=line * times)
+    with open(in_work("line_train_000001.bin"), "rb") as file:
+        expected = file.read()[1024:]
+    with open(in_work("lines_train_000001.bin"), "rb") as file:
+        assert file.read()[1024:] == expected * times
+    refused(f"standard input: line {times + 1}: JSON line: byte 0: expected a value", "--jsonl", "text", "-",
+            stdin=line * times + b"x")
+
+
+def test_bad_json_lines():
+    cases = [('{"txt": "a"}\n', 'JSON line: no field "text"'),
+             ('{"text": 5}\n', 'JSON line: field "text" is not a string'),
+             ('["text"]\n', "JSON line: not an object ({...})"),
+             ("plain text\n", "JSON line: byte 0: expected a value")]
+    for number in (1, 2, 700):
+        for text, message in cases:
+            in_work("bad.jsonl", '{"text": "ok"}\n' * (number - 1) + text * 3)
+            refused(f"bad.jsonl: line {number}: {message}", "--jsonl", "text", "bad.jsonl")
+    in_work("bad.jsonl", "\n \n")
+    refused("no documents in the input: nothing was written", "--jsonl", "text", "bad.jsonl")
+    result = tokenize("--output", "refused", "--jsonl", "text", "-", stdin=b'{"text": "a"}\n{"text": "b')
+    assert result.returncode == 1 and result.stderr.startswith(b"tokenize: standard input: line 2: "), result.stderr
+    assert shards("refused") == []
+
+
+# ---- Multiple-choice questions ----
+
+def question(context, completions, label):
+    return {"context": context, "completions": completions, "label": label}
+
+
+def read_questions(name):
+    """The examples of an eval file as (context, completions, label) of token lists."""
+    with open(in_work(name), "rb") as file:
+        data = file.read()
+    header = struct.unpack("<256i", data[:1024])
+    assert header[:2] == (20240522, 1) and not any(header[4:]), header
+    stream, at, found, sizes = array.array("H", data[1024:]).tolist(), 0, [], []
+    while at < len(stream):
+        start, size, index, label, count = stream[at:at + 5]
+        assert start == 65535 and index == len(found) % 65536 and size % 2 == 0, (at, stream[at:at + 5])
+        lists, place = [], at + 5
+        for _ in range(count + 1):
+            lists.append(stream[place + 1:place + 1 + stream[place]])
+            place += 1 + stream[place]
+        assert place == at + size // 2 and len(lists[-1]) == stream[place - 1 - len(lists[-1])], (at, place)
+        found.append((lists[0], lists[1:], label))
+        sizes.append(size)
+        at = place
+    assert header[2] == len(found) and header[3] == max(sizes), (header[:4], len(found))
+    return found
+
+
+def text_of(tokens):
+    return b"".join(token_bytes(token) for token in tokens).decode()
+
+
+def test_questions():
+    """Thousands of lines over several chunks, in order, whatever the number of threads; blank lines do not count."""
+    rng = random.Random(9)
+    words = ["one", " two", "\u00e9t\u00e9 \"x\"", "<|endoftext|>", " \n", "a" * 4000, "\U0001f600"]
+    asked = [question(rng.choice(words) * 2, [" " + rng.choice(words) + str(i) for i in range(4)], rng.randrange(4))
+             for _ in range(6000)]
+    lines = [json.dumps(line, ensure_ascii=i % 2 == 0) for i, line in enumerate(asked)]
+    content = ("\n".join(lines[:3000]) + "\n \n" + "\n".join(lines[3000:])).encode()
+    assert len(content) > 17 << 20, len(content)
+    summary = accepted("--eval", "--output", "deep/questions", "-", stdin=content)
+    found = read_questions("deep/questions_val.bin")
+    assert len(found) == len(asked)
+    for (context, completions, label), line in zip(found, asked):
+        assert question(text_of(context), [text_of(c) for c in completions], label) == line
+    assert summary == (f"6000 questions, the longest {max(2 * (10 + len(c) + sum(map(len, cs))) for c, cs, _ in found)}"
+                       " bytes: deep/questions_val.bin\n"), summary
+    accepted("--eval", "--output", "deep/one", "--threads", "1", "-", stdin=content)
+    with open(in_work("deep/questions_val.bin"), "rb") as one, open(in_work("deep/one_val.bin"), "rb") as other:
+        assert one.read() == other.read()
+    os.remove(in_work("deep/questions_val.bin"))
+    os.remove(in_work("deep/one_val.bin"))
+
+
+def test_bad_questions():
+    good = json.dumps(question("c", ["w", "x", "y", "z"], 3)) + "\n"
+    cases = [("{}", 'JSON line: no field "context"'), ("[1]", "JSON line: not an object ({...})"),
+             ("x", "JSON line: byte 0: expected a value"),
+             ('{"context": 1}', 'JSON line: field "context" is not a string'),
+             (json.dumps({"context": "c", "label": 0}), 'JSON line: no field "completions"'),
+             (json.dumps(question("c", ["w", "x", "y"], 0)), "JSON line: 3 completions, expected 4"),
+             (json.dumps(question("c", ["w", "x", "y", 1], 0)), "JSON line: byte 48: expected a string"),
+             (json.dumps(question("", ["w", "x", "y", "z"], 0)),
+              "JSON line: byte 13: the text is empty, so it has no loss"),
+             (json.dumps(question("c", ["w", "x", "", "z"], 0)),
+              "JSON line: byte 44: the text is empty, so it has no loss"),
+             (json.dumps(question("c", ["w", "x", "y", "z"], 4)),
+              "JSON line: byte 63: expected a whole number from 0 to 3, found 4"),
+             (json.dumps(question("c", ["w", "x", "y", "z"], "0")), 'JSON line: field "label" is not a number'),
+             (json.dumps(question("ab" * 32754, ["w", "x", "y", "z"], 0)),
+              "JSON line: 32758 tokens, at most 32757 fit")]
+    for line, message in cases:
+        refused(f"standard input: line 3: {message}", "--eval", "-", stdin=(good * 2 + line + "\n" + good).encode())
+    accepted("--eval", "--output", "full", "-",
+             stdin=json.dumps(question("ab" * 32753, ["w", "x", "y", "z"], 0)).encode())
+    assert [len(c) for c, _, _ in read_questions("full_val.bin")] == [32753]
+    result = tokenize("--eval", "--output", "full", "-", stdin=good.encode())
+    assert result.returncode == 1 and result.stderr == (b"tokenize: full_val.bin: exists already; --overwrite replaces "
+                                                        b"it\n"), result.stderr
+    accepted("--eval", "--output", "full", "--overwrite", "-", stdin=good.encode())
+    assert len(read_questions("full_val.bin")) == 1
+    refused("no questions in the input: nothing was written", "--eval", "-", stdin=b"\n \n")
+    refused("standard input: is empty", "--eval", "-", stdin=b"")
+    refused("standard input: more than 65536 questions", "--eval", "-", stdin=good.encode() * 65537)
+    for option, value in (("--jsonl", "text"), ("--val-tokens", "5"), ("--val-fraction", "0.1"),
+                          ("--shard-size", "1000")):
+        refused(f"--eval and {option}: contradict each other; --eval writes questions, not shards", "--eval", option,
+                value, "-", stdin=good.encode())
+
+
+def test_old_shards():
+    """A new set never mixes with an old one, nor with what a killed run has left."""
+    long, short = in_work("long.txt", mixed_text(5, 9000)), in_work("short.txt", b"short")
+    accepted("--output", "old", "--shard-size", "500", long)
+    in_work("old_val_notes.txt", b"mine")
+    in_work("older_train_000001.bin", b"mine")
+    result = tokenize("--output", "old", short)
+    assert result.returncode == 1 and b"exists already; --overwrite removes all shards of this prefix" in result.stderr
+    assert len(shards("old")) > 3
+    accepted("--output", "old", "--overwrite", short)
+    assert shards("old") == ["old_train_000001.bin", "old_val_notes.txt"], shards("old")
+    assert os.path.exists(in_work("older_train_000001.bin"))
+    os.remove(in_work("old_train_000001.bin"))
+    in_work("old_train_000007.bin.tmp", b"half")
+    result = tokenize("--output", "old", short)
+    assert result.returncode == 1 and b"./old_train_000007.bin.tmp: exists already" in result.stderr, result.stderr
+    accepted("--output", "old", "--overwrite", short)
+    assert shards("old") == ["old_train_000001.bin", "old_val_notes.txt"], shards("old")
+
+
+# ---- Bad options, bad files ----
+
+def test_help():
+    for option in ("--help", "-h"):
+        result = tokenize(option, vocab=None)
+        assert result.returncode == 0 and result.stderr == b""
+        for word in (b"Usage: tokenize", b"--jsonl FIELD", b"--shard-size N", b"--val-fraction F", b"zcat"):
+            assert word in result.stdout, word
+        assert max(len(line) for line in result.stdout.decode().split("\n")) <= 100
+    assert tokenize("--version", vocab=None).stdout.startswith(b"tokenize ")
+
+
+def test_bad_options():
+    text = in_work("t.txt", b"some text")
+    refused("no input: name text files, or - for standard input (see --help)")
+    refused("--val-tokens and --val-fraction: give one", text, "--val-tokens", "5", "--val-fraction", "0.1")
+    refused("--val-fraction: the size of a pipe is not known; use --val-tokens", "--val-fraction", "0.1", "-",
+            stdin=b"a")
+    refused("--shard-size: got '0', expected a whole number from 1 to 2147483647 (default 100000000)", text,
+            "--shard-size", "0")
+    refused("--shard-size: got '1e6', expected a whole number from 1 to 2147483647 (default 100000000)", text,
+            "--shard-size", "1e6")
+    refused("'--jsnol': unknown option; the nearest is --jsonl (--help lists all)", text, "--jsnol", "text")
+    refused("--output (-o): 'folder/' ends with /, add a name", text, output="folder/")
+    refused("t.txt: cannot be used as a folder: a file is in the way", text, output="t.txt/x")
+    assert tokenize(text).stderr == b"tokenize: --output (-o): missing, expected the beginning of shard names\n"
+    result = tokenize(text, "--output", "x" * 5000)
+    assert result.returncode == 1 and result.stderr.count(b"\n") == 1, result.stderr
+
+
+def test_bad_inputs():
+    text, empty = in_work("t.txt", b"some text"), in_work("empty.txt", b"")
+    refused("none.txt: cannot open: No such file or directory", text, "none.txt")
+    refused(f"{WORK}: is a folder, expected a text file", text, WORK)
+    refused(f"{empty}: is empty", text, empty)
+    refused("standard input: is empty", "-", stdin=b"")
+    if os.geteuid() != 0:
+        os.chmod(empty, 0)
+        refused(f"{empty}: cannot open: Permission denied", text, empty)
+
+
+def test_bad_vocabulary():
+    """Found before anything is written, old shards included."""
+    text, good = in_work("t.txt", b"some text"), merges_text()
+    lines = good.split("\n")
+
+    def bad(message, content):
+        refused(f"bad.bpe: {message}", text, vocab=os.path.relpath(in_work("bad.bpe", content), WORK))
+
+    bad("line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", b"")
+    bad("line 50000: the file ends with 49999 merges, GPT-2 has 50000 (truncated? fetch it again)",
+        "\n".join(lines[:50000]) + "\n")
+    bad("line 50001: ends in mid-line (truncated?)", good[:-1])
+    bad("line 50003: the file ends with 50002 merges, GPT-2 has 50000 (another model's vocabulary?)",
+        good + "!! !!\n!!!! !!!!\n")
+    bad("line 30000: expected two symbols with one space between them",
+        "\n".join(lines[:29999] + [""] + lines[29999:]))
+    bad("line 30001: makes the same token as line 30000", "\n".join(lines[:30000] + lines[29999:]))
+    bad("line 20000: byte 0xff begins no character of GPT-2's byte alphabet",
+        "\n".join(lines[:19999]).encode() + b"\n\xff a\n")
+    bad("line 1: byte 0x0d begins no character of GPT-2's byte alphabet (Windows line ends? save it with Unix ones)",
+        good.split("\n", 1)[1].replace("\n", "\r\n"))
+    refused("none.bpe: no such file; it is GPT-2's list of merges, vocab.bpe of OpenAI's public release; --tokenizer "
+            "says where it is", text, vocab="none.bpe")
+    refused(f"{WORK}: is a folder, expected a file", text, vocab=WORK)
+    refused("--tokenizer: shards hold GPT-2 tokens, not bytes; name a vocab.bpe (for bytes, give train_gpt2 the text "
+            "itself)", text, vocab="byte")
+    decode_only = struct.pack("<256I", 20240328, 2, 2, 1, *[0] * 252) + b"\1a\1b"
+    refused("bin.bin: can only decode; encoding needs the merges, vocab.bpe", text,
+            vocab=os.path.relpath(in_work("bin.bin", decode_only), WORK))
+    headerless = good.split("\n", 1)[1]
+    accepted("--output", "headerless", text, vocab=in_work("headerless.bpe", headerless))
+    accepted("--output", "header", text)
+    assert read_all("header") == read_all("headerless")
+
+
+# ---- The disk, Ctrl-C, the screen ----
+
+def test_file_limit():
+    """A limit on file sizes stops it like a full disk: an error, and shards written before are removed."""
+    text = in_work("limit.txt", mixed_text(6, 100000))
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+    result = tokenize("--output", "limit", text, preexec_fn=limit)
+    assert result.returncode == 1 and result.stderr.count(b"\n") == 1, result
+    assert b"limit_train_000001.bin: " in result.stderr and b"File too large" in result.stderr, result.stderr
+    assert shards("limit") == [], shards("limit")
+
+
+def test_full_disk():
+    disk = in_work("disk")
+    os.makedirs(disk, exist_ok=True)
+    text = in_work("disk.txt", mixed_text(7, 1000000))
+    script = (f'mount -t tmpfs -o size=400k none "{disk}" || exit 99; "{TOKENIZE}" --tokenizer "{VOCAB}" '
+              f'--output "{disk}/full" --shard-size 50000 "{text}"; echo "status $?"; ls -A "{disk}"')
+    try:
+        result = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, timeout=100)
+    except FileNotFoundError:
+        raise Skip("no unshare here")
+    if result.returncode == 99 or b"unshare" in result.stderr:
+        raise Skip("a small file system cannot be mounted here")
+    assert result.stdout == b"status 1\n", result.stdout
+    assert b"no space left on device" in result.stderr and result.stderr.count(b"\n") == 1, result.stderr
+
+
+def start_waiting():
+    """A process that has written shards and waits for more input."""
+    process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", "stopped", "--shard-size", "1000000", "-"],
+                               cwd=WORK, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdin.write(b"some words, " * (20 << 20 >> 3))
+    process.stdin.flush()
+    deadline = time.time() + 60
+    while not any(name.endswith(".tmp") for name in shards("stopped")) or len(shards("stopped")) < 3:
+        assert time.time() < deadline and process.poll() is None, shards("stopped")
+        time.sleep(0.01)
+    return process
+
+
+def test_signals():
+    for number, name in ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")):
+        process = start_waiting()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, process.returncode
+        assert err.decode() == f"tokenize: stopped by {name}; nothing was kept\n" and out == b"", err
+        assert shards("stopped") == [], shards("stopped")
+    process = start_waiting()
+    process.kill()
+    process.communicate()
+    names = shards("stopped")
+    for name in names:
+        if not name.endswith(".tmp"):
+            assert len(read_shard(name)) == 1000000  # what has a shard's name is a complete shard
+    accepted("--output", "stopped", "--overwrite", "-", stdin=b"x")
+    assert shards("stopped") == ["stopped_train_000001.bin"]
+
+
+def test_progress():
+    """A terminal shows a bar that is taken away at the end; elsewhere there is none (see accepted())."""
+    text = in_work("progress.txt", mixed_text(8, 8 << 20) * 3)
+    master, slave = pty.openpty()
+    process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", "progress", text], cwd=WORK,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave,
+                               env=dict(os.environ, TERM="xterm"))
+    os.close(slave)
+    seen = b""
+    while process.poll() is None or select.select([master], [], [], 0)[0]:
+        if select.select([master], [], [], 0.1)[0]:
+            try:
+                seen += os.read(master, 4096)
+            except OSError:  # Linux: the other side is closed
+                break
+    process.communicate()
+    os.close(master)
+    assert process.returncode == 0
+    bars = [part for part in seen.decode().split("\r") if part.startswith("[")]
+    assert bars and all("%, " in bar and "MB/s" in bar and len(bar) < 80 for bar in bars), seen
+    assert seen.endswith(b"\r\x1b[K"), seen[-20:]
+
+
+if __name__ == "__main__":
+    try:
+        run("tokenize", [test_unicode_tables, test_generator, test_shakespeare, test_documents, test_streaming,
+                         test_closed_output, test_one_long_word, test_shard_sizes, test_json_lines,
+                         test_many_json_lines, test_bad_json_lines, test_questions, test_bad_questions,
+                         test_old_shards, test_help, test_bad_options, test_bad_inputs, test_bad_vocabulary,
+                         test_file_limit, test_full_disk, test_signals, test_progress])
+    finally:
+        shutil.rmtree(WORK, ignore_errors=True)

@@ -1,0 +1,237 @@
+"""--export and --init against Hugging Face's own library: models, tokenizers, generation. Skipped where torch and
+transformers are not installed (pip install torch transformers)."""
+import array
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import warnings
+
+import cli
+import formats
+from cli import new_folder, path, ran, refused, write
+from harness import Skip, run
+
+os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
+                  TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
+warnings.filterwarnings("ignore")
+try:
+    import torch
+    import transformers
+    MISSING = ""
+except ImportError as error:
+    MISSING = f"needs torch and transformers ({error})"
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+GPT2_MERGES = os.path.join(ROOT, "..", "shared", "data", "vocab.bpe")
+TOOL = path("hf_tool")
+ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 23, "vocab_size": 301}
+AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x", "It's we'll I'D y'all'd've",
+           "naïve café", "emoji 🎸👩‍👩‍👧‍👦 🏳️‍🌈",
+           "漢字とかな交じり文、한국어도", "العربية עברית",
+           "\x01\x02\x1f\x7f\x80\x9f\xad\xa0", "a\u0301 e\u0308 ﬁ", "1234567 3.14e-10 ½ ²", "<|endoftext|>",
+           "a<|endoftext|> b", "<|endoftext", "ĠĊ Ā ġ", "\u2028\u2029\ufeff\u200b", "x" * 300 + " " * 70 + "y",
+           '"\\/\b\f{}[]', "\U0010ffff\ufffd"]
+
+
+def tool(*arguments):
+    if not os.path.exists(TOOL):
+        compiler = os.environ.get("CC", "cc").split()
+        subprocess.run([*compiler, "-std=gnu11", "-O2", "-Wno-unknown-pragmas", "-I.", "dev/test/files/hf_tool.c",
+                        "-o", TOOL, "-lm"], cwd=ROOT, check=True)
+    return subprocess.run([TOOL, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+
+
+def our_ids(tokenizer, text):
+    return [int(token) for token in tool("encode", tokenizer, write("text.in", text.encode())).split()]
+
+
+def our_numbers(init, tokens, vocab):
+    """The logits (T, V) after each token, and the loss of each token's successor."""
+    tool("logits", init, path("numbers"), *tokens)
+    numbers = torch.tensor(array.array("f", cli.read("numbers")), dtype=torch.float64)
+    T = len(tokens)
+    return numbers[:T * vocab].view(T, vocab), numbers[T * vocab:]
+
+
+def their_numbers(model, tokens):
+    """The same in double precision."""
+    with torch.no_grad():
+        logits = model.double()(torch.tensor([tokens])).logits[0]
+    targets = torch.tensor(tokens[1:] + [0])
+    return logits, torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
+def check_numbers(init, model, seed=1):
+    """Equal to fp32 rounding: the roundings along the longest way through the model, half a unit in the last place of
+    the largest logit each, add up like a random walk; four standard deviations."""
+    c = model.config
+    generator = random.Random(seed)
+    tokens = [generator.randrange(c.vocab_size) for _ in range(c.n_positions)]
+    (logits, losses), (want, want_losses) = our_numbers(init, tokens, c.vocab_size), their_numbers(model, tokens)
+    length = c.n_layer * (7 * c.n_embd + c.n_positions) + c.n_embd
+    tolerance = 4.0 * length**0.5 * 2.0**-24 * float(want.abs().max())
+    assert float(want.std()) > 0.05, "logits that say nothing"
+    for got, expected in ((logits, want), (losses, want_losses)):
+        assert got.shape == expected.shape
+        error = float((got - expected).abs().max())
+        assert error <= tolerance, (init, error, tolerance)
+
+
+def odd_model(**changes):
+    """A random model of the library, with biases and gains that are not 0 and 1."""
+    torch.manual_seed(5)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**ODD, **changes}, initializer_range=0.2)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1:
+                parameter += 0.3 * torch.randn_like(parameter)
+    return model
+
+
+# ---- Models ----
+
+
+def their_models_here():
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        folder = new_folder("theirs")
+        model = odd_model().to(dtype)
+        model.save_pretrained(folder)
+        check_numbers(folder, model)
+        again = new_folder("again")
+        ran("--init", folder, "--steps", 0, "--sample-every", 0, "--export", again)
+        _, tensors = formats.read_safetensors(os.path.join(again, "model.safetensors"))
+        named = dict(model.transformer.float().named_parameters())
+        assert tensors.keys() == named.keys(), tensors.keys() ^ named.keys()
+        for name, (kind, shape, values) in tensors.items():
+            want = named[name].detach().contiguous()
+            assert kind == "F32" and shape == tuple(want.shape), name
+            assert values.tobytes() == want.numpy().tobytes(), (dtype, name)
+
+
+def our_trained_model(tokenizer=("--tokenizer", "byte"), text=None):
+    """A model of ours with a run behind it, exported."""
+    folder, export = new_folder("ours"), new_folder("ours_hf")
+    ran("-i", text or cli.text_file(), *tokenizer, "--layers", 2, "--heads", 3, "--channels", 33, "--context", 40,
+        "--seq-len", 40, "-b", 4, "-x", 30, "-l", 0.01, *cli.QUIET, "-o", folder, "--export", export)
+    return folder, export
+
+
+def our_models_there():
+    folder, export = our_trained_model()
+    for kind in (transformers.GPT2LMHeadModel, transformers.AutoModelForCausalLM):
+        model, report = kind.from_pretrained(export, output_loading_info=True)
+        assert type(model) is transformers.GPT2LMHeadModel
+        assert not any(report.values()), report
+        assert model.dtype == torch.float32 and model.lm_head.weight is model.transformer.wte.weight
+        c = model.config
+        assert (c.n_positions, c.vocab_size, c.eos_token_id, c.bos_token_id) == (40, 257, 256, 256), c
+        for init in (folder, export):
+            check_numbers(init, model.eval())
+    tensors = formats.read_safetensors(os.path.join(export, "model.safetensors"))[1]
+    state = transformers.GPT2LMHeadModel.from_pretrained(export).transformer.state_dict()
+    for name, (_, _, values) in tensors.items():
+        assert values.tobytes() == state[name].contiguous().numpy().tobytes(), name
+
+
+# ---- Tokenizers ----
+
+
+def merge_files():
+    """(option of --tokenizer, vocabulary): ours of bytes, one made up, and GPT-2's where it is."""
+    files = [("byte", 257), (write("made_up.bpe", formats.merges_text().encode()), 50257)]
+    if os.path.exists(GPT2_MERGES):
+        files.append((GPT2_MERGES, 50257))
+    return files
+
+
+def export_of(name, vocab):
+    folder = new_folder("tokenizer_hf")
+    ran("--steps", 0, "--tokenizer", name, "--vocab", vocab, *cli.MODEL, "--sample-every", 0, "--export", folder)
+    return folder
+
+
+def check_tokenizer(theirs, name, vocab):
+    assert theirs.is_fast and len(theirs) == theirs.vocab_size == vocab
+    assert theirs.eos_token_id == theirs.bos_token_id == theirs.unk_token_id == vocab - 1
+    for text in AWKWARD:
+        ids = theirs(text, split_special_tokens=True)["input_ids"]
+        assert ids == our_ids(name, text), (name, text, ids, our_ids(name, text))
+        assert theirs.decode(ids) == text, (name, text)
+    assert theirs("a<|endoftext|>")["input_ids"] == our_ids(name, "a") + [vocab - 1]
+    assert theirs.decode([vocab - 1]) == "<|endoftext|>"
+
+
+def tokenizers():
+    for name, vocab in merge_files():
+        folder = export_of(name, vocab)
+        theirs = transformers.AutoTokenizer.from_pretrained(folder)
+        assert theirs.model_max_length == 16
+        check_tokenizer(theirs, name, vocab)
+        saved = new_folder("tokenizer_saved")  # what the library saves, read by us
+        theirs.save_pretrained(saved)
+        check_tokenizer(theirs, saved, vocab)
+        os.remove(os.path.join(folder, "tokenizer.json"))  # the other two files are enough
+        check_tokenizer(transformers.AutoTokenizer.from_pretrained(folder), folder, vocab)
+
+
+def their_tokenizer_of_another_order():
+    """One that the library trains has end-of-text first: its ids are not ours, and that is said."""
+    import tokenizers as library
+    folder = new_folder("trained")
+    trained = library.ByteLevelBPETokenizer()
+    trained.train_from_iterator(["the cat sees the dog and the cat"] * 20, vocab_size=270, min_frequency=2,
+                                special_tokens=["<|endoftext|>"], show_progress=False)
+    os.makedirs(folder)
+    trained.save_model(folder)
+    odd_model(vocab_size=trained.get_vocab_size()).save_pretrained(folder)
+    refused("--init", folder, "--steps", 0, "--sample-tokens", 4,
+            says=["vocab.json: id 0 is \"<|endoftext|>\", by the merges it is \"!\"", "--tokenizer"])
+
+
+# ---- Generation ----
+
+
+def generation():
+    prompt = "the cat sees "
+    for name, _ in merge_files()[:2]:
+        _, export = our_trained_model(("--tokenizer", name))
+        ours = cli.sample_of(ran("--init", export, "--steps", 0, "--temperature", 0, "--sample-tokens", 12, "--prompt",
+                                 prompt))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(export)
+        model = transformers.AutoModelForCausalLM.from_pretrained(export).eval()
+        model.generation_config.eos_token_id = None
+        ids = model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=12, do_sample=False)[0].tolist()
+        assert len(ids) == len(our_ids(name, prompt)) + 12
+        want = tokenizer.decode(ids)
+        assert ours.encode("latin-1") == want.encode(), (ours, want)
+
+
+def pipelines():
+    _, export = our_trained_model()
+    script = ("import sys, warnings; warnings.simplefilter('error', UserWarning)\n"
+              "from transformers import pipeline\n"
+              f"p = pipeline('text-generation', model={export!r})\n"
+              "print(p(['the cat', 'a dog'], max_new_tokens=6, do_sample=False)[0][0]['generated_text'])\n")
+    environment = dict(os.environ, TRANSFORMERS_VERBOSITY="warning")
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stdout.startswith("the cat"), done.stderr
+    complaints = [line for line in done.stderr.splitlines() if re.search(r"warn|not|deprecat", line, re.I)]
+    print("     ", transformers.__version__, "said:", complaints or "nothing")
+    config = json.loads(open(os.path.join(export, "config.json")).read())
+    assert config["model_type"] == "gpt2"
+
+
+def when_installed(test):
+    def wrapped():
+        if MISSING:
+            raise Skip(MISSING)
+        test()
+    wrapped.__name__ = "test_" + test.__name__
+    return wrapped
+
+
+run("transformers", [when_installed(test) for test in (
+    their_models_here, our_models_there, tokenizers, their_tokenizer_of_another_order, generation, pipelines)])

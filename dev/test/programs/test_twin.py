@@ -1,0 +1,551 @@
+"""train_gpt2.py against ./train_gpt2: data order, initial weights and files (these need numpy only), then whole runs in
+fp32 and bf16, several processes, resuming, the files of a run; and PyTorch's fixtures, which are made again."""
+import contextlib
+import ctypes
+import glob
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
+PROGRAM = os.path.join(ROOT, "train_gpt2")
+EMULATED = os.path.join(ROOT, "train_gpt2emu")
+FLT_EPSILON = 2.0**-23
+LIMIT = 600  # seconds for a process: generous, machines that run tests are busy
+# One thread; and oneDNN believes a virtual machine that claims to have AMX, and dies there.
+ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", EMU_THREADS="1", EMU_CHECK="0",
+                   ONEDNN_MAX_CPU_ISA="AVX512_CORE_BF16", PYTHONDONTWRITEBYTECODE="1")
+os.environ.update({name: ENVIRONMENT[name] for name in ("OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA")})
+sys.path.insert(0, ROOT)
+sys.dont_write_bytecode = True
+
+
+def needs(*modules):
+    for module in modules:
+        try:
+            version = __import__(module).__version__
+        except ImportError:
+            raise harness.Skip(f"{sys.executable} has no {module}") from None
+        if module == "torch" and tuple(map(int, version.split(".")[:2])) < (2, 3):
+            raise harness.Skip(f"{sys.executable} has PyTorch {version}, which is too old")
+
+
+def needs_program(path):
+    if not os.path.exists(path):
+        raise harness.Skip(f"{os.path.basename(path)} is not built")
+
+
+def temporary(test):
+    """Runs test(folder) with a folder that is removed afterwards."""
+    def run():
+        folder = tempfile.mkdtemp(prefix="gpt2c_twin_")
+        try:
+            test(folder)
+        finally:
+            shutil.rmtree(folder)
+    run.__name__ = test.__name__
+    return run
+
+
+# ---- What needs numpy only ----
+
+C_SOURCE = r"""
+#include "llmc/data/dataloader.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/optim/schedulers.h"
+
+void locate(int T, int shuffle, uint64_t seed, int num_shards, const int64_t *tokens, int64_t n, const int64_t *asked,
+            int64_t *shards, int64_t *windows) {
+    DataLoader dl;
+    Error error;
+    dataloader_init(&dl, T, 1, shuffle != 0, seed);
+    if (!dataloader_allocate(&dl, num_shards, &error)) { abort(); }
+    for (int i = 0; i < num_shards; i++) {
+        if (!dataloader_set_shard(&dl, i, "", tokens[i], &error)) { abort(); }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int shard;
+        dataloader_locate(&dl, asked[i], &shard, &windows[i]);
+        shards[i] = shard;
+    }
+    dataloader_close(&dl);
+}
+
+uint64_t fingerprint(const char *pattern, int T) {
+    DataLoader dl;
+    Error error;
+    if (!dataloader_open(&dl, pattern, T, 65536, false, 0, &error)) { return 0; }
+    uint64_t value = dl.fingerprint;
+    dataloader_close(&dl);
+    return value;
+}
+
+void fill(float *out, const GPT2Config *config, uint64_t seed, int64_t first, int64_t n) {
+    gpt2_init_range(out, config, seed, first, n);
+}
+
+float rate(int kind, float peak, int64_t warmup, int64_t total, float final_fraction, int64_t step) {
+    Schedule s = {(ScheduleKind)kind, peak, warmup, total, final_fraction};
+    return schedule_lr(&s, step);
+}
+"""
+
+
+def c_functions():
+    needs("numpy")
+    from dev.twin import weights
+    library = weights.c_library(C_SOURCE)
+    assert library is not None, "the functions of the C headers do not compile"
+    library.fingerprint.restype, library.fingerprint.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_int]
+    library.rate.restype = ctypes.c_float
+    library.rate.argtypes = [ctypes.c_int, ctypes.c_float, ctypes.c_int64, ctypes.c_int64, ctypes.c_float,
+                             ctypes.c_int64]
+    library.fill.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int64, ctypes.c_int64]
+    library.fill.restype = None
+    return library
+
+
+def test_order_of_the_data():
+    """The same shard and window for every sequence of several epochs, shards of all sizes, empty ones too."""
+    c = c_functions()
+    import numpy as np
+    from dev.twin.data import Sequences
+    generator, T = np.random.default_rng(5), 7
+    for tokens in ([100], [8, 8, 8], [0, 1, 7, 8, 9, 1000, 15, 2000, 6], [70000, 12, 3001],
+                   generator.integers(0, 300, 300).tolist()):
+        for shuffle, seed in ((False, 0), (True, 0), (True, 42), (True, 2**32 - 1)):
+            shards = [(str(i), np.zeros(n, np.uint16)) for i, n in enumerate(tokens)]
+            ours = Sequences("x", shards, T, 1, shuffle, seed)
+            first = int(generator.integers(0, 5 * ours.num_sequences))
+            count = min(3 * ours.num_sequences, 2000)  # across the border of an epoch
+            asked = np.arange(first, first + count)
+            want = np.empty((2, count), np.int64)
+            sizes = np.array(tokens, np.int64)
+            c.locate(T, int(shuffle), ctypes.c_uint64(seed), len(tokens), ctypes.c_void_p(sizes.ctypes.data),
+                                ctypes.c_int64(count), ctypes.c_void_p(asked.ctypes.data),
+                                ctypes.c_void_p(want[0].ctypes.data), ctypes.c_void_p(want[1].ctypes.data))
+            got = np.stack(ours.locate(first, count))
+            assert (got == want).all(), f"shards {tokens[:9]}, shuffle {shuffle}, seed {seed}: not C's order"
+            halves = [np.stack(ours.locate(first, 3)), np.stack(ours.locate(first + 3, count - 3))]
+            assert (np.concatenate(halves, axis=1) == want).all(), "another order when read in parts"
+
+
+@temporary
+def test_fingerprints(folder):
+    """Of shards, with and without tokens."""
+    c = c_functions()
+    import numpy as np
+    from dev.twin.data import open_sequences, xxh64
+    assert xxh64(b"") == 0xef46db3751d8e999  # the specification's
+    for i, count in enumerate((1, 5000, 0, 1024, 2047)):
+        write_shard(f"{folder}/{i}.bin", (np.arange(count) * (i + 7)) % 65521)
+    sequences, _ = open_sequences(f"{folder}/*.bin", 16, 65536, False, 0)
+    want = c.fingerprint(f"{folder}/*.bin".encode(), 16)
+    assert sequences.fingerprint == f"{want:016x}", f"{sequences.fingerprint}, C: {want:016x}"
+
+
+def test_initial_weights():
+    """Of every size, at random places of every tensor: numpy's from the definition, C's, and the order of the tensors.
+    The two libraries' logarithms and cosines differ by a few units in the last place."""
+    c = c_functions()
+    import numpy as np
+    from dev.twin import weights
+    from dev.twin.data import INIT
+    generator = np.random.default_rng(6)
+    for L, heads, C, context in sorted(set(weights.sizes().values())):
+        config, at = weights.Config(context, 50257, 50304, L, heads, C), 0
+        shape = weights.c_config(config)
+        for i, (name, pattern, dims, kind) in enumerate(weights.PARAMETERS):
+            count = (L if "{}" in pattern else 1) * int(np.prod(weights.shape_of(config, dims)))
+            drawn = config.V * C if name == "wte" else count
+            for begin in (0, int(generator.integers(0, drawn - 256)) // 2 * 2, drawn - 256):
+                got = np.empty(256, np.float32)
+                c.fill(got.ctypes.data, ctypes.addressof(shape), 42, at + begin, 256)
+                want = np.full(256, float(kind == "one"), np.float32)
+                if kind in ("normal", "residual"):
+                    want = weights.scale_of(kind, L) * weights.normal_pairs(42, INIT + i, begin // 2, 128)
+                worst = np.abs(got - want).max()
+                assert worst <= 8 * FLT_EPSILON * 0.02, f"{L} layers, {name} from {begin}: {worst} apart"
+            at += count
+        assert at == weights.num_values(config)
+
+
+@temporary
+def test_initial_weights_to_the_bit(folder):
+    """The hash of the weights after an update with a learning rate of 0."""
+    needs("numpy")
+    needs_program(PROGRAM)
+    from dev.twin import weights
+    from dev.twin.data import sum64
+    text = write_text(folder)
+    out = run_c(PROGRAM, "-i", text, "--init", "d6", "--layers", 3, "--context", 20, "-t", 20, "-b", 1, "--steps", 1,
+                "--lr", 0, "--seed", 4294967295)
+    config = weights.Config(20, 257, 384, 3, 6, 384)
+    assert f"{sum64(weights.initial(config, 4294967295)):016x}" == hash_of(out)
+
+
+def test_schedules():
+    c = c_functions()
+    from dev.twin.schedule import learning_rate
+    for kind, name in enumerate(("cosine", "linear", "constant", "wsd")):
+        for warmup, total, final in ((0, 10, 0.0), (3, 10, 0.1), (9, 10, 0.0), (5, 3, 0.5), (0, 1, 1.0), (10, 10, 0.1)):
+            for step in range(14):
+                want = c.rate(kind, 3e-3, warmup, total, final, step)
+                got = learning_rate(step, 3e-3, warmup, total, final, name)
+                assert abs(got - want) <= 2 * FLT_EPSILON * 3e-3, f"{name} {warmup} {total} {final}: step {step}"
+
+
+def test_model_files():
+    """The fixtures hold one model in three files."""
+    needs("numpy")
+    import numpy as np
+    from dev.twin.weights import open_model, parts_of, read_model
+    models = [(open_model(f"{FIXTURES}/{name}")) for name in ("tiny.bin", "tiny_bf16.bin", "hf_tiny")]
+    assert models[0][1] == models[1][1] == models[2][1] == (19, 101, 128, 2, 3, 21), models
+    fp32, bf16, hugging = (read_model(path) for path, _ in models)
+    assert (fp32 == hugging).all()
+    assert (np.abs(fp32 - bf16) <= 2.0**-8 * np.abs(fp32)).all() and (fp32 != bf16).any()
+    assert parts_of(fp32, models[0][1])["h.1.mlp.c_fc.weight"].shape == (84, 21)
+
+
+def test_options():
+    """Every option of ./train_gpt2 is taken or refused by its name, with the same range and default."""
+    from dev.twin import Problem, options
+    taken, others = options.make_rows()
+    names = [row.name for row in taken + others]
+    assert len(set(names)) == len(names) and options.TAKEN <= set(names), sorted(names)
+    o = options.parse(["-i", "x", "-b=8", "--shuffle", "-k", "wsd", "--lr", "6e-4", "-s", "0"], lambda device: False)
+    assert (o.train_data, o.batch_size, o.shuffle, o.schedule, o.lr, o.init, o.device) == \
+        ("x", 8, True, "wsd", 6e-4, "d6", "cpu"), o
+    o = options.parse(["-i", "x", "--device", "cuda", "-f", "0"], lambda device: device == "cuda")
+    assert (o.init, o.precision, o.compile, o.tf32, o.val_every) == ("d12", "bf16", True, False, 20), o
+    for arguments, message in (
+            ([], "--train-data (-i): missing; give a text file or token shards"),
+            (["-i", "x", "--steps", "1e3"],
+             "--steps (-x): got '1e3', expected a whole number from -1 to 1000000000 (default -1)"),
+            (["-i", "x", "--lr", "nan"], "--lr (-l): got 'nan', expected a number from 0 to 100 (default 3e-4)"),
+            (["-i", "x", "--stpes", "1"], "'--stpes': unknown option; the nearest is --steps (--help lists all)"),
+            (["-i", "x", "--batch", "1"], "'--batch': unknown option; the nearest is --batch-size (--help lists all)"),
+            (["-i", "x", "--top-k", "1"],
+             "--top-k: is an option of the C trainers, and does nothing here; leave it out"),
+            (["-i", "x", "-s", "20"], "--sample-every (-s): got '20', this program takes only 0; leave it out"),
+            (["-i", "x", "-b", "1", "-b", "2"], "--batch-size (-b): given twice; give it once"),
+            (["-i", "x", "-b"],
+             "--batch-size (-b): value missing, expected a whole number from 1 to 65536 (default 4)"),
+            (["-i", "x", "--resume"], "--resume (-y): needs --out-dir (-o), the folder of the run to go on with")):
+        try:
+            options.parse(arguments, lambda device: False)
+            said = "nothing"
+        except Problem as problem:
+            said = str(problem)
+        assert said == message, f"{arguments}: {said}"
+
+
+def test_gpu_peaks():
+    from dev.twin.run_folder import gpu_peak_flops
+    for name, kind, want in (("NVIDIA H100 80GB HBM3", 0, 989.4e12), ("NVIDIA A100-SXM4-80GB", 1, 156e12),
+                             ("NVIDIA H200", 2, 66.9e12), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 0, 0.0), ("", 0, 0.0),
+                             ("NVIDIA A40-8Q", 0, 0.0)):
+        assert abs(gpu_peak_flops(name, kind) - want) <= 1e-6 * want, name
+
+
+# ---- Running both programs ----
+
+
+def write_text(folder):
+    path = os.path.join(folder, "text.txt")
+    with open(path, "wb") as file:
+        file.write(b"".join(b"line %d: the square of %d is %d.\n" % (i, i, i * i) for i in range(32)))
+    return path
+
+
+def write_shard(path, tokens):
+    with open(path, "wb") as file:
+        file.write(struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253))
+        file.write(struct.pack(f"<{len(tokens)}H", *map(int, tokens)))
+
+
+def run_c(program, *arguments):
+    """What a C trainer prints."""
+    command = [program, *map(str, arguments), "--sample-every", "0"]
+    if "--val-every" not in command:
+        command += ["--val-every", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=LIMIT)
+    assert done.returncode == 0, f"{arguments}: {done.stderr}"
+    return done.stdout
+
+
+def run_twin(*arguments):
+    """What the twin prints, in this process: it takes seconds to start another."""
+    import train_gpt2
+    from dev.twin import options
+    command = [*map(str, arguments), "--device", "cpu"]
+    if "--val-every" not in command:
+        command += ["--val-every", "0"]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        train_gpt2.train(options.parse(command, lambda device: False))
+    return out.getvalue()
+
+
+def start_twin(*arguments, module=()):
+    return subprocess.Popen([sys.executable, *module, os.path.join(ROOT, "train_gpt2.py"), *map(str, arguments)],
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT,
+                            start_new_session=True)
+
+
+def finish(process):
+    """Output, errors and status; nothing of it lives on."""
+    try:
+        out, err = process.communicate(timeout=LIMIT)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return out, err, process.returncode
+
+
+STEP = re.compile(r"^step +(\d+)/(\d+) \| loss +([0-9.]+) \| norm +([0-9.]+) \| lr +(\S+) \|", re.M)
+VAL = re.compile(r"^step +(\d+)/(\d+) \| val loss +([0-9.]+)$", re.M)
+
+
+def hash_of(out):
+    return re.search(r"^weights hash (\w{16})$", out, re.M).group(1)
+
+
+def compare(ours, theirs, steps, loss_tolerance, norm_tolerance, what):
+    """The step and validation lines of two runs. Tolerances are relative, beside the last printed digit."""
+    a, b = STEP.findall(ours), STEP.findall(theirs)
+    assert len(a) == len(b) == steps, f"{what}: {len(a)} and {len(b)} step lines, expected {steps} each"
+    for x, y in zip(a, b):
+        assert x[:2] == y[:2] and x[4] == y[4], f"{what}: {x} against {y}"
+        for k, digit, tolerance in ((2, 1e-6, loss_tolerance), (3, 1e-4, norm_tolerance)):
+            assert abs(float(x[k]) - float(y[k])) <= digit + tolerance * float(y[k]), f"{what}: {x} against {y}"
+    a, b = VAL.findall(ours), VAL.findall(theirs)
+    assert len(a) == len(b), f"{what}: {len(a)} and {len(b)} validations"
+    for x, y in zip(a, b):
+        assert x[:2] == y[:2] and abs(float(x[2]) - float(y[2])) <= 1e-6 + loss_tolerance * float(y[2]), \
+            f"{what}: {x} against {y}"
+
+
+MODEL = ["--init", "d6", "--layers", "2", "--heads", "3", "--channels", "48", "--context", "40", "--seq-len", "33",
+         "--lr", "0.002", "--seed", "7"]
+# fp32: a loss is a mean of logarithms of sums over 48 to 257 products, each rounded to 2^-24; some updates later the
+# weights, too, differ by a few roundings.
+LOSS_FP32, NORM_FP32 = 32 * FLT_EPSILON, 512 * FLT_EPSILON
+
+
+def shards_of(folder):
+    """Four shards of unequal size, of a model's 300 tokens; 41 windows in all."""
+    import numpy as np
+    generator = np.random.default_rng(3)
+    for i, windows in enumerate((3, 25, 1, 12)):
+        write_shard(f"{folder}/part_{i}.bin", generator.integers(0, 20, 33 * windows + i) ** 2 % 300)
+    return f"{folder}/part_*.bin"
+
+
+@temporary
+def test_same_losses_as_c(folder):
+    """Same seed, data and options: the same losses, norms, learning rates and validations."""
+    needs("numpy", "torch")
+    needs_program(PROGRAM)
+    text, shards = write_text(folder), shards_of(folder)
+    batch = ["--batch-size", "3", "--total-batch", "198"]
+    cases = {
+        "accumulation, clipping, decay, two epochs and a half":
+            ["-i", text, *batch, "--warmup", "2", "--final-lr-frac", "0.1", "--weight-decay", "0.1", "--grad-clip",
+             "2.2", "--val-every", "4", "--val-batches", "1", "--steps", "12"],
+        "several shards, shuffled, across an epoch's border":
+            ["-i", shards, "--vocab", "300", "--shuffle", *batch, "--val-data", f"{folder}/part_1.bin", "--val-every",
+             "5", "--val-batches", "0", "--steps", "9"],
+        "several shards in order, once": ["-i", shards, "--vocab", "300", "--batch-size", "4", "--val-every", "0"],
+        "linear": ["-i", text, "-k", "linear", "-u", "2", "-q", "0", "--steps", "5"],
+        "constant, no clipping": ["-i", text, "-k", "constant", "--grad-clip", "0", "--steps", "5"],
+        "wsd, other betas": ["-i", text, "-k", "wsd", "-q", "0.2", "--beta1", "0.8", "--beta2", "0.99", "--adam-eps",
+                             "1e-5", "--steps", "10"],
+        "one batch again and again": ["-i", text, "--overfit", "--steps", "6"]}
+    for what, options in cases.items():
+        ours, theirs = run_c(PROGRAM, *MODEL, *options), run_twin(*MODEL, *options)
+        steps = 10 if what.endswith("once") else int(options[options.index("--steps") + 1])
+        compare(ours, theirs, steps, LOSS_FP32, NORM_FP32, what)
+
+
+def test_same_losses_of_a_given_model():
+    """From a .bin file, a bf16 one, and a Hugging Face folder."""
+    needs("numpy", "torch")
+    needs_program(PROGRAM)
+    with tempfile.TemporaryDirectory(prefix="gpt2c_twin_") as folder:
+        write_shard(f"{folder}/tokens.bin", [i * i % 101 for i in range(400)])
+        for name in ("tiny.bin", "tiny_bf16.bin", "hf_tiny"):
+            options = ["-i", f"{folder}/tokens.bin", "--init", f"{FIXTURES}/{name}", "--seq-len", "13", "--steps", "3"]
+            compare(run_c(PROGRAM, *options), run_twin(*options), 3, LOSS_FP32, NORM_FP32, name)
+
+
+@temporary
+def test_bf16_as_in_the_gpu_trainer(folder):
+    """bf16 has 8 bits: a hundredth of the norm, and of the loss, which averages over the tokens, a thousandth."""
+    needs("numpy", "torch")
+    needs_program(EMULATED)
+    options = ["-i", write_text(folder), *MODEL, "--batch-size", "4", "--total-batch", "264", "--steps", "6",
+               "--val-every", "3", "--val-batches", "1"]
+    ours = run_c(EMULATED, *options)
+    if not re.search(r"^precision +bf16", ours, re.M):
+        raise harness.Skip("train_gpt2emu is not built for bf16")
+    for precision in ("bf16", "autocast"):
+        compare(ours, run_twin(*options, "--precision", precision), 6, 1e-3, 2e-2, precision)
+
+
+@temporary
+def test_several_processes(folder):
+    """Two processes train like one; with a part of the optimizer's state each, too."""
+    needs("numpy", "torch")
+    options = ["-i", write_text(folder), *MODEL, "--total-batch", "396", "--steps", "4", "--val-every", "2",
+               "--val-batches", "1", "--weight-decay", "0.1", "--shuffle", "--batch-size", "3"]
+    alone = run_twin(*options)
+    processes = [start_twin(*options, "--device", "cpu", "--zero-stage", stage, "--out-dir", f"{folder}/{stage}",
+                            module=["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
+                 for stage in (0, 1)]
+    for process in processes:
+        out, err, status = finish(process)
+        assert status == 0, err
+        compare(alone, out, 4, LOSS_FP32, NORM_FP32, "two processes")
+        assert "2 processes" in out, out
+    model = f"{folder}/0/model_00000004.bin", f"{folder}/1/model_00000004.bin"
+    with open(model[0], "rb") as a, open(model[1], "rb") as b:
+        assert a.read() == b.read(), "sharding the optimizer's state changed the weights"
+
+
+@temporary
+def test_resume(folder):
+    """From the middle: the same weights and logs as without a break, in the same folder."""
+    needs("numpy", "torch")
+    run = f"{folder}/run"
+    options = ["-i", write_text(folder), *MODEL, "--steps", "6", "--checkpoint-every", "3", "--val-every", "2", "-o",
+               run]
+    straight = hash_of(run_twin(*options))
+    log = read(f"{run}/main.log")
+    for path in glob.glob(f"{run}/*_00000006.*"):
+        os.remove(path)
+    out = run_twin(*options, "--resume")
+    assert "from a checkpoint" in out and len(STEP.findall(out)) == 3, out
+    assert hash_of(out) == straight
+    assert read(f"{run}/main.log") == log
+    record = json.loads(read(f"{run}/run.json"))
+    assert [start["from_step"] for start in record["starts"]] == [0, 3]
+    times = [float(time) for time in re.findall(r"sec:([0-9.]+)$", read(f"{run}/speed.log"), re.M)]
+    assert len(times) == 6 and times == sorted(times), times
+    for changes, says in ((["--resume", "--lr", "0.1"], "--lr was 0.002, is 0.1"),
+                          ([], "holds an earlier run; give --resume")):
+        try:
+            run_twin(*(word for word in options if not changes or word not in ("--lr", "0.002")), *changes)
+            said = "nothing"
+        except Exception as problem:
+            said = str(problem)
+        assert says in said, said
+    needs_program(PROGRAM)
+    model = run_c(PROGRAM, "--init", run, "-i", f"{folder}/text.txt", "-t", "33", "--steps", "1", "--lr", "0")
+    assert hash_of(model) == straight, "the C trainer reads other weights than were written"
+
+
+@temporary
+def test_files_of_a_run(folder):
+    """main.log, speed.log and run.json as the trainers write them."""
+    needs("numpy", "torch")
+    text = write_text(folder)
+    out = run_twin("-i", text, *MODEL, "--steps", "3", "--val-every", "2", "--val-batches", "1", "-o", f"{folder}/run")
+    number = r"\d+\.\d+"
+    lines = [rf"s:0 tel:{number}", rf"s:0 trl:{number} lr:0\.002000 norm:{number}", rf"s:1 trl:{number} .*",
+             rf"s:2 tel:{number}", rf"s:2 trl:{number} .*", rf"s:3 tel:{number}", ""]
+    assert re.fullmatch("\n".join(lines), read(f"{folder}/run/main.log")), read(f"{folder}/run/main.log")
+    assert re.fullmatch("".join(rf"s:{i} ms:\d+\.\d{{3}} tps:\d+ sec:\d+\.\d{{3}}\n" for i in range(3)),
+                        read(f"{folder}/run/speed.log")), read(f"{folder}/run/speed.log")
+    record = json.loads(read(f"{folder}/run/run.json"))
+    assert (record["format"], record["program"], record["precision"]) == (1, "train_gpt2.py", "fp32"), record
+    assert record["options"]["train-data"] == text and record["options"]["lr"] == 0.002
+    assert record["model"] == {"layers": 2, "heads": 3, "channels": 48, "context": 40, "vocab": 257,
+                               "padded_vocab": 384, "parameters": 70896}
+    assert (record["tokens_per_step"], record["steps"], record["hardware"]["ranks"]) == (132, 3, 1)
+    assert (record["end"]["step"], record["end"]["status"]) == (3, "done")
+    assert record["end"]["weights_hash"] == hash_of(out)
+    assert record["versions"]["torch"] and record["data"]["train"]["fingerprint"]
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+@temporary
+def test_as_a_user(folder):
+    """One line for an error; Ctrl-C ends with status 130 and leaves a record of it."""
+    needs("numpy", "torch")
+    text = write_text(folder)
+    bad = [(["-i", f"{folder}/none*"], f"{folder}/none*: no such file\n"),
+           (["-i", text.replace("text.txt", "a.bin"), "-j", text],
+            f"--val-data (-j): {text}: a text becomes 257 tokens, the model has other ones; make shards of it with "
+            "./tokenize\n"),
+           (["-i", text, "--total-batch", "100"],
+            "--total-batch (-d): 100 tokens is not a multiple of B x T = 256; the nearest is 256\n")]
+    processes = [start_twin(*arguments, "--device", "cpu") for arguments, _ in bad]
+    for process, (_, message) in zip(processes, bad):
+        assert finish(process) == ("", f"train_gpt2.py: {message}", 1), message
+    odd = os.path.join(folder, os.fsdecode(b"\xff"))  # a name need not be UTF-8
+    command = [sys.executable, os.path.join(ROOT, "train_gpt2.py"), "-i", text, *MODEL, "--device", "cpu", "--steps",
+               "1"]
+    result = subprocess.run(command + ["-o", odd], capture_output=True, env=ENVIRONMENT, timeout=LIMIT)
+    assert (result.returncode, result.stderr) == (0, b"") and os.fsencode(odd) + b"\n" in result.stdout, result
+    assert json.loads(read(f"{odd}/run.json"))["end"]["status"] == "done"
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=LIMIT, text=True)
+    assert (result.returncode, result.stderr) == (1, "train_gpt2.py: standard output: No space left on device\n")
+    process = start_twin("-i", text, *MODEL, "--steps", "1000000", "--device", "cpu", "-o", f"{folder}/run")
+    while not process.stdout.readline().startswith("step    2"):
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err, status = finish(process)
+    assert (status, err, out.endswith("\nstopped\n")) == (130, "", True), (status, err, out[-200:])
+    assert json.loads(read(f"{folder}/run/run.json"))["end"]["status"] == "stopped"
+
+
+# ---- The fixtures ----
+
+
+def numbers(path):
+    """A fixture as 4-byte integers and as floats: most of its bytes are one or the other."""
+    with open(path, "rb") as file:
+        data = file.read()
+    count = len(data) // 4
+    return struct.unpack(f"<{count}i", data[:4 * count]), struct.unpack(f"<{count}f", data[:4 * count])
+
+
+@temporary
+def test_fixtures_are_reproducible(folder):
+    """Another version of PyTorch may round a last bit differently, no more."""
+    needs("numpy", "torch", "transformers")
+    result = subprocess.run([sys.executable, f"{ROOT}/dev/test/fixtures/make_fixtures.py", "--output", folder],
+                            capture_output=True, text=True, cwd=ROOT, timeout=LIMIT)
+    assert result.returncode == 0, result.stderr
+    for name in ("tiny.bin", "tiny_bf16.bin", "tiny_debug_state.bin", "tiny_steps.bin", "tiny_after_10.bin",
+                 "layers.bin", "init.bin", "hf_tiny/model.safetensors"):
+        (got_ints, got), (want_ints, want) = numbers(f"{folder}/{name}"), numbers(f"{FIXTURES}/{name}")
+        assert len(got) == len(want), f"{name}: {4 * len(got)} bytes, committed {4 * len(want)}"
+        for i, (a, b) in enumerate(zip(got, want)):
+            assert got_ints[i] == want_ints[i] or abs(a - b) <= 4 * FLT_EPSILON * max(abs(b), 1e-3), \
+                f"{name}: number {i} is {a!r}, committed {b!r}"
+
+
+if __name__ == "__main__":
+    harness.run("test_twin", [test_order_of_the_data, test_fingerprints, test_initial_weights,
+                              test_initial_weights_to_the_bit, test_schedules, test_model_files, test_options,
+                              test_gpu_peaks, test_same_losses_as_c, test_same_losses_of_a_given_model,
+                              test_bf16_as_in_the_gpu_trainer, test_several_processes, test_resume,
+                              test_files_of_a_run, test_as_a_user, test_fixtures_are_reproducible])

@@ -1,0 +1,1411 @@
+// The processes of a run: this program starts itself as several ranks, which connect, exchange, fail, hang and die.
+//
+// A rank is `test_comm rank KEY=VALUE...` (rank_main). It prints "open ..." when it is connected, then does what do=
+// says; it ends as a trainer's main would. Limits here are generous: a slow machine may take its time, only a rank that
+// is not found out at all fails a test. That a death is found at once and not by silence is seen from the message.
+#include "llmc/ranks/ranks.h"
+#include "llmc/base/rand.h"
+#include "dev/test/ranks/processes.h"
+#include "dev/test/temp_dir.h"
+#include "dev/test/test.h"
+
+#define MAX_TEST_RANKS 8
+#define LIMIT 40.0 // seconds for anything that must end
+#define REMEDY "; start again with --resume to go on from the last checkpoint"
+
+static const char *self; // this program
+
+// ---- A rank ----
+
+typedef struct {
+    int argc;
+    char **argv;
+    Comm comm;
+    CommOptions options;
+    int who; // the rank that does something special
+    Error error;
+} Rank;
+
+static const char *rank_text(const Rank *r, const char *key, const char *otherwise) {
+    size_t n = strlen(key);
+    for (int i = 2; i < r->argc; i++) {
+        if (strncmp(r->argv[i], key, n) == 0 && r->argv[i][n] == '=') { return r->argv[i] + n + 1; }
+    }
+    return otherwise;
+}
+
+static double rank_number(const Rank *r, const char *key, double otherwise) {
+    const char *text = rank_text(r, key, NULL);
+    return text != NULL ? strtod(text, NULL) : otherwise;
+}
+
+static bool rank_wrong(Rank *r, const char *what) { return fail(&r->error, "wrong: %s", what); }
+
+static void rank_sleep(double seconds) {
+    double end = seconds_now() + seconds;
+    while (seconds_now() < end) { poll(NULL, 0, 10); }
+}
+
+// Every kind of exchange, with results that only the right order and all contributions give.
+static bool do_exchanges(Rank *r) {
+    Comm *comm = &r->comm;
+    int n = comm->num_ranks;
+    for (int round = 0; round < 20; round++) {
+        uint64_t mine[3] = {(uint64_t)(comm->rank + 10 * round), 7, UINT64_MAX}, all[3 * MAX_TEST_RANKS], sum[2];
+        if (!comm_all_gather(comm, mine, all, sizeof(mine), &r->error)) { return false; }
+        for (int i = 0; i < n; i++) {
+            if (all[3 * i] != (uint64_t)(i + 10 * round) || all[3 * i + 2] != UINT64_MAX) {
+                return rank_wrong(r, "all-gather");
+            }
+        }
+        sum[0] = (uint64_t)comm->rank + 1, sum[1] = UINT64_MAX;
+        if (!comm_sum_u64(comm, sum, 2, &r->error)) { return false; }
+        if (sum[0] != (uint64_t)(n * (n + 1) / 2) || sum[1] != 0 - (uint64_t)n) { return rank_wrong(r, "sum"); }
+        double data[2] = {comm->rank == 0 ? 3.25 : -1.0, comm->rank == 0 ? round : -1.0};
+        if (!comm_broadcast(comm, data, sizeof(data), &r->error)) { return false; }
+        if (data[0] != 3.25 || data[1] != round) { return rank_wrong(r, "broadcast"); }
+        bool any = false;
+        if (!comm_any(comm, comm->rank == round % n, &any, &r->error)) { return false; }
+        if (!any) { return rank_wrong(r, "any: nobody"); }
+        if (!comm_any(comm, false, &any, &r->error)) { return false; }
+        if (any) { return rank_wrong(r, "any: somebody"); }
+        if (!comm_agree(comm, true, &r->error)) { return false; }
+    }
+    return true;
+}
+
+// More than any socket holds at once, and nothing at all.
+static bool do_large(Rank *r) {
+    int64_t bytes = 5000000;
+    int n = r->comm.num_ranks;
+    uint8_t *mine = (uint8_t *)malloc((size_t)bytes), *all = (uint8_t *)malloc((size_t)(n * bytes));
+    memset(mine, r->comm.rank + 1, (size_t)bytes);
+    bool ok = comm_all_gather(&r->comm, mine, all, bytes, &r->error);
+    for (int64_t i = 0; ok && i < n * bytes; i++) {
+        if (all[i] != (uint8_t)(i / bytes + 1)) { ok = rank_wrong(r, "large all-gather"); }
+    }
+    ok = ok && comm_broadcast(&r->comm, mine, bytes, &r->error) &&
+         (mine[bytes - 1] == 1 || rank_wrong(r, "large broadcast"));
+    ok = ok && comm_all_gather(&r->comm, NULL, NULL, 0, &r->error) && comm_broadcast(&r->comm, NULL, 0, &r->error);
+    free(mine), free(all);
+    return ok;
+}
+
+// Ranks who and who + 1 fail to agree; without who, all do, for the same reason.
+static bool do_agree(Rank *r) {
+    int rank = r->comm.rank;
+    fail(&r->error, "disk full on %d", r->who < 0 ? 7 : rank);
+    if (r->who < 0) { return comm_agree(&r->comm, false, &r->error); }
+    return comm_agree(&r->comm, rank != r->who && rank != r->who + 1, &r->error);
+}
+
+// Rank who has another value, or with `fact=`, one fact more.
+static bool do_facts(Rank *r) {
+    CommFacts facts;
+    comm_facts_init(&facts);
+    const char *extra = rank_text(r, "fact", NULL);
+    bool other = r->comm.rank == r->who;
+    comm_fact(&facts, "model", "");
+    comm_fact(&facts, "--seq-len", other && extra == NULL ? "32" : "64");
+    if (other && extra != NULL) { comm_fact(&facts, extra, "1"); }
+    for (int i = 0; i < 500; i++) { comm_fact(&facts, "shard", "a checksum of some length"); }
+    bool ok = comm_check_facts(&r->comm, &facts, &r->error);
+    comm_facts_free(&facts);
+    return ok;
+}
+
+// Rank who is one exchange ahead, or brings another size (how=size, broadcast).
+static bool do_mismatch(Rank *r) {
+    const char *how = rank_text(r, "how", "kind");
+    uint64_t values[2] = {1, 2}, all[2 * MAX_TEST_RANKS];
+    bool any, other = r->comm.rank == r->who;
+    if (strcmp(how, "size") == 0) { return comm_all_gather(&r->comm, values, all, other ? 16 : 8, &r->error); }
+    if (strcmp(how, "broadcast") == 0) { return comm_broadcast(&r->comm, values, other ? 16 : 8, &r->error); }
+    return other ? comm_sum_u64(&r->comm, values, 2, &r->error) : comm_any(&r->comm, true, &any, &r->error);
+}
+
+// Waits for the others in an exchange; rank `who` does not come.
+static bool wait_in_exchange(Rank *r) {
+    bool any;
+    return comm_any(&r->comm, false, &any, &r->error);
+}
+
+static bool do_wait(Rank *r) {
+    if (r->comm.rank == r->who) { rank_sleep(1000.0); }
+    return wait_in_exchange(r);
+}
+
+// Computes, with progress but without any exchange, until the watch ends it, or for `seconds`.
+static bool do_compute(Rank *r) {
+    double end = seconds_now() + rank_number(r, "seconds", 1000.0);
+    for (int step = 1; seconds_now() < end; step++) {
+        char phase[32];
+        snprintf(phase, sizeof(phase), "step %d", step);
+        comm_progress(&r->comm, phase);
+        poll(NULL, 0, 5);
+    }
+    return true;
+}
+
+// All compute, then rank who gets no further; how=all: nor does any other, and all say that they wait.
+static bool do_hang(Rank *r) {
+    bool all = strcmp(rank_text(r, "how", ""), "all") == 0;
+    comm_progress(&r->comm, "step 1");
+    if (all && r->comm.rank != r->who) { comm_progress(&r->comm, "step 2"); }
+    if (all) { comm_waits(&r->comm, true); }
+    if (all || r->comm.rank == r->who) { rank_sleep(1000.0); }
+    return wait_in_exchange(r);
+}
+
+// Rank who takes `seconds`, longer than the watchdog, but has said that this is normal.
+static bool do_slow(Rank *r) {
+    bool slow = strcmp(rank_text(r, "how", ""), "slow") == 0;
+    if (r->comm.rank == r->who) {
+        if (slow) { comm_slow(&r->comm, true); }
+        if (!slow) { comm_expects(&r->comm, rank_number(r, "seconds", 0.0)); }
+        rank_sleep(rank_number(r, "seconds", 0.0));
+        comm_slow(&r->comm, false);
+    }
+    return wait_in_exchange(r) && do_exchanges(r);
+}
+
+// Rank who fails on its own (without who: all do, at the same moment); the others wait for it, or compute.
+static bool do_fail(Rank *r) {
+    bool mine = r->comm.rank == r->who || r->who < 0;
+    if (mine) { return fail(&r->error, "no more paper"); }
+    return strcmp(rank_text(r, "how", ""), "compute") == 0 ? do_compute(r) : wait_in_exchange(r);
+}
+
+// Rank who leaves in order; the others go on for a while without it, then miss it (how=miss) or not, or wait for it on
+// the GPU (how=gpu).
+static bool do_leave(Rank *r) {
+    if (r->comm.rank == r->who) { return true; }
+    if (strcmp(rank_text(r, "how", ""), "gpu") == 0) { comm_waits(&r->comm, true), rank_sleep(1000.0); }
+    rank_sleep(0.5);
+    comm_progress(&r->comm, "alone");
+    return strcmp(rank_text(r, "how", ""), "miss") != 0 || wait_in_exchange(r);
+}
+
+static bool is_healthy(void *context, char *reason, size_t size) {
+    snprintf(reason, size, "the GPUs have lost each other");
+    return context == NULL;
+}
+
+static void at_end(void *context) {
+    if (context != NULL) { rank_sleep(1000.0); }
+    static const char text[] = "aborted\n";
+    ssize_t n = write(STDOUT_FILENO, text, sizeof(text) - 1);
+    (void)n;
+}
+
+// Rank who becomes unhealthy; all have something to do at the end, which blocks with how=block on rank 0.
+static bool do_health(Rank *r) {
+    bool block = strcmp(rank_text(r, "how", ""), "block") == 0 && r->comm.rank == 0;
+    comm_on_end(&r->comm, at_end, block ? r : NULL);
+    comm_poll(&r->comm, is_healthy, r->comm.rank == r->who ? r : NULL);
+    return do_compute(r);
+}
+
+// Stands for the abort of what the GPU waits for, which takes a while itself.
+static void wake_main(void *context) {
+    ssize_t n = write(*(const int *)context, "x", 1);
+    (void)n;
+    rank_sleep(0.5);
+}
+
+// The abort, when rank who is killed, ends the wait for the GPU, too: what would be read from it is worth nothing.
+static bool do_woken(Rank *r) {
+    int gpu[2];
+    char byte;
+    if (pipe(gpu) != 0) { return fail_system(&r->error, "a pipe", "make"); }
+    comm_on_end(&r->comm, wake_main, &gpu[1]);
+    comm_waits(&r->comm, true);
+    ssize_t n = read(gpu[0], &byte, 1);
+    comm_waits(&r->comm, false);
+    fprintf(stderr, "goes on with what the GPU holds (%d)\n", (int)n);
+    return true;
+}
+
+// An error that is the consequence of another rank's death.
+static bool do_consequence(Rank *r) {
+    if (r->comm.rank == r->who) { raise(SIGKILL); }
+    comm_await_verdict(&r->comm, LIMIT);
+    return fail(&r->error, "the collective has failed");
+}
+
+static int count_open_files(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++) { count += fcntl(fd, F_GETFD) != -1; }
+    return count;
+}
+
+static bool rank_do(Rank *r, const char *what) {
+    static const struct {
+        const char *name;
+        bool (*function)(Rank *);
+    } actions[] = {{"exchanges", do_exchanges}, {"large", do_large},
+                   {"agree", do_agree},         {"facts", do_facts},
+                   {"mismatch", do_mismatch},   {"wait", do_wait},
+                   {"compute", do_compute},     {"hang", do_hang},
+                   {"slow", do_slow},           {"fail", do_fail},
+                   {"leave", do_leave},         {"health", do_health},
+                   {"woken", do_woken},         {"consequence", do_consequence}};
+    for (size_t i = 0; i < sizeof(actions) / sizeof(actions[0]); i++) {
+        if (strcmp(actions[i].name, what) == 0) { return actions[i].function(r); }
+    }
+    return strcmp(what, "nothing") == 0 || fail(&r->error, "do=%s: unknown", what);
+}
+
+static void rank_options(Rank *r) {
+    CommOptions *o = &r->options;
+    const char *start = rank_text(r, "start", "tcp");
+    o->start = strcmp(start, "mpi") == 0 ? COMM_MPI : strcmp(start, "fs") == 0 ? COMM_FOLDER : COMM_TCP;
+    o->num_ranks = (int)rank_number(r, "n", 0);
+    o->rank = (int)rank_number(r, "rank", -1);
+    o->gpus_per_node = (int)rank_number(r, "gpus", 0);
+    o->address = o->folder = rank_text(r, "at", "");
+    o->start_timeout = rank_number(r, "timeout", LIMIT);
+    o->watchdog = rank_number(r, "watchdog", 0);
+    o->silence = rank_number(r, "silence", LIMIT);
+    o->beat = 0.1;
+    o->program = "test";
+    o->host = rank_text(r, "host", NULL);
+    r->who = (int)rank_number(r, "who", -1);
+}
+
+// As a trainer's main.
+static int rank_main(int argc, char **argv) {
+    static Rank rank;
+    Rank *r = &rank;
+    int files = count_open_files();
+    r->argc = argc, r->argv = argv;
+    rank_options(r);
+    bool ok = comm_open(&r->comm, &r->options, &r->error);
+    if (ok) {
+        Comm *comm = &r->comm;
+        printf("open %d of %d, local %d of %d, prints %d.\n", comm->rank, comm->num_ranks, comm->local_rank,
+               comm->num_local, comm->prints);
+        fflush(stdout);
+        comm_resumable(comm, rank_number(r, "resumable", 0) != 0.0);
+        ok = rank_do(r, rank_text(r, "do", "exchanges"));
+        if (!ok) { comm_fail(comm, &r->error); }
+    }
+    comm_close(&r->comm);
+    if (r->options.start != COMM_MPI && count_open_files() != files) { // MPI keeps its own
+        ok = rank_wrong(r, "files are left open");
+    }
+    if (!ok && comm_prints(&r->comm)) { fprintf(stderr, "test: %s\n", r->error.text); }
+    printf(ok ? "done\n" : "failed\n");
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+// ---- Several ranks ----
+
+typedef struct {
+    int n;
+    char at[600]; // address or folder
+    Process p[MAX_TEST_RANKS];
+    double began;
+} Run;
+
+// A port that was free a moment ago.
+static int free_port(void) {
+    int fd = socket_listen_everywhere(0), port = socket_port(fd);
+    close(fd);
+    return port;
+}
+
+// "rank=1 n=4 ..." apart, at its spaces, and `at` as it is.
+static void start_process(Process *p, const char *at, const char *format, ...) {
+    char text[1024], place[700];
+    const char *argv[32] = {self, "rank", place};
+    int count = 3;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof(text), format, arguments);
+    va_end(arguments);
+    snprintf(place, sizeof(place), "at=%s", at);
+    char *rest = text;
+    for (char *word; (word = strtok_r(rest, " ", &rest)) != NULL && count < 31;) { argv[count++] = word; }
+    argv[count] = NULL;
+    process_start(p, argv);
+}
+
+static void run_at_free_port(Run *run, const char *host) {
+    snprintf(run->at, sizeof(run->at), "%s:%d", host, free_port());
+}
+
+// Starts n ranks: by TCP at a free port of the loopback address.
+static void run_start(Run *run, int n, const char *options) {
+    run->n = n;
+    run->began = process_now();
+    run_at_free_port(run, "127.0.0.1");
+    for (int i = 0; i < n; i++) { start_process(&run->p[i], run->at, "n=%d rank=%d host=host%d %s", n, i, i, options); }
+}
+
+static bool run_wait_open(Test *t, Run *run) {
+    bool ok = true;
+    for (int i = 0; i < run->n; i++) {
+        ok = process_wait_text(&run->p[i], "open ", LIMIT) && ok;
+        CHECK(t, ok, "rank %d does not open: %s", i, run->p[i].err.text);
+    }
+    return ok;
+}
+
+static void run_wait_end(Test *t, Run *run, double seconds) {
+    CHECK(t, process_wait_all(run->p, run->n, seconds), "ranks have not ended within %g s", seconds);
+}
+
+// All have ended well, without a word.
+static void check_all_well(Test *t, Run *run) {
+    run_wait_end(t, run, LIMIT);
+    for (int i = 0; i < run->n; i++) {
+        CHECK(t, run->p[i].status == 0 && run->p[i].err.bytes == 0, "rank %d: status %d: %s%s", i, run->p[i].status,
+              run->p[i].out.text, run->p[i].err.text);
+    }
+}
+
+// The process ended with status 1 and one line that begins and ends like this.
+static void check_message(Test *t, const Process *p, const char *who, const char *begin, const char *end) {
+    char line[COMM_TEXT_BYTES];
+    snprintf(line, sizeof(line), "test: %s", begin);
+    size_t n = p->err.bytes;
+    bool one_line = n > 0 && strchr(p->err.text, '\n') == p->err.text + n - 1;
+    CHECK(t, p->status == 1, "%s: status %d, expected 1: %s", who, p->status, p->err.text);
+    CHECK(t, one_line, "%s: not one line: %s", who, p->err.text);
+    CHECK(t, strncmp(p->err.text, line, strlen(line)) == 0, "%s: said '%s', expected '%s...'", who, p->err.text, line);
+    size_t m = strlen(end);
+    CHECK(t, n > m && strncmp(p->err.text + n - 1 - m, end, m) == 0, "%s: said '%s', expected at the end '%s'", who,
+          p->err.text, end);
+}
+
+// All but `except` ended with that message.
+static void check_messages(Test *t, Run *run, int except, const char *begin, const char *end) {
+    for (int i = 0; i < run->n; i++) {
+        char who[32];
+        snprintf(who, sizeof(who), "rank %d", i);
+        if (i != except) { check_message(t, &run->p[i], who, begin, end); }
+    }
+}
+
+// ---- Starting ----
+
+static void test_single(Test *t) {
+    Comm comm;
+    Error error = {"mine"};
+    uint64_t value = 5, all = 0;
+    bool any = false;
+    memset(&comm, 0, sizeof(comm));
+    comm_close(&comm); // harmless
+    comm_single(&comm);
+    CHECK(t, comm.rank == 0 && comm.num_ranks == 1 && comm.local_rank == 0 && comm.num_local == 1, "not one process");
+    CHECK(t, comm_all_gather(&comm, &value, &all, 8, &error) && all == 5, "all-gather");
+    CHECK(t, comm_sum_u64(&comm, &value, 1, &error) && value == 5, "sum");
+    CHECK(t, comm_broadcast(&comm, &value, 8, &error) && value == 5, "broadcast");
+    CHECK(t, comm_any(&comm, true, &any, &error) && any, "any");
+    CHECK(t, comm_agree(&comm, true, &error), "agree");
+    CHECK(t, !comm_agree(&comm, false, &error) && strcmp(error.text, "mine") == 0, "agree: %s", error.text);
+    comm_progress(&comm, "step"), comm_slow(&comm, true), comm_waits(&comm, true), comm_expects(&comm, 1.0);
+    comm_poll(&comm, is_healthy, NULL), comm_on_end(&comm, at_end, NULL), comm_await_verdict(&comm, 1.0);
+    comm_fail(&comm, &error);
+    CHECK(t, comm_prints(&comm), "does not print");
+    comm_close(&comm), comm_close(&comm);
+}
+
+static void test_addresses(Test *t) {
+    static const struct {
+        const char *text, *host; // NULL: refused
+        int port;
+    } cases[] = {{"node1", "node1", 7},
+                 {"node1:80", "node1", 80},
+                 {"10.0.0.1:65535", "10.0.0.1", 65535},
+                 {"[::1]:29", "::1", 29},
+                 {"[fe80::1]", "fe80::1", 7},
+                 {"fe80::1:2", "fe80::1:2", 7},
+                 {"", NULL, 0},
+                 {":80", NULL, 0},
+                 {"node1:", NULL, 0},
+                 {"node1:0", NULL, 0},
+                 {"node1:65536", NULL, 0},
+                 {"node1:8x", NULL, 0},
+                 {"node1:-1", NULL, 0},
+                 {"[::1", NULL, 0},
+                 {"[]:80", NULL, 0},
+                 {"[::1]80", NULL, 0},
+                 {"node1:999999999999", NULL, 0}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        SocketAddress address;
+        Error error;
+        char text[300];
+        bool ok = socket_parse_address(&address, cases[i].text, 7, "--server-ip", &error);
+        if (!CHECK(t, ok == (cases[i].host != NULL), "'%s': %d", cases[i].text, ok)) { continue; }
+        if (!ok) { continue; }
+        CHECK(t, strcmp(address.host, cases[i].host) == 0 && address.port == cases[i].port, "'%s': %s %d",
+              cases[i].text, address.host, address.port);
+        SocketAddress again;
+        socket_address_text(&address, text, sizeof(text));
+        CHECK(t,
+              socket_parse_address(&again, text, 1, "", &error) && strcmp(again.host, address.host) == 0 &&
+                  again.port == address.port,
+              "'%s' does not read back as '%s'", cases[i].text, text);
+    }
+}
+
+// What a launcher leaves in the environment; here, nothing.
+static const char *const launcher_names[] = {
+    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK",      "PMI_SIZE",
+    "MPI_LOCALRANKID",      "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS",       "SLURM_LOCALID", "PMIX_RANK"};
+
+static void clean_environment(void) {
+    for (size_t i = 0; i < sizeof(launcher_names) / sizeof(launcher_names[0]); i++) { unsetenv(launcher_names[i]); }
+}
+
+static void test_launchers(Test *t) {
+    static const struct {
+        const char *variables[6], *name;
+        int rank, size, local_rank;
+    } cases[] = {{{NULL}, NULL, -1, -1, -1},
+                 {{"OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "8", "OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                  "mpirun",
+                  3,
+                  8,
+                  1},
+                 {{"PMI_RANK", "2", "PMI_SIZE", "4", NULL}, "mpirun", 2, 4, -1},
+                 {{"SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2", "SLURM_LOCALID", "0"}, "srun", 1, 2, 0},
+                 {{"SLURM_PROCID", "0", NULL}, NULL, -1, -1, -1}, // a batch script, not started by srun
+                 {{"PMIX_RANK", "5", NULL}, "a PMIx launcher", 5, -1, -1},
+                 {{"OMPI_COMM_WORLD_RANK", "x", "OMPI_COMM_WORLD_SIZE", "8", NULL}, NULL, -1, -1, -1}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        for (int v = 0; v < 6 && cases[i].variables[v] != NULL; v += 2) {
+            setenv(cases[i].variables[v], cases[i].variables[v + 1], 1);
+        }
+        CommLauncher launcher = comm_find_launcher();
+        bool named = launcher.name != NULL && cases[i].name != NULL && strcmp(launcher.name, cases[i].name) == 0;
+        CHECK(t, named || launcher.name == cases[i].name, "case %zu: %s", i, launcher.name ? launcher.name : "none");
+        CHECK(t,
+              launcher.rank == cases[i].rank && launcher.size == cases[i].size &&
+                  launcher.local_rank == cases[i].local_rank,
+              "case %zu: rank %d of %d, local %d", i, launcher.rank, launcher.size, launcher.local_rank);
+        clean_environment();
+    }
+}
+
+// Opens with these options, which must be refused (or give one process) without any connection.
+static void check_place(Test *t, CommOptions o, const char *size, const char *expected) {
+    Comm comm;
+    Error error = {""};
+    if (size != NULL) { setenv("OMPI_COMM_WORLD_SIZE", size, 1), setenv("OMPI_COMM_WORLD_RANK", "0", 1); }
+    o.start_timeout = 0.5;
+    bool ok = comm_open(&comm, &o, &error);
+    CHECK(t, ok == (expected == NULL), "%s: %d %s", expected ? expected : "one process", ok, error.text);
+    if (expected != NULL) { CHECK(t, strstr(error.text, expected) != NULL, "said: %s", error.text); }
+    if (expected == NULL) { CHECK(t, comm.num_ranks == 1 && comm.rank == 0, "not one process"); }
+    comm_close(&comm);
+    clean_environment();
+}
+
+static void test_places(Test *t) {
+    CommOptions o;
+    memset(&o, 0, sizeof(o));
+    o.rank = -1;
+    o.start = COMM_MPI;
+    check_place(t, o, NULL, NULL);
+    check_place(t, o, "1", NULL);
+#ifndef USE_MPI
+    check_place(t, o, "8", "mpirun has started several processes, but this program was built without MPI");
+#endif
+    o.num_ranks = 4;
+    check_place(t, o, "8", "--num-processes is 4, but mpirun has started 8");
+    check_place(t, o, NULL, "neither mpirun nor srun has started several");
+    o.start = COMM_TCP, o.num_ranks = 0;
+    check_place(t, o, NULL, "--num-processes is missing");
+    o.num_ranks = 1;
+    check_place(t, o, NULL, NULL);
+    o.num_ranks = 3;
+    check_place(t, o, NULL, "--process-rank is missing");
+    o.rank = 3;
+    check_place(t, o, NULL, "--process-rank is 3, but must be from 0 to 2");
+    o.rank = 1;
+    check_place(t, o, NULL, "--server-ip is missing");
+    o.address = "node:0";
+    check_place(t, o, NULL, "is no port");
+    o.start = COMM_FOLDER;
+    check_place(t, o, NULL, "--nccl-fs-path is missing");
+    o.rank = 0, o.folder = "/dev/null/x";
+    check_place(t, o, NULL, "/dev/null");
+}
+
+static void test_tcp(Test *t) {
+    static const int counts[] = {1, 2, 3, 8};
+    for (int i = 0; i < 4; i++) {
+        Run run;
+        run_start(&run, counts[i], "do=exchanges");
+        check_all_well(t, &run);
+        for (int r = 0; r < counts[i]; r++) {
+            char open[64];
+            snprintf(open, sizeof(open), "open %d of %d, local 0 of 1, prints 1.", r, counts[i]);
+            CHECK(t, strstr(run.p[r].out.text, open) != NULL, "rank %d: %s", r, run.p[r].out.text);
+        }
+    }
+}
+
+static void test_large(Test *t) {
+    Run run;
+    run_start(&run, 3, "do=large");
+    check_all_well(t, &run);
+}
+
+// Runs three ranks that are told this host; those that do not start with rank 0 come first.
+static void check_host(Test *t, const char *host) {
+    Run run;
+    run.n = 3;
+    run_at_free_port(&run, host);
+    for (int i = 2; i >= 0; i--) { start_process(&run.p[i], run.at, "n=3 rank=%d", i); }
+    check_all_well(t, &run);
+    CHECK(t, strstr(run.p[1].out.text, "open 1 of 3, local 1 of 3") != NULL, "%s: %s", host, run.p[1].out.text);
+}
+
+static void test_names(Test *t) {
+    char host[256];
+    struct addrinfo *list;
+    SocketAddress address;
+    check_host(t, "localhost");
+    if (gethostname(host, sizeof(host)) != 0 || strlen(host) >= sizeof(address.host)) { SKIP(t, "no host name"); }
+    snprintf(address.host, sizeof(address.host), "%s", host);
+    address.port = 1;
+    if (socket_resolve(&address, false, &list) != 0) { SKIP(t, "this machine's name has no address"); }
+    freeaddrinfo(list);
+    check_host(t, host);
+}
+
+static void test_ipv6(Test *t) {
+    SocketAddress address = {"::1", 0};
+    struct addrinfo *list;
+    int fd = socket_resolve(&address, true, &list) == 0 ? socket_listen_at(list->ai_addr, list->ai_addrlen) : -1;
+    if (fd < 0) { SKIP(t, "no IPv6 on this machine"); }
+    close(fd);
+    freeaddrinfo(list);
+    check_host(t, "[::1]");
+}
+
+// Which GPU: by the names of the machines in order of rank, or by --gpus-per-node.
+static void test_local_ranks(Test *t) {
+    static const char *const hosts[] = {"a", "b", "a", "a", "b"};
+    static const char *const by_name[] = {"local 0 of 3", "local 0 of 2", "local 1 of 3", "local 2 of 3",
+                                          "local 1 of 2"};
+    static const char *const by_count[] = {"local 0 of 2", "local 1 of 2", "local 0 of 2", "local 1 of 2",
+                                           "local 0 of 1"};
+    for (int gpus = 0; gpus <= 2; gpus += 2) {
+        Run run;
+        run.n = 5;
+        run_at_free_port(&run, "127.0.0.1");
+        for (int i = 0; i < 5; i++) {
+            start_process(&run.p[i], run.at, "n=5 rank=%d host=%s gpus=%d", i, hosts[i], gpus);
+        }
+        check_all_well(t, &run);
+        for (int i = 0; i < 5; i++) {
+            const char *expected = gpus == 0 ? by_name[i] : by_count[i];
+            CHECK(t, strstr(run.p[i].out.text, expected) != NULL, "rank %d, gpus %d: %s", i, gpus, run.p[i].out.text);
+        }
+    }
+}
+
+// ---- A shared folder ----
+
+static void folder_start(Run *run, int n, const TempDir *dir, const char *options) {
+    run->n = n;
+    snprintf(run->at, sizeof(run->at), "%s/shared", dir->path);
+    for (int i = n - 1; i >= 0; i--) { start_process(&run->p[i], run->at, "start=fs n=%d rank=%d %s", n, i, options); }
+}
+
+static void check_folder_clean(Test *t, const Run *run) {
+    char file[700];
+    snprintf(file, sizeof(file), "%s/gpt2c_start/address", run->at);
+    CHECK(t, !path_exists(file), "%s is left behind", file);
+}
+
+static void test_folder(Test *t) {
+    TempDir dir = temp_dir_make();
+    Run run;
+    for (int n = 2; n <= 5; n += 3) {
+        folder_start(&run, n, &dir, "do=exchanges");
+        check_all_well(t, &run);
+        check_folder_clean(t, &run);
+    }
+    temp_dir_remove(&dir);
+}
+
+// Files that earlier runs left: the ranks read them first, and must find the new one in the end.
+static void test_folder_stale(Test *t) {
+    TempDir dir = temp_dir_make();
+    int silent = socket_listen_everywhere(0); // nobody answers there
+    char texts[4][200], file[700];
+    snprintf(texts[0], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", free_port());
+    snprintf(texts[1], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", socket_port(silent));
+    snprintf(texts[2], 200, "nonce 12");
+    snprintf(texts[3], 200, "%s", "");
+    for (int i = 0; i < 4; i++) {
+        Run run;
+        snprintf(file, sizeof(file), "%s/shared", dir.path);
+        mkdir(file, 0777);
+        snprintf(file, sizeof(file), "%s/shared/gpt2c_start", dir.path);
+        mkdir(file, 0777);
+        snprintf(file, sizeof(file), "%s/shared/gpt2c_start/address", dir.path);
+        temp_write(file, texts[i], strlen(texts[i]));
+        run.n = 2;
+        snprintf(run.at, sizeof(run.at), "%s/shared", dir.path);
+        start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=%g", i == 1 ? 3.0 : LIMIT);
+        if (i == 1) { // rank 1 is at the silent port before the new file is written
+            socket_wait(silent, POLLIN, seconds_now() + LIMIT);
+        }
+        start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
+        if (i == 1) { // it gives up after 3 s, its whole time; another attempt of the same rank is what counts
+            process_wait_all(&run.p[1], 1, LIMIT);
+            check_message(t, &run.p[1], "rank 1", "rank 1 (", "come between?");
+            start_process(&run.p[1], run.at, "start=fs n=2 rank=1");
+        }
+        check_all_well(t, &run);
+        check_folder_clean(t, &run);
+    }
+    close(silent);
+    temp_dir_remove(&dir);
+}
+
+// The address of another run that is starting right now: its rank 0 sends strangers away, and is not disturbed.
+static void test_folder_other_run(Test *t) {
+    TempDir dir = temp_dir_make();
+    Run run, other;
+    char file[700], other_file[700];
+    snprintf(other.at, sizeof(other.at), "%s/other", dir.path);
+    snprintf(other_file, sizeof(other_file), "%s/gpt2c_start/address", other.at);
+    start_process(&other.p[0], other.at, "start=fs n=2 rank=0");
+    for (double end = seconds_now() + LIMIT; !path_exists(other_file) && seconds_now() < end;) { process_pause(); }
+    size_t bytes;
+    uint8_t *text = temp_read(other_file, &bytes);
+    char *nonce = strstr((char *)text, "nonce ");
+    if (CHECK(t, nonce == (char *)text && bytes > 30, "no nonce in the file")) {
+        nonce[6] = nonce[6] == '1' ? '2' : '1'; // the run that had this port before
+        snprintf(file, sizeof(file), "%s/shared", dir.path);
+        mkdir(file, 0777);
+        snprintf(file, sizeof(file), "%s/shared/gpt2c_start", dir.path);
+        mkdir(file, 0777);
+        snprintf(file, sizeof(file), "%s/shared/gpt2c_start/address", dir.path);
+        temp_write(file, text, bytes);
+    }
+    free(text);
+    folder_start(&run, 2, &dir, "do=exchanges");
+    check_all_well(t, &run);
+    start_process(&other.p[1], other.at, "start=fs n=2 rank=1");
+    other.n = 2;
+    check_all_well(t, &other);
+    temp_dir_remove(&dir);
+}
+
+static void test_folder_in_use(Test *t) {
+    TempDir dir = temp_dir_make();
+    Run run;
+    DirectoryLock lock;
+    Error error;
+    char folder[700], begin[800];
+    snprintf(run.at, sizeof(run.at), "%s/shared", dir.path);
+    snprintf(folder, sizeof(folder), "%s/gpt2c_start", run.at);
+    bool ok = make_directories(folder, &error) && directory_lock(&lock, folder, &error);
+    CHECK(t, ok, "%s", error.text);
+    start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
+    process_wait_all(run.p, 1, LIMIT);
+    snprintf(begin, sizeof(begin), "%s: in use by another process (pid %ld)", folder, (long)getpid());
+    check_message(t, &run.p[0], "rank 0", begin, "choose another folder");
+    directory_unlock(&lock);
+    temp_dir_remove(&dir);
+}
+
+// ---- Refusals at the start ----
+
+static void test_other_count(Test *t) {
+    Run run;
+    run.n = 2;
+    run_at_free_port(&run, "127.0.0.1");
+    start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
+    start_process(&run.p[1], run.at, "n=3 rank=2 host=c");
+    run_wait_end(t, &run, LIMIT);
+    char begin[100];
+    snprintf(begin, sizeof(begin), "rank 2 (c, pid %d) was started as one of 3 processes, rank 0 (a) as one of 4",
+             (int)run.p[1].pid);
+    check_messages(t, &run, -1, begin, "--num-processes");
+}
+
+// Greets rank 0 as a rank would; -1 when it does not welcome. host: as the other processes are named.
+static int greet(const char *at, int rank, int num_ranks, int protocol, int purpose) {
+    SocketAddress address;
+    Error error;
+    CommHello hello;
+    CommFrame frame;
+    CommWelcome welcome;
+    int fd = -1, lookup;
+    socket_parse_address(&address, at, 1, "", &error);
+    for (double end = seconds_now() + LIMIT; fd < 0 && seconds_now() < end; process_pause()) {
+        fd = socket_connect(&address, 1.0, end, &lookup);
+    }
+    memset(&hello, 0, sizeof(hello));
+    hello.magic = COMM_HELLO_MAGIC;
+    hello.protocol = protocol, hello.purpose = purpose, hello.rank = rank, hello.num_ranks = num_ranks;
+    comm_who_am_i(&hello.who, "greeter");
+    double deadline = seconds_now() + LIMIT;
+    if (socket_send(fd, &hello, sizeof(hello), deadline) == SOCKET_DONE &&
+        socket_receive(fd, &frame, sizeof(frame), deadline) == SOCKET_DONE && frame.type == FRAME_WELCOME &&
+        socket_receive(fd, &welcome, sizeof(welcome), deadline) == SOCKET_DONE) {
+        return fd;
+    }
+    close(fd);
+    return -1;
+}
+
+// One rank has come (this test, so that there is no doubt about the order); what rank 0 then finds ends it, and that
+// rank is told too.
+static void check_refused(Test *t, int rank, int num_ranks, int protocol, const char *expected) {
+    Run run;
+    char text[COMM_TEXT_BYTES] = "";
+    CommFrame frame;
+    run.n = 1;
+    run_at_free_port(&run, "127.0.0.1");
+    start_process(&run.p[0], run.at, "n=3 rank=0 host=a");
+    int present = greet(run.at, 1, 3, COMM_PROTOCOL, COMM_FOR_EXCHANGES);
+    CHECK(t, present >= 0, "%s: a good rank is not welcome", expected);
+    int refused = greet(run.at, rank, num_ranks, protocol, COMM_FOR_EXCHANGES);
+    CHECK(t, refused < 0, "%s: welcome", expected);
+    double deadline = seconds_now() + LIMIT;
+    bool told = socket_receive(present, &frame, sizeof(frame), deadline) == SOCKET_DONE &&
+                frame.type == FRAME_REFUSED && comm_receive_text(present, &frame, text, deadline) == SOCKET_DONE;
+    CHECK(t, told && strstr(text, expected) != NULL, "told: '%s', expected '%s'", text, expected);
+    close(present);
+    run_wait_end(t, &run, LIMIT);
+    CHECK(t, run.p[0].status == 1 && strstr(run.p[0].err.text, expected) != NULL, "rank 0: %s", run.p[0].err.text);
+}
+
+static void test_refused(Test *t) {
+    check_refused(t, 1, 3, COMM_PROTOCOL, "has that rank already: each process needs its own --process-rank");
+    check_refused(t, 0, 3, COMM_PROTOCOL, "came, but rank 0 (a, pid ");
+    check_refused(t, 3, 3, COMM_PROTOCOL, "--process-rank must be from 0 to 2");
+    check_refused(t, -1, 3, COMM_PROTOCOL, "--process-rank must be from 0 to 2");
+    check_refused(t, 2, 3, COMM_PROTOCOL + 1, "runs another version of the program");
+    check_refused(t, 2, 8, COMM_PROTOCOL, "was started as one of 8 processes, rank 0 (a) as one of 3");
+}
+
+static void test_missing(Test *t) {
+    Run run;
+    run.n = 3;
+    run_at_free_port(&run, "127.0.0.1");
+    // The others have all the time in the world: they end when rank 0's is over.
+    start_process(&run.p[0], run.at, "n=6 rank=0 host=a timeout=2");
+    start_process(&run.p[1], run.at, "n=6 rank=1 host=a timeout=%g", LIMIT);
+    start_process(&run.p[2], run.at, "n=6 rank=4 host=a timeout=%g", LIMIT);
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "ranks 2, 3, 5 of 6 have not come within 2 s (--start-timeout): are they started",
+                   "a?");
+    double apart = run.p[1].end_time - run.p[0].end_time;
+    CHECK(t, apart < 10.0, "rank 1 ends %g s after rank 0", apart);
+}
+
+static void test_unreachable(Test *t) {
+    Run run;
+    run.n = 2;
+    run_at_free_port(&run, "127.0.0.1");
+    start_process(&run.p[0], run.at, "n=2 rank=1 host=b timeout=1");
+    start_process(&run.p[1], "192.0.2.1:29500", "n=2 rank=1 host=b timeout=1"); // an address for documentation
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1,
+                   "rank 1 (b) cannot reach rank 0 within 1 s (--start-timeout), last attempt: ", "come between?");
+    char refused[700];
+    snprintf(refused, sizeof(refused), "last attempt: %s: Connection refused;", run.at);
+    CHECK(t, strstr(run.p[0].err.text, refused) != NULL, "%s", run.p[0].err.text);
+}
+
+static void test_bad_address(Test *t) {
+    Run run;
+    run.n = 2;
+    start_process(&run.p[0], "192.0.2.1:29500", "n=2 rank=0 host=a timeout=2");
+    start_process(&run.p[1], "no-such..host", "n=2 rank=1 host=b timeout=2");
+    run_wait_end(t, &run, LIMIT);
+    check_message(t, &run.p[0], "rank 0", "192.0.2.1:29500: this machine (a), where rank 0 runs, does not have", "own");
+    CHECK(t, run.p[1].status == 1 && strstr(run.p[1].err.text, "no-such..host") != NULL, "%s", run.p[1].err.text);
+}
+
+static void test_port_in_use(Test *t) {
+    Process p;
+    char at[64];
+    int fd = socket_listen_everywhere(0);
+    snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
+    start_process(&p, at, "n=2 rank=0 host=a timeout=1");
+    CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
+    check_message(t, &p, "rank 0", at, "(--server-ip ADDRESS:PORT)");
+    CHECK(t, strstr(p.err.text, "the port is in use on a") != NULL, "%s", p.err.text);
+    close(fd);
+}
+
+// Something else listens at rank 0's address: it is silent, answers in its own language, or hangs up.
+static void test_other_program(Test *t) {
+    static const char *const expected[] = {"connects, but does not answer: is another program on this port?",
+                                           "answers something else: is another program on this port?",
+                                           "closes the connection; is rank 0 started"};
+    for (int i = 0; i < 3; i++) {
+        Process p;
+        char at[64];
+        int fd = socket_listen_everywhere(0), caller = -1;
+        snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
+        start_process(&p, at, "n=2 rank=1 timeout=%d", i == 1 ? 30 : 1);
+        while (i > 0 && !p.ended) { // it may come several times
+            if (socket_wait(fd, POLLIN, seconds_now() + 0.05) && (caller = socket_accept(fd)) >= 0) {
+                if (i == 1) {
+                    socket_send(caller, "SSH-2.0-OpenSSH_9.2 and some more text than a frame has\r\n", 57, 1.0);
+                    socket_wait(caller, POLLIN, seconds_now() + 1.0);
+                }
+                socket_close(&caller);
+            }
+            process_look(&p);
+        }
+        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
+        CHECK(t, p.status == 1 && strstr(p.err.text, expected[i]) != NULL, "%s: %s", expected[i], p.err.text);
+        close(fd);
+    }
+}
+
+// What comes to a port that the network can see: garbage, silence, half a greeting. The run starts all the same.
+static void test_strangers(Test *t) {
+    Run run;
+    SocketAddress address;
+    Error error;
+    CommHello hello;
+    int fds[4], lookup;
+    run_at_free_port(&run, "127.0.0.1");
+    socket_parse_address(&address, run.at, 1, "", &error);
+    start_process(&run.p[0], run.at, "n=3 rank=0");
+    memset(&hello, 0, sizeof(hello));
+    hello.magic = COMM_HELLO_MAGIC;
+    for (int i = 0; i < 4; i++) {
+        double end = seconds_now() + LIMIT;
+        do { fds[i] = socket_connect(&address, 1.0, end, &lookup); } while (fds[i] < 0 && seconds_now() < end);
+    }
+    socket_send(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, seconds_now() + 1.0);
+    socket_send(fds[1], &hello, sizeof(hello) / 2, seconds_now() + 1.0);
+    socket_close(&fds[1]);
+    socket_send(fds[2], &hello, 3, seconds_now() + 1.0); // says no more; fds[3] says nothing
+    char byte;
+    SocketStatus status = socket_receive(fds[0], &byte, 1, seconds_now() + LIMIT);
+    CHECK(t, status == SOCKET_CLOSED, "garbage is not sent away: %d", status);
+    for (int i = 1; i < 3; i++) { start_process(&run.p[i], run.at, "n=3 rank=%d", i); }
+    run.n = 3;
+    check_all_well(t, &run);
+    socket_close(&fds[0]), socket_close(&fds[2]), socket_close(&fds[3]);
+}
+
+// More silent connections than rank 0 listens to at once: they lose their places after a while.
+static void test_many_silent(Test *t) {
+    Run run;
+    SocketAddress address;
+    Error error;
+    int fds[COMM_CALLERS + 10], lookup;
+    run_at_free_port(&run, "127.0.0.1");
+    socket_parse_address(&address, run.at, 1, "", &error);
+    start_process(&run.p[0], run.at, "n=2 rank=0");
+    for (int i = 0; i < COMM_CALLERS + 10; i++) {
+        double end = seconds_now() + LIMIT;
+        do { fds[i] = socket_connect(&address, 1.0, end, &lookup); } while (fds[i] < 0 && seconds_now() < end);
+    }
+    start_process(&run.p[1], run.at, "n=2 rank=1");
+    for (int i = 0; i < COMM_CALLERS + 10; i += 2) { socket_close(&fds[i]); } // the others stay
+    run.n = 2;
+    check_all_well(t, &run);
+    for (int i = 0; i < COMM_CALLERS + 10; i++) { socket_close(&fds[i]); }
+}
+
+// A rank that has come and then dies ends the start; so does rank 0.
+static void test_death_while_starting(Test *t) {
+    Run run;
+    run.n = 2;
+    run_at_free_port(&run, "127.0.0.1");
+    start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
+    int one = greet(run.at, 1, 4, COMM_PROTOCOL, COMM_FOR_EXCHANGES);
+    start_process(&run.p[1], run.at, "n=4 rank=2 host=b timeout=5");
+    int other = greet(run.at, 1, 4, COMM_PROTOCOL, COMM_FOR_WATCH);
+    CHECK(t, one >= 0 && other >= 0, "not welcome");
+    close(one), close(other);
+    run_wait_end(t, &run, LIMIT);
+    char begin[100];
+    snprintf(begin, sizeof(begin), "rank 1 (greeter, pid %d) ended while the run was starting", (int)getpid());
+    check_message(t, &run.p[0], "rank 0", begin, "says why)");
+    CHECK(t, run.p[1].status == 1, "rank 2 has started alone: %s", run.p[1].out.text);
+}
+
+// This test plays rank 0: welcomes, and then closes the connections or is silent.
+static void test_rank_zero_while_starting(Test *t) {
+    for (int silent = 0; silent < 2; silent++) {
+        Process p;
+        char at[64];
+        int fd = socket_listen_everywhere(0), callers[2];
+        snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
+        start_process(&p, at, "n=2 rank=1 timeout=1");
+        for (int i = 0; i < 2; i++) {
+            CommHello hello;
+            CommWelcome welcome;
+            CommFrame frame = comm_frame(FRAME_WELCOME, sizeof(welcome));
+            memset(&welcome, 0, sizeof(welcome));
+            comm_who_am_i(&welcome.who, "a");
+            welcome.start_timeout = 1.0;
+            socket_wait(fd, POLLIN, seconds_now() + LIMIT);
+            callers[i] = socket_accept(fd);
+            socket_receive(callers[i], &hello, sizeof(hello), seconds_now() + LIMIT);
+            comm_send(callers[i], &frame, &welcome, seconds_now() + LIMIT);
+        }
+        if (!silent) { close(callers[0]), close(callers[1]); }
+        CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
+        char begin[100];
+        snprintf(begin, sizeof(begin), "rank 0 (a, pid %d) %s", (int)getpid(),
+                 silent ? "does not start the run" : "ended while the run was starting");
+        check_message(t, &p, "rank 1", begin, "");
+        if (silent) { close(callers[0]), close(callers[1]); }
+        close(fd);
+    }
+}
+
+// ---- Exchanges that do not fit, agreement ----
+
+static void test_agree(Test *t) {
+    Run run;
+    run_start(&run, 4, "do=agree who=1");
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "rank 1 (host1): disk full on 1", "disk full on 1");
+    run_start(&run, 3, "do=agree");
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "disk full on 7", "disk full on 7");
+}
+
+static void test_facts(Test *t) {
+    Run run;
+    run_start(&run, 3, "do=facts who=2");
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "(host2)");
+    run_start(&run, 2, "do=facts who=1 fact=--new");
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "", "the ranks run different programs");
+    run_start(&run, 3, "do=facts");
+    check_all_well(t, &run);
+}
+
+static void test_mismatch(Test *t) {
+    static const char *const how[] = {"kind", "size", "broadcast"};
+    static const char *const parts[] = {
+        "rank 2 (host2) is in exchange 1, a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all",
+        "rank 2 (host2) is in exchange 1, an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8",
+        "rank 2 (host2) is in exchange 1, a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8"};
+    for (int i = 0; i < 3; i++) {
+        Run run;
+        char options[64], begin[200];
+        snprintf(options, sizeof(options), "do=mismatch who=2 how=%s", how[i]);
+        snprintf(begin, sizeof(begin), "the ranks do not do the same: %s", parts[i]);
+        run_start(&run, 4, options);
+        run_wait_end(t, &run, LIMIT);
+        check_messages(t, &run, -1, begin, "bytes");
+    }
+}
+
+// ---- Ranks that end, die, stop, hang ----
+
+static void test_leaving(Test *t) {
+    Run run;
+    for (int who = 0; who < 2; who++) {
+        char options[64], begin[80];
+        snprintf(options, sizeof(options), "do=leave who=%d", who);
+        run_start(&run, 3, options);
+        check_all_well(t, &run);
+        snprintf(options, sizeof(options), "do=leave how=miss who=%d", who);
+        snprintf(begin, sizeof(begin), "rank %d (host%d) has ended while the others wait for it", who, who);
+        run_start(&run, 3, options);
+        run_wait_end(t, &run, LIMIT);
+        CHECK(t, run.p[who].status == 0, "rank %d: %s", who, run.p[who].err.text);
+        check_messages(t, &run, who, begin, "in a question to all");
+    }
+}
+
+// Many short runs, all of whose ranks end at the same moment: nobody may take another's end for a death.
+static void test_ending_together(Test *t) {
+    for (int i = 0; i < 12 && t->failures == 0; i++) {
+        Run run;
+        run_start(&run, 2 + i % 4, i % 3 == 0 ? "do=nothing" : "do=agree who=100");
+        check_all_well(t, &run);
+    }
+}
+
+static void check_death(Test *t, const char *action, int victim, bool resumable) {
+    Run run;
+    char options[64], begin[100], end[200];
+    snprintf(options, sizeof(options), "do=%s who=%d resumable=%d", action, victim, resumable);
+    run_start(&run, 4, options);
+    if (!run_wait_open(t, &run)) {
+        run_wait_end(t, &run, 0.0);
+        return;
+    }
+    double began = process_now();
+    process_signal(&run.p[victim], SIGKILL);
+    run_wait_end(t, &run, LIMIT);
+    for (int i = 0; i < 4; i++) {
+        CHECK(t, run.p[i].end_time - began < LIMIT / 2, "rank %d took %g s", i, run.p[i].end_time - began);
+    }
+    CHECK(t, run.p[victim].status == 128 + SIGKILL, "the victim: %d", run.p[victim].status);
+    snprintf(begin, sizeof(begin), "rank %d (host%d, pid %d) ended without a word (killed, or crashed?)", victim,
+             victim, (int)run.p[victim].pid);
+    snprintf(end, sizeof(end), "crashed?)%s", resumable ? REMEDY : "");
+    check_messages(t, &run, victim, begin, end);
+}
+
+static void test_killed(Test *t) {
+    check_death(t, "wait", 2, true);
+    check_death(t, "wait", 0, true);
+    check_death(t, "compute", 3, false);
+    check_death(t, "compute", 0, false);
+    check_death(t, "woken", 1, true);
+}
+
+// Both are named, or the run ends before the second is seen.
+static void test_two_killed(Test *t) {
+    Run run;
+    run_start(&run, 4, "do=compute");
+    if (run_wait_open(t, &run)) { process_signal(&run.p[1], SIGKILL), process_signal(&run.p[3], SIGKILL); }
+    run_wait_end(t, &run, LIMIT);
+    for (int i = 0; i < 4; i += 2) {
+        CHECK(t, run.p[i].status == 1 && strstr(run.p[i].err.text, "ended without a word") != NULL, "rank %d: %s", i,
+              run.p[i].err.text);
+    }
+    run_start(&run, 4, "do=compute"); // with rank 0, where all that is known comes together
+    if (run_wait_open(t, &run)) { process_signal(&run.p[0], SIGKILL), process_signal(&run.p[2], SIGKILL); }
+    run_wait_end(t, &run, LIMIT);
+    for (int i = 1; i < 4; i += 2) {
+        CHECK(t, run.p[i].status == 1 && strstr(run.p[i].err.text, "ended without a word") != NULL, "rank %d: %s", i,
+              run.p[i].err.text);
+    }
+}
+
+static void test_consequence(Test *t) {
+    Run run;
+    run_start(&run, 3, "do=consequence who=1");
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, 1, "rank 1 (host1, pid ", "ended without a word (killed, or crashed?)");
+}
+
+static void check_failure(Test *t, int who, const char *how) {
+    Run run;
+    char options[64], begin[64];
+    snprintf(options, sizeof(options), "do=fail who=%d how=%s", who, how);
+    snprintf(begin, sizeof(begin), "rank %d (host%d): no more paper", who, who);
+    run_start(&run, 4, options);
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, who, begin, "paper");
+    check_message(t, &run.p[who], "the one that fails", "no more paper", "paper");
+}
+
+static void test_failing(Test *t) {
+    check_failure(t, 2, "wait");
+    check_failure(t, 0, "wait");
+    check_failure(t, 3, "compute");
+    check_failure(t, 0, "compute");
+    Run run;
+    run_start(&run, 5, "do=fail"); // all at once: each says it itself, or is told it by another
+    run_wait_end(t, &run, LIMIT);
+    check_messages(t, &run, -1, "", "no more paper");
+}
+
+// What a broken network, or a stranger in rank 0's place, may send: nothing but a verdict may come of it.
+static void test_damaged_frames(Test *t) {
+    int verdicts = 0;
+    for (uint64_t i = 0; i < 3000; i++) {
+        uint8_t bytes[3 * sizeof(CommFrame) + sizeof(CommBeat) + 200];
+        int fds[2], rank = (int)(i % 2), other = 1 - rank;
+        CommWatch *w = watch_create(rank, 2);
+        temp_must(w != NULL && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
+        socket_prepare(fds[0]);
+        memset(bytes, 'x', sizeof(bytes));
+        CommFrame beat = comm_frame(FRAME_BEAT, sizeof(CommBeat));
+        CommFrame text = comm_frame(rank == 0 ? FRAME_FAILED : FRAME_END, 100);
+        memcpy(bytes, &beat, sizeof(beat));
+        memcpy(bytes + sizeof(beat) + sizeof(CommBeat), &text, sizeof(text));
+        for (uint64_t flips = i % 4; flips > 0; flips--) {
+            bytes[rand_u64(7, i, 2 * flips) % sizeof(bytes)] = (uint8_t)rand_u64(7, i, 2 * flips + 1);
+        }
+        w->peers[other].fd = fds[0];
+        w->verdict = VERDICT_NONE;
+        size_t n = i % 4 == 0 ? sizeof(bytes) : rand_u64(7, i, 100) % sizeof(bytes);
+        temp_must(write(fds[1], bytes, n) == (ssize_t)n, "write");
+        close(fds[1]);
+        watch_read(w, other);
+        CHECK(t, w->peers[other].fd == -1, "case %d: still open", (int)i);
+        CHECK(t, memchr(w->text, '\0', sizeof(w->text)) != NULL, "case %d: no end", (int)i);
+        verdicts += w->verdict != VERDICT_NONE;
+        watch_free(w);
+    }
+    CHECK(t, verdicts > 2900, "only %d of 3000 are noticed", verdicts); // some are whole goodbyes
+}
+
+// A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
+// whose own rank has got no further for as long.
+static CommWatch *watch_at(int rank, double silent, double ago) {
+    CommWatch *w = watch_create(rank, 2);
+    temp_must(w != NULL, "watch_create");
+    w->silence = w->watchdog = 3.0, w->beat = 0.1;
+    w->round = seconds_now() - ago;
+    w->since = w->peers[1 - rank].heard = w->round - silent;
+    w->peers[1 - rank].fd = open("/dev/null", O_RDWR);
+    return w;
+}
+
+static void check_round(Test *t, CommWatch *w, bool begins, Verdict silence, Verdict progress) {
+    if (begins) { watch_begin_round(w); }
+    w->verdict = VERDICT_NONE;
+    watch_judge_silence(w);
+    CHECK(t, w->verdict == silence, "silence: verdict %d, expected %d: %s", w->verdict, silence, w->text);
+    w->verdict = VERDICT_NONE;
+    watch_judge_progress(w);
+    CHECK(t, w->verdict == progress, "progress: verdict %d, expected %d: %s", w->verdict, progress, w->text);
+}
+
+// A process that was stopped has heard of nobody and got no further meanwhile, wherever in a round that was: between
+// its beginning and its judgement, or while it waits for the next.
+static void test_stopped_in_a_round(Test *t) {
+    for (int rank = 0; rank < 2; rank++) {
+        CommWatch *w = watch_at(rank, 0.2, 4.0);
+        check_round(t, w, false, VERDICT_NONE, VERDICT_NONE);
+        check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
+        w->round -= 3.5, w->since -= 3.5, w->peers[1 - rank].heard -= 3.5; // again
+        check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
+        w->round -= 3.5; // both since the stop: a later silence must not be excused as well
+        watch_begin_round(w);
+        CHECK(t, w->peers[1 - rank].heard <= w->round && w->since <= w->round, "rank %d: the future is excused", rank);
+        watch_free(w);
+        w = watch_at(rank, 3.1, 0.0);
+        check_round(t, w, true, VERDICT_SILENT, VERDICT_HANGS);
+        watch_free(w);
+    }
+}
+
+// ---- Runs that mostly wait: all at the same time ----
+
+static struct {
+    Run stopped[2];  // whose rank 0, or 1, is stopped for good
+    Run pausing[3];  // whose rank 0, 1, or all are stopped for a while
+    Run hanging[2];  // whose rank 0, or 2, hangs
+    Run stuck;       // all wait for each other
+    Run left[2];     // all wait for rank 0, or 1, which has ended
+    Run slow[2];     // a rank takes longer than the watchdog allows
+    Run sick, stiff; // a rank is not healthy; and the abort never returns
+} waiting;
+
+static void start_waiting(void) {
+    run_start(&waiting.stopped[0], 3, "do=compute silence=3 resumable=1");
+    run_start(&waiting.stopped[1], 3, "do=compute silence=3 resumable=1");
+    run_start(&waiting.pausing[0], 3, "do=compute seconds=6 silence=20");
+    run_start(&waiting.pausing[1], 3, "do=compute seconds=6 silence=20");
+    run_start(&waiting.pausing[2], 3, "do=compute seconds=6 silence=2.5");
+    run_start(&waiting.hanging[0], 3, "do=hang who=0 watchdog=1.5 resumable=1");
+    run_start(&waiting.hanging[1], 3, "do=hang who=2 watchdog=1.5 resumable=1");
+    run_start(&waiting.stuck, 3, "do=hang how=all who=1 watchdog=1.5");
+    run_start(&waiting.left[0], 3, "do=leave how=gpu who=0 watchdog=1.5");
+    run_start(&waiting.left[1], 3, "do=leave how=gpu who=1 watchdog=1.5");
+    run_start(&waiting.slow[0], 3, "do=slow how=slow who=2 seconds=5 watchdog=3");
+    run_start(&waiting.slow[1], 3, "do=slow who=0 seconds=5 watchdog=3");
+    run_start(&waiting.sick, 3, "do=health who=2");
+    run_start(&waiting.stiff, 2, "do=health who=1 how=block");
+}
+
+static void stop_for_good(Test *t) {
+    for (int victim = 0; victim < 2; victim++) {
+        Run *run = &waiting.stopped[victim];
+        if (run_wait_open(t, run)) { process_signal(&run->p[victim], SIGSTOP); }
+    }
+}
+
+// Stopped for less than the silence that is allowed, or all together (a virtual machine is moved, say): nobody is
+// blamed, the run goes on.
+static void test_stopped_for_a_while(Test *t) {
+    stop_for_good(t);
+    for (int i = 0; i < 3; i++) {
+        if (!run_wait_open(t, &waiting.pausing[i])) { continue; }
+        for (int r = 0; r < 3; r++) {
+            if (i == 2 || r == i) { process_signal(&waiting.pausing[i].p[r], SIGSTOP); }
+        }
+    }
+    rank_sleep(4.0);
+    for (int i = 0; i < 3; i++) {
+        for (int r = 0; r < 3; r++) { process_signal(&waiting.pausing[i].p[r], SIGCONT); }
+    }
+    for (int i = 0; i < 3; i++) { check_all_well(t, &waiting.pausing[i]); }
+}
+
+static void test_stopped(Test *t) {
+    for (int victim = 0; victim < 2; victim++) {
+        Run *run = &waiting.stopped[victim];
+        char begin[100];
+        for (int i = 0; i < 3; i++) { // the others end while it is still stopped
+            if (i != victim) { process_wait_text(&run->p[i], "never", LIMIT); }
+        }
+        process_signal(&run->p[victim], SIGCONT);
+        run_wait_end(t, run, LIMIT);
+        snprintf(begin, sizeof(begin), "rank %d (host%d, pid %d) has not been heard of for 3 s: stopped, or", victim,
+                 victim, (int)run->p[victim].pid);
+        check_messages(t, run, -1, begin, "network is down" REMEDY);
+    }
+}
+
+static void test_hanging(Test *t) {
+    run_wait_end(t, &waiting.hanging[0], LIMIT);
+    run_wait_end(t, &waiting.hanging[1], LIMIT);
+    check_messages(t, &waiting.hanging[0], -1, "rank 0 (host0) hangs: no progress for ", " s in step 1" REMEDY);
+    check_messages(t, &waiting.hanging[1], -1, "rank 2 (host2) hangs: no progress for ", " s in step 1" REMEDY);
+}
+
+static void test_all_waiting(Test *t) {
+    run_wait_end(t, &waiting.stuck, LIMIT);
+    for (int who = 0; who < 2; who++) {
+        char end[64];
+        run_wait_end(t, &waiting.left[who], LIMIT);
+        snprintf(end, sizeof(end), "; rank %d (host%d) has ended", who, who);
+        check_messages(t, &waiting.left[who], who, "all ranks wait for each other, for ", end);
+    }
+    check_messages(t, &waiting.stuck, -1, "all ranks wait for each other, for ",
+                   "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1");
+}
+
+// Longer than the watchdog allows, but announced; the others wait, and are not blamed either.
+static void test_slow(Test *t) {
+    check_all_well(t, &waiting.slow[0]);
+    check_all_well(t, &waiting.slow[1]);
+}
+
+static void test_health(Test *t) {
+    run_wait_end(t, &waiting.sick, LIMIT);
+    run_wait_end(t, &waiting.stiff, LIMIT);
+    check_messages(t, &waiting.sick, -1, "rank 2 (host2): the GPUs have lost each other", "each other");
+    check_messages(t, &waiting.stiff, -1, "rank 1 (host1): the GPUs have lost each other", "each other");
+    for (int i = 0; i < 3; i++) {
+        CHECK(t, strstr(waiting.sick.p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
+    }
+}
+
+// ---- MPI ----
+
+static bool succeeds(const char *const *argv) {
+    Process p;
+    process_start(&p, argv);
+    return process_wait_all(&p, 1, 120.0) && p.status == 0;
+}
+
+// This program, built with MPI and without (for a launcher must find that out); false where that is not possible.
+static bool build_for_mpi(const char *with, const char *without) {
+    const char *const find[] = {"mpicc", "--version", NULL}, *const launch[] = {"mpirun", "--version", NULL};
+    if (!succeeds(find) || !succeeds(launch)) { return false; }
+    const char *argv[] = {"mpicc", "-std=gnu11",           "-w",  "-I.",      "-o",        with,
+                          "-O1",   "dev/test/ranks/test_comm.c", "-lm", "-pthread", "-DUSE_MPI", NULL};
+    bool ok = succeeds(argv);
+    argv[5] = without, argv[10] = "-UUSE_MPI";
+    return ok && succeeds(argv);
+}
+
+static void start_mpirun(Process *p, const char *program, const char *n, const char *action, const char *how,
+                         const char *more) {
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores; MPICH needs no permission
+    const char *const argv[] = {"mpirun", "-n", n, program, "rank", "start=mpi", action, how, more, "host=host", NULL};
+    process_start(p, argv);
+}
+
+static int count_text(const char *text, const char *part) {
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)) != NULL; at++) { count++; }
+    return count;
+}
+
+// Runs n ranks; returns whether it ended with a status that is 0 or not, as expected.
+static void run_mpi(Test *t, Process *p, const char *program, const char *n, const char *action, const char *how,
+                    bool well) {
+    start_mpirun(p, program, n, action, how, strcmp(action, "do=hang") == 0 ? "watchdog=1.5" : "watchdog=0");
+    bool ended = process_wait_all(p, 1, LIMIT);
+    CHECK(t, ended && (p->status == 0) == well, "%s: status %d: %s%s", action, p->status, p->out.text, p->err.text);
+}
+
+static void test_mpi(Test *t) {
+    TempDir dir = temp_dir_make();
+    char with[700], without[700];
+    snprintf(with, sizeof(with), "%s/with", dir.path);
+    snprintf(without, sizeof(without), "%s/without", dir.path);
+    if (!build_for_mpi(with, without)) {
+        temp_dir_remove(&dir);
+        SKIP(t, "no mpicc and mpirun that work here");
+    }
+    Process p;
+    run_mpi(t, &p, with, "4", "do=exchanges", "", true);
+    CHECK(t, count_text(p.out.text, "done") == 4, "%s", p.out.text);
+    for (int i = 0; i < 4; i++) {
+        char open[64];
+        snprintf(open, sizeof(open), "open %d of 4, local %d of 4, prints %d.", i, i, i == 0);
+        CHECK(t, strstr(p.out.text, open) != NULL, "rank %d: %s", i, p.out.text);
+    }
+    run_mpi(t, &p, with, "3", "do=agree", "who=1", false); // an error that all know is printed once
+    CHECK(t, count_text(p.err.text, "disk full on 1") == 1, "%s", p.err.text);
+    run_mpi(t, &p, with, "3", "do=fail", "who=2", false); // the others are told, and one of them says so
+    CHECK(t, count_text(p.err.text, "): no more paper") == 1, "%s", p.err.text);
+    run_mpi(t, &p, with, "3", "do=consequence", "who=1", false); // who speaks first, mpirun or the watch, is open
+    run_mpi(t, &p, with, "2", "do=hang", "who=1", false);
+    CHECK(t, count_text(p.err.text, "rank 1 (host) hangs: no progress for ") == 1, "%s", p.err.text);
+    run_mpi(t, &p, without, "2", "do=exchanges", "", false);
+    CHECK(t, count_text(p.err.text, "this program was built without MPI") == 1, "%s", p.err.text);
+    temp_dir_remove(&dir);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "rank") == 0) { return rank_main(argc, argv); }
+    self = argv[0];
+    clean_environment();
+    signal(SIGPIPE, SIG_IGN); // for what this program writes to processes that have ended
+    Suite suite = suite_begin("comm");
+    RUN(&suite, test_single);
+    RUN(&suite, test_addresses);
+    RUN(&suite, test_launchers);
+    RUN(&suite, test_places);
+    RUN(&suite, test_tcp);
+    RUN(&suite, test_large);
+    RUN(&suite, test_names);
+    RUN(&suite, test_ipv6);
+    RUN(&suite, test_local_ranks);
+    RUN(&suite, test_folder);
+    RUN(&suite, test_folder_stale);
+    RUN(&suite, test_folder_other_run);
+    RUN(&suite, test_folder_in_use);
+    RUN(&suite, test_other_count);
+    RUN(&suite, test_refused);
+    RUN(&suite, test_missing);
+    RUN(&suite, test_unreachable);
+    RUN(&suite, test_bad_address);
+    RUN(&suite, test_port_in_use);
+    RUN(&suite, test_other_program);
+    RUN(&suite, test_strangers);
+    RUN(&suite, test_many_silent);
+    RUN(&suite, test_death_while_starting);
+    RUN(&suite, test_rank_zero_while_starting);
+    RUN(&suite, test_agree);
+    RUN(&suite, test_facts);
+    RUN(&suite, test_mismatch);
+    RUN(&suite, test_leaving);
+    RUN(&suite, test_ending_together);
+    RUN(&suite, test_killed);
+    RUN(&suite, test_two_killed);
+    RUN(&suite, test_consequence);
+    RUN(&suite, test_failing);
+    RUN(&suite, test_damaged_frames);
+    RUN(&suite, test_stopped_in_a_round);
+    start_waiting();
+    RUN(&suite, test_stopped_for_a_while);
+    RUN(&suite, test_stopped);
+    RUN(&suite, test_hanging);
+    RUN(&suite, test_all_waiting);
+    RUN(&suite, test_slow);
+    RUN(&suite, test_health);
+    RUN(&suite, test_mpi);
+    return suite_end(&suite);
+}

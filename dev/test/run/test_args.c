@@ -1,0 +1,478 @@
+// The command line: strictness of values, the exact words of every refusal, help, and the trainers' option table.
+#include "llmc/run/train_options.h"
+#include "dev/test/test.h"
+
+#include <unistd.h>
+
+#define MAX_WORDS 64
+
+// Parses a command line given as words separated by single spaces ("~" stands for an empty word). The words are kept in
+// `memory`, into which text options point. Help and version go to /dev/null. For the CPU trainer, the batch is settled.
+typedef struct {
+    char memory[8192];
+    TrainOptions options;
+    ArgsOutcome outcome;
+    Error error;
+} Parsed;
+
+static bool parse(Parsed *p, bool gpu_trainer, const char *words) {
+    char *argv[MAX_WORDS + 1];
+    int argc = 0;
+    snprintf(p->memory, sizeof(p->memory), "train_gpt2 %s", words);
+    for (char *word = strtok(p->memory, " "); word != NULL && argc < MAX_WORDS; word = strtok(NULL, " ")) {
+        argv[argc++] = strcmp(word, "~") == 0 ? word + 1 : word;
+    }
+    argv[argc] = NULL;
+    fflush(stdout);
+    int screen = dup(STDOUT_FILENO);
+    if (freopen("/dev/null", "w", stdout) == NULL) { return false; }
+    p->error.text[0] = '\0';
+    bool ok = train_options_parse(&p->options, argc, argv, gpu_trainer, &p->outcome, &p->error);
+    fflush(stdout);
+    dup2(screen, STDOUT_FILENO);
+    close(screen);
+    if (!ok || gpu_trainer || p->outcome != ARGS_RUN) { return ok; }
+    if (p->options.seq_len == 0) { p->options.seq_len = 64; } // as a trainer does, when it knows the model
+    return train_options_check_batch(&p->options, 1, &p->error);
+}
+
+typedef struct {
+    const char *words, *message;
+} Refusal;
+
+static void check_refusals(Test *t, bool gpu_trainer, const Refusal *refusals, size_t count) {
+    static Parsed p;
+    for (size_t i = 0; i < count; i++) {
+        bool ok = parse(&p, gpu_trainer, refusals[i].words);
+        CHECK(t, !ok, "accepted: %s", refusals[i].words);
+        CHECK(t, strcmp(p.error.text, refusals[i].message) == 0, "%s\n    said:     %s\n    expected: %s",
+              refusals[i].words, p.error.text, refusals[i].message);
+    }
+}
+#define CHECK_REFUSALS(t, gpu, refusals) check_refusals((t), (gpu), (refusals), sizeof(refusals) / sizeof(refusals[0]))
+
+static void test_malformed_values(Test *t) {
+    static const Refusal refusals[] = {
+        {"-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b 1e4", "--batch-size (-b): got '1e4', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b 8x", "--batch-size (-b): got '8x', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b 0x10", "--batch-size (-b): got '0x10', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b +4", "--batch-size (-b): got '+4', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b 4.0", "--batch-size (-b): got '4.0', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b ~", "--batch-size (-b): got '', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x --batch-size=", "--batch-size (-b): got '', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b 0", "--batch-size (-b): got '0', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b -", "--batch-size (-b): got '-', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -b 18446744073709551620",
+         "--batch-size (-b): got '18446744073709551620', expected a whole number from 1 to 65536 (default 4)"},
+        {"-i x -x -2", "--steps (-x): got '-2', expected a whole number from -1 to 1000000000 (default -1)"},
+        {"-i x -l nan", "--lr (-l): got 'nan', expected a number from 0 to 100 (default 3e-4)"},
+        {"-i x -l inf", "--lr (-l): got 'inf', expected a number from 0 to 100 (default 3e-4)"},
+        {"-i x -l 1e400", "--lr (-l): got '1e400', expected a number from 0 to 100 (default 3e-4)"},
+        {"-i x -l 0x1p3", "--lr (-l): got '0x1p3', expected a number from 0 to 100 (default 3e-4)"},
+        {"-i x -l 1e", "--lr (-l): got '1e', expected a number from 0 to 100 (default 3e-4)"},
+        {"-i x -l -0.1", "--lr (-l): got '-0.1', expected a number from 0 to 100 (default 3e-4)"},
+        {"-i x --beta1 1", "--beta1: got '1', expected a number from 0 to 0.999999 (default 0.9)"},
+        {"-i x -k cos", "--schedule (-k): got 'cos', expected one of cosine|linear|constant|wsd (default cosine)"},
+        {"-i x -k cosine|linear",
+         "--schedule (-k): got 'cosine|linear', expected one of cosine|linear|constant|wsd (default cosine)"},
+        {"-i x -y 2", "--resume (-y): got '2', expected 0 or 1 (default 0)"},
+        {"-i x --resume=yes", "--resume (-y): got 'yes', expected 0 or 1 (default 0)"},
+        {"-i ~", "--train-data (-i): got 0 bytes, expected FILES of 1 to 4000 bytes"},
+    };
+    CHECK_REFUSALS(t, false, refusals);
+}
+
+static void test_malformed_options(Test *t) {
+    static const Refusal refusals[] = {
+        {"--batchsize 4", "'--batchsize': unknown option; the nearest is --batch-size (--help lists all)"},
+        {"--batch=4", "'--batch': unknown option; the nearest is --batch-size (--help lists all)"},
+        {"-batch-size 4", "'-batch-size': unknown option; the nearest is --batch-size (--help lists all)"},
+        {"--recieve", "'--recieve': unknown option; the nearest is --resume (--help lists all)"},
+        {"--temprature 1", "'--temprature': unknown option; the nearest is --temperature (--help lists all)"},
+        {"--hlep", "'--hlep': unknown option; the nearest is --help (--help lists all)"},
+        {"-nx 3", "'-nx': unknown option; the nearest is -x (--help lists all)"},
+        {"-b4", "'-b4': unknown option; the nearest is -b (--help lists all)"},
+        {"--=3", "'--': unknown option; the nearest is -i (--help lists all)"},
+        {"-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
+        {"-i --lr 3", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
+        {"-i x -l --warmup=3", "--lr (-l): value missing, expected a number from 0 to 100 (default 3e-4)"},
+        {"--lr 1 -l 1", "--lr (-l): given twice; give it once"},
+        {"-y --resume 0", "--resume (-y): given twice; give it once"},
+        {"foo", "'foo': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"},
+        {"-i a.bin b.bin",
+         "'b.bin': unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes"},
+        {"-z 1", "--zero-stage (-z): is an option of the GPU trainer (train_gpt2cu)"},
+        {"-pm mpi", "--nccl-init (-pi): is an option of the GPU trainer (train_gpt2cu)"},
+    };
+    CHECK_REFUSALS(t, false, refusals);
+}
+
+static void test_contradictions(Test *t) {
+    static const Refusal refusals[] = {
+        {"", "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
+        {"-i x -y", "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"},
+        {"-i x --overwrite", "--overwrite: needs --out-dir (-o), the folder to start afresh in"},
+        {"-i x -o d --resume --overwrite", "--resume (-y): contradicts --overwrite; give one of the two"},
+        {"-i x -o d --allow-changes", "--allow-changes: does nothing without --resume (-y)"},
+        {"-i x -n 10", "--checkpoint-every (-n): needs --out-dir (-o), the folder to save in"},
+        {"-i x -nk 2", "--keep (-nk): needs --out-dir (-o), the folder to save in"},
+        {"-i x --prompt y -s 0", "--prompt: does nothing with --sample-every 0 (-s)"},
+        {"-i x -o d -nm 2", "--keep-major (-nm): does nothing without --keep (-nk), which removes checkpoints"},
+        {"-x 0 -o d",
+         "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
+        {"-i x -h 1 --eval-every 0",
+         "--eval-every: 0 contradicts --hellaswag (-h) and --mmlu; give every how many steps, or leave them out"},
+        {"-i x --mmlu -v 0",
+         "--hellaswag (-h), --mmlu: come with each validation, which --val-every 0 (-v) excludes; give --eval-every"},
+        {"-i x --eval-every 5", "--eval-every: does nothing without --hellaswag (-h) or --mmlu"},
+        {"-i x --eval-examples 5", "--eval-examples: does nothing without --hellaswag (-h) or --mmlu"},
+        {"-i x --mmlu --hellaswag-data y", "--hellaswag-data: does nothing without --hellaswag (-h)"},
+        {"-i x -h 1 --mmlu-data y", "--mmlu-data: does nothing without --mmlu"},
+    };
+    CHECK_REFUSALS(t, false, refusals);
+}
+
+static void test_total_batch(Test *t) {
+    static const Refusal refusals[] = {
+        {"-i x -d 1000",
+         "--total-batch (-d): 1000 tokens is not a multiple of B x T = 256; the nearest is 768 or 1024"},
+        {"-i x -d 1", "--total-batch (-d): 1 tokens is not a multiple of B x T = 256; the nearest is 256"},
+        {"-i x -d 2147483647",
+         "--total-batch (-d): 2147483647 tokens is not a multiple of B x T = 256; the nearest is 2147483392"},
+        {"-i x -d -256", "--total-batch (-d): got '-256', expected a whole number from 0 to 2147483647 (default 0)"},
+        {"-i x -d 2147483648",
+         "--total-batch (-d): got '2147483648', expected a whole number from 0 to 2147483647 (default 0)"},
+        {"-i x -b 65536 -t 65536", "--batch-size (-b): 65536 x 65536 tokens are 4294967296 in a micro-batch, at most "
+                                   "2147483647 are possible"},
+    };
+    CHECK_REFUSALS(t, false, refusals);
+    static Parsed p;
+    CHECK(t, parse(&p, false, "-i x -b 3 -t 5") && p.options.total_batch == 15, "0 is one micro-batch");
+    CHECK(t, parse(&p, false, "-i x -b 3 -t 5 -d 45") && p.options.total_batch == 45, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x -b 3 -t 5 -d 100") && p.options.total_batch == 100, "the GPU trainer waits");
+    const char *expected =
+        "--total-batch (-d): 100 tokens is not a multiple of B x T x 8 ranks = 120; the nearest is 120";
+    CHECK(t, !train_options_check_batch(&p.options, 8, &p.error), "100 tokens on 8 ranks accepted");
+    CHECK(t, strcmp(p.error.text, expected) == 0, "%s", p.error.text);
+    CHECK(t, train_options_check_context(&p.options, 5, &p.error), "%s", p.error.text);
+    CHECK(t, !train_options_check_context(&p.options, 4, &p.error), "T 5 accepted for 4 positions");
+    expected = "--seq-len (-t): 5 tokens, but the model knows 4 positions; give at most that many";
+    CHECK(t, strcmp(p.error.text, expected) == 0, "%s", p.error.text);
+}
+
+static void test_long_and_strange_words(Test *t) {
+    static char words[6000];
+    static Parsed p;
+    snprintf(words, sizeof(words), "-i x -o %0*d", 5000, 0);
+    CHECK(t, !parse(&p, false, words), "a path of 5000 bytes accepted");
+    CHECK(t, strcmp(p.error.text, "--out-dir (-o): got 5000 bytes, expected DIR of 1 to 4000 bytes") == 0, "%s",
+          p.error.text);
+    snprintf(words, sizeof(words), "-i x -b 7%s\n\x1b[31m", "11111111112222222222333333333344444444445555555555");
+    CHECK(t, !parse(&p, false, words), "accepted");
+    CHECK(t,
+          strcmp(p.error.text, "--batch-size (-b): got '71111111111222222222233333333334444444444...', expected a "
+                               "whole number from 1 to 65536 (default 4)") == 0,
+          "%s", p.error.text);
+    CHECK(t, !parse(&p, false, "a\nb\x1b"), "accepted");
+    CHECK(t, strstr(p.error.text, "'a?b?': unexpected word") == p.error.text, "%s", p.error.text);
+    snprintf(words, sizeof(words), "--%0*d", 3000, 0);
+    CHECK(t, !parse(&p, false, words) && strlen(p.error.text) < 200, "%s", p.error.text);
+}
+
+static void test_forms(Test *t) {
+    static Parsed p;
+    TrainOptions *o = &p.options;
+    CHECK(t, parse(&p, false, "--train-data=a=b --lr=6e-4 -b=2 -sl 3.5 -y=0 -o d --prompt= --steps -1"), "%s",
+          p.error.text);
+    CHECK(t, strcmp(o->train_data, "a=b") == 0 && o->lr == 6e-4 && o->batch_size == 2 && o->skip_loss_z == 3.5,
+          "values");
+    CHECK(t, !o->resume && o->prompt[0] == '\0' && o->steps == -1, "values");
+    CHECK(t, parse(&p, false, "-i - -o d -y -nk 3"), "%s", p.error.text);
+    CHECK(t, o->resume && o->keep == 3 && strcmp(o->train_data, "-") == 0, "a bare flag, a lone dash as a value");
+    CHECK(t, parse(&p, false, "-i x -o d -y 1 -a 0") && o->resume && !o->overfit, "flags with a digit");
+    CHECK(t, parse(&p, false, "--prompt=--lr --steps 0") && strcmp(o->prompt, "--lr") == 0, "a value like an option");
+    CHECK(t, parse(&p, false, "--steps 0 --") && o->steps == 0, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --matmul-tune -x 5") && o->matmul_tune == 1 && o->steps == 5, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --matmul-tune") && o->matmul_tune == 1, "%s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --matmul-tune 2") && o->matmul_tune == 2, "%s", p.error.text);
+    CHECK(t, !parse(&p, true, "-i x --matmul-tune 3"), "a level of 3");
+    CHECK(t, parse(&p, false, "--plan") && o->plan, "--plan needs no data: %s", p.error.text);
+}
+
+static void test_llmc_script(Test *t) {
+    static Parsed p;
+    const TrainOptions *o = &p.options;
+    const char *words = "-i tr.bin -j va.bin -o log124M -v 250 -s 20000 -g 144 -h 0 -b 64 -t 1024 -d 524288 -r 0 "
+                        "-c 0.1 -l 0.0006 -q 0.0 -u 700 -n 5000 -nk 5 -nm 50000 -y 1 -e d12 -x 18865 -k cosine "
+                        "-sl 7 -sg 6 -a 0 -m 20";
+    CHECK(t, parse(&p, false, words), "%s", p.error.text);
+    CHECK(t, o->val_every == 250 && o->sample_every == 20000 && o->sample_tokens == 144 && o->seq_len == 1024,
+          "values");
+    CHECK(t, o->total_batch == 524288 && o->weight_decay == 0.1 && o->lr == 6e-4 && o->final_lr_frac == 0.0, "values");
+    CHECK(t, o->warmup == 700 && o->checkpoint_every == 5000 && o->keep == 5 && o->keep_major == 50000, "values");
+    CHECK(t, o->steps == 18865 && o->skip_loss_z == 7 && o->skip_grad_z == 6 && o->val_batches == 20, "values");
+    words = "-i tr.bin -h 0 -z 1 -f 0 -w 0 -ge 1 -lg 9";
+    CHECK(t, parse(&p, true, words), "%s", p.error.text);
+    CHECK(t, !o->hellaswag && o->zero_stage == 1 && !o->tf32 && !o->master_weights && o->gelu_fusion == 1, "values");
+    CHECK(t, o->gpu_log_every == 9 && strcmp(o->init, "d12") == 0 && o->recompute == -1, "values");
+}
+
+// The evaluations: with each validation, or every so many steps; without training also where nothing is validated.
+static void test_evaluations(Test *t) {
+    static const char *const taken[] = {
+        "-i x -h 1",      "-i x --mmlu 1 --mmlu-data y", "-i x -h 1 --eval-every 7 -v 0",
+        "-x 0 -h 1 -v 0", "-x 0 --hellaswag --mmlu",     "-i x -h 1 --eval-examples 9",
+        "-i x -h 0 -v 0", "-x 0 -h 1 --eval-every 3",    "-i x -h 1 --eval-every -1"};
+    static Parsed p;
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        for (int gpu = 0; gpu < 2; gpu++) { CHECK(t, parse(&p, gpu, taken[i]), "%s: %s", taken[i], p.error.text); }
+    }
+    CHECK(t, parse(&p, false, "-i x") && p.options.eval_every == -1 && p.options.eval_examples == 0, "defaults");
+    CHECK(t, strcmp(p.options.hellaswag_data, "dev/data/hellaswag/hellaswag_val.bin") == 0, "defaults");
+    CHECK(t, strcmp(p.options.mmlu_data, "dev/data/mmlu/mmlu_val.bin") == 0, "defaults");
+    for (int i = 0; i < train_options_count(); i++) {
+        bool is_eval = strstr(train_options_name(i), "eval-") != NULL ||
+                       strstr(train_options_name(i), "mmlu") != NULL ||
+                       strstr(train_options_name(i), "hellaswag") != NULL;
+        CHECK(t, !is_eval || !train_options_shapes_run(i), "--%s shapes the run", train_options_name(i));
+    }
+}
+
+// llm.c's flags for several processes, in both of its spellings; what contradicts or is missing is refused.
+static void test_several_processes(Test *t) {
+    static const char *const taken[] = {"-pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4",
+                                        "-pm tcp -ps [::1]:9 -pn 2 -pr 0",
+                                        "-pi fs -pf /tmp -pn 2 -pr 1",
+                                        "-pm fs -pp /tmp -pn 2",
+                                        "-pi mpi -pn 8",
+                                        "--plan -np 512 -z 3 --link-speed 50 --gpu a100"};
+    static const char *const refused[][2] = {{"-pi tcp -pn 2", "--server-ip (-ps)"},
+                                             {"-pi fs -pn 2", "--nccl-fs-path (-pf)"},
+                                             {"-pi tcp -ps a", "--num-processes (-pn)"},
+                                             {"-pi fs -pf a", "--num-processes (-pn)"},
+                                             {"-pn 2 -pr 2", "--process-rank (-pr)"},
+                                             {"-pn 8 -pr 1", "--process-rank (-pr): does nothing"},
+                                             {"-ps a", "--server-ip (-ps): does nothing"},
+                                             {"-pf a", "--nccl-fs-path (-pf): does nothing"},
+                                             {"--link-speed 50", "--link-speed: does nothing"},
+                                             {"--gpu a100", "--gpu: does nothing"},
+                                             {"--plan --gpu h1000", "--gpu: no GPU of this name is known"},
+                                             {"--plan --gpu a100 --fp8", "--gpu: this one has no 8-bit"},
+                                             {"-pi mpich", "mpi|tcp|fs"},
+                                             {"--watchdog -1", "--watchdog"},
+                                             {"--start-timeout 0", "--start-timeout"}};
+    static Parsed p;
+    for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++) {
+        char line[128];
+        snprintf(line, sizeof(line), "-i x %s", taken[i]);
+        CHECK(t, parse(&p, true, line), "%s: %s", line, p.error.text);
+        CHECK(t, !parse(&p, false, line) && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s: %s", line, p.error.text);
+    }
+    for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+        char line[128];
+        snprintf(line, sizeof(line), "-i x %s", refused[i][0]);
+        CHECK(t, !parse(&p, true, line) && strstr(p.error.text, refused[i][1]) != NULL, "%s: %s", line, p.error.text);
+    }
+    CHECK(t, !parse(&p, true, "-i x --no-kv-cache") && strstr(p.error.text, TRAIN_CPU_ONLY) != NULL, "%s",
+          p.error.text);
+}
+
+// What --auto may choose is what was not given, though it be given as it is by default.
+static void test_what_was_given(Test *t) {
+    static const Refusal refused[] = {
+        {"-i x --auto",
+         "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
+        {"-i x --auto -b 4 -r 1",
+         "--auto: chooses --batch-size (-b) and --recompute (-r), and both are given; leave out one of the three"},
+        {"-i x --auto -d 4096 -x 0", "--auto: is for training; with --steps 0 give --batch-size (-b)"},
+        {"-i x -d 4096 --auto 0 -r 1 --gpu-memory 8",
+         "--gpu-memory: does nothing with --recompute (-r) and without --auto or --plan"},
+        {"-i x -x 0 --gpu-memory 8", "--gpu-memory: does nothing with --steps 0 (-x)"},
+        {"-i x -r -2", "--recompute (-r): got '-2', expected a whole number from -1 to 3 (default -1)"},
+        {"-i x --head-rows -1", "--head-rows: got '-1', expected a whole number from 0 to 16777216 (default 0)"}};
+    static Parsed p;
+    const bool *given = p.options.given;
+    check_refusals(t, true, refused, sizeof(refused) / sizeof(refused[0]));
+    CHECK(t, parse(&p, true, "-i x --auto -d 4096"), "%s", p.error.text);
+    CHECK(t, !given[TRAIN_ROW_batch_size] && !given[TRAIN_ROW_recompute], "not given");
+    CHECK(t, given[TRAIN_ROW_auto_plan] && given[TRAIN_ROW_total_batch] && given[TRAIN_ROW_train_data], "given");
+    CHECK(t, parse(&p, true, "-i x --auto -b 4 -r -1"), "the level is left to --auto: %s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --gpu-memory 8") && p.options.recompute == -1, "%s", p.error.text);
+    CHECK(t, !parse(&p, false, "-i x -r -1"), "the CPU trainer takes level -1");
+    CHECK(t, parse(&p, true, "-i x --auto -b 4") && given[TRAIN_ROW_batch_size], "-b: %s", p.error.text);
+    CHECK(t, parse(&p, true, "-i x --auto -d 4096 --recompute=1") && given[TRAIN_ROW_recompute], "%s", p.error.text);
+    CHECK(t, !given[TRAIN_ROW_batch_size], "given by the command line before");
+    CHECK(t, !parse(&p, false, "-i x --auto") && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s", p.error.text);
+}
+
+static void test_help_and_version(Test *t) {
+    static Parsed p;
+    CHECK(t, parse(&p, false, "--help") && p.outcome == ARGS_SHOWED_HELP, "--help");
+    CHECK(t, parse(&p, false, "-b 2 -h") && p.outcome == ARGS_SHOWED_HELP, "-h at the end");
+    CHECK(t, parse(&p, false, "-h -b 2") && p.outcome == ARGS_SHOWED_HELP, "-h before an option");
+    CHECK(t, parse(&p, false, "--version") && p.outcome == ARGS_SHOWED_VERSION, "--version");
+    CHECK(t, parse(&p, true, "-i x -h 1") && p.outcome == ARGS_RUN && p.options.hellaswag, "-h 1 is HellaSwag");
+    CHECK(t, parse(&p, false, "-i x -h 0") && p.outcome == ARGS_RUN && !p.options.hellaswag, "-h 0 is HellaSwag");
+}
+
+// Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
+static void test_help_text(Test *t) {
+    static char help[1 << 16];
+    ArgsProgram program = {"train_gpt2",    "train_gpt2 [options]", "Trains.", NULL,
+                           train_specs_cpu, train_options_count(),  false,     NULL};
+    FILE *file = tmpfile();
+    if (!CHECK(t, file != NULL, "no temporary file")) { return; }
+    args_print_help(file, &program);
+    rewind(file);
+    size_t n = fread(help, 1, sizeof(help) - 1, file);
+    help[n] = '\0';
+    fclose(file);
+    for (int i = 0; i < program.num_specs; i++) {
+        char left[256];
+        args_usage(left, sizeof(left), &program.specs[i]);
+        bool refused = program.specs[i].refusal != NULL;
+        CHECK(t, (strstr(help, left) != NULL) == !refused, "%s %s in the help", left, refused ? "is" : "is not");
+    }
+    CHECK(t, strstr(help, "(1 to 65536;") != NULL && strstr(help, "  -nk, --keep N  ") != NULL, "range and alias");
+    for (const char *line = help; *line != '\0'; line += strcspn(line, "\n") + 1) {
+        CHECK(t, strcspn(line, "\n") <= ARGS_HELP_WIDTH, "too long: %.110s", line);
+    }
+}
+
+// The table itself: names unique, defaults valid, groups in one piece.
+static void test_table(Test *t) {
+    const ArgSpec *tables[2] = {train_specs_cpu, train_specs_gpu};
+    TrainOptions options;
+    char expected[512], left[256], right[1024];
+    int n = train_options_count();
+    CHECK(t, n <= ARGS_MAX_SPECS, "%d options", n);
+    for (int i = 0; i < 2 * n; i++) {
+        const ArgSpec *spec = &tables[i / n][i % n];
+        bool valid = args_store(spec, &options, spec->fallback);
+        CHECK(t, valid || (spec->type == ARG_TEXT && spec->fallback[0] == '\0'), "--%s: its default", spec->name);
+        args_expected(expected, sizeof(expected), spec);
+        args_usage(left, sizeof(left), spec);
+        args_description(right, sizeof(right), spec);
+        CHECK(t, strlen(expected) + 1 < sizeof(expected) && strlen(left) + 1 < sizeof(left), "--%s", spec->name);
+        CHECK(t, strlen(right) + 1 < sizeof(right), "--%s", spec->name);
+    }
+    for (int i = 0; i < n; i++) {
+        const ArgSpec *a = &train_specs_cpu[i];
+        for (int j = 0; j < i; j++) {
+            const ArgSpec *b = &train_specs_cpu[j];
+            CHECK(t, strcmp(a->name, b->name) != 0, "--%s twice", a->name);
+            CHECK(t, a->aliases[0] == '\0' || !args_list_has(b->aliases, ' ', a->aliases, strcspn(a->aliases, " ")),
+                  "-%s twice", a->aliases);
+            bool apart = strcmp(a->group, b->group) == 0 && strcmp(train_specs_cpu[i - 1].group, a->group) != 0;
+            CHECK(t, !apart, "group %s is in pieces", a->group);
+        }
+    }
+}
+
+static int option_index(const char *name) {
+    for (int i = 0; i < train_options_count(); i++) {
+        if (strcmp(train_options_name(i), name) == 0) { return i; }
+    }
+    return -1;
+}
+
+static void test_record(Test *t) {
+    static const char *const shapes[] = {"train-data", "seed",        "lr",      "schedule",
+                                         "steps",      "total-batch", "seq-len", "init"};
+    static const char *const free_ones[] = {"batch-size", "threads", "recompute", "out-dir",
+                                            "val-every",  "prompt",  "resume"};
+    static Parsed a, b;
+    char text[64], other[64];
+    CHECK(t, parse(&a, false, "-i x -l 3e-4 -c 0.1 -o d") && parse(&b, false, "-i x -l 0.0003 -c .1 -o d"), "parse");
+    for (int i = 0; i < train_options_count(); i++) {
+        train_options_text(&a.options, i, text, sizeof(text));
+        train_options_text(&b.options, i, other, sizeof(other));
+        CHECK(t, strcmp(text, other) == 0, "--%s: %s and %s", train_options_name(i), text, other);
+    }
+    train_options_text(&a.options, option_index("lr"), text, sizeof(text));
+    CHECK(t, strcmp(text, "0.0003") == 0, "%s", text);
+    int tune = option_index("matmul-tune");
+    CHECK(t, train_options_shapes_run(tune) && train_options_alike(tune, "0", "1"), "the same bits");
+    CHECK(t, train_options_alike(tune, "(not recorded)", "1") && train_options_alike(tune, "2", "2"),
+          "the same choices");
+    CHECK(t, !train_options_alike(tune, "2", "1") && !train_options_alike(tune, "(not recorded)", "2"), "other bits");
+    train_options_text(&a.options, option_index("total-batch"), text, sizeof(text));
+    CHECK(t, strcmp(text, "256") == 0, "the batch that is meant, not 0: %s", text);
+    for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+        CHECK(t, train_options_shapes_run(option_index(shapes[i])), "%s", shapes[i]);
+    }
+    for (size_t i = 0; i < sizeof(free_ones) / sizeof(free_ones[0]); i++) {
+        CHECK(t, !train_options_shapes_run(option_index(free_ones[i])), "%s", free_ones[i]);
+    }
+}
+
+static void test_real_text(Test *t) {
+    const double values[] = {0.0, 1.0, 0.1, 3e-4, 1.0 / 3.0, 1e-8, 1e22, 5e-324, 1.7976931348623157e308, 0.1 + 0.2};
+    char text[40];
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+        double back = 0.0;
+        format_real(text, sizeof(text), values[i]);
+        CHECK(t, args_read_real(text, &back) && back == values[i], "%.17g became %s", values[i], text);
+    }
+    format_real(text, sizeof(text), 0.1);
+    CHECK(t, strcmp(text, "0.1") == 0, "%s", text);
+}
+
+typedef struct {
+    int64_t count;
+    bool quiet;
+} Words;
+
+static void test_positionals(Test *t) {
+    const ArgSpec specs[] = {
+        {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
+        {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
+    };
+    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL};
+    char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
+         a8[] = "-q";
+    char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};
+    Words words;
+    int count;
+    ArgsOutcome outcome;
+    Error error;
+    bool ok = args_parse(&program, &words, 9, argv, &count, &outcome, &error);
+    if (!CHECK(t, ok && count == 4, "%d words: %s", count, ok ? "" : error.text)) { return; }
+    CHECK(t, argv[1] == a1 && argv[2] == a3 && argv[3] == a4 && argv[4] == a8, "the words in order");
+    CHECK(t, words.count == 3 && words.quiet, "options among words");
+}
+
+static void test_edit_distance(Test *t) {
+    const struct {
+        const char *a, *b;
+        int distance;
+    } cases[] = {{"", "", 0},       {"", "abc", 3},    {"abc", "abc", 0},
+                 {"abc", "abd", 1}, {"abc", "acb", 1}, {"kitten", "sitting", 3}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int d = args_edit_distance(cases[i].a, strlen(cases[i].a), cases[i].b, strlen(cases[i].b));
+        CHECK(t, d == cases[i].distance, "%s %s: %d", cases[i].a, cases[i].b, d);
+    }
+}
+
+int main(void) {
+    Suite s = suite_begin("args");
+    RUN(&s, test_malformed_values);
+    RUN(&s, test_malformed_options);
+    RUN(&s, test_contradictions);
+    RUN(&s, test_total_batch);
+    RUN(&s, test_long_and_strange_words);
+    RUN(&s, test_forms);
+    RUN(&s, test_llmc_script);
+    RUN(&s, test_evaluations);
+    RUN(&s, test_several_processes);
+    RUN(&s, test_what_was_given);
+    RUN(&s, test_help_and_version);
+    RUN(&s, test_help_text);
+    RUN(&s, test_table);
+    RUN(&s, test_record);
+    RUN(&s, test_real_text);
+    RUN(&s, test_positionals);
+    RUN(&s, test_edit_distance);
+    return suite_end(&s);
+}

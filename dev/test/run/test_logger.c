@@ -1,0 +1,459 @@
+// What a run shows and records: step lines, the progress bar at several widths, main.log across resumes and a full
+// disk, and the picture of its losses.
+#define _GNU_SOURCE // posix_openpt
+#include "llmc/run/loss_svg.h"
+#include "dev/test/test.h"
+
+static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
+
+// ---- Helpers: a folder for a test, whole files ----
+
+static bool make_folder(Test *t, char *dir, size_t size) {
+    const char *parent = getenv("TMPDIR");
+    snprintf(dir, size, "%s/test_logger_XXXXXX", parent != NULL ? parent : "/tmp");
+    return CHECK(t, mkdtemp(dir) != NULL, "mkdtemp %s", dir);
+}
+
+static void remove_folder(Test *t, const char *dir) {
+    char path[MAX_PATH_BYTES];
+    const char *const names[] = {MAIN_LOG_NAME, SPEED_LOG_NAME, LOSS_SVG_NAME};
+    for (int i = 0; i < 3; i++) {
+        snprintf(path, sizeof(path), "%.1000s/%s", dir, names[i]);
+        unlink(path);
+    }
+    CHECK(t, rmdir(dir) == 0, "%s: something was left behind", dir);
+}
+
+// Reads dir/name into text (cut at size - 1); "(none)" if there is no such file.
+static void read_text(const char *dir, const char *name, char *text, size_t size) {
+    char path[MAX_PATH_BYTES];
+    snprintf(path, sizeof(path), "%.1000s/%s", dir, name);
+    snprintf(text, size, "(none)");
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) { return; }
+    text[fread(text, 1, size - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void write_log(Test *t, const char *dir, const char *text) {
+    char path[MAX_PATH_BYTES];
+    snprintf(path, sizeof(path), "%.1000s/%s", dir, MAIN_LOG_NAME);
+    FILE *file = fopen(path, "wb");
+    bool ok = file != NULL && fputs(text, file) >= 0;
+    CHECK(t, file != NULL && fclose(file) == 0 && ok, "%s: not written", path);
+}
+
+// ---- Texts ----
+
+static void test_durations(Test *t) {
+    const struct {
+        double seconds;
+        const char *text;
+    } cases[] = {{0, "0:00"},
+                 {31, "0:31"},
+                 {30.6, "0:31"},
+                 {59.6, "1:00"},
+                 {725, "12:05"},
+                 {3599, "59:59"},
+                 {3599.7, "1:00:00"},
+                 {11264, "3:07:44"},
+                 {86399, "23:59:59"},
+                 {86400, "1d 00h"},
+                 {2 * 86400.0 + 3 * 3600 + 59, "2d 03h"},
+                 {-1, "?"},
+                 {(double)NAN, "?"},
+                 {(double)INFINITY, "?"}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[32];
+        format_duration(text, sizeof(text), cases[i].seconds);
+        CHECK(t, strcmp(text, cases[i].text) == 0, "%g s is %s, expected %s", cases[i].seconds, text, cases[i].text);
+    }
+}
+
+static void test_step_line(Test *t) {
+    StepParts parts;
+    char line[512];
+    logger_step_parts(&parts, &example, 40, 31.2);
+    logger_step_line(line, sizeof(line), &parts);
+    const char *expected =
+        "step    3/40 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | "
+        "0:31 left";
+    CHECK(t, strcmp(line, expected) == 0, "%s", line);
+    StepInfo odd = example;
+    odd.peak_fraction = 0.0;
+    odd.loss = (double)NAN;
+    odd.step = 123455;
+    logger_step_parts(&parts, &odd, 200000, -1);
+    logger_step_line(line, sizeof(line), &parts);
+    expected = "step 123456/200000 | loss nan | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | ? left";
+    CHECK(t, strcmp(line, expected) == 0 || strstr(line, "loss -nan") != NULL, "%s", line);
+}
+
+static void test_bar_widths(Test *t) {
+    const struct {
+        int width;
+        const char *line;
+    } cases[] = {
+        {10, "step    3"},
+        {40, "step    3/40 [##------] loss 7.123456"},
+        {60, "step    3/40 [##--------] loss 7.123456 | 0:31 left"},
+        {80, "step    3/40 [###----------] loss 7.123456 | 315 tok/s | 0:31 left"},
+        {120, "step    3/40 [#####---------------] loss 7.123456 | norm 1.2345 | 315 tok/s | 62% of peak | 0:31 left"},
+        {200,
+         "step    3/40 [########-------------------------] loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | "
+         "315 tok/s | 62% of peak | 0:31 left"},
+    };
+    StepParts parts;
+    char line[512];
+    logger_step_parts(&parts, &example, 40, 31.2);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        logger_bar_line(line, sizeof(line), &parts, cases[i].width, 0.25);
+        CHECK(t, strcmp(line, cases[i].line) == 0, "%d columns: %s", cases[i].width, line);
+    }
+    const double huge = 1.7e308;
+    const StepInfo wild = {999999998, huge, huge, huge, huge, INT64_MAX, huge};
+    for (int width = 1; width <= 600; width++) {
+        logger_step_parts(&parts, width % 2 ? &example : &wild, 1000000000, 1e9);
+        logger_bar_line(line, sizeof(line), &parts, width, width % 3 ? 2.0 : -1.0);
+        CHECK(t, (int)strlen(line) < width, "%d columns: the line has %zu", width, strlen(line));
+    }
+}
+
+// The same parts stay on the screen when a number gets a digit more or less.
+static void test_bar_is_steady(Test *t) {
+    StepParts parts;
+    char few[512], many[512];
+    StepInfo info = example;
+    for (int width = 40; width <= 160; width++) {
+        info.tokens = 4, info.seconds = 0.9, info.loss = 0.5;
+        logger_step_parts(&parts, &info, 1000, 5);
+        logger_bar_line(few, sizeof(few), &parts, width, 0.5);
+        info.tokens = 9000, info.seconds = 1.1, info.loss = 9.5;
+        logger_step_parts(&parts, &info, 1000, 3500);
+        logger_bar_line(many, sizeof(many), &parts, width, 0.5);
+        int bars = 0;
+        for (const char *c = few; *c != '\0'; c++) { bars += *c == '|'; }
+        for (const char *c = many; *c != '\0'; c++) { bars -= *c == '|'; }
+        CHECK(t, bars == 0, "%d columns: %s / %s", width, few, many);
+    }
+}
+
+// ---- Screen ----
+
+static void read_back(FILE *file, char *text, size_t size) {
+    rewind(file);
+    text[fread(text, 1, size - 1, file)] = '\0';
+    fclose(file);
+}
+
+static void test_plain_output(Test *t) {
+    Logger logger;
+    Error error;
+    char text[1024];
+    if (!CHECK(t, logger_open(&logger, NULL, 0, 3, &error), "no folder is needed")) { return; }
+    logger.out = tmpfile();
+    logger.terminal = false;
+    bool ok = logger_val(&logger, 2, 3.25, &error) && logger_step(&logger, &example, &error);
+    logger_event(&logger, "saved %s", "x");
+    logger_close(&logger);
+    read_back(logger.out, text, sizeof(text));
+    const char *expected =
+        "step    2/3 | val loss 3.250000\n"
+        "step    3/3 | loss 7.123456 | norm 1.2345 | lr 3.00e-04 | 812.35 ms | 315 tok/s | 62% of peak | 0:00 left\n"
+        "saved x\n";
+    CHECK(t, ok && strcmp(text, expected) == 0, "%s", text);
+}
+
+static void test_terminal_output(Test *t) {
+    Logger logger;
+    Error error;
+    char text[2048];
+    if (!CHECK(t, logger_open(&logger, "", 0, 40, &error), "no folder is needed")) { return; }
+    logger.out = tmpfile();
+    logger.terminal = true;
+    bool ok = logger_step(&logger, &example, &error) && logger_val(&logger, 3, 3.25, &error);
+    logger_close(&logger);
+    read_back(logger.out, text, sizeof(text));
+    const char *event = strstr(text, "\r\033[Jstep    3/40 | val loss 3.250000\n");
+    CHECK(t, ok && text[0] == '\r' && strstr(text, "step    3/40 [") == text + 1, "begins with the bar: %s", text);
+    CHECK(t, event != NULL && strstr(event, "\n\rstep    3/40 [") != NULL, "the bar is back below the event: %s", text);
+    CHECK(t, text[strlen(text) - 1] == '\n', "ends with a line: %s", text);
+    int newlines = 0;
+    for (const char *c = text; *c != '\0'; c++) { newlines += *c == '\n'; }
+    CHECK(t, newlines == 2, "the event and the last bar are the only lines: %d", newlines);
+}
+
+// A pseudo-terminal of `columns` columns, or NULL where the machine has none. *master is the other end.
+static FILE *open_terminal(int columns, int *master) {
+    struct winsize size;
+    memset(&size, 0, sizeof(size));
+    size.ws_col = (unsigned short)columns;
+    *master = posix_openpt(O_RDWR | O_NOCTTY);
+    if (*master < 0 || grantpt(*master) != 0 || unlockpt(*master) != 0) { return NULL; }
+    FILE *terminal = fopen(ptsname(*master), "w");
+    if (terminal != NULL && ioctl(fileno(terminal), TIOCSWINSZ, &size) == 0) { return terminal; }
+    return NULL;
+}
+
+static void test_terminal_is_known(Test *t) {
+    int master;
+    FILE *file = tmpfile(), *terminal = open_terminal(61, &master);
+    if (terminal == NULL || file == NULL) { SKIP(t, "this machine gives no pseudo-terminal"); }
+    setenv("COLUMNS", "132", 1);
+    setenv("TERM", "xterm", 1);
+    CHECK(t, logger_is_terminal(terminal) && !logger_is_terminal(file), "a terminal is one, a file is none");
+    CHECK(t, logger_terminal_width(terminal) == 61, "%d columns", logger_terminal_width(terminal));
+    CHECK(t, logger_terminal_width(file) == 132, "COLUMNS, where nothing better is known");
+    setenv("COLUMNS", "many", 1);
+    CHECK(t, logger_terminal_width(file) == 80, "80 columns, where nothing is known");
+    setenv("TERM", "dumb", 1);
+    CHECK(t, !logger_is_terminal(terminal), "a dumb terminal gets plain lines");
+    unsetenv("TERM");
+    CHECK(t, !logger_is_terminal(terminal), "an unknown terminal gets plain lines");
+    fclose(file);
+    fclose(terminal);
+    close(master);
+}
+
+// ---- main.log ----
+
+static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *error) {
+    for (int64_t step = from; step < to; step++) {
+        StepInfo info = {step, 5.0 - (double)step, 1.256, 6e-4, 0.5, 256, 0.5};
+        if (step % 2 == 0 && !logger_val(logger, step, 6.0 - (double)step, error)) { return false; }
+        if (!logger_step(logger, &info, error)) { return false; }
+    }
+    return true;
+}
+
+// Opens the log in dir, as a run whose first step is `from`, and takes the steps up to `to`. Nothing is shown.
+static bool run_steps(const char *dir, int64_t from, int64_t to, Error *error) {
+    Logger logger;
+    if (!logger_open(&logger, dir, from, 10, error)) { return false; }
+    logger.out = fopen("/dev/null", "w");
+    logger.terminal = false;
+    bool ok = logger.out != NULL && log_some_steps(&logger, from, to, error);
+    logger_close(&logger);
+    if (logger.out != NULL) { fclose(logger.out); }
+    return ok;
+}
+
+static const char four_steps[] = "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n"
+                                 "s:1 trl:4.0000 lr:0.000600 norm:1.26\ns:2 tel:4.0000\n"
+                                 "s:2 trl:3.0000 lr:0.000600 norm:1.26\ns:3 trl:2.0000 lr:0.000600 norm:1.26\n";
+
+static void test_log_and_resume(Test *t) {
+    char dir[512], text[4096];
+    Error error = {""};
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    CHECK(t, run_steps(dir, 0, 4, &error), "%s", error.text);
+    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+    CHECK(t, strcmp(text, four_steps) == 0, "%s", text);
+    for (int64_t resume = 1; resume <= 4; resume++) { // from each step: the log of an uninterrupted run, no line twice
+        CHECK(t, run_steps(dir, resume, 4, &error), "%s", error.text);
+        read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+        CHECK(t, strcmp(text, four_steps) == 0, "resumed at %d: %s", (int)resume, text);
+    }
+    CHECK(t, run_steps(dir, 0, 1, &error), "%s", error.text);
+    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+    CHECK(t, strcmp(text, "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n") == 0, "a fresh run: %s", text);
+    remove_folder(t, dir);
+}
+
+static void test_damaged_log(Test *t) {
+    char dir[512], text[4096];
+    Error error = {""};
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    CHECK(t, run_steps(dir, 3, 3, &error), "no log yet: %s", error.text);
+    write_log(
+        t, dir,
+        "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 trl:4.00\x01\x02\nxyz\n\ns:-1 tel:3\ns:1 eval:0.2500\ns:1 tel:4.5x\n"
+        "s:1 mmlu:0.2600\ns:1 mmlu:\ns:2 mmluu:0.2\ns:3 mmlu:0.3000\ns:99999999999999999999 tel:1\ns:2 trl:nan "
+        "lr:0.000600 norm:inf\ns:2 tel:4.0"); // killed while writing
+    CHECK(t, run_steps(dir, 3, 3, &error), "%s", error.text);
+    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+    const char *head =
+        "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 eval:0.2500\ns:1 mmlu:0.2600\ns:2 trl:nan lr:0.000600 norm:inf\n";
+    CHECK(t, strcmp(text, head) == 0, "%s", text);
+    remove_folder(t, dir);
+}
+
+// What is shown of an accuracy, and kept of it.
+static void test_evaluations(Test *t) {
+    char dir[512], text[4096], shown[4096];
+    Logger logger;
+    Error error = {""};
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    CHECK(t, logger_open(&logger, dir, 0, 1000, &error), "%s", error.text);
+    logger.out = tmpfile();
+    logger.terminal = true;
+    logger_progress(&logger, "HellaSwag 1/9");
+    logger_progress(&logger, "HellaSwag 2/9"); // too soon after the other
+    bool ok =
+        logger_eval(&logger, 250, "HellaSwag", "eval", 2967, 10042, &error) && logger_step(&logger, &example, &error);
+    logger_progress(&logger, "MMLU 1/9"); // over the bar, which then comes back
+    ok = ok && logger_eval(&logger, 250, "MMLU", "mmlu", 0, 7, &error);
+    CHECK(t, ok, "%s", error.text);
+    rewind(logger.out);
+    size_t bytes = fread(shown, 1, sizeof(shown) - 1, logger.out);
+    shown[bytes] = '\0';
+    const char *begin = "\rHellaSwag 1/9\033[J\r\r\033[Jstep  250/1000 | HellaSwag 0.2955 (2967/10042)\n\rstep ";
+    const char *end = "\rMMLU 1/9\033[J\r\r\033[Jstep  250/1000 | MMLU 0.0000 (0/7)\n\rstep ";
+    CHECK(t, strncmp(shown, begin, strlen(begin)) == 0 && strstr(shown, end) != NULL, "%s", shown);
+    fclose(logger.out);
+    logger.out = stdout;
+    logger.bar_visible = false;
+    logger_close(&logger);
+    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+    CHECK(t, strncmp(text, "s:250 eval:0.2955\n", 18) == 0 && strstr(text, "\ns:250 mmlu:0.0000\n") != NULL, "%s",
+          text);
+    remove_folder(t, dir);
+}
+
+static void test_log_errors(Test *t) {
+    Logger logger;
+    Error error = {""};
+    char dir[512], expected[1024];
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    rmdir(dir);
+    snprintf(expected, sizeof(expected), "%s/main.log: cannot open for writing: No such file or directory", dir);
+    CHECK(t, !logger_open(&logger, dir, 0, 10, &error) && strcmp(error.text, expected) == 0, "%s", error.text);
+    if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }
+    CHECK(t, logger_open(&logger, NULL, 0, 10, &error), "%s", error.text);
+    logger.out = fopen("/dev/null", "w");
+    logger.terminal = false;
+    snprintf(logger.path, sizeof(logger.path), "run/main.log");
+    logger.fd = open("/dev/full", O_WRONLY);
+    CHECK(t, !logger_step(&logger, &example, &error), "a full disk went unnoticed");
+    const char *full =
+        "run/main.log: cannot write the log: no space left on device; free some space, then continue with "
+        "--resume";
+    CHECK(t, strcmp(error.text, full) == 0, "%s", error.text);
+    logger_close(&logger);
+    if (logger.out != NULL) { fclose(logger.out); }
+}
+
+// ---- loss.svg ----
+
+static char svg[1 << 17];
+
+static bool draw(Test *t, const char *dir) {
+    Error error = {""};
+    bool ok = CHECK(t, loss_svg_write(dir, &error), "%s", error.text);
+    read_text(dir, LOSS_SVG_NAME, svg, sizeof(svg));
+    return ok;
+}
+
+static int count_of(const char *piece) {
+    int count = 0;
+    for (const char *c = strstr(svg, piece); c != NULL; c = strstr(c + 1, piece)) { count++; }
+    return count;
+}
+
+static void check_whole_picture(Test *t, int curves) {
+    CHECK(t, strncmp(svg, "<svg ", 5) == 0 && ends_with(svg, "</svg>\n"), "not a whole picture");
+    CHECK(t, strstr(svg, "nan") == NULL && strstr(svg, "inf") == NULL, "a number that is none");
+    CHECK(t, strstr(svg, ">step<") != NULL && strstr(svg, ">loss") != NULL, "axes without labels");
+    CHECK(t, count_of(">train<") + count_of(">val<") == curves, "legend");
+    CHECK(t, count_of("class=\"grid\"") >= 4 && count_of("class=\"grid\"") < 40, "%d ticks",
+          count_of("class=\"grid\""));
+}
+
+static void test_svg_few_points(Test *t) {
+    char dir[512];
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    write_log(t, dir, "");
+    draw(t, dir);
+    CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
+    write_log(t, dir, "s:0 trl:nan lr:0.0 norm:nan\ns:0 tel:inf\ns:0 eval:0.5\ns:0 mmlu:0.5\n");
+    draw(t, dir);
+    CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
+    write_log(t, dir, "s:0 trl:5.5500 lr:0.000300 norm:1.00\n");
+    draw(t, dir);
+    check_whole_picture(t, 1);
+    CHECK(t, count_of("<circle class=\"train dot\"") == 1, "one step is a dot");
+    write_log(t, dir, "s:0 tel:10.9500\n");
+    draw(t, dir);
+    check_whole_picture(t, 1);
+    CHECK(t, count_of("<circle class=\"val dot\"") == 1 && strstr(svg, ">10.95<") != NULL, "one validation is a dot");
+    write_log(t, dir, four_steps);
+    draw(t, dir);
+    check_whole_picture(t, 2);
+    CHECK(t, count_of("<circle") == 2 && count_of("log scale") == 0 && count_of(" band\"") == 0, "%s", svg);
+    // Steps 0 to 3 and losses 6 to 2: the corners of the plot.
+    CHECK(t, strstr(svg, "<path class=\"val line\" d=\"M76.0 22.0L438.7 185.0\"/>") != NULL, "%s", svg);
+    CHECK(t, strstr(svg, "<path class=\"train line\" d=\"M76.0 103.5L257.3 185.0L438.7 266.5L620.0 348.0\"/>") != NULL,
+          "%s", svg);
+    remove_folder(t, dir);
+}
+
+static void test_svg_many_points(Test *t) {
+    char dir[512], path[1024];
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    snprintf(path, sizeof(path), "%s/main.log", dir);
+    FILE *file = fopen(path, "w");
+    if (!CHECK(t, file != NULL, "%s", path)) { return; }
+    for (int step = 0; step < 30000; step++) {
+        double loss = step == 0 ? 900000.0 : 2.0 + 3.0 * exp(-step / 300.0) + 0.1 * sin(step * 1.7);
+        fprintf(file, "s:%d tel:%.4f\ns:%d trl:%.4f lr:0.000300 norm:1.00\n", step, loss, step, loss);
+    }
+    fclose(file);
+    draw(t, dir);
+    check_whole_picture(t, 2);
+    CHECK(t, count_of(" band\"") == 2 && count_of("<circle") == 0, "many points are a band and a line");
+    CHECK(t, count_of("log scale") == 1, "900000 and 2 need a logarithmic axis");
+    CHECK(t, strstr(svg, ">10k<") != NULL && strlen(svg) < 60000, "%zu bytes", strlen(svg));
+    remove_folder(t, dir);
+}
+
+static void test_svg_axes(Test *t) {
+    const struct {
+        double range, tick;
+        int count;
+    } cases[] = {{6, 1, 6}, {6.1, 2, 6}, {0.9, 0.2, 6}, {18865, 5000, 8}, {8, 1, 8}, {40, 5, 8}, {1e-3, 2e-4, 6}};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        double tick = loss_nice_tick(cases[i].range, cases[i].count);
+        CHECK(t, fabs(tick - cases[i].tick) <= 1e-12 * tick, "%g: %g, expected %g", cases[i].range, tick,
+              cases[i].tick);
+    }
+    const double lows[] = {0, 0, 1e-9, 1e-4, 0.5, 3, 3, 1e11, 0},
+                 highs[] = {0, 1e-9, 1e-3, 11, 9.9, 3, 1e12, 1e12, 1e12};
+    for (size_t i = 0; i < sizeof(lows) / sizeof(lows[0]); i++) {
+        static LossCurve curves[2];
+        memset(curves, 0, sizeof(curves));
+        curves[1].points = 2, curves[1].low = lows[i], curves[1].high = highs[i];
+        LossAxis axis = loss_y_axis(curves);
+        double top = loss_y(&axis, highs[i]), bottom = loss_y(&axis, lows[i]);
+        CHECK(t, top >= PLOT_TOP - 0.01 && bottom <= PLOT_BOTTOM + 0.01 && top <= bottom, "%g to %g: %g to %g", lows[i],
+              highs[i], bottom, top);
+    }
+}
+
+static void test_svg_errors(Test *t) {
+    char dir[512], expected[1024];
+    Error error = {""};
+    if (!make_folder(t, dir, sizeof(dir))) { return; }
+    snprintf(expected, sizeof(expected), "%s/main.log: cannot open: No such file or directory", dir);
+    CHECK(t, !loss_svg_write(dir, &error) && strcmp(error.text, expected) == 0, "%s", error.text);
+    remove_folder(t, dir);
+}
+
+int main(void) {
+    Suite s = suite_begin("logger");
+    RUN(&s, test_durations);
+    RUN(&s, test_step_line);
+    RUN(&s, test_bar_widths);
+    RUN(&s, test_bar_is_steady);
+    RUN(&s, test_plain_output);
+    RUN(&s, test_terminal_output);
+    RUN(&s, test_terminal_is_known);
+    RUN(&s, test_log_and_resume);
+    RUN(&s, test_damaged_log);
+    RUN(&s, test_evaluations);
+    RUN(&s, test_log_errors);
+    RUN(&s, test_svg_few_points);
+    RUN(&s, test_svg_many_points);
+    RUN(&s, test_svg_axes);
+    RUN(&s, test_svg_errors);
+    return suite_end(&s);
+}
