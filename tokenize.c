@@ -246,7 +246,6 @@ typedef struct {
     int fd;                   //
     bool at_end;              // nothing is left to read
     uint8_t *text;            // (capacity), what was read and not yet encoded
-    uint8_t *decoded;         // (capacity), strings of JSON lines
     uint16_t *tokens;         // (1+capacity)
     size_t bytes, capacity;   // of text
     bool new_document;        // the text begins one
@@ -259,20 +258,15 @@ typedef struct {
 static bool input_grow(Input *in, size_t capacity, Error *error) {
     uint8_t *text = (uint8_t *)realloc(in->text, capacity);
     if (text != NULL) { in->text = text; }
-    uint8_t *decoded = (uint8_t *)realloc(in->decoded, capacity);
-    if (decoded != NULL) { in->decoded = decoded; }
     uint16_t *tokens = (uint16_t *)realloc(in->tokens, (1 + capacity) * sizeof(uint16_t));
     if (tokens != NULL) { in->tokens = tokens; }
-    if (text == NULL || decoded == NULL || tokens == NULL) {
-        return fail(error, "%s: out of memory (%zu bytes)", in->path, 4 * capacity);
-    }
+    if (text == NULL || tokens == NULL) { return fail(error, "%s: out of memory (%zu bytes)", in->path, 3 * capacity); }
     in->capacity = capacity;
     return true;
 }
 
 static void input_free(Input *in) {
     free(in->text);
-    free(in->decoded);
     free(in->tokens);
 }
 
@@ -312,13 +306,16 @@ static bool is_blank(const uint8_t *line, size_t n) {
 // more bytes than end-of-text needs, so the tokens never reach the next line's.
 static bool encode_document(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
                             Error *error) {
-    size_t bytes = 0;
-    const char *line = (const char *)in->text + start;
-    if (!json_string_field(line, end - start, field, in->decoded + start, end - start, &bytes, error)) { return false; }
+    Json json;
+    int value;
     in->tokens[start] = (uint16_t)t->eot_token;
-    if (!tokenizer_encode(t, in->decoded + start, bytes, in->tokens + start + 1, count, error)) { return false; }
+    bool ok = json_parse(&json, "JSON line", (const char *)in->text + start, (int64_t)(end - start), error) &&
+              json_member(&json, field, JSON_STRING, "a string", &value, error) &&
+              tokenizer_encode(t, (const uint8_t *)json_decoded(&json, value), (size_t)json.values[value].count,
+                               in->tokens + start + 1, count, error);
+    json_free(&json);
     ++*count;
-    return true;
+    return ok;
 }
 
 // ---- Multiple-choice questions ----
@@ -332,26 +329,16 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
 #define EVAL_MAX_TOKENS 32757 // of an example: its bytes, five fields and five counts included, are a uint16
 
 // Encodes a string value after its number of tokens; out goes behind the last one.
-static bool encode_choice(Input *in, const Tokenizer *t, const Json *json, int value, size_t start, uint16_t **out,
-                          Error *error) {
+static bool encode_choice(const Tokenizer *t, const Json *json, int value, uint16_t **out, Error *error) {
     const JsonValue *v = &json->values[value];
-    size_t bytes = 0, capacity = (size_t)(v->end - v->start);
+    const uint8_t *text = (const uint8_t *)json_decoded(json, value);
     int64_t count = 0;
     if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
-    if (!json_decode(json, value, in->decoded + start, capacity, &bytes)) {
-        return fail(error, "%s: byte %d: string longer than %zu bytes", json->name, v->start, capacity);
-    }
-    if (!tokenizer_encode(t, in->decoded + start, bytes, *out + 1, &count, error)) { return false; }
+    if (!tokenizer_encode(t, text, (size_t)v->count, *out + 1, &count, error)) { return false; }
     if (count == 0) { return fail(error, "%s: byte %d: the text is empty, so it has no loss", json->name, v->start); }
     (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // too many are refused with the whole example
     *out += 1 + count;
     return true;
-}
-
-static bool eval_member(const Json *json, const char *name, JsonKind kind, const char *what, int *value, Error *error) {
-    *value = json_find(json, 0, name);
-    if (*value < 0) { return fail(error, "%s: no field \"%s\"", json->name, name); }
-    return json->values[*value].kind == kind || fail(error, "%s: field \"%s\" is not %s", json->name, name, what);
 }
 
 // Encodes a parsed question to `out`, which has room for as many uint16 as the line has bytes: keys, quotes and
@@ -361,10 +348,9 @@ static bool encode_question(Input *in, const Tokenizer *t, const Json *json, siz
     uint16_t *first = in->tokens + start, *out = first + EVAL_FIELDS;
     int context, completions, label;
     int64_t right;
-    if (json->values[0].kind != JSON_OBJECT) { return fail(error, "%s: not an object ({...})", json->name); }
-    if (!eval_member(json, "context", JSON_STRING, "a string", &context, error) ||
-        !eval_member(json, "completions", JSON_ARRAY, "a list ([...])", &completions, error) ||
-        !eval_member(json, "label", JSON_NUMBER, "a number", &label, error)) {
+    if (!json_member(json, "context", JSON_STRING, "a string", &context, error) ||
+        !json_member(json, "completions", JSON_ARRAY, "a list ([...])", &completions, error) ||
+        !json_member(json, "label", JSON_NUMBER, "a number", &label, error)) {
         return false;
     }
     if (json->values[completions].count != EVAL_COMPLETIONS) {
@@ -372,9 +358,9 @@ static bool encode_question(Input *in, const Tokenizer *t, const Json *json, siz
                     EVAL_COMPLETIONS);
     }
     if (!json_int(json, label, 0, EVAL_COMPLETIONS - 1, &right, error)) { return false; }
-    if (!encode_choice(in, t, json, context, start, &out, error)) { return false; }
+    if (!encode_choice(t, json, context, &out, error)) { return false; }
     for (int i = completions + 1; i < json->values[completions].next; i = json->values[i].next) {
-        if (!encode_choice(in, t, json, i, start, &out, error)) { return false; }
+        if (!encode_choice(t, json, i, &out, error)) { return false; }
     }
     *count = out - first;
     if (2 * *count > UINT16_MAX) {

@@ -1,13 +1,29 @@
-// A small strict JSON parser (RFC 8259): safetensors headers, config.json and JSON lines.
+// JSON (RFC 8259), read strictly and written.
 //
-// The text becomes a flat array of values in the order they appear; a container is followed by its contents, an
-// object's contents are key, value, key, value. Nesting is kept on a small stack of its own, so no input can exhaust
-// the C stack. Refused with the byte offset: anything the grammar does not allow, invalid UTF-8, half of a surrogate
-// pair, a key given twice, more than JSON_MAX_DEPTH levels.
+// Reading: the text becomes a flat array of values in the order in which they appear. A container is followed by its
+// contents; an object's contents are key, value, key, value. Refused with the byte offset: anything that the grammar
+// does not allow, invalid UTF-8, half of a surrogate pair, a key given twice, more than JSON_MAX_DEPTH levels (so no
+// input can exhaust the stack).
+//
+// Writing: value by value into memory. Members have keys, elements of arrays NULL. The result is valid JSON whatever
+// bytes the texts hold: a byte that belongs to no character becomes U+FFFD.
+//   JsonOut out;
+//   json_out_begin(&out);                            // {
+//   json_out_int(&out, "format", 1);                 //   "format": 1,
+//   json_out_open(&out, "command", '[', JSON_FLAT);  //   "command": [
+//   json_out_text(&out, NULL, "./a \"b\"");          //                "./a \"b\""
+//   json_out_close(&out);                            //               ]
+//   if (!json_out_end(&out)) { out of memory }       // }
+//   ... out.text.data, out.text.used ...
+//   json_out_free(&out);
 #ifndef LLMC_JSON_H
 #define LLMC_JSON_H
 
+#include <math.h>
+
+#include "llmc/base/files.h"
 #include "llmc/base/hash.h"
+#include "llmc/base/text.h"
 #include "llmc/base/utils.h"
 
 #define JSON_MAX_DEPTH 64
@@ -19,12 +35,15 @@ typedef struct {
     JsonKind kind;
     int start, end; // its bytes in the text; for a string those between the quotes
     int next;       // index of the first value after this one and all it contains
-    int count;      // elements of an array, members of an object
+    int count;      // elements of an array, members of an object, decoded bytes of a string
+    int decoded;    // place of a string in `strings`; a NUL follows it there
 } JsonValue;
 
 typedef struct {
     const char *name; // of the text, for messages; borrowed
-    const char *text; // borrowed
+    const char *text; // borrowed, or `file`
+    uint8_t *file;    // what json_load has read
+    Text strings;     // all strings, decoded
     JsonValue *values;
     int count, capacity; // value 0 is the outermost one
 } Json;
@@ -33,132 +52,19 @@ typedef struct {
     Json *json;
     const char *text;
     int at, end;
-    int open[JSON_MAX_DEPTH]; // indices of the containers around the current place
-    int depth;
     Error *error;
 } JsonParser;
 
 static inline void json_free(Json *json) {
     free(json->values);
-    json->values = NULL;
-    json->count = json->capacity = 0;
+    free(json->file);
+    text_free(&json->strings);
+    memset(json, 0, sizeof(*json));
 }
-
-// ---- Strings ----
 
 static inline bool json_fail(const JsonParser *p, int at, const char *what) {
     return fail(p->error, "%s: byte %d: %s", p->json->name, at, what);
 }
-
-// Bytes of the UTF-8 character at text[at] (RFC 3629: no overlong forms, no surrogates, at most U+10FFFF), 0 if
-// invalid.
-static inline int json_utf8_length(const char *text, int at, int end) {
-    const uint8_t *p = (const uint8_t *)text + at;
-    int n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-    if (n > end - at) { return 0; }
-    for (int i = 1; i < n; i++) {
-        if ((p[i] & 0xc0) != 0x80) { return 0; }
-    }
-    bool bad = (p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] > 0x9f) || (p[0] == 0xf0 && p[1] < 0x90) ||
-               (p[0] == 0xf4 && p[1] > 0x8f);
-    return n > 1 && bad ? 0 : n;
-}
-
-// The value of four hexadecimal digits at text[at], -1 if they are not there.
-static inline int json_hex4(const char *text, int at, int end) {
-    if (end - at < 4) { return -1; }
-    int value = 0;
-    for (int i = at; i < at + 4; i++) {
-        char c = text[i];
-        int digit = c >= '0' && c <= '9'   ? c - '0'
-                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
-                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                           : -1;
-        if (digit < 0) { return -1; }
-        value = 16 * value + digit;
-    }
-    return value;
-}
-
-// Bytes of the escape at text[at] == '\\' (2, 6, or 12 for a surrogate pair) and the code point it means; 0 if invalid.
-static inline int json_escape(const char *text, int at, int end, int *code) {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    if (end - at < 2) { return 0; }
-    if (text[at + 1] != 'u') {
-        const char *found = text[at + 1] == '\0' ? NULL : strchr(names, text[at + 1]);
-        if (found == NULL) { return 0; }
-        *code = values[found - names];
-        return 2;
-    }
-    int high = json_hex4(text, at + 2, end);
-    *code = high;
-    if (high < 0 || (high >= 0xdc00 && high <= 0xdfff)) { return 0; }
-    if (high < 0xd800 || high > 0xdbff) { return 6; }
-    if (end - at < 12 || text[at + 6] != '\\' || text[at + 7] != 'u') { return 0; }
-    int low = json_hex4(text, at + 8, end);
-    if (low < 0xdc00 || low > 0xdfff) { return 0; }
-    *code = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
-    return 12;
-}
-
-// Reads a string whose opening quote is at p->at; p->at goes behind the closing one.
-static inline bool json_read_string(JsonParser *p, int *start, int *end) {
-    *start = p->at + 1;
-    for (int at = p->at + 1; at < p->end;) {
-        uint8_t c = (uint8_t)p->text[at];
-        if (c == '"') {
-            *end = at;
-            p->at = at + 1;
-            return true;
-        }
-        if (c == '\\') {
-            int code, n = json_escape(p->text, at, p->end, &code);
-            if (n == 0) { return json_fail(p, at, "invalid escape in a string (or half a surrogate pair)"); }
-            at += n;
-        } else if (c < 0x20) {
-            return json_fail(p, at, "control character in a string, it must be escaped");
-        } else if (c < 0x80) {
-            at++;
-        } else {
-            int n = json_utf8_length(p->text, at, p->end);
-            if (n == 0) { return json_fail(p, at, "invalid UTF-8 in a string"); }
-            at += n;
-        }
-    }
-    return json_fail(p, p->at, "a string begins here and does not end (truncated?)");
-}
-
-// The next piece of a string that the parser has accepted: a run of plain bytes, or one escape decoded to UTF-8 in
-// buffer. Moves *at on; returns the bytes of the piece, 0 at the end.
-static inline int json_next_piece(const char *text, int *at, int end, char buffer[4], const char **piece) {
-    int start = *at, code = 0;
-    if (start >= end) { return 0; }
-    if (text[start] == '\\') {
-        *at += json_escape(text, start, end, &code);
-        *piece = buffer;
-        int n = code < 0x80 ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-        for (int i = n - 1; i > 0; i--, code >>= 6) { buffer[i] = (char)(0x80 | (code & 0x3f)); }
-        static const int lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-        buffer[0] = (char)(lead[n] | code);
-        return n;
-    }
-    const char *escape = (const char *)memchr(text + start, '\\', (size_t)(end - start));
-    *piece = text + start;
-    *at = escape == NULL ? end : (int)(escape - text);
-    return *at - start;
-}
-
-// ---- Parsing ----
-
-static inline void json_skip_space(JsonParser *p) {
-    while (p->at < p->end &&
-           (p->text[p->at] == ' ' || p->text[p->at] == '\n' || p->text[p->at] == '\r' || p->text[p->at] == '\t')) {
-        p->at++;
-    }
-}
-
-// The character at the current place, 0 at the end (a NUL in the text is refused wherever this is compared).
-static inline char json_peek(const JsonParser *p) { return p->at < p->end ? p->text[p->at] : '\0'; }
 
 static inline bool json_append(JsonParser *p, JsonKind kind, int start, int end) {
     Json *json = p->json;
@@ -170,10 +76,106 @@ static inline bool json_append(JsonParser *p, JsonKind kind, int start, int end)
         json->values = larger;
         json->capacity = capacity;
     }
-    JsonValue value = {kind, start, end, json->count + 1, 0};
+    JsonValue value = {kind, start, end, json->count + 1, 0, 0};
     json->values[json->count++] = value;
     return true;
 }
+
+// ---- Strings ----
+
+// The value of four hexadecimal digits at text[at], -1 if they are not there.
+static inline int json_hex4(const char *text, int at, int end) {
+    int value = 0;
+    if (end - at < 4) { return -1; }
+    for (int i = at; i < at + 4; i++) {
+        static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+        const char *digit = text[i] == '\0' ? NULL : strchr(digits, text[i]);
+        if (digit == NULL) { return -1; }
+        value = 16 * value + (int)(digit - digits) % 16;
+    }
+    return value;
+}
+
+// Bytes of the escape at text[at] == '\\' (2, 6, or 12 for a surrogate pair) and the code point it means; 0 if invalid.
+static inline int json_escape(const char *text, int at, int end, uint32_t *code) {
+    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
+    if (end - at < 2) { return 0; }
+    if (text[at + 1] != 'u') {
+        const char *found = text[at + 1] == '\0' ? NULL : strchr(names, text[at + 1]);
+        if (found == NULL) { return 0; }
+        *code = (uint32_t)values[found - names];
+        return 2;
+    }
+    int high = json_hex4(text, at + 2, end);
+    *code = (uint32_t)high;
+    if (high < 0 || (high >= 0xdc00 && high <= 0xdfff)) { return 0; }
+    if (high < 0xd800 || high > 0xdbff) { return 6; }
+    if (end - at < 12 || text[at + 6] != '\\' || text[at + 7] != 'u') { return 0; }
+    int low = json_hex4(text, at + 8, end);
+    if (low < 0xdc00 || low > 0xdfff) { return 0; }
+    *code = 0x10000u + ((uint32_t)(high - 0xd800) << 10) + (uint32_t)(low - 0xdc00);
+    return 12;
+}
+
+// Bytes of the character or escape at text[at] and the code point that it means. 0 if it is invalid.
+static inline int json_character(const JsonParser *p, int at, uint32_t *code) {
+    if (p->text[at] == '\\') { return json_escape(p->text, at, p->end, code); }
+    return (uint8_t)p->text[at] < 0x20 ? 0 : utf8_decode((const uint8_t *)p->text + at, (size_t)(p->end - at), code);
+}
+
+static inline bool json_fail_character(const JsonParser *p, int at) {
+    uint8_t c = (uint8_t)p->text[at];
+    return json_fail(p, at,
+                     c == '\\'  ? "invalid escape in a string (or half a surrogate pair)"
+                     : c < 0x20 ? "control character in a string, it must be escaped"
+                                : "invalid UTF-8 in a string");
+}
+
+// Reads a string whose opening quote is at p->at, and decodes it. p->at goes behind the closing quote.
+static inline bool json_read_string(JsonParser *p) {
+    Text *strings = &p->json->strings;
+    int start = p->at + 1, plain = start, at = start; // the bytes from `plain` on are not decoded yet
+    size_t decoded = strings->used;
+    while (at < p->end && p->text[at] != '"') {
+        uint32_t code = 0;
+        int n = json_character(p, at, &code);
+        if (n == 0) { return json_fail_character(p, at); }
+        if (p->text[at] == '\\') {
+            char utf8[4];
+            text_bytes(strings, p->text + plain, (size_t)(at - plain));
+            text_bytes(strings, utf8, (size_t)utf8_encode(code, utf8));
+            plain = at + n;
+        }
+        at += n;
+    }
+    if (at == p->end) { return json_fail(p, p->at, "a string begins here and does not end (truncated?)"); }
+    text_bytes(strings, p->text + plain, (size_t)(at - plain));
+    text_bytes(strings, "", 1);
+    if (strings->failed || strings->used > INT32_MAX) { return json_fail(p, start, "out of memory"); }
+    p->at = at + 1;
+    if (!json_append(p, JSON_STRING, start, at)) { return false; }
+    p->json->values[p->json->count - 1].decoded = (int)decoded;
+    p->json->values[p->json->count - 1].count = (int)(strings->used - decoded - 1);
+    return true;
+}
+
+// A string as the text means it, without escapes: `count` bytes and a NUL. "" for other kinds of values.
+static inline const char *json_decoded(const Json *json, int value) {
+    bool is_string = json->values[value].kind == JSON_STRING;
+    return is_string ? json->strings.data + json->values[value].decoded : "";
+}
+
+// ---- Values ----
+
+static inline void json_skip_space(JsonParser *p) {
+    while (p->at < p->end &&
+           (p->text[p->at] == ' ' || p->text[p->at] == '\n' || p->text[p->at] == '\r' || p->text[p->at] == '\t')) {
+        p->at++;
+    }
+}
+
+// The character at the current place, 0 at the end (a NUL in the text is refused wherever this is compared).
+static inline char json_peek(const JsonParser *p) { return p->at < p->end ? p->text[p->at] : '\0'; }
 
 static inline int json_skip_digits(JsonParser *p) {
     int start = p->at;
@@ -218,73 +220,54 @@ static inline bool json_read_word(JsonParser *p) {
 
 // Reads `"key" :` and appends the key.
 static inline bool json_read_key(JsonParser *p) {
-    int start, end;
     json_skip_space(p);
     if (json_peek(p) != '"') { return json_fail(p, p->at, "expected a key in quotes"); }
-    if (!json_read_string(p, &start, &end) || !json_append(p, JSON_STRING, start, end)) { return false; }
+    if (!json_read_string(p)) { return false; }
     json_skip_space(p);
     if (json_peek(p) != ':') { return json_fail(p, p->at, "expected ':' after a key"); }
     p->at++;
     return true;
 }
 
-// Reads [ or {. *complete stays false if contents follow (of an object, the first key has then been read).
-static inline bool json_open_container(JsonParser *p, bool *complete) {
+static inline bool json_read_value(JsonParser *p, int depth);
+
+// Reads [ or { and all up to its end.
+static inline bool json_read_container(JsonParser *p, int depth) {
+    Json *json = p->json;
     bool object = p->text[p->at] == '{';
-    if (p->depth == JSON_MAX_DEPTH) { return json_fail(p, p->at, "nested too deeply"); }
+    int index = json->count, count = 0;
+    if (depth == JSON_MAX_DEPTH) { return json_fail(p, p->at, "nested too deeply"); }
     if (!json_append(p, object ? JSON_OBJECT : JSON_ARRAY, p->at, p->at)) { return false; }
-    int index = p->json->count - 1;
     p->at++;
     json_skip_space(p);
-    if (json_peek(p) == (object ? '}' : ']')) {
-        p->json->values[index].end = ++p->at;
-        *complete = true;
-        return true;
+    for (bool more = json_peek(p) != (object ? '}' : ']'); more; count++) {
+        if ((object && !json_read_key(p)) || !json_read_value(p, depth + 1)) { return false; }
+        json_skip_space(p);
+        more = json_peek(p) == ',';
+        p->at += more;
     }
-    p->open[p->depth++] = index;
-    *complete = false;
-    return !object || json_read_key(p);
+    if (json_peek(p) != (object ? '}' : ']')) {
+        return json_fail(p, p->at, object ? "expected ',' or '}'" : "expected ',' or ']'");
+    }
+    json->values[index].end = ++p->at;
+    json->values[index].next = json->count;
+    json->values[index].count = count;
+    return true;
 }
 
-static inline bool json_read_value(JsonParser *p, bool *complete) {
-    int start, end;
+// Reads a value inside `depth` containers.
+static inline bool json_read_value(JsonParser *p, int depth) {
     json_skip_space(p);
-    *complete = true;
     switch (json_peek(p)) {
     case '{':
-    case '[': return json_open_container(p, complete);
-    case '"': return json_read_string(p, &start, &end) && json_append(p, JSON_STRING, start, end);
+    case '[': return json_read_container(p, depth);
+    case '"': return json_read_string(p);
     case 'n':
     case 't':
     case 'f':
     case '\0': return json_read_word(p);
     default: return json_read_number(p);
     }
-}
-
-// After a complete value: closes the containers that end here, until a comma announces another value (*more) or nothing
-// is open.
-static inline bool json_after_value(JsonParser *p, bool *more) {
-    *more = false;
-    while (p->depth > 0) {
-        JsonValue *container = &p->json->values[p->open[p->depth - 1]];
-        bool object = container->kind == JSON_OBJECT;
-        container->count++;
-        json_skip_space(p);
-        char c = json_peek(p);
-        if (c == ',') {
-            p->at++;
-            *more = true;
-            return !object || json_read_key(p);
-        }
-        if (c != (object ? '}' : ']')) {
-            return json_fail(p, p->at, object ? "expected ',' or '}'" : "expected ',' or ']'");
-        }
-        container->end = ++p->at;
-        container->next = p->json->count;
-        p->depth--;
-    }
-    return true;
 }
 
 // ---- Keys given twice ----
@@ -300,52 +283,24 @@ static inline int json_compare_keys(const void *a, const void *b) {
     return x->value < y->value ? -1 : x->value > y->value;
 }
 
-static inline uint64_t json_string_hash(const Json *json, int value) {
-    Hash64 hash;
-    hash64_init(&hash, 0);
-    char buffer[4];
-    const char *piece;
-    int at = json->values[value].start, n;
-    while ((n = json_next_piece(json->text, &at, json->values[value].end, buffer, &piece)) > 0) {
-        hash64_update(&hash, piece, (size_t)n);
-    }
-    return hash64_final(&hash);
-}
-
-// Sorted by hash, so that a hostile object of a million keys costs no more than n log n. Two keys of one hash count as
-// equal: a collision of 64 bits does not happen unless it is made on purpose.
-static inline bool json_check_keys(const JsonParser *p, int object, JsonKey *keys) {
+// Refuses an object with a key given twice. Sorts the keys by their hashes, so that a hostile object of a million keys
+// costs no more than n log n. Two keys of one hash count as equal: a collision of 64 bits is only made on purpose.
+static inline bool json_check_keys(const JsonParser *p, int object) {
     const Json *json = p->json;
     int n = 0;
+    JsonKey *keys = (JsonKey *)malloc((size_t)json->values[object].count * sizeof(JsonKey));
+    if (keys == NULL) { return json_fail(p, 0, "out of memory"); }
     for (int key = object + 1; key < json->values[object].next; key = json->values[key + 1].next) {
-        keys[n].hash = json_string_hash(json, key);
+        keys[n].hash = hash64(json_decoded(json, key), (size_t)json->values[key].count);
         keys[n++].value = key;
     }
     qsort(keys, (size_t)n, sizeof(JsonKey), json_compare_keys);
-    for (int i = 1; i < n; i++) {
-        if (keys[i].hash != keys[i - 1].hash) { continue; }
-        const JsonValue *key = &json->values[keys[i].value];
-        return fail(p->error, "%s: byte %d: key \"%.*s\" is given twice", json->name, key->start,
-                    (int)min_i64(key->end - key->start, 100), json->text + key->start);
-    }
-    return true;
-}
-
-static inline bool json_check_all_keys(const JsonParser *p) {
-    int most = 0;
-    for (int i = 0; i < p->json->count; i++) {
-        const JsonValue *value = &p->json->values[i];
-        if (value->kind == JSON_OBJECT && value->count > most) { most = value->count; }
-    }
-    if (most < 2) { return true; }
-    JsonKey *keys = (JsonKey *)malloc((size_t)most * sizeof(JsonKey));
-    if (keys == NULL) { return json_fail(p, 0, "out of memory"); }
-    bool ok = true;
-    for (int i = 0; ok && i < p->json->count; i++) {
-        if (p->json->values[i].kind == JSON_OBJECT) { ok = json_check_keys(p, i, keys); }
-    }
+    int twice = 1;
+    while (twice < n && keys[twice].hash != keys[twice - 1].hash) { twice++; }
+    const JsonValue *key = twice < n ? &json->values[keys[twice].value] : NULL;
     free(keys);
-    return ok;
+    return key == NULL || fail(p->error, "%s: byte %d: key \"%.*s\" is given twice", json->name, key->start,
+                               (int)min_i64(key->end - key->start, 100), json->text + key->start);
 }
 
 // Parses text (not NUL-terminated; it and `name`, which begins messages, must outlive *json). The caller frees *json,
@@ -355,35 +310,36 @@ static inline bool json_parse(Json *json, const char *name, const char *text, in
     json->name = name;
     json->text = text;
     if (bytes >= INT32_MAX) { return fail(error, "%s: %lld bytes of JSON are too many", name, (long long)bytes); }
-    JsonParser parser;
-    memset(&parser, 0, sizeof(parser));
-    parser.json = json;
-    parser.text = text;
-    parser.end = (int)bytes;
-    parser.error = error;
-    for (bool more = true; more;) {
-        bool complete;
-        if (!json_read_value(&parser, &complete)) { return false; }
-        if (complete && !json_after_value(&parser, &more)) { return false; }
-    }
+    JsonParser parser = {json, text, 0, (int)bytes, error};
+    if (!json_read_value(&parser, 0)) { return false; }
     json_skip_space(&parser);
     if (parser.at < parser.end) { return json_fail(&parser, parser.at, "the value has ended, but more text follows"); }
-    return json_check_all_keys(&parser);
+    bool ok = true;
+    for (int i = 0; ok && i < json->count; i++) {
+        if (json->values[i].kind == JSON_OBJECT && json->values[i].count > 1) { ok = json_check_keys(&parser, i); }
+    }
+    return ok;
+}
+
+// Parses a file of at most max_bytes. The path must outlive *json, which the caller frees, also after a failure.
+static inline bool json_load(Json *json, const char *path, int64_t max_bytes, Error *error) {
+    uint8_t *file;
+    int64_t bytes;
+    memset(json, 0, sizeof(*json));
+    if (!read_whole_file(path, max_bytes, &file, &bytes, error)) { return false; }
+    bool ok = json_parse(json, path, (const char *)file, bytes, error);
+    json->file = file;
+    return ok;
 }
 
 // ---- Access ----
 
-// True if the string `value` is exactly `text`.
+// True if a string, or the text of another value, is exactly `text`.
 static inline bool json_equals(const Json *json, int value, const char *text) {
-    char buffer[4];
-    const char *piece;
-    size_t left = strlen(text);
-    int at = json->values[value].start, n;
-    while ((n = json_next_piece(json->text, &at, json->values[value].end, buffer, &piece)) > 0) {
-        if ((size_t)n > left || memcmp(piece, text, (size_t)n) != 0) { return false; }
-        text += n, left -= (size_t)n;
-    }
-    return left == 0;
+    const JsonValue *v = &json->values[value];
+    bool is_string = v->kind == JSON_STRING;
+    size_t n = (size_t)(is_string ? v->count : v->end - v->start);
+    return strlen(text) == n && memcmp(text, is_string ? json_decoded(json, value) : json->text + v->start, n) == 0;
 }
 
 // The index of an object's member, -1 if there is none or `object` is something else. To visit all members:
@@ -396,73 +352,57 @@ static inline int json_find(const Json *json, int object, const char *key) {
     return -1;
 }
 
-// Copies a string, decoded, without a NUL at its end. A capacity of its bytes in the text (end - start) always
-// suffices.
-static inline bool json_decode(const Json *json, int value, uint8_t *out, size_t capacity, size_t *bytes) {
-    char buffer[4];
-    const char *piece;
-    int at = json->values[value].start, n;
-    *bytes = 0;
-    while ((n = json_next_piece(json->text, &at, json->values[value].end, buffer, &piece)) > 0) {
-        if ((size_t)n > capacity - *bytes) { return false; }
-        memcpy(out + *bytes, piece, (size_t)n);
-        *bytes += (size_t)n;
-    }
-    return true;
+// Finds a member of the outermost object. what: its kind for messages, such as "a string".
+static inline bool json_member(const Json *json, const char *key, JsonKind kind, const char *what, int *value,
+                               Error *error) {
+    *value = json_find(json, 0, key);
+    if (json->values[0].kind != JSON_OBJECT) { return fail(error, "%s: not an object ({...})", json->name); }
+    if (*value < 0) { return fail(error, "%s: no field \"%s\"", json->name, key); }
+    return json->values[*value].kind == kind || fail(error, "%s: field \"%s\" is not %s", json->name, key, what);
 }
 
 // Copies a string value as a C string of at most size - 1 bytes; one that is longer or holds a NUL is refused.
 static inline bool json_string(const Json *json, int value, char *text, size_t size, Error *error) {
-    size_t n = 0;
-    int start = json->values[value].start;
-    if (json->values[value].kind != JSON_STRING) {
-        return fail(error, "%s: byte %d: expected a string", json->name, start);
-    }
-    if (!json_decode(json, value, (uint8_t *)text, size - 1, &n) || memchr(text, 0, n) != NULL) {
-        return fail(error, "%s: byte %d: string longer than %zu bytes or with a NUL in it", json->name, start,
+    const JsonValue *v = &json->values[value];
+    if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
+    if ((size_t)v->count >= size || strlen(json_decoded(json, value)) != (size_t)v->count) {
+        return fail(error, "%s: byte %d: string longer than %zu bytes or with a NUL in it", json->name, v->start,
                     size - 1);
     }
-    text[n] = '\0';
+    memcpy(text, json_decoded(json, value), (size_t)v->count + 1);
+    return true;
+}
+
+// Copies a number's digits as a C string.
+static inline bool json_digits(const Json *json, int value, char *digits, size_t size, Error *error) {
+    const JsonValue *v = &json->values[value];
+    size_t n = (size_t)(v->end - v->start);
+    if (v->kind != JSON_NUMBER) { return fail(error, "%s: byte %d: expected a number", json->name, v->start); }
+    if (n >= size) { return fail(error, "%s: byte %d: number of %zu digits", json->name, v->start, n); }
+    memcpy(digits, json->text + v->start, n);
+    digits[n] = '\0';
     return true;
 }
 
 static inline bool json_double(const Json *json, int value, double *out, Error *error) {
-    const JsonValue *v = &json->values[value];
     char digits[400];
-    size_t n = (size_t)(v->end - v->start);
     *out = 0.0;
-    if (v->kind != JSON_NUMBER) { return fail(error, "%s: byte %d: expected a number", json->name, v->start); }
-    if (n >= sizeof(digits)) { return fail(error, "%s: byte %d: number of %zu digits", json->name, v->start, n); }
-    memcpy(digits, json->text + v->start, n);
-    digits[n] = '\0';
+    if (!json_digits(json, value, digits, sizeof(digits), error)) { return false; }
     *out = strtod(digits, NULL);
-    bool finite = *out >= -1.7976931348623157e308 && *out <= 1.7976931348623157e308;
-    return finite || fail(error, "%s: byte %d: number out of range", json->name, v->start);
+    return isfinite(*out) || fail(error, "%s: byte %d: number out of range", json->name, json->values[value].start);
 }
 
 // Reads a whole number exactly: plain digits over the whole range of int64, or a form like 1e3 or 2.0 up to 2^53.
 static inline bool json_whole(const Json *json, int value, int64_t *out) {
-    const JsonValue *v = &json->values[value];
+    char digits[400], *end;
     Error ignored;
-    double number;
     *out = 0;
-    if (v->kind != JSON_NUMBER) { return false; }
-    bool negative = json->text[v->start] == '-';
-    int64_t total = 0; // counted downwards: the smallest int64 has no positive twin
-    int at = v->start + negative;
-    for (; at < v->end && json->text[at] >= '0' && json->text[at] <= '9'; at++) {
-        int digit = json->text[at] - '0';
-        if (total < (INT64_MIN + digit) / 10) { return false; }
-        total = 10 * total - digit;
-    }
-    if (at == v->end) {
-        if (!negative && total == INT64_MIN) { return false; }
-        *out = negative ? total : -total;
-        return true;
-    }
-    if (!json_double(json, value, &number, &ignored) || number < -9007199254740992.0 || number > 9007199254740992.0) {
-        return false;
-    }
+    if (!json_digits(json, value, digits, sizeof(digits), &ignored)) { return false; }
+    errno = 0;
+    *out = strtoll(digits, &end, 10);
+    if (*end == '\0') { return errno == 0; }
+    double number = strtod(digits, NULL);
+    if (!(fabs(number) <= 9007199254740992.0)) { return false; }
     *out = (int64_t)number;
     return (double)*out == number;
 }
@@ -477,23 +417,125 @@ static inline bool json_int(const Json *json, int value, int64_t min, int64_t ma
     return true;
 }
 
-// Decodes the string member `field` of one JSON line (an object) into out; a capacity of n always suffices. Messages do
-// not name the file or line: the caller knows them.
-static inline bool json_string_field(const char *line, size_t n, const char *field, uint8_t *out, size_t capacity,
-                                     size_t *bytes, Error *error) {
-    Json json;
-    bool ok = json_parse(&json, "JSON line", line, n < INT32_MAX ? (int64_t)n : INT32_MAX, error);
-    if (ok && json.values[0].kind != JSON_OBJECT) { ok = fail(error, "JSON line: not an object ({...})"); }
-    int value = ok ? json_find(&json, 0, field) : -1;
-    if (ok && value < 0) { ok = fail(error, "JSON line: no field \"%s\"", field); }
-    if (ok && json.values[value].kind != JSON_STRING) {
-        ok = fail(error, "JSON line: field \"%s\" is not a string", field);
+// ---- Writing ----
+
+typedef enum { JSON_LINES, JSON_FLAT } JsonLayout; // a line for each member, or all on one
+
+typedef struct {
+    Text text;
+    int depth;                     // containers that are open
+    bool has_members;              // the innermost one
+    char closing[JSON_MAX_DEPTH];  // '}' or ']' of each
+    bool in_lines[JSON_MAX_DEPTH]; // its layout
+} JsonOut;
+
+static inline void json_out_free(JsonOut *out) {
+    text_free(&out->text);
+    memset(out, 0, sizeof(*out));
+}
+
+// Adds a string in quotes. Characters above `last` are escaped; they must be below U+10000.
+static inline void json_quote(Text *out, const char *string, uint32_t last) {
+    const uint8_t *at = (const uint8_t *)string, *end = at + strlen(string);
+    text_words(out, "\"");
+    for (int n; at < end; at += max_i64(n, 1)) {
+        uint32_t c = 0;
+        n = utf8_decode(at, (size_t)(end - at), &c);
+        if (n == 0) {
+            text_words(out, UTF8_REPLACEMENT);
+        } else if (c == '"' || c == '\\') {
+            text_printf(out, "\\%c", (int)c);
+        } else if (c == '\n' || c == '\t') {
+            text_words(out, c == '\n' ? "\\n" : "\\t");
+        } else if (c < 32 || c == 127 || c > last) {
+            text_printf(out, "\\u%04x", (unsigned)c);
+        } else {
+            text_bytes(out, (const char *)at, (size_t)n);
+        }
     }
-    if (ok && !json_decode(&json, value, out, capacity, bytes)) {
-        ok = fail(error, "JSON line: field \"%s\" is longer than %zu bytes", field, capacity);
-    }
-    json_free(&json);
-    return ok;
+    text_words(out, "\"");
+}
+
+static inline void json_out_new_line(JsonOut *out) {
+    text_words(&out->text, "\n");
+    for (int i = 0; i < out->depth; i++) { text_words(&out->text, "  "); }
+}
+
+// Writes what stands before a value: a comma, the place where the value begins, its key.
+static inline void json_out_before(JsonOut *out, const char *key) {
+    bool lines = out->depth > 0 && out->in_lines[out->depth - 1];
+    if (out->has_members) { text_words(&out->text, lines ? "," : ", "); }
+    if (lines) { json_out_new_line(out); }
+    out->has_members = true;
+    if (key == NULL) { return; }
+    json_quote(&out->text, key, 0x10ffff);
+    text_words(&out->text, ": ");
+}
+
+// kind: '{' or '['.
+static inline void json_out_open(JsonOut *out, const char *key, char kind, JsonLayout layout) {
+    json_out_before(out, key);
+    text_bytes(&out->text, &kind, 1);
+    out->closing[out->depth] = kind == '{' ? '}' : ']';
+    out->in_lines[out->depth++] = layout == JSON_LINES;
+    out->has_members = false;
+}
+
+static inline void json_out_close(JsonOut *out) {
+    bool lines = out->in_lines[--out->depth] && out->has_members;
+    if (lines) { json_out_new_line(out); }
+    text_bytes(&out->text, &out->closing[out->depth], 1);
+    out->has_members = true;
+}
+
+static inline void json_out_begin(JsonOut *out) {
+    memset(out, 0, sizeof(*out));
+    json_out_open(out, NULL, '{', JSON_LINES);
+}
+
+// False when memory did not suffice.
+static inline bool json_out_end(JsonOut *out) {
+    json_out_close(out);
+    text_words(&out->text, "\n");
+    return !out->text.failed;
+}
+
+static inline void json_out_text(JsonOut *out, const char *key, const char *string) {
+    json_out_before(out, key);
+    json_quote(&out->text, string, 0x10ffff);
+}
+
+// Adds a value that is JSON already.
+static inline void json_out_raw(JsonOut *out, const char *key, const char *json, size_t bytes) {
+    json_out_before(out, key);
+    text_bytes(&out->text, json, bytes);
+}
+
+static inline void json_out_bool(JsonOut *out, const char *key, bool value) {
+    json_out_raw(out, key, value ? "true" : "false", value ? 4 : 5);
+}
+
+static inline void json_out_int(JsonOut *out, const char *key, int64_t value) {
+    json_out_before(out, key);
+    text_printf(&out->text, "%lld", (long long)value);
+}
+
+// Writes as few digits as give the number back exactly, and null for NaN and the infinities.
+static inline void json_out_real(JsonOut *out, const char *key, double value) {
+    char digits[40] = "null";
+    if (isfinite(value)) { format_real(digits, sizeof(digits), value); }
+    json_out_raw(out, key, digits, strlen(digits));
+}
+
+static inline void json_out_hex(JsonOut *out, const char *key, uint64_t value) {
+    json_out_before(out, key);
+    text_printf(&out->text, "\"%016llx\"", (unsigned long long)value);
+}
+
+static inline void json_out_texts(JsonOut *out, const char *key, char *const *texts, int count) {
+    json_out_open(out, key, '[', JSON_FLAT);
+    for (int i = 0; i < count; i++) { json_out_text(out, NULL, texts[i]); }
+    json_out_close(out);
 }
 
 #endif // LLMC_JSON_H

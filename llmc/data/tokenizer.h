@@ -13,6 +13,7 @@
 #define LLMC_TOKENIZER_H
 
 #include "llmc/base/files.h"
+#include "llmc/base/text.h"
 #include "llmc/data/unicode_tables.h"
 #include "llmc/base/utils.h"
 
@@ -67,23 +68,6 @@ typedef struct {
 } Tokenizer;
 
 // ---- Characters ----
-
-// Decodes one character of strict UTF-8 (no overlong forms, no surrogates) of at most n bytes, n >= 1. Returns its
-// length, or 0 when the bytes at p are not a character.
-static inline int utf8_decode(const uint8_t *p, size_t n, uint32_t *code_point) {
-    if (p[0] < 0x80) { return *code_point = p[0], 1; }
-    int length = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
-    if (p[0] < 0xc2 || p[0] > 0xf4 || (size_t)length > n) { return 0; }
-    uint32_t c = p[0] & (0xffu >> (length + 1));
-    for (int i = 1; i < length; i++) {
-        if ((p[i] & 0xc0) != 0x80) { return 0; }
-        c = c << 6 | (p[i] & 0x3f);
-    }
-    bool overlong = (length == 3 && c < 0x800) || (length == 4 && c < 0x10000);
-    if (overlong || (c >= 0xd800 && c < 0xe000) || c >= UNICODE_CODE_POINTS) { return 0; }
-    *code_point = c;
-    return length;
-}
 
 // The class of a code point.
 static inline CharClass tokenizer_code_point_class(const Tokenizer *t, uint32_t code_point) {

@@ -331,14 +331,10 @@ static inline bool hf_check_steps(const Json *json, int model, Error *error) {
 }
 
 static inline bool hf_add_decoded(HfText *text, const Json *json, int value) {
-    char buffer[4];
-    const char *piece;
-    int at = json->values[value].start, n;
-    if (json->values[value].kind != JSON_STRING) { return false; }
-    while ((n = json_next_piece(json->text, &at, json->values[value].end, buffer, &piece)) > 0) {
-        if (memchr(piece, '\n', (size_t)n) != NULL) { return false; }
-        hf_add_bytes(text, piece, (size_t)n);
-    }
+    const char *decoded = json_decoded(json, value);
+    size_t n = (size_t)json->values[value].count;
+    if (json->values[value].kind != JSON_STRING || memchr(decoded, '\n', n) != NULL) { return false; }
+    hf_add_bytes(text, decoded, n);
     return true;
 }
 

@@ -252,11 +252,10 @@ static inline bool safetensors_add(Safetensors *model, const Json *json, int key
     char name[101];
     int64_t shape[2] = {0, 0};
     int rank = 0, param = PARAM_wte, layer = 0;
-    size_t n = 0;
+    Error ignored;
     if (!safetensors_parse_entry(json, key, data_bytes, entry, shape, &rank, error)) { return false; }
     SafetensorsName kind = NAME_UNKNOWN;
-    if (json_decode(json, key, (uint8_t *)name, sizeof(name) - 1, &n) && memchr(name, 0, n) == NULL) {
-        name[n] = '\0';
+    if (json_string(json, key, name, sizeof(name), &ignored)) {
         kind = safetensors_classify(name, &model->config, &param, &layer);
     }
     if (kind == NAME_MASK) { return true; }

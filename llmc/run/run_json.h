@@ -14,7 +14,7 @@
 
 #include <sys/utsname.h>
 
-#include "llmc/base/json_out.h"
+#include "llmc/base/json.h"
 #include "llmc/run/run_folder.h"
 
 #define RUN_JSON_NAME "run.json"
@@ -207,32 +207,25 @@ static inline void run_json_copy_starts(JsonOut *out, const Json *json, int star
             values[i].next == values[starts].next && end >= 0 && values[i].count > 0 && json_find(json, i, "end") < 0;
         json_out_raw(out, NULL, json->text + values[i].start, (size_t)(values[i].end - values[i].start - last));
         if (!last) { continue; }
-        text_words(&out->text, ", \"end\": ");
-        text_bytes(&out->text, json->text + values[end].start, (size_t)(values[end].end - values[end].start));
-        text_words(&out->text, "}");
+        text_printf(&out->text, ", \"end\": %.*s}", values[end].end - values[end].start,
+                    json->text + values[end].start);
     }
 }
 
 // A resumed run goes on with the starts of its run.json. One that is damaged is replaced, and that is said.
 static inline void run_json_take_starts(JsonOut *out, TrainRun *run, const char *path) {
-    uint8_t *text;
-    int64_t bytes;
     Json json;
     Error error;
     if (!run->options.resume || !path_exists(path)) { return; }
-    bool ok = read_whole_file(path, RUN_JSON_MAX_BYTES, &text, &bytes, &error);
-    if (ok) {
-        ok = json_parse(&json, path, (const char *)text, bytes, &error);
-        int starts = ok ? json_find(&json, 0, "starts") : -1;
-        bool listed = starts >= 0 && json.values[starts].kind == JSON_ARRAY;
-        for (int i = starts + 1; listed && i < json.values[starts].next; i = json.values[i].next) {
-            listed = json.values[i].kind == JSON_OBJECT;
-        }
-        if (ok && !listed) { ok = fail(&error, "%s: no list of starts in it", path); }
-        if (ok) { run_json_copy_starts(out, &json, starts); }
-        json_free(&json);
-        free(text);
+    bool ok = json_load(&json, path, RUN_JSON_MAX_BYTES, &error);
+    int starts = ok ? json_find(&json, 0, "starts") : -1;
+    bool listed = starts >= 0 && json.values[starts].kind == JSON_ARRAY;
+    for (int i = starts + 1; listed && i < json.values[starts].next; i = json.values[i].next) {
+        listed = json.values[i].kind == JSON_OBJECT;
     }
+    if (ok && !listed) { ok = fail(&error, "%s: no list of starts in it", path); }
+    if (ok) { run_json_copy_starts(out, &json, starts); }
+    json_free(&json);
     if (!ok) { logger_event(&run->logger, "%s; written anew, the earlier starts are lost", error.text); }
 }
 
@@ -251,8 +244,7 @@ static inline void run_json_starts(JsonOut *out, TrainRun *run, const char *path
 
 // Writes the record, which stays open: what follows in it comes later.
 static inline bool run_json_write(const JsonOut *record, const char *path, Error *error) {
-    Text whole = {NULL, 0, 0, record->text.failed};
-    text_bytes(&whole, record->text.data, record->text.used);
+    Text whole = text_copy(&record->text);
     text_words(&whole, "\n}\n");
     bool ok = !whole.failed || fail(error, "%s: out of memory", path);
     ok = ok && write_whole_file(path, whole.data, (int64_t)whole.used, error);
@@ -290,9 +282,7 @@ static inline bool run_json_write_end(const TrainRun *run, const char *status, c
                                       const uint64_t *hash, Error *error) {
     char path[MAX_PATH_BYTES];
     JsonOut out = run->record;
-    memset(&out.text, 0, sizeof(out.text));
-    out.text.failed = run->record.text.failed;
-    text_bytes(&out.text, run->record.text.data, run->record.text.used);
+    out.text = text_copy(&run->record.text);
     json_out_open(&out, "end", '{', JSON_FLAT);
     run_json_time(&out, "time");
     json_out_int(&out, "step", run->step);

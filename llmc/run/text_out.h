@@ -4,7 +4,7 @@
 #ifndef LLMC_TEXT_OUT_H
 #define LLMC_TEXT_OUT_H
 
-#include "llmc/data/tokenizer.h"
+#include "llmc/base/text.h"
 
 typedef struct {
     FILE *out;
@@ -41,7 +41,7 @@ static inline void text_out_write_held(TextOut *text, bool at_end) {
         int length = utf8_decode(text->held, (size_t)text->num_held, &c);
         if (length == 0 && !at_end && text_out_is_open(text)) { return; }
         if (length == 0) {
-            fputs("\xef\xbf\xbd", text->out);
+            fputs(UTF8_REPLACEMENT, text->out);
             length = 1;
         } else if ((c < 32 && c != '\n' && c != '\t') || (c >= 127 && c < 160)) {
             fputc('?', text->out);

@@ -21,7 +21,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/files/hf_export.h"
 #include "llmc/files/hf_tokenizer.h"
-#include "llmc/base/json_out.h"
+#include "llmc/base/json.h"
 #include "llmc/run/log.h"
 #include "llmc/run/loss_svg.h"
 #include "llmc/files/model_file.h"

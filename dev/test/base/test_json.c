@@ -177,23 +177,27 @@ static void test_depth_and_size(Test *t) {
     free(text);
 }
 
-static void test_line_field(Test *t) {
+static void test_member(Test *t) {
     const char *line = "{\"id\": 3, \"text\": \"one\\ntwo \\ud83d\\ude00\", \"n\": 5}";
-    uint8_t out[64];
-    size_t bytes;
+    Json json;
+    int value;
     Error error;
-    CHECK(t, json_string_field(line, strlen(line), "text", out, sizeof(out), &bytes, &error), "%s", error.text);
-    CHECK(t, bytes == 12 && memcmp(out, "one\ntwo \xf0\x9f\x98\x80", 12) == 0, "%zu bytes", bytes);
-    CHECK(t, !json_string_field(line, strlen(line), "text", out, 11, &bytes, &error), "a small buffer is refused");
-    CHECK(t, strcmp(error.text, "JSON line: field \"text\" is longer than 11 bytes") == 0, "%s", error.text);
-    CHECK(t, !json_string_field(line, strlen(line), "txt", out, sizeof(out), &bytes, &error), "field missing");
-    CHECK(t, strcmp(error.text, "JSON line: no field \"txt\"") == 0, "%s", error.text);
-    CHECK(t, !json_string_field(line, strlen(line), "n", out, sizeof(out), &bytes, &error), "field not a string");
-    CHECK(t, strcmp(error.text, "JSON line: field \"n\" is not a string") == 0, "%s", error.text);
-    CHECK(t, !json_string_field("[1]", 3, "n", out, sizeof(out), &bytes, &error), "not an object");
-    CHECK(t, strcmp(error.text, "JSON line: not an object ({...})") == 0, "%s", error.text);
+    CHECK(t, parse(&json, line, &error), "%s", error.text);
+    CHECK(t, json_member(&json, "text", JSON_STRING, "a string", &value, &error), "%s", error.text);
+    CHECK(t, json.values[value].count == 12 && strcmp(json_decoded(&json, value), "one\ntwo \xf0\x9f\x98\x80") == 0,
+          "'%s' of %d bytes", json_decoded(&json, value), json.values[value].count);
+    CHECK(t, !json_member(&json, "txt", JSON_STRING, "a string", &value, &error), "field missing");
+    CHECK(t, strcmp(error.text, "x.json: no field \"txt\"") == 0, "%s", error.text);
+    CHECK(t, !json_member(&json, "n", JSON_STRING, "a string", &value, &error), "field not a string");
+    CHECK(t, strcmp(error.text, "x.json: field \"n\" is not a string") == 0, "%s", error.text);
+    json_free(&json);
+    CHECK(t, parse(&json, "[1]", &error) && !json_member(&json, "n", JSON_NUMBER, "a number", &value, &error),
+          "not an object");
+    CHECK(t, strcmp(error.text, "x.json: not an object ({...})") == 0, "%s", error.text);
+    json_free(&json);
     for (size_t n = 0; n < strlen(line); n++) {
-        CHECK(t, !json_string_field(line, n, "text", out, sizeof(out), &bytes, &error), "cut after %zu bytes", n);
+        CHECK(t, !json_parse(&json, "x.json", line, (int64_t)n, &error), "cut after %zu bytes", n);
+        json_free(&json);
     }
 }
 
@@ -204,6 +208,6 @@ int main(void) {
     RUN(&suite, test_whole_numbers);
     RUN(&suite, test_refused);
     RUN(&suite, test_depth_and_size);
-    RUN(&suite, test_line_field);
+    RUN(&suite, test_member);
     return suite_end(&suite);
 }

@@ -1,5 +1,5 @@
 // JSON as it is written: read again with the parser of llmc/base/json.h, everything is what it was.
-#include "llmc/base/json_out.h"
+#include "llmc/base/json.h"
 #include "dev/test/test.h"
 
 static void test_layout(Test *t) {

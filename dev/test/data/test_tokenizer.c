@@ -344,7 +344,7 @@ static void test_hostile(Test *t) {
 
 // ---- Unicode ----
 
-static size_t utf8_encode(uint32_t c, uint8_t *out) {
+static size_t encode_utf8(uint32_t c, uint8_t *out) {
     size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
     for (size_t i = n - 1; i > 0; i--, c >>= 6) { out[i] = (uint8_t)(0x80 | (c & 0x3f)); }
     out[0] = (uint8_t)(n == 1 ? c : (0xf00u >> n) | c);
@@ -367,7 +367,7 @@ static void test_classes(Test *t) {
     if (!CHECK(t, parse(&tok, "a b\n", 0, &error), "%s", error.text)) { return; }
     for (uint32_t c = 0; c < UNICODE_CODE_POINTS; c++) {
         uint8_t bytes[4];
-        size_t n = utf8_encode(c, bytes);
+        size_t n = encode_utf8(c, bytes);
         bool surrogate = c >= 0xd800 && c < 0xe000;
         CharClass want = IN(unicode_spaces, c)    ? CHAR_SPACE
                          : IN(unicode_numbers, c) ? CHAR_NUMBER
@@ -451,7 +451,7 @@ static void test_too_many_merges(Test *t) {
         for (int k = 0; k < 2; k++) { // the visible character of a byte id
             int id = k == 0 ? i / 256 : i % 256;
             uint32_t c = id < VISIBLE_BYTES ? tok.byte_values[id] : (uint32_t)(256 + id - VISIBLE_BYTES);
-            at += utf8_encode(c, (uint8_t *)at);
+            at += encode_utf8(c, (uint8_t *)at);
             *at++ = k == 0 ? ' ' : '\n';
         }
     }
