@@ -964,7 +964,7 @@ static void test_nan_stops_updates(Test *t) {
     train_one(model, 0, 2, 17);
     CHECK(t, model->results[0].stopped == 1, "stopped is %d, expected 1", model->results[0].stopped);
     char name[64] = "";
-    gpt2_forward(model, model->slots[0].device, 2, 17, FORWARD_FOR_LOSS);
+    gpt2_forward(model, model->slots[0].device, 2, 17, LINEAR_FOR_LOSS);
     bool found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
     CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
     to_gpu(weight, &old_value, 1);
@@ -1000,26 +1000,27 @@ static void test_inputs_kept_in_8_bits(Test *t) {
         GPT2 *model = &m.gpt2;
         int L = model->config.num_layers;
         train_one(model, 0, 2, 17);
-        for (ForwardKind kind : {FORWARD_FOR_LOSS, FORWARD_FOR_GRADIENTS}) {
+        for (LinearUse use : {LINEAR_FOR_LOSS, LINEAR_FOR_GRADIENTS}) {
             for (int which = 0; which < NUM_LINEARS; which++) {
                 int below = which == LINEAR_FCPROJ ? RECOMPUTE_GELU : RECOMPUTE_LAYERNORM;
-                int kept = kind == FORWARD_FOR_LOSS ? 0 : level < below ? L : 1, found = 0;
+                int kept = use == LINEAR_FOR_LOSS ? 0 : level < below ? L : 1, found = 0;
                 for (int layer = 0; layer < L; layer++) {
-                    found += input_to_keep(model, layer, which, kind) != NULL ? 1 : 0;
-                    CHECK(t, input_to_keep(model, layer, which, FORWARD_AGAIN) != NULL, "none is made again");
+                    found += linear_of(model, layer, which, use).fp8.inp_t != NULL ? 1 : 0;
+                    CHECK(t, linear_of(model, layer, which, LINEAR_AGAIN).fp8.inp_t != NULL, "none is made again");
+                    CHECK(t, linear_of(model, layer, which, LINEAR_BACKWARD).fp8.inp_t != NULL, "none for dweight");
                 }
-                CHECK(t, input_to_multiply(model, which, FORWARD_AGAIN) != model->inp_fp8,
+                CHECK(t, linear_of(model, 0, which, LINEAR_AGAIN).fp8.inp != model->fp8.inp,
                       "it lives in the forward only");
                 CHECK(t, found == kept, "level %d: %d inputs of layer %d are kept, expected %d", level, found, which,
                       kept);
-                cuda_check(cudaMemsetAsync(model->fp8[which].inp_t.of(L - 1), 0xff, 16, model->stream));
+                cuda_check(cudaMemsetAsync(model->fp8.inp_t[which].of(L - 1), 0xff, 16, model->stream));
             }
-            gpt2_forward(model, model->slots[0].device, 2, 17, kind);
+            gpt2_forward(model, model->slots[0].device, 2, 17, use);
             for (int which = 0; which < NUM_LINEARS; which++) {
                 unsigned char code;
                 cuda_check(cudaStreamSynchronize(model->stream));
-                cuda_check(cudaMemcpy(&code, model->fp8[which].inp_t.of(L - 1), 1, cudaMemcpyDeviceToHost));
-                CHECK(t, (code == 0xff) == (kind == FORWARD_FOR_LOSS), "level %d, layer %d: code %02x", level, which,
+                cuda_check(cudaMemcpy(&code, model->fp8.inp_t[which].of(L - 1), 1, cudaMemcpyDeviceToHost));
+                CHECK(t, (code == 0xff) == (use == LINEAR_FOR_LOSS), "level %d, layer %d: code %02x", level, which,
                       code);
             }
         }
@@ -1041,7 +1042,8 @@ static void test_scales_of_8_bits(Test *t) {
     auto check = [&](const char *what, int operand, int layer, int which, double expected) {
         Fp8Scale scale;
         float amax;
-        cuda_check(cudaMemcpy(&scale, fp8_scale(model, operand, layer, which), sizeof(scale), cudaMemcpyDeviceToHost));
+        cuda_check(
+            cudaMemcpy(&scale, fp8_scale(&model->fp8, operand, layer, which), sizeof(scale), cudaMemcpyDeviceToHost));
         memcpy(&amax, &scale.amax, sizeof(amax));
         CHECK(t, (double)amax == expected, "%s of layer %d: amax %g, expected %g", what, layer, (double)amax, expected);
     };

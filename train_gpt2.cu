@@ -57,8 +57,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/cuda/gpu.h"
 #include "llmc/layers/layernorm.cuh"
-#include "llmc/layers/matmul.cuh"
-#include "llmc/layers/matmul_fp8.cuh"
+#include "llmc/layers/linear.cuh"
 #include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/model/memory_plan.h"
 #include "llmc/ranks/nccl.h"
@@ -99,21 +98,8 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
     return tensors;
 }
 
-// The linear layers of a block: out (N,OC) = inp (N,C) weight^T + bias. Of parameters or of their gradients.
+// The linear layers of a block.
 enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
-template <class T> struct Linear {
-    int C, OC;
-    T *weight, *bias; // (OC,C), (OC)
-};
-
-// tensors: of its block. C: the model's channels.
-template <class T> static Linear<T> linear_of(const Tensors<T> &tensors, int which, int C) {
-    const Linear<T> all[NUM_LINEARS] = {{C, 3 * C, tensors.qkvw, tensors.qkvb},
-                                        {C, C, tensors.attprojw, tensors.attprojb},
-                                        {C, 4 * C, tensors.fcw, tensors.fcb},
-                                        {4 * C, C, tensors.fcprojw, tensors.fcprojb}};
-    return all[which];
-}
 
 // An array with a value for each parameter, bucket by bucket: whole buckets, or of each only the part of this rank.
 template <class T> struct Buckets {
@@ -127,16 +113,6 @@ template <class T> struct PerLayer {
     int64_t stride;
     T *of(int layer) const { return data + layer * stride; }
 };
-
-// What a linear layer multiplies in --fp8 runs: 8-bit copies (llmc/layers/fp8.cuh) of what is there in bf16, transposed
-// where a product wants it so.
-typedef struct {
-    PerLayer<fp8e4> weight, weight_t; // (OC,C), (C,OC)
-    PerLayer<fp8e4> inp_t;            // (C,Np), Np: N rounded up; all that the backward pass needs of the input
-} LinearFp8;
-
-// Of a linear layer's tensors each is brought to 8 bits with a scale of its own.
-enum { FP8_WEIGHT, FP8_INPUT, FP8_DOUT, NUM_FP8_OPERANDS };
 
 // What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
@@ -212,11 +188,8 @@ typedef struct {
     PerLayer<floatX> residual; // (L+1) x (N,C): the input of each block, and the output of the last
     PerLayer<floatX> ln1, qkv, att, residual_mid, ln2, fc, gelu;
     PerLayer<float> ln1_mean, ln1_rstd, att_lse, ln2_mean, ln2_rstd;
-    LinearFp8 fp8[NUM_LINEARS];
-    Fp8Scale *fp8_scales;         // (NUM_FP8_OPERANDS,L,NUM_LINEARS)
-    fp8e4 *inp_fp8;               // (Np,4C): the input of the linear layer that comes next
-    fp8e5 *dout_fp8, *dout_fp8_t; // (Np,4C), (4C,Np): the gradient of the output of the one being differentiated
-    floatX *projection, *lnf;     // (N,C)
+    Fp8Copies fp8;            // of --fp8
+    floatX *projection, *lnf; // (N,C)
     float *lnf_mean, *lnf_rstd, *losses;
     int head_rows;         // rows of logits that are worked on at a time
     floatX *logits;        // (head_rows,Vp), or two such
@@ -308,45 +281,18 @@ static void plan_per_layer(MemoryPlan *plan, PerLayer<T> *activation, const char
     plan_add(plan, &activation->data, name, PLAN_ACTIVATION, type, shape, FORWARD, BACKWARD_ATTENTION);
 }
 
-// A linear layer's weights in 8 bits: where the parameters are always whole made with each update, else with each use.
-static void plan_weights_fp8(MemoryPlan *plan, PerLayer<fp8e4> *weight, const char *name, bool whole, int layers,
-                             int64_t rows, int64_t cols) {
-    weight->stride = whole ? rows * cols : 0;
-    plan_add(plan, &weight->data, name, PLAN_PARAMETER, PLAN_FP8, shape3(whole ? layers : 1, rows, cols), FORWARD,
-             whole ? UPDATE : BACKWARD_ATTENTION);
-}
-
-// The rows that a linear layer of a block writes for N rows of input: with --fp8 a multiple of 16 (matmul_fp8.cuh).
-static int64_t matmul_rows(const GPT2 *model, int64_t N) { return model->shape.fp8 ? fp8_padded_rows(N) : N; }
-
 // What --fp8 takes beside the rest.
 static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
-    static const struct {
-        const char *weight, *weight_t, *inp_t;
-        int keep_below; // the level of recompute that gives the input up
-    } rows[NUM_LINEARS] = {{"qkvw_fp8", "qkvw_fp8_t", "ln1_fp8_t", RECOMPUTE_LAYERNORM},
-                           {"attprojw_fp8", "attprojw_fp8_t", "att_fp8_t", RECOMPUTE_LAYERNORM},
-                           {"fcw_fp8", "fcw_fp8_t", "ln2_fp8_t", RECOMPUTE_LAYERNORM},
-                           {"fcprojw_fp8", "fcprojw_fp8_t", "gelu_fp8_t", RECOMPUTE_GELU}};
-    int L = model->config.num_layers, C = model->config.channels, r = model->shape.recompute;
-    bool trains = model->shape.kind == RUN_TRAINS, whole = !model->params.parts;
-    int64_t Np = fp8_padded_rows(N);
-    for (int i = 0; i < NUM_LINEARS; i++) {
-        Linear<floatX> linear = linear_of(Tensors<floatX>(), i, C);
-        LinearFp8 *fp8 = &model->fp8[i];
-        plan_weights_fp8(plan, &fp8->weight, rows[i].weight, whole, L, linear.OC, linear.C);
-        if (!trains) { continue; }
-        plan_weights_fp8(plan, &fp8->weight_t, rows[i].weight_t, whole, L, linear.C, linear.OC);
-        plan_per_layer(plan, &fp8->inp_t, rows[i].inp_t, L, r < rows[i].keep_below, linear.C, Np);
-    }
-    plan_add(plan, &model->fp8_scales, "fp8_scales", PLAN_WORKSPACE, PLAN_F32,
-             shape4(NUM_FP8_OPERANDS, L, NUM_LINEARS, sizeof(Fp8Scale) / sizeof(float)), FORWARD, UPDATE);
-    plan_add(plan, &model->inp_fp8, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(Np, 4 * C), FORWARD, FORWARD);
-    if (!trains) { return; }
-    plan_add(plan, &model->dout_fp8, "dout_fp8", PLAN_GRADIENT, PLAN_FP8, shape2(Np, 4 * C), BACKWARD_MLP,
-             BACKWARD_ATTENTION);
-    plan_add(plan, &model->dout_fp8_t, "dout_fp8_t", PLAN_GRADIENT, PLAN_FP8, shape2(4 * C, Np), BACKWARD_MLP,
-             BACKWARD_ATTENTION);
+    int C = model->config.channels, r = model->shape.recompute;
+    bool keeps_ln = r < RECOMPUTE_LAYERNORM, keeps_gelu = r < RECOMPUTE_GELU;
+    const Fp8PlanRow rows[NUM_LINEARS] = {{"qkvw_fp8", "qkvw_fp8_t", "ln1_fp8_t", C, 3 * C, keeps_ln},
+                                          {"attprojw_fp8", "attprojw_fp8_t", "att_fp8_t", C, C, keeps_ln},
+                                          {"fcw_fp8", "fcw_fp8_t", "ln2_fp8_t", C, 4 * C, keeps_ln},
+                                          {"fcprojw_fp8", "fcprojw_fp8_t", "gelu_fp8_t", 4 * C, C, keeps_gelu}};
+    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
+                                !model->params.parts,     FORWARD, BACKWARD_MLP,
+                                BACKWARD_ATTENTION,       UPDATE};
+    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
 }
 
 // Activations: a block's are there from its forward to its backward.
@@ -355,7 +301,7 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int L = config->num_layers, C = config->channels;
     bool trains = model->shape.kind == RUN_TRAINS, fp8 = model->shape.fp8; // then the inputs are kept in 8 bits
     int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
-    int64_t rows = matmul_rows(model, N);
+    int64_t rows = linear_rows(model->shape.fp8, N);
     PlanCategory act = PLAN_ACTIVATION;
     plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
     plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
@@ -386,7 +332,7 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
 static int64_t sum_scratch_floats(int64_t N, int C) {
     int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
     for (int width = C; width <= 4 * C; width += C) {
-        most = max_i64(most, matmul_backward_bias_scratch_floats(N, width));
+        most = max_i64(most, linear_backward_bias_scratch_floats(N, width));
     }
     return most;
 }
@@ -405,7 +351,7 @@ static CudnnShape cudnn_shape(const GPT2 *model) {
 
 static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, NH = model->config.num_heads;
-    int64_t rows = matmul_rows(model, N);
+    int64_t rows = linear_rows(model->shape.fp8, N);
     PlanCategory gradient = PLAN_GRADIENT, work = PLAN_WORKSPACE;
     plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_FLOATX, shape2(N, C), LM_HEAD, BACKWARD_ATTENTION);
     plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_FLOATX, shape2(N, C), LM_HEAD, LM_HEAD);
@@ -656,10 +602,6 @@ typedef struct {
     double *means;    // of an evaluation, on the GPU: the mean loss of each sequence; else NULL
 } BatchRole;
 
-// What a block's forward runs for: a loss alone, a backward pass that comes later, or the layer's backward, which
-// begins now and needs what --recompute did not keep.
-typedef enum { FORWARD_FOR_LOSS, FORWARD_FOR_GRADIENTS, FORWARD_AGAIN } ForwardKind;
-
 // Makes room for the gradients of a bucket. Where they are kept in parts, the room begins with zeros, and with what
 // this rank's part has come to so far: the reduction then adds the micro-batches up, too.
 static void begin_gradient(GPT2 *model, int bucket, const BatchRole *role) {
@@ -686,32 +628,37 @@ static void end_gradient(GPT2 *model, int bucket, const BatchRole *role) {
     cuda_check(cudaEventRecord(model->reduced[slot_of(bucket)], model->comm_stream));
 }
 
-// ---- The linear layers of the blocks ----
-//
-// With --fp8 their three products take 8-bit copies of weight, input and gradient of the output, each with a scale of
-// its own, found just before: nothing of it outlasts a step. All else is bf16 as ever, what they compute too.
+// ---- The linear layers ----
 
-// The scale of one tensor of a linear layer.
-static Fp8Scale *fp8_scale(const GPT2 *model, int operand, int layer, int which) {
-    return model->fp8_scales + (operand * model->config.num_layers + layer) * NUM_LINEARS + which;
+// use: see llmc/layers/fp8.cuh.
+static Linear linear_of(const GPT2 *model, int layer, int which, LinearUse use) {
+    int C = model->config.channels;
+    Tensors<floatX> p = params_of_layer(model, layer);
+    Tensors<float> g = {};
+    if (model->shape.kind == RUN_TRAINS) { g = grads_of_layer(model, layer); }
+    Fp8Linear fp8 = fp8_linear(&model->fp8, layer, which, use);
+    switch (which) {
+    case LINEAR_QKV: return {C, 3 * C, p.qkvw, p.qkvb, g.qkvw, g.qkvb, fp8};
+    case LINEAR_ATTPROJ: return {C, C, p.attprojw, p.attprojb, g.attprojw, g.attprojb, fp8};
+    case LINEAR_FC: return {C, 4 * C, p.fcw, p.fcb, g.fcw, g.fcb, fp8};
+    default: return {4 * C, C, p.fcprojw, p.fcprojb, g.fcprojw, g.fcprojb, fp8};
+    }
 }
 
-// Where the kernel that writes such a tensor leaves its largest magnitude, of which the scale is made; NULL: nobody
-// asks.
-static uint32_t *amax_for(const GPT2 *model, int operand, int layer, int which) {
-    return model->shape.fp8 ? &fp8_scale(model, operand, layer, which)->amax : NULL;
+// The language model head, which shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.
+static Linear lm_head_of(const GPT2 *model) {
+    Linear head;
+    head.C = model->config.channels, head.OC = model->config.padded_vocab_size;
+    head.weight = params_of_layer(model, 0).wte;
+    if (model->shape.kind == RUN_TRAINS) { head.dweight = grads_of_layer(model, 0).wte; }
+    return head;
 }
 
 // Brings a block's weights, which have changed or just come, to 8 bits.
 static void quantize_weights(GPT2 *model, int layer) {
-    Fp8Scale *scales = fp8_scale(model, FP8_WEIGHT, layer, 0);
-    cuda_check(cudaMemsetAsync(scales, 0, NUM_LINEARS * sizeof(*scales), model->stream));
-    for (int i = 0; i < NUM_LINEARS; i++) {
-        Linear<floatX> p = linear_of(params_of_layer(model, layer), i, model->config.channels);
-        const LinearFp8 *fp8 = &model->fp8[i];
-        fp8_amax(&scales[i], p.weight, (int64_t)p.OC * p.C, model->stream);
-        fp8_quantize(fp8->weight.of(layer), fp8->weight_t.of(layer), &scales[i], p.weight, p.OC, p.C, model->stream);
-    }
+    Linear linears[NUM_LINEARS];
+    for (int i = 0; i < NUM_LINEARS; i++) { linears[i] = linear_of(model, layer, i, LINEAR_BACKWARD); }
+    linear_quantize_weights(linears, NUM_LINEARS, model->stream);
 }
 
 // The parameters have changed, and all are here.
@@ -734,124 +681,24 @@ static void await_parameters(GPT2 *model) {
     quantize_all_weights(model);
 }
 
-// Before a forward pass: what it and the backward pass compute is yet to be measured.
-static void clear_activation_scales(GPT2 *model) {
-    static_assert(FP8_DOUT == FP8_INPUT + 1, "they lie together");
-    size_t bytes = (size_t)(2 * model->config.num_layers * NUM_LINEARS) * sizeof(Fp8Scale);
-    if (!model->shape.fp8) { return; }
-    cuda_check(cudaMemsetAsync(fp8_scale(model, FP8_INPUT, 0, 0), 0, bytes, model->stream));
-}
-
-// Where a linear layer's input goes in 8 bits for the multiplication that comes next. NULL: none comes. When a block's
-// forward runs again, gradients are not yet in 8 bits, so that their room is free.
-static fp8e4 *input_to_multiply(const GPT2 *model, int which, ForwardKind kind) {
-    if (kind != FORWARD_AGAIN) { return model->inp_fp8; }
-    bool multiplies = model->shape.recompute == RECOMPUTE_BLOCK && which != LINEAR_FCPROJ;
-    return multiplies ? (fp8e4 *)model->dout_fp8 : NULL;
-}
-
-// Where it goes, transposed, for the backward pass. NULL: nowhere, since no backward pass comes or since it is made
-// again there, as in all layers but the last.
-static fp8e4 *input_to_keep(const GPT2 *model, int layer, int which, ForwardKind kind) {
-    PerLayer<fp8e4> inp_t = model->fp8[which].inp_t;
-    bool stays = inp_t.stride > 0 || layer == model->config.num_layers - 1;
-    return kind == FORWARD_AGAIN || (kind == FORWARD_FOR_GRADIENTS && stays) ? inp_t.of(layer) : NULL;
-}
-
-// Brings the input (N,C) of a linear layer to 8 bits, by its amax. That of fcproj is gelu(fc): then inp is fc (N,4C).
-static void quantize_input(GPT2 *model, int layer, int which, const floatX *inp, int64_t N, ForwardKind kind) {
-    int C = model->config.channels;
-    fp8e4 *q = input_to_multiply(model, which, kind), *q_t = input_to_keep(model, layer, which, kind);
-    Fp8Scale *scale = fp8_scale(model, FP8_INPUT, layer, which);
-    if (which == LINEAR_FCPROJ) {
-        gelu_quantize(q, q_t, scale, inp, N, 4 * C, model->stream);
-    } else {
-        fp8_quantize(q, q_t, scale, inp, N, C, model->stream);
-    }
-}
-
 // How many multiprocessors the next multiplications count on.
 static void count_on(GPT2 *model, bool communicates) {
     model->cublas.multiprocessors = communicates ? model->spared : 0;
 }
 
-// out (N,OC) of one of a block's linear layers; with pre_gelu: see matmul_forward. With --fp8, inp may be NULL: it has
-// been brought to 8 bits already.
-static void linear_forward(GPT2 *model, int layer, int which, floatX *out, floatX *pre_gelu, const floatX *inp,
-                           int64_t N, ForwardKind kind) {
-    Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
-    count_on(model, model->params.parts); // also when it is computed again: the same bits
-    if (!model->shape.fp8) {
-        matmul_forward(&model->cublas, out, pre_gelu, inp, p.weight, p.bias, N, p.C, p.OC, model->stream);
-        return;
-    }
-    if (inp != NULL) { quantize_input(model, layer, which, inp, N, kind); }
-    matmul_forward_fp8(&model->cublas, out, input_to_multiply(model, which, kind),
-                       fp8_scale(model, FP8_INPUT, layer, which), model->fp8[which].weight.of(layer),
-                       fp8_scale(model, FP8_WEIGHT, layer, which), p.bias, N, p.C, p.OC, model->stream);
-}
-
-// dinp and dweight of linear_backward, in 8 bits.
-static void linear_backward_fp8(GPT2 *model, int layer, int which, floatX *dinp, float *dweight, const floatX *dout,
-                                int64_t N) {
-    Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
-    const LinearFp8 *fp8 = &model->fp8[which];
-    Fp8Scale *scale = fp8_scale(model, FP8_DOUT, layer, which);
-    fp8_quantize(model->dout_fp8, model->dout_fp8_t, scale, dout, N, p.OC, model->stream);
-    matmul_backward_weight_fp8(&model->cublas, dweight, model->dout_fp8_t, scale, fp8->inp_t.of(layer),
-                               fp8_scale(model, FP8_INPUT, layer, which), N, p.C, p.OC, model->stream);
-    matmul_backward_input_fp8(&model->cublas, dinp, model->dout_fp8, scale, fp8->weight_t.of(layer),
-                              fp8_scale(model, FP8_WEIGHT, layer, which), N, p.C, p.OC, model->stream);
-}
-
-// Its gradients but for the bias's: dinp = dout weight, dweight += dout^T inp. pre_gelu: see matmul_backward_input.
-static void linear_backward(GPT2 *model, int layer, int which, floatX *dinp, const floatX *dout, const floatX *inp,
-                            const floatX *pre_gelu, int64_t N) {
-    Linear<floatX> p = linear_of(params_of_layer(model, layer), which, model->config.channels);
-    Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
-    count_on(model, model->reduces);
-    if (model->shape.fp8) {
-        linear_backward_fp8(model, layer, which, dinp, g.weight, dout, N);
-        return;
-    }
-    matmul_backward_weight(&model->cublas, g.weight, dout, inp, N, p.C, p.OC, model->stream);
-    matmul_backward_input(&model->cublas, dinp, dout, p.weight, pre_gelu, N, p.C, p.OC, model->stream);
-}
-
-// dbias += sum of the rows of dout, where what wrote dout has not done that; and with --fp8 dout's largest magnitude.
-static void linear_backward_bias(GPT2 *model, int layer, int which, const floatX *dout, int64_t N) {
-    Linear<float> g = linear_of(grads_of_layer(model, layer), which, model->config.channels);
-    matmul_backward_bias(g.bias, dout, model->sum_scratch, N, g.OC, model->stream,
-                         amax_for(model, FP8_DOUT, layer, which));
-}
-
 #define MAX_MATMUL_PROBLEMS 32
 static_assert(MAX_MATMUL_PROBLEMS <= TUNE_MAX_PROBLEMS, "all choices can be told");
-
-// The multiplications of a layer, forward and backward, added to problems. N: rows of a micro-batch.
-static int linear_problems(const GPT2 *model, int which, int64_t N, CublasProblem *problems) {
-    Linear<floatX> p = linear_of(Tensors<floatX>(), which, model->config.channels);
-    bool makes_gelu = which == LINEAR_FC && model->shape.gelu_fusion >= FUSE_GELU_FORWARD;
-    bool takes_gelu = which == LINEAR_FCPROJ && model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
-    if (model->shape.fp8) {
-        problems[0] = matmul_forward_fp8_problem(N, p.C, p.OC, true);
-        problems[1] = matmul_backward_weight_fp8_problem(N, p.C, p.OC);
-        problems[2] = matmul_backward_input_fp8_problem(N, p.C, p.OC);
-        return 3;
-    }
-    problems[0] = matmul_forward_problem(N, p.C, p.OC, true, makes_gelu);
-    problems[1] = matmul_backward_weight_problem(N, p.C, p.OC);
-    problems[2] = matmul_backward_input_problem(N, p.C, p.OC, takes_gelu);
-    return 3;
-}
 
 // The multiplications of a layer by the multiprocessors that they count on: see count_on. Of the backward pass they are
 // there twice if only a step's last micro-batch sends gradients.
 static int shared_problems(const GPT2 *model, int which, int64_t N, CublasProblem *problems) {
-    int backward = linear_problems(model, which, N, problems), n = backward;
+    bool makes_gelu = which == LINEAR_FC && model->shape.gelu_fusion >= FUSE_GELU_FORWARD;
+    bool takes_gelu = which == LINEAR_FCPROJ && model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
+    int n = LINEAR_PRODUCTS;
+    linear_problems(problems, linear_of(model, 0, which, LINEAR_FOR_GRADIENTS), N, makes_gelu, takes_gelu);
     if (model->spared == 0) { return n; }
     if (model->params.parts) { problems[0].multiprocessors = model->spared; } // the forward's
-    for (int i = 1; i < backward; i++) {
+    for (int i = 1; i < LINEAR_PRODUCTS; i++) {
         if (!model->grads.parts) { problems[n++] = problems[i]; }
         problems[i].multiprocessors = model->spared;
     }
@@ -861,36 +708,32 @@ static int shared_problems(const GPT2 *model, int which, int64_t N, CublasProble
 // All multiplications of a training micro-batch, so that the best algorithms can be found before the first. Returns how
 // many there are, at most MAX_MATMUL_PROBLEMS.
 static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
-    int C = model->config.channels, Vp = model->config.padded_vocab_size, n = 0;
+    int n = 0;
     int64_t N = (int64_t)model->shape.B * model->shape.T;
     for (int which = 0; which < NUM_LINEARS; which++) { n += shared_problems(model, which, N, problems + n); }
     const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // all but the last time, and the last
     for (int64_t rows : head_rows) {
         if (rows == 0) { continue; }
-        problems[n++] = matmul_forward_problem(rows, C, Vp, false, false);
-        problems[n++] = matmul_backward_weight_problem(rows, C, Vp);
-        problems[n++] = matmul_backward_input_problem(rows, C, Vp, false);
+        linear_problems(problems + n, lm_head_of(model), rows, false, false);
+        n += LINEAR_PRODUCTS;
     }
     return n;
 }
 
 // ---- The layers ----
 
-// att and att_lse of qkv, and with --fp8 the largest magnitude in att, which cuDNN does not tell.
-static void attend(GPT2 *model, int layer, int B, int T, ForwardKind kind) {
+// att and att_lse of qkv, for the linear layer attproj. cuDNN does not tell the largest magnitude in att.
+static void attend(GPT2 *model, int layer, int B, int T, const Linear &attproj) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->qkv.of(layer);
     floatX *att = model->att.of(layer);
     float *lse = model->att_lse.of(layer);
     if (!cudnn_att_takes(&model->cudnn, B, T)) {
-        uint32_t *amax = amax_for(model, FP8_INPUT, layer, LINEAR_ATTPROJ);
-        attention_forward(att, lse, qkv, B, T, C, NH, model->stream, amax);
+        attention_forward(att, lse, qkv, B, T, C, NH, model->stream, attproj.inp_amax());
         return;
     }
     cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
-    if (model->shape.fp8 && kind != FORWARD_AGAIN) {
-        fp8_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_ATTPROJ), att, (int64_t)B * T * C, model->stream);
-    }
+    linear_measure_input(attproj, att, (int64_t)B * T, model->stream);
 }
 
 // dqkv of datt. Its largest magnitude comes with the sums of its rows.
@@ -907,36 +750,34 @@ static void attend_backward(GPT2 *model, int layer, int B, int T) {
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
-static void block_forward(GPT2 *model, int layer, int B, int T, ForwardKind kind) {
+static void block_forward(GPT2 *model, int layer, int B, int T, LinearUse use) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
+    CublasContext *cublas = &model->cublas;
     cudaStream_t stream = model->stream;
-    floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer), *mid = model->residual_mid.of(layer);
-    floatX *ln2 = model->ln2.of(layer), *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
-    linear_forward(model, layer, LINEAR_QKV, qkv, NULL, model->ln1.of(layer), N, kind);
-    attend(model, layer, B, T, kind);
-    linear_forward(model, layer, LINEAR_ATTPROJ, model->projection, NULL, att, N, kind);
+    floatX *att = model->att.of(layer), *mid = model->residual_mid.of(layer), *ln2 = model->ln2.of(layer);
+    floatX *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
+    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use), to_fc = linear_of(model, layer, LINEAR_FC, use);
+    count_on(model, model->params.parts); // also when it is computed again: the same bits
+    linear_forward(cublas, linear_of(model, layer, LINEAR_QKV, use), model->qkv.of(layer), NULL, model->ln1.of(layer),
+                   N, stream);
+    attend(model, layer, B, T, attproj);
+    linear_forward(cublas, attproj, model->projection, NULL, att, N, stream);
     fused_residual_layernorm_forward(mid, ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
                                      model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream,
-                                     amax_for(model, FP8_INPUT, layer, LINEAR_FC));
+                                     to_fc.inp_amax());
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
-        linear_forward(model, layer, LINEAR_FC, gelu, fc, ln2, N, kind);
+        linear_forward(cublas, to_fc, gelu, fc, ln2, N, stream);
         return;
     }
-    linear_forward(model, layer, LINEAR_FC, fc, NULL, ln2, N, kind);
-    if (model->shape.fp8) {
-        if (kind != FORWARD_AGAIN) {
-            gelu_amax(fp8_scale(model, FP8_INPUT, layer, LINEAR_FCPROJ), fc, N * 4 * C, stream);
-        }
-        quantize_input(model, layer, LINEAR_FCPROJ, fc, N, kind);
-    } else {
-        gelu_forward(gelu, fc, N * 4 * C, stream);
-    }
+    linear_forward(cublas, to_fc, fc, NULL, ln2, N, stream);
+    LinearUse next = use == LINEAR_AGAIN ? LINEAR_BACKWARD : use; // the backward pass needs no output of fcproj
+    linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, stream);
 }
 
 // All layers up to the final LayerNorm, whose output is model->lnf. tokens (B,T) on the GPU.
-static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, ForwardKind kind) {
+static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, LinearUse use) {
     Range range("forward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
@@ -945,17 +786,18 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Forwa
     fetch_bucket(model, 1);
     await_bucket(model, 0);
     await_bucket(model, 1);
-    clear_activation_scales(model);
+    fp8_clear_activation_scales(&model->fp8, model->stream);
     embedding_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
     layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
-                      p.ln1b, N, C, model->stream, amax_for(model, FP8_INPUT, 0, LINEAR_QKV));
+                      p.ln1b, N, C, model->stream, linear_of(model, 0, LINEAR_QKV, use).inp_amax());
     for (int layer = 0; layer < L; layer++) {
         bool last = layer == L - 1;
         if (!last) { fetch_bucket(model, 2 + layer); }
         p = params_of_layer(model, layer);
         quantize_passing_weights(model, layer);
-        block_forward(model, layer, B, T, kind);
-        linear_forward(model, layer, LINEAR_FCPROJ, model->projection, NULL, model->gelu.of(layer), N, kind);
+        block_forward(model, layer, B, T, use);
+        linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->projection, NULL,
+                       model->gelu.of(layer), N, model->stream);
         if (!last) { await_bucket(model, 2 + layer); }
         Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
         fused_residual_layernorm_forward(model->residual.of(layer + 1), last ? model->lnf : model->ln1.of(layer + 1),
@@ -963,7 +805,7 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Forwa
                                          last ? model->lnf_rstd : model->ln1_rstd.of(layer + 1),
                                          model->residual_mid.of(layer), model->projection, last ? p.lnfw : next.ln1w,
                                          last ? p.lnfb : next.ln1b, N, C, model->stream,
-                                         last ? NULL : amax_for(model, FP8_INPUT, layer + 1, LINEAR_QKV));
+                                         last ? NULL : linear_of(model, layer + 1, LINEAR_QKV, use).inp_amax());
         release_bucket(model, 1 + layer);
     }
     model->gathering = false; // every bucket has been waited for
@@ -989,8 +831,7 @@ static void lm_head_forward(GPT2 *model, LmHeadRows h, const int32_t *targets, c
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     bool overlaps = model->logits_stride > 0;
     cudaStream_t stream = overlaps ? model->lm_head_stream : model->stream;
-    matmul_forward(&model->cublas, h.logits, NULL, model->lnf + h.first * C, params_of_layer(model, 0).wte, NULL,
-                   h.rows, C, Vp, model->stream);
+    linear_forward(&model->cublas, lm_head_of(model), h.logits, NULL, model->lnf + h.first * C, h.rows, model->stream);
     if (overlaps) {
         cuda_check(cudaEventRecord(model->multiplied[h.slot], model->stream));
         cuda_check(cudaStreamWaitEvent(stream, model->multiplied[h.slot], 0));
@@ -1002,13 +843,11 @@ static void lm_head_forward(GPT2 *model, LmHeadRows h, const int32_t *targets, c
 
 // The head's backward of rows that lm_head_forward has begun.
 static void lm_head_backward(GPT2 *model, LmHeadRows h, const BatchRole *role) {
-    int C = model->config.channels, Vp = model->config.padded_vocab_size;
+    int64_t at = h.first * model->config.channels;
     if (model->logits_stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->scored[h.slot], 0)); }
     if (!role->trains) { return; }
-    matmul_backward_input(&model->cublas, model->dlnf + h.first * C, h.logits, params_of_layer(model, 0).wte, NULL,
-                          h.rows, C, Vp, model->stream);
-    matmul_backward_weight(&model->cublas, grads_of_layer(model, 0).wte, h.logits, model->lnf + h.first * C, h.rows, C,
-                           Vp, model->stream);
+    linear_backward(&model->cublas, lm_head_of(model), model->dlnf + at, h.logits, model->lnf + at, NULL, h.rows,
+                    model->stream);
 }
 
 // The language model head and the loss, for head_rows rows at a time, so that the logits of a whole batch never exist.
@@ -1026,16 +865,6 @@ static void lm_head_forward_backward(GPT2 *model, const int32_t *targets, int64_
     if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream); }
 }
 
-// The inputs of linear layers that --recompute did not keep in 8 bits, from bf16, by the scales that are still there.
-static void recompute_inputs(GPT2 *model, int layer, int64_t N) {
-    if (model->shape.recompute >= RECOMPUTE_LAYERNORM) {
-        quantize_input(model, layer, LINEAR_QKV, model->ln1.of(layer), N, FORWARD_AGAIN);
-        quantize_input(model, layer, LINEAR_ATTPROJ, model->att.of(layer), N, FORWARD_AGAIN);
-        quantize_input(model, layer, LINEAR_FC, model->ln2.of(layer), N, FORWARD_AGAIN);
-    }
-    quantize_input(model, layer, LINEAR_FCPROJ, model->fc.of(layer), N, FORWARD_AGAIN);
-}
-
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
 // last layer's activations are still there.
 static void recompute_layer(GPT2 *model, int layer, int B, int T) {
@@ -1044,26 +873,29 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
     Tensors<floatX> p = params_of_layer(model, layer);
     cudaStream_t stream = model->stream;
+    floatX *ln1 = model->ln1.of(layer), *ln2 = model->ln2.of(layer);
+    floatX *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
     if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(model->ln1.of(layer), model->ln1_mean.of(layer), model->ln1_rstd.of(layer),
-                          model->residual.of(layer), p.ln1w, p.ln1b, N, C, stream);
+        layernorm_forward(ln1, model->ln1_mean.of(layer), model->ln1_rstd.of(layer), model->residual.of(layer), p.ln1w,
+                          p.ln1b, N, C, stream);
     }
     if (level == RECOMPUTE_BLOCK) {
-        block_forward(model, layer, B, T, FORWARD_AGAIN);
+        block_forward(model, layer, B, T, LINEAR_AGAIN);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(model->ln2.of(layer), model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
-                          model->residual_mid.of(layer), p.ln2w, p.ln2b, N, C, stream);
+        layernorm_forward(ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer), model->residual_mid.of(layer),
+                          p.ln2w, p.ln2b, N, C, stream);
+        linear_quantize_input(linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), ln1, N, stream);
+        linear_quantize_input(linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->att.of(layer), N,
+                              stream);
+        linear_quantize_input(linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD), ln2, N, stream);
     }
-    if (model->shape.fp8) {
-        recompute_inputs(model, layer, N);
-    } else if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
-        // Another GELU than the multiply's might round differently.
-        linear_forward(model, layer, LINEAR_FC, model->gelu.of(layer), model->fc.of(layer), model->ln2.of(layer), N,
-                       FORWARD_AGAIN);
+    if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // another GELU than the multiply's might round differently
+        count_on(model, model->params.parts);
+        linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FC, LINEAR_AGAIN), gelu, fc, ln2, N, stream);
     } else {
-        gelu_forward(model->gelu.of(layer), model->fc.of(layer), N * 4 * C, stream);
+        linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), gelu, fc, N, stream);
     }
 }
 
@@ -1078,17 +910,19 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     Tensors<float> g = grads_of_layer(model, layer);
     const floatX *fc = model->fc.of(layer);
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
-    linear_backward(model, layer, LINEAR_FCPROJ, model->dfc, model->dresidual, model->gelu.of(layer), fused ? fc : NULL,
-                    N);
+    Linear to_fc = linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD);
+    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
+    count_on(model, model->reduces);
+    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), model->dfc,
+                    model->dresidual, model->gelu.of(layer), fused ? fc : NULL, N, model->stream);
     if (fused) {
-        linear_backward_bias(model, layer, LINEAR_FC, model->dfc, N);
+        linear_backward_bias(to_fc, model->dfc, model->sum_scratch, N, model->stream);
     } else {
-        gelu_backward(model->dfc, fc, model->dfc, g.fcb, model->sum_scratch, N, 4 * C, model->stream,
-                      amax_for(model, FP8_DOUT, layer, LINEAR_FC));
+        gelu_backward(model->dfc, fc, model->dfc, to_fc.dbias, model->sum_scratch, N, 4 * C, model->stream,
+                      to_fc.dout_amax());
     }
-    linear_backward(model, layer, LINEAR_FC, model->dln, model->dfc, model->ln2.of(layer), NULL, N);
-    uint32_t *amax = amax_for(model, FP8_DOUT, layer, LINEAR_ATTPROJ);
-    layernorm_backward({model->dresidual, false, g.attprojb, amax}, g.ln2w, g.ln2b, model->dln,
+    linear_backward(&model->cublas, to_fc, model->dln, model->dfc, model->ln2.of(layer), NULL, N, model->stream);
+    layernorm_backward({model->dresidual, false, attproj.dbias, attproj.dout_amax()}, g.ln2w, g.ln2b, model->dln,
                        model->residual_mid.of(layer), model->ln2_mean.of(layer), model->ln2_rstd.of(layer), p.ln2w,
                        model->sum_scratch, N, C, model->stream);
 }
@@ -1099,15 +933,17 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T, const
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
-    const floatX *att = model->att.of(layer);
-    linear_backward(model, layer, LINEAR_ATTPROJ, model->datt, model->dresidual, att, NULL, N);
+    Linear qkv = linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), below;
+    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->datt,
+                    model->dresidual, model->att.of(layer), NULL, N, model->stream);
     attend_backward(model, layer, B, T);
-    linear_backward_bias(model, layer, LINEAR_QKV, model->dqkv, N);
-    linear_backward(model, layer, LINEAR_QKV, model->dln, model->dqkv, model->ln1.of(layer), NULL, N);
-    if (layer > 0) { begin_gradient(model, layer, role); } // a bucket's number is its layer's + 1
-    float *bias_below = layer > 0 ? grads_of_layer(model, layer - 1).fcprojb : NULL;
-    uint32_t *amax_below = layer > 0 ? amax_for(model, FP8_DOUT, layer - 1, LINEAR_FCPROJ) : NULL;
-    layernorm_backward({model->dresidual, false, bias_below, amax_below}, g.ln1w, g.ln1b, model->dln,
+    linear_backward_bias(qkv, model->dqkv, model->sum_scratch, N, model->stream);
+    linear_backward(&model->cublas, qkv, model->dln, model->dqkv, model->ln1.of(layer), NULL, N, model->stream);
+    if (layer > 0) {
+        begin_gradient(model, layer, role); // a bucket's number is its layer's + 1
+        below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
+    }
+    layernorm_backward({model->dresidual, false, below.dbias, below.dout_amax()}, g.ln1w, g.ln1b, model->dln,
                        model->residual.of(layer), model->ln1_mean.of(layer), model->ln1_rstd.of(layer), p.ln1w,
                        model->sum_scratch, N, C, model->stream);
 }
@@ -1123,9 +959,10 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
     model->reduces = model->grads.parts || role->last;
     begin_gradient(model, L, role);
     Tensors<float> g = grads_of_layer(model, L - 1);
-    uint32_t *amax = amax_for(model, FP8_DOUT, L - 1, LINEAR_FCPROJ);
-    layernorm_backward({model->dresidual, true, g.fcprojb, amax}, g.lnfw, g.lnfb, model->dlnf, model->residual.of(L),
-                       model->lnf_mean, model->lnf_rstd, p.lnfw, model->sum_scratch, N, C, model->stream);
+    Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
+    layernorm_backward({model->dresidual, true, fcproj.dbias, fcproj.dout_amax()}, g.lnfw, g.lnfb, model->dlnf,
+                       model->residual.of(L), model->lnf_mean, model->lnf_rstd, p.lnfw, model->sum_scratch, N, C,
+                       model->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
         if (layer > 0) { fetch_bucket(model, bucket - 1); }
@@ -1379,7 +1216,7 @@ static void run_passes(GPT2 *model, const BatchSlot *slot, int B, int T, const B
     CudaGraph *passes = model->pass_graphs[slot - model->slots][role->first];
     cuda_require(!model->graphs.wanted || (B == model->shape.B && T == model->shape.T)); // a graph has one shape
     cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream,
-                               [&] { gpt2_forward(model, tokens, B, T, FORWARD_FOR_GRADIENTS); });
+                               [&] { gpt2_forward(model, tokens, B, T, LINEAR_FOR_GRADIENTS); });
     cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_LM_HEAD], "lm_head", model->stream,
                                [&] { lm_head_forward_backward(model, targets, N, role); });
     cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_BACKWARD], "backward", model->stream,
@@ -1397,7 +1234,7 @@ static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRol
     if (role->trains) {
         run_passes(model, slot, B, T, role);
     } else {
-        gpt2_forward(model, tokens, B, T, FORWARD_FOR_LOSS);
+        gpt2_forward(model, tokens, B, T, LINEAR_FOR_LOSS);
         lm_head_forward_backward(model, targets, N, role);
         if (role->means != NULL) { mean_losses(role->means, model->losses, counts, B, T, model->stream); }
     }
@@ -2017,7 +1854,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
     if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
     order_tokens(model, slot, N);
     upload_batch(model, slot, N);
-    gpt2_forward(model, tokens, B, T, FORWARD_FOR_LOSS);
+    gpt2_forward(model, tokens, B, T, LINEAR_FOR_LOSS);
     lm_head_forward_backward(model, targets, N, &role);
     cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
     wait_for_stream(model);
@@ -2326,14 +2163,13 @@ static void append_to_sample(void *context, int token) {
 static const float *sample_logits(void *context) {
     GPT2 *model = (GPT2 *)context;
     int T = model->shape.T, C = model->config.channels, V = model->config.vocab_size, last = model->history_length - 1;
-    int Vp = model->config.padded_vocab_size;
     cuda_check(cudaMemcpyAsync(model->history, model->history_staging, (size_t)T * sizeof(int32_t),
                                cudaMemcpyHostToDevice, model->stream));
     comm_progress(model->ranks, "a sample");
-    gpt2_forward(model, model->history, 1, T, FORWARD_FOR_LOSS);
+    gpt2_forward(model, model->history, 1, T, LINEAR_FOR_LOSS);
     count_on(model, false);
-    matmul_forward(&model->cublas, model->logits, NULL, model->lnf + (int64_t)last * C, params_of_layer(model, 0).wte,
-                   NULL, 1, C, Vp, model->stream);
+    linear_forward(&model->cublas, lm_head_of(model), model->logits, NULL, model->lnf + (int64_t)last * C, 1,
+                   model->stream);
     cuda_check(cudaMemcpyAsync(model->sample_logits, model->logits, (size_t)V * sizeof(floatX), cudaMemcpyDeviceToHost,
                                model->stream));
     wait_for_stream(model);

@@ -21,8 +21,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/layers/layernorm.cuh"
-#include "llmc/layers/matmul.cuh"
-#include "llmc/layers/matmul_fp8.cuh"
+#include "llmc/layers/linear.cuh"
 
 #define POOL_BYTES ((int64_t)12 << 30) // at most; less where the GPU has less
 #define MAX_COPIES 16                  // of the operands
@@ -238,7 +237,7 @@ static void measure_matmul(Bench *b) {
                      {},
                      {}};
     square.launch = [=](const Operands &o) {
-        matmul_forward(&b->cublas, o.x(0), NULL, o.x(1), o.x(2), NULL, M, M, M, b->stream);
+        linear_forward(&b->cublas, {M, M, o.x(2), NULL}, o.x(0), NULL, o.x(1), M, b->stream);
     };
     double seconds = time_kernel(b, square);
     b->flops_per_second = square.flops / seconds;
@@ -353,12 +352,12 @@ static void bench_linear(Bench *b, const char *layer, int64_t N, int C, int OC, 
     Kernel forward = {
         name + " forward", moved, flops, {floatXs(out), floatXs(inp), floatXs(weight), floatXs(OC)}, {}, {}};
     forward.launch = [=](const Operands &o) {
-        matmul_forward(&b->cublas, o.x(0), NULL, o.x(1), o.x(2), has_bias ? o.x(3) : NULL, N, C, OC, b->stream);
+        linear_forward(&b->cublas, {C, OC, o.x(2), has_bias ? o.x(3) : NULL}, o.x(0), NULL, o.x(1), N, b->stream);
     };
     measure(b, forward);
     Kernel input = {name + " backward input", moved, flops, {floatXs(inp), floatXs(out), floatXs(weight)}, {}, {}};
     input.launch = [=](const Operands &o) {
-        matmul_backward_input(&b->cublas, o.x(0), o.x(1), o.x(2), NULL, N, C, OC, b->stream);
+        linear_backward_input(&b->cublas, {C, OC, o.x(2)}, o.x(0), o.x(1), NULL, N, b->stream);
     };
     measure(b, input);
     Kernel weights = {name + " backward weight",
@@ -368,17 +367,19 @@ static void bench_linear(Bench *b, const char *layer, int64_t N, int C, int OC, 
                       {},
                       {}};
     weights.launch = [=](const Operands &o) {
-        matmul_backward_weight(&b->cublas, o.f(0), o.x(1), o.x(2), N, C, OC, b->stream);
+        linear_backward_weight(&b->cublas, {C, OC, NULL, NULL, o.f(0)}, o.x(1), o.x(2), N, b->stream);
     };
     measure(b, weights);
     if (!has_bias) { return; }
     Kernel bias = {name + " backward bias",
                    X * (double)out,
                    0.0,
-                   {floats(OC), floatXs(out), floats(matmul_backward_bias_scratch_floats(N, OC))},
+                   {floats(OC), floatXs(out), floats(linear_backward_bias_scratch_floats(N, OC))},
                    {},
                    {}};
-    bias.launch = [=](const Operands &o) { matmul_backward_bias(o.f(0), o.x(1), o.f(2), N, OC, b->stream); };
+    bias.launch = [=](const Operands &o) {
+        linear_backward_bias({8, OC, NULL, NULL, NULL, o.f(0)}, o.x(1), o.f(2), N, b->stream);
+    };
     measure(b, bias);
 }
 
@@ -406,6 +407,12 @@ static void bench_fp8_quantize(Bench *b) {
     measure(b, gelu);
 }
 
+static Linear fp8_layer(int C, int OC) {
+    Linear l;
+    l.C = C, l.OC = OC, l.fp8.on = true;
+    return l;
+}
+
 // bench_linear with 8-bit factors. The floor of the arithmetic is still that of the bf16 multiply, so that its percent
 // is the gain: 200 % is what the tensor cores could do.
 static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int OC) {
@@ -419,7 +426,10 @@ static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int 
                       {},
                       {}};
     forward.launch = [=](const Operands &o) {
-        matmul_forward_fp8(&b->cublas, o.x(0), o.e4(1), o.s(2), o.e4(3), o.s(4), o.x(5), N, C, OC, b->stream);
+        Linear l = fp8_layer(C, OC);
+        l.bias = o.x(5), l.fp8.inp = o.e4(1), l.fp8.inp_scale = o.s(2);
+        l.fp8.weight = o.e4(3), l.fp8.weight_scale = o.s(4);
+        linear_forward(&b->cublas, l, o.x(0), NULL, NULL, N, b->stream);
     };
     measure(b, forward);
     Kernel input = {name + " backward input",
@@ -429,7 +439,9 @@ static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int 
                     {},
                     {}};
     input.launch = [=](const Operands &o) {
-        matmul_backward_input_fp8(&b->cublas, o.x(0), o.e5(1), o.s(2), o.e4(3), o.s(4), N, C, OC, b->stream);
+        Linear l = fp8_layer(C, OC);
+        l.fp8.dout = o.e5(1), l.fp8.dout_scale = o.s(2), l.fp8.weight_t = o.e4(3), l.fp8.weight_scale = o.s(4);
+        linear_backward_input(&b->cublas, l, o.x(0), NULL, NULL, N, b->stream);
     };
     measure(b, input);
     Kernel weights = {name + " backward weight",
@@ -439,7 +451,10 @@ static void bench_linear_fp8(Bench *b, const char *layer, int64_t N, int C, int 
                       {},
                       {}};
     weights.launch = [=](const Operands &o) {
-        matmul_backward_weight_fp8(&b->cublas, o.f(0), o.e5(1), o.s(2), o.e4(3), o.s(4), N, C, OC, b->stream);
+        Linear l = fp8_layer(C, OC);
+        l.dweight = o.f(0);
+        l.fp8.dout_t = o.e5(1), l.fp8.dout_scale = o.s(2), l.fp8.inp_t = o.e4(3), l.fp8.inp_scale = o.s(4);
+        linear_backward_weight(&b->cublas, l, NULL, NULL, N, b->stream);
     };
     measure(b, weights);
 }
@@ -469,13 +484,13 @@ static void bench_fused_gelu(Bench *b) {
                       {},
                       {}};
     forward.launch = [=](const Operands &o) {
-        matmul_forward(&b->cublas, o.x(0), o.x(1), o.x(2), o.x(3), o.x(4), N, C, OC, b->stream);
+        linear_forward(&b->cublas, {C, OC, o.x(3), o.x(4)}, o.x(0), o.x(1), o.x(2), N, b->stream);
     };
     measure(b, forward);
     Kernel backward = {
         "fcproj backward with GELU", moved, flops, {floatXs(out), floatXs(inp), floatXs(weight), floatXs(out)}, {}, {}};
     backward.launch = [=](const Operands &o) { // fcproj: (N,4C) -> (N,C)
-        matmul_backward_input(&b->cublas, o.x(0), o.x(1), o.x(2), o.x(3), N, OC, C, b->stream);
+        linear_backward_input(&b->cublas, {OC, C, o.x(2)}, o.x(0), o.x(1), o.x(3), N, b->stream);
     };
     measure(b, backward);
 }

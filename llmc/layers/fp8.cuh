@@ -1,20 +1,22 @@
-// Tensors in 8 bits for the tensor cores: scales, quantising, transposing.
+// 8 bits for the tensor cores: scales, quantised and transposed copies of tensors, and where a model keeps them.
 //
-// Two formats: e4m3 (3 bits of mantissa, to 448) for weights and activations, e5m2 (2 bits, to 57344) for gradients,
-// whose sizes differ more. Each tensor has one factor, from its own largest magnitude: nothing can overflow, and
-// nothing is remembered from step to step. The factor is a power of two, so that it moves the numbers into the format's
-// range without rounding them; they are rounded once, to 8 bits. What it takes to come back is handed to the
-// multiplication (matmul_fp8.cuh) in device memory, so that the host never waits for it.
+// There are two formats. e4m3 (3 bits of mantissa, up to 448) is for weights and activations. e5m2 (2 bits, up to
+// 57344) is for gradients, whose sizes differ more. Each tensor has one factor, from its own largest magnitude: nothing
+// can overflow, and no factor outlasts a step. The factor is a power of two, so that it moves the numbers into the
+// format's range without rounding them. They are rounded once, to 8 bits. The multiply reads the inverse factor from
+// device memory, so that the host never waits for it.
 //
-// The tensor cores read both factors of a product along its inner width, which must be contiguous, so a tensor that
-// meets two products is stored twice: as it is, and transposed.
+// The tensor cores read both factors of a product along its inner width, which must be contiguous. So a tensor that
+// two products read is stored twice, plain and transposed.
 #ifndef LLMC_FP8_CUH
 #define LLMC_FP8_CUH
 
 #include <cuda_fp8.h>
 
+#include "llmc/cuda/cublas_common.h"
 #include "llmc/layers/amax.cuh"
 #include "llmc/layers/gelu.cuh"
+#include "llmc/model/memory_plan.h"
 
 typedef __nv_fp8_e4m3 fp8e4;
 typedef __nv_fp8_e5m2 fp8e5;
@@ -30,8 +32,8 @@ typedef struct {
 // Ada, Hopper and later.
 static inline bool fp8_is_supported(int major, int minor) { return 10 * major + minor >= 89; }
 
-// The rows that a quantised tensor has in memory, those behind the last being zeros: cuBLASLt multiplies 8-bit matrices
-// only if all their widths are multiples of 16, rows and columns of the result included.
+// The rows of a quantised tensor in memory. The rows behind the last are zeros. cuBLASLt multiplies 8-bit matrices only
+// if rows and columns of both factors and of the result are multiples of 16.
 static inline int64_t fp8_padded_rows(int64_t rows) { return round_up_i64(rows, FP8_WIDTH_MULTIPLE); }
 
 // ---- The factor ----
@@ -269,6 +271,185 @@ static inline void gelu_amax(Fp8Scale *scale, const floatX *fc, int64_t n, cudaS
 static inline void gelu_quantize(fp8e4 *q, fp8e4 *q_t, Fp8Scale *scale, const floatX *fc, int64_t N, int width,
                                  cudaStream_t stream) {
     fp8_quantize_values<fp8e4, true>(q, q_t, scale, fc, N, width, stream);
+}
+
+// ---- The three products of a linear layer ----
+//
+// cuBLASLt multiplies 8-bit matrices only if the inner width of the product is contiguous in both, and if all
+// dimensions are multiples of 16. So each product reads one copy of a matrix, plain or transposed. N is padded
+// (fp8_padded_rows): out and dinp have room for as many rows, and the rows from N on hold nothing of use. Sums are
+// fp32, scaled by both inverses, and rounded once when stored. Deterministic.
+//
+// The forward's sums may stay in the tensor cores' own registers, which keep fewer bits than fp32 (fast accumulation).
+// That is faster, and known to be enough there. The gradients' sums are moved to fp32 every few products.
+
+// D (m, n) = A (k, m)^T B (k, n), by columns.
+static inline CublasProblem fp8_problem(int64_t m, int64_t n, int64_t k, CublasFactors factors) {
+    cuda_require(m > 0 && m % FP8_WIDTH_MULTIPLE == 0);
+    cuda_require(n > 0 && n % FP8_WIDTH_MULTIPLE == 0);
+    cuda_require(k > 0 && k % FP8_WIDTH_MULTIPLE == 0);
+    CublasProblem problem = cublas_problem(m, n, k, CUBLASLT_EPILOGUE_DEFAULT);
+    problem.transpose_a = true;
+    problem.factors = factors;
+    return problem;
+}
+
+static inline CublasProblem fp8_forward_problem(int64_t N, int C, int OC, bool bias) {
+    CublasProblem problem = fp8_problem(OC, fp8_padded_rows(N), C, CUBLAS_E4M3);
+    if (bias) { problem.epilogue = CUBLASLT_EPILOGUE_BIAS; }
+    problem.fast_sums = true;
+    return problem;
+}
+
+static inline CublasProblem fp8_backward_input_problem(int64_t N, int C, int OC) {
+    return fp8_problem(C, fp8_padded_rows(N), OC, CUBLAS_E4M3_E5M2);
+}
+
+static inline CublasProblem fp8_backward_weight_problem(int64_t N, int C, int OC) {
+    CublasProblem problem = fp8_problem(C, OC, fp8_padded_rows(N), CUBLAS_E4M3_E5M2);
+    problem.accumulate = problem.fp32_output = true;
+    return problem;
+}
+
+static inline CublasOperands fp8_operands(void *D, const void *A, const Fp8Scale *A_scale, const void *B,
+                                          const Fp8Scale *B_scale) {
+    CublasOperands operands = cublas_operands(D, A, B);
+    operands.A_scale = &A_scale->inverse, operands.B_scale = &B_scale->inverse;
+    return operands;
+}
+
+// ---- The 8-bit copies of a model ----
+//
+// Weights keep their copies from update to update if every rank always holds them whole; otherwise they are quantised
+// before each use. Inputs keep their transposed copy until the backward pass reads it. All else has room for one linear
+// layer at a time.
+
+// What a linear layer is called for. It decides which copies of its input are made.
+typedef enum {
+    LINEAR_FOR_LOSS,      // a forward pass without a backward pass
+    LINEAR_FOR_GRADIENTS, // a forward pass with a backward pass to come
+    LINEAR_AGAIN,         // a forward that the backward pass runs again (--recompute)
+    LINEAR_BACKWARD       // the backward pass, for which --recompute may make the input again
+} LinearUse;
+
+// One linear layer's copies for one call.
+struct Fp8Linear {
+    bool on = false;                        // false: the layer multiplies in floatX, and all else is NULL
+    bool measures_input = false;            // false: the input's scale is known since an earlier pass
+    fp8e4 *weight = NULL, *weight_t = NULL; // (OC,C), (C,OC)
+    fp8e4 *inp = NULL, *inp_t = NULL;       // (Np,C), (C,Np), Np = fp8_padded_rows(N); NULL: not wanted
+    fp8e5 *dout = NULL, *dout_t = NULL;     // (Np,OC), (OC,Np)
+    Fp8Scale *weight_scale = NULL, *inp_scale = NULL, *dout_scale = NULL;
+};
+
+// A tensor in 8 bits for each block (stride > 0), or for one block at a time (stride 0).
+struct Fp8PerBlock {
+    fp8e4 *data;
+    int64_t stride;
+    fp8e4 *of(int block) const { return data + block * stride; }
+};
+
+#define FP8_MAX_LINEARS 8                               // linear layers of a block
+enum { FP8_WEIGHT, FP8_INPUT, FP8_DOUT, FP8_OPERANDS }; // the tensors of a linear layer, each with its own scale
+
+typedef struct {
+    bool on; // false: nothing below is set
+    int num_blocks, num_linears;
+    Fp8PerBlock weight[FP8_MAX_LINEARS], weight_t[FP8_MAX_LINEARS], inp_t[FP8_MAX_LINEARS];
+    Fp8Scale *scales;     // (FP8_OPERANDS, blocks, linears)
+    fp8e4 *inp;           // (Np, widest C): the input of the next multiply
+    fp8e5 *dout, *dout_t; // (Np, widest OC), (widest OC, Np): the gradient that the next two multiplies read
+} Fp8Copies;
+
+// A linear layer of a block, for the plan.
+typedef struct {
+    const char *weight, *weight_t, *inp_t; // names of the plan's rows
+    int C, OC;
+    bool keeps_input; // for every block: --recompute does not make it again
+} Fp8PlanRow;
+
+typedef struct {
+    int num_blocks;
+    int64_t N;                                           // rows of the largest batch
+    bool trains;                                         // gradients are wanted
+    bool keeps_weight;                                   // for every block, from update to update
+    int forward, backward_begins, backward_ends, update; // phases of the plan
+} Fp8PlanShape;
+
+static inline void fp8_plan_per_block(MemoryPlan *plan, Fp8PerBlock *copy, const char *name, PlanCategory category,
+                                      int blocks, bool keep, int64_t rows, int64_t cols, int first, int last) {
+    copy->stride = keep ? rows * cols : 0;
+    plan_add(plan, &copy->data, name, category, PLAN_FP8, shape3(keep ? blocks : 1, rows, cols), first, last);
+}
+
+// Adds the rows of a model's 8-bit copies to the plan.
+static inline void fp8_plan(Fp8Copies *copies, MemoryPlan *plan, const Fp8PlanRow *rows, int num_rows,
+                            const Fp8PlanShape *s) {
+    int64_t Np = fp8_padded_rows(s->N), widest_C = 0, widest_OC = 0;
+    int L = s->num_blocks, weights_end = s->keeps_weight ? s->update : s->backward_ends;
+    cuda_require(num_rows <= FP8_MAX_LINEARS);
+    copies->on = true, copies->num_blocks = L, copies->num_linears = num_rows;
+    for (int i = 0; i < num_rows; i++) {
+        const Fp8PlanRow *r = &rows[i];
+        widest_C = max_i64(widest_C, r->C), widest_OC = max_i64(widest_OC, r->OC);
+        fp8_plan_per_block(plan, &copies->weight[i], r->weight, PLAN_PARAMETER, L, s->keeps_weight, r->OC, r->C,
+                           s->forward, weights_end);
+        if (!s->trains) { continue; }
+        fp8_plan_per_block(plan, &copies->weight_t[i], r->weight_t, PLAN_PARAMETER, L, s->keeps_weight, r->C, r->OC,
+                           s->forward, weights_end);
+        fp8_plan_per_block(plan, &copies->inp_t[i], r->inp_t, PLAN_ACTIVATION, L, r->keeps_input, r->C, Np, s->forward,
+                           s->backward_ends);
+    }
+    plan_add(plan, &copies->scales, "fp8_scales", PLAN_WORKSPACE, PLAN_F32,
+             shape4(FP8_OPERANDS, L, num_rows, sizeof(Fp8Scale) / sizeof(float)), s->forward, s->update);
+    plan_add(plan, &copies->inp, "inp_fp8", PLAN_ACTIVATION, PLAN_FP8, shape2(Np, widest_C), s->forward, s->forward);
+    if (!s->trains) { return; }
+    plan_add(plan, &copies->dout, "dout_fp8", PLAN_GRADIENT, PLAN_FP8, shape2(Np, widest_OC), s->backward_begins,
+             s->backward_ends);
+    plan_add(plan, &copies->dout_t, "dout_fp8_t", PLAN_GRADIENT, PLAN_FP8, shape2(widest_OC, Np), s->backward_begins,
+             s->backward_ends);
+}
+
+static inline Fp8Scale *fp8_scale(const Fp8Copies *copies, int operand, int block, int which) {
+    return copies->scales + (operand * copies->num_blocks + block) * copies->num_linears + which;
+}
+
+// Where the input goes for the multiply that comes next. NULL: none comes. When a block's forward runs again, no
+// gradient is in 8 bits yet, so the gradient's room is free.
+static inline fp8e4 *fp8_room_for_input(const Fp8Copies *copies, LinearUse use) {
+    if (use == LINEAR_BACKWARD) { return NULL; }
+    return use == LINEAR_AGAIN ? (fp8e4 *)copies->dout : copies->inp;
+}
+
+// Where the transposed input goes, or lies, for the backward pass. NULL: no backward pass comes, or it makes the input
+// again, as for all blocks but the last.
+static inline fp8e4 *fp8_room_for_input_t(const Fp8Copies *copies, int block, int which, LinearUse use) {
+    const Fp8PerBlock *inp_t = &copies->inp_t[which];
+    bool stays = inp_t->stride > 0 || block == copies->num_blocks - 1;
+    bool wanted = use == LINEAR_FOR_GRADIENTS ? stays : use != LINEAR_FOR_LOSS;
+    return wanted ? inp_t->of(block) : NULL;
+}
+
+// The copies of a block's linear layer number `which`.
+static inline Fp8Linear fp8_linear(const Fp8Copies *copies, int block, int which, LinearUse use) {
+    Fp8Linear l;
+    if (!copies->on) { return l; }
+    l.on = true, l.measures_input = use <= LINEAR_FOR_GRADIENTS;
+    l.weight = copies->weight[which].of(block), l.weight_t = copies->weight_t[which].of(block);
+    l.inp = fp8_room_for_input(copies, use), l.inp_t = fp8_room_for_input_t(copies, block, which, use);
+    l.dout = copies->dout, l.dout_t = copies->dout_t;
+    l.weight_scale = fp8_scale(copies, FP8_WEIGHT, block, which);
+    l.inp_scale = fp8_scale(copies, FP8_INPUT, block, which);
+    l.dout_scale = fp8_scale(copies, FP8_DOUT, block, which);
+    return l;
+}
+
+// Before a forward pass: nothing of it and of its backward pass has been measured yet.
+static inline void fp8_clear_activation_scales(const Fp8Copies *copies, cudaStream_t stream) {
+    static_assert(FP8_DOUT == FP8_INPUT + 1, "they lie together");
+    if (!copies->on) { return; }
+    size_t bytes = (size_t)(2 * copies->num_blocks * copies->num_linears) * sizeof(Fp8Scale);
+    cuda_check(cudaMemsetAsync(fp8_scale(copies, FP8_INPUT, 0, 0), 0, bytes, stream));
 }
 
 #endif // LLMC_FP8_CUH

@@ -6,7 +6,7 @@
 
 #include "llmc/cuda/cuda_graph.h"
 #include "llmc/layers/gelu.cuh"
-#include "llmc/layers/matmul.cuh"
+#include "llmc/layers/linear.cuh"
 #include "dev/test/layers/gpu_test.h"
 
 // Two linear layers that share a plan of cuBLASLt, each with a bias of its own, and GELU between them:
@@ -29,9 +29,9 @@ struct GraphWork {
 
     void queue() {
         queued++;
-        matmul_forward(cublas, mid.data, NULL, inp.data, weight.data, first.data, N, C, C, stream);
+        linear_forward(cublas, {C, C, weight.data, first.data}, mid.data, NULL, inp.data, N, stream);
         gelu_forward(act.data, mid.data, N * C, stream);
-        matmul_forward(cublas, out.data, NULL, act.data, weight.data, second.data, N, C, C, stream);
+        linear_forward(cublas, {C, C, weight.data, second.data}, out.data, NULL, act.data, N, stream);
     }
     // The bits of what becomes of the input of a round.
     uint64_t result(CudaGraphs *graphs, CudaGraph *graph, int round) {

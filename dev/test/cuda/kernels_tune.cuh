@@ -3,7 +3,7 @@
 #ifndef KERNELS_TUNE_CUH
 #define KERNELS_TUNE_CUH
 
-#include "llmc/layers/matmul_fp8.cuh"
+#include "llmc/layers/linear.cuh"
 #include "llmc/cuda/matmul_tune.cuh"
 #include "dev/test/layers/gpu_test.h"
 #include "dev/test/layers/kernels_matmul.cuh"
@@ -71,20 +71,20 @@ static std::vector<CublasProblem> tune_problems(void) {
     std::vector<CublasProblem> problems;
     for (const MatmulShape &s : shapes) {
         for (int bias = 0; bias < 2; bias++) {
-            problems.push_back(matmul_forward_problem(s.N, s.C, s.OC, bias, false));
-            problems.push_back(matmul_forward_problem(s.N, s.C, s.OC, bias, true));
+            problems.push_back(linear_forward_problem(s.N, s.C, s.OC, bias, false));
+            problems.push_back(linear_forward_problem(s.N, s.C, s.OC, bias, true));
         }
-        problems.push_back(matmul_backward_input_problem(s.N, s.C, s.OC, false));
-        problems.push_back(matmul_backward_input_problem(s.N, s.C, s.OC, true));
-        problems.push_back(matmul_backward_weight_problem(s.N, s.C, s.OC));
+        problems.push_back(linear_backward_input_problem(s.N, s.C, s.OC, false));
+        problems.push_back(linear_backward_input_problem(s.N, s.C, s.OC, true));
+        problems.push_back(linear_backward_weight_problem(s.N, s.C, s.OC));
     }
-    problems.push_back(matmul_forward_problem(1, 24, 40, true, false)); // a single row, as the head's last may be
-    problems.push_back(matmul_backward_input_problem(1, 24, 40, false));
-    problems.push_back(matmul_backward_weight_problem(5, 24, 40)); // the last term of an odd number counts, too
+    problems.push_back(linear_forward_problem(1, 24, 40, true, false)); // a single row, as the head's last may be
+    problems.push_back(linear_backward_input_problem(1, 24, 40, false));
+    problems.push_back(linear_backward_weight_problem(5, 24, 40)); // the last term of an odd number counts, too
     if (PRECISION_IS_FP32) { return problems; }
-    problems.push_back(matmul_forward_fp8_problem(35, 64, 48, true));
-    problems.push_back(matmul_backward_input_fp8_problem(35, 48, 64));
-    problems.push_back(matmul_backward_weight_fp8_problem(64, 48, 16));
+    problems.push_back(fp8_forward_problem(35, 64, 48, true));
+    problems.push_back(fp8_backward_input_problem(35, 48, 64));
+    problems.push_back(fp8_backward_weight_problem(64, 48, 16));
     return problems;
 }
 
@@ -174,7 +174,7 @@ static void test_tune_bad_table(Test *t) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator has such algorithms for certain");
 #endif
-    const CublasProblem problem = matmul_forward_problem(35, 24, 40, true, false);
+    const CublasProblem problem = linear_forward_problem(35, 24, 40, true, false);
     const struct {
         int number; // -1: no algorithm
         int refused, expected;
@@ -210,11 +210,11 @@ static uint64_t hash_of_layer(CublasContext *context, const MatmulShape &s) {
     DeviceArray<floatX> bias(random_values(OC, 1.0f, 3)), dout(random_values(N * OC, 1.0f, 4));
     DeviceArray<floatX> out(N * OC), gelu(N * OC), pre(N * OC), dinp(N * C), dpre(N * C);
     DeviceArray<float> dweight(random_values((int64_t)OC * C, 1.0f, 5));
-    matmul_forward(context, out.data, NULL, inp.data, weight.data, bias.data, N, C, OC, 0);
-    matmul_forward(context, gelu.data, pre.data, inp.data, weight.data, bias.data, N, C, OC, 0);
-    matmul_backward_input(context, dinp.data, dout.data, weight.data, NULL, N, C, OC, 0);
-    matmul_backward_input(context, dpre.data, dout.data, weight.data, inp.data, N, C, OC, 0);
-    matmul_backward_weight(context, dweight.data, dout.data, inp.data, N, C, OC, 0);
+    linear_forward(context, {C, OC, weight.data, bias.data}, out.data, NULL, inp.data, N, 0);
+    linear_forward(context, {C, OC, weight.data, bias.data}, gelu.data, pre.data, inp.data, N, 0);
+    linear_backward_input(context, {C, OC, weight.data}, dinp.data, dout.data, NULL, N, 0);
+    linear_backward_input(context, {C, OC, weight.data}, dpre.data, dout.data, inp.data, N, 0);
+    linear_backward_weight(context, {C, OC, NULL, NULL, dweight.data}, dout.data, inp.data, N, 0);
     return out.hash() ^ (3 * gelu.hash()) ^ (5 * pre.hash()) ^ (7 * dinp.hash()) ^ (9 * dpre.hash()) ^
            (11 * dweight.hash());
 }
@@ -225,9 +225,9 @@ static void test_tune_bits(Test *t) {
         TuneSetup plain, tuned;
         TuneTable *table = new_tune_table();
         std::vector<CublasProblem> problems = {
-            matmul_forward_problem(s.N, s.C, s.OC, true, false), matmul_forward_problem(s.N, s.C, s.OC, true, true),
-            matmul_backward_input_problem(s.N, s.C, s.OC, false), matmul_backward_input_problem(s.N, s.C, s.OC, true),
-            matmul_backward_weight_problem(s.N, s.C, s.OC)};
+            linear_forward_problem(s.N, s.C, s.OC, true, false), linear_forward_problem(s.N, s.C, s.OC, true, true),
+            linear_backward_input_problem(s.N, s.C, s.OC, false), linear_backward_input_problem(s.N, s.C, s.OC, true),
+            linear_backward_weight_problem(s.N, s.C, s.OC)};
         tuned.tune(problems, table);
         plain.tune(problems, NULL, TUNE_NOTHING);
         uint64_t with = hash_of_layer(&tuned.context, s), without = hash_of_layer(&plain.context, s);
@@ -247,9 +247,9 @@ static void test_tune_tail(Test *t) {
     const MatmulShape shapes[] = {{129, 24, 40}, {35, 24, 40}, {257, 256, 512}};
     for (const MatmulShape &s : shapes) {
         MatmulCase c(s);
-        std::vector<CublasProblem> problems = {matmul_forward_problem(s.N, s.C, s.OC, true, false),
-                                               matmul_backward_input_problem(s.N, s.C, s.OC, false),
-                                               matmul_backward_weight_problem(s.N, s.C, s.OC)};
+        std::vector<CublasProblem> problems = {linear_forward_problem(s.N, s.C, s.OC, true, false),
+                                               linear_backward_input_problem(s.N, s.C, s.OC, false),
+                                               linear_backward_weight_problem(s.N, s.C, s.OC)};
         int exposed = s.C % 256 == 0 ? 1 : 3;
         for (int level = TUNE_NOTHING; level <= TUNE_SAME_BITS; level++) {
             TuneSetup setup(4 << 20);
@@ -258,7 +258,7 @@ static void test_tune_tail(Test *t) {
             CHECK(t, setup.tuner.incomplete == exposed, "%d of %d noticed", setup.tuner.incomplete, exposed);
             DeviceArray<floatX> inp(c.inp), dout(c.dout);
             DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
-            matmul_backward_weight(&setup.context, dweight.data, dout.data, inp.data, s.N, s.C, s.OC, 0);
+            linear_backward_weight(&setup.context, {s.C, s.OC, NULL, NULL, dweight.data}, dout.data, inp.data, s.N, 0);
             check_values(t, c.name("dweight"), dweight.get(), c.dweight, matmul_tolerance(s.N, c.dweight), FLT_EPSILON);
             int chosen = setup.chosen(problems[0]), last = level == TUNE_NOTHING ? 1 : TUNE_BEST;
             if (exposed == 3) { CHECK(t, chosen == last, "level %d: algorithm %d", level, chosen); }
@@ -273,8 +273,8 @@ static void test_tune_tail(Test *t) {
 
 // What does not fit in the memory, or has one algorithm only, keeps it, and nothing is written.
 static void test_tune_without_room(Test *t) {
-    const std::vector<CublasProblem> small = {matmul_forward_problem(16, 16, 16, true, false)},
-                                     large = {matmul_forward_problem(256, 512, 512, true, false)};
+    const std::vector<CublasProblem> small = {linear_forward_problem(16, 16, 16, true, false)},
+                                     large = {linear_forward_problem(256, 512, 512, true, false)};
     TuneTable *table = new_tune_table();
     TuneSetup setup(1 << 17);
     setup.tune(large, table);
@@ -290,7 +290,7 @@ static void test_tune_without_room(Test *t) {
     TuneSetup single;
     table = new_tune_table();
     unsetenv("EMU_CUBLASLT_ALGOS");
-    single.tune({matmul_forward_problem(16, 256, 16, true, false)}, table); // all terms are sure to be added
+    single.tune({linear_forward_problem(16, 256, 16, true, false)}, table); // all terms are sure to be added
     CHECK(t, single.tuner.timed == 0 && table->count == 0, "timed where there is no choice");
     std::vector<uint8_t> bytes = single.memory.raw();
     bool untouched = true;
@@ -318,12 +318,12 @@ static void test_tune_memory(Test *t) {
 
 // Plans of other shapes, as many as there may be and more, do not push out tuned ones.
 static void test_tune_stays(Test *t) {
-    const CublasProblem problem = matmul_forward_problem(35, 24, 40, true, false);
+    const CublasProblem problem = linear_forward_problem(35, 24, 40, true, false);
     TuneSetup setup;
     setup.tune({problem}, new_tune_table());
     cublasLtMatmulAlgo_t algo = cublas_plan(&setup.context, &problem)->algo;
     for (int i = 1; i <= CUBLAS_MAX_PLANS + 5; i++) {
-        CublasProblem other = matmul_forward_problem(i, 8, 8, false, false);
+        CublasProblem other = linear_forward_problem(i, 8, 8, false, false);
         cublas_plan(&setup.context, &other);
     }
     int64_t plans = setup.context.plan_count;

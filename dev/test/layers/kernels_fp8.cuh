@@ -2,7 +2,7 @@
 #ifndef KERNELS_FP8_CUH
 #define KERNELS_FP8_CUH
 
-#include "llmc/layers/matmul_fp8.cuh"
+#include "llmc/layers/linear.cuh"
 #include "dev/test/layers/gpu_test.h"
 #include "dev/test/layers/kernels_matmul.cuh"
 
@@ -262,6 +262,17 @@ struct Fp8Layer {
     }
 };
 
+// The layer of quantised tensors. Its products read the 8-bit copies.
+static inline Linear fp8_layer(Fp8Tensor<fp8e4> &inp, Fp8Tensor<fp8e4> &weight, Fp8Tensor<fp8e5> &dout,
+                               const floatX *bias = NULL, float *dweight = NULL) {
+    Linear l = {weight.cols, (int)weight.rows, NULL, bias, dweight};
+    l.fp8.on = true;
+    l.fp8.inp = inp.codes(), l.fp8.inp_t = inp.transposed(), l.fp8.inp_scale = inp.scale.data;
+    l.fp8.weight = weight.codes(), l.fp8.weight_t = weight.transposed(), l.fp8.weight_scale = weight.scale.data;
+    l.fp8.dout = dout.codes(), l.fp8.dout_t = dout.transposed(), l.fp8.dout_scale = dout.scale.data;
+    return l;
+}
+
 // What the K products of a sum may be off by, for sums of the size of `want`. The emulator's are fp32; the tensor cores
 // keep 13 bits behind the point of the largest number that they add, 16 or 32 products at a time.
 static inline double fp8_tolerance(int64_t K, const std::vector<float> &want) {
@@ -296,12 +307,10 @@ static void test_fp8_forward(Test *t) {
         Fp8Layer l(s);
         DeviceArray<floatX> bias(l.bias), out(fp8_padded_rows(s.N) * s.OC);
         std::vector<float> want = fp8_products(l.inp.values(), s.N, s.C, 1, l.weight.values(), s.OC, s.C, 1, s.C);
-        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
-                           NULL, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
         check_values(t, l.name("out without bias"), first_rows(out, s.N, s.OC), want, fp8_tolerance(s.C, want),
                      matmul_rounding);
-        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
-                           bias.data, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout, bias.data), out.data, NULL, NULL, s.N, 0);
         double tolerance = fp8_tolerance(s.C, want) + FLT_EPSILON * largest(l.bias);
         for (size_t i = 0; i < want.size(); i++) { want[i] += l.bias[i % (size_t)s.OC]; }
         check_values(t, l.name("out"), first_rows(out, s.N, s.OC), want, tolerance, matmul_rounding);
@@ -317,12 +326,10 @@ static void test_fp8_backward(Test *t) {
         DeviceArray<float> dweight(std::vector<float>((size_t)(s.OC * s.C), 1e-5f));
         std::vector<double> dout = l.dout.values();
         std::vector<float> want = fp8_products(dout, s.N, s.OC, 1, l.weight.values(), s.C, 1, s.C, s.OC);
-        matmul_backward_input_fp8(&m.context, dinp.data, l.dout.codes(), l.dout.scale.data, l.weight.transposed(),
-                                  l.weight.scale.data, s.N, s.C, s.OC, 0);
+        linear_backward_input(&m.context, fp8_layer(l.inp, l.weight, l.dout), dinp.data, NULL, NULL, s.N, 0);
         check_values(t, l.name("dinp"), first_rows(dinp, s.N, s.C), want, fp8_tolerance(s.OC, want), matmul_rounding);
         want = fp8_products(dout, s.OC, 1, s.OC, l.inp.values(), s.C, 1, s.C, s.N);
-        matmul_backward_weight_fp8(&m.context, dweight.data, l.dout.transposed(), l.dout.scale.data, l.inp.transposed(),
-                                   l.inp.scale.data, s.N, s.C, s.OC, 0);
+        linear_backward_weight(&m.context, fp8_layer(l.inp, l.weight, l.dout, NULL, dweight.data), NULL, NULL, s.N, 0);
         double tolerance = fp8_tolerance(s.N, want) + FLT_EPSILON * (largest(want) + 1e-5);
         for (float &value : want) { value += 1e-5f; }
         check_values(t, l.name("dweight"), dweight.get(), want, tolerance, FLT_EPSILON);
@@ -354,12 +361,9 @@ static void test_fp8_against_bf16(Test *t) {
     DeviceArray<floatX> bias(c.bias), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
     DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
     inp.quantize(), weight.quantize(), dout.quantize();
-    matmul_forward_fp8(&m.context, out.data, inp.codes(), inp.scale.data, weight.codes(), weight.scale.data, bias.data,
-                       s.N, s.C, s.OC, 0);
-    matmul_backward_input_fp8(&m.context, dinp.data, dout.codes(), dout.scale.data, weight.transposed(),
-                              weight.scale.data, s.N, s.C, s.OC, 0);
-    matmul_backward_weight_fp8(&m.context, dweight.data, dout.transposed(), dout.scale.data, inp.transposed(),
-                               inp.scale.data, s.N, s.C, s.OC, 0);
+    linear_forward(&m.context, fp8_layer(inp, weight, dout, bias.data), out.data, NULL, NULL, s.N, 0);
+    linear_backward_input(&m.context, fp8_layer(inp, weight, dout), dinp.data, NULL, NULL, s.N, 0);
+    linear_backward_weight(&m.context, fp8_layer(inp, weight, dout, NULL, dweight.data), NULL, NULL, s.N, 0);
     check_precision(t, "out", first_rows(out, s.N, s.OC), c.out, s.C, 3, 3);
     check_precision(t, "dinp", first_rows(dinp, s.N, s.C), c.dinp, s.OC, 3, 2);
     check_precision(t, "dweight", dweight.get(), c.dweight, s.N, 3, 2);
@@ -376,16 +380,13 @@ static void test_fp8_plans(Test *t) {
     DeviceArray<floatX> out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
     larger.quantize();
     for (int repeat = 0; repeat < 2; repeat++) {
-        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
-                           NULL, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
         std::vector<float> want = first_rows(out, s.N, s.OC);
         for (float &value : want) { value *= 64.0f; }
-        matmul_forward_fp8(&m.context, out.data, larger.codes(), larger.scale.data, l.weight.codes(),
-                           l.weight.scale.data, NULL, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, fp8_layer(larger, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
         check_values(t, "64 times the input", first_rows(out, s.N, s.OC), want, 0.0, 0.0);
-        matmul_backward_input_fp8(&m.context, dinp.data, l.dout.codes(), l.dout.scale.data, l.weight.transposed(),
-                                  l.weight.scale.data, s.N, s.C, s.OC, 0);
-        matmul_forward(&m.context, out.data, NULL, l.inp.x.data, l.weight.x.data, NULL, s.N, s.C, s.OC, 0);
+        linear_backward_input(&m.context, fp8_layer(l.inp, l.weight, l.dout), dinp.data, NULL, NULL, s.N, 0);
+        linear_forward(&m.context, {s.C, s.OC, l.weight.x.data, NULL}, out.data, NULL, l.inp.x.data, s.N, 0);
         CHECK(t, m.context.plan_count == 3, "3 problems, the heuristic was asked %lld times",
               (long long)m.context.plan_count);
     }
@@ -403,8 +404,7 @@ static void test_fp8_nan_arrives(Test *t) {
     DeviceArray<floatX> out(fp8_padded_rows(s.N) * s.OC);
     inp.quantize();
     out.clear();
-    matmul_forward_fp8(&m.context, out.data, inp.codes(), inp.scale.data, l.weight.codes(), l.weight.scale.data, NULL,
-                       s.N, s.C, s.OC, 0);
+    linear_forward(&m.context, fp8_layer(inp, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
     int finite = 0;
     for (float value : first_rows(out, s.N, s.OC)) { finite += isnan(value) ? 0 : 1; }
     CHECK(t, finite == 0, "%d values are not NaN", finite);
@@ -419,12 +419,9 @@ static void test_fp8_matmul_schedules(Test *t) {
     DeviceArray<float> dweight((int64_t)s.OC * s.C);
     for_each_schedule(t, "matmul fp8", [&] {
         out.poison(), dinp.poison(), dweight.clear();
-        matmul_forward_fp8(&m.context, out.data, l.inp.codes(), l.inp.scale.data, l.weight.codes(), l.weight.scale.data,
-                           bias.data, s.N, s.C, s.OC, 0);
-        matmul_backward_input_fp8(&m.context, dinp.data, l.dout.codes(), l.dout.scale.data, l.weight.transposed(),
-                                  l.weight.scale.data, s.N, s.C, s.OC, 0);
-        matmul_backward_weight_fp8(&m.context, dweight.data, l.dout.transposed(), l.dout.scale.data, l.inp.transposed(),
-                                   l.inp.scale.data, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout, bias.data), out.data, NULL, NULL, s.N, 0);
+        linear_backward_input(&m.context, fp8_layer(l.inp, l.weight, l.dout), dinp.data, NULL, NULL, s.N, 0);
+        linear_backward_weight(&m.context, fp8_layer(l.inp, l.weight, l.dout, NULL, dweight.data), NULL, NULL, s.N, 0);
         return out.hash() ^ (3 * dinp.hash()) ^ (5 * dweight.hash());
     });
 }

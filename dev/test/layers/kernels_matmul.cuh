@@ -3,7 +3,7 @@
 #define KERNELS_MATMUL_CUH
 
 #include "llmc/layers/gelu.cuh"
-#include "llmc/layers/matmul.cuh"
+#include "llmc/layers/linear.cuh"
 #include "dev/test/layers/gpu_test.h"
 
 // A context with its workspace.
@@ -63,10 +63,10 @@ static void test_matmul_forward(Test *t) {
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
         DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), out(s.N * s.OC);
-        matmul_forward(&m.context, out.data, NULL, inp.data, weight.data, bias.data, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, {s.C, s.OC, weight.data, bias.data}, out.data, NULL, inp.data, s.N, 0);
         check_values(t, c.name("out"), out.get(), c.out, matmul_tolerance(s.C, c.out), matmul_rounding);
         out.poison();
-        matmul_forward(&m.context, out.data, NULL, inp.data, weight.data, NULL, s.N, s.C, s.OC, 0);
+        linear_forward(&m.context, {s.C, s.OC, weight.data, NULL}, out.data, NULL, inp.data, s.N, 0);
         cpu_matmul_forward(c.out.data(), NULL, c.inp.data(), c.weight.data(), NULL, s.N, s.C, s.OC);
         check_values(t, c.name("out without bias"), out.get(), c.out, matmul_tolerance(s.C, c.out), matmul_rounding);
     }
@@ -78,8 +78,8 @@ static void test_matmul_backward(Test *t) {
         MatmulCase c(s);
         DeviceArray<floatX> inp(c.inp), weight(c.weight), dout(c.dout), dinp(s.N * s.C);
         DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
-        matmul_backward_input(&m.context, dinp.data, dout.data, weight.data, NULL, s.N, s.C, s.OC, 0);
-        matmul_backward_weight(&m.context, dweight.data, dout.data, inp.data, s.N, s.C, s.OC, 0);
+        linear_backward_input(&m.context, {s.C, s.OC, weight.data}, dinp.data, dout.data, NULL, s.N, 0);
+        linear_backward_weight(&m.context, {s.C, s.OC, NULL, NULL, dweight.data}, dout.data, inp.data, s.N, 0);
         check_values(t, c.name("dinp"), dinp.get(), c.dinp, matmul_tolerance(s.OC, c.dinp), matmul_rounding);
         check_values(t, c.name("dweight"), dweight.get(), c.dweight, matmul_tolerance(s.N, c.dweight), FLT_EPSILON);
     }
@@ -127,9 +127,9 @@ static void test_matmul_fused_gelu(Test *t) {
         for (int with_bias = 0; with_bias < 2; with_bias++) {
             const floatX *b = with_bias ? bias.data : NULL;
             out.poison(), pre_gelu.poison();
-            matmul_forward(&m.context, plain.data, NULL, inp.data, weight.data, b, s.N, s.C, s.OC, 0);
+            linear_forward(&m.context, {s.C, s.OC, weight.data, b}, plain.data, NULL, inp.data, s.N, 0);
             gelu_forward(separate.data, plain.data, s.N * s.OC, 0);
-            matmul_forward(&m.context, out.data, pre_gelu.data, inp.data, weight.data, b, s.N, s.C, s.OC, 0);
+            linear_forward(&m.context, {s.C, s.OC, weight.data, b}, out.data, pre_gelu.data, inp.data, s.N, 0);
             double tolerance = matmul_tolerance(s.C, c.out);
             check_values(t, c.name("pre_gelu"), pre_gelu.get(), plain.get(), tolerance, 2 * matmul_rounding);
             double rounding = 1.13 * matmul_rounding * largest(plain.get());
@@ -149,14 +149,14 @@ static void test_matmul_fused_gelu_backward(Test *t) {
         std::vector<float> pre = random_values(s.N * s.C, 1.5f, 5), want(pre.size(), 0.0f);
         cpu_gelu_backward(want.data(), pre.data(), c.dinp.data(), s.N * s.C);
         DeviceArray<floatX> weight(c.weight), dout(c.dout), pre_gelu(pre), dinp(s.N * s.C), separate(s.N * s.C);
-        matmul_backward_input(&m.context, dinp.data, dout.data, weight.data, pre_gelu.data, s.N, s.C, s.OC, 0);
+        linear_backward_input(&m.context, {s.C, s.OC, weight.data}, dinp.data, dout.data, pre_gelu.data, s.N, 0);
         double tolerance = 1.13 * matmul_tolerance(s.OC, c.dinp) + 1e-6;
         std::vector<double> extra; // the slope's error times what it multiplies, which counts where the slope is near 0
         for (size_t i = 0; i < pre.size(); i++) {
             extra.push_back(fabs((double)c.dinp[i]) * gelu_slope_error((double)pre[i]));
         }
         check_values_each(t, c.name("dinp through gelu"), dinp.get(), want, tolerance, matmul_rounding + 1e-5, extra);
-        matmul_backward_input(&m.context, separate.data, dout.data, weight.data, NULL, s.N, s.C, s.OC, 0);
+        linear_backward_input(&m.context, {s.C, s.OC, weight.data}, separate.data, dout.data, NULL, s.N, 0);
         gelu_backward(separate.data, pre_gelu.data, separate.data, NULL, NULL, s.N, s.C, 0);
         check_values(t, c.name("in two steps"), separate.get(), want, tolerance, 2 * matmul_rounding + 1e-5);
     }
@@ -164,19 +164,27 @@ static void test_matmul_fused_gelu_backward(Test *t) {
 
 // ---- The gradient of the bias ----
 
+// A layer that wants the largest magnitude in dout.
+static inline Linear bias_layer(int OC, float *dbias, uint32_t *amax) {
+    Linear l = {8, OC, NULL, NULL, NULL, dbias};
+    l.fp8.on = true;
+    l.fp8.dout_scale = reinterpret_cast<Fp8Scale *>(amax); // which amax begins
+    return l;
+}
+
 static inline void check_bias_gradient(Test *t, int64_t N, int OC) {
     std::vector<float> dout = random_values(N * OC, 1.0f, 6), want((size_t)OC, 1.0f);
     std::vector<float> inp((size_t)N * 8, 0.0f), weight((size_t)OC * 8, 0.0f);
     std::vector<float> dinp(inp.size()), dweight(weight.size());
     cpu_matmul_backward(dinp.data(), dweight.data(), want.data(), dout.data(), inp.data(), weight.data(), N, 8, OC);
     DeviceArray<floatX> gradient(dout);
-    DeviceArray<float> dbias(std::vector<float>((size_t)OC, 1.0f)), scratch(matmul_backward_bias_scratch_floats(N, OC));
-    matmul_backward_bias(dbias.data, gradient.data, scratch.data, N, OC, 0);
+    DeviceArray<float> dbias(std::vector<float>((size_t)OC, 1.0f)), scratch(linear_backward_bias_scratch_floats(N, OC));
+    linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, gradient.data, scratch.data, N, 0);
     std::string name = "dbias of " + std::to_string(N) + " x " + std::to_string(OC);
     check_values(t, name, dbias.get(), want, matmul_tolerance(N, want), FLT_EPSILON);
     DeviceArray<float> again(std::vector<float>((size_t)OC, 1.0f));
     Amax amax(1e-3f);
-    matmul_backward_bias(again.data, gradient.data, scratch.data, N, OC, 0, amax.data());
+    linear_backward_bias(bias_layer(OC, again.data, amax.data()), gradient.data, scratch.data, N, 0);
     CHECK(t, again.hash() == dbias.hash(), "%s: other bits with amax", name.c_str());
     amax.check(t, name, dout, 1e-3f);
 }
@@ -200,15 +208,15 @@ static void test_matmul_micro_steps(Test *t) {
     MatmulCase c({N, C, OC});
     std::vector<float> second = random_values(N * OC, 1.0f, 8);
     DeviceArray<floatX> inp(c.inp), dout(c.dout), dout2(second);
-    DeviceArray<float> dweight((int64_t)OC * C), dbias(OC), scratch(matmul_backward_bias_scratch_floats(N, OC));
+    DeviceArray<float> dweight((int64_t)OC * C), dbias(OC), scratch(linear_backward_bias_scratch_floats(N, OC));
     dweight.clear(), dbias.clear();
     std::vector<float> dinp(c.inp.size()), want_weight(c.weight.size()), want_bias(c.bias.size());
     const floatX *gradients[] = {dout.data, dout2.data};
     const std::vector<float> *values[] = {&c.dout, &second};
     for (int micro_step = 0; micro_step < 2; micro_step++) {
         scratch.poison(); // of another layer meanwhile
-        matmul_backward_weight(&m.context, dweight.data, gradients[micro_step], inp.data, N, C, OC, 0);
-        matmul_backward_bias(dbias.data, gradients[micro_step], scratch.data, N, OC, 0);
+        linear_backward_weight(&m.context, {C, OC, NULL, NULL, dweight.data}, gradients[micro_step], inp.data, N, 0);
+        linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, gradients[micro_step], scratch.data, N, 0);
         cpu_matmul_backward(dinp.data(), want_weight.data(), want_bias.data(), values[micro_step]->data(), c.inp.data(),
                             c.weight.data(), N, C, OC);
     }
@@ -227,17 +235,17 @@ static void test_matmul_plans(Test *t) {
         dinp(9 * 16);
     CublasContext *context = &m.context;
     for (int repeat = 0; repeat < 3; repeat++) {
-        matmul_forward(context, out.data, NULL, inp.data, weight.data, NULL, 9, 8, 24, 0);
-        matmul_forward(context, out.data, NULL, inp.data, weight.data, bias.data, 9, 8, 24, 0);
-        matmul_forward(context, out.data, pre.data, inp.data, weight.data, bias.data, 9, 8, 24, 0);
-        matmul_backward_input(context, dinp.data, dout.data, weight.data, NULL, 9, 16, 24, 0);
-        matmul_forward(context, out.data, NULL, inp.data, weight.data, bias.data, 9, 16, 24, 0);
+        linear_forward(context, {8, 24, weight.data, NULL}, out.data, NULL, inp.data, 9, 0);
+        linear_forward(context, {8, 24, weight.data, bias.data}, out.data, NULL, inp.data, 9, 0);
+        linear_forward(context, {8, 24, weight.data, bias.data}, out.data, pre.data, inp.data, 9, 0);
+        linear_backward_input(context, {16, 24, weight.data}, dinp.data, dout.data, NULL, 9, 0);
+        linear_forward(context, {16, 24, weight.data, bias.data}, out.data, NULL, inp.data, 9, 0);
         CHECK(t, context->plan_count == 5, "%d problems, the heuristic was asked %lld times", 5,
               (long long)context->plan_count);
     }
     context->multiprocessors = 2; // another algorithm may be the best there
     out.poison();
-    matmul_forward(context, out.data, NULL, inp.data, weight.data, bias.data, 9, 16, 24, 0);
+    linear_forward(context, {16, 24, weight.data, bias.data}, out.data, NULL, inp.data, 9, 0);
     CHECK(t, context->plan_count == 6, "of fewer multiprocessors: asked %lld times", (long long)context->plan_count);
     check_values(t, "out", out.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
     check_values(t, "dinp", dinp.get(), c.dinp, matmul_tolerance(24, c.dinp), matmul_rounding);
@@ -251,7 +259,7 @@ static void test_matmul_many_plans(Test *t) {
     for (int64_t i = 1; i <= c.shape.N + 1; i++) {
         int64_t rows = i <= c.shape.N ? i : 1;
         out.poison();
-        matmul_forward(&m.context, out.data, NULL, inp.data, weight.data, bias.data, rows, 8, 16, 0);
+        linear_forward(&m.context, {8, 16, weight.data, bias.data}, out.data, NULL, inp.data, rows, 0);
         std::vector<float> got = out.get(), want(c.out.begin(), c.out.begin() + rows * 16);
         got.resize(want.size());
         check_values(t, "out of " + std::to_string(rows) + " rows", got, want, matmul_tolerance(8, c.out),
@@ -267,8 +275,8 @@ static void test_matmul_pointers_of_the_call(Test *t) {
     DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), zeros(24), out(20 * 24), pre(20 * 24),
         pre2(20 * 24);
     zeros.clear();
-    matmul_forward(&m.context, out.data, pre.data, inp.data, weight.data, zeros.data, 20, 16, 24, 0);
-    matmul_forward(&m.context, out.data, pre2.data, inp.data, weight.data, bias.data, 20, 16, 24, 0);
+    linear_forward(&m.context, {16, 24, weight.data, zeros.data}, out.data, pre.data, inp.data, 20, 0);
+    linear_forward(&m.context, {16, 24, weight.data, bias.data}, out.data, pre2.data, inp.data, 20, 0);
     check_values(t, "second layer", pre2.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
     std::vector<float> first(c.out);
     cpu_matmul_forward(first.data(), NULL, c.inp.data(), c.weight.data(), NULL, 20, 16, 24);
@@ -283,8 +291,8 @@ static void test_matmul_tf32(Test *t) {
     DeviceArray<floatX> inp(c.inp), weight(c.weight), out(65 * 72), fast(65 * 72);
     MatmulContext off(false), on(true);
     cpu_matmul_forward(c.out.data(), NULL, c.inp.data(), c.weight.data(), NULL, 65, 264, 72);
-    matmul_forward(&off.context, out.data, NULL, inp.data, weight.data, NULL, 65, 264, 72, 0);
-    matmul_forward(&on.context, fast.data, NULL, inp.data, weight.data, NULL, 65, 264, 72, 0);
+    linear_forward(&off.context, {264, 72, weight.data, NULL}, out.data, NULL, inp.data, 65, 0);
+    linear_forward(&on.context, {264, 72, weight.data, NULL}, fast.data, NULL, inp.data, 65, 0);
     check_values(t, "without tf32", out.get(), c.out, matmul_tolerance(264, c.out), matmul_rounding);
 #ifdef PRECISION_FP32
     CHECK(t, out.hash() != fast.hash(), "tf32 changes nothing");
@@ -300,13 +308,13 @@ static void test_matmul_schedules(Test *t) {
     MatmulContext m;
     MatmulCase c({N, C, OC});
     DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), dout(c.dout), out(N * OC), pre(N * OC), dinp(N * C);
-    DeviceArray<float> dweight((int64_t)OC * C), dbias(OC), scratch(matmul_backward_bias_scratch_floats(N, OC));
+    DeviceArray<float> dweight((int64_t)OC * C), dbias(OC), scratch(linear_backward_bias_scratch_floats(N, OC));
     for_each_schedule(t, "matmul", [&] {
         out.poison(), pre.poison(), dinp.poison(), scratch.poison(), dweight.clear(), dbias.clear();
-        matmul_forward(&m.context, out.data, pre.data, inp.data, weight.data, bias.data, N, C, OC, 0);
-        matmul_backward_input(&m.context, dinp.data, dout.data, weight.data, inp.data, N, C, OC, 0);
-        matmul_backward_weight(&m.context, dweight.data, dout.data, inp.data, N, C, OC, 0);
-        matmul_backward_bias(dbias.data, dout.data, scratch.data, N, OC, 0);
+        linear_forward(&m.context, {C, OC, weight.data, bias.data}, out.data, pre.data, inp.data, N, 0);
+        linear_backward_input(&m.context, {C, OC, weight.data}, dinp.data, dout.data, inp.data, N, 0);
+        linear_backward_weight(&m.context, {C, OC, NULL, NULL, dweight.data}, dout.data, inp.data, N, 0);
+        linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, dout.data, scratch.data, N, 0);
         return out.hash() ^ (3 * pre.hash()) ^ (5 * dinp.hash()) ^ (7 * dweight.hash()) ^ (9 * dbias.hash());
     });
 }

@@ -1,0 +1,241 @@
+// The linear layer: out = inp weight^T + bias for N rows, its gradients, and GELU where the multiply can do it.
+//
+//   out (N, OC) = inp (N, C) weight (OC, C)^T + bias (OC)
+//   dinp = dout weight;  dweight += dout^T inp;  dbias += sums of the columns of dout
+//
+// The layer multiplies in floatX, or with --fp8 in 8 bits (fp8.cuh). Its caller need not know which.
+//
+// cuBLASLt counts by columns: a row-major (rows, cols) matrix is a (cols, rows) matrix there. So every product is asked
+// for transposed, with its factors exchanged, and nothing is ever moved.
+//
+// All sums are fp32. Activations and their gradients are rounded once, to floatX, when stored. Deterministic.
+#ifndef LLMC_LINEAR_CUH
+#define LLMC_LINEAR_CUH
+
+#include "llmc/cuda/cublas_common.h"
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/layers/amax.cuh"
+#include "llmc/layers/column_sums.cuh"
+#include "llmc/layers/fp8.cuh"
+#include "llmc/layers/gelu.cuh"
+
+struct Linear {
+    int C = 0, OC = 0;
+    const floatX *weight = NULL, *bias = NULL; // (OC,C), (OC) or NULL for none
+    float *dweight = NULL, *dbias = NULL;      // gradients: (OC,C), (OC)
+    Fp8Linear fp8 = {};
+
+    // In 8 bits, where the kernel that writes the input, or the output's gradient, leaves its largest magnitude (see
+    // amax_add_rounded). NULL: nobody asks, or the input's scale is known since an earlier pass.
+    uint32_t *inp_amax() const { return fp8.measures_input ? &fp8.inp_scale->amax : NULL; }
+    uint32_t *dout_amax() const { return fp8.on ? &fp8.dout_scale->amax : NULL; }
+};
+
+// The rows that out and dinp have room for. In 8 bits the rows from N on are padding.
+static inline int64_t linear_rows(bool fp8, int64_t N) { return fp8 ? fp8_padded_rows(N) : N; }
+
+// ---- The three products, as cuBLASLt is asked for them ----
+//
+// Every leading dimension is C or OC, a multiple of 16 bytes, so that nothing need be padded for the tensor cores. The
+// vocabulary is already padded (to 128). N may be odd: it is no leading dimension. As the number of terms of dweight's
+// sums it is B*T, a multiple of 8 in practice.
+
+static inline void linear_require_shape(int64_t N, int C, int OC) {
+    cuda_require(N > 0 && N <= INT32_MAX);
+    cuda_require(C > 0 && C % 8 == 0);
+    cuda_require(OC > 0 && OC % 8 == 0);
+}
+
+static inline CublasProblem linear_forward_problem(int64_t N, int C, int OC, bool bias, bool gelu) {
+    cublasLtEpilogue_t plain = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    cublasLtEpilogue_t with_gelu = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
+    linear_require_shape(N, C, OC);
+    CublasProblem problem = cublas_problem(OC, N, C, gelu ? with_gelu : plain);
+    problem.transpose_a = true;
+    return problem;
+}
+
+static inline CublasProblem linear_backward_input_problem(int64_t N, int C, int OC, bool gelu) {
+    linear_require_shape(N, C, OC);
+    return cublas_problem(C, N, OC, gelu ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT);
+}
+
+static inline CublasProblem linear_backward_weight_problem(int64_t N, int C, int OC) {
+    linear_require_shape(N, C, OC);
+    CublasProblem problem = cublas_problem(C, OC, N, CUBLASLT_EPILOGUE_DEFAULT);
+    problem.transpose_b = problem.accumulate = problem.fp32_output = true;
+    return problem;
+}
+
+// The products of a layer of N rows, so that their algorithms can be tuned. makes_gelu: the forward computes GELU of
+// its output. takes_gelu: the layer's input is a GELU, and the backward goes through it.
+#define LINEAR_PRODUCTS 3
+static inline void linear_problems(CublasProblem *problems, const Linear &l, int64_t N, bool makes_gelu,
+                                   bool takes_gelu) {
+    if (l.fp8.on) {
+        problems[0] = fp8_forward_problem(N, l.C, l.OC, l.bias != NULL);
+        problems[1] = fp8_backward_weight_problem(N, l.C, l.OC);
+        problems[2] = fp8_backward_input_problem(N, l.C, l.OC);
+    } else {
+        problems[0] = linear_forward_problem(N, l.C, l.OC, l.bias != NULL, makes_gelu);
+        problems[1] = linear_backward_weight_problem(N, l.C, l.OC);
+        problems[2] = linear_backward_input_problem(N, l.C, l.OC, takes_gelu);
+    }
+}
+
+// ---- Forward ----
+
+// Brings the weights of n layers of a block to 8 bits, if the layers multiply so. The scales lie one after the other.
+static inline void linear_quantize_weights(const Linear *layers, int n, cudaStream_t stream) {
+    if (!layers[0].fp8.on) { return; }
+    cuda_check(cudaMemsetAsync(layers[0].fp8.weight_scale, 0, (size_t)n * sizeof(Fp8Scale), stream));
+    for (int i = 0; i < n; i++) {
+        const Linear &l = layers[i];
+        fp8_amax(l.fp8.weight_scale, l.weight, (int64_t)l.OC * l.C, stream);
+        fp8_quantize(l.fp8.weight, l.fp8.weight_t, l.fp8.weight_scale, l.weight, l.OC, l.C, stream);
+    }
+}
+
+// Takes the largest magnitude of the input, for a producer that cannot. Does nothing if nobody asks.
+static inline void linear_measure_input(const Linear &l, const floatX *inp, int64_t N, cudaStream_t stream) {
+    if (l.inp_amax() != NULL) { fp8_amax(l.fp8.inp_scale, inp, N * l.C, stream); }
+}
+
+// Makes the 8-bit copies of the input, if the layer multiplies so.
+static inline void linear_quantize_input(const Linear &l, const floatX *inp, int64_t N, cudaStream_t stream) {
+    if (l.fp8.on) { fp8_quantize(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, inp, N, l.C, stream); }
+}
+
+// Makes the input of a layer that reads GELU of fc (N,C): gelu (N,C), or in 8 bits its copies alone.
+static inline void linear_gelu_input(const Linear &l, floatX *gelu, const floatX *fc, int64_t N, cudaStream_t stream) {
+    if (!l.fp8.on) {
+        gelu_forward(gelu, fc, N * l.C, stream);
+        return;
+    }
+    if (l.inp_amax() != NULL) { gelu_amax(l.fp8.inp_scale, fc, N * l.C, stream); }
+    gelu_quantize(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, fc, N, l.C, stream);
+}
+
+// out (N, OC) = inp weight^T + bias. With pre_gelu (N, OC) that sum goes there, and out is its GELU, computed from the
+// sum before it is rounded; not in 8 bits. inp NULL: its 8-bit copies have been made.
+static inline void linear_forward(CublasContext *context, const Linear &l, floatX *out, floatX *pre_gelu,
+                                  const floatX *inp, int64_t N, cudaStream_t stream) {
+    CublasProblem problem;
+    CublasOperands operands;
+    if (l.fp8.on) {
+        cuda_require(pre_gelu == NULL);
+        if (inp != NULL) { linear_quantize_input(l, inp, N, stream); }
+        problem = fp8_forward_problem(N, l.C, l.OC, l.bias != NULL);
+        operands = fp8_operands(out, l.fp8.weight, l.fp8.weight_scale, l.fp8.inp, l.fp8.inp_scale);
+    } else {
+        problem = linear_forward_problem(N, l.C, l.OC, l.bias != NULL, pre_gelu != NULL);
+        operands = cublas_operands(out, l.weight, inp);
+    }
+    operands.bias = l.bias, operands.aux = pre_gelu;
+    cublas_multiply(context, &problem, &operands, stream);
+}
+
+// ---- Backward ----
+
+// Makes the 8-bit copies of the output's gradient, if the layer multiplies so. Both products below read them.
+static inline void linear_quantize_dout(const Linear &l, const floatX *dout, int64_t N, cudaStream_t stream) {
+    if (l.fp8.on) { fp8_quantize(l.fp8.dout, l.fp8.dout_t, l.fp8.dout_scale, dout, N, l.OC, stream); }
+}
+
+// dweight (OC, C), fp32, += dout (N, OC)^T inp (N, C). In 8 bits, the copies of dout and inp are read.
+static inline void linear_backward_weight(CublasContext *context, const Linear &l, const floatX *dout,
+                                          const floatX *inp, int64_t N, cudaStream_t stream) {
+    CublasProblem problem =
+        l.fp8.on ? fp8_backward_weight_problem(N, l.C, l.OC) : linear_backward_weight_problem(N, l.C, l.OC);
+    CublasOperands operands =
+        l.fp8.on ? fp8_operands(l.dweight, l.fp8.inp_t, l.fp8.inp_scale, l.fp8.dout_t, l.fp8.dout_scale)
+                 : cublas_operands(l.dweight, inp, dout);
+    cublas_multiply(context, &problem, &operands, stream);
+}
+
+// dinp (N, C) = dout (N, OC) weight (OC, C). In 8 bits, the copy of dout is read. With pre_gelu (N, C) the layer's
+// input was gelu(pre_gelu), and dinp is the gradient of pre_gelu; not in 8 bits.
+static inline void linear_backward_input(CublasContext *context, const Linear &l, floatX *dinp, const floatX *dout,
+                                         const floatX *pre_gelu, int64_t N, cudaStream_t stream) {
+    CublasProblem problem = l.fp8.on ? fp8_backward_input_problem(N, l.C, l.OC)
+                                     : linear_backward_input_problem(N, l.C, l.OC, pre_gelu != NULL);
+    CublasOperands operands = l.fp8.on
+                                  ? fp8_operands(dinp, l.fp8.weight_t, l.fp8.weight_scale, l.fp8.dout, l.fp8.dout_scale)
+                                  : cublas_operands(dinp, l.weight, dout);
+    cuda_require(!l.fp8.on || pre_gelu == NULL);
+    operands.aux = pre_gelu;
+    cublas_multiply(context, &problem, &operands, stream);
+}
+
+// dweight += and dinp = of the above. Not dbias: see linear_backward_bias.
+static inline void linear_backward(CublasContext *context, const Linear &l, floatX *dinp, const floatX *dout,
+                                   const floatX *inp, const floatX *pre_gelu, int64_t N, cudaStream_t stream) {
+    linear_quantize_dout(l, dout, N, stream);
+    linear_backward_weight(context, l, dout, inp, N, stream);
+    linear_backward_input(context, l, dinp, dout, pre_gelu, N, stream);
+}
+
+// ---- The gradient of the bias ----
+//
+// A pass of its own over dout, for what wrote dout has not summed it. It has two stages. A block does 32 x 16 bytes of
+// columns of BIAS_ROWS rows, a chunk: each lane 16 bytes of columns, each warp every 8th row. A lane issues BIAS_LOADS
+// loads before it adds the first. So a multiprocessor has up to 128 KiB under way, where an H100 needs about 40. Chunks
+// follow from the shape alone.
+
+#define BIAS_WARPS 8
+#define BIAS_LOADS 8
+#define BIAS_BLOCKS 4 // on a multiprocessor: leaves the compiler the registers for all loads of a lane
+#define BIAS_ROWS 128 // so that the sums, 8 bytes a column written and read, are 3 % of the rows in bf16
+
+static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, BIAS_ROWS); }
+
+template <bool AMAX>
+__device__ __forceinline__ void bias_add(float (&sums)[x128::size], uint32_t *largest, x128 values) {
+    for (int i = 0; i < x128::size; i++) { sums[i] += to_float(values[i]); }
+    if (AMAX) { *largest = amax_join(*largest, values); }
+}
+
+// scratch (chunks, OC) = sums over the rows of each chunk of dout (N, OC). amax: of dout. Reads N*OC floatX.
+template <bool AMAX>
+static __global__ void __launch_bounds__(BIAS_WARPS *WARP_SIZE, BIAS_BLOCKS)
+    matmul_sum_rows_kernel(float *scratch, const floatX *dout, int64_t N, int OC, uint32_t *amax) {
+    ColumnChunk c = column_chunk(N, OC, BIAS_ROWS);
+    float sums[x128::size] = {};
+    uint32_t largest = 0;
+    if (c.column < OC) {
+        int64_t row = c.first + threadIdx.x / WARP_SIZE;
+#pragma unroll 1
+        for (; row + (BIAS_LOADS - 1) * BIAS_WARPS < c.end; row += BIAS_LOADS * BIAS_WARPS) {
+            x128 values[BIAS_LOADS];
+#pragma unroll
+            for (int i = 0; i < BIAS_LOADS; i++) {
+                values[i] = load128_streaming(dout + (row + i * BIAS_WARPS) * OC + c.column);
+            }
+#pragma unroll
+            for (int i = 0; i < BIAS_LOADS; i++) { bias_add<AMAX>(sums, &largest, values[i]); }
+        }
+#pragma unroll 1
+        for (; row < c.end; row += BIAS_WARPS) {
+            bias_add<AMAX>(sums, &largest, load128_streaming(dout + row * OC + c.column));
+        }
+    }
+    column_sums_store<BIAS_WARPS>(scratch + c.chunk * OC, sums, c.first_column, OC);
+    if (AMAX) { amax_add_rounded(amax, largest); }
+}
+
+static inline int64_t linear_backward_bias_scratch_floats(int64_t N, int OC) { return bias_chunks(N) * OC; }
+
+// dbias (OC), fp32, += sums of the columns of dout (N, OC). Takes dout's largest magnitude if it is wanted. scratch:
+// linear_backward_bias_scratch_floats(N, OC), aligned to 16 bytes.
+static inline void linear_backward_bias(const Linear &l, const floatX *dout, float *scratch, int64_t N,
+                                        cudaStream_t stream) {
+    linear_require_shape(N, l.OC, l.OC);
+    int64_t chunks = bias_chunks(N), blocks = chunks * blocks_for(l.OC, COLUMN_CHUNK_COLUMNS);
+    cuda_require(blocks <= INT32_MAX);
+    auto kernel = l.dout_amax() != NULL ? matmul_sum_rows_kernel<true> : matmul_sum_rows_kernel<false>;
+    kernel<<<(unsigned)blocks, BIAS_WARPS * WARP_SIZE, 0, stream>>>(scratch, dout, N, l.OC, l.dout_amax());
+    cuda_check_launch("matmul_sum_rows_kernel");
+    column_sums_reduce({{l.dbias, NULL, NULL}}, 1, scratch, chunks, l.OC, stream);
+}
+
+#endif // LLMC_LINEAR_CUH
