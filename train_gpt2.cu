@@ -208,10 +208,8 @@ typedef struct {
     int32_t *flag, *history;
     void *cublas_workspace;
     CudnnAttention cudnn;
-    Error no_cudnn; // why it is not used, where it would have been
-    // Whether it had no plan, and what llmc/layers/attention_tune.cuh has chosen.
-    bool cudnn_failed;
-    int attention_choice;
+    Error no_cudnn;    // why it is not used, where it would have been
+    bool cudnn_failed; // it had no plan
     void *cudnn_forward, *cudnn_backward;
 
     BatchSlot slots[NUM_SLOTS];
@@ -232,9 +230,9 @@ typedef struct {
 
     MemoryPlan device_plan, pinned_plan, host_plan;
     CublasContext cublas;
-    TuneReport tuning; // of its algorithms
-    int spared;        // multiprocessors that multiplies beside communication count on; 0: all
-    bool reduces;      // gradients are on their way while the backward pass goes on
+    Tuning tuning; // the choices of algorithms, and of kernels for attention
+    int spared;    // multiprocessors that multiplies beside communication count on; 0: all
+    bool reduces;  // gradients are on their way while the backward pass goes on
     NcclContext nccl;
     Comm *ranks;
     cudaStream_t stream, copy_stream, comm_stream, lm_head_stream;
@@ -687,7 +685,6 @@ static void count_on(GPT2 *model, bool communicates) {
 }
 
 #define MAX_MATMUL_PROBLEMS 32
-static_assert(MAX_MATMUL_PROBLEMS <= TUNE_MAX_PROBLEMS, "all choices can be told");
 
 // The multiplications of a layer by the multiprocessors that they count on: see count_on. Of the backward pass they are
 // there twice if only a step's last micro-batch sends gradients.
@@ -1652,59 +1649,53 @@ static bool keeps_choices(const GPT2 *model, const TrainRun *run) {
     return model->shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
 }
 
-// Where a run of --matmul-tune 2 has its choices from: when it is resumed, from its folder.
-static bool choices_file(const GPT2 *model, const TrainRun *run, TuneReport *report, Error *error) {
+// Opens the files of choices. Rank 0 reads the run's file for all ranks.
+static bool open_tuning(GPT2 *model, const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    bool keeps = keeps_choices(model, run), recorded = keeps && run->resumes;
-    report->writes = model->ranks->local_rank == 0 && !recorded; // the folder's is written by record_choices
-    report->must_know = recorded && !o->allow_changes;
-    report->must_keep = keeps && !run_writes_files(run);
-    if (recorded) { return path_join(report->path, o->out_dir, TUNE_RECORD, error); }
-    snprintf(report->path, sizeof(report->path), "%s", o->matmul_tune_file);
-    return true;
+    const cudaDeviceProp *gpu = &model->gpu.properties;
+    bool keeps = keeps_choices(model, run);
+    TuneWants wants;
+    wants.user_path = o->matmul_tune_file;
+    wants.run_folder = run->resumes && run_leads(run) ? o->out_dir : "";
+    wants.writes_user = model->ranks->local_rank == 0;
+    wants.must_know = keeps && run->resumes && !o->allow_changes;
+    wants.must_keep = keeps && !run_writes_files(run);
+    return tuning_open(&model->tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
 }
 
 // Chooses the algorithms for the multiplications of training, in the memory that holds nothing yet.
 static bool tune_matmuls(GPT2 *model, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
     const MemoryPlan *plan = &model->device_plan;
     TuneLevel level = (TuneLevel)run->options.matmul_tune;
-    if (level == TUNE_NOTHING) {
-        matmul_check(&model->cublas, problems, count, plan->memory, plan->total, &model->tuning, model->stream);
-        return true;
-    }
-    return choices_file(model, run, &model->tuning, error) &&
-           matmul_tune_with_file(&model->cublas, problems, count, plan->memory, plan->total, level,
-                                 &model->gpu.properties, &model->tuning, model->stream, error);
+    return (level == TUNE_NOTHING || open_tuning(model, run, error)) &&
+           matmul_tune(&model->tuning, &model->cublas, problems, count, plan->memory, plan->total, level, model->stream,
+                       error);
+}
+
+// Gives all ranks the choices of rank 0.
+static bool share_choices(GPT2 *model, TrainRun *run, const CublasProblem *problems, int count, Error *error) {
+    TuneTable *choices = &model->tuning.run;
+    int64_t bytes = tune_table_bytes(choices);
+    return run_broadcast(run, &bytes, (int64_t)sizeof(bytes), error) && run_broadcast(run, choices, bytes, error) &&
+           (run_leads(run) || matmul_follow(choices, &model->cublas, problems, count, &model->gpu.properties, error));
 }
 
 // The same on all ranks. Choices by the clock are rank 0's, so that all ranks compute alike.
 static bool choose_algorithms(GPT2 *model, TrainRun *run, Error *error) {
     CublasProblem problems[MAX_MATMUL_PROBLEMS];
-    TuneChoices choices;
     if (model->shape.kind != RUN_TRAINS) { return true; }
     Range range("tuning");
     int count = matmul_problems(model, problems);
-    bool shares = keeps_choices(model, run) && has_peers(model), follows = shares && !run_leads(run);
-    bool ok = follows || tune_matmuls(model, run, problems, count, error);
+    bool shares = keeps_choices(model, run) && has_peers(model);
+    bool ok = (shares && !run_leads(run)) || tune_matmuls(model, run, problems, count, error);
     if (!shares) { return ok; }
-    if (!run_agree(run, ok, error)) { return false; }
-    if (!follows) { matmul_get_choices(&model->cublas, problems, count, &model->gpu.properties, &choices); }
-    return run_broadcast(run, &choices, (int64_t)sizeof(choices), error) &&
-           (!follows || matmul_take_choices(&model->cublas, problems, count, &model->gpu.properties, &choices, error));
+    return run_agree(run, ok, error) && share_choices(model, run, problems, count, error);
 }
 
-// Writes choices by the clock beside the checkpoints.
+// Writes choices for later starts, and those that change bits beside the checkpoints.
 static bool record_choices(GPT2 *model, TrainRun *run, Error *error) {
-    CublasProblem problems[MAX_MATMUL_PROBLEMS];
-    char path[MAX_PATH_BYTES];
-    if (!keeps_choices(model, run) || !run_writes_files(run)) { return true; }
-    int count = matmul_problems(model, problems);
-    bool ok = !run_leads(run) ||
-              (path_join(path, run->options.out_dir, TUNE_RECORD, error) &&
-               (run->resumes || unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove")) &&
-               matmul_record_choices(&model->cublas, problems, count, &model->gpu.properties, path, error));
-    if (ok && run_leads(run)) { tune_add_line(&model->tuning, "            the run's own, in %s\n", path); }
-    return run_agree(run, ok, error);
+    const char *folder = run_leads(run) && run_writes_files(run) ? run->options.out_dir : "";
+    return run_agree(run, tuning_save(&model->tuning, folder, error), error);
 }
 
 // A forward and a backward of one layer's attention, as attend and attend_backward do them.
@@ -1723,21 +1714,13 @@ static void run_attention(void *context) {
     }
 }
 
-// The path of the file that keeps a run's choice, or "" (see llmc/layers/attention_tune.cuh).
-static bool attention_path(const TrainRun *run, bool wanted, char *path, Error *error) {
-    path[0] = '\0';
-    return !wanted || !run_writes_files(run) || path_join(path, run->options.out_dir, ATTENTION_CHOICE_NAME, error);
-}
-
 // Rank 0's part of tune_attention, in the memory that holds nothing yet.
-static bool choose_attention(GPT2 *model, const TrainRun *run, Error *error) {
-    char path[MAX_PATH_BYTES];
+static int choose_attention(GPT2 *model) {
     int64_t N = (int64_t)model->shape.B * model->shape.T, C = model->config.channels;
     AttentionTuner tuner = {&model->cudnn, cudnn_shape(model), run_attention, model, model->stream};
-    if (!attention_path(run, run->resumes, path, error)) { return false; }
     cuda_check(cudaMemsetAsync(model->qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), model->stream)); // 0.01
     cuda_check(cudaMemsetAsync(model->datt, 0x3c, (size_t)(N * C) * sizeof(floatX), model->stream));
-    return attention_choose(&tuner, path, &model->gpu.properties, &model->tuning, &model->attention_choice, error);
+    return attention_choose(&tuner, &model->tuning);
 }
 
 // Settles who does the attention where that is to be found by timing. All ranks do what rank 0 chooses.
@@ -1746,21 +1729,9 @@ static bool tune_attention(GPT2 *model, TrainRun *run, Error *error) {
     int32_t choice = 0;
     if (!model->shape.times_cudnn || !model->cudnn.is_open) { return true; }
     Range range("tuning");
-    bool ok = model->ranks->rank > 0 || choose_attention(model, run, error);
-    choice = model->attention_choice;
-    ok = run_agree(run, ok, error) && run_broadcast(run, &choice, (int64_t)sizeof(choice), error);
-    if (!ok) { return false; }
-    model->attention_choice = choice;
+    if (run_leads(run)) { choice = choose_attention(model); }
+    if (!run_broadcast(run, &choice, (int64_t)sizeof(choice), error)) { return false; }
     return run_agree(run, attention_use(&tuner, choice, error), error);
-}
-
-// Writes the choice for those who resume the run. For rank 0, when the run's folder is there.
-static bool keep_attention_choice(const GPT2 *model, const TrainRun *run, Error *error) {
-    char path[MAX_PATH_BYTES];
-    CudnnShape shape = cudnn_shape(model);
-    bool wanted = model->shape.times_cudnn && model->shape.cudnn && model->ranks->rank == 0;
-    if (!attention_path(run, wanted, path, error)) { return false; }
-    return path[0] == '\0' || attention_keep(path, &model->gpu.properties, &shape, model->attention_choice, error);
 }
 
 static void free_graphs(GPT2 *model) {
@@ -1780,6 +1751,7 @@ static void gpt2_close(GPT2 *model) {
     free_graphs(model); // what they launch belongs to the libraries
     nccl_close(&model->nccl);
     gpu_close(&model->gpu);
+    tuning_close(&model->tuning);
     cudnn_att_close(&model->cudnn);
     cublas_close(&model->cublas);
     cudaEventDestroy(model->computed);
@@ -2590,7 +2562,7 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
         printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
         run_print_memory(&model->device_plan, " on the GPU without it");
     }
-    printf("%s", model->tuning.text);
+    if (model->tuning.text.used > 0) { printf("%s", model->tuning.text.data); }
     if (model->shape.times_cudnn && model->shape.cudnn) {
         char attention[128];
         attention_used_text(attention, sizeof(attention), model);
@@ -2726,7 +2698,6 @@ static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
     machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
     bool ok = machine.gpus != NULL || fail(error, "out of memory");
     add_versions(&machine);
-    ok = ok && keep_attention_choice(model, run, error);
     ok = run_agree(run, ok, error) &&
          comm_all_gather(run->ranks.comm, &gpu, machine.gpus, (int64_t)sizeof(gpu), error) &&
          run_json_begin(run, &machine, error);

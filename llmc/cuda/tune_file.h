@@ -1,55 +1,73 @@
-// What earlier starts found out about this machine's matrix multiplies: a text file, one line for each problem.
+// Keeps what earlier starts have measured: which algorithm or kernel is the fastest, one line of text for each choice.
 //
 //   gpt2.c matmul choices 1 | NVIDIA H100 80GB HBM3, 132 multiprocessors | cuBLASLt 130100
-//   <XXH64 of the rest of the line> <the choice, 64 bytes in hex> <the problem>
+//   <XXH64 of the rest of the line> <the choice, 64 bytes in hex> <what it was made for>
 //
-// It only saves time, so nothing about it is an error: what cannot be used is left out, in a line of notice. A choice
-// means something to the same GPU and version of cuBLASLt only. The sums tell a damaged line, also one that two
-// programs have written to at once.
+// A choice is good for one kind of GPU and one version of cuBLASLt: the first line names them. The checksums find a
+// damaged line, also one that two programs have written to at once. What cannot be used is left out, with a notice.
+//
+// There are two files of this form: the user's file, in the folder for caches, which all runs on this machine share,
+// and the run's file, in the folder of a run. One table says which choices are kept where:
+//
+//   choice                     changes bits   is read from                  where a resumed run does not find it
+//   matmul, --matmul-tune 1    no             the user's file               it is timed
+//   matmul, --matmul-tune 2    yes            the run's, the user's file    the run needs --allow-changes
+//   attention                  yes            the run's, the user's file    it is timed
+//
+// Each choice that is timed goes into the user's file. Each choice that changes bits goes into the run's file.
 #ifndef LLMC_TUNE_FILE_H
 #define LLMC_TUNE_FILE_H
 
 #include "llmc/base/files.h"
+#include "llmc/base/text.h"
 
 #define TUNE_MAGIC "gpt2.c matmul choices 1 | "
+#define TUNE_ANY_BITS_KEY "any bits " // a matmul's key begins so at --matmul-tune 2
+#define TUNE_RUN_FILE "choices.txt"   // in the run's folder
 #define TUNE_KEY_BYTES 192
 #define TUNE_CHOICE_BYTES 64
-#define TUNE_MAX_ENTRIES 1024 // some 20 for each shape of a run: the oldest make room
+#define TUNE_MAX_ENTRIES 1024 // about 20 for each shape of a run; the oldest entry makes room
 #define TUNE_LINE_BYTES (16 + 1 + 2 * TUNE_CHOICE_BYTES + 1 + TUNE_KEY_BYTES)
 #define TUNE_HEADER_BYTES 512
 #define TUNE_MAX_FILE_BYTES ((int64_t)2 * TUNE_MAX_ENTRIES * TUNE_LINE_BYTES)
 
 typedef struct {
-    char key[TUNE_KEY_BYTES]; // the problem, in words
+    char key[TUNE_KEY_BYTES]; // what the choice was made for, in words
     uint8_t choice[TUNE_CHOICE_BYTES];
 } TuneEntry;
 
+// Large: not for the stack of a deep call.
 typedef struct {
     char header[TUNE_HEADER_BYTES]; // the first line, without its newline
     int count;
     TuneEntry entries[TUNE_MAX_ENTRIES]; // oldest first
 } TuneTable;
 
-// What a file begins with, in header (TUNE_HEADER_BYTES).
+// The first line of a file, in header (TUNE_HEADER_BYTES).
 static inline void tune_header(char *header, const char *gpu, int multiprocessors, long version) {
     snprintf(header, TUNE_HEADER_BYTES, TUNE_MAGIC "%.300s, %d multiprocessors | cuBLASLt %ld", gpu, multiprocessors,
              version);
 }
 
-// An empty table for a GPU. The table is large: not for the stack.
+// Makes an empty table for a GPU and a version of cuBLASLt.
 static inline void tune_table_init(TuneTable *table, const char *gpu, int multiprocessors, long version) {
     memset(table, 0, sizeof(*table));
     tune_header(table->header, gpu, multiprocessors, version);
 }
 
-static inline TuneEntry *tune_table_find(TuneTable *table, const char *key) {
+// The bytes of a table without its unused entries.
+static inline int64_t tune_table_bytes(const TuneTable *table) {
+    return (int64_t)offsetof(TuneTable, entries) + table->count * (int64_t)sizeof(TuneEntry);
+}
+
+static inline TuneEntry *tune_table_find(const TuneTable *table, const char *key) {
     for (int i = 0; i < table->count; i++) {
-        if (strcmp(table->entries[i].key, key) == 0) { return &table->entries[i]; }
+        if (strcmp(table->entries[i].key, key) == 0) { return (TuneEntry *)&table->entries[i]; }
     }
     return NULL;
 }
 
-// Sets the choice for a problem; as the newest entry if there was none.
+// Sets the choice of a key. A new key becomes the newest entry.
 static inline void tune_table_set(TuneTable *table, const char *key, const void *choice) {
     TuneEntry *entry = tune_table_find(table, key);
     if (entry == NULL && table->count == TUNE_MAX_ENTRIES) {
@@ -63,12 +81,11 @@ static inline void tune_table_set(TuneTable *table, const char *key, const void 
 
 // ---- Lines ----
 
-// Writes an entry's line, with its newline, into text (TUNE_LINE_BYTES + 2). Returns its length.
-static inline int64_t tune_format_line(char *text, const TuneEntry *entry) {
+static inline void tune_format_line(Text *text, const TuneEntry *entry) {
     char rest[TUNE_LINE_BYTES + 1];
     for (int i = 0; i < TUNE_CHOICE_BYTES; i++) { snprintf(rest + 2 * i, 3, "%02x", entry->choice[i]); }
     snprintf(rest + 2 * TUNE_CHOICE_BYTES, sizeof(rest) - 2 * TUNE_CHOICE_BYTES, " %s", entry->key);
-    return snprintf(text, TUNE_LINE_BYTES + 2, "%016llx %s\n", (unsigned long long)hash64(rest, strlen(rest)), rest);
+    text_printf(text, "%016llx %s\n", (unsigned long long)hash64(rest, strlen(rest)), rest);
 }
 
 // The value of a hex digit, or -1.
@@ -78,7 +95,7 @@ static inline int tune_hex_digit(char c) {
     return found != NULL ? (int)(found - digits) : -1;
 }
 
-// Reads a line of n bytes, without its newline. False: it is damaged.
+// Reads a line of n bytes without its newline. Returns false if the line is damaged.
 static inline bool tune_parse_line(const char *line, int64_t n, TuneEntry *entry) {
     const int64_t choice_at = 17, key_at = choice_at + 2 * TUNE_CHOICE_BYTES + 1;
     char sum[17];
@@ -95,8 +112,8 @@ static inline bool tune_parse_line(const char *line, int64_t n, TuneEntry *entry
     return true;
 }
 
-// Adds the entries of text, what stands behind the first line. Returns how many lines are damaged, a last one without
-// its newline among them.
+// Adds the entries of the lines behind the first one. Returns the number of damaged lines. A last line without a
+// newline is damaged.
 static inline int tune_read_lines(TuneTable *table, const char *text, int64_t bytes) {
     int damaged = 0;
     while (bytes > 0) {
@@ -117,9 +134,9 @@ static inline int tune_read_lines(TuneTable *table, const char *text, int64_t by
 // ---- Files ----
 
 typedef enum {
-    TUNE_FILE_READ,   // with what it holds for this machine, or it does not exist
-    TUNE_FILE_NOTICE, // the same, and there is something to say
-    TUNE_FILE_FOREIGN // not a file of this kind, or not readable: it must not be written to. There is something to say
+    TUNE_FILE_READ,   // the file was read, or it does not exist
+    TUNE_FILE_NOTICE, // the file was read in part; the notice says why
+    TUNE_FILE_FOREIGN // the file cannot be read or is of another kind: it must not be written to; the notice says why
 } TuneFileState;
 
 static inline TuneFileState tune_read_text(TuneTable *table, const char *path, const char *text, int64_t bytes,
@@ -153,21 +170,21 @@ static inline TuneFileState tune_file_read(TuneTable *table, const char *path, E
     return state;
 }
 
-// Writes a table, whole or not at all, and the folders above it. A failure is for a line of notice.
-static inline bool tune_file_write(const TuneTable *table, const char *path, Error *notice) {
+// Writes a table, whole or not at all, and makes the folders above it.
+static inline bool tune_file_write(const TuneTable *table, const char *path, Error *error) {
     char folder[MAX_PATH_BYTES];
-    char *text = (char *)malloc(TUNE_HEADER_BYTES + 1 + (size_t)table->count * (TUNE_LINE_BYTES + 2));
-    if (text == NULL) { return fail(notice, "%s: out of memory", path); }
-    int64_t used = snprintf(text, TUNE_HEADER_BYTES + 1, "%s\n", table->header);
-    for (int i = 0; i < table->count; i++) { used += tune_format_line(text + used, &table->entries[i]); }
+    Text text = {NULL, 0, 0, false};
+    text_printf(&text, "%s\n", table->header);
+    for (int i = 0; i < table->count; i++) { tune_format_line(&text, &table->entries[i]); }
     path_parent(folder, path);
-    bool ok = make_directories(folder, notice) && write_whole_file(path, text, used, notice);
-    free(text);
+    bool ok = !text.failed || fail(error, "%s: out of memory", path);
+    ok = ok && make_directories(folder, error) && write_whole_file(path, text.data, (int64_t)text.used, error);
+    text_free(&text);
     return ok;
 }
 
-// Where the choices for a GPU are kept when nobody says otherwise, in path (MAX_PATH_BYTES): in the user's folder for
-// caches, $XDG_CACHE_HOME or ~/.cache. False, with a notice, when there is none.
+// The user's file for a GPU where no option names one: $XDG_CACHE_HOME or ~/.cache, then gpt2.c/matmul_<GPU>_<version>.
+// Returns false, with a notice, if neither folder is known.
 static inline bool tune_file_default(char *path, const char *gpu, long version, Error *notice) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     char name[160];
@@ -176,15 +193,116 @@ static inline bool tune_file_default(char *path, const char *gpu, long version, 
         return fail(notice, "neither HOME nor XDG_CACHE_HOME is set, so that choices are not kept; give "
                             "--matmul-tune-file");
     }
-    int n = snprintf(name, sizeof(name), "matmul_%.100s_%ld.txt", gpu, version);
-    for (int i = 0; i < n; i++) {
-        char c = name[i];
-        bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.';
-        if (!plain && c != '-') { name[i] = '_'; }
+    snprintf(name, sizeof(name), "matmul_%.100s_%ld.txt", gpu, version);
+    for (char *c = name; *c != '\0'; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9');
+        if (!plain && *c != '.' && *c != '-') { *c = '_'; }
     }
     const char *above = has_cache ? cache : home, *between = has_cache ? "" : "/.cache";
-    n = snprintf(path, MAX_PATH_BYTES, "%s%s/gpt2.c/%s", above, between, name);
+    int n = snprintf(path, MAX_PATH_BYTES, "%s%s/gpt2.c/%s", above, between, name);
     return n <= PATH_LIMIT || fail(notice, "%.200s...: the path of the folder for caches is too long", above);
+}
+
+// ---- The choices of a run ----
+
+// What a run wants of the files.
+typedef struct {
+    const char *user_path;  // --matmul-tune-file; "": tune_file_default
+    const char *run_folder; // the folder of a run that is resumed; "": the run is new
+    bool writes_user;       // one process of a machine writes the user's file
+    bool must_know;         // the run's file must hold the matmuls' choices, or there is no run
+    bool must_keep;         // choices must reach the user's file, or there is no run
+} TuneWants;
+
+typedef struct {
+    TuneWants wants;
+    TuneTable user, run; // what the two files hold
+    char user_path[MAX_PATH_BYTES];
+    TuneFileState user_state;
+    Error user_notice;
+    bool user_changed;
+    Text text; // whole lines for a person; empty: there was nothing to choose
+} Tuning;
+
+static inline void tuning_notice(Tuning *t, const Error *notice) {
+    text_printf(&t->text, "            %s\n", notice->text);
+}
+
+// The run cannot have the choices of its earlier part.
+static inline bool tuning_fail_unknown(const char *path, const char *why, Error *error) {
+    return fail(error,
+                "--matmul-tune 2: %.2000s: %.2000s; a resumed run needs its algorithms for the same bits; resume where "
+                "they can be had, or give --allow-changes to choose anew",
+                path, why);
+}
+
+// Reads the run's file. Runs of before had one file for matmuls and one for attention, of the form of today's.
+static inline bool tuning_read_run(Tuning *t, Error *error) {
+    static const char *const names[] = {"matmul_choices.txt", "attention.txt", TUNE_RUN_FILE};
+    char path[MAX_PATH_BYTES];
+    bool known = !t->wants.must_know;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        Error notice;
+        if (!path_join(path, t->wants.run_folder, names[i], error)) { return false; }
+        if (tune_file_read(&t->run, path, &notice) == TUNE_FILE_READ) { continue; }
+        if (t->wants.must_know) { return tuning_fail_unknown(path, notice.text, error); }
+        tuning_notice(t, &notice);
+    }
+    for (int i = 0; i < t->run.count; i++) {
+        known = known || strncmp(t->run.entries[i].key, TUNE_ANY_BITS_KEY, strlen(TUNE_ANY_BITS_KEY)) == 0;
+    }
+    return known || tuning_fail_unknown(path, "not there, or empty (was the run one of another --matmul-tune?)", error);
+}
+
+// Reads the files. Fails only over a file that the run must know or keep. Close with tuning_close.
+static inline bool tuning_open(Tuning *t, const TuneWants *wants, const char *gpu, int multiprocessors, long version,
+                               Error *error) {
+    memset(t, 0, sizeof(*t));
+    t->wants = *wants;
+    tune_table_init(&t->user, gpu, multiprocessors, version);
+    tune_table_init(&t->run, gpu, multiprocessors, version);
+    snprintf(t->user_path, sizeof(t->user_path), "%s", wants->user_path);
+    bool has_path = t->user_path[0] != '\0' || tune_file_default(t->user_path, gpu, version, &t->user_notice);
+    t->user_state = has_path ? tune_file_read(&t->user, t->user_path, &t->user_notice) : TUNE_FILE_FOREIGN;
+    if (wants->must_keep && t->user_state == TUNE_FILE_FOREIGN) {
+        return fail(error, "--matmul-tune 2: %s", t->user_notice.text);
+    }
+    return wants->run_folder[0] == '\0' || tuning_read_run(t, error);
+}
+
+static inline void tuning_close(Tuning *t) { text_free(&t->text); }
+
+// The choice that the files hold for a key, or NULL.
+static inline const TuneEntry *tuning_find(Tuning *t, const char *key, bool changes_bits) {
+    const TuneEntry *entry = changes_bits ? tune_table_find(&t->run, key) : NULL;
+    return entry != NULL ? entry : tune_table_find(&t->user, key);
+}
+
+static inline bool tuning_is_of_run(const Tuning *t, const TuneEntry *entry) {
+    return entry >= t->run.entries && entry < t->run.entries + TUNE_MAX_ENTRIES;
+}
+
+// Keeps a choice that was timed.
+static inline void tuning_set_timed(Tuning *t, const char *key, const void *choice) {
+    tune_table_set(&t->user, key, choice);
+    t->user_changed = true;
+}
+
+// Writes the files that have something new. run_folder: where this process keeps the run's file; "": nowhere.
+static inline bool tuning_save(Tuning *t, const char *run_folder, Error *error) {
+    char path[MAX_PATH_BYTES];
+    Error notice;
+    if (t->user_changed && t->wants.writes_user && t->user_state != TUNE_FILE_FOREIGN) {
+        bool kept = tune_file_write(&t->user, t->user_path, &notice);
+        if (!kept && t->wants.must_keep) { return fail(error, "--matmul-tune 2: %s", notice.text); }
+        if (kept) { text_printf(&t->text, "            kept in %s\n", t->user_path); }
+        if (!kept) { tuning_notice(t, &notice); }
+    }
+    t->user_changed = false;
+    if (run_folder[0] == '\0' || t->run.count == 0) { return true; }
+    if (!path_join(path, run_folder, TUNE_RUN_FILE, error) || !tune_file_write(&t->run, path, error)) { return false; }
+    text_printf(&t->text, "            the run's own, in %s\n", path);
+    return true;
 }
 
 #endif // LLMC_TUNE_FILE_H

@@ -1,18 +1,17 @@
-// Who does the attention of a run where --attention auto leaves it open, found by timing at the start: cuDNN, whose
-// backward takes so many sequences at a time, or our own kernels.
+// Chooses the kernels for attention by timing at the start, for --attention auto: cuDNN or our own kernels. cuDNN's
+// backward takes a chunk of so many sequences at a time, and each chunk is a choice.
 //
 // A small chunk may keep the backward's dS in the GPU's L2 cache; a large one fills the GPU better. cuDNN and our own
-// kernels round differently, so this choice, unlike one among matrix multiplies, changes the bits of a run. Therefore
-// rank 0 makes it for all ranks, the file of tuned choices keeps it for later runs, and a file in the run's folder
-// keeps it for a resumed run on the same kind of GPU with the same cuDNN.
+// kernels round differently, so this choice changes the bits of a run. Rank 0 chooses for all ranks, and the files of
+// llmc/cuda/tune_file.h keep the choice for later runs and for a resumed run on the same kind of GPU with the same
+// cuDNN.
 #ifndef LLMC_ATTENTION_TUNE_CUH
 #define LLMC_ATTENTION_TUNE_CUH
 
 #include "llmc/layers/attention_cudnn.h"
 #include "llmc/cuda/matmul_tune.cuh"
 
-#define ATTENTION_CHOICE_NAME "attention.txt" // in the run's folder, in the form of llmc/cuda/tune_file.h
-#define ATTENTION_OWN 0                       // the choice of our own kernels; any other one is cuDNN's chunk
+#define ATTENTION_OWN 0 // the choice of our own kernels; any other choice is cuDNN's chunk
 #define ATTENTION_MAX_CANDIDATES 4
 
 typedef struct {
@@ -77,18 +76,8 @@ static inline float attention_milliseconds(AttentionTuner *t) {
     return tune_median(times, TUNE_ROUNDS);
 }
 
-// The number of the least time; the first one's, unless another is clearly less.
-static inline int attention_fastest(const float *milliseconds, int count) {
-    int best = 0;
-    float least = TUNE_GAIN * milliseconds[0];
-    for (int i = 1; i < count; i++) {
-        if (milliseconds[i] < least) { best = i, least = milliseconds[i]; }
-    }
-    return best;
-}
-
 // Times all candidates; what cannot be opened takes forever.
-static inline int attention_time(AttentionTuner *t, TuneReport *report) {
+static inline int attention_time(AttentionTuner *t, Text *text) {
     int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&t->shape, choices);
     float milliseconds[ATTENTION_MAX_CANDIDATES];
     double start = seconds_now();
@@ -96,17 +85,17 @@ static inline int attention_time(AttentionTuner *t, TuneReport *report) {
         Error ignored;
         milliseconds[i] = attention_use(t, choices[i], &ignored) ? attention_milliseconds(t) : INFINITY;
     }
-    tune_add_line(report, "attention  ");
+    text_printf(text, "attention  ");
     for (int i = 0; i < count; i++) {
-        char text[TUNE_CHOICE_BYTES];
-        attention_choice_text(text, sizeof(text), choices[i]);
-        tune_add_line(report, " %s: %.3g ms,", text, milliseconds[i]);
+        char name[TUNE_CHOICE_BYTES];
+        attention_choice_text(name, sizeof(name), choices[i]);
+        text_printf(text, " %s: %.3g ms,", name, milliseconds[i]);
     }
-    tune_add_line(report, " timed in %.1f s\n", seconds_now() - start);
-    return choices[attention_fastest(milliseconds, count)];
+    text_printf(text, " timed in %.1f s\n", seconds_now() - start);
+    return choices[tune_least(milliseconds, count)];
 }
 
-// ---- With the files of earlier starts ----
+// ---- With the files of choices ----
 
 static inline void attention_key(char *key, const CudnnShape *s) {
     char version[32];
@@ -114,16 +103,10 @@ static inline void attention_key(char *key, const CudnnShape *s) {
     snprintf(key, TUNE_KEY_BYTES, "attention B %d T %d C %d NH %d, cuDNN %s or own", s->B, s->T, s->C, s->NH, version);
 }
 
-// Reads a file into an empty table, and its choice for this shape, if it has one.
-static inline bool attention_read(TuneTable *table, const char *path, const cudaDeviceProp *gpu,
-                                  const CudnnShape *shape, int *choice, TuneFileState *state, Error *notice) {
-    char key[TUNE_KEY_BYTES], text[TUNE_CHOICE_BYTES];
+// Reads the choice of an entry. Returns false if it is no candidate.
+static inline bool attention_read(const TuneEntry *entry, const CudnnShape *shape, int *choice) {
+    char text[TUNE_CHOICE_BYTES];
     int choices[ATTENTION_MAX_CANDIDATES];
-    tune_table_init(table, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion());
-    *state = path[0] != '\0' ? tune_file_read(table, path, notice) : TUNE_FILE_FOREIGN;
-    attention_key(key, shape);
-    const TuneEntry *entry = tune_table_find(table, key);
-    if (entry == NULL) { return false; }
     memcpy(text, entry->choice, sizeof(text));
     text[sizeof(text) - 1] = '\0';
     int number = attention_choice_number(shape, text);
@@ -132,49 +115,23 @@ static inline bool attention_read(TuneTable *table, const char *path, const cuda
     return number >= 0;
 }
 
-static inline bool attention_write(TuneTable *table, const char *path, const CudnnShape *shape, int choice,
-                                   Error *notice) {
+// The choice of a run: the files' choice, or else by timing. files: open; they keep the choice.
+static inline int attention_choose(AttentionTuner *t, Tuning *files) {
     char key[TUNE_KEY_BYTES], text[TUNE_CHOICE_BYTES] = "";
-    attention_key(key, shape);
-    attention_choice_text(text, sizeof(text), choice);
-    tune_table_set(table, key, text);
-    return tune_file_write(table, path, notice);
-}
-
-// The choice of a run: that of run_path ("": none), a file in the folder of a run that is resumed; else that of the
-// file in report->path; else by timing, which that file then keeps. Fails only when there is no memory for the table.
-static inline bool attention_choose(AttentionTuner *t, const char *run_path, const cudaDeviceProp *gpu,
-                                    TuneReport *report, int *choice, Error *error) {
-    TuneTable *table = (TuneTable *)malloc(sizeof(TuneTable));
-    TuneFileState state;
-    Error notice;
-    if (table == NULL) { return fail(error, "out of memory"); }
-    bool known = attention_read(table, run_path, gpu, &t->shape, choice, &state, &notice);
-    if (run_path[0] != '\0' && state != TUNE_FILE_READ) { tune_add_notice(report, &notice); }
+    int choice = ATTENTION_OWN;
+    attention_key(key, &t->shape);
+    const TuneEntry *entry = tuning_find(files, key, true);
+    bool known = entry != NULL && attention_read(entry, &t->shape, &choice);
     if (known) {
-        tune_add_line(report, "attention   as this run has had it before\n");
-    } else if (attention_read(table, report->path, gpu, &t->shape, choice, &state, &notice)) { // matmul_tune has told
-        tune_add_line(report, "attention   known from before\n");
+        bool of_run = tuning_is_of_run(files, entry);
+        text_printf(&files->text, "attention   %s\n", of_run ? "as this run has had it before" : "known from before");
     } else {
-        *choice = attention_time(t, report);
-        bool writes = report->writes && state != TUNE_FILE_FOREIGN;
-        if (writes && !attention_write(table, report->path, &t->shape, *choice, &notice)) {
-            tune_add_notice(report, &notice);
-        }
+        choice = attention_time(t, &files->text);
     }
-    free(table);
-    return true;
-}
-
-// Keeps a choice in a file of its own.
-static inline bool attention_keep(const char *path, const cudaDeviceProp *gpu, const CudnnShape *shape, int choice,
-                                  Error *error) {
-    TuneTable *table = (TuneTable *)malloc(sizeof(TuneTable));
-    if (table == NULL) { return fail(error, "out of memory"); }
-    tune_table_init(table, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion());
-    bool ok = attention_write(table, path, shape, choice, error);
-    free(table);
-    return ok;
+    attention_choice_text(text, sizeof(text), choice);
+    if (!known) { tuning_set_timed(files, key, text); }
+    tune_table_set(&files->run, key, text);
+    return choice;
 }
 
 #endif // LLMC_ATTENTION_TUNE_CUH

@@ -30,9 +30,9 @@ struct TuneSetup {
         cublas_close(&context);
         unsetenv("EMU_CUBLASLT_ALGOS");
     }
-    void tune(const std::vector<CublasProblem> &problems, TuneTable *table, TuneLevel level = TUNE_SAME_BITS) {
-        matmul_tune(&tuner, &context, problems.data(), (int)problems.size(), memory.data, memory.count, level, table,
-                    0);
+    void tune(const std::vector<CublasProblem> &problems, Tuning *table, TuneLevel level = TUNE_SAME_BITS) {
+        tune_problems(&tuner, &context, problems.data(), (int)problems.size(), memory.data, memory.count, level, table,
+                      0);
     }
     // The number of the algorithm that a problem's plan has, among those that the heuristic names; -1: none of them.
     int chosen(const CublasProblem &problem) {
@@ -59,14 +59,15 @@ struct TuneSetup {
     }
 };
 
-static TuneTable *new_tune_table(void) {
-    static TuneTable table; // large
-    tune_table_init(&table, "a GPU", 1, 1);
+static Tuning *new_tuning(void) {
+    static Tuning table; // large
+    memset(&table, 0, sizeof(table));
+    tune_table_init(&table.user, "a GPU", 1, 1);
     return &table;
 }
 
 // With every epilogue, and with sums of 16 terms and more: fewer may have the same bits in any order.
-static std::vector<CublasProblem> tune_problems(void) {
+static std::vector<CublasProblem> problems_to_tune(void) {
     const MatmulShape shapes[] = {{16, 16, 16}, {35, 24, 40}};
     std::vector<CublasProblem> problems;
     for (const MatmulShape &s : shapes) {
@@ -94,8 +95,8 @@ static void test_tune_choice(Test *t) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator says which algorithm is fast and which has other bits");
 #endif
-    std::vector<CublasProblem> problems = tune_problems();
-    TuneTable *table = new_tune_table();
+    std::vector<CublasProblem> problems = problems_to_tune();
+    Tuning *table = new_tuning();
     int count = (int)problems.size();
     for (int start = 0; start < 2; start++) {
         TuneSetup setup;
@@ -110,8 +111,8 @@ static void test_tune_choice(Test *t) {
             int chosen = setup.chosen(p);
             CHECK(t, chosen == TUNE_BEST, "start %d, %s: algorithm %d", start, setup.key(p).c_str(), chosen);
         }
-        CHECK(t, setup.context.plan_count == count && table->count == count, "%lld plans, %d entries of %d",
-              (long long)setup.context.plan_count, table->count, count);
+        CHECK(t, setup.context.plan_count == count && table->user.count == count, "%lld plans, %d entries of %d",
+              (long long)setup.context.plan_count, table->user.count, count);
     }
 }
 
@@ -121,8 +122,8 @@ static void test_tune_any_bits(Test *t) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator says which algorithm is fast and which has other bits");
 #endif
-    std::vector<CublasProblem> problems = tune_problems();
-    TuneTable *table = new_tune_table();
+    std::vector<CublasProblem> problems = problems_to_tune();
+    Tuning *table = new_tuning();
     for (int start = 0; start < 3; start++) {
         TuneSetup setup;
         TuneLevel level = start == 1 ? TUNE_SAME_BITS : TUNE_ANY_BITS;
@@ -138,7 +139,7 @@ static void test_tune_any_bits(Test *t) {
     }
     setenv("EMU_CUBLASLT_FAULT", "tail fast", 1);
     TuneSetup faulty;
-    faulty.tune(problems, new_tune_table(), TUNE_ANY_BITS);
+    faulty.tune(problems, new_tuning(), TUNE_ANY_BITS);
     for (const CublasProblem &p : problems) {
         int chosen = faulty.chosen(p), best = tune_shows_tail(&p) ? TUNE_SPLIT_4 : TUNE_BEST;
         CHECK(t, chosen == best, "%s: algorithm %d", faulty.key(p).c_str(), chosen);
@@ -146,26 +147,31 @@ static void test_tune_any_bits(Test *t) {
     unsetenv("EMU_CUBLASLT_FAULT");
 }
 
-// The choices of rank 0 on another rank: the same plans, and what is not rank 0's GPU is refused.
+// The choices of rank 0 on another rank: the same plans. Another GPU is refused.
 static void test_tune_share(Test *t) {
-    const std::vector<CublasProblem> problems = tune_problems();
+    const std::vector<CublasProblem> problems = problems_to_tune();
     int count = (int)problems.size();
-    static TuneChoices choices;
     cudaDeviceProp gpu;
     Error error;
     cuda_check(cudaGetDeviceProperties(&gpu, 0));
     TuneSetup first, second, third;
-    first.tune(problems, new_tune_table(), TUNE_ANY_BITS);
-    matmul_get_choices(&first.context, problems.data(), count, &gpu, &choices);
-    CHECK(t, matmul_take_choices(&second.context, problems.data(), count, &gpu, &choices, &error), "%s", error.text);
+    Tuning *table = new_tuning();
+    tune_table_init(&table->user, gpu.name, gpu.multiProcessorCount, (long)cublasLtGetVersion());
+    table->run = table->user;
+    CHECK(t,
+          matmul_tune(table, &first.context, problems.data(), count, first.memory.data, first.memory.count,
+                      TUNE_ANY_BITS, 0, &error),
+          "%s", error.text);
+    CHECK(t, matmul_follow(&table->run, &second.context, problems.data(), count, &gpu, &error), "%s", error.text);
     for (const CublasProblem &p : problems) {
         CHECK(t, tune_same_algo(&cublas_plan(&first.context, &p)->algo, &cublas_plan(&second.context, &p)->algo),
               "another algorithm for %s", first.key(p).c_str());
     }
     CHECK(t, second.context.plan_count == count, "%lld plans", (long long)second.context.plan_count);
     gpu.multiProcessorCount++;
-    CHECK(t, !matmul_take_choices(&third.context, problems.data(), count, &gpu, &choices, &error), "another GPU's");
+    CHECK(t, !matmul_follow(&table->run, &third.context, problems.data(), count, &gpu, &error), "another GPU's");
     CHECK(t, strstr(error.text, "--matmul-tune 1") != NULL, "%s", error.text);
+    tuning_close(table);
 }
 
 // A table that names what has other bits, does not run or is no algorithm at all: the choice is made anew. One that
@@ -185,10 +191,10 @@ static void test_tune_bad_table(Test *t) {
                  {1, 0, 1}};
     for (const auto &c : cases) {
         TuneSetup setup;
-        TuneTable *table = new_tune_table();
+        Tuning *table = new_tuning();
         cublasLtMatmulAlgo_t algo = setup.algorithm(problem, c.number < 0 ? 0 : c.number);
         if (c.number < 0) { memset(&algo, 0x5a, sizeof(algo)); }
-        tune_table_set(table, setup.key(problem).c_str(), &algo);
+        tune_table_set(&table->user, setup.key(problem).c_str(), &algo);
         setup.tune({problem}, table);
         const Tuner &u = setup.tuner;
         CHECK(t, u.refused == c.refused && u.known == 1 - c.refused && u.timed == c.refused,
@@ -196,7 +202,7 @@ static void test_tune_bad_table(Test *t) {
         CHECK(t, setup.chosen(problem) == c.expected, "algorithm %d of the table: %d is used", c.number,
               setup.chosen(problem));
         algo = setup.algorithm(problem, c.expected);
-        const TuneEntry *entry = tune_table_find(table, setup.key(problem).c_str());
+        const TuneEntry *entry = tune_table_find(&table->user, setup.key(problem).c_str());
         CHECK(t, entry != NULL && memcmp(entry->choice, &algo, sizeof(algo)) == 0, "algorithm %d stays in the table",
               c.number);
     }
@@ -223,7 +229,7 @@ static void test_tune_bits(Test *t) {
     const MatmulShape shapes[] = {{33, 64, 192}, {35, 24, 40}, {65, 72, 136}}; // sums of more than 16 terms, see above
     for (const MatmulShape &s : shapes) {
         TuneSetup plain, tuned;
-        TuneTable *table = new_tune_table();
+        Tuning *table = new_tuning();
         std::vector<CublasProblem> problems = {
             linear_forward_problem(s.N, s.C, s.OC, true, false), linear_forward_problem(s.N, s.C, s.OC, true, true),
             linear_backward_input_problem(s.N, s.C, s.OC, false), linear_backward_input_problem(s.N, s.C, s.OC, true),
@@ -254,7 +260,7 @@ static void test_tune_tail(Test *t) {
         for (int level = TUNE_NOTHING; level <= TUNE_SAME_BITS; level++) {
             TuneSetup setup(4 << 20);
             setup.context.tf32 = false; // in fp32, factors are compared that were not rounded
-            setup.tune(problems, new_tune_table(), (TuneLevel)level);
+            setup.tune(problems, new_tuning(), (TuneLevel)level);
             CHECK(t, setup.tuner.incomplete == exposed, "%d of %d noticed", setup.tuner.incomplete, exposed);
             DeviceArray<floatX> inp(c.inp), dout(c.dout);
             DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
@@ -275,10 +281,10 @@ static void test_tune_tail(Test *t) {
 static void test_tune_without_room(Test *t) {
     const std::vector<CublasProblem> small = {linear_forward_problem(16, 16, 16, true, false)},
                                      large = {linear_forward_problem(256, 512, 512, true, false)};
-    TuneTable *table = new_tune_table();
+    Tuning *table = new_tuning();
     TuneSetup setup(1 << 17);
     setup.tune(large, table);
-    CHECK(t, setup.tuner.timed == 0 && table->count == 0, "timed where there is no room");
+    CHECK(t, setup.tuner.timed == 0 && table->user.count == 0, "timed where there is no room");
     TuneSetup plain(1 << 17); // what the heuristic names if asked for one need not be the first of 16
     plain.tune(large, NULL, TUNE_NOTHING);
     CHECK(t,
@@ -286,12 +292,12 @@ static void test_tune_without_room(Test *t) {
           "algorithm %d", setup.chosen(large[0]));
     setup.tune({large[0], small[0]}, table);
 #ifdef GPT2_EMU
-    CHECK(t, setup.tuner.timed == 1 && table->count == 1, "%d timed beside what does not fit", setup.tuner.timed);
+    CHECK(t, setup.tuner.timed == 1 && table->user.count == 1, "%d timed beside what does not fit", setup.tuner.timed);
     TuneSetup single;
-    table = new_tune_table();
+    table = new_tuning();
     unsetenv("EMU_CUBLASLT_ALGOS");
     single.tune({linear_forward_problem(16, 256, 16, true, false)}, table); // all terms are sure to be added
-    CHECK(t, single.tuner.timed == 0 && table->count == 0, "timed where there is no choice");
+    CHECK(t, single.tuner.timed == 0 && table->user.count == 0, "timed where there is no choice");
     std::vector<uint8_t> bytes = single.memory.raw();
     bool untouched = true;
     for (uint8_t byte : bytes) { untouched = untouched && byte == 0xff; }
@@ -320,7 +326,7 @@ static void test_tune_memory(Test *t) {
 static void test_tune_stays(Test *t) {
     const CublasProblem problem = linear_forward_problem(35, 24, 40, true, false);
     TuneSetup setup;
-    setup.tune({problem}, new_tune_table());
+    setup.tune({problem}, new_tuning());
     cublasLtMatmulAlgo_t algo = cublas_plan(&setup.context, &problem)->algo;
     for (int i = 1; i <= CUBLAS_MAX_PLANS + 5; i++) {
         CublasProblem other = linear_forward_problem(i, 8, 8, false, false);

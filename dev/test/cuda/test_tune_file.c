@@ -162,6 +162,50 @@ static void test_default_path(Test *t) {
     }
 }
 
+static bool open_tuning(Tuning *tuning, const TempDir *dir, bool must_know, Error *error) {
+    TuneWants wants = {temp_path(dir, "user.txt"), dir->path, true, must_know, false};
+    return tuning_open(tuning, &wants, "GPU 7", 132, 130100, error);
+}
+
+// A resumed run takes its own choices before the user's, also from the files of old names. A choice that changes no bit
+// is the user's.
+static void test_choices_of_a_run(Test *t) {
+    static const char any[] = TUNE_ANY_BITS_KEY "m 8";
+    static Tuning tuning; // large
+    TempDir dir = temp_dir_make();
+    uint8_t ours[TUNE_CHOICE_BYTES], old[TUNE_CHOICE_BYTES], users[TUNE_CHOICE_BYTES];
+    Error error;
+    fill_choice(ours, 1), fill_choice(old, 2), fill_choice(users, 3);
+    CHECK(t, !open_tuning(&tuning, &dir, true, &error) && strstr(error.text, "--allow-changes"), "no choices to know");
+    tuning_close(&tuning);
+    new_table(&table);
+    tune_table_set(&table, "attention", old);
+    CHECK(t, tune_file_write(&table, temp_path(&dir, "attention.txt"), &error), "%s", error.text);
+    CHECK(t, !open_tuning(&tuning, &dir, true, &error), "attention is no algorithm of a matmul");
+    tuning_close(&tuning);
+    new_table(&table);
+    tune_table_set(&table, any, old);
+    CHECK(t, tune_file_write(&table, temp_path(&dir, "matmul_choices.txt"), &error), "%s", error.text);
+    CHECK(t, open_tuning(&tuning, &dir, true, &error), "%s", error.text);
+    tuning_set_timed(&tuning, any, users);
+    const TuneEntry *attention = tuning_find(&tuning, "attention", true), *found = tuning_find(&tuning, any, true);
+    CHECK(t, attention && found && memcmp(found->choice, old, sizeof(old)) == 0, "files of old names are not read");
+    CHECK(t, tuning_is_of_run(&tuning, found), "the run's choice is taken for the user's");
+    found = tuning_find(&tuning, any, false);
+    CHECK(t, found && memcmp(found->choice, users, sizeof(users)) == 0, "the user's choice is not found");
+    CHECK(t, tuning_find(&tuning, "attention", false) == NULL, "the run's choice is found where bits do not change");
+    tune_table_set(&tuning.run, any, ours);
+    CHECK(t, tuning_save(&tuning, dir.path, &error), "%s", error.text);
+    CHECK(t, strstr(tuning.text.data, "kept in") && strstr(tuning.text.data, TUNE_RUN_FILE), "%s", tuning.text.data);
+    tuning_close(&tuning);
+    CHECK(t, open_tuning(&tuning, &dir, true, &error), "%s", error.text);
+    found = tuning_find(&tuning, any, true);
+    CHECK(t, found && memcmp(found->choice, ours, sizeof(ours)) == 0, "an old file counts more than the new one");
+    CHECK(t, tuning_find(&tuning, any, false) != NULL && tuning.text.used == 0, "the user's file is not read again");
+    tuning_close(&tuning);
+    temp_dir_remove(&dir);
+}
+
 int main(void) {
     Suite suite = suite_begin("tune_file");
     RUN(&suite, test_round_trip);
@@ -170,5 +214,6 @@ int main(void) {
     RUN(&suite, test_other_machines);
     RUN(&suite, test_refusals);
     RUN(&suite, test_default_path);
+    RUN(&suite, test_choices_of_a_run);
     return suite_end(&suite);
 }

@@ -155,15 +155,15 @@ def of_any_bits():
     level = ["--matmul-tune", 2, "-n", 1, "--matmul-tune-file"]
     straight = tuned(*level, cli.path("few.txt"), "-o", few, EMU_CUBLASLT_ALGOS="2")
     other = tuned(*level, cli.path("many.txt"), "-o", many)
-    assert "whatever their bits" in other and f"the run's own, in {many}/matmul_choices.txt" in other, other
+    assert "whatever their bits" in other and f"the run's own, in {many}/choices.txt" in other, other
     hashes = [weights_hash(out) for out in (straight, other, tuned("--matmul-tune", 0))]
     assert hashes[0] == hashes[2] != hashes[1], hashes
     os.mkdir(folder)
-    for name in ("model_00000001.bin", "state_00000001.bin", "main.log", "matmul_choices.txt"):
+    for name in ("model_00000001.bin", "state_00000001.bin", "main.log", "choices.txt"):
         shutil.copy(os.path.join(few, name), folder)
     again = tuned("--matmul-tune", 2, "-n", 1, "-o", folder, "--resume")
     assert f"{PROBLEMS} shapes known from before" in again and weights_hash(again) == hashes[0], (again, straight)
-    record = os.path.join(folder, "matmul_choices.txt")
+    record = os.path.join(folder, "choices.txt")
     assert len(lines_of(record)) == 1 + PROBLEMS, record
     more = [*SHAPE, "-b", 1, "-d", 80]
     out = tuned("--matmul-tune", 2, "-n", 1, "-o", folder, "--resume", run=more)
@@ -182,12 +182,12 @@ def without_its_choices():
         assert "--allow-changes" in err and len(err.splitlines()) == 1, err
         return err
 
-    lines = lines_of(cli.path("many/matmul_choices.txt"))
+    lines = lines_of(cli.path("many/choices.txt"))
     assert "--matmul-tune was 2, is 1" in refused("many", 1)
     for before, after, what in (("cuBLASLt ", "cuBLASLt 1", "from another GPU"), ("any bits", "any bit", "damaged")):
-        cli.write("many/matmul_choices.txt", "".join(lines).replace(before, after, 1).encode())
+        cli.write("many/choices.txt", "".join(lines).replace(before, after, 1).encode())
         assert what in refused("many", 2)
-    os.remove(cli.path("many/matmul_choices.txt"))
+    os.remove(cli.path("many/choices.txt"))
     assert "not there, or empty" in refused("many", 2)
     words = resumed("many", 2, "--allow-changes")
     assert f"{PROBLEMS} shapes timed" in ran(*words, env=ENVIRONMENT) and os.path.exists(words[words.index("-o") + 1])
