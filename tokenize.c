@@ -71,6 +71,7 @@ static const ArgsProgram program = {
     sizeof(specs) / sizeof(specs[0]),
     true,
     NULL,
+    NULL,
 };
 
 static bool check_options(const Options *o, int num_files, Error *error) {

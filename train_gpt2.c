@@ -1004,7 +1004,6 @@ static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
 
 static void append_to_sample(void *model, int token) { generate_append((GPT2 *)model, token); }
 static const float *cached_logits(void *model) { return generate_logits((GPT2 *)model, true); }
-static const float *uncached_logits(void *model) { return generate_logits((GPT2 *)model, false); }
 
 static bool sample_stops(void *model) {
     (void)model;
@@ -1012,9 +1011,8 @@ static bool sample_stops(void *model) {
 }
 
 static bool sample(GPT2 *model, TrainRun *run) {
-    SampleSource source = {
-        model,        append_to_sample,     run->options.no_kv_cache ? uncached_logits : cached_logits,
-        sample_stops, model->sampler_probs, model->sampler_index};
+    SampleSource source = {model,        append_to_sample,     cached_logits,
+                           sample_stops, model->sampler_probs, model->sampler_index};
     generate_begin(model);
     return run_sample(run, &source);
 }

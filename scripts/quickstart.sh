@@ -160,4 +160,4 @@ for file in "$run"/*; do
 done
 echo
 echo "Another sample:  ${sample[*]} --seed 2"
-echo "All options:     ./train_gpt2 --help"
+echo "All options:     ./train_gpt2 --help all"

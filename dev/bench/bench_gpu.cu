@@ -55,6 +55,7 @@ static const ArgsProgram program = {
     sizeof(specs) / sizeof(specs[0]),
     false,
     NULL,
+    NULL,
 };
 
 // ---- What is measured with ----

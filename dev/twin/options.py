@@ -59,9 +59,10 @@ TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|([A-Za-z_]\w*)|(-?[0-9.]+(?:e[-+]?[0-9]
 def constants():
     """What the table's words stand for: numbers and texts that the two headers define."""
     text = header("run/args.h") + header("run/train_options.h")
-    found = {"NULL": None, "FREE": 0, "SHAPES": 1, "ROUNDS": 2}
+    found = {"NULL": None, "FREE": 0, "SHAPES": 1, "ROUNDS": 2, "ANY": None}
     for name, string, number in re.findall(r'^#define (\w+) (?:"([^"]*)"|([0-9]+))', text, re.M):
         found[name] = string or int(number)
+    found["GPU_ONLY"] = (found["TRAIN_GPU_ONLY"], None)
     return found
 
 

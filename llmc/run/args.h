@@ -1,10 +1,9 @@
-// The command line: one table of options drives parsing, checking, --help and recording.
+// Reads a command line by a table of options, which also gives --help, the checks and the record of a run.
 //
-// A program lists its options as ArgSpec rows that point into a plain struct, and calls args_parse once. Accepted are
-// "--name value", "--name=value", "-alias value" (an alias may have several letters), and for a flag also the bare
-// "--name". Everything else is refused, with one line that names the option, its range and its default:
-// an unknown option, a missing or malformed value, a value out of range, an option given twice (two values contradict
-// each other, and whoever reads the command should not have to know which one wins), a stray word.
+// A program lists its options as ArgSpec rows that point into a plain struct, and calls args_parse once. It takes
+// "--name value", "--name=value", "-alias value" (an alias may have several letters), and for a flag a bare "--name".
+// It refuses everything else in one line that names the option, its range and its default: an unknown option, a
+// missing or malformed value, a value out of range, an option given twice, a stray word.
 #ifndef LLMC_ARGS_H
 #define LLMC_ARGS_H
 
@@ -33,8 +32,8 @@ typedef struct {
     ArgType type;         //
     size_t place;         // offset of the value in the struct of options
     const char *fallback; // the default, as a user would write it
-    double min, max;      // inclusive; numbers: of the value, at most 2^53 for ARG_INT; ARG_TEXT: of its bytes
-    const char *value;    // what --help calls the value; ARG_CHOICE: its words, as "cosine|linear"
+    double min, max;      // inclusive, of a number (ARG_INT: at most 2^53), or of a text's bytes
+    const char *value;    // the name of the value in --help; ARG_CHOICE: its words, as "cosine|linear"
     const char *refusal;  // why this program does not take this option, or NULL
     const char *group;    // the heading in --help; rows of a group stand together
     const char *help;
@@ -47,14 +46,15 @@ typedef struct {
     const char *examples;   // lines printed as they are at the end of --help, or NULL
     const ArgSpec *specs;   //
     int num_specs;          // at most ARGS_MAX_SPECS
-    bool takes_positionals; // words that are not options are allowed
+    bool takes_positionals; // allows words that are not options
     bool *given;            // (num_specs), set by args_parse: the command line has this option; or NULL
+    const char *common;     // names of the options that --help shows, separated by spaces; NULL: all of them
 } ArgsProgram;
 
-typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // not ARGS_RUN: the program is done
+typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // the program ends unless ARGS_RUN
 
 #define ARGS_MAX_SPECS 128
-#define ARGS_MAX_PATH 4000  // bytes a path option may have: leaves room in MAX_PATH_BYTES for the names of files in it
+#define ARGS_MAX_PATH 4000  // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
 #define ARGS_HELP_WIDTH 100 // columns
 
 // Writes an argument for an error message: in quotes, on one line, cut where it is long.
@@ -90,6 +90,11 @@ static inline bool args_list_has(const char *list, char separator, const char *w
     return false;
 }
 
+// Is this the value of a flag? text may be NULL.
+static inline bool args_is_digit(const char *text) {
+    return text != NULL && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0);
+}
+
 // Reads decimal digits, optionally after a minus, and nothing else. False if it is not such a number of at most 2^53.
 static inline bool args_read_int(const char *text, int64_t *value) {
     const int64_t limit = (int64_t)1 << 53; // where the ranges, which are doubles, are still exact
@@ -114,16 +119,21 @@ static inline bool args_read_real(const char *text, double *value) {
     return end != text && *end == '\0' && isfinite(*value);
 }
 
+// Writes a bound of a range: a whole number with all its digits.
+static inline void args_bound(char *text, size_t size, double bound) {
+    if (bound == floor(bound) && fabs(bound) < 1e15) {
+        snprintf(text, size, "%.0f", bound);
+    } else {
+        format_real(text, size, bound);
+    }
+}
+
 // Writes the range of a number, or of a text's bytes: "1 to 64".
 static inline void args_range(char *text, size_t size, const ArgSpec *spec) {
-    if (spec->type == ARG_REAL) {
-        char low[32], high[32];
-        format_real(low, sizeof(low), spec->min);
-        format_real(high, sizeof(high), spec->max);
-        snprintf(text, size, "%s to %s", low, high);
-    } else {
-        snprintf(text, size, "%lld to %lld", (long long)spec->min, (long long)spec->max);
-    }
+    char low[32], high[32];
+    args_bound(low, sizeof(low), spec->min);
+    args_bound(high, sizeof(high), spec->max);
+    snprintf(text, size, "%s to %s", low, high);
 }
 
 // Writes what an option takes: "a whole number from 1 to 64 (default 4)".
@@ -143,31 +153,30 @@ static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
 // Stores a value, given as text, in the struct of options. False if it is malformed or out of range.
 static inline bool args_store(const ArgSpec *spec, void *options, const char *text) {
     void *place = (char *)options + spec->place;
+    double length = (double)strlen(text), real;
     int64_t whole;
-    double real;
+    bool ok = false;
     switch (spec->type) {
     case ARG_INT:
-        if (!args_read_int(text, &whole) || (double)whole < spec->min || (double)whole > spec->max) { return false; }
-        *(int64_t *)place = whole;
-        return true;
+        ok = args_read_int(text, &whole) && (double)whole >= spec->min && (double)whole <= spec->max;
+        if (ok) { *(int64_t *)place = whole; }
+        break;
     case ARG_REAL:
-        if (!args_read_real(text, &real) || real < spec->min || real > spec->max) { return false; }
-        *(double *)place = real;
-        return true;
+        ok = args_read_real(text, &real) && real >= spec->min && real <= spec->max;
+        if (ok) { *(double *)place = real; }
+        break;
     case ARG_TEXT:
-        if ((double)strlen(text) < spec->min || (double)strlen(text) > spec->max) { return false; }
-        *(const char **)place = text;
-        return true;
     case ARG_CHOICE:
-        if (!args_list_has(spec->value, '|', text, strlen(text))) { return false; }
-        *(const char **)place = text;
-        return true;
+        ok = spec->type == ARG_TEXT ? length >= spec->min && length <= spec->max
+                                    : args_list_has(spec->value, '|', text, strlen(text));
+        if (ok) { *(const char **)place = text; }
+        break;
     case ARG_FLAG:
-        if (strcmp(text, "0") != 0 && strcmp(text, "1") != 0) { return false; }
-        *(bool *)place = text[0] == '1';
-        return true;
+        ok = args_is_digit(text);
+        if (ok) { *(bool *)place = text[0] == '1'; }
+        break;
     }
-    return false;
+    return ok;
 }
 
 // Gives every option its default. Defaults of text options may be empty, whatever their range: "not given".
@@ -181,7 +190,7 @@ static inline void args_set_defaults(const ArgSpec *specs, int num_specs, void *
     }
 }
 
-// Writes the value an option has now; the text is the same for equal values, however they were written.
+// Writes the value that an option has now. Equal values give equal texts: "3e-4" and "0.0003" are both "0.0003".
 static inline void args_value_text(const ArgSpec *spec, const void *options, char *text, size_t size) {
     const void *place = (const char *)options + spec->place;
     switch (spec->type) {
@@ -231,33 +240,43 @@ static inline int args_edit_distance(const char *a, size_t a_length, const char 
     return d[n][m];
 }
 
-// Keeps a name (with its dashes) in text if it is nearer to a mistyped one than the best so far.
-static inline void args_consider(const char *typed, size_t typed_length, const char *dashes, const char *name,
-                                 size_t length, int *best, char *text, size_t size) {
-    bool begins = typed_length > 1 && typed_length < length && memcmp(name, typed, typed_length) == 0;
-    int distance = begins ? 1 : args_edit_distance(typed, typed_length, name, length);
-    if (distance >= *best) { return; }
-    *best = distance;
-    snprintf(text, size, "%s%.*s", dashes, (int)length, name);
+// A mistyped name, and the nearest known one so far.
+typedef struct {
+    const char *typed; // without dashes
+    size_t length;
+    int distance;
+    char nearest[96]; // with dashes
+} ArgsGuess;
+
+// A beginning of a name ("batch" of "batch-size") counts as one edit.
+static inline void args_consider(ArgsGuess *guess, const char *dashes, const char *name, size_t length) {
+    bool begins = guess->length > 1 && guess->length < length && memcmp(name, guess->typed, guess->length) == 0;
+    int distance = begins ? 1 : args_edit_distance(guess->typed, guess->length, name, length);
+    if (distance >= guess->distance) { return; }
+    guess->distance = distance;
+    snprintf(guess->nearest, sizeof(guess->nearest), "%s%.*s", dashes, (int)length, name);
 }
 
-// Writes the known option nearest to a mistyped one. A beginning of a long name ("--batch") counts as near.
-static inline void args_nearest(const ArgsProgram *program, const char *typed, size_t length, char *text, size_t size) {
-    int best = INT32_MAX;
-    while (length > 0 && *typed == '-') { typed++, length--; }
+// Finds the known option nearest to a mistyped one.
+static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed, size_t length) {
+    size_t dashes = strspn(typed, "-") < length ? strspn(typed, "-") : length;
+    ArgsGuess guess = {typed + dashes, length - dashes, INT32_MAX, ""};
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
         if (spec->refusal != NULL) { continue; }
-        args_consider(typed, length, "--", spec->name, strlen(spec->name), &best, text, size);
+        args_consider(&guess, "--", spec->name, strlen(spec->name));
         for (const char *alias = spec->aliases; *alias != '\0';) {
             size_t n = strcspn(alias, " ");
-            args_consider(typed, length, "-", alias, n, &best, text, size);
+            args_consider(&guess, "-", alias, n);
             alias += n + (alias[n] == ' ');
         }
     }
-    args_consider(typed, length, "--", "help", 4, &best, text, size);
-    args_consider(typed, length, "--", "version", 7, &best, text, size);
+    args_consider(&guess, "--", "help", 4);
+    args_consider(&guess, "--", "version", 7);
+    return guess;
 }
+
+// ---- Help ----
 
 // Prints text from `column` on, broken at spaces so that it ends before ARGS_HELP_WIDTH; further lines are indented.
 static inline void args_print_wrapped(FILE *out, const char *text, int column, int indent) {
@@ -289,76 +308,88 @@ static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
     snprintf(text + n, size - n, "--%s%s%s", spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
 }
 
-// Writes what an option does, its range and its default, the right side of an option in --help. A bound so high that
-// nobody meets it is left to the error message.
-static inline void args_description(char *text, size_t size, const ArgSpec *spec) {
-    bool number = spec->type == ARG_INT || spec->type == ARG_REAL;
+// Writes what an option does, its range if wanted, and its default, the right side of an option in --help. A bound that
+// nobody meets is left to the error message.
+static inline void args_description(char *text, size_t size, const ArgSpec *spec, bool ranges) {
+    bool number = ranges && (spec->type == ARG_INT || spec->type == ARG_REAL);
     bool has_default = spec->fallback[0] != '\0' && !(spec->type == ARG_FLAG && spec->fallback[0] == '0');
-    char range[80] = "", low[32];
-    format_real(low, sizeof(low), spec->min);
+    char range[80] = "", low[32], brackets[256] = "";
+    args_bound(low, sizeof(low), spec->min);
     if (number && spec->max < 1e9) { args_range(range, sizeof(range), spec); }
     if (number && spec->max >= 1e9) { snprintf(range, sizeof(range), "at least %s", low); }
-    snprintf(text, size, "%s%s%s%s%s%s%s", spec->help, number || has_default ? " (" : "", range,
-             number && has_default ? "; " : "", has_default ? "default " : "", has_default ? spec->fallback : "",
-             number || has_default ? ")" : "");
+    if (number || has_default) {
+        snprintf(brackets, sizeof(brackets), " (%s%s%s%s)", range, number && has_default ? "; " : "",
+                 has_default ? "default " : "", has_default ? spec->fallback : "");
+    }
+    snprintf(text, size, "%s%s", spec->help, brackets);
 }
 
-// Prints all options, group by group, as the table has them; those this program refuses are named at the end.
-static inline void args_print_help(FILE *out, const ArgsProgram *program) {
-    enum { LEFT = 2, RIGHT = 32 };
+enum { ARGS_HELP_LEFT = 2, ARGS_HELP_RIGHT = 32 }; // the columns of --help
+
+static inline void args_print_option(FILE *out, const ArgSpec *spec, bool ranges) {
     char left[256], right[1024];
-    const char *group = "";
+    args_usage(left, sizeof(left), spec);
+    args_description(right, sizeof(right), spec, ranges);
+    fprintf(out, "%*s%s", ARGS_HELP_LEFT, "", left);
+    int column = ARGS_HELP_LEFT + (int)strlen(left);
+    if (column + 2 > ARGS_HELP_RIGHT) {
+        fputc('\n', out);
+        column = 0;
+    }
+    fprintf(out, "%*s", ARGS_HELP_RIGHT - column, "");
+    args_print_wrapped(out, right, ARGS_HELP_RIGHT, ARGS_HELP_RIGHT);
+}
+
+// Prints the options in the groups and the order of the table: all of them, or the common ones.
+static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
+    const char *group = "", *common = program->common;
     fprintf(out, "Usage: %s\n\n", program->usage);
     args_print_wrapped(out, program->summary, 0, 0);
     for (int i = 0; i < program->num_specs; i++) {
         const ArgSpec *spec = &program->specs[i];
-        if (spec->refusal != NULL) { continue; }
+        bool shown = all || common == NULL || args_list_has(common, ' ', spec->name, strlen(spec->name));
+        if (spec->refusal != NULL || !shown) { continue; }
         if (strcmp(group, spec->group) != 0) { fprintf(out, "\n%s\n", spec->group); }
         group = spec->group;
-        args_usage(left, sizeof(left), spec);
-        args_description(right, sizeof(right), spec);
-        fprintf(out, "%*s%s", LEFT, "", left);
-        int column = LEFT + (int)strlen(left);
-        if (column + 2 > RIGHT) {
-            fputc('\n', out);
-            column = 0;
-        }
-        fprintf(out, "%*s", RIGHT - column, "");
-        args_print_wrapped(out, right, RIGHT, RIGHT);
+        args_print_option(out, spec, all || common == NULL);
     }
-    fprintf(out, "\nThis program\n  %-*s%s\n  %-*s%s\n", RIGHT - LEFT, "-h, --help", "this text", RIGHT - LEFT,
-            "--version", "the version");
+    const int width = ARGS_HELP_RIGHT - ARGS_HELP_LEFT;
+    fprintf(out, "\nThis program\n  %-*s%s\n", width, "-h, --help", "this text");
+    if (common != NULL) { fprintf(out, "  %-*s%s\n", width, "--help all", "every option, with its range"); }
+    fprintf(out, "  %-*s%s\n", width, "--version", "the version");
     if (program->examples != NULL) { fprintf(out, "\n%s", program->examples); }
 }
 
+// ---- Parsing ----
+
 // Fills the error for an argument that begins with a dash and names no option.
 static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
-    char typed[64], nearest[128], name[64];
+    char typed[64], name[64];
     snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1), argument);
     args_quote(typed, sizeof(typed), name);
-    args_nearest(program, argument, length, nearest, sizeof(nearest));
-    return fail(error, "%s: unknown option; the nearest is %s (--help lists all)", typed, nearest);
+    ArgsGuess guess = args_guess(program, argument, length);
+    return fail(error, "%s: unknown option; the nearest is %s (%s lists all)", typed, guess.nearest,
+                program->common != NULL ? "--help all" : "--help");
 }
 
-// True for "-h" as a request for help; where an option has the alias "h", "-h 0" and "-h 1" are that option instead.
+// True for "-h" as a request for help. Where an option has the alias "h", "-h 0" and "-h 1" are that option.
 static inline bool args_is_help(const ArgsProgram *program, const char *argument, const char *next) {
     if (strcmp(argument, "--help") == 0) { return true; }
-    bool digit = next != NULL && (strcmp(next, "0") == 0 || strcmp(next, "1") == 0);
-    return strcmp(argument, "-h") == 0 && !(digit && args_find(program, "-h", 2) >= 0);
+    return strcmp(argument, "-h") == 0 && !(args_is_digit(next) && args_find(program, "-h", 2) >= 0);
 }
 
-// The value of option `spec`, given in argv[*i] after "=" or in argv[*i + 1]; *i moves past it. NULL: the value is
-// missing (the next argument is another option, or there is none). A bare flag is "1", and so is a bare number whose
-// value stands in brackets in --help.
+// The value of option `spec`, from argv[*i] after "=" or from argv[*i + 1]. *i moves past it. NULL: the value is
+// missing (another option follows, or nothing). A bare flag is "1". So is a bare number whose value stands in brackets
+// in
+// --help.
 static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
                                           int *i) {
     const char *equals = strchr(argv[*i], '=');
     if (equals != NULL) { return equals + 1; }
     const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
     if (spec->type == ARG_FLAG) {
-        bool digit = next != NULL && (strcmp(next, "0") == 0 || strcmp(next, "1") == 0);
         bool word = next != NULL && next[0] != '-' && !program->takes_positionals; // a wrong value, not a file name
-        if (!digit && !word) { return "1"; }
+        if (!args_is_digit(next) && !word) { return "1"; }
     } else if (next == NULL || strcmp(next, "--") == 0 || strcmp(next, "--help") == 0 ||
                args_find(program, next, strcspn(next, "=")) >= 0) {
         return spec->value[0] == '[' ? "1" : NULL;
@@ -366,7 +397,7 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
     return argv[++*i];
 }
 
-// Takes the option in argv[*i]; *i moves to its last argument. `given` has a place per option.
+// Takes the option in argv[*i]. *i moves to its last argument. given (num_specs).
 static inline bool args_take_option(const ArgsProgram *program, void *options, int argc, char **argv, int *i,
                                     bool *given, Error *error) {
     char label[128], expected[512], typed[64];
@@ -389,10 +420,9 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     return true;
 }
 
-// Sets `options` from the defaults and the command line; --help and --version print to standard output and say so in
-// *outcome. Words that are not options (a lone "-" is one, and all after "--") are moved to argv[1 ...
-// *num_positionals]. num_positionals may be NULL where the program takes none. Text values point into argv or the
-// table.
+// Sets `options` from the defaults and the command line. --help and --version print to standard output and set
+// *outcome. Words that are not options (a lone "-", and all after "--") move to argv[1 ... *num_positionals].
+// num_positionals may be NULL where the program takes none. Text values point into argv or the table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
     bool taken[ARGS_MAX_SPECS];
@@ -404,11 +434,12 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
     if (num_positionals != NULL) { *num_positionals = 0; }
     args_set_defaults(program->specs, program->num_specs, options);
     for (int i = 1; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : NULL;
         bool is_word = only_words || argv[i][0] != '-' || argv[i][1] == '\0';
         if (!is_word && strcmp(argv[i], "--") == 0) {
             only_words = true;
-        } else if (!is_word && args_is_help(program, argv[i], i + 1 < argc ? argv[i + 1] : NULL)) {
-            args_print_help(stdout, program);
+        } else if (!is_word && args_is_help(program, argv[i], next)) {
+            args_print_help(stdout, program, next != NULL && strcmp(next, "all") == 0);
             *outcome = ARGS_SHOWED_HELP;
             return true;
         } else if (!is_word && strcmp(argv[i], "--version") == 0) {

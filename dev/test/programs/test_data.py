@@ -499,7 +499,7 @@ def test_hellaswag():
 
 def score(name, path):
     """The trainer reads the questions, where it can score them already."""
-    options = subprocess.run([TRAIN_GPT2, "--help"], capture_output=True, env=ENVIRONMENT).stdout
+    options = subprocess.run([TRAIN_GPT2, "--help", "all"], capture_output=True, env=ENVIRONMENT).stdout
     if f"--{name}-data".encode() not in options:
         return
     data = [in_work("repository", "dev", "data", "fineweb10B", f"fineweb_{kind}_*.bin") for kind in ("train", "val")]

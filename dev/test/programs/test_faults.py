@@ -433,7 +433,7 @@ def extreme_logits():
     for options in ("", "--temperature 0", "--temperature 1e-6", "--temperature 100", "--top-p 0", "--top-k 1",
                     "--top-k 1000000 --top-p 0.5"):
         arguments = ["--init", name, "--steps", 0, "--sample-tokens", 100, *options.split()]
-        assert sample_of(ran(*arguments)) == sample_of(ran(*arguments, "--no-kv-cache", "--threads", 2)), options
+        assert sample_of(ran(*arguments)) == sample_of(ran(*arguments, "--threads", 2)), options
     # No choice to make: the likeliest token of such logits is the only one.
     likeliest = sample_of(ran("--init", name, "--steps", 0, "--temperature", 0))
     assert likeliest == sample_of(ran("--init", name, "--steps", 0, "--top-k", 1, "--seed", 99))
@@ -444,7 +444,7 @@ def logits_that_are_no_numbers():
     params = make_params(CONFIG)
     params["lnfw"] = array.array("f", [FP32_MAX] * 16)
     name = model("overflow.bin", params=params)
-    for options in ([], ["--temperature", 0], ["--top-k", 5], ["--top-p", 0.9], ["--no-kv-cache"]):
+    for options in ([], ["--temperature", 0], ["--top-k", 5], ["--top-p", 0.9]):
         refused("--init", name, "--steps", 0, *options, says=["logits are not numbers"])
 
 

@@ -23,7 +23,7 @@ RUN = [*SHAPE, *QUIET, "-b", "3", "-x", "4", "-l", "1e-2"]  # B*T = 48: no multi
 
 
 def help_text():
-    out = ran("--help")
+    out = ran("--help", "all")
     for text in ("Usage: train_gpt2cu", "--recompute", "--gpu-log-every", "-ge", "GPU"):
         assert text in out, text
     assert re.match(r"train_gpt2cu .*\d", ran("--version"))

@@ -22,7 +22,7 @@ RUN = ["-i", TEXT, "--tokenizer", "byte", *cli.TINY, *cli.QUIET]
 
 def describes_the_run():
     """One process, two by TCP, two by mpirun: one record each, with all GPUs."""
-    options = subprocess.run([PROGRAM, "--help"], capture_output=True, text=True, check=True).stdout
+    options = subprocess.run([PROGRAM, "--help", "all"], capture_output=True, text=True, check=True).stdout
     for count, how in ((1, "tcp"), (2, "tcp"), (2, "mpi")):
         if how == "mpi" and has_mpi() is not None:
             continue

@@ -206,7 +206,6 @@ def models_it_cannot_compute():
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),
                           (["-pn", 2], ["--num-processes is 2", "mpirun -np 2"])):
         refused(*run_with(*changes), says=says)
-    refused(*RUN, "--no-kv-cache", says=["--no-kv-cache", "CPU trainer"])
 
 
 def plan_needs_no_gpu():

@@ -23,24 +23,27 @@ RUN = ["-i", TEXT, *TINY]
 with open("llmc/run/train_options.h") as file:
     ROWS = re.findall(r"X\(\w+, \"([\w-]+)\", \"([\w ]*)\", (\w+), (.*?)(?=\n    X\(|\n\n)",
                       file.read().replace("\\\n", "\n"), re.S)
-OPTIONS = [(name, aliases.split(), kind != "FLAG", "PICK(TRAIN_GPU_ONLY" in rest) for name, aliases, kind, rest in ROWS]
+OPTIONS = [(name, aliases.split(), kind != "FLAG", "GPU_ONLY" in rest) for name, aliases, kind, rest in ROWS]
 
 # ---- The command line ----
 
 
 def help_text():
-    """--help names every option, its aliases and its default, in at most 100 columns."""
+    """--help all names every option, its aliases and its default, in at most 100 columns; --help those of most runs."""
     assert len(OPTIONS) >= 55, len(OPTIONS)
-    out = ran("--help")
+    common, out = ran("--help"), ran("--help", "all")
     assert max(map(len, out.splitlines())) <= 100, max(out.splitlines(), key=len)
     for name, aliases, has_value, gpu_only in OPTIONS:
         line = "".join(f"-{alias}, " for alias in aliases) + f"--{name}" + (" " if has_value else "")
         assert (f"\n  {line}" in out) != gpu_only, line
     for text in ("Usage: train_gpt2 ", "-h, --help", "--version", "default 3e-4", "cosine|linear|constant|wsd",
                  "Examples"):
-        assert text in out, text
+        assert text in out and text in common, text
+    assert "--help all" in common and len(common.splitlines()) < 70, len(common.splitlines())
+    assert set(re.findall(r"--[a-z-]+", common)) <= set(re.findall(r"--[a-z-]+", out)) | {"--help"}, common
     for arguments in (["-h"], ["-h", "--seed"], [*RUN, "--help"], [*RUN, "-h"]):
-        assert ran(*arguments) == out, arguments
+        assert ran(*arguments) == common, arguments
+    assert ran("-h", "all") == ran(*RUN, "--help", "all") == out
     refused("--seed", "--help", says=["--seed: value missing"])
 
 
@@ -60,8 +63,7 @@ def unknown_options():
     for typed, nearest in (("--bach-size", "--batch-size"), ("--batch", "--batch-size"),
                            ("--batchsize", "--batch-size"), ("--learning-rate", "--"), ("--traindata", "--train-data"),
                            ("--Seed", "--seed"), ("-bb", "-b"), ("-nkk", "-nk"), ("--resum", "--resume"),
-                           ("--step=3", "--steps"), ("--halp", "--help"), ("--sample-token", "--sample-tokens"),
-                           ("--kv-cache", "--no-kv-cache")):
+                           ("--step=3", "--steps"), ("--halp", "--help"), ("--sample-token", "--sample-tokens")):
         refused(typed, "3", says=[f"'{typed.split('=')[0]}': unknown option", f"the nearest is {nearest}", "--help"])
     for word in ("train.bin", "", "-", "a" * 5000):
         refused(*RUN, word, says=["unexpected word"])
@@ -388,7 +390,7 @@ def loss_curve():
 
 
 def samples():
-    """The same seed, the same sample; temperature 0 needs no seed; the cache and the threads change nothing."""
+    """The same seed, the same sample; temperature 0 needs no seed; threads change nothing."""
     folder = new_folder("model")
     ran("-i", TEXT, *TINY, *QUIET, "-x", 60, "--lr", 0.01, "-o", folder)
     base = ["--init", folder, "--steps", 0, "--prompt", "the cat"]
@@ -397,7 +399,7 @@ def samples():
             text = sample_of(ran(*base, "-g", count, *options))
             assert text.startswith("the cat") and len(text) == 7 + count or "<|endoftext|>" in text, (count, text)
             if count in (16, 100):
-                assert text == sample_of(ran(*base, "-g", count, *options, "--no-kv-cache", "--threads", 2)), options
+                assert text == sample_of(ran(*base, "-g", count, *options, "--threads", 2)), options
     greedy = sample_of(ran(*base, "--temperature", 0))
     assert greedy == sample_of(ran(*base, "--temperature", 0, "--seed", 5)) == sample_of(ran(*base, "--top-k", 1))
     assert greedy == sample_of(ran(*base, "--top-p", 0))

@@ -48,7 +48,7 @@ def describes_the_run():
                            "total-batch": 64, "batch-size": 2, "seq-len": 16, "steps": 4, "lr": 0.0123456789,
                            "adam-eps": 1e-10, "beta2": 0.95, "shuffle": True, "overfit": False, "schedule": "cosine",
                            "out-dir": folder, "keep": 5, "seed": 4294967295, "checkpoint-every": 2, "resume": False},
-                  ran("--help"))
+                  ran("--help", "all"))
     size = {"maxT": 16, "V": 300, "L": 1, "NH": 2, "C": 16, "Vp": 300}
     assert record["model"] == {"layers": 1, "heads": 2, "channels": 16, "context": 16, "vocab": 300,
                                "padded_vocab": 384, "parameters": num_params(size)}, record["model"]

@@ -85,15 +85,15 @@ static void test_malformed_values(Test *t) {
 
 static void test_malformed_options(Test *t) {
     static const Refusal refusals[] = {
-        {"--batchsize 4", "'--batchsize': unknown option; the nearest is --batch-size (--help lists all)"},
-        {"--batch=4", "'--batch': unknown option; the nearest is --batch-size (--help lists all)"},
-        {"-batch-size 4", "'-batch-size': unknown option; the nearest is --batch-size (--help lists all)"},
-        {"--recieve", "'--recieve': unknown option; the nearest is --resume (--help lists all)"},
-        {"--temprature 1", "'--temprature': unknown option; the nearest is --temperature (--help lists all)"},
-        {"--hlep", "'--hlep': unknown option; the nearest is --help (--help lists all)"},
-        {"-nx 3", "'-nx': unknown option; the nearest is -x (--help lists all)"},
-        {"-b4", "'-b4': unknown option; the nearest is -b (--help lists all)"},
-        {"--=3", "'--': unknown option; the nearest is -i (--help lists all)"},
+        {"--batchsize 4", "'--batchsize': unknown option; the nearest is --batch-size (--help all lists all)"},
+        {"--batch=4", "'--batch': unknown option; the nearest is --batch-size (--help all lists all)"},
+        {"-batch-size 4", "'-batch-size': unknown option; the nearest is --batch-size (--help all lists all)"},
+        {"--recieve", "'--recieve': unknown option; the nearest is --resume (--help all lists all)"},
+        {"--temprature 1", "'--temprature': unknown option; the nearest is --temperature (--help all lists all)"},
+        {"--hlep", "'--hlep': unknown option; the nearest is --help (--help all lists all)"},
+        {"-nx 3", "'-nx': unknown option; the nearest is -x (--help all lists all)"},
+        {"-b4", "'-b4': unknown option; the nearest is -b (--help all lists all)"},
+        {"--=3", "'--': unknown option; the nearest is -i (--help all lists all)"},
         {"-i", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {"-i --lr 3", "--train-data (-i): value missing, expected FILES of 1 to 4000 bytes"},
         {"-i x -l --warmup=3", "--lr (-l): value missing, expected a number from 0 to 100 (default 3e-4)"},
@@ -123,8 +123,8 @@ static void test_contradictions(Test *t) {
          "--out-dir (-o): a run of 0 steps has nothing to save; give --export to write the model for Hugging Face"},
         {"-i x -h 1 --eval-every 0",
          "--eval-every: 0 contradicts --hellaswag (-h) and --mmlu; give every how many steps, or leave them out"},
-        {"-i x --mmlu -v 0",
-         "--hellaswag (-h), --mmlu: come with each validation, which --val-every 0 (-v) excludes; give --eval-every"},
+        {"-i x --mmlu -v 0", "--eval-every: missing; --hellaswag (-h) and --mmlu come with each validation, which "
+                             "--val-every 0 (-v) excludes"},
         {"-i x --eval-every 5", "--eval-every: does nothing without --hellaswag (-h) or --mmlu"},
         {"-i x --eval-examples 5", "--eval-examples: does nothing without --hellaswag (-h) or --mmlu"},
         {"-i x --mmlu --hellaswag-data y", "--hellaswag-data: does nothing without --hellaswag (-h)"},
@@ -274,8 +274,6 @@ static void test_several_processes(Test *t) {
         snprintf(line, sizeof(line), "-i x %s", refused[i][0]);
         CHECK(t, !parse(&p, true, line) && strstr(p.error.text, refused[i][1]) != NULL, "%s: %s", line, p.error.text);
     }
-    CHECK(t, !parse(&p, true, "-i x --no-kv-cache") && strstr(p.error.text, TRAIN_CPU_ONLY) != NULL, "%s",
-          p.error.text);
 }
 
 // What --auto may choose is what was not given, though it be given as it is by default.
@@ -320,14 +318,20 @@ static void test_help_and_version(Test *t) {
 static void test_help_text(Test *t) {
     static char help[1 << 16];
     ArgsProgram program = {"train_gpt2",    "train_gpt2 [options]", "Trains.", NULL,
-                           train_specs_cpu, train_options_count(),  false,     NULL};
+                           train_specs_cpu, train_options_count(),  false,     NULL,
+                           TRAIN_COMMON};
     FILE *file = tmpfile();
     if (!CHECK(t, file != NULL, "no temporary file")) { return; }
-    args_print_help(file, &program);
+    args_print_help(file, &program, true);
+    size_t n = (size_t)ftell(file);
+    args_print_help(file, &program, false);
     rewind(file);
-    size_t n = fread(help, 1, sizeof(help) - 1, file);
-    help[n] = '\0';
+    help[fread(help, 1, sizeof(help) - 1, file)] = '\0';
     fclose(file);
+    const char *common = help + n;
+    CHECK(t, strstr(common, "--train-data") != NULL && strstr(common, "--beta1") == NULL, "the common options");
+    CHECK(t, strlen(common) < n / 2 && strstr(common, "--help all") != NULL, "--help is not short");
+    help[n] = '\0';
     for (int i = 0; i < program.num_specs; i++) {
         char left[256];
         args_usage(left, sizeof(left), &program.specs[i]);
@@ -347,13 +351,19 @@ static void test_table(Test *t) {
     char expected[512], left[256], right[1024];
     int n = train_options_count();
     CHECK(t, n <= ARGS_MAX_SPECS, "%d options", n);
+    for (const char *word = TRAIN_COMMON; *word != '\0'; word += strcspn(word, " ") + (strchr(word, ' ') != NULL)) {
+        bool known = false;
+        size_t length = strcspn(word, " ");
+        for (int i = 0; i < n && !known; i++) { known = args_list_has(tables[0][i].name, '|', word, length); }
+        CHECK(t, known, "--%.*s is common, and no option", (int)length, word);
+    }
     for (int i = 0; i < 2 * n; i++) {
         const ArgSpec *spec = &tables[i / n][i % n];
         bool valid = args_store(spec, &options, spec->fallback);
         CHECK(t, valid || (spec->type == ARG_TEXT && spec->fallback[0] == '\0'), "--%s: its default", spec->name);
         args_expected(expected, sizeof(expected), spec);
         args_usage(left, sizeof(left), spec);
-        args_description(right, sizeof(right), spec);
+        args_description(right, sizeof(right), spec, true);
         CHECK(t, strlen(expected) + 1 < sizeof(expected) && strlen(left) + 1 < sizeof(left), "--%s", spec->name);
         CHECK(t, strlen(right) + 1 < sizeof(right), "--%s", spec->name);
     }
@@ -429,7 +439,7 @@ static void test_positionals(Test *t) {
         {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
         {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
     };
-    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL};
+    ArgsProgram program = {"words", "words FILE...", "Words.", NULL, specs, 2, true, NULL, NULL};
     char a0[] = "words", a1[] = "a", a2[] = "-q", a3[] = "b", a4[] = "-", a5[] = "-c", a6[] = "3", a7[] = "--",
          a8[] = "-q";
     char *argv[] = {a0, a1, a2, a3, a4, a5, a6, a7, a8, NULL};
