@@ -131,7 +131,7 @@ row MPI optional "$(mpi)" "starts them with mpirun or srun (else: TCP, or a fold
 row GPU optional "$(gpu)" "compute capability 8.0 (Ampere) or later, and its driver" "https://www.nvidia.com/drivers" ""
 row NVML optional "$(find_file libnvidia-ml.so.1)" "power, clocks and temperature in the log" \
     "comes with the driver" ""
-row sanitizer optional "$(version_of compute-sanitizer)" "dev/gpu_check.sh looks for races and bad accesses with it" \
+row sanitizer optional "$(version_of compute-sanitizer)" "dev/gpu_check.py looks for races and bad accesses with it" \
     "comes with the CUDA toolkit" ""
 echo
 echo "The same source on the CPU (make train_gpt2emu)"

@@ -75,7 +75,8 @@ def predictions_table(rows, bandwidth, peak):
     for row in rows:
         amounts = f"{row.gigabytes:9.3f} {row.gigaflop:10.1f}"
         if row.ms <= 0:
-            lines.append(f"{'-':>8} {row.predicted:9.3f} {'-':>8} {'-':>7} {amounts} {'-':>8} {'-':>8} {'-':>9}  {row.name}")
+            lines.append(f"{'-':>8} {row.predicted:9.3f} {'-':>8} {'-':>7} {amounts} {'-':>8} {'-':>8} {'-':>9}  "
+                         f"{row.name}")
             continue
         floor = max(1000 * row.gigabytes / bandwidth if bandwidth else 0, row.gigaflop / peak if peak else 0)
         ratio = row.ms / row.predicted if row.predicted else 0

@@ -1,6 +1,6 @@
 // A library that the CUDA driver loads into any program and that writes down what the GPU does in a training step: each
 // kernel's time and the gaps between them, also inside CUDA graphs, by NVIDIA's profiling interface (CUPTI). The
-// program needs no change and no rebuilding. dev/gpu_check.sh builds and uses it:
+// program needs no change and no rebuilding. dev/gpu_check.py builds and uses it:
 //
 //   g++ -shared -fPIC -I. -I$CUDA/include -o libtrace_kernels.so dev/bench/trace_kernels.cpp -L$CUDA/lib64 -lcupti
 //   CUDA_INJECTION64_PATH=$PWD/libtrace_kernels.so TRACE_KERNELS=step.csv ./train_gpt2cu ... -x 20

@@ -1,6 +1,6 @@
 // What a training step takes on a GPU, kernel by kernel: the bytes that each kernel moves, the operations that it
 // computes, and the time that follows from both. Every time is a prediction from the datasheet, none is measured.
-// `--plan` prints the rows, `--auto` and the table of --recompute compare their sums, and dev/gpu_check.sh lays the
+// `--plan` prints the rows, `--auto` and the table of --recompute compare their sums, and dev/gpu_check.py lays the
 // rows beside the kernels of a traced step.
 //
 // The assumptions:
@@ -498,7 +498,7 @@ static inline int step_compare_rows(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// The rows, the longest first, and their sum. dev/bench/step_table.sh reads them.
+// The rows, the longest first, and their sum. dev/bench/step_table.py reads them.
 static inline void step_print(const StepRows *rows, FILE *out) {
     StepRows sorted = *rows;
     double sum[4] = {0.0, 0.0, 0.0, 0.0};

@@ -1,7 +1,8 @@
-"""dev/gpu_check.sh on a machine that only seems to have a GPU: its parts, verdicts and table, with stand-ins for
+"""dev/gpu_check.py on a machine that only seems to have a GPU: its parts, verdicts and table, with stand-ins for
 nvidia-smi, make, the programs, compute-sanitizer and PyTorch. Then, where they are built, with emulated programs."""
 import csv
 import glob
+import importlib
 import os
 import re
 import shutil
@@ -149,8 +150,8 @@ def prepare():
         os.makedirs(os.path.join(WORK, folder))
         with open(os.path.join(WORK, folder, name), "w", encoding="utf-8"):
             pass
-    shutil.copy(os.path.join(ROOT, "dev", "gpu_check.sh"), os.path.join(TREE, "dev"))
-    shutil.copy(os.path.join(ROOT, "dev", "bench", "step_table.sh"), os.path.join(TREE, "dev", "bench"))
+    for name in ("gpu_check.py", "bench/gpu_runner.py", "bench/gpu_training.py", "bench/step_table.py"):
+        shutil.copy(os.path.join(ROOT, "dev", name), os.path.join(TREE, "dev", name))
     shutil.copy(os.path.join(ROOT, "llmc", "base", "rand.h"), os.path.join(TREE, "llmc", "base"))
     for name, script in STAND_INS.items():
         path = os.path.join(BIN, name)
@@ -171,7 +172,7 @@ def check(fault="old", seconds="600", without=(), arguments=(), models="d12"):
     environment = dict(os.environ, PATH=stand_ins + ":/usr/bin:/bin", FAULT=fault, STAND_INS=BIN, TMPDIR=temporary,
                        GPU_CHECK_SECONDS=seconds, GPU_CHECK_MODELS=models)
     environment.pop("CUDA_HOME", None)
-    result = subprocess.run(["bash", os.path.join(TREE, "dev", "gpu_check.sh"), folder, *arguments], cwd=WORK,
+    result = subprocess.run([sys.executable, os.path.join(TREE, "dev", "gpu_check.py"), folder, *arguments], cwd=WORK,
                             env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     parts = {match[2].strip(): (match[1].strip(), match[3]) for match in
              re.finditer(r"^(ok  |FAIL|skip) (.{22}) +\d+ s  (.*)$", result.stdout, re.M)}
@@ -241,18 +242,17 @@ def check_sanitizer_calls(folder, option):
 
 def test_library_kernels():
     """The words that name kernels of libraries are in no name of ours, and the groups that call a library are right."""
-    with open(os.path.join(ROOT, "dev", "gpu_check.sh"), encoding="utf-8") as file:
-        script = file.read()
-    words = re.search('^readonly LIBRARY_KERNELS="(.*)"$', script, re.M)[1].split()
-    groups = re.search('^readonly LIBRARY_GROUPS="(.*)"$', script, re.M)[1].split()
+    sys.path.insert(0, os.path.join(ROOT, "dev"))
+    check = importlib.import_module("gpu_check")
+    words, groups = check.LIBRARY_KERNELS, check.LIBRARY_GROUPS
     sources = glob.glob(os.path.join(ROOT, "llmc", "**", "*.cuh"), recursive=True) + \
-        glob.glob(os.path.join(ROOT, "dev", "test", "*.cuh"))
+        glob.glob(os.path.join(ROOT, "dev", "test", "**", "*.cuh"), recursive=True)
     names, users = set(), set()
     for path in sources:
         with open(path, encoding="utf-8") as file:
             text = file.read()
         names |= set(re.findall(r"__global__ void (?:__launch_bounds__\(.*?\)\s+)?(\w+)\(", text, re.S))
-        if re.search(r"cublas|cudnn|matmul_(forward|backward)", text) and "/kernels_" in path:
+        if re.search(r"cublas|cudnn|(matmul|linear)_(forward|backward)", text) and "/kernels_" in path:
             users.add(os.path.basename(path)[len("kernels_"):-len(".cuh")])
     assert len(names) > 20 and not [name for name in names for word in words if word in name], names
     assert users == set(groups), (users, groups)
@@ -276,7 +276,7 @@ def check_targets(result, rows, folder):
         summary = file.read()
     assert summary in result.stdout, summary
     for name, value, verdict in (("GPT-2 124M bf16", "8192000", "met"), ("GPT-2 124M fp8", "10922667", "met"),
-                                 ("GPT-2 124M bf16 as a multiple of PyTorch", "15.000", "met"),
+                                 ("GPT-2 124M bf16 as a multiple of PyTorch", "15.0", "met"),
                                  ("GPT-2 124M peak memory of PyTorch's", "74.0", "missed"),
                                  ("GPT-2 1558M own attention of cuDNN's speed", "80.0", "met")):
         assert rows["targets", name] == value and rows["targets", name + " target"] == verdict, (name, rows)
@@ -386,7 +386,8 @@ def test_time_limits():
 
 def test_bad_starts():
     for arguments, fault, message in (
-            (("more",), "", "two folders"), (("--fast",), "", "no option '--fast'; see --help"),
+            (("more",), "", "unexpected argument 'more'"),
+            (("--fast",), "", "unrecognized arguments: --fast; see --help"),
             ((), "no-gpu", "nvidia-smi shows no GPU 0; see nvidia-smi and CUDA_VISIBLE_DEVICES")):
         result, parts, _, _ = check(fault, arguments=arguments)
         assert result.returncode == 1 and parts == {}, result.stdout
@@ -414,7 +415,7 @@ def test_emulated():
     if missing:
         raise Skip(f"not built: {' '.join(missing)}")
     folder = tempfile.mkdtemp(prefix="out.", dir=WORK)
-    result = subprocess.run(["bash", os.path.join(ROOT, "dev", "gpu_check.sh"), folder, "--emulate"], cwd=WORK,
+    result = subprocess.run([sys.executable, os.path.join(ROOT, "dev", "gpu_check.py"), folder, "--emulate"], cwd=WORK,
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     for part in ("build", "kernels BF16", "emulator BF16", "kernel times tiny", "training tiny", "options tiny",

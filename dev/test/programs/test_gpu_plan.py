@@ -125,7 +125,7 @@ def step_table_joins_the_rows():
         for path, text in zip(files, ("\n".join(lines) + "\n", out)):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-        table = subprocess.run([os.path.join(ROOT, "dev", "bench", "step_table.sh"), *files], stdout=subprocess.PIPE,
+        table = subprocess.run([os.path.join(ROOT, "dev", "bench", "step_table.py"), *files], stdout=subprocess.PIPE,
                                text=True, check=True).stdout
         with open(files[3], encoding="utf-8") as file:
             joined = dict(line.rsplit(",", 3)[::3] for line in file.read().splitlines()[1:])
