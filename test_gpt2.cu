@@ -70,11 +70,11 @@ template <class T> static void to_gpu(T *device, const T *host, size_t n) {
 
 // What this rank owns of an array of buckets, at its places in the order of the parameter table. Others keep theirs.
 template <class T> static void take_own_part(const GPT2 *model, Buckets<T> array, std::vector<float> *ordered) {
-    const ZeroLayout *zero = &model->zero;
+    const ZeroLayout *zero = &model->shards.layout;
     int rank = model->shape.rank;
     for (int b = 0; b < zero->num_buckets; b++) {
         ZeroPiece pieces[NUM_PARAM_TENSORS];
-        std::vector<float> own = to_host(own_part(model, array, b), zero_shard(zero, b));
+        std::vector<float> own = to_host(bucket_part(&model->shards, array, b), zero_shard(zero, b));
         int n = zero_pieces(zero, b, zero_begin(zero, b, rank), zero_end(zero, b, rank), pieces);
         for (int i = 0; i < n; i++) {
             memcpy(&(*ordered)[(size_t)pieces[i].in_file],
@@ -260,7 +260,7 @@ static void test_gradients(Test *t) {
         for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
             Model m(t, &w.config, trains(w.B, w.T, level, fusion));
             if (!m.load(t, FIXTURES "small.bin")) { return; }
-            zero_gradients(&m.gpt2);
+            zero_gradients(&m.gpt2.shards, m.gpt2.grads);
             gradient(&m.gpt2, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
             char what[64];
             snprintf(what, sizeof(what), "recompute %d, GELU fusion %d", level, fusion);
@@ -290,7 +290,7 @@ static void test_chunks_and_stale_memory(Test *t) {
                                        model->stream));
         }
         model->head_rows = rows;
-        zero_gradients(model);
+        zero_gradients(&model->shards, model->grads);
         double loss = gradient(model, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
         char what[64];
         snprintf(what, sizeof(what), "%d rows of logits at a time", rows);
@@ -308,8 +308,8 @@ static void test_accumulation(Test *t) {
     Model parts(t, &w.config, trains(1, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!whole.load(t, FIXTURES "small.bin") || !parts.load(t, FIXTURES "small.bin")) { return; }
     float dloss = 1.0f / (float)(w.B * w.T);
-    zero_gradients(&whole.gpt2);
-    zero_gradients(&parts.gpt2);
+    zero_gradients(&whole.gpt2.shards, whole.gpt2.grads);
+    zero_gradients(&parts.gpt2.shards, parts.gpt2.grads);
     gradient(&whole.gpt2, w.inputs, w.targets, w.B, w.T, dloss);
     for (int b = 0; b < w.B; b++) { gradient(&parts.gpt2, w.inputs + b * w.T, w.targets + b * w.T, 1, w.T, dloss); }
     std::vector<float> want = in_table_order(&whole.gpt2, whole.gpt2.grads);
@@ -329,7 +329,7 @@ static void test_ten_updates(Test *t) {
     float clip = fixture_float(&f, "grad_clip");
     double tol = tolerance(longest_reduction(model), backward_depth(model) * steps);
     for (int step = 0; step < steps; step++) {
-        zero_gradients(model);
+        zero_gradients(&model->shards, model->grads);
         gradient(model, inputs + step * N, targets + step * N, w.B, w.T, 1.0f / (float)N);
         StepResult result = update(model, clip, fixture_floats(&f, "lr", steps)[step], fixture_float(&f, "beta1"),
                                    fixture_float(&f, "beta2"), fixture_float(&f, "eps"),
@@ -367,7 +367,7 @@ static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets
 static double train_one(GPT2 *model, int step, int B, int T) {
     std::vector<int32_t> tokens((size_t)(B * T)), targets((size_t)(B * T));
     make_batch(step, B, T, tokens.data(), targets.data());
-    zero_gradients(model);
+    zero_gradients(&model->shards, model->grads);
     gradient(model, tokens.data(), targets.data(), B, T, 1.0f / (float)(B * T));
     return update(model, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, step + 1, B * T).loss;
 }
@@ -638,21 +638,22 @@ template <class T>
 static void check_places(Test *t, const GPT2 *model, const Buckets<T> *array, const char *name, const char *what) {
     const T *next = array->data;
     int64_t in_array = planned(&model->device_plan, &array->data);
-    for (int b = 0; b < model->zero.num_buckets && in_array > 0; b++) {
-        int64_t shard = zero_shard(&model->zero, b), first = model->shape.rank * shard;
-        const T *own = own_part(model, *array, b), *begin = array->parts ? own : element(model, *array, b, 0);
+    for (int b = 0; b < model->shards.layout.num_buckets && in_array > 0; b++) {
+        int64_t shard = zero_shard(&model->shards.layout, b), first = model->shape.rank * shard;
+        const T *own = bucket_part(&model->shards, *array, b),
+                *begin = array->parts ? own : bucket_element(&model->shards, *array, b, 0);
         CHECK(t, begin == next, "%s: bucket %d of %s begins at %lld, expected %lld", what, b, name,
               (long long)(begin - array->data), (long long)(next - array->data));
         CHECK(t, own == begin + (array->parts ? 0 : first), "%s: part of bucket %d of %s at %lld", what, b, name,
               (long long)(own - begin));
-        CHECK(t, element(model, *array, b, first + shard - 1) == own + shard - 1, "%s: the end of bucket %d of %s",
-              what, b, name);
+        CHECK(t, bucket_element(&model->shards, *array, b, first + shard - 1) == own + shard - 1,
+              "%s: the end of bucket %d of %s", what, b, name);
         CHECK(t, (uintptr_t)own % 128 == 0, "%s: part of bucket %d of %s is not aligned", what, b, name);
         next = begin + (array->parts ? shard : shard * model->shape.num_ranks);
     }
     CHECK(t, next == array->data + in_array, "%s: %s ends %lld elements before its end", what, name,
           (long long)(array->data + in_array - next));
-    if (in_array == 0) { CHECK(t, own_part(model, *array, 0) == NULL, "%s: %s is not there", what, name); }
+    if (in_array == 0) { CHECK(t, bucket_part(&model->shards, *array, 0) == NULL, "%s: %s is not there", what, name); }
 }
 
 static void test_places_in_buckets(Test *t) {
@@ -666,38 +667,38 @@ static void test_places_in_buckets(Test *t) {
 }
 
 // Whole buckets on their way: bucket 0, a block and the block after it never share a room, and no room is left over.
-template <class T>
-static void check_rooms(Test *t, const GPT2 *model, T *(*place)(const GPT2 *, int), T *const *slots, const char *what) {
-    const T *begin = *slots, *end = begin + planned(&model->device_plan, slots), *used = begin;
-    int buckets = model->zero.num_buckets;
+template <class T> static void check_rooms(Test *t, const GPT2 *model, const Buckets<T> *array, const char *what) {
+    const T *begin = array->slots, *end = begin + planned(&model->device_plan, &array->slots), *used = begin;
+    int buckets = model->shards.layout.num_buckets;
     for (int b = 0; b < buckets; b++) {
-        const T *room = place(model, b);
-        CHECK(t, room >= begin && room + zero_padded(&model->zero, b) <= end, "%s: bucket %d lies outside", what, b);
-        used = std::max(used, room + zero_padded(&model->zero, b));
+        const T *room = whole_bucket(&model->shards, *array, b);
+        CHECK(t, room >= begin && room + zero_padded(&model->shards.layout, b) <= end, "%s: bucket %d lies outside",
+              what, b);
+        used = std::max(used, room + zero_padded(&model->shards.layout, b));
         for (int other : {0, b - 1}) {
             if (other < 0 || other == b) { continue; }
-            const T *there = place(model, other);
-            bool apart =
-                there + zero_padded(&model->zero, other) <= room || room + zero_padded(&model->zero, b) <= there;
-            CHECK(t, apart && slot_of(b) != slot_of(other), "%s: buckets %d and %d meet", what, b, other);
+            const T *there = whole_bucket(&model->shards, *array, other);
+            bool apart = there + zero_padded(&model->shards.layout, other) <= room ||
+                         room + zero_padded(&model->shards.layout, b) <= there;
+            CHECK(t, apart && bucket_slot(b) != bucket_slot(other), "%s: buckets %d and %d meet", what, b, other);
         }
         for (int other = 0; other < b; other++) {
-            CHECK(t, (slot_of(b) == slot_of(other)) == (room == place(model, other)),
+            CHECK(t, (bucket_slot(b) == bucket_slot(other)) == (room == whole_bucket(&model->shards, *array, other)),
                   "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
         }
-        CHECK(t, slot_of(b) >= 0 && slot_of(b) < NUM_BUCKET_SLOTS, "%s: slot %d", what, slot_of(b));
+        CHECK(t, bucket_slot(b) >= 0 && bucket_slot(b) < NUM_BUCKET_SLOTS, "%s: slot %d", what, bucket_slot(b));
     }
     CHECK(t, used == end, "%s: %lld elements are never used", what, (long long)(end - used));
 }
 
 static void test_rooms_for_buckets(Test *t) {
     for_each_plan([&](const GPT2 *model, const char *what) {
-        if (model->params.parts) { check_rooms(t, model, params_of, &model->param_slots, what); }
-        if (model->grads.parts) { check_rooms(t, model, grads_of, &model->grad_slots, what); }
-        CHECK(t, model->params.parts == (planned(&model->device_plan, &model->param_slots) > 0), "%s: slots", what);
-        CHECK(t, model->grads.parts == (planned(&model->device_plan, &model->grad_slots) > 0), "%s: slots", what);
+        if (model->params.parts) { check_rooms(t, model, &model->params, what); }
+        if (model->grads.parts) { check_rooms(t, model, &model->grads, what); }
+        CHECK(t, model->params.parts == (planned(&model->device_plan, &model->params.slots) > 0), "%s: slots", what);
+        CHECK(t, model->grads.parts == (planned(&model->device_plan, &model->grads.slots) > 0), "%s: slots", what);
         int64_t partials = 0;
-        for (int b = 0; b < model->zero.num_buckets; b++) { partials += norm_partials_of(model, b); }
+        for (int b = 0; b < model->shards.layout.num_buckets; b++) { partials += norm_partials_of(model, b); }
         CHECK(t, planned(&model->device_plan, &model->norm_partials) == partials, "%s: sums of squares", what);
     });
 }
@@ -714,13 +715,14 @@ static void test_chunks_are_everything_once(Test *t) {
             int64_t workspace = planned(&model->device_plan, (float **)&model->cublas_workspace);
             for (int rank = 0; rank < num_ranks; rank++) {
                 Chunk chunk = {0, 0, 0}, before = chunk;
-                model->shape.rank = rank;
-                for (; next_chunk(model.get(), &chunk); before = chunk) {
+                model->shards.rank = rank;
+                for (; next_chunk(&model->shards, &chunk); before = chunk) {
                     int64_t *at = &done[(size_t)chunk.bucket], n = chunk.end - chunk.begin;
                     CHECK(t, chunk.begin == *at && n > 0 && n <= staging && n <= workspace,
                           "%d ranks: chunk of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
                           (long long)chunk.begin, chunk.bucket, (long long)*at);
-                    CHECK(t, chunk.begin / zero_shard(&model->zero, chunk.bucket) == rank, "another rank's part");
+                    CHECK(t, chunk.begin / zero_shard(&model->shards.layout, chunk.bucket) == rank,
+                          "another rank's part");
                     CHECK(t, chunk.bucket >= before.bucket, "bucket %d after %d", chunk.bucket, before.bucket);
                     split = split || (before.end > 0 && chunk.bucket == before.bucket);
                     *at = chunk.end;
@@ -728,8 +730,8 @@ static void test_chunks_are_everything_once(Test *t) {
                 empty = empty || before.end == 0;
             }
             for (int b = 0; b <= config.num_layers; b++) {
-                CHECK(t, done[(size_t)b] == zero_size(&model->zero, b), "%d ranks: %lld of bucket %d", num_ranks,
-                      (long long)done[(size_t)b], b);
+                CHECK(t, done[(size_t)b] == zero_size(&model->shards.layout, b), "%d ranks: %lld of bucket %d",
+                      num_ranks, (long long)done[(size_t)b], b);
             }
         }
     }
@@ -741,23 +743,24 @@ static void test_room_for_gradients(Test *t) {
     Model m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
     if (!m.ok) { return; }
     GPT2 *model = &m.gpt2;
-    for (int b = 0; b < model->zero.num_buckets; b++) {
-        int64_t shard = zero_shard(&model->zero, b), padded = 4 * shard;
+    for (int b = 0; b < model->shards.layout.num_buckets; b++) {
+        int64_t shard = zero_shard(&model->shards.layout, b), padded = 4 * shard;
         std::vector<float> own = random_values(shard, 1.0f, 60 + b);
-        to_gpu(own_part(model, model->grads, b), own.data(), own.size());
+        to_gpu(bucket_part(&model->shards, model->grads, b), own.data(), own.size());
         for (bool first : {true, false}) {
-            BatchRole role = {true, first, false, 1.0f, model->loss_sum, NULL};
             std::vector<float> want((size_t)padded, 0.0f);
             if (!first) { std::copy(own.begin(), own.end(), want.begin() + (std::ptrdiff_t)shard); }
-            cuda_check(cudaMemset(grads_of(model, b), 0xff, (size_t)padded * sizeof(float)));
+            cuda_check(cudaMemset(whole_bucket(&model->shards, model->grads, b), 0xff, (size_t)padded * sizeof(float)));
             cuda_check(cudaDeviceSynchronize()); // the model's streams do not wait for it
-            begin_gradient(model, b, &role);
-            check_values(t, "room of bucket " + std::to_string(b), to_host(grads_of(model, b), padded), want, 0.0, 0.0);
+            begin_gradient(&model->shards, model->grads, b, first);
+            check_values(t, "room of bucket " + std::to_string(b),
+                         to_host(whole_bucket(&model->shards, model->grads, b), padded), want, 0.0, 0.0);
         }
     }
-    zero_gradients(model); // has nothing to do, and must not take the parts for whole buckets
-    std::vector<float> own = random_values(zero_shard(&model->zero, 0), 1.0f, 60);
-    check_values(t, "this rank's part", to_host(own_part(model, model->grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
+    zero_gradients(&model->shards, model->grads); // has nothing to do, and must not take the parts for whole buckets
+    std::vector<float> own = random_values(zero_shard(&model->shards.layout, 0), 1.0f, 60);
+    check_values(t, "this rank's part", to_host(bucket_part(&model->shards, model->grads, 0), (int64_t)own.size()), own,
+                 0.0, 0.0);
 }
 
 // The mean loss of each of so many sequences over some of its tokens.
@@ -815,7 +818,7 @@ static void test_roles_of_batches(Test *t) {
         cuda_check(cudaMemcpy(&sum, role.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
         return sum;
     };
-    zero_gradients(model);
+    zero_gradients(&model->shards, model->grads);
     for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(model, m.run.get(), 0)); }
     for (int i = 0; i < BATCHES; i++) {
         BatchRole role = training_role(model, m.run.get(), i);
@@ -955,8 +958,8 @@ static void test_nan_stops_updates(Test *t) {
     GPT2 *model = &m.gpt2;
     uint64_t want = m.hash();
     int bucket = zero_bucket_of(PARAM_fcb, 1);
-    int64_t at = zero_tensor_offset(&model->zero, PARAM_fcb) + 3;
-    floatX *weight = element(model, model->params, bucket, at);
+    int64_t at = zero_tensor_offset(&model->shards.layout, PARAM_fcb) + 3;
+    floatX *weight = bucket_element(&model->shards, model->params, bucket, at);
     floatX nan_value, old_value;
     floatX_from_host(&nan_value, NAN);
     cuda_check(cudaMemcpy(&old_value, weight, sizeof(floatX), cudaMemcpyDeviceToHost));
@@ -975,7 +978,7 @@ static void test_nan_stops_updates(Test *t) {
     train_one(model, 1, 2, 17); // a sound step after the bad one
     CHECK(t, m.hash() == want, "the weights changed");
     float bad = INFINITY;
-    to_gpu(element(model, model->grads, bucket, at), &bad, 1);
+    to_gpu(bucket_element(&model->shards, model->grads, bucket, at), &bad, 1);
     CHECK(t,
           name_nonfinite_tensor(model, model->grads, "gradient of", name, sizeof(name)) &&
               strcmp(name, "gradient of fcb of layer 1") == 0,
@@ -1037,7 +1040,7 @@ static void test_scales_of_8_bits(Test *t) {
     GPT2 *model = &m.gpt2;
     int64_t N = 2 * 17, C = model->config.channels;
     std::vector<int32_t> tokens = random_ids(2 * N, model->config.vocab_size, 41);
-    zero_gradients(model);
+    zero_gradients(&model->shards, model->grads);
     gradient(model, tokens.data(), tokens.data() + N, 2, 17, 1.0f);
     auto check = [&](const char *what, int operand, int layer, int which, double expected) {
         Fp8Scale scale;

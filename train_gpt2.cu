@@ -41,6 +41,8 @@
 #include "llmc/model/auto_plan.h"
 #include "llmc/cuda/checksum.cuh"
 #include "llmc/ranks/findings.h"
+#include "llmc/ranks/buckets.cuh"
+#include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/ranks.h"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_common.h"
@@ -60,11 +62,9 @@
 #include "llmc/layers/linear.cuh"
 #include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/model/memory_plan.h"
-#include "llmc/ranks/nccl.h"
 #include "llmc/run/run_report.h"
 #include "llmc/run/train_run.h"
 #include "llmc/base/utils.h"
-#include "llmc/ranks/zero.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The plan
@@ -101,12 +101,6 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
 // The linear layers of a block.
 enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
 
-// An array with a value for each parameter, bucket by bucket: whole buckets, or of each only the part of this rank.
-template <class T> struct Buckets {
-    T *data;
-    bool parts;
-};
-
 // An activation that is kept for each layer (stride > 0), or for one layer at a time (stride 0).
 template <class T> struct PerLayer {
     T *data;
@@ -142,8 +136,6 @@ typedef struct {
 
 #define NUM_SLOTS 2 // batches under way
 #define NUM_STEPS 3 // steps whose events are held: the one being queued, the one not yet read, and the one before it
-#define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // rooms for whole buckets: one for bucket 0, the others for blocks
-#define MAX_BUCKETS 1001                        // gpt2_check_config allows 1000 layers
 
 // A batch on its way: what the GPU works on and what is copied there meanwhile never share memory.
 typedef struct {
@@ -175,15 +167,10 @@ typedef struct {
 typedef struct {
     GPT2Config config;
     RunShape shape;
-    ZeroLayout zero;
+    Shards shards;
 
     Buckets<floatX> params;
     Buckets<float> master, grads, adam_m, adam_v;
-    // Where buckets are whole while they are worked on, of arrays that hold only parts.
-    floatX *param_slots;
-    float *grad_slots;
-    int bucket_in_slot[NUM_BUCKET_SLOTS]; // of param_slots; -1: none
-    bool gathering;                       // updated parameters are under way: each bucket has come at its `gathered`
 
     PerLayer<floatX> residual; // (L+1) x (N,C): the input of each block, and the output of the last
     PerLayer<floatX> ln1, qkv, att, residual_mid, ln2, fc, gelu;
@@ -233,14 +220,10 @@ typedef struct {
     Tuning tuning; // the choices of algorithms, and of kernels for attention
     int spared;    // multiprocessors that multiplies beside communication count on; 0: all
     bool reduces;  // gradients are on their way while the backward pass goes on
-    NcclContext nccl;
     Comm *ranks;
-    cudaStream_t stream, copy_stream, comm_stream, lm_head_stream;
-    cudaEvent_t computed, communicated;   // from one stream to the other
+    cudaStream_t stream, copy_stream, lm_head_stream;
     cudaEvent_t evaluated;                // a round of an evaluation
     cudaEvent_t multiplied[2], scored[2]; // rows of logits: see lm_head_forward
-    cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
-    cudaEvent_t gathered[MAX_BUCKETS];
     cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
     CudaGraphs graphs;
     CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [1]: of the first micro-batch of a step
@@ -337,7 +320,7 @@ static int64_t sum_scratch_floats(int64_t N, int C) {
 
 // The sums of squares of one bucket's part stand behind those of the buckets before.
 static int64_t norm_partials_of(const GPT2 *model, int bucket) {
-    return global_norm_scratch_doubles(zero_shard(&model->zero, bucket));
+    return global_norm_scratch_doubles(zero_shard(&model->shards.layout, bucket));
 }
 
 // What cuDNN is asked for, where it does the attention.
@@ -367,7 +350,7 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), LM_HEAD,
              BACKWARD_ATTENTION);
     int64_t partials = 0;
-    for (int b = 0; b < model->zero.num_buckets; b++) { partials += norm_partials_of(model, b); }
+    for (int b = 0; b < model->shards.layout.num_buckets; b++) { partials += norm_partials_of(model, b); }
     plan_add(plan, &model->norm_partials, "norm_partials", work, PLAN_F64, shape1(partials), UPDATE, UPDATE);
 }
 
@@ -395,17 +378,17 @@ static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, 
 static void plan_state(GPT2 *model, MemoryPlan *plan) {
     int stage = model->shape.zero_stage;
     int64_t trains = model->shape.kind == RUN_TRAINS;
-    ZeroLengths n = zero_lengths(&model->zero, stage);
+    ZeroLengths n = zero_lengths(&model->shards.layout, stage);
     plan_buckets(plan, &model->params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
     plan_buckets(plan, &model->master, "master", PLAN_OPTIMIZER, model->shape.has_master ? trains * n.master : 0,
                  stage >= ZERO_OPTIMIZER);
     plan_buckets(plan, &model->grads, "grads", PLAN_GRADIENT, trains * n.grads, stage >= ZERO_GRADIENTS);
     plan_buckets(plan, &model->adam_m, "adam_m", PLAN_OPTIMIZER, trains * n.m, stage >= ZERO_OPTIMIZER);
     plan_buckets(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
-    plan_add(plan, &model->param_slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
+    plan_add(plan, &model->params.slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
              UPDATE);
     // The last gradients of a micro-batch are on their way while the next is in its forward pass.
-    plan_add(plan, &model->grad_slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
+    plan_add(plan, &model->grads.slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
              UPDATE);
 }
 
@@ -434,7 +417,9 @@ static void plan_device(GPT2 *model, int64_t N) {
              UPDATE);
     plan_add(plan, &model->checksum, "checksum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->export_bucket, "export_bucket", PLAN_WORKSPACE, PLAN_F32,
-             shape1(model->shape.exports ? max_i64(zero_padded(&model->zero, 0), zero_padded(&model->zero, 1)) : 0),
+             shape1(model->shape.exports
+                        ? max_i64(zero_padded(&model->shards.layout, 0), zero_padded(&model->shards.layout, 1))
+                        : 0),
              FORWARD, UPDATE);
     plan_add(plan, &model->flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
@@ -445,12 +430,11 @@ static void plan_device(GPT2 *model, int64_t N) {
     plan_layout(plan);
 }
 
-// Parameters and state pass through the host so many at a time (and, on their way to bf16, through cuBLAS's workspace).
-#define STAGING_FLOATS (CUBLAS_SMALL_WORKSPACE / (int64_t)sizeof(float))
-
-static int64_t staging_floats(const ZeroLayout *zero) {
-    return min_i64(STAGING_FLOATS, max_i64(zero_shard(zero, 0), zero_shard(zero, 1)));
-}
+static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_SMALL_WORKSPACE,
+              "parameters on their way to bf16 pass through cuBLAS's workspace");
+static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
+                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
+              "the arrays of a checkpoint are those on the GPU");
 
 // What the host shares with the GPU (pinned), and what it keeps for itself.
 static void plan_host(GPT2 *model, int64_t N) {
@@ -469,7 +453,8 @@ static void plan_host(GPT2 *model, int64_t N) {
              shape2(model->shape.num_ranks, validation_rounds(model)), 0, 0);
     plan_add(plan, &model->host_eval_means, "eval_means", PLAN_DATA, PLAN_F64, shape1(model->shape.eval_means), 0, 0);
     plan_add(plan, &model->host_checksum, "checksum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
-    plan_add(plan, &model->staging, "staging", PLAN_DATA, PLAN_F32, shape1(staging_floats(&model->zero)), 0, 0);
+    plan_add(plan, &model->staging, "staging", PLAN_DATA, PLAN_F32, shape1(state_chunk_floats(&model->shards.layout)),
+             0, 0);
     plan_add(plan, &model->sample_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
     plan_add(plan, &model->history_staging, "history_staging", PLAN_DATA, PLAN_I32, shape1(model->shape.T), 0, 0);
     plan_layout(plan);
@@ -490,7 +475,7 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, RunShape shape) {
     memset(model, 0, sizeof(*model));
     shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
     model->config = *config, model->shape = shape;
-    zero_layout(&model->zero, config, shape.num_ranks);
+    shards_plan(&model->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
     int64_t N = (int64_t)shape.B * shape.T;
     plan_device(model, N);
     plan_host(model, N);
@@ -499,96 +484,16 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, RunShape shape) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 2. The model
 
-// ---- Buckets: where they stand, and on their way between ranks ----
-//
-// Work goes on in two streams: `stream` computes, `comm_stream` communicates, and events are the only order between
-// them. Gradients of a bucket are reduced while the backward pass is in the next layers; parameters of a bucket that no
-// rank keeps whole (ZERO_PARAMETERS) are gathered while the layer before computes.
-
-static bool has_peers(const GPT2 *model) { return model->shape.num_ranks > 1; }
-
-// Element i of a bucket, where the array has it: any, or those of this rank's part.
-template <class T> static T *element(const GPT2 *model, Buckets<T> array, int bucket, int64_t i) {
-    const ZeroLayout *zero = &model->zero;
-    if (array.data == NULL) { return NULL; }
-    if (!array.parts) { return array.data + zero_offset(zero, bucket) + i; }
-    return array.data + zero_shard_offset(zero, bucket) + i - model->shape.rank * zero_shard(zero, bucket);
-}
-
-// This rank's part of a bucket.
-template <class T> static T *own_part(const GPT2 *model, Buckets<T> array, int bucket) {
-    return element(model, array, bucket, model->shape.rank * zero_shard(&model->zero, bucket));
-}
-
-static int slot_of(int bucket) { return bucket == 0 ? 0 : 1 + (bucket - 1) % ZERO_BLOCK_SLOTS; }
-
-// The whole bucket, for the layers to read: where it always is, or in its slot, after await_bucket.
-static floatX *params_of(const GPT2 *model, int bucket) {
-    if (!model->params.parts) { return element(model, model->params, bucket, 0); }
-    return model->param_slots + zero_slot_offset(&model->zero, bucket);
-}
-
-// The same for the layers to add gradients to, after begin_gradient.
-static float *grads_of(const GPT2 *model, int bucket) {
-    if (!model->grads.parts) { return element(model, model->grads, bucket, 0); }
-    return model->grad_slots + zero_slot_offset(&model->zero, bucket);
-}
-
+// Tensors of bucket 0 and of one layer: their parameters, after await_bucket, and their gradients, after
+// begin_gradient.
 static Tensors<floatX> params_of_layer(const GPT2 *model, int layer) {
-    return tensors_of(&model->zero, params_of(model, 0), params_of(model, 1 + layer));
+    return tensors_of(&model->shards.layout, whole_bucket(&model->shards, model->params, 0),
+                      whole_bucket(&model->shards, model->params, 1 + layer));
 }
 
 static Tensors<float> grads_of_layer(const GPT2 *model, int layer) {
-    return tensors_of(&model->zero, grads_of(model, 0), grads_of(model, 1 + layer));
-}
-
-// What is communicated from here on comes after what has been computed up to here, and the other way round.
-static void communicate_after_compute(GPT2 *model) {
-    cuda_check(cudaEventRecord(model->computed, model->stream));
-    cuda_check(cudaStreamWaitEvent(model->comm_stream, model->computed, 0));
-}
-
-static void compute_after_communicate(GPT2 *model) {
-    cuda_check(cudaEventRecord(model->communicated, model->comm_stream));
-    cuda_check(cudaStreamWaitEvent(model->stream, model->communicated, 0));
-}
-
-// Every rank gets the whole of a bucket, of which each has its part in place. Elements of type T are sent as they are.
-template <class T> static void gather_in_place(GPT2 *model, T *whole, int bucket, int64_t *sent) {
-    int64_t shard = zero_shard(&model->zero, bucket);
-    nccl_all_gather(&model->nccl, whole, whole + model->shape.rank * shard, shard * (int64_t)sizeof(T), sent);
-}
-
-// Sends for the parameters of a bucket, if they are not all here. Its slot's last user has called release_bucket.
-static void fetch_bucket(GPT2 *model, int bucket) {
-    int slot = slot_of(bucket);
-    if (!model->params.parts || model->bucket_in_slot[slot] == bucket) { return; }
-    cuda_check(cudaStreamWaitEvent(model->comm_stream, model->used[slot], 0));
-    nccl_all_gather(&model->nccl, params_of(model, bucket), own_part(model, model->params, bucket),
-                    zero_shard(&model->zero, bucket) * (int64_t)sizeof(floatX), &model->nccl.parameter_bytes);
-    cuda_check(cudaEventRecord(model->fetched[slot], model->comm_stream));
-    model->bucket_in_slot[slot] = bucket;
-}
-
-// What is computed from here on may read the parameters of a bucket that was fetched, or gathered after an update.
-static void await_bucket(GPT2 *model, int bucket) {
-    if (model->gathering) { cuda_check(cudaStreamWaitEvent(model->stream, model->gathered[bucket], 0)); }
-    if (!model->params.parts) { return; }
-    cuda_check(cudaStreamWaitEvent(model->stream, model->fetched[slot_of(bucket)], 0));
-}
-
-// What has been computed up to here was the last to read the bucket, for now: another may be fetched in its place.
-static void release_bucket(GPT2 *model, int bucket) {
-    if (!model->params.parts) { return; }
-    cuda_check(cudaEventRecord(model->used[slot_of(bucket)], model->stream));
-}
-
-// The parameters have changed: what is in the slots no longer counts.
-static void forget_fetched(GPT2 *model) {
-    for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
-        cuda_check(cudaEventRecord(model->used[slot], model->stream));
-        model->bucket_in_slot[slot] = -1;
-    }
+    return tensors_of(&model->shards.layout, whole_bucket(&model->shards, model->grads, 0),
+                      whole_bucket(&model->shards, model->grads, 1 + layer));
 }
 
 // A batch's place in its step.
@@ -599,32 +504,6 @@ typedef struct {
     double *loss_sum; // on the GPU: the losses replace what is there when it is the first, else they are added; or NULL
     double *means;    // of an evaluation, on the GPU: the mean loss of each sequence; else NULL
 } BatchRole;
-
-// Makes room for the gradients of a bucket. Where they are kept in parts, the room begins with zeros, and with what
-// this rank's part has come to so far: the reduction then adds the micro-batches up, too.
-static void begin_gradient(GPT2 *model, int bucket, const BatchRole *role) {
-    if (!model->grads.parts) { return; }
-    float *room = grads_of(model, bucket);
-    int64_t shard = zero_shard(&model->zero, bucket);
-    cuda_check(cudaStreamWaitEvent(model->stream, model->reduced[slot_of(bucket)], 0));
-    cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&model->zero, bucket) * sizeof(float), model->stream));
-    if (role->first) { return; }
-    cuda_check(cudaMemcpyAsync(room + model->shape.rank * shard, own_part(model, model->grads, bucket),
-                               (size_t)shard * sizeof(float), cudaMemcpyDeviceToDevice, model->stream));
-}
-
-// The gradients of a bucket are complete, as far as this rank and this micro-batch go: adds up those of all ranks.
-// Where every rank has room for all gradients, once a step is enough.
-static void end_gradient(GPT2 *model, int bucket, const BatchRole *role) {
-    if (!has_peers(model) || (!model->grads.parts && !role->last)) { return; }
-    float *whole = grads_of(model, bucket);
-    communicate_after_compute(model);
-    nccl_reduce_scatter(&model->nccl, own_part(model, model->grads, bucket), whole, zero_shard(&model->zero, bucket));
-    if (model->shape.zero_stage == ZERO_REPLICATE) {
-        gather_in_place(model, whole, bucket, &model->nccl.gradient_bytes);
-    }
-    cuda_check(cudaEventRecord(model->reduced[slot_of(bucket)], model->comm_stream));
-}
 
 // ---- The linear layers ----
 
@@ -668,14 +547,14 @@ static void quantize_all_weights(GPT2 *model) {
 // Where parameters are only passing through, those of a block are brought to 8 bits whenever its work begins; where
 // they are gathered after an update, in the forward pass, which waits for each bucket.
 static void quantize_passing_weights(GPT2 *model, int layer) {
-    if (model->shape.fp8 && (model->params.parts || model->gathering)) { quantize_weights(model, layer); }
+    if (model->shape.fp8 && (model->params.parts || model->shards.gathering)) { quantize_weights(model, layer); }
 }
 
 // What is computed from here on may read all parameters: for whoever is no forward pass.
 static void await_parameters(GPT2 *model) {
-    if (!model->gathering) { return; }
-    model->gathering = false;
-    compute_after_communicate(model);
+    if (!model->shards.gathering) { return; }
+    model->shards.gathering = false;
+    compute_after_communicate(&model->shards);
     quantize_all_weights(model);
 }
 
@@ -779,23 +658,23 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Linea
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, 0);
-    fetch_bucket(model, 0);
-    fetch_bucket(model, 1);
-    await_bucket(model, 0);
-    await_bucket(model, 1);
+    fetch_bucket(&model->shards, model->params, 0);
+    fetch_bucket(&model->shards, model->params, 1);
+    await_bucket(&model->shards, model->params, 0);
+    await_bucket(&model->shards, model->params, 1);
     fp8_clear_activation_scales(&model->fp8, model->stream);
     embedding_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
     layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
                       p.ln1b, N, C, model->stream, linear_of(model, 0, LINEAR_QKV, use).inp_amax());
     for (int layer = 0; layer < L; layer++) {
         bool last = layer == L - 1;
-        if (!last) { fetch_bucket(model, 2 + layer); }
+        if (!last) { fetch_bucket(&model->shards, model->params, 2 + layer); }
         p = params_of_layer(model, layer);
         quantize_passing_weights(model, layer);
         block_forward(model, layer, B, T, use);
         linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->projection, NULL,
                        model->gelu.of(layer), N, model->stream);
-        if (!last) { await_bucket(model, 2 + layer); }
+        if (!last) { await_bucket(&model->shards, model->params, 2 + layer); }
         Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
         fused_residual_layernorm_forward(model->residual.of(layer + 1), last ? model->lnf : model->ln1.of(layer + 1),
                                          last ? model->lnf_mean : model->ln1_mean.of(layer + 1),
@@ -803,9 +682,9 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Linea
                                          model->residual_mid.of(layer), model->projection, last ? p.lnfw : next.ln1w,
                                          last ? p.lnfb : next.ln1b, N, C, model->stream,
                                          last ? NULL : linear_of(model, layer + 1, LINEAR_QKV, use).inp_amax());
-        release_bucket(model, 1 + layer);
+        release_bucket(&model->shards, model->params, 1 + layer);
     }
-    model->gathering = false; // every bucket has been waited for
+    model->shards.gathering = false; // every bucket has been waited for
 }
 
 // Some rows of the head: those from `first` on, the logits in one of two rooms.
@@ -853,7 +732,7 @@ static void lm_head_backward(GPT2 *model, LmHeadRows h, const BatchRole *role) {
 static void lm_head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
     Range range("lm_head");
     int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->logits_stride > 0;
-    if (role->trains) { begin_gradient(model, 0, role); }
+    if (role->trains) { begin_gradient(&model->shards, model->grads, 0, role->first); }
     count_on(model, false);
     for (int64_t i = 0; i < chunks + ahead; i++) {
         if (i < chunks) { lm_head_forward(model, lm_head_rows_of(model, i, N), targets, role); }
@@ -937,7 +816,7 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T, const
     linear_backward_bias(qkv, model->dqkv, model->sum_scratch, N, model->stream);
     linear_backward(&model->cublas, qkv, model->dln, model->dqkv, model->ln1.of(layer), NULL, N, model->stream);
     if (layer > 0) {
-        begin_gradient(model, layer, role); // a bucket's number is its layer's + 1
+        begin_gradient(&model->shards, model->grads, layer, role->first); // a bucket's number is its layer's + 1
         below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     }
     layernorm_backward({model->dresidual, false, below.dbias, below.dout_amax()}, g.ln1w, g.ln1b, model->dln,
@@ -953,8 +832,8 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, 0);
-    model->reduces = model->grads.parts || role->last;
-    begin_gradient(model, L, role);
+    model->reduces = sends_gradients(&model->shards, model->grads, role->last);
+    begin_gradient(&model->shards, model->grads, L, role->first);
     Tensors<float> g = grads_of_layer(model, L - 1);
     Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     layernorm_backward({model->dresidual, true, fcproj.dbias, fcproj.dout_amax()}, g.lnfw, g.lnfb, model->dlnf,
@@ -962,47 +841,36 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
                        model->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
-        if (layer > 0) { fetch_bucket(model, bucket - 1); }
-        await_bucket(model, bucket);
+        if (layer > 0) { fetch_bucket(&model->shards, model->params, bucket - 1); }
+        await_bucket(&model->shards, model->params, bucket);
         quantize_passing_weights(model, layer);
         recompute_layer(model, layer, B, T);
         block_backward_mlp(model, layer, B, T);
         block_backward_attention(model, layer, B, T, role);
-        release_bucket(model, bucket);
-        end_gradient(model, bucket, role);
+        release_bucket(&model->shards, model->params, bucket);
+        end_gradient(&model->shards, model->grads, bucket, role->last);
     }
     embedding_backward(g.wte, g.wpe, model->dresidual, tokens, order, B, T, C, model->stream);
-    end_gradient(model, 0, role);
+    end_gradient(&model->shards, model->grads, 0, role->last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 3. The update
 
-static void zero_gradients(GPT2 *model) {
-    if (model->grads.parts) { return; } // begin_gradient does
-    size_t bytes = (size_t)zero_offset(&model->zero, model->zero.num_buckets) * sizeof(float);
-    cuda_check(cudaMemsetAsync(model->grads.data, 0, bytes, model->stream));
-}
-
 // A checksum of all that this rank should hold like the others, as far as it takes no longer than the update: of the
 // parameters. Where a memory or network fault has changed a bit of them, every rank finds out before the next update.
 static void sum_weights(GPT2 *model) {
-    int64_t whole = zero_offset(&model->zero, model->zero.num_buckets) * (int64_t)sizeof(floatX);
+    int64_t whole = zero_offset(&model->shards.layout, model->shards.layout.num_buckets) * (int64_t)sizeof(floatX);
     cuda_check(cudaMemsetAsync(model->checksum, 0, sizeof(uint64_t), model->stream));
-    if (has_peers(model) && !model->params.parts) {
+    if (has_peers(&model->shards) && !model->params.parts) {
         add_checksum(model->checksum, model->params.data, whole, model->stream);
     }
 }
 
-// The elements between the same place of one bucket of blocks and the next.
-template <class T> static int64_t bucket_stride(const GPT2 *model, Buckets<T> array) {
-    return array.parts ? zero_shard(&model->zero, 1) : zero_padded(&model->zero, 1);
-}
-
 // This rank's part of a bucket's gradient, and of those of the `repeats` - 1 buckets after it.
 static NormPart norm_part(const GPT2 *model, int bucket, int64_t repeats) {
-    NormPart part = {own_part(model, model->grads, bucket), zero_shard(&model->zero, bucket), repeats,
-                     bucket_stride(model, model->grads)};
+    NormPart part = {bucket_part(&model->shards, model->grads, bucket), zero_shard(&model->shards.layout, bucket),
+                     repeats, bucket_stride(&model->shards, model->grads)};
     return part;
 }
 
@@ -1020,18 +888,14 @@ static void record_gradient(GPT2 *model) {
 // sum of the losses into their mean. From here on the GPU knows the step's input.
 static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, const StepInput *input, int slot) {
     StepRecord *record = model->records + model->shape.rank;
-    compute_after_communicate(model);
+    compute_after_communicate(&model->shards);
     model->inputs[slot] = *input; // the step that was in the slot before has been settled
     cuda_check(
         cudaMemcpyAsync(model->input, &model->inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice, model->stream));
     cuda_graph_launch_or_queue(&model->graphs, &model->norm_graph, "norm", model->stream, [&] {
         Range range("norm");
         record_gradient(model);
-        if (has_peers(model)) {
-            communicate_after_compute(model);
-            nccl_all_gather(&model->nccl, model->records, record, (int64_t)sizeof(*record), NULL);
-            compute_after_communicate(model);
-        }
+        gather_results(&model->shards, model->records, record, (int64_t)sizeof(*record));
         step_finish(model->result, model->records, model->shape.num_ranks, loss_factor, (float)grad_clip,
                     model->stream);
     });
@@ -1042,19 +906,21 @@ static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, const
 
 // What this rank updates of a bucket, which is what it holds the moments of, and of the `repeats` - 1 buckets after it.
 static AdamWPart update_part(const GPT2 *model, int bucket, int64_t repeats) {
-    const ZeroLayout *zero = &model->zero;
+    const ZeroLayout *zero = &model->shards.layout;
     bool all = !model->adam_m.parts;
     int64_t begin = all ? 0 : zero_begin(zero, bucket, model->shape.rank);
     int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
-    AdamWPart part =
-        adamw_part(element(model, model->params, bucket, begin), element(model, model->master, bucket, begin),
-                   element(model, model->adam_m, bucket, begin), element(model, model->adam_v, bucket, begin),
-                   element(model, model->grads, bucket, begin), end - begin, zero_first_index(zero, bucket) + begin);
+    AdamWPart part = adamw_part(bucket_element(&model->shards, model->params, bucket, begin),
+                                bucket_element(&model->shards, model->master, bucket, begin),
+                                bucket_element(&model->shards, model->adam_m, bucket, begin),
+                                bucket_element(&model->shards, model->adam_v, bucket, begin),
+                                bucket_element(&model->shards, model->grads, bucket, begin), end - begin,
+                                zero_first_index(zero, bucket) + begin);
     part.decayed = zero_decayed(zero, bucket) - begin; // of a rank that has only others: less than 0
     part.repeats = repeats;
-    part.params_stride = bucket_stride(model, model->params);
-    part.state_stride = bucket_stride(model, model->adam_m);
-    part.grads_stride = bucket_stride(model, model->grads);
+    part.params_stride = bucket_stride(&model->shards, model->params);
+    part.state_stride = bucket_stride(&model->shards, model->adam_m);
+    part.grads_stride = bucket_stride(&model->shards, model->grads);
     part.index_stride = zero_size(zero, 1);
     return part;
 }
@@ -1074,14 +940,12 @@ static void update_all(GPT2 *model) {
 // that reads parameters waits for all of them (await_parameters).
 static void update_and_share(GPT2 *model) {
     Range range("update");
-    for (int b = 0; b < model->zero.num_buckets; b++) {
+    for (int b = 0; b < model->shards.layout.num_buckets; b++) {
         AdamWPart part = update_part(model, b, 1);
         adamw_update(&part, NULL, &model->input->factors, model->result, model->stream);
-        communicate_after_compute(model);
-        gather_in_place(model, params_of(model, b), b, &model->nccl.parameter_bytes);
-        cuda_check(cudaEventRecord(model->gathered[b], model->comm_stream));
+        share_updated_bucket(&model->shards, model->params, b);
     }
-    model->gathering = true;
+    model->shards.gathering = true;
 }
 
 // AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from model->result, and touch
@@ -1094,8 +958,8 @@ static void gpt2_update(GPT2 *model) {
     }
     update_all(model);
     if (model->params.parts) {
-        communicate_after_compute(model);
-        forget_fetched(model);
+        communicate_after_compute(&model->shards);
+        forget_fetched(&model->shards);
     }
 }
 
@@ -1107,13 +971,16 @@ template <class T> static bool find_nonfinite(GPT2 *model, const T *data, int64_
 // its name.
 template <class T>
 static bool name_nonfinite_tensor(GPT2 *model, Buckets<T> array, const char *what, char *name, size_t size) {
-    const ZeroLayout *zero = &model->zero;
+    const ZeroLayout *zero = &model->shards.layout;
     ZeroPiece pieces[NUM_PARAM_TENSORS];
     for (int b = 0; b < zero->num_buckets; b++) {
         int n =
             zero_pieces(zero, b, zero_begin(zero, b, model->shape.rank), zero_end(zero, b, model->shape.rank), pieces);
         for (int i = 0; i < n; i++) {
-            if (!find_nonfinite(model, element(model, array, b, pieces[i].in_bucket), pieces[i].count)) { continue; }
+            if (!find_nonfinite(model, bucket_element(&model->shards, array, b, pieces[i].in_bucket),
+                                pieces[i].count)) {
+                continue;
+            }
             char where[32] = "";
             if (b > 0) { snprintf(where, sizeof(where), " of layer %d", pieces[i].layer); }
             snprintf(name, size, "%s %s%s", what, gpt2_param_specs[pieces[i].tensor].name, where);
@@ -1160,31 +1027,10 @@ static void name_nonfinite_activation(GPT2 *model, int64_t N, char *name, size_t
 // ---------------------------------------------------------------------------------------------------------------------
 // 4. Batches
 
-// The host has waited for the GPU, and with it perhaps for other ranks. One that ends takes memory with it that this
-// GPU may be reading.
-static void end_wait(GPT2 *model, cudaError_t status) {
-    Error error;
-    comm_waits(model->ranks, false);
-    if (status == cudaSuccess) { return; }
-    fail(&error, "the GPU failed: %s (%s); %s", cudaGetErrorString(status), cudaGetErrorName(status),
-         cuda_remedy(status));
-    nccl_end_ranks(model->ranks, &error);
-}
-
-static void wait_for_event(GPT2 *model, cudaEvent_t event) {
-    comm_waits(model->ranks, true);
-    end_wait(model, cudaEventSynchronize(event));
-}
-
-static void wait_for_stream(GPT2 *model) {
-    comm_waits(model->ranks, true);
-    end_wait(model, cudaStreamSynchronize(model->stream));
-}
-
 // A slot for the next batch, its staging memory free to be written to.
 static BatchSlot *next_slot(GPT2 *model) {
     BatchSlot *slot = &model->slots[model->batches++ % NUM_SLOTS];
-    wait_for_event(model, slot->uploaded); // of the batch before in this slot: long past
+    wait_for_event(&model->shards, slot->uploaded); // of the batch before in this slot: long past
     return slot;
 }
 
@@ -1241,219 +1087,81 @@ static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRol
 // ---------------------------------------------------------------------------------------------------------------------
 // 5. State
 
-// n values of floatX at the beginning of a buffer become floats, in place.
-static void widen_in_place(float *memory, int64_t n) {
-#ifdef PRECISION_FP32
-    (void)memory, (void)n;
-#else
-    const unsigned char *narrow = (const unsigned char *)memory;
-    for (int64_t i = n - 1; i >= 0; i--) { // from the end: a float is written where only later bf16 stood
-        uint16_t bits;
-        memcpy(&bits, narrow + 2 * i, sizeof(bits));
-        memory[i] = float_from_bf16(bits);
-    }
-#endif
+// Parameters and optimizer state as llmc/ranks/gpu_state.cuh takes them.
+static ModelState state_of(GPT2 *model) {
+    ModelState state = {&model->shards,
+                        model->params,
+                        model->master,
+                        model->adam_m,
+                        model->adam_v,
+                        model->staging,
+                        (float *)model->cublas_workspace,
+                        model->export_bucket,
+                        model->host_params};
+    return state;
 }
 
-// Elements [begin, end) of a bucket: as much of this rank's part as the staging memory holds.
-typedef struct {
-    int bucket;
-    int64_t begin, end;
-} Chunk;
-
-// Walks through this rank's part of all buckets: Chunk chunk = {0, 0, 0}; while (next_chunk(model, &chunk)) ...
-static bool next_chunk(const GPT2 *model, Chunk *chunk) {
-    const ZeroLayout *zero = &model->zero;
-    int rank = model->shape.rank;
-    int64_t from = max_i64(chunk->end, zero_begin(zero, chunk->bucket, rank));
-    while (from >= zero_end(zero, chunk->bucket, rank)) {
-        if (++chunk->bucket == zero->num_buckets) { return false; }
-        from = zero_begin(zero, chunk->bucket, rank);
-    }
-    chunk->begin = from;
-    chunk->end = min_i64(from + staging_floats(zero), zero_end(zero, chunk->bucket, rank));
-    return true;
-}
-
-// The arrays of a checkpoint, as they are on the GPU.
-static Buckets<float> state_array(const GPT2 *model, int array) {
-    return array == CHECKPOINT_PARAMS ? model->master : array == CHECKPOINT_ADAM_M ? model->adam_m : model->adam_v;
-}
-
-// Sets the GPU's parameters of a chunk from the staging memory. updates: how many have been made of them. The bf16
-// weights of a resumed run are rounded as its last update rounded them: the same bits.
-static void upload_params(GPT2 *model, const Chunk *chunk, uint64_t seed, int64_t updates) {
-    float *master = element(model, model->master, chunk->bucket, chunk->begin);
-    float *from = master == NULL ? (float *)model->cublas_workspace : master; // without master weights they are exact
-    int64_t n = chunk->end - chunk->begin, index = zero_first_index(&model->zero, chunk->bucket) + chunk->begin;
-    cuda_check(cudaMemcpyAsync(from, model->staging, (size_t)n * sizeof(float), cudaMemcpyHostToDevice, model->stream));
-    params_from_master(element(model, model->params, chunk->bucket, chunk->begin), from, n, index,
-                       rounding_key(seed, updates), master != NULL && updates > 0, model->stream);
-}
-
-static void upload_chunk(GPT2 *model, const TrainRun *run, int array, const Chunk *chunk) {
-    if (array == CHECKPOINT_PARAMS) {
-        upload_params(model, chunk, (uint64_t)run->options.seed, run->updates);
-    } else {
-        cuda_check(cudaMemcpyAsync(element(model, state_array(model, array), chunk->bucket, chunk->begin),
-                                   model->staging, (size_t)(chunk->end - chunk->begin) * sizeof(float),
-                                   cudaMemcpyHostToDevice, model->stream));
-    }
-    wait_for_stream(model); // the staging memory is free again
-}
-
-// Brings a chunk to the staging memory in fp32: of the parameters the master weights, where there are any.
-static void download_chunk(GPT2 *model, int array, const Chunk *chunk) {
-    int64_t n = chunk->end - chunk->begin;
-    const float *from = element(model, state_array(model, array), chunk->bucket, chunk->begin);
-    const void *data = from != NULL ? (const void *)from : element(model, model->params, chunk->bucket, chunk->begin);
-    size_t bytes = (size_t)n * (from != NULL ? sizeof(float) : sizeof(floatX));
-    cuda_check(cudaMemcpyAsync(model->staging, data, bytes, cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(model);
-    if (from == NULL) { widen_in_place(model->staging, n); }
-}
-
-// All there is on the GPU of parameters and state begins as zeros, the padding stays so.
-static void clear_state(GPT2 *model) {
-    const ZeroLayout *zero = &model->zero;
-    int64_t whole = zero_offset(zero, zero->num_buckets), part = zero_shard_offset(zero, zero->num_buckets);
-    const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
-    for (const Buckets<float> &array : state) {
-        if (array.data == NULL) { continue; }
-        cuda_check(cudaMemsetAsync(array.data, 0, (size_t)(array.parts ? part : whole) * sizeof(float), model->stream));
-    }
-    cuda_check(cudaMemsetAsync(model->params.data, 0, (size_t)(model->params.parts ? part : whole) * sizeof(floatX),
-                               model->stream));
-    if (model->grads.parts && model->grads.data != NULL) {
-        cuda_check(cudaMemsetAsync(model->grads.data, 0, (size_t)part * sizeof(float), model->stream));
-    }
-    cuda_check(cudaMemsetAsync(model->result, 0, sizeof(StepResult), model->stream));
-}
-
-// Every rank has loaded its part: each gets from the others what else it keeps.
-static void share_state(GPT2 *model) {
-    const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
-    if (has_peers(model)) {
-        communicate_after_compute(model);
-        for (int b = 0; b < model->zero.num_buckets; b++) {
-            for (const Buckets<float> &array : state) {
-                if (array.data == NULL || array.parts) { continue; }
-                gather_in_place(model, element(model, array, b, 0), b, NULL);
-            }
-            if (!model->params.parts) { gather_in_place(model, params_of(model, b), b, NULL); }
-        }
-        compute_after_communicate(model);
-    }
-    forget_fetched(model);
-    quantize_all_weights(model);
-    wait_for_stream(model);
-}
-
-// Fills this rank's part of an array, piece by piece from where the run takes it, then of all ranks.
-static bool read_array(GPT2 *model, TrainRun *run, CheckpointReader *reader, int array, Error *error) {
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
-    Chunk chunk = {0, 0, 0};
-    while (next_chunk(model, &chunk)) {
-        int n = zero_pieces(&model->zero, chunk.bucket, chunk.begin, chunk.end, pieces);
-        for (int i = 0; i < n; i++) {
-            float *to = model->staging + pieces[i].in_bucket - chunk.begin;
-            bool ok = reader == NULL ? run_read_params(run, pieces[i].in_file, pieces[i].count, to, error)
-                                     : checkpoint_read(reader, array, pieces[i].in_file, to, pieces[i].count, error);
-            if (!ok) { return false; }
-        }
-        upload_chunk(model, run, array, &chunk);
-        comm_progress(model->ranks, "loading");
-    }
-    return true;
-}
-
-// For run_load. reader: NULL for a fresh run, whose optimizer begins with zeros.
+// For run_load. reader: NULL for a fresh run, whose optimizer state stays zero. The bf16 weights of a resumed run are
+// rounded as its last update rounded them.
 static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, Error *error) {
     GPT2 *model = (GPT2 *)context;
-    clear_state(model);
-    if (!read_array(model, run, reader, CHECKPOINT_PARAMS, error)) { return false; }
-    if (reader == NULL || model->shape.kind != RUN_TRAINS) { return true; }
-    return read_array(model, run, reader, CHECKPOINT_ADAM_M, error) &&
-           read_array(model, run, reader, CHECKPOINT_ADAM_V, error);
+    ModelState state = state_of(model);
+    uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
+    bool rounds = model->master.data != NULL && run->updates > 0; // without master weights the parameters are exact
+    int arrays = reader == NULL || model->shape.kind != RUN_TRAINS ? 1 : CHECKPOINT_ARRAYS;
+    bool ok = true;
+    state_clear(&state);
+    if (model->grads.parts) { clear_buckets(&model->shards, model->grads); }
+    cuda_check(cudaMemsetAsync(model->result, 0, sizeof(StepResult), model->stream));
+    for (int array = 0; ok && array < arrays; array++) {
+        auto read = [&](float *to, int64_t in_file, int64_t n) {
+            return reader == NULL ? run_read_params(run, in_file, n, to, error)
+                                  : checkpoint_read(reader, array, in_file, to, n, error);
+        };
+        auto make_params = [&](floatX *params, const float *fp32, int64_t n, int64_t index) {
+            params_from_master(params, fp32, n, index, key, rounds, model->stream);
+        };
+        ok = state_upload(&state, array, read, make_params);
+    }
+    return ok;
+}
+
+// Every rank has loaded its part.
+static void share_state(GPT2 *model) {
+    ModelState state = state_of(model);
+    state_share(&state);
+    quantize_all_weights(model);
+    wait_for_stream(&model->shards);
 }
 
 // For run_save: writes this rank's part of all arrays.
 static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
-    GPT2 *model = (GPT2 *)context;
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
-    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
-        Chunk chunk = {0, 0, 0};
-        while (next_chunk(model, &chunk)) {
-            download_chunk(model, array, &chunk);
-            int n = zero_pieces(&model->zero, chunk.bucket, chunk.begin, chunk.end, pieces);
-            for (int i = 0; i < n; i++) {
-                const float *from = model->staging + pieces[i].in_bucket - chunk.begin;
-                if (!checkpoint_write(writer, array, pieces[i].in_file, from, pieces[i].count, error)) { return false; }
-            }
-            comm_progress(model->ranks, "saving");
-        }
+    ModelState state = state_of((GPT2 *)context);
+    bool ok = true;
+    for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
+        ok = state_download(&state, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
+            return checkpoint_write(writer, array, in_file, from, n, error);
+        });
     }
-    return true;
+    return ok;
 }
 
-// The SUM64 of the parameters in fp32, in the order of files: the same however many ranks there are.
+// The SUM64 of the parameters in fp32, in the order of files: it does not depend on the number of ranks.
 static bool hash_params(GPT2 *model, uint64_t *hash, Error *error) {
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
-    Chunk chunk = {0, 0, 0};
+    ModelState state = state_of(model);
     *hash = 0;
-    while (next_chunk(model, &chunk)) {
-        download_chunk(model, CHECKPOINT_PARAMS, &chunk);
-        int n = zero_pieces(&model->zero, chunk.bucket, chunk.begin, chunk.end, pieces);
-        for (int i = 0; i < n; i++) {
-            *hash += sum64(pieces[i].in_file, model->staging + pieces[i].in_bucket - chunk.begin, pieces[i].count);
-        }
-    }
+    state_download(&state, CHECKPOINT_PARAMS, "the end", [&](const float *from, int64_t in_file, int64_t n) {
+        *hash += sum64(in_file, from, n);
+        return true;
+    });
     return comm_sum_u64(model->ranks, hash, 1, error);
-}
-
-// Puts elements [begin, end) of a bucket, which stand in the staging memory, at their places in host_params.
-static void place_params(GPT2 *model, int bucket, int64_t begin, int64_t end) {
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
-    int n = zero_pieces(&model->zero, bucket, begin, end, pieces);
-    for (int i = 0; i < n; i++) {
-        memcpy(model->host_params + pieces[i].in_file, model->staging + pieces[i].in_bucket - begin,
-               (size_t)pieces[i].count * sizeof(float));
-    }
-}
-
-// Brings all parameters in fp32 to rank 0's host_params, a bucket at a time.
-static void collect_params(GPT2 *model) {
-    const ZeroLayout *zero = &model->zero;
-    Chunk chunk = {0, 0, 0};
-    float *whole = model->export_bucket;
-    for (int b = 0; b < zero->num_buckets; b++) {
-        cuda_check(cudaMemsetAsync(whole, 0, (size_t)zero_padded(zero, b) * sizeof(float), model->stream));
-        chunk.bucket = b, chunk.end = 0;
-        while (next_chunk(model, &chunk) && chunk.bucket == b) {
-            download_chunk(model, CHECKPOINT_PARAMS, &chunk);
-            cuda_check(cudaMemcpyAsync(whole + chunk.begin, model->staging,
-                                       (size_t)(chunk.end - chunk.begin) * sizeof(float), cudaMemcpyHostToDevice,
-                                       model->stream));
-            wait_for_stream(model);
-        }
-        communicate_after_compute(model);
-        if (has_peers(model)) { gather_in_place(model, whole, b, NULL); }
-        compute_after_communicate(model);
-        for (int64_t at = 0, n; model->shape.rank == 0 && at < zero_size(zero, b); at += n) {
-            n = min_i64(staging_floats(zero), zero_size(zero, b) - at);
-            cuda_check(cudaMemcpyAsync(model->staging, whole + at, (size_t)n * sizeof(float), cudaMemcpyDeviceToHost,
-                                       model->stream));
-            wait_for_stream(model);
-            place_params(model, b, at, at + n);
-        }
-    }
 }
 
 // What several ranks keep whole must be the same on all, to the bit; a memory or network fault would show here. Comes
 // before parameters are saved, summed up or exported, and waits until they are here.
 static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
-    if (!has_peers(model) || model->params.parts) { return true; }
-    int64_t whole = zero_offset(&model->zero, model->zero.num_buckets);
+    if (!has_peers(&model->shards) || model->params.parts) { return true; }
+    int64_t whole = zero_offset(&model->shards.layout, model->shards.layout.num_buckets);
     const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
     await_parameters(model);
     sum_weights(model);
@@ -1463,7 +1171,7 @@ static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
     }
     cuda_check(cudaMemcpyAsync(model->host_checksum, model->checksum, sizeof(uint64_t), cudaMemcpyDeviceToHost,
                                model->stream));
-    wait_for_stream(model);
+    wait_for_stream(&model->shards);
     return comm_check_replicas(model->ranks, *model->host_checksum, run->step, error);
 }
 
@@ -1496,11 +1204,13 @@ static void on_stop_signal(int signal_number) {
 
 // Is the run to stop here? Ranks can only do so together: they tell each other with the results of each step, and in
 // the middle of other things ask (ask_to_stop).
-static bool is_stopping(const GPT2 *model) { return has_peers(model) ? model->stop_agreed : stop_requested != 0; }
+static bool is_stopping(const GPT2 *model) {
+    return has_peers(&model->shards) ? model->stop_agreed : stop_requested != 0;
+}
 
 static bool ask_to_stop(GPT2 *model, Error *error) {
     bool any = false;
-    if (has_peers(model) && !comm_any(model->ranks, stop_requested != 0, &any, error)) { return false; }
+    if (has_peers(&model->shards) && !comm_any(model->ranks, stop_requested != 0, &any, error)) { return false; }
     model->stop_agreed = model->stop_agreed || any;
     return true;
 }
@@ -1579,20 +1289,12 @@ static void create_streams(GPT2 *model) {
     gpu_create_stream(&model->stream);
     gpu_create_stream(&model->copy_stream);
     gpu_create_stream(&model->lm_head_stream);
-    gpu_create_urgent_stream(&model->comm_stream); // communication is little work, and others wait for it
-    gpu_create_event(&model->computed);
-    gpu_create_event(&model->communicated);
+    shards_open(&model->shards, model->ranks, model->stream);
     gpu_create_event(&model->evaluated);
     for (int i = 0; i < 2; i++) {
         gpu_create_event(&model->multiplied[i]);
         gpu_create_event(&model->scored[i]);
     }
-    for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
-        gpu_create_event(&model->fetched[i]);
-        gpu_create_event(&model->used[i]);
-        gpu_create_event(&model->reduced[i]);
-    }
-    for (int b = 0; b < model->zero.num_buckets; b++) { gpu_create_event(&model->gathered[b]); }
     for (int i = 0; i < NUM_SLOTS; i++) {
         gpu_create_event(&model->slots[i].uploaded);
         gpu_create_event(&model->slots[i].no_longer_used);
@@ -1686,7 +1388,7 @@ static bool choose_algorithms(GPT2 *model, TrainRun *run, Error *error) {
     if (model->shape.kind != RUN_TRAINS) { return true; }
     Range range("tuning");
     int count = matmul_problems(model, problems);
-    bool shares = keeps_choices(model, run) && has_peers(model);
+    bool shares = keeps_choices(model, run) && has_peers(&model->shards);
     bool ok = (shares && !run_leads(run)) || tune_matmuls(model, run, problems, count, error);
     if (!shares) { return ok; }
     return run_agree(run, ok, error) && share_choices(model, run, problems, count, error);
@@ -1749,24 +1451,17 @@ static void gpt2_close(GPT2 *model) {
     if (model->stream == NULL) { return; }
     cudaDeviceSynchronize();
     free_graphs(model); // what they launch belongs to the libraries
-    nccl_close(&model->nccl);
+    nccl_close(&model->shards.nccl);
     gpu_close(&model->gpu);
     tuning_close(&model->tuning);
     cudnn_att_close(&model->cudnn);
     cublas_close(&model->cublas);
-    cudaEventDestroy(model->computed);
-    cudaEventDestroy(model->communicated);
+    shards_close(&model->shards);
     cudaEventDestroy(model->evaluated);
     for (int i = 0; i < 2; i++) {
         cudaEventDestroy(model->multiplied[i]);
         cudaEventDestroy(model->scored[i]);
     }
-    for (int i = 0; i < NUM_BUCKET_SLOTS; i++) {
-        cudaEventDestroy(model->fetched[i]);
-        cudaEventDestroy(model->used[i]);
-        cudaEventDestroy(model->reduced[i]);
-    }
-    for (int b = 0; b < model->zero.num_buckets; b++) { cudaEventDestroy(model->gathered[b]); }
     for (int i = 0; i < NUM_SLOTS; i++) {
         cudaEventDestroy(model->slots[i].uploaded);
         cudaEventDestroy(model->slots[i].no_longer_used);
@@ -1778,7 +1473,6 @@ static void gpt2_close(GPT2 *model) {
     }
     cudaStreamDestroy(model->stream);
     cudaStreamDestroy(model->copy_stream);
-    cudaStreamDestroy(model->comm_stream);
     cudaStreamDestroy(model->lm_head_stream);
     plan_free_device(&model->device_plan);
     plan_free_pinned(&model->pinned_plan);
@@ -1798,9 +1492,9 @@ static BatchRole training_role(GPT2 *model, const TrainRun *run, int64_t i) {
 static bool accumulate_gradient(GPT2 *model, TrainRun *run, bool *interrupted, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
-    zero_gradients(model);
+    zero_gradients(&model->shards, model->grads);
     for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = !has_peers(model) && stop_requested && i > 0;
+        *interrupted = !has_peers(&model->shards) && stop_requested && i > 0;
         if (*interrupted) { return true; }
         comm_progress_to(model->ranks, "step", run->step + 1);
         BatchSlot *slot = next_slot(model);
@@ -1829,7 +1523,7 @@ static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, cha
     gpt2_forward(model, tokens, B, T, LINEAR_FOR_LOSS);
     lm_head_forward_backward(model, targets, N, &role);
     cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(model);
+    wait_for_stream(&model->shards);
     *found = !isfinite(sum);
     if (*found) { name_nonfinite_activation(model, N, place, size); }
     if (!comm_share_finding(model->ranks, found, place, size, error)) { return false; }
@@ -1848,12 +1542,12 @@ static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, co
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
     if (!comm_share_finding(model->ranks, &found, place, sizeof(place), error)) { return false; }
     run->next_sequence = step->next_sequence;
-    zero_gradients(model);
+    zero_gradients(&model->shards, model->grads);
     for (int64_t i = 0; i < run->micro_batches && !found; i++) {
         if (!repeat_batch(model, run, i, &found, place, sizeof(place), error)) { return false; }
     }
     if (!found) {
-        compute_after_communicate(model);
+        compute_after_communicate(&model->shards);
         found = name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
         if (!comm_share_finding(model->ranks, &found, place, sizeof(place), error)) { return false; }
     }
@@ -1865,7 +1559,7 @@ static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, co
 
 // Waits for loss and norm of a step. Fails when no update may be made with them.
 static bool read_result(GPT2 *model, TrainRun *run, PendingStep *step, Error *error) {
-    wait_for_event(model, model->step_reduced[step->slot]);
+    wait_for_event(&model->shards, model->step_reduced[step->slot]);
     const StepResult *result = &model->results[step->slot];
     model->stop_agreed = model->stop_agreed || result->wants_to_end != 0;
     if (result->stopped == STEP_WEIGHTS_DIFFER) {
@@ -1904,7 +1598,7 @@ static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
         if (!read_result(model, run, step, error)) { return false; }
         skips_update(model, run, &step->info); // no limits are set: it only keeps the statistics
     }
-    wait_for_event(model, model->step_done[step->slot]);
+    wait_for_event(&model->shards, model->step_done[step->slot]);
     step->info.seconds = step_seconds(model, step);
     comm_expects(model->ranks, step->info.seconds / (double)run->micro_batches);
     if (model->gpu.peak_flops > 0.0) {
@@ -1999,14 +1693,10 @@ static bool validate_batch(GPT2 *model, TrainRun *run, int64_t batch, double *su
 static double sum_of_validation(GPT2 *model, int64_t rounds, int64_t batches) {
     int64_t ranks = model->shape.num_ranks;
     double *own = model->val_sums + model->shape.rank * rounds, sum = 0.0;
-    if (has_peers(model)) {
-        communicate_after_compute(model);
-        nccl_all_gather(&model->nccl, model->val_sums, own, rounds * (int64_t)sizeof(double), NULL);
-        compute_after_communicate(model);
-    }
+    gather_results(&model->shards, model->val_sums, own, rounds * (int64_t)sizeof(double));
     cuda_check(cudaMemcpyAsync(model->host_val_sums, model->val_sums, (size_t)(ranks * rounds) * sizeof(double),
                                cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(model);
+    wait_for_stream(&model->shards);
     for (int64_t i = 0; i < batches; i++) { sum += model->host_val_sums[i % ranks * rounds + i / ranks]; }
     return sum;
 }
@@ -2063,15 +1753,11 @@ static int64_t evaluation_rounds(const EvalLoader *eval, int64_t ranks) {
 static void gather_means(GPT2 *model, const EvalLoader *eval) {
     int64_t ranks = model->shape.num_ranks, rounds = evaluation_rounds(eval, ranks), own = rounds * eval->B;
     int64_t batches = eval_num_batches(eval);
-    if (has_peers(model)) {
-        communicate_after_compute(model);
-        nccl_all_gather(&model->nccl, model->eval_means, model->eval_means + model->shape.rank * own,
-                        own * (int64_t)sizeof(double), NULL);
-        compute_after_communicate(model);
-    }
+    gather_results(&model->shards, model->eval_means, model->eval_means + model->shape.rank * own,
+                   own * (int64_t)sizeof(double));
     cuda_check(cudaMemcpyAsync(model->host_eval_means, model->eval_means, (size_t)(ranks * own) * sizeof(double),
                                cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(model);
+    wait_for_stream(&model->shards);
     for (int64_t number = 0; number < batches; number++) {
         EvalBatch batch = eval_batch(eval, number);
         const double *means = model->host_eval_means + (number % ranks * rounds + number / ranks) * eval->B;
@@ -2098,7 +1784,7 @@ static bool evaluate(GPT2 *model, TrainRun *run, int which, Error *error) {
         int64_t number = round * ranks + model->shape.rank;
         evaluate_batch(model, eval, number < batches ? number : 0, own + round * eval->B);
         if (round > 0) {
-            wait_for_event(model, model->evaluated);
+            wait_for_event(&model->shards, model->evaluated);
             run_show_eval(run, which, round * ranks, start);
         }
         cuda_check(cudaEventRecord(model->evaluated, model->stream));
@@ -2144,7 +1830,7 @@ static const float *sample_logits(void *context) {
                    model->stream);
     cuda_check(cudaMemcpyAsync(model->sample_logits, model->logits, (size_t)V * sizeof(floatX), cudaMemcpyDeviceToHost,
                                model->stream));
-    wait_for_stream(model);
+    wait_for_stream(&model->shards);
     memcpy(model->host_logits, model->sample_logits, (size_t)V * sizeof(floatX));
     widen_in_place(model->host_logits, V);
     return model->host_logits;
@@ -2535,14 +2221,14 @@ static void print_config(const GPT2 *model, TrainRun *run) {
 
 static void print_machine(const GPT2 *model, const TrainRun *run) {
     printf("machine     ");
-    if (has_peers(model)) { printf("%d x ", model->shape.num_ranks); }
+    if (has_peers(&model->shards)) { printf("%d x ", model->shape.num_ranks); }
     printf("%s, %d multiprocessors, compute capability %d.%d", model->gpu.properties.name,
            model->gpu.properties.multiProcessorCount, model->gpu.properties.major, model->gpu.properties.minor);
     if (model->gpu.peak_flops > 0.0) {
         printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * model->gpu.peak_flops, model->shape.fp8 ? "in bf16 " : "");
     }
     printf("\n");
-    if (has_peers(model)) {
+    if (has_peers(&model->shards)) {
         static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                               "optimizer state, gradients and parameters"};
         int machines = comm_num_machines(model->ranks);
@@ -2612,7 +2298,8 @@ static void print_stages(const TrainRun *run) {
         gpt2_plan(&model, &run->config, shape);
         StepShape step = step_shape(&model, run);
         double seconds = step_seconds(&gpu, &step);
-        zero_step_bytes(&model.zero, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes, &parameter_bytes);
+        zero_step_bytes(&model.shards.layout, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes,
+                        &parameter_bytes);
         printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)model.device_plan.total,
                (long long)gradient_bytes, (long long)parameter_bytes, seconds,
                100.0 * flops_of_step(run) / (gpu.flops_per_second * seconds));
@@ -2756,7 +2443,8 @@ static bool start(GPT2 *model, TrainRun *run, Error *error) {
     bool ok = gpt2_open(model, run->ranks.comm, run->options.tf32, error);
     ok = run_agree(run, ok, error) && choose_algorithms(model, run, error);
     ok = run_agree(run, ok, error) && check_gpu_is_ours(model, error) && check_attention_is_alike(model, error) &&
-         tune_attention(model, run, error) && nccl_open(&model->nccl, model->ranks, model->comm_stream, error);
+         tune_attention(model, run, error) &&
+         nccl_open(&model->shards.nccl, model->ranks, model->shards.comm_stream, error);
     run_slow(run, false);
     return ok && load(model, run, error) && record_run(model, run, error) && record_choices(model, run, error);
 }
@@ -2768,10 +2456,13 @@ static bool finish(GPT2 *model, TrainRun *run, Error *error) {
     comm_progress(model->ranks, "the end");
     comm_slow(model->ranks, true);
     if (!check_replicas(model, run, error) || !hash_params(model, &hash, error)) { return false; }
-    if (model->shape.exports && !is_stopping(model)) { collect_params(model); }
-    if (has_peers(model) && trained) {
-        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)model->nccl.gradient_bytes,
-               (long long)model->nccl.parameter_bytes);
+    if (model->shape.exports && !is_stopping(model)) {
+        ModelState state = state_of(model);
+        state_export(&state);
+    }
+    if (has_peers(&model->shards) && trained) {
+        printf("sent        %lld bytes of gradients, %lld of parameters\n",
+               (long long)model->shards.nccl.gradient_bytes, (long long)model->shards.nccl.parameter_bytes);
     }
     bool ok = model->shape.rank > 0 || run_finish(run, model->host_params, hash, trained, is_stopping(model), error);
     return run_agree(run, ok, error);

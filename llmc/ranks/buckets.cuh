@@ -1,0 +1,250 @@
+// Buckets on the GPU: where a rank keeps its parameters, gradients and moments, and how they travel between ranks.
+//
+// Two streams work at once. One computes, the other communicates, and events alone order them. A bucket's gradients are
+// reduced while the backward pass computes the layers below. Parameters that no rank keeps whole (ZERO_PARAMETERS) are
+// gathered while the layer before computes.
+//
+//   fetch_bucket    starts gathering a bucket's parameters       begin_gradient  makes room for a bucket's gradients
+//   await_bucket    kernels queued from here on may read them    end_gradient    starts adding up all ranks' gradients
+//   release_bucket  another bucket may take their slot
+//
+// One GPU is a rank that owns all: every bucket is whole, and nothing is sent.
+#ifndef LLMC_BUCKETS_CUH
+#define LLMC_BUCKETS_CUH
+
+#include "llmc/cuda/gpu.h"
+#include "llmc/ranks/nccl.h"
+#include "llmc/ranks/zero.h"
+
+#define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // bucket 0 has a slot of its own, the blocks take turns with the others
+#define MAX_BUCKETS 1001                        // gpt2_check_config allows 1000 layers
+
+// An array with one element for each parameter, bucket by bucket.
+template <class T> struct Buckets {
+    T *data;    // NULL: this run has no such array
+    bool parts; // of each bucket only this rank's part
+    T *slots; // parts: room for the whole buckets that are worked on (zero_slot_offset); NULL: nobody needs them whole
+};
+
+typedef struct {
+    ZeroLayout layout;
+    Comm *ranks;
+    int rank;
+    ZeroStage stage;
+    NcclContext nccl;
+    cudaStream_t stream, comm_stream;     // of the computation, of the communication
+    cudaEvent_t computed, communicated;   // the two streams wait for each other
+    int bucket_in_slot[NUM_BUCKET_SLOTS]; // whose parameters are there; -1: none
+    // Of each slot: its parameters have arrived, its parameters were used, its gradients were reduced.
+    cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
+    bool gathering; // updated parameters are on their way: bucket b has arrived at gathered[b]
+    cudaEvent_t gathered[MAX_BUCKETS];
+} Shards;
+
+static inline bool has_peers(const Shards *s) { return s->layout.num_ranks > 1; }
+
+// ---- Where elements lie ----
+
+// Element i of a bucket. An array of parts has only the elements of this rank.
+template <class T> static inline T *bucket_element(const Shards *s, Buckets<T> array, int bucket, int64_t i) {
+    const ZeroLayout *zero = &s->layout;
+    if (array.data == NULL) { return NULL; }
+    if (!array.parts) { return array.data + zero_offset(zero, bucket) + i; }
+    return array.data + zero_shard_offset(zero, bucket) + i - s->rank * zero_shard(zero, bucket);
+}
+
+// This rank's part of a bucket.
+template <class T> static inline T *bucket_part(const Shards *s, Buckets<T> array, int bucket) {
+    return bucket_element(s, array, bucket, s->rank * zero_shard(&s->layout, bucket));
+}
+
+static inline int bucket_slot(int bucket) { return bucket == 0 ? 0 : 1 + (bucket - 1) % ZERO_BLOCK_SLOTS; }
+
+// The whole bucket: in the array, or in its slot. Layers read parameters there after await_bucket, and add gradients
+// there after begin_gradient.
+template <class T> static inline T *whole_bucket(const Shards *s, Buckets<T> array, int bucket) {
+    if (!array.parts) { return bucket_element(s, array, bucket, 0); }
+    return array.slots + zero_slot_offset(&s->layout, bucket);
+}
+
+// The elements from a place in one block's bucket to that place in the next block's.
+template <class T> static inline int64_t bucket_stride(const Shards *s, Buckets<T> array) {
+    return array.parts ? zero_shard(&s->layout, 1) : zero_padded(&s->layout, 1);
+}
+
+// The elements of an array on this rank.
+template <class T> static inline int64_t buckets_length(const Shards *s, Buckets<T> array) {
+    const ZeroLayout *zero = &s->layout;
+    if (array.data == NULL) { return 0; }
+    return array.parts ? zero_shard_offset(zero, zero->num_buckets) : zero_offset(zero, zero->num_buckets);
+}
+
+template <class T> static inline void clear_buckets(const Shards *s, Buckets<T> array) {
+    size_t bytes = (size_t)buckets_length(s, array) * sizeof(T);
+    if (bytes > 0) { cuda_check(cudaMemsetAsync(array.data, 0, bytes, s->stream)); }
+}
+
+// ---- The two streams ----
+
+// What is communicated from here on comes after what was computed up to here.
+static inline void communicate_after_compute(Shards *s) {
+    cuda_check(cudaEventRecord(s->computed, s->stream));
+    cuda_check(cudaStreamWaitEvent(s->comm_stream, s->computed, 0));
+}
+
+// What is computed from here on comes after what was communicated up to here.
+static inline void compute_after_communicate(Shards *s) {
+    cuda_check(cudaEventRecord(s->communicated, s->comm_stream));
+    cuda_check(cudaStreamWaitEvent(s->stream, s->communicated, 0));
+}
+
+// All ranks get the `own` (bytes) of every rank, in order, in `all` (R * bytes). own may be this rank's place in all.
+static inline void gather_results(Shards *s, void *all, const void *own, int64_t bytes) {
+    if (!has_peers(s)) { return; }
+    communicate_after_compute(s);
+    nccl_all_gather(&s->nccl, all, own, bytes, NULL);
+    compute_after_communicate(s);
+}
+
+// Every rank gets a whole bucket. Before, each rank has its part at its place in it. sent counts the bytes, or is NULL.
+template <class T> static inline void gather_bucket(Shards *s, T *whole, int bucket, int64_t *sent) {
+    int64_t shard = zero_shard(&s->layout, bucket);
+    nccl_all_gather(&s->nccl, whole, whole + s->rank * shard, shard * (int64_t)sizeof(T), sent);
+}
+
+// ---- The host waits ----
+
+// The host has waited for the GPU, and so perhaps for other ranks. If one of them has ended, the GPU may have failed
+// because it read that rank's memory.
+static inline void end_wait(Shards *s, cudaError_t status) {
+    Error error;
+    comm_waits(s->ranks, false);
+    if (status == cudaSuccess) { return; }
+    fail(&error, "the GPU failed: %s (%s); %s", cudaGetErrorString(status), cudaGetErrorName(status),
+         cuda_remedy(status));
+    nccl_end_ranks(s->ranks, &error);
+}
+
+static inline void wait_for_event(Shards *s, cudaEvent_t event) {
+    comm_waits(s->ranks, true);
+    end_wait(s, cudaEventSynchronize(event));
+}
+
+static inline void wait_for_stream(Shards *s) {
+    comm_waits(s->ranks, true);
+    end_wait(s, cudaStreamSynchronize(s->stream));
+}
+
+// ---- Parameters ----
+
+// Starts gathering a bucket's parameters. Does nothing where this rank has all of them. The last user of the slot has
+// called release_bucket.
+template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params, int bucket) {
+    int slot = bucket_slot(bucket);
+    if (!params.parts || s->bucket_in_slot[slot] == bucket) { return; }
+    cuda_check(cudaStreamWaitEvent(s->comm_stream, s->used[slot], 0));
+    nccl_all_gather(&s->nccl, whole_bucket(s, params, bucket), bucket_part(s, params, bucket),
+                    zero_shard(&s->layout, bucket) * (int64_t)sizeof(T), &s->nccl.parameter_bytes);
+    cuda_check(cudaEventRecord(s->fetched[slot], s->comm_stream));
+    s->bucket_in_slot[slot] = bucket;
+}
+
+// What is computed from here on may read a bucket's parameters. They were fetched, or are gathered after an update.
+template <class T> static inline void await_bucket(Shards *s, Buckets<T> params, int bucket) {
+    if (s->gathering) { cuda_check(cudaStreamWaitEvent(s->stream, s->gathered[bucket], 0)); }
+    if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[bucket_slot(bucket)], 0)); }
+}
+
+// What was computed up to here was the last reader of a bucket. Its slot is free for another one.
+template <class T> static inline void release_bucket(Shards *s, Buckets<T> params, int bucket) {
+    if (params.parts) { cuda_check(cudaEventRecord(s->used[bucket_slot(bucket)], s->stream)); }
+}
+
+// The parameters have changed: the buckets in the slots are out of date.
+static inline void forget_fetched(Shards *s) {
+    for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
+        cuda_check(cudaEventRecord(s->used[slot], s->stream));
+        s->bucket_in_slot[slot] = -1;
+    }
+}
+
+// This rank has updated its part of a bucket. Starts sending it to all ranks.
+template <class T> static inline void share_updated_bucket(Shards *s, Buckets<T> params, int bucket) {
+    communicate_after_compute(s);
+    gather_bucket(s, whole_bucket(s, params, bucket), bucket, &s->nccl.parameter_bytes);
+    cuda_check(cudaEventRecord(s->gathered[bucket], s->comm_stream));
+}
+
+// ---- Gradients ----
+
+// Before a step. begin_gradient clears the gradients that are kept in parts.
+static inline void zero_gradients(const Shards *s, Buckets<float> grads) {
+    if (!grads.parts) { clear_buckets(s, grads); }
+}
+
+// Makes room for a bucket's gradients. Gradients in parts begin with zeros and with what this rank's part holds since
+// the step's first micro-batch: the reduction then adds up micro-batches, too.
+static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
+    if (!grads.parts) { return; }
+    float *room = whole_bucket(s, grads, bucket);
+    int64_t shard = zero_shard(&s->layout, bucket);
+    cuda_check(cudaStreamWaitEvent(s->stream, s->reduced[bucket_slot(bucket)], 0));
+    cuda_check(cudaMemsetAsync(room, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), s->stream));
+    if (first_micro_batch) { return; }
+    cuda_check(cudaMemcpyAsync(room + s->rank * shard, bucket_part(s, grads, bucket), (size_t)shard * sizeof(float),
+                               cudaMemcpyDeviceToDevice, s->stream));
+}
+
+// Does a micro-batch send its gradients? Ranks that keep all gradients send them once a step.
+static inline bool sends_gradients(const Shards *s, Buckets<float> grads, bool last_micro_batch) {
+    return has_peers(s) && (grads.parts || last_micro_batch);
+}
+
+// A micro-batch's gradients of a bucket are complete on this rank. Starts adding up those of all ranks.
+static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
+    if (!sends_gradients(s, grads, last_micro_batch)) { return; }
+    float *whole = whole_bucket(s, grads, bucket);
+    communicate_after_compute(s);
+    nccl_reduce_scatter(&s->nccl, bucket_part(s, grads, bucket), whole, zero_shard(&s->layout, bucket));
+    if (s->stage == ZERO_REPLICATE) { gather_bucket(s, whole, bucket, &s->nccl.gradient_bytes); }
+    cuda_check(cudaEventRecord(s->reduced[bucket_slot(bucket)], s->comm_stream));
+}
+
+// ---- Opening ----
+
+// Calls visit with every event of s.
+static inline void shards_each_event(Shards *s, void (*visit)(cudaEvent_t *)) {
+    visit(&s->computed);
+    visit(&s->communicated);
+    for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
+        visit(&s->fetched[slot]);
+        visit(&s->used[slot]);
+        visit(&s->reduced[slot]);
+    }
+    for (int b = 0; b < s->layout.num_buckets; b++) { visit(&s->gathered[b]); }
+}
+
+static inline void shards_destroy_event(cudaEvent_t *event) { cudaEventDestroy(*event); }
+
+// The layout of a run that has no GPU yet.
+static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, int num_ranks, int stage) {
+    memset(s, 0, sizeof(*s));
+    zero_layout(&s->layout, config, num_ranks);
+    s->rank = rank;
+    s->stage = (ZeroStage)zero_effective_stage(stage, num_ranks);
+}
+
+// stream: the one that computes. nccl_open comes later, when all ranks are ready.
+static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
+    s->ranks = ranks;
+    s->stream = stream;
+    gpu_create_urgent_stream(&s->comm_stream); // communication is little work, and other ranks wait for it
+    shards_each_event(s, gpu_create_event);
+}
+
+static inline void shards_close(Shards *s) {
+    shards_each_event(s, shards_destroy_event);
+    cudaStreamDestroy(s->comm_stream);
+}
+
+#endif // LLMC_BUCKETS_CUH
