@@ -284,7 +284,7 @@ static void check_logits(Test *t, Tiny *tiny) {
     int64_t N = (int64_t)tiny->want.B * tiny->want.T;
     float *logits = zeros(N * V);
     double loss = tiny_forward(tiny, tiny->want.inputs, tiny->want.targets, false);
-    matmul_forward(logits, NULL, model->lnf, model->params.wte, NULL, N, C, V, model->gemm_workspace);
+    matmul_forward(logits, NULL, model->acts.lnf.data, model->params.wte, NULL, N, C, V, model->gemm_workspace);
     check_tensor(t, "logits", logits, tiny->want.logits, N * V, longest_reduction(tiny), forward_depth(tiny));
     float loss_f = (float)loss;
     check_tensor(t, "loss", &loss_f, tiny->want.loss, 1, longest_reduction(tiny), forward_depth(tiny));

@@ -240,7 +240,7 @@ static void test_logits_and_loss(Test *t) {
     memcpy(slot->staging + N, w.targets, (size_t)N * sizeof(int32_t));
     BatchRole role = {false, true, true, 0.0f, model->loss_sum, NULL};
     run_batch(model, slot, w.B, w.T, &role);
-    std::vector<float> padded = to_host(model->logits, N * Vp), logits;
+    std::vector<float> padded = to_host(model->acts.logits.data, N * Vp), logits;
     for (int64_t i = 0; i < N * Vp; i++) {
         if (i % Vp < V) { logits.push_back(padded[(size_t)i]); }
     }
@@ -771,7 +771,7 @@ static void check_means(Test *t, GPT2 *model, int rows, int length) {
     for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
     BatchRole role = {false, true, true, 0.0f, NULL, model->eval_means};
     run_batch(model, slot, rows, length, &role);
-    std::vector<float> losses = to_host(model->losses, rows * length);
+    std::vector<float> losses = to_host(model->acts.losses.data, rows * length);
     std::vector<double> means((size_t)rows);
     cuda_check(cudaMemcpy(means.data(), model->eval_means, means.size() * sizeof(double), cudaMemcpyDeviceToHost));
     for (int b = 0; b < rows; b++) {
@@ -1051,14 +1051,15 @@ static void test_scales_of_8_bits(Test *t) {
         CHECK(t, (double)amax == expected, "%s of layer %d: amax %g, expected %g", what, layer, (double)amax, expected);
     };
     for (int layer = 0; layer < model->config.num_layers; layer++) {
-        std::vector<float> gelu = to_host(model->fc.of(layer), N * 4 * C);
+        std::vector<float> gelu = to_host(model->acts.fc.of(layer), N * 4 * C);
         for (float &x : gelu) {
             x = rounded((float)(x * 0.5 * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * pow(x, 3))))));
         }
         check("gelu", FP8_INPUT, layer, LINEAR_FCPROJ, largest(gelu));
-        check("att", FP8_INPUT, layer, LINEAR_ATTPROJ, largest(to_host(model->att.of(layer), N * C)));
+        check("att", FP8_INPUT, layer, LINEAR_ATTPROJ, largest(to_host(model->acts.att.of(layer), N * C)));
     }
-    check("dqkv", FP8_DOUT, 0, LINEAR_QKV, largest(to_host(model->dqkv, N * 3 * C))); // of the layer that came last
+    check("dqkv", FP8_DOUT, 0, LINEAR_QKV,
+          largest(to_host(model->acts.dqkv.data, N * 3 * C))); // of the layer that came last
 }
 
 // What a sample's logits are: those of the last row of a batch, whatever stands behind it in the window.

@@ -25,6 +25,7 @@
 #endif
 
 #include "llmc/cpu/gemm.h"
+#include "llmc/model/activations.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/optim/outlier.h"
@@ -332,22 +333,18 @@ static void cross_entropy(float *losses, float *logits, const int32_t *targets, 
 // ---------------------------------------------------------------------------------------------------------------------
 // 2. The model
 
-// The phases of a step, in time order: rows of the plan that never live in the same phase may share memory.
-// Within the backward of one block the MLP comes before the attention, and neither's scratch outlives its half.
-enum { FORWARD, LM_HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE, GENERATE };
-static const char *const phase_names[] = {"forward", "lm_head", "backward mlp", "backward attention",
-                                          "update",  "generate"};
-
-// What --recompute gives up: these activations are kept for one layer only and computed again in the backward.
-enum { RECOMPUTE_NOTHING, RECOMPUTE_GELU, RECOMPUTE_LAYERNORM, RECOMPUTE_BLOCK };
-
-// An activation that is kept for each layer (stride > 0), or for one layer at a time (stride 0).
+// An activation with a copy for each layer (stride > 0), or with one copy (stride 0).
 typedef struct {
     float *data;
     int64_t stride;
-} PerLayer;
+} Activation;
 
-static float *of_layer(PerLayer activation, int layer) { return activation.data + layer * activation.stride; }
+#define ACTIVATION_FIELD(name, ...) Activation name;
+typedef struct {
+    GPT2_ACTIVATIONS(ACTIVATION_FIELD)
+} Activations;
+
+static float *of_layer(Activation activation, int layer) { return activation.data + layer * activation.stride; }
 
 // What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
@@ -369,13 +366,9 @@ typedef struct {
     float *params_memory, *grads_memory, *adam_m, *adam_v; // (number of parameters) each
 
     int32_t *tokens, *targets; // (B,T)
-    PerLayer residual;         // (L+1) x (B,T,C): the input of each block, and the output of the last
-    PerLayer ln1, ln1_mean, ln1_rstd, qkv, att, att_lse, residual_mid, ln2, ln2_mean, ln2_rstd, fc, gelu;
-    float *lnf, *lnf_mean, *lnf_rstd, *losses;
-    int head_rows; // rows of logits that exist at a time
-    float *logits; // (head_rows,Vp)
+    Activations acts;          // and the gradients of activations, for one layer at a time
+    int chunk_rows;            // rows of logits that exist at a time
 
-    float *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc, *dgelu; // gradients of activations, for one layer at a time
     double *norm_sums;
     double *eval_means; // (eval_rows): the mean loss of each completion, by its number
     float *gemm_workspace, *attention_scratch;
@@ -390,60 +383,35 @@ typedef struct {
     Outliers outliers; // in loss and norm so far
 } GPT2;
 
-#define LM_HEAD_ROWS 256 // enough rows for the matrix multiply to run at full speed
+#define CHUNK_ROWS 256   // enough rows for the matrix multiply to run at full speed
 #define GENERATE_ROWS 64 // tokens of a prompt that go through the model at once
 #define NORM_BLOCK 65536 // elements whose squares are summed by one thread
 
-static void plan_per_layer(MemoryPlan *plan, PerLayer *activation, const char *name, int layers, bool keep, int64_t N,
-                           int64_t width) {
-    activation->stride = keep ? N * width : 0;
-    PlanShape shape = width > 1 ? shape3(keep ? layers : 1, N, width) : shape2(keep ? layers : 1, N);
-    plan_add(plan, &activation->data, name, PLAN_ACTIVATION, PLAN_F32, shape, FORWARD, BACKWARD_ATTENTION);
+// Finds the slots of all activations.
+static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
+    int n = 0;
+#define ACTIVATION_SLOT(name, ...) slots[n++] = (ActSlot){&acts->name.data, &acts->name.stride};
+    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
-// Activations: a block's are there from its forward to its backward. N = B*T = 0: a run that only generates.
-static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
-    const GPT2Config *config = &model->config;
-    int L = config->num_layers, C = config->channels;
-    bool trains = model->shape.kind == RUN_TRAINS;
-    int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
-    plan_add(plan, &model->tokens, "tokens", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->targets, "targets", PLAN_DATA, PLAN_I32, shape1(N), FORWARD, LM_HEAD);
-    plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
-    plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln1_rstd, "ln1_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln1, "ln1", L, r < RECOMPUTE_LAYERNORM, N, C);
-    plan_per_layer(plan, &model->qkv, "qkv", L, r < RECOMPUTE_BLOCK, N, 3 * C);
-    plan_per_layer(plan, &model->att, "att", L, r < RECOMPUTE_BLOCK, N, C);
-    plan_per_layer(plan, &model->att_lse, "att_lse", L, r < RECOMPUTE_BLOCK, N, config->num_heads);
-    plan_per_layer(plan, &model->residual_mid, "residual_mid", L, r < RECOMPUTE_BLOCK, N, C);
-    plan_per_layer(plan, &model->ln2_mean, "ln2_mean", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln2_rstd, "ln2_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM, N, C);
-    plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, N, 4 * C);
-    plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
-    model->head_rows = (int)min_i64(N, LM_HEAD_ROWS);
-    PlanShape rows = shape2(N, C), row = shape1(N);
-    plan_add(plan, &model->lnf, "lnf", PLAN_ACTIVATION, PLAN_F32, rows, FORWARD, LM_HEAD);
-    plan_add(plan, &model->lnf_mean, "lnf_mean", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, LM_HEAD);
-    plan_add(plan, &model->lnf_rstd, "lnf_rstd", PLAN_ACTIVATION, PLAN_F32, row, FORWARD, LM_HEAD);
-    plan_add(plan, &model->losses, "losses", PLAN_ACTIVATION, PLAN_F32, row, LM_HEAD, LM_HEAD);
-    plan_add(plan, &model->logits, "logits", PLAN_ACTIVATION, PLAN_F32,
-             shape2(model->head_rows, config->padded_vocab_size), LM_HEAD, LM_HEAD);
+static ActShape activation_shape(const GPT2 *model) {
+    const RunShape *run = &model->shape;
+    int64_t N = run->kind == RUN_GENERATES ? 0 : (int64_t)run->B * run->T;
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
+    ActShape shape = {model->config, N, N, min_i64(N, CHUNK_ROWS), 1, level, false, ON_CPU, PLAN_F32};
+    return shape;
 }
 
-static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N, int64_t num_params) {
-    int C = model->config.channels;
-    PlanCategory gradient = PLAN_GRADIENT;
-    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_F32, shape2(N, C), LM_HEAD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_F32, shape2(N, C), LM_HEAD, LM_HEAD);
-    plan_add(plan, &model->dgelu, "dgelu", gradient, PLAN_F32, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
-    plan_add(plan, &model->dfc, "dfc", gradient, PLAN_F32, shape2(N, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
-    plan_add(plan, &model->dln, "dln", gradient, PLAN_F32, shape2(N, C), BACKWARD_MLP, BACKWARD_ATTENTION);
-    plan_add(plan, &model->datt, "datt", gradient, PLAN_F32, shape2(N, C), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
-    plan_add(plan, &model->dqkv, "dqkv", gradient, PLAN_F32, shape2(N, 3 * C), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
-    plan_add(plan, &model->norm_sums, "norm_sums", PLAN_WORKSPACE, PLAN_F64,
-             shape1(ceil_div_i64(num_params, NORM_BLOCK)), UPDATE, UPDATE);
+// Plans the batch and all activations. Their gradients are there only if the run trains.
+static void plan_activations(GPT2 *model, MemoryPlan *plan) {
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    int count = model->shape.kind == RUN_TRAINS ? NUM_ACTIVATIONS : ACT_dresidual;
+    model->chunk_rows = (int)shape.chunk_rows;
+    plan_add(plan, &model->tokens, "tokens", PLAN_DATA, PLAN_I32, shape1(shape.rows), FORWARD, BACKWARD_ATTENTION);
+    plan_add(plan, &model->targets, "targets", PLAN_DATA, PLAN_I32, shape1(shape.rows), FORWARD, LM_HEAD);
+    activation_slots(&model->acts, slots);
+    for (int i = 0; i < count; i++) { plan_activation(plan, &shape, i, slots[i]); }
 }
 
 static void plan_generation(GPT2 *model, MemoryPlan *plan) {
@@ -475,8 +443,9 @@ static void gpt2_plan(GPT2 *model, MemoryPlan *plan, const GPT2Config *config, R
     plan_add(plan, &model->grads_memory, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
     plan_add(plan, &model->adam_m, "adam_m", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
     plan_add(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
-    plan_activations(model, plan, N);
-    if (trains) { plan_backward(model, plan, N, num_params); }
+    plan_activations(model, plan);
+    plan_add(plan, &model->norm_sums, "norm_sums", PLAN_WORKSPACE, PLAN_F64, shape1(ceil_div_i64(trained, NORM_BLOCK)),
+             UPDATE, UPDATE);
     plan_generation(model, plan);
     plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(shape.eval_rows), FORWARD,
              GENERATE);
@@ -528,37 +497,41 @@ static void block_forward(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Block p = block_of(&model->params, layer, C);
-    float *x = of_layer(model->residual, layer), *mid = of_layer(model->residual_mid, layer);
-    float *ln1 = of_layer(model->ln1, layer), *qkv = of_layer(model->qkv, layer), *att = of_layer(model->att, layer);
-    float *ln2 = of_layer(model->ln2, layer), *fc = of_layer(model->fc, layer), *gelu = of_layer(model->gelu, layer);
+    float *x = of_layer(model->acts.residual, layer), *mid = of_layer(model->acts.residual_mid, layer);
+    float *ln1 = of_layer(model->acts.ln1, layer), *qkv = of_layer(model->acts.qkv, layer),
+          *att = of_layer(model->acts.att, layer);
+    float *ln2 = of_layer(model->acts.ln2, layer), *fc = of_layer(model->acts.fc, layer),
+          *gelu = of_layer(model->acts.gelu, layer);
     float *workspace = model->gemm_workspace;
-    layernorm_forward(ln1, of_layer(model->ln1_mean, layer), of_layer(model->ln1_rstd, layer), x, p.ln1w, p.ln1b, N, C);
+    layernorm_forward(ln1, of_layer(model->acts.ln1_mean, layer), of_layer(model->acts.ln1_rstd, layer), x, p.ln1w,
+                      p.ln1b, N, C);
     matmul_forward(qkv, NULL, ln1, p.qkvw, p.qkvb, N, C, 3 * C, workspace);
-    attention_forward(att, of_layer(model->att_lse, layer), qkv, B, T, C, NH, model->attention_scratch);
+    attention_forward(att, of_layer(model->acts.att_lse, layer), qkv, B, T, C, NH, model->attention_scratch);
     matmul_forward(mid, x, att, p.attprojw, p.attprojb, N, C, C, workspace);
-    layernorm_forward(ln2, of_layer(model->ln2_mean, layer), of_layer(model->ln2_rstd, layer), mid, p.ln2w, p.ln2b, N,
-                      C);
+    layernorm_forward(ln2, of_layer(model->acts.ln2_mean, layer), of_layer(model->acts.ln2_rstd, layer), mid, p.ln2w,
+                      p.ln2b, N, C);
     matmul_forward(fc, NULL, ln2, p.fcw, p.fcb, N, C, 4 * C, workspace);
     gelu_forward(gelu, fc, N * 4 * C);
 }
 
-// The language model head and the loss, for LM_HEAD_ROWS rows at a time: logits = lnf wte^T. Returns the mean loss.
+// The language model head and the loss, for CHUNK_ROWS rows at a time: logits = lnf wte^T. Returns the mean loss.
 // With want_gradient it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte is added
 // to. dloss is the gradient of each row's loss.
 static double lm_head_forward_backward(GPT2 *model, int64_t N, float dloss, bool want_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    float *logits = model->logits, *wte = model->params.wte, *workspace = model->gemm_workspace;
-    for (int64_t row = 0; row < N; row += model->head_rows) {
-        int64_t rows = min_i64(model->head_rows, N - row);
-        const float *lnf = model->lnf + row * C;
+    float *logits = model->acts.logits.data, *wte = model->params.wte, *workspace = model->gemm_workspace;
+    for (int64_t row = 0; row < N; row += model->chunk_rows) {
+        int64_t rows = min_i64(model->chunk_rows, N - row);
+        const float *lnf = model->acts.lnf.data + row * C;
         gemm(logits, Vp, rows_of(lnf, C), transpose_of(wte, C), NULL, rows, V, C, false, workspace);
-        cross_entropy(model->losses + row, logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
+        cross_entropy(model->acts.losses.data + row, logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
         if (!want_gradient) { continue; }
-        gemm(model->dlnf + row * C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, workspace);
+        gemm(model->acts.dlnf.data + row * C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, rows, C, V, false,
+             workspace);
         gemm(model->grads.wte, C, transpose_of(logits, Vp), rows_of(lnf, C), NULL, V, C, rows, true, workspace);
     }
     double sum = 0.0;
-    for (int64_t i = 0; i < N; i++) { sum += model->losses[i]; }
+    for (int64_t i = 0; i < N; i++) { sum += model->acts.losses.data[i]; }
     return sum / (double)N;
 }
 
@@ -568,15 +541,16 @@ static double lm_head_forward_backward(GPT2 *model, int64_t N, float dloss, bool
 static double gpt2_forward(GPT2 *model, int B, int T, float dloss, bool want_gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    embedding_forward(of_layer(model->residual, 0), model->tokens, model->params.wte, model->params.wpe, B, T, C, 0);
+    embedding_forward(of_layer(model->acts.residual, 0), model->tokens, model->params.wte, model->params.wpe, B, T, C,
+                      0);
     for (int layer = 0; layer < L; layer++) {
         Block p = block_of(&model->params, layer, C);
         block_forward(model, layer, B, T);
-        matmul_forward(of_layer(model->residual, layer + 1), of_layer(model->residual_mid, layer),
-                       of_layer(model->gelu, layer), p.fcprojw, p.fcprojb, N, 4 * C, C, model->gemm_workspace);
+        matmul_forward(of_layer(model->acts.residual, layer + 1), of_layer(model->acts.residual_mid, layer),
+                       of_layer(model->acts.gelu, layer), p.fcprojw, p.fcprojb, N, 4 * C, C, model->gemm_workspace);
     }
-    layernorm_forward(model->lnf, model->lnf_mean, model->lnf_rstd, of_layer(model->residual, L), model->params.lnfw,
-                      model->params.lnfb, N, C);
+    layernorm_forward(model->acts.lnf.data, model->acts.lnf_mean.data, model->acts.lnf_rstd.data,
+                      of_layer(model->acts.residual, L), model->params.lnfw, model->params.lnfb, N, C);
     return lm_head_forward_backward(model, N, dloss, want_gradient);
 }
 
@@ -598,13 +572,15 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
         return;
     }
     if (model->shape.recompute >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(of_layer(model->ln1, layer), of_layer(model->ln1_mean, layer),
-                          of_layer(model->ln1_rstd, layer), of_layer(model->residual, layer), p.ln1w, p.ln1b, N, C);
-        layernorm_forward(of_layer(model->ln2, layer), of_layer(model->ln2_mean, layer),
-                          of_layer(model->ln2_rstd, layer), of_layer(model->residual_mid, layer), p.ln2w, p.ln2b, N, C);
+        layernorm_forward(of_layer(model->acts.ln1, layer), of_layer(model->acts.ln1_mean, layer),
+                          of_layer(model->acts.ln1_rstd, layer), of_layer(model->acts.residual, layer), p.ln1w, p.ln1b,
+                          N, C);
+        layernorm_forward(of_layer(model->acts.ln2, layer), of_layer(model->acts.ln2_mean, layer),
+                          of_layer(model->acts.ln2_rstd, layer), of_layer(model->acts.residual_mid, layer), p.ln2w,
+                          p.ln2b, N, C);
     }
     if (model->shape.recompute >= RECOMPUTE_GELU) {
-        gelu_forward(of_layer(model->gelu, layer), of_layer(model->fc, layer), N * 4 * C);
+        gelu_forward(of_layer(model->acts.gelu, layer), of_layer(model->acts.fc, layer), N * 4 * C);
     }
 }
 
@@ -614,48 +590,53 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
-    float *dresidual = model->dresidual, *dgelu = model->dgelu, *dfc = model->dfc, *dln = model->dln;
+    float *dresidual = model->acts.dresidual.data, *dgelu = model->acts.dgelu.data, *dfc = model->acts.dfc.data,
+          *dln = model->acts.dln.data;
     clear_rows(dgelu, N * 4 * C);
     clear_rows(dfc, N * 4 * C);
     clear_rows(dln, N * C);
-    matmul_backward(dgelu, g.fcprojw, g.fcprojb, dresidual, of_layer(model->gelu, layer), p.fcprojw, N, 4 * C, C,
+    matmul_backward(dgelu, g.fcprojw, g.fcprojb, dresidual, of_layer(model->acts.gelu, layer), p.fcprojw, N, 4 * C, C,
                     model->gemm_workspace);
-    gelu_backward(dfc, of_layer(model->fc, layer), dgelu, N * 4 * C);
-    matmul_backward(dln, g.fcw, g.fcb, dfc, of_layer(model->ln2, layer), p.fcw, N, C, 4 * C, model->gemm_workspace);
-    layernorm_backward(dresidual, g.ln2w, g.ln2b, dln, of_layer(model->residual_mid, layer),
-                       of_layer(model->ln2_mean, layer), of_layer(model->ln2_rstd, layer), p.ln2w, N, C);
+    gelu_backward(dfc, of_layer(model->acts.fc, layer), dgelu, N * 4 * C);
+    matmul_backward(dln, g.fcw, g.fcb, dfc, of_layer(model->acts.ln2, layer), p.fcw, N, C, 4 * C,
+                    model->gemm_workspace);
+    layernorm_backward(dresidual, g.ln2w, g.ln2b, dln, of_layer(model->acts.residual_mid, layer),
+                       of_layer(model->acts.ln2_mean, layer), of_layer(model->acts.ln2_rstd, layer), p.ln2w, N, C);
 }
 
 static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
     Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
-    float *dresidual = model->dresidual, *datt = model->datt, *dqkv = model->dqkv, *dln = model->dln;
-    const float *att = of_layer(model->att, layer);
+    float *dresidual = model->acts.dresidual.data, *datt = model->acts.datt.data, *dqkv = model->acts.dqkv.data,
+          *dln = model->acts.dln.data;
+    const float *att = of_layer(model->acts.att, layer);
     clear_rows(datt, N * C);
     clear_rows(dqkv, N * 3 * C);
     clear_rows(dln, N * C);
     matmul_backward(datt, g.attprojw, g.attprojb, dresidual, att, p.attprojw, N, C, C, model->gemm_workspace);
-    attention_backward(dqkv, datt, of_layer(model->qkv, layer), att, of_layer(model->att_lse, layer), B, T, C, NH,
-                       model->attention_scratch);
-    matmul_backward(dln, g.qkvw, g.qkvb, dqkv, of_layer(model->ln1, layer), p.qkvw, N, C, 3 * C, model->gemm_workspace);
-    layernorm_backward(dresidual, g.ln1w, g.ln1b, dln, of_layer(model->residual, layer),
-                       of_layer(model->ln1_mean, layer), of_layer(model->ln1_rstd, layer), p.ln1w, N, C);
+    attention_backward(dqkv, datt, of_layer(model->acts.qkv, layer), att, of_layer(model->acts.att_lse, layer), B, T, C,
+                       NH, model->attention_scratch);
+    matmul_backward(dln, g.qkvw, g.qkvb, dqkv, of_layer(model->acts.ln1, layer), p.qkvw, N, C, 3 * C,
+                    model->gemm_workspace);
+    layernorm_backward(dresidual, g.ln1w, g.ln1b, dln, of_layer(model->acts.residual, layer),
+                       of_layer(model->acts.ln1_mean, layer), of_layer(model->acts.ln1_rstd, layer), p.ln1w, N, C);
 }
 
 // Adds the gradients of the last gpt2_forward(..., want_gradient = true) to model->grads.
 static void gpt2_backward(GPT2 *model, int B, int T) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    clear_rows(model->dresidual, N * C);
-    layernorm_backward(model->dresidual, model->grads.lnfw, model->grads.lnfb, model->dlnf,
-                       of_layer(model->residual, L), model->lnf_mean, model->lnf_rstd, model->params.lnfw, N, C);
+    clear_rows(model->acts.dresidual.data, N * C);
+    layernorm_backward(model->acts.dresidual.data, model->grads.lnfw, model->grads.lnfb, model->acts.dlnf.data,
+                       of_layer(model->acts.residual, L), model->acts.lnf_mean.data, model->acts.lnf_rstd.data,
+                       model->params.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
         recompute_layer(model, layer, B, T);
         block_backward_mlp(model, layer, B, T);
         block_backward_attention(model, layer, B, T);
     }
-    embedding_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, B, T, C);
+    embedding_backward(model->grads.wte, model->grads.wpe, model->acts.dresidual.data, model->tokens, B, T, C);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -735,39 +716,19 @@ static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory,
     return false;
 }
 
+static bool holds_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
+    (void)context, (void)type; // all activations are float here
+    return !all_finite((const float *)data, n);
+}
+
 // After a forward pass whose loss is not a number: names where a NaN or an infinity first stands, in the order of the
 // computation. Activations that were not kept for each layer are passed over.
-static void name_nonfinite_forward(const GPT2 *model, int B, int T, char *name, size_t size) {
-    int L = model->config.num_layers, C = model->config.channels;
-    int64_t N = (int64_t)B * T;
-    const PerLayer lnf = {model->lnf, 0}, losses = {model->losses, 0};
-    const struct {
-        const char *name;
-        PerLayer activation;
-        int64_t width;
-        int first, last; // layers
-    } order[] = {{"residual", model->residual, C, 0, L - 1},
-                 {"ln1", model->ln1, C, 0, L - 1},
-                 {"qkv", model->qkv, 3 * C, 0, L - 1},
-                 {"att", model->att, C, 0, L - 1},
-                 {"residual_mid", model->residual_mid, C, 0, L - 1},
-                 {"ln2", model->ln2, C, 0, L - 1},
-                 {"fc", model->fc, 4 * C, 0, L - 1},
-                 {"gelu", model->gelu, 4 * C, 0, L - 1},
-                 {"residual", model->residual, C, L, L},
-                 {"lnf", lnf, C, L, L},
-                 {"losses", losses, 1, L, L}};
+static void name_nonfinite_forward(GPT2 *model, int B, int T, char *name, size_t size) {
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
     if (find_nonfinite_tensor(&model->config, model->params_memory, "parameter", name, size)) { return; }
-    for (int layer = 0; layer <= L; layer++) {
-        for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-            bool there = order[i].activation.stride > 0 || layer == L;
-            if (layer < order[i].first || layer > order[i].last || !there) { continue; }
-            if (all_finite(of_layer(order[i].activation, layer), N * order[i].width)) { continue; }
-            snprintf(name, size, "activation %s", order[i].name);
-            if (layer < L) { snprintf(name, size, "activation %s of layer %d", order[i].name, layer); }
-            return;
-        }
-    }
+    activation_slots(&model->acts, slots);
+    if (gpt2_find_nonfinite(slots, &shape, (int64_t)B * T, holds_nonfinite, NULL, name, size)) { return; }
     snprintf(name, size, "the sum of the losses");
 }
 
@@ -976,7 +937,7 @@ static void evaluate_batch(GPT2 *model, const EvalLoader *eval, EvalBatch batch)
         int begin, end;
         double sum = 0.0;
         eval_scored(eval, row, batch.T, &begin, &end);
-        for (int t = begin; t < end; t++) { sum += model->losses[i * batch.T + t]; }
+        for (int t = begin; t < end; t++) { sum += model->acts.losses.data[i * batch.T + t]; }
         model->eval_means[row] = sum / (end - begin);
     }
 }

@@ -38,6 +38,7 @@
 #include "llmc/optim/adamw.cuh"
 #include "llmc/layers/attention.cuh"
 #include "llmc/layers/attention_tune.cuh"
+#include "llmc/model/activations.h"
 #include "llmc/model/auto_plan.h"
 #include "llmc/cuda/checksum.cuh"
 #include "llmc/ranks/findings.h"
@@ -69,14 +70,7 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The plan
 
-// The phases of a step, in time order: rows of the plan that never live in the same phase may share memory. Samples are
-// a forward and a head like any other.
-enum { FORWARD, LM_HEAD, BACKWARD_MLP, BACKWARD_ATTENTION, UPDATE };
-static const char *const phase_names[] = {"forward", "lm_head", "backward mlp", "backward attention", "update"};
 static const char *const host_phase_names[] = {"all"};
-
-// What --recompute gives up: these activations are kept for one layer only and computed again in the backward.
-enum { RECOMPUTE_NOTHING, RECOMPUTE_GELU, RECOMPUTE_LAYERNORM, RECOMPUTE_BLOCK };
 
 // What --gelu-fusion moves into the matrix multiplies.
 enum { FUSE_NOTHING, FUSE_GELU_FORWARD, FUSE_GELU_BACKWARD };
@@ -88,24 +82,26 @@ template <class T> struct Tensors { GPT2_PARAMETERS(TENSOR_POINTER) };
 // outside: bucket 0, block: the bucket of one layer, where they stand now.
 template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outside, T *block) {
     Tensors<T> tensors;
-    T **pointers[NUM_PARAM_TENSORS];
-    int n = 0;
-#define TENSOR_ADDRESS(name, ...) pointers[n++] = &tensors.name;
-    GPT2_PARAMETERS(TENSOR_ADDRESS)
-    for (int i = 0; i < n; i++) {
-        *pointers[i] = (gpt2_param_specs[i].per_layer ? block : outside) + zero_tensor_offset(zero, i);
-    }
+#define TENSOR_AT(name, ...)                                                                                           \
+    tensors.name =                                                                                                     \
+        (gpt2_param_specs[PARAM_##name].per_layer ? block : outside) + zero_tensor_offset(zero, PARAM_##name);
+    GPT2_PARAMETERS(TENSOR_AT)
     return tensors;
 }
 
 // The linear layers of a block.
 enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
 
-// An activation that is kept for each layer (stride > 0), or for one layer at a time (stride 0).
-template <class T> struct PerLayer {
+// An activation with a copy for each layer (stride > 0), or with one copy (stride 0).
+template <class T> struct Activation {
     T *data;
     int64_t stride;
-    T *of(int layer) const { return data + layer * stride; }
+    T *of(int64_t layer) const { return data + layer * stride; }
+};
+
+#define ACTIVATION_FIELD(name, type, ...) Activation<type> name;
+struct Activations {
+    GPT2_ACTIVATIONS(ACTIVATION_FIELD)
 };
 
 // What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
@@ -172,17 +168,9 @@ typedef struct {
     Buckets<floatX> params;
     Buckets<float> master, grads, adam_m, adam_v;
 
-    PerLayer<floatX> residual; // (L+1) x (N,C): the input of each block, and the output of the last
-    PerLayer<floatX> ln1, qkv, att, residual_mid, ln2, fc, gelu;
-    PerLayer<float> ln1_mean, ln1_rstd, att_lse, ln2_mean, ln2_rstd;
-    Fp8Copies fp8;            // of --fp8
-    floatX *projection, *lnf; // (N,C)
-    float *lnf_mean, *lnf_rstd, *losses;
-    int head_rows;         // rows of logits that are worked on at a time
-    floatX *logits;        // (head_rows,Vp), or two such
-    int64_t logits_stride; // from the one to the other; 0: there is one
-
-    floatX *dresidual, *dln, *dlnf, *dqkv, *datt, *dfc; // gradients of activations, for one layer at a time
+    Activations acts; // and the gradients of activations, for one layer at a time
+    Fp8Copies fp8;    // of --fp8
+    int head_rows;    // rows of logits in a chunk
     float *att_dots, *sum_scratch;
     double *norm_partials, *loss_sum;
     StepInput *input;
@@ -243,25 +231,6 @@ struct Range {
     Range &operator=(const Range &) = delete;
 };
 
-// Where the losses of some rows are computed beside the logits of the next, there is room for both.
-static void plan_logits(GPT2 *model, MemoryPlan *plan, int64_t N) {
-    int64_t rows = min_i64(N, model->shape.head_rows), Vp = model->config.padded_vocab_size;
-    bool two = model->shape.head_overlap && rows < N;
-    model->head_rows = (int)rows;
-    model->logits_stride = two ? rows * Vp : 0;
-    plan_add(plan, &model->logits, "logits", PLAN_ACTIVATION, PLAN_FLOATX, two ? shape3(2, rows, Vp) : shape2(rows, Vp),
-             LM_HEAD, LM_HEAD);
-}
-
-template <class T>
-static void plan_per_layer(MemoryPlan *plan, PerLayer<T> *activation, const char *name, int layers, bool keep,
-                           int64_t N, int64_t width) {
-    activation->stride = keep ? N * width : 0;
-    PlanShape shape = width > 1 ? shape3(keep ? layers : 1, N, width) : shape2(keep ? layers : 1, N);
-    PlanType type = sizeof(T) == 1 ? PLAN_FP8 : sizeof(T) == 2 ? PLAN_BF16 : PLAN_F32;
-    plan_add(plan, &activation->data, name, PLAN_ACTIVATION, type, shape, FORWARD, BACKWARD_ATTENTION);
-}
-
 // What --fp8 takes beside the rest.
 static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, r = model->shape.recompute;
@@ -276,37 +245,28 @@ static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
     fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
 }
 
-// Activations: a block's are there from its forward to its backward.
-static void plan_activations(GPT2 *model, MemoryPlan *plan, int64_t N) {
-    const GPT2Config *config = &model->config;
-    int L = config->num_layers, C = config->channels;
-    bool trains = model->shape.kind == RUN_TRAINS, fp8 = model->shape.fp8; // then the inputs are kept in 8 bits
-    int r = trains ? model->shape.recompute : RECOMPUTE_BLOCK;
-    int64_t rows = linear_rows(model->shape.fp8, N);
-    PlanCategory act = PLAN_ACTIVATION;
-    plan_per_layer(plan, &model->residual, "residual", L + 1, trains, N, C);
-    plan_per_layer(plan, &model->ln1_mean, "ln1_mean", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln1_rstd, "ln1_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln1, "ln1", L, r < RECOMPUTE_LAYERNORM && !fp8, N, C);
-    plan_per_layer(plan, &model->qkv, "qkv", L, r < RECOMPUTE_BLOCK, rows, 3 * C);
-    plan_per_layer(plan, &model->att, "att", L, r < RECOMPUTE_BLOCK, N, C);
-    plan_per_layer(plan, &model->att_lse, "att_lse", L, r < RECOMPUTE_BLOCK, N, config->num_heads);
-    plan_per_layer(plan, &model->residual_mid, "residual_mid", L, r < RECOMPUTE_BLOCK, N, C);
-    plan_per_layer(plan, &model->ln2_mean, "ln2_mean", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln2_rstd, "ln2_rstd", L, r < RECOMPUTE_BLOCK, N, 1);
-    plan_per_layer(plan, &model->ln2, "ln2", L, r < RECOMPUTE_LAYERNORM && !fp8, N, C);
-    plan_per_layer(plan, &model->fc, "fc", L, r < RECOMPUTE_BLOCK, rows, 4 * C);
-    if (fp8) {
-        plan_fp8(model, plan, N);
-    } else {
-        plan_per_layer(plan, &model->gelu, "gelu", L, r < RECOMPUTE_GELU, N, 4 * C);
-    }
-    plan_add(plan, &model->projection, "projection", act, PLAN_FLOATX, shape2(rows, C), FORWARD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->lnf, "lnf", act, PLAN_FLOATX, shape2(N, C), FORWARD, LM_HEAD);
-    plan_add(plan, &model->lnf_mean, "lnf_mean", act, PLAN_F32, shape1(N), FORWARD, LM_HEAD);
-    plan_add(plan, &model->lnf_rstd, "lnf_rstd", act, PLAN_F32, shape1(N), FORWARD, LM_HEAD);
-    plan_add(plan, &model->losses, "losses", act, PLAN_F32, shape1(N), LM_HEAD, LM_HEAD);
-    plan_logits(model, plan, N);
+// Finds the slots of all activations.
+static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
+    int n = 0;
+#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
+    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
+}
+
+// With --head-overlap the losses of a chunk are computed beside the logits of the next one: two chunks are there.
+static ActShape activation_shape(const GPT2 *model) {
+    const RunShape *run = &model->shape;
+    int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
+    return {model->config, N, linear_rows(run->fp8, N), chunk, chunks, level, run->fp8, ON_GPU, PLAN_FLOATX};
+}
+
+// Plans the activations from `first` to `last`.
+static void plan_activations(GPT2 *model, MemoryPlan *plan, int first, int last) {
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    model->head_rows = (int)shape.chunk_rows;
+    activation_slots(&model->acts, slots);
+    for (int i = first; i <= last; i++) { plan_activation(plan, &shape, i, slots[i]); }
 }
 
 // The layers that sum over rows take turns with one scratch buffer.
@@ -332,16 +292,8 @@ static CudnnShape cudnn_shape(const GPT2 *model) {
 
 static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, NH = model->config.num_heads;
-    int64_t rows = linear_rows(model->shape.fp8, N);
-    PlanCategory gradient = PLAN_GRADIENT, work = PLAN_WORKSPACE;
-    plan_add(plan, &model->dresidual, "dresidual", gradient, PLAN_FLOATX, shape2(N, C), LM_HEAD, BACKWARD_ATTENTION);
-    plan_add(plan, &model->dlnf, "dlnf", gradient, PLAN_FLOATX, shape2(N, C), LM_HEAD, LM_HEAD);
-    plan_add(plan, &model->dfc, "dfc", gradient, PLAN_FLOATX, shape2(rows, 4 * C), BACKWARD_MLP, BACKWARD_MLP);
-    plan_add(plan, &model->dln, "dln", gradient, PLAN_FLOATX, shape2(rows, C), BACKWARD_MLP, BACKWARD_ATTENTION);
-    plan_add(plan, &model->datt, "datt", gradient, PLAN_FLOATX, shape2(rows, C), BACKWARD_ATTENTION,
-             BACKWARD_ATTENTION);
-    plan_add(plan, &model->dqkv, "dqkv", gradient, PLAN_FLOATX, shape2(N, 3 * C), BACKWARD_ATTENTION,
-             BACKWARD_ATTENTION);
+    PlanCategory work = PLAN_WORKSPACE;
+    plan_activations(model, plan, ACT_dresidual, ACT_dqkv);
     CudnnShape attention = cudnn_shape(model);
     int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
     plan_add(plan, &model->cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
@@ -404,7 +356,9 @@ static void plan_device(GPT2 *model, int64_t N) {
                  FORWARD, UPDATE);
     }
     plan_add(plan, &model->history, "history", PLAN_DATA, PLAN_I32, shape1(model->shape.T), FORWARD, UPDATE);
-    plan_activations(model, plan, N);
+    plan_activations(model, plan, ACT_residual, ACT_fc);
+    if (model->shape.fp8) { plan_fp8(model, plan, N); }
+    plan_activations(model, plan, ACT_gelu, ACT_logits);
     if (trains) { plan_backward(model, plan, N); }
     plan_add(plan, &model->loss_sum, "loss_sum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
     plan_add(plan, &model->input, "step_input", PLAN_WORKSPACE, PLAN_F64, shape1(trains * INPUT_DOUBLES), FORWARD,
@@ -601,9 +555,9 @@ static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
 // att and att_lse of qkv, for the linear layer attproj. cuDNN does not tell the largest magnitude in att.
 static void attend(GPT2 *model, int layer, int B, int T, const Linear &attproj) {
     int C = model->config.channels, NH = model->config.num_heads;
-    const floatX *qkv = model->qkv.of(layer);
-    floatX *att = model->att.of(layer);
-    float *lse = model->att_lse.of(layer);
+    const floatX *qkv = model->acts.qkv.of(layer);
+    floatX *att = model->acts.att.of(layer);
+    float *lse = model->acts.att_lse.of(layer);
     if (!cudnn_att_takes(&model->cudnn, B, T)) {
         attention_forward(att, lse, qkv, B, T, C, NH, model->stream, attproj.inp_amax());
         return;
@@ -615,13 +569,14 @@ static void attend(GPT2 *model, int layer, int B, int T, const Linear &attproj) 
 // dqkv of datt. Its largest magnitude comes with the sums of its rows.
 static void attend_backward(GPT2 *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
-    const floatX *qkv = model->qkv.of(layer), *att = model->att.of(layer);
-    const float *lse = model->att_lse.of(layer);
+    const floatX *qkv = model->acts.qkv.of(layer), *att = model->acts.att.of(layer);
+    const float *lse = model->acts.att_lse.of(layer);
     if (!cudnn_att_takes(&model->cudnn, B, T)) {
-        attention_backward(model->dqkv, model->datt, qkv, att, lse, model->att_dots, B, T, C, NH, model->stream);
+        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_dots, B, T, C, NH,
+                           model->stream);
         return;
     }
-    cudnn_att_backward(&model->cudnn, model->dqkv, model->datt, qkv, att, lse, model->stream);
+    cudnn_att_backward(&model->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->stream);
 }
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:
@@ -632,17 +587,18 @@ static void block_forward(GPT2 *model, int layer, int B, int T, LinearUse use) {
     Tensors<floatX> p = params_of_layer(model, layer);
     CublasContext *cublas = &model->cublas;
     cudaStream_t stream = model->stream;
-    floatX *att = model->att.of(layer), *mid = model->residual_mid.of(layer), *ln2 = model->ln2.of(layer);
-    floatX *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
+    floatX *att = model->acts.att.of(layer), *mid = model->acts.residual_mid.of(layer),
+           *ln2 = model->acts.ln2.of(layer);
+    floatX *fc = model->acts.fc.of(layer), *gelu = model->acts.gelu.of(layer);
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use), to_fc = linear_of(model, layer, LINEAR_FC, use);
     count_on(model, model->params.parts); // also when it is computed again: the same bits
-    linear_forward(cublas, linear_of(model, layer, LINEAR_QKV, use), model->qkv.of(layer), NULL, model->ln1.of(layer),
-                   N, stream);
+    linear_forward(cublas, linear_of(model, layer, LINEAR_QKV, use), model->acts.qkv.of(layer), NULL,
+                   model->acts.ln1.of(layer), N, stream);
     attend(model, layer, B, T, attproj);
-    linear_forward(cublas, attproj, model->projection, NULL, att, N, stream);
-    fused_residual_layernorm_forward(mid, ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer),
-                                     model->residual.of(layer), model->projection, p.ln2w, p.ln2b, N, C, stream,
-                                     to_fc.inp_amax());
+    linear_forward(cublas, attproj, model->acts.projection.data, NULL, att, N, stream);
+    fused_residual_layernorm_forward(mid, ln2, model->acts.ln2_mean.of(layer), model->acts.ln2_rstd.of(layer),
+                                     model->acts.residual.of(layer), model->acts.projection.data, p.ln2w, p.ln2b, N, C,
+                                     stream, to_fc.inp_amax());
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
         linear_forward(cublas, to_fc, gelu, fc, ln2, N, stream);
         return;
@@ -652,7 +608,7 @@ static void block_forward(GPT2 *model, int layer, int B, int T, LinearUse use) {
     linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, stream);
 }
 
-// All layers up to the final LayerNorm, whose output is model->lnf. tokens (B,T) on the GPU.
+// All layers up to the final LayerNorm, whose output is model->acts.lnf.data. tokens (B,T) on the GPU.
 static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, LinearUse use) {
     Range range("forward");
     int C = model->config.channels, L = model->config.num_layers;
@@ -663,25 +619,26 @@ static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, Linea
     await_bucket(&model->shards, model->params, 0);
     await_bucket(&model->shards, model->params, 1);
     fp8_clear_activation_scales(&model->fp8, model->stream);
-    embedding_forward(model->residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
-    layernorm_forward(model->ln1.of(0), model->ln1_mean.of(0), model->ln1_rstd.of(0), model->residual.of(0), p.ln1w,
-                      p.ln1b, N, C, model->stream, linear_of(model, 0, LINEAR_QKV, use).inp_amax());
+    embedding_forward(model->acts.residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
+    layernorm_forward(model->acts.ln1.of(0), model->acts.ln1_mean.of(0), model->acts.ln1_rstd.of(0),
+                      model->acts.residual.of(0), p.ln1w, p.ln1b, N, C, model->stream,
+                      linear_of(model, 0, LINEAR_QKV, use).inp_amax());
     for (int layer = 0; layer < L; layer++) {
         bool last = layer == L - 1;
         if (!last) { fetch_bucket(&model->shards, model->params, 2 + layer); }
         p = params_of_layer(model, layer);
         quantize_passing_weights(model, layer);
         block_forward(model, layer, B, T, use);
-        linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->projection, NULL,
-                       model->gelu.of(layer), N, model->stream);
+        linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->acts.projection.data, NULL,
+                       model->acts.gelu.of(layer), N, model->stream);
         if (!last) { await_bucket(&model->shards, model->params, 2 + layer); }
         Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
-        fused_residual_layernorm_forward(model->residual.of(layer + 1), last ? model->lnf : model->ln1.of(layer + 1),
-                                         last ? model->lnf_mean : model->ln1_mean.of(layer + 1),
-                                         last ? model->lnf_rstd : model->ln1_rstd.of(layer + 1),
-                                         model->residual_mid.of(layer), model->projection, last ? p.lnfw : next.ln1w,
-                                         last ? p.lnfb : next.ln1b, N, C, model->stream,
-                                         last ? NULL : linear_of(model, layer + 1, LINEAR_QKV, use).inp_amax());
+        fused_residual_layernorm_forward(
+            model->acts.residual.of(layer + 1), last ? model->acts.lnf.data : model->acts.ln1.of(layer + 1),
+            last ? model->acts.lnf_mean.data : model->acts.ln1_mean.of(layer + 1),
+            last ? model->acts.lnf_rstd.data : model->acts.ln1_rstd.of(layer + 1), model->acts.residual_mid.of(layer),
+            model->acts.projection.data, last ? p.lnfw : next.ln1w, last ? p.lnfb : next.ln1b, N, C, model->stream,
+            last ? NULL : linear_of(model, layer + 1, LINEAR_QKV, use).inp_amax());
         release_bucket(&model->shards, model->params, 1 + layer);
     }
     model->shards.gathering = false; // every bucket has been waited for
@@ -696,8 +653,8 @@ typedef struct {
 
 static LmHeadRows lm_head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
     int64_t first = chunk * model->head_rows;
-    int slot = model->logits_stride > 0 ? (int)(chunk % 2) : 0;
-    LmHeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->logits + slot * model->logits_stride};
+    int slot = model->acts.logits.stride > 0 ? (int)(chunk % 2) : 0;
+    LmHeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->acts.logits.of(slot)};
     return rows;
 }
 
@@ -705,25 +662,26 @@ static LmHeadRows lm_head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
 // so that this, which waits for memory, goes on beside the matrix multiplies of other rows. lm_head_backward joins it.
 static void lm_head_forward(GPT2 *model, LmHeadRows h, const int32_t *targets, const BatchRole *role) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    bool overlaps = model->logits_stride > 0;
+    bool overlaps = model->acts.logits.stride > 0;
     cudaStream_t stream = overlaps ? model->lm_head_stream : model->stream;
-    linear_forward(&model->cublas, lm_head_of(model), h.logits, NULL, model->lnf + h.first * C, h.rows, model->stream);
+    linear_forward(&model->cublas, lm_head_of(model), h.logits, NULL, model->acts.lnf.data + h.first * C, h.rows,
+                   model->stream);
     if (overlaps) {
         cuda_check(cudaEventRecord(model->multiplied[h.slot], model->stream));
         cuda_check(cudaStreamWaitEvent(stream, model->multiplied[h.slot], 0));
     }
-    cross_entropy(model->losses + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss, role->trains,
-                  stream);
+    cross_entropy(model->acts.losses.data + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss,
+                  role->trains, stream);
     if (overlaps) { cuda_check(cudaEventRecord(model->scored[h.slot], stream)); }
 }
 
 // The head's backward of rows that lm_head_forward has begun.
 static void lm_head_backward(GPT2 *model, LmHeadRows h, const BatchRole *role) {
     int64_t at = h.first * model->config.channels;
-    if (model->logits_stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->scored[h.slot], 0)); }
+    if (model->acts.logits.stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->scored[h.slot], 0)); }
     if (!role->trains) { return; }
-    linear_backward(&model->cublas, lm_head_of(model), model->dlnf + at, h.logits, model->lnf + at, NULL, h.rows,
-                    model->stream);
+    linear_backward(&model->cublas, lm_head_of(model), model->acts.dlnf.data + at, h.logits, model->acts.lnf.data + at,
+                    NULL, h.rows, model->stream);
 }
 
 // The language model head and the loss, for head_rows rows at a time, so that the logits of a whole batch never exist.
@@ -731,14 +689,14 @@ static void lm_head_backward(GPT2 *model, LmHeadRows h, const BatchRole *role) {
 // is added to, in the order of the rows.
 static void lm_head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
     Range range("lm_head");
-    int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->logits_stride > 0;
+    int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->acts.logits.stride > 0;
     if (role->trains) { begin_gradient(&model->shards, model->grads, 0, role->first); }
     count_on(model, false);
     for (int64_t i = 0; i < chunks + ahead; i++) {
         if (i < chunks) { lm_head_forward(model, lm_head_rows_of(model, i, N), targets, role); }
         if (i >= ahead) { lm_head_backward(model, lm_head_rows_of(model, i - ahead, N), role); }
     }
-    if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->losses, N, !role->first, model->stream); }
+    if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->acts.losses.data, N, !role->first, model->stream); }
 }
 
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
@@ -749,21 +707,21 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
     Tensors<floatX> p = params_of_layer(model, layer);
     cudaStream_t stream = model->stream;
-    floatX *ln1 = model->ln1.of(layer), *ln2 = model->ln2.of(layer);
-    floatX *fc = model->fc.of(layer), *gelu = model->gelu.of(layer);
+    floatX *ln1 = model->acts.ln1.of(layer), *ln2 = model->acts.ln2.of(layer);
+    floatX *fc = model->acts.fc.of(layer), *gelu = model->acts.gelu.of(layer);
     if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(ln1, model->ln1_mean.of(layer), model->ln1_rstd.of(layer), model->residual.of(layer), p.ln1w,
-                          p.ln1b, N, C, stream);
+        layernorm_forward(ln1, model->acts.ln1_mean.of(layer), model->acts.ln1_rstd.of(layer),
+                          model->acts.residual.of(layer), p.ln1w, p.ln1b, N, C, stream);
     }
     if (level == RECOMPUTE_BLOCK) {
         block_forward(model, layer, B, T, LINEAR_AGAIN);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(ln2, model->ln2_mean.of(layer), model->ln2_rstd.of(layer), model->residual_mid.of(layer),
-                          p.ln2w, p.ln2b, N, C, stream);
+        layernorm_forward(ln2, model->acts.ln2_mean.of(layer), model->acts.ln2_rstd.of(layer),
+                          model->acts.residual_mid.of(layer), p.ln2w, p.ln2b, N, C, stream);
         linear_quantize_input(linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), ln1, N, stream);
-        linear_quantize_input(linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->att.of(layer), N,
+        linear_quantize_input(linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->acts.att.of(layer), N,
                               stream);
         linear_quantize_input(linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD), ln2, N, stream);
     }
@@ -784,23 +742,24 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
-    const floatX *fc = model->fc.of(layer);
+    const floatX *fc = model->acts.fc.of(layer);
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
     Linear to_fc = linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD);
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
     count_on(model, model->reduces);
-    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), model->dfc,
-                    model->dresidual, model->gelu.of(layer), fused ? fc : NULL, N, model->stream);
+    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), model->acts.dfc.data,
+                    model->acts.dresidual.data, model->acts.gelu.of(layer), fused ? fc : NULL, N, model->stream);
     if (fused) {
-        linear_backward_bias(to_fc, model->dfc, model->sum_scratch, N, model->stream);
+        linear_backward_bias(to_fc, model->acts.dfc.data, model->sum_scratch, N, model->stream);
     } else {
-        gelu_backward(model->dfc, fc, model->dfc, to_fc.dbias, model->sum_scratch, N, 4 * C, model->stream,
-                      to_fc.dout_amax());
+        gelu_backward(model->acts.dfc.data, fc, model->acts.dfc.data, to_fc.dbias, model->sum_scratch, N, 4 * C,
+                      model->stream, to_fc.dout_amax());
     }
-    linear_backward(&model->cublas, to_fc, model->dln, model->dfc, model->ln2.of(layer), NULL, N, model->stream);
-    layernorm_backward({model->dresidual, false, attproj.dbias, attproj.dout_amax()}, g.ln2w, g.ln2b, model->dln,
-                       model->residual_mid.of(layer), model->ln2_mean.of(layer), model->ln2_rstd.of(layer), p.ln2w,
-                       model->sum_scratch, N, C, model->stream);
+    linear_backward(&model->cublas, to_fc, model->acts.dln.data, model->acts.dfc.data, model->acts.ln2.of(layer), NULL,
+                    N, model->stream);
+    layernorm_backward({model->acts.dresidual.data, false, attproj.dbias, attproj.dout_amax()}, g.ln2w, g.ln2b,
+                       model->acts.dln.data, model->acts.residual_mid.of(layer), model->acts.ln2_mean.of(layer),
+                       model->acts.ln2_rstd.of(layer), p.ln2w, model->sum_scratch, N, C, model->stream);
 }
 
 // Also makes room for the gradients of the block below.
@@ -810,18 +769,19 @@ static void block_backward_attention(GPT2 *model, int layer, int B, int T, const
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
     Linear qkv = linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), below;
-    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->datt,
-                    model->dresidual, model->att.of(layer), NULL, N, model->stream);
+    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->acts.datt.data,
+                    model->acts.dresidual.data, model->acts.att.of(layer), NULL, N, model->stream);
     attend_backward(model, layer, B, T);
-    linear_backward_bias(qkv, model->dqkv, model->sum_scratch, N, model->stream);
-    linear_backward(&model->cublas, qkv, model->dln, model->dqkv, model->ln1.of(layer), NULL, N, model->stream);
+    linear_backward_bias(qkv, model->acts.dqkv.data, model->sum_scratch, N, model->stream);
+    linear_backward(&model->cublas, qkv, model->acts.dln.data, model->acts.dqkv.data, model->acts.ln1.of(layer), NULL,
+                    N, model->stream);
     if (layer > 0) {
         begin_gradient(&model->shards, model->grads, layer, role->first); // a bucket's number is its layer's + 1
         below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     }
-    layernorm_backward({model->dresidual, false, below.dbias, below.dout_amax()}, g.ln1w, g.ln1b, model->dln,
-                       model->residual.of(layer), model->ln1_mean.of(layer), model->ln1_rstd.of(layer), p.ln1w,
-                       model->sum_scratch, N, C, model->stream);
+    layernorm_backward({model->acts.dresidual.data, false, below.dbias, below.dout_amax()}, g.ln1w, g.ln1b,
+                       model->acts.dln.data, model->acts.residual.of(layer), model->acts.ln1_mean.of(layer),
+                       model->acts.ln1_rstd.of(layer), p.ln1w, model->sum_scratch, N, C, model->stream);
 }
 
 // Adds the gradients of the last gpt2_forward and lm_head_forward_backward to model->grads, bucket by bucket from the
@@ -836,9 +796,9 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
     begin_gradient(&model->shards, model->grads, L, role->first);
     Tensors<float> g = grads_of_layer(model, L - 1);
     Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
-    layernorm_backward({model->dresidual, true, fcproj.dbias, fcproj.dout_amax()}, g.lnfw, g.lnfb, model->dlnf,
-                       model->residual.of(L), model->lnf_mean, model->lnf_rstd, p.lnfw, model->sum_scratch, N, C,
-                       model->stream);
+    layernorm_backward({model->acts.dresidual.data, true, fcproj.dbias, fcproj.dout_amax()}, g.lnfw, g.lnfb,
+                       model->acts.dlnf.data, model->acts.residual.of(L), model->acts.lnf_mean.data,
+                       model->acts.lnf_rstd.data, p.lnfw, model->sum_scratch, N, C, model->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
         if (layer > 0) { fetch_bucket(&model->shards, model->params, bucket - 1); }
@@ -850,7 +810,7 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
         release_bucket(&model->shards, model->params, bucket);
         end_gradient(&model->shards, model->grads, bucket, role->last);
     }
-    embedding_backward(g.wte, g.wpe, model->dresidual, tokens, order, B, T, C, model->stream);
+    embedding_backward(g.wte, g.wpe, model->acts.dresidual.data, tokens, order, B, T, C, model->stream);
     end_gradient(&model->shards, model->grads, 0, role->last);
 }
 
@@ -990,37 +950,19 @@ static bool name_nonfinite_tensor(GPT2 *model, Buckets<T> array, const char *wha
     return false;
 }
 
+static bool activation_is_nonfinite(void *model, const void *data, PlanType type, int64_t n) {
+    if (type == PLAN_F32) { return find_nonfinite((GPT2 *)model, (const float *)data, n); }
+    return find_nonfinite((GPT2 *)model, (const floatX *)data, n);
+}
+
 // After a forward pass whose loss is not a number although all parameters are, and before the backward, which writes to
 // some of the same memory: names where a NaN or an infinity first stands, in the order of the computation. Activations
 // that were not kept for each layer are passed over.
 static void name_nonfinite_activation(GPT2 *model, int64_t N, char *name, size_t size) {
-    int L = model->config.num_layers, C = model->config.channels;
-    const PerLayer<floatX> lnf = {model->lnf, 0};
-    const struct {
-        const char *name;
-        PerLayer<floatX> activation;
-        int64_t width;
-        int first, last; // layers
-    } order[] = {{"residual", model->residual, C, 0, L - 1},
-                 {"ln1", model->ln1, C, 0, L - 1},
-                 {"qkv", model->qkv, 3 * C, 0, L - 1},
-                 {"att", model->att, C, 0, L - 1},
-                 {"residual_mid", model->residual_mid, C, 0, L - 1},
-                 {"ln2", model->ln2, C, 0, L - 1},
-                 {"fc", model->fc, 4 * C, 0, L - 1},
-                 {"gelu", model->gelu, 4 * C, 0, L - 1},
-                 {"residual", model->residual, C, L, L},
-                 {"lnf", lnf, C, L, L}};
-    for (int layer = 0; layer <= L; layer++) {
-        for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
-            bool there = order[i].activation.stride > 0 || layer == L;
-            if (layer < order[i].first || layer > order[i].last || !there) { continue; }
-            if (!find_nonfinite(model, order[i].activation.of(layer), N * order[i].width)) { continue; }
-            snprintf(name, size, "activation %s", order[i].name);
-            if (layer < L) { snprintf(name, size, "activation %s of layer %d", order[i].name, layer); }
-            return;
-        }
-    }
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    activation_slots(&model->acts, slots);
+    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, model, name, size)) { return; }
     snprintf(name, size, "the losses");
 }
 
@@ -1079,7 +1021,7 @@ static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRol
     } else {
         gpt2_forward(model, tokens, B, T, LINEAR_FOR_LOSS);
         lm_head_forward_backward(model, targets, N, role);
-        if (role->means != NULL) { mean_losses(role->means, model->losses, counts, B, T, model->stream); }
+        if (role->means != NULL) { mean_losses(role->means, model->acts.losses.data, counts, B, T, model->stream); }
     }
     release_batch(model, slot);
 }
@@ -1404,15 +1346,16 @@ static bool record_choices(GPT2 *model, TrainRun *run, Error *error) {
 static void run_attention(void *context) {
     GPT2 *model = (GPT2 *)context;
     int B = model->shape.B, T = model->shape.T, C = model->config.channels, NH = model->config.num_heads;
-    const floatX *qkv = model->qkv.of(0);
-    floatX *att = model->att.of(0);
-    float *lse = model->att_lse.of(0);
+    const floatX *qkv = model->acts.qkv.of(0);
+    floatX *att = model->acts.att.of(0);
+    float *lse = model->acts.att_lse.of(0);
     if (model->cudnn.is_open) {
         cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
-        cudnn_att_backward(&model->cudnn, model->dqkv, model->datt, qkv, att, lse, model->stream);
+        cudnn_att_backward(&model->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->stream);
     } else {
         attention_forward(att, lse, qkv, B, T, C, NH, model->stream);
-        attention_backward(model->dqkv, model->datt, qkv, att, lse, model->att_dots, B, T, C, NH, model->stream);
+        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_dots, B, T, C, NH,
+                           model->stream);
     }
 }
 
@@ -1420,8 +1363,9 @@ static void run_attention(void *context) {
 static int choose_attention(GPT2 *model) {
     int64_t N = (int64_t)model->shape.B * model->shape.T, C = model->config.channels;
     AttentionTuner tuner = {&model->cudnn, cudnn_shape(model), run_attention, model, model->stream};
-    cuda_check(cudaMemsetAsync(model->qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), model->stream)); // 0.01
-    cuda_check(cudaMemsetAsync(model->datt, 0x3c, (size_t)(N * C) * sizeof(floatX), model->stream));
+    // Bytes of 0x3c: 0.01 in each precision.
+    cuda_check(cudaMemsetAsync(model->acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), model->stream));
+    cuda_check(cudaMemsetAsync(model->acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), model->stream));
     return attention_choose(&tuner, &model->tuning);
 }
 
@@ -1826,10 +1770,10 @@ static const float *sample_logits(void *context) {
     comm_progress(model->ranks, "a sample");
     gpt2_forward(model, model->history, 1, T, LINEAR_FOR_LOSS);
     count_on(model, false);
-    linear_forward(&model->cublas, lm_head_of(model), model->logits, NULL, model->lnf + (int64_t)last * C, 1,
-                   model->stream);
-    cuda_check(cudaMemcpyAsync(model->sample_logits, model->logits, (size_t)V * sizeof(floatX), cudaMemcpyDeviceToHost,
-                               model->stream));
+    linear_forward(&model->cublas, lm_head_of(model), model->acts.logits.data, NULL,
+                   model->acts.lnf.data + (int64_t)last * C, 1, model->stream);
+    cuda_check(cudaMemcpyAsync(model->sample_logits, model->acts.logits.data, (size_t)V * sizeof(floatX),
+                               cudaMemcpyDeviceToHost, model->stream));
     wait_for_stream(&model->shards);
     memcpy(model->host_logits, model->sample_logits, (size_t)V * sizeof(floatX));
     widen_in_place(model->host_logits, V);
@@ -2210,7 +2154,7 @@ static void print_config(const GPT2 *model, TrainRun *run) {
                                    : run->num_ranks > 1    ? "kernel by kernel: CUDA graphs are for one GPU"
                                                            : "kernel by kernel");
     }
-    if (model->shape.head_overlap && model->logits_stride == 0) {
+    if (model->shape.head_overlap && model->acts.logits.stride == 0) {
         printf("            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
                model->head_rows);
     }

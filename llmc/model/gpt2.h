@@ -24,7 +24,7 @@ typedef struct {
 static inline int gpt2_pad_vocab(int vocab_size) { return (int)round_up_i64(vocab_size, 128); }
 
 // A dimension of a tensor as a function of the config.
-typedef enum { DIM_NONE, DIM_Vp, DIM_maxT, DIM_C, DIM_3C, DIM_4C } GPT2Dim;
+typedef enum { DIM_NONE, DIM_Vp, DIM_maxT, DIM_C, DIM_3C, DIM_4C, DIM_NH } GPT2Dim;
 typedef enum { INIT_NORMAL, INIT_RESIDUAL, INIT_ZERO, INIT_ONE } GPT2Init; // RESIDUAL: normal scaled by 1/sqrt(2L)
 enum { ONCE = 0, PER_LAYER = 1 };
 enum { NO_DECAY = 0, DECAY = 1 };
@@ -80,6 +80,7 @@ static inline int64_t gpt2_dim(const GPT2Config *config, GPT2Dim dim) {
     case DIM_C: return config->channels;
     case DIM_3C: return 3 * (int64_t)config->channels;
     case DIM_4C: return 4 * (int64_t)config->channels;
+    case DIM_NH: return config->num_heads;
     default: return 1; // DIM_NONE: a vector is one row
     }
 }

@@ -58,6 +58,11 @@ static inline PlanShape shape1(int64_t a) {
     PlanShape shape = {1, {a, 0, 0, 0}};
     return shape;
 }
+// Puts a dimension before those of a shape of at most 3.
+static inline PlanShape shape_of_copies(int64_t copies, const PlanShape *one) {
+    PlanShape shape = {1 + one->ndims, {copies, one->dims[0], one->dims[1], one->dims[2]}};
+    return shape;
+}
 
 typedef struct {
     PlanRow rows[PLAN_MAX_ROWS];
@@ -73,7 +78,13 @@ static inline void plan_init(MemoryPlan *plan, const char *const *phase_names) {
     plan->phases = phase_names;
 }
 
+// Pointers of any type are read and written by memcpy.
 static inline void plan_set_pointer(void *pointer, void *address) { memcpy(pointer, &address, sizeof(address)); }
+static inline void *plan_get_pointer(const void *pointer) {
+    void *address;
+    memcpy(&address, pointer, sizeof(address));
+    return address;
+}
 
 // The bytes of a shape; false when they overflow.
 static inline bool plan_shape_bytes(const PlanShape *shape, PlanType type, int64_t *bytes) {

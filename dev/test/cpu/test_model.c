@@ -129,7 +129,7 @@ static void test_causality(Test *t) {
     int32_t tokens[T];
     memcpy(tokens, model->tokens, sizeof(tokens));
     gpt2_forward(model, 1, T, 0.0f, false);
-    memcpy(row_losses, model->losses, sizeof(row_losses));
+    memcpy(row_losses, model->acts.losses.data, sizeof(row_losses));
     logits_of_sequence(model, tokens, T, before);
     for (int changed = 0; changed < T; changed += 13) {
         int32_t old = tokens[changed];
@@ -141,7 +141,7 @@ static void test_causality(Test *t) {
               "token %d changed nothing at its own place", changed);
         memcpy(model->tokens, tokens, sizeof(tokens));
         gpt2_forward(model, 1, T, 0.0f, false);
-        CHECK(t, memcmp(row_losses, model->losses, sizeof(float) * (size_t)changed) == 0,
+        CHECK(t, memcmp(row_losses, model->acts.losses.data, sizeof(float) * (size_t)changed) == 0,
               "token %d changed an earlier loss", changed);
         tokens[changed] = old;
     }
@@ -264,8 +264,8 @@ static void test_cached_decoding_is_exact(Test *t) {
         int32_t target = i;
         memcpy(row, logits, sizeof(row));
         cross_entropy(&loss, row, &target, 1, V, V, 0.0f, false);
-        CHECK(t, loss == training->losses[i], "token %d: loss %.9g in generation, %.9g in training", i, (double)loss,
-              (double)training->losses[i]);
+        CHECK(t, loss == training->acts.losses.data[i], "token %d: loss %.9g in generation, %.9g in training", i, (double)loss,
+              (double)training->acts.losses.data[i]);
     }
     for (int i = 0; i < 3; i++) { free_model(instances[i]); }
 }
@@ -356,9 +356,9 @@ static void test_lifetimes_are_true(Test *t) {
         fill_batch(model, 0, N, 0);
         gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
         poison_others(&poisoned->plan, LM_HEAD);
-        clear_rows(model->dresidual, N * C);
-        layernorm_backward(model->dresidual, model->grads.lnfw, model->grads.lnfb, model->dlnf,
-                           of_layer(model->residual, L), model->lnf_mean, model->lnf_rstd, model->params.lnfw, N, C);
+        clear_rows(model->acts.dresidual.data, N * C);
+        layernorm_backward(model->acts.dresidual.data, model->grads.lnfw, model->grads.lnfb, model->acts.dlnf.data,
+                           of_layer(model->acts.residual, L), model->acts.lnf_mean.data, model->acts.lnf_rstd.data, model->params.lnfw, N, C);
         for (int layer = L - 1; layer >= 0; layer--) {
             recompute_layer(model, layer, 2, 16);
             poison_others(&poisoned->plan, BACKWARD_MLP);
@@ -366,7 +366,7 @@ static void test_lifetimes_are_true(Test *t) {
             poison_others(&poisoned->plan, BACKWARD_ATTENTION);
             block_backward_attention(model, layer, 2, 16);
         }
-        embedding_backward(model->grads.wte, model->grads.wpe, model->dresidual, model->tokens, 2, 16, C);
+        embedding_backward(model->grads.wte, model->grads.wpe, model->acts.dresidual.data, model->tokens, 2, 16, C);
         poison_others(&poisoned->plan, UPDATE);
         AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), 1};
         gpt2_update(model, &a);
@@ -439,12 +439,12 @@ static void test_nonfinite_is_named(Test *t) {
     gpt2_forward(model, 1, 8, 1.0f / 8.0f, true);
     check_named(t, model, &model->params.lnfb[35], "parameter lnfb");
     check_named(t, model, &model->params.qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
-    check_named(t, model, &of_layer(model->residual, 0)[5], "activation residual of layer 0");
-    check_named(t, model, &of_layer(model->qkv, 2)[3], "activation qkv of layer 2");
-    check_named(t, model, &of_layer(model->gelu, 1)[8 * 4 * 36 - 1], "activation gelu of layer 1");
-    check_named(t, model, &of_layer(model->residual, L)[8 * 36 - 1], "activation residual");
-    check_named(t, model, &model->lnf[0], "activation lnf");
-    check_named(t, model, &model->losses[7], "activation losses");
+    check_named(t, model, &of_layer(model->acts.residual, 0)[5], "activation residual of layer 0");
+    check_named(t, model, &of_layer(model->acts.qkv, 2)[3], "activation qkv of layer 2");
+    check_named(t, model, &of_layer(model->acts.gelu, 1)[8 * 4 * 36 - 1], "activation gelu of layer 1");
+    check_named(t, model, &of_layer(model->acts.residual, L)[8 * 36 - 1], "activation residual");
+    check_named(t, model, &model->acts.lnf.data[0], "activation lnf");
+    check_named(t, model, &model->acts.losses.data[7], "activation losses");
     gpt2_backward(model, 1, 8);
     model->grads.fcw[4 * 36 * 36 + 5] = INFINITY;
     name_nonfinite_gradient(model, name, sizeof(name));

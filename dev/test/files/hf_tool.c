@@ -41,7 +41,7 @@ static bool write_logits(const char *init, const char *path, char **tokens, int 
             model->targets[t] = t + 1 < T ? atoi(tokens[t + 1]) : 0;
         }
         gpt2_forward(model, 1, T, 0.0f, false);
-        ok = atomic_write(&out, model->losses, 4 * (int64_t)T, error) && atomic_commit(&out, error);
+        ok = atomic_write(&out, model->acts.losses.data, 4 * (int64_t)T, error) && atomic_commit(&out, error);
     }
     atomic_abort(&out);
     plan_free(&tool.plan);
