@@ -1072,8 +1072,8 @@ int main(int argc, char **argv) {
     ignore_write_signals();
     exit_unless(train_options_parse(&run.options, argc, argv, false, &outcome, &error), PROGRAM, &error);
     if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
-    run.arguments = argv;
-    run.num_arguments = argc;
+    run.record.arguments = argv;
+    run.record.num_arguments = argc;
     bool ok = run_program(&model, &run, &plan, &error);
     if (!ok) { run_json_fail(&run, &error); }
     run_close(&run);

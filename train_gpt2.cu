@@ -1300,9 +1300,9 @@ static bool open_tuning(GPT2 *model, const TrainRun *run, Error *error) {
     bool keeps = keeps_choices(model, run);
     TuneWants wants;
     wants.user_path = o->matmul_tune_file;
-    wants.run_folder = run->resumes && run_leads(run) ? o->out_dir : "";
+    wants.run_folder = run->found.resumes && run_leads(run) ? o->out_dir : "";
     wants.writes_user = model->ranks->local_rank == 0;
-    wants.must_know = keeps && run->resumes && !o->allow_changes;
+    wants.must_know = keeps && run->found.resumes && !o->allow_changes;
     wants.must_keep = keeps && !run_writes_files(run);
     return tuning_open(&model->tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
 }
@@ -2285,7 +2285,7 @@ static bool load(GPT2 *model, TrainRun *run, Error *error) {
     RunArrays arrays = arrays_of(model);
     if (!run_load(run, &arrays, error)) { return false; }
     share_state(model);
-    comm_resumable(model->ranks, run->resumes);
+    comm_resumable(model->ranks, run->found.resumes);
     return check_replicas(model, run, error);
 }
 
@@ -2478,8 +2478,8 @@ int main(int argc, char **argv) {
     exit_unless(parsed || !comm_launcher_shows(), PROGRAM, &error);
     if (!parsed) { return EXIT_FAILURE; }
     if (outcome != ARGS_RUN || (run.options.plan && !comm_launcher_shows())) { return EXIT_SUCCESS; }
-    run.arguments = argv;
-    run.num_arguments = argc;
+    run.record.arguments = argv;
+    run.record.num_arguments = argc;
     bool ok = run_program(&model, &run, &comm, &error);
     if (!ok && run.num_ranks > 1) { end_in_failure(&run, &comm, &error); }
     if (!ok) { run_json_fail(&run, &error); }

@@ -2,24 +2,29 @@
 #ifndef LLMC_RUN_FOLDER_H
 #define LLMC_RUN_FOLDER_H
 
-#include "llmc/base/disk_space.h"
-#include "llmc/base/files.h"
 #include "llmc/run/run_state.h"
+
+// ---- Finding ----
 
 static inline bool run_folder_is_used(TrainRun *run) {
     char log[MAX_PATH_BYTES];
     Error ignored;
-    return run->num_checkpoints > 0 || (path_join(log, run->options.out_dir, "main.log", &ignored) && path_exists(log));
+    bool has_log = path_join(log, run->options.out_dir, MAIN_LOG_NAME, &ignored) && path_exists(log);
+    return run->found.num_checkpoints > 0 || has_log;
 }
 
-// Makes the run folder this process's own and finds the checkpoints in it. A fresh run does not begin in the folder of
-// an older one unless told to.
+static inline void run_list_checkpoints(TrainRun *run) {
+    run->found.num_checkpoints = checkpoint_list(run->options.out_dir, run->found.checkpoints, RUN_MAX_CHECKPOINTS);
+}
+
+// Locks the run folder for this process and finds the checkpoints in it. A fresh run does not begin in the folder of an
+// older one unless told to.
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    if (!directory_lock(&run->lock, o->out_dir, error)) { return false; }
-    run->locked = true;
+    if (!directory_lock(&run->folder.lock, o->out_dir, error)) { return false; }
+    run->folder.locked = true;
     if (!checkpoint_clean(o->out_dir, error)) { return false; }
-    run->num_checkpoints = checkpoint_list(o->out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
+    run_list_checkpoints(run);
     if (o->resume || o->overwrite || !run_folder_is_used(run)) { return true; }
     return fail(error,
                 "%s: holds an earlier run; give --resume to go on with it, --overwrite to start afresh in its "
@@ -27,71 +32,47 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
-// What rank 0 found in the run folder.
-typedef struct {
-    int64_t checkpoints[RUN_MAX_CHECKPOINTS];
-    int32_t num_checkpoints;
-    int32_t resumes;
-} RunFolder;
-
-// The other ranks take rank 0's word for what the folder holds: only one may clean it up, and a network file system may
-// show each something else.
-static inline bool run_share_folder(TrainRun *run, Error *error) {
-    if (run->ranks.num_ranks == 1) { return true; }
-    RunFolder *folder = (RunFolder *)calloc(1, sizeof(RunFolder));
-    if (!run_agree(run, folder != NULL || fail(error, "out of memory"), error)) {
-        free(folder);
-        return false;
-    }
-    memcpy(folder->checkpoints, run->checkpoints, sizeof(folder->checkpoints));
-    folder->num_checkpoints = run->num_checkpoints;
-    folder->resumes = run->resumes;
-    bool ok = run_broadcast(run, folder, (int64_t)sizeof(*folder), error);
-    memcpy(run->checkpoints, folder->checkpoints, sizeof(folder->checkpoints));
-    run->num_checkpoints = folder->num_checkpoints;
-    run->resumes = folder->resumes != 0;
-    free(folder);
-    return ok;
-}
-
-// Looks at the run folder. One that does not exist is made when all else has proved to be in order (run_begin); --plan
-// only reads.
+// Looks at the run folder. Does not make one: run_begin does, after all else has proved to be in order. --plan only
+// reads.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
     if (o->plan) {
-        run->num_checkpoints = checkpoint_list(o->out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
+        run_list_checkpoints(run);
     } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
         return false;
     }
-    run->resumes = o->resume && run->num_checkpoints > 0;
+    run->found.resumes = o->resume && run->found.num_checkpoints > 0;
     return true;
 }
 
+// All ranks take rank 0's word: only one may clean up a folder, and a network file system may show others something
+// else.
 static inline bool run_open_folder(TrainRun *run, Error *error) {
     if (!run_writes_files(run)) { return true; }
     bool ok = !run_leads(run) || run_look_at_folder(run, error);
-    return run_agree(run, ok, error) && run_share_folder(run, error);
+    return run_agree(run, ok, error) && run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error);
 }
 
 // ---- The disk ----
 
-// Which of the checkpoints in the folder the run builds on: not those of an older run, nor those that come after the
-// one that it goes back to. *replaced: how many of these it will remove or overwrite.
+// Sets the checkpoints in the folder that the run builds on. They do not include those of an older run, or those after
+// the one that the run goes back to. *replaced: how many of these it will remove or overwrite.
 static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
+    const RunFound *found = &run->found;
     bool begins = run->logger.path[0] == '\0', removes_all = begins && run->options.overwrite;
     int newer = 0;
     *replaced = 0;
-    while (newer < run->num_checkpoints && (removes_all || run->checkpoints[newer] > disk->from)) {
-        int64_t step = run->checkpoints[newer++];
+    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > disk->from)) {
+        int64_t step = found->checkpoints[newer++];
         bool due = step == disk->last || (disk->every > 0 && step % disk->every == 0);
         *replaced += removes_all || (step <= disk->last && (due || disk->keep > 0));
     }
-    disk->existing = run->checkpoints + newer;
-    disk->num_existing = run->num_checkpoints - newer;
+    disk->existing = found->checkpoints + newer;
+    disk->num_existing = found->num_checkpoints - newer;
 }
 
-// What a run that stands at step `from` still writes. False for one that saves nothing.
+// What a run at step `from` still writes. False for one that saves nothing.
 #define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
 #define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
 static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
@@ -101,9 +82,9 @@ static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int
     StateHeader header;
     Error ignored;
     memset(disk, 0, sizeof(*disk));
-    if (!run_writes_files(run) || !run->has_train) { return false; }
+    if (!run_writes_files(run) || !run_has_train(run)) { return false; }
     run_describe(run, &header);
-    if (!checkpoint_size(&run->config, &header, run->sections, run->num_sections, &model_bytes, &state_bytes,
+    if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
                          &ignored)) {
         return false;
     }
@@ -115,54 +96,57 @@ static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int
     return true;
 }
 
+// Warns when the rest of the disk will not last, once until that gets worse.
+static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t free_bytes) {
+    char text[MAX_PATH_BYTES + 512];
+    DiskState now = disk_outlook(disk, run->options.out_dir, free_bytes, text, sizeof(text));
+    if (now > run->folder.disk) { logger_event(&run->logger, "warning: %s", text); }
+    run->folder.disk = now;
+}
+
 // Before the run touches its folder: refuses one that the disk cannot hold, and warns of one that will fill it.
 static inline bool run_check_disk(TrainRun *run, Error *error) {
-    char text[MAX_PATH_BYTES + 512];
     DiskRun disk;
     int replaced;
     if (!run_disk_plan(run, run->step, &disk, &replaced)) { return true; }
     int64_t free_bytes = disk_free_bytes(run->options.out_dir);
     if (free_bytes >= 0) { free_bytes += replaced * disk.checkpoint_bytes; }
     if (!disk_check(&disk, run->options.out_dir, free_bytes, error)) { return false; }
-    run->disk = disk_outlook(&disk, run->options.out_dir, free_bytes, text, sizeof(text));
-    if (run->disk != DISK_LASTS) { logger_event(&run->logger, "warning: %s", text); }
+    run_warn_of_disk(run, &disk, free_bytes);
     return true;
 }
 
-// After a save: warns when the rest of the disk will not last, once until that changes.
+// After a save.
 static inline void run_watch_disk(TrainRun *run) {
-    char text[MAX_PATH_BYTES + 512];
     DiskRun disk;
     int replaced;
     if (!run_leads(run)) { return; }
-    run->num_checkpoints = checkpoint_list(run->options.out_dir, run->checkpoints, RUN_MAX_CHECKPOINTS);
+    run_list_checkpoints(run);
     if (!run_disk_plan(run, run->step, &disk, &replaced)) { return; }
-    DiskState now =
-        disk_outlook(&disk, run->options.out_dir, disk_free_bytes(run->options.out_dir), text, sizeof(text));
-    if (now > run->disk) { logger_event(&run->logger, "warning: %s", text); }
-    run->disk = now;
+    run_warn_of_disk(run, &disk, disk_free_bytes(run->options.out_dir));
 }
 
 // ---- The beginning ----
 
-// Begins the log, when the parameters are in place. A fresh run that was told to overwrite an older one removes that
-// one's checkpoints now, not before everything else has proved to be in order.
+// Makes and claims the folder, and begins the log. A fresh run that was told to overwrite an older one removes its
+// checkpoints here, after everything else has proved to be in order.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
     if (!run_check_disk(run, error)) { return false; }
-    if (run_writes_files(run) && !run->locked && !(make_directories(dir, error) && run_claim_folder(run, error))) {
+    if (run_writes_files(run) && !run->folder.locked &&
+        !(make_directories(dir, error) && run_claim_folder(run, error))) {
         return false;
     }
     if (run->options.overwrite) {
-        for (int i = 0; i < run->num_checkpoints; i++) { checkpoint_delete(dir, run->checkpoints[i]); }
+        for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(dir, run->found.checkpoints[i]); }
     }
     if (!logger_open(&run->logger, dir, run->step, run->num_steps, error)) { return false; }
-    // mpirun gives the processes terminals of its own making, wherever their output goes: no bar, whole lines.
+    // mpirun gives its processes terminals, wherever their output goes: no bar, whole lines.
     if (run->ranks.launched) { run->logger.terminal = false; }
     return true;
 }
 
-// Do all ranks see rank 0's folder? It is locked by a file that holds rank 0's process id.
+// Do all ranks see rank 0's folder? The file that locks it holds rank 0's process id.
 static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
     char path[MAX_PATH_BYTES], text[32] = "", expected[32];
     int64_t pid = (int64_t)getpid();
@@ -186,12 +170,11 @@ static inline bool run_begin(TrainRun *run, Error *error) {
     return run_agree(run, ok, error) && run_check_shared_folder(run, error);
 }
 
-// Fills the parameters of a fresh run, or of a resumed one together with both moments and the position, and begins the
-// log.
+// Fills the parameters of a fresh run, or of a resumed one with both moments and the position, and begins the log.
 static inline bool run_load(TrainRun *run, const RunArrays *arrays, Error *error) {
     run_slow(run, true);
-    bool ok = run->resumes ? run_resume(run, arrays, error)
-                           : run_agree(run, arrays->read(arrays->model, run, NULL, error), error);
+    bool ok = run->found.resumes ? run_resume(run, arrays, error)
+                                 : run_agree(run, arrays->read(arrays->model, run, NULL, error), error);
     ok = ok && run_begin(run, error);
     run_slow(run, false);
     return ok;

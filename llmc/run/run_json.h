@@ -151,9 +151,9 @@ static inline void run_json_loader(JsonOut *out, const char *key, const DataLoad
 static inline void run_json_data(JsonOut *out, const TrainRun *run) {
     json_out_int(out, "tokens_per_step", run->options.total_batch);
     json_out_int(out, "steps", run->num_steps);
-    if (run->has_train) { json_out_int(out, "sequences_per_epoch", run->train.num_sequences); }
+    if (run_has_train(run)) { json_out_int(out, "sequences_per_epoch", run->train.num_sequences); }
     json_out_open(out, "data", '{', JSON_LINES);
-    if (run->has_train) { run_json_loader(out, "train", &run->train); }
+    if (run_has_train(run)) { run_json_loader(out, "train", &run->train); }
     if (run->has_val) { run_json_loader(out, "val", &run->val); }
     json_out_close(out);
 }
@@ -235,7 +235,7 @@ static inline void run_json_starts(JsonOut *out, TrainRun *run, const char *path
     json_out_open(out, NULL, '{', JSON_FLAT);
     run_json_time(out, "time");
     json_out_int(out, "from_step", run->step);
-    json_out_texts(out, "command", run->arguments, run->num_arguments);
+    json_out_texts(out, "command", run->record.arguments, run->record.num_arguments);
     json_out_close(out);
     json_out_close(out);
 }
@@ -258,14 +258,14 @@ static inline bool run_json_path(const TrainRun *run, char *path, Error *error) 
 
 static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Error *error) {
     char path[MAX_PATH_BYTES], directory[MAX_PATH_BYTES];
-    JsonOut *out = &run->record;
+    JsonOut *out = &run->record.json;
     if (!run_json_path(run, path, error)) { return false; }
     json_out_begin(out);
     json_out_int(out, "format", RUN_JSON_FORMAT);
     json_out_text(out, "program", machine->program);
     json_out_text(out, "version", GPT2C_VERSION);
     run_json_git(out, machine->revision);
-    json_out_texts(out, "command", run->arguments, run->num_arguments);
+    json_out_texts(out, "command", run->record.arguments, run->record.num_arguments);
     if (getcwd(directory, sizeof(directory)) != NULL) { json_out_text(out, "directory", directory); }
     json_out_text(out, "precision", run->precision);
     run_json_options(out, run, machine->specs);
@@ -281,8 +281,8 @@ static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Er
 static inline bool run_json_write_end(const TrainRun *run, const char *status, const char *message,
                                       const uint64_t *hash, Error *error) {
     char path[MAX_PATH_BYTES];
-    JsonOut out = run->record;
-    out.text = text_copy(&run->record.text);
+    JsonOut out = run->record.json;
+    out.text = text_copy(&run->record.json.text);
     json_out_open(&out, "end", '{', JSON_FLAT);
     run_json_time(&out, "time");
     json_out_int(&out, "step", run->step);
@@ -314,10 +314,10 @@ static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Erro
 // time.
 static inline bool run_json_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                 Error *error) {
-    if (run->record.text.data == NULL) { return true; }
+    if (run->record.json.text.data == NULL) { return true; }
     run_on_failure(run, NULL);
     bool ok = run_json_write_end(run, status, message, hash, error);
-    json_out_free(&run->record);
+    json_out_free(&run->record.json);
     return ok;
 }
 

@@ -8,9 +8,11 @@
 #include "llmc/base/hash.h"
 #include "llmc/files/hf_export.h"
 #include "llmc/model/memory_plan.h"
+#include "llmc/run/loss_svg.h"
 #include "llmc/run/run_json.h"
 #include "llmc/run/sampler.h"
 #include "llmc/run/run_inputs.h"
+#include "llmc/run/text_out.h"
 
 // Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
 // the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
@@ -74,23 +76,23 @@ static inline void run_print_config(const TrainRun *run) {
     printf("gpt2.c %s\n", GPT2C_VERSION);
     printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
            c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    const char *from = run->resumes ? "a checkpoint" : run->model_file.path;
-    bool is_new = !run->resumes && run->model_file.kind == MODEL_FROM_SIZE;
+    const char *from = run->found.resumes ? "a checkpoint" : run->model_file.path;
+    bool is_new = !run->found.resumes && run->model_file.kind == MODEL_FROM_SIZE;
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
     printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), is_new ? "the seed" : from);
-    printf("tokenizer   %s\n", run->tokenizer_note);
-    if (run->has_train) { run_print_data("train data ", o->train_data, &run->train); }
+    printf("tokenizer   %s\n", run->tokenizer.note);
+    if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run->has_val) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
     }
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
     if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
-    if (run->has_train && run->num_steps > 0) {
+    if (run_has_train(run) && run->num_steps > 0) {
         printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
                (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
                (long long)o->total_batch);
         printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
-               (double)run->num_steps * (double)run->sequences_per_step / (double)run->train.num_sequences);
+               (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
         printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
                o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
     }
@@ -116,7 +118,7 @@ static inline void run_print_disk(TrainRun *run) {
     DiskRun disk;
     int replaced;
     char each[32], all[32];
-    int64_t from = run->resumes ? run->checkpoints[run->first_usable] : 0;
+    int64_t from = run->found.resumes ? run->found.checkpoints[run->found.first_usable] : 0;
     if (!run_disk_plan(run, from, &disk, &replaced) || disk_saves(&disk) == 0) { return; }
     int64_t most = disk_most(&disk, disk_saves(&disk));
     format_bytes(each, sizeof(each), disk.checkpoint_bytes);
@@ -167,6 +169,11 @@ static inline void run_report_stopped(TrainRun *run) {
                  run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
 }
 
+// Redraws loss.svg from main.log.
+static inline bool run_draw_losses(const TrainRun *run, Error *error) {
+    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(run->options.out_dir, error);
+}
+
 // ---- Evaluations ----
 
 // Shows on a terminal how far an evaluation has come: the first `batches` of it are done. start: when it began, in
@@ -191,6 +198,14 @@ static inline bool run_log_eval(TrainRun *run, int which, const double *means, E
 
 // ---- Samples ----
 
+// Writes a token's text to the screen, or its id when there is no tokenizer.
+static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {
+    int bytes = 0;
+    const uint8_t *text = run->tokenizer.is_open ? tokenizer_decode(&run->tokenizer.tokenizer, token, &bytes) : NULL;
+    if (text == NULL) { fprintf(out->out, "%d ", token); }
+    text_out_write(out, text, bytes);
+}
+
 // Where a sample's tokens come from: a model, and what to do with it.
 typedef struct {
     void *model;
@@ -214,9 +229,9 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source) {
     }
     TextOut out;
     text_out_begin(&out, stdout);
-    for (int64_t i = 0; i < run->prompt_count; i++) {
-        source->append(source->model, run->prompt_tokens[i]);
-        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->prompt_tokens[i]); }
+    for (int64_t i = 0; i < run->texts.prompt_count; i++) {
+        source->append(source->model, run->texts.prompt[i]);
+        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->texts.prompt[i]); }
     }
     int token = 0;
     for (int64_t i = 0; i < o->sample_tokens && !source->stops(source->model); i++) {
@@ -238,7 +253,7 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source) {
 // Writes the folder that --export names, and says what is in it.
 static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
     const char *dir = run->options.export_dir;
-    const Tokenizer *tokenizer = run->has_tokenizer ? &run->tokenizer : NULL;
+    const Tokenizer *tokenizer = run->tokenizer.is_open ? &run->tokenizer.tokenizer : NULL;
     bool has_tokenizer = false;
     if (!hf_export(dir, &run->config, params, tokenizer, &has_tokenizer, error)) { return false; }
     if (has_tokenizer) {

@@ -1,29 +1,25 @@
-// Saves a run in checkpoints and resumes it from one.
+// Saves a run in checkpoints, and resumes it from one.
 #ifndef LLMC_RUN_STATE_H
 #define LLMC_RUN_STATE_H
 
-#include "llmc/files/checkpoint.h"
+#include "llmc/base/text.h"
 #include "llmc/run/train_run.h"
 
-// Keeps data in each training state, under this name. Large arrays go another way (RunArrays).
-static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes) {
-    StateSection section = {name, data, (int64_t)bytes};
-    run->sections[run->num_sections++] = section;
-}
-
-// How a trainer moves parameters and moments, as far as this rank owns them, to and from files.
+// How a trainer moves the parameters and moments that this rank owns to and from files.
 typedef struct {
     void *model;
-    // From a checkpoint, or with reader NULL those of a fresh run (run_read_params).
-    bool (*read)(void *model, struct TrainRun *run, CheckpointReader *reader, Error *error);
+    // From a checkpoint. reader NULL: those of a fresh run (run_read_params).
+    bool (*read)(void *model, TrainRun *run, CheckpointReader *reader, Error *error);
     bool (*write)(void *model, CheckpointWriter *writer, Error *error);
 } RunArrays;
+
+// ---- Saving ----
 
 static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
 }
 
-// Writes down where the run stands and every option that shapes it, or its roundings.
+// Writes down where the run stands, and each option that shapes it or its roundings.
 static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_init(header);
     state_set_i64(header, "step", run->step);
@@ -40,8 +36,8 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     }
 }
 
-// All ranks write their parts into the files that rank 0 has made; when they are all on the disk, rank 0 gives the
-// files their names.
+// Rank 0 makes the files, all ranks write their parts. When all parts are on the disk, rank 0 gives the files their
+// names.
 static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, CheckpointWriter *writer,
                                         Error *error) {
     StateHeader header;
@@ -49,7 +45,7 @@ static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, 
     for (int leader = 1; leader >= 0; leader--) {
         bool mine = run_leads(run) == (leader != 0);
         bool ok = !mine || checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,
-                                                  run->sections, run->num_sections, leader != 0, error);
+                                                  run->kept.sections, run->kept.count, leader != 0, error);
         if (!run_agree(run, ok, error)) { return false; }
     }
     bool ok = arrays->write(arrays->model, writer, error) && checkpoint_write_flush(writer, error);
@@ -59,14 +55,8 @@ static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, 
     return run_agree(run, ok, error);
 }
 
-static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
-    Error newest = *reason; // reason may be error
-    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
-                run->options.out_dir, newest.text);
-}
-
-// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Parameters that are not
-// finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
+// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Refuses parameters that
+// are not finite: the next start would refuse them, and the good checkpoints would be gone by then.
 static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error) {
     const TrainOptions *o = &run->options;
     CheckpointWriter writer;
@@ -84,7 +74,15 @@ static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error
     return true;
 }
 
-// Says which options round otherwise than those that the run was saved under. A training state may not have them.
+// ---- Is this the run that was saved? ----
+
+// Adds "--lr was 0.1, is 0.2" to a list.
+static inline void run_add_change(Text *list, const char *what, const char *then, const char *now) {
+    text_printf(list, "%s%s was %.200s, is %.200s", list->used > 0 ? "; " : "", what, then[0] ? then : "''",
+                now[0] ? now : "''");
+}
+
+// Says which options round otherwise than in the saved run. A training state may not have them.
 static inline void run_report_roundings(TrainRun *run, const StateHeader *header) {
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], now[64], then[64];
@@ -97,39 +95,52 @@ static inline void run_report_roundings(TrainRun *run, const StateHeader *header
     }
 }
 
-// Compares the options and data that shape a run with those it was saved under. Every difference is named; they are
-// refused unless --allow-changes is given.
-static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
-    char list[MAX_PATH_BYTES] = "";
-    size_t used = 0;
+// Lists the options, the precision and the data that shape the run and have changed since it was saved.
+static inline void run_list_changes(const TrainRun *run, const StateHeader *header, Text *list) {
+    char key[64], now[MAX_PATH_BYTES];
     for (int i = 0; i < train_options_count(); i++) {
-        char key[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES] = "(not recorded)";
+        char name[64], then[MAX_PATH_BYTES] = "(not recorded)";
         if (!train_options_shapes_run(i)) { continue; }
         run_option_key(key, sizeof(key), i);
+        snprintf(name, sizeof(name), "--%s", train_options_name(i));
         train_options_text(&run->options, i, now, sizeof(now));
-        bool recorded = state_get_text(header, key, then, sizeof(then));
-        if (train_options_alike(i, recorded ? then : "(not recorded)", now) || used >= sizeof(list) / 2) { continue; }
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s--%s was %.200s, is %.200s", used ? "; " : "",
-                                 train_options_name(i), then[0] ? then : "''", now[0] ? now : "''");
+        if (!state_get_text(header, key, then, sizeof(then))) { snprintf(then, sizeof(then), "(not recorded)"); }
+        if (!train_options_alike(i, then, now)) { run_add_change(list, name, then, now); }
     }
     char precision[32] = "fp32";
-    state_get_text(header, "precision", precision, sizeof(precision));
-    if (strcmp(precision, run->precision) != 0) {
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%sthe precision was %s, is %s", used ? "; " : "",
-                                 precision, run->precision);
-    }
     uint64_t data = 0;
+    state_get_text(header, "precision", precision, sizeof(precision));
+    if (strcmp(precision, run->precision) != 0) { run_add_change(list, "the precision", precision, run->precision); }
     if (!state_get_u64(header, "data", &data) || data != dataloader_fingerprint(&run->train)) {
-        used +=
-            (size_t)snprintf(list + used, sizeof(list) - used, "%sthe training data is not the same", used ? "; " : "");
+        text_printf(list, "%sthe training data is not the same", list->used > 0 ? "; " : "");
     }
-    if (used == 0) { return true; }
-    if (run->options.allow_changes) {
-        logger_event(&run->logger, "resuming with changes: %s", list);
-        return true;
+}
+
+// Refuses a run that is not the saved one, unless --allow-changes is given. The message names every difference.
+static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
+    Text list = {NULL, 0, 0, false};
+    run_list_changes(run, header, &list);
+    bool ok = !list.failed || fail(error, "out of memory");
+    if (ok && list.used > 0 && run->options.allow_changes) {
+        logger_event(&run->logger, "resuming with changes: %s", list.data);
+    } else if (ok && list.used > 0) {
+        ok = fail(error, "--resume (-y): %s: %.3000s; give the same again, or --allow-changes to go on with these",
+                  run->options.out_dir, list.data);
     }
-    return fail(error, "--resume (-y): %s: %s; give the same again, or --allow-changes to go on with these",
-                run->options.out_dir, list);
+    text_free(&list);
+    return ok;
+}
+
+// ---- Resuming ----
+
+static inline void run_report_damage(TrainRun *run, const Error *error) {
+    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
+}
+
+static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
+    Error newest = *reason; // reason may be error
+    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
+                run->options.out_dir, newest.text);
 }
 
 static inline bool run_restore_position(TrainRun *run, const StateHeader *header, Error *error) {
@@ -147,7 +158,7 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
     return true;
 }
 
-// Loads one checkpoint. Each rank reads its part; that the whole is undamaged they find out together.
+// Loads one checkpoint. Each rank reads its part. Together they find out whether the whole is undamaged.
 static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArrays *arrays, CheckpointReader *reader,
                                        StateHeader *header, Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
@@ -155,30 +166,28 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArr
     ok = run_restore_position(run, header, error) && arrays->read(arrays->model, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
-    ok = checkpoint_read_end(reader, &sums, run->sections, run->num_sections, error);
+    ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
     if (!run_agree(run, ok, error)) { return false; }
     run->saved_step = step;
     return true;
 }
 
-// Loads the newest checkpoint that is whole, going back over damaged ones and saying so.
+// Loads the newest checkpoint that is whole. Goes back over damaged ones and says so.
 static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *error) {
+    const RunFound *found = &run->found;
     CheckpointReader reader;
     StateHeader header;
-    for (int i = run->first_usable; i < run->num_checkpoints; i++) {
+    for (int i = found->first_usable; i < found->num_checkpoints; i++) {
         if (i > 0) {
-            logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)run->checkpoints[i]);
+            logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)found->checkpoints[i]);
         }
         reader.model.fd = reader.state.file.fd = -1; // nothing to give up yet
-        bool ok = run_read_checkpoint(run, run->checkpoints[i], arrays, &reader, &header, error);
-        if (ok) {
+        if (run_read_checkpoint(run, found->checkpoints[i], arrays, &reader, &header, error)) {
             run_report_roundings(run, &header);
             return run_agree(run, run_compare_options(run, &header, error), error);
         }
         checkpoint_read_abort(&reader);
-        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) {
-            return false;
-        } // nothing is wrong with the checkpoint
+        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) { return false; } // no damage
         run_report_damage(run, error);
     }
     run_fail_all_damaged(run, error, error);
@@ -195,7 +204,7 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
     return true;
 }
 
-// ---- Arrays in host memory, all of them: what the CPU trainer has ----
+// ---- Whole arrays in host memory: the CPU trainer's ----
 
 typedef struct {
     float *params, *adam_m, *adam_v; // (count) each

@@ -1,38 +1,27 @@
-// A training run around the model: what the options ask for, checked and opened (tokenizer, data, run folder,
-// schedule), where the run stands, and how it is saved and resumed. Nothing here knows how the model computes, so that
-// the CPU and the GPU trainer share it.
+// A training run around the model: its options, its inputs, its folder and where it stands. Nothing here knows how the
+// model computes, so the CPU and the GPU trainer share it.
 //
-// Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0
-// alone keeps the run folder in order and writes the log; all write their parts of checkpoints. What one of them cannot
-// do ends all of them (run_agree).
+// Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0 alone keeps the run
+// folder in order and writes the log. All ranks write their parts of checkpoints. A failure of one ends all
+// (run_agree).
 //
-// A run stands before step `step`: that many updates are done. The order at a step is: save, validate, evaluate
-// (HellaSwag, MMLU), sample, update.
-// A checkpoint therefore holds the run as it was before anything of its step was logged, and a resumed run logs every
-// line once. Which sequences a step trains on follows from (seed, next_sequence) alone.
+// A run stands before step `step`: it has done that many updates. The order at a step is: save, validate, evaluate
+// (HellaSwag, MMLU), sample, update. A checkpoint therefore holds the run before anything of its step was logged, and a
+// resumed run logs every line once. Which sequences a step trains on follows from (seed, next_sequence) alone.
 #ifndef LLMC_TRAIN_RUN_H
 #define LLMC_TRAIN_RUN_H
 
-#include "llmc/files/checkpoint.h"
-#include "llmc/data/dataloader.h"
 #include "llmc/base/disk_space.h"
-#include "llmc/data/evalloader.h"
-#include "llmc/base/files.h"
-#include "llmc/model/gpt2.h"
-#include "llmc/files/hf_export.h"
-#include "llmc/files/hf_tokenizer.h"
 #include "llmc/base/json.h"
-#include "llmc/run/log.h"
-#include "llmc/run/loss_svg.h"
+#include "llmc/data/dataloader.h"
+#include "llmc/data/evalloader.h"
+#include "llmc/files/checkpoint.h"
 #include "llmc/files/model_file.h"
-#include "llmc/run/text_out.h"
-#include "llmc/data/tokenizer.h"
+#include "llmc/run/log.h"
 #include "llmc/run/train_options.h"
-#include "llmc/base/utils.h"
 
 #define RUN_MAX_CHECKPOINTS 4096
-#define BYTE_VOCAB_SIZE 257
-#define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory when it is there, as llm.c does
+#define RUN_MAX_SECTIONS 4
 
 // The evaluations: a name for people, one for main.log, and the command that fetches the questions.
 enum { EVAL_HELLASWAG, EVAL_MMLU, NUM_EVALS };
@@ -65,52 +54,85 @@ static inline RunRanks run_one_rank(void) {
     return ranks;
 }
 
-#define RUN_MAX_SECTIONS 4
+// The contents of the run folder at the start, as rank 0 found them.
+typedef struct {
+    int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
+    int32_t num_checkpoints, first_usable;    // first_usable: the newest one whose header can be read
+    int32_t resumes;                          // the run goes on from a checkpoint
+} RunFound;
+
+typedef struct {
+    bool locked; // by this process
+    DirectoryLock lock;
+    DiskState disk; // the last warning
+} RunFolder;
+
+typedef struct {
+    bool is_open, is_models; // is_models: it came with the model
+    Tokenizer tokenizer;
+    char note[MAX_PATH_BYTES + 64]; // which one, or why none
+} RunTokenizer;
+
+typedef struct {
+    uint16_t *train, *val; // tokens of text files; NULL for shards
+    uint16_t *prompt;      // (prompt_count): a sample goes on from them; at least one
+    int64_t prompt_count;
+} RunTexts;
+
+// What a trainer keeps in a training state beside its arrays.
+typedef struct {
+    StateSection sections[RUN_MAX_SECTIONS];
+    int count;
+} RunKept;
+
+typedef struct {
+    char **arguments; // (num_arguments): the command line
+    int num_arguments;
+    JsonOut json; // run.json without its end, on rank 0 from the run's beginning to its end (run_json.h)
+} RunRecord;
 
 typedef struct TrainRun {
     TrainOptions options;
     GPT2Config config;
     const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
+    RunRanks ranks;        // those that are there
+    int num_ranks;         // of the run; a planned run has more than are there
 
-    RunRanks ranks; // those that are there
-    int num_ranks;  // of the run; while it is only planned, one is there
-
-    ModelFile model_file; // where the parameters of a fresh run come from
-    bool resumes;         // or they come from a checkpoint, one of these:
-    int64_t checkpoints[RUN_MAX_CHECKPOINTS];
-    int num_checkpoints, first_usable;
-
-    bool has_tokenizer, tokenizer_is_models; // is_models: it came with the model
-    Tokenizer tokenizer;
-    char tokenizer_note[MAX_PATH_BYTES + 64]; // which one, or why none
-    uint16_t *train_text, *val_text;          // tokens of text files; NULL for shards
+    ModelFile model_file; // the source of a fresh run's parameters
+    RunFound found;
+    RunTokenizer tokenizer;
+    RunTexts texts;
     DataLoader train, val;
-    bool has_train, has_val;
+    bool has_val;
     EvalLoader evals[NUM_EVALS]; // open where wanted
 
-    uint16_t *prompt_tokens; // what a sample goes on from; at least one
-    int64_t prompt_count;
+    int64_t gpu_bytes;                // the memory of the smallest GPU of all ranks, or of the one that --plan supposes
+    char auto_note[512];              // the choices that were left to the GPU, and why; "": none
+    int64_t num_steps, micro_batches; // micro_batches: of a step
+    int64_t step, next_sequence;      // where the run stands
+    int64_t updates;                  // steps whose update was not skipped
+    int64_t saved_step;               // of the newest checkpoint of this run, -1: none
 
-    int64_t gpu_bytes;   // the memory of the smallest GPU of all ranks; with --plan, of the one supposed
-    char auto_note[512]; // what was left to the GPU: what was chosen, and why; "": nothing
-    int64_t num_steps, sequences_per_step, micro_batches; // of a step
-    int64_t step, next_sequence;                          // where the run stands
-    int64_t updates;                                      // steps whose update was not skipped
-    int64_t saved_step;                                   // of the newest checkpoint of this run, -1: none
-    StateSection sections[RUN_MAX_SECTIONS];              // what the trainer keeps in a training state beside arrays
-    int num_sections;
-
-    DiskState disk; // what was last said of it
-    bool locked;
-    DirectoryLock lock;
+    RunKept kept;
+    RunFolder folder;
     Logger logger;
-    char **arguments; // (num_arguments): the command line
-    int num_arguments;
-    JsonOut record; // run.json without its end; rank 0 has it from the run's beginning to its end (run_json.h)
+    RunRecord record;
 } TrainRun;
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
 static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }
+static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
+
+// Sequences of a step, over all ranks.
+static inline int64_t run_step_sequences(const TrainRun *run) {
+    return run->options.total_batch / run->options.seq_len;
+}
+
+// Keeps data in each training state, under this name.
+static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes) {
+    StateSection section = {name, data, (int64_t)bytes};
+    run->kept.sections[run->kept.count++] = section;
+}
 
 // ---- Ranks ----
 
@@ -134,19 +156,15 @@ static inline void run_slow(TrainRun *run, bool slow) {
     if (run->ranks.num_ranks > 1) { run->ranks.slow(run->ranks.comm, slow); }
 }
 
-// Calls note with the words of a failure that ends this process. note NULL: no longer.
+// The watch calls note with the words of a failure before it ends this process. note NULL: no longer.
 static inline void run_on_failure(TrainRun *run, void (*note)(void *context, const char *words)) {
     if (run->ranks.num_ranks > 1) { run->ranks.on_failure(run->ranks.comm, note, run); }
 }
 
-static inline void run_report_damage(TrainRun *run, const Error *error) {
-    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
-}
-
 // ---- During the run ----
 
-// In each micro-batch the ranks' sequences follow one another. Which sequences a step has does not depend on how many
-// ranks there are.
+// The first sequence of this rank in a micro-batch. The ranks' sequences follow one another, so the sequences of a step
+// do not depend on the number of ranks.
 static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {
     int64_t first = run->options.overfit ? 0 : run->next_sequence;
     return first + (micro_batch * run->num_ranks + run->ranks.rank) * run->options.batch_size;
@@ -166,10 +184,10 @@ static inline int64_t run_val_sequences(const TrainRun *run) {
 
 static inline void run_advance(TrainRun *run) {
     run->step++;
-    run->next_sequence += run->sequences_per_step;
+    run->next_sequence += run_step_sequences(run);
 }
 
-// Is something that happens every N steps due before the current step? It also is at the end; N = 0: never.
+// Is something due before the current step that happens every N steps, and at the end? N = 0: never.
 static inline bool run_is_due(const TrainRun *run, int64_t every) {
     return every > 0 && (run->step % every == 0 || run->step == run->num_steps);
 }
@@ -190,19 +208,6 @@ static inline int64_t run_eval_rows(const TrainRun *run) {
 static inline bool run_evals_are_due(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     return run_has_evals(run) && run_is_due(run, o->eval_every < 0 ? o->val_every : o->eval_every);
-}
-
-// Redraws loss.svg from main.log.
-static inline bool run_draw_losses(const TrainRun *run, Error *error) {
-    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(run->options.out_dir, error);
-}
-
-// Writes a token's text to the screen, or its id when there is no tokenizer.
-static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {
-    int bytes = 0;
-    const uint8_t *text = run->has_tokenizer ? tokenizer_decode(&run->tokenizer, token, &bytes) : NULL;
-    if (text == NULL) { fprintf(out->out, "%d ", token); }
-    text_out_write(out, text, bytes);
 }
 
 #endif // LLMC_TRAIN_RUN_H

@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     run.logger.out = nowhere;
     run.options.resume = true;
     run.step = 7;
-    run.arguments = words, run.num_arguments = 2;
+    run.record.arguments = words, run.record.num_arguments = 2;
     json_out_begin(&out);
     run_json_starts(&out, &run, fuzz_temp_file(data, size));
     require(json_out_end(&out));
