@@ -33,6 +33,7 @@
 #include "llmc/cpu/peak.h"
 #include "llmc/run/run_report.h"
 #include "llmc/run/sampler.h"
+#include "llmc/run/signals.h"
 #include "llmc/cpu/simd.h"
 #include "llmc/run/train_run.h"
 #include "llmc/base/utils.h"

@@ -64,6 +64,7 @@
 #include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/run_report.h"
+#include "llmc/run/signals.h"
 #include "llmc/run/train_run.h"
 #include "llmc/base/utils.h"
 

@@ -1,13 +1,13 @@
-// What a person sees of a run, and its records main.log and speed.log.
+// Shows a run to a person, and keeps its records main.log and speed.log.
 //
-// On a terminal, a progress bar is redrawn in place and everything else scrolls above it; elsewhere (a pipe, a file, a
+// On a terminal, a progress bar is redrawn in place and everything else scrolls above it. Elsewhere (a pipe, a file, a
 // dumb terminal) each step is a line. No colours. main.log holds, in llm.c's format, one line per event:
 //   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     update number <step>, counted from 0
 //   s:<step> tel:<validation loss>                                        after <step> updates
-//   s:<step> eval:<accuracy on HellaSwag>                                 likewise
-//   s:<step> mmlu:<accuracy on MMLU>                                      likewise; llm.c's has none
-// speed.log holds what is different each time a run is made, one line per update:
-//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, all that was done in them>
+//   s:<step> eval:<accuracy on HellaSwag>                                 after <step> updates
+//   s:<step> mmlu:<accuracy on MMLU>                                      after <step> updates; llm.c's has none
+// speed.log holds the numbers that differ each time a run is made, one line per update:
+//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, with all that was done in them>
 // Each line reaches its file at once and whole.
 #ifndef LLMC_LOGGER_H
 #define LLMC_LOGGER_H
@@ -19,7 +19,7 @@
 
 #define MAIN_LOG_NAME "main.log"
 #define SPEED_LOG_NAME "speed.log"
-#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // of either
+#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // of each
 
 typedef struct {
     int64_t step;         // updates before this one: 0 for the first
@@ -32,18 +32,20 @@ typedef struct {
 } StepInfo;
 
 typedef struct {
-    FILE *out;           // where a person looks: standard output
+    char path[MAX_PATH_BYTES];
+    int fd; // -1: none is kept
+} LogFile;
+
+typedef struct {
+    FILE *out;           // a person looks here: standard output
     bool terminal;       // `out` can redraw a line in place
     int64_t total_steps; // of the run
-    char path[MAX_PATH_BYTES];
-    int fd; // main.log, or -1: none is kept
-    char speed_path[MAX_PATH_BYTES];
-    int speed_fd;          // speed.log, or -1
+    LogFile main, speed;
     double opened;         // when this process began to train, in seconds_now()
-    double seconds_before; // that earlier ones have trained
+    double seconds_before; // the training time of earlier processes
     int64_t steps_seen;    // by this process
     double first_start;    // when the first of them began, in seconds_now()
-    StepInfo last;         // what the bar shows
+    StepInfo last;         // the step that the bar shows
     double seconds_left;   //
     bool bar_visible;      //
     double bar_time;       // when it was last drawn
@@ -70,7 +72,7 @@ static inline void format_duration(char *text, size_t size, double seconds) {
     }
 }
 
-// The parts of a step's line, in the order in which they stand there.
+// The parts of a step's line, in order.
 enum { PART_STEP, PART_LOSS, PART_NORM, PART_LR, PART_TIME, PART_SPEED, PART_PEAK, PART_LEFT, NUM_PARTS };
 typedef struct {
     char text[NUM_PARTS][48]; // "" for a part that is not known
@@ -112,8 +114,8 @@ static inline void logger_step_line(char *text, size_t size, const StepParts *pa
     }
 }
 
-// Writes the progress bar for a terminal of `width` columns: "step    3/40 [##--------] loss 7.123456 | 0:31 left", as
-// many parts as fit, the important ones first. One column stays free: a terminal may wrap when the last one is filled.
+// Writes the progress bar for a terminal of `width` columns: "step    3/40 [##--------] loss 7.123456 | 0:31 left". It
+// has as many parts as fit, the important ones first. One column stays free: a terminal may wrap when all are filled.
 static inline void logger_bar_line(char *text, size_t size, const StepParts *parts, int width, double fraction) {
     static const int by_importance[] = {PART_LOSS, PART_LEFT, PART_SPEED, PART_PEAK, PART_NORM, PART_LR, PART_TIME};
     static const int usual_columns[NUM_PARTS] = {0, 13, 11, 11, 13, 14, 11, 13}; // a part must not come and go
@@ -145,54 +147,51 @@ static inline void logger_bar_line(char *text, size_t size, const StepParts *par
 
 // ---- main.log: lines ----
 
-typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind; // LOG_EVAL: an accuracy, whatever on
+typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind; // LOG_EVAL: an accuracy on any questions
 typedef struct {
     LogKind kind;
     int64_t step;
     double value; // the loss, or the accuracy; may be NaN or infinite, as a run's loss may. LOG_SPEED: seconds so far
 } LogLine;
 
-// Reads one line (bytes, without the newline). False for anything that is not a line of main.log.
+// The formats of all lines: step, value, and the length of what was read.
+static const struct {
+    LogKind kind;
+    const char *format;
+} log_formats[] = {{LOG_TRAIN, "s:%18lld trl:%lf lr:%*f norm:%*f%n"},
+                   {LOG_VAL, "s:%18lld tel:%lf%n"},
+                   {LOG_EVAL, "s:%18lld eval:%lf%n"},
+                   {LOG_EVAL, "s:%18lld mmlu:%lf%n"},
+                   {LOG_SPEED, "s:%18lld ms:%*f tps:%*f sec:%lf%n"}};
+
+// Reads one line (bytes, without the newline). False for anything that is not a line of one of the logs.
+static inline bool log_parse(const char *line, size_t bytes, LogLine *out) {
+    char text[160];
+    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
+    memcpy(text, line, bytes);
+    text[bytes] = '\0';
+    for (size_t i = 0; i < sizeof(log_formats) / sizeof(log_formats[0]); i++) {
+        long long step = -1;
+        int end = -1;
+        sscanf(text, log_formats[i].format, &step, &out->value, &end);
+        if (end != (int)bytes || step < 0) { continue; }
+        out->kind = log_formats[i].kind;
+        out->step = step;
+        return true;
+    }
+    return false;
+}
+
 static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) {
-    char text[160];
-    long long step = -1;
-    int end = -1;
-    double lr, norm;
-    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
-    memcpy(text, line, bytes);
-    text[bytes] = '\0';
-    int got = sscanf(text, "s:%18lld trl:%lf lr:%lf norm:%lf%n", &step, &out->value, &lr, &norm, &end);
-    out->kind = LOG_TRAIN;
-    if (got < 2) {
-        got = sscanf(text, "s:%18lld tel:%lf%n", &step, &out->value, &end);
-        out->kind = LOG_VAL;
-    }
-    if (got < 2) {
-        got = sscanf(text, "s:%18lld eval:%lf%n", &step, &out->value, &end);
-        out->kind = LOG_EVAL;
-    }
-    if (got < 2) { got = sscanf(text, "s:%18lld mmlu:%lf%n", &step, &out->value, &end); }
-    out->step = step;
-    return end == (int)bytes && step >= 0;
+    return log_parse(line, bytes, out) && out->kind != LOG_SPEED;
 }
 
-// The same for a line of speed.log.
 static inline bool speed_parse_line(const char *line, size_t bytes, LogLine *out) {
-    char text[160];
-    long long step = -1;
-    int end = -1;
-    double ms, tps;
-    if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
-    memcpy(text, line, bytes);
-    text[bytes] = '\0';
-    sscanf(text, "s:%18lld ms:%lf tps:%lf sec:%lf%n", &step, &ms, &tps, &out->value, &end);
-    out->kind = LOG_SPEED;
-    out->step = step;
-    return end == (int)bytes && step >= 0;
+    return log_parse(line, bytes, out) && out->kind == LOG_SPEED;
 }
 
-// The next line of text[*position ... bytes): its start and length, with *position moved behind it. False at the end,
-// and for a last line without a newline: the process was killed while writing it.
+// Finds the next line of text[*position ... bytes), its start and its length, and moves *position behind it. False at
+// the end, and for a last line without a newline: the process was killed while it wrote the line.
 static inline bool log_next_line(const char *text, int64_t bytes, int64_t *position, const char **line,
                                  size_t *length) {
     *line = text + *position;
@@ -203,9 +202,9 @@ static inline bool log_next_line(const char *text, int64_t bytes, int64_t *posit
     return true;
 }
 
-// Makes the log that of a run about to take step `step`: removes, atomically, every line of that step or a later one
-// (the resumed run writes them again, a validation before update `step` included) and every damaged line, as `parse`
-// has it. *last becomes the last line that stays, if there is one. No log yet: nothing to do.
+// Cuts a log back to the start of step `step`: removes, atomically, every line of this step or a later one (the resumed
+// run writes them again, with the validation before update `step`) and every line that `parse` refuses. *last becomes
+// the last line that stays, if there is one. Does nothing if there is no log yet.
 static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(const char *, size_t, LogLine *),
                                   LogLine *last, Error *error) {
     if (!path_exists(path)) { return true; }
@@ -226,12 +225,7 @@ static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(
     return ok;
 }
 
-static inline bool log_trim(const char *path, int64_t step, Error *error) {
-    LogLine last;
-    return log_trim_lines(path, step, log_parse_line, &last, error);
-}
-
-// Appends a line whole or not at all: what a full disk took of it is cut off again.
+// Appends a line whole or not at all: a part that a full disk took is cut off again.
 static inline bool log_append(int fd, const char *path, const char *line, int bytes, Error *error) {
     off_t before = lseek(fd, 0, SEEK_END);
     ssize_t written;
@@ -243,21 +237,37 @@ static inline bool log_append(int fd, const char *path, const char *line, int by
                 cut ? "" : " (its last line is damaged)");
 }
 
-// Appends a line to main.log.
-PRINTF_LIKE(3, 4) static inline bool log_write(Logger *logger, Error *error, const char *format, ...) {
-    if (logger->fd < 0) { return true; }
+PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error, const char *format, ...) {
+    if (file->fd < 0) { return true; }
     char line[160];
     va_list arguments;
     va_start(arguments, format);
     int bytes = vsnprintf(line, sizeof(line), format, arguments);
     va_end(arguments);
-    if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", logger->path); }
-    return log_append(logger->fd, logger->path, line, bytes, error);
+    if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", file->path); }
+    return log_append(file->fd, file->path, line, bytes, error);
+}
+
+// Opens dir/name. fresh: empties it. Else keeps the lines before first_step; *last as log_trim_lines has it.
+static inline bool log_open(LogFile *file, const char *dir, const char *name, int64_t first_step,
+                            bool (*parse)(const char *, size_t, LogLine *), LogLine *last, Error *error) {
+    bool fresh = first_step == 0;
+    if (!path_join(file->path, dir, name, error) ||
+        (!fresh && !log_trim_lines(file->path, first_step, parse, last, error))) {
+        return false;
+    }
+    file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
+    return file->fd >= 0 || fail_system(error, file->path, "open for writing");
+}
+
+static inline void log_close(LogFile *file) {
+    if (file->fd >= 0) { close(file->fd); }
+    file->fd = -1;
 }
 
 // ---- The terminal ----
 
-// Columns of the terminal now: it may have been resized since the last call.
+// Columns of the terminal now. A person may have resized it since the last call.
 static inline int logger_terminal_width(FILE *out) {
     struct winsize size;
     if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) { return size.ws_col; }
@@ -280,9 +290,9 @@ static inline void logger_clear(Logger *logger) {
     logger->bar_visible = logger->progress_visible = false;
 }
 
-// Draws the bar over the one before. One write per picture, old text overwritten rather than erased first: no flicker.
-// The cursor waits at the bar's beginning and all behind the bar is erased, so that a bar which a narrower window has
-// broken into two lines is wholly replaced.
+// Draws the bar over the one before. One write a picture overwrites the old text without erasing it first: no flicker.
+// The cursor waits at the bar's beginning and everything behind the bar is erased. This also replaces a bar that a
+// narrower window has broken into two lines.
 static inline void logger_draw(Logger *logger) {
     StepParts parts;
     char line[512];
@@ -295,7 +305,7 @@ static inline void logger_draw(Logger *logger) {
     logger->bar_time = seconds_now();
 }
 
-// Shows on a terminal, over the bar, how far something has come that takes longer than a step. The next line for a
+// Shows on a terminal, over the bar, the progress of something that takes longer than a step. The next line for a
 // person replaces it.
 static inline void logger_progress(Logger *logger, const char *text) {
     double now = seconds_now();
@@ -321,41 +331,31 @@ PRINTF_LIKE(2, 3) static inline void logger_event(Logger *logger, const char *fo
     if (redraw) { logger_draw(logger); }
 }
 
-// Seconds of training so far, those before a resume included.
+// Seconds of training so far, with those before a resume.
 static inline double logger_seconds(const Logger *logger) {
     return logger->seconds_before + seconds_now() - logger->opened;
 }
 
-static inline bool logger_open_file(int *fd, const char *path, bool fresh, Error *error) {
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
-    return *fd >= 0 || fail_system(error, path, "open for writing");
-}
-
-// Opens both logs, which keep what came before first_step.
-static inline bool logger_open_files(Logger *logger, int64_t first_step, Error *error) {
-    bool fresh = first_step == 0;
-    LogLine last = {LOG_SPEED, 0, 0.0};
-    if (!fresh && !(log_trim(logger->path, first_step, error) &&
-                    log_trim_lines(logger->speed_path, first_step, speed_parse_line, &last, error))) {
-        return false;
-    }
-    logger->seconds_before = isfinite(last.value) ? last.value : 0.0;
-    return logger_open_file(&logger->fd, logger->path, fresh, error) &&
-           logger_open_file(&logger->speed_fd, logger->speed_path, fresh, error);
+// A logger without files.
+static inline void logger_init(Logger *logger) {
+    memset(logger, 0, sizeof(*logger));
+    logger->out = stdout;
+    logger->main.fd = logger->speed.fd = -1;
 }
 
 // Begins the log of a run whose next step is first_step of total_steps: 0 empties dir/main.log and dir/speed.log, a
-// later step (resume) keeps what came before it. dir NULL or "": no files. Error: a file cannot be read or written.
+// later step (resume) keeps the lines before it. dir NULL or "": no files. Error: a file cannot be read or written.
 static inline bool logger_open(Logger *logger, const char *dir, int64_t first_step, int64_t total_steps, Error *error) {
-    memset(logger, 0, sizeof(*logger));
-    logger->out = stdout;
+    LogLine last_event, last = {LOG_SPEED, 0, 0.0};
+    logger_init(logger);
     logger->terminal = logger_is_terminal(stdout);
     logger->total_steps = total_steps;
-    logger->fd = logger->speed_fd = -1;
     logger->opened = seconds_now();
     if (dir == NULL || dir[0] == '\0') { return true; }
-    return path_join(logger->path, dir, MAIN_LOG_NAME, error) &&
-           path_join(logger->speed_path, dir, SPEED_LOG_NAME, error) && logger_open_files(logger, first_step, error);
+    bool ok = log_open(&logger->main, dir, MAIN_LOG_NAME, first_step, log_parse_line, &last_event, error) &&
+              log_open(&logger->speed, dir, SPEED_LOG_NAME, first_step, speed_parse_line, &last, error);
+    logger->seconds_before = isfinite(last.value) ? last.value : 0.0;
+    return ok;
 }
 
 // Leaves the last bar on the screen and closes the files.
@@ -367,19 +367,8 @@ static inline void logger_close(Logger *logger) {
         logger->bar_visible = logger->progress_visible = false;
     }
     logger_clear(logger);
-    if (logger->fd >= 0) { close(logger->fd); }
-    if (logger->speed_fd >= 0) { close(logger->speed_fd); }
-    logger->fd = logger->speed_fd = -1;
-}
-
-// Records how fast an update was.
-static inline bool logger_speed(Logger *logger, const StepInfo *info, Error *error) {
-    char line[160];
-    if (logger->speed_fd < 0) { return true; }
-    int bytes = snprintf(line, sizeof(line), "s:%lld ms:%.3f tps:%.0f sec:%.3f\n", (long long)info->step,
-                         1e3 * info->seconds, (double)info->tokens / fmax(info->seconds, 1e-9), logger_seconds(logger));
-    if (bytes >= (int)sizeof(line)) { return fail(error, "%s: a line is too long to be logged", logger->speed_path); }
-    return log_append(logger->speed_fd, logger->speed_path, line, bytes, error);
+    log_close(&logger->main);
+    log_close(&logger->speed);
 }
 
 // Shows and records an update. The time left is the mean time of a step so far, validation and checkpoints included.
@@ -401,9 +390,10 @@ static inline bool logger_step(Logger *logger, const StepInfo *info, Error *erro
         logger_step_line(line, sizeof(line), &parts);
         logger_event(logger, "%s", line);
     }
-    return log_write(logger, error, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)info->step, info->loss, info->lr,
-                     info->norm) &&
-           logger_speed(logger, info, error);
+    return log_write(&logger->main, error, "s:%lld trl:%.4f lr:%.6f norm:%.2f\n", (long long)info->step, info->loss,
+                     info->lr, info->norm) &&
+           log_write(&logger->speed, error, "s:%lld ms:%.3f tps:%.0f sec:%.3f\n", (long long)info->step,
+                     1e3 * info->seconds, (double)info->tokens / fmax(info->seconds, 1e-9), logger_seconds(logger));
 }
 
 // Shows and records the validation loss after `step` updates. Error: as logger_step.
@@ -411,18 +401,18 @@ static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *
     char number[64];
     logger_step_number(number, sizeof(number), step, logger->total_steps);
     logger_event(logger, "%s | val loss %.6f", number, loss);
-    return log_write(logger, error, "s:%lld tel:%.4f\n", (long long)step, loss);
+    return log_write(&logger->main, error, "s:%lld tel:%.4f\n", (long long)step, loss);
 }
 
-// Shows and records an accuracy after `step` updates: of `total` questions of an evaluation, `correct` were answered
-// correctly. key: what main.log calls it. Error: as logger_step.
+// Shows and records an accuracy after `step` updates: `correct` of `total` questions were answered correctly. key: the
+// evaluation's name in main.log. Error: as logger_step.
 static inline bool logger_eval(Logger *logger, int64_t step, const char *name, const char *key, int64_t correct,
                                int64_t total, Error *error) {
     char number[64];
     double accuracy = (double)correct / (double)max_i64(total, 1);
     logger_step_number(number, sizeof(number), step, logger->total_steps);
     logger_event(logger, "%s | %s %.4f (%lld/%lld)", number, name, accuracy, (long long)correct, (long long)total);
-    return log_write(logger, error, "s:%lld %s:%.4f\n", (long long)step, key, accuracy);
+    return log_write(&logger->main, error, "s:%lld %s:%.4f\n", (long long)step, key, accuracy);
 }
 
 #endif // LLMC_LOGGER_H

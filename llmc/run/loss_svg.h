@@ -1,23 +1,24 @@
-// loss.svg: the curves of main.log as a picture. Thousands of steps are gathered into columns: a line through the means
-// and a pale band from the lowest to the highest loss. The loss axis is logarithmic where the losses span a factor of
-// LOSS_LOG_RATIO or more. The picture follows the reader's light or dark theme.
+// Draws loss.svg: the curves of main.log as a picture. Thousands of steps are gathered into columns: a line through the
+// means, and a pale band from the lowest to the highest loss. The loss axis is logarithmic where the losses span a
+// factor of LOSS_LOG_RATIO or more. The picture follows the reader's light or dark theme.
 #ifndef LLMC_LOSS_SVG_H
 #define LLMC_LOSS_SVG_H
 
+#include "llmc/base/text.h"
 #include "llmc/run/log.h"
 
 #define LOSS_SVG_NAME "loss.svg"
-#define LOSS_COLUMNS 240    // more than this many points of a curve are gathered
+#define LOSS_COLUMNS 240    // a curve of more points is gathered into so many
 #define LOSS_LOG_RATIO 20.0 //
-#define LOSS_LEAST 1e-4     // main.log has four digits: on a logarithmic axis, 0.0000 stands here
-#define LOSS_MOST 1e12      // anything above is not drawn, as NaN is not
+#define LOSS_LEAST 1e-4     // main.log has four digits: a logarithmic axis shows 0.0000 here
+#define LOSS_MOST 1e12      // larger losses are not drawn, and neither is NaN
 
 // The picture, in its own units; the plot is the frame inside.
 enum { SVG_WIDTH = 640, SVG_HEIGHT = 400, PLOT_LEFT = 76, PLOT_RIGHT = 620, PLOT_TOP = 22, PLOT_BOTTOM = 348 };
 
 typedef struct {
-    int64_t points;    // 0: nothing was logged in this column
-    double step, loss; // sums over the points
+    int64_t points;
+    double step, loss; // first sums over the points, then means
     double low, high;
 } LossColumn;
 
@@ -26,25 +27,13 @@ typedef struct {
     double low, high;
     double last_loss;
     LossColumn columns[LOSS_COLUMNS];
+    int num_columns; // those that have points; the others are dropped
 } LossCurve;
 
 typedef struct {
     double low, high, tick; // linear: ticks at multiples of `tick`
-    bool logarithmic;       // ticks at 1, 2, 5 times powers of ten, or at every tick-th power if that is too many
+    bool logarithmic;       // ticks at 1, 2, 5 times powers of ten, or only at every tick-th power
 } LossAxis;
-
-typedef struct {
-    char *data;
-    size_t size, used;
-} SvgText;
-
-PRINTF_LIKE(2, 3) static inline void svg_add(SvgText *svg, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(svg->data + svg->used, svg->size - svg->used, format, arguments);
-    va_end(arguments);
-    svg->used = (size_t)min_i64((int64_t)svg->used + n, (int64_t)svg->size - 1);
-}
 
 // ---- From main.log to curves ----
 
@@ -74,7 +63,18 @@ static inline void loss_gather(LossCurve *curve, const LogLine *line) {
     column->loss += line->value;
 }
 
-// Fills both curves from the text of main.log; damaged lines are passed over.
+// Turns sums into means, and drops the columns without points.
+static inline void loss_take_means(LossCurve *curve) {
+    for (int i = 0; i < LOSS_COLUMNS; i++) {
+        LossColumn column = curve->columns[i];
+        if (column.points == 0) { continue; }
+        column.step /= (double)column.points;
+        column.loss /= (double)column.points;
+        curve->columns[curve->num_columns++] = column;
+    }
+}
+
+// Fills both curves from the text of main.log. Passes over damaged lines.
 static inline void loss_read_curves(LossCurve curves[2], const char *text, int64_t bytes) {
     const char *line;
     size_t length;
@@ -92,6 +92,7 @@ static inline void loss_read_curves(LossCurve curves[2], const char *text, int64
             }
         }
     }
+    for (int i = 0; i < 2; i++) { loss_take_means(&curves[i]); }
 }
 
 // ---- Axes ----
@@ -138,13 +139,13 @@ static inline double loss_y(const LossAxis *axis, double loss) {
 
 // ---- Drawing ----
 
-static inline void svg_y_tick(SvgText *svg, const LossAxis *axis, double loss) {
+static inline void svg_y_tick(Text *svg, const LossAxis *axis, double loss) {
     double y = loss_y(axis, loss);
-    svg_add(svg, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", PLOT_LEFT, y, PLOT_RIGHT);
-    svg_add(svg, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", PLOT_LEFT - 8, y + 4.0, loss);
+    text_printf(svg, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", PLOT_LEFT, y, PLOT_RIGHT);
+    text_printf(svg, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", PLOT_LEFT - 8, y + 4.0, loss);
 }
 
-static inline void svg_y_axis(SvgText *svg, const LossAxis *axis) {
+static inline void svg_y_axis(Text *svg, const LossAxis *axis) {
     if (!axis->logarithmic) {
         int count = (int)lround((axis->high - axis->low) / axis->tick);
         for (int i = 0; i <= count; i++) {
@@ -163,89 +164,80 @@ static inline void svg_y_axis(SvgText *svg, const LossAxis *axis) {
 }
 
 // Ticks of the step axis, in thousands or millions where the numbers are long.
-static inline void svg_x_axis(SvgText *svg, double last_step) {
+static inline void svg_x_axis(Text *svg, double last_step) {
     double tick = fmax(loss_nice_tick(last_step, 8), 1.0);
     double unit = last_step >= 1e7 ? 1e6 : last_step >= 1e4 ? 1e3 : 1.0;
     const char *suffix = unit == 1e6 ? "M" : unit == 1e3 ? "k" : "";
     for (int i = 0; i * tick <= last_step * (1.0 + 1e-9); i++) {
         double x = loss_x(i * tick, last_step);
-        svg_add(svg, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>", x, PLOT_TOP, PLOT_BOTTOM);
-        svg_add(svg, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g%s</text>\n", x, PLOT_BOTTOM + 19,
-                i * tick / unit, i > 0 ? suffix : "");
+        text_printf(svg, "<path class=\"grid\" d=\"M%.1f %dV%d\"/>", x, PLOT_TOP, PLOT_BOTTOM);
+        text_printf(svg, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g%s</text>\n", x, PLOT_BOTTOM + 19,
+                    i * tick / unit, i > 0 ? suffix : "");
     }
-    svg_add(svg, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", PLOT_LEFT, PLOT_TOP, PLOT_BOTTOM, PLOT_RIGHT);
+    text_printf(svg, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", PLOT_LEFT, PLOT_TOP, PLOT_BOTTOM, PLOT_RIGHT);
 }
 
-// The band between the lowest and the highest loss of each column.
-static inline void svg_band(SvgText *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
+// The band between the lowest and the highest loss of each column: along the top, and back along the bottom.
+static inline void svg_band(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
                             const char *name) {
-    char command = 'M';
-    svg_add(svg, "<path class=\"%s band\" d=\"", name);
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < LOSS_COLUMNS; i++) {
-            const LossColumn *column = &curve->columns[side == 0 ? i : LOSS_COLUMNS - 1 - i];
-            if (column->points == 0) { continue; }
-            double x = loss_x(column->step / (double)column->points, last_step);
-            svg_add(svg, "%c%.1f %.1f", command, x, loss_y(axis, side == 0 ? column->high : column->low));
-            command = 'L';
-        }
+    int n = curve->num_columns;
+    text_printf(svg, "<path class=\"%s band\" d=\"", name);
+    for (int i = 0; i < 2 * n; i++) {
+        const LossColumn *column = &curve->columns[i < n ? i : 2 * n - 1 - i];
+        text_printf(svg, "%c%.1f %.1f", i == 0 ? 'M' : 'L', loss_x(column->step, last_step),
+                    loss_y(axis, i < n ? column->high : column->low));
     }
-    svg_add(svg, "Z\"/>\n");
+    text_printf(svg, "Z\"/>\n");
 }
 
-// The line through the means; dots where there are few points, so that a single one can be seen.
-static inline void svg_curve(SvgText *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
+// The line through the means, with dots where there are few points, so that a single one can be seen.
+static inline void svg_curve(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
                              const char *name, int max_dots) {
-    char command = 'M';
     if (curve->points > LOSS_COLUMNS) { svg_band(svg, curve, axis, last_step, name); }
-    svg_add(svg, "<path class=\"%s line\" d=\"", name);
-    for (int i = 0; i < LOSS_COLUMNS; i++) {
+    text_printf(svg, "<path class=\"%s line\" d=\"", name);
+    for (int i = 0; i < curve->num_columns; i++) {
         const LossColumn *column = &curve->columns[i];
-        if (column->points == 0) { continue; }
-        double n = (double)column->points;
-        svg_add(svg, "%c%.1f %.1f", command, loss_x(column->step / n, last_step), loss_y(axis, column->loss / n));
-        command = 'L';
+        text_printf(svg, "%c%.1f %.1f", i == 0 ? 'M' : 'L', loss_x(column->step, last_step),
+                    loss_y(axis, column->loss));
     }
-    svg_add(svg, "\"/>\n");
-    for (int i = 0; i < LOSS_COLUMNS && curve->points <= max_dots; i++) {
+    text_printf(svg, "\"/>\n");
+    for (int i = 0; i < curve->num_columns && curve->points <= max_dots; i++) {
         const LossColumn *column = &curve->columns[i];
-        if (column->points == 0) { continue; }
-        double n = (double)column->points;
-        svg_add(svg, "<circle class=\"%s dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.6\"/>\n", name,
-                loss_x(column->step / n, last_step), loss_y(axis, column->loss / n));
+        text_printf(svg, "<circle class=\"%s dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.6\"/>\n", name,
+                    loss_x(column->step, last_step), loss_y(axis, column->loss));
     }
 }
 
 // One row of the legend: the curve's colour, its name and its last loss.
-static inline void svg_legend(SvgText *svg, const LossCurve *curve, const char *name, const char *label, int row) {
+static inline void svg_legend(Text *svg, const LossCurve *curve, const char *name, int row) {
     int x = PLOT_RIGHT - 132, y = PLOT_TOP + 20 + 20 * row;
-    svg_add(svg, "<path class=\"%s line\" d=\"M%d %dh22\"/>", name, x, y - 4);
-    svg_add(svg, "<text x=\"%d\" y=\"%d\">%s</text>", x + 30, y, label);
-    svg_add(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.4g</text>\n", PLOT_RIGHT - 10, y, curve->last_loss);
+    text_printf(svg, "<path class=\"%s line\" d=\"M%d %dh22\"/>", name, x, y - 4);
+    text_printf(svg, "<text x=\"%d\" y=\"%d\">%s</text>", x + 30, y, name);
+    text_printf(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%.4g</text>\n", PLOT_RIGHT - 10, y, curve->last_loss);
 }
 
-static inline void svg_begin(SvgText *svg) {
-    svg_add(
+static inline void svg_begin(Text *svg) {
+    text_printf(
         svg,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\">\n",
         SVG_WIDTH, SVG_HEIGHT, SVG_WIDTH, SVG_HEIGHT);
-    svg_add(svg, "<title>Training and validation loss</title>\n<style>\n"
-                 ".paper{fill:#fff} .legend{fill:#fff;fill-opacity:.85}\n"
-                 "text{font:13px system-ui,\"Helvetica Neue\",Arial,sans-serif;fill:#333}\n"
-                 ".grid{stroke:#e6e6e6;fill:none} .frame{stroke:#666;fill:none}\n"
-                 ".line{fill:none;stroke-width:1.7;stroke-linejoin:round;stroke-linecap:round}\n"
-                 ".band{stroke:none;fill-opacity:.2}\n"
-                 ".train.line{stroke:#2f6db3} .train.band,.train.dot{fill:#2f6db3}\n"
-                 ".val.line{stroke:#d2691e} .val.band,.val.dot{fill:#d2691e}\n");
-    svg_add(svg, "@media (prefers-color-scheme:dark){\n"
-                 ".paper,.legend{fill:#16181c} text{fill:#c9ccd1} .grid{stroke:#2b2f36} .frame{stroke:#8a8f98}\n"
-                 ".train.line{stroke:#74a9e8} .train.band,.train.dot{fill:#74a9e8}\n"
-                 ".val.line{stroke:#f0975a} .val.band,.val.dot{fill:#f0975a}\n}\n</style>\n");
-    svg_add(svg, "<rect class=\"paper\" width=\"%d\" height=\"%d\"/>\n", SVG_WIDTH, SVG_HEIGHT);
+    text_printf(svg, "<title>Training and validation loss</title>\n<style>\n"
+                     ".paper{fill:#fff} .legend{fill:#fff;fill-opacity:.85}\n"
+                     "text{font:13px system-ui,\"Helvetica Neue\",Arial,sans-serif;fill:#333}\n"
+                     ".grid{stroke:#e6e6e6;fill:none} .frame{stroke:#666;fill:none}\n"
+                     ".line{fill:none;stroke-width:1.7;stroke-linejoin:round;stroke-linecap:round}\n"
+                     ".band{stroke:none;fill-opacity:.2}\n"
+                     ".train.line{stroke:#2f6db3} .train.band,.train.dot{fill:#2f6db3}\n"
+                     ".val.line{stroke:#d2691e} .val.band,.val.dot{fill:#d2691e}\n");
+    text_printf(svg, "@media (prefers-color-scheme:dark){\n"
+                     ".paper,.legend{fill:#16181c} text{fill:#c9ccd1} .grid{stroke:#2b2f36} .frame{stroke:#8a8f98}\n"
+                     ".train.line{stroke:#74a9e8} .train.band,.train.dot{fill:#74a9e8}\n"
+                     ".val.line{stroke:#f0975a} .val.band,.val.dot{fill:#f0975a}\n}\n</style>\n");
+    text_printf(svg, "<rect class=\"paper\" width=\"%d\" height=\"%d\"/>\n", SVG_WIDTH, SVG_HEIGHT);
 }
 
-static inline void svg_picture(SvgText *svg, const LossCurve curves[2]) {
-    static const char *const names[2] = {"train", "val"}, *const labels[2] = {"train", "val"};
+static inline void svg_picture(Text *svg, const LossCurve curves[2]) {
+    static const char *const names[2] = {"train", "val"};
     static const int max_dots[2] = {1, 60};
     double last_step = (double)max_i64(max_i64(curves[0].last, curves[1].last), 1);
     LossAxis axis = loss_y_axis(curves);
@@ -253,42 +245,39 @@ static inline void svg_picture(SvgText *svg, const LossCurve curves[2]) {
     svg_begin(svg);
     svg_y_axis(svg, &axis);
     svg_x_axis(svg, last_step);
-    svg_add(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n", (PLOT_LEFT + PLOT_RIGHT) / 2,
-            PLOT_BOTTOM + 40);
-    svg_add(svg, "<text transform=\"translate(17 %d) rotate(-90)\" text-anchor=\"middle\">loss%s</text>\n",
-            (PLOT_TOP + PLOT_BOTTOM) / 2, axis.logarithmic ? " (log scale)" : "");
+    text_printf(svg, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">step</text>\n", (PLOT_LEFT + PLOT_RIGHT) / 2,
+                PLOT_BOTTOM + 40);
+    text_printf(svg, "<text transform=\"translate(17 %d) rotate(-90)\" text-anchor=\"middle\">loss%s</text>\n",
+                (PLOT_TOP + PLOT_BOTTOM) / 2, axis.logarithmic ? " (log scale)" : "");
     for (int i = 0; i < 2; i++) {
         if (curves[i].points > 0) { svg_curve(svg, &curves[i], &axis, last_step, names[i], max_dots[i]); }
     }
-    svg_add(svg, "<rect class=\"legend\" x=\"%d\" y=\"%d\" width=\"140\" height=\"%d\"/>\n", PLOT_RIGHT - 140,
-            PLOT_TOP + 2, 20 * rows + 6);
+    text_printf(svg, "<rect class=\"legend\" x=\"%d\" y=\"%d\" width=\"140\" height=\"%d\"/>\n", PLOT_RIGHT - 140,
+                PLOT_TOP + 2, 20 * rows + 6);
     for (int i = 0; i < 2; i++) {
-        if (curves[i].points > 0) { svg_legend(svg, &curves[i], names[i], labels[i], row++); }
+        if (curves[i].points > 0) { svg_legend(svg, &curves[i], names[i], row++); }
     }
-    svg_add(svg, "</svg>\n");
+    text_printf(svg, "</svg>\n");
 }
 
-// Draws dir/loss.svg from dir/main.log, atomically. A log without a loss that can be drawn gives no picture, and that
-// is no error. Error: the log cannot be read, the picture cannot be written.
+// Draws dir/loss.svg from dir/main.log, atomically. A log without a loss that can be drawn gives no picture and no
+// error. Error: the log cannot be read, the picture cannot be written.
 static inline bool loss_svg_write(const char *dir, Error *error) {
     char log_path[MAX_PATH_BYTES], svg_path[MAX_PATH_BYTES];
-    if (!path_join(log_path, dir, MAIN_LOG_NAME, error) || !path_join(svg_path, dir, LOSS_SVG_NAME, error)) {
-        return false;
-    }
     uint8_t *log;
     int64_t bytes;
-    if (!read_whole_file(log_path, MAIN_LOG_MAX_BYTES, &log, &bytes, error)) { return false; }
-    LossCurve *curves = (LossCurve *)malloc(2 * sizeof(LossCurve));
-    SvgText svg = {(char *)malloc(1 << 16), 1 << 16, 0}; // several times what two full curves need
-    bool ok = (curves != NULL && svg.data != NULL) || fail(error, "%s: out of memory for a picture", svg_path);
-    if (ok) {
-        loss_read_curves(curves, (const char *)log, bytes);
-        if (curves[0].points + curves[1].points > 0) {
-            svg_picture(&svg, curves);
-            ok = write_whole_file(svg_path, svg.data, (int64_t)svg.used, error);
-        }
+    if (!path_join(log_path, dir, MAIN_LOG_NAME, error) || !path_join(svg_path, dir, LOSS_SVG_NAME, error) ||
+        !read_whole_file(log_path, MAIN_LOG_MAX_BYTES, &log, &bytes, error)) {
+        return false;
     }
-    free(svg.data);
+    Text svg = {NULL, 0, 0, false};
+    LossCurve *curves = (LossCurve *)malloc(2 * sizeof(LossCurve));
+    if (curves != NULL) { loss_read_curves(curves, (const char *)log, bytes); }
+    bool draws = curves != NULL && curves[0].points + curves[1].points > 0;
+    if (draws) { svg_picture(&svg, curves); }
+    bool ok = (curves != NULL && !svg.failed) || fail(error, "%s: out of memory for a picture", svg_path);
+    ok = ok && (!draws || write_whole_file(svg_path, svg.data, (int64_t)svg.used, error));
+    text_free(&svg);
     free(curves);
     free(log);
     return ok;

@@ -60,7 +60,7 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
 // the one that the run goes back to. *replaced: how many of these it will remove or overwrite.
 static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
     const RunFound *found = &run->found;
-    bool begins = run->logger.path[0] == '\0', removes_all = begins && run->options.overwrite;
+    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && run->options.overwrite;
     int newer = 0;
     *replaced = 0;
     while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > disk->from)) {

@@ -372,8 +372,7 @@ static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *er
 static inline bool run_open(TrainRun *run, int default_seq_len, const char *precision, Error *error) {
     run->precision = precision;
     run->saved_step = -1;
-    run->logger.out = stdout;
-    run->logger.fd = run->logger.speed_fd = -1;
+    logger_init(&run->logger);
     run_slow(run, true);
     bool ok = run_open_folder(run, error) && run_agree(run, run_open_inputs(run, default_seq_len, error), error) &&
               run_check_same(run, error);

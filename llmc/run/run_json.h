@@ -1,14 +1,14 @@
-// run.json: what a run folder says of itself, for whoever finds it later. One JSON object, written by rank 0, whole or
-// not at all, when a run begins or goes on, and once more at its end:
+// run.json: the record that a run folder holds of itself, for people and for plots. One JSON object. Rank 0 writes it
+// whole or not at all, when a run begins or goes on, and once more at its end:
 //   format, program, version, git      which program wrote it, and from which revision of its source it was built
 //   command, directory                 how and where it was started
-//   precision, options                 every option by its long name, defaults included
+//   precision, options                 every option by its long name, with defaults
 //   model, tokens_per_step, steps, sequences_per_epoch, data
 //   hardware, versions                 of rank 0's machine; a GPU for each rank
 //   starts                             the first one and each --resume: when, from which step, with which command; and
 //                                      how it ended, if it did in order and another one followed
 //   end                                how the last one ended; none: it still runs, or was killed
-// What is not known is left out. Nothing reads it but people, plots and the next start, which takes over `starts`.
+// Unknown values are left out. The next start takes over `starts`.
 #ifndef LLMC_RUN_JSON_H
 #define LLMC_RUN_JSON_H
 
@@ -29,15 +29,15 @@ typedef struct {
     int32_t major, minor; // compute capability
 } RunGpu;
 
-// What the trainer knows of the machine beyond what every program can find out.
+// The machine, as far as only the trainer knows it.
 typedef struct {
     const char *program;  // its name
-    const char *revision; // of the source, as git says: 40 digits, "-dirty" behind them if files had changed; "": none
+    const char *revision; // of the source, from git: 40 digits, and "-dirty" if files had changed; "": none
     const ArgSpec *specs; // its options
     RunGpu *gpus;         // (num_gpus), of all ranks on rank 0; NULL on the CPU
     int num_gpus;
     int num_machines;    // that the ranks are on
-    char attention[128]; // who computes it on the GPUs; "": on the CPU
+    char attention[128]; // its kernels on the GPUs; "": on the CPU
     struct {
         const char *name;
         char text[128];
@@ -55,7 +55,7 @@ static inline void run_machine_version(RunMachine *machine, const char *name, co
     machine->versions[machine->num_versions++].name = name;
 }
 
-// ---- What every program can find out ----
+// ---- The machine, as far as every program can ask ----
 
 // The first value of this field in /proc/cpuinfo ("" where there is none).
 static inline void run_cpu_field(const char *field, char *text, size_t size) {
@@ -198,7 +198,7 @@ static inline void run_json_machine(JsonOut *out, const TrainRun *run, const Run
 
 // ---- Starts ----
 
-// The starts that an earlier run.json holds, word for word; the last one is given its end.
+// Copies the starts of an earlier run.json word for word. The last one gets its end.
 static inline void run_json_copy_starts(JsonOut *out, const Json *json, int starts) {
     int end = json_find(json, 0, "end");
     const JsonValue *values = json->values;
@@ -212,7 +212,7 @@ static inline void run_json_copy_starts(JsonOut *out, const Json *json, int star
     }
 }
 
-// A resumed run goes on with the starts of its run.json. One that is damaged is replaced, and that is said.
+// A resumed run goes on with the starts of its run.json. It replaces a damaged one and says so.
 static inline void run_json_take_starts(JsonOut *out, TrainRun *run, const char *path) {
     Json json;
     Error error;
@@ -242,7 +242,7 @@ static inline void run_json_starts(JsonOut *out, TrainRun *run, const char *path
 
 // ---- Writing ----
 
-// Writes the record, which stays open: what follows in it comes later.
+// Writes the record. It stays open: the end comes later.
 static inline bool run_json_write(const JsonOut *record, const char *path, Error *error) {
     Text whole = text_copy(&record->text);
     text_words(&whole, "\n}\n");
@@ -276,7 +276,7 @@ static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Er
     return run_json_write(out, path, error);
 }
 
-// Writes what was written at the start, and the end: status "done", "stopped" or "failed"; message: one line, or "";
+// Writes the record of the start again, with the end. status: "done", "stopped" or "failed". message: one line, or "".
 // hash: of the weights, or NULL.
 static inline bool run_json_write_end(const TrainRun *run, const char *status, const char *message,
                                       const uint64_t *hash, Error *error) {
@@ -310,8 +310,7 @@ static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Erro
     return run_agree(run, ok, error);
 }
 
-// Writes how the run has ended, as run_json_write_end has it. Does nothing for a run that has not begun, and the second
-// time.
+// Writes how the run has ended (run_json_write_end). Does nothing for a run that has not begun, or the second time.
 static inline bool run_json_end(TrainRun *run, const char *status, const char *message, const uint64_t *hash,
                                 Error *error) {
     if (run->record.json.text.data == NULL) { return true; }
@@ -321,7 +320,7 @@ static inline bool run_json_end(TrainRun *run, const char *status, const char *m
     return ok;
 }
 
-// The same for a run that fails. That this cannot be written either matters no more.
+// Writes that the run has failed. A second failure, to write this, does not matter.
 static inline void run_json_fail(TrainRun *run, const Error *why) {
     Error ignored;
     run_json_end(run, "failed", why->text, NULL, &ignored);

@@ -1,48 +1,18 @@
-// What the trainers tell about a run, in the same words: the table at the start, the memory plan, a loss that is not a
-// number, a sample, the end.
+// Tells a person about a run: the table at the start, the memory plan, a loss that is not a number, a sample, the end.
+// Both trainers use these words.
 #ifndef LLMC_RUN_REPORT_H
 #define LLMC_RUN_REPORT_H
 
-#include <signal.h>
-
-#include "llmc/base/hash.h"
-#include "llmc/files/hf_export.h"
+#include "llmc/base/rand.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/loss_svg.h"
+#include "llmc/run/run_inputs.h"
 #include "llmc/run/run_json.h"
 #include "llmc/run/sampler.h"
-#include "llmc/run/run_inputs.h"
 #include "llmc/run/text_out.h"
 
-// Writes that fail are noticed and reported where they fail, a file size limit (SIGXFSZ) like a full disk. A reader of
-// the output that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
-static inline void ignore_write_signals(void) {
-    signal(SIGXFSZ, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
-}
-
-// handler is called for this signal; reads and writes under way are not disturbed. One that was ignored when the
-// program started stays so: by nohup SIGHUP, and SIGINT by a shell that starts something in the background.
-static inline void catch_stop_signal(int number, void (*handler)(int)) {
-    struct sigaction action;
-    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) { return; }
-    memset(&action, 0, sizeof(action));
-    action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;
-    sigaction(number, &action, NULL);
-}
-
-// The same for SIGINT, SIGTERM, SIGHUP (the terminal is gone) and SIGUSR1 (which Slurm sends ahead of time if asked to,
-// and mpirun passes on).
-static inline void catch_stop_signals(void (*handler)(int)) {
-    catch_stop_signal(SIGINT, handler);
-    catch_stop_signal(SIGTERM, handler);
-    catch_stop_signal(SIGHUP, handler);
-    catch_stop_signal(SIGUSR1, handler);
-}
-
-// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward; the
-// head's wte included), and attention, where a token sees T/2 others on average: 12 L C T/2.
+// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward), with
+// wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
 static inline double flops_per_token(const GPT2Config *config, int64_t T) {
     double L = config->num_layers, C = config->channels;
     return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
@@ -69,7 +39,7 @@ static inline void run_print_eval(const TrainRun *run, int which) {
            (long long)eval->rows_that_lose, (long long)eval->longest);
 }
 
-// What this run is, as settled from options, files and defaults. The trainer's own lines (machine, memory) follow.
+// Prints the run as options, files and defaults settle it. The trainer's own lines (machine, memory) follow.
 static inline void run_print_config(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
@@ -103,7 +73,7 @@ static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), plan->total);
     printf("memory      %s%s, planned\n           ", bytes, where);
-    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // what is left is small
+    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // the rest is small
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
         printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
     }
@@ -113,7 +83,7 @@ static inline void run_print_output(const TrainRun *run) {
     if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
 }
 
-// What the checkpoints will take of the disk.
+// Prints the space that checkpoints will take on the disk.
 static inline void run_print_disk(TrainRun *run) {
     DiskRun disk;
     int replaced;
@@ -141,7 +111,7 @@ static inline void run_print_tensors(const TrainRun *run) {
 
 // ---- Steps ----
 
-// Describes a loss or gradient norm of step `step` that no update may be made with. The run ends there.
+// Describes a loss or gradient norm of step `step` that allows no update. The run ends there.
 static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
                                       const char *place, Error *error) {
     char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
@@ -176,8 +146,8 @@ static inline bool run_draw_losses(const TrainRun *run, Error *error) {
 
 // ---- Evaluations ----
 
-// Shows on a terminal how far an evaluation has come: the first `batches` of it are done. start: when it began, in
-// seconds_now(). Batches take about the same time each, whatever the length of their rows.
+// Shows on a terminal that `batches` of an evaluation are done. start: when it began, in seconds_now(). All batches
+// take about as long, whatever the length of their rows.
 static inline void run_show_eval(TrainRun *run, int which, int64_t batches, double start) {
     const EvalLoader *eval = &run->evals[which];
     char text[128], left[32];
@@ -206,18 +176,18 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
     text_out_write(out, text, bytes);
 }
 
-// Where a sample's tokens come from: a model, and what to do with it.
+// A model as the source of a sample's tokens.
 typedef struct {
     void *model;
     void (*append)(void *model, int token);
-    const float *(*logits)(void *model); // of the token after those appended
-    bool (*stops)(void *model);          // the run is to stop, and the sample with it
+    const float *(*logits)(void *model); // of the next token
+    bool (*stops)(void *model);          // the run stops, and the sample with it
     float *probs;                        // (V), work space
     int32_t *index;                      // (V), work space
 } SampleSource;
 
-// Writes a sample to the screen, token by token, until the run stops. Never fails a training run: logits that are not
-// numbers end the sample with a word (and false), and the next step's loss will tell where they come from.
+// Writes a sample to the screen, token by token, until the run stops. It never fails a training run: logits that are
+// not numbers end the sample with a word (and false), and the next step's loss will tell where they come from.
 static inline bool run_sample(TrainRun *run, const SampleSource *source) {
     const TrainOptions *o = &run->options;
     SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
@@ -250,7 +220,7 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source) {
 
 // ---- The end ----
 
-// Writes the folder that --export names, and says what is in it.
+// Writes the folder that --export names, and names its contents.
 static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
     const char *dir = run->options.export_dir;
     const Tokenizer *tokenizer = run->tokenizer.is_open ? &run->tokenizer.tokenizer : NULL;
@@ -265,7 +235,7 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
     return true;
 }
 
-// Writes what --export asks for, and says what the run leaves behind. params: all parameters in fp32, for the export.
+// Writes the export, and prints what the run leaves behind. params: all parameters in fp32, for the export.
 // weights_hash: their SUM64.
 static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, bool trained, bool stopped,
                               Error *error) {
@@ -279,14 +249,6 @@ static inline bool run_finish(TrainRun *run, const float *params, uint64_t weigh
     }
     printf("weights hash %016llx\n", (unsigned long long)weights_hash);
     return run_json_end(run, stopped ? "stopped" : "done", stopped ? "by a signal" : "", &weights_hash, error);
-}
-
-// Standard output may be a full disk or a pipe whose reader has gone: the last thing a program looks at. Of a terminal
-// that has gone nobody expects anything.
-static inline bool stdout_is_written(Error *error) {
-    bool terminal_is_gone = !isatty(fileno(stdout)) && errno == EIO;
-    return (fflush(stdout) == 0 && !ferror(stdout)) || terminal_is_gone ||
-           fail(error, "standard output: could not be written (disk full, or its reader gone)");
 }
 
 #endif // LLMC_RUN_REPORT_H

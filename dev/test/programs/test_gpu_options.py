@@ -32,7 +32,7 @@ def help_text():
 def options_of_several_processes():
     """What is missing or does nothing is told at once, in one line; one process more or less is no other run."""
     for options, says in (("-pn 2", "neither mpirun nor srun has started"), ("-pr 1", "without --nccl-init tcp or fs"),
-                          ("-pi tcp", "needs --server-ip"), ("-pi tcp -ps 10.0.0.1", "need --num-processes"),
+                          ("-pi tcp", "needs --server-ip"), ("-pi tcp -ps 10.0.0.1", "needs --num-processes"),
                           ("-ps 10.0.0.1", "does nothing without"), ("-pi fs", "needs --nccl-fs-path"),
                           ("-pf /tmp", "does nothing without"), ("-pi fs -pf x -pn 2 -pr 2", "counted from 0"),
                           ("-pi shared", "expected one of mpi|tcp|fs"), ("-pn -1", "--num-processes (-pn)")):

@@ -137,7 +137,7 @@ def resume_with_other_threads_and_memory():
     folder = run_folder("other")
     train("--out-dir", folder, "--checkpoint-every", "6")
     remove_checkpoint(folder, STEPS)
-    for arguments in (["--recompute", "3"], ["--threads", "2"]):
+    for arguments in (["--recompute", "3"], ["--recompute", "1"]):
         copy = run_folder("copy")
         shutil.copytree(folder, copy)
         out, _ = train("--out-dir", copy, "--resume", *arguments)

@@ -322,8 +322,8 @@ static void test_log_errors(Test *t) {
     CHECK(t, logger_open(&logger, NULL, 0, 10, &error), "%s", error.text);
     logger.out = fopen("/dev/null", "w");
     logger.terminal = false;
-    snprintf(logger.path, sizeof(logger.path), "run/main.log");
-    logger.fd = open("/dev/full", O_WRONLY);
+    snprintf(logger.main.path, sizeof(logger.main.path), "run/main.log");
+    logger.main.fd = open("/dev/full", O_WRONLY);
     CHECK(t, !logger_step(&logger, &example, &error), "a full disk went unnoticed");
     const char *full =
         "run/main.log: cannot write the log: no space left on device; free some space, then continue with "

@@ -1,0 +1,44 @@
+// The signals and the standard output of a trainer: what stops a run in order, and what must not end it.
+#ifndef LLMC_SIGNALS_H
+#define LLMC_SIGNALS_H
+
+#include "llmc/base/utils.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+// A write that fails is reported where it fails: a file size limit (SIGXFSZ) like a full disk. A reader of the output
+// that goes away (SIGPIPE: `| head`, a pager that is closed) must not end a long run.
+static inline void ignore_write_signals(void) {
+    signal(SIGXFSZ, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// Calls handler for this signal. Reads and writes under way go on. A signal that was ignored when the program started
+// stays ignored: SIGHUP under nohup, and SIGINT where a shell starts something in the background.
+static inline void catch_stop_signal(int number, void (*handler)(int)) {
+    struct sigaction action;
+    if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) { return; }
+    memset(&action, 0, sizeof(action));
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(number, &action, NULL);
+}
+
+// SIGHUP: the terminal is gone. SIGUSR1: Slurm sends it ahead of time if asked to, and mpirun passes it on.
+static inline void catch_stop_signals(void (*handler)(int)) {
+    catch_stop_signal(SIGINT, handler);
+    catch_stop_signal(SIGTERM, handler);
+    catch_stop_signal(SIGHUP, handler);
+    catch_stop_signal(SIGUSR1, handler);
+}
+
+// The last thing a program checks: standard output may be a full disk, or a pipe whose reader has gone. A terminal that
+// has gone is no error.
+static inline bool stdout_is_written(Error *error) {
+    bool terminal_is_gone = !isatty(fileno(stdout)) && errno == EIO;
+    return (fflush(stdout) == 0 && !ferror(stdout)) || terminal_is_gone ||
+           fail(error, "standard output: could not be written (disk full, or its reader gone)");
+}
+
+#endif // LLMC_SIGNALS_H
