@@ -172,7 +172,7 @@ typedef struct {
     Activations acts; // and the gradients of activations, for one layer at a time
     Fp8Copies fp8;    // of --fp8
     int head_rows;    // rows of logits in a chunk
-    float *att_dots, *sum_scratch;
+    float *att_delta, *sum_scratch;
     double *norm_partials, *loss_sum;
     StepInput *input;
     StepRecord *records; // (ranks)
@@ -299,7 +299,8 @@ static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
     int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
     plan_add(plan, &model->cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
              BACKWARD_ATTENTION, BACKWARD_ATTENTION);
-    plan_add(plan, &model->att_dots, "att_dots", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION, BACKWARD_ATTENTION);
+    plan_add(plan, &model->att_delta, "att_delta", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION,
+             BACKWARD_ATTENTION);
     plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), LM_HEAD,
              BACKWARD_ATTENTION);
     int64_t partials = 0;
@@ -573,7 +574,7 @@ static void attend_backward(GPT2 *model, int layer, int B, int T) {
     const floatX *qkv = model->acts.qkv.of(layer), *att = model->acts.att.of(layer);
     const float *lse = model->acts.att_lse.of(layer);
     if (!cudnn_att_takes(&model->cudnn, B, T)) {
-        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_dots, B, T, C, NH,
+        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_delta, B, T, C, NH,
                            model->stream);
         return;
     }
@@ -1355,7 +1356,7 @@ static void run_attention(void *context) {
         cudnn_att_backward(&model->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->stream);
     } else {
         attention_forward(att, lse, qkv, B, T, C, NH, model->stream);
-        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_dots, B, T, C, NH,
+        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_delta, B, T, C, NH,
                            model->stream);
     }
 }

@@ -280,7 +280,7 @@ static inline void step_attention_backward(StepRows *r, const StepGpu *gpu, cons
         step_scores(r, gpu, s, "cudnn backward", calls, 5, efficiency, 8 * C * N * X + statistics, scores);
         return;
     }
-    step_move(r, gpu, "attention_dots", calls, 2 * C * N * X + statistics / 2, 1.0);
+    step_move(r, gpu, "attention_delta", calls, 2 * C * N * X + statistics / 2, 1.0);
     step_scores(r, gpu, s, "attention_backward_kv", calls, 4, efficiency, 6 * C * N * X + statistics, 0.0);
     step_scores(r, gpu, s, "attention_backward_q", calls, 3, efficiency, 5 * C * N * X + statistics, 0.0);
 }

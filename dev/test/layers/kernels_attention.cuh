@@ -18,38 +18,36 @@ static std::string attention_name(AttentionShape s) {
            std::to_string(s.HS);
 }
 
-typedef enum { ATTENTION_AS_THE_MODEL, ATTENTION_PLAIN } AttentionVersion;
+typedef enum { ATTENTION_AS_THE_MODEL, ATTENTION_SIMT } AttentionVersion;
 
 // A forward and a backward on the device, all results poisoned before.
 struct AttentionRun {
     AttentionShape shape;
     DeviceArray<floatX> qkv, dout, out, dqkv;
-    DeviceArray<float> lse, dots;
-    Amax amax_out, amax_dqkv;
+    DeviceArray<float> lse, delta;
+    Amax amax_out;
 
     AttentionRun(AttentionShape s, const std::vector<float> &qkv_values, const std::vector<float> &dout_values)
         : shape(s), qkv(qkv_values), dout(dout_values), out(outputs_of(s)), dqkv(3 * outputs_of(s)), lse(rows_of(s)),
-          dots(rows_of(s)) {}
+          delta(rows_of(s)) {}
 
     void forward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
         out.poison(), lse.poison(), amax_out.set(0.0f);
-        if (version == ATTENTION_PLAIN) {
-            attention_forward_plain(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
+        if (version == ATTENTION_SIMT) {
+            attention_forward_simt(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
         } else {
             attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
         }
     }
     void backward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
-        dqkv.poison(), dots.poison(), amax_dqkv.set(0.0f);
-        if (version == ATTENTION_PLAIN) {
-            attention_dots(dots.data, out.data, dout.data, B, T, C, NH, 0);
-            attention_backward_plain(dqkv.data, dout.data, qkv.data, lse.data, dots.data, B, T, C, NH, 0,
-                                     amax_dqkv.data());
+        dqkv.poison(), delta.poison();
+        if (version == ATTENTION_SIMT) {
+            attention_delta(delta.data, out.data, dout.data, B, T, C, NH, 0);
+            attention_backward_simt(dqkv.data, dout.data, qkv.data, lse.data, delta.data, B, T, C, NH, 0);
         } else {
-            attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, dots.data, B, T, C, NH, 0,
-                               amax_dqkv.data());
+            attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, delta.data, B, T, C, NH, 0);
         }
     }
     void run(AttentionVersion version) {
@@ -63,12 +61,12 @@ struct AttentionRun {
 // ---- How far a result may be from the exact one ----
 //
 // u is half an epsilon of floatX, what a result loses when it is stored. u_p is the same for p and ds where tensor
-// cores take them as operands, 0 in the plain version. epsilon is of float.
+// cores take them as operands, 0 in the SIMT kernels. epsilon is of float.
 //   A score is a sum of HS products of size up to L, the largest score, then multiplied, subtracted and an exponent:
 //     e = sum_tolerance(HS) * L + 8 epsilon * (L + 1), which is the relative error of an exp.
 //   The CPU's is as large: 2e in p, where lse is given, and 4e where the sum of the row is computed, too.
 //   out is a sum of p v:  |error| <= (4e + u_p + sum_tolerance(T)) * sum of p |v| + u |out|;  lse: 2e + 4 epsilon |lse|
-//   dp and dots are sums of HS products of the sizes |do||v| and |do||out|, taken as products of Euclidean norms N:
+//   dp and delta are sums of HS products of the sizes |do||v| and |do||out|, taken as products of Euclidean norms N:
 //     |error of ds| <= (2e + u_p) |ds| + p * 2 sum_tolerance(HS) * N, and with this
 //   dq: scale * sum of |error of ds| |k| + sum_tolerance(T) * scale * sum of |ds| |k| + u |dq|;  dk the same with q
 //   dv: (2e + u_p + sum_tolerance(T)) * sum of p |do| + u |dv|
@@ -165,7 +163,7 @@ static void check_within(Test *t, const std::string &what, const std::vector<flo
 static void check_attention_on(Test *t, AttentionShape s, AttentionVersion version, const std::vector<float> &qkv,
                                const std::vector<float> &dout) {
     int C = (int)channels_of(s);
-    std::string name = attention_name(s) + (version == ATTENTION_PLAIN ? " plain" : "");
+    std::string name = attention_name(s) + (version == ATTENTION_SIMT ? " simt" : "");
     bool tensor_cores = version == ATTENTION_AS_THE_MODEL && attention_uses_tensor_cores(s.HS);
     AttentionRun gpu(s, qkv, dout);
     gpu.run(version);
@@ -180,7 +178,6 @@ static void check_attention_on(Test *t, AttentionShape s, AttentionVersion versi
     check_within(t, name + ": lse", gpu_lse, lse, bounds.lse, 0.0);
     check_within(t, name + ": dqkv", gpu.dqkv.get(), dqkv, bounds.dqkv, u);
     gpu.amax_out.check(t, name + ": out", gpu_out);
-    gpu.amax_dqkv.check(t, name + ": dqkv", gpu.dqkv.get());
 }
 
 static void check_attention(Test *t, AttentionShape s, AttentionVersion version) {
@@ -224,12 +221,12 @@ static void test_attention_largest_heads(Test *t) {
     check_attention(t, {3, 7, 3, 256}, ATTENTION_AS_THE_MODEL);
 }
 
-// The plain version of the head sizes that tensor cores take in the bf16 build.
-static void test_attention_plain(Test *t) {
-    check_attention(t, {1, 70, 1, 64}, ATTENTION_PLAIN);
-    check_attention(t, {3, 18, 1, 80}, ATTENTION_PLAIN);
-    check_attention(t, {1, 33, 2, 96}, ATTENTION_PLAIN);
-    check_attention(t, {1, 50, 1, 128}, ATTENTION_PLAIN);
+// The SIMT kernels of the head sizes that tensor cores take in the bf16 build.
+static void test_attention_simt(Test *t) {
+    check_attention(t, {1, 70, 1, 64}, ATTENTION_SIMT);
+    check_attention(t, {3, 18, 1, 80}, ATTENTION_SIMT);
+    check_attention(t, {1, 33, 2, 96}, ATTENTION_SIMT);
+    check_attention(t, {1, 50, 1, 128}, ATTENTION_SIMT);
 }
 
 // Both versions have the same inputs, so they may be apart by what both may be away from the exact result.
@@ -239,17 +236,17 @@ static void test_attention_versions_agree(Test *t) {
         AttentionShape s = {1, 66, 1, HS};
         std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 42),
                            dout = random_values(outputs_of(s), 1.0f, 43);
-        AttentionRun tensor(s, qkv, dout), plain(s, qkv, dout);
-        tensor.run(ATTENTION_AS_THE_MODEL);
-        plain.run(ATTENTION_PLAIN);
-        AttentionBounds bounds = attention_bounds(s, true, qkv, dout, plain.out.get(), plain.lse.get());
+        AttentionRun mma(s, qkv, dout), simt(s, qkv, dout);
+        mma.run(ATTENTION_AS_THE_MODEL);
+        simt.run(ATTENTION_SIMT);
+        AttentionBounds bounds = attention_bounds(s, true, qkv, dout, simt.out.get(), simt.lse.get());
         std::string name = attention_name(s);
-        check_within(t, name + ": out", tensor.out.get(), plain.out.get(), bounds.out, FLOATX_EPSILON);
-        check_within(t, name + ": lse", tensor.lse.get(), plain.lse.get(), bounds.lse, 0.0);
-        plain.out.set(tensor.out.get()); // the same for both backward passes
-        plain.lse.set(tensor.lse.get());
-        plain.backward(ATTENTION_PLAIN);
-        check_within(t, name + ": dqkv", tensor.dqkv.get(), plain.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
+        check_within(t, name + ": out", mma.out.get(), simt.out.get(), bounds.out, FLOATX_EPSILON);
+        check_within(t, name + ": lse", mma.lse.get(), simt.lse.get(), bounds.lse, 0.0);
+        simt.out.set(mma.out.get()); // the same for both backward passes
+        simt.lse.set(mma.lse.get());
+        simt.backward(ATTENTION_SIMT);
+        check_within(t, name + ": dqkv", mma.dqkv.get(), simt.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
     }
 }
 
@@ -378,17 +375,15 @@ static void test_attention_without_amax(Test *t) {
         gpu.run(ATTENTION_AS_THE_MODEL);
         uint64_t with = gpu.hash();
         int C = (int)channels_of(s);
-        gpu.out.poison(), gpu.lse.poison(), gpu.dqkv.poison(), gpu.dots.poison();
+        gpu.out.poison(), gpu.lse.poison();
         attention_forward(gpu.out.data, gpu.lse.data, gpu.qkv.data, s.B, s.T, C, s.NH, 0);
-        attention_backward(gpu.dqkv.data, gpu.dout.data, gpu.qkv.data, gpu.out.data, gpu.lse.data, gpu.dots.data, s.B,
-                           s.T, C, s.NH, 0);
         CHECK(t, gpu.hash() == with, "%s: other bits", attention_name(s).c_str());
     }
 }
 
 // ---- Parts ----
 
-static void test_attention_dots(Test *t) {
+static void test_attention_delta(Test *t) {
     for (AttentionShape s : {AttentionShape{3, 5, 8, 3}, AttentionShape{3, 7, 3, 64}, AttentionShape{1, 9, 2, 100}}) {
         std::vector<float> out = random_values(outputs_of(s), 1.0f, 53), dout = random_values(outputs_of(s), 1.0f, 54);
         std::vector<float> want((size_t)rows_of(s));
@@ -397,9 +392,9 @@ static void test_attention_dots(Test *t) {
             want[(size_t)i] = (float)dot_of(out.data() + at, dout.data() + at, s.HS);
         }
         DeviceArray<floatX> device_out(out), device_dout(dout);
-        DeviceArray<float> dots(rows_of(s));
-        attention_dots(dots.data, device_out.data, device_dout.data, s.B, s.T, s.NH * s.HS, s.NH, 0);
-        check_values(t, attention_name(s), dots.get(), want, sum_tolerance(s.HS) * largest(want), 0.0);
+        DeviceArray<float> delta(rows_of(s));
+        attention_delta(delta.data, device_out.data, device_dout.data, s.B, s.T, s.NH * s.HS, s.NH, 0);
+        check_values(t, attention_name(s), delta.get(), want, sum_tolerance(s.HS) * largest(want), 0.0);
     }
 }
 
@@ -430,14 +425,14 @@ static void attention_tests(Suite *suite) {
     RUN(suite, test_attention_heads_of_96);
     RUN(suite, test_attention_heads_of_128);
     RUN(suite, test_attention_largest_heads);
-    RUN(suite, test_attention_plain);
+    RUN(suite, test_attention_simt);
     RUN(suite, test_attention_versions_agree);
     RUN(suite, test_attention_extreme_scores);
     RUN(suite, test_attention_causality);
     RUN(suite, test_attention_company);
     RUN(suite, test_attention_schedules);
     RUN(suite, test_attention_without_amax);
-    RUN(suite, test_attention_dots);
+    RUN(suite, test_attention_delta);
     RUN(suite, test_attention_offsets);
 }
 

@@ -69,13 +69,13 @@ static bool check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const 
     std::string name = attention_name(s) + (deterministic ? "" : " with atomics");
     if (!CHECK(t, cudnn.att.is_open, "%s: %s", name.c_str(), cudnn.error.text)) { return false; }
     cudnn.run();
-    own.run(ATTENTION_PLAIN);
+    own.run(ATTENTION_SIMT);
     AttentionBounds bounds = attention_bounds(s, true, qkv, dout, own.out.get(), own.lse.get());
     check_within(t, name + ": out", cudnn.arrays.out.get(), own.out.get(), bounds.out, FLOATX_EPSILON);
     check_within(t, name + ": lse", cudnn.arrays.lse.get(), own.lse.get(), bounds.lse, 0.0);
     own.out.set(cudnn.arrays.out.get()); // the same for both backward passes
     own.lse.set(cudnn.arrays.lse.get());
-    own.backward(ATTENTION_PLAIN);
+    own.backward(ATTENTION_SIMT);
     check_within(t, name + ": dqkv", cudnn.arrays.dqkv.get(), own.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
     return true;
 }
@@ -122,7 +122,7 @@ static void test_cudnn_low_scores(Test *t) {
         std::vector<float> dout = random_values(outputs_of(s), 1.0f, 67);
         for (bool deterministic : {true, false}) { check_cudnn_on(t, s, deterministic, qkv, dout); }
         AttentionRun own(s, qkv, dout);
-        own.forward(ATTENTION_PLAIN);
+        own.forward(ATTENTION_SIMT);
         for (float lse : own.lse.get()) { CHECK(t, lse > -103.0f && lse < -90.0f, "lse %g is not near -100", lse); }
     }
 }

@@ -118,7 +118,7 @@ def step_table_joins_the_rows():
     lines = ["kernel,calls,us_per_call,ms,percent,idle_before_us", f"(step),1,0,{2 * step[0]:.6f},0,0"]
     for i, (name, row) in enumerate(rows.items()):
         library = ["nvjet_hsh_128x256", "sm80_xmma_gemm_x", "cublasLt::splitKreduce"][i % 3]
-        kernel = library if name in matmuls else name + "_tensor" if "attention" in name else name
+        kernel = library if name in matmuls else name + "_mma" if "attention" in name else name
         lines.append(f"{kernel},{row[1]},0,{2 * row[0]:.6f},0,0")
     with tempfile.TemporaryDirectory() as folder:
         files = [os.path.join(folder, name) for name in ("step.csv", "plan", "kernels.csv", "joined.csv")]

@@ -83,7 +83,7 @@ static void test_too_few_steps(Test *t) {
 static void test_names(Test *t) {
     static const char *const names[][2] = {
         {"gelu_forward_kernel(__nv_bfloat16*, __nv_bfloat16 const*, long)", "gelu_forward"},
-        {"void attention_forward_tensor_kernel<64>(float*, int (*)(int), int)", "attention_forward_tensor"},
+        {"void attention_forward_mma_kernel<64>(float*, int (*)(int), int)", "attention_forward_mma"},
         {"void (anonymous namespace)::fill<float, 4>(float*)", "(anonymous namespace)::fill"},
         {"nvjet_tst_128x256_64x4_2x1_v_bz_coopA_bias_TNN", "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_bias_TNN"},
         {"void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_256x128_nn_align8>(cutlass_80::Params)",

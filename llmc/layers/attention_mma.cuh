@@ -1,0 +1,562 @@
+// Attention (attention.cuh) on tensor cores, for bf16 and head sizes 64, 80, 96 and 128.
+//
+// A block owns a tile of rows and goes over the columns, like the SIMT kernels. 16 rows of a warp and 8 columns are one
+// mma. The first product leaves its accumulators in registers. p and ds are computed there, and are the left operand of
+// the second product from there. They are rounded to bf16 for that, and everything else is float. The next tile is
+// copied to shared memory while this one is computed.
+#ifndef LLMC_ATTENTION_MMA_CUH
+#define LLMC_ATTENTION_MMA_CUH
+
+#include "llmc/cuda/cuda_common.h"
+#include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/cuda/ptx.cuh"
+#include "llmc/layers/amax.cuh"
+#include "llmc/layers/attention_tiles.cuh"
+
+#ifndef PRECISION_FP32
+
+// exp(x) = 2^(x * ATTENTION_LOG2E): one multiplication for the scale and this, and one instruction.
+#define ATTENTION_LOG2E 1.44269504f
+
+template <int HS> struct MmaTile {
+    // From row to row in shared memory: 16 bytes more than the row, an odd multiple of 16, because then the eight rows
+    // of a matrix that ldmatrix reads at once meet no bank twice.
+    static constexpr int stride = HS + 8;
+    // Groups of 16 rows of each warp: the more, the less often columns are read from shared memory, which is what the
+    // tensor cores wait for; as many as there are registers for.
+    static constexpr int forward_groups = HS <= 64 ? 2 : 1;
+    static constexpr int backward_q_groups = HS <= 64 ? 2 : 1;
+    static constexpr int backward_kv_groups = HS <= 64 ? 2 : 1;
+    // Whether the kernel for dq has registers for its rows of q and dout: then only columns are read from shared
+    // memory.
+    static constexpr bool backward_q_holds_rows = HS <= 64;
+    static constexpr int forward_columns = 64; // of a tile
+    // Blocks that a multiprocessor must hold; 0: the compiler chooses. Without these numbers the kernels use a few
+    // registers too many for the last block. With them they spill none.
+    static constexpr int forward_blocks = HS == 128 ? 3 : 0;
+    static constexpr int backward_q_blocks = HS == 80 ? 4 : 0;
+    static constexpr int backward_kv_blocks = HS == 80 ? 3 : 0;
+    static constexpr int backward_columns = 32;
+};
+
+// Where element i of the accumulator of the m-th group of 16 rows and the n-th group of 8 columns stands.
+__device__ __forceinline__ int mma_row(int m, int i) { return m * 16 + i / 2 * 8 + (int)threadIdx.x % WARP_SIZE / 4; }
+__device__ __forceinline__ int mma_column(int n, int i) { return n * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
+
+// A row of 8 columns is with 4 neighbouring lanes; every one gets the result.
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
+    return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(FULL_WARP, x, 1);
+    return x + __shfl_xor_sync(FULL_WARP, x, 2);
+}
+
+template <int M, int N> __device__ __forceinline__ void mma_clear(float (&sums)[M][N][4]) {
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) { sums[m][n][i] = 0.0f; }
+        }
+    }
+}
+
+// Starts to copy the first WIDTH channels of ROWS rows from global to shared memory by the whole block. The first
+// `valid` rows exist, at least one; the others become zeros. WIDTH / 8 is a power of two: then the copies of one thread
+// are a constant number of rows apart, and the loop has a constant trip count. An offset within a tile fits in an int.
+template <int HS, int ROWS, int WIDTH>
+__device__ __forceinline__ void mma_load_channels(floatX *tile, const floatX *source, int source_stride, int valid) {
+    constexpr int PIECES = WIDTH / 8, ROWS_AT_ONCE = ATTENTION_BLOCK / PIECES; // pieces of 16 bytes in a row
+    int first = (int)threadIdx.x / PIECES, d = (int)threadIdx.x % PIECES * 8;
+#pragma unroll
+    for (int n = 0; n < ROWS; n += ROWS_AT_ONCE) {
+        int row = first + n;
+        if (ROWS % ROWS_AT_ONCE != 0 && row >= ROWS) { break; }
+        cp_async_16(tile + row * MmaTile<HS>::stride + d, source + min(row, valid - 1) * source_stride + d,
+                    row < valid ? 16 : 0);
+    }
+}
+
+// The same for all channels of a head. The first 64 and the others each have a width that is a power of two.
+template <int HS, int ROWS>
+__device__ __forceinline__ void mma_load_tile(floatX *tile, const floatX *source, int source_stride, int valid) {
+    mma_load_channels<HS, ROWS, 64>(tile, source, source_stride, valid);
+    if constexpr (HS > 64) { mma_load_channels<HS, ROWS, HS - 64>(tile + 64, source + 64, source_stride, valid); }
+}
+
+// The left operand of an mma: 16 x 16 values of a tile in shared memory.
+template <int HS> __device__ __forceinline__ void mma_load_left(uint32_t (&a)[4], const floatX *tile, int row, int d) {
+    int lane = threadIdx.x % WARP_SIZE;
+    ldmatrix_x4(a, tile + (row + lane % 16) * MmaTile<HS>::stride + d + lane / 16 * 8);
+}
+
+// Two groups of 8 columns, n and n + 1: sums += left operand times right operands b[0..1] and b[2..3].
+template <int M, int N>
+__device__ __forceinline__ void mma_pair(float (&sums)[M][N][4], int n, const uint32_t (&a)[M][4],
+                                         const uint32_t (&b)[4]) {
+    const uint32_t low[2] = {b[0], b[1]}, high[2] = {b[2], b[3]};
+    for (int m = 0; m < M; m++) {
+        mma_m16n8k16_bf16(sums[m][n], a[m], low, sums[m][n]);
+        mma_m16n8k16_bf16(sums[m][n + 1], a[m], high, sums[m][n + 1]);
+    }
+}
+
+// All channels of the warp's 16 M rows from `row` on, to stay in registers.
+template <int HS, int M>
+__device__ __forceinline__ void mma_load_rows(uint32_t (&rows)[HS / 16][M][4], const floatX *tile, int row) {
+#pragma unroll
+    for (int d = 0; d < HS / 16; d++) {
+        for (int m = 0; m < M; m++) { mma_load_left<HS>(rows[d][m], tile, row + m * 16, d * 16); }
+    }
+}
+
+// products += rows times columns, as far as channels d..d+15 go. a: those channels of the rows.
+template <int HS, int M, int N>
+__device__ __forceinline__ void mma_dot_products_step(float (&products)[M][N][4], const uint32_t (&a)[M][4],
+                                                      const floatX *columns, int d) {
+    int lane = threadIdx.x % WARP_SIZE;
+    const floatX *matrix_row = columns + (lane / 16 * 8 + lane % 8) * MmaTile<HS>::stride + d + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t b[4];
+        ldmatrix_x4(b, matrix_row + n * 8 * MmaTile<HS>::stride);
+        mma_pair(products, n, a, b);
+    }
+}
+
+// products[row][column] = the warp's 16 M rows from `row` on times the columns, both in shared memory. STEPS: as many
+// steps of 16 channels are unrolled, so that operands are on their way to registers while others are multiplied.
+template <int HS, int STEPS, int M, int N>
+__device__ __forceinline__ void mma_dot_products(float (&products)[M][N][4], const floatX *rows, int row,
+                                                 const floatX *columns) {
+    mma_clear(products);
+#pragma unroll STEPS
+    for (int d = 0; d < HS; d += 16) {
+        uint32_t a[M][4];
+        for (int m = 0; m < M; m++) { mma_load_left<HS>(a[m], rows, row + m * 16, d); }
+        mma_dot_products_step<HS>(products, a, columns, d);
+    }
+}
+
+// The same with rows that are in registers.
+template <int HS, int M, int N>
+__device__ __forceinline__ void mma_dot_products(float (&products)[M][N][4], const uint32_t (&rows)[HS / 16][M][4],
+                                                 const floatX *columns) {
+    mma_clear(products);
+#pragma unroll
+    for (int d = 0; d < HS / 16; d++) { mma_dot_products_step<HS>(products, rows[d], columns, d * 16); }
+}
+
+__device__ __forceinline__ uint32_t mma_pack(float low, float high) {
+    __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof(bits));
+    return bits;
+}
+
+// sums[row][d] += sum over columns of weights[row][column] * column[d]; the weights are rounded to bf16. Two
+// accumulators side by side have the layout of a left operand 16 columns wide.
+template <int HS, int M, int N>
+__device__ __forceinline__ void mma_add_weighted(float (&sums)[M][HS / 8][4], const float (&weights)[M][N][4],
+                                                 const floatX *columns) {
+    int lane = threadIdx.x % WARP_SIZE;
+    const floatX *matrix_row = columns + lane % 16 * MmaTile<HS>::stride + lane / 16 * 8;
+#pragma unroll
+    for (int n = 0; n < N; n += 2) {
+        uint32_t a[M][4];
+        for (int m = 0; m < M; m++) {
+            for (int i = 0; i < 4; i++) {
+                a[m][i] = mma_pack(weights[m][n + i / 2][i % 2 * 2], weights[m][n + i / 2][i % 2 * 2 + 1]);
+            }
+        }
+#pragma unroll
+        for (int d = 0; d < HS / 8; d += 2) {
+            uint32_t b[4];
+            ldmatrix_x4_trans(b, matrix_row + n * 8 * MmaTile<HS>::stride + d * 8);
+            mma_pair(sums, d, a, b);
+        }
+    }
+}
+
+template <int M, int N> __device__ __forceinline__ void mma_scale(float (&sums)[M][N][4], float factor) {
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) { sums[m][n][i] *= factor; }
+        }
+    }
+}
+// sums[row] *= factor[row]
+template <int M, int N>
+__device__ __forceinline__ void mma_scale_rows(float (&sums)[M][N][4], const float (&factor)[M][2]) {
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) { sums[m][n][i] *= factor[m][i / 2]; }
+        }
+    }
+}
+
+// Keys that come after a query are hidden from it: their scores become -inf. query, key: of the first row and column,
+// or of the first column and row where rows are keys.
+template <bool ROWS_ARE_KEYS, int M, int N>
+__device__ __forceinline__ void mma_hide_later_keys(float (&scores)[M][N][4], int query, int key) {
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) {
+                int distance = mma_column(n, i) - mma_row(m, i);
+                bool hidden = key - query + (ROWS_ARE_KEYS ? -distance : distance) > 0;
+                if (hidden) { scores[m][n][i] = -INFINITY; }
+            }
+        }
+    }
+}
+
+// One tile of keys of the online softmax, from scores q.k to weights. `largest` is of scores without the scale;
+// sum: of this lane's keys.
+template <int M, int N, int CHANNELS>
+__device__ __forceinline__ void mma_online_softmax_step(float (&scores)[M][N][4], float (&largest)[M][2],
+                                                        float (&sum)[M][2], float (&out)[M][CHANNELS][4],
+                                                        float scale_log2) {
+    float correction[M][2];
+    for (int m = 0; m < M; m++) {
+        for (int half = 0; half < 2; half++) {
+            float before = largest[m][half], now = before, tile_sum = 0.0f;
+            for (int n = 0; n < N; n++) { now = fmaxf(now, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1])); }
+            now = quad_max(now);
+            for (int n = 0; n < N; n++) {
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    scores[m][n][i] = exp2_approx(scores[m][n][i] * scale_log2 - now * scale_log2);
+                    tile_sum += scores[m][n][i];
+                }
+            }
+            correction[m][half] = exp2_approx((before - now) * scale_log2);
+            sum[m][half] = sum[m][half] * correction[m][half] + tile_sum;
+            largest[m][half] = now;
+        }
+    }
+    mma_scale_rows(out, correction);
+}
+
+// Stores 16 M rows of a warp, those below `valid`, by way of shared memory of its own, so that 16 bytes go out at once.
+// Returns the largest magnitude that this lane stores, if it is wanted.
+template <int HS, int M>
+__device__ __forceinline__ uint32_t mma_store_rows(floatX *out, int64_t stride, int valid,
+                                                   const float (&sums)[M][HS / 8][4], floatX *staging,
+                                                   bool wants_amax) {
+    int lane = threadIdx.x % WARP_SIZE;
+    uint32_t largest = 0;
+    __syncwarp(); // what stood there has been read
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < HS / 8; n++) {
+            for (int i = 0; i < 4; i += 2) {
+                floatX *pair = staging + mma_row(m, i) * MmaTile<HS>::stride + mma_column(n, i);
+                *reinterpret_cast<uint32_t *>(pair) = mma_pack(sums[m][n][i], sums[m][n][i + 1]);
+            }
+        }
+    }
+    __syncwarp();
+    for (int i = lane; i < 16 * M * (HS / 8); i += WARP_SIZE) {
+        int row = i / (HS / 8), d = i % (HS / 8) * 8;
+        if (row >= valid) { continue; }
+        // An int4: nvcc 13.0 stores a Packed128 that comes from shared memory here as four words of 4 bytes.
+        int4 piece = *reinterpret_cast<const int4 *>(staging + row * MmaTile<HS>::stride + d);
+        *reinterpret_cast<int4 *>(out + row * stride + d) = piece;
+        if (wants_amax) { largest = amax_join(largest, packed_from_bits<floatX>(piece)); }
+    }
+    return largest;
+}
+
+// out (B,T,C) = attention of qkv (B,T,3C), lse (B,NH,T). One block for each tile of queries of each head.
+template <int HS>
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_blocks)
+    attention_forward_mma_kernel(floatX *out, float *lse, const floatX *qkv, int T, int C, int NH, uint32_t *amax) {
+    typedef MmaTile<HS> Tile;
+    constexpr int M = Tile::forward_groups, ROWS = 64 * M, KEYS = Tile::forward_columns, TILE = KEYS * Tile::stride;
+    extern __shared__ int4 attention_shared[];
+    floatX *shared = reinterpret_cast<floatX *>(attention_shared); // two stages of a tile of keys and one of values
+    int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
+    int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
+    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
+    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
+    int stride = 3 * C;
+
+    floatX *queries = shared + 2 * TILE; // in the second stage, until they are in registers
+    mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
+    cp_async_commit();
+    mma_load_tile<HS, KEYS>(shared, k, stride, T);
+    mma_load_tile<HS, KEYS>(shared + TILE, v, stride, T);
+    cp_async_commit();
+    cp_async_wait<1>();
+    __syncthreads();
+    uint32_t rows[HS / 16][M][4];
+    mma_load_rows<HS>(rows, queries, row_of_warp);
+
+    float scale = 1.0f / sqrtf((float)HS), largest[M][2], sum[M][2], sums[M][HS / 8][4];
+    mma_clear(sums);
+    for (int m = 0; m < M; m++) {
+        for (int half = 0; half < 2; half++) { largest[m][half] = -INFINITY, sum[m][half] = 0.0f; }
+    }
+    int key_tiles = attention_tiles(min(first + ROWS, T), KEYS);
+    for (int tile = 0; tile < key_tiles; tile++) {
+        int key = tile * KEYS;
+        floatX *keys = shared + tile % 2 * 2 * TILE, *values = keys + TILE;
+        cp_async_wait<0>();
+        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        if (tile + 1 < key_tiles) {
+            int next = key + KEYS;
+            floatX *other = shared + (tile + 1) % 2 * 2 * TILE;
+            mma_load_tile<HS, KEYS>(other, k + next * (int64_t)stride, stride, T - next);
+            mma_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
+            cp_async_commit();
+        }
+        if (key >= query + 16 * M) { continue; } // nothing here for this warp
+        float scores[M][KEYS / 8][4];
+        mma_dot_products<HS>(scores, rows, keys);
+        if (key + KEYS > query + 1) { mma_hide_later_keys<false>(scores, query, key); }
+        mma_online_softmax_step(scores, largest, sum, sums, scale * ATTENTION_LOG2E);
+        mma_add_weighted<HS>(sums, scores, values);
+    }
+
+    float factor[M][2];
+    for (int m = 0; m < M; m++) {
+        for (int half = 0; half < 2; half++) {
+            int row = query + mma_row(m, 2 * half);
+            float total = quad_sum(sum[m][half]);
+            factor[m][half] = 1.0f / total;
+            if (threadIdx.x % 4 == 0 && row < T) { lse[head.row + row] = scale * largest[m][half] + logf(total); }
+        }
+    }
+    mma_scale_rows(sums, factor);
+    floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // in the stage that nobody reads
+    floatX *rows_out = out + head.out + query * (int64_t)C;
+    uint32_t largest_out = mma_store_rows<HS>(rows_out, C, T - query, sums, staging, amax != NULL);
+    amax_add_rounded(amax, largest_out);
+}
+
+// scores become p, dp becomes ds, of the rows' queries.
+template <int M, int N>
+__device__ __forceinline__ void mma_softmax_backward_of_rows(float (&scores)[M][N][4], float (&dp)[M][N][4],
+                                                             const float (&lse_log2)[M][2], const float (&delta)[M][2],
+                                                             float scale_log2) {
+    for (int m = 0; m < M; m++) {
+        for (int n = 0; n < N; n++) {
+            for (int i = 0; i < 4; i++) {
+                scores[m][n][i] = exp2_approx(scores[m][n][i] * scale_log2 - lse_log2[m][i / 2]);
+                dp[m][n][i] = scores[m][n][i] * (dp[m][n][i] - delta[m][i / 2]);
+            }
+        }
+    }
+}
+
+// dq of dqkv (B,T,3C) = its gradient. One block for each tile of queries of each head.
+template <int HS>
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_q_blocks)
+    attention_backward_q_mma_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
+                                    const float *delta, int T, int C, int NH) {
+    typedef MmaTile<HS> Tile;
+    constexpr int M = Tile::backward_q_groups, ROWS = 64 * M, KEYS = Tile::backward_columns;
+    constexpr int TILE = KEYS * Tile::stride;
+    constexpr bool HOLDS = Tile::backward_q_holds_rows;
+    extern __shared__ int4 attention_shared[];
+    // Two stages of a tile of keys and one of values. Rows that are held in registers are where the second will be.
+    floatX *stages = reinterpret_cast<floatX *>(attention_shared);
+    floatX *queries = stages + (HOLDS ? 2 : 4) * TILE, *douts = queries + ROWS * Tile::stride;
+    int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
+    int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
+    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
+    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
+    int stride = 3 * C;
+
+    mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
+    mma_load_tile<HS, ROWS>(douts, dO + first * (int64_t)C, C, T - first);
+    mma_load_tile<HS, KEYS>(stages, k, stride, T);
+    mma_load_tile<HS, KEYS>(stages + TILE, v, stride, T);
+    cp_async_commit();
+
+    float scale = 1.0f / sqrtf((float)HS), lse_log2[M][2], delta_of_row[M][2], dq[M][HS / 8][4];
+    mma_clear(dq);
+    for (int m = 0; m < M; m++) {
+        for (int half = 0; half < 2; half++) {
+            int row = query + mma_row(m, 2 * half);
+            lse_log2[m][half] =
+                row < T ? ATTENTION_LOG2E * lse[head.row + row] : INFINITY; // p of rows that do not exist is 0
+            delta_of_row[m][half] = row < T ? delta[head.row + row] : 0.0f;
+        }
+    }
+    static_assert(!HOLDS || 2 * KEYS <= ROWS, "the second stage and the place where dq is staged are apart");
+    uint32_t query_rows[HS / 16][M][4], dout_rows[HS / 16][M][4];
+    if (HOLDS) {
+        cp_async_wait<0>();
+        __syncthreads();
+        mma_load_rows<HS>(query_rows, queries, row_of_warp);
+        mma_load_rows<HS>(dout_rows, douts, row_of_warp);
+    }
+    int key_tiles = attention_tiles(min(first + ROWS, T), KEYS);
+    for (int tile = 0; tile < key_tiles; tile++) {
+        int key = tile * KEYS;
+        floatX *keys = stages + tile % 2 * 2 * TILE, *values = keys + TILE;
+        cp_async_wait<0>();
+        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        if (tile + 1 < key_tiles) {
+            int next = key + KEYS;
+            floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
+            mma_load_tile<HS, KEYS>(other, k + next * (int64_t)stride, stride, T - next);
+            mma_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
+            cp_async_commit();
+        }
+        if (key >= query + 16 * M) { continue; } // nothing here for this warp
+        float scores[M][KEYS / 8][4], ds[M][KEYS / 8][4];
+        if (HOLDS) {
+            mma_dot_products<HS>(scores, query_rows, keys);
+            mma_dot_products<HS>(ds, dout_rows, values);
+        } else {
+            mma_dot_products<HS, HS / 16>(scores, queries, row_of_warp, keys);
+            mma_dot_products<HS, HS / 16>(ds, douts, row_of_warp, values);
+        }
+        if (key + KEYS > query + 1) { mma_hide_later_keys<false>(scores, query, key); }
+        mma_softmax_backward_of_rows(scores, ds, lse_log2, delta_of_row, scale * ATTENTION_LOG2E);
+        mma_add_weighted<HS>(dq, ds, keys);
+    }
+    mma_scale(dq, scale);
+    // This warp's rows, which nobody else reads. row_of_warp again, because heads of 80 have no register to keep it in.
+    floatX *staging = douts + (int)(threadIdx.x / WARP_SIZE * 16 * M) * Tile::stride;
+    floatX *dq_rows = dqkv + head.qkv + query * (int64_t)stride;
+    mma_store_rows<HS>(dq_rows, stride, T - query, dq, staging, false);
+}
+
+// What a tile of N columns needs of its queries besides q and dout, one value from each of 2 N threads: lse from the
+// first N, delta from the others. source: where this thread finds its value for query 0. p of queries that do not exist
+// becomes 0.
+template <int N> __device__ __forceinline__ float mma_column_statistic(const float *source, int first, int T) {
+    if (first + (int)threadIdx.x % N < T && threadIdx.x < 2 * N) { return source[first]; }
+    return threadIdx.x < N ? INFINITY : 0.0f;
+}
+
+// scores become p of the columns' queries, whose lse is in shared memory.
+template <int M, int N>
+__device__ __forceinline__ void mma_probabilities_of_columns(float (&scores)[M][N][4], const float *lse,
+                                                             float scale_log2) {
+    for (int n = 0; n < N; n++) {
+        float2 l = *reinterpret_cast<const float2 *>(lse + mma_column(n, 0));
+        float low = l.x * ATTENTION_LOG2E, high = l.y * ATTENTION_LOG2E;
+        for (int m = 0; m < M; m++) {
+            for (int i = 0; i < 4; i++) {
+                scores[m][n][i] = exp2_approx(scores[m][n][i] * scale_log2 - (i % 2 == 0 ? low : high));
+            }
+        }
+    }
+}
+
+// dp becomes ds = p * (dp - delta), the same.
+template <int M, int N>
+__device__ __forceinline__ void mma_softmax_backward_of_columns(float (&dp)[M][N][4], const float (&p)[M][N][4],
+                                                                const float *delta) {
+    for (int n = 0; n < N; n++) {
+        float2 dot = *reinterpret_cast<const float2 *>(delta + mma_column(n, 0));
+        for (int m = 0; m < M; m++) {
+            for (int i = 0; i < 4; i++) { dp[m][n][i] = p[m][n][i] * (dp[m][n][i] - (i % 2 == 0 ? dot.x : dot.y)); }
+        }
+    }
+}
+
+// dk and dv of dqkv (B,T,3C) = their gradients. One block for each tile of keys of each head.
+template <int HS>
+static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_kv_blocks)
+    attention_backward_kv_mma_kernel(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
+                                     const float *delta, int T, int C, int NH) {
+    typedef MmaTile<HS> Tile;
+    constexpr int M = Tile::backward_kv_groups, ROWS = 64 * M, QUERIES = Tile::backward_columns;
+    constexpr int TILE = QUERIES * Tile::stride;
+    // While dp is computed, p is in registers, too: 32 rows of a warp have none left for more steps.
+    constexpr int DP_STEPS = M == 1 ? HS / 16 : 2;
+    extern __shared__ int4 attention_shared[];
+    __shared__ float statistics[2][2 * QUERIES];
+    floatX *keys = reinterpret_cast<floatX *>(attention_shared), *values = keys + ROWS * Tile::stride;
+    floatX *stages = values + ROWS * Tile::stride; // two of a tile of queries and one of dout
+    int tiles = attention_tiles(T, ROWS), first = attention_ascending_tile(tiles) * ROWS;
+    int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, key = first + row_of_warp;
+    AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
+    const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
+    const float *statistic_source = (threadIdx.x < QUERIES ? lse : delta) + head.row + threadIdx.x % QUERIES;
+    int stride = 3 * C;
+
+    mma_load_tile<HS, ROWS>(keys, k + first * (int64_t)stride, stride, T - first);
+    mma_load_tile<HS, ROWS>(values, v + first * (int64_t)stride, stride, T - first);
+    mma_load_tile<HS, QUERIES>(stages, q + first * (int64_t)stride, stride, T - first);
+    mma_load_tile<HS, QUERIES>(stages + TILE, dO + first * (int64_t)C, C, T - first);
+    cp_async_commit();
+    float statistic = mma_column_statistic<QUERIES>(statistic_source, first, T);
+
+    float scale = 1.0f / sqrtf((float)HS), dk[M][HS / 8][4], dv[M][HS / 8][4];
+    mma_clear(dk);
+    mma_clear(dv);
+    int query_tiles = attention_tiles(T - first, QUERIES);
+    for (int tile = 0; tile < query_tiles; tile++) {
+        int query = first + tile * QUERIES;
+        floatX *queries = stages + tile % 2 * 2 * TILE, *douts = queries + TILE;
+        if (threadIdx.x < 2 * QUERIES) { statistics[tile % 2][threadIdx.x] = statistic; }
+        cp_async_wait<0>();
+        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        if (tile + 1 < query_tiles) {
+            int next = query + QUERIES;
+            floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
+            mma_load_tile<HS, QUERIES>(other, q + next * (int64_t)stride, stride, T - next);
+            mma_load_tile<HS, QUERIES>(other + TILE, dO + next * (int64_t)C, C, T - next);
+            cp_async_commit();
+            statistic = mma_column_statistic<QUERIES>(statistic_source, next, T);
+        }
+        if (key >= query + QUERIES) { continue; } // nothing here for this warp
+        float scores[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
+        mma_dot_products<HS, HS / 16>(scores, keys, row_of_warp, queries);
+        if (query < key + 16 * M - 1) { mma_hide_later_keys<true>(scores, query, key); }
+        mma_probabilities_of_columns(scores, statistics[tile % 2], scale * ATTENTION_LOG2E);
+        mma_add_weighted<HS>(dv, scores, douts);
+        mma_dot_products<HS, DP_STEPS>(ds, values, row_of_warp, douts);
+        mma_softmax_backward_of_columns(ds, scores, statistics[tile % 2] + QUERIES);
+        mma_add_weighted<HS>(dk, ds, queries);
+    }
+    mma_scale(dk, scale);
+    // By way of this warp's keys and values, which nobody else reads.
+    floatX *dk_rows = dqkv + head.qkv + C + key * (int64_t)stride, *dv_rows = dk_rows + C;
+    floatX *dk_staging = keys + row_of_warp * Tile::stride, *dv_staging = values + row_of_warp * Tile::stride;
+    mma_store_rows<HS>(dk_rows, stride, T - key, dk, dk_staging, false);
+    mma_store_rows<HS>(dv_rows, stride, T - key, dv, dv_staging, false);
+}
+
+// ---- Launchers ----
+
+template <int HS>
+static inline void attention_forward_mma(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
+                                         cudaStream_t stream, uint32_t *amax) {
+    typedef MmaTile<HS> Tile;
+    size_t shared = (size_t)4 * Tile::forward_columns * Tile::stride * sizeof(floatX);
+    attention_launch(attention_forward_mma_kernel<HS>, B * (int64_t)NH, T, 64 * Tile::forward_groups, shared, stream,
+                     out, lse, qkv, T, C, NH, amax);
+    cuda_check_launch("attention_forward_mma_kernel");
+}
+
+// Two tiles of the block's rows, and two stages of two tiles of columns. If the rows are held in registers, the second
+// stage takes their place.
+template <int HS> static inline size_t mma_backward_shared_bytes(int rows, bool holds_rows) {
+    int tiles = holds_rows ? 2 : 4;
+    return (size_t)(2 * rows + tiles * MmaTile<HS>::backward_columns) * MmaTile<HS>::stride * sizeof(floatX);
+}
+
+// delta: filled by attention_delta.
+template <int HS>
+static inline void attention_backward_mma(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
+                                          const float *delta, int B, int T, int C, int NH, cudaStream_t stream) {
+    typedef MmaTile<HS> Tile;
+    const int rows_kv = 64 * Tile::backward_kv_groups, rows_q = 64 * Tile::backward_q_groups;
+    int64_t heads = B * (int64_t)NH;
+    attention_launch(attention_backward_kv_mma_kernel<HS>, heads, T, rows_kv,
+                     mma_backward_shared_bytes<HS>(rows_kv, false), stream, dqkv, dout, qkv, lse, delta, T, C, NH);
+    cuda_check_launch("attention_backward_kv_mma_kernel");
+    attention_launch(attention_backward_q_mma_kernel<HS>, heads, T, rows_q,
+                     mma_backward_shared_bytes<HS>(rows_q, Tile::backward_q_holds_rows), stream, dqkv, dout, qkv, lse,
+                     delta, T, C, NH);
+    cuda_check_launch("attention_backward_q_mma_kernel");
+}
+
+#endif // PRECISION_FP32
+
+#endif // LLMC_ATTENTION_MMA_CUH
