@@ -63,6 +63,7 @@
 #include "llmc/layers/linear.cuh"
 #include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/model/memory_plan.h"
+#include "llmc/ranks/step_link.h"
 #include "llmc/run/run_report.h"
 #include "llmc/run/signals.h"
 #include "llmc/run/train_run.h"
@@ -72,9 +73,6 @@
 // 1. The plan
 
 static const char *const host_phase_names[] = {"all"};
-
-// What --gelu-fusion moves into the matrix multiplies.
-enum { FUSE_NOTHING, FUSE_GELU_FORWARD, FUSE_GELU_BACKWARD };
 
 // The 16 tensors of the model by name; those of a block are the ones of one layer.
 #define TENSOR_POINTER(name, ...) T *name;
@@ -1915,7 +1913,7 @@ static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
     step.has_master = shape->has_master;
     step.sizeof_activation = (int)sizeof(floatX);
     step.matmul_workspace_bytes = shape->cublas_bytes;
-    step.num_ranks = shape->num_ranks, step.zero_stage = shape->zero_stage;
+    step_share(&step, shape->num_ranks, shape->zero_stage);
     step.micro_batches = run->micro_batches;
     return step;
 }
@@ -1932,7 +1930,8 @@ static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const Step
     shape.recompute = recompute;
     gpt2_plan(model, &run->config, shape);
     StepShape step = step_shape(model, run);
-    AutoCandidate candidate = {shape.B, recompute, model->device_plan.total, step_seconds(gpu, &step)};
+    AutoCandidate candidate = {shape.B, recompute, model->device_plan.total,
+                               step_seconds_of_rank(gpu, &step, model->shape.zero_stage)};
     if (model->device_plan.overflow != NULL) { candidate.bytes = -1; }
     return candidate;
 }
@@ -2243,7 +2242,7 @@ static void print_stages(const TrainRun *run) {
         shape.zero_stage = stage;
         gpt2_plan(&model, &run->config, shape);
         StepShape step = step_shape(&model, run);
-        double seconds = step_seconds(&gpu, &step);
+        double seconds = step_seconds_of_rank(&gpu, &step, model.shape.zero_stage);
         zero_step_bytes(&model.shards.layout, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes,
                         &parameter_bytes);
         printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)model.device_plan.total,
@@ -2257,7 +2256,7 @@ static void print_step(const GPT2 *model, const TrainRun *run) {
     StepGpu gpu = step_gpu_planned(run);
     StepShape step = step_shape(model, run);
     StepRows rows;
-    step_rows(&rows, &gpu, &step);
+    step_rows_of_rank(&rows, &gpu, &step, model->shape.zero_stage);
     double seconds = step_rows_seconds(&rows), flops = flops_of_step(run);
     printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
            "not measured\n\n",

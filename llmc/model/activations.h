@@ -27,6 +27,9 @@ enum {
     NEVER // for the table: no level gives it up
 };
 
+// The levels of --gelu-fusion: the passes whose multiplies compute GELU too.
+enum { FUSE_NOTHING, FUSE_GELU_FORWARD, FUSE_GELU_BACKWARD };
+
 // How many copies of an activation there are, if it is not given up.
 typedef enum {
     COPIES_ONE,

@@ -122,7 +122,7 @@ static inline void auto_explain_level(char *text, size_t size, int level, const 
     char where[192];
     auto_room_text(where, sizeof(where), room);
     if (level < 0) {
-        snprintf(text, size, "--recompute 3: it takes the least memory, but more than %s", where);
+        snprintf(text, size, "--recompute %d: it takes the least memory, but more than %s", RECOMPUTE_BLOCK, where);
     } else {
         snprintf(text, size, "--recompute %d: the lowest level that fits into %s", level, where);
     }
@@ -131,14 +131,15 @@ static inline void auto_explain_level(char *text, size_t size, int level, const 
 // ---- What levels of --recompute bring ----
 
 // Bytes that a level saves against level 0, for each millisecond that it adds to a step.
-static inline double auto_bytes_per_ms(const AutoCandidate levels[4], int level) {
+static inline double auto_bytes_per_ms(const AutoCandidate levels[NUM_RECOMPUTE_LEVELS], int level) {
     double ms = 1e3 * (levels[level].seconds - levels[0].seconds);
     return ms > 0.0 ? (double)(levels[0].bytes - levels[level].bytes) / ms : 0.0;
 }
 
-// order[0 .. 2]: levels 1 to 3, the one that saves most for its time first.
-static inline void auto_rank_levels(const AutoCandidate levels[4], int order[3]) {
-    for (int i = 0; i < 3; i++) {
+// Fills `order` with the levels above 0. The level that saves most for its time comes first.
+static inline void auto_rank_levels(const AutoCandidate levels[NUM_RECOMPUTE_LEVELS],
+                                    int order[NUM_RECOMPUTE_LEVELS - 1]) {
+    for (int i = 0; i < NUM_RECOMPUTE_LEVELS - 1; i++) {
         int j = i;
         for (; j > 0 && auto_bytes_per_ms(levels, order[j - 1]) < auto_bytes_per_ms(levels, i + 1); j--) {
             order[j] = order[j - 1];

@@ -19,10 +19,10 @@
 #ifndef LLMC_STEP_MODEL_H
 #define LLMC_STEP_MODEL_H
 
+#include "llmc/model/activations.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/gpu_peak.h"
 #include "llmc/base/utils.h"
-#include "llmc/ranks/zero.h"
 
 #define STEP_MEMORY 0.88
 #define STEP_MATMUL 0.73
@@ -83,8 +83,9 @@ typedef struct {
     bool has_master;       // fp32 weights beside those of the layers
     int sizeof_activation; // 2 or 4 bytes
     int64_t matmul_workspace_bytes;
-    int num_ranks, zero_stage;
-    int64_t micro_batches; // of a step, on each rank
+    int num_ranks;
+    bool shards_state, shards_gradients, shards_parameters; // among the ranks
+    int64_t micro_batches;                                  // of a step, on each rank
 } StepShape;
 
 typedef enum { BOUND_MEMORY, BOUND_MATH, BOUND_LINK } StepBound;
@@ -213,7 +214,7 @@ static inline void step_quantize_input(StepRows *r, const StepGpu *gpu, const St
                                        double channels, int given_up, bool again) {
     double kept = s->recompute < given_up ? calls : calls / s->config.num_layers;
     if (again) {
-        step_quantize(r, gpu, s, calls, channels, s->recompute >= 3 && given_up > 1 ? 2 : 1);
+        step_quantize(r, gpu, s, calls, channels, s->recompute >= RECOMPUTE_BLOCK && given_up > RECOMPUTE_GELU ? 2 : 1);
     } else {
         step_quantize(r, gpu, s, kept, channels, 2);
         step_quantize(r, gpu, s, calls - kept, channels, 1);
@@ -309,7 +310,7 @@ static inline void step_gelu(StepRows *r, const StepGpu *gpu, const StepShape *s
     double C = s->config.channels;
     if (s->fp8) {
         if (!again) { step_amax(r, gpu, s, calls, 4 * C); }
-        step_quantize_input(r, gpu, s, calls, 4 * C, 1, again);
+        step_quantize_input(r, gpu, s, calls, 4 * C, RECOMPUTE_GELU, again);
     } else {
         step_channels(r, gpu, s, "gelu_forward", calls, 8 * C, 1.0);
     }
@@ -318,7 +319,7 @@ static inline void step_gelu(StepRows *r, const StepGpu *gpu, const StepShape *s
 // fc, and GELU in it where it is fused: the multiply then writes its input too.
 static inline void step_fc(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     int64_t C = s->config.channels;
-    bool fused = s->gelu_fusion >= 1 && !s->fp8;
+    bool fused = s->gelu_fusion >= FUSE_GELU_FORWARD && !s->fp8;
     double beside = fused ? 4.0 * (double)C * step_tokens(s) * s->sizeof_activation : 0.0;
     step_linear(r, gpu, s, "matmul fc forward", calls, C, 4 * C, beside);
 }
@@ -326,32 +327,32 @@ static inline void step_fc(StepRows *r, const StepGpu *gpu, const StepShape *s, 
 // A block up to the input of its last multiply: what --recompute 3 does again.
 static inline void step_block(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, bool again) {
     int64_t C = s->config.channels;
-    step_quantize_input(r, gpu, s, calls, (double)C, 2, again);
+    step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
     step_linear(r, gpu, s, "matmul qkv forward", calls, C, 3 * C, 0.0);
     step_attention(r, gpu, s, calls);
     if (s->attention == ATTENTION_CUDNN && !again) { step_amax(r, gpu, s, calls, (double)C); }
-    step_quantize_input(r, gpu, s, calls, (double)C, 2, again);
+    step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
     step_linear(r, gpu, s, "matmul attproj forward", calls, C, C, 0.0);
     step_channels(r, gpu, s, "fused_residual_layernorm_forward", calls, 4.0 * (double)C, 1.0);
-    step_quantize_input(r, gpu, s, calls, (double)C, 2, again);
+    step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
     step_fc(r, gpu, s, calls);
-    if (s->gelu_fusion == 0 || s->fp8) { step_gelu(r, gpu, s, calls, again); }
+    if (s->gelu_fusion == FUSE_NOTHING || s->fp8) { step_gelu(r, gpu, s, calls, again); }
 }
 
 // What the backward pass of a layer does again.
 static inline void step_recompute(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     double C = s->config.channels;
-    if (s->recompute >= 2) { step_channels(r, gpu, s, "layernorm_forward", calls, 2 * C, 1.0); }
-    if (s->recompute >= 3) {
+    if (s->recompute >= RECOMPUTE_LAYERNORM) { step_channels(r, gpu, s, "layernorm_forward", calls, 2 * C, 1.0); }
+    if (s->recompute >= RECOMPUTE_BLOCK) {
         step_block(r, gpu, s, calls, true);
         return;
     }
-    if (s->recompute >= 2) {
+    if (s->recompute >= RECOMPUTE_LAYERNORM) {
         step_channels(r, gpu, s, "layernorm_forward", calls, 2 * C, 1.0);
-        for (int input = 0; input < 3; input++) { step_quantize_input(r, gpu, s, calls, C, 2, true); }
+        for (int input = 0; input < 3; input++) { step_quantize_input(r, gpu, s, calls, C, RECOMPUTE_LAYERNORM, true); }
     }
-    if (s->recompute < 1) { return; }
-    if (s->gelu_fusion >= 1 && !s->fp8) {
+    if (s->recompute < RECOMPUTE_GELU) { return; }
+    if (s->gelu_fusion >= FUSE_GELU_FORWARD && !s->fp8) {
         step_fc(r, gpu, s, calls);
     } else {
         step_gelu(r, gpu, s, calls, true);
@@ -361,7 +362,7 @@ static inline void step_recompute(StepRows *r, const StepGpu *gpu, const StepSha
 static inline void step_block_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     int64_t C = s->config.channels;
     double N = step_tokens(s), X = s->sizeof_activation;
-    bool fused = s->gelu_fusion >= 2 && !s->fp8;
+    bool fused = s->gelu_fusion >= FUSE_GELU_BACKWARD && !s->fp8;
     step_quantize(r, gpu, s, calls, (double)C, 2);
     step_linear_backward(r, gpu, s, "matmul fcproj backward input", "matmul fcproj backward weight", calls, 4 * C, C,
                          fused ? 4.0 * (double)C * N * X : 0.0);
@@ -436,24 +437,22 @@ static inline void step_micro_batches(StepRows *r, const StepGpu *gpu, const Ste
     step_layernorm_backward(r, gpu, s, times, 3);
     step_recompute(r, gpu, s, layers - times); // the last layer's activations are still there
     step_block_backward(r, gpu, s, layers);
-    if (s->zero_stage >= ZERO_PARAMETERS) { step_quantize_weights(r, gpu, s, 2 * layers); }
+    if (s->shards_parameters) { step_quantize_weights(r, gpu, s, 2 * layers); }
 }
 
 // The gradients are set to zero, and the norm reads what a rank owns of them. AdamW reads that again, reads and writes
 // both moments and the fp32 weights, and writes the weights of the layers.
 static inline void step_update(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     double parameters = (double)gpt2_num_params(&s->config), X = s->sizeof_activation;
-    double own = s->zero_stage >= ZERO_OPTIMIZER ? parameters / s->num_ranks : parameters;
+    double own = s->shards_state ? parameters / s->num_ranks : parameters;
     double weights = s->has_master ? 8 + X : 2 * X;
-    bool parts = s->zero_stage >= ZERO_GRADIENTS; // then room for whole buckets is cleared in every micro-batch
+    bool parts = s->shards_gradients; // then room for whole buckets is cleared in every micro-batch
     step_move(r, gpu, "fill", parts ? (double)s->micro_batches * (1 + s->config.num_layers) : 1.0,
               4 * parameters / (parts ? 1 + s->config.num_layers : 1), 1.0);
     step_move(r, gpu, "global_norm_squared", 1.0, 4 * own, 1.0);
-    if (s->num_ranks > 1 && s->zero_stage < ZERO_PARAMETERS) {
-        step_move(r, gpu, "add_checksum", 1.0, X * parameters, 1.0);
-    }
+    if (s->num_ranks > 1 && !s->shards_parameters) { step_move(r, gpu, "add_checksum", 1.0, X * parameters, 1.0); }
     step_move(r, gpu, "adamw_update", 1.0, own * (4 + 16 + weights), 1.0);
-    if (s->zero_stage < ZERO_PARAMETERS) { step_quantize_weights(r, gpu, s, s->config.num_layers); }
+    if (!s->shards_parameters) { step_quantize_weights(r, gpu, s, s->config.num_layers); }
 }
 
 // ---- A step ----
@@ -464,26 +463,11 @@ static inline double step_rows_seconds(const StepRows *r) {
     return seconds;
 }
 
-// What several GPUs send, as far as no computation hides it.
-static inline void step_communicate(StepRows *r, const StepGpu *gpu, const StepShape *s) {
-    ZeroLayout layout;
-    int64_t gradient_bytes, parameter_bytes;
-    if (s->num_ranks == 1) { return; }
-    zero_layout(&layout, &s->config, s->num_ranks);
-    ZeroStep step = {s->zero_stage, s->sizeof_activation, s->micro_batches, step_rows_seconds(r),
-                     gpu->link_bytes_per_second};
-    ZeroEstimate estimate = zero_estimate(&layout, &step);
-    zero_step_bytes(&layout, s->zero_stage, s->sizeof_activation, s->micro_batches, &gradient_bytes, &parameter_bytes);
-    step_add(r, "nccl not hidden", 1.0, (double)gradient_bytes + (double)parameter_bytes, 0.0,
-             estimate.communication_seconds - estimate.hidden_seconds, BOUND_LINK);
-}
-
-// Every kernel of a step on one GPU.
+// Every kernel of a step on one GPU. llmc/ranks/step_link.h adds what several GPUs send.
 static inline void step_rows(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     r->count = 0;
     step_micro_batches(r, gpu, s);
     step_update(r, gpu, s);
-    step_communicate(r, gpu, s);
 }
 
 static inline double step_seconds(const StepGpu *gpu, const StepShape *s) {

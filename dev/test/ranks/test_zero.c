@@ -1,5 +1,6 @@
 // Unit tests of the sharding arithmetic: every element of the model is owned once, at the place that all sides compute.
 #include "dev/test/test.h"
+#include "llmc/ranks/step_link.h"
 #include "llmc/ranks/zero.h"
 
 static const int rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 16, 64, 512};
@@ -493,6 +494,32 @@ static void test_estimates_of_stages(Test *t) {
     }
 }
 
+// What several GPUs send adds to the predicted time of a step.
+static void test_step_of_ranks(Test *t) {
+    StepGpu gpu = step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true), slow = gpu;
+    StepShape s;
+    memset(&s, 0, sizeof(s));
+    s.config = config_named("d24");
+    s.B = 16, s.T = 1024, s.recompute = RECOMPUTE_GELU, s.head_rows = 8192, s.sizeof_activation = 2;
+    s.attention = ATTENTION_CUDNN, s.micro_batches = 4;
+    slow.link_bytes_per_second = 1e9;
+    for (int stage = 0; stage < 4; stage++) {
+        step_share(&s, 8, stage);
+        CHECK(t, step_seconds_of_rank(&slow, &s, stage) > step_seconds_of_rank(&gpu, &s, stage), "stage %d: links",
+              stage);
+        StepRows rows;
+        step_rows_of_rank(&rows, &slow, &s, stage);
+        const StepRow *last = &rows.rows[rows.count - 1];
+        CHECK(t, strcmp(last->name, "nccl not hidden") == 0 && last->calls == 1.0, "stage %d: no row for links", stage);
+    }
+    step_share(&s, 8, 2);
+    StepShape many = s; // as much work in more micro-batches sends more
+    many.B = 1, many.micro_batches = 64;
+    CHECK(t, step_seconds_of_rank(&slow, &many, 2) > step_seconds_of_rank(&slow, &s, 2), "micro-batches cost nothing");
+    step_share(&s, 1, 0);
+    CHECK(t, step_seconds_of_rank(&slow, &s, 0) == step_seconds(&gpu, &s), "one rank sends nothing");
+}
+
 int main(void) {
     Suite s = suite_begin("zero");
     RUN(&s, test_bucket_order);
@@ -512,5 +539,6 @@ int main(void) {
     RUN(&s, test_known_times);
     RUN(&s, test_estimates);
     RUN(&s, test_estimates_of_stages);
+    RUN(&s, test_step_of_ranks);
     return suite_end(&s);
 }

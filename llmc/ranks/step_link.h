@@ -1,0 +1,37 @@
+// The predicted time of a step on several ranks: the kernels of one GPU (llmc/model/step_model.h), and the part of the
+// communication that no kernel hides.
+#ifndef LLMC_STEP_LINK_H
+#define LLMC_STEP_LINK_H
+
+#include "llmc/model/step_model.h"
+#include "llmc/ranks/zero.h"
+
+// Says in a step's shape what a stage of sharding leaves to each of the ranks.
+static inline void step_share(StepShape *s, int num_ranks, int stage) {
+    s->num_ranks = num_ranks;
+    s->shards_state = stage >= ZERO_OPTIMIZER;
+    s->shards_gradients = stage >= ZERO_GRADIENTS;
+    s->shards_parameters = stage >= ZERO_PARAMETERS;
+}
+
+// Every kernel of a step on one GPU, and the communication as one more row.
+static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const StepShape *s, int stage) {
+    ZeroLayout layout;
+    int64_t gradient_bytes, parameter_bytes;
+    step_rows(r, gpu, s);
+    if (s->num_ranks == 1) { return; }
+    zero_layout(&layout, &s->config, s->num_ranks);
+    ZeroStep step = {stage, s->sizeof_activation, s->micro_batches, step_rows_seconds(r), gpu->link_bytes_per_second};
+    ZeroEstimate estimate = zero_estimate(&layout, &step);
+    zero_step_bytes(&layout, stage, s->sizeof_activation, s->micro_batches, &gradient_bytes, &parameter_bytes);
+    step_add(r, "nccl not hidden", 1.0, (double)gradient_bytes + (double)parameter_bytes, 0.0,
+             estimate.communication_seconds - estimate.hidden_seconds, BOUND_LINK);
+}
+
+static inline double step_seconds_of_rank(const StepGpu *gpu, const StepShape *s, int stage) {
+    StepRows rows;
+    step_rows_of_rank(&rows, gpu, s, stage);
+    return step_rows_seconds(&rows);
+}
+
+#endif // LLMC_STEP_LINK_H
