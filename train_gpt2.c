@@ -980,7 +980,7 @@ static bool sample(GPT2 *model, TrainRun *run) {
 }
 
 static bool save(GPT2 *model, TrainRun *run, Error *error) {
-    HostArrays host = {model->params_memory, model->adam_m, model->adam_v, gpt2_num_params(&run->config)};
+    HostArrays host = {{model->params_memory, model->adam_m, model->adam_v}, gpt2_num_params(&run->config)};
     RunArrays arrays = run_host_arrays(&host);
     if (!run_save(run, &arrays, error)) { return false; }
     run_report_saved(run);
@@ -1044,7 +1044,7 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
         return true;
     }
     if (!gpt2_allocate(model, plan, error)) { return false; }
-    HostArrays host = {model->params_memory, model->adam_m, model->adam_v, gpt2_num_params(&run->config)};
+    HostArrays host = {{model->params_memory, model->adam_m, model->adam_v}, gpt2_num_params(&run->config)};
     RunArrays arrays = run_host_arrays(&host);
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));

@@ -100,7 +100,7 @@ static inline void logger_step_parts(StepParts *parts, const StepInfo *info, int
     snprintf(parts->text[PART_LEFT], size, "%s left", left);
 }
 
-// Appends to text, of which size bytes exist; cuts what does not fit.
+// Appends to a text with room for `size` bytes. Cuts the rest.
 static inline void logger_append(char *text, size_t size, const char *before, const char *piece) {
     size_t n = strlen(text);
     snprintf(text + n, size - n, "%s%s", before, piece);
@@ -248,7 +248,7 @@ PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error
     return log_append(file->fd, file->path, line, bytes, error);
 }
 
-// Opens dir/name. fresh: empties it. Else keeps the lines before first_step; *last as log_trim_lines has it.
+// Opens dir/name. fresh: empties it. Else keeps the lines before first_step, and sets *last to the last of them.
 static inline bool log_open(LogFile *file, const char *dir, const char *name, int64_t first_step,
                             bool (*parse)(const char *, size_t, LogLine *), LogLine *last, Error *error) {
     bool fresh = first_step == 0;

@@ -27,7 +27,7 @@ typedef struct {
     double low, high;
     double last_loss;
     LossColumn columns[LOSS_COLUMNS];
-    int num_columns; // those that have points; the others are dropped
+    int num_columns; // with points. The empty ones are dropped
 } LossCurve;
 
 typedef struct {
@@ -37,7 +37,7 @@ typedef struct {
 
 // ---- From main.log to curves ----
 
-// The curve a line belongs to (0: train, 1: validation), or -1 for one that is not drawn.
+// The curve of a line: 0 for train, 1 for validation, -1 for none.
 static inline int loss_curve_of(const char *line, size_t length, LogLine *parsed) {
     if (!log_parse_line(line, length, parsed) || parsed->kind == LOG_EVAL) { return -1; }
     if (!(parsed->value >= 0.0 && parsed->value <= LOSS_MOST)) { return -1; }

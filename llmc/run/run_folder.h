@@ -56,8 +56,8 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
 
 // ---- The disk ----
 
-// Sets the checkpoints in the folder that the run builds on. They do not include those of an older run, or those after
-// the one that the run goes back to. *replaced: how many of these it will remove or overwrite.
+// Sets the checkpoints in the folder that the run builds on. An older run's checkpoints do not count, and neither do
+// checkpoints after step disk->from. *replaced: how many of the uncounted ones the run will remove or overwrite.
 static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
     const RunFound *found = &run->found;
     bool begins = run->logger.main.path[0] == '\0', removes_all = begins && run->options.overwrite;
@@ -72,7 +72,7 @@ static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *re
     disk->num_existing = found->num_checkpoints - newer;
 }
 
-// What a run at step `from` still writes. False for one that saves nothing.
+// Plans the files that a run at step `from` still writes. False if it saves nothing.
 #define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
 #define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
 static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
@@ -104,7 +104,7 @@ static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t 
     run->folder.disk = now;
 }
 
-// Before the run touches its folder: refuses one that the disk cannot hold, and warns of one that will fill it.
+// Comes before the run touches its folder. Refuses a run that the disk cannot hold, and warns of one that fills it.
 static inline bool run_check_disk(TrainRun *run, Error *error) {
     DiskRun disk;
     int replaced;

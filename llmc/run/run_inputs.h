@@ -24,20 +24,28 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
     return run_fail_all_damaged(run, error, error);
 }
 
-static inline bool run_refuse_size_options(const TrainOptions *o, Error *error) {
+// Gives a new model the sizes that options name. A model that exists has its own: the options are refused.
+static inline bool run_take_sizes(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    GPT2Config *c = &run->config;
     const struct {
         const char *name;
         int64_t value;
-    } sizes[] = {{"--layers", o->layers},
-                 {"--heads", o->heads},
-                 {"--channels", o->channels},
-                 {"--context", o->context},
-                 {"--vocab", o->vocab}};
+        int *size;
+    } sizes[] = {{"--layers", o->layers, &c->num_layers},
+                 {"--heads", o->heads, &c->num_heads},
+                 {"--channels", o->channels, &c->channels},
+                 {"--context", o->context, &c->max_seq_len},
+                 {"--vocab", o->vocab, &c->vocab_size}};
+    bool is_new = run->model_file.kind == MODEL_FROM_SIZE;
+    if (is_new) { c->vocab_size = 0; } // run_settle_vocab takes the tokenizer's, unless --vocab is given
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (sizes[i].value != 0) {
+        if (sizes[i].value == 0) { continue; }
+        if (!is_new) {
             return fail(error, "%s: is for new models; --init %.4000s names a model that exists", sizes[i].name,
                         o->init);
         }
+        *sizes[i].size = (int)sizes[i].value;
     }
     return true;
 }
@@ -51,18 +59,11 @@ static inline bool run_open_model_file(TrainRun *run, Error *error) {
 
 // Finds the model and its config. A size leaves the vocabulary 0.
 static inline bool run_open_model(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
     if (run->found.resumes) { return run_config_from_checkpoint(run, error); }
     if (!run_open_model_file(run, error)) { return false; }
     if (run->model_file.note.text[0] != '\0') { run_report_damage(run, &run->model_file.note); }
     run->config = run->model_file.config;
-    if (run->model_file.kind != MODEL_FROM_SIZE) { return run_refuse_size_options(o, error); }
-    if (o->layers) { run->config.num_layers = (int)o->layers; }
-    if (o->heads) { run->config.num_heads = (int)o->heads; }
-    if (o->channels) { run->config.channels = (int)o->channels; }
-    if (o->context) { run->config.max_seq_len = (int)o->context; }
-    run->config.vocab_size = (int)o->vocab;
-    return true;
+    return run_take_sizes(run, error);
 }
 
 // ---- The tokenizer ----

@@ -15,7 +15,7 @@
 #include <sys/utsname.h>
 
 #include "llmc/base/json.h"
-#include "llmc/run/run_folder.h"
+#include "llmc/run/train_run.h"
 
 #define RUN_JSON_NAME "run.json"
 #define RUN_JSON_FORMAT 1
@@ -114,15 +114,17 @@ static inline void run_json_git(JsonOut *out, const char *revision) {
 static inline void run_json_options(JsonOut *out, const TrainRun *run, const ArgSpec *specs) {
     json_out_open(out, "options", '{', JSON_LINES);
     for (int i = 0; i < train_options_count(); i++) {
-        const void *place = (const char *)&run->options + specs[i].place;
-        const char *name = specs[i].name;
-        if (specs[i].refusal != NULL) { continue; }
-        switch (specs[i].type) {
-        case ARG_INT: json_out_int(out, name, *(const int64_t *)place); break;
-        case ARG_REAL: json_out_real(out, name, *(const double *)place); break;
-        case ARG_FLAG: json_out_bool(out, name, *(const bool *)place); break;
-        case ARG_TEXT:
-        case ARG_CHOICE: json_out_text(out, name, *(const char *const *)place); break;
+        const ArgSpec *spec = &specs[i];
+        const void *place = (const char *)&run->options + spec->place;
+        char number[40];
+        if (spec->refusal != NULL) { continue; }
+        if (spec->type == ARG_TEXT || spec->type == ARG_CHOICE) {
+            json_out_text(out, spec->name, *(const char *const *)place);
+        } else if (spec->type == ARG_FLAG) {
+            json_out_bool(out, spec->name, *(const bool *)place);
+        } else {
+            args_value_text(spec, &run->options, number, sizeof(number));
+            json_out_raw(out, spec->name, number, strlen(number));
         }
     }
     json_out_close(out);

@@ -97,7 +97,7 @@ static inline void run_print_disk(TrainRun *run) {
            all);
 }
 
-// The tensors that one row of the plan holds.
+// Prints the tensors in the plan's row "params".
 static inline void run_print_tensors(const TrainRun *run) {
     printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {

@@ -82,7 +82,7 @@ static inline void run_add_change(Text *list, const char *what, const char *then
                 now[0] ? now : "''");
 }
 
-// Says which options round otherwise than in the saved run. A training state may not have them.
+// Says which options round otherwise than in the saved run. An older training state does not have them.
 static inline void run_report_roundings(TrainRun *run, const StateHeader *header) {
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], now[64], then[64];
@@ -207,25 +207,23 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 // ---- Whole arrays in host memory: the CPU trainer's ----
 
 typedef struct {
-    float *params, *adam_m, *adam_v; // (count) each
-    int64_t count;                   // number of parameters
+    float *arrays[CHECKPOINT_ARRAYS]; // parameters, m, v: (count) each
+    int64_t count;                    // number of parameters
 } HostArrays;
 
 static inline bool host_arrays_read(void *model, TrainRun *run, CheckpointReader *reader, Error *error) {
     const HostArrays *host = (const HostArrays *)model;
-    float *const arrays[CHECKPOINT_ARRAYS] = {host->params, host->adam_m, host->adam_v};
-    if (reader == NULL) { return run_read_params(run, 0, host->count, host->params, error); }
+    if (reader == NULL) { return run_read_params(run, 0, host->count, host->arrays[0], error); }
     for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
-        if (!checkpoint_read(reader, i, 0, arrays[i], host->count, error)) { return false; }
+        if (!checkpoint_read(reader, i, 0, host->arrays[i], host->count, error)) { return false; }
     }
     return true;
 }
 
 static inline bool host_arrays_write(void *model, CheckpointWriter *writer, Error *error) {
     const HostArrays *host = (const HostArrays *)model;
-    const float *const arrays[CHECKPOINT_ARRAYS] = {host->params, host->adam_m, host->adam_v};
     for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
-        if (!checkpoint_write(writer, i, 0, arrays[i], host->count, error)) { return false; }
+        if (!checkpoint_write(writer, i, 0, host->arrays[i], host->count, error)) { return false; }
     }
     return true;
 }

@@ -13,8 +13,8 @@ typedef struct {
     float top_p;       // of those, the smallest set that has at least this share of their probability; 1: all
 } SamplerOptions;
 
-// The largest logit's id, the lowest on ties; -1 when a logit is NaN or none is finite or one is +inf: such logits are
-// the sign of a broken model, not of a certain one.
+// The id of the largest logit, the lowest id on ties. -1 when a logit is NaN or +inf, or none is finite: the model is
+// broken, not certain.
 static inline int sampler_argmax(const float *logits, int vocab_size) {
     int best = 0;
     for (int i = 0; i < vocab_size; i++) {
@@ -35,8 +35,8 @@ static inline void sampler_swap(int32_t *index, int i, int j) {
     index[j] = token;
 }
 
-// Reorders index[low..high) so that the tokens before the one at `pivot` come first, then that one, then the others.
-// Returns its new place, and in *weight what the tokens before it weigh: their number when count is true, else their
+// Reorders index[low..high): first the tokens before the pivot token in the order above, then the pivot token, then the
+// rest. Returns the pivot's new place. *weight: the number of the tokens before it when count is true, else their
 // probability.
 static inline int sampler_partition(const float *probs, int32_t *index, int low, int high, int pivot, bool count,
                                     double *weight) {
@@ -53,9 +53,9 @@ static inline int sampler_partition(const float *probs, int32_t *index, int low,
 }
 
 // Reorders index[0..n) so that its first r entries are the first r in the order above, and returns r: the smallest
-// number for which they weigh at least `target` (their number when count is true, else their probability), or n. Like
-// quickselect, O(n) on average and without a full sort; pivots are picked by a hash, so that no common order of the
-// logits is slow.
+// number for which they weigh at least `target`, or n. A token weighs 1 when count is true, else its probability. A
+// quickselect: O(n) on average, without a full sort. A hash picks the pivots, so that no common order of logits is
+// slow.
 static inline int sampler_select(const float *probs, int32_t *index, int n, double target, bool count) {
     int low = 0, high = n; // the first `low` are in, those from `high` on are not needed
     while (low < high) {
@@ -94,10 +94,10 @@ static inline void sampler_filter(float *probs, int32_t *index, int vocab_size, 
     for (int i = share; i < kept; i++) { probs[index[i]] = 0.0f; }
 }
 
-// Returns the id of the token that `uniform` in [0, 1) draws from softmax(logits / temperature), logits (V), after
-// top-k and then top-p; -1 when a logit is NaN or +inf or all are -inf. probs (V) and index (V) are scratch. Whatever
-// the filters exclude, tokens keep their places in id order: the same uniform draws the same token when nothing that
-// matters is excluded. O(V).
+// Draws a token with `uniform` in [0, 1) from softmax(logits / temperature), logits (V), after top-k and then top-p.
+// Returns its id, or -1 when a logit is NaN or +inf or all are -inf. probs (V) and index (V) are scratch. Tokens keep
+// their places in id order, whatever the filters exclude: a uniform draws the same token as without the filters when
+// nothing that matters is excluded. O(V).
 static inline int sample_token(const float *logits, int vocab_size, const SamplerOptions *options, double uniform,
                                float *probs, int32_t *index) {
     int best = sampler_argmax(logits, vocab_size);

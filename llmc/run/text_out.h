@@ -1,6 +1,6 @@
-// Text from a model to a terminal, piece by piece. A token may end in the middle of a character, and a model may write
-// any bytes: what goes out is valid UTF-8, with U+FFFD for bytes that are no character and '?' for control characters
-// other than newline and tab, so that no sample can steer the terminal.
+// Writes a model's text to a terminal, piece by piece. A token may end in the middle of a character, and a model may
+// write any bytes. The output is valid UTF-8, with U+FFFD for bytes that are no character, and '?' for control
+// characters other than newline and tab: no sample can steer the terminal.
 #ifndef LLMC_TEXT_OUT_H
 #define LLMC_TEXT_OUT_H
 
@@ -34,7 +34,7 @@ static inline void text_out_drop(TextOut *text, int bytes) {
     memmove(text->held, text->held + bytes, (size_t)text->num_held);
 }
 
-// Writes what is held as far as it is decided; with at_end all of it.
+// Writes the held bytes that are decided. at_end: writes all of them.
 static inline void text_out_write_held(TextOut *text, bool at_end) {
     while (text->num_held > 0) {
         uint32_t c;
