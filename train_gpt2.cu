@@ -44,6 +44,7 @@
 #include "llmc/ranks/findings.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
+#include "llmc/ranks/rank_gpus.cuh"
 #include "llmc/ranks/ranks.h"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_common.h"
@@ -64,6 +65,7 @@
 #include "llmc/cuda/matmul_tune.cuh"
 #include "llmc/model/memory_plan.h"
 #include "llmc/ranks/step_link.h"
+#include "llmc/run/gpu_choices.h"
 #include "llmc/run/run_report.h"
 #include "llmc/run/signals.h"
 #include "llmc/run/train_run.h"
@@ -1888,15 +1890,6 @@ static RunShape choose_shape(const TrainRun *run) {
     return shape;
 }
 
-// The GPU that --plan predicts times for; also what a card is taken for whose speed is not known.
-static StepGpu step_gpu_planned(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
-    StepGpu gpu = step_gpu(train_options_gpu(o), gpu_matmul_precision(o->tf32), one_machine);
-    if (o->link_speed > 0.0) { gpu.link_bytes_per_second = 1e9 * o->link_speed; }
-    return gpu;
-}
-
 // What the time of a planned model's step depends on.
 static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
     const RunShape *shape = &model->shape;
@@ -1918,190 +1911,43 @@ static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
     return step;
 }
 
-// The operations of a step on each GPU, but for those that are done again.
-static double flops_of_step(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
-}
-
-// Memory and time of a step with the batch size that the run has now, and a level of recomputation.
-static AutoCandidate auto_candidate(GPT2 *model, const TrainRun *run, const StepGpu *gpu, int recompute) {
+// For llmc/run/gpu_choices.h: memory, traffic and shape of a step, without taking memory.
+static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
+                           Error *overflow) {
+    GPT2 *model = (GPT2 *)context;
     RunShape shape = choose_shape(run);
-    shape.recompute = recompute;
+    if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
+    if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
+    if (variant.unsharded) {
+        shape.kind = RUN_TRAINS;
+        shape.recompute = RECOMPUTE_NOTHING;
+        shape.cudnn = shape.head_overlap = shape.exports = false;
+        shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
+        shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
+    }
     gpt2_plan(model, &run->config, shape);
+    PlannedRun planned;
     StepShape step = step_shape(model, run);
-    AutoCandidate candidate = {shape.B, recompute, model->device_plan.total,
-                               step_seconds_of_rank(gpu, &step, model->shape.zero_stage)};
-    if (model->device_plan.overflow != NULL) { candidate.bytes = -1; }
-    return candidate;
+    planned.B = shape.B;
+    planned.bytes = model->device_plan.total;
+    planned.overflows = !plan_check_overflow(&model->device_plan, overflow);
+    step_rows_of_rank(&planned.rows, gpu, &step, model->shape.zero_stage);
+    zero_step_bytes(&model->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
+                    &planned.gradient_bytes, &planned.parameter_bytes);
+    return planned;
 }
 
-// What a run must know of its GPUs before it can be planned.
-typedef struct {
-    StepGpu speed;       // of rank 0's
-    int64_t total_bytes; // the least that any has
-    int64_t free_bytes;  // the least that is free on any
-    bool fuses_gelu;     // inside matrix multiplies, all of them
-} RunGpus;
-
-// The GPUs that --plan supposes: nothing else is in their memory.
-static RunGpus suppose_gpus(const TrainRun *run) {
-    const GpuPeak *gpu = train_options_gpu(&run->options);
-    int64_t bytes = (int64_t)gpu->gib << 30;
-    if (run->options.gpu_memory > 0.0) { bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
-    RunGpus gpus = {step_gpu_planned(run), bytes, bytes, cublas_fuses_gelu(gpu->capability / 10, gpu->capability % 10)};
-    return gpus;
+static RunPlanner planner_of(GPT2 *model) {
+    RunPlanner planner = {plan_run, model, PRECISION_IS_FP32};
+    return planner;
 }
 
-// Opens this rank's GPU, since only then has CUDA taken its own memory, and tells what it is.
-static bool ask_own_gpu(const TrainRun *run, RunGpus *mine, Error *error) {
-    cudaDeviceProp properties;
-    size_t available = 0, installed = 0;
-    if (!gpu_select(&properties, run->ranks.comm->local_rank, error)) { return false; }
-    cuda_check(cudaMemGetInfo(&available, &installed));
-    mine->speed = gpu_speed(&properties, run->options.tf32, step_gpu_planned(run));
-    mine->total_bytes = (int64_t)properties.totalGlobalMem;
-    mine->free_bytes = (int64_t)available;
-    mine->fuses_gelu = cublas_fuses_gelu(properties.major, properties.minor);
-    return true;
-}
-
-// What holds for the GPUs of all ranks.
-static bool ask_gpus(TrainRun *run, RunGpus *gpus, Error *error) {
-    RunGpus mine, *all = (RunGpus *)malloc((size_t)run->num_ranks * sizeof(RunGpus));
-    memset(&mine, 0, sizeof(mine));
-    run_slow(run, true);
-    bool ok = (all != NULL || fail(error, "out of memory")) && ask_own_gpu(run, &mine, error);
-    ok = run_agree(run, ok, error) && comm_all_gather(run->ranks.comm, &mine, all, (int64_t)sizeof(mine), error);
-    run_slow(run, false);
-    for (int r = 0; ok && r < run->num_ranks; r++) {
-        if (r == 0) { *gpus = all[0]; }
-        gpus->total_bytes = min_i64(gpus->total_bytes, all[r].total_bytes);
-        gpus->free_bytes = min_i64(gpus->free_bytes, all[r].free_bytes);
-        gpus->fuses_gelu = gpus->fuses_gelu && all[r].fuses_gelu;
-    }
-    if (comm_num_machines(run->ranks.comm) > 1) { gpus->speed.link_bytes_per_second = STEP_LINK_BETWEEN; }
-    free(all);
-    return ok;
-}
-
-// Would GPUs of this kind, with nothing else in their memory, train without recomputation, if each held the whole
-// model? Bits depend on the answer. So it depends on nothing that is to leave the bits alone: what happens to be free,
-// levels of recompute, stages of sharding, where attention is computed, what is evaluated and exported.
-static bool fits_whole(GPT2 *model, const TrainRun *run, const RunGpus *gpus) {
-    RunShape shape = choose_shape(run);
-    shape.kind = RUN_TRAINS;
-    shape.recompute = RECOMPUTE_NOTHING;
-    shape.cudnn = shape.head_overlap = shape.exports = false;
-    shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
-    shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
-    gpt2_plan(model, &run->config, shape);
-    int64_t budget = gpus->total_bytes - auto_reserve(run->num_ranks, false);
-    return model->device_plan.overflow == NULL && model->device_plan.total <= budget;
-}
-
-#define HEAD_ROWS_FEW 8192
-#define HEAD_ROWS_MANY 16384
-
-// Settles what rounds otherwise, as far as `asked` leaves it open, for the micro-batch that the run has now. More rows
-// of logits are worth less than activations that are kept; and a GPU that must recompute GELU is not to repeat a
-// multiply for it.
-static void settle_roundings(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked) {
-    TrainOptions *o = &run->options;
-    bool all_are_few = o->batch_size * o->seq_len <= HEAD_ROWS_FEW;
-    o->head_rows = asked->head_rows > 0 ? asked->head_rows : HEAD_ROWS_MANY;
-    if (asked->head_rows == 0 && !all_are_few && !fits_whole(model, run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
-    o->gelu_fusion = asked->gelu_fusion;
-    if (asked->gelu_fusion >= 0) { return; }
-    bool fuses = gpus->fuses_gelu && !o->fp8 && fits_whole(model, run, gpus);
-    o->gelu_fusion = fuses ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
-}
-
-static void explain_roundings(TrainRun *run, const TrainOptions *asked) {
-    const TrainOptions *o = &run->options;
-    char *note = run->auto_note, fusion[32] = "", rows[32] = "";
-    size_t used = strlen(note);
-    if (asked->gelu_fusion < 0 && !o->fp8 && !PRECISION_IS_FP32) {
-        snprintf(fusion, sizeof(fusion), "--gelu-fusion %lld", (long long)o->gelu_fusion);
-    }
-    if (asked->head_rows == 0 && o->batch_size * o->seq_len > HEAD_ROWS_FEW) {
-        snprintf(rows, sizeof(rows), "--head-rows %lld", (long long)o->head_rows);
-    }
-    if (fusion[0] == '\0' && rows[0] == '\0') { return; }
-    snprintf(note + used, sizeof(run->auto_note) - used, "%s%s%s%s: by the kind of GPU and all its memory",
-             used > 0 ? "\n            " : "", fusion, fusion[0] != '\0' && rows[0] != '\0' ? " " : "", rows);
-}
-
-// Every choice that the options leave open to --auto; how many. One that another thing than memory forbids is left out
-// or impossible; *error then says why.
-static int auto_candidates(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked,
-                           AutoCandidate *candidates, Error *error) {
-    const TrainOptions *o = &run->options;
-    bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
-    int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : RECOMPUTE_BLOCK, count = 0;
-    int64_t B = o->batch_size; // the largest
-    while (B > 0) {
-        bool possible = run_change_batch_size(run, B, error);
-        if (possible) { settle_roundings(model, run, gpus, asked); }
-        for (int level = first; possible && level <= last && count < AUTO_MAX_CANDIDATES; level++) {
-            candidates[count++] = auto_candidate(model, run, &gpus->speed, level);
-            plan_check_overflow(&model->device_plan, error);
-        }
-        B = batch_is_given ? 0 : train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), B);
-    }
-    return count;
-}
-
-// Settles --batch-size and --recompute, those that are not given.
-static bool choose_automatically(GPT2 *model, TrainRun *run, const RunGpus *gpus, const TrainOptions *asked,
-                                 const AutoRoom *room, Error *error) {
-    static AutoCandidate all[AUTO_MAX_CANDIDATES]; // large, so not on the stack
-    int count = auto_candidates(model, run, gpus, asked, all, error);
-    int best = auto_choose(all, count, auto_budget(room));
-    if (best < 0) {
-        int least = auto_smallest(all, count);
-        if (least >= 0) { auto_fail_no_room(&all[least], room, error); }
-        comm_all_know(run->ranks.comm, error);
-        return false;
-    }
-    run->options.recompute = all[best].recompute;
-    auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room);
-    if (!run_change_batch_size(run, all[best].B, error)) { return false; }
-    settle_roundings(model, run, gpus, asked);
-    return true;
-}
-
-// Settles --recompute: the lowest level that fits. Where none does, the highest is tried, and says what is missing.
-static void choose_level(GPT2 *model, TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
-    AutoCandidate levels[RECOMPUTE_BLOCK + 1];
-    for (int level = 0; level <= RECOMPUTE_BLOCK; level++) { levels[level] = auto_candidate(model, run, gpu, level); }
-    int lowest = auto_lowest(levels, RECOMPUTE_BLOCK + 1, auto_budget(room));
-    auto_explain_level(run->auto_note, sizeof(run->auto_note), lowest, room);
-    run->options.recompute = lowest < 0 ? RECOMPUTE_BLOCK : lowest;
-}
-
-// Settles what the options leave to the GPUs. All ranks settle alike, from what all of them know.
+// Settles what the options leave to the GPUs. --plan supposes GPUs.
 static bool settle_by_gpus(GPT2 *model, TrainRun *run, Error *error) {
-    TrainOptions *o = &run->options;
-    const TrainOptions asked = *o;
-    RunGpus gpus = suppose_gpus(run);
-    int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
-    if (!o->plan && !ask_gpus(run, &gpus, error)) { return false; }
-    run->gpu_bytes = gpus.total_bytes;
-    AutoRoom room = {limit > 0 ? min_i64(limit, gpus.free_bytes) : gpus.free_bytes,
-                     auto_reserve(run->num_ranks, !o->plan)};
-    settle_roundings(model, run, &gpus, &asked);
-    if (o->steps == 0) {
-        o->recompute = RECOMPUTE_NOTHING; // there is no backward pass
-        return true;
-    }
-    if (o->auto_plan) {
-        if (!choose_automatically(model, run, &gpus, &asked, &room, error)) { return false; }
-    } else if (o->recompute < 0) {
-        choose_level(model, run, &gpus.speed, &room);
-    }
-    explain_roundings(run, &asked);
-    return true;
+    RunPlanner planner = planner_of(model);
+    AutoGpus gpus = run_planned_gpus(run, &planner, cublas_fuses_gelu);
+    bool known = run->options.plan || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
+    return known && run_settle(&planner, run, &gpus, error);
 }
 
 // "by cuDNN 9.19.0", or where our own kernels compute.
@@ -2204,68 +2050,6 @@ static void print_machine(const GPT2 *model, const TrainRun *run) {
     }
     printf("\n");
     fflush(stdout); // into a file it would be seen with the first step only
-}
-
-// What each level of recomputation takes of a GPU, and how much longer a step then lasts: the one that saves most for
-// its time first.
-static void print_levels(const TrainRun *run) {
-    static GPT2 model; // large, so not on the stack
-    StepGpu gpu = step_gpu_planned(run);
-    AutoCandidate levels[4];
-    int order[4] = {0};
-    for (int level = 0; level < 4; level++) { levels[level] = auto_candidate(&model, run, &gpu, level); }
-    auto_rank_levels(levels, order + 1);
-    printf("\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
-    printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
-           "MiB saved per ms");
-    for (int level : order) {
-        double lost = levels[level].seconds - levels[0].seconds;
-        printf("%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", level, (long long)levels[level].bytes,
-               (long long)(levels[0].bytes - levels[level].bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
-               auto_bytes_per_ms(levels, level) / 0x1p20);
-    }
-}
-
-// What each stage of sharding takes of a GPU and sends, and how long a step would last with that.
-static void print_stages(const TrainRun *run) {
-    static GPT2 model; // large, so not on the stack
-    StepGpu gpu = step_gpu_planned(run);
-    printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
-           "out:\nthe time of single messages, and the memory that NCCL takes itself\n\n",
-           run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
-           1e-9 * gpu.link_bytes_per_second);
-    printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
-           "parameters sent a step", "a step", "MFU");
-    for (int stage = 0; stage < 4; stage++) {
-        RunShape shape = choose_shape(run);
-        int64_t gradient_bytes, parameter_bytes;
-        shape.zero_stage = stage;
-        gpt2_plan(&model, &run->config, shape);
-        StepShape step = step_shape(&model, run);
-        double seconds = step_seconds_of_rank(&gpu, &step, model.shape.zero_stage);
-        zero_step_bytes(&model.shards.layout, stage, (int)sizeof(floatX), run->micro_batches, &gradient_bytes,
-                        &parameter_bytes);
-        printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)model.device_plan.total,
-               (long long)gradient_bytes, (long long)parameter_bytes, seconds,
-               100.0 * flops_of_step(run) / (gpu.flops_per_second * seconds));
-    }
-}
-
-// What a step of this run takes of a GPU's time.
-static void print_step(const GPT2 *model, const TrainRun *run) {
-    StepGpu gpu = step_gpu_planned(run);
-    StepShape step = step_shape(model, run);
-    StepRows rows;
-    step_rows_of_rank(&rows, &gpu, &step, model->shape.zero_stage);
-    double seconds = step_rows_seconds(&rows), flops = flops_of_step(run);
-    printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
-           "not measured\n\n",
-           run->num_ranks > 1 ? "each" : "one", train_options_gpu(&run->options)->option, 1e-12 * gpu.flops_per_second,
-           1e-12 * gpu.bytes_per_second, gpu.multiprocessors);
-    step_print(&rows, stdout);
-    printf(
-        "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
-        (double)run->options.total_batch / seconds, 100.0 * flops / (gpu.flops_per_second * seconds), flops);
 }
 
 static void print_plan(const GPT2 *model, const TrainRun *run) {
@@ -2442,9 +2226,10 @@ static bool run_program(GPT2 *model, TrainRun *run, Comm *comm, Error *error) {
     if (o->plan) {
         print_plan(model, run);
         if (model->shape.kind == RUN_TRAINS) {
-            print_step(model, run);
-            print_levels(run);
-            print_stages(run);
+            RunPlanner planner = planner_of(model);
+            run_print_step(&planner, run);
+            run_print_levels(&planner, run);
+            run_print_stages(&planner, run);
         }
         return true;
     }

@@ -21,6 +21,14 @@
 // A number below 2^31 has at most 1536 divisors; each comes with four levels.
 #define AUTO_MAX_CANDIDATES 6144
 
+// What is known of the GPUs of a run before it is planned.
+typedef struct {
+    StepGpu speed;       // of rank 0's GPU
+    int64_t total_bytes; // of the smallest GPU
+    int64_t free_bytes;  // the least that is free on any GPU
+    bool fuses_gelu;     // every GPU can compute GELU inside matrix multiplies
+} AutoGpus;
+
 static inline int64_t auto_reserve(int num_ranks, bool asked) {
     return AUTO_RESERVE_BYTES + (num_ranks > 1 ? AUTO_NCCL_BYTES : 0) + (asked ? 0 : AUTO_CONTEXT_BYTES);
 }

@@ -1,0 +1,256 @@
+// What the options of a GPU run leave open: micro-batch, level of --recompute, --gelu-fusion, --head-rows. And what
+// --plan prints about them.
+//
+// The trainer plans a variant of the run without taking memory (RunPlanner); here the variants are compared. All ranks
+// settle alike, because they decide from the same numbers.
+#ifndef LLMC_GPU_CHOICES_H
+#define LLMC_GPU_CHOICES_H
+
+#include "llmc/model/auto_plan.h"
+#include "llmc/run/run_inputs.h"
+#include "llmc/run/run_report.h"
+
+// The run as its options stand now, but for these. AS_ASKED: as the options say.
+enum { AS_ASKED = -1 };
+typedef struct {
+    int recompute, zero_stage;
+    bool unsharded; // one GPU holds the whole model and only trains, without recomputation
+} PlanVariant;
+
+typedef struct {
+    int B;
+    StepRows rows;                           // of a step's time
+    int64_t bytes;                           // of GPU memory
+    bool overflows;                          // the size of a buffer does not fit 63 bits
+    int64_t gradient_bytes, parameter_bytes; // that a rank sends in a step
+} PlannedRun;
+
+typedef struct {
+    PlannedRun (*plan)(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu, Error *overflow);
+    void *context;
+    bool is_fp32; // the build
+} RunPlanner;
+
+static inline PlannedRun plan_variant(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu, int zero_stage) {
+    PlanVariant variant = {AS_ASKED, zero_stage, false};
+    Error ignored;
+    return p->plan(p->context, run, variant, gpu, &ignored);
+}
+
+// ---- GPUs ----
+
+// The GPU that --plan predicts times for. A GPU of unknown speed is taken for it, too.
+static inline StepGpu run_planned_gpu(const TrainRun *run, const RunPlanner *p) {
+    const TrainOptions *o = &run->options;
+    bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
+    GpuPrecision precision = p->is_fp32 ? (o->tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;
+    StepGpu gpu = step_gpu(train_options_gpu(o), precision, one_machine);
+    if (o->link_speed > 0.0) { gpu.link_bytes_per_second = 1e9 * o->link_speed; }
+    return gpu;
+}
+
+// The GPUs that --plan supposes: nothing else is in their memory.
+static inline AutoGpus run_planned_gpus(const TrainRun *run, const RunPlanner *p, bool (*fuses_gelu)(int, int)) {
+    const GpuPeak *gpu = train_options_gpu(&run->options);
+    int64_t bytes = (int64_t)gpu->gib << 30;
+    if (run->options.gpu_memory > 0.0) { bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
+    AutoGpus gpus = {run_planned_gpu(run, p), bytes, bytes, fuses_gelu(gpu->capability / 10, gpu->capability % 10)};
+    return gpus;
+}
+
+// ---- Choices that round ----
+
+// Would such GPUs, with nothing else in their memory, hold the whole model and train it without recomputation? The bits
+// of a run depend on the answer. So the answer depends on nothing that must leave the bits alone: free memory, levels
+// of recompute, stages of sharding, where attention is computed, what is evaluated and exported.
+static inline bool run_fits_whole(const RunPlanner *p, const TrainRun *run, const AutoGpus *gpus) {
+    PlanVariant variant = {AS_ASKED, AS_ASKED, true};
+    Error ignored;
+    PlannedRun whole = p->plan(p->context, run, variant, &gpus->speed, &ignored);
+    return !whole.overflows && whole.bytes <= gpus->total_bytes - auto_reserve(run->num_ranks, false);
+}
+
+#define HEAD_ROWS_FEW 8192
+#define HEAD_ROWS_MANY 16384
+
+// Settles the choices that change how sums round, as far as `asked` leaves them open, for the micro-batch that the run
+// has now. Many rows of logits are worth less than activations that are kept. A GPU that recomputes GELU must not
+// repeat a multiply for it.
+static inline void run_settle_rounding(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus,
+                                       const TrainOptions *asked) {
+    TrainOptions *o = &run->options;
+    bool all_are_few = o->batch_size * o->seq_len <= HEAD_ROWS_FEW;
+    o->head_rows = asked->head_rows > 0 ? asked->head_rows : HEAD_ROWS_MANY;
+    if (asked->head_rows == 0 && !all_are_few && !run_fits_whole(p, run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
+    o->gelu_fusion = asked->gelu_fusion;
+    if (asked->gelu_fusion >= 0) { return; }
+    bool fuses = gpus->fuses_gelu && !o->fp8 && run_fits_whole(p, run, gpus);
+    o->gelu_fusion = fuses ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
+}
+
+static inline void run_explain_rounding(const RunPlanner *p, TrainRun *run, const TrainOptions *asked) {
+    const TrainOptions *o = &run->options;
+    char *note = run->auto_note, fusion[32] = "", rows[32] = "";
+    size_t used = strlen(note);
+    if (asked->gelu_fusion < 0 && !o->fp8 && !p->is_fp32) {
+        snprintf(fusion, sizeof(fusion), "--gelu-fusion %lld", (long long)o->gelu_fusion);
+    }
+    if (asked->head_rows == 0 && o->batch_size * o->seq_len > HEAD_ROWS_FEW) {
+        snprintf(rows, sizeof(rows), "--head-rows %lld", (long long)o->head_rows);
+    }
+    if (fusion[0] == '\0' && rows[0] == '\0') { return; }
+    snprintf(note + used, sizeof(run->auto_note) - used, "%s%s%s%s: by the kind of GPU and all its memory",
+             used > 0 ? "\n            " : "", fusion, fusion[0] != '\0' && rows[0] != '\0' ? " " : "", rows);
+}
+
+// ---- Micro-batch and level of recomputation ----
+
+// Memory and time of a step with the micro-batch that the run has now. *overflow says what is too large.
+static inline AutoCandidate run_candidate(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu, int recompute,
+                                          Error *overflow) {
+    PlanVariant variant = {recompute, AS_ASKED, false};
+    PlannedRun planned = p->plan(p->context, run, variant, gpu, overflow);
+    int64_t bytes = planned.overflows ? -1 : planned.bytes;
+    AutoCandidate candidate = {planned.B, recompute, bytes, step_rows_seconds(&planned.rows)};
+    return candidate;
+}
+
+static inline void run_all_levels(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu,
+                                  AutoCandidate levels[NUM_RECOMPUTE_LEVELS]) {
+    Error ignored;
+    for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) { levels[i] = run_candidate(p, run, gpu, i, &ignored); }
+}
+
+// Every choice that the options leave open to --auto; returns their number. A choice that is impossible for another
+// reason than memory is left out or marked; *error then says why.
+static inline int run_candidates(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
+                                 AutoCandidate *candidates, Error *error) {
+    const TrainOptions *o = &run->options;
+    bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
+    int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : NUM_RECOMPUTE_LEVELS - 1,
+        count = 0;
+    int64_t B = o->batch_size; // the largest
+    while (B > 0) {
+        bool possible = run_change_batch_size(run, B, error);
+        if (possible) { run_settle_rounding(p, run, gpus, asked); }
+        for (int level = first; possible && level <= last && count < AUTO_MAX_CANDIDATES; level++) {
+            candidates[count++] = run_candidate(p, run, &gpus->speed, level, error);
+        }
+        B = batch_is_given ? 0 : train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), B);
+    }
+    return count;
+}
+
+// Settles --batch-size and --recompute where they are not given.
+static inline bool run_choose_all(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
+                                  const AutoRoom *room, Error *error) {
+    AutoCandidate *all = (AutoCandidate *)malloc(AUTO_MAX_CANDIDATES * sizeof(AutoCandidate));
+    if (all == NULL) { return fail(error, "out of memory"); }
+    int count = run_candidates(p, run, gpus, asked, all, error), best = auto_choose(all, count, auto_budget(room));
+    int least = auto_smallest(all, count);
+    if (best < 0 && least >= 0) { auto_fail_no_room(&all[least], room, error); }
+    if (best >= 0) { auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room); }
+    AutoCandidate chosen = all[best < 0 ? 0 : best];
+    free(all);
+    if (best < 0) {
+        if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
+        return false;
+    }
+    run->options.recompute = chosen.recompute;
+    if (!run_change_batch_size(run, chosen.B, error)) { return false; }
+    run_settle_rounding(p, run, gpus, asked);
+    return true;
+}
+
+// Settles --recompute: the lowest level that fits. If none fits, the highest is tried and says what is missing.
+static inline void run_choose_level(const RunPlanner *p, TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
+    AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
+    run_all_levels(p, run, gpu, levels);
+    int lowest = auto_lowest(levels, NUM_RECOMPUTE_LEVELS, auto_budget(room));
+    auto_explain_level(run->auto_note, sizeof(run->auto_note), lowest, room);
+    run->options.recompute = lowest < 0 ? NUM_RECOMPUTE_LEVELS - 1 : lowest;
+}
+
+// Settles everything that the options leave to the GPUs.
+static inline bool run_settle(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, Error *error) {
+    TrainOptions *o = &run->options;
+    const TrainOptions asked = *o;
+    int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
+    AutoRoom room = {limit > 0 ? min_i64(limit, gpus->free_bytes) : gpus->free_bytes,
+                     auto_reserve(run->num_ranks, !o->plan)};
+    run->gpu_bytes = gpus->total_bytes;
+    run_settle_rounding(p, run, gpus, &asked);
+    if (o->steps == 0) {
+        o->recompute = 0; // there is no backward pass
+        return true;
+    }
+    if (o->auto_plan) {
+        if (!run_choose_all(p, run, gpus, &asked, &room, error)) { return false; }
+    } else if (o->recompute < 0) {
+        run_choose_level(p, run, &gpus->speed, &room);
+    }
+    run_explain_rounding(p, run, &asked);
+    return true;
+}
+
+// ---- What --plan prints of a step ----
+
+// The operations of a step on each GPU, without those that are done again.
+static inline double run_flops_of_step(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
+}
+
+// The time of a step, kernel by kernel.
+static inline void run_print_step(const RunPlanner *p, const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run, p);
+    PlannedRun planned = plan_variant(p, run, &gpu, AS_ASKED);
+    double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
+    printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
+           "not measured\n\n",
+           run->num_ranks > 1 ? "each" : "one", train_options_gpu(&run->options)->option, 1e-12 * gpu.flops_per_second,
+           1e-12 * gpu.bytes_per_second, gpu.multiprocessors);
+    step_print(&planned.rows, stdout);
+    printf(
+        "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
+        (double)run->options.total_batch / seconds, 100.0 * flops / (gpu.flops_per_second * seconds), flops);
+}
+
+// The memory that each level of recomputation saves, and the time that it costs.
+static inline void run_print_levels(const RunPlanner *p, const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run, p);
+    AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
+    int order[NUM_RECOMPUTE_LEVELS] = {0};
+    run_all_levels(p, run, &gpu, levels);
+    auto_rank_levels(levels, order + 1);
+    printf("\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
+    printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
+           "MiB saved per ms");
+    for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) {
+        const AutoCandidate *level = &levels[order[i]];
+        double lost = level->seconds - levels[0].seconds;
+        printf("%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", order[i], (long long)level->bytes,
+               (long long)(levels[0].bytes - level->bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
+               auto_bytes_per_ms(levels, order[i]) / 0x1p20);
+    }
+}
+
+// The memory of each stage of sharding, what it sends, and the time of a step with it.
+static inline void run_print_stages(const RunPlanner *p, const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run, p);
+    printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
+           "out:\nthe time of single messages, and the memory that NCCL takes itself\n\n",
+           run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
+           1e-9 * gpu.link_bytes_per_second);
+    printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
+           "parameters sent a step", "a step", "MFU");
+    for (int stage = 0; stage < 4; stage++) {
+        PlannedRun planned = plan_variant(p, run, &gpu, stage);
+        double seconds = step_rows_seconds(&planned.rows);
+        printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
+               (long long)planned.gradient_bytes, (long long)planned.parameter_bytes, seconds,
+               100.0 * run_flops_of_step(run) / (gpu.flops_per_second * seconds));
+    }
+}
+
+#endif // LLMC_GPU_CHOICES_H
