@@ -1,7 +1,7 @@
-// Files and folders: paths, globs, whole files, reads at an offset, files that appear complete or not at all, and the
-// lock that keeps two processes out of one run folder.
+// Files and folders: paths, patterns, reading, files that appear complete or not at all, and the lock that keeps two
+// processes out of one folder.
 //
-// All files of this project are little-endian, as are all machines it runs on; files over 2 GiB are ordinary.
+// All files of this project are little-endian, as are all machines it runs on. Files over 2 GiB are ordinary.
 #ifndef LLMC_FILES_H
 #define LLMC_FILES_H
 
@@ -10,13 +10,13 @@
 #include <glob.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/types.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
 
-#include "llmc/base/hash.h"
 #include "llmc/base/utils.h"
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
@@ -24,14 +24,15 @@
 #endif
 typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 
-#define MAX_IO_BYTES ((int64_t)1 << 30)     // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
-#define HASH_CHUNK_BYTES ((int64_t)1 << 20) // read or written, and hashed, in one go
-#define SUM_CHUNK_BYTES ((int64_t)4 << 20)  // the same for SUM64, which divides so much among threads
-#define PATH_LIMIT (MAX_PATH_BYTES - 64)    // leaves room for a name of ours behind a folder, or for ".tmp"
+#define MAX_IO_BYTES ((int64_t)1 << 30)  // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
+#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a name of ours behind a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 
-// A program that is started with its standard input, output or errors closed would get a file of its own under their
-// number, and what it prints would end up in there. Closed ones become a file that is empty and cannot be written to.
+// Everything below opens files here.
+static inline int files_open(const char *path, int flags) { return open(path, flags | O_CLOEXEC, 0666); }
+
+// Gives closed standard streams a file that is empty and refuses writes. Else a file of ours would get the number of
+// standard output, and everything printed would end up in it.
 static inline void reserve_standard_files(void) {
     int fd;
     do { fd = open("/dev/null", O_RDONLY); } while (fd >= 0 && fd <= STDERR_FILENO);
@@ -93,10 +94,10 @@ static inline bool fail_system(Error *error, const char *path, const char *actio
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
-// Makes a rename or a new name in this folder survive a power failure. Some file systems cannot (EINVAL): that is not
-// an error, there is nothing more one could do.
+// Makes a rename or a new name in this folder survive a power failure. A file system that cannot (EINVAL) is no error:
+// nothing more can be done.
 static inline bool sync_directory(const char *dir, Error *error) {
-    int fd = open(dir, O_RDONLY | O_CLOEXEC);
+    int fd = files_open(dir, O_RDONLY);
     if (fd < 0) { return fail_system(error, dir, "open folder"); }
     int status = fsync(fd), code = errno;
     close(fd);
@@ -132,102 +133,80 @@ static inline bool make_directories(const char *path, Error *error) {
     return files_make_one_directory(part, error);
 }
 
-// Appends the parts of a path to the absolute path in out (MAX_PATH_BYTES).
-static inline bool files_append_parts(char *out, const char *parts, Error *error) {
-    while (*parts != '\0') {
-        size_t n = strcspn(parts, "/"), m = strlen(out);
-        if (n == 2 && strncmp(parts, "..", 2) == 0) {
-            char *slash = strrchr(out, '/');
-            slash[slash == out ? 1 : 0] = '\0';
-        } else if (n > 0 && !(n == 1 && parts[0] == '.')) {
-            if (m + n + 1 >= MAX_PATH_BYTES) { return fail(error, "%.200s...: the path is too long", out); }
-            if (m > 1) { out[m++] = '/'; }
-            path_copy(out + m, parts, n);
+// Writes the absolute name without links of a file or folder that exists, else its name as it is.
+static inline bool path_real(char *out, const char *path, Error *error) {
+    char *real = realpath(path, NULL);
+    if (real == NULL && errno != ENOENT) { return fail_system(error, path, "find"); }
+    const char *name = real != NULL && strlen(real) < MAX_PATH_BYTES ? real : path;
+    path_copy(out, name, strlen(name));
+    free(real);
+    return true;
+}
+
+// Writes into out (MAX_PATH_BYTES) the one absolute name of a folder, which need not exist yet. Links are followed. The
+// parts that are missing are taken for folders.
+static inline bool path_resolve(char *out, const char *path, Error *error) {
+    char name[MAX_PATH_BYTES], joined[MAX_PATH_BYTES];
+    if (!path_check(path, "folder", error) || !path_real(out, path[0] == '/' ? "/" : ".", error)) { return false; }
+    for (size_t n; *path != '\0'; path += n + (path[n] == '/')) {
+        n = strcspn(path, "/");
+        path_copy(name, path, n);
+        if (strcmp(name, "..") == 0) {
+            path_parent(joined, out);
+            path_copy(out, joined, strlen(joined));
+        } else if (n > 0 && strcmp(name, ".") != 0) {
+            if (!path_join(joined, out, name, error) || !path_real(out, joined, error)) { return false; }
         }
-        parts += n + (parts[n] == '/');
     }
     return true;
 }
 
-// Writes into out (MAX_PATH_BYTES) the one absolute name of a folder, which need not exist yet: links are followed as
-// far as there are some, and what is missing is taken for folders.
-static inline bool path_resolve(char *out, const char *path, Error *error) {
-    char there[MAX_PATH_BYTES], parent[MAX_PATH_BYTES];
-    if (!path_check(path, "folder", error)) { return false; }
-    size_t end = strlen(path); // what is behind it is missing
-    path_copy(there, path, end);
-    char *real = realpath(there, NULL);
-    while (real == NULL && errno == ENOENT && strcmp(there, ".") != 0 && strcmp(there, "/") != 0) {
-        path_parent(parent, there);
-        end = strchr(there, '/') == NULL ? 0 : strlen(parent);
-        path_copy(there, parent, strlen(parent));
-        real = realpath(there, NULL);
+// The bytes that this process may still write to the disk of a folder, which need not exist yet. -1: unknown.
+static inline int64_t disk_free_bytes(const char *folder) {
+    char path[MAX_PATH_BYTES], parent[MAX_PATH_BYTES];
+    struct statvfs disk;
+    path_copy(path, folder, strlen(folder));
+    while (statvfs(path, &disk) != 0) {
+        path_parent(parent, path);
+        if (strcmp(parent, path) == 0) { return -1; }
+        path_copy(path, parent, strlen(parent));
     }
-    if (real == NULL) { return fail_system(error, path, "find"); }
-    size_t n = strlen(real);
-    if (n < MAX_PATH_BYTES) { path_copy(out, real, n); }
-    free(real);
-    return n < MAX_PATH_BYTES ? files_append_parts(out, path + end, error)
-                              : fail(error, "%.200s...: the path is too long", path);
+    if (disk.f_blocks == 0) { return -1; } // a file system that does not tell
+    double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
+    return bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
 }
 
 // ---- Lists of files ----
 
 typedef struct {
-    char **paths;
+    char **paths; // (count)
     int count;
+    glob_t matches; // holds the paths
 } PathList;
 
 static inline void path_list_free(PathList *list) {
-    for (int i = 0; i < list->count; i++) { free(list->paths[i]); }
-    free(list->paths);
-    list->paths = NULL;
-    list->count = 0;
+    globfree(&list->matches);
+    memset(list, 0, sizeof(*list));
 }
 
-static inline int files_compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static inline bool files_copy_names(PathList *list, char **names, size_t count, Error *error) {
-    list->paths = (char **)calloc(count, sizeof(char *));
-    if (list->paths == NULL) { return fail(error, "out of memory for a list of %zu files", count); }
-    for (size_t i = 0; i < count; i++) {
-        size_t n = strlen(names[i]) + 1;
-        list->paths[i] = (char *)malloc(n);
-        if (list->paths[i] == NULL) { return fail(error, "out of memory for a list of %zu files", count); }
-        memcpy(list->paths[i], names[i], n);
-        list->count++;
-    }
-    qsort(list->paths, count, sizeof(char *), files_compare_names); // by bytes, whatever the locale
-    return true;
-}
-
-// Lists what a pattern (* ? [...]) matches, in byte order, folders included; no match is an error. A pattern that
+// Lists what a pattern (* ? [...]) matches, in byte order, folders included. No match is an error. A pattern that
 // matches nothing but is the name of an existing file means that file. The caller frees the list, also after a failure.
 static inline bool list_glob(const char *pattern, PathList *list, Error *error) {
-    list->paths = NULL;
-    list->count = 0;
+    memset(list, 0, sizeof(*list));
     if (!path_check(pattern, "file pattern", error)) { return false; }
-    glob_t matches;
-    memset(&matches, 0, sizeof(matches));
-    int status = glob(pattern, GLOB_ERR | GLOB_NOSORT, NULL, &matches);
-    bool ok;
-    if (status == 0 && matches.gl_pathc > 0) {
-        ok = matches.gl_pathc < INT32_MAX ? files_copy_names(list, matches.gl_pathv, matches.gl_pathc, error)
-                                          : fail(error, "%s: matches too many files", pattern);
-    } else if (status == GLOB_NOSPACE) {
-        ok = fail(error, "%s: out of memory while listing files", pattern);
-    } else if (status == GLOB_ABORTED) {
-        ok = fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
-    } else if (path_exists(pattern)) {
-        char *name = (char *)pattern;
-        ok = files_copy_names(list, &name, 1, error);
-    } else {
-        ok = fail(error, "%s: no such file (nothing matches the name or pattern)", pattern);
+    int status = glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, &list->matches); // no match: the pattern itself
+    if (status == GLOB_NOSPACE) { return fail(error, "%s: out of memory while listing files", pattern); }
+    if (status != 0) {
+        return fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
     }
-    globfree(&matches);
-    return ok;
+    char **paths = list->matches.gl_pathv;
+    if (list->matches.gl_pathc == 1 && strcmp(paths[0], pattern) == 0 && !path_exists(pattern)) {
+        return fail(error, "%s: no such file (nothing matches the name or pattern)", pattern);
+    }
+    if (list->matches.gl_pathc >= INT32_MAX) { return fail(error, "%s: matches too many files", pattern); }
+    list->paths = paths;
+    list->count = (int)list->matches.gl_pathc;
+    return true;
 }
 
 // ---- Reading ----
@@ -252,7 +231,7 @@ static inline bool input_open(InputFile *file, const char *path, Error *error) {
     if (stat(path, &info) != 0) { return fail_system(error, path, "open"); } // before open(), which waits on a pipe
     if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
     if (!S_ISREG(info.st_mode)) { return fail(error, "%s: is a device or pipe, expected an ordinary file", path); }
-    file->fd = open(path, O_RDONLY | O_CLOEXEC);
+    file->fd = files_open(path, O_RDONLY);
     if (file->fd < 0) { return fail_system(error, path, "open"); }
     file->size = (int64_t)info.st_size;
     return true;
@@ -272,56 +251,6 @@ static inline bool input_read(const InputFile *file, int64_t offset, void *data,
         out += n, offset += n, bytes -= n;
     }
     return true;
-}
-
-// Like input_read, and adds the bytes to hash while they are still in the cache.
-static inline bool input_read_hashed(const InputFile *file, int64_t offset, void *data, int64_t bytes, Hash64 *hash,
-                                     Error *error) {
-    for (int64_t done = 0; done < bytes; done += HASH_CHUNK_BYTES) {
-        uint8_t *chunk = (uint8_t *)data + done;
-        int64_t n = min_i64(bytes - done, HASH_CHUNK_BYTES);
-        if (!input_read(file, offset + done, chunk, n, error)) { return false; }
-        hash64_update(hash, chunk, (size_t)n);
-    }
-    return true;
-}
-
-// Adds `bytes` bytes from offset to hash without keeping them.
-static inline bool input_hash(const InputFile *file, int64_t offset, int64_t bytes, Hash64 *hash, Error *error) {
-    uint8_t *buffer = (uint8_t *)malloc(HASH_CHUNK_BYTES);
-    bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
-    for (int64_t done = 0; ok && done < bytes; done += HASH_CHUNK_BYTES) {
-        ok = input_read_hashed(file, offset + done, buffer, min_i64(bytes - done, HASH_CHUNK_BYTES), hash, error);
-    }
-    free(buffer);
-    return ok;
-}
-
-// The XXH64 of a whole file.
-static inline bool file_checksum(const char *path, uint64_t *checksum, Error *error) {
-    InputFile file;
-    Hash64 hash;
-    hash64_init(&hash, 0);
-    if (!input_open(&file, path, error)) { return false; }
-    bool ok = input_hash(&file, 0, file.size, &hash, error);
-    input_close(&file);
-    *checksum = hash64_final(&hash);
-    return ok;
-}
-
-// The SUM64 of n 4-byte words from offset, as words 0 .. n - 1.
-static inline bool input_sum64(const InputFile *file, int64_t offset, int64_t n, uint64_t *sum, Error *error) {
-    const int64_t capacity = SUM_CHUNK_BYTES / 4;
-    uint8_t *buffer = (uint8_t *)malloc((size_t)SUM_CHUNK_BYTES);
-    bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
-    *sum = 0;
-    for (int64_t done = 0; ok && done < n; done += capacity) {
-        int64_t count = min_i64(n - done, capacity);
-        ok = input_read(file, offset + 4 * done, buffer, 4 * count, error);
-        if (ok) { *sum += sum64(done, buffer, count); }
-    }
-    free(buffer);
-    return ok;
 }
 
 // Reads from fd until its end into *data, which grows from `capacity`; refuses more than max_bytes.
@@ -352,7 +281,7 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
     *data = NULL;
     *size = 0;
     if (!path_check(path, "file", error)) { return false; }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = files_open(path, O_RDONLY);
     if (fd < 0) { return fail_system(error, path, "open"); }
     struct stat info;
     bool ok = fstat(fd, &info) == 0 || fail_system(error, path, "read");
@@ -374,7 +303,7 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
 // ---- Writing: complete or not at all ----
 
 // A file that is written under a temporary name and gets its own name only when all its bytes are on the disk.
-// Whatever fails, and wherever the process is killed, the old file of that name (if any) stays as it was.
+// Whatever fails, and wherever the process is killed, an old file of that name stays as it was.
 typedef struct {
     char path[MAX_PATH_BYTES];
     char temporary[MAX_PATH_BYTES];
@@ -391,7 +320,7 @@ static inline void atomic_abort(AtomicFile *file) {
     file->pending = false;
 }
 
-// Describes what could not be done (code: the errno of it) and removes the partial file.
+// Removes the partial file and says what could not be done. code: its errno.
 static inline bool files_failed(AtomicFile *file, const char *what, int code, Error *error) {
     atomic_abort(file);
     const char *full = code == ENOSPC ? "no space left on device" : code == EDQUOT ? "disk quota exceeded" : NULL;
@@ -402,7 +331,7 @@ static inline bool files_failed(AtomicFile *file, const char *what, int code, Er
     return fail(error, "%s: could not %s: %s; the partial file was removed", file->path, what, strerror(code));
 }
 
-// The same for a write, flush, close or rename.
+// Describes a write, flush, close or rename that failed.
 static inline bool files_write_failed(AtomicFile *file, const char *action, int code, Error *error) {
     char what[64];
     snprintf(what, sizeof(what), "%s it after %lld bytes", action, (long long)file->bytes);
@@ -426,23 +355,11 @@ static inline bool atomic_name(AtomicFile *file, const char *path, Error *error)
 // no temporary file.
 static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
     if (!atomic_name(file, path, error)) { return false; }
-    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC);
     file->pending = file->fd >= 0;
     return file->pending || fail_system(error, file->temporary, "create");
 }
 
-static inline bool atomic_write(AtomicFile *file, const void *data, int64_t bytes, Error *error) {
-    const uint8_t *in = (const uint8_t *)data;
-    while (bytes > 0) {
-        ssize_t n = write(file->fd, in, (size_t)min_i64(bytes, MAX_IO_BYTES));
-        if (n < 0 && errno == EINTR) { continue; }
-        if (n <= 0) { return files_write_failed(file, "write", n == 0 ? EIO : errno, error); }
-        in += n, bytes -= n, file->bytes += n;
-    }
-    return true;
-}
-
-// Writes at an offset, of a file begun in any of the ways above and below.
 static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void *data, int64_t bytes, Error *error) {
     const uint8_t *in = (const uint8_t *)data;
     while (bytes > 0) {
@@ -454,8 +371,13 @@ static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void 
     return true;
 }
 
+// Writes behind what was written so far, of a file that is written from its beginning to its end.
+static inline bool atomic_write(AtomicFile *file, const void *data, int64_t bytes, Error *error) {
+    return atomic_write_at(file, file->bytes, data, bytes, error);
+}
+
 // Gives an open file its size and, where the file system can, its place on the disk. Returns 0, or why not (as errno).
-// Not by posix_fallocate: where a file system cannot do it, that one writes into every block.
+// posix_fallocate would write into every block where the file system cannot reserve them.
 static inline int files_reserve(int fd, int64_t bytes) {
     int status;
 #if defined(SYS_fallocate) && defined(__LP64__)
@@ -468,14 +390,14 @@ static inline int files_reserve(int fd, int64_t bytes) {
 }
 
 // Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at:
-// one creates it, the others join, all flush, and then the one that created it commits. A full disk shows here. Where
-// something was not written there are zeros.
+// one creates it, all join or hold it, all flush, and the process that created it commits. A full disk shows here.
+// Bytes that nobody writes are zeros.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     char folder[MAX_PATH_BYTES];
     if (!atomic_name(file, path, error)) { return false; }
-    // A new file, not an old one emptied: what is left of a killed run may still write into that.
+    // A new file: processes of a killed run may still write into an old one.
     if (unlink(file->temporary) != 0 && errno != ENOENT) { return fail_system(error, file->temporary, "remove"); }
-    file->fd = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_EXCL);
     file->pending = file->fd >= 0;
     if (!file->pending) { return fail_system(error, file->temporary, "create"); }
     int code = files_reserve(file->fd, bytes);
@@ -485,19 +407,19 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
         return files_failed(file, what, code, error);
     }
     path_parent(folder, path);
-    bool ok = sync_directory(folder, error);
-    if (!ok) { atomic_abort(file); }
-    return ok;
+    if (sync_directory(folder, error)) { return true; }
+    atomic_abort(file);
+    return false;
 }
 
-// A network file system may not show a file at once that another machine made: opening the folder makes it look again,
-// for up to three seconds.
+// Opens a file that another process has made. A network file system may show it late: opening the folder makes it look
+// again, for up to three seconds.
 static inline int files_open_new(const char *path, int flags) {
     const struct timespec pause = {0, 50000000};
     char folder[MAX_PATH_BYTES];
     path_parent(folder, path);
     for (int attempt = 0;; attempt++) {
-        int fd = open(path, flags);
+        int fd = files_open(path, flags);
         if (fd >= 0 || errno != ENOENT || attempt == 60) { return fd; }
         Error ignored;
         sync_directory(folder, &ignored);
@@ -505,13 +427,12 @@ static inline int files_open_new(const char *path, int flags) {
     }
 }
 
-// Opens the temporary file that another process made with atomic_create, when that one is done. An abort leaves it.
-// That it has its full size by then matters: a network file system writes the part of a page that this process changed
-// and no more, as long as the page does not lie at the end of the file.
+// Opens the temporary file after another process has made it with atomic_create. An abort leaves it there. It must have
+// its full size: a network file system writes only the changed part of a page, unless the page is at the file's end.
 static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     struct stat info;
     if (!atomic_name(file, path, error)) { return false; }
-    file->fd = files_open_new(file->temporary, O_WRONLY | O_CLOEXEC);
+    file->fd = files_open_new(file->temporary, O_WRONLY);
     if (file->fd < 0) { return fail_system(error, file->temporary, "open"); }
     if (fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) { return true; }
     atomic_abort(file);
@@ -519,7 +440,7 @@ static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes
                 (long long)bytes);
 }
 
-// Flushes a file to the disk itself. macOS's fsync stops at the drive's cache; F_FULLFSYNC does not.
+// Flushes a file to the disk. macOS's fsync stops at the drive's cache; F_FULLFSYNC does not.
 static inline int files_flush(int fd) {
 #if defined(F_FULLFSYNC)
     if (fcntl(fd, F_FULLFSYNC) == 0) { return 0; }
@@ -529,7 +450,7 @@ static inline int files_flush(int fd) {
     return status;
 }
 
-// All bytes are written: brings them to the disk and closes the file, which keeps its temporary name until the commit.
+// Brings all bytes to the disk and closes the file, which keeps its temporary name until the commit.
 static inline bool atomic_flush(AtomicFile *file, Error *error) {
     if (files_flush(file->fd) != 0) { return files_write_failed(file, "flush", errno, error); }
     int status = close(file->fd);
@@ -537,7 +458,7 @@ static inline bool atomic_flush(AtomicFile *file, Error *error) {
     return status == 0 || files_write_failed(file, "close", errno, error);
 }
 
-// Ends a file: flush (unless done), rename, flush of the folder. Only then does the new content exist, and for good.
+// Ends a file: flush (unless done), rename, flush of the folder. Only after this does the new content exist, for good.
 static inline bool atomic_commit(AtomicFile *file, Error *error) {
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
     if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
@@ -555,7 +476,7 @@ static inline bool write_whole_file(const char *path, const void *data, int64_t 
 
 // ---- One process per folder ----
 
-// Held by an open file: the kernel releases it however the process ends, so that no stale lock can remain.
+// The kernel releases the lock of an open file however the process ends, so no stale lock can remain.
 typedef struct {
     int fd; // of the file .lock in the folder, which holds the owner's process id as text
 } DirectoryLock;
@@ -570,7 +491,7 @@ static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *e
     char path[MAX_PATH_BYTES], owner[32] = "";
     lock->fd = -1;
     if (!path_check(dir, "folder", error) || !path_join(path, dir, ".lock", error)) { return false; }
-    lock->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    lock->fd = files_open(path, O_RDWR | O_CREAT);
     if (lock->fd < 0) { return fail_system(error, path, "create"); }
     if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
         bool taken = errno == EWOULDBLOCK;

@@ -19,6 +19,7 @@
 #define LLMC_TUNE_FILE_H
 
 #include "llmc/base/files.h"
+#include "llmc/base/hash.h"
 #include "llmc/base/text.h"
 
 #define TUNE_MAGIC "gpt2.c matmul choices 1 | "

@@ -384,7 +384,8 @@ static inline bool text_append(const char *path, const Tokenizer *tokenizer, uin
 // that only decodes are errors.
 static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
                              Error *error) {
-    PathList files = {NULL, 0};
+    PathList files;
+    memset(&files, 0, sizeof(files));
     *tokens = NULL;
     *count = 0;
     bool ok = tokenizer_can_encode(tokenizer) ||

@@ -131,6 +131,7 @@ typedef struct {
 static inline bool checkpoint_expect_model(const StateFile *state, const StateHeader *header, CheckpointModel *model,
                                            Error *error) {
     const StateRecord *record = &state->records[CHECKPOINT_PARAMS];
+    memset(model, 0, sizeof(*model));
     if (state->count < CHECKPOINT_ARRAYS || record->kind != STATE_ELSEWHERE ||
         strcmp(record->name, checkpoint_array_names[CHECKPOINT_PARAMS]) != 0 ||
         !state_get_i64(header, "model_bytes", &model->bytes) ||
@@ -148,7 +149,7 @@ static inline bool checkpoint_check_model(const char *path, const CheckpointMode
     uint64_t params = 0;
     if (!input_open(&file, path, error)) { return false; }
     bool ok = input_read(&file, 0, header, BIN_HEADER_BYTES, error) &&
-              input_sum64(&file, BIN_HEADER_BYTES, (file.size - BIN_HEADER_BYTES) / 4, &params, error);
+              input_checksum(&file, BIN_HEADER_BYTES, file.size - BIN_HEADER_BYTES, STATE_ARRAY, &params, error);
     input_close(&file);
     if (!ok) { return false; }
     return (file.size == model->bytes && hash64(header, sizeof(header)) == model->header && params == model->params) ||

@@ -103,6 +103,7 @@ static inline bool model_file_read(const ModelFile *file, float *params, Error *
 // of the file, 64 samples of 4 KiB over all of it.
 static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *fingerprint, Error *error) {
     enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
+    uint8_t sample[SAMPLE_BYTES];
     Hash64 hash;
     InputFile input;
     int32_t kind = (int32_t)file->kind;
@@ -115,8 +116,9 @@ static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *finge
         hash64_update(&hash, &input.size, sizeof(input.size));
         int64_t bytes = min_i64(SAMPLE_BYTES, input.size), space = input.size - bytes;
         for (int64_t i = 0; ok && i < SAMPLES; i++) {
-            ok = input_hash(&input, i * (space / (SAMPLES - 1)) + i * (space % (SAMPLES - 1)) / (SAMPLES - 1), bytes,
-                            &hash, error);
+            int64_t offset = i * (space / (SAMPLES - 1)) + i * (space % (SAMPLES - 1)) / (SAMPLES - 1);
+            ok = input_read(&input, offset, sample, bytes, error);
+            if (ok) { hash64_update(&hash, sample, (size_t)bytes); }
         }
         input_close(&input);
     }

@@ -20,7 +20,8 @@
 #include "llmc/base/hash.h"
 #include "llmc/base/utils.h"
 
-#define STATE_TEXT_BYTES 65536 // several paths of 4 KiB each fit
+#define SUM_CHUNK_BYTES ((int64_t)4 << 20) // read or written, and summed by several threads, in one go
+#define STATE_TEXT_BYTES 65536             // several paths of 4 KiB each fit
 #define STATE_MAX_SECTIONS 64
 #define STATE_NAME_BYTES 36
 #define STATE_VERSION 2
@@ -37,6 +38,42 @@ typedef struct {
     void *data;       // written from here, or read to here
     int64_t bytes;
 } StateSection;
+
+// ---- Checksums of what is not kept ----
+
+typedef enum { STATE_SECTION, STATE_ARRAY, STATE_ELSEWHERE } StateKind;
+
+// Reads `bytes` bytes from offset: *sum becomes their SUM64 for an array, else their XXH64.
+static inline bool input_checksum(const InputFile *file, int64_t offset, int64_t bytes, StateKind kind, uint64_t *sum,
+                                  Error *error) {
+    uint64_t words = 0;
+    Hash64 hash;
+    hash64_init(&hash, 0);
+    uint8_t *buffer = (uint8_t *)malloc((size_t)SUM_CHUNK_BYTES);
+    bool ok = buffer != NULL || fail(error, "%s: out of memory", file->path);
+    for (int64_t done = 0; ok && done < bytes; done += SUM_CHUNK_BYTES) {
+        int64_t n = min_i64(bytes - done, SUM_CHUNK_BYTES);
+        ok = input_read(file, offset + done, buffer, n, error);
+        if (!ok) { break; }
+        if (kind == STATE_ARRAY) {
+            words += sum64(done / 4, buffer, n / 4);
+        } else {
+            hash64_update(&hash, buffer, (size_t)n);
+        }
+    }
+    free(buffer);
+    *sum = kind == STATE_ARRAY ? words : hash64_final(&hash);
+    return ok;
+}
+
+// The XXH64 of a whole file.
+static inline bool file_checksum(const char *path, uint64_t *checksum, Error *error) {
+    InputFile file;
+    if (!input_open(&file, path, error)) { return false; }
+    bool ok = input_checksum(&file, 0, file.size, STATE_SECTION, checksum, error);
+    input_close(&file);
+    return ok;
+}
 
 // ---- Facts ----
 
@@ -156,8 +193,6 @@ static inline bool state_text_is_valid(const StateHeader *header) {
 
 // ---- The file ----
 
-typedef enum { STATE_SECTION, STATE_ARRAY, STATE_ELSEWHERE } StateKind;
-
 typedef struct {
     char name[STATE_NAME_BYTES];
     uint32_t kind; // StateKind
@@ -257,28 +292,28 @@ static inline bool state_check_preamble(const StateFile *state, const StatePream
 static inline bool state_read_head(StateFile *state, StateHeader *header, Error *error) {
     const char *path = state->file.path;
     StatePreamble preamble;
-    Hash64 hash;
-    hash64_init(&hash, 0);
+    uint64_t checksum, found;
     state_init(header);
     if (state->file.size < (int64_t)sizeof(preamble)) {
         return fail(error, "%s: has %lld bytes, too few for a training state (truncated?)", path,
                     (long long)state->file.size);
     }
-    if (!input_read_hashed(&state->file, 0, &preamble, (int64_t)sizeof(preamble), &hash, error) ||
+    if (!input_read(&state->file, 0, &preamble, (int64_t)sizeof(preamble), error) ||
         !state_check_preamble(state, &preamble, error)) {
         return false;
     }
     state->count = (int)preamble.num_records;
     header->length = (int)preamble.text_bytes;
     int64_t at = (int64_t)sizeof(preamble), record_bytes = state->count * (int64_t)sizeof(StateRecord);
-    uint64_t checksum;
-    if (!input_read_hashed(&state->file, at, header->text, header->length, &hash, error) ||
-        !input_read_hashed(&state->file, at + header->length, state->records, record_bytes, &hash, error) ||
-        !input_read(&state->file, at + header->length + record_bytes, &checksum, (int64_t)sizeof(checksum), error)) {
+    int64_t end = at + header->length + record_bytes;
+    if (!input_read(&state->file, at, header->text, header->length, error) ||
+        !input_read(&state->file, at + header->length, state->records, record_bytes, error) ||
+        !input_read(&state->file, end, &checksum, (int64_t)sizeof(checksum), error) ||
+        !input_checksum(&state->file, 0, end, STATE_SECTION, &found, error)) {
         return false;
     }
     state->text_bytes = header->length;
-    if (checksum != hash64_final(&hash) || !state_text_is_valid(header)) {
+    if (checksum != found || !state_text_is_valid(header)) {
         return fail(error, "%s: header is damaged: its checksum does not match", path);
     }
     return true;
@@ -350,20 +385,14 @@ static inline bool state_read_sections(const StateFile *state, int first, const 
     return true;
 }
 
-// Verifies section i without keeping it; one that lies in another file is the caller's affair.
+// Verifies section i without keeping it. The caller verifies a section that lies in another file.
 static inline bool state_verify_section(const StateFile *state, int i, Error *error) {
     const StateRecord *record = &state->records[i];
-    int64_t offset = state_section_offset(state, i);
-    uint64_t found = record->checksum;
-    bool ok = true;
-    if (record->kind == STATE_ARRAY) { ok = input_sum64(&state->file, offset, record->bytes / 4, &found, error); }
-    if (record->kind == STATE_SECTION) {
-        Hash64 hash;
-        hash64_init(&hash, 0);
-        ok = input_hash(&state->file, offset, record->bytes, &hash, error);
-        found = hash64_final(&hash);
-    }
-    return ok && (found == record->checksum || state_fail_damaged(state, i, error));
+    uint64_t found;
+    if (record->kind == STATE_ELSEWHERE) { return true; }
+    return input_checksum(&state->file, state_section_offset(state, i), record->bytes, (StateKind)record->kind, &found,
+                          error) &&
+           (found == record->checksum || state_fail_damaged(state, i, error));
 }
 
 static inline bool state_verify_sections(const StateFile *state, Error *error) {

@@ -14,6 +14,7 @@
 
 #include "llmc/ranks/ranks_watch.h"
 #include "llmc/base/files.h"
+#include "llmc/base/hash.h"
 
 #ifdef USE_MPI
 #ifndef OMPI_SKIP_MPICXX

@@ -89,12 +89,13 @@ static inline void run_print_disk(TrainRun *run) {
     int replaced;
     char each[32], all[32];
     int64_t from = run->found.resumes ? run->found.checkpoints[run->found.first_usable] : 0;
-    if (!run_disk_plan(run, from, &disk, &replaced) || disk_saves(&disk) == 0) { return; }
-    int64_t most = disk_most(&disk, disk_saves(&disk));
+    if (!run_disk_plan(run, from, &disk, &replaced)) { return; }
+    DiskCourse course = disk_follow(&disk, INT64_MAX);
+    if (course.saves == 0) { return; }
     format_bytes(each, sizeof(each), disk.checkpoint_bytes);
-    format_bytes(all, sizeof(all), most * disk.checkpoint_bytes);
-    printf("checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)disk_saves(&disk), each, (long long)most,
-           all);
+    format_bytes(all, sizeof(all), course.most * disk.checkpoint_bytes);
+    printf("checkpoints %lld of %s, at most %lld at a time: %s\n", (long long)course.saves, each,
+           (long long)course.most, all);
 }
 
 // Prints the tensors in the plan's row "params".

@@ -11,7 +11,7 @@
 #ifndef LLMC_TRAIN_RUN_H
 #define LLMC_TRAIN_RUN_H
 
-#include "llmc/base/disk_space.h"
+#include "llmc/files/disk_space.h"
 #include "llmc/base/json.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/evalloader.h"

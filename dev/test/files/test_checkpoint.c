@@ -305,6 +305,11 @@ static void test_state_round_trip(Test *t) {
     CHECK(t, state_write(path, &header, state.sections, 3, &error), "%s", error.text);
     CHECK(t, state_read_header(path, &found, &error) && found.length == header.length, "%s", error.text);
     CHECK(t, strcmp(found.text, "step 20\n") == 0, "%s", found.text);
+    size_t bytes;
+    uint8_t *all = temp_read(path, &bytes);
+    uint64_t sum = 0;
+    CHECK(t, file_checksum(path, &sum, &error) && sum == hash64(all, bytes), "checksum of the file: %s", error.text);
+    free(all);
     CHECK(t, state_read(path, &found, loaded.sections, 3, &error), "%s", error.text);
     CHECK(t, memcmp(state.m, loaded.m, sizeof(state.m)) == 0 && memcmp(state.flags, loaded.flags, 5) == 0, "bits");
     CHECK(t, !state_read(path, &found, loaded.sections, 2, &error), "two of three sections");

@@ -1,5 +1,5 @@
 // Whether a disk will hold a run: every number against a run that is made for show, save by save.
-#include "llmc/base/disk_space.h"
+#include "llmc/files/disk_space.h"
 #include "dev/test/test.h"
 
 enum { MOST = 256 };
@@ -28,29 +28,33 @@ static void prune(Shelf *shelf, int64_t keep, int64_t major) {
 
 static void check_run(Test *t, const DiskRun *run) {
     Shelf shelf;
-    int64_t saves = 0, most = run->num_existing;
+    int64_t saves = 0, most = run->num_existing, saved = run->from;
+    DiskCourse all = disk_follow(run, INT64_MAX);
     shelf.count = run->num_existing;
     for (int i = 0; i < shelf.count; i++) { shelf.steps[i] = run->existing[i]; }
     for (int64_t step = run->from + 1; step <= run->last; step++) {
         if (step != run->last && (run->every == 0 || step % run->every != 0)) { continue; }
+        CHECK(t, disk_next_save(run, saved) == step, "after step %d: step %d", (int)saved, (int)step);
+        DiskCourse before = disk_follow(run, shelf.count), now = disk_follow(run, shelf.count + 1);
+        bool fits = shelf.count + 1 > most;
+        CHECK(t, !fits || (before.saves == saves && before.step == saved && before.most == most),
+              "every %d keep %d major %d from %d: %d places hold %d saves until step %d", (int)run->every,
+              (int)run->keep, (int)run->keep_major, (int)run->from, shelf.count, (int)before.saves, (int)before.step);
+        CHECK(t, !fits || now.saves > saves, "%d places hold only %d saves", shelf.count + 1, (int)now.saves);
         add(&shelf, step);
-        saves++;
+        saves++, saved = step;
         most = max_i64(most, shelf.count);
-        CHECK(t, disk_save_step(run, saves) == step, "save %d: step %d", (int)saves, (int)step);
-        CHECK(t, disk_most(run, saves) == most, "every %d keep %d major %d from %d: %d at once until %d, not %d",
-              (int)run->every, (int)run->keep, (int)run->keep_major, (int)run->from, (int)disk_most(run, saves),
-              (int)step, (int)most);
         prune(&shelf, run->keep, run->keep_major);
-        CHECK(t, disk_kept(run, saves) == shelf.count, "every %d keep %d major %d from %d: %d after step %d, not %d",
-              (int)run->every, (int)run->keep, (int)run->keep_major, (int)run->from, (int)disk_kept(run, saves),
-              (int)step, shelf.count);
     }
-    CHECK(t, disk_saves(run) == saves, "%d saves, not %d", (int)disk_saves(run), (int)saves);
+    CHECK(t, all.saves == saves && all.step == saved && all.most == most,
+          "every %d keep %d major %d from %d: %d saves until %d, %d at once, not %d until %d, %d", (int)run->every,
+          (int)run->keep, (int)run->keep_major, (int)run->from, (int)all.saves, (int)all.step, (int)all.most,
+          (int)saves, (int)saved, (int)most);
     for (int64_t room = run->num_existing; room <= most + 1; room++) {
-        int64_t possible = disk_possible_saves(run, room);
-        CHECK(t, possible == 0 || disk_most(run, possible) <= room, "%d saves in %d places", (int)possible, (int)room);
-        CHECK(t, possible == saves || disk_most(run, possible + 1) > room, "only %d saves in %d places", (int)possible,
-              (int)room);
+        DiskCourse possible = disk_follow(run, room);
+        CHECK(t, possible.most <= room, "%d saves in %d places", (int)possible.saves, (int)room);
+        CHECK(t, possible.saves == saves || disk_follow(run, room + 1).most == room + 1, "only %d saves in %d places",
+              (int)possible.saves, (int)room);
     }
 }
 
@@ -74,13 +78,14 @@ static void test_against_simulation(Test *t) {
 }
 
 static void test_large_numbers(Test *t) {
-    DiskRun run = {0, 1000000000, 1, 3, 999999937, NULL, 0, (int64_t)1 << 40, 1 << 20};
-    CHECK(t, disk_saves(&run) == 1000000000 && disk_most(&run, disk_saves(&run)) == 5, "%lld",
-          (long long)disk_most(&run, disk_saves(&run)));
+    DiskRun run = {0, 10000000, 1, 3, 9999937, NULL, 0, (int64_t)1 << 40, 1 << 20};
+    DiskCourse course = disk_follow(&run, INT64_MAX);
+    CHECK(t, course.saves == 10000000 && course.most == 5, "%lld", (long long)course.most);
     CHECK(t, disk_room(&run, INT64_MAX) == (INT64_MAX - (1 << 20)) >> 40, "room");
-    run.every = 999999999;
+    run.last = 1000000000, run.every = 999999999;
     run.keep_major = 1000000000;
-    CHECK(t, disk_saves(&run) == 2 && disk_most(&run, 2) == 2, "two saves");
+    course = disk_follow(&run, INT64_MAX);
+    CHECK(t, course.saves == 2 && course.most == 2 && course.step == run.last, "two saves");
 }
 
 static void test_refusal(Test *t) {
