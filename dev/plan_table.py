@@ -1,5 +1,5 @@
-"""Brings the tables up to date that README.md and doc/speed.md take from the trainer's --plan: what a stage of sharding
-takes of a GPU, what it sends and how much of a GPU is used; the predicted speeds; the levels of --recompute.
+"""Brings up to date what the documents take from the trainer's --plan: memory, traffic and utilisation of each stage of
+sharding (doc/several_gpus.md), the predicted speeds (README.md), the levels of --recompute (doc/speed.md).
 
     python3 dev/plan_table.py --check [program]     exit status 1 if they are not what --plan says now
     python3 dev/plan_table.py --write [program]     brings them up to date
@@ -85,13 +85,15 @@ def with_rows(text, header, rows):
 
 def documents(program):
     """Names of the documents -> their text as it should be."""
-    texts = {name: read(name) for name in ("README.md", "doc/speed.md")}
-    readme = with_rows(texts["README.md"], "| model, tokens a step |", stage_rows(program))
+    texts = {name: read(name) for name in ("README.md", "doc/several_gpus.md", "doc/speed.md")}
+    readme = texts["README.md"]
     for name in SPEEDS:
         row = re.compile(rf"^(\| {re.escape(name)} \|[^|\n]*\|)[^|\n]*\|", re.M)
         readme, count = row.subn(rf"\1 {speed_cell(program, name)} |", readme)
         assert count == 1, name
     texts["README.md"] = readme
+    gpus = texts["doc/several_gpus.md"]
+    texts["doc/several_gpus.md"] = with_rows(gpus, "| model, tokens a step |", stage_rows(program))
     texts["doc/speed.md"] = with_rows(texts["doc/speed.md"], "| `--recompute` | memory |", level_rows(program))
     return texts
 

@@ -1,5 +1,6 @@
-"""README.md and CONTRIBUTING.md say only what is true: files, options and make targets that they name exist, and every
-command line of the programs in them runs (on small stand-ins for a user's files, for a few steps of a tiny model)."""
+"""README.md, CONTRIBUTING.md and doc/ say only what is true: files, options and make targets that they name exist, and
+every command line of the programs in them runs (on small stand-ins for a user's files, for a few steps of a tiny
+model)."""
 import glob
 import os
 import re
@@ -14,7 +15,7 @@ from formats import merges_text
 from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/reproduce.md"]
+DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md"]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
 # The GPU trainer is run emulated, where that was built.
 EMULATED = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
@@ -51,11 +52,11 @@ def python_lines(document):
 
 
 def help_of(program):
-    return help_from(PROGRAMS[program])
+    return help_from(PROGRAMS[program], *(["--help", "all"] if program.startswith("train") else ["--help"]))
 
 
 def help_from(*command):
-    result = subprocess.run([*command, "--help"], capture_output=True, text=True)
+    result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, (command, result)
     return result.stdout
 
@@ -266,7 +267,7 @@ def test_python_commands():
         for words in (words for document in DOCUMENTS for words in python_lines(document)):
             program, python = os.path.join(ROOT, words[0]), sys.executable
             if program not in helps and words[0] != "train_gpt2.py":  # that one needs torch for its help
-                helps[program] = help_from(python, program)
+                helps[program] = help_from(python, program, "--help")
             for option in re.findall(r"^--?[a-z][a-z_-]*", "\n".join(words[1:]), re.M):
                 known = re.escape(option) + r"\b"
                 assert program not in helps or re.search(r"(?<![\w-])" + known, helps[program]), (words, option)
