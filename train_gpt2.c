@@ -32,6 +32,7 @@
 #include "llmc/optim/schedulers.h"
 #include "llmc/cpu/peak.h"
 #include "llmc/run/run_report.h"
+#include "llmc/run/run_start.h"
 #include "llmc/run/sampler.h"
 #include "llmc/run/signals.h"
 #include "llmc/cpu/simd.h"

@@ -67,6 +67,7 @@
 #include "llmc/ranks/step_link.h"
 #include "llmc/run/gpu_choices.h"
 #include "llmc/run/run_report.h"
+#include "llmc/run/run_start.h"
 #include "llmc/run/signals.h"
 #include "llmc/run/train_run.h"
 #include "llmc/base/utils.h"

@@ -5,7 +5,7 @@
 
 #include "llmc/files/hf_export.h"
 #include "llmc/files/hf_tokenizer.h"
-#include "llmc/run/run_folder.h"
+#include "llmc/run/train_run.h"
 
 #define BYTE_VOCAB_SIZE 257
 #define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory when it is there, as llm.c does
@@ -366,32 +366,6 @@ static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *er
            run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
            run_settle_batch(run, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
            run_open_evals(run, error) && run_settle_steps(run, error);
-}
-
-// Opens everything that the options (parsed and checked) name. run->ranks and run->num_ranks are set. precision: the
-// trainer's, "fp32" or "bf16".
-static inline bool run_open(TrainRun *run, int default_seq_len, const char *precision, Error *error) {
-    run->precision = precision;
-    run->saved_step = -1;
-    logger_init(&run->logger);
-    run_slow(run, true);
-    bool ok = run_open_folder(run, error) && run_agree(run, run_open_inputs(run, default_seq_len, error), error) &&
-              run_check_same(run, error);
-    run_slow(run, false);
-    return ok;
-}
-
-static inline void run_close(TrainRun *run) {
-    logger_close(&run->logger);
-    json_out_free(&run->record.json);
-    if (run_has_train(run)) { dataloader_close(&run->train); }
-    if (run->has_val) { dataloader_close(&run->val); }
-    for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
-    if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
-    if (run->folder.locked) { directory_unlock(&run->folder.lock); }
-    free(run->texts.prompt);
-    free(run->texts.train);
-    free(run->texts.val);
 }
 
 #endif // LLMC_RUN_INPUTS_H

@@ -4,10 +4,11 @@
 #define LLMC_RUN_REPORT_H
 
 #include "llmc/base/rand.h"
+#include "llmc/files/hf_export.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/loss_svg.h"
-#include "llmc/run/run_inputs.h"
 #include "llmc/run/run_json.h"
+#include "llmc/run/run_state.h"
 #include "llmc/run/sampler.h"
 #include "llmc/run/text_out.h"
 

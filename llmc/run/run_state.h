@@ -1,4 +1,4 @@
-// Saves a run in checkpoints, and resumes it from one.
+// Saves a run in checkpoints, resumes it from one, and counts whether the disk will hold them.
 #ifndef LLMC_RUN_STATE_H
 #define LLMC_RUN_STATE_H
 
@@ -133,16 +133,6 @@ static inline bool run_compare_options(TrainRun *run, const StateHeader *header,
 
 // ---- Resuming ----
 
-static inline void run_report_damage(TrainRun *run, const Error *error) {
-    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
-}
-
-static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
-    Error newest = *reason; // reason may be error
-    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
-                run->options.out_dir, newest.text);
-}
-
 static inline bool run_restore_position(TrainRun *run, const StateHeader *header, Error *error) {
     char seq_len[32];
     int64_t old_T = run->options.seq_len;
@@ -202,6 +192,78 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
     }
     gpt2_init_range(out, &run->config, (uint64_t)run->options.seed, first, n);
     return true;
+}
+
+// ---- The disk ----
+
+// Sets the checkpoints in the folder that the run builds on. An older run's checkpoints do not count, and neither do
+// checkpoints after step disk->from. *replaced: how many of the uncounted ones the run will remove or overwrite.
+static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
+    const RunFound *found = &run->found;
+    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && run->options.overwrite;
+    int newer = 0;
+    *replaced = 0;
+    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > disk->from)) {
+        int64_t step = found->checkpoints[newer++];
+        bool due = step == disk->last || (disk->every > 0 && step % disk->every == 0);
+        *replaced += removes_all || (step <= disk->last && (due || disk->keep > 0));
+    }
+    disk->existing = found->checkpoints + newer;
+    disk->num_existing = found->num_checkpoints - newer;
+}
+
+// Plans the files that a run at step `from` still writes. False if it saves nothing.
+#define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
+#define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
+static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
+    const int64_t block = 4096;
+    const TrainOptions *o = &run->options;
+    int64_t model_bytes, state_bytes;
+    StateHeader header;
+    Error ignored;
+    memset(disk, 0, sizeof(*disk));
+    if (!run_writes_files(run) || !run_has_train(run)) { return false; }
+    run_describe(run, &header);
+    if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
+                         &ignored)) {
+        return false;
+    }
+    disk->from = from, disk->last = run->num_steps, disk->every = o->checkpoint_every;
+    disk->keep = o->keep, disk->keep_major = o->keep_major;
+    disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
+    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, disk->last - from) * RUN_LOG_LINE_BYTES;
+    run_disk_existing(run, disk, replaced);
+    return true;
+}
+
+// Warns when the rest of the disk will not last, once until that gets worse.
+static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t free_bytes) {
+    char text[MAX_PATH_BYTES + 512];
+    DiskState now = disk_outlook(disk, run->options.out_dir, free_bytes, text, sizeof(text));
+    if (now > run->folder.disk) { logger_event(&run->logger, "warning: %s", text); }
+    run->folder.disk = now;
+}
+
+// Comes before the run touches its folder. Refuses a run that the disk cannot hold, and warns of one that fills it.
+static inline bool run_check_disk(TrainRun *run, Error *error) {
+    DiskRun disk;
+    int replaced;
+    if (!run_disk_plan(run, run->step, &disk, &replaced)) { return true; }
+    int64_t free_bytes = disk_free_bytes(run->options.out_dir);
+    if (free_bytes >= 0) { free_bytes += replaced * disk.checkpoint_bytes; }
+    if (!disk_check(&disk, run->options.out_dir, free_bytes, error)) { return false; }
+    run_warn_of_disk(run, &disk, free_bytes);
+    return true;
+}
+
+// After a save.
+static inline void run_watch_disk(TrainRun *run) {
+    DiskRun disk;
+    int replaced;
+    if (!run_leads(run)) { return; }
+    run_list_checkpoints(run);
+    if (!run_disk_plan(run, run->step, &disk, &replaced)) { return; }
+    run_warn_of_disk(run, &disk, disk_free_bytes(run->options.out_dir));
 }
 
 // ---- Whole arrays in host memory: the CPU trainer's ----

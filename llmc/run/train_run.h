@@ -134,6 +134,22 @@ static inline void run_keep_section(TrainRun *run, const char *name, void *data,
     run->kept.sections[run->kept.count++] = section;
 }
 
+// ---- Checkpoints that are there ----
+
+static inline void run_list_checkpoints(TrainRun *run) {
+    run->found.num_checkpoints = checkpoint_list(run->options.out_dir, run->found.checkpoints, RUN_MAX_CHECKPOINTS);
+}
+
+static inline void run_report_damage(TrainRun *run, const Error *error) {
+    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
+}
+
+static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
+    Error newest = *reason; // reason may be error
+    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
+                run->options.out_dir, newest.text);
+}
+
 // ---- Ranks ----
 
 // Goes on if all ranks can. Otherwise all fail, with the words of the first that failed.
