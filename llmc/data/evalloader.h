@@ -1,15 +1,15 @@
 // Multiple-choice questions (HellaSwag, MMLU): which tokens to score, and what an accuracy is.
 //
-// A question, here an example, is a context and two or more completions, one of which, the label, is right. The model
-// picks the completion with the lowest mean loss over the completion's own tokens, the first of equal ones; the
-// accuracy is the fraction of examples where it picks the label.
+// A question, here an example, is a context and two or more completions. One completion, the label, is right. The model
+// picks the completion with the lowest mean loss over the completion's own tokens, the first of equals. The accuracy is
+// the fraction of examples where it picks the label.
 //
-// A row is one completion behind its context; rows are numbered through all examples in the order of the file. A row of
-// c + k tokens takes c + k - 1 inputs, the last of which predicts the last token. What does not fill the length that a
-// row is evaluated at is work for nothing, so there are several: 64, 128, 256 and so on, up to what the longest row
-// needs. Each row goes to the shortest that holds it (eval_pack); one with more inputs than the longest loses the
-// beginning of its context. Batches are of one length, the shortest first, of rows in the order of the file, so that
-// which rows share a batch follows from the file and the room for a batch alone, not from who computes it.
+// A row is one completion behind its context. Rows are numbered through all examples in the order of the file. A row of
+// c + k tokens takes c + k - 1 inputs; the last input predicts the last token. Padding is wasted work, so rows are
+// evaluated at several lengths: 64, 128, 256 and so on, up to the length of the longest row. Each row goes to the
+// shortest length that holds it (eval_pack). A row with more inputs than the longest length loses the beginning of its
+// context. A batch has rows of one length in the order of the file, and the shortest length comes first. So the file
+// and the room for a batch alone decide which rows share a batch; the number of ranks does not.
 #ifndef LLMC_EVALLOADER_H
 #define LLMC_EVALLOADER_H
 
@@ -17,17 +17,17 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
-#include "llmc/base/utils.h"
+#include "llmc/data/data_file.h"
 
 #define EVAL_MAGIC 20240522
 #define EVAL_VERSION 1
-#define EVAL_HEADER_BYTES 1024
+#define EVAL_HEADER_BYTES DATA_HEADER_BYTES
 #define EVAL_EXAMPLE_START 65535
 #define EVAL_MAX_EXAMPLES 65536 // an example's number has 16 bits
 #define EVAL_MAX_COMPLETIONS 256
 #define EVAL_MAX_BYTES ((int64_t)EVAL_HEADER_BYTES + (int64_t)EVAL_MAX_EXAMPLES * 65536)
-#define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: rows that fill the tiles of a GPU
-#define EVAL_MAX_LENGTHS 10 // to 64 << 9: an example has at most 32,767 words
+#define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: such rows fill the tiles of a GPU
+#define EVAL_MAX_LENGTHS 10 // up to 64 << 9: an example has at most 32,767 words
 
 typedef struct {
     int64_t first_row;
@@ -41,46 +41,32 @@ typedef struct {
 
 // The rows that are evaluated at one length.
 typedef struct {
-    int T, B;             // inputs of a row, and rows of a batch (the last may have fewer)
-    int64_t first, count; // rows: their places in the order of evaluation
+    int T, B;             // inputs of a row, and rows of a batch; the last batch may have fewer rows
+    int64_t first, count; // the rows' places in the order of evaluation
 } EvalLength;
 
 typedef struct EvalLoader {
     char path[MAX_PATH_BYTES];
-    uint8_t *file;                        // the whole of it
-    const uint16_t *words;                // of it, without the header
-    int64_t num_words;                    //
-    int64_t in_file;                      // examples
-    EvalExample *examples;                // (num_examples), those in use
-    EvalRow *rows;                        // (num_rows)
-    int64_t num_examples;                 // 0: not open
-    int64_t num_rows;                     //
-    uint64_t fingerprint;                 // of the file
-    int64_t *order;                       // (num_rows): the rows as they are evaluated, by length and then by number
-    int num_lengths;                      // that have rows
-    EvalLength lengths[EVAL_MAX_LENGTHS]; // the shortest first
+    uint8_t *file;         // the whole file
+    const uint16_t *words; // (num_words): the file without the header
+    int64_t num_words;
+    int64_t in_file;       // examples in the file
+    EvalExample *examples; // (num_examples): the examples in use
+    EvalRow *rows;         // (num_rows)
+    int64_t num_examples;  // 0: not open
+    int64_t num_rows;
+    uint64_t fingerprint; // of the file
+    int64_t *order;       // (num_rows): the rows as they are evaluated, by length and then by number
+    int num_lengths;
+    EvalLength lengths[EVAL_MAX_LENGTHS]; // the lengths that have rows, the shortest first
     int B, T;                             // the most rows of a batch, and the most inputs of a row
-    int64_t rows_that_lose;               // of their context
+    int64_t rows_that_lose;               // rows that lose a part of their context
     int64_t longest;                      // inputs of the longest row
 } EvalLoader;
 
 static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
 
-// ---- The file ----
-
-// Checks magic, version and counts of the header. Messages of this section do not name the file.
-static inline bool eval_check_header(const int32_t *header, Error *error) {
-    if (header[0] != EVAL_MAGIC) {
-        return fail(error, "is not an evaluation file: magic %d, expected %d", header[0], EVAL_MAGIC);
-    }
-    if (header[1] != EVAL_VERSION) {
-        return fail(error, "evaluation file of version %d, expected %d", header[1], EVAL_VERSION);
-    }
-    if (header[2] < 1 || header[2] > EVAL_MAX_EXAMPLES) {
-        return fail(error, "header says %d examples, expected 1 to %d", header[2], EVAL_MAX_EXAMPLES);
-    }
-    return true;
-}
+// ---- The file: messages of this section do not name it ----
 
 // Walks through the words of one example.
 typedef struct {
@@ -91,7 +77,7 @@ typedef struct {
 
 #define EVAL_DAMAGED "(damaged? fetch the file again)"
 
-// Takes a count and that many tokens. which: of the completions, -1 for the context.
+// Takes a count and so many tokens. which: the number of a completion; -1: the context.
 static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **tokens, int *length, Error *error) {
     char what[32] = "the context";
     if (which >= 0) { snprintf(what, sizeof(what), "completion %d", which); }
@@ -105,17 +91,16 @@ static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **t
         return fail(error, "example %lld: %s is empty, expected 1 token or more", (long long)c->example, what);
     }
     *tokens = c->word;
-    for (int i = 0; i < *length; i++) {
-        if (*c->word++ < c->vocab_size) { continue; }
-        return fail(error,
-                    "example %lld: token %d of %s is id %d, the model's vocabulary has %d (made by another tokenizer?)",
-                    (long long)c->example, i, what, (*tokens)[i], c->vocab_size);
-    }
-    return true;
+    c->word += *length;
+    int64_t bad = data_find_bad_token(*tokens, *length, c->vocab_size);
+    if (bad == *length) { return true; }
+    char where[96];
+    snprintf(where, sizeof(where), "example %lld: token %d of %s", (long long)c->example, (int)bad, what);
+    return data_fail_token(where, (*tokens)[bad], c->vocab_size, error);
 }
 
-// Checks the fixed fields at the beginning of example number c->example, of which left words remain in the file, and
-// sets the cursor's end. Skips them.
+// Checks and skips the fixed fields at the beginning of example number c->example, and sets the cursor's end. left: the
+// words from there to the end of the file.
 static inline bool eval_take_fields(EvalCursor *c, int64_t left, EvalExample *out, Error *error) {
     enum { START, BYTES, INDEX, LABEL, COMPLETIONS, FIELDS };
     const uint16_t *field = c->word;
@@ -147,7 +132,7 @@ static inline bool eval_take_fields(EvalCursor *c, int64_t left, EvalExample *ou
     return true;
 }
 
-// Checks the example at words[*at] and moves behind it. rows: where its rows go, or NULL to only check and count.
+// Checks the example at words[*at] and moves *at behind it. rows: room for its rows, or NULL.
 static inline bool eval_parse_example(const EvalLoader *eval, EvalCursor *c, int64_t *at, EvalExample *out,
                                       EvalRow *rows, Error *error) {
     EvalRow row;
@@ -168,7 +153,7 @@ static inline bool eval_parse_example(const EvalLoader *eval, EvalCursor *c, int
     return true;
 }
 
-// Checks all examples of the file, the header's longest one and the end of the file; counts the rows of those in use.
+// Checks all examples of the file, the header's longest example and the end of the file. Counts the rows in use.
 static inline bool eval_check_examples(EvalLoader *eval, int vocab_size, int64_t longest_bytes, Error *error) {
     EvalCursor c = {NULL, NULL, 0, vocab_size};
     int64_t at = 0, longest = 0;
@@ -189,7 +174,7 @@ static inline bool eval_check_examples(EvalLoader *eval, int vocab_size, int64_t
                 (long long)longest_bytes, (long long)longest);
 }
 
-// Lists the examples in use, which have been checked, and their rows.
+// Lists the examples in use, which eval_check_examples has checked, and their rows.
 static inline bool eval_list_examples(EvalLoader *eval, int vocab_size, Error *error) {
     EvalCursor c = {NULL, NULL, 0, vocab_size};
     int64_t at = 0, row = 0;
@@ -209,13 +194,11 @@ static inline bool eval_list_examples(EvalLoader *eval, int vocab_size, Error *e
 }
 
 static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, int64_t max_examples, Error *error) {
-    int32_t header[EVAL_HEADER_BYTES / sizeof(int32_t)];
-    if (bytes < EVAL_HEADER_BYTES) {
-        return fail(error, "%lld bytes, less than the header of an evaluation file, %d (truncated? fetch it again)",
-                    (long long)bytes, EVAL_HEADER_BYTES);
-    }
+    static const DataFormat format = {"an", "evaluation file", EVAL_MAGIC, EVAL_VERSION, EVAL_VERSION, ""};
+    int32_t header[DATA_HEADER_INTS];
+    if (!data_check_size(&format, bytes, error)) { return false; }
     memcpy(header, eval->file, sizeof(header));
-    if (!eval_check_header(header, error)) { return false; }
+    if (!data_check_header(&format, header, "examples", 1, EVAL_MAX_EXAMPLES, error)) { return false; }
     if (bytes % 2 != 0) { return fail(error, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes); }
     eval->words = (const uint16_t *)(const void *)(eval->file + EVAL_HEADER_BYTES);
     eval->num_words = (bytes - EVAL_HEADER_BYTES) / 2;
@@ -224,7 +207,7 @@ static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, i
     return eval_check_examples(eval, vocab_size, header[3], error) && eval_list_examples(eval, vocab_size, error);
 }
 
-// Releases everything; harmless on a loader that failed to open, and twice.
+// Frees everything. It may be called twice, and on a loader that failed to open.
 static inline void eval_close(EvalLoader *eval) {
     free(eval->file);
     free(eval->examples);
@@ -233,8 +216,8 @@ static inline void eval_close(EvalLoader *eval) {
     memset(eval, 0, sizeof(*eval));
 }
 
-// Reads an evaluation file and checks all of it, every token included. max_examples: how many to use, from the first;
-// 0: all. Close with eval_close; after a failure that is done.
+// Reads an evaluation file and checks all of it, every token included. max_examples: how many examples to use, from the
+// first; 0: all. Close with eval_close. After a failure the loader is closed.
 static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int64_t max_examples, Error *error) {
     int64_t bytes;
     Error reason;
@@ -253,7 +236,7 @@ static inline int64_t eval_row_inputs(const EvalRow *row) {
     return (int64_t)row->context_length + row->completion_length - 1;
 }
 
-// Fails when a completion alone has more than T tokens.
+// Fails if a completion alone has more than T tokens.
 static inline bool eval_check_completions(const EvalLoader *eval, const char *remedy, Error *error) {
     for (int64_t e = 0; e < eval->num_examples; e++) {
         const EvalRow *rows = eval->rows + eval->examples[e].first_row;
@@ -266,8 +249,8 @@ static inline bool eval_check_completions(const EvalLoader *eval, const char *re
     return true;
 }
 
-// Adds a length and gives the rows of more than `shorter` and at most T inputs (any, for the longest length) the next
-// places in the order of evaluation. Does nothing where there are no such rows.
+// Adds a length. Gives its rows, of more than `shorter` and at most T inputs, the next places in the order of
+// evaluation. The longest length also takes all longer rows. A length without rows is not added.
 static inline void eval_add_length(EvalLoader *eval, int64_t shorter, int64_t T, int64_t room) {
     int64_t first = 0, count = 0;
     for (int i = 0; i < eval->num_lengths; i++) { first += eval->lengths[i].count; }
@@ -285,7 +268,7 @@ static inline void eval_add_length(EvalLoader *eval, int64_t shorter, int64_t T,
 }
 
 // Sorts the rows by length, for a trainer that has room for batch_size x seq_len tokens at a time and a model of
-// max_seq_len positions. The longest length is the longest row's, rounded up, as far as both allow.
+// max_seq_len positions. The longest length is that of the longest row, rounded up, unless room or model allow less.
 static inline bool eval_pack(EvalLoader *eval, int batch_size, int seq_len, int max_seq_len, Error *error) {
     int64_t room = (int64_t)batch_size * seq_len, shorter = 0;
     char remedy[128];
@@ -312,13 +295,13 @@ static inline int64_t eval_num_batches(const EvalLoader *eval) {
     return batches;
 }
 
-// Rows that are evaluated together: those at places first .. first + rows - 1 of the order, with T inputs each.
+// Rows that are evaluated together: places first .. first + rows - 1 of the order, with T inputs each.
 typedef struct {
     int64_t first;
     int rows, T;
 } EvalBatch;
 
-// Batch number `batch`. Of the one behind the last: no rows, and how many come before it.
+// Batch number `batch`. Behind the last batch: no rows, and first is the number of all rows.
 static inline EvalBatch eval_batch(const EvalLoader *eval, int64_t batch) {
     EvalBatch none = {eval->num_rows, 0, 0};
     for (int i = 0; i < eval->num_lengths; i++) {
@@ -340,7 +323,7 @@ static inline void eval_scored(const EvalLoader *eval, int64_t row, int T, int *
     *begin = *end - r->completion_length;
 }
 
-// Sets inputs (T) and targets (T) of a row: its last tokens, as many as fit, then zeros.
+// Sets inputs (T) and targets (T) of a row: its last tokens, as many as fit, and zeros behind them.
 static inline void eval_read_row(const EvalLoader *eval, int64_t row, int T, int32_t *inputs, int32_t *targets) {
     const EvalRow *r = &eval->rows[row];
     int64_t n = eval_row_inputs(r), first = max_i64(0, n - T);
@@ -361,12 +344,12 @@ static inline void eval_read(const EvalLoader *eval, const EvalBatch *batch, int
 // ---- Scores ----
 
 typedef struct {
-    int64_t examples; // that were judged
-    int64_t correct;  // of them
+    int64_t examples; // judged examples
+    int64_t correct;  // judged examples where the model picks the label
 } EvalScore;
 
-// The completion with the lowest of these mean losses, the first of equal ones; one whose loss is no number is never
-// it. -1: none has a number.
+// The completion with the lowest of these mean losses, the first of equals. A loss that is no number does not count.
+// Returns -1 if no loss is a number.
 static inline int eval_prediction(const double *means, int num_completions) {
     int best = -1;
     for (int i = 0; i < num_completions; i++) {
@@ -375,8 +358,7 @@ static inline int eval_prediction(const double *means, int num_completions) {
     return best;
 }
 
-// Judges all examples. means (num_rows): the mean loss of each row, by its number, over its completion's tokens. Which
-// examples are complete before the last batch says little: the short ones come first.
+// Judges all examples. means (num_rows): the mean loss of each row over its completion's tokens, by the row's number.
 static inline EvalScore eval_judge(const EvalLoader *eval, const double *means) {
     EvalScore score = {eval->num_examples, 0};
     for (int64_t i = 0; i < eval->num_examples; i++) {

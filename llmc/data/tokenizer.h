@@ -1,11 +1,12 @@
 // Text to token ids and back.
 //
-// Three kinds: the built-in byte tokenizer (one id per byte, no file needed), GPT-2's byte-pair encoding read from
-// `vocab.bpe`, and llm.c's `gpt2_tokenizer.bin`, which lists the tokens but not the merges. These follow from the order
-// of the tokens where they are GPT-2's or another byte-pair encoding's; of any other vocabulary it can only decode.
-// Tokenizers in a folder of Hugging Face's: llmc/files/hf_tokenizer.h.
-// No text is ever special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears
-// only where a caller puts it. Every byte string, valid UTF-8 or not, decodes to itself.
+// There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. GPT-2's byte-pair encoding
+// is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges: for GPT-2's tokens, or
+// those of another byte-pair encoding, the merges follow from the order of the tokens; for any other vocabulary the
+// tokenizer can only decode. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
+//
+// No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
+// where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
 //
 // Sources: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", section 2.2 (bytes as the base
 // vocabulary); Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units" (the merges).
@@ -14,29 +15,28 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/text.h"
+#include "llmc/data/data_file.h"
 #include "llmc/data/unicode_tables.h"
-#include "llmc/base/utils.h"
 
 typedef enum { TOKENIZER_BYTE, TOKENIZER_BPE, TOKENIZER_DECODE_ONLY } TokenizerKind;
 
-// What a character is to the pre-tokenisation rule. MULTIBYTE: look at the bytes that follow.
+// The class of a character in the pre-tokenisation rule. MULTIBYTE: the bytes that follow decide.
 typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE } CharClass;
 
 #define END_OF_TEXT "<|endoftext|>"
 #define GPT2_MERGES 50000
 #define TOKENIZER_MAGIC 20240328
-#define TOKENIZER_HEADER_BYTES 1024
 
 enum {
     MAX_TOKEN_BYTES = 255,          // what the length byte of gpt2_tokenizer.bin can say; GPT-2's longest token has 128
-    MAX_VOCAB = 65535,              // ids are uint16 and NO_TOKEN is none of them
+    MAX_VOCAB = 65535,              // ids are uint16, and NO_TOKEN is no id
     NO_TOKEN = 65535,               // "these two do not merge", "no such word"
     TABLE_BITS = 17,                // hash tables have 2^17 slots: at most half full
     TABLE_SLOTS = 1 << TABLE_BITS,  //
     BPE_WINDOW = 64,                // bytes of a long word that are merged at a time
     BPE_STACK = 512,                // bytes that are merged without allocating memory
     PARALLEL_JOBS = 256,            // parts of a text that are encoded independently, at most
-    PARALLEL_JOB_BYTES = 64 * 1024, // and at least so many bytes each
+    PARALLEL_JOB_BYTES = 64 * 1024, // bytes of a part, at least
 };
 
 // Tokens `left` and `right` become token `merged`. key = left << 16 | right. Free slots have merged == NO_TOKEN.
@@ -69,13 +69,12 @@ typedef struct {
 
 // ---- Characters ----
 
-// The class of a code point.
 static inline CharClass tokenizer_code_point_class(const Tokenizer *t, uint32_t code_point) {
     return (CharClass)(t->char_classes[code_point / 4] >> (2 * (code_point % 4)) & 3);
 }
 
-// The class of the character at p and its length. A byte that is not part of a valid character counts as a character of
-// its own that is neither letter, number nor space. n >= 1.
+// The class and the length of the character at p, n >= 1. A byte that is not part of a valid character counts as one
+// character that is neither letter, number nor space.
 static inline CharClass tokenizer_char_class(const Tokenizer *t, const uint8_t *p, size_t n, int *length) {
     *length = 1;
     if (p[0] < 0x80) { return (CharClass)t->byte_class[p[0]]; }
@@ -86,19 +85,21 @@ static inline CharClass tokenizer_char_class(const Tokenizer *t, const uint8_t *
     return tokenizer_code_point_class(t, code_point);
 }
 
-static inline void tokenizer_set_class(Tokenizer *t, const UnicodeRange *ranges, size_t count, CharClass char_class) {
-    for (size_t i = 0; i < count; i++) {
-        for (uint32_t c = ranges[i].first; c <= ranges[i].last; c++) {
+// Gives the code points that a table of unicode_tables.h takes their class, in the zeroed char_classes.
+static inline void tokenizer_set_class(Tokenizer *t, const uint32_t *runs, size_t bytes, CharClass char_class) {
+    uint32_t c = 0;
+    for (size_t i = 0; i < bytes / sizeof(uint32_t); i += 2) {
+        c += runs[i];
+        for (uint32_t end = c + runs[i + 1]; c < end; c++) {
             t->char_classes[c / 4] |= (uint8_t)(char_class << (2 * (c % 4)));
         }
     }
 }
 
-// Unpacks the ranges of unicode_tables.h into the zeroed char_classes and byte_class.
 static inline void tokenizer_init_classes(Tokenizer *t) {
-    tokenizer_set_class(t, unicode_letters, sizeof(unicode_letters) / sizeof(UnicodeRange), CHAR_LETTER);
-    tokenizer_set_class(t, unicode_numbers, sizeof(unicode_numbers) / sizeof(UnicodeRange), CHAR_NUMBER);
-    tokenizer_set_class(t, unicode_spaces, sizeof(unicode_spaces) / sizeof(UnicodeRange), CHAR_SPACE);
+    tokenizer_set_class(t, unicode_letters, sizeof(unicode_letters), CHAR_LETTER);
+    tokenizer_set_class(t, unicode_numbers, sizeof(unicode_numbers), CHAR_NUMBER);
+    tokenizer_set_class(t, unicode_spaces, sizeof(unicode_spaces), CHAR_SPACE);
     for (uint32_t c = 0; c < 256; c++) {
         t->byte_class[c] = (uint8_t)(c < 0x80 ? tokenizer_code_point_class(t, c) : CHAR_MULTIBYTE);
     }
@@ -119,7 +120,7 @@ static inline size_t tokenizer_run_end(const Tokenizer *t, const uint8_t *text, 
     }
 }
 
-// Bytes of the contraction at text[i], an apostrophe; 0 if it is none.
+// The bytes of the contraction at text[i], an apostrophe. Returns 0 if it begins no contraction.
 static inline size_t tokenizer_contraction(const uint8_t *text, size_t i, size_t n) {
     int a = i + 1 < n ? text[i + 1] : 0, b = i + 2 < n ? text[i + 2] : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd') { return 2; }
@@ -133,11 +134,11 @@ static inline size_t tokenizer_word_end(const Tokenizer *t, const uint8_t *text,
         if (length > 0) { return i + length; }
     }
     int length;
-    size_t start = text[i] == ' ' && i + 1 < n ? i + 1 : i; // one space may belong to the word behind it
+    size_t start = text[i] == ' ' && i + 1 < n ? i + 1 : i; // a word may begin with one space
     CharClass first = tokenizer_char_class(t, text + start, n - start, &length);
     size_t end = tokenizer_run_end(t, text, start + (size_t)length, n, first);
     if (first != CHAR_SPACE || end == n) { return end; }
-    size_t last = end - 1; // of several spaces before a word the last one is not taken
+    size_t last = end - 1; // the last of several spaces belongs to the next word
     while ((text[last] & 0xc0) == 0x80) { last--; }
     return last > i ? last : end;
 }
@@ -151,9 +152,9 @@ static inline CharClass tokenizer_class_before(const Tokenizer *t, const uint8_t
     return start + (size_t)length == i ? found : CHAR_OTHER; // otherwise a stray byte
 }
 
-// Whether text may be cut before text[i], 0 < i < n: true only if words end there whatever comes before and behind. No
-// alternative of the rule goes from one class to another, except for a space at its beginning and an apostrophe before
-// letters. The character at text[i] must be complete.
+// May the text be cut before text[i], 0 < i < n? Returns true only if a word ends there whatever comes before and
+// behind. No alternative of the rule goes from one class to another, except for a space at its beginning and an
+// apostrophe before letters. The character at text[i] must be complete.
 static inline bool tokenizer_can_split(const Tokenizer *t, const uint8_t *text, size_t i, size_t n) {
     if (t->kind == TOKENIZER_BYTE) { return true; }
     if ((text[i] & 0xc0) == 0x80) { return false; } // perhaps inside a character
@@ -162,7 +163,7 @@ static inline bool tokenizer_can_split(const Tokenizer *t, const uint8_t *text, 
     return before != behind && before != CHAR_SPACE && !(text[i - 1] == '\'' && behind == CHAR_LETTER);
 }
 
-// The first place at or behind `from` where the text may be cut; n if there is none.
+// The first place at or behind `from` where the text may be cut, or n.
 static inline size_t tokenizer_next_split(const Tokenizer *t, const uint8_t *text, size_t from, size_t n) {
     for (size_t i = max_i64((int64_t)from, 1); i < n; i++) {
         if (tokenizer_can_split(t, text, i, n)) { return i; }
@@ -170,7 +171,7 @@ static inline size_t tokenizer_next_split(const Tokenizer *t, const uint8_t *tex
     return n;
 }
 
-// The last place where a text that goes on behind its n bytes may be cut; 0 if there is none.
+// The last place where a text that goes on behind its n bytes may be cut, or 0.
 static inline size_t tokenizer_last_split(const Tokenizer *t, const uint8_t *text, size_t n) {
     for (size_t i = n < 4 ? 0 : n - 4; i > 0; i--) { // the last character may be incomplete
         if (tokenizer_can_split(t, text, i, n)) { return i; }
@@ -192,7 +193,7 @@ static inline uint64_t tokenizer_load32(const uint8_t *p) {
     return value;
 }
 
-// The first 8 bytes, or all n of them followed by zeros, without reading behind them. n >= 1.
+// The first 8 bytes, or all n >= 1 bytes followed by zeros. Reads only these n bytes.
 static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
     if (n >= 8) { return tokenizer_load64(p); }
     if (n >= 4) { return tokenizer_load32(p) | tokenizer_load32(p + n - 4) << (8 * (n - 4)); }
@@ -211,7 +212,7 @@ static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *w
     }
 }
 
-// What the tokens left and right merge to, or NO_TOKEN.
+// The token that left and right merge to, or NO_TOKEN.
 static inline uint32_t tokenizer_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
     uint32_t key = left << 16 | right;
     for (uint32_t i = key * 0x9e3779b1u >> (32 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
@@ -230,8 +231,8 @@ static inline void tokenizer_add_merge(Tokenizer *t, uint32_t left, uint32_t rig
     }
 }
 
-// Byte-pair encoding itself: beginning with single bytes, merges the pair of the lowest rank, the leftmost first, until
-// no pair merges. Writes the tokens (room for n) and returns their number. ranks (n) is scratch memory.
+// Byte-pair encoding itself. Begins with single bytes and merges the pair of the lowest rank, the leftmost of equals,
+// until no pair merges. Writes the tokens (room for n) and returns their number. ranks (n) is scratch memory.
 static inline int64_t tokenizer_merge_bytes(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens,
                                             uint16_t *ranks) {
     for (int64_t i = 0; i < n; i++) { tokens[i] = t->byte_ids[bytes[i]]; }
@@ -252,7 +253,7 @@ static inline int64_t tokenizer_merge_bytes(const Tokenizer *t, const uint8_t *b
     return n;
 }
 
-// The same with memory of its own; -1 when there is none.
+// tokenizer_merge_bytes with its own scratch memory. Returns -1 when out of memory.
 static inline int64_t tokenizer_merge_window(const Tokenizer *t, const uint8_t *bytes, int64_t n, uint16_t *tokens) {
     uint16_t local[BPE_STACK], *ranks = local;
     if (n > BPE_STACK) { ranks = (uint16_t *)malloc((size_t)n * sizeof(uint16_t)); }
@@ -268,10 +269,10 @@ static inline int64_t tokenizer_token_length(const Tokenizer *t, uint32_t token)
 
 // Appends word[done .. done+more) to the encoding of word[0 .. done), `count` tokens; returns the new count or -1.
 //
-// New bytes can change the end of an encoding, so its last tokens are taken back into bytes and encoded again together
-// with the new ones. Whenever the first of these tokens comes out as it was, the tokens before it stay right: merges
-// happen in the order of their ranks, so whether one crosses the border between two tokens depends on these two alone,
-// and no merge crossed that border before. Otherwise more tokens are taken back.
+// New bytes can change the end of an encoding. So its last tokens are taken back into bytes and encoded again together
+// with the new bytes. If the first of these tokens comes out unchanged, the tokens before it stay right: merges happen
+// in the order of their ranks, so these two tokens alone decide whether a merge crosses the border between them, and no
+// merge crossed it before. Otherwise more tokens are taken back.
 static inline int64_t tokenizer_extend(const Tokenizer *t, const uint8_t *word, int64_t done, int64_t more,
                                        uint16_t *tokens, int64_t count) {
     int64_t keep = count, start = done; // tokens[0 .. keep) encode word[0 .. start)
@@ -286,8 +287,8 @@ static inline int64_t tokenizer_extend(const Tokenizer *t, const uint8_t *word, 
     }
 }
 
-// Encodes one word; returns the number of tokens, or -1 when out of memory. The time is proportional to n, also for a
-// "word" of megabytes.
+// Encodes one word. Returns the number of tokens, or -1 when out of memory. The time is proportional to n, also for a
+// word of megabytes.
 static inline int64_t tokenizer_encode_word(const Tokenizer *t, const uint8_t *word, int64_t n, uint16_t *tokens) {
     if (n <= MAX_TOKEN_BYTES) {
         const WordSlot *slot = tokenizer_word_slot(t, word, (size_t)n);
@@ -317,7 +318,7 @@ static inline void tokenizer_free(Tokenizer *t) {
     memset(t, 0, sizeof(*t));
 }
 
-// One id per byte, 0 .. 255, and 256 for end-of-text.
+// Ids 0 .. 255 are the bytes, and 256 is end-of-text.
 static inline void tokenizer_init_byte(Tokenizer *t) {
     memset(t, 0, sizeof(*t));
     t->kind = TOKENIZER_BYTE;
@@ -326,8 +327,8 @@ static inline void tokenizer_init_byte(Tokenizer *t) {
     for (int i = 0; i < 256; i++) { t->byte_values[i] = t->byte_ids[i] = (uint8_t)i; }
 }
 
-// Whether GPT-2's files write this byte as the character of the same number. The others are written as U+0100 and
-// following, in their order, so that every token is visible text.
+// Do GPT-2's files write this byte as the character of its number? They write the invisible bytes as U+0100, U+0101 and
+// so on, so that every token is visible text.
 static inline bool tokenizer_byte_is_visible(int byte) {
     return (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
 }
@@ -340,7 +341,7 @@ static inline int tokenizer_symbol_id(const Tokenizer *t, uint32_t code_point) {
     return code_point < 512 - VISIBLE_BYTES ? (int)(code_point - 256 + VISIBLE_BYTES) : -1;
 }
 
-// Gives the token of the next id its bytes; token_bytes must have room. A word that exists already keeps its slot.
+// Gives the token of the next id its bytes. token_bytes must have room.
 static inline void tokenizer_add_token(Tokenizer *t, const uint8_t *bytes, size_t n) {
     uint32_t offset = t->token_offsets[t->vocab_size];
     memcpy(t->token_bytes + offset, bytes, n);
@@ -370,7 +371,7 @@ static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t token_bytes, Error *
     for (int i = 0; i < TABLE_SLOTS; i++) { t->merges[i].key = 0, t->merges[i].merged = NO_TOKEN; }
     for (int i = 0; i < 256 * 256; i++) { t->byte_pairs[i] = NO_TOKEN; }
     tokenizer_init_classes(t);
-    for (int visible = 1; visible >= 0; visible--) { // ids 0 .. 255: first the visible bytes, then the others
+    for (int visible = 1; visible >= 0; visible--) { // ids 0 .. 255: first the visible bytes, then the invisible ones
         for (int byte = 0; byte < 256; byte++) {
             if (tokenizer_byte_is_visible(byte) != (visible == 1)) { continue; }
             uint8_t value = (uint8_t)byte;
@@ -448,8 +449,8 @@ static inline bool tokenizer_read_merge(Tokenizer *t, MergeReader *r, Error *err
     return true;
 }
 
-// A word of the table is encoded without merging, so the table must hold only tokens that merging arrives at as well.
-// In GPT-2's vocabulary these are all. The others are made impossible to find.
+// The table encodes a word without merging, so it must hold only tokens that merging arrives at. Merging arrives at all
+// tokens of GPT-2's vocabulary. A token that it does not arrive at is made impossible to find.
 static inline void tokenizer_drop_unreachable_words(Tokenizer *t) {
     for (int64_t i = 0; i < TABLE_SLOTS; i++) {
         WordSlot *slot = &t->words[i];
@@ -461,12 +462,12 @@ static inline void tokenizer_drop_unreachable_words(Tokenizer *t) {
     }
 }
 
-// Reads the text of a merges file: an optional line "#version...", then one merge a line. Ids: 0 .. 255 the bytes in
-// GPT-2's order, 256+i the i-th merge, and the last one end-of-text. expected: the number of merges, 0 for any. Errors
-// name the line. On failure the caller frees t.
+// Reads the text of a merges file: an optional line "#version...", then one merge a line. Ids 0 .. 255 are the bytes in
+// GPT-2's order, id 256+i is the i-th merge, and the last id is end-of-text. expected: the number of merges; 0: any
+// number. Errors name the line. After a failure the caller frees t.
 static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
                                           int expected, Error *error) {
-    // A token of n bytes takes at least n+2 bytes of the file, so that all together have fewer than the file.
+    // A token of n bytes takes at least n+2 bytes of the file, so all tokens have fewer bytes than the file.
     if (!tokenizer_init_bpe(t, size + 256 + (int64_t)strlen(END_OF_TEXT), error)) { return false; }
     MergeReader r = {path, data, data + size, 1, 1};
     if (size >= 8 && memcmp(data, "#version", 8) == 0) {
@@ -489,14 +490,14 @@ static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const 
     return true;
 }
 
-// Rebuilds in `b` the merges of the byte-pair encoding that numbered the tokens of `t` as they are numbered: its bytes
-// first, then a merge a token, then end-of-text. False if none did.
+// Rebuilds in `b` the merges of the byte-pair encoding whose tokens are those of `t`, in this order: the bytes, a token
+// for each merge, end-of-text. Returns false if there is no such encoding.
 //
-// A merge joins tokens of earlier merges, so a pair with token i merges later than i was made, and the encoding of any
-// text applies its merges in the order of their ids. The encoding of the bytes of token i therefore applies earlier
-// merges until two tokens are left, and then merge i: what the merges before i leave of those bytes is merge i. That
-// holds for every token that is the encoding of its own bytes. All tokens of a trained vocabulary are: a token was made
-// where it stood between two borders that no merge had crossed, and inside them the merges were those of its own bytes.
+// A merge joins tokens of earlier merges, so a pair with token i has a larger id than i, and the encoding of any text
+// applies its merges in the order of their ids. The encoding of the bytes of token i therefore applies earlier merges
+// until two tokens are left. These two tokens are merge i. This holds for every token that is the encoding of its own
+// bytes. All tokens of a trained vocabulary are: a token was made between two borders that no merge had crossed, and
+// inside them the merges were those of its own bytes.
 static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
     uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
     for (int id = 0; id < t->vocab_size - 1; id++) {
@@ -513,7 +514,7 @@ static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
     return true;
 }
 
-// Makes a decode-only tokenizer one that encodes as well, if the merges follow from its tokens.
+// Lets a decode-only tokenizer encode too, if the merges follow from its tokens.
 static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     int last = t->vocab_size - 1;
     const uint8_t *end = t->token_bytes + t->token_offsets[last];
@@ -538,20 +539,19 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     return true;
 }
 
-// Reads llm.c's gpt2_tokenizer.bin: a header of 256 uint32, then per token one length byte and that many bytes. On
+// Reads llm.c's gpt2_tokenizer.bin: a header of 256 int32, then for each token a length byte and so many bytes. After a
 // failure the caller frees t.
 static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
                                        Error *error) {
-    if (size < TOKENIZER_HEADER_BYTES) {
-        return fail(error, "%s: %lld bytes, the header alone has %d (truncated?)", path, (long long)size,
-                    TOKENIZER_HEADER_BYTES);
+    static const DataFormat format = {"a", "tokenizer", TOKENIZER_MAGIC, 1, 2, ""};
+    int32_t header[DATA_HEADER_INTS] = {0};
+    Error reason;
+    memcpy(header, data, (size_t)min_i64(size, DATA_HEADER_BYTES));
+    if (!data_check_size(&format, size, &reason) ||
+        !data_check_header(&format, header, "tokens", 1, MAX_VOCAB, &reason)) {
+        return fail(error, "%s: %s", path, reason.text);
     }
-    uint32_t version = (uint32_t)tokenizer_load32(data + 4), vocab = (uint32_t)tokenizer_load32(data + 8);
-    if (version != 1 && version != 2) { return fail(error, "%s: version %u, expected 1 or 2", path, version); }
-    uint32_t eot = version == 1 ? 50256 : (uint32_t)tokenizer_load32(data + 12);
-    if (vocab < 1 || vocab > MAX_VOCAB) {
-        return fail(error, "%s: vocabulary of %u tokens, expected 1 to %d", path, vocab, MAX_VOCAB);
-    }
+    uint32_t vocab = (uint32_t)header[2], eot = header[1] == 1 ? 50256 : (uint32_t)header[3];
     if (eot >= vocab) {
         return fail(error, "%s: end-of-text id %u is outside the vocabulary of %u tokens", path, eot, vocab);
     }
@@ -560,7 +560,7 @@ static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uin
     t->token_bytes = (uint8_t *)malloc((size_t)size);
     t->token_offsets = (uint32_t *)calloc(vocab + 1, sizeof(uint32_t));
     if (!t->token_bytes || !t->token_offsets) { return fail(error, "%s: out of memory for a tokenizer", path); }
-    int64_t at = TOKENIZER_HEADER_BYTES;
+    int64_t at = DATA_HEADER_BYTES;
     for (uint32_t i = 0; i < vocab; i++) {
         if (at == size || at + 1 + data[at] > size) {
             return fail(error, "%s: ends inside token %u of %u (truncated? fetch it again)", path, i, vocab);
@@ -573,8 +573,8 @@ static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uin
     return fail(error, "%s: %lld bytes follow the last of %u tokens", path, (long long)(size - at), vocab);
 }
 
-// Loads GPT-2's vocab.bpe or llm.c's gpt2_tokenizer.bin, told apart by the latter's magic number. A merges file must
-// have GPT-2's 50,000 merges: nothing else shows that the end of such a file is missing. Release with tokenizer_free.
+// Loads GPT-2's vocab.bpe, or llm.c's gpt2_tokenizer.bin if the file begins with its magic number. A merges file must
+// have GPT-2's 50,000 merges: nothing else shows that the end of such a file is missing. Free with tokenizer_free.
 static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) {
     uint8_t *data;
     int64_t size;
@@ -593,7 +593,7 @@ static inline bool tokenizer_load(Tokenizer *t, const char *path, Error *error) 
     return ok;
 }
 
-// Opens the tokenizer that an option names: "byte" or the path of a file. Release with tokenizer_free.
+// Opens the tokenizer that an option names: "byte" or the path of a file. Free with tokenizer_free.
 static inline bool tokenizer_open(Tokenizer *t, const char *name, Error *error) {
     if (strcmp(name, "byte") != 0) { return tokenizer_load(t, name, error); }
     tokenizer_init_byte(t);
@@ -604,8 +604,8 @@ static inline bool tokenizer_open(Tokenizer *t, const char *name, Error *error) 
 
 static inline bool tokenizer_can_encode(const Tokenizer *t) { return t->kind != TOKENIZER_DECODE_ONLY; }
 
-// The bytes that an id stands for and their number (1 or more), or NULL for an id outside the vocabulary. Not
-// terminated. They may be a part of a UTF-8 character.
+// The bytes of an id and their number (1 or more), or NULL for an id outside the vocabulary. No NUL follows them. They
+// may be a part of a UTF-8 character.
 static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int *bytes) {
     if (token < 0 || token >= t->vocab_size) { return NULL; }
     if (t->kind != TOKENIZER_BYTE) {
@@ -616,9 +616,8 @@ static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int
     return token == t->eot_token ? (const uint8_t *)END_OF_TEXT : &t->byte_values[token];
 }
 
-// Encodes text as ordinary text. tokens must have room for `bytes` ids; *count is how many were written. Thread-safe;
-// the time grows in proportion to the length, whatever the text. Fails for a tokenizer that only decodes and when out
-// of memory.
+// Encodes text. tokens must have room for `bytes` ids; *count is the number of ids written. Thread-safe. The time grows
+// in proportion to the length, whatever the text. Fails if the tokenizer only decodes, and when out of memory.
 static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
                                     int64_t *count, Error *error) {
     *count = 0;
@@ -640,7 +639,7 @@ static inline bool tokenizer_encode(const Tokenizer *t, const uint8_t *text, siz
     return true;
 }
 
-// The same ids, computed on all cores: the text is cut where words end for certain.
+// tokenizer_encode on all cores: the text is cut where words end for certain.
 static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *text, size_t bytes, uint16_t *tokens,
                                              int64_t *count, Error *error) {
     size_t starts[PARALLEL_JOBS + 1], step = (size_t)max_i64(PARALLEL_JOB_BYTES, (int64_t)(bytes / PARALLEL_JOBS) + 1);
@@ -653,7 +652,7 @@ static inline bool tokenizer_encode_parallel(const Tokenizer *t, const uint8_t *
     bool ok = true;
 #pragma omp parallel for schedule(dynamic)
     for (int i = 0; i < jobs; i++) {
-        Error local; // the region writes its tokens where its text begins: there are never more tokens than bytes
+        Error local; // a part writes its tokens where its text begins: there are never more tokens than bytes
         if (!tokenizer_encode(t, text + starts[i], starts[i + 1] - starts[i], tokens + starts[i], &counts[i], &local)) {
 #pragma omp critical
             ok = fail(error, "%s", local.text);

@@ -3,6 +3,7 @@
 #ifndef LLMC_RUN_INPUTS_H
 #define LLMC_RUN_INPUTS_H
 
+#include "llmc/data/text_data.h"
 #include "llmc/files/hf_export.h"
 #include "llmc/files/hf_tokenizer.h"
 #include "llmc/run/train_run.h"

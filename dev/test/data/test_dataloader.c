@@ -2,6 +2,7 @@
 // file with its message, and text.
 #include "dev/test/test.h"
 #include "llmc/data/dataloader.h"
+#include "llmc/data/text_data.h"
 #include <sys/resource.h>
 
 enum { V = 65536, MAX_SHARDS = 16 };
@@ -381,8 +382,8 @@ static void test_bad_headers(Test *t) {
          "%s/a.bin: header says 100 tokens, file holds 100 and a half (padded or damaged? fetch it again)"},
         {SHARD_MAGIC, 1, 2147483647, 200,
          "%s/a.bin: header says 2147483647 tokens, file holds 100 (truncated download? fetch it again)"},
-        {SHARD_MAGIC, 1, -1, 200, "%s/a.bin: header says -1 tokens, expected 0 or more"},
-        {SHARD_MAGIC, 1, INT32_MIN, 0, "%s/a.bin: header says -2147483648 tokens, expected 0 or more"},
+        {SHARD_MAGIC, 1, -1, 200, "%s/a.bin: header says -1 tokens, expected 0 to 2147483647"},
+        {SHARD_MAGIC, 1, INT32_MIN, 0, "%s/a.bin: header says -2147483648 tokens, expected 0 to 2147483647"},
         {SHARD_MAGIC, 2, 100, 200, "%s/a.bin: token shard of version 2, expected 1"},
         {SHARD_MAGIC, 7, 100, 400, "%s/a.bin: token shard of version 7, expected 1"},
         {SHARD_MAGIC, 1, 100, 400, "%s/a.bin: holds 100 tokens of 4 bytes (another tokenizer?), expected 2 bytes"},

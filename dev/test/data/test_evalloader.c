@@ -351,7 +351,7 @@ static void test_sizes(Test *t) {
               error.text);
     }
     check_refused(t, &dir, 0, V,
-                  "0 bytes, less than the header of an evaluation file, 1024 (truncated? fetch it again)");
+                  "0 bytes, less than the header of an evaluation file, 1024 (truncated download? fetch it again)");
     check_refused(t, &dir, file.bytes + 1, V, "1165 bytes, expected an even number " AGAIN);
     check_refused(t, &dir, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);
     check_refused(t, &dir, file.bytes, 114,

@@ -351,13 +351,17 @@ static size_t encode_utf8(uint32_t c, uint8_t *out) {
     return n;
 }
 
-static bool in_ranges(const UnicodeRange *ranges, size_t count, uint32_t c) {
-    for (size_t i = 0; i < count; i++) {
-        if (c >= ranges[i].first && c <= ranges[i].last) { return true; }
+// Is c among the code points that a table takes?
+static bool in_table(const uint32_t *runs, size_t count, uint32_t c) {
+    for (size_t i = 0; i < count; i += 2) {
+        if (c < runs[i]) { return false; }
+        c -= runs[i];
+        if (c < runs[i + 1]) { return true; }
+        c -= runs[i + 1];
     }
     return false;
 }
-#define IN(ranges, c) in_ranges(ranges, sizeof(ranges) / sizeof(ranges[0]), c)
+#define IN(table, c) in_table(table, sizeof(table) / sizeof(table[0]), c)
 
 // Every code point has the class that the tables say; surrogates are invalid bytes.
 static void test_classes(Test *t) {
@@ -479,7 +483,7 @@ static Bin make_bin(uint32_t version, uint32_t vocab, uint32_t eot, int tokens) 
     uint32_t header[4] = {TOKENIZER_MAGIC, version, vocab, eot};
     memset(&bin, 0, sizeof(bin));
     memcpy(bin.bytes, header, sizeof(header));
-    bin.size = TOKENIZER_HEADER_BYTES;
+    bin.size = DATA_HEADER_BYTES;
     for (int i = 0; i < tokens; i++) {
         int n = 1 + i % 3;
         bin.bytes[bin.size++] = (uint8_t)n;
@@ -524,11 +528,11 @@ static void test_decode_only(Test *t) {
     CHECK(t, !tokenizer_encode(&tok, bin.bytes, 3, tokens, &count, &error) && count == 0, "it encoded");
     CHECK(t, strstr(error.text, "can only decode") != NULL, "%s", error.text);
     tokenizer_free(&tok);
-    uint8_t *full = (uint8_t *)calloc(1, TOKENIZER_HEADER_BYTES + 2 * 50257); // version 1: end-of-text is 50256
+    uint8_t *full = (uint8_t *)calloc(1, DATA_HEADER_BYTES + 2 * 50257); // version 1: end-of-text is 50256
     uint32_t header[3] = {TOKENIZER_MAGIC, 1, 50257};
     memcpy(full, header, sizeof(header));
-    for (int i = 0; i < 50257; i++) { full[TOKENIZER_HEADER_BYTES + 2 * i] = 1; }
-    check_load(t, full, TOKENIZER_HEADER_BYTES + 2 * 50257, "", &tok);
+    for (int i = 0; i < 50257; i++) { full[DATA_HEADER_BYTES + 2 * i] = 1; }
+    check_load(t, full, DATA_HEADER_BYTES + 2 * 50257, "", &tok);
     CHECK(t, tok.vocab_size == 50257 && tok.eot_token == 50256, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
     tokenizer_free(&tok);
     free(full);
@@ -540,10 +544,12 @@ static void test_damaged_bin(Test *t) {
     Bin bin = make_bin(2, 20, 19, 20);
     for (int64_t cut = 4; cut < bin.size; cut++) { // 3 bytes and fewer are taken for a vocab.bpe
         int token = 0;
-        for (int64_t at = TOKENIZER_HEADER_BYTES; at + 1 + bin.bytes[at] <= cut; at += 1 + bin.bytes[at]) { token++; }
-        if (cut < TOKENIZER_HEADER_BYTES) {
+        for (int64_t at = DATA_HEADER_BYTES; at + 1 + bin.bytes[at] <= cut; at += 1 + bin.bytes[at]) { token++; }
+        if (cut < DATA_HEADER_BYTES) {
             if (cut % 100 != 4) { continue; }
-            snprintf(message, sizeof(message), ": %d bytes, the header alone has 1024 (truncated?)", (int)cut);
+            snprintf(message, sizeof(message),
+                     ": %d bytes, less than the header of a tokenizer, 1024 (truncated download? fetch it again)",
+                     (int)cut);
         } else {
             snprintf(message, sizeof(message), ": ends inside token %d of 20 (truncated? fetch it again)", token);
         }
@@ -551,17 +557,17 @@ static void test_damaged_bin(Test *t) {
     }
     check_load(t, bin.bytes, bin.size + 3, ": 3 bytes follow the last of 20 tokens", &tok);
     bin = make_bin(3, 20, 19, 20);
-    check_load(t, bin.bytes, bin.size, ": version 3, expected 1 or 2", &tok);
+    check_load(t, bin.bytes, bin.size, ": tokenizer of version 3, expected 1 or 2", &tok);
     bin = make_bin(2, 20, 20, 20);
     check_load(t, bin.bytes, bin.size, ": end-of-text id 20 is outside the vocabulary of 20 tokens", &tok);
     bin = make_bin(1, 20, 0, 20);
     check_load(t, bin.bytes, bin.size, ": end-of-text id 50256 is outside the vocabulary of 20 tokens", &tok);
     bin = make_bin(2, 0, 0, 20);
-    check_load(t, bin.bytes, bin.size, ": vocabulary of 0 tokens, expected 1 to 65535", &tok);
+    check_load(t, bin.bytes, bin.size, ": header says 0 tokens, expected 1 to 65535", &tok);
     bin = make_bin(2, 0xffffffffu, 0, 20);
-    check_load(t, bin.bytes, bin.size, ": vocabulary of 4294967295 tokens, expected 1 to 65535", &tok);
+    check_load(t, bin.bytes, bin.size, ": header says -1 tokens, expected 1 to 65535", &tok);
     bin = make_bin(2, 20, 19, 20);
-    bin.bytes[TOKENIZER_HEADER_BYTES + 2] = 0;
+    bin.bytes[DATA_HEADER_BYTES + 2] = 0;
     check_load(t, bin.bytes, bin.size, ": token 1 is empty", &tok);
 }
 

@@ -392,9 +392,9 @@ def tokenizers():
             (tokenizer_bytes(tokens, eot=2**32 - 1), ["end-of-text id 4294967295"]),
             (tokenizer_bytes(tokens, version=1), ["end-of-text id 50256"]),
             (tokenizer_bytes(tokens, version=0), ["version 0"]), (tokenizer_bytes(tokens, version=3), ["version 3"]),
-            (tokenizer_bytes(tokens, count=0), ["vocabulary of 0"]),
+            (tokenizer_bytes(tokens, count=0), ["header says 0 tokens, expected 1 to 65535"]),
             (tokenizer_bytes(tokens, count=258), ["ends inside token 257"]),
-            (tokenizer_bytes(tokens, count=2**32 - 1), ["vocabulary of 4294967295"]),
+            (tokenizer_bytes(tokens, count=2**32 - 1), ["header says -1 tokens, expected 1 to 65535"]),
             (tokenizer_bytes(tokens[:100] + tokens[101:] + [b"x", b"y"]), ["has 258 tokens, the model 257"]),
             (b"#version: 0.2\nh e\n", ["line 2", "50000"]), (b"#version: 0.2\nhello\n", ["line 2"]),
             (b"no merges at all", ["line 1"]), (b"\xff\xfe\x00", ["line 1"])]

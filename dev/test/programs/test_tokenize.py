@@ -117,12 +117,13 @@ def read_table():
     classes = [None] * 0x110000
     for name, letter in (("letters", "L"), ("numbers", "N"), ("spaces", "S")):
         body = text.split(f"unicode_{name}[")[1].split("= {")[1].split("};")[0]
-        for pair in body.replace("{", "").replace("\n", "").split("},"):
-            if pair.strip():
-                first, last = (int(value, 16) for value in pair.split(","))
-                for code_point in range(first, last + 1):
-                    assert classes[code_point] is None, hex(code_point)
-                    classes[code_point] = letter
+        numbers, at = [int(number) for number in body.replace("\n", "").split(",") if number.strip()], 0
+        for skipped, taken in zip(numbers[::2], numbers[1::2]):
+            at += skipped
+            for code_point in range(at, at + taken):
+                assert classes[code_point] is None, hex(code_point)
+                classes[code_point] = letter
+            at += taken
     return classes, text.split('UNICODE_VERSION "')[1].split('"')[0]
 
 

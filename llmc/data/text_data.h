@@ -1,0 +1,69 @@
+// Trains on text files without shards: tokenises them in memory and splits them for training and validation.
+#ifndef LLMC_TEXT_DATA_H
+#define LLMC_TEXT_DATA_H
+
+#include "llmc/base/files.h"
+#include "llmc/data/tokenizer.h"
+
+#define TEXT_MAX_BYTES ((int64_t)1 << 36) // of one text file
+
+// Does a --train-data pattern mean token shards? Its name then ends with .bin. Otherwise it means text.
+static inline bool data_is_shards(const char *pattern) { return ends_with(pattern, ".bin"); }
+
+// Appends end-of-text and the tokens of one text file to *tokens, which grows.
+static inline bool text_append(const char *path, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
+                               Error *error) {
+    uint8_t *text;
+    int64_t bytes, added = 0;
+    Error reason;
+    if (!read_whole_file(path, TEXT_MAX_BYTES, &text, &bytes, error)) { return false; }
+    bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);
+    if (ok) {
+        uint16_t *larger = (uint16_t *)realloc(*tokens, (size_t)(*count + 1 + bytes) * sizeof(uint16_t));
+        ok = larger != NULL || fail(error, "%s: out of memory for %lld bytes of text (use `tokenize` to make shards)",
+                                    path, (long long)bytes);
+        if (larger != NULL) { *tokens = larger; }
+    }
+    if (ok) {
+        (*tokens)[(*count)++] = (uint16_t)tokenizer->eot_token;
+        ok = tokenizer_encode_parallel(tokenizer, text, (size_t)bytes, *tokens + *count, &added, &reason) ||
+             fail(error, "%s: %s", path, reason.text);
+        *count += added;
+    }
+    free(text);
+    return ok;
+}
+
+// Tokenises the text files that a pattern (* ? [...]) matches, in the order of their names. End-of-text comes before
+// each file. The caller frees *tokens, which is NULL after a failure. No match, an empty file, a folder and a tokenizer
+// that only decodes are errors.
+static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
+                             Error *error) {
+    PathList files;
+    memset(&files, 0, sizeof(files));
+    *tokens = NULL;
+    *count = 0;
+    bool ok = tokenizer_can_encode(tokenizer) ||
+              fail(error, "%s: is text, but the tokenizer only decodes; use --tokenizer vocab.bpe or byte", pattern);
+    ok = ok && list_glob(pattern, &files, error);
+    for (int i = 0; ok && i < files.count; i++) { ok = text_append(files.paths[i], tokenizer, tokens, count, error); }
+    path_list_free(&files);
+    if (ok) {
+        uint16_t *fitting = (uint16_t *)realloc(*tokens, (size_t)*count * sizeof(uint16_t));
+        if (fitting != NULL) { *tokens = fitting; }
+    } else {
+        free(*tokens);
+        *tokens = NULL;
+    }
+    return ok;
+}
+
+// Splits a text of `count` tokens: tokens 0 .. *train_count-1 are for training, the rest for validation. The rest is
+// the last tenth, or one window of T + 1 tokens if a tenth is shorter. It is empty if training would get less than a
+// window.
+static inline void text_split(int64_t count, int seq_len, int64_t *train_count) {
+    int64_t window = (int64_t)seq_len + 1, validation = max_i64(count / 10, window);
+    *train_count = count - validation >= window ? count - validation : count;
+}
+
+#endif // LLMC_TEXT_DATA_H
