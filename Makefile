@@ -38,12 +38,9 @@ ifeq ($(origin CXX),default)
               $(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
 endif
 
-# $(call accepts,FLAGS,SOURCE,LIBRARIES,COMPILER): "yes" if the compiler (nothing: CC) builds SOURCE (a printf format)
-# with them. Linked for real, since a compiler can know a flag and lack its library.
-accepts = $(shell mkdir -p $(BUILD) && probe=$(BUILD)/probe.$$$$ && printf '$(2)' | \
-            $(or $(4),$(CC)) $(1) -x $(if $(4),c++,c) - -o $$probe $(3) >/dev/null 2>&1 && echo yes; rm -f $$probe)
-EMPTY_PROGRAM  = int main(void) { return 0; }
-OPENMP_PROGRAM = \043include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }
+# $(call take,COMMAND): takes the words that a script prints, each of them NAME=value or NAME+=value.
+take = $(foreach word,$(shell $(1) || echo TAKE_FAILED=1),$(eval $(word)))$(if $(TAKE_FAILED),$(error \
+         $(firstword $(filter dev/%,$(1))) says above what is missing))
 
 # --- the flags -------------------------------------------------------------------------------------------------------
 # Floating point: contraction into FMA and "math functions do not set errno" are the only liberties. -ffast-math would
@@ -72,35 +69,16 @@ PRECISION_FLAGS = $(if $(filter FP32,$(PRECISION)),-DPRECISION_FP32)
 
 # What needs no compiler needs no probing.
 ifneq ($(filter-out clean help doctor,$(or $(MAKECMDGOALS),all)),)
-
-  ifeq ($(origin ARCH),undefined)
-    MACHINE := $(shell uname -m)
-    ARCH_CHOICES := $(if $(filter arm% aarch64,$(MACHINE)),-mcpu=native -march=native,-march=native -mcpu=native)
-    ARCH := $(firstword $(foreach flag,$(ARCH_CHOICES),$(if $(call accepts,$(flag),$(EMPTY_PROGRAM)),$(flag))))
-  endif
-
-  # OpenMP: gcc brings libgomp; clang needs libomp (Debian: libomp-dev); Apple's clang needs Homebrew's libomp and a
-  # word to the preprocessor. Without it the programs run on one thread.
-  ifneq ($(OPENMP),0)
-    ifeq ($(call accepts,-fopenmp,$(OPENMP_PROGRAM)),yes)
-      OPENMP_FLAGS := -fopenmp
-    else ifeq ($(shell uname -s),Darwin)
-      LIBOMP := $(shell brew --prefix libomp 2>/dev/null)
-      ifeq ($(call accepts,-Xpreprocessor -fopenmp -I$(LIBOMP)/include,$(OPENMP_PROGRAM),-L$(LIBOMP)/lib -lomp),yes)
-        OPENMP_FLAGS := -Xpreprocessor -fopenmp -I$(LIBOMP)/include
-        OPENMP_LIBS  := -L$(LIBOMP)/lib -lomp
-      endif
-    endif
-    ifeq ($(OPENMP_FLAGS),)
-      ifeq ($(MAKELEVEL),0)
-        $(info No OpenMP with $(CC): building for one thread; `make doctor` says how to get it. OPENMP=0 silences this)
-      endif
-    endif
-  endif
+  OPENMP_FLAGS :=
+  OPENMP_LIBS  :=
+  $(call take,CC='$(CC)' dev/probe_compiler.sh $(if $(filter undefined,$(origin ARCH)),arch) \
+                                               $(if $(filter 0,$(OPENMP)),,openmp))
   ifeq ($(OPENMP_FLAGS),)
     OPENMP_FLAGS := -Wno-unknown-pragmas
+    ifeq ($(filter 0,$(OPENMP))$(MAKELEVEL),0)
+      $(info No OpenMP with $(CC): building for one thread; `make doctor` says how to get it. OPENMP=0 silences this)
+    endif
   endif
-
 endif
 
 COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
@@ -111,13 +89,10 @@ LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 record = $(call record_in,$(BUILD),$(1),$(2))
 record_in = $(shell mkdir -p $(1) && cd $(1) && echo '$(3)' > $(2).$$$$ && \
               if cmp -s $(2).$$$$ $(2); then rm $(2).$$$$; else mv $(2).$$$$ $(2); fi)
-ifneq ($(OPENMP_FLAGS),)
-  RECORD := $(call record,flags,$(COMPILE) $(LIBS))
-endif
-
 # The revision that the trainers write down in run.json: a source of its own, so that a commit compiles no more than
 # that, and links. Empty for a copy of the source without .git.
 ifneq ($(OPENMP_FLAGS),)
+  RECORD   := $(call record,flags,$(COMPILE) $(LIBS))
   REVISION := $(shell GIT_OPTIONAL_LOCKS=0 git --git-dir=.git describe --always --abbrev=40 --exclude='*' --dirty \
                 2>/dev/null)
   RECORD   := $(call record,revision.c,const char *gpt2c_revision(void) { return "$(REVISION)"; })
@@ -136,10 +111,9 @@ ifneq ($(filter-out 0 1,$(NCCL) $(CUDNN) $(MPI)),)
     NCCL_HOME=/folder, CUDNN_HOME=/folder and MPI_HOME=/folder say where they are)
 endif
 
-# $(call find,WHAT,VARIABLES): takes the words that dev/find_libraries.sh prints, each of them NAME=value or NAME+=value.
-find = $(foreach word,$(shell $(foreach name,$(2),$(name)='$($(name))') QUIET=$(filter-out 0,$(MAKELEVEL)) \
-         dev/find_libraries.sh $(1) || echo FIND_FAILED=1),$(eval $(word)))$(if $(FIND_FAILED),$(error \
-         dev/find_libraries.sh says above what is missing))
+# $(call find,WHAT,VARIABLES): takes what dev/find_libraries.sh finds, which is told these variables.
+find = $(call take,$(foreach name,$(2),$(name)='$($(name))') QUIET=$(filter-out 0,$(MAKELEVEL)) \
+                    dev/find_libraries.sh $(1))
 
 MPI_FLAGS :=
 MPI_LIBS  :=
@@ -157,9 +131,8 @@ COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas
 
 ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
   RECORD := $(call record_in,build,flags.oracle,$(COMPILE_ORACLE))
-  ifneq ($(OPENMP),0)
-    CXX_OPENMP := $(if $(call accepts,-fopenmp,$(OPENMP_PROGRAM),,$(CXX)),-fopenmp)
-  endif
+  CXX_OPENMP :=
+  $(if $(filter 0,$(OPENMP)),,$(call take,CXX='$(CXX)' dev/probe_compiler.sh cxx_openmp))
   CXX_FLAGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) $(or $(CXX_OPENMP),-Wno-unknown-pragmas)
 endif
 

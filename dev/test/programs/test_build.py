@@ -238,12 +238,14 @@ def test_the_revision():
 
     write(os.path.join(folder, "train_gpt2.c"), SMALL_TRAINER)
     shutil.copy(os.path.join(ROOT, "Makefile"), folder)
+    os.mkdir(os.path.join(folder, "dev"))
+    shutil.copy(os.path.join(ROOT, "dev", "probe_compiler.sh"), os.path.join(folder, "dev"))
     objects, program = ["build/train_gpt2.o", "build/revision.o"], ["train_gpt2"]
     outputs, revision = built()
     assert sorted(outputs) == sorted(objects + program) and revision == "", (outputs, revision)
     git("init", "-q")
     write(os.path.join(folder, ".gitignore"), "build\ntrain_gpt2\n")
-    git("add", ".gitignore", "Makefile", "train_gpt2.c")
+    git("add", ".gitignore", "Makefile", "dev", "train_gpt2.c")
     for subject in ("one", "two"):
         git("commit", "-q", "--allow-empty", "-m", subject)
         assert built() == (objects[1:] + program, git("rev-parse", "HEAD")), subject
