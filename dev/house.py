@@ -46,10 +46,10 @@ def included(path):
 
 
 def depth(path, above=()):
-    """The number of headers on the longest chain of includes that starts at a header."""
+    """The longest chain of includes below a header. A header that includes none of llmc/ has depth 0."""
     if path in above:
         raise SystemExit(f"house: {path} includes itself through {' -> '.join(above)}")
-    return 1 + max((depth(name, (*above, path)) for name in included(path)), default=0)
+    return max((1 + depth(name, (*above, path)) for name in included(path)), default=0)
 
 
 def without_comments(text):
