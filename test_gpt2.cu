@@ -33,16 +33,16 @@ static double tolerance(int64_t K, int64_t D) {
     return PRECISION_IS_FP32 ? 2.0 * sqrt((double)(D * K)) * FLT_EPSILON : 2.0 * sqrt((double)D) * FLOATX_EPSILON;
 }
 
-static int64_t longest_reduction(const GPT2 *model) {
-    const GPT2Config *config = &model->config;
-    return max_i64(max_i64(4 * (int64_t)config->channels, (int64_t)model->shape.B * model->shape.T),
+static int64_t longest_reduction(const Trainer *trainer) {
+    const GPT2Config *config = &trainer->model.config;
+    return max_i64(max_i64(4 * (int64_t)config->channels, (int64_t)trainer->model.shape.B * trainer->model.shape.T),
                    config->vocab_size);
 }
 // Values that are stored on the way: in a block two LayerNorms, qkv, the attention's weights and its output, two
 // projections, two residuals, fc and GELU; then the final LayerNorm and the logits. The backward passes all of them
 // again. (The fixture's weights are exact in both precisions.)
-static int64_t forward_depth(const GPT2 *model) { return 11 * model->config.num_layers + 2; }
-static int64_t backward_depth(const GPT2 *model) { return 2 * forward_depth(model); }
+static int64_t forward_depth(const Trainer *trainer) { return 11 * trainer->model.config.num_layers + 2; }
+static int64_t backward_depth(const Trainer *trainer) { return 2 * forward_depth(trainer); }
 
 static bool check_tensor(Test *t, const std::string &what, const std::vector<float> &got, const float *want,
                          double tol) {
@@ -69,12 +69,12 @@ template <class T> static void to_gpu(T *device, const T *host, size_t n) {
 }
 
 // What this rank owns of an array of buckets, at its places in the order of the parameter table. Others keep theirs.
-template <class T> static void take_own_part(const GPT2 *model, Buckets<T> array, std::vector<float> *ordered) {
-    const ZeroLayout *zero = &model->shards.layout;
-    int rank = model->shape.rank;
+template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> array, std::vector<float> *ordered) {
+    const ZeroLayout *zero = &trainer->shards.layout;
+    int rank = trainer->model.shape.rank;
     for (int b = 0; b < zero->num_buckets; b++) {
         ZeroPiece pieces[NUM_PARAM_TENSORS];
-        std::vector<float> own = to_host(bucket_part(&model->shards, array, b), zero_shard(zero, b));
+        std::vector<float> own = to_host(bucket_part(&trainer->shards, array, b), zero_shard(zero, b));
         int n = zero_pieces(zero, b, zero_begin(zero, b, rank), zero_end(zero, b, rank), pieces);
         for (int i = 0; i < n; i++) {
             memcpy(&(*ordered)[(size_t)pieces[i].in_file],
@@ -85,9 +85,9 @@ template <class T> static void take_own_part(const GPT2 *model, Buckets<T> array
 }
 
 // An array of the only rank, in the order of the parameter table.
-template <class T> static std::vector<float> in_table_order(const GPT2 *model, Buckets<T> array) {
-    std::vector<float> ordered((size_t)gpt2_num_params(&model->config), NAN);
-    take_own_part(model, array, &ordered);
+template <class T> static std::vector<float> in_table_order(const Trainer *trainer, Buckets<T> array) {
+    std::vector<float> ordered((size_t)gpt2_num_params(&trainer->model.config), NAN);
+    take_own_part(trainer, array, &ordered);
     return ordered;
 }
 
@@ -96,24 +96,24 @@ static uint64_t hash_of(const std::vector<float> &values) {
 }
 
 // A model with its memory and its GPU, and as much of a run as its state is read and written for.
-struct Model {
-    GPT2 gpt2;
+struct Rig {
+    Trainer trainer;
     Comm comm;
     std::unique_ptr<TrainRun> run{new TrainRun()};
     bool ok = false;
 
-    Model(Test *t, const GPT2Config *config, RunShape shape) {
+    Rig(Test *t, const GPT2Config *config, RunShape shape) {
         Error error;
         comm_single(&comm);
         run->ranks = ranks_of(&comm);
         run->config = *config;
         run->options.seed = 42;
-        gpt2_plan(&gpt2, config, shape);
-        ok = CHECK(t, gpt2_open(&gpt2, &comm, false, &error), "%s", error.text);
+        gpt2_plan(&trainer, config, shape);
+        ok = CHECK(t, gpt2_open(&trainer, &comm, false, &error), "%s", error.text);
     }
-    ~Model() { gpt2_close(&gpt2); }
-    Model(const Model &) = delete;
-    Model &operator=(const Model &) = delete;
+    ~Rig() { gpt2_close(&trainer); }
+    Rig(const Rig &) = delete;
+    Rig &operator=(const Rig &) = delete;
 
     // What a fresh run begins with: the parameters of a file, or those of a new model.
     bool load(Test *t, const char *path) {
@@ -129,20 +129,20 @@ struct Model {
     // What this rank owns; of several there is nobody here to share it with.
     bool read(Test *t, CheckpointReader *reader) {
         Error error;
-        if (!CHECK(t, read_state(&gpt2, run.get(), reader, &error), "%s", error.text)) { return false; }
-        if (gpt2.shape.num_ranks == 1) { share_state(&gpt2); }
+        if (!CHECK(t, read_state(&trainer, run.get(), reader, &error), "%s", error.text)) { return false; }
+        if (trainer.model.shape.num_ranks == 1) { share_state(&trainer); }
         return true;
     }
     // The SUM64 of the fp32 weights that this rank owns.
     uint64_t sum_of_own() {
         uint64_t sum = 0;
         Error error;
-        if (!hash_params(&gpt2, &sum, &error)) { abort(); } // one process has nobody to fail it
+        if (!hash_params(&trainer, &sum, &error)) { abort(); } // one process has nobody to fail it
         return sum;
     }
     // The fp32 weights, and those that the layers read.
     uint64_t hash() {
-        uint64_t weights[2] = {sum_of_own(), hash_of(in_table_order(&gpt2, gpt2.params))};
+        uint64_t weights[2] = {sum_of_own(), hash_of(in_table_order(&trainer, trainer.model.params))};
         return hash64(weights, sizeof(weights));
     }
 };
@@ -162,28 +162,28 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
 }
 
 // Loss of a batch, the gradients added to what is there.
-static double gradient(GPT2 *model, const int32_t *tokens, const int32_t *targets, int B, int T, float dloss) {
+static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *targets, int B, int T, float dloss) {
     int64_t N = (int64_t)B * T;
     double sum = NAN;
-    BatchSlot *slot = next_slot(model);
+    BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
     memcpy(slot->staging, tokens, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, targets, (size_t)N * sizeof(int32_t));
-    BatchRole role = {true, true, true, dloss, model->loss_sum, NULL};
-    run_batch(model, slot, B, T, &role);
-    cuda_check(cudaStreamSynchronize(model->stream));
-    cuda_check(cudaMemcpy(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
+    BatchRole role = {true, true, true, dloss, trainer->stats.loss_sum, NULL};
+    run_batch(trainer, slot, B, T, &role);
+    cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
+    cuda_check(cudaMemcpy(&sum, trainer->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
     return sum / (double)N;
 }
 
 // One update from the gradients there are.
-static StepResult update(GPT2 *model, double grad_clip, float lr, float beta1, float beta2, float epsilon, float decay,
-                         int64_t number, int64_t rows) {
+static StepResult update(Trainer *trainer, double grad_clip, float lr, float beta1, float beta2, float epsilon,
+                         float decay, int64_t number, int64_t rows) {
     AdamWStep step = {lr, beta1, beta2, epsilon, decay, number, rounding_key(42, number)};
     StepInput input = {adamw_factors(&step), 0};
-    reduce_step(model, 1.0 / (double)rows, grad_clip, &input, 0);
-    gpt2_update(model);
-    cuda_check(cudaStreamSynchronize(model->stream));
-    return model->results[0];
+    reduce_step(trainer, 1.0 / (double)rows, grad_clip, &input, 0);
+    gpt2_update(trainer);
+    cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
+    return trainer->stats.results[0];
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -218,11 +218,11 @@ static Wanted wanted_open(Test *t) {
     return w;
 }
 
-static void check_gradients(Test *t, GPT2 *model, const float *want, const char *what) {
-    std::vector<float> grads = in_table_order(model, model->grads);
-    double tol = tolerance(longest_reduction(model), backward_depth(model));
+static void check_gradients(Test *t, Trainer *trainer, const float *want, const char *what) {
+    std::vector<float> grads = in_table_order(trainer, trainer->model.grads);
+    double tol = tolerance(longest_reduction(trainer), backward_depth(trainer));
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
+        int64_t at = gpt2_param_offset(&trainer->model.config, i), n = gpt2_param_size(&trainer->model.config, i);
         std::vector<float> tensor(grads.begin() + at, grads.begin() + at + n);
         check_tensor(t, std::string(what) + ", gradient of " + gpt2_param_specs[i].name, tensor, want + at, tol);
     }
@@ -230,23 +230,23 @@ static void check_gradients(Test *t, GPT2 *model, const float *want, const char 
 
 static void test_logits_and_loss(Test *t) {
     Wanted w = wanted_open(t);
-    Model m(t, &w.config, trains(w.B, w.T, RECOMPUTE_NOTHING, FUSE_NOTHING));
+    Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
-    GPT2 *model = &m.gpt2;
+    Trainer *trainer = &m.trainer;
     int64_t N = (int64_t)w.B * w.T, V = w.config.vocab_size, Vp = w.config.padded_vocab_size;
-    double tol = tolerance(longest_reduction(model), forward_depth(model));
-    BatchSlot *slot = next_slot(model);
+    double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
+    BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
     memcpy(slot->staging, w.inputs, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, w.targets, (size_t)N * sizeof(int32_t));
-    BatchRole role = {false, true, true, 0.0f, model->loss_sum, NULL};
-    run_batch(model, slot, w.B, w.T, &role);
-    std::vector<float> padded = to_host(model->acts.logits.data, N * Vp), logits;
+    BatchRole role = {false, true, true, 0.0f, trainer->stats.loss_sum, NULL};
+    run_batch(trainer, slot, w.B, w.T, &role);
+    std::vector<float> padded = to_host(trainer->model.acts.logits.data, N * Vp), logits;
     for (int64_t i = 0; i < N * Vp; i++) {
         if (i % Vp < V) { logits.push_back(padded[(size_t)i]); }
     }
     check_tensor(t, "logits", logits, w.logits, tol);
     double sum;
-    cuda_check(cudaMemcpy(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(&sum, trainer->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
     float loss = (float)(sum / (double)N);
     check_tensor(t, "loss", std::vector<float>(1, loss), w.loss, tol);
     free(w.data);
@@ -258,15 +258,15 @@ static void test_gradients(Test *t) {
     for (int fusion = FUSE_NOTHING; fusion <= FUSE_GELU_BACKWARD; fusion++) {
         uint64_t first = 0;
         for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
-            Model m(t, &w.config, trains(w.B, w.T, level, fusion));
+            Rig m(t, &w.config, trains(w.B, w.T, level, fusion));
             if (!m.load(t, FIXTURES "small.bin")) { return; }
-            zero_gradients(&m.gpt2.shards, m.gpt2.grads);
-            gradient(&m.gpt2, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
+            zero_gradients(&m.trainer.shards, m.trainer.model.grads);
+            gradient(&m.trainer, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
             char what[64];
             snprintf(what, sizeof(what), "recompute %d, GELU fusion %d", level, fusion);
-            uint64_t hash = hash_of(in_table_order(&m.gpt2, m.gpt2.grads));
+            uint64_t hash = hash_of(in_table_order(&m.trainer, m.trainer.model.grads));
             if (level == RECOMPUTE_NOTHING) {
-                check_gradients(t, &m.gpt2, w.grads, what);
+                check_gradients(t, &m.trainer, w.grads, what);
                 first = hash;
             }
             CHECK(t, hash == first, "%s: other gradients than without recompute", what);
@@ -278,25 +278,25 @@ static void test_gradients(Test *t) {
 // The head may work on any number of rows at a time; and memory that a step did not write must not matter.
 static void test_chunks_and_stale_memory(Test *t) {
     Wanted w = wanted_open(t);
-    Model m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
-    GPT2 *model = &m.gpt2;
+    Trainer *trainer = &m.trainer;
     const int chunks[] = {w.B * w.T, 16, 5, 1};
     for (int rows : chunks) {
-        for (int i = 0; i < model->device_plan.count; i++) {
-            const PlanRow *row = &model->device_plan.rows[i];
+        for (int i = 0; i < trainer->device_plan.count; i++) {
+            const PlanRow *row = &trainer->device_plan.rows[i];
             if (row->category != PLAN_ACTIVATION) { continue; }
-            cuda_check(cudaMemsetAsync((char *)model->device_plan.memory + row->offset, 0xff, (size_t)row->bytes,
-                                       model->stream));
+            cuda_check(cudaMemsetAsync((char *)trainer->device_plan.memory + row->offset, 0xff, (size_t)row->bytes,
+                                       trainer->gpu.stream));
         }
-        model->head_rows = rows;
-        zero_gradients(&model->shards, model->grads);
-        double loss = gradient(model, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
+        trainer->model.head_rows = rows;
+        zero_gradients(&trainer->shards, trainer->model.grads);
+        double loss = gradient(trainer, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
         char what[64];
         snprintf(what, sizeof(what), "%d rows of logits at a time", rows);
         check_tensor(t, std::string(what) + ", loss", std::vector<float>(1, (float)loss), w.loss,
-                     tolerance(longest_reduction(model), forward_depth(model)));
-        check_gradients(t, model, w.grads, what);
+                     tolerance(longest_reduction(trainer), forward_depth(trainer)));
+        check_gradients(t, trainer, w.grads, what);
     }
     free(w.data);
 }
@@ -304,16 +304,16 @@ static void test_chunks_and_stale_memory(Test *t) {
 // Two micro-batches of one sequence each add up to the gradient of both at once, every tensor of it, biases too.
 static void test_accumulation(Test *t) {
     Wanted w = wanted_open(t);
-    Model whole(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
-    Model parts(t, &w.config, trains(1, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig whole(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig parts(t, &w.config, trains(1, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!whole.load(t, FIXTURES "small.bin") || !parts.load(t, FIXTURES "small.bin")) { return; }
     float dloss = 1.0f / (float)(w.B * w.T);
-    zero_gradients(&whole.gpt2.shards, whole.gpt2.grads);
-    zero_gradients(&parts.gpt2.shards, parts.gpt2.grads);
-    gradient(&whole.gpt2, w.inputs, w.targets, w.B, w.T, dloss);
-    for (int b = 0; b < w.B; b++) { gradient(&parts.gpt2, w.inputs + b * w.T, w.targets + b * w.T, 1, w.T, dloss); }
-    std::vector<float> want = in_table_order(&whole.gpt2, whole.gpt2.grads);
-    check_gradients(t, &parts.gpt2, want.data(), "one sequence at a time");
+    zero_gradients(&whole.trainer.shards, whole.trainer.model.grads);
+    zero_gradients(&parts.trainer.shards, parts.trainer.model.grads);
+    gradient(&whole.trainer, w.inputs, w.targets, w.B, w.T, dloss);
+    for (int b = 0; b < w.B; b++) { gradient(&parts.trainer, w.inputs + b * w.T, w.targets + b * w.T, 1, w.T, dloss); }
+    std::vector<float> want = in_table_order(&whole.trainer, whole.trainer.model.grads);
+    check_gradients(t, &parts.trainer, want.data(), "one sequence at a time");
     free(w.data);
 }
 
@@ -321,17 +321,17 @@ static void test_accumulation(Test *t) {
 static void test_ten_updates(Test *t) {
     Wanted w = wanted_open(t);
     Fixture f = fixture_open(FIXTURES "small_steps.bin");
-    Model m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
-    GPT2 *model = &m.gpt2;
+    Trainer *trainer = &m.trainer;
     int steps = *fixture_ints(&f, "total", 1), N = w.B * w.T, clipped = 0;
     const int32_t *inputs = fixture_ints(&f, "inputs", steps * N), *targets = fixture_ints(&f, "targets", steps * N);
     float clip = fixture_float(&f, "grad_clip");
-    double tol = tolerance(longest_reduction(model), backward_depth(model) * steps);
+    double tol = tolerance(longest_reduction(trainer), backward_depth(trainer) * steps);
     for (int step = 0; step < steps; step++) {
-        zero_gradients(&model->shards, model->grads);
-        gradient(model, inputs + step * N, targets + step * N, w.B, w.T, 1.0f / (float)N);
-        StepResult result = update(model, clip, fixture_floats(&f, "lr", steps)[step], fixture_float(&f, "beta1"),
+        zero_gradients(&trainer->shards, trainer->model.grads);
+        gradient(trainer, inputs + step * N, targets + step * N, w.B, w.T, 1.0f / (float)N);
+        StepResult result = update(trainer, clip, fixture_floats(&f, "lr", steps)[step], fixture_float(&f, "beta1"),
                                    fixture_float(&f, "beta2"), fixture_float(&f, "eps"),
                                    fixture_float(&f, "weight_decay"), step + 1, N);
         float loss = (float)result.loss, norm = (float)result.norm;
@@ -364,12 +364,12 @@ static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets
     }
 }
 
-static double train_one(GPT2 *model, int step, int B, int T) {
+static double train_one(Trainer *trainer, int step, int B, int T) {
     std::vector<int32_t> tokens((size_t)(B * T)), targets((size_t)(B * T));
     make_batch(step, B, T, tokens.data(), targets.data());
-    zero_gradients(&model->shards, model->grads);
-    gradient(model, tokens.data(), targets.data(), B, T, 1.0f / (float)(B * T));
-    return update(model, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, step + 1, B * T).loss;
+    zero_gradients(&trainer->shards, trainer->model.grads);
+    gradient(trainer, tokens.data(), targets.data(), B, T, 1.0f / (float)(B * T));
+    return update(trainer, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, step + 1, B * T).loss;
 }
 
 static void test_against_cpu_trainer(Test *t) {
@@ -382,13 +382,13 @@ static void test_against_cpu_trainer(Test *t) {
                            B,
                            T};
     CpuModel *cpu = cpu_model_new(&shape, 42);
-    Model m(t, &two_heads, trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig m(t, &two_heads, trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.init(t)) { return; }
     double first = 0.0, last = 0.0, limit = PRECISION_IS_FP32 ? 1e-5 : 1e-2;
     for (int step = 0; step < STEPS; step++) {
         int32_t tokens[B * T], targets[B * T];
         make_batch(step, B, T, tokens, targets);
-        double want = cpu_model_gradient(cpu, tokens, targets), got = train_one(&m.gpt2, step, B, T);
+        double want = cpu_model_gradient(cpu, tokens, targets), got = train_one(&m.trainer, step, B, T);
         cpu_model_update(cpu, 1e-3f, 0.1f, step + 1);
         CHECK(t, fabs(got - want) <= limit * want, "step %d: loss %.7f, on the CPU %.7f", step, got, want);
         if (step == 0) { first = want; }
@@ -402,9 +402,9 @@ static void test_against_cpu_trainer(Test *t) {
 // The same bits
 
 static uint64_t train_and_hash(Test *t, RunShape shape, int steps) {
-    Model m(t, &two_heads, shape);
+    Rig m(t, &two_heads, shape);
     if (!m.init(t)) { return 0; }
-    for (int step = 0; step < steps; step++) { train_one(&m.gpt2, step, shape.B, shape.T); }
+    for (int step = 0; step < steps; step++) { train_one(&m.trainer, step, shape.B, shape.T); }
     return m.hash();
 }
 
@@ -422,7 +422,7 @@ static void test_same_bits_with_any_recompute(Test *t) {
     }
 }
 
-typedef std::vector<std::unique_ptr<Model>> Ranks;
+typedef std::vector<std::unique_ptr<Rig>> Ranks;
 
 // All ranks save together, as run_save has them do.
 static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_t step) {
@@ -436,7 +436,7 @@ static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64
         ok = checkpoint_write_begin(&writers[r], dir, step, &two_heads, &header, NULL, 0, r == 0, &error);
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
-        ok = write_state(&ranks[r]->gpt2, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);
+        ok = write_state(&ranks[r]->trainer, &writers[r], &error) && checkpoint_write_flush(&writers[r], &error);
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += writers[r].sums.sums[a]; }
     }
     return CHECK(t, ok && checkpoint_write_commit(&writers[0], &all, &error), "%s", error.text);
@@ -465,13 +465,13 @@ static Ranks open_ranks(Test *t, RunShape shape, int num_ranks, int stage) {
     shape.num_ranks = num_ranks;
     shape.zero_stage = stage;
     for (shape.rank = 0; shape.rank < num_ranks; shape.rank++) {
-        ranks.push_back(std::unique_ptr<Model>(new Model(t, &two_heads, shape)));
+        ranks.push_back(std::unique_ptr<Rig>(new Rig(t, &two_heads, shape)));
     }
     return ranks;
 }
 
 static bool are_open(const Ranks &ranks) {
-    for (const std::unique_ptr<Model> &rank : ranks) {
+    for (const std::unique_ptr<Rig> &rank : ranks) {
         if (!rank->ok) { return false; }
     }
     return true;
@@ -486,10 +486,10 @@ static void test_same_bits_when_resumed(Test *t) {
         uint64_t want = train_and_hash(t, shape, 3);
         Ranks run = open_ranks(t, shape, 1, 0), resumed = open_ranks(t, shape, 1, 0);
         if (!are_open(resumed) || !run[0]->init(t)) { return; }
-        for (int step = 0; step < 2; step++) { train_one(&run[0]->gpt2, step, 2, 17); }
+        for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
         if (write_checkpoint(t, run, dir.path, 2) && read_checkpoint(t, resumed, dir.path, 2)) {
             CHECK(t, resumed[0]->hash() == run[0]->hash(), "master weights %d: other weights were read", has_master);
-            train_one(&resumed[0]->gpt2, 2, 2, 17);
+            train_one(&resumed[0]->trainer, 2, 2, 17);
             CHECK(t, resumed[0]->hash() == want, "master weights %d: other weights when resumed", has_master);
         }
         temp_dir_remove(&dir);
@@ -506,19 +506,19 @@ static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const c
 
 // The checkpoint of one rank is read by several, each its part, and written by them once more.
 static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, int num_ranks, int stage) {
-    Ranks ranks = open_ranks(t, run[0]->gpt2.shape, num_ranks, stage);
+    Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, num_ranks, stage);
     TempDir again = temp_dir_make();
     char what[64];
     snprintf(what, sizeof(what), "%d ranks, stage %d", num_ranks, stage);
     if (are_open(ranks) && read_checkpoint(t, ranks, dir->path, 2)) {
         uint64_t sum = 0;
         std::vector<float> params((size_t)gpt2_num_params(&two_heads), NAN);
-        for (const std::unique_ptr<Model> &rank : ranks) {
+        for (const std::unique_ptr<Rig> &rank : ranks) {
             sum += rank->sum_of_own();
-            take_own_part(&rank->gpt2, rank->gpt2.params, &params);
+            take_own_part(&rank->trainer, rank->trainer.model.params, &params);
         }
         CHECK(t, sum == run[0]->sum_of_own(), "%s: other fp32 weights", what);
-        CHECK(t, hash_of(params) == hash_of(in_table_order(&run[0]->gpt2, run[0]->gpt2.params)),
+        CHECK(t, hash_of(params) == hash_of(in_table_order(&run[0]->trainer, run[0]->trainer.model.params)),
               "%s: other weights for the layers", what);
         if (write_checkpoint(t, ranks, again.path, 2)) {
             check_same_file(t, dir, &again, "model_00000002.bin", what);
@@ -536,7 +536,7 @@ static void test_checkpoints_of_any_ranks(Test *t) {
         TempDir dir = temp_dir_make();
         Ranks run = open_ranks(t, shape, 1, 0);
         if (!run[0]->init(t)) { return; }
-        for (int step = 0; step < 2; step++) { train_one(&run[0]->gpt2, step, 2, 17); }
+        for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
         if (write_checkpoint(t, run, dir.path, 2)) {
             check_checkpoint_of(t, &dir, run, 2, ZERO_REPLICATE);
             check_checkpoint_of(t, &dir, run, 3, ZERO_OPTIMIZER);
@@ -571,10 +571,10 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) 
     return shape;
 }
 
-// body(model, what) for the plan of a few ranks of each number of them, in every stage. The rows have addresses, but
+// body(trainer, what) for the plan of a few ranks of each number of them, in every stage. The rows have addresses, but
 // there is no memory behind them.
 template <class Body> static void for_each_plan(Body body) {
-    std::unique_ptr<GPT2> model(new GPT2());
+    std::unique_ptr<Trainer> trainer(new Trainer());
     for (const GPT2Config &config : layouts) {
         for (int num_ranks : rank_counts) {
             for (int rank : {0, num_ranks / 2, num_ranks - 1}) {
@@ -582,9 +582,9 @@ template <class Body> static void for_each_plan(Body body) {
                     char what[96];
                     snprintf(what, sizeof(what), "%d layers of %d channels, rank %d of %d, stage %d", config.num_layers,
                              config.channels, rank, num_ranks, stage);
-                    gpt2_plan(model.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage));
-                    plan_set_pointers(&model->device_plan, (void *)((uintptr_t)1 << 40));
-                    body(model.get(), what);
+                    gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, rank, stage));
+                    plan_set_pointers(&trainer->device_plan, (void *)((uintptr_t)1 << 40));
+                    body(trainer.get(), what);
                 }
             }
         }
@@ -600,9 +600,9 @@ template <class T> static int64_t planned(const MemoryPlan *plan, T *const *poin
 }
 
 // What an array should take: of each bucket as many elements as all ranks together, or one, own: whole lines of 64.
-static int64_t elements(const GPT2 *model, bool parts) {
-    const GPT2Config *config = &model->config;
-    int64_t ranks = model->shape.num_ranks, sizes[2] = {0, 0}; // outside the blocks, of a block
+static int64_t elements(const Trainer *trainer, bool parts) {
+    const GPT2Config *config = &trainer->model.config;
+    int64_t ranks = trainer->model.shape.num_ranks, sizes[2] = {0, 0}; // outside the blocks, of a block
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         bool in_block = gpt2_param_specs[i].per_layer == PER_LAYER;
         sizes[in_block] += gpt2_param_size(config, i) / (in_block ? config->num_layers : 1);
@@ -613,20 +613,20 @@ static int64_t elements(const GPT2 *model, bool parts) {
 
 // Stage by stage another array is kept in parts.
 static void test_planned_elements(Test *t) {
-    for_each_plan([&](const GPT2 *model, const char *what) {
-        const MemoryPlan *plan = &model->device_plan;
-        int stage = model->shape.num_ranks == 1 ? 0 : model->shape.zero_stage;
+    for_each_plan([&](const Trainer *trainer, const char *what) {
+        const MemoryPlan *plan = &trainer->device_plan;
+        int stage = trainer->model.shape.num_ranks == 1 ? 0 : trainer->model.shape.zero_stage;
         const struct {
             const char *name;
             int64_t got;
             bool parts, there;
-        } rows[] = {{"params", planned(plan, &model->params.data), stage >= 3, true},
-                    {"grads", planned(plan, &model->grads.data), stage >= 2, true},
-                    {"adam_m", planned(plan, &model->adam_m.data), stage >= 1, true},
-                    {"adam_v", planned(plan, &model->adam_v.data), stage >= 1, true},
-                    {"master", planned(plan, &model->master.data), stage >= 1, !PRECISION_IS_FP32}};
+        } rows[] = {{"params", planned(plan, &trainer->model.params.data), stage >= 3, true},
+                    {"grads", planned(plan, &trainer->model.grads.data), stage >= 2, true},
+                    {"adam_m", planned(plan, &trainer->optimizer.m.data), stage >= 1, true},
+                    {"adam_v", planned(plan, &trainer->optimizer.v.data), stage >= 1, true},
+                    {"master", planned(plan, &trainer->optimizer.master.data), stage >= 1, !PRECISION_IS_FP32}};
         for (const auto &row : rows) {
-            int64_t want = row.there ? elements(model, row.parts) : 0;
+            int64_t want = row.there ? elements(trainer, row.parts) : 0;
             CHECK(t, row.got == want, "%s: %lld %s, expected %lld", what, (long long)row.got, row.name,
                   (long long)want);
         }
@@ -635,55 +635,57 @@ static void test_planned_elements(Test *t) {
 
 // The buckets of an array lie behind one another and fill it; a rank's part is the same elements in all of them.
 template <class T>
-static void check_places(Test *t, const GPT2 *model, const Buckets<T> *array, const char *name, const char *what) {
+static void check_places(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *name, const char *what) {
     const T *next = array->data;
-    int64_t in_array = planned(&model->device_plan, &array->data);
-    for (int b = 0; b < model->shards.layout.num_buckets && in_array > 0; b++) {
-        int64_t shard = zero_shard(&model->shards.layout, b), first = model->shape.rank * shard;
-        const T *own = bucket_part(&model->shards, *array, b),
-                *begin = array->parts ? own : bucket_element(&model->shards, *array, b, 0);
+    int64_t in_array = planned(&trainer->device_plan, &array->data);
+    for (int b = 0; b < trainer->shards.layout.num_buckets && in_array > 0; b++) {
+        int64_t shard = zero_shard(&trainer->shards.layout, b), first = trainer->model.shape.rank * shard;
+        const T *own = bucket_part(&trainer->shards, *array, b),
+                *begin = array->parts ? own : bucket_element(&trainer->shards, *array, b, 0);
         CHECK(t, begin == next, "%s: bucket %d of %s begins at %lld, expected %lld", what, b, name,
               (long long)(begin - array->data), (long long)(next - array->data));
         CHECK(t, own == begin + (array->parts ? 0 : first), "%s: part of bucket %d of %s at %lld", what, b, name,
               (long long)(own - begin));
-        CHECK(t, bucket_element(&model->shards, *array, b, first + shard - 1) == own + shard - 1,
+        CHECK(t, bucket_element(&trainer->shards, *array, b, first + shard - 1) == own + shard - 1,
               "%s: the end of bucket %d of %s", what, b, name);
         CHECK(t, (uintptr_t)own % 128 == 0, "%s: part of bucket %d of %s is not aligned", what, b, name);
-        next = begin + (array->parts ? shard : shard * model->shape.num_ranks);
+        next = begin + (array->parts ? shard : shard * trainer->model.shape.num_ranks);
     }
     CHECK(t, next == array->data + in_array, "%s: %s ends %lld elements before its end", what, name,
           (long long)(array->data + in_array - next));
-    if (in_array == 0) { CHECK(t, bucket_part(&model->shards, *array, 0) == NULL, "%s: %s is not there", what, name); }
+    if (in_array == 0) {
+        CHECK(t, bucket_part(&trainer->shards, *array, 0) == NULL, "%s: %s is not there", what, name);
+    }
 }
 
 static void test_places_in_buckets(Test *t) {
-    for_each_plan([&](const GPT2 *model, const char *what) {
-        check_places(t, model, &model->params, "params", what);
-        check_places(t, model, &model->master, "master", what);
-        check_places(t, model, &model->grads, "grads", what);
-        check_places(t, model, &model->adam_m, "adam_m", what);
-        check_places(t, model, &model->adam_v, "adam_v", what);
+    for_each_plan([&](const Trainer *trainer, const char *what) {
+        check_places(t, trainer, &trainer->model.params, "params", what);
+        check_places(t, trainer, &trainer->optimizer.master, "master", what);
+        check_places(t, trainer, &trainer->model.grads, "grads", what);
+        check_places(t, trainer, &trainer->optimizer.m, "adam_m", what);
+        check_places(t, trainer, &trainer->optimizer.v, "adam_v", what);
     });
 }
 
 // Whole buckets on their way: bucket 0, a block and the block after it never share a room, and no room is left over.
-template <class T> static void check_rooms(Test *t, const GPT2 *model, const Buckets<T> *array, const char *what) {
-    const T *begin = array->slots, *end = begin + planned(&model->device_plan, &array->slots), *used = begin;
-    int buckets = model->shards.layout.num_buckets;
+template <class T> static void check_rooms(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *what) {
+    const T *begin = array->slots, *end = begin + planned(&trainer->device_plan, &array->slots), *used = begin;
+    int buckets = trainer->shards.layout.num_buckets;
     for (int b = 0; b < buckets; b++) {
-        const T *room = whole_bucket(&model->shards, *array, b);
-        CHECK(t, room >= begin && room + zero_padded(&model->shards.layout, b) <= end, "%s: bucket %d lies outside",
+        const T *room = whole_bucket(&trainer->shards, *array, b);
+        CHECK(t, room >= begin && room + zero_padded(&trainer->shards.layout, b) <= end, "%s: bucket %d lies outside",
               what, b);
-        used = std::max(used, room + zero_padded(&model->shards.layout, b));
+        used = std::max(used, room + zero_padded(&trainer->shards.layout, b));
         for (int other : {0, b - 1}) {
             if (other < 0 || other == b) { continue; }
-            const T *there = whole_bucket(&model->shards, *array, other);
-            bool apart = there + zero_padded(&model->shards.layout, other) <= room ||
-                         room + zero_padded(&model->shards.layout, b) <= there;
+            const T *there = whole_bucket(&trainer->shards, *array, other);
+            bool apart = there + zero_padded(&trainer->shards.layout, other) <= room ||
+                         room + zero_padded(&trainer->shards.layout, b) <= there;
             CHECK(t, apart && bucket_slot(b) != bucket_slot(other), "%s: buckets %d and %d meet", what, b, other);
         }
         for (int other = 0; other < b; other++) {
-            CHECK(t, (bucket_slot(b) == bucket_slot(other)) == (room == whole_bucket(&model->shards, *array, other)),
+            CHECK(t, (bucket_slot(b) == bucket_slot(other)) == (room == whole_bucket(&trainer->shards, *array, other)),
                   "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
         }
         CHECK(t, bucket_slot(b) >= 0 && bucket_slot(b) < NUM_BUCKET_SLOTS, "%s: slot %d", what, bucket_slot(b));
@@ -692,36 +694,41 @@ template <class T> static void check_rooms(Test *t, const GPT2 *model, const Buc
 }
 
 static void test_rooms_for_buckets(Test *t) {
-    for_each_plan([&](const GPT2 *model, const char *what) {
-        if (model->params.parts) { check_rooms(t, model, &model->params, what); }
-        if (model->grads.parts) { check_rooms(t, model, &model->grads, what); }
-        CHECK(t, model->params.parts == (planned(&model->device_plan, &model->params.slots) > 0), "%s: slots", what);
-        CHECK(t, model->grads.parts == (planned(&model->device_plan, &model->grads.slots) > 0), "%s: slots", what);
+    for_each_plan([&](const Trainer *trainer, const char *what) {
+        if (trainer->model.params.parts) { check_rooms(t, trainer, &trainer->model.params, what); }
+        if (trainer->model.grads.parts) { check_rooms(t, trainer, &trainer->model.grads, what); }
+        CHECK(t, trainer->model.params.parts == (planned(&trainer->device_plan, &trainer->model.params.slots) > 0),
+              "%s: slots", what);
+        CHECK(t, trainer->model.grads.parts == (planned(&trainer->device_plan, &trainer->model.grads.slots) > 0),
+              "%s: slots", what);
         int64_t partials = 0;
-        for (int b = 0; b < model->shards.layout.num_buckets; b++) { partials += norm_partials_of(model, b); }
-        CHECK(t, planned(&model->device_plan, &model->norm_partials) == partials, "%s: sums of squares", what);
+        for (int b = 0; b < trainer->shards.layout.num_buckets; b++) {
+            partials += norm_partials_of(&trainer->model, b);
+        }
+        CHECK(t, planned(&trainer->device_plan, &trainer->stats.norm_partials) == partials, "%s: sums of squares",
+              what);
     });
 }
 
 // The chunks of all ranks are every element of every bucket once, in order, and fit where they pass through.
 static void test_chunks_are_everything_once(Test *t) {
-    std::unique_ptr<GPT2> model(new GPT2());
+    std::unique_ptr<Trainer> trainer(new Trainer());
     bool split = false, empty = false;
     for (const GPT2Config &config : layouts) {
         for (int num_ranks : rank_counts) {
             std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
-            gpt2_plan(model.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
-            int64_t staging = planned(&model->pinned_plan, &model->staging);
-            int64_t workspace = planned(&model->device_plan, (float **)&model->cublas_workspace);
+            gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
+            int64_t staging = planned(&trainer->pinned_plan, &trainer->transfer.staging);
+            int64_t workspace = planned(&trainer->device_plan, (float **)&trainer->gpu.cublas_workspace);
             for (int rank = 0; rank < num_ranks; rank++) {
                 Chunk chunk = {0, 0, 0}, before = chunk;
-                model->shards.rank = rank;
-                for (; next_chunk(&model->shards, &chunk); before = chunk) {
+                trainer->shards.rank = rank;
+                for (; next_chunk(&trainer->shards, &chunk); before = chunk) {
                     int64_t *at = &done[(size_t)chunk.bucket], n = chunk.end - chunk.begin;
                     CHECK(t, chunk.begin == *at && n > 0 && n <= staging && n <= workspace,
                           "%d ranks: chunk of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
                           (long long)chunk.begin, chunk.bucket, (long long)*at);
-                    CHECK(t, chunk.begin / zero_shard(&model->shards.layout, chunk.bucket) == rank,
+                    CHECK(t, chunk.begin / zero_shard(&trainer->shards.layout, chunk.bucket) == rank,
                           "another rank's part");
                     CHECK(t, chunk.bucket >= before.bucket, "bucket %d after %d", chunk.bucket, before.bucket);
                     split = split || (before.end > 0 && chunk.bucket == before.bucket);
@@ -730,7 +737,7 @@ static void test_chunks_are_everything_once(Test *t) {
                 empty = empty || before.end == 0;
             }
             for (int b = 0; b <= config.num_layers; b++) {
-                CHECK(t, done[(size_t)b] == zero_size(&model->shards.layout, b), "%d ranks: %lld of bucket %d",
+                CHECK(t, done[(size_t)b] == zero_size(&trainer->shards.layout, b), "%d ranks: %lld of bucket %d",
                       num_ranks, (long long)done[(size_t)b], b);
             }
         }
@@ -740,40 +747,43 @@ static void test_chunks_are_everything_once(Test *t) {
 
 // The room for the gradients of a bucket that is kept in parts begins with what this rank's part has come to.
 static void test_room_for_gradients(Test *t) {
-    Model m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
+    Rig m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
     if (!m.ok) { return; }
-    GPT2 *model = &m.gpt2;
-    for (int b = 0; b < model->shards.layout.num_buckets; b++) {
-        int64_t shard = zero_shard(&model->shards.layout, b), padded = 4 * shard;
+    Trainer *trainer = &m.trainer;
+    for (int b = 0; b < trainer->shards.layout.num_buckets; b++) {
+        int64_t shard = zero_shard(&trainer->shards.layout, b), padded = 4 * shard;
         std::vector<float> own = random_values(shard, 1.0f, 60 + b);
-        to_gpu(bucket_part(&model->shards, model->grads, b), own.data(), own.size());
+        to_gpu(bucket_part(&trainer->shards, trainer->model.grads, b), own.data(), own.size());
         for (bool first : {true, false}) {
             std::vector<float> want((size_t)padded, 0.0f);
             if (!first) { std::copy(own.begin(), own.end(), want.begin() + (std::ptrdiff_t)shard); }
-            cuda_check(cudaMemset(whole_bucket(&model->shards, model->grads, b), 0xff, (size_t)padded * sizeof(float)));
+            cuda_check(cudaMemset(whole_bucket(&trainer->shards, trainer->model.grads, b), 0xff,
+                                  (size_t)padded * sizeof(float)));
             cuda_check(cudaDeviceSynchronize()); // the model's streams do not wait for it
-            begin_gradient(&model->shards, model->grads, b, first);
+            begin_gradient(&trainer->shards, trainer->model.grads, b, first);
             check_values(t, "room of bucket " + std::to_string(b),
-                         to_host(whole_bucket(&model->shards, model->grads, b), padded), want, 0.0, 0.0);
+                         to_host(whole_bucket(&trainer->shards, trainer->model.grads, b), padded), want, 0.0, 0.0);
         }
     }
-    zero_gradients(&model->shards, model->grads); // has nothing to do, and must not take the parts for whole buckets
-    std::vector<float> own = random_values(zero_shard(&model->shards.layout, 0), 1.0f, 60);
-    check_values(t, "this rank's part", to_host(bucket_part(&model->shards, model->grads, 0), (int64_t)own.size()), own,
-                 0.0, 0.0);
+    zero_gradients(&trainer->shards,
+                   trainer->model.grads); // has nothing to do, and must not take the parts for whole buckets
+    std::vector<float> own = random_values(zero_shard(&trainer->shards.layout, 0), 1.0f, 60);
+    check_values(t, "this rank's part",
+                 to_host(bucket_part(&trainer->shards, trainer->model.grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
 }
 
 // The mean loss of each of so many sequences over some of its tokens.
-static void check_means(Test *t, GPT2 *model, int rows, int length) {
-    BatchSlot *slot = next_slot(model);
+static void check_means(Test *t, Trainer *trainer, int rows, int length) {
+    BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
     int32_t *counts = slot->staging + 2 * rows * length;
     make_batch(1, rows, length, slot->staging, slot->staging + rows * length);
     for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
-    BatchRole role = {false, true, true, 0.0f, NULL, model->eval_means};
-    run_batch(model, slot, rows, length, &role);
-    std::vector<float> losses = to_host(model->acts.losses.data, rows * length);
+    BatchRole role = {false, true, true, 0.0f, NULL, trainer->evaluation.eval_means};
+    run_batch(trainer, slot, rows, length, &role);
+    std::vector<float> losses = to_host(trainer->model.acts.losses.data, rows * length);
     std::vector<double> means((size_t)rows);
-    cuda_check(cudaMemcpy(means.data(), model->eval_means, means.size() * sizeof(double), cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(means.data(), trainer->evaluation.eval_means, means.size() * sizeof(double),
+                          cudaMemcpyDeviceToHost));
     for (int b = 0; b < rows; b++) {
         double sum = 0.0;
         for (int i = length / 3; i < length; i++) { sum += losses[(size_t)(b * length + i)]; }
@@ -784,16 +794,17 @@ static void check_means(Test *t, GPT2 *model, int rows, int length) {
 }
 
 // Full batches, and last ones, of more lengths than an evaluation has: all their matrix multiplies are planned once.
-static void check_evaluation(Test *t, GPT2 *model, int B, int T) {
+static void check_evaluation(Test *t, Trainer *trainer, int B, int T) {
     int64_t planned = 0;
     for (int repeat = 0; repeat < 2; repeat++) {
         for (int length : {1, 2, 5, 8, T, B * T}) {
-            check_means(t, model, B * T / length, length);
-            if (length < B * T) { check_means(t, model, 1, length); }
+            check_means(t, trainer, B * T / length, length);
+            if (length < B * T) { check_means(t, trainer, 1, length); }
         }
-        CHECK(t, repeat == 0 || model->cublas.plan_count == planned, "the heuristic was asked %lld times, then %lld",
-              (long long)planned, (long long)model->cublas.plan_count);
-        planned = model->cublas.plan_count;
+        CHECK(t, repeat == 0 || trainer->gpu.cublas.plan_count == planned,
+              "the heuristic was asked %lld times, then %lld", (long long)planned,
+              (long long)trainer->gpu.cublas.plan_count);
+        planned = trainer->gpu.cublas.plan_count;
     }
 }
 
@@ -804,41 +815,43 @@ static void test_roles_of_batches(Test *t) {
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.val_sequences = 2;
     shape.eval_means = B * T;
-    Model m(t, &two_heads, shape);
+    Rig m(t, &two_heads, shape);
     if (!m.init(t)) { return; }
-    GPT2 *model = &m.gpt2;
+    Trainer *trainer = &m.trainer;
     double alone[BATCHES], sum = NAN;
     m.run->micro_batches = BATCHES;
     m.run->options.total_batch = 1000;
     auto run_one = [&](int batch, BatchRole role) {
-        BatchSlot *slot = next_slot(model);
+        BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
         make_batch(batch, B, T, slot->staging, slot->staging + B * T);
-        run_batch(model, slot, B, T, &role);
-        cuda_check(cudaStreamSynchronize(model->stream));
+        run_batch(trainer, slot, B, T, &role);
+        cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
         cuda_check(cudaMemcpy(&sum, role.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
         return sum;
     };
-    zero_gradients(&model->shards, model->grads);
-    for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(model, m.run.get(), 0)); }
+    zero_gradients(&trainer->shards, trainer->model.grads);
+    for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(trainer, m.run.get(), 0)); }
     for (int i = 0; i < BATCHES; i++) {
-        BatchRole role = training_role(model, m.run.get(), i);
+        BatchRole role = training_role(trainer, m.run.get(), i);
         CHECK(t, role.trains && role.first == (i == 0) && role.last == (i == BATCHES - 1) && role.dloss == 1e-3f,
               "micro-batch %d: first %d, last %d, gradient %g", i, role.first, role.last, (double)role.dloss);
         run_one(i, role);
     }
     CHECK(t, sum == alone[0] + alone[1] + alone[2], "sum of losses %.17g, expected %.17g", sum,
           alone[0] + alone[1] + alone[2]);
-    uint64_t grads = hash_of(in_table_order(model, model->grads));
-    BatchRole evaluates = {false, true, true, 0.0f, model->val_sums, NULL};
+    uint64_t grads = hash_of(in_table_order(trainer, trainer->model.grads));
+    BatchRole evaluates = {false, true, true, 0.0f, trainer->evaluation.val_sums, NULL};
     CHECK(t, run_one(1, evaluates) == alone[1], "another loss %.17g in a validation, expected %.17g", sum, alone[1]);
     double kept;
-    cuda_check(cudaMemcpy(&kept, model->loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(&kept, trainer->stats.loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
     CHECK(t, kept == alone[0] + alone[1] + alone[2], "a validation changes the loss of the step");
-    CHECK(t, hash_of(in_table_order(model, model->grads)) == grads, "a validation changes the gradients of the step");
-    check_evaluation(t, model, B, T);
-    cuda_check(cudaMemcpy(&kept, model->loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
+    CHECK(t, hash_of(in_table_order(trainer, trainer->model.grads)) == grads,
+          "a validation changes the gradients of the step");
+    check_evaluation(t, trainer, B, T);
+    cuda_check(cudaMemcpy(&kept, trainer->stats.loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
     CHECK(t, kept == alone[0] + alone[1] + alone[2], "an evaluation changes the loss of the step");
-    CHECK(t, hash_of(in_table_order(model, model->grads)) == grads, "an evaluation changes the gradients of the step");
+    CHECK(t, hash_of(in_table_order(trainer, trainer->model.grads)) == grads,
+          "an evaluation changes the gradients of the step");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -867,13 +880,13 @@ static int64_t free_memory(void) {
 // only.)
 static void check_memory(Test *t, RunShape shape, const char *what) {
     int64_t before = free_memory();
-    Model m(t, &two_heads, shape);
+    Rig m(t, &two_heads, shape);
     if (!m.ok) { return; }
-    int64_t taken = before - free_memory(), wanted = m.gpt2.device_plan.total;
+    int64_t taken = before - free_memory(), wanted = m.trainer.device_plan.total;
     CHECK(t, !is_emulated || taken == wanted, "%s: %lld bytes of GPU memory taken, planned %lld", what,
           (long long)taken, (long long)wanted);
-    check_rows(t, &m.gpt2.device_plan);
-    bool collects = planned(&m.gpt2.host_plan, &m.gpt2.host_params) > 0;
+    check_rows(t, &m.trainer.device_plan);
+    bool collects = planned(&m.trainer.host_plan, &m.trainer.transfer.host_params) > 0;
     CHECK(t, collects == (shape.rank == 0), "%s: room to collect all parameters: %d", what, collects);
 }
 
@@ -894,10 +907,10 @@ static void test_memory_is_what_was_planned(Test *t) {
 // No step allocates anything.
 static void test_steps_allocate_nothing(Test *t) {
 #ifdef GPT2_EMU
-    Model m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.init(t)) { return; }
     long allocations = emu::allocation_count();
-    for (int step = 0; step < 2; step++) { train_one(&m.gpt2, step, 2, 17); }
+    for (int step = 0; step < 2; step++) { train_one(&m.trainer, step, 2, 17); }
     CHECK(t, emu::allocation_count() == allocations, "%ld allocations by CUDA calls in two steps",
           emu::allocation_count() - allocations);
 #else
@@ -914,7 +927,7 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
                                "64",           "-x",        "5"};
     int count = (int)(sizeof(arguments) / sizeof(arguments[0]));
     std::unique_ptr<TrainRun> run(new TrainRun());
-    std::unique_ptr<GPT2> model(new GPT2());
+    std::unique_ptr<Trainer> trainer(new Trainer());
     ArgsOutcome outcome;
     Error error;
     Comm comm;
@@ -924,28 +937,28 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
     bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
               run_open(run.get(), DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
-    ok = settle_by_gpus(model.get(), run.get(), &error);
+    ok = settle_by_gpus(trainer.get(), run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
-    gpt2_plan(model.get(), &run->config, choose_shape(run.get()));
-    ok = start(model.get(), run.get(), &error);
+    gpt2_plan(trainer.get(), &run->config, choose_shape(run.get()));
+    ok = start(trainer.get(), run.get(), &error);
     int64_t waits = 0;
     long allocations = 0;
     for (int step = 0; ok && step < 5; step++) {
         if (step == 1) { waits = emu::synchronization_count(), allocations = emu::allocation_count(); }
-        ok = train_step(model.get(), run.get(), step > 0, &error);
+        ok = train_step(trainer.get(), run.get(), step > 0, &error);
     }
     CHECK(t, ok, "%s", error.text);
     CHECK(t, emu::synchronization_count() == waits, "the host waited %lld times in four steps",
           (long long)(emu::synchronization_count() - waits));
     CHECK(t, emu::allocation_count() == allocations, "%ld allocations in four steps",
           (long)(emu::allocation_count() - allocations));
-    CHECK(t, run->step == 5 && model->pending.info.step == 4, "step %lld, pending %lld", (long long)run->step,
-          (long long)model->pending.info.step);
-    ok = settle_step(model.get(), run.get(), &error);
-    CHECK(t, ok && model->outliers.loss.count == 5, "%lld losses were read, expected 5",
-          (long long)model->outliers.loss.count);
+    CHECK(t, run->step == 5 && trainer->stats.pending.info.step == 4, "step %lld, pending %lld", (long long)run->step,
+          (long long)trainer->stats.pending.info.step);
+    ok = settle_step(trainer.get(), run.get(), &error);
+    CHECK(t, ok && trainer->stats.outliers.loss.count == 5, "%lld losses were read, expected 5",
+          (long long)trainer->stats.outliers.loss.count);
     run_close(run.get());
-    gpt2_close(model.get());
+    gpt2_close(trainer.get());
 #else
     SKIP(t, "only the emulator counts how often the host waits");
 #endif
@@ -953,34 +966,35 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
 
 // A NaN in a weight or in a gradient: nothing is updated, then nor later, and the tensor is named.
 static void test_nan_stops_updates(Test *t) {
-    Model m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
+    Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!m.init(t)) { return; }
-    GPT2 *model = &m.gpt2;
+    Trainer *trainer = &m.trainer;
     uint64_t want = m.hash();
     int bucket = zero_bucket_of(PARAM_fcb, 1);
-    int64_t at = zero_tensor_offset(&model->shards.layout, PARAM_fcb) + 3;
-    floatX *weight = bucket_element(&model->shards, model->params, bucket, at);
+    int64_t at = zero_tensor_offset(&trainer->shards.layout, PARAM_fcb) + 3;
+    floatX *weight = bucket_element(&trainer->shards, trainer->model.params, bucket, at);
     floatX nan_value, old_value;
     floatX_from_host(&nan_value, NAN);
     cuda_check(cudaMemcpy(&old_value, weight, sizeof(floatX), cudaMemcpyDeviceToHost));
     to_gpu(weight, &nan_value, 1);
-    train_one(model, 0, 2, 17);
-    CHECK(t, model->results[0].stopped == 1, "stopped is %d, expected 1", model->results[0].stopped);
+    train_one(trainer, 0, 2, 17);
+    CHECK(t, trainer->stats.results[0].stopped == 1, "stopped is %d, expected 1", trainer->stats.results[0].stopped);
     char name[64] = "";
-    gpt2_forward(model, model->slots[0].device, 2, 17, LINEAR_FOR_LOSS);
-    bool found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
+    gpt2_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17,
+                 LINEAR_FOR_LOSS);
+    bool found = name_nonfinite_tensor(trainer, trainer->model.params, "parameter", name, sizeof(name));
     CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
     to_gpu(weight, &old_value, 1);
-    found = name_nonfinite_tensor(model, model->params, "parameter", name, sizeof(name));
+    found = name_nonfinite_tensor(trainer, trainer->model.params, "parameter", name, sizeof(name));
     CHECK(t, !found, "named '%s' although all parameters are numbers", name);
-    name_nonfinite_activation(model, 2 * 17, name, sizeof(name));
+    name_nonfinite_activation(trainer, 2 * 17, name, sizeof(name));
     CHECK(t, strcmp(name, "activation fc of layer 1") == 0, "named '%s'", name);
-    train_one(model, 1, 2, 17); // a sound step after the bad one
+    train_one(trainer, 1, 2, 17); // a sound step after the bad one
     CHECK(t, m.hash() == want, "the weights changed");
     float bad = INFINITY;
-    to_gpu(bucket_element(&model->shards, model->grads, bucket, at), &bad, 1);
+    to_gpu(bucket_element(&trainer->shards, trainer->model.grads, bucket, at), &bad, 1);
     CHECK(t,
-          name_nonfinite_tensor(model, model->grads, "gradient of", name, sizeof(name)) &&
+          name_nonfinite_tensor(trainer, trainer->model.grads, "gradient of", name, sizeof(name)) &&
               strcmp(name, "gradient of fcb of layer 1") == 0,
           "named '%s'", name);
 }
@@ -998,31 +1012,33 @@ static void test_inputs_kept_in_8_bits(Test *t) {
     for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
         RunShape shape = trains(2, 17, level, FUSE_NOTHING);
         shape.fp8 = true;
-        Model m(t, &two_heads, shape);
+        Rig m(t, &two_heads, shape);
         if (!m.init(t)) { return; }
-        GPT2 *model = &m.gpt2;
-        int L = model->config.num_layers;
-        train_one(model, 0, 2, 17);
+        Trainer *trainer = &m.trainer;
+        int L = trainer->model.config.num_layers;
+        train_one(trainer, 0, 2, 17);
         for (LinearUse use : {LINEAR_FOR_LOSS, LINEAR_FOR_GRADIENTS}) {
             for (int which = 0; which < NUM_LINEARS; which++) {
                 int below = which == LINEAR_FCPROJ ? RECOMPUTE_GELU : RECOMPUTE_LAYERNORM;
                 int kept = use == LINEAR_FOR_LOSS ? 0 : level < below ? L : 1, found = 0;
                 for (int layer = 0; layer < L; layer++) {
-                    found += linear_of(model, layer, which, use).fp8.inp_t != NULL ? 1 : 0;
-                    CHECK(t, linear_of(model, layer, which, LINEAR_AGAIN).fp8.inp_t != NULL, "none is made again");
-                    CHECK(t, linear_of(model, layer, which, LINEAR_BACKWARD).fp8.inp_t != NULL, "none for dweight");
+                    found += linear_of(&trainer->model, layer, which, use).fp8.inp_t != NULL ? 1 : 0;
+                    CHECK(t, linear_of(&trainer->model, layer, which, LINEAR_AGAIN).fp8.inp_t != NULL,
+                          "none is made again");
+                    CHECK(t, linear_of(&trainer->model, layer, which, LINEAR_BACKWARD).fp8.inp_t != NULL,
+                          "none for dweight");
                 }
-                CHECK(t, linear_of(model, 0, which, LINEAR_AGAIN).fp8.inp != model->fp8.inp,
+                CHECK(t, linear_of(&trainer->model, 0, which, LINEAR_AGAIN).fp8.inp != trainer->model.fp8.inp,
                       "it lives in the forward only");
                 CHECK(t, found == kept, "level %d: %d inputs of layer %d are kept, expected %d", level, found, which,
                       kept);
-                cuda_check(cudaMemsetAsync(model->fp8.inp_t[which].of(L - 1), 0xff, 16, model->stream));
+                cuda_check(cudaMemsetAsync(trainer->model.fp8.inp_t[which].of(L - 1), 0xff, 16, trainer->gpu.stream));
             }
-            gpt2_forward(model, model->slots[0].device, 2, 17, use);
+            gpt2_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17, use);
             for (int which = 0; which < NUM_LINEARS; which++) {
                 unsigned char code;
-                cuda_check(cudaStreamSynchronize(model->stream));
-                cuda_check(cudaMemcpy(&code, model->fp8.inp_t[which].of(L - 1), 1, cudaMemcpyDeviceToHost));
+                cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
+                cuda_check(cudaMemcpy(&code, trainer->model.fp8.inp_t[which].of(L - 1), 1, cudaMemcpyDeviceToHost));
                 CHECK(t, (code == 0xff) == (use == LINEAR_FOR_LOSS), "level %d, layer %d: code %02x", level, which,
                       code);
             }
@@ -1035,50 +1051,51 @@ static void test_scales_of_8_bits(Test *t) {
     if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
     RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
     shape.fp8 = true;
-    Model m(t, &two_heads, shape);
+    Rig m(t, &two_heads, shape);
     if (!m.init(t)) { return; }
-    GPT2 *model = &m.gpt2;
-    int64_t N = 2 * 17, C = model->config.channels;
-    std::vector<int32_t> tokens = random_ids(2 * N, model->config.vocab_size, 41);
-    zero_gradients(&model->shards, model->grads);
-    gradient(model, tokens.data(), tokens.data() + N, 2, 17, 1.0f);
+    Trainer *trainer = &m.trainer;
+    int64_t N = 2 * 17, C = trainer->model.config.channels;
+    std::vector<int32_t> tokens = random_ids(2 * N, trainer->model.config.vocab_size, 41);
+    zero_gradients(&trainer->shards, trainer->model.grads);
+    gradient(trainer, tokens.data(), tokens.data() + N, 2, 17, 1.0f);
     auto check = [&](const char *what, int operand, int layer, int which, double expected) {
         Fp8Scale scale;
         float amax;
-        cuda_check(
-            cudaMemcpy(&scale, fp8_scale(&model->fp8, operand, layer, which), sizeof(scale), cudaMemcpyDeviceToHost));
+        cuda_check(cudaMemcpy(&scale, fp8_scale(&trainer->model.fp8, operand, layer, which), sizeof(scale),
+                              cudaMemcpyDeviceToHost));
         memcpy(&amax, &scale.amax, sizeof(amax));
         CHECK(t, (double)amax == expected, "%s of layer %d: amax %g, expected %g", what, layer, (double)amax, expected);
     };
-    for (int layer = 0; layer < model->config.num_layers; layer++) {
-        std::vector<float> gelu = to_host(model->acts.fc.of(layer), N * 4 * C);
+    for (int layer = 0; layer < trainer->model.config.num_layers; layer++) {
+        std::vector<float> gelu = to_host(trainer->model.acts.fc.of(layer), N * 4 * C);
         for (float &x : gelu) {
             x = rounded((float)(x * 0.5 * (1.0 + tanh(sqrt(2.0 / M_PI) * (x + 0.044715 * pow(x, 3))))));
         }
         check("gelu", FP8_INPUT, layer, LINEAR_FCPROJ, largest(gelu));
-        check("att", FP8_INPUT, layer, LINEAR_ATTPROJ, largest(to_host(model->acts.att.of(layer), N * C)));
+        check("att", FP8_INPUT, layer, LINEAR_ATTPROJ, largest(to_host(trainer->model.acts.att.of(layer), N * C)));
     }
     check("dqkv", FP8_DOUT, 0, LINEAR_QKV,
-          largest(to_host(model->acts.dqkv.data, N * 3 * C))); // of the layer that came last
+          largest(to_host(trainer->model.acts.dqkv.data, N * 3 * C))); // of the layer that came last
 }
 
 // What a sample's logits are: those of the last row of a batch, whatever stands behind it in the window.
 static void test_sample_logits(Test *t) {
     Wanted w = wanted_open(t);
-    Model m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
+    Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
-    GPT2 *model = &m.gpt2;
+    Trainer *trainer = &m.trainer;
     int V = w.config.vocab_size;
-    double tol = tolerance(longest_reduction(model), forward_depth(model));
-    for (int i = 0; i < model->shape.T; i++) { model->history_staging[i] = V - 1; }
+    double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
+    for (int i = 0; i < trainer->model.shape.T; i++) { trainer->sample.history_staging[i] = V - 1; }
     for (int i = 0; i < w.T; i++) {
-        append_to_sample(model, w.inputs[i]);
-        const float *logits = sample_logits(model);
+        append_to_sample(trainer, w.inputs[i]);
+        const float *logits = sample_logits(trainer);
         check_tensor(t, "logits of a sample", std::vector<float>(logits, logits + V), w.logits + (int64_t)i * V, tol);
     }
-    append_to_sample(model, 1);
-    CHECK(t, model->history_length == w.T / 2 + 1, "a full window leaves %d tokens", model->history_length);
-    CHECK(t, model->history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");
+    append_to_sample(trainer, 1);
+    CHECK(t, trainer->sample.history_length == w.T / 2 + 1, "a full window leaves %d tokens",
+          trainer->sample.history_length);
+    CHECK(t, trainer->sample.history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");
     free(w.data);
 }
 

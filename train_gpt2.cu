@@ -162,68 +162,106 @@ typedef struct {
     int64_t next_sequence;
 } PendingStep;
 
-typedef struct {
+// The model of a run: parameters, their gradients, activations.
+struct Model {
     GPT2Config config;
     RunShape shape;
-    Shards shards;
-
+    const Shards *shards; // where this rank keeps the buckets
     Buckets<floatX> params;
-    Buckets<float> master, grads, adam_m, adam_v;
+    Buckets<float> grads;
+    Activations acts;               // and the gradients of activations, for one layer at a time
+    Fp8Copies fp8;                  // of --fp8
+    int head_rows;                  // rows of logits in a chunk
+    float *att_delta, *sum_scratch; // the backward pass works in them
+};
 
-    Activations acts; // and the gradients of activations, for one layer at a time
-    Fp8Copies fp8;    // of --fp8
-    int head_rows;    // rows of logits in a chunk
-    float *att_delta, *sum_scratch;
-    double *norm_partials, *loss_sum;
-    StepInput *input;
-    StepRecord *records; // (ranks)
-    StepResult *result;
-    double *val_sums;   // (ranks, rounds of validation): the sum of the losses of each batch
-    double *eval_means; // (ranks, rounds of an evaluation, most rows of a batch)
-    uint64_t *checksum;
-    float *export_bucket;
-    int32_t *flag, *history;
-    void *cublas_workspace;
-    CudnnAttention cudnn;
-    Error no_cudnn;    // why it is not used, where it would have been
-    bool cudnn_failed; // it had no plan
-    void *cudnn_forward, *cudnn_backward;
+// AdamW's moments, and the fp32 weights beside bf16 ones.
+struct Optimizer {
+    Buckets<float> m, v, master;
+};
 
-    BatchSlot slots[NUM_SLOTS];
-    int64_t batches;          // uploaded so far
-    StepInput *inputs;        // (NUM_STEPS), pinned
-    StepResult *results;      // (NUM_STEPS), pinned
-    double *host_val_sums;    // pinned, like val_sums
-    double *host_eval_means;  // pinned, like eval_means
-    double *row_means;        // (eval_rows): the same by the number of the row
-    uint64_t *host_checksum;  // pinned
-    float *staging;           // (STAGING_FLOATS), pinned: parameters and state on their way
-    floatX *sample_logits;    // (Vp), pinned
-    int32_t *history_staging; // (T), pinned: the tokens so far of a sample
-    int history_length;
-    float *host_params;                    // (number of parameters), to be exported
-    float *host_logits, *sampler_probs;    // (V)
-    int32_t *sampler_index, *token_counts; // (V), (V+1)
-
-    MemoryPlan device_plan, pinned_plan, host_plan;
+// The GPU, and what its libraries need.
+struct Gpu {
+    GpuDevice device;
+    cudaStream_t stream, lm_head_stream;
+    cudaEvent_t multiplied[2], scored[2]; // chunks of logits: see lm_head_forward
     CublasContext cublas;
-    Tuning tuning; // the choices of algorithms, and of kernels for attention
-    int spared;    // multiprocessors that multiplies beside communication count on; 0: all
-    bool reduces;  // gradients are on their way while the backward pass goes on
-    Comm *ranks;
-    cudaStream_t stream, copy_stream, lm_head_stream;
-    cudaEvent_t evaluated;                // a round of an evaluation
-    cudaEvent_t multiplied[2], scored[2]; // rows of logits: see lm_head_forward
-    cudaEvent_t step_begun[NUM_STEPS], step_reduced[NUM_STEPS], step_done[NUM_STEPS];
+    void *cublas_workspace;
+    int spared;   // multiprocessors that multiplies beside communication count on; 0: all
+    bool reduces; // gradients are on their way while the backward pass goes on
+    CudnnAttention cudnn;
+    void *cudnn_forward, *cudnn_backward; // workspaces
+    bool cudnn_failed;                    // it had no plan
+    Error no_cudnn;                       // why cuDNN is not used
+    Tuning tuning;                        // the choices of algorithms, and of kernels for attention
     CudaGraphs graphs;
     CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [1]: of the first micro-batch of a step
     CudaGraph norm_graph, update_graph;
-    PendingStep pending;
+};
+
+// Batches on their way to the GPU.
+struct Feeder {
+    BatchSlot slots[NUM_SLOTS];
+    int64_t batches; // uploaded so far
+    cudaStream_t copy_stream;
+    int32_t *token_counts; // (V+1): order_tokens works in them
+};
+
+// Results of steps. The host reads them while the next step runs.
+struct StepStats {
+    double *loss_sum, *norm_partials;
+    StepInput *input;    // on the GPU
+    StepRecord *records; // (ranks)
+    StepResult *result;
+    StepInput *inputs;   // (NUM_STEPS), pinned
+    StepResult *results; // (NUM_STEPS), pinned
+    cudaEvent_t begun[NUM_STEPS], reduced[NUM_STEPS], done[NUM_STEPS];
     int64_t steps_begun;
-    bool stop_agreed; // all ranks know that one of them was asked to stop
-    GpuDevice gpu;
+    PendingStep pending;
     Outliers outliers;
-} GPT2;
+};
+
+// Losses of validations and of questions.
+struct Evaluation {
+    double *val_sums;        // (ranks, rounds of validation): the sum of the losses of each batch
+    double *eval_means;      // (ranks, rounds of an evaluation, most rows of a batch)
+    double *host_val_sums;   // pinned, like val_sums
+    double *host_eval_means; // pinned, like eval_means
+    double *row_means;       // (eval_rows): the mean losses by the number of the row
+    cudaEvent_t evaluated;   // a round of an evaluation
+};
+
+// A sample that is being made.
+struct Sample {
+    int32_t *history, *history_staging; // (T) on the GPU and pinned: the tokens so far
+    int history_length;
+    floatX *pinned_logits; // (Vp)
+    float *logits, *probs; // (V)
+    int32_t *index;        // (V)
+};
+
+// Parameters and state on their way between the GPU and files.
+struct Transfer {
+    float *staging;                     // pinned, one chunk
+    float *export_bucket;               // on the GPU
+    float *host_params;                 // (number of parameters), to be exported
+    uint64_t *checksum, *host_checksum; // on the GPU, pinned
+    int32_t *flag;
+};
+
+struct Trainer {
+    Model model;
+    Optimizer optimizer;
+    Gpu gpu;
+    Shards shards;
+    Feeder feeder;
+    StepStats stats;
+    Evaluation evaluation;
+    Sample sample;
+    Transfer transfer;
+    MemoryPlan device_plan, pinned_plan, host_plan;
+    bool stop_agreed; // all ranks know that one of them was asked to stop
+};
 
 // A name over what is launched until the end of the scope, for the profiler's time line.
 struct Range {
@@ -234,7 +272,7 @@ struct Range {
 };
 
 // What --fp8 takes beside the rest.
-static void plan_fp8(GPT2 *model, MemoryPlan *plan, int64_t N) {
+static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, r = model->shape.recompute;
     bool keeps_ln = r < RECOMPUTE_LAYERNORM, keeps_gelu = r < RECOMPUTE_GELU;
     const Fp8PlanRow rows[NUM_LINEARS] = {{"qkvw_fp8", "qkvw_fp8_t", "ln1_fp8_t", C, 3 * C, keeps_ln},
@@ -255,7 +293,7 @@ static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) 
 }
 
 // With --head-overlap the losses of a chunk are computed beside the logits of the next one: two chunks are there.
-static ActShape activation_shape(const GPT2 *model) {
+static ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
     int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
     int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
@@ -263,7 +301,7 @@ static ActShape activation_shape(const GPT2 *model) {
 }
 
 // Plans the activations from `first` to `last`.
-static void plan_activations(GPT2 *model, MemoryPlan *plan, int first, int last) {
+static void plan_activations(Model *model, MemoryPlan *plan, int first, int last) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
     model->head_rows = (int)shape.chunk_rows;
@@ -281,32 +319,32 @@ static int64_t sum_scratch_floats(int64_t N, int C) {
 }
 
 // The sums of squares of one bucket's part stand behind those of the buckets before.
-static int64_t norm_partials_of(const GPT2 *model, int bucket) {
-    return global_norm_scratch_doubles(zero_shard(&model->shards.layout, bucket));
+static int64_t norm_partials_of(const Model *model, int bucket) {
+    return global_norm_scratch_doubles(zero_shard(&model->shards->layout, bucket));
 }
 
 // What cuDNN is asked for, where it does the attention.
-static CudnnShape cudnn_shape(const GPT2 *model) {
+static CudnnShape cudnn_shape(const Model *model) {
     const RunShape *run = &model->shape;
     CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
     return shape;
 }
 
-static void plan_backward(GPT2 *model, MemoryPlan *plan, int64_t N) {
-    int C = model->config.channels, NH = model->config.num_heads;
+static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
+    int C = t->model.config.channels, NH = t->model.config.num_heads;
     PlanCategory work = PLAN_WORKSPACE;
-    plan_activations(model, plan, ACT_dresidual, ACT_dqkv);
-    CudnnShape attention = cudnn_shape(model);
-    int64_t cudnn_bytes = model->shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
-    plan_add(plan, &model->cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
+    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
+    CudnnShape attention = cudnn_shape(&t->model);
+    int64_t cudnn_bytes = t->model.shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
+    plan_add(plan, &t->gpu.cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
              BACKWARD_ATTENTION, BACKWARD_ATTENTION);
-    plan_add(plan, &model->att_delta, "att_delta", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION,
+    plan_add(plan, &t->model.att_delta, "att_delta", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION,
              BACKWARD_ATTENTION);
-    plan_add(plan, &model->sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), LM_HEAD,
+    plan_add(plan, &t->model.sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), LM_HEAD,
              BACKWARD_ATTENTION);
     int64_t partials = 0;
-    for (int b = 0; b < model->shards.layout.num_buckets; b++) { partials += norm_partials_of(model, b); }
-    plan_add(plan, &model->norm_partials, "norm_partials", work, PLAN_F64, shape1(partials), UPDATE, UPDATE);
+    for (int b = 0; b < t->shards.layout.num_buckets; b++) { partials += norm_partials_of(&t->model, b); }
+    plan_add(plan, &t->stats.norm_partials, "norm_partials", work, PLAN_F64, shape1(partials), UPDATE, UPDATE);
 }
 
 static_assert(sizeof(StepResult) % sizeof(double) == 0, "results are planned as doubles");
@@ -317,7 +355,7 @@ static_assert(sizeof(StepInput) % sizeof(double) == 0, "inputs are planned as do
 #define INPUT_DOUBLES ((int64_t)(sizeof(StepInput) / sizeof(double)))
 
 // Batches of a validation are dealt out to the ranks in rounds.
-static int64_t validation_rounds(const GPT2 *model) {
+static int64_t validation_rounds(const Model *model) {
     return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
 }
 
@@ -330,59 +368,60 @@ static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, 
 }
 
 // Parameters, gradients and the optimizer's state: what this rank holds of them.
-static void plan_state(GPT2 *model, MemoryPlan *plan) {
-    int stage = model->shape.zero_stage;
-    int64_t trains = model->shape.kind == RUN_TRAINS;
-    ZeroLengths n = zero_lengths(&model->shards.layout, stage);
-    plan_buckets(plan, &model->params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
-    plan_buckets(plan, &model->master, "master", PLAN_OPTIMIZER, model->shape.has_master ? trains * n.master : 0,
-                 stage >= ZERO_OPTIMIZER);
-    plan_buckets(plan, &model->grads, "grads", PLAN_GRADIENT, trains * n.grads, stage >= ZERO_GRADIENTS);
-    plan_buckets(plan, &model->adam_m, "adam_m", PLAN_OPTIMIZER, trains * n.m, stage >= ZERO_OPTIMIZER);
-    plan_buckets(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
-    plan_add(plan, &model->params.slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
+static void plan_state(Trainer *t, MemoryPlan *plan) {
+    int stage = t->model.shape.zero_stage;
+    int64_t trains = t->model.shape.kind == RUN_TRAINS;
+    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
+    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
+    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER,
+                 t->model.shape.has_master ? trains * n.master : 0, stage >= ZERO_OPTIMIZER);
+    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, trains * n.grads, stage >= ZERO_GRADIENTS);
+    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, trains * n.m, stage >= ZERO_OPTIMIZER);
+    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
+    plan_add(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
              UPDATE);
     // The last gradients of a micro-batch are on their way while the next is in its forward pass.
-    plan_add(plan, &model->grads.slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
+    plan_add(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
              UPDATE);
 }
 
 // Everything on the GPU. N: rows of the largest batch.
-static void plan_device(GPT2 *model, int64_t N) {
-    MemoryPlan *plan = &model->device_plan;
-    int64_t ranks = model->shape.num_ranks;
-    bool trains = model->shape.kind == RUN_TRAINS;
+static void plan_device(Trainer *t, int64_t N) {
+    MemoryPlan *plan = &t->device_plan;
+    int64_t ranks = t->model.shape.num_ranks;
+    bool trains = t->model.shape.kind == RUN_TRAINS;
     plan_init(plan, phase_names);
-    plan_state(model, plan);
+    plan_state(t, plan);
     for (int i = 0; i < NUM_SLOTS; i++) {
-        plan_add(plan, &model->slots[i].device, i == 0 ? "batch_0" : "batch_1", PLAN_DATA, PLAN_I32, shape2(3, N),
+        plan_add(plan, &t->feeder.slots[i].device, i == 0 ? "batch_0" : "batch_1", PLAN_DATA, PLAN_I32, shape2(3, N),
                  FORWARD, UPDATE);
     }
-    plan_add(plan, &model->history, "history", PLAN_DATA, PLAN_I32, shape1(model->shape.T), FORWARD, UPDATE);
-    plan_activations(model, plan, ACT_residual, ACT_fc);
-    if (model->shape.fp8) { plan_fp8(model, plan, N); }
-    plan_activations(model, plan, ACT_gelu, ACT_logits);
-    if (trains) { plan_backward(model, plan, N); }
-    plan_add(plan, &model->loss_sum, "loss_sum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
-    plan_add(plan, &model->input, "step_input", PLAN_WORKSPACE, PLAN_F64, shape1(trains * INPUT_DOUBLES), FORWARD,
+    plan_add(plan, &t->sample.history, "history", PLAN_DATA, PLAN_I32, shape1(t->model.shape.T), FORWARD, UPDATE);
+    plan_activations(&t->model, plan, ACT_residual, ACT_fc);
+    if (t->model.shape.fp8) { plan_fp8(&t->model, plan, N); }
+    plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
+    if (trains) { plan_backward(t, plan, N); }
+    plan_add(plan, &t->stats.loss_sum, "loss_sum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
+    plan_add(plan, &t->stats.input, "step_input", PLAN_WORKSPACE, PLAN_F64, shape1(trains * INPUT_DOUBLES), FORWARD,
              UPDATE);
-    plan_add(plan, &model->records, "records", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, RECORD_DOUBLES), UPDATE, UPDATE);
-    plan_add(plan, &model->result, "result", PLAN_WORKSPACE, PLAN_F64, shape1(RESULT_DOUBLES), FORWARD, UPDATE);
-    plan_add(plan, &model->val_sums, "val_sums", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, validation_rounds(model)),
+    plan_add(plan, &t->stats.records, "records", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, RECORD_DOUBLES), UPDATE,
+             UPDATE);
+    plan_add(plan, &t->stats.result, "result", PLAN_WORKSPACE, PLAN_F64, shape1(RESULT_DOUBLES), FORWARD, UPDATE);
+    plan_add(plan, &t->evaluation.val_sums, "val_sums", PLAN_WORKSPACE, PLAN_F64,
+             shape2(ranks, validation_rounds(&t->model)), FORWARD, UPDATE);
+    plan_add(plan, &t->evaluation.eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(t->model.shape.eval_means),
              FORWARD, UPDATE);
-    plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(model->shape.eval_means), FORWARD,
-             UPDATE);
-    plan_add(plan, &model->checksum, "checksum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
-    plan_add(plan, &model->export_bucket, "export_bucket", PLAN_WORKSPACE, PLAN_F32,
-             shape1(model->shape.exports
-                        ? max_i64(zero_padded(&model->shards.layout, 0), zero_padded(&model->shards.layout, 1))
+    plan_add(plan, &t->transfer.checksum, "checksum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
+    plan_add(plan, &t->transfer.export_bucket, "export_bucket", PLAN_WORKSPACE, PLAN_F32,
+             shape1(t->model.shape.exports
+                        ? max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1))
                         : 0),
              FORWARD, UPDATE);
-    plan_add(plan, &model->flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
-    plan_add(plan, &model->cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
-             shape1(model->shape.cublas_bytes / (int64_t)sizeof(float)), FORWARD, UPDATE);
-    int64_t cudnn_bytes = model->shape.cudnn ? CUDNN_ATT_SLACK : 0;
-    plan_add(plan, &model->cudnn_forward, "cudnn_forward", PLAN_WORKSPACE, PLAN_F32,
+    plan_add(plan, &t->transfer.flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
+    plan_add(plan, &t->gpu.cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
+             shape1(t->model.shape.cublas_bytes / (int64_t)sizeof(float)), FORWARD, UPDATE);
+    int64_t cudnn_bytes = t->model.shape.cudnn ? CUDNN_ATT_SLACK : 0;
+    plan_add(plan, &t->gpu.cudnn_forward, "cudnn_forward", PLAN_WORKSPACE, PLAN_F32,
              shape1(cudnn_bytes / (int64_t)sizeof(float)), FORWARD, BACKWARD_ATTENTION);
     plan_layout(plan);
 }
@@ -394,48 +433,51 @@ static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHE
               "the arrays of a checkpoint are those on the GPU");
 
 // What the host shares with the GPU (pinned), and what it keeps for itself.
-static void plan_host(GPT2 *model, int64_t N) {
-    const GPT2Config *config = &model->config;
+static void plan_host(Trainer *t, int64_t N) {
+    const GPT2Config *config = &t->model.config;
     int64_t V = config->vocab_size, Vp = config->padded_vocab_size;
-    bool collects = model->shape.exports && model->shape.rank == 0;
-    MemoryPlan *plan = &model->pinned_plan;
+    bool collects = t->model.shape.exports && t->model.shape.rank == 0;
+    MemoryPlan *plan = &t->pinned_plan;
     plan_init(plan, host_phase_names);
     for (int i = 0; i < NUM_SLOTS; i++) {
-        plan_add(plan, &model->slots[i].staging, i == 0 ? "staging_0" : "staging_1", PLAN_DATA, PLAN_I32, shape2(3, N),
-                 0, 0);
+        plan_add(plan, &t->feeder.slots[i].staging, i == 0 ? "staging_0" : "staging_1", PLAN_DATA, PLAN_I32,
+                 shape2(3, N), 0, 0);
     }
-    plan_add(plan, &model->inputs, "step_inputs", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, INPUT_DOUBLES), 0, 0);
-    plan_add(plan, &model->results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
-    plan_add(plan, &model->host_val_sums, "val_sums", PLAN_DATA, PLAN_F64,
-             shape2(model->shape.num_ranks, validation_rounds(model)), 0, 0);
-    plan_add(plan, &model->host_eval_means, "eval_means", PLAN_DATA, PLAN_F64, shape1(model->shape.eval_means), 0, 0);
-    plan_add(plan, &model->host_checksum, "checksum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
-    plan_add(plan, &model->staging, "staging", PLAN_DATA, PLAN_F32, shape1(state_chunk_floats(&model->shards.layout)),
+    plan_add(plan, &t->stats.inputs, "step_inputs", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, INPUT_DOUBLES), 0, 0);
+    plan_add(plan, &t->stats.results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
+    plan_add(plan, &t->evaluation.host_val_sums, "val_sums", PLAN_DATA, PLAN_F64,
+             shape2(t->model.shape.num_ranks, validation_rounds(&t->model)), 0, 0);
+    plan_add(plan, &t->evaluation.host_eval_means, "eval_means", PLAN_DATA, PLAN_F64, shape1(t->model.shape.eval_means),
              0, 0);
-    plan_add(plan, &model->sample_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
-    plan_add(plan, &model->history_staging, "history_staging", PLAN_DATA, PLAN_I32, shape1(model->shape.T), 0, 0);
+    plan_add(plan, &t->transfer.host_checksum, "checksum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
+    plan_add(plan, &t->transfer.staging, "staging", PLAN_DATA, PLAN_F32, shape1(state_chunk_floats(&t->shards.layout)),
+             0, 0);
+    plan_add(plan, &t->sample.pinned_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
+    plan_add(plan, &t->sample.history_staging, "history_staging", PLAN_DATA, PLAN_I32, shape1(t->model.shape.T), 0, 0);
     plan_layout(plan);
-    plan = &model->host_plan;
+    plan = &t->host_plan;
     plan_init(plan, host_phase_names);
-    plan_add(plan, &model->host_params, "host_params", PLAN_PARAMETER, PLAN_F32,
+    plan_add(plan, &t->transfer.host_params, "host_params", PLAN_PARAMETER, PLAN_F32,
              shape1(collects ? gpt2_num_params(config) : 0), 0, 0);
-    plan_add(plan, &model->row_means, "row_means", PLAN_WORKSPACE, PLAN_F64, shape1(model->shape.eval_rows), 0, 0);
-    plan_add(plan, &model->host_logits, "host_logits", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
-    plan_add(plan, &model->sampler_probs, "sampler_probs", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
-    plan_add(plan, &model->sampler_index, "sampler_index", PLAN_WORKSPACE, PLAN_I32, shape1(V), 0, 0);
-    plan_add(plan, &model->token_counts, "token_counts", PLAN_WORKSPACE, PLAN_I32, shape1(V + 1), 0, 0);
+    plan_add(plan, &t->evaluation.row_means, "row_means", PLAN_WORKSPACE, PLAN_F64, shape1(t->model.shape.eval_rows), 0,
+             0);
+    plan_add(plan, &t->sample.logits, "host_logits", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
+    plan_add(plan, &t->sample.probs, "sampler_probs", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
+    plan_add(plan, &t->sample.index, "sampler_index", PLAN_WORKSPACE, PLAN_I32, shape1(V), 0, 0);
+    plan_add(plan, &t->feeder.token_counts, "token_counts", PLAN_WORKSPACE, PLAN_I32, shape1(V + 1), 0, 0);
     plan_layout(plan);
 }
 
 // Plans every buffer of a run.
-static void gpt2_plan(GPT2 *model, const GPT2Config *config, RunShape shape) {
-    memset(model, 0, sizeof(*model));
+static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
+    memset(t, 0, sizeof(*t));
+    t->model.shards = &t->shards;
     shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
-    model->config = *config, model->shape = shape;
-    shards_plan(&model->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
+    t->model.config = *config, t->model.shape = shape;
+    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
     int64_t N = (int64_t)shape.B * shape.T;
-    plan_device(model, N);
-    plan_host(model, N);
+    plan_device(t, N);
+    plan_host(t, N);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -443,14 +485,14 @@ static void gpt2_plan(GPT2 *model, const GPT2Config *config, RunShape shape) {
 
 // Tensors of bucket 0 and of one layer: their parameters, after await_bucket, and their gradients, after
 // begin_gradient.
-static Tensors<floatX> params_of_layer(const GPT2 *model, int layer) {
-    return tensors_of(&model->shards.layout, whole_bucket(&model->shards, model->params, 0),
-                      whole_bucket(&model->shards, model->params, 1 + layer));
+static Tensors<floatX> params_of_layer(const Model *model, int layer) {
+    return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->params, 0),
+                      whole_bucket(model->shards, model->params, 1 + layer));
 }
 
-static Tensors<float> grads_of_layer(const GPT2 *model, int layer) {
-    return tensors_of(&model->shards.layout, whole_bucket(&model->shards, model->grads, 0),
-                      whole_bucket(&model->shards, model->grads, 1 + layer));
+static Tensors<float> grads_of_layer(const Model *model, int layer) {
+    return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->grads, 0),
+                      whole_bucket(model->shards, model->grads, 1 + layer));
 }
 
 // A batch's place in its step.
@@ -465,7 +507,7 @@ typedef struct {
 // ---- The linear layers ----
 
 // use: see llmc/layers/fp8.cuh.
-static Linear linear_of(const GPT2 *model, int layer, int which, LinearUse use) {
+static Linear linear_of(const Model *model, int layer, int which, LinearUse use) {
     int C = model->config.channels;
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = {};
@@ -480,7 +522,7 @@ static Linear linear_of(const GPT2 *model, int layer, int which, LinearUse use) 
 }
 
 // The language model head, which shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.
-static Linear lm_head_of(const GPT2 *model) {
+static Linear lm_head_of(const Model *model) {
     Linear head;
     head.C = model->config.channels, head.OC = model->config.padded_vocab_size;
     head.weight = params_of_layer(model, 0).wte;
@@ -489,61 +531,59 @@ static Linear lm_head_of(const GPT2 *model) {
 }
 
 // Brings a block's weights, which have changed or just come, to 8 bits.
-static void quantize_weights(GPT2 *model, int layer) {
+static void quantize_weights(const Model *model, Gpu *gpu, int layer) {
     Linear linears[NUM_LINEARS];
     for (int i = 0; i < NUM_LINEARS; i++) { linears[i] = linear_of(model, layer, i, LINEAR_BACKWARD); }
-    linear_quantize_weights(linears, NUM_LINEARS, model->stream);
+    linear_quantize_weights(linears, NUM_LINEARS, gpu->stream);
 }
 
 // The parameters have changed, and all are here.
-static void quantize_all_weights(GPT2 *model) {
+static void quantize_all_weights(const Model *model, Gpu *gpu) {
     if (!model->shape.fp8 || model->params.parts) { return; }
-    for (int layer = 0; layer < model->config.num_layers; layer++) { quantize_weights(model, layer); }
+    for (int layer = 0; layer < model->config.num_layers; layer++) { quantize_weights(model, gpu, layer); }
 }
 
 // Where parameters are only passing through, those of a block are brought to 8 bits whenever its work begins; where
 // they are gathered after an update, in the forward pass, which waits for each bucket.
-static void quantize_passing_weights(GPT2 *model, int layer) {
-    if (model->shape.fp8 && (model->params.parts || model->shards.gathering)) { quantize_weights(model, layer); }
+static void quantize_passing_weights(const Model *model, Gpu *gpu, Shards *shards, int layer) {
+    if (model->shape.fp8 && (model->params.parts || shards->gathering)) { quantize_weights(model, gpu, layer); }
 }
 
 // What is computed from here on may read all parameters: for whoever is no forward pass.
-static void await_parameters(GPT2 *model) {
-    if (!model->shards.gathering) { return; }
-    model->shards.gathering = false;
-    compute_after_communicate(&model->shards);
-    quantize_all_weights(model);
+static void await_parameters(const Model *model, Gpu *gpu, Shards *shards) {
+    if (!shards->gathering) { return; }
+    shards->gathering = false;
+    compute_after_communicate(shards);
+    quantize_all_weights(model, gpu);
 }
 
 // How many multiprocessors the next multiplications count on.
-static void count_on(GPT2 *model, bool communicates) {
-    model->cublas.multiprocessors = communicates ? model->spared : 0;
-}
+static void count_on(Gpu *gpu, bool communicates) { gpu->cublas.multiprocessors = communicates ? gpu->spared : 0; }
 
 #define MAX_MATMUL_PROBLEMS 32
 
 // The multiplications of a layer by the multiprocessors that they count on: see count_on. Of the backward pass they are
 // there twice if only a step's last micro-batch sends gradients.
-static int shared_problems(const GPT2 *model, int which, int64_t N, CublasProblem *problems) {
+static int shared_problems(const Model *model, const Gpu *gpu, int which, int64_t N, CublasProblem *problems) {
     bool makes_gelu = which == LINEAR_FC && model->shape.gelu_fusion >= FUSE_GELU_FORWARD;
     bool takes_gelu = which == LINEAR_FCPROJ && model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
     int n = LINEAR_PRODUCTS;
     linear_problems(problems, linear_of(model, 0, which, LINEAR_FOR_GRADIENTS), N, makes_gelu, takes_gelu);
-    if (model->spared == 0) { return n; }
-    if (model->params.parts) { problems[0].multiprocessors = model->spared; } // the forward's
+    if (gpu->spared == 0) { return n; }
+    if (model->params.parts) { problems[0].multiprocessors = gpu->spared; } // the forward's
     for (int i = 1; i < LINEAR_PRODUCTS; i++) {
         if (!model->grads.parts) { problems[n++] = problems[i]; }
-        problems[i].multiprocessors = model->spared;
+        problems[i].multiprocessors = gpu->spared;
     }
     return n;
 }
 
 // All multiplications of a training micro-batch, so that the best algorithms can be found before the first. Returns how
 // many there are, at most MAX_MATMUL_PROBLEMS.
-static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
+static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *problems) {
     int n = 0;
     int64_t N = (int64_t)model->shape.B * model->shape.T;
-    for (int which = 0; which < NUM_LINEARS; which++) { n += shared_problems(model, which, N, problems + n); }
+    for (int which = 0; which < NUM_LINEARS; which++) { n += shared_problems(model, gpu, which, N, problems + n); }
     const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // all but the last time, and the last
     for (int64_t rows : head_rows) {
         if (rows == 0) { continue; }
@@ -556,48 +596,48 @@ static int matmul_problems(const GPT2 *model, CublasProblem *problems) {
 // ---- The layers ----
 
 // att and att_lse of qkv, for the linear layer attproj. cuDNN does not tell the largest magnitude in att.
-static void attend(GPT2 *model, int layer, int B, int T, const Linear &attproj) {
+static void attend(const Model *model, Gpu *gpu, int layer, int B, int T, const Linear &attproj) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->acts.qkv.of(layer);
     floatX *att = model->acts.att.of(layer);
     float *lse = model->acts.att_lse.of(layer);
-    if (!cudnn_att_takes(&model->cudnn, B, T)) {
-        attention_forward(att, lse, qkv, B, T, C, NH, model->stream, attproj.inp_amax());
+    if (!cudnn_att_takes(&gpu->cudnn, B, T)) {
+        attention_forward(att, lse, qkv, B, T, C, NH, gpu->stream, attproj.inp_amax());
         return;
     }
-    cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
-    linear_measure_input(attproj, att, (int64_t)B * T, model->stream);
+    cudnn_att_forward(&gpu->cudnn, att, lse, qkv, gpu->stream);
+    linear_measure_input(attproj, att, (int64_t)B * T, gpu->stream);
 }
 
 // dqkv of datt. Its largest magnitude comes with the sums of its rows.
-static void attend_backward(GPT2 *model, int layer, int B, int T) {
+static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->acts.qkv.of(layer), *att = model->acts.att.of(layer);
     const float *lse = model->acts.att_lse.of(layer);
-    if (!cudnn_att_takes(&model->cudnn, B, T)) {
+    if (!cudnn_att_takes(&gpu->cudnn, B, T)) {
         attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_delta, B, T, C, NH,
-                           model->stream);
+                           gpu->stream);
         return;
     }
-    cudnn_att_backward(&model->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->stream);
+    cudnn_att_backward(&gpu->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, gpu->stream);
 }
 
 // A block up to the input of its last matmul, from ln1, which the block before has left:
 //   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
-static void block_forward(GPT2 *model, int layer, int B, int T, LinearUse use) {
+static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T, LinearUse use) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
-    CublasContext *cublas = &model->cublas;
-    cudaStream_t stream = model->stream;
+    CublasContext *cublas = &gpu->cublas;
+    cudaStream_t stream = gpu->stream;
     floatX *att = model->acts.att.of(layer), *mid = model->acts.residual_mid.of(layer),
            *ln2 = model->acts.ln2.of(layer);
     floatX *fc = model->acts.fc.of(layer), *gelu = model->acts.gelu.of(layer);
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use), to_fc = linear_of(model, layer, LINEAR_FC, use);
-    count_on(model, model->params.parts); // also when it is computed again: the same bits
+    count_on(gpu, model->params.parts); // also when it is computed again: the same bits
     linear_forward(cublas, linear_of(model, layer, LINEAR_QKV, use), model->acts.qkv.of(layer), NULL,
                    model->acts.ln1.of(layer), N, stream);
-    attend(model, layer, B, T, attproj);
+    attend(model, gpu, layer, B, T, attproj);
     linear_forward(cublas, attproj, model->acts.projection.data, NULL, att, N, stream);
     fused_residual_layernorm_forward(mid, ln2, model->acts.ln2_mean.of(layer), model->acts.ln2_rstd.of(layer),
                                      model->acts.residual.of(layer), model->acts.projection.data, p.ln2w, p.ln2b, N, C,
@@ -611,40 +651,41 @@ static void block_forward(GPT2 *model, int layer, int B, int T, LinearUse use) {
     linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, stream);
 }
 
-// All layers up to the final LayerNorm, whose output is model->acts.lnf.data. tokens (B,T) on the GPU.
-static void gpt2_forward(GPT2 *model, const int32_t *tokens, int B, int T, LinearUse use) {
+// All layers up to the final LayerNorm, whose output is t->model.acts.lnf.data. tokens (B,T) on the GPU.
+static void gpt2_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T,
+                         LinearUse use) {
     Range range("forward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, 0);
-    fetch_bucket(&model->shards, model->params, 0);
-    fetch_bucket(&model->shards, model->params, 1);
-    await_bucket(&model->shards, model->params, 0);
-    await_bucket(&model->shards, model->params, 1);
-    fp8_clear_activation_scales(&model->fp8, model->stream);
-    embedding_forward(model->acts.residual.of(0), tokens, p.wte, p.wpe, B, T, C, model->stream);
+    fetch_bucket(shards, model->params, 0);
+    fetch_bucket(shards, model->params, 1);
+    await_bucket(shards, model->params, 0);
+    await_bucket(shards, model->params, 1);
+    fp8_clear_activation_scales(&model->fp8, gpu->stream);
+    embedding_forward(model->acts.residual.of(0), tokens, p.wte, p.wpe, B, T, C, gpu->stream);
     layernorm_forward(model->acts.ln1.of(0), model->acts.ln1_mean.of(0), model->acts.ln1_rstd.of(0),
-                      model->acts.residual.of(0), p.ln1w, p.ln1b, N, C, model->stream,
+                      model->acts.residual.of(0), p.ln1w, p.ln1b, N, C, gpu->stream,
                       linear_of(model, 0, LINEAR_QKV, use).inp_amax());
     for (int layer = 0; layer < L; layer++) {
         bool last = layer == L - 1;
-        if (!last) { fetch_bucket(&model->shards, model->params, 2 + layer); }
+        if (!last) { fetch_bucket(shards, model->params, 2 + layer); }
         p = params_of_layer(model, layer);
-        quantize_passing_weights(model, layer);
-        block_forward(model, layer, B, T, use);
-        linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->acts.projection.data, NULL,
-                       model->acts.gelu.of(layer), N, model->stream);
-        if (!last) { await_bucket(&model->shards, model->params, 2 + layer); }
+        quantize_passing_weights(model, gpu, shards, layer);
+        block_forward(model, gpu, layer, B, T, use);
+        linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->acts.projection.data, NULL,
+                       model->acts.gelu.of(layer), N, gpu->stream);
+        if (!last) { await_bucket(shards, model->params, 2 + layer); }
         Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
         fused_residual_layernorm_forward(
             model->acts.residual.of(layer + 1), last ? model->acts.lnf.data : model->acts.ln1.of(layer + 1),
             last ? model->acts.lnf_mean.data : model->acts.ln1_mean.of(layer + 1),
             last ? model->acts.lnf_rstd.data : model->acts.ln1_rstd.of(layer + 1), model->acts.residual_mid.of(layer),
-            model->acts.projection.data, last ? p.lnfw : next.ln1w, last ? p.lnfb : next.ln1b, N, C, model->stream,
+            model->acts.projection.data, last ? p.lnfw : next.ln1w, last ? p.lnfb : next.ln1b, N, C, gpu->stream,
             last ? NULL : linear_of(model, layer + 1, LINEAR_QKV, use).inp_amax());
-        release_bucket(&model->shards, model->params, 1 + layer);
+        release_bucket(shards, model->params, 1 + layer);
     }
-    model->shards.gathering = false; // every bucket has been waited for
+    shards->gathering = false; // every bucket has been waited for
 }
 
 // Some rows of the head: those from `first` on, the logits in one of two rooms.
@@ -654,7 +695,7 @@ typedef struct {
     floatX *logits;
 } LmHeadRows;
 
-static LmHeadRows lm_head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
+static LmHeadRows lm_head_rows_of(const Model *model, int64_t chunk, int64_t N) {
     int64_t first = chunk * model->head_rows;
     int slot = model->acts.logits.stride > 0 ? (int)(chunk % 2) : 0;
     LmHeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->acts.logits.of(slot)};
@@ -663,53 +704,54 @@ static LmHeadRows lm_head_rows_of(const GPT2 *model, int64_t chunk, int64_t N) {
 
 // Computes the logits of some rows, and from them losses and gradients in place: with --head-overlap in another stream,
 // so that this, which waits for memory, goes on beside the matrix multiplies of other rows. lm_head_backward joins it.
-static void lm_head_forward(GPT2 *model, LmHeadRows h, const int32_t *targets, const BatchRole *role) {
+static void lm_head_forward(const Model *model, Gpu *gpu, LmHeadRows h, const int32_t *targets, const BatchRole *role) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     bool overlaps = model->acts.logits.stride > 0;
-    cudaStream_t stream = overlaps ? model->lm_head_stream : model->stream;
-    linear_forward(&model->cublas, lm_head_of(model), h.logits, NULL, model->acts.lnf.data + h.first * C, h.rows,
-                   model->stream);
+    cudaStream_t stream = overlaps ? gpu->lm_head_stream : gpu->stream;
+    linear_forward(&gpu->cublas, lm_head_of(model), h.logits, NULL, model->acts.lnf.data + h.first * C, h.rows,
+                   gpu->stream);
     if (overlaps) {
-        cuda_check(cudaEventRecord(model->multiplied[h.slot], model->stream));
-        cuda_check(cudaStreamWaitEvent(stream, model->multiplied[h.slot], 0));
+        cuda_check(cudaEventRecord(gpu->multiplied[h.slot], gpu->stream));
+        cuda_check(cudaStreamWaitEvent(stream, gpu->multiplied[h.slot], 0));
     }
     cross_entropy(model->acts.losses.data + h.first, h.logits, targets + h.first, h.rows, V, Vp, role->dloss,
                   role->trains, stream);
-    if (overlaps) { cuda_check(cudaEventRecord(model->scored[h.slot], stream)); }
+    if (overlaps) { cuda_check(cudaEventRecord(gpu->scored[h.slot], stream)); }
 }
 
 // The head's backward of rows that lm_head_forward has begun.
-static void lm_head_backward(GPT2 *model, LmHeadRows h, const BatchRole *role) {
+static void lm_head_backward(const Model *model, Gpu *gpu, LmHeadRows h, const BatchRole *role) {
     int64_t at = h.first * model->config.channels;
-    if (model->acts.logits.stride > 0) { cuda_check(cudaStreamWaitEvent(model->stream, model->scored[h.slot], 0)); }
+    if (model->acts.logits.stride > 0) { cuda_check(cudaStreamWaitEvent(gpu->stream, gpu->scored[h.slot], 0)); }
     if (!role->trains) { return; }
-    linear_backward(&model->cublas, lm_head_of(model), model->acts.dlnf.data + at, h.logits, model->acts.lnf.data + at,
-                    NULL, h.rows, model->stream);
+    linear_backward(&gpu->cublas, lm_head_of(model), model->acts.dlnf.data + at, h.logits, model->acts.lnf.data + at,
+                    NULL, h.rows, gpu->stream);
 }
 
 // The language model head and the loss, for head_rows rows at a time, so that the logits of a whole batch never exist.
 // Where gradients are wanted it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte
 // is added to, in the order of the rows.
-static void lm_head_forward_backward(GPT2 *model, const int32_t *targets, int64_t N, const BatchRole *role) {
+static void lm_head_forward_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N,
+                                     const BatchRole *role) {
     Range range("lm_head");
     int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->acts.logits.stride > 0;
-    if (role->trains) { begin_gradient(&model->shards, model->grads, 0, role->first); }
-    count_on(model, false);
+    if (role->trains) { begin_gradient(shards, model->grads, 0, role->first); }
+    count_on(gpu, false);
     for (int64_t i = 0; i < chunks + ahead; i++) {
-        if (i < chunks) { lm_head_forward(model, lm_head_rows_of(model, i, N), targets, role); }
-        if (i >= ahead) { lm_head_backward(model, lm_head_rows_of(model, i - ahead, N), role); }
+        if (i < chunks) { lm_head_forward(model, gpu, lm_head_rows_of(model, i, N), targets, role); }
+        if (i >= ahead) { lm_head_backward(model, gpu, lm_head_rows_of(model, i - ahead, N), role); }
     }
-    if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->acts.losses.data, N, !role->first, model->stream); }
+    if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->acts.losses.data, N, !role->first, gpu->stream); }
 }
 
 // Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
 // last layer's activations are still there.
-static void recompute_layer(GPT2 *model, int layer, int B, int T) {
+static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int T) {
     int C = model->config.channels, level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
     Tensors<floatX> p = params_of_layer(model, layer);
-    cudaStream_t stream = model->stream;
+    cudaStream_t stream = gpu->stream;
     floatX *ln1 = model->acts.ln1.of(layer), *ln2 = model->acts.ln2.of(layer);
     floatX *fc = model->acts.fc.of(layer), *gelu = model->acts.gelu.of(layer);
     if (level >= RECOMPUTE_LAYERNORM) {
@@ -717,7 +759,7 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
                           model->acts.residual.of(layer), p.ln1w, p.ln1b, N, C, stream);
     }
     if (level == RECOMPUTE_BLOCK) {
-        block_forward(model, layer, B, T, LINEAR_AGAIN);
+        block_forward(model, gpu, layer, B, T, LINEAR_AGAIN);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
@@ -729,8 +771,8 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
         linear_quantize_input(linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD), ln2, N, stream);
     }
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // another GELU than the multiply's might round differently
-        count_on(model, model->params.parts);
-        linear_forward(&model->cublas, linear_of(model, layer, LINEAR_FC, LINEAR_AGAIN), gelu, fc, ln2, N, stream);
+        count_on(gpu, model->params.parts);
+        linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_FC, LINEAR_AGAIN), gelu, fc, ln2, N, stream);
     } else {
         linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), gelu, fc, N, stream);
     }
@@ -740,7 +782,7 @@ static void recompute_layer(GPT2 *model, int layer, int B, int T) {
 // the end: the residual stream passes through both halves unchanged, and each half adds its own. Whoever leaves
 // dresidual behind also adds the sums of its columns to the gradient of the next bias: of the linear layer whose output
 // was added to the stream there.
-static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
+static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int B, int T) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
@@ -749,72 +791,73 @@ static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
     Linear to_fc = linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD);
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
-    count_on(model, model->reduces);
-    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), model->acts.dfc.data,
-                    model->acts.dresidual.data, model->acts.gelu.of(layer), fused ? fc : NULL, N, model->stream);
+    count_on(gpu, gpu->reduces);
+    linear_backward(&gpu->cublas, linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), model->acts.dfc.data,
+                    model->acts.dresidual.data, model->acts.gelu.of(layer), fused ? fc : NULL, N, gpu->stream);
     if (fused) {
-        linear_backward_bias(to_fc, model->acts.dfc.data, model->sum_scratch, N, model->stream);
+        linear_backward_bias(to_fc, model->acts.dfc.data, model->sum_scratch, N, gpu->stream);
     } else {
         gelu_backward(model->acts.dfc.data, fc, model->acts.dfc.data, to_fc.dbias, model->sum_scratch, N, 4 * C,
-                      model->stream, to_fc.dout_amax());
+                      gpu->stream, to_fc.dout_amax());
     }
-    linear_backward(&model->cublas, to_fc, model->acts.dln.data, model->acts.dfc.data, model->acts.ln2.of(layer), NULL,
-                    N, model->stream);
+    linear_backward(&gpu->cublas, to_fc, model->acts.dln.data, model->acts.dfc.data, model->acts.ln2.of(layer), NULL, N,
+                    gpu->stream);
     layernorm_backward({model->acts.dresidual.data, false, attproj.dbias, attproj.dout_amax()}, g.ln2w, g.ln2b,
                        model->acts.dln.data, model->acts.residual_mid.of(layer), model->acts.ln2_mean.of(layer),
-                       model->acts.ln2_rstd.of(layer), p.ln2w, model->sum_scratch, N, C, model->stream);
+                       model->acts.ln2_rstd.of(layer), p.ln2w, model->sum_scratch, N, C, gpu->stream);
 }
 
 // Also makes room for the gradients of the block below.
-static void block_backward_attention(GPT2 *model, int layer, int B, int T, const BatchRole *role) {
+static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shards, int layer, int B, int T,
+                                     const BatchRole *role) {
     int C = model->config.channels;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
     Linear qkv = linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), below;
-    linear_backward(&model->cublas, linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->acts.datt.data,
-                    model->acts.dresidual.data, model->acts.att.of(layer), NULL, N, model->stream);
-    attend_backward(model, layer, B, T);
-    linear_backward_bias(qkv, model->acts.dqkv.data, model->sum_scratch, N, model->stream);
-    linear_backward(&model->cublas, qkv, model->acts.dln.data, model->acts.dqkv.data, model->acts.ln1.of(layer), NULL,
-                    N, model->stream);
+    linear_backward(&gpu->cublas, linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->acts.datt.data,
+                    model->acts.dresidual.data, model->acts.att.of(layer), NULL, N, gpu->stream);
+    attend_backward(model, gpu, layer, B, T);
+    linear_backward_bias(qkv, model->acts.dqkv.data, model->sum_scratch, N, gpu->stream);
+    linear_backward(&gpu->cublas, qkv, model->acts.dln.data, model->acts.dqkv.data, model->acts.ln1.of(layer), NULL, N,
+                    gpu->stream);
     if (layer > 0) {
-        begin_gradient(&model->shards, model->grads, layer, role->first); // a bucket's number is its layer's + 1
+        begin_gradient(shards, model->grads, layer, role->first); // a bucket's number is its layer's + 1
         below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     }
     layernorm_backward({model->acts.dresidual.data, false, below.dbias, below.dout_amax()}, g.ln1w, g.ln1b,
                        model->acts.dln.data, model->acts.residual.of(layer), model->acts.ln1_mean.of(layer),
-                       model->acts.ln1_rstd.of(layer), p.ln1w, model->sum_scratch, N, C, model->stream);
+                       model->acts.ln1_rstd.of(layer), p.ln1w, model->sum_scratch, N, C, gpu->stream);
 }
 
-// Adds the gradients of the last gpt2_forward and lm_head_forward_backward to model->grads, bucket by bucket from the
+// Adds the gradients of the last gpt2_forward and lm_head_forward_backward to t->model.grads, bucket by bucket from the
 // last layer to the first. tokens, order (B,T) on the GPU.
-static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *order, int B, int T,
-                          const BatchRole *role) {
+static void gpt2_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order,
+                          int B, int T, const BatchRole *role) {
     Range range("backward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
     Tensors<floatX> p = params_of_layer(model, 0);
-    model->reduces = sends_gradients(&model->shards, model->grads, role->last);
-    begin_gradient(&model->shards, model->grads, L, role->first);
+    gpu->reduces = sends_gradients(shards, model->grads, role->last);
+    begin_gradient(shards, model->grads, L, role->first);
     Tensors<float> g = grads_of_layer(model, L - 1);
     Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     layernorm_backward({model->acts.dresidual.data, true, fcproj.dbias, fcproj.dout_amax()}, g.lnfw, g.lnfb,
                        model->acts.dlnf.data, model->acts.residual.of(L), model->acts.lnf_mean.data,
-                       model->acts.lnf_rstd.data, p.lnfw, model->sum_scratch, N, C, model->stream);
+                       model->acts.lnf_rstd.data, p.lnfw, model->sum_scratch, N, C, gpu->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
-        if (layer > 0) { fetch_bucket(&model->shards, model->params, bucket - 1); }
-        await_bucket(&model->shards, model->params, bucket);
-        quantize_passing_weights(model, layer);
-        recompute_layer(model, layer, B, T);
-        block_backward_mlp(model, layer, B, T);
-        block_backward_attention(model, layer, B, T, role);
-        release_bucket(&model->shards, model->params, bucket);
-        end_gradient(&model->shards, model->grads, bucket, role->last);
+        if (layer > 0) { fetch_bucket(shards, model->params, bucket - 1); }
+        await_bucket(shards, model->params, bucket);
+        quantize_passing_weights(model, gpu, shards, layer);
+        recompute_layer(model, gpu, layer, B, T);
+        block_backward_mlp(model, gpu, layer, B, T);
+        block_backward_attention(model, gpu, shards, layer, B, T, role);
+        release_bucket(shards, model->params, bucket);
+        end_gradient(shards, model->grads, bucket, role->last);
     }
-    embedding_backward(g.wte, g.wpe, model->acts.dresidual.data, tokens, order, B, T, C, model->stream);
-    end_gradient(&model->shards, model->grads, 0, role->last);
+    embedding_backward(g.wte, g.wpe, model->acts.dresidual.data, tokens, order, B, T, C, gpu->stream);
+    end_gradient(shards, model->grads, 0, role->last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -822,126 +865,126 @@ static void gpt2_backward(GPT2 *model, const int32_t *tokens, const int32_t *ord
 
 // A checksum of all that this rank should hold like the others, as far as it takes no longer than the update: of the
 // parameters. Where a memory or network fault has changed a bit of them, every rank finds out before the next update.
-static void sum_weights(GPT2 *model) {
-    int64_t whole = zero_offset(&model->shards.layout, model->shards.layout.num_buckets) * (int64_t)sizeof(floatX);
-    cuda_check(cudaMemsetAsync(model->checksum, 0, sizeof(uint64_t), model->stream));
-    if (has_peers(&model->shards) && !model->params.parts) {
-        add_checksum(model->checksum, model->params.data, whole, model->stream);
+static void sum_weights(Trainer *t) {
+    int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets) * (int64_t)sizeof(floatX);
+    cuda_check(cudaMemsetAsync(t->transfer.checksum, 0, sizeof(uint64_t), t->gpu.stream));
+    if (has_peers(&t->shards) && !t->model.params.parts) {
+        add_checksum(t->transfer.checksum, t->model.params.data, whole, t->gpu.stream);
     }
 }
 
 // This rank's part of a bucket's gradient, and of those of the `repeats` - 1 buckets after it.
-static NormPart norm_part(const GPT2 *model, int bucket, int64_t repeats) {
-    NormPart part = {bucket_part(&model->shards, model->grads, bucket), zero_shard(&model->shards.layout, bucket),
-                     repeats, bucket_stride(&model->shards, model->grads)};
+static NormPart norm_part(const Model *model, int bucket, int64_t repeats) {
+    NormPart part = {bucket_part(model->shards, model->grads, bucket), zero_shard(&model->shards->layout, bucket),
+                     repeats, bucket_stride(model->shards, model->grads)};
     return part;
 }
 
 // Loss and gradient of this rank become its record.
-static void record_gradient(GPT2 *model) {
-    NormPart outside = norm_part(model, 0, 1), blocks = norm_part(model, 1, model->config.num_layers);
-    global_norm_squared(model->norm_partials, &outside, &blocks, model->stream);
-    sum_weights(model);
-    step_record(model->records + model->shape.rank, model->norm_partials,
-                norm_part_doubles(&outside) + norm_part_doubles(&blocks), model->loss_sum, &model->input->wants_to_end,
-                model->checksum, model->stream);
+static void record_gradient(Trainer *t) {
+    NormPart outside = norm_part(&t->model, 0, 1), blocks = norm_part(&t->model, 1, t->model.config.num_layers);
+    global_norm_squared(t->stats.norm_partials, &outside, &blocks, t->gpu.stream);
+    sum_weights(t);
+    step_record(t->stats.records + t->model.shape.rank, t->stats.norm_partials,
+                norm_part_doubles(&outside) + norm_part_doubles(&blocks), t->stats.loss_sum,
+                &t->stats.input->wants_to_end, t->transfer.checksum, t->gpu.stream);
 }
 
-// Reduces loss and gradient to model->result, the same on all ranks, and sends that to the host. loss_factor turns the
-// sum of the losses into their mean. From here on the GPU knows the step's input.
-static void reduce_step(GPT2 *model, double loss_factor, double grad_clip, const StepInput *input, int slot) {
-    StepRecord *record = model->records + model->shape.rank;
-    compute_after_communicate(&model->shards);
-    model->inputs[slot] = *input; // the step that was in the slot before has been settled
-    cuda_check(
-        cudaMemcpyAsync(model->input, &model->inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice, model->stream));
-    cuda_graph_launch_or_queue(&model->graphs, &model->norm_graph, "norm", model->stream, [&] {
+// Reduces loss and gradient to t->stats.result, the same on all ranks, and sends that to the host. loss_factor turns
+// the sum of the losses into their mean. From here on the GPU knows the step's input.
+static void reduce_step(Trainer *t, double loss_factor, double grad_clip, const StepInput *input, int slot) {
+    StepRecord *record = t->stats.records + t->model.shape.rank;
+    compute_after_communicate(&t->shards);
+    t->stats.inputs[slot] = *input; // the step that was in the slot before has been settled
+    cuda_check(cudaMemcpyAsync(t->stats.input, &t->stats.inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice,
+                               t->gpu.stream));
+    cuda_graph_launch_or_queue(&t->gpu.graphs, &t->gpu.norm_graph, "norm", t->gpu.stream, [&] {
         Range range("norm");
-        record_gradient(model);
-        gather_results(&model->shards, model->records, record, (int64_t)sizeof(*record));
-        step_finish(model->result, model->records, model->shape.num_ranks, loss_factor, (float)grad_clip,
-                    model->stream);
+        record_gradient(t);
+        gather_results(&t->shards, t->stats.records, record, (int64_t)sizeof(*record));
+        step_finish(t->stats.result, t->stats.records, t->model.shape.num_ranks, loss_factor, (float)grad_clip,
+                    t->gpu.stream);
     });
-    cuda_check(cudaMemcpyAsync(&model->results[slot], model->result, sizeof(StepResult), cudaMemcpyDeviceToHost,
-                               model->stream));
-    cuda_check(cudaEventRecord(model->step_reduced[slot], model->stream));
+    cuda_check(cudaMemcpyAsync(&t->stats.results[slot], t->stats.result, sizeof(StepResult), cudaMemcpyDeviceToHost,
+                               t->gpu.stream));
+    cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
 }
 
 // What this rank updates of a bucket, which is what it holds the moments of, and of the `repeats` - 1 buckets after it.
-static AdamWPart update_part(const GPT2 *model, int bucket, int64_t repeats) {
-    const ZeroLayout *zero = &model->shards.layout;
-    bool all = !model->adam_m.parts;
+static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats) {
+    const ZeroLayout *zero = &model->shards->layout;
+    bool all = !optimizer->m.parts;
     int64_t begin = all ? 0 : zero_begin(zero, bucket, model->shape.rank);
     int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
-    AdamWPart part = adamw_part(bucket_element(&model->shards, model->params, bucket, begin),
-                                bucket_element(&model->shards, model->master, bucket, begin),
-                                bucket_element(&model->shards, model->adam_m, bucket, begin),
-                                bucket_element(&model->shards, model->adam_v, bucket, begin),
-                                bucket_element(&model->shards, model->grads, bucket, begin), end - begin,
+    AdamWPart part = adamw_part(bucket_element(model->shards, model->params, bucket, begin),
+                                bucket_element(model->shards, optimizer->master, bucket, begin),
+                                bucket_element(model->shards, optimizer->m, bucket, begin),
+                                bucket_element(model->shards, optimizer->v, bucket, begin),
+                                bucket_element(model->shards, model->grads, bucket, begin), end - begin,
                                 zero_first_index(zero, bucket) + begin);
     part.decayed = zero_decayed(zero, bucket) - begin; // of a rank that has only others: less than 0
     part.repeats = repeats;
-    part.params_stride = bucket_stride(&model->shards, model->params);
-    part.state_stride = bucket_stride(&model->shards, model->adam_m);
-    part.grads_stride = bucket_stride(&model->shards, model->grads);
+    part.params_stride = bucket_stride(model->shards, model->params);
+    part.state_stride = bucket_stride(model->shards, optimizer->m);
+    part.grads_stride = bucket_stride(model->shards, model->grads);
     part.index_stride = zero_size(zero, 1);
     return part;
 }
 
 // AdamW for all that this rank updates.
-static void update_all(GPT2 *model) {
-    AdamWPart outside = update_part(model, 0, 1), blocks = update_part(model, 1, model->config.num_layers);
-    cuda_graph_launch_or_queue(&model->graphs, &model->update_graph, "update", model->stream, [&] {
+static void update_all(Trainer *t) {
+    AdamWPart outside = update_part(&t->model, &t->optimizer, 0, 1),
+              blocks = update_part(&t->model, &t->optimizer, 1, t->model.config.num_layers);
+    cuda_graph_launch_or_queue(&t->gpu.graphs, &t->gpu.update_graph, "update", t->gpu.stream, [&] {
         Range range("update");
-        adamw_update(&outside, &blocks, &model->input->factors, model->result, model->stream);
-        quantize_all_weights(model);
+        adamw_update(&outside, &blocks, &t->stats.input->factors, t->stats.result, t->gpu.stream);
+        quantize_all_weights(&t->model, &t->gpu);
     });
 }
 
 // The same where others update the rest of the parameters: bucket by bucket, each on its way to them while the next is
 // updated. Nobody waits here: the next forward pass waits for each bucket where it reads it (await_bucket), all else
 // that reads parameters waits for all of them (await_parameters).
-static void update_and_share(GPT2 *model) {
+static void update_and_share(Trainer *t) {
     Range range("update");
-    for (int b = 0; b < model->shards.layout.num_buckets; b++) {
-        AdamWPart part = update_part(model, b, 1);
-        adamw_update(&part, NULL, &model->input->factors, model->result, model->stream);
-        share_updated_bucket(&model->shards, model->params, b);
+    for (int b = 0; b < t->shards.layout.num_buckets; b++) {
+        AdamWPart part = update_part(&t->model, &t->optimizer, b, 1);
+        adamw_update(&part, NULL, &t->stats.input->factors, t->stats.result, t->gpu.stream);
+        share_updated_bucket(&t->shards, t->model.params, b);
     }
-    model->shards.gathering = true;
+    t->shards.gathering = true;
 }
 
-// AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from model->result, and touch
+// AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from t->stats.result, and touch
 // nothing when it says that the loss or the norm is not a number, or that ranks have other weights: then and ever
 // after, until the host has read it.
-static void gpt2_update(GPT2 *model) {
-    if (model->adam_m.parts && !model->params.parts) {
-        update_and_share(model);
+static void gpt2_update(Trainer *t) {
+    if (t->optimizer.m.parts && !t->model.params.parts) {
+        update_and_share(t);
         return;
     }
-    update_all(model);
-    if (model->params.parts) {
-        communicate_after_compute(&model->shards);
-        forget_fetched(&model->shards);
+    update_all(t);
+    if (t->model.params.parts) {
+        communicate_after_compute(&t->shards);
+        forget_fetched(&t->shards);
     }
 }
 
-template <class T> static bool find_nonfinite(GPT2 *model, const T *data, int64_t n) {
-    return any_nonfinite(data, n, model->flag, model->stream);
+template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t n) {
+    return any_nonfinite(data, n, t->transfer.flag, t->gpu.stream);
 }
 
 // Finds the first tensor in this rank's part of the parameters or gradients that holds a NaN or an infinity, and writes
 // its name.
 template <class T>
-static bool name_nonfinite_tensor(GPT2 *model, Buckets<T> array, const char *what, char *name, size_t size) {
-    const ZeroLayout *zero = &model->shards.layout;
+static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
+    const ZeroLayout *zero = &t->shards.layout;
     ZeroPiece pieces[NUM_PARAM_TENSORS];
     for (int b = 0; b < zero->num_buckets; b++) {
-        int n =
-            zero_pieces(zero, b, zero_begin(zero, b, model->shape.rank), zero_end(zero, b, model->shape.rank), pieces);
+        int n = zero_pieces(zero, b, zero_begin(zero, b, t->model.shape.rank), zero_end(zero, b, t->model.shape.rank),
+                            pieces);
         for (int i = 0; i < n; i++) {
-            if (!find_nonfinite(model, bucket_element(&model->shards, array, b, pieces[i].in_bucket),
-                                pieces[i].count)) {
+            if (!find_nonfinite(t, bucket_element(&t->shards, array, b, pieces[i].in_bucket), pieces[i].count)) {
                 continue;
             }
             char where[32] = "";
@@ -953,19 +996,19 @@ static bool name_nonfinite_tensor(GPT2 *model, Buckets<T> array, const char *wha
     return false;
 }
 
-static bool activation_is_nonfinite(void *model, const void *data, PlanType type, int64_t n) {
-    if (type == PLAN_F32) { return find_nonfinite((GPT2 *)model, (const float *)data, n); }
-    return find_nonfinite((GPT2 *)model, (const floatX *)data, n);
+static bool activation_is_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
+    Trainer *t = (Trainer *)context;
+    return type == PLAN_F32 ? find_nonfinite(t, (const float *)data, n) : find_nonfinite(t, (const floatX *)data, n);
 }
 
 // After a forward pass whose loss is not a number although all parameters are, and before the backward, which writes to
 // some of the same memory: names where a NaN or an infinity first stands, in the order of the computation. Activations
 // that were not kept for each layer are passed over.
-static void name_nonfinite_activation(GPT2 *model, int64_t N, char *name, size_t size) {
-    ActShape shape = activation_shape(model);
+static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t size) {
+    ActShape shape = activation_shape(&t->model);
     ActSlot slots[NUM_ACTIVATIONS];
-    activation_slots(&model->acts, slots);
-    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, model, name, size)) { return; }
+    activation_slots(&t->model.acts, slots);
+    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, t, name, size)) { return; }
     snprintf(name, size, "the losses");
 }
 
@@ -973,98 +1016,98 @@ static void name_nonfinite_activation(GPT2 *model, int64_t N, char *name, size_t
 // 4. Batches
 
 // A slot for the next batch, its staging memory free to be written to.
-static BatchSlot *next_slot(GPT2 *model) {
-    BatchSlot *slot = &model->slots[model->batches++ % NUM_SLOTS];
-    wait_for_event(&model->shards, slot->uploaded); // of the batch before in this slot: long past
+static BatchSlot *next_slot(Feeder *feeder, Shards *shards) {
+    BatchSlot *slot = &feeder->slots[feeder->batches++ % NUM_SLOTS];
+    wait_for_event(shards, slot->uploaded); // of the batch before in this slot: long past
     return slot;
 }
 
 // Sends a slot's N rows to the GPU on a stream of their own, beside the work on the batch before. What is launched on
-// model->stream from here on may use them.
-static void upload_batch(GPT2 *model, BatchSlot *slot, int64_t N) {
-    cuda_check(cudaStreamWaitEvent(model->copy_stream, slot->no_longer_used, 0));
+// t->gpu.stream from here on may use them.
+static void upload_batch(Feeder *feeder, Gpu *gpu, BatchSlot *slot, int64_t N) {
+    cuda_check(cudaStreamWaitEvent(feeder->copy_stream, slot->no_longer_used, 0));
     cuda_check(cudaMemcpyAsync(slot->device, slot->staging, (size_t)(3 * N) * sizeof(int32_t), cudaMemcpyHostToDevice,
-                               model->copy_stream));
-    cuda_check(cudaEventRecord(slot->uploaded, model->copy_stream));
-    cuda_check(cudaStreamWaitEvent(model->stream, slot->uploaded, 0));
+                               feeder->copy_stream));
+    cuda_check(cudaEventRecord(slot->uploaded, feeder->copy_stream));
+    cuda_check(cudaStreamWaitEvent(gpu->stream, slot->uploaded, 0));
 }
 
-static void order_tokens(GPT2 *model, BatchSlot *slot, int64_t N) {
-    embedding_order_tokens(slot->staging + 2 * N, slot->staging, N, model->config.vocab_size, model->token_counts);
+static void order_tokens(Trainer *t, BatchSlot *slot, int64_t N) {
+    embedding_order_tokens(slot->staging + 2 * N, slot->staging, N, t->model.config.vocab_size, t->feeder.token_counts);
 }
 
-static void release_batch(GPT2 *model, BatchSlot *slot) {
-    cuda_check(cudaEventRecord(slot->no_longer_used, model->stream));
-}
+static void release_batch(Gpu *gpu, BatchSlot *slot) { cuda_check(cudaEventRecord(slot->no_longer_used, gpu->stream)); }
 
 // Forward and backward of a micro-batch in training, each pass a CUDA graph where these are used.
-static void run_passes(GPT2 *model, const BatchSlot *slot, int B, int T, const BatchRole *role) {
+static void run_passes(Trainer *t, const BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-    CudaGraph *passes = model->pass_graphs[slot - model->slots][role->first];
-    cuda_require(!model->graphs.wanted || (B == model->shape.B && T == model->shape.T)); // a graph has one shape
-    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_FORWARD], "forward", model->stream,
-                               [&] { gpt2_forward(model, tokens, B, T, LINEAR_FOR_GRADIENTS); });
-    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_LM_HEAD], "lm_head", model->stream,
-                               [&] { lm_head_forward_backward(model, targets, N, role); });
-    cuda_graph_launch_or_queue(&model->graphs, &passes[PASS_BACKWARD], "backward", model->stream,
-                               [&] { gpt2_backward(model, tokens, order, B, T, role); });
+    CudaGraph *passes = t->gpu.pass_graphs[slot - t->feeder.slots][role->first];
+    cuda_require(!t->gpu.graphs.wanted || (B == t->model.shape.B && T == t->model.shape.T)); // a graph has one shape
+    cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_FORWARD], "forward", t->gpu.stream, [&] {
+        gpt2_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_GRADIENTS);
+    });
+    cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_LM_HEAD], "lm_head", t->gpu.stream,
+                               [&] { lm_head_forward_backward(&t->model, &t->gpu, &t->shards, targets, N, role); });
+    cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_BACKWARD], "backward", t->gpu.stream,
+                               [&] { gpt2_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
 }
 
 // Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory: tokens and
 // targets, and for an evaluation which losses count.
-static void run_batch(GPT2 *model, BatchSlot *slot, int B, int T, const BatchRole *role) {
+static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
-    comm_waits(model->ranks, true); // should the GPU's queue be full: see nccl_queued
-    if (role->means == NULL) { order_tokens(model, slot, N); }
-    upload_batch(model, slot, N);
+    comm_waits(t->shards.ranks, true); // should the GPU's queue be full: see nccl_queued
+    if (role->means == NULL) { order_tokens(t, slot, N); }
+    upload_batch(&t->feeder, &t->gpu, slot, N);
     const int32_t *tokens = slot->device, *targets = tokens + N, *counts = targets + N;
     if (role->trains) {
-        run_passes(model, slot, B, T, role);
+        run_passes(t, slot, B, T, role);
     } else {
-        gpt2_forward(model, tokens, B, T, LINEAR_FOR_LOSS);
-        lm_head_forward_backward(model, targets, N, role);
-        if (role->means != NULL) { mean_losses(role->means, model->acts.losses.data, counts, B, T, model->stream); }
+        gpt2_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
+        lm_head_forward_backward(&t->model, &t->gpu, &t->shards, targets, N, role);
+        if (role->means != NULL) { mean_losses(role->means, t->model.acts.losses.data, counts, B, T, t->gpu.stream); }
     }
-    release_batch(model, slot);
+    release_batch(&t->gpu, slot);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 5. State
 
 // Parameters and optimizer state as llmc/ranks/gpu_state.cuh takes them.
-static ModelState state_of(GPT2 *model) {
-    ModelState state = {&model->shards,
-                        model->params,
-                        model->master,
-                        model->adam_m,
-                        model->adam_v,
-                        model->staging,
-                        (float *)model->cublas_workspace,
-                        model->export_bucket,
-                        model->host_params};
+static ModelState state_of(Trainer *t) {
+    ModelState state = {&t->shards,
+                        t->model.params,
+                        t->optimizer.master,
+                        t->optimizer.m,
+                        t->optimizer.v,
+                        t->transfer.staging,
+                        (float *)t->gpu.cublas_workspace,
+                        t->transfer.export_bucket,
+                        t->transfer.host_params};
     return state;
 }
 
 // For run_load. reader: NULL for a fresh run, whose optimizer state stays zero. The bf16 weights of a resumed run are
 // rounded as its last update rounded them.
 static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, Error *error) {
-    GPT2 *model = (GPT2 *)context;
-    ModelState state = state_of(model);
+    Trainer *t = (Trainer *)context;
+    ModelState state = state_of(t);
     uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
-    bool rounds = model->master.data != NULL && run->updates > 0; // without master weights the parameters are exact
-    int arrays = reader == NULL || model->shape.kind != RUN_TRAINS ? 1 : CHECKPOINT_ARRAYS;
+    bool rounds =
+        t->optimizer.master.data != NULL && run->updates > 0; // without master weights the parameters are exact
+    int arrays = reader == NULL || t->model.shape.kind != RUN_TRAINS ? 1 : CHECKPOINT_ARRAYS;
     bool ok = true;
     state_clear(&state);
-    if (model->grads.parts) { clear_buckets(&model->shards, model->grads); }
-    cuda_check(cudaMemsetAsync(model->result, 0, sizeof(StepResult), model->stream));
+    if (t->model.grads.parts) { clear_buckets(&t->shards, t->model.grads); }
+    cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
     for (int array = 0; ok && array < arrays; array++) {
         auto read = [&](float *to, int64_t in_file, int64_t n) {
             return reader == NULL ? run_read_params(run, in_file, n, to, error)
                                   : checkpoint_read(reader, array, in_file, to, n, error);
         };
         auto make_params = [&](floatX *params, const float *fp32, int64_t n, int64_t index) {
-            params_from_master(params, fp32, n, index, key, rounds, model->stream);
+            params_from_master(params, fp32, n, index, key, rounds, t->gpu.stream);
         };
         ok = state_upload(&state, array, read, make_params);
     }
@@ -1072,16 +1115,16 @@ static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, E
 }
 
 // Every rank has loaded its part.
-static void share_state(GPT2 *model) {
-    ModelState state = state_of(model);
+static void share_state(Trainer *t) {
+    ModelState state = state_of(t);
     state_share(&state);
-    quantize_all_weights(model);
-    wait_for_stream(&model->shards);
+    quantize_all_weights(&t->model, &t->gpu);
+    wait_for_stream(&t->shards);
 }
 
 // For run_save: writes this rank's part of all arrays.
 static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
-    ModelState state = state_of((GPT2 *)context);
+    ModelState state = state_of((Trainer *)context);
     bool ok = true;
     for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
         ok = state_download(&state, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
@@ -1092,32 +1135,32 @@ static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
 }
 
 // The SUM64 of the parameters in fp32, in the order of files: it does not depend on the number of ranks.
-static bool hash_params(GPT2 *model, uint64_t *hash, Error *error) {
-    ModelState state = state_of(model);
+static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
+    ModelState state = state_of(t);
     *hash = 0;
     state_download(&state, CHECKPOINT_PARAMS, "the end", [&](const float *from, int64_t in_file, int64_t n) {
         *hash += sum64(in_file, from, n);
         return true;
     });
-    return comm_sum_u64(model->ranks, hash, 1, error);
+    return comm_sum_u64(t->shards.ranks, hash, 1, error);
 }
 
 // What several ranks keep whole must be the same on all, to the bit; a memory or network fault would show here. Comes
 // before parameters are saved, summed up or exported, and waits until they are here.
-static bool check_replicas(GPT2 *model, TrainRun *run, Error *error) {
-    if (!has_peers(&model->shards) || model->params.parts) { return true; }
-    int64_t whole = zero_offset(&model->shards.layout, model->shards.layout.num_buckets);
-    const Buckets<float> state[] = {model->master, model->adam_m, model->adam_v};
-    await_parameters(model);
-    sum_weights(model);
+static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
+    if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
+    int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets);
+    const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
+    await_parameters(&t->model, &t->gpu, &t->shards);
+    sum_weights(t);
     for (const Buckets<float> &array : state) {
         if (array.data == NULL || array.parts) { continue; }
-        add_checksum(model->checksum, array.data, whole * (int64_t)sizeof(float), model->stream);
+        add_checksum(t->transfer.checksum, array.data, whole * (int64_t)sizeof(float), t->gpu.stream);
     }
-    cuda_check(cudaMemcpyAsync(model->host_checksum, model->checksum, sizeof(uint64_t), cudaMemcpyDeviceToHost,
-                               model->stream));
-    wait_for_stream(&model->shards);
-    return comm_check_replicas(model->ranks, *model->host_checksum, run->step, error);
+    cuda_check(cudaMemcpyAsync(t->transfer.host_checksum, t->transfer.checksum, sizeof(uint64_t),
+                               cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    return comm_check_replicas(t->shards.ranks, *t->transfer.host_checksum, run->step, error);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -1149,14 +1192,12 @@ static void on_stop_signal(int signal_number) {
 
 // Is the run to stop here? Ranks can only do so together: they tell each other with the results of each step, and in
 // the middle of other things ask (ask_to_stop).
-static bool is_stopping(const GPT2 *model) {
-    return has_peers(&model->shards) ? model->stop_agreed : stop_requested != 0;
-}
+static bool is_stopping(const Trainer *t) { return has_peers(&t->shards) ? t->stop_agreed : stop_requested != 0; }
 
-static bool ask_to_stop(GPT2 *model, Error *error) {
+static bool ask_to_stop(Trainer *t, Error *error) {
     bool any = false;
-    if (has_peers(&model->shards) && !comm_any(model->ranks, stop_requested != 0, &any, error)) { return false; }
-    model->stop_agreed = model->stop_agreed || any;
+    if (has_peers(&t->shards) && !comm_any(t->shards.ranks, stop_requested != 0, &any, error)) { return false; }
+    t->stop_agreed = t->stop_agreed || any;
     return true;
 }
 
@@ -1211,49 +1252,49 @@ static bool check_shape(const TrainRun *run, Error *error) {
 }
 
 // Two ranks on one GPU would share its memory and wait for each other for ever.
-static bool check_gpu_is_ours(GPT2 *model, Error *error) {
+static bool check_gpu_is_ours(Trainer *t, Error *error) {
     char id[FINDING_BYTES], uuid[40];
-    gpu_uuid_text(uuid, sizeof(uuid), &model->gpu.properties);
-    snprintf(id, sizeof(id), "%s %s", comm_host(model->ranks, model->ranks->rank), uuid);
-    return comm_check_unlike(model->ranks, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)",
-                             error);
+    gpu_uuid_text(uuid, sizeof(uuid), &t->gpu.device.properties);
+    snprintf(id, sizeof(id), "%s %s", comm_host(t->shards.ranks, t->shards.ranks->rank), uuid);
+    return comm_check_unlike(t->shards.ranks, id, "GPU",
+                             "give each process a GPU of its own (nvidia-smi -L lists them)", error);
 }
 
 // A rank whose cuDNN has no plan would compute with other bits than the others, and be slower than they.
-static bool check_attention_is_alike(GPT2 *model, Error *error) {
+static bool check_attention_is_alike(Trainer *t, Error *error) {
     CommFacts facts;
     comm_facts_init(&facts);
     comm_fact(&facts, "attention (alike with --attention own; --attention cudnn says what is wrong)",
-              model->cudnn.is_open ? "by cuDNN" : "by our own kernels");
-    bool ok = comm_check_facts(model->ranks, &facts, error);
+              t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels");
+    bool ok = comm_check_facts(t->shards.ranks, &facts, error);
     comm_facts_free(&facts);
     return ok;
 }
 
-static void create_streams(GPT2 *model) {
-    gpu_create_stream(&model->stream);
-    gpu_create_stream(&model->copy_stream);
-    gpu_create_stream(&model->lm_head_stream);
-    shards_open(&model->shards, model->ranks, model->stream);
-    gpu_create_event(&model->evaluated);
+static void create_streams(Trainer *t) {
+    gpu_create_stream(&t->gpu.stream);
+    gpu_create_stream(&t->feeder.copy_stream);
+    gpu_create_stream(&t->gpu.lm_head_stream);
+    shards_open(&t->shards, t->shards.ranks, t->gpu.stream);
+    gpu_create_event(&t->evaluation.evaluated);
     for (int i = 0; i < 2; i++) {
-        gpu_create_event(&model->multiplied[i]);
-        gpu_create_event(&model->scored[i]);
+        gpu_create_event(&t->gpu.multiplied[i]);
+        gpu_create_event(&t->gpu.scored[i]);
     }
     for (int i = 0; i < NUM_SLOTS; i++) {
-        gpu_create_event(&model->slots[i].uploaded);
-        gpu_create_event(&model->slots[i].no_longer_used);
+        gpu_create_event(&t->feeder.slots[i].uploaded);
+        gpu_create_event(&t->feeder.slots[i].no_longer_used);
     }
     for (int i = 0; i < NUM_STEPS; i++) {
-        gpu_create_timed_event(&model->step_begun[i]);
-        gpu_create_event(&model->step_reduced[i]);
-        gpu_create_timed_event(&model->step_done[i]);
+        gpu_create_timed_event(&t->stats.begun[i]);
+        gpu_create_event(&t->stats.reduced[i]);
+        gpu_create_timed_event(&t->stats.done[i]);
     }
 }
 
-static bool check_gpu(const GPT2 *model, Error *error) {
-    const cudaDeviceProp *gpu = &model->gpu.properties;
-    return !model->shape.fp8 || fp8_is_supported(gpu->major, gpu->minor) ||
+static bool check_gpu(const Trainer *t, Error *error) {
+    const cudaDeviceProp *gpu = &t->gpu.device.properties;
+    return !t->model.shape.fp8 || fp8_is_supported(gpu->major, gpu->minor) ||
            fail(error,
                 "--fp8: %s has compute capability %d.%d; 8-bit matrix multiplies need 8.9 or later (Ada, Hopper, "
                 "Blackwell); leave --fp8 out",
@@ -1262,192 +1303,194 @@ static bool check_gpu(const GPT2 *model, Error *error) {
 
 // Before the memory is taken, since cuDNN takes some, too. Without a plan of cuDNN's our own kernels do it, and what it
 // would have worked in is left out.
-static bool open_attention(GPT2 *model, Error *error) {
-    RunShape *shape = &model->shape;
-    CudnnShape attention = cudnn_shape(model);
-    if (!shape->cudnn || cudnn_att_open(&model->cudnn, &attention, &model->no_cudnn)) { return true; }
+static bool open_attention(Trainer *t, Error *error) {
+    RunShape *shape = &t->model.shape;
+    CudnnShape attention = cudnn_shape(&t->model);
+    if (!shape->cudnn || cudnn_att_open(&t->gpu.cudnn, &attention, &t->gpu.no_cudnn)) { return true; }
     if (shape->needs_cudnn) {
-        return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", model->no_cudnn.text);
+        return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", t->gpu.no_cudnn.text);
     }
-    shape->cudnn = false, model->cudnn_failed = true;
-    plan_device(model, (int64_t)shape->B * shape->T);
+    shape->cudnn = false, t->gpu.cudnn_failed = true;
+    plan_device(t, (int64_t)shape->B * shape->T);
     return true;
 }
 
 // Opens the GPU of this rank and allocates what was planned.
-static bool gpt2_open(GPT2 *model, Comm *ranks, bool tf32, Error *error) {
-    model->ranks = ranks;
-    model->graphs.wanted = model->shape.cuda_graph;
-    if (!gpu_open(&model->gpu, ranks->local_rank, tf32, error) || !check_gpu(model, error)) { return false; }
-    create_streams(model);
-    model->spared = nccl_spared_multiprocessors(ranks, model->gpu.properties.multiProcessorCount);
-    if (!cublas_open(&model->cublas, tf32, error) || !open_attention(model, error) ||
-        !plan_allocate_device(&model->device_plan, error) || !plan_allocate_pinned(&model->pinned_plan, error) ||
-        !plan_allocate(&model->host_plan, error)) {
+static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
+    t->shards.ranks = ranks;
+    t->gpu.graphs.wanted = t->model.shape.cuda_graph;
+    if (!gpu_open(&t->gpu.device, ranks->local_rank, tf32, error) || !check_gpu(t, error)) { return false; }
+    create_streams(t);
+    t->gpu.spared = nccl_spared_multiprocessors(ranks, t->gpu.device.properties.multiProcessorCount);
+    if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
+        !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->pinned_plan, error) ||
+        !plan_allocate(&t->host_plan, error)) {
         return false;
     }
-    cublas_set_workspace(&model->cublas, model->cublas_workspace, (size_t)model->shape.cublas_bytes);
-    cudnn_att_set_workspace(&model->cudnn, model->cudnn_forward, model->cudnn_backward);
+    cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)t->model.shape.cublas_bytes);
+    cudnn_att_set_workspace(&t->gpu.cudnn, t->gpu.cudnn_forward, t->gpu.cudnn_backward);
     return true;
 }
 
 // Are the algorithms of the multiplications a choice by the clock, which the run then keeps to?
-static bool keeps_choices(const GPT2 *model, const TrainRun *run) {
-    return model->shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
+static bool keeps_choices(const Trainer *t, const TrainRun *run) {
+    return t->model.shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
 }
 
 // Opens the files of choices. Rank 0 reads the run's file for all ranks.
-static bool open_tuning(GPT2 *model, const TrainRun *run, Error *error) {
+static bool open_tuning(Trainer *t, const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    const cudaDeviceProp *gpu = &model->gpu.properties;
-    bool keeps = keeps_choices(model, run);
+    const cudaDeviceProp *gpu = &t->gpu.device.properties;
+    bool keeps = keeps_choices(t, run);
     TuneWants wants;
     wants.user_path = o->matmul_tune_file;
     wants.run_folder = run->found.resumes && run_leads(run) ? o->out_dir : "";
-    wants.writes_user = model->ranks->local_rank == 0;
+    wants.writes_user = t->shards.ranks->local_rank == 0;
     wants.must_know = keeps && run->found.resumes && !o->allow_changes;
     wants.must_keep = keeps && !run_writes_files(run);
-    return tuning_open(&model->tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
+    return tuning_open(&t->gpu.tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
 }
 
 // Chooses the algorithms for the multiplications of training, in the memory that holds nothing yet.
-static bool tune_matmuls(GPT2 *model, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
-    const MemoryPlan *plan = &model->device_plan;
+static bool tune_matmuls(Trainer *t, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
+    const MemoryPlan *plan = &t->device_plan;
     TuneLevel level = (TuneLevel)run->options.matmul_tune;
-    return (level == TUNE_NOTHING || open_tuning(model, run, error)) &&
-           matmul_tune(&model->tuning, &model->cublas, problems, count, plan->memory, plan->total, level, model->stream,
+    return (level == TUNE_NOTHING || open_tuning(t, run, error)) &&
+           matmul_tune(&t->gpu.tuning, &t->gpu.cublas, problems, count, plan->memory, plan->total, level, t->gpu.stream,
                        error);
 }
 
 // Gives all ranks the choices of rank 0.
-static bool share_choices(GPT2 *model, TrainRun *run, const CublasProblem *problems, int count, Error *error) {
-    TuneTable *choices = &model->tuning.run;
+static bool share_choices(Trainer *t, TrainRun *run, const CublasProblem *problems, int count, Error *error) {
+    TuneTable *choices = &t->gpu.tuning.run;
     int64_t bytes = tune_table_bytes(choices);
     return run_broadcast(run, &bytes, (int64_t)sizeof(bytes), error) && run_broadcast(run, choices, bytes, error) &&
-           (run_leads(run) || matmul_follow(choices, &model->cublas, problems, count, &model->gpu.properties, error));
+           (run_leads(run) ||
+            matmul_follow(choices, &t->gpu.cublas, problems, count, &t->gpu.device.properties, error));
 }
 
 // The same on all ranks. Choices by the clock are rank 0's, so that all ranks compute alike.
-static bool choose_algorithms(GPT2 *model, TrainRun *run, Error *error) {
+static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
     CublasProblem problems[MAX_MATMUL_PROBLEMS];
-    if (model->shape.kind != RUN_TRAINS) { return true; }
+    if (t->model.shape.kind != RUN_TRAINS) { return true; }
     Range range("tuning");
-    int count = matmul_problems(model, problems);
-    bool shares = keeps_choices(model, run) && has_peers(&model->shards);
-    bool ok = (shares && !run_leads(run)) || tune_matmuls(model, run, problems, count, error);
+    int count = matmul_problems(&t->model, &t->gpu, problems);
+    bool shares = keeps_choices(t, run) && has_peers(&t->shards);
+    bool ok = (shares && !run_leads(run)) || tune_matmuls(t, run, problems, count, error);
     if (!shares) { return ok; }
-    return run_agree(run, ok, error) && share_choices(model, run, problems, count, error);
+    return run_agree(run, ok, error) && share_choices(t, run, problems, count, error);
 }
 
 // Writes choices for later starts, and those that change bits beside the checkpoints.
-static bool record_choices(GPT2 *model, TrainRun *run, Error *error) {
+static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
     const char *folder = run_leads(run) && run_writes_files(run) ? run->options.out_dir : "";
-    return run_agree(run, tuning_save(&model->tuning, folder, error), error);
+    return run_agree(run, tuning_save(&t->gpu.tuning, folder, error), error);
 }
 
 // A forward and a backward of one layer's attention, as attend and attend_backward do them.
 static void run_attention(void *context) {
-    GPT2 *model = (GPT2 *)context;
-    int B = model->shape.B, T = model->shape.T, C = model->config.channels, NH = model->config.num_heads;
-    const floatX *qkv = model->acts.qkv.of(0);
-    floatX *att = model->acts.att.of(0);
-    float *lse = model->acts.att_lse.of(0);
-    if (model->cudnn.is_open) {
-        cudnn_att_forward(&model->cudnn, att, lse, qkv, model->stream);
-        cudnn_att_backward(&model->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->stream);
+    Trainer *t = (Trainer *)context;
+    int B = t->model.shape.B, T = t->model.shape.T, C = t->model.config.channels, NH = t->model.config.num_heads;
+    const floatX *qkv = t->model.acts.qkv.of(0);
+    floatX *att = t->model.acts.att.of(0);
+    float *lse = t->model.acts.att_lse.of(0);
+    if (t->gpu.cudnn.is_open) {
+        cudnn_att_forward(&t->gpu.cudnn, att, lse, qkv, t->gpu.stream);
+        cudnn_att_backward(&t->gpu.cudnn, t->model.acts.dqkv.data, t->model.acts.datt.data, qkv, att, lse,
+                           t->gpu.stream);
     } else {
-        attention_forward(att, lse, qkv, B, T, C, NH, model->stream);
-        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_delta, B, T, C, NH,
-                           model->stream);
+        attention_forward(att, lse, qkv, B, T, C, NH, t->gpu.stream);
+        attention_backward(t->model.acts.dqkv.data, t->model.acts.datt.data, qkv, att, lse, t->model.att_delta, B, T, C,
+                           NH, t->gpu.stream);
     }
 }
 
 // Rank 0's part of tune_attention, in the memory that holds nothing yet.
-static int choose_attention(GPT2 *model) {
-    int64_t N = (int64_t)model->shape.B * model->shape.T, C = model->config.channels;
-    AttentionTuner tuner = {&model->cudnn, cudnn_shape(model), run_attention, model, model->stream};
+static int choose_attention(Trainer *t) {
+    int64_t N = (int64_t)t->model.shape.B * t->model.shape.T, C = t->model.config.channels;
+    AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
     // Bytes of 0x3c: 0.01 in each precision.
-    cuda_check(cudaMemsetAsync(model->acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), model->stream));
-    cuda_check(cudaMemsetAsync(model->acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), model->stream));
-    return attention_choose(&tuner, &model->tuning);
+    cuda_check(cudaMemsetAsync(t->model.acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), t->gpu.stream));
+    cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
+    return attention_choose(&tuner, &t->gpu.tuning);
 }
 
 // Settles who does the attention where that is to be found by timing. All ranks do what rank 0 chooses.
-static bool tune_attention(GPT2 *model, TrainRun *run, Error *error) {
-    AttentionTuner tuner = {&model->cudnn, cudnn_shape(model), run_attention, model, model->stream};
+static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
+    AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
     int32_t choice = 0;
-    if (!model->shape.times_cudnn || !model->cudnn.is_open) { return true; }
+    if (!t->model.shape.times_cudnn || !t->gpu.cudnn.is_open) { return true; }
     Range range("tuning");
-    if (run_leads(run)) { choice = choose_attention(model); }
+    if (run_leads(run)) { choice = choose_attention(t); }
     if (!run_broadcast(run, &choice, (int64_t)sizeof(choice), error)) { return false; }
     return run_agree(run, attention_use(&tuner, choice, error), error);
 }
 
-static void free_graphs(GPT2 *model) {
-    for (auto &slot : model->pass_graphs) {
+static void free_graphs(Gpu *gpu) {
+    for (auto &slot : gpu->pass_graphs) {
         for (auto &passes : slot) {
             for (CudaGraph &graph : passes) { cuda_graph_free(&graph); }
         }
     }
-    cuda_graph_free(&model->norm_graph);
-    cuda_graph_free(&model->update_graph);
+    cuda_graph_free(&gpu->norm_graph);
+    cuda_graph_free(&gpu->update_graph);
 }
 
 // Frees what gpt2_open took, however far it came.
-static void gpt2_close(GPT2 *model) {
-    if (model->stream == NULL) { return; }
+static void gpt2_close(Trainer *t) {
+    if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
-    free_graphs(model); // what they launch belongs to the libraries
-    nccl_close(&model->shards.nccl);
-    gpu_close(&model->gpu);
-    tuning_close(&model->tuning);
-    cudnn_att_close(&model->cudnn);
-    cublas_close(&model->cublas);
-    shards_close(&model->shards);
-    cudaEventDestroy(model->evaluated);
+    free_graphs(&t->gpu); // what they launch belongs to the libraries
+    nccl_close(&t->shards.nccl);
+    gpu_close(&t->gpu.device);
+    tuning_close(&t->gpu.tuning);
+    cudnn_att_close(&t->gpu.cudnn);
+    cublas_close(&t->gpu.cublas);
+    shards_close(&t->shards);
+    cudaEventDestroy(t->evaluation.evaluated);
     for (int i = 0; i < 2; i++) {
-        cudaEventDestroy(model->multiplied[i]);
-        cudaEventDestroy(model->scored[i]);
+        cudaEventDestroy(t->gpu.multiplied[i]);
+        cudaEventDestroy(t->gpu.scored[i]);
     }
     for (int i = 0; i < NUM_SLOTS; i++) {
-        cudaEventDestroy(model->slots[i].uploaded);
-        cudaEventDestroy(model->slots[i].no_longer_used);
+        cudaEventDestroy(t->feeder.slots[i].uploaded);
+        cudaEventDestroy(t->feeder.slots[i].no_longer_used);
     }
     for (int i = 0; i < NUM_STEPS; i++) {
-        cudaEventDestroy(model->step_begun[i]);
-        cudaEventDestroy(model->step_reduced[i]);
-        cudaEventDestroy(model->step_done[i]);
+        cudaEventDestroy(t->stats.begun[i]);
+        cudaEventDestroy(t->stats.reduced[i]);
+        cudaEventDestroy(t->stats.done[i]);
     }
-    cudaStreamDestroy(model->stream);
-    cudaStreamDestroy(model->copy_stream);
-    cudaStreamDestroy(model->lm_head_stream);
-    plan_free_device(&model->device_plan);
-    plan_free_pinned(&model->pinned_plan);
-    plan_free(&model->host_plan);
+    cudaStreamDestroy(t->gpu.stream);
+    cudaStreamDestroy(t->feeder.copy_stream);
+    cudaStreamDestroy(t->gpu.lm_head_stream);
+    plan_free_device(&t->device_plan);
+    plan_free_pinned(&t->pinned_plan);
+    plan_free(&t->host_plan);
 }
 
 // The i-th micro-batch of a step of this run.
-static BatchRole training_role(GPT2 *model, const TrainRun *run, int64_t i) {
+static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
     BatchRole role = {
-        true, i == 0, i == run->micro_batches - 1, 1.0f / (float)run->options.total_batch, model->loss_sum, NULL};
+        true, i == 0, i == run->micro_batches - 1, 1.0f / (float)run->options.total_batch, t->stats.loss_sum, NULL};
     return role;
 }
 
 // Queues the gradient of the step that begins at the run's position: all its micro-batches, added up. Sets *interrupted
 // and returns early when asked to stop before the last of them; nothing is lost, the step begins anew when the run is
 // resumed. One of several ranks finishes the step first.
-static bool accumulate_gradient(GPT2 *model, TrainRun *run, bool *interrupted, Error *error) {
+static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
-    zero_gradients(&model->shards, model->grads);
+    zero_gradients(&t->shards, t->model.grads);
     for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = !has_peers(&model->shards) && stop_requested && i > 0;
+        *interrupted = !has_peers(&t->shards) && stop_requested && i > 0;
         if (*interrupted) { return true; }
-        comm_progress_to(model->ranks, "step", run->step + 1);
-        BatchSlot *slot = next_slot(model);
-        BatchRole role = training_role(model, run, i);
+        comm_progress_to(t->shards.ranks, "step", run->step + 1);
+        BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+        BatchRole role = training_role(t, run, i);
         if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-        run_batch(model, slot, B, T, &role);
+        run_batch(t, slot, B, T, &role);
     }
     return true;
 }
@@ -1457,100 +1500,100 @@ static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->optio
 
 // One micro-batch of a step that went wrong, once more. *found: the losses of some rank are no numbers; *place: where
 // that began.
-static bool repeat_batch(GPT2 *model, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
+static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
-    BatchSlot *slot = next_slot(model);
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-    BatchRole role = training_role(model, run, i);
+    BatchRole role = training_role(t, run, i);
     double sum = 0.0;
     if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-    order_tokens(model, slot, N);
-    upload_batch(model, slot, N);
-    gpt2_forward(model, tokens, B, T, LINEAR_FOR_LOSS);
-    lm_head_forward_backward(model, targets, N, &role);
-    cuda_check(cudaMemcpyAsync(&sum, model->loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(&model->shards);
+    order_tokens(t, slot, N);
+    upload_batch(&t->feeder, &t->gpu, slot, N);
+    gpt2_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
+    lm_head_forward_backward(&t->model, &t->gpu, &t->shards, targets, N, &role);
+    cuda_check(cudaMemcpyAsync(&sum, t->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
     *found = !isfinite(sum);
-    if (*found) { name_nonfinite_activation(model, N, place, size); }
-    if (!comm_share_finding(model->ranks, found, place, size, error)) { return false; }
+    if (*found) { name_nonfinite_activation(t, N, place, size); }
+    if (!comm_share_finding(t->shards.ranks, found, place, size, error)) { return false; }
     if (*found) { return true; }
-    gpt2_backward(model, tokens, order, B, T, &role);
-    release_batch(model, slot);
+    gpt2_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
+    release_batch(&t->gpu, slot);
     return true;
 }
 
 // The step's gradient once more, a batch at a time, to name the tensor where a NaN or an infinity began. The weights
 // are still those of that step, since nothing has been updated since (see gpt2_update). All ranks do so together.
-static bool explain_stop(GPT2 *model, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
+static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
     char place[128] = "";
-    await_parameters(model);
-    bool found = name_nonfinite_tensor(model, model->params, "parameter", place, sizeof(place));
+    await_parameters(&t->model, &t->gpu, &t->shards);
+    bool found = name_nonfinite_tensor(t, t->model.params, "parameter", place, sizeof(place));
     bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    if (!comm_share_finding(model->ranks, &found, place, sizeof(place), error)) { return false; }
+    if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
     run->next_sequence = step->next_sequence;
-    zero_gradients(&model->shards, model->grads);
+    zero_gradients(&t->shards, t->model.grads);
     for (int64_t i = 0; i < run->micro_batches && !found; i++) {
-        if (!repeat_batch(model, run, i, &found, place, sizeof(place), error)) { return false; }
+        if (!repeat_batch(t, run, i, &found, place, sizeof(place), error)) { return false; }
     }
     if (!found) {
-        compute_after_communicate(&model->shards);
-        found = name_nonfinite_tensor(model, model->grads, "gradient of", place, sizeof(place));
-        if (!comm_share_finding(model->ranks, &found, place, sizeof(place), error)) { return false; }
+        compute_after_communicate(&t->shards);
+        found = name_nonfinite_tensor(t, t->model.grads, "gradient of", place, sizeof(place));
+        if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
     }
     run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
                        loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
-    comm_all_know(model->ranks, error);
+    comm_all_know(t->shards.ranks, error);
     return false;
 }
 
 // Waits for loss and norm of a step. Fails when no update may be made with them.
-static bool read_result(GPT2 *model, TrainRun *run, PendingStep *step, Error *error) {
-    wait_for_event(&model->shards, model->step_reduced[step->slot]);
-    const StepResult *result = &model->results[step->slot];
-    model->stop_agreed = model->stop_agreed || result->wants_to_end != 0;
+static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
+    wait_for_event(&t->shards, t->stats.reduced[step->slot]);
+    const StepResult *result = &t->stats.results[step->slot];
+    t->stop_agreed = t->stop_agreed || result->wants_to_end != 0;
     if (result->stopped == STEP_WEIGHTS_DIFFER) {
-        return comm_fail_replicas(model->ranks, (int)result->odd_one, run->step, error);
+        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
     }
-    if (result->stopped) { return explain_stop(model, run, step, result, error); }
+    if (result->stopped) { return explain_stop(t, run, step, result, error); }
     step->info.loss = result->loss;
     step->info.norm = result->norm;
     return true;
 }
 
 // The time of a step: from the end of the one before, so that gaps count, or from its own beginning.
-static double step_seconds(const GPT2 *model, const PendingStep *step) {
+static double step_seconds(const Trainer *t, const PendingStep *step) {
     float milliseconds = 0.0f;
     int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
-    cudaEvent_t begin = step->adjoins ? model->step_done[before] : model->step_begun[step->slot];
-    cuda_check(cudaEventElapsedTime(&milliseconds, begin, model->step_done[step->slot]));
+    cudaEvent_t begin = step->adjoins ? t->stats.done[before] : t->stats.begun[step->slot];
+    cuda_check(cudaEventElapsedTime(&milliseconds, begin, t->stats.done[step->slot]));
     return 1e-3 * (double)milliseconds;
 }
 
 // Takes a step's loss and norm into the statistics. True if its update is to be skipped; then it says so.
-static bool skips_update(GPT2 *model, TrainRun *run, const StepInfo *info) {
+static bool skips_update(Trainer *t, TrainRun *run, const StepInfo *info) {
     char why[96];
     double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
-    bool skip = outliers_skip(&model->outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
     return skip;
 }
 
 // Waits for the step that has not been read yet, if there is one, and logs it.
-static bool settle_step(GPT2 *model, TrainRun *run, Error *error) {
-    PendingStep *step = &model->pending;
+static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
+    PendingStep *step = &t->stats.pending;
     if (!step->waiting) { return true; }
     step->waiting = false;
     if (!step->judged) {
-        if (!read_result(model, run, step, error)) { return false; }
-        skips_update(model, run, &step->info); // no limits are set: it only keeps the statistics
+        if (!read_result(t, run, step, error)) { return false; }
+        skips_update(t, run, &step->info); // no limits are set: it only keeps the statistics
     }
-    wait_for_event(&model->shards, model->step_done[step->slot]);
-    step->info.seconds = step_seconds(model, step);
-    comm_expects(model->ranks, step->info.seconds / (double)run->micro_batches);
-    if (model->gpu.peak_flops > 0.0) {
+    wait_for_event(&t->shards, t->stats.done[step->slot]);
+    step->info.seconds = step_seconds(t, step);
+    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
+    if (t->gpu.device.peak_flops > 0.0) {
         double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
-        step->info.peak_fraction = flops / step->info.seconds / (model->gpu.peak_flops * model->shape.num_ranks);
+        step->info.peak_fraction = flops / step->info.seconds / (t->gpu.device.peak_flops * t->model.shape.num_ranks);
     }
     return logger_step(&run->logger, &step->info, error);
 }
@@ -1573,114 +1616,115 @@ static StepInput step_input(const TrainRun *run, double lr) {
 }
 
 // Says once that the driver would not make graphs.
-static void report_refusal(GPT2 *model, TrainRun *run) {
-    if (model->graphs.refusal[0] == '\0') { return; }
-    logger_event(&run->logger, "%s", model->graphs.refusal);
-    model->graphs.refusal[0] = '\0';
+static void report_refusal(Trainer *t, TrainRun *run) {
+    if (t->gpu.graphs.refusal[0] == '\0') { return; }
+    logger_event(&run->logger, "%s", t->gpu.graphs.refusal);
+    t->gpu.graphs.refusal[0] = '\0';
 }
 
-static void print_gpu_state(GPT2 *model, TrainRun *run) {
+static void print_gpu_state(Trainer *t, TrainRun *run) {
     GpuState state;
     char text[160];
-    if (!gpu_monitor_read(&model->gpu.monitor, &state)) { return; }
+    if (!gpu_monitor_read(&t->gpu.device.monitor, &state)) { return; }
     gpu_monitor_text(&state, text, sizeof(text));
     logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
 }
 
 // Queues one step, gradient and update, and logs the one before. Only where updates may be skipped does it wait for its
 // own loss and norm.
-static bool train_step(GPT2 *model, TrainRun *run, bool adjoins, Error *error) {
+static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
     const TrainOptions *o = &run->options;
     Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
     bool interrupted = false, skip = false;
     PendingStep step;
     memset(&step, 0, sizeof(step));
     step.waiting = true;
-    step.adjoins = adjoins && model->pending.waiting;
-    step.slot = (int)(model->steps_begun++ % NUM_STEPS);
+    step.adjoins = adjoins && t->stats.pending.waiting;
+    step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
     step.next_sequence = run->next_sequence;
     step.info.step = run->step;
     step.info.tokens = o->total_batch;
     step.info.lr = schedule_lr(&schedule, run->step);
-    cuda_check(cudaEventRecord(model->step_begun[step.slot], model->stream));
-    if (!accumulate_gradient(model, run, &interrupted, error)) { return false; }
-    if (interrupted) { return settle_step(model, run, error); }
+    cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
+    if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
+    if (interrupted) { return settle_step(t, run, error); }
     StepInput input = step_input(run, step.info.lr);
-    reduce_step(model, loss_factor(run), o->grad_clip, &input, step.slot);
+    reduce_step(t, loss_factor(run), o->grad_clip, &input, step.slot);
     if (o->skip_loss_z > 0.0 || o->skip_grad_z > 0.0) {
-        if (!settle_step(model, run, error) || !read_result(model, run, &step, error)) { return false; }
-        skip = skips_update(model, run, &step.info);
+        if (!settle_step(t, run, error) || !read_result(t, run, &step, error)) { return false; }
+        skip = skips_update(t, run, &step.info);
         step.judged = true;
     }
     if (!skip) {
         run->updates++;
-        gpt2_update(model);
+        gpt2_update(t);
     }
-    cuda_check(cudaEventRecord(model->step_done[step.slot], model->stream));
-    report_refusal(model, run);
-    if (!settle_step(model, run, error)) { return false; }
-    model->pending = step;
+    cuda_check(cudaEventRecord(t->stats.done[step.slot], t->gpu.stream));
+    report_refusal(t, run);
+    if (!settle_step(t, run, error)) { return false; }
+    t->stats.pending = step;
     run_advance(run);
-    if (o->gpu_log_every > 0 && run->step % o->gpu_log_every == 0) { print_gpu_state(model, run); }
+    if (o->gpu_log_every > 0 && run->step % o->gpu_log_every == 0) { print_gpu_state(t, run); }
     return true;
 }
 
 // Batch number `batch` of a validation. Its losses' sum goes to *sum, in GPU memory.
-static bool validate_batch(GPT2 *model, TrainRun *run, int64_t batch, double *sum, Error *error) {
+static bool validate_batch(Trainer *t, TrainRun *run, int64_t batch, double *sum, Error *error) {
     int64_t first = batch * run->options.batch_size, T = run->options.seq_len;
-    int rows = (int)min_i64(run->options.batch_size, model->shape.val_sequences - first);
+    int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
     BatchRole role = {false, true, true, 0.0f, sum, NULL};
-    BatchSlot *slot = next_slot(model);
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
-    run_batch(model, slot, rows, (int)T, &role);
+    run_batch(t, slot, rows, (int)T, &role);
     return true;
 }
 
 // Adds up the sums of all batches in their order, whichever rank made them: the same bits on any number of ranks.
-static double sum_of_validation(GPT2 *model, int64_t rounds, int64_t batches) {
-    int64_t ranks = model->shape.num_ranks;
-    double *own = model->val_sums + model->shape.rank * rounds, sum = 0.0;
-    gather_results(&model->shards, model->val_sums, own, rounds * (int64_t)sizeof(double));
-    cuda_check(cudaMemcpyAsync(model->host_val_sums, model->val_sums, (size_t)(ranks * rounds) * sizeof(double),
-                               cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(&model->shards);
-    for (int64_t i = 0; i < batches; i++) { sum += model->host_val_sums[i % ranks * rounds + i / ranks]; }
+static double sum_of_validation(Trainer *t, int64_t rounds, int64_t batches) {
+    int64_t ranks = t->model.shape.num_ranks;
+    double *own = t->evaluation.val_sums + t->model.shape.rank * rounds, sum = 0.0;
+    gather_results(&t->shards, t->evaluation.val_sums, own, rounds * (int64_t)sizeof(double));
+    cuda_check(cudaMemcpyAsync(t->evaluation.host_val_sums, t->evaluation.val_sums,
+                               (size_t)(ranks * rounds) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    for (int64_t i = 0; i < batches; i++) { sum += t->evaluation.host_val_sums[i % ranks * rounds + i / ranks]; }
     return sum;
 }
 
 // The mean loss over the validation sequences, always the same ones, batch by batch, each rank one in each round. In
 // the last round some have nothing left and repeat the first batch: they may be needed for its parameters. Returns
 // early when asked to stop: *loss is NaN.
-static bool validate(GPT2 *model, TrainRun *run, double *loss, Error *error) {
+static bool validate(Trainer *t, TrainRun *run, double *loss, Error *error) {
     Range range("validation");
-    int64_t total = model->shape.val_sequences, rounds = validation_rounds(model), ranks = model->shape.num_ranks;
+    int64_t total = t->model.shape.val_sequences, rounds = validation_rounds(&t->model),
+            ranks = t->model.shape.num_ranks;
     int64_t batches = ceil_div_i64(total, run->options.batch_size);
     *loss = NAN;
     for (int64_t round = 0; round < rounds; round++) {
-        if (!ask_to_stop(model, error)) { return false; }
-        if (is_stopping(model)) { return true; }
-        comm_progress_to(model->ranks, "the validation after step", run->step);
-        int64_t batch = round * ranks + model->shape.rank;
-        double *sum = model->val_sums + model->shape.rank * rounds + round;
-        if (!validate_batch(model, run, batch < batches ? batch : 0, sum, error)) { return false; }
+        if (!ask_to_stop(t, error)) { return false; }
+        if (is_stopping(t)) { return true; }
+        comm_progress_to(t->shards.ranks, "the validation after step", run->step);
+        int64_t batch = round * ranks + t->model.shape.rank;
+        double *sum = t->evaluation.val_sums + t->model.shape.rank * rounds + round;
+        if (!validate_batch(t, run, batch < batches ? batch : 0, sum, error)) { return false; }
     }
-    *loss = sum_of_validation(model, rounds, batches) / (double)(total * run->options.seq_len);
+    *loss = sum_of_validation(t, rounds, batches) / (double)(total * run->options.seq_len);
     return true;
 }
 
-static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+static bool validate_and_log(Trainer *t, TrainRun *run, Error *error) {
     double loss;
-    if (!validate(model, run, &loss, error)) { return false; }
-    if (is_stopping(model)) { return true; }
+    if (!validate(t, run, &loss, error)) { return false; }
+    if (is_stopping(t)) { return true; }
     return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
 }
 
 // Queues batch number `number` of an evaluation. The mean losses of its rows go to *means, in GPU memory.
-static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t number, double *means) {
+static void evaluate_batch(Trainer *t, const EvalLoader *eval, int64_t number, double *means) {
     EvalBatch batch = eval_batch(eval, number);
     int64_t T = batch.T;
     BatchRole role = {false, true, true, 0.0f, NULL, means};
-    BatchSlot *slot = next_slot(model);
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     int32_t *counts = slot->staging + 2 * batch.rows * T;
     eval_read(eval, &batch, slot->staging, slot->staging + batch.rows * T);
     for (int i = 0; i < batch.rows; i++) {
@@ -1688,7 +1732,7 @@ static void evaluate_batch(GPT2 *model, const EvalLoader *eval, int64_t number, 
         eval_scored(eval, eval->order[batch.first + i], batch.T, &begin, &end);
         for (int t = 0; t < T; t++) { counts[i * T + t] = t >= begin && t < end; }
     }
-    run_batch(model, slot, batch.rows, batch.T, &role);
+    run_batch(t, slot, batch.rows, batch.T, &role);
 }
 
 // Rounds of an evaluation: each rank has a batch in each, but for the last.
@@ -1697,131 +1741,131 @@ static int64_t evaluation_rounds(const EvalLoader *eval, int64_t ranks) {
 }
 
 // Brings the means of all batches to all hosts, and each to the place of its row.
-static void gather_means(GPT2 *model, const EvalLoader *eval) {
-    int64_t ranks = model->shape.num_ranks, rounds = evaluation_rounds(eval, ranks), own = rounds * eval->B;
+static void gather_means(Trainer *t, const EvalLoader *eval) {
+    int64_t ranks = t->model.shape.num_ranks, rounds = evaluation_rounds(eval, ranks), own = rounds * eval->B;
     int64_t batches = eval_num_batches(eval);
-    gather_results(&model->shards, model->eval_means, model->eval_means + model->shape.rank * own,
+    gather_results(&t->shards, t->evaluation.eval_means, t->evaluation.eval_means + t->model.shape.rank * own,
                    own * (int64_t)sizeof(double));
-    cuda_check(cudaMemcpyAsync(model->host_eval_means, model->eval_means, (size_t)(ranks * own) * sizeof(double),
-                               cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(&model->shards);
+    cuda_check(cudaMemcpyAsync(t->evaluation.host_eval_means, t->evaluation.eval_means,
+                               (size_t)(ranks * own) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
     for (int64_t number = 0; number < batches; number++) {
         EvalBatch batch = eval_batch(eval, number);
-        const double *means = model->host_eval_means + (number % ranks * rounds + number / ranks) * eval->B;
-        for (int i = 0; i < batch.rows; i++) { model->row_means[eval->order[batch.first + i]] = means[i]; }
+        const double *means = t->evaluation.host_eval_means + (number % ranks * rounds + number / ranks) * eval->B;
+        for (int i = 0; i < batch.rows; i++) { t->evaluation.row_means[eval->order[batch.first + i]] = means[i]; }
     }
 }
 
 // The mean losses of all rows of an evaluation, batch by batch as validate does, so that a batch and the bits of its
 // losses are the same on any number of ranks. In a round, ranks may have rows of different lengths. The host is one
 // round ahead of the GPU. Returns early when asked to stop.
-static bool evaluate(GPT2 *model, TrainRun *run, int which, Error *error) {
+static bool evaluate(Trainer *t, TrainRun *run, int which, Error *error) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
-    int64_t ranks = model->shape.num_ranks, batches = eval_num_batches(eval), rounds = evaluation_rounds(eval, ranks);
-    double *own = model->eval_means + model->shape.rank * rounds * eval->B, start = seconds_now();
+    int64_t ranks = t->model.shape.num_ranks, batches = eval_num_batches(eval), rounds = evaluation_rounds(eval, ranks);
+    double *own = t->evaluation.eval_means + t->model.shape.rank * rounds * eval->B, start = seconds_now();
     char phase[48];
     snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
-    cuda_check(cudaMemsetAsync(model->eval_means, 0, (size_t)(ranks * rounds * eval->B) * sizeof(double),
-                               model->stream)); // a batch may have fewer rows, all of them are sent
+    cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0, (size_t)(ranks * rounds * eval->B) * sizeof(double),
+                               t->gpu.stream)); // a batch may have fewer rows, all of them are sent
     for (int64_t round = 0; round < rounds; round++) {
-        if (!ask_to_stop(model, error)) { return false; }
-        if (is_stopping(model)) { return true; }
-        comm_progress_to(model->ranks, phase, run->step);
-        int64_t number = round * ranks + model->shape.rank;
-        evaluate_batch(model, eval, number < batches ? number : 0, own + round * eval->B);
+        if (!ask_to_stop(t, error)) { return false; }
+        if (is_stopping(t)) { return true; }
+        comm_progress_to(t->shards.ranks, phase, run->step);
+        int64_t number = round * ranks + t->model.shape.rank;
+        evaluate_batch(t, eval, number < batches ? number : 0, own + round * eval->B);
         if (round > 0) {
-            wait_for_event(&model->shards, model->evaluated);
+            wait_for_event(&t->shards, t->evaluation.evaluated);
             run_show_eval(run, which, round * ranks, start);
         }
-        cuda_check(cudaEventRecord(model->evaluated, model->stream));
+        cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
     }
-    gather_means(model, eval);
+    gather_means(t, eval);
     return true;
 }
 
-static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+static bool evaluate_and_log(Trainer *t, TrainRun *run, Error *error) {
     for (int which = 0; which < NUM_EVALS; which++) {
         if (!eval_is_open(&run->evals[which])) { continue; }
-        if (!evaluate(model, run, which, error)) { return false; }
-        if (is_stopping(model)) { return true; }
-        if (!run_log_eval(run, which, model->row_means, error)) { return false; }
+        if (!evaluate(t, run, which, error)) { return false; }
+        if (is_stopping(t)) { return true; }
+        if (!run_log_eval(run, which, t->evaluation.row_means, error)) { return false; }
     }
     return true;
 }
 
 // Adds a token to the sample so far. When the window is full, the newer half stays.
 static void append_to_sample(void *context, int token) {
-    GPT2 *model = (GPT2 *)context;
-    int window = model->shape.T;
-    if (model->history_length == window) {
+    Trainer *t = (Trainer *)context;
+    int window = t->model.shape.T;
+    if (t->sample.history_length == window) {
         int kept = window / 2;
-        memmove(model->history_staging, model->history_staging + window - kept, (size_t)kept * sizeof(int32_t));
-        memset(model->history_staging + kept, 0, (size_t)(window - kept) * sizeof(int32_t));
-        model->history_length = kept;
+        memmove(t->sample.history_staging, t->sample.history_staging + window - kept, (size_t)kept * sizeof(int32_t));
+        memset(t->sample.history_staging + kept, 0, (size_t)(window - kept) * sizeof(int32_t));
+        t->sample.history_length = kept;
     }
-    model->history_staging[model->history_length++] = token;
+    t->sample.history_staging[t->sample.history_length++] = token;
 }
 
 // The logits (V) of the token after the sample so far: a forward pass over the whole window. What stands in the window
 // after the sample is never looked back at, attention being causal.
 static const float *sample_logits(void *context) {
-    GPT2 *model = (GPT2 *)context;
-    int T = model->shape.T, C = model->config.channels, V = model->config.vocab_size, last = model->history_length - 1;
-    cuda_check(cudaMemcpyAsync(model->history, model->history_staging, (size_t)T * sizeof(int32_t),
-                               cudaMemcpyHostToDevice, model->stream));
-    comm_progress(model->ranks, "a sample");
-    gpt2_forward(model, model->history, 1, T, LINEAR_FOR_LOSS);
-    count_on(model, false);
-    linear_forward(&model->cublas, lm_head_of(model), model->acts.logits.data, NULL,
-                   model->acts.lnf.data + (int64_t)last * C, 1, model->stream);
-    cuda_check(cudaMemcpyAsync(model->sample_logits, model->acts.logits.data, (size_t)V * sizeof(floatX),
-                               cudaMemcpyDeviceToHost, model->stream));
-    wait_for_stream(&model->shards);
-    memcpy(model->host_logits, model->sample_logits, (size_t)V * sizeof(floatX));
-    widen_in_place(model->host_logits, V);
-    return model->host_logits;
+    Trainer *t = (Trainer *)context;
+    int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
+        last = t->sample.history_length - 1;
+    cuda_check(cudaMemcpyAsync(t->sample.history, t->sample.history_staging, (size_t)T * sizeof(int32_t),
+                               cudaMemcpyHostToDevice, t->gpu.stream));
+    comm_progress(t->shards.ranks, "a sample");
+    gpt2_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
+    count_on(&t->gpu, false);
+    linear_forward(&t->gpu.cublas, lm_head_of(&t->model), t->model.acts.logits.data, NULL,
+                   t->model.acts.lnf.data + (int64_t)last * C, 1, t->gpu.stream);
+    cuda_check(cudaMemcpyAsync(t->sample.pinned_logits, t->model.acts.logits.data, (size_t)V * sizeof(floatX),
+                               cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    memcpy(t->sample.logits, t->sample.pinned_logits, (size_t)V * sizeof(floatX));
+    widen_in_place(t->sample.logits, V);
+    return t->sample.logits;
 }
 
 // All ranks make the same sample, since all are needed where parameters are sharded; rank 0's is seen.
 static bool sample_stops(void *context) {
-    GPT2 *model = (GPT2 *)context;
+    Trainer *t = (Trainer *)context;
     Error ignored; // that a rank is gone ends the run elsewhere
-    return !ask_to_stop(model, &ignored) || is_stopping(model);
+    return !ask_to_stop(t, &ignored) || is_stopping(t);
 }
 
-static bool sample(GPT2 *model, TrainRun *run) {
-    SampleSource source = {model,        append_to_sample,     sample_logits,
-                           sample_stops, model->sampler_probs, model->sampler_index};
-    model->history_length = 0;
-    memset(model->history_staging, 0, (size_t)model->shape.T * sizeof(int32_t));
+static bool sample(Trainer *t, TrainRun *run) {
+    SampleSource source = {t, append_to_sample, sample_logits, sample_stops, t->sample.probs, t->sample.index};
+    t->sample.history_length = 0;
+    memset(t->sample.history_staging, 0, (size_t)t->model.shape.T * sizeof(int32_t));
     return run_sample(run, &source);
 }
 
-static RunArrays arrays_of(GPT2 *model) {
-    RunArrays arrays = {model, read_state, write_state};
+static RunArrays arrays_of(Trainer *t) {
+    RunArrays arrays = {t, read_state, write_state};
     return arrays;
 }
 
-static bool save(GPT2 *model, TrainRun *run, Error *error) {
-    RunArrays arrays = arrays_of(model);
-    if (!check_replicas(model, run, error) || !run_save(run, &arrays, error)) { return false; }
+static bool save(Trainer *t, TrainRun *run, Error *error) {
+    RunArrays arrays = arrays_of(t);
+    if (!check_replicas(t, run, error) || !run_save(run, &arrays, error)) { return false; }
     run_report_saved(run);
-    comm_resumable(model->ranks, true);
+    comm_resumable(t->shards.ranks, true);
     return true;
 }
 
 // What is due before the current step: save, validate, evaluate, sample, in the order that train_run.h relies on. The
 // step before has been settled.
-static bool do_what_is_due(GPT2 *model, TrainRun *run, bool last, Error *error) {
+static bool do_what_is_due(Trainer *t, TrainRun *run, bool last, Error *error) {
     const TrainOptions *o = &run->options;
     bool save_now = run_writes_files(run) && run->saved_step != run->step;
-    if (save_now && (last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !save(model, run, error)) {
+    if (save_now && (last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !save(t, run, error)) {
         return false;
     }
-    if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(model, run, error)) { return false; }
-    if (run_evals_are_due(run) && !is_stopping(model) && !evaluate_and_log(model, run, error)) { return false; }
-    if (run->step > 0 && run_is_due(run, o->sample_every) && !is_stopping(model)) { sample(model, run); }
+    if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(t, run, error)) { return false; }
+    if (run_evals_are_due(run) && !is_stopping(t) && !evaluate_and_log(t, run, error)) { return false; }
+    if (run->step > 0 && run_is_due(run, o->sample_every) && !is_stopping(t)) { sample(t, run); }
     return true;
 }
 
@@ -1832,25 +1876,25 @@ static bool anything_is_due(const TrainRun *run) {
 }
 
 // The training loop.
-static bool train(GPT2 *model, TrainRun *run, Error *error) {
+static bool train(Trainer *t, TrainRun *run, Error *error) {
     for (;;) {
-        bool last = run->step >= run->num_steps || is_stopping(model), due = last || anything_is_due(run);
-        if (due && !(settle_step(model, run, error) && do_what_is_due(model, run, last, error))) { return false; }
-        if (last || is_stopping(model)) { break; }
-        if (!train_step(model, run, !due, error)) { return false; }
+        bool last = run->step >= run->num_steps || is_stopping(t), due = last || anything_is_due(run);
+        if (due && !(settle_step(t, run, error) && do_what_is_due(t, run, last, error))) { return false; }
+        if (last || is_stopping(t)) { break; }
+        if (!train_step(t, run, !due, error)) { return false; }
     }
-    if (!settle_step(model, run, error)) { return false; }
-    if (!is_stopping(model)) { return true; }
-    if (run_writes_files(run) && run->saved_step != run->step && !save(model, run, error)) { return false; }
+    if (!settle_step(t, run, error)) { return false; }
+    if (!is_stopping(t)) { return true; }
+    if (run_writes_files(run) && run->saved_step != run->step && !save(t, run, error)) { return false; }
     run_report_stopped(run);
     return true;
 }
 
 // What --steps 0 does: evaluates and samples from the model as it is.
-static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
-    if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
-    if (!is_stopping(model) && !evaluate_and_log(model, run, error)) { return false; }
-    bool ok = run->options.sample_every == 0 || sample(model, run) ||
+static bool evaluate_only(Trainer *t, TrainRun *run, Error *error) {
+    if (run->has_val && run->options.val_every > 0 && !validate_and_log(t, run, error)) { return false; }
+    if (!is_stopping(t) && !evaluate_and_log(t, run, error)) { return false; }
+    bool ok = run->options.sample_every == 0 || sample(t, run) ||
               fail(error, "the model's logits are not numbers; its parameters are damaged");
     return run_agree(run, ok, error);
 }
@@ -1892,7 +1936,7 @@ static RunShape choose_shape(const TrainRun *run) {
 }
 
 // What the time of a planned model's step depends on.
-static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
+static StepShape step_shape(const Model *model, const TrainRun *run) {
     const RunShape *shape = &model->shape;
     bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
     CudnnShape attention = cudnn_shape(model);
@@ -1915,7 +1959,7 @@ static StepShape step_shape(const GPT2 *model, const TrainRun *run) {
 // For llmc/run/gpu_choices.h: memory, traffic and shape of a step, without taking memory.
 static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
                            Error *overflow) {
-    GPT2 *model = (GPT2 *)context;
+    Trainer *t = (Trainer *)context;
     RunShape shape = choose_shape(run);
     if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
     if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
@@ -1926,37 +1970,37 @@ static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant varia
         shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
         shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
     }
-    gpt2_plan(model, &run->config, shape);
+    gpt2_plan(t, &run->config, shape);
     PlannedRun planned;
-    StepShape step = step_shape(model, run);
+    StepShape step = step_shape(&t->model, run);
     planned.B = shape.B;
-    planned.bytes = model->device_plan.total;
-    planned.overflows = !plan_check_overflow(&model->device_plan, overflow);
-    step_rows_of_rank(&planned.rows, gpu, &step, model->shape.zero_stage);
-    zero_step_bytes(&model->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
+    planned.bytes = t->device_plan.total;
+    planned.overflows = !plan_check_overflow(&t->device_plan, overflow);
+    step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage);
+    zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
                     &planned.gradient_bytes, &planned.parameter_bytes);
     return planned;
 }
 
-static RunPlanner planner_of(GPT2 *model) {
-    RunPlanner planner = {plan_run, model, PRECISION_IS_FP32};
+static RunPlanner planner_of(Trainer *t) {
+    RunPlanner planner = {plan_run, t, PRECISION_IS_FP32};
     return planner;
 }
 
 // Settles what the options leave to the GPUs. --plan supposes GPUs.
-static bool settle_by_gpus(GPT2 *model, TrainRun *run, Error *error) {
-    RunPlanner planner = planner_of(model);
+static bool settle_by_gpus(Trainer *t, TrainRun *run, Error *error) {
+    RunPlanner planner = planner_of(t);
     AutoGpus gpus = run_planned_gpus(run, &planner, cublas_fuses_gelu);
     bool known = run->options.plan || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
     return known && run_settle(&planner, run, &gpus, error);
 }
 
 // "by cuDNN 9.19.0", or where our own kernels compute.
-static void attention_text(char *text, size_t size, const GPT2 *model) {
-    const RunShape *shape = &model->shape;
+static void attention_text(char *text, size_t size, const Trainer *t) {
+    const RunShape *shape = &t->model.shape;
     char version[32];
     cudnn_att_version_text(version, sizeof(version));
-    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
+    bool tensor_cores = attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads);
     const char *own = tensor_cores ? "tensor cores" : "plain cores";
     if (!shape->cudnn) {
         snprintf(text, size, "on %s", own);
@@ -1969,110 +2013,114 @@ static void attention_text(char *text, size_t size, const GPT2 *model) {
 }
 
 // "by cuDNN 9.19.0, in the backward 8 sequences at a time", when that is settled.
-static void attention_used_text(char *text, size_t size, const GPT2 *model) {
+static void attention_used_text(char *text, size_t size, const Trainer *t) {
     char version[32];
     cudnn_att_version_text(version, sizeof(version));
-    if (model->cudnn.is_open) {
-        snprintf(text, size, "by cuDNN %s, in the backward %d sequence%s at a time%s", version, model->cudnn.chunk,
-                 model->cudnn.chunk == 1 ? "" : "s", model->shape.repeats ? "" : ", with other bits each time");
+    if (t->gpu.cudnn.is_open) {
+        snprintf(text, size, "by cuDNN %s, in the backward %d sequence%s at a time%s", version, t->gpu.cudnn.chunk,
+                 t->gpu.cudnn.chunk == 1 ? "" : "s", t->model.shape.repeats ? "" : ", with other bits each time");
     } else {
         snprintf(text, size, "by our own kernels");
     }
 }
 
 // Why cuDNN, which is there, is not asked for this run's attention. "": it is, or it is not there.
-static void explain_attention(GPT2 *model, const TrainRun *run) {
+static void explain_attention(Trainer *t, const TrainRun *run) {
     char version[32];
-    bool any = model->shape.kind == RUN_TRAINS && strcmp(run->options.attention, "auto") == 0;
+    bool any = t->model.shape.kind == RUN_TRAINS && strcmp(run->options.attention, "auto") == 0;
     cudnn_att_version_text(version, sizeof(version));
-    if (any && !PRECISION_IS_FP32 && version[0] != '\0' && !model->shape.cudnn) { check_cudnn(run, &model->no_cudnn); }
+    if (any && !PRECISION_IS_FP32 && version[0] != '\0' && !t->model.shape.cudnn) {
+        check_cudnn(run, &t->gpu.no_cudnn);
+    }
 }
 
-static void print_config(const GPT2 *model, TrainRun *run) {
+static void print_config(const Trainer *t, TrainRun *run) {
     char attention[128];
-    attention_text(attention, sizeof(attention), model);
+    attention_text(attention, sizeof(attention), t);
     run_print_config(run);
     printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
-           model->shape.has_master ? ", fp32 master weights" : "",
-           model->shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
-           model->config.channels / model->config.num_heads);
-    if (model->no_cudnn.text[0] != '\0') { printf("            not by cuDNN: %s\n", model->no_cudnn.text); }
-    if (model->shape.kind == RUN_TRAINS) {
-        printf("launches    %s\n", model->shape.cuda_graph ? "a step is CUDA graphs"
-                                   : run->num_ranks > 1    ? "kernel by kernel: CUDA graphs are for one GPU"
-                                                           : "kernel by kernel");
+           t->model.shape.has_master ? ", fp32 master weights" : "",
+           t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
+           t->model.config.channels / t->model.config.num_heads);
+    if (t->gpu.no_cudnn.text[0] != '\0') { printf("            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
+    if (t->model.shape.kind == RUN_TRAINS) {
+        printf("launches    %s\n", t->model.shape.cuda_graph ? "a step is CUDA graphs"
+                                   : run->num_ranks > 1      ? "kernel by kernel: CUDA graphs are for one GPU"
+                                                             : "kernel by kernel");
     }
-    if (model->shape.head_overlap && model->acts.logits.stride == 0) {
+    if (t->model.shape.head_overlap && t->model.acts.logits.stride == 0) {
         printf("            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
-               model->head_rows);
+               t->model.head_rows);
     }
-    run_print_memory(&model->device_plan, " on the GPU");
+    run_print_memory(&t->device_plan, " on the GPU");
     run_print_output(run);
     run_print_disk(run);
 }
 
-static void print_machine(const GPT2 *model, const TrainRun *run) {
+static void print_machine(const Trainer *t, const TrainRun *run) {
     printf("machine     ");
-    if (has_peers(&model->shards)) { printf("%d x ", model->shape.num_ranks); }
-    printf("%s, %d multiprocessors, compute capability %d.%d", model->gpu.properties.name,
-           model->gpu.properties.multiProcessorCount, model->gpu.properties.major, model->gpu.properties.minor);
-    if (model->gpu.peak_flops > 0.0) {
-        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * model->gpu.peak_flops, model->shape.fp8 ? "in bf16 " : "");
+    if (has_peers(&t->shards)) { printf("%d x ", t->model.shape.num_ranks); }
+    printf("%s, %d multiprocessors, compute capability %d.%d", t->gpu.device.properties.name,
+           t->gpu.device.properties.multiProcessorCount, t->gpu.device.properties.major,
+           t->gpu.device.properties.minor);
+    if (t->gpu.device.peak_flops > 0.0) {
+        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * t->gpu.device.peak_flops,
+               t->model.shape.fp8 ? "in bf16 " : "");
     }
     printf("\n");
-    if (has_peers(&model->shards)) {
+    if (has_peers(&t->shards)) {
         static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                               "optimizer state, gradients and parameters"};
-        int machines = comm_num_machines(model->ranks);
-        printf("ranks       %d on %d machine%s; sharded: %s\n", model->shape.num_ranks, machines,
-               machines > 1 ? "s" : "", sharded[model->shape.zero_stage]);
-        if (model->spared > 0) {
-            printf("            multiplies beside communication count on %d of %d multiprocessors\n", model->spared,
-                   model->gpu.properties.multiProcessorCount);
+        int machines = comm_num_machines(t->shards.ranks);
+        printf("ranks       %d on %d machine%s; sharded: %s\n", t->model.shape.num_ranks, machines,
+               machines > 1 ? "s" : "", sharded[t->model.shape.zero_stage]);
+        if (t->gpu.spared > 0) {
+            printf("            multiplies beside communication count on %d of %d multiprocessors\n", t->gpu.spared,
+                   t->gpu.device.properties.multiProcessorCount);
         }
     }
-    if (model->shape.fp8 && !fp8_has_conversion()) {
+    if (t->model.shape.fp8 && !fp8_has_conversion()) {
         printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
                "it with GPU_ARCH=%d%d\n",
-               model->gpu.properties.major, model->gpu.properties.minor);
+               t->gpu.device.properties.major, t->gpu.device.properties.minor);
     }
-    if (model->cudnn_failed) {
-        printf("attention   by our own kernels: %s\n", model->no_cudnn.text);
-        run_print_memory(&model->device_plan, " on the GPU without it");
+    if (t->gpu.cudnn_failed) {
+        printf("attention   by our own kernels: %s\n", t->gpu.no_cudnn.text);
+        run_print_memory(&t->device_plan, " on the GPU without it");
     }
-    if (model->tuning.text.used > 0) { printf("%s", model->tuning.text.data); }
-    if (model->shape.times_cudnn && model->shape.cudnn) {
+    if (t->gpu.tuning.text.used > 0) { printf("%s", t->gpu.tuning.text.data); }
+    if (t->model.shape.times_cudnn && t->model.shape.cudnn) {
         char attention[128];
-        attention_used_text(attention, sizeof(attention), model);
+        attention_used_text(attention, sizeof(attention), t);
         printf("            it is done %s\n", attention);
     }
-    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&model->gpu.monitor)) {
-        printf("            %s\n", model->gpu.monitor.why);
+    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
+        printf("            %s\n", t->gpu.device.monitor.why);
     }
     printf("\n");
     fflush(stdout); // into a file it would be seen with the first step only
 }
 
-static void print_plan(const GPT2 *model, const TrainRun *run) {
+static void print_plan(const Trainer *t, const TrainRun *run) {
     run_print_tensors(run);
     printf("On the GPU\n");
-    plan_print(&model->device_plan, stdout);
+    plan_print(&t->device_plan, stdout);
     printf(
         "The GPU is supposed to have %g GiB (--gpu-memory); from 40 GB on, cuBLAS works in %lld MiB, below in %lld\n",
         (double)run->gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
         (long long)CUBLAS_SMALL_WORKSPACE >> 20);
     printf("\nOn the host, pinned for copies to and from the GPU\n");
-    plan_print(&model->pinned_plan, stdout);
+    plan_print(&t->pinned_plan, stdout);
     printf("\nOn the host\n");
-    plan_print(&model->host_plan, stdout);
+    plan_print(&t->host_plan, stdout);
 }
 
-static bool load(GPT2 *model, TrainRun *run, Error *error) {
-    RunArrays arrays = arrays_of(model);
+static bool load(Trainer *t, TrainRun *run, Error *error) {
+    RunArrays arrays = arrays_of(t);
     if (!run_load(run, &arrays, error)) { return false; }
-    share_state(model);
-    comm_resumable(model->ranks, run->found.resumes);
-    return check_replicas(model, run, error);
+    share_state(t);
+    comm_resumable(t->shards.ranks, run->found.resumes);
+    return check_replicas(t, run, error);
 }
 
 static void add_versions(RunMachine *machine) {
@@ -2098,20 +2146,20 @@ static void add_versions(RunMachine *machine) {
 }
 
 // Writes run.json, with the GPU of every rank.
-static bool record_run(GPT2 *model, TrainRun *run, Error *error) {
+static bool record_run(Trainer *t, TrainRun *run, Error *error) {
     RunMachine machine;
     RunGpu gpu;
     memset(&machine, 0, sizeof(machine));
     memset(&gpu, 0, sizeof(gpu));
-    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, model->gpu.properties.name);
-    gpu.memory_bytes = (int64_t)model->gpu.properties.totalGlobalMem;
-    gpu.major = model->gpu.properties.major, gpu.minor = model->gpu.properties.minor;
+    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, t->gpu.device.properties.name);
+    gpu.memory_bytes = (int64_t)t->gpu.device.properties.totalGlobalMem;
+    gpu.major = t->gpu.device.properties.major, gpu.minor = t->gpu.device.properties.minor;
     machine.program = PROGRAM;
     machine.revision = gpt2c_revision();
     machine.specs = train_specs_gpu;
     machine.num_gpus = run->num_ranks;
-    machine.num_machines = comm_num_machines(model->ranks);
-    attention_used_text(machine.attention, sizeof(machine.attention), model);
+    machine.num_machines = comm_num_machines(t->shards.ranks);
+    attention_used_text(machine.attention, sizeof(machine.attention), t);
     machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
     bool ok = machine.gpus != NULL || fail(error, "out of memory");
     add_versions(&machine);
@@ -2168,33 +2216,32 @@ static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
 }
 
 // Opens GPU and NCCL, and loads the model.
-static bool start(GPT2 *model, TrainRun *run, Error *error) {
+static bool start(Trainer *t, TrainRun *run, Error *error) {
     run_slow(run, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
-    bool ok = gpt2_open(model, run->ranks.comm, run->options.tf32, error);
-    ok = run_agree(run, ok, error) && choose_algorithms(model, run, error);
-    ok = run_agree(run, ok, error) && check_gpu_is_ours(model, error) && check_attention_is_alike(model, error) &&
-         tune_attention(model, run, error) &&
-         nccl_open(&model->shards.nccl, model->ranks, model->shards.comm_stream, error);
+    bool ok = gpt2_open(t, run->ranks.comm, run->options.tf32, error);
+    ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
+    ok = run_agree(run, ok, error) && check_gpu_is_ours(t, error) && check_attention_is_alike(t, error) &&
+         tune_attention(t, run, error) && nccl_open(&t->shards.nccl, t->shards.ranks, t->shards.comm_stream, error);
     run_slow(run, false);
-    return ok && load(model, run, error) && record_run(model, run, error) && record_choices(model, run, error);
+    return ok && load(t, run, error) && record_run(t, run, error) && record_choices(t, run, error);
 }
 
 // The end of a run: what --export asks for, the hash of the weights.
-static bool finish(GPT2 *model, TrainRun *run, Error *error) {
-    bool trained = model->shape.kind == RUN_TRAINS;
+static bool finish(Trainer *t, TrainRun *run, Error *error) {
+    bool trained = t->model.shape.kind == RUN_TRAINS;
     uint64_t hash = 0;
-    comm_progress(model->ranks, "the end");
-    comm_slow(model->ranks, true);
-    if (!check_replicas(model, run, error) || !hash_params(model, &hash, error)) { return false; }
-    if (model->shape.exports && !is_stopping(model)) {
-        ModelState state = state_of(model);
+    comm_progress(t->shards.ranks, "the end");
+    comm_slow(t->shards.ranks, true);
+    if (!check_replicas(t, run, error) || !hash_params(t, &hash, error)) { return false; }
+    if (t->model.shape.exports && !is_stopping(t)) {
+        ModelState state = state_of(t);
         state_export(&state);
     }
-    if (has_peers(&model->shards) && trained) {
-        printf("sent        %lld bytes of gradients, %lld of parameters\n",
-               (long long)model->shards.nccl.gradient_bytes, (long long)model->shards.nccl.parameter_bytes);
+    if (has_peers(&t->shards) && trained) {
+        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)t->shards.nccl.gradient_bytes,
+               (long long)t->shards.nccl.parameter_bytes);
     }
-    bool ok = model->shape.rank > 0 || run_finish(run, model->host_params, hash, trained, is_stopping(model), error);
+    bool ok = t->model.shape.rank > 0 || run_finish(run, t->transfer.host_params, hash, trained, is_stopping(t), error);
     return run_agree(run, ok, error);
 }
 
@@ -2211,23 +2258,23 @@ static void set_threads(const TrainRun *run) {
 #endif
 }
 
-static bool run_program(GPT2 *model, TrainRun *run, Comm *comm, Error *error) {
+static bool run_program(Trainer *t, TrainRun *run, Comm *comm, Error *error) {
     const TrainOptions *o = &run->options;
-    run_keep_section(run, "loss_outliers", &model->outliers.loss, sizeof(model->outliers.loss));
-    run_keep_section(run, "norm_outliers", &model->outliers.norm, sizeof(model->outliers.norm));
+    run_keep_section(run, "loss_outliers", &t->stats.outliers.loss, sizeof(t->stats.outliers.loss));
+    run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm));
     if (!open_ranks(run, comm, error) || !run_open(run, DEFAULT_SEQ_LEN, PRECISION_NAME, error) ||
         !run_agree(run, check_shape(run, error), error)) {
         return false;
     }
     catch_stop_signal(SIGUSR1, on_stop_signal); // who sends this one wants a run to end in order, and has time
-    if (!settle_by_gpus(model, run, error)) { return false; }
-    gpt2_plan(model, &run->config, choose_shape(run));
-    explain_attention(model, run);
-    print_config(model, run);
+    if (!settle_by_gpus(t, run, error)) { return false; }
+    gpt2_plan(t, &run->config, choose_shape(run));
+    explain_attention(t, run);
+    print_config(t, run);
     if (o->plan) {
-        print_plan(model, run);
-        if (model->shape.kind == RUN_TRAINS) {
-            RunPlanner planner = planner_of(model);
+        print_plan(t, run);
+        if (t->model.shape.kind == RUN_TRAINS) {
+            RunPlanner planner = planner_of(t);
             run_print_step(&planner, run);
             run_print_levels(&planner, run);
             run_print_stages(&planner, run);
@@ -2235,11 +2282,11 @@ static bool run_program(GPT2 *model, TrainRun *run, Comm *comm, Error *error) {
         return true;
     }
     set_threads(run);
-    if (!start(model, run, error)) { return false; }
-    print_machine(model, run);
+    if (!start(t, run, error)) { return false; }
+    print_machine(t, run);
     catch_stop_signals(on_stop_signal);
-    bool trains = model->shape.kind == RUN_TRAINS;
-    return (trains ? train(model, run, error) : evaluate_only(model, run, error)) && finish(model, run, error);
+    bool trains = t->model.shape.kind == RUN_TRAINS;
+    return (trains ? train(t, run, error) : evaluate_only(t, run, error)) && finish(t, run, error);
 }
 
 // What only this rank knows it tells the others; what all know of is said once for each output. Then ends at once: what
@@ -2255,7 +2302,7 @@ static void end_in_failure(TrainRun *run, Comm *comm, const Error *error) {
 
 int main(int argc, char **argv) {
     static TrainRun run; // zero; large, so not on the stack
-    static GPT2 model;
+    static Trainer trainer;
     static Comm comm;
     static Error error;
     ArgsOutcome outcome;
@@ -2267,11 +2314,11 @@ int main(int argc, char **argv) {
     if (outcome != ARGS_RUN || (run.options.plan && !comm_launcher_shows())) { return EXIT_SUCCESS; }
     run.record.arguments = argv;
     run.record.num_arguments = argc;
-    bool ok = run_program(&model, &run, &comm, &error);
+    bool ok = run_program(&trainer, &run, &comm, &error);
     if (!ok && run.num_ranks > 1) { end_in_failure(&run, &comm, &error); }
     if (!ok) { run_json_fail(&run, &error); }
     run_close(&run);
-    gpt2_close(&model);
+    gpt2_close(&trainer);
     comm_close(&comm);
     exit_unless(ok, PROGRAM, &error);
     exit_unless(stdout_is_written(&error), PROGRAM, &error);
