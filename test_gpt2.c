@@ -224,7 +224,7 @@ static DebugState debug_state_open(const GPT2Config *config) {
 
 // A model with its memory. B, T and the weights come from the files.
 typedef struct {
-    GPT2 gpt2;
+    Model gpt2;
     MemoryPlan plan;
     DebugState want;
 } Tiny;
@@ -242,8 +242,7 @@ static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
     tiny->want = debug_state_open(&file.config);
     RunShape shape = {RUN_TRAINS, tiny->want.B, tiny->want.T, recompute, file.config.max_seq_len, 0, 0};
     gpt2_plan(&tiny->gpt2, &tiny->plan, &file.config, shape);
-    bool ok =
-        gpt2_allocate(&tiny->gpt2, &tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params_memory, &error);
+    bool ok = gpt2_allocate(&tiny->gpt2, &tiny->plan, &error) && model_file_read(&file, tiny->gpt2.params, &error);
     if (!ok) { tiny_close(tiny); }
     return CHECK(t, ok, "%s", error.text);
 }
@@ -279,12 +278,12 @@ static int64_t forward_depth(const Tiny *tiny) { return 9 * tiny->gpt2.config.nu
 static int64_t backward_depth(const Tiny *tiny) { return 2 * forward_depth(tiny); }
 
 static void check_logits(Test *t, Tiny *tiny) {
-    GPT2 *model = &tiny->gpt2;
+    Model *model = &tiny->gpt2;
     int V = model->config.vocab_size, C = model->config.channels;
     int64_t N = (int64_t)tiny->want.B * tiny->want.T;
     float *logits = zeros(N * V);
     double loss = tiny_forward(tiny, tiny->want.inputs, tiny->want.targets, false);
-    matmul_forward(logits, NULL, model->acts.lnf.data, model->params.wte, NULL, N, C, V, model->gemm_workspace);
+    matmul_forward(logits, NULL, model->acts.lnf.data, params_of(model, 0).wte, NULL, N, C, V, model->gemm_workspace);
     check_tensor(t, "logits", logits, tiny->want.logits, N * V, longest_reduction(tiny), forward_depth(tiny));
     float loss_f = (float)loss;
     check_tensor(t, "loss", &loss_f, tiny->want.loss, 1, longest_reduction(tiny), forward_depth(tiny));
@@ -322,7 +321,7 @@ static void test_gradients(Test *t) {
         gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
         for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
             int64_t at = gpt2_param_offset(config, i);
-            check_tensor(t, gpt2_param_specs[i].name, tiny.gpt2.grads_memory + at, tiny.want.grads + at,
+            check_tensor(t, gpt2_param_specs[i].name, tiny.gpt2.grads + at, tiny.want.grads + at,
                          gpt2_param_size(config, i), longest_reduction(&tiny), backward_depth(&tiny));
         }
         tiny_close(&tiny);
@@ -339,7 +338,7 @@ static void test_wrong_gradients_are_rejected(Test *t) {
     gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(config, i), n = gpt2_param_size(config, i);
-        float *got = tiny.gpt2.grads_memory + at, *element = got + n / 2, kept = *element;
+        float *got = tiny.gpt2.grads + at, *element = got + n / 2, kept = *element;
         const float *want = tiny.want.grads + at;
         Test inner = {100, NULL};
         *element = kept + (float)(10.0 * tolerance(K, D) * largest(want, n));
@@ -364,7 +363,7 @@ static void test_bf16_model(Test *t) {
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     float *bf16 = load_params(t, &tiny, FIXTURES "tiny_bf16.bin");
     for (int64_t i = 0; bf16 != NULL && i < gpt2_num_params(&tiny.gpt2.config); i++) {
-        float want = round_to_bf16(tiny.gpt2.params_memory[i]);
+        float want = round_to_bf16(tiny.gpt2.params[i]);
         CHECK(t, bf16[i] == want, "weight %lld is %.9g, expected %.9g", (long long)i, (double)bf16[i], (double)want);
     }
     free(bf16);
@@ -380,7 +379,7 @@ static void test_hugging_face_model(Test *t) {
     for (int i = 0; want != NULL && i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(config, i);
         size_t bytes = (size_t)gpt2_param_size(config, i) * sizeof(float);
-        CHECK(t, memcmp(hf.gpt2.params_memory + at, want + at, bytes) == 0, "%s differs", gpt2_param_specs[i].name);
+        CHECK(t, memcmp(hf.gpt2.params + at, want + at, bytes) == 0, "%s differs", gpt2_param_specs[i].name);
     }
     check_logits(t, &hf);
     free(want);
@@ -394,7 +393,7 @@ static void test_initialisation(Test *t) {
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     int stride = *fixture_ints(&f, "stride", 1);
     int64_t n = ceil_div_i64(gpt2_num_params(&tiny.gpt2.config), stride);
-    float *params = tiny.gpt2.params_memory;
+    float *params = tiny.gpt2.params;
     gpt2_init_params(params, &tiny.gpt2.config, (uint64_t)*fixture_ints(&f, "seed", 1));
     for (int64_t i = 0; i < n; i++) { params[i] = params[i * stride]; }
     check_close(t, "weights", params, fixture_floats(&f, "weights", n), (size_t)n, 8 * FLT_EPSILON * GPT2_INIT_STD,
@@ -479,7 +478,7 @@ static void test_ten_updates(Test *t) {
     float *start = load_params(t, &tiny, FIXTURES "tiny.bin");
     float *want = load_params(t, &tiny, FIXTURES "tiny_after_10.bin");
     for (int i = 0; start != NULL && want != NULL && i < NUM_PARAM_TENSORS; i++) {
-        check_movement(t, &tiny.gpt2.config, i, tiny.gpt2.params_memory, want, start, rates, tol);
+        check_movement(t, &tiny.gpt2.config, i, tiny.gpt2.params, want, start, rates, tol);
     }
     free(start);
     free(want);

@@ -20,9 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "llmc/cpu/gemm.h"
 #include "llmc/model/activations.h"
@@ -38,14 +35,6 @@
 #include "llmc/cpu/simd.h"
 #include "llmc/run/train_run.h"
 #include "llmc/base/utils.h"
-
-static int thread_index(void) {
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The layers
@@ -259,7 +248,7 @@ static void attention_forward(float *out, float *lse, const float *qkv, int B, i
         Head head = {sequence + first * 3 * C, sequence + C, sequence + 2 * C, 3 * C, 3 * C};
         attention_tile_forward(out + (b * T + first) * C + h * HS, C, lse + (b * NH + h) * T + first, head, first,
                                (int)min_i64(ATTENTION_TILE, T - first), HS,
-                               scratch + thread_index() * attention_scratch_floats(T));
+                               scratch + gemm_thread() * attention_scratch_floats(T));
     }
 }
 
@@ -308,7 +297,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
             attention_tile_backward(dsequence + first * 3 * C, dsequence + C, dsequence + 2 * C, dout + at, out + at, C,
                                     lse + (b * NH + h) * T + first, head, first,
                                     (int)min_i64(ATTENTION_TILE, T - first), HS,
-                                    scratch + thread_index() * attention_scratch_floats(T));
+                                    scratch + gemm_thread() * attention_scratch_floats(T));
         }
     }
 }
@@ -346,7 +335,21 @@ typedef struct {
     GPT2_ACTIVATIONS(ACTIVATION_FIELD)
 } Activations;
 
-static float *of_layer(Activation activation, int layer) { return activation.data + layer * activation.stride; }
+// The activations by name. A layer's activation is that of one layer.
+#define ACTIVATION_POINTER(name, ...) float *name;
+typedef struct {
+    GPT2_ACTIVATIONS(ACTIVATION_POINTER)
+} LayerActs;
+
+// The 16 tensors by name, of parameters or of their gradients. A tensor of a block is that of one layer.
+#define TENSOR_POINTER(name, ...) float *name;
+typedef struct {
+    GPT2_PARAMETERS(TENSOR_POINTER)
+} Tensors;
+
+static float *of_layer(Activation activation, int layer) {
+    return activation.stride > 0 ? activation.data + layer * activation.stride : activation.data;
+}
 
 // What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
@@ -361,29 +364,34 @@ typedef struct {
 } RunShape;
 
 typedef struct {
+    float *m, *v;      // (number of parameters) each: AdamW's moments
+    double *norm_sums; // of the squares of NORM_BLOCK gradients each
+    Outliers outliers; // in loss and norm so far
+} Optimizer;
+
+// Generation passes a few new rows at a time through the model, beside the keys and values of all earlier rows.
+typedef struct {
+    int32_t *history;                                 // (window): the tokens so far
+    int length;                                       // of the history
+    int cached;                                       // tokens of the history whose keys and values are in the cache
+    float *cache;                                     // (L,2,window,C): keys and values
+    float *residual, *ln, *ln_stats, *qkv, *att, *fc; // of GENERATE_ROWS rows
+    float *logits, *probs;                            // (V), of the last row
+    int32_t *index;                                   // (V), for the sampler
+} Generation;
+
+typedef struct {
     GPT2Config config;
     RunShape shape;
-
-    GPT2Tensors params, grads;
-    float *params_memory, *grads_memory, *adam_m, *adam_v; // (number of parameters) each
-
-    int32_t *tokens, *targets; // (B,T)
+    float *params, *grads;     // (number of parameters) each, in the order of the table
     Activations acts;          // and the gradients of activations, for one layer at a time
+    int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
-
-    double *norm_sums;
-    double *eval_means; // (eval_rows): the mean loss of each completion, by its number
+    double *eval_means;        // (eval_rows): the mean loss of each completion, by its number
     float *gemm_workspace, *attention_scratch;
-
-    // generation: a few new rows at a time beside the keys and values of all earlier ones
-    int32_t *history;           // (window): the tokens so far
-    int history_length, cached; // of them, and how many the cache already holds
-    float *cache;               // (L,2,window,C): keys and values
-    float *new_residual, *new_ln, *new_ln_stats, *new_qkv, *new_att, *new_fc, *new_logits, *sampler_probs;
-    int32_t *sampler_index;
-
-    Outliers outliers; // in loss and norm so far
-} GPT2;
+    Optimizer optimizer;
+    Generation generation;
+} Model;
 
 #define CHUNK_ROWS 256   // enough rows for the matrix multiply to run at full speed
 #define GENERATE_ROWS 64 // tokens of a prompt that go through the model at once
@@ -396,7 +404,7 @@ static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) 
     GPT2_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
-static ActShape activation_shape(const GPT2 *model) {
+static ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
     int64_t N = run->kind == RUN_GENERATES ? 0 : (int64_t)run->B * run->T;
     int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD;
@@ -405,7 +413,7 @@ static ActShape activation_shape(const GPT2 *model) {
 }
 
 // Plans the batch and all activations. Their gradients are there only if the run trains.
-static void plan_activations(GPT2 *model, MemoryPlan *plan) {
+static void plan_activations(Model *model, MemoryPlan *plan) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
     int count = model->shape.kind == RUN_TRAINS ? NUM_ACTIVATIONS : ACT_dresidual;
@@ -416,38 +424,39 @@ static void plan_activations(GPT2 *model, MemoryPlan *plan) {
     for (int i = 0; i < count; i++) { plan_activation(plan, &shape, i, slots[i]); }
 }
 
-static void plan_generation(GPT2 *model, MemoryPlan *plan) {
+static void plan_generation(Model *model, MemoryPlan *plan) {
     int L = model->config.num_layers, C = model->config.channels, V = model->config.vocab_size, at = GENERATE;
     int window = model->shape.window, R = GENERATE_ROWS;
     PlanCategory act = PLAN_ACTIVATION, work = PLAN_WORKSPACE;
-    plan_add(plan, &model->history, "history", PLAN_DATA, PLAN_I32, shape1(window), at, at);
-    plan_add(plan, &model->cache, "kv_cache", act, PLAN_F32, shape4(L, 2, window, C), at, at);
-    plan_add(plan, &model->new_residual, "new_residual", act, PLAN_F32, shape2(R, C), at, at);
-    plan_add(plan, &model->new_ln, "new_ln", act, PLAN_F32, shape2(R, C), at, at);
-    plan_add(plan, &model->new_ln_stats, "new_ln_stats", act, PLAN_F32, shape2(2, R), at, at);
-    plan_add(plan, &model->new_qkv, "new_qkv", act, PLAN_F32, shape2(R, 3 * C), at, at);
-    plan_add(plan, &model->new_att, "new_att", act, PLAN_F32, shape2(R, C), at, at);
-    plan_add(plan, &model->new_fc, "new_fc", act, PLAN_F32, shape2(R, 4 * C), at, at);
-    plan_add(plan, &model->new_logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
-    plan_add(plan, &model->sampler_probs, "sampler_probs", work, PLAN_F32, shape1(V), at, at);
-    plan_add(plan, &model->sampler_index, "sampler_index", work, PLAN_I32, shape1(V), at, at);
+    Generation *g = &model->generation;
+    plan_add(plan, &g->history, "history", PLAN_DATA, PLAN_I32, shape1(window), at, at);
+    plan_add(plan, &g->cache, "kv_cache", act, PLAN_F32, shape4(L, 2, window, C), at, at);
+    plan_add(plan, &g->residual, "new_residual", act, PLAN_F32, shape2(R, C), at, at);
+    plan_add(plan, &g->ln, "new_ln", act, PLAN_F32, shape2(R, C), at, at);
+    plan_add(plan, &g->ln_stats, "new_ln_stats", act, PLAN_F32, shape2(2, R), at, at);
+    plan_add(plan, &g->qkv, "new_qkv", act, PLAN_F32, shape2(R, 3 * C), at, at);
+    plan_add(plan, &g->att, "new_att", act, PLAN_F32, shape2(R, C), at, at);
+    plan_add(plan, &g->fc, "new_fc", act, PLAN_F32, shape2(R, 4 * C), at, at);
+    plan_add(plan, &g->logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
+    plan_add(plan, &g->probs, "sampler_probs", work, PLAN_F32, shape1(V), at, at);
+    plan_add(plan, &g->index, "sampler_index", work, PLAN_I32, shape1(V), at, at);
 }
 
 // Plans every buffer of a run.
-static void gpt2_plan(GPT2 *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape) {
+static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, RunShape shape) {
     memset(model, 0, sizeof(*model));
     model->config = *config, model->shape = shape;
     bool trains = shape.kind == RUN_TRAINS;
     int64_t num_params = gpt2_num_params(config), trained = trains ? num_params : 0;
     int64_t N = shape.kind == RUN_GENERATES ? 0 : (int64_t)shape.B * shape.T;
     plan_init(plan, phase_names);
-    plan_add(plan, &model->params_memory, "params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), FORWARD, GENERATE);
-    plan_add(plan, &model->grads_memory, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
-    plan_add(plan, &model->adam_m, "adam_m", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
-    plan_add(plan, &model->adam_v, "adam_v", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_add(plan, &model->params, "params", PLAN_PARAMETER, PLAN_F32, shape1(num_params), FORWARD, GENERATE);
+    plan_add(plan, &model->grads, "grads", PLAN_GRADIENT, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_add(plan, &model->optimizer.m, "adam_m", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
+    plan_add(plan, &model->optimizer.v, "adam_v", PLAN_OPTIMIZER, PLAN_F32, shape1(trained), FORWARD, GENERATE);
     plan_activations(model, plan);
-    plan_add(plan, &model->norm_sums, "norm_sums", PLAN_WORKSPACE, PLAN_F64, shape1(ceil_div_i64(trained, NORM_BLOCK)),
-             UPDATE, UPDATE);
+    plan_add(plan, &model->optimizer.norm_sums, "norm_sums", PLAN_WORKSPACE, PLAN_F64,
+             shape1(ceil_div_i64(trained, NORM_BLOCK)), UPDATE, UPDATE);
     plan_generation(model, plan);
     plan_add(plan, &model->eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(shape.eval_rows), FORWARD,
              GENERATE);
@@ -460,99 +469,100 @@ static void gpt2_plan(GPT2 *model, MemoryPlan *plan, const GPT2Config *config, R
 }
 
 // Allocates what was planned. Parameters are left for the caller to fill; gradients and optimizer state are zero.
-static bool gpt2_allocate(GPT2 *model, MemoryPlan *plan, Error *error) {
+static bool gpt2_allocate(Model *model, MemoryPlan *plan, Error *error) {
     if (!plan_allocate(plan, error)) { return false; }
     size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
-    gpt2_point_tensors(&model->params, &model->config, model->params_memory);
-    if (model->grads_memory == NULL) { return true; }
-    gpt2_point_tensors(&model->grads, &model->config, model->grads_memory);
-    memset(model->grads_memory, 0, bytes);
-    memset(model->adam_m, 0, bytes);
-    memset(model->adam_v, 0, bytes);
+    if (model->grads == NULL) { return true; }
+    memset(model->grads, 0, bytes);
+    memset(model->optimizer.m, 0, bytes);
+    memset(model->optimizer.v, 0, bytes);
     return true;
 }
 
-// The parameters of one block.
-typedef struct {
-    float *ln1w, *ln1b, *qkvw, *qkvb, *attprojw, *attprojb, *ln2w, *ln2b, *fcw, *fcb, *fcprojw, *fcprojb;
-} Block;
+// The tensors of a layer in an array of all parameters, or of all gradients.
+static Tensors tensors_of(const GPT2Config *config, float *all, int layer) {
+    Tensors tensors;
+#define TENSOR_OF_LAYER(name, ...) tensors.name = all + gpt2_layer_offset(config, PARAM_##name, layer);
+    GPT2_PARAMETERS(TENSOR_OF_LAYER)
+    return tensors;
+}
 
-static Block block_of(const GPT2Tensors *t, int64_t layer, int64_t C) {
-    Block block = {t->ln1w + layer * C,
-                   t->ln1b + layer * C,
-                   t->qkvw + layer * 3 * C * C,
-                   t->qkvb + layer * 3 * C,
-                   t->attprojw + layer * C * C,
-                   t->attprojb + layer * C,
-                   t->ln2w + layer * C,
-                   t->ln2b + layer * C,
-                   t->fcw + layer * 4 * C * C,
-                   t->fcb + layer * 4 * C,
-                   t->fcprojw + layer * 4 * C * C,
-                   t->fcprojb + layer * C};
-    return block;
+static Tensors params_of(const Model *model, int layer) { return tensors_of(&model->config, model->params, layer); }
+static Tensors grads_of(const Model *model, int layer) { return tensors_of(&model->config, model->grads, layer); }
+
+// The activations of a layer. Those that no layer owns are in it too.
+static LayerActs acts_of(const Model *model, int layer) {
+    LayerActs acts;
+#define ACTIVATION_OF_LAYER(name, ...) acts.name = of_layer(model->acts.name, layer);
+    GPT2_ACTIVATIONS(ACTIVATION_OF_LAYER)
+    return acts;
+}
+
+// The two LayerNorms of a block.
+static void block_layernorm1(const LayerActs *a, const Tensors *p, int64_t N, int C) {
+    layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, a->residual, p->ln1w, p->ln1b, N, C);
+}
+
+static void block_layernorm2(const LayerActs *a, const Tensors *p, int64_t N, int C) {
+    layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, p->ln2w, p->ln2b, N, C);
 }
 
 // A block up to the input of its last matmul:
-//   mid = x + attention(ln1(x)); the block's output is mid + fcproj(gelu(fc(ln2(mid))))
-static void block_forward(GPT2 *model, int layer, int B, int T) {
+//   mid = x + attproj(attention(qkv(ln1(x)))); the block's output is mid + fcproj(gelu(fc(ln2(mid))))
+static void block_forward(Model *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
-    Block p = block_of(&model->params, layer, C);
-    float *x = of_layer(model->acts.residual, layer), *mid = of_layer(model->acts.residual_mid, layer);
-    float *ln1 = of_layer(model->acts.ln1, layer), *qkv = of_layer(model->acts.qkv, layer),
-          *att = of_layer(model->acts.att, layer);
-    float *ln2 = of_layer(model->acts.ln2, layer), *fc = of_layer(model->acts.fc, layer),
-          *gelu = of_layer(model->acts.gelu, layer);
+    Tensors p = params_of(model, layer);
+    LayerActs a = acts_of(model, layer);
     float *workspace = model->gemm_workspace;
-    layernorm_forward(ln1, of_layer(model->acts.ln1_mean, layer), of_layer(model->acts.ln1_rstd, layer), x, p.ln1w,
-                      p.ln1b, N, C);
-    matmul_forward(qkv, NULL, ln1, p.qkvw, p.qkvb, N, C, 3 * C, workspace);
-    attention_forward(att, of_layer(model->acts.att_lse, layer), qkv, B, T, C, NH, model->attention_scratch);
-    matmul_forward(mid, x, att, p.attprojw, p.attprojb, N, C, C, workspace);
-    layernorm_forward(ln2, of_layer(model->acts.ln2_mean, layer), of_layer(model->acts.ln2_rstd, layer), mid, p.ln2w,
-                      p.ln2b, N, C);
-    matmul_forward(fc, NULL, ln2, p.fcw, p.fcb, N, C, 4 * C, workspace);
-    gelu_forward(gelu, fc, N * 4 * C);
+    block_layernorm1(&a, &p, N, C);
+    matmul_forward(a.qkv, NULL, a.ln1, p.qkvw, p.qkvb, N, C, 3 * C, workspace);
+    attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, model->attention_scratch);
+    matmul_forward(a.residual_mid, a.residual, a.att, p.attprojw, p.attprojb, N, C, C, workspace);
+    block_layernorm2(&a, &p, N, C);
+    matmul_forward(a.fc, NULL, a.ln2, p.fcw, p.fcb, N, C, 4 * C, workspace);
+    gelu_forward(a.gelu, a.fc, N * 4 * C);
 }
 
-// The language model head and the loss, for CHUNK_ROWS rows at a time: logits = lnf wte^T. Returns the mean loss.
-// With want_gradient it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte is added
-// to. dloss is the gradient of each row's loss.
-static double lm_head_forward_backward(GPT2 *model, int64_t N, float dloss, bool want_gradient) {
+// The lm_head and the loss, for a chunk of rows at a time: logits = lnf wte^T. Returns the mean loss. The logits of a
+// chunk are gone when the next chunk comes. With want_gradient the backward pass of the lm_head therefore happens here
+// too: dlnf is set, dwte is added to. dloss is the gradient of each row's loss.
+static double lm_head_forward_backward(Model *model, int64_t N, float dloss, bool want_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
-    float *logits = model->acts.logits.data, *wte = model->params.wte, *workspace = model->gemm_workspace;
+    LayerActs a = acts_of(model, 0);
+    float *wte = params_of(model, 0).wte, *dwte = want_gradient ? grads_of(model, 0).wte : NULL,
+          *workspace = model->gemm_workspace;
     for (int64_t row = 0; row < N; row += model->chunk_rows) {
         int64_t rows = min_i64(model->chunk_rows, N - row);
-        const float *lnf = model->acts.lnf.data + row * C;
-        gemm(logits, Vp, rows_of(lnf, C), transpose_of(wte, C), NULL, rows, V, C, false, workspace);
-        cross_entropy(model->acts.losses.data + row, logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
+        GemmMatrix lnf = rows_of(a.lnf + row * C, C);
+        gemm(a.logits, Vp, lnf, transpose_of(wte, C), NULL, rows, V, C, false, workspace);
+        cross_entropy(a.losses + row, a.logits, model->targets + row, rows, V, Vp, dloss, want_gradient);
         if (!want_gradient) { continue; }
-        gemm(model->acts.dlnf.data + row * C, C, rows_of(logits, Vp), rows_of(wte, C), NULL, rows, C, V, false,
-             workspace);
-        gemm(model->grads.wte, C, transpose_of(logits, Vp), rows_of(lnf, C), NULL, V, C, rows, true, workspace);
+        gemm(a.dlnf + row * C, C, rows_of(a.logits, Vp), rows_of(wte, C), NULL, rows, C, V, false, workspace);
+        gemm(dwte, C, transpose_of(a.logits, Vp), lnf, NULL, V, C, rows, true, workspace);
     }
     double sum = 0.0;
-    for (int64_t i = 0; i < N; i++) { sum += model->acts.losses.data[i]; }
+    for (int64_t i = 0; i < N; i++) { sum += a.losses[i]; }
     return sum / (double)N;
 }
 
-// The mean loss of the batch in model->tokens and model->targets, (B,T) each, B and T at most what was planned. With
-// want_gradient it leaves what gpt2_backward needs; dloss is the gradient of the result with respect to one row's loss:
-// 1/(B*T) for a batch on its own, less where a batch is a part of a larger one.
-static double gpt2_forward(GPT2 *model, int B, int T, float dloss, bool want_gradient) {
+// The mean loss of the batch in model->tokens and model->targets, (B,T) each. B and T are at most as planned. With
+// want_gradient it leaves what gpt2_backward needs. dloss is the gradient of the result with respect to one row's loss:
+// 1/(B*T) for a batch on its own, less for a batch that is a part of a larger one.
+static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    embedding_forward(of_layer(model->acts.residual, 0), model->tokens, model->params.wte, model->params.wpe, B, T, C,
-                      0);
+    Tensors p = params_of(model, 0);
+    embedding_forward(acts_of(model, 0).residual, model->tokens, p.wte, p.wpe, B, T, C, 0);
     for (int layer = 0; layer < L; layer++) {
-        Block p = block_of(&model->params, layer, C);
+        LayerActs a = acts_of(model, layer);
+        p = params_of(model, layer);
         block_forward(model, layer, B, T);
-        matmul_forward(of_layer(model->acts.residual, layer + 1), of_layer(model->acts.residual_mid, layer),
-                       of_layer(model->acts.gelu, layer), p.fcprojw, p.fcprojb, N, 4 * C, C, model->gemm_workspace);
+        matmul_forward(acts_of(model, layer + 1).residual, a.residual_mid, a.gelu, p.fcprojw, p.fcprojb, N, 4 * C, C,
+                       model->gemm_workspace);
     }
-    layernorm_forward(model->acts.lnf.data, model->acts.lnf_mean.data, model->acts.lnf_rstd.data,
-                      of_layer(model->acts.residual, L), model->params.lnfw, model->params.lnfb, N, C);
+    LayerActs last = acts_of(model, L);
+    layernorm_forward(last.lnf, last.lnf_mean, last.lnf_rstd, last.residual, p.lnfw, p.lnfb, N, C);
     return lm_head_forward_backward(model, N, dloss, want_gradient);
 }
 
@@ -562,83 +572,70 @@ static void clear_rows(float *data, int64_t n) {
     for (int64_t i = 0; i < n; i += block) { memset(data + i, 0, (size_t)min_i64(block, n - i) * sizeof(float)); }
 }
 
-// Brings back what --recompute did not keep for this layer. The same functions on the same inputs: the same bits. The
+// Computes again what --recompute gave up in this layer: the same functions on the same inputs give the same bits. The
 // last layer's activations are still there.
-static void recompute_layer(GPT2 *model, int layer, int B, int T) {
-    int C = model->config.channels;
-    if (layer == model->config.num_layers - 1) { return; }
+static void recompute_layer(Model *model, int layer, int B, int T) {
+    int C = model->config.channels, level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
-    Block p = block_of(&model->params, layer, C);
-    if (model->shape.recompute == RECOMPUTE_BLOCK) {
+    Tensors p = params_of(model, layer);
+    LayerActs a = acts_of(model, layer);
+    if (layer == model->config.num_layers - 1) { return; }
+    if (level == RECOMPUTE_BLOCK) {
         block_forward(model, layer, B, T);
         return;
     }
-    if (model->shape.recompute >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(of_layer(model->acts.ln1, layer), of_layer(model->acts.ln1_mean, layer),
-                          of_layer(model->acts.ln1_rstd, layer), of_layer(model->acts.residual, layer), p.ln1w, p.ln1b,
-                          N, C);
-        layernorm_forward(of_layer(model->acts.ln2, layer), of_layer(model->acts.ln2_mean, layer),
-                          of_layer(model->acts.ln2_rstd, layer), of_layer(model->acts.residual_mid, layer), p.ln2w,
-                          p.ln2b, N, C);
+    if (level >= RECOMPUTE_LAYERNORM) {
+        block_layernorm1(&a, &p, N, C);
+        block_layernorm2(&a, &p, N, C);
     }
-    if (model->shape.recompute >= RECOMPUTE_GELU) {
-        gelu_forward(of_layer(model->acts.gelu, layer), of_layer(model->acts.fc, layer), N * 4 * C);
-    }
+    if (level >= RECOMPUTE_GELU) { gelu_forward(a.gelu, a.fc, N * 4 * C); }
 }
 
-// The two halves of a block's backward. dresidual holds the gradient of the block's output on entry and of its input in
-// the end: the residual stream passes through both halves unchanged, and each half adds its own.
-static void block_backward_mlp(GPT2 *model, int layer, int B, int T) {
+// The two halves of a block's backward. dresidual holds the gradient of the block's output at the beginning, and of the
+// block's input at the end. The residual stream passes through both halves unchanged, and each half adds its own part.
+static void block_backward_mlp(Model *model, int layer, int64_t N) {
     int C = model->config.channels;
-    int64_t N = (int64_t)B * T;
-    Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
-    float *dresidual = model->acts.dresidual.data, *dgelu = model->acts.dgelu.data, *dfc = model->acts.dfc.data,
-          *dln = model->acts.dln.data;
-    clear_rows(dgelu, N * 4 * C);
-    clear_rows(dfc, N * 4 * C);
-    clear_rows(dln, N * C);
-    matmul_backward(dgelu, g.fcprojw, g.fcprojb, dresidual, of_layer(model->acts.gelu, layer), p.fcprojw, N, 4 * C, C,
-                    model->gemm_workspace);
-    gelu_backward(dfc, of_layer(model->acts.fc, layer), dgelu, N * 4 * C);
-    matmul_backward(dln, g.fcw, g.fcb, dfc, of_layer(model->acts.ln2, layer), p.fcw, N, C, 4 * C,
-                    model->gemm_workspace);
-    layernorm_backward(dresidual, g.ln2w, g.ln2b, dln, of_layer(model->acts.residual_mid, layer),
-                       of_layer(model->acts.ln2_mean, layer), of_layer(model->acts.ln2_rstd, layer), p.ln2w, N, C);
+    Tensors p = params_of(model, layer), g = grads_of(model, layer);
+    LayerActs a = acts_of(model, layer);
+    float *workspace = model->gemm_workspace;
+    clear_rows(a.dgelu, N * 4 * C);
+    clear_rows(a.dfc, N * 4 * C);
+    clear_rows(a.dln, N * C);
+    matmul_backward(a.dgelu, g.fcprojw, g.fcprojb, a.dresidual, a.gelu, p.fcprojw, N, 4 * C, C, workspace);
+    gelu_backward(a.dfc, a.fc, a.dgelu, N * 4 * C);
+    matmul_backward(a.dln, g.fcw, g.fcb, a.dfc, a.ln2, p.fcw, N, C, 4 * C, workspace);
+    layernorm_backward(a.dresidual, g.ln2w, g.ln2b, a.dln, a.residual_mid, a.ln2_mean, a.ln2_rstd, p.ln2w, N, C);
 }
 
-static void block_backward_attention(GPT2 *model, int layer, int B, int T) {
+static void block_backward_attention(Model *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     int64_t N = (int64_t)B * T;
-    Block p = block_of(&model->params, layer, C), g = block_of(&model->grads, layer, C);
-    float *dresidual = model->acts.dresidual.data, *datt = model->acts.datt.data, *dqkv = model->acts.dqkv.data,
-          *dln = model->acts.dln.data;
-    const float *att = of_layer(model->acts.att, layer);
-    clear_rows(datt, N * C);
-    clear_rows(dqkv, N * 3 * C);
-    clear_rows(dln, N * C);
-    matmul_backward(datt, g.attprojw, g.attprojb, dresidual, att, p.attprojw, N, C, C, model->gemm_workspace);
-    attention_backward(dqkv, datt, of_layer(model->acts.qkv, layer), att, of_layer(model->acts.att_lse, layer), B, T, C,
-                       NH, model->attention_scratch);
-    matmul_backward(dln, g.qkvw, g.qkvb, dqkv, of_layer(model->acts.ln1, layer), p.qkvw, N, C, 3 * C,
-                    model->gemm_workspace);
-    layernorm_backward(dresidual, g.ln1w, g.ln1b, dln, of_layer(model->acts.residual, layer),
-                       of_layer(model->acts.ln1_mean, layer), of_layer(model->acts.ln1_rstd, layer), p.ln1w, N, C);
+    Tensors p = params_of(model, layer), g = grads_of(model, layer);
+    LayerActs a = acts_of(model, layer);
+    float *workspace = model->gemm_workspace;
+    clear_rows(a.datt, N * C);
+    clear_rows(a.dqkv, N * 3 * C);
+    clear_rows(a.dln, N * C);
+    matmul_backward(a.datt, g.attprojw, g.attprojb, a.dresidual, a.att, p.attprojw, N, C, C, workspace);
+    attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, B, T, C, NH, model->attention_scratch);
+    matmul_backward(a.dln, g.qkvw, g.qkvb, a.dqkv, a.ln1, p.qkvw, N, C, 3 * C, workspace);
+    layernorm_backward(a.dresidual, g.ln1w, g.ln1b, a.dln, a.residual, a.ln1_mean, a.ln1_rstd, p.ln1w, N, C);
 }
 
 // Adds the gradients of the last gpt2_forward(..., want_gradient = true) to model->grads.
-static void gpt2_backward(GPT2 *model, int B, int T) {
+static void gpt2_backward(Model *model, int B, int T) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    clear_rows(model->acts.dresidual.data, N * C);
-    layernorm_backward(model->acts.dresidual.data, model->grads.lnfw, model->grads.lnfb, model->acts.dlnf.data,
-                       of_layer(model->acts.residual, L), model->acts.lnf_mean.data, model->acts.lnf_rstd.data,
-                       model->params.lnfw, N, C);
+    Tensors p = params_of(model, 0), g = grads_of(model, 0);
+    LayerActs a = acts_of(model, L);
+    clear_rows(a.dresidual, N * C);
+    layernorm_backward(a.dresidual, g.lnfw, g.lnfb, a.dlnf, a.residual, a.lnf_mean, a.lnf_rstd, p.lnfw, N, C);
     for (int layer = L - 1; layer >= 0; layer--) {
         recompute_layer(model, layer, B, T);
-        block_backward_mlp(model, layer, B, T);
+        block_backward_mlp(model, layer, N);
         block_backward_attention(model, layer, B, T);
     }
-    embedding_backward(model->grads.wte, model->grads.wpe, model->acts.dresidual.data, model->tokens, B, T, C);
+    embedding_backward(g.wte, g.wpe, a.dresidual, model->tokens, B, T, C);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -646,14 +643,15 @@ static void gpt2_backward(GPT2 *model, int B, int T) {
 
 // The Euclidean norm of all gradients. Blocks of fixed size are summed by whichever thread is free, then added up in
 // order, in double precision.
-static double gradient_norm(GPT2 *model) {
+static double gradient_norm(Model *model) {
     int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < blocks; i++) {
-        model->norm_sums[i] = row_sumsq(model->grads_memory + i * NORM_BLOCK, min_i64(NORM_BLOCK, n - i * NORM_BLOCK));
+        model->optimizer.norm_sums[i] =
+            row_sumsq(model->grads + i * NORM_BLOCK, min_i64(NORM_BLOCK, n - i * NORM_BLOCK));
     }
     double sum = 0.0;
-    for (int64_t i = 0; i < blocks; i++) { sum += model->norm_sums[i]; }
+    for (int64_t i = 0; i < blocks; i++) { sum += model->optimizer.norm_sums[i]; }
     return sqrt(sum);
 }
 
@@ -684,15 +682,15 @@ static void adamw_tensor(float *param, float *m, float *v, const float *grad, in
     }
 }
 
-static void gpt2_update(GPT2 *model, const AdamW *a) {
+static void gpt2_update(Model *model, const AdamW *a) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(&model->config, i), n = gpt2_param_size(&model->config, i);
-        adamw_tensor(model->params_memory + at, model->adam_m + at, model->adam_v + at, model->grads_memory + at, n, a,
+        adamw_tensor(model->params + at, model->optimizer.m + at, model->optimizer.v + at, model->grads + at, n, a,
                      gpt2_param_specs[i].decay ? a->weight_decay : 0.0f);
     }
 }
 
-static void gpt2_zero_gradients(GPT2 *model) { clear_rows(model->grads_memory, gpt2_num_params(&model->config)); }
+static void gpt2_zero_gradients(Model *model) { clear_rows(model->grads, gpt2_num_params(&model->config)); }
 
 static bool all_finite(const float *data, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
@@ -725,18 +723,18 @@ static bool holds_nonfinite(void *context, const void *data, PlanType type, int6
 
 // After a forward pass whose loss is not a number: names where a NaN or an infinity first stands, in the order of the
 // computation. Activations that were not kept for each layer are passed over.
-static void name_nonfinite_forward(GPT2 *model, int B, int T, char *name, size_t size) {
+static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_t size) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
-    if (find_nonfinite_tensor(&model->config, model->params_memory, "parameter", name, size)) { return; }
+    if (find_nonfinite_tensor(&model->config, model->params, "parameter", name, size)) { return; }
     activation_slots(&model->acts, slots);
     if (gpt2_find_nonfinite(slots, &shape, (int64_t)B * T, holds_nonfinite, NULL, name, size)) { return; }
     snprintf(name, size, "the sum of the losses");
 }
 
 // The same after a backward pass, whose forward was sound.
-static void name_nonfinite_gradient(const GPT2 *model, char *name, size_t size) {
-    if (find_nonfinite_tensor(&model->config, model->grads_memory, "gradient of", name, size)) { return; }
+static void name_nonfinite_gradient(const Model *model, char *name, size_t size) {
+    if (find_nonfinite_tensor(&model->config, model->grads, "gradient of", name, size)) { return; }
     snprintf(name, size, "the sum of squares");
 }
 
@@ -745,17 +743,19 @@ static void name_nonfinite_gradient(const GPT2 *model, char *name, size_t size) 
 
 // Runs history[first .. first+rows-1] through the model, beside the cached keys and values of all positions before, and
 // caches theirs. Leaves the logits of the last row in new_logits. rows is at most GENERATE_ROWS.
-static void generate_rows(GPT2 *model, int first, int rows) {
+static void generate_rows(Model *model, int first, int rows) {
+    Generation *g = &model->generation;
     const GPT2Config *config = &model->config;
     int C = config->channels, NH = config->num_heads, HS = C / NH, V = config->vocab_size;
     int64_t half = (int64_t)model->shape.window * C;                 // the keys or the values of one layer
     int64_t scratch = attention_scratch_floats(model->shape.window); // for each thread
-    float *x = model->new_residual, *ln = model->new_ln, *mean = model->new_ln_stats, *rstd = mean + GENERATE_ROWS;
-    float *qkv = model->new_qkv, *att = model->new_att, *fc = model->new_fc, *workspace = model->gemm_workspace;
-    embedding_forward(x, model->history + first, model->params.wte, model->params.wpe, 1, rows, C, first);
+    float *x = g->residual, *ln = g->ln, *mean = g->ln_stats, *rstd = mean + GENERATE_ROWS;
+    float *qkv = g->qkv, *att = g->att, *fc = g->fc, *workspace = model->gemm_workspace;
+    Tensors outside = params_of(model, 0);
+    embedding_forward(x, g->history + first, outside.wte, outside.wpe, 1, rows, C, first);
     for (int layer = 0; layer < config->num_layers; layer++) {
-        Block p = block_of(&model->params, layer, C);
-        float *keys = model->cache + 2 * layer * half, *values = keys + half;
+        Tensors p = params_of(model, layer);
+        float *keys = g->cache + 2 * layer * half, *values = keys + half;
         layernorm_forward(ln, mean, rstd, x, p.ln1w, p.ln1b, rows, C);
         matmul_forward(qkv, NULL, ln, p.qkvw, p.qkvb, rows, C, 3 * C, workspace);
         for (int64_t i = 0; i < rows; i++) {
@@ -768,7 +768,7 @@ static void generate_rows(GPT2 *model, int first, int rows) {
                 Head head = {qkv + (int64_t)at * 3 * C + h * HS, keys + h * HS, values + h * HS, 3 * C, C};
                 attention_tile_forward(att + (int64_t)at * C + h * HS, C, NULL, head, first + at,
                                        (int)min_i64(ATTENTION_TILE, rows - at), HS,
-                                       model->attention_scratch + thread_index() * scratch);
+                                       model->attention_scratch + gemm_thread() * scratch);
             }
         }
         matmul_forward(x, x, att, p.attprojw, p.attprojb, rows, C, C, workspace);
@@ -777,34 +777,37 @@ static void generate_rows(GPT2 *model, int first, int rows) {
         gelu_forward(fc, fc, (int64_t)rows * 4 * C);
         matmul_forward(x, x, fc, p.fcprojw, p.fcprojb, rows, 4 * C, C, workspace);
     }
-    layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, model->params.lnfw, model->params.lnfb, 1, C);
-    matmul_forward(model->new_logits, NULL, ln, model->params.wte, NULL, 1, C, V, workspace);
+    layernorm_forward(ln, mean, rstd, x + (int64_t)(rows - 1) * C, params_of(model, 0).lnfw, params_of(model, 0).lnfb,
+                      1, C);
+    matmul_forward(g->logits, NULL, ln, params_of(model, 0).wte, NULL, 1, C, V, workspace);
 }
 
-static void generate_begin(GPT2 *model) { model->history_length = model->cached = 0; }
+static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
 
 // Adds a token to the history. When the window is full, the newer half stays; its positions change, so that what was
 // cached for it no longer holds.
-static void generate_append(GPT2 *model, int token) {
-    if (model->history_length == model->shape.window) {
+static void generate_append(Model *model, int token) {
+    Generation *g = &model->generation;
+    if (g->length == model->shape.window) {
         int kept = model->shape.window / 2;
-        memmove(model->history, model->history + model->history_length - kept, (size_t)kept * sizeof(int32_t));
-        model->history_length = kept;
-        model->cached = 0;
+        memmove(g->history, g->history + g->length - kept, (size_t)kept * sizeof(int32_t));
+        g->length = kept;
+        g->cached = 0;
     }
-    model->history[model->history_length++] = token;
+    g->history[g->length++] = token;
 }
 
 // The logits (V) of the token after the history, which must not be empty. Without the cache everything is computed
 // again: the same bits, since no row of any layer depends on how many rows are computed with it.
-static const float *generate_logits(GPT2 *model, bool use_cache) {
-    if (!use_cache) { model->cached = 0; }
-    while (model->cached < model->history_length) {
-        int rows = (int)min_i64(GENERATE_ROWS, model->history_length - model->cached);
-        generate_rows(model, model->cached, rows);
-        model->cached += rows;
+static const float *generate_logits(Model *model, bool use_cache) {
+    Generation *g = &model->generation;
+    if (!use_cache) { g->cached = 0; }
+    while (g->cached < g->length) {
+        int rows = (int)min_i64(GENERATE_ROWS, g->length - g->cached);
+        generate_rows(model, g->cached, rows);
+        g->cached += rows;
     }
-    return model->new_logits;
+    return g->logits;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -829,19 +832,9 @@ static void on_stop_signal(int signal_number) {
     asked = 1;
 }
 
-static bool set_threads(int64_t threads, Error *error) {
-#ifdef _OPENMP
-    (void)error;
-    if (threads > 0) { omp_set_num_threads((int)threads); }
-    return true;
-#else
-    return threads <= 1 || fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
-#endif
-}
-
 // The gradient of one step: all its micro-batches, added up. Sets *interrupted and returns early when asked to stop
 // before the last of them; nothing is lost, the step begins anew when the run is resumed.
-static bool accumulate_gradient(GPT2 *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
+static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     float dloss = 1.0f / (float)run->options.total_batch;
     gpt2_zero_gradients(model);
@@ -862,7 +855,7 @@ static bool accumulate_gradient(GPT2 *model, TrainRun *run, double *loss, bool *
     return true;
 }
 
-static void update_params(GPT2 *model, TrainRun *run, const StepInfo *info) {
+static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     const TrainOptions *o = &run->options;
     bool clip = o->grad_clip > 0.0 && info->norm > o->grad_clip;
     AdamW a = {(float)info->lr,    (float)o->beta1,        (float)o->beta2,
@@ -872,16 +865,17 @@ static void update_params(GPT2 *model, TrainRun *run, const StepInfo *info) {
 }
 
 // Takes a step's loss and norm into the statistics. True if its update is to be skipped; then it says so.
-static bool skips_update(GPT2 *model, TrainRun *run, const StepInfo *info) {
+static bool skips_update(Model *model, TrainRun *run, const StepInfo *info) {
     char why[96];
     double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
-    bool skip = outliers_skip(&model->outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    bool skip =
+        outliers_skip(&model->optimizer.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
     return skip;
 }
 
 // One step: gradient, update, one line in the log.
-static bool train_step(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) {
+static bool train_step(Model *model, TrainRun *run, double peak_gflops, Error *error) {
     const TrainOptions *o = &run->options;
     Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
     double start = seconds_now();
@@ -909,7 +903,7 @@ static bool train_step(GPT2 *model, TrainRun *run, double peak_gflops, Error *er
 }
 
 // The mean loss over the validation sequences, always the same ones. Returns early when asked to stop: *loss is NaN.
-static bool validate(GPT2 *model, TrainRun *run, double *loss, Error *error) {
+static bool validate(Model *model, TrainRun *run, double *loss, Error *error) {
     int64_t total = run_val_sequences(run), B = run->options.batch_size;
     double sum = 0.0;
     *loss = NAN;
@@ -923,7 +917,7 @@ static bool validate(GPT2 *model, TrainRun *run, double *loss, Error *error) {
     return true;
 }
 
-static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+static bool validate_and_log(Model *model, TrainRun *run, Error *error) {
     double loss;
     if (!validate(model, run, &loss, error)) { return false; }
     if (stop_requested) { return true; }
@@ -931,7 +925,7 @@ static bool validate_and_log(GPT2 *model, TrainRun *run, Error *error) {
 }
 
 // The mean losses of a batch of completions, over their own tokens.
-static void evaluate_batch(GPT2 *model, const EvalLoader *eval, EvalBatch batch) {
+static void evaluate_batch(Model *model, const EvalLoader *eval, EvalBatch batch) {
     eval_read(eval, &batch, model->tokens, model->targets);
     gpt2_forward(model, batch.rows, batch.T, 0.0f, false);
     for (int64_t i = 0; i < batch.rows; i++) {
@@ -945,7 +939,7 @@ static void evaluate_batch(GPT2 *model, const EvalLoader *eval, EvalBatch batch)
 }
 
 // The mean losses of all completions of an evaluation. Returns early when asked to stop.
-static void evaluate(GPT2 *model, TrainRun *run, int which) {
+static void evaluate(Model *model, TrainRun *run, int which) {
     const EvalLoader *eval = &run->evals[which];
     int64_t batches = eval_num_batches(eval);
     double start = seconds_now();
@@ -955,7 +949,7 @@ static void evaluate(GPT2 *model, TrainRun *run, int which) {
     }
 }
 
-static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
+static bool evaluate_and_log(Model *model, TrainRun *run, Error *error) {
     for (int which = 0; which < NUM_EVALS; which++) {
         if (!eval_is_open(&run->evals[which])) { continue; }
         evaluate(model, run, which);
@@ -965,23 +959,23 @@ static bool evaluate_and_log(GPT2 *model, TrainRun *run, Error *error) {
     return true;
 }
 
-static void append_to_sample(void *model, int token) { generate_append((GPT2 *)model, token); }
-static const float *cached_logits(void *model) { return generate_logits((GPT2 *)model, true); }
+static void append_to_sample(void *model, int token) { generate_append((Model *)model, token); }
+static const float *cached_logits(void *model) { return generate_logits((Model *)model, true); }
 
 static bool sample_stops(void *model) {
     (void)model;
     return stop_requested != 0;
 }
 
-static bool sample(GPT2 *model, TrainRun *run) {
-    SampleSource source = {model,        append_to_sample,     cached_logits,
-                           sample_stops, model->sampler_probs, model->sampler_index};
+static bool sample(Model *model, TrainRun *run) {
+    SampleSource source = {model,        append_to_sample,        cached_logits,
+                           sample_stops, model->generation.probs, model->generation.index};
     generate_begin(model);
     return run_sample(run, &source);
 }
 
-static bool save(GPT2 *model, TrainRun *run, Error *error) {
-    HostArrays host = {{model->params_memory, model->adam_m, model->adam_v}, gpt2_num_params(&run->config)};
+static bool save(Model *model, TrainRun *run, Error *error) {
+    HostArrays host = {{model->params, model->optimizer.m, model->optimizer.v}, gpt2_num_params(&run->config)};
     RunArrays arrays = run_host_arrays(&host);
     if (!run_save(run, &arrays, error)) { return false; }
     run_report_saved(run);
@@ -990,7 +984,7 @@ static bool save(GPT2 *model, TrainRun *run, Error *error) {
 
 // The training loop. The order within a step is the one train_run.h relies on: save, validate, evaluate, sample,
 // update.
-static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) {
+static bool train(Model *model, TrainRun *run, double peak_gflops, Error *error) {
     const TrainOptions *o = &run->options;
     for (;;) {
         bool last = run->step >= run->num_steps || stop_requested;
@@ -1011,20 +1005,23 @@ static bool train(GPT2 *model, TrainRun *run, double peak_gflops, Error *error) 
 }
 
 // What --steps 0 does: evaluates and samples from the model as it is.
-static bool evaluate_only(GPT2 *model, TrainRun *run, Error *error) {
+static bool evaluate_only(Model *model, TrainRun *run, Error *error) {
     if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
     if (!stop_requested && !evaluate_and_log(model, run, error)) { return false; }
     if (run->options.sample_every == 0 || sample(model, run)) { return true; }
     return fail(error, "the model's logits are not numbers; its parameters are damaged");
 }
 
-static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *error) {
+static bool run_program(Model *model, TrainRun *run, MemoryPlan *plan, Error *error) {
     const TrainOptions *o = &run->options;
     run->ranks = run_one_rank();
     run->num_ranks = 1;
-    run_keep_section(run, "loss_outliers", &model->outliers.loss, sizeof(model->outliers.loss));
-    run_keep_section(run, "norm_outliers", &model->outliers.norm, sizeof(model->outliers.norm));
-    if (!set_threads(o->threads, error) || !run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
+    run_keep_section(run, "loss_outliers", &model->optimizer.outliers.loss, sizeof(model->optimizer.outliers.loss));
+    run_keep_section(run, "norm_outliers", &model->optimizer.outliers.norm, sizeof(model->optimizer.outliers.norm));
+    if (!gemm_set_threads(o->threads)) {
+        return fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
+    }
+    if (!run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
     bool evaluates = run->has_val || run_has_evals(run);
     RunKind kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
     RunShape shape = {kind,
@@ -1045,7 +1042,7 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
         return true;
     }
     if (!gpt2_allocate(model, plan, error)) { return false; }
-    HostArrays host = {{model->params_memory, model->adam_m, model->adam_v}, gpt2_num_params(&run->config)};
+    HostArrays host = {{model->params, model->optimizer.m, model->optimizer.v}, gpt2_num_params(&run->config)};
     RunArrays arrays = run_host_arrays(&host);
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));
@@ -1060,14 +1057,14 @@ static bool run_program(GPT2 *model, TrainRun *run, MemoryPlan *plan, Error *err
     fflush(stdout); // into a file it would be seen with the first step only
     catch_stop_signals(on_stop_signal);
     bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
-    uint64_t hash = sum64(0, model->params_memory, gpt2_num_params(&run->config));
-    return ok && run_finish(run, model->params_memory, hash, kind == RUN_TRAINS, stop_requested, error);
+    uint64_t hash = sum64(0, model->params, gpt2_num_params(&run->config));
+    return ok && run_finish(run, model->params, hash, kind == RUN_TRAINS, stop_requested, error);
 }
 
 int main(int argc, char **argv) {
     static TrainRun run; // zero; large, so not on the stack
     static MemoryPlan plan;
-    static GPT2 model;
+    static Model model;
     static Error error;
     ArgsOutcome outcome;
     reserve_standard_files();

@@ -314,13 +314,28 @@ static inline int gemm_max_threads(void) {
 #endif
 }
 
+// Sets the number of threads; 0: as many as OpenMP wants. False: this build has no OpenMP, and more than 1 is asked for.
+static inline bool gemm_set_threads(int64_t threads) {
+#ifdef _OPENMP
+    if (threads > 0) { omp_set_num_threads((int)threads); }
+    return true;
+#else
+    return threads <= 1;
+#endif
+}
+
+// The number of the calling thread in its team.
+static inline int gemm_thread(void) {
+#ifdef _OPENMP
+    return omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
 // The share of the calling thread of a workspace that is sized for its team.
 static inline float *gemm_thread_workspace(float *workspace) {
-#ifdef _OPENMP
-    return workspace + omp_get_thread_num() * gemm_serial_workspace_floats();
-#else
-    return workspace;
-#endif
+    return workspace + gemm_thread() * gemm_serial_workspace_floats();
 }
 
 // C (M, N), rows ldc apart, = A (M, K) times B (K, N) + bias (N, or NULL for none); with accumulate, += instead of =.

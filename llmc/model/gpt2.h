@@ -67,12 +67,6 @@ typedef struct {
     {#name, layers, rows, cols, init, decay, hf, layout},
 static const GPT2ParamSpec gpt2_param_specs[NUM_PARAM_TENSORS] = {GPT2_PARAMETERS(GPT2_PARAM_SPEC)};
 
-// One pointer per tensor, by name. Used for parameters and for their gradients.
-#define GPT2_PARAM_POINTER(name, ...) float *name;
-typedef struct {
-    GPT2_PARAMETERS(GPT2_PARAM_POINTER)
-} GPT2Tensors;
-
 static inline int64_t gpt2_dim(const GPT2Config *config, GPT2Dim dim) {
     switch (dim) {
     case DIM_Vp: return config->padded_vocab_size;
@@ -113,13 +107,10 @@ static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
 // All elements, the padding of wte included: what is stored.
 static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
 
-// Sets the 16 pointers into one array of gpt2_num_params(config) floats.
-static inline void gpt2_point_tensors(GPT2Tensors *tensors, const GPT2Config *config, float *memory) {
-    float **pointers[NUM_PARAM_TENSORS];
-    int n = 0;
-#define GPT2_PARAM_ADDRESS(name, ...) pointers[n++] = &tensors->name;
-    GPT2_PARAMETERS(GPT2_PARAM_ADDRESS)
-    for (int i = 0; i < n; i++) { *pointers[i] = memory + gpt2_param_offset(config, i); }
+// First element of one layer of tensor i. The layer of a tensor outside the blocks does not matter.
+static inline int64_t gpt2_layer_offset(const GPT2Config *config, int i, int layer) {
+    int64_t before = gpt2_param_specs[i].per_layer ? layer : 0;
+    return gpt2_param_offset(config, i) + before * gpt2_param_rows(config, i) * gpt2_param_cols(config, i);
 }
 
 // Writes the name Hugging Face gives tensor i of a layer (ignored for tensors outside the blocks), e.g.

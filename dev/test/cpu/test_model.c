@@ -27,7 +27,7 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 static const GPT2Config small = {48, 101, 128, 3, 3, 36}; // maxT, V, Vp, L, NH, C
 
 typedef struct {
-    GPT2 model;
+    Model model;
     MemoryPlan plan;
 } Instance;
 
@@ -39,7 +39,7 @@ static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int
     RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0};
     gpt2_plan(&instance->model, &instance->plan, config, shape);
     if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
-    float *params = instance->model.params_memory;
+    float *params = instance->model.params;
     gpt2_init_params(params, config, 7);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (gpt2_param_specs[i].rows != DIM_NONE) { continue; }
@@ -55,7 +55,7 @@ static void free_model(Instance *instance) {
     free(instance);
 }
 
-static void fill_batch(GPT2 *model, int64_t first, int64_t n, uint64_t seed) {
+static void fill_batch(Model *model, int64_t first, int64_t n, uint64_t seed) {
     for (int64_t i = 0; i < n; i++) {
         model->tokens[i] = (int32_t)(rand_u64(seed, 1, (uint64_t)(first + i)) % (uint64_t)model->config.vocab_size);
         model->targets[i] = (int32_t)(rand_u64(seed, 2, (uint64_t)(first + i)) % (uint64_t)model->config.vocab_size);
@@ -66,7 +66,7 @@ static uint64_t hash_floats(const float *data, int64_t n) { return hash64(data, 
 
 // A few training steps on batches of B x T; returns the hash of the weights.
 static uint64_t train_steps(Instance *instance, int B, int T, int steps) {
-    GPT2 *model = &instance->model;
+    Model *model = &instance->model;
     for (int step = 0; step < steps; step++) {
         gpt2_zero_gradients(model);
         fill_batch(model, 0, (int64_t)B * T, (uint64_t)step);
@@ -75,7 +75,7 @@ static uint64_t train_steps(Instance *instance, int B, int T, int steps) {
         AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
         gpt2_update(model, &a);
     }
-    return hash_floats(model->params_memory, gpt2_num_params(&model->config));
+    return hash_floats(model->params, gpt2_num_params(&model->config));
 }
 
 static void use_threads(int threads) {
@@ -92,12 +92,12 @@ static void test_untrained_loss_is_ln_v(Test *t) {
     const int vocabs[] = {2, 101, 257, 5000};
     for (int i = 0; i < 4; i++) {
         GPT2Config config = {64, vocabs[i], gpt2_pad_vocab(vocabs[i]), 2, 4, 64};
-        GPT2 model;
+        Model model;
         MemoryPlan plan;
         RunShape shape = {RUN_EVALUATES, 4, 64, 0, 1, 0, 0};
         gpt2_plan(&model, &plan, &config, shape);
         if (!CHECK(t, gpt2_allocate(&model, &plan, &error), "%s", error.text)) { return; }
-        gpt2_init_params(model.params_memory, &config, 42);
+        gpt2_init_params(model.params, &config, 42);
         fill_batch(&model, 0, 4 * 64, 3);
         double loss = gpt2_forward(&model, 4, 64, 0.0f, false);
         // logits have a standard deviation of about 0.02 sqrt(C) = 0.16, which raises the loss by half its square
@@ -107,7 +107,7 @@ static void test_untrained_loss_is_ln_v(Test *t) {
 }
 
 // Logits of all rows of a sequence through generation's forward (rows in chunks of any size give the same).
-static void logits_of_sequence(GPT2 *model, const int32_t *tokens, int n, float *logits) {
+static void logits_of_sequence(Model *model, const int32_t *tokens, int n, float *logits) {
     generate_begin(model);
     for (int i = 0; i < n; i++) {
         generate_append(model, tokens[i]);
@@ -120,7 +120,7 @@ static void logits_of_sequence(GPT2 *model, const int32_t *tokens, int n, float 
 static void test_causality(Test *t) {
     enum { T = 40 };
     Instance *instance = make_model(t, &small, 1, T, 0);
-    GPT2 *model = &instance->model;
+    Model *model = &instance->model;
     int V = small.vocab_size;
     float *before = (float *)malloc(sizeof(float) * (size_t)(T * V)),
           *after = (float *)malloc(sizeof(float) * (size_t)(T * V));
@@ -152,7 +152,7 @@ static void test_causality(Test *t) {
 static void test_overfit_one_batch(Test *t) {
     GPT2Config config = {16, 61, 128, 2, 4, 64};
     Instance *instance = make_model(t, &config, 2, 16, 0);
-    GPT2 *model = &instance->model;
+    Model *model = &instance->model;
     double loss = 0.0;
     for (int step = 0; step < 200; step++) {
         gpt2_zero_gradients(model);
@@ -201,7 +201,7 @@ static void test_weights_do_not_depend_on_recompute(Test *t) {
 static void test_validation_and_sampling_leave_no_trace(Test *t) {
     Instance *plain = make_model(t, &small, 2, 24, 0), *disturbed = make_model(t, &small, 2, 24, 0);
     uint64_t want = train_steps(plain, 2, 24, 2);
-    GPT2 *model = &disturbed->model;
+    Model *model = &disturbed->model;
     for (int step = 0; step < 2; step++) {
         gpt2_zero_gradients(model);
         fill_batch(model, 0, 13, 77);
@@ -217,7 +217,7 @@ static void test_validation_and_sampling_leave_no_trace(Test *t) {
         AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
         gpt2_update(model, &a);
     }
-    CHECK(t, hash_floats(model->params_memory, gpt2_num_params(&small)) == want, "other weights");
+    CHECK(t, hash_floats(model->params, gpt2_num_params(&small)) == want, "other weights");
     free_model(plain), free_model(disturbed);
 }
 
@@ -226,7 +226,7 @@ static void test_validation_and_sampling_leave_no_trace(Test *t) {
 static void test_accumulation(Test *t) {
     enum { T = 33 };
     Instance *whole = make_model(t, &small, 4, T, 0), *parts = make_model(t, &small, 2, T, 0);
-    GPT2 *a = &whole->model, *b = &parts->model;
+    Model *a = &whole->model, *b = &parts->model;
     fill_batch(a, 0, 4 * T, 5);
     double loss = gpt2_forward(a, 4, T, 1.0f / (4 * T), true), loss_parts = 0.0;
     gpt2_backward(a, 4, T);
@@ -238,8 +238,8 @@ static void test_accumulation(Test *t) {
     CHECK(t, fabs(loss - loss_parts) <= 1e-12, "loss %.15f in one, %.15f in parts", loss, loss_parts);
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t at = gpt2_param_offset(&small, i), n = gpt2_param_size(&small, i);
-        float largest = row_max(a->grads_memory + at, n);
-        check_close(t, gpt2_param_specs[i].name, b->grads_memory + at, a->grads_memory + at, (size_t)n,
+        float largest = row_max(a->grads + at, n);
+        check_close(t, gpt2_param_specs[i].name, b->grads + at, a->grads + at, (size_t)n,
                     4 * T * 1.2e-7 * (double)largest, 0.0);
     }
     free_model(whole), free_model(parts);
@@ -250,7 +250,7 @@ static void test_cached_decoding_is_exact(Test *t) {
     enum { V = 101, N = 48 + 30 };
     Instance *instances[3];
     for (int i = 0; i < 3; i++) { instances[i] = make_model(t, &small, 1, 48, 0); }
-    GPT2 *cached = &instances[0]->model, *uncached = &instances[1]->model, *training = &instances[2]->model;
+    Model *cached = &instances[0]->model, *uncached = &instances[1]->model, *training = &instances[2]->model;
     generate_begin(cached), generate_begin(uncached);
     for (int i = 0; i < N; i++) {
         int token = (int)(rand_u64(3, 3, (uint64_t)i) % V);
@@ -258,14 +258,14 @@ static void test_cached_decoding_is_exact(Test *t) {
         const float *logits = generate_logits(cached, true), *want = generate_logits(uncached, false);
         CHECK(t, memcmp(logits, want, V * sizeof(float)) == 0, "token %d: cached and uncached logits differ", i);
         if (i >= 48) { continue; }
-        for (int j = 0; j <= i; j++) { training->tokens[j] = cached->history[j], training->targets[j] = j; }
+        for (int j = 0; j <= i; j++) { training->tokens[j] = cached->generation.history[j], training->targets[j] = j; }
         gpt2_forward(training, 1, i + 1, 0.0f, false);
         float loss, row[V];
         int32_t target = i;
         memcpy(row, logits, sizeof(row));
         cross_entropy(&loss, row, &target, 1, V, V, 0.0f, false);
-        CHECK(t, loss == training->acts.losses.data[i], "token %d: loss %.9g in generation, %.9g in training", i, (double)loss,
-              (double)training->acts.losses.data[i]);
+        CHECK(t, loss == training->acts.losses.data[i], "token %d: loss %.9g in generation, %.9g in training", i,
+              (double)loss, (double)training->acts.losses.data[i]);
     }
     for (int i = 0; i < 3; i++) { free_model(instances[i]); }
 }
@@ -274,7 +274,7 @@ static void test_cached_decoding_is_exact(Test *t) {
 static void test_padding_does_not_leak(Test *t) {
     Instance *clean = make_model(t, &small, 2, 20, 0), *dirty = make_model(t, &small, 2, 20, 0);
     int64_t used = (int64_t)small.vocab_size * small.channels, all = gpt2_param_size(&small, PARAM_wte);
-    for (int64_t i = used; i < all; i++) { dirty->model.params.wte[i] = 1e6f; }
+    for (int64_t i = used; i < all; i++) { params_of(&dirty->model, 0).wte[i] = 1e6f; }
     Instance *both[2] = {clean, dirty};
     double losses[2];
     for (int i = 0; i < 2; i++) {
@@ -284,10 +284,9 @@ static void test_padding_does_not_leak(Test *t) {
     }
     CHECK(t, losses[0] == losses[1], "loss %.15f with clean padding, %.15f with other", losses[0], losses[1]);
     int64_t n = gpt2_num_params(&small);
-    CHECK(t, hash_floats(clean->model.grads_memory, n) == hash_floats(dirty->model.grads_memory, n),
-          "gradients differ");
+    CHECK(t, hash_floats(clean->model.grads, n) == hash_floats(dirty->model.grads, n), "gradients differ");
     for (int64_t i = used; i < all; i++) {
-        if (!CHECK(t, dirty->model.grads.wte[i] == 0.0f, "the padding has a gradient")) { break; }
+        if (!CHECK(t, grads_of(&dirty->model, 0).wte[i] == 0.0f, "the padding has a gradient")) { break; }
     }
     free_model(clean), free_model(dirty);
 }
@@ -298,7 +297,7 @@ static void test_awkward_sizes(Test *t) {
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         int B = sizes[i].B, T = sizes[i].T;
         Instance *instance = make_model(t, &small, B, T, 3);
-        GPT2 *model = &instance->model;
+        Model *model = &instance->model;
         fill_batch(model, 0, (int64_t)B * T, 1);
         double loss = gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
         gpt2_backward(model, B, T);
@@ -348,7 +347,7 @@ static void test_lifetimes_are_true(Test *t) {
     for (int level = 0; level < 4; level++) {
         Instance *plain = make_model(t, &small, 2, 16, level), *poisoned = make_model(t, &small, 2, 16, level);
         uint64_t want = train_steps(plain, 2, 16, 1);
-        GPT2 *model = &poisoned->model;
+        Model *model = &poisoned->model;
         int C = small.channels, L = small.num_layers;
         int64_t N = 32;
         poison_others(&poisoned->plan, GENERATE);
@@ -357,20 +356,22 @@ static void test_lifetimes_are_true(Test *t) {
         gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
         poison_others(&poisoned->plan, LM_HEAD);
         clear_rows(model->acts.dresidual.data, N * C);
-        layernorm_backward(model->acts.dresidual.data, model->grads.lnfw, model->grads.lnfb, model->acts.dlnf.data,
-                           of_layer(model->acts.residual, L), model->acts.lnf_mean.data, model->acts.lnf_rstd.data, model->params.lnfw, N, C);
+        layernorm_backward(model->acts.dresidual.data, grads_of(model, 0).lnfw, grads_of(model, 0).lnfb,
+                           model->acts.dlnf.data, of_layer(model->acts.residual, L), model->acts.lnf_mean.data,
+                           model->acts.lnf_rstd.data, params_of(model, 0).lnfw, N, C);
         for (int layer = L - 1; layer >= 0; layer--) {
             recompute_layer(model, layer, 2, 16);
             poison_others(&poisoned->plan, BACKWARD_MLP);
-            block_backward_mlp(model, layer, 2, 16);
+            block_backward_mlp(model, layer, 2 * 16);
             poison_others(&poisoned->plan, BACKWARD_ATTENTION);
             block_backward_attention(model, layer, 2, 16);
         }
-        embedding_backward(model->grads.wte, model->grads.wpe, model->acts.dresidual.data, model->tokens, 2, 16, C);
+        embedding_backward(grads_of(model, 0).wte, grads_of(model, 0).wpe, model->acts.dresidual.data, model->tokens, 2,
+                           16, C);
         poison_others(&poisoned->plan, UPDATE);
         AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), 1};
         gpt2_update(model, &a);
-        uint64_t got = hash_floats(model->params_memory, gpt2_num_params(&small));
+        uint64_t got = hash_floats(model->params, gpt2_num_params(&small));
         CHECK(t, got == want, "--recompute %d: a buffer is used outside its life", level);
         free_model(plain), free_model(poisoned);
     }
@@ -381,7 +382,7 @@ static void test_one_allocation(Test *t) {
     for (int level = 0; level < 4; level++) {
         int64_t bytes_before = planned_bytes, allocations_before = allocations;
         Instance *instance = make_model(t, &small, 2, 16, level);
-        GPT2 *model = &instance->model;
+        Model *model = &instance->model;
         CHECK(t, planned_bytes - bytes_before == instance->plan.total, "planned %lld bytes, allocated %lld",
               (long long)instance->plan.total, (long long)(planned_bytes - bytes_before));
         CHECK(t, allocations - allocations_before == 2,
@@ -395,8 +396,8 @@ static void test_one_allocation(Test *t) {
         for (int i = 0; i < 60; i++) {
             SamplerOptions options = {0.8f, 10, 0.9f};
             generate_append(model, i);
-            sample_token(generate_logits(model, i % 2 == 0), small.vocab_size, &options, 0.5, model->sampler_probs,
-                         model->sampler_index);
+            sample_token(generate_logits(model, i % 2 == 0), small.vocab_size, &options, 0.5, model->generation.probs,
+                         model->generation.index);
         }
         CHECK(t, allocations == allocations_before, "%lld allocations after the plan's",
               (long long)(allocations - allocations_before));
@@ -407,7 +408,7 @@ static void test_one_allocation(Test *t) {
 static void test_plan_overflow_is_refused(Test *t) {
     static Error error;
     GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
-    GPT2 model;
+    Model model;
     MemoryPlan plan;
     RunShape shape = {RUN_TRAINS, 65536, 1 << 20, 0, 1 << 20, 0, 0};
     gpt2_plan(&model, &plan, &config, shape);
@@ -421,7 +422,7 @@ static void test_plan_overflow_is_refused(Test *t) {
 }
 
 // Puts a NaN where the forward pass is to find it first, and takes it away again.
-static void check_named(Test *t, GPT2 *model, float *place, const char *want) {
+static void check_named(Test *t, Model *model, float *place, const char *want) {
     char name[128] = "";
     float old = *place;
     *place = NAN;
@@ -432,13 +433,13 @@ static void check_named(Test *t, GPT2 *model, float *place, const char *want) {
 
 static void test_nonfinite_is_named(Test *t) {
     Instance *instance = make_model(t, &small, 1, 8, 0);
-    GPT2 *model = &instance->model;
+    Model *model = &instance->model;
     char name[128];
     int L = small.num_layers;
     fill_batch(model, 0, 8, 1);
     gpt2_forward(model, 1, 8, 1.0f / 8.0f, true);
-    check_named(t, model, &model->params.lnfb[35], "parameter lnfb");
-    check_named(t, model, &model->params.qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
+    check_named(t, model, &params_of(model, 0).lnfb[35], "parameter lnfb");
+    check_named(t, model, &params_of(model, 0).qkvw[2 * 3 * 36 * 36], "parameter qkvw of layer 2");
     check_named(t, model, &of_layer(model->acts.residual, 0)[5], "activation residual of layer 0");
     check_named(t, model, &of_layer(model->acts.qkv, 2)[3], "activation qkv of layer 2");
     check_named(t, model, &of_layer(model->acts.gelu, 1)[8 * 4 * 36 - 1], "activation gelu of layer 1");
@@ -446,7 +447,7 @@ static void test_nonfinite_is_named(Test *t) {
     check_named(t, model, &model->acts.lnf.data[0], "activation lnf");
     check_named(t, model, &model->acts.losses.data[7], "activation losses");
     gpt2_backward(model, 1, 8);
-    model->grads.fcw[4 * 36 * 36 + 5] = INFINITY;
+    grads_of(model, 0).fcw[4 * 36 * 36 + 5] = INFINITY;
     name_nonfinite_gradient(model, name, sizeof(name));
     CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);
     free_model(instance);

@@ -8,7 +8,7 @@
 #undef main
 
 typedef struct {
-    GPT2 model;
+    Model model;
     MemoryPlan plan;
     ModelFile file;
 } Tool;
@@ -19,13 +19,13 @@ static bool load_model(Tool *tool, const char *init, int T, Error *error) {
     if (T > tool->file.config.max_seq_len) { return fail(error, "%d tokens are too many", T); }
     gpt2_plan(&tool->model, &tool->plan, &tool->file.config, shape);
     return gpt2_allocate(&tool->model, &tool->plan, error) &&
-           model_file_read(&tool->file, tool->model.params_memory, error);
+           model_file_read(&tool->file, tool->model.params, error);
 }
 
 static bool write_logits(const char *init, const char *path, char **tokens, int T, Error *error) {
     static Tool tool; // zero
     AtomicFile out;
-    GPT2 *model = &tool.model;
+    Model *model = &tool.model;
     if (!load_model(&tool, init, T, error) || !atomic_open(&out, path, error)) { return false; }
     bool ok = true;
     for (int t = 0; ok && t < T; t++) {

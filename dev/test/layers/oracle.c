@@ -76,7 +76,7 @@ void cpu_adamw(float *param, float *m, float *v, const float *grad, int64_t n, f
 }
 
 struct CpuModel {
-    GPT2 gpt2;
+    Model gpt2;
     MemoryPlan plan;
 };
 
@@ -89,7 +89,7 @@ CpuModel *cpu_model_new(const CpuModelShape *shape, uint64_t seed) {
     if (model == NULL) { abort(); }
     gpt2_plan(&model->gpt2, &model->plan, &config, run);
     if (!gpt2_allocate(&model->gpt2, &model->plan, &error)) { abort(); }
-    gpt2_init_params(model->gpt2.params_memory, &config, seed);
+    gpt2_init_params(model->gpt2.params, &config, seed);
     return model;
 }
 
@@ -98,12 +98,12 @@ void cpu_model_free(CpuModel *model) {
     free(model);
 }
 
-float *cpu_model_params(CpuModel *model) { return model->gpt2.params_memory; }
-float *cpu_model_grads(CpuModel *model) { return model->gpt2.grads_memory; }
+float *cpu_model_params(CpuModel *model) { return model->gpt2.params; }
+float *cpu_model_grads(CpuModel *model) { return model->gpt2.grads; }
 int64_t cpu_model_num_params(const CpuModel *model) { return gpt2_num_params(&model->gpt2.config); }
 
 double cpu_model_gradient(CpuModel *model, const int32_t *tokens, const int32_t *targets) {
-    GPT2 *m = &model->gpt2;
+    Model *m = &model->gpt2;
     int B = m->shape.B, T = m->shape.T;
     memcpy(m->tokens, tokens, sizeof(int32_t) * (size_t)(B * T));
     memcpy(m->targets, targets, sizeof(int32_t) * (size_t)(B * T));
