@@ -45,7 +45,7 @@
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/rank_gpus.cuh"
-#include "llmc/ranks/ranks.h"
+#include "llmc/ranks/start.h"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_common.h"
 #include "llmc/cuda/cuda_graph.h"
@@ -1262,13 +1262,11 @@ static bool check_gpu_is_ours(Trainer *t, Error *error) {
 
 // A rank whose cuDNN has no plan would compute with other bits than the others, and be slower than they.
 static bool check_attention_is_alike(Trainer *t, Error *error) {
-    CommFacts facts;
-    comm_facts_init(&facts);
-    comm_fact(&facts, "attention (alike with --attention own; --attention cudnn says what is wrong)",
-              t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels");
-    bool ok = comm_check_facts(t->shards.ranks, &facts, error);
-    comm_facts_free(&facts);
-    return ok;
+    char facts[256];
+    int n = snprintf(facts, sizeof(facts),
+                     "attention (alike with --attention own; --attention cudnn says what is wrong)%c%s", '\0',
+                     t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels");
+    return comm_check_facts(t->shards.ranks, facts, (size_t)n + 1, error);
 }
 
 static void create_streams(Trainer *t) {
@@ -2172,18 +2170,10 @@ static bool record_run(Trainer *t, TrainRun *run, Error *error) {
 
 // What the run may ask of the ranks.
 static RunRanks ranks_of(Comm *comm) {
-    RunRanks ranks = {comm->rank,
-                      comm->num_ranks,
-                      comm_find_launcher().name != NULL,
-                      comm,
-                      comm_agree,
-                      comm_broadcast,
-                      comm_sum_u64,
-                      comm_check_facts_text,
-                      comm_is_broken,
-                      comm_all_know,
-                      comm_slow,
-                      comm_on_failure};
+    RunRanks ranks = {comm->rank,    comm->num_ranks,  comm_find_launcher().name != NULL,
+                      comm,          comm_agree,       comm_broadcast,
+                      comm_sum_u64,  comm_check_facts, comm_is_broken,
+                      comm_all_know, comm_slow,        comm_on_failure};
     return ranks;
 }
 

@@ -3,6 +3,7 @@
 #ifndef LLMC_FINDINGS_H
 #define LLMC_FINDINGS_H
 
+#include "llmc/base/hash.h"
 #include "llmc/ranks/ranks.h"
 
 #define FINDING_BYTES 160
@@ -13,12 +14,6 @@ static inline void comm_all_know(Comm *comm, const Error *error) {
 }
 
 static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
-
-// comm_check_facts for facts in one text: name NUL value NUL name ...
-static inline bool comm_check_facts_text(Comm *comm, const char *text, size_t bytes, Error *error) {
-    const CommFacts facts = {(char *)text, bytes, bytes, false};
-    return comm_check_facts(comm, &facts, error);
-}
 
 // For the watch: this rank got further, to "step 12".
 static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
@@ -31,54 +26,55 @@ static inline void comm_progress_to(Comm *comm, const char *what, int64_t number
 // The number of machines that the ranks are on.
 static inline int comm_num_machines(const Comm *comm) {
     int machines = 0;
-    for (int r = 0; r < comm->num_ranks; r++) {
-        bool known = false;
-        for (int before = 0; before < r && !known; before++) {
-            known = strcmp(comm_host(comm, before), comm_host(comm, r)) == 0;
-        }
-        if (!known) { machines++; }
-    }
+    for (int r = 0; r < comm->num_ranks; r++) { machines += comm_is_first_of_machine(comm, r); }
     return machines;
 }
 
-// One text of each rank, FINDING_BYTES apart. The caller frees *texts.
-static inline bool comm_gather_texts(Comm *comm, const char *mine, char **texts, Error *error) {
-    char text[FINDING_BYTES];
-    memset(text, 0, sizeof(text));
-    snprintf(text, sizeof(text), "%s", mine);
-    *texts = (char *)malloc((size_t)comm->num_ranks * FINDING_BYTES);
-    if (*texts == NULL) { return fail(error, "out of memory for the words of %d ranks", comm->num_ranks); }
-    return comm_all_gather(comm, text, *texts, FINDING_BYTES, error);
+// Where rank 0 notes the first finding.
+typedef struct {
+    const Comm *comm;
+    char text[COMM_TEXT_BYTES];
+} CommFinding;
+
+static inline void comm_take_finding(void *context, int rank, const uint8_t *data, int64_t bytes) {
+    CommFinding *first = (CommFinding *)context;
+    if (bytes == 0 || first->text[0] != '\0') { return; }
+    snprintf(first->text, sizeof(first->text), "%.*s on rank %d (%s)", FINDING_BYTES, (const char *)data, rank,
+             comm_host(first->comm, rank));
 }
 
 // A rank found something in its own part. *found becomes whether any did, place the words of the first of them.
 static inline bool comm_share_finding(Comm *comm, bool *found, char *place, size_t size, Error *error) {
-    char *texts;
     if (comm->num_ranks == 1) { return true; }
-    bool ok = comm_gather_texts(comm, *found ? place : "", &texts, error);
-    *found = false;
-    for (int r = 0; ok && r < comm->num_ranks && !*found; r++) {
-        const char *text = texts + (int64_t)r * FINDING_BYTES;
-        *found = text[0] != '\0';
-        if (*found) { snprintf(place, size, "%s on rank %d (%s)", text, r, comm_host(comm, r)); }
-    }
-    free(texts);
-    return ok;
+    CommFinding first = {comm, ""};
+    const char *mine = *found ? place : "";
+    Exchange x = {"a finding",       0,      mine,       (int64_t)strlen(mine), true,
+                  comm_take_finding, &first, first.text, COMM_TEXT_BYTES};
+    if (!comm_exchange(comm, &x, error)) { return false; }
+    *found = first.text[0] != '\0';
+    if (*found) { snprintf(place, size, "%s", first.text); }
+    return true;
+}
+
+// Gathers a number of each rank. The caller frees *all, which is NULL on failure.
+static inline bool comm_gather_u64(Comm *comm, uint64_t mine, uint64_t **all, Error *error) {
+    *all = (uint64_t *)malloc((size_t)comm->num_ranks * sizeof(uint64_t));
+    if (*all == NULL) { return fail(error, "out of memory for the numbers of %d ranks", comm->num_ranks); }
+    return comm_all_gather(comm, &mine, *all, (int64_t)sizeof(mine), error);
 }
 
 // Fails when two ranks have equal texts. A text names what each rank should have for itself.
 static inline bool comm_check_unlike(Comm *comm, const char *mine, const char *what, const char *remedy, Error *error) {
-    char *texts;
-    if (comm->num_ranks == 1) { return true; }
-    bool ok = comm_gather_texts(comm, mine, &texts, error);
+    uint64_t *all = NULL;
+    bool ok = comm_gather_u64(comm, hash64(mine, strlen(mine)), &all, error);
     for (int b = 1; ok && b < comm->num_ranks; b++) {
         for (int a = 0; ok && a < b; a++) {
-            if (strcmp(texts + (int64_t)a * FINDING_BYTES, texts + (int64_t)b * FINDING_BYTES) != 0) { continue; }
+            if (all[a] != all[b]) { continue; }
             ok = fail(error, "ranks %d and %d (%s) have the same %s; %s", a, b, comm_host(comm, a), what, remedy);
             comm_all_know(comm, error);
         }
     }
-    free(texts);
+    free(all);
     return ok;
 }
 
@@ -94,11 +90,11 @@ static inline bool comm_fail_replicas(Comm *comm, int odd_one, int64_t step, Err
 
 // Fails when the ranks' checksums of their weights differ.
 static inline bool comm_check_replicas(Comm *comm, uint64_t checksum, int64_t step, Error *error) {
-    int64_t ranks = comm->num_ranks;
-    uint64_t *all = (uint64_t *)malloc((size_t)ranks * sizeof(uint64_t));
-    if (all == NULL) { return fail(error, "out of memory for the checksums of %lld ranks", (long long)ranks); }
-    bool ok = comm_all_gather(comm, &checksum, all, (int64_t)sizeof(checksum), error);
-    for (int r = 1; ok && r < ranks; r++) { ok = all[r] == all[0] || comm_fail_replicas(comm, r, step, error); }
+    uint64_t *all = NULL;
+    bool ok = comm_gather_u64(comm, checksum, &all, error);
+    for (int r = 1; ok && r < comm->num_ranks; r++) {
+        ok = all[r] == all[0] || comm_fail_replicas(comm, r, step, error);
+    }
     free(all);
     return ok;
 }

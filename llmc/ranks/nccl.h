@@ -1,10 +1,10 @@
-// NCCL: the collectives between the GPUs of a run, one process and one GPU for each rank. All of them go through one
-// communicator and one stream, so that every rank issues them in the same order, which NCCL asks for.
+// NCCL: the collectives between the GPUs of a run. Each rank is one process with one GPU. All collectives go through
+// one communicator and one stream, so that every rank issues them in one order, as NCCL asks.
 //
-// Sums of gradients are made by reduce-scatter alone, also where every rank then wants the whole: which rank adds what
-// in which order is then the same in all stages of sharding, and so are the bits.
+// Gradients are added up by reduce-scatter alone, also where every rank then wants the whole sum. Which rank adds what
+// in which order is then equal in all stages of sharding, and so are the bits.
 //
-// Built without -DUSE_NCCL (no NCCL was found) the program runs on one GPU and refuses to be one of several.
+// A program built without -DUSE_NCCL (no NCCL was found) runs on one GPU and refuses to be one of several.
 #ifndef LLMC_NCCL_COMMON_H
 #define LLMC_NCCL_COMMON_H
 
@@ -19,18 +19,18 @@
 typedef void *ncclComm_t;
 #endif
 
-// The most blocks that a collective between machines may have. Each keeps a multiprocessor to itself for as long as the
-// collective lasts, and NCCL takes up to 32 by itself. A matrix multiply has one block for each multiprocessor; those
-// that find none free begin when others end, and it takes twice as long. So multiplies beside communication count on
-// the multiprocessors that are left (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), and there are few of these blocks: 8 of 132
-// slow a multiply down by 6 %, and send some 20 GB/s each, more than a network card of 50 GB/s takes. Within a machine
-// a step sends for so short a time that neither pays: all of NCCL's blocks are soon done.
+// The most blocks of a collective between machines. Each block keeps one multiprocessor for the whole collective, and
+// NCCL by itself takes up to 32. A matrix multiply has one block for each multiprocessor: the blocks that find none
+// free run in a second turn, and the multiply takes twice as long. So a multiply beside communication plans for the
+// multiprocessors that are left (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), and few are taken: 8 of 132 slow a multiply by
+// 6 %, and send about 20 GB/s each, more than a network card of 50 GB/s takes. Within a machine neither limit pays:
+// a step sends so little time that NCCL's blocks are soon done.
 #define NCCL_MAX_BLOCKS 8
 static inline bool nccl_is_slow(const Comm *ranks) { return ranks->num_local < ranks->num_ranks; }
 
-// The multiprocessors that are left of a GPU's beside communication; 0: multiplies count on all.
+// The multiprocessors that a multiply beside communication plans for; 0: all. A small GPU spares none.
 static inline int nccl_spared_multiprocessors(const Comm *ranks, int multiprocessors) {
-    bool spares = nccl_is_slow(ranks) && multiprocessors >= 4 * NCCL_MAX_BLOCKS; // of a smaller GPU nothing is spared
+    bool spares = nccl_is_slow(ranks) && multiprocessors >= 4 * NCCL_MAX_BLOCKS;
     return spares ? multiprocessors - NCCL_MAX_BLOCKS : 0;
 }
 
@@ -42,13 +42,13 @@ typedef struct {
     int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
 } NcclContext;
 
-// What a rank of R sends when a ring gathers, or reduces and scatters, `bytes` in all.
+// What a rank of R sends while a ring gathers, or reduces and scatters, `bytes` in all.
 static inline int64_t nccl_ring_bytes(const NcclContext *nccl, int64_t bytes) {
     return bytes / nccl->ranks->num_ranks * (nccl->ranks->num_ranks - 1);
 }
 
-// After an error that the end of another rank may have caused, which is then named instead: ends this rank and all
-// others. Not by exit(), which may wait for what is under way on the GPU.
+// Ends this rank and all other ranks after an error. Another rank's end may have caused it: the watch then names that
+// rank instead. exit() would wait for what is under way on the GPU.
 static inline void nccl_end_ranks(Comm *ranks, const Error *error) {
     fflush(stdout);
     comm_await_verdict(ranks, 10.0);
@@ -59,7 +59,7 @@ static inline void nccl_end_ranks(Comm *ranks, const Error *error) {
 
 #ifdef USE_NCCL
 
-// Only rank 0 has a screen, which NCCL would write to.
+// NCCL writes its reasons to stdout, which only rank 0 has: so to a file.
 #define NCCL_SHOWS_WHY "NCCL_DEBUG=INFO with NCCL_DEBUG_FILE=nccl.%%h.%%p shows why"
 
 static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, const char *call, const char *file,
@@ -72,7 +72,7 @@ static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, con
 }
 #define nccl_check(nccl, call) nccl_check_status((nccl), (call), #call, __FILE__, __LINE__)
 
-// For the watch thread: NCCL finds out by itself that a connection is broken, but tells only who asks.
+// For the watch: NCCL finds out by itself that a connection is broken, but tells only who asks.
 static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
     NcclContext *nccl = (NcclContext *)context;
     ncclResult_t status = ncclSuccess;
@@ -84,19 +84,16 @@ static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
     return false;
 }
 
-// Ends what is under way on the GPU, so that the process can end. Called in a thread that has chosen no GPU yet.
-static inline void nccl_abort(void *context) {
+// Ends what is under way on the GPU, so that the process can end. Runs in a thread that has chosen no GPU yet.
+static inline void nccl_abort(void *context, const char *words) {
     NcclContext *nccl = (NcclContext *)context;
+    (void)words;
     cudaSetDevice(nccl->device);
     ncclCommAbort(nccl->handle);
 }
 
-// NCCL may let NVLink switches add up (NVLS): the bits then differ from call to call, and more GPU memory is taken. It
-// stays out unless the user has said something else.
-static inline void nccl_leave_out_nvls(void) { setenv("NCCL_NVLS_ENABLE", "0", 0); }
-
-// Connects the GPUs of all ranks; every rank has set its device. The collectives are issued on `stream`. May fail on
-// this rank alone: comm_fail.
+// Connects the GPUs of all ranks; every rank has set its device. `stream` carries the collectives. On failure of this
+// rank alone the other ranks may wait for it inside NCCL: call comm_fail.
 static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -105,7 +102,9 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
     nccl->stream = stream;
     if (ranks->num_ranks == 1) { return true; }
     cuda_check(cudaGetDevice(&nccl->device));
-    nccl_leave_out_nvls();
+    // NVLink switches that add up (NVLS) change the bits from call to call, and take GPU memory. The user may want
+    // them.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
     memset(&id, 0, sizeof(id));
     ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
     bool ok =
@@ -116,33 +115,31 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
     if (nccl_is_slow(ranks)) { config.maxCTAs = NCCL_MAX_BLOCKS; }
     status = ncclCommInitRankConfig(&nccl->handle, ranks->num_ranks, id, ranks->rank, &config);
     comm_waits(ranks, false);
-    if (status != ncclSuccess) { // the others may still wait in there for this rank, so there is no asking them
+    if (status != ncclSuccess) {
         nccl->handle = NULL;
         return fail(error, "NCCL: cannot connect the GPUs: %s (%s); " NCCL_SHOWS_WHY, ncclGetErrorString(status),
                     ncclGetLastError(NULL));
     }
-    comm_on_end(ranks, nccl_abort, nccl);
-    comm_poll(ranks, nccl_is_healthy, nccl);
+    comm_guard(ranks, nccl_is_healthy, nccl_abort, nccl);
     return true;
 }
 
 static inline void nccl_close(NcclContext *nccl) {
     if (nccl->handle == NULL) { return; }
-    comm_poll(nccl->ranks, NULL, NULL);
-    comm_on_end(nccl->ranks, NULL, NULL);
+    comm_guard(nccl->ranks, NULL, NULL, NULL);
     ncclCommDestroy(nccl->handle);
     nccl->handle = NULL;
 }
 
-// The host goes on queueing work, and may stop there too, since the GPU's queue is not endless: it waits as the GPU
-// does.
+// A collective is queued: the host got further. It goes on queueing work, and may stop there, because the GPU's queue
+// is finite: from now on it waits as the GPU does.
 static inline void nccl_queued(NcclContext *nccl) {
-    comm_waits(nccl->ranks, false); // it got this far
+    comm_waits(nccl->ranks, false);
     comm_waits(nccl->ranks, true);
 }
 
-// own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count); own
-// may be that part of all.
+// own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count).
+// own may be that part of all.
 static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const float *all, int64_t count) {
     comm_waits(nccl->ranks, true);
     nccl_check(nccl, ncclReduceScatter(all, own, (size_t)count, ncclFloat32, ncclSum, nccl->handle, nccl->stream));
@@ -150,8 +147,8 @@ static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const floa
     nccl->gradient_bytes += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * count * (int64_t)sizeof(float));
 }
 
-// all (R * bytes) = the `own` (bytes) of all ranks, in order; own may be this rank's part of all. sent: what to count
-// the traffic under, or NULL.
+// all (R * bytes) = the `own` (bytes) of all ranks, in order of rank. own may be this rank's part of all. *sent counts
+// the traffic; NULL: not counted.
 static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own, int64_t bytes, int64_t *sent) {
     comm_waits(nccl->ranks, true);
     nccl_check(nccl, ncclAllGather(own, all, (size_t)bytes, ncclUint8, nccl->handle, nccl->stream));
@@ -182,7 +179,7 @@ static inline void nccl_close(NcclContext *nccl) { (void)nccl; }
 
 static inline void nccl_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 
-// Only called with several ranks, which nccl_open has refused.
+// nccl_open refuses several ranks, so nothing calls these.
 static inline void nccl_reduce_scatter(NcclContext *, float *, const float *, int64_t) { abort(); }
 static inline void nccl_all_gather(NcclContext *, void *, const void *, int64_t, int64_t *) { abort(); }
 

@@ -1,13 +1,12 @@
-// The processes ("ranks") of a run, one for each GPU, and what they say to each other besides gradients: who is there,
-// agreement at the start and on errors, small exchanges, and a watch that ends all when one dies or hangs (how:
-// ranks_watch.h; how they find each other: ranks_start.h). Plain C and TCP; gradients go another way (NCCL).
+// The processes ("ranks") of a run, one for each GPU, and what they say to each other besides gradients: agreement at
+// the start and on errors, small exchanges, and what the watch needs to know (watch.h). start.h opens a Comm.
 //
 //   Comm comm;
 //   if (!comm_open(&comm, &options, &error)) { ... }               // or comm_single(&comm)
 //   for (step ...) { comm_progress(&comm, "step 12"); ... }
 //   ok = save(&error);
 //   if (!comm_agree(&comm, ok, &error)) { ... all ranks fail ... }
-//   if (!ok) { comm_fail(&comm, &error); }                          // whatever the error: others end with it too
+//   if (!ok) { comm_fail(&comm, &error); }                          // the other ranks end with this error too
 //   comm_close(&comm);
 //   if (!ok && comm_prints(&comm)) { fprintf(stderr, ...); }
 //
@@ -16,23 +15,209 @@
 #ifndef LLMC_COMM_H
 #define LLMC_COMM_H
 
-#include "llmc/ranks/ranks_start.h"
+#include <pthread.h>
+
+#include "llmc/ranks/transport.h"
+
+#define COMM_HOST_BYTES 72       // a host's name and a NUL; longer names are cut
+#define COMM_PHASE_BYTES 64      // what a rank is doing, and a NUL
+#define COMM_TEXT_BYTES 8192     // an Error's text
+#define COMM_GOODBYE_SECONDS 2.0 // for the other ranks to see that this one leaves
+#define COMM_TELL_SECONDS 1.0    // for the other ranks to see that the run ends
+
+// A process of the run.
+typedef struct {
+    int32_t pid;
+    char host[COMM_HOST_BYTES];
+} CommWho;
+
+typedef struct {
+    char text[128];
+} CommName;
+
+// What a rank's main thread is doing.
+typedef struct {
+    double idle;    // seconds since it got further
+    double limit;   // seconds that this may take; 0: for ever
+    uint64_t count; // how often it got further
+    int32_t waits;  // for other ranks
+    char phase[COMM_PHASE_BYTES];
+} CommBeat;
+
+typedef bool (*CommHealthy)(void *context, char *reason, size_t size);
+typedef void (*CommLastAct)(void *context, const char *words);
+
+// What the watch calls. It holds the mutex meanwhile: once a function is replaced it does not run any more.
+typedef struct {
+    pthread_mutex_t mutex;
+    CommHealthy healthy;
+    CommLastAct abort, note;
+    void *guarded, *note_context;
+} CommCallbacks;
+
+typedef struct {
+    CommWho who;
+    bool gone, failed; // it has said goodbye, or why it ends
+    Frame *inbox[2];   // of exchanges: a result, and the failure of the next exchange
+    CommBeat beat;     // what it said last
+} CommPeer;
+
+// What the main thread and the watch's thread share. The links form a star around rank 0.
+typedef struct {
+    // Fixed while the watch runs.
+    int rank, num_ranks;
+    double beat, silence; // seconds
+    double watchdog;      // seconds; 0: off
+    char program[64];     // begins a message; "" without
+    bool prints;          // does this process print why the run ends?
+    int wake[2];          // a pipe: the main thread wakes the watch
+    pthread_t thread;
+    bool running;
+    // Under mutex. `changed` tells of frames that came or left, and of ranks that left.
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    Link *links; // num_ranks: rank 0 has one to each rank, each other rank has links[0]
+    CommPeer *peers;
+    struct pollfd *polled; // num_ranks + 1: of the watch
+    CommBeat main;         // idle and limit are filled in when it is sent
+    double since;          // when the main thread got further
+    double step_seconds;
+    bool slow, resumable, closing, failing;
+    char failure[COMM_TEXT_BYTES];
+    CommCallbacks callbacks;
+} CommShared;
 
 typedef struct Comm {
     int rank, num_ranks;
     int local_rank, num_local; // among the ranks of this machine: the GPU to use
-
     // Its own.
-    CommWatch *watch;  // NULL: one process, or closed
-    int *sockets;      // for exchanges: rank 0 has one of each other rank, these have [0]; else -1
-    uint64_t sequence; // exchanges so far
+    CommShared *shared; // NULL: one process, or closed
+    uint64_t sequence;  // exchanges so far
     bool prints, mpi;
-    bool told;                   // this rank's error has been told to the others
-    bool broken;                 // an exchange has failed: no other one can succeed
+    bool told;                   // this rank's error has been told to the other ranks
+    bool broken;                 // an exchange has failed: no later one can succeed
     char known[COMM_TEXT_BYTES]; // the error that comm_agree or an exchange gave last
 } Comm;
 
-// ---- Opening ----
+// ---- Who is who ----
+
+// Gives "rank 3 (host)".
+static inline CommName comm_who_name(int rank, const CommWho *who) {
+    CommName name;
+    snprintf(name.text, sizeof(name.text), "rank %d (%.*s)", rank, COMM_HOST_BYTES - 1, who->host);
+    return name;
+}
+
+// Gives "rank 3 (host, pid 12)".
+static inline CommName comm_who_process(int rank, const CommWho *who) {
+    CommName name;
+    snprintf(name.text, sizeof(name.text), "rank %d (%.*s, pid %d)", rank, COMM_HOST_BYTES - 1, who->host,
+             (int)who->pid);
+    return name;
+}
+
+// Does this process print what all ranks know? The ranks that MPI starts share one output: the first of each machine
+// prints. Every other process has an output of its own. A rank always prints an error of its own.
+static inline bool comm_prints(const Comm *comm) { return comm->prints; }
+
+// The name of the machine of a rank.
+static inline const char *comm_host(const Comm *comm, int rank) {
+    return comm->shared != NULL ? comm->shared->peers[rank].who.host : "this machine";
+}
+
+// Is no lower rank on the machine of this rank?
+static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
+    int first = 0;
+    while (strcmp(comm_host(comm, first), comm_host(comm, rank)) != 0) { first++; }
+    return first == rank;
+}
+
+static inline CommName comm_name(const Comm *comm, int rank) {
+    return comm_who_name(rank, &comm->shared->peers[rank].who);
+}
+
+// ---- What the watch wants to know. Cheap enough for every micro-batch ----
+// These return only while the run goes on: a watch that ends the process keeps the mutex.
+
+// This rank got further. phase: a short text for messages, such as "step 12" or "saving".
+static inline void comm_progress(Comm *comm, const char *phase) {
+    CommShared *s = comm->shared;
+    if (s == NULL) { return; }
+    pthread_mutex_lock(&s->mutex);
+    s->main.count++;
+    s->since = seconds_now();
+    snprintf(s->main.phase, sizeof(s->main.phase), "%s", phase);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+// What follows may take long (loading, tokenizing, saving): the watchdog then allows 30 times as long.
+static inline void comm_slow(Comm *comm, bool slow) {
+    CommShared *s = comm->shared;
+    if (s == NULL) { return; }
+    pthread_mutex_lock(&s->mutex);
+    if (s->slow != slow) { s->since = seconds_now(); }
+    s->slow = slow;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+// Says whether the main thread waits for other ranks (a collective, or the GPU that waits for one): it is then not to
+// blame. Exchanges say so themselves. Returns what it was before.
+static inline bool comm_waits(Comm *comm, bool waits) {
+    CommShared *s = comm->shared;
+    if (s == NULL) { return false; }
+    pthread_mutex_lock(&s->mutex);
+    bool before = s->main.waits != 0;
+    if (before != waits) { s->since = seconds_now(); } // a wait counts neither for nor against this rank
+    s->main.waits = waits;
+    pthread_mutex_unlock(&s->mutex);
+    return before;
+}
+
+// The longest normal time between two calls of comm_progress (a step). The watchdog allows at least 10 times as long.
+static inline void comm_expects(Comm *comm, double seconds) {
+    if (comm->shared == NULL) { return; }
+    pthread_mutex_lock(&comm->shared->mutex);
+    comm->shared->step_seconds = seconds;
+    pthread_mutex_unlock(&comm->shared->mutex);
+}
+
+// From now on there is a checkpoint: messages say how to go on from it.
+static inline void comm_resumable(Comm *comm, bool resumable) {
+    if (comm->shared == NULL) { return; }
+    pthread_mutex_lock(&comm->shared->mutex);
+    comm->shared->resumable = resumable;
+    pthread_mutex_unlock(&comm->shared->mutex);
+}
+
+// Names the functions of whatever connects the GPUs; NULL: none. The watch asks once a second whether it is healthy:
+// twice in a row not (with a reason) ends all ranks. Before the watch ends the process, another thread calls `abort`,
+// which has 5 seconds.
+static inline void comm_guard(Comm *comm, CommHealthy healthy, CommLastAct abort, void *context) {
+    if (comm->shared == NULL) { return; }
+    CommCallbacks *c = &comm->shared->callbacks;
+    pthread_mutex_lock(&c->mutex);
+    c->healthy = healthy, c->abort = abort, c->guarded = context;
+    pthread_mutex_unlock(&c->mutex);
+}
+
+// Called before that, to write down the words that the watch ends this process with.
+static inline void comm_on_failure(Comm *comm, CommLastAct note, void *context) {
+    if (comm->shared == NULL) { return; }
+    CommCallbacks *c = &comm->shared->callbacks;
+    pthread_mutex_lock(&c->mutex);
+    c->note = note, c->note_context = context;
+    pthread_mutex_unlock(&c->mutex);
+}
+
+// After an error that another rank's death may have caused (a collective that failed): gives the watch some seconds to
+// find that out. It then names the cause and ends the process, and this does not return.
+static inline void comm_await_verdict(const Comm *comm, double seconds) {
+    if (comm->shared == NULL || !comm->shared->running) { return; }
+    double deadline = seconds_now() + seconds;
+    while (seconds_now() < deadline) { poll(NULL, 0, socket_milliseconds(deadline, 100)); }
+}
+
+// ---- Failing and ending ----
 
 // One process: no connection, no thread.
 static inline void comm_single(Comm *comm) {
@@ -41,594 +226,302 @@ static inline void comm_single(Comm *comm) {
     comm->prints = true;
 }
 
-// Does this process print what all ranks know? Started by MPI, all share one output, and the first of each machine
-// prints; otherwise, each process has its own. Errors of this rank alone are always printed by it.
-static inline bool comm_prints(const Comm *comm) { return comm->prints; }
-
-// The name of the machine of a rank.
-static inline const char *comm_host(const Comm *comm, int rank) {
-    return comm->watch != NULL ? comm->watch->who[rank].host : "this machine";
+// Appends to a text of COMM_TEXT_BYTES, as far as it fits.
+static inline void comm_append(char *text, const char *more) {
+    size_t n = strlen(text);
+    snprintf(text + n, COMM_TEXT_BYTES - n, "%s", more);
 }
 
-// Writes "rank 3 (host)" into text (COMM_NAME_BYTES).
-static inline const char *comm_name(const Comm *comm, int rank, char *text) {
-    snprintf(text, COMM_NAME_BYTES, "rank %d (%.*s)", rank, COMM_HOST_BYTES - 1, comm_host(comm, rank));
-    return text;
+// Ends a message when there is a checkpoint to go on from; one from another rank may end with it already. Needs the
+// mutex.
+static inline void comm_add_remedy(const CommShared *s, char *text) {
+    const char *remedy = "; start again with --resume to go on from the last checkpoint";
+    if (s->resumable && strstr(text, remedy) == NULL) { comm_append(text, remedy); }
 }
 
-static inline void comm_close_sockets(Comm *comm, double seconds) {
-    double deadline = seconds_now() + seconds;
-    for (int pass = 0; pass < 2 && comm->sockets != NULL; pass++) {
-        for (int i = 0; i < comm->num_ranks; i++) {
-            if (comm->sockets[i] < 0) { continue; }
-            if (pass == 0) {
-                shutdown(comm->sockets[i], SHUT_WR);
-            } else {
-                socket_close_gently(&comm->sockets[i], deadline);
-            }
-        }
+static inline void comm_wake(CommShared *s) {
+    char byte = 0;
+    ssize_t n = write(s->wake[1], &byte, 1); // a full pipe wakes as well
+    (void)n;
+}
+
+// Has the watch say goodbye, or the failure (NULL: none), and waits for its thread to end, which takes seconds at most.
+// When the watch has found that the run is over it ends the process instead, and this does not return.
+static inline void comm_end_watch(CommShared *s, const char *failure) {
+    pthread_mutex_lock(&s->mutex);
+    s->closing = failure == NULL, s->failing = failure != NULL;
+    if (failure != NULL) {
+        snprintf(s->failure, sizeof(s->failure), "%s", failure);
+        comm_add_remedy(s, s->failure);
     }
-    free(comm->sockets);
-    comm->sockets = NULL;
+    pthread_mutex_unlock(&s->mutex);
+    if (!s->running) { return; }
+    comm_wake(s);
+    pthread_join(s->thread, NULL);
+    s->running = false;
 }
 
-// Ends this rank's part in order: says goodbye, so that the others can go on without it. After comm_fail, or when an
-// exchange has failed, the others are told that instead. Ends within seconds, but for MPI, which waits for all ranks
-// (under the watch). Harmless on a Comm of zeros, closed already, or that failed to open.
-static inline void comm_close(Comm *comm) {
-    bool in_order = !comm->told && !comm->broken;
-    if (comm->mpi && in_order) {
-        if (comm->watch != NULL) { watch_progress(comm->watch, "the end"), watch_set_waits(comm->watch, true); }
-        comm_mpi_end();
-    }
-    if (comm->watch != NULL) {
-        if (comm->broken && !comm->told) {
-            watch_fail(comm->watch, comm->known);
-        } else if (!comm->told) {
-            watch_close(comm->watch);
-        }
-        comm_close_sockets(comm, comm->rank == 0 ? WATCH_TELL_SECONDS : 0.0);
-        watch_free(comm->watch);
-    }
-    comm->watch = NULL;
-    // mpirun ends all processes as soon as one has failed: those that print must come first.
-    if (comm->mpi && comm->known[0] != '\0' && !comm->prints) { poll(NULL, 0, 200); }
-    comm->mpi = false;
-}
-
-// A start by MPI: as many processes as the launcher has started.
-static inline bool comm_find_place_mpi(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
-                                       Error *error) {
-    bool several = launcher->name != NULL && launcher->size != 1; // -1: perhaps
-    if (several && o->num_ranks > 0 && launcher->size > 0 && launcher->size != o->num_ranks) {
-        return fail(error, "--num-processes is %d, but %s has started %d processes", o->num_ranks, launcher->name,
-                    launcher->size);
-    }
-    if (several) { return comm_mpi_begin(launcher, rank, num_ranks, error); }
-    *rank = 0, *num_ranks = 1;
-    return o->num_ranks <= 1 ||
-           fail(error,
-                "--num-processes is %d, but neither mpirun nor srun has started several processes: start with "
-                "mpirun -np %d, or add --nccl-init tcp or fs",
-                o->num_ranks, o->num_ranks);
-}
-
-// How many processes, and which is this one? True with *num_ranks 1 for one process.
-static inline bool comm_find_place(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
-                                   Error *error) {
-    const char *how = o->start == COMM_TCP ? "tcp" : "fs";
-    if (o->start == COMM_MPI) { return comm_find_place_mpi(o, launcher, rank, num_ranks, error); }
-    *num_ranks = o->num_ranks > 0 ? o->num_ranks : launcher->size;
-    *rank = o->rank >= 0 ? o->rank : launcher->rank;
-    if (*num_ranks <= 0) { return fail(error, "--nccl-init %s: --num-processes is missing", how); }
-    if (*rank < 0 && *num_ranks > 1) { return fail(error, "--nccl-init %s: --process-rank is missing", how); }
-    *rank = *rank < 0 ? 0 : *rank;
-    return *rank < *num_ranks || fail(error, "--process-rank is %d, but must be from 0 to %d: --num-processes is %d",
-                                      *rank, *num_ranks - 1, *num_ranks);
-}
-
-// The rank among those of its machine, and how many these are.
-static inline void comm_find_local(Comm *comm, int gpus_per_node) {
-    comm->local_rank = comm->num_local = 0;
-    for (int i = 0; i < comm->num_ranks; i++) {
-        bool here = gpus_per_node > 0 ? i / gpus_per_node == comm->rank / gpus_per_node
-                                      : strcmp(comm_host(comm, i), comm_host(comm, comm->rank)) == 0;
-        if (here && i < comm->rank) { comm->local_rank++; }
-        if (here) { comm->num_local++; }
-    }
-}
-
-static inline void comm_find_printer(Comm *comm, CommStart start) {
-    comm->prints = true;
-    for (int i = 0; start == COMM_MPI && i < comm->rank; i++) {
-        if (strcmp(comm_host(comm, i), comm_host(comm, comm->rank)) == 0) { comm->prints = false; }
-    }
-}
-
-// Memory for num_ranks processes, without connections.
-static inline bool comm_allocate(Comm *comm, const CommOptions *options, Error *error) {
-    if (comm->num_ranks > COMM_MAX_RANKS || !socket_allow_open_files(2 * (int64_t)comm->num_ranks + 256)) {
-        return fail(error, "%d processes are more than this system has connections for (ulimit -n)", comm->num_ranks);
-    }
-    comm->watch = watch_create(comm->rank, comm->num_ranks);
-    comm->sockets = (int *)malloc((size_t)comm->num_ranks * sizeof(int));
-    if (comm->watch == NULL || comm->sockets == NULL) { return fail(error, "out of memory"); }
-    for (int i = 0; i < comm->num_ranks; i++) { comm->sockets[i] = -1; }
-    comm->watch->beat = options->beat > 0.0 ? options->beat : 0.5;
-    comm->watch->silence = options->silence > 0.0 ? options->silence : 20.0;
-    comm->watch->watchdog = options->watchdog;
-    if (options->program != NULL) {
-        snprintf(comm->watch->program, sizeof(comm->watch->program), "%s", options->program);
-    }
-    return true;
-}
-
-// Finds the others, and starts the watch.
-static inline bool comm_connect(Comm *comm, const CommOptions *options, bool *told, Error *error) {
-    CommStartup s;
-    memset(&s, 0, sizeof(s));
-    if (!comm_allocate(comm, options, error)) { return false; }
-    s.options = options;
-    s.rank = comm->rank, s.num_ranks = comm->num_ranks;
-    s.watch = comm->watch, s.sockets = comm->sockets;
-    s.deadline = seconds_now() + options->start_timeout;
-    comm_who_am_i(&s.me, options->host);
-    bool ok = options->start == COMM_MPI   ? comm_start_mpi(&s, error)
-              : options->start == COMM_TCP ? comm_start_tcp(&s, error)
-                                           : comm_start_folder(&s, error);
-    *told = s.told;
-    if (!ok) { return false; }
-    for (int i = 0; i < comm->num_ranks; i++) { comm->watch->who[i].host[COMM_HOST_BYTES - 1] = '\0'; }
-    comm_find_local(comm, options->gpus_per_node);
-    comm_find_printer(comm, options->start);
-    comm->watch->prints = comm->prints;
-    return watch_start(comm->watch, error);
-}
-
-static inline void comm_free(Comm *comm) {
-    comm_close_sockets(comm, 0.0);
-    if (comm->watch != NULL) { watch_free(comm->watch); }
-    comm->watch = NULL;
-}
-
-// Finds out how many processes there are and connects them. One process, of which there is no sign that there should
-// be more, is as after comm_single. The error is one line: an option, the ranks concerned, what to do. It comes at once
-// on all ranks that could be reached, and after start_timeout (and some seconds) at the latest.
-static inline bool comm_open(Comm *comm, const CommOptions *options, Error *error) {
-    CommLauncher launcher = comm_find_launcher();
-    comm_single(comm);
-    // Until the machines' names are known: what all processes of a launcher find wrong, the first of each tells.
-    bool first = launcher.local_rank >= 0 ? launcher.local_rank == 0 : launcher.rank <= 0;
-    bool told = false;
-    int rank = 0, num_ranks = 1;
-    bool ok = comm_find_place(options, &launcher, &rank, &num_ranks, error);
-    if (!ok) {
-        comm->prints = first || options->start != COMM_MPI;
-        return false;
-    }
-    comm->mpi = options->start == COMM_MPI && launcher.name != NULL && launcher.size != 1;
-    comm->rank = rank, comm->num_ranks = num_ranks;
-    if (num_ranks == 1) { return true; }
-    if (comm_connect(comm, options, &told, error)) { return true; }
-    comm->prints = first || options->start != COMM_MPI || !told;
-    comm->mpi = false; // MPI_Finalize would wait for ranks that may never come
-    comm_free(comm);
-    return false;
-}
-
-// ---- What the watch wants to know. Cheap enough for every micro-batch ----
-
-// This rank got further. phase: a short text for messages, such as "step 12" or "saving".
-static inline void comm_progress(Comm *comm, const char *phase) {
-    if (comm->watch != NULL) { watch_progress(comm->watch, phase); }
-}
-
-// What follows may take long (loading, tokenizing, saving): the watchdog then allows 30 times as long.
-static inline void comm_slow(Comm *comm, bool slow) {
-    if (comm->watch != NULL) { watch_set_slow(comm->watch, slow); }
-}
-
-// The main thread waits for other ranks (a collective, or the GPU that waits for one), so that it is not to blame.
-// Exchanges say so themselves.
-static inline void comm_waits(Comm *comm, bool waits) {
-    if (comm->watch != NULL) { watch_set_waits(comm->watch, waits); }
-}
-
-// The longest time between two calls of comm_progress that is normal (a step). The watchdog allows at least 10 times
-// as long.
-static inline void comm_expects(Comm *comm, double seconds) {
-    if (comm->watch == NULL) { return; }
-    pthread_mutex_lock(&comm->watch->mutex);
-    comm->watch->step_seconds = seconds;
-    pthread_mutex_unlock(&comm->watch->mutex);
-}
-
-// From now on there is a checkpoint: messages say how to go on from it.
-static inline void comm_resumable(Comm *comm, bool resumable) {
-    if (comm->watch == NULL) { return; }
-    pthread_mutex_lock(&comm->watch->mutex);
-    comm->watch->resumable = resumable;
-    pthread_mutex_unlock(&comm->watch->mutex);
-}
-
-// Called (by another thread, for 5 seconds at most) before the watch ends this process: ncclCommAbort. NULL: nothing.
-// When this returns, the function before is not running, and will not be called.
-static inline void comm_on_end(Comm *comm, CommAtEnd function, void *context) {
-    if (comm->watch == NULL) { return; }
-    pthread_mutex_lock(&comm->watch->callbacks);
-    comm->watch->at_end = function, comm->watch->at_end_context = context;
-    pthread_mutex_unlock(&comm->watch->callbacks);
-}
-
-// Called likewise, before that, with the words that the watch ends this process with: to write them down.
-static inline void comm_on_failure(Comm *comm, CommNote function, void *context) {
-    if (comm->watch == NULL) { return; }
-    pthread_mutex_lock(&comm->watch->callbacks);
-    comm->watch->note = function, comm->watch->note_context = context;
-    pthread_mutex_unlock(&comm->watch->callbacks);
-}
-
-// Asked by the watch once a second; not healthy (with a reason) twice in a row ends all ranks. NULL: nothing. When this
-// returns, the function before is not running, and will not be called.
-static inline void comm_poll(Comm *comm, CommHealthy healthy, void *context) {
-    if (comm->watch == NULL) { return; }
-    pthread_mutex_lock(&comm->watch->callbacks);
-    comm->watch->healthy = healthy, comm->watch->healthy_context = context;
-    pthread_mutex_unlock(&comm->watch->callbacks);
-}
-
-// After an error that may be the consequence of another rank's death (a collective that failed): gives the watch some
-// seconds to find that out. It then names the cause and ends the process, and this does not return.
-static inline void comm_await_verdict(const Comm *comm, double seconds) {
-    if (comm->watch == NULL || !comm->watch->running) { return; }
-    double deadline = seconds_now() + seconds;
-    while (seconds_now() < deadline) { poll(NULL, 0, socket_milliseconds(deadline, 100)); }
-}
-
-// This rank has failed: the others end with "rank 3 (host): <error>". An error that all ranks have already, from
-// comm_agree, is not told again; so this can be called for every error. Returns within seconds. Does not print; or, if
-// another rank has failed at the same time and all end with its error, does not return.
+// This rank has failed: the other ranks end with "rank 3 (host): <error>". An error of comm_agree, which all ranks
+// have, is not told again, so call this for every error. Returns within seconds. Does not print. If another rank has
+// failed at that moment, and all end with its error, this does not return.
 static inline void comm_fail(Comm *comm, const Error *error) {
-    if (comm->watch == NULL || comm->told) { return; }
+    if (comm->shared == NULL || comm->told) { return; }
     bool same = strcmp(comm->known, error->text) == 0;
     if (same && !comm->broken) { return; }
     char text[COMM_TEXT_BYTES] = "";
-    if (!same) { comm_name(comm, comm->rank, text), watch_append(text, ": "); }
-    watch_append(text, error->text);
+    if (!same) { comm_append(text, comm_name(comm, comm->rank).text), comm_append(text, ": "); }
+    comm_append(text, error->text);
     if (!same) { comm->prints = true; }
-    watch_fail(comm->watch, text);
+    comm_end_watch(comm->shared, text);
     comm->told = true;
 }
 
 // ---- Exchanges: all ranks call the same ones in the same order ----
 
-typedef enum {
-    EXCHANGE_GATHER = 1,
-    EXCHANGE_BROADCAST,
-    EXCHANGE_ANY,
-    EXCHANGE_SUM,
-    EXCHANGE_AGREE, // contributes an error's text, or nothing
-    EXCHANGE_FACTS  // the same; the error names its ranks itself
-} ExchangeKind;
-
-// What an exchange sends and how rank 0 puts it together. All ranks send `bytes` bytes, or up to so many where they are
-// texts; `size` is only compared; `take` gets those of each rank in order of rank, rank 0's first; the result goes to
-// all.
+// What an exchange sends and how rank 0 puts it together. Rank 0 takes each rank's contribution, its own first, in
+// order of rank, and sends the result to all ranks.
 typedef struct {
-    ExchangeKind kind;
-    int64_t size;
+    const char *name;
+    int64_t size; // must be equal on all ranks
     const void *mine;
     int64_t bytes;
-    bool text;
+    bool text; // contributions and the result are texts of any length
     void (*take)(void *context, int rank, const uint8_t *data, int64_t bytes); // may be NULL
     void *context;
     void *result;
-    int64_t result_bytes; // at most, for a text
+    int64_t result_bytes; // of a text: at most
 } Exchange;
 
-static inline const char *comm_exchange_name(int kind) {
-    static const char *const names[] = {"",      "an all-gather", "a broadcast",          "a question to all",
-                                        "a sum", "an agreement",  "a comparison of facts"};
-    return kind >= EXCHANGE_GATHER && kind <= EXCHANGE_FACTS ? names[kind] : "something unknown";
+static inline Frame *comm_frame(const Comm *comm, FrameType type, const Exchange *x, const void *data, int64_t bytes) {
+    FrameHead head = frame_head(type, bytes);
+    head.size = x->size;
+    head.sequence = comm->sequence;
+    snprintf(head.name, sizeof(head.name), "%s", x->name);
+    return frame_create(&head, data);
 }
 
-// Remembers an error that ends all exchanges. Always false.
-static inline bool comm_break(Comm *comm, const Error *error) {
-    comm->broken = true;
-    snprintf(comm->known, sizeof(comm->known), "%.*s", COMM_TEXT_BYTES - 1, error->text);
-    return false;
+// Sends a frame to ranks [first, end), and releases it.
+static inline void comm_post(CommShared *s, int first, int end, Frame *frame) {
+    pthread_mutex_lock(&s->mutex);
+    for (int i = first; i < end; i++) { link_send(&s->links[i], frame); }
+    frame_release(frame);
+    pthread_mutex_unlock(&s->mutex);
+    comm_wake(s);
 }
 
-// The connection for exchanges with a rank is over. When that rank is dead, the watch knows it within moments and ends
-// this process; so wait for the watch. Otherwise it has left in order.
-static inline bool comm_fail_lost(Comm *comm, int rank, ExchangeKind kind, Error *error) {
-    char name[COMM_NAME_BYTES];
-    double deadline = seconds_now() + comm->watch->silence + 2.0 * comm->watch->beat + 1.0;
-    while (!watch_is_gone(comm->watch, rank) && seconds_now() < deadline) { poll(NULL, 0, 5); }
-    comm_name(comm, rank, name);
-    if (watch_is_gone(comm->watch, rank)) {
-        return fail(error, "%s has ended while the others wait for it in %s", name, comm_exchange_name((int)kind));
+// Waits until everything is sent: a rank that leaves after an exchange must not take the result with it.
+static inline void comm_await_sent(CommShared *s) {
+    pthread_mutex_lock(&s->mutex);
+    for (int i = 0; i < s->num_ranks; i++) {
+        while (s->links[i].fd >= 0 && s->links[i].num_out > 0) { pthread_cond_wait(&s->changed, &s->mutex); }
     }
-    comm->prints = true;
-    return fail(error, "the connection to %s is lost", name);
+    pthread_mutex_unlock(&s->mutex);
 }
 
-static inline CommFrame comm_exchange_frame(const Comm *comm, FrameType type, const Exchange *x, int64_t bytes) {
-    CommFrame frame = comm_frame(type, bytes);
-    frame.kind = (uint16_t)x->kind;
-    frame.size = x->size;
-    frame.sequence = comm->sequence;
-    return frame;
+// Waits for a frame of a rank. The wait ends: a rank that dies or hangs ends the process. False: the rank has left.
+static inline bool comm_await(Comm *comm, const Exchange *x, int rank, Frame **frame, Error *error) {
+    CommShared *s = comm->shared;
+    CommPeer *peer = &s->peers[rank];
+    pthread_mutex_lock(&s->mutex);
+    while (peer->inbox[0] == NULL && !peer->gone) { pthread_cond_wait(&s->changed, &s->mutex); }
+    *frame = peer->inbox[0];
+    peer->inbox[0] = peer->inbox[1], peer->inbox[1] = NULL;
+    pthread_mutex_unlock(&s->mutex);
+    return *frame != NULL ||
+           fail(error, "%s has ended while the others wait for it in %s", comm_name(comm, rank).text, x->name);
 }
 
 // Does a rank's frame belong to the exchange that rank 0 is in?
-static inline bool comm_check_frame(const Comm *comm, const Exchange *x, int rank, const CommFrame *frame,
-                                    Error *error) {
-    bool size_fits = x->text ? frame->bytes >= 0 && frame->bytes <= x->bytes : frame->bytes == x->bytes;
-    bool fits = frame->magic == COMM_FRAME_MAGIC && frame->type == FRAME_MINE && frame->kind == x->kind;
-    if (fits && frame->sequence == comm->sequence && frame->size == x->size && size_fits) { return true; }
-    char name[COMM_NAME_BYTES], zero[COMM_NAME_BYTES];
+static inline bool comm_check_frame(const Comm *comm, const Exchange *x, int rank, FrameHead *head, Error *error) {
+    head->name[FRAME_NAME_BYTES - 1] = '\0';
+    bool fits = head->type == FRAME_MINE && strcmp(head->name, x->name) == 0 && head->sequence == comm->sequence;
+    if (fits && head->size == x->size && (x->text || head->bytes == x->bytes)) { return true; }
     return fail(error,
                 "the ranks do not do the same: %s is in exchange %llu, %s of %lld bytes; %s in exchange %llu, %s of "
                 "%lld bytes",
-                comm_name(comm, rank, name), (unsigned long long)frame->sequence, comm_exchange_name(frame->kind),
-                (long long)frame->size, comm_name(comm, 0, zero), (unsigned long long)comm->sequence,
-                comm_exchange_name((int)x->kind), (long long)x->size);
+                comm_name(comm, rank).text, (unsigned long long)head->sequence, head->name, (long long)head->size,
+                comm_name(comm, 0).text, (unsigned long long)comm->sequence, x->name, (long long)x->size);
 }
 
-// Rank 0: receives the contribution of a rank; data: x->bytes + 1 of scratch memory.
-static inline bool comm_exchange_collect(Comm *comm, const Exchange *x, int rank, uint8_t *data, Error *error) {
-    CommFrame frame;
-    int fd = comm->sockets[rank];
-    if (socket_receive(fd, &frame, sizeof(frame), SOCKET_FOREVER) != SOCKET_DONE) {
-        return comm_fail_lost(comm, rank, x->kind, error);
-    }
-    if (!comm_check_frame(comm, x, rank, &frame, error)) { return false; }
-    if (socket_receive(fd, data, (size_t)frame.bytes, SOCKET_FOREVER) != SOCKET_DONE) {
-        return comm_fail_lost(comm, rank, x->kind, error);
-    }
-    data[frame.bytes] = '\0'; // of a text
-    if (x->take != NULL) { x->take(x->context, rank, data, frame.bytes); }
-    return true;
-}
-
-static inline int64_t comm_result_bytes(const Exchange *x) {
-    return x->text ? (int64_t)strlen((const char *)x->result) + 1 : x->result_bytes;
-}
-
-static inline bool comm_exchange_lead(Comm *comm, const Exchange *x, Error *error) {
-    uint8_t *data = (uint8_t *)malloc((size_t)x->bytes + 1);
-    if (x->take != NULL) { x->take(x->context, 0, (const uint8_t *)x->mine, x->bytes); }
-    bool ok = data != NULL ||
-              fail(error, "out of memory for %s of %lld bytes", comm_exchange_name((int)x->kind), (long long)x->bytes);
-    for (int i = 1; ok && i < comm->num_ranks; i++) { ok = comm_exchange_collect(comm, x, i, data, error); }
-    free(data);
-    CommFrame frame = comm_exchange_frame(comm, FRAME_RESULT, x, ok ? comm_result_bytes(x) : 0);
-    for (int i = 1; i < comm->num_ranks; i++) {
-        if (!ok) {
-            comm_send_text(comm->sockets[i], FRAME_FAILURE, error->text, seconds_now() + WATCH_TELL_SECONDS);
-        } else if (comm_send(comm->sockets[i], &frame, x->result, SOCKET_FOREVER) != SOCKET_DONE) {
-            return comm_fail_lost(comm, i, x->kind, error);
-        }
-    }
+static inline bool comm_collect(Comm *comm, const Exchange *x, int rank, Error *error) {
+    Frame *frame;
+    if (!comm_await(comm, x, rank, &frame, error)) { return false; }
+    bool ok = comm_check_frame(comm, x, rank, &frame->head, error);
+    if (ok && x->take != NULL) { x->take(x->context, rank, frame->data, frame->head.bytes); }
+    frame_release(frame);
     return ok;
 }
 
-// The other ranks: send their part, and wait for the result.
-static inline bool comm_exchange_follow(Comm *comm, const Exchange *x, Error *error) {
-    int fd = comm->sockets[0];
-    int64_t bytes = x->text ? (int64_t)strlen((const char *)x->mine) + 1 : x->bytes;
-    CommFrame frame = comm_exchange_frame(comm, FRAME_MINE, x, bytes);
-    comm_send(fd, &frame, x->mine, SOCKET_FOREVER); // should this fail, rank 0 may still have said why
-    if (socket_receive(fd, &frame, sizeof(frame), SOCKET_FOREVER) != SOCKET_DONE) {
-        return comm_fail_lost(comm, 0, x->kind, error);
-    }
-    if (frame.magic == COMM_FRAME_MAGIC && frame.type == FRAME_FAILURE) {
-        if (comm_receive_text(fd, &frame, error->text, SOCKET_FOREVER) == SOCKET_DONE) { return false; }
-        return comm_fail_lost(comm, 0, x->kind, error);
-    }
-    if (frame.magic != COMM_FRAME_MAGIC || frame.type != FRAME_RESULT || frame.bytes < 0 ||
-        frame.bytes > x->result_bytes) {
-        return fail(error, "rank 0 answers %s with something else", comm_exchange_name((int)x->kind));
-    }
-    return socket_receive(fd, x->result, (size_t)frame.bytes, SOCKET_FOREVER) == SOCKET_DONE ||
-           comm_fail_lost(comm, 0, x->kind, error);
+// Rank 0's part.
+static inline bool comm_exchange_lead(Comm *comm, const Exchange *x, Error *error) {
+    bool ok = true;
+    if (x->take != NULL) { x->take(x->context, 0, (const uint8_t *)x->mine, x->bytes); }
+    for (int i = 1; ok && i < comm->num_ranks; i++) { ok = comm_collect(comm, x, i, error); }
+    int64_t bytes = x->text ? (int64_t)strlen((const char *)x->result) : x->result_bytes;
+    Frame *frame = ok ? comm_frame(comm, FRAME_RESULT, x, x->result, bytes) : NULL;
+    if (ok && frame == NULL) { ok = fail(error, "out of memory for %s of %lld bytes", x->name, (long long)bytes); }
+    if (!ok) { frame = comm_frame(comm, FRAME_FAILURE, x, error->text, (int64_t)strlen(error->text)); }
+    comm_post(comm->shared, 1, comm->num_ranks, frame);
+    if (ok) { comm_await_sent(comm->shared); }
+    return ok;
 }
 
-// Exchanges wait as long as the watch finds all ranks alive and well.
+// Copies rank 0's answer: the result, or the error.
+static inline bool comm_take_result(const Exchange *x, const Frame *frame, Error *error) {
+    int64_t bytes = frame->head.bytes;
+    if (frame->head.type == FRAME_FAILURE) { return fail(error, "%s", (const char *)frame->data); }
+    if (frame->head.type != FRAME_RESULT || (x->text ? bytes >= x->result_bytes : bytes != x->result_bytes)) {
+        return fail(error, "rank 0 answers %s with something else", x->name);
+    }
+    if (bytes > 0) { memcpy(x->result, frame->data, (size_t)bytes); }
+    if (x->text) { ((char *)x->result)[bytes] = '\0'; }
+    return true;
+}
+
+// Another rank's part.
+static inline bool comm_exchange_follow(Comm *comm, const Exchange *x, Error *error) {
+    Frame *frame = comm_frame(comm, FRAME_MINE, x, x->mine, x->bytes);
+    if (frame == NULL) { return fail(error, "out of memory for %s of %lld bytes", x->name, (long long)x->bytes); }
+    comm_post(comm->shared, 0, 1, frame);
+    if (!comm_await(comm, x, 0, &frame, error)) { return false; }
+    bool ok = comm_take_result(x, frame, error);
+    frame_release(frame);
+    return ok;
+}
+
+// An exchange waits as long as the watch finds all ranks alive and well. An error ends all later exchanges too.
 static inline bool comm_exchange(Comm *comm, const Exchange *x, Error *error) {
-    if (comm->watch == NULL) { return fail(error, "the connections of this run are closed"); }
+    if (comm->shared == NULL) { return fail(error, "the connections of this run are closed"); }
     if (comm->broken) { return fail(error, "%s", comm->known); }
     if (comm->told) { return fail(error, "this rank has failed already"); }
     comm->sequence++;
-    bool before = watch_set_waits(comm->watch, true);
+    bool before = comm_waits(comm, true);
     bool ok = comm->rank == 0 ? comm_exchange_lead(comm, x, error) : comm_exchange_follow(comm, x, error);
-    watch_set_waits(comm->watch, before);
-    return ok || comm_break(comm, error);
+    comm_waits(comm, before);
+    comm->broken = !ok;
+    if (!ok) { snprintf(comm->known, sizeof(comm->known), "%s", error->text); }
+    return ok;
 }
 
-// Where a gather puts what it takes.
-typedef struct {
-    uint8_t *all;
-    int64_t bytes;
-} CommGather;
-
-static inline void comm_take_gather(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    CommGather *gather = (CommGather *)context;
-    if (bytes > 0) { memcpy(gather->all + rank * gather->bytes, data, (size_t)bytes); }
+static inline void comm_take_gather(void *all, int rank, const uint8_t *data, int64_t bytes) {
+    if (bytes > 0) { memcpy((uint8_t *)all + rank * bytes, data, (size_t)bytes); }
 }
 
 // all: num_ranks times `bytes` bytes, in order of rank.
 static inline bool comm_all_gather(Comm *comm, const void *mine, void *all, int64_t bytes, Error *error) {
-    if (comm->num_ranks == 1) {
-        if (bytes > 0) { memcpy(all, mine, (size_t)bytes); }
-        return true;
-    }
-    CommGather gather = {(uint8_t *)all, bytes};
-    Exchange x = {EXCHANGE_GATHER, bytes, mine, bytes, false, comm_take_gather, &gather, all, comm->num_ranks * bytes};
-    return comm_exchange(comm, &x, error);
+    Exchange x = {"an all-gather", bytes, mine, bytes, false, comm_take_gather, all, all, comm->num_ranks * bytes};
+    if (comm->num_ranks > 1) { return comm_exchange(comm, &x, error); }
+    comm_take_gather(all, 0, (const uint8_t *)mine, bytes);
+    return true;
 }
 
-// Rank 0's bytes to all. `bytes` must be the same everywhere.
+// Rank 0's bytes to all. `bytes` must be equal everywhere.
 static inline bool comm_broadcast(Comm *comm, void *data, int64_t bytes, Error *error) {
-    if (comm->num_ranks == 1) { return true; }
-    Exchange x = {EXCHANGE_BROADCAST, bytes, "", 0, false, NULL, NULL, data, bytes};
-    return comm_exchange(comm, &x, error);
+    Exchange x = {"a broadcast", bytes, NULL, 0, false, NULL, NULL, data, bytes};
+    return comm->num_ranks == 1 || comm_exchange(comm, &x, error);
 }
-
-// Where a sum is kept.
-typedef struct {
-    uint64_t *values;
-} CommSum;
 
 static inline void comm_take_sum(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    CommSum *sum = (CommSum *)context;
+    uint64_t *values = (uint64_t *)context, value;
     for (int64_t i = 0; rank > 0 && i < bytes / 8; i++) { // rank 0's values are there already
-        uint64_t value;
         memcpy(&value, data + 8 * i, sizeof(value));
-        sum->values[i] += value;
+        values[i] += value;
     }
+}
+
+static inline bool comm_add_up(Comm *comm, const char *name, uint64_t *values, int64_t bytes, Error *error) {
+    Exchange x = {name, bytes, values, bytes, false, comm_take_sum, values, values, bytes};
+    return comm->num_ranks == 1 || comm_exchange(comm, &x, error);
 }
 
 // values[i] becomes the sum over all ranks, modulo 2^64.
 static inline bool comm_sum_u64(Comm *comm, uint64_t *values, int count, Error *error) {
-    if (comm->num_ranks == 1) { return true; }
-    CommSum sum = {values};
-    int64_t bytes = 8 * (int64_t)count;
-    Exchange x = {EXCHANGE_SUM, bytes, values, bytes, false, comm_take_sum, &sum, values, bytes};
-    return comm_exchange(comm, &x, error);
+    return comm_add_up(comm, "a sum", values, 8 * (int64_t)count, error);
 }
 
 // *any: is `mine` true on some rank?
 static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
     uint64_t count = mine;
-    *any = mine;
-    if (comm->num_ranks == 1) { return true; }
-    CommSum sum = {&count};
-    Exchange x = {EXCHANGE_ANY, 8, &count, 8, false, comm_take_sum, &sum, &count, 8};
-    bool ok = comm_exchange(comm, &x, error);
+    bool ok = comm_add_up(comm, "a question to all", &count, 8, error);
     *any = count > 0;
     return ok;
 }
 
-// The first error in order of rank.
+// ---- Agreement: the result of an exchange is an error's text, or nothing ----
+
 typedef struct {
     const Comm *comm;
-    bool named;      // begin it with the rank, unless all ranks say the same
-    int rank, alike; // whose it is, and how many say so
-    char first[COMM_TEXT_BYTES], text[COMM_TEXT_BYTES];
+    const char *facts; // rank 0's; NULL: contributions are errors
+    int64_t facts_bytes;
+    int rank, alike; // the first rank with an error, and how many ranks say the same
+    char text[COMM_TEXT_BYTES];
 } CommFirstError;
 
+static inline bool comm_agree_on(Comm *comm, const Exchange *x, Error *error) {
+    CommFirstError *first = (CommFirstError *)x->context;
+    if (!comm_exchange(comm, x, error)) { return false; }
+    if (first->text[0] == '\0') { return true; }
+    memcpy(comm->known, first->text, sizeof(comm->known));
+    return fail(error, "%s", first->text);
+}
+
+// Keeps the first error in order of rank. The last rank puts the rank's name before it, unless all say the same.
 static inline void comm_take_error(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    CommFirstError *error = (CommFirstError *)context;
-    const char *text = bytes > 0 ? (const char *)data : "";
-    const int room = COMM_TEXT_BYTES - COMM_NAME_BYTES - 4;
-    char name[COMM_NAME_BYTES];
-    if (text[0] != '\0' && error->alike == 0) {
-        error->rank = rank;
-        snprintf(error->first, sizeof(error->first), "%.*s", room, text);
+    CommFirstError *first = (CommFirstError *)context;
+    const int room = COMM_TEXT_BYTES - (int)sizeof(CommName) - 4;
+    if (bytes > 0 && first->alike == 0) {
+        first->rank = rank;
+        snprintf(first->text, sizeof(first->text), "%.*s", room, (const char *)data);
     }
-    if (text[0] != '\0' && strncmp(error->first, text, (size_t)room) == 0) { error->alike++; }
-    if (rank < error->comm->num_ranks - 1 || error->alike == 0) { return; }
-    bool named = error->named && error->alike < error->comm->num_ranks;
-    comm_name(error->comm, error->rank, name);
-    snprintf(error->text, sizeof(error->text), "%s%s%.*s", named ? name : "", named ? ": " : "", room, error->first);
+    first->alike += bytes > 0 && strncmp(first->text, (const char *)data, (size_t)room) == 0;
+    if (rank < first->comm->num_ranks - 1 || first->alike == 0 || first->alike == rank + 1) { return; }
+    char text[COMM_TEXT_BYTES];
+    memcpy(text, first->text, sizeof(text));
+    snprintf(first->text, sizeof(first->text), "%s: %.*s", comm_name(first->comm, first->rank).text, room, text);
 }
 
-static inline bool comm_agree_on(Comm *comm, ExchangeKind kind, bool ok, Error *error) {
-    char mine[COMM_TEXT_BYTES] = "";
-    CommFirstError first = {comm, kind == EXCHANGE_AGREE, 0, 0, "", ""};
-    if (!ok) { snprintf(mine, sizeof(mine), "%s", error->text[0] != '\0' ? error->text : "failed"); }
-    Exchange x = {kind, 0, mine, COMM_TEXT_BYTES, true, comm_take_error, &first, first.text, COMM_TEXT_BYTES};
-    if (!comm_exchange(comm, &x, error)) { return false; }
-    if (first.text[0] == '\0') { return true; }
-    first.text[COMM_TEXT_BYTES - 1] = '\0';
-    memcpy(comm->known, first.text, sizeof(comm->known));
-    return fail(error, "%s", first.text);
-}
-
-// True if ok is true on all ranks. Otherwise false on all, and *error is everywhere that of the lowest rank that
+// True if ok is true on all ranks. Otherwise false on all, and *error is everywhere the error of the lowest rank that
 // failed, after "rank 3 (host): " unless all say the same.
 static inline bool comm_agree(Comm *comm, bool ok, Error *error) {
-    return comm->num_ranks == 1 ? ok : comm_agree_on(comm, EXCHANGE_AGREE, ok, error);
+    if (comm->num_ranks == 1) { return ok; }
+    CommFirstError first = {comm, NULL, 0, 0, 0, ""};
+    const char *mine = ok ? "" : error->text[0] != '\0' ? error->text : "failed";
+    Exchange x = {"an agreement",  0,      mine,       (int64_t)strlen(mine), true,
+                  comm_take_error, &first, first.text, COMM_TEXT_BYTES};
+    return comm_agree_on(comm, &x, error);
 }
 
-// ---- Facts that must be the same on all ranks ----
-
-typedef struct {
-    char *text; // name NUL value NUL name NUL ...
-    size_t bytes, capacity;
-    bool out_of_memory;
-} CommFacts;
-
-static inline void comm_facts_init(CommFacts *facts) { memset(facts, 0, sizeof(*facts)); }
-
-static inline void comm_facts_free(CommFacts *facts) {
-    free(facts->text);
-    comm_facts_init(facts);
-}
-
-static inline void comm_facts_append(CommFacts *facts, const char *text) {
-    size_t n = strlen(text) + 1;
-    if (facts->bytes + n > facts->capacity) {
-        size_t capacity = 2 * (facts->bytes + n);
-        char *larger = (char *)realloc(facts->text, capacity);
-        if (larger == NULL) {
-            facts->out_of_memory = true;
-            return;
-        }
-        facts->text = larger, facts->capacity = capacity;
-    }
-    memcpy(facts->text + facts->bytes, text, n);
-    facts->bytes += n;
-}
-
-// Adds a fact, such as "--seq-len" and "64".
-static inline void comm_fact(CommFacts *facts, const char *name, const char *value) {
-    if (facts->out_of_memory) { return; }
-    comm_facts_append(facts, name);
-    comm_facts_append(facts, value);
-}
-
-// Describes the first difference between rank 0's facts and this rank's; false if there is one.
-static inline bool comm_compare_facts(const Comm *comm, const CommFacts *facts, const char *zero, size_t bytes,
-                                      Error *error) {
-    const char *a = zero, *a_end = zero + bytes;
-    const char *b = facts->text != NULL ? facts->text : "", *b_end = b + facts->bytes;
-    char first[COMM_NAME_BYTES], second[COMM_NAME_BYTES];
-    comm_name(comm, 0, first), comm_name(comm, comm->rank, second);
-    while (a < a_end && b < b_end && strcmp(a, b) == 0) { // the same names
-        const char *name = a;
+// Describes the first difference between rank 0's facts and those of the first rank that has one. The NUL behind a
+// frame's data ends its last text.
+static inline void comm_take_facts(void *context, int rank, const uint8_t *data, int64_t bytes) {
+    CommFirstError *first = (CommFirstError *)context;
+    const char *a = first->facts, *a_end = a + first->facts_bytes, *b = (const char *)data, *b_end = b + bytes;
+    const char *zero = comm_host(first->comm, 0), *other = comm_host(first->comm, rank), *name = "";
+    if (rank == 0 || first->text[0] != '\0') { return; }
+    while (a < a_end && b < b_end && strcmp(a, b) == 0) {
+        name = a;
         a += strlen(a) + 1, b += strlen(b) + 1;
         if (strcmp(a, b) != 0) {
-            return fail(error, "%.200s is %.1000s on %s, %.1000s on %s", name, a, first, b, second);
+            snprintf(first->text, sizeof(first->text), "%.200s is %.1000s on rank 0 (%s), %.1000s on rank %d (%s)",
+                     name, a, zero, b, rank, other);
+            return;
         }
         a += strlen(a) + 1, b += strlen(b) + 1;
     }
-    if (a >= a_end && b >= b_end) { return true; }
-    return fail(error, "%.200s is known on %s only: the ranks run different programs", a < a_end ? a : b,
-                a < a_end ? first : second);
+    if (a >= a_end && b >= b_end) { return; }
+    bool here = a < a_end;
+    snprintf(first->text, sizeof(first->text), "%.200s is known on rank %d (%s) only: the ranks run different programs",
+             here ? a : b, here ? 0 : rank, here ? zero : other);
 }
 
-// Compares rank 0's facts with all others'. A difference gives the same error on all ranks, e.g. "--seq-len is 64 on
-// rank 0 (hostA), 32 on rank 2 (hostB)".
-static inline bool comm_check_facts(Comm *comm, const CommFacts *facts, Error *error) {
+// Compares rank 0's facts ("name NUL value NUL name NUL ...") with those of all ranks. A difference gives one error on
+// all ranks, e.g. "--seq-len is 64 on rank 0 (hostA), 32 on rank 2 (hostB)".
+static inline bool comm_check_facts(Comm *comm, const char *facts, size_t bytes, Error *error) {
     if (comm->num_ranks == 1) { return true; }
-    uint64_t bytes = comm->rank == 0 ? facts->bytes : 0;
-    if (!comm_broadcast(comm, &bytes, (int64_t)sizeof(bytes), error)) { return false; }
-    char *zero = (char *)malloc((size_t)bytes + 1);
-    bool ok = (zero != NULL && !facts->out_of_memory) || fail(error, "out of memory");
-    ok = comm_agree(comm, ok, error);
-    if (ok) {
-        if (comm->rank == 0 && bytes > 0) { memcpy(zero, facts->text, (size_t)bytes); }
-        ok = comm_broadcast(comm, zero, (int64_t)bytes, error);
-    }
-    if (ok) {
-        bool same = comm_compare_facts(comm, facts, zero, (size_t)bytes, error);
-        ok = comm_agree_on(comm, EXCHANGE_FACTS, same, error);
-    }
-    free(zero);
-    return ok;
+    CommFirstError first = {comm, facts, (int64_t)bytes, 0, 0, ""};
+    Exchange x = {"a comparison of facts", 0,      facts,      (int64_t)bytes, true,
+                  comm_take_facts,         &first, first.text, COMM_TEXT_BYTES};
+    return comm_agree_on(comm, &x, error);
 }
 
 #endif // LLMC_COMM_H

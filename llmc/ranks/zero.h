@@ -1,47 +1,44 @@
-// Sharding: which rank owns which part of the parameters, their gradients and the optimizer's state; what a stage of
-// sharding (Rajbhandari et al. 2020, "ZeRO") keeps on each rank; what it sends; how long a step then takes.
+// Sharding: which rank owns which part of the parameters, gradients and optimizer state, what each stage of sharding
+// (Rajbhandari et al. 2020, "ZeRO") keeps on a rank and sends, and how long a step then takes.
 //
-// A bucket is what is communicated together: bucket 0 holds the tensors outside the blocks, bucket 1 + l those of block
-// l. In a bucket the tensors with weight decay come first, so that it has one boundary between the two, and each of the
-// two groups keeps the order of the parameter table. R ranks share each bucket evenly: rank r owns elements
-// [r * shard, (r+1) * shard), in every stage, and in checkpoints too. A bucket is padded to R * shard.
+// A bucket travels in one piece. Bucket 0 holds the tensors outside the blocks, bucket 1 + l the tensors of block l.
+// The tensors with weight decay come first, so that one boundary divides a bucket. Both groups keep the order of the
+// parameter table. R ranks share each bucket evenly: rank r owns elements [r * shard, (r+1) * shard), its shard, in
+// every stage and in checkpoints. A bucket is padded to R * shard.
 //
-//            | decayed tensors ... | the others ... | padding |      a bucket of R = 4 ranks
+//            | tensors with decay ... | without ... | padding |      a bucket of R = 4 ranks
 //            | rank 0      | rank 1      | rank 2      | rank 3      |
 //
 // Files know nothing of this: they hold the tensors in the order of the table, all layers of a tensor together.
-// zero_pieces() says what is where. All counts and offsets are in elements.
+// zero_pieces() maps one order to the other. All counts and offsets are in elements.
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
 
 #include "llmc/model/gpt2.h"
 
-// Parts begin at multiples of it: 128 bytes of bf16, 256 of fp32.
-#define ZERO_ALIGNMENT 64
-// Where whole blocks are only passing through, there is room for so many: one in use, one on its way.
-#define ZERO_BLOCK_SLOTS 2
+#define ZERO_ALIGNMENT 64  // shards begin at multiples of it: 128 bytes of bf16, 256 of fp32
+#define ZERO_BLOCK_SLOTS 2 // rooms for whole blocks that pass through: one in use, one on its way
 
-// What is sharded; each stage shards what those before it do, and something more.
 typedef enum {
-    ZERO_REPLICATE,  // nothing: every rank holds and updates everything
-    ZERO_OPTIMIZER,  // the moments and the master copy
-    ZERO_GRADIENTS,  // and the gradients
-    ZERO_PARAMETERS, // and the parameters
+    ZERO_REPLICATE,  // every rank holds and updates everything
+    ZERO_OPTIMIZER,  // a rank holds its shard of the moments and the master copy
+    ZERO_GRADIENTS,  // and of the gradients
+    ZERO_PARAMETERS, // and of the parameters
 } ZeroStage;
 
 typedef struct {
     GPT2Config config;
     int num_ranks, num_buckets;
-    int order[NUM_PARAM_TENSORS];             // tensors as they lie in bucket 0, then as they lie in a block's
+    int order[NUM_PARAM_TENSORS];             // the tensors of bucket 0, then the tensors of a block, as they lie
     int64_t tensor_offset[NUM_PARAM_TENSORS]; // in the bucket
-    int64_t size[2], decayed[2], shard[2];    // [0]: of bucket 0, [1]: of the others, which are all alike
+    int64_t size[2], decayed[2], shard[2];    // [0]: of bucket 0, [1]: of each other bucket
 } ZeroLayout;
 
 // ---- Buckets ----
 
 static inline int zero_kind(int bucket) { return bucket > 0; }
 
-// The tensors of one kind of bucket behind one another: first those with decay, then those without.
+// Lays out the tensors of one kind of bucket: the tensors with decay, then the tensors without.
 static inline int zero_order_tensors(ZeroLayout *z, int kind, int n) {
     for (int group = 0; group < 2; group++) {
         int decay = group == 0 ? DECAY : NO_DECAY;
@@ -71,14 +68,13 @@ static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_
     }
 }
 
-// Elements of bucket b, without padding; how many of them, the first, have weight decay; how many a rank owns; all with
-// the padding.
+// Elements of bucket b: without padding, the first ones that have weight decay, a rank's shard, all with padding.
 static inline int64_t zero_size(const ZeroLayout *z, int b) { return z->size[zero_kind(b)]; }
 static inline int64_t zero_decayed(const ZeroLayout *z, int b) { return z->decayed[zero_kind(b)]; }
 static inline int64_t zero_shard(const ZeroLayout *z, int b) { return z->shard[zero_kind(b)]; }
 static inline int64_t zero_padded(const ZeroLayout *z, int b) { return z->num_ranks * zero_shard(z, b); }
 
-// Bucket b without its padding has elements [zero_begin, zero_end) on a rank; the last ranks may have none.
+// A rank owns elements [zero_begin, zero_end) of bucket b, without padding. The last ranks may own none.
 static inline int64_t zero_begin(const ZeroLayout *z, int b, int rank) {
     return min_i64(rank * zero_shard(z, b), zero_size(z, b));
 }
@@ -92,19 +88,20 @@ static inline int64_t zero_sum_before(const int64_t lengths[2], int b) {
 // Where bucket b begins in an array of all padded buckets; b = num_buckets: the length of the array.
 static inline int64_t zero_offset(const ZeroLayout *z, int b) { return z->num_ranks * zero_sum_before(z->shard, b); }
 
-// Where a rank's part of bucket b begins in an array of its parts; b = num_buckets: the length of the array.
+// Where a rank's shard of bucket b begins in an array of its shards; b = num_buckets: the length of the array.
 static inline int64_t zero_shard_offset(const ZeroLayout *z, int b) { return zero_sum_before(z->shard, b); }
 
-// The elements in the buckets before b, without padding: the same for any number of ranks. With it an element of a
-// bucket has a number in the whole model, from which the bits of its stochastic rounding follow.
+// The elements in the buckets before b, without padding, for any number of ranks. It gives an element of a bucket its
+// number in the whole model, and the bits of its stochastic rounding follow from that number.
 static inline int64_t zero_first_index(const ZeroLayout *z, int b) { return zero_sum_before(z->size, b); }
 
-// Where bucket b lies in an array with room for bucket 0 and ZERO_BLOCK_SLOTS blocks: neighbouring blocks never share.
+// Where bucket b lies in an array with room for bucket 0 and ZERO_BLOCK_SLOTS blocks. Neighbouring blocks never share
+// a room.
 static inline int64_t zero_slot_offset(const ZeroLayout *z, int b) {
     return b == 0 ? 0 : zero_padded(z, 0) + (b - 1) % ZERO_BLOCK_SLOTS * zero_padded(z, b);
 }
 
-// How many blocks there is room for: fewer than ZERO_BLOCK_SLOTS in a model that has fewer.
+// The rooms for blocks: a model of one block needs one.
 static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO_BLOCK_SLOTS, z->config.num_layers); }
 
 // ---- Tensors ----
@@ -112,18 +109,18 @@ static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO
 // layer is ignored for tensors outside the blocks.
 static inline int zero_bucket_of(int tensor, int layer) { return gpt2_param_specs[tensor].per_layer ? 1 + layer : 0; }
 
-// Where a tensor (of a block: one layer of it) begins in its bucket.
+// Where a tensor, or one layer of it, begins in its bucket.
 static inline int64_t zero_tensor_offset(const ZeroLayout *z, int tensor) { return z->tensor_offset[tensor]; }
 
 typedef struct {
     int tensor, layer; // layer: 0 for tensors outside the blocks
     int64_t in_bucket; // first element, counted in the bucket
-    int64_t in_file;   // the same, counted in the order of the table
-    int64_t count;     // > 0; elements that are neighbours in both
+    int64_t in_file;   // first element, counted in the order of the table
+    int64_t count;     // > 0 elements that are neighbours in both orders
 } ZeroPiece;
 
-// Cuts elements [begin, end) of bucket b into the tensors they belong to, in order. Elements of the padding belong to
-// none. Returns the number of pieces, which may be 0.
+// Cuts elements [begin, end) of bucket b into pieces of tensors, in order. Padding belongs to no tensor. Returns the
+// number of pieces, which may be 0.
 static inline int zero_pieces(const ZeroLayout *z, int b, int64_t begin, int64_t end,
                               ZeroPiece pieces[NUM_PARAM_TENSORS]) {
     int n = 0, layer = b == 0 ? 0 : b - 1;
@@ -149,11 +146,11 @@ typedef struct {
     int64_t m, v;   // fp32: AdamW's moments
     int64_t master; // fp32: the master copy, where there is one
     // Rooms for whole buckets that pass through (zero_slot_offset); 0: not needed.
-    int64_t param_slots; // in the precision of training: gathered from all ranks before they are used
-    int64_t grad_slots;  // fp32: from the backward pass, before they are reduced
+    int64_t param_slots; // in the precision of training: parameters gathered for use
+    int64_t grad_slots;  // fp32: gradients of the backward pass, not reduced yet
 } ZeroLengths;
 
-// One rank has nobody to share with: it replicates, whatever it is told.
+// One rank has nobody to share with: it replicates in any stage.
 static inline int zero_effective_stage(int stage, int num_ranks) { return num_ranks == 1 ? ZERO_REPLICATE : stage; }
 
 static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
@@ -173,14 +170,14 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
 // ---- Traffic ----
 
 // Bytes that one rank sends in a step (it receives as many). In a ring a reduce-scatter or an all-gather over R ranks
-// takes R - 1 turns, and in each every rank passes one part on to its neighbour. The few bytes of losses and norms are
-// left out.
+// takes R - 1 turns, and in each turn every rank passes one shard on to its neighbour. The few bytes of losses and
+// norms do not count.
 typedef struct {
     int64_t block_gradients; // sent while the backward pass goes on with the blocks below
     int64_t rest_gradients;  // bucket 0: complete at the end of the backward pass only
     int64_t forward_blocks;  // parameters of blocks, gathered a layer ahead in the forward pass
-    int64_t backward_blocks; // the same in the backward pass
-    int64_t rest_params;     // all other gathers of parameters: what comes next waits for them
+    int64_t backward_blocks; // and in the backward pass
+    int64_t rest_params;     // all other gathers of parameters, which the GPU waits for
 } ZeroTraffic;
 
 // No sum of some of these overflows.
@@ -189,10 +186,10 @@ static inline int64_t zero_times(int64_t a, int64_t b) {
     return b > 0 && a > ZERO_MAX_BYTES / b ? ZERO_MAX_BYTES : a * b;
 }
 
-// Stage 0 reduces fp32 gradients once a step, and hands them to all: twice the bytes. Stage 1 only reduces them, and
-// gathers the updated parameters. Stages 2 and 3 have no room for whole gradients, and reduce those of each
-// micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, the blocks in each forward pass and
-// again in each backward pass, but for those that are still there from the pass before.
+// Stage 0 reduces fp32 gradients once a step and gathers the sums: twice the bytes. Stage 1 reduces gradients and
+// gathers the updated parameters. Stages 2 and 3 have no room for whole gradients and reduce them in each micro-batch.
+// Stage 3 gathers parameters when it needs them: bucket 0 once a step, a block in each forward and each backward pass,
+// unless the pass before left it in its room.
 static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
     int64_t rest = (z->num_ranks - 1) * zero_shard(z, 0), block = (z->num_ranks - 1) * zero_shard(z, 1);
     int64_t blocks = z->config.num_layers * block;
@@ -210,7 +207,7 @@ static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeo
     return traffic;
 }
 
-// The bytes that a rank sends in a step for gradients, and for parameters.
+// The bytes that a rank sends in a step for gradients and for parameters.
 static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches,
                                    int64_t *gradient_bytes, int64_t *parameter_bytes) {
     ZeroTraffic traffic = zero_traffic(z, stage, sizeof_param, micro_batches);
@@ -222,22 +219,21 @@ static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_pa
 
 typedef struct {
     int stage, sizeof_param;
-    int64_t micro_batches;  // of a step, on each rank
-    double compute_seconds; // of a step, on each rank, while nothing is waited for
-    // What each rank sends while all send to their neighbours at once (nccl-tests call it busbw); > 0
-    double bytes_per_second;
+    int64_t micro_batches;   // of a step, on each rank
+    double compute_seconds;  // of a step, on each rank, without waiting
+    double bytes_per_second; // that each rank sends while all send to their neighbours (nccl-tests: busbw); > 0
 } ZeroStep;
 
 typedef struct {
-    double communication_seconds; // of which so many pass while the GPU computes:
-    double hidden_seconds;
+    double communication_seconds;
+    double hidden_seconds; // of communication, while the GPU computes
     double step_seconds;
 } ZeroEstimate;
 
-// A plain model of a step. The backward pass is two thirds of the computation. Behind it hide the gradients of blocks
-// (in stages 0 and 1 behind that of the last micro-batch, which alone communicates) and stage 3's gathers of blocks;
-// others of these hide behind the forward pass. What a pass cannot hide adds up with all that nothing hides. Not
-// counted: the latency of each message, and what the computation loses to the communication that it hides.
+// A plain model of a step. The backward pass takes two thirds of the computation. It hides the gradients of blocks
+// (stages 0 and 1 communicate in the last micro-batch alone) and stage 3's gathers of blocks for it; the forward pass
+// hides the gathers for it. What a pass cannot hide, and what nothing hides, adds up. The model leaves out the latency
+// of each message, and the time that a computation loses to the communication it hides.
 static inline ZeroEstimate zero_estimate(const ZeroLayout *z, const ZeroStep *step) {
     ZeroTraffic traffic = zero_traffic(z, step->stage, step->sizeof_param, step->micro_batches);
     double forward = step->compute_seconds / 3.0, backward = step->compute_seconds - forward;

@@ -3,7 +3,7 @@
 // A rank is `test_comm rank KEY=VALUE...` (rank_main). It prints "open ..." when it is connected, then does what do=
 // says; it ends as a trainer's main would. Limits here are generous: a slow machine may take its time, only a rank that
 // is not found out at all fails a test. That a death is found at once and not by silence is seen from the message.
-#include "llmc/ranks/ranks.h"
+#include "llmc/ranks/start.h"
 #include "llmc/base/rand.h"
 #include "dev/test/ranks/processes.h"
 #include "dev/test/temp_dir.h"
@@ -99,19 +99,21 @@ static bool do_agree(Rank *r) {
     return comm_agree(&r->comm, rank != r->who && rank != r->who + 1, &r->error);
 }
 
+static void add_fact(char *facts, size_t *bytes, const char *name, const char *value) {
+    *bytes += (size_t)sprintf(facts + *bytes, "%s%c%s", name, '\0', value) + 1;
+}
+
 // Rank who has another value, or with `fact=`, one fact more.
 static bool do_facts(Rank *r) {
-    CommFacts facts;
-    comm_facts_init(&facts);
+    char facts[20000];
+    size_t bytes = 0;
     const char *extra = rank_text(r, "fact", NULL);
     bool other = r->comm.rank == r->who;
-    comm_fact(&facts, "model", "");
-    comm_fact(&facts, "--seq-len", other && extra == NULL ? "32" : "64");
-    if (other && extra != NULL) { comm_fact(&facts, extra, "1"); }
-    for (int i = 0; i < 500; i++) { comm_fact(&facts, "shard", "a checksum of some length"); }
-    bool ok = comm_check_facts(&r->comm, &facts, &r->error);
-    comm_facts_free(&facts);
-    return ok;
+    add_fact(facts, &bytes, "model", "");
+    add_fact(facts, &bytes, "--seq-len", other && extra == NULL ? "32" : "64");
+    if (other && extra != NULL) { add_fact(facts, &bytes, extra, "1"); }
+    for (int i = 0; i < 500; i++) { add_fact(facts, &bytes, "shard", "a checksum of some length"); }
+    return comm_check_facts(&r->comm, facts, bytes, &r->error);
 }
 
 // Rank who is one exchange ahead, or brings another size (how=size, broadcast).
@@ -186,13 +188,19 @@ static bool do_leave(Rank *r) {
     return strcmp(rank_text(r, "how", ""), "miss") != 0 || wait_in_exchange(r);
 }
 
-static bool is_healthy(void *context, char *reason, size_t size) {
+// What stands for the GPUs' connection: it is sick on one rank, and its abort blocks on another.
+typedef struct {
+    bool sick, blocks;
+} Gpus;
+
+static bool is_healthy(void *gpus, char *reason, size_t size) {
     snprintf(reason, size, "the GPUs have lost each other");
-    return context == NULL;
+    return !((const Gpus *)gpus)->sick;
 }
 
-static void at_end(void *context) {
-    if (context != NULL) { rank_sleep(1000.0); }
+static void abort_gpus(void *gpus, const char *words) {
+    (void)words;
+    if (((const Gpus *)gpus)->blocks) { rank_sleep(1000.0); }
     static const char text[] = "aborted\n";
     ssize_t n = write(STDOUT_FILENO, text, sizeof(text) - 1);
     (void)n;
@@ -200,14 +208,14 @@ static void at_end(void *context) {
 
 // Rank who becomes unhealthy; all have something to do at the end, which blocks with how=block on rank 0.
 static bool do_health(Rank *r) {
-    bool block = strcmp(rank_text(r, "how", ""), "block") == 0 && r->comm.rank == 0;
-    comm_on_end(&r->comm, at_end, block ? r : NULL);
-    comm_poll(&r->comm, is_healthy, r->comm.rank == r->who ? r : NULL);
+    Gpus gpus = {r->comm.rank == r->who, strcmp(rank_text(r, "how", ""), "block") == 0 && r->comm.rank == 0};
+    comm_guard(&r->comm, is_healthy, abort_gpus, &gpus);
     return do_compute(r);
 }
 
 // Stands for the abort of what the GPU waits for, which takes a while itself.
-static void wake_main(void *context) {
+static void wake_main(void *context, const char *words) {
+    (void)words;
     ssize_t n = write(*(const int *)context, "x", 1);
     (void)n;
     rank_sleep(0.5);
@@ -218,7 +226,7 @@ static bool do_woken(Rank *r) {
     int gpu[2];
     char byte;
     if (pipe(gpu) != 0) { return fail_system(&r->error, "a pipe", "make"); }
-    comm_on_end(&r->comm, wake_main, &gpu[1]);
+    comm_guard(&r->comm, NULL, wake_main, &gpu[1]);
     comm_waits(&r->comm, true);
     ssize_t n = read(gpu[0], &byte, 1);
     comm_waits(&r->comm, false);
@@ -406,7 +414,7 @@ static void test_single(Test *t) {
     CHECK(t, comm_agree(&comm, true, &error), "agree");
     CHECK(t, !comm_agree(&comm, false, &error) && strcmp(error.text, "mine") == 0, "agree: %s", error.text);
     comm_progress(&comm, "step"), comm_slow(&comm, true), comm_waits(&comm, true), comm_expects(&comm, 1.0);
-    comm_poll(&comm, is_healthy, NULL), comm_on_end(&comm, at_end, NULL), comm_await_verdict(&comm, 1.0);
+    comm_guard(&comm, is_healthy, abort_gpus, NULL), comm_await_verdict(&comm, 1.0);
     comm_fail(&comm, &error);
     CHECK(t, comm_prints(&comm), "does not print");
     comm_close(&comm), comm_close(&comm);
@@ -443,7 +451,7 @@ static void test_addresses(Test *t) {
         CHECK(t, strcmp(address.host, cases[i].host) == 0 && address.port == cases[i].port, "'%s': %s %d",
               cases[i].text, address.host, address.port);
         SocketAddress again;
-        socket_address_text(&address, text, sizeof(text));
+        snprintf(text, sizeof(text), "%s", socket_address_text(&address).text);
         CHECK(t,
               socket_parse_address(&again, text, 1, "", &error) && strcmp(again.host, address.host) == 0 &&
                   again.port == address.port,
@@ -573,7 +581,7 @@ static void test_names(Test *t) {
     if (gethostname(host, sizeof(host)) != 0 || strlen(host) >= sizeof(address.host)) { SKIP(t, "no host name"); }
     snprintf(address.host, sizeof(address.host), "%s", host);
     address.port = 1;
-    if (socket_resolve(&address, false, &list) != 0) { SKIP(t, "this machine's name has no address"); }
+    if (socket_resolve(&address, &list) != 0) { SKIP(t, "this machine's name has no address"); }
     freeaddrinfo(list);
     check_host(t, host);
 }
@@ -581,7 +589,7 @@ static void test_names(Test *t) {
 static void test_ipv6(Test *t) {
     SocketAddress address = {"::1", 0};
     struct addrinfo *list;
-    int fd = socket_resolve(&address, true, &list) == 0 ? socket_listen_at(list->ai_addr, list->ai_addrlen) : -1;
+    int fd = socket_resolve(&address, &list) == 0 ? socket_listen_at(list->ai_addr, list->ai_addrlen) : -1;
     if (fd < 0) { SKIP(t, "no IPv6 on this machine"); }
     close(fd);
     freeaddrinfo(list);
@@ -734,50 +742,56 @@ static void test_other_count(Test *t) {
     check_messages(t, &run, -1, begin, "--num-processes");
 }
 
-// Greets rank 0 as a rank would; -1 when it does not welcome. host: as the other processes are named.
-static int greet(const char *at, int rank, int num_ranks, int protocol, int purpose) {
+static Link greet_link(const char *at) {
     SocketAddress address;
     Error error;
-    CommHello hello;
-    CommFrame frame;
-    CommWelcome welcome;
+    Link link;
     int fd = -1, lookup;
     socket_parse_address(&address, at, 1, "", &error);
     for (double end = seconds_now() + LIMIT; fd < 0 && seconds_now() < end; process_pause()) {
         fd = socket_connect(&address, 1.0, end, &lookup);
     }
+    link_open(&link, fd, LINK_MAX_BYTES);
+    return link;
+}
+
+static CommHello greeting(int rank, int num_ranks, int protocol) {
+    CommHello hello;
     memset(&hello, 0, sizeof(hello));
-    hello.magic = COMM_HELLO_MAGIC;
-    hello.protocol = protocol, hello.purpose = purpose, hello.rank = rank, hello.num_ranks = num_ranks;
-    comm_who_am_i(&hello.who, "greeter");
-    double deadline = seconds_now() + LIMIT;
-    if (socket_send(fd, &hello, sizeof(hello), deadline) == SOCKET_DONE &&
-        socket_receive(fd, &frame, sizeof(frame), deadline) == SOCKET_DONE && frame.type == FRAME_WELCOME &&
-        socket_receive(fd, &welcome, sizeof(welcome), deadline) == SOCKET_DONE) {
-        return fd;
-    }
-    close(fd);
-    return -1;
+    hello.protocol = protocol, hello.rank = rank, hello.num_ranks = num_ranks;
+    hello.who = comm_who_am_i("greeter");
+    return hello;
+}
+
+// Greets rank 0 as a rank would; no connection (fd -1) when it does not welcome.
+static Link greet(const char *at, int rank, int num_ranks, int protocol) {
+    CommHello hello = greeting(rank, num_ranks, protocol);
+    Link link = greet_link(at);
+    Frame *frame = NULL;
+    link_send_data(&link, FRAME_HELLO, &hello, sizeof(hello));
+    LinkStatus status = link_await(&link, &frame, seconds_now() + LIMIT);
+    if (status != LINK_FRAME || frame->head.type != FRAME_WELCOME) { link_close(&link); }
+    frame_release(frame);
+    return link;
 }
 
 // One rank has come (this test, so that there is no doubt about the order); what rank 0 then finds ends it, and that
 // rank is told too.
 static void check_refused(Test *t, int rank, int num_ranks, int protocol, const char *expected) {
     Run run;
-    char text[COMM_TEXT_BYTES] = "";
-    CommFrame frame;
+    Frame *frame = NULL;
     run.n = 1;
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=3 rank=0 host=a");
-    int present = greet(run.at, 1, 3, COMM_PROTOCOL, COMM_FOR_EXCHANGES);
-    CHECK(t, present >= 0, "%s: a good rank is not welcome", expected);
-    int refused = greet(run.at, rank, num_ranks, protocol, COMM_FOR_EXCHANGES);
-    CHECK(t, refused < 0, "%s: welcome", expected);
-    double deadline = seconds_now() + LIMIT;
-    bool told = socket_receive(present, &frame, sizeof(frame), deadline) == SOCKET_DONE &&
-                frame.type == FRAME_REFUSED && comm_receive_text(present, &frame, text, deadline) == SOCKET_DONE;
-    CHECK(t, told && strstr(text, expected) != NULL, "told: '%s', expected '%s'", text, expected);
-    close(present);
+    Link present = greet(run.at, 1, 3, COMM_PROTOCOL);
+    CHECK(t, present.fd >= 0, "%s: a good rank is not welcome", expected);
+    Link refused = greet(run.at, rank, num_ranks, protocol);
+    CHECK(t, refused.fd < 0, "%s: welcome", expected);
+    bool told = link_await(&present, &frame, seconds_now() + LIMIT) == LINK_FRAME && frame->head.type == FRAME_REFUSED;
+    CHECK(t, told && strstr((const char *)frame->data, expected) != NULL, "told: '%s', expected '%s'",
+          told ? (const char *)frame->data : "", expected);
+    frame_release(frame);
+    link_close(&present);
     run_wait_end(t, &run, LIMIT);
     CHECK(t, run.p[0].status == 1 && strstr(run.p[0].err.text, expected) != NULL, "rank 0: %s", run.p[0].err.text);
 }
@@ -800,7 +814,7 @@ static void test_missing(Test *t) {
     start_process(&run.p[1], run.at, "n=6 rank=1 host=a timeout=%g", LIMIT);
     start_process(&run.p[2], run.at, "n=6 rank=4 host=a timeout=%g", LIMIT);
     run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "ranks 2, 3, 5 of 6 have not come within 2 s (--start-timeout): are they started",
+    check_messages(t, &run, -1, "no connection within 2 s (--start-timeout) from rank 2, 3, 5 of 6: are they started",
                    "a?");
     double apart = run.p[1].end_time - run.p[0].end_time;
     CHECK(t, apart < 10.0, "rank 1 ends %g s after rank 0", apart);
@@ -856,7 +870,8 @@ static void test_other_program(Test *t) {
         while (i > 0 && !p.ended) { // it may come several times
             if (socket_wait(fd, POLLIN, seconds_now() + 0.05) && (caller = socket_accept(fd)) >= 0) {
                 if (i == 1) {
-                    socket_send(caller, "SSH-2.0-OpenSSH_9.2 and some more text than a frame has\r\n", 57, 1.0);
+                    ssize_t n = write(caller, "SSH-2.0-OpenSSH_9.2 and some more text\r\n", 40);
+                    (void)n; // it may have gone again
                     socket_wait(caller, POLLIN, seconds_now() + 1.0);
                 }
                 socket_close(&caller);
@@ -869,33 +884,45 @@ static void test_other_program(Test *t) {
     }
 }
 
+static void must_write(int fd, const void *data, size_t bytes) {
+    temp_must(write(fd, data, bytes) == (ssize_t)bytes, "write");
+}
+
 // What comes to a port that the network can see: garbage, silence, half a greeting. The run starts all the same.
 static void test_strangers(Test *t) {
     Run run;
     SocketAddress address;
     Error error;
-    CommHello hello;
-    int fds[4], lookup;
+    struct {
+        FrameHead head;
+        CommHello hello;
+    } whole;
+    int fds[5], lookup;
     run_at_free_port(&run, "127.0.0.1");
     socket_parse_address(&address, run.at, 1, "", &error);
     start_process(&run.p[0], run.at, "n=3 rank=0");
-    memset(&hello, 0, sizeof(hello));
-    hello.magic = COMM_HELLO_MAGIC;
-    for (int i = 0; i < 4; i++) {
+    whole.head = frame_head(FRAME_HELLO, sizeof(whole.hello));
+    whole.head.magic = FRAME_MAGIC;
+    whole.hello = greeting(1, 3, COMM_PROTOCOL);
+    for (int i = 0; i < 5; i++) {
         double end = seconds_now() + LIMIT;
         do { fds[i] = socket_connect(&address, 1.0, end, &lookup); } while (fds[i] < 0 && seconds_now() < end);
     }
-    socket_send(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, seconds_now() + 1.0);
-    socket_send(fds[1], &hello, sizeof(hello) / 2, seconds_now() + 1.0);
+    must_write(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
+    must_write(fds[1], &whole, sizeof(whole) / 2);
     socket_close(&fds[1]);
-    socket_send(fds[2], &hello, 3, seconds_now() + 1.0); // says no more; fds[3] says nothing
+    must_write(fds[2], &whole, 3); // says no more; fds[3] says nothing
+    whole.head.bytes = LINK_MAX_BYTES;
+    must_write(fds[4], &whole, sizeof(whole)); // claims to say more than any greeting
     char byte;
-    SocketStatus status = socket_receive(fds[0], &byte, 1, seconds_now() + LIMIT);
-    CHECK(t, status == SOCKET_CLOSED, "garbage is not sent away: %d", status);
+    for (int i = 0; i < 5; i += 4) {
+        socket_wait(fds[i], POLLIN, seconds_now() + LIMIT);
+        CHECK(t, recv(fds[i], &byte, 1, 0) <= 0 && !socket_would_wait(), "garbage %d is not sent away", i);
+    }
     for (int i = 1; i < 3; i++) { start_process(&run.p[i], run.at, "n=3 rank=%d", i); }
     run.n = 3;
     check_all_well(t, &run);
-    socket_close(&fds[0]), socket_close(&fds[2]), socket_close(&fds[3]);
+    socket_close(&fds[0]), socket_close(&fds[2]), socket_close(&fds[3]), socket_close(&fds[4]);
 }
 
 // More silent connections than rank 0 listens to at once: they lose their places after a while.
@@ -924,11 +951,10 @@ static void test_death_while_starting(Test *t) {
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=4 rank=0 host=a");
-    int one = greet(run.at, 1, 4, COMM_PROTOCOL, COMM_FOR_EXCHANGES);
+    Link one = greet(run.at, 1, 4, COMM_PROTOCOL);
     start_process(&run.p[1], run.at, "n=4 rank=2 host=b timeout=5");
-    int other = greet(run.at, 1, 4, COMM_PROTOCOL, COMM_FOR_WATCH);
-    CHECK(t, one >= 0 && other >= 0, "not welcome");
-    close(one), close(other);
+    CHECK(t, one.fd >= 0, "not welcome");
+    link_close(&one);
     run_wait_end(t, &run, LIMIT);
     char begin[100];
     snprintf(begin, sizeof(begin), "rank 1 (greeter, pid %d) ended while the run was starting", (int)getpid());
@@ -941,28 +967,28 @@ static void test_rank_zero_while_starting(Test *t) {
     for (int silent = 0; silent < 2; silent++) {
         Process p;
         char at[64];
-        int fd = socket_listen_everywhere(0), callers[2];
+        int fd = socket_listen_everywhere(0);
         snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
         start_process(&p, at, "n=2 rank=1 timeout=1");
-        for (int i = 0; i < 2; i++) {
-            CommHello hello;
-            CommWelcome welcome;
-            CommFrame frame = comm_frame(FRAME_WELCOME, sizeof(welcome));
-            memset(&welcome, 0, sizeof(welcome));
-            comm_who_am_i(&welcome.who, "a");
-            welcome.start_timeout = 1.0;
-            socket_wait(fd, POLLIN, seconds_now() + LIMIT);
-            callers[i] = socket_accept(fd);
-            socket_receive(callers[i], &hello, sizeof(hello), seconds_now() + LIMIT);
-            comm_send(callers[i], &frame, &welcome, seconds_now() + LIMIT);
-        }
-        if (!silent) { close(callers[0]), close(callers[1]); }
+        CommWelcome welcome;
+        memset(&welcome, 0, sizeof(welcome));
+        welcome.who = comm_who_am_i("a");
+        welcome.start_timeout = 1.0;
+        socket_wait(fd, POLLIN, seconds_now() + LIMIT);
+        Link caller;
+        Frame *frame = NULL;
+        link_open(&caller, socket_accept(fd), sizeof(CommHello));
+        LinkStatus status = link_await(&caller, &frame, seconds_now() + LIMIT);
+        CHECK(t, status == LINK_FRAME && frame->head.type == FRAME_HELLO, "no hello: %d", status);
+        frame_release(frame);
+        link_send_data(&caller, FRAME_WELCOME, &welcome, sizeof(welcome));
+        if (!silent) { link_close(&caller); }
         CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
         char begin[100];
         snprintf(begin, sizeof(begin), "rank 0 (a, pid %d) %s", (int)getpid(),
                  silent ? "does not start the run" : "ended while the run was starting");
         check_message(t, &p, "rank 1", begin, "");
-        if (silent) { close(callers[0]), close(callers[1]); }
+        link_close(&caller);
         close(fd);
     }
 }
@@ -1113,75 +1139,92 @@ static void test_failing(Test *t) {
     check_messages(t, &run, -1, "", "no more paper");
 }
 
+// A watch over two ranks that has not begun.
+static Watch *watch_of_two(int rank) {
+    CommShared *s = comm_create_shared(rank, 2);
+    Watch *w = (Watch *)malloc(sizeof(Watch));
+    temp_must(s != NULL && w != NULL, "malloc");
+    watch_begin(w, s);
+    return w;
+}
+
+static void free_watch(Watch *w) {
+    comm_free_shared(w->s);
+    free(w);
+}
+
 // What a broken network, or a stranger in rank 0's place, may send: nothing but a verdict may come of it.
 static void test_damaged_frames(Test *t) {
     int verdicts = 0;
     for (uint64_t i = 0; i < 3000; i++) {
-        uint8_t bytes[3 * sizeof(CommFrame) + sizeof(CommBeat) + 200];
+        uint8_t bytes[3 * sizeof(FrameHead) + 2 * sizeof(CommBeat) + 200];
         int fds[2], rank = (int)(i % 2), other = 1 - rank;
-        CommWatch *w = watch_create(rank, 2);
-        temp_must(w != NULL && socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
+        Watch *w = watch_of_two(rank);
+        Link *link = &w->s->links[other];
+        temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
         socket_prepare(fds[0]);
+        link_open(link, fds[0], LINK_MAX_BYTES);
         memset(bytes, 'x', sizeof(bytes));
-        CommFrame beat = comm_frame(FRAME_BEAT, sizeof(CommBeat));
-        CommFrame text = comm_frame(rank == 0 ? FRAME_FAILED : FRAME_END, 100);
-        memcpy(bytes, &beat, sizeof(beat));
-        memcpy(bytes + sizeof(beat) + sizeof(CommBeat), &text, sizeof(text));
+        FrameHead heads[3] = {frame_head(FRAME_BEAT, sizeof(CommBeat)),
+                              frame_head(rank == 0 ? FRAME_MINE : FRAME_RESULT, sizeof(CommBeat)),
+                              frame_head(rank == 0 ? FRAME_FAILED : FRAME_END, 100)};
+        for (size_t k = 0; k < 3; k++) {
+            heads[k].magic = FRAME_MAGIC;
+            memcpy(bytes + k * (sizeof(FrameHead) + sizeof(CommBeat)), &heads[k], sizeof(heads[k]));
+        }
         for (uint64_t flips = i % 4; flips > 0; flips--) {
             bytes[rand_u64(7, i, 2 * flips) % sizeof(bytes)] = (uint8_t)rand_u64(7, i, 2 * flips + 1);
         }
-        w->peers[other].fd = fds[0];
-        w->verdict = VERDICT_NONE;
         size_t n = i % 4 == 0 ? sizeof(bytes) : rand_u64(7, i, 100) % sizeof(bytes);
         temp_must(write(fds[1], bytes, n) == (ssize_t)n, "write");
         close(fds[1]);
         watch_read(w, other);
-        CHECK(t, w->peers[other].fd == -1, "case %d: still open", (int)i);
-        CHECK(t, memchr(w->text, '\0', sizeof(w->text)) != NULL, "case %d: no end", (int)i);
+        CHECK(t, link->fd == -1, "case %d: still open", (int)i);
+        CHECK(t, memchr(w->words.text, '\0', sizeof(w->words.text)) != NULL, "case %d: no end", (int)i);
         verdicts += w->verdict != VERDICT_NONE;
-        watch_free(w);
+        free_watch(w);
     }
     CHECK(t, verdicts > 2900, "only %d of 3000 are noticed", verdicts); // some are whole goodbyes
 }
 
 // A watch that has heard of the other rank `silent` seconds before a round that began `ago` seconds before now, and
 // whose own rank has got no further for as long.
-static CommWatch *watch_at(int rank, double silent, double ago) {
-    CommWatch *w = watch_create(rank, 2);
-    temp_must(w != NULL, "watch_create");
-    w->silence = w->watchdog = 3.0, w->beat = 0.1;
+static Watch *watch_at(int rank, double silent, double ago) {
+    Watch *w = watch_of_two(rank);
+    w->s->silence = w->s->watchdog = 3.0, w->s->beat = 0.1;
     w->round = seconds_now() - ago;
-    w->since = w->peers[1 - rank].heard = w->round - silent;
-    w->peers[1 - rank].fd = open("/dev/null", O_RDWR);
+    link_open(&w->s->links[1 - rank], open("/dev/null", O_RDWR), LINK_MAX_BYTES);
+    w->s->since = w->s->links[1 - rank].heard = w->round - silent;
     return w;
 }
 
-static void check_round(Test *t, CommWatch *w, bool begins, Verdict silence, Verdict progress) {
+static void check_round(Test *t, Watch *w, bool begins, Verdict silence, Verdict progress) {
     if (begins) { watch_begin_round(w); }
     w->verdict = VERDICT_NONE;
     watch_judge_silence(w);
-    CHECK(t, w->verdict == silence, "silence: verdict %d, expected %d: %s", w->verdict, silence, w->text);
+    CHECK(t, w->verdict == silence, "silence: verdict %d, expected %d: %s", w->verdict, silence, w->words.text);
     w->verdict = VERDICT_NONE;
     watch_judge_progress(w);
-    CHECK(t, w->verdict == progress, "progress: verdict %d, expected %d: %s", w->verdict, progress, w->text);
+    CHECK(t, w->verdict == progress, "progress: verdict %d, expected %d: %s", w->verdict, progress, w->words.text);
 }
 
 // A process that was stopped has heard of nobody and got no further meanwhile, wherever in a round that was: between
 // its beginning and its judgement, or while it waits for the next.
 static void test_stopped_in_a_round(Test *t) {
     for (int rank = 0; rank < 2; rank++) {
-        CommWatch *w = watch_at(rank, 0.2, 4.0);
+        Watch *w = watch_at(rank, 0.2, 4.0);
+        Link *link = &w->s->links[1 - rank];
         check_round(t, w, false, VERDICT_NONE, VERDICT_NONE);
         check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
-        w->round -= 3.5, w->since -= 3.5, w->peers[1 - rank].heard -= 3.5; // again
+        w->round -= 3.5, w->s->since -= 3.5, link->heard -= 3.5; // again
         check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
         w->round -= 3.5; // both since the stop: a later silence must not be excused as well
         watch_begin_round(w);
-        CHECK(t, w->peers[1 - rank].heard <= w->round && w->since <= w->round, "rank %d: the future is excused", rank);
-        watch_free(w);
+        CHECK(t, link->heard <= w->round && w->s->since <= w->round, "rank %d: the future is excused", rank);
+        free_watch(w);
         w = watch_at(rank, 3.1, 0.0);
         check_round(t, w, true, VERDICT_SILENT, VERDICT_HANGS);
-        watch_free(w);
+        free_watch(w);
     }
 }
 
@@ -1300,8 +1343,8 @@ static bool succeeds(const char *const *argv) {
 static bool build_for_mpi(const char *with, const char *without) {
     const char *const find[] = {"mpicc", "--version", NULL}, *const launch[] = {"mpirun", "--version", NULL};
     if (!succeeds(find) || !succeeds(launch)) { return false; }
-    const char *argv[] = {"mpicc", "-std=gnu11",           "-w",  "-I.",      "-o",        with,
-                          "-O1",   "dev/test/ranks/test_comm.c", "-lm", "-pthread", "-DUSE_MPI", NULL};
+    const char *argv[] = {"mpicc", "-std=gnu11", "-w",        "-I.", "-o", with, "-O1", "dev/test/ranks/test_comm.c",
+                          "-lm",   "-pthread",   "-DUSE_MPI", NULL};
     bool ok = succeeds(argv);
     argv[5] = without, argv[10] = "-UUSE_MPI";
     return ok && succeeds(argv);
@@ -1310,7 +1353,8 @@ static bool build_for_mpi(const char *with, const char *without) {
 static void start_mpirun(Process *p, const char *program, const char *n, const char *action, const char *how,
                          const char *more) {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1), setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
-    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores; MPICH needs no permission
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); // more processes than cores: Open MPI 4; MPICH just does it
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1); // Open MPI 5
     const char *const argv[] = {"mpirun", "-n", n, program, "rank", "start=mpi", action, how, more, "host=host", NULL};
     process_start(p, argv);
 }

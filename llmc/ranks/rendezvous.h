@@ -1,0 +1,349 @@
+// How the processes of a run find rank 0. Each learns its rank, their number and the address of rank 0: from MPI, from
+// the command line (TCP), or from a file in a shared folder. start.h then connects them.
+#ifndef LLMC_RENDEZVOUS_H
+#define LLMC_RENDEZVOUS_H
+
+#include <dirent.h>
+
+#include "llmc/base/files.h"
+#include "llmc/base/hash.h"
+#include "llmc/ranks/ranks.h"
+
+#ifdef USE_MPI
+#define OMPI_SKIP_MPICXX 1
+#define MPICH_SKIP_MPICXX 1
+#include <mpi.h>
+#endif
+
+#define COMM_MAX_RANKS 4096
+#define COMM_DEFAULT_PORT 29500
+#define COMM_RETRY_SECONDS 0.1      // between two attempts
+#define COMM_PORT_SECONDS 3.0       // for a port to become free: a run that ended just now may still hold it
+#define COMM_ADDRESS_FILE "address" // in the folder below, in the shared one
+#define COMM_ADDRESS_FOLDER "gpt2c_start"
+
+typedef enum { COMM_MPI, COMM_TCP, COMM_FOLDER } CommStart;
+
+typedef struct {
+    CommStart start;
+    int num_ranks;        // 0: as mpirun or srun has started it
+    int rank;             // -1: as started; MPI always knows it better
+    int gpus_per_node;    // 0: as many as ranks have the same host name
+    const char *address;  // TCP: of rank 0, "host", "host:port" or "[IPv6]:port"
+    const char *folder;   // FOLDER: that all machines see
+    double start_timeout; // seconds until all ranks must have come
+    double watchdog;      // seconds without progress until a rank counts as hanging; 0: never
+    const char *program;  // begins messages of the watch; may be NULL
+    // For tests; 0 or NULL: the usual.
+    double beat;      // seconds between two signs of life
+    double silence;   // seconds without one until a rank counts as gone
+    const char *host; // the name of this machine
+} CommOptions;
+
+// Where rank 0 is.
+typedef struct {
+    uint64_t nonce; // tells runs apart; 0 for TCP, which cannot agree on one
+    int32_t port;   // 0: rank 0 could not listen, and text says why
+    char host[COMM_HOST_BYTES];
+    char text[1024]; // names or numbers of rank 0's machine, separated by spaces
+} CommContact;
+
+// A start in progress.
+typedef struct {
+    const CommOptions *options;
+    CommShared *shared; // gets the links, and who is who
+    int rank, num_ranks;
+    CommWho me;
+    double deadline;
+    CommContact contact;
+    int listener; // of rank 0; else -1
+    bool told;    // the error came from rank 0, where it is printed too
+    DirectoryLock lock;
+    char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
+} CommStartup;
+
+// ---- What started this process ----
+
+typedef struct {
+    const char *name;           // NULL: no launcher
+    int rank, size, local_rank; // -1: it does not say
+} CommLauncher;
+
+// A number of the environment; -1 if there is none.
+static inline int comm_environment_number(const char *name) {
+    const char *text = name != NULL ? getenv(name) : NULL;
+    if (text == NULL || text[0] < '0' || text[0] > '9') { return -1; }
+    char *end;
+    long value = strtol(text, &end, 10);
+    return *end == '\0' && value <= COMM_MAX_RANKS ? (int)value : -1;
+}
+
+// SLURM_NTASKS would be there in the batch script itself, too, which srun has not started.
+static inline CommLauncher comm_find_launcher(void) {
+    static const char *const known[][4] = {
+        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+        {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+        {"a PMIx launcher", "PMIX_RANK", NULL, NULL},
+    };
+    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
+        CommLauncher launcher = {known[i][0], comm_environment_number(known[i][1]),
+                                 comm_environment_number(known[i][2]), comm_environment_number(known[i][3])};
+        if (launcher.rank >= 0 && (known[i][2] == NULL || launcher.size >= 1)) { return launcher; }
+    }
+    CommLauncher none = {NULL, -1, -1, -1};
+    return none;
+}
+
+// Does this process speak for all processes that a launcher has started, where all have the same to say?
+static inline bool comm_launcher_shows(void) { return comm_find_launcher().rank <= 0; }
+
+// Sleeps before another attempt; false when there is no time left.
+static inline bool comm_try_again(double deadline) {
+    if (seconds_now() >= deadline) { return false; }
+    poll(NULL, 0, socket_milliseconds(deadline, (int)(1e3 * COMM_RETRY_SECONDS)));
+    return true;
+}
+
+// ---- Rank 0 listens at a given address (TCP) ----
+
+static inline bool comm_fail_lookup(const SocketAddress *address, int status, Error *error) {
+    return fail(error, "--server-ip %s: no such address: %s", address->host, gai_strerror(status));
+}
+
+static inline bool comm_fail_listen(const CommStartup *s, const SocketAddress *address, int code, Error *error) {
+    SocketAddressText where = socket_address_text(address);
+    if (code == EADDRINUSE) {
+        return fail(error,
+                    "%s: the port is in use on %s: another run, or a second process with --process-rank 0? Choose "
+                    "another port (--server-ip ADDRESS:PORT)",
+                    where.text, s->me.host);
+    }
+    if (code == EADDRNOTAVAIL) {
+        return fail(error,
+                    "%s: this machine (%s), where rank 0 runs, does not have that address: --server-ip is rank "
+                    "0's own",
+                    where.text, s->me.host);
+    }
+    return fail(error, "%s: cannot listen there on %s: %s", where.text, s->me.host, strerror(code));
+}
+
+// Listens at a number, or "localhost", itself. A name may stand for the loopback address on its own machine and for
+// another address elsewhere: rank 0 then listens at all addresses. -1 and errno on failure.
+static inline int comm_listen_once(const SocketAddress *address, const struct addrinfo *list) {
+    int fd = socket_listen_at_first(list);
+    if (fd < 0 || strcmp(address->host, "localhost") == 0 || socket_address_is_number(address)) { return fd; }
+    close(fd);
+    return socket_listen_everywhere(address->port);
+}
+
+static inline bool comm_listen(CommStartup *s, const SocketAddress *address, Error *error) {
+    struct addrinfo *list;
+    int lookup, code;
+    do { lookup = socket_resolve(address, &list); } while (lookup == EAI_AGAIN && comm_try_again(s->deadline));
+    if (lookup != 0) { return comm_fail_lookup(address, lookup, error); }
+    double until = seconds_now() + COMM_PORT_SECONDS;
+    do {
+        s->listener = comm_listen_once(address, list);
+        code = errno;
+    } while (s->listener < 0 && code == EADDRINUSE && comm_try_again(until < s->deadline ? until : s->deadline));
+    freeaddrinfo(list);
+    return s->listener >= 0 || comm_fail_listen(s, address, code, error);
+}
+
+static inline bool comm_meet_tcp(CommStartup *s, Error *error) {
+    SocketAddress address;
+    const char *text = s->options->address;
+    if (text == NULL || text[0] == '\0') {
+        return fail(error, "--server-ip is missing: a start by TCP needs the address of the machine of rank 0");
+    }
+    if (!socket_parse_address(&address, text, COMM_DEFAULT_PORT, "--server-ip", error)) { return false; }
+    s->contact.port = address.port;
+    snprintf(s->contact.text, sizeof(s->contact.text), "%s", address.host);
+    return s->rank > 0 || comm_listen(s, &address, error);
+}
+
+// ---- Rank 0 listens anywhere, and says where (MPI and folder) ----
+
+// A number that no other run has.
+static inline uint64_t comm_random(const CommWho *me) {
+    uint64_t parts[3] = {(uint64_t)time(NULL), (uint64_t)(1e9 * seconds_now()), hash64(me, sizeof(*me))};
+    return hash64(parts, sizeof(parts)) | 1; // 0 means none
+}
+
+// Rank 0 listens at a free port of all its addresses, and describes it, or why it cannot.
+static inline bool comm_make_contact(CommStartup *s, Error *error) {
+    CommContact *contact = &s->contact;
+    s->listener = socket_listen_everywhere(0);
+    int code = errno;
+    contact->port = s->listener >= 0 ? socket_port(s->listener) : 0;
+    contact->nonce = comm_random(&s->me);
+    memcpy(contact->host, s->me.host, sizeof(contact->host));
+    socket_own_addresses(contact->text, sizeof(contact->text));
+    if (contact->port > 0) { return true; }
+    fail(error, "rank 0 (%s) cannot listen for the other ranks: %s", s->me.host, strerror(code));
+    snprintf(contact->text, sizeof(contact->text), "%.1000s", error->text);
+    return false;
+}
+
+// ---- A shared folder: only one run at a time may start in it ----
+
+static inline bool comm_write_contact(const CommContact *contact, const char *file, Error *error) {
+    char text[2048];
+    int n = snprintf(text, sizeof(text), "nonce %016llx\nport %d\nhost %s\naddresses %s\n",
+                     (unsigned long long)contact->nonce, contact->port, contact->host, contact->text);
+    return write_whole_file(file, text, n, error);
+}
+
+// Rank 0 holds a lock on the folder until all ranks have come.
+static inline bool comm_meet_folder(CommStartup *s, Error *error) {
+    const char *shared = s->options->folder;
+    if (shared == NULL || shared[0] == '\0') {
+        return fail(error, "--nccl-fs-path is missing: a start through a folder needs one that all machines see");
+    }
+    bool ok = path_check(shared, "--nccl-fs-path", error) && path_join(s->folder, shared, COMM_ADDRESS_FOLDER, error) &&
+              path_join(s->file, s->folder, COMM_ADDRESS_FILE, error);
+    if (!ok || s->rank > 0) { return ok; }
+    return make_directories(s->folder, error) && directory_lock(&s->lock, s->folder, error) &&
+           comm_make_contact(s, error) && comm_write_contact(&s->contact, s->file, error);
+}
+
+// Reads rank 0's file. False, for any reason, means that it is not there yet.
+static inline bool comm_read_contact(CommStartup *s) {
+    CommContact *contact = &s->contact;
+    Error unused;
+    uint8_t *text;
+    int64_t size;
+    // Network file systems remember for a while that a file was not there, unless its folder is read.
+    DIR *look = opendir(s->folder);
+    while (look != NULL && readdir(look) != NULL) {}
+    if (look != NULL) { closedir(look); }
+    if (!path_exists(s->file) || !read_whole_file(s->file, 4096, &text, &size, &unused)) { return false; }
+    unsigned long long nonce = 0;
+    int port = 0, end = 0;
+    bool ok = sscanf((const char *)text, "nonce %16llx\nport %d\nhost %71s\naddresses%n", &nonce, &port, contact->host,
+                     &end) == 3 &&
+              end > 0 && port > 0 && port <= 65535;
+    contact->nonce = nonce, contact->port = port;
+    snprintf(contact->text, sizeof(contact->text), "%.1000s", ok ? (const char *)text + end : "");
+    contact->text[strcspn(contact->text, "\n")] = '\0';
+    free(text);
+    return ok;
+}
+
+// ---- MPI: used for the ranks and for telling rank 0's address, nothing else ----
+
+#ifdef USE_MPI
+static inline bool comm_mpi_begin(const CommLauncher *launcher, int *rank, int *num_ranks, Error *error) {
+    int provided = 0, started = 0;
+    MPI_Initialized(&started);
+    if (!started && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
+        return fail(error, "MPI_Init_thread failed");
+    }
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, num_ranks);
+    if (launcher->size < 1 || launcher->size == *num_ranks) { return true; }
+    return fail(error,
+                "%s has started %d processes, but MPI sees %d: the launcher and the MPI library do not fit together "
+                "(srun: try --mpi=pmix; mpirun: use that of the library)",
+                launcher->name, launcher->size, *num_ranks);
+}
+
+static inline bool comm_meet_mpi(CommStartup *s, Error *error) {
+    if (s->rank == 0) { comm_make_contact(s, error); }
+    MPI_Bcast(&s->contact, (int)sizeof(s->contact), MPI_BYTE, 0, MPI_COMM_WORLD);
+    MPI_Barrier(MPI_COMM_WORLD); // some MPIs send the last of a broadcast only when they are called again
+    s->deadline = seconds_now() + s->options->start_timeout; // MPI itself may have taken long
+    s->told = s->contact.port == 0 && s->rank > 0;
+    return s->contact.port > 0 || fail(error, "%s", s->contact.text);
+}
+
+static inline void comm_mpi_end(void) {
+    int ended = 0;
+    MPI_Finalized(&ended);
+    if (!ended) { MPI_Finalize(); }
+}
+
+// Its name and version ("Open MPI v4.1.4"), "" for a program without MPI.
+static inline void comm_mpi_version_text(char *text, size_t size) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length = 0;
+    if (MPI_Get_library_version(version, &length) != MPI_SUCCESS) { version[0] = '\0'; }
+    version[strcspn(version, ",\n")] = '\0'; // what follows says where it was built
+    snprintf(text, size, "%.60s", version);
+}
+#else
+static inline bool comm_mpi_begin(const CommLauncher *launcher, int *rank, int *num_ranks, Error *error) {
+    (void)rank, (void)num_ranks;
+    return fail(error,
+                "%s has started several processes, but this program was built without MPI: build it where MPI is "
+                "installed (make doctor says how), or add --nccl-init tcp or fs",
+                launcher->name);
+}
+
+static inline bool comm_meet_mpi(CommStartup *s, Error *error) {
+    (void)s;
+    return fail(error, "built without MPI");
+}
+
+static inline void comm_mpi_end(void) {}
+static inline void comm_mpi_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
+#endif
+
+// ---- Rank, number of ranks, address of rank 0 ----
+
+// A start by MPI: as many processes as the launcher has started.
+static inline bool comm_find_place_mpi(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
+                                       Error *error) {
+    bool several = launcher->name != NULL && launcher->size != 1; // -1: perhaps
+    if (several && o->num_ranks > 0 && launcher->size > 0 && launcher->size != o->num_ranks) {
+        return fail(error, "--num-processes is %d, but %s has started %d processes", o->num_ranks, launcher->name,
+                    launcher->size);
+    }
+    if (several) { return comm_mpi_begin(launcher, rank, num_ranks, error); }
+    *rank = 0, *num_ranks = 1;
+    return o->num_ranks <= 1 ||
+           fail(error,
+                "--num-processes is %d, but neither mpirun nor srun has started several processes: start with "
+                "mpirun -np %d, or add --nccl-init tcp or fs",
+                o->num_ranks, o->num_ranks);
+}
+
+// How many processes, and which is this one? True with *num_ranks 1 for one process.
+static inline bool comm_find_place(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
+                                   Error *error) {
+    const char *how = o->start == COMM_TCP ? "tcp" : "fs";
+    if (o->start == COMM_MPI) { return comm_find_place_mpi(o, launcher, rank, num_ranks, error); }
+    *num_ranks = o->num_ranks > 0 ? o->num_ranks : launcher->size;
+    *rank = o->rank >= 0 ? o->rank : launcher->rank;
+    if (*num_ranks <= 0) { return fail(error, "--nccl-init %s: --num-processes is missing", how); }
+    if (*rank < 0 && *num_ranks > 1) { return fail(error, "--nccl-init %s: --process-rank is missing", how); }
+    *rank = *rank < 0 ? 0 : *rank;
+    return *rank < *num_ranks || fail(error, "--process-rank is %d, but must be from 0 to %d: --num-processes is %d",
+                                      *rank, *num_ranks - 1, *num_ranks);
+}
+
+// Rank 0 listens, and makes its address known. Another rank may know the address now, or must read it later.
+static inline bool comm_meet(CommStartup *s, Error *error) {
+    CommStart start = s->options->start;
+    s->listener = s->lock.fd = -1;
+    return start == COMM_MPI   ? comm_meet_mpi(s, error)
+           : start == COMM_TCP ? comm_meet_tcp(s, error)
+                               : comm_meet_folder(s, error);
+}
+
+// Reads rank 0's address, where it is in a file. That may be the file of an earlier run that was killed, so whatever is
+// wrong with it, another file may still come.
+static inline bool comm_find_contact(CommStartup *s, Error *error) {
+    return s->options->start != COMM_FOLDER || comm_read_contact(s) ||
+           fail(error, "%s: rank 0 has not written it yet", s->file);
+}
+
+// The ranks have met, or will not.
+static inline void comm_part(CommStartup *s) {
+    if (s->lock.fd >= 0) { unlink(s->file); }
+    directory_unlock(&s->lock);
+    socket_close(&s->listener);
+}
+
+#endif // LLMC_RENDEZVOUS_H

@@ -1,0 +1,468 @@
+// The transport between the processes of a run: addresses, TCP sockets, and links, which carry whole frames. Nothing
+// here waits for ever, no call raises SIGPIPE, and no program that a process starts inherits a socket.
+#ifndef LLMC_TRANSPORT_H
+#define LLMC_TRANSPORT_H
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include "llmc/base/utils.h"
+
+#define SOCKET_HOST_BYTES 256
+#define FRAME_MAGIC 0x326d6f63u
+#define FRAME_NAME_BYTES 32               // the name of an exchange and a NUL
+#define LINK_MAX_BYTES ((int64_t)1 << 28) // of a frame's data
+#define LINK_QUEUE 6                      // frames that wait: a beat, a result, a failure, a last word, and two more
+
+#ifndef MSG_NOSIGNAL
+#define MSG_NOSIGNAL 0 // macOS: socket_prepare sets SO_NOSIGPIPE
+#endif
+
+// ---- Addresses ----
+
+typedef struct {
+    char host[SOCKET_HOST_BYTES]; // a name or a number, without brackets
+    int port;
+} SocketAddress;
+
+typedef struct {
+    char text[SOCKET_HOST_BYTES + 16];
+} SocketAddressText;
+
+// Gives "host:port", or "[number]:port" for IPv6.
+static inline SocketAddressText socket_address_text(const SocketAddress *address) {
+    SocketAddressText where;
+    bool colons = strchr(address->host, ':') != NULL;
+    snprintf(where.text, sizeof(where.text), colons ? "[%s]:%d" : "%s:%d", address->host, address->port);
+    return where;
+}
+
+static inline bool socket_parse_port(const char *digits, int *port) {
+    size_t n = strlen(digits);
+    if (n == 0 || n > 5 || strspn(digits, "0123456789") != n) { return false; }
+    *port = atoi(digits);
+    return *port >= 1 && *port <= 65535;
+}
+
+// Reads "host", "host:port", "[IPv6]:port", "[IPv6]" or a bare IPv6 number. `what` begins the message.
+static inline bool socket_parse_address(SocketAddress *address, const char *text, int default_port, const char *what,
+                                        Error *error) {
+    const char *first = strchr(text, ':'), *host = text, *rest = NULL;
+    size_t n = strlen(text);
+    address->port = default_port;
+    if (text[0] == '[') {
+        const char *bracket = strchr(text, ']');
+        if (bracket == NULL) { return fail(error, "%s %.200s: a ] is missing after the IPv6 number", what, text); }
+        host = text + 1, n = (size_t)(bracket - host), rest = bracket + 1;
+    } else if (first != NULL && first == strrchr(text, ':')) {
+        n = (size_t)(first - text), rest = first;
+    }
+    if (n == 0 || n >= sizeof(address->host)) {
+        return fail(error, "%s %.200s: expected ADDRESS or ADDRESS:PORT, the address of the machine of rank 0", what,
+                    text);
+    }
+    memcpy(address->host, host, n);
+    address->host[n] = '\0';
+    if (rest == NULL || rest[0] == '\0') { return true; }
+    if (rest[0] == ':' && socket_parse_port(rest + 1, &address->port)) { return true; }
+    return fail(error, "%s %.200s: %.20s is no port, expected : and a number from 1 to 65535", what, text, rest);
+}
+
+// Looks up an address; freeaddrinfo frees *list. Returns getaddrinfo's status, 0 for success.
+static inline int socket_resolve(const SocketAddress *address, struct addrinfo **list) {
+    struct addrinfo hints;
+    char port[16];
+    memset(&hints, 0, sizeof(hints));
+    hints.ai_family = AF_UNSPEC;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV;
+    snprintf(port, sizeof(port), "%d", address->port);
+    *list = NULL;
+    return getaddrinfo(address->host, port, &hints, list);
+}
+
+static inline bool socket_address_is_number(const SocketAddress *address) {
+    unsigned char bytes[sizeof(struct in6_addr)];
+    return inet_pton(AF_INET, address->host, bytes) == 1 || inet_pton(AF_INET6, address->host, bytes) == 1;
+}
+
+// Can another machine of the network reach this interface's address? A link-local address means nothing without the
+// name of the interface.
+static inline bool socket_usable_interface(const struct ifaddrs *interface) {
+    const struct sockaddr *address = interface->ifa_addr;
+    if (address == NULL || !(interface->ifa_flags & IFF_UP) || (interface->ifa_flags & IFF_LOOPBACK)) { return false; }
+    if (address->sa_family != AF_INET6) { return address->sa_family == AF_INET; }
+    return !IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)(const void *)address)->sin6_addr);
+}
+
+// Writes the numeric addresses of this machine, separated by spaces, into text. Leaves out what does not fit.
+static inline void socket_own_addresses(char *text, size_t size) {
+    struct ifaddrs *list = NULL;
+    size_t used = 0;
+    text[0] = '\0';
+    if (getifaddrs(&list) != 0) { return; }
+    for (const struct ifaddrs *i = list; i != NULL; i = i->ifa_next) {
+        char number[128];
+        if (!socket_usable_interface(i)) { continue; }
+        socklen_t bytes = i->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+        if (getnameinfo(i->ifa_addr, bytes, number, sizeof(number), NULL, 0, NI_NUMERICHOST) != 0) { continue; }
+        if (used + strlen(number) + 2 > size) { break; }
+        used += (size_t)snprintf(text + used, size - used, "%s%s", used > 0 ? " " : "", number);
+    }
+    freeifaddrs(list);
+}
+
+// ---- Sockets ----
+
+static inline void socket_close(int *fd) {
+    if (*fd >= 0) { close(*fd); }
+    *fd = -1;
+}
+
+// Milliseconds for poll() until a deadline: at least 0, at most `most`.
+static inline int socket_milliseconds(double deadline, int most) {
+    double left = deadline - seconds_now();
+    if (left <= 0.0) { return 0; }
+    return left * 1e3 >= (double)most ? most : (int)(left * 1e3) + 1;
+}
+
+// Waits until fd is ready (POLLIN or POLLOUT). Returns false when the deadline comes first.
+static inline bool socket_wait(int fd, short events, double deadline) {
+    for (;;) {
+        struct pollfd p = {fd, events, 0};
+        int n = poll(&p, 1, socket_milliseconds(deadline, 60000));
+        if (n > 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) { return true; } // the next call on fd says why
+        if (n == 0 && seconds_now() >= deadline) { return false; }
+    }
+}
+
+// Programs do not inherit the socket, no call on it waits, and small frames leave at once.
+static inline int socket_prepare(int fd) {
+    int on = 1;
+    if (fd < 0) { return fd; }
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+#if defined(SO_NOSIGPIPE)
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on));
+#endif
+    return fd;
+}
+
+static inline int socket_create(int family) { return socket_prepare(socket(family, SOCK_STREAM, 0)); }
+static inline int socket_accept(int listener) { return socket_prepare(accept(listener, NULL, NULL)); }
+
+static inline int socket_close_failed(int fd, int code) {
+    close(fd);
+    errno = code;
+    return -1;
+}
+
+// Listens at an address; -1 and errno on failure. The port is free again when the process ends (SO_REUSEADDR).
+static inline int socket_listen_at(const struct sockaddr *address, socklen_t bytes) {
+    int fd = socket_create(address->sa_family), on = 1, off = 0;
+    if (fd < 0) { return -1; }
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (address->sa_family == AF_INET6) { setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)); }
+    if (bind(fd, address, bytes) == 0 && listen(fd, SOMAXCONN) == 0) { return fd; }
+    return socket_close_failed(fd, errno);
+}
+
+// Listens at the first address of a list that allows it. -1 and errno on failure.
+static inline int socket_listen_at_first(const struct addrinfo *list) {
+    int fd = -1;
+    for (const struct addrinfo *i = list; i != NULL && fd < 0; i = i->ai_next) {
+        fd = socket_listen_at(i->ai_addr, i->ai_addrlen);
+        if (fd < 0 && errno == EADDRINUSE) { return -1; }
+    }
+    return fd;
+}
+
+// Listens at all of this machine's addresses, IPv6 and IPv4; port 0 takes any free one. -1 and errno on failure.
+static inline int socket_listen_everywhere(int port) {
+    const SocketAddress all[2] = {{"::", port}, {"0.0.0.0", port}}; // the second: a machine without IPv6
+    int fd = -1;
+    for (int i = 0; i < 2 && fd < 0; i++) {
+        struct addrinfo *list;
+        if (socket_resolve(&all[i], &list) != 0) { continue; }
+        fd = socket_listen_at_first(list);
+        int code = errno;
+        freeaddrinfo(list);
+        errno = code;
+        if (fd < 0 && (code == EADDRINUSE || code == EACCES)) { return -1; }
+    }
+    return fd;
+}
+
+// The port of a listening socket; 0 on failure.
+static inline int socket_port(int fd) {
+    struct sockaddr_storage address;
+    socklen_t bytes = sizeof(address);
+    memset(&address, 0, sizeof(address));
+    if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) { return 0; }
+    if (address.ss_family == AF_INET6) { return ntohs(((struct sockaddr_in6 *)(void *)&address)->sin6_port); }
+    return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
+}
+
+// Connects to one address; -1 and errno (ETIMEDOUT at the deadline) on failure.
+static inline int socket_connect_to(const struct sockaddr *address, socklen_t bytes, double deadline) {
+    int fd = socket_create(address->sa_family);
+    if (fd < 0) { return -1; }
+    int code = connect(fd, address, bytes) == 0 ? 0 : errno;
+    if (code == EINPROGRESS || code == EINTR) {
+        socklen_t size = sizeof(code);
+        code = ETIMEDOUT;
+        if (socket_wait(fd, POLLOUT, deadline) && getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) != 0) {
+            code = errno;
+        }
+    }
+    return code == 0 ? fd : socket_close_failed(fd, code);
+}
+
+// Connects to the first that answers of all that an address resolves to, with `seconds` for each. On failure returns
+// -1 and sets errno, or *lookup to getaddrinfo's status (else 0).
+static inline int socket_connect(const SocketAddress *address, double seconds, double deadline, int *lookup) {
+    struct addrinfo *list;
+    *lookup = socket_resolve(address, &list);
+    if (*lookup != 0) { return -1; }
+    int fd = -1, code = ETIMEDOUT;
+    for (const struct addrinfo *i = list; i != NULL && fd < 0; i = i->ai_next) {
+        double until = seconds_now() + seconds;
+        fd = socket_connect_to(i->ai_addr, i->ai_addrlen, until < deadline ? until : deadline);
+        if (fd < 0) { code = errno; }
+    }
+    freeaddrinfo(list);
+    errno = code;
+    return fd;
+}
+
+// Makes room for `count` open files; false if the system does not allow so many.
+static inline bool socket_allow_open_files(int64_t count) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) { return true; }
+    if (limit.rlim_cur == RLIM_INFINITY || (int64_t)limit.rlim_cur >= count) { return true; }
+    if (limit.rlim_max != RLIM_INFINITY && (int64_t)limit.rlim_max < count) { return false; }
+    limit.rlim_cur = (rlim_t)count;
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+// ---- Frames: a head, and data. All machines of a run have one byte order ----
+
+typedef enum {
+    // The start.
+    FRAME_HELLO = 1, // to rank 0: who this is
+    FRAME_WELCOME,   // from rank 0: wait for the other ranks
+    FRAME_STRANGER,  // from the rank 0 of another run
+    FRAME_REFUSED,   // from rank 0, a text: the run does not start
+    FRAME_START,     // from rank 0: all ranks are here
+    // Exchanges.
+    FRAME_MINE,    // to rank 0: what this rank contributes
+    FRAME_RESULT,  // from rank 0
+    FRAME_FAILURE, // from rank 0, a text: the exchange has failed
+    // The watch.
+    FRAME_BEAT,    // what the main thread does
+    FRAME_GOODBYE, // this rank ends in order
+    FRAME_FAILED,  // to rank 0, a text: the run must end
+    FRAME_END      // from rank 0, a text: the run ends
+} FrameType;
+
+typedef struct {
+    uint32_t magic, type;
+    int64_t bytes; // of the data that follows
+    // Of an exchange: its number, its name, and a size that must be equal on all ranks.
+    uint64_t sequence;
+    int64_t size;
+    char name[FRAME_NAME_BYTES];
+} FrameHead;
+
+typedef struct {
+    FrameHead head;
+    int refs;      // queues that hold it
+    uint8_t *data; // head.bytes bytes and a NUL
+} Frame;
+
+// A frame with one reference and a copy of data (NULL: none yet). NULL: out of memory.
+static inline Frame *frame_create(const FrameHead *head, const void *data) {
+    Frame *frame = (Frame *)malloc(sizeof(Frame) + (size_t)head->bytes + 1);
+    if (frame == NULL) { return NULL; }
+    frame->head = *head;
+    frame->head.magic = FRAME_MAGIC;
+    frame->refs = 1;
+    frame->data = (uint8_t *)(frame + 1);
+    if (data != NULL && head->bytes > 0) { memcpy(frame->data, data, (size_t)head->bytes); }
+    frame->data[head->bytes] = '\0';
+    return frame;
+}
+
+static inline void frame_release(Frame *frame) {
+    if (frame != NULL && --frame->refs == 0) { free(frame); }
+}
+
+static inline FrameHead frame_head(FrameType type, int64_t bytes) {
+    FrameHead head;
+    memset(&head, 0, sizeof(head));
+    head.type = (uint32_t)type;
+    head.bytes = bytes;
+    return head;
+}
+
+// ---- Links: frames over one TCP connection. One thread at a time uses a link ----
+
+typedef struct {
+    int fd; // -1: none
+    int num_out;
+    double opened, heard;  // when it began, and when bytes came last
+    int64_t limit;         // the most data that a frame may bring
+    FrameHead head;        // of the frame that comes
+    Frame *in;             // that frame, once its head is here
+    size_t received, sent; // bytes of the frame that comes, and of out[0]
+    Frame *out[LINK_QUEUE];
+} Link;
+
+// How receiving ended.
+typedef enum {
+    LINK_FRAME,   // a whole frame is here
+    LINK_WAIT,    // nothing more is here yet
+    LINK_TIMEOUT, // the deadline came first
+    LINK_CLOSED,  // the other end has closed the connection, or its process is gone
+    LINK_BROKEN   // errno says why; EBADMSG: what came is no frame
+} LinkStatus;
+
+static inline void link_open(Link *link, int fd, int64_t limit) {
+    memset(link, 0, sizeof(*link));
+    link->fd = fd;
+    link->limit = limit;
+    link->opened = link->heard = seconds_now();
+}
+
+static inline void link_close(Link *link) {
+    socket_close(&link->fd);
+    frame_release(link->in);
+    link->in = NULL;
+    while (link->num_out > 0) { frame_release(link->out[--link->num_out]); }
+}
+
+static inline bool socket_would_wait(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+// Sends what waits, as far as it goes without blocking. What cannot be sent is dropped: reading the link says why.
+static inline void link_flush(Link *link) {
+    while (link->fd >= 0 && link->num_out > 0) {
+        const Frame *frame = link->out[0];
+        size_t head = sizeof(frame->head), at = link->sent, whole = head + (size_t)frame->head.bytes;
+        const uint8_t *from = at < head ? (const uint8_t *)&frame->head + at : frame->data + (at - head);
+        ssize_t n = send(link->fd, from, (at < head ? head : whole) - at, MSG_NOSIGNAL);
+        if (n < 0 && socket_would_wait()) { return; }
+        if (n > 0) { link->sent += (size_t)n; }
+        if (n > 0 && link->sent < whole) { continue; }
+        frame_release(link->out[0]);
+        memmove(link->out, link->out + 1, (size_t)--link->num_out * sizeof(link->out[0]));
+        link->sent = 0;
+    }
+}
+
+// Adds a frame to what is sent. A frame that does not fit is dropped: the other end has not read for long.
+static inline void link_send(Link *link, Frame *frame) {
+    if (link->fd < 0 || link->num_out == LINK_QUEUE || frame == NULL) { return; }
+    frame->refs++;
+    link->out[link->num_out++] = frame;
+    link_flush(link);
+}
+
+// Sends a frame with this data.
+static inline void link_send_data(Link *link, FrameType type, const void *data, int64_t bytes) {
+    FrameHead head = frame_head(type, bytes);
+    Frame *frame = frame_create(&head, data);
+    link_send(link, frame);
+    frame_release(frame);
+}
+
+static inline bool link_check_head(Link *link) {
+    bool good = link->received < sizeof(link->head.magic) || link->head.magic == FRAME_MAGIC;
+    bool whole = link->received >= sizeof(link->head);
+    if (good && whole) { good = link->head.bytes >= 0 && link->head.bytes <= link->limit; }
+    if (good && whole && link->in == NULL) { link->in = frame_create(&link->head, NULL); }
+    errno = good ? ENOMEM : EBADMSG;
+    return good && (!whole || link->in != NULL);
+}
+
+// Receives what is here, at most one frame: *frame then belongs to the caller.
+static inline LinkStatus link_receive(Link *link, Frame **frame) {
+    const size_t head = sizeof(link->head);
+    for (;;) {
+        size_t at = link->received, whole = head + (link->in != NULL ? (size_t)link->in->head.bytes : 0);
+        if (link->in != NULL && at == whole) {
+            *frame = link->in;
+            link->in = NULL, link->received = 0;
+            return LINK_FRAME;
+        }
+        ssize_t n =
+            recv(link->fd, at < head ? (uint8_t *)&link->head + at : link->in->data + (at - head), whole - at, 0);
+        if (n == 0) { return LINK_CLOSED; }
+        if (n < 0 && errno == EINTR) { continue; }
+        if (n < 0 && socket_would_wait()) { return LINK_WAIT; }
+        if (n < 0) { return errno == ECONNRESET || errno == EPIPE ? LINK_CLOSED : LINK_BROKEN; }
+        link->received += (size_t)n;
+        link->heard = seconds_now();
+        if (!link_check_head(link)) { return LINK_BROKEN; }
+    }
+}
+
+// Waits for a frame.
+static inline LinkStatus link_await(Link *link, Frame **frame, double deadline) {
+    for (;;) {
+        link_flush(link);
+        LinkStatus status = link_receive(link, frame);
+        if (status != LINK_WAIT) { return status; }
+        if (!socket_wait(link->fd, (short)(POLLIN | (link->num_out > 0 ? POLLOUT : 0)), deadline)) {
+            return LINK_TIMEOUT;
+        }
+    }
+}
+
+// Throws away what has arrived; true when the other end has closed.
+static inline bool socket_drain(int fd) {
+    char waste[4096];
+    for (int i = 0; i < 256; i++) { // an end that never stops sending must not hold us here
+        ssize_t n = recv(fd, waste, sizeof(waste), 0);
+        if (n == 0) { return true; }
+        if (n < 0) { return !socket_would_wait(); }
+    }
+    return false;
+}
+
+// Ends links when the other ends have read everything, or at the deadline. close() alone would send a reset where bytes
+// are unread, and the reset may overtake the last frame.
+static inline void links_hang_up(Link *links, int count, double deadline) {
+    for (int i = 0; i < count; i++) {
+        if (links[i].fd >= 0 && links[i].num_out == 0) { shutdown(links[i].fd, SHUT_WR); }
+    }
+    for (Link *link = links; link < links + count; link++) {
+        if (link->fd < 0) { continue; }
+        while (link->num_out > 0 && socket_wait(link->fd, POLLOUT, deadline)) { link_flush(link); }
+        shutdown(link->fd, SHUT_WR);
+        while (!socket_drain(link->fd) && seconds_now() < deadline && socket_wait(link->fd, POLLIN, deadline)) {}
+        link_close(link);
+    }
+}
+
+// Adds open links to an array for poll(). Returns the new number of its elements.
+static inline int links_poll(const Link *links, int count, struct pollfd *polled, int n) {
+    for (int i = 0; i < count; i++) {
+        if (links[i].fd < 0) { continue; }
+        polled[n].fd = links[i].fd;
+        polled[n++].events = (short)(POLLIN | (links[i].num_out > 0 ? POLLOUT : 0));
+    }
+    return n;
+}
+
+#endif // LLMC_TRANSPORT_H

@@ -1,0 +1,371 @@
+// The watch over the ranks of a run: a thread in each process that moves the frames of all links, tells the other ranks
+// that this one is alive, and ends the process when a rank has died, is silent, hangs or has failed. Without it, the
+// other ranks would wait for ever. The thread works whatever the main thread and the GPU do.
+//
+// Rank 0's watch judges who hangs and tells all ranks. Each other watch judges rank 0's silence. A run ends like this:
+//
+//   a rank ends in order      GOODBYE; the other ranks go on without it
+//   a rank fails (comm_fail)  it sends FAILED, rank 0 sends END with its text to all; each prints it and exits
+//   a rank is killed          rank 0 sees its link close without GOODBYE, and sends END
+//   rank 0 is killed          every rank sees its link close
+//   silence, no progress      rank 0 sends END after the time limit
+//
+// Every wait of the thread has a limit, so that a process that must end does so.
+#ifndef LLMC_WATCH_H
+#define LLMC_WATCH_H
+
+#include <signal.h>
+
+#include "llmc/ranks/ranks.h"
+
+#define WATCH_SLOW_FACTOR 30.0   // times as long may a phase take that is known to be slow
+#define WATCH_STEPS_FACTOR 10.0  // steps that a rank may be late
+#define WATCH_HEALTH_SECONDS 1.0 // between two questions whether the GPUs' connection is well
+#define WATCH_HEALTH_STRIKES 2   // so often in a row not: a dead rank, which is the cause, is seen earlier
+#define WATCH_ABORT_SECONDS 5.0  // for the last acts of a process
+#define WATCH_STUCK_SECONDS 1.0  // before it is believed that all ranks wait for each other
+
+// Why a run ends, the most telling first: of what is found at one moment, the first is the cause of the rest.
+typedef enum { VERDICT_TOLD, VERDICT_DEAD, VERDICT_FAILED, VERDICT_SILENT, VERDICT_HANGS, VERDICT_NONE } Verdict;
+
+typedef struct {
+    CommShared *s;
+    double round; // when the present round began: the time by which the watch judges
+    double next_beat, next_health;
+    double stuck; // since when all ranks wait for each other, as far as known here; 0: they do not
+    int strikes, num_dead;
+    Verdict verdict;
+    Error words;   // of the verdict
+    int acts_done; // of the last acts; atomic
+} Watch;
+
+// ---- Verdicts ----
+
+// Keeps the most telling verdict of a round.
+PRINTF_LIKE(3, 4) static inline void watch_find(Watch *w, Verdict verdict, const char *format, ...) {
+    if (verdict == VERDICT_DEAD) { w->num_dead++; }
+    if (verdict >= w->verdict) { return; }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(w->words.text, sizeof(w->words.text), format, arguments);
+    va_end(arguments);
+    w->verdict = verdict;
+}
+
+static inline CommName watch_name(const Watch *w, int rank) { return comm_who_name(rank, &w->s->peers[rank].who); }
+static inline CommName watch_process(const Watch *w, int rank) {
+    return comm_who_process(rank, &w->s->peers[rank].who);
+}
+
+// ---- The last acts of a process ----
+
+// Has a thread of its own, since each act can block for ever: stderr or stdout may be a pipe that nobody reads, and the
+// GPU may not answer to its abort.
+static inline void *watch_last_acts(void *argument) {
+    Watch *w = (Watch *)argument;
+    CommCallbacks *c = &w->s->callbacks;
+    if (w->s->prints) { print_error(w->s->program, &w->words); }
+    __atomic_fetch_add(&w->acts_done, 1, __ATOMIC_SEQ_CST);
+    fflush(stdout);
+    pthread_mutex_lock(&c->mutex);
+    if (c->note != NULL) { c->note(c->note_context, w->words.text); }
+    if (c->abort != NULL) { c->abort(c->guarded, w->words.text); }
+    pthread_mutex_unlock(&c->mutex);
+    __atomic_fetch_add(&w->acts_done, 1, __ATOMIC_SEQ_CST);
+    return NULL;
+}
+
+static inline void watch_wait_for_acts(Watch *w, int count, double seconds) {
+    double deadline = seconds_now() + seconds;
+    while (__atomic_load_n(&w->acts_done, __ATOMIC_SEQ_CST) < count && seconds_now() < deadline) { poll(NULL, 0, 2); }
+}
+
+// Sends a last word to all ranks, and ends the links once it is read. Needs the mutex.
+static inline void watch_say_last(Watch *w, FrameType type, const char *text, double seconds) {
+    int64_t bytes = min_i64((int64_t)strlen(text), COMM_TEXT_BYTES - 1);
+    for (int i = 0; i < w->s->num_ranks; i++) { link_send_data(&w->s->links[i], type, text, bytes); }
+    links_hang_up(w->s->links, w->s->num_ranks, seconds_now() + seconds);
+}
+
+static inline FrameType watch_failure_type(const Watch *w) { return w->s->rank == 0 ? FRAME_END : FRAME_FAILED; }
+
+// The run is over: prints why, tells the other ranks, and ends the process. Needs the mutex and keeps it, so that the
+// main thread gets no further: what is aborted on the GPU leaves numbers behind that must not be logged or saved.
+static inline void watch_end_process(Watch *w) {
+    pthread_t acts;
+    CommShared *s = w->s;
+    if (w->verdict == VERDICT_DEAD && w->num_dead > 1) {
+        char more[64];
+        snprintf(more, sizeof(more), "; so did %d other rank%s", w->num_dead - 1, w->num_dead > 2 ? "s" : "");
+        comm_append(w->words.text, more);
+    }
+    comm_add_remedy(s, w->words.text);
+    bool threaded = pthread_create(&acts, NULL, watch_last_acts, w) == 0 && pthread_detach(acts) == 0;
+    if (!threaded && s->prints) { print_error(s->program, &w->words); }
+    if (threaded) { watch_wait_for_acts(w, 1, 0.2); } // a launcher ends all when the first that is told exits
+    if (w->verdict != VERDICT_TOLD) { watch_say_last(w, watch_failure_type(w), w->words.text, COMM_TELL_SECONDS); }
+    if (threaded) { watch_wait_for_acts(w, 2, WATCH_ABORT_SECONDS); }
+    _exit(EXIT_FAILURE); // not exit(): the main thread may be anywhere, and what exit() calls may hang
+}
+
+// ---- Receiving ----
+
+// Takes a frame. Returns false if it makes no sense.
+static inline bool watch_take_frame(Watch *w, int rank, Frame *frame) {
+    CommPeer *peer = &w->s->peers[rank];
+    const FrameHead *head = &frame->head;
+    switch (head->type) {
+    case FRAME_MINE:
+    case FRAME_RESULT:
+    case FRAME_FAILURE:
+        if ((rank == 0) == (head->type == FRAME_MINE) || peer->inbox[1] != NULL) { return false; }
+        peer->inbox[peer->inbox[0] != NULL] = frame;
+        frame->refs++;
+        return true;
+    case FRAME_BEAT:
+        if (head->bytes != (int64_t)sizeof(CommBeat)) { return false; }
+        memcpy(&peer->beat, frame->data, sizeof(CommBeat));
+        peer->beat.phase[COMM_PHASE_BYTES - 1] = '\0';
+        return true;
+    case FRAME_GOODBYE:
+        peer->gone = true;
+        link_close(&w->s->links[rank]);
+        return true;
+    case FRAME_FAILED:
+    case FRAME_END:
+        if ((rank == 0) != (head->type == FRAME_END)) { return false; }
+        peer->failed = true;
+        watch_find(w, rank == 0 ? VERDICT_TOLD : VERDICT_FAILED, "%s", (const char *)frame->data);
+        return true;
+    default: return false;
+    }
+}
+
+// The link has ended without a goodbye.
+static inline void watch_lost(Watch *w, int rank, LinkStatus status, int code) {
+    link_close(&w->s->links[rank]);
+    if (w->s->peers[rank].failed) { return; }
+    if (status == LINK_CLOSED) {
+        watch_find(w, VERDICT_DEAD, "%s ended without a word (killed, or crashed?)", watch_process(w, rank).text);
+    } else {
+        watch_find(w, VERDICT_DEAD, "the connection to %s broke: %s", watch_process(w, rank).text, strerror(code));
+    }
+}
+
+// Reads from a rank until nothing more is here.
+static inline void watch_read(Watch *w, int rank) {
+    Link *link = &w->s->links[rank];
+    while (link->fd >= 0) {
+        Frame *frame;
+        LinkStatus status = link_receive(link, &frame);
+        if (status == LINK_WAIT) { return; }
+        if (status != LINK_FRAME) {
+            watch_lost(w, rank, status, errno);
+            return;
+        }
+        if (!watch_take_frame(w, rank, frame)) { watch_lost(w, rank, LINK_BROKEN, EBADMSG); }
+        frame_release(frame);
+    }
+}
+
+// ---- Judging ----
+
+static inline void watch_judge_silence(Watch *w) {
+    for (int i = 0; i < w->s->num_ranks; i++) {
+        const Link *link = &w->s->links[i];
+        if (link->fd < 0 || w->round - link->heard <= w->s->silence) { continue; }
+        watch_find(w, VERDICT_SILENT,
+                   "%s has not been heard of for %.3g s: stopped, or its machine or the network is down",
+                   watch_process(w, i).text, w->s->silence);
+    }
+}
+
+// What this rank's main thread does now.
+static inline CommBeat watch_own_beat(const Watch *w) {
+    const CommShared *s = w->s;
+    CommBeat beat = s->main;
+    double step = WATCH_STEPS_FACTOR * s->step_seconds;
+    beat.idle = w->round > s->since ? w->round - s->since : 0.0;
+    beat.limit = s->watchdog <= 0.0 ? 0.0 : s->watchdog > step ? s->watchdog : step;
+    if (s->slow) { beat.limit *= WATCH_SLOW_FACTOR; }
+    return beat;
+}
+
+static inline bool watch_is_late(const CommBeat *beat) { return beat->limit > 0.0 && beat->idle > beat->limit; }
+
+// The rank that is furthest behind (sign 1) or ahead (-1): it has made the fewest steps, or the last one earliest.
+static inline int watch_last(const Watch *w, int a, int b, int sign) {
+    const CommBeat *x = &w->s->peers[a < 0 ? b : a].beat, *y = &w->s->peers[b].beat;
+    double ahead = x->count != y->count ? (x->count > y->count ? 1.0 : -1.0) : y->idle - x->idle;
+    return a < 0 || sign * ahead > 0.0 ? b : a;
+}
+
+// All ranks wait, and each for too long. What they say is some moments old, and a rank that all waited for may have
+// come and gone meanwhile: so each must have said it once more.
+static inline void watch_judge_waiting(Watch *w, int furthest, int last) {
+    if (w->stuck == 0.0) { w->stuck = w->round; }
+    if (w->round - w->stuck < WATCH_STUCK_SECONDS + 2.0 * w->s->beat) { return; }
+    const CommBeat *beat = &w->s->peers[last].beat, *ahead = &w->s->peers[furthest].beat;
+    char cause[2 * sizeof(CommName)] = "";
+    if (beat->count != ahead->count) {
+        snprintf(cause, sizeof(cause), "; %s is the furthest behind, in %s", watch_name(w, last).text, beat->phase);
+    }
+    for (int i = w->s->num_ranks - 1; i >= 0; i--) {
+        if (w->s->links[i].fd >= 0 && w->s->links[i].heard <= w->stuck + w->s->beat) { return; }
+        if (w->s->peers[i].gone) { snprintf(cause, sizeof(cause), "; %s has ended", watch_name(w, i).text); }
+    }
+    watch_find(w, VERDICT_HANGS, "all ranks wait for each other, for %.0f s in %s: the network or a GPU hangs%s",
+               beat->idle, ahead->phase, cause);
+}
+
+// Who has got no further for too long? Rank 0 judges all ranks; when it has ended in order, each rank judges itself. A
+// rank that waits for other ranks is not to blame, unless all wait.
+static inline void watch_judge_progress(Watch *w) {
+    int hangs = -1, last = -1, furthest = -1;
+    bool all_wait = true;
+    w->s->peers[w->s->rank].beat = watch_own_beat(w);
+    for (int i = 0; i < w->s->num_ranks; i++) {
+        const CommBeat *beat = &w->s->peers[i].beat;
+        if (i != w->s->rank && w->s->links[i].fd < 0) { continue; }
+        all_wait = all_wait && beat->waits && watch_is_late(beat);
+        last = watch_last(w, last, i, 1);
+        furthest = watch_last(w, furthest, i, -1);
+        if (!beat->waits && watch_is_late(beat)) { hangs = watch_last(w, hangs, i, 1); }
+    }
+    if (hangs >= 0) {
+        watch_find(w, VERDICT_HANGS, "%s hangs: no progress for %.0f s in %s", watch_name(w, hangs).text,
+                   w->s->peers[hangs].beat.idle, w->s->peers[hangs].beat.phase);
+    }
+    if (all_wait) { watch_judge_waiting(w, furthest, last); }
+    if (!all_wait) { w->stuck = 0.0; }
+}
+
+// Asks whether this rank's part is well. Not well twice in a row is this rank's failure. Must not hold the mutex.
+static inline void watch_judge_health(Watch *w) {
+    char reason[COMM_TEXT_BYTES / 2] = "";
+    CommCallbacks *c = &w->s->callbacks;
+    if (w->round < w->next_health) { return; }
+    w->next_health = w->round + WATCH_HEALTH_SECONDS;
+    pthread_mutex_lock(&c->mutex);
+    bool well = c->healthy == NULL || c->healthy(c->guarded, reason, sizeof(reason));
+    pthread_mutex_unlock(&c->mutex);
+    w->strikes = well ? 0 : w->strikes + 1;
+    if (w->strikes < WATCH_HEALTH_STRIKES) { return; }
+    w->s->prints = true; // no other rank knows it first-hand
+    watch_find(w, VERDICT_FAILED, "%s: %s", watch_name(w, w->s->rank).text, reason);
+}
+
+// ---- The thread ----
+
+// A time that a stop has passed over. Who was heard of after the stop needs no excuse.
+static inline double watch_excuse(double since, double gap, double now) {
+    return since + gap < now ? since + gap : now;
+}
+
+// When this process itself was stopped for a while, the silence of the other ranks is not theirs, and that it got no
+// further is not its fault. A stop within a round is found in the next one: until then time stands still at w->round.
+static inline void watch_begin_round(Watch *w) {
+    double now = seconds_now(), gap = now - w->round;
+    w->round = now;
+    if (gap < 1.0 + 2.0 * w->s->beat) { return; }
+    for (int i = 0; i < w->s->num_ranks; i++) { w->s->links[i].heard = watch_excuse(w->s->links[i].heard, gap, now); }
+    w->s->since = watch_excuse(w->s->since, gap, now);
+    w->stuck = 0.0;
+}
+
+// Tells the other ranks what this rank's main thread does. A link that is busy is a sign of life itself.
+static inline void watch_beat(Watch *w) {
+    double now = seconds_now();
+    if (now < w->next_beat) { return; }
+    w->next_beat = now + w->s->beat;
+    CommBeat beat = watch_own_beat(w);
+    for (int i = 0; i < w->s->num_ranks; i++) {
+        Link *link = &w->s->links[i];
+        if (link->num_out == 0) { link_send_data(link, FRAME_BEAT, &beat, (int64_t)sizeof(beat)); }
+    }
+}
+
+// Waits for a link to speak, for the main thread, or for the next beat. Gives the mutex away meanwhile.
+static inline void watch_wait(Watch *w) {
+    CommShared *s = w->s;
+    s->polled[0].fd = s->wake[0];
+    s->polled[0].events = POLLIN;
+    int count = links_poll(s->links, s->num_ranks, s->polled, 1);
+    pthread_mutex_unlock(&s->mutex);
+    poll(s->polled, (nfds_t)count, socket_milliseconds(w->next_beat, 1000));
+    char bytes[64];
+    while (read(s->wake[0], bytes, sizeof(bytes)) > 0) {}
+    pthread_mutex_lock(&s->mutex);
+}
+
+static inline void watch_look(Watch *w) {
+    w->verdict = VERDICT_NONE;
+    w->num_dead = 0;
+    pthread_mutex_unlock(&w->s->mutex);
+    watch_judge_health(w);
+    pthread_mutex_lock(&w->s->mutex);
+    for (int i = 0; i < w->s->num_ranks; i++) {
+        link_flush(&w->s->links[i]);
+        watch_read(w, i);
+    }
+    pthread_cond_broadcast(&w->s->changed);
+    watch_judge_silence(w);
+    if (w->s->rank == 0 || w->s->links[0].fd < 0) { watch_judge_progress(w); }
+}
+
+// What the main thread has asked for. Leaving in order comes before anything seen at that moment: this rank's work is
+// complete. Failing does not: it may well be the consequence of what is seen.
+static inline bool watch_leaves(Watch *w) {
+    if (w->s->closing) { watch_say_last(w, FRAME_GOODBYE, "", COMM_GOODBYE_SECONDS); }
+    if (w->s->closing) { return true; }
+    if (w->verdict != VERDICT_NONE) { watch_end_process(w); }
+    if (w->s->failing) { // the main thread prints its error itself
+        watch_say_last(w, watch_failure_type(w), w->s->failure, COMM_GOODBYE_SECONDS);
+    }
+    return w->s->failing;
+}
+
+static inline void watch_begin(Watch *w, CommShared *s) {
+    memset(w, 0, sizeof(*w));
+    w->s = s;
+    w->verdict = VERDICT_NONE;
+    w->round = s->since;
+}
+
+static inline void *watch_thread(void *shared) {
+    CommShared *s = (CommShared *)shared;
+    Watch w;
+    watch_begin(&w, s);
+    pthread_mutex_lock(&s->mutex);
+    do {
+        watch_beat(&w);
+        watch_wait(&w);
+        watch_begin_round(&w);
+        watch_look(&w);
+    } while (!watch_leaves(&w));
+    pthread_mutex_unlock(&s->mutex);
+    return NULL;
+}
+
+// Starts the watch over open links. Signals are the main thread's business: the watch's thread blocks all signals but
+// those of its own faults.
+static inline bool watch_start(CommShared *s, Error *error) {
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
+    sigset_t all, before;
+    if (pipe(s->wake) != 0) { return fail(error, "cannot create a pipe: %s", strerror(errno)); }
+    for (int i = 0; i < 2; i++) {
+        fcntl(s->wake[i], F_SETFD, FD_CLOEXEC);
+        fcntl(s->wake[i], F_SETFL, O_NONBLOCK);
+    }
+    s->since = seconds_now();
+    for (int i = 0; i < s->num_ranks; i++) { s->links[i].heard = s->since, s->links[i].limit = LINK_MAX_BYTES; }
+    snprintf(s->main.phase, sizeof(s->main.phase), "the start");
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++) { sigdelset(&all, faults[i]); }
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    s->running = pthread_create(&s->thread, NULL, watch_thread, s) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return s->running || fail(error, "cannot start a thread that watches the other ranks");
+}
+
+#endif // LLMC_WATCH_H
