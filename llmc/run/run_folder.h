@@ -4,8 +4,7 @@
 
 #include "llmc/run/train_run.h"
 
-// ---- Finding ----
-
+// Is there an earlier run in the folder?
 static inline bool run_folder_is_used(TrainRun *run) {
     char log[MAX_PATH_BYTES];
     Error ignored;

@@ -57,14 +57,14 @@ static inline void run_machine_version(RunMachine *machine, const char *name, co
 
 // ---- The machine, as far as every program can ask ----
 
-// The first value of this field in /proc/cpuinfo ("" where there is none).
-static inline void run_cpu_field(const char *field, char *text, size_t size) {
+// The processor's name from /proc/cpuinfo ("" where there is none).
+static inline void run_cpu_name(char *text, size_t size) {
     char line[512];
     text[0] = '\0';
     FILE *file = fopen("/proc/cpuinfo", "r");
     while (file != NULL && text[0] == '\0' && fgets(line, sizeof(line), file) != NULL) {
         char *colon = strchr(line, ':');
-        if (colon == NULL || strncmp(line, field, strlen(field)) != 0) { continue; }
+        if (colon == NULL || strncmp(line, "model name", 10) != 0) { continue; }
         colon += 1 + strspn(colon + 1, " \t");
         colon[strcspn(colon, "\n")] = '\0';
         snprintf(text, size, "%s", colon);
@@ -72,7 +72,7 @@ static inline void run_cpu_field(const char *field, char *text, size_t size) {
     if (file != NULL) { fclose(file); }
 }
 
-// Compiler and libraries of this file, which every program has.
+// Compiler, libraries and kernel, which every program has.
 static inline void run_machine_common(RunMachine *machine) {
     struct utsname system;
 #if defined(__clang__)
@@ -180,7 +180,7 @@ static inline void run_json_machine(JsonOut *out, const TrainRun *run, const Run
     char host[256] = "", cpu[256];
     int64_t pages = (int64_t)sysconf(_SC_PHYS_PAGES), page = (int64_t)sysconf(_SC_PAGESIZE);
     int64_t cores = (int64_t)sysconf(_SC_NPROCESSORS_ONLN);
-    run_cpu_field("model name", cpu, sizeof(cpu));
+    run_cpu_name(cpu, sizeof(cpu));
     json_out_open(out, "hardware", '{', JSON_LINES);
     if (gethostname(host, sizeof(host) - 1) == 0) { json_out_text(out, "host", host); }
     if (cpu[0] != '\0') { json_out_text(out, "cpu", cpu); }

@@ -37,6 +37,7 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     return true;
 }
 
+// For all ranks.
 static inline bool run_begin(TrainRun *run, Error *error) {
     bool ok = !run_leads(run) || run_begin_folder(run, error);
     return run_agree(run, ok, error) && run_check_shared_folder(run, error);

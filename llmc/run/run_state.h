@@ -112,7 +112,7 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *head
     state_get_text(header, "precision", precision, sizeof(precision));
     if (strcmp(precision, run->precision) != 0) { run_add_change(list, "the precision", precision, run->precision); }
     if (!state_get_u64(header, "data", &data) || data != dataloader_fingerprint(&run->train)) {
-        text_printf(list, "%sthe training data is not the same", list->used > 0 ? "; " : "");
+        text_printf(list, "%sthe training data has changed", list->used > 0 ? "; " : "");
     }
 }
 
@@ -124,7 +124,7 @@ static inline bool run_compare_options(TrainRun *run, const StateHeader *header,
     if (ok && list.used > 0 && run->options.allow_changes) {
         logger_event(&run->logger, "resuming with changes: %s", list.data);
     } else if (ok && list.used > 0) {
-        ok = fail(error, "--resume (-y): %s: %.3000s; give the same again, or --allow-changes to go on with these",
+        ok = fail(error, "--resume (-y): %s: %.3000s; give these as they were, or --allow-changes to go on",
                   run->options.out_dir, list.data);
     }
     text_free(&list);

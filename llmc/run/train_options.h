@@ -151,14 +151,14 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "by cuDNN or by our own kernels, which round differently; auto: the faster, timed at the start and kept "        \
       "like the choices of --matmul-tune; with --matmul-tune 0: by cuDNN where it can be")                             \
     X(deterministic, "deterministic", "", FLAG, "1", 0, 1, "", ROUNDS, GPU_ONLY, "GPU",                                \
-      "0: cuDNN's attention may add gradients up by atomics, in less time: no two runs then have the same bits")       \
+      "0: cuDNN's attention may add gradients up by atomics, in less time: the bits then differ from run to run")      \
     X(matmul_tune, "matmul-tune", "", INT, "1", 0, 2, "[LEVEL]", SHAPES_AT_2, GPU_ONLY, "GPU",                         \
       "at the start, time the algorithms for each matrix multiply and take the fastest, 1: with the bits of "          \
       "cuBLASLt's own choice, 2: with any bits, recorded in --out-dir for --resume; 0: take its choice")               \
     X(matmul_tune_file, "matmul-tune-file", "", TEXT, "", 1, ARGS_MAX_PATH, "FILE", FREE, GPU_ONLY, "GPU",             \
       "keep these choices there for later starts; without it, in ~/.cache/gpt2.c, a file for each kind of GPU")        \
     X(cuda_graph, "cuda-graph", "", FLAG, "1", 0, 1, "", FREE, GPU_ONLY, "GPU",                                        \
-      "launch a step as CUDA graphs, the same result in less time; with several GPUs: no difference")                  \
+      "launch a step as CUDA graphs, in less time and with equal bits; with several GPUs: no difference")              \
     X(head_rows, "head-rows", "", INT, "0", 0, 16777216, "N", ROUNDS, GPU_ONLY, "GPU",                                 \
       "rows of logits that exist at a time: fewer take less memory; only the order of a sum depends on it; 0: "        \
       "16384 if the model then fits a GPU of this kind without recomputation, else 8192")                              \

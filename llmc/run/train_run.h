@@ -95,8 +95,8 @@ typedef struct TrainRun {
     TrainOptions options;
     GPT2Config config;
     const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
-    RunRanks ranks;        // those that are there
-    int num_ranks;         // of the run; a planned run has more than are there
+    RunRanks ranks;        // the connected ones
+    int num_ranks;         // of the run; a planned run connects only one
 
     ModelFile model_file; // the source of a fresh run's parameters
     RunFound found;
@@ -134,7 +134,7 @@ static inline void run_keep_section(TrainRun *run, const char *name, void *data,
     run->kept.sections[run->kept.count++] = section;
 }
 
-// ---- Checkpoints that are there ----
+// ---- The checkpoints in the run folder ----
 
 static inline void run_list_checkpoints(TrainRun *run) {
     run->found.num_checkpoints = checkpoint_list(run->options.out_dir, run->found.checkpoints, RUN_MAX_CHECKPOINTS);

@@ -184,7 +184,7 @@ def changed_options_are_named():
     write_shard(shard, [7] * (16 * 13 + 1))
     try:
         _, err = train("--out-dir", folder, "--resume", status=1)
-        assert "the training data is not the same" in err, err
+        assert "the training data has changed" in err, err
     finally:
         with open(shard, "wb") as f:
             f.write(content)
