@@ -342,6 +342,13 @@ static inline bool json_equals(const Json *json, int value, const char *text) {
     return strlen(text) == n && memcmp(text, is_string ? json_decoded(json, value) : json->text + v->start, n) == 0;
 }
 
+// A value as it is in the text, cut for messages.
+static inline const char *json_show(const Json *json, int value, char text[101]) {
+    const JsonValue *v = &json->values[value];
+    snprintf(text, 101, "%.*s", v->end - v->start, json->text + v->start);
+    return text;
+}
+
 // The index of an object's member, -1 if there is none or `object` is something else. To visit all members:
 //   for (int key = object + 1; key < json.values[object].next; key = json.values[key + 1].next) { value is key + 1 }
 static inline int json_find(const Json *json, int object, const char *key) {

@@ -40,17 +40,12 @@ static inline bool hf_is_own_name(const char *name) {
 // Does the folder hold an earlier export of ours? Its config.json says so.
 static inline bool hf_is_own_export(const char *dir) {
     char path[MAX_PATH_BYTES];
-    uint8_t *text = NULL;
-    int64_t bytes;
     Json json;
     Error ignored;
-    memset(&json, 0, sizeof(json));
-    bool own = path_join(path, dir, SAFETENSORS_CONFIG_NAME, &ignored) &&
-               read_whole_file(path, 1 << 20, &text, &bytes, &ignored) &&
-               json_parse(&json, path, (const char *)text, bytes, &ignored) &&
-               json_find(&json, 0, SAFETENSORS_VERSION_KEY) >= 0;
+    if (!path_join(path, dir, SAFETENSORS_CONFIG_NAME, &ignored)) { return false; }
+    bool own =
+        json_load(&json, path, SAFETENSORS_MAX_CONFIG, &ignored) && json_find(&json, 0, SAFETENSORS_VERSION_KEY) >= 0;
     json_free(&json);
-    free(text);
     return own;
 }
 
@@ -122,17 +117,17 @@ static inline bool hf_open_file(HfExport *e, int i, Error *error) {
 }
 
 // Samplers need a token to fill short texts with; GPT-2 has none of its own.
-static inline void hf_add_generation_config(HfText *text, const HfExport *e) {
-    hf_add(text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"pad_token_id\": %d\n}\n", e->end_of_text,
-           e->end_of_text, e->end_of_text);
+static inline void hf_add_generation_config(Text *text, const HfExport *e) {
+    text_printf(text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"pad_token_id\": %d\n}\n",
+                e->end_of_text, e->end_of_text, e->end_of_text);
 }
 
-static inline void hf_add_special_tokens(HfText *text) {
-    hf_add(text, "{\n  \"bos_token\": \"%s\",\n  \"eos_token\": \"%s\",\n  \"unk_token\": \"%s\"\n}\n", END_OF_TEXT,
-           END_OF_TEXT, END_OF_TEXT);
+static inline void hf_add_special_tokens(Text *text) {
+    text_printf(text, "{\n  \"bos_token\": \"%s\",\n  \"eos_token\": \"%s\",\n  \"unk_token\": \"%s\"\n}\n",
+                END_OF_TEXT, END_OF_TEXT, END_OF_TEXT);
 }
 
-static inline void hf_add_file(HfText *text, const HfExport *e, int i, const uint32_t *pairs) {
+static inline void hf_add_file(Text *text, const HfExport *e, int i, const uint32_t *pairs) {
     switch (i) {
     case HF_GENERATION: hf_add_generation_config(text, e); break;
     case HF_TOKENIZER: hf_add_tokenizer_json(text, e->tokenizer, pairs); break;
@@ -146,13 +141,12 @@ static inline void hf_add_file(HfText *text, const HfExport *e, int i, const uin
 
 // Writes one of the texts, but for config.json, under its temporary name.
 static inline bool hf_write_text(HfExport *e, int i, const uint32_t *pairs, Error *error) {
-    HfText text;
-    memset(&text, 0, sizeof(text));
+    Text text = {NULL, 0, 0, false};
     hf_add_file(&text, e, i, pairs);
     bool ok = !text.failed || fail(error, "%s: out of memory for %s", e->dir, hf_file_names[i]);
-    ok = ok && hf_open_file(e, i, error) && atomic_write(&e->files[i], text.data, (int64_t)text.size, error) &&
+    ok = ok && hf_open_file(e, i, error) && atomic_write(&e->files[i], text.data, (int64_t)text.used, error) &&
          atomic_flush(&e->files[i], error);
-    hf_text_free(&text);
+    text_free(&text);
     return ok;
 }
 

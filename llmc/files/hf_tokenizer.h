@@ -9,6 +9,7 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/json.h"
+#include "llmc/base/text.h"
 #include "llmc/data/tokenizer.h"
 #include "llmc/base/utils.h"
 
@@ -19,43 +20,6 @@
 #define HF_MAX_TOKENIZER_BYTES ((int64_t)1 << 26) // GPT-2's tokenizer.json has 3.5 MB
 
 enum { HF_MAX_STAND_IN = 2 * MAX_TOKEN_BYTES + 1 }; // bytes of the longest token as vocab.json shows it, and a NUL
-
-// ---- Text that grows ----
-
-typedef struct {
-    char *data;
-    size_t size, capacity;
-    bool failed; // out of memory; what was added since is missing
-} HfText;
-
-static inline void hf_text_free(HfText *text) {
-    free(text->data);
-    memset(text, 0, sizeof(*text));
-}
-
-static inline void hf_add_bytes(HfText *text, const char *bytes, size_t n) {
-    if (text->size + n > text->capacity) {
-        size_t capacity = 2 * (text->size + n) + 4096;
-        char *larger = (char *)realloc(text->data, capacity);
-        text->failed |= larger == NULL;
-        if (larger == NULL) { return; }
-        text->data = larger;
-        text->capacity = capacity;
-    }
-    memcpy(text->data + text->size, bytes, n);
-    text->size += n;
-}
-
-// For lines of at most a few hundred bytes.
-PRINTF_LIKE(2, 3) static inline void hf_add(HfText *text, const char *format, ...) {
-    char line[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    int n = vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    text->failed |= n < 0 || (size_t)n >= sizeof(line);
-    if (n > 0 && (size_t)n < sizeof(line)) { hf_add_bytes(text, line, (size_t)n); }
-}
 
 // ---- Tokens as the files show them ----
 
@@ -71,42 +35,31 @@ static inline void hf_stand_in(const Tokenizer *t, int token, char *out) {
     int n = 0;
     const uint8_t *bytes = tokenizer_decode(t, token, &n);
     for (int i = 0; i < n; i++) {
-        uint32_t symbol = hf_byte_symbol(bytes[i]);
-        if (symbol >= 0x80) { *out++ = (char)(0xc0 | symbol >> 6); }
-        *out++ = (char)(symbol < 0x80 ? symbol : 0x80 | (symbol & 0x3f));
+        char utf8[4];
+        int length = utf8_encode(hf_byte_symbol(bytes[i]), utf8);
+        memcpy(out, utf8, (size_t)length);
+        out += length;
     }
     *out = '\0';
 }
 
-// Adds a token's text as a JSON string in ASCII.
-static inline void hf_add_token(HfText *text, const Tokenizer *t, int token) {
+// Adds a token as a JSON string in ASCII.
+static inline void hf_add_token(Text *text, const Tokenizer *t, int token) {
     char stand_in[HF_MAX_STAND_IN];
     hf_stand_in(t, token, stand_in);
-    hf_add_bytes(text, "\"", 1);
-    for (const uint8_t *p = (const uint8_t *)stand_in; *p != 0;) {
-        uint32_t c = 0;
-        int n = utf8_decode(p, 2, &c);
-        if (n == 2) {
-            hf_add(text, "\\u%04x", (unsigned)c);
-        } else {
-            if (c == '"' || c == '\\') { hf_add_bytes(text, "\\", 1); }
-            hf_add_bytes(text, (const char *)p, 1);
-        }
-        p += n;
-    }
-    hf_add_bytes(text, "\"", 1);
+    json_quote(text, stand_in, 0x7e);
 }
 
 // ---- Out ----
 
 // OpenAI's encoder.json, for its vocabulary to the byte.
-static inline void hf_add_vocab(HfText *text, const Tokenizer *t) {
+static inline void hf_add_vocab(Text *text, const Tokenizer *t) {
     for (int i = 0; i < t->vocab_size; i++) {
-        hf_add_bytes(text, i == 0 ? "{" : ", ", i == 0 ? 1 : 2);
+        text_words(text, i == 0 ? "{" : ", ");
         hf_add_token(text, t, i);
-        hf_add(text, ": %d", i);
+        text_printf(text, ": %d", i);
     }
-    hf_add_bytes(text, "}", 1);
+    text_words(text, "}");
 }
 
 static inline int hf_num_merges(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? t->vocab_size - 257 : 0; }
@@ -122,29 +75,26 @@ static inline uint32_t *hf_merge_pairs(const Tokenizer *t) {
 }
 
 // merges.txt: OpenAI's vocab.bpe, for its vocabulary to the byte.
-static inline void hf_add_merges_text(HfText *text, const Tokenizer *t, const uint32_t *pairs) {
+static inline void hf_add_merges_text(Text *text, const Tokenizer *t, const uint32_t *pairs) {
     char left[HF_MAX_STAND_IN], right[HF_MAX_STAND_IN];
-    hf_add(text, HF_MERGES_VERSION);
+    text_words(text, HF_MERGES_VERSION);
     for (int i = 0; i < hf_num_merges(t); i++) {
         hf_stand_in(t, (int)(pairs[i] >> 16), left);
         hf_stand_in(t, (int)(pairs[i] & 0xffff), right);
-        hf_add_bytes(text, left, strlen(left));
-        hf_add_bytes(text, " ", 1);
-        hf_add_bytes(text, right, strlen(right));
-        hf_add_bytes(text, "\n", 1);
+        text_printf(text, "%s %s\n", left, right);
     }
 }
 
-static inline void hf_add_merges_json(HfText *text, const Tokenizer *t, const uint32_t *pairs) {
-    hf_add(text, "[");
+static inline void hf_add_merges_json(Text *text, const Tokenizer *t, const uint32_t *pairs) {
+    text_words(text, "[");
     for (int i = 0; i < hf_num_merges(t); i++) {
-        hf_add_bytes(text, i == 0 ? "[" : ", [", i == 0 ? 1 : 3);
+        text_words(text, i == 0 ? "[" : ", [");
         hf_add_token(text, t, (int)(pairs[i] >> 16));
-        hf_add_bytes(text, ", ", 2);
+        text_bytes(text, ", ", 2);
         hf_add_token(text, t, (int)(pairs[i] & 0xffff));
-        hf_add_bytes(text, "]", 1);
+        text_words(text, "]");
     }
-    hf_add(text, "]");
+    text_words(text, "]");
 }
 
 // The one token that transformers takes for itself when a text spells it.
@@ -152,35 +102,35 @@ static inline void hf_add_merges_json(HfText *text, const Tokenizer *t, const ui
     "\"content\": \"" END_OF_TEXT                                                                                      \
     "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true"
 
-static inline void hf_add_tokenizer_json(HfText *text, const Tokenizer *t, const uint32_t *pairs) {
+static inline void hf_add_tokenizer_json(Text *text, const Tokenizer *t, const uint32_t *pairs) {
     static const char byte_level[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": %s, "
                                      "\"use_regex\": true}";
-    hf_add(text,
-           "{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": [{\"id\": %d, "
-           "%s}],\n\"normalizer\": null,\n\"pre_tokenizer\": ",
-           t->eot_token, HF_END_OF_TEXT_FLAGS);
-    hf_add(text, byte_level, "true");
-    hf_add(text, ",\n\"post_processor\": ");
-    hf_add(text, byte_level, "false");
-    hf_add(text, ",\n\"decoder\": ");
-    hf_add(text, byte_level, "true");
-    hf_add(text, ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-                 "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
-                 "\"byte_fallback\": false,\n\"vocab\": ");
+    text_printf(text,
+                "{\n\"version\": \"1.0\",\n\"truncation\": null,\n\"padding\": null,\n\"added_tokens\": [{\"id\": %d, "
+                "%s}],\n\"normalizer\": null,\n\"pre_tokenizer\": ",
+                t->eot_token, HF_END_OF_TEXT_FLAGS);
+    text_printf(text, byte_level, "true");
+    text_words(text, ",\n\"post_processor\": ");
+    text_printf(text, byte_level, "false");
+    text_words(text, ",\n\"decoder\": ");
+    text_printf(text, byte_level, "true");
+    text_printf(text, ",\n\"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                      "\"continuing_subword_prefix\": \"\", \"end_of_word_suffix\": \"\", \"fuse_unk\": false, "
+                      "\"byte_fallback\": false,\n\"vocab\": ");
     hf_add_vocab(text, t);
-    hf_add(text, ",\n\"merges\": ");
+    text_words(text, ",\n\"merges\": ");
     hf_add_merges_json(text, t, pairs);
-    hf_add(text, "}\n}\n");
+    text_words(text, "}\n}\n");
 }
 
 // context: the positions that the model knows. Decoding must not change spaces, which older releases would.
-static inline void hf_add_tokenizer_config(HfText *text, const Tokenizer *t, int context) {
-    hf_add(text,
-           "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
-           "  \"added_tokens_decoder\": {\"%d\": {%s}},\n  \"bos_token\": \"%s\",\n"
-           "  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"%s\",\n  \"errors\": \"replace\",\n"
-           "  \"model_max_length\": %d,\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"unk_token\": \"%s\"\n}\n",
-           t->eot_token, HF_END_OF_TEXT_FLAGS, END_OF_TEXT, END_OF_TEXT, context, END_OF_TEXT);
+static inline void hf_add_tokenizer_config(Text *text, const Tokenizer *t, int context) {
+    text_printf(text,
+                "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
+                "  \"added_tokens_decoder\": {\"%d\": {%s}},\n  \"bos_token\": \"%s\",\n"
+                "  \"clean_up_tokenization_spaces\": false,\n  \"eos_token\": \"%s\",\n  \"errors\": \"replace\",\n"
+                "  \"model_max_length\": %d,\n  \"tokenizer_class\": \"GPT2Tokenizer\",\n  \"unk_token\": \"%s\"\n}\n",
+                t->eot_token, HF_END_OF_TEXT_FLAGS, END_OF_TEXT, END_OF_TEXT, context, END_OF_TEXT);
 }
 
 // ---- In ----
@@ -196,13 +146,6 @@ static inline bool hf_tokenizer_exists(const char *dir) {
     return false;
 }
 
-// A string of the file as it is there, cut for messages.
-static inline const char *hf_show(const Json *json, int value, char text[81]) {
-    const JsonValue *v = &json->values[value];
-    snprintf(text, 81, "%.*s", v->end - v->start, json->text + v->start);
-    return text;
-}
-
 static inline bool hf_fail_ids(const Json *json, const char *what, Error *error) {
     return fail(error,
                 "%s: %s; only vocabularies with GPT-2's order of ids are read (bytes, merges, " END_OF_TEXT
@@ -212,18 +155,18 @@ static inline bool hf_fail_ids(const Json *json, const char *what, Error *error)
 
 // Enters each token of the object `vocab` into keys (t->vocab_size): id -> its place in json. No id may be missing.
 static inline bool hf_collect_ids(const Json *json, int vocab, const Tokenizer *t, int *keys, Error *error) {
-    char name[81], other[81], what[256];
+    char name[101], other[101], what[256];
     for (int key = vocab + 1; key < json->values[vocab].next; key = json->values[key + 1].next) {
         int64_t id;
         if (!json_int(json, key + 1, 0, INT32_MAX, &id, error)) { return false; }
-        hf_show(json, key, name);
+        json_show(json, key, name);
         if (id >= t->vocab_size) {
             snprintf(what, sizeof(what), "token \"%s\" has id %lld, of %d tokens", name, (long long)id, t->vocab_size);
             return hf_fail_ids(json, what, error);
         }
         if (keys[id] != 0) {
             return fail(error, "%s: id %lld is given twice, to \"%s\" and \"%s\"", json->name, (long long)id,
-                        hf_show(json, keys[id], other), name);
+                        json_show(json, keys[id], other), name);
         }
         keys[id] = key;
     }
@@ -232,14 +175,14 @@ static inline bool hf_collect_ids(const Json *json, int vocab, const Tokenizer *
 
 // All tokens must be those of t, under the same ids.
 static inline bool hf_check_ids(const Json *json, int vocab, const Tokenizer *t, Error *error) {
-    char stand_in[HF_MAX_STAND_IN], name[81], what[HF_MAX_STAND_IN + 256];
+    char stand_in[HF_MAX_STAND_IN], name[101], what[HF_MAX_STAND_IN + 256];
     int *keys = (int *)calloc((size_t)t->vocab_size, sizeof(int));
     if (keys == NULL) { return fail(error, "%s: out of memory", json->name); }
     bool ok = hf_collect_ids(json, vocab, t, keys, error);
     for (int id = 0; ok && id < t->vocab_size; id++) {
         hf_stand_in(t, id, stand_in);
         if (json_equals(json, keys[id], stand_in)) { continue; }
-        snprintf(what, sizeof(what), "id %d is \"%s\", by the merges it is \"%s\"", id, hf_show(json, keys[id], name),
+        snprintf(what, sizeof(what), "id %d is \"%s\", by the merges it is \"%s\"", id, json_show(json, keys[id], name),
                  stand_in);
         ok = hf_fail_ids(json, what, error);
     }
@@ -274,12 +217,6 @@ static inline bool hf_parse_merges(Tokenizer *t, const char *name, const uint8_t
     return tokenizer_parse_merges(t, name, data, size, 0, error);
 }
 
-static inline bool hf_load_json(const char *path, uint8_t **text, Json *json, Error *error) {
-    int64_t bytes;
-    return read_whole_file(path, HF_MAX_TOKENIZER_BYTES, text, &bytes, error) &&
-           json_parse(json, path, (const char *)*text, bytes, error);
-}
-
 // The pair of files; each needs the other.
 static inline bool hf_load_vocab_and_merges(Tokenizer *t, const char *vocab_path, const char *merges_path,
                                             Error *error) {
@@ -288,15 +225,14 @@ static inline bool hf_load_vocab_and_merges(Tokenizer *t, const char *vocab_path
         return fail(error, "%s: missing; it belongs beside %s, or name a tokenizer with --tokenizer", missing,
                     missing == vocab_path ? HF_MERGES_NAME : HF_VOCAB_NAME);
     }
-    uint8_t *text = NULL, *merges = NULL;
+    uint8_t *merges = NULL;
     int64_t bytes;
     Json json;
     memset(&json, 0, sizeof(json));
     bool ok = read_whole_file(merges_path, HF_MAX_TOKENIZER_BYTES, &merges, &bytes, error) &&
-              hf_parse_merges(t, merges_path, merges, bytes, error) && hf_load_json(vocab_path, &text, &json, error) &&
-              hf_check_vocab(&json, 0, t, error);
+              hf_parse_merges(t, merges_path, merges, bytes, error) &&
+              json_load(&json, vocab_path, HF_MAX_TOKENIZER_BYTES, error) && hf_check_vocab(&json, 0, t, error);
     json_free(&json);
-    free(text);
     free(merges);
     return ok;
 }
@@ -330,54 +266,50 @@ static inline bool hf_check_steps(const Json *json, int model, Error *error) {
     return true;
 }
 
-static inline bool hf_add_decoded(HfText *text, const Json *json, int value) {
+static inline bool hf_add_decoded(Text *text, const Json *json, int value) {
     const char *decoded = json_decoded(json, value);
     size_t n = (size_t)json->values[value].count;
     if (json->values[value].kind != JSON_STRING || memchr(decoded, '\n', n) != NULL) { return false; }
-    hf_add_bytes(text, decoded, n);
+    text_bytes(text, decoded, n);
     return true;
 }
 
 // Writes the array of merges, each ["a", "b"] or "a b", as merges.txt has them.
-static inline bool hf_merges_from_json(const Json *json, int merges, HfText *text, Error *error) {
+static inline bool hf_merges_from_json(const Json *json, int merges, Text *text, Error *error) {
     if (merges < 0 || json->values[merges].kind != JSON_ARRAY) {
         return fail(error, "%s: expected \"merges\", an array", json->name);
     }
-    hf_add(text, HF_MERGES_VERSION);
+    text_words(text, HF_MERGES_VERSION);
     for (int m = merges + 1; m < json->values[merges].next; m = json->values[m].next) {
         bool pair = json->values[m].kind == JSON_ARRAY && json->values[m].count == 2, ok;
         if (pair) {
             ok = hf_add_decoded(text, json, m + 1);
-            hf_add_bytes(text, " ", 1);
+            text_words(text, " ");
             ok = hf_add_decoded(text, json, json->values[m + 1].next) && ok;
         } else {
             ok = hf_add_decoded(text, json, m);
         }
         if (!ok) { return fail(error, "%s: byte %d: expected two symbols", json->name, json->values[m].start); }
-        hf_add_bytes(text, "\n", 1);
+        text_words(text, "\n");
     }
     return !text->failed || fail(error, "%s: out of memory", json->name);
 }
 
 static inline bool hf_load_tokenizer_json(Tokenizer *t, const char *path, Error *error) {
-    uint8_t *file = NULL;
     Json json;
-    HfText text;
+    Text text = {NULL, 0, 0, false};
     char name[MAX_PATH_BYTES + 32];
-    memset(&json, 0, sizeof(json));
-    memset(&text, 0, sizeof(text));
-    bool ok = hf_load_json(path, &file, &json, error);
+    bool ok = json_load(&json, path, HF_MAX_TOKENIZER_BYTES, error);
     int model = ok ? json_find(&json, 0, "model") : -1;
     ok = ok && hf_check_steps(&json, model, error) &&
          hf_merges_from_json(&json, json_find(&json, model, "merges"), &text, error);
     snprintf(name, sizeof(name), "%s: merges", path);
-    ok = ok && hf_parse_merges(t, name, (const uint8_t *)text.data, (int64_t)text.size, error);
+    ok = ok && hf_parse_merges(t, name, (const uint8_t *)text.data, (int64_t)text.used, error);
     int vocab = ok ? json_find(&json, model, "vocab") : -1;
     if (ok && vocab < 0) { ok = fail(error, "%s: \"vocab\" is missing", path); }
     ok = ok && hf_check_vocab(&json, vocab, t, error);
-    hf_text_free(&text);
+    text_free(&text);
     json_free(&json);
-    free(file);
     return ok;
 }
 

@@ -5,7 +5,6 @@
 #ifndef LLMC_MODEL_BIN_H
 #define LLMC_MODEL_BIN_H
 
-#include "llmc/files/dtype.h"
 #include "llmc/base/files.h"
 #include "llmc/model/gpt2.h"
 
@@ -13,6 +12,71 @@
 #define BIN_HEADER_BYTES ((int64_t)(BIN_HEADER_INTS * sizeof(int32_t)))
 #define MODEL_BIN_MAGIC 20240326
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
+
+// ---- Floats of model files ----
+
+typedef enum { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_OTHER } Dtype;
+
+static inline int64_t dtype_bytes(Dtype type) { return type == DTYPE_F32 ? 4 : 2; }
+
+static inline float float_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return value;
+}
+
+static inline uint32_t bits_from_float(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    return bits;
+}
+
+// bfloat16 is the upper half of a float.
+static inline float float_from_bf16(uint16_t bits) { return float_from_bits((uint32_t)bits << 16); }
+
+// IEEE half precision: 1 sign, 5 exponent (bias 15), 10 fraction bits.
+static inline float float_from_f16(uint16_t bits) {
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, exponent = (bits >> 10) & 0x1f, fraction = bits & 0x3ff;
+    if (exponent == 0) { // zero and subnormals: fraction * 2^-24
+        float magnitude = (float)fraction * (1.0f / 16777216.0f);
+        return float_from_bits(bits_from_float(magnitude) | sign);
+    }
+    if (exponent == 31) { return float_from_bits(sign | 0x7f800000 | fraction << 13); } // infinity, NaN
+    return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
+}
+
+// True for every value but NaN and the infinities. Looks at the bits, so that no compiler option can optimise it away.
+static inline bool float_is_finite(float value) { return (bits_from_float(value) & 0x7f800000) != 0x7f800000; }
+
+// Index of the first value that is not finite, n if all are.
+static inline int64_t first_not_finite(const float *values, int64_t n) {
+    enum { BLOCK = 4096 }; // a branch-free inner loop that compilers vectorise
+    for (int64_t start = 0; start < n; start += BLOCK) {
+        int64_t end = min_i64(start + BLOCK, n);
+        int bad = 0;
+        for (int64_t i = start; i < end; i++) { bad |= !float_is_finite(values[i]); }
+        for (int64_t i = start; bad && i < end; i++) {
+            if (!float_is_finite(values[i])) { return i; }
+        }
+    }
+    return n;
+}
+
+// Reads n elements from offset as floats. Both conversions are exact.
+static inline bool input_read_floats(const InputFile *file, int64_t offset, Dtype type, float *out, int64_t n,
+                                     Error *error) {
+    uint16_t raw[8192];
+    const int64_t capacity = (int64_t)(sizeof(raw) / sizeof(raw[0]));
+    if (type == DTYPE_F32) { return input_read(file, offset, out, n * (int64_t)sizeof(float), error); }
+    for (int64_t done = 0; done < n; done += capacity) {
+        int64_t count = min_i64(n - done, capacity);
+        if (!input_read(file, offset + 2 * done, raw, 2 * count, error)) { return false; }
+        for (int64_t i = 0; i < count; i++) {
+            out[done + i] = type == DTYPE_F16 ? float_from_f16(raw[i]) : float_from_bf16(raw[i]);
+        }
+    }
+    return true;
+}
 
 // ---- What every model file is held to ----
 
@@ -150,18 +214,6 @@ static inline bool model_bin_read_config(const char *path, GPT2Config *config, i
 
 // ---- Reading ----
 
-// out[i] = element first + i of a bfloat16 file, for n elements.
-static inline bool model_bin_read_bf16(const InputFile *file, int64_t first, float *out, int64_t n, Error *error) {
-    uint16_t buffer[8192];
-    const int64_t capacity = (int64_t)(sizeof(buffer) / sizeof(buffer[0]));
-    for (int64_t done = 0; done < n; done += capacity) {
-        int64_t count = min_i64(n - done, capacity), offset = BIN_HEADER_BYTES + 2 * (first + done);
-        if (!input_read(file, offset, buffer, 2 * count, error)) { return false; }
-        for (int64_t i = 0; i < count; i++) { out[done + i] = float_from_bf16(buffer[i]); }
-    }
-    return true;
-}
-
 // Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file; config is what
 // model_bin_read_config said. NaN and infinity are refused, padding rows of wte become zero.
 static inline bool model_bin_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
@@ -173,12 +225,8 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
         return false;
     }
     bool ok = model_configs_equal(config, &found) || fail(error, "%s: holds a model of another shape", path);
-    if (ok && header[1] == MODEL_BIN_BF16) {
-        ok = model_bin_read_bf16(&file, first, out, n, error);
-    } else if (ok) {
-        const int64_t size = (int64_t)sizeof(float);
-        ok = input_read(&file, BIN_HEADER_BYTES + first * size, out, n * size, error);
-    }
+    Dtype type = header[1] == MODEL_BIN_BF16 ? DTYPE_BF16 : DTYPE_F32;
+    ok = ok && input_read_floats(&file, BIN_HEADER_BYTES + first * dtype_bytes(type), type, out, n, error);
     input_close(&file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);

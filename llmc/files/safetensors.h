@@ -8,23 +8,22 @@
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
 
-#include "llmc/files/dtype.h"
 #include "llmc/base/files.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/base/json.h"
+#include "llmc/base/text.h"
 #include "llmc/files/model_bin.h"
 
 #define SAFETENSORS_MAX_HEADER 100000000             // the limit of the public specification
+#define SAFETENSORS_MAX_CONFIG (1 << 20)             // bytes of config.json
 #define SAFETENSORS_BUFFER_FLOATS ((int64_t)1 << 20) // staging for one block of rows; more than the longest row
 #define SAFETENSORS_FILE_NAME "model.safetensors"
 #define SAFETENSORS_CONFIG_NAME "config.json"
 #define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: who wrote it; other programs keep such members
 
-typedef enum { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_OTHER } SafetensorsType;
-
 // Where one tensor of one layer lies.
 typedef struct {
-    SafetensorsType type;
+    Dtype type;
     bool found;
     int64_t offset, bytes; // offset in the data
 } SafetensorsEntry;
@@ -99,19 +98,15 @@ static inline bool safetensors_parse_config(const Json *json, GPT2Config *config
 // Reads the config.json in the folder of the file `path`.
 static inline bool safetensors_read_config_json(const char *path, GPT2Config *config, Error *error) {
     char folder[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
-    uint8_t *text;
-    int64_t bytes;
     Json json;
     path_parent(folder, path);
     if (!path_join(config_path, folder, SAFETENSORS_CONFIG_NAME, error)) { return false; }
     if (!path_exists(config_path)) {
         return fail(error, "%s: missing; it belongs beside %s and tells the number of heads", config_path, path);
     }
-    if (!read_whole_file(config_path, 1 << 20, &text, &bytes, error)) { return false; }
-    bool ok = json_parse(&json, config_path, (const char *)text, bytes, error) &&
-              safetensors_parse_config(&json, config, error);
+    bool ok =
+        json_load(&json, config_path, SAFETENSORS_MAX_CONFIG, error) && safetensors_parse_config(&json, config, error);
     json_free(&json);
-    free(text);
     return ok;
 }
 
@@ -121,26 +116,16 @@ static inline SafetensorsEntry *safetensors_entry(const Safetensors *model, int 
     return &model->entries[(int64_t)i * model->config.num_layers + layer];
 }
 
-static inline int64_t safetensors_type_bytes(SafetensorsType type) { return type == SAFETENSORS_F32 ? 4 : 2; }
-
-// A name as it is in the file, cut for messages.
-static inline const char *safetensors_show(const Json *json, int key, char text[101]) {
-    const JsonValue *v = &json->values[key];
-    snprintf(text, 101, "%.*s", v->end - v->start, json->text + v->start);
-    return text;
-}
-
 // Sets the type and returns the bytes of one element; 0 if the name is not a dtype of the specification that GPT-2
 // files use, for weights or for the mask buffers.
-static inline int64_t safetensors_parse_type(const char *name, SafetensorsType *type) {
+static inline int64_t safetensors_parse_type(const char *name, Dtype *type) {
     static const struct {
         const char *name;
-        SafetensorsType type;
+        Dtype type;
         int bytes;
-    } types[] = {{"F32", SAFETENSORS_F32, 4},    {"F16", SAFETENSORS_F16, 2},   {"BF16", SAFETENSORS_BF16, 2},
-                 {"BOOL", SAFETENSORS_OTHER, 1}, {"U8", SAFETENSORS_OTHER, 1},  {"I8", SAFETENSORS_OTHER, 1},
-                 {"I16", SAFETENSORS_OTHER, 2},  {"I32", SAFETENSORS_OTHER, 4}, {"I64", SAFETENSORS_OTHER, 8},
-                 {"F64", SAFETENSORS_OTHER, 8}};
+    } types[] = {{"F32", DTYPE_F32, 4},   {"F16", DTYPE_F16, 2},  {"BF16", DTYPE_BF16, 2}, {"BOOL", DTYPE_OTHER, 1},
+                 {"U8", DTYPE_OTHER, 1},  {"I8", DTYPE_OTHER, 1}, {"I16", DTYPE_OTHER, 2}, {"I32", DTYPE_OTHER, 4},
+                 {"I64", DTYPE_OTHER, 8}, {"F64", DTYPE_OTHER, 8}};
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         if (strcmp(name, types[i].name) != 0) { continue; }
         *type = types[i].type;
@@ -167,7 +152,7 @@ static inline bool safetensors_parse_shape(const Json *json, int array, int64_t 
 static inline bool safetensors_parse_entry(const Json *json, int key, int64_t data_bytes, SafetensorsEntry *entry,
                                            int64_t shape[2], int *rank, Error *error) {
     char name[101], type[16];
-    safetensors_show(json, key, name);
+    json_show(json, key, name);
     int dtype = json_find(json, key + 1, "dtype"), dims = json_find(json, key + 1, "shape");
     int range = json_find(json, key + 1, "data_offsets");
     if (dtype < 0 || dims < 0 || range < 0 || json->values[dims].kind != JSON_ARRAY ||
@@ -228,14 +213,18 @@ static inline int safetensors_shape(const GPT2Config *config, int i, int64_t sha
     return spec->rows == DIM_NONE ? 1 : 2;
 }
 
+static inline int64_t safetensors_elements(int rank, const int64_t shape[2]) {
+    return rank == 1 ? shape[0] : shape[0] * shape[1];
+}
+
 static inline bool safetensors_check_shape(const Safetensors *model, const Json *json, int key, int i,
                                            const SafetensorsEntry *entry, const int64_t shape[2], int rank,
                                            Error *error) {
     char name[101], expected[64];
     int64_t want[2];
     int want_rank = safetensors_shape(&model->config, i, want);
-    safetensors_show(json, key, name);
-    if (entry->type == SAFETENSORS_OTHER) {
+    json_show(json, key, name);
+    if (entry->type == DTYPE_OTHER) {
         return fail(error, "%s: tensor %s: its dtype is none of F32, F16, BF16", json->name, name);
     }
     if (rank == want_rank && shape[0] == want[0] && (rank < 2 || shape[1] == want[1])) { return true; }
@@ -261,7 +250,7 @@ static inline bool safetensors_add(Safetensors *model, const Json *json, int key
     if (kind == NAME_MASK) { return true; }
     if (kind == NAME_UNKNOWN) {
         return fail(error, "%s: tensor %s does not belong to a GPT-2 of %d layers", json->name,
-                    safetensors_show(json, key, name), model->config.num_layers);
+                    json_show(json, key, name), model->config.num_layers);
     }
     if (!safetensors_check_shape(model, json, key, param, entry, shape, rank, error)) { return false; }
     SafetensorsEntry *slot = kind == NAME_HEAD ? &model->head : safetensors_entry(model, param, layer);
@@ -387,19 +376,8 @@ static inline bool safetensors_read_config(const char *path, GPT2Config *config,
 // Reads `count` elements of a tensor from element `first` on, as floats.
 static inline bool safetensors_read_floats(const Safetensors *model, const SafetensorsEntry *entry, int64_t first,
                                            int64_t count, float *out, Error *error) {
-    int64_t size = safetensors_type_bytes(entry->type);
-    int64_t offset = model->data_start + entry->offset + first * size;
-    if (entry->type == SAFETENSORS_F32) { return input_read(&model->file, offset, out, count * size, error); }
-    uint16_t raw[8192];
-    const int64_t capacity = (int64_t)(sizeof(raw) / sizeof(raw[0]));
-    for (int64_t done = 0; done < count; done += capacity) {
-        int64_t n = min_i64(count - done, capacity);
-        if (!input_read(&model->file, offset + done * size, raw, n * size, error)) { return false; }
-        for (int64_t i = 0; i < n; i++) {
-            out[done + i] = entry->type == SAFETENSORS_F16 ? float_from_f16(raw[i]) : float_from_bf16(raw[i]);
-        }
-    }
-    return true;
+    int64_t offset = model->data_start + entry->offset + first * dtype_bytes(entry->type);
+    return input_read_floats(&model->file, offset, entry->type, out, count, error);
 }
 
 // Of a tensor that the file holds as (rows, cols): rows row .. row_end - 1 of columns col .. col_end - 1, transposed:
@@ -446,8 +424,7 @@ static inline bool safetensors_read_transposed(const Safetensors *model, const S
 static inline bool safetensors_read_tensor(const Safetensors *model, int i, const GPT2Overlap *part, float *out,
                                            float *buffer, Error *error) {
     int64_t shape[2], size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
-    int rank = safetensors_shape(&model->config, i, shape);
-    int64_t held = rank == 1 ? shape[0] : shape[0] * shape[1];
+    int64_t held = safetensors_elements(safetensors_shape(&model->config, i, shape), shape);
     for (int64_t at = part->begin; at < part->end;) {
         int64_t layer = at / size, begin = at % size, next = min_i64(part->end, (layer + 1) * size);
         int64_t end = min_i64(held, next - layer * size);
@@ -514,33 +491,32 @@ static inline bool safetensors_read(const char *path, const GPT2Config *config, 
 
 // Writes the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes.
 static inline bool safetensors_write_header(AtomicFile *file, const GPT2Config *config, Error *error) {
-    size_t capacity = 256 + 192 * (size_t)NUM_PARAM_TENSORS * (size_t)config->num_layers, n;
-    char *text = (char *)malloc(capacity);
-    if (text == NULL) {
-        atomic_abort(file);
-        return fail(error, "%s: out of memory", file->path);
-    }
-    n = (size_t)snprintf(text, capacity, "{\"__metadata__\":{\"format\":\"pt\"}");
+    Text text = {NULL, 0, 0, false};
     int64_t offset = 0;
+    text_words(&text, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         int64_t shape[2];
         int rank = safetensors_shape(config, i, shape);
         for (int layer = 0; layer < gpt2_param_layers(config, i); layer++) {
-            char name[64], dims[64];
+            char name[64];
             gpt2_hf_name(name, sizeof(name), i, layer);
-            snprintf(dims, sizeof(dims), rank == 1 ? "%lld" : "%lld,%lld", (long long)shape[0], (long long)shape[1]);
-            int64_t end = offset + (rank == 1 ? shape[0] : shape[0] * shape[1]) * (int64_t)sizeof(float);
-            n += (size_t)snprintf(text + n, capacity - n,
-                                  ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%s],\"data_offsets\":[%lld,%lld]}", name, dims,
-                                  (long long)offset, (long long)end);
+            int64_t end = offset + safetensors_elements(rank, shape) * (int64_t)sizeof(float);
+            text_printf(&text, ",\"%s\":{\"dtype\":\"F32\",\"shape\":[%lld", name, (long long)shape[0]);
+            if (rank == 2) { text_printf(&text, ",%lld", (long long)shape[1]); }
+            text_printf(&text, "],\"data_offsets\":[%lld,%lld]}", (long long)offset, (long long)end);
             offset = end;
         }
     }
-    text[n++] = '}';
-    while (n % 8 != 0) { text[n++] = ' '; }
-    uint64_t length = n;
-    bool ok = atomic_write(file, &length, 8, error) && atomic_write(file, text, (int64_t)n, error);
-    free(text);
+    text_words(&text, "}");
+    while (text.used % 8 != 0 && !text.failed) { text_words(&text, " "); }
+    uint64_t length = text.used;
+    bool ok = !text.failed && atomic_write(file, &length, 8, error) &&
+              atomic_write(file, text.data, (int64_t)text.used, error);
+    if (text.failed) {
+        atomic_abort(file);
+        fail(error, "%s: out of memory", file->path);
+    }
+    text_free(&text);
     return ok;
 }
 
@@ -566,7 +542,7 @@ static inline bool safetensors_write_tensors(AtomicFile *file, const GPT2Config 
         int rank = safetensors_shape(config, i, shape);
         for (int layer = 0; layer < layers; layer++) {
             const float *data = params + gpt2_param_offset(config, i) + layer * layer_size;
-            int64_t bytes = (rank == 1 ? shape[0] : shape[0] * shape[1]) * (int64_t)sizeof(float);
+            int64_t bytes = safetensors_elements(rank, shape) * (int64_t)sizeof(float);
             bool ok = gpt2_param_specs[i].hf_transposed
                           ? safetensors_write_transposed(file, data, shape[0], shape[1], buffer, error)
                           : atomic_write(file, data, bytes, error);

@@ -25,8 +25,8 @@ static void remove_folder(void) {
 }
 
 // One of the files that t gives; `which` counts as in `names`.
-static HfText file_text(const Tokenizer *t, int which) {
-    HfText text;
+static Text file_text(const Tokenizer *t, int which) {
+    Text text;
     memset(&text, 0, sizeof(text));
     uint32_t *pairs = hf_merge_pairs(t);
     require(pairs != NULL);
@@ -44,9 +44,9 @@ static void check_again(const Tokenizer *t) {
     Error error;
     remove_files();
     for (int i = 0; i < 2; i++) {
-        HfText text = file_text(t, i);
-        fuzz_put(folder, names[i], (const uint8_t *)text.data, text.size);
-        hf_text_free(&text);
+        Text text = file_text(t, i);
+        fuzz_put(folder, names[i], (const uint8_t *)text.data, text.used);
+        text_free(&text);
     }
     require(hf_tokenizer_load(&again, folder, &error));
     require(again.kind == t->kind && again.vocab_size == t->vocab_size && again.eot_token == t->eot_token);
@@ -101,12 +101,12 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     memset(&t, 0, sizeof(t));
     require(hf_parse_merges(&t, "seed", (const uint8_t *)seeds[which / 2], (int64_t)strlen(seeds[which / 2]), &error));
     for (int i = which % 2 == 0 ? 0 : 2; i < (which % 2 == 0 ? 2 : 3); i++) {
-        HfText text = file_text(&t, i);
-        require(size + text.size + 1 <= capacity);
-        memcpy(buffer + size, text.data, text.size);
-        size += text.size;
+        Text text = file_text(&t, i);
+        require(size + text.used + 1 <= capacity);
+        memcpy(buffer + size, text.data, text.used);
+        size += text.used;
         if (i == 0) { buffer[size++] = 0; }
-        hf_text_free(&text);
+        text_free(&text);
     }
     tokenizer_free(&t);
     return size;

@@ -285,7 +285,7 @@ static void test_gpt2_from_its_tokens(Test *t) {
     TempDir dir = temp_dir_make();
     Error error;
     Tokenizer tok, found;
-    HfText again;
+    Text again;
     size_t bytes;
     memset(&again, 0, sizeof(again));
     temp_must(tokenizer_load(&tok, VOCAB_BPE, &error), error.text);
@@ -296,8 +296,8 @@ static void test_gpt2_from_its_tokens(Test *t) {
     uint32_t *pairs = hf_merge_pairs(&found);
     hf_add_merges_text(&again, &found, pairs);
     uint8_t *file = temp_read(VOCAB_BPE, &bytes);
-    CHECK(t, again.size == bytes && memcmp(again.data, file, bytes) == 0, "vocab.bpe, to the byte");
-    hf_text_free(&again);
+    CHECK(t, again.used == bytes && memcmp(again.data, file, bytes) == 0, "vocab.bpe, to the byte");
+    text_free(&again);
     free(pairs), free(file);
     tokenizer_free(&found), tokenizer_free(&tok);
     temp_dir_remove(&dir);
