@@ -30,7 +30,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     static const uint32_t headers[][4] = {
         {TOKENIZER_MAGIC, 2, 12, 11}, {TOKENIZER_MAGIC, 2, 1, 0}, {TOKENIZER_MAGIC, 1, 50257, 0}};
     if (which >= (int)(sizeof(headers) / sizeof(headers[0]))) { return 0; }
-    size_t size = TOKENIZER_HEADER_BYTES;
+    size_t size = (size_t)DATA_HEADER_BYTES;
     if (size + 3 * headers[which][2] > capacity) { return 0; }
     memset(buffer, 0, size);
     memcpy(buffer, headers[which], sizeof(headers[which]));

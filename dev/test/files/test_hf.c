@@ -239,7 +239,7 @@ static void test_one_of_two_files(Test *t) {
 
 // A gpt2_tokenizer.bin of these tokens; order: which token has id i, NULL for as they are.
 static void write_bin(const char *path, const Tokenizer *t, const int *order) {
-    size_t size = TOKENIZER_HEADER_BYTES;
+    size_t size = (size_t)DATA_HEADER_BYTES;
     uint8_t *data = (uint8_t *)calloc(1, size + (size_t)t->vocab_size * 256);
     uint32_t header[4] = {TOKENIZER_MAGIC, 2, (uint32_t)t->vocab_size, (uint32_t)t->eot_token};
     memcpy(data, header, sizeof(header));
