@@ -40,7 +40,7 @@
 #include "llmc/layers/attention_tune.cuh"
 #include "llmc/model/activations.h"
 #include "llmc/model/auto_plan.h"
-#include "llmc/cuda/checksum.cuh"
+#include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/ranks/findings.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"

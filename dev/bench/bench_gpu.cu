@@ -13,7 +13,7 @@
 #include "llmc/optim/adamw.cuh"
 #include "llmc/run/args.h"
 #include "llmc/layers/attention.cuh"
-#include "llmc/cuda/checksum.cuh"
+#include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/layers/embedding.cuh"
 #include "llmc/layers/loss.cuh"
 #include "llmc/layers/gelu.cuh"

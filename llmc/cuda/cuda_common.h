@@ -1,9 +1,9 @@
-// What every CUDA file shares: the floating-point type of the build, the check around every call, the memory plan on
-// the GPU.
+// Every CUDA file includes this: the floating-point type of the build, the check around every call, and memory for a
+// plan on the GPU.
 //
-// The precision is settled when the program is compiled: bf16 unless -DPRECISION_FP32 is given. floatX is the type of
-// activations, of the weights that the matrix multiplies read, and of activation gradients. Parameter gradients, the
-// optimizer's state and every sum are fp32 in both.
+// The compiler sets the precision: bf16, or fp32 with -DPRECISION_FP32. floatX is the type of activations, of their
+// gradients, and of the weights that the matrix multiplies read. Parameter gradients, the optimizer's state and every
+// sum are fp32 in both builds.
 #ifndef LLMC_CUDA_COMMON_H
 #define LLMC_CUDA_COMMON_H
 
@@ -26,7 +26,7 @@ typedef __nv_bfloat16 floatX;
 #define PRECISION_IS_FP32 false
 #endif
 
-// What to do about the failures that have a usual cause.
+// The remedy for a failure that has a usual cause.
 static inline const char *cuda_remedy(cudaError_t status) {
     switch (status) {
     case cudaErrorNoDevice: return "no GPU is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES";
@@ -45,8 +45,8 @@ static inline const char *cuda_remedy(cudaError_t status) {
     }
 }
 
-// A call that fails after the start is a bug or a broken GPU: nothing sensible can be done but to say where, and end.
-// At once: what exit() calls may wait for a kernel that never ends.
+// A call that fails after the start is a bug or a broken GPU: says where, and ends. _exit, because the functions that
+// exit() calls may wait for a kernel that never ends.
 static inline void cuda_check_status(cudaError_t status, const char *call, const char *file, int line) {
     if (status == cudaSuccess) { return; }
     fflush(stdout);
@@ -59,7 +59,7 @@ static inline void cuda_check_status(cudaError_t status, const char *call, const
 #define cuda_check(call) cuda_check_status((call), #call, __FILE__, __LINE__)
 #define cuda_check_launch(kernel) cuda_check_status(cudaGetLastError(), "the launch of " kernel, __FILE__, __LINE__)
 
-// A launcher was given a shape that its kernel cannot do: a mistake in the program, never in its input, which is
+// Ends the program if a launcher got a shape that its kernel cannot do. That is a mistake in the program: input is
 // checked where it enters.
 static inline void cuda_require_shape(bool ok, const char *what, const char *file, int line) {
     if (ok) { return; }
@@ -69,7 +69,7 @@ static inline void cuda_require_shape(bool ok, const char *what, const char *fil
 }
 #define cuda_require(condition) cuda_require_shape((condition), #condition, __FILE__, __LINE__)
 
-// Takes plan->total bytes of GPU memory at once and sets every row's pointer.
+// Takes plan->total bytes of GPU memory in one piece and sets every row's pointer.
 static inline bool plan_allocate_device(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
     size_t available = 0, installed = 0;
@@ -96,7 +96,7 @@ static inline void plan_free_device(MemoryPlan *plan) {
     plan->memory = NULL;
 }
 
-// The same for host memory that copies to and from the GPU do not wait for (pinned).
+// Takes plan->total bytes of pinned host memory: copies between it and the GPU do not block the host.
 static inline bool plan_allocate_pinned(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
     void *memory = NULL;

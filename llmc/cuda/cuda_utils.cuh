@@ -1,4 +1,5 @@
-// What kernels share: 128-bit loads and stores, conversions, sums over warps and blocks, stochastic rounding.
+// Device code that kernels share: 128-bit loads and stores, conversions, sums over warps and blocks, stochastic
+// rounding, checksums.
 #ifndef LLMC_CUDA_UTILS_CUH
 #define LLMC_CUDA_UTILS_CUH
 
@@ -54,7 +55,7 @@ template <class T> __device__ __forceinline__ void store128(T *address, Packed12
     *reinterpret_cast<int4 *>(address) = packed_bits(packed);
 }
 
-// Streaming: the data will not be used again soon and need not push other data out of the caches.
+// Streaming: the data is not used again soon, so it does not push other data out of the caches.
 template <class T> __device__ __forceinline__ Packed128<T> load128_streaming(const T *address) {
     return packed_from_bits<T>(__ldcs(reinterpret_cast<const int4 *>(address)));
 }
@@ -68,7 +69,7 @@ template <class T> __device__ __forceinline__ Packed128<T> packed_zeros() {
 
 // ---- Sums and maxima in a fixed order ----
 
-// Over the 32 lanes of a warp; every lane gets the same bits.
+// Over the 32 lanes of a warp; every lane gets equal bits.
 __device__ __forceinline__ float warp_sum(float x) {
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(FULL_WARP, x, offset); }
     return x;
@@ -82,8 +83,8 @@ __device__ __forceinline__ float warp_max(float x) {
     return x;
 }
 
-// Over a one-dimensional block of whole warps; every thread gets the same bits. partial: shared memory for one value a
-// warp (32 are always enough), free to be used again when the function returns.
+// Over a one-dimensional block of whole warps; every thread gets equal bits. partial: shared memory for one value a
+// warp (32 are always enough). It may be used again when the function returns.
 template <class T> __device__ __forceinline__ T block_sum(T x, T *partial) {
     int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
     x = warp_sum(x);
@@ -105,8 +106,8 @@ __device__ __forceinline__ float block_max(float x, float *partial) {
 
 // ---- Stochastic rounding ----
 
-// A key for one use of randomness, drawn on the host; a kernel turns (key, index of the element) into 32 random bits.
-// No rank, device or thread takes part, so that all replicas round alike.
+// A key for one use of randomness, drawn on the host. A kernel turns (key, index of the element) into 32 random bits.
+// They depend on no rank, device or thread, so all replicas round alike.
 static inline uint64_t rounding_key(uint64_t seed, int64_t update) {
     return rand_u64(seed, RAND_ROUNDING, (uint64_t)update);
 }
@@ -114,8 +115,8 @@ __host__ __device__ __forceinline__ uint32_t rounding_bits(uint64_t key, uint64_
     return (uint32_t)(rand_mix(key + (index + 1) * RAND_GOLDEN) >> 32);
 }
 
-// Rounds up or down at random, with probabilities that make the mean exact: adds 16 random bits below those that stay.
-// A float that bf16 holds exactly stays what it is; infinities and NaN too.
+// Rounds up or down at random, with probabilities that make the mean exact: adds 16 random bits below the bits that
+// stay. A float that bf16 holds exactly does not change, nor do infinities and NaN.
 __device__ __forceinline__ void round_stochastically(__nv_bfloat16 *out, float x, uint32_t random) {
     uint32_t bits = __float_as_uint(x);
     bool finite = (bits & 0x7f800000u) != 0x7f800000u;
@@ -127,7 +128,9 @@ __device__ __forceinline__ void round_stochastically(float *out, float x, uint32
     *out = x;
 }
 
-// A kernel that takes more than 48 KiB of shared memory has to say so. Its static shared memory, 4 KiB at most, counts.
+// ---- Launches ----
+
+// Allows a kernel more than 48 KiB of shared memory. Its static shared memory, at most 4 KiB, counts.
 template <class Kernel> static inline void allow_dynamic_shared(Kernel *kernel, size_t bytes) {
     if (bytes > 44 * 1024) {
         cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
@@ -136,5 +139,42 @@ template <class Kernel> static inline void allow_dynamic_shared(Kernel *kernel, 
 
 // Blocks to cover n elements.
 static inline unsigned blocks_for(int64_t n, int64_t per_block) { return (unsigned)ceil_div_i64(n, per_block); }
+
+// ---- Checksums ----
+//
+// GPUs compare checksums to see that their copies are equal:  sum over i of mix(word i, i)  mod 2^64. Whole numbers may
+// be added in any order, so the sum is deterministic. No file keeps it, so only this section knows the formula.
+
+#define CHECKSUM_BLOCK 256
+
+// The finalizer of MurmurHash3 (Appleby, public domain): each bit of the input changes each bit of the output in half
+// of all cases. So a changed, swapped or cleared word escapes in one case of 2^64.
+__device__ __forceinline__ uint64_t checksum_mix(uint32_t word, int64_t place) {
+    uint64_t x = ((uint64_t)place << 32) + ((uint64_t)place >> 32) + word + 1;
+    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdULL;
+    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53ULL;
+    return x ^ (x >> 33);
+}
+
+static __global__ void __launch_bounds__(CHECKSUM_BLOCK)
+    add_checksum_kernel(unsigned long long *sum, const uint32_t *words, int64_t n) {
+    int64_t stride = (int64_t)gridDim.x * CHECKSUM_BLOCK;
+    unsigned long long mine = 0;
+    for (int64_t i = (int64_t)blockIdx.x * CHECKSUM_BLOCK + threadIdx.x; i < n; i += stride) {
+        mine += checksum_mix(words[i], i);
+    }
+    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { mine += __shfl_xor_sync(FULL_WARP, mine, offset); }
+    if (threadIdx.x % WARP_SIZE == 0) { atomicAdd(sum, mine); }
+}
+
+// Adds the checksum of `bytes` bytes (a multiple of 4, aligned to 4) to *sum, in device memory. Reads each byte once.
+static inline void add_checksum(uint64_t *sum, const void *data, int64_t bytes, cudaStream_t stream) {
+    int64_t n = bytes / 4;
+    cuda_require(bytes % 4 == 0 && (uintptr_t)data % 4 == 0);
+    if (n == 0) { return; }
+    add_checksum_kernel<<<(unsigned)min_i64(1024, ceil_div_i64(n, CHECKSUM_BLOCK)), CHECKSUM_BLOCK, 0, stream>>>(
+        (unsigned long long *)sum, (const uint32_t *)data, n);
+    cuda_check_launch("add_checksum_kernel");
+}
 
 #endif // LLMC_CUDA_UTILS_CUH

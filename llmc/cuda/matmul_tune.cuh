@@ -20,7 +20,7 @@
 
 #include <cuda_fp8.h>
 
-#include "llmc/cuda/checksum.cuh"
+#include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/tune_file.h"
 

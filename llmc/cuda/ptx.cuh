@@ -1,19 +1,21 @@
-// The tensor cores' instructions and asynchronous copies, which CUDA C++ has no plain words for: thin wrappers of PTX
-// (Parallel Thread Execution ISA, from sm_80 on). The emulator brings its own versions, and this is the only file that
-// knows about it.
+// Wraps the PTX instructions of the tensor cores and of asynchronous copies (Parallel Thread Execution ISA, from sm_80
+// on): CUDA C++ has no words for them. The emulator brings its own versions; no other file knows of it.
 //
-//   cp_async_16(shared, global, bytes = 16)  starts a copy of 16 bytes to shared memory; of these the first `bytes`
-//                                            come from global, the others are zeros. Both addresses: multiples of 16
+//   cp_async_16(shared, global, bytes = 16)  starts a copy of 16 bytes to shared memory. The first `bytes` bytes come
+//                                            from global, the rest are zeros. Both addresses are multiples of 16
 //   cp_async_commit()                        makes a group of this thread's copies since the last group
-//   cp_async_wait<N>()                       waits until at most the N latest groups of this thread are on their way;
-//                                            a barrier must follow before other threads read what they brought
-// The others need all 32 lanes of a warp. A matrix of 8 x 8 bf16 is 8 rows of 16 bytes, its fragment one register:
-// lane l holds columns 2*(l%4) and 2*(l%4)+1 of row l/4, the lower column in the lower half.
-//   ldmatrix_x4(r, row)        r[i] becomes the fragment of matrix i; lane l brings the address of row l%8 of matrix
-//   l/8 ldmatrix_x4_trans(r, row)  the same, but r[i] is the fragment of the matrix transposed ldmatrix_x2, _x2_trans
-//   two matrices; the addresses of lanes 16..31 are not used, but must be valid mma_m16n8k16_bf16(d, a, b, c)   d = a b
-//   + c with a (16,16), b (16,8) in bf16 and c, d (16,8) in float. d may be c
-//     a: fragments of rows 0-7 and 8-15 at columns 0-7, then of the same rows at columns 8-15
+//   cp_async_wait<N>()                       waits until at most the N latest groups of this thread are on their way.
+//                                            A barrier must follow before another thread reads the data
+//
+// The next functions need all 32 lanes of a warp. A matrix is 8 x 8 bf16: 8 rows of 16 bytes. Its fragment is one
+// register: lane l holds columns 2*(l%4) and 2*(l%4)+1 of row l/4, the lower column in the lower half.
+//
+//   ldmatrix_x4(r, row)              r[i] becomes the fragment of matrix i. Lane l gives the address of row l%8 of
+//                                    matrix l/8
+//   ldmatrix_x4_trans(r, row)        r[i] becomes the fragment of matrix i transposed
+//   ldmatrix_x2, ldmatrix_x2_trans   two matrices. The addresses of lanes 16..31 are not used, but must be valid
+//   mma_m16n8k16_bf16(d, a, b, c)    d = a b + c with a (16,16), b (16,8) in bf16 and c, d (16,8) in float. d may be c
+//     a: fragments of rows 0-7 and 8-15 at columns 0-7, then of these rows at columns 8-15
 //     b: fragments of the transpose of rows 0-7, then of rows 8-15
 //     c, d: lane l holds columns 2*(l%4) and 2*(l%4)+1 of row l/4, then of row l/4+8
 #ifndef LLMC_PTX_CUH
@@ -78,7 +80,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], const void *
                  : "memory");
 }
 
-// Not volatile: it depends on its operands alone, and the compiler may move it.
+// Not volatile: the result depends on the operands alone, so the compiler may move it.
 __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                                   const float (&c)[4]) {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%11,%12,%13};"
@@ -86,15 +88,15 @@ __device__ __forceinline__ void mma_m16n8k16_bf16(float (&d)[4], const uint32_t 
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
-// 2^x within 2 units in the last place, by one instruction; results below 2^-126 are 0. exp2f would spend four more
-// instructions on those.
+// 2^x within 2 units in the last place, by one instruction. Results below 2^-126 are 0; exp2f spends four more
+// instructions on them.
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
-// 1/x within 1 unit in the last place, by one instruction; 1/inf is 0, results below 2^-126 are 0. A division takes
+// 1/x within 1 unit in the last place, by one instruction. 1/inf is 0, and results below 2^-126 are 0. A division takes
 // eight instructions and a branch.
 __device__ __forceinline__ float reciprocal_approx(float x) {
     float y;

@@ -1,10 +1,10 @@
-// Tests of llmc/cuda/checksum.cuh.
+// Tests of llmc/cuda/cuda_utils.cuh.
 #ifndef KERNELS_CHECKSUM_CUH
 #define KERNELS_CHECKSUM_CUH
 
 #include <algorithm>
 
-#include "llmc/cuda/checksum.cuh"
+#include "llmc/cuda/cuda_utils.cuh"
 #include "dev/test/layers/gpu_test.h"
 
 typedef std::vector<uint32_t> Words;
