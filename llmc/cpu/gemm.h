@@ -1,15 +1,15 @@
-// The CPU matrix multiply: C = A B (+ bias), or C += A B (+ bias), fp32, for any strides, so that transposes are free.
+// Multiplies matrices on the CPU: C = A B (+ bias), or C += A B (+ bias), in fp32. Any strides, so a transpose is free.
 //
-// How: A and B are copied ("packed") into panels that the inner kernel reads in order. A panel of B is VECTORS vectors
-// wide and DEPTH deep and stays in the nearest caches while all panels of A pass by; the kernel keeps a tile of ROWS x
+// A and B are copied ("packed") into panels that the inner kernel reads in order. A panel of B is VECTORS vectors wide
+// and DEPTH deep. It stays in the nearest caches while all panels of A pass by. The kernel keeps a tile of ROWS x
 // VECTORS vectors of C in registers. (Goto, van de Geijn 2008: "Anatomy of high-performance matrix multiplication".)
 //
-// What every caller may rely on: an element of C is computed by the same operations in the same order whatever M, N,
-// the strides, the position in the matrix and the number of threads:
+// A contract for every caller: these operations in this order give an element of C. They do not depend on M, N, the
+// strides, the place in the matrix or the number of threads:
 //     for each block of GEMM_DEPTH along k, from the first:  s = 0;  s = s + a_ik b_kj for k in order (fused if the
 //     machine can);  first block: s = s + bias_j;  then C_ij = s in the first block if not accumulating, else C_ij + s.
-// So a row computed alone equals the same row of a batch bit for bit, and so do one thread and many. The blocks begin
-// at multiples of GEMM_DEPTH, so zeros appended to a row of A change no bit either (but may turn -0 into +0).
+// So a row computed alone has the bits that it has in a batch, and many threads give the bits of one thread. The blocks
+// begin at multiples of GEMM_DEPTH, so zeros appended to a row of A change no bit (but may turn -0 into +0).
 #ifndef LLMC_GEMM_H
 #define LLMC_GEMM_H
 
@@ -24,7 +24,7 @@ typedef struct {
     int64_t row_stride, col_stride;
 } GemmMatrix;
 
-// The tile of C in registers: 24 of 32 vector registers, or 12 of 16; the rest holds a row of B and an element of A.
+// The tile of C takes 24 of 32 vector registers, or 12 of 16. The rest holds a row of B and an element of A.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define GEMM_ROWS 8
 #else
@@ -32,7 +32,7 @@ typedef struct {
 #endif
 #define GEMM_VECTORS 3
 #define GEMM_COLS (GEMM_VECTORS * VF_WIDTH)
-#define GEMM_DEPTH 256 // k per block, the same on every machine: it is part of the result
+#define GEMM_DEPTH 256 // k per block; the bits depend on it, so it is equal on every machine
 #define GEMM_A_LANES (GEMM_ROWS > VF_WIDTH ? GEMM_ROWS : VF_WIDTH) // rows of A in a panel: a multiple of both
 
 // Capacities of a thread's workspace, in floats.
@@ -60,7 +60,7 @@ typedef struct {
 #define GEMM_ZIP_HIGH 2, 6, 3, 7
 #endif
 
-// low = a0 b0 a1 b1 ..., high = the same of the upper halves.
+// low = a0 b0 a1 b1 ... of the lower halves, high = of the upper halves.
 static inline void gemm_zip(vf a, vf b, vf *low, vf *high) {
 #if defined(__clang__)
     *low = __builtin_shufflevector(a, b, GEMM_ZIP_LOW);
@@ -86,7 +86,7 @@ static inline void gemm_transpose_block(float *to, int64_t to_stride, const floa
     GEMM_UNROLL for (int i = 0; i < VF_WIDTH; i++) { vf_store(to + i * to_stride, rows[i]); }
 }
 
-// Packs up to VF_WIDTH lanes: to[k * width + lane] = from[lane * lane_stride + k * k_stride], lanes beyond are 0.
+// Packs up to VF_WIDTH lanes: to[k * width + lane] = from[lane * lane_stride + k * k_stride]. Missing lanes are 0.
 static inline void gemm_pack_lanes(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
                                    int64_t lanes, int64_t depth) {
     int64_t k = 0;
@@ -105,7 +105,7 @@ static inline void gemm_pack_lanes(float *to, int64_t width, const float *from, 
     }
 }
 
-// Packs a panel of width lanes (a multiple of VF_WIDTH), of which the first `lanes` exist.
+// Packs a panel of width lanes (a multiple of VF_WIDTH). The first `lanes` lanes exist.
 static inline void gemm_pack(float *to, int64_t width, const float *from, int64_t lane_stride, int64_t k_stride,
                              int64_t lanes, int64_t depth) {
     if (lane_stride == 1 && lanes >= width) { // each k is one piece of memory
@@ -121,7 +121,7 @@ static inline void gemm_pack(float *to, int64_t width, const float *from, int64_
     }
 }
 
-// Asks for rows x cols floats, rows stride apart, before they are needed: hardware does not foresee such strides.
+// Prefetches rows x cols floats, rows stride apart: the hardware does not foresee such strides.
 static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows, int64_t cols) {
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j += 16) { __builtin_prefetch(from + i * stride + j); }
@@ -131,7 +131,7 @@ static inline void gemm_prefetch(const float *from, int64_t stride, int64_t rows
 // ----------------------------------------------------------------------------
 // The kernel: a tile of C for one block of k
 
-// a[i] in all lanes. ARM multiplies by one lane of a register, so there four elements of A cost one register, not four.
+// a[i] in all lanes. ARM multiplies by one lane of a register: four elements of A then cost one register, not four.
 static inline vf gemm_spread(const float *a, int i) {
 #if defined(__aarch64__)
     return vf_set1(vf_load(a + i / 4 * 4)[i % 4]);
@@ -140,8 +140,8 @@ static inline vf gemm_spread(const float *a, int i) {
 #endif
 }
 
-// tile[i][j] = sum over k of a[k][i] b[k][j], for i < rows, j < vectors * VF_WIDTH. rows and vectors are constants
-// where this is inlined, so that the sums stay in registers.
+// tile[i][j] = sum over k of a[k][i] b[k][j], for i < rows, j < vectors * VF_WIDTH. Inlining makes rows and vectors
+// constants, so that the sums stay in registers.
 __attribute__((always_inline)) static inline void gemm_kernel(float *tile, const float *a, const float *b,
                                                               int64_t depth, int rows, int vectors) {
     vf sums[GEMM_ROWS][GEMM_VECTORS];
@@ -224,11 +224,11 @@ static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass) {
 typedef struct {
     const float *packed;
     int64_t k, depth, n, cols; // rows k .. k + depth of the pass, columns n .. n + cols of B
-    const float *next;         // next_rows rows of B as given, that will be packed after this block
+    const float *next;         // next_rows rows of the unpacked B that follow this block
     int64_t next_rows;
 } GemmBlock;
 
-// All rows of the pass times one block of B. Meanwhile the next block is brought near, a part per tile.
+// Multiplies all rows of the pass by one block of B. Each tile prefetches a part of the next block.
 static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass, const GemmBlock *b) {
     float tile[GEMM_ROWS * GEMM_COLS];
     bool first_block = pass->k0 + b->k == 0;
@@ -246,7 +246,7 @@ static inline void gemm_multiply_rows(const GemmProblem *p, const GemmPass *pass
     }
 }
 
-// All rows of the pass times the panel of B that begins at column n, over the depth of the pass.
+// Multiplies all rows of the pass by the panel of B that begins at column n, over the depth of the pass.
 static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pass, int64_t n, float *packed_b) {
     int64_t cols = min_i64(GEMM_COLS, p->N - n);
     for (int64_t k = 0; k < pass->depth; k += GEMM_DEPTH) {
@@ -254,14 +254,14 @@ static inline void gemm_multiply_panel(const GemmProblem *p, const GemmPass *pas
         const float *from = p->B.data + (pass->k0 + k) * p->B.row_stride + n * p->B.col_stride;
         gemm_pack(packed_b, round_up_i64(cols, VF_WIDTH), from, p->B.col_stride, p->B.row_stride, cols, depth);
         GemmBlock block = {packed_b, k, depth, n, cols, from, 0};
-        if (left > 0 && p->B.col_stride == 1) { // otherwise columns are read in order, which needs no help
+        if (left > 0 && p->B.col_stride == 1) { // else columns are read in order, and need no prefetch
             block.next = from + depth * p->B.row_stride, block.next_rows = min_i64(GEMM_DEPTH, left);
         }
         gemm_multiply_rows(p, pass, &block);
     }
 }
 
-// What is left of the definition when K = 0.
+// The case K = 0: C = bias, or C += bias.
 static inline void gemm_without_product(const GemmProblem *p) {
     for (int64_t i = 0; i < p->M; i++) {
         for (int64_t j = 0; j < p->N; j++) {
@@ -274,13 +274,13 @@ static inline void gemm_without_product(const GemmProblem *p) {
 
 static inline float *gemm_align(float *workspace) { return (float *)(((uintptr_t)workspace + 63) & ~(uintptr_t)63); }
 
-// How C is divided among threads: into row_blocks x col_blocks parts of whole panels.
+// C is divided among threads into row_blocks x col_blocks parts of whole panels.
 typedef struct {
     int64_t row_panels, col_panels, row_blocks, col_blocks;
 } GemmGrid;
 
-// Halves the longer side of the parts until there are a few for each thread, so that a thread that other programs
-// delay does less of them. Square parts need the least packing: each packs its rows of A and its columns of B.
+// Halves the longer side of the parts until each thread has a few parts. A thread that other programs delay then does
+// fewer parts. Square parts need the least packing: each part packs its rows of A and its columns of B.
 static inline GemmGrid gemm_divide(int64_t M, int64_t N, int threads) {
     GemmGrid grid = {ceil_div_i64(M, GEMM_A_LANES), ceil_div_i64(N, GEMM_COLS), 1, 1};
     while (threads > 1 && grid.row_blocks * grid.col_blocks < 4 * threads) {
@@ -305,7 +305,7 @@ static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_PACKED_A 
 // The workspace of gemm on up to max_threads threads: a share for each.
 static inline int64_t gemm_workspace_floats(int max_threads) { return max_threads * gemm_serial_workspace_floats(); }
 
-// How many threads gemm uses, and what its workspace is to be sized for.
+// The number of threads that gemm uses. Its workspace must have room for so many.
 static inline int gemm_max_threads(void) {
 #ifdef _OPENMP
     return omp_get_max_threads();
@@ -314,7 +314,8 @@ static inline int gemm_max_threads(void) {
 #endif
 }
 
-// Sets the number of threads; 0: as many as OpenMP wants. False: this build has no OpenMP, and more than 1 is asked for.
+// Sets the number of threads; 0: as many as OpenMP wants. False: this build has no OpenMP, and more than 1 is asked
+// for.
 static inline bool gemm_set_threads(int64_t threads) {
 #ifdef _OPENMP
     if (threads > 0) { omp_set_num_threads((int)threads); }
@@ -333,7 +334,7 @@ static inline int gemm_thread(void) {
 #endif
 }
 
-// The share of the calling thread of a workspace that is sized for its team.
+// The calling thread's share of the workspace of its team.
 static inline float *gemm_thread_workspace(float *workspace) {
     return workspace + gemm_thread() * gemm_serial_workspace_floats();
 }
@@ -357,10 +358,11 @@ static inline void gemm_serial(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B
     }
 }
 
-// The same on gemm_max_threads() threads, with a workspace for as many. Not from inside a parallel region.
+// gemm_serial on gemm_max_threads() threads, with gemm_workspace_floats for so many. Not for use inside a parallel
+// region.
 static inline void gemm(float *C, int64_t ldc, GemmMatrix A, GemmMatrix B, const float *bias, int64_t M, int64_t N,
                         int64_t K, bool accumulate, float *workspace) {
-    int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking the others takes longer
+    int threads = M * N * K < 1 << 18 ? 1 : gemm_max_threads(); // tiny: waking threads takes longer
     GemmGrid grid = gemm_divide(M, N, threads);
 #pragma omp parallel for num_threads(threads) schedule(dynamic)
     for (int64_t i = 0; i < grid.row_blocks * grid.col_blocks; i++) {

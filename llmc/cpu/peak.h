@@ -1,12 +1,13 @@
-// What this machine could do at best: the rate of fused multiply-adds when nothing waits for memory. Speeds are
-// reported as fractions of it, so that a reader can tell a slow program from a slow machine.
+// Measures the peak of this machine: the rate of fused multiply-adds when nothing waits for memory. Speeds are reported
+// as fractions of it, so that a reader can tell a slow program from a slow machine.
 #ifndef LLMC_PEAK_H
 #define LLMC_PEAK_H
 
 #include "llmc/cpu/simd.h"
 #include "llmc/base/utils.h"
 
-// Independent chains of multiply-adds: enough to hide the latency of any current core, few enough to stay in registers.
+// Independent chains of multiply-adds: enough to hide the latency of a current core, and few enough to stay in
+// registers.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define PEAK_CHAINS 24
 #else
@@ -23,7 +24,7 @@
 static inline float peak_burn(int64_t iterations) {
     vf sums[PEAK_CHAINS];
     PEAK_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = vf_set1((float)i); }
-    const vf factor = vf_set1(0.5f), term = vf_set1(1.0f); // tends to 2: neither overflow nor subnormals
+    const vf factor = vf_set1(0.5f), term = vf_set1(1.0f); // tends to 2: no overflow and no subnormals
     for (int64_t n = 0; n < iterations; n++) {
         PEAK_UNROLL for (int i = 0; i < PEAK_CHAINS; i++) { sums[i] = sums[i] * factor + term; }
     }
@@ -31,22 +32,22 @@ static inline float peak_burn(int64_t iterations) {
     return vf_sum(sums[0]);
 }
 
-// Processor seconds of the calling thread: time in which another program had the core does not count.
+// Processor seconds of the calling thread. Time in which another program has the core does not count.
 static inline double peak_thread_seconds(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// GFLOP/s of the calling thread: the best of many short windows by the wall clock, because other programs and a clock
-// that is still waking up can only make a window longer. 30 ms of processor time together, however busy the machine.
+// GFLOP/s of the calling thread, in the best of many short windows by the wall clock: other programs and a core that is
+// still raising its clock can only make a window longer. Takes 30 ms of processor time, however busy the machine.
 static inline double peak_of_thread(void) {
     const double flops_per_iteration = 2.0 * PEAK_CHAINS * VF_WIDTH;
     int64_t iterations = 1000;
     double best = 0.0, until = peak_thread_seconds() + 0.030;
     while (peak_thread_seconds() < until) {
         double start = seconds_now();
-        if (peak_burn(iterations) == 0.0f) { break; } // never so, but the work must be done to know it
+        if (peak_burn(iterations) == 0.0f) { break; } // never true; keeps the compiler from dropping the work
         double seconds = seconds_now() - start;
         double rate = flops_per_iteration * (double)iterations / seconds * 1e-9;
         best = rate > best ? rate : best;

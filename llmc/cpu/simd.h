@@ -1,5 +1,5 @@
-// Vectors of floats through the vector extensions of gcc and clang: one source for AVX-512, AVX2, SSE2 and NEON,
-// without intrinsics. And the loops over one row of numbers that layers are made of: sum, dot product, maximum,
+// Computes with vectors of floats, by the vector extensions of gcc and clang: one source without intrinsics for
+// AVX-512, AVX2, SSE2 and NEON. Layers are made of the loops over one row at the end: sum, dot product, maximum,
 // softmax.
 //
 // Determinism: element i of a row always goes to lane i % VF_WIDTH, and lanes are combined in a fixed order. A result
@@ -15,13 +15,13 @@
 #elif defined(__AVX__)
 #define VF_WIDTH 8
 #else
-#define VF_WIDTH 4 // SSE2, NEON, and whatever the compiler makes of it elsewhere
+#define VF_WIDTH 4 // SSE2, NEON; elsewhere the compiler does what it can
 #endif
 
 typedef float vf __attribute__((vector_size(VF_WIDTH * 4)));
 typedef int32_t vi __attribute__((vector_size(VF_WIDTH * 4))); // a comparison of two vf: -1 where true, 0 where not
 
-// A whole vector as it lies in memory, at any address that is good for a float; and half a one, with as many doubles.
+// A vector in memory at any address that is aligned for a float, half a vector, and as many doubles as half has floats.
 typedef float vf_memory __attribute__((vector_size(VF_WIDTH * 4), aligned(4), may_alias));
 typedef float vf_half_memory __attribute__((vector_size(VF_WIDTH * 2), aligned(4), may_alias));
 typedef double vd __attribute__((vector_size(VF_WIDTH * 4)));
@@ -45,7 +45,7 @@ static inline vf vf_load_n(const float *p, int64_t n) {
     return vf_load(lanes);
 }
 
-// Writes the first n lanes to p and nothing beyond p[n - 1]. n may exceed VF_WIDTH.
+// Writes the first n lanes to p and nothing behind p[n - 1]. n may exceed VF_WIDTH.
 static inline void vf_store_n(float *p, vf v, int64_t n) {
     if (n >= VF_WIDTH) {
         vf_store(p, v);
@@ -61,13 +61,13 @@ static inline void vf_store_n(float *p, vf v, int64_t n) {
 
 static inline vf vf_select(vi mask, vf a, vf b) { return (vf)((mask & (vi)a) | (~mask & (vi)b)); }
 
-// b where either is NaN: keep the running maximum in b and NaNs are passed over.
+// b where a or b is NaN: a loop that keeps its maximum in b skips NaNs.
 static inline vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
 static inline vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 
-// e^x within 2 units in the last place, also where the result is subnormal; 0 below -103.98, infinity above 88.73, NaN
-// for NaN. x = n ln 2 + r with n whole and |r| <= ln(2) / 2, then e^x = 2^n e^r with a polynomial for e^r (minimax fit
-// of (e^r - 1 - r) / r^2, relative error of e^r 3e-9).
+// e^x within 2 units in the last place, also where the result is subnormal. It is 0 below -103.98, infinity
+// above 88.73, NaN for NaN. x = n ln 2 + r with n whole and |r| <= ln(2) / 2; then e^x = 2^n e^r, and a polynomial
+// gives e^r (minimax fit of (e^r - 1 - r) / r^2, relative error of e^r 3e-9).
 static inline vf vf_exp(vf x) {
     const float round = 12582912.0f; // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
     vf clamped = vf_min(vf_max(x, vf_set1(-110.0f)), vf_set1(100.0f));
@@ -80,7 +80,7 @@ static inline vf vf_exp(vf x) {
     q = q * r + 0.166665211f;
     q = q * r + 0.49999994f;
     vf result = q * (r * r) + r + 1.0f;
-    // 2^n in two factors, because n reaches -159 .. 144 where an exponent reaches only -126 .. 127.
+    // 2^n in two factors, because n reaches -159 .. 144 and an exponent only -126 .. 127.
     vi exponent = (vi)shifted - (vi)vf_set1(round);
     vi half = exponent >> 1;
     result = result * (vf)((half + 127) << 23) * (vf)((exponent - half + 127) << 23);
@@ -139,7 +139,7 @@ static inline float row_dot(const float *x, const float *y, int64_t n) {
     return vf_sum(sum);
 }
 
-// The largest of the numbers, NaNs passed over; -infinity if there is none.
+// The largest number. NaNs do not count. -infinity if there is no number.
 static inline float row_max(const float *x, int64_t n) {
     vf max = vf_set1(-INFINITY);
     int64_t whole = n - n % VF_WIDTH;
@@ -165,7 +165,7 @@ static inline double row_sumsq(const float *x, int64_t n) {
     return result;
 }
 
-// out = e^(x - shift), and returns the sum of out: softmax without its division. out may be x.
+// out = e^(x - shift). Returns the sum of out: softmax without its division. out may be x.
 static inline float row_exp_sum(float *out, const float *x, float shift, int64_t n) {
     vf sum = vf_set1(0.0f);
     int64_t i = 0;
@@ -177,7 +177,7 @@ static inline float row_exp_sum(float *out, const float *x, float shift, int64_t
     if (i < n) {
         vf e = vf_exp(vf_load_n(x + i, n - i) - shift);
         vf_store_n(out + i, e, n - i);
-        sum += vf_load_n(out + i, n - i); // the lanes from n on count as 0
+        sum += vf_load_n(out + i, n - i); // lanes from n on are 0
     }
     return vf_sum(sum);
 }
