@@ -168,7 +168,9 @@ static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *t
     BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
     memcpy(slot->staging, tokens, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, targets, (size_t)N * sizeof(int32_t));
-    BatchRole role = {true, true, true, dloss, trainer->stats.loss_sum, NULL};
+    BatchRole role;
+    role.trains = true, role.dloss = dloss;
+    role.loss_sum = trainer->stats.loss_sum;
     run_batch(trainer, slot, B, T, &role);
     cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
     cuda_check(cudaMemcpy(&sum, trainer->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
@@ -238,7 +240,8 @@ static void test_logits_and_loss(Test *t) {
     BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
     memcpy(slot->staging, w.inputs, (size_t)N * sizeof(int32_t));
     memcpy(slot->staging + N, w.targets, (size_t)N * sizeof(int32_t));
-    BatchRole role = {false, true, true, 0.0f, trainer->stats.loss_sum, NULL};
+    BatchRole role;
+    role.loss_sum = trainer->stats.loss_sum;
     run_batch(trainer, slot, w.B, w.T, &role);
     std::vector<float> padded = to_host(trainer->model.acts.logits.data, N * Vp), logits;
     for (int64_t i = 0; i < N * Vp; i++) {
@@ -778,7 +781,8 @@ static void check_means(Test *t, Trainer *trainer, int rows, int length) {
     int32_t *counts = slot->staging + 2 * rows * length;
     make_batch(1, rows, length, slot->staging, slot->staging + rows * length);
     for (int i = 0; i < rows * length; i++) { counts[i] = i % length >= length / 3; }
-    BatchRole role = {false, true, true, 0.0f, NULL, trainer->evaluation.eval_means};
+    BatchRole role;
+    role.means = trainer->evaluation.eval_means;
     run_batch(trainer, slot, rows, length, &role);
     std::vector<float> losses = to_host(trainer->model.acts.losses.data, rows * length);
     std::vector<double> means((size_t)rows);
@@ -840,7 +844,8 @@ static void test_roles_of_batches(Test *t) {
     CHECK(t, sum == alone[0] + alone[1] + alone[2], "sum of losses %.17g, expected %.17g", sum,
           alone[0] + alone[1] + alone[2]);
     uint64_t grads = hash_of(in_table_order(trainer, trainer->model.grads));
-    BatchRole evaluates = {false, true, true, 0.0f, trainer->evaluation.val_sums, NULL};
+    BatchRole evaluates;
+    evaluates.loss_sum = trainer->evaluation.val_sums;
     CHECK(t, run_one(1, evaluates) == alone[1], "another loss %.17g in a validation, expected %.17g", sum, alone[1]);
     double kept;
     cuda_check(cudaMemcpy(&kept, trainer->stats.loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
@@ -980,8 +985,8 @@ static void test_nan_stops_updates(Test *t) {
     train_one(trainer, 0, 2, 17);
     CHECK(t, trainer->stats.results[0].stopped == 1, "stopped is %d, expected 1", trainer->stats.results[0].stopped);
     char name[64] = "";
-    gpt2_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17,
-                 LINEAR_FOR_LOSS);
+    model_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17,
+                  LINEAR_FOR_LOSS);
     bool found = name_nonfinite_tensor(trainer, trainer->model.params, "parameter", name, sizeof(name));
     CHECK(t, found && strcmp(name, "parameter fcb of layer 1") == 0, "named '%s'", name);
     to_gpu(weight, &old_value, 1);
@@ -1034,7 +1039,8 @@ static void test_inputs_kept_in_8_bits(Test *t) {
                       kept);
                 cuda_check(cudaMemsetAsync(trainer->model.fp8.inp_t[which].of(L - 1), 0xff, 16, trainer->gpu.stream));
             }
-            gpt2_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17, use);
+            model_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17,
+                          use);
             for (int which = 0; which < NUM_LINEARS; which++) {
                 unsigned char code;
                 cuda_check(cudaStreamSynchronize(trainer->gpu.stream));

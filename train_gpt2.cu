@@ -481,7 +481,7 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 2. The model
+// 2. Forward
 
 // Tensors of bucket 0 and of one layer: their parameters, after await_bucket, and their gradients, after
 // begin_gradient.
@@ -495,14 +495,14 @@ static Tensors<float> grads_of_layer(const Model *model, int layer) {
                       whole_bucket(model->shards, model->grads, 1 + layer));
 }
 
-// A batch's place in its step.
-typedef struct {
-    bool trains;      // its gradients are wanted
-    bool first, last; // of the micro-batches of a step
-    float dloss;      // the gradient of each row's loss
-    double *loss_sum; // on the GPU: the losses replace what is there when it is the first, else they are added; or NULL
-    double *means;    // of an evaluation, on the GPU: the mean loss of each sequence; else NULL
-} BatchRole;
+// A batch's place in its step, and where its losses go. As it stands: a batch whose losses nobody wants.
+struct BatchRole {
+    bool trains = false;            // its gradients are wanted
+    bool first = true, last = true; // of the micro-batches of a step
+    float dloss = 0.0f;             // the gradient of each row's loss
+    double *loss_sum = NULL; // on the GPU: the sum of the losses. The first micro-batch sets it, the others add to it
+    double *means = NULL;    // on the GPU: the mean loss of each sequence
+};
 
 // ---- The linear layers ----
 
@@ -530,26 +530,26 @@ static Linear lm_head_of(const Model *model) {
     return head;
 }
 
-// Brings a block's weights, which have changed or just come, to 8 bits.
+// Converts a block's weights to 8 bits, after they have changed or arrived.
 static void quantize_weights(const Model *model, Gpu *gpu, int layer) {
     Linear linears[NUM_LINEARS];
     for (int i = 0; i < NUM_LINEARS; i++) { linears[i] = linear_of(model, layer, i, LINEAR_BACKWARD); }
     linear_quantize_weights(linears, NUM_LINEARS, gpu->stream);
 }
 
-// The parameters have changed, and all are here.
+// Converts all weights, if this rank has them all.
 static void quantize_all_weights(const Model *model, Gpu *gpu) {
     if (!model->shape.fp8 || model->params.parts) { return; }
     for (int layer = 0; layer < model->config.num_layers; layer++) { quantize_weights(model, gpu, layer); }
 }
 
-// Where parameters are only passing through, those of a block are brought to 8 bits whenever its work begins; where
-// they are gathered after an update, in the forward pass, which waits for each bucket.
-static void quantize_passing_weights(const Model *model, Gpu *gpu, Shards *shards, int layer) {
+// Converts a block's weights that pass through a slot, at each use. Weights that are gathered after an update are
+// converted in the forward pass, which waits for each bucket.
+static void quantize_passing_weights(const Model *model, Gpu *gpu, const Shards *shards, int layer) {
     if (model->shape.fp8 && (model->params.parts || shards->gathering)) { quantize_weights(model, gpu, layer); }
 }
 
-// What is computed from here on may read all parameters: for whoever is no forward pass.
+// Waits for all parameters. A forward pass does not need it: it waits for one bucket at a time.
 static void await_parameters(const Model *model, Gpu *gpu, Shards *shards) {
     if (!shards->gathering) { return; }
     shards->gathering = false;
@@ -557,7 +557,7 @@ static void await_parameters(const Model *model, Gpu *gpu, Shards *shards) {
     quantize_all_weights(model, gpu);
 }
 
-// How many multiprocessors the next multiplications count on.
+// Sets the number of multiprocessors that the next multiplies use. NCCL's kernels need some for themselves.
 static void count_on(Gpu *gpu, bool communicates) { gpu->cublas.multiprocessors = communicates ? gpu->spared : 0; }
 
 #define MAX_MATMUL_PROBLEMS 32
@@ -593,9 +593,57 @@ static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *pr
     return n;
 }
 
-// ---- The layers ----
+// ---- Forward ----
 
-// att and att_lse of qkv, for the linear layer attproj. cuDNN does not tell the largest magnitude in att.
+// A LayerNorm of the model: its parameters, its output, and its statistics for the backward pass.
+struct LayerNorm {
+    const floatX *weight, *bias; // (C)
+    floatX *out;                 // (N,C)
+    float *mean, *rstd;          // (N)
+    uint32_t *out_amax;          // with --fp8: the largest magnitude of out, which a linear layer reads; else NULL
+};
+
+static LayerNorm ln1_of(const Model *model, int layer, LinearUse use) {
+    Tensors<floatX> p = params_of_layer(model, layer);
+    const Activations *a = &model->acts;
+    return {p.ln1w,
+            p.ln1b,
+            a->ln1.of(layer),
+            a->ln1_mean.of(layer),
+            a->ln1_rstd.of(layer),
+            linear_of(model, layer, LINEAR_QKV, use).inp_amax()};
+}
+
+static LayerNorm ln2_of(const Model *model, int layer, LinearUse use) {
+    Tensors<floatX> p = params_of_layer(model, layer);
+    const Activations *a = &model->acts;
+    return {p.ln2w,
+            p.ln2b,
+            a->ln2.of(layer),
+            a->ln2_mean.of(layer),
+            a->ln2_rstd.of(layer),
+            linear_of(model, layer, LINEAR_FC, use).inp_amax()};
+}
+
+static LayerNorm lnf_of(const Model *model) {
+    Tensors<floatX> p = params_of_layer(model, 0);
+    const Activations *a = &model->acts;
+    return {p.lnfw, p.lnfb, a->lnf.data, a->lnf_mean.data, a->lnf_rstd.data, NULL};
+}
+
+static void normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, const floatX *inp, int64_t N) {
+    layernorm_forward(ln.out, ln.mean, ln.rstd, inp, ln.weight, ln.bias, N, model->config.channels, gpu->stream,
+                      ln.out_amax);
+}
+
+// sum = residual + projection; ln.out = layernorm(sum). One kernel does both, because the sum is then read once less.
+static void add_and_normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, floatX *sum, const floatX *residual,
+                              int64_t N) {
+    fused_residual_layernorm_forward(sum, ln.out, ln.mean, ln.rstd, residual, model->acts.projection.data, ln.weight,
+                                     ln.bias, N, model->config.channels, gpu->stream, ln.out_amax);
+}
+
+// att and att_lse of qkv, for the linear layer attproj. cuDNN does not measure the largest magnitude in att.
 static void attend(const Model *model, Gpu *gpu, int layer, int B, int T, const Linear &attproj) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->acts.qkv.of(layer);
@@ -609,102 +657,91 @@ static void attend(const Model *model, Gpu *gpu, int layer, int B, int T, const 
     linear_measure_input(attproj, att, (int64_t)B * T, gpu->stream);
 }
 
-// dqkv of datt. Its largest magnitude comes with the sums of its rows.
-static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int T) {
-    int C = model->config.channels, NH = model->config.num_heads;
-    const floatX *qkv = model->acts.qkv.of(layer), *att = model->acts.att.of(layer);
-    const float *lse = model->acts.att_lse.of(layer);
-    if (!cudnn_att_takes(&gpu->cudnn, B, T)) {
-        attention_backward(model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, model->att_delta, B, T, C, NH,
-                           gpu->stream);
-        return;
-    }
-    cudnn_att_backward(&gpu->cudnn, model->acts.dqkv.data, model->acts.datt.data, qkv, att, lse, gpu->stream);
+// fc = ln2 fcw^T + fcb; gelu = GELU(fc), the input of fcproj. The backward pass needs no output of fcproj, so a forward
+// that runs again prepares the input for the backward alone.
+static void mlp_forward(const Model *model, Gpu *gpu, int layer, int64_t N, LinearUse use) {
+    const Activations *a = &model->acts;
+    floatX *fc = a->fc.of(layer), *gelu = a->gelu.of(layer);
+    Linear to_fc = linear_of(model, layer, LINEAR_FC, use);
+    LinearUse next = use == LINEAR_AGAIN ? LINEAR_BACKWARD : use;
+    bool fused = model->shape.gelu_fusion >= FUSE_GELU_FORWARD; // the multiply computes GELU, too
+    linear_forward(&gpu->cublas, to_fc, fused ? gelu : fc, fused ? fc : NULL, a->ln2.of(layer), N, gpu->stream);
+    if (!fused) { linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, gpu->stream); }
 }
 
-// A block up to the input of its last matmul, from ln1, which the block before has left:
-//   mid = x + attention(ln1); ln2 = layernorm(mid); fc, gelu
+// A block from ln1 to gelu. Its last linear layer is not part of it, because the backward pass needs no output of it:
+//   mid = x + attention(ln1) attprojw^T + attprojb; ln2 = layernorm(mid); gelu = GELU(ln2 fcw^T + fcb)
 static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T, LinearUse use) {
-    int C = model->config.channels;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = params_of_layer(model, layer);
-    CublasContext *cublas = &gpu->cublas;
-    cudaStream_t stream = gpu->stream;
-    floatX *att = model->acts.att.of(layer), *mid = model->acts.residual_mid.of(layer),
-           *ln2 = model->acts.ln2.of(layer);
-    floatX *fc = model->acts.fc.of(layer), *gelu = model->acts.gelu.of(layer);
-    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use), to_fc = linear_of(model, layer, LINEAR_FC, use);
-    count_on(gpu, model->params.parts); // also when it is computed again: the same bits
-    linear_forward(cublas, linear_of(model, layer, LINEAR_QKV, use), model->acts.qkv.of(layer), NULL,
-                   model->acts.ln1.of(layer), N, stream);
+    const Activations *a = &model->acts;
+    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use);
+    count_on(gpu, model->params.parts); // also when the block is computed again: this gives the same bits
+    linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_QKV, use), a->qkv.of(layer), NULL, a->ln1.of(layer), N,
+                   gpu->stream);
     attend(model, gpu, layer, B, T, attproj);
-    linear_forward(cublas, attproj, model->acts.projection.data, NULL, att, N, stream);
-    fused_residual_layernorm_forward(mid, ln2, model->acts.ln2_mean.of(layer), model->acts.ln2_rstd.of(layer),
-                                     model->acts.residual.of(layer), model->acts.projection.data, p.ln2w, p.ln2b, N, C,
-                                     stream, to_fc.inp_amax());
-    if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) {
-        linear_forward(cublas, to_fc, gelu, fc, ln2, N, stream);
-        return;
-    }
-    linear_forward(cublas, to_fc, fc, NULL, ln2, N, stream);
-    LinearUse next = use == LINEAR_AGAIN ? LINEAR_BACKWARD : use; // the backward pass needs no output of fcproj
-    linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, stream);
+    linear_forward(&gpu->cublas, attproj, a->projection.data, NULL, a->att.of(layer), N, gpu->stream);
+    add_and_normalize(model, gpu, ln2_of(model, layer, use), a->residual_mid.of(layer), a->residual.of(layer), N);
+    mlp_forward(model, gpu, layer, N, use);
 }
 
-// All layers up to the final LayerNorm, whose output is t->model.acts.lnf.data. tokens (B,T) on the GPU.
-static void gpt2_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T,
-                         LinearUse use) {
+// The last linear layer of a block, and the LayerNorm behind it: the next block's first one, or the final one.
+//   residual[layer + 1] = mid + gelu fcprojw^T + fcprojb
+static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer, int64_t N, LinearUse use) {
+    bool last = layer == model->config.num_layers - 1;
+    const Activations *a = &model->acts;
+    linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), a->projection.data, NULL,
+                   a->gelu.of(layer), N, gpu->stream);
+    if (!last) { await_bucket(shards, model->params, 2 + layer); } // the next block's LayerNorm reads its parameters
+    LayerNorm next = last ? lnf_of(model) : ln1_of(model, layer + 1, use);
+    add_and_normalize(model, gpu, next, a->residual.of(layer + 1), a->residual_mid.of(layer), N);
+}
+
+// All layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
+static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T,
+                          LinearUse use) {
     Range range("forward");
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = params_of_layer(model, 0);
+    floatX *embedded = model->acts.residual.of(0);
     fetch_bucket(shards, model->params, 0);
     fetch_bucket(shards, model->params, 1);
     await_bucket(shards, model->params, 0);
     await_bucket(shards, model->params, 1);
     fp8_clear_activation_scales(&model->fp8, gpu->stream);
-    embedding_forward(model->acts.residual.of(0), tokens, p.wte, p.wpe, B, T, C, gpu->stream);
-    layernorm_forward(model->acts.ln1.of(0), model->acts.ln1_mean.of(0), model->acts.ln1_rstd.of(0),
-                      model->acts.residual.of(0), p.ln1w, p.ln1b, N, C, gpu->stream,
-                      linear_of(model, 0, LINEAR_QKV, use).inp_amax());
+    Tensors<floatX> p = params_of_layer(model, 0);
+    embedding_forward(embedded, tokens, p.wte, p.wpe, B, T, C, gpu->stream);
+    normalize(model, gpu, ln1_of(model, 0, use), embedded, N);
     for (int layer = 0; layer < L; layer++) {
-        bool last = layer == L - 1;
-        if (!last) { fetch_bucket(shards, model->params, 2 + layer); }
-        p = params_of_layer(model, layer);
+        if (layer < L - 1) { fetch_bucket(shards, model->params, 2 + layer); }
         quantize_passing_weights(model, gpu, shards, layer);
         block_forward(model, gpu, layer, B, T, use);
-        linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), model->acts.projection.data, NULL,
-                       model->acts.gelu.of(layer), N, gpu->stream);
-        if (!last) { await_bucket(shards, model->params, 2 + layer); }
-        Tensors<floatX> next = params_of_layer(model, last ? layer : layer + 1);
-        fused_residual_layernorm_forward(
-            model->acts.residual.of(layer + 1), last ? model->acts.lnf.data : model->acts.ln1.of(layer + 1),
-            last ? model->acts.lnf_mean.data : model->acts.ln1_mean.of(layer + 1),
-            last ? model->acts.lnf_rstd.data : model->acts.ln1_rstd.of(layer + 1), model->acts.residual_mid.of(layer),
-            model->acts.projection.data, last ? p.lnfw : next.ln1w, last ? p.lnfb : next.ln1b, N, C, gpu->stream,
-            last ? NULL : linear_of(model, layer + 1, LINEAR_QKV, use).inp_amax());
+        block_finish(model, gpu, shards, layer, N, use);
         release_bucket(shards, model->params, 1 + layer);
     }
     shards->gathering = false; // every bucket has been waited for
 }
 
-// Some rows of the head: those from `first` on, the logits in one of two rooms.
-typedef struct {
-    int64_t first, rows;
-    int slot;
-    floatX *logits;
-} LmHeadRows;
+// ---- The language model head ----
+//
+// Logits of a few rows exist at a time, never those of a whole batch. Where gradients are wanted, the backward of the
+// head belongs here, because the next rows take the place of the logits.
 
-static LmHeadRows lm_head_rows_of(const Model *model, int64_t chunk, int64_t N) {
+// A chunk of rows, and the place of their logits.
+struct LogitRows {
+    int64_t first, rows;
+    int slot;       // with --head-overlap there are two
+    floatX *logits; // (rows,Vp)
+};
+
+static LogitRows logit_rows(const Model *model, int64_t chunk, int64_t N) {
     int64_t first = chunk * model->head_rows;
     int slot = model->acts.logits.stride > 0 ? (int)(chunk % 2) : 0;
-    LmHeadRows rows = {first, min_i64(model->head_rows, N - first), slot, model->acts.logits.of(slot)};
-    return rows;
+    return {first, min_i64(model->head_rows, N - first), slot, model->acts.logits.of(slot)};
 }
 
-// Computes the logits of some rows, and from them losses and gradients in place: with --head-overlap in another stream,
-// so that this, which waits for memory, goes on beside the matrix multiplies of other rows. lm_head_backward joins it.
-static void lm_head_forward(const Model *model, Gpu *gpu, LmHeadRows h, const int32_t *targets, const BatchRole *role) {
+// Logits of some rows, their losses, and in place of the logits their gradients. With --head-overlap a second stream
+// computes the losses: they wait for memory, and the multiplies of the next rows run beside them.
+static void lm_head_forward(const Model *model, Gpu *gpu, LogitRows h, const int32_t *targets, const BatchRole *role) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     bool overlaps = model->acts.logits.stride > 0;
     cudaStream_t stream = overlaps ? gpu->lm_head_stream : gpu->stream;
@@ -719,8 +756,8 @@ static void lm_head_forward(const Model *model, Gpu *gpu, LmHeadRows h, const in
     if (overlaps) { cuda_check(cudaEventRecord(gpu->scored[h.slot], stream)); }
 }
 
-// The head's backward of rows that lm_head_forward has begun.
-static void lm_head_backward(const Model *model, Gpu *gpu, LmHeadRows h, const BatchRole *role) {
+// dlnf of rows that lm_head_forward has scored; dwte +=.
+static void lm_head_backward(const Model *model, Gpu *gpu, LogitRows h, const BatchRole *role) {
     int64_t at = h.first * model->config.channels;
     if (model->acts.logits.stride > 0) { cuda_check(cudaStreamWaitEvent(gpu->stream, gpu->scored[h.slot], 0)); }
     if (!role->trains) { return; }
@@ -728,140 +765,153 @@ static void lm_head_backward(const Model *model, Gpu *gpu, LmHeadRows h, const B
                     NULL, h.rows, gpu->stream);
 }
 
-// The language model head and the loss, for head_rows rows at a time, so that the logits of a whole batch never exist.
-// Where gradients are wanted it is also the head's backward, because the logits are gone afterwards: dlnf is set, dwte
-// is added to, in the order of the rows.
-static void lm_head_forward_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N,
-                                     const BatchRole *role) {
+// The losses of a batch, and the gradients of the head where they are wanted, chunk by chunk in the order of the rows.
+static void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N,
+                       const BatchRole *role) {
     Range range("lm_head");
     int64_t chunks = ceil_div_i64(N, model->head_rows), ahead = model->acts.logits.stride > 0;
     if (role->trains) { begin_gradient(shards, model->grads, 0, role->first); }
     count_on(gpu, false);
     for (int64_t i = 0; i < chunks + ahead; i++) {
-        if (i < chunks) { lm_head_forward(model, gpu, lm_head_rows_of(model, i, N), targets, role); }
-        if (i >= ahead) { lm_head_backward(model, gpu, lm_head_rows_of(model, i - ahead, N), role); }
+        if (i < chunks) { lm_head_forward(model, gpu, logit_rows(model, i, N), targets, role); }
+        if (i >= ahead) { lm_head_backward(model, gpu, logit_rows(model, i - ahead, N), role); }
     }
     if (role->loss_sum != NULL) { sum_losses(role->loss_sum, model->acts.losses.data, N, !role->first, gpu->stream); }
 }
 
-// Brings back what --recompute did not keep for this layer. The same kernels on the same inputs: the same bits. The
+// ---------------------------------------------------------------------------------------------------------------------
+// 3. Backward
+
+// Computes again what --recompute did not keep of a layer. The same kernels on the same inputs give the same bits. The
 // last layer's activations are still there.
 static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int T) {
-    int C = model->config.channels, level = model->shape.recompute;
+    int level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
-    Tensors<floatX> p = params_of_layer(model, layer);
-    cudaStream_t stream = gpu->stream;
-    floatX *ln1 = model->acts.ln1.of(layer), *ln2 = model->acts.ln2.of(layer);
-    floatX *fc = model->acts.fc.of(layer), *gelu = model->acts.gelu.of(layer);
-    if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(ln1, model->acts.ln1_mean.of(layer), model->acts.ln1_rstd.of(layer),
-                          model->acts.residual.of(layer), p.ln1w, p.ln1b, N, C, stream);
-    }
+    const Activations *a = &model->acts;
+    LayerNorm ln1 = ln1_of(model, layer, LINEAR_BACKWARD), ln2 = ln2_of(model, layer, LINEAR_BACKWARD);
+    ln1.out_amax = ln2.out_amax = NULL; // the scales of the forward pass are still there
+    if (level >= RECOMPUTE_LAYERNORM) { normalize(model, gpu, ln1, a->residual.of(layer), N); }
     if (level == RECOMPUTE_BLOCK) {
         block_forward(model, gpu, layer, B, T, LINEAR_AGAIN);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        layernorm_forward(ln2, model->acts.ln2_mean.of(layer), model->acts.ln2_rstd.of(layer),
-                          model->acts.residual_mid.of(layer), p.ln2w, p.ln2b, N, C, stream);
-        linear_quantize_input(linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), ln1, N, stream);
-        linear_quantize_input(linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->acts.att.of(layer), N,
-                              stream);
-        linear_quantize_input(linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD), ln2, N, stream);
+        normalize(model, gpu, ln2, a->residual_mid.of(layer), N);
+        const floatX *inputs[] = {ln1.out, a->att.of(layer), ln2.out}; // of qkv, attproj, fc
+        for (int i = LINEAR_QKV; i <= LINEAR_FC; i++) {
+            linear_quantize_input(linear_of(model, layer, i, LINEAR_BACKWARD), inputs[i], N, gpu->stream);
+        }
     }
-    if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // another GELU than the multiply's might round differently
+    if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // a kernel of GELU alone might round differently
         count_on(gpu, model->params.parts);
-        linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_FC, LINEAR_AGAIN), gelu, fc, ln2, N, stream);
+        mlp_forward(model, gpu, layer, N, LINEAR_AGAIN);
     } else {
-        linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), gelu, fc, N, stream);
+        linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), a->gelu.of(layer), a->fc.of(layer),
+                          N, gpu->stream);
     }
 }
 
-// The two halves of a block's backward. dresidual holds the gradient of the block's output on entry and of its input in
-// the end: the residual stream passes through both halves unchanged, and each half adds its own. Whoever leaves
-// dresidual behind also adds the sums of its columns to the gradient of the next bias: of the linear layer whose output
-// was added to the stream there.
-static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int B, int T) {
+// Gradients on the residual stream. dresidual holds the gradient of a block's output on entry and of its input in the
+// end: the stream passes through both halves unchanged, and the LayerNorm of each half adds its own.
+//
+// A fusion across layers: the linear layer `from` wrote to the stream where a LayerNorm reads it, so that dresidual is
+// the gradient of from's output. The kernel that completes dresidual also adds its column sums to from's bias gradient
+// and, with --fp8, measures its largest magnitude. A kernel of its own would read all N*C values of dresidual again.
+static LayerNormDinp dresidual_of(const Model *model, bool is_new, const Linear &from) {
+    return {model->acts.dresidual.data, is_new, from.dbias, from.dout_amax()};
+}
+
+// dqkv of datt. linear_backward_bias measures its largest magnitude.
+static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int T) {
+    int C = model->config.channels, NH = model->config.num_heads;
+    const Activations *a = &model->acts;
+    const floatX *qkv = a->qkv.of(layer), *att = a->att.of(layer);
+    const float *lse = a->att_lse.of(layer);
+    if (cudnn_att_takes(&gpu->cudnn, B, T)) {
+        cudnn_att_backward(&gpu->cudnn, a->dqkv.data, a->datt.data, qkv, att, lse, gpu->stream);
+    } else {
+        attention_backward(a->dqkv.data, a->datt.data, qkv, att, lse, model->att_delta, B, T, C, NH, gpu->stream);
+    }
+}
+
+// From the block's output to mid: fcproj, GELU, fc, ln2.
+static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t N) {
     int C = model->config.channels;
-    int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
-    const floatX *fc = model->acts.fc.of(layer);
-    bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
+    const Activations *a = &model->acts;
+    const floatX *fc = a->fc.of(layer);
+    floatX *dfc = a->dfc.data;
+    bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD; // the multiply computes GELU's backward, too
+    Linear fcproj = linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD);
     Linear to_fc = linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD);
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
+    LayerNorm ln2 = ln2_of(model, layer, LINEAR_BACKWARD);
     count_on(gpu, gpu->reduces);
-    linear_backward(&gpu->cublas, linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), model->acts.dfc.data,
-                    model->acts.dresidual.data, model->acts.gelu.of(layer), fused ? fc : NULL, N, gpu->stream);
+    linear_backward(&gpu->cublas, fcproj, dfc, a->dresidual.data, a->gelu.of(layer), fused ? fc : NULL, N, gpu->stream);
     if (fused) {
-        linear_backward_bias(to_fc, model->acts.dfc.data, model->sum_scratch, N, gpu->stream);
-    } else {
-        gelu_backward(model->acts.dfc.data, fc, model->acts.dfc.data, to_fc.dbias, model->sum_scratch, N, 4 * C,
-                      gpu->stream, to_fc.dout_amax());
+        linear_backward_bias(to_fc, dfc, model->sum_scratch, N, gpu->stream);
+    } else { // one kernel for dfc and fc's bias gradient: dfc is then read once less
+        gelu_backward(dfc, fc, dfc, to_fc.dbias, model->sum_scratch, N, 4 * C, gpu->stream, to_fc.dout_amax());
     }
-    linear_backward(&gpu->cublas, to_fc, model->acts.dln.data, model->acts.dfc.data, model->acts.ln2.of(layer), NULL, N,
-                    gpu->stream);
-    layernorm_backward({model->acts.dresidual.data, false, attproj.dbias, attproj.dout_amax()}, g.ln2w, g.ln2b,
-                       model->acts.dln.data, model->acts.residual_mid.of(layer), model->acts.ln2_mean.of(layer),
-                       model->acts.ln2_rstd.of(layer), p.ln2w, model->sum_scratch, N, C, gpu->stream);
+    linear_backward(&gpu->cublas, to_fc, a->dln.data, dfc, a->ln2.of(layer), NULL, N, gpu->stream);
+    layernorm_backward(dresidual_of(model, false, attproj), g.ln2w, g.ln2b, a->dln.data, a->residual_mid.of(layer),
+                       ln2.mean, ln2.rstd, ln2.weight, model->sum_scratch, N, C, gpu->stream);
 }
 
-// Also makes room for the gradients of the block below.
+// From mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to the bias gradient of the block
+// below, so that room for that block's gradients is made before.
 static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shards, int layer, int B, int T,
                                      const BatchRole *role) {
-    int C = model->config.channels;
     int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);
+    const Activations *a = &model->acts;
+    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
     Linear qkv = linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), below;
-    linear_backward(&gpu->cublas, linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD), model->acts.datt.data,
-                    model->acts.dresidual.data, model->acts.att.of(layer), NULL, N, gpu->stream);
+    LayerNorm ln1 = ln1_of(model, layer, LINEAR_BACKWARD);
+    linear_backward(&gpu->cublas, attproj, a->datt.data, a->dresidual.data, a->att.of(layer), NULL, N, gpu->stream);
     attend_backward(model, gpu, layer, B, T);
-    linear_backward_bias(qkv, model->acts.dqkv.data, model->sum_scratch, N, gpu->stream);
-    linear_backward(&gpu->cublas, qkv, model->acts.dln.data, model->acts.dqkv.data, model->acts.ln1.of(layer), NULL, N,
-                    gpu->stream);
+    linear_backward_bias(qkv, a->dqkv.data, model->sum_scratch, N, gpu->stream);
+    linear_backward(&gpu->cublas, qkv, a->dln.data, a->dqkv.data, a->ln1.of(layer), NULL, N, gpu->stream);
     if (layer > 0) {
-        begin_gradient(shards, model->grads, layer, role->first); // a bucket's number is its layer's + 1
+        begin_gradient(shards, model->grads, layer, role->first); // the bucket of layer - 1
         below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     }
-    layernorm_backward({model->acts.dresidual.data, false, below.dbias, below.dout_amax()}, g.ln1w, g.ln1b,
-                       model->acts.dln.data, model->acts.residual.of(layer), model->acts.ln1_mean.of(layer),
-                       model->acts.ln1_rstd.of(layer), p.ln1w, model->sum_scratch, N, C, gpu->stream);
+    layernorm_backward(dresidual_of(model, false, below), g.ln1w, g.ln1b, a->dln.data, a->residual.of(layer), ln1.mean,
+                       ln1.rstd, ln1.weight, model->sum_scratch, N, model->config.channels, gpu->stream);
 }
 
-// Adds the gradients of the last gpt2_forward and lm_head_forward_backward to t->model.grads, bucket by bucket from the
-// last layer to the first. tokens, order (B,T) on the GPU.
-static void gpt2_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order,
-                          int B, int T, const BatchRole *role) {
+// Adds the gradients of a batch to model->grads after its model_forward and model_loss, from the last layer to the
+// first. Buckets leave for the other ranks as they are done. tokens and order (B,T) are on the GPU.
+static void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order,
+                           int B, int T, const BatchRole *role) {
     Range range("backward");
     int C = model->config.channels, L = model->config.num_layers;
-    int64_t N = (int64_t)B * T;
-    Tensors<floatX> p = params_of_layer(model, 0);
+    const Activations *a = &model->acts;
     gpu->reduces = sends_gradients(shards, model->grads, role->last);
     begin_gradient(shards, model->grads, L, role->first);
     Tensors<float> g = grads_of_layer(model, L - 1);
+    LayerNorm lnf = lnf_of(model);
     Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
-    layernorm_backward({model->acts.dresidual.data, true, fcproj.dbias, fcproj.dout_amax()}, g.lnfw, g.lnfb,
-                       model->acts.dlnf.data, model->acts.residual.of(L), model->acts.lnf_mean.data,
-                       model->acts.lnf_rstd.data, p.lnfw, model->sum_scratch, N, C, gpu->stream);
+    layernorm_backward(dresidual_of(model, true, fcproj), g.lnfw, g.lnfb, a->dlnf.data, a->residual.of(L), lnf.mean,
+                       lnf.rstd, lnf.weight, model->sum_scratch, (int64_t)B * T, C, gpu->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
         if (layer > 0) { fetch_bucket(shards, model->params, bucket - 1); }
         await_bucket(shards, model->params, bucket);
         quantize_passing_weights(model, gpu, shards, layer);
         recompute_layer(model, gpu, layer, B, T);
-        block_backward_mlp(model, gpu, layer, B, T);
+        block_backward_mlp(model, gpu, layer, (int64_t)B * T);
         block_backward_attention(model, gpu, shards, layer, B, T, role);
         release_bucket(shards, model->params, bucket);
         end_gradient(shards, model->grads, bucket, role->last);
     }
-    embedding_backward(g.wte, g.wpe, model->acts.dresidual.data, tokens, order, B, T, C, gpu->stream);
+    embedding_backward(g.wte, g.wpe, a->dresidual.data, tokens, order, B, T, C, gpu->stream);
     end_gradient(shards, model->grads, 0, role->last);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 3. The update
+// 4. Update
 
 // A checksum of all that this rank should hold like the others, as far as it takes no longer than the update: of the
 // parameters. Where a memory or network fault has changed a bit of them, every rank finds out before the next update.
@@ -1013,7 +1063,7 @@ static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t 
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 4. Batches
+// 5. A training step: batches on their way
 
 // A slot for the next batch, its staging memory free to be written to.
 static BatchSlot *next_slot(Feeder *feeder, Shards *shards) {
@@ -1045,12 +1095,12 @@ static void run_passes(Trainer *t, const BatchSlot *slot, int B, int T, const Ba
     CudaGraph *passes = t->gpu.pass_graphs[slot - t->feeder.slots][role->first];
     cuda_require(!t->gpu.graphs.wanted || (B == t->model.shape.B && T == t->model.shape.T)); // a graph has one shape
     cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_FORWARD], "forward", t->gpu.stream, [&] {
-        gpt2_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_GRADIENTS);
+        model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_GRADIENTS);
     });
     cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_LM_HEAD], "lm_head", t->gpu.stream,
-                               [&] { lm_head_forward_backward(&t->model, &t->gpu, &t->shards, targets, N, role); });
+                               [&] { model_loss(&t->model, &t->gpu, &t->shards, targets, N, role); });
     cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_BACKWARD], "backward", t->gpu.stream,
-                               [&] { gpt2_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
+                               [&] { model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
 }
 
 // Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory: tokens and
@@ -1064,8 +1114,8 @@ static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole
     if (role->trains) {
         run_passes(t, slot, B, T, role);
     } else {
-        gpt2_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
-        lm_head_forward_backward(&t->model, &t->gpu, &t->shards, targets, N, role);
+        model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
+        model_loss(&t->model, &t->gpu, &t->shards, targets, N, role);
         if (role->means != NULL) { mean_losses(role->means, t->model.acts.losses.data, counts, B, T, t->gpu.stream); }
     }
     release_batch(&t->gpu, slot);
@@ -1469,8 +1519,11 @@ static void gpt2_close(Trainer *t) {
 
 // The i-th micro-batch of a step of this run.
 static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
-    BatchRole role = {
-        true, i == 0, i == run->micro_batches - 1, 1.0f / (float)run->options.total_batch, t->stats.loss_sum, NULL};
+    BatchRole role;
+    role.trains = true;
+    role.first = i == 0, role.last = i == run->micro_batches - 1;
+    role.dloss = 1.0f / (float)run->options.total_batch;
+    role.loss_sum = t->stats.loss_sum;
     return role;
 }
 
@@ -1508,15 +1561,15 @@ static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char
     if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
     order_tokens(t, slot, N);
     upload_batch(&t->feeder, &t->gpu, slot, N);
-    gpt2_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
-    lm_head_forward_backward(&t->model, &t->gpu, &t->shards, targets, N, &role);
+    model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
+    model_loss(&t->model, &t->gpu, &t->shards, targets, N, &role);
     cuda_check(cudaMemcpyAsync(&sum, t->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, t->gpu.stream));
     wait_for_stream(&t->shards);
     *found = !isfinite(sum);
     if (*found) { name_nonfinite_activation(t, N, place, size); }
     if (!comm_share_finding(t->shards.ranks, found, place, size, error)) { return false; }
     if (*found) { return true; }
-    gpt2_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
+    model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
     release_batch(&t->gpu, slot);
     return true;
 }
@@ -1670,7 +1723,8 @@ static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
 static bool validate_batch(Trainer *t, TrainRun *run, int64_t batch, double *sum, Error *error) {
     int64_t first = batch * run->options.batch_size, T = run->options.seq_len;
     int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
-    BatchRole role = {false, true, true, 0.0f, sum, NULL};
+    BatchRole role;
+    role.loss_sum = sum;
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
     run_batch(t, slot, rows, (int)T, &role);
@@ -1721,7 +1775,8 @@ static bool validate_and_log(Trainer *t, TrainRun *run, Error *error) {
 static void evaluate_batch(Trainer *t, const EvalLoader *eval, int64_t number, double *means) {
     EvalBatch batch = eval_batch(eval, number);
     int64_t T = batch.T;
-    BatchRole role = {false, true, true, 0.0f, NULL, means};
+    BatchRole role;
+    role.means = means;
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     int32_t *counts = slot->staging + 2 * batch.rows * T;
     eval_read(eval, &batch, slot->staging, slot->staging + batch.rows * T);
@@ -1814,7 +1869,7 @@ static const float *sample_logits(void *context) {
     cuda_check(cudaMemcpyAsync(t->sample.history, t->sample.history_staging, (size_t)T * sizeof(int32_t),
                                cudaMemcpyHostToDevice, t->gpu.stream));
     comm_progress(t->shards.ranks, "a sample");
-    gpt2_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
+    model_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
     count_on(&t->gpu, false);
     linear_forward(&t->gpu.cublas, lm_head_of(&t->model), t->model.acts.logits.data, NULL,
                    t->model.acts.lnf.data + (int64_t)last * C, 1, t->gpu.stream);
