@@ -15,6 +15,7 @@
 #include "llmc/base/json.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/evalloader.h"
+#include "llmc/data/tokenizer.h"
 #include "llmc/files/checkpoint.h"
 #include "llmc/files/model_file.h"
 #include "llmc/run/log.h"
