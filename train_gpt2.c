@@ -3,17 +3,17 @@
 //   1. the layers      each with its formula, its forward and its backward
 //   2. the model       the memory plan, a forward and a backward pass over all layers
 //   3. the update      gradient norm, AdamW
-//   4. generation      the same model one token at a time, with a key/value cache
+//   4. generation      the model a few tokens at a time, with a cache of keys and values
 //   5. the program     load, plan, train, evaluate, sample, save
 //
 // Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
-// in the vocabulary (Vp with padding), and N = B*T rows where a layer does not care which sequence a row came from.
-// Matrices are row-major; weights are (out, in).
+// in the vocabulary (Vp with padding). N = B*T counts rows if a layer does not care about sequences. Matrices are
+// row-major. Weights are (out, in).
 //
 // Three rules hold throughout:
-// - Backward functions add (+=) to every gradient they are given, of parameters and activations alike.
-// - Each output value is computed by one thread, in an order that depends on no thread count and no batch size. So the
-//   weights are the same bits on 1 thread and on 64, and a row is the same bits alone and in a batch.
+// - Backward functions add (+=) to every gradient that they are given, of parameters and of activations.
+// - One thread computes an output value, in an order that depends on no thread count and no batch size. The weights
+//   therefore have the same bits on 1 thread and on 64, and a row has the same bits alone and in a batch.
 // - No function allocates. Memory comes from the plan in section 2.
 #include <math.h>
 #include <signal.h>
@@ -39,8 +39,8 @@
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The layers
 
-// Sums over rows (bias and gain gradients) give each thread some columns and walk the rows in order; this many columns
-// at a time keep whole cache lines to one thread.
+// Sums over rows (the gradients of biases and gains) give each thread some columns and walk the rows in order. With
+// this many columns, a cache line belongs to one thread.
 #define COLUMN_BLOCK 64
 
 // Embedding: out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]. Token and position embeddings.
@@ -55,8 +55,8 @@ static void embedding_forward(float *out, const int32_t *tokens, const float *wt
     }
 }
 
-// dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]. Rows meet in dwte wherever a token repeats, so threads
-// split the channels, not the rows.
+// dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]. A token may occur in several rows, so threads split the
+// channels, not the rows.
 static void embedding_backward(float *dwte, float *dwpe, const float *dout, const int32_t *tokens, int B, int T,
                                int C) {
 #pragma omp parallel for schedule(static)
@@ -91,9 +91,9 @@ static void layernorm_forward(float *out, float *mean, float *rstd, const float 
     }
 }
 
-// With n = (x - mean) * rstd and g = weight * dout, all over one row:
-//   dinp += rstd * (g - mean(g) - n * mean(g * n)); dweight += sum over rows of dout * n; dbias += sum over rows of
-//   dout
+// With n = (x - mean) * rstd and g = weight * dout of a row, and means over the row:
+//   dinp += rstd * (g - mean(g) - n * mean(g * n))
+//   dweight += sum over rows of dout * n; dbias += sum over rows of dout
 static void layernorm_backward(float *dinp, float *dweight, float *dbias, const float *dout, const float *inp,
                                const float *mean, const float *rstd, const float *weight, int64_t N, int C) {
 #pragma omp parallel
@@ -135,17 +135,7 @@ static void copy_rows(float *out, const float *inp, int64_t n) {
     for (int64_t i = 0; i < n; i += block) { memcpy(out + i, inp + i, (size_t)min_i64(block, n - i) * sizeof(float)); }
 }
 
-static GemmMatrix rows_of(const float *data, int64_t columns) {
-    GemmMatrix m = {data, columns, 1};
-    return m;
-}
-
-static GemmMatrix transpose_of(const float *data, int64_t columns) {
-    GemmMatrix m = {data, 1, columns};
-    return m;
-}
-
-// Linear layer: out = inp weight^T + bias, plus residual where it is not NULL.
+// Linear layer: out = inp weight^T + bias, plus residual unless it is NULL.
 // out, residual (N,OC), inp (N,C), weight (OC,C), bias (OC) or NULL. residual may be out.
 static void matmul_forward(float *out, const float *residual, const float *inp, const float *weight, const float *bias,
                            int64_t N, int C, int OC, float *workspace) {
@@ -195,8 +185,8 @@ static void gelu_backward(float *dinp, const float *inp, const float *dout, int6
     }
 }
 
-// Causal multi-head attention (Vaswani et al. 2017), a tile of query rows of one head at a time, so that no T x T
-// matrix ever exists: with q, k, v the head's rows and scale = 1/sqrt(HS),
+// Causal multi-head attention (Vaswani et al. 2017). It works on a tile of query rows of one head at a time, so that no
+// T x T matrix ever exists. With q, k, v the head's rows and scale = 1/sqrt(HS):
 //   p[i,j] = softmax over j <= i of (scale * q[i].k[j]);  out[i] = sum over j of p[i,j] v[j]
 // The backward recomputes p from lse[i] = log(sum over j of exp(scale * q[i].k[j])), one number per row.
 #define ATTENTION_TILE 32 // query rows
@@ -255,7 +245,7 @@ static void attention_forward(float *out, float *lse, const float *qkv, int B, i
 // One tile of the backward. With do = dout, and s = scale * q.k:
 //   dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - do[i].out[i])     (the softmax's gradient)
 //   dq[i] += scale * sum_j ds[i,j] k[j];  dk[j] += scale * sum_i ds[i,j] q[i];  dv[j] += sum_i p[i,j] do[i]
-// dq, dk, dv: like q, k, v, with stride head.kv_stride; dq is the tile's first row, dk and dv those of position 0.
+// dq, dk and dv have the stride head.kv_stride. dq begins at the tile's first row, dk and dv begin at position 0.
 static void attention_tile_backward(float *dq, float *dk, float *dv, const float *dout, const float *out,
                                     int64_t out_stride, const float *lse, Head head, int64_t first, int rows, int HS,
                                     float *scratch) {
@@ -281,8 +271,8 @@ static void attention_tile_backward(float *dq, float *dk, float *dv, const float
     gemm_serial(dv, stride, pT, dO, NULL, keys, HS, rows, true, workspace);
 }
 
-// dqkv (B,T,3C), dout, out (B,T,C), lse (B,NH,T). The tiles of a head add to the same dk and dv, so one thread takes
-// them all, in order.
+// dqkv (B,T,3C), dout, out (B,T,C), lse (B,NH,T). All tiles of a head add to one dk and one dv, so one thread takes
+// these tiles in order.
 static void attention_backward(float *dqkv, const float *dout, const float *qkv, const float *out, const float *lse,
                                int B, int T, int C, int NH, float *scratch) {
     int HS = C / NH;
@@ -305,7 +295,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
 // Softmax and cross-entropy, forward and backward in one pass over the logits:
 //   losses[i] = log(sum over v of exp(logits[i,v])) - logits[i,target]
 //   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target)), if want_gradient
-// logits (N,Vp) of which V columns are used; targets, losses (N).
+// logits (N,Vp), with V columns in use; targets, losses (N).
 static void cross_entropy(float *losses, float *logits, const int32_t *targets, int64_t N, int V, int Vp, float dloss,
                           bool want_gradient) {
 #pragma omp parallel for schedule(static)
@@ -351,16 +341,16 @@ static float *of_layer(Activation activation, int layer) {
     return activation.stride > 0 ? activation.data + layer * activation.stride : activation.data;
 }
 
-// What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
+// What a run needs memory for. An evaluation needs no gradients, and memory for the activations of one layer.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
     RunKind kind;
-    int B, T;      // the largest batch there is room for
-    int recompute; // one of the levels above
-    int window;    // positions that generation sees
-    int eval_T; // the longest sequence of an evaluation, which may be longer than T where it has fewer than B; 0: none
-    int64_t eval_rows; // the most completions of one
+    int B, T;          // the largest batch
+    int recompute;     // the level of --recompute
+    int window;        // positions that generation sees
+    int eval_T;        // the longest sequence of an evaluation; it may exceed T in a batch of fewer rows. 0: none
+    int64_t eval_rows; // the most completions of an evaluation
 } RunShape;
 
 typedef struct {
@@ -468,7 +458,7 @@ static void gpt2_plan(Model *model, MemoryPlan *plan, const GPT2Config *config, 
     plan_layout(plan);
 }
 
-// Allocates what was planned. Parameters are left for the caller to fill; gradients and optimizer state are zero.
+// Allocates the plan. The caller fills the parameters. Gradients and optimizer state are zero.
 static bool gpt2_allocate(Model *model, MemoryPlan *plan, Error *error) {
     if (!plan_allocate(plan, error)) { return false; }
     size_t bytes = (size_t)gpt2_num_params(&model->config) * sizeof(float);
@@ -641,8 +631,8 @@ static void gpt2_backward(Model *model, int B, int T) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 3. The update
 
-// The Euclidean norm of all gradients. Blocks of fixed size are summed by whichever thread is free, then added up in
-// order, in double precision.
+// The Euclidean norm of all gradients. Threads sum blocks of a fixed size. The sums of the blocks are added in order,
+// in double precision.
 static double gradient_norm(Model *model) {
     int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
 #pragma omp parallel for schedule(static)
@@ -657,14 +647,14 @@ static double gradient_norm(Model *model) {
 
 typedef struct {
     float lr, beta1, beta2, epsilon, weight_decay;
-    float grad_scale; // gradients are multiplied by it first: clipping by global norm
-    int64_t update;   // number of this update, from 1
+    float grad_scale; // a factor for all gradients: it clips them by their global norm
+    int64_t update;   // the number of this update, from 1
 } AdamW;
 
 // AdamW (Loshchilov, Hutter 2019), one pass over parameters, gradients and both moments:
 //   m = beta1 m + (1-beta1) g;  v = beta2 v + (1-beta2) g^2
 //   param -= lr * (m / (1-beta1^t) / (sqrt(v / (1-beta2^t)) + epsilon) + decay * param)
-// Blocks have a fixed size, so that no element's arithmetic depends on the number of threads.
+// Blocks have a fixed size, so that the arithmetic of an element does not depend on the number of threads.
 static void adamw_tensor(float *param, float *m, float *v, const float *grad, int64_t n, const AdamW *a, float decay) {
     const int64_t block = 1 << 14;
     float c1 = (float)(1.0 / (1.0 - pow(a->beta1, (double)a->update)));
@@ -692,13 +682,6 @@ static void gpt2_update(Model *model, const AdamW *a) {
 
 static void gpt2_zero_gradients(Model *model) { clear_rows(model->grads, gpt2_num_params(&model->config)); }
 
-static bool all_finite(const float *data, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (!isfinite(data[i])) { return false; }
-    }
-    return true;
-}
-
 // Finds the first tensor among parameters or gradients that holds a NaN or an infinity and writes its name.
 static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory, const char *what, char *name,
                                   size_t size) {
@@ -706,7 +689,7 @@ static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory,
         int layers = gpt2_param_layers(config, i);
         int64_t n = gpt2_param_size(config, i) / layers;
         for (int layer = 0; layer < layers; layer++) {
-            if (all_finite(memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
+            if (row_is_finite(memory + gpt2_param_offset(config, i) + layer * n, n)) { continue; }
             char where[32] = "";
             if (gpt2_param_specs[i].per_layer) { snprintf(where, sizeof(where), " of layer %d", layer); }
             snprintf(name, size, "%s %s%s", what, gpt2_param_specs[i].name, where);
@@ -718,11 +701,11 @@ static bool find_nonfinite_tensor(const GPT2Config *config, const float *memory,
 
 static bool holds_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
     (void)context, (void)type; // all activations are float here
-    return !all_finite((const float *)data, n);
+    return !row_is_finite((const float *)data, n);
 }
 
-// After a forward pass whose loss is not a number: names where a NaN or an infinity first stands, in the order of the
-// computation. Activations that were not kept for each layer are passed over.
+// Names the tensor where a NaN or an infinity first stands, in the order of the computation. For a forward pass whose
+// loss is not a number.
 static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_t size) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
@@ -732,7 +715,7 @@ static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_
     snprintf(name, size, "the sum of the losses");
 }
 
-// The same after a backward pass, whose forward was sound.
+// Names the gradient that holds a NaN or an infinity. For a backward pass after a sound forward pass.
 static void name_nonfinite_gradient(const Model *model, char *name, size_t size) {
     if (find_nonfinite_tensor(&model->config, model->grads, "gradient of", name, size)) { return; }
     snprintf(name, size, "the sum of squares");
@@ -741,8 +724,8 @@ static void name_nonfinite_gradient(const Model *model, char *name, size_t size)
 // ---------------------------------------------------------------------------------------------------------------------
 // 4. Generation
 
-// Runs history[first .. first+rows-1] through the model, beside the cached keys and values of all positions before, and
-// caches theirs. Leaves the logits of the last row in new_logits. rows is at most GENERATE_ROWS.
+// Runs tokens first .. first+rows-1 of the history through the model. Reads the keys and values of all earlier tokens
+// from the cache, and adds those of the new tokens. Leaves the logits of the last row. rows is at most GENERATE_ROWS.
 static void generate_rows(Model *model, int first, int rows) {
     Generation *g = &model->generation;
     const GPT2Config *config = &model->config;
@@ -784,8 +767,8 @@ static void generate_rows(Model *model, int first, int rows) {
 
 static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
 
-// Adds a token to the history. When the window is full, the newer half stays; its positions change, so that what was
-// cached for it no longer holds.
+// Adds a token to the history. If the window is full, the newer half stays. Its positions change, so that the cache no
+// longer holds for it.
 static void generate_append(Model *model, int token) {
     Generation *g = &model->generation;
     if (g->length == model->shape.window) {
@@ -797,8 +780,8 @@ static void generate_append(Model *model, int token) {
     g->history[g->length++] = token;
 }
 
-// The logits (V) of the token after the history, which must not be empty. Without the cache everything is computed
-// again: the same bits, since no row of any layer depends on how many rows are computed with it.
+// The logits (V) of the token after the history, which must not be empty. Without the cache all tokens are computed
+// again. This gives the same bits, since no row of any layer depends on how many rows are computed with it.
 static const float *generate_logits(Model *model, bool use_cache) {
     Generation *g = &model->generation;
     if (!use_cache) { g->cached = 0; }
@@ -820,8 +803,8 @@ __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
 
-// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at
-// once, but for SIGHUP, which a terminal that goes may send more than once, beside others.
+// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1. The run then saves and ends at the next chance. A second signal ends it
+// at once. SIGHUP does not count, because a terminal that closes may send it several times.
 static volatile sig_atomic_t stop_requested = 0;
 
 static void on_stop_signal(int signal_number) {
@@ -832,8 +815,8 @@ static void on_stop_signal(int signal_number) {
     asked = 1;
 }
 
-// The gradient of one step: all its micro-batches, added up. Sets *interrupted and returns early when asked to stop
-// before the last of them; nothing is lost, the step begins anew when the run is resumed.
+// Adds up the gradient of a step over its micro-batches. If the run is asked to stop between two of them, sets
+// *interrupted and returns early. Nothing is lost: a resumed run begins the step anew.
 static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool *interrupted, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     float dloss = 1.0f / (float)run->options.total_batch;
@@ -874,54 +857,53 @@ static bool skips_update(Model *model, TrainRun *run, const StepInfo *info) {
     return skip;
 }
 
-// One step: gradient, update, one line in the log.
-static bool train_step(Model *model, TrainRun *run, double peak_gflops, Error *error) {
+static StepInfo begin_step(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
-    double start = seconds_now();
-    bool interrupted = false;
     StepInfo info;
     memset(&info, 0, sizeof(info));
     info.step = run->step;
     info.tokens = o->total_batch;
     info.lr = schedule_lr(&schedule, run->step);
+    return info;
+}
+
+// Refuses a norm that is not a number, or too large to be clipped.
+static bool check_norm(const Model *model, TrainRun *run, double norm, Error *error) {
+    char place[64];
+    if (norm <= LARGEST_NORM || (isfinite(norm) && run->options.grad_clip > 0.0)) { return true; }
+    name_nonfinite_gradient(model, place, sizeof(place));
+    return run_fail_nonfinite(run, run->step, "gradient norm", norm, place, error);
+}
+
+// One step: gradient, norm, update, one line in the log.
+static bool train_step(Model *model, TrainRun *run, double peak_gflops, Error *error) {
+    double start = seconds_now(), flops = flops_per_token(&run->config, run->options.seq_len);
+    bool interrupted = false;
+    StepInfo info = begin_step(run);
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
-    bool usable = info.norm <= LARGEST_NORM || (isfinite(info.norm) && o->grad_clip > 0.0);
-    if (!usable) {
-        char place[64];
-        name_nonfinite_gradient(model, place, sizeof(place));
-        return run_fail_nonfinite(run, run->step, "gradient norm", info.norm, place, error);
-    }
+    if (!check_norm(model, run, info.norm, error)) { return false; }
     if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
-    double flops = flops_per_token(&run->config, o->seq_len) * (double)info.tokens;
-    info.peak_fraction = flops / info.seconds / (1e9 * peak_gflops);
+    info.peak_fraction = flops * (double)info.tokens / info.seconds / (1e9 * peak_gflops);
     run_advance(run);
     return logger_step(&run->logger, &info, error);
 }
 
-// The mean loss over the validation sequences, always the same ones. Returns early when asked to stop: *loss is NaN.
-static bool validate(Model *model, TrainRun *run, double *loss, Error *error) {
+// Logs the mean loss over the validation sequences, which are always the same ones. Returns early if asked to stop.
+static bool validate(Model *model, TrainRun *run, Error *error) {
     int64_t total = run_val_sequences(run), B = run->options.batch_size;
     double sum = 0.0;
-    *loss = NAN;
     for (int64_t first = 0; first < total; first += B) {
         if (stop_requested) { return true; }
         int rows = (int)min_i64(B, total - first);
         if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
         sum += rows * gpt2_forward(model, rows, (int)run->options.seq_len, 0.0f, false);
     }
-    *loss = sum / (double)total;
-    return true;
-}
-
-static bool validate_and_log(Model *model, TrainRun *run, Error *error) {
-    double loss;
-    if (!validate(model, run, &loss, error)) { return false; }
     if (stop_requested) { return true; }
-    return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
+    return logger_val(&run->logger, run->step, sum / (double)total, error) && run_draw_losses(run, error);
 }
 
 // The mean losses of a batch of completions, over their own tokens.
@@ -938,21 +920,17 @@ static void evaluate_batch(Model *model, const EvalLoader *eval, EvalBatch batch
     }
 }
 
-// The mean losses of all completions of an evaluation. Returns early when asked to stop.
-static void evaluate(Model *model, TrainRun *run, int which) {
-    const EvalLoader *eval = &run->evals[which];
-    int64_t batches = eval_num_batches(eval);
-    double start = seconds_now();
-    for (int64_t batch = 0; batch < batches && !stop_requested; batch++) {
-        evaluate_batch(model, eval, eval_batch(eval, batch));
-        run_show_eval(run, which, batch + 1, start);
-    }
-}
-
-static bool evaluate_and_log(Model *model, TrainRun *run, Error *error) {
+// Logs the losses of all completions of each evaluation. Returns early if asked to stop.
+static bool evaluate(Model *model, TrainRun *run, Error *error) {
     for (int which = 0; which < NUM_EVALS; which++) {
-        if (!eval_is_open(&run->evals[which])) { continue; }
-        evaluate(model, run, which);
+        const EvalLoader *eval = &run->evals[which];
+        double start = seconds_now();
+        if (!eval_is_open(eval)) { continue; }
+        for (int64_t batch = 0; batch < eval_num_batches(eval); batch++) {
+            if (stop_requested) { return true; }
+            evaluate_batch(model, eval, eval_batch(eval, batch));
+            run_show_eval(run, which, batch + 1, start);
+        }
         if (stop_requested) { return true; }
         if (!run_log_eval(run, which, model->eval_means, error)) { return false; }
     }
@@ -974,8 +952,13 @@ static bool sample(Model *model, TrainRun *run) {
     return run_sample(run, &source);
 }
 
+static HostArrays host_arrays(Model *model) {
+    HostArrays host = {{model->params, model->optimizer.m, model->optimizer.v}, gpt2_num_params(&model->config)};
+    return host;
+}
+
 static bool save(Model *model, TrainRun *run, Error *error) {
-    HostArrays host = {{model->params, model->optimizer.m, model->optimizer.v}, gpt2_num_params(&run->config)};
+    HostArrays host = host_arrays(model);
     RunArrays arrays = run_host_arrays(&host);
     if (!run_save(run, &arrays, error)) { return false; }
     run_report_saved(run);
@@ -992,8 +975,8 @@ static bool train(Model *model, TrainRun *run, double peak_gflops, Error *error)
         if (save_now && (last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !save(model, run, error)) {
             return false;
         }
-        if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(model, run, error)) { return false; }
-        if (run_evals_are_due(run) && !stop_requested && !evaluate_and_log(model, run, error)) { return false; }
+        if (run->has_val && run_is_due(run, o->val_every) && !validate(model, run, error)) { return false; }
+        if (run_evals_are_due(run) && !stop_requested && !evaluate(model, run, error)) { return false; }
         if (run->step > 0 && run_is_due(run, o->sample_every) && !stop_requested) { sample(model, run); }
         if (last || stop_requested) { break; }
         if (!train_step(model, run, peak_gflops, error)) { return false; }
@@ -1006,8 +989,8 @@ static bool train(Model *model, TrainRun *run, double peak_gflops, Error *error)
 
 // What --steps 0 does: evaluates and samples from the model as it is.
 static bool evaluate_only(Model *model, TrainRun *run, Error *error) {
-    if (run->has_val && run->options.val_every > 0 && !validate_and_log(model, run, error)) { return false; }
-    if (!stop_requested && !evaluate_and_log(model, run, error)) { return false; }
+    if (run->has_val && run->options.val_every > 0 && !validate(model, run, error)) { return false; }
+    if (!stop_requested && !evaluate(model, run, error)) { return false; }
     if (run->options.sample_every == 0 || sample(model, run)) { return true; }
     return fail(error, "the model's logits are not numbers; its parameters are damaged");
 }
@@ -1024,13 +1007,8 @@ static bool run_program(Model *model, TrainRun *run, MemoryPlan *plan, Error *er
     if (!run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
     bool evaluates = run->has_val || run_has_evals(run);
     RunKind kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
-    RunShape shape = {kind,
-                      (int)o->batch_size,
-                      (int)o->seq_len,
-                      (int)o->recompute,
-                      (int)o->seq_len,
-                      run_eval_length(run),
-                      run_eval_rows(run)};
+    int T = (int)o->seq_len;
+    RunShape shape = {kind, (int)o->batch_size, T, (int)o->recompute, T, run_eval_length(run), run_eval_rows(run)};
     gpt2_plan(model, plan, &run->config, shape);
     run_print_config(run);
     run_print_memory(plan, "");
@@ -1042,7 +1020,7 @@ static bool run_program(Model *model, TrainRun *run, MemoryPlan *plan, Error *er
         return true;
     }
     if (!gpt2_allocate(model, plan, error)) { return false; }
-    HostArrays host = {{model->params, model->optimizer.m, model->optimizer.v}, gpt2_num_params(&run->config)};
+    HostArrays host = host_arrays(model);
     RunArrays arrays = run_host_arrays(&host);
     RunMachine machine;
     memset(&machine, 0, sizeof(machine));

@@ -24,6 +24,17 @@ typedef struct {
     int64_t row_stride, col_stride;
 } GemmMatrix;
 
+// A row-major matrix, and the transpose of one.
+static inline GemmMatrix rows_of(const float *data, int64_t columns) {
+    GemmMatrix m = {data, columns, 1};
+    return m;
+}
+
+static inline GemmMatrix transpose_of(const float *data, int64_t columns) {
+    GemmMatrix m = {data, 1, columns};
+    return m;
+}
+
 // The tile of C takes 24 of 32 vector registers, or 12 of 16. The rest holds a row of B and an element of A.
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define GEMM_ROWS 8

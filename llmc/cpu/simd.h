@@ -8,6 +8,7 @@
 #define LLMC_SIMD_H
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #if defined(__AVX512F__)
@@ -180,6 +181,14 @@ static inline float row_exp_sum(float *out, const float *x, float shift, int64_t
         sum += vf_load_n(out + i, n - i); // lanes from n on are 0
     }
     return vf_sum(sum);
+}
+
+// Does a row hold no NaN and no infinity?
+static inline bool row_is_finite(const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (!isfinite(x[i])) { return false; }
+    }
+    return true;
 }
 
 #endif // LLMC_SIMD_H
