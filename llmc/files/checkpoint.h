@@ -1,12 +1,12 @@
-// Checkpoints: pairs model_<step>.bin + state_<step>.bin in a run folder, of which a complete one survives whatever
-// happens, at any moment.
+// Checkpoints: pairs model_<step>.bin + state_<step>.bin in a run folder. A complete pair survives a kill at any
+// moment.
 //
 // The state is made visible last and holds the model's size and checksums, so a state that verifies together with its
 // model is a complete checkpoint. A save writes both files under temporary names, brings them to the disk, then renames
 // the model, then the state. When the step exists already, its model is first kept as model_<step>.bin.old. Killed
 //   before the renames:        the old pair is untouched;
 //   with the old model aside:  the old state names the checksum of .old, and that is where a reader finds it;
-//   with the new model placed: the same (the checksum tells which of the two models belongs to the state);
+//   with the new model placed: the checksum tells which of the two models belongs to the state;
 //   with the new state placed: the new pair is complete, .old is a leftover.
 // The old step is never removed before the new one is complete. Power failure is covered by flushing the folder after
 // each rename. What a kill leaves behind is removed by checkpoint_clean.
@@ -15,8 +15,8 @@
 // both moments of AdamW, in the order of the parameter table); the files are the same bytes whatever their number. One
 // of them, the leader, creates, names and removes the files. A save is checkpoint_write_begin by the leader, then by
 // the others; checkpoint_write and checkpoint_write_flush by all; checkpoint_write_commit by the leader, when all have
-// flushed. Whoever fails before the commit, or is killed: the leader aborts, and all is as before. How the processes
-// wait for and hear of each other is the caller's affair. checkpoint_save is the same for one process.
+// flushed. When a process fails or is killed before the commit, the leader aborts, and the folder is as before. The
+// caller lets the processes wait for and hear of each other.
 //
 // One run at a time may write to a folder (directory_lock).
 #ifndef LLMC_CHECKPOINT_H
@@ -36,8 +36,8 @@
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
-// SUM64 of the pieces that one process has written or read. Those of all processes, added, are the arrays' own; that of
-// the parameters is the weights hash.
+// SUM64 of the pieces that one process has written or read. Added over all processes they are the sums of the arrays.
+// The sum of the parameters is the weights hash.
 typedef struct {
     uint64_t sums[CHECKPOINT_ARRAYS];
 } CheckpointSums;
@@ -122,7 +122,7 @@ static inline uint64_t checkpoint_model_header_hash(const GPT2Config *config) {
     return hash64(header, (size_t)BIN_HEADER_BYTES);
 }
 
-// What the state tells of its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
+// The state tells of its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
 typedef struct {
     int64_t bytes;
     uint64_t header, params;
@@ -177,58 +177,67 @@ static inline bool checkpoint_check_step(const CheckpointPaths *paths, const Sta
            fail(error, "%s: is the training state of step %lld, renamed?", paths->state, (long long)found);
 }
 
+// A checkpoint whose state is open.
+typedef struct {
+    CheckpointPaths paths;
+    StateFile state;
+    CheckpointModel expected;
+    const char *model; // its place, one of the paths
+} CheckpointFiles;
+
 // Opens the state of a checkpoint and finds the model that belongs to it. Open only after success.
-static inline bool checkpoint_open(const char *dir, int64_t step, CheckpointPaths *paths, StateFile *state,
-                                   StateHeader *header, CheckpointModel *expected, const char **model, Error *error) {
-    if (!checkpoint_paths(paths, dir, step, error) || !state_open(state, paths->state, header, error)) { return false; }
+static inline bool checkpoint_open(CheckpointFiles *files, const char *dir, int64_t step, StateHeader *header,
+                                   Error *error) {
+    CheckpointPaths *paths = &files->paths;
+    if (!checkpoint_paths(paths, dir, step, error) || !state_open(&files->state, paths->state, header, error)) {
+        return false;
+    }
     bool ok = checkpoint_check_step(paths, header, step, error) &&
-              checkpoint_expect_model(state, header, expected, error) &&
-              checkpoint_find_model(paths, expected, model, error);
-    if (!ok) { input_close(&state->file); }
+              checkpoint_expect_model(&files->state, header, &files->expected, error) &&
+              checkpoint_find_model(paths, &files->expected, &files->model, error);
+    if (!ok) { input_close(&files->state.file); }
     return ok;
+}
+
+// Opens the model of a checkpoint and reads its config. Its header must be the one that the state tells of.
+static inline bool checkpoint_open_model(const CheckpointFiles *files, InputFile *model, GPT2Config *config,
+                                         Error *error) {
+    int32_t header[BIN_HEADER_INTS];
+    if (!model_bin_open(model, files->model, header, config, error)) { return false; }
+    if (hash64(header, sizeof(header)) == files->expected.header) { return true; }
+    input_close(model);
+    return fail(error, "%s: is damaged: its header is not the one its training state expects", files->model);
 }
 
 // ---- Loading ----
 
-static inline bool checkpoint_model_config(const char *model, const CheckpointModel *expected, GPT2Config *config,
-                                           Error *error) {
-    int version;
-    if (!model_bin_read_config(model, config, &version, error)) { return false; }
-    return checkpoint_model_header_hash(config) == expected->header ||
-           fail(error, "%s: is damaged: its header is not the one its training state expects", model);
-}
-
 // Reads a checkpoint's facts and its model's config, without the weights. Sizes and headers are verified.
 static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
                                           Error *error) {
-    CheckpointPaths paths;
-    StateFile state;
-    CheckpointModel expected;
-    const char *model = NULL;
-    if (!checkpoint_open(dir, step, &paths, &state, header, &expected, &model, error)) { return false; }
-    input_close(&state.file);
-    return checkpoint_model_config(model, &expected, config, error);
+    CheckpointFiles files;
+    InputFile model;
+    if (!checkpoint_open(&files, dir, step, header, error)) { return false; }
+    bool ok = checkpoint_open_model(&files, &model, config, error);
+    if (ok) { input_close(&model); }
+    input_close(&files.state.file);
+    return ok;
 }
 
 // Verifies every byte of a checkpoint without loading it, and tells where its model is (MAX_PATH_BYTES).
 static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
-    CheckpointPaths paths;
-    StateFile state;
+    CheckpointFiles files;
     StateHeader header;
-    CheckpointModel expected;
+    InputFile model;
     GPT2Config config;
-    const char *model = NULL;
-    if (!checkpoint_open(dir, step, &paths, &state, &header, &expected, &model, error)) { return false; }
-    bool ok = state_verify_sections(&state, error) && checkpoint_model_config(model, &expected, &config, error) &&
-              checkpoint_check_model(model, &expected, error);
-    input_close(&state.file);
-    path_copy(model_path, model, strlen(model));
+    if (!checkpoint_open(&files, dir, step, &header, error)) { return false; }
+    bool ok = state_verify_sections(&files.state, error) && checkpoint_open_model(&files, &model, &config, error);
+    if (ok) {
+        input_close(&model);
+        ok = checkpoint_check_model(files.model, &files.expected, error);
+    }
+    input_close(&files.state.file);
+    path_copy(model_path, files.model, strlen(files.model));
     return ok;
-}
-
-static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
-    char model[MAX_PATH_BYTES];
-    return checkpoint_verify_model(dir, step, model, error);
 }
 
 typedef struct {
@@ -246,14 +255,10 @@ static inline void checkpoint_read_abort(CheckpointReader *r) {
     input_close(&r->model);
 }
 
-static inline bool checkpoint_read_open_model(CheckpointReader *r, const char *model, const CheckpointModel *expected,
-                                              Error *error) {
+static inline bool checkpoint_read_open_model(CheckpointReader *r, const CheckpointFiles *files, Error *error) {
     GPT2Config found;
-    int32_t header[BIN_HEADER_INTS];
-    if (!model_bin_open(&r->model, model, header, &found, error)) { return false; }
-    if (!model_configs_equal(&r->config, &found)) { return fail(error, "%s: holds a model of another shape", model); }
-    return hash64(header, sizeof(header)) == expected->header ||
-           fail(error, "%s: is damaged: its header is not the one its training state expects", model);
+    return checkpoint_open_model(files, &r->model, &found, error) &&
+           (model_configs_equal(&r->config, &found) || fail(error, "%s: holds a model of another shape", files->model));
 }
 
 // The arrays must be those of this model.
@@ -270,16 +275,15 @@ static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error
 // Names, sizes and headers are verified. Nothing stays open after a failure of this or the following functions.
 static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
                                          StateHeader *header, Error *error) {
-    CheckpointPaths paths;
-    CheckpointModel expected;
-    const char *model = NULL;
+    CheckpointFiles files;
     memset(&r->sums, 0, sizeof(r->sums));
     r->config = *config;
     r->model.fd = r->state.file.fd = -1;
     r->not_finite = -1;
     r->not_finite_value = 0.0f;
-    if (!checkpoint_open(dir, step, &paths, &r->state, header, &expected, &model, error)) { return false; }
-    bool ok = checkpoint_read_open_model(r, model, &expected, error) && checkpoint_read_check_arrays(r, error);
+    if (!checkpoint_open(&files, dir, step, header, error)) { return false; }
+    r->state = files.state;
+    bool ok = checkpoint_read_open_model(r, &files, error) && checkpoint_read_check_arrays(r, error);
     if (!ok) { checkpoint_read_abort(r); }
     return ok;
 }
@@ -328,56 +332,6 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
               state_read_sections(&r->state, CHECKPOINT_ARRAYS, sections, count, error);
     checkpoint_read_abort(r);
     return ok;
-}
-
-// Finds the arrays among the sections of checkpoint_save and checkpoint_load: the first two are adam_m and adam_v.
-static inline bool checkpoint_take_arrays(const GPT2Config *config, float *params, const StateSection *sections,
-                                          int count, float *arrays[CHECKPOINT_ARRAYS], Error *error) {
-    int64_t bytes = gpt2_num_params(config) * (int64_t)sizeof(float);
-    arrays[CHECKPOINT_PARAMS] = params;
-    for (int a = 1; a < CHECKPOINT_ARRAYS; a++) {
-        const char *name = checkpoint_array_names[a];
-        if (count < a || strcmp(sections[a - 1].name, name) != 0 || sections[a - 1].bytes != bytes) {
-            return fail(error, "checkpoint: section %d is not %s of %lld bytes", a - 1, name, (long long)bytes);
-        } // a mistake of the caller
-        arrays[a] = (float *)sections[a - 1].data;
-    }
-    return true;
-}
-
-// Loads a checkpoint in one process: params (gpt2_num_params(config) floats), facts, and the sections: adam_m and
-// adam_v (as long as params), then those that checkpoint_save was given. Every byte is verified; after a failure params
-// and sections hold nothing of use.
-static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Config *config, float *params,
-                                   StateHeader *header, const StateSection *sections, int count, Error *error) {
-    CheckpointReader r;
-    float *arrays[CHECKPOINT_ARRAYS];
-    if (!checkpoint_take_arrays(config, params, sections, count, arrays, error) ||
-        !checkpoint_read_begin(&r, dir, step, config, header, error)) {
-        return false;
-    }
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        if (!checkpoint_read(&r, a, 0, arrays[a], gpt2_num_params(config), error)) { return false; }
-    }
-    const int taken = CHECKPOINT_ARRAYS - 1;
-    return checkpoint_read_end(&r, &r.sums, sections + taken, count - taken, error);
-}
-
-// Finds the newest checkpoint that verifies. false if there is none. *problem says what was wrong with the newest one
-// that had to be passed over; its text is empty when none had to.
-static inline bool checkpoint_find_good(const char *dir, int64_t *step, Error *problem) {
-    int64_t *steps;
-    int count = checkpoint_collect(dir, "state", ".bin", &steps);
-    bool found = false;
-    problem->text[0] = '\0';
-    for (int i = 0; i < count && !found; i++) {
-        Error error;
-        *step = steps[i];
-        found = checkpoint_verify(dir, steps[i], &error);
-        if (!found && problem->text[0] == '\0') { *problem = error; }
-    }
-    free(steps);
-    return found;
 }
 
 // ---- Cleaning up after a kill ----
@@ -592,27 +546,6 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
     }
     return state_write_head(&w->state, &w->header, w->records, w->count, error) && atomic_flush(&w->state, error) &&
            checkpoint_publish(w->dir, &w->paths, &w->model, &w->state, error);
-}
-
-// Saves a checkpoint from one process: params (gpt2_num_params(config) floats), facts, and the sections: adam_m and
-// adam_v (as long as params), then any others. A failure (a full disk) and a kill at any moment leave what was there
-// before usable.
-static inline bool checkpoint_save(const char *dir, int64_t step, const GPT2Config *config, const float *params,
-                                   const StateHeader *header, const StateSection *sections, int count, Error *error) {
-    CheckpointWriter w;
-    float *arrays[CHECKPOINT_ARRAYS];
-    const int taken = CHECKPOINT_ARRAYS - 1;
-    if (!checkpoint_take_arrays(config, (float *)params, sections, count, arrays, error) ||
-        !checkpoint_write_begin(&w, dir, step, config, header, sections + taken, count - taken, true, error)) {
-        return false;
-    }
-    bool ok = true;
-    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
-        ok = checkpoint_write(&w, a, 0, arrays[a], gpt2_num_params(config), error);
-    }
-    ok = ok && checkpoint_write_flush(&w, error) && checkpoint_write_commit(&w, &w.sums, error);
-    if (!ok) { checkpoint_write_abort(&w); }
-    return ok;
 }
 
 // Removes one checkpoint. The state loses its name first, and is the last to go: a kill in between leaves what

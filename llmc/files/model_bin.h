@@ -89,10 +89,6 @@ static inline void model_zero_padding_range(float *out, const GPT2Config *config
     memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
 }
 
-static inline void model_zero_padding(float *params, const GPT2Config *config) {
-    model_zero_padding_range(params, config, 0, gpt2_num_params(config));
-}
-
 // Says which parameter holds a NaN or infinity, by its place among all; always false. `where` begins the message.
 static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place, float value, const char *where,
                                          Error *error) {
@@ -231,24 +227,6 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);
     return model_check_finite(out, config, first, n, path, error);
-}
-
-// Reads all weights into params, gpt2_num_params(config) floats.
-static inline bool model_bin_read(const char *path, const GPT2Config *config, float *params, Error *error) {
-    return model_bin_read_range(path, config, 0, gpt2_num_params(config), params, error);
-}
-
-// ---- Writing ----
-
-// Writes params (gpt2_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
-// checkpoint.h.)
-static inline bool model_bin_write(const char *path, const GPT2Config *config, const float *params, Error *error) {
-    int32_t header[BIN_HEADER_INTS];
-    AtomicFile file;
-    model_bin_make_header(header, config, MODEL_BIN_FP32);
-    return atomic_open(&file, path, error) && atomic_write(&file, header, BIN_HEADER_BYTES, error) &&
-           atomic_write(&file, params, gpt2_num_params(config) * (int64_t)sizeof(float), error) &&
-           atomic_commit(&file, error);
 }
 
 #endif // LLMC_MODEL_BIN_H

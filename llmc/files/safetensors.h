@@ -482,11 +482,6 @@ static inline bool safetensors_read_range(const char *path, const GPT2Config *co
     return model_check_finite(out, config, first, n, path, error);
 }
 
-// Reads all weights into params, gpt2_num_params(config) floats.
-static inline bool safetensors_read(const char *path, const GPT2Config *config, float *params, Error *error) {
-    return safetensors_read_range(path, config, 0, gpt2_num_params(config), params, error);
-}
-
 // ---- Weights out ----
 
 // Writes the JSON header, padded with spaces so that the data begins at a multiple of 8 bytes.
@@ -577,27 +572,6 @@ static inline bool safetensors_write_pending(AtomicFile *file, const char *path,
     bool ok = atomic_open(file, path, error) && safetensors_write_header(file, config, error) &&
               safetensors_write_tensors(file, config, params, buffer, error) && atomic_flush(file, error);
     free(buffer);
-    return ok;
-}
-
-// Writes dir/model.safetensors (float32, wte without its padding rows) and dir/config.json as Hugging Face transformers
-// reads them, with the last token as end-of-text; the folder is created. Neither file is there half-written. What
-// --export writes: hf_export.
-static inline bool safetensors_write(const char *dir, const GPT2Config *config, const float *params, Error *error) {
-    char model_path[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
-    AtomicFile model, json;
-    if (!make_directories(dir, error) || !path_join(model_path, dir, SAFETENSORS_FILE_NAME, error) ||
-        !path_join(config_path, dir, SAFETENSORS_CONFIG_NAME, error) ||
-        !safetensors_write_pending(&model, model_path, config, params, error)) {
-        return false;
-    }
-    bool ok = atomic_open(&json, config_path, error) &&
-              safetensors_write_config_json(&json, config, config->vocab_size - 1, error) &&
-              atomic_commit(&json, error) && atomic_commit(&model, error);
-    if (!ok) {
-        atomic_abort(&json);
-        atomic_abort(&model);
-    }
     return ok;
 }
 

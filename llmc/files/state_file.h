@@ -1,5 +1,5 @@
-// The training state: what a run needs beside the weights to go on exactly where it stopped. One versioned, checksummed
-// file of readable facts and binary sections.
+// The training state: everything beside the weights that a run needs to go on exactly where it stopped. It is one
+// versioned, checksummed file of readable facts and binary sections.
 //
 //   bytes  0..7    "GPT2STAT"
 //          8..11   uint32 version (2)
@@ -26,8 +26,8 @@
 #define STATE_NAME_BYTES 36
 #define STATE_VERSION 2
 
-// Facts as lines "key value\n". A fact that cannot be stored makes `length` -1, and the header is refused when written:
-// no single call needs to be checked.
+// Facts as lines "key value\n". A fact that cannot be stored makes `length` -1, and writing refuses the header. So no
+// single call needs a check.
 typedef struct {
     char text[STATE_TEXT_BYTES];
     int length;
@@ -139,13 +139,6 @@ static inline void state_set_u64(StateHeader *header, const char *key, uint64_t 
     state_set_text(header, key, text);
 }
 
-// Exact: 17 digits give back the same double, NaN and infinities included.
-static inline void state_set_f64(StateHeader *header, const char *key, double value) {
-    char text[48];
-    snprintf(text, sizeof(text), "%.17g", value);
-    state_set_text(header, key, text);
-}
-
 // The getters are false if the key is missing or its value is not of that kind (or does not fit).
 static inline bool state_get_text(const StateHeader *header, const char *key, char *value, size_t size) {
     StateLine line;
@@ -169,13 +162,6 @@ static inline bool state_get_u64(const StateHeader *header, const char *key, uin
     errno = 0;
     *value = strtoull(text, &end, 10);
     return errno == 0 && *end == '\0';
-}
-
-static inline bool state_get_f64(const StateHeader *header, const char *key, double *value) {
-    char text[48], *end;
-    if (!state_get_text(header, key, text, sizeof(text)) || strchr(" \t", text[0]) != NULL) { return false; }
-    *value = strtod(text, &end);
-    return *end == '\0';
 }
 
 // True if the text consists of lines "key value\n" and nothing else.

@@ -2,6 +2,7 @@
 #ifndef CHECKPOINT_RUN_H
 #define CHECKPOINT_RUN_H
 
+#include "dev/test/files/one_process.h"
 #include "llmc/files/checkpoint.h"
 
 // The smallest model with a padding row: 90 parameters.

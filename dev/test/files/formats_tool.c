@@ -8,6 +8,7 @@
 #include <inttypes.h>
 
 #include "llmc/files/model_file.h"
+#include "dev/test/files/one_process.h"
 #include "dev/test/files/state_sections.h"
 
 static bool convert(const char *init, const char *out, Error *error) {
@@ -29,7 +30,7 @@ static bool write_state(const char *path, Error *error) {
     StateSection sections[2] = {{"adam_m", m, sizeof(m)}, {"flags", bytes, sizeof(bytes)}};
     state_init(&header);
     state_set_i64(&header, "step", 20);
-    state_set_f64(&header, "loss", 0.1);
+    state_set_text(&header, "loss", "0.10000000000000001");
     state_set_text(&header, "train_data", "a folder/with spaces/*.bin");
     return state_write(path, &header, sections, 2, error);
 }

@@ -1,6 +1,7 @@
 // Hugging Face models: exact round trips, and every way in which a file or its config can be wrong. And what --init
 // takes.
 #include "llmc/files/model_file.h"
+#include "dev/test/files/one_process.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test.h"
 
