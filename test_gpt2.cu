@@ -180,8 +180,7 @@ static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *t
 // One update from the gradients there are.
 static StepResult update(Trainer *trainer, double grad_clip, float lr, float beta1, float beta2, float epsilon,
                          float decay, int64_t number, int64_t rows) {
-    AdamWStep step = {lr, beta1, beta2, epsilon, decay, number, rounding_key(42, number)};
-    StepInput input = {adamw_factors(&step), 0};
+    StepInput input = {adamw_factors(lr, beta1, beta2, epsilon, decay, number, rounding_key(42, number)), 0};
     reduce_step(trainer, 1.0 / (double)rows, grad_clip, &input, 0);
     gpt2_update(trainer);
     cuda_check(cudaStreamSynchronize(trainer->gpu.stream));

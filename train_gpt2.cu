@@ -1652,16 +1652,10 @@ static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
 // The input of a step whose update would be the next one.
 static StepInput step_input(const TrainRun *run, double lr) {
     const TrainOptions *o = &run->options;
-    AdamWStep step;
+    int64_t update = run->updates + 1;
     StepInput input;
-    step.lr = (float)lr;
-    step.beta1 = (float)o->beta1;
-    step.beta2 = (float)o->beta2;
-    step.epsilon = (float)o->adam_eps;
-    step.weight_decay = (float)o->weight_decay;
-    step.update = run->updates + 1;
-    step.key = rounding_key((uint64_t)o->seed, step.update);
-    input.factors = adamw_factors(&step);
+    input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
+                                  (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
     input.wants_to_end = stop_requested != 0;
     return input;
 }

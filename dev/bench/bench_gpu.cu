@@ -549,8 +549,7 @@ static void set_result(Bench *b, void *result) {
 }
 
 static void set_factors(Bench *b, void *factors) {
-    const AdamWStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, rounding_key(1, 10)};
-    AdamWFactors values = adamw_factors(&step);
+    AdamWFactors values = adamw_factors(1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, rounding_key(1, 10));
     cuda_check(cudaMemcpyAsync(factors, &values, sizeof(values), cudaMemcpyHostToDevice, b->stream));
     cuda_check(cudaStreamSynchronize(b->stream));
 }

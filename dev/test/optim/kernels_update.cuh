@@ -165,14 +165,13 @@ static void test_records_of_several(Test *t) {
 
 #define TEST_SEED 77
 
-static AdamWStep adamw_step(int64_t update, float lr = 0.01f) {
-    return {lr, 0.9f, 0.95f, 1e-8f, 0.1f, update, rounding_key(TEST_SEED, update)};
+static AdamWFactors adamw_step(int64_t update, float lr = 0.01f) {
+    return adamw_factors(lr, 0.9f, 0.95f, 1e-8f, 0.1f, update, rounding_key(TEST_SEED, update));
 }
 
-static void adamw_with(const AdamWPart &first, const AdamWPart *second, const AdamWStep &step, const StepResult *result,
-                       int block_size = ADAMW_BLOCK) {
+static void adamw_with(const AdamWPart &first, const AdamWPart *second, const AdamWFactors &values,
+                       const StepResult *result, int block_size = ADAMW_BLOCK) {
     DeviceArray<AdamWFactors> factors(1);
-    AdamWFactors values = adamw_factors(&step);
     cuda_check(cudaMemcpy(factors.data, &values, sizeof(values), cudaMemcpyHostToDevice));
     adamw_update(&first, second, factors.data, result, 0, block_size);
     cuda_check(cudaDeviceSynchronize());
@@ -234,7 +233,7 @@ struct UpdateExpected {
     explicit UpdateExpected(const UpdateArrays &arrays, bool with_master = true)
         : w(with_master ? arrays.master.get() : arrays.params.get()), m(arrays.m.get()), v(arrays.v.get()) {}
     void update(const UpdateArrays &arrays, int64_t number, float grad_scale) {
-        AdamWStep step = adamw_step(number);
+        AdamWFactors step = adamw_step(number);
         std::vector<float> grads = arrays.grads.get();
         cpu_adamw(w.data(), m.data(), v.data(), grads.data(), (int64_t)w.size(), step.lr, step.beta1, step.beta2,
                   step.epsilon, 0.1f, grad_scale, number);
@@ -539,7 +538,7 @@ static void test_rounding_does_not_stall(Test *t) {
     arrays.m.clear();
     arrays.v.clear();
     for (int64_t update = 1; update <= 100; update++) {
-        AdamWStep step = adamw_step(update, 1e-4f);
+        AdamWFactors step = adamw_step(update, 1e-4f);
         AdamWPart part = adamw_part(arrays.params.data, NULL, arrays.m.data, arrays.v.data, arrays.grads.data, n, 0);
         part.decayed = 0;
         adamw_with(part, NULL, step, arrays.result.data);
