@@ -855,8 +855,9 @@ static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t 
         gelu_backward(dfc, fc, dfc, to_fc.dbias, model->sum_scratch, N, 4 * C, gpu->stream, to_fc.dout_amax());
     }
     linear_backward(&gpu->cublas, to_fc, a->dln.data, dfc, a->ln2.of(layer), NULL, N, gpu->stream);
-    layernorm_backward(dresidual_of(model, false, attproj), g.ln2w, g.ln2b, a->dln.data, a->residual_mid.of(layer),
-                       ln2.mean, ln2.rstd, ln2.weight, model->sum_scratch, N, C, gpu->stream);
+    layernorm_backward_with_column_sums(dresidual_of(model, false, attproj), g.ln2w, g.ln2b, a->dln.data,
+                                        a->residual_mid.of(layer), ln2.mean, ln2.rstd, ln2.weight, model->sum_scratch,
+                                        N, C, gpu->stream);
 }
 
 // From mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to the bias gradient of the block
@@ -877,8 +878,9 @@ static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shard
         begin_gradient(shards, model->grads, layer, role->first); // the bucket of layer - 1
         below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
     }
-    layernorm_backward(dresidual_of(model, false, below), g.ln1w, g.ln1b, a->dln.data, a->residual.of(layer), ln1.mean,
-                       ln1.rstd, ln1.weight, model->sum_scratch, N, model->config.channels, gpu->stream);
+    layernorm_backward_with_column_sums(dresidual_of(model, false, below), g.ln1w, g.ln1b, a->dln.data,
+                                        a->residual.of(layer), ln1.mean, ln1.rstd, ln1.weight, model->sum_scratch, N,
+                                        model->config.channels, gpu->stream);
 }
 
 // Adds the gradients of a batch to model->grads after its model_forward and model_loss, from the last layer to the
@@ -893,8 +895,9 @@ static void model_backward(const Model *model, Gpu *gpu, Shards *shards, const i
     Tensors<float> g = grads_of_layer(model, L - 1);
     LayerNorm lnf = lnf_of(model);
     Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
-    layernorm_backward(dresidual_of(model, true, fcproj), g.lnfw, g.lnfb, a->dlnf.data, a->residual.of(L), lnf.mean,
-                       lnf.rstd, lnf.weight, model->sum_scratch, (int64_t)B * T, C, gpu->stream);
+    layernorm_backward_with_column_sums(dresidual_of(model, true, fcproj), g.lnfw, g.lnfb, a->dlnf.data,
+                                        a->residual.of(L), lnf.mean, lnf.rstd, lnf.weight, model->sum_scratch,
+                                        (int64_t)B * T, C, gpu->stream);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
         if (layer > 0) { fetch_bucket(shards, model->params, bucket - 1); }

@@ -298,9 +298,6 @@ static void bench_layernorm(Bench *b) {
         layernorm_forward(o.x(0), o.f(1), o.f(2), o.x(3), o.x(4), o.x(5), N, C, b->stream);
     };
     measure(b, forward);
-    Kernel residual = {"residual_forward", 3 * x, 0.0, {floatXs(NC), floatXs(NC), floatXs(NC)}, {}, {}};
-    residual.launch = [=](const Operands &o) { residual_forward(o.x(0), o.x(1), o.x(2), NC, b->stream); };
-    measure(b, residual);
     Kernel fused = {"fused_residual_layernorm",
                     4 * x + statistics,
                     0.0,
@@ -320,8 +317,8 @@ static void bench_layernorm(Bench *b) {
                        {},
                        {}};
     backward.launch = [=](const Operands &o) {
-        layernorm_backward({o.x(0), false, o.f(9), NULL}, o.f(1), o.f(2), o.x(3), o.x(4), o.f(5), o.f(6), o.x(7),
-                           o.f(8), N, C, b->stream);
+        layernorm_backward_with_column_sums({o.x(0), false, o.f(9), NULL}, o.f(1), o.f(2), o.x(3), o.x(4), o.f(5),
+                                            o.f(6), o.x(7), o.f(8), N, C, b->stream);
     };
     measure(b, backward);
 }

@@ -1,8 +1,8 @@
-// The largest magnitude of a tensor (amax), taken by the kernels that write it or by one that reads it.
+// The largest magnitude of a tensor (amax). The kernel that writes the tensor takes it, or a kernel that reads it.
 //
-// Kept as the bits of |x|: as integers these order as the numbers do, with infinity above them all and NaNs above that,
-// so that a NaN is not lost on the way as it is in fmaxf. A maximum does not depend on the order in which its parts
-// come: atomics leave it deterministic.
+// An amax is the bits of |x|. As integers these order like the numbers, with infinity above all numbers and NaNs above
+// infinity. So a NaN is not lost on the way, as it is in fmaxf. A maximum does not depend on the order of its parts:
+// with atomics, too, it is deterministic.
 #ifndef LLMC_AMAX_CUH
 #define LLMC_AMAX_CUH
 
@@ -26,24 +26,9 @@ __device__ __forceinline__ uint32_t warp_amax(uint32_t amax) {
     return amax;
 }
 
-// *total = max(*total, amax of the warp's lanes): one atomic a warp. All 32 lanes come here.
-__device__ __forceinline__ void amax_add_warp(uint32_t *total, uint32_t amax) {
-    amax = warp_amax(amax);
-    if (threadIdx.x % WARP_SIZE == 0) { atomicMax(total, amax); }
-}
-
-// The same with one atomic a block, for a one-dimensional block of whole warps. partial: shared memory for a value a
-// warp (32 are always enough); all threads come here, and a barrier must follow before partial is used again.
-__device__ __forceinline__ void amax_add_block(uint32_t *total, uint32_t amax, uint32_t *partial) {
-    int lane = threadIdx.x % WARP_SIZE, warp = threadIdx.x / WARP_SIZE, warps = blockDim.x / WARP_SIZE;
-    amax = warp_amax(amax);
-    if (lane == 0) { partial[warp] = amax; }
-    __syncthreads();
-    if (warp == 0) { amax_add_warp(total, lane < warps ? partial[lane] : 0u); }
-}
-
-// The same for a block of whole warps in up to two dimensions, at a kernel's end, and for what stands in a tensor of
-// floatX: values may come as they were before rounding, which keeps their order. total NULL: nothing.
+// *total = max(*total, amax of the block), at the end of a kernel: one atomic a block. For a block of whole warps in up
+// to two dimensions; all threads come here. total NULL: nothing. The tensor is of floatX, and the values may come as
+// they were before rounding, which keeps their order.
 __device__ __forceinline__ void amax_add_rounded(uint32_t *total, uint32_t amax) {
     __shared__ uint32_t of_warp[WARP_SIZE];
     if (total == NULL) { return; }

@@ -1,6 +1,6 @@
-// Sums over the rows of a matrix, in two stages: each block of a kernel adds up some rows and leaves its sums in
-// scratch memory, and a kernel of its own adds those of all blocks. No atomics, and an order that follows from the
-// number of blocks alone.
+// Sums over the rows of a matrix, for the gradients of biases, in two stages. Each block of a first kernel adds up some
+// rows and leaves its sums in scratch memory. A second kernel adds the sums of all blocks. There are no atomics, and
+// the order follows from the number of blocks alone.
 #ifndef LLMC_COLUMN_SUMS_CUH
 #define LLMC_COLUMN_SUMS_CUH
 
@@ -11,7 +11,7 @@
 #define COLUMN_CHUNK_COLUMNS (WARP_SIZE * x128::size) // of floatX: 16 bytes for each lane
 
 // What a block adds up of a matrix (N,width): rows [first, end), a chunk, of COLUMN_CHUNK_COLUMNS columns from
-// first_column on. This lane has those from `column` on. A chunk's blocks are neighbours in the grid.
+// first_column on. This lane adds the columns from `column` on. A chunk's blocks are neighbours in the grid.
 typedef struct {
     int64_t chunk, first, end;
     int first_column, column;
@@ -29,9 +29,9 @@ __device__ __forceinline__ ColumnChunk column_chunk(int64_t N, int width, int ro
     return c;
 }
 
-// The end of the first stage, for a block of WARPS warps that all did the same columns, each some rows: scratch (width)
-// at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first: of the columns. All threads
-// come here.
+// The end of the first stage, for a block of WARPS warps that have added different rows of the same columns. scratch
+// (width) at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first: of the columns. All
+// threads come here.
 template <int WARPS>
 __device__ __forceinline__ void column_sums_store(float *scratch, const float (&sums)[x128::size], int first,
                                                   int width) {

@@ -4,7 +4,7 @@
 // out, dout (B,T,C), tokens (B,T), wte, dwte (Vp,C), wpe, dwpe (maxT,C); N = B*T rows; T may be less than maxT.
 //
 // Rows meet in dwte wherever a token repeats. For a sum in a fixed order without atomics, the host sorts the rows of a
-// batch by token (embedding_order_tokens, while the GPU is busy with the batch before); then each token's rows stand
+// batch by token, while the GPU is busy with the batch before (embedding_order_tokens). Then each token's rows stand
 // side by side and belong to one block.
 #ifndef LLMC_EMBEDDING_CUH
 #define LLMC_EMBEDDING_CUH

@@ -86,7 +86,6 @@ __device__ __forceinline__ x128 gelu_packed(x128 x) {
 template <bool gelu>
 static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     fp8_amax_kernel(uint32_t *amax, const floatX *x, int64_t packs) {
-    __shared__ uint32_t partial[WARP_SIZE];
     int64_t first = (int64_t)blockIdx.x * FP8_AMAX_LOADS * FP8_AMAX_BLOCK + threadIdx.x;
     x128 values[FP8_AMAX_LOADS];
 #pragma unroll
@@ -99,7 +98,7 @@ static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     for (int i = 0; i < FP8_AMAX_LOADS; i++) {
         largest = amax_join(largest, gelu ? gelu_packed(values[i]) : values[i]);
     }
-    amax_add_block(amax, largest, partial);
+    amax_add_rounded(amax, largest);
 }
 
 template <bool gelu> static inline void fp8_amax_of(Fp8Scale *scale, const floatX *x, int64_t n, cudaStream_t stream) {

@@ -1,11 +1,11 @@
-// GELU on the GPU, the tanh form GPT-2 uses, which is also that of cuBLASLt's epilogues:
+// GELU in the tanh form, which GPT-2 and cuBLASLt's epilogues use:
 //
 //   gelu(x) = x/2 (1 + tanh(u)) = x s,   u = sqrt(2/pi) (x + 0.044715 x^3),   s = 1 / (1 + exp(-2u))
 //   gelu'(x) = s + 2 x s (1 - s) u',     u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 //
-// (1 + tanh(u))/2 is the logistic function of 2u: one exponential instead of a tanh. Computed in fp32; of the bf16
-// build exponential and quotient are the hardware's approximations, good to a few units in fp32's last place. Exact
-// ones take so many instructions more that the kernels would wait for arithmetic, not for memory, on an H100.
+// (1 + tanh(u))/2 is the logistic function of 2u: one exponential instead of a tanh. It is computed in fp32. The bf16
+// build takes the hardware's approximations of exponential and quotient, good to a few units in fp32's last place. With
+// exact functions the kernels would wait for arithmetic on an H100, not for memory.
 #ifndef LLMC_GELU_CUH
 #define LLMC_GELU_CUH
 
@@ -65,10 +65,9 @@ static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaS
 
 // ---- Backward ----
 //
-// dinp is the gradient of the linear layer before GELU, and the sums of its columns that of this layer's bias: they are
-// taken while dinp is made, in two stages. A block does 32 x 16 bytes of columns of GELU_BACKWARD_ROWS rows, a chunk:
-// each lane 16 bytes of columns, each warp every 8th row; then the warps' sums are added in order. A chunk's blocks are
-// neighbours in the grid.
+// dinp is the gradient of the output of the linear layer before GELU, and the sums of dinp's columns are the gradient
+// of that layer's bias. They are taken while dinp is made, in two stages (column_sums.cuh). A block does 32 x 16 bytes
+// of columns of GELU_BACKWARD_ROWS rows, a chunk: each lane 16 bytes of columns, each warp every 8th row.
 
 #define GELU_BACKWARD_WARPS 8
 #define GELU_BACKWARD_ROWS 64 // so that the sums, 8 bytes a column written and read, are 2 % of the rows in bf16
@@ -106,8 +105,9 @@ static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
-// dinp (N,width) = dout gelu'(inp); dbias (width), fp32, += the sums of dinp's columns, as rounded (NULL: not wanted,
-// nor scratch). dinp may be dout. amax: of dinp. scratch: gelu_backward_scratch_floats(N, width), aligned to 16 bytes.
+// dinp (N,width) = dout gelu'(inp). dinp may be dout. dbias (width), fp32, of the linear layer before: += the sums of
+// dinp's columns, as rounded; NULL: not wanted. amax: of dinp. scratch: gelu_backward_scratch_floats(N, width), aligned
+// to 16 bytes; NULL without dbias.
 static inline void gelu_backward(floatX *dinp, const floatX *inp, const floatX *dout, float *dbias, float *scratch,
                                  int64_t N, int width, cudaStream_t stream, uint32_t *amax = NULL) {
     cuda_require(N > 0 && width > 0 && width % 8 == 0 && (dbias == NULL || scratch != NULL));

@@ -8,6 +8,8 @@
 // All of it is bound by memory, so a row is read once and stays in registers, spread over as few warps as hold it. The
 // variance is summed from the differences to the mean, not from squares: a row far from zero loses nothing.
 //
+// The backward also writes what belongs to another layer: see layernorm_backward_with_column_sums.
+//
 // C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS; rows of floatX aligned to 16 bytes. Results depend on the inputs and the
 // shape only: not on the block size, the GPU, or the order of blocks.
 //
@@ -161,8 +163,8 @@ static inline void layernorm_forward(floatX *out, float *mean, float *rstd, cons
     cuda_check_launch("layernorm_forward_kernel");
 }
 
-// residual = inp1 + inp2, rounded to floatX; normed, mean, rstd = LayerNorm of the rounded residual: the same bits as
-// residual_forward and then layernorm_forward. amax: of normed. residual may be inp1 or inp2.
+// residual = inp1 + inp2, rounded to floatX; normed, mean, rstd = LayerNorm of the rounded residual, with the bits of
+// layernorm_forward. amax: of normed. residual may be inp1 or inp2.
 static inline void fused_residual_layernorm_forward(floatX *residual, floatX *normed, float *mean, float *rstd,
                                                     const floatX *inp1, const floatX *inp2, const floatX *weight,
                                                     const floatX *bias, int64_t N, int C, cudaStream_t stream,
@@ -176,40 +178,23 @@ static inline void fused_residual_layernorm_forward(floatX *residual, floatX *no
     cuda_check_launch("fused_residual_layernorm_forward_kernel");
 }
 
-// Moves 3*n floatX.
-static __global__ void residual_forward_kernel(floatX *out, const floatX *inp1, const floatX *inp2, int64_t n) {
-    int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
-    if (at < n) { store128(out + at, residual_sum(load128(inp1 + at), load128(inp2 + at))); }
-}
-
-// out = inp1 + inp2, n values, n % 8 == 0, aligned to 16 bytes. out may be inp1 or inp2.
-static inline void residual_forward(floatX *out, const floatX *inp1, const floatX *inp2, int64_t n, cudaStream_t stream,
-                                    int block_size = 256) {
-    cuda_require(n > 0 && n % 8 == 0);
-    residual_forward_kernel<<<blocks_for(n / x128::size, block_size), block_size, 0, stream>>>(out, inp1, inp2, n);
-    cuda_check_launch("residual_forward_kernel");
-}
-
 // ---- Backward ----
 //
-// Two stages. In the first, a block of as many threads as hold a row takes rows blockIdx.x, blockIdx.x + gridDim.x, ...
-// one after the other. Its threads keep their channels' sums of dweight and dbias in registers over all of these rows,
-// and of dinp's columns where these are wanted, and leave them in scratch, a row of 2*C or 3*C for each block. The
-// second adds the blocks' sums.
-//
-// dinp is the gradient of the residual stream, and so of the output of the linear layer that was added to it last: the
-// sums of dinp's columns are the gradient of that layer's bias, which another kernel would have to read dinp again for.
+// The first stage has blocks of as many threads as hold a row. A block takes rows blockIdx.x, blockIdx.x + gridDim.x,
+// ... one after the other. Its threads keep their channels' sums of dweight and dbias in registers over all of these
+// rows, and of dinp's columns if these are wanted. They leave the sums in scratch, a row of 2*C or 3*C for each block.
+// The second stage adds the blocks' sums.
 
-// Where dinp goes, and what is wanted of it besides.
+// Where dinp goes, and what else is wanted of it.
 typedef struct {
     floatX *values;     // (N,C)
-    bool overwrites;    // dinp = instead of +=: what it held does not count
+    bool overwrites;    // dinp = instead of +=
     float *column_sums; // (C) += sums over the rows of dinp, as rounded; NULL: not wanted
-    uint32_t *amax;     // of dinp; NULL: not wanted
+    uint32_t *amax;     // of dinp, see amax_add_rounded; NULL: not wanted
 } LayerNormDinp;
 
-// Vectors of 16 bytes that a thread of the backward holds: 1 for rows that 512 threads hold so, which are all of
-// GPT-2's and most of GPT-3's in bf16. Wider rows need more: 2, or as many as the widest needs (3 in bf16, 6 in fp32).
+// Vectors of 16 bytes that a thread of the backward holds: 1 for rows that 512 threads can hold, as all of GPT-2's and
+// most of GPT-3's in bf16. Wider rows need 2, or as many as the widest row needs (3 in bf16, 6 in fp32).
 #define LAYERNORM_BACKWARD_MAX_THREADS 512
 #define LAYERNORM_BACKWARD_MAX_VECTORS (LAYERNORM_MAX_CHANNELS / (LAYERNORM_BACKWARD_MAX_THREADS * x128::size))
 
@@ -221,10 +206,10 @@ static inline int layernorm_backward_threads(int C) {
     return WARP_SIZE * (int)ceil_div_i64(C, WARP_SIZE * layernorm_backward_vectors(C) * x128::size);
 }
 
-// One wave of blocks, where a multiprocessor of an A100 holds `each` of them. No block begins when others end, and each
-// has as many rows as any other, or one less. An A100 has 108 multiprocessors, an H100 and an H200 have 132. Both get
-// the same number of blocks, so that the bits are the same: 108 * each, which fills an A100, or the next multiple of
-// 132 below it. The number is taken that leaves less idle on the other GPU. In bf16:
+// One wave of blocks, if a multiprocessor of an A100 holds `each` blocks: no block begins when others end, and all have
+// as many rows but for one. An A100 has 108 multiprocessors, an H100 and an H200 have 132. All get the same number of
+// blocks, so that the bits are the same. It is 108 * each, which fills an A100, or the next multiple of 132 below it,
+// whichever leaves less idle on the other GPU. In bf16:
 //   C      warps   each   blocks   on a multiprocessor of 108   of 132
 //   768      3      10     1056      9.8 of 10                  8
 //   1024     4       8      864      8                          6.5 of 7
@@ -272,8 +257,8 @@ __device__ __forceinline__ void layernorm_store_sums(float *scratch, const float
     }
 }
 
-// sums (values of 16 bytes) = or += what is stored in dinp, for rows too wide to keep such sums in registers: they
-// stand in scratch from the start, which the caches hold.
+// sums (values of 16 bytes) = or += what is stored in dinp, for rows too wide to keep such sums in registers. These
+// sums are in scratch from the start, which the caches hold.
 __device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &values, bool is_first) {
 #pragma unroll
     for (int k = 0; k < x128::size; k += f128::size) {
@@ -284,9 +269,9 @@ __device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &v
     }
 }
 
-// Rows that are not too long come through shared memory: while one is summed, the next one is on its way. Three vectors
-// side by side, of dout, inp and dinp, belong to one thread, which copies them and reads them: it waits for its own
-// copies only. Eight threads that read 16 bytes each, 48 bytes apart, meet no bank twice.
+// Rows that are not too long come through shared memory: while one row is summed, the next row is on its way. Three
+// vectors side by side, of dout, inp and dinp, belong to one thread. It copies them and reads them, so that it waits
+// for its own copies only. Eight threads that read 16 bytes each, 48 bytes apart, meet no bank twice.
 #define LAYERNORM_STAGED_VECTORS 2
 
 static inline size_t layernorm_backward_shared(int C) {
@@ -313,16 +298,16 @@ template <bool STAGED> __device__ __forceinline__ x128 layernorm_read(const int4
     return STAGED ? packed_from_bits<floatX>(*staged) : load128_streaming(tensor);
 }
 
-// Moves 4*N*C floatX, 3*N*C where dinp is overwritten: dout, inp and dinp are read once, dinp written; and the blocks'
-// sums, kinds of them: 2, or with those of dinp 3.
+// Moves 4*N*C floatX: dout, inp and dinp are read once, dinp is written. Moves 3*N*C if dinp is overwritten. kinds: of
+// the blocks' sums, 2, or 3 with the sums of dinp's columns.
 template <int VECTORS, bool AMAX>
 static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
     layernorm_backward_kernel(floatX *dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
                               const floatX *__restrict__ inp, const float *__restrict__ mean,
                               const float *__restrict__ rstd, const floatX *__restrict__ weight, uint32_t rows, int C,
                               bool overwrites, int kinds, uint32_t *amax) {
-    // A short part of a row leaves registers for the sums of dinp's columns, and shared memory for the next row. With a
-    // long one everything is asked for when it is used, dout and inp twice, and the sums of dinp are in scratch.
+    // A short part of a row leaves registers for the sums of dinp's columns, and shared memory for the next row. A long
+    // part is loaded when it is used, dout and inp twice, and the sums of dinp are in scratch.
     constexpr bool STAGED = VECTORS <= LAYERNORM_STAGED_VECTORS;
     extern __shared__ int4 layernorm_stages[];
     __shared__ float2 partial[2 * WARP_SIZE]; // rows take turns with its halves
@@ -412,9 +397,15 @@ template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors
 
 // dinp, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
 // layernorm_backward_scratch_floats(N, C) floats, aligned to 16 bytes, whatever it holds.
-static inline void layernorm_backward(LayerNormDinp dinp, float *dweight, float *dbias, const floatX *dout,
-                                      const floatX *inp, const float *mean, const float *rstd, const floatX *weight,
-                                      float *scratch, int64_t N, int C, cudaStream_t stream) {
+//
+// dinp is the gradient of the residual stream, and so of the output of the linear layer that was added to it last. The
+// sums of dinp's columns are the gradient of that layer's bias, and dinp's amax is what that layer needs in 8 bits. The
+// caller passes both of that layer in `dinp`. A kernel of the linear layer would read dinp again for them, 2 bytes a
+// value beside the 8 that are moved here.
+static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, float *dweight, float *dbias,
+                                                       const floatX *dout, const floatX *inp, const float *mean,
+                                                       const float *rstd, const floatX *weight, float *scratch,
+                                                       int64_t N, int C, cudaStream_t stream) {
     cuda_require(N > 0 && N <= INT32_MAX && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
     int64_t blocks = layernorm_backward_blocks(N, C);
     int vectors = layernorm_backward_vectors(C), kinds = dinp.column_sums != NULL ? 3 : 2;

@@ -1,4 +1,4 @@
-// Softmax and cross-entropy, forward and backward in one kernel over the logits of some rows:
+// The loss: softmax and cross-entropy, forward and backward in one kernel over the logits of some rows:
 //   losses[i]   = log(sum over v < V of exp(logits[i,v])) - logits[i,target]
 //   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target))
 // It works in place and on any number of rows, so that the logits of a whole batch need never exist at once.
@@ -10,9 +10,9 @@
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/ptx.cuh"
 
-// With 1024 threads two rows of GPT-2's vocabulary are under way on a multiprocessor. Where they are not in its shared
-// memory, all rows under way together (22 MB on 108 multiprocessors) stay in the L2 cache between the two passes.
-// Smaller blocks mean more rows, which would not.
+// With 1024 threads a multiprocessor works on two rows of GPT-2's vocabulary. If they are not in its shared memory, all
+// rows under way (22 MB on 108 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks mean more
+// rows, which would not.
 #define CROSS_ENTROPY_BLOCK 1024
 
 #define CROSS_ENTROPY_LOG2_E 1.4426950408889634f
@@ -22,8 +22,9 @@
 // large one could give anything.
 __device__ __forceinline__ float cross_entropy_exp(float x) { return exp2_approx(CROSS_ENTROPY_LOG2_E * x); }
 
-// What a softmax must know of the logits seen so far. It begins with -FLT_MAX, not with -infinity: a logit of -infinity
-// then counts as 0, where -infinity - -infinity would make NaN of the whole row. fmaxf drops a NaN, the sum keeps it.
+// What a softmax must know of the logits seen so far. max begins with -FLT_MAX, so that a logit of -infinity counts as
+// 0. If max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, the sum keeps
+// it.
 typedef struct {
     float max;
     float sum; // of exp(logit - max)
@@ -87,9 +88,9 @@ __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int p
     cp_async_commit();
 }
 
-// One block a row. Each thread overwrites only what it alone reads, but for the target's logit, which is read between
-// the barriers of block_max and block_sum. STAGED: the row is read from memory once; otherwise the gradient reads it
-// again, from the L2 cache at best.
+// One block a row. Each thread overwrites only what it alone reads. All threads read the target's logit, between the
+// barriers of block_max and block_sum. STAGED: the row is read from memory once. Otherwise the gradient reads it again,
+// from the L2 cache at best.
 template <bool STAGED>
 static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     cross_entropy_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
@@ -118,9 +119,9 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     }
 }
 
-// Whether two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and the block's sums:
-// those of GPT-2's vocabulary in bf16, 98 KiB each, do on an H100 (228 KiB), not on an A100 (164 KiB). One row alone
-// leaves half the warps, and none of them asks for anything while it is computed.
+// Do two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and 1 KiB for sums? Rows
+// of GPT-2's vocabulary in bf16, 98 KiB each, fit on an H100 (228 KiB), but not on an A100 (164 KiB). One row alone is
+// not staged: it would use half the warps, and load nothing while it is computed.
 static inline bool cross_entropy_stages(int Vp) {
     int device, bytes_of_multiprocessor;
     cuda_check(cudaGetDevice(&device));

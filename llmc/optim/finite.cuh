@@ -1,4 +1,4 @@
-// Finding NaN and infinities on the GPU: used when a loss or a gradient has gone wrong, to say where it began.
+// Finds NaN and infinities on the GPU, to say where they began when a loss or a gradient is not finite.
 #ifndef LLMC_FINITE_CUH
 #define LLMC_FINITE_CUH
 

@@ -1,9 +1,9 @@
-// The end of a step's gradient: is the loss a number, how long is the gradient, may an update be made with it and by
-// how much is it to be clipped? All of it is settled on the GPU; the host reads the result when it likes.
+// The gradient's norm, and what follows from it: is the loss a number, may the step update, how far is the gradient
+// clipped? The GPU decides, and the host reads the result later.
 //   norm = sqrt(sum over all parameters of grad^2)
 //
-// Each of several GPUs adds up its own part of the gradient into a StepRecord; when every GPU has the records of all,
-// each makes the same StepResult of them, to the bit.
+// Each GPU adds up its own part of the gradient into a StepRecord. All GPUs get all records, and each makes a
+// StepResult of them with the same bits.
 #ifndef LLMC_GLOBAL_NORM_CUH
 #define LLMC_GLOBAL_NORM_CUH
 
@@ -12,15 +12,15 @@
 
 enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_WEIGHTS_DIFFER = 3 };
 
-// What one GPU knows of a step, in device memory.
+// One GPU's part of a step, in device memory.
 typedef struct {
     double loss_sum;      // of its rows
     double squares;       // the sum of squares of its part of the gradient
     int64_t wants_to_end; // its process has been asked to stop
-    uint64_t checksum;    // of the weights it worked with; 0 where GPUs do not hold the same
+    uint64_t checksum;    // of the weights it worked with; 0 if GPUs hold different parts
 } StepRecord;
 
-// What a step came to, in device memory. Cleared (zero bytes) once, before the first step.
+// The result of a step, in device memory. Cleared (zero bytes) once, before the first step.
 typedef struct {
     double loss;
     double norm;
@@ -37,19 +37,19 @@ static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i
 
 __device__ __forceinline__ double squared(float x) { return (double)x * (double)x; }
 
-// Neighbouring gradients, and as many again at equal distances: of the layers of a model.
+// n neighbouring gradients, and `repeats` - 1 times more at equal distances: the layers of a model.
 typedef struct {
     const float *grads; // the first
     int64_t n, repeats, stride;
 } NormPart;
 
-// The doubles for the sums of a part; in them each repetition's follow those of the one before.
+// The doubles for the sums of a part, repetition after repetition.
 static inline int64_t norm_part_doubles(const NormPart *part) {
     return part->repeats * global_norm_scratch_doubles(part->n);
 }
 
-// partials[b] = the sum over the b-th span of grad^2, of the first part's repetitions and then of the second's. Squares
-// and sums are double: they neither overflow nor vanish.
+// partials[b] = the sum of grad^2 over the b-th span, first of the first part's repetitions, then of the second part's.
+// Squares and sums are double: they neither overflow nor vanish.
 static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
     global_norm_squared_kernel(double *partials, NormPart first, NormPart second) {
     __shared__ double partial[WARP_SIZE];
@@ -78,8 +78,8 @@ static inline bool norm_part_is_good(const NormPart *part) {
     return part->n > 0 && part->repeats > 0 && aligned;
 }
 
-// partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none),
-// which begin at multiples of 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the
+// partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none).
+// Parts begin at multiples of 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the
 // shapes only.
 static inline void global_norm_squared(double *partials, const NormPart *first, const NormPart *second,
                                        cudaStream_t stream) {
@@ -91,7 +91,7 @@ static inline void global_norm_squared(double *partials, const NormPart *first, 
     cuda_check_launch("global_norm_squared_kernel");
 }
 
-// One block: each thread sums every 1024th partial, the block adds up the threads' sums.
+// One block. Each thread sums every 1024th partial, and the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
                        const int64_t *wants_to_end, const uint64_t *checksum) {
@@ -117,7 +117,7 @@ static inline void step_record(StepRecord *record, const double *partials, int64
     cuda_check_launch("step_record_kernel");
 }
 
-// A step is bad when its loss is no number, or its norm is none, or too large to go unclipped.
+// A step is bad if its loss or its norm is not finite, or if its norm is too large without clipping.
 __device__ __forceinline__ int32_t step_verdict(double loss, double norm, float grad_clip) {
     if (!isfinite(loss)) { return STEP_LOSS_NOT_FINITE; }
     bool usable = isfinite(norm) && (norm <= LARGEST_NORM || grad_clip > 0.0f);

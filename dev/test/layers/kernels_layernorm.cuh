@@ -151,14 +151,13 @@ static void test_layernorm_forward_odd_rows(Test *t) {
     }
 }
 
-// The fused kernel: the residual is rounded once, and all four outputs are the bits of the two separate kernels.
+// The fused kernel: the residual is rounded once, and the other outputs are the bits of LayerNorm alone.
 static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int alias) {
     LayerNormCase c = layernorm_case(N, C);
     std::vector<float> other = random_values(N * C, 0.8f, 5), want((size_t)(N * C));
     for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(c.x[i] + other[i]); }
-    DeviceArray<floatX> inp1(c.x), inp2(other), sum(N * C), weight(c.weight), bias(c.bias), own(N * C);
+    DeviceArray<floatX> inp1(c.x), inp2(other), sum(want), weight(c.weight), bias(c.bias), own(N * C);
     LayerNormOutputs separate(N, C), fused(N, C);
-    residual_forward(sum.data, inp1.data, inp2.data, N * C, 0);
     layernorm_forward(separate.out.data, separate.mean.data, separate.rstd.data, sum.data, weight.data, bias.data, N, C,
                       0);
     Amax amax;
@@ -167,7 +166,7 @@ static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int
                                      inp2.data, weight.data, bias.data, N, C, 0, amax.data(), block_size);
     std::string what = layernorm_name("fused", N, C, block_size);
     check_values(t, what + ": residual", residual.get(), want, 0.0, 0.0);
-    CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of the separate kernels", what.c_str());
+    CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of LayerNorm alone", what.c_str());
     c.x = want;
     layernorm_cpu_forward(&c);
     layernorm_check_forward(t, what, c, fused);
@@ -178,22 +177,6 @@ static void test_layernorm_fused(Test *t) {
     for (int C : layernorm_widths) { layernorm_check_fused(t, C > 4000 ? 1 : 3, C, 256, 0); }
     for (int alias : {1, 2}) { layernorm_check_fused(t, 9, 384, 128, alias); }
     for (int block_size : {32, 1024}) { layernorm_check_fused(t, 33, 72, block_size, 0); }
-}
-
-static void test_residual(Test *t) {
-    for (int64_t n : {8, 256, 1000, 2048, 4104}) {
-        for (int alias : {0, 1, 2}) {
-            std::vector<float> a = random_values(n, 1.0f, 6), b = random_values(n, 2.0f, 7), want((size_t)n);
-            for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(a[i] + b[i]); }
-            a.resize((size_t)n + 64, NAN); // behind the end: must stay NaN when the sum is written over the input
-            DeviceArray<floatX> inp1(a), inp2(b), own(n + 64);
-            floatX *out = alias == 0 ? own.data : alias == 1 ? inp1.data : inp2.data;
-            residual_forward(out, inp1.data, inp2.data, n, 0, alias == 0 ? 256 : 32);
-            std::string what = "residual of " + std::to_string(n);
-            std::vector<float> got = alias == 2 ? inp2.get() : layernorm_used(t, what, alias == 0 ? own : inp1, n);
-            check_values(t, what, got, want, 0.0, 0.0);
-        }
-    }
 }
 
 // ---- Backward ----
@@ -237,8 +220,8 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
     Amax amax;
     LayerNormDinp out = {d_dinp.data, overwrites, start.sums.empty() ? NULL : sums.data,
                          wants_amax ? amax.data() : NULL};
-    layernorm_backward(out, dweight.data, dbias.data, d_dout.data, x.data, mean.data, rstd.data, weight.data,
-                       scratch.data, c.N, c.C, 0);
+    layernorm_backward_with_column_sums(out, dweight.data, dbias.data, d_dout.data, x.data, mean.data, rstd.data,
+                                        weight.data, scratch.data, c.N, c.C, 0);
     layernorm_used(t, "scratch", scratch, floats);
     LayerNormGradients got = {
         layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
@@ -381,7 +364,6 @@ static void layernorm_tests(Suite *suite) {
     RUN(suite, test_layernorm_forward_far_from_zero);
     RUN(suite, test_layernorm_forward_odd_rows);
     RUN(suite, test_layernorm_fused);
-    RUN(suite, test_residual);
     RUN(suite, test_layernorm_backward_widths);
     RUN(suite, test_layernorm_backward_rows);
     RUN(suite, test_layernorm_backward_extras);
