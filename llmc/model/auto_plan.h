@@ -1,19 +1,19 @@
-// --auto: which micro-batch and which level of --recompute a run takes.
+// --auto: chooses the micro-batch and the level of --recompute.
 //
-// The memory that a choice takes is known to the byte (llmc/model/memory_plan.h). Its time is predicted, kernel by
-// kernel (llmc/model/step_model.h): enough to tell a better choice from a worse one, not to promise a speed.
+// The memory of a choice is known to the byte (llmc/model/memory_plan.h). Its time is predicted kernel by kernel
+// (llmc/model/step_model.h). The prediction ranks choices. It does not promise a speed.
 #ifndef LLMC_AUTO_PLAN_H
 #define LLMC_AUTO_PLAN_H
 
 #include "llmc/model/step_model.h"
 #include "llmc/base/utils.h"
 
-// Two choices whose estimates are nearer than this are as fast as each other; the one that takes less memory is better.
+// Two choices with estimates nearer than this are equally fast. The choice with less memory is then better.
 #define AUTO_TIE 0.01
 
-// GPU memory that no plan counts: what is loaded and set up after the choice (kernels of ours, of cuBLASLt and cuDNN,
-// graphs, the driver's tables), and with several ranks NCCL's buffers. Where the GPU has not been asked but is only
-// supposed to have so much, CUDA's context too, which is there before anything can be asked.
+// GPU memory that no plan counts: our kernels, those of cuBLASLt and cuDNN, graphs and the driver's tables, which come
+// after the choice; with several ranks also NCCL's buffers. A GPU that answers has its CUDA context already. A GPU that
+// --gpu-memory describes has none, so the context counts too.
 #define AUTO_RESERVE_BYTES ((int64_t)1 << 30)
 #define AUTO_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take
 #define AUTO_CONTEXT_BYTES ((int64_t)1 << 29)
@@ -43,8 +43,8 @@ typedef struct {
 
 static inline bool auto_fits(const AutoCandidate *c, int64_t budget) { return c->bytes >= 0 && c->bytes <= budget; }
 
-// The fastest of those that fit into `budget` bytes; of those as fast as it, the one that takes the least memory (of
-// equal ones the first). -1: none fits.
+// The index of the fastest candidate that fits into `budget` bytes. Among equally fast candidates, the first with the
+// least memory. -1: none fits.
 static inline int auto_choose(const AutoCandidate *candidates, int count, int64_t budget) {
     double fastest = 0.0;
     int best = -1;
@@ -60,7 +60,7 @@ static inline int auto_choose(const AutoCandidate *candidates, int count, int64_
     return best;
 }
 
-// The one that takes the least memory; -1: all are impossible.
+// The index of the candidate with the least memory. -1: all are impossible.
 static inline int auto_smallest(const AutoCandidate *candidates, int count) {
     int best = -1;
     for (int i = 0; i < count; i++) {
@@ -76,7 +76,7 @@ static inline int auto_count_fitting(const AutoCandidate *candidates, int count,
     return fitting;
 }
 
-// The memory of a GPU, and what of it is kept free.
+// The memory of a GPU, and the part that is kept free.
 typedef struct {
     int64_t bytes, reserve;
 } AutoRoom;
@@ -92,7 +92,7 @@ static inline void auto_room_text(char *text, size_t size, const AutoRoom *room)
     snprintf(text, size, "%s (%s less %s for CUDA and its libraries)", budget, all, reserve);
 }
 
-// Writes what was chosen, and why.
+// Writes the choice and its reason.
 static inline void auto_explain(char *text, size_t size, const AutoCandidate *candidates, int count, int best,
                                 const AutoRoom *room) {
     const AutoCandidate *c = &candidates[best];
@@ -117,7 +117,7 @@ static inline bool auto_fail_no_room(const AutoCandidate *least, const AutoRoom 
 
 // ---- The level of --recompute alone ----
 
-// The first of `count` levels, lowest first, that fits into `budget` bytes; -1: none does.
+// The lowest of `count` levels, in ascending order, that fits into `budget` bytes. -1: none fits.
 static inline int auto_lowest(const AutoCandidate *levels, int count, int64_t budget) {
     for (int i = 0; i < count; i++) {
         if (auto_fits(&levels[i], budget)) { return levels[i].recompute; }
@@ -125,7 +125,7 @@ static inline int auto_lowest(const AutoCandidate *levels, int count, int64_t bu
     return -1;
 }
 
-// Writes which level was chosen, and why. level: -1 where none fits.
+// Writes the level that was chosen, and the reason. level: -1 if none fits.
 static inline void auto_explain_level(char *text, size_t size, int level, const AutoRoom *room) {
     char where[192];
     auto_room_text(where, sizeof(where), room);
@@ -136,7 +136,7 @@ static inline void auto_explain_level(char *text, size_t size, int level, const 
     }
 }
 
-// ---- What levels of --recompute bring ----
+// ---- The gain of each level of --recompute ----
 
 // Bytes that a level saves against level 0, for each millisecond that it adds to a step.
 static inline double auto_bytes_per_ms(const AutoCandidate levels[NUM_RECOMPUTE_LEVELS], int level) {

@@ -1,7 +1,7 @@
 // The GPT-2 model as data: its configuration, THE parameter table, sizes by name, and initialisation.
 //
-// Everything that concerns parameters is a loop over the table below: allocation, initialisation, optimizer groups,
-// checkpoints, Hugging Face files, the printed plan and the tests. To add a tensor, add a row.
+// Allocation, initialisation, optimizer groups, checkpoints, Hugging Face files, the printed plan and the tests are
+// loops over the table below. To add a tensor, add a row.
 #ifndef LLMC_GPT2_H
 #define LLMC_GPT2_H
 
@@ -113,8 +113,8 @@ static inline int64_t gpt2_layer_offset(const GPT2Config *config, int i, int lay
     return gpt2_param_offset(config, i) + before * gpt2_param_rows(config, i) * gpt2_param_cols(config, i);
 }
 
-// Writes the name Hugging Face gives tensor i of a layer (ignored for tensors outside the blocks), e.g.
-// "h.3.attn.c_attn.weight".
+// Writes the name that Hugging Face gives tensor i of a layer, e.g. "h.3.attn.c_attn.weight". The layer of a tensor
+// outside the blocks does not matter.
 static inline void gpt2_hf_name(char *text, size_t size, int i, int layer) {
     const GPT2ParamSpec *spec = &gpt2_param_specs[i];
     if (spec->per_layer) {
@@ -133,8 +133,8 @@ static inline void gpt2_param_shape(char *text, size_t size, const GPT2Config *c
     snprintf(text, size, "(%s%s%lld)", layers, rows, (long long)gpt2_param_cols(config, i));
 }
 
-// Checks a config, wherever it came from (`where` begins the message: a file name or an option). The bounds are far
-// beyond any GPT-2, and small enough that no product of them overflows 64 bits.
+// Checks a config. `where` begins the message: a file name or an option. The bounds are far beyond any GPT-2, and small
+// enough that no product of them overflows 64 bits.
 static inline bool gpt2_check_config(const GPT2Config *config, const char *where, Error *error) {
     const struct {
         const char *field;
@@ -227,7 +227,8 @@ static inline void gpt2_init_normal(float *out, int i, float std, uint64_t seed,
 
 // Fills `out` with elements first .. first + n - 1 of all parameters as GPT-2 was initialised: weights normal with
 // standard deviation 0.02, the two projections into the residual stream scaled by 1/sqrt(2L) (Radford et al. 2019,
-// section 2.3), biases 0, LayerNorm gains 1, padding rows 0. A pure function of the seed, wherever the range is cut.
+// section 2.3), biases 0, LayerNorm gains 1, padding rows 0. The values follow from the seed alone, however ranges are
+// cut.
 static inline void gpt2_init_range(float *out, const GPT2Config *config, uint64_t seed, int64_t first, int64_t n) {
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         GPT2Init init = gpt2_param_specs[i].init;
@@ -245,7 +246,7 @@ static inline void gpt2_init_range(float *out, const GPT2Config *config, uint64_
     }
 }
 
-// Fills params (gpt2_num_params floats): the whole of the above.
+// Initialises all parameters: gpt2_num_params floats.
 static inline void gpt2_init_params(float *params, const GPT2Config *config, uint64_t seed) {
     gpt2_init_range(params, config, seed, 0, gpt2_num_params(config));
 }

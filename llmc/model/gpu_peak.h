@@ -1,10 +1,10 @@
-// What NVIDIA's datasheets promise of a GPU, by the name that the CUDA runtime gives the device and by the name that
-// --gpu takes. The peak arithmetic is the denominator of model-FLOPs utilisation; the other figures are what a step's
+// The figures of NVIDIA's datasheets, by the name that the CUDA runtime gives a device and by the name that --gpu
+// takes. The peak arithmetic is the denominator of model-FLOPs utilisation; the other figures are what a step's
 // predicted time follows from (llmc/model/step_model.h). Dense rates: a datasheet's figure "with sparsity" is twice the
 // one here.
 //
-// Cards are missing whose figures nobody has looked up, and slices of a card (MIG): an unknown name gives 0, and the
-// caller then shows no utilisation rather than a wrong one.
+// Some cards are missing, and so are slices of a card (MIG). An unknown name gives 0. The caller then shows no
+// utilisation rather than a wrong one.
 #ifndef LLMC_GPU_PEAK_H
 #define LLMC_GPU_PEAK_H
 
@@ -51,9 +51,9 @@ typedef struct {
     X("4090", "GeForce RTX 4090", 165.2, 82.6, 82.6, 330.3, 1008, 32, 128, 89, 23, 72)                                 \
     X("5090", "GeForce RTX 5090", 209.5, 104.8, 104.8, 419.0, 1792, 64, 170, 120, 31, 96)
 
-// The others: device, bf16, tf32, fp32, fp8. Sources: the datasheets of the A40, A30, A10 and RTX A6000 (2020 to 2022),
-// GH200 and H200 NVL (2024), HGX B300 and GB200 NVL72 (2025, a 72nd of a rack), L40 and RTX 6000 Ada (2023), and the
-// whitepapers above.
+// Cards that --gpu does not take: device, bf16, tf32, fp32, fp8. Sources: the datasheets of the A40, A30, A10 and RTX
+// A6000 (2020 to 2022), GH200 and H200 NVL (2024), HGX B300 and GB200 NVL72 (2025, a 72nd of a rack), L40 and RTX 6000
+// Ada (2023), and the whitepapers above.
 #define GPU_OTHERS(X)                                                                                                  \
     X("A40", 149.7, 74.8, 37.4, 0.0)                                                                                   \
     X("A30", 165.0, 82.0, 10.3, 0.0)                                                                                   \
@@ -102,7 +102,7 @@ static inline double gpu_peak_tflops(const char *device_name, GpuPrecision preci
     return peak != NULL ? peak->teraflops[precision] : 0.0;
 }
 
-// The card that --gpu names, by the option's word or the device's name; NULL: none of which all figures are here.
+// The card that --gpu names, by the option's word or the device's name. NULL: not all figures of this card are here.
 static inline const GpuPeak *gpu_peak_of_option(const char *name) {
     for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
         if (name[0] != '\0' && strcmp(gpu_peaks[i].option, name) == 0) { return &gpu_peaks[i]; }

@@ -1,9 +1,9 @@
 // The memory plan: every buffer of a run is a named row with a shape and a lifetime before one byte is allocated.
 //
 // A step passes through numbered phases. A row is live from phase `first` to phase `last`; rows that are never live
-// together may lie at the same place. plan_layout() gives each row an offset, plan_print() shows the table,
-// plan_allocate() takes exactly plan->total bytes once and sets every row's pointer. Memory of another kind (a GPU's)
-// is taken by its owner, plan->total bytes of it, and given out by plan_set_pointers().
+// together may lie at one place. plan_layout() gives each row an offset. plan_print() shows the table. plan_allocate()
+// takes exactly plan->total bytes once and sets every row's pointer. The owner of other memory, such as a GPU's, takes
+// plan->total bytes of it and calls plan_set_pointers().
 //
 //   float *logits;
 //   plan_add(&plan, &logits, "logits", PLAN_ACTIVATION, PLAN_F32, shape2(rows, Vp), LM_HEAD, LM_HEAD);
@@ -15,7 +15,8 @@
 #include "llmc/base/utils.h"
 
 #define PLAN_MAX_ROWS 128
-#define PLAN_ALIGNMENT 256 // cache lines, the widest vectors, what GPUs align to; offsets and sizes are multiples of it
+// Offsets and sizes are multiples of it. It is enough for cache lines, the widest vectors, and GPUs.
+#define PLAN_ALIGNMENT 256
 
 typedef enum { PLAN_F32, PLAN_I32, PLAN_F64, PLAN_BF16, PLAN_FP8 } PlanType;
 typedef enum { PLAN_PARAMETER, PLAN_GRADIENT, PLAN_OPTIMIZER, PLAN_ACTIVATION, PLAN_WORKSPACE, PLAN_DATA } PlanCategory;
@@ -32,7 +33,7 @@ typedef struct {
     PlanCategory category;
     PlanType type;
     int first, last; // phases, inclusive
-    int64_t bytes;   // as asked for; what it takes is rounded up to PLAN_ALIGNMENT
+    int64_t bytes;   // before they are rounded up to PLAN_ALIGNMENT
     int64_t offset;
     void *pointer; // address of the caller's pointer; written by memcpy, as it may point to any type
 } PlanRow;
@@ -128,7 +129,7 @@ static inline bool plan_rows_meet(const PlanRow *a, const PlanRow *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-// The lowest offset at which row fits beside the rows already placed (placed[0..n-1]) that are live together with it.
+// The lowest offset for a row: it may not touch a row of placed[0..n-1] that lives in one of its phases.
 static inline int64_t plan_lowest_fit(const PlanRow *row, PlanRow *const *placed, int n) {
     int64_t offset = 0;
     for (bool moved = true; moved;) {
@@ -145,8 +146,8 @@ static inline int64_t plan_lowest_fit(const PlanRow *row, PlanRow *const *placed
     return offset;
 }
 
-// Gives every row its offset: longest lifetimes first, then largest first, each at the lowest place that is free during
-// its life. Sets plan->total.
+// Gives every row its offset, and sets plan->total. Rows with long lives come first, then large rows. Each row takes
+// the lowest place that is free during its life.
 static inline void plan_layout(MemoryPlan *plan) {
     PlanRow *order[PLAN_MAX_ROWS];
     for (int i = 0; i < plan->count; i++) {
@@ -166,7 +167,7 @@ static inline void plan_layout(MemoryPlan *plan) {
     }
 }
 
-// Bytes that the rows would take if none shared memory.
+// The bytes of all rows if no two rows share memory.
 static inline int64_t plan_total_unshared(const MemoryPlan *plan) {
     int64_t total = 0;
     for (int i = 0; i < plan->count; i++) { total += plan_row_size(&plan->rows[i]); }
@@ -222,9 +223,9 @@ static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
     return fail(error, "memory plan: the size of '%s' overflows 64 bits; " PLAN_REMEDY, plan->overflow);
 }
 
-// Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails when a
-// size overflows, or when the machine does not have that much memory at all (asking anyway would end in the kernel's
-// out-of-memory killer hours later).
+// Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails if a
+// size overflows, or if the machine has less memory: otherwise the kernel's out-of-memory killer would end the run
+// later.
 static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
     if (!plan_check_overflow(plan, error)) { return false; }
     char need[32], have[32];

@@ -10,8 +10,8 @@
 //
 // A matrix multiply reaches STEP_MATMUL of the tensor cores' peak on full tiles. A multiprocessor computes one tile
 // at a time, so tiles come in waves, and the last wave counts as a whole one. The model takes the fastest of some
-// tile shapes and of the splits of the sum that the workspace allows. The arithmetic does not hide what a multiply
-// writes beside its product, or adds it to.
+// tile shapes and of the splits of the sum that the workspace allows. The arithmetic does not hide the bytes that a
+// multiply writes beside its product, or reads to add its product to them.
 //
 // Attention's softmax costs as much for a score as products over STEP_SOFTMAX_CHANNELS channels.
 //
@@ -40,8 +40,8 @@
 // The part of the cross entropy that --head-overlap hides behind the multiplies of other rows.
 #define STEP_LM_HEAD_OVERLAP 0.5
 
-// Of NVLink's or PCIe's datasheet figure in one direction, what a ring of GPUs reaches; and what a GPU sends to another
-// machine in a second, where nobody has said it.
+// STEP_LINK: the part of NVLink's or PCIe's datasheet figure in one direction that a ring of GPUs reaches.
+// STEP_LINK_BETWEEN: the bytes a second that a GPU sends to another machine, unless --link-speed says so.
 #define STEP_LINK 0.8
 #define STEP_LINK_BETWEEN 50e9
 
@@ -91,8 +91,8 @@ typedef struct {
 typedef enum { BOUND_MEMORY, BOUND_MATH, BOUND_LINK } StepBound;
 static const char *const step_bounds[] = {"memory", "math", "link"};
 
-// All launches of one kernel in a step. name: of our kernels the beginning of the name in a trace; "matmul ..." and
-// "cudnn ..." are the libraries' kernels, whose names a trace does not tell apart.
+// All launches of one kernel in a step. The name of our kernel is the beginning of its name in a trace. "matmul ..."
+// and "cudnn ..." are kernels of libraries. A trace does not tell their names apart.
 typedef struct {
     const char *name;
     StepBound bound;
@@ -195,21 +195,21 @@ static inline void step_channels(StepRows *r, const StepGpu *gpu, const StepShap
     step_move(r, gpu, name, calls, step_tokens(s) * channels * s->sizeof_activation, part);
 }
 
-// An activation of so many channels is brought to 8 bits. copies: 2 with the transposed one.
+// An activation of so many channels is brought to 8 bits. copies: 2 with a transposed copy, else 1.
 static inline void step_quantize(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, double channels,
                                  int copies) {
     if (!s->fp8) { return; }
     step_move(r, gpu, "fp8_quantize", calls, step_tokens(s) * channels * (s->sizeof_activation + copies), 1.0);
 }
 
-// A kernel reads an activation for its largest magnitude, where the kernel that writes it leaves none.
+// A kernel reads an activation for its largest magnitude, if the kernel that writes it leaves none.
 static inline void step_amax(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, double channels) {
     if (s->fp8) { step_channels(r, gpu, s, "fp8_amax", calls, channels, 1.0); }
 }
 
-// The input of a linear layer of a block. Its transposed copy serves the backward pass. If `given_up`, the level of
-// --recompute, is reached, only the last layer stores the copy in the forward pass, and the others when they do it
-// again; then only a whole block multiplies again.
+// The input of a linear layer of a block. Its transposed copy serves the backward pass. From the level `given_up` of
+// --recompute on, only the last layer stores the copy in the forward pass. The other layers store it when they compute
+// again. Only a whole block also multiplies again.
 static inline void step_quantize_input(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls,
                                        double channels, int given_up, bool again) {
     double kept = s->recompute < given_up ? calls : calls / s->config.num_layers;
@@ -264,15 +264,15 @@ static inline void step_attention(StepRows *r, const StepGpu *gpu, const StepSha
     step_scores(r, gpu, s, name, calls, 2, STEP_ATTENTION_FORWARD, bytes, 0.0);
 }
 
-// cuDNN's deterministic backward writes the gradients of the scores below the diagonal in bf16 and reads them again,
-// unless those of a chunk stay in the L2 cache.
+// cuDNN's deterministic backward writes the gradients of the scores below the diagonal in bf16 and reads them again.
+// They do not count if a chunk of them stays in the L2 cache.
 static inline double step_score_bytes(const StepGpu *gpu, const StepShape *s) {
     double of_sequence = 2.0 * s->config.num_heads * s->T * (double)s->T;
     if (s->attention_chunk * of_sequence <= (double)gpu->l2_bytes) { return 0.0; }
     return s->B * of_sequence; // half of it, twice
 }
 
-// Ours has no memory for scores: keys and queries each compute them anew, four and three products.
+// Our attention has no memory for scores. Keys compute them anew in four products, queries in three.
 static inline void step_attention_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     double C = s->config.channels, N = step_tokens(s), X = s->sizeof_activation;
     double statistics = 8.0 * N * s->config.num_heads, efficiency = STEP_ATTENTION_BACKWARD;
@@ -291,7 +291,7 @@ static inline void step_column_sums(StepRows *r, const StepGpu *gpu, double call
     step_move(r, gpu, "column_sums", calls, floats * sizeof(float), 1.0);
 }
 
-// The gradient of a bias of so many channels, where the kernel that writes dout does not leave sums: of 128 rows each.
+// The gradient of a bias of so many channels, if the kernel that writes dout leaves no sums. Each sum covers 128 rows.
 static inline void step_bias_sum(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, double channels) {
     step_channels(r, gpu, s, "matmul_sum_rows", calls, channels, 1.0);
     step_column_sums(r, gpu, calls, step_tokens(s) / 128 * channels);
@@ -324,7 +324,7 @@ static inline void step_fc(StepRows *r, const StepGpu *gpu, const StepShape *s, 
     step_linear(r, gpu, s, "matmul fc forward", calls, C, 4 * C, beside);
 }
 
-// A block up to the input of its last multiply: what --recompute 3 does again.
+// A block up to the input of its last multiply. --recompute 3 computes it again.
 static inline void step_block(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, bool again) {
     int64_t C = s->config.channels;
     step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
@@ -339,7 +339,7 @@ static inline void step_block(StepRows *r, const StepGpu *gpu, const StepShape *
     if (s->gelu_fusion == FUSE_NOTHING || s->fp8) { step_gelu(r, gpu, s, calls, again); }
 }
 
-// What the backward pass of a layer does again.
+// The part of a layer's forward pass that its backward pass computes again.
 static inline void step_recompute(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
     double C = s->config.channels;
     if (s->recompute >= RECOMPUTE_LAYERNORM) { step_channels(r, gpu, s, "layernorm_forward", calls, 2 * C, 1.0); }
@@ -385,7 +385,7 @@ static inline void step_block_backward(StepRows *r, const StepGpu *gpu, const St
     step_layernorm_backward(r, gpu, s, calls, 4);
 }
 
-// The head, forward and backward, for `rows` rows: logits, the cross entropy in place, two products. It is in bf16.
+// The lm_head, forward and backward, for `rows` rows: logits, the cross entropy in place, two products. It is in bf16.
 static inline void step_lm_head_rows(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, int64_t rows) {
     int64_t C = s->config.channels, Vp = s->config.padded_vocab_size;
     int size = s->sizeof_activation;
@@ -482,7 +482,7 @@ static inline int step_compare_rows(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-// The rows, the longest first, and their sum. dev/bench/step_table.py reads them.
+// Prints the rows, the longest first, and their sum. dev/bench/step_table.py reads them.
 static inline void step_print(const StepRows *rows, FILE *out) {
     StepRows sorted = *rows;
     double sum[4] = {0.0, 0.0, 0.0, 0.0};
