@@ -8,10 +8,10 @@
 //   SUM64 of words w[0], w[1], ... = sum over i of mix((i + 1) * 0x9e3779b97f4a7c15 + w[i])   (mod 2^64)
 // with mix the finaliser of SplitMix64, which maps 64 bits to 64 bits one to one and like chance. A sum does not care
 // for order: each process adds up its pieces, and the sums of all are added. What it finds:
-//   one word that changed: always, for mix is one to one;
-//   words that changed places: yes, for the place i is mixed with the word;
-//   words that became zero, or a piece that is missing or there twice: yes, for a zero at i adds an arbitrary number;
-//   each but with probability 2^-64, as far as mix is like chance.
+//   one word that changed: always, because mix is one to one;
+//   words that changed places: yes, because the place i is mixed with the word;
+//   words that became zero, a piece that is missing or there twice: yes, because a zero at i adds an arbitrary number.
+// The last two miss with probability 2^-64, as far as mix is like chance.
 #ifndef LLMC_HASH_H
 #define LLMC_HASH_H
 
@@ -128,7 +128,7 @@ static inline uint64_t hash64(const void *data, size_t bytes) {
 
 // ---- SUM64 ----
 
-// What word number i of an array adds to its SUM64. Kernels may use it as well.
+// The number that word i of an array adds to its SUM64. Kernels may use it too.
 RAND_HOST_DEVICE static inline uint64_t sum64_word(uint64_t i, uint32_t word) {
     return rand_mix((i + 1) * RAND_GOLDEN + word);
 }

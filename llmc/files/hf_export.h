@@ -1,4 +1,4 @@
-// What --export writes: a folder that Hugging Face transformers loads without further arguments, as a model
+// Writes the folder of --export: a folder that Hugging Face transformers loads without further arguments, as a model
 // (GPT2LMHeadModel, AutoModelForCausalLM), as a tokenizer (AutoTokenizer) and as a pipeline.
 //
 // All files are written under temporary names first. Then the weights of an earlier export are removed, the small files
@@ -27,7 +27,7 @@ static const char *const hf_file_names[HF_NUM_FILES] = {
 
 // ---- Where to ----
 
-// Is it a name of ours, or one with which we begin such a file?
+// Is it the name of one of our files, or its temporary name?
 static inline bool hf_is_own_name(const char *name) {
     for (int i = 0; i < HF_NUM_FILES; i++) {
         size_t n = strlen(hf_file_names[i]);

@@ -78,7 +78,7 @@ static inline bool input_read_floats(const InputFile *file, int64_t offset, Dtyp
     return true;
 }
 
-// ---- What every model file is held to ----
+// ---- Checks that every model file must pass ----
 
 // In `out`, elements first .. first + n - 1 of all parameters: sets the padding rows V..Vp-1 of wte to zero, whatever a
 // file held there. They must never leak into a gradient.

@@ -175,7 +175,7 @@ static inline bool safetensors_parse_entry(const Json *json, int key, int64_t da
                                         name, (long long)(end - begin));
 }
 
-// What a name (decoded, at most 100 bytes) means.
+// The meaning of a name (decoded, at most 100 bytes).
 typedef enum { NAME_UNKNOWN, NAME_PARAMETER, NAME_HEAD, NAME_MASK } SafetensorsName;
 
 static inline SafetensorsName safetensors_classify(const char *name, const GPT2Config *config, int *param, int *layer) {
@@ -380,8 +380,8 @@ static inline bool safetensors_read_floats(const Safetensors *model, const Safet
     return input_read_floats(&model->file, offset, entry->type, out, count, error);
 }
 
-// Of a tensor that the file holds as (rows, cols): rows row .. row_end - 1 of columns col .. col_end - 1, transposed:
-// out[(c - col) * (row_end - row) + r - row]. Taken in blocks of rows; of those all bytes, or each row's part.
+// Reads rows row .. row_end - 1 of columns col .. col_end - 1 of a tensor that the file holds as (rows, cols), and
+// transposes them: out[(c - col) * (row_end - row) + r - row]. Reads blocks of whole rows, or the part of each row.
 static inline bool safetensors_read_columns(const Safetensors *model, const SafetensorsEntry *entry, int64_t cols,
                                             const int64_t row_range[2], const int64_t col_range[2], float *out,
                                             float *buffer, Error *error) {
@@ -400,8 +400,8 @@ static inline bool safetensors_read_columns(const Safetensors *model, const Safe
     return true;
 }
 
-// Elements [begin, end) of the transpose (cols, rows) of what the file holds, (rows, cols): the end of one column of
-// the file, whole columns, the beginning of one.
+// Reads elements [begin, end) of the transpose (cols, rows) of a tensor that the file holds as (rows, cols): the end of
+// one column of the file, whole columns, the beginning of one column.
 static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry,
                                                const int64_t shape[2], int64_t begin, int64_t end, float *out,
                                                float *buffer, Error *error) {
@@ -419,8 +419,8 @@ static inline bool safetensors_read_transposed(const Safetensors *model, const S
     return true;
 }
 
-// Elements [part->begin, part->end) of tensor i, layer by layer. The padding rows of wte, which no file holds, are left
-// alone.
+// Reads elements [part->begin, part->end) of tensor i, layer by layer. Does not touch the padding rows of wte, which no
+// file holds.
 static inline bool safetensors_read_tensor(const Safetensors *model, int i, const GPT2Overlap *part, float *out,
                                            float *buffer, Error *error) {
     int64_t shape[2], size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
