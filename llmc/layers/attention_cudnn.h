@@ -1,18 +1,19 @@
-// Attention by cuDNN 9, where it is linked (make finds it, -DUSE_CUDNN): what llmc/layers/attention.cuh computes, from
-// the same inputs into the same outputs, lse included, so that either may do the forward and either the backward.
+// Attention by cuDNN 9, if it is linked (make finds it, -DUSE_CUDNN). It computes what llmc/layers/attention.cuh
+// computes, from the same inputs into the same outputs, lse included. So either may do the forward, and either the
+// backward.
 //
 // cuDNN is told what to compute as a graph of operations, in the pattern that its documentation calls fused flash
-// attention; its engines recognise the pattern and do all of it in one kernel or three. The single attention operation
-// of later 9.x knows no causal mask, so it is not used. Tensors are (B, NH, T, HS) by their strides, which lets q, k
-// and v stay side by side in qkv (B,T,3C). Tensors between the operations are virtual: nobody stores them.
+// attention. Its engines recognise the pattern and do all of it in one kernel or three. The single attention operation
+// of later 9.x knows no causal mask, so it is not used. Tensors are (B, NH, T, HS) by their strides, so that q, k and v
+// stay side by side in qkv (B,T,3C). Tensors between the operations are virtual: nobody stores them.
 //
-// Deterministic: dq is a product of its own, dS K, of a bf16 dS (B,NH,T,T) that the backward stores in the workspace.
-// The other backward (--deterministic 0) stores no dS. It adds parts of dq up in fp32 by atomics as they come, which
-// gives other bits each time. So that the memory does not grow with the batch, the backward takes a chunk of sequences
-// at a time. The size of the chunk changes no bit of the deterministic backward.
+// The deterministic backward stores dS (B,NH,T,T) in bf16 in the workspace, and computes dq as a product, dS K. The
+// other backward (--deterministic 0) stores no dS. It adds parts of dq up in fp32 by atomics as they come, which gives
+// other bits each time. The backward takes a chunk of sequences at a time, so that the memory does not grow with the
+// batch. The size of the chunk changes no bit of the deterministic backward.
 //
-// A plan is made for one (B, T), when the run begins (some 0.1 to 1 s, cuDNN compiles kernels); other shapes, those of
-// evaluations, are left to llmc/layers/attention.cuh.
+// A plan is made for one (B, T), when the run begins. It takes 0.1 to 1 s, because cuDNN compiles kernels. Other
+// shapes, as in evaluations, are left to llmc/layers/attention.cuh.
 #ifndef LLMC_CUDNN_ATT_H
 #define LLMC_CUDNN_ATT_H
 
@@ -27,11 +28,13 @@
 #error "cudnn.h is not of version 9: make CUDNN_HOME=/folder says where cuDNN 9 is, CUDNN=0 leaves it out"
 #endif
 
-// A graph as it is described. After a call has failed the others do nothing.
+typedef cudnnBackendDescriptor_t CudnnDescriptor;
+
+// A graph as it is described. After a failed call, all calls do nothing.
 #define CUDNN_GRAPH_DESCRIPTORS 96
 #define CUDNN_GRAPH_OPERATIONS 32
 typedef struct {
-    cudnnBackendDescriptor_t made[CUDNN_GRAPH_DESCRIPTORS], operations[CUDNN_GRAPH_OPERATIONS];
+    CudnnDescriptor made[CUDNN_GRAPH_DESCRIPTORS], operations[CUDNN_GRAPH_OPERATIONS];
     int num_made, num_operations;
     int64_t virtual_uid;
     int64_t B, NH, T, HS;
@@ -40,7 +43,7 @@ typedef struct {
 } CudnnGraph;
 
 typedef struct {
-    cudnnBackendDescriptor_t descriptor; // NULL: none
+    CudnnDescriptor descriptor; // NULL: none
     int64_t workspace_bytes;
     CudnnGraph graph; // what the plan is of lives as long as the plan
 } CudnnPlan;
@@ -199,8 +202,8 @@ static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status, const char 
 }
 
 // A new descriptor, destroyed with the graph.
-static inline cudnnBackendDescriptor_t cudnn_make(CudnnGraph *graph, cudnnBackendDescriptorType_t type) {
-    cudnnBackendDescriptor_t descriptor = NULL;
+static inline CudnnDescriptor cudnn_make(CudnnGraph *graph, cudnnBackendDescriptorType_t type) {
+    CudnnDescriptor descriptor = NULL;
     if (graph->status != CUDNN_STATUS_SUCCESS) { return NULL; }
     if (graph->num_made == CUDNN_GRAPH_DESCRIPTORS) { abort(); } // graphs are written by hand: a programming error
     if (cudnn_ok(graph, cudnnBackendCreateDescriptor(type, &descriptor), "a descriptor")) {
@@ -209,31 +212,31 @@ static inline cudnnBackendDescriptor_t cudnn_make(CudnnGraph *graph, cudnnBacken
     return descriptor;
 }
 
-static inline void cudnn_set(CudnnGraph *graph, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+static inline void cudnn_set(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
                              cudnnBackendAttributeType_t type, int64_t count, const void *values) {
     if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
     cudnn_ok(graph, cudnnBackendSetAttribute(descriptor, name, type, count, values), "an attribute");
 }
 
-static inline void cudnn_set_descriptor(CudnnGraph *graph, cudnnBackendDescriptor_t descriptor,
-                                        cudnnBackendAttributeName_t name, cudnnBackendDescriptor_t value) {
+static inline void cudnn_set_descriptor(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
+                                        CudnnDescriptor value) {
     if (value != NULL) { cudnn_set(graph, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value); }
 }
 
-static inline void cudnn_finalize(CudnnGraph *graph, cudnnBackendDescriptor_t descriptor, const char *what) {
+static inline void cudnn_finalize(CudnnGraph *graph, CudnnDescriptor descriptor, const char *what) {
     if (graph->status == CUDNN_STATUS_SUCCESS) { cudnn_ok(graph, cudnnBackendFinalize(descriptor), what); }
 }
 
-static inline void cudnn_add_operation(CudnnGraph *graph, cudnnBackendDescriptor_t operation, const char *what) {
+static inline void cudnn_add_operation(CudnnGraph *graph, CudnnDescriptor operation, const char *what) {
     cudnn_finalize(graph, operation, what);
     if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
     if (graph->num_operations == CUDNN_GRAPH_OPERATIONS) { abort(); }
     graph->operations[graph->num_operations++] = operation;
 }
 
-static inline cudnnBackendDescriptor_t cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type,
-                                                    CudnnDims dims, CudnnDims strides, bool by_value) {
-    cudnnBackendDescriptor_t tensor = cudnn_make(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
+static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, CudnnDims dims,
+                                           CudnnDims strides, bool by_value) {
+    CudnnDescriptor tensor = cudnn_make(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     int64_t alignment = dims.of[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
     bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL;
     cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
@@ -249,8 +252,7 @@ static inline cudnnBackendDescriptor_t cudnn_tensor(CudnnGraph *graph, int64_t u
 
 // (B, NH, T, HS), or with its last two dimensions exchanged: rows of all heads side by side, row_stride values from one
 // token to the next.
-static inline cudnnBackendDescriptor_t cudnn_heads(CudnnGraph *graph, int64_t uid, int64_t row_stride,
-                                                   bool transposed) {
+static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int64_t uid, int64_t row_stride, bool transposed) {
     CudnnDims dims = cudnn_dims(graph->B, graph->NH, graph->T, graph->HS);
     CudnnDims strides = cudnn_dims(graph->T * row_stride, graph->HS, row_stride, 1);
     if (transposed) {
@@ -261,81 +263,101 @@ static inline cudnnBackendDescriptor_t cudnn_heads(CudnnGraph *graph, int64_t ui
 }
 
 // (B, NH, T, width), packed; uid 0: virtual.
-static inline cudnnBackendDescriptor_t cudnn_rows(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
+static inline CudnnDescriptor cudnn_rows(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
     CudnnDims dims = cudnn_dims(graph->B, graph->NH, graph->T, width);
     CudnnDims strides = cudnn_dims(graph->NH * graph->T * width, graph->T * width, width, 1);
     return cudnn_tensor(graph, uid != 0 ? uid : graph->virtual_uid++, type, dims, strides, false);
 }
 
 // One number of the host's.
-static inline cudnnBackendDescriptor_t cudnn_scalar(CudnnGraph *graph, int64_t uid) {
+static inline CudnnDescriptor cudnn_scalar(CudnnGraph *graph, int64_t uid) {
     CudnnDims ones = cudnn_dims(1, 1, 1, 1);
     return cudnn_tensor(graph, uid, CUDNN_DATA_FLOAT, ones, ones, true);
 }
 
+// A description that is ready, and the operation that follows it.
+static inline CudnnDescriptor cudnn_operation(CudnnGraph *graph, CudnnDescriptor settings, const char *what,
+                                              cudnnBackendDescriptorType_t type, cudnnBackendAttributeName_t name) {
+    cudnn_finalize(graph, settings, what);
+    CudnnDescriptor operation = cudnn_make(graph, type);
+    cudnn_set_descriptor(graph, operation, name, settings);
+    return operation;
+}
+
 // y = mode(x, b) or, for a selection, mask ? x : b; b and mask may be NULL. axis: of CUDNN_POINTWISE_GEN_INDEX.
-static inline void cudnn_pointwise_full(CudnnGraph *graph, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
-                                        cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t mask,
-                                        cudnnBackendDescriptor_t y, int64_t axis) {
-    cudnnBackendDescriptor_t settings = cudnn_make(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
+static inline void cudnn_pointwise_full(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
+                                        CudnnDescriptor b, CudnnDescriptor mask, CudnnDescriptor y, int64_t axis) {
+    const char *what = "a pointwise operation";
+    CudnnDescriptor settings = cudnn_make(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     cudnn_set(graph, settings, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     cudnn_set(graph, settings, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
     if (mode == CUDNN_POINTWISE_GEN_INDEX) {
         cudnn_set(graph, settings, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
     }
-    cudnn_finalize(graph, settings, "a pointwise operation");
-    cudnnBackendDescriptor_t operation = cudnn_make(graph, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, settings);
+    CudnnDescriptor operation = cudnn_operation(graph, settings, what, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                                                CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, mask);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    cudnn_add_operation(graph, operation, "a pointwise operation");
+    cudnn_add_operation(graph, operation, what);
 }
 
-static inline void cudnn_pointwise(CudnnGraph *graph, cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
-                                   cudnnBackendDescriptor_t b, cudnnBackendDescriptor_t y) {
+static inline void cudnn_pointwise(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x, CudnnDescriptor b,
+                                   CudnnDescriptor y) {
     cudnn_pointwise_full(graph, mode, x, b, NULL, y, -1);
 }
 
+// A virtual tensor in fp32 (B, NH, T, width).
+static inline CudnnDescriptor cudnn_between(CudnnGraph *graph, int64_t width) {
+    return cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, width);
+}
+
+// mode(x, b) as a virtual tensor in fp32 (B, NH, T, width).
+static inline CudnnDescriptor cudnn_map(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
+                                        CudnnDescriptor b, int64_t width) {
+    CudnnDescriptor y = cudnn_between(graph, width);
+    cudnn_pointwise(graph, mode, x, b, y);
+    return y;
+}
+
 // c = a b, of each head.
-static inline void cudnn_matmul(CudnnGraph *graph, cudnnBackendDescriptor_t a, cudnnBackendDescriptor_t b,
-                                cudnnBackendDescriptor_t c) {
-    cudnnBackendDescriptor_t settings = cudnn_make(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
+static inline void cudnn_matmul(CudnnGraph *graph, CudnnDescriptor a, CudnnDescriptor b, CudnnDescriptor c) {
+    CudnnDescriptor settings = cudnn_make(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     cudnn_set(graph, settings, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    cudnn_finalize(graph, settings, "a matrix product");
-    cudnnBackendDescriptor_t operation = cudnn_make(graph, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, settings);
+    CudnnDescriptor operation =
+        cudnn_operation(graph, settings, "a matrix product", CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+                        CUDNN_ATTR_OPERATION_MATMUL_DESC);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
     cudnn_add_operation(graph, operation, "a matrix product");
 }
 
-// y (B, NH, T, 1) = the sum or the largest value of each row of x.
-static inline void cudnn_reduce(CudnnGraph *graph, cudnnReduceTensorOp_t how, cudnnBackendDescriptor_t x,
-                                cudnnBackendDescriptor_t y) {
-    cudnnBackendDescriptor_t settings = cudnn_make(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
+// The sum or the largest value of each row of x, as a virtual tensor (B, NH, T, 1).
+static inline CudnnDescriptor cudnn_reduce(CudnnGraph *graph, cudnnReduceTensorOp_t how, CudnnDescriptor x) {
+    CudnnDescriptor y = cudnn_between(graph, 1), settings = cudnn_make(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
     cudnn_set(graph, settings, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
     cudnn_set(graph, settings, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    cudnn_finalize(graph, settings, "a reduction");
-    cudnnBackendDescriptor_t operation = cudnn_make(graph, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, settings);
+    CudnnDescriptor operation =
+        cudnn_operation(graph, settings, "a reduction", CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+                        CUDNN_ATTR_OPERATION_REDUCTION_DESC);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
     cudnn_add_operation(graph, operation, "a reduction");
+    return y;
 }
 
 // The transpose of each head of x (B, NH, T, T), as bf16: a reshape to swapped strides.
-static inline cudnnBackendDescriptor_t cudnn_transpose(CudnnGraph *graph, cudnnBackendDescriptor_t x) {
+static inline CudnnDescriptor cudnn_transpose(CudnnGraph *graph, CudnnDescriptor x) {
     int64_t T = graph->T;
-    cudnnBackendDescriptor_t y =
+    CudnnDescriptor y =
         cudnn_tensor(graph, graph->virtual_uid++, CUDNN_DATA_BFLOAT16, cudnn_dims(graph->B, graph->NH, T, T),
                      cudnn_dims(graph->NH * T * T, T * T, 1, T), false);
-    cudnnBackendDescriptor_t operation = cudnn_make(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    CudnnDescriptor operation = cudnn_make(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
     cudnn_add_operation(graph, operation, "a reshape");
@@ -355,22 +377,18 @@ static inline void cudnn_graph_end(CudnnGraph *graph) {
 }
 
 // The scores (B, NH, T, T) without a mask: scale q[i].k[j].
-static inline cudnnBackendDescriptor_t cudnn_scores(CudnnGraph *graph, cudnnBackendDescriptor_t q,
-                                                    cudnnBackendDescriptor_t k_transposed,
-                                                    cudnnBackendDescriptor_t scale) {
-    cudnnBackendDescriptor_t products = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
-    cudnnBackendDescriptor_t scores = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
-    cudnn_matmul(graph, q, k_transposed, products);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, products, scale, scores);
-    return scores;
+static inline CudnnDescriptor cudnn_scores(CudnnGraph *graph, CudnnDescriptor q, CudnnDescriptor scale) {
+    int64_t row_stride = 3 * graph->NH * graph->HS;
+    CudnnDescriptor products = cudnn_between(graph, graph->T);
+    cudnn_matmul(graph, q, cudnn_heads(graph, CUDNN_K_TRANSPOSED, row_stride, true), products);
+    return cudnn_map(graph, CUDNN_POINTWISE_MUL, products, scale, graph->T);
 }
 
 // x (B, NH, T, T) where j <= i, the number CUDNN_MASKED elsewhere.
-static inline cudnnBackendDescriptor_t cudnn_mask(CudnnGraph *graph, cudnnBackendDescriptor_t x) {
-    cudnnBackendDescriptor_t i = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
-    cudnnBackendDescriptor_t j = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
-    cudnnBackendDescriptor_t is_seen = cudnn_rows(graph, 0, CUDNN_DATA_BOOLEAN, graph->T);
-    cudnnBackendDescriptor_t y = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->T);
+static inline CudnnDescriptor cudnn_mask(CudnnGraph *graph, CudnnDescriptor x) {
+    CudnnDescriptor i = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
+    CudnnDescriptor j = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
+    CudnnDescriptor is_seen = cudnn_rows(graph, 0, CUDNN_DATA_BOOLEAN, graph->T), y = cudnn_between(graph, graph->T);
     cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, NULL, i, 2);
     cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, NULL, j, 3);
     cudnn_pointwise(graph, CUDNN_POINTWISE_CMP_GE, i, j, is_seen);
@@ -381,102 +399,77 @@ static inline cudnnBackendDescriptor_t cudnn_mask(CudnnGraph *graph, cudnnBacken
 // p = exp(s - max) / sum;  out = p v;  lse = max + log(sum)
 static inline void cudnn_describe_forward(CudnnGraph *graph) {
     int64_t C = graph->NH * graph->HS, T = graph->T;
-    cudnnBackendDescriptor_t q = cudnn_heads(graph, CUDNN_Q, 3 * C, false);
-    cudnnBackendDescriptor_t k_transposed = cudnn_heads(graph, CUDNN_K_TRANSPOSED, 3 * C, true);
-    cudnnBackendDescriptor_t v = cudnn_heads(graph, CUDNN_V, 3 * C, false);
-    cudnnBackendDescriptor_t scores =
-        cudnn_mask(graph, cudnn_scores(graph, q, k_transposed, cudnn_scalar(graph, CUDNN_SCALE)));
-    cudnnBackendDescriptor_t max = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, 1);
-    cudnnBackendDescriptor_t below = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnnBackendDescriptor_t exps = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnnBackendDescriptor_t sum = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, 1);
-    cudnnBackendDescriptor_t log_sum = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, 1);
-    cudnnBackendDescriptor_t p = cudnn_rows(graph, 0, CUDNN_DATA_BFLOAT16, T);
-    cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_MAX, scores, max);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_SUB, scores, max, below);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_EXP, below, NULL, exps);
-    cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, exps, sum);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_LOG, sum, NULL, log_sum);
+    CudnnDescriptor q = cudnn_heads(graph, CUDNN_Q, 3 * C, false), v = cudnn_heads(graph, CUDNN_V, 3 * C, false);
+    CudnnDescriptor scores = cudnn_mask(graph, cudnn_scores(graph, q, cudnn_scalar(graph, CUDNN_SCALE)));
+    CudnnDescriptor max = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_MAX, scores);
+    CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, scores, max, T);
+    CudnnDescriptor exps = cudnn_map(graph, CUDNN_POINTWISE_EXP, below, NULL, T);
+    CudnnDescriptor sum = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, exps);
+    CudnnDescriptor log_sum = cudnn_map(graph, CUDNN_POINTWISE_LOG, sum, NULL, 1);
+    CudnnDescriptor p = cudnn_rows(graph, 0, CUDNN_DATA_BFLOAT16, T);
     cudnn_pointwise(graph, CUDNN_POINTWISE_ADD, max, log_sum, cudnn_rows(graph, CUDNN_LSE, CUDNN_DATA_FLOAT, 1));
     cudnn_pointwise(graph, CUDNN_POINTWISE_DIV, exps, sum, p);
     cudnn_matmul(graph, p, v, cudnn_heads(graph, CUDNN_OUT, C, false));
 }
 
-// sum(do * out) of each row. cuDNN stores this tensor; it is looked for behind a factor, dropout's 1 / (1 - p), which
-// is 1 here: without the factor, 9.19 stores the next (B, NH, T, T) tensor in its place, seen by the workspace.
-static inline cudnnBackendDescriptor_t cudnn_dots(CudnnGraph *graph, cudnnBackendDescriptor_t dout) {
-    int64_t C = graph->NH * graph->HS;
-    cudnnBackendDescriptor_t products = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, graph->HS);
-    cudnnBackendDescriptor_t sums = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, 1);
-    cudnnBackendDescriptor_t dots = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, 1);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, dout, cudnn_heads(graph, CUDNN_OUT, C, false), products);
-    cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, products, sums);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, sums, cudnn_scalar(graph, CUDNN_ONE), dots);
-    return dots;
+// delta, sum(do * out) of each row. cuDNN stores this tensor. It looks for it behind a factor, dropout's 1 / (1 - p),
+// which is 1 here. Without the factor, 9.19 stores the next (B, NH, T, T) tensor in its place: the workspace shows it.
+static inline CudnnDescriptor cudnn_delta(CudnnGraph *graph, CudnnDescriptor dout) {
+    CudnnDescriptor out = cudnn_heads(graph, CUDNN_OUT, graph->NH * graph->HS, false);
+    CudnnDescriptor products = cudnn_map(graph, CUDNN_POINTWISE_MUL, dout, out, graph->HS);
+    CudnnDescriptor sums = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, products);
+    return cudnn_map(graph, CUDNN_POINTWISE_MUL, sums, cudnn_scalar(graph, CUDNN_ONE), 1);
 }
 
-// dS (B, NH, T, T) = scale * p * (do v^T - dots)
-static inline cudnnBackendDescriptor_t cudnn_dscores(CudnnGraph *graph, cudnnBackendDescriptor_t p,
-                                                     cudnnBackendDescriptor_t dout, cudnnBackendDescriptor_t dots,
-                                                     cudnnBackendDescriptor_t scale) {
+// dS (B, NH, T, T) = scale * p * (do v^T - delta)
+static inline CudnnDescriptor cudnn_dscores(CudnnGraph *graph, CudnnDescriptor p, CudnnDescriptor dout,
+                                            CudnnDescriptor delta, CudnnDescriptor scale) {
     int64_t T = graph->T, row_stride = 3 * graph->NH * graph->HS;
-    cudnnBackendDescriptor_t dp = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnnBackendDescriptor_t above = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnnBackendDescriptor_t weighted = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnnBackendDescriptor_t ds = cudnn_rows(graph, 0, CUDNN_DATA_BFLOAT16, T);
+    CudnnDescriptor dp = cudnn_between(graph, T), ds = cudnn_rows(graph, 0, CUDNN_DATA_BFLOAT16, T);
     cudnn_matmul(graph, dout, cudnn_heads(graph, CUDNN_V, row_stride, true), dp);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_SUB, dp, dots, above);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, above, p, weighted);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, weighted, scale, ds);
+    CudnnDescriptor above = cudnn_map(graph, CUDNN_POINTWISE_SUB, dp, delta, T);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, cudnn_map(graph, CUDNN_POINTWISE_MUL, above, p, T), scale, ds);
     return ds;
 }
 
 // dq = dS k. With atomics the product is stored in fp32 first. cuDNN's kernels then add to these sums, so that they
 // must be 0 before.
-static inline void cudnn_describe_dq(CudnnGraph *graph, cudnnBackendDescriptor_t ds, bool deterministic) {
+static inline void cudnn_describe_dq(CudnnGraph *graph, CudnnDescriptor ds, bool deterministic) {
     int64_t row_stride = 3 * graph->NH * graph->HS;
-    cudnnBackendDescriptor_t k = cudnn_heads(graph, CUDNN_K, row_stride, false);
-    cudnnBackendDescriptor_t dq = cudnn_heads(graph, CUDNN_DQ, row_stride, false);
-    if (deterministic) {
-        cudnn_matmul(graph, ds, k, dq);
-        return;
-    }
-    cudnnBackendDescriptor_t sums = cudnn_rows(graph, CUDNN_DQ_SUMS, CUDNN_DATA_FLOAT, graph->HS);
-    cudnn_matmul(graph, ds, k, sums);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
+    CudnnDescriptor k = cudnn_heads(graph, CUDNN_K, row_stride, false);
+    CudnnDescriptor dq = cudnn_heads(graph, CUDNN_DQ, row_stride, false);
+    CudnnDescriptor product = deterministic ? dq : cudnn_rows(graph, CUDNN_DQ_SUMS, CUDNN_DATA_FLOAT, graph->HS);
+    cudnn_matmul(graph, ds, k, product);
+    if (!deterministic) { cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, product, NULL, dq); }
 }
 
 // p = exp(mask(s - lse));  dv = p^T do;  dq = dS k;  dk = dS^T q. The mask comes after lse is subtracted: cuDNN's
-// kernels then take scale and lse in one fused multiply-add, and p of what is masked is exp of the mask's number alone.
+// kernels then take scale and lse in one fused multiply-add, and p of a masked score is exp of the mask's number.
 static inline void cudnn_describe_backward(CudnnGraph *graph, bool deterministic) {
     int64_t C = graph->NH * graph->HS, T = graph->T;
-    cudnnBackendDescriptor_t q = cudnn_heads(graph, CUDNN_Q, 3 * C, false);
-    cudnnBackendDescriptor_t dout = cudnn_heads(graph, CUDNN_DOUT, C, false);
-    cudnnBackendDescriptor_t scale = cudnn_scalar(graph, CUDNN_SCALE), dots = cudnn_dots(graph, dout);
-    cudnnBackendDescriptor_t scores =
-        cudnn_scores(graph, q, cudnn_heads(graph, CUDNN_K_TRANSPOSED, 3 * C, true), scale);
-    cudnnBackendDescriptor_t below = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnnBackendDescriptor_t p = cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, T);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_SUB, scores, cudnn_rows(graph, CUDNN_LSE, CUDNN_DATA_FLOAT, 1), below);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_EXP, cudnn_mask(graph, below), NULL, p);
+    CudnnDescriptor q = cudnn_heads(graph, CUDNN_Q, 3 * C, false), dout = cudnn_heads(graph, CUDNN_DOUT, C, false);
+    CudnnDescriptor scale = cudnn_scalar(graph, CUDNN_SCALE), delta = cudnn_delta(graph, dout);
+    CudnnDescriptor lse = cudnn_rows(graph, CUDNN_LSE, CUDNN_DATA_FLOAT, 1);
+    CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, cudnn_scores(graph, q, scale), lse, T);
+    CudnnDescriptor p = cudnn_map(graph, CUDNN_POINTWISE_EXP, cudnn_mask(graph, below), NULL, T);
     cudnn_matmul(graph, cudnn_transpose(graph, p), dout, cudnn_heads(graph, CUDNN_DV, 3 * C, false));
-    cudnnBackendDescriptor_t ds = cudnn_dscores(graph, p, dout, dots, scale);
+    CudnnDescriptor ds = cudnn_dscores(graph, p, dout, delta, scale);
     cudnn_describe_dq(graph, ds, deterministic);
     cudnn_matmul(graph, cudnn_transpose(graph, ds), q, cudnn_heads(graph, CUDNN_DK, 3 * C, false));
 }
 
 // ---- Plans ----
 
-static inline void cudnn_get(CudnnGraph *graph, cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+static inline void cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
                              cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values) {
     if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
     cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, type, room, count, values), "a question");
 }
 
 // Does this engine say that its bits differ from run to run?
-static inline bool cudnn_is_random(CudnnGraph *graph, cudnnBackendDescriptor_t config) {
+static inline bool cudnn_is_random(CudnnGraph *graph, CudnnDescriptor config) {
     cudnnBackendNumericalNote_t notes[32];
-    cudnnBackendDescriptor_t engine = cudnn_make(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+    CudnnDescriptor engine = cudnn_make(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
     int64_t count = 0;
     cudnn_get(graph, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine);
     count = 0;
@@ -489,9 +482,9 @@ static inline bool cudnn_is_random(CudnnGraph *graph, cudnnBackendDescriptor_t c
 
 // Makes the plan of one configuration. False, and the graph is as it was, if that one does not do: what one GPU or
 // version cannot, the next configuration can.
-static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, cudnnBackendDescriptor_t config,
-                                    cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic) {
-    cudnnBackendDescriptor_t descriptor = NULL;
+static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, CudnnDescriptor config, cudnnHandle_t handle,
+                                    int64_t workspace_bytes, bool deterministic) {
+    CudnnDescriptor descriptor = NULL;
     bool is_random = deterministic && cudnn_is_random(graph, config);
     int64_t count = 0, bytes = 0;
     if (!is_random && graph->status == CUDNN_STATUS_SUCCESS &&
@@ -517,15 +510,15 @@ static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, cudnnBac
 
 // The engines' configurations for the graph, best first; returns how many.
 #define CUDNN_MAX_CONFIGS 8
-static inline int64_t cudnn_find_configs(CudnnGraph *graph, cudnnBackendDescriptor_t *configs, cudnnHandle_t handle) {
-    cudnnBackendDescriptor_t operations = cudnn_make(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
+static inline int64_t cudnn_find_configs(CudnnGraph *graph, CudnnDescriptor *configs, cudnnHandle_t handle) {
+    CudnnDescriptor operations = cudnn_make(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
     int64_t count = 0;
     cudnn_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations,
               graph->operations);
     cudnn_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     cudnn_finalize(graph, operations, "the graph");
-    cudnnBackendDescriptor_t heuristic = cudnn_make(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
+    CudnnDescriptor heuristic = cudnn_make(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     cudnn_set_descriptor(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
     cudnn_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     cudnn_finalize(graph, heuristic, "the choice of an engine");
@@ -540,7 +533,7 @@ static inline int64_t cudnn_find_configs(CudnnGraph *graph, cudnnBackendDescript
 static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic,
                                    const char *what, Error *error) {
     CudnnGraph *graph = &plan->graph;
-    cudnnBackendDescriptor_t configs[CUDNN_MAX_CONFIGS];
+    CudnnDescriptor configs[CUDNN_MAX_CONFIGS];
     int64_t count = cudnn_find_configs(graph, configs, handle);
     bool ok = false;
     for (int64_t i = 0; i < count && !ok; i++) {
@@ -641,7 +634,7 @@ static inline void cudnn_check_status(cudnnStatus_t status, const char *call, co
 
 static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, const CudnnPointers *p, void *workspace,
                              cudaStream_t stream) {
-    cudnnBackendDescriptor_t pack = NULL;
+    CudnnDescriptor pack = NULL;
     cudnn_check(cudnnSetStream(att->handle, stream));
     cudnn_check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
     cudnn_check(
