@@ -1,28 +1,31 @@
-// GPT-2 training on GPUs, in bf16 with fp32 master weights, where asked with the blocks' matrix multiplies in 8 bits
-// (--fp8), or all in fp32 (make PRECISION=FP32). The layers are the kernels in llmc/*.cuh; here is what they make up.
-// Read it from top to bottom:
+// GPT-2 training on GPUs: the story of a step, from tokens to updated weights. The kernels are in llmc/layers and
+// llmc/optim. train_gpt2.c tells the same story on the CPU.
 //
-//   1. the plan        where everything lies, and who of several GPUs has what
-//   2. the model       buckets on their way between GPUs, a forward and a backward pass over all layers
-//   3. the update      gradient norm, AdamW, results that arrive one step late
-//   4. batches         token windows on their way to the GPU
-//   5. state           weights and moments between the GPU and files
-//   6. the program     start, load, train, evaluate, sample, save
+//   1. types       the plan of all memory; what a model, an optimizer, a GPU, a feeder of batches hold
+//   2. forward     embedding, blocks, language model head, loss
+//   3. backward    the way back, bucket by bucket
+//   4. update      gradient norm, AdamW
+//   5. the step    micro-batches, reduction, clipping, update, results that arrive late
+//   6. evaluation  validation, questions, samples
+//   7. program     open, load, loop, save
 //
 // Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
-// in the vocabulary (Vp with padding), N = B*T rows. The same model, layer by layer, on the CPU: train_gpt2.c.
+// in the vocabulary (Vp with padding), N = B*T rows. Weights are bf16 beside fp32 master weights, or fp32
+// (make PRECISION=FP32). With --fp8 the linear layers of the blocks multiply in 8 bits.
 //
-// Of several GPUs each is worked by a process of its own, a rank, that runs this program from top to bottom: it trains
-// on its part of every batch, and owns a part of every bucket of parameters (llmc/ranks/zero.h). One GPU is a rank that
-// owns all; nothing is then sent.
+// Each GPU has one process, its rank. Every rank runs this program from top to bottom, trains on its part of every
+// batch and owns a part of every bucket of parameters (llmc/ranks/zero.h). One GPU is a rank that owns all and sends
+// nothing.
 //
 // Four rules hold throughout:
-// - Gradients of parameters are fp32 and are added to (+=); gradients of activations are floatX and, but for the
-//   residual stream's, written (=).
-// - The same inputs give the same bits: sums run in an order that follows from the shapes alone.
-// - The host never waits for the GPU inside a step. What it wants to know of a step (loss, norm) it reads while the
-//   next one runs. Nothing is allocated after the start, but for what the driver keeps of a step's CUDA graphs.
-// - What ranks decide alike they decide from the same bits, so that nobody need ask.
+// - Gradients of parameters are fp32 and are added to (+=). Gradients of activations are floatX and are written (=);
+// only
+//   the gradient of the residual stream is added to.
+// - The same inputs give the same bits. Sums run in an order that follows from the shapes alone.
+// - The host never waits for the GPU inside a step, and allocates nothing after the start. Only the driver takes
+// memory,
+//   for the CUDA graphs of a step.
+// - Ranks that must decide alike decide from the same bits, and need not ask each other.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -73,7 +76,7 @@
 #include "llmc/base/utils.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 1. The plan
+// 1. Types, and the plan of all memory
 
 static const char *const host_phase_names[] = {"all"};
 
@@ -152,14 +155,14 @@ typedef struct {
     int64_t wants_to_end; // this process has been asked to stop
 } StepInput;
 
-// A step whose results have not been read.
+// A step that is queued.
 typedef struct {
-    bool waiting; // there is one
-    bool judged;  // its loss and norm have already been looked at for outliers
-    bool adjoins; // nothing came between it and the step before it
-    int slot;
-    StepInfo info; // without loss, norm and time
-    int64_t next_sequence;
+    bool waiting;          // its results have not been logged
+    bool is_read;          // info has its loss and norm: the host has waited for them, to decide on the update
+    bool adjoins;          // nothing ran between the step before and this one
+    int slot;              // of its events and of its results
+    StepInfo info;         // without loss, norm and time, until they are read
+    int64_t next_sequence; // of the data, where the step began
 } PendingStep;
 
 // The model of a run: parameters, their gradients, activations.
@@ -1534,6 +1537,7 @@ static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
 // and returns early when asked to stop before the last of them; nothing is lost, the step begins anew when the run is
 // resumed. One of several ranks finishes the step first.
 static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
+    *interrupted = false;
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
     zero_gradients(&t->shards, t->model.grads);
@@ -1601,68 +1605,6 @@ static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, con
     return false;
 }
 
-// Waits for loss and norm of a step. Fails when no update may be made with them.
-static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
-    wait_for_event(&t->shards, t->stats.reduced[step->slot]);
-    const StepResult *result = &t->stats.results[step->slot];
-    t->stop_agreed = t->stop_agreed || result->wants_to_end != 0;
-    if (result->stopped == STEP_WEIGHTS_DIFFER) {
-        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
-    }
-    if (result->stopped) { return explain_stop(t, run, step, result, error); }
-    step->info.loss = result->loss;
-    step->info.norm = result->norm;
-    return true;
-}
-
-// The time of a step: from the end of the one before, so that gaps count, or from its own beginning.
-static double step_seconds(const Trainer *t, const PendingStep *step) {
-    float milliseconds = 0.0f;
-    int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
-    cudaEvent_t begin = step->adjoins ? t->stats.done[before] : t->stats.begun[step->slot];
-    cuda_check(cudaEventElapsedTime(&milliseconds, begin, t->stats.done[step->slot]));
-    return 1e-3 * (double)milliseconds;
-}
-
-// Takes a step's loss and norm into the statistics. True if its update is to be skipped; then it says so.
-static bool skips_update(Trainer *t, TrainRun *run, const StepInfo *info) {
-    char why[96];
-    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
-    bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
-    if (skip) { run_report_skip(run, info->step, why); }
-    return skip;
-}
-
-// Waits for the step that has not been read yet, if there is one, and logs it.
-static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
-    PendingStep *step = &t->stats.pending;
-    if (!step->waiting) { return true; }
-    step->waiting = false;
-    if (!step->judged) {
-        if (!read_result(t, run, step, error)) { return false; }
-        skips_update(t, run, &step->info); // no limits are set: it only keeps the statistics
-    }
-    wait_for_event(&t->shards, t->stats.done[step->slot]);
-    step->info.seconds = step_seconds(t, step);
-    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
-    if (t->gpu.device.peak_flops > 0.0) {
-        double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
-        step->info.peak_fraction = flops / step->info.seconds / (t->gpu.device.peak_flops * t->model.shape.num_ranks);
-    }
-    return logger_step(&run->logger, &step->info, error);
-}
-
-// The input of a step whose update would be the next one.
-static StepInput step_input(const TrainRun *run, double lr) {
-    const TrainOptions *o = &run->options;
-    int64_t update = run->updates + 1;
-    StepInput input;
-    input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
-                                  (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
-    input.wants_to_end = stop_requested != 0;
-    return input;
-}
-
 // Says once that the driver would not make graphs.
 static void report_refusal(Trainer *t, TrainRun *run) {
     if (t->gpu.graphs.refusal[0] == '\0') { return; }
@@ -1678,12 +1620,17 @@ static void print_gpu_state(Trainer *t, TrainRun *run) {
     logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
 }
 
-// Queues one step, gradient and update, and logs the one before. Only where updates may be skipped does it wait for its
-// own loss and norm.
-static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
+// ---- Results that arrive late ----
+//
+// The GPU must never wait for the host. So the host queues a step without waiting for its loss and norm, and reads them
+// while the next step runs: one step waits in stats.pending until settle_step logs it. The GPU itself decides whether a
+// step may update the weights (step_finish, adamw_update), so that a NaN that is seen late has changed nothing. Only a
+// run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the loss and norm of its own step.
+
+// Notes that a step begins here.
+static PendingStep begin_step(Trainer *t, const TrainRun *run, bool adjoins) {
     const TrainOptions *o = &run->options;
     Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
-    bool interrupted = false, skip = false;
     PendingStep step;
     memset(&step, 0, sizeof(step));
     step.waiting = true;
@@ -1694,23 +1641,105 @@ static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
     step.info.tokens = o->total_batch;
     step.info.lr = schedule_lr(&schedule, run->step);
     cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
+    return step;
+}
+
+// Waits for loss and norm of a step. Fails if the GPU refused to update the weights with them.
+static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
+    wait_for_event(&t->shards, t->stats.reduced[step->slot]);
+    const StepResult *result = &t->stats.results[step->slot];
+    t->stop_agreed = t->stop_agreed || result->wants_to_end != 0;
+    if (result->stopped == STEP_WEIGHTS_DIFFER) {
+        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
+    }
+    if (result->stopped) { return explain_stop(t, run, step, result, error); }
+    step->info.loss = result->loss;
+    step->info.norm = result->norm;
+    step->is_read = true;
+    return true;
+}
+
+// Adds a step's loss and norm to the statistics of outliers. True if the step is one, and its update is to be skipped.
+static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
+    char why[96];
+    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
+    bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    if (skip) { run_report_skip(run, info->step, why); }
+    return skip;
+}
+
+// The time of a step: from the end of the step before it, so that gaps count, or from its own beginning.
+static double measured_seconds(const StepStats *stats, const PendingStep *step) {
+    float milliseconds = 0.0f;
+    int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
+    cudaEvent_t begin = step->adjoins ? stats->done[before] : stats->begun[step->slot];
+    cuda_check(cudaEventElapsedTime(&milliseconds, begin, stats->done[step->slot]));
+    return 1e-3 * (double)milliseconds;
+}
+
+// Logs the pending step, if there is one. Waits for its results first.
+static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
+    PendingStep *step = &t->stats.pending;
+    if (!step->waiting) { return true; }
+    step->waiting = false;
+    if (!step->is_read) {
+        if (!read_result(t, run, step, error)) { return false; }
+        is_outlier(t, run, &step->info); // there are no limits: this only keeps the statistics
+    }
+    wait_for_event(&t->shards, t->stats.done[step->slot]);
+    step->info.seconds = measured_seconds(&t->stats, step);
+    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
+    if (t->gpu.device.peak_flops > 0.0) {
+        double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
+        step->info.peak_fraction = flops / step->info.seconds / (t->gpu.device.peak_flops * t->model.shape.num_ranks);
+    }
+    return logger_step(&run->logger, &step->info, error);
+}
+
+// Decides whether a step updates the weights. The host waits here only in a run that skips outliers.
+static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *skip, Error *error) {
+    *skip = false;
+    if (run->options.skip_loss_z <= 0.0 && run->options.skip_grad_z <= 0.0) { return true; }
+    if (!settle_step(t, run, error) || !read_result(t, run, step, error)) { return false; }
+    *skip = is_outlier(t, run, &step->info);
+    return true;
+}
+
+// The step is queued: logs the step before it while the GPU works, and lets this one wait.
+static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Error *error) {
+    cuda_check(cudaEventRecord(t->stats.done[step->slot], t->gpu.stream));
+    report_refusal(t, run);
+    if (!settle_step(t, run, error)) { return false; }
+    t->stats.pending = *step;
+    return true;
+}
+
+// ---- The step ----
+
+// The input of a step whose update would be the next one.
+static StepInput step_input(const TrainRun *run, double lr) {
+    const TrainOptions *o = &run->options;
+    int64_t update = run->updates + 1;
+    StepInput input;
+    input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
+                                  (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
+    input.wants_to_end = stop_requested != 0;
+    return input;
+}
+
+// Queues one step: gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
+static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
+    const TrainOptions *o = &run->options;
+    bool interrupted, skip;
+    PendingStep step = begin_step(t, run, adjoins);
     if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(t, run, error); }
     StepInput input = step_input(run, step.info.lr);
     reduce_step(t, loss_factor(run), o->grad_clip, &input, step.slot);
-    if (o->skip_loss_z > 0.0 || o->skip_grad_z > 0.0) {
-        if (!settle_step(t, run, error) || !read_result(t, run, &step, error)) { return false; }
-        skip = skips_update(t, run, &step.info);
-        step.judged = true;
-    }
-    if (!skip) {
-        run->updates++;
-        gpt2_update(t);
-    }
-    cuda_check(cudaEventRecord(t->stats.done[step.slot], t->gpu.stream));
-    report_refusal(t, run);
-    if (!settle_step(t, run, error)) { return false; }
-    t->stats.pending = step;
+    if (!decide_update(t, run, &step, &skip, error)) { return false; }
+    if (!skip) { gpt2_update(t); }
+    run->updates += !skip;
+    if (!queue_results(t, run, &step, error)) { return false; }
     run_advance(run);
     if (o->gpu_log_every > 0 && run->step % o->gpu_log_every == 0) { print_gpu_state(t, run); }
     return true;
