@@ -335,8 +335,8 @@ static inline void watch_begin(Watch *w, CommShared *s) {
 static inline void *watch_thread(void *shared) {
     CommShared *s = (CommShared *)shared;
     Watch w;
-    watch_begin(&w, s);
     pthread_mutex_lock(&s->mutex);
+    watch_begin(&w, s);
     do {
         watch_beat(&w);
         watch_wait(&w);
