@@ -17,6 +17,9 @@
 #include "llmc/base/utils.h"
 #ifdef _OPENMP
 #include <omp.h>
+#else
+static inline int omp_get_max_threads(void) { return 1; }
+static inline int omp_get_thread_num(void) { return 0; }
 #endif
 
 typedef struct {
@@ -317,13 +320,7 @@ static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_PACKED_A 
 static inline int64_t gemm_workspace_floats(int max_threads) { return max_threads * gemm_serial_workspace_floats(); }
 
 // The number of threads that gemm uses. Its workspace must have room for so many.
-static inline int gemm_max_threads(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
+static inline int gemm_max_threads(void) { return omp_get_max_threads(); }
 
 // Sets the number of threads; 0: as many as OpenMP wants. False: this build has no OpenMP, and more than 1 is asked
 // for.
@@ -337,13 +334,7 @@ static inline bool gemm_set_threads(int64_t threads) {
 }
 
 // The number of the calling thread in its team.
-static inline int gemm_thread(void) {
-#ifdef _OPENMP
-    return omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
+static inline int gemm_thread(void) { return omp_get_thread_num(); }
 
 // The calling thread's share of the workspace of its team.
 static inline float *gemm_thread_workspace(float *workspace) {
