@@ -180,12 +180,16 @@ endif
 
 DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 
-TESTS   = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/test_*.c)))
+# The unit tests are one program, unit_tests, and each suite can be a program of its own, test_<suite>. test_comm starts
+# itself as several processes, so it is never a part of unit_tests.
+UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
+TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
 FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
 vpath %.c $(wildcard dev/test/*)
 vpath %.cu $(wildcard dev/test/*)
-GPU_PYTHON_TESTS = $(wildcard dev/test/programs/test_gpu_*.py)
-PYTHON_TESTS     = $(filter-out $(GPU_PYTHON_TESTS),$(wildcard dev/test/programs/test_*.py))
+# Unit tests compile with -O1, in a third of the time of -O3.
+TEST_CFLAGS  := $(if $(filter-out file,$(origin CFLAGS))$(filter 1,$(SANITIZE)),$(CFLAGS),-O1)
+COMPILE_TEST = $(subst $(CFLAGS),$(TEST_CFLAGS),$(COMPILE))
 
 # --- targets ---------------------------------------------------------------------------------------------------------
 .PHONY: all tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers headers doctor clean help
@@ -277,16 +281,32 @@ $(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
 $(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
 $(BUILD)/test_comm: $(BUILD)/flags.mpi
 
-$(BUILD)/test_%: test_%.c $(BUILD)/flags
+$(BUILD)/test_comm: test_comm.c $(BUILD)/flags
 	@rm -f $@
-	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS)
+	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
+
+$(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
+
+# $(call link_units,NAMES): the program of some suites.
+link_units = $(COMPILE_TEST) '-DSUITES=$(foreach name,$(1),X($(name)))' $(DEPENDS) -o $@ dev/test/unit_tests.c \
+               $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
+
+$(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o)
+	@rm -f $@
+	$(call link_units,$(UNITS))
+
+$(UNITS:%=$(BUILD)/test_%): $(BUILD)/test_%: dev/test/unit_tests.c $(BUILD)/unit/test_%.o
+	@rm -f $@
+	$(call link_units,$*)
 
 $(BUILD)/fuzz_main.o: dev/test/fuzz_main.c $(BUILD)/flags
-	$(COMPILE) $(DEPENDS) -c -o $@ $<
+	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
 
 $(BUILD)/fuzz_%: fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
 	@rm -f $@
-	$(COMPILE) $(DEPENDS) -o $@ $< $(BUILD)/fuzz_main.o $(LIBS)
+	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(BUILD)/fuzz_main.o $(LIBS)
 
 $(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
 	@rm -f $@
@@ -302,24 +322,14 @@ tests: $(TESTS) ## the unit tests, built into build/
 
 fuzzers: $(FUZZERS)
 
-# The short form of scripts/test.sh: this compiler, these flags, one after another.
-test: all tests ## build and run the unit tests, test_gpt2 and the Python tests (scripts/test.sh does much more)
-	@failed=; for program in $(TESTS) $(or $(BIN),.)/test_gpt2; do \
-	    $$program || failed="$$failed $$program"; done; \
-	for script in $(PYTHON_TESTS); do \
-	    TRAIN_GPT2=$(or $(BIN),.)/train_gpt2 TOKENIZE=$(or $(BIN),.)/tokenize \
-	        python3 $$script || failed="$$failed $$script"; done; \
-	test -z "$$failed" || { echo "make test: failed:$$failed"; exit 1; }
+PYTEST = python3 -m pytest --builds $(BUILD) dev/test
+test: all tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
+	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/dev/test/emu/*'
 
-EMU_TESTS = $(patsubst %.cu,$(BUILD)/emu/%,$(notdir $(wildcard dev/test/*/test_*.cu)))
-EMU_NEEDS = $(EMU_TESTS) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
-test-emu: $(EMU_NEEDS) ## build and run the tests of the emulator, and of the GPU trainer in it
-	@failed=; for program in $(EMU_TESTS) $(or $(BIN),.)/test_gpt2emu dev/test/emu/test_emu.sh; do \
-	    $$program || failed="$$failed $$program"; done; \
-	for script in $(GPU_PYTHON_TESTS); do \
-	    TRAIN_GPT2=$(or $(BIN),.)/train_gpt2 TRAIN_GPT2CU=$(or $(BIN),.)/train_gpt2emu \
-	        python3 $$script || failed="$$failed $$script"; done; \
-	test -z "$$failed" || { echo "make test-emu: failed:$$failed"; exit 1; }
+EMU_PROGRAMS = test_kernels emu_cublaslt emu_numbers
+test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
+test-emu: ## build and run the tests of the emulator, and of the GPU trainer in it
+	$(PYTEST) -k 'gpu or kernels or emu or pytorch'
 
 bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
 	$(BUILD)/bench_cpu

@@ -1,9 +1,10 @@
-// The test harness: a test is a function that calls CHECK; a program is a list of tests.
+// The test harness: a test is a function that calls CHECK; a suite is a list of tests. test_tokenizer.c has this:
 //
 //   static void test_round_trip(Test *t) { CHECK(t, ok, "%s", error.text); }
-//   int main(void) { Suite s = suite_begin("tokenizer"); RUN(&s, test_round_trip); return suite_end(&s); }
+//   SUITE(tokenizer) { Suite s = suite_begin("tokenizer"); RUN(&s, test_round_trip); return suite_end(&s); }
 //
-// Every program ends with `name: N passed, N failed, N skipped` and a non-zero status on any failure.
+// dev/test/unit_tests.c runs the suites. A suite ends with `name: N passed, N failed, N skipped`. It returns a non-zero
+// status after a failure.
 #ifndef TEST_H
 #define TEST_H
 
@@ -83,5 +84,10 @@ static inline int suite_end(const Suite *suite) {
     printf("%s: %d passed, %d failed, %d skipped\n", suite->name, suite->passed, suite->failed, suite->skipped);
     return suite->failed > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
 }
+
+// A suite that unit_tests.c calls: SUITE(name) { ... } in test_name.c.
+#define SUITE(name)                                                                                                    \
+    int suite_##name(void);                                                                                            \
+    int suite_##name(void)
 
 #endif // TEST_H

@@ -380,7 +380,7 @@ static void test_lock(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(files) {
     Suite suite = suite_begin("files");
     RUN(&suite, test_paths);
     RUN(&suite, test_directories);

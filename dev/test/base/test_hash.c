@@ -142,7 +142,7 @@ static void test_sum64_finds_damage(Test *t) {
     }
 }
 
-int main(void) {
+SUITE(hash) {
     Suite suite = suite_begin("hash");
     RUN(&suite, test_known_vectors);
     RUN(&suite, test_streaming);

@@ -201,7 +201,7 @@ static void test_member(Test *t) {
     }
 }
 
-int main(void) {
+SUITE(json) {
     Suite suite = suite_begin("json");
     RUN(&suite, test_values);
     RUN(&suite, test_strings);

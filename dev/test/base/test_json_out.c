@@ -139,7 +139,7 @@ static void test_long(Test *t) {
     json_out_free(&out);
 }
 
-int main(void) {
+SUITE(json_out) {
     Suite suite = suite_begin("json_out");
     RUN(&suite, test_layout);
     RUN(&suite, test_texts);

@@ -245,7 +245,7 @@ static void test_permute_depends_on_seed_and_stream(Test *t) {
     check_sigma(t, "neighbours that stay together", near, 100.0, 10.0);
 }
 
-int main(void) {
+SUITE(rand) {
     Suite s = suite_begin("rand");
     RUN(&s, test_splitmix_vectors);
     RUN(&s, test_every_bit_is_fair);

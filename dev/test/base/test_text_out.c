@@ -52,7 +52,7 @@ static void test_control_characters_are_replaced(Test *t) {
     check_output(t, "a\0b", 3, 2, "a?b");
 }
 
-int main(void) {
+SUITE(text_out) {
     Suite suite = suite_begin("text_out");
     RUN(&suite, test_characters_pass);
     RUN(&suite, test_invalid_bytes_are_replaced);

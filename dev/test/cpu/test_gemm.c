@@ -281,7 +281,7 @@ static void test_comparison_can_fail(Test *t) {
     free(out), free_case(&c);
 }
 
-int main(void) {
+SUITE(gemm) {
     Suite s = suite_begin("gemm");
     RUN(&s, test_threads_change_no_bit); // first, and from 5 threads down: clang's OpenMP leaks when a team grows
     RUN(&s, test_odd_sizes);

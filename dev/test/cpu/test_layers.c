@@ -1,6 +1,6 @@
 // Each layer of train_gpt2.c on its own: the forward against the formula in double precision, the backward against
 // finite differences of that formula. The sizes are small and odd; attention is longer than one tile.
-#define main train_gpt2_main
+#define main layers_train_gpt2_main
 #include "train_gpt2.c"
 #undef main
 
@@ -317,7 +317,7 @@ static void test_comparison_rejects(Test *t) {
     CHECK(t, close_to(&inner, &layer, "right", right, want, 3), "equal values failed");
 }
 
-int main(void) {
+SUITE(layers) {
     Suite suite = suite_begin("layers");
     RUN(&suite, test_comparison_rejects);
     RUN(&suite, test_embedding);

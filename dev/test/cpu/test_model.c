@@ -18,7 +18,7 @@ static int counted_memalign(void **memory, size_t alignment, size_t bytes) {
 #define realloc(memory, bytes) counted(realloc(memory, bytes))
 #define posix_memalign(memory, alignment, bytes) counted_memalign(memory, alignment, bytes)
 
-#define main train_gpt2_main
+#define main model_train_gpt2_main
 #include "train_gpt2.c"
 #undef main
 
@@ -453,7 +453,7 @@ static void test_nonfinite_is_named(Test *t) {
     free_model(instance);
 }
 
-int main(void) {
+SUITE(model) {
     Suite suite = suite_begin("model");
     use_threads(2);
     RUN(&suite, test_untrained_loss_is_ln_v);

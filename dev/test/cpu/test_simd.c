@@ -159,7 +159,7 @@ static void test_comparison_can_fail(Test *t) {
     CHECK(t, !(error_in_units(3e38f, 1e39) <= 2.0), "finite for infinite must not pass");
 }
 
-int main(void) {
+SUITE(simd) {
     Suite s = suite_begin("simd");
     RUN(&s, test_exp_accuracy);
     RUN(&s, test_tanh_accuracy);

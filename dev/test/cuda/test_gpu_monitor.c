@@ -178,8 +178,8 @@ static void test_peaks_are_plausible(Test *t) {
     }
 }
 
-int main(void) {
-    Suite suite = suite_begin("test_gpu_monitor");
+SUITE(gpu_monitor) {
+    Suite suite = suite_begin("gpu_monitor");
     RUN(&suite, test_state_of_a_gpu);
     RUN(&suite, test_failing_sensors_are_left_out);
     RUN(&suite, test_no_library);

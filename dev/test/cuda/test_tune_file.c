@@ -206,7 +206,7 @@ static void test_choices_of_a_run(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(tune_file) {
     Suite suite = suite_begin("tune_file");
     RUN(&suite, test_round_trip);
     RUN(&suite, test_set);

@@ -688,7 +688,7 @@ static void test_text_split(Test *t) {
     CHECK(t, train == 45000000000LL, "5e10 tokens: %lld", (long long)train);
 }
 
-int main(void) {
+SUITE(dataloader) {
     Suite s = suite_begin("dataloader");
     RUN(&s, test_number_of_windows);
     RUN(&s, test_every_window_once);

@@ -365,7 +365,7 @@ static void test_sizes(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(evalloader) {
     Suite s = suite_begin("evalloader");
     RUN(&s, test_examples);
     RUN(&s, test_packing);

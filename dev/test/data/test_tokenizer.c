@@ -667,7 +667,7 @@ static void test_shakespeare(Test *t) {
     tokenizer_free(&tok);
 }
 
-int main(void) {
+SUITE(tokenizer) {
     Suite suite = suite_begin("tokenizer");
     RUN(&suite, test_bytes);
     RUN(&suite, test_merging);

@@ -567,7 +567,7 @@ static void test_full_disk(Test *t) {
     run_free(&run);
 }
 
-int main(void) {
+SUITE(checkpoint) {
     Suite suite = suite_begin("checkpoint");
     RUN(&suite, test_16_bit_floats);
     RUN(&suite, test_model_round_trip);

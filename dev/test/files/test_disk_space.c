@@ -167,7 +167,7 @@ static void test_free_bytes(Test *t) {
     CHECK(t, disk_free_bytes("") != 0, "an empty path");
 }
 
-int main(void) {
+SUITE(disk_space) {
     Suite suite = suite_begin("disk_space");
     RUN(&suite, test_against_simulation);
     RUN(&suite, test_large_numbers);

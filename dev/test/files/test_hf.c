@@ -431,7 +431,7 @@ static void test_killed(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(hf) {
     Suite suite = suite_begin("hf");
     RUN(&suite, test_round_trip);
     RUN(&suite, test_text_of_files);

@@ -324,7 +324,7 @@ static void test_one_of_a_group_is_killed(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(kill) {
     Suite suite = suite_begin("kill");
     RUN(&suite, test_overwrite_twice);
     RUN(&suite, test_overwrite_then_clean);

@@ -498,7 +498,7 @@ static void test_stale_writer(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(pieces) {
     Suite suite = suite_begin("pieces");
     RUN(&suite, test_init_range);
     RUN(&suite, test_file_ranges);

@@ -388,7 +388,7 @@ static void test_init_run_folder(Test *t) {
     temp_dir_remove(&dir);
 }
 
-int main(void) {
+SUITE(safetensors) {
     Suite suite = suite_begin("safetensors");
     RUN(&suite, test_round_trip);
     RUN(&suite, test_layout);

@@ -122,7 +122,7 @@ static void test_order_of_levels(Test *t) {
     CHECK(t, auto_bytes_per_ms(levels, 0) == 0.0, "level 0 saves something");
 }
 
-int main(void) {
+SUITE(auto_plan) {
     Suite s = suite_begin("auto_plan");
     RUN(&s, test_choices_fit);
     RUN(&s, test_choice_to_the_byte);

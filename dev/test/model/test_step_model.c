@@ -297,7 +297,7 @@ static void test_gpus(Test *t) {
     CHECK(t, gpu_peak_of_option("A40") == NULL, "a card without all figures");
 }
 
-int main(void) {
+SUITE(step_model) {
     Suite s = suite_begin("step_model");
     RUN(&s, test_operations_of_multiplies);
     RUN(&s, test_operations_of_attention);

@@ -185,7 +185,7 @@ static void test_any_bytes(Test *t) {
     }
 }
 
-int main(void) {
+SUITE(outlier) {
     Suite s = suite_begin("outlier");
     RUN(&s, test_nan_until_full);
     RUN(&s, test_known_zscore);

@@ -101,7 +101,7 @@ static void test_long_runs(Test *t) {
     check_fraction(t, &s, INT64_MAX, 0.0);
 }
 
-int main(void) {
+SUITE(schedulers) {
     Suite s = suite_begin("schedulers");
     RUN(&s, test_parse);
     RUN(&s, test_warmup);

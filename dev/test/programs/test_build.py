@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import Skip, run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 WORK = tempfile.mkdtemp(prefix="gpt2c_build.")
@@ -41,7 +41,9 @@ def write_library(folder, lib, name, function, parameters, result="0"):
     subprocess.run(command, check=True)
 
 
-def prepare():
+def setup_module():
+    if COMPILER is None or shutil.which("make") is None or sys.platform != "linux":
+        pytest.skip("no compiler, no make, or no Linux")
     write(NVCC, "#!/bin/sh\n[ $1 = --version ] && echo 'release 13.0, V13.0.88' || echo $ARCHS\n", 0o755)
     for header in "cuda_runtime.h", "cublasLt.h":
         write(os.path.join(CUDA, "include", header), "")
@@ -132,7 +134,7 @@ def test_mpi_that_is_not_there():
 
 def test_mpi_that_is_here():
     if shutil.which("mpicc") is None:
-        raise Skip("no mpicc here")
+        pytest.skip("no mpicc here")
     assert has_mpi(compile_line("MPI=1")) and has_mpi(compile_line("MPI=1", program="train_gpt2emu"))
 
 
@@ -217,7 +219,7 @@ int main(void) { return puts(gpt2c_revision()) < 0; }
 def test_the_revision():
     """A commit links and compiles nothing but the revision; without .git there is none; twice in a row does nothing."""
     if shutil.which("git") is None:
-        raise Skip("no git here")
+        pytest.skip("no git here")
     folder = os.path.join(WORK, "revision")
     environment = {name: value for name, value in os.environ.items() if not re.match("MAKE|MFLAGS|GNUMAKE|GIT_", name)}
     environment.update(GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_SYSTEM="/dev/null")
@@ -254,11 +256,3 @@ def test_the_revision():
     assert built() == (objects[1:] + program, git("rev-parse", "HEAD") + "-dirty")
     call(COMPILER, "-o", "by_hand", "train_gpt2.c")
     assert call("./by_hand").strip() == "no Makefile"
-
-
-if COMPILER is None or shutil.which("make") is None or sys.platform != "linux":
-    print("skip build: all of it: no compiler, no make, or no Linux")
-    print("build: 0 passed, 0 failed, 1 skipped")
-else:
-    prepare()
-    run("build", [test for name, test in list(globals().items()) if name.startswith("test_")])

@@ -14,7 +14,8 @@ COMPARE = os.path.join(ROOT, "dev", "compare.py")
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 
 import compare  # noqa: E402
-import harness  # noqa: E402
+
+import pytest
 
 FOLDER = tempfile.mkdtemp(prefix="test_compare.")
 INFO = {"format": 1, "program": "train_gpt2cu", "version": "0.1.0", "git": {"revision": "a" * 40, "dirty": False},
@@ -273,7 +274,7 @@ def test_output():
 def test_real_runs():
     """Two runs of ./train_gpt2: the same, and with another seed."""
     if not os.path.exists("./train_gpt2"):
-        raise harness.Skip("no ./train_gpt2")
+        pytest.skip("no ./train_gpt2")
     write("text/text.txt", "the cat sees a dog and likes it. " * 200)
     command = ["./train_gpt2", "-i", path("text/text.txt"), "--layers", "1", "--heads", "2", "--channels", "16",
                "--context", "16", "--seq-len", "16", "--batch-size", "2", "-v", "10", "-s", "0", "-x", "30"]
@@ -288,7 +289,5 @@ def test_real_runs():
     said(out, "The runs part at step 0")
 
 
-try:
-    harness.run("test_compare", [value for name, value in list(globals().items()) if name.startswith("test_")])
-finally:
+def teardown_module():
     shutil.rmtree(FOLDER, ignore_errors=True)

@@ -30,7 +30,7 @@ import unicodedata
 import urllib.parse
 import urllib.request
 
-from harness import Skip, run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
@@ -68,7 +68,7 @@ def write(path, data):
 # ---- The mirror ----
 
 
-def setup():
+def setup_module():
     shutil.copytree(os.path.join(ROOT, "dev", "data"), PROGRAMS,
                     ignore=lambda folder, names: [name for name in names if not name.endswith((".py", ".md"))])
     command = [sys.executable, os.path.join(ROOT, "dev", "data", "make_mirror.py"), MIRROR]
@@ -453,7 +453,7 @@ def test_tinyshakespeare():
 def test_real_shakespeare():
     """The published text with GPT-2's vocabulary, through a mirror of nothing but the two files: pins hold."""
     if not os.path.exists(os.path.join(SHARED, "tinyshakespeare.txt")):
-        raise Skip("../shared/data is not here")
+        pytest.skip("../shared/data is not here")
     mirror = in_work("real")
     text = read(os.path.join(SHARED, "tinyshakespeare.txt"))
     write(os.path.join(mirror, "karpathy/char-rnn/master/data/tinyshakespeare/input.txt"), text)
@@ -609,7 +609,7 @@ def test_parquet():
     except ImportError:
         refused("fineweb.py", "--source", "parquet",
                 says=["pyarrow", "not installed", "pip install pyarrow", "--source shards"])
-        raise Skip("pyarrow is not installed")
+        pytest.skip("pyarrow is not installed")
     files = [encoder().documents(documents) for documents in parquet_documents()]
     tokens, size = sum(files, []), 9000
     pieces = [tokens[i:i + size] for i in range(0, len(tokens), size)]
@@ -1078,9 +1078,9 @@ def test_full_disk():
         result = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, timeout=300,
                                 env=ENVIRONMENT)
     except FileNotFoundError:
-        raise Skip("no unshare here")
+        pytest.skip("no unshare here")
     if result.returncode == 99 or b"unshare" in result.stderr:
-        raise Skip("a small file system cannot be mounted here")
+        pytest.skip("a small file system cannot be mounted here")
     assert result.stdout == b"status 1\n", (result.stdout, result.stderr)
     assert b" are free; free some space, or choose another disk with --out" in result.stderr, result.stderr
 
@@ -1100,7 +1100,7 @@ def test_folders():
         try:
             _, err = finish(start("fineweb.py", "--out", read_only, preexec_fn=nobody), 1)
         except PermissionError:
-            raise Skip("nobody but root can run this Python") from None
+            pytest.skip("nobody but root can run this Python")
     else:
         _, err = finish(start("fineweb.py", "--out", read_only), 1)
     assert re.fullmatch(r"fineweb.py: [^\n]*read_only/.lock: Permission denied; check its [^\n]*\n", err), err
@@ -1183,18 +1183,5 @@ def test_closed_streams():
     assert status == 0 and read(os.path.join(out, "hellaswag_val.bin"))[:4] == struct.pack("<i", 20240522), status
 
 
-PRODUCTS = [test_vocab, test_fineweb, test_tinyshakespeare, test_real_shakespeare, test_hellaswag, test_mmlu,
-            test_tinystories, test_parquet]
-FAULTS = [test_skips_what_is_there, test_truncated, test_wrong_checksum, test_missing, test_transient_failures,
-          test_broken_connection_resumes, test_server_without_ranges, test_changed_in_between, test_signals,
-          test_stopped_while_encoding, test_two_at_once, test_several_files_at_once, test_silent_server,
-          test_redirects_and_tokens, test_lists_of_files, test_mirror_sums, test_disk, test_full_disk, test_folders,
-          test_options, test_screen, test_closed_streams]
-
-if __name__ == "__main__":
-    try:
-        setup()
-        with_sanitizer = b"__asan_init" in read(TOKENIZE)  # of the faults of servers it sees nothing
-        run("data", PRODUCTS if with_sanitizer else PRODUCTS + FAULTS)
-    finally:
-        shutil.rmtree(WORK, ignore_errors=True)
+def teardown_module():
+    shutil.rmtree(WORK, ignore_errors=True)

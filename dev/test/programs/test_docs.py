@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 
+import pytest
+
 from formats import merges_text
-from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md"]
@@ -102,8 +103,8 @@ def test_make_targets_exist():
                 continue
             for word in words[1:]:
                 name, switch, _ = word.partition("=")
-                of_a_source = re.fullmatch(r"build/(?:\w+/)?(?:emu|cuda)/(\w+)", name)
-                source = os.path.join(ROOT, f"dev/**/{of_a_source[1]}.cu") if of_a_source else ""
+                of_a_source = re.fullmatch(r"build/(?:\w+/)?(?:emu|cuda|)/?(\w+)", name)
+                source = os.path.join(ROOT, f"dev/**/{of_a_source[1]}.c*") if of_a_source else ""
                 assert name in (switches if switch else targets) or glob.glob(source, recursive=True), \
                     f"{document}: {' '.join(words)}: {word}"
                 checked += 1
@@ -250,7 +251,7 @@ def test_commands_run():
 
 def test_gpu_commands_run():
     if not os.path.exists(EMULATED):
-        raise Skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
+        pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")
     ran = run_commands(dict(tokenize=PROGRAMS["tokenize"], **{name: EMULATED for name in GPU_PROGRAMS}))
     assert ran >= 4, ran
 
@@ -283,8 +284,3 @@ def test_python_commands():
 
 def draws():
     return subprocess.run([sys.executable, "-c", "import matplotlib"], capture_output=True).returncode == 0
-
-
-if __name__ == "__main__":
-    run("docs", [test_paths_exist, test_links_exist, test_make_targets_exist, test_options_exist,
-                 test_commands_run, test_gpu_commands_run, test_python_commands])

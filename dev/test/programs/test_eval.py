@@ -14,7 +14,6 @@ import time
 
 import cli
 import evalfiles
-import harness
 from cli import ENVIRONMENT, PROGRAM, QUIET, TINY, new_folder, path, ran, refused
 from evalfiles import CONFIG, eval_file, questions, relabelled, results
 
@@ -31,7 +30,7 @@ def evaluate(model, *arguments, **keywords):
     return ran("--init", model, "--steps", 0, "--sample-every", 0, "-h", 1, *arguments, **keywords)
 
 
-def answers_of_an_independent_computation():
+def test_answers_of_an_independent_computation():
     """All labels right, none, and some: the accuracy says which answers were given."""
     model, examples = right_answers()
     cases = [(lambda i: 0, 40), (lambda i: 1, 0), (lambda i: i % 2, 20), (lambda i: i % 8 == 3, 35)]
@@ -40,7 +39,7 @@ def answers_of_an_independent_computation():
         assert results(evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24)) == [(0, correct, 40)], correct
 
 
-def any_packing():
+def test_any_packing():
     """How many rows share a batch changes no answer, nor does the number of threads."""
     model, examples = right_answers()
     name = eval_file("packing_val.bin", relabelled(examples, lambda i: i % 3 == 0))
@@ -54,7 +53,7 @@ def any_packing():
         assert results(out) == [(0, correct, 40)], (batch, length, out)
 
 
-def rows_of_several_lengths():
+def test_rows_of_several_lengths():
     """Completions of a question in different batches, each beside others of its length; the first of equal ones."""
     config = cli.config(maxT=192, V=61, Vp=128)
     params = cli.make_params(config, deviation=0.3)
@@ -68,7 +67,7 @@ def rows_of_several_lengths():
             assert results(out) == [(0, correct, 6)], (correct, batch, out)
 
 
-def contexts_that_are_cut():
+def test_contexts_that_are_cut():
     """Rows longer than there is room for lose the beginning of their context, which is said once."""
     params = cli.make_params(CONFIG, deviation=0.3)
     model = cli.model("cut.bin", CONFIG, params)
@@ -84,7 +83,7 @@ def contexts_that_are_cut():
         assert out.count(f"{len(longer)} of them are longer, up to {max(longer)}, and lose the beginning of their") == 1
 
 
-def first_of_equal_ones():
+def test_first_of_equal_ones():
     """Completions that are the same have the same loss, and the first of them is the answer."""
     model, examples = right_answers()
     doubled = [([*context], [completions[answer], *completions, completions[answer]], 0)
@@ -94,7 +93,7 @@ def first_of_equal_ones():
         assert results(evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", 24)) == [(0, 40, 40)]
 
 
-def first_examples_only():
+def test_first_examples_only():
     model, examples = right_answers()
     name = eval_file("first_val.bin", [*relabelled(examples[:5], lambda i: 0), *relabelled(examples[5:], lambda i: 1)])
     for limit, used in ((1, 1), (5, 5), (9, 9), (40, 40), (65536, 40)):
@@ -102,7 +101,7 @@ def first_examples_only():
         assert f"{used} of 40 questions" in out and results(out) == [(0, min(used, 5), used)], out
 
 
-def both_evaluations():
+def test_both_evaluations():
     """HellaSwag and MMLU, each with its own file and line."""
     model, examples = right_answers()
     hellaswag = eval_file("both_h.bin", relabelled(examples, lambda i: i % 2))
@@ -126,7 +125,7 @@ def toy():
             16, "-b", 8, "--lr", 0.01, "-m", 1, "-s", 0, "-h", 1, "--hellaswag-data", name]
 
 
-def learns():
+def test_learns():
     """From chance (4 of 16) to near certainty; the log and the picture of it."""
     folder = new_folder("learns")
     run = [*toy(), "-x", 150, "-v", 50, "-o", folder, "--mmlu", 1, "--mmlu-data", path("chain_questions.bin")]
@@ -145,7 +144,7 @@ def learns():
     assert cli.weights_hash(quiet) == cli.weights_hash(out), "evaluating changed the weights"
 
 
-def when():
+def test_when():
     """--eval-every, beside --val-every or without it."""
     run = [*toy(), "-x", 7]
     for more, steps in ((["-v", 3], [0, 3, 6, 7]), (["-v", 3, "--eval-every", 2], [0, 2, 4, 6, 7]),
@@ -157,7 +156,7 @@ def when():
     assert order == ["loss", "val loss", "HellaSwag"], shown
 
 
-def without_training():
+def test_without_training():
     """--steps 0 evaluates once: beside a validation, without one, and without data for one."""
     folder = new_folder("without")
     ran(*toy()[:-4], *QUIET[:2], "-x", 3, "-o", folder)
@@ -169,7 +168,7 @@ def without_training():
     assert "sample" in ran("--init", folder, "-x", 0, "-g", 3, *toy()[-4:])
 
 
-def stop_and_resume():
+def test_stop_and_resume():
     """A run that was interrupted logs each accuracy once, as one that was not."""
     whole, parts = new_folder("eval_whole"), new_folder("eval_parts")
     run = [*toy(), "-x", 30, "-v", 7, "--eval-every", 5, "-n", 10]
@@ -233,7 +232,7 @@ def long_evaluation(examples=30000):
 PROGRESS = r"\rHellaSwag ( *\d+)/(\d+) rows \| (\d+:\d\d) left\x1b\[J\r"
 
 
-def progress():
+def test_progress():
     """A line redrawn in place, of which nothing is left; no wider than the terminal."""
     model, name = long_evaluation(9600)
     run = ["--init", model, "-x", 0, "-s", 0, "-h", 1, "--hellaswag-data", name, "-b", 2, "-t", 24, "--eval-examples"]
@@ -253,14 +252,14 @@ def progress():
     assert "\r" not in out and "\x1b" not in out and out.count("HellaSwag") == 2, out
 
 
-def bar_and_progress():
+def test_bar_and_progress():
     """The evaluation's line stands where the steps' bar does, which then is drawn again."""
     shown = Terminal([*toy(), "-x", 40, "-v", 10]).finish()
     assert len(re.findall(r"step +\d+/40 \| HellaSwag \d\.\d{4} \(\d+/16\)\r\n", shown)) == 5, shown
     assert len(re.findall(r"HellaSwag \d\.\d{4} \(\d+/16\)\r\n\rstep +\d+/40 \[", shown)) == 5, shown
 
 
-def stopped_in_the_middle():
+def test_stopped_in_the_middle():
     """A signal ends an evaluation within seconds, in order: saved, nothing of it logged; the run goes on with it."""
     model, name = long_evaluation()
     data = cli.shard("long_train.bin", cli.random_tokens(2000, 257))
@@ -284,7 +283,7 @@ def stopped_in_the_middle():
 # ---- What is refused ----
 
 
-def bad_files():
+def test_bad_files():
     """Before any training, one line with the file, what is wrong and where. (test_evalloader.c has every field.)"""
     model, examples = right_answers()
     good = evalfiles.eval_bytes(examples)
@@ -313,7 +312,7 @@ def bad_files():
             says=["completion 0 has 8 tokens, at most 7 fit; raise --batch-size or --seq-len"])
 
 
-def missing_files():
+def test_missing_files():
     model, _ = right_answers()
     for option, command in (("--hellaswag", "python3 dev/data/hellaswag.py"), ("--mmlu", "python3 dev/data/mmlu.py")):
         name = path("none_val.bin")
@@ -322,7 +321,7 @@ def missing_files():
         refused("--init", model, "-x", 0, option, "1", cwd=cli.FOLDER, says=[f"dev/data/{option[2:]}/", command])
 
 
-def contradictions():
+def test_contradictions():
     name = eval_file("none_needed_val.bin", [([1], [[2], [3]], 0)])
     base = ["-i", cli.text_file(), *TINY]
     for arguments, says in ((["-h", 1, "--eval-every", 0], "--eval-every: 0 contradicts"),
@@ -337,7 +336,7 @@ def contradictions():
         refused(*base, *arguments, says=[says])
 
 
-def planned():
+def test_planned():
     """--plan counts what an evaluation takes."""
     model, examples = right_answers()
     name = eval_file("planned_val.bin", examples)
@@ -345,13 +344,3 @@ def planned():
     out = evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24, "--plan")
     assert re.search(rf"^eval_means +\({rows}\) +f64 +{8 * rows} ", out, re.M), out
     assert results(out) == []
-
-
-TESTS = [
-    answers_of_an_independent_computation, any_packing, rows_of_several_lengths, contexts_that_are_cut,
-    first_of_equal_ones, first_examples_only, both_evaluations, learns, when, without_training, stop_and_resume,
-    progress, bar_and_progress, stopped_in_the_middle, bad_files, missing_files, contradictions, planned
-]
-
-if __name__ == "__main__":
-    harness.run("eval", TESTS)

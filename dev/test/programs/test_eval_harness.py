@@ -10,9 +10,10 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 import cli
 from cli import new_folder, path, ran, write
-from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 RUN_EVAL, SUMMARIZE = (os.path.join(ROOT, "dev", "eval", name) for name in ("run_eval.py", "summarize.py"))
@@ -215,7 +216,7 @@ def accuracies(folder, docs):
 
 def test_with_the_harness():
     if not INSTALLED:
-        raise Skip("lm_eval is not installed here (pip install \"lm_eval[hf]\")")
+        pytest.skip("lm_eval is not installed here (pip install \"lm_eval[hf]\")")
     folder, docs, out = exported(), questions(), new_folder("scores")
     data = write("tiny.jsonl", "".join(json.dumps(doc) + "\n" for doc in docs).encode())
     os.makedirs(path("tasks"), exist_ok=True)
@@ -234,7 +235,3 @@ def test_with_the_harness():
     assert os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns == before
     ran("--init", folder, "-i", cli.text_file(), "-x", 1, *cli.QUIET, "--export", folder)  # another model there
     assert "is the result of another model" in says(RUN_EVAL, *options, "tiny_choice")
-
-
-run("eval_harness", [test_table, test_published_figures, test_files_of_the_harness, test_table_refuses,
-                     test_runner_refuses, test_with_the_harness])

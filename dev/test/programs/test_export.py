@@ -6,10 +6,11 @@ import os
 import re
 import signal
 
+import pytest
+
 import cli
 import formats
 from cli import MODEL, QUIET, TINY, new_folder, path, ran, refused, write
-from harness import Skip, run
 
 GPT2_MERGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "shared", "data", "vocab.bpe")
 FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "special_tokens_map.json",
@@ -91,7 +92,7 @@ def test_merges():
 def test_gpt2_to_the_byte():
     """OpenAI published the vocabulary as encoder.json and vocab.bpe: the same files come out."""
     if not os.path.exists(GPT2_MERGES):
-        raise Skip("../shared/data is not here")
+        pytest.skip("../shared/data is not here")
     folder, _ = export("--tokenizer", GPT2_MERGES, *MODEL)
     hashes = {name: hashlib.sha256(formats.read_bytes(os.path.join(folder, name))).hexdigest()
               for name in ("vocab.json", "merges.txt")}
@@ -216,8 +217,3 @@ def test_a_stopped_run():
     saved = max(cli.checkpoints(folder))
     out = ran(*(saved if word == 100000 else word for word in arguments), "--resume", "--allow-changes")
     assert sorted(os.listdir(hf)) == FILES, out
-
-
-run("export", [test_bytes, test_merges, test_gpt2_to_the_byte, test_a_list_of_tokens, test_without_a_tokenizer,
-               test_room_for_more_tokens, test_init_takes_the_tokenizer, test_damaged_tokenizers,
-               test_places_for_an_export, test_a_stopped_run])

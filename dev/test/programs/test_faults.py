@@ -17,7 +17,8 @@ import signal
 import struct
 import subprocess
 
-import harness
+import pytest
+
 from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, checkpoints, config, losses, make_params,
                  model, model_bytes, model_header, new_folder, num_params, path, ran, random_tokens, read,
                  reference_loss, refused, sample_of, shard, shard_bytes, start, tensor_shapes, text_file,
@@ -39,7 +40,7 @@ def model_sample(init, **keywords):
 # ---- Rows 1 to 4: model files ----
 
 
-def model_cut_anywhere():
+def test_model_cut_anywhere():
     """Row 1: a model file that is too short or too long is refused, whatever its length."""
     for version, element in ((3, 4), (5, 2)):
         whole = model_bytes(CONFIG, make_params(CONFIG), version)
@@ -66,7 +67,7 @@ def model_cut_anywhere():
         refused("-i", TEXT, *BATCH, "-e", name, "-o", path("cut_run"), says=[name, "bytes"], no_files=path("cut_run"))
 
 
-def model_file_that_is_none():
+def test_model_file_that_is_none():
     """Row 1: other files, folders, pipes and nothing at all in place of a model."""
     empty = path("empty_folder")
     os.makedirs(empty, exist_ok=True)
@@ -81,7 +82,7 @@ def model_file_that_is_none():
         refused("--init", init, *SAMPLE, says=[init, says])
 
 
-def model_headers():
+def test_model_headers():
     """Row 2: every field of the header, with values that are wrong alone or together; nothing is allocated for them."""
     fields = {
         "context length": 2,
@@ -116,13 +117,13 @@ def model_headers():
         refused("-i", TEXT, "--init", name, "--plan", says=[name, size])
 
 
-def odd_but_valid_models():
+def test_odd_but_valid_models():
     """Row 2: what the format allows is taken: no padding, a vocabulary of 1, one channel a head, position 1 only."""
     for changes in ({"V": 384}, {"Vp": 257}, {"NH": 16}, {"NH": 1}, {"maxT": 1}, {"C": 2, "NH": 1}, {"V": 1}):
         ran("--init", model("odd.bin", config(**changes)), *SAMPLE)
 
 
-def numbers_that_are_none():
+def test_numbers_that_are_none():
     """Row 3: a NaN or an infinity in any tensor is found at load, with its place; a padding row may hold it."""
     generator = random.Random(2)
     for version in (3, 5):
@@ -143,7 +144,7 @@ def numbers_that_are_none():
     assert sample_of(model_sample(model("nan.bin", params=params))) == sample_of(model_sample(clean))
 
 
-def flipped_bytes_of_a_checkpoint():
+def test_flipped_bytes_of_a_checkpoint():
     """Row 3: a run folder's model has a checksum: a flipped byte anywhere is found when it is used with --init."""
     folder = new_folder("flipped")
     train("--steps", 4, "-n", 2, "--lr", 0.05, *MODEL, "-o", folder)
@@ -161,7 +162,7 @@ def flipped_bytes_of_a_checkpoint():
         os.rename(path("aside"), os.path.join(folder, names[0]))
 
 
-def bfloat16_and_float32():
+def test_bfloat16_and_float32():
     """Row 4: a bfloat16 file gives the same run as a float32 file of the same numbers, and is written as float32."""
     fp32, bf16 = model("fp32.bin", version=3), model("bf16.bin", version=5)
     hashes = []
@@ -176,7 +177,7 @@ def bfloat16_and_float32():
 # ---- Safetensors: rows 1 to 4 in another format ----
 
 
-def safetensors_files():
+def test_safetensors_files():
     """Rows 1 to 4: what is written is read again; cut, damaged or incomplete files are refused."""
     original = model("hf.bin", params=make_params(CONFIG))
     folder = new_folder("hf")
@@ -229,7 +230,7 @@ def safetensors_files():
 SHARD_MODEL = ["--vocab", "300", *TINY, *QUIET]
 
 
-def damaged_shards():
+def test_damaged_shards():
     """Row 5: a shard that is cut, padded, miscounted or of another kind is refused, for training and for validation."""
     good = shard_bytes(random_tokens(100, 300))
     counted = [(count, struct.pack("<256i", 20240520, 1, count, *[0] * 253) + good[1024:])
@@ -251,7 +252,7 @@ def damaged_shards():
         refused(*files, *SHARD_MODEL, "-x", 2, "-o", folder, says=[name, *says], no_files=folder)
 
 
-def all_bad_shards_at_once():
+def test_all_bad_shards_at_once():
     """Row 5: every bad file of a pattern is named in one line, good ones are not."""
     data = shard_bytes(random_tokens(100, 300))
     folder = new_folder("shards")
@@ -266,7 +267,7 @@ def all_bad_shards_at_once():
     refused("-i", f"{folder}/*.bin", *SHARD_MODEL, says=["43 of 45 files", "b.bin", "and 35 more"])
 
 
-def token_outside_the_vocabulary():
+def test_token_outside_the_vocabulary():
     """Row 6: named with shard, position and id at its first touch, in the last shard, as input or only as target."""
     for name in ("t_0.bin", "t_1.bin"):
         shard(name, random_tokens(16 * 4 + 1, 300))
@@ -290,7 +291,7 @@ def token_outside_the_vocabulary():
             refused(*arguments, says=["t_2.bin: token 64 is id 9999"])
 
 
-def shards_of_all_sizes():
+def test_shards_of_all_sizes():
     """Row 7: unequal, tiny and empty shards; folders and patterns that match nothing."""
     sizes = [16 * 3 + 1, 16, 17, 0, 1, 16 * 5 + 9]
     for i, size in enumerate(sizes):
@@ -315,7 +316,7 @@ def shards_of_all_sizes():
     refused("-i", write("short.txt", b"sixteen letters"), *TINY, says=["short.txt", "needs 17 tokens"])
 
 
-def shard_of_four_gigabytes():
+def test_shard_of_four_gigabytes():
     """Row 7: the largest shard there is, 2^31 - 1 tokens, read up to its end."""
     count = 2**31 - 1
     name, last_window = path("huge_train.bin"), (count - 1) // 16 - 1
@@ -335,7 +336,7 @@ def shard_of_four_gigabytes():
 # ---- Rows 8 and 9: sizes of a batch ----
 
 
-def odd_lengths():
+def test_odd_lengths():
     """Row 8: a sequence longer than the context is refused; T = 1 and odd B and T give the loss of the reference."""
     c = config(V=61, Vp=128, maxT=13, L=2)
     params = make_params(c)
@@ -353,7 +354,7 @@ def odd_lengths():
     refused("-i", TEXT, "--context", 8, "-t", 9, says=["9 tokens", "8 positions"])
 
 
-def total_batches():
+def test_total_batches():
     """Row 9: refused with the nearest valid values, which are then accepted; the arithmetic has 64 bits."""
     base = ["-i", TEXT, *TINY, *QUIET, "--steps", 1, "--plan"]
     cases = {1: [32], 31: [32], 33: [32, 64], 63: [32, 64], 100: [96, 128], 2147483647: [2147483616]}
@@ -373,7 +374,7 @@ def total_batches():
 # ---- Row 10: tokenizers ----
 
 
-def tokenizers():
+def test_tokenizers():
     """Row 10: missing: training goes on and ids are printed; damaged or not the model's: refused at start."""
     tokens = [bytes([i]) for i in range(256)] + [b"<|endoftext|>"]
     good = tokenizer_bytes(tokens)
@@ -425,7 +426,7 @@ def new_place(name, files):
 # ---- Row 13: sampling ----
 
 
-def extreme_logits():
+def test_extreme_logits():
     """Row 13: logits of +-10,000, all temperatures, more tokens than the context: a sample, and the same one again."""
     params = make_params(CONFIG)
     params["lnfw"] = array.array("f", [1e5] * 16)
@@ -439,7 +440,7 @@ def extreme_logits():
     assert likeliest == sample_of(ran("--init", name, "--steps", 0, "--top-k", 1, "--seed", 99))
 
 
-def logits_that_are_no_numbers():
+def test_logits_that_are_no_numbers():
     """Row 13: logits overflow in a model whose weights are finite: said, never a hang or a wrong token."""
     params = make_params(CONFIG)
     params["lnfw"] = array.array("f", [FP32_MAX] * 16)
@@ -448,7 +449,7 @@ def logits_that_are_no_numbers():
         refused("--init", name, "--steps", 0, *options, says=["logits are not numbers"])
 
 
-def sampling_costs_no_checkpoint():
+def test_sampling_costs_no_checkpoint():
     """Rows 13 and 22: weights grow without limit; a sample fails, but all steps before it are saved."""
     folder = new_folder("growing")
     run = [*TINY, "--lr", 100, "--weight-decay", 100, "-n", 1, "-s", 1, "-g", 3, "-v", 0, "-x", 50, "-o", folder]
@@ -466,7 +467,7 @@ def sampling_costs_no_checkpoint():
 # ---- Rows 22 and 24: numbers in training ----
 
 
-def overflow_in_every_tensor():
+def test_overflow_in_every_tensor():
     """Row 22: each tensor in turn is as large as a float can be. The run ends well or names step and tensor."""
     ended = 0
     for tensor in tensor_shapes(CONFIG):
@@ -494,7 +495,7 @@ def overflow_in_every_tensor():
     assert ended >= 8, ended
 
 
-def bad_weights_are_not_saved():
+def test_bad_weights_are_not_saved():
     """Row 22: weights that became infinite where no loss sees them are not saved, and what was saved before stays."""
     params = make_params(dict(CONFIG, maxT=32))
     params["wpe"][20 * 16] = 1e36  # a position beyond the sequences; the weight decay below makes it grow
@@ -506,7 +507,7 @@ def bad_weights_are_not_saved():
     ran("--init", os.path.join(folder, f"model_{checkpoints(folder)[0]:08}.bin"), *SAMPLE)
 
 
-def names_the_tensor():
+def test_names_the_tensor():
     """Row 22: the tensor that overflows first, in the order of the computation."""
     cases = {
         "qkvw": "activation qkv of layer 1",
@@ -525,7 +526,7 @@ def names_the_tensor():
             refused("-e", name, "-i", TEXT, *BATCH, *QUIET, "-x", 2, *options, says=says)
 
 
-def spikes_are_skipped():
+def test_spikes_are_skipped():
     """Row 22: an update of a spike is skipped, the weights stay as they were, and the statistics know nothing of it."""
     ordinary = [1, 2, 3, 4] * (8 * 140)
     spike = [1] + random_tokens(31, 300)  # its first token is the last target of the batch before
@@ -546,7 +547,7 @@ def spikes_are_skipped():
                             142)) != weights_hash(out), "without the option it is not skipped"
 
 
-def padding_rows():
+def test_padding_rows():
     """Row 24: whatever a file holds in the padding rows of wte, training is the same, and they are written as zeros."""
     clean = make_params(CONFIG)
     dirty = make_params(CONFIG)
@@ -570,7 +571,7 @@ def padding_rows():
     assert wide == narrow, (wide, narrow)
 
 
-def accumulation():
+def test_accumulation():
     """Row 24: four sequences at once or in parts: the same losses within rounding."""
     runs = [
         losses(ran("-i", TEXT, *MODEL, *QUIET, "-t", 15, "-b", B, "-d", 60, "-x", 6, "--lr", 0.01)) for B in (4, 2, 1)
@@ -602,7 +603,7 @@ def check_folder_after_full_disk(folder, err):
     assert "space" in err or "large" in err, err
 
 
-def files_that_may_not_grow():
+def test_files_that_may_not_grow():
     """Row 15: the model, the state or the log meets a limit: one line, no partial file, no signal."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 1, "-m", 1, "-o"]
     for limit in (0, 1, 4):  # not even the lock can be written
@@ -627,14 +628,14 @@ def small_disk(size):
     os.makedirs(folder, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
     if os.getuid() != 0 or subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0:
-        raise harness.Skip("no right to mount a small disk here")
+        pytest.skip("no right to mount a small disk here")
     try:
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
 
 
-def full_disk():
+def test_full_disk():
     """Row 15: a disk without room for the last good checkpoint and another one is refused; on a larger one the run
     warns, ends when it is full, the earlier checkpoints stay, and --resume goes on."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 4, "-m", 1, "-x", 6]
@@ -663,17 +664,17 @@ def full_disk():
     assert weights_hash(out) == straight and len(losses(out)) < 6, out
 
 
-def full_disk_in_the_log():
+def test_full_disk_in_the_log():
     """Row 15: the log stands on a full device."""
     if not os.path.exists("/dev/full"):
-        raise harness.Skip("no /dev/full here")
+        pytest.skip("no /dev/full here")
     folder = new_folder("full_log")
     os.makedirs(folder)
     os.symlink("/dev/full", os.path.join(folder, "main.log"))
     refused("-i", TEXT, *TINY, *QUIET, "-x", 3, "-o", folder, "--overwrite", says=["main.log", "no space left"])
 
 
-def folders_that_cannot_be():
+def test_folders_that_cannot_be():
     """Row 15 and 25: a file in the way, no permission."""
     write("in_the_way", b"")
     for folder in (path("in_the_way"), path("in_the_way/run"), "/dev/null", "/proc/nothing"):
@@ -685,7 +686,7 @@ def folders_that_cannot_be():
         refused("-i", TEXT, *TINY, "-x", 1, "-o", folder, says=[folder, "Permission denied"])
 
 
-def fresh_run_in_a_used_folder():
+def test_fresh_run_in_a_used_folder():
     """Row 17: refused whatever is left of the older run, and nothing is touched; --overwrite leaves nothing of it."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 2, "-m", 1, "-o"]
     older = new_folder("older")
@@ -717,7 +718,7 @@ def fresh_run_in_a_used_folder():
     assert read("older/notes.txt") == b"mine" and read("older/model_final.bin") == b"mine too"
 
 
-def two_processes_one_folder():
+def test_two_processes_one_folder():
     """Row 25: the second is refused however it names the folder; --plan may look; it is free when the first is gone."""
     folder = new_folder("shared")
     run = ["-i", TEXT, *TINY, *QUIET, "-o"]
@@ -739,16 +740,3 @@ def two_processes_one_folder():
         first.communicate()
     refused(*run, folder, "-x", 3, says=["earlier run"])
     ran(*run, folder, "-x", 3, "--overwrite")
-
-
-TESTS = [
-    model_cut_anywhere, model_file_that_is_none, model_headers, odd_but_valid_models, numbers_that_are_none,
-    flipped_bytes_of_a_checkpoint, bfloat16_and_float32, safetensors_files, damaged_shards, all_bad_shards_at_once,
-    token_outside_the_vocabulary, shards_of_all_sizes, shard_of_four_gigabytes, odd_lengths, total_batches, tokenizers,
-    extreme_logits, logits_that_are_no_numbers, sampling_costs_no_checkpoint, overflow_in_every_tensor,
-    bad_weights_are_not_saved, names_the_tensor, spikes_are_skipped, padding_rows, accumulation,
-    files_that_may_not_grow, full_disk, full_disk_in_the_log, folders_that_cannot_be, fresh_run_in_a_used_folder,
-    two_processes_one_folder
-]
-
-harness.run("faults", TESTS)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SCRIPT = os.path.join(ROOT, "dev", "find_libraries.sh")
@@ -30,6 +30,17 @@ def write(path, text="", mode=0o644):
         file.write(text)
     os.chmod(path, mode)
     return path
+
+
+def setup_module():
+    if CXX is None or sys.platform != "linux" or not all(map(shutil.which, NEEDED)):
+        pytest.skip("no C++ compiler, or no Linux")
+    os.mkdir(TOOLS)
+    for tool in NEEDED:
+        os.symlink(shutil.which(tool), os.path.join(TOOLS, tool))
+    # -S: no packages but those of PYTHONPATH.
+    write(f"{TOOLS}/python3", f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n", 0o755)
+    write(f"{TOOLS}/sh", f"#!{shutil.which('bash')}\nexec {shutil.which('sh')} \"$@\"\n", 0o755)
 
 
 def compile_library(path, source):
@@ -425,15 +436,3 @@ def test_order_of_places():
 def test_usage():
     out, complaint = find("cmake", status=1)
     assert out == "" and "dev/find_libraries.sh doctor" in complaint, complaint
-
-
-if CXX is None or sys.platform != "linux" or not all(map(shutil.which, NEEDED)):
-    print("skip find_libraries: all of it: no C++ compiler, or no Linux")
-    print("find_libraries: 0 passed, 0 failed, 1 skipped")
-else:
-    os.mkdir(TOOLS)
-    for tool in NEEDED:
-        os.symlink(shutil.which(tool), os.path.join(TOOLS, tool))
-    write(f"{TOOLS}/python3", f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n", 0o755)  # no packages but PYTHONPATH's
-    write(f"{TOOLS}/sh", f"#!{shutil.which('bash')}\nexec {shutil.which('sh')} \"$@\"\n", 0o755)
-    run("find_libraries", [test for name, test in list(globals().items()) if name.startswith("test_")])

@@ -5,20 +5,13 @@ import json
 import os
 import re
 import shutil
-import sys
 
-PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
-if not os.path.exists(PROGRAM) or not PROGRAM.endswith("emu"):  # the memory of a real GPU cannot be chosen
-    print(f"skip gpu_auto: all of it: {PROGRAM} is not there or not emulated (make train_gpt2emu)")
-    print("gpu_auto: 0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-os.environ["TRAIN_GPT2"] = PROGRAM
+import gpu_program
+import cli
+import evalfiles
+from ranks import ran, refused, single
 
-import cli  # noqa: E402
-import evalfiles  # noqa: E402
-import harness  # noqa: E402
-from ranks import ran, refused, single  # noqa: E402
-
+gpu_program.only_emulated()
 SEQUENCES = 8  # of a step
 RUN = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 16, "--context", 16, "-t", 16,
        "-d", SEQUENCES * 16, "-x", 2, "-l", "1e-2", *cli.QUIET]
@@ -45,7 +38,7 @@ def record(folder):
         return json.load(file)
 
 
-def what_it_chooses_is_what_runs():
+def test_what_it_chooses_is_what_runs():
     """The same bits as with the options written out, the questions of an evaluation in the same batches; run.json has
     the options that were used."""
     folder = cli.new_folder("auto")
@@ -65,7 +58,7 @@ def what_it_chooses_is_what_runs():
         assert (options["batch-size"], options["recompute"], options["auto"]) == (B, level, True), options
 
 
-def goes_on_with_another_choice():
+def test_goes_on_with_another_choice():
     """On a GPU with less memory. A step has the same sequences as before, so nothing need be allowed."""
     whole, parts = cli.new_folder("whole"), cli.new_folder("parts")
     straight = single(*RUN, "--auto", "-n", 1, "-o", whole)
@@ -83,7 +76,7 @@ def goes_on_with_another_choice():
     assert [start["from_step"] for start in found["starts"]] == [0, 1], found
 
 
-def lowest_level_that_fits():
+def test_lowest_level_that_fits():
     """Without --auto and -r, said and recorded; the same bits at every level. Where none fits, the last one says what
     is missing."""
     run, folder = [*RUN, "-b", 4], cli.new_folder("level")
@@ -100,7 +93,7 @@ def lowest_level_that_fits():
     assert err.count("\n") == 1, err
 
 
-def what_is_free_decides_no_rounding():
+def test_what_is_free_decides_no_rounding():
     """As many rows of logits at a time as the emulator's 4 GiB have room for, however little of it is left to the run:
     the order of a sum depends on them."""
     out = single("-i", cli.text_file(), "--layers", 2, "--heads", 1, "--channels", 8, "--context", 16, "-t", 16, "-b",
@@ -108,7 +101,7 @@ def what_is_free_decides_no_rounding():
     assert re.search(r"^auto +--recompute 3: .*\n +--.*--head-rows 16384: ", out, re.M), out
 
 
-def ranks_choose_alike():
+def test_ranks_choose_alike():
     """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
     run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]
     older = {1: {"environment": {"EMU_CAPABILITY": "8.0"}}}
@@ -130,8 +123,3 @@ def ranks_choose_alike():
     assert re.search("^auto +--recompute 1: ", out, re.M), out
     assert cli.weights_hash(ran(2, *deep, "-r", 0)) == cli.weights_hash(out), out
     refused(2, *run, "--auto", only=memory(least), says=["nothing fits: --batch-size 1 --recompute 3", "missing"])
-
-
-if __name__ == "__main__":
-    harness.run("gpu_auto", [what_it_chooses_is_what_runs, goes_on_with_another_choice,
-                             lowest_level_that_fits, what_is_free_decides_no_rounding, ranks_choose_alike])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-from harness import Skip, run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 WORK = tempfile.mkdtemp(prefix="gpt2c_gpu_check.")
@@ -142,7 +142,9 @@ STAND_INS = {
 }
 
 
-def prepare():
+def setup_module():
+    if sys.platform != "linux" or shutil.which("timeout") is None:
+        pytest.skip("no Linux, or no timeout")
     os.makedirs(os.path.join(TREE, "dev", "bench"))
     os.makedirs(os.path.join(TREE, "llmc", "base"))
     os.makedirs(BIN)
@@ -403,7 +405,7 @@ def test_trace_library_compiles():
     folders = [folder for folder in (f"{cuda}/extras/CUPTI/include", f"{cuda}/include")
                if os.path.exists(f"{folder}/cupti.h")]
     if not folders or shutil.which("g++") is None:
-        raise Skip("no cupti.h, which comes with the CUDA toolkit, or no g++")
+        pytest.skip("no cupti.h, which comes with the CUDA toolkit, or no g++")
     subprocess.run(["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I.", "-isystem", folders[0],
                     "-isystem", f"{cuda}/include", "dev/bench/trace_kernels.cpp"], cwd=ROOT, check=True)
 
@@ -413,7 +415,7 @@ def test_emulated():
     programs = ["train_gpt2emu", "build/emu/test_kernels", "build/emu/bench_gpu"]
     missing = [program for program in programs if not os.path.exists(os.path.join(ROOT, program))]
     if missing:
-        raise Skip(f"not built: {' '.join(missing)}")
+        pytest.skip(f"not built: {' '.join(missing)}")
     folder = tempfile.mkdtemp(prefix="out.", dir=WORK)
     result = subprocess.run([sys.executable, os.path.join(ROOT, "dev", "gpu_check.py"), folder, "--emulate"], cwd=WORK,
                             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
@@ -423,14 +425,5 @@ def test_emulated():
         assert re.search(rf"^ok   {part} ", result.stdout, re.M), result.stdout
 
 
-if __name__ == "__main__":
-    if sys.platform != "linux" or shutil.which("timeout") is None:
-        print("test_gpu_check: 0 passed, 0 failed, 1 skipped")
-        sys.exit(0)
-    try:
-        prepare()
-        run("test_gpu_check", [test_all_is_well, test_failures_are_told_and_do_not_stop_the_rest,
-                               test_what_is_missing_is_skipped, test_library_kernels, test_time_limits,
-                               test_bad_starts, test_trace_library_compiles, test_emulated])
-    finally:
-        shutil.rmtree(WORK)
+def teardown_module():
+    shutil.rmtree(WORK, ignore_errors=True)

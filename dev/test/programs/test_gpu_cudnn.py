@@ -6,25 +6,13 @@ TRAIN_GPT2CU names the program (./train_gpt2emu).
 import json
 import os
 import re
-import sys
 
-PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
-if not os.path.exists(PROGRAM):
-    print(f"skip gpu_cudnn: all of it: no {PROGRAM} here (make train_gpt2emu)")
-    print("gpu_cudnn: 0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-with open(PROGRAM, "rb") as binary:
-    if b"EMU_CUDNN" not in binary.read():
-        print("skip gpu_cudnn: all of it: no emulated program")
-        print("gpu_cudnn: 0 passed, 0 failed, 1 skipped")
-        sys.exit(0)
-os.environ["TRAIN_GPT2"] = PROGRAM
+import gpu_program
+import cli
+import ranks
+from cli import QUIET, finish, losses, ran, start, weights_hash
 
-import cli  # noqa: E402
-import harness  # noqa: E402
-import ranks  # noqa: E402
-from cli import QUIET, finish, losses, ran, start, weights_hash  # noqa: E402
-
+gpu_program.only_emulated()
 RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
        384, "-x", 2, "-l", "1e-2", *QUIET]
 ROUNDING = 2.0**-8  # of a value to bf16
@@ -41,7 +29,7 @@ def changed(name, value):
     return run
 
 
-def near_to_our_own():
+def test_near_to_our_own():
     """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
     own, cudnn = ran(*RUN, "--attention", "own"), ran(*RUN, "--matmul-tune", 0, env=with_cudnn("1"))
     assert "attention on plain cores" in own and "attention by cuDNN 9.19.0, heads" in cudnn, (own, cudnn)
@@ -60,7 +48,7 @@ def refused(*run, kind="1"):
     return err
 
 
-def without_a_plan():
+def test_without_a_plan():
     """auto goes on without cuDNN and says why; cudnn ends the run."""
     out = ran(*RUN, env=with_cudnn("none"))
     reason = "cuDNN 9.19.0 has no plan for attention's forward"
@@ -78,7 +66,7 @@ def without_a_plan():
     assert err.startswith("train_gpt2cu: --attention cudnn: is for training; with --steps 0"), err
 
 
-def odd_lengths_are_ours():
+def test_odd_lengths_are_ours():
     """A T that is no multiple of 128 is left to our own kernels, and the run says so."""
     run = changed("-t", 100)
     run[run.index("-d") + 1] = 300
@@ -93,7 +81,7 @@ def odd_lengths_are_ours():
         assert reason in refused(*run, *options), options
 
 
-def plan_lists_the_workspace():
+def test_plan_lists_the_workspace():
     """Of --plan no GPU is asked: cuDNN's memory is there where it would be asked for. One sequence always fits."""
     for shape, words in ((["-e", "d12", "-b", 64], 8 * 12 * 1024 * 1024 * 2 + 8 * 12 * 1024 * 4),  # 8 at a time
                          (["-e", "d12", "-b", 4, "-t", 4096, "--context", 4096, "--heads", 8],
@@ -121,7 +109,7 @@ BY_CUDNN, BY_US = "by cuDNN 9.19.0, in the backward 1 sequence at a time", "by o
 FAST, SLOW = dict(EMU_CUDNN_SECONDS="-9"), dict(EMU_CUDNN_SECONDS="9")
 
 
-def the_faster_one():
+def test_the_faster_one():
     """auto times both, and later starts know. Nothing is timed with --matmul-tune 0."""
     hashes = {BY_CUDNN: weights_hash(ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))),
               BY_US: weights_hash(ran(*RUN, "--attention", "own"))}
@@ -138,7 +126,7 @@ def the_faster_one():
     assert weights_hash(out) == hashes[BY_CUDNN] and "it is done" not in out, out
 
 
-def resumed_with_the_same():
+def test_resumed_with_the_same():
     """A resumed run takes what the run before has taken, also where the file of choices is not at hand."""
     folder, other = cli.new_folder("resumed"), dict(XDG_CACHE_HOME=cli.path("elsewhere"))
     run = [*RUN, "-o", folder]
@@ -157,7 +145,7 @@ def resumed_with_the_same():
     assert used(out) == BY_CUDNN == recorded(folder)["hardware"]["attention"], out
 
 
-def all_ranks_alike():
+def test_all_ranks_alike():
     """Rank 0 chooses for all, who would choose otherwise."""
     run = changed("-d", 768)
     own = {0: {"environment": FAST}, 1: {"environment": SLOW}}
@@ -167,7 +155,7 @@ def all_ranks_alike():
     assert weights_hash(out) == weights_hash(same), (out, same)
 
 
-def atomics():
+def test_atomics():
     """--deterministic 0: near to the deterministic one, and said; refused where it would do nothing."""
     folder = cli.new_folder("atomics")
     usual = ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))
@@ -185,8 +173,3 @@ def atomics():
                                 (["--steps", 0], "1", "with --steps 0")):
         err = refused(*(RUN if "--steps" not in options else ["-e", "d6"]), *options, "--deterministic", 0, kind=kind)
         assert err.startswith("train_gpt2cu: --deterministic 0: ") and says in err, err
-
-
-if __name__ == "__main__":
-    harness.run("gpu_cudnn", [near_to_our_own, without_a_plan, odd_lengths_are_ours, plan_lists_the_workspace,
-                              the_faster_one, resumed_with_the_same, all_ranks_alike, atomics])

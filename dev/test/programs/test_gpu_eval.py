@@ -9,7 +9,6 @@ import signal
 
 import cli
 import evalfiles
-import harness
 from evalfiles import CONFIG, eval_file, questions, relabelled, results
 from ranks import Ranks, ran, refused, single
 
@@ -30,7 +29,7 @@ def options(name, *more):
     return ["--init", right_answers()[0], "--steps", 0, "--sample-every", 0, "-h", 1, "--hellaswag-data", name, *more]
 
 
-def answers_of_an_independent_computation():
+def test_answers_of_an_independent_computation():
     """On one rank, once with all checks of the emulator, however the rows are packed; one that is cut, too."""
     model, examples = right_answers()
     for shift, correct, batch, length in ((lambda i: 0, COUNT, 4, 24), (lambda i: i % 4 == 0, COUNT * 3 // 4, 25, 1)):
@@ -45,7 +44,7 @@ def answers_of_an_independent_computation():
     assert results(out) == [(0, 4, 4)] and "lose the beginning of their context" in out, out
 
 
-def several_ranks():
+def test_several_ranks():
     """The same answers on 2 to 4 ranks, with and without sharding; batches that no number of ranks divides. The bits of
     a loss do not depend on the rank either: completions that are the same are equal, and the first is the answer."""
     model, examples = right_answers()
@@ -57,7 +56,7 @@ def several_ranks():
     assert results(ran(3, *options(name, "-b", 2, "-t", 24))) == [(0, COUNT, COUNT)]
 
 
-def rows_of_several_lengths():
+def test_rows_of_several_lengths():
     """Batches of several lengths, which ranks have in the same round; the answers, and the first of equal ones."""
     config = cli.config(maxT=192, V=61, Vp=128)
     params = cli.make_params(config, deviation=0.3)
@@ -74,7 +73,7 @@ def rows_of_several_lengths():
         assert results(out) == [(0, correct, 4)], (count, stage, out)
 
 
-def fewer_questions_than_ranks():
+def test_fewer_questions_than_ranks():
     """Ranks without a batch of their own wait for the others, whose parameters are also theirs."""
     model, examples = right_answers()
     name = eval_file("gpu_few_val.bin", examples[:1])
@@ -84,7 +83,7 @@ def fewer_questions_than_ranks():
         assert results(out) == [(0, 1, 1)] and results(out, "MMLU") == [(0, 1, 2)], out
 
 
-def training_is_not_disturbed():
+def test_training_is_not_disturbed():
     """A run that evaluates ends with the weights, and logs the losses, of one that does not."""
     train = cli.shard("gpu_chain_train.bin", evalfiles.chain(2000, 1))
     name = eval_file("gpu_chain_val.bin", evalfiles.chain_questions(4))
@@ -98,7 +97,7 @@ def training_is_not_disturbed():
     assert cli.weights_hash(outs[0]) == cli.weights_hash(outs[1]) and cli.losses(outs[0]) == cli.losses(outs[1])
 
 
-def stopped_in_the_middle():
+def test_stopped_in_the_middle():
     """A signal to one of the ranks ends the evaluation on all of them, in order; the run goes on with it."""
     model, examples = right_answers()
     train = cli.shard("gpu_long_train.bin", evalfiles.chain(2000, 1))
@@ -117,7 +116,7 @@ def stopped_in_the_middle():
     assert [step for step, _ in evalfiles.logged(folder)] == [0, 1, 2]
 
 
-def other_questions():
+def test_other_questions():
     """Ranks that see other files under the same name."""
     model, examples = right_answers()
     places = [cli.new_folder("gpu_place_0"), cli.new_folder("gpu_place_1")]
@@ -131,7 +130,7 @@ def other_questions():
             says=["q.bin: no such file", "python3 dev/data/hellaswag.py"])
 
 
-def planned():
+def test_planned():
     """What each rank keeps of the losses: those of all."""
     model, examples = right_answers()
     name = eval_file("gpu_planned_val.bin", examples)
@@ -140,10 +139,3 @@ def planned():
         out = single(*options(name, "-b", 4, "-t", 24, "--plan", "-pn", count))
         places = -(-rows // (4 * count)) * 4 * count
         assert len(re.findall(rf"^eval_means +\({places}\) +f64 +{8 * places} ", out, re.M)) == 2, out
-
-
-TESTS = [answers_of_an_independent_computation, several_ranks, rows_of_several_lengths, fewer_questions_than_ranks,
-         training_is_not_disturbed, stopped_in_the_middle, other_questions, planned]
-
-if __name__ == "__main__":
-    harness.run("gpu_eval", TESTS)

@@ -5,7 +5,6 @@ import os
 import cli
 import formats
 import ranks
-from harness import run
 
 FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "special_tokens_map.json",
          "tokenizer.json", "tokenizer_config.json", "vocab.json"]
@@ -42,6 +41,3 @@ def test_only_one_exports():
     """Told by name, not found out as ranks that do not do the same."""
     ranks.refused(2, "--init", cli.model("in.bin"), "--steps", 0, "-s", 0, says=["--export is "],
                   only={1: {"arguments": ["--export", cli.new_folder("one")]}})
-
-
-run("gpu_export", [test_ranks, test_refusal_is_shared, test_only_one_exports])

@@ -7,23 +7,15 @@ TRAIN_GPT2CU_FP32 the same in fp32 (build/emu_fp32/train_gpt2emu), which is to r
 import os
 import re
 import shutil
-import sys
 
-PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
+import pytest
+
+import gpu_program
+import cli
+from cli import QUIET, finish, losses, ran, val_losses, weights_hash
+from ranks import Ranks
+
 FP32 = os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu")
-if not os.path.exists(PROGRAM):
-    print(f"skip gpu_fp8: all of it: no {PROGRAM} here (make train_gpt2emu)")
-    print("gpu_fp8: 0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-os.environ["TRAIN_GPT2"] = PROGRAM
-
-import cli  # noqa: E402
-import harness  # noqa: E402
-from cli import QUIET, finish, losses, ran, val_losses, weights_hash  # noqa: E402
-from ranks import Ranks  # noqa: E402
-
-with open(PROGRAM, "rb") as binary:
-    EMULATED = b"EMU_NO_GPU" in binary.read()
 STEPS = 4
 # 36 rows in a micro-batch: no multiple of 16, so that transposed rows are padded.
 SHAPE = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 32, "--context", 12, "-t", 12, "-b", 3]
@@ -48,7 +40,7 @@ def straight():
     return OUTPUT[0]
 
 
-def close_to_bf16():
+def test_close_to_bf16():
     """Losses within 1 %, and norms of the gradient, which is rounded in all its parts, as near as one such rounding."""
     fp8, bf16 = straight(), ran(*RUN, env=UNCHECKED)
     assert weights_hash(fp8) != weights_hash(bf16) and losses(fp8) != losses(bf16), "8 bits change nothing"
@@ -60,18 +52,18 @@ def close_to_bf16():
     assert "fp8" not in bf16, bf16
 
 
-def same_bits_at_every_level_of_recompute():
+def test_same_bits_at_every_level_of_recompute():
     for level in (0, 2, 3):  # 1 is the default
         out = ran(*RUN, "--fp8", "-r", level)
         assert weights_hash(out) == weights_hash(straight()), level
         assert losses(out) == losses(straight()) and val_losses(out) == val_losses(straight()), level
 
 
-def with_attention_by_cudnn():
+def test_with_attention_by_cudnn():
     """What cuDNN writes is measured, too. Values by 2**-30 and the layer behind by 2**30 are the same model; without a
     scale these values would be zeros in 8 bits, and their gradients would not fit."""
-    if not EMULATED:
-        raise harness.Skip("whether cuDNN is here is not known")
+    if not gpu_program.EMULATED:
+        pytest.skip("whether cuDNN is here is not known")
     config = cli.config(C=32, maxT=128, L=2)
     params = cli.make_params(config)
     for name, factor, begin in (("qkvw", 2.0**-30, 2 / 3), ("qkvb", 2.0**-30, 2 / 3), ("attprojw", 2.0**30, 0)):
@@ -91,7 +83,7 @@ def with_attention_by_cudnn():
     assert weights_hash(again) == weights_hash(out), (again, out)
 
 
-def evaluates_and_samples():
+def test_evaluates_and_samples():
     """Weights that are not trained are needed in one of the two orders only."""
     straight()
     more = ["-e", cli.path("straight"), "-i", SHAPE[1], "-t", 12, "-b", 3, "-x", 0, "-m", 2]
@@ -100,13 +92,13 @@ def evaluates_and_samples():
     assert loss != expected and abs(loss - expected) <= 0.01 * expected, (loss, expected)
 
 
-def same_bits_in_any_order():
+def test_same_bits_in_any_order():
     """Of blocks and threads; and launched one by one, not as graphs."""
     out = ran(*RUN, "--fp8", "--cuda-graph", 0, env=dict(UNCHECKED, EMU_SCHEDULE="random:3"))
     assert weights_hash(out) == weights_hash(straight())
 
 
-def resumed_run():
+def test_resumed_run():
     """No scale outlasts a step, so that nothing of --fp8 is in a checkpoint; but a run in bf16 would be another."""
     want, folder = weights_hash(straight()), cli.new_folder("resumed")
     os.mkdir(folder)
@@ -117,7 +109,7 @@ def resumed_run():
     assert weights_hash(ran(*RUN, "--fp8", "-o", folder, "-n", 2, "--resume", env=UNCHECKED)) == want
 
 
-def same_bits_in_every_stage():
+def test_same_bits_in_every_stage():
     """Of two ranks each scales what it has itself; weights alike, kept in 8 bits or made so when they have come."""
     run = [*SHAPE, *QUIET, "-x", 2, "-l", "1e-2", "--fp8"]
     hashes = {}
@@ -129,7 +121,7 @@ def same_bits_in_every_stage():
     assert len(set(hashes.values())) == 1, hashes
 
 
-def loss_that_is_no_number():
+def test_loss_that_is_no_number():
     """fc overflows in a layer: the scale of its GELU is no number either, so that the run ends before an update."""
     config = cli.config(C=32, maxT=24, L=2)
     params = cli.make_params(config)
@@ -143,7 +135,7 @@ def loss_that_is_no_number():
     assert "first found in activation fc of layer 1" in err, err
 
 
-def plan_lists_what_is_kept():
+def test_plan_lists_what_is_kept():
     """At a real size the inputs that are kept in 8 bits more than pay for the weights that are there twice more."""
     def plan(*options):
         env = dict(cli.ENVIRONMENT, EMU_NO_GPU="1")
@@ -158,40 +150,34 @@ def plan_lists_what_is_kept():
     assert total < bf16, (total, bf16)
 
 
-def refusals():
+def test_refusals():
     cases = [([*SHAPE, "-ge", 1], ["--gelu-fusion (-ge)", "--fp8"], {}),
              ([*SHAPE[:6], "--channels", 24, *SHAPE[8:]], ["--fp8", "24 channels", "multiple of 16"], {})]
-    if EMULATED:
+    if gpu_program.EMULATED:
         cases.append((SHAPE, ["--fp8", "compute capability 8.6", "8.9"], {"EMU_CAPABILITY": "8.6"}))
     for options, says, variables in cases:
         _, err = finish(cli.start(*options, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, **variables)), 1)
         assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and all(text in err for text in says), err
-    if EMULATED:  # the oldest that can
+    if gpu_program.EMULATED:  # the oldest that can
         ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CAPABILITY="8.9"))
 
 
-def says_that_it_converts_in_software():
+def test_says_that_it_converts_in_software():
     """A program for 8.0 alone runs on later GPUs, too."""
-    if not EMULATED:
-        raise harness.Skip("which GPUs this program is built for is not known")
+    if not gpu_program.EMULATED:
+        pytest.skip("which GPUs this program is built for is not known")
     for code, slow in (("8.0", True), ("8.9", False), ("9.0", False)):
         out = ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CODE=code))
         line = re.search(r"^fp8 +slow: .* no code for 8.9 or later.*; build it with GPU_ARCH=90$", out, re.M)
         assert (line is not None) == slow, (code, out)
 
 
-def refused_in_fp32():
+def test_refused_in_fp32():
     if not os.path.exists(FP32):
-        raise harness.Skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
+        pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
                            "build/emu_fp32/train_gpt2emu builds it)")
     process = cli.subprocess.Popen([FP32, *map(str, SHAPE), "--fp8"], stdout=cli.subprocess.PIPE,
                                    stderr=cli.subprocess.PIPE, env=cli.ENVIRONMENT)
     _, err = finish(process, 1)
     assert re.fullmatch(r"train_gpt2cu: --fp8: [^\n]*fp32[^\n]*\n", err), err
-
-
-if __name__ == "__main__":
-    harness.run("gpu_fp8", [close_to_bf16, same_bits_at_every_level_of_recompute, evaluates_and_samples,
-                            with_attention_by_cudnn, same_bits_in_any_order, resumed_run, same_bits_in_every_stage,
-                            loss_that_is_no_number, plan_lists_what_is_kept, refusals,
-                            says_that_it_converts_in_software, refused_in_fp32])
+#FP32

@@ -4,32 +4,26 @@ machines without a GPU: test_gpu_trainer.py. What it shares with the CPU trainer
 """
 import os
 import re
-import sys
 
-PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
-if not os.path.exists(PROGRAM):
-    print(f"skip gpu_options: all of it: no {PROGRAM} here (make train_gpt2emu)")
-    print("gpu_options: 0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-os.environ["TRAIN_GPT2"] = PROGRAM
+import pytest
 
-import cli  # noqa: E402
-import harness  # noqa: E402
-from cli import QUIET, finish, losses, ran, sample_of, start, text_file, val_losses, weights_hash  # noqa: E402
+import gpu_program
+import cli
+from cli import QUIET, finish, losses, ran, sample_of, start, text_file, val_losses, weights_hash
 
 TEXT = text_file()
 SHAPE = ["-i", TEXT, "--layers", "2", "--heads", "2", "--channels", "16", "--context", "16", "-t", "16"]
 RUN = [*SHAPE, *QUIET, "-b", "3", "-x", "4", "-l", "1e-2"]  # B*T = 48: no multiple of any block
 
 
-def help_text():
+def test_help_text():
     out = ran("--help", "all")
     for text in ("Usage: train_gpt2cu", "--recompute", "--gpu-log-every", "-ge", "GPU"):
         assert text in out, text
     assert re.match(r"train_gpt2cu .*\d", ran("--version"))
 
 
-def options_of_several_processes():
+def test_options_of_several_processes():
     """What is missing or does nothing is told at once, in one line; one process more or less is no other run."""
     for options, says in (("-pn 2", "neither mpirun nor srun has started"), ("-pr 1", "without --nccl-init tcp or fs"),
                           ("-pi tcp", "needs --server-ip"), ("-pi tcp -ps 10.0.0.1", "needs --num-processes"),
@@ -43,7 +37,7 @@ def options_of_several_processes():
         assert weights_hash(ran(*RUN, "-pn", 1, *options)) == weights_hash(ran(*RUN)), options
 
 
-def plan_of_several_processes():
+def test_plan_of_several_processes():
     """The first table is what a rank's GPU takes; behind the tables what each stage of sharding would take of it."""
     def totals(*options):
         out = ran("-i", TEXT, "--layers", 6, "--heads", 2, "--channels", 64, "--context", 16, "-t", 16, "-b", 3, "-d",
@@ -61,7 +55,7 @@ def plan_of_several_processes():
         assert totals("-np", 4, "-z", stage) == (memory[stage], stages), stage
 
 
-def recomputing_takes_less_memory():
+def test_recomputing_takes_less_memory():
     def total(level):
         out = ran(*SHAPE, "-b", 16, "--recompute", level, "--plan")
         return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
@@ -70,7 +64,7 @@ def recomputing_takes_less_memory():
     assert totals == sorted(totals, reverse=True) and totals[0] > totals[3], totals
 
 
-def any_order_of_blocks_and_threads():
+def test_any_order_of_blocks_and_threads():
     """The emulator's orders of blocks, warps and lanes, and its threads; on hardware: three times the same."""
     out = ran(*RUN)
     for variables in (dict(EMU_SCHEDULE="reversed"), dict(EMU_SCHEDULE="random:5"), dict(EMU_THREADS="1")):
@@ -84,17 +78,17 @@ def close(got, want):
     assert all(abs(a - b) <= 2**-8 * b for a, b in zip(got, want)), (got, want)
 
 
-def fused_gelu_is_the_same_function():
+def test_fused_gelu_is_the_same_function():
     plain = losses(ran(*RUN))
     for level in (1, 2):
         close(losses(ran(*RUN, "-ge", level)), plain)
 
 
-def gelu_is_fused_where_that_is_known():
+def test_gelu_is_fused_where_that_is_known():
     """By default on Hopper, in bf16, with cuBLAS of CUDA 12.5 or later, and where nothing need be recomputed; the level
     of recompute changes nothing. Another GPU goes on with its own roundings, and says so."""
-    if os.path.basename(PROGRAM) != "train_gpt2emu":
-        raise harness.Skip("the kind of a real GPU cannot be chosen")
+    if not gpu_program.EMULATED:
+        pytest.skip("the kind of a real GPU cannot be chosen")
 
     def run(*options, **variables):
         return ran(*RUN, *options, env=dict(cli.ENVIRONMENT, **variables))
@@ -120,7 +114,7 @@ def gelu_is_fused_where_that_is_known():
     assert "other roundings" not in run("-n", 2, "-o", folder, "--resume")
 
 
-def head_in_parts():
+def test_head_in_parts():
     """The loss of some rows beside the logits of the next: the same bits as one after the other."""
     run = [*SHAPE, "-b", 3, "-d", 96, "-x", 3, "-l", "1e-2", "-v", 2, "-m", 2, "-s", 0]
     whole, parts, beside = (ran(*run, *more) for more in
@@ -132,12 +126,12 @@ def head_in_parts():
     assert notice not in beside and notice in ran(*SHAPE, *QUIET, "-b", 3, "-x", 1, "--head-overlap")
 
 
-def accumulated_micro_batches():
+def test_accumulated_micro_batches():
     """Two micro-batches of 3 are the batch of 6, but for the order of sums: biases too."""
     close(losses(ran(*RUN, "-d", 96)), losses(ran(*SHAPE, *QUIET, "-b", 6, "-x", 4, "-l", "1e-2")))
 
 
-def graphs_are_the_calls_one_by_one():
+def test_graphs_are_the_calls_one_by_one():
     """Five steps of three micro-batches: each pass is queued, captured, and launched again, while learning rate and
     rounding change. The same bits as without graphs, also where an update waits for its norm or the driver refuses."""
     run = ["-i", TEXT, "--layers", "1", "--heads", "1", "--channels", "16", "--context", "16", "-t", "16", *QUIET,
@@ -149,7 +143,7 @@ def graphs_are_the_calls_one_by_one():
         out = ran(*long, *options)
         assert re.search("^launches +a step is CUDA graphs$", out, re.M), out
         assert weights_hash(out) == weights_hash(want) and losses(out) == losses(want), (options, out, want)
-    if os.path.basename(PROGRAM) == "train_gpt2emu":
+    if gpu_program.EMULATED:
         want = ran(*short)
         for fault, call in (("begin", "BeginCapture"), ("end", "EndCapture"), ("instantiate", "GraphInstantiate"),
                             ("upload", "GraphUpload")):
@@ -158,37 +152,27 @@ def graphs_are_the_calls_one_by_one():
             assert weights_hash(out) == weights_hash(want), out
 
 
-def times_are_times():
+def test_times_are_times():
     """The log comes a step late; each step's time is its own all the same."""
     out = ran(*RUN)
     times = [float(ms) for ms in re.findall(r"^step .*\| (-?[\d.]+) ms \|", out, re.M)]
     assert len(times) == 4 and all(ms > 0.0 for ms in times), out
 
 
-def learns():
+def test_learns():
     found = losses(ran(*SHAPE, *QUIET, "-b", 4, "-x", 25, "-l", "1e-2", "--overfit"))
     assert found[0] >= 5.0 and found[-1] <= 3.5, found
 
 
-def state_of_the_gpu():
+def test_state_of_the_gpu():
     """-lg prints what NVML says, or once why there is nothing."""
     out = ran(*RUN, "-lg", 1)
     if "no GPU power, clock and temperature:" not in out:
         assert len(re.findall(r"^step \d: .* W", out, re.M)) == 4, out
 
 
-def llmc_command_line():
+def test_llmc_command_line():
     """The flags of llm.c's scripts that mean something here."""
     out = ran(*SHAPE, "-b", 2, "-d", 64, "-r", 0, "-z", 1, "-c", "0.1", "-l", "0.0006", "-q", "0.0", "-u", 1, "-n", 0,
               "-v", 2, "-m", 2, "-s", 2, "-g", 4, "-h", 0, "-x", 2, "-ge", 1, "-lg", 1)
     assert len(losses(out)) == 2 and len(val_losses(out)) == 2 and sample_of(out) is not None, out
-
-
-if __name__ == "__main__":
-    harness.run("gpu_options", [help_text, options_of_several_processes,
-                                plan_of_several_processes, recomputing_takes_less_memory,
-                                any_order_of_blocks_and_threads, fused_gelu_is_the_same_function,
-                                gelu_is_fused_where_that_is_known,
-                                head_in_parts, accumulated_micro_batches, graphs_are_the_calls_one_by_one,
-                                times_are_times, learns, state_of_the_gpu,
-                                llmc_command_line])

@@ -7,8 +7,6 @@ import subprocess
 import sys
 import tempfile
 
-import harness
-
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PROGRAM = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
 sys.path.insert(0, os.path.join(ROOT, "dev"))
@@ -20,13 +18,13 @@ def plan(*arguments):
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
 
 
-def documents_have_these_tables():
+def test_documents_have_these_tables():
     for name, text in plan_table.documents(PROGRAM).items():
         missing = [line for line in text.splitlines() if line not in plan_table.read(name).splitlines()]
         assert not missing, f"{name}: python3 dev/plan_table.py --write: {missing}"
 
 
-def table_is_the_plan():
+def test_table_is_the_plan():
     """The memory that the table of stages shows is that of the plan of each stage."""
     for ranks in (1, 2, 8):
         for stage in range(4):
@@ -36,18 +34,18 @@ def table_is_the_plan():
             assert total == row, (ranks, stage, total, row)
 
 
-def one_gpu_shards_nothing():
+def test_one_gpu_shards_nothing():
     rows = plan_table.stages(PROGRAM, "d12", 1024, 4096, 1, 4)
     assert len(set(rows)) == 1 and rows[0][1] == 0, rows
 
 
-def more_gpus_take_less_memory_each():
+def test_more_gpus_take_less_memory_each():
     for stage in (1, 2, 3):
         memory = [plan_table.stages(PROGRAM, "d48", 1024, 524288, gpus, 1)[stage][0] for gpus in (2, 8, 64)]
         assert memory == sorted(memory, reverse=True) and memory[0] > memory[2], (stage, memory)
 
 
-def faster_links_and_slower_gpus():
+def test_faster_links_and_slower_gpus():
     def step(*arguments):
         return float(re.search(r"^3 .* ([\d.]+) s", plan("-np", 64, "-z", 3, *arguments), re.M).group(1))
 
@@ -66,7 +64,7 @@ def kernels(out):
     return {name: tuple(map(float, numbers)) for *numbers, name in rows}
 
 
-def kernels_add_up():
+def test_kernels_add_up():
     """To the step, to its tokens a second and to what the tables of levels and stages say."""
     for more in ([], ["--fp8"], ["-r", 3], ["-ge", 2], ["-d", 4 * 4096], ["--head-rows", 1024, "--head-overlap"],
                  ["-np", 2, "-d", 4 * 4096, "-z", 2]):
@@ -85,7 +83,7 @@ def kernels_add_up():
         assert abs(float(re.search(rf"^{stage} .* ([\d.]+) s", out, re.M)[1]) - 1e-3 * step[0]) <= 0.6e-3, out
 
 
-def options_have_their_kernels():
+def test_options_have_their_kernels():
     base = ["-e", "d12", "-b", 4, "-t", 1024]
     plain, again, fused, narrow = (kernels(plan(*base, *more)) for more in (
         ["-r", 0, "-ge", 0], ["-r", 1, "-ge", 0], ["-r", 0, "-ge", 2], ["-r", 0, "--fp8"]))
@@ -97,7 +95,7 @@ def options_have_their_kernels():
     assert kernels(plan(*base, "--head-rows", 1000))["matmul lm_head forward"][1] == 5
 
 
-def rows_are_called_like_kernels():
+def test_rows_are_called_like_kernels():
     """But for the libraries' rows, each is the beginning of a kernel's name, or what a trace calls a memset."""
     names = []
     for path in glob.glob(os.path.join(ROOT, "llmc", "*", "*.cuh")):
@@ -109,7 +107,7 @@ def rows_are_called_like_kernels():
             assert library or any(kernel.startswith(name) for kernel in names), name
 
 
-def step_table_joins_the_rows():
+def test_step_table_joins_the_rows():
     """With a trace in which every kernel takes twice its time: those of the libraries by many names."""
     out = plan("-e", "d12", "-b", 8, "-r", 2)
     rows = kernels(out)
@@ -133,12 +131,12 @@ def step_table_joins_the_rows():
     assert set(joined.values()) == {"2.000"} and " 2.00x " in table, joined
 
 
-def no_time_without_training():
+def test_no_time_without_training():
     out = plan("-e", "d12", "-x", 0)
     assert "On the GPU" in out and "predicted" not in out and "--zero-stage" not in out, out
 
 
-def auto_predicts_what_plan_predicts():
+def test_auto_predicts_what_plan_predicts():
     for more in ([], ["--fp8"], ["-np", 4, "-z", 1]):
         out = plan(*D12, *more, "--auto", "--gpu", "l4")
         B, level, seconds = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .* ([\d.]+) s a step", out,
@@ -162,7 +160,7 @@ def total(out):
     return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
 
 
-def levels_are_those_of_the_plan():
+def test_levels_are_those_of_the_plan():
     """The table of levels has the bytes that each level's plan has, the best bargain first, and level 0 before all."""
     out = plan(*D12, "-b", 4)
     rows = re.findall(r"^([0-3]) +(\d+) +(\d+) +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
@@ -176,7 +174,7 @@ def levels_are_those_of_the_plan():
     assert bargains == sorted(bargains, reverse=True) and bargains[-1] > 0.0, out
 
 
-def lowest_level_is_the_default():
+def test_lowest_level_is_the_default():
     """Without -r: the first level that fits, to the byte; where none does, the last one."""
     def default(memory):
         out = plan(*D12, "-b", 4, "--gpu-memory", repr(memory / 2**30))
@@ -196,7 +194,7 @@ def automatic(memory, *arguments):
     return (*(int(word) for word in found.groups()), total(out))
 
 
-def auto_fits_to_the_byte():
+def test_auto_fits_to_the_byte():
     """All choices by hand: as many fit as --auto says, and so does the one that it takes; with a byte less it takes
     another one."""
     totals = {(B, r): total(plan(*D12, *SMALL, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
@@ -212,7 +210,7 @@ def auto_fits_to_the_byte():
                 break
 
 
-def auto_fills_the_gpu_that_is_named():
+def test_auto_fills_the_gpu_that_is_named():
     def chosen(gpu):
         out = plan("-e", "d48", "-d", 64 * 1024, "--auto", "--gpu", gpu)
         return total(out), float(re.search(r"that fit into .* \(([\d.]+) GiB less", out)[1])
@@ -221,7 +219,7 @@ def auto_fills_the_gpu_that_is_named():
     assert small[0] < large[0] and (small[1], large[1]) == (79, 178), (small, large)
 
 
-def auto_keeps_what_is_given():
+def test_auto_keeps_what_is_given():
     memory = 8 << 30
     assert automatic(memory, *D12, "-r", 2)[1:4:2] == (2, 5)
     assert automatic(memory, "-e", "d12", "-b", 3)[0::3] == (3, 4)
@@ -229,7 +227,7 @@ def auto_keeps_what_is_given():
     assert automatic(1 << 40, *D12)[:3] == (16, 0, 20)
 
 
-def auto_refuses():
+def test_auto_refuses():
     def refused(status, *arguments):
         result = subprocess.run([PROGRAM, "--plan", "-e", "d12", *map(str, arguments)], capture_output=True, text=True,
                                 timeout=120)
@@ -248,7 +246,7 @@ def auto_refuses():
     refused("nothing fits: --batch-size 4 --recompute 3", "--auto", "-b", 4, "--gpu-memory", 1)
 
 
-def workspace_of_a_large_gpu():
+def test_workspace_of_a_large_gpu():
     """From 40 GB on cuBLAS has 128 MiB to work in, else 32, which is said; nothing else depends on the GPU's size."""
     large, small, above = (plan(*D12, "-b", 4, *memory) for memory in
                            ((), ("--gpu-memory", 37), ("--gpu-memory", 38)))
@@ -264,13 +262,13 @@ def head_rows(*arguments):
     return int(re.search(r"^logits +\((?:2, )?(\d+), \d+\) ", out, re.M).group(1)), total(out)
 
 
-def fewer_head_rows_take_less_memory():
+def test_fewer_head_rows_take_less_memory():
     few, many, both = (head_rows("-b", 16, "-r", 3, *more)[1] for more in
                        (["--head-rows", 1024], [], ["--head-overlap", "--head-rows", 8192]))
     assert few < many <= both, (few, many, both)
 
 
-def many_head_rows_where_all_else_fits():
+def test_many_head_rows_where_all_else_fits():
     """16384 at a time if the model then fits without recomputation, to the byte, else 8192, whatever the level of
     recompute and the stage of sharding, on which no bit may depend. What is free does not count: test_gpu_auto.py."""
     rows, whole = head_rows("-b", 16, "-r", 0, "--head-rows", 16384, *SMALL)
@@ -282,16 +280,3 @@ def many_head_rows_where_all_else_fits():
     assert head_rows("-b", 16, "--auto", "--gpu-memory", 79)[0] == 16384
     assert head_rows("-b", 16, "--head-rows", 4096)[0] == 4096
     assert head_rows("-b", 8)[0] == 8192  # all that there are
-
-
-if __name__ == "__main__":
-    if not os.path.exists(PROGRAM):
-        sys.exit(f"{PROGRAM}: not built (make train_gpt2emu)")
-    harness.run("gpu_plan", [documents_have_these_tables, table_is_the_plan, one_gpu_shards_nothing,
-                             more_gpus_take_less_memory_each, faster_links_and_slower_gpus, kernels_add_up,
-                             options_have_their_kernels, rows_are_called_like_kernels, step_table_joins_the_rows,
-                             no_time_without_training, auto_predicts_what_plan_predicts,
-                             levels_are_those_of_the_plan, lowest_level_is_the_default, auto_fits_to_the_byte,
-                             auto_fills_the_gpu_that_is_named, auto_keeps_what_is_given, auto_refuses,
-                             workspace_of_a_large_gpu, fewer_head_rows_take_less_memory,
-                             many_head_rows_where_all_else_fits])

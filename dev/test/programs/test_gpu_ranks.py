@@ -15,11 +15,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
+import pytest
+
 import cli
-import harness
 from ranks import ENVIRONMENT, LINE, PROGRAM, Ranks, has_mpi, ran, refused, single
 
 FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
@@ -92,7 +92,7 @@ def is_bf16(program=PROGRAM):
 # ---- Starting ----
 
 
-def starts():
+def test_starts():
     """By MPI, TCP, and a folder: the same run."""
     results = {}
     for count, hows in ((2, ("fs", "tcp", "mpi")), (4, ("tcp", "mpi"))):
@@ -105,13 +105,13 @@ def starts():
             results[how, count] = cli.weights_hash(out), log_of(folder), cli.losses(out)
         assert len({str(results[key]) for key in results if key[1] == count}) == 1, results
     if has_mpi():
-        raise harness.Skip(f"by MPI: {has_mpi()}")
+        pytest.skip(f"by MPI: {has_mpi()}")
 
 
-def switches_do_not_add_up():
+def test_switches_do_not_add_up():
     """NCCL finds NVLS switched off on every rank, unless the user has said something else."""
     if not PROGRAM.endswith("emu"):
-        raise harness.Skip("the emulator's NCCL tells on stderr what it finds")
+        pytest.skip("the emulator's NCCL tells on stderr what it finds")
     ENVIRONMENT.pop("NCCL_NVLS_ENABLE", None)
     for given, found in ((None, "0"), ("1", "1"), ("2", "2")):
         environment = {"NCCL_DEBUG": "INFO", **({"NCCL_NVLS_ENABLE": given} if given else {})}
@@ -124,7 +124,7 @@ def switches_do_not_add_up():
             assert ranks.err(rank) == said, (given, ranks.outputs())
 
 
-def nothing_is_reported_with_all_checks():
+def test_nothing_is_reported_with_all_checks():
     """With the emulator's checks of every access: streams are in order, nothing uninitialised is sent. After an update
     a forward pass waits for each bucket of parameters; what saves, sums up or exports them comes after all."""
     cases = [(2, 0), (3, 1), (3, 2), (2, 3)]
@@ -205,12 +205,12 @@ def check_matrix(cases, steps, program, limit):
     return outs
 
 
-def like_one_rank():
+def test_like_one_rank():
     """All numbers of ranks, stages and lengths of accumulation, at the same total batch."""
     check_matrix(matrix_cases(), 3, PROGRAM, limits(is_bf16()))
 
 
-def like_one_rank_for_20_steps():
+def test_like_one_rank_for_20_steps():
     limit = limits(is_bf16())
     outs = check_matrix([(1, 1, 0), (4, 2, 1), (2, 4, 3)], 20, PROGRAM, limit)
     faster = matrix_run((1, 1, 0), 20, PROGRAM, "--lr", 3.3e-3).finish()
@@ -219,9 +219,9 @@ def like_one_rank_for_20_steps():
     assert compare(losses, cli.losses(faster), limit) is None, "the limit would not notice a tenth more learning rate"
 
 
-def like_one_rank_in_fp32():
+def test_like_one_rank_in_fp32():
     if not os.path.exists(FP32):
-        raise harness.Skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
+        pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
                            "build/emu_fp32/train_gpt2emu builds it)")
     limit = limits(is_bf16(FP32))
     outs = check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], 20, FP32, limit)
@@ -244,7 +244,7 @@ def memory_of(out):
     return re.search(r"^memory +(.* on the GPU).*\n +(parameter.*)$", out, re.M).groups()
 
 
-def plan_is_what_happens():
+def test_plan_is_what_happens():
     """The bytes of gradients and parameters that --plan announces are those that a run has sent; so is its memory."""
     for count, accumulation in ((2, 3), (4, 1)):
         for stage in range(4):
@@ -260,7 +260,7 @@ def plan_is_what_happens():
 # ---- Validation and samples ----
 
 
-def validation_and_samples():
+def test_validation_and_samples():
     """Of one model: the same text on any number of ranks, also where these have too little to do. A model of bytes, so
     that the sample is a text."""
     config = cli.config(L=2)
@@ -295,7 +295,7 @@ def copy_checkpoint(source, target, step):
     return target
 
 
-def checkpoints_know_no_ranks():
+def test_checkpoints_know_no_ranks():
     """1, 2, 3 and 4 ranks write the same state in the same bytes.
 
     For the state to be the same to the bit, a step is needed whose gradient is: 0. After some ordinary steps, the data
@@ -321,7 +321,7 @@ def checkpoints_know_no_ranks():
     assert want["model_00000004.bin"] != want["model_00000003.bin"]
 
 
-def damaged_replicas_are_found():
+def test_damaged_replicas_are_found():
     """A bit that is wrong in one rank's copy of what all gather is found with the next step, before anything is saved,
     and the checkpoint before goes on. The collectives of stage 0: at the start 4 gathers for each of 4 buckets; a step
     has 4 reduce-scatters and 4 gathers of gradients and a gather of results. Stage 1 gathers parameters instead."""
@@ -346,7 +346,7 @@ def damaged_replicas_are_found():
 # ---- Going on with another number of ranks ----
 
 
-def elastic_resume():
+def test_elastic_resume():
     """4 -> 2 -> 1 -> 3 ranks in the middle of a run, each in another stage: stopped by a signal to some rank."""
     steps, sequences = 30, 12
     batch = {4: 1, 2: 2, 1: 4, 3: 2}
@@ -374,7 +374,7 @@ def elastic_resume():
     assert logged == [*range(steps)], logged
 
 
-def saved_on_8():
+def test_saved_on_8():
     """What 8 ranks have saved goes on with 1, 2, 4 and 16, each in another stage; all see the batches that one sees."""
     limit = limits(is_bf16())
     want = cli.losses(ran(1, *options(16, 4, 6)))
@@ -436,7 +436,7 @@ def goes_on(folder, last):
 REMEDY = "start again with --resume to go on from the last checkpoint"
 
 
-def killed_in_a_step():
+def test_killed_in_a_step():
     """The others end within some seconds, whoever it was."""
     for rank, how in ((1, "fs"), (0, "tcp")):
         folder = cli.new_folder("killed")
@@ -447,9 +447,9 @@ def killed_in_a_step():
         goes_on(folder, 6)
 
 
-def killed_under_mpirun():
+def test_killed_under_mpirun():
     if has_mpi():
-        raise harness.Skip(has_mpi())
+        pytest.skip(has_mpi())
     folder = cli.new_folder("killed_mpi")
     ranks = Ranks(3, *fault_options(folder), how="mpi", EMU_NCCL_FAULT=f"die@1:{collective(8, 3)}")
     ranks.wait()
@@ -463,22 +463,6 @@ def held(seconds, step=5):
     return {"EMU_NCCL_FAULT": f"delay@0:{collective(step, 5)}:{seconds}"}
 
 
-# Faults that are found by waiting: these runs are started first, and others have the processor meanwhile.
-SLOW = {}
-
-
-def slow(start):
-    """What a function that starts such a run has returned, now or earlier; or it raises what that has raised."""
-    if start not in SLOW:
-        try:
-            SLOW[start] = start()
-        except harness.Skip as skip:
-            SLOW[start] = skip
-    if isinstance(SLOW[start], harness.Skip):
-        raise SLOW[start]
-    return SLOW[start]
-
-
 def start_stopped():
     folder = cli.new_folder("stopped")
     ranks = Ranks(3, *fault_options(folder), **held(5))
@@ -486,9 +470,9 @@ def start_stopped():
     return ranks, folder, ranks.send(2, signal.SIGSTOP)
 
 
-def stopped():
+def test_stopped():
     """A rank that stands still, as when its machine hangs, is missed after 20 seconds; if it comes back, it ends."""
-    ranks, folder, since = slow(start_stopped)
+    ranks, folder, since = start_stopped()
     line = ranks.fail(["rank 2 (", "has not been heard of for 20 s", REMEDY], lost=[2], killed=None)
     record("rank 2 is stopped (SIGSTOP)", max(ranks.ended[0], ranks.ended[1]) - since, line)
     ranks.send(2, signal.SIGCONT)
@@ -504,8 +488,8 @@ def start_hanging():
     return Ranks(3, *fault_options(folder), "--watchdog", 10, EMU_NCCL_FAULT=fault), folder
 
 
-def hanging_collective():
-    ranks, folder = slow(start_hanging)
+def test_hanging_collective():
+    ranks, folder = start_hanging()
     line = ranks.fail(["all ranks wait for each other", "in step 8", "the network or a GPU hangs", REMEDY])
     last_step = os.stat(ranks.file(0, "out")).st_mtime - ranks.wall + ranks.began
     record("a collective hangs, with --watchdog 10", ranks.all_ended() - last_step, line)
@@ -513,7 +497,7 @@ def hanging_collective():
     goes_on(folder, 6)
 
 
-def late_rank():
+def test_late_rank():
     """Waited for: being late is no fault."""
     out = ran(3, *fault_options(cli.new_folder("late")), EMU_NCCL_FAULT=f"delay@1:{collective(5, 5)}:2")
     assert cli.weights_hash(out) == straight()["hash"]
@@ -538,14 +522,14 @@ int rename(const char *from, const char *to) {
 """
 
 
-def killed_in_a_checkpoint():
+def test_killed_in_a_checkpoint():
     """Before a rank has flushed its part, and between the two renames that make a checkpoint: the one before counts."""
     compiler = next((cc for cc in ("gcc", "clang", "cc") if shutil.which(cc)), None)
     library = cli.path("dies_at.so")
     source = cli.write("dies_at.c", DIES_AT.encode())
     if not compiler or subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"],
                                       capture_output=True).returncode:
-        raise harness.Skip("no C compiler for a library that kills a process at a certain call")
+        pytest.skip("no C compiler for a library that kills a process at a certain call")
     for rank, at in ((1, "fsync3"), (0, "rename5")):
         folder = cli.new_folder("killed_saving")
         ranks = Ranks(3, *fault_options(folder),
@@ -557,7 +541,7 @@ def killed_in_a_checkpoint():
         goes_on(folder, 3)
 
 
-def disk_full_on_one_rank():
+def test_disk_full_on_one_rank():
     folder = cli.new_folder("full")
     limited = {"before": ["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"]}
     line, _, seconds = refused(3, *fault_options(folder), only={1: limited}, says=["rank 1 (", "model_00000003.bin"])
@@ -567,7 +551,7 @@ def disk_full_on_one_rank():
     assert cli.weights_hash(out) == straight()["hash"]
 
 
-def not_a_number_on_one_rank():
+def test_not_a_number_on_one_rank():
     """A model in which one token overflows, and that token in one sequence of step 5, on rank 1: all stop before the
     update, and the tensor and the rank are named."""
     config = cli.config(L=2, C=16, maxT=8, V=VOCAB, Vp=128)
@@ -599,7 +583,7 @@ def not_a_number_on_one_rank():
     assert steps_of(out) == [*range(4, FAULT_STEPS + 1)], out
 
 
-def preempted():
+def test_preempted():
     """A signal to one rank only: all save together, and end with status 0."""
     running = []
     for rank, number in ((1, signal.SIGTERM), (2, signal.SIGUSR1), (0, signal.SIGINT)):
@@ -616,7 +600,7 @@ def preempted():
         goes_on(folder, int(said.group(1)))
 
 
-def preempted_in_a_validation_and_a_sample():
+def test_preempted_in_a_validation_and_a_sample():
     run = [*options(6, 1, 12, "--val-every", 12, "--val-batches", 0), "-z", 3]
     folder = cli.new_folder("preempted_val")
     ranks = Ranks(3, *run, "-o", folder, EMU_NCCL_FAULT="delay@0:9:2")
@@ -634,7 +618,7 @@ def preempted_in_a_validation_and_a_sample():
     assert "stopped by a signal after 3 of 12 steps" in out and cli.checkpoints(folder) == [3], out
 
 
-def vanished_data():
+def test_vanished_data():
     """A shard that is gone on one machine when its turn comes."""
     folder, own = cli.new_folder("vanished"), cli.new_folder("vanished_data")
     os.mkdir(own)
@@ -657,7 +641,7 @@ def vanished_data():
 # ---- What is refused at the start ----
 
 
-def unlike_ranks():
+def test_unlike_ranks():
     """Other options, data, model or program on one rank."""
     config = cli.config(C=16, V=VOCAB, Vp=128)
     own = cli.new_folder("unlike")
@@ -678,7 +662,7 @@ def unlike_ranks():
         record(f"{fault} on one rank", seconds, line)
 
 
-def wrong_starts():
+def test_wrong_starts():
     """At least one rank says what is wrong; all end with status 1 and a line each, within the time limits."""
     run = [*options(6, 1, 2), "--start-timeout", 2]
     with socket.socket() as busy:
@@ -703,7 +687,7 @@ def wrong_starts():
             record(fault, ranks.all_ended() - ranks.began, saying[0].split(": ", 1)[1].strip())
 
 
-def unfit_for_the_machine():
+def test_unfit_for_the_machine():
     run = options(3, 1, 2)
     for fault, says, keywords in (("two ranks share a GPU", ["ranks 0 and 1", "the same GPU"], {"EMU_GPUS": "1"}),
                                   ("fewer GPUs than ranks", ["no GPU for this process", "2 GPUs"], {"EMU_GPUS": "2"})):
@@ -726,7 +710,7 @@ def unfit_for_the_machine():
         assert "attention   by our own kernels: cuDNN" in out, out
 
 
-def second_run_in_a_folder():
+def test_second_run_in_a_folder():
     folder = cli.new_folder("twice")
     first = Ranks(3, *fault_options(folder), **held(3))
     first.until_printed(r"^step +3/")
@@ -735,7 +719,7 @@ def second_run_in_a_folder():
     assert cli.weights_hash(first.finish()) == straight()["hash"]
 
 
-def batches_that_do_not_fit():
+def test_batches_that_do_not_fit():
     line, seconds, _ = refused(3, *options(12, 3, 2), says=["--total-batch", "36 or 72", "3 ranks"])
     record("a total batch that ranks do not divide", seconds, line)
     cli.shard("three.bin", tokens(3 * T + 1, 8))
@@ -757,7 +741,7 @@ class TwoHosts:
 
     def __init__(self):
         if shutil.which("ip") is None or shutil.which("unshare") is None:
-            raise harness.Skip("no ip (iproute2) or no unshare (util-linux)")
+            pytest.skip("no ip (iproute2) or no unshare (util-linux)")
         own = f"{os.getpid()}{next(self.NUMBER)}"
         self.names = [f"gpt2c_{own}{letter}" for letter in "ab"]
         self.made, self.cable = [], [f"v{own}{letter}" for letter in "ab"]
@@ -778,7 +762,7 @@ class TwoHosts:
             self.remove()
             why = problem.stderr.decode().strip()
             assert self.NOT_HERE.search(why), why
-            raise harness.Skip(f"network namespaces are not permitted here: {why}")
+            pytest.skip(f"network namespaces are not permitted here: {why}")
 
     def ip(self, *arguments):
         subprocess.run(["ip", *arguments], check=True, capture_output=True)
@@ -802,7 +786,7 @@ def host_options():
     return [*options(8, 1, 6), "-z", 1]
 
 
-def two_hosts():
+def test_two_hosts():
     hosts = TwoHosts()
     try:
         out = hosts.run(*host_options(), "-o", cli.new_folder("two_hosts")).finish()
@@ -821,9 +805,9 @@ def start_cut_network():
     return hosts, ranks, folder, time.monotonic()
 
 
-def cut_network():
+def test_cut_network():
     """Each side misses the other."""
-    hosts, ranks, folder, since = slow(start_cut_network)
+    hosts, ranks, folder, since = start_cut_network()
     try:
         ranks.wait()
     finally:
@@ -840,24 +824,3 @@ def cut_network():
     out = ran(4, *host_options(), "-n", 3, "-o", folder, "--resume")
     assert steps_of(out) == [4, 5, 6], out
     assert cli.weights_hash(out) == cli.weights_hash(ran(4, *host_options())), out
-
-
-FAULTS = [killed_in_a_step, killed_under_mpirun, killed_in_a_checkpoint, disk_full_on_one_rank, late_rank,
-          not_a_number_on_one_rank, preempted, preempted_in_a_validation_and_a_sample, vanished_data,
-          damaged_replicas_are_found, unlike_ranks, wrong_starts, unfit_for_the_machine, second_run_in_a_folder,
-          batches_that_do_not_fit, hanging_collective, stopped, cut_network]
-TESTS = [starts, switches_do_not_add_up, nothing_is_reported_with_all_checks, like_one_rank,
-         like_one_rank_for_20_steps, like_one_rank_in_fp32, plan_is_what_happens, validation_and_samples,
-         checkpoints_know_no_ranks, elastic_resume, saved_on_8, two_hosts, *FAULTS]
-
-if __name__ == "__main__":
-    if not os.path.exists(PROGRAM):
-        sys.exit(f"{PROGRAM} is not there; make train_gpt2emu builds it")
-    waiting = {stopped: start_stopped, hanging_collective: start_hanging, cut_network: start_cut_network}
-    for test, start in waiting.items():
-        if len(sys.argv) == 1 or test.__name__ in sys.argv:
-            try:
-                slow(start)
-            except harness.Skip:
-                pass  # the test says so
-    harness.run(f"gpu_ranks_{'bf16' if is_bf16() else 'fp32'}", TESTS)

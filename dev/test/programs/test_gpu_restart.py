@@ -8,19 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 
-PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu"))
-if not os.path.exists(PROGRAM) or not PROGRAM.endswith("emu"):
-    print(f"skip gpu_restart: all of it: no emulated {PROGRAM} here (make train_gpt2emu)")
-    print("gpu_restart: 0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-os.environ["TRAIN_GPT2"] = PROGRAM
+import pytest
 
-import cli  # noqa: E402
-import harness  # noqa: E402
+import gpu_program
+import cli
 
+gpu_program.only_emulated()
 TCP, MPI = "scripts/multi_node/run_tcp.sh", "scripts/multi_node/run_mpi.sh"
 STEPS = 24
 SHAPE = ["--layers", "1", "--heads", "1", "--channels", "8", "--context", "16", "--sample-tokens", "1"]
@@ -72,7 +67,7 @@ def stand_ins():
 def begin(script, out_dir, **changes):
     """Two processes on this machine."""
     programs, data = stand_ins()
-    settings = dict(PROGRAM=os.path.join(programs, "trainer"), TRAINER=PROGRAM, DIED="", OUT_DIR=out_dir,
+    settings = dict(PROGRAM=os.path.join(programs, "trainer"), TRAINER=gpu_program.PROGRAM, DIED="", OUT_DIR=out_dir,
                     TRAIN_DATA=cli.text_file(), VAL_DATA=cli.text_file("val.txt"), DATA_ROOT=data, MODEL="d6",
                     PATH=programs + os.pathsep + cli.ENVIRONMENT["PATH"], STAGES="check plan train", STEPS=str(STEPS),
                     SEQ_LEN="16", BATCH_SIZE="2", TOTAL_BATCH="128", VAL_TOKENS="32", LR="1e-2", KEEP_MAJOR="0",
@@ -102,7 +97,7 @@ def undisturbed():
     return cli.weights_hash(out)
 
 
-def a_process_dies():
+def test_a_process_dies():
     out = end(begin(TCP, cli.new_folder("dies"), DIED=cli.new_folder("died"), DIES_AT="40"))
     assert len(starts(out)) == 2 and 0 < starts(out)[1] < STEPS, out
     assert re.search(r"^rank 1 .* ended without a word", out.replace("train_gpt2cu: ", ""), re.M), out
@@ -125,15 +120,11 @@ def stopped(script):
     assert starts(out) == at and cli.weights_hash(out) == undisturbed(), out
 
 
-def stopped_tcp():
+def test_stopped_tcp():
     stopped(TCP)
 
 
-def stopped_mpi():
+def test_stopped_mpi():
     if shutil.which("mpirun") is None:
-        raise harness.Skip("no mpirun here")
+        pytest.skip("no mpirun here")
     stopped(MPI)
-
-
-TESTS = [a_process_dies, stopped_tcp, stopped_mpi]
-harness.run("gpu_restart", TESTS)

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import time
 
+import pytest
+
 import cli
-import harness
 from ranks import ENVIRONMENT, PROGRAM, Ranks, has_mpi, ran
 from run_folder import (check_machine, check_options, check_times, nohup_writes_lines, record_of, speed_of,
                         terminal_goes, trained_steps)
@@ -20,7 +21,7 @@ TEXT = cli.text_file(size=2000)
 RUN = ["-i", TEXT, "--tokenizer", "byte", *cli.TINY, *cli.QUIET]
 
 
-def describes_the_run():
+def test_describes_the_run():
     """One process, two by TCP, two by mpirun: one record each, with all GPUs."""
     options = subprocess.run([PROGRAM, "--help", "all"], capture_output=True, text=True, check=True).stdout
     for count, how in ((1, "tcp"), (2, "tcp"), (2, "mpi")):
@@ -51,7 +52,7 @@ def describes_the_run():
         assert not [name for name in os.listdir(folder) if "tmp" in name], os.listdir(folder)
 
 
-def other_ranks_go_on():
+def test_other_ranks_go_on():
     """Two ranks begin, one goes on, and the log is that of one run."""
     folder = cli.new_folder("elastic")
     words = [*RUN, "-d", 64, "-n", 2, "-o", folder]
@@ -63,7 +64,7 @@ def other_ranks_go_on():
     assert len(speed_of(folder)) == trained_steps(folder) == 4
 
 
-def lost_ranks():
+def test_lost_ranks():
     """The end of a run that lost a rank says which; rank 0 itself cannot."""
     for lost in (1, 0):
         folder = cli.new_folder("lost")
@@ -80,7 +81,7 @@ def lost_ranks():
             assert end["step"] >= 2 and "weights_hash" not in end, end
 
 
-def stopped():
+def test_stopped():
     folder = cli.new_folder("stopped")
     ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
     ranks.until(lambda: trained_steps(folder) >= 2 or ranks.ended, "2 steps")
@@ -91,17 +92,13 @@ def stopped():
     assert end["weights_hash"] == cli.weights_hash(out) and end["step"] == len(speed_of(folder)), end
 
 
-def terminal_that_goes():
+def test_terminal_that_goes():
     folder = cli.new_folder("terminal")
     terminal_goes([PROGRAM, *RUN, "-o", folder], folder, 60, ENVIRONMENT)
 
 
-def under_nohup():
+def test_under_nohup():
     if shutil.which("nohup") is None:
-        raise harness.Skip("no nohup here")
+        pytest.skip("no nohup here")
     folder = cli.new_folder("nohup")
     nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder, ENVIRONMENT)
-
-
-harness.run("gpu_run_folder", [describes_the_run, other_ranks_go_on, lost_ranks, stopped, terminal_that_goes,
-                               under_nohup])

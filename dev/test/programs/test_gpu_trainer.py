@@ -6,16 +6,16 @@ import os
 import re
 import signal
 import subprocess
-import sys
-import time
+
+import pytest
 
 import cli
-import harness
 
 CPU = cli.PROGRAM
 GPU = os.path.abspath(os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu"))
 EMULATED = b"EMU_NO_GPU" in open(GPU, "rb").read() if os.path.exists(GPU) else False
 MODEL = ["--layers", "2", "--heads", "2", "--channels", "32", "--context", "24", "--vocab", "300"]
+only_emulated = pytest.mark.skipif(not EMULATED, reason="stands in for a machine that is not this one")
 BATCH = ["--seq-len", "16", "--batch-size", "2", "--total-batch", "64"]
 OPTIMIZER = ["--lr", "3e-3", "--warmup", "2", "--final-lr-frac", "0.1", "--weight-decay", "0.1"]
 STEPS = 5
@@ -29,7 +29,8 @@ def data():
     return ["--train-data", cli.path("a_train_*.bin"), "--val-data", cli.path("a_val.bin")]
 
 
-RUN = []  # filled by main: the options of an ordinary run of STEPS steps
+RUN = [*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, "--val-batches", 3, "--sample-every", 3,
+       "--sample-tokens", 4]  # an ordinary run
 
 
 def run_with(*changes):
@@ -84,7 +85,7 @@ def straight():
     return STRAIGHT
 
 
-def every_step_is_told_once():
+def test_every_step_is_told_once():
     """Results arrive a step late; none may be lost or told twice, also around validations, samples and saves."""
     run = straight()
     assert [int(n) for n in re.findall(r"^step +(\d+)/\d+ \| loss", run["out"], re.M)] == [*range(1, STEPS + 1)]
@@ -96,12 +97,12 @@ def every_step_is_told_once():
     assert re.search(r"\| [\d.]+ ms \| \d+", run["out"]), run["out"]
 
 
-def last_checkpoint_is_kept():
+def test_last_checkpoint_is_kept():
     """Neither sampling nor --checkpoint-every 0 costs the checkpoint at the end."""
     assert cli.checkpoints(cli.path("straight")) == [STEPS]
 
 
-def like_the_cpu_trainer():
+def test_like_the_cpu_trainer():
     """The same steps from the same seed: the same losses, within what the precision allows."""
     limit = 1e-5 if precision() == "fp32" else 1e-2
     cpu, gpu = ran(*RUN, program=CPU), straight()["out"]
@@ -112,7 +113,7 @@ def like_the_cpu_trainer():
             assert abs(a - b) <= limit * a, f"{name}: {a} on the CPU, {b} on the GPU"
 
 
-def same_weights():
+def test_same_weights():
     """From run to run, and at every level of recompute, GELU fused or not."""
     want = straight()["hash"]
     for options in (["--recompute", 0], ["-r", 2, "--threads", 1], ["-r", 3]):
@@ -121,7 +122,7 @@ def same_weights():
     assert fused[0] == fused[1], fused
 
 
-def resumed_run():
+def test_resumed_run():
     """Stopped after some steps by --steps; with skipping of outliers, where a step waits for its own results, too."""
     for more in ([], ["--skip-loss-z", 5, "--skip-grad-z", 5]):
         whole, parts = cli.new_folder("whole"), cli.new_folder("parts")
@@ -137,7 +138,7 @@ def resumed_run():
     assert want == straight()["hash"], "limits that nothing meets change the weights"
 
 
-def stopped_by_a_signal():
+def test_stopped_by_a_signal():
     folder = cli.new_folder("stopped")
     process = start(*run_with("--steps", 16), "-o", folder)
     while b"step    3/" not in process.stdout.readline():
@@ -155,7 +156,7 @@ def stopped_by_a_signal():
     assert log_of(folder) == log_of(reference)
 
 
-def files_are_exchanged():
+def test_files_are_exchanged():
     """A checkpoint of one trainer is a model for the other, and a run to go on with when the change is allowed."""
     limit = 1e-4 if precision() == "fp32" else 1e-2
     evaluate = ["--steps", 0, "-b", 2, "-t", 16, "-m", 0, "-s", 0, "-j", cli.path("a_val.bin")]
@@ -175,7 +176,7 @@ def files_are_exchanged():
     ran("--init", export, *evaluate, program=CPU)
 
 
-def without_master_weights():
+def test_without_master_weights():
     if precision() == "fp32":
         refused(*RUN, "-w", 0, says=["--master-weights (-w)", "bf16"])
         return
@@ -188,7 +189,7 @@ def without_master_weights():
     refused(*RUN, "-f", 0, says=["--tf32 (-f)", "PRECISION=FP32"])
 
 
-def loss_that_is_no_number():
+def test_loss_that_is_no_number():
     """Weights so large that a product overflows: the run ends before an update, and says where it began."""
     config = cli.config(C=32, maxT=24, L=2)
     params = cli.make_params(config)
@@ -201,31 +202,34 @@ def loss_that_is_no_number():
     assert cli.checkpoints(folder) == []
 
 
-def models_it_cannot_compute():
+def test_models_it_cannot_compute():
     for changes, says in ((["--channels", 36, "--heads", 2], ["36 channels", "multiple of 8"]),
                           (["--channels", 512, "--heads", 1], ["heads of 512 channels", "256"]),
                           (["-pn", 2], ["--num-processes is 2", "mpirun -np 2"])):
         refused(*run_with(*changes), says=says)
 
 
-def plan_needs_no_gpu():
+@only_emulated
+def test_plan_needs_no_gpu():
     out = ran(*RUN, "--plan", EMU_NO_GPU="1")
     planned = re.search(r"^memory +([\d.]+ \w+) on the GPU", out, re.M).group(1)
     totals = re.findall(r"^total (\d+) bytes \(([\d.]+ \w+)\) in one allocation", out, re.M)
     assert len(totals) == 3 and totals[0][1] == planned, (planned, totals)
 
 
-def no_gpu():
+@only_emulated
+def test_no_gpu():
     refused(*RUN, EMU_NO_GPU="1", says=["no GPU", "nvidia-smi"])
 
 
-def too_little_memory():
+@only_emulated
+def test_too_little_memory():
     out = refused(*RUN, EMU_MEMORY="16",
                   says=["memory plan: needs", "of GPU memory", "are free", "--batch-size", "--plan"])
     assert "memory " in out
 
 
-def generation():
+def test_generation():
     """--steps 0 with nothing but a model: a sample; likeliest tokens are the CPU trainer's in fp32."""
     common = ["--init", cli.path("straight"), "--steps", 0, "-g", 12, "--temperature", 0]
     gpu, cpu = cli.sample_of(ran(*common)), cli.sample_of(ran(*common, program=CPU))
@@ -233,16 +237,3 @@ def generation():
     if precision() == "fp32":
         assert gpu == cpu, (gpu, cpu)
     assert cli.sample_of(ran(*common)) == gpu
-
-
-TESTS = [every_step_is_told_once, last_checkpoint_is_kept, like_the_cpu_trainer, same_weights, resumed_run,
-         stopped_by_a_signal, files_are_exchanged, without_master_weights, loss_that_is_no_number,
-         models_it_cannot_compute, generation]
-EMULATOR_TESTS = [plan_needs_no_gpu, no_gpu, too_little_memory]
-
-if __name__ == "__main__":
-    if not os.path.exists(GPU):
-        sys.exit(f"{GPU} is not there; make train_gpt2emu builds it")
-    RUN.extend([*data(), *MODEL, *BATCH, *OPTIMIZER, "--steps", STEPS, "--val-every", 2, "--val-batches", 3,
-                "--sample-every", 3, "--sample-tokens", 4])
-    harness.run(f"gpu_trainer_{precision()}", TESTS + (EMULATOR_TESTS if EMULATED else []))

@@ -7,20 +7,15 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
-PROGRAM = os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu")
-if not os.path.exists(PROGRAM) or b"EMU_CUBLASLT_ALGOS" not in open(PROGRAM, "rb").read():
-    print(f"skip gpu_tune: all of it: {PROGRAM} is not there, or not emulated (make train_gpt2emu)")
-    print("gpu_tune: 0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-os.environ["TRAIN_GPT2"] = PROGRAM
+import pytest
 
-import cli  # noqa: E402
-import harness  # noqa: E402
-import ranks  # noqa: E402
-from cli import QUIET, finish, losses, ran, start, text_file, weights_hash  # noqa: E402
+import gpu_program
+import cli
+import ranks
+from cli import QUIET, finish, losses, ran, start, text_file, weights_hash
 
+gpu_program.only_emulated()
 # B*T = 80 rows and 16 channels: sums of at least 16 terms, so that another order has other bits.
 SHAPE = ["-i", text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 16, "-t", 16, "-x", 2, "-l",
          "1e-2", *QUIET]
@@ -53,7 +48,7 @@ def lines_of(path):
         return file.readlines()
 
 
-def the_same_weights_sooner():
+def test_the_same_weights_sooner():
     """Without the option, and where there is one algorithm only, nothing is said, timed or kept."""
     plain = tuned("--matmul-tune", 0)
     single = tuned(EMU_CUBLASLT_ALGOS="1")
@@ -65,7 +60,7 @@ def the_same_weights_sooner():
     assert max(milliseconds(out)) < 0.7 * min(milliseconds(plain)), (out, plain)
 
 
-def first_choice_that_leaves_out_terms():
+def test_first_choice_that_leaves_out_terms():
     """It is noticed and replaced, tuned or not: the losses are those of a cuBLASLt without the fault, but for the order
     of sums where nothing is left out and the faulty choice stays."""
     line = r"matmul      cuBLASLt's first choice leaves out the last terms of the sum for (\d+) shapes, where another"
@@ -79,7 +74,7 @@ def first_choice_that_leaves_out_terms():
     assert weights_hash(outs[0]) == weights_hash(outs[1]), outs
 
 
-def every_multiply_of_a_step():
+def test_every_multiply_of_a_step():
     """In training nothing is multiplied that was not tuned: the heuristic is never asked again."""
     for options in (("-ge", 1), ("-ge", 2, "-r", 3), ("--fp8", )):
         keep = ["--matmul-tune-file", cli.path("".join(map(str, options)))]
@@ -89,7 +84,7 @@ def every_multiply_of_a_step():
         assert one == many and len(set(one)) == len(one) == PROBLEMS, (options, asked)
 
 
-def reused():
+def test_reused():
     """Found by the second run; by one with other shapes, which adds its own; by each after its own damage."""
     file = cli.path("choices.txt")
     first = tuned("--matmul-tune-file", file)
@@ -108,7 +103,7 @@ def reused():
     assert weights_hash(first) == weights_hash(again) == weights_hash(out), (first, again, out)
 
 
-def of_another_machine():
+def test_of_another_machine():
     """Another GPU's choices, or another version's, are not used, and make room for this one's."""
     lines = lines_of(cli.path("choices.txt"))
     for before, after in (("emulated GPU", "emulated GPU 2"), ("cuBLASLt ", "cuBLASLt 1")):
@@ -118,7 +113,7 @@ def of_another_machine():
         assert lines_of(file)[0] == lines[0] and set(lines_of(file)) <= set(lines), lines_of(file)
 
 
-def unwritable():
+def test_unwritable():
     """A place where nothing can be written is worth a line; so is a file that is something else, which stays."""
     out = tuned("--matmul-tune-file", os.path.join(text_file(), "choices.txt"))
     assert counts(out) == (PROBLEMS, 0) and len(re.findall("a file is in the way", out)) == 1, out
@@ -130,7 +125,7 @@ def unwritable():
     assert counts(out) == (PROBLEMS, 0) and "neither HOME nor XDG_CACHE_HOME is set" in out, out
 
 
-def refusals():
+def test_refusals():
     for option in (["--matmul-tune", 0], ["--steps", 0]):
         options = [*option, "--matmul-tune-file", "x"]
         run = RUN if option[0] != "--steps" else ["--init", "d6"]
@@ -138,7 +133,7 @@ def refusals():
         assert re.fullmatch(rf"train_gpt2cu: --matmul-tune-file: does nothing with {option[0]} 0[^\n]*\n", err), err
 
 
-def remedies():
+def test_remedies():
     """A multiply that fails says what to do: less memory, or cuBLASLt's own choice; so does a start that tries in vain
     whether all terms are added up. Multiples of 256 are not tried."""
     model = ["-i", text_file(), "--layers", 1, "--heads", 4, "--channels", 256, "--context", 16, "--vocab", 512]
@@ -148,7 +143,7 @@ def remedies():
         assert re.search(what, err) and "--batch-size" in err and len(err.splitlines()) == 1, err
 
 
-def of_any_bits():
+def test_of_any_bits():
     """Level 2 takes the fastest algorithms, whatever their bits, and keeps to them: another start of the run takes what
     stands in its folder, and not what the clock would say now; with another micro-batch it adds to that."""
     few, many, folder = (cli.new_folder(name) for name in ("few", "many", "resumed"))
@@ -170,7 +165,7 @@ def of_any_bits():
     assert f"{PROBLEMS} shapes timed" in out and len(lines_of(record)) == 1 + 2 * PROBLEMS, out
 
 
-def without_its_choices():
+def test_without_its_choices():
     """A resumed run of level 2 is refused where its choices are not to be had; so is one of another level, but for 0
     and 1, which are the same to a run."""
     def resumed(folder, level, *more):
@@ -197,7 +192,7 @@ def without_its_choices():
     ran(*resumed("one", 0), env=ENVIRONMENT)
 
 
-def nowhere_to_keep_them():
+def test_nowhere_to_keep_them():
     """Without a folder of its own a run of level 2 keeps its choices in the user's file, or there is no run."""
     for more, environment in ((["--matmul-tune-file", os.path.join(text_file(), "x")], {}),
                               ([], {"XDG_CACHE_HOME": "", "HOME": ""})):
@@ -207,7 +202,7 @@ def nowhere_to_keep_them():
         tuned(*words[len(RUN):], "-o", cli.new_folder("kept"), **environment)
 
 
-def several_ranks_of_any_bits():
+def test_several_ranks_of_any_bits():
     """Rank 0 chooses for all: a rank that would choose otherwise computes as the others do."""
     hashes = []
     for i, (zero, one) in enumerate((("8", "8"), ("8", "2"), ("2", "2"))):
@@ -218,13 +213,13 @@ def several_ranks_of_any_bits():
     assert hashes[0] == hashes[1] != hashes[2], hashes
 
 
-def beside_communication():
+def test_beside_communication():
     """Between machines, multiplies that run beside communication count on the multiprocessors that NCCL leaves: the
     backward's, with whole gradients those of a step's last micro-batch, and with sharded parameters the forward's, too.
     Nothing is multiplied that was not planned at the start. No bit changes in the emulator."""
     other = ["unshare", "-Ur", "--uts", "sh", "-c", "hostname other && exec \"$@\"", "sh"]
     if shutil.which("unshare") is None or subprocess.run([*other, "true"], capture_output=True).returncode != 0:
-        raise harness.Skip("no second machine: unshare --uts is not here or not permitted")
+        pytest.skip("no second machine: unshare --uts is not here or not permitted")
     for stage, forward, backward in ((1, {"0"}, {"0", "124"}), (2, {"0"}, {"124"}), (3, {"124"}, {"124"})):
         run = [2, *RUN, "-d", 320, "-z", stage, "--matmul-tune", 0, "-ge", 0]
         apart = ranks.Ranks(*run, only={1: {"before": other}}, EMU_SMS="132", EMU_CUBLASLT_TRACE="1",
@@ -243,7 +238,7 @@ def beside_communication():
         assert "multiplies beside" not in together and weights_hash(together) == weights_hash(out), (together, out)
 
 
-def several_ranks():
+def test_several_ranks():
     """Each finds its own choices, and one writes the file."""
     file = cli.path("ranks.txt")
     hashes = []
@@ -251,10 +246,3 @@ def several_ranks():
         hashes.append(weights_hash(ranks.ran(2, *RUN, *how, EMU_CUBLASLT_ALGOS="8")))
     assert counts(tuned("--matmul-tune-file", file)) == (0, PROBLEMS)
     assert len(set(hashes)) == 1 and len(lines_of(file)) == 1 + PROBLEMS, (hashes, lines_of(file))
-
-
-if __name__ == "__main__":
-    harness.run("gpu_tune", [the_same_weights_sooner, first_choice_that_leaves_out_terms, every_multiply_of_a_step,
-                             reused, of_another_machine, unwritable, refusals, remedies, several_ranks, of_any_bits,
-                             without_its_choices, nowhere_to_keep_them, several_ranks_of_any_bits,
-                             beside_communication])

@@ -127,7 +127,7 @@ static void test_table(Test *t) {
     CHECK(t, strcmp(text, want) == 0, "got\n%s", text);
 }
 
-int main(void) {
+SUITE(kernel_trace) {
     Suite s = suite_begin("kernel_trace");
     RUN(&s, test_sums);
     RUN(&s, test_one_covers_the_rest);

@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 
-from harness import Skip, run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 WORK = tempfile.mkdtemp(prefix="gpt2c_multi_node.")
@@ -124,7 +124,7 @@ SLURM = {
 }
 
 
-def clean_up():
+def setup_function():
     """Stand-ins without a memory, and no run."""
     shutil.rmtree(FAKE, ignore_errors=True)
     shutil.rmtree(OUT, ignore_errors=True)
@@ -236,7 +236,7 @@ def test_restart_pauses_longer_each_time():
 
 def test_restart_finds_the_folder():
     for words in (["-o", OUT], [f"--out-dir={OUT}"], ["--resume", "--out-dir", OUT], ["-o", OUT, "-y", "1"]):
-        clean_up()
+        setup_function()
         ran(0, RESTART, "train_gpt2cu", *words)
         resume = [] if set(words) & {"--resume", "-y"} else ["--resume"]
         assert started() == {0: [" ".join(words + resume)]}, started()
@@ -258,7 +258,7 @@ def test_restart_refuses():
 
 def test_restart_passes_signals_on():
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        clean_up()
+        setup_function()
         process = begin(RESTART, *TRAIN, FAKE_WAITS="1")
         wait_for_ranks(1, process)
         process.send_signal(number)
@@ -343,7 +343,7 @@ def test_mpich():
 def test_recipe():
     """GPT-2 124M as it is reproduced, with micro-batches that fit the number of GPUs; each option once."""
     for hosts, gpus, batch in (("a", "8", 64), ("a", "1", 64), ("a b", "8", 32), ("a b c d", "16", 8)):
-        clean_up()
+        setup_function()
         ran(0, MULTI_NODE + "run_mpi.sh", HOSTS=hosts, GPUS_PER_NODE=gpus, FAKE_GPUS="16")
         words = noted("mpirun")
         line = " ".join(words)
@@ -427,7 +427,7 @@ def test_tcp_signal():
 
 def test_tcp_on_each_node():
     for node in (0, 1):
-        clean_up()
+        setup_function()
         ran(0, MULTI_NODE + "run_tcp.sh", HOSTS="one two", NODE=str(node))
         line = check_ranks(range(4 * node, 4 * node + 4))
         assert noted("ssh") == [] and words_of(line, "server-ip") == "one:29500", line
@@ -441,7 +441,7 @@ def test_one_machine():
 def test_first_status_that_failed():
     for words, status in (([MULTI_NODE + "local_ranks.sh", "3", "2", "train_gpt2cu", "--out-dir", OUT], 6),
                           ([MULTI_NODE + "on_hosts.sh", "one two", "1", "train_gpt2cu", "--out-dir", OUT], 6)):
-        clean_up()
+        setup_function()
         ran(status, *words, FAKE_STATUS="6")
 
 
@@ -450,7 +450,7 @@ def test_first_status_that_failed():
 
 def test_slurm():
     for kind, mpi in (("mpi", "pmix"), ("tcp", "none"), ("folder", "none")):
-        clean_up()
+        setup_function()
         out = ran(0, MULTI_NODE + f"run_{kind}.sbatch", "--prompt", "it's", FAKE_STATUS="5 0", FAKE_SAVES="yes",
                   **SLURM)
         launch = noted("srun")[0].split(TRAINER_PATH)[0]
@@ -474,7 +474,7 @@ def test_slurm_time_limit():
     """Queued again when the signal before the time limit ended it in order, and only then."""
     for number, requeued in ((signal.SIGUSR1, ["31007"]), (signal.SIGTERM, [])):
         for kind in ("mpi", "tcp", "folder"):
-            clean_up()
+            setup_function()
             process = begin(MULTI_NODE + f"run_{kind}.sbatch", FAKE_WAITS="1", **SLURM)
             wait_for_ranks(8, process)
             process.send_signal(number)
@@ -507,7 +507,7 @@ def test_with_the_mpirun_that_is_here():
     """Its processes get the signal through restart.sh and mpirun."""
     os.remove(os.path.join(PROGRAMS, "mpirun"))
     if shutil.which("mpirun") is None:
-        raise Skip("no mpirun here")
+        pytest.skip("no mpirun here")
     allowed = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", GPUS_PER_NODE="2")
     process = begin(MULTI_NODE + "run_mpi.sh", FAKE_WAITS="1", **allowed)
     wait_for_ranks(2, process)
@@ -526,7 +526,7 @@ def test_options_exist():
 
 def test_shellcheck():
     if shutil.which("shellcheck") is None:
-        raise Skip("no shellcheck here")
+        pytest.skip("no shellcheck here")
     scripts = ["scripts/restart.sh", "scripts/children.sh", "scripts/reproduce.sh", "dev/test/programs/die_once.sh"]
     scripts += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, "scripts/run_gpt*.sh")))
     scripts += sorted(os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, MULTI_NODE, "*")))
@@ -534,15 +534,5 @@ def test_shellcheck():
     assert result.returncode == 0, result.stdout
 
 
-def clean(test):
-    def cleaned():
-        clean_up()
-        test()
-    cleaned.__name__ = test.__name__
-    return cleaned
-
-
-try:
-    run("multi_node", [clean(test) for name, test in list(globals().items()) if name.startswith("test_")])
-finally:
+def teardown_module():
     shutil.rmtree(WORK, ignore_errors=True)

@@ -11,7 +11,8 @@ import struct
 import termios
 import xml.etree.ElementTree
 
-import harness
+import pytest
+
 from cli import (ENVIRONMENT, FOLDER, MEMORY_LIMITS, MODEL, PROGRAM, QUIET, TINY, checkpoints, losses, model,
                  new_folder, path, ran, random_tokens, read, refused, sample_of, shard, text_file, val_losses,
                  weights_hash)
@@ -28,7 +29,7 @@ OPTIONS = [(name, aliases.split(), kind != "FLAG", "GPU_ONLY" in rest) for name,
 # ---- The command line ----
 
 
-def help_text():
+def test_help_text():
     """--help all names every option, its aliases and its default, in at most 100 columns; --help those of most runs."""
     assert len(OPTIONS) >= 55, len(OPTIONS)
     common, out = ran("--help"), ran("--help", "all")
@@ -47,19 +48,19 @@ def help_text():
     refused("--seed", "--help", says=["--seed: value missing"])
 
 
-def version():
+def test_version():
     assert re.fullmatch(r"train_gpt2 \d+\.\d+\.\d+\n", ran("--version"))
     assert ran("--version", "--nonsense") == ran("--version")
 
 
-def hellaswag_switch():
+def test_hellaswag_switch():
     """-h is help, but with 0 or 1 it is llm.c's switch for an evaluation (test_eval.py)."""
     assert "weights hash" in ran(*RUN, *QUIET, "-x", 1, "-h", 0)
     for arguments in (["-h", "1"], ["--hellaswag", "1"], ["--hellaswag"]):
         refused(*RUN, *arguments, cwd=FOLDER, says=["dev/data/hellaswag/hellaswag_val.bin: no such file"])
 
 
-def unknown_options():
+def test_unknown_options():
     for typed, nearest in (("--bach-size", "--batch-size"), ("--batch", "--batch-size"),
                            ("--batchsize", "--batch-size"), ("--learning-rate", "--"), ("--traindata", "--train-data"),
                            ("--Seed", "--seed"), ("-bb", "-b"), ("-nkk", "-nk"), ("--resum", "--resume"),
@@ -71,7 +72,7 @@ def unknown_options():
     refused("--x\n\x1b[31my", says=["unknown option"])
 
 
-def missing_values():
+def test_missing_values():
     for name, aliases, has_value, gpu_only in OPTIONS:
         if has_value and not gpu_only:
             for typed in [f"--{name}", *[f"-{alias}" for alias in aliases]]:
@@ -79,7 +80,7 @@ def missing_values():
             refused(f"--{name}", "--seed", "1", says=[f"--{name}", "value missing, expected"])
 
 
-def malformed_values():
+def test_malformed_values():
     for option in ("--steps", "--batch-size", "-b", "--seed", "--threads", "-n"):
         for value in ("foo", "1e4", "8x", "x8", "nan", "inf", "", " 4", "4 ", "0x10", "1.5", "1,000", "--4", "+4",
                       "9" * 400):
@@ -100,7 +101,7 @@ def malformed_values():
         refused(f"{option}=", says=[option, "expected 0 or 1"])
 
 
-def values_out_of_range():
+def test_values_out_of_range():
     for option, value, expected in (("--batch-size", 0, "1 to 65536 (default 4)"), ("-b", -1, "1 to 65536"),
                                     ("-b", 65537, "1 to 65536"), ("-t", -1, "0 to 1048576"), ("-x", -2, "-1 to"),
                                     ("--lr", -1, "0 to 100"), ("--lr", 101, "0 to 100"), ("--top-p", 1.1, "0 to 1"),
@@ -115,7 +116,7 @@ def values_out_of_range():
         refused("-i", TEXT, "--heads", heads, "--channels", channels, says=[f"{channels} channels", f"{heads} heads"])
 
 
-def options_that_contradict():
+def test_options_that_contradict():
     refused("-i", TEXT, "-x", 1, "--train-data", TEXT, says=["--train-data (-i)", "given twice"])
     refused(*RUN, "-b", 2, says=["--batch-size (-b)", "given twice"])
     refused(says=["--train-data (-i)", "missing"])
@@ -133,7 +134,7 @@ def options_that_contradict():
     refused("--init", "d6", "--steps", 0, "--prompt", "To be", "--vocab", 300, says=["--prompt", "tokenizer"])
 
 
-def gpu_options():
+def test_gpu_options():
     for name, aliases, has_value, gpu_only in OPTIONS:
         if gpu_only:
             for typed in [f"--{name}", *[f"-{alias}" for alias in aliases]]:
@@ -143,7 +144,7 @@ def gpu_options():
         refused(f"-{alias}", 1, says=["GPU trainer"])
 
 
-def llmc_command_line():
+def test_llmc_command_line():
     """The flags of an llm.c script, as they are, for a CPU."""
     data = shard("llmc_train_000001.bin", random_tokens(3000, 257))
     shard("llmc_val_000000.bin", random_tokens(300, 257))
@@ -157,7 +158,7 @@ def llmc_command_line():
     assert "64 tokens a step" in out and "2 micro-batches" in out and "warm-up 2" in out
 
 
-def forms_of_a_value():
+def test_forms_of_a_value():
     """--name value, --name=value and -alias value are the same; equal numbers are, however written."""
     hashes = {
         weights_hash(ran("-i", TEXT, *MODEL, *QUIET, "-x", 2, *form))
@@ -168,7 +169,7 @@ def forms_of_a_value():
     assert len(hashes) == 1, hashes
 
 
-def long_paths():
+def test_long_paths():
     """5,000 characters, with and without slashes, in every option that names a file or folder."""
     for value in ("x" * 5000, "/".join(["y" * 99] * 50), "*" * 5000):
         for option in ("-i", "-j", "-o", "-e", "--tokenizer", "--export"):
@@ -186,7 +187,7 @@ def long_paths():
     assert checkpoints(deep) == [1]
 
 
-def every_zero_steps():
+def test_every_zero_steps():
     """An every-N option of 0 means never."""
     folder = new_folder("never")
     out = ran(*RUN, "-x", 4, "-v", 0, "-s", 0, "-n", 0, "-o", folder)
@@ -235,7 +236,7 @@ def check_plan(rows, total):
             assert not meet or a[2] + size(a) <= b[2] or b[2] + size(b) <= a[2], f"{a} lies over {b}"
 
 
-def plan_is_consistent():
+def test_plan_is_consistent():
     """Bytes follow from shape and type, what lives at the same time does not overlap, the total is the end."""
     name = model("planned.bin")
     text, still = f"-i {TEXT} ", f"-e {name} -x 0 "
@@ -244,7 +245,7 @@ def plan_is_consistent():
         check_plan(*plan_of(*arguments.split()))
 
 
-def plan_with_recompute():
+def test_plan_with_recompute():
     """Each level of --recompute plans less than the one before."""
     for size in ("-e d12 -b 8 -t 256", "--layers 5 --channels 48 --heads 3 -b 16 -t 64"):
         totals = []
@@ -259,10 +260,10 @@ def limited_memory(limit):
     return lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def plan_allocates_nothing():
+def test_plan_allocates_nothing():
     """A model that no machine holds is planned in little memory; to train it is refused by its size."""
     if not MEMORY_LIMITS:
-        raise harness.Skip("the memory of this program cannot be limited")
+        pytest.skip("the memory of this program cannot be limited")
     for size, least in (("d84", 2e11), ("gpt3:c12288", 2.7e12)):
         rows, total = plan_of("-i", TEXT, "-e", size, "-t", 1024, "-b", 64, "-x", 9, preexec_fn=limited_memory(1 << 28))
         check_plan(rows, total)
@@ -318,7 +319,7 @@ BAR = (r"step +\d+/250 \[#*-*\] loss \d+\.\d{6}( \| norm \d+\.\d{4})?( \| lr \d\
        r"( \| \d+ tok/s)?( \| \d+% of peak)?( \| \d+:\d\d left)?")
 
 
-def progress_bar():
+def test_progress_bar():
     """On a terminal a bar is redrawn in place, never wider than the terminal; lines scroll above it."""
     run = [*RUN, "-x", 250, "-v", 100, "-s", 200, "-g", 5, "-o"]
     for columns in (20, 40, 48, 56, 64, 72, 80, 100, 200):
@@ -338,7 +339,7 @@ def progress_bar():
     ][1:4]
 
 
-def plain_lines():
+def test_plain_lines():
     """Elsewhere each step is a line, and nothing steers a terminal."""
     for out in (ran(*RUN, "-x", 12, "-v", 5, "-m", 1, "-s",
                     0), on_a_terminal([*RUN, "-x", 12, "-v", 5, "-m", 1, "-s", 0], 80, "dumb").replace("\r\n", "\n")):
@@ -353,7 +354,7 @@ def plain_lines():
             assert re.search(rf"^{row}", out, re.M), row
 
 
-def main_log():
+def test_main_log():
     """main.log has llm.c's format, a line per event, with the numbers that were shown."""
     folder = new_folder("log")
     out = ran(*RUN, "-x", 23, "-v", 10, "-s", 5, "-g", 2, "-n", 7, "-o", folder, "-l", 1e-3, "-u", 5, "-q", 0.1)
@@ -370,7 +371,7 @@ def main_log():
     assert rates[6:] == sorted(rates[6:], reverse=True) and 0.0001 <= float(rates[-1]) <= 0.00012, rates
 
 
-def loss_curve():
+def test_loss_curve():
     """loss.svg is well-formed and shows both curves, also of a run that was very short."""
     for steps, options in ((30, ["-v", 7]), (1, [])):
         folder = new_folder("curve")
@@ -389,7 +390,7 @@ def loss_curve():
 # ---- Samples ----
 
 
-def samples():
+def test_samples():
     """The same seed, the same sample; temperature 0 needs no seed; threads change nothing."""
     folder = new_folder("model")
     ran("-i", TEXT, *TINY, *QUIET, "-x", 60, "--lr", 0.01, "-o", folder)
@@ -410,7 +411,7 @@ def samples():
     assert sample_of(ran(*base, "-g", 20))[:27] == sample_of(ran(*base, "-g", 40))[:27]
 
 
-def prompts():
+def test_prompts():
     """Any prompt: longer than the context, no ASCII, no text at all, characters that would steer a terminal."""
     name = model("prompt.bin")
     for prompt in ("x" * 100, "x" * 16, "Grüße, 世界 🌍", "line\nbreak", "'\"$&;|*"):
@@ -424,7 +425,7 @@ def prompts():
     sample_of(ran("--init", name, "-x", 0, "-g", 1, "--prompt", "x" * 65536))
 
 
-def model_without_training():
+def test_model_without_training():
     """--steps 0: evaluates, samples, exports; a new model of the seed's weights too."""
     name = model("still.bin")
     out = ran("--init", name, "-x", 0, "-j", TEXT, "-t", 16, "-g", 4)
@@ -436,7 +437,7 @@ def model_without_training():
 # ---- The same result ----
 
 
-def same_weights():
+def test_same_weights():
     """Threads, --recompute and sampling change no bit of the weights, nor does a second run."""
     base = [
         "-i", TEXT, "--layers", 3, "--heads", 3, "--channels", 24, "--context", 24, "-t", 21, "-b", 3, "-d", 126, "-x",
@@ -454,17 +455,7 @@ def same_weights():
         assert weights_hash(ran(*arguments, *other)) != hashes[0], other
 
 
-def overfitting():
+def test_overfitting():
     """One batch again and again: its loss comes near 0."""
     out = ran("-i", TEXT, *TINY, *QUIET, "--overfit", "-x", 300, "--lr", 0.03, "--schedule", "linear", "-q", 0)
     assert losses(out)[0] > 5 and losses(out)[-1] < 0.01, losses(out)[-1]
-
-
-TESTS = [
-    help_text, version, hellaswag_switch, unknown_options, missing_values, malformed_values, values_out_of_range,
-    options_that_contradict, gpu_options, llmc_command_line, forms_of_a_value, long_paths, every_zero_steps,
-    plan_is_consistent, plan_with_recompute, plan_allocates_nothing, progress_bar, plain_lines, main_log, loss_curve,
-    samples, prompts, model_without_training, same_weights, overfitting
-]
-
-harness.run("options", TESTS)

@@ -1,6 +1,6 @@
 """dev/run_logs.py and dev/plot.py: how the logs of a run are read, what is drawn of them, and that it is drawn.
 
-Where this Python has no matplotlib, another one on this machine is looked for; without one, what draws is skipped.
+Where this Python has no matplotlib, the tests that draw are skipped.
 """
 import contextlib
 import importlib.util
@@ -20,16 +20,13 @@ import tempfile
 import time
 import zlib
 
-if importlib.util.find_spec("matplotlib") is None and os.path.realpath(sys.executable) != \
-        os.path.realpath("/usr/bin/python3") and os.path.exists("/usr/bin/python3"):  # where Debian's packages are
-    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+import pytest
 
 sys.dont_write_bytecode = True
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 PLOT = os.path.join(ROOT, "dev", "plot.py")
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 
-import harness  # noqa: E402
 import plot  # noqa: E402
 import run_logs  # noqa: E402
 
@@ -93,7 +90,7 @@ def read_lines(*lines, torn=""):
 
 def need_matplotlib():
     if importlib.util.find_spec("matplotlib") is None:
-        raise harness.Skip("no Python with matplotlib")
+        pytest.skip("this Python has no matplotlib")
 
 
 def draws(*arguments):
@@ -510,7 +507,7 @@ def test_thousands_of_lines_are_fast():
 def test_real_run():
     """What ./train_gpt2 writes, a resume included, is read and drawn."""
     if not os.path.exists("./train_gpt2"):
-        raise harness.Skip("no ./train_gpt2")
+        pytest.skip("no ./train_gpt2")
     write("text.txt", "the cat sees a dog and likes it. " * 200)
     command = ["./train_gpt2", "-i", path("text.txt"), "--layers", "1", "--heads", "2", "--channels", "16",
                "--context", "16", "--seq-len", "16", "--batch-size", "2", "-v", "10", "-s", "0", "-o", path("real")]
@@ -646,7 +643,5 @@ def test_output_that_cannot_be_written():
     assert closed.returncode == 0 and closed.stderr == "" and os.path.exists(path("spoken.png")), closed
 
 
-try:
-    harness.run("test_plot", [value for name, value in list(globals().items()) if name.startswith("test_")])
-finally:
+def teardown_module():
     shutil.rmtree(FOLDER, ignore_errors=True)

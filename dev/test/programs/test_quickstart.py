@@ -5,12 +5,11 @@ import pty
 import re
 import select
 import shutil
-import signal
 import subprocess
 import tempfile
 import time
 
-from harness import run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 WORK = tempfile.mkdtemp(prefix="gpt2c_quickstart.")
@@ -19,7 +18,9 @@ SCRIPT = os.path.join(COPY, "scripts", "quickstart.sh")
 MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "llmc", "scripts", "dev", "train_gpt2.c", "train_gpt2.py"]
 
 
-def prepare():
+def setup_module():
+    if shutil.which("make") is None:
+        pytest.skip("no make")
     os.mkdir(COPY)
     for member in MEMBERS:
         source = os.path.join(ROOT, member)
@@ -182,18 +183,5 @@ def test_interrupt_on_a_terminal_saves_and_says_how_to_go_on():
     assert any(name.startswith("state_") for name in names), names
 
 
-def main():
-    if shutil.which("make") is None:
-        raise SystemExit("no make")
-    try:
-        prepare()
-        run("quickstart", [test_bad_arguments_are_refused, test_help, test_no_compiler_and_no_root,
-                           test_no_compiler_and_no_apt, test_no_compiler_but_root, test_no_compiler_and_sudo,
-                           test_own_sources_then_a_text_with_an_awkward_name,
-                           test_interrupt_on_a_terminal_saves_and_says_how_to_go_on])
-    finally:
-        shutil.rmtree(WORK, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
+def teardown_module():
+    shutil.rmtree(WORK, ignore_errors=True)

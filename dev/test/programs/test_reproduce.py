@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 
-from harness import Skip, run
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 WORK = tempfile.mkdtemp(prefix="gpt2c_reproduce.")
@@ -35,7 +35,7 @@ def unneeded(folder, names):
     return {"__pycache__", "fixtures"} & set(names)
 
 
-def prepare():
+def setup_module():
     os.mkdir(COPY)
     for member in MEMBERS:
         source, target = os.path.join(ROOT, member), os.path.join(COPY, member)
@@ -58,7 +58,7 @@ def environment(**changes):
 def emulated():
     """The setting for two emulated GPUs."""
     if not os.path.exists(EMULATOR):
-        raise Skip("no train_gpt2emu (make train_gpt2emu)")
+        pytest.skip("no train_gpt2emu (make train_gpt2emu)")
     return {"PROGRAM": "./train_gpt2emu"}
 
 
@@ -171,7 +171,7 @@ def test_124M_finished_before():
     changes = emulated()
     folder = folder_of("gpt2_124M")
     if not os.path.exists(os.path.join(folder, "state_00000006.bin")):
-        raise Skip("no finished run: test_124M_dies_and_goes_on failed or was left out")
+        pytest.skip("no finished run: test_124M_dies_and_goes_on failed or was left out")
     log = read(folder, "main.log")
     shutil.rmtree(os.path.join(folder, "hf"))
     out = ran(0, "scripts/run_gpt2_124M.sh", cwd=COPY, **changes)
@@ -447,7 +447,7 @@ def several_nodes(script, **changes):
 
 def test_mpi():
     if shutil.which("mpirun") is None:
-        raise Skip("no mpirun here")
+        pytest.skip("no mpirun here")
     several_nodes("run_mpi.sh")
 
 
@@ -462,8 +462,5 @@ def test_slurm():
         several_nodes(f"run_{kind}.sbatch", PORT=free_port(), **slurm)
 
 
-try:
-    prepare()
-    run("reproduce", [test for name, test in list(globals().items()) if name.startswith("test_")])
-finally:
+def teardown_module():
     shutil.rmtree(WORK, ignore_errors=True)

@@ -13,8 +13,6 @@ import subprocess
 import tempfile
 import time
 
-import harness
-
 PROGRAM = os.environ.get("TRAIN_GPT2", "./train_gpt2")
 FOLDER = tempfile.mkdtemp(prefix="test_resume.")
 ENVIRONMENT = dict(os.environ, OMP_WAIT_POLICY="passive", KMP_BLOCKTIME="0")
@@ -103,7 +101,7 @@ def times_of(folder):
     return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in names}
 
 
-def resume_from_every_step():
+def test_resume_from_every_step():
     """Straight, and resumed from each step of the run, across shard and epoch borders."""
     folder = run_folder("every")
     out, _ = train("--out-dir", folder, "--checkpoint-every", "1")
@@ -117,7 +115,7 @@ def resume_from_every_step():
         check_same_end(out, copy)
 
 
-def resume_a_finished_run():
+def test_resume_a_finished_run():
     """Resuming a run that is over changes nothing."""
     folder = run_folder("finished")
     shutil.copytree(REFERENCE["folder"], folder)
@@ -125,14 +123,14 @@ def resume_a_finished_run():
     check_same_end(out, folder)
 
 
-def resume_without_checkpoint():
+def test_resume_without_checkpoint():
     """--resume in an empty folder starts afresh: a script that always says --resume works from the first call on."""
     folder = run_folder("empty")
     out, _ = train("--out-dir", folder, "--resume")
     check_same_end(out, folder)
 
 
-def resume_with_other_threads_and_memory():
+def test_resume_with_other_threads_and_memory():
     """What does not shape the run may change: threads, recompute, micro-batch."""
     folder = run_folder("other")
     train("--out-dir", folder, "--checkpoint-every", "6")
@@ -157,7 +155,7 @@ def resume_with_other_threads_and_memory():
             assert abs(float(a) - float(b)) <= 2e-2, (line, want)  # the last printed digit of the norm may round
 
 
-def changed_options_are_named():
+def test_changed_options_are_named():
     """Other options or data are refused by name, and taken with --allow-changes."""
     folder = run_folder("changed")
     train("--out-dir", folder, "--checkpoint-every", "6")
@@ -207,7 +205,7 @@ def signalled(name, line_begins, signals):
     raise AssertionError("20 runs ended without taking notice of a signal")
 
 
-def stop_signals():
+def test_stop_signals():
     """SIGTERM and SIGINT save and end with status 0; the resumed run ends like the straight one."""
     for number, signal_number in enumerate((signal.SIGTERM, signal.SIGINT)):
         folder, status, out = signalled(f"signal{number}_", f"step    {3 + number}/", [signal_number])
@@ -218,7 +216,7 @@ def stop_signals():
         check_same_end(out, folder)
 
 
-def stop_within_a_long_step():
+def test_stop_within_a_long_step():
     """A step of very many micro-batches does not delay the end: it is given up and taken again later."""
     folder = run_folder("long")
     index = BASE.index("--total-batch") + 1
@@ -238,7 +236,7 @@ def stop_within_a_long_step():
         BASE[index] = old
 
 
-def second_signal_ends_at_once():
+def test_second_signal_ends_at_once():
     # It is stopped meanwhile, so that both are there when it wakes up.
     signals = [signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT]
     folder, status, _ = signalled("twice", "step    2/", signals)
@@ -247,7 +245,7 @@ def second_signal_ends_at_once():
     check_same_end(out, folder)
 
 
-def kill_at_any_moment():
+def test_kill_at_any_moment():
     """kill -9 again and again, most often while a checkpoint is written; each resume goes on from a complete one."""
     folder = run_folder("killed")
     generator = random.Random(5)
@@ -277,7 +275,7 @@ def kill_at_any_moment():
     assert not leftovers, leftovers
 
 
-def damaged_checkpoint_falls_back():
+def test_damaged_checkpoint_falls_back():
     """A flipped byte or a missing end in the newest checkpoint: said, and the one before is used."""
     folder = run_folder("damaged")
     train("--out-dir", folder, "--checkpoint-every", "4")
@@ -305,7 +303,7 @@ def damaged_checkpoint_falls_back():
             check_same_end(out, copy)
 
 
-def all_checkpoints_damaged():
+def test_all_checkpoints_damaged():
     folder = run_folder("ruined")
     train("--out-dir", folder, "--checkpoint-every", "6")
     for step in checkpoints(folder):
@@ -316,7 +314,7 @@ def all_checkpoints_damaged():
     assert log_of(folder) == REFERENCE["log"], "a refused resume touched the log"
 
 
-def fresh_run_in_a_used_folder():
+def test_fresh_run_in_a_used_folder():
     """Refused; with --overwrite nothing of the older run remains."""
     folder = run_folder("used")
     train("--out-dir", folder, "--checkpoint-every", "2")
@@ -333,7 +331,7 @@ def fresh_run_in_a_used_folder():
         BASE[index] = str(STEPS)
 
 
-def two_processes_one_folder():
+def test_two_processes_one_folder():
     folder = run_folder("shared")
     first = start("--out-dir", folder)
     for line in first.stdout:
@@ -347,7 +345,7 @@ def two_processes_one_folder():
     check_same_end(out, folder)
 
 
-def keep_and_major():
+def test_keep_and_major():
     folder = run_folder("keep")
     train("--out-dir", folder, "--checkpoint-every", "1", "--keep", "2", "--keep-major", "5")
     assert checkpoints(folder) == [5, 10, 11, 12], checkpoints(folder)
@@ -355,7 +353,7 @@ def keep_and_major():
     assert models == [f"model_{step:08}.bin" for step in (5, 10, 11, 12)], models
 
 
-def disk_full_keeps_the_last_checkpoint():
+def test_disk_full_keeps_the_last_checkpoint():
     """A file may not grow beyond a limit: the state does not fit. The model of the step before must survive."""
     folder = run_folder("full")
     train("--out-dir", folder, "--checkpoint-every", "6")
@@ -374,18 +372,10 @@ def disk_full_keeps_the_last_checkpoint():
     check_same_end(out, folder)
 
 
-def main():
-    try:
-        make_data()
-        make_reference()
-        harness.run("resume", [
-            resume_from_every_step, resume_a_finished_run, resume_without_checkpoint,
-            resume_with_other_threads_and_memory, changed_options_are_named, stop_signals, stop_within_a_long_step,
-            second_signal_ends_at_once, kill_at_any_moment, damaged_checkpoint_falls_back, all_checkpoints_damaged,
-            fresh_run_in_a_used_folder, two_processes_one_folder, keep_and_major, disk_full_keeps_the_last_checkpoint
-        ])
-    finally:
-        shutil.rmtree(FOLDER, ignore_errors=True)
+def setup_module():
+    make_data()
+    make_reference()
 
 
-main()
+def teardown_module():
+    shutil.rmtree(FOLDER, ignore_errors=True)

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 
-import harness
+import pytest
+
 from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, new_folder, num_params, path, ran,
                  random_tokens, read, refused, shard, start, text_file, weights_hash, write)
 from run_folder import (check_machine, check_options, check_times, log_of, nohup_writes_lines, record_of, speed_of,
                         terminal_goes, trained_steps, wait_until)
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and pseudo-terminals as Linux has them")
 TEXT = text_file()
 RUN = ["-i", TEXT, *TINY, "-s", 0, "-v", 3, "-m", 1, "--lr", 0.0123456789]
 ODD = b'a "quoted" \\ back\\slash,\ttab,\nline, \x01\x7f, \xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80, \xff\xfe\xc3(, %s %n'
@@ -27,7 +29,7 @@ def start_bytes(*arguments):
                             stderr=subprocess.PIPE, env=ENVIRONMENT)
 
 
-def describes_the_run():
+def test_describes_the_run():
     """Each field against the command, the data and this machine."""
     for name, count in (("t_0.bin", 300), ("t_1.bin", 500), ("v.bin", 100)):
         shard(name, random_tokens(count, 300))
@@ -73,7 +75,7 @@ def describes_the_run():
     assert len(os.listdir(folder)) == 2 * 2 + 5, os.listdir(folder)  # no temporary file is left
 
 
-def odd_bytes():
+def test_odd_bytes():
     """Texts of any bytes in options and names: run.json is JSON in UTF-8, and holds what can be held."""
     folder = os.path.join(os.fsencode(new_folder("odd")), ODD)
     process = start_bytes("-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", ODD, "-g", 1, "--out-dir", folder)
@@ -87,7 +89,7 @@ def odd_bytes():
     assert "written anew" not in out and len(record_of(os.fsdecode(folder))["starts"]) == 2, out
 
 
-def closed_standard_files():
+def test_closed_standard_files():
     """Without standard output and the others, what is said goes nowhere, and not into a file of the run."""
     folders = new_folder("open"), new_folder("closed")
     ran(*RUN, "-x", 2, "-o", folders[0])
@@ -99,7 +101,7 @@ def closed_standard_files():
             assert a.read() == b.read(), name
 
 
-def resume_appends():
+def test_resume_appends():
     """Starts, ends and seconds add up; every step has one line."""
     folder, straight = new_folder("resumed"), new_folder("straight")
     words = [*RUN, "-x", 9, "-n", 2, "-o"]
@@ -134,7 +136,7 @@ def resume_appends():
     assert [start["from_step"] for start in record_of(folder)["starts"]] == [0]
 
 
-def damaged_record():
+def test_damaged_record():
     """run.json that is none is replaced, and that is said; a missing one is no matter."""
     folder = new_folder("damaged")
     words = [*RUN, "-x", 2, "-o", folder]
@@ -159,7 +161,7 @@ def damaged_record():
     refused(*words, "--resume", says=["run.json", "is a folder"])
 
 
-def damaged_speed_log():
+def test_damaged_speed_log():
     """A line that is none goes, a line cut by a kill goes, the time goes on from the last that is whole."""
     folder = new_folder("speed")
     words = [*RUN, "-n", 3, "-o", folder]
@@ -180,7 +182,7 @@ def damaged_speed_log():
             os.remove(os.path.join(folder, f"{kind}_{6:08}.bin"))
 
 
-def ends():
+def test_ends():
     """A stopped, a failed and a killed run; and one that was refused leaves what is there as it was."""
     folder = new_folder("ends")
     process = start(*RUN, "-x", 1000000, "-o", folder)
@@ -211,7 +213,7 @@ def ends():
     assert end["step"] == len(speed_of(folder)) == trained_steps(folder), end
 
 
-def ignored_signals():
+def test_ignored_signals():
     """What was ignored at the start stays ignored: SIGINT by a shell that starts a run in the background."""
     folder = new_folder("ignored")
 
@@ -231,7 +233,7 @@ def ignored_signals():
     assert record_of(folder)["end"]["status"] == "stopped"
 
 
-def hangups():
+def test_hangups():
     """A terminal that goes may send SIGHUP more than once, and beside others: none of it costs the checkpoint."""
     for first, second in ((signal.SIGHUP, signal.SIGHUP), (signal.SIGHUP, signal.SIGTERM),
                           (signal.SIGTERM, signal.SIGHUP)):
@@ -246,21 +248,13 @@ def hangups():
         assert record_of(folder)["end"]["step"] == checkpoints(folder)[0], (first, second)
 
 
-def terminal_that_goes():
+def test_terminal_that_goes():
     folder = new_folder("terminal")
     terminal_goes([PROGRAM, *RUN, "-d", 320, "-n", 1, "--keep", 1, "-o", folder], folder, 300)
 
 
-def under_nohup():
+def test_under_nohup():
     if shutil.which("nohup") is None:
-        raise harness.Skip("no nohup here")
+        pytest.skip("no nohup here")
     folder = new_folder("nohup")
     nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder)
-
-
-if sys.platform != "linux":
-    print("skip run_folder: all of it: /proc and pseudo-terminals as Linux has them")
-    print("run_folder: 0 passed, 0 failed, 1 skipped")
-else:
-    harness.run("run_folder", [describes_the_run, odd_bytes, closed_standard_files, resume_appends, damaged_record,
-                               damaged_speed_log, ends, ignored_signals, hangups, terminal_that_goes, under_nohup])

@@ -20,8 +20,9 @@ import tempfile
 import time
 import unicodedata
 
+import pytest
+
 from formats import BYTES, merges_text
-from harness import Skip, run
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
@@ -165,7 +166,7 @@ def test_generator():
             with open(os.path.join(ROOT, "llmc", "data", "unicode_tables.h"), "rb") as file:
                 assert file.read() == output
             return
-    raise Skip(f"no Unicode {version} here (pip install unicodedata2=={version})")
+    pytest.skip(f"no Unicode {version} here (pip install unicodedata2=={version})")
 
 
 # ---- Shards ----
@@ -173,7 +174,7 @@ def test_generator():
 def test_shakespeare():
     text, vocab = os.path.join(DATA, "tinyshakespeare.txt"), os.path.join(DATA, "vocab.bpe")
     if not (os.path.exists(text) and os.path.exists(vocab)):
-        raise Skip("../shared/data is not here")
+        pytest.skip("../shared/data is not here")
     summary = accepted("--output", "new/folder/shakespeare", "--val-fraction", "0.1", text, vocab=vocab)
     tokens = read_all("new/folder/shakespeare")
     assert tokens[0] == EOT and len(tokens) == 338026, (tokens[0], len(tokens))
@@ -515,9 +516,9 @@ def test_full_disk():
     try:
         result = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, timeout=100)
     except FileNotFoundError:
-        raise Skip("no unshare here")
+        pytest.skip("no unshare here")
     if result.returncode == 99 or b"unshare" in result.stderr:
-        raise Skip("a small file system cannot be mounted here")
+        pytest.skip("a small file system cannot be mounted here")
     assert result.stdout == b"status 1\n", result.stdout
     assert b"no space left on device" in result.stderr and result.stderr.count(b"\n") == 1, result.stderr
 
@@ -577,12 +578,5 @@ def test_progress():
     assert seen.endswith(b"\r\x1b[K"), seen[-20:]
 
 
-if __name__ == "__main__":
-    try:
-        run("tokenize", [test_unicode_tables, test_generator, test_shakespeare, test_documents, test_streaming,
-                         test_closed_output, test_one_long_word, test_shard_sizes, test_json_lines,
-                         test_many_json_lines, test_bad_json_lines, test_questions, test_bad_questions,
-                         test_old_shards, test_help, test_bad_options, test_bad_inputs, test_bad_vocabulary,
-                         test_file_limit, test_full_disk, test_signals, test_progress])
-    finally:
-        shutil.rmtree(WORK, ignore_errors=True)
+def teardown_module():
+    shutil.rmtree(WORK, ignore_errors=True)

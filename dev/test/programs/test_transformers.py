@@ -9,10 +9,11 @@ import subprocess
 import sys
 import warnings
 
+import pytest
+
 import cli
 import formats
 from cli import new_folder, path, ran, refused, write
-from harness import Skip, run
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
@@ -20,9 +21,8 @@ warnings.filterwarnings("ignore")
 try:
     import torch
     import transformers
-    MISSING = ""
 except ImportError as error:
-    MISSING = f"needs torch and transformers ({error})"
+    pytest.skip(f"needs torch and transformers ({error})", allow_module_level=True)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 GPT2_MERGES = os.path.join(ROOT, "..", "shared", "data", "vocab.bpe")
@@ -94,7 +94,7 @@ def odd_model(**changes):
 # ---- Models ----
 
 
-def their_models_here():
+def test_their_models_here():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         folder = new_folder("theirs")
         model = odd_model().to(dtype)
@@ -119,7 +119,7 @@ def our_trained_model(tokenizer=("--tokenizer", "byte"), text=None):
     return folder, export
 
 
-def our_models_there():
+def test_our_models_there():
     folder, export = our_trained_model()
     for kind in (transformers.GPT2LMHeadModel, transformers.AutoModelForCausalLM):
         model, report = kind.from_pretrained(export, output_loading_info=True)
@@ -164,7 +164,7 @@ def check_tokenizer(theirs, name, vocab):
     assert theirs.decode([vocab - 1]) == "<|endoftext|>"
 
 
-def tokenizers():
+def test_tokenizers():
     for name, vocab in merge_files():
         folder = export_of(name, vocab)
         theirs = transformers.AutoTokenizer.from_pretrained(folder)
@@ -177,7 +177,7 @@ def tokenizers():
         check_tokenizer(transformers.AutoTokenizer.from_pretrained(folder), folder, vocab)
 
 
-def their_tokenizer_of_another_order():
+def test_their_tokenizer_of_another_order():
     """One that the library trains has end-of-text first: its ids are not ours, and that is said."""
     import tokenizers as library
     folder = new_folder("trained")
@@ -194,7 +194,7 @@ def their_tokenizer_of_another_order():
 # ---- Generation ----
 
 
-def generation():
+def test_generation():
     prompt = "the cat sees "
     for name, _ in merge_files()[:2]:
         _, export = our_trained_model(("--tokenizer", name))
@@ -209,7 +209,7 @@ def generation():
         assert ours.encode("latin-1") == want.encode(), (ours, want)
 
 
-def pipelines():
+def test_pipelines():
     _, export = our_trained_model()
     script = ("import sys, warnings; warnings.simplefilter('error', UserWarning)\n"
               "from transformers import pipeline\n"
@@ -222,16 +222,3 @@ def pipelines():
     print("     ", transformers.__version__, "said:", complaints or "nothing")
     config = json.loads(open(os.path.join(export, "config.json")).read())
     assert config["model_type"] == "gpt2"
-
-
-def when_installed(test):
-    def wrapped():
-        if MISSING:
-            raise Skip(MISSING)
-        test()
-    wrapped.__name__ = "test_" + test.__name__
-    return wrapped
-
-
-run("transformers", [when_installed(test) for test in (
-    their_models_here, our_models_there, tokenizers, their_tokenizer_of_another_order, generation, pipelines)])

@@ -7,14 +7,13 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
 
-import harness
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 FIXTURES = os.path.join(ROOT, "dev", "test", "fixtures")
@@ -35,26 +34,19 @@ def needs(*modules):
         try:
             version = __import__(module).__version__
         except ImportError:
-            raise harness.Skip(f"{sys.executable} has no {module}") from None
+            pytest.skip(f"{sys.executable} has no {module}")
         if module == "torch" and tuple(map(int, version.split(".")[:2])) < (2, 3):
-            raise harness.Skip(f"{sys.executable} has PyTorch {version}, which is too old")
+            pytest.skip(f"{sys.executable} has PyTorch {version}, which is too old")
 
 
 def needs_program(path):
     if not os.path.exists(path):
-        raise harness.Skip(f"{os.path.basename(path)} is not built")
+        pytest.skip(f"{os.path.basename(path)} is not built")
 
 
-def temporary(test):
-    """Runs test(folder) with a folder that is removed afterwards."""
-    def run():
-        folder = tempfile.mkdtemp(prefix="gpt2c_twin_")
-        try:
-            test(folder)
-        finally:
-            shutil.rmtree(folder)
-    run.__name__ = test.__name__
-    return run
+@pytest.fixture
+def folder(tmp_path):
+    return str(tmp_path)
 
 
 # ---- What needs numpy only ----
@@ -140,7 +132,6 @@ def test_order_of_the_data():
             assert (np.concatenate(halves, axis=1) == want).all(), "another order when read in parts"
 
 
-@temporary
 def test_fingerprints(folder):
     """Of shards, with and without tokens."""
     c = c_functions()
@@ -180,7 +171,6 @@ def test_initial_weights():
         assert at == weights.num_values(config)
 
 
-@temporary
 def test_initial_weights_to_the_bit(folder):
     """The hash of the weights after an update with a learning rate of 0."""
     needs("numpy")
@@ -353,7 +343,6 @@ def shards_of(folder):
     return f"{folder}/part_*.bin"
 
 
-@temporary
 def test_same_losses_as_c(folder):
     """Same seed, data and options: the same losses, norms, learning rates and validations."""
     needs("numpy", "torch")
@@ -390,7 +379,6 @@ def test_same_losses_of_a_given_model():
             compare(run_c(PROGRAM, *options), run_twin(*options), 3, LOSS_FP32, NORM_FP32, name)
 
 
-@temporary
 def test_bf16_as_in_the_gpu_trainer(folder):
     """bf16 has 8 bits: a hundredth of the norm, and of the loss, which averages over the tokens, a thousandth."""
     needs("numpy", "torch")
@@ -399,12 +387,11 @@ def test_bf16_as_in_the_gpu_trainer(folder):
                "--val-every", "3", "--val-batches", "1"]
     ours = run_c(EMULATED, *options)
     if not re.search(r"^precision +bf16", ours, re.M):
-        raise harness.Skip("train_gpt2emu is not built for bf16")
+        pytest.skip("train_gpt2emu is not built for bf16")
     for precision in ("bf16", "autocast"):
         compare(ours, run_twin(*options, "--precision", precision), 6, 1e-3, 2e-2, precision)
 
 
-@temporary
 def test_several_processes(folder):
     """Two processes train like one; with a part of the optimizer's state each, too."""
     needs("numpy", "torch")
@@ -424,7 +411,6 @@ def test_several_processes(folder):
         assert a.read() == b.read(), "sharding the optimizer's state changed the weights"
 
 
-@temporary
 def test_resume(folder):
     """From the middle: the same weights and logs as without a break, in the same folder."""
     needs("numpy", "torch")
@@ -456,7 +442,6 @@ def test_resume(folder):
     assert hash_of(model) == straight, "the C trainer reads other weights than were written"
 
 
-@temporary
 def test_files_of_a_run(folder):
     """main.log, speed.log and run.json as the trainers write them."""
     needs("numpy", "torch")
@@ -484,7 +469,6 @@ def read(path):
         return file.read()
 
 
-@temporary
 def test_as_a_user(folder):
     """One line for an error; Ctrl-C ends with status 130 and leaves a record of it."""
     needs("numpy", "torch")
@@ -527,7 +511,6 @@ def numbers(path):
     return struct.unpack(f"<{count}i", data[:4 * count]), struct.unpack(f"<{count}f", data[:4 * count])
 
 
-@temporary
 def test_fixtures_are_reproducible(folder):
     """Another version of PyTorch may round a last bit differently, no more."""
     needs("numpy", "torch", "transformers")
@@ -541,11 +524,3 @@ def test_fixtures_are_reproducible(folder):
         for i, (a, b) in enumerate(zip(got, want)):
             assert got_ints[i] == want_ints[i] or abs(a - b) <= 4 * FLT_EPSILON * max(abs(b), 1e-3), \
                 f"{name}: number {i} is {a!r}, committed {b!r}"
-
-
-if __name__ == "__main__":
-    harness.run("test_twin", [test_order_of_the_data, test_fingerprints, test_initial_weights,
-                              test_initial_weights_to_the_bit, test_schedules, test_model_files, test_options,
-                              test_gpu_peaks, test_same_losses_as_c, test_same_losses_of_a_given_model,
-                              test_bf16_as_in_the_gpu_trainer, test_several_processes, test_resume,
-                              test_files_of_a_run, test_as_a_user, test_fixtures_are_reproducible])

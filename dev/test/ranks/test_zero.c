@@ -520,7 +520,7 @@ static void test_step_of_ranks(Test *t) {
     CHECK(t, step_seconds_of_rank(&slow, &s, 0) == step_seconds(&gpu, &s), "one rank sends nothing");
 }
 
-int main(void) {
+SUITE(zero) {
     Suite s = suite_begin("zero");
     RUN(&s, test_bucket_order);
     RUN(&s, test_decay_boundary);

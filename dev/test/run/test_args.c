@@ -465,7 +465,7 @@ static void test_edit_distance(Test *t) {
     }
 }
 
-int main(void) {
+SUITE(args) {
     Suite s = suite_begin("args");
     RUN(&s, test_malformed_values);
     RUN(&s, test_malformed_options);

@@ -438,7 +438,7 @@ static void test_svg_errors(Test *t) {
     remove_folder(t, dir);
 }
 
-int main(void) {
+SUITE(logger) {
     Suite s = suite_begin("logger");
     RUN(&s, test_durations);
     RUN(&s, test_step_line);

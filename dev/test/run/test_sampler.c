@@ -222,7 +222,7 @@ static void test_large_vocabulary(Test *t) {
     free(logits), free(probs), free(index);
 }
 
-int main(void) {
+SUITE(sampler) {
     Suite s = suite_begin("sampler");
     RUN(&s, test_argmax);
     RUN(&s, test_extreme_logits);

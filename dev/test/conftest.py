@@ -1,0 +1,315 @@
+"""What pytest collects here, beside plain Python tests: the suites of unit_tests, fuzzers, kernels, shell scripts.
+
+    python3 -m pytest dev/test/base                          the tests of a room
+    python3 -m pytest dev/test/programs/test_faults.py -k disk
+    python3 -m pytest dev/test/base/test_json.c              one suite
+    python3 -m pytest --builds build,build/sanitize dev/test
+
+pytest builds nothing. --builds names the folders that hold what make has built: their tests run. A folder without a
+program has no tests of that program. scripts/test.sh builds and calls pytest. The last line has the counts: one for
+each Python test, and one for each line of a program that begins with ok, FAIL or skip.
+"""
+import atexit
+import collections
+import importlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HERE = os.path.join(ROOT, "dev", "test")
+LIMIT = 600.0  # seconds for one program: many times what it takes, for machines that do much else
+FUZZ_RUNS = "2000"
+CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
+# Their programs and folders belong to one test file.
+HELPERS = ("gpu_program", "cli", "ranks", "run_folder", "formats", "evalfiles")
+
+# Python tests that run sanitized programs, too: all tests of the file, or those named. Of the others, what they find
+# does not depend on the program's memory.
+SANITIZED = {
+    "test_data": ("test_vocab", "test_fineweb", "test_tinyshakespeare", "test_real_shakespeare", "test_hellaswag",
+                  "test_mmlu", "test_tinystories", "test_parquet"),
+    "test_eval": None, "test_export": None, "test_faults": None, "test_options": None, "test_resume": None,
+    "test_run_folder": None, "test_tokenize": None,
+}
+# These take longest: they start first, so that none is left over at the end, alone with all the cores.
+LONG = ("test_nvcc", "test_gpu_ranks", "test_emu", "test_gpt2emu", "test_gpu_trainer", "test_headers", "test_data",
+        "test_reproduce", "test_kernels", "test_comm", "test_multi_node", "test_tokenize", "test_faults")
+# The tests of a file share what its first ones build, and run one after another, except those of these files.
+APART = ("test_gpu_ranks", "test_gpu_tune", "test_gpu_fp8", "test_plot", "test_faults")
+
+# Programs run side by side: their threads sleep, not spin, while they wait for each other. Looking for leaks takes half
+# the time of a short run: test_resume's runs are enough.
+ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": "1", "LC_ALL": "C",
+               "UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "allocator_may_return_null=1"}
+os.environ.update(ENVIRONMENT)
+# A shell that starts this in the background makes it ignore SIGINT, and with it every program that a test starts.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--builds", default="build", help="folders that make built in, with commas between them (build)")
+    parser.addoption("--quick", action="store_true", help="leave out what scripts/test.sh leaves out without --all")
+
+
+def pytest_configure(config):
+    os.chdir(ROOT)
+    # All that tests leave behind. Some tests run programs as another user, who must come through.
+    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="gpt2c_tests.")
+    os.chmod(folder, 0o755)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
+    sys.path.insert(0, os.path.join(HERE, "programs"))
+
+
+# ---- Programs ----
+
+
+class Failed(Exception):
+    """A program that ended badly: what it printed."""
+
+
+def run_program(command, node):
+    """Runs a program that prints a line for each test, and notes the counts in the report of the node. A fuzzer prints
+    no counts: its status says all."""
+    words = " ".join(command)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                               start_new_session=True, encoding="utf-8", errors="replace")
+    try:
+        output = process.communicate(timeout=LIMIT)[0]
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)  # and what it has started
+        raise Failed(f"{words}: no end\n{process.communicate()[0]}") from error
+    closing, bad = CLOSING.findall(output), process.returncode != 0
+    if closing:
+        passed, failed, skipped = map(int, closing[-1])
+        node.user_properties.append(("counts", (passed, max(failed, int(bad)), skipped)))
+        bad = bad or failed > 0
+    node.user_properties += [("skip", line) for line in output.splitlines() if line.startswith("skip ")]
+    if bad or not closing and "/fuzz_" not in command[0]:
+        raise Failed(f"{words}: status {process.returncode}\n{output}")
+
+
+class Program(pytest.Item):
+    """A command of a source file."""
+
+    def __init__(self, command=(), **keywords):
+        super().__init__(**keywords)
+        self.command = command
+
+    def runtest(self):
+        run_program(self.command, self)
+
+    def repr_failure(self, excinfo, style=None):
+        return str(excinfo.value) if isinstance(excinfo.value, Failed) else super().repr_failure(excinfo)
+
+    def reportinfo(self):
+        return self.path, None, self.name
+
+
+@pytest.fixture
+def runs(request):
+    """For Python tests: runs a program that prints a line for each test."""
+    return lambda command: run_program(command, request.node)
+
+
+class NotBuilt(pytest.Item):
+    """Stands for a file that the command line names, and whose program is in none of the builds."""
+
+    def runtest(self):
+        raise Failed(f"{self.path.name}: not built in {' or '.join(self.config.builds)}; `make tests` builds the unit "
+                     "tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
+
+    def repr_failure(self, excinfo, style=None):
+        return str(excinfo.value)
+
+
+class ProgramFile(pytest.File):
+    """A source whose program is built, or a script: an item for each build."""
+
+    def collect(self):
+        items = [Program.from_parent(self, name=f"{self.path.stem}[{label}]", command=command)
+                 for label, command in self.commands() if os.access(os.path.join(ROOT, command[0]), os.X_OK)]
+        named = any(self.path == pathlib.Path(word).resolve() for word in self.config.args)
+        return items or [NotBuilt.from_parent(self, name=self.path.stem)] * named
+
+    def commands(self):
+        for build in self.config.builds:
+            yield from commands_of(self.path, build)
+
+
+def commands_of(path, build):
+    """The label and the command of each item that a source file has in a build."""
+    name, suite = path.stem, path.stem.partition("_")[2]
+    if path.suffix == ".sh":
+        if build == "build":
+            yield from script_commands(path)
+    elif name.startswith("fuzz_"):
+        yield build, [f"{build}/{name}", FUZZ_RUNS]
+    elif name == "test_comm":
+        yield build, [f"{build}/test_comm"]
+    elif path.suffix == ".c":
+        yield build, [f"{build}/unit_tests", suite]
+        if not os.path.exists(f"{build}/unit_tests"):
+            yield build, [f"{build}/{name}"]
+    elif path.suffix == ".cuh":
+        yield build, [f"{build}/emu/test_kernels", suite]
+    elif name.startswith("emu_"):
+        yield build, [f"{build}/emu/{name}"]
+
+
+def script_commands(path):
+    """A script runs once; that of nvcc for each precision."""
+    script = os.path.relpath(path, ROOT)
+    if path.stem == "test_nvcc":
+        yield from ((precision, [script, precision]) for precision in ("BF16", "FP32"))
+    else:
+        yield "build", [script]
+
+
+def pytest_collect_file(file_path, parent):
+    name, suffix = file_path.stem, file_path.suffix
+    wanted = {".c": ("test_", "fuzz_"), ".cuh": ("kernels_",), ".cu": ("emu_",), ".sh": ("test_",)}.get(suffix, ())
+    if name.startswith(wanted) and wanted and name not in ("fuzz_main", *BUILT_BY_TEST_EMU):
+        return ProgramFile.from_parent(parent, path=file_path)
+    return None
+
+
+BUILT_BY_TEST_EMU = ("emu_features", "emu_bugs", "emu_nccl")
+
+
+# ---- Python tests ----
+
+
+class PythonFile(pytest.Module):
+    """A test file with helper modules of its own, since each has its own program and folder."""
+    build = "build"
+
+    def _getobj(self):
+        for name in (*HELPERS, self.path.stem):
+            sys.modules.pop(name, None)
+        before = dict(os.environ)
+        os.environ.update(programs_of(self.build))
+        try:
+            module = importlib.import_module(self.path.stem)
+            self.environment = {name: value for name, value in os.environ.items() if before.get(name) != value}
+            return module
+        except FileNotFoundError as error:
+            raise self.CollectError(f"{error.filename} is not there: make builds it") from error
+        finally:
+            restore(before)
+
+    def collect(self):
+        for item in super().collect():
+            wanted = SANITIZED.get(self.path.stem) if is_sanitized(self.build) else None
+            if wanted is None or item.name in wanted:
+                yield item
+
+
+def programs_of(build):
+    folder = "" if build == "build" else build + "/"
+    programs = {"TRAIN_GPT2": "train_gpt2", "TOKENIZE": "tokenize", "TRAIN_GPT2CU": "train_gpt2emu"}
+    chosen = {name: f"./{folder}{program}" for name, program in programs.items() if build != "build"}
+    return dict(chosen, PYTEST_BUILD=build)
+
+
+def is_sanitized(build):
+    return "sanitize" in build
+
+
+def restore(environment):
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+class Builds(pytest.File):
+    """A Python file whose tests run in several builds."""
+
+    def collect(self):
+        return [python_file(self, self.path, build) for build in builds_of(self.path, self.config)]
+
+
+def builds_of(path, config):
+    sanitized = ("test_faults",) if config.getoption("--quick") else SANITIZED
+    return [build for build in config.builds if build == "build" or is_sanitized(build) and path.stem in sanitized]
+
+
+def python_file(parent, path, build):
+    nodeid = parent.nodeid + f"[{build}]" if isinstance(parent, Builds) else None
+    file = PythonFile.from_parent(parent, path=path, nodeid=nodeid)
+    file.build = build
+    return file
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    builds = builds_of(module_path, parent.config)
+    if len(builds) > 1:
+        return Builds.from_parent(parent, path=module_path)
+    return python_file(parent, module_path, *builds or parent.config.builds[:1])
+
+
+@pytest.hookimpl(wrapper=True) if pytest.version_tuple >= (8,) else pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    file = item.getparent(PythonFile)
+    before = dict(os.environ)
+    os.environ.update(file.environment if file else {})
+    result = yield
+    restore(before)
+    return result
+
+
+# ---- Order and counts ----
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Hands a process one file after another, and of some files one test after another."""
+    from xdist.scheduler import LoadScopeScheduling  # pylint: disable=import-outside-toplevel
+
+    class FileScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            file = nodeid.partition("::")[0]
+            return nodeid if os.path.basename(file).partition(".")[0] in APART else file
+
+    config.option.loadscopereorder = False  # the order is that of LONG
+    return FileScheduling(config, log)
+
+
+def pytest_unconfigure(config):
+    """The last line: Python tests count one each, programs what they say of themselves."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(config, "workerinput"):
+        return
+    counts = collections.Counter()
+    for outcome in ("passed", "failed", "error", "skipped"):
+        for report in reporter.stats.get(outcome, []):
+            for name, count in counts_of(report, outcome).items():
+                counts[name] += count
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+
+
+def counts_of(report, outcome):
+    said = dict(getattr(report, "user_properties", ())).get("counts")
+    if said:
+        return dict(zip(("passed", "failed", "skipped"), said))
+    return {"failed" if outcome == "error" else outcome: 1}
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What the programs left out."""
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    lines = {value for report in reports for name, value in report.user_properties if name == "skip"}
+    for line in sorted(lines):
+        terminalreporter.write_line(line)
