@@ -19,14 +19,31 @@
 #   make NCCL=0            one GPU only, without NCCL; NCCL=1: not without it; NCCL_HOME=/folder: where it is
 #   make CUDNN=0           attention without cuDNN 9, by our own kernels; CUDNN=1, CUDNN_HOME=/folder likewise
 #   make MPI=0             several GPUs start by TCP or a folder, not by mpirun; MPI=1, MPI_HOME=/folder likewise
-#
-# A header or a flag that changes rebuilds what depends on it.
 
 PROGRAMS = train_gpt2 test_gpt2 tokenize
 GPU_PROGRAMS = train_gpt2cu test_gpt2cu train_gpt2emu test_gpt2emu
 BIN      =#      where the programs go; empty: here
 BUILD    = build# where tests, dependency files and the record of the flags go
 PREFIX   = $(if $(BIN),$(BIN)/)
+
+# --- targets: `make help` lists these and those of dev/test/tests.mk -------------------------------------------------
+.PHONY: all headers doctor clean help
+.DELETE_ON_ERROR:
+
+all: $(addprefix $(PREFIX),$(PROGRAMS)) ## the CPU programs: train_gpt2, test_gpt2, tokenize (the default)
+
+headers: ## every header alone as C11 and C++17, and two objects that include them all
+	dev/test/programs/test_headers.sh
+
+doctor: ## what this machine has (compilers, OpenMP, CUDA, ...), what each is for, how to get it
+	@dev/doctor.sh
+
+clean: ## remove what was built; run folders stay
+	rm -rf build $(PROGRAMS) $(GPU_PROGRAMS)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile dev/test/tests.mk
+	@echo; sed -n 's/^#   make/  make/p' Makefile
 
 # --- the compiler: gcc, else clang, else whatever cc is --------------------------------------------------------------
 ifeq ($(origin CC),default)
@@ -38,7 +55,7 @@ ifeq ($(origin CXX),default)
               $(if $(findstring gcc,$(CC)),$(subst gcc,g++,$(CC))),c++)
 endif
 
-# $(call take,COMMAND): takes the words that a script prints, each of them NAME=value or NAME+=value.
+# $(call take,COMMAND): evaluates the words that a script prints: NAME=value or NAME+=value.
 take = $(foreach word,$(shell $(1) || echo TAKE_FAILED=1),$(eval $(word)))$(if $(TAKE_FAILED),$(error \
          $(firstword $(filter dev/%,$(1))) says above what is missing))
 
@@ -56,10 +73,7 @@ ifeq ($(SANITIZE),1)
   STRICT_FLAGS += -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 endif
 CFLAGS ?= -O3
-
-ifeq ($(WERROR),1)
-  STRICT_FLAGS += -Werror
-endif
+STRICT_FLAGS += $(if $(filter 1,$(WERROR)),-Werror)
 
 PRECISION = BF16
 ifeq ($(filter BF16 FP32,$(PRECISION)),)
@@ -84,13 +98,12 @@ endif
 COMPILE = $(CC) $(STRICT_FLAGS) $(CFLAGS) $(ARCH) $(OPENMP_FLAGS) $(CPPFLAGS) -I.
 LIBS    = $(LDFLAGS) $(OPENMP_LIBS) -pthread -lm $(LDLIBS)
 
-# $(call record,NAME,COMMAND): the record of a command line in $(BUILD)/NAME: written only when it changes, and what
-# the command builds depends on it.
+# $(call record_in,FOLDER,NAME,COMMAND): writes down a command line, if it has changed. Its programs depend on the file.
 record = $(call record_in,$(BUILD),$(1),$(2))
 record_in = $(shell mkdir -p $(1) && cd $(1) && echo '$(3)' > $(2).$$$$ && \
               if cmp -s $(2).$$$$ $(2); then rm $(2).$$$$; else mv $(2).$$$$ $(2); fi)
-# The revision that the trainers write down in run.json: a source of its own, so that a commit compiles no more than
-# that, and links. Empty for a copy of the source without .git.
+
+# The revision for run.json is a source file, so that a commit compiles only this file. Without .git it is empty.
 ifneq ($(OPENMP_FLAGS),)
   RECORD   := $(call record,flags,$(COMPILE) $(LIBS))
   REVISION := $(shell GIT_OPTIONAL_LOCKS=0 git --git-dir=.git describe --always --abbrev=40 --exclude='*' --dirty \
@@ -102,7 +115,7 @@ CUDA_GOALS := $(filter %cu $(BUILD)/cuda/% bench-gpu,$(MAKECMDGOALS))
 EMU_GOALS  := $(filter %emu $(BUILD)/emu/% test-emu,$(MAKECMDGOALS))
 MPI_GOALS  := $(CUDA_GOALS) $(EMU_GOALS) $(filter test tests $(BUILD)/test_comm,$(MAKECMDGOALS))
 
-# --- several GPUs: MPI, one of the ways to start their processes ------------------------------------------------------
+# --- several GPUs ----------------------------------------------------------------------------------------------------
 NCCL  =
 CUDNN =
 MPI   =
@@ -114,7 +127,6 @@ endif
 # $(call find,WHAT,VARIABLES): takes what dev/find_libraries.sh finds, which is told these variables.
 find = $(call take,$(foreach name,$(2),$(name)='$($(name))') QUIET=$(filter-out 0,$(MAKELEVEL)) \
                     dev/find_libraries.sh $(1))
-
 MPI_FLAGS :=
 MPI_LIBS  :=
 ifneq ($(strip $(MPI_GOALS)),)
@@ -126,11 +138,7 @@ MPI_RPATH   := $(MPI_FOLDERS:%=-Wl,-rpath,%)
 
 # --- CUDA and the emulator: for goals that ask for them, since most machines have no nvcc -----------------------------
 
-ORACLE = build/oracle.o
-COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas -I.
-
 ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
-  RECORD := $(call record_in,build,flags.oracle,$(COMPILE_ORACLE))
   CXX_OPENMP :=
   $(if $(filter 0,$(OPENMP)),,$(call take,CXX='$(CXX)' dev/probe_compiler.sh cxx_openmp))
   CXX_FLAGS := -Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) $(or $(CXX_OPENMP),-Wno-unknown-pragmas)
@@ -154,11 +162,10 @@ ifneq ($(CUDA_GOALS),)
   NVCC_CXX_FLAGS := $(addprefix -Xcompiler ,$(CXX_FLAGS) $(if $(findstring clang,$(CXX)),-Wno-unused-function)) \
                     $(if $(filter 1,$(WERROR)),-Werror all-warnings)
   CUDA_LIBS += $(MPI_LIBS) -lpthread -ldl $(foreach folder,$(MPI_FOLDERS),-Xlinker -rpath -Xlinker $(folder))
-  # -Og is for the host, which has little to do (-O1 takes half as long again, -O2 three times as long): device code is
-  # always optimised. -lineinfo costs nothing at run time; with it compute-sanitizer and the profilers name lines.
-  # Kernels are compiled by eight threads from CUDA 13 on: 12.4 knows the option too, but its own compiler complains.
-  # The number is in the program file, and every rank must run the same file. So it does not depend on the machine's
-  # cores.
+  # -Og is for the host's code, which does little (-O1 compiles 1.5 times as long). Device code is always optimised.
+  # -lineinfo lets compute-sanitizer and the profilers name lines, and costs nothing at run time. From CUDA 13 on, eight
+  # threads compile kernels; 12.4's own compiler complains of the option. The number is fixed, because it stands in the
+  # program file, and all ranks must run equal files.
   EIGHT_THREADS := $(if $(filter-out 12.%,$(CUDA_RELEASE)),-split-compile=8 -Xptxas --split-compile=8)
   NVCCFLAGS    ?= -Xcompiler -Og -lineinfo $(EIGHT_THREADS)
   COMPILE_CUDA := $(NVCC) -ccbin $(CXX) -std=c++17 $(NVCCFLAGS) $(GENCODE) $(NVCC_CXX_FLAGS) $(PRECISION_FLAGS) \
@@ -167,8 +174,8 @@ ifneq ($(CUDA_GOALS),)
 endif
 
 ifneq ($(EMU_GOALS),)
-  # Line tables are always there, since the emulator's reports name lines. -O1: the programs run as fast as with -O2,
-  # which takes three times as long to compile. Its own objects serve every BUILD. It has a NCCL of its own.
+  # -g1, because the emulator's reports name lines. -O1, because programs run as fast as with -O2, which compiles three
+  # times as long. The emulator's own objects serve every BUILD.
   EMU_CFLAGS  := -g1 $(if $(filter-out file,$(origin CFLAGS)),$(CFLAGS),-O1) $(if $(filter 1,$(SANITIZE)),--sanitize) \
                  $(ARCH)
   COMPILE_EMU := CXX=$(CXX) dev/emu/emucc --build build/emu $(EMU_CFLAGS) $(CXX_FLAGS) $(PRECISION_FLAGS) \
@@ -180,25 +187,9 @@ endif
 
 DEPENDS = -MMD -MP -MT $@ -MF $(BUILD)/$(@F).d
 
-# The unit tests are one program, unit_tests, and each suite can be a program of its own, test_<suite>. test_comm starts
-# itself as several processes, so it is never a part of unit_tests.
-UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
-TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
-FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
-vpath %.c $(wildcard dev/test/*)
-vpath %.cu $(wildcard dev/test/*)
-# Unit tests compile with -O1, in a third of the time of -O3.
-TEST_CFLAGS  := $(if $(filter-out file,$(origin CFLAGS))$(filter 1,$(SANITIZE)),$(CFLAGS),-O1)
-COMPILE_TEST = $(subst $(CFLAGS),$(TEST_CFLAGS),$(COMPILE))
-
-# --- targets ---------------------------------------------------------------------------------------------------------
-.PHONY: all tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers headers doctor clean help
-.DELETE_ON_ERROR:
-
-all: $(addprefix $(PREFIX),$(PROGRAMS)) ## the CPU programs: train_gpt2, test_gpt2, tokenize (the default)
-
-# One source file each: everything else is headers. The old program goes first, so that a failed build leaves none
-# behind, and a running one is not written over.
+# --- programs --------------------------------------------------------------------------------------------------------
+# Each program is one source file and headers. A recipe removes the old program first, so that a failed build leaves
+# none, and a running program is not written over.
 $(addprefix $(PREFIX),$(filter-out train_gpt2,$(PROGRAMS))): $(PREFIX)%: %.c $(BUILD)/flags
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS)
@@ -249,122 +240,11 @@ $(PREFIX)train_gpt2emu: $(BUILD)/train_gpt2emu.o $(BUILD)/revision.o
 	@mkdir -p $(@D) && rm -f $@
 	$(COMPILE_EMU) -o $@ $(filter %.o,$^) $(EMU_LIBS)
 
-$(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
-	$(build_cuda)
-
-$(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
-	$(build_cuda)
-
-$(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
-	$(build_emu)
-
-$(BUILD)/emu/%: %.cu $(ORACLE) $(BUILD)/emu.ready
-	$(build_emu)
-
-$(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
-	$(build_emu)
-
 # emucc builds what it links into every program at its first run: here, so that it need not in several at once.
 $(BUILD)/emu.ready: $(wildcard dev/emu/*.cpp dev/emu/*.h dev/emu/include/*.h) dev/emu/emucc $(BUILD)/flags.emu
 	echo >$(BUILD)/empty.cu
 	$(COMPILE_EMU) -c $(BUILD)/empty.cu -o $(BUILD)/empty.o
 	@touch $@
 
-# The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every
-# BUILD, PRECISION and SANITIZE.
-$(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
-$(ORACLE): dev/test/layers/oracle.c build/flags.oracle
-	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@
-
-# The processes that it starts find each other through MPI, too.
-$(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
-$(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
-$(BUILD)/test_comm: $(BUILD)/flags.mpi
-
-$(BUILD)/test_comm: test_comm.c $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
-
-$(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
-	@mkdir -p $(@D)
-	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
-
-# $(call link_units,NAMES): the program of some suites.
-link_units = $(COMPILE_TEST) '-DSUITES=$(foreach name,$(1),X($(name)))' $(DEPENDS) -o $@ dev/test/unit_tests.c \
-               $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
-
-$(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o)
-	@rm -f $@
-	$(call link_units,$(UNITS))
-
-$(UNITS:%=$(BUILD)/test_%): $(BUILD)/test_%: dev/test/unit_tests.c $(BUILD)/unit/test_%.o
-	@rm -f $@
-	$(call link_units,$*)
-
-$(BUILD)/fuzz_main.o: dev/test/fuzz_main.c $(BUILD)/flags
-	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
-
-$(BUILD)/fuzz_%: fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(BUILD)/fuzz_main.o $(LIBS)
-
-$(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE) -fsanitize=fuzzer $(DEPENDS) -o $@ $< $(LIBS)
-
-$(BUILD)/bench_cpu: dev/bench/bench_cpu.c $(BUILD)/flags
-	@rm -f $@
-	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS) -ldl
-
+include dev/test/tests.mk
 -include $(sort $(wildcard $(BUILD)/*.d $(ORACLE).d))
-
-tests: $(TESTS) ## the unit tests, built into build/
-
-fuzzers: $(FUZZERS)
-
-PYTEST = python3 -m pytest --builds $(BUILD) dev/test
-test: all tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
-	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/dev/test/emu/*'
-
-EMU_PROGRAMS = test_kernels emu_cublaslt emu_numbers
-test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
-test-emu: ## build and run the tests of the emulator, and of the GPU trainer in it
-	$(PYTEST) -k 'gpu or kernels or emu or pytorch'
-
-bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
-	$(BUILD)/bench_cpu
-
-bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do
-	$(BUILD)/cuda/bench_gpu
-
-SANITIZED = $(MAKE) SANITIZE=1 BUILD=build/sanitize BIN=build/sanitize
-sanitize: ## programs and tests with AddressSanitizer and UndefinedBehaviorSanitizer, built into build/sanitize/ and run
-	$(SANITIZED) test
-
-FUZZ_ITERATIONS = 3000
-fuzz: ## every file reader on mutated input; FUZZ_SECONDS=600: with libFuzzer (needs clang), so long each
-	$(SANITIZED) $(if $(FUZZ_SECONDS),CC=clang) run-fuzzers
-
-ifeq ($(FUZZ_SECONDS),)
-run-fuzzers: $(FUZZERS)
-	@for fuzzer in $(FUZZERS); do echo "$$fuzzer $(FUZZ_ITERATIONS)"; $$fuzzer $(FUZZ_ITERATIONS) || exit 1; done
-else
-run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
-	@for fuzzer in $(FUZZERS:$(BUILD)/fuzz_%=%); do echo "fuzz_$$fuzzer: $(FUZZ_SECONDS) s"; \
-	    corpus=$(BUILD)/corpus_$$fuzzer; mkdir -p $$corpus && $(BUILD)/fuzz_$$fuzzer --seeds $$corpus && \
-	    $(BUILD)/libfuzzer_$$fuzzer -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/found_$$fuzzer. \
-	        $$corpus || exit 1; done
-endif
-
-headers: ## every header alone as C11 and C++17, and two objects that include them all
-	dev/test/programs/test_headers.sh
-
-doctor: ## what this machine has (compilers, OpenMP, CUDA, ...), what each is for, how to get it
-	@dev/doctor.sh
-
-clean: ## remove what was built; run folders stay
-	rm -rf build $(PROGRAMS) $(GPU_PROGRAMS)
-
-help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
-	@echo; sed -n 's/^#   make/  make/p' Makefile

@@ -240,7 +240,8 @@ def test_the_revision():
 
     write(os.path.join(folder, "train_gpt2.c"), SMALL_TRAINER)
     shutil.copy(os.path.join(ROOT, "Makefile"), folder)
-    os.mkdir(os.path.join(folder, "dev"))
+    os.makedirs(os.path.join(folder, "dev", "test"))
+    shutil.copy(os.path.join(ROOT, "dev", "test", "tests.mk"), os.path.join(folder, "dev", "test"))
     shutil.copy(os.path.join(ROOT, "dev", "probe_compiler.sh"), os.path.join(folder, "dev"))
     objects, program = ["build/train_gpt2.o", "build/revision.o"], ["train_gpt2"]
     outputs, revision = built()

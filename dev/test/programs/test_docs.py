@@ -88,8 +88,7 @@ def test_links_exist():
 
 
 def test_make_targets_exist():
-    with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as file:
-        makefile = file.read()
+    makefile = text_of("Makefile") + text_of("dev/test/tests.mk")
     targets = set(re.findall(r"^([a-z][a-z-]*):", makefile, re.M))
     targets |= set(re.search(r"^PROGRAMS = (.*)\nGPU_PROGRAMS = (.*)", makefile, re.M).expand(r"\1 \2").split())
     switches = set(re.findall(r"\$\(([A-Z_]+)\)", makefile)) | {"OPENMP", "SANITIZE", "WERROR"}

@@ -1,0 +1,121 @@
+# How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
+.PHONY: tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers
+
+tests: $(TESTS) ## the unit tests, built into build/
+
+fuzzers: $(FUZZERS)
+
+PYTEST = python3 -m pytest --builds $(BUILD) dev/test
+test: all tests ## build and run the tests that need no emulator (scripts/test.sh does much more)
+	$(PYTEST) --ignore-glob='*/test_gpu_*.py' --ignore-glob='*.cuh' --ignore-glob='*/dev/test/emu/*'
+
+EMU_PROGRAMS = test_kernels emu_cublaslt emu_numbers
+test-emu: $(EMU_PROGRAMS:%=$(BUILD)/emu/%) $(addprefix $(PREFIX),train_gpt2 train_gpt2emu test_gpt2emu)
+test-emu: ## build and run the tests of the emulator, and of the GPU trainer in it
+	$(PYTEST) -k 'gpu or kernels or emu or pytorch'
+
+bench-cpu: all $(BUILD)/bench_cpu ## measure the FMA peak, the matrix multiply and the training step of this machine
+	$(BUILD)/bench_cpu
+
+bench-gpu: $(BUILD)/cuda/bench_gpu ## measure each kernel of the GPU trainer against what the hardware can do
+	$(BUILD)/cuda/bench_gpu
+
+SANITIZED = $(MAKE) SANITIZE=1 BUILD=build/sanitize BIN=build/sanitize
+sanitize: ## programs and tests with AddressSanitizer and UndefinedBehaviorSanitizer, built into build/sanitize/ and run
+	$(SANITIZED) test
+
+FUZZ_ITERATIONS = 3000
+fuzz: ## every file reader on mutated input; FUZZ_SECONDS=600: with libFuzzer (needs clang), so long each
+	$(SANITIZED) $(if $(FUZZ_SECONDS),CC=clang) run-fuzzers
+
+ifeq ($(FUZZ_SECONDS),)
+run-fuzzers: $(FUZZERS)
+	@for fuzzer in $(FUZZERS); do echo "$$fuzzer $(FUZZ_ITERATIONS)"; $$fuzzer $(FUZZ_ITERATIONS) || exit 1; done
+else
+run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
+	@for fuzzer in $(FUZZERS:$(BUILD)/fuzz_%=%); do echo "fuzz_$$fuzzer: $(FUZZ_SECONDS) s"; \
+	    corpus=$(BUILD)/corpus_$$fuzzer; mkdir -p $$corpus && $(BUILD)/fuzz_$$fuzzer --seeds $$corpus && \
+	    $(BUILD)/libfuzzer_$$fuzzer -max_total_time=$(FUZZ_SECONDS) -artifact_prefix=$(BUILD)/found_$$fuzzer. \
+	        $$corpus || exit 1; done
+endif
+
+# --- unit tests and fuzzers ------------------------------------------------------------------------------------------
+# The unit tests are one program, unit_tests, and each suite can be a program of its own, test_<suite>. test_comm starts
+# itself as several processes, so it is never a part of unit_tests.
+UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
+TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
+FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
+vpath %.c $(wildcard dev/test/*)
+vpath %.cu $(wildcard dev/test/*)
+# Unit tests compile with -O1, in a third of the time of -O3.
+TEST_CFLAGS  := $(if $(filter-out file,$(origin CFLAGS))$(filter 1,$(SANITIZE)),$(CFLAGS),-O1)
+COMPILE_TEST = $(subst $(CFLAGS),$(TEST_CFLAGS),$(COMPILE))
+
+# The processes that it starts find each other through MPI, too.
+$(BUILD)/test_comm: COMPILE += $(MPI_FLAGS)
+$(BUILD)/test_comm: LIBS += $(MPI_LIBS) $(MPI_RPATH)
+$(BUILD)/test_comm: $(BUILD)/flags.mpi
+
+$(BUILD)/test_comm: test_comm.c $(BUILD)/flags
+	@rm -f $@
+	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(LIBS)
+
+$(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
+
+# $(call link_units,NAMES): the program of some suites.
+link_units = $(COMPILE_TEST) '-DSUITES=$(foreach name,$(1),X($(name)))' $(DEPENDS) -o $@ dev/test/unit_tests.c \
+               $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
+
+$(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o)
+	@rm -f $@
+	$(call link_units,$(UNITS))
+
+$(UNITS:%=$(BUILD)/test_%): $(BUILD)/test_%: dev/test/unit_tests.c $(BUILD)/unit/test_%.o
+	@rm -f $@
+	$(call link_units,$*)
+
+$(BUILD)/fuzz_main.o: dev/test/fuzz_main.c $(BUILD)/flags
+	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
+
+$(BUILD)/fuzz_%: fuzz_%.c $(BUILD)/fuzz_main.o $(BUILD)/flags
+	@rm -f $@
+	$(COMPILE_TEST) $(DEPENDS) -o $@ $< $(BUILD)/fuzz_main.o $(LIBS)
+
+$(BUILD)/libfuzzer_%: fuzz_%.c $(BUILD)/flags
+	@rm -f $@
+	$(COMPILE) -fsanitize=fuzzer $(DEPENDS) -o $@ $< $(LIBS)
+
+$(BUILD)/bench_cpu: dev/bench/bench_cpu.c $(BUILD)/flags
+	@rm -f $@
+	$(COMPILE) $(DEPENDS) -o $@ $< $(LIBS) -ldl
+
+# --- tests of the GPU code, for the emulator and for a GPU -----------------------------------------------------------
+ORACLE = build/oracle.o
+COMPILE_ORACLE = $(CC) -std=gnu11 -Wall -Wextra -O2 $(ARCH) -Wno-unknown-pragmas -I.
+
+ifneq ($(CUDA_GOALS)$(EMU_GOALS),)
+  RECORD := $(call record_in,build,flags.oracle,$(COMPILE_ORACLE))
+endif
+
+$(BUILD)/cuda/%: %.cu $(ORACLE) $(BUILD)/flags.cuda
+	$(build_cuda)
+
+$(BUILD)/cuda/%: dev/bench/%.cu $(BUILD)/flags.cuda
+	$(build_cuda)
+
+$(BUILD)/emu/emu_%: emu_%.cu $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/%: %.cu $(ORACLE) $(BUILD)/emu.ready
+	$(build_emu)
+
+$(BUILD)/emu/%: dev/bench/%.cu $(BUILD)/emu.ready
+	$(build_emu)
+
+# The CPU trainer's layers, which the GPU tests compare with: they take long to compile, so that one object serves every
+# BUILD, PRECISION and SANITIZE.
+$(PREFIX)test_gpt2cu $(PREFIX)test_gpt2emu: $(ORACLE)
+$(ORACLE): dev/test/layers/oracle.c build/flags.oracle
+	$(COMPILE_ORACLE) -MMD -MP -MT $@ -MF $@.d -c -o $@.$$$$ $< && mv $@.$$$$ $@
