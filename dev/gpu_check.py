@@ -43,7 +43,7 @@ BUILD_SECONDS = 20  # the target of the trainer's build
 
 # Only sums and roundings can be equal to the bit on a GPU and a CPU: their exp, tanh and square roots differ in the
 # last bits, and the order of a tensor core's sum is its own. Such results agree within the tests' tolerances.
-EXACT = "checksum|embedding|sum_losses|global norm|residual_forward|params_from_master|backward_bias|fp8_quantize"
+EXACT = "checksum|embedding|sum_losses|global norm|params_from_master|backward_bias|fp8_quantize"
 
 SANITIZERS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # The tools report errors in kernels of NVIDIA's libraries that are none. They judge our kernels only: library kernels

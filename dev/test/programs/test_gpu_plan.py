@@ -9,8 +9,9 @@ import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PROGRAM = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
-sys.path.insert(0, os.path.join(ROOT, "dev"))
+sys.path[:0] = [os.path.join(ROOT, "dev"), os.path.join(ROOT, "dev", "bench")]
 import plan_table  # noqa: E402 (its folder had to be named first)
+import step_table  # noqa: E402
 
 
 def plan(*arguments):
@@ -119,16 +120,12 @@ def test_step_table_joins_the_rows():
         kernel = library if name in matmuls else name + "_mma" if "attention" in name else name
         lines.append(f"{kernel},{row[1]},0,{2 * row[0]:.6f},0,0")
     with tempfile.TemporaryDirectory() as folder:
-        files = [os.path.join(folder, name) for name in ("step.csv", "plan", "kernels.csv", "joined.csv")]
-        for path, text in zip(files, ("\n".join(lines) + "\n", out)):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        table = subprocess.run([os.path.join(ROOT, "dev", "bench", "step_table.py"), *files], stdout=subprocess.PIPE,
-                               text=True, check=True).stdout
-        with open(files[3], encoding="utf-8") as file:
-            joined = dict(line.rsplit(",", 3)[::3] for line in file.read().splitlines()[1:])
-    assert set(joined) == {"the step", "matmul", *rows} - set(matmuls), joined
-    assert set(joined.values()) == {"2.000"} and " 2.00x " in table, joined
+        trace = os.path.join(folder, "step.csv")
+        with open(trace, "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        table, joined = step_table.tables(trace, out, os.path.join(folder, "no_kernels.csv"))
+    assert {row.name for row in joined} == {"the step", "matmul", *rows} - set(matmuls), joined
+    assert all(abs(row.ms / row.predicted - 2) < 5e-4 for row in joined) and " 2.00x " in table, joined
 
 
 def test_no_time_without_training():
