@@ -18,13 +18,11 @@
 // nothing.
 //
 // Four rules hold throughout:
-// - Gradients of parameters are fp32 and are added to (+=). Gradients of activations are floatX and are written (=);
-// only
-//   the gradient of the residual stream is added to.
+// - Gradients of parameters are fp32 and are added to (+=). Gradients of activations are floatX and are written (=).
+//   Only the gradient of the residual stream is added to.
 // - The same inputs give the same bits. Sums run in an order that follows from the shapes alone.
 // - The host never waits for the GPU inside a step, and allocates nothing after the start. Only the driver takes
-// memory,
-//   for the CUDA graphs of a step.
+//   memory, for the CUDA graphs of a step.
 // - Ranks that must decide alike decide from the same bits, and need not ask each other.
 #include <math.h>
 #include <signal.h>
