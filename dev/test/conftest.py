@@ -43,7 +43,7 @@ SANITIZED = {
 LONG = ("test_nvcc", "test_gpu_ranks", "test_emu", "test_gpt2emu", "test_gpu_trainer", "test_headers", "test_data",
         "test_reproduce", "test_kernels", "test_comm", "test_multi_node", "test_tokenize", "test_faults")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
-APART = ("test_gpu_ranks", "test_gpu_tune", "test_gpu_fp8", "test_plot", "test_faults")
+APART = ("test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
 
 # Programs run side by side: their threads sleep, not spin, while they wait for each other. Looking for leaks takes half
 # the time of a short run: test_resume's runs are enough.

@@ -52,7 +52,7 @@ run_suite() { # what, program
     skipped=$((skipped + ${count%% skipped*}))
 }
 
-compile() { CXX=$compiler dev/emu/emucc --build "$build" -Wall -Wextra -Werror "$@"; }
+compile() { CXX=$compiler dev/emu/emucc --build "$build" -I. -Wall -Wextra -Werror "$@"; }
 
 # ---- Translation ----
 
