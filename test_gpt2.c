@@ -1,7 +1,7 @@
-// The CPU trainer against PyTorch's numbers: each layer alone, then the whole model, then ten updates.
+// Tests the CPU trainer against PyTorch's numbers: each layer alone, then the whole model, then ten updates.
 //
-// The numbers lie in dev/test/fixtures. make_fixtures.py there computed them in float64 and rounded them once, so that
-// what is measured here is the error of this program's float32 arithmetic and nothing else.
+// The numbers lie in dev/test/fixtures. make_fixtures.py computed them in float64 and rounded them once. So a
+// difference is the error of this program's float32 arithmetic alone.
 #define main train_gpt2_main
 #include "train_gpt2.c"
 #undef main
@@ -19,9 +19,9 @@
 // Tolerances
 //
 // A float32 sum of K products of random sign is off by about sqrt(K) * FLT_EPSILON/2 times the size of its terms. The
-// errors of D reductions one after another add up like a random walk: sqrt(D*K) * FLT_EPSILON/2, relative to the
-// largest values of the result. The largest of some thousand such errors is about 4 times the usual one; together
-// 2 * sqrt(D*K) * FLT_EPSILON. A mistake in a formula is larger by orders of magnitude.
+// errors of D reductions in a row add up like a random walk: sqrt(D*K) * FLT_EPSILON/2, relative to the largest values
+// of the result. The largest of some thousand such errors is about 4 times the usual one, so the tolerance is 2 *
+// sqrt(D*K) * FLT_EPSILON. A mistake in a formula is larger by orders of magnitude.
 static double tolerance(int64_t K, int64_t D) { return 2.0 * sqrt((double)(D * K)) * FLT_EPSILON; }
 
 static double largest(const float *values, int64_t n) {
@@ -30,7 +30,7 @@ static double largest(const float *values, int64_t n) {
     return max;
 }
 
-// A tensor that a chain of D reductions of length K made, against PyTorch's.
+// Compares a tensor that D reductions of length K in a row made with PyTorch's tensor.
 static bool check_tensor(Test *t, const char *what, const float *got, const float *want, int64_t n, int64_t K,
                          int64_t D) {
     return check_close(t, what, got, want, (size_t)n, tolerance(K, D) * largest(want, n), 0.0);
@@ -41,7 +41,7 @@ static void test_comparison_rejects(Test *t) {
     float want[N], got[N];
     for (int i = 0; i < N; i++) { want[i] = got[i] = 0.3f * (float)(i % 7 - 3); }
     double tol = tolerance(K, D) * largest(want, N);
-    Test inner = {100, NULL}; // so many failures that it prints no more
+    Test inner = {100, NULL}; // a high count of failures keeps it from printing more
     CHECK(t, check_tensor(&inner, "equal", got, want, N, K, D), "equal tensors are rejected");
     got[31] = (float)(want[31] + 0.5 * tol);
     CHECK(t, check_tensor(&inner, "near", got, want, N, K, D), "half the tolerance is rejected");
@@ -58,7 +58,7 @@ static void test_comparison_rejects(Test *t) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Each layer alone. Backward functions add to their results: each runs twice, and twice the gradient is expected.
+// Each layer alone. Backward functions add to their results: each runs twice and must give twice the gradient.
 
 static float *zeros(int64_t n) {
     float *memory = (float *)calloc((size_t)n, sizeof(float));
@@ -129,7 +129,7 @@ static void test_linear(Test *t) {
     fixture_close(&f);
 }
 
-// layer: "attention" or "attention_long". The long one has more positions than two tiles.
+// layer: "attention" or "attention_long", whose positions fill more than two tiles.
 static void check_attention(Test *t, const char *layer, int B, int T, int NH, int HS) {
     int C = NH * HS;
     int64_t n = (int64_t)B * T * C;
@@ -153,9 +153,9 @@ static void check_attention(Test *t, const char *layer, int B, int T, int NH, in
 static void test_attention(Test *t) { check_attention(t, "attention", 3, 13, 3, 7); }
 static void test_attention_over_tiles(Test *t) { check_attention(t, "attention_long", 1, 67, 2, 3); }
 
-// Element by element, since the inputs reach from 0.0001 to 100. With tanh(u) right to a few units in the last place,
-// the output is right to a few |x| * FLT_EPSILON, also where 1 + tanh(u) cancels. In the gradient the slope of u, times
-// x/2, multiplies the same error; from |x| = 6 on tanh(u) is 1 in float32, 1 - tanh(u)^2 is 0 and no error is left.
+// Checks element by element, because inputs reach from 0.0001 to 100. tanh(u) is right to a few units in the last
+// place, so the output is right to a few |x| * FLT_EPSILON, also if 1 + tanh(u) cancels. The gradient multiplies this
+// error by x/2 and the slope of u. From |x| = 6 on tanh(u) is 1 in float32, so 1 - tanh(u)^2 is 0 and leaves no error.
 static void test_gelu(Test *t) {
     enum { N = 57 + 9 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
@@ -234,7 +234,7 @@ static void tiny_close(Tiny *tiny) {
     free(tiny->want.data);
 }
 
-// False, and a failed test, when the model cannot be loaded; then there is nothing to close.
+// Returns false and fails the test if the model cannot be loaded. Then there is nothing to close.
 static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
     Error error;
     ModelFile file;
@@ -247,7 +247,8 @@ static bool tiny_open(Test *t, Tiny *tiny, const char *init, int recompute) {
     return CHECK(t, ok, "%s", error.text);
 }
 
-// The parameters of a model of the same config as tiny; the caller frees them. NULL, and a failed test, on failure.
+// Returns the parameters of a model of tiny's config; the caller frees them. Returns NULL and fails the test on
+// failure.
 static float *load_params(Test *t, const Tiny *tiny, const char *init) {
     Error error;
     ModelFile file;
@@ -266,9 +267,9 @@ static double tiny_forward(Tiny *tiny, const int32_t *inputs, const int32_t *tar
     return gpt2_forward(&tiny->gpt2, B, T, 1.0f / (float)(B * T), want_gradient);
 }
 
-// The reductions of the model: the longest are over the 4C channels of an MLP, the V tokens of the vocabulary or the
-// B*T rows of a weight's gradient. A block has 9 on its way (two LayerNorms, qkv, scores, softmax, weighted sum, two
-// projections and fc); the final LayerNorm, the head and the loss make 3 more; the backward passes all of them again.
+// The longest reductions are over the 4C channels of an MLP, the V tokens of the vocabulary, or the B*T rows of a
+// weight's gradient. A block has 9 in a row: two LayerNorms, qkv, scores, softmax, weighted sum, two projections and
+// fc. The final LayerNorm, the head and the loss make 3 more. The backward pass goes through all of them again.
 static int64_t longest_reduction(const Tiny *tiny) {
     const GPT2Config *config = &tiny->gpt2.config;
     int64_t channels = 4 * (int64_t)config->channels, rows = (int64_t)tiny->want.B * tiny->want.T;
@@ -297,7 +298,7 @@ static void test_logits_and_loss(Test *t) {
     tiny_close(&tiny);
 }
 
-// Token by token, with the cache: the logits after each token of each sequence.
+// Checks the logits after each token of each sequence, computed token by token with the cache.
 static void test_logits_of_generation(Test *t) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
@@ -328,7 +329,7 @@ static void test_gradients(Test *t) {
     }
 }
 
-// A gradient as it was computed here, with one element moved by ten times the tolerance, or made a NaN.
+// Moves one element of a computed gradient by ten times the tolerance, or makes it a NaN. Both must be rejected.
 static void test_wrong_gradients_are_rejected(Test *t) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
@@ -352,7 +353,7 @@ static void test_wrong_gradients_are_rejected(Test *t) {
 static float round_to_bf16(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof(bits));
-    bits += 0x7fff + ((bits >> 16) & 1); // to nearest, ties to even
+    bits += 0x7fff + ((bits >> 16) & 1); // rounds to nearest, ties to even
     bits &= 0xffff0000;
     memcpy(&x, &bits, sizeof(bits));
     return x;
@@ -370,7 +371,7 @@ static void test_bf16_model(Test *t) {
     tiny_close(&tiny);
 }
 
-// hf_tiny was saved by Hugging Face's transformers, whose model computed the same logits.
+// hf_tiny was saved by Hugging Face's transformers. Its model must give the logits that transformers computed.
 static void test_hugging_face_model(Test *t) {
     Tiny hf;
     if (!tiny_open(t, &hf, FIXTURES "hf_tiny", RECOMPUTE_NOTHING)) { return; }
@@ -415,7 +416,7 @@ static Schedule schedule_of(const Fixture *f) {
     return s;
 }
 
-// One update as the training loop makes it: zero, forward, backward, clip, AdamW. Returns the loss.
+// Makes one update as the training loop does: zero, forward, backward, clip, AdamW. Returns the loss.
 static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *norm) {
     int B = tiny->want.B, T = tiny->want.T, steps = *fixture_ints(f, "total", 1);
     const int32_t *inputs = fixture_ints(f, "inputs", steps * B * T) + step * B * T;
@@ -436,10 +437,10 @@ static float update(Tiny *tiny, const Fixture *f, int step, float lr, float *nor
     return (float)loss;
 }
 
-// What the updates added to tensor i, against what they added in PyTorch: the norm of the difference relative to the
-// norm of the movement, and its largest element relative to the sum of the learning rates, about the most that AdamW
-// can move an element. AdamW divides a gradient's error by sqrt(v) + epsilon; the fixture's epsilon of 1e-3 keeps the
-// error small also for elements whose gradient is nearly 0, and makes epsilon's place in the formula matter.
+// Compares what the updates added to tensor i with what they added in PyTorch. The norm of the difference is relative
+// to the norm of the movement. Its largest element is relative to the sum of the learning rates, about the most that
+// AdamW can move an element. AdamW divides a gradient's error by sqrt(v) + epsilon. The fixture's epsilon of 1e-3 keeps
+// the error small also for elements whose gradient is nearly 0, and makes epsilon's place in the formula matter.
 static void check_movement(Test *t, const GPT2Config *config, int i, const float *got, const float *want,
                            const float *start, double rates, double tol) {
     int64_t at = gpt2_param_offset(config, i);

@@ -1,7 +1,7 @@
-// The GPU trainer against PyTorch's numbers and against the CPU trainer, in the emulator or on hardware.
+// Tests the GPU trainer against PyTorch's numbers and against the CPU trainer, in the emulator or on hardware.
 //
-// PyTorch's numbers lie in dev/test/fixtures: computed in float64 and rounded once, so that what is measured here is
-// the error of this program's arithmetic alone.
+// PyTorch's numbers lie in dev/test/fixtures. They were computed in float64 and rounded once. So a difference is the
+// error of this program's arithmetic alone.
 #define main train_gpt2cu_main
 #include "train_gpt2.cu"
 #undef main
@@ -26,9 +26,9 @@ static const bool is_emulated = false;
 // ---------------------------------------------------------------------------------------------------------------------
 // Tolerances
 //
-// A value that D roundings in a row have been applied to, each off by up to half the distance of neighbouring numbers,
-// is off by about sqrt(D) * epsilon / 2 of the largest values around it, the worst of thousands by some 4 times that.
-// In fp32 a reduction of K terms counts as K roundings of its own; in bf16 sums are fp32 and only stored values round.
+// Each rounding is off by up to half the distance of neighbouring numbers. D roundings in a row are off by about
+// sqrt(D) * epsilon / 2 of the largest values, and the worst of thousands of elements by about 4 times that.
+// In fp32 each of the K terms of a reduction counts as a rounding. In bf16 sums are fp32 and only stores round.
 static double tolerance(int64_t K, int64_t D) {
     return PRECISION_IS_FP32 ? 2.0 * sqrt((double)(D * K)) * FLT_EPSILON : 2.0 * sqrt((double)D) * FLOATX_EPSILON;
 }
@@ -38,9 +38,9 @@ static int64_t longest_reduction(const Trainer *trainer) {
     return max_i64(max_i64(4 * (int64_t)config->channels, (int64_t)trainer->model.shape.B * trainer->model.shape.T),
                    config->vocab_size);
 }
-// Values that are stored on the way: in a block two LayerNorms, qkv, the attention's weights and its output, two
-// projections, two residuals, fc and GELU; then the final LayerNorm and the logits. The backward passes all of them
-// again. (The fixture's weights are exact in both precisions.)
+// The values stored one after another. A block stores 11: two LayerNorms, qkv, the attention's weights and its output,
+// two projections, two residuals, fc and GELU. The final LayerNorm and the logits follow. The backward pass goes
+// through all of them again. The fixture's weights are exact in both precisions.
 static int64_t forward_depth(const Trainer *trainer) { return 11 * trainer->model.config.num_layers + 2; }
 static int64_t backward_depth(const Trainer *trainer) { return 2 * forward_depth(trainer); }
 
@@ -62,13 +62,14 @@ template <class T> static std::vector<float> to_host(const T *device, int64_t n)
     return values;
 }
 
-// From pageable memory, which cudaMemcpy may leave before all of it has arrived: the model's streams would not wait.
+// Waits for the copy. From pageable memory cudaMemcpy may return before the data has arrived, and the model's streams
+// do not wait for it.
 template <class T> static void to_gpu(T *device, const T *host, size_t n) {
     cuda_check(cudaMemcpy(device, host, n * sizeof(T), cudaMemcpyHostToDevice));
     cuda_check(cudaDeviceSynchronize());
 }
 
-// What this rank owns of an array of buckets, at its places in the order of the parameter table. Others keep theirs.
+// Copies this rank's part of an array of buckets to its places in the order of the parameter table. The rest stays.
 template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> array, std::vector<float> *ordered) {
     const ZeroLayout *zero = &trainer->shards.layout;
     int rank = trainer->model.shape.rank;
@@ -84,7 +85,7 @@ template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> 
     }
 }
 
-// An array of the only rank, in the order of the parameter table.
+// Returns an array in the order of the parameter table. There is one rank, which has all of it.
 template <class T> static std::vector<float> in_table_order(const Trainer *trainer, Buckets<T> array) {
     std::vector<float> ordered((size_t)gpt2_num_params(&trainer->model.config), NAN);
     take_own_part(trainer, array, &ordered);
@@ -95,7 +96,7 @@ static uint64_t hash_of(const std::vector<float> &values) {
     return hash64(values.data(), values.size() * sizeof(float));
 }
 
-// A model with its memory and its GPU, and as much of a run as its state is read and written for.
+// A model with its memory and its GPU, and the parts of a run that reading and writing its state needs.
 struct Rig {
     Trainer trainer;
     Comm comm;
@@ -115,7 +116,7 @@ struct Rig {
     Rig(const Rig &) = delete;
     Rig &operator=(const Rig &) = delete;
 
-    // What a fresh run begins with: the parameters of a file, or those of a new model.
+    // Starts a run with the parameters of a file, or with those of a new model.
     bool load(Test *t, const char *path) {
         Error error;
         ok = ok && CHECK(t, model_file_open(&run->model_file, path, &error), "%s", error.text) && read(t, NULL);
@@ -126,7 +127,7 @@ struct Rig {
         ok = ok && read(t, NULL);
         return ok;
     }
-    // What this rank owns; of several there is nobody here to share it with.
+    // Reads what this rank owns. The test runs several ranks in one process, so no rank can send its part.
     bool read(Test *t, CheckpointReader *reader) {
         Error error;
         if (!CHECK(t, read_state(&trainer, run.get(), reader, &error), "%s", error.text)) { return false; }
@@ -137,10 +138,10 @@ struct Rig {
     uint64_t sum_of_own() {
         uint64_t sum = 0;
         Error error;
-        if (!hash_params(&trainer, &sum, &error)) { abort(); } // one process has nobody to fail it
+        if (!hash_params(&trainer, &sum, &error)) { abort(); } // one process has no rank that could fail
         return sum;
     }
-    // The fp32 weights, and those that the layers read.
+    // Hashes the fp32 weights and the weights that the layers read.
     uint64_t hash() {
         uint64_t weights[2] = {sum_of_own(), hash_of(in_table_order(&trainer, trainer.model.params))};
         return hash64(weights, sizeof(weights));
@@ -161,7 +162,7 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     return shape;
 }
 
-// Loss of a batch, the gradients added to what is there.
+// Returns the loss of a batch and adds the batch's gradients: grads += dloss/dparams.
 static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *targets, int B, int T, float dloss) {
     int64_t N = (int64_t)B * T;
     double sum = NAN;
@@ -177,7 +178,7 @@ static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *t
     return sum / (double)N;
 }
 
-// One update from the gradients there are.
+// Makes one update from the gradients in memory.
 static StepResult update(Trainer *trainer, double grad_clip, float lr, float beta1, float beta2, float epsilon,
                          float decay, int64_t number, int64_t rows) {
     StepInput input = {adamw_factors(lr, beta1, beta2, epsilon, decay, number, rounding_key(42, number)), 0};
@@ -254,7 +255,7 @@ static void test_logits_and_loss(Test *t) {
     free(w.data);
 }
 
-// Every recompute level and every fusion of GELU: PyTorch's gradients, and among the levels the same bits.
+// Checks every recompute level and every fusion of GELU against PyTorch's gradients. All levels must give equal bits.
 static void test_gradients(Test *t) {
     Wanted w = wanted_open(t);
     for (int fusion = FUSE_NOTHING; fusion <= FUSE_GELU_BACKWARD; fusion++) {
@@ -277,7 +278,7 @@ static void test_gradients(Test *t) {
     free(w.data);
 }
 
-// The head may work on any number of rows at a time; and memory that a step did not write must not matter.
+// The head may work on any number of rows at a time. Memory that a step did not write must not matter.
 static void test_chunks_and_stale_memory(Test *t) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
@@ -303,7 +304,7 @@ static void test_chunks_and_stale_memory(Test *t) {
     free(w.data);
 }
 
-// Two micro-batches of one sequence each add up to the gradient of both at once, every tensor of it, biases too.
+// Two micro-batches of one sequence each must add up to the gradient of both at once, in every tensor.
 static void test_accumulation(Test *t) {
     Wanted w = wanted_open(t);
     Rig whole(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
@@ -319,7 +320,7 @@ static void test_accumulation(Test *t) {
     free(w.data);
 }
 
-// Ten updates with clipping, warm-up and decay: loss and norm of each.
+// Ten updates with clipping, warm-up and decay: checks the loss and the norm of each.
 static void test_ten_updates(Test *t) {
     Wanted w = wanted_open(t);
     Fixture f = fixture_open(FIXTURES "small_steps.bin");
@@ -353,7 +354,7 @@ static void test_ten_updates(Test *t) {
 #define STEPS 20
 static const GPT2Config two_heads = {24, 257, 384, 2, 2, 128};
 
-// Batches with something to learn: each token says what the next is likely to be.
+// Makes a batch with something to learn: each token makes one next token likely.
 static void make_batch(int step, int B, int T, int32_t *tokens, int32_t *targets) {
     for (int b = 0; b < B; b++) {
         int32_t token = (int32_t)(rand_u64(5, (uint64_t)step, (uint64_t)b) % 257);
@@ -401,7 +402,7 @@ static void test_against_cpu_trainer(Test *t) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// The same bits
+// Equal bits
 
 static uint64_t train_and_hash(Test *t, RunShape shape, int steps) {
     Rig m(t, &two_heads, shape);
@@ -426,7 +427,7 @@ static void test_same_bits_with_any_recompute(Test *t) {
 
 typedef std::vector<std::unique_ptr<Rig>> Ranks;
 
-// All ranks save together, as run_save has them do.
+// All ranks save together, as run_save does.
 static bool write_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_t step) {
     std::vector<CheckpointWriter> writers(ranks.size());
     CheckpointSums all = {{0}};
@@ -479,7 +480,7 @@ static bool are_open(const Ranks &ranks) {
     return true;
 }
 
-// A run that is taken to a checkpoint and back between two steps; with and without master weights.
+// Saves a run and loads it again between two steps, with and without master weights.
 static void test_same_bits_when_resumed(Test *t) {
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
         TempDir dir = temp_dir_make();
@@ -506,7 +507,7 @@ static void check_same_file(Test *t, const TempDir *a, const TempDir *b, const c
     free(data_b);
 }
 
-// The checkpoint of one rank is read by several, each its part, and written by them once more.
+// Several ranks each read their part of one rank's checkpoint, and write the checkpoint again.
 static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, int num_ranks, int stage) {
     Ranks ranks = open_ranks(t, run[0]->trainer.model.shape, num_ranks, stage);
     TempDir again = temp_dir_make();
@@ -530,7 +531,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
     temp_dir_remove(&again);
 }
 
-// What a checkpoint holds does not tell how many ranks there were, or what was sharded.
+// A checkpoint must not depend on the number of ranks, nor on what they shard.
 static void test_checkpoints_of_any_ranks(Test *t) {
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
         RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
@@ -552,8 +553,8 @@ static void test_checkpoints_of_any_ranks(Test *t) {
 // ---------------------------------------------------------------------------------------------------------------------
 // What each of several ranks holds, and where
 
-// Buckets whose last ranks own nothing, buckets of less than an element for each, buckets of many times the staging
-// memory.
+// Their buckets cover three cases: the last ranks own nothing, a rank owns less than an element, and a bucket is many
+// times larger than the staging memory.
 static const GPT2Config layouts[] = {two_heads,
                                      {1, 3, 8, 1, 1, 8},
                                      {7, 50, 56, 3, 1, 40},
@@ -573,8 +574,7 @@ static RunShape shape_of_rank(RunKind kind, int num_ranks, int rank, int stage) 
     return shape;
 }
 
-// body(trainer, what) for the plan of a few ranks of each number of them, in every stage. The rows have addresses, but
-// there is no memory behind them.
+// Calls body(trainer, what) for a few ranks of each world size, in every stage. The rows have addresses without memory.
 template <class Body> static void for_each_plan(Body body) {
     std::unique_ptr<Trainer> trainer(new Trainer());
     for (const GPT2Config &config : layouts) {
@@ -593,7 +593,7 @@ template <class Body> static void for_each_plan(Body body) {
     }
 }
 
-// Elements in a plan's row, found by the pointer that it sets; 0: there is none.
+// Returns the elements of the plan's row that sets this pointer, or 0 without such a row.
 template <class T> static int64_t planned(const MemoryPlan *plan, T *const *pointer) {
     for (int i = 0; i < plan->count; i++) {
         if (plan->rows[i].pointer == (const void *)pointer) { return plan->rows[i].bytes / (int64_t)sizeof(T); }
@@ -601,10 +601,11 @@ template <class T> static int64_t planned(const MemoryPlan *plan, T *const *poin
     return 0;
 }
 
-// What an array should take: of each bucket as many elements as all ranks together, or one, own: whole lines of 64.
+// The elements that an array should take. A part is whole lines of 64 elements. parts: one rank's part of each bucket,
+// else the parts of all ranks.
 static int64_t elements(const Trainer *trainer, bool parts) {
     const GPT2Config *config = &trainer->model.config;
-    int64_t ranks = trainer->model.shape.num_ranks, sizes[2] = {0, 0}; // outside the blocks, of a block
+    int64_t ranks = trainer->model.shape.num_ranks, sizes[2] = {0, 0}; // [0] outside the blocks, [1] of a block
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         bool in_block = gpt2_param_specs[i].per_layer == PER_LAYER;
         sizes[in_block] += gpt2_param_size(config, i) / (in_block ? config->num_layers : 1);
@@ -613,7 +614,7 @@ static int64_t elements(const Trainer *trainer, bool parts) {
     return (parts ? 1 : ranks) * 64 * (outside + config->num_layers * block);
 }
 
-// Stage by stage another array is kept in parts.
+// Each stage keeps one more array in parts.
 static void test_planned_elements(Test *t) {
     for_each_plan([&](const Trainer *trainer, const char *what) {
         const MemoryPlan *plan = &trainer->device_plan;
@@ -635,7 +636,7 @@ static void test_planned_elements(Test *t) {
     });
 }
 
-// The buckets of an array lie behind one another and fill it; a rank's part is the same elements in all of them.
+// The buckets of an array lie one after another and fill it. A rank's part has the same elements in all arrays.
 template <class T>
 static void check_places(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *name, const char *what) {
     const T *next = array->data;
@@ -670,7 +671,7 @@ static void test_places_in_buckets(Test *t) {
     });
 }
 
-// Whole buckets on their way: bucket 0, a block and the block after it never share a room, and no room is left over.
+// Bucket 0, a block and the next block never share a room for whole buckets, and every room is used.
 template <class T> static void check_rooms(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *what) {
     const T *begin = array->slots, *end = begin + planned(&trainer->device_plan, &array->slots), *used = begin;
     int buckets = trainer->shards.layout.num_buckets;
@@ -712,7 +713,7 @@ static void test_rooms_for_buckets(Test *t) {
     });
 }
 
-// The chunks of all ranks are every element of every bucket once, in order, and fit where they pass through.
+// The chunks of all ranks cover every element of every bucket once and in order, and fit the staging memory.
 static void test_chunks_are_everything_once(Test *t) {
     std::unique_ptr<Trainer> trainer(new Trainer());
     bool split = false, empty = false;
@@ -747,7 +748,7 @@ static void test_chunks_are_everything_once(Test *t) {
     CHECK(t, split && empty, "no bucket was cut into chunks, or no rank had none: nothing was tested");
 }
 
-// The room for the gradients of a bucket that is kept in parts begins with what this rank's part has come to.
+// The room for the gradients of a bucket in parts must begin with the sum so far of this rank's part.
 static void test_room_for_gradients(Test *t) {
     Rig m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
     if (!m.ok) { return; }
@@ -761,20 +762,20 @@ static void test_room_for_gradients(Test *t) {
             if (!first) { std::copy(own.begin(), own.end(), want.begin() + (std::ptrdiff_t)shard); }
             cuda_check(cudaMemset(whole_bucket(&trainer->shards, trainer->model.grads, b), 0xff,
                                   (size_t)padded * sizeof(float)));
-            cuda_check(cudaDeviceSynchronize()); // the model's streams do not wait for it
+            cuda_check(cudaDeviceSynchronize()); // the model's streams do not wait for the copy
             begin_gradient(&trainer->shards, trainer->model.grads, b, first);
             check_values(t, "room of bucket " + std::to_string(b),
                          to_host(whole_bucket(&trainer->shards, trainer->model.grads, b), padded), want, 0.0, 0.0);
         }
     }
     zero_gradients(&trainer->shards,
-                   trainer->model.grads); // has nothing to do, and must not take the parts for whole buckets
+                   trainer->model.grads); // must do nothing, and must not take the parts for whole buckets
     std::vector<float> own = random_values(zero_shard(&trainer->shards.layout, 0), 1.0f, 60);
     check_values(t, "this rank's part",
                  to_host(bucket_part(&trainer->shards, trainer->model.grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
 }
 
-// The mean loss of each of so many sequences over some of its tokens.
+// Checks the mean losses of `rows` sequences, each over some of its tokens.
 static void check_means(Test *t, Trainer *trainer, int rows, int length) {
     BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
     int32_t *counts = slot->staging + 2 * rows * length;
@@ -796,7 +797,7 @@ static void check_means(Test *t, Trainer *trainer, int rows, int length) {
     }
 }
 
-// Full batches, and last ones, of more lengths than an evaluation has: all their matrix multiplies are planned once.
+// Evaluates full and last batches of more lengths than an evaluation has. Each matrix multiply is planned once.
 static void check_evaluation(Test *t, Trainer *trainer, int B, int T) {
     int64_t planned = 0;
     for (int repeat = 0; repeat < 2; repeat++) {
@@ -811,8 +812,8 @@ static void check_evaluation(Test *t, Trainer *trainer, int B, int T) {
     }
 }
 
-// The first micro-batch of a step replaces the sum of the losses, the others add to it; a batch that is only evaluated
-// leaves the step alone.
+// The first micro-batch of a step replaces the sum of the losses, and later ones add to it. An evaluated batch leaves
+// the step alone.
 static void test_roles_of_batches(Test *t) {
     enum { B = 2, T = 17, BATCHES = 3 };
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
@@ -859,9 +860,9 @@ static void test_roles_of_batches(Test *t) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Memory, and numbers that are none
+// Memory, and values that are not numbers
 
-// Every row can be written to where it begins and where it ends.
+// Checks that every row can be written at its beginning and at its end.
 static void check_rows(Test *t, const MemoryPlan *plan) {
     for (int i = 0; i < plan->count; i++) {
         const PlanRow *row = &plan->rows[i];
@@ -880,8 +881,7 @@ static int64_t free_memory(void) {
     return (int64_t)free_bytes;
 }
 
-// All memory is taken at the start, as much as was planned. (How much a process takes can be seen in the emulator
-// only.)
+// The start must take all memory, exactly as planned. Only the emulator can see how much a process takes.
 static void check_memory(Test *t, RunShape shape, const char *what) {
     int64_t before = free_memory();
     Rig m(t, &two_heads, shape);
@@ -908,7 +908,7 @@ static void test_memory_is_what_was_planned(Test *t) {
     }
 }
 
-// No step allocates anything.
+// No step may allocate memory.
 static void test_steps_allocate_nothing(Test *t) {
 #ifdef GPT2_EMU
     Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
@@ -922,8 +922,8 @@ static void test_steps_allocate_nothing(Test *t) {
 #endif
 }
 
-// The program's own training step: the host reads results one step late, by an event, and waits for nothing else; it
-// allocates nothing. (Only the emulator counts.)
+// The program's own training step must not allocate. The host reads results one step late, by an event, and waits for
+// nothing else. Only the emulator counts waits.
 static void test_host_does_not_wait_in_a_step(Test *t) {
 #ifdef GPT2_EMU
     const char *arguments[] = {"train_gpt2cu", "-i",        "README.md", "--layers", "1",  "--heads", "1", "--channels",
@@ -968,7 +968,7 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
 #endif
 }
 
-// A NaN in a weight or in a gradient: nothing is updated, then nor later, and the tensor is named.
+// A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named.
 static void test_nan_stops_updates(Test *t) {
     Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!m.init(t)) { return; }
@@ -993,7 +993,7 @@ static void test_nan_stops_updates(Test *t) {
     CHECK(t, !found, "named '%s' although all parameters are numbers", name);
     name_nonfinite_activation(trainer, 2 * 17, name, sizeof(name));
     CHECK(t, strcmp(name, "activation fc of layer 1") == 0, "named '%s'", name);
-    train_one(trainer, 1, 2, 17); // a sound step after the bad one
+    train_one(trainer, 1, 2, 17); // a step without a NaN after the step with one
     CHECK(t, m.hash() == want, "the weights changed");
     float bad = INFINITY;
     to_gpu(bucket_element(&trainer->shards, trainer->model.grads, bucket, at), &bad, 1);
@@ -1009,8 +1009,8 @@ static bool has_8_bits(void) {
     return !PRECISION_IS_FP32 && fp8_is_supported(gpu.major, gpu.minor);
 }
 
-// With --fp8 a linear layer's input is stored transposed for the backward pass only where a backward pass finds it: not
-// for a loss alone, and not where --recompute makes it again. No code of 8 bits is 0xff but a NaN.
+// With --fp8 a linear layer's input is stored transposed only if the backward pass reads it: not for a loss alone, and
+// not if --recompute makes it again. The code 0xff is a NaN, so it marks bytes that were not written.
 static void test_inputs_kept_in_8_bits(Test *t) {
     if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
     for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
@@ -1051,7 +1051,7 @@ static void test_inputs_kept_in_8_bits(Test *t) {
     }
 }
 
-// The scale of a tensor in 8 bits comes from what stands in the tensor, whoever looked for its largest magnitude.
+// The scale of an 8-bit tensor must come from the tensor's largest magnitude, whichever kernel looked for it.
 static void test_scales_of_8_bits(Test *t) {
     if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
     RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
@@ -1080,10 +1080,10 @@ static void test_scales_of_8_bits(Test *t) {
         check("att", FP8_INPUT, layer, LINEAR_ATTPROJ, largest(to_host(trainer->model.acts.att.of(layer), N * C)));
     }
     check("dqkv", FP8_DOUT, 0, LINEAR_QKV,
-          largest(to_host(trainer->model.acts.dqkv.data, N * 3 * C))); // of the layer that came last
+          largest(to_host(trainer->model.acts.dqkv.data, N * 3 * C))); // of the layer whose backward pass ran last
 }
 
-// What a sample's logits are: those of the last row of a batch, whatever stands behind it in the window.
+// A sample's logits must be those of the last row of a batch, whatever stands behind that row in the window.
 static void test_sample_logits(Test *t) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));

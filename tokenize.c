@@ -1,4 +1,4 @@
-// tokenize: turns text into token shards for training.
+// tokenize: turns text into token shards for training, or questions into a file for evaluation.
 //
 //   tokenize --tokenizer vocab.bpe --output data/shakespeare --val-fraction 0.1 shakespeare.txt
 //   zcat pages.jsonl.gz | tokenize --output data/web --jsonl text --val-tokens 10000000 -
@@ -6,9 +6,9 @@
 //   tokenize --eval --output data/hellaswag questions.jsonl
 //
 // Reads files of any size a chunk at a time, encodes each chunk on all cores, and writes shards as the chunks arrive.
-// Every document (a file, or a line of JSON lines) is preceded by end-of-text. With --eval each line is a
-// multiple-choice question, and one file of these is written. Either all files come into being or none: after an error
-// or Ctrl-C those already written are removed.
+// A document is a file, or a line of JSON lines. End-of-text precedes each document. With --eval each line is a
+// multiple-choice question, and all questions go into one file. After an error or Ctrl-C all written files are removed,
+// so either all files come into being or none.
 #include <dirent.h>
 #include <signal.h>
 
@@ -120,7 +120,7 @@ static void catch_signals(void) {
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGHUP, &action, NULL);
-    action.sa_handler = SIG_IGN; // a limit on the size of files shall be an error of write()
+    action.sa_handler = SIG_IGN; // exceeding the limit on a file's size then is an error of write()
     sigaction(SIGXFSZ, &action, NULL);
 }
 
@@ -148,7 +148,7 @@ static void shard_path(char *path, const char *prefix, bool val, int number) {
     snprintf(path, MAX_PATH_BYTES, "%.*s_%s_%06d.bin", ARGS_MAX_PATH, prefix, val ? "val" : "train", number);
 }
 
-// Whether a file name is `base` and then "_train_000001.bin" or the like, perhaps unfinished (".tmp").
+// Is a file name `base` and then "_train_000001.bin" or the like, perhaps unfinished (".tmp")?
 static bool is_shard_name(const char *name, const char *base) {
     size_t n = strlen(base);
     if (strncmp(name, base, n) != 0) { return false; }
@@ -160,7 +160,7 @@ static bool is_shard_name(const char *name, const char *base) {
     return digits >= 6 && (strcmp(name + digits, ".bin") == 0 || strcmp(name + digits, ".bin.tmp") == 0);
 }
 
-// Makes room for a new set: shards of an earlier one would be mixed with it. They are removed, or refused.
+// Removes the shards of an earlier set, or refuses them. Otherwise the new set would be mixed with them.
 static bool clear_old_shards(const char *prefix, bool overwrite, Error *error) {
     char folder[MAX_PATH_BYTES];
     path_parent(folder, prefix);
@@ -201,7 +201,7 @@ static bool shard_end(ShardSet *set, Error *error) {
     if (pwrite(set->file.fd, header, SHARD_HEADER_BYTES, 0) != SHARD_HEADER_BYTES) {
         return files_write_failed(&set->file, "write", errno, error);
     }
-    set->next++; // before the commit: if that fails half-way, the file is removed with the others
+    set->next++; // before the commit: if it fails half-way, the file is removed with the shards before it
     return atomic_commit(&set->file, error);
 }
 
@@ -228,7 +228,7 @@ static bool shards_finish(ShardSet *set, Error *error) {
     return set->file.fd < 0 || shard_end(set, error);
 }
 
-// Removes what this run has written. No other shards have these names: clear_old_shards saw to it.
+// Removes what this run has written. clear_old_shards made sure that no older shards have these names.
 static void shards_remove(ShardSet *set) {
     char path[MAX_PATH_BYTES];
     atomic_abort(&set->file);
@@ -243,16 +243,16 @@ static void shards_remove(ShardSet *set) {
 // ---- Input ----
 
 typedef struct {
-    const char *path;         // for messages
-    int fd;                   //
+    const char *path; // for messages
+    int fd;
     bool at_end;              // nothing is left to read
-    uint8_t *text;            // (capacity), what was read and not yet encoded
+    uint8_t *text;            // (capacity), read and not yet encoded
     uint16_t *tokens;         // (1+capacity)
     size_t bytes, capacity;   // of text
-    bool new_document;        // the text begins one
-    int64_t line, documents;  // of this file, of all
-    int64_t read, tokens_out; // of all
-    int64_t questions;        // of all
+    bool new_document;        // the text begins a document
+    int64_t line, documents;  // line: of this file; documents: of all files
+    int64_t read, tokens_out; // of all files
+    int64_t questions;        // of all files
     int64_t longest;          // bytes of the longest question
 } Input;
 
@@ -285,7 +285,7 @@ static bool input_fill(Input *in, Error *error) {
     return true;
 }
 
-// How many of the bytes read can be encoded now, independently of those to come; 0: more must be read first.
+// How many of the bytes read can be encoded now, independently of later bytes. 0: more must be read first.
 static size_t input_cut(const Input *in, const Tokenizer *t, bool lines) {
     if (in->at_end) { return in->bytes; }
     if (!lines) { return tokenizer_last_split(t, in->text, in->bytes); }
@@ -303,8 +303,8 @@ static bool is_blank(const uint8_t *line, size_t n) {
     return true;
 }
 
-// Encodes the line at `start` into tokens + start: end-of-text, then its document. The quotes of a JSON line alone are
-// more bytes than end-of-text needs, so the tokens never reach the next line's.
+// Encodes the line at `start` into tokens + start: end-of-text, then its document. The quotes of a JSON line take more
+// bytes than end-of-text needs, so the tokens never reach the tokens of the next line.
 static bool encode_document(Input *in, const Tokenizer *t, const char *field, size_t start, size_t end, int64_t *count,
                             Error *error) {
     Json json;
@@ -321,15 +321,15 @@ static bool encode_document(Input *in, const Tokenizer *t, const char *field, si
 
 // ---- Multiple-choice questions ----
 //
-// The file that llmc/data/evalloader.h reads: a header of 256 int32 (magic, version, examples, bytes of the longest
-// one), then each example as uint16: EVAL_EXAMPLE_START, bytes of the example with these two, its index, label,
-// completions, and for the context and for each completion the number of its tokens and the tokens.
+// llmc/data/evalloader.h reads this file. Its header is 256 int32: magic, version, examples, bytes of the longest
+// example. Each example is uint16: EVAL_EXAMPLE_START, bytes of the example with these two fields, index, label,
+// completions. The context and then each completion follow as the number of its tokens and the tokens.
 
-#define EVAL_COMPLETIONS 4    // what llm.c's readers expect
+#define EVAL_COMPLETIONS 4    // llm.c's readers expect 4
 #define EVAL_FIELDS 5         // uint16 before the context
-#define EVAL_MAX_TOKENS 32757 // of an example: its bytes, five fields and five counts included, are a uint16
+#define EVAL_MAX_TOKENS 32757 // of an example: all its bytes, with five fields and five counts, fit a uint16
 
-// Encodes a string value after its number of tokens; out goes behind the last one.
+// Encodes a string value after its number of tokens, and moves *out behind its last token.
 static bool encode_choice(const Tokenizer *t, const Json *json, int value, uint16_t **out, Error *error) {
     const JsonValue *v = &json->values[value];
     const uint8_t *text = (const uint8_t *)json_decoded(json, value);
@@ -337,13 +337,13 @@ static bool encode_choice(const Tokenizer *t, const Json *json, int value, uint1
     if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
     if (!tokenizer_encode(t, text, (size_t)v->count, *out + 1, &count, error)) { return false; }
     if (count == 0) { return fail(error, "%s: byte %d: the text is empty, so it has no loss", json->name, v->start); }
-    (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // too many are refused with the whole example
+    (*out)[0] = (uint16_t)min_i64(count, UINT16_MAX); // an example with too many tokens is refused as a whole
     *out += 1 + count;
     return true;
 }
 
-// Encodes a parsed question to `out`, which has room for as many uint16 as the line has bytes: keys, quotes and
-// brackets are more bytes than the counts need. Its index is filled in when it is known.
+// Encodes a parsed question to `out`, which has room for as many uint16 as the line has bytes. Keys, quotes and
+// brackets take more bytes than the counts need. number_questions fills in the index.
 static bool encode_question(Input *in, const Tokenizer *t, const Json *json, size_t start, int64_t *count,
                             Error *error) {
     uint16_t *first = in->tokens + start, *out = first + EVAL_FIELDS;
@@ -406,7 +406,7 @@ static bool encode_line(Input *in, const Tokenizer *t, const char *field, size_t
     return encode_document(in, t, field, start, end, count, error);
 }
 
-// Where the lines of text[0 .. n) start, and n at the end. The caller frees *starts.
+// Finds where the lines of text[0 .. n) start; the last start is n. The caller frees *starts.
 static bool find_lines(const Input *in, size_t n, size_t **starts, int64_t *count, Error *error) {
     int64_t lines = 1;
     for (size_t i = 0; i + 1 < n; i++) { lines += in->text[i] == '\n'; }
@@ -421,8 +421,8 @@ static bool find_lines(const Input *in, size_t n, size_t **starts, int64_t *coun
     return true;
 }
 
-// Encodes text[0 .. n), complete lines, in parallel; the tokens then stand together at the beginning of in->tokens.
-// field: where a document is; NULL: the lines are questions.
+// Encodes text[0 .. n), complete lines, in parallel, and moves the tokens together at the beginning of in->tokens.
+// field: the JSON field that holds a document. NULL: the lines are questions.
 static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_t n, int64_t *count, Error *error) {
     size_t *starts;
     int64_t lines = 0, bad_line = INT64_MAX;
@@ -434,7 +434,7 @@ static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_
         Error local;
         if (encode_line(in, t, field, starts[i], starts[i + 1], &counts[i], &local)) { continue; }
 #pragma omp critical
-        if (i < bad_line) { // report the first one, whatever the threads' order
+        if (i < bad_line) { // reports the first bad line, in whatever order threads run
             bad_line = i;
             fail(error, "%s: line %lld: %.*s", in->path, (long long)(in->line + i + 1), MAX_PATH_BYTES, local.text);
         }
@@ -454,7 +454,7 @@ static bool encode_lines(Input *in, const Tokenizer *t, const char *field, size_
 
 // ---- Text ----
 
-// Encodes text[0 .. n) in parallel, after end-of-text where a document begins.
+// Encodes text[0 .. n) in parallel. End-of-text comes first if a document begins.
 static bool encode_text(Input *in, const Tokenizer *t, size_t n, int64_t *count, Error *error) {
     int before = in->new_document ? 1 : 0;
     in->tokens[0] = (uint16_t)t->eot_token;
@@ -473,7 +473,7 @@ typedef struct {
     Input in;
     ShardSet shards;
     AtomicFile questions; // with --eval, instead of the shards
-    int64_t total_bytes;  // of all files, or -1: not known
+    int64_t total_bytes;  // of all files; -1: not known
     bool terminal;        // whether a progress line is shown
     double start, drawn;  // seconds_now()
 } Run;
@@ -528,13 +528,13 @@ static void hide_progress(const Run *run) {
     if (run->drawn > 0) { fprintf(stderr, "\r\033[K"); }
 }
 
-// How many tokens --val-fraction means: known when the first chunk shows how many bytes a token has.
+// Turns --val-fraction into a number of tokens, once the first chunk shows how many bytes a token has.
 static void estimate_val_tokens(Run *run, size_t bytes, int64_t tokens) {
     double total = (double)run->total_bytes / (double)bytes * (double)tokens;
     run->shards.val_left = max_i64(1, (int64_t)(run->options->val_fraction * total + 0.5));
 }
 
-// Encodes and writes the first n bytes of the buffer, and moves the others to its beginning.
+// Encodes and writes the first n bytes of the buffer, and moves the rest to its beginning.
 static bool encode_chunk(Run *run, size_t n, Error *error) {
     Input *in = &run->in;
     int64_t count;
@@ -575,7 +575,7 @@ static bool encode_open_file(Run *run, Error *error) {
     return in->read > read_before || fail(error, "%s: is empty", in->path);
 }
 
-// One file: a document of its own unless it holds JSON lines.
+// Encodes one file. The file is one document unless it holds JSON lines.
 static bool encode_file(Run *run, const char *path, Error *error) {
     Input *in = &run->in;
     bool standard_input = strcmp(path, "-") == 0;
@@ -646,7 +646,7 @@ static int use_threads(int64_t wanted) {
 #endif
 }
 
-// Everything between the options and the exit status.
+// Does everything between the options and the exit status.
 static bool run_all(const Options *options, char **files, int num_files, Error *error) {
     Run run;
     Tokenizer tokenizer;
