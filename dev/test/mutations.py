@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+"""Plants a mistake in a copy of the source, runs the test that must find it, and says whether it did.
+
+    python3 dev/test/mutations.py               all mistakes below; some 30 minutes on two cores
+    python3 dev/test/mutations.py --only optim  those whose file holds this word
+    python3 dev/test/mutations.py --list
+
+A test that misses its mistake is no test. A row has the file, the text to replace, its replacement, and the test: UNIT
+names suites of build/unit_tests, KERNELS groups of build/emu/test_kernels, CPU and EMU a test file of
+dev/test/programs with pytest's -k, for train_gpt2 and train_gpt2emu. Run it before and after tests are merged.
+"""
+import argparse
+import collections
+import os
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TREE = os.path.join(ROOT, "build", "mutations")
+UNIT, KERNELS, CPU, EMU = "unit", "kernels", "cpu", "emu"
+Mistake = collections.namedtuple("Mistake", "file old new kind test")
+
+MISTAKES = [Mistake(*row) for row in (
+    ("llmc/base/hash.h", "(; bytes >= 8; p += 8", "(; bytes > 8; p += 8", UNIT, "hash"),
+    ("llmc/base/hash.h", "held + take < 32", "held + take <= 32", UNIT, "hash"),
+    ("llmc/base/rand.h", "(n - 1) >> (2 * half_bits)", "n >> (2 * half_bits + 2)", UNIT, "rand"),
+    ("llmc/base/json.h", "depth == JSON_MAX_DEPTH", "depth > JSON_MAX_DEPTH + 1", UNIT, "json"),
+    ("llmc/base/files.h", "if (rename(file->temporary, file->path) != 0)", "if (false)", UNIT, "files"),
+    ("llmc/model/memory_plan.h", "a->first <= b->last && b->first <= a->last",
+     "a->first < b->last && b->first < a->last", EMU, "test_gpu_trainer.py"),
+    ("llmc/model/activations.h", "X(att, floatX, LAYER, RECOMPUTE_BLOCK",
+     "X(att, floatX, ONE, NEVER", EMU, "test_gpu_trainer.py"),
+    ("llmc/model/gpt2.h", "sqrtf(2.0f * (float)config->num_layers)",
+     "sqrtf((float)config->num_layers)", UNIT, "rand model"),
+    ("llmc/cpu/simd.h", "r * 1.38145988e-3f", "r * 1.38e-3f", UNIT, "simd"),
+    ("llmc/cpu/gemm.h", "p->accumulate || !first_block", "p->accumulate", UNIT, "gemm"),
+    ("llmc/data/evalloader.h", "< (best < 0 ? INFINITY : means[best])",
+     "<= (best < 0 ? INFINITY : means[best])", UNIT, "evalloader"),
+    ("llmc/run/log.h", "s / 60 % 60, s % 60", "s / 60, s % 60", UNIT, "logger"),
+    ("llmc/optim/schedulers.h", "(double)(step + 1) / (double)s->warmup",
+     "(double)step / (double)s->warmup", UNIT, "schedulers"),
+    ("llmc/optim/schedulers.h", "step >= s->total ? 1.0", "step > s->total ? 1.0", UNIT, "schedulers"),
+    ("llmc/optim/schedulers.h", "1.0 - sqrt(x)", "1.0 - x", UNIT, "schedulers"),
+    ("llmc/optim/outlier.h", "*z > threshold", "fabs(*z) > threshold", UNIT, "outlier"),
+    ("llmc/optim/outlier.h", "++detector->rejected >= OUTLIER_MAX_REJECTED",
+     "++detector->rejected > OUTLIER_MAX_REJECTED", UNIT, "outlier"),
+    ("llmc/optim/adamw.cuh", "fmaf(f.beta2, *v, (1.0f - f.beta2) * g * g)",
+     "fmaf(f.beta2, *v, (1.0f - f.beta1) * g * g)", KERNELS, "update"),
+    ("llmc/optim/adamw.cuh", "(sqrtf(f.correction2 * *v) + f.epsilon)",
+     "sqrtf(f.correction2 * *v + f.epsilon)", KERNELS, "update"),
+    ("llmc/optim/adamw.cuh", "begin + k < a.decayed", "begin + k <= a.decayed", KERNELS, "update"),
+    ("llmc/optim/global_norm.cuh", "norm > (double)grad_clip", "norm > 2.0 * (double)grad_clip", KERNELS, "update"),
+    ("llmc/optim/global_norm.cuh", "isfinite(norm) &&", "true &&", KERNELS, "update"),
+    ("llmc/layers/gelu.cuh", "0.044715f", "0.04471f", KERNELS, "gelu"),
+    ("llmc/layers/embedding.cuh", "row % T * C", "row % (T - 1) * C", KERNELS, "embedding"),
+    ("llmc/layers/loss.cuh", "v + k < V ? x[k] : 0.0f", "v + k <= V ? x[k] : 0.0f", KERNELS, "cross_entropy"),
+    ("llmc/layers/loss.cuh", "state.sum *= cross_entropy_exp(state.max - max)",
+     "state.sum *= 1.0f", KERNELS, "cross_entropy"),
+    ("llmc/layers/layernorm.cuh", "fmaf(-n, mean_gn,", "fmaf(n, mean_gn,", KERNELS, "layernorm"),
+    ("llmc/layers/layernorm.cuh", "rstd[row] = r;", "rstd[row] = m;", KERNELS, "layernorm"),
+    ("llmc/layers/attention.cuh", "float score = key + lane <= query + r",
+     "float score = key + lane < query + r + 2", KERNELS, "attention"),
+    ("llmc/layers/attention.cuh", "float p = key + r <= query + lane",
+     "float p = key + r < query + lane", KERNELS, "attention"),
+    ("llmc/layers/fp8.cuh", "static constexpr int largest_exponent = 15",
+     "static constexpr int largest_exponent = 16", KERNELS, "fp8"),
+    ("llmc/layers/fp8.cuh", "> three_quarters ? 1 : 0", "> three_quarters ? 0 : 0", KERNELS, "fp8"),
+    ("llmc/ranks/zero.h", "ceil_div_i64(z->size[kind], num_ranks)", "z->size[kind] / num_ranks", UNIT, "zero"),
+    ("llmc/ranks/zero.h", "#define ZERO_ALIGNMENT 64", "#define ZERO_ALIGNMENT 32", UNIT, "zero"),
+    ("llmc/ranks/buckets.cuh", "cuda_check(cudaStreamWaitEvent(s->comm_stream, s->computed, 0));",
+     "", EMU, "test_gpu_ranks.py -k stages"),
+    ("llmc/data/dataloader.h", "sequence / dl->num_sequences",
+     "sequence / (dl->num_sequences + 1)", UNIT, "dataloader"),
+    ("llmc/data/dataloader.h", "(long long)(data_bytes / 2), data_bytes % 2",
+     "(long long)(data_bytes / 2), 0", UNIT, "dataloader"),
+    ("llmc/data/tokenizer.h", "(text[last] & 0xc0) == 0x80", "(text[last] & 0xc0) == 0xc0", UNIT, "tokenizer"),
+    ("llmc/files/safetensors.h", "shape[1] = spec->hf_transposed ? rows : cols",
+     "shape[1] = cols", UNIT, "safetensors"),
+    ("llmc/files/state_file.h", "memcmp(preamble->magic, STATE_MAGIC, sizeof(preamble->magic)) != 0",
+     "false", UNIT, "checkpoint"),
+    ("llmc/files/disk_space.h", "max_i64(0, free_bytes - run->other_bytes)",
+     "max_i64(0, free_bytes)", UNIT, "disk_space"),
+    ("llmc/cuda/tune_file.h", "strcmp(table->entries[i].key, key) == 0",
+     "strcmp(table->entries[i].key, key) <= 0", UNIT, "tune_file"),
+    ("llmc/run/args.h", "real >= spec->min && real <= spec->max", "real >= spec->min", UNIT, "args"),
+    ("llmc/run/args.h", "(double)whole >= spec->min", "(double)whole > spec->min", UNIT, "args"),
+    ("llmc/run/sampler.h", "(logits[i] - logits[best]) / options->temperature",
+     "(logits[i] - logits[best]) * options->temperature", UNIT, "sampler"),
+    ("llmc/run/run_state.h", 'state_set_i64(header, "next_sequence", run->next_sequence)',
+     'state_set_i64(header, "next_sequence", run->next_sequence + 1)', CPU, "test_resume.py"),
+    ("train_gpt2.c", "dbias[c] += dy[c];", "dbias[c] = dy[c];", UNIT, "layers"),
+    ("train_gpt2.c", "mean_g - n * mean_gn", "mean_g + n * mean_gn", UNIT, "layers"),
+    ("train_gpt2.c", "token[c] + position[c]", "token[c] - position[c]", UNIT, "layers"),
+    ("train_gpt2.cu", "t->model.grads.parts) { clear_buckets",
+     "!t->model.grads.parts) { clear_buckets", EMU, "test_gpu_ranks.py -k stages"),
+)]
+
+
+def call(*command, **more):
+    return subprocess.run(command, cwd=TREE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+                          **more)
+
+
+def copy_tree():
+    """A copy of what git knows, so that nobody's working tree is touched. What it built before serves again."""
+    names = subprocess.run(["git", "ls-files"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    for name in names.splitlines():
+        source, target = os.path.join(ROOT, name), os.path.join(TREE, name)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if os.path.isfile(source) and not (os.path.exists(target) and read(source) == read(target)):
+            shutil.copy(source, target)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def targets_of(mistake):
+    """What make builds for the test."""
+    return {UNIT: [f"build/test_{suite}" for suite in mistake.test.split()], KERNELS: ["build/emu/test_kernels"],
+            CPU: ["train_gpt2", "tokenize"], EMU: ["train_gpt2", "train_gpt2emu"]}[mistake.kind]
+
+
+def test_passes(mistake):
+    """(does the test of a mistake pass, what was said)"""
+    if mistake.kind == UNIT:
+        runs = [[f"build/test_{suite}"] for suite in mistake.test.split()]
+    elif mistake.kind == KERNELS:
+        runs = [["build/emu/test_kernels", *mistake.test.split()]]
+    else:
+        name, *more = mistake.test.split()
+        runs = [[sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", f"dev/test/programs/{name}", *more]]
+    for run in runs:
+        result = call(*run, timeout=900)
+        if result.returncode != 0:
+            return False, result.stdout
+    return True, ""
+
+
+def try_mistake(mistake):
+    """found, MISSED, or why the mistake could not be planted."""
+    path = os.path.join(TREE, mistake.file)
+    right = read(path).decode()
+    if right.count(mistake.old) == 0:
+        return "no such text"
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(right.replace(mistake.old, mistake.new, 1))
+        built = call("make", "-j2", *targets_of(mistake))
+        if built.returncode != 0:
+            return "does not compile"
+        try:
+            passes, _ = test_passes(mistake)
+        except subprocess.TimeoutExpired:
+            passes = False
+        return "MISSED" if passes else "found"
+    finally:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(right)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="mistakes in files whose path holds this word")
+    parser.add_argument("--list", action="store_true")
+    arguments = parser.parse_args()
+    mistakes = [mistake for mistake in MISTAKES if arguments.only in mistake.file]
+    if arguments.list:
+        for mistake in mistakes:
+            print(f"{mistake.file}: {mistake.old}  ->  {mistake.new}  ({mistake.kind} {mistake.test})")
+        return
+    copy_tree()
+    results = collections.Counter()
+    for mistake in mistakes:
+        result = try_mistake(mistake)
+        results[result] += 1
+        print(f"{result:17} {mistake.file}: {mistake.old}  ({mistake.kind} {mistake.test})", flush=True)
+    print(", ".join(f"{count} {result}" for result, count in sorted(results.items())))
+    sys.exit(results["found"] != len(mistakes))
+
+
+if __name__ == "__main__":
+    main()
