@@ -1,22 +1,24 @@
 // Checkpoints: pairs model_<step>.bin + state_<step>.bin in a run folder. A complete pair survives a kill at any
 // moment.
 //
-// The state is made visible last and holds the model's size and checksums, so a state that verifies together with its
-// model is a complete checkpoint. A save writes both files under temporary names, brings them to the disk, then renames
-// the model, then the state. When the step exists already, its model is first kept as model_<step>.bin.old. Killed
+// The state gets its name last and holds the model's size and checksums. A state that verifies together with its model
+// is therefore a complete checkpoint. A save writes both files under temporary names and flushes them to the disk. Then
+// it renames the model, then the state. When the step already exists, its model is first renamed to
+// model_<step>.bin.old. A kill leaves one of these situations:
 //   before the renames:        the old pair is untouched;
-//   with the old model aside:  the old state names the checksum of .old, and that is where a reader finds it;
+//   with the old model aside:  the old state names the checksum of .old, and a reader finds the model there;
 //   with the new model placed: the checksum tells which of the two models belongs to the state;
 //   with the new state placed: the new pair is complete, .old is a leftover.
-// The old step is never removed before the new one is complete. Power failure is covered by flushing the folder after
-// each rename. What a kill leaves behind is removed by checkpoint_clean.
+// The old pair is never removed before the new pair is complete. The folder is flushed after each rename, so the names
+// survive a power failure. checkpoint_clean removes the leftovers of a kill.
 //
-// Any number of processes save and load one checkpoint together, each its pieces of the three arrays (parameters and
-// both moments of AdamW, in the order of the parameter table); the files are the same bytes whatever their number. One
-// of them, the leader, creates, names and removes the files. A save is checkpoint_write_begin by the leader, then by
-// the others; checkpoint_write and checkpoint_write_flush by all; checkpoint_write_commit by the leader, when all have
-// flushed. When a process fails or is killed before the commit, the leader aborts, and the folder is as before. The
-// caller lets the processes wait for and hear of each other.
+// Any number of processes save and load one checkpoint together. Each handles its pieces of the three arrays: the
+// parameters and both moments of AdamW, in the order of the parameter table. The number of processes does not change
+// the bytes of the files. One process, the leader, creates, names and removes the files. In a save the leader calls
+// checkpoint_write_begin first, then every other process calls it. All call checkpoint_write and
+// checkpoint_write_flush. The leader calls checkpoint_write_commit when all have flushed. When a process fails or is
+// killed before the commit, the leader aborts, and the folder is as before. The caller synchronises the processes and
+// passes on their failures.
 //
 // One run at a time may write to a folder (directory_lock).
 #ifndef LLMC_CHECKPOINT_H
@@ -31,8 +33,8 @@
 
 #define CHECKPOINT_KEPT_SUFFIX ".old"
 
-// The arrays, each of gpt2_num_params floats. The parameters make up the model file behind its header; the moments are
-// sections of the state. In the state's table all three come first.
+// The arrays, each of gpt2_num_params floats. The parameters follow the header of the model file. The moments are
+// sections of the state. All three come first in the state's table.
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
@@ -45,7 +47,7 @@ typedef struct {
 // ---- Names ----
 
 typedef struct {
-    char model[MAX_PATH_BYTES], kept_model[MAX_PATH_BYTES]; // model_<step>.bin and, while a step is overwritten, .old
+    char model[MAX_PATH_BYTES], kept_model[MAX_PATH_BYTES]; // model_<step>.bin; .old during an overwrite
     char state[MAX_PATH_BYTES];
     char temporary_model[MAX_PATH_BYTES], temporary_state[MAX_PATH_BYTES];
 } CheckpointPaths;
@@ -63,7 +65,7 @@ static inline bool checkpoint_paths(CheckpointPaths *paths, const char *dir, int
     return true;
 }
 
-// The step in a name like state_00000020.bin (kind "state", suffix ".bin"), -1 if the name is not exactly of that form.
+// Returns the step in a name like state_00000020.bin (kind "state", suffix ".bin"), -1 if the name has another form.
 static inline int64_t checkpoint_step_of_name(const char *name, const char *kind, const char *suffix) {
     size_t n = strlen(kind);
     if (strncmp(name, kind, n) != 0 || name[n] != '_') { return -1; }
@@ -80,8 +82,8 @@ static inline int checkpoint_compare_steps(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-// Collects the steps of all names of this form in a folder, newest first. The caller frees *steps. -1: folder
-// unreadable.
+// Collects the steps of all names of this form in a folder, newest first. The caller frees *steps. Returns their
+// number, or -1 if the folder cannot be read.
 static inline int checkpoint_collect(const char *dir, const char *kind, const char *suffix, int64_t **steps) {
     *steps = NULL;
     DIR *folder = opendir(dir);
@@ -103,8 +105,8 @@ static inline int checkpoint_collect(const char *dir, const char *kind, const ch
     return count;
 }
 
-// Writes the steps of up to max checkpoints in a folder, newest first, and returns how many. They have a state file;
-// whether all is well with them, checkpoint_verify or checkpoint_load tells. A missing folder holds none.
+// Writes the steps of up to max checkpoints in a folder, newest first, and returns their number. Each has a state file.
+// checkpoint_verify_model tells whether it is sound. A missing folder holds no checkpoints.
 static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
     int64_t *all;
     int count = checkpoint_collect(dir, "state", ".bin", &all);
@@ -122,7 +124,7 @@ static inline uint64_t checkpoint_model_header_hash(const GPT2Config *config) {
     return hash64(header, (size_t)BIN_HEADER_BYTES);
 }
 
-// The state tells of its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
+// The facts that a state holds about its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
 typedef struct {
     int64_t bytes;
     uint64_t header, params;
@@ -142,7 +144,7 @@ static inline bool checkpoint_expect_model(const StateFile *state, const StateHe
     return true;
 }
 
-// Is this the model that the state tells of? Reads all of it.
+// Checks that a model belongs to the state. Reads the whole file.
 static inline bool checkpoint_check_model(const char *path, const CheckpointModel *model, Error *error) {
     InputFile file;
     uint8_t header[BIN_HEADER_BYTES];
@@ -156,7 +158,7 @@ static inline bool checkpoint_check_model(const char *path, const CheckpointMode
            fail(error, "%s: is damaged: its checksum does not match", path);
 }
 
-// Where the model of this state is. Only after a kill in the middle of an overwrite are there two to choose from.
+// Finds the model of a state. Two models can exist only after a kill in the middle of an overwrite.
 static inline bool checkpoint_find_model(const CheckpointPaths *paths, const CheckpointModel *expected,
                                          const char **model, Error *error) {
     Error ignored;
@@ -182,10 +184,10 @@ typedef struct {
     CheckpointPaths paths;
     StateFile state;
     CheckpointModel expected;
-    const char *model; // its place, one of the paths
+    const char *model; // one of the paths
 } CheckpointFiles;
 
-// Opens the state of a checkpoint and finds the model that belongs to it. Open only after success.
+// Opens the state of a checkpoint and finds its model. The state stays open only after success.
 static inline bool checkpoint_open(CheckpointFiles *files, const char *dir, int64_t step, StateHeader *header,
                                    Error *error) {
     CheckpointPaths *paths = &files->paths;
@@ -199,7 +201,7 @@ static inline bool checkpoint_open(CheckpointFiles *files, const char *dir, int6
     return ok;
 }
 
-// Opens the model of a checkpoint and reads its config. Its header must be the one that the state tells of.
+// Opens the model of a checkpoint and reads its config. The model's header must have the checksum in the state.
 static inline bool checkpoint_open_model(const CheckpointFiles *files, InputFile *model, GPT2Config *config,
                                          Error *error) {
     int32_t header[BIN_HEADER_INTS];
@@ -211,7 +213,7 @@ static inline bool checkpoint_open_model(const CheckpointFiles *files, InputFile
 
 // ---- Loading ----
 
-// Reads a checkpoint's facts and its model's config, without the weights. Sizes and headers are verified.
+// Reads a checkpoint's facts and its model's config, without the weights. Verifies sizes and headers.
 static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
                                           Error *error) {
     CheckpointFiles files;
@@ -223,7 +225,7 @@ static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Con
     return ok;
 }
 
-// Verifies every byte of a checkpoint without loading it, and tells where its model is (MAX_PATH_BYTES).
+// Verifies every byte of a checkpoint without loading it. Writes the model's path into model_path (MAX_PATH_BYTES).
 static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
     CheckpointFiles files;
     StateHeader header;
@@ -245,11 +247,11 @@ typedef struct {
     InputFile model;
     GPT2Config config;
     CheckpointSums sums;
-    int64_t not_finite; // element of the parameters that is NaN or infinite; -1: none seen
+    int64_t not_finite; // place of a parameter that is NaN or infinite; -1: none seen
     float not_finite_value;
 } CheckpointReader;
 
-// Gives up; harmless after a failure of the functions below, and after checkpoint_read_end.
+// Gives up. Harmless after a failure of the functions below, and after checkpoint_read_end.
 static inline void checkpoint_read_abort(CheckpointReader *r) {
     input_close(&r->state.file);
     input_close(&r->model);
@@ -261,7 +263,7 @@ static inline bool checkpoint_read_open_model(CheckpointReader *r, const Checkpo
            (model_configs_equal(&r->config, &found) || fail(error, "%s: holds a model of another shape", files->model));
 }
 
-// The arrays must be those of this model.
+// Checks that the file's arrays have the names and sizes of this model's arrays.
 static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error *error) {
     int64_t bytes = gpt2_num_params(&r->config) * (int64_t)sizeof(float);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
@@ -271,8 +273,8 @@ static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error
     return true;
 }
 
-// Opens a checkpoint to be read in pieces and reads its facts into header; config is what checkpoint_load_header said.
-// Names, sizes and headers are verified. Nothing stays open after a failure of this or the following functions.
+// Opens a checkpoint to be read in pieces and reads its facts into header. config comes from checkpoint_load_header.
+// Verifies names, sizes and headers. No file stays open after this or a following function fails.
 static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
                                          StateHeader *header, Error *error) {
     CheckpointFiles files;
@@ -288,7 +290,7 @@ static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, i
     return ok;
 }
 
-// One piece small enough to stay in the cache between reading and looking at it.
+// Reads one piece, small enough to stay in the cache until it is checked.
 static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
                                          Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
@@ -302,7 +304,7 @@ static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t
     return true;
 }
 
-// Reads elements first .. first + n - 1 of an array. What was read is good only when checkpoint_read_end says so.
+// Reads elements first .. first + n - 1 of an array. They are good only when checkpoint_read_end succeeds.
 static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
                                    Error *error) {
     bool ok = model_check_range(&r->config, first, n, r->state.file.path, error);
@@ -324,8 +326,8 @@ static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const C
            model_fail_not_finite(&r->config, r->not_finite, r->not_finite_value, r->model.path, error);
 }
 
-// Ends the reading when all processes together have read every element of all arrays once; `all` are their sums, added.
-// Verifies the arrays, then reads and verifies the other sections, whose names and sizes must be those of the file.
+// Ends the reading. All processes together have read every element of all arrays once, and `all` holds their sums,
+// added. Verifies the arrays, then reads and verifies the other sections. Their names and sizes must match the file.
 static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums *all, const StateSection *sections,
                                        int count, Error *error) {
     bool ok = checkpoint_read_check_sums(r, all, error) &&
@@ -336,8 +338,8 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
 
 // ---- Cleaning up after a kill ----
 
-// Ends an interrupted overwrite of one step: of the two models, the one that belongs to the state stays. While the
-// state cannot be read, both stay.
+// Ends an interrupted overwrite of one step: keeps the model that belongs to the state and removes the other model.
+// Keeps both while the state cannot be read.
 static inline bool checkpoint_settle(const CheckpointPaths *paths, Error *error) {
     if (!path_exists(paths->kept_model)) { return true; }
     char dir[MAX_PATH_BYTES];
@@ -367,8 +369,8 @@ static inline bool checkpoint_remove(const char *path, Error *error) {
     return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
 }
 
-// Removes what an interrupted save or prune of one step left. A model without a state is only touched when a temporary
-// state beside it proves that it is a leftover of ours: any other may be somebody's only copy.
+// Removes what an interrupted save or prune of one step left. A model without a state is removed only when a temporary
+// state beside it proves that it is our leftover. Otherwise it may be a user's only copy.
 static inline bool checkpoint_clean_step(const char *dir, int64_t step, Error *error) {
     CheckpointPaths paths;
     if (!checkpoint_paths(&paths, dir, step, error) || !checkpoint_settle(&paths, error)) { return false; }
@@ -377,7 +379,7 @@ static inline bool checkpoint_clean_step(const char *dir, int64_t step, Error *e
     return checkpoint_remove(paths.temporary_model, error) && checkpoint_remove(paths.temporary_state, error);
 }
 
-// Removes all leftovers of killed saves from a run folder, and only those. For the holder of the folder's lock.
+// Removes all leftovers of killed saves from a run folder, and nothing else. The caller holds the folder's lock.
 static inline bool checkpoint_clean(const char *dir, Error *error) {
     static const char *const leftovers[][2] = {{"model", ".bin" CHECKPOINT_KEPT_SUFFIX},
                                                {"model", ".bin" TEMPORARY_SUFFIX},
@@ -400,7 +402,7 @@ static inline bool checkpoint_rename(const char *from, const char *to, const cha
     return sync_directory(dir, error);
 }
 
-// Makes both complete files visible, in the order that the argument at the top of this file rests on.
+// Gives both complete files their names, in the order that the comment at the top of this file explains.
 static inline bool checkpoint_publish(const char *dir, const CheckpointPaths *paths, AtomicFile *model,
                                       AtomicFile *state, Error *error) {
     bool overwrite = path_exists(paths->state) && path_exists(paths->model);
@@ -422,7 +424,7 @@ typedef struct {
     CheckpointSums sums;
 } CheckpointWriter;
 
-// Gives up: nothing stays open, and the leader's temporary files are gone. Harmless after a failure and after a commit.
+// Gives up: closes both files, and the leader removes its temporary files. Harmless after a failure and after a commit.
 static inline void checkpoint_write_abort(CheckpointWriter *w) {
     atomic_abort(&w->state);
     atomic_abort(&w->model);
@@ -456,7 +458,7 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     return true;
 }
 
-// The bytes that the two files of a checkpoint will have, for a disk that is asked before a run begins.
+// Computes the bytes of both files of a checkpoint, so that a run can check the disk's free space before it begins.
 static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *header, const StateSection *sections,
                                    int count, int64_t *model_bytes, int64_t *state_bytes, Error *error) {
     CheckpointWriter w;
@@ -480,10 +482,10 @@ static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
            atomic_write_at(&w->model, 0, header, BIN_HEADER_BYTES, error);
 }
 
-// Begins model_<step>.bin and state_<step>.bin in an existing folder. All processes give the same facts, and sections
-// of the same names and sizes; what is in the leader's sections by the time it commits is stored. The leader comes
-// first: it creates the files that the others open. After a failure of this and the following functions:
-// checkpoint_write_abort, which this one does itself.
+// Begins model_<step>.bin and state_<step>.bin in an existing folder. All processes give equal facts, and sections of
+// equal names and sizes. The commit stores what the leader's sections then hold. The leader calls this first, because
+// it creates the files that the other processes open. This function aborts when it fails. When a following function
+// fails, the caller calls checkpoint_write_abort.
 static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, int64_t step, const GPT2Config *config,
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
@@ -504,7 +506,7 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
     return ok;
 }
 
-// One piece small enough to stay in the cache between looking at it and writing it.
+// Writes one piece, small enough to stay in the cache after it is checked.
 static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                           Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
@@ -514,8 +516,8 @@ static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_
     return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);
 }
 
-// Writes elements first .. first + n - 1 of an array; all processes together write every element once. Parameters that
-// are not finite are refused: they would be refused again when loaded, with the good checkpoints gone by then.
+// Writes elements first .. first + n - 1 of an array. All processes together write every element once. Parameters that
+// are not finite are refused here: loading would refuse them too, and the good checkpoints would be gone by then.
 static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t first, const float *data, int64_t n,
                                     Error *error) {
     if (!model_check_range(&w->config, first, n, w->paths.state, error)) { return false; }
@@ -526,15 +528,15 @@ static inline bool checkpoint_write(CheckpointWriter *w, int array, int64_t firs
     return true;
 }
 
-// Brings what this process has written to the disk; but for the leader, this ends the save here.
+// Flushes what this process has written to the disk. The save ends here for all processes but the leader.
 static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
     if (!atomic_flush(&w->model, error)) { return false; }
     if (!w->leader) { return atomic_flush(&w->state, error); }
     return files_flush(w->state.fd) == 0 || files_write_failed(&w->state, "flush", errno, error);
 }
 
-// For the leader, when all processes have flushed: writes the sections and the head of the state, and makes the
-// checkpoint visible. `all` are the sums of all processes, added.
+// The leader calls this when all processes have flushed. Writes the sections and the head of the state, and gives the
+// files their names. `all` holds the sums of all processes, added.
 static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a].checksum = all->sums[a]; }
     for (int i = CHECKPOINT_ARRAYS; i < w->count; i++) {
@@ -548,8 +550,8 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
            checkpoint_publish(w->dir, &w->paths, &w->model, &w->state, error);
 }
 
-// Removes one checkpoint. The state loses its name first, and is the last to go: a kill in between leaves what
-// checkpoint_clean recognises.
+// Removes one checkpoint. The state loses its name first and is deleted last, so that checkpoint_clean recognises what
+// a kill in between leaves.
 static inline void checkpoint_delete(const char *dir, int64_t step) {
     CheckpointPaths paths;
     Error ignored;
@@ -559,8 +561,8 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
     unlink(paths.temporary_state);
 }
 
-// Removes checkpoints before newest_step: the `keep` newest stay (newest_step counts as one; 0: all stay), and those
-// whose step is divisible by keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
+// Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all) and the
+// steps divisible by keep_major (0: none). Later steps are not touched. A file that cannot be removed stays.
 static inline void checkpoint_prune(const char *dir, int64_t newest_step, int keep, int64_t keep_major) {
     if (keep <= 0) { return; }
     int64_t *steps;

@@ -1,4 +1,4 @@
-// The training state: everything beside the weights that a run needs to go on exactly where it stopped. It is one
+// The training state: everything beside the weights that a run needs to go on exactly from where it stopped. It is one
 // versioned, checksummed file of readable facts and binary sections.
 //
 //   bytes  0..7    "GPT2STAT"
@@ -11,8 +11,8 @@
 //                  uint64 XXH64 of everything above
 //                  the sections' bytes, one after another, in the order of the records, to the end of the file
 //
-// The kind of a record: 0: a section with its XXH64. 1: a section that is an array of 4-byte words, with its SUM64
-// (hash.h), so that several processes can write and read it in pieces. 2: an array as in 1 that lies in another file.
+// A record's kind: 0: a section with its XXH64. 1: a section that is an array of 4-byte words, with its SUM64 (hash.h),
+// so that several processes can write and read it in pieces. 2: an array as in kind 1 that lies in another file.
 #ifndef LLMC_STATE_FILE_H
 #define LLMC_STATE_FILE_H
 
@@ -20,13 +20,13 @@
 #include "llmc/base/hash.h"
 #include "llmc/base/utils.h"
 
-#define SUM_CHUNK_BYTES ((int64_t)4 << 20) // read or written, and summed by several threads, in one go
-#define STATE_TEXT_BYTES 65536             // several paths of 4 KiB each fit
+#define SUM_CHUNK_BYTES ((int64_t)4 << 20) // read or written, and summed by several threads, at a time
+#define STATE_TEXT_BYTES 65536             // room for several paths of 4 KiB each
 #define STATE_MAX_SECTIONS 64
 #define STATE_NAME_BYTES 36
 #define STATE_VERSION 2
 
-// Facts as lines "key value\n". A fact that cannot be stored makes `length` -1, and writing refuses the header. So no
+// Facts as lines "key value\n". A fact that cannot be stored sets `length` to -1, and writing refuses the header. So no
 // single call needs a check.
 typedef struct {
     char text[STATE_TEXT_BYTES];
@@ -34,8 +34,8 @@ typedef struct {
 } StateHeader;
 
 typedef struct {
-    const char *name; // up to 35 bytes
-    void *data;       // written from here, or read to here
+    const char *name; // at most 35 bytes
+    void *data;       // source of a write, destination of a read
     int64_t bytes;
 } StateSection;
 
@@ -43,7 +43,7 @@ typedef struct {
 
 typedef enum { STATE_SECTION, STATE_ARRAY, STATE_ELSEWHERE } StateKind;
 
-// Reads `bytes` bytes from offset: *sum becomes their SUM64 for an array, else their XXH64.
+// Reads `bytes` bytes from offset. *sum becomes their SUM64 for an array, otherwise their XXH64.
 static inline bool input_checksum(const InputFile *file, int64_t offset, int64_t bytes, StateKind kind, uint64_t *sum,
                                   Error *error) {
     uint64_t words = 0;
@@ -66,7 +66,7 @@ static inline bool input_checksum(const InputFile *file, int64_t offset, int64_t
     return ok;
 }
 
-// The XXH64 of a whole file.
+// Computes the XXH64 of a whole file.
 static inline bool file_checksum(const char *path, uint64_t *checksum, Error *error) {
     InputFile file;
     if (!input_open(&file, path, error)) { return false; }
@@ -79,7 +79,7 @@ static inline bool file_checksum(const char *path, uint64_t *checksum, Error *er
 
 static inline void state_init(StateHeader *header) { memset(header, 0, sizeof(*header)); }
 
-// One line of the header; pointers into its text.
+// One line of the header. The pointers point into its text.
 typedef struct {
     const char *key, *value;
     int key_bytes, value_bytes;
@@ -113,7 +113,7 @@ static inline void state_remove(StateHeader *header, const char *key) {
     header->length -= (int)(after - start);
 }
 
-// Sets a fact (one line; a key without spaces), replacing the one of that key.
+// Sets a fact. The key has no spaces, and the value is one line. An earlier fact of this key is replaced.
 static inline void state_set_text(StateHeader *header, const char *key, const char *value) {
     if (header->length < 0) { return; }
     state_remove(header, key);
@@ -139,7 +139,7 @@ static inline void state_set_u64(StateHeader *header, const char *key, uint64_t 
     state_set_text(header, key, text);
 }
 
-// The getters are false if the key is missing or its value is not of that kind (or does not fit).
+// The getters return false if the key is missing, or if its value has another type or does not fit.
 static inline bool state_get_text(const StateHeader *header, const char *key, char *value, size_t size) {
     StateLine line;
     if (!state_find(header, key, &line) || (size_t)line.value_bytes >= size) { return false; }
@@ -195,25 +195,26 @@ typedef char state_layout_has_no_gaps[sizeof(StateRecord) == 56 && sizeof(StateP
 
 #define STATE_MAGIC "GPT2STAT"
 
-// Bytes of everything above the sections.
+// Returns the bytes of everything above the sections.
 static inline int64_t state_head_bytes(int64_t text_bytes, int count) {
     return (int64_t)sizeof(StatePreamble) + text_bytes + count * (int64_t)sizeof(StateRecord) +
            (int64_t)sizeof(uint64_t);
 }
 
-// Bytes of a record's section in the file.
+// Returns the bytes of a record's section in the file.
 static inline int64_t state_bytes_here(const StateRecord *record) {
     return record->kind == STATE_ELSEWHERE ? 0 : record->bytes;
 }
 
-// First byte of section i in the file; i = count: the size of the file. text_bytes is the header's length.
+// Returns the first byte of section i in the file. For i = count it is the file's size. text_bytes is the header's
+// length.
 static inline int64_t state_offset(int64_t text_bytes, const StateRecord *records, int count, int i) {
     int64_t offset = state_head_bytes(text_bytes, count);
     for (int j = 0; j < i; j++) { offset += state_bytes_here(&records[j]); }
     return offset;
 }
 
-// A record whose checksum is not known yet.
+// Makes a record whose checksum is not known yet.
 static inline bool state_make_record(StateRecord *record, const char *name, StateKind kind, int64_t bytes,
                                      const char *path, Error *error) {
     memset(record, 0, sizeof(*record));
@@ -231,7 +232,7 @@ static inline bool state_check_fits(const char *path, const StateHeader *header,
            fail(error, "%s: the facts or the %d sections do not fit into a state file", path, count);
 }
 
-// Writes everything above the sections, and its checksum. The records have their checksums.
+// Writes everything above the sections, and its checksum. The records already have their checksums.
 static inline bool state_write_head(AtomicFile *file, const StateHeader *header, const StateRecord *records, int count,
                                     Error *error) {
     StatePreamble preamble = {{0}, STATE_VERSION, (uint32_t)header->length, (uint32_t)count, 0};
@@ -305,7 +306,7 @@ static inline bool state_read_head(StateFile *state, StateHeader *header, Error 
     return true;
 }
 
-// The sections must end exactly where the file ends; arrays have whole words.
+// Checks that the sections end exactly where the file ends, and that arrays have whole words.
 static inline bool state_check_size(const StateFile *state, Error *error) {
     int64_t left = state->file.size - state_head_bytes(state->text_bytes, state->count);
     bool fits = true;
@@ -320,7 +321,7 @@ static inline bool state_check_size(const StateFile *state, Error *error) {
                                        state->file.path, (long long)state->file.size);
 }
 
-// Opens a state file and checks all but its sections' contents. Open only after success.
+// Opens a state file and checks everything but the contents of its sections. The file stays open only after success.
 static inline bool state_open(StateFile *state, const char *path, StateHeader *header, Error *error) {
     if (!input_open(&state->file, path, error)) { return false; }
     bool ok = state_read_head(state, header, error) && state_check_size(state, error);
@@ -337,7 +338,7 @@ static inline bool state_fail_damaged(const StateFile *state, int i, Error *erro
                 state->records[i].name);
 }
 
-// Section i must be of this name, kind and size.
+// Checks that section i has this name, kind and size.
 static inline bool state_expect(const StateFile *state, int i, const char *name, StateKind kind, int64_t bytes,
                                 Error *error) {
     const StateRecord *record = &state->records[i];
@@ -359,7 +360,7 @@ static inline bool state_read_section(const StateFile *state, int i, const State
            state_fail_damaged(state, i, error);
 }
 
-// Reads the sections from number `first` on; they must be all that is left, with these names and sizes.
+// Reads all sections from number `first` on. They must have these names and sizes.
 static inline bool state_read_sections(const StateFile *state, int first, const StateSection *sections, int count,
                                        Error *error) {
     if (state->count != first + count) {
