@@ -1,20 +1,20 @@
-// Causal multi-head attention (Vaswani et al. 2017) without a T x T matrix. For each head, with q, k, v its rows of HS
-// values and scale = 1/sqrt(HS):
+// Causal multi-head attention (Vaswani et al. 2017) without a T x T matrix. Each head has rows q, k, v of HS values,
+// and scale = 1/sqrt(HS):
 //   p[i,j] = softmax over j <= i of (scale * q[i].k[j]);  out[i] = sum over j of p[i,j] v[j]
 //   lse[i] = log(sum over j <= i of exp(scale * q[i].k[j]))
-// The forward goes over the keys tile by tile. It keeps for each query the largest score so far (m), the sum of
-// exp(score - m) (l), and the sum of the values with these weights. When a larger score comes, both sums are scaled
-// down to it (the online softmax of Milakov and Gimelshein 2018).
+// The forward goes over the keys tile by tile. For each query it keeps the largest score so far (m), the sum of
+// exp(score - m) (l), and the sum of exp(score - m) v. When a larger score comes, it scales both sums down
+// (online softmax, Milakov and Gimelshein 2018).
 //
 // The backward computes p again from lse. With do = dout:
 //   delta[i] = do[i].out[i];  dp[i,j] = do[i].v[j];  ds[i,j] = p[i,j] * (dp[i,j] - delta[i])
 //   dq[i] = scale * sum over j of ds[i,j] k[j]
 //   dk[j] = scale * sum over i of ds[i,j] q[i];  dv[j] = sum over i of p[i,j] do[i]
-// Blocks that own queries sum dq, and blocks that own keys sum dk and dv. So p is computed twice, but every value has
-// one owner, who sums in a fixed order: the same bits each time, without atomics.
+// Blocks that own queries sum dq, and blocks that own keys sum dk and dv. So p is computed twice. Each sum has one
+// owner and a fixed order, so the backward is deterministic without atomics.
 //
-// Each kernel has two versions: SIMT kernels here, and MMA kernels in attention_mma.cuh. Their functions have the same
-// names but for the first word, simt or mma, so that the second version can be read beside the first.
+// Each kernel has two versions: a SIMT kernel here, and an MMA kernel in attention_mma.cuh. A simt_ function and the
+// mma_ function of equal name do equal work, so that the two versions can be read side by side.
 #ifndef LLMC_ATTENTION_CUH
 #define LLMC_ATTENTION_CUH
 
@@ -26,8 +26,8 @@
 
 #define ATTENTION_MAX_HEAD_SIZE 256
 
-// delta (B,NH,T) = the dot products of out and dout (B,T,C), head by head. Eight lanes take one head of one row, with
-// 128-bit loads where heads begin at multiples of 16 bytes.
+// delta (B,NH,T) = the dot products of out and dout (B,T,C), head by head. Eight lanes take one head of one row. Loads
+// have 16 bytes if heads begin at multiples of 16 bytes.
 #define ATTENTION_DELTA_LANES 8
 static __global__ void attention_delta_kernel(float *delta, const floatX *out, const floatX *dout,
                                               int64_t heads_of_rows, int T, int C, int NH) {
@@ -63,30 +63,31 @@ static inline void attention_delta(float *delta, const floatX *out, const floatX
 
 // ---- SIMT kernels ----
 //
-// For both precisions and any head size up to 256. A block owns a tile of rows: queries, or keys in the kernel for dk
-// and dv. Each warp owns R of these rows and goes over the other side, the columns, 32 at a time. A lane takes one
-// column to compute p and ds, and the channels lane, lane + 32, ... to multiply them. The block's rows and the tile of
-// columns are in shared memory as floats. Memory is read and written value by value, because heads of odd sizes begin
-// anywhere. All arithmetic is in float.
+// They take both precisions and any head size up to 256. A block owns a tile of rows. Rows are queries and columns are
+// keys, but in the kernel for dk and dv rows are keys and columns are queries. Each warp owns R rows and goes over the
+// columns, 32 at a time. A lane takes one column to compute p and ds, and the channels lane, lane + 32, ... to multiply
+// them. Shared memory holds the block's rows and the tile of columns as floats. Memory is read and written value by
+// value, because heads of odd sizes are not aligned. All arithmetic is in float.
 
 #define SIMT_COLUMNS WARP_SIZE
-#define SIMT_BLOCKS 3 // at least, on a multiprocessor: the compiler's own guess is more, with registers spilled for it
+#define SIMT_BLOCKS                                                                                                    \
+    3 // a multiprocessor holds at least 3; the compiler's own choice is more blocks and spilled registers
 
-// BOUND: the head size rounded up to 64, 128 or 256. R: as many rows as registers and shared memory hold.
+// BOUND: the head size rounded up to 64, 128 or 256. R: rows of a warp, as many as registers and shared memory hold.
 template <int BOUND> struct SimtTile {
     static constexpr int R = BOUND <= 128 ? 4 : 2;
     static constexpr int rows = ATTENTION_WARPS * R;
     static constexpr int channels = BOUND / WARP_SIZE; // of a lane
 };
 
-// Floats from row to row in shared memory: HS, zeros up to a multiple of 4, and on to an odd multiple of 4, because
-// then eight lanes that read 16 bytes of eight rows meet no bank twice.
+// Floats from row to row in shared memory: HS rounded up to an odd multiple of 4. So eight lanes that read 16 bytes
+// each of eight rows read different banks. The padding is zeros.
 __host__ __device__ __forceinline__ int simt_stride(int HS) {
     int quads = (HS + 3) / 4;
     return 4 * (quads + 1 - quads % 2);
 }
 
-// `count` rows from global to shared memory by the whole block. Rows from `valid` on, and the padding, become zeros.
+// The block copies `count` rows from global to shared memory. Rows from `valid` on, and the padding, become zeros.
 __device__ __forceinline__ void simt_load_tile(float *tile, const floatX *source, int64_t source_stride, int count,
                                                int valid, int HS) {
     int lane = threadIdx.x % WARP_SIZE, stride = simt_stride(HS);
@@ -134,8 +135,8 @@ __device__ __forceinline__ void simt_add_weighted(float (&sums)[R][CHANNELS], co
     }
 }
 
-// One tile of keys of the online softmax, from the scores of this lane's key to its weights. Every query sees key 0, so
-// that largest is finite after the first tile.
+// Turns the scores of one tile of keys into weights (online softmax). scores: of this lane's key; weights (R,32). Every
+// query sees key 0, so `largest` is finite after the first tile.
 template <int R, int CHANNELS>
 __device__ __forceinline__ void simt_online_softmax_step(float *weights, float (&largest)[R], float (&sum)[R],
                                                          float (&out)[R][CHANNELS], const float (&scores)[R], int query,
@@ -146,15 +147,15 @@ __device__ __forceinline__ void simt_online_softmax_step(float *weights, float (
         float before = largest[r];
         largest[r] = fmaxf(before, warp_max(score));
         float weight = expf(score - largest[r]), correction = expf(before - largest[r]);
-        sum[r] = sum[r] * correction + weight; // this lane's keys
+        sum[r] = sum[r] * correction + weight; // over this lane's keys
         for (int i = 0; i < CHANNELS; i++) { out[r][i] *= correction; }
         weights[r * SIMT_COLUMNS + lane] = weight;
     }
     __syncwarp();
 }
 
-// Stores row r of the warp times factor[r], for rows below `valid`. Returns the largest magnitude that this lane
-// stores, for amax_add_rounded.
+// Stores row r of the warp times factor[r], for r < valid. Returns the largest magnitude that this lane stores, for
+// amax_add_rounded.
 template <int R, int CHANNELS>
 __device__ __forceinline__ uint32_t simt_store_rows(floatX *out, int64_t stride, int valid,
                                                     const float (&sums)[R][CHANNELS], const float (&factor)[R],
@@ -192,7 +193,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
 
     simt_load_tile(queries, q + first * qkv_stride, qkv_stride, ROWS, T - first, HS);
     for (int key = 0; key < min(first + ROWS, T); key += SIMT_COLUMNS) {
-        __syncthreads(); // nobody reads the tile before any more
+        __syncthreads(); // all warps have read the previous tile
         simt_load_tile(keys, k + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
         simt_load_tile(values, v + key * qkv_stride, qkv_stride, SIMT_COLUMNS, T - key, HS);
         __syncthreads();
@@ -222,7 +223,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
     int HS = C / NH, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
     float *queries = reinterpret_cast<float *>(attention_shared), *douts = queries + ROWS * stride;
     float *keys = douts + ROWS * stride, *values = keys + SIMT_COLUMNS * stride;
-    float *ds = values + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (ROWS,32), this warp's
+    float *ds = values + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (R,32): this warp's part of (ROWS,32)
 
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
     const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
@@ -230,7 +231,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
     int64_t qkv_stride = 3 * (int64_t)C;
     float scale = 1.0f / sqrtf((float)HS), lse_of_row[R], delta_of_row[R], factor[R], dq[R][CHANNELS] = {};
     for (int r = 0; r < R; r++) {
-        lse_of_row[r] = query + r < T ? lse[head.row + query + r] : INFINITY; // p of rows that do not exist is 0
+        lse_of_row[r] = query + r < T ? lse[head.row + query + r] : INFINITY; // p = 0 for rows that do not exist
         delta_of_row[r] = query + r < T ? delta[head.row + query + r] : 0.0f;
         factor[r] = scale;
     }
@@ -265,8 +266,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
     int HS = C / NH, stride = simt_stride(HS), tiles = attention_tiles(T, ROWS), row_of_warp = threadIdx.x / 32 * R;
     float *keys = reinterpret_cast<float *>(attention_shared), *values = keys + ROWS * stride;
     float *queries = values + ROWS * stride, *douts = queries + SIMT_COLUMNS * stride;
-    float *ps = douts + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (ROWS,32), this warp's
-    float *ds = ps + ROWS * SIMT_COLUMNS;                                   // the same
+    float *ps = douts + SIMT_COLUMNS * stride + row_of_warp * SIMT_COLUMNS; // (R,32): this warp's part of (ROWS,32)
+    float *ds = ps + ROWS * SIMT_COLUMNS;                                   // (R,32)
 
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
     const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C, *dO = dout + head.out;
@@ -286,7 +287,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
         simt_dot_products(scores, keys + row_of_warp * stride, queries, HS);
         simt_dot_products(dp, values + row_of_warp * stride, douts, HS);
         bool exists = query + lane < T;
-        float lse_of_column = exists ? lse[head.row + query + lane] : INFINITY; // p of rows that do not exist is 0
+        float lse_of_column = exists ? lse[head.row + query + lane] : INFINITY; // p = 0 for rows that do not exist
         float delta_of_column = exists ? delta[head.row + query + lane] : 0.0f;
         for (int r = 0; r < R; r++) {
             float p = key + r <= query + lane ? expf(scale * scores[r] - lse_of_column) : 0.0f;
@@ -301,7 +302,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
     simt_store_rows(dqkv + head.qkv + 2 * C + key * qkv_stride, qkv_stride, T - key, dv, ones, HS);
 }
 
-// `held`: tiles of the block's own rows; `weights`: matrices of a weight for each row and column.
+// held: tiles (rows,HS) of the block's own rows. weights: matrices (rows,32), p or ds.
 template <int BOUND> static inline size_t simt_shared_bytes(int HS, int held, int weights) {
     int rows = SimtTile<BOUND>::rows;
     int floats = (held * rows + 2 * SIMT_COLUMNS) * simt_stride(HS) + weights * rows * SIMT_COLUMNS;
@@ -355,13 +356,13 @@ static inline bool attention_uses_tensor_cores(int HS) {
     return !PRECISION_IS_FP32 && (HS == 64 || HS == 80 || HS == 96 || HS == 128);
 }
 
-// C % 8 == 0: rows are 16-byte aligned.
+// C % 8 == 0, so that rows are aligned to 16 bytes.
 static inline void attention_require(int B, int T, int C, int NH) {
     cuda_require(B > 0 && T > 0 && NH > 0 && C > 0);
     cuda_require(C % 8 == 0 && C % NH == 0 && C / NH <= ATTENTION_MAX_HEAD_SIZE);
 }
 
-// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). amax: of out, see amax_add_rounded.
+// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). amax: of out, see amax_add_rounded; NULL: not wanted.
 static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
                                      cudaStream_t stream, uint32_t *amax = NULL) {
     attention_require(B, T, C, NH);
@@ -376,7 +377,7 @@ static inline void attention_forward(floatX *out, float *lse, const floatX *qkv,
     }
 }
 
-// dqkv (B,T,3C) = the gradient, from dout (B,T,C) and the forward's input and outputs. delta (B,NH,T): scratch.
+// dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse. delta (B,NH,T): scratch.
 static inline void attention_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
                                       const float *lse, float *delta, int B, int T, int C, int NH,
                                       cudaStream_t stream) {

@@ -1,9 +1,9 @@
 // Attention (attention.cuh) on tensor cores, for bf16 and head sizes 64, 80, 96 and 128.
 //
-// A block owns a tile of rows and goes over the columns, like the SIMT kernels. 16 rows of a warp and 8 columns are one
-// mma. The first product leaves its accumulators in registers. p and ds are computed there, and are the left operand of
-// the second product from there. They are rounded to bf16 for that, and everything else is float. The next tile is
-// copied to shared memory while this one is computed.
+// A block owns a tile of rows and goes over the columns, like the SIMT kernels. One mma covers 16 rows and 8 columns.
+// The first product leaves its accumulators in registers. The kernel turns them into p and ds there, rounds p and ds to
+// bf16, and feeds them to the second product as its left operand. Everything else is float. The block computes one tile
+// while it copies the next tile to shared memory.
 #ifndef LLMC_ATTENTION_MMA_CUH
 #define LLMC_ATTENTION_MMA_CUH
 
@@ -15,35 +15,35 @@
 
 #ifndef PRECISION_FP32
 
-// exp(x) = 2^(x * ATTENTION_LOG2E): one multiplication for the scale and this, and one instruction.
+// exp(x) = 2^(x * ATTENTION_LOG2E). The scale and this factor cost one multiplication, and 2^x is one instruction.
 #define ATTENTION_LOG2E 1.44269504f
 
 template <int HS> struct MmaTile {
-    // From row to row in shared memory: 16 bytes more than the row, an odd multiple of 16, because then the eight rows
-    // of a matrix that ldmatrix reads at once meet no bank twice.
+    // Values from row to row in shared memory. The 8 extra values (16 bytes) make the distance an odd multiple of 16
+    // bytes. So the eight rows that ldmatrix reads at once lie in different banks.
     static constexpr int stride = HS + 8;
-    // Groups of 16 rows of each warp: the more, the less often columns are read from shared memory, which is what the
-    // tensor cores wait for; as many as there are registers for.
+    // Groups of 16 rows of each warp. The tensor cores wait for columns from shared memory. More groups read the
+    // columns less often, so a warp has as many groups as its registers hold.
     static constexpr int forward_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_q_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_kv_groups = HS <= 64 ? 2 : 1;
-    // Whether the kernel for dq has registers for its rows of q and dout: then only columns are read from shared
+    // Whether the kernel for dq keeps its rows of q and dout in registers. It then reads only columns from shared
     // memory.
     static constexpr bool backward_q_holds_rows = HS <= 64;
     static constexpr int forward_columns = 64; // of a tile
     // Blocks that a multiprocessor must hold; 0: the compiler chooses. Without these numbers the kernels use a few
-    // registers too many for the last block. With them they spill none.
+    // registers too many for the last block. With these numbers the kernels spill no registers.
     static constexpr int forward_blocks = HS == 128 ? 3 : 0;
     static constexpr int backward_q_blocks = HS == 80 ? 4 : 0;
     static constexpr int backward_kv_blocks = HS == 80 ? 3 : 0;
     static constexpr int backward_columns = 32;
 };
 
-// Where element i of the accumulator of the m-th group of 16 rows and the n-th group of 8 columns stands.
+// The row and column of accumulator element i of the m-th group of 16 rows and the n-th group of 8 columns.
 __device__ __forceinline__ int mma_row(int m, int i) { return m * 16 + i / 2 * 8 + (int)threadIdx.x % WARP_SIZE / 4; }
 __device__ __forceinline__ int mma_column(int n, int i) { return n * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
 
-// A row of 8 columns is with 4 neighbouring lanes; every one gets the result.
+// Four neighbouring lanes hold a row of 8 columns. All four lanes get the result.
 __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 1));
     return fmaxf(x, __shfl_xor_sync(FULL_WARP, x, 2));
@@ -61,9 +61,9 @@ template <int M, int N> __device__ __forceinline__ void mma_clear(float (&sums)[
     }
 }
 
-// Starts to copy the first WIDTH channels of ROWS rows from global to shared memory by the whole block. The first
-// `valid` rows exist, at least one; the others become zeros. WIDTH / 8 is a power of two: then the copies of one thread
-// are a constant number of rows apart, and the loop has a constant trip count. An offset within a tile fits in an int.
+// The block starts to copy the first WIDTH channels of ROWS rows from global to shared memory. The first `valid` >= 1
+// rows exist. Rows from `valid` on become zeros. WIDTH / 8 is a power of two, so that one thread's copies are a
+// constant number of rows apart and the loop has a constant trip count. An offset within a tile fits in an int.
 template <int HS, int ROWS, int WIDTH>
 __device__ __forceinline__ void mma_load_channels(floatX *tile, const floatX *source, int source_stride, int valid) {
     constexpr int PIECES = WIDTH / 8, ROWS_AT_ONCE = ATTENTION_BLOCK / PIECES; // pieces of 16 bytes in a row
@@ -77,7 +77,7 @@ __device__ __forceinline__ void mma_load_channels(floatX *tile, const floatX *so
     }
 }
 
-// The same for all channels of a head. The first 64 and the others each have a width that is a power of two.
+// Starts to copy all channels of a head, as mma_load_channels does. 64 and HS - 64 are powers of two, or HS - 64 is 0.
 template <int HS, int ROWS>
 __device__ __forceinline__ void mma_load_tile(floatX *tile, const floatX *source, int source_stride, int valid) {
     mma_load_channels<HS, ROWS, 64>(tile, source, source_stride, valid);
@@ -90,7 +90,7 @@ template <int HS> __device__ __forceinline__ void mma_load_left(uint32_t (&a)[4]
     ldmatrix_x4(a, tile + (row + lane % 16) * MmaTile<HS>::stride + d + lane / 16 * 8);
 }
 
-// Two groups of 8 columns, n and n + 1: sums += left operand times right operands b[0..1] and b[2..3].
+// sums[n] += a b[0..1] and sums[n + 1] += a b[2..3], for column groups n and n + 1 and each of M row groups.
 template <int M, int N>
 __device__ __forceinline__ void mma_pair(float (&sums)[M][N][4], int n, const uint32_t (&a)[M][4],
                                          const uint32_t (&b)[4]) {
@@ -101,7 +101,7 @@ __device__ __forceinline__ void mma_pair(float (&sums)[M][N][4], int n, const ui
     }
 }
 
-// All channels of the warp's 16 M rows from `row` on, to stay in registers.
+// Loads all channels of the warp's 16 M rows from `row` on into registers.
 template <int HS, int M>
 __device__ __forceinline__ void mma_load_rows(uint32_t (&rows)[HS / 16][M][4], const floatX *tile, int row) {
 #pragma unroll
@@ -110,7 +110,7 @@ __device__ __forceinline__ void mma_load_rows(uint32_t (&rows)[HS / 16][M][4], c
     }
 }
 
-// products += rows times columns, as far as channels d..d+15 go. a: those channels of the rows.
+// products += rows times columns over channels d..d+15. a: channels d..d+15 of the rows.
 template <int HS, int M, int N>
 __device__ __forceinline__ void mma_dot_products_step(float (&products)[M][N][4], const uint32_t (&a)[M][4],
                                                       const floatX *columns, int d) {
@@ -124,8 +124,8 @@ __device__ __forceinline__ void mma_dot_products_step(float (&products)[M][N][4]
     }
 }
 
-// products[row][column] = the warp's 16 M rows from `row` on times the columns, both in shared memory. STEPS: as many
-// steps of 16 channels are unrolled, so that operands are on their way to registers while others are multiplied.
+// products[row][column] = the warp's 16 M rows from `row` on times the columns, both in shared memory. The compiler
+// unrolls STEPS steps of 16 channels, so that one step loads its operands while another step multiplies.
 template <int HS, int STEPS, int M, int N>
 __device__ __forceinline__ void mma_dot_products(float (&products)[M][N][4], const floatX *rows, int row,
                                                  const floatX *columns) {
@@ -138,7 +138,7 @@ __device__ __forceinline__ void mma_dot_products(float (&products)[M][N][4], con
     }
 }
 
-// The same with rows that are in registers.
+// products[row][column] = the rows times the columns. The rows are in registers, the columns in shared memory.
 template <int HS, int M, int N>
 __device__ __forceinline__ void mma_dot_products(float (&products)[M][N][4], const uint32_t (&rows)[HS / 16][M][4],
                                                  const floatX *columns) {
@@ -154,8 +154,8 @@ __device__ __forceinline__ uint32_t mma_pack(float low, float high) {
     return bits;
 }
 
-// sums[row][d] += sum over columns of weights[row][column] * column[d]; the weights are rounded to bf16. Two
-// accumulators side by side have the layout of a left operand 16 columns wide.
+// sums[row][d] += sum over columns of weights[row][column] * column[d], with weights rounded to bf16. Two neighbouring
+// accumulators have the layout of a left operand of 16 columns.
 template <int HS, int M, int N>
 __device__ __forceinline__ void mma_add_weighted(float (&sums)[M][HS / 8][4], const float (&weights)[M][N][4],
                                                  const floatX *columns) {
@@ -195,8 +195,8 @@ __device__ __forceinline__ void mma_scale_rows(float (&sums)[M][N][4], const flo
     }
 }
 
-// Keys that come after a query are hidden from it: their scores become -inf. query, key: of the first row and column,
-// or of the first column and row where rows are keys.
+// Sets the score of each key that comes after its query to -inf. query and key: the first query and the first key of
+// the tile. ROWS_ARE_KEYS: rows are keys and columns are queries. Otherwise rows are queries and columns are keys.
 template <bool ROWS_ARE_KEYS, int M, int N>
 __device__ __forceinline__ void mma_hide_later_keys(float (&scores)[M][N][4], int query, int key) {
     for (int m = 0; m < M; m++) {
@@ -210,8 +210,8 @@ __device__ __forceinline__ void mma_hide_later_keys(float (&scores)[M][N][4], in
     }
 }
 
-// One tile of keys of the online softmax, from scores q.k to weights. `largest` is of scores without the scale;
-// sum: of this lane's keys.
+// Turns the scores q.k of one tile of keys into weights (online softmax). largest: of unscaled scores, over the whole
+// row. sum: of the weights of this lane's keys.
 template <int M, int N, int CHANNELS>
 __device__ __forceinline__ void mma_online_softmax_step(float (&scores)[M][N][4], float (&largest)[M][2],
                                                         float (&sum)[M][2], float (&out)[M][CHANNELS][4],
@@ -236,15 +236,16 @@ __device__ __forceinline__ void mma_online_softmax_step(float (&scores)[M][N][4]
     mma_scale_rows(out, correction);
 }
 
-// Stores 16 M rows of a warp, those below `valid`, by way of shared memory of its own, so that 16 bytes go out at once.
-// Returns the largest magnitude that this lane stores, if it is wanted.
+// Stores those of a warp's 16 M rows that are below `valid`. The rows pass through `staging`, the warp's own shared
+// memory, so that each store has 16 bytes. Returns the largest magnitude that this lane stores, or 0 without
+// wants_amax.
 template <int HS, int M>
 __device__ __forceinline__ uint32_t mma_store_rows(floatX *out, int64_t stride, int valid,
                                                    const float (&sums)[M][HS / 8][4], floatX *staging,
                                                    bool wants_amax) {
     int lane = threadIdx.x % WARP_SIZE;
     uint32_t largest = 0;
-    __syncwarp(); // what stood there has been read
+    __syncwarp(); // all lanes have read the old content of `staging`
     for (int m = 0; m < M; m++) {
         for (int n = 0; n < HS / 8; n++) {
             for (int i = 0; i < 4; i += 2) {
@@ -272,14 +273,14 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::forward_groups, ROWS = 64 * M, KEYS = Tile::forward_columns, TILE = KEYS * Tile::stride;
     extern __shared__ int4 attention_shared[];
-    floatX *shared = reinterpret_cast<floatX *>(attention_shared); // two stages of a tile of keys and one of values
+    floatX *shared = reinterpret_cast<floatX *>(attention_shared); // two stages, each a tile of keys and one of values
     int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, query = first + row_of_warp;
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
     const floatX *q = qkv + head.qkv, *k = q + C, *v = k + C;
     int stride = 3 * C;
 
-    floatX *queries = shared + 2 * TILE; // in the second stage, until they are in registers
+    floatX *queries = shared + 2 * TILE; // in the second stage until registers hold them
     mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
     cp_async_commit();
     mma_load_tile<HS, KEYS>(shared, k, stride, T);
@@ -300,7 +301,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
         int key = tile * KEYS;
         floatX *keys = shared + tile % 2 * 2 * TILE, *values = keys + TILE;
         cp_async_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no warp reads the other stage now
         if (tile + 1 < key_tiles) {
             int next = key + KEYS;
             floatX *other = shared + (tile + 1) % 2 * 2 * TILE;
@@ -308,7 +309,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
             mma_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
             cp_async_commit();
         }
-        if (key >= query + 16 * M) { continue; } // nothing here for this warp
+        if (key >= query + 16 * M) { continue; } // all keys come after this warp's queries
         float scores[M][KEYS / 8][4];
         mma_dot_products<HS>(scores, rows, keys);
         if (key + KEYS > query + 1) { mma_hide_later_keys<false>(scores, query, key); }
@@ -326,13 +327,13 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
         }
     }
     mma_scale_rows(sums, factor);
-    floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // in the stage that nobody reads
+    floatX *staging = shared + key_tiles % 2 * 2 * TILE + row_of_warp * Tile::stride; // no warp reads this stage now
     floatX *rows_out = out + head.out + query * (int64_t)C;
     uint32_t largest_out = mma_store_rows<HS>(rows_out, C, T - query, sums, staging, amax != NULL);
     amax_add_rounded(amax, largest_out);
 }
 
-// scores become p, dp becomes ds, of the rows' queries.
+// Turns scores into p and dp into ds = p * (dp - delta). Rows are queries.
 template <int M, int N>
 __device__ __forceinline__ void mma_softmax_backward_of_rows(float (&scores)[M][N][4], float (&dp)[M][N][4],
                                                              const float (&lse_log2)[M][2], const float (&delta)[M][2],
@@ -357,7 +358,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     constexpr int TILE = KEYS * Tile::stride;
     constexpr bool HOLDS = Tile::backward_q_holds_rows;
     extern __shared__ int4 attention_shared[];
-    // Two stages of a tile of keys and one of values. Rows that are held in registers are where the second will be.
+    // Two stages, each a tile of keys and a tile of values. With HOLDS, the rows of q and dout start in the place of
+    // the second stage, until registers hold them.
     floatX *stages = reinterpret_cast<floatX *>(attention_shared);
     floatX *queries = stages + (HOLDS ? 2 : 4) * TILE, *douts = queries + ROWS * Tile::stride;
     int tiles = attention_tiles(T, ROWS), first = attention_descending_tile(tiles) * ROWS;
@@ -378,7 +380,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         for (int half = 0; half < 2; half++) {
             int row = query + mma_row(m, 2 * half);
             lse_log2[m][half] =
-                row < T ? ATTENTION_LOG2E * lse[head.row + row] : INFINITY; // p of rows that do not exist is 0
+                row < T ? ATTENTION_LOG2E * lse[head.row + row] : INFINITY; // p = 0 for rows that do not exist
             delta_of_row[m][half] = row < T ? delta[head.row + row] : 0.0f;
         }
     }
@@ -395,7 +397,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         int key = tile * KEYS;
         floatX *keys = stages + tile % 2 * 2 * TILE, *values = keys + TILE;
         cp_async_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no warp reads the other stage now
         if (tile + 1 < key_tiles) {
             int next = key + KEYS;
             floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
@@ -403,7 +405,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
             mma_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
             cp_async_commit();
         }
-        if (key >= query + 16 * M) { continue; } // nothing here for this warp
+        if (key >= query + 16 * M) { continue; } // all keys come after this warp's queries
         float scores[M][KEYS / 8][4], ds[M][KEYS / 8][4];
         if (HOLDS) {
             mma_dot_products<HS>(scores, query_rows, keys);
@@ -417,21 +419,21 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         mma_add_weighted<HS>(dq, ds, keys);
     }
     mma_scale(dq, scale);
-    // This warp's rows, which nobody else reads. row_of_warp again, because heads of 80 have no register to keep it in.
+    // Only this warp reads these rows. The offset is computed again, because HS = 80 has no register for row_of_warp.
     floatX *staging = douts + (int)(threadIdx.x / WARP_SIZE * 16 * M) * Tile::stride;
     floatX *dq_rows = dqkv + head.qkv + query * (int64_t)stride;
     mma_store_rows<HS>(dq_rows, stride, T - query, dq, staging, false);
 }
 
-// What a tile of N columns needs of its queries besides q and dout, one value from each of 2 N threads: lse from the
-// first N, delta from the others. source: where this thread finds its value for query 0. p of queries that do not exist
-// becomes 0.
+// Reads lse and delta of the N queries from `first` on, one value per thread: threads 0..N-1 read lse, threads N..2N-1
+// read delta. source: the address of this thread's value for first = 0. For a query that does not exist lse is
+// infinite, so that p is 0, and delta is 0.
 template <int N> __device__ __forceinline__ float mma_column_statistic(const float *source, int first, int T) {
     if (first + (int)threadIdx.x % N < T && threadIdx.x < 2 * N) { return source[first]; }
     return threadIdx.x < N ? INFINITY : 0.0f;
 }
 
-// scores become p of the columns' queries, whose lse is in shared memory.
+// Turns scores into p. Columns are queries. lse: in shared memory.
 template <int M, int N>
 __device__ __forceinline__ void mma_probabilities_of_columns(float (&scores)[M][N][4], const float *lse,
                                                              float scale_log2) {
@@ -446,7 +448,7 @@ __device__ __forceinline__ void mma_probabilities_of_columns(float (&scores)[M][
     }
 }
 
-// dp becomes ds = p * (dp - delta), the same.
+// Turns dp into ds = p * (dp - delta). Columns are queries. delta: in shared memory.
 template <int M, int N>
 __device__ __forceinline__ void mma_softmax_backward_of_columns(float (&dp)[M][N][4], const float (&p)[M][N][4],
                                                                 const float *delta) {
@@ -466,12 +468,12 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     typedef MmaTile<HS> Tile;
     constexpr int M = Tile::backward_kv_groups, ROWS = 64 * M, QUERIES = Tile::backward_columns;
     constexpr int TILE = QUERIES * Tile::stride;
-    // While dp is computed, p is in registers, too: 32 rows of a warp have none left for more steps.
+    // p stays in registers while dp is computed. A warp with 32 rows has no registers left for more than 2 steps.
     constexpr int DP_STEPS = M == 1 ? HS / 16 : 2;
     extern __shared__ int4 attention_shared[];
     __shared__ float statistics[2][2 * QUERIES];
     floatX *keys = reinterpret_cast<floatX *>(attention_shared), *values = keys + ROWS * Tile::stride;
-    floatX *stages = values + ROWS * Tile::stride; // two of a tile of queries and one of dout
+    floatX *stages = values + ROWS * Tile::stride; // two stages, each a tile of queries and one of dout
     int tiles = attention_tiles(T, ROWS), first = attention_ascending_tile(tiles) * ROWS;
     int row_of_warp = (int)threadIdx.x / WARP_SIZE * 16 * M, key = first + row_of_warp;
     AttentionHead head = attention_head(blockIdx.x / tiles, T, C, NH);
@@ -495,7 +497,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         floatX *queries = stages + tile % 2 * 2 * TILE, *douts = queries + TILE;
         if (threadIdx.x < 2 * QUERIES) { statistics[tile % 2][threadIdx.x] = statistic; }
         cp_async_wait<0>();
-        __syncthreads(); // this tile is here, and nobody reads the other stage any more
+        __syncthreads(); // this tile is here, and no warp reads the other stage now
         if (tile + 1 < query_tiles) {
             int next = query + QUERIES;
             floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
@@ -504,7 +506,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
             cp_async_commit();
             statistic = mma_column_statistic<QUERIES>(statistic_source, next, T);
         }
-        if (key >= query + QUERIES) { continue; } // nothing here for this warp
+        if (key >= query + QUERIES) { continue; } // all queries come before this warp's keys
         float scores[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
         mma_dot_products<HS, HS / 16>(scores, keys, row_of_warp, queries);
         if (query < key + 16 * M - 1) { mma_hide_later_keys<true>(scores, query, key); }
@@ -515,7 +517,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         mma_add_weighted<HS>(dk, ds, queries);
     }
     mma_scale(dk, scale);
-    // By way of this warp's keys and values, which nobody else reads.
+    // dk and dv are staged in the place of this warp's keys and values, which only this warp reads.
     floatX *dk_rows = dqkv + head.qkv + C + key * (int64_t)stride, *dv_rows = dk_rows + C;
     floatX *dk_staging = keys + row_of_warp * Tile::stride, *dv_staging = values + row_of_warp * Tile::stride;
     mma_store_rows<HS>(dk_rows, stride, T - key, dk, dk_staging, false);
@@ -534,8 +536,8 @@ static inline void attention_forward_mma(floatX *out, float *lse, const floatX *
     cuda_check_launch("attention_forward_mma_kernel");
 }
 
-// Two tiles of the block's rows, and two stages of two tiles of columns. If the rows are held in registers, the second
-// stage takes their place.
+// The bytes of two tiles of the block's rows and of two stages of two tiles of columns. With holds_rows, the second
+// stage takes the place of the rows.
 template <int HS> static inline size_t mma_backward_shared_bytes(int rows, bool holds_rows) {
     int tiles = holds_rows ? 2 : 4;
     return (size_t)(2 * rows + tiles * MmaTile<HS>::backward_columns) * MmaTile<HS>::stride * sizeof(floatX);

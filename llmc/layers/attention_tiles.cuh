@@ -1,4 +1,4 @@
-// What all kernels of attention share: where a head's rows are, which tile a block takes, and the launch.
+// The SIMT and MMA kernels of attention share this file: a head's place in memory, a block's tile, and the launch.
 #ifndef LLMC_ATTENTION_TILES_CUH
 #define LLMC_ATTENTION_TILES_CUH
 
@@ -8,8 +8,8 @@
 #define ATTENTION_BLOCK 128 // threads
 #define ATTENTION_WARPS (ATTENTION_BLOCK / WARP_SIZE)
 
-// One head of one sequence: where its row 0 begins in each array. Row t is at t * 3C in qkv and dqkv, at t * C in out
-// and dout, and at t in lse and delta. In qkv and dqkv, k and v stand C and 2C behind q.
+// The offsets of row 0 of one head of one sequence. Row t lies t * 3C further in qkv and dqkv, t * C further in out and
+// dout, and t further in lse and delta. In qkv and dqkv, k lies C and v lies 2C behind q.
 typedef struct {
     int64_t qkv, out, row;
 } AttentionHead;
