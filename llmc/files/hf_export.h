@@ -1,7 +1,8 @@
-// Writes the folder of --export: a folder that Hugging Face transformers loads without further arguments, as a model
+// Writes the folder of --export, which Hugging Face transformers loads without further arguments, as a model
 // (GPT2LMHeadModel, AutoModelForCausalLM), as a tokenizer (AutoTokenizer) and as a pipeline.
 //
-// All files are written under temporary names first. Then the weights of an earlier export are removed, the small files
+// All files are first written under temporary names. Then the weights of an earlier export are removed, the small files
+// get their names, and the weights get their name last. So a folder with model.safetensors holds one whole model.
 // get their names, and the weights get theirs last: a folder with model.safetensors is whole, and of one model.
 #ifndef LLMC_HF_EXPORT_H
 #define LLMC_HF_EXPORT_H
@@ -15,8 +16,8 @@
 #include "llmc/files/safetensors.h"
 #include "llmc/base/utils.h"
 
-// The files of an export, in the order in which they get their names. Those from HF_FIRST_OF_TOKENIZER to
-// HF_LAST_OF_TOKENIZER are only there when the tokenizer is known.
+// The files of an export, in the order in which they get their names. The files from HF_FIRST_OF_TOKENIZER to
+// HF_LAST_OF_TOKENIZER exist only when the tokenizer is known.
 enum { HF_CONFIG, HF_GENERATION, HF_TOKENIZER, HF_TOKENIZER_CONFIG, HF_SPECIAL, HF_VOCAB, HF_MERGES, HF_WEIGHTS };
 enum { HF_FIRST_OF_TOKENIZER = HF_TOKENIZER, HF_LAST_OF_TOKENIZER = HF_MERGES, HF_NUM_FILES = HF_WEIGHTS + 1 };
 
@@ -25,9 +26,9 @@ static const char *const hf_file_names[HF_NUM_FILES] = {
     "tokenizer_config.json", "special_tokens_map.json", HF_VOCAB_NAME,
     HF_MERGES_NAME,          SAFETENSORS_FILE_NAME};
 
-// ---- Where to ----
+// ---- The folder ----
 
-// Is it the name of one of our files, or its temporary name?
+// Tells whether a name is a file of ours or its temporary name.
 static inline bool hf_is_own_name(const char *name) {
     for (int i = 0; i < HF_NUM_FILES; i++) {
         size_t n = strlen(hf_file_names[i]);
@@ -37,7 +38,7 @@ static inline bool hf_is_own_name(const char *name) {
     return false;
 }
 
-// Does the folder hold an earlier export of ours? Its config.json says so.
+// Tells whether the folder holds an earlier export of ours, by its config.json.
 static inline bool hf_is_own_export(const char *dir) {
     char path[MAX_PATH_BYTES];
     Json json;
@@ -49,8 +50,8 @@ static inline bool hf_is_own_export(const char *dir) {
     return own;
 }
 
-// Looks for something in a folder that an export must not be mixed with: stranger is the first such name in byte order,
-// empty if there is none. Hidden files and temporary ones of an export that was killed may be there.
+// Looks for files that an export must not be mixed with. stranger becomes the first such name in byte order, or empty.
+// Hidden files are allowed, and so are temporary files of an export that was killed.
 static inline bool hf_find_stranger(const char *dir, char stranger[256], bool *has_log, Error *error) {
     DIR *folder = opendir(dir);
     if (folder == NULL) { return fail_system(error, dir, "read folder"); }
@@ -67,7 +68,7 @@ static inline bool hf_find_stranger(const char *dir, char stranger[256], bool *h
     return true;
 }
 
-// The folder that is to be made must have a folder above it where that is possible.
+// Checks that the folder can be made: what already exists of its path must be a folder that allows writing.
 static inline bool hf_check_parent(const char *dir, Error *error) {
     char parent[MAX_PATH_BYTES], above[MAX_PATH_BYTES];
     path_copy(parent, dir, strlen(dir));
@@ -81,8 +82,8 @@ static inline bool hf_check_parent(const char *dir, Error *error) {
            fail(error, "--export %s: cannot write in %s: %s", dir, parent, strerror(errno));
 }
 
-// Refuses a folder that holds something else than an earlier export, and the folder of a run, where --init would then
-// take the export instead of newer checkpoints. Said before a long run begins, and again before the export.
+// Refuses a folder that holds anything but an earlier export. Refuses a run's folder, where --init would take the
+// export instead of newer checkpoints. Called before a long run begins, and again before the export.
 static inline bool hf_export_check(const char *dir, Error *error) {
     char stranger[256];
     bool has_log = false;
@@ -102,7 +103,7 @@ static inline bool hf_export_check(const char *dir, Error *error) {
 typedef struct {
     const char *dir;
     const GPT2Config *config;
-    const Tokenizer *tokenizer; // NULL: none that can be written
+    const Tokenizer *tokenizer; // NULL: unknown, or cannot be written
     int end_of_text;
     AtomicFile files[HF_NUM_FILES];
 } HfExport;
@@ -116,7 +117,7 @@ static inline bool hf_open_file(HfExport *e, int i, Error *error) {
     return path_join(path, e->dir, hf_file_names[i], error) && atomic_open(&e->files[i], path, error);
 }
 
-// Samplers need a token to fill short texts with; GPT-2 has none of its own.
+// Samplers need a token to fill short texts with, and GPT-2 has none of its own.
 static inline void hf_add_generation_config(Text *text, const HfExport *e) {
     text_printf(text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"pad_token_id\": %d\n}\n",
                 e->end_of_text, e->end_of_text, e->end_of_text);
@@ -139,7 +140,7 @@ static inline void hf_add_file(Text *text, const HfExport *e, int i, const uint3
     }
 }
 
-// Writes one of the texts, but for config.json, under its temporary name.
+// Writes one of the texts (all except config.json) under its temporary name.
 static inline bool hf_write_text(HfExport *e, int i, const uint32_t *pairs, Error *error) {
     Text text = {NULL, 0, 0, false};
     hf_add_file(&text, e, i, pairs);
@@ -170,7 +171,7 @@ static inline bool hf_remove_file(const HfExport *e, int i, Error *error) {
     return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
 }
 
-// All is on the disk: gives the files their names, in place of an earlier export's.
+// Gives the files their names, in place of an earlier export's files. All of them are on the disk already.
 static inline bool hf_name_files(HfExport *e, Error *error) {
     bool ok = hf_remove_file(e, HF_WEIGHTS, error);
     for (int i = 0; ok && i < HF_NUM_FILES; i++) {
@@ -179,14 +180,14 @@ static inline bool hf_name_files(HfExport *e, Error *error) {
     return ok;
 }
 
-// The id that begins and ends documents, of a model whose tokenizer is not there: the last of GPT-2's or of a smaller
-// vocabulary.
+// Returns the id that begins and ends documents for a model without a tokenizer: the last id of GPT-2's vocabulary, or
+// of the model's vocabulary if it is smaller.
 static inline int hf_default_end_of_text(const GPT2Config *config) {
     return (int)min_i64(GPT2_VOCAB_SIZE, config->vocab_size) - 1;
 }
 
-// Writes the model, and the tokenizer if it is given (NULL: not known) and can encode, into the folder dir, which is
-// created. params: all parameters in fp32, as a checkpoint has them. Says in *has_tokenizer what was written.
+// Writes the model into the folder dir, which it creates. Writes the tokenizer too, if it is given (NULL: not known)
+// and can encode; *has_tokenizer tells whether it did. params: all parameters in fp32, in the order of a checkpoint.
 static inline bool hf_export(const char *dir, const GPT2Config *config, const float *params, const Tokenizer *tokenizer,
                              bool *has_tokenizer, Error *error) {
     *has_tokenizer = tokenizer != NULL && tokenizer_can_encode(tokenizer);
@@ -197,7 +198,7 @@ static inline bool hf_export(const char *dir, const GPT2Config *config, const fl
     e->config = config;
     e->tokenizer = *has_tokenizer ? tokenizer : NULL;
     e->end_of_text = tokenizer != NULL ? tokenizer->eot_token : hf_default_end_of_text(config);
-    for (int i = 0; i < HF_NUM_FILES; i++) { e->files[i].fd = -1; } // nothing to give up yet
+    for (int i = 0; i < HF_NUM_FILES; i++) { e->files[i].fd = -1; } // no file is open yet
     bool ok = hf_write_files(e, params, error) && hf_name_files(e, error);
     for (int i = 0; i < HF_NUM_FILES; i++) { atomic_abort(&e->files[i]); }
     free(e);

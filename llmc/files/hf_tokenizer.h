@@ -1,9 +1,9 @@
 // Hugging Face's files of a GPT-2 tokenizer, in a model's folder:
-//   vocab.json      {"token": id, ...}, a byte of a token written as the character that GPT-2's files show it as
+//   vocab.json      {"token": id, ...}; each byte of a token is written as the character that GPT-2's files show it as
 //   merges.txt      GPT-2's vocab.bpe
-//   tokenizer.json  both, and what else the fast tokenizers want to know; transformers 5 saves only this one
-// Written from any tokenizer that encodes; the byte tokenizer is byte-pair encoding without merges. Read back with
-// every id checked: the ids must be those that the merges imply, since a merge's id is its rank here.
+//   tokenizer.json  both, and what else the fast tokenizers need; transformers 5 saves only this file
+// Any tokenizer that encodes can be written. The byte tokenizer is byte-pair encoding without merges. Reading checks
+// every id: it must be the id that the merges imply, because a merge's id is its rank here.
 #ifndef LLMC_HF_TOKENIZER_H
 #define LLMC_HF_TOKENIZER_H
 
@@ -19,18 +19,18 @@
 #define HF_MERGES_VERSION "#version: 0.2\n"
 #define HF_MAX_TOKENIZER_BYTES ((int64_t)1 << 26) // GPT-2's tokenizer.json has 3.5 MB
 
-enum { HF_MAX_STAND_IN = 2 * MAX_TOKEN_BYTES + 1 }; // bytes of the longest token as vocab.json shows it, and a NUL
+enum { HF_MAX_STAND_IN = 2 * MAX_TOKEN_BYTES + 1 }; // bytes of the longest token in vocab.json, and a NUL
 
 // ---- Tokens as the files show them ----
 
-// The character that stands for a byte: itself where it is visible, else the next from U+0100 on. Not visible are 0 to
-// 32, 127 to 160, and 173; 94 visible ones are below 127, and 12 more below 173.
+// Returns the character that stands for a byte. A visible byte stands for itself, any other byte for the next character
+// from U+0100 on. Bytes 0 to 32, 127 to 160 and 173 are not visible. 94 visible bytes are below 127, 12 more below 173.
 static inline uint32_t hf_byte_symbol(int byte) {
     if (tokenizer_byte_is_visible(byte)) { return (uint32_t)byte; }
     return (uint32_t)(256 + byte - (byte < 127 ? 0 : byte < 173 ? 94 : 94 + 12));
 }
 
-// Writes the token's text as vocab.json has it, in UTF-8, into out (HF_MAX_STAND_IN).
+// Writes the token's text into out (HF_MAX_STAND_IN), in UTF-8, as vocab.json has it.
 static inline void hf_stand_in(const Tokenizer *t, int token, char *out) {
     int n = 0;
     const uint8_t *bytes = tokenizer_decode(t, token, &n);
@@ -52,7 +52,7 @@ static inline void hf_add_token(Text *text, const Tokenizer *t, int token) {
 
 // ---- Out ----
 
-// OpenAI's encoder.json, for its vocabulary to the byte.
+// Equals OpenAI's encoder.json byte for byte when the vocabulary is OpenAI's.
 static inline void hf_add_vocab(Text *text, const Tokenizer *t) {
     for (int i = 0; i < t->vocab_size; i++) {
         text_words(text, i == 0 ? "{" : ", ");
@@ -64,7 +64,7 @@ static inline void hf_add_vocab(Text *text, const Tokenizer *t) {
 
 static inline int hf_num_merges(const Tokenizer *t) { return t->kind == TOKENIZER_BPE ? t->vocab_size - 257 : 0; }
 
-// The pairs that merge, in the order of their ranks: left << 16 | right. NULL when out of memory.
+// Returns the pairs that merge, in the order of their ranks: left << 16 | right. NULL when out of memory.
 static inline uint32_t *hf_merge_pairs(const Tokenizer *t) {
     int merges = hf_num_merges(t);
     uint32_t *pairs = (uint32_t *)calloc((size_t)merges + 1, sizeof(uint32_t));
@@ -74,7 +74,7 @@ static inline uint32_t *hf_merge_pairs(const Tokenizer *t) {
     return pairs;
 }
 
-// merges.txt: OpenAI's vocab.bpe, for its vocabulary to the byte.
+// Writes merges.txt. It equals OpenAI's vocab.bpe byte for byte when the vocabulary is OpenAI's.
 static inline void hf_add_merges_text(Text *text, const Tokenizer *t, const uint32_t *pairs) {
     char left[HF_MAX_STAND_IN], right[HF_MAX_STAND_IN];
     text_words(text, HF_MERGES_VERSION);
@@ -97,7 +97,7 @@ static inline void hf_add_merges_json(Text *text, const Tokenizer *t, const uint
     text_words(text, "]");
 }
 
-// The one token that transformers takes for itself when a text spells it.
+// The flags of the one token that transformers takes as a whole when a text spells it.
 #define HF_END_OF_TEXT_FLAGS                                                                                           \
     "\"content\": \"" END_OF_TEXT                                                                                      \
     "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true"
@@ -123,7 +123,7 @@ static inline void hf_add_tokenizer_json(Text *text, const Tokenizer *t, const u
     text_words(text, "}\n}\n");
 }
 
-// context: the positions that the model knows. Decoding must not change spaces, which older releases would.
+// context: the number of positions of the model. Decoding must keep spaces, which older releases would change.
 static inline void hf_add_tokenizer_config(Text *text, const Tokenizer *t, int context) {
     text_printf(text,
                 "{\n  \"add_bos_token\": false,\n  \"add_prefix_space\": false,\n"
@@ -135,7 +135,7 @@ static inline void hf_add_tokenizer_config(Text *text, const Tokenizer *t, int c
 
 // ---- In ----
 
-// Whether a folder has a tokenizer that hf_tokenizer_load reads, whole or damaged.
+// Tells whether a folder has a tokenizer, whole or damaged, that hf_tokenizer_load would read.
 static inline bool hf_tokenizer_exists(const char *dir) {
     static const char *const names[] = {HF_VOCAB_NAME, HF_MERGES_NAME, HF_TOKENIZER_NAME};
     char path[MAX_PATH_BYTES];
@@ -173,7 +173,7 @@ static inline bool hf_collect_ids(const Json *json, int vocab, const Tokenizer *
     return true;
 }
 
-// All tokens must be those of t, under the same ids.
+// Checks that all tokens equal those of t and have their ids.
 static inline bool hf_check_ids(const Json *json, int vocab, const Tokenizer *t, Error *error) {
     char stand_in[HF_MAX_STAND_IN], name[101], what[HF_MAX_STAND_IN + 256];
     int *keys = (int *)calloc((size_t)t->vocab_size, sizeof(int));
@@ -190,8 +190,8 @@ static inline bool hf_check_ids(const Json *json, int vocab, const Tokenizer *t,
     return ok;
 }
 
-// Compares t, made from the merges, with the object `vocab` of a file, whose count of tokens shows a cut list of
-// merges.
+// Compares t, which was made from the merges, with the object `vocab` of a file. A different number of tokens shows
+// that the list of merges was cut.
 static inline bool hf_check_vocab(const Json *json, int vocab, const Tokenizer *t, Error *error) {
     if (json->values[vocab].kind != JSON_OBJECT) {
         return fail(error, "%s: expected an object of tokens and their ids", json->name);
@@ -206,18 +206,19 @@ static inline bool hf_check_vocab(const Json *json, int vocab, const Tokenizer *
     return hf_check_ids(json, vocab, t, error);
 }
 
-// Makes a tokenizer from the text of merges.txt; without a single merge it is the one of bytes. name begins messages.
+// Makes a tokenizer from the text of merges.txt. Without any merge it is the byte tokenizer. name begins messages.
 static inline bool hf_parse_merges(Tokenizer *t, const char *name, const uint8_t *data, int64_t size, Error *error) {
     if (size == 0) { return fail(error, "%s: is empty, expected merges (truncated?)", name); }
     const uint8_t *newline = (const uint8_t *)memchr(data, '\n', (size_t)size);
-    if (newline == data + size - 1 && size >= 8 && memcmp(data, "#version", 8) == 0) { // the first line is the last
+    if (newline == data + size - 1 && size >= 8 &&
+        memcmp(data, "#version", 8) == 0) { // the first line is the last line
         tokenizer_init_byte(t);
         return true;
     }
     return tokenizer_parse_merges(t, name, data, size, 0, error);
 }
 
-// The pair of files; each needs the other.
+// Loads vocab.json and merges.txt. Each needs the other.
 static inline bool hf_load_vocab_and_merges(Tokenizer *t, const char *vocab_path, const char *merges_path,
                                             Error *error) {
     const char *missing = !path_exists(vocab_path) ? vocab_path : !path_exists(merges_path) ? merges_path : NULL;
@@ -243,14 +244,14 @@ static inline bool hf_fail_variant(const Json *json, const char *what, Error *er
     return fail(error, "%s: %s: not GPT-2's kind of tokenizer; name one with --tokenizer", json->name, what);
 }
 
-// Is the member of an object a string or word (true, false, null) with this text?
+// Tells whether a member of an object is a string or word (true, false, null) with this text.
 static inline bool hf_member_is(const Json *json, int object, const char *key, const char *text) {
     int member = object < 0 ? -1 : json_find(json, object, key);
     return member >= 0 && json->values[member].kind != JSON_OBJECT && json->values[member].kind != JSON_ARRAY &&
            json_equals(json, member, text);
 }
 
-// What comes before the merges must be GPT-2's: no normaliser, its rule for words, no space before the text.
+// Checks that the steps before the merges are GPT-2's: no normaliser, its rule for words, no space before the text.
 static inline bool hf_check_steps(const Json *json, int model, Error *error) {
     int normalizer = json_find(json, 0, "normalizer"), words = json_find(json, 0, "pre_tokenizer");
     if (model < 0 || !hf_member_is(json, model, "type", "BPE")) {
@@ -274,7 +275,7 @@ static inline bool hf_add_decoded(Text *text, const Json *json, int value) {
     return true;
 }
 
-// Writes the array of merges, each ["a", "b"] or "a b", as merges.txt has them.
+// Writes the array of merges, each ["a", "b"] or "a b", in the form of merges.txt.
 static inline bool hf_merges_from_json(const Json *json, int merges, Text *text, Error *error) {
     if (merges < 0 || json->values[merges].kind != JSON_ARRAY) {
         return fail(error, "%s: expected \"merges\", an array", json->name);
@@ -313,8 +314,8 @@ static inline bool hf_load_tokenizer_json(Tokenizer *t, const char *path, Error 
     return ok;
 }
 
-// Loads the tokenizer of a model's folder: vocab.json and merges.txt, or else tokenizer.json. Release with
-// tokenizer_free; nothing to release after a failure.
+// Loads the tokenizer of a model's folder from vocab.json and merges.txt, or otherwise from tokenizer.json. The caller
+// releases it with tokenizer_free. After a failure there is nothing to release.
 static inline bool hf_tokenizer_load(Tokenizer *t, const char *dir, Error *error) {
     char vocab[MAX_PATH_BYTES], merges[MAX_PATH_BYTES], whole[MAX_PATH_BYTES];
     memset(t, 0, sizeof(*t));

@@ -1,7 +1,7 @@
 // Model weights in llm.c's .bin format: a header of 256 int32, then the 16 tensors in the order of the parameter table.
 //
 // header: [0] magic, [1] version (3: float32, 5: bfloat16), [2] maxT, [3] V, [4] L, [5] NH, [6] C, [7] Vp, the rest 0.
-// Everything is checked against the exact file size before a tensor is read or memory is needed.
+// All fields are checked against the exact file size before any tensor is read or memory is allocated.
 #ifndef LLMC_MODEL_BIN_H
 #define LLMC_MODEL_BIN_H
 
@@ -45,12 +45,13 @@ static inline float float_from_f16(uint16_t bits) {
     return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-// True for every value but NaN and the infinities. Looks at the bits, so that no compiler option can optimise it away.
+// Returns true for every value but NaN and the infinities. It tests the bits, so no compiler option can optimise it
+// away.
 static inline bool float_is_finite(float value) { return (bits_from_float(value) & 0x7f800000) != 0x7f800000; }
 
-// Index of the first value that is not finite, n if all are.
+// Returns the index of the first value that is not finite, n if all are finite.
 static inline int64_t first_not_finite(const float *values, int64_t n) {
-    enum { BLOCK = 4096 }; // a branch-free inner loop that compilers vectorise
+    enum { BLOCK = 4096 }; // the inner loop has no branch, so compilers vectorise it
     for (int64_t start = 0; start < n; start += BLOCK) {
         int64_t end = min_i64(start + BLOCK, n);
         int bad = 0;
@@ -80,8 +81,8 @@ static inline bool input_read_floats(const InputFile *file, int64_t offset, Dtyp
 
 // ---- Checks that every model file must pass ----
 
-// In `out`, elements first .. first + n - 1 of all parameters: sets the padding rows V..Vp-1 of wte to zero, whatever a
-// file held there. They must never leak into a gradient.
+// Sets the padding rows V..Vp-1 of wte to zero in `out`, which holds elements first .. first + n - 1 of all parameters.
+// A file may hold anything there, and it must never leak into a gradient.
 static inline void model_zero_padding_range(float *out, const GPT2Config *config, int64_t first, int64_t n) {
     GPT2Overlap part = gpt2_overlap(config, PARAM_wte, first, n);
     int64_t begin = max_i64(part.begin, (int64_t)config->vocab_size * config->channels);
@@ -89,7 +90,8 @@ static inline void model_zero_padding_range(float *out, const GPT2Config *config
     memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
 }
 
-// Says which parameter holds a NaN or infinity, by its place among all; always false. `where` begins the message.
+// Says which parameter holds a NaN or infinity. place: its index among all parameters. `where` begins the message.
+// Always returns false.
 static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place, float value, const char *where,
                                          Error *error) {
     int i = 0;
@@ -101,7 +103,8 @@ static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place
                 shape);
 }
 
-// Refuses a NaN or infinity in elements first .. first + n - 1 of all parameters. `where` begins the message: the file.
+// Refuses a NaN or infinity in elements first .. first + n - 1 of all parameters. `where` (the file) begins the
+// message.
 static inline bool model_check_finite(const float *data, const GPT2Config *config, int64_t first, int64_t n,
                                       const char *where, Error *error) {
     int64_t bad = first_not_finite(data, n);
@@ -123,7 +126,7 @@ static inline bool model_configs_equal(const GPT2Config *a, const GPT2Config *b)
 
 // ---- Header ----
 
-// Bytes of a whole file.
+// Returns the bytes of a whole file.
 static inline int64_t model_bin_bytes(const GPT2Config *config, int version) {
     int64_t element = version == MODEL_BIN_BF16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
     return BIN_HEADER_BYTES + gpt2_num_params(config) * element;
@@ -176,7 +179,7 @@ static inline void model_bin_make_header(int32_t *header, const GPT2Config *conf
     header[7] = config->padded_vocab_size;
 }
 
-// Opens a model file and checks all that its header and size can tell. Open only after success.
+// Opens a model file and checks everything that its header and size can show. The file stays open only after success.
 static inline bool model_bin_open(InputFile *file, const char *path, int32_t *header, GPT2Config *config,
                                   Error *error) {
     if (!input_open(file, path, error)) { return false; }
@@ -197,7 +200,7 @@ static inline bool model_bin_open(InputFile *file, const char *path, int32_t *he
     return ok;
 }
 
-// Reads the config of a model file and its version (3: float32, 5: bfloat16) after checking magic, version, every field
+// Reads the config of a model file and its version (3: float32, 5: bfloat16). First checks magic, version, every field
 // and the exact size.
 static inline bool model_bin_read_config(const char *path, GPT2Config *config, int *version, Error *error) {
     InputFile file;
@@ -210,8 +213,8 @@ static inline bool model_bin_read_config(const char *path, GPT2Config *config, i
 
 // ---- Reading ----
 
-// Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file; config is what
-// model_bin_read_config said. NaN and infinity are refused, padding rows of wte become zero.
+// Reads elements first .. first + n - 1 of all parameters from a float32 or bfloat16 file. config comes from
+// model_bin_read_config. NaN and infinity are refused. Padding rows of wte become zero.
 static inline bool model_bin_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
                                         float *out, Error *error) {
     InputFile file;

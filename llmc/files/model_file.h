@@ -1,4 +1,4 @@
-// What --init accepts: the name of a size, or a model from a file or folder, whatever its format.
+// Opens what --init accepts: the name of a size, or a model in a file or folder of any supported format.
 #ifndef LLMC_MODEL_FILE_H
 #define LLMC_MODEL_FILE_H
 
@@ -12,13 +12,13 @@ typedef enum { MODEL_FROM_SIZE, MODEL_FROM_BIN, MODEL_FROM_SAFETENSORS } ModelFi
 
 typedef struct {
     ModelFileKind kind;
-    char path[MAX_PATH_BYTES]; // of the file with the weights; empty for a size
-    GPT2Config config;         // of a size: vocab_size and padded_vocab_size are 0, the caller sets them
-    Error note;                // of a run folder: why a newer model was passed over; empty text if none was
+    char path[MAX_PATH_BYTES]; // file with the weights; empty for a size
+    GPT2Config config;         // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them
+    Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
-// Finds the model to take from step `step` of a run folder: a checkpoint must verify, a model without a state must have
-// a sound header.
+// Finds the model of step `step` in a run folder. A checkpoint must verify. A model without a state must have a sound
+// header.
 static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t step, Error *error) {
     CheckpointPaths paths;
     int version;
@@ -28,7 +28,7 @@ static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t
     return model_bin_read_config(file->path, &file->config, &version, error);
 }
 
-// Hugging Face models in forms that are not read are told how to become one that is.
+// Explains how to convert Hugging Face models whose form is not read.
 static inline bool model_file_fail_empty(const char *dir, Error *error) {
     static const char *const others[] = {"model.safetensors.index.json", "pytorch_model.bin"};
     char path[MAX_PATH_BYTES];
@@ -42,7 +42,7 @@ static inline bool model_file_fail_empty(const char *dir, Error *error) {
     return fail(error, "%s: this folder holds no model: neither %s nor model_<step>.bin", dir, SAFETENSORS_FILE_NAME);
 }
 
-// The newest good model_<step>.bin of a run folder.
+// Opens the newest good model_<step>.bin of a run folder.
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
     int64_t *steps;
     Error problem;
@@ -59,8 +59,8 @@ static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *
     return found;
 }
 
-// Finds out what `init` is and reads the config; the weights are left for model_file_read. `init` is a size (d12), a
-// file .bin or .safetensors, or a folder with model.safetensors or with the models of a run (the newest good one).
+// Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12), a file .bin or
+// .safetensors, a folder with model.safetensors, or a run folder (its newest good model).
 static inline bool model_file_open(ModelFile *file, const char *init, Error *error) {
     memset(file, 0, sizeof(*file));
     file->kind = MODEL_FROM_SIZE;
@@ -83,9 +83,9 @@ static inline bool model_file_open(ModelFile *file, const char *init, Error *err
                 GPT2_SIZE_NAMES);
 }
 
-// Reads elements first .. first + n - 1 of all weights (gpt2_num_params(&file->config), in our order and layout,
-// whatever the file's) of a model opened from a file. NaN and infinity are refused, padding rows of wte are zero. Takes
-// 4 MiB for staging.
+// Reads elements first .. first + n - 1 of all weights (gpt2_num_params(&file->config)) of a model opened from a file,
+// in our order and layout whatever the file's. NaN and infinity are refused. Padding rows of wte become zero. Takes 4
+// MiB for staging.
 static inline bool model_file_read_range(const ModelFile *file, int64_t first, int64_t n, float *out, Error *error) {
     switch (file->kind) {
     case MODEL_FROM_BIN: return model_bin_read_range(file->path, &file->config, first, n, out, error);
@@ -94,13 +94,13 @@ static inline bool model_file_read_range(const ModelFile *file, int64_t first, i
     }
 }
 
-// Reads all the weights into params, gpt2_num_params(&file->config) floats.
+// Reads all weights into params, gpt2_num_params(&file->config) floats.
 static inline bool model_file_read(const ModelFile *file, float *params, Error *error) {
     return model_file_read_range(file, 0, gpt2_num_params(&file->config), params, error);
 }
 
-// Tells models apart without reading all of them, for processes that compare what they were given: kind, config, size
-// of the file, 64 samples of 4 KiB over all of it.
+// Computes a number that tells models apart without reading all of them: from kind, config, file size and 64 samples of
+// 4 KiB over the whole file. Processes compare it to see whether all were given one model.
 static inline bool model_file_fingerprint(const ModelFile *file, uint64_t *fingerprint, Error *error) {
     enum { SAMPLES = 64, SAMPLE_BYTES = 4096 };
     uint8_t sample[SAMPLE_BYTES];

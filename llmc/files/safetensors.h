@@ -1,10 +1,10 @@
-// Hugging Face GPT-2: model.safetensors with config.json beside it, read and written without Python.
+// Hugging Face GPT-2: reads and writes model.safetensors with the config.json beside it, without Python.
 //
-// A safetensors file: uint64 N, N bytes of JSON (name -> dtype, shape, data_offsets; spaces at its end are padding),
-// then the data, which the tensors cover without gap or overlap. The four linear weights of a block are stored (in,
-// out) there and (out, in) here; they are transposed on the way in blocks, so no second copy of the model exists.
+// A safetensors file: uint64 N, N bytes of JSON (name -> dtype, shape, data_offsets; padded with spaces), then the
+// data. The tensors cover the data without gap or overlap. The file stores the four linear weights of a block as (in,
+// out), and memory here holds (out, in). Reading transposes them in blocks, so no second copy of the model exists.
 //
-// The head is tied to wte: a tensor lm_head.weight must equal wte.weight, or the file is refused.
+// The head is tied to wte: a file is refused if its tensor lm_head.weight differs from wte.weight.
 #ifndef LLMC_SAFETENSORS_H
 #define LLMC_SAFETENSORS_H
 
@@ -14,14 +14,15 @@
 #include "llmc/base/text.h"
 #include "llmc/files/model_bin.h"
 
-#define SAFETENSORS_MAX_HEADER 100000000             // the limit of the public specification
+#define SAFETENSORS_MAX_HEADER 100000000             // bytes; limit of the public specification
 #define SAFETENSORS_MAX_CONFIG (1 << 20)             // bytes of config.json
-#define SAFETENSORS_BUFFER_FLOATS ((int64_t)1 << 20) // staging for one block of rows; more than the longest row
+#define SAFETENSORS_BUFFER_FLOATS ((int64_t)1 << 20) // staging for one block of rows; longer than the longest row
 #define SAFETENSORS_FILE_NAME "model.safetensors"
 #define SAFETENSORS_CONFIG_NAME "config.json"
-#define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: who wrote it; other programs keep such members
+#define SAFETENSORS_VERSION_KEY                                                                                        \
+    "gpt2c_version" // member of config.json that names the writer; other programs keep such members
 
-// Where one tensor of one layer lies.
+// The place of one tensor of one layer.
 typedef struct {
     Dtype type;
     bool found;
@@ -32,8 +33,8 @@ typedef struct {
     InputFile file;
     GPT2Config config;
     SafetensorsEntry *entries; // [NUM_PARAM_TENSORS][L]
-    SafetensorsEntry head;     // lm_head.weight, if there is one
-    int64_t data_start;        // of the data in the file
+    SafetensorsEntry head;     // lm_head.weight, if the file has it
+    int64_t data_start;        // first byte of the data in the file
 } Safetensors;
 
 // ---- config.json ----
@@ -49,7 +50,7 @@ static inline bool safetensors_config_int(const Json *json, const char *key, int
     return true;
 }
 
-// Members that change the computation must have GPT-2's value where they are present (null: absent).
+// Checks members that change the computation: each must be absent (null: absent) or have GPT-2's value.
 static inline bool safetensors_check_variant(const Json *json, const GPT2Config *config, Error *error) {
     char inner[24];
     snprintf(inner, sizeof(inner), "%lld", 4LL * config->channels);
@@ -59,7 +60,7 @@ static inline bool safetensors_check_variant(const Json *json, const GPT2Config 
         const char *accepted[2];
     } rules[] = {
         {"model_type", JSON_STRING, {"gpt2", "gpt2"}},
-        {"activation_function", JSON_STRING, {"gelu_new", "gelu_pytorch_tanh"}}, // one function, two names
+        {"activation_function", JSON_STRING, {"gelu_new", "gelu_pytorch_tanh"}}, // two names of one function
         {"n_inner", JSON_NUMBER, {inner, inner}},
         {"scale_attn_weights", JSON_BOOL, {"true", "true"}},
         {"scale_attn_by_inverse_layer_idx", JSON_BOOL, {"false", "false"}},
@@ -116,8 +117,8 @@ static inline SafetensorsEntry *safetensors_entry(const Safetensors *model, int 
     return &model->entries[(int64_t)i * model->config.num_layers + layer];
 }
 
-// Sets the type and returns the bytes of one element; 0 if the name is not a dtype of the specification that GPT-2
-// files use, for weights or for the mask buffers.
+// Sets the type and returns the bytes of one element. Returns 0 if the specification has no such dtype, or if GPT-2
+// files use it for neither weights nor mask buffers.
 static inline int64_t safetensors_parse_type(const char *name, Dtype *type) {
     static const struct {
         const char *name;
@@ -134,8 +135,8 @@ static inline int64_t safetensors_parse_type(const char *name, Dtype *type) {
     return 0;
 }
 
-// Reads a shape (the first two dimensions are kept) and multiplies `bytes` by it; a product beyond `most` becomes
-// most + 1 instead of overflowing.
+// Reads a shape, keeps its first two dimensions and multiplies `bytes` by it. A product beyond `most` becomes most + 1
+// instead of overflowing.
 static inline bool safetensors_parse_shape(const Json *json, int array, int64_t most, int64_t shape[2], int *rank,
                                            int64_t *bytes, Error *error) {
     *rank = json->values[array].count;
@@ -148,7 +149,7 @@ static inline bool safetensors_parse_shape(const Json *json, int array, int64_t 
     return true;
 }
 
-// Reads dtype, byte range and shape of one tensor; range and shape must agree, and the range must lie in the data.
+// Reads dtype, byte range and shape of one tensor. Range and shape must agree, and the range must lie in the data.
 static inline bool safetensors_parse_entry(const Json *json, int key, int64_t data_bytes, SafetensorsEntry *entry,
                                            int64_t shape[2], int *rank, Error *error) {
     char name[101], type[16];
@@ -204,7 +205,7 @@ static inline SafetensorsName safetensors_classify(const char *name, const GPT2C
     return NAME_UNKNOWN;
 }
 
-// The shape a parameter has in the file; returns its rank. The vocabulary is not padded there.
+// Sets the shape that a parameter has in the file and returns its rank. The file does not pad the vocabulary.
 static inline int safetensors_shape(const GPT2Config *config, int i, int64_t shape[2]) {
     const GPT2ParamSpec *spec = &gpt2_param_specs[i];
     int64_t rows = i == PARAM_wte ? config->vocab_size : gpt2_param_rows(config, i), cols = gpt2_param_cols(config, i);
@@ -346,7 +347,7 @@ static inline void safetensors_close(Safetensors *model) {
     model->entries = NULL;
 }
 
-// Opens a model and checks config, header, names, shapes and ranges; no weight has been read. Open only after success.
+// Opens a model and checks config, header, names, shapes and ranges. Reads no weights. Stays open only after success.
 static inline bool safetensors_open(Safetensors *model, const char *path, Error *error) {
     memset(model, 0, sizeof(*model));
     if (!input_open(&model->file, path, error)) { return false; }
@@ -361,8 +362,8 @@ static inline bool safetensors_open(Safetensors *model, const char *path, Error 
     return ok;
 }
 
-// Reads the config of model.safetensors from the config.json beside it, after checking that all tensors of that config
-// are in the file, with the right shapes, and that the file is complete.
+// Reads the config of model.safetensors from the config.json beside it. First checks that the file is complete and
+// holds all tensors of that config with the right shapes.
 static inline bool safetensors_read_config(const char *path, GPT2Config *config, Error *error) {
     Safetensors model;
     if (!safetensors_open(&model, path, error)) { return false; }
@@ -381,7 +382,7 @@ static inline bool safetensors_read_floats(const Safetensors *model, const Safet
 }
 
 // Reads rows row .. row_end - 1 of columns col .. col_end - 1 of a tensor that the file holds as (rows, cols), and
-// transposes them: out[(c - col) * (row_end - row) + r - row]. Reads blocks of whole rows, or the part of each row.
+// transposes them: out[(c - col) * (row_end - row) + r - row]. Reads blocks of whole rows, or a part of each row.
 static inline bool safetensors_read_columns(const Safetensors *model, const SafetensorsEntry *entry, int64_t cols,
                                             const int64_t row_range[2], const int64_t col_range[2], float *out,
                                             float *buffer, Error *error) {
@@ -400,8 +401,8 @@ static inline bool safetensors_read_columns(const Safetensors *model, const Safe
     return true;
 }
 
-// Reads elements [begin, end) of the transpose (cols, rows) of a tensor that the file holds as (rows, cols): the end of
-// one column of the file, whole columns, the beginning of one column.
+// Reads elements [begin, end) of the transpose (cols, rows) of a tensor that the file holds as (rows, cols). They are
+// the end of one column of the file, whole columns, and the beginning of one column.
 static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry,
                                                const int64_t shape[2], int64_t begin, int64_t end, float *out,
                                                float *buffer, Error *error) {
@@ -419,8 +420,8 @@ static inline bool safetensors_read_transposed(const Safetensors *model, const S
     return true;
 }
 
-// Reads elements [part->begin, part->end) of tensor i, layer by layer. Does not touch the padding rows of wte, which no
-// file holds.
+// Reads elements [part->begin, part->end) of tensor i, layer by layer. Does not touch the padding rows of wte, because
+// no file holds them.
 static inline bool safetensors_read_tensor(const Safetensors *model, int i, const GPT2Overlap *part, float *out,
                                            float *buffer, Error *error) {
     int64_t shape[2], size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
@@ -439,7 +440,8 @@ static inline bool safetensors_read_tensor(const Safetensors *model, int i, cons
     return true;
 }
 
-// lm_head.weight, where present, must repeat wte: compares elements [part->begin, part->end) of it.
+// Compares elements [part->begin, part->end) of lm_head.weight with wte. Does nothing if the file has no
+// lm_head.weight.
 static inline bool safetensors_check_head(const Safetensors *model, const GPT2Overlap *part, const float *wte,
                                           float *buffer, Error *error) {
     int64_t end = model->head.found ? (int64_t)model->config.vocab_size * model->config.channels : 0;
@@ -465,8 +467,8 @@ static inline bool safetensors_read_parts(const Safetensors *model, int64_t firs
     return safetensors_check_head(model, &wte, out + wte.at, buffer, error);
 }
 
-// Reads elements first .. first + n - 1 of all weights (in our order and layout) into out; config is what
-// safetensors_read_config said. Rows V..Vp-1 of wte become zero; NaN and infinity are refused. Takes 4 MiB for staging.
+// Reads elements first .. first + n - 1 of all weights into out, in our order and layout. config comes from
+// safetensors_read_config. Rows V..Vp-1 of wte become zero. NaN and infinity are refused. Takes 4 MiB for staging.
 static inline bool safetensors_read_range(const char *path, const GPT2Config *config, int64_t first, int64_t n,
                                           float *out, Error *error) {
     Safetensors model;
@@ -547,7 +549,7 @@ static inline bool safetensors_write_tensors(AtomicFile *file, const GPT2Config 
     return true;
 }
 
-// end_of_text: the id that begins and ends documents. A version of ours tells an export from other models.
+// end_of_text: the id that begins and ends documents. A version member of ours tells an export from other models.
 static inline bool safetensors_write_config_json(AtomicFile *file, const GPT2Config *config, int end_of_text,
                                                  Error *error) {
     char text[2048];
