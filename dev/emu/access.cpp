@@ -1,5 +1,5 @@
-// The check of one load or store, as far as access.h has not done it: what to do when something is unusual, and when it
-// is a mistake.
+// Finishes the check of a load or store that access.h could not decide: does what an unusual access needs, and reports
+// mistakes.
 #include "access.h"
 #include "memory.h"
 
@@ -103,8 +103,8 @@ void renew_intervals() {
 #ifdef EMU_ASAN
 void reserve_shadows() {}
 #else
-// In small pages: the stamps of an array take eight times its bytes, and of huge ones most would be cleared for
-// nothing.
+// Uses small pages. The stamps of an array take eight times its bytes, and most of a huge page would be cleared in
+// vain.
 static void *reserve_shadow(uintptr_t at, size_t bytes) {
     void *want = reinterpret_cast<void *>(at);
     void *got = mmap(want, bytes, PROT_READ | PROT_WRITE,
@@ -131,7 +131,7 @@ void reserve_shadows() {
 void set_initialised(const void *pointer, size_t bytes, bool yes) {
     if (!access_checks || bytes == 0) { return; }
     uintptr_t begin = reinterpret_cast<uintptr_t>(pointer), end = begin + bytes;
-    while (begin < end && (begin % 8 != 0 || end - begin < 8)) { // the bits of a byte may be set by several workers
+    while (begin < end && (begin % 8 != 0 || end - begin < 8)) { // several workers may set the bits of a byte
         uint8_t bit = static_cast<uint8_t>(1u << begin % 8);
         if (yes) { __atomic_fetch_or(shadow_bits(begin), bit, __ATOMIC_RELAXED); }
         if (!yes) { __atomic_fetch_and(shadow_bits(begin), static_cast<uint8_t>(~bit), __ATOMIC_RELAXED); }
@@ -144,7 +144,7 @@ void set_initialised(const void *pointer, size_t bytes, bool yes) {
 
 static bool is_initialised(uintptr_t address) { return *shadow_bits(address) >> (address % 8) & 1; }
 
-static uintptr_t first_uninitialised(uintptr_t begin, size_t bytes) { // or the end
+static uintptr_t first_uninitialised(uintptr_t begin, size_t bytes) { // returns the end if there is none
     uintptr_t end = begin + bytes;
     while (begin < end) {
         if (begin % 8 == 0 && end - begin >= 8 && *shadow_bits(begin) == 0xff) {
@@ -180,7 +180,7 @@ static bool is_in_shared_variable(uintptr_t begin, size_t bytes) {
 }
 
 static bool is_in_allocation(uintptr_t begin, size_t bytes) {
-    static __thread uintptr_t known_begin, known_end; // the last one found here
+    static __thread uintptr_t known_begin, known_end; // the allocation found last
     static __thread uint64_t known_at;
     uint64_t version = allocations_version();
     if (known_at == version && begin >= known_begin && begin + bytes <= known_end) { return true; }
@@ -246,7 +246,7 @@ static const char *past(bool wrote) { return wrote ? "wrote" : "read"; }
 
 static bool same_warp(int a, int b) { return a / WARP_LANES == b / WARP_LANES; }
 
-// Within the block: a barrier orders all of its threads, __syncwarp those of a warp.
+// Within the block: a barrier orders all of its threads, and __syncwarp orders the threads of a warp.
 static bool is_ordered_in_block(uint64_t earlier) {
     uint32_t interval = interval_of(earlier);
     if (interval < now.block_since) { return true; }
@@ -262,7 +262,7 @@ static bool touches_same_bytes(const Access &access, uint64_t earlier, uintptr_t
     return byte >= access.address && byte < access.address + access.bytes;
 }
 
-// The bytes were accessed before, and no comparison of numbers has shown that it is harmless.
+// The bytes were accessed before, and no comparison of numbers has shown that this is harmless.
 void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote, uintptr_t granule) {
     bool same_block = (earlier ^ now.me) >> STAMP_INTERVAL < CHUNK_INTERVALS; // in one chunk
     if (same_block && is_ordered_in_block(earlier)) { return; }
@@ -287,8 +287,8 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
     }
 }
 
-// Another thread has read the bytes too. What is kept must be enough to find a later write that is not ordered after
-// all readers.
+// Another thread has read the bytes too. What is kept must suffice to find a later write that is not ordered after all
+// readers.
 void merge_reader(uint64_t *reads, uint64_t mine) {
     uint64_t earlier = load(reads), flag = 0;
     if (earlier & STAMP_OTHER_BLOCKS) { return; }
@@ -300,7 +300,7 @@ void merge_reader(uint64_t *reads, uint64_t mine) {
         flag = same_warp(thread_of(earlier), now.thread->number) ? STAMP_OTHER_LANES : STAMP_OTHER_WARPS;
     }
     bool same_bytes = (earlier & mine & STAMP_BYTES) != 0 || (earlier & STAMP_BYTES) == 0;
-    if (flag == 0 || !same_bytes) { // ordered before, or other bytes: of these only one can be kept
+    if (flag == 0 || !same_bytes) { // ordered before, or other bytes: only one reader can be kept
         store(reads, mine);
     } else if ((earlier & flag) == 0) {
         store(reads, earlier | flag);
@@ -397,7 +397,7 @@ static Access operation_access(const void *pointer, size_t bytes, AccessKind kin
 
 static std::string by_operation(const Access &access) { return size_text(access) + " by " + current_operation()->name; }
 
-// False if there is nothing to check, because it is in a __device__ variable.
+// Returns false if the access is in a __device__ variable, which needs no check.
 static bool check_operation_bounds(const Access &access) {
     const void *pointer = reinterpret_cast<const void *>(access.address);
     if (is_between(pointer, __start_emu_device, __stop_emu_device) || access.bytes == 0) { return false; }
@@ -446,7 +446,8 @@ void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t or
     set_initialised(pointer, bytes, true);
 }
 
-// cudaFree waits for the default stream and for the streams that synchronise with it; others may still use the memory.
+// cudaFree waits for the default stream and for the streams that synchronise with it. Other streams may still use the
+// memory.
 void check_free(uintptr_t begin, size_t bytes, const char *function, Source at) {
     wait_for_stream(nullptr);
     for (uintptr_t granule = begin; access_checks && host_is_behind() && granule < begin + bytes; granule += 2) {

@@ -1,6 +1,6 @@
-// The code under test is compiled with -fsanitize=thread, which puts a call before each load and store; here the calls
-// end. They have nothing to do with ThreadSanitizer but their names. Likewise the alignment check of
-// UndefinedBehaviorSanitizer, whose report becomes one of ours.
+// The functions that the code under test calls before each load and store, because it is compiled with
+// -fsanitize=thread. They share only their names with ThreadSanitizer. The alignment check of
+// UndefinedBehaviorSanitizer ends here too: its report becomes a report of the emulator.
 #include "access.h"
 
 #include <string.h>
@@ -49,8 +49,8 @@ void __tsan_vptr_read(void **) {}
 void __tsan_ignore_thread_begin() {}
 void __tsan_ignore_thread_end() {}
 
-// The compilers' own calls of memcpy and the like: emucc renames them in the code under test, and newer clangs call
-// them by the other names.
+// Compilers insert calls of memcpy, memmove and memset. emucc renames these calls in the code under test. Newer clangs
+// call the __tsan names.
 void *emu_memcpy(void *to, const void *from, size_t bytes) {
     check_range(from, bytes, READ, PC);
     check_range(to, bytes, WRITE, PC);
@@ -69,7 +69,7 @@ void *__tsan_memcpy(void *to, const void *from, size_t bytes) __attribute__((ali
 void *__tsan_memmove(void *to, const void *from, size_t bytes) __attribute__((alias("emu_memmove")));
 void *__tsan_memset(void *to, int value, size_t bytes) __attribute__((alias("emu_memset")));
 
-// C++ atomics: of host code. (The atomics of kernels are functions of their own.)
+// C++ atomics of host code. Atomics of kernels are functions of their own.
 void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 

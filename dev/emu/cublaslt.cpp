@@ -1,7 +1,7 @@
 // cuBLASLt on the CPU: descriptors, the checks, and D = epilogue(alpha op(A) op(B) + beta C) through llmc/cpu/gemm.h.
 //
-// The arithmetic: inputs become floats (rounded to tf32 where that is asked for), sums and the epilogue are fp32, and
-// what is stored is rounded once. The order of the sums is gemm.h's, the same for any number of threads.
+// Inputs become floats, rounded to tf32 if the problem asks for it. Sums and the epilogue are fp32, and each stored
+// value is rounded once. gemm.h fixes the order of the sums for any number of threads.
 #include "include/cublasLt.h"
 
 #include "llmc/cpu/gemm.h"
@@ -9,8 +9,8 @@
 #include "include/cuda_fp8.h"
 #include "runtime.h"
 
-// Smaller problems run on one thread. OpenMP's threads spin for a while after each parallel region, in the way of the
-// emulator's own, which is worth it only behind some milliseconds of work.
+// Smaller problems run on one thread. OpenMP's threads spin for a while after each parallel region and slow down the
+// emulator's threads. Several threads pay only for some milliseconds of work.
 #define PARALLEL_ELEMENTS (1 << 20)
 #define PARALLEL_PRODUCTS (1 << 26)
 
@@ -44,7 +44,7 @@ struct Preference {
     uint32_t alignment[4]; // of A, B, C, D
 };
 
-// What the caller of the heuristic promised, and is held to.
+// The caller of the heuristic promised these values and must keep to them.
 struct Algo {
     uint64_t problem; // hash of the descriptors
     uint64_t workspace;
@@ -53,14 +53,14 @@ struct Algo {
     uint32_t kind; // in KINDS
 };
 
-// The algorithms that there are for every problem, in the order in which the heuristic names them, for tests of who
-// chooses among them. Without EMU_CUBLASLT_ALGOS there is the first only, and it takes the time that it takes.
+// The algorithms of every problem, in the order in which the heuristic names them. They test the code that chooses
+// among them. Without EMU_CUBLASLT_ALGOS only the first exists, and it takes its real time.
 struct Kind {
-    int parts;      // the sum over k is split into so many
-    double seconds; // that it pretends to take, on the clock of events
-    bool offered;   // or only named, with another state than success
-    bool runs;      // or fails when it is called
-    int block_k;    // of a faulty one: it leaves out the last k % block_k terms
+    int parts;      // into how many parts the sum over k is split
+    double seconds; // the pretended duration, on the clock of events
+    bool offered;   // false: the heuristic names it with another state than success
+    bool runs;      // false: it fails when it is called
+    int block_k;    // faulty algorithms leave out the last k % block_k terms
 };
 const Kind KINDS[] = {
     {1, 4.0, true, true, 0},  {1, 6.0, true, true, 0},  {2, 1.0, true, true, 0}, {1, 2.0, true, true, 0},
@@ -73,7 +73,8 @@ int kinds_there() {
     return count < NUM_KINDS ? count : NUM_KINDS;
 }
 
-// EMU_CUBLASLT_FAULT=tail: the first algorithm splits its sum in two, and leaves terms out; "tail fast": the fastest.
+// EMU_CUBLASLT_FAULT=tail: the first algorithm splits its sum in two and leaves terms out. "tail fast": the
+// fastest algorithm leaves terms out.
 Kind kind_of(int number) {
     const char *fault = getenv("EMU_CUBLASLT_FAULT");
     Kind kind = KINDS[number];
@@ -180,7 +181,7 @@ Matrix transposed(Matrix x) {
     return t;
 }
 
-// The parts of which cuBLASLt's epilogues are made, beside those that are one by themselves.
+// Some of cuBLASLt's epilogues are sums of these parts. The rest are single values.
 const uint32_t SUMS_ROWS = 16, GELU_SLOPE = 64, HAS_AUX = 128;
 
 struct Problem {
@@ -230,14 +231,14 @@ bool known_epilogue(uint32_t epilogue) {
     }
 }
 
-// A product of 8-bit matrices: at least one is e4m3, and the sums are exact fp32's.
+// 8-bit matrices can be multiplied if at least one is e4m3. The sums are exact fp32 sums.
 bool known_fp8_types(const Problem &p) {
     bool known = is_fp8(p.B.type) && (p.A.type == CUDA_R_8F_E4M3 || p.B.type == CUDA_R_8F_E4M3);
     return known && p.desc.compute == CUBLAS_COMPUTE_32F && (p.D.type == CUDA_R_16BF || p.D.type == CUDA_R_32F);
 }
 
-// The rows of cuBLASLt's table of types that the emulator has: fp32 (exact or through tf32), bf16 and 8 bits into bf16
-// or fp32.
+// The emulator has these rows of cuBLASLt's table of types: fp32 (exact or through tf32), bf16, and 8 bits into bf16 or
+// fp32.
 bool known_types(const Problem &p) {
     uint32_t in = p.A.type, out = p.D.type;
     bool exact = p.desc.compute == CUBLAS_COMPUTE_32F || p.desc.compute == CUBLAS_COMPUTE_32F_PEDANTIC;
@@ -261,8 +262,8 @@ bool matching_shapes(const Problem &p) {
            p.layouts[2].order == p.layouts[3].order;
 }
 
-// What the 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 can do: A transposed, B not, all dimensions
-// multiples of 16 (n too); of the epilogues, a bias into bf16. Scales are for 8-bit matrices only.
+// The 8-bit kernels of compute capabilities 8.9, 9.0 and 12.0 need A transposed, B not, and all dimensions in multiples
+// of 16, n too. Their only epilogue is a bias into bf16. Only 8-bit matrices have scales.
 cublasStatus_t check_fp8(const Problem &p) {
     if (!p.in_8_bits()) {
         bool scaled = p.desc.a_scale != nullptr || p.desc.b_scale != nullptr;
@@ -282,7 +283,7 @@ cublasStatus_t check_fp8(const Problem &p) {
 
 bool valid_operation(int32_t operation) { return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_C; }
 
-// What can be said without looking at the pointers.
+// Checks everything that does not depend on the pointers.
 cublasStatus_t check_problem(const Problem &p) {
     const Desc &desc = p.desc;
     if (!valid_operation(desc.trans_a) || !valid_operation(desc.trans_b)) { return CUBLAS_STATUS_INVALID_VALUE; }
@@ -308,7 +309,7 @@ cublasStatus_t check_problem(const Problem &p) {
 
 bool aligned(const void *pointer, size_t alignment) { return (uintptr_t)pointer % alignment == 0; }
 
-// The alignment that a pointer shows, up to 256; null counts as the best, as it does to cuBLASLt's heuristic.
+// Returns the alignment of a pointer, up to 256. Null counts as the best, as it does in cuBLASLt's heuristic.
 uint32_t alignment_of(const void *pointer) {
     uint32_t alignment = 256;
     while (!aligned(pointer, alignment)) { alignment /= 2; }
@@ -327,7 +328,7 @@ uint64_t problem_hash(const Problem &p) {
     return hash;
 }
 
-// Without an algorithm the tensor cores' 16 bytes are asked for, where the hardware would fall back to slow kernels.
+// Without an algorithm the emulator asks for the tensor cores' 16 bytes. The hardware would fall back to slow kernels.
 cublasStatus_t check_pointers(const Problem &p, const Algo *algo, float beta) {
     const void *pointers[] = {p.A.data, p.B.data, p.C.data, p.D.data};
     bool tensor_cores = p.A.type != CUDA_R_32F || p.desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
@@ -403,7 +404,7 @@ void note_accesses(const Problem &p, float beta, void *workspace, size_t workspa
     if (workspace_bytes > 0) { emu::op_write(workspace, workspace_bytes); }
 }
 
-// Left undefined by cuBLASLt, a mistake in any case.
+// cuBLASLt leaves this case undefined. It is a mistake in any case.
 void report_overlap(const Problem &p, emu::Source at) {
     const char *what = overlap(p.D, p.A)                                            ? "D overlaps A"
                        : overlap(p.D, p.B)                                          ? "D overlaps B"
@@ -415,7 +416,7 @@ void report_overlap(const Problem &p, emu::Source at) {
 
 // ---- The arithmetic ----
 
-// tf32 keeps 10 bits of mantissa; to nearest, ties away from zero.
+// tf32 keeps 10 bits of mantissa. Rounding is to nearest, ties away from zero.
 float round_to_tf32(float x) {
     uint32_t bits = emu::float_bits(x);
     bool finite = (bits & 0x7f800000u) != 0x7f800000u;
@@ -451,7 +452,7 @@ void store_floats(char *to, uint32_t type, const float *from, int64_t count) {
     for (int64_t i = 0; i < count; i++) { codes[i] = emu::bf16_bits(from[i], emu::NEAREST_EVEN); }
 }
 
-// Matrix b of the batch as floats: where it lies if it can be used as it is, else in `copy`.
+// Returns matrix b of the batch as floats: its own memory if that is usable as it is, else `copy`.
 GemmMatrix as_floats(const Matrix &x, int b, bool tf32, std::vector<float> &copy) {
     int64_t inner = inner_count(x), outer = outer_count(x), stride = outer_stride(x), size = (int64_t)size_of(x.type);
     const char *data = x.data + b * x.batch_stride * size;
@@ -500,7 +501,7 @@ void store_column(const Matrix &x, int b, int64_t j, const float *from) {
     for (int64_t i = 0; i < x.rows; i++) { store_floats(address(x, b, j) + i * step, x.type, from + i, 1); }
 }
 
-// From a column of op(A) op(B) to the same column of D, in place; other: room for another column.
+// Turns a column of op(A) op(B) into a column of D, in place. other: room for another column.
 void finish_column(const Problem &p, int b, int64_t j, float *x, float *other, const float *bias, float alpha,
                    float beta) {
     if (alpha != 1.0f) {
@@ -532,8 +533,8 @@ struct Scratch {
     std::vector<float> a, b, product, part, bias, column, gemm;
 };
 
-// product (n, m) = op(A) op(B) by columns, A and B transposed. Each of the kind's parts of the sum over k is added up
-// by itself, then they are added in order.
+// product (n, m) = op(A) op(B) by columns, with A and B transposed. The kind splits the sum over k. Each part is added
+// up by itself, and then the parts are added in order.
 void add_products(const Problem &p, GemmMatrix A, GemmMatrix B, const Kind &kind, Scratch *s) {
     int threads = gemm_max_threads();
     auto *multiply = p.m * p.n * p.k > PARALLEL_PRODUCTS ? gemm : gemm_serial;
@@ -575,7 +576,7 @@ void multiply(const Problem &p, int b, const Kind &kind, float alpha, float beta
     store_floats(p.bias(b), p.D.type, s->bias.data(), p.bias_count());
 }
 
-// alpha or beta, wherever it is.
+// Reads alpha or beta from host or device memory.
 float scalar(const Desc &desc, const void *pointer) {
     if (desc.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) { emu::op_read(pointer, sizeof(float)); }
     float value;
@@ -583,7 +584,7 @@ float scalar(const Desc &desc, const void *pointer) {
     return value;
 }
 
-// A matrix's scale, 1 if there is none.
+// Returns a matrix's scale, or 1 if it has none.
 float scale_of(const float *pointer) {
     if (pointer == nullptr) { return 1.0f; }
     emu::op_read(pointer, sizeof(float));
@@ -593,7 +594,8 @@ float scale_of(const float *pointer) {
 const Desc EMPTY_DESC = {0,  0,       0,       0, 0, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0, 0, -1,
                          -1, nullptr, nullptr, 0, 0};
 const Preference EMPTY_PREFERENCE = {0, CUBLASLT_REDUCTION_SCHEME_MASK, 0, {256, 256, 256, 256}};
-const uint64_t ALGO_WORKSPACE = 4096; // what an algorithm takes if it may: small, so that its checks cost little
+const uint64_t ALGO_WORKSPACE =
+    4096; // the workspace of an algorithm if it may have any: small, so that its checks cost little
 
 } // namespace
 
@@ -749,8 +751,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     uint64_t workspace = wish.workspace >= ALGO_WORKSPACE ? ALGO_WORKSPACE : 0;
     Algo algo = {problem_hash(p), workspace, {}, alignment_of(p.desc.bias), alignment_of(p.desc.aux), 0};
     memcpy(algo.alignment, wish.alignment, sizeof(algo.alignment));
-    bool splits =
-        (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // parts are added in a step of their own
+    bool splits = (wish.reductions & CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE) != 0; // a separate step adds the parts
     for (int i = 0; i < NUM_KINDS && *returned < requested && (i < kinds_there() || *returned == 0); i++) {
         if (kind_of(i).parts > 1 && !splits) { continue; }
         algo.kind = (uint32_t)i;
@@ -764,15 +765,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
 static cublasStatus_t check_algo(const Problem &p, const Algo *algo, const void *workspace, size_t workspace_bytes) {
     if (!aligned(workspace, 16)) { return CUBLAS_STATUS_INVALID_VALUE; }
     if (algo == nullptr) { return CUBLAS_STATUS_SUCCESS; }
-    if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // another problem's
+    if (algo->problem != problem_hash(p)) { return CUBLAS_STATUS_INVALID_VALUE; } // the algorithm of another problem
     if (algo->kind >= (uint32_t)NUM_KINDS) { return CUBLAS_STATUS_INVALID_VALUE; }
     bool enough = algo->workspace == 0 || (workspace != nullptr && workspace_bytes >= algo->workspace) ||
-                  workspace_bytes == SIZE_MAX; // only asked whether it could
+                  workspace_bytes == SIZE_MAX; // the caller only asks whether the algorithm can run
     return enough ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// A multiplication on a stream that is being captured: what the descriptors say now counts, and alpha and beta if they
-// are in host memory. Only the pointers are looked at when the graph is launched.
+// A multiplication on a captured stream keeps the descriptors' values of now, and alpha and beta if they are in host
+// memory. The launch of the graph looks only at the pointers.
 struct CapturedMatmul {
     cublasLtHandle_t handle;
     cublasLtMatmulDescOpaque_t desc;

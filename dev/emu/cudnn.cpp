@@ -1,13 +1,15 @@
-// cuDNN's graphs on the CPU: descriptors with the attributes that attention needs, the checks, and an interpreter that
-// computes a graph as it is written: each operation from whole tensors into a whole tensor, in fp32, rounded once to
-// the type of its tensor, virtual or not.
+// cuDNN's graphs on the CPU: descriptors with the attributes that attention needs, the checks, and an interpreter.
 //
-// Stricter than the real library: two tensors of a graph with one id must be the same; what a plan was made of must
-// live as long as it does; pointers and attributes that nothing needs are refused.
+// The interpreter computes a graph as it is written, one operation after another. Each operation reads whole tensors
+// and writes a whole tensor, virtual or not, in fp32, rounded once to the tensor's type.
 //
-// The heuristic offers three plans of a graph with more than two products: one whose engine is not deterministic, one
-// that wants an enormous workspace, and the one that a careful caller takes. A product that is stored in fp32 is added
-// to what is there: the real library's kernels add to it by atomics, and no document says that they clear it first.
+// The checks are stricter than the real library's. Two tensors of a graph with one id must be equal. The parts of a
+// plan must live as long as the plan. Pointers and attributes that nothing needs are refused.
+//
+// For a graph with more than two products the heuristic offers three plans: one with an engine that is not
+// deterministic, one that wants an enormous workspace, and one that a careful caller takes. A product stored in fp32 is
+// added to the memory's contents: the real library's kernels add by atomics, and no document says that they clear the
+// memory first.
 #include "include/cudnn.h"
 
 #include <math.h>
@@ -47,7 +49,7 @@ struct Descriptor {
     cudnnBackendDescriptorType_t type;
     bool finalized = false;
     std::map<int, Value> values;
-    int choice = 0; // of a configuration and its engine: the heuristic's how-manieth
+    int choice = 0; // of a configuration and its engine: index among the heuristic's plans
 };
 
 std::mutex descriptors_mutex;
@@ -56,7 +58,7 @@ std::set<Descriptor *> &descriptors() {
     return *live;
 }
 
-// NULL if it is none, or was destroyed.
+// Returns NULL if the descriptor is not valid or was destroyed.
 Descriptor *find(const void *pointer) {
     std::lock_guard<std::mutex> guard(descriptors_mutex);
     auto found = descriptors().find((Descriptor *)pointer);
@@ -176,7 +178,7 @@ Tensor tensor_of(const Descriptor *descriptor) {
 
 int64_t bytes_of(int type) { return type == CUDNN_DATA_BFLOAT16 ? 2 : type == CUDNN_DATA_BOOLEAN ? 1 : 4; }
 
-// Of element i in the order of the dimensions.
+// Returns the offset of element i in the order of the dimensions.
 int64_t offset_of(const Tensor &t, int64_t i) {
     int64_t offset = 0;
     for (int d = DIMENSIONS - 1; d >= 0; d--) {
@@ -350,7 +352,7 @@ int64_t products_of(const Graph &graph) {
                          [](const Step &step) { return step.type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR; });
 }
 
-// A product that is stored in fp32, as attention's backward with atomics has one: the real library's kernels add to it.
+// A product stored in fp32, as in attention's backward with atomics. The real library's kernels add to it.
 bool adds_to_memory(const Step &step) {
     return step.type == CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR && !step.output.is_virtual &&
            step.output.type == CUDNN_DATA_FLOAT;
@@ -360,8 +362,8 @@ bool adds_to_memory(const Graph &graph) {
     return std::any_of(graph.steps.begin(), graph.steps.end(), [](const Step &step) { return adds_to_memory(step); });
 }
 
-// As the real library's plans for attention: the backward stores an fp32 sum of each row, and a bf16 matrix, or, where
-// it adds to memory, the largest that some GPUs' engines need: fp32 sums of their own.
+// Follows the real library's plans for attention. The backward stores an fp32 sum of each row. It also stores a bf16
+// matrix or, if it adds to memory, fp32 sums of its own, the most that the engines of some GPUs need.
 int64_t workspace_of(const Graph &graph, int choice) {
     if (products_of(graph) <= 2) { return 256; }
     const Tensor &scores = graph.steps[products_of(graph)].output;
@@ -380,7 +382,7 @@ float rounded_to(int type, float x) {
     return type == CUDNN_DATA_BFLOAT16 ? __bfloat162float(__float2bfloat16_rn(x)) : x;
 }
 
-// The values of x, repeated to the shape of y.
+// Returns the values of x, repeated to the shape of y.
 std::vector<float> broadcast(const std::vector<float> &values, const Tensor &x, const Tensor &y) {
     if (x.size() == y.size()) { return values; }
     Tensor view = y;
@@ -454,7 +456,7 @@ std::vector<float> run_reduction(const Step &step, const Memory &memory) {
     return y;
 }
 
-// The same memory with other strides.
+// Reads a tensor's memory with other strides.
 std::vector<float> run_reshape(const Step &step, const Memory &memory) {
     const std::vector<float> &x = memory.at(step.inputs[0].id);
     std::vector<float> stored(x.size(), NAN), y(x.size());
@@ -479,9 +481,9 @@ std::vector<float> run_step(const Step &step, const Memory &memory) {
     return result;
 }
 
-// Calls use(first, bytes) for each piece of the tensor that lies in one piece.
+// Calls use(first, bytes) for each contiguous piece of the tensor.
 template <class Use> void for_each_piece(const Tensor &t, char *data, Use use) {
-    int last = t.strides[3] == 1 ? 3 : 2; // the dimension along which it does
+    int last = t.strides[3] == 1 ? 3 : 2; // the contiguous dimension
     int64_t width = t.strides[last] == 1 ? t.dims[last] : 1;
     Tensor starts = t;
     if (width > 1) { starts.dims[last] = 1; }
@@ -490,7 +492,7 @@ template <class Use> void for_each_piece(const Tensor &t, char *data, Use use) {
     }
 }
 
-// A run of a graph, now or when a captured graph is launched.
+// A run of a graph, now or at the launch of a captured graph.
 struct Run {
     Graph graph;
     std::map<int64_t, char *> pointers;
@@ -538,7 +540,7 @@ struct Run {
         }
         if (getenv("EMU_CUDNN_SECONDS") != nullptr) { emu::op_pretend(atof(getenv("EMU_CUDNN_SECONDS"))); }
         emu::op_write(workspace, (size_t)workspace_bytes);
-        memset(workspace, 0xff, (size_t)workspace_bytes); // NaNs: nobody is to find anything in there
+        memset(workspace, 0xff, (size_t)workspace_bytes); // NaNs: nothing may depend on the workspace's contents
         for (const Step &step : graph.steps) {
             Memory before;
             if (adds_to_memory(step)) { load(step.output, &before); }
@@ -613,7 +615,7 @@ cudnnStatus_t give_descriptor(Descriptor *to, cudnnBackendDescriptorType_t type,
     return CUDNN_STATUS_SUCCESS;
 }
 
-// What a configuration and its engine keep their graph under.
+// The attribute under which a configuration and its engine keep their graph.
 #define GRAPH_OF_CONFIG CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH
 
 cudnnStatus_t get_configs(const Descriptor *heuristic, int64_t room, int64_t *count, void *values) {

@@ -1,4 +1,4 @@
-// The questions about the device and its kernels, and the errors that calls return.
+// Answers questions about the device and its kernels, and keeps the errors that calls return.
 #include "runtime.h"
 #include "memory.h"
 
@@ -25,7 +25,7 @@ static int device_count() {
     return no_device() ? 0 : count < 1 ? 1 : count > 64 ? 64 : count;
 }
 
-// Each thread has a current device, at first 0. A process has the memory of one device, the first that it uses.
+// Each thread has a current device, at first 0. A process has the memory of one device: the first device that it uses.
 static __thread int current_device;
 static std::atomic<int> used_device{-1};
 int device_in_use() { return used_device < 0 ? current_device : used_device.load(); }
@@ -57,7 +57,7 @@ static int code_version() {
     return 10 * code.major + code.minor;
 }
 
-constexpr int PCI_DOMAIN = 0xeeee; // where no real GPU is
+constexpr int PCI_DOMAIN = 0xeeee; // no real GPU has this domain
 
 struct ErrorText {
     cudaError_t error;
@@ -200,7 +200,7 @@ cudaError_t cudaProfilerStop() { return cudaSuccess; }
 
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attribute, int value) {
     host_only("cudaFuncSetAttribute");
-    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { return cudaSuccess; } // a hint
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) { return cudaSuccess; } // other attributes are hints
     if (value < 0 || static_cast<size_t>(value) > SHARED_BYTES_MAX) { return remember_error(cudaErrorInvalidValue); }
     allow_shared_bytes(kernel, static_cast<size_t>(value));
     return cudaSuccess;

@@ -1,5 +1,5 @@
-// Accesses that the compiler's hooks do not see (by memcpy of the C library, say) but the pages do: host code that
-// touches device memory, and the overflow of a thread's stack.
+// Reports accesses that only the pages catch: host code that touches device memory, and the overflow of a thread's
+// stack. The compiler's hooks do not see them, for example in the C library's memcpy.
 #include "runtime.h"
 #include "memory.h"
 #include "access.h"
@@ -16,11 +16,11 @@ extern "C" char etext[];
 
 static struct sigaction previous;
 
-// The innermost caller that belongs to this program and not to a library.
+// Returns the innermost caller in this program rather than in a library.
 static uintptr_t program_pc() {
     void *frames[64];
     int n = backtrace(frames, 64);
-    for (int i = 3; i < n; i++) { // not the handler itself
+    for (int i = 3; i < n; i++) { // skips the handler itself
         char *pc = static_cast<char *>(frames[i]);
         if (pc >= __executable_start && pc < etext) { return reinterpret_cast<uintptr_t>(pc); }
     }
@@ -57,7 +57,7 @@ void catch_faults() {
     if (stack.ss_sp != MAP_FAILED) { sigaltstack(&stack, nullptr); }
     static const bool installed = [] {
         void *frame;
-        backtrace(&frame, 1); // loads its library now, not in the handler
+        backtrace(&frame, 1); // loads its library now rather than in the handler
         struct sigaction action = {};
         action.sa_sigaction = on_fault;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;

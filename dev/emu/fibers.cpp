@@ -1,6 +1,6 @@
-// The threads of a block are fibers: each has its own stack, and switching to another one saves the registers that a
-// function call keeps and loads the other's. A fiber runs until it waits (at a barrier, in a warp collective) or ends.
-// A thread that never waits needs no switch: the next thread runs on the same stack.
+// Runs the threads of a block as fibers. Each fiber has its own stack. A switch saves the registers that a function
+// call keeps and loads those of the next fiber. A fiber runs until it waits (at a barrier, in a warp collective) or
+// ends. A thread that never waits needs no switch: the next thread runs on its stack.
 #include "access.h"
 #include "memory.h"
 
@@ -108,12 +108,12 @@ constexpr size_t STACK_BYTES = 256 << 10; // red zones make frames larger
 #else
 constexpr size_t STACK_BYTES = 64 << 10;
 #endif
-constexpr size_t GUARD_BYTES = 16 << 10; // a multiple of every page size in use, but for 64 KiB pages
+constexpr size_t GUARD_BYTES = 16 << 10; // a multiple of every page size in use except 64 KiB
 
 struct Stack {
     char *base;
     size_t bytes;
-    size_t colour; // stacks begin at different cache lines: all at the same one would displace each other
+    size_t colour; // stacks begin at different cache lines, so that they do not displace each other
     Stack *next_free;
 };
 
@@ -141,8 +141,7 @@ static void give_back(Stack *stack) {
     free_stacks = stack;
 }
 
-// The stack pointer of a new fiber: emu_switch to it "returns" into emu_fiber_entry, with a stack pointer that is a
-// multiple of 16.
+// The stack pointer of a new fiber, a multiple of 16. emu_switch to it "returns" into emu_fiber_entry.
 static void *prepare(Stack *stack) {
     uintptr_t top = reinterpret_cast<uintptr_t>(stack->base) + stack->bytes - 64 - stack->colour;
     void **frame = reinterpret_cast<void **>(top) - SAVED_WORDS;
@@ -167,8 +166,8 @@ static void set_running(Thread *thread) {
     now.me = stamp_of_interval(now.interval) | static_cast<uint64_t>(thread->number) << STAMP_THREAD;
 }
 
-// Takes the next thread that can run: of the same warp as long as there is one, in the order of the schedule. Null when
-// all threads wait or are done.
+// Takes the next thread that can run, in the order of the schedule. Threads of the running warp come first. Returns
+// null when all threads wait or are done.
 static Thread *take_next(Block *block) {
     for (int tried = 0; tried < block->warp_count; tried++) {
         Warp &warp = block->warps[block->warp_order[block->turn]];
@@ -185,7 +184,7 @@ static Thread *take_next(Block *block) {
 }
 
 #if EMU_ASAN
-// AddressSanitizer is told of each switch. from == null: the fiber that is left will not come back.
+// AddressSanitizer must know of each switch. from == null: the fiber that is left will not come back.
 static __thread const void *worker_stack;
 static __thread size_t worker_stack_bytes;
 static void asan_leave(void **fake_stack, const void *base, size_t bytes) {
@@ -202,7 +201,7 @@ static void asan_find_worker_stack() {
 }
 #endif
 
-// Leaves the running fiber (saving it at *save) for another thread of the block.
+// Leaves the running fiber for another thread of the block and saves it at *save.
 static void go_to(void **save, Thread *next, bool comes_back) {
     if (next->stack_pointer == nullptr) {
         next->stack = take_stack();
@@ -268,7 +267,7 @@ static std::string describe(const Thread *thread) {
            (thread->done ? "" : to_text(thread->waits_at) + " in " + thread->waits_for);
 }
 
-// A thread leaves the kernel: nobody may wait for it.
+// A thread leaves the kernel. No thread may wait for it.
 static void leave(Thread *me) {
     Block *block = now.block;
     Warp *warp = me->warp;
@@ -346,7 +345,7 @@ static void barrier(const char *kind, int predicate, Source at) {
         return;
     }
     release_barrier(block);
-    me->warp->ready &= ~(1u << me->position); // the last one simply goes on
+    me->warp->ready &= ~(1u << me->position); // the last lane simply goes on
 }
 
 static void check_gather(Warp *warp, Thread *me) {
@@ -371,7 +370,7 @@ static void check_gather(Warp *warp, Thread *me) {
                    format("%s with mask 0x%08x: lanes of the warp are at different collectives", me->waits_for, mask),
                    "  " + describe(other) + format(" with mask 0x%08x", other->wait_mask));
         }
-        if (wait_for_each_other) { break; } // the others have been compared with this one
+        if (wait_for_each_other) { break; } // `other` was compared with the remaining lanes
     }
 }
 
@@ -403,7 +402,7 @@ void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at
 
 // ---- Running a block ----
 
-// Runs threads one after the other on this stack, until the one to run next has its own.
+// Runs threads one after another on this stack, until the next thread has its own stack.
 extern "C" [[noreturn]] void emu_fiber_main() {
 #if EMU_ASAN
     asan_enter(nullptr);
@@ -464,7 +463,7 @@ static void set_up_threads(Block *block) {
 }
 
 static void set_up_shared(Block *block) {
-    set_initialised(block->shared, block->static_end, false); // of the last block
+    set_initialised(block->shared, block->static_end, false); // of the block before
     set_accessible(block->shared, SHARED_WINDOW, false);
     set_accessible(block->shared, block->kernel->dynamic_bytes, true);
     block->variables.clear();
@@ -503,10 +502,10 @@ uint3 block_index() { return now.block->index; }
 dim3 block_size() { return now.block->kernel->block; }
 dim3 grid_size() { return now.block->kernel->grid; }
 
-constexpr size_t SHARED_GAP = 32; // between variables, so that an access just behind one is seen
+constexpr size_t SHARED_GAP = 32; // between variables, so that an access just behind a variable is seen
 
-// Of static and dynamic shared memory together. What was asked for is dynamic memory alone: the static part comes on
-// top.
+// The limit of static and dynamic shared memory together. cudaFuncSetAttribute names dynamic memory alone, and the
+// static part comes on top.
 static size_t shared_limit(const Kernel *kernel) {
     return has_allowed_bytes(kernel->function) ? SHARED_BYTES_MAX : SHARED_BYTES_DEFAULT;
 }
@@ -550,7 +549,7 @@ int __syncthreads_or(int predicate, const char *file, int line) {
     barrier("__syncthreads_or", predicate, {file, line});
     return now.block->result_or;
 }
-// The accesses of these lanes before are ordered before those after.
+// Orders earlier accesses of these lanes before later ones.
 static void synchronise_lanes(void **, unsigned mask) {
     begin_interval();
     for (unsigned left = mask; left; left &= left - 1) {

@@ -1,6 +1,6 @@
-// Graphs. What is called on a stream that is being captured becomes a list of steps: operations, and the records and
-// waits of events between the streams that take part. A launch goes through the list on streams of the graph's own, one
-// for each that took part, with clocks as ever: two operations that the capture did not order are not ordered now.
+// Graphs. A capture turns the calls on a stream into a list of steps: operations, and the records and waits of events
+// between the streams that take part. A launch goes through the list on the graph's own streams, one for each captured
+// stream, with vector clocks. Two operations that the capture did not order are not ordered in the launch.
 #include "memory.h"
 #include "streams.h"
 
@@ -14,7 +14,7 @@ namespace emu {
 struct Step {
     enum Kind { OPERATION, RECORD, WAIT } kind;
     size_t branch;
-    size_t mark; // of RECORD and WAIT
+    size_t mark; // for RECORD and WAIT
     const char *name;
     Source at;
     std::function<void(cudaStream_t)> operation;
@@ -26,10 +26,10 @@ struct Capture {
     std::thread::id thread = std::this_thread::get_id();
     Source begun = {nullptr, 0};
     std::vector<Step> steps = {};
-    // The streams that take part are its branches, [0] the one that it was begun with.
+    // The streams that take part are the branches. The capture began with branch [0].
     std::vector<cudaStream_t> streams = {};
-    std::vector<Clock> clocks = {}; // of each branch's next step, counted in operations of the branches
-    std::vector<Clock> marks = {};  // of the records of events
+    std::vector<Clock> clocks = {}; // [branch]: of its next step, counted in operations of the branches
+    std::vector<Clock> marks = {};  // of the recorded events
 };
 
 } // namespace emu
@@ -38,12 +38,12 @@ using namespace emu;
 
 struct CUgraph_st {
     std::vector<Step> steps;
-    std::vector<uint32_t> streams; // by branch: the number of the captured one
+    std::vector<uint32_t> streams; // [branch]: the number of the captured stream
     size_t marks;
 };
 struct CUgraphExec_st {
     CUgraph_st graph;
-    std::vector<cudaStream_t> streams; // its own, by branch
+    std::vector<cudaStream_t> streams; // [branch]: the graph's own stream
     std::vector<Clock> marks;
 };
 
@@ -55,7 +55,9 @@ template <class T> static std::vector<T> &living() {
     static std::vector<T> *all = new std::vector<T>;
     return *all;
 }
-static std::vector<std::shared_ptr<Capture>> &captures() { return living<std::shared_ptr<Capture>>(); } // open ones
+static std::vector<std::shared_ptr<Capture>> &captures() {
+    return living<std::shared_ptr<Capture>>();
+} // the open captures
 
 template <class T> static typename std::vector<T>::iterator find_graph(T graph, const char *function, Source at) {
     auto found = std::find(living<T>().begin(), living<T>().end(), graph);
@@ -74,7 +76,7 @@ static std::string begun_text(const Capture &capture) {
                   to_text(capture.begun).c_str());
 }
 
-// EMU_GRAPH_FAULT names the call that fails, as with a driver that cannot do what is asked.
+// EMU_GRAPH_FAULT names the call that fails, like a driver that cannot do it.
 static cudaError_t fault(const char *call, cudaError_t error) {
     const char *text = getenv("EMU_GRAPH_FAULT");
     return text != nullptr && strcmp(text, call) == 0 ? remember_error(error) : cudaSuccess;
@@ -93,7 +95,7 @@ void refuse_in_capture(const char *function, Source at) {
     }
 }
 
-// Of the default stream too, while one is captured that waits for it.
+// Also refuses the default stream while a captured stream waits for it.
 void refuse_captured(cudaStream_t stream, const char *function, Source at) {
     for (const std::shared_ptr<Capture> &capture : captures()) {
         if (stream->capture == capture) {
@@ -204,7 +206,7 @@ static void do_step(CUgraphExec_st *exec, const Step &step) {
     if (step.kind == Step::WAIT) { merge(&stream->clock, exec->marks[step.mark]); }
 }
 
-// All of a graph's steps come after what is in the stream so far, and after the launches of the graph before.
+// All steps of a graph come after the stream's work so far, and after earlier launches of the graph.
 static void begin_launch(CUgraphExec_st *exec, cudaStream_t stream) {
     Guard guard(device().mutex);
     Clock clock = clock_of_next(stream);
@@ -278,7 +280,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
     return cudaSuccess;
 }
 
-// With nodes null: how many there are. The nodes themselves are not given out.
+// If nodes is null, returns the number of nodes. The emulator does not give out the nodes themselves.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count, const char *file, int line) {
     Guard guard(device().mutex);
     find_graph(graph, "cudaGraphGetNodes", {file, line});
@@ -324,7 +326,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec, const char *file, int lin
     host_only("cudaGraphExecDestroy", {file, line});
     Guard guard(device().mutex);
     living<cudaGraphExec_t>().erase(find_graph(exec, "cudaGraphExecDestroy", {file, line}));
-    for (cudaStream_t own : exec->streams) { own->alive = false; } // what was launched goes on
+    for (cudaStream_t own : exec->streams) { own->alive = false; } // launched work goes on
     delete exec;
     return cudaSuccess;
 }

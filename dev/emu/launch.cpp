@@ -1,5 +1,5 @@
-// A launch: its configuration is checked, and its blocks are spread over the worker threads. The launching thread works
-// too, and the launch returns when all blocks are done.
+// Launches a kernel: checks the configuration and spreads the blocks over the worker threads. The launching thread
+// works too, and the launch returns when all blocks are done.
 #include "runtime.h"
 #include "include/emu.h"
 
@@ -67,7 +67,7 @@ int worker_count() {
 
 class Pool {
   public:
-    // Runs all blocks of the kernel in the given order (of block numbers).
+    // Runs all blocks of the kernel. order: the block numbers.
     void run(const Kernel &kernel, const std::vector<uint32_t> &order) {
         job.kernel = &kernel;
         job.order = &order;
@@ -139,7 +139,7 @@ class Pool {
 
 struct KernelLimits {
     std::mutex mutex;
-    std::map<const void *, size_t> dynamic_bytes; // that cudaFuncSetAttribute has allowed
+    std::map<const void *, size_t> dynamic_bytes; // [kernel]: the limit that cudaFuncSetAttribute set
 };
 static KernelLimits &limits() {
     static KernelLimits *all = new KernelLimits;
@@ -187,8 +187,8 @@ static void check_shared(const Kernel &kernel) {
                   "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
 }
 
-// Holds back signals while a kernel runs: a handler of the program would run as a part of some kernel's thread, on its
-// stack and under its checks. Faults still come through. Worker threads are created under the mask and keep it.
+// Holds back signals while a kernel runs. A handler of the program would run on the stack of a kernel's thread and
+// under its checks. Faults still come through. Worker threads are created under the mask and keep it.
 class SignalsHeldBack {
   public:
     SignalsHeldBack() {
@@ -227,7 +227,7 @@ void Launch::run_now(const void *function, void (*one_thread)(void *), void *cal
     end_kernel();
 }
 
-// A copy of a kernel's arguments. They are trivially copyable, and new[] aligns as strictly as any of them is.
+// A copy of a kernel's arguments. They are trivially copyable, and new[] aligns as strictly as any of them needs.
 struct ArgumentsCopy {
     explicit ArgumentsCopy(const void *call, size_t bytes) : memory(new Line[bytes / sizeof(Line) + 1]) {
         memcpy(memory.get(), call, bytes);
