@@ -1,28 +1,28 @@
 // Chooses the kernels for attention by timing at the start, for --attention auto: cuDNN or our own kernels. cuDNN's
-// backward takes a chunk of so many sequences at a time, and each chunk is a choice.
+// backward takes a chunk of sequences at a time, and each chunk size is one choice.
 //
-// A small chunk may keep the backward's dS in the GPU's L2 cache; a large one fills the GPU better. cuDNN and our own
-// kernels round differently, so this choice changes the bits of a run. Rank 0 chooses for all ranks, and the files of
-// llmc/cuda/tune_file.h keep the choice for later runs and for a resumed run on the same kind of GPU with the same
-// cuDNN.
+// A small chunk may keep the backward's dS in the GPU's L2 cache. A large chunk fills the GPU better. cuDNN and our own
+// kernels round differently, so this choice changes the bits of a run. Rank 0 chooses for all ranks. The files of
+// llmc/cuda/tune_file.h keep the choice. Later runs and resumed runs read it if GPU type and cuDNN version are equal.
 #ifndef LLMC_ATTENTION_TUNE_CUH
 #define LLMC_ATTENTION_TUNE_CUH
 
 #include "llmc/layers/attention_cudnn.h"
 #include "llmc/cuda/matmul_tune.cuh"
 
-#define ATTENTION_OWN 0 // the choice of our own kernels; any other choice is cuDNN's chunk
+#define ATTENTION_OWN 0 // the choice of our own kernels; any other choice is cuDNN's chunk size
 #define ATTENTION_MAX_CANDIDATES 4
 
 typedef struct {
-    CudnnAttention *cudnn;      // open, with its workspaces; of the choice afterwards
+    CudnnAttention *cudnn;      // open, with its workspaces; each timing opens or closes it for its choice
     CudnnShape shape;           // of the run's batches
-    void (*run)(void *context); // queues a forward and a backward of one layer, by cuDNN if it is open
+    void (*run)(void *context); // queues a forward and a backward of one layer, with cuDNN if it is open
     void *context;
     cudaStream_t stream;
 } AttentionTuner;
 
-// The choices that are timed; [0] is what is taken without timing. All fit into the workspace of [0]. Returns how many.
+// Writes the choices to time and returns their number. A run without timing takes choices[0]. All choices fit into the
+// workspace of choices[0].
 static inline int attention_candidates(const CudnnShape *shape, int *choices) {
     int count = 0, usual = cudnn_att_chunk(shape);
     choices[count++] = usual;
@@ -37,7 +37,7 @@ static inline void attention_choice_text(char *text, size_t size, int choice) {
     snprintf(text, size, choice == ATTENTION_OWN ? "own" : "cudnn %d", choice);
 }
 
-// The number of the choice that reads like this; -1: none of the candidates does.
+// The index of the candidate with this text; -1: no candidate has it.
 static inline int attention_choice_number(const CudnnShape *shape, const char *text) {
     int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(shape, choices);
     for (int i = 0; i < count; i++) {
@@ -60,7 +60,7 @@ static inline bool attention_use(AttentionTuner *t, int choice, Error *error) {
     return ok;
 }
 
-// The median time of what is open now. One run goes ahead.
+// The median time of the open choice, after one run to warm up.
 static inline float attention_milliseconds(AttentionTuner *t) {
     float times[TUNE_ROUNDS];
     cudaEvent_t events[TUNE_ROUNDS + 1];
@@ -76,7 +76,7 @@ static inline float attention_milliseconds(AttentionTuner *t) {
     return tune_median(times, TUNE_ROUNDS);
 }
 
-// Times all candidates; what cannot be opened takes forever.
+// Times all candidates and returns the fastest choice. A candidate that does not open counts as infinitely slow.
 static inline int attention_time(AttentionTuner *t, Text *text) {
     int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&t->shape, choices);
     float milliseconds[ATTENTION_MAX_CANDIDATES];
@@ -103,7 +103,7 @@ static inline void attention_key(char *key, const CudnnShape *s) {
     snprintf(key, TUNE_KEY_BYTES, "attention B %d T %d C %d NH %d, cuDNN %s or own", s->B, s->T, s->C, s->NH, version);
 }
 
-// Reads the choice of an entry. Returns false if it is no candidate.
+// Reads the choice of an entry. Returns false if the choice is no candidate.
 static inline bool attention_read(const TuneEntry *entry, const CudnnShape *shape, int *choice) {
     char text[TUNE_CHOICE_BYTES];
     int choices[ATTENTION_MAX_CANDIDATES];
@@ -115,7 +115,7 @@ static inline bool attention_read(const TuneEntry *entry, const CudnnShape *shap
     return number >= 0;
 }
 
-// The choice of a run: the files' choice, or else by timing. files: open; they keep the choice.
+// Returns the choice of a run: from the files if they have one, else by timing. files: open. They keep the choice.
 static inline int attention_choose(AttentionTuner *t, Tuning *files) {
     char key[TUNE_KEY_BYTES], text[TUNE_CHOICE_BYTES] = "";
     int choice = ATTENTION_OWN;

@@ -3,9 +3,9 @@
 //   backward  dwte[tokens[b,t],:] += dout[b,t,:], dwpe[t,:] += dout[b,t,:]
 // out, dout (B,T,C), tokens (B,T), wte, dwte (Vp,C), wpe, dwpe (maxT,C); N = B*T rows; T may be less than maxT.
 //
-// Rows meet in dwte wherever a token repeats. For a sum in a fixed order without atomics, the host sorts the rows of a
-// batch by token, while the GPU is busy with the batch before (embedding_order_tokens). Then each token's rows stand
-// side by side and belong to one block.
+// A token that repeats adds several rows to one row of dwte. For a sum in a fixed order without atomics, the host sorts
+// the rows of a batch by token, while the GPU works on the previous batch (embedding_order_tokens). Then the rows of a
+// token are neighbours and belong to one block.
 #ifndef LLMC_EMBEDDING_CUH
 #define LLMC_EMBEDDING_CUH
 
@@ -13,7 +13,7 @@
 
 // ---- Forward ----
 
-// A warp for each row. Moves 2*N*C floatX: out is written and a row of wte read for each of N; wpe stays in the caches.
+// One warp for each row. Moves 2*N*C floatX: it reads N rows of wte and writes N rows of out. wpe stays in the caches.
 static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
                                                 const floatX *__restrict__ wte, const floatX *__restrict__ wpe,
                                                 int64_t N, int T, int C) {
@@ -32,7 +32,7 @@ static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const 
     }
 }
 
-// out = ... C % 8 == 0; rows of out, wte and wpe aligned to 16 bytes. Every token is in 0 .. Vp-1.
+// out = wte[tokens] + wpe. C % 8 == 0. Rows of out, wte and wpe are aligned to 16 bytes. Every token is in 0 .. Vp-1.
 static inline void embedding_forward(floatX *out, const int32_t *tokens, const floatX *wte, const floatX *wpe, int B,
                                      int T, int C, cudaStream_t stream, int block_size = 256) {
     cuda_require(B > 0 && T > 0 && C > 0 && C % 8 == 0);
@@ -45,8 +45,8 @@ static inline void embedding_forward(floatX *out, const int32_t *tokens, const f
 
 // ---- Backward ----
 
-// On the host: order[0..N-1] = the rows, sorted by token; rows of the same token keep their order. tokens (N), each in
-// 0 .. V-1; counts: scratch of V+1. A counting sort: one pass over the tokens to count, one to place.
+// On the host: order[0..N-1] = the rows sorted by token. Rows of one token keep their order. tokens (N), each in 0 ..
+// V-1; counts: scratch of V+1. This is a counting sort: one pass counts the tokens, one pass places the rows.
 static inline void embedding_order_tokens(int32_t *order, const int32_t *tokens, int64_t N, int V, int32_t *counts) {
     memset(counts, 0, sizeof(int32_t) * (size_t)(V + 1));
     for (int64_t row = 0; row < N; row++) { counts[tokens[row] + 1]++; }
@@ -54,10 +54,10 @@ static inline void embedding_order_tokens(int32_t *order, const int32_t *tokens,
     for (int64_t row = 0; row < N; row++) { order[counts[tokens[row]]++] = (int32_t)row; }
 }
 
-#define EMBEDDING_TILE 512                                // threads of a block, and places of `order` that it looks at
-#define EMBEDDING_LONG_RUN 32                             // a token with more rows than this is summed by a whole block
-#define EMBEDDING_LANES 8                                 // threads side by side on a row: 128 bytes of it
-#define EMBEDDING_CHANNELS (EMBEDDING_LANES * x128::size) // that a block works on
+#define EMBEDDING_TILE 512                                  // threads of a block, and places of `order` that it owns
+#define EMBEDDING_LONG_RUN 32                               // a whole block sums a token with more rows than this
+#define EMBEDDING_LANES 8                                   // neighbouring threads on a row: 128 bytes of it
+#define EMBEDDING_CHANNELS (EMBEDDING_LANES * x128::size)   // channels of a block
 #define EMBEDDING_GROUPS (EMBEDDING_TILE / EMBEDDING_LANES) // rows that a block adds at a time
 #define EMBEDDING_WARPS (EMBEDDING_TILE / WARP_SIZE)
 #define EMBEDDING_WINDOW (EMBEDDING_TILE + EMBEDDING_LONG_RUN + 1)
@@ -78,8 +78,8 @@ __device__ __forceinline__ void embedding_add_to_gradient(float *gradient, const
     }
 }
 
-// dwpe[t,c] += sum over b of dout[b,t,c], in the order of b. A thread for each 16 bytes of (T,C); rows T .. maxT-1 of
-// dwpe are not touched. Moves N*C floatX and 2*T*C float.
+// dwpe[t,c] += sum over b of dout[b,t,c], in the order of b. One thread for each 16 bytes of (T,C). Rows T .. maxT-1 of
+// dwpe stay as they are. Moves N*C floatX and 2*T*C float.
 static __global__ void embedding_backward_position_kernel(float *__restrict__ dwpe, const floatX *__restrict__ dout,
                                                           int B, int64_t TC) {
     int64_t at = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * x128::size;
@@ -90,8 +90,8 @@ static __global__ void embedding_backward_position_kernel(float *__restrict__ dw
     embedding_add_to_gradient(dwpe + at, sum);
 }
 
-// Sums the rows of one token that begin at place `start` of `order`, by the whole block: group g adds rows g, g+GROUPS,
-// ... of the run, then the groups' sums are added, in an order that depends on the run's length only.
+// The whole block sums the rows of one token. They begin at place `start` of `order`. Group g adds rows g, g+GROUPS,
+// ... of the run. Then the block adds the groups' sums, in an order that depends on the run's length only.
 __device__ __forceinline__ void embedding_add_long_run(float *dtoken, const floatX *dout, const int32_t *tokens,
                                                        const int32_t *order, int64_t start, int32_t token, int64_t N,
                                                        int C) {
@@ -132,16 +132,16 @@ __device__ __forceinline__ void embedding_add_long_run(float *dtoken, const floa
     __syncthreads();
 }
 
-// dwte[tokens[r],:] += dout[r,:] for all rows r. Block (x,y) takes the runs of equal tokens that begin at places
-// x*TILE .. x*TILE+TILE-1 of `order`, and the channels of chunk y. A short run is added by one group of 8 threads, in
-// the order of its rows; a long one by the whole block, so that a token that fills the batch is no serial chain.
-// Moves N*C floatX and, for each different token, 2*C float.
+// dwte[tokens[r],:] += dout[r,:] for all rows r. Block (x,y) takes the runs of equal tokens that begin at places x*TILE
+// .. x*TILE+TILE-1 of `order`, and the channels of chunk y. One group of 8 threads adds a short run, in the order of
+// its rows. The whole block adds a long run, so that a token that fills the batch is no serial chain. Moves N*C floatX
+// and, for each different token, 2*C float.
 static __global__ void __launch_bounds__(EMBEDDING_TILE)
     embedding_backward_token_kernel(float *__restrict__ dwte, const floatX *__restrict__ dout,
                                     const int32_t *__restrict__ tokens, const int32_t *__restrict__ order, int64_t N,
                                     int C) {
-    // The window: entry i is place first + i - 1, so that entries 1 .. TILE are the block's own. Places that do not
-    // exist hold token -1.
+    // Entry i of the window is place first + i - 1. Entries 1 .. TILE are the block's own. Places that do not exist
+    // hold token -1.
     __shared__ int32_t rows[EMBEDDING_WINDOW];
     __shared__ int32_t ids[EMBEDDING_WINDOW];
     __shared__ int long_runs[EMBEDDING_TILE / EMBEDDING_LONG_RUN]; // entries where a long run begins; 0: none
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(EMBEDDING_TILE)
 
     int own = threadIdx.x + 1;
     bool begins = ids[own] >= 0 && ids[own] != ids[own - 1];
-    // Two long runs cannot begin within LONG_RUN places of each other: no two threads write the same entry.
+    // Two long runs begin at least LONG_RUN places apart, so no two threads write one entry.
     if (begins && ids[own + EMBEDDING_LONG_RUN] == ids[own]) { long_runs[threadIdx.x / EMBEDDING_LONG_RUN] = own; }
 
     int c = blockIdx.y * EMBEDDING_CHANNELS + threadIdx.x % EMBEDDING_LANES * x128::size;
@@ -179,8 +179,8 @@ static __global__ void __launch_bounds__(EMBEDDING_TILE)
     }
 }
 
-// dwte +=, dwpe += (see the top). order: of the same tokens, from embedding_order_tokens. C % 8 == 0; rows of dout,
-// dwte and dwpe aligned to 16 bytes. Each sum is taken in an order that depends on the tokens and the shape only.
+// dwte +=, dwpe += (see the top). order: from embedding_order_tokens of `tokens`. C % 8 == 0. Rows of dout, dwte and
+// dwpe are aligned to 16 bytes. The order of each sum depends on the tokens and the shape only.
 static inline void embedding_backward(float *dwte, float *dwpe, const floatX *dout, const int32_t *tokens,
                                       const int32_t *order, int B, int T, int C, cudaStream_t stream,
                                       int block_size = 256) {

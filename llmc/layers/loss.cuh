@@ -1,7 +1,7 @@
-// The loss: softmax and cross-entropy, forward and backward in one kernel over the logits of some rows:
+// The loss: softmax and cross entropy, forward and backward in one kernel over the logits of some rows:
 //   losses[i]   = log(sum over v < V of exp(logits[i,v])) - logits[i,target]
 //   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target))
-// It works in place and on any number of rows, so that the logits of a whole batch need never exist at once.
+// It works in place and on any number of rows, so the caller never needs memory for the logits of a whole batch.
 #ifndef LLMC_FUSED_CROSS_ENTROPY_CUH
 #define LLMC_FUSED_CROSS_ENTROPY_CUH
 
@@ -10,28 +10,27 @@
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/ptx.cuh"
 
-// With 1024 threads a multiprocessor works on two rows of GPT-2's vocabulary. If they are not in its shared memory, all
-// rows under way (22 MB on 108 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks mean more
-// rows, which would not.
+// With 1024 threads a multiprocessor works on two rows of GPT-2's vocabulary. Rows that are not in shared memory (22 MB
+// on 108 multiprocessors) stay in the L2 cache between the two passes. Smaller blocks work on more rows at once, and
+// the L2 cache would not hold them.
 #define CROSS_ENTROPY_BLOCK 1024
 
 #define CROSS_ENTROPY_LOG2_E 1.4426950408889634f
 
-// exp(x) for x <= 0, within 2 + 1.3 |x| units in the last place. Results below 2^-126 are 0. The maximum is subtracted
-// before, not by a fused multiply-add with log2(e) max, which rounds: the largest logit would not give exactly 1, and a
-// large one could give anything.
+// exp(x) for x <= 0, within 2 + 1.3 |x| units in the last place. Results below 2^-126 are 0. The caller subtracts the
+// maximum first. A fused multiply-add with log2(e) max would round: the largest logit would not give exactly 1, and a
+// large logit could give anything.
 __device__ __forceinline__ float cross_entropy_exp(float x) { return exp2_approx(CROSS_ENTROPY_LOG2_E * x); }
 
-// What a softmax must know of the logits seen so far. max begins with -FLT_MAX, so that a logit of -infinity counts as
-// 0. If max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, the sum keeps
+// The softmax's state over the logits so far. max begins with -FLT_MAX, so that a logit of -infinity counts as 0. If
+// max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, but the sum keeps
 // it.
 typedef struct {
     float max;
     float sum; // of exp(logit - max)
 } SoftmaxState;
 
-// Columns v, v+1, .. of a row, from their 16 bytes. Those from V on are padding: whatever they hold, they count as
-// exp(-infinity).
+// Unpacks columns v, v+1, .. of a row from 16 bytes. Columns from V on are padding and become -infinity.
 __device__ __forceinline__ void unpack_logits(float (&x)[x128::size], const x128 &packed, int v, int V) {
 #pragma unroll
     for (int k = 0; k < x128::size; k++) { x[k] = to_float(packed[k]); }
@@ -40,8 +39,8 @@ __device__ __forceinline__ void unpack_logits(float (&x)[x128::size], const x128
     for (int k = 0; k < x128::size; k++) { x[k] = v + k < V ? x[k] : -INFINITY; }
 }
 
-// The state of the columns that this thread owns: x128::size in a row, every blockDim.x * x128::size columns. The next
-// ones are on their way while some are summed.
+// The state over this thread's columns: x128::size neighbours in every blockDim.x * x128::size columns. The thread
+// loads its next columns before it sums the current columns.
 __device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int V) {
     SoftmaxState state = {-FLT_MAX, 0.0f};
     int v = (int)threadIdx.x * x128::size, stride = (int)blockDim.x * x128::size;
@@ -60,7 +59,7 @@ __device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int
     return state;
 }
 
-// Columns v, v+1, .. of the gradient; factor: dloss / sum.
+// Columns v, v+1, .. of the gradient. factor: dloss / sum.
 __device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V, int target, float max, float factor,
                                                 float dloss) {
     float x[x128::size];
@@ -71,7 +70,7 @@ __device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V
 #pragma unroll
         for (int k = 0; k < x128::size; k++) {
             x[k] -= v + k == target ? dloss : 0.0f;
-            x[k] = v + k < V ? x[k] : 0.0f; // not left to exp(-infinity): factor may be NaN
+            x[k] = v + k < V ? x[k] : 0.0f; // factor * exp(-infinity) is NaN if factor is NaN
         }
     }
     x128 gradient;
@@ -80,7 +79,8 @@ __device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V
     return gradient;
 }
 
-// Starts copying this thread's part of a row to shared memory, all of it at once. Nobody else reads that part.
+// Starts copying this thread's part of a row to shared memory. Only this thread reads that part, but for the target's
+// logit.
 __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int packs) {
     for (int pack = (int)threadIdx.x; pack < packs; pack += (int)blockDim.x) {
         cp_async_16(staged + pack, row + (int64_t)pack * x128::size);
@@ -88,9 +88,9 @@ __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int p
     cp_async_commit();
 }
 
-// One block a row. Each thread overwrites only what it alone reads. All threads read the target's logit, between the
-// barriers of block_max and block_sum. STAGED: the row is read from memory once. Otherwise the gradient reads it again,
-// from the L2 cache at best.
+// One block for each row. Each thread overwrites only columns that it alone reads. All threads read the target's logit,
+// between the barriers of block_max and block_sum. STAGED: the kernel reads the row from memory once. Otherwise the
+// gradient reads the row again, from the L2 cache at best.
 template <bool STAGED>
 static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     cross_entropy_kernel(float *losses, floatX *logits, const int32_t *targets, int V, int Vp, float dloss,
@@ -110,7 +110,7 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
     if (threadIdx.x == 0) { losses[blockIdx.x] = logf(sum) + (max - target_logit); }
     if (!want_gradient) { return; }
     float factor = dloss / sum;
-    // From the last columns to the first: what was read last is the most likely to be in the caches still.
+    // The loop goes from the last columns to the first, because the caches most likely hold the columns read last.
     for (int first = (packs - 1) / threads * threads; first >= 0; first -= threads) {
         int pack = first + (int)threadIdx.x;
         if (pack >= packs) { continue; }
@@ -120,8 +120,8 @@ static __global__ void __launch_bounds__(MAX_BLOCK, 2)
 }
 
 // Do two rows fit into the shared memory of a multiprocessor, each with 1 KiB for the driver and 1 KiB for sums? Rows
-// of GPT-2's vocabulary in bf16, 98 KiB each, fit on an H100 (228 KiB), but not on an A100 (164 KiB). One row alone is
-// not staged: it would use half the warps, and load nothing while it is computed.
+// of GPT-2's vocabulary in bf16, 98 KiB each, fit on an H100 (228 KiB), but not on an A100 (164 KiB). If only one row
+// fits, it is not staged: it would use half the warps, and no load would overlap with its computation.
 static inline bool cross_entropy_stages(int Vp) {
     int device, bytes_of_multiprocessor;
     cuda_check(cudaGetDevice(&device));
@@ -143,11 +143,11 @@ static inline void cross_entropy_launch(float *losses, floatX *logits, const int
     cuda_check_launch("cross_entropy_kernel");
 }
 
-// losses (rows) and, if want_gradient, logits (rows,Vp) are written (=): columns V..Vp-1 of the gradient are 0,
-// whatever the logits held there. Without want_gradient the logits stay. targets (rows) in 0..V-1. Vp is a multiple of
-// 8, logits begin at a multiple of 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. Moves, for
-// each logit, 2 bytes from memory and 2 to it (bf16; 4 and 4 in fp32), and where rows are not staged reads 2 from the
-// L2 cache. Deterministic: the sums depend on the block size, on nothing else; staged or not, the bits are the same.
+// Writes (=) losses (rows) and, if want_gradient, the gradient over logits (rows,Vp). Columns V..Vp-1 of the gradient
+// are 0 for any logits. Without want_gradient the logits stay. targets (rows) are in 0..V-1. Vp is a multiple of 8, and
+// logits are aligned to 16 bytes. A NaN or +infinity among a row's logits makes its loss NaN. For each logit it reads 2
+// bytes and writes 2 bytes of memory in bf16 (4 and 4 in fp32). Without staging it also reads 2 bytes from the L2
+// cache. Deterministic: the order of the sums depends on the block size only. Staging changes no bit.
 static inline void cross_entropy(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V, int Vp,
                                  float dloss, bool want_gradient, cudaStream_t stream,
                                  int block_size = CROSS_ENTROPY_BLOCK) {
@@ -155,7 +155,7 @@ static inline void cross_entropy(float *losses, floatX *logits, const int32_t *t
     launch(losses, logits, targets, rows, V, Vp, dloss, want_gradient, stream, block_size);
 }
 
-// One block: each thread sums every 1024th loss, the block adds up the threads' sums.
+// One block. Each thread sums every 1024th loss, and the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     sum_losses_kernel(double *sum, const float *losses, int64_t N, bool accumulate) {
     __shared__ double partial[WARP_SIZE];
@@ -175,7 +175,7 @@ static inline void sum_losses(double *sum, const float *losses, int64_t N, bool 
 
 #define MEAN_LOSSES_BLOCK 128
 
-// One warp a sequence: each lane sums every 32nd of its losses, the warp adds up the lanes' sums.
+// One warp for each sequence. Each lane sums every 32nd loss, and the warp adds up the lanes' sums.
 static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
     mean_losses_kernel(double *means, const float *losses, const int32_t *counts, int B, int T) {
     int lane = (int)threadIdx.x % WARP_SIZE;
@@ -192,8 +192,8 @@ static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
     if (lane == 0) { means[b] = sum / number; }
 }
 
-// means[b] = the mean of losses[b,t] (B,T) over those t whose counts[b,t] is not 0, in double precision; NaN where
-// there is none. A loss that does not count may be anything. Deterministic: the order of a sum depends on T only.
+// means[b] = the mean of losses[b,t] (B,T) over all t with counts[b,t] != 0, in double precision. It is NaN if all
+// counts are 0. A loss with count 0 may be anything. Deterministic: the order of a sum depends on T only.
 static inline void mean_losses(double *means, const float *losses, const int32_t *counts, int B, int T,
                                cudaStream_t stream) {
     cuda_require(B > 0 && T > 0);
