@@ -1,8 +1,8 @@
-// The largest magnitude of a tensor (amax). The kernel that writes the tensor takes it, or a kernel that reads it.
+// Computes amax, the largest magnitude of a tensor, in the kernel that writes the tensor or in a kernel that reads it.
 //
-// An amax is the bits of |x|. As integers these order like the numbers, with infinity above all numbers and NaNs above
-// infinity. So a NaN is not lost on the way, as it is in fmaxf. A maximum does not depend on the order of its parts:
-// with atomics, too, it is deterministic.
+// An amax is the bits of |x|. As integers these bits order like the numbers, with infinity above all numbers and NaNs
+// above infinity. So a NaN stays, while fmaxf drops it. A maximum does not depend on the order of its parts, so it is
+// deterministic with atomics, too.
 #ifndef LLMC_AMAX_CUH
 #define LLMC_AMAX_CUH
 
@@ -10,7 +10,7 @@
 
 __device__ __forceinline__ uint32_t amax_of(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// The larger of an amax so far and |x|; begin with 0.
+// The larger of `amax` and |x|. The first amax is 0.
 __device__ __forceinline__ uint32_t amax_join(uint32_t amax, float x) { return max(amax, amax_of(x)); }
 
 template <class T> __device__ __forceinline__ uint32_t amax_join(uint32_t amax, Packed128<T> packed) {
@@ -18,7 +18,7 @@ template <class T> __device__ __forceinline__ uint32_t amax_join(uint32_t amax, 
     return amax;
 }
 
-// Over the 32 lanes of a warp; every lane gets it.
+// The largest amax of the 32 lanes of a warp. Every lane gets it.
 __device__ __forceinline__ uint32_t warp_amax(uint32_t amax) {
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
         amax = max(amax, __shfl_xor_sync(FULL_WARP, amax, offset));
@@ -26,9 +26,9 @@ __device__ __forceinline__ uint32_t warp_amax(uint32_t amax) {
     return amax;
 }
 
-// *total = max(*total, amax of the block), at the end of a kernel: one atomic a block. For a block of whole warps in up
-// to two dimensions; all threads come here. total NULL: nothing. The tensor is of floatX, and the values may come as
-// they were before rounding, which keeps their order.
+// *total = max(*total, amax of the block), with one atomic per block. total NULL: does nothing. A block has whole warps
+// in up to two dimensions, and all its threads must call it. The tensor is of floatX. The values may be the values
+// before rounding, because rounding keeps their order.
 __device__ __forceinline__ void amax_add_rounded(uint32_t *total, uint32_t amax) {
     __shared__ uint32_t of_warp[WARP_SIZE];
     if (total == NULL) { return; }

@@ -1,6 +1,6 @@
-// Sums over the rows of a matrix, for the gradients of biases, in two stages. Each block of a first kernel adds up some
-// rows and leaves its sums in scratch memory. A second kernel adds the sums of all blocks. There are no atomics, and
-// the order follows from the number of blocks alone.
+// Sums the rows of a matrix for the gradients of biases, in two stages. Each block of a first kernel adds up some rows
+// and leaves its sums in scratch memory. A second kernel adds the sums of all blocks. There are no atomics. The order
+// of the second sum depends on the number of blocks only.
 #ifndef LLMC_COLUMN_SUMS_CUH
 #define LLMC_COLUMN_SUMS_CUH
 
@@ -10,14 +10,14 @@
 
 #define COLUMN_CHUNK_COLUMNS (WARP_SIZE * x128::size) // of floatX: 16 bytes for each lane
 
-// What a block adds up of a matrix (N,width): rows [first, end), a chunk, of COLUMN_CHUNK_COLUMNS columns from
-// first_column on. This lane adds the columns from `column` on. A chunk's blocks are neighbours in the grid.
+// A block's part of a matrix (N,width): the rows [first, end) of one chunk, and COLUMN_CHUNK_COLUMNS columns from
+// first_column on. This lane adds x128::size columns from `column` on. A chunk's blocks are neighbours in the grid.
 typedef struct {
     int64_t chunk, first, end;
     int first_column, column;
 } ColumnChunk;
 
-// rows: of a chunk. The grid has a block for each COLUMN_CHUNK_COLUMNS columns of each chunk.
+// rows: of a chunk. The grid has one block for each COLUMN_CHUNK_COLUMNS columns of each chunk.
 __device__ __forceinline__ ColumnChunk column_chunk(int64_t N, int width, int rows) {
     int blocks_of_chunk = (width + COLUMN_CHUNK_COLUMNS - 1) / COLUMN_CHUNK_COLUMNS;
     ColumnChunk c;
@@ -29,9 +29,9 @@ __device__ __forceinline__ ColumnChunk column_chunk(int64_t N, int width, int ro
     return c;
 }
 
-// The end of the first stage, for a block of WARPS warps that have added different rows of the same columns. scratch
-// (width) at these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first: of the columns. All
-// threads come here.
+// Ends the first stage, for a block of WARPS warps that have added different rows of its columns. scratch (width) at
+// these columns = the warps' sums, added in order. sums: of this lane's 16 bytes. first: the block's first column. All
+// threads must call it.
 template <int WARPS>
 __device__ __forceinline__ void column_sums_store(float *scratch, const float (&sums)[x128::size], int first,
                                                   int width) {
@@ -54,19 +54,19 @@ __device__ __forceinline__ void column_sums_store(float *scratch, const float (&
 // ---- The second stage ----
 
 #define COLUMN_SUMS_MAX_KINDS 3
-#define COLUMN_SUMS_LANES 8 // threads side by side on a block's sums: 128 bytes of them
-#define COLUMN_SUMS_ROWS 64 // blocks' sums added at a time
+#define COLUMN_SUMS_LANES 8 // neighbouring threads on one row of scratch: 128 bytes
+#define COLUMN_SUMS_ROWS 64 // rows of scratch that a block adds at a time
 #define COLUMN_SUMS_COLUMNS (COLUMN_SUMS_LANES * f128::size)
 #define COLUMN_SUMS_THREADS (COLUMN_SUMS_LANES * COLUMN_SUMS_ROWS)
 
-// What the sums are added to: an array (C) for each kind of them.
+// The destinations of the sums: one array (C) for each kind of sum.
 typedef struct {
     float *of[COLUMN_SUMS_MAX_KINDS];
 } ColumnSums;
 
 // sums (kinds,C) += the columns of scratch (blocks,kinds,C). Thread (lane, row) adds rows row, row+64, ... of 4
-// columns; then the first 32 threads add the 64 sums of a column each. Reads kinds*C float for each block of the first
-// stage, mostly from the L2 cache.
+// columns. Then each of the first 32 threads adds the 64 sums of one column. Reads kinds*C float for each block of the
+// first stage, mostly from the L2 cache.
 static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
     column_sums_reduce_kernel(ColumnSums sums, const float *__restrict__ scratch, int64_t blocks, int kinds, int C) {
     __shared__ alignas(16) float partial[COLUMN_SUMS_ROWS * COLUMN_SUMS_COLUMNS];
@@ -89,11 +89,11 @@ static __global__ void __launch_bounds__(COLUMN_SUMS_THREADS)
 #pragma unroll 8
     for (int row = 0; row < COLUMN_SUMS_ROWS; row++) { total += partial[row * COLUMN_SUMS_COLUMNS + threadIdx.x]; }
     int kind = column / C;
-    float *gradient = kind == 0 ? sums.of[0] : kind == 1 ? sums.of[1] : sums.of[2]; // no array in local memory
+    float *gradient = kind == 0 ? sums.of[0] : kind == 1 ? sums.of[1] : sums.of[2]; // sums.of[kind] needs local memory
     gradient[column - kind * C] += total;
 }
 
-// scratch (blocks,kinds,C) aligned to 16 bytes; C a multiple of 4; sums.of: kinds arrays.
+// sums.of[kind] (C) += the columns of scratch (blocks,kinds,C). scratch is aligned to 16 bytes; C is a multiple of 4.
 static inline void column_sums_reduce(ColumnSums sums, int kinds, const float *scratch, int64_t blocks, int C,
                                       cudaStream_t stream) {
     cuda_require(blocks > 0 && C > 0 && C % f128::size == 0 && kinds > 0 && kinds <= COLUMN_SUMS_MAX_KINDS);

@@ -3,9 +3,9 @@
 //   gelu(x) = x/2 (1 + tanh(u)) = x s,   u = sqrt(2/pi) (x + 0.044715 x^3),   s = 1 / (1 + exp(-2u))
 //   gelu'(x) = s + 2 x s (1 - s) u',     u' = sqrt(2/pi) (1 + 3 * 0.044715 x^2)
 //
-// (1 + tanh(u))/2 is the logistic function of 2u: one exponential instead of a tanh. It is computed in fp32. The bf16
-// build takes the hardware's approximations of exponential and quotient, good to a few units in fp32's last place. With
-// exact functions the kernels would wait for arithmetic on an H100, not for memory.
+// s = (1 + tanh(u))/2 is the logistic function of 2u, so it needs one exponential instead of a tanh. It is computed in
+// fp32. The bf16 build takes the hardware's approximations of exponential and quotient, which are good to a few units
+// in fp32's last place. With exact functions the kernels on an H100 would wait for arithmetic, not for memory.
 #ifndef LLMC_GELU_CUH
 #define LLMC_GELU_CUH
 
@@ -18,7 +18,7 @@
 #define GELU_CUBE_FACTOR 0.044715f
 #define GELU_EXPONENT (-2.0f * 1.4426950408889634f * GELU_SQRT_2_OVER_PI) // exp(-2u) = 2^(this (x + 0.044715 x^3))
 
-// s of the formula above.
+// s of the formula at the top.
 __device__ __forceinline__ float gelu_gate(float x) {
     float exponent = x * fmaf(GELU_EXPONENT * GELU_CUBE_FACTOR, x * x, GELU_EXPONENT);
 #ifdef PRECISION_FP32
@@ -35,7 +35,7 @@ __device__ __forceinline__ float gelu_slope(float x) {
     return gate + 2.0f * x * gate * (1.0f - gate) * du;
 }
 
-// out[i] = gelu(inp[i]), i < 16 bytes * packs. Pointers aligned to 16 bytes; out may be inp. A thread does 16 bytes.
+// out = gelu(inp) of `packs` packs of 16 bytes, one for each thread. Pointers are aligned to 16 bytes; out may be inp.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     gelu_forward_kernel(floatX *out, const floatX *inp, int64_t packs, uint32_t *amax) {
     int64_t pack = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -47,12 +47,12 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
             if (amax != NULL) { largest = amax_join(largest, value); }
             y[i] = from_float<floatX>(value);
         }
-        store128(out + pack * x128::size, y); // the next multiplication reads it
+        store128(out + pack * x128::size, y); // not streaming: the next multiplication reads out
     }
     amax_add_rounded(amax, largest);
 }
 
-// out = gelu(inp), n values, n a multiple of 8. out may be inp. amax: of out, see amax_add_rounded. block_size: a
+// out (n) = gelu(inp (n)), n a multiple of 8. out may be inp. amax: of out, see amax_add_rounded. block_size is a
 // multiple of 32.
 static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaStream_t stream, uint32_t *amax = NULL,
                                 int block_size = 256) {
@@ -66,17 +66,18 @@ static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaS
 // ---- Backward ----
 //
 // dinp is the gradient of the output of the linear layer before GELU, and the sums of dinp's columns are the gradient
-// of that layer's bias. They are taken while dinp is made, in two stages (column_sums.cuh). A block does 32 x 16 bytes
-// of columns of GELU_BACKWARD_ROWS rows, a chunk: each lane 16 bytes of columns, each warp every 8th row.
+// of that layer's bias. The backward sums dinp while it computes dinp, in two stages (column_sums.cuh). A block takes
+// 32 x 16 bytes of columns of a chunk of GELU_BACKWARD_ROWS rows. A lane takes 16 bytes of columns, a warp every 8th
+// row.
 
 #define GELU_BACKWARD_WARPS 8
-#define GELU_BACKWARD_ROWS 64 // so that the sums, 8 bytes a column written and read, are 2 % of the rows in bf16
+#define GELU_BACKWARD_ROWS 64 // the sums (8 bytes a column, written and read) are 2 % of the rows' bytes in bf16
 
 static inline int64_t gelu_backward_chunks(int64_t N) { return ceil_div_i64(N, GELU_BACKWARD_ROWS); }
 static inline int64_t gelu_backward_scratch_floats(int64_t N, int width) { return gelu_backward_chunks(N) * width; }
 
-// dinp (N,width) = dout gelu'(inp). dinp may be dout or inp. scratch: for the first stage's sums; NULL: not wanted.
-// Moves 3*N*width floatX.
+// dinp (N,width) = dout gelu'(inp). dinp may be dout or inp. scratch (chunks,width) = the first stage's sums; NULL: not
+// wanted. Moves 3*N*width floatX.
 template <bool AMAX>
 static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
     gelu_backward_kernel(floatX *dinp, const floatX *inp, const floatX *dout, float *scratch, int64_t N, int width,
@@ -105,9 +106,9 @@ static __global__ void __launch_bounds__(GELU_BACKWARD_WARPS *WARP_SIZE)
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
-// dinp (N,width) = dout gelu'(inp). dinp may be dout. dbias (width), fp32, of the linear layer before: += the sums of
-// dinp's columns, as rounded; NULL: not wanted. amax: of dinp. scratch: gelu_backward_scratch_floats(N, width), aligned
-// to 16 bytes; NULL without dbias.
+// dinp (N,width) = dout gelu'(inp). dinp may be dout. dbias (width), fp32, += the sums of the columns of the rounded
+// dinp; it belongs to the linear layer before GELU; NULL: not wanted. amax: of dinp. scratch has
+// gelu_backward_scratch_floats(N, width) floats, aligned to 16 bytes; NULL without dbias.
 static inline void gelu_backward(floatX *dinp, const floatX *inp, const floatX *dout, float *dbias, float *scratch,
                                  int64_t N, int width, cudaStream_t stream, uint32_t *amax = NULL) {
     cuda_require(N > 0 && width > 0 && width % 8 == 0 && (dbias == NULL || scratch != NULL));
