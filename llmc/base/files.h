@@ -1,7 +1,7 @@
 // Files and folders: paths, patterns, reading, files that appear complete or not at all, and the lock that keeps two
 // processes out of one folder.
 //
-// All files of this project are little-endian, as are all machines it runs on. Files over 2 GiB are ordinary.
+// All files of this project are little-endian, and so are all machines it runs on. Files over 2 GiB are ordinary.
 #ifndef LLMC_FILES_H
 #define LLMC_FILES_H
 
@@ -24,15 +24,15 @@
 #endif
 typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 
-#define MAX_IO_BYTES ((int64_t)1 << 30)  // one read() or write(): Linux and macOS refuse or cut more than 2 GiB
-#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a name of ours behind a folder, or for ".tmp"
+#define MAX_IO_BYTES ((int64_t)1 << 30)  // per read() or write(): Linux and macOS refuse or cut more than 2 GiB
+#define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a file name of ours in a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 
-// Everything below opens files here.
+// Everything below opens files with this function.
 static inline int files_open(const char *path, int flags) { return open(path, flags | O_CLOEXEC, 0666); }
 
-// Gives closed standard streams a file that is empty and refuses writes. Else a file of ours would get the number of
-// standard output, and everything printed would end up in it.
+// Opens an empty file that refuses writes for each standard stream that is closed. Otherwise one of our files could get
+// the number of standard output, and everything printed would end up in it.
 static inline void reserve_standard_files(void) {
     int fd;
     do { fd = open("/dev/null", O_RDONLY); } while (fd >= 0 && fd <= STDERR_FILENO);
@@ -41,7 +41,7 @@ static inline void reserve_standard_files(void) {
 
 // ---- Paths ----
 
-// Refuses an empty path and one longer than PATH_LIMIT bytes. `what` begins the message: the option it came from.
+// Refuses an empty path and a path of more than PATH_LIMIT bytes. `what` (the option it came from) begins the message.
 static inline bool path_check(const char *path, const char *what, Error *error) {
     size_t n = strlen(path);
     if (n == 0) { return fail(error, "%s: the path is empty", what); }
@@ -69,7 +69,7 @@ static inline bool path_join(char *out, const char *dir, const char *name, Error
     return true;
 }
 
-// Writes the folder that holds path into out (MAX_PATH_BYTES); path must fit there.
+// Writes the folder that holds path into out (MAX_PATH_BYTES). path is shorter than MAX_PATH_BYTES.
 static inline void path_parent(char *out, const char *path) {
     const char *slash = strrchr(path, '/');
     if (slash == NULL) {
@@ -89,13 +89,13 @@ static inline bool path_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
-// Reports the system call that just failed: reads errno.
+// Reports the system call that has just failed. Reads errno.
 static inline bool fail_system(Error *error, const char *path, const char *action) {
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
-// Makes a rename or a new name in this folder survive a power failure. A file system that cannot (EINVAL) is no error:
-// nothing more can be done.
+// Makes a rename or a new name in this folder survive a power failure. EINVAL means that the file system cannot do
+// this. It is no error, because nothing more can be done.
 static inline bool sync_directory(const char *dir, Error *error) {
     int fd = files_open(dir, O_RDONLY);
     if (fd < 0) { return fail_system(error, dir, "open folder"); }
@@ -118,7 +118,7 @@ static inline bool files_make_one_directory(const char *path, Error *error) {
     return sync_directory(parent, error);
 }
 
-// Creates a folder and the folders above it, as far as they are missing.
+// Creates a folder and all missing folders above it.
 static inline bool make_directories(const char *path, Error *error) {
     if (!path_check(path, "folder", error)) { return false; }
     char part[MAX_PATH_BYTES];
@@ -129,11 +129,11 @@ static inline bool make_directories(const char *path, Error *error) {
         *slash = '/';
     }
     size_t n = strlen(part);
-    if (n > 1 && part[n - 1] == '/') { return true; } // made by the loop
+    if (n > 1 && part[n - 1] == '/') { return true; } // the loop has made it
     return files_make_one_directory(part, error);
 }
 
-// Writes the absolute name without links of a file or folder that exists, else its name as it is.
+// Writes the absolute name, without links, of a file or folder that exists. Copies any other name unchanged.
 static inline bool path_real(char *out, const char *path, Error *error) {
     char *real = realpath(path, NULL);
     if (real == NULL && errno != ENOENT) { return fail_system(error, path, "find"); }
@@ -143,8 +143,8 @@ static inline bool path_real(char *out, const char *path, Error *error) {
     return true;
 }
 
-// Writes into out (MAX_PATH_BYTES) the one absolute name of a folder, which need not exist yet. Links are followed. The
-// parts that are missing are taken for folders.
+// Writes into out (MAX_PATH_BYTES) the one absolute name of a folder, which need not exist yet. Follows links. Missing
+// parts of the path are taken for folders.
 static inline bool path_resolve(char *out, const char *path, Error *error) {
     char name[MAX_PATH_BYTES], joined[MAX_PATH_BYTES];
     if (!path_check(path, "folder", error) || !path_real(out, path[0] == '/' ? "/" : ".", error)) { return false; }
@@ -161,7 +161,7 @@ static inline bool path_resolve(char *out, const char *path, Error *error) {
     return true;
 }
 
-// The bytes that this process may still write to the disk of a folder, which need not exist yet. -1: unknown.
+// Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet.
 static inline int64_t disk_free_bytes(const char *folder) {
     char path[MAX_PATH_BYTES], parent[MAX_PATH_BYTES];
     struct statvfs disk;
@@ -171,7 +171,7 @@ static inline int64_t disk_free_bytes(const char *folder) {
         if (strcmp(parent, path) == 0) { return -1; }
         path_copy(path, parent, strlen(parent));
     }
-    if (disk.f_blocks == 0) { return -1; } // a file system that does not tell
+    if (disk.f_blocks == 0) { return -1; } // the file system does not tell
     double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     return bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
 }
@@ -189,12 +189,13 @@ static inline void path_list_free(PathList *list) {
     memset(list, 0, sizeof(*list));
 }
 
-// Lists what a pattern (* ? [...]) matches, in byte order, folders included. No match is an error. A pattern that
-// matches nothing but is the name of an existing file means that file. The caller frees the list, also after a failure.
+// Lists what a pattern (* ? [...]) matches, in byte order, folders included. No match is an error, unless the pattern
+// is the name of an existing file, which it then means. The caller frees the list, also after a failure.
 static inline bool list_glob(const char *pattern, PathList *list, Error *error) {
     memset(list, 0, sizeof(*list));
     if (!path_check(pattern, "file pattern", error)) { return false; }
-    int status = glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, &list->matches); // no match: the pattern itself
+    int status =
+        glob(pattern, GLOB_ERR | GLOB_NOCHECK, NULL, &list->matches); // without a match, returns the pattern itself
     if (status == GLOB_NOSPACE) { return fail(error, "%s: out of memory while listing files", pattern); }
     if (status != 0) {
         return fail(error, "%s: a folder in this pattern cannot be read: %s", pattern, strerror(errno));
@@ -214,7 +215,7 @@ static inline bool list_glob(const char *pattern, PathList *list, Error *error) 
 typedef struct {
     char path[MAX_PATH_BYTES];
     int fd;
-    int64_t size; // bytes, when it was opened
+    int64_t size; // bytes, when the file was opened
 } InputFile;
 
 static inline void input_close(InputFile *file) {
@@ -222,13 +223,15 @@ static inline void input_close(InputFile *file) {
     file->fd = -1;
 }
 
-// Opens a regular file for reading at any offset. Closed again after a failure.
+// Opens a regular file for reading at any offset. It is closed after a failure.
 static inline bool input_open(InputFile *file, const char *path, Error *error) {
     file->fd = -1;
     if (!path_check(path, "file", error)) { return false; }
     path_copy(file->path, path, strlen(path));
     struct stat info;
-    if (stat(path, &info) != 0) { return fail_system(error, path, "open"); } // before open(), which waits on a pipe
+    if (stat(path, &info) != 0) {
+        return fail_system(error, path, "open");
+    } // before open(), which would wait on a pipe
     if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
     if (!S_ISREG(info.st_mode)) { return fail(error, "%s: is a device or pipe, expected an ordinary file", path); }
     file->fd = files_open(path, O_RDONLY);
@@ -237,7 +240,7 @@ static inline bool input_open(InputFile *file, const char *path, Error *error) {
     return true;
 }
 
-// Reads exactly `bytes` bytes at offset; the file having become shorter is an error. Safe to call from several threads.
+// Reads exactly `bytes` bytes at offset. Fails if the file has become shorter. Safe to call from several threads.
 static inline bool input_read(const InputFile *file, int64_t offset, void *data, int64_t bytes, Error *error) {
     uint8_t *out = (uint8_t *)data;
     while (bytes > 0) {
@@ -253,7 +256,7 @@ static inline bool input_read(const InputFile *file, int64_t offset, void *data,
     return true;
 }
 
-// Reads from fd until its end into *data, which grows from `capacity`; refuses more than max_bytes.
+// Reads from fd until its end into *data, which grows from `capacity`. Refuses more than max_bytes.
 static inline bool files_read_to_end(int fd, const char *path, int64_t capacity, int64_t max_bytes, uint8_t **data,
                                      int64_t *size, Error *error) {
     for (;;) {
@@ -275,8 +278,8 @@ static inline bool files_read_to_end(int fd, const char *path, int64_t capacity,
     }
 }
 
-// Reads a whole file (a pipe also) of at most max_bytes into fresh memory; a NUL byte follows the last one. The caller
-// frees *data; it is NULL after a failure.
+// Reads a whole file or pipe of at most max_bytes into new memory and adds a NUL byte. The caller frees *data, which is
+// NULL after a failure.
 static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
     *data = NULL;
     *size = 0;
@@ -302,8 +305,8 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
 
 // ---- Writing: complete or not at all ----
 
-// A file that is written under a temporary name and gets its own name only when all its bytes are on the disk.
-// Whatever fails, and wherever the process is killed, an old file of that name stays as it was.
+// A file that is written under a temporary name. It gets its own name only when all its bytes are on the disk. An old
+// file of that name stays unchanged, whatever fails and wherever the process is killed.
 typedef struct {
     char path[MAX_PATH_BYTES];
     char temporary[MAX_PATH_BYTES];
@@ -320,7 +323,7 @@ static inline void atomic_abort(AtomicFile *file) {
     file->pending = false;
 }
 
-// Removes the partial file and says what could not be done. code: its errno.
+// Removes the partial file and reports what could not be done. code: its errno.
 static inline bool files_failed(AtomicFile *file, const char *what, int code, Error *error) {
     atomic_abort(file);
     const char *full = code == ENOSPC ? "no space left on device" : code == EDQUOT ? "disk quota exceeded" : NULL;
@@ -331,7 +334,7 @@ static inline bool files_failed(AtomicFile *file, const char *what, int code, Er
     return fail(error, "%s: could not %s: %s; the partial file was removed", file->path, what, strerror(code));
 }
 
-// Describes a write, flush, close or rename that failed.
+// Reports a write, flush, close or rename that failed.
 static inline bool files_write_failed(AtomicFile *file, const char *action, int code, Error *error) {
     char what[64];
     snprintf(what, sizeof(what), "%s it after %lld bytes", action, (long long)file->bytes);
@@ -351,8 +354,8 @@ static inline bool atomic_name(AtomicFile *file, const char *path, Error *error)
     return true;
 }
 
-// Begins a file; its folder must exist. After any failure of this or the following functions nothing remains open, and
-// no temporary file.
+// Begins a file in an existing folder. After any failure of this or the following functions, the file is closed and the
+// temporary file is gone.
 static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
     if (!atomic_name(file, path, error)) { return false; }
     file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC);
@@ -371,13 +374,13 @@ static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void 
     return true;
 }
 
-// Writes behind what was written so far, of a file that is written from its beginning to its end.
+// Appends to a file that is written from its beginning to its end.
 static inline bool atomic_write(AtomicFile *file, const void *data, int64_t bytes, Error *error) {
     return atomic_write_at(file, file->bytes, data, bytes, error);
 }
 
-// Gives an open file its size and, where the file system can, its place on the disk. Returns 0, or why not (as errno).
-// posix_fallocate would write into every block where the file system cannot reserve them.
+// Gives an open file its size and, where the file system can, reserves its place on the disk. Returns 0 or an errno.
+// posix_fallocate is not used, because it writes into every block where the file system cannot reserve blocks.
 static inline int files_reserve(int fd, int64_t bytes) {
     int status;
 #if defined(SYS_fallocate) && defined(__LP64__)
@@ -389,13 +392,13 @@ static inline int files_reserve(int fd, int64_t bytes) {
     return status == 0 ? 0 : errno;
 }
 
-// Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at:
-// one creates it, all join or hold it, all flush, and the process that created it commits. A full disk shows here.
-// Bytes that nobody writes are zeros.
+// Begins a file of known size that several processes, maybe on several machines, write together with atomic_write_at.
+// One process creates it, and the other processes join it. All flush it. Then the process that created it commits it. A
+// full disk shows here. Bytes that nobody writes are zeros.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     char folder[MAX_PATH_BYTES];
     if (!atomic_name(file, path, error)) { return false; }
-    // A new file: processes of a killed run may still write into an old one.
+    // Makes a new file, because processes of a killed run may still write into an old file.
     if (unlink(file->temporary) != 0 && errno != ENOENT) { return fail_system(error, file->temporary, "remove"); }
     file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_EXCL);
     file->pending = file->fd >= 0;
@@ -412,7 +415,7 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
     return false;
 }
 
-// Opens a file that another process has made. A network file system may show it late: opening the folder makes it look
+// Opens a file that another process has made. A network file system may show it late. Opening the folder makes it look
 // again, for up to three seconds.
 static inline int files_open_new(const char *path, int flags) {
     const struct timespec pause = {0, 50000000};
@@ -427,8 +430,9 @@ static inline int files_open_new(const char *path, int flags) {
     }
 }
 
-// Opens the temporary file after another process has made it with atomic_create. An abort leaves it there. It must have
-// its full size: a network file system writes only the changed part of a page, unless the page is at the file's end.
+// Opens the temporary file after another process has made it with atomic_create. An abort leaves the file there. It
+// must have its full size: a network file system writes only the changed part of a page, unless the page is at the
+// file's end.
 static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     struct stat info;
     if (!atomic_name(file, path, error)) { return false; }
@@ -450,7 +454,7 @@ static inline int files_flush(int fd) {
     return status;
 }
 
-// Brings all bytes to the disk and closes the file, which keeps its temporary name until the commit.
+// Flushes all bytes to the disk and closes the file, which keeps its temporary name until the commit.
 static inline bool atomic_flush(AtomicFile *file, Error *error) {
     if (files_flush(file->fd) != 0) { return files_write_failed(file, "flush", errno, error); }
     int status = close(file->fd);
@@ -458,7 +462,7 @@ static inline bool atomic_flush(AtomicFile *file, Error *error) {
     return status == 0 || files_write_failed(file, "close", errno, error);
 }
 
-// Ends a file: flush (unless done), rename, flush of the folder. Only after this does the new content exist, for good.
+// Ends a file: flush (unless done), rename, flush of the folder. After this the new content survives a power failure.
 static inline bool atomic_commit(AtomicFile *file, Error *error) {
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
     if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
@@ -478,7 +482,7 @@ static inline bool write_whole_file(const char *path, const void *data, int64_t 
 
 // The kernel releases the lock of an open file however the process ends, so no stale lock can remain.
 typedef struct {
-    int fd; // of the file .lock in the folder, which holds the owner's process id as text
+    int fd; // file .lock in the folder, which holds the owner's process id as text
 } DirectoryLock;
 
 static inline void directory_unlock(DirectoryLock *lock) {
@@ -486,7 +490,7 @@ static inline void directory_unlock(DirectoryLock *lock) {
     lock->fd = -1;
 }
 
-// Claims an existing folder for this process; fails at once when another one holds it.
+// Claims an existing folder for this process. Fails at once when another process holds it.
 static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
     char path[MAX_PATH_BYTES], owner[32] = "";
     lock->fd = -1;

@@ -1,17 +1,17 @@
-// Two 64-bit checksums, which find damage and are no defence against an attacker; both take several GB/s on one core.
+// Two 64-bit checksums. They find damage and are no defence against an attacker. Both take several GB/s on one core.
 //
-// XXH64: the hash of Yann Collet's public xxHash specification, written from its description, for anything that is read
-// from its beginning to its end. Four independent lanes each take 8 bytes of a 32-byte stripe, so that the
+// XXH64 is the hash of Yann Collet's public xxHash specification, written from its description. It is for data that is
+// read from its beginning to its end. Four independent lanes each take 8 bytes of a 32-byte stripe, so that the
 // multiplications overlap.
 //
-// SUM64: for arrays of 4-byte words that several threads or processes hold in pieces; the printed hash of the weights.
+// SUM64 is for arrays of 4-byte words that several threads or processes hold in pieces. It is the printed weights hash.
 //   SUM64 of words w[0], w[1], ... = sum over i of mix((i + 1) * 0x9e3779b97f4a7c15 + w[i])   (mod 2^64)
-// with mix the finaliser of SplitMix64, which maps 64 bits to 64 bits one to one and like chance. A sum does not care
-// for order: each process adds up its pieces, and the sums of all are added. What it finds:
+// mix is the finaliser of SplitMix64, which maps 64 bits to 64 bits one to one and like chance. A sum does not depend
+// on order: each process adds up its pieces, and then the sums of all processes are added. It finds:
 //   one word that changed: always, because mix is one to one;
 //   words that changed places: yes, because the place i is mixed with the word;
 //   words that became zero, a piece that is missing or there twice: yes, because a zero at i adds an arbitrary number.
-// The last two miss with probability 2^-64, as far as mix is like chance.
+// The last two cases are missed with probability 2^-64, as far as mix is like chance.
 #ifndef LLMC_HASH_H
 #define LLMC_HASH_H
 
@@ -24,7 +24,7 @@ typedef struct {
     uint64_t lanes[4];
     uint64_t seed;
     uint64_t total;      // bytes so far
-    uint8_t pending[32]; // the stripe that is not full yet: total % 32 bytes of it
+    uint8_t pending[32]; // total % 32 bytes of the stripe that is not full yet
 } Hash64;
 
 #define HASH64_PRIME1 0x9E3779B185EBCA87ULL
@@ -54,7 +54,7 @@ static inline void hash64_init(Hash64 *hash, uint64_t seed) {
     hash->total = 0;
 }
 
-// Takes whole stripes; returns how many bytes (a multiple of 32) that were. Lanes in locals stay in registers.
+// Takes whole stripes. Returns the bytes taken (a multiple of 32). Lanes in local variables stay in registers.
 static inline size_t hash64_stripes(Hash64 *hash, const uint8_t *data, size_t bytes) {
     uint64_t a = hash->lanes[0], b = hash->lanes[1], c = hash->lanes[2], d = hash->lanes[3];
     size_t done = 0;
@@ -84,7 +84,7 @@ static inline void hash64_update(Hash64 *hash, const void *data, size_t bytes) {
     if (bytes > done) { memcpy(hash->pending, in + done, bytes - done); }
 }
 
-// The 0 to 31 bytes that fill no stripe.
+// Mixes in the last 0 to 31 bytes, which fill no stripe.
 static inline uint64_t hash64_tail(uint64_t h, const uint8_t *p, size_t bytes) {
     for (; bytes >= 8; p += 8, bytes -= 8) {
         h ^= hash64_round(0, hash64_load_u64(p));
@@ -104,7 +104,7 @@ static inline uint64_t hash64_tail(uint64_t h, const uint8_t *p, size_t bytes) {
     return h;
 }
 
-// The hash of everything so far; more may be added afterwards.
+// Returns the hash of everything so far. More may be added afterwards.
 static inline uint64_t hash64_final(const Hash64 *hash) {
     const uint64_t *lanes = hash->lanes;
     uint64_t h = hash->seed + HASH64_PRIME5;
@@ -128,7 +128,7 @@ static inline uint64_t hash64(const void *data, size_t bytes) {
 
 // ---- SUM64 ----
 
-// The number that word i of an array adds to its SUM64. Kernels may use it too.
+// Returns the number that word i of an array adds to its SUM64. Kernels may use it too.
 RAND_HOST_DEVICE static inline uint64_t sum64_word(uint64_t i, uint32_t word) {
     return rand_mix((i + 1) * RAND_GOLDEN + word);
 }
@@ -143,8 +143,8 @@ static inline uint64_t sum64_serial(int64_t first, const uint8_t *words, int64_t
     return sum;
 }
 
-// The part of an array's SUM64 that its words first .. first + n - 1 make up; `words` points at the first of them. A
-// large part is divided among threads; their number does not change the sum.
+// Returns the sum that words first .. first + n - 1 contribute to an array's SUM64. `words` points at word `first`.
+// Large parts are divided among threads, whose number does not change the sum.
 static inline uint64_t sum64(int64_t first, const void *words, int64_t n) {
     const int64_t block = (int64_t)1 << 16;
     const uint8_t *bytes = (const uint8_t *)words;

@@ -1,12 +1,12 @@
-// JSON (RFC 8259), read strictly and written.
+// Reads JSON (RFC 8259) strictly, and writes it.
 //
 // Reading: the text becomes a flat array of values in the order in which they appear. A container is followed by its
-// contents; an object's contents are key, value, key, value. Refused with the byte offset: anything that the grammar
-// does not allow, invalid UTF-8, half of a surrogate pair, a key given twice, more than JSON_MAX_DEPTH levels (so no
-// input can exhaust the stack).
+// contents. An object's contents are key, value, key, value. The reader refuses, with the byte offset: anything that
+// the grammar does not allow, invalid UTF-8, half of a surrogate pair, a key given twice, and more than JSON_MAX_DEPTH
+// levels (so no input can exhaust the stack).
 //
-// Writing: value by value into memory. Members have keys, elements of arrays NULL. The result is valid JSON whatever
-// bytes the texts hold: a byte that belongs to no character becomes U+FFFD.
+// Writing: value by value into memory. Members have keys. Elements of arrays have the key NULL. The result is valid
+// JSON whatever bytes the texts hold: a byte that belongs to no character becomes U+FFFD.
 //   JsonOut out;
 //   json_out_begin(&out);                            // {
 //   json_out_int(&out, "format", 1);                 //   "format": 1,
@@ -27,25 +27,26 @@
 #include "llmc/base/utils.h"
 
 #define JSON_MAX_DEPTH 64
-#define JSON_MAX_VALUES (1 << 22) // bounds the memory for hostile input; the header of any GPT has a few thousand
+#define JSON_MAX_VALUES                                                                                                \
+    (1 << 22) // bounds the memory for hostile input; the header of any GPT has a few thousand values
 
 typedef enum { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonKind;
 
 typedef struct {
     JsonKind kind;
-    int start, end; // its bytes in the text; for a string those between the quotes
-    int next;       // index of the first value after this one and all it contains
+    int start, end; // its bytes in the text; a string's bytes without the quotes
+    int next;       // index of the first value after this value and its contents
     int count;      // elements of an array, members of an object, decoded bytes of a string
-    int decoded;    // place of a string in `strings`; a NUL follows it there
+    int decoded;    // a string's place in `strings`, where a NUL follows it
 } JsonValue;
 
 typedef struct {
-    const char *name; // of the text, for messages; borrowed
+    const char *name; // name of the text, for messages; borrowed
     const char *text; // borrowed, or `file`
-    uint8_t *file;    // what json_load has read
+    uint8_t *file;    // the bytes that json_load has read
     Text strings;     // all strings, decoded
     JsonValue *values;
-    int count, capacity; // value 0 is the outermost one
+    int count, capacity; // value 0 is the outermost value
 } Json;
 
 typedef struct {
@@ -83,7 +84,7 @@ static inline bool json_append(JsonParser *p, JsonKind kind, int start, int end)
 
 // ---- Strings ----
 
-// The value of four hexadecimal digits at text[at], -1 if they are not there.
+// Returns the value of four hexadecimal digits at text[at], -1 if they are not there.
 static inline int json_hex4(const char *text, int at, int end) {
     int value = 0;
     if (end - at < 4) { return -1; }
@@ -96,7 +97,8 @@ static inline int json_hex4(const char *text, int at, int end) {
     return value;
 }
 
-// Bytes of the escape at text[at] == '\\' (2, 6, or 12 for a surrogate pair) and the code point it means; 0 if invalid.
+// Returns the bytes of the escape at text[at] == '\\' (2, 6, or 12 for a surrogate pair), 0 if invalid. Sets its code
+// point.
 static inline int json_escape(const char *text, int at, int end, uint32_t *code) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (end - at < 2) { return 0; }
@@ -117,7 +119,7 @@ static inline int json_escape(const char *text, int at, int end, uint32_t *code)
     return 12;
 }
 
-// Bytes of the character or escape at text[at] and the code point that it means. 0 if it is invalid.
+// Returns the bytes of the character or escape at text[at], 0 if it is invalid. Sets its code point.
 static inline int json_character(const JsonParser *p, int at, uint32_t *code) {
     if (p->text[at] == '\\') { return json_escape(p->text, at, p->end, code); }
     return (uint8_t)p->text[at] < 0x20 ? 0 : utf8_decode((const uint8_t *)p->text + at, (size_t)(p->end - at), code);
@@ -131,7 +133,7 @@ static inline bool json_fail_character(const JsonParser *p, int at) {
                                 : "invalid UTF-8 in a string");
 }
 
-// Reads a string whose opening quote is at p->at, and decodes it. p->at goes behind the closing quote.
+// Reads and decodes a string whose opening quote is at p->at. Moves p->at behind the closing quote.
 static inline bool json_read_string(JsonParser *p) {
     Text *strings = &p->json->strings;
     int start = p->at + 1, plain = start, at = start; // the bytes from `plain` on are not decoded yet
@@ -159,7 +161,7 @@ static inline bool json_read_string(JsonParser *p) {
     return true;
 }
 
-// A string as the text means it, without escapes: `count` bytes and a NUL. "" for other kinds of values.
+// Returns a string without escapes: `count` bytes and a NUL. Returns "" for other kinds of values.
 static inline const char *json_decoded(const Json *json, int value) {
     bool is_string = json->values[value].kind == JSON_STRING;
     return is_string ? json->strings.data + json->values[value].decoded : "";
@@ -174,7 +176,7 @@ static inline void json_skip_space(JsonParser *p) {
     }
 }
 
-// The character at the current place, 0 at the end (a NUL in the text is refused wherever this is compared).
+// Returns the character at the current place, 0 at the end. A NUL in the text is refused wherever this is compared.
 static inline char json_peek(const JsonParser *p) { return p->at < p->end ? p->text[p->at] : '\0'; }
 
 static inline int json_skip_digits(JsonParser *p) {
@@ -231,7 +233,7 @@ static inline bool json_read_key(JsonParser *p) {
 
 static inline bool json_read_value(JsonParser *p, int depth);
 
-// Reads [ or { and all up to its end.
+// Reads [ or { and everything up to its end.
 static inline bool json_read_container(JsonParser *p, int depth) {
     Json *json = p->json;
     bool object = p->text[p->at] == '{';
@@ -284,7 +286,8 @@ static inline int json_compare_keys(const void *a, const void *b) {
 }
 
 // Refuses an object with a key given twice. Sorts the keys by their hashes, so that a hostile object of a million keys
-// costs no more than n log n. Two keys of one hash count as equal: a collision of 64 bits is only made on purpose.
+// costs no more than n log n. Two keys with equal hashes count as equal: a collision of 64 bits is only made on
+// purpose.
 static inline bool json_check_keys(const JsonParser *p, int object) {
     const Json *json = p->json;
     int n = 0;
@@ -303,8 +306,8 @@ static inline bool json_check_keys(const JsonParser *p, int object) {
                                (int)min_i64(key->end - key->start, 100), json->text + key->start);
 }
 
-// Parses text (not NUL-terminated; it and `name`, which begins messages, must outlive *json). The caller frees *json,
-// also after a failure.
+// Parses text, which is not NUL-terminated. text and `name`, which begins messages, must outlive *json. The caller
+// frees *json, also after a failure.
 static inline bool json_parse(Json *json, const char *name, const char *text, int64_t bytes, Error *error) {
     memset(json, 0, sizeof(*json));
     json->name = name;
@@ -321,7 +324,7 @@ static inline bool json_parse(Json *json, const char *name, const char *text, in
     return ok;
 }
 
-// Parses a file of at most max_bytes. The path must outlive *json, which the caller frees, also after a failure.
+// Parses a file of at most max_bytes. The path must outlive *json. The caller frees *json, also after a failure.
 static inline bool json_load(Json *json, const char *path, int64_t max_bytes, Error *error) {
     uint8_t *file;
     int64_t bytes;
@@ -334,7 +337,7 @@ static inline bool json_load(Json *json, const char *path, int64_t max_bytes, Er
 
 // ---- Access ----
 
-// True if a string, or the text of another value, is exactly `text`.
+// Returns true if a string, or the text of another value, is exactly `text`.
 static inline bool json_equals(const Json *json, int value, const char *text) {
     const JsonValue *v = &json->values[value];
     bool is_string = v->kind == JSON_STRING;
@@ -342,14 +345,14 @@ static inline bool json_equals(const Json *json, int value, const char *text) {
     return strlen(text) == n && memcmp(text, is_string ? json_decoded(json, value) : json->text + v->start, n) == 0;
 }
 
-// A value as it is in the text, cut for messages.
+// Copies a value as it is in the text, cut for messages.
 static inline const char *json_show(const Json *json, int value, char text[101]) {
     const JsonValue *v = &json->values[value];
     snprintf(text, 101, "%.*s", v->end - v->start, json->text + v->start);
     return text;
 }
 
-// The index of an object's member, -1 if there is none or `object` is something else. To visit all members:
+// Returns the index of an object's member, -1 if there is none or `object` is no object. To visit all members:
 //   for (int key = object + 1; key < json.values[object].next; key = json.values[key + 1].next) { value is key + 1 }
 static inline int json_find(const Json *json, int object, const char *key) {
     if (json->values[object].kind != JSON_OBJECT) { return -1; }
@@ -359,7 +362,7 @@ static inline int json_find(const Json *json, int object, const char *key) {
     return -1;
 }
 
-// Finds a member of the outermost object. what: its kind for messages, such as "a string".
+// Finds a member of the outermost object. what: the member's kind for messages, such as "a string".
 static inline bool json_member(const Json *json, const char *key, JsonKind kind, const char *what, int *value,
                                Error *error) {
     *value = json_find(json, 0, key);
@@ -368,7 +371,7 @@ static inline bool json_member(const Json *json, const char *key, JsonKind kind,
     return json->values[*value].kind == kind || fail(error, "%s: field \"%s\" is not %s", json->name, key, what);
 }
 
-// Copies a string value as a C string of at most size - 1 bytes; one that is longer or holds a NUL is refused.
+// Copies a string value as a C string. Refuses more than size - 1 bytes and strings that hold a NUL.
 static inline bool json_string(const Json *json, int value, char *text, size_t size, Error *error) {
     const JsonValue *v = &json->values[value];
     if (v->kind != JSON_STRING) { return fail(error, "%s: byte %d: expected a string", json->name, v->start); }
@@ -426,14 +429,14 @@ static inline bool json_int(const Json *json, int value, int64_t min, int64_t ma
 
 // ---- Writing ----
 
-typedef enum { JSON_LINES, JSON_FLAT } JsonLayout; // a line for each member, or all on one
+typedef enum { JSON_LINES, JSON_FLAT } JsonLayout; // one line for each member, or one line for all
 
 typedef struct {
     Text text;
     int depth;                     // containers that are open
-    bool has_members;              // the innermost one
-    char closing[JSON_MAX_DEPTH];  // '}' or ']' of each
-    bool in_lines[JSON_MAX_DEPTH]; // its layout
+    bool has_members;              // of the innermost container
+    char closing[JSON_MAX_DEPTH];  // '}' or ']' of each container
+    bool in_lines[JSON_MAX_DEPTH]; // layout of each container
 } JsonOut;
 
 static inline void json_out_free(JsonOut *out) {
@@ -468,7 +471,7 @@ static inline void json_out_new_line(JsonOut *out) {
     for (int i = 0; i < out->depth; i++) { text_words(&out->text, "  "); }
 }
 
-// Writes what stands before a value: a comma, the place where the value begins, its key.
+// Writes everything that precedes a value: the comma, the line break or space, the key.
 static inline void json_out_before(JsonOut *out, const char *key) {
     bool lines = out->depth > 0 && out->in_lines[out->depth - 1];
     if (out->has_members) { text_words(&out->text, lines ? "," : ", "); }
@@ -500,7 +503,7 @@ static inline void json_out_begin(JsonOut *out) {
     json_out_open(out, NULL, '{', JSON_LINES);
 }
 
-// False when memory did not suffice.
+// Returns false when out of memory.
 static inline bool json_out_end(JsonOut *out) {
     json_out_close(out);
     text_words(&out->text, "\n");
@@ -512,7 +515,7 @@ static inline void json_out_text(JsonOut *out, const char *key, const char *stri
     json_quote(&out->text, string, 0x10ffff);
 }
 
-// Adds a value that is JSON already.
+// Adds a value that already is JSON.
 static inline void json_out_raw(JsonOut *out, const char *key, const char *json, size_t bytes) {
     json_out_before(out, key);
     text_bytes(&out->text, json, bytes);
@@ -527,7 +530,7 @@ static inline void json_out_int(JsonOut *out, const char *key, int64_t value) {
     text_printf(&out->text, "%lld", (long long)value);
 }
 
-// Writes as few digits as give the number back exactly, and null for NaN and the infinities.
+// Writes the fewest digits that give the number back exactly, and null for NaN and the infinities.
 static inline void json_out_real(JsonOut *out, const char *key, double value) {
     char digits[40] = "null";
     if (isfinite(value)) { format_real(digits, sizeof(digits), value); }

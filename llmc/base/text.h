@@ -1,5 +1,5 @@
-// Text that grows as pieces are added, and the characters of UTF-8. A text remembers that memory ran out: the caller
-// asks once, at the end.
+// Text that grows as pieces are added, and the characters of UTF-8. A text remembers that memory ran out, so the caller
+// checks once, at the end.
 //
 //   Text text = {0};
 //   text_words(&text, "step ");
@@ -13,9 +13,9 @@
 #include "llmc/base/utils.h"
 
 typedef struct {
-    char *data; // (used), and a NUL behind them; NULL while nothing was added
+    char *data; // (used), then a NUL; NULL while empty
     size_t used, capacity;
-    bool failed; // out of memory: nothing more is added
+    bool failed; // out of memory; nothing more is added
 } Text;
 
 static inline void text_free(Text *text) {
@@ -23,7 +23,7 @@ static inline void text_free(Text *text) {
     memset(text, 0, sizeof(*text));
 }
 
-// Makes room for `count` more bytes and a NUL. False when out of memory.
+// Makes room for `count` more bytes and a NUL. Returns false when out of memory.
 static inline bool text_reserve(Text *text, size_t count) {
     if (!text->failed && count >= text->capacity - text->used) {
         size_t capacity = 2 * (text->used + count) + 1024;

@@ -1,8 +1,8 @@
 // Errors, clocks and small arithmetic that every other header uses.
 //
 // The rule for errors: a function that can fail because of something outside the program (a file, an option, the
-// machine) returns bool, true for success, and describes a failure in an Error: one line, without a newline, that says
-// where (file or option), what is wrong, expected and found, and what to do. Only main() prints it and exits.
+// machine) returns bool, true for success. It describes a failure in an Error: one line, without a newline, that says
+// where (file or option), the fault, expected and found values, and the remedy. Only main() prints it and exits.
 #ifndef LLMC_UTILS_H
 #define LLMC_UTILS_H
 
@@ -20,7 +20,7 @@
 #define MAX_PATH_BYTES 4096 // longer paths are refused where they enter
 
 typedef struct {
-    char text[2 * MAX_PATH_BYTES]; // one line; room for a path and what is wrong with it
+    char text[2 * MAX_PATH_BYTES]; // one line; room for a path and its fault
 } Error;
 
 #if defined(__GNUC__)
@@ -38,15 +38,15 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...)
     return false;
 }
 
-// Prints `program: text` on one line. Control characters (of a file's name, say) are shown as '?'. For main() and its
-// helpers only.
+// Prints `program: text` on one line. Shows control characters (of a file's name, say) as '?'. Only main() and its
+// helpers call it.
 static inline void print_error(const char *program, const Error *error) {
     char line[sizeof(error->text) + 128];
     snprintf(line, sizeof(line), "%s: %s", program, error->text);
     for (char *c = line; *c != '\0'; c++) {
         if ((unsigned char)*c < 32 || *c == 127) { *c = '?'; }
     }
-    fprintf(stderr, "%s\n", line); // in one piece: others may write there at the same moment
+    fprintf(stderr, "%s\n", line); // in one piece, because other processes may write there at that moment
 }
 
 // Prints the error and ends the process with status 1 when ok is false.
@@ -57,7 +57,7 @@ static inline void exit_unless(bool ok, const char *program, const Error *error)
     exit(EXIT_FAILURE);
 }
 
-// Seconds on a clock that never goes back; only differences mean anything.
+// Returns seconds on a clock that never goes back. Only differences have a meaning.
 static inline double seconds_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -69,7 +69,7 @@ static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t ceil_div_i64(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t round_up_i64(int64_t a, int64_t multiple) { return ceil_div_i64(a, multiple) * multiple; }
 
-// Writes a byte count for people, e.g. "1.86 GiB" or "512 B", into text.
+// Writes a byte count for people into text, e.g. "1.86 GiB" or "512 B".
 static inline void format_bytes(char *text, size_t size, int64_t bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     double value = (double)bytes;
@@ -78,7 +78,7 @@ static inline void format_bytes(char *text, size_t size, int64_t bytes) {
     snprintf(text, size, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
 }
 
-// Writes a double with as few digits as give it back exactly.
+// Writes a double with the fewest digits that give it back exactly.
 static inline void format_real(char *text, size_t size, double value) {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(text, size, "%.*g", digits, value);

@@ -3,7 +3,6 @@
 //
 // All files are first written under temporary names. Then the weights of an earlier export are removed, the small files
 // get their names, and the weights get their name last. So a folder with model.safetensors holds one whole model.
-// get their names, and the weights get theirs last: a folder with model.safetensors is whole, and of one model.
 #ifndef LLMC_HF_EXPORT_H
 #define LLMC_HF_EXPORT_H
 

@@ -19,8 +19,7 @@
 #define SAFETENSORS_BUFFER_FLOATS ((int64_t)1 << 20) // staging for one block of rows; longer than the longest row
 #define SAFETENSORS_FILE_NAME "model.safetensors"
 #define SAFETENSORS_CONFIG_NAME "config.json"
-#define SAFETENSORS_VERSION_KEY                                                                                        \
-    "gpt2c_version" // member of config.json that names the writer; other programs keep such members
+#define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: the writer; other programs keep such members
 
 // The place of one tensor of one layer.
 typedef struct {
