@@ -13,7 +13,7 @@
 // Three rules hold throughout:
 // - Backward functions add (+=) to every gradient that they are given, of parameters and of activations.
 // - One thread computes an output value, in an order that depends on no thread count and no batch size. The weights
-//   therefore have the same bits on 1 thread and on 64, and a row has the same bits alone and in a batch.
+//   therefore have equal bits on 1 thread and on 64, and a row has equal bits alone and in a batch.
 // - No function allocates. Memory comes from the plan in section 2.
 #include <math.h>
 #include <signal.h>
@@ -43,8 +43,8 @@
 // this many columns, a cache line belongs to one thread.
 #define COLUMN_BLOCK 64
 
-// Embedding: out[b,t,:] = wte[tokens[b,t],:] + wpe[t,:]. Token and position embeddings.
-// out (B,T,C), tokens (B,T), wte (Vp,C), wpe (maxT,C); position of the first token: first_position.
+// Token and position embedding: out[b,t,:] = wte[tokens[b,t],:] + wpe[first_position + t,:].
+// out (B,T,C), tokens (B,T), wte (Vp,C), wpe (maxT,C).
 static void embedding_forward(float *out, const int32_t *tokens, const float *wte, const float *wpe, int B, int T,
                               int C, int first_position) {
 #pragma omp parallel for schedule(static)
@@ -158,7 +158,7 @@ static void matmul_backward(float *dinp, float *dweight, float *dbias, const flo
     }
 }
 
-// GELU, the tanh form GPT-2 uses (Hendrycks, Gimpel 2016):
+// GELU in the tanh form that GPT-2 uses (Hendrycks, Gimpel 2016):
 //   gelu(x) = x/2 * (1 + tanh(u)), u = sqrt(2/pi) * (x + 0.044715 x^3)
 #define GELU_SCALE 0.79788456080286536f // sqrt(2/pi)
 #define GELU_CUBIC 0.044715f
@@ -197,7 +197,7 @@ typedef struct {
     int64_t q_stride, kv_stride;
 } Head;
 
-static int64_t attention_scratch_floats(int64_t T) { // for one thread
+static int64_t attention_scratch_floats(int64_t T) { // of one thread
     return 2 * ATTENTION_TILE * round_up_i64(T, VF_WIDTH) + gemm_serial_workspace_floats();
 }
 
@@ -292,7 +292,7 @@ static void attention_backward(float *dqkv, const float *dout, const float *qkv,
     }
 }
 
-// Softmax and cross-entropy, forward and backward in one pass over the logits:
+// Softmax and cross entropy. One pass over the logits computes the forward and the backward:
 //   losses[i] = log(sum over v of exp(logits[i,v])) - logits[i,target]
 //   logits[i,v] becomes its own gradient, dloss * (softmax(logits[i])[v] - (v == target)), if want_gradient
 // logits (N,Vp), with V columns in use; targets, losses (N).
@@ -341,7 +341,7 @@ static float *of_layer(Activation activation, int layer) {
     return activation.stride > 0 ? activation.data + layer * activation.stride : activation.data;
 }
 
-// What a run needs memory for. An evaluation needs no gradients, and memory for the activations of one layer.
+// The kinds of run differ in memory. An evaluation needs no gradients and keeps the activations of one layer only.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
@@ -355,14 +355,14 @@ typedef struct {
 
 typedef struct {
     float *m, *v;      // (number of parameters) each: AdamW's moments
-    double *norm_sums; // of the squares of NORM_BLOCK gradients each
-    Outliers outliers; // in loss and norm so far
+    double *norm_sums; // sums of the squares of NORM_BLOCK gradients each
+    Outliers outliers; // statistics of loss and norm so far
 } Optimizer;
 
 // Generation passes a few new rows at a time through the model, beside the keys and values of all earlier rows.
 typedef struct {
     int32_t *history;                                 // (window): the tokens so far
-    int length;                                       // of the history
+    int length;                                       // tokens in the history
     int cached;                                       // tokens of the history whose keys and values are in the cache
     float *cache;                                     // (L,2,window,C): keys and values
     float *residual, *ln, *ln_stats, *qkv, *att, *fc; // of GENERATE_ROWS rows
@@ -374,7 +374,7 @@ typedef struct {
     GPT2Config config;
     RunShape shape;
     float *params, *grads;     // (number of parameters) each, in the order of the table
-    Activations acts;          // and the gradients of activations, for one layer at a time
+    Activations acts;          // with the gradients of activations, for one layer at a time
     int32_t *tokens, *targets; // (B,T): the batch
     int chunk_rows;            // rows of logits that exist at a time
     double *eval_means;        // (eval_rows): the mean loss of each completion, by its number
@@ -402,7 +402,7 @@ static ActShape activation_shape(const Model *model) {
     return shape;
 }
 
-// Plans the batch and all activations. Their gradients are there only if the run trains.
+// Plans the batch and all activations. Plans the activations' gradients only if the run trains.
 static void plan_activations(Model *model, MemoryPlan *plan) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
@@ -480,7 +480,7 @@ static Tensors tensors_of(const GPT2Config *config, float *all, int layer) {
 static Tensors params_of(const Model *model, int layer) { return tensors_of(&model->config, model->params, layer); }
 static Tensors grads_of(const Model *model, int layer) { return tensors_of(&model->config, model->grads, layer); }
 
-// The activations of a layer. Those that no layer owns are in it too.
+// The activations of a layer, with the activations that no layer owns.
 static LayerActs acts_of(const Model *model, int layer) {
     LayerActs acts;
 #define ACTIVATION_OF_LAYER(name, ...) acts.name = of_layer(model->acts.name, layer);
@@ -497,7 +497,7 @@ static void block_layernorm2(const LayerActs *a, const Tensors *p, int64_t N, in
     layernorm_forward(a->ln2, a->ln2_mean, a->ln2_rstd, a->residual_mid, p->ln2w, p->ln2b, N, C);
 }
 
-// A block up to the input of its last matmul:
+// Computes a block up to gelu, the input of fcproj:
 //   mid = x + attproj(attention(qkv(ln1(x)))); the block's output is mid + fcproj(gelu(fc(ln2(mid))))
 static void block_forward(Model *model, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
@@ -514,9 +514,9 @@ static void block_forward(Model *model, int layer, int B, int T) {
     gelu_forward(a.gelu, a.fc, N * 4 * C);
 }
 
-// The lm_head and the loss, for a chunk of rows at a time: logits = lnf wte^T. Returns the mean loss. The logits of a
-// chunk are gone when the next chunk comes. With want_gradient the backward pass of the lm_head therefore happens here
-// too: dlnf is set, dwte is added to. dloss is the gradient of each row's loss.
+// Computes the lm_head and the loss for a chunk of rows at a time: logits = lnf wte^T. Returns the mean loss. The next
+// chunk overwrites the logits. With want_gradient the lm_head's backward therefore runs here too: it sets dlnf and adds
+// to dwte. dloss is the gradient of each row's loss.
 static double lm_head_forward_backward(Model *model, int64_t N, float dloss, bool want_gradient) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     LayerActs a = acts_of(model, 0);
@@ -536,9 +536,9 @@ static double lm_head_forward_backward(Model *model, int64_t N, float dloss, boo
     return sum / (double)N;
 }
 
-// The mean loss of the batch in model->tokens and model->targets, (B,T) each. B and T are at most as planned. With
-// want_gradient it leaves what gpt2_backward needs. dloss is the gradient of the result with respect to one row's loss:
-// 1/(B*T) for a batch on its own, less for a batch that is a part of a larger one.
+// Returns the mean loss of the batch in model->tokens and model->targets, (B,T) each. B and T are at most as planned.
+// With want_gradient it keeps the activations for gpt2_backward. dloss is the gradient of the result with respect to
+// one row's loss: 1/(B*T) for a whole batch, less for a micro-batch of a larger batch.
 static double gpt2_forward(Model *model, int B, int T, float dloss, bool want_gradient) {
     int C = model->config.channels, L = model->config.num_layers;
     int64_t N = (int64_t)B * T;
@@ -562,8 +562,8 @@ static void clear_rows(float *data, int64_t n) {
     for (int64_t i = 0; i < n; i += block) { memset(data + i, 0, (size_t)min_i64(block, n - i) * sizeof(float)); }
 }
 
-// Computes again what --recompute gave up in this layer: the same functions on the same inputs give the same bits. The
-// last layer's activations are still there.
+// Recomputes the activations of this layer that --recompute did not keep. It calls the forward's functions on the
+// forward's inputs, which gives equal bits. The last layer's activations are still there.
 static void recompute_layer(Model *model, int layer, int B, int T) {
     int C = model->config.channels, level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
@@ -581,8 +581,8 @@ static void recompute_layer(Model *model, int layer, int B, int T) {
     if (level >= RECOMPUTE_GELU) { gelu_forward(a.gelu, a.fc, N * 4 * C); }
 }
 
-// The two halves of a block's backward. dresidual holds the gradient of the block's output at the beginning, and of the
-// block's input at the end. The residual stream passes through both halves unchanged, and each half adds its own part.
+// A block's backward has two halves. dresidual holds the gradient of the block's output at first, and of the block's
+// input at the end. The residual stream passes through both halves unchanged, and each half adds its own gradient.
 static void block_backward_mlp(Model *model, int layer, int64_t N) {
     int C = model->config.channels;
     Tensors p = params_of(model, layer), g = grads_of(model, layer);
@@ -631,8 +631,8 @@ static void gpt2_backward(Model *model, int B, int T) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 3. The update
 
-// The Euclidean norm of all gradients. Threads sum blocks of a fixed size. The sums of the blocks are added in order,
-// in double precision.
+// Returns the Euclidean norm of all gradients. Threads sum blocks of a fixed size. The blocks' sums are added in order
+// and in double precision.
 static double gradient_norm(Model *model) {
     int64_t n = gpt2_num_params(&model->config), blocks = ceil_div_i64(n, NORM_BLOCK);
 #pragma omp parallel for schedule(static)
@@ -648,7 +648,7 @@ static double gradient_norm(Model *model) {
 typedef struct {
     float lr, beta1, beta2, epsilon, weight_decay;
     float grad_scale; // a factor for all gradients: it clips them by their global norm
-    int64_t update;   // the number of this update, from 1
+    int64_t update;   // the number of this update, t below, from 1
 } AdamW;
 
 // AdamW (Loshchilov, Hutter 2019), one pass over parameters, gradients and both moments:
@@ -704,8 +704,8 @@ static bool holds_nonfinite(void *context, const void *data, PlanType type, int6
     return !row_is_finite((const float *)data, n);
 }
 
-// Names the tensor where a NaN or an infinity first stands, in the order of the computation. For a forward pass whose
-// loss is not a number.
+// Names the tensor where a NaN or an infinity first stands, in the order of the computation. Call it after a forward
+// pass whose loss is not finite.
 static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_t size) {
     ActShape shape = activation_shape(model);
     ActSlot slots[NUM_ACTIVATIONS];
@@ -715,7 +715,7 @@ static void name_nonfinite_forward(Model *model, int B, int T, char *name, size_
     snprintf(name, size, "the sum of the losses");
 }
 
-// Names the gradient that holds a NaN or an infinity. For a backward pass after a sound forward pass.
+// Names the gradient that holds a NaN or an infinity. Call it if the forward pass was finite.
 static void name_nonfinite_gradient(const Model *model, char *name, size_t size) {
     if (find_nonfinite_tensor(&model->config, model->grads, "gradient of", name, size)) { return; }
     snprintf(name, size, "the sum of squares");
@@ -767,8 +767,7 @@ static void generate_rows(Model *model, int first, int rows) {
 
 static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
 
-// Adds a token to the history. If the window is full, the newer half stays. Its positions change, so that the cache no
-// longer holds for it.
+// Adds a token to the history. If the window is full, the newer half stays. Its positions change, so the cache is void.
 static void generate_append(Model *model, int token) {
     Generation *g = &model->generation;
     if (g->length == model->shape.window) {
@@ -780,8 +779,8 @@ static void generate_append(Model *model, int token) {
     g->history[g->length++] = token;
 }
 
-// The logits (V) of the token after the history, which must not be empty. Without the cache all tokens are computed
-// again. This gives the same bits, since no row of any layer depends on how many rows are computed with it.
+// Returns the logits (V) of the token after the history, which must not be empty. Without the cache it computes all
+// tokens again. This gives equal bits, since a row of a layer does not depend on the number of rows beside it.
 static const float *generate_logits(Model *model, bool use_cache) {
     Generation *g = &model->generation;
     if (!use_cache) { g->cached = 0; }
@@ -801,7 +800,7 @@ static const char *const PROGRAM = "train_gpt2";
 // The revision of the source. The Makefile links another function of this name, so that a commit compiles nothing anew.
 __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
-#define DEFAULT_SEQ_LEN 64 // what a laptop's CPU can bear
+#define DEFAULT_SEQ_LEN 64 // a laptop's CPU can bear this
 
 // Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1. The run then saves and ends at the next chance. A second signal ends it
 // at once. SIGHUP does not count, because a terminal that closes may send it several times.
@@ -847,7 +846,7 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
     gpt2_update(model, &a);
 }
 
-// Takes a step's loss and norm into the statistics. True if its update is to be skipped; then it says so.
+// Adds a step's loss and norm to the statistics of outliers. Returns true and reports it if the update is skipped.
 static bool skips_update(Model *model, TrainRun *run, const StepInfo *info) {
     char why[96];
     double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
@@ -868,7 +867,7 @@ static StepInfo begin_step(const TrainRun *run) {
     return info;
 }
 
-// Refuses a norm that is not a number, or too large to be clipped.
+// Refuses a norm that is not a number or is too large to clip.
 static bool check_norm(const Model *model, TrainRun *run, double norm, Error *error) {
     char place[64];
     if (norm <= LARGEST_NORM || (isfinite(norm) && run->options.grad_clip > 0.0)) { return true; }
@@ -876,7 +875,7 @@ static bool check_norm(const Model *model, TrainRun *run, double norm, Error *er
     return run_fail_nonfinite(run, run->step, "gradient norm", norm, place, error);
 }
 
-// One step: gradient, norm, update, one line in the log.
+// Runs one step: gradient, norm, update, one line in the log.
 static bool train_step(Model *model, TrainRun *run, double peak_gflops, Error *error) {
     double start = seconds_now(), flops = flops_per_token(&run->config, run->options.seq_len);
     bool interrupted = false;
@@ -892,7 +891,7 @@ static bool train_step(Model *model, TrainRun *run, double peak_gflops, Error *e
     return logger_step(&run->logger, &info, error);
 }
 
-// Logs the mean loss over the validation sequences, which are always the same ones. Returns early if asked to stop.
+// Logs the mean loss over the validation sequences, which never change. Returns early if asked to stop.
 static bool validate(Model *model, TrainRun *run, Error *error) {
     int64_t total = run_val_sequences(run), B = run->options.batch_size;
     double sum = 0.0;
@@ -906,7 +905,7 @@ static bool validate(Model *model, TrainRun *run, Error *error) {
     return logger_val(&run->logger, run->step, sum / (double)total, error) && run_draw_losses(run, error);
 }
 
-// The mean losses of a batch of completions, over their own tokens.
+// Computes the mean loss of each completion of a batch, over the completion's own tokens.
 static void evaluate_batch(Model *model, const EvalLoader *eval, EvalBatch batch) {
     eval_read(eval, &batch, model->tokens, model->targets);
     gpt2_forward(model, batch.rows, batch.T, 0.0f, false);
@@ -965,8 +964,7 @@ static bool save(Model *model, TrainRun *run, Error *error) {
     return true;
 }
 
-// The training loop. The order within a step is the one train_run.h relies on: save, validate, evaluate, sample,
-// update.
+// The training loop. A step saves, validates, evaluates, samples, updates. train_run.h relies on this order.
 static bool train(Model *model, TrainRun *run, double peak_gflops, Error *error) {
     const TrainOptions *o = &run->options;
     for (;;) {
@@ -987,7 +985,7 @@ static bool train(Model *model, TrainRun *run, double peak_gflops, Error *error)
     return true;
 }
 
-// What --steps 0 does: evaluates and samples from the model as it is.
+// Evaluates the model as it is and samples from it, for --steps 0.
 static bool evaluate_only(Model *model, TrainRun *run, Error *error) {
     if (run->has_val && run->options.val_every > 0 && !validate(model, run, error)) { return false; }
     if (!stop_requested && !evaluate(model, run, error)) { return false; }
@@ -1032,7 +1030,7 @@ static bool run_program(Model *model, TrainRun *run, MemoryPlan *plan, Error *er
     if (!run_load(run, &arrays, error) || !run_json_begin(run, &machine, error)) { return false; }
     double peak = peak_measure_flops(gemm_max_threads());
     printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
-    fflush(stdout); // into a file it would be seen with the first step only
+    fflush(stdout); // a file would otherwise show it only with the first step
     catch_stop_signals(on_stop_signal);
     bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
     uint64_t hash = sum64(0, model->params, gpt2_num_params(&run->config));

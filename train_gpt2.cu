@@ -1,29 +1,28 @@
 // GPT-2 training on GPUs: the story of a step, from tokens to updated weights. The kernels are in llmc/layers and
-// llmc/optim. train_gpt2.c tells the same story on the CPU.
+// llmc/optim. train_gpt2.c tells this story for the CPU.
 //
-//   1. types       the plan of all memory; what a model, an optimizer, a GPU, a feeder of batches hold
-//   2. forward     embedding, blocks, language model head, loss
-//   3. backward    the way back, bucket by bucket
-//   4. update      gradient norm, AdamW
-//   5. the step    micro-batches, reduction, clipping, update, results that arrive late
-//   6. evaluation  validation, questions, samples
-//   7. program     open, load, loop, save
+//   1. types        the structs of a trainer, and the plan of all memory
+//   2. forward      embedding, blocks, language model head, loss
+//   3. backward     the gradients, from the last layer to the first
+//   4. update       checksum of the weights, gradient norm, AdamW
+//   5. batches      their way to the GPU, the passes of a micro-batch
+//   6. state        load, save and check parameters and optimizer state
+//   7. the program  open, tune, step, evaluate, sample, loop
 //
 // Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
 // in the vocabulary (Vp with padding), N = B*T rows. Weights are bf16 beside fp32 master weights, or fp32
 // (make PRECISION=FP32). With --fp8 the linear layers of the blocks multiply in 8 bits.
 //
-// Each GPU has one process, its rank. Every rank runs this program from top to bottom, trains on its part of every
-// batch and owns a part of every bucket of parameters (llmc/ranks/zero.h). One GPU is a rank that owns all and sends
-// nothing.
+// Each GPU has one process, its rank. Every rank runs this whole program, trains on its part of every batch and owns a
+// part of every bucket of parameters (llmc/ranks/zero.h). A single rank owns everything and sends nothing.
 //
 // Four rules hold throughout:
 // - Gradients of parameters are fp32 and are added to (+=). Gradients of activations are floatX and are written (=).
 //   Only the gradient of the residual stream is added to.
-// - The same inputs give the same bits. Sums run in an order that follows from the shapes alone.
+// - Equal inputs give equal bits. Sums run in an order that follows from the shapes alone.
 // - The host never waits for the GPU inside a step, and allocates nothing after the start. Only the driver takes
 //   memory, for the CUDA graphs of a step.
-// - Ranks that must decide alike decide from the same bits, and need not ask each other.
+// - Ranks that must decide alike decide from equal bits. They need not ask each other.
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -78,11 +77,11 @@
 
 static const char *const host_phase_names[] = {"all"};
 
-// The 16 tensors of the model by name; those of a block are the ones of one layer.
+// The 16 tensors of the model by name. A tensor of a block is that of one layer.
 #define TENSOR_POINTER(name, ...) T *name;
 template <class T> struct Tensors { GPT2_PARAMETERS(TENSOR_POINTER) };
 
-// outside: bucket 0, block: the bucket of one layer, where they stand now.
+// Finds the tensors in two buckets. outside points to bucket 0, block points to the bucket of one layer.
 template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outside, T *block) {
     Tensors<T> tensors;
 #define TENSOR_AT(name, ...)                                                                                           \
@@ -107,39 +106,39 @@ struct Activations {
     GPT2_ACTIVATIONS(ACTIVATION_FIELD)
 };
 
-// What a run needs memory for. Whoever evaluates needs no gradients, and each activation for one layer only.
+// The kinds of run differ in memory. An evaluation needs no gradients and keeps the activations of one layer only.
 typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
     RunKind kind;
-    int B, T;         // the largest batch there is room for
-    int recompute;    // one of the levels above
-    int gelu_fusion;  // likewise
-    bool cudnn;       // attention of batches of this shape by cuDNN
-    bool needs_cudnn; // or not at all
-    bool times_cudnn; // or by our own kernels, if these are faster
-    bool repeats;     // attention has the same bits each time
+    int B, T;         // the largest batch
+    int recompute;    // the level of --recompute
+    int gelu_fusion;  // the level of --gelu-fusion
+    bool cudnn;       // cuDNN computes the attention of (B,T) batches
+    bool needs_cudnn; // the run fails if cuDNN cannot
+    bool times_cudnn; // timing chooses between cuDNN and our own kernels
+    bool repeats;     // attention gives equal bits each time
     bool fp8;         // the linear layers of the blocks multiply in 8 bits
-    int head_rows;    // rows of logits at a time; fewer if there are fewer
+    int head_rows;    // the most rows of logits at a time
     bool head_overlap;
-    bool cuda_graph; // launch the passes of a step as CUDA graphs: of one GPU, collectives are queued call by call
+    bool cuda_graph; // launch a step's passes as CUDA graphs: only on one GPU, since collectives are queued one by one
     bool has_master; // fp32 weights beside the bf16 ones
-    bool exports;    // rank 0 collects all parameters in the end
+    bool exports;    // rank 0 collects all parameters at the end
     int rank, num_ranks;
-    int zero_stage;        // what is sharded: ZERO_.. in llmc/ranks/zero.h
+    int zero_stage;        // the sharded arrays: ZERO_.. in llmc/ranks/zero.h
     int64_t cublas_bytes;  // cuBLASLt's workspace
-    int64_t val_sequences; // of a validation
-    int64_t eval_means;    // of an evaluation: places for the mean losses of all batches of all ranks
-    int64_t eval_rows;     // the most rows of one
+    int64_t val_sequences; // sequences of a validation
+    int64_t eval_means;    // places for the mean losses of an evaluation: all batches of all ranks
+    int64_t eval_rows;     // the most rows of an evaluation
 } RunShape;
 
-#define NUM_SLOTS 2 // batches under way
-#define NUM_STEPS 3 // steps whose events are held: the one being queued, the one not yet read, and the one before it
+#define NUM_SLOTS 2 // batches on their way
+#define NUM_STEPS 3 // steps whose events are held: the step being queued, the pending step and the step before it
 
-// A batch on its way: what the GPU works on and what is copied there meanwhile never share memory.
+// A batch on its way. Two slots take turns, so that a copy to the GPU never touches the batch that the GPU works on.
 typedef struct {
-    // (3,N) in pinned and in GPU memory: tokens, targets, and rows in order of tokens; of an evaluation, in their
-    // place, which losses count.
+    // (3,N) in pinned and in GPU memory: tokens, targets, rows sorted by token. An evaluation has no rows sorted by
+    // token: it puts flags there, 1 for each loss that counts.
     int32_t *staging, *device;
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
@@ -147,7 +146,7 @@ typedef struct {
 // The passes of a micro-batch in training.
 enum { PASS_FORWARD, PASS_LM_HEAD, PASS_BACKWARD, NUM_PASSES };
 
-// What a step's kernels are told that was not so in the step before.
+// The inputs of a step's kernels that change with every step.
 typedef struct {
     AdamWFactors factors;
     int64_t wants_to_end; // this process has been asked to stop
@@ -155,25 +154,25 @@ typedef struct {
 
 // A step that is queued.
 typedef struct {
-    bool waiting;          // its results have not been logged
-    bool is_read;          // info has its loss and norm: the host has waited for them, to decide on the update
-    bool adjoins;          // nothing ran between the step before and this one
-    int slot;              // of its events and of its results
-    StepInfo info;         // without loss, norm and time, until they are read
-    int64_t next_sequence; // of the data, where the step began
+    bool waiting;          // its results are not logged yet
+    bool is_read;          // info has loss and norm: the host waited for them to decide on the update
+    bool adjoins;          // nothing ran between the step before and this step
+    int slot;              // of its events and results
+    StepInfo info;         // loss, norm and time are filled in when they are read
+    int64_t next_sequence; // the position in the data where the step began
 } PendingStep;
 
-// The model of a run: parameters, their gradients, activations.
+// The model of a run holds parameters, their gradients and activations.
 struct Model {
     GPT2Config config;
     RunShape shape;
     const Shards *shards; // where this rank keeps the buckets
     Buckets<floatX> params;
     Buckets<float> grads;
-    Activations acts;               // and the gradients of activations, for one layer at a time
-    Fp8Copies fp8;                  // of --fp8
+    Activations acts;               // with the gradients of activations, for one layer at a time
+    Fp8Copies fp8;                  // 8-bit copies, with --fp8
     int head_rows;                  // rows of logits in a chunk
-    float *att_delta, *sum_scratch; // the backward pass works in them
+    float *att_delta, *sum_scratch; // scratch of the backward pass
 };
 
 // AdamW's moments, and the fp32 weights beside bf16 ones.
@@ -181,22 +180,22 @@ struct Optimizer {
     Buckets<float> m, v, master;
 };
 
-// The GPU, and what its libraries need.
+// The GPU and the state of its libraries.
 struct Gpu {
     GpuDevice device;
     cudaStream_t stream, lm_head_stream;
     cudaEvent_t multiplied[2], scored[2]; // chunks of logits: see lm_head_forward
     CublasContext cublas;
     void *cublas_workspace;
-    int spared;   // multiprocessors that multiplies beside communication count on; 0: all
-    bool reduces; // gradients are on their way while the backward pass goes on
+    int spared;   // multiprocessors for multiplies that run beside communication; 0: all
+    bool reduces; // gradients are sent while the backward pass goes on
     CudnnAttention cudnn;
     void *cudnn_forward, *cudnn_backward; // workspaces
-    bool cudnn_failed;                    // it had no plan
+    bool cudnn_failed;                    // cuDNN had no plan
     Error no_cudnn;                       // why cuDNN is not used
-    Tuning tuning;                        // the choices of algorithms, and of kernels for attention
+    Tuning tuning;                        // chosen matmul algorithms and attention kernels
     CudaGraphs graphs;
-    CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [1]: of the first micro-batch of a step
+    CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [slot][1]: for the first micro-batch of a step
     CudaGraph norm_graph, update_graph;
 };
 
@@ -205,7 +204,7 @@ struct Feeder {
     BatchSlot slots[NUM_SLOTS];
     int64_t batches; // uploaded so far
     cudaStream_t copy_stream;
-    int32_t *token_counts; // (V+1): order_tokens works in them
+    int32_t *token_counts; // (V+1): scratch of order_tokens
 };
 
 // Results of steps. The host reads them while the next step runs.
@@ -224,15 +223,15 @@ struct StepStats {
 
 // Losses of validations and of questions.
 struct Evaluation {
-    double *val_sums;        // (ranks, rounds of validation): the sum of the losses of each batch
+    double *val_sums;        // (ranks, rounds of a validation): the sum of each batch's losses
     double *eval_means;      // (ranks, rounds of an evaluation, most rows of a batch)
     double *host_val_sums;   // pinned, like val_sums
     double *host_eval_means; // pinned, like eval_means
-    double *row_means;       // (eval_rows): the mean losses by the number of the row
-    cudaEvent_t evaluated;   // a round of an evaluation
+    double *row_means;       // (eval_rows): the mean loss of each row, by its number
+    cudaEvent_t evaluated;   // the GPU has finished a round of an evaluation
 };
 
-// A sample that is being made.
+// The sample that is being generated.
 struct Sample {
     int32_t *history, *history_staging; // (T) on the GPU and pinned: the tokens so far
     int history_length;
@@ -245,7 +244,7 @@ struct Sample {
 struct Transfer {
     float *staging;                     // pinned, one chunk
     float *export_bucket;               // on the GPU
-    float *host_params;                 // (number of parameters), to be exported
+    float *host_params;                 // (number of parameters), for --export
     uint64_t *checksum, *host_checksum; // on the GPU, pinned
     int32_t *flag;
 };
@@ -261,10 +260,10 @@ struct Trainer {
     Sample sample;
     Transfer transfer;
     MemoryPlan device_plan, pinned_plan, host_plan;
-    bool stop_agreed; // all ranks know that one of them was asked to stop
+    bool stop_agreed; // all ranks know that a rank was asked to stop
 };
 
-// A name over what is launched until the end of the scope, for the profiler's time line.
+// Names everything launched until the end of the scope, for the profiler's time line.
 struct Range {
     explicit Range(const char *name) { nvtxRangePushA(name); }
     ~Range() { nvtxRangePop(); }
@@ -272,7 +271,7 @@ struct Range {
     Range &operator=(const Range &) = delete;
 };
 
-// What --fp8 takes beside the rest.
+// Plans the buffers of --fp8.
 static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
     int C = model->config.channels, r = model->shape.recompute;
     bool keeps_ln = r < RECOMPUTE_LAYERNORM, keeps_gelu = r < RECOMPUTE_GELU;
@@ -293,7 +292,7 @@ static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) 
     GPT2_ACTIVATIONS(ACTIVATION_SLOT)
 }
 
-// With --head-overlap the losses of a chunk are computed beside the logits of the next one: two chunks are there.
+// With --head-overlap the losses of a chunk are computed beside the logits of the next chunk, so two chunks exist.
 static ActShape activation_shape(const Model *model) {
     const RunShape *run = &model->shape;
     int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
@@ -319,12 +318,12 @@ static int64_t sum_scratch_floats(int64_t N, int C) {
     return most;
 }
 
-// The sums of squares of one bucket's part stand behind those of the buckets before.
+// The number of partial sums of squares for one bucket's part. The buckets' sums lie one behind the other.
 static int64_t norm_partials_of(const Model *model, int bucket) {
     return global_norm_scratch_doubles(zero_shard(&model->shards->layout, bucket));
 }
 
-// What cuDNN is asked for, where it does the attention.
+// The attention that cuDNN computes.
 static CudnnShape cudnn_shape(const Model *model) {
     const RunShape *run = &model->shape;
     CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
@@ -355,7 +354,7 @@ static_assert(sizeof(StepInput) % sizeof(double) == 0, "inputs are planned as do
 #define RECORD_DOUBLES ((int64_t)(sizeof(StepRecord) / sizeof(double)))
 #define INPUT_DOUBLES ((int64_t)(sizeof(StepInput) / sizeof(double)))
 
-// Batches of a validation are dealt out to the ranks in rounds.
+// The rounds of a validation. In each round every rank takes one batch.
 static int64_t validation_rounds(const Model *model) {
     return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
 }
@@ -368,7 +367,7 @@ static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, 
              UPDATE);
 }
 
-// Parameters, gradients and the optimizer's state: what this rank holds of them.
+// Plans this rank's parts of parameters, gradients and optimizer state.
 static void plan_state(Trainer *t, MemoryPlan *plan) {
     int stage = t->model.shape.zero_stage;
     int64_t trains = t->model.shape.kind == RUN_TRAINS;
@@ -381,12 +380,12 @@ static void plan_state(Trainer *t, MemoryPlan *plan) {
     plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
     plan_add(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
              UPDATE);
-    // The last gradients of a micro-batch are on their way while the next is in its forward pass.
+    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
     plan_add(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
              UPDATE);
 }
 
-// Everything on the GPU. N: rows of the largest batch.
+// Plans everything on the GPU for batches of at most N rows.
 static void plan_device(Trainer *t, int64_t N) {
     MemoryPlan *plan = &t->device_plan;
     int64_t ranks = t->model.shape.num_ranks;
@@ -433,7 +432,7 @@ static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHE
                   (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
               "the arrays of a checkpoint are those on the GPU");
 
-// What the host shares with the GPU (pinned), and what it keeps for itself.
+// Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
 static void plan_host(Trainer *t, int64_t N) {
     const GPT2Config *config = &t->model.config;
     int64_t V = config->vocab_size, Vp = config->padded_vocab_size;
@@ -484,8 +483,7 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 2. Forward
 
-// Tensors of bucket 0 and of one layer: their parameters, after await_bucket, and their gradients, after
-// begin_gradient.
+// The tensors of bucket 0 and of one layer. Parameters are valid after await_bucket, gradients after begin_gradient.
 static Tensors<floatX> params_of_layer(const Model *model, int layer) {
     return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->params, 0),
                       whole_bucket(model->shards, model->params, 1 + layer));
@@ -496,18 +494,18 @@ static Tensors<float> grads_of_layer(const Model *model, int layer) {
                       whole_bucket(model->shards, model->grads, 1 + layer));
 }
 
-// A batch's place in its step, and where its losses go. As it stands: a batch whose losses nobody wants.
+// A batch's place in its step, and where its losses go. By default nobody wants the losses.
 struct BatchRole {
     bool trains = false;            // its gradients are wanted
     bool first = true, last = true; // of the micro-batches of a step
     float dloss = 0.0f;             // the gradient of each row's loss
-    double *loss_sum = NULL; // on the GPU: the sum of the losses. The first micro-batch sets it, the others add to it
+    double *loss_sum = NULL; // on the GPU: the sum of the losses. The first micro-batch sets it, later ones add to it
     double *means = NULL;    // on the GPU: the mean loss of each sequence
 };
 
 // ---- The linear layers ----
 
-// use: see llmc/layers/fp8.cuh.
+// llmc/layers/fp8.cuh explains `use`.
 static Linear linear_of(const Model *model, int layer, int which, LinearUse use) {
     int C = model->config.channels;
     Tensors<floatX> p = params_of_layer(model, layer);
@@ -538,13 +536,13 @@ static void quantize_weights(const Model *model, Gpu *gpu, int layer) {
     linear_quantize_weights(linears, NUM_LINEARS, gpu->stream);
 }
 
-// Converts all weights, if this rank has them all.
+// Converts all weights. Does nothing if this rank holds only parts of them.
 static void quantize_all_weights(const Model *model, Gpu *gpu) {
     if (!model->shape.fp8 || model->params.parts) { return; }
     for (int layer = 0; layer < model->config.num_layers; layer++) { quantize_weights(model, gpu, layer); }
 }
 
-// Converts a block's weights that pass through a slot, at each use. Weights that are gathered after an update are
+// Converts a block's weights at each use if they pass through a slot. Weights that are gathered after an update are
 // converted in the forward pass, which waits for each bucket.
 static void quantize_passing_weights(const Model *model, Gpu *gpu, const Shards *shards, int layer) {
     if (model->shape.fp8 && (model->params.parts || shards->gathering)) { quantize_weights(model, gpu, layer); }
@@ -563,15 +561,15 @@ static void count_on(Gpu *gpu, bool communicates) { gpu->cublas.multiprocessors 
 
 #define MAX_MATMUL_PROBLEMS 32
 
-// The multiplications of a layer by the multiprocessors that they count on: see count_on. Of the backward pass they are
-// there twice if only a step's last micro-batch sends gradients.
+// Lists a linear layer's multiplications with the number of multiprocessors that each uses: see count_on. Those of the
+// backward pass are listed twice if only a step's last micro-batch sends gradients.
 static int shared_problems(const Model *model, const Gpu *gpu, int which, int64_t N, CublasProblem *problems) {
     bool makes_gelu = which == LINEAR_FC && model->shape.gelu_fusion >= FUSE_GELU_FORWARD;
     bool takes_gelu = which == LINEAR_FCPROJ && model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
     int n = LINEAR_PRODUCTS;
     linear_problems(problems, linear_of(model, 0, which, LINEAR_FOR_GRADIENTS), N, makes_gelu, takes_gelu);
     if (gpu->spared == 0) { return n; }
-    if (model->params.parts) { problems[0].multiprocessors = gpu->spared; } // the forward's
+    if (model->params.parts) { problems[0].multiprocessors = gpu->spared; } // problem 0 is the forward
     for (int i = 1; i < LINEAR_PRODUCTS; i++) {
         if (!model->grads.parts) { problems[n++] = problems[i]; }
         problems[i].multiprocessors = gpu->spared;
@@ -579,13 +577,13 @@ static int shared_problems(const Model *model, const Gpu *gpu, int which, int64_
     return n;
 }
 
-// All multiplications of a training micro-batch, so that the best algorithms can be found before the first. Returns how
-// many there are, at most MAX_MATMUL_PROBLEMS.
+// Lists all multiplications of a training micro-batch, so that algorithms can be chosen before the first step. Returns
+// their number, at most MAX_MATMUL_PROBLEMS.
 static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *problems) {
     int n = 0;
     int64_t N = (int64_t)model->shape.B * model->shape.T;
     for (int which = 0; which < NUM_LINEARS; which++) { n += shared_problems(model, gpu, which, N, problems + n); }
-    const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // all but the last time, and the last
+    const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // a full chunk, the last chunk
     for (int64_t rows : head_rows) {
         if (rows == 0) { continue; }
         linear_problems(problems + n, lm_head_of(model), rows, false, false);
@@ -637,14 +635,15 @@ static void normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, const f
                       ln.out_amax);
 }
 
-// sum = residual + projection; ln.out = layernorm(sum). One kernel does both, because the sum is then read once less.
+// sum = residual + projection; ln.out = layernorm(sum). One kernel does both, which saves one read of the sum.
 static void add_and_normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, floatX *sum, const floatX *residual,
                               int64_t N) {
     fused_residual_layernorm_forward(sum, ln.out, ln.mean, ln.rstd, residual, model->acts.projection.data, ln.weight,
                                      ln.bias, N, model->config.channels, gpu->stream, ln.out_amax);
 }
 
-// att and att_lse of qkv, for the linear layer attproj. cuDNN does not measure the largest magnitude in att.
+// Computes att and att_lse from qkv. The linear layer attproj reads att. cuDNN does not measure att's largest
+// magnitude, so linear_measure_input does.
 static void attend(const Model *model, Gpu *gpu, int layer, int B, int T, const Linear &attproj) {
     int C = model->config.channels, NH = model->config.num_heads;
     const floatX *qkv = model->acts.qkv.of(layer);
@@ -658,25 +657,25 @@ static void attend(const Model *model, Gpu *gpu, int layer, int B, int T, const 
     linear_measure_input(attproj, att, (int64_t)B * T, gpu->stream);
 }
 
-// fc = ln2 fcw^T + fcb; gelu = GELU(fc), the input of fcproj. The backward pass needs no output of fcproj, so a forward
-// that runs again prepares the input for the backward alone.
+// fc = ln2 fcw^T + fcb; gelu = GELU(fc), the input of fcproj. The backward pass needs no output of fcproj, so a
+// recomputed forward prepares the input for the backward alone.
 static void mlp_forward(const Model *model, Gpu *gpu, int layer, int64_t N, LinearUse use) {
     const Activations *a = &model->acts;
     floatX *fc = a->fc.of(layer), *gelu = a->gelu.of(layer);
     Linear to_fc = linear_of(model, layer, LINEAR_FC, use);
     LinearUse next = use == LINEAR_AGAIN ? LINEAR_BACKWARD : use;
-    bool fused = model->shape.gelu_fusion >= FUSE_GELU_FORWARD; // the multiply computes GELU, too
+    bool fused = model->shape.gelu_fusion >= FUSE_GELU_FORWARD; // the multiply also computes GELU
     linear_forward(&gpu->cublas, to_fc, fused ? gelu : fc, fused ? fc : NULL, a->ln2.of(layer), N, gpu->stream);
     if (!fused) { linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, gpu->stream); }
 }
 
-// A block from ln1 to gelu. Its last linear layer is not part of it, because the backward pass needs no output of it:
+// A block from ln1 to gelu. It leaves out fcproj, because the backward pass needs no output of fcproj:
 //   mid = x + attention(ln1) attprojw^T + attprojb; ln2 = layernorm(mid); gelu = GELU(ln2 fcw^T + fcb)
 static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T, LinearUse use) {
     int64_t N = (int64_t)B * T;
     const Activations *a = &model->acts;
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use);
-    count_on(gpu, model->params.parts); // also when the block is computed again: this gives the same bits
+    count_on(gpu, model->params.parts); // a recomputed block counts on as many, which gives equal bits
     linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_QKV, use), a->qkv.of(layer), NULL, a->ln1.of(layer), N,
                    gpu->stream);
     attend(model, gpu, layer, B, T, attproj);
@@ -685,7 +684,7 @@ static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T,
     mlp_forward(model, gpu, layer, N, use);
 }
 
-// The last linear layer of a block, and the LayerNorm behind it: the next block's first one, or the final one.
+// The last linear layer of a block, then the next block's ln1 or the final LayerNorm:
 //   residual[layer + 1] = mid + gelu fcprojw^T + fcprojb
 static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer, int64_t N, LinearUse use) {
     bool last = layer == model->config.num_layers - 1;
@@ -719,18 +718,18 @@ static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const in
         block_finish(model, gpu, shards, layer, N, use);
         release_bucket(shards, model->params, 1 + layer);
     }
-    shards->gathering = false; // every bucket has been waited for
+    shards->gathering = false; // await_bucket has waited for every bucket
 }
 
 // ---- The language model head ----
 //
-// Logits of a few rows exist at a time, never those of a whole batch. Where gradients are wanted, the backward of the
-// head belongs here, because the next rows take the place of the logits.
+// The logits of a few rows exist at a time, never those of a whole batch. The next rows overwrite the logits, so the
+// head's backward runs here too if gradients are wanted.
 
-// A chunk of rows, and the place of their logits.
+// A chunk of rows and its logits.
 struct LogitRows {
     int64_t first, rows;
-    int slot;       // with --head-overlap there are two
+    int slot;       // 0; with --head-overlap 0 or 1
     floatX *logits; // (rows,Vp)
 };
 
@@ -740,8 +739,8 @@ static LogitRows logit_rows(const Model *model, int64_t chunk, int64_t N) {
     return {first, min_i64(model->head_rows, N - first), slot, model->acts.logits.of(slot)};
 }
 
-// Logits of some rows, their losses, and in place of the logits their gradients. With --head-overlap a second stream
-// computes the losses: they wait for memory, and the multiplies of the next rows run beside them.
+// Computes the logits of some rows and their losses, and overwrites the logits with their gradients. With
+// --head-overlap a second stream computes the losses. They wait for memory, so the next rows' multiplies run beside.
 static void lm_head_forward(const Model *model, Gpu *gpu, LogitRows h, const int32_t *targets, const BatchRole *role) {
     int C = model->config.channels, V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
     bool overlaps = model->acts.logits.stride > 0;
@@ -757,7 +756,7 @@ static void lm_head_forward(const Model *model, Gpu *gpu, LogitRows h, const int
     if (overlaps) { cuda_check(cudaEventRecord(gpu->scored[h.slot], stream)); }
 }
 
-// dlnf of rows that lm_head_forward has scored; dwte +=.
+// Sets dlnf of the rows that lm_head_forward has scored, and adds to dwte.
 static void lm_head_backward(const Model *model, Gpu *gpu, LogitRows h, const BatchRole *role) {
     int64_t at = h.first * model->config.channels;
     if (model->acts.logits.stride > 0) { cuda_check(cudaStreamWaitEvent(gpu->stream, gpu->scored[h.slot], 0)); }
@@ -766,7 +765,7 @@ static void lm_head_backward(const Model *model, Gpu *gpu, LogitRows h, const Ba
                     NULL, h.rows, gpu->stream);
 }
 
-// The losses of a batch, and the gradients of the head where they are wanted, chunk by chunk in the order of the rows.
+// Computes the losses of a batch, and the head's gradients if they are wanted, chunk by chunk in the order of the rows.
 static void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32_t *targets, int64_t N,
                        const BatchRole *role) {
     Range range("lm_head");
@@ -783,8 +782,8 @@ static void model_loss(const Model *model, Gpu *gpu, Shards *shards, const int32
 // ---------------------------------------------------------------------------------------------------------------------
 // 3. Backward
 
-// Computes again what --recompute did not keep of a layer. The same kernels on the same inputs give the same bits. The
-// last layer's activations are still there.
+// Recomputes the activations of a layer that --recompute did not keep. It runs the forward's kernels on the forward's
+// inputs, which gives equal bits. The last layer's activations are still there.
 static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int T) {
     int level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
@@ -813,17 +812,17 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
     }
 }
 
-// Gradients on the residual stream. dresidual holds the gradient of a block's output on entry and of its input in the
-// end: the stream passes through both halves unchanged, and the LayerNorm of each half adds its own.
+// dresidual holds the gradient of a block's output at first, and of the block's input at the end. The residual stream
+// passes through both halves of a block unchanged, and the LayerNorm of each half adds its own gradient.
 //
-// A fusion across layers: the linear layer `from` wrote to the stream where a LayerNorm reads it, so that dresidual is
-// the gradient of from's output. The kernel that completes dresidual also adds its column sums to from's bias gradient
-// and, with --fp8, measures its largest magnitude. A kernel of its own would read all N*C values of dresidual again.
+// A LayerNorm reads the stream where the linear layer `from` wrote to it, so dresidual is the gradient of from's
+// output. The LayerNorm's backward completes dresidual. It also adds dresidual's column sums to from's bias gradient.
+// For --fp8 it measures dresidual's largest magnitude. A separate kernel would read all N*C values again.
 static LayerNormDinp dresidual_of(const Model *model, bool is_new, const Linear &from) {
     return {model->acts.dresidual.data, is_new, from.dbias, from.dout_amax()};
 }
 
-// dqkv of datt. linear_backward_bias measures its largest magnitude.
+// Computes dqkv from datt. linear_backward_bias measures dqkv's largest magnitude.
 static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int T) {
     int C = model->config.channels, NH = model->config.num_heads;
     const Activations *a = &model->acts;
@@ -836,14 +835,14 @@ static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int 
     }
 }
 
-// From the block's output to mid: fcproj, GELU, fc, ln2.
+// The backward from the block's output to mid: fcproj, GELU, fc, ln2.
 static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t N) {
     int C = model->config.channels;
     Tensors<float> g = grads_of_layer(model, layer);
     const Activations *a = &model->acts;
     const floatX *fc = a->fc.of(layer);
     floatX *dfc = a->dfc.data;
-    bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD; // the multiply computes GELU's backward, too
+    bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD; // the multiply also computes GELU's backward
     Linear fcproj = linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD);
     Linear to_fc = linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD);
     Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
@@ -852,7 +851,7 @@ static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t 
     linear_backward(&gpu->cublas, fcproj, dfc, a->dresidual.data, a->gelu.of(layer), fused ? fc : NULL, N, gpu->stream);
     if (fused) {
         linear_backward_bias(to_fc, dfc, model->sum_scratch, N, gpu->stream);
-    } else { // one kernel for dfc and fc's bias gradient: dfc is then read once less
+    } else { // one kernel computes dfc and fc's bias gradient, which saves one read of dfc
         gelu_backward(dfc, fc, dfc, to_fc.dbias, model->sum_scratch, N, 4 * C, gpu->stream, to_fc.dout_amax());
     }
     linear_backward(&gpu->cublas, to_fc, a->dln.data, dfc, a->ln2.of(layer), NULL, N, gpu->stream);
@@ -861,8 +860,8 @@ static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t 
                                         N, C, gpu->stream);
 }
 
-// From mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to the bias gradient of the block
-// below, so that room for that block's gradients is made before.
+// The backward from mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to a bias gradient of
+// the block below, so begin_gradient makes room for that block's gradients first.
 static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shards, int layer, int B, int T,
                                      const BatchRole *role) {
     int64_t N = (int64_t)B * T;
@@ -885,7 +884,7 @@ static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shard
 }
 
 // Adds the gradients of a batch to model->grads after its model_forward and model_loss, from the last layer to the
-// first. Buckets leave for the other ranks as they are done. tokens and order (B,T) are on the GPU.
+// first. Sends each bucket to the other ranks when it is done. tokens and order (B,T) are on the GPU.
 static void model_backward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, const int32_t *order,
                            int B, int T, const BatchRole *role) {
     Range range("backward");
@@ -917,8 +916,8 @@ static void model_backward(const Model *model, Gpu *gpu, Shards *shards, const i
 // ---------------------------------------------------------------------------------------------------------------------
 // 4. Update
 
-// A checksum of all that this rank should hold like the others, as far as it takes no longer than the update: of the
-// parameters. Where a memory or network fault has changed a bit of them, every rank finds out before the next update.
+// Computes a checksum of the parameters if every rank holds them all. If a memory or network fault has changed a bit,
+// every rank finds out before the next update. Sums no optimizer state, so that this takes no longer than the update.
 static void sum_weights(Trainer *t) {
     int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets) * (int64_t)sizeof(floatX);
     cuda_check(cudaMemsetAsync(t->transfer.checksum, 0, sizeof(uint64_t), t->gpu.stream));
@@ -927,14 +926,14 @@ static void sum_weights(Trainer *t) {
     }
 }
 
-// This rank's part of a bucket's gradient, and of those of the `repeats` - 1 buckets after it.
+// This rank's part of the gradients of `repeats` buckets, from `bucket` on.
 static NormPart norm_part(const Model *model, int bucket, int64_t repeats) {
     NormPart part = {bucket_part(model->shards, model->grads, bucket), zero_shard(&model->shards->layout, bucket),
                      repeats, bucket_stride(model->shards, model->grads)};
     return part;
 }
 
-// Loss and gradient of this rank become its record.
+// Writes this rank's record: its loss, its sum of squared gradients, its checksum.
 static void record_gradient(Trainer *t) {
     NormPart outside = norm_part(&t->model, 0, 1), blocks = norm_part(&t->model, 1, t->model.config.num_layers);
     global_norm_squared(t->stats.norm_partials, &outside, &blocks, t->gpu.stream);
@@ -944,12 +943,12 @@ static void record_gradient(Trainer *t) {
                 &t->stats.input->wants_to_end, t->transfer.checksum, t->gpu.stream);
 }
 
-// Reduces loss and gradient to t->stats.result, the same on all ranks, and sends that to the host. loss_factor turns
-// the sum of the losses into their mean. From here on the GPU knows the step's input.
+// Reduces loss and gradient norm to t->stats.result, with equal bits on all ranks, and copies the result to the host.
+// loss_factor turns the sum of the losses into their mean. Copies the step's input to the GPU first.
 static void reduce_step(Trainer *t, double loss_factor, double grad_clip, const StepInput *input, int slot) {
     StepRecord *record = t->stats.records + t->model.shape.rank;
     compute_after_communicate(&t->shards);
-    t->stats.inputs[slot] = *input; // the step that was in the slot before has been settled
+    t->stats.inputs[slot] = *input; // the slot's earlier step is settled
     cuda_check(cudaMemcpyAsync(t->stats.input, &t->stats.inputs[slot], sizeof(StepInput), cudaMemcpyHostToDevice,
                                t->gpu.stream));
     cuda_graph_launch_or_queue(&t->gpu.graphs, &t->gpu.norm_graph, "norm", t->gpu.stream, [&] {
@@ -964,7 +963,7 @@ static void reduce_step(Trainer *t, double loss_factor, double grad_clip, const 
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
 }
 
-// What this rank updates of a bucket, which is what it holds the moments of, and of the `repeats` - 1 buckets after it.
+// The part of `repeats` buckets, from `bucket` on, that this rank updates: it holds the moments of this part.
 static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats) {
     const ZeroLayout *zero = &model->shards->layout;
     bool all = !optimizer->m.parts;
@@ -976,7 +975,7 @@ static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int
                                 bucket_element(model->shards, optimizer->v, bucket, begin),
                                 bucket_element(model->shards, model->grads, bucket, begin), end - begin,
                                 zero_first_index(zero, bucket) + begin);
-    part.decayed = zero_decayed(zero, bucket) - begin; // of a rank that has only others: less than 0
+    part.decayed = zero_decayed(zero, bucket) - begin; // negative if the part begins after the decayed tensors
     part.repeats = repeats;
     part.params_stride = bucket_stride(model->shards, model->params);
     part.state_stride = bucket_stride(model->shards, optimizer->m);
@@ -996,9 +995,9 @@ static void update_all(Trainer *t) {
     });
 }
 
-// The same where others update the rest of the parameters: bucket by bucket, each on its way to them while the next is
-// updated. Nobody waits here: the next forward pass waits for each bucket where it reads it (await_bucket), all else
-// that reads parameters waits for all of them (await_parameters).
+// AdamW for this rank's part if other ranks update the rest. Sends each bucket while the next bucket is updated.
+// Nothing waits here: the next forward pass waits for each bucket before it reads it (await_bucket), and all other
+// readers wait for all parameters (await_parameters).
 static void update_and_share(Trainer *t) {
     Range range("update");
     for (int b = 0; b < t->shards.layout.num_buckets; b++) {
@@ -1009,9 +1008,9 @@ static void update_and_share(Trainer *t) {
     t->shards.gathering = true;
 }
 
-// AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from t->stats.result, and touch
-// nothing when it says that the loss or the norm is not a number, or that ranks have other weights: then and ever
-// after, until the host has read it.
+// AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from t->stats.result. They
+// change nothing if it says that the loss or the norm is not a number, or that the ranks' weights differ. Later steps
+// change nothing either, until the host has read the result.
 static void gpt2_update(Trainer *t) {
     if (t->optimizer.m.parts && !t->model.params.parts) {
         update_and_share(t);
@@ -1028,8 +1027,7 @@ template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t
     return any_nonfinite(data, n, t->transfer.flag, t->gpu.stream);
 }
 
-// Finds the first tensor in this rank's part of the parameters or gradients that holds a NaN or an infinity, and writes
-// its name.
+// Writes the name of the first tensor in this rank's part of `array` that holds a NaN or an infinity.
 template <class T>
 static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
     const ZeroLayout *zero = &t->shards.layout;
@@ -1055,9 +1053,9 @@ static bool activation_is_nonfinite(void *context, const void *data, PlanType ty
     return type == PLAN_F32 ? find_nonfinite(t, (const float *)data, n) : find_nonfinite(t, (const floatX *)data, n);
 }
 
-// After a forward pass whose loss is not a number although all parameters are, and before the backward, which writes to
-// some of the same memory: names where a NaN or an infinity first stands, in the order of the computation. Activations
-// that were not kept for each layer are passed over.
+// Names the activation where a NaN or an infinity first stands, in the order of the computation. The parameters are
+// finite and the forward pass gave a loss that is not. The backward must not have run, since it overwrites some
+// activations. Activations that were not kept for each layer are passed over.
 static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t size) {
     ActShape shape = activation_shape(&t->model);
     ActSlot slots[NUM_ACTIVATIONS];
@@ -1067,17 +1065,17 @@ static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t 
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 5. A training step: batches on their way
+// 5. Batches on their way
 
-// A slot for the next batch, its staging memory free to be written to.
+// Returns a slot for the next batch. Its staging memory is free to be written.
 static BatchSlot *next_slot(Feeder *feeder, Shards *shards) {
     BatchSlot *slot = &feeder->slots[feeder->batches++ % NUM_SLOTS];
-    wait_for_event(shards, slot->uploaded); // of the batch before in this slot: long past
+    wait_for_event(shards, slot->uploaded); // the slot's last batch was uploaded long ago
     return slot;
 }
 
-// Sends a slot's N rows to the GPU on a stream of their own, beside the work on the batch before. What is launched on
-// t->gpu.stream from here on may use them.
+// Copies a slot's N rows to the GPU on the copy stream, beside the work on the batch before. Kernels launched on
+// gpu->stream after this call may read them.
 static void upload_batch(Feeder *feeder, Gpu *gpu, BatchSlot *slot, int64_t N) {
     cuda_check(cudaStreamWaitEvent(feeder->copy_stream, slot->no_longer_used, 0));
     cuda_check(cudaMemcpyAsync(slot->device, slot->staging, (size_t)(3 * N) * sizeof(int32_t), cudaMemcpyHostToDevice,
@@ -1092,7 +1090,7 @@ static void order_tokens(Trainer *t, BatchSlot *slot, int64_t N) {
 
 static void release_batch(Gpu *gpu, BatchSlot *slot) { cuda_check(cudaEventRecord(slot->no_longer_used, gpu->stream)); }
 
-// Forward and backward of a micro-batch in training, each pass a CUDA graph where these are used.
+// Runs the forward and the backward of a training micro-batch. With --cuda-graph each pass is a CUDA graph.
 static void run_passes(Trainer *t, const BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
     const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
@@ -1107,11 +1105,11 @@ static void run_passes(Trainer *t, const BatchSlot *slot, int B, int T, const Ba
                                [&] { model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
 }
 
-// Forward, and where gradients are wanted backward, of the batch of N = B*T rows in a slot's staging memory: tokens and
-// targets, and for an evaluation which losses count.
+// Runs the forward, and the backward if role->trains, of the N = B*T rows in a slot's staging memory. The caller has
+// written tokens and targets there, and for an evaluation the flags of the losses that count.
 static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
-    comm_waits(t->shards.ranks, true); // should the GPU's queue be full: see nccl_queued
+    comm_waits(t->shards.ranks, true); // the host waits here if the GPU's queue is full: see nccl_queued
     if (role->means == NULL) { order_tokens(t, slot, N); }
     upload_batch(&t->feeder, &t->gpu, slot, N);
     const int32_t *tokens = slot->device, *targets = tokens + N, *counts = targets + N;
@@ -1126,7 +1124,7 @@ static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 5. State
+// 6. State
 
 // Parameters and optimizer state as llmc/ranks/gpu_state.cuh takes them.
 static ModelState state_of(Trainer *t) {
@@ -1142,8 +1140,8 @@ static ModelState state_of(Trainer *t) {
     return state;
 }
 
-// For run_load. reader: NULL for a fresh run, whose optimizer state stays zero. The bf16 weights of a resumed run are
-// rounded as its last update rounded them.
+// Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
+// rounds its bf16 weights as its last update rounded them.
 static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, Error *error) {
     Trainer *t = (Trainer *)context;
     ModelState state = state_of(t);
@@ -1168,7 +1166,7 @@ static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, E
     return ok;
 }
 
-// Every rank has loaded its part.
+// Gives every rank the parameters that it needs, after each rank has loaded its part.
 static void share_state(Trainer *t) {
     ModelState state = state_of(t);
     state_share(&state);
@@ -1176,7 +1174,7 @@ static void share_state(Trainer *t) {
     wait_for_stream(&t->shards);
 }
 
-// For run_save: writes this rank's part of all arrays.
+// Writes this rank's part of all arrays for run_save.
 static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
     ModelState state = state_of((Trainer *)context);
     bool ok = true;
@@ -1188,7 +1186,7 @@ static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
     return ok;
 }
 
-// The SUM64 of the parameters in fp32, in the order of files: it does not depend on the number of ranks.
+// The SUM64 of the parameters in fp32, in the order of files. It does not depend on the number of ranks.
 static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
     ModelState state = state_of(t);
     *hash = 0;
@@ -1199,8 +1197,8 @@ static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
     return comm_sum_u64(t->shards.ranks, hash, 1, error);
 }
 
-// What several ranks keep whole must be the same on all, to the bit; a memory or network fault would show here. Comes
-// before parameters are saved, summed up or exported, and waits until they are here.
+// Checks that arrays which every rank holds whole have equal bits on all ranks. A memory or network fault shows here.
+// Waits for all parameters. Call it before parameters are saved, hashed or exported.
 static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
     if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
     int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets);
@@ -1218,7 +1216,7 @@ static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 6. The program
+// 7. The program
 
 static const char *const PROGRAM = "train_gpt2cu";
 
@@ -1227,9 +1225,9 @@ extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 1024
 
-// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1: the run saves and ends at the next chance. A second signal ends it at
-// once; those that start many processes may send the first one twice, so that there it counts only after a while.
-// SIGHUP, which a terminal that goes may send more than once, beside others, never counts as one.
+// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1. The run then saves and ends at the next chance. A second signal ends it
+// at once. A launcher of several ranks may send the first signal twice, so a run with ranks counts a second signal only
+// after some seconds. SIGHUP never counts as the second, because a closing terminal may send it several times.
 static volatile sig_atomic_t stop_requested = 0;
 static double seconds_to_second_signal = 0.0;
 
@@ -1244,8 +1242,7 @@ static void on_stop_signal(int signal_number) {
     asked = 1;
 }
 
-// Is the run to stop here? Ranks can only do so together: they tell each other with the results of each step, and in
-// the middle of other things ask (ask_to_stop).
+// True if the run must stop here. Ranks stop together. They learn of a stop from a step's result or from ask_to_stop.
 static bool is_stopping(const Trainer *t) { return has_peers(&t->shards) ? t->stop_agreed : stop_requested != 0; }
 
 static bool ask_to_stop(Trainer *t, Error *error) {
@@ -1255,7 +1252,7 @@ static bool ask_to_stop(Trainer *t, Error *error) {
     return true;
 }
 
-// Can cuDNN be asked for this run's attention?
+// True if cuDNN takes attention of this run's shape.
 static bool check_cudnn(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads,
@@ -1263,7 +1260,7 @@ static bool check_cudnn(const TrainRun *run, Error *error) {
     return cudnn_att_check(&shape, error);
 }
 
-// Refuses what this build or these kernels cannot do, before anything is opened on the GPU.
+// Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
 static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
@@ -1305,7 +1302,7 @@ static bool check_shape(const TrainRun *run, Error *error) {
     return true;
 }
 
-// Two ranks on one GPU would share its memory and wait for each other for ever.
+// Refuses two ranks on one GPU. They would share its memory and wait for each other forever.
 static bool check_gpu_is_ours(Trainer *t, Error *error) {
     char id[FINDING_BYTES], uuid[40];
     gpu_uuid_text(uuid, sizeof(uuid), &t->gpu.device.properties);
@@ -1314,7 +1311,7 @@ static bool check_gpu_is_ours(Trainer *t, Error *error) {
                              "give each process a GPU of its own (nvidia-smi -L lists them)", error);
 }
 
-// A rank whose cuDNN has no plan would compute with other bits than the others, and be slower than they.
+// Checks that all ranks compute attention alike. A rank whose cuDNN has no plan would compute different bits, slower.
 static bool check_attention_is_alike(Trainer *t, Error *error) {
     char facts[256];
     int n = snprintf(facts, sizeof(facts),
@@ -1353,8 +1350,8 @@ static bool check_gpu(const Trainer *t, Error *error) {
                 gpu->name, gpu->major, gpu->minor);
 }
 
-// Before the memory is taken, since cuDNN takes some, too. Without a plan of cuDNN's our own kernels do it, and what it
-// would have worked in is left out.
+// Opens cuDNN. Runs before memory is allocated, because cuDNN takes some too. If cuDNN has no plan, our own kernels
+// compute attention, and the memory is planned again without cuDNN's workspaces.
 static bool open_attention(Trainer *t, Error *error) {
     RunShape *shape = &t->model.shape;
     CudnnShape attention = cudnn_shape(&t->model);
@@ -1367,7 +1364,7 @@ static bool open_attention(Trainer *t, Error *error) {
     return true;
 }
 
-// Opens the GPU of this rank and allocates what was planned.
+// Opens this rank's GPU and allocates the memory plans.
 static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
     t->shards.ranks = ranks;
     t->gpu.graphs.wanted = t->model.shape.cuda_graph;
@@ -1384,7 +1381,7 @@ static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
     return true;
 }
 
-// Are the algorithms of the multiplications a choice by the clock, which the run then keeps to?
+// True if timing may choose algorithms that change bits. The run then keeps its choices.
 static bool keeps_choices(const Trainer *t, const TrainRun *run) {
     return t->model.shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
 }
@@ -1403,7 +1400,7 @@ static bool open_tuning(Trainer *t, const TrainRun *run, Error *error) {
     return tuning_open(&t->gpu.tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
 }
 
-// Chooses the algorithms for the multiplications of training, in the memory that holds nothing yet.
+// Chooses the algorithms of the training multiplications. Times them in the device memory, which holds nothing yet.
 static bool tune_matmuls(Trainer *t, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
     const MemoryPlan *plan = &t->device_plan;
     TuneLevel level = (TuneLevel)run->options.matmul_tune;
@@ -1421,7 +1418,7 @@ static bool share_choices(Trainer *t, TrainRun *run, const CublasProblem *proble
             matmul_follow(choices, &t->gpu.cublas, problems, count, &t->gpu.device.properties, error));
 }
 
-// The same on all ranks. Choices by the clock are rank 0's, so that all ranks compute alike.
+// Chooses algorithms. If timing may change bits, all ranks take rank 0's choices, so that all compute equal bits.
 static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
     CublasProblem problems[MAX_MATMUL_PROBLEMS];
     if (t->model.shape.kind != RUN_TRAINS) { return true; }
@@ -1433,13 +1430,13 @@ static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
     return run_agree(run, ok, error) && share_choices(t, run, problems, count, error);
 }
 
-// Writes choices for later starts, and those that change bits beside the checkpoints.
+// Writes the choices for later starts. Choices that change bits are also written beside the checkpoints.
 static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
     const char *folder = run_leads(run) && run_writes_files(run) ? run->options.out_dir : "";
     return run_agree(run, tuning_save(&t->gpu.tuning, folder, error), error);
 }
 
-// A forward and a backward of one layer's attention, as attend and attend_backward do them.
+// Runs a forward and a backward of one layer's attention, as attend and attend_backward do.
 static void run_attention(void *context) {
     Trainer *t = (Trainer *)context;
     int B = t->model.shape.B, T = t->model.shape.T, C = t->model.config.channels, NH = t->model.config.num_heads;
@@ -1457,17 +1454,17 @@ static void run_attention(void *context) {
     }
 }
 
-// Rank 0's part of tune_attention, in the memory that holds nothing yet.
+// Chooses on rank 0, for tune_attention. Times the kernels in the device memory, which holds nothing yet.
 static int choose_attention(Trainer *t) {
     int64_t N = (int64_t)t->model.shape.B * t->model.shape.T, C = t->model.config.channels;
     AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
-    // Bytes of 0x3c: 0.01 in each precision.
+    // Bytes of 0x3c make values of about 0.01 in either precision.
     cuda_check(cudaMemsetAsync(t->model.acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), t->gpu.stream));
     cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
     return attention_choose(&tuner, &t->gpu.tuning);
 }
 
-// Settles who does the attention where that is to be found by timing. All ranks do what rank 0 chooses.
+// Chooses cuDNN or our own kernels for attention by timing, if the run wants that. All ranks take rank 0's choice.
 static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
     AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
     int32_t choice = 0;
@@ -1488,11 +1485,11 @@ static void free_graphs(Gpu *gpu) {
     cuda_graph_free(&gpu->update_graph);
 }
 
-// Frees what gpt2_open took, however far it came.
+// Frees everything that gpt2_open took, even if gpt2_open failed halfway.
 static void gpt2_close(Trainer *t) {
     if (t->gpu.stream == NULL) { return; }
     cudaDeviceSynchronize();
-    free_graphs(&t->gpu); // what they launch belongs to the libraries
+    free_graphs(&t->gpu); // first, since the graphs launch kernels of the libraries
     nccl_close(&t->shards.nccl);
     gpu_close(&t->gpu.device);
     tuning_close(&t->gpu.tuning);
@@ -1531,9 +1528,9 @@ static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
     return role;
 }
 
-// Queues the gradient of the step that begins at the run's position: all its micro-batches, added up. Sets *interrupted
-// and returns early when asked to stop before the last of them; nothing is lost, the step begins anew when the run is
-// resumed. One of several ranks finishes the step first.
+// Queues all micro-batches of the step at the run's position, which add up its gradient. If the run is asked to stop
+// between two of them, sets *interrupted and returns early. Nothing is lost: a resumed run begins the step anew. A rank
+// with peers is not interrupted: it finishes the step.
 static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
     *interrupted = false;
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
@@ -1551,11 +1548,11 @@ static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Er
     return true;
 }
 
-// The loss's share of one row, as reduce_step wants it.
+// The weight of one row's loss in the mean loss, for reduce_step.
 static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options.total_batch; }
 
-// One micro-batch of a step that went wrong, once more. *found: the losses of some rank are no numbers; *place: where
-// that began.
+// Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
+// tensor where that began.
 static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
     int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
     int64_t N = (int64_t)B * T;
@@ -1579,8 +1576,8 @@ static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char
     return true;
 }
 
-// The step's gradient once more, a batch at a time, to name the tensor where a NaN or an infinity began. The weights
-// are still those of that step, since nothing has been updated since (see gpt2_update). All ranks do so together.
+// Computes the step's gradient again, a batch at a time, to name the tensor where a NaN or an infinity began. The
+// weights are still those of that step, because no update has happened since (see gpt2_update). All ranks take part.
 static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
     char place[128] = "";
     await_parameters(&t->model, &t->gpu, &t->shards);
@@ -1603,7 +1600,7 @@ static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, con
     return false;
 }
 
-// Says once that the driver would not make graphs.
+// Logs once that the driver refused to make graphs.
 static void report_refusal(Trainer *t, TrainRun *run) {
     if (t->gpu.graphs.refusal[0] == '\0') { return; }
     logger_event(&run->logger, "%s", t->gpu.graphs.refusal);
@@ -1620,12 +1617,12 @@ static void print_gpu_state(Trainer *t, TrainRun *run) {
 
 // ---- Results that arrive late ----
 //
-// The GPU must never wait for the host. So the host queues a step without waiting for its loss and norm, and reads them
-// while the next step runs: one step waits in stats.pending until settle_step logs it. The GPU itself decides whether a
-// step may update the weights (step_finish, adamw_update), so that a NaN that is seen late has changed nothing. Only a
-// run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the loss and norm of its own step.
+// The GPU must never wait for the host. The host therefore queues a step without waiting for its loss and norm, and
+// reads them while the next step runs: one step waits in stats.pending until settle_step logs it. The GPU itself
+// decides whether a step may update the weights (step_finish, adamw_update), so a NaN that the host sees late has
+// changed nothing. Only a run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the step's loss and norm.
 
-// Notes that a step begins here.
+// Begins a step: takes a slot for its events and records its beginning.
 static PendingStep begin_step(Trainer *t, const TrainRun *run, bool adjoins) {
     const TrainOptions *o = &run->options;
     Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
@@ -1642,7 +1639,7 @@ static PendingStep begin_step(Trainer *t, const TrainRun *run, bool adjoins) {
     return step;
 }
 
-// Waits for loss and norm of a step. Fails if the GPU refused to update the weights with them.
+// Waits for the loss and norm of a step. Fails if the GPU refused to update the weights with them.
 static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
     wait_for_event(&t->shards, t->stats.reduced[step->slot]);
     const StepResult *result = &t->stats.results[step->slot];
@@ -1657,7 +1654,7 @@ static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *err
     return true;
 }
 
-// Adds a step's loss and norm to the statistics of outliers. True if the step is one, and its update is to be skipped.
+// Adds a step's loss and norm to the statistics of outliers. True if the step is an outlier whose update is skipped.
 static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
     char why[96];
     double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
@@ -1666,7 +1663,7 @@ static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
     return skip;
 }
 
-// The time of a step: from the end of the step before it, so that gaps count, or from its own beginning.
+// The time of a step. It counts from the end of an adjoining step before it, so that gaps count, or from its beginning.
 static double measured_seconds(const StepStats *stats, const PendingStep *step) {
     float milliseconds = 0.0f;
     int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
@@ -1675,14 +1672,14 @@ static double measured_seconds(const StepStats *stats, const PendingStep *step) 
     return 1e-3 * (double)milliseconds;
 }
 
-// Logs the pending step, if there is one. Waits for its results first.
+// Waits for the results of the pending step and logs it. Does nothing if no step is pending.
 static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     PendingStep *step = &t->stats.pending;
     if (!step->waiting) { return true; }
     step->waiting = false;
     if (!step->is_read) {
         if (!read_result(t, run, step, error)) { return false; }
-        is_outlier(t, run, &step->info); // there are no limits: this only keeps the statistics
+        is_outlier(t, run, &step->info); // no limits are set, so this only keeps the statistics
     }
     wait_for_event(&t->shards, t->stats.done[step->slot]);
     step->info.seconds = measured_seconds(&t->stats, step);
@@ -1703,7 +1700,7 @@ static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *sk
     return true;
 }
 
-// The step is queued: logs the step before it while the GPU works, and lets this one wait.
+// Logs the step before while the GPU works on the queued step, which becomes the pending step.
 static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Error *error) {
     cuda_check(cudaEventRecord(t->stats.done[step->slot], t->gpu.stream));
     report_refusal(t, run);
@@ -1714,7 +1711,7 @@ static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Er
 
 // ---- The step ----
 
-// The input of a step whose update would be the next one.
+// The input of a step that makes the next update.
 static StepInput step_input(const TrainRun *run, double lr) {
     const TrainOptions *o = &run->options;
     int64_t update = run->updates + 1;
@@ -1725,7 +1722,7 @@ static StepInput step_input(const TrainRun *run, double lr) {
     return input;
 }
 
-// Queues one step: gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
+// Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
 static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
     const TrainOptions *o = &run->options;
     bool interrupted, skip;
@@ -1743,7 +1740,9 @@ static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
     return true;
 }
 
-// Batch number `batch` of a validation. Its losses' sum goes to *sum, in GPU memory.
+// ---- Evaluation and samples ----
+
+// Queues batch number `batch` of a validation. The sum of its losses goes to *sum, in GPU memory.
 static bool validate_batch(Trainer *t, TrainRun *run, int64_t batch, double *sum, Error *error) {
     int64_t first = batch * run->options.batch_size, T = run->options.seq_len;
     int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
@@ -1755,7 +1754,7 @@ static bool validate_batch(Trainer *t, TrainRun *run, int64_t batch, double *sum
     return true;
 }
 
-// Adds up the sums of all batches in their order, whichever rank made them: the same bits on any number of ranks.
+// Adds up the sums of all batches in the order of the batches, which gives equal bits on any number of ranks.
 static double sum_of_validation(Trainer *t, int64_t rounds, int64_t batches) {
     int64_t ranks = t->model.shape.num_ranks;
     double *own = t->evaluation.val_sums + t->model.shape.rank * rounds, sum = 0.0;
@@ -1767,9 +1766,9 @@ static double sum_of_validation(Trainer *t, int64_t rounds, int64_t batches) {
     return sum;
 }
 
-// The mean loss over the validation sequences, always the same ones, batch by batch, each rank one in each round. In
-// the last round some have nothing left and repeat the first batch: they may be needed for its parameters. Returns
-// early when asked to stop: *loss is NaN.
+// The mean loss over the validation sequences, which never change. Each rank takes one batch in each round. A rank with
+// no batch left in the last round repeats batch 0, because other ranks may need its parameters. Returns early with a
+// *loss of NaN if asked to stop.
 static bool validate(Trainer *t, TrainRun *run, double *loss, Error *error) {
     Range range("validation");
     int64_t total = t->model.shape.val_sequences, rounds = validation_rounds(&t->model),
@@ -1812,12 +1811,12 @@ static void evaluate_batch(Trainer *t, const EvalLoader *eval, int64_t number, d
     run_batch(t, slot, batch.rows, batch.T, &role);
 }
 
-// Rounds of an evaluation: each rank has a batch in each, but for the last.
+// The rounds of an evaluation. Each rank has a batch in every round, except perhaps in the last.
 static int64_t evaluation_rounds(const EvalLoader *eval, int64_t ranks) {
     return ceil_div_i64(eval_num_batches(eval), ranks);
 }
 
-// Brings the means of all batches to all hosts, and each to the place of its row.
+// Brings the means of all batches to all hosts, and puts each mean at the place of its row.
 static void gather_means(Trainer *t, const EvalLoader *eval) {
     int64_t ranks = t->model.shape.num_ranks, rounds = evaluation_rounds(eval, ranks), own = rounds * eval->B;
     int64_t batches = eval_num_batches(eval);
@@ -1833,9 +1832,9 @@ static void gather_means(Trainer *t, const EvalLoader *eval) {
     }
 }
 
-// The mean losses of all rows of an evaluation, batch by batch as validate does, so that a batch and the bits of its
-// losses are the same on any number of ranks. In a round, ranks may have rows of different lengths. The host is one
-// round ahead of the GPU. Returns early when asked to stop.
+// Computes the mean losses of all rows of an evaluation. It deals out batches as validate does, so that a batch and the
+// bits of its losses do not depend on the number of ranks. In a round, ranks may have rows of different lengths. The
+// host is one round ahead of the GPU. Returns early if asked to stop.
 static bool evaluate(Trainer *t, TrainRun *run, int which, Error *error) {
     Range range("evaluation");
     const EvalLoader *eval = &run->evals[which];
@@ -1844,7 +1843,7 @@ static bool evaluate(Trainer *t, TrainRun *run, int which, Error *error) {
     char phase[48];
     snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
     cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0, (size_t)(ranks * rounds * eval->B) * sizeof(double),
-                               t->gpu.stream)); // a batch may have fewer rows, all of them are sent
+                               t->gpu.stream)); // all places are sent, and a batch may fill fewer than eval->B
     for (int64_t round = 0; round < rounds; round++) {
         if (!ask_to_stop(t, error)) { return false; }
         if (is_stopping(t)) { return true; }
@@ -1871,7 +1870,7 @@ static bool evaluate_and_log(Trainer *t, TrainRun *run, Error *error) {
     return true;
 }
 
-// Adds a token to the sample so far. When the window is full, the newer half stays.
+// Adds a token to the sample so far. If the window is full, the newer half stays.
 static void append_to_sample(void *context, int token) {
     Trainer *t = (Trainer *)context;
     int window = t->model.shape.T;
@@ -1884,8 +1883,8 @@ static void append_to_sample(void *context, int token) {
     t->sample.history_staging[t->sample.history_length++] = token;
 }
 
-// The logits (V) of the token after the sample so far: a forward pass over the whole window. What stands in the window
-// after the sample is never looked back at, attention being causal.
+// The logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in the
+// window after the sample have no influence, because attention is causal.
 static const float *sample_logits(void *context) {
     Trainer *t = (Trainer *)context;
     int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
@@ -1905,10 +1904,10 @@ static const float *sample_logits(void *context) {
     return t->sample.logits;
 }
 
-// All ranks make the same sample, since all are needed where parameters are sharded; rank 0's is seen.
+// All ranks compute the sample together, because sharded parameters need every rank. Only rank 0 prints it.
 static bool sample_stops(void *context) {
     Trainer *t = (Trainer *)context;
-    Error ignored; // that a rank is gone ends the run elsewhere
+    Error ignored; // another place ends the run if a rank is gone
     return !ask_to_stop(t, &ignored) || is_stopping(t);
 }
 
@@ -1932,8 +1931,8 @@ static bool save(Trainer *t, TrainRun *run, Error *error) {
     return true;
 }
 
-// What is due before the current step: save, validate, evaluate, sample, in the order that train_run.h relies on. The
-// step before has been settled.
+// Does everything that is due before the current step: save, validate, evaluate, sample. train_run.h relies on this
+// order. The step before must be settled.
 static bool do_what_is_due(Trainer *t, TrainRun *run, bool last, Error *error) {
     const TrainOptions *o = &run->options;
     bool save_now = run_writes_files(run) && run->saved_step != run->step;
@@ -1952,7 +1951,7 @@ static bool anything_is_due(const TrainRun *run) {
            (run_writes_files(run) && run_is_due(run, o->checkpoint_every));
 }
 
-// The training loop.
+// ---- The training loop ----
 static bool train(Trainer *t, TrainRun *run, Error *error) {
     for (;;) {
         bool last = run->step >= run->num_steps || is_stopping(t), due = last || anything_is_due(run);
@@ -1967,7 +1966,7 @@ static bool train(Trainer *t, TrainRun *run, Error *error) {
     return true;
 }
 
-// What --steps 0 does: evaluates and samples from the model as it is.
+// Evaluates the model as it is and samples from it, for --steps 0.
 static bool evaluate_only(Trainer *t, TrainRun *run, Error *error) {
     if (run->has_val && run->options.val_every > 0 && !validate_and_log(t, run, error)) { return false; }
     if (!is_stopping(t) && !evaluate_and_log(t, run, error)) { return false; }
@@ -2012,7 +2011,7 @@ static RunShape choose_shape(const TrainRun *run) {
     return shape;
 }
 
-// What the time of a planned model's step depends on.
+// Collects everything on which the time of a planned model's step depends.
 static StepShape step_shape(const Model *model, const TrainRun *run) {
     const RunShape *shape = &model->shape;
     bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
@@ -2033,7 +2032,7 @@ static StepShape step_shape(const Model *model, const TrainRun *run) {
     return step;
 }
 
-// For llmc/run/gpu_choices.h: memory, traffic and shape of a step, without taking memory.
+// Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
 static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
                            Error *overflow) {
     Trainer *t = (Trainer *)context;
@@ -2064,7 +2063,7 @@ static RunPlanner planner_of(Trainer *t) {
     return planner;
 }
 
-// Settles what the options leave to the GPUs. --plan supposes GPUs.
+// Settles the options that depend on the GPUs. With --plan the GPUs are supposed, not asked.
 static bool settle_by_gpus(Trainer *t, TrainRun *run, Error *error) {
     RunPlanner planner = planner_of(t);
     AutoGpus gpus = run_planned_gpus(run, &planner, cublas_fuses_gelu);
@@ -2072,7 +2071,7 @@ static bool settle_by_gpus(Trainer *t, TrainRun *run, Error *error) {
     return known && run_settle(&planner, run, &gpus, error);
 }
 
-// "by cuDNN 9.19.0", or where our own kernels compute.
+// Writes "by cuDNN 9.19.0", or the cores that our own kernels use.
 static void attention_text(char *text, size_t size, const Trainer *t) {
     const RunShape *shape = &t->model.shape;
     char version[32];
@@ -2089,7 +2088,7 @@ static void attention_text(char *text, size_t size, const Trainer *t) {
     }
 }
 
-// "by cuDNN 9.19.0, in the backward 8 sequences at a time", when that is settled.
+// Writes "by cuDNN 9.19.0, in the backward 8 sequences at a time", once attention is settled.
 static void attention_used_text(char *text, size_t size, const Trainer *t) {
     char version[32];
     cudnn_att_version_text(version, sizeof(version));
@@ -2101,7 +2100,7 @@ static void attention_used_text(char *text, size_t size, const Trainer *t) {
     }
 }
 
-// Why cuDNN, which is there, is not asked for this run's attention. "": it is, or it is not there.
+// Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
 static void explain_attention(Trainer *t, const TrainRun *run) {
     char version[32];
     bool any = t->model.shape.kind == RUN_TRAINS && strcmp(run->options.attention, "auto") == 0;
@@ -2175,7 +2174,7 @@ static void print_machine(const Trainer *t, const TrainRun *run) {
         printf("            %s\n", t->gpu.device.monitor.why);
     }
     printf("\n");
-    fflush(stdout); // into a file it would be seen with the first step only
+    fflush(stdout); // a file would otherwise show it only with the first step
 }
 
 static void print_plan(const Trainer *t, const TrainRun *run) {
@@ -2247,7 +2246,7 @@ static bool record_run(Trainer *t, TrainRun *run, Error *error) {
     return ok;
 }
 
-// What the run may ask of the ranks.
+// The functions by which a run talks to its ranks.
 static RunRanks ranks_of(Comm *comm) {
     RunRanks ranks = {comm->rank,    comm->num_ranks,  comm_find_launcher().name != NULL,
                       comm,          comm_agree,       comm_broadcast,
@@ -2256,7 +2255,7 @@ static RunRanks ranks_of(Comm *comm) {
     return ranks;
 }
 
-// Finds the other processes of this run, if there are any. Only rank 0 is to be seen on the screen.
+// Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
 static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
     const TrainOptions *o = &run->options;
     CommOptions options;
@@ -2271,7 +2270,7 @@ static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
     options.start_timeout = o->start_timeout;
     options.watchdog = o->watchdog;
     options.program = PROGRAM;
-    options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: as usual; a debugger stops the watch itself
+    options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: the default; without a watchdog a debugger may stop the watch
     comm_single(comm);
     run->ranks = ranks_of(comm);
     run->num_ranks = (int)max_i64(max_i64(1, comm_find_launcher().size), o->num_processes);
@@ -2286,7 +2285,7 @@ static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
 
 // Opens GPU and NCCL, and loads the model.
 static bool start(Trainer *t, TrainRun *run, Error *error) {
-    run_slow(run, true); // CUDA's libraries may come from far away, and hundreds of ranks connect
+    run_slow(run, true); // CUDA's libraries may load over a network, and hundreds of ranks connect
     bool ok = gpt2_open(t, run->ranks.comm, run->options.tf32, error);
     ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
     ok = run_agree(run, ok, error) && check_gpu_is_ours(t, error) && check_attention_is_alike(t, error) &&
@@ -2295,7 +2294,7 @@ static bool start(Trainer *t, TrainRun *run, Error *error) {
     return ok && load(t, run, error) && record_run(t, run, error) && record_choices(t, run, error);
 }
 
-// The end of a run: what --export asks for, the hash of the weights.
+// Ends a run: hashes the weights, exports them if --export asks for it.
 static bool finish(Trainer *t, TrainRun *run, Error *error) {
     bool trained = t->model.shape.kind == RUN_TRAINS;
     uint64_t hash = 0;
@@ -2314,8 +2313,8 @@ static bool finish(Trainer *t, TrainRun *run, Error *error) {
     return run_agree(run, ok, error);
 }
 
-// Checksums and initial weights are made on all cores, which the ranks of a machine share, unless their launcher has
-// given each its own.
+// Checksums and initial weights use all cores. The ranks of a machine share its cores, unless their launcher has given
+// each rank its own.
 static void set_threads(const TrainRun *run) {
 #ifdef _OPENMP
     int64_t cores = omp_get_max_threads(), ranks = run->ranks.comm->num_local;
@@ -2335,7 +2334,7 @@ static bool run_program(Trainer *t, TrainRun *run, Comm *comm, Error *error) {
         !run_agree(run, check_shape(run, error), error)) {
         return false;
     }
-    catch_stop_signal(SIGUSR1, on_stop_signal); // who sends this one wants a run to end in order, and has time
+    catch_stop_signal(SIGUSR1, on_stop_signal); // its sender wants the run to end in order, and has time
     if (!settle_by_gpus(t, run, error)) { return false; }
     gpt2_plan(t, &run->config, choose_shape(run));
     explain_attention(t, run);
@@ -2358,8 +2357,8 @@ static bool run_program(Trainer *t, TrainRun *run, Comm *comm, Error *error) {
     return (trains ? train(t, run, error) : evaluate_only(t, run, error)) && finish(t, run, error);
 }
 
-// What only this rank knows it tells the others; what all know of is said once for each output. Then ends at once: what
-// is under way on the GPU may wait for others and never be done.
+// Tells the other ranks an error that only this rank knows. An error that all ranks know is printed once for each
+// output. Then ends the process at once, because the GPU's work may wait forever for other ranks.
 static void end_in_failure(TrainRun *run, Comm *comm, const Error *error) {
     run_json_fail(run, error);
     comm_fail(comm, error);
