@@ -1,5 +1,5 @@
-// The arenas: ranges of addresses that are reserved once, in which device, pinned and shared memory are handed out.
-// Addresses of freed memory are never used again, so that a stale pointer is always recognised.
+// Hands out device, pinned and shared memory from arenas: ranges of addresses that are reserved once. Addresses of
+// freed memory are never used again, so a stale pointer is always recognised.
 #include "runtime.h"
 #include "memory.h"
 #include "streams.h"
@@ -55,7 +55,7 @@ char *shared_window(int worker) {
     return window;
 }
 
-// For AddressSanitizer, which knows no bounds in the arenas.
+// Tells AddressSanitizer the bounds, because it knows none in the arenas.
 void set_accessible(const void *pointer, size_t bytes, bool yes) {
     if (yes) { ASAN_UNPOISON_MEMORY_REGION(pointer, bytes); }
     if (!yes) { ASAN_POISON_MEMORY_REGION(pointer, bytes); }
@@ -77,12 +77,12 @@ static size_t page_bytes() {
     return bytes;
 }
 
-// Large allocations begin at a multiple of this and may have huge pages: protecting them then takes no time.
+// Large allocations begin at a multiple of this and may have huge pages. Protecting huge pages takes no time.
 constexpr size_t HUGE_PAGE = 2 << 20;
 
 static size_t whole_pages(size_t bytes) { return (bytes + page_bytes() - 1) / page_bytes() * page_bytes(); }
 
-// New pages between pages that stay inaccessible, filled with 0xff: NaN in every float format.
+// Makes new pages between pages that stay inaccessible. They are filled with 0xff: NaN in every float format.
 void *Heap::allocate(size_t bytes) {
     std::lock_guard<std::mutex> guard(mutex);
     reserve_arenas();
@@ -101,7 +101,7 @@ void *Heap::allocate(size_t bytes) {
     return memory;
 }
 
-// Null when the pointer is no live allocation's beginning.
+// Returns null if no live allocation begins at the pointer.
 Allocation *Heap::find_begin(const void *pointer) {
     auto found = blocks.find(reinterpret_cast<uintptr_t>(pointer));
     return found == blocks.end() || !found->second.live ? nullptr : &found->second;
@@ -119,7 +119,7 @@ void Heap::release(Allocation *allocation) {
     live_bytes -= allocation->bytes;
 }
 
-// The allocation, live or freed, that holds the address or comes nearest.
+// Returns the allocation, live or freed, that holds the address or lies nearest.
 const Allocation *Heap::nearest(uintptr_t address) {
     std::lock_guard<std::mutex> guard(mutex);
     auto after = blocks.upper_bound(address);
@@ -161,7 +161,9 @@ static cudaError_t allocate(Heap &heap, void **pointer, size_t bytes, size_t lim
     unlock_device_memory();
     *pointer = heap.allocate(bytes);
     lock_device_memory();
-    if (*pointer && &heap == &pinned_heap()) { set_initialised(*pointer, bytes, true); } // the host writes it, unseen
+    if (*pointer && &heap == &pinned_heap()) {
+        set_initialised(*pointer, bytes, true);
+    } // the checks do not see the host's writes
     return *pointer ? cudaSuccess : remember_error(cudaErrorMemoryAllocation);
 }
 
@@ -243,7 +245,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 
 // ---- Copies and fills ----
 
-// The direction that the caller names must be the one that the pointers have.
+// The direction that the caller names must match the pointers.
 static bool direction_is_right(const void *to, const void *from, enum cudaMemcpyKind kind) {
     bool to_device = is_device_data(to), from_device = is_device_data(from);
     switch (kind) {
@@ -278,7 +280,7 @@ static cudaError_t copy(void *to, const void *from, size_t bytes, enum cudaMemcp
     if (is_tracked(from)) { op_read(from, bytes); }
     if (is_tracked(to)) { op_write(to, bytes); }
     if (both && in_device_arena(to) && in_device_arena(from)) { copy_initialised(to, from, bytes); }
-    if (bytes > 0) { memmove(to, from, bytes); } // of nothing, the addresses may be null
+    if (bytes > 0) { memmove(to, from, bytes); } // for 0 bytes the addresses may be null
     op_end();
     return cudaSuccess;
 }
@@ -297,8 +299,8 @@ static cudaError_t fill(void *to, int value, size_t bytes, cudaStream_t stream, 
     return cudaSuccess;
 }
 
-// Of pageable memory only a copy back has arrived when the call returns. One to the device has left that memory, and a
-// stream that does not wait for the copy's own stream may be ahead of it.
+// Only a copy to the host has arrived when the call returns. A copy from pageable memory to the device has read that
+// memory, but a stream that does not wait for the copy's stream may run ahead of it.
 static bool arrives_before_return(const void *to) { return !is_device_data(to); }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, const char *file, int line) {
@@ -317,7 +319,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 cudaError_t cudaMemset(void *to, int value, size_t bytes, const char *file, int line) {
     refuse_in_capture("cudaMemset", {file, line});
     cudaError_t error = fill(to, value, bytes, nullptr, "cudaMemset", {file, line});
-    if (in_pinned_arena(to)) { wait_for_stream(nullptr); } // of device memory it is asynchronous
+    if (in_pinned_arena(to)) { wait_for_stream(nullptr); } // for device memory it is asynchronous
     return error;
 }
 cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream, const char *file, int line) {

@@ -1,6 +1,6 @@
-// NCCL between processes: the ranks' side. A collective is an operation of its stream, checked like any other: its data
-// is copied out, goes to the server (nccl_server.cpp) over a socket, and what comes back is copied in. In between
-// nothing is held, so that other threads go on; what a GPU would do later is done when the call returns.
+// NCCL between processes: the ranks' side. A collective is an operation of its stream with the checks of an operation.
+// Its data is copied out and goes to the server (nccl_server.cpp) over a socket, and the answer is copied in. No lock
+// is held meanwhile, so other threads go on. The work that a GPU would do later is done when the call returns.
 #include "nccl_wire.h"
 #include "memory.h"
 
@@ -23,11 +23,11 @@ enum CommState { LIVE, FINALIZED, DESTROYED, ABORTED };
 // Never freed, so that a stale handle is recognised.
 struct ncclComm {
     int rank, ranks, device, socket;
-    std::string server; // who runs it: "rank 0 (pid 12 on host)"
+    std::string server; // the process that runs it: "rank 0 (pid 12 on host)"
     std::atomic<int> state{LIVE};
     Source ended = {nullptr, 0}; // where it was finalized, destroyed or aborted
     std::thread::id ended_by = {};
-    std::atomic<int> error{ncclSuccess}; // from then on every call fails
+    std::atomic<int> error{ncclSuccess}; // once it is set, every call fails
     std::atomic<bool> in_call{false};
     std::mutex socket_mutex = {};
     uint64_t calls = 0;
@@ -35,7 +35,7 @@ struct ncclComm {
 
 namespace {
 
-struct Collective { // as the caller asks for it
+struct Collective { // a call's arguments
     Kind kind;
     const void *send;
     void *receive;
@@ -58,7 +58,7 @@ LastError &last_error() {
     return *error;
 }
 
-// As the library does, it speaks only if asked to.
+// The library prints only if it is asked to, and so does this.
 ncclResult_t fail(ncclResult_t result, const std::string &text) {
     const char *wish = getenv("NCCL_DEBUG");
     std::lock_guard<std::mutex> guard(last_error().mutex);
@@ -103,7 +103,7 @@ const char *past_of(int state) {
     return state == FINALIZED ? "finalized" : state == DESTROYED ? "destroyed" : "aborted";
 }
 
-// Whether the communicator can be used. One that another thread has aborted cannot, which is no mistake of this one.
+// Can the communicator be used? If another thread has aborted it, it cannot, and this thread made no mistake.
 ncclResult_t use(const ncclComm *comm, const char *function, Source at, bool collective = false) {
     host_only(function, at);
     std::unique_lock<std::mutex> guard(comms().mutex);
@@ -146,7 +146,7 @@ Fault parse_fault(const char *text) {
            format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay or corrupt, and @rank:n[:seconds]", text));
 }
 
-// Does what is to happen at this rank's n-th collective; true if that is a changed bit.
+// Injects the fault of this rank's n-th collective. Returns true if a bit must be flipped.
 bool inject_fault(int rank) {
     static const Fault fault = getenv("EMU_NCCL_FAULT") ? parse_fault(getenv("EMU_NCCL_FAULT")) : Fault{"", -1, 0, 0};
     static std::atomic<int> calls;
@@ -179,7 +179,7 @@ Piece received(const Collective &c) {
     return {receive, c.kind == REDUCE && !is_root(c) ? 0 : bytes_of(c)};
 }
 
-// As NCCL's documentation defines it.
+// "In place" as NCCL's documentation defines it.
 bool is_in_place(const Collective &c) {
     const size_t own = bytes_of(c) * static_cast<size_t>(c.comm->rank);
     const char *send = static_cast<const char *>(c.send), *receive = static_cast<const char *>(c.receive);
@@ -188,7 +188,8 @@ bool is_in_place(const Collective &c) {
     return send == receive;
 }
 
-// What is written: an all-gather in place leaves this rank's part alone, a broadcast in place the root's.
+// Returns the pieces that a collective writes. In place, an all-gather leaves this rank's part alone, and a broadcast
+// leaves the root's buffer alone.
 std::vector<Piece> written(const Collective &c) {
     Piece all = received(c);
     const size_t own = bytes_of(c) * static_cast<size_t>(c.comm->rank), after = own + bytes_of(c);
@@ -217,7 +218,7 @@ void check_buffers(const Collective &c) {
                   to.begin, to.begin - from.begin, c.comm->rank, c.comm->ranks, rule));
 }
 
-// The operation on the stream: checks all accesses, and takes what is to be sent.
+// The operation on the stream: checks all accesses and takes the data to send.
 std::vector<char> begin_collective(const Collective &c) {
     check_buffers(c);
     const Piece from = sent(c);
@@ -230,7 +231,7 @@ std::vector<char> begin_collective(const Collective &c) {
     return data;
 }
 
-// Stores what has come. After a failure nobody knows what the memory holds: it counts as uninitialised.
+// Stores the received data. After a failure the contents are unknown, so the memory counts as uninitialised.
 void end_collective(const Collective &c, const std::vector<char> &data, bool ok) {
     const Piece all = received(c);
     unlock_device_memory();
@@ -243,7 +244,7 @@ void end_collective(const Collective &c, const std::vector<char> &data, bool ok)
     lock_device_memory();
 }
 
-// Flips a bit in the middle of what has come from another rank: one of the mantissa's, of a float.
+// Flips a bit in the middle of the data of another rank. In a float it is a bit of the mantissa.
 void corrupt(const Collective &c, std::vector<char> *data) {
     const size_t size = size_of_type(c.type), rank = static_cast<size_t>(c.comm->rank + 1);
     size_t element = c.count / 2 + (c.kind == ALL_GATHER ? rank % static_cast<size_t>(c.comm->ranks) * c.count : 0);
@@ -253,7 +254,7 @@ void corrupt(const Collective &c, std::vector<char> *data) {
 
 // ---- The connection to the server ----
 
-// How a call ends that the server has not done.
+// Ends a call that the server has not done.
 ncclResult_t not_done(ncclComm *comm, AnswerKind kind, const std::string &text, const std::string &call, Source at) {
     if (kind == REPORT) {
         size_t line = text.find('\n');
@@ -271,7 +272,7 @@ ncclResult_t lost(ncclComm *comm, const std::string &call, Source at) {
     return not_done(comm, FAILED, comm->server + " has ended", call, at);
 }
 
-// Waits for the answer; what comes with it is in *data then.
+// Waits for the answer and puts its data into *data.
 ncclResult_t wait_for_answer(ncclComm *comm, std::vector<char> *data, const std::string &call, Source at) {
     Answer answer;
     if (!receive_all(comm->socket, &answer, sizeof(answer))) { return lost(comm, call, at); }
@@ -281,21 +282,21 @@ ncclResult_t wait_for_answer(ncclComm *comm, std::vector<char> *data, const std:
     return not_done(comm, answer.kind, std::string(data->begin(), data->end()), call, at);
 }
 
-// The data of the call goes out, what comes back is in *data then.
+// Sends the call's data in *data and puts the answer's data there.
 ncclResult_t exchange(ncclComm *comm, Call call, std::vector<char> *data, Source at) {
     std::lock_guard<std::mutex> guard(comm->socket_mutex);
     call.number = ++comm->calls;
     call.bytes = data->size();
     call.at = to_line(at);
-    // A server that has gone may have left its last words.
+    // A server that has ended may have left an answer.
     if (send_unless_answered(comm->socket, &call, sizeof(call))) {
         send_unless_answered(comm->socket, data->data(), data->size());
     }
     return wait_for_answer(comm, data, to_text(call), at);
 }
 
-// A collective of a communicator that has failed. On a GPU the call has returned long ago, and its stream stays where
-// it is until ncclCommAbort: with EMU_NCCL_STALL=1 it is the call that stays.
+// A collective of a communicator that has failed. On a GPU the call has returned long ago, and its stream stands still
+// until ncclCommAbort. With EMU_NCCL_STALL=1 the call itself waits until ncclCommAbort.
 ncclResult_t run_in_vain(const ncclComm *comm) {
     const char *stall = getenv("EMU_NCCL_STALL");
     while (stall && strcmp(stall, "1") == 0 && comm->state != ABORTED) { usleep(1000); }
@@ -360,7 +361,7 @@ Hello hello_of(const Id &id, int ranks, int rank, int device, Source at) {
     return hello;
 }
 
-// With NCCL_DEBUG=INFO the library names the settings that it takes from the environment: those that matter here.
+// With NCCL_DEBUG=INFO the library names the settings that it takes from the environment. This prints NCCL_NVLS_ENABLE.
 void tell_settings() {
     const char *wish = getenv("NCCL_DEBUG"), *nvls = getenv("NCCL_NVLS_ENABLE");
     if (!wish || strcmp(wish, "INFO") != 0 || !nvls) { return; }
@@ -481,7 +482,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm, const char *file, int line) {
     return ncclSuccess;
 }
 
-// Closing the socket is left to the end of the process if a call is using it.
+// If a call is using the socket, the end of the process closes it.
 ncclResult_t ncclCommAbort(ncclComm_t comm, const char *file, int line) {
     ncclResult_t usable = use(comm, "ncclCommAbort", {file, line});
     if (usable != ncclSuccess) { return usable; }
@@ -494,7 +495,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm, const char *file, int line) {
     return ncclSuccess;
 }
 
-// Between two calls only a failure can have come.
+// Between two calls only a failure can have arrived.
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error, const char *file, int line) {
     ncclResult_t usable = use(comm, "ncclCommGetAsyncError", {file, line});
     if (usable != ncclSuccess || error == nullptr) { return usable == ncclSuccess ? ncclInvalidArgument : usable; }

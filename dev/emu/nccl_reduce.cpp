@@ -1,4 +1,4 @@
-// The arithmetic of the emulated NCCL. Of 16-bit floats each partial sum is rounded, as a ring of GPUs passes it on.
+// The arithmetic of the emulated NCCL. Each partial sum of 16-bit floats is rounded, as a ring of GPUs passes it on.
 #include "nccl_wire.h"
 
 #include <math.h>
@@ -54,7 +54,7 @@ static __nv_bfloat16 quotient(__nv_bfloat16 x, int n) {
     return __float2bfloat16(__bfloat162float(x) / static_cast<float>(n));
 }
 
-// Calls f with a pointer of the type that the number stands for.
+// Calls f with a pointer of the type that the number names.
 template <class F> static void with_type(uint32_t type, void *data, F f) {
     switch (type) {
     case ncclInt8: return f(static_cast<int8_t *>(data));

@@ -1,7 +1,7 @@
 // The server of an emulated NCCL communicator: a thread of the process that made its id. It lets the ranks in, takes
-// each collective's data, checks that all ranks ask for the same, reduces in the order of the ranks (so that the result
-// is the same each time), and sends every rank its part. A rank that ends without a goodbye ends the communicator: all
-// others are told at once.
+// each collective's data and checks that all ranks ask for one operation. It reduces in the order of the ranks, so
+// every run gives equal bits, and sends every rank its part. A rank that ends without a goodbye ends the communicator,
+// and the server tells all remaining ranks at once.
 #include "nccl_wire.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@ namespace nccl {
 
 struct Member { // a rank; at first only a connection
     int socket = -1;
-    size_t hello_bytes = 0; // that have come
+    size_t hello_bytes = 0; // bytes received
     Hello hello = {};
     bool joined = false, called = false;
     Call call = {};
@@ -69,9 +69,9 @@ class Server {
 
     int listener;
     uint64_t nonce, network = network_number();
-    int ranks = 0, in = 0;         // expected (0: not known yet), joined
+    int ranks = 0, in = 0;         // ranks expected (0: not known yet), ranks joined
     std::vector<Member> members;   // [ranks], in order of rank
-    std::vector<Member> newcomers; // that have not said who they are
+    std::vector<Member> newcomers; // connections that have not said which rank they are
     std::vector<char> total, part; // data of the collective
 };
 
@@ -81,7 +81,7 @@ static std::string who(const Hello &hello) {
 
 // ---- Letting the ranks in ----
 
-// Until all are there. A newcomer that says nothing holds up nobody, one that speaks something else is dropped.
+// Lets ranks in until all are there. A silent newcomer holds up no rank. A newcomer with another protocol is dropped.
 bool Server::join() {
     while (ranks == 0 || in < ranks) {
         std::vector<pollfd> waits(1, {listener, POLLIN, 0});
@@ -114,7 +114,7 @@ void Server::accept_one() {
     if (newcomer.socket >= 0) { newcomers.push_back(newcomer); }
 }
 
-// Takes what has come. False: the communicator cannot come into being.
+// Takes the received bytes. Returns false if the communicator cannot come into being.
 bool Server::read_hello(Member *newcomer) {
     char *to = reinterpret_cast<char *>(&newcomer->hello) + newcomer->hello_bytes;
     ssize_t n = recv(newcomer->socket, to, sizeof(Hello) - newcomer->hello_bytes, MSG_DONTWAIT);
@@ -140,12 +140,12 @@ bool Server::admit(Member *newcomer) {
     }
     newcomer->joined = true;
     members[static_cast<size_t>(newcomer->hello.rank)] = *newcomer;
-    newcomer->socket = -1; // it is the member's now
+    newcomer->socket = -1; // the member owns it now
     in++;
     return true;
 }
 
-// "" if the newcomer may come in.
+// Returns "" if the newcomer may come in.
 std::string Server::why_not(const Hello &hello, std::string *details) const {
     std::string me = words("ncclCommInitRank of rank %d of %d", hello.rank, hello.ranks);
     for (const Member &m : members) {
@@ -163,7 +163,7 @@ std::string Server::why_not(const Hello &hello, std::string *details) const {
 
 // ---- One collective ----
 
-// Waits for a call of each rank. False: the communicator has failed.
+// Waits for a call of each rank. Returns false if the communicator has failed.
 bool Server::gather_calls() {
     for (Member &m : members) { m.called = false; }
     for (size_t calls = 0; calls < members.size();) {
@@ -183,10 +183,10 @@ bool Server::gather_calls() {
     return true;
 }
 
-// Something has come from the rank. False: it has ended.
+// Takes what the rank has sent. Returns false if the rank has ended without a goodbye.
 bool Server::take_call(Member *m, short events) {
     if (m->called && m->call.kind == GOODBYE) {
-        close_member(m); // as it may: it has said so
+        close_member(m); // it has said goodbye, so it may end
         return true;
     }
     if (m->called) { return (events & (POLLRDHUP | POLLHUP | POLLERR)) == 0; }
@@ -194,7 +194,7 @@ bool Server::take_call(Member *m, short events) {
     return m->called;
 }
 
-// Some ranks are in a collective, and another one has left for good.
+// Some ranks are in a collective, and another rank has left for good.
 bool Server::is_waited_for_in_vain() {
     const Member *gone = nullptr;
     bool in_vain = false;
@@ -225,7 +225,7 @@ static bool same_call(const Call &a, const Call &b) {
     return a.kind == b.kind && a.type == b.type && a.reduction == b.reduction && a.root == b.root && a.count == b.count;
 }
 
-// The first rank that does not do as rank 0 does reports it.
+// The first rank that differs from rank 0 reports it.
 bool Server::calls_match() {
     const Member &first = members[0];
     for (Member &m : members) {
@@ -277,7 +277,7 @@ bool Server::receive_and_gather() {
     return true;
 }
 
-// A rank that ends now does not keep the others from what they wait for.
+// If a rank ends now, the remaining ranks still get their results.
 bool Server::send_results() {
     const Call call = members[0].call;
     const size_t share = total.size() / members.size();
@@ -294,7 +294,7 @@ bool Server::send_results() {
 
 // ---- Talking to a rank ----
 
-// The rank of this process last: when it goes on, and perhaps ends the process, the others have their answers.
+// The rank of this process comes last. It may end the process when it goes on, and then all ranks have their answers.
 std::vector<Member *> Server::in_order_of_answers() {
     std::vector<Member *> all;
     for (Member &m : members) { all.push_back(&m); }
@@ -310,13 +310,13 @@ void Server::tell_others(const Member *member, const std::string &text) {
     }
 }
 
-// Always false: the communicator has failed.
+// Always returns false: the communicator has failed.
 bool Server::ended(const Member &member) {
     tell_others(&member, who(member.hello) + " has ended, or has aborted its communicator");
     return false;
 }
 
-// If the rank is no longer there, the next wait for it says so.
+// If the rank has gone, the next wait for it notices.
 void Server::answer(Member *member, AnswerKind kind, const void *data, size_t bytes) {
     Answer head = {kind, 0, bytes};
     if (member->socket < 0) { return; }
@@ -328,7 +328,7 @@ void Server::close_member(Member *member) {
     member->socket = -1;
 }
 
-// Nothing more will be done: stays until every rank has read its last answer and closed the connection.
+// Waits, with all work done, until every rank has read its last answer and closed the connection.
 void Server::linger() {
     if (listener >= 0) { close(listener); }
     members.insert(members.end(), newcomers.begin(), newcomers.end());
@@ -347,7 +347,7 @@ void Server::linger() {
     }
 }
 
-// Signals are the program's: this thread takes none but those of its own mistakes.
+// Signals belong to the program. This thread takes only the signals of its own mistakes.
 void start_server(int listener, uint64_t nonce) {
     sigset_t all, before;
     sigfillset(&all);

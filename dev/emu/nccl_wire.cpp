@@ -35,7 +35,7 @@ uint64_t random_number() {
     return number;
 }
 
-// Of this boot of this machine and this network namespace.
+// Identifies this boot of this machine and this network namespace.
 uint64_t network_number() {
     uint64_t hash = 1469598103934665603u;
     auto mix = [&hash](uint64_t x) { hash = (hash ^ x) * 1099511628211u; };
@@ -85,7 +85,7 @@ std::string to_text(const Call &call) {
 static int bound_socket(int family, const sockaddr *address, socklen_t bytes) {
     int made = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0), no = 0, yes = 1;
     if (made < 0) { return -1; }
-    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)); // of the connections that it takes, too
+    setsockopt(made, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes)); // also for the connections that it takes
     if (family == AF_INET6) { setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no)); }
     if (bind(made, address, bytes) == 0 && listen(made, 1024) == 0) { return made; }
     int error = errno;
@@ -98,12 +98,12 @@ int listen_anywhere(uint16_t *port) {
     sockaddr_in6 six = {};
     sockaddr_in four = {};
     six.sin6_family = AF_INET6, four.sin_family = AF_INET;
-    int made = bound_socket(AF_INET6, reinterpret_cast<sockaddr *>(&six), sizeof(six)); // IPv4 too
+    int made = bound_socket(AF_INET6, reinterpret_cast<sockaddr *>(&six), sizeof(six)); // takes IPv4 too
     if (made < 0) { made = bound_socket(AF_INET, reinterpret_cast<sockaddr *>(&four), sizeof(four)); }
     sockaddr_storage got;
     socklen_t bytes = sizeof(got);
     if (made < 0 || getsockname(made, reinterpret_cast<sockaddr *>(&got), &bytes) != 0) { return -1; }
-    *port = ntohs(reinterpret_cast<sockaddr_in *>(&got)->sin_port); // at the same place in both
+    *port = ntohs(reinterpret_cast<sockaddr_in *>(&got)->sin_port); // IPv4 and IPv6 have the port at one place
     return made;
 }
 
@@ -121,7 +121,7 @@ static bool get_address(const sockaddr *from, Address *address) {
     return true;
 }
 
-// Those of IPv4 first.
+// Lists the IPv4 addresses first.
 std::vector<Address> own_addresses() {
     std::vector<Address> found;
     ifaddrs *all = nullptr;
@@ -137,7 +137,7 @@ std::vector<Address> own_addresses() {
     return found;
 }
 
-// Waits for the end of a connect that does not block. 0, or an errno.
+// Waits for the end of a connect that does not block. Returns 0 or an errno.
 static int finish_connect(int socket, int milliseconds) {
     pollfd wait = {socket, POLLOUT, 0};
     int ready;
@@ -172,7 +172,7 @@ static int try_connect(const Address &address, uint16_t port, std::string *why) 
     return -1;
 }
 
-// The server has listened since before the id existed, so that one try is enough.
+// The server listened before the id existed, so one try is enough.
 int connect_to(const Id &id, std::string *why) {
     if (id.network == network_number()) {
         Address loopback = {0, {127, 0, 0, 1}}, loopback6 = {1, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
@@ -187,7 +187,7 @@ int connect_to(const Id &id, std::string *why) {
     return -1;
 }
 
-// The descriptors may be of the kind that does not block.
+// The descriptors may be non-blocking.
 static bool wait_until(int socket, short events, short *got) {
     pollfd wait = {socket, events, 0};
     int ready;

@@ -1,5 +1,5 @@
-// How a mistake is reported: one line that says what, where and in which thread, further lines of details, and the end
-// of the program with status 1. The first report wins; the other workers wait for the end.
+// Reports a mistake: one line names the mistake, the place and the thread, more lines give details, and the program
+// ends with status 1. The first report wins, and the other workers wait for the end.
 #include "runtime.h"
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@ namespace emu {
 
 __thread bool reporting;
 
-// Reports are the only use of text, and begin with a call of this.
+// Only reports use text, and each begins with a call of format.
 std::string format(const char *text, ...) {
     reporting = true;
     char line[1024];
@@ -28,7 +28,7 @@ std::string format(const char *text, ...) {
 std::string to_text(Source at) { return at.file ? format("%s:%d", at.file, at.line) : "an unknown line"; }
 std::string to_text(uint3 v) { return format("(%u,%u,%u)", v.x, v.y, v.z); }
 
-// Runs addr2line on this program; the innermost line first, then the lines that it is inlined into.
+// Runs addr2line on this program. The innermost line comes first, then the lines that it is inlined into.
 static std::string run_addr2line(uintptr_t pc) {
     char path[4096], command[4352];
     ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 1);
@@ -72,7 +72,7 @@ std::string line_of_pc(uintptr_t pc) {
 
 [[noreturn]] static void finish(const std::string &first_line, const std::string &details) {
     static std::mutex first;
-    first.lock(); // never given back
+    first.lock(); // never unlocked
     fflush(stdout);
     fprintf(stderr, "emu: %s\n", first_line.c_str());
     if (!details.empty()) { fprintf(stderr, "%s\n", details.c_str()); }

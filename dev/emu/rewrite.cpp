@@ -1,4 +1,4 @@
-// Translates what C++ does not know of CUDA, in preprocessed text from standard input to standard output:
+// Translates CUDA's syntax into C++, in preprocessed text from standard input to standard output:
 //
 //   K<<<grid, block, ...>>>(args)     ->  ::emu::Launch("K", file, line, grid, block, ...)(K, args)
 //   __shared__ T x[N];                ->  a struct with the member x, and a reference to the one of the running block
@@ -7,7 +7,7 @@
 //   __noinline__                      ->  the attribute; not a macro, because the standard library uses that name
 //   #pragma unroll                    ->  an empty line
 //
-// The text keeps its lines: messages, debuggers and reports show the original ones.
+// The text keeps its lines, so messages, debuggers and reports show the original line numbers.
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -143,7 +143,7 @@ static size_t after(const Tokens &t, size_t i) {
     return NONE;
 }
 
-// From a closing bracket back to the one that opens it.
+// Goes from a closing bracket back to its opening bracket.
 static size_t opening(const Tokens &t, size_t i) {
     const std::string close = t[i].text, open = close == ">" ? "<" : close == ")" ? "(" : close == "]" ? "[" : "{";
     int depth = 0;
@@ -158,7 +158,7 @@ static size_t opening(const Tokens &t, size_t i) {
     }
     return NONE;
 }
-// From an opening bracket on to the one that closes it.
+// Goes from an opening bracket on to its closing bracket.
 static size_t closing(const Tokens &t, size_t i) {
     const std::string open = t[i].text, close = open == "(" ? ")" : open == "[" ? "]" : open == "{" ? "}" : ">";
     int depth = 0;
@@ -197,7 +197,7 @@ static std::string quote(const std::string &text) {
 
 // ---- Launches ----
 
-// Three times the symbol, with nothing but space between; returns the last one.
+// Finds the symbol three times, with only space between, and returns the last one.
 static size_t three(const Tokens &t, size_t i, const char *symbol) {
     if (!t[i].is(symbol)) { return NONE; }
     size_t second = after(t, i), third = second == NONE ? NONE : after(t, second);
@@ -205,8 +205,8 @@ static size_t three(const Tokens &t, size_t i, const char *symbol) {
     return all ? third : NONE;
 }
 
-// The first token of the kernel's name, which ends before `end`: words with template arguments, joined by `::`, or
-// anything in parentheses.
+// The first token of the kernel's name, which ends before `end`. A name is words with template arguments, joined by
+// `::`, or anything in parentheses.
 static size_t begin_of_name(const Tokens &t, size_t end) {
     size_t i = before(t, end);
     if (i != NONE && t[i].is(")")) { return opening(t, i); }
@@ -235,7 +235,7 @@ static size_t end_of_config(const Tokens &t, size_t i) { // the first > of >>>
     return NONE;
 }
 
-static void erase(Tokens &t, size_t begin, size_t end) { // but not the lines
+static void erase(Tokens &t, size_t begin, size_t end) { // keeps the line ends
     for (size_t i = begin; i < end; i++) {
         std::string lines;
         for (char c : t[i].text) {
@@ -264,7 +264,7 @@ static void rewrite_launch(Tokens &t, size_t open) {
 
 // ---- Shared and device variables ----
 
-// Where the declaration begins that holds token i.
+// Returns the first token of the declaration that holds token i.
 static size_t begin_of_declaration(const Tokens &t, size_t i) {
     size_t begin = i;
     for (size_t left = before(t, i); left != NONE; left = before(t, left)) {
@@ -276,7 +276,7 @@ static size_t begin_of_declaration(const Tokens &t, size_t i) {
 
 static bool is_attribute(const Token &token) { return token.is("alignas") || token.is("__attribute__"); }
 
-// Over template arguments, attributes and brackets, from i to the first token that is one of the stops.
+// Goes from i over template arguments, attributes and brackets to the first token that is one of the stops.
 static size_t find_stop(const Tokens &t, size_t i, const char *stops) {
     int angles = 0;
     while (i != NONE) {
@@ -340,7 +340,7 @@ static void rewrite_shared(Tokens &t, size_t keyword) {
     t[end - 1].kind = SYMBOL;
 }
 
-// __device__ or __constant__: a variable when its declaration has no parameter list.
+// Translates __device__ and __constant__. A declaration without a parameter list is a variable.
 static void rewrite_device(Tokens &t, size_t keyword) {
     size_t stop = find_stop(t, after(t, keyword), "(;=[{");
     bool variable = stop != NONE && !t[stop].is("(") && !t[stop].is("{");

@@ -1,4 +1,4 @@
-// What the emulator's steps cost, for dev/emu/README.md:
+// Measures what the emulator's steps cost, for dev/emu/README.md:
 //   dev/emu/emucc -O2 dev/emu/speed.cu -o build/emu_speed && EMU_THREADS=1 build/emu_speed
 #include <cuda_runtime.h>
 #include <stdio.h>

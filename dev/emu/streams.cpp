@@ -1,7 +1,7 @@
-// Streams and events. All work is done when the call returns, but which operation is ordered before which is tracked as
-// the hardware promises it, with vector clocks: a clock says, for each stream, up to which of its operations everything
-// is done. A stream has the clock of its next operation, an event that of its record, and the host its own. Waiting is
-// taking the maximum.
+// Streams and events. All work is done when the call returns. Vector clocks track which operation the hardware promises
+// to order before which. A clock holds for each stream the last operation up to which everything is done. A stream has
+// the clock of its next operation, an event the clock of its record, and the host its own clock. Waiting takes the
+// maximum of two clocks.
 #include "access.h"
 #include "memory.h"
 #include "streams.h"
@@ -67,7 +67,7 @@ cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at) {
 
 // ---- What is ordered before what ----
 
-// The default stream waits for all blocking streams, and they for it.
+// The default stream waits for all blocking streams, and all blocking streams wait for it.
 Clock clock_of_next(cudaStream_t stream) {
     Device &d = device();
     Clock clock = stream->clock;
@@ -79,7 +79,7 @@ Clock clock_of_next(cudaStream_t stream) {
     return clock;
 }
 
-// The stamp of the oldest operation that is not done according to the clock, or of the next one.
+// Returns the stamp of the oldest operation that is not done according to the clock, or `next` if all are done.
 static uint64_t oldest_not_done(const Clock &clock, uint64_t next) {
     uint64_t oldest = next;
     for (cudaStream_t stream : device().streams) {
@@ -114,7 +114,7 @@ const Operation *find_operation(uint32_t number) {
 
 const Operation *unordered_operation(uint32_t number, bool in_host_code) {
     std::unique_lock<std::recursive_mutex> guard(device().mutex, std::defer_lock);
-    if (in_host_code) { guard.lock(); } // a kernel's launch holds it
+    if (in_host_code) { guard.lock(); } // a kernel's launch holds the lock already
     const Operation *operation = find_operation(number);
     if (operation == nullptr) { return nullptr; }
     const Clock &clock = in_host_code ? device().host : device().current_clock;
@@ -217,7 +217,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream, const char *file, int line) {
     if (stream == nullptr) { return remember_error(cudaErrorInvalidResourceHandle); }
     cudaStream_t s = find_stream(stream, "cudaStreamDestroy", {file, line});
     refuse_captured(s, "cudaStreamDestroy", {file, line});
-    s->alive = false; // its operations go on, and may be waited for
+    s->alive = false; // its operations go on, and the program may wait for them
     return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream, const char *file, int line) {

@@ -1,4 +1,4 @@
-// What the lanes of a warp do together (shuffles, votes, ldmatrix, mma), cp.async, and atomics.
+// Implements what the lanes of a warp do together (shuffles, votes, ldmatrix, mma), cp.async, and atomics.
 #include "runtime.h"
 #include "include/emu_ptx.h"
 
@@ -11,7 +11,7 @@ namespace emu {
 
 struct ShuffleLane {
     uint64_t bits, result;
-    int source; // the lane to read, or -1 when it is outside of the segment: the lane keeps its own value
+    int source; // the lane to read; -1: it is outside of the segment, and the lane keeps its own value
 };
 
 static int source_lane(Shuffle kind, int lane, int operand, int width) {
@@ -116,7 +116,7 @@ template <int N, bool TRANSPOSED> static void do_ldmatrix(void **deposits, unsig
 
 template <int N, bool TRANSPOSED>
 static void ldmatrix(const char *name, uint32_t *r, const void *row, Source at, uintptr_t pc) {
-    if (now.thread && now.thread->lane < 8 * N) { // the other lanes' addresses are not used
+    if (now.thread && now.thread->lane < 8 * N) { // the addresses of the remaining lanes are not used
         check_shared_address(name, row, at);
         check_access_at(row, 16, 16, READ, at, pc);
     }
@@ -159,7 +159,7 @@ struct MmaLane {
 static float bf16_to_float(uint16_t bits) { return bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 static float tf32_to_float(uint32_t bits) {
     return bit_cast<float>(bits & 0xffffe000u);
-} // the hardware ignores the rest
+} // the hardware ignores the other bits
 
 static float f16_to_float(uint16_t bits) {
     int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
@@ -243,7 +243,7 @@ void cp_async_16(void *shared, const void *global, int src_bytes, const char *fi
     }
     check_access_at(shared, 16, 16, WRITE, at, EMU_CALLER);
     if (src_bytes > 0) { check_access_at(global, static_cast<size_t>(src_bytes), 16, READ, at, EMU_CALLER); }
-    memset(shared, 0xff, 16); // not there yet
+    memset(shared, 0xff, 16); // the data has not arrived yet
     set_initialised(shared, 16, false);
     now.thread->copies.push_back({shared, global, src_bytes, at, EMU_CALLER});
 }
