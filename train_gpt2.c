@@ -314,7 +314,7 @@ static void cross_entropy(float *losses, float *logits, const int32_t *targets, 
 // ---------------------------------------------------------------------------------------------------------------------
 // 2. The model
 
-// An activation with a copy for each layer (stride > 0), or with one copy (stride 0).
+// An activation has a copy for each layer (stride > 0), or one copy (stride 0).
 typedef struct {
     float *data;
     int64_t stride;
@@ -325,13 +325,13 @@ typedef struct {
     GPT2_ACTIVATIONS(ACTIVATION_FIELD)
 } Activations;
 
-// The activations by name. A layer's activation is that of one layer.
+// Holds the activations by name. A layer's activation belongs to one layer.
 #define ACTIVATION_POINTER(name, ...) float *name;
 typedef struct {
     GPT2_ACTIVATIONS(ACTIVATION_POINTER)
 } LayerActs;
 
-// The 16 tensors by name, of parameters or of their gradients. A tensor of a block is that of one layer.
+// Holds 16 tensors by name, of parameters or of their gradients. A tensor of a block belongs to one layer.
 #define TENSOR_POINTER(name, ...) float *name;
 typedef struct {
     GPT2_PARAMETERS(TENSOR_POINTER)
@@ -469,7 +469,7 @@ static bool gpt2_allocate(Model *model, MemoryPlan *plan, Error *error) {
     return true;
 }
 
-// The tensors of a layer in an array of all parameters, or of all gradients.
+// Finds the tensors of a layer in an array of all parameters, or of all gradients.
 static Tensors tensors_of(const GPT2Config *config, float *all, int layer) {
     Tensors tensors;
 #define TENSOR_OF_LAYER(name, ...) tensors.name = all + gpt2_layer_offset(config, PARAM_##name, layer);
@@ -480,7 +480,7 @@ static Tensors tensors_of(const GPT2Config *config, float *all, int layer) {
 static Tensors params_of(const Model *model, int layer) { return tensors_of(&model->config, model->params, layer); }
 static Tensors grads_of(const Model *model, int layer) { return tensors_of(&model->config, model->grads, layer); }
 
-// The activations of a layer, with the activations that no layer owns.
+// Finds the activations of a layer, and the activations that no layer owns.
 static LayerActs acts_of(const Model *model, int layer) {
     LayerActs acts;
 #define ACTIVATION_OF_LAYER(name, ...) acts.name = of_layer(model->acts.name, layer);
@@ -488,7 +488,7 @@ static LayerActs acts_of(const Model *model, int layer) {
     return acts;
 }
 
-// The two LayerNorms of a block.
+// A block has two LayerNorms.
 static void block_layernorm1(const LayerActs *a, const Tensors *p, int64_t N, int C) {
     layernorm_forward(a->ln1, a->ln1_mean, a->ln1_rstd, a->residual, p->ln1w, p->ln1b, N, C);
 }
@@ -797,7 +797,7 @@ static const float *generate_logits(Model *model, bool use_cache) {
 
 static const char *const PROGRAM = "train_gpt2";
 
-// The revision of the source. The Makefile links another function of this name, so that a commit compiles nothing anew.
+// Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
 __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 64 // a laptop's CPU can bear this

@@ -77,7 +77,7 @@
 
 static const char *const host_phase_names[] = {"all"};
 
-// The 16 tensors of the model by name. A tensor of a block is that of one layer.
+// Holds the model's 16 tensors by name. A tensor of a block belongs to one layer.
 #define TENSOR_POINTER(name, ...) T *name;
 template <class T> struct Tensors { GPT2_PARAMETERS(TENSOR_POINTER) };
 
@@ -94,7 +94,7 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
 // The linear layers of a block.
 enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
 
-// An activation with a copy for each layer (stride > 0), or with one copy (stride 0).
+// An activation has a copy for each layer (stride > 0), or one copy (stride 0).
 template <class T> struct Activation {
     T *data;
     int64_t stride;
@@ -146,13 +146,13 @@ typedef struct {
 // The passes of a micro-batch in training.
 enum { PASS_FORWARD, PASS_LM_HEAD, PASS_BACKWARD, NUM_PASSES };
 
-// The inputs of a step's kernels that change with every step.
+// A step's kernels read these inputs, which change with every step.
 typedef struct {
     AdamWFactors factors;
     int64_t wants_to_end; // this process has been asked to stop
 } StepInput;
 
-// A step that is queued.
+// Describes a queued step.
 typedef struct {
     bool waiting;          // its results are not logged yet
     bool is_read;          // info has loss and norm: the host waited for them to decide on the update
@@ -180,7 +180,7 @@ struct Optimizer {
     Buckets<float> m, v, master;
 };
 
-// The GPU and the state of its libraries.
+// Holds the GPU and the state of its libraries.
 struct Gpu {
     GpuDevice device;
     cudaStream_t stream, lm_head_stream;
@@ -231,7 +231,7 @@ struct Evaluation {
     cudaEvent_t evaluated;   // the GPU has finished a round of an evaluation
 };
 
-// The sample that is being generated.
+// Holds the sample that is being generated.
 struct Sample {
     int32_t *history, *history_staging; // (T) on the GPU and pinned: the tokens so far
     int history_length;
@@ -318,12 +318,12 @@ static int64_t sum_scratch_floats(int64_t N, int C) {
     return most;
 }
 
-// The number of partial sums of squares for one bucket's part. The buckets' sums lie one behind the other.
+// Returns the number of partial sums of squares of one bucket's part. The buckets' sums lie one behind the other.
 static int64_t norm_partials_of(const Model *model, int bucket) {
     return global_norm_scratch_doubles(zero_shard(&model->shards->layout, bucket));
 }
 
-// The attention that cuDNN computes.
+// Describes the attention that cuDNN computes.
 static CudnnShape cudnn_shape(const Model *model) {
     const RunShape *run = &model->shape;
     CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
@@ -354,7 +354,7 @@ static_assert(sizeof(StepInput) % sizeof(double) == 0, "inputs are planned as do
 #define RECORD_DOUBLES ((int64_t)(sizeof(StepRecord) / sizeof(double)))
 #define INPUT_DOUBLES ((int64_t)(sizeof(StepInput) / sizeof(double)))
 
-// The rounds of a validation. In each round every rank takes one batch.
+// Returns the rounds of a validation. In each round every rank takes one batch.
 static int64_t validation_rounds(const Model *model) {
     return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
 }
@@ -483,7 +483,7 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 2. Forward
 
-// The tensors of bucket 0 and of one layer. Parameters are valid after await_bucket, gradients after begin_gradient.
+// Finds the tensors of bucket 0 and a layer. Parameters are valid after await_bucket, gradients after begin_gradient.
 static Tensors<floatX> params_of_layer(const Model *model, int layer) {
     return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->params, 0),
                       whole_bucket(model->shards, model->params, 1 + layer));
@@ -494,7 +494,7 @@ static Tensors<float> grads_of_layer(const Model *model, int layer) {
                       whole_bucket(model->shards, model->grads, 1 + layer));
 }
 
-// A batch's place in its step, and where its losses go. By default nobody wants the losses.
+// Describes a batch's place in its step, and where its losses go. By default nobody wants the losses.
 struct BatchRole {
     bool trains = false;            // its gradients are wanted
     bool first = true, last = true; // of the micro-batches of a step
@@ -520,7 +520,7 @@ static Linear linear_of(const Model *model, int layer, int which, LinearUse use)
     }
 }
 
-// The language model head, which shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.
+// The language model head shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.
 static Linear lm_head_of(const Model *model) {
     Linear head;
     head.C = model->config.channels, head.OC = model->config.padded_vocab_size;
@@ -594,7 +594,7 @@ static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *pr
 
 // ---- Forward ----
 
-// A LayerNorm of the model: its parameters, its output, and its statistics for the backward pass.
+// A LayerNorm has parameters, an output, and statistics for the backward pass.
 struct LayerNorm {
     const floatX *weight, *bias; // (C)
     floatX *out;                 // (N,C)
@@ -669,7 +669,7 @@ static void mlp_forward(const Model *model, Gpu *gpu, int layer, int64_t N, Line
     if (!fused) { linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, gpu->stream); }
 }
 
-// A block from ln1 to gelu. It leaves out fcproj, because the backward pass needs no output of fcproj:
+// Computes a block from qkv to gelu. Leaves out fcproj, because the backward pass needs no output of fcproj:
 //   mid = x + attention(ln1) attprojw^T + attprojb; ln2 = layernorm(mid); gelu = GELU(ln2 fcw^T + fcb)
 static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T, LinearUse use) {
     int64_t N = (int64_t)B * T;
@@ -684,7 +684,7 @@ static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T,
     mlp_forward(model, gpu, layer, N, use);
 }
 
-// The last linear layer of a block, then the next block's ln1 or the final LayerNorm:
+// Computes the last linear layer of a block, then the next block's ln1 or the final LayerNorm:
 //   residual[layer + 1] = mid + gelu fcprojw^T + fcprojb
 static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer, int64_t N, LinearUse use) {
     bool last = layer == model->config.num_layers - 1;
@@ -696,7 +696,7 @@ static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer
     add_and_normalize(model, gpu, next, a->residual.of(layer + 1), a->residual_mid.of(layer), N);
 }
 
-// All layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
+// Computes all layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
 static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const int32_t *tokens, int B, int T,
                           LinearUse use) {
     Range range("forward");
@@ -726,7 +726,7 @@ static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const in
 // The logits of a few rows exist at a time, never those of a whole batch. The next rows overwrite the logits, so the
 // head's backward runs here too if gradients are wanted.
 
-// A chunk of rows and its logits.
+// Describes a chunk of rows and its logits.
 struct LogitRows {
     int64_t first, rows;
     int slot;       // 0; with --head-overlap 0 or 1
@@ -835,7 +835,7 @@ static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int 
     }
 }
 
-// The backward from the block's output to mid: fcproj, GELU, fc, ln2.
+// Runs the backward from the block's output to mid: fcproj, GELU, fc, ln2.
 static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t N) {
     int C = model->config.channels;
     Tensors<float> g = grads_of_layer(model, layer);
@@ -860,8 +860,8 @@ static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t 
                                         N, C, gpu->stream);
 }
 
-// The backward from mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to a bias gradient of
-// the block below, so begin_gradient makes room for that block's gradients first.
+// Runs the backward from mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to a bias gradient
+// of the block below, so begin_gradient makes room for that block's gradients first.
 static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shards, int layer, int B, int T,
                                      const BatchRole *role) {
     int64_t N = (int64_t)B * T;
@@ -926,7 +926,7 @@ static void sum_weights(Trainer *t) {
     }
 }
 
-// This rank's part of the gradients of `repeats` buckets, from `bucket` on.
+// Describes this rank's part of the gradients of `repeats` buckets, from `bucket` on.
 static NormPart norm_part(const Model *model, int bucket, int64_t repeats) {
     NormPart part = {bucket_part(model->shards, model->grads, bucket), zero_shard(&model->shards->layout, bucket),
                      repeats, bucket_stride(model->shards, model->grads)};
@@ -963,7 +963,7 @@ static void reduce_step(Trainer *t, double loss_factor, double grad_clip, const 
     cuda_check(cudaEventRecord(t->stats.reduced[slot], t->gpu.stream));
 }
 
-// The part of `repeats` buckets, from `bucket` on, that this rank updates: it holds the moments of this part.
+// Describes the part of `repeats` buckets, from `bucket` on, that this rank updates. It holds the moments of this part.
 static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int bucket, int64_t repeats) {
     const ZeroLayout *zero = &model->shards->layout;
     bool all = !optimizer->m.parts;
@@ -984,7 +984,7 @@ static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int
     return part;
 }
 
-// AdamW for all that this rank updates.
+// Updates all buckets with AdamW, or this rank's parts of them.
 static void update_all(Trainer *t) {
     AdamWPart outside = update_part(&t->model, &t->optimizer, 0, 1),
               blocks = update_part(&t->model, &t->optimizer, 1, t->model.config.num_layers);
@@ -995,7 +995,7 @@ static void update_all(Trainer *t) {
     });
 }
 
-// AdamW for this rank's part if other ranks update the rest. Sends each bucket while the next bucket is updated.
+// Updates this rank's parts with AdamW and sends them to the other ranks: each bucket while the next one is updated.
 // Nothing waits here: the next forward pass waits for each bucket before it reads it (await_bucket), and all other
 // readers wait for all parameters (await_parameters).
 static void update_and_share(Trainer *t) {
@@ -1008,7 +1008,7 @@ static void update_and_share(Trainer *t) {
     t->shards.gathering = true;
 }
 
-// AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from t->stats.result. They
+// Runs AdamW with the factors of reduce_step's input. The kernels read the gradient's scale from t->stats.result. They
 // change nothing if it says that the loss or the norm is not a number, or that the ranks' weights differ. Later steps
 // change nothing either, until the host has read the result.
 static void gpt2_update(Trainer *t) {
@@ -1186,7 +1186,7 @@ static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
     return ok;
 }
 
-// The SUM64 of the parameters in fp32, in the order of files. It does not depend on the number of ranks.
+// Computes the SUM64 of the fp32 parameters in the order of files. It does not depend on the number of ranks.
 static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
     ModelState state = state_of(t);
     *hash = 0;
@@ -1220,7 +1220,7 @@ static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
 
 static const char *const PROGRAM = "train_gpt2cu";
 
-// The revision of the source. The Makefile links another function of this name, so that a commit compiles nothing anew.
+// Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
 extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 1024
@@ -1518,7 +1518,7 @@ static void gpt2_close(Trainer *t) {
     plan_free(&t->host_plan);
 }
 
-// The i-th micro-batch of a step of this run.
+// Describes the i-th micro-batch of a step of this run.
 static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
     BatchRole role;
     role.trains = true;
@@ -1548,7 +1548,7 @@ static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Er
     return true;
 }
 
-// The weight of one row's loss in the mean loss, for reduce_step.
+// Returns the weight of one row's loss in the mean loss, for reduce_step.
 static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options.total_batch; }
 
 // Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
@@ -1663,7 +1663,8 @@ static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
     return skip;
 }
 
-// The time of a step. It counts from the end of an adjoining step before it, so that gaps count, or from its beginning.
+// Returns the seconds of a step. They count from the end of an adjoining step before it, which includes gaps, or else
+// from the step's beginning.
 static double measured_seconds(const StepStats *stats, const PendingStep *step) {
     float milliseconds = 0.0f;
     int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
@@ -1672,7 +1673,7 @@ static double measured_seconds(const StepStats *stats, const PendingStep *step) 
     return 1e-3 * (double)milliseconds;
 }
 
-// Waits for the results of the pending step and logs it. Does nothing if no step is pending.
+// Waits for the pending step's results and logs them. Does nothing if no step is pending.
 static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     PendingStep *step = &t->stats.pending;
     if (!step->waiting) { return true; }
@@ -1711,7 +1712,7 @@ static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Er
 
 // ---- The step ----
 
-// The input of a step that makes the next update.
+// Returns the input of a step that makes the next update.
 static StepInput step_input(const TrainRun *run, double lr) {
     const TrainOptions *o = &run->options;
     int64_t update = run->updates + 1;
@@ -1766,9 +1767,9 @@ static double sum_of_validation(Trainer *t, int64_t rounds, int64_t batches) {
     return sum;
 }
 
-// The mean loss over the validation sequences, which never change. Each rank takes one batch in each round. A rank with
-// no batch left in the last round repeats batch 0, because other ranks may need its parameters. Returns early with a
-// *loss of NaN if asked to stop.
+// Computes the mean loss over the validation sequences, which never change. Each rank takes one batch in each round. A
+// rank with no batch left in the last round repeats batch 0, because other ranks may need its parameters. If asked to
+// stop, returns early with *loss = NaN.
 static bool validate(Trainer *t, TrainRun *run, double *loss, Error *error) {
     Range range("validation");
     int64_t total = t->model.shape.val_sequences, rounds = validation_rounds(&t->model),
@@ -1811,7 +1812,7 @@ static void evaluate_batch(Trainer *t, const EvalLoader *eval, int64_t number, d
     run_batch(t, slot, batch.rows, batch.T, &role);
 }
 
-// The rounds of an evaluation. Each rank has a batch in every round, except perhaps in the last.
+// Returns the rounds of an evaluation. Each rank has a batch in every round, except perhaps in the last.
 static int64_t evaluation_rounds(const EvalLoader *eval, int64_t ranks) {
     return ceil_div_i64(eval_num_batches(eval), ranks);
 }
@@ -1883,8 +1884,8 @@ static void append_to_sample(void *context, int token) {
     t->sample.history_staging[t->sample.history_length++] = token;
 }
 
-// The logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in the
-// window after the sample have no influence, because attention is causal.
+// Computes the logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in
+// the window after the sample have no influence, because attention is causal.
 static const float *sample_logits(void *context) {
     Trainer *t = (Trainer *)context;
     int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
@@ -2246,7 +2247,7 @@ static bool record_run(Trainer *t, TrainRun *run, Error *error) {
     return ok;
 }
 
-// The functions by which a run talks to its ranks.
+// Returns the functions by which a run talks to its ranks.
 static RunRanks ranks_of(Comm *comm) {
     RunRanks ranks = {comm->rank,    comm->num_ranks,  comm_find_launcher().name != NULL,
                       comm,          comm_agree,       comm_broadcast,
