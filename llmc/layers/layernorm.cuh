@@ -5,15 +5,15 @@
 //             dweight += sum over rows of dout * n, dbias += sum over rows of dout
 // inp, out, dinp, dout (N,C); mean, rstd (N) fp32, kept for the backward; weight, bias (C); dweight, dbias (C) fp32.
 //
-// All of it is bound by memory, so a row is read once and stays in registers, spread over as few warps as hold it. The
-// variance is summed from the differences to the mean, not from squares: a row far from zero loses nothing.
+// LayerNorm is bound by memory. So a kernel reads a row once and keeps it in registers, over as few warps as hold it.
+// It sums the variance from differences to the mean, not from squares, so that a row far from zero loses no precision.
 //
-// The backward also writes what belongs to another layer: see layernorm_backward_with_column_sums.
+// The backward also writes another layer's bias gradient and amax: see layernorm_backward_with_column_sums.
 //
-// C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS; rows of floatX aligned to 16 bytes. Results depend on the inputs and the
-// shape only: not on the block size, the GPU, or the order of blocks.
+// C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS. Rows of floatX are aligned to 16 bytes. Results depend on the inputs and the
+// shape only, not on the block size, the GPU, or the order of blocks.
 //
-// With amax, which may be NULL, *amax becomes at least the largest magnitude that is written (amax_add_rounded).
+// amax may be NULL. Otherwise *amax becomes at least the largest magnitude that is written (amax_add_rounded).
 #ifndef LLMC_LAYERNORM_CUH
 #define LLMC_LAYERNORM_CUH
 
@@ -23,7 +23,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/cuda/ptx.cuh"
 
-#define LAYERNORM_MAX_CHANNELS 12288 // the widest GPT-3; the largest that the backward's registers hold in fp32
+#define LAYERNORM_MAX_CHANNELS 12288 // of the widest GPT-3; the backward's registers hold no wider row in fp32
 
 // ---- Forward ----
 
@@ -32,9 +32,8 @@
 // The part of a row that a thread holds: vector i is number threadIdx.x + i * blockDim.x of the row.
 typedef x128 LayerNormPart[LAYERNORM_VECTORS];
 
-// Blocks are (threads of a row, rows); a row has as many warps as it needs to fit, its threads' sums meet in `partial`
-// (shared memory for a value per warp of the block, each used for one sum only). Every thread of the row gets the same
-// bits.
+// Sums x over the threads of a row. A block is (threads of a row, rows). partial: shared memory for one value per warp
+// of the block. Each sum needs a `partial` of its own. Every thread of the row gets equal bits.
 __device__ __forceinline__ float layernorm_row_sum(float x, float *partial) {
     int warps = blockDim.x / WARP_SIZE;
     x = warp_sum(x);
@@ -47,8 +46,8 @@ __device__ __forceinline__ float layernorm_row_sum(float x, float *partial) {
     return x;
 }
 
-// Everything after the loads. vectors: of the row, C / x128::size; 0 for a thread whose row does not exist, which only
-// takes part in the barriers.
+// Computes mean, rstd and out of a loaded row. vectors: of the row, C / x128::size. A thread whose row does not exist
+// has vectors = 0 and only takes part in the barriers.
 template <bool AMAX>
 __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, float *rstd, const LayerNormPart &x,
                                                     const floatX *weight, const floatX *bias, int64_t row, int vectors,
@@ -93,7 +92,7 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
-// Moves 2*N*C floatX (inp read, out written) and 2*N float; weight and bias stay in the caches.
+// Moves 2*N*C floatX (reads inp, writes out) and 2*N float. weight and bias stay in the caches.
 template <bool AMAX>
 static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
                                                 float *__restrict__ rstd, const floatX *__restrict__ inp,
@@ -117,7 +116,7 @@ __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
     return sum;
 }
 
-// Moves 4*N*C floatX: inp1 and inp2 read, residual and normed written; two kernels would move 5*N*C.
+// Moves 4*N*C floatX: it reads inp1 and inp2 and writes residual and normed. Two kernels would move 5*N*C.
 template <bool AMAX>
 static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ normed,
                                                                float *__restrict__ mean, float *__restrict__ rstd,
@@ -152,7 +151,7 @@ static inline dim3 layernorm_forward_block(int C, int block_size) {
     return dim3(row_threads, (unsigned)max_i64(1, block_size / row_threads));
 }
 
-// out, mean, rstd = ...; see the top. amax: of out. out may not be inp.
+// out, mean, rstd = (see the top). amax: of out. out may not be inp.
 static inline void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
                                      const floatX *bias, int64_t N, int C, cudaStream_t stream, uint32_t *amax = NULL,
                                      int block_size = 256) {
@@ -163,8 +162,8 @@ static inline void layernorm_forward(floatX *out, float *mean, float *rstd, cons
     cuda_check_launch("layernorm_forward_kernel");
 }
 
-// residual = inp1 + inp2, rounded to floatX; normed, mean, rstd = LayerNorm of the rounded residual, with the bits of
-// layernorm_forward. amax: of normed. residual may be inp1 or inp2.
+// residual = inp1 + inp2, rounded to floatX. normed, mean, rstd = LayerNorm of the rounded residual, with the bits that
+// layernorm_forward gives. amax: of normed. residual may be inp1 or inp2.
 static inline void fused_residual_layernorm_forward(floatX *residual, floatX *normed, float *mean, float *rstd,
                                                     const floatX *inp1, const floatX *inp2, const floatX *weight,
                                                     const floatX *bias, int64_t N, int C, cudaStream_t stream,
@@ -180,21 +179,22 @@ static inline void fused_residual_layernorm_forward(floatX *residual, floatX *no
 
 // ---- Backward ----
 //
-// The first stage has blocks of as many threads as hold a row. A block takes rows blockIdx.x, blockIdx.x + gridDim.x,
-// ... one after the other. Its threads keep their channels' sums of dweight and dbias in registers over all of these
-// rows, and of dinp's columns if these are wanted. They leave the sums in scratch, a row of 2*C or 3*C for each block.
-// The second stage adds the blocks' sums.
+// A block of the first stage has as many threads as hold a row. It takes rows blockIdx.x, blockIdx.x + gridDim.x, ...
+// in turn. Its threads keep their channels' sums of dweight and dbias in registers over all these rows, and on request
+// the sums of dinp's columns. They store the sums in scratch, a row of 2*C or 3*C for each block. The second stage adds
+// the blocks' sums.
 
-// Where dinp goes, and what else is wanted of it.
+// The destination of dinp, of the sums of its columns and of its amax.
 typedef struct {
     floatX *values;     // (N,C)
     bool overwrites;    // dinp = instead of +=
-    float *column_sums; // (C) += sums over the rows of dinp, as rounded; NULL: not wanted
+    float *column_sums; // (C) += sums over the rows of the rounded dinp; NULL: not wanted
     uint32_t *amax;     // of dinp, see amax_add_rounded; NULL: not wanted
 } LayerNormDinp;
 
-// Vectors of 16 bytes that a thread of the backward holds: 1 for rows that 512 threads can hold, as all of GPT-2's and
-// most of GPT-3's in bf16. Wider rows need 2, or as many as the widest row needs (3 in bf16, 6 in fp32).
+// A thread of the backward holds 1 vector of 16 bytes if 512 threads hold the row. In bf16 this is so for all of
+// GPT-2's and most of GPT-3's widths. Wider rows need 2 vectors, or as many as the widest row needs (3 in bf16, 6 in
+// fp32).
 #define LAYERNORM_BACKWARD_MAX_THREADS 512
 #define LAYERNORM_BACKWARD_MAX_VECTORS (LAYERNORM_MAX_CHANNELS / (LAYERNORM_BACKWARD_MAX_THREADS * x128::size))
 
@@ -206,10 +206,11 @@ static inline int layernorm_backward_threads(int C) {
     return WARP_SIZE * (int)ceil_div_i64(C, WARP_SIZE * layernorm_backward_vectors(C) * x128::size);
 }
 
-// One wave of blocks, if a multiprocessor of an A100 holds `each` blocks: no block begins when others end, and all have
-// as many rows but for one. An A100 has 108 multiprocessors, an H100 and an H200 have 132. All get the same number of
-// blocks, so that the bits are the same. It is 108 * each, which fills an A100, or the next multiple of 132 below it,
-// whichever leaves less idle on the other GPU. In bf16:
+// The number of blocks of one wave, if a multiprocessor of an A100 holds `each` blocks. In one wave all blocks start
+// together, and their numbers of rows differ by at most one. An A100 has 108 multiprocessors, an H100 and an H200 have
+// 132. All GPUs get an equal number of blocks, so that they give equal bits. The number is 108 * each, which fills an
+// A100, or the next multiple of 132 below 108 * each. The choice is the number that leaves less of the other GPU idle.
+// In bf16:
 //   C      warps   each   blocks   on a multiprocessor of 108   of 132
 //   768      3      10     1056      9.8 of 10                  8
 //   1024     4       8      864      8                          6.5 of 7
@@ -218,12 +219,14 @@ static inline int layernorm_backward_threads(int C) {
 static inline int64_t layernorm_backward_wave(int64_t each) {
     int64_t fills_108 = 108 * each, fills_132 = fills_108 / 132 * 132;
     int64_t places_of_132 = ceil_div_i64(fills_108, 132) * 132;
-    // Busy: fills_108 of the places of 132 multiprocessors, fills_132 of the fills_108 places of 108.
+    // fills_108 keeps fills_108 / places_of_132 of 132 multiprocessors busy. fills_132 keeps fills_132 / fills_108 of
+    // 108 multiprocessors busy.
     return fills_108 * fills_108 >= fills_132 * places_of_132 ? fills_108 : fills_132;
 }
 
-// Each block has 16 rows or more: its sums, 24 bytes a channel written and read, are little beside them. The 65,536
-// registers of a multiprocessor hold 32 warps of 64 registers a thread, or 16 warps of the 128 that longer parts take.
+// Each block has 16 rows or more, so that its sums (24 bytes a channel, written and read) are few bytes beside its
+// rows. The 65,536 registers of a multiprocessor hold 32 warps of 64 registers a thread. Two or more vectors take 128
+// registers a thread, so 16 warps fit.
 static inline int64_t layernorm_backward_blocks(int64_t N, int C) {
     int64_t warps = layernorm_backward_threads(C) / WARP_SIZE, most = layernorm_backward_vectors(C) == 1 ? 32 : 16;
     return min_i64(ceil_div_i64(N, 16), layernorm_backward_wave(most / warps));
@@ -232,8 +235,8 @@ static inline int64_t layernorm_backward_scratch_floats(int64_t N, int C) {
     return layernorm_backward_blocks(N, C) * 3 * C;
 }
 
-// Sums both values over the block. partial: shared memory for a value per warp, not to be used for the next sum, so
-// that one barrier is enough.
+// Sums both values over the block. partial: shared memory for one float2 per warp. The next sum must use another
+// `partial`, so that one barrier is enough.
 __device__ __forceinline__ float2 layernorm_block_sums(float2 x, float2 *partial) {
     x.x = warp_sum(x.x);
     x.y = warp_sum(x.y);
@@ -257,8 +260,8 @@ __device__ __forceinline__ void layernorm_store_sums(float *scratch, const float
     }
 }
 
-// sums (values of 16 bytes) = or += what is stored in dinp, for rows too wide to keep such sums in registers. These
-// sums are in scratch from the start, which the caches hold.
+// sums = (first row) or += the values stored in dinp. Rows that are too wide to keep these sums in registers keep them
+// in scratch, which the caches hold.
 __device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &values, bool is_first) {
 #pragma unroll
     for (int k = 0; k < x128::size; k += f128::size) {
@@ -269,16 +272,17 @@ __device__ __forceinline__ void layernorm_add_to_sums(float *sums, const x128 &v
     }
 }
 
-// Rows that are not too long come through shared memory: while one row is summed, the next row is on its way. Three
-// vectors side by side, of dout, inp and dinp, belong to one thread. It copies them and reads them, so that it waits
-// for its own copies only. Eight threads that read 16 bytes each, 48 bytes apart, meet no bank twice.
+// Rows of at most LAYERNORM_STAGED_VECTORS vectors a thread come through shared memory: a block loads its next row
+// while it sums the current row. Three neighbouring vectors, of dout, inp and dinp, belong to one thread. The thread
+// copies and reads them itself, so it waits for its own copies only. Eight threads that read 16 bytes each, 48 bytes
+// apart, read different banks.
 #define LAYERNORM_STAGED_VECTORS 2
 
 static inline size_t layernorm_backward_shared(int C) {
     return layernorm_backward_vectors(C) <= LAYERNORM_STAGED_VECTORS ? (size_t)(2 * 3 * C) * sizeof(floatX) : 0;
 }
 
-// Starts copying this thread's vectors of the row that begins at `begin`. Zeros stand for a dinp that is overwritten.
+// Starts copying this thread's vectors of the row that begins at `begin`. With `overwrites` it copies zeros for dinp.
 template <int VECTORS>
 __device__ __forceinline__ void layernorm_fetch_row(int4 *stage, const floatX *dout, const floatX *inp,
                                                     const floatX *dinp, int64_t begin, int C, bool overwrites) {
@@ -293,30 +297,31 @@ __device__ __forceinline__ void layernorm_fetch_row(int4 *stage, const floatX *d
     }
 }
 
-// A vector of dout, inp or dinp: from the thread's own part of shared memory, or from the tensor.
+// Reads a vector of dout, inp or dinp from the thread's own part of shared memory, or from the tensor.
 template <bool STAGED> __device__ __forceinline__ x128 layernorm_read(const int4 *staged, const floatX *tensor) {
     return STAGED ? packed_from_bits<floatX>(*staged) : load128_streaming(tensor);
 }
 
-// Moves 4*N*C floatX: dout, inp and dinp are read once, dinp is written. Moves 3*N*C if dinp is overwritten. kinds: of
-// the blocks' sums, 2, or 3 with the sums of dinp's columns.
+// Moves 4*N*C floatX: it reads dout, inp and dinp and writes dinp. With `overwrites` it moves 3*N*C. kinds: 2 for the
+// sums of dweight and dbias, 3 with the sums of dinp's columns.
 template <int VECTORS, bool AMAX>
 static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
     layernorm_backward_kernel(floatX *dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
                               const floatX *__restrict__ inp, const float *__restrict__ mean,
                               const float *__restrict__ rstd, const floatX *__restrict__ weight, uint32_t rows, int C,
                               bool overwrites, int kinds, uint32_t *amax) {
-    // A short part of a row leaves registers for the sums of dinp's columns, and shared memory for the next row. A long
-    // part is loaded when it is used, dout and inp twice, and the sums of dinp are in scratch.
+    // With few vectors a thread has registers for the sums of dinp's columns, and shared memory has room for the next
+    // row. With more vectors a thread loads each vector when it needs it, dout and inp twice, and keeps the sums of
+    // dinp's columns in scratch.
     constexpr bool STAGED = VECTORS <= LAYERNORM_STAGED_VECTORS;
     extern __shared__ int4 layernorm_stages[];
-    __shared__ float2 partial[2 * WARP_SIZE]; // rows take turns with its halves
+    __shared__ float2 partial[2 * WARP_SIZE]; // even turns use the first half, odd turns the second
     float *sums_of_block = scratch + (int64_t)blockIdx.x * kinds * C;
     float per_C = 1.0f / (float)C;
     float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {}, column_sums[VECTORS][x128::size] = {};
     uint32_t largest = 0;
-    // The next row's mean is on its way in the even lanes, rstd in the odd ones. If every lane asked for both, the
-    // compiler would put them into the warp's registers, and wait for them at once.
+    // Even lanes load the next row's mean, odd lanes its rstd. If every lane loaded both, the compiler would put them
+    // into registers of the whole warp and wait for them at once.
     const float *statistic = threadIdx.x % 2 == 0 ? mean : rstd;
     float fetched = statistic[blockIdx.x];
     int64_t begin = blockIdx.x * (int64_t)C, step = gridDim.x * (int64_t)C;
@@ -339,7 +344,7 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
             cp_async_commit();
             cp_async_wait<1>();
         }
-        float2 sums = make_float2(0.0f, 0.0f); // of g, of g * n
+        float2 sums = make_float2(0.0f, 0.0f); // sum of g, sum of g * n
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             int vector = threadIdx.x + i * blockDim.x, c = vector * x128::size;
@@ -395,13 +400,13 @@ template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors
                           : layernorm_backward_kernel<LAYERNORM_BACKWARD_MAX_VECTORS, AMAX>;
 }
 
-// dinp, dweight +=, dbias += (see the top); dinp may not be dout or inp. scratch: of
-// layernorm_backward_scratch_floats(N, C) floats, aligned to 16 bytes, whatever it holds.
+// dinp = or +=, dweight +=, dbias += (see the top). dinp may not be dout or inp. scratch has
+// layernorm_backward_scratch_floats(N, C) floats with any content, aligned to 16 bytes.
 //
-// dinp is the gradient of the residual stream, and so of the output of the linear layer that was added to it last. The
-// sums of dinp's columns are the gradient of that layer's bias, and dinp's amax is what that layer needs in 8 bits. The
-// caller passes both of that layer in `dinp`. A kernel of the linear layer would read dinp again for them, 2 bytes a
-// value beside the 8 that are moved here.
+// dinp is the gradient of the residual stream. So it is also the gradient of the output of the linear layer whose
+// output was added to the stream last. The sums of dinp's columns are the gradient of that layer's bias, and that layer
+// needs dinp's amax for 8 bits. The caller passes pointers to both in `dinp`. A kernel of the linear layer would read
+// dinp again: 2 bytes a value, while this kernel moves 8.
 static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, float *dweight, float *dbias,
                                                        const floatX *dout, const floatX *inp, const float *mean,
                                                        const float *rstd, const floatX *weight, float *scratch,

@@ -5,8 +5,8 @@
 //
 // The layer multiplies in floatX, or with --fp8 in 8 bits (fp8.cuh). Its caller need not know which.
 //
-// cuBLASLt counts by columns: a row-major (rows, cols) matrix is a (cols, rows) matrix there. So every product is asked
-// for transposed, with its factors exchanged, and nothing is ever moved.
+// cuBLASLt counts by columns: a row-major (rows, cols) matrix is a (cols, rows) matrix there. So the layer asks for the
+// transpose of every product, with exchanged factors. No data moves.
 //
 // All sums are fp32. Activations and their gradients are rounded once, to floatX, when stored. Deterministic.
 #ifndef LLMC_LINEAR_CUH
@@ -25,20 +25,20 @@ struct Linear {
     float *dweight = NULL, *dbias = NULL;      // gradients: (OC,C), (OC)
     Fp8Linear fp8 = {};
 
-    // In 8 bits, where the kernel that writes the input, or the output's gradient, leaves its largest magnitude (see
-    // amax_add_rounded). NULL: nobody asks, or the input's scale is known since an earlier pass.
+    // In 8 bits, the kernel that writes the input or the output's gradient stores its amax here (amax_add_rounded).
+    // NULL: the layer is not in 8 bits, or the input's scale is known from an earlier pass.
     uint32_t *inp_amax() const { return fp8.measures_input ? &fp8.inp_scale->amax : NULL; }
     uint32_t *dout_amax() const { return fp8.on ? &fp8.dout_scale->amax : NULL; }
 };
 
-// The rows that out and dinp have room for. In 8 bits the rows from N on are padding.
+// The number of rows of out and dinp in memory. In 8 bits the rows from N on are padding.
 static inline int64_t linear_rows(bool fp8, int64_t N) { return fp8 ? fp8_padded_rows(N) : N; }
 
-// ---- The three products, as cuBLASLt is asked for them ----
+// ---- The three products as problems for cuBLASLt ----
 //
-// Every leading dimension is C or OC, a multiple of 16 bytes, so that nothing need be padded for the tensor cores. The
-// vocabulary is already padded (to 128). N may be odd: it is no leading dimension. As the number of terms of dweight's
-// sums it is B*T, a multiple of 8 in practice.
+// Every leading dimension is C or OC, a multiple of 16 bytes, so the tensor cores need no padding. The vocabulary is
+// already padded (to 128). N may be odd, because it is no leading dimension. dweight sums over N = B*T terms, a
+// multiple of 8 in practice.
 
 static inline void linear_require_shape(int64_t N, int C, int OC) {
     cuda_require(N > 0 && N <= INT32_MAX);
@@ -67,8 +67,8 @@ static inline CublasProblem linear_backward_weight_problem(int64_t N, int C, int
     return problem;
 }
 
-// The products of a layer of N rows, so that their algorithms can be tuned. makes_gelu: the forward computes GELU of
-// its output. takes_gelu: the layer's input is a GELU, and the backward goes through it.
+// Writes the products of a layer of N rows, so that the caller can tune their algorithms. makes_gelu: the forward
+// computes GELU of its output. takes_gelu: the layer's input is a GELU, and the backward computes GELU's gradient, too.
 #define LINEAR_PRODUCTS 3
 static inline void linear_problems(CublasProblem *problems, const Linear &l, int64_t N, bool makes_gelu,
                                    bool takes_gelu) {
@@ -85,7 +85,7 @@ static inline void linear_problems(CublasProblem *problems, const Linear &l, int
 
 // ---- Forward ----
 
-// Brings the weights of n layers of a block to 8 bits, if the layers multiply so. The scales lie one after the other.
+// Quantises the weights of n layers of a block if they multiply in 8 bits. Their n scales are neighbours in memory.
 static inline void linear_quantize_weights(const Linear *layers, int n, cudaStream_t stream) {
     if (!layers[0].fp8.on) { return; }
     cuda_check(cudaMemsetAsync(layers[0].fp8.weight_scale, 0, (size_t)n * sizeof(Fp8Scale), stream));
@@ -96,17 +96,17 @@ static inline void linear_quantize_weights(const Linear *layers, int n, cudaStre
     }
 }
 
-// Takes the largest magnitude of the input, for a producer that cannot. Does nothing if nobody asks.
+// Takes the amax of the input if the layer asks for it and the kernel that wrote the input cannot take it.
 static inline void linear_measure_input(const Linear &l, const floatX *inp, int64_t N, cudaStream_t stream) {
     if (l.inp_amax() != NULL) { fp8_amax(l.fp8.inp_scale, inp, N * l.C, stream); }
 }
 
-// Makes the 8-bit copies of the input, if the layer multiplies so.
+// Makes the 8-bit copies of the input if the layer multiplies in 8 bits.
 static inline void linear_quantize_input(const Linear &l, const floatX *inp, int64_t N, cudaStream_t stream) {
     if (l.fp8.on) { fp8_quantize(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, inp, N, l.C, stream); }
 }
 
-// Makes the input of a layer that reads GELU of fc (N,C): gelu (N,C), or in 8 bits its copies alone.
+// Makes the input of a layer that reads GELU of fc (N,C): gelu (N,C), or in 8 bits only its 8-bit copies.
 static inline void linear_gelu_input(const Linear &l, floatX *gelu, const floatX *fc, int64_t N, cudaStream_t stream) {
     if (!l.fp8.on) {
         gelu_forward(gelu, fc, N * l.C, stream);
@@ -116,8 +116,8 @@ static inline void linear_gelu_input(const Linear &l, floatX *gelu, const floatX
     gelu_quantize(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, fc, N, l.C, stream);
 }
 
-// out (N, OC) = inp weight^T + bias. With pre_gelu (N, OC) that sum goes there, and out is its GELU, computed from the
-// sum before it is rounded; not in 8 bits. inp NULL: its 8-bit copies have been made.
+// out (N, OC) = inp weight^T + bias. With pre_gelu, pre_gelu (N, OC) = inp weight^T + bias and out = its GELU, computed
+// from the sum before rounding; not in 8 bits. inp NULL: the caller has made the 8-bit copies of the input.
 static inline void linear_forward(CublasContext *context, const Linear &l, floatX *out, floatX *pre_gelu,
                                   const floatX *inp, int64_t N, cudaStream_t stream) {
     CublasProblem problem;
@@ -137,12 +137,12 @@ static inline void linear_forward(CublasContext *context, const Linear &l, float
 
 // ---- Backward ----
 
-// Makes the 8-bit copies of the output's gradient, if the layer multiplies so. Both products below read them.
+// Makes the 8-bit copies of the output's gradient if the layer multiplies in 8 bits. Both products below read them.
 static inline void linear_quantize_dout(const Linear &l, const floatX *dout, int64_t N, cudaStream_t stream) {
     if (l.fp8.on) { fp8_quantize(l.fp8.dout, l.fp8.dout_t, l.fp8.dout_scale, dout, N, l.OC, stream); }
 }
 
-// dweight (OC, C), fp32, += dout (N, OC)^T inp (N, C). In 8 bits, the copies of dout and inp are read.
+// dweight (OC, C), fp32, += dout (N, OC)^T inp (N, C). In 8 bits it reads the copies of dout and inp.
 static inline void linear_backward_weight(CublasContext *context, const Linear &l, const floatX *dout,
                                           const floatX *inp, int64_t N, cudaStream_t stream) {
     CublasProblem problem =
@@ -153,7 +153,7 @@ static inline void linear_backward_weight(CublasContext *context, const Linear &
     cublas_multiply(context, &problem, &operands, stream);
 }
 
-// dinp (N, C) = dout (N, OC) weight (OC, C). In 8 bits, the copy of dout is read. With pre_gelu (N, C) the layer's
+// dinp (N, C) = dout (N, OC) weight (OC, C). In 8 bits it reads the copy of dout. With pre_gelu (N, C) the layer's
 // input was gelu(pre_gelu), and dinp is the gradient of pre_gelu; not in 8 bits.
 static inline void linear_backward_input(CublasContext *context, const Linear &l, floatX *dinp, const floatX *dout,
                                          const floatX *pre_gelu, int64_t N, cudaStream_t stream) {
@@ -167,7 +167,7 @@ static inline void linear_backward_input(CublasContext *context, const Linear &l
     cublas_multiply(context, &problem, &operands, stream);
 }
 
-// dweight += and dinp = of the above. Not dbias: see linear_backward_bias.
+// Computes dweight += and dinp =. For dbias see linear_backward_bias.
 static inline void linear_backward(CublasContext *context, const Linear &l, floatX *dinp, const floatX *dout,
                                    const floatX *inp, const floatX *pre_gelu, int64_t N, cudaStream_t stream) {
     linear_quantize_dout(l, dout, N, stream);
@@ -177,15 +177,15 @@ static inline void linear_backward(CublasContext *context, const Linear &l, floa
 
 // ---- The gradient of the bias ----
 //
-// A pass of its own over dout, for what wrote dout has not summed it. It has two stages. A block does 32 x 16 bytes of
-// columns of BIAS_ROWS rows, a chunk: each lane 16 bytes of columns, each warp every 8th row. A lane issues BIAS_LOADS
-// loads before it adds the first. So a multiprocessor has up to 128 KiB under way, where an H100 needs about 40. Chunks
-// follow from the shape alone.
+// A separate pass over dout, for a dout whose producer has not summed its columns. The pass has two stages
+// (column_sums.cuh). A block takes 32 x 16 bytes of columns of a chunk of BIAS_ROWS rows. A lane takes 16 bytes of
+// columns, a warp every 8th row. A lane issues BIAS_LOADS loads before it adds the first. So a multiprocessor loads up
+// to 128 KiB at once, and an H100 needs about 40 KiB. Chunks depend on the shape only.
 
 #define BIAS_WARPS 8
 #define BIAS_LOADS 8
-#define BIAS_BLOCKS 4 // on a multiprocessor: leaves the compiler the registers for all loads of a lane
-#define BIAS_ROWS 128 // so that the sums, 8 bytes a column written and read, are 3 % of the rows in bf16
+#define BIAS_BLOCKS 4 // of a multiprocessor; leaves the compiler the registers for all loads of a lane
+#define BIAS_ROWS 128 // the sums (8 bytes a column, written and read) are 3 % of the rows' bytes in bf16
 
 static inline int64_t bias_chunks(int64_t N) { return ceil_div_i64(N, BIAS_ROWS); }
 
@@ -225,8 +225,8 @@ static __global__ void __launch_bounds__(BIAS_WARPS *WARP_SIZE, BIAS_BLOCKS)
 
 static inline int64_t linear_backward_bias_scratch_floats(int64_t N, int OC) { return bias_chunks(N) * OC; }
 
-// dbias (OC), fp32, += sums of the columns of dout (N, OC). Takes dout's largest magnitude if it is wanted. scratch:
-// linear_backward_bias_scratch_floats(N, OC), aligned to 16 bytes.
+// dbias (OC), fp32, += sums of the columns of dout (N, OC). Takes dout's amax if the layer asks for it. scratch has
+// linear_backward_bias_scratch_floats(N, OC) floats, aligned to 16 bytes.
 static inline void linear_backward_bias(const Linear &l, const floatX *dout, float *scratch, int64_t N,
                                         cudaStream_t stream) {
     linear_require_shape(N, l.OC, l.OC);
