@@ -1,9 +1,9 @@
-// The shadow memory: what is known of each byte of the arenas. Reserved at fixed addresses, so that finding the shadow
-// of an address is one shift.
+// The shadow memory: what the emulator knows of each byte of the arenas. It lies at fixed addresses, so finding the
+// shadow of an address takes one shift.
 //
-//   bits     a bit for each byte: it has been written since it was allocated (so it is also inside of an allocation)
-//   writes   for each 2 bytes, the stamp of the last write
-//   reads    the same for the last reads: of the first reader since what is ordered before, and whether others followed
+// bits     a bit for each byte: it has been written since it was allocated (so it also lies in an allocation)
+// writes   for each 2 bytes, the stamp of the last write
+// reads    for each 2 bytes, the stamp of the first reader that is not ordered before, and whether others followed
 //
 // A stamp says who accessed the bytes, and when:  interval 27 | thread 10 | instruction 22 | bytes 2 | others 3.
 // Intervals only grow, so "before the last barrier" is one comparison of two stamps.
@@ -19,11 +19,11 @@ constexpr uintptr_t SHADOW_WRITES = 0x310000000000;
 constexpr uintptr_t SHADOW_READS = 0x320000000000;
 
 constexpr int STAMP_INTERVAL = 37, STAMP_THREAD = 27, STAMP_PC = 5; // the lowest bits
-constexpr uint64_t STAMP_BYTES = 3 << 3;                            // low, high; none: an atomic access of both
+constexpr uint64_t STAMP_BYTES = 3 << 3;                            // low, high; none: an atomic access of both bytes
 constexpr uint64_t STAMP_OTHER_LANES = 1, STAMP_OTHER_WARPS = 2, STAMP_OTHER_BLOCKS = 4;
 constexpr uint64_t STAMP_OTHERS = 7;
 constexpr uint32_t INTERVALS = 1u << 27;
-constexpr uint32_t CHUNK_INTERVALS = 16; // are taken at once
+constexpr uint32_t CHUNK_INTERVALS = 16; // taken at once
 
 inline uint32_t interval_of(uint64_t stamp) { return static_cast<uint32_t>(stamp >> STAMP_INTERVAL); }
 inline int thread_of(uint64_t stamp) { return static_cast<int>(stamp >> STAMP_THREAD & 1023); }
@@ -48,7 +48,7 @@ inline uint64_t *shadow_write(uintptr_t address) {
 inline uint64_t *shadow_read(uintptr_t address) {
     return reinterpret_cast<uint64_t *>(SHADOW_READS + (address - ARENA) / 2 * 8);
 }
-// Several workers look at the same shadow; a lost update may hide a race once, and nothing worse.
+// Several workers use the shadow without locks. A lost update may hide one race, and does no other harm.
 inline uint64_t load(const uint64_t *stamp) { return __atomic_load_n(stamp, __ATOMIC_RELAXED); }
 inline void store(uint64_t *stamp, uint64_t value) { __atomic_store_n(stamp, value, __ATOMIC_RELAXED); }
 
@@ -56,7 +56,7 @@ struct Access {
     uintptr_t address, bytes;
     AccessKind kind;
     uintptr_t pc;
-    const Source *at; // if the line is known better than by the pc
+    const Source *at; // set if the line is known better than by the pc
 };
 
 // The slow parts, in access.cpp.
@@ -67,8 +67,7 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
 void merge_reader(uint64_t *reads, uint64_t mine);
 void access_any_size(const Access &access); // in the arenas, by a kernel
 
-// Nothing more to note: other readers like this one have been seen. (Of the same interval means: of the same block, and
-// not ordered before.)
+// Nothing more to note: readers like this one have been seen. Accesses of one interval are of one block and unordered.
 inline bool is_known_reader(uint64_t reads, uint64_t mine) {
     if (reads & STAMP_OTHER_BLOCKS) { return true; }
     bool same_interval = (reads ^ mine) >> STAMP_INTERVAL == 0, same_warp = (reads ^ mine) >> (STAMP_THREAD + 5) == 0;
@@ -85,7 +84,7 @@ template <int BYTES> inline bool all_initialised(uintptr_t address) {
     return (*bits >> (address & 7) & all) == all;
 }
 
-// An access of BYTES bytes by the running kernel thread to its own part of the arenas, aligned.
+// Checks an aligned access of BYTES bytes by the running kernel thread to its own part of the arenas.
 template <int BYTES, AccessKind KIND> inline void check_aligned(uintptr_t address, uintptr_t pc) {
     if (__builtin_expect(!all_initialised<BYTES>(address), 0)) {
         access_uninitialised({address, BYTES, KIND, pc, nullptr});

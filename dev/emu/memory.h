@@ -18,15 +18,15 @@ struct Allocation {
 
 struct Heap {
     uintptr_t base, span;
-    uintptr_t used = 0; // addresses handed out so far
+    uintptr_t used = 0; // addresses handed out so far, in bytes
     size_t live_bytes = 0;
-    std::map<uintptr_t, Allocation> blocks = {}; // by address; freed ones stay, for the reports
+    std::map<uintptr_t, Allocation> blocks = {}; // by address; freed blocks stay, for the reports
     std::mutex mutex = {};
 
     void *allocate(size_t bytes);
     Allocation *find_begin(const void *pointer);
     void release(Allocation *allocation);
-    void protect(int protection); // all live ones
+    void protect(int protection); // of all live blocks
     const Allocation *nearest(uintptr_t address);
 };
 Heap &device_heap();
@@ -36,8 +36,8 @@ void set_accessible(const void *pointer, size_t bytes, bool yes);
 uint64_t allocations_version(); // changes with each allocation and release
 void reserve_shadows();
 const Operation *current_operation();
-bool current_operation_copies();         // uninitialised bytes as such, and does not look at them
-void operation_may_copy_uninitialised(); // the current one
+bool current_operation_copies(); // the current operation copies uninitialised bytes without reading their values
+void operation_may_copy_uninitialised(); // marks the current operation so
 bool stack_holds(const Stack *stack, uintptr_t address);
 bool stack_guard_holds(const Stack *stack, uintptr_t address);
 

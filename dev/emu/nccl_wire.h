@@ -1,9 +1,7 @@
-// What the ranks of an emulated NCCL communicator and its server say to each other, over one TCP connection for each
-// rank:
-//   rank -> server   Hello, then a Call and its data for each collective, and at the end a Call of GOODBYE
-//   server -> rank   an Answer, with a text or data behind it, to each of these; or, at any time, one that says why the
-//                    communicator has failed
-// Both sides are the same program on machines of one kind, so structures travel as they are.
+// The messages between the ranks of an emulated NCCL communicator and its server, over one TCP connection for each
+// rank: rank -> server   a Hello, then a Call and its data for each collective, and at the end a Call of GOODBYE server
+// -> rank   an Answer to each message, followed by a text or data; at any time an Answer that says why the communicator
+// has failed Both sides are one program on machines of one kind, so structures travel as they are.
 #ifndef EMU_NCCL_WIRE_H
 #define EMU_NCCL_WIRE_H
 
@@ -15,7 +13,7 @@
 namespace emu {
 namespace nccl {
 
-// What an ncclUniqueId holds: where the server listens.
+// The contents of an ncclUniqueId: where the server listens.
 struct Address {
     uint8_t is_v6, bytes[16];
 };
@@ -25,7 +23,7 @@ struct Id {
     uint64_t nonce;
     uint64_t network; // see network_number
     uint16_t port, addresses;
-    Address address[MAX_ADDRESSES]; // none of them the loopback's
+    Address address[MAX_ADDRESSES]; // without loopback addresses
 };
 static_assert(sizeof(Id) <= sizeof(ncclUniqueId), "fits");
 constexpr char ID_MAGIC[8] = {'e', 'm', 'u', 'n', 'c', 'c', 'l', '1'};
@@ -48,29 +46,29 @@ enum Kind : uint32_t { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE
 struct Call {
     Kind kind;
     uint32_t type, reduction;
-    int32_t root;    // or 0
+    int32_t root;    // 0 if the collective has none
     uint64_t count;  // as the caller gave it
-    uint64_t number; // of this rank's collectives, from 1
-    uint64_t bytes;  // that follow
+    uint64_t number; // index among this rank's collectives, from 1
+    uint64_t bytes;  // of the data that follows
     Line at;
 };
 
 enum AnswerKind : uint32_t {
     DONE,   // with the data that the rank receives
-    FAILED, // with a text: another rank has ended, or made a mistake
+    FAILED, // with a text: another rank has ended or made a mistake
     REPORT  // with a text: this rank made a mistake
 };
 struct Answer {
     AnswerKind kind;
     uint32_t unused;
-    uint64_t bytes; // that follow
+    uint64_t bytes; // of the text or data that follows
 };
 
 // ---- Sockets (nccl_wire.cpp) ----
 
-// Like format, but for texts that are no part of a report.
+// Formats texts that are no part of a report.
 std::string words(const char *text, ...) __attribute__((format(printf, 1, 2)));
-uint64_t network_number(); // the same in processes that reach each other by the loopback address
+uint64_t network_number(); // equal in processes that reach each other by the loopback address
 uint64_t random_number();
 std::string host_name();
 Line to_line(Source at);
@@ -78,18 +76,18 @@ std::string to_text(const Line &at);
 const char *name_of(Kind kind);        // "ncclAllReduce"
 std::string to_text(const Call &call); // "ncclAllReduce of 8 float32 (sum)"
 
-int listen_anywhere(uint16_t *port); // -1: no; errno says why
+int listen_anywhere(uint16_t *port); // returns -1 on failure; errno says why
 std::vector<Address> own_addresses();
 int connect_to(const Id &id, std::string *why);
 
 bool send_all(int socket, const void *data, size_t bytes);
 bool receive_all(int socket, void *data, size_t bytes);
-// Sends, and stops when something arrives meanwhile (only a failure can).
+// Sends, and stops when something arrives meanwhile. Only a failure can arrive.
 bool send_unless_answered(int socket, const void *data, size_t bytes);
 
 // ---- The server (nccl_server.cpp) ----
 
-// Serves the communicator of this id in a thread of its own until all ranks are gone.
+// Serves the communicator of this id in its own thread until all ranks are gone.
 void start_server(int listener, uint64_t nonce);
 
 // ---- Arithmetic (nccl_reduce.cpp) ----
@@ -99,7 +97,7 @@ const char *name_of_type(uint32_t type);
 const char *name_of_reduction(uint32_t reduction);
 // sum[i] = sum[i] (reduction) next[i], rounded to the type.
 void reduce(uint32_t type, uint32_t reduction, void *sum, const void *next, size_t count);
-void divide(uint32_t type, void *sum, size_t count, int ranks); // the end of ncclAvg
+void divide(uint32_t type, void *sum, size_t count, int ranks); // divides each element: the end of ncclAvg
 
 } // namespace nccl
 } // namespace emu

@@ -1,5 +1,5 @@
-// What the parts of the emulator's runtime know of each other. Not for .cu files: those include cuda_runtime.h, emu.h
-// and emu_ptx.h only.
+// The interfaces between the parts of the emulator's runtime. .cu files do not include this: they include
+// cuda_runtime.h, emu.h and emu_ptx.h only.
 //
 //   fibers.cpp        blocks, warps and threads: who runs next; barriers and warp collectives
 //   launch.cpp        checks a launch and spreads its blocks over the worker threads
@@ -9,8 +9,8 @@
 //   graphs.cpp        the capture of streams, and graphs
 //   access.cpp        the check of one load or store
 //   access_hooks.cpp  what the compiler calls before each load and store
-//   faults.cpp        accesses to inaccessible pages
-//   device.cpp        cudaGetDeviceProperties and the other questions about the device
+// faults.cpp        reports accesses to inaccessible pages
+// device.cpp        cudaGetDeviceProperties and other questions about the device
 //   nccl*.cpp         collectives between processes
 //   report.cpp        how a mistake is reported
 #ifndef EMU_RUNTIME_H
@@ -49,14 +49,14 @@ struct Source { // a line of a program
 // The text "dir/file.cu:12".
 std::string to_text(Source at);
 std::string to_text(uint3 v);
-extern __thread bool reporting; // the strings of a report must not be taken for the kernel's own accesses
+extern __thread bool reporting; // true: the strings of a report must not be taken for the kernel's own accesses
 std::string format(const char *text, ...) __attribute__((format(printf, 1, 2)));
 
-// `what` happened at a line, in the running thread's kernel or in host code. details: further lines, or "".
+// Reports that `what` happened at a line, in the running thread's kernel or in host code. details: more lines, or "".
 [[noreturn]] void report(Source at, const std::string &what, const std::string &details = "");
-// The line is that of an instruction.
+// Reports at the line of an instruction.
 [[noreturn]] void report_pc(uintptr_t pc, const std::string &what, const std::string &details = "");
-// About a kernel's launch, before any of its threads runs.
+// Reports about a kernel's launch, before any of its threads runs.
 struct Kernel;
 [[noreturn]] void report_launch(const Kernel &kernel, const std::string &what, const std::string &details = "");
 std::string line_of_pc(uintptr_t pc);
@@ -72,8 +72,8 @@ struct Kernel { // one launch
     const void *function;
     void (*one_thread)(void *);
     void *call;
-    uint64_t number;    // of launches so far
-    uint32_t operation; // its number among the operations on streams
+    uint64_t number;    // index among all launches
+    uint32_t operation; // index among the operations on streams
     uint64_t order;     // accesses with a stamp below this one are ordered before the kernel
 };
 
@@ -85,7 +85,7 @@ struct AsyncCopy { // a cp.async that has not arrived
     uintptr_t pc;
 };
 
-struct CopyGroup { // a committed group of them
+struct CopyGroup { // a committed group of cp.async
     size_t copies;
 };
 
@@ -93,20 +93,20 @@ struct Warp;
 struct Stack;
 
 struct Thread {
-    void *stack_pointer; // while it waits; null before it starts
+    void *stack_pointer; // set while it waits; null before it starts
     Stack *stack;
     uint3 index;
     int number;   // in the block
     int lane;     // in the warp
-    int position; // of the lane in the schedule's order
+    int position; // position of the lane in the schedule's order
     bool done;
     Warp *warp;
-    // What it waits for: a barrier of the block or a collective of the warp
+    // The barrier of the block or the collective of the warp that the thread waits for.
     const char *waits_for;
     Source waits_at;
     unsigned wait_mask;
     void *deposit;
-    uint32_t warp_since; // memory accesses of the warp's lanes before this interval are ordered before now
+    uint32_t warp_since; // accesses of the warp's lanes before this interval are ordered before now
     std::vector<AsyncCopy> copies;
     std::vector<CopyGroup> copy_groups;
 };
@@ -149,7 +149,7 @@ struct Block {
     void *scheduler; // stack pointer of the worker while a fiber runs
 };
 
-// The state of the OS thread: which emulated thread it runs, and what the check of an access needs of it. thread is
+// The state of the OS thread: the emulated thread that it runs, and the data that checks of accesses need. thread is
 // null in host code.
 struct Now {
     Thread *thread;
@@ -158,7 +158,7 @@ struct Now {
     uint64_t me;                  // the thread's stamp in the shadow memory (access.h), without the instruction
     uint64_t order_global;        // accesses with a stamp below this one are ordered before the thread's accesses
     uint64_t order_shared;
-    uint32_t interval, block_since; // the current interval, and that of the block's last barrier
+    uint32_t interval, block_since; // the current interval, and the interval of the block's last barrier
 };
 extern __thread Now now;
 
@@ -168,8 +168,8 @@ int worker_count();
 void run_block(Block *block);
 Block *new_block(int worker);
 
-// Waits until all lanes of mask are here with the same operation; the last one calls work(deposits, mask) with what
-// each lane brought (null for lanes not in the mask).
+// Waits until all lanes of mask have come with one operation. The last lane calls work(deposits, mask) with the
+// deposits of all lanes (null for lanes outside the mask).
 typedef void (*Work)(void **deposits, unsigned mask);
 void gather(const char *kind, unsigned mask, void *deposit, Work work, Source at);
 
@@ -183,12 +183,12 @@ void fill_order(uint8_t *order, int n, uint64_t salt);
 
 // ---- Memory (memory.cpp) ----
 
-constexpr uintptr_t ARENA = 0x200000000000; // everything that the emulator hands out lies from here on
+constexpr uintptr_t ARENA = 0x200000000000; // everything that the emulator hands out lies behind this address
 constexpr uintptr_t DEVICE_SPAN = uintptr_t(128) << 30;
 constexpr uintptr_t PINNED = ARENA + DEVICE_SPAN;
 constexpr uintptr_t PINNED_SPAN = uintptr_t(16) << 30;
 constexpr uintptr_t SHARED = PINNED + PINNED_SPAN;
-constexpr uintptr_t SHARED_WINDOW = 1 << 20; // of one worker
+constexpr uintptr_t SHARED_WINDOW = 1 << 20; // of each worker
 constexpr int MAX_WORKERS = 256;
 constexpr uintptr_t SHARED_SPAN = MAX_WORKERS * SHARED_WINDOW;
 constexpr uintptr_t ARENA_SPAN = DEVICE_SPAN + PINNED_SPAN + SHARED_SPAN;
@@ -197,38 +197,38 @@ inline bool in_device_arena(const void *p) { return reinterpret_cast<uintptr_t>(
 inline bool in_pinned_arena(const void *p) { return reinterpret_cast<uintptr_t>(p) - PINNED < PINNED_SPAN; }
 inline bool in_shared_arena(const void *p) { return reinterpret_cast<uintptr_t>(p) - SHARED < SHARED_SPAN; }
 
-void reserve_arenas(); // on first use
+void reserve_arenas(); // called on first use
 char *shared_window(int worker);
 
-// Host code cannot touch device memory, but between unlock and lock (they count) the runtime and kernels can.
+// Host code cannot touch device memory. Between unlock and lock (they count) the runtime and kernels can.
 void unlock_device_memory();
 void lock_device_memory();
 
 // ---- Operations on streams, for runtime functions that read and write memory: memcpy, memset, cuBLASLt ----
 //   op_begin(stream, "cublasLtMatmul", file, line); op_read(A, bytes); op_write(D, bytes); ...compute...; op_end();
-// Checks what a kernel's accesses are checked for, and makes device memory accessible in between. Writing first and
-// reading the same bytes afterwards in one operation is allowed (op_read reads what was there before).
+// Checks these accesses like a kernel's, and makes device memory accessible in between. One operation may write bytes
+// and call op_read for them afterwards, because op_read means the bytes from before.
 void op_begin(cudaStream_t stream, const char *name, EMU_HERE);
 void op_read(const void *pointer, size_t bytes);
 void op_write(void *pointer, size_t bytes);
-void op_pretend(double seconds); // that it took so much longer, on the clock of events
+void op_pretend(double seconds); // lengthens the operation on the clock of events
 void op_end();
 
-// The same for a kernel: gives it its operation and order. Holds the device until end_kernel.
+// Gives a kernel its operation and order. Holds the device until end_kernel.
 void begin_kernel(Kernel *kernel);
 void end_kernel();
 
 // ---- Graphs (graphs.cpp) ----
-// An operation on a stream that is being captured is not done, but kept with copies of all its arguments, to be done at
-// each launch of the graph, on the stream that it is then given:
-//   if (is_captured(stream)) { capture(stream, "cudaMemsetAsync", at, [=](cudaStream_t s) { ... }); return cudaSuccess;
-//   }
+// An operation on a captured stream is not done but kept with copies of all its arguments. Each launch of the graph
+// does it, on the stream that it gets: if (is_captured(stream)) { capture(stream, "cudaMemsetAsync", at,
+// [=](cudaStream_t s) { ... }); return cudaSuccess;
+// }
 bool is_captured(cudaStream_t stream);
 void capture(cudaStream_t stream, const char *name, Source at, std::function<void(cudaStream_t)> operation);
 std::string stream_text(uint32_t number); // for reports: "stream 1"
 
-// What an access of the running operation (or, with in_host_code, of host code) to memory that an earlier one accessed
-// has to fear: null if the earlier one is ordered before, or what to report.
+// An operation as reports name it. unordered_operation returns null if operation `number`, which accessed the memory
+// earlier, is ordered before the running operation (in_host_code: before host code). Else it returns what to report.
 struct Operation {
     const char *kind, *name; // "kernel", "scale"
     Source at;
@@ -237,34 +237,37 @@ struct Operation {
     uint32_t first_interval;
 };
 const Operation *unordered_operation(uint32_t number, bool in_host_code);
-const Operation *find_operation(uint32_t number); // null if long ago
+const Operation *find_operation(uint32_t number); // null if it ended long ago
 extern uint64_t host_order; // accesses with a stamp below this one are ordered before what host code does now
-bool host_is_behind();      // some operations are not waited for
+bool host_is_behind();      // true if the host has not waited for some operation
 
 // ---- Accesses (access.cpp), besides check_read and check_write of cuda_runtime.h ----
 
-extern bool access_checks; // EMU_CHECK is not 0, and this is not the --sanitize flavour
+extern bool access_checks; // false with EMU_CHECK=0 and with --sanitize
 enum AccessKind { READ, WRITE, ATOMIC };
-// By code of the emulator on behalf of a thread, whose own code is at that line and instruction.
+// Checks an access by the emulator on behalf of a thread, whose own code is at this line and instruction.
 void check_access_at(const void *pointer, size_t bytes, size_t align, AccessKind kind, Source at, uintptr_t pc);
 #define EMU_CALLER reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 void check_shared_address(const char *name, const void *pointer, Source at);
 void check_operation_read(const void *pointer, size_t bytes, uint64_t me, uint64_t order);
 void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t order);
-bool copy_initialised(void *to, const void *from, size_t bytes); // of device memory: the copy is as uninitialised
+bool copy_initialised(void *to, const void *from,
+                      size_t bytes); // of device memory: uninitialised bytes stay uninitialised
 void set_initialised(const void *pointer, size_t bytes, bool yes);
 
-// Intervals are the time stamps of accesses. A block begins a new one when it begins, after each barrier, and when one
-// of its warps has synchronised.
-uint32_t take_intervals(uint32_t operation, uint32_t block); // the first one of a new chunk for this block
+// Intervals are the time stamps of accesses. A block begins a new interval at its start, after each barrier, and after
+// a synchronisation of one of its warps.
+uint32_t take_intervals(uint32_t operation, uint32_t block); // returns the first interval of a new chunk for this block
 void begin_interval();
 uint64_t stamp_of_interval(uint32_t interval);
-void renew_intervals(); // between operations: begins anew when the numbers run out
+void renew_intervals(); // between operations: starts again when the numbers run out
 
-// Reports what the pages tell: host code that touches device memory, the overflow of a stack. Once for each OS thread.
+// Reports page faults: host code that touches device memory, and the overflow of a stack. Called once for each OS
+// thread.
 void catch_faults();
 
-void use_device(const char *what, Source at); // the calling thread's current one
+void use_device(const char *what,
+                Source at); // reports if the process uses another device than the thread's current one
 int device_in_use();
 
 size_t allowed_shared_bytes(const void *function); // dynamic shared memory of a launch

@@ -1,4 +1,4 @@
-// The handles of streams and events and their clocks, for streams.cpp and graphs.cpp.
+// The handles and clocks of streams and events, for streams.cpp, graphs.cpp and memory.cpp.
 #ifndef EMU_STREAMS_H
 #define EMU_STREAMS_H
 
@@ -11,7 +11,7 @@
 
 namespace emu {
 
-typedef std::vector<uint64_t> Clock; // for each stream, the position of its last operation that is done
+typedef std::vector<uint64_t> Clock; // [stream]: the position of its last operation that is done
 struct Capture;
 
 void merge(Clock *into, const Clock &from);
@@ -21,21 +21,21 @@ inline uint64_t at(const Clock &clock, size_t stream) { return stream < clock.si
 
 struct CUstream_st {
     uint32_t number;
-    bool blocking; // with respect to the default stream
+    bool blocking; // the stream and the default stream wait for each other
     bool alive;
     emu::Clock clock;
-    uint64_t position;                     // operations so far
-    std::deque<emu::Operation> unfinished; // that the host has not waited for, oldest first
-    uint32_t captured_from = 0;            // of a graph's own stream: the stream whose operations it does
+    uint64_t position;                     // number of operations so far
+    std::deque<emu::Operation> unfinished; // operations that the host has not waited for, oldest first
+    uint32_t captured_from = 0;            // for a graph's own stream: the stream whose operations it does
     bool of_graph = false;
-    std::shared_ptr<emu::Capture> capture = nullptr; // that it takes part in, as the branch of this number:
+    std::shared_ptr<emu::Capture> capture = nullptr; // the capture that the stream takes part in, as this branch:
     size_t branch = 0;
 };
 struct CUevent_st {
     std::chrono::steady_clock::time_point time;
     emu::Clock clock;
     bool recorded, alive, timing;
-    std::shared_ptr<emu::Capture> capture = nullptr; // in which it was last recorded, as the mark of this number:
+    std::shared_ptr<emu::Capture> capture = nullptr; // the capture that recorded the event last, as this mark:
     size_t mark = 0;
 };
 
@@ -45,8 +45,8 @@ struct Device {
     std::recursive_mutex mutex;
     std::vector<cudaStream_t> streams; // [0]: the default stream
     Clock host;
-    std::deque<Operation> operations; // the latest ones, for reports
-    uint32_t first_number = 1;        // of the front of operations
+    std::deque<Operation> operations; // the latest operations, for reports
+    uint32_t first_number = 1;        // number of the front of operations
     Operation current;
     uint32_t current_number;
     uint64_t current_me, current_order;
@@ -56,15 +56,15 @@ struct Device {
 Device &device();
 typedef std::lock_guard<std::recursive_mutex> Guard;
 
-// nullptr: the default stream. A stream or event that does not exist is reported.
+// nullptr names the default stream. Reports a stream or event that does not exist.
 cudaStream_t find_stream(cudaStream_t stream, const char *function, Source at);
 cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at);
 cudaStream_t add_stream(bool blocking);
-Clock clock_of_next(cudaStream_t stream); // of its next operation
+Clock clock_of_next(cudaStream_t stream); // of the stream's next operation
 
-// ---- What streams.cpp and memory.cpp ask graphs.cpp, all but the first three with the device locked ----
+// ---- graphs.cpp for streams.cpp and memory.cpp; all but the first three functions need the device locked ----
 
-void refuse_in_capture(const char *function, Source at); // what waits for the device, or may
+void refuse_in_capture(const char *function, Source at); // refuses a call that waits for the device, or may wait
 void refuse_captured(cudaStream_t stream, const char *function, Source at);
 void refuse_captured(cudaEvent_t event, const char *function, Source at);
 void record_in_capture(cudaStream_t stream, cudaEvent_t event);
