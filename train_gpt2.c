@@ -1,4 +1,4 @@
-// GPT-2 training on the CPU, in fp32. Read it from top to bottom:
+// Trains GPT-2 on the CPU, in fp32. Read the file from top to bottom:
 //
 //   1. the layers      each with its formula, its forward and its backward
 //   2. the model       the memory plan, a forward and a backward pass over all layers

@@ -1,5 +1,5 @@
-// GPT-2 training on GPUs: the story of a step, from tokens to updated weights. The kernels are in llmc/layers and
-// llmc/optim. train_gpt2.c tells this story for the CPU.
+// Trains GPT-2 on GPUs. The file tells the story of a step, from tokens to updated weights. The kernels are in
+// llmc/layers and llmc/optim. train_gpt2.c tells this story for the CPU.
 //
 //   1. types        the structs of a trainer, and the plan of all memory
 //   2. forward      embedding, blocks, language model head, loss
@@ -91,7 +91,7 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
     return tensors;
 }
 
-// The linear layers of a block.
+// A block has four linear layers.
 enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
 
 // An activation has a copy for each layer (stride > 0), or one copy (stride 0).
@@ -143,7 +143,7 @@ typedef struct {
     cudaEvent_t uploaded, no_longer_used;
 } BatchSlot;
 
-// The passes of a micro-batch in training.
+// A training micro-batch has three passes.
 enum { PASS_FORWARD, PASS_LM_HEAD, PASS_BACKWARD, NUM_PASSES };
 
 // A step's kernels read these inputs, which change with every step.
@@ -175,7 +175,7 @@ struct Model {
     float *att_delta, *sum_scratch; // scratch of the backward pass
 };
 
-// AdamW's moments, and the fp32 weights beside bf16 ones.
+// Holds AdamW's moments, and the fp32 weights beside bf16 weights.
 struct Optimizer {
     Buckets<float> m, v, master;
 };
@@ -199,7 +199,7 @@ struct Gpu {
     CudaGraph norm_graph, update_graph;
 };
 
-// Batches on their way to the GPU.
+// Brings batches to the GPU.
 struct Feeder {
     BatchSlot slots[NUM_SLOTS];
     int64_t batches; // uploaded so far
@@ -207,7 +207,7 @@ struct Feeder {
     int32_t *token_counts; // (V+1): scratch of order_tokens
 };
 
-// Results of steps. The host reads them while the next step runs.
+// Holds the results of steps. The host reads them while the next step runs.
 struct StepStats {
     double *loss_sum, *norm_partials;
     StepInput *input;    // on the GPU
@@ -221,7 +221,7 @@ struct StepStats {
     Outliers outliers;
 };
 
-// Losses of validations and of questions.
+// Holds the losses of validations and of questions.
 struct Evaluation {
     double *val_sums;        // (ranks, rounds of a validation): the sum of each batch's losses
     double *eval_means;      // (ranks, rounds of an evaluation, most rows of a batch)
@@ -240,7 +240,7 @@ struct Sample {
     int32_t *index;        // (V)
 };
 
-// Parameters and state on their way between the GPU and files.
+// Holds buffers for parameters and state on their way between the GPU and files.
 struct Transfer {
     float *staging;                     // pinned, one chunk
     float *export_bucket;               // on the GPU
@@ -1126,7 +1126,7 @@ static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole
 // ---------------------------------------------------------------------------------------------------------------------
 // 6. State
 
-// Parameters and optimizer state as llmc/ranks/gpu_state.cuh takes them.
+// Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
 static ModelState state_of(Trainer *t) {
     ModelState state = {&t->shards,
                         t->model.params,
