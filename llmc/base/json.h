@@ -27,8 +27,7 @@
 #include "llmc/base/utils.h"
 
 #define JSON_MAX_DEPTH 64
-#define JSON_MAX_VALUES                                                                                                \
-    (1 << 22) // bounds the memory for hostile input; the header of any GPT has a few thousand values
+#define JSON_MAX_VALUES (1 << 22) // bounds the memory for hostile input; any GPT's header has a few thousand values
 
 typedef enum { JSON_NULL, JSON_BOOL, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonKind;
 

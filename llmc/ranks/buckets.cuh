@@ -1,4 +1,4 @@
-// Buckets on the GPU: where a rank keeps its parameters, gradients and moments, and how they travel between ranks.
+// Buckets on the GPU: the place of a rank's parameters, gradients and moments, and how they travel between ranks.
 //
 // Two streams work at once. One computes, the other communicates, and events alone order them. A bucket's gradients are
 // reduced while the backward pass computes the layers below. Parameters that no rank keeps whole (ZERO_PARAMETERS) are
@@ -8,7 +8,7 @@
 //   await_bucket    kernels queued from here on may read them    end_gradient    starts adding up all ranks' gradients
 //   release_bucket  another bucket may take their slot
 //
-// One GPU is a rank that owns all: every bucket is whole, and nothing is sent.
+// A single GPU is a rank that owns everything: every bucket is whole, and nothing is sent.
 #ifndef LLMC_BUCKETS_CUH
 #define LLMC_BUCKETS_CUH
 
@@ -16,14 +16,14 @@
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
-#define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // bucket 0 has a slot of its own, the blocks take turns with the others
+#define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // one slot for bucket 0; the blocks take turns with the rest
 #define MAX_BUCKETS 1001                        // gpt2_check_config allows 1000 layers
 
 // An array with one element for each parameter, bucket by bucket.
 template <class T> struct Buckets {
     T *data;    // NULL: this run has no such array
-    bool parts; // of each bucket only this rank's part
-    T *slots; // parts: room for the whole buckets that are worked on (zero_slot_offset); NULL: nobody needs them whole
+    bool parts; // holds only this rank's part of each bucket
+    T *slots;   // if parts: slots for whole buckets (zero_slot_offset); NULL: never needed whole
 };
 
 typedef struct {
@@ -34,10 +34,10 @@ typedef struct {
     NcclContext nccl;
     cudaStream_t stream, comm_stream;     // of the computation, of the communication
     cudaEvent_t computed, communicated;   // the two streams wait for each other
-    int bucket_in_slot[NUM_BUCKET_SLOTS]; // whose parameters are there; -1: none
-    // Of each slot: its parameters have arrived, its parameters were used, its gradients were reduced.
+    int bucket_in_slot[NUM_BUCKET_SLOTS]; // the bucket whose parameters are there; -1: none
+    // Events of each slot: its parameters have arrived, its parameters were used, its gradients were reduced.
     cudaEvent_t fetched[NUM_BUCKET_SLOTS], used[NUM_BUCKET_SLOTS], reduced[NUM_BUCKET_SLOTS];
-    bool gathering; // updated parameters are on their way: bucket b has arrived at gathered[b]
+    bool gathering; // updated parameters are on their way; bucket b has arrived at event gathered[b]
     cudaEvent_t gathered[MAX_BUCKETS];
 } Shards;
 
@@ -45,7 +45,7 @@ static inline bool has_peers(const Shards *s) { return s->layout.num_ranks > 1; 
 
 // ---- Where elements lie ----
 
-// Element i of a bucket. An array of parts has only the elements of this rank.
+// Returns element i of a bucket. An array of parts has only this rank's elements.
 template <class T> static inline T *bucket_element(const Shards *s, Buckets<T> array, int bucket, int64_t i) {
     const ZeroLayout *zero = &s->layout;
     if (array.data == NULL) { return NULL; }
@@ -53,26 +53,26 @@ template <class T> static inline T *bucket_element(const Shards *s, Buckets<T> a
     return array.data + zero_shard_offset(zero, bucket) + i - s->rank * zero_shard(zero, bucket);
 }
 
-// This rank's part of a bucket.
+// Returns this rank's part of a bucket.
 template <class T> static inline T *bucket_part(const Shards *s, Buckets<T> array, int bucket) {
     return bucket_element(s, array, bucket, s->rank * zero_shard(&s->layout, bucket));
 }
 
 static inline int bucket_slot(int bucket) { return bucket == 0 ? 0 : 1 + (bucket - 1) % ZERO_BLOCK_SLOTS; }
 
-// The whole bucket: in the array, or in its slot. Layers read parameters there after await_bucket, and add gradients
-// there after begin_gradient.
+// Returns the whole bucket, in the array or in its slot. Layers read parameters there after await_bucket, and add
+// gradients there after begin_gradient.
 template <class T> static inline T *whole_bucket(const Shards *s, Buckets<T> array, int bucket) {
     if (!array.parts) { return bucket_element(s, array, bucket, 0); }
     return array.slots + zero_slot_offset(&s->layout, bucket);
 }
 
-// The elements from a place in one block's bucket to that place in the next block's.
+// Returns the elements between a place in one block's bucket and the corresponding place in the next block's bucket.
 template <class T> static inline int64_t bucket_stride(const Shards *s, Buckets<T> array) {
     return array.parts ? zero_shard(&s->layout, 1) : zero_padded(&s->layout, 1);
 }
 
-// The elements of an array on this rank.
+// Returns the elements of an array on this rank.
 template <class T> static inline int64_t buckets_length(const Shards *s, Buckets<T> array) {
     const ZeroLayout *zero = &s->layout;
     if (array.data == NULL) { return 0; }
@@ -86,19 +86,19 @@ template <class T> static inline void clear_buckets(const Shards *s, Buckets<T> 
 
 // ---- The two streams ----
 
-// What is communicated from here on comes after what was computed up to here.
+// Communication queued from here on waits for the computation queued so far.
 static inline void communicate_after_compute(Shards *s) {
     cuda_check(cudaEventRecord(s->computed, s->stream));
     cuda_check(cudaStreamWaitEvent(s->comm_stream, s->computed, 0));
 }
 
-// What is computed from here on comes after what was communicated up to here.
+// Computation queued from here on waits for the communication queued so far.
 static inline void compute_after_communicate(Shards *s) {
     cuda_check(cudaEventRecord(s->communicated, s->comm_stream));
     cuda_check(cudaStreamWaitEvent(s->stream, s->communicated, 0));
 }
 
-// All ranks get the `own` (bytes) of every rank, in order, in `all` (R * bytes). own may be this rank's place in all.
+// Gives all ranks the `own` (bytes) of every rank, in order, in `all` (R * bytes). own may be this rank's place in all.
 static inline void gather_results(Shards *s, void *all, const void *own, int64_t bytes) {
     if (!has_peers(s)) { return; }
     communicate_after_compute(s);
@@ -106,7 +106,7 @@ static inline void gather_results(Shards *s, void *all, const void *own, int64_t
     compute_after_communicate(s);
 }
 
-// Every rank gets a whole bucket. Before, each rank has its part at its place in it. sent counts the bytes, or is NULL.
+// Gives every rank a whole bucket. Each rank's part must be at its place in it. sent counts the bytes, or is NULL.
 template <class T> static inline void gather_bucket(Shards *s, T *whole, int bucket, int64_t *sent) {
     int64_t shard = zero_shard(&s->layout, bucket);
     nccl_all_gather(&s->nccl, whole, whole + s->rank * shard, shard * (int64_t)sizeof(T), sent);
@@ -137,7 +137,7 @@ static inline void wait_for_stream(Shards *s) {
 
 // ---- Parameters ----
 
-// Starts gathering a bucket's parameters. Does nothing where this rank has all of them. The last user of the slot has
+// Starts gathering a bucket's parameters. Does nothing if this rank holds all of them. The last user of the slot has
 // called release_bucket.
 template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params, int bucket) {
     int slot = bucket_slot(bucket);
@@ -149,18 +149,18 @@ template <class T> static inline void fetch_bucket(Shards *s, Buckets<T> params,
     s->bucket_in_slot[slot] = bucket;
 }
 
-// What is computed from here on may read a bucket's parameters. They were fetched, or are gathered after an update.
+// Computation queued from here on may read a bucket's parameters, which were fetched or are gathered after an update.
 template <class T> static inline void await_bucket(Shards *s, Buckets<T> params, int bucket) {
     if (s->gathering) { cuda_check(cudaStreamWaitEvent(s->stream, s->gathered[bucket], 0)); }
     if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[bucket_slot(bucket)], 0)); }
 }
 
-// What was computed up to here was the last reader of a bucket. Its slot is free for another one.
+// The last reader of a bucket is queued. Another bucket may take its slot.
 template <class T> static inline void release_bucket(Shards *s, Buckets<T> params, int bucket) {
     if (params.parts) { cuda_check(cudaEventRecord(s->used[bucket_slot(bucket)], s->stream)); }
 }
 
-// The parameters have changed: the buckets in the slots are out of date.
+// The parameters have changed, so the buckets in the slots are out of date.
 static inline void forget_fetched(Shards *s) {
     for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
         cuda_check(cudaEventRecord(s->used[slot], s->stream));
@@ -177,13 +177,13 @@ template <class T> static inline void share_updated_bucket(Shards *s, Buckets<T>
 
 // ---- Gradients ----
 
-// Before a step. begin_gradient clears the gradients that are kept in parts.
+// Clears whole gradients before a step. begin_gradient clears gradients that are kept in parts.
 static inline void zero_gradients(const Shards *s, Buckets<float> grads) {
     if (!grads.parts) { clear_buckets(s, grads); }
 }
 
-// Makes room for a bucket's gradients. Gradients in parts begin with zeros and with what this rank's part holds since
-// the step's first micro-batch: the reduction then adds up micro-batches, too.
+// Makes room for a bucket's gradients. Gradients in parts begin as zeros, and this rank's part begins as its sum since
+// the step's first micro-batch. So the reduction adds up micro-batches, too.
 static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, bool first_micro_batch) {
     if (!grads.parts) { return; }
     float *room = whole_bucket(s, grads, bucket);
@@ -195,12 +195,12 @@ static inline void begin_gradient(Shards *s, Buckets<float> grads, int bucket, b
                                cudaMemcpyDeviceToDevice, s->stream));
 }
 
-// Does a micro-batch send its gradients? Ranks that keep all gradients send them once a step.
+// Tells whether a micro-batch sends its gradients. Ranks that keep all gradients send them once a step.
 static inline bool sends_gradients(const Shards *s, Buckets<float> grads, bool last_micro_batch) {
     return has_peers(s) && (grads.parts || last_micro_batch);
 }
 
-// A micro-batch's gradients of a bucket are complete on this rank. Starts adding up those of all ranks.
+// A micro-batch's gradients of a bucket are complete on this rank. Starts adding up the gradients of all ranks.
 static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
     if (!sends_gradients(s, grads, last_micro_batch)) { return; }
     float *whole = whole_bucket(s, grads, bucket);
@@ -226,7 +226,7 @@ static inline void shards_each_event(Shards *s, void (*visit)(cudaEvent_t *)) {
 
 static inline void shards_destroy_event(cudaEvent_t *event) { cudaEventDestroy(*event); }
 
-// The layout of a run that has no GPU yet.
+// Plans the layout of a run that has no GPU yet.
 static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, int num_ranks, int stage) {
     memset(s, 0, sizeof(*s));
     zero_layout(&s->layout, config, num_ranks);
@@ -234,7 +234,7 @@ static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, in
     s->stage = (ZeroStage)zero_effective_stage(stage, num_ranks);
 }
 
-// stream: the one that computes. nccl_open comes later, when all ranks are ready.
+// stream: the stream that computes. nccl_open comes later, when all ranks are ready.
 static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
     s->ranks = ranks;
     s->stream = stream;

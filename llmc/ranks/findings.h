@@ -1,5 +1,5 @@
-// What the ranks find out together about their machines, GPUs and weights: who is alike, and what any of them found.
-// For all ranks at once. With one rank there is nothing to exchange.
+// What the ranks find out together about their machines, GPUs and weights: which ranks differ, and what any rank found.
+// All ranks call these functions at once. A single rank has nothing to exchange.
 #ifndef LLMC_FINDINGS_H
 #define LLMC_FINDINGS_H
 
@@ -8,14 +8,14 @@
 
 #define FINDING_BYTES 160
 
-// All ranks have this error. comm_fail then tells nobody.
+// Notes that all ranks have this error, so that comm_fail tells nobody.
 static inline void comm_all_know(Comm *comm, const Error *error) {
     snprintf(comm->known, sizeof(comm->known), "%.*s", COMM_TEXT_BYTES - 1, error->text);
 }
 
 static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
 
-// For the watch: this rank got further, to "step 12".
+// Tells the watch that this rank has got further, to "step 12".
 static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
     char phase[64];
     if (comm->num_ranks == 1) { return; }
@@ -23,14 +23,14 @@ static inline void comm_progress_to(Comm *comm, const char *what, int64_t number
     comm_progress(comm, phase);
 }
 
-// The number of machines that the ranks are on.
+// Returns the number of machines that the ranks run on.
 static inline int comm_num_machines(const Comm *comm) {
     int machines = 0;
     for (int r = 0; r < comm->num_ranks; r++) { machines += comm_is_first_of_machine(comm, r); }
     return machines;
 }
 
-// Where rank 0 notes the first finding.
+// The place where rank 0 notes the first finding.
 typedef struct {
     const Comm *comm;
     char text[COMM_TEXT_BYTES];
@@ -43,7 +43,8 @@ static inline void comm_take_finding(void *context, int rank, const uint8_t *dat
              comm_host(first->comm, rank));
 }
 
-// A rank found something in its own part. *found becomes whether any did, place the words of the first of them.
+// Shares whether a rank found something in its own part. *found becomes whether any rank did. place becomes the words
+// of the first rank that did.
 static inline bool comm_share_finding(Comm *comm, bool *found, char *place, size_t size, Error *error) {
     if (comm->num_ranks == 1) { return true; }
     CommFinding first = {comm, ""};
@@ -56,14 +57,14 @@ static inline bool comm_share_finding(Comm *comm, bool *found, char *place, size
     return true;
 }
 
-// Gathers a number of each rank. The caller frees *all, which is NULL on failure.
+// Gathers a number from each rank. The caller frees *all, which is NULL on failure.
 static inline bool comm_gather_u64(Comm *comm, uint64_t mine, uint64_t **all, Error *error) {
     *all = (uint64_t *)malloc((size_t)comm->num_ranks * sizeof(uint64_t));
     if (*all == NULL) { return fail(error, "out of memory for the numbers of %d ranks", comm->num_ranks); }
     return comm_all_gather(comm, &mine, *all, (int64_t)sizeof(mine), error);
 }
 
-// Fails when two ranks have equal texts. A text names what each rank should have for itself.
+// Fails when two ranks have equal texts. Each rank's text names something that must be its own.
 static inline bool comm_check_unlike(Comm *comm, const char *mine, const char *what, const char *remedy, Error *error) {
     uint64_t *all = NULL;
     bool ok = comm_gather_u64(comm, hash64(mine, strlen(mine)), &all, error);
@@ -78,7 +79,7 @@ static inline bool comm_check_unlike(Comm *comm, const char *mine, const char *w
     return ok;
 }
 
-// Describes that the weights of a rank are not those of rank 0 after step `step`. All ranks know.
+// Reports that the weights of a rank differ from the weights of rank 0 after step `step`. All ranks know it.
 static inline bool comm_fail_replicas(Comm *comm, int odd_one, int64_t step, Error *error) {
     fail(error,
          "after step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are "

@@ -1,8 +1,7 @@
 // Parameters and optimizer state between the GPU and the host: loading, saving, exporting, hashing.
 //
-// A rank reads and writes its part of every bucket. A chunk of it at a time passes through staging memory on the host,
-// where each piece of a tensor is found by its place in the order of files. Who reads or writes the file is the
-// caller's affair:
+// A rank reads and writes its part of every bucket, one chunk at a time. A chunk passes through staging memory on the
+// host, where each piece of a tensor is found by its place in the order of files. The caller reads or writes the file:
 //
 //   state_download(&state, STATE_PARAMS, [&](float *values, int64_t in_file, int64_t n) { return write(...); });
 #ifndef LLMC_GPU_STATE_CUH
@@ -11,17 +10,17 @@
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/ranks/buckets.cuh"
 
-// The arrays of a checkpoint. Parameters are the fp32 master weights where there are any.
+// The arrays of a checkpoint. Parameters are the fp32 master weights if there are any.
 enum { STATE_PARAMS, STATE_ADAM_M, STATE_ADAM_V };
 
 typedef struct {
     Shards *shards;
     Buckets<floatX> params;
     Buckets<float> master, adam_m, adam_v;
-    float *staging;       // pinned, room for one chunk
-    float *fp32_params;   // on the GPU, room for one chunk: parameters on their way to bf16
-    float *export_bucket; // on the GPU, room for a whole bucket
-    float *host_params;   // on rank 0: all parameters, for the export
+    float *staging;       // pinned, one chunk
+    float *fp32_params;   // on the GPU, one chunk: parameters on their way to bf16
+    float *export_bucket; // on the GPU, one whole bucket
+    float *host_params;   // on rank 0, all parameters, for the export
 } ModelState;
 
 // ---- Chunks ----
@@ -52,8 +51,8 @@ static inline bool next_chunk(const Shards *s, Chunk *chunk) {
     return true;
 }
 
-// Calls visit(values, in_file, n) for each piece of a tensor in a chunk that stands in the staging memory. Stops when
-// visit returns false.
+// Calls visit(values, in_file, n) for each piece of a tensor in a chunk in the staging memory. Stops when visit returns
+// false.
 template <class Visit> static inline bool visit_chunk(const ModelState *g, const Chunk *chunk, Visit visit) {
     ZeroPiece pieces[NUM_PARAM_TENSORS];
     int n = zero_pieces(&g->shards->layout, chunk->bucket, chunk->begin, chunk->end, pieces);
@@ -70,13 +69,13 @@ static inline Buckets<float> state_array(const ModelState *g, int array) {
     return array == STATE_PARAMS ? g->master : array == STATE_ADAM_M ? g->adam_m : g->adam_v;
 }
 
-// The n floatX at the beginning of a buffer become floats, in place.
+// Converts the n floatX at the beginning of a buffer to floats, in place.
 static inline void widen_in_place(float *memory, int64_t n) {
 #ifdef PRECISION_FP32
     (void)memory, (void)n;
 #else
     const unsigned char *narrow = (const unsigned char *)memory;
-    for (int64_t i = n - 1; i >= 0; i--) { // from the end: a float covers only bf16 that were read before
+    for (int64_t i = n - 1; i >= 0; i--) { // backwards, so that a float covers only bf16 that were already read
         uint16_t bits;
         memcpy(&bits, narrow + 2 * i, sizeof(bits));
         uint32_t wide = (uint32_t)bits << 16;
@@ -90,7 +89,7 @@ static inline void download_chunk(const ModelState *g, int array, const Chunk *c
     Shards *s = g->shards;
     int64_t n = chunk->end - chunk->begin;
     const float *from = bucket_element(s, state_array(g, array), chunk->bucket, chunk->begin);
-    bool narrow = from == NULL; // no master weights
+    bool narrow = from == NULL; // there are no master weights
     const void *data = narrow ? (const void *)bucket_element(s, g->params, chunk->bucket, chunk->begin) : from;
     size_t bytes = (size_t)n * (narrow ? sizeof(floatX) : sizeof(float));
     cuda_check(cudaMemcpyAsync(g->staging, data, bytes, cudaMemcpyDeviceToHost, s->stream));
@@ -99,7 +98,7 @@ static inline void download_chunk(const ModelState *g, int array, const Chunk *c
 }
 
 // Copies a chunk of an array from the staging memory to the GPU. make_params(params, fp32, n, index) queues the kernel
-// that makes the layers' n parameters, of which the first has number index in the model, from fp32 ones.
+// that makes the layers' n parameters from fp32 ones. The first has number index in the model.
 template <class MakeParams>
 static inline void upload_chunk(const ModelState *g, int array, const Chunk *chunk, MakeParams make_params) {
     Shards *s = g->shards;
@@ -111,7 +110,7 @@ static inline void upload_chunk(const ModelState *g, int array, const Chunk *chu
         make_params(bucket_element(s, g->params, chunk->bucket, chunk->begin), to, n,
                     zero_first_index(&s->layout, chunk->bucket) + chunk->begin);
     }
-    wait_for_stream(s); // the staging memory is free again
+    wait_for_stream(s); // the staging memory is then free again
 }
 
 // ---- Whole arrays ----
@@ -140,13 +139,13 @@ static inline bool state_download(const ModelState *g, int array, const char *wh
     return true;
 }
 
-// Parameters and state begin as zeros. The padding stays zero.
+// Sets parameters and state to zero. The padding stays zero.
 static inline void state_clear(const ModelState *g) {
     for (int array = STATE_PARAMS; array <= STATE_ADAM_V; array++) { clear_buckets(g->shards, state_array(g, array)); }
     clear_buckets(g->shards, g->params);
 }
 
-// Every rank has loaded its part. Ranks that keep an array whole get the other parts.
+// Every rank has loaded its part. Gives ranks that keep an array whole the parts of all ranks.
 static inline void state_share(const ModelState *g) {
     Shards *s = g->shards;
     if (has_peers(s)) {

@@ -1,10 +1,10 @@
 // NCCL: the collectives between the GPUs of a run. Each rank is one process with one GPU. All collectives go through
-// one communicator and one stream, so that every rank issues them in one order, as NCCL asks.
+// one communicator and one stream, so that every rank issues them in one order, as NCCL requires.
 //
-// Gradients are added up by reduce-scatter alone, also where every rank then wants the whole sum. Which rank adds what
-// in which order is then equal in all stages of sharding, and so are the bits.
+// Gradients are added up by reduce-scatter alone, even when every rank then needs the whole sum. So all stages of
+// sharding add equal terms in equal order on each rank, and their bits are equal.
 //
-// A program built without -DUSE_NCCL (no NCCL was found) runs on one GPU and refuses to be one of several.
+// A program built without -DUSE_NCCL (no NCCL was found) runs on one GPU and refuses to be one of several ranks.
 #ifndef LLMC_NCCL_COMMON_H
 #define LLMC_NCCL_COMMON_H
 
@@ -20,15 +20,15 @@ typedef void *ncclComm_t;
 #endif
 
 // The most blocks of a collective between machines. Each block keeps one multiprocessor for the whole collective, and
-// NCCL by itself takes up to 32. A matrix multiply has one block for each multiprocessor: the blocks that find none
-// free run in a second turn, and the multiply takes twice as long. So a multiply beside communication plans for the
-// multiprocessors that are left (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET), and few are taken: 8 of 132 slow a multiply by
-// 6 %, and send about 20 GB/s each, more than a network card of 50 GB/s takes. Within a machine neither limit pays:
-// a step sends so little time that NCCL's blocks are soon done.
+// NCCL would take up to 32. A matrix multiply has one block for each multiprocessor. Blocks that find none free run in
+// a second turn, and the multiply takes twice as long. So a multiply beside communication plans for the multiprocessors
+// that are left (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 8 blocks of 132 multiprocessors slow a multiply by 6 %. They
+// send about 20 GB/s each, more than a network card of 50 GB/s takes. Within a machine neither limit pays: a step sends
+// for so short a time that NCCL's blocks are soon done.
 #define NCCL_MAX_BLOCKS 8
 static inline bool nccl_is_slow(const Comm *ranks) { return ranks->num_local < ranks->num_ranks; }
 
-// The multiprocessors that a multiply beside communication plans for; 0: all. A small GPU spares none.
+// Returns the multiprocessors that a multiply beside communication plans for; 0: all. A small GPU spares none.
 static inline int nccl_spared_multiprocessors(const Comm *ranks, int multiprocessors) {
     bool spares = nccl_is_slow(ranks) && multiprocessors >= 4 * NCCL_MAX_BLOCKS;
     return spares ? multiprocessors - NCCL_MAX_BLOCKS : 0;
@@ -42,13 +42,13 @@ typedef struct {
     int64_t gradient_bytes, parameter_bytes; // sent by this rank so far, as rings send them
 } NcclContext;
 
-// What a rank of R sends while a ring gathers, or reduces and scatters, `bytes` in all.
+// Returns the bytes that one of R ranks sends while a ring gathers, or reduces and scatters, `bytes` in all.
 static inline int64_t nccl_ring_bytes(const NcclContext *nccl, int64_t bytes) {
     return bytes / nccl->ranks->num_ranks * (nccl->ranks->num_ranks - 1);
 }
 
-// Ends this rank and all other ranks after an error. Another rank's end may have caused it: the watch then names that
-// rank instead. exit() would wait for what is under way on the GPU.
+// Ends this rank and all other ranks after an error. Another rank's end may have caused the error: the watch then names
+// that rank. exit() is not used, because it would wait for work on the GPU.
 static inline void nccl_end_ranks(Comm *ranks, const Error *error) {
     fflush(stdout);
     comm_await_verdict(ranks, 10.0);
@@ -59,7 +59,7 @@ static inline void nccl_end_ranks(Comm *ranks, const Error *error) {
 
 #ifdef USE_NCCL
 
-// NCCL writes its reasons to stdout, which only rank 0 has: so to a file.
+// NCCL writes its reasons to stdout, which only rank 0 has. So the hint sends them to a file.
 #define NCCL_SHOWS_WHY "NCCL_DEBUG=INFO with NCCL_DEBUG_FILE=nccl.%%h.%%p shows why"
 
 static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, const char *call, const char *file,
@@ -72,7 +72,7 @@ static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, con
 }
 #define nccl_check(nccl, call) nccl_check_status((nccl), (call), #call, __FILE__, __LINE__)
 
-// For the watch: NCCL finds out by itself that a connection is broken, but tells only who asks.
+// The watch calls this. NCCL finds out that a connection is broken, but reports it only when asked.
 static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
     NcclContext *nccl = (NcclContext *)context;
     ncclResult_t status = ncclSuccess;
@@ -84,7 +84,7 @@ static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
     return false;
 }
 
-// Ends what is under way on the GPU, so that the process can end. Runs in a thread that has chosen no GPU yet.
+// Ends the work on the GPU, so that the process can end. Runs in a thread that has chosen no GPU yet.
 static inline void nccl_abort(void *context, const char *words) {
     NcclContext *nccl = (NcclContext *)context;
     (void)words;
@@ -92,8 +92,8 @@ static inline void nccl_abort(void *context, const char *words) {
     ncclCommAbort(nccl->handle);
 }
 
-// Connects the GPUs of all ranks; every rank has set its device. `stream` carries the collectives. On failure of this
-// rank alone the other ranks may wait for it inside NCCL: call comm_fail.
+// Connects the GPUs of all ranks. Every rank has set its device. `stream` carries the collectives. If only this rank
+// fails, the other ranks may wait for it inside NCCL, so the caller calls comm_fail.
 static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -102,7 +102,7 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
     nccl->stream = stream;
     if (ranks->num_ranks == 1) { return true; }
     cuda_check(cudaGetDevice(&nccl->device));
-    // NVLink switches that add up (NVLS) change the bits from call to call, and take GPU memory. The user may want
+    // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may still want
     // them.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     memset(&id, 0, sizeof(id));
@@ -131,15 +131,15 @@ static inline void nccl_close(NcclContext *nccl) {
     nccl->handle = NULL;
 }
 
-// A collective is queued: the host got further. It goes on queueing work, and may stop there, because the GPU's queue
-// is finite: from now on it waits as the GPU does.
+// A collective is queued, so the host has got further. The host goes on queueing work. It may stop there, because the
+// GPU's queue is finite, so from now on it waits as the GPU does.
 static inline void nccl_queued(NcclContext *nccl) {
     comm_waits(nccl->ranks, false);
     comm_waits(nccl->ranks, true);
 }
 
-// own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count).
-// own may be that part of all.
+// own (count) = the sum over all ranks of elements [rank * count, (rank + 1) * count) of their `all` (R * count). own
+// may be that part of all.
 static inline void nccl_reduce_scatter(NcclContext *nccl, float *own, const float *all, int64_t count) {
     comm_waits(nccl->ranks, true);
     nccl_check(nccl, ncclReduceScatter(all, own, (size_t)count, ncclFloat32, ncclSum, nccl->handle, nccl->stream));
@@ -156,7 +156,7 @@ static inline void nccl_all_gather(NcclContext *nccl, void *all, const void *own
     if (sent != NULL) { *sent += nccl_ring_bytes(nccl, nccl->ranks->num_ranks * bytes); }
 }
 
-// "2.18.3"; "" without NCCL.
+// Writes "2.18.3", or "" without NCCL.
 static inline void nccl_version_text(char *text, size_t size) {
     int version = 0;
     text[0] = '\0';
@@ -179,7 +179,7 @@ static inline void nccl_close(NcclContext *nccl) { (void)nccl; }
 
 static inline void nccl_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 
-// nccl_open refuses several ranks, so nothing calls these.
+// Nothing calls these functions, because nccl_open refuses several ranks.
 static inline void nccl_reduce_scatter(NcclContext *, float *, const float *, int64_t) { abort(); }
 static inline void nccl_all_gather(NcclContext *, void *, const void *, int64_t, int64_t *) { abort(); }
 

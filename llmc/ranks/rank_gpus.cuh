@@ -1,4 +1,4 @@
-// What a run must know of the GPUs of all its ranks before it can be planned.
+// Asks all ranks about their GPUs, before a run can be planned.
 #ifndef LLMC_RANK_GPUS_CUH
 #define LLMC_RANK_GPUS_CUH
 
@@ -7,7 +7,7 @@
 #include "llmc/model/auto_plan.h"
 #include "llmc/ranks/findings.h"
 
-// Opens this rank's GPU and describes it. Only an opened GPU shows how much memory CUDA itself takes.
+// Opens this rank's GPU and describes it. Only an opened GPU shows how much memory CUDA takes.
 static inline bool rank_gpu_ask(AutoGpus *mine, const Comm *comm, bool tf32, Error *error) {
     cudaDeviceProp properties;
     size_t available = 0, installed = 0;
@@ -20,7 +20,7 @@ static inline bool rank_gpu_ask(AutoGpus *mine, const Comm *comm, bool tf32, Err
     return true;
 }
 
-// Replaces the supposed *gpus by what holds for the GPUs of all ranks. All ranks get the same answer.
+// Replaces the supposed *gpus by facts that hold for the GPUs of all ranks. All ranks get one answer.
 static inline bool rank_gpus_ask(AutoGpus *gpus, Comm *comm, bool tf32, Error *error) {
     AutoGpus mine, *all = (AutoGpus *)malloc((size_t)comm->num_ranks * sizeof(AutoGpus));
     memset(&mine, 0, sizeof(mine)); // padding is sent, too

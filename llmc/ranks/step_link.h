@@ -1,12 +1,12 @@
-// The predicted time of a step on several ranks: the kernels of one GPU (llmc/model/step_model.h), and the part of the
-// communication that no kernel hides.
+// Predicts the time of a step on several ranks: the kernels of one GPU (llmc/model/step_model.h), and the communication
+// that no kernel hides.
 #ifndef LLMC_STEP_LINK_H
 #define LLMC_STEP_LINK_H
 
 #include "llmc/model/step_model.h"
 #include "llmc/ranks/zero.h"
 
-// Says in a step's shape what a stage of sharding leaves to each of the ranks.
+// Enters into a step's shape what a stage of sharding leaves to each rank.
 static inline void step_share(StepShape *s, int num_ranks, int stage) {
     s->num_ranks = num_ranks;
     s->shards_state = stage >= ZERO_OPTIMIZER;
@@ -14,7 +14,7 @@ static inline void step_share(StepShape *s, int num_ranks, int stage) {
     s->shards_parameters = stage >= ZERO_PARAMETERS;
 }
 
-// Every kernel of a step on one GPU, and the communication as one more row.
+// Lists every kernel of a step on one GPU, and the communication as one more row.
 static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const StepShape *s, int stage) {
     ZeroLayout layout;
     int64_t gradient_bytes, parameter_bytes;

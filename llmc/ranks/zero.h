@@ -9,29 +9,29 @@
 //            | tensors with decay ... | without ... | padding |      a bucket of R = 4 ranks
 //            | rank 0      | rank 1      | rank 2      | rank 3      |
 //
-// Files know nothing of this: they hold the tensors in the order of the table, all layers of a tensor together.
-// zero_pieces() maps one order to the other. All counts and offsets are in elements.
+// Files do not depend on buckets: they hold the tensors in the order of the table, all layers of a tensor together.
+// zero_pieces() maps between the two orders. All counts and offsets are in elements.
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
 
 #include "llmc/model/gpt2.h"
 
-#define ZERO_ALIGNMENT 64  // shards begin at multiples of it: 128 bytes of bf16, 256 of fp32
-#define ZERO_BLOCK_SLOTS 2 // rooms for whole blocks that pass through: one in use, one on its way
+#define ZERO_ALIGNMENT 64  // shards begin at multiples of this: 128 bytes of bf16, 256 of fp32
+#define ZERO_BLOCK_SLOTS 2 // slots for whole blocks that pass through: one in use, one on its way
 
 typedef enum {
     ZERO_REPLICATE,  // every rank holds and updates everything
-    ZERO_OPTIMIZER,  // a rank holds its shard of the moments and the master copy
-    ZERO_GRADIENTS,  // and of the gradients
-    ZERO_PARAMETERS, // and of the parameters
+    ZERO_OPTIMIZER,  // a rank holds only its shard of the moments and the master copy
+    ZERO_GRADIENTS,  // and only its shard of the gradients
+    ZERO_PARAMETERS, // and only its shard of the parameters
 } ZeroStage;
 
 typedef struct {
     GPT2Config config;
     int num_ranks, num_buckets;
-    int order[NUM_PARAM_TENSORS];             // the tensors of bucket 0, then the tensors of a block, as they lie
+    int order[NUM_PARAM_TENSORS];             // tensors as they lie in bucket 0, then in a block's bucket
     int64_t tensor_offset[NUM_PARAM_TENSORS]; // in the bucket
-    int64_t size[2], decayed[2], shard[2];    // [0]: of bucket 0, [1]: of each other bucket
+    int64_t size[2], decayed[2], shard[2];    // [0]: bucket 0, [1]: each other bucket
 } ZeroLayout;
 
 // ---- Buckets ----
@@ -55,7 +55,7 @@ static inline int zero_order_tensors(ZeroLayout *z, int kind, int n) {
     return n;
 }
 
-// config has been checked (gpt2_check_config), num_ranks is at least 1.
+// config has passed gpt2_check_config. num_ranks is at least 1.
 static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_ranks) {
     memset(z, 0, sizeof(*z));
     z->config = *config;
@@ -68,7 +68,8 @@ static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_
     }
 }
 
-// Elements of bucket b: without padding, the first ones that have weight decay, a rank's shard, all with padding.
+// Elements of bucket b: all without padding, those with weight decay (they come first), a rank's shard, all with
+// padding.
 static inline int64_t zero_size(const ZeroLayout *z, int b) { return z->size[zero_kind(b)]; }
 static inline int64_t zero_decayed(const ZeroLayout *z, int b) { return z->decayed[zero_kind(b)]; }
 static inline int64_t zero_shard(const ZeroLayout *z, int b) { return z->shard[zero_kind(b)]; }
@@ -80,28 +81,28 @@ static inline int64_t zero_begin(const ZeroLayout *z, int b, int rank) {
 }
 static inline int64_t zero_end(const ZeroLayout *z, int b, int rank) { return zero_begin(z, b, rank + 1); }
 
-// The sum of some length over the buckets before b.
+// Returns the sum of some length over the buckets before b.
 static inline int64_t zero_sum_before(const int64_t lengths[2], int b) {
     return b == 0 ? 0 : lengths[0] + (b - 1) * lengths[1];
 }
 
-// Where bucket b begins in an array of all padded buckets; b = num_buckets: the length of the array.
+// Returns the start of bucket b in an array of all padded buckets; for b = num_buckets, the length of the array.
 static inline int64_t zero_offset(const ZeroLayout *z, int b) { return z->num_ranks * zero_sum_before(z->shard, b); }
 
-// Where a rank's shard of bucket b begins in an array of its shards; b = num_buckets: the length of the array.
+// Returns the start of bucket b in an array of a rank's shards; for b = num_buckets, the length of the array.
 static inline int64_t zero_shard_offset(const ZeroLayout *z, int b) { return zero_sum_before(z->shard, b); }
 
-// The elements in the buckets before b, without padding, for any number of ranks. It gives an element of a bucket its
-// number in the whole model, and the bits of its stochastic rounding follow from that number.
+// Returns the elements in the buckets before b, without padding. It does not depend on the number of ranks. It gives an
+// element of a bucket its number in the whole model, which decides the bits of its stochastic rounding.
 static inline int64_t zero_first_index(const ZeroLayout *z, int b) { return zero_sum_before(z->size, b); }
 
-// Where bucket b lies in an array with room for bucket 0 and ZERO_BLOCK_SLOTS blocks. Neighbouring blocks never share
-// a room.
+// Returns the place of bucket b in an array with slots for bucket 0 and ZERO_BLOCK_SLOTS blocks. Neighbouring blocks
+// never share a slot.
 static inline int64_t zero_slot_offset(const ZeroLayout *z, int b) {
     return b == 0 ? 0 : zero_padded(z, 0) + (b - 1) % ZERO_BLOCK_SLOTS * zero_padded(z, b);
 }
 
-// The rooms for blocks: a model of one block needs one.
+// Returns the number of slots for blocks. A model of one block needs one.
 static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO_BLOCK_SLOTS, z->config.num_layers); }
 
 // ---- Tensors ----
@@ -109,14 +110,14 @@ static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO
 // layer is ignored for tensors outside the blocks.
 static inline int zero_bucket_of(int tensor, int layer) { return gpt2_param_specs[tensor].per_layer ? 1 + layer : 0; }
 
-// Where a tensor, or one layer of it, begins in its bucket.
+// Returns the start of a tensor, or of one layer of it, in its bucket.
 static inline int64_t zero_tensor_offset(const ZeroLayout *z, int tensor) { return z->tensor_offset[tensor]; }
 
 typedef struct {
-    int tensor, layer; // layer: 0 for tensors outside the blocks
+    int tensor, layer; // layer is 0 for tensors outside the blocks
     int64_t in_bucket; // first element, counted in the bucket
     int64_t in_file;   // first element, counted in the order of the table
-    int64_t count;     // > 0 elements that are neighbours in both orders
+    int64_t count;     // > 0; these elements are neighbours in both orders
 } ZeroPiece;
 
 // Cuts elements [begin, end) of bucket b into pieces of tensors, in order. Padding belongs to no tensor. Returns the
@@ -139,18 +140,18 @@ static inline int zero_pieces(const ZeroLayout *z, int b, int64_t begin, int64_t
 
 // ---- Memory ----
 
-// Elements that one rank holds.
+// The elements that one rank holds.
 typedef struct {
     int64_t params; // in the precision of training
     int64_t grads;  // fp32
     int64_t m, v;   // fp32: AdamW's moments
-    int64_t master; // fp32: the master copy, where there is one
-    // Rooms for whole buckets that pass through (zero_slot_offset); 0: not needed.
+    int64_t master; // fp32: the master copy, if there is one
+    // Slots for whole buckets (zero_slot_offset); 0: not needed.
     int64_t param_slots; // in the precision of training: parameters gathered for use
     int64_t grad_slots;  // fp32: gradients of the backward pass, not reduced yet
 } ZeroLengths;
 
-// One rank has nobody to share with: it replicates in any stage.
+// One rank replicates in any stage, because it has nobody to share with.
 static inline int zero_effective_stage(int stage, int num_ranks) { return num_ranks == 1 ? ZERO_REPLICATE : stage; }
 
 static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
@@ -169,27 +170,27 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
 
 // ---- Traffic ----
 
-// Bytes that one rank sends in a step (it receives as many). In a ring a reduce-scatter or an all-gather over R ranks
-// takes R - 1 turns, and in each turn every rank passes one shard on to its neighbour. The few bytes of losses and
-// norms do not count.
+// The bytes that one rank sends in a step, which equal the bytes it receives. In a ring over R ranks, a reduce-scatter
+// or an all-gather takes R - 1 turns. In each turn every rank passes one shard to its neighbour. The few bytes of
+// losses and norms do not count.
 typedef struct {
-    int64_t block_gradients; // sent while the backward pass goes on with the blocks below
-    int64_t rest_gradients;  // bucket 0: complete at the end of the backward pass only
-    int64_t forward_blocks;  // parameters of blocks, gathered a layer ahead in the forward pass
+    int64_t block_gradients; // sent while the backward pass computes the blocks below
+    int64_t rest_gradients;  // bucket 0: complete only at the end of the backward pass
+    int64_t forward_blocks;  // parameters of blocks, gathered one layer ahead in the forward pass
     int64_t backward_blocks; // and in the backward pass
-    int64_t rest_params;     // all other gathers of parameters, which the GPU waits for
+    int64_t rest_params;     // all other gathers of parameters; the GPU waits for them
 } ZeroTraffic;
 
-// No sum of some of these overflows.
+// A term is limited to this, so that a sum of a few terms cannot overflow.
 #define ZERO_MAX_BYTES (INT64_MAX / 8)
 static inline int64_t zero_times(int64_t a, int64_t b) {
     return b > 0 && a > ZERO_MAX_BYTES / b ? ZERO_MAX_BYTES : a * b;
 }
 
-// Stage 0 reduces fp32 gradients once a step and gathers the sums: twice the bytes. Stage 1 reduces gradients and
-// gathers the updated parameters. Stages 2 and 3 have no room for whole gradients and reduce them in each micro-batch.
-// Stage 3 gathers parameters when it needs them: bucket 0 once a step, a block in each forward and each backward pass,
-// unless the pass before left it in its room.
+// Stage 0 reduces fp32 gradients once a step and gathers the sums, which sends twice the bytes. Stage 1 reduces
+// gradients and gathers the updated parameters. Stages 2 and 3 have no room for whole gradients and reduce them in each
+// micro-batch. Stage 3 gathers parameters when it needs them: bucket 0 once a step, a block in each forward and each
+// backward pass. It skips a block that the pass before left in its slot.
 static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches) {
     int64_t rest = (z->num_ranks - 1) * zero_shard(z, 0), block = (z->num_ranks - 1) * zero_shard(z, 1);
     int64_t blocks = z->config.num_layers * block;
@@ -207,7 +208,7 @@ static inline ZeroTraffic zero_traffic(const ZeroLayout *z, int stage, int sizeo
     return traffic;
 }
 
-// The bytes that a rank sends in a step for gradients and for parameters.
+// Computes the bytes that a rank sends in a step for gradients and for parameters.
 static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_param, int64_t micro_batches,
                                    int64_t *gradient_bytes, int64_t *parameter_bytes) {
     ZeroTraffic traffic = zero_traffic(z, stage, sizeof_param, micro_batches);
@@ -219,21 +220,21 @@ static inline void zero_step_bytes(const ZeroLayout *z, int stage, int sizeof_pa
 
 typedef struct {
     int stage, sizeof_param;
-    int64_t micro_batches;   // of a step, on each rank
-    double compute_seconds;  // of a step, on each rank, without waiting
-    double bytes_per_second; // that each rank sends while all send to their neighbours (nccl-tests: busbw); > 0
+    int64_t micro_batches;   // per step and rank
+    double compute_seconds;  // per step and rank, without waiting
+    double bytes_per_second; // each rank sends this while all send to their neighbours (nccl-tests: busbw); > 0
 } ZeroStep;
 
 typedef struct {
     double communication_seconds;
-    double hidden_seconds; // of communication, while the GPU computes
+    double hidden_seconds; // of communication that runs while the GPU computes
     double step_seconds;
 } ZeroEstimate;
 
-// A plain model of a step. The backward pass takes two thirds of the computation. It hides the gradients of blocks
-// (stages 0 and 1 communicate in the last micro-batch alone) and stage 3's gathers of blocks for it; the forward pass
-// hides the gathers for it. What a pass cannot hide, and what nothing hides, adds up. The model leaves out the latency
-// of each message, and the time that a computation loses to the communication it hides.
+// A simple model of a step. The backward pass takes two thirds of the computation. It hides the gradients of blocks
+// (stages 0 and 1 communicate only in the last micro-batch) and its own gathers of blocks in stage 3. The forward pass
+// hides its own gathers of blocks. Communication that is not hidden adds to the time. The model ignores the latency of
+// each message, and the slowdown of computation beside communication.
 static inline ZeroEstimate zero_estimate(const ZeroLayout *z, const ZeroStep *step) {
     ZeroTraffic traffic = zero_traffic(z, step->stage, step->sizeof_param, step->micro_batches);
     double forward = step->compute_seconds / 3.0, backward = step->compute_seconds - forward;
