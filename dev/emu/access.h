@@ -1,9 +1,9 @@
 // The shadow memory: what the emulator knows of each byte of the arenas. It lies at fixed addresses, so finding the
 // shadow of an address takes one shift.
 //
-// bits     a bit for each byte: it has been written since it was allocated (so it also lies in an allocation)
-// writes   for each 2 bytes, the stamp of the last write
-// reads    for each 2 bytes, the stamp of the first reader that is not ordered before, and whether others followed
+//   bits     a bit for each byte: it has been written since it was allocated (so it also lies in an allocation)
+//   writes   for each 2 bytes, the stamp of the last write
+//   reads    for each 2 bytes, the stamp of the first reader that is not ordered before, and whether others followed
 //
 // A stamp says who accessed the bytes, and when:  interval 27 | thread 10 | instruction 22 | bytes 2 | others 3.
 // Intervals only grow, so "before the last barrier" is one comparison of two stamps.

@@ -1,7 +1,8 @@
-// The messages between the ranks of an emulated NCCL communicator and its server, over one TCP connection for each
-// rank: rank -> server   a Hello, then a Call and its data for each collective, and at the end a Call of GOODBYE server
-// -> rank   an Answer to each message, followed by a text or data; at any time an Answer that says why the communicator
-// has failed Both sides are one program on machines of one kind, so structures travel as they are.
+// The messages between the ranks of an emulated NCCL communicator and its server, over a TCP connection for each rank:
+//   rank -> server   a Hello, then a Call and its data for each collective, and at the end a Call of GOODBYE
+//   server -> rank   an Answer to each message, with a text or data behind it; at any time an Answer that says why the
+//                    communicator has failed
+// Both sides are one program on machines of one kind, so structures travel as they are.
 #ifndef EMU_NCCL_WIRE_H
 #define EMU_NCCL_WIRE_H
 

@@ -9,8 +9,8 @@
 //   graphs.cpp        the capture of streams, and graphs
 //   access.cpp        the check of one load or store
 //   access_hooks.cpp  what the compiler calls before each load and store
-// faults.cpp        reports accesses to inaccessible pages
-// device.cpp        cudaGetDeviceProperties and other questions about the device
+//   faults.cpp        reports accesses to inaccessible pages
+//   device.cpp        cudaGetDeviceProperties and other questions about the device
 //   nccl*.cpp         collectives between processes
 //   report.cpp        how a mistake is reported
 #ifndef EMU_RUNTIME_H
@@ -220,9 +220,9 @@ void end_kernel();
 
 // ---- Graphs (graphs.cpp) ----
 // An operation on a captured stream is not done but kept with copies of all its arguments. Each launch of the graph
-// does it, on the stream that it gets: if (is_captured(stream)) { capture(stream, "cudaMemsetAsync", at,
-// [=](cudaStream_t s) { ... }); return cudaSuccess;
-// }
+// does it, on the stream that it gets:
+//   if (is_captured(stream)) { capture(stream, "cudaMemsetAsync", at, [=](cudaStream_t s) { ... }); return cudaSuccess;
+//   }
 bool is_captured(cudaStream_t stream);
 void capture(cudaStream_t stream, const char *name, Source at, std::function<void(cudaStream_t)> operation);
 std::string stream_text(uint32_t number); // for reports: "stream 1"
@@ -251,8 +251,8 @@ void check_access_at(const void *pointer, size_t bytes, size_t align, AccessKind
 void check_shared_address(const char *name, const void *pointer, Source at);
 void check_operation_read(const void *pointer, size_t bytes, uint64_t me, uint64_t order);
 void check_operation_write(void *pointer, size_t bytes, uint64_t me, uint64_t order);
-bool copy_initialised(void *to, const void *from,
-                      size_t bytes); // of device memory: uninitialised bytes stay uninitialised
+// Copies which bytes of device memory are initialised.
+bool copy_initialised(void *to, const void *from, size_t bytes);
 void set_initialised(const void *pointer, size_t bytes, bool yes);
 
 // Intervals are the time stamps of accesses. A block begins a new interval at its start, after each barrier, and after
@@ -266,8 +266,8 @@ void renew_intervals(); // between operations: starts again when the numbers run
 // thread.
 void catch_faults();
 
-void use_device(const char *what,
-                Source at); // reports if the process uses another device than the thread's current one
+// Reports if the process uses another device than the calling thread's current one.
+void use_device(const char *what, Source at);
 int device_in_use();
 
 size_t allowed_shared_bytes(const void *function); // dynamic shared memory of a launch
