@@ -4,11 +4,12 @@
 //   w -= lr * (m / (1-beta1^t) / (sqrt(v / (1-beta2^t)) + epsilon) + weight_decay * w)
 // w is the fp32 master copy if there is one, else the parameter itself. A bf16 parameter is w rounded up or down at
 // random, with probabilities that make the mean exact. Without a master copy, rounding to nearest would lose every step
-// that is smaller than half the distance to the next bf16 (1/256 of the weight). At the end nearly all steps are.
+// that is smaller than half the distance to the next bf16 (1/256 of the weight). Late in a run nearly all steps are so
+// small.
 //
-// The random bits are a function of (seed, update, index of the element in the whole model). Every fused multiply-add
-// is written as one, so that an element's bits do not depend on the path that a compiler takes. So a tensor may be
-// updated whole, or in shards that are cut anywhere.
+// The random bits are a function of (seed, update, index of the element in the whole model). The code writes every
+// fused multiply-add as fmaf, so that an element's bits do not depend on the compiler's choices. So a caller may update
+// a tensor whole, or in shards that are cut anywhere.
 #ifndef LLMC_ADAMW_CUH
 #define LLMC_ADAMW_CUH
 
@@ -17,8 +18,8 @@
 
 // ---- The formula ----
 
-// The numbers of one update. Kernels read them from device memory: they change from step to step, and the arguments of
-// a kernel in a CUDA graph do not.
+// The numbers of one update. Kernels read them from device memory, because they change from step to step and the
+// arguments of a kernel in a CUDA graph do not.
 typedef struct {
     float lr, beta1, beta2, epsilon;
     float weight_decay;             // of elements that decay
@@ -52,10 +53,10 @@ __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t
 
 // ---- What one launch updates ----
 
-#define ADAMW_BLOCK 256 // threads, at most: more would leave each too few registers
+#define ADAMW_BLOCK 256 // threads of a block at most; with more threads each would have too few registers
 
-// Neighbouring elements, and `repeats` - 1 times more at equal distances: the layers of a model, in one launch. Any n
-// and any addresses will do.
+// A part is n neighbouring elements, repeated `repeats` times at equal distances (the layers of a model). Any n and any
+// addresses are allowed.
 typedef struct {
     floatX *params;
     float *master, *m, *v; // master: NULL if there is no master copy
@@ -64,11 +65,11 @@ typedef struct {
     int64_t decayed;     // the first `decayed` elements have weight decay
     int64_t first_index; // of element 0, in the whole model
     int64_t repeats;
-    // From one repetition to the next, in elements: params; master, m and v; grads; the index in the model.
+    // The distances between repetitions in elements, of: params; master, m and v; grads; the index in the model.
     int64_t params_stride, state_stride, grads_stride, index_stride;
 } AdamWPart;
 
-// n elements that come once. All decay, until the caller says otherwise.
+// A part of n elements without repetition. All elements decay; the caller may change `decayed`.
 static inline AdamWPart adamw_part(floatX *params, float *master, float *m, float *v, const float *grads, int64_t n,
                                    int64_t first_index) {
     AdamWPart part = {params, master, m, v, grads, n, n, first_index, 1, 0, 0, 0, 0};
@@ -76,24 +77,24 @@ static inline AdamWPart adamw_part(floatX *params, float *master, float *m, floa
 }
 
 // A thread works on a group of 4 neighbouring elements: 16 bytes of each fp32 array, 8 of bf16. So the threads of a
-// warp touch neighbouring bytes. Groups of 8 (16 bytes of bf16, twice 16 of fp32) would give that up for no gain.
-// Element i is in group (i + lead) / 4: with lead > 0 the part begins inside a group.
+// warp access neighbouring bytes. With groups of 8 (16 bytes of bf16, twice 16 of fp32) they would not, and nothing
+// would be gained. Element i is in group (i + lead) / 4. With lead > 0 the part begins inside a group.
 #define ADAMW_GROUP 4
 
 typedef struct {
     AdamWPart part;
     unsigned blocks; // of each repetition
     int lead;        // 0..3
-    bool vectors;    // whole groups lie at addresses good for one access, in all arrays
+    bool vectors;    // in all arrays whole groups are aligned for one access
 } AdamWLaunch;
 
-// The number of elements from the last place where a group may begin to a pointer. NULL takes no part.
+// The number of elements between the last aligned group before a pointer and the pointer. Returns if_null for NULL.
 template <class T> static inline int group_lead(const T *pointer, int if_null) {
     if (pointer == NULL) { return if_null; }
     return (int)((uintptr_t)pointer % (ADAMW_GROUP * sizeof(T)) / sizeof(T));
 }
 
-// Parameters and state of a shard may be cut so that their groups do not meet: then vectors is false.
+// `vectors` is false if the parameters and the state of a shard are cut so that their groups differ.
 static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
     const float *others[] = {part->master, part->m, part->v, part->grads};
     AdamWLaunch launch = {*part, 1, group_lead(part->params, 0), true};
@@ -107,8 +108,8 @@ static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
     return launch;
 }
 
-// The first element of this thread's group, in block number `block` of a repetition: -lead..n-1, or beyond for threads
-// without work.
+// The first element of this thread's group in block number `block` of a repetition: -lead..n-1. It is n or more for
+// threads without work.
 __device__ __forceinline__ int64_t group_begin(const AdamWLaunch &launch, unsigned block) {
     return ((int64_t)block * blockDim.x + threadIdx.x) * ADAMW_GROUP - launch.lead;
 }
@@ -135,7 +136,8 @@ __device__ __forceinline__ void load_group(float (&x)[ADAMW_GROUP], const __nv_b
     for (int k = 0; k < ADAMW_GROUP; k++) { x[k] = to_float(packed.values[k]); }
 }
 
-// The optimizer's state is not used again in this step. The parameters are, so they are stored without a hint.
+// Streams the optimizer's state, because nothing reads it again in this step. The parameters are read again, so
+// store_group stores them without a hint.
 __device__ __forceinline__ void store_group_streaming(float *address, const float (&x)[ADAMW_GROUP]) {
     f128 packed;
 #pragma unroll
@@ -153,7 +155,7 @@ __device__ __forceinline__ void store_group(__nv_bfloat16 *address, const __nv_b
 
 // ---- The update ----
 
-// One of a part's repetitions.
+// Repetition number `repeat` of a part.
 template <bool WITH_MASTER>
 __device__ __forceinline__ AdamWPart adamw_repetition(const AdamWPart &part, unsigned repeat) {
     AdamWPart a = part;
@@ -193,8 +195,8 @@ __device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, c
     store_group(a.params + begin, rounded);
 }
 
-// Block number `block` of a part. A thread updates one group. It updates a group that is not whole or not aligned one
-// element after the other.
+// Updates block number `block` of a part. A thread updates one group. If the group is not whole or not aligned, it
+// updates one element after the other.
 template <bool WITH_MASTER>
 __device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned block, const AdamWFactors *factors,
                                             float grad_scale) {
@@ -215,8 +217,8 @@ __device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned 
     }
 }
 
-// The blocks of `first` come before those of `second`. Each has its own copy of the code, so that the arguments are
-// read in place and take no registers.
+// The blocks of `first` come before the blocks of `second`. Each part has its own copy of the code, so that the code
+// reads the arguments in place and they take no registers.
 template <bool WITH_MASTER>
 static __global__ void __launch_bounds__(ADAMW_BLOCK)
     adamw_update_kernel(AdamWLaunch first, AdamWLaunch second, const AdamWFactors *factors, const StepResult *result) {
@@ -231,13 +233,12 @@ static __global__ void __launch_bounds__(ADAMW_BLOCK)
 }
 
 // Updates two parts (second: NULL for none) in place: params, m, v and, if there is a master copy, master. grads are
-// read only. factors and result are in device memory. Gradients are multiplied by result's grad_scale. If result says
-// stopped, nothing is touched.
-// Fast if all arrays are aligned alike to 4 elements. They are if they are slices [a,b) of whole arrays, or shards that
-// begin at a multiple of 4, and are repeated at multiples of 4.
-// Moves, for each parameter, in bf16: 30 bytes (reads grad, m, v, master: 16; writes m, v, master, params: 14), without
-// a master copy 24 (reads 14, writes 10); in fp32 without one 28 (16 and 12).
-// Deterministic, and independent of the block size: no element depends on another.
+// read only. factors and result are in device memory. The kernel multiplies gradients by result->grad_scale. It changes
+// nothing if result->stopped is set. It is fast if all arrays have one offset from a multiple of 4 elements. Slices
+// [a,b) of whole arrays have it, and so do shards that begin at a multiple of 4. Repetitions must be multiples of 4
+// apart. Bytes moved for each parameter in bf16: 30 (reads grad, m, v, master: 16; writes m, v, master, params: 14), or
+// 24 without a master copy (reads 14, writes 10). In fp32 without a master copy: 28 (reads 16, writes 12).
+// Deterministic, and independent of the block size, because no element depends on another.
 static inline void adamw_update(const AdamWPart *first, const AdamWPart *second, const AdamWFactors *factors,
                                 const StepResult *result, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
     AdamWPart none = *first;
@@ -280,9 +281,9 @@ static __global__ void __launch_bounds__(ADAMW_BLOCK)
     }
 }
 
-// params = master, rounded. With stochastic and the key of the last update: to the very bits that adamw_update left, so
-// that a resumed run goes on as if it had not ended. Else to nearest. Sizes and addresses as for adamw_update.
-// Moves 6 bytes a parameter in bf16, 8 in fp32.
+// params = master, rounded to nearest, or with `stochastic` at random. With the key of the last update, `stochastic`
+// gives the bits that adamw_update left, so that a resumed run goes on as if it had not ended. Any n and any addresses
+// are allowed. Moves 6 bytes a parameter in bf16, 8 in fp32.
 static inline void params_from_master(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
                                       bool stochastic, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
     AdamWPart part = adamw_part(params, (float *)(uintptr_t)master, NULL, NULL, NULL, n, first_index); // only read

@@ -4,7 +4,7 @@
 
 #include "llmc/cuda/cuda_utils.cuh"
 
-// *found becomes 1 if any of the n values is not finite. All threads that write, write the same.
+// *found = 1 if any of the n values is not finite. Every thread that writes *found writes 1.
 template <class T> __global__ void any_nonfinite_kernel(int32_t *found, const T *data, int64_t n) {
     int64_t stride = (int64_t)gridDim.x * blockDim.x;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
@@ -12,7 +12,7 @@ template <class T> __global__ void any_nonfinite_kernel(int32_t *found, const T 
     }
 }
 
-// Waits for the answer. flag: one int32 of device memory.
+// Is any of the n values not finite? Waits for the GPU's answer. flag: one int32 of device memory.
 template <class T> static inline bool any_nonfinite(const T *data, int64_t n, int32_t *flag, cudaStream_t stream) {
     const int block_size = 256, blocks = (int)min_i64(1024, ceil_div_i64(max_i64(n, 1), block_size));
     int32_t found = 0;
