@@ -1,9 +1,9 @@
-// The gradient's norm, and what follows from it: is the loss a number, may the step update, how far is the gradient
-// clipped? The GPU decides, and the host reads the result later.
+// Computes the gradient's norm, and decides whether the step may update and how far it clips the gradient. The GPU
+// decides, and the host reads the result later.
 //   norm = sqrt(sum over all parameters of grad^2)
 //
-// Each GPU adds up its own part of the gradient into a StepRecord. All GPUs get all records, and each makes a
-// StepResult of them with the same bits.
+// Each GPU sums the squares of its part of the gradient into a StepRecord. All GPUs get all records, and each GPU makes
+// a StepResult from them. The results of all GPUs have equal bits.
 #ifndef LLMC_GLOBAL_NORM_CUH
 #define LLMC_GLOBAL_NORM_CUH
 
@@ -15,9 +15,9 @@ enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_
 // One GPU's part of a step, in device memory.
 typedef struct {
     double loss_sum;      // of its rows
-    double squares;       // the sum of squares of its part of the gradient
+    double squares;       // the sum of squares over its part of the gradient
     int64_t wants_to_end; // its process has been asked to stop
-    uint64_t checksum;    // of the weights it worked with; 0 if GPUs hold different parts
+    uint64_t checksum;    // of its weights in this step; 0 if GPUs hold different parts
 } StepRecord;
 
 // The result of a step, in device memory. Cleared (zero bytes) once, before the first step.
@@ -27,29 +27,29 @@ typedef struct {
     float grad_scale;     // AdamW multiplies gradients by it
     int32_t stopped;      // STEP_..: the first reason not to update; it stays, and no later step updates anything
     int64_t wants_to_end; // some process has been asked to stop
-    int64_t odd_one;      // the first GPU whose weights are not those of the first; 0: none
+    int64_t odd_one;      // the first GPU whose weights differ from the weights of GPU 0; 0: none
 } StepResult;
 
 #define GLOBAL_NORM_BLOCK 512
-#define GLOBAL_NORM_SPAN 32768 // gradients whose squares one block sums: fixed, so that no bit depends on the GPU
+#define GLOBAL_NORM_SPAN 32768 // gradients of a block; fixed, so that no bit depends on the GPU
 
 static inline int64_t global_norm_scratch_doubles(int64_t n) { return ceil_div_i64(n, GLOBAL_NORM_SPAN); }
 
 __device__ __forceinline__ double squared(float x) { return (double)x * (double)x; }
 
-// n neighbouring gradients, and `repeats` - 1 times more at equal distances: the layers of a model.
+// A part is n neighbouring gradients, repeated `repeats` times at equal distances (the layers of a model).
 typedef struct {
     const float *grads; // the first
     int64_t n, repeats, stride;
 } NormPart;
 
-// The doubles for the sums of a part, repetition after repetition.
+// The number of doubles for the sums of a part, repetition after repetition.
 static inline int64_t norm_part_doubles(const NormPart *part) {
     return part->repeats * global_norm_scratch_doubles(part->n);
 }
 
-// partials[b] = the sum of grad^2 over the b-th span, first of the first part's repetitions, then of the second part's.
-// Squares and sums are double: they neither overflow nor vanish.
+// partials[b] = the sum of grad^2 over the b-th span. The spans of the first part's repetitions come before the second
+// part's. Squares and sums are double, so that they neither overflow nor vanish.
 static __global__ void __launch_bounds__(GLOBAL_NORM_BLOCK)
     global_norm_squared_kernel(double *partials, NormPart first, NormPart second) {
     __shared__ double partial[WARP_SIZE];
@@ -79,8 +79,8 @@ static inline bool norm_part_is_good(const NormPart *part) {
 }
 
 // partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none).
-// Parts begin at multiples of 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the
-// shapes only.
+// Parts are aligned to 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the shapes
+// only.
 static inline void global_norm_squared(double *partials, const NormPart *first, const NormPart *second,
                                        cudaStream_t stream) {
     int64_t blocks = norm_part_doubles(first) + (second != NULL ? norm_part_doubles(second) : 0);
@@ -108,8 +108,8 @@ static __global__ void __launch_bounds__(MAX_BLOCK)
     }
 }
 
-// Makes this GPU's record of `count` partials of global_norm_squared, the sum of its losses, whether its process has
-// been asked to stop, and the checksum of its weights (all in device memory).
+// Makes this GPU's record from `count` partials of global_norm_squared, the sum of its losses, wants_to_end (has its
+// process been asked to stop?) and the checksum of its weights. All of them are in device memory.
 static inline void step_record(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
                                const int64_t *wants_to_end, const uint64_t *checksum, cudaStream_t stream) {
     cuda_require(count > 0);
@@ -124,7 +124,7 @@ __device__ __forceinline__ int32_t step_verdict(double loss, double norm, float 
     return usable ? STEP_GOES_ON : STEP_NORM_UNUSABLE;
 }
 
-// One thread: the records are few, and their order is the order of the sum.
+// One thread sums the few records, in their order.
 static __global__ void step_finish_kernel(StepResult *result, const StepRecord *records, int num_records,
                                           double loss_factor, float grad_clip) {
     double loss_sum = 0.0, squares = 0.0;
@@ -145,10 +145,10 @@ static __global__ void step_finish_kernel(StepResult *result, const StepRecord *
     result->stopped = odd_one > 0 ? STEP_WEIGHTS_DIFFER : step_verdict(loss, norm, grad_clip);
 }
 
-// From the records of all GPUs:
+// Makes the result from the records of all GPUs:
 //   result->loss = sum of the losses * loss_factor, result->norm, result->wants_to_end,
 //   result->grad_scale = grad_clip / norm if grad_clip > 0 and norm > grad_clip, else 1
-//   result->stopped    is set, never cleared; result->odd_one with it
+//   result->stopped is set once and never cleared; result->odd_one is set with it
 static inline void step_finish(StepResult *result, const StepRecord *records, int num_records, double loss_factor,
                                float grad_clip, cudaStream_t stream) {
     cuda_require(num_records > 0);

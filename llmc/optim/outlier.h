@@ -1,8 +1,8 @@
-// Finds updates to skip: a loss or a gradient norm far above its recent values (a z-score over the last 128 accepted
-// ones) comes from a bad batch or a numerical accident, and one such update can undo many good ones.
+// Finds updates to skip, by the z-score of a loss or gradient norm over its last 128 accepted values. A value far above
+// them comes from a bad batch or a numerical accident, and one such update can undo many good updates.
 //
-// What is rejected never enters the statistics, so a spike does not hide the next one. After 16 rejections in a row the
-// level itself has changed, and the window starts anew.
+// A rejected value never enters the statistics, so a spike does not hide the next spike. After 16 rejections in a row
+// the level itself has changed, and the window starts empty.
 #ifndef LLMC_OUTLIER_H
 #define LLMC_OUTLIER_H
 
@@ -16,19 +16,19 @@
 #define OUTLIER_WINDOW 128
 #define OUTLIER_MAX_REJECTED 16
 
-// Plain data without padding: the training state saves and restores its bytes. No content of the fields can lead to an
-// index outside the window.
+// Plain data without padding, because the training state saves and restores its bytes. No content of the fields leads
+// to an index outside the window.
 typedef struct {
     uint64_t count;                // values accepted since the window was last empty
-    int64_t rejected;              // outliers in a row up to now
+    int64_t rejected;              // outliers since the last accepted value
     double values[OUTLIER_WINDOW]; // the accepted value i lies at i % OUTLIER_WINDOW
 } OutlierDetector;
 
 static inline void outlier_init(OutlierDetector *detector) { memset(detector, 0, sizeof(*detector)); }
 
-// How many standard deviations value lies above the mean of the window; NaN until the window is full, and for a value
-// that is not finite. The values are fp32 measurements: a spread below the resolution of a float is rounding and counts
-// as that resolution. If the window is all zeros, any other value is infinitely far away.
+// The number of standard deviations that `value` lies above the mean of the window. It is NaN until the window is full,
+// and for a value that is not finite. The values are fp32 measurements. A spread below the resolution of a float is
+// rounding and counts as that resolution. If the window is all zeros, any other value is infinitely far away.
 static inline double outlier_zscore(const OutlierDetector *detector, double value) {
     if (detector->count < OUTLIER_WINDOW || !isfinite(value)) { return NAN; }
     double sum = 0.0, squares = 0.0;
@@ -42,17 +42,17 @@ static inline double outlier_zscore(const OutlierDetector *detector, double valu
     return value == mean ? 0.0 : (value - mean) / deviation;
 }
 
-// Takes a value into the window, in place of the oldest when it is full. A value that is not finite is ignored.
+// Takes a value into the window. A full window loses its oldest value. A value that is not finite is ignored.
 static inline void outlier_accept(OutlierDetector *detector, double value) {
     if (!isfinite(value)) { return; }
     detector->values[detector->count++ % OUTLIER_WINDOW] = value;
     detector->rejected = 0;
 }
 
-// Looks at one value and keeps the books: true when the update it belongs to is to be skipped, which is when its
-// z-score is above the threshold (a fall is welcome, whatever its size) or it is not finite. Writes the z-score to *z.
-// Threshold 0: never skips, the statistics go on. Values that are not finite say nothing about the level and leave the
-// detector as it is. The 16th outlier in a row is skipped like the others, and empties the window.
+// Takes one value into the statistics, and returns whether to skip its update. It skips if the value's z-score is above
+// the threshold or the value is not finite. A fall of any size is no outlier. Writes the z-score to *z. With threshold
+// 0 it never skips, and the statistics go on. A value that is not finite says nothing about the level and leaves the
+// detector unchanged. The 16th outlier in a row is skipped, too, and empties the window.
 static inline bool outlier_check(OutlierDetector *detector, double value, double threshold, double *z) {
     *z = outlier_zscore(detector, value);
     if (threshold > 0.0 && !isfinite(value)) { return true; }
@@ -70,8 +70,8 @@ typedef struct {
     OutlierDetector loss, norm;
 } Outliers;
 
-// Takes a step's loss and norm into the statistics. True if one of them is an outlier and its limit is not 0: the
-// update is then to be skipped, and `why` says so.
+// Takes a step's loss and norm into the statistics. Returns true if the update must be skipped, because one of them is
+// an outlier and its limit is not 0. `why` then names the reason.
 static inline bool outliers_skip(Outliers *outliers, double loss, double norm, double loss_limit, double norm_limit,
                                  char *why, size_t size) {
     double loss_z, norm_z;

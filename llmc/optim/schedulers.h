@@ -1,12 +1,12 @@
-// Learning-rate schedules: the rate as a pure function of the step, so that a resumed run needs nothing but its step.
+// Computes the learning rate as a pure function of the step, so that a resumed run needs only its step.
 //
 //   cosine    Loshchilov, Hutter 2016, "SGDR", one cycle
 //   linear    a straight line
-//   constant  the peak throughout
+//   constant  the peak until the end
 //   wsd       warm-up, stable, decay: constant, then 1 - sqrt over the last fifth of the steps (Haegele et al. 2024,
 //             "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations")
 //
-// Each starts with a linear warm-up; each but the constant one reaches peak * final_fraction at step `total`.
+// Each schedule starts with a linear warm-up. All but `constant` reach peak * final_fraction at step `total`.
 #ifndef LLMC_SCHEDULERS_H
 #define LLMC_SCHEDULERS_H
 
@@ -26,7 +26,7 @@ typedef struct {
     float final_fraction; // of the peak, at the end
 } Schedule;
 
-// Finds a schedule by its name; false when there is none of that name.
+// Finds a schedule by its name. Returns false if no schedule has this name.
 static inline bool schedule_parse(const char *name, ScheduleKind *kind) {
     for (int i = 0; i < NUM_SCHEDULES; i++) {
         if (strcmp(name, schedule_names[i]) == 0) {
@@ -45,13 +45,13 @@ static inline Schedule schedule_named(const char *name, double peak, int64_t war
     return s;
 }
 
-// The step at which the decay begins. A warm-up that reaches into the last fifth shortens a wsd decay: the rate never
-// jumps.
+// The step at which the decay begins. A warm-up that reaches into the last fifth shortens the decay of wsd, so that the
+// rate never jumps.
 static inline int64_t schedule_decay_start(const Schedule *s) {
     return s->kind == SCHEDULE_WSD ? max_i64(s->warmup, s->total - ceil_div_i64(s->total, 5)) : s->warmup;
 }
 
-// How much of the way from the peak (1) to the final rate (0) is left when a part x in [0, 1] of the decay is done.
+// The part of the way from the peak (1) to the final rate (0) that is left after a part x in [0, 1] of the decay.
 static inline double schedule_shape(ScheduleKind kind, double x) {
     switch (kind) {
     case SCHEDULE_COSINE: return 0.5 * (1.0 + cos(3.14159265358979323846 * x));
@@ -61,8 +61,8 @@ static inline double schedule_shape(ScheduleKind kind, double x) {
     }
 }
 
-// The learning rate of the update at `step` (0-based). Step i of the warm-up has (i + 1) / warmup of the peak, so the
-// first update is not lost and step warmup - 1 has all of it. Steps from `total` on have the final rate.
+// The learning rate of the update at `step` (0-based). Step i of the warm-up has (i + 1) / warmup of the peak. So the
+// first update is not lost, and step warmup - 1 has the peak. Steps from `total` on have the final rate.
 static inline float schedule_lr(const Schedule *s, int64_t step) {
     if (step < s->warmup) { return (float)(s->peak * ((double)(step + 1) / (double)s->warmup)); }
     int64_t start = schedule_decay_start(s);
