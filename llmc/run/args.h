@@ -2,8 +2,8 @@
 //
 // A program lists its options as ArgSpec rows that point into a plain struct, and calls args_parse once. It takes
 // "--name value", "--name=value", "-alias value" (an alias may have several letters), and for a flag a bare "--name".
-// It refuses everything else in one line that names the option, its range and its default: an unknown option, a
-// missing or malformed value, a value out of range, an option given twice, a stray word.
+// It refuses everything else in one line that names the option, its range and its default: an unknown option, a missing
+// or malformed value, a value out of range, an option given twice, a stray word.
 #ifndef LLMC_ARGS_H
 #define LLMC_ARGS_H
 
@@ -15,7 +15,7 @@ typedef enum {
     ARG_INT,    // int64_t: decimal digits only, so "1e4", "8x" and "0x10" are refused
     ARG_REAL,   // double: decimal and finite, so "nan" and "inf" are refused
     ARG_TEXT,   // const char * into argv
-    ARG_CHOICE, // const char * into argv or the table: one of the words of `value`
+    ARG_CHOICE, // const char * into argv or the table: one word of `value`
     ARG_FLAG    // bool: bare, or followed by 0 or 1
 } ArgType;
 
@@ -31,11 +31,11 @@ typedef struct {
     const char *aliases;  // short names without the dash, separated by spaces; "" for none
     ArgType type;         //
     size_t place;         // offset of the value in the struct of options
-    const char *fallback; // the default, as a user would write it
-    double min, max;      // inclusive, of a number (ARG_INT: at most 2^53), or of a text's bytes
-    const char *value;    // the name of the value in --help; ARG_CHOICE: its words, as "cosine|linear"
+    const char *fallback; // the default, written as a user would write it
+    double min, max;      // inclusive; of a number (ARG_INT: at most 2^53) or of a text's bytes
+    const char *value;    // the value's name in --help; ARG_CHOICE: its words, as "cosine|linear"
     const char *refusal;  // why this program does not take this option, or NULL
-    const char *group;    // the heading in --help; rows of a group stand together
+    const char *group;    // heading in --help; rows of a group are neighbours
     const char *help;
 } ArgSpec;
 
@@ -43,12 +43,12 @@ typedef struct {
     const char *name;       // of the program, for --version
     const char *usage;      // e.g. "tokenize [options] FILE..."
     const char *summary;    // a paragraph for --help
-    const char *examples;   // lines printed as they are at the end of --help, or NULL
+    const char *examples;   // lines printed unchanged at the end of --help, or NULL
     const ArgSpec *specs;   //
     int num_specs;          // at most ARGS_MAX_SPECS
     bool takes_positionals; // allows words that are not options
     bool *given;            // (num_specs), set by args_parse: the command line has this option; or NULL
-    const char *common;     // names of the options that --help shows, separated by spaces; NULL: all of them
+    const char *common;     // names of the options that --help shows, separated by spaces; NULL: all
 } ArgsProgram;
 
 typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; // the program ends unless ARGS_RUN
@@ -57,7 +57,7 @@ typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; //
 #define ARGS_MAX_PATH 4000  // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
 #define ARGS_HELP_WIDTH 100 // columns
 
-// Writes an argument for an error message: in quotes, on one line, cut where it is long.
+// Writes an argument for an error message: in quotes, on one line, cut if it is long.
 static inline void args_quote(char *text, size_t size, const char *argument) {
     size_t n = 0, limit = size < 48 ? size - 6 : 42;
     text[n++] = '\'';
@@ -69,7 +69,7 @@ static inline void args_quote(char *text, size_t size, const char *argument) {
     snprintf(text + n, size - n, "%s", argument[i] != '\0' ? "...'" : "'");
 }
 
-// Writes the name an error message gives an option: "--batch-size (-b)".
+// Writes an option's name for an error message: "--batch-size (-b)".
 static inline void args_label(char *text, size_t size, const ArgSpec *spec) {
     size_t alias = strcspn(spec->aliases, " ");
     if (alias > 0) {
@@ -79,7 +79,7 @@ static inline void args_label(char *text, size_t size, const ArgSpec *spec) {
     }
 }
 
-// True if word is one of the words of a list in which `separator` stands between them.
+// Returns true if a list, whose words are divided by `separator`, contains word.
 static inline bool args_list_has(const char *list, char separator, const char *word, size_t length) {
     while (*list != '\0') {
         const char *end = strchr(list, separator);
@@ -90,14 +90,14 @@ static inline bool args_list_has(const char *list, char separator, const char *w
     return false;
 }
 
-// Is this the value of a flag? text may be NULL.
+// Tells whether text is the value of a flag. text may be NULL.
 static inline bool args_is_digit(const char *text) {
     return text != NULL && (strcmp(text, "0") == 0 || strcmp(text, "1") == 0);
 }
 
-// Reads decimal digits, optionally after a minus, and nothing else. False if it is not such a number of at most 2^53.
+// Reads decimal digits, optionally after a minus, and nothing else. Returns false for other texts and beyond 2^53.
 static inline bool args_read_int(const char *text, int64_t *value) {
-    const int64_t limit = (int64_t)1 << 53; // where the ranges, which are doubles, are still exact
+    const int64_t limit = (int64_t)1 << 53; // up to here the ranges, which are doubles, are exact
     bool negative = *text == '-';
     const char *digit = text + negative;
     int64_t sum = 0;
@@ -119,7 +119,7 @@ static inline bool args_read_real(const char *text, double *value) {
     return end != text && *end == '\0' && isfinite(*value);
 }
 
-// Writes a bound of a range: a whole number with all its digits.
+// Writes a bound of a range. A whole number is written with all its digits.
 static inline void args_bound(char *text, size_t size, double bound) {
     if (bound == floor(bound) && fabs(bound) < 1e15) {
         snprintf(text, size, "%.0f", bound);
@@ -136,7 +136,7 @@ static inline void args_range(char *text, size_t size, const ArgSpec *spec) {
     snprintf(text, size, "%s to %s", low, high);
 }
 
-// Writes what an option takes: "a whole number from 1 to 64 (default 4)".
+// Writes the values that an option takes: "a whole number from 1 to 64 (default 4)".
 static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
     char range[80], fallback[160] = "";
     args_range(range, sizeof(range), spec);
@@ -150,7 +150,7 @@ static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
     }
 }
 
-// Stores a value, given as text, in the struct of options. False if it is malformed or out of range.
+// Stores a value, given as text, in the struct of options. Returns false if it is malformed or out of range.
 static inline bool args_store(const ArgSpec *spec, void *options, const char *text) {
     void *place = (char *)options + spec->place;
     double length = (double)strlen(text), real;
@@ -179,7 +179,7 @@ static inline bool args_store(const ArgSpec *spec, void *options, const char *te
     return ok;
 }
 
-// Gives every option its default. Defaults of text options may be empty, whatever their range: "not given".
+// Gives every option its default. The default of a text option may be empty, whatever its range, and means "not given".
 static inline void args_set_defaults(const ArgSpec *specs, int num_specs, void *options) {
     for (int i = 0; i < num_specs; i++) {
         if (specs[i].type == ARG_TEXT) {
@@ -190,7 +190,7 @@ static inline void args_set_defaults(const ArgSpec *specs, int num_specs, void *
     }
 }
 
-// Writes the value that an option has now. Equal values give equal texts: "3e-4" and "0.0003" are both "0.0003".
+// Writes an option's current value. Equal values give equal texts: "3e-4" and "0.0003" both give "0.0003".
 static inline void args_value_text(const ArgSpec *spec, const void *options, char *text, size_t size) {
     const void *place = (const char *)options + spec->place;
     switch (spec->type) {
@@ -202,7 +202,7 @@ static inline void args_value_text(const ArgSpec *spec, const void *options, cha
     }
 }
 
-// Finds the option an argument such as "--lr=1" or "-l" names: its row, or -1. `length` is without the "=...".
+// Returns the row of the option that an argument such as "--lr=1" or "-l" names, or -1. `length` excludes the "=...".
 static inline int args_find(const ArgsProgram *program, const char *argument, size_t length) {
     if (length < 2 || argument[0] != '-') { return -1; }
     bool is_long = length > 2 && argument[1] == '-';
@@ -218,7 +218,8 @@ static inline int args_find(const ArgsProgram *program, const char *argument, si
     return -1;
 }
 
-// Edits (a character inserted, removed, replaced, or two neighbours swapped) that turn a into b; looks at 31 bytes.
+// Returns the edits (a character inserted, removed or replaced, or two neighbours swapped) that turn a into b. Compares
+// 31 bytes.
 static inline int args_edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
     enum { MAX = 32 };
     int d[MAX][MAX];
@@ -240,7 +241,7 @@ static inline int args_edit_distance(const char *a, size_t a_length, const char 
     return d[n][m];
 }
 
-// A mistyped name, and the nearest known one so far.
+// A mistyped name, and the nearest known name so far.
 typedef struct {
     const char *typed; // without dashes
     size_t length;
@@ -248,7 +249,7 @@ typedef struct {
     char nearest[96]; // with dashes
 } ArgsGuess;
 
-// A beginning of a name ("batch" of "batch-size") counts as one edit.
+// A prefix of a name ("batch" of "batch-size") counts as one edit.
 static inline void args_consider(ArgsGuess *guess, const char *dashes, const char *name, size_t length) {
     bool begins = guess->length > 1 && guess->length < length && memcmp(name, guess->typed, guess->length) == 0;
     int distance = begins ? 1 : args_edit_distance(guess->typed, guess->length, name, length);
@@ -257,7 +258,7 @@ static inline void args_consider(ArgsGuess *guess, const char *dashes, const cha
     snprintf(guess->nearest, sizeof(guess->nearest), "%s%.*s", dashes, (int)length, name);
 }
 
-// Finds the known option nearest to a mistyped one.
+// Finds the known option nearest to a mistyped option.
 static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed, size_t length) {
     size_t dashes = strspn(typed, "-") < length ? strspn(typed, "-") : length;
     ArgsGuess guess = {typed + dashes, length - dashes, INT32_MAX, ""};
@@ -278,7 +279,7 @@ static inline ArgsGuess args_guess(const ArgsProgram *program, const char *typed
 
 // ---- Help ----
 
-// Prints text from `column` on, broken at spaces so that it ends before ARGS_HELP_WIDTH; further lines are indented.
+// Prints text from `column` on, broken at spaces so that it ends before ARGS_HELP_WIDTH. Further lines are indented.
 static inline void args_print_wrapped(FILE *out, const char *text, int column, int indent) {
     bool first = true;
     while (*text != '\0') {
@@ -296,7 +297,7 @@ static inline void args_print_wrapped(FILE *out, const char *text, int column, i
     fputc('\n', out);
 }
 
-// Writes "-n, --name VALUE", the left side of an option in --help.
+// Writes the left side of an option in --help: "-n, --name VALUE".
 static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
     size_t n = 0;
     text[0] = '\0';
@@ -308,8 +309,8 @@ static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
     snprintf(text + n, size - n, "--%s%s%s", spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
 }
 
-// Writes what an option does, its range if wanted, and its default, the right side of an option in --help. A bound that
-// nobody meets is left to the error message.
+// Writes the right side of an option in --help: what it does, its range if wanted, and its default. Bounds that no user
+// reaches appear only in the error message.
 static inline void args_description(char *text, size_t size, const ArgSpec *spec, bool ranges) {
     bool number = ranges && (spec->type == ARG_INT || spec->type == ARG_REAL);
     bool has_default = spec->fallback[0] != '\0' && !(spec->type == ARG_FLAG && spec->fallback[0] == '0');
@@ -340,7 +341,7 @@ static inline void args_print_option(FILE *out, const ArgSpec *spec, bool ranges
     args_print_wrapped(out, right, ARGS_HELP_RIGHT, ARGS_HELP_RIGHT);
 }
 
-// Prints the options in the groups and the order of the table: all of them, or the common ones.
+// Prints the options in the groups and the order of the table: all options, or the common options.
 static inline void args_print_help(FILE *out, const ArgsProgram *program, bool all) {
     const char *group = "", *common = program->common;
     fprintf(out, "Usage: %s\n\n", program->usage);
@@ -372,16 +373,15 @@ static inline bool args_fail_unknown(const ArgsProgram *program, const char *arg
                 program->common != NULL ? "--help all" : "--help");
 }
 
-// True for "-h" as a request for help. Where an option has the alias "h", "-h 0" and "-h 1" are that option.
+// Returns true if "-h" asks for help. If an option has the alias "h", "-h 0" and "-h 1" set that option.
 static inline bool args_is_help(const ArgsProgram *program, const char *argument, const char *next) {
     if (strcmp(argument, "--help") == 0) { return true; }
     return strcmp(argument, "-h") == 0 && !(args_is_digit(next) && args_find(program, "-h", 2) >= 0);
 }
 
-// The value of option `spec`, from argv[*i] after "=" or from argv[*i + 1]. *i moves past it. NULL: the value is
-// missing (another option follows, or nothing). A bare flag is "1". So is a bare number whose value stands in brackets
-// in
-// --help.
+// Returns the value of option `spec`, from argv[*i] after "=" or from argv[*i + 1]. Moves *i past it. NULL: the value
+// is missing (another option follows, or nothing). A bare flag is "1". A bare number is "1" too, if --help shows its
+// value in brackets.
 static inline const char *args_take_value(const ArgsProgram *program, const ArgSpec *spec, int argc, char **argv,
                                           int *i) {
     const char *equals = strchr(argv[*i], '=');
@@ -397,7 +397,7 @@ static inline const char *args_take_value(const ArgsProgram *program, const ArgS
     return argv[++*i];
 }
 
-// Takes the option in argv[*i]. *i moves to its last argument. given (num_specs).
+// Takes the option in argv[*i]. Moves *i to its last argument. given (num_specs).
 static inline bool args_take_option(const ArgsProgram *program, void *options, int argc, char **argv, int *i,
                                     bool *given, Error *error) {
     char label[128], expected[512], typed[64];
@@ -421,8 +421,8 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
 }
 
 // Sets `options` from the defaults and the command line. --help and --version print to standard output and set
-// *outcome. Words that are not options (a lone "-", and all after "--") move to argv[1 ... *num_positionals].
-// num_positionals may be NULL where the program takes none. Text values point into argv or the table.
+// *outcome. Words that are not options (a lone "-", and everything after "--") move to argv[1 ... *num_positionals].
+// num_positionals may be NULL if the program takes none. Text values point into argv or the table.
 static inline bool args_parse(const ArgsProgram *program, void *options, int argc, char **argv, int *num_positionals,
                               ArgsOutcome *outcome, Error *error) {
     bool taken[ARGS_MAX_SPECS];

@@ -1,8 +1,8 @@
-// What the options of a GPU run leave open: micro-batch, level of --recompute, --gelu-fusion, --head-rows. And what
-// --plan prints about them.
+// Settles the choices that the options of a GPU run leave open: micro-batch, level of --recompute, --gelu-fusion and
+// --head-rows. Prints what --plan says about them.
 //
-// The trainer plans a variant of the run without taking memory (RunPlanner); here the variants are compared. All ranks
-// settle alike, because they decide from the same numbers.
+// The trainer plans a variant of the run without taking memory (RunPlanner), and this file compares the variants. All
+// ranks make equal choices, because they decide from equal numbers.
 #ifndef LLMC_GPU_CHOICES_H
 #define LLMC_GPU_CHOICES_H
 
@@ -10,7 +10,7 @@
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_report.h"
 
-// The run as its options stand now, but for these. AS_ASKED: as the options say.
+// A variant of the run: its options with these changes. AS_ASKED: as the options say.
 enum { AS_ASKED = -1 };
 typedef struct {
     int recompute, zero_stage;
@@ -19,10 +19,10 @@ typedef struct {
 
 typedef struct {
     int B;
-    StepRows rows;                           // of a step's time
+    StepRows rows;                           // a step's time
     int64_t bytes;                           // of GPU memory
-    bool overflows;                          // the size of a buffer does not fit 63 bits
-    int64_t gradient_bytes, parameter_bytes; // that a rank sends in a step
+    bool overflows;                          // the size of a buffer does not fit into 63 bits
+    int64_t gradient_bytes, parameter_bytes; // sent by a rank in a step
 } PlannedRun;
 
 typedef struct {
@@ -39,7 +39,7 @@ static inline PlannedRun plan_variant(const RunPlanner *p, const TrainRun *run, 
 
 // ---- GPUs ----
 
-// The GPU that --plan predicts times for. A GPU of unknown speed is taken for it, too.
+// Returns the GPU that --plan predicts times for. A GPU of unknown speed is treated as this GPU.
 static inline StepGpu run_planned_gpu(const TrainRun *run, const RunPlanner *p) {
     const TrainOptions *o = &run->options;
     bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
@@ -49,7 +49,7 @@ static inline StepGpu run_planned_gpu(const TrainRun *run, const RunPlanner *p) 
     return gpu;
 }
 
-// The GPUs that --plan supposes: nothing else is in their memory.
+// Returns the GPUs that --plan supposes. Nothing else is in their memory.
 static inline AutoGpus run_planned_gpus(const TrainRun *run, const RunPlanner *p, bool (*fuses_gelu)(int, int)) {
     const GpuPeak *gpu = train_options_gpu(&run->options);
     int64_t bytes = (int64_t)gpu->gib << 30;
@@ -60,9 +60,10 @@ static inline AutoGpus run_planned_gpus(const TrainRun *run, const RunPlanner *p
 
 // ---- Choices that round ----
 
-// Would such GPUs, with nothing else in their memory, hold the whole model and train it without recomputation? The bits
-// of a run depend on the answer. So the answer depends on nothing that must leave the bits alone: free memory, levels
-// of recompute, stages of sharding, where attention is computed, what is evaluated and exported.
+// Tells whether such GPUs, with nothing else in their memory, would hold the whole model and train it without
+// recomputation. The bits of a run depend on the answer. So the answer may not depend on anything that must leave the
+// bits alone: free memory, levels of recompute, stages of sharding, where attention is computed, what is evaluated and
+// exported.
 static inline bool run_fits_whole(const RunPlanner *p, const TrainRun *run, const AutoGpus *gpus) {
     PlanVariant variant = {AS_ASKED, AS_ASKED, true};
     Error ignored;
@@ -73,9 +74,8 @@ static inline bool run_fits_whole(const RunPlanner *p, const TrainRun *run, cons
 #define HEAD_ROWS_FEW 8192
 #define HEAD_ROWS_MANY 16384
 
-// Settles the choices that change how sums round, as far as `asked` leaves them open, for the micro-batch that the run
-// has now. Many rows of logits are worth less than activations that are kept. A GPU that recomputes GELU must not
-// repeat a multiply for it.
+// Settles the choices that change how sums round, if `asked` leaves them open, for the run's current micro-batch. Kept
+// activations are worth more than many rows of logits. A GPU that recomputes GELU must not repeat a multiply for it.
 static inline void run_settle_rounding(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus,
                                        const TrainOptions *asked) {
     TrainOptions *o = &run->options;
@@ -105,7 +105,7 @@ static inline void run_explain_rounding(const RunPlanner *p, TrainRun *run, cons
 
 // ---- Micro-batch and level of recomputation ----
 
-// Memory and time of a step with the micro-batch that the run has now. *overflow says what is too large.
+// Computes memory and time of a step with the run's current micro-batch. *overflow says what is too large.
 static inline AutoCandidate run_candidate(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu, int recompute,
                                           Error *overflow) {
     PlanVariant variant = {recompute, AS_ASKED, false};
@@ -121,15 +121,15 @@ static inline void run_all_levels(const RunPlanner *p, const TrainRun *run, cons
     for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) { levels[i] = run_candidate(p, run, gpu, i, &ignored); }
 }
 
-// Every choice that the options leave open to --auto; returns their number. A choice that is impossible for another
-// reason than memory is left out or marked; *error then says why.
+// Lists every choice that the options leave open to --auto and returns their number. A choice that is impossible for
+// another reason than memory is left out or marked, and *error then says why.
 static inline int run_candidates(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
                                  AutoCandidate *candidates, Error *error) {
     const TrainOptions *o = &run->options;
     bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
     int first = level_is_given ? (int)o->recompute : 0, last = level_is_given ? first : NUM_RECOMPUTE_LEVELS - 1,
         count = 0;
-    int64_t B = o->batch_size; // the largest
+    int64_t B = o->batch_size; // the largest micro-batch
     while (B > 0) {
         bool possible = run_change_batch_size(run, B, error);
         if (possible) { run_settle_rounding(p, run, gpus, asked); }
@@ -141,7 +141,7 @@ static inline int run_candidates(const RunPlanner *p, TrainRun *run, const AutoG
     return count;
 }
 
-// Settles --batch-size and --recompute where they are not given.
+// Settles --batch-size and --recompute if they are not given.
 static inline bool run_choose_all(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
                                   const AutoRoom *room, Error *error) {
     AutoCandidate *all = (AutoCandidate *)malloc(AUTO_MAX_CANDIDATES * sizeof(AutoCandidate));
@@ -162,7 +162,8 @@ static inline bool run_choose_all(const RunPlanner *p, TrainRun *run, const Auto
     return true;
 }
 
-// Settles --recompute: the lowest level that fits. If none fits, the highest is tried and says what is missing.
+// Settles --recompute: the lowest level that fits. If no level fits, the highest is tried, whose failure says what is
+// missing.
 static inline void run_choose_level(const RunPlanner *p, TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
     run_all_levels(p, run, gpu, levels);
@@ -195,13 +196,13 @@ static inline bool run_settle(const RunPlanner *p, TrainRun *run, const AutoGpus
 
 // ---- What --plan prints of a step ----
 
-// The operations of a step on each GPU, without those that are done again.
+// Returns the operations of a step on each GPU, without those of recomputation.
 static inline double run_flops_of_step(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / run->num_ranks;
 }
 
-// The time of a step, kernel by kernel.
+// Prints the time of a step, kernel by kernel.
 static inline void run_print_step(const RunPlanner *p, const TrainRun *run) {
     StepGpu gpu = run_planned_gpu(run, p);
     PlannedRun planned = plan_variant(p, run, &gpu, AS_ASKED);
@@ -216,7 +217,7 @@ static inline void run_print_step(const RunPlanner *p, const TrainRun *run) {
         (double)run->options.total_batch / seconds, 100.0 * flops / (gpu.flops_per_second * seconds), flops);
 }
 
-// The memory that each level of recomputation saves, and the time that it costs.
+// Prints the memory that each level of recomputation saves, and the time that it costs.
 static inline void run_print_levels(const RunPlanner *p, const TrainRun *run) {
     StepGpu gpu = run_planned_gpu(run, p);
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
@@ -235,7 +236,7 @@ static inline void run_print_levels(const RunPlanner *p, const TrainRun *run) {
     }
 }
 
-// The memory of each stage of sharding, what it sends, and the time of a step with it.
+// Prints for each stage of sharding its memory, the bytes it sends, and the time of a step.
 static inline void run_print_stages(const RunPlanner *p, const TrainRun *run) {
     StepGpu gpu = run_planned_gpu(run, p);
     printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "

@@ -1,13 +1,14 @@
 // Shows a run to a person, and keeps its records main.log and speed.log.
 //
 // On a terminal, a progress bar is redrawn in place and everything else scrolls above it. Elsewhere (a pipe, a file, a
-// dumb terminal) each step is a line. No colours. main.log holds, in llm.c's format, one line per event:
+// dumb terminal) each step is a line. There are no colours. main.log holds one line per event, in llm.c's format:
 //   s:<step> trl:<train loss> lr:<learning rate> norm:<gradient norm>     update number <step>, counted from 0
 //   s:<step> tel:<validation loss>                                        after <step> updates
 //   s:<step> eval:<accuracy on HellaSwag>                                 after <step> updates
-//   s:<step> mmlu:<accuracy on MMLU>                                      after <step> updates; llm.c's has none
-// speed.log holds the numbers that differ each time a run is made, one line per update:
-//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, with all that was done in them>
+//   s:<step> mmlu:<accuracy on MMLU>                                      after <step> updates; not in llm.c's log
+// speed.log holds one line per update, with the numbers that differ each time a run is made:
+//   s:<step> ms:<of this step> tps:<tokens per second> sec:<seconds of training so far, including everything done in
+//   them>
 // Each line reaches its file at once and whole.
 #ifndef LLMC_LOGGER_H
 #define LLMC_LOGGER_H
@@ -19,38 +20,38 @@
 
 #define MAIN_LOG_NAME "main.log"
 #define SPEED_LOG_NAME "speed.log"
-#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // of each
+#define MAIN_LOG_MAX_BYTES ((int64_t)1 << 30) // for each log
 
 typedef struct {
-    int64_t step;         // updates before this one: 0 for the first
+    int64_t step;         // updates before this step: 0 for the first
     double loss;          // before the update
     double norm;          // of the gradient, before clipping
     double lr;            //
-    double seconds;       // this step took
+    double seconds;       // time that this step took
     int64_t tokens;       // in this step
-    double peak_fraction; // of the machine's arithmetic peak; 0: not known, not shown
+    double peak_fraction; // of the machine's arithmetic peak; 0: unknown, not shown
 } StepInfo;
 
 typedef struct {
     char path[MAX_PATH_BYTES];
-    int fd; // -1: none is kept
+    int fd; // -1: no log is kept
 } LogFile;
 
 typedef struct {
-    FILE *out;           // a person looks here: standard output
+    FILE *out;           // standard output, for a person
     bool terminal;       // `out` can redraw a line in place
     int64_t total_steps; // of the run
     LogFile main, speed;
     double opened;         // when this process began to train, in seconds_now()
     double seconds_before; // the training time of earlier processes
     int64_t steps_seen;    // by this process
-    double first_start;    // when the first of them began, in seconds_now()
+    double first_start;    // start of this process's first step, in seconds_now()
     StepInfo last;         // the step that the bar shows
     double seconds_left;   //
     bool bar_visible;      //
-    double bar_time;       // when it was last drawn
+    double bar_time;       // when the bar was last drawn
 
-    bool progress_visible; // of something else than steps, over the bar
+    bool progress_visible; // progress of something other than steps, over the bar
     double progress_time;  // when it was last drawn
 } Logger;
 
@@ -75,7 +76,7 @@ static inline void format_duration(char *text, size_t size, double seconds) {
 // The parts of a step's line, in order.
 enum { PART_STEP, PART_LOSS, PART_NORM, PART_LR, PART_TIME, PART_SPEED, PART_PEAK, PART_LEFT, NUM_PARTS };
 typedef struct {
-    char text[NUM_PARTS][48]; // "" for a part that is not known
+    char text[NUM_PARTS][48]; // "" for an unknown part
 } StepParts;
 
 static inline void logger_step_number(char *text, size_t size, int64_t step, int64_t total) {
@@ -100,7 +101,7 @@ static inline void logger_step_parts(StepParts *parts, const StepInfo *info, int
     snprintf(parts->text[PART_LEFT], size, "%s left", left);
 }
 
-// Appends to a text with room for `size` bytes. Cuts the rest.
+// Appends to a text of at most `size` bytes and cuts what does not fit.
 static inline void logger_append(char *text, size_t size, const char *before, const char *piece) {
     size_t n = strlen(text);
     snprintf(text + n, size - n, "%s%s", before, piece);
@@ -115,10 +116,11 @@ static inline void logger_step_line(char *text, size_t size, const StepParts *pa
 }
 
 // Writes the progress bar for a terminal of `width` columns: "step    3/40 [##--------] loss 7.123456 | 0:31 left". It
-// has as many parts as fit, the important ones first. One column stays free: a terminal may wrap when all are filled.
+// takes as many parts as fit, the important parts first. One column stays free, because a full line may wrap.
 static inline void logger_bar_line(char *text, size_t size, const StepParts *parts, int width, double fraction) {
     static const int by_importance[] = {PART_LOSS, PART_LEFT, PART_SPEED, PART_PEAK, PART_NORM, PART_LR, PART_TIME};
-    static const int usual_columns[NUM_PARTS] = {0, 13, 11, 11, 13, 14, 11, 13}; // a part must not come and go
+    static const int usual_columns[NUM_PARTS] = {0,  13, 11, 11,
+                                                 13, 14, 11, 13}; // fixed, so that a part does not come and go
     bool shown[NUM_PARTS] = {false};
     char cells[41] = "";
     int num_cells = width / 6 < 8 ? 8 : width / 6 > 40 ? 40 : width / 6;
@@ -127,7 +129,7 @@ static inline void logger_bar_line(char *text, size_t size, const StepParts *par
         int part = by_importance[i], columns = (int)strlen(parts->text[part]);
         if (columns == 0) { continue; }
         if (columns < usual_columns[part]) { columns = usual_columns[part]; }
-        columns += i == 0 ? 1 : 3; // " " or " | " before it
+        columns += i == 0 ? 1 : 3; // for " " or " | " before it
         if (columns > room) { break; }
         shown[part] = true;
         room -= columns;
@@ -142,19 +144,19 @@ static inline void logger_bar_line(char *text, size_t size, const StepParts *par
         logger_append(text, size, before, parts->text[i]);
         before = " | ";
     }
-    if (width >= 1 && (size_t)width < size) { text[width - 1] = '\0'; } // a very narrow terminal
+    if (width >= 1 && (size_t)width < size) { text[width - 1] = '\0'; } // the terminal is very narrow
 }
 
 // ---- main.log: lines ----
 
-typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind; // LOG_EVAL: an accuracy on any questions
+typedef enum { LOG_TRAIN, LOG_VAL, LOG_EVAL, LOG_SPEED } LogKind; // LOG_EVAL: any accuracy
 typedef struct {
     LogKind kind;
     int64_t step;
-    double value; // the loss, or the accuracy; may be NaN or infinite, as a run's loss may. LOG_SPEED: seconds so far
+    double value; // loss or accuracy, may be NaN or infinite as a run's loss may; LOG_SPEED: seconds so far
 } LogLine;
 
-// The formats of all lines: step, value, and the length of what was read.
+// The formats of all lines: step, value, and the bytes read.
 static const struct {
     LogKind kind;
     const char *format;
@@ -164,7 +166,7 @@ static const struct {
                    {LOG_EVAL, "s:%18lld mmlu:%lf%n"},
                    {LOG_SPEED, "s:%18lld ms:%*f tps:%*f sec:%lf%n"}};
 
-// Reads one line (bytes, without the newline). False for anything that is not a line of one of the logs.
+// Reads one line (bytes, without the newline). Returns false for anything that is not a line of one of the logs.
 static inline bool log_parse(const char *line, size_t bytes, LogLine *out) {
     char text[160];
     if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
@@ -190,8 +192,8 @@ static inline bool speed_parse_line(const char *line, size_t bytes, LogLine *out
     return log_parse(line, bytes, out) && out->kind == LOG_SPEED;
 }
 
-// Finds the next line of text[*position ... bytes), its start and its length, and moves *position behind it. False at
-// the end, and for a last line without a newline: the process was killed while it wrote the line.
+// Finds the next line of text[*position ... bytes): its start and length. Moves *position behind it. Returns false at
+// the end, and for a last line without a newline: the process was killed while it wrote that line.
 static inline bool log_next_line(const char *text, int64_t bytes, int64_t *position, const char **line,
                                  size_t *length) {
     *line = text + *position;
@@ -202,9 +204,9 @@ static inline bool log_next_line(const char *text, int64_t bytes, int64_t *posit
     return true;
 }
 
-// Cuts a log back to the start of step `step`: removes, atomically, every line of this step or a later one (the resumed
-// run writes them again, with the validation before update `step`) and every line that `parse` refuses. *last becomes
-// the last line that stays, if there is one. Does nothing if there is no log yet.
+// Cuts a log back to the start of step `step`, atomically. Removes every line of this step or a later step, because the
+// resumed run writes them again, with the validation before update `step`. Also removes every line that `parse`
+// refuses. *last becomes the last line that stays, if there is one. Does nothing if there is no log yet.
 static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(const char *, size_t, LogLine *),
                                   LogLine *last, Error *error) {
     if (!path_exists(path)) { return true; }
@@ -225,7 +227,7 @@ static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(
     return ok;
 }
 
-// Appends a line whole or not at all: a part that a full disk took is cut off again.
+// Appends a line whole or not at all: if a full disk took only a part, that part is cut off again.
 static inline bool log_append(int fd, const char *path, const char *line, int bytes, Error *error) {
     off_t before = lseek(fd, 0, SEEK_END);
     ssize_t written;
@@ -248,7 +250,7 @@ PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error
     return log_append(file->fd, file->path, line, bytes, error);
 }
 
-// Opens dir/name. fresh: empties it. Else keeps the lines before first_step, and sets *last to the last of them.
+// Opens dir/name. fresh: empties it. Otherwise keeps the lines before first_step, and sets *last to the last kept line.
 static inline bool log_open(LogFile *file, const char *dir, const char *name, int64_t first_step,
                             bool (*parse)(const char *, size_t, LogLine *), LogLine *last, Error *error) {
     bool fresh = first_step == 0;
@@ -267,7 +269,7 @@ static inline void log_close(LogFile *file) {
 
 // ---- The terminal ----
 
-// Columns of the terminal now. A person may have resized it since the last call.
+// Returns the terminal's current columns. A person may have resized it since the last call.
 static inline int logger_terminal_width(FILE *out) {
     struct winsize size;
     if (ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 0) { return size.ws_col; }
@@ -276,13 +278,13 @@ static inline int logger_terminal_width(FILE *out) {
     return width > 0 ? width : 80;
 }
 
-// Can `out` redraw a line in place? Not a pipe or a file, nor the terminal of an editor that knows no escape codes.
+// Tells whether `out` can redraw a line in place. A pipe, a file or an editor's terminal without escape codes cannot.
 static inline bool logger_is_terminal(FILE *out) {
     const char *term = getenv("TERM");
     return isatty(fileno(out)) && term != NULL && term[0] != '\0' && strcmp(term, "dumb") != 0;
 }
 
-// Takes the bar away, so that something else may write to the terminal. The next step draws it again.
+// Removes the bar, so that something else may write to the terminal. The next step draws it again.
 static inline void logger_clear(Logger *logger) {
     if (!logger->bar_visible && !logger->progress_visible) { return; }
     fputs("\r\033[J", logger->out);
@@ -290,9 +292,9 @@ static inline void logger_clear(Logger *logger) {
     logger->bar_visible = logger->progress_visible = false;
 }
 
-// Draws the bar over the one before. One write a picture overwrites the old text without erasing it first: no flicker.
-// The cursor waits at the bar's beginning and everything behind the bar is erased. This also replaces a bar that a
-// narrower window has broken into two lines.
+// Draws the bar over the previous bar. One write per picture overwrites the old text without erasing it first, so there
+// is no flicker. The cursor waits at the bar's beginning and everything behind the bar is erased. This also replaces a
+// bar that a narrower window has broken into two lines.
 static inline void logger_draw(Logger *logger) {
     StepParts parts;
     char line[512];
@@ -305,8 +307,8 @@ static inline void logger_draw(Logger *logger) {
     logger->bar_time = seconds_now();
 }
 
-// Shows on a terminal, over the bar, the progress of something that takes longer than a step. The next line for a
-// person replaces it.
+// Shows the progress of something that takes longer than a step, over the bar on a terminal. The next line for a person
+// replaces it.
 static inline void logger_progress(Logger *logger, const char *text) {
     double now = seconds_now();
     if (!logger->terminal || (logger->progress_visible && now - logger->progress_time < 0.1)) { return; }
@@ -331,20 +333,20 @@ PRINTF_LIKE(2, 3) static inline void logger_event(Logger *logger, const char *fo
     if (redraw) { logger_draw(logger); }
 }
 
-// Seconds of training so far, with those before a resume.
+// Returns the seconds of training so far, including those before a resume.
 static inline double logger_seconds(const Logger *logger) {
     return logger->seconds_before + seconds_now() - logger->opened;
 }
 
-// A logger without files.
+// Makes a logger without files.
 static inline void logger_init(Logger *logger) {
     memset(logger, 0, sizeof(*logger));
     logger->out = stdout;
     logger->main.fd = logger->speed.fd = -1;
 }
 
-// Begins the log of a run whose next step is first_step of total_steps: 0 empties dir/main.log and dir/speed.log, a
-// later step (resume) keeps the lines before it. dir NULL or "": no files. Error: a file cannot be read or written.
+// Begins the log of a run whose next step is first_step of total_steps. Step 0 empties dir/main.log and dir/speed.log.
+// A later step (resume) keeps the lines before it. dir NULL or "": no files. Fails if a file cannot be read or written.
 static inline bool logger_open(Logger *logger, const char *dir, int64_t first_step, int64_t total_steps, Error *error) {
     LogLine last_event, last = {LOG_SPEED, 0, 0.0};
     logger_init(logger);
@@ -371,8 +373,8 @@ static inline void logger_close(Logger *logger) {
     log_close(&logger->speed);
 }
 
-// Shows and records an update. The time left is the mean time of a step so far, validation and checkpoints included.
-// Error: a log cannot be written (the disk is full).
+// Shows and records an update. The time left follows from the mean time of a step so far, with validation and
+// checkpoints. Fails if a log cannot be written (the disk is full).
 static inline bool logger_step(Logger *logger, const StepInfo *info, Error *error) {
     double now = seconds_now();
     if (logger->steps_seen == 0) { logger->first_start = now - info->seconds; }
@@ -396,7 +398,7 @@ static inline bool logger_step(Logger *logger, const StepInfo *info, Error *erro
                      1e3 * info->seconds, (double)info->tokens / fmax(info->seconds, 1e-9), logger_seconds(logger));
 }
 
-// Shows and records the validation loss after `step` updates. Error: as logger_step.
+// Shows and records the validation loss after `step` updates. Fails as logger_step does.
 static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *error) {
     char number[64];
     logger_step_number(number, sizeof(number), step, logger->total_steps);
@@ -405,7 +407,7 @@ static inline bool logger_val(Logger *logger, int64_t step, double loss, Error *
 }
 
 // Shows and records an accuracy after `step` updates: `correct` of `total` questions were answered correctly. key: the
-// evaluation's name in main.log. Error: as logger_step.
+// evaluation's name in main.log. Fails as logger_step does.
 static inline bool logger_eval(Logger *logger, int64_t step, const char *name, const char *key, int64_t correct,
                                int64_t total, Error *error) {
     char number[64];

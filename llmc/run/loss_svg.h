@@ -1,6 +1,6 @@
-// Draws loss.svg: the curves of main.log as a picture. Thousands of steps are gathered into columns: a line through the
-// means, and a pale band from the lowest to the highest loss. The loss axis is logarithmic where the losses span a
-// factor of LOSS_LOG_RATIO or more. The picture follows the reader's light or dark theme.
+// Draws loss.svg, a picture of the curves of main.log. Thousands of steps are gathered into columns. A line joins the
+// means, and a pale band spans the lowest to the highest loss. The loss axis is logarithmic if the losses span a factor
+// of LOSS_LOG_RATIO or more. The picture follows the reader's light or dark theme.
 #ifndef LLMC_LOSS_SVG_H
 #define LLMC_LOSS_SVG_H
 
@@ -8,12 +8,12 @@
 #include "llmc/run/log.h"
 
 #define LOSS_SVG_NAME "loss.svg"
-#define LOSS_COLUMNS 240    // a curve of more points is gathered into so many
+#define LOSS_COLUMNS 240    // a curve of more points is gathered into this many columns
 #define LOSS_LOG_RATIO 20.0 //
 #define LOSS_LEAST 1e-4     // main.log has four digits: a logarithmic axis shows 0.0000 here
-#define LOSS_MOST 1e12      // larger losses are not drawn, and neither is NaN
+#define LOSS_MOST 1e12      // larger losses and NaN are not drawn
 
-// The picture, in its own units; the plot is the frame inside.
+// The size of the picture and the plot's frame, in the picture's units.
 enum { SVG_WIDTH = 640, SVG_HEIGHT = 400, PLOT_LEFT = 76, PLOT_RIGHT = 620, PLOT_TOP = 22, PLOT_BOTTOM = 348 };
 
 typedef struct {
@@ -27,7 +27,7 @@ typedef struct {
     double low, high;
     double last_loss;
     LossColumn columns[LOSS_COLUMNS];
-    int num_columns; // with points. The empty ones are dropped
+    int num_columns; // columns with points; empty columns are dropped
 } LossCurve;
 
 typedef struct {
@@ -37,7 +37,7 @@ typedef struct {
 
 // ---- From main.log to curves ----
 
-// The curve of a line: 0 for train, 1 for validation, -1 for none.
+// Returns the curve of a line: 0 for train, 1 for validation, -1 for none.
 static inline int loss_curve_of(const char *line, size_t length, LogLine *parsed) {
     if (!log_parse_line(line, length, parsed) || parsed->kind == LOG_EVAL) { return -1; }
     if (!(parsed->value >= 0.0 && parsed->value <= LOSS_MOST)) { return -1; }
@@ -74,7 +74,7 @@ static inline void loss_take_means(LossCurve *curve) {
     }
 }
 
-// Fills both curves from the text of main.log. Passes over damaged lines.
+// Fills both curves from the text of main.log. Skips damaged lines.
 static inline void loss_read_curves(LossCurve curves[2], const char *text, int64_t bytes) {
     const char *line;
     size_t length;
@@ -97,7 +97,7 @@ static inline void loss_read_curves(LossCurve curves[2], const char *text, int64
 
 // ---- Axes ----
 
-// The least of 1, 2, 5, 10, 20, ... (or 0.5, 0.2, ...) that divides range into at most `count` parts.
+// Returns the least of 1, 2, 5, 10, 20, ... (or 0.5, 0.2, ...) that divides range into at most `count` parts.
 static inline double loss_nice_tick(double range, int count) {
     double power = pow(10.0, floor(log10(range / count)));
     static const double steps[] = {1.0, 2.0, 5.0};
@@ -163,7 +163,7 @@ static inline void svg_y_axis(Text *svg, const LossAxis *axis) {
     }
 }
 
-// Ticks of the step axis, in thousands or millions where the numbers are long.
+// Draws the ticks of the step axis, in thousands or millions if the numbers are long.
 static inline void svg_x_axis(Text *svg, double last_step) {
     double tick = fmax(loss_nice_tick(last_step, 8), 1.0);
     double unit = last_step >= 1e7 ? 1e6 : last_step >= 1e4 ? 1e3 : 1.0;
@@ -177,7 +177,7 @@ static inline void svg_x_axis(Text *svg, double last_step) {
     text_printf(svg, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", PLOT_LEFT, PLOT_TOP, PLOT_BOTTOM, PLOT_RIGHT);
 }
 
-// The band between the lowest and the highest loss of each column: along the top, and back along the bottom.
+// Draws the band between the lowest and the highest loss of each column: along the top, and back along the bottom.
 static inline void svg_band(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
                             const char *name) {
     int n = curve->num_columns;
@@ -190,7 +190,7 @@ static inline void svg_band(Text *svg, const LossCurve *curve, const LossAxis *a
     text_printf(svg, "Z\"/>\n");
 }
 
-// The line through the means, with dots where there are few points, so that a single one can be seen.
+// Draws the line through the means. A curve of few points gets dots, so that a single point can be seen.
 static inline void svg_curve(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
                              const char *name, int max_dots) {
     if (curve->points > LOSS_COLUMNS) { svg_band(svg, curve, axis, last_step, name); }
@@ -208,7 +208,7 @@ static inline void svg_curve(Text *svg, const LossCurve *curve, const LossAxis *
     }
 }
 
-// One row of the legend: the curve's colour, its name and its last loss.
+// Draws one row of the legend: the curve's colour, its name and its last loss.
 static inline void svg_legend(Text *svg, const LossCurve *curve, const char *name, int row) {
     int x = PLOT_RIGHT - 132, y = PLOT_TOP + 20 + 20 * row;
     text_printf(svg, "<path class=\"%s line\" d=\"M%d %dh22\"/>", name, x, y - 4);
@@ -261,7 +261,7 @@ static inline void svg_picture(Text *svg, const LossCurve curves[2]) {
 }
 
 // Draws dir/loss.svg from dir/main.log, atomically. A log without a loss that can be drawn gives no picture and no
-// error. Error: the log cannot be read, the picture cannot be written.
+// error. Fails if the log cannot be read or the picture cannot be written.
 static inline bool loss_svg_write(const char *dir, Error *error) {
     char log_path[MAX_PATH_BYTES], svg_path[MAX_PATH_BYTES];
     uint8_t *log;

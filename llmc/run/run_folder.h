@@ -1,10 +1,10 @@
-// The run folder: who may use it, which checkpoints it holds, and whether all ranks see it.
+// The run folder: which process may use it, which checkpoints it holds, and whether all ranks see it.
 #ifndef LLMC_RUN_FOLDER_H
 #define LLMC_RUN_FOLDER_H
 
 #include "llmc/run/train_run.h"
 
-// Is there an earlier run in the folder?
+// Tells whether the folder holds an earlier run.
 static inline bool run_folder_is_used(TrainRun *run) {
     char log[MAX_PATH_BYTES];
     Error ignored;
@@ -12,8 +12,8 @@ static inline bool run_folder_is_used(TrainRun *run) {
     return run->found.num_checkpoints > 0 || has_log;
 }
 
-// Locks the run folder for this process and finds the checkpoints in it. A fresh run does not begin in the folder of an
-// older one unless told to.
+// Locks the run folder for this process and finds its checkpoints. A fresh run does not begin in the folder of an older
+// run unless an option allows it.
 static inline bool run_claim_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (!directory_lock(&run->folder.lock, o->out_dir, error)) { return false; }
@@ -27,7 +27,7 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
-// Looks at the run folder. Does not make one: run_begin does, after all else has proved to be in order. --plan only
+// Looks at the run folder. run_begin creates it later, after everything else has proved to be in order. --plan only
 // reads.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
@@ -41,15 +41,15 @@ static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     return true;
 }
 
-// All ranks take rank 0's word: only one may clean up a folder, and a network file system may show others something
-// else.
+// Only rank 0 looks at the folder, and all ranks use its findings: only one rank may clean up a folder, and a network
+// file system may show the rest something else.
 static inline bool run_open_folder(TrainRun *run, Error *error) {
     if (!run_writes_files(run)) { return true; }
     bool ok = !run_leads(run) || run_look_at_folder(run, error);
     return run_agree(run, ok, error) && run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error);
 }
 
-// Do all ranks see rank 0's folder? The file that locks it holds rank 0's process id.
+// Checks that all ranks see rank 0's folder. The file that locks it holds rank 0's process id.
 static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
     char path[MAX_PATH_BYTES], text[32] = "", expected[32];
     int64_t pid = (int64_t)getpid();

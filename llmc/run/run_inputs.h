@@ -1,5 +1,5 @@
-// Opens the inputs that the options name: model, tokenizer, data, questions. Nothing is trained or written yet, and
-// nothing is allocated for the model.
+// Opens the inputs that the options name: model, tokenizer, data, questions. Trains and writes nothing, and allocates
+// nothing for the model.
 #ifndef LLMC_RUN_INPUTS_H
 #define LLMC_RUN_INPUTS_H
 
@@ -9,7 +9,7 @@
 #include "llmc/run/train_run.h"
 
 #define BYTE_VOCAB_SIZE 257
-#define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory when it is there, as llm.c does
+#define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory if it is there, as llm.c does
 
 // ---- The model ----
 
@@ -25,7 +25,7 @@ static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
     return run_fail_all_damaged(run, error, error);
 }
 
-// Gives a new model the sizes that options name. A model that exists has its own: the options are refused.
+// Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
 static inline bool run_take_sizes(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     GPT2Config *c = &run->config;
@@ -51,14 +51,14 @@ static inline bool run_take_sizes(TrainRun *run, Error *error) {
     return true;
 }
 
-// Rank 0 finds out what --init is, and may have to read a whole checkpoint for that. The other ranks take its word.
-// run_check_same finds out whether they have equal files.
+// Rank 0 finds out what --init is, which may mean reading a whole checkpoint. All ranks use its answer. run_check_same
+// finds out whether they have equal files.
 static inline bool run_open_model_file(TrainRun *run, Error *error) {
     bool ok = !run_leads(run) || model_file_open(&run->model_file, run->options.init, error);
     return run_agree(run, ok, error) && run_broadcast(run, &run->model_file, (int64_t)sizeof(run->model_file), error);
 }
 
-// Finds the model and its config. A size leaves the vocabulary 0.
+// Finds the model and its config. A size leaves the vocabulary at 0.
 static inline bool run_open_model(TrainRun *run, Error *error) {
     if (run->found.resumes) { return run_config_from_checkpoint(run, error); }
     if (!run_open_model_file(run, error)) { return false; }
@@ -74,7 +74,8 @@ static inline bool run_trains_on_text(const TrainRun *run) {
     return data[0] != '\0' && !data_is_shards(data);
 }
 
-// Without --tokenizer, a Hugging Face model brings its own in its folder. False without a message: it has none.
+// Without --tokenizer, uses the tokenizer in a Hugging Face model's folder. Returns false without a message if there is
+// none.
 static inline bool run_finds_model_tokenizer(const TrainRun *run, char dir[MAX_PATH_BYTES]) {
     const char *init = run->options.init;
     GPT2Config size;
@@ -90,15 +91,15 @@ static inline void run_note_tokenizer(TrainRun *run, const char *name, const cha
     snprintf(run->tokenizer.note, sizeof(run->tokenizer.note), "%.4000s%s", name, what);
 }
 
-// Chooses the built-in bytes for a text or a model of bytes, else llm.c's file if it lies in the working directory,
-// else none ("").
+// Chooses the built-in bytes for a text or a model of bytes. Otherwise chooses llm.c's file if it is in the working
+// directory, or none ("").
 static inline const char *run_default_tokenizer(const TrainRun *run) {
     if (run_trains_on_text(run) || run->config.vocab_size == BYTE_VOCAB_SIZE) { return "byte"; }
     return path_exists(TOKENIZER_FILE) ? TOKENIZER_FILE : "";
 }
 
-// Opens the tokenizer that --tokenizer names, or else the model's own, or else the default. Training on shards needs
-// none: samples are then token ids.
+// Opens the tokenizer that --tokenizer names, otherwise the model's own, otherwise the default. Training on shards
+// needs no tokenizer: samples are then token ids.
 static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
     const char *name = run->options.tokenizer;
     char dir[MAX_PATH_BYTES];
@@ -148,7 +149,7 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
 
 // ---- The data ----
 
-// tokens (count), or NULL: the shards that `name` names.
+// tokens (count), or NULL: the loader reads the shards that `name` names.
 static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char *name, const uint16_t *tokens,
                                    int64_t count, bool shuffle, Error *error) {
     const TrainOptions *o = &run->options;
@@ -168,7 +169,7 @@ static inline bool run_load_val_text(TrainRun *run, int64_t *count, Error *error
     return fail(error, "--val-data (-j): a text needs a tokenizer; give --tokenizer vocab.bpe");
 }
 
-// Opens the training and validation data. A text without --val-data gives up its last part for validation.
+// Opens the training and validation data. A text without --val-data gives its last part to validation.
 static inline bool run_open_data(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     const uint16_t *val_tokens = NULL;
@@ -208,7 +209,7 @@ static inline bool run_open_eval(TrainRun *run, int which, const char *path, Err
            eval_pack(eval, (int)o->batch_size, (int)o->seq_len, run->config.max_seq_len, error);
 }
 
-// Opens the questions of the evaluations that are wanted.
+// Opens the questions of the requested evaluations.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     return (!o->hellaswag || run_open_eval(run, EVAL_HELLASWAG, o->hellaswag_data, error)) &&
@@ -217,7 +218,7 @@ static inline bool run_open_evals(TrainRun *run, Error *error) {
 
 // ---- Settling ----
 
-// Encodes --prompt. Without one, a sample begins at the start of a document.
+// Encodes --prompt. Without a prompt, a sample begins at the start of a document.
 static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     const char *prompt = run->options.prompt;
     size_t bytes = strlen(prompt);
@@ -233,7 +234,7 @@ static inline bool run_encode_prompt(TrainRun *run, Error *error) {
     return true;
 }
 
-// Steps and micro-batches.
+// Settles the numbers of steps and micro-batches.
 static inline bool run_settle_steps(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     int64_t sequences = run_step_sequences(run);
@@ -248,7 +249,7 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                 (long long)run->train.num_sequences, (long long)sequences);
 }
 
-// A run that only samples sees all positions of its model. Otherwise 0 means the default, or the context of a smaller
+// A run that only samples uses all positions of its model. Otherwise 0 means the default, or the context of a smaller
 // model.
 static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error *error) {
     TrainOptions *o = &run->options;
@@ -259,7 +260,7 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
     return train_options_check_context(o, run->config.max_seq_len, error);
 }
 
-// --export must name a place for an export. It may be neither the run's own folder nor one above it.
+// Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it.
 static inline bool run_look_at_export(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     char place[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
@@ -278,15 +279,14 @@ static inline bool run_look_at_export(const TrainRun *run, Error *error) {
                 o->export_dir);
 }
 
-// Rank 0 looks, since it writes. All ranks meet here, even if only some were told to export: run_check_same will say
-// so.
+// Rank 0 looks, because it writes. All ranks meet here, even if only some got --export. run_check_same reports that.
 static inline bool run_check_export(TrainRun *run, Error *error) {
     bool looks = run_leads(run) && run->options.export_dir[0] != '\0';
     return run_agree(run, !looks || run_look_at_export(run, error), error);
 }
 
-// --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest possible
-// one: an evaluation that does not fit into it fits into none.
+// --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest possible:
+// an evaluation that does not fit into it fits into no smaller micro-batch.
 static inline bool run_settle_batch(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
     bool chooses = o->auto_plan && !o->given[TRAIN_ROW_batch_size];
@@ -296,7 +296,7 @@ static inline bool run_settle_batch(TrainRun *run, Error *error) {
     return true;
 }
 
-// Gives the run another micro-batch, one that divides a step. Fails if an evaluation does not fit into it.
+// Gives the run another micro-batch, which divides a step. Fails if an evaluation does not fit into it.
 static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
     TrainOptions *o = &run->options;
     o->batch_size = batch_size;
@@ -321,7 +321,7 @@ static inline void run_add_hash(Text *facts, const char *name, uint64_t value) {
     run_add_fact(facts, name, text);
 }
 
-// Lists what all ranks must have alike. model: the model file's fingerprint.
+// Lists what all ranks must have in common. model: the model file's fingerprint.
 static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *facts) {
     uint64_t program = 0;
     Error ignored;
@@ -347,7 +347,7 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
     run_add_hash(facts, "the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint);
 }
 
-// Fails if a rank was started with other options, is another program, or sees other files: it would train nonsense.
+// Fails if a rank has other options, is another program, or sees other files. Training would then be wrong.
 static inline bool run_check_same(TrainRun *run, Error *error) {
     Text facts = {NULL, 0, 0, false};
     uint64_t model = 0;
