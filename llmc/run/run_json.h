@@ -1,13 +1,13 @@
-// run.json: the record that a run folder holds of itself, for people and for plots. One JSON object. Rank 0 writes it
+// run.json: one JSON object, the record that a run folder holds of itself, for people and for plots. Rank 0 writes it
 // whole or not at all, when a run begins or goes on, and once more at its end:
 //   format, program, version, git      which program wrote it, and from which revision of its source it was built
 //   command, directory                 how and where it was started
 //   precision, options                 every option by its long name, with defaults
 //   model, tokens_per_step, steps, sequences_per_epoch, data
 //   hardware, versions                 of rank 0's machine; a GPU for each rank
-//   starts                             the first one and each --resume: when, from which step, with which command; and
-//                                      how it ended, if it did in order and another one followed
-//   end                                how the last one ended; none: it still runs, or was killed
+//   starts                             the first start and each --resume: time, step, command; and its end, if it ended
+//                                      in order and another start followed
+//   end                                how the last start ended; none: it still runs, or was killed
 // Unknown values are left out. The next start takes over `starts`.
 #ifndef LLMC_RUN_JSON_H
 #define LLMC_RUN_JSON_H
@@ -29,15 +29,15 @@ typedef struct {
     int32_t major, minor; // compute capability
 } RunGpu;
 
-// The machine, as far as only the trainer knows it.
+// Facts about the machine that only the trainer knows.
 typedef struct {
     const char *program;  // its name
     const char *revision; // of the source, from git: 40 digits, and "-dirty" if files had changed; "": none
     const ArgSpec *specs; // its options
-    RunGpu *gpus;         // (num_gpus), of all ranks on rank 0; NULL on the CPU
+    RunGpu *gpus;         // (num_gpus), of all ranks, on rank 0; NULL on the CPU
     int num_gpus;
-    int num_machines;    // that the ranks are on
-    char attention[128]; // its kernels on the GPUs; "": on the CPU
+    int num_machines;    // that the ranks run on
+    char attention[128]; // its kernels on the GPUs; "" on the CPU
     struct {
         const char *name;
         char text[128];
@@ -55,9 +55,9 @@ static inline void run_machine_version(RunMachine *machine, const char *name, co
     machine->versions[machine->num_versions++].name = name;
 }
 
-// ---- The machine, as far as every program can ask ----
+// ---- Facts about the machine that every program can find ----
 
-// The processor's name from /proc/cpuinfo ("" where there is none).
+// Finds the processor's name in /proc/cpuinfo ("" if there is none).
 static inline void run_cpu_name(char *text, size_t size) {
     char line[512];
     text[0] = '\0';
@@ -72,7 +72,7 @@ static inline void run_cpu_name(char *text, size_t size) {
     if (file != NULL) { fclose(file); }
 }
 
-// Compiler, libraries and kernel, which every program has.
+// Fills in compiler, libraries and kernel, which every program has.
 static inline void run_machine_common(RunMachine *machine) {
     struct utsname system;
 #if defined(__clang__)
@@ -110,7 +110,7 @@ static inline void run_json_git(JsonOut *out, const char *revision) {
     json_out_close(out);
 }
 
-// Each option that this program takes, with the value that it has now.
+// Writes each option that this program takes, with its current value.
 static inline void run_json_options(JsonOut *out, const TrainRun *run, const ArgSpec *specs) {
     json_out_open(out, "options", '{', JSON_LINES);
     for (int i = 0; i < train_options_count(); i++) {
@@ -200,7 +200,7 @@ static inline void run_json_machine(JsonOut *out, const TrainRun *run, const Run
 
 // ---- Starts ----
 
-// Copies the starts of an earlier run.json word for word. The last one gets its end.
+// Copies the starts of an earlier run.json word for word. The last start gets its end.
 static inline void run_json_copy_starts(JsonOut *out, const Json *json, int starts) {
     int end = json_find(json, 0, "end");
     const JsonValue *values = json->values;
@@ -214,7 +214,7 @@ static inline void run_json_copy_starts(JsonOut *out, const Json *json, int star
     }
 }
 
-// A resumed run goes on with the starts of its run.json. It replaces a damaged one and says so.
+// A resumed run continues the starts of its run.json. It replaces a damaged run.json and says so.
 static inline void run_json_take_starts(JsonOut *out, TrainRun *run, const char *path) {
     Json json;
     Error error;
@@ -244,7 +244,7 @@ static inline void run_json_starts(JsonOut *out, TrainRun *run, const char *path
 
 // ---- Writing ----
 
-// Writes the record. It stays open: the end comes later.
+// Writes the record. The record stays open, because the end comes later.
 static inline bool run_json_write(const JsonOut *record, const char *path, Error *error) {
     Text whole = text_copy(&record->text);
     text_words(&whole, "\n}\n");
@@ -298,13 +298,13 @@ static inline bool run_json_write_end(const TrainRun *run, const char *status, c
     return ok;
 }
 
-// For the watch of several ranks, which ends the process by itself.
+// The watch of several ranks calls this before it ends the process.
 static inline void run_json_note_failure(void *run, const char *message) {
     Error ignored;
     run_json_write_end((const TrainRun *)run, "failed", message, NULL, &ignored);
 }
 
-// Writes run.json at the start of a run, when its log has begun (run_load). For all ranks.
+// Writes run.json at the start of a run, when its log has begun (run_load). All ranks call this.
 static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Error *error) {
     if (!run_writes_files(run)) { return true; }
     bool ok = !run_leads(run) || run_json_compose(run, machine, error);
@@ -322,7 +322,7 @@ static inline bool run_json_end(TrainRun *run, const char *status, const char *m
     return ok;
 }
 
-// Writes that the run has failed. A second failure, to write this, does not matter.
+// Writes that the run has failed. Ignores a failure to write this.
 static inline void run_json_fail(TrainRun *run, const Error *why) {
     Error ignored;
     run_json_end(run, "failed", why->text, NULL, &ignored);

@@ -12,8 +12,8 @@
 #include "llmc/run/sampler.h"
 #include "llmc/run/text_out.h"
 
-// Floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4 backward), with
-// wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
+// Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4
+// backward), with wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
 static inline double flops_per_token(const GPT2Config *config, int64_t T) {
     double L = config->num_layers, C = config->channels;
     return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
@@ -74,7 +74,7 @@ static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     char bytes[32];
     format_bytes(bytes, sizeof(bytes), plan->total);
     printf("memory      %s%s, planned\n           ", bytes, where);
-    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // the rest is small
+    for (int c = PLAN_PARAMETER; c <= PLAN_ACTIVATION; c++) { // other rows are small
         format_bytes(bytes, sizeof(bytes), plan_category_bytes(plan, (PlanCategory)c));
         printf(" %s %s%s", plan_categories[c], bytes, c < PLAN_ACTIVATION ? "," : "\n");
     }
@@ -113,7 +113,7 @@ static inline void run_print_tensors(const TrainRun *run) {
 
 // ---- Steps ----
 
-// Describes a loss or gradient norm of step `step` that allows no update. The run ends there.
+// Reports that a loss or gradient norm of step `step` allows no update. The run ends there.
 static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const char *what, double value,
                                       const char *place, Error *error) {
     char saved[MAX_PATH_BYTES + 64] = "nothing was saved", number[32];
@@ -148,8 +148,8 @@ static inline bool run_draw_losses(const TrainRun *run, Error *error) {
 
 // ---- Evaluations ----
 
-// Shows on a terminal that `batches` of an evaluation are done. start: when it began, in seconds_now(). All batches
-// take about as long, whatever the length of their rows.
+// Shows on a terminal that `batches` of an evaluation are done. start: its beginning, in seconds_now(). All batches
+// take about equally long, whatever the length of their rows.
 static inline void run_show_eval(TrainRun *run, int which, int64_t batches, double start) {
     const EvalLoader *eval = &run->evals[which];
     char text[128], left[32];
@@ -161,7 +161,7 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
     logger_progress(&run->logger, text);
 }
 
-// Judges and logs an evaluation. means: the mean loss of each row, by its number.
+// Judges and logs an evaluation. means: the mean loss of each row, by the row's number.
 static inline bool run_log_eval(TrainRun *run, int which, const double *means, Error *error) {
     EvalScore score = eval_judge(&run->evals[which], means);
     return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, score.correct,
@@ -170,7 +170,7 @@ static inline bool run_log_eval(TrainRun *run, int which, const double *means, E
 
 // ---- Samples ----
 
-// Writes a token's text to the screen, or its id when there is no tokenizer.
+// Writes a token's text to the screen, or its id if there is no tokenizer.
 static inline void run_print_token(const TrainRun *run, TextOut *out, int token) {
     int bytes = 0;
     const uint8_t *text = run->tokenizer.is_open ? tokenizer_decode(&run->tokenizer.tokenizer, token, &bytes) : NULL;
@@ -178,18 +178,18 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
     text_out_write(out, text, bytes);
 }
 
-// A model as the source of a sample's tokens.
+// A model that supplies a sample's tokens.
 typedef struct {
     void *model;
     void (*append)(void *model, int token);
     const float *(*logits)(void *model); // of the next token
-    bool (*stops)(void *model);          // the run stops, and the sample with it
+    bool (*stops)(void *model);          // the run stops, and so does the sample
     float *probs;                        // (V), work space
     int32_t *index;                      // (V), work space
 } SampleSource;
 
-// Writes a sample to the screen, token by token, until the run stops. It never fails a training run: logits that are
-// not numbers end the sample with a word (and false), and the next step's loss will tell where they come from.
+// Writes a sample to the screen, token by token, until the run stops. It never fails a training run. Logits that are
+// not numbers end the sample with a message and the result false. The next step's loss will show where they come from.
 static inline bool run_sample(TrainRun *run, const SampleSource *source) {
     const TrainOptions *o = &run->options;
     SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
@@ -222,7 +222,7 @@ static inline bool run_sample(TrainRun *run, const SampleSource *source) {
 
 // ---- The end ----
 
-// Writes the folder that --export names, and names its contents.
+// Writes the folder that --export names, and prints its contents.
 static inline bool run_export(const TrainRun *run, const float *params, Error *error) {
     const char *dir = run->options.export_dir;
     const Tokenizer *tokenizer = run->tokenizer.is_open ? &run->tokenizer.tokenizer : NULL;
@@ -237,7 +237,7 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
     return true;
 }
 
-// Writes the export, and prints what the run leaves behind. params: all parameters in fp32, for the export.
+// Writes the export and prints what the run leaves behind. params: all parameters in fp32, for the export.
 // weights_hash: their SUM64.
 static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, bool trained, bool stopped,
                               Error *error) {

@@ -6,7 +6,7 @@
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_state.h"
 
-// Opens everything that the options (parsed and checked) name. run->ranks and run->num_ranks are set. precision: the
+// Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set. precision: the
 // trainer's, "fp32" or "bf16".
 static inline bool run_open(TrainRun *run, int default_seq_len, const char *precision, Error *error) {
     run->precision = precision;
@@ -19,8 +19,8 @@ static inline bool run_open(TrainRun *run, int default_seq_len, const char *prec
     return ok;
 }
 
-// Makes and claims the folder, and begins the log. A fresh run that was told to overwrite an older one removes its
-// checkpoints here, after everything else has proved to be in order.
+// Creates and locks the folder, and begins the log. A fresh run that may overwrite an older run removes its checkpoints
+// here, after everything else has proved to be in order.
 static inline bool run_begin_folder(TrainRun *run, Error *error) {
     const char *dir = run->options.out_dir;
     if (!run_check_disk(run, error)) { return false; }
@@ -32,18 +32,18 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
         for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(dir, run->found.checkpoints[i]); }
     }
     if (!logger_open(&run->logger, dir, run->step, run->num_steps, error)) { return false; }
-    // mpirun gives its processes terminals, wherever their output goes: no bar, whole lines.
+    // mpirun gives its processes terminals, wherever their output goes. So there is no bar, only whole lines.
     if (run->ranks.launched) { run->logger.terminal = false; }
     return true;
 }
 
-// For all ranks.
+// All ranks call this.
 static inline bool run_begin(TrainRun *run, Error *error) {
     bool ok = !run_leads(run) || run_begin_folder(run, error);
     return run_agree(run, ok, error) && run_check_shared_folder(run, error);
 }
 
-// Fills the parameters of a fresh run, or of a resumed one with both moments and the position, and begins the log.
+// Fills the parameters of a fresh run, or parameters, moments and position of a resumed run, and begins the log.
 static inline bool run_load(TrainRun *run, const RunArrays *arrays, Error *error) {
     run_slow(run, true);
     bool ok = run->found.resumes ? run_resume(run, arrays, error)

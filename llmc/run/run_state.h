@@ -1,14 +1,14 @@
-// Saves a run in checkpoints, resumes it from one, and counts whether the disk will hold them.
+// Saves a run in checkpoints, resumes it from a checkpoint, and computes whether the disk has room for them.
 #ifndef LLMC_RUN_STATE_H
 #define LLMC_RUN_STATE_H
 
 #include "llmc/base/text.h"
 #include "llmc/run/train_run.h"
 
-// How a trainer moves the parameters and moments that this rank owns to and from files.
+// Moves the parameters and moments that this rank owns to and from files, for a trainer.
 typedef struct {
     void *model;
-    // From a checkpoint. reader NULL: those of a fresh run (run_read_params).
+    // Reads from a checkpoint. reader NULL: reads a fresh run's parameters (run_read_params).
     bool (*read)(void *model, TrainRun *run, CheckpointReader *reader, Error *error);
     bool (*write)(void *model, CheckpointWriter *writer, Error *error);
 } RunArrays;
@@ -19,7 +19,7 @@ static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
 }
 
-// Writes down where the run stands, and each option that shapes it or its roundings.
+// Records the run's position, and each option that shapes the run or its rounding.
 static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_init(header);
     state_set_i64(header, "step", run->step);
@@ -36,8 +36,8 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     }
 }
 
-// Rank 0 makes the files, all ranks write their parts. When all parts are on the disk, rank 0 gives the files their
-// names.
+// Rank 0 creates the files, and all ranks write their parts. When all parts are on the disk, rank 0 gives the files
+// their names.
 static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, CheckpointWriter *writer,
                                         Error *error) {
     StateHeader header;
@@ -55,12 +55,12 @@ static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, 
     return run_agree(run, ok, error);
 }
 
-// Writes a checkpoint of the run as it stands, and removes those that --keep no longer wants. Refuses parameters that
-// are not finite: the next start would refuse them, and the good checkpoints would be gone by then.
+// Writes a checkpoint of the run, and removes the checkpoints that --keep no longer wants. Refuses parameters that are
+// not finite: the next start would refuse them, and the good checkpoints would be gone by then.
 static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error) {
     const TrainOptions *o = &run->options;
     CheckpointWriter writer;
-    writer.model.fd = writer.state.fd = -1; // nothing to give up yet
+    writer.model.fd = writer.state.fd = -1; // no file is open yet
     writer.model.pending = writer.state.pending = false;
     run_slow(run, true);
     bool ok = run_write_checkpoint(run, arrays, &writer, error);
@@ -74,7 +74,7 @@ static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error
     return true;
 }
 
-// ---- Is this the run that was saved? ----
+// ---- Comparison with the saved run ----
 
 // Adds "--lr was 0.1, is 0.2" to a list.
 static inline void run_add_change(Text *list, const char *what, const char *then, const char *now) {
@@ -82,7 +82,7 @@ static inline void run_add_change(Text *list, const char *what, const char *then
                 now[0] ? now : "''");
 }
 
-// Says which options round otherwise than in the saved run. An older training state does not have them.
+// Reports options that round otherwise than in the saved run. An older training state does not have these options.
 static inline void run_report_roundings(TrainRun *run, const StateHeader *header) {
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], now[64], then[64];
@@ -116,7 +116,7 @@ static inline void run_list_changes(const TrainRun *run, const StateHeader *head
     }
 }
 
-// Refuses a run that is not the saved one, unless --allow-changes is given. The message names every difference.
+// Refuses a run that differs from the saved run, unless --allow-changes is given. The message names every difference.
 static inline bool run_compare_options(TrainRun *run, const StateHeader *header, Error *error) {
     Text list = {NULL, 0, 0, false};
     run_list_changes(run, header, &list);
@@ -142,13 +142,13 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
         return fail(error, "%s: the state does not say where the run stands", run->options.out_dir);
     }
     if (state_get_text(header, "option.seq-len", seq_len, sizeof(seq_len))) { old_T = atoll(seq_len); }
-    if (old_T > 0 && old_T != run->options.seq_len) { // another length: go on at the same token
+    if (old_T > 0 && old_T != run->options.seq_len) { // the length has changed: go on at the token that was next
         run->next_sequence = run->next_sequence * old_T / run->options.seq_len;
     }
     return true;
 }
 
-// Loads one checkpoint. Each rank reads its part. Together they find out whether the whole is undamaged.
+// Loads one checkpoint. Each rank reads its part. Together they find out whether the whole checkpoint is undamaged.
 static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArrays *arrays, CheckpointReader *reader,
                                        StateHeader *header, Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
@@ -162,7 +162,7 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArr
     return true;
 }
 
-// Loads the newest checkpoint that is whole. Goes back over damaged ones and says so.
+// Loads the newest checkpoint that is whole. Skips damaged checkpoints and says so.
 static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *error) {
     const RunFound *found = &run->found;
     CheckpointReader reader;
@@ -171,13 +171,13 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
         if (i > 0) {
             logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)found->checkpoints[i]);
         }
-        reader.model.fd = reader.state.file.fd = -1; // nothing to give up yet
+        reader.model.fd = reader.state.file.fd = -1; // no file is open yet
         if (run_read_checkpoint(run, found->checkpoints[i], arrays, &reader, &header, error)) {
             run_report_roundings(run, &header);
             return run_agree(run, run_compare_options(run, &header, error), error);
         }
         checkpoint_read_abort(&reader);
-        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) { return false; } // no damage
+        if (run->ranks.num_ranks > 1 && run->ranks.is_broken(run->ranks.comm)) { return false; } // not damage
         run_report_damage(run, error);
     }
     run_fail_all_damaged(run, error, error);
@@ -185,7 +185,7 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
     return false;
 }
 
-// Elements [first, first + n) of a fresh run's parameters, in the order of the parameter table.
+// Reads elements [first, first + n) of a fresh run's parameters, in the order of the parameter table.
 static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
     if (run->model_file.kind != MODEL_FROM_SIZE) {
         return model_file_read_range(&run->model_file, first, n, out, error);
@@ -196,8 +196,8 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
 
 // ---- The disk ----
 
-// Sets the checkpoints in the folder that the run builds on. An older run's checkpoints do not count, and neither do
-// checkpoints after step disk->from. *replaced: how many of the uncounted ones the run will remove or overwrite.
+// Enters into disk the checkpoints in the folder that the run builds on. An older run's checkpoints and checkpoints
+// after step disk->from do not count. *replaced: how many uncounted checkpoints the run will remove or overwrite.
 static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
     const RunFound *found = &run->found;
     bool begins = run->logger.main.path[0] == '\0', removes_all = begins && run->options.overwrite;
@@ -212,7 +212,7 @@ static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *re
     disk->num_existing = found->num_checkpoints - newer;
 }
 
-// Plans the files that a run at step `from` still writes. False if it saves nothing.
+// Plans the files that a run at step `from` still writes. Returns false if it saves nothing.
 #define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
 #define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
 static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
@@ -236,7 +236,7 @@ static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int
     return true;
 }
 
-// Warns when the rest of the disk will not last, once until that gets worse.
+// Warns when the free space of the disk will not last. Warns again only when that gets worse.
 static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t free_bytes) {
     char text[MAX_PATH_BYTES + 512];
     DiskState now = disk_outlook(disk, run->options.out_dir, free_bytes, text, sizeof(text));
@@ -244,7 +244,7 @@ static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t 
     run->folder.disk = now;
 }
 
-// Comes before the run touches its folder. Refuses a run that the disk cannot hold, and warns of one that fills it.
+// Called before the run touches its folder. Refuses a run that the disk cannot hold, and warns of a run that fills it.
 static inline bool run_check_disk(TrainRun *run, Error *error) {
     DiskRun disk;
     int replaced;
@@ -256,7 +256,7 @@ static inline bool run_check_disk(TrainRun *run, Error *error) {
     return true;
 }
 
-// After a save.
+// Checks the disk after a save.
 static inline void run_watch_disk(TrainRun *run) {
     DiskRun disk;
     int replaced;
@@ -266,7 +266,7 @@ static inline void run_watch_disk(TrainRun *run) {
     run_warn_of_disk(run, &disk, disk_free_bytes(run->options.out_dir));
 }
 
-// ---- Whole arrays in host memory: the CPU trainer's ----
+// ---- Whole arrays in host memory, for the CPU trainer ----
 
 typedef struct {
     float *arrays[CHECKPOINT_ARRAYS]; // parameters, m, v: (count) each

@@ -1,5 +1,5 @@
 // Draws the next token from logits: temperature, top-k, top-p (Holtzman et al. 2019, "The Curious Case of Neural Text
-// Degeneration"). A pure function of its arguments; the caller brings the random number and the scratch memory.
+// Degeneration"). A pure function of its arguments: the caller passes the random number and the scratch memory.
 #ifndef LLMC_SAMPLER_H
 #define LLMC_SAMPLER_H
 
@@ -8,13 +8,13 @@
 #include <math.h>
 
 typedef struct {
-    float temperature; // logits are divided by it; 0: always the most probable token
+    float temperature; // divides the logits; 0: always the most probable token
     int top_k;         // only the k most probable tokens; 0: all
-    float top_p;       // of those, the smallest set that has at least this share of their probability; 1: all
+    float top_p;       // of these, only the smallest set with at least this share of their probability; 1: all
 } SamplerOptions;
 
-// The id of the largest logit, the lowest id on ties. -1 when a logit is NaN or +inf, or none is finite: the model is
-// broken, not certain.
+// Returns the id of the largest logit, the lowest id on ties. Returns -1 when a logit is NaN or +inf, or none is
+// finite: the model is then broken, not certain.
 static inline int sampler_argmax(const float *logits, int vocab_size) {
     int best = 0;
     for (int i = 0; i < vocab_size; i++) {
@@ -24,7 +24,7 @@ static inline int sampler_argmax(const float *logits, int vocab_size) {
     return isfinite(logits[best]) ? best : -1;
 }
 
-// The order in which top-k and top-p count tokens: the more probable first, the lower id on ties.
+// The order in which top-k and top-p count tokens: the more probable token first, the lower id on ties.
 static inline bool sampler_before(const float *probs, int32_t a, int32_t b) {
     return probs[a] > probs[b] || (probs[a] == probs[b] && a < b);
 }
@@ -36,8 +36,8 @@ static inline void sampler_swap(int32_t *index, int i, int j) {
 }
 
 // Reorders index[low..high): first the tokens before the pivot token in the order above, then the pivot token, then the
-// rest. Returns the pivot's new place. *weight: the number of the tokens before it when count is true, else their
-// probability.
+// rest. Returns the pivot's new place. *weight: the number of tokens before the pivot when count is true, otherwise
+// their probability.
 static inline int sampler_partition(const float *probs, int32_t *index, int low, int high, int pivot, bool count,
                                     double *weight) {
     int end = low;
@@ -52,12 +52,12 @@ static inline int sampler_partition(const float *probs, int32_t *index, int low,
     return end;
 }
 
-// Reorders index[0..n) so that its first r entries are the first r in the order above, and returns r: the smallest
-// number for which they weigh at least `target`, or n. A token weighs 1 when count is true, else its probability. A
-// quickselect: O(n) on average, without a full sort. A hash picks the pivots, so that no common order of logits is
+// Reorders index[0..n) so that its first r entries are the first r in the order above. Returns r: the smallest number
+// of entries that weigh at least `target`, or n. A token weighs 1 when count is true, otherwise its probability. This
+// is a quickselect: O(n) on average, without a full sort. A hash picks the pivots, so that no common order of logits is
 // slow.
 static inline int sampler_select(const float *probs, int32_t *index, int n, double target, bool count) {
-    int low = 0, high = n; // the first `low` are in, those from `high` on are not needed
+    int low = 0, high = n; // the first `low` entries are in, entries from `high` on are not needed
     while (low < high) {
         int pivot = low + (int)(rand_mix((uint64_t)high) % (uint64_t)(high - low));
         double before;
@@ -96,13 +96,13 @@ static inline void sampler_filter(float *probs, int32_t *index, int vocab_size, 
 
 // Draws a token with `uniform` in [0, 1) from softmax(logits / temperature), logits (V), after top-k and then top-p.
 // Returns its id, or -1 when a logit is NaN or +inf or all are -inf. probs (V) and index (V) are scratch. Tokens keep
-// their places in id order, whatever the filters exclude: a uniform draws the same token as without the filters when
-// nothing that matters is excluded. O(V).
+// their places in id order, whatever the filters exclude. So if the filters exclude nothing that matters, `uniform`
+// draws the token that it draws without filters. O(V).
 static inline int sample_token(const float *logits, int vocab_size, const SamplerOptions *options, double uniform,
                                float *probs, int32_t *index) {
     int best = sampler_argmax(logits, vocab_size);
     if (best < 0 || options->temperature <= 0.0f) { return best; }
-    for (int i = 0; i < vocab_size; i++) { // exp never sees more than 0; the best token has 1, unnormalised
+    for (int i = 0; i < vocab_size; i++) { // exp never sees more than 0; the best token has 1 before normalisation
         probs[i] = expf((logits[i] - logits[best]) / options->temperature);
     }
     sampler_filter(probs, index, vocab_size, options);

@@ -1,4 +1,4 @@
-// The signals and the standard output of a trainer: what stops a run in order, and what must not end it.
+// The signals and the standard output of a trainer: which signals stop a run in order, and which must not end it.
 #ifndef LLMC_SIGNALS_H
 #define LLMC_SIGNALS_H
 
@@ -15,7 +15,7 @@ static inline void ignore_write_signals(void) {
 }
 
 // Calls handler for this signal. Reads and writes under way go on. A signal that was ignored when the program started
-// stays ignored: SIGHUP under nohup, and SIGINT where a shell starts something in the background.
+// stays ignored: SIGHUP under nohup, and SIGINT if a shell started the program in the background.
 static inline void catch_stop_signal(int number, void (*handler)(int)) {
     struct sigaction action;
     if (sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) { return; }
@@ -33,8 +33,8 @@ static inline void catch_stop_signals(void (*handler)(int)) {
     catch_stop_signal(SIGUSR1, handler);
 }
 
-// The last thing a program checks: standard output may be a full disk, or a pipe whose reader has gone. A terminal that
-// has gone is no error.
+// A program calls this last: standard output may be a full disk, or a pipe whose reader has gone. A terminal that has
+// gone is no error.
 static inline bool stdout_is_written(Error *error) {
     bool terminal_is_gone = !isatty(fileno(stdout)) && errno == EIO;
     return (fflush(stdout) == 0 && !ferror(stdout)) || terminal_is_gone ||

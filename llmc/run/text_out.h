@@ -1,6 +1,6 @@
 // Writes a model's text to a terminal, piece by piece. A token may end in the middle of a character, and a model may
-// write any bytes. The output is valid UTF-8, with U+FFFD for bytes that are no character, and '?' for control
-// characters other than newline and tab: no sample can steer the terminal.
+// write any bytes. The output is valid UTF-8, with U+FFFD for bytes that are no character. Control characters other
+// than newline and tab become '?', so that no sample can steer the terminal.
 #ifndef LLMC_TEXT_OUT_H
 #define LLMC_TEXT_OUT_H
 
@@ -17,7 +17,7 @@ static inline void text_out_begin(TextOut *text, FILE *out) {
     text->out = out;
 }
 
-// Could more bytes make held a character? It is not one yet, and not empty.
+// Tells whether more bytes could complete the held bytes to a character. They are not empty and not yet a character.
 static inline bool text_out_is_open(const TextOut *text) {
     uint8_t padded[4];
     uint32_t code_point;
@@ -34,7 +34,7 @@ static inline void text_out_drop(TextOut *text, int bytes) {
     memmove(text->held, text->held + bytes, (size_t)text->num_held);
 }
 
-// Writes the held bytes that are decided. at_end: writes all of them.
+// Writes the held bytes that are decided. at_end: writes all held bytes.
 static inline void text_out_write_held(TextOut *text, bool at_end) {
     while (text->num_held > 0) {
         uint32_t c;

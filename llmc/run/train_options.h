@@ -1,5 +1,5 @@
 // The options of the trainers: one table, expanded into the struct TrainOptions, the command line, --help, and the
-// record that logs and training states keep of them. The short aliases are llm.c's flags, with their meaning.
+// record that logs and training states keep of the options. The short aliases are llm.c's flags, with their meaning.
 //
 // To add an option, add a row. options->field then holds its value.
 #ifndef LLMC_TRAIN_OPTIONS_H
@@ -8,11 +8,11 @@
 #include "llmc/run/args.h"
 #include "llmc/model/gpu_peak.h"
 
-// Does another value give other weights after as many steps?
+// Tells whether another value of an option gives other weights after an equal number of steps.
 //   FREE         no
 //   SHAPES       yes: a resumed run compares it
-//   ROUNDS       it rounds otherwise. The kind of GPU may settle it, so a resumed run only says that it changed
-//   SHAPES_AT_2  the value 2 gives other weights, 0 and 1 give equal ones
+//   ROUNDS       it rounds otherwise. The kind of GPU may settle it, so a resumed run only reports a change
+//   SHAPES_AT_2  the value 2 gives other weights, 0 and 1 give equal weights
 enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
@@ -21,7 +21,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 #define TRAIN_MMLU_DATA "dev/data/mmlu/mmlu_val.bin"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
 
-// THE option table. PICK(cpu, gpu) chooses between the trainers: a laptop needs other values than a GPU.
+// The option table. PICK(cpu, gpu) chooses between the trainers: a laptop needs other values than a GPU.
 //  field, long name, aliases, type, default, minimum, maximum, value or choices, shapes the run, taken by (ANY trainer
 //  or GPU_ONLY), group, help
 #define TRAIN_OPTIONS(X, PICK)                                                                                         \
@@ -185,7 +185,7 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
     X(link_speed, "link-speed", "", REAL, "0", 0, 1e6, "GB/S", FREE, GPU_ONLY, "Several GPUs",                         \
       "for --plan: what a GPU sends in a second; 0: 0.8 of its link in a machine of 8 GPUs, 50 between machines")
 
-// The options that --help shows. --help all shows every one.
+// The options that --help shows. --help all shows every option.
 #define TRAIN_COMMON                                                                                                   \
     "train-data val-data init batch-size seq-len total-batch steps lr schedule warmup final-lr-frac weight-decay "     \
     "val-every sample-every sample-tokens prompt out-dir checkpoint-every keep resume overwrite export threads "       \
@@ -222,21 +222,21 @@ static const int train_shapes_run[] = {TRAIN_OPTIONS(TRAIN_OPTION_SHAPES, TRAIN_
 
 static inline int train_options_count(void) { return NUM_TRAIN_OPTIONS; }
 
-// The long name of option i, without dashes.
+// Returns the long name of option i, without dashes.
 static inline const char *train_options_name(int i) { return train_specs_cpu[i].name; }
 
-// True if another value of option i gives other weights after as many steps.
+// Returns true if another value of option i gives other weights after an equal number of steps.
 static inline bool train_options_shapes_run(int i) {
     return train_shapes_run[i] == SHAPES || train_shapes_run[i] == SHAPES_AT_2;
 }
 
-// True if another value of option i rounds otherwise.
+// Returns true if another value of option i rounds otherwise.
 static inline bool train_options_rounds(int i) { return train_shapes_run[i] == ROUNDS; }
 
-// True if each process of a run has its own value.
+// Returns true if each process of a run has its own value.
 static inline bool train_options_is_of_rank(int i) { return i == TRAIN_ROW_process_rank; }
 
-// True if two values of option i, as texts, give equal weights. then: "" if it was not recorded.
+// Returns true if two values of option i, as texts, give equal weights. then: "" if it was not recorded.
 static inline bool train_options_alike(int i, const char *then, const char *now) {
     bool at_2 = train_shapes_run[i] == SHAPES_AT_2;
     return at_2 ? (strcmp(then, "2") == 0) == (strcmp(now, "2") == 0) : strcmp(then, now) == 0;
@@ -248,10 +248,10 @@ static inline void train_options_text(const TrainOptions *options, int i, char *
     args_value_text(&train_specs_cpu[i], options, text, size);
 }
 
-// ---- Checks that need no more than the options ----
+// ---- Checks that need only the options ----
 
-// Settles total_batch, once seq_len and the number of ranks are known: 0 becomes one micro-batch of every rank, B * T *
-// num_ranks tokens. Anything else must be a multiple of them.
+// Settles total_batch, when seq_len and the number of ranks are known. 0 becomes one micro-batch of every rank, B * T *
+// num_ranks tokens. Any other value must be a multiple of that.
 static inline bool train_options_check_batch(TrainOptions *options, int num_ranks, Error *error) {
     int64_t micro = options->batch_size * options->seq_len * num_ranks, total = options->total_batch;
     char ranks[40] = "";
@@ -274,27 +274,27 @@ static inline bool train_options_check_batch(TrainOptions *options, int num_rank
                 (long long)total, ranks, (long long)micro, nearest);
 }
 
-// The micro-batches that --auto chooses from, in descending order: the divisors of `sequences`, a rank's share of a
-// step. Begin with batch_size 0. The result 0 is the end.
+// Returns the next micro-batch that --auto may choose, in descending order: a divisor of `sequences`, a rank's share of
+// a step. The first call has batch_size 0. The result 0 is the end.
 static inline int64_t train_options_next_batch(int64_t sequences, int64_t batch_size) {
     int64_t next = batch_size == 0 ? min_i64(sequences, TRAIN_MAX_BATCH) : batch_size - 1;
     while (next > 0 && sequences % next != 0) { next--; }
     return next;
 }
 
-// Checks the sequence length against the positions the model knows, once the model is known.
+// Checks the sequence length against the model's number of positions, when the model is known.
 static inline bool train_options_check_context(const TrainOptions *options, int max_seq_len, Error *error) {
     if (options->seq_len <= max_seq_len) { return true; }
     return fail(error, "--seq-len (-t): %lld tokens, but the model knows %d positions; give at most that many",
                 (long long)options->seq_len, max_seq_len);
 }
 
-// The GPU whose times --plan predicts. NULL: --gpu names none that is known.
+// Returns the GPU that --plan predicts times for. NULL: --gpu names no known GPU.
 static inline const GpuPeak *train_options_gpu(const TrainOptions *o) {
     return gpu_peak_of_option(o->gpu[0] != '\0' ? o->gpu : "h100");
 }
 
-// One combination of options that is refused.
+// A combination of options that is refused.
 typedef struct {
     bool bad;
     int option; // TRAIN_ROW_..
@@ -304,7 +304,7 @@ typedef struct {
 #define TRAIN_RULE(option, bad, why)                                                                                   \
     { bad, TRAIN_ROW_##option, why }
 
-// "--keep (-nk): needs ...", "--attention cudnn: is for ...", "--deterministic 0: does nothing ..."
+// Writes "--keep (-nk): needs ...", "--attention cudnn: is for ...", "--deterministic 0: does nothing ..."
 static inline bool train_options_refuse(const TrainOptions *o, const TrainRule *rule, Error *error) {
     const ArgSpec *spec = &train_specs_gpu[rule->option];
     char label[128], value[64];
@@ -315,7 +315,7 @@ static inline bool train_options_refuse(const TrainOptions *o, const TrainRule *
     return fail(error, "%s: %s", label, rule->why);
 }
 
-// Refuses combinations of options that contradict each other, or make one of them do nothing.
+// Refuses options that contradict each other, or that do nothing in their combination.
 static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
@@ -390,7 +390,7 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
 }
 
 // Reads the command line of a trainer and makes every check that needs no file. --help and --version print and set
-// *outcome: the program then ends with status 0. Texts point into argv, which must stay.
+// *outcome, and the program then ends with status 0. Texts point into argv, which must stay.
 static inline bool train_options_parse(TrainOptions *options, int argc, char **argv, bool gpu_trainer,
                                        ArgsOutcome *outcome, Error *error) {
     const char *name = gpu_trainer ? "train_gpt2cu" : "train_gpt2";

@@ -1,13 +1,13 @@
-// A training run around the model: its options, its inputs, its folder and where it stands. Nothing here knows how the
-// model computes, so the CPU and the GPU trainer share it.
+// A training run around the model: its options, its inputs, its folder and its position. This file does not know how
+// the model computes, so the CPU and the GPU trainer share it.
 //
 // Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0 alone keeps the run
-// folder in order and writes the log. All ranks write their parts of checkpoints. A failure of one ends all
+// folder in order and writes the log. All ranks write their parts of checkpoints. A failure of one rank ends all ranks
 // (run_agree).
 //
 // A run stands before step `step`: it has done that many updates. The order at a step is: save, validate, evaluate
-// (HellaSwag, MMLU), sample, update. A checkpoint therefore holds the run before anything of its step was logged, and a
-// resumed run logs every line once. Which sequences a step trains on follows from (seed, next_sequence) alone.
+// (HellaSwag, MMLU), sample, update. So a checkpoint holds the run before anything of its step is logged, and a resumed
+// run logs every line once. (seed, next_sequence) alone decide which sequences a step trains on.
 #ifndef LLMC_TRAIN_RUN_H
 #define LLMC_TRAIN_RUN_H
 
@@ -24,27 +24,27 @@
 #define RUN_MAX_CHECKPOINTS 4096
 #define RUN_MAX_SECTIONS 4
 
-// The evaluations: a name for people, one for main.log, and the command that fetches the questions.
+// The evaluations: a name for people, a name for main.log, and the command that fetches the questions.
 enum { EVAL_HELLASWAG, EVAL_MMLU, NUM_EVALS };
 static const struct {
     const char *name, *log_key, *option, *command;
 } run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
                           {"MMLU", "mmlu", "--mmlu-data", "python3 dev/data/mmlu.py"}};
 
-// The ranks of a run, as far as a run deals with them. The trainer fills in the functions (llmc/ranks). One rank needs
-// none of them.
+// The ranks of a run, as far as a run deals with them. The trainer fills in the functions (llmc/ranks). A single rank
+// needs no functions.
 typedef struct Comm Comm;
 typedef struct {
     int rank, num_ranks;
     bool launched; // mpirun or srun started the processes
-    Comm *comm;    // given to each function
+    Comm *comm;    // passed to each function
     bool (*agree)(Comm *comm, bool ok, Error *error);
     bool (*broadcast)(Comm *comm, void *data, int64_t bytes, Error *error); // from rank 0
     bool (*sum)(Comm *comm, uint64_t *values, int count, Error *error);
     bool (*alike)(Comm *comm, const char *facts, size_t bytes, Error *error); // facts: name NUL value NUL ...
     bool (*is_broken)(const Comm *comm);                                      // no exchange can succeed any more
     void (*all_know)(Comm *comm, const Error *error);                         // all ranks have this error
-    void (*slow)(Comm *comm, bool slow);                                      // for the watch: this may take long
+    void (*slow)(Comm *comm, bool slow);                                      // tells the watch that this may take long
     void (*on_failure)(Comm *comm, void (*note)(void *context, const char *words), void *context);
 } RunRanks;
 
@@ -58,7 +58,7 @@ static inline RunRanks run_one_rank(void) {
 // The contents of the run folder at the start, as rank 0 found them.
 typedef struct {
     int64_t checkpoints[RUN_MAX_CHECKPOINTS]; // steps, newest first
-    int32_t num_checkpoints, first_usable;    // first_usable: the newest one whose header can be read
+    int32_t num_checkpoints, first_usable;    // first_usable: the newest checkpoint whose header can be read
     int32_t resumes;                          // the run goes on from a checkpoint
 } RunFound;
 
@@ -71,16 +71,16 @@ typedef struct {
 typedef struct {
     bool is_open, is_models; // is_models: it came with the model
     Tokenizer tokenizer;
-    char note[MAX_PATH_BYTES + 64]; // which one, or why none
+    char note[MAX_PATH_BYTES + 64]; // which tokenizer, or why none
 } RunTokenizer;
 
 typedef struct {
     uint16_t *train, *val; // tokens of text files; NULL for shards
-    uint16_t *prompt;      // (prompt_count): a sample goes on from them; at least one
+    uint16_t *prompt;      // (prompt_count), at least one token: a sample goes on from them
     int64_t prompt_count;
 } RunTexts;
 
-// What a trainer keeps in a training state beside its arrays.
+// The data that a trainer keeps in a training state beside its arrays.
 typedef struct {
     StateSection sections[RUN_MAX_SECTIONS];
     int count;
@@ -89,30 +89,30 @@ typedef struct {
 typedef struct {
     char **arguments; // (num_arguments): the command line
     int num_arguments;
-    JsonOut json; // run.json without its end, on rank 0 from the run's beginning to its end (run_json.h)
+    JsonOut json; // run.json without its end, on rank 0 while the run lasts (run_json.h)
 } RunRecord;
 
 typedef struct TrainRun {
     TrainOptions options;
     GPT2Config config;
     const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
-    RunRanks ranks;        // the connected ones
-    int num_ranks;         // of the run; a planned run connects only one
+    RunRanks ranks;        // the connected ranks
+    int num_ranks;         // ranks of the run; a planned run connects only one
 
-    ModelFile model_file; // the source of a fresh run's parameters
+    ModelFile model_file; // source of a fresh run's parameters
     RunFound found;
     RunTokenizer tokenizer;
     RunTexts texts;
     DataLoader train, val;
     bool has_val;
-    EvalLoader evals[NUM_EVALS]; // open where wanted
+    EvalLoader evals[NUM_EVALS]; // open if requested
 
-    int64_t gpu_bytes;                // the memory of the smallest GPU of all ranks, or of the one that --plan supposes
+    int64_t gpu_bytes;                // memory of the smallest GPU of all ranks, or of the GPU that --plan supposes
     char auto_note[512];              // the choices that were left to the GPU, and why; "": none
     int64_t num_steps, micro_batches; // micro_batches: of a step
-    int64_t step, next_sequence;      // where the run stands
+    int64_t step, next_sequence;      // the run's position
     int64_t updates;                  // steps whose update was not skipped
-    int64_t saved_step;               // of the newest checkpoint of this run, -1: none
+    int64_t saved_step;               // step of this run's newest checkpoint, -1: none
 
     RunKept kept;
     RunFolder folder;
@@ -124,7 +124,7 @@ static inline bool run_writes_files(const TrainRun *run) { return run->options.o
 static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
 
-// Sequences of a step, over all ranks.
+// Returns the sequences of a step over all ranks.
 static inline int64_t run_step_sequences(const TrainRun *run) {
     return run->options.total_batch / run->options.seq_len;
 }
@@ -153,12 +153,12 @@ static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason
 
 // ---- Ranks ----
 
-// Goes on if all ranks can. Otherwise all fail, with the words of the first that failed.
+// Goes on if all ranks can. Otherwise all ranks fail, with the message of the first rank that failed.
 static inline bool run_agree(TrainRun *run, bool ok, Error *error) {
     return run->ranks.num_ranks == 1 ? ok : run->ranks.agree(run->ranks.comm, ok, error);
 }
 
-// All ranks take rank 0's data.
+// Gives all ranks rank 0's data.
 static inline bool run_broadcast(TrainRun *run, void *data, int64_t bytes, Error *error) {
     return run->ranks.num_ranks == 1 || run->ranks.broadcast(run->ranks.comm, data, bytes, error);
 }
@@ -168,20 +168,20 @@ static inline bool run_sum(TrainRun *run, uint64_t *values, int count, Error *er
     return run->ranks.num_ranks == 1 || run->ranks.sum(run->ranks.comm, values, count, error);
 }
 
-// What follows may take long: the watch is patient.
+// slow: the work that follows may take long, so the watch is patient.
 static inline void run_slow(TrainRun *run, bool slow) {
     if (run->ranks.num_ranks > 1) { run->ranks.slow(run->ranks.comm, slow); }
 }
 
-// The watch calls note with the words of a failure before it ends this process. note NULL: no longer.
+// The watch calls note with the message of a failure before it ends this process. note NULL: stops that.
 static inline void run_on_failure(TrainRun *run, void (*note)(void *context, const char *words)) {
     if (run->ranks.num_ranks > 1) { run->ranks.on_failure(run->ranks.comm, note, run); }
 }
 
 // ---- During the run ----
 
-// The first sequence of this rank in a micro-batch. The ranks' sequences follow one another, so the sequences of a step
-// do not depend on the number of ranks.
+// Returns the first sequence of this rank in a micro-batch. The ranks' sequences follow one another, so the sequences
+// of a step do not depend on the number of ranks.
 static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {
     int64_t first = run->options.overfit ? 0 : run->next_sequence;
     return first + (micro_batch * run->num_ranks + run->ranks.rank) * run->options.batch_size;
@@ -193,7 +193,7 @@ static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int
                            error);
 }
 
-// The sequences of one validation: --val-batches of them, or all, but none twice.
+// Returns the sequences of one validation: --val-batches of them, or all, but none twice.
 static inline int64_t run_val_sequences(const TrainRun *run) {
     int64_t wanted = run->options.val_batches * run->options.batch_size;
     return wanted == 0 ? run->val.num_sequences : min_i64(wanted, run->val.num_sequences);
@@ -204,7 +204,7 @@ static inline void run_advance(TrainRun *run) {
     run->next_sequence += run_step_sequences(run);
 }
 
-// Is something due before the current step that happens every N steps, and at the end? N = 0: never.
+// Tells whether something that happens every N steps and at the end is due before the current step. N = 0: never.
 static inline bool run_is_due(const TrainRun *run, int64_t every) {
     return every > 0 && (run->step % every == 0 || run->step == run->num_steps);
 }
@@ -213,7 +213,7 @@ static inline bool run_has_evals(const TrainRun *run) {
     return eval_is_open(&run->evals[EVAL_HELLASWAG]) || eval_is_open(&run->evals[EVAL_MMLU]);
 }
 
-// The longest sequence of an evaluation, and the most completions of one.
+// Return the longest sequence of an evaluation, and the most completions of a question.
 static inline int run_eval_length(const TrainRun *run) {
     return (int)max_i64(run->evals[EVAL_HELLASWAG].T, run->evals[EVAL_MMLU].T);
 }
@@ -221,7 +221,7 @@ static inline int64_t run_eval_rows(const TrainRun *run) {
     return max_i64(run->evals[EVAL_HELLASWAG].num_rows, run->evals[EVAL_MMLU].num_rows);
 }
 
-// Are the evaluations due before the current step?
+// Tells whether the evaluations are due before the current step.
 static inline bool run_evals_are_due(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     return run_has_evals(run) && run_is_due(run, o->eval_every < 0 ? o->val_every : o->eval_every);
