@@ -1,12 +1,12 @@
-// 8 bits for the tensor cores: scales, quantised and transposed copies of tensors, and where a model keeps them.
+// Quantises tensors to 8 bits for the tensor cores (--fp8): scales, plain and transposed copies, and their memory.
 //
-// There are two formats. e4m3 (3 bits of mantissa, up to 448) is for weights and activations. e5m2 (2 bits, up to
-// 57344) is for gradients, whose sizes differ more. Each tensor has one factor, from its own largest magnitude: nothing
-// can overflow, and no factor outlasts a step. The factor is a power of two, so that it moves the numbers into the
-// format's range without rounding them. They are rounded once, to 8 bits. The multiply reads the inverse factor from
-// device memory, so that the host never waits for it.
+// There are two formats. e4m3 (3 bits of mantissa, up to 448) is for weights and activations. e5m2 (2 bits of mantissa,
+// up to 57344) is for gradients, whose sizes differ more. Each tensor has one factor, from its own largest magnitude.
+// So nothing overflows, and no factor outlasts a step. The factor is a power of two, so that it moves the numbers into
+// the format's range without rounding. The numbers are rounded once, to 8 bits. The multiply reads the inverse factor
+// from device memory, so that the host never waits for it.
 //
-// The tensor cores read both factors of a product along its inner width, which must be contiguous. So a tensor that
+// The tensor cores read both operands of a product along its inner width, which must be contiguous. So a tensor that
 // two products read is stored twice, plain and transposed.
 #ifndef LLMC_FP8_CUH
 #define LLMC_FP8_CUH
@@ -21,24 +21,24 @@
 typedef __nv_fp8_e4m3 fp8e4;
 typedef __nv_fp8_e5m2 fp8e5;
 
-// One for each quantised tensor, in device memory. amax is cleared (zero bytes) before the tensor's producer runs.
+// The scale of one quantised tensor, in device memory. amax is cleared (zero bytes) before the tensor's producer runs.
 typedef struct {
     uint32_t amax; // bits of the largest |x|, see amax.cuh
-    float inverse; // what a quantised value is multiplied by
+    float inverse; // quantised value * inverse = value
 } Fp8Scale;
 
-#define FP8_WIDTH_MULTIPLE 16 // of the rows and columns of what cuBLASLt multiplies: 16 bytes
+#define FP8_WIDTH_MULTIPLE 16 // rows and columns of cuBLASLt's 8-bit matrices are multiples of 16 (bytes)
 
-// Ada, Hopper and later.
+// True for Ada, Hopper and later.
 static inline bool fp8_is_supported(int major, int minor) { return 10 * major + minor >= 89; }
 
-// The rows of a quantised tensor in memory. The rows behind the last are zeros. cuBLASLt multiplies 8-bit matrices only
-// if rows and columns of both factors and of the result are multiples of 16.
+// The number of rows of a quantised tensor in memory. The padding rows are zeros. cuBLASLt multiplies 8-bit matrices
+// only if rows and columns of both operands and of the result are multiples of 16.
 static inline int64_t fp8_padded_rows(int64_t rows) { return round_up_i64(rows, FP8_WIDTH_MULTIPLE); }
 
 // ---- The factor ----
 
-// The exponent of the format's largest number, which is 1.75 * 2^this in both.
+// In both formats the largest number is 1.75 * 2^largest_exponent.
 template <class T> struct Fp8Format;
 template <> struct Fp8Format<fp8e4> {
     static constexpr int largest_exponent = 8;
@@ -49,9 +49,9 @@ template <> struct Fp8Format<fp8e5> {
     static constexpr __nv_fp8_interpretation_t kind = __NV_E5M2;
 };
 
-#define FP8_MAX_EXPONENT 126 // of a factor: its inverse is still a normal number
+#define FP8_MAX_EXPONENT 126 // of a factor, so that its inverse is a normal number
 
-// The exponent of the largest power of two that takes amax to at most the format's largest number.
+// The exponent of the largest power of two that moves amax to at most the format's largest number.
 template <class T> __device__ __forceinline__ int fp8_factor_exponent(uint32_t amax) {
     const uint32_t mantissa_bits = 0x7fffffu, three_quarters = 0x600000u; // of 1.75
     if (amax == 0 || amax >= 0x7f800000u) { return 0; }
@@ -65,7 +65,7 @@ __device__ __forceinline__ float fp8_power_of_two(int exponent) {
     return __uint_as_float((uint32_t)(exponent + 127) << 23);
 }
 
-// A tensor with an infinity or a NaN makes all that is computed from it NaN, and so the loss, which is watched.
+// A tensor with an infinity or a NaN gets a NaN as inverse. So every result of it is NaN, the watched loss too.
 template <class T> __device__ __forceinline__ float fp8_inverse(uint32_t amax) {
     return amax >= 0x7f800000u ? __uint_as_float(0x7fc00000u) : fp8_power_of_two(-fp8_factor_exponent<T>(amax));
 }
@@ -73,8 +73,8 @@ template <class T> __device__ __forceinline__ float fp8_inverse(uint32_t amax) {
 // ---- amax of a tensor whose producer does not take it ----
 
 #define FP8_AMAX_BLOCK 256
-#define FP8_AMAX_LOADS 4  // of 16 bytes, that a thread has under way: all of its own
-#define FP8_AMAX_BLOCKS 5 // on a multiprocessor: leaves the compiler the registers for these loads
+#define FP8_AMAX_LOADS 4  // of 16 bytes: a thread issues all its loads before it uses the first
+#define FP8_AMAX_BLOCKS 5 // of a multiprocessor; leaves the compiler the registers for these loads
 
 // GELU as gelu_forward stores it.
 __device__ __forceinline__ x128 gelu_packed(x128 x) {
@@ -82,7 +82,8 @@ __device__ __forceinline__ x128 gelu_packed(x128 x) {
     return x;
 }
 
-// *amax joined with that of x, or of gelu(x), of 16 bytes * packs. A block does FP8_AMAX_LOADS * FP8_AMAX_BLOCK packs.
+// *amax = max(*amax, amax of x or gelu(x)), for `packs` packs of 16 bytes. A block takes FP8_AMAX_LOADS *
+// FP8_AMAX_BLOCK packs.
 template <bool gelu>
 static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     fp8_amax_kernel(uint32_t *amax, const floatX *x, int64_t packs) {
@@ -91,7 +92,7 @@ static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
 #pragma unroll
     for (int i = 0; i < FP8_AMAX_LOADS; i++) {
         int64_t pack = first + i * FP8_AMAX_BLOCK;
-        values[i] = pack < packs ? load128(x + pack * x128::size) : packed_zeros<floatX>(); // quantising reads it again
+        values[i] = pack < packs ? load128(x + pack * x128::size) : packed_zeros<floatX>(); // quantising reads x again
     }
     uint32_t largest = 0;
 #pragma unroll
@@ -109,27 +110,27 @@ template <bool gelu> static inline void fp8_amax_of(Fp8Scale *scale, const float
     cuda_check_launch("fp8_amax_kernel");
 }
 
-// scale->amax = max(scale->amax, largest |x|), n values, n a multiple of 8, aligned to 16 bytes.
+// scale->amax = max(scale->amax, largest |x|). x (n) is aligned to 16 bytes, n is a multiple of 8.
 static inline void fp8_amax(Fp8Scale *scale, const floatX *x, int64_t n, cudaStream_t stream) {
     fp8_amax_of<false>(scale, x, n, stream);
 }
 
 // ---- Quantising ----
 //
-// A block quantises a tile of 128 x 128 into shared memory, and writes it from there, as it is and transposed, always
-// 16 bytes at a time and 128 bytes of a row or column beside each other.
+// A block quantises a tile of 128 x 128 into shared memory. From there it writes the plain and the transposed copy, 16
+// bytes at a time. Neighbouring threads write 128 neighbouring bytes.
 
 #define FP8_TILE 128
 #define FP8_BLOCK 256
-#define FP8_LOADS 4  // of 16 bytes that a thread has under way
-#define FP8_BLOCKS 5 // on a multiprocessor: leaves the compiler the registers for these loads
+#define FP8_LOADS 4  // of 16 bytes that a thread issues before it uses the first
+#define FP8_BLOCKS 5 // of a multiprocessor; leaves the compiler the registers for these loads
 #define FP8_GROUP 16 // rows that become 16 bytes of a transposed row
-// A gap of 16 bytes behind each group: the 8 groups that a warp reads a word from at once lie in other banks.
+// A gap of 16 bytes follows each group, so that the 8 groups that a warp reads at once lie in different banks.
 #define FP8_TILE_BYTES (FP8_TILE * FP8_TILE + FP8_TILE / FP8_GROUP * 16)
 
 __device__ __forceinline__ int fp8_tile_offset(int row, int col) { return row * FP8_TILE + row / FP8_GROUP * 16 + col; }
 
-struct alignas(x128::size) Fp8Pack { // as many values as x128 has
+struct alignas(x128::size) Fp8Pack { // x128::size values
     __nv_fp8x2_storage_t pairs[x128::size / 2];
 };
 
@@ -142,8 +143,7 @@ template <class T> __device__ __forceinline__ Fp8Pack fp8_convert(x128 x, float 
     return pack;
 }
 
-// The tile of x (rows, cols) that begins at (row, col); zeros outside of x. A thread issues FP8_LOADS loads before it
-// converts the first value.
+// Quantises the tile of x (rows, cols) that begins at (row, col) into shared memory. Values outside of x are zeros.
 template <class T, bool gelu>
 __device__ __forceinline__ void fp8_fill_tile(uint8_t *tile, const floatX *x, float factor, int64_t rows, int cols,
                                               int64_t row, int col) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void fp8_transpose_4x4(uint32_t (&columns)[4], const 
     columns[2] = __byte_perm(high01, high23, 0x5410), columns[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// 4 columns of 16 rows for each thread; 8 lanes beside each other write 128 bytes of a column.
+// Each thread writes 4 columns of 16 rows. 8 neighbouring lanes write 128 bytes of a column.
 template <class T>
 __device__ __forceinline__ void fp8_store_transposed(T *q_t, const uint8_t *tile, int64_t padded_rows, int cols,
                                                      int64_t row, int col) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void fp8_store_transposed(T *q_t, const uint8_t *tile
     }
 }
 
-// q (padded_rows, cols) and q_t (cols, padded_rows), of which one may be NULL, from x (rows, cols) or gelu(x).
+// Makes q (padded_rows, cols) and q_t (cols, padded_rows) from x (rows, cols) or gelu(x). One of them may be NULL.
 template <class T, bool gelu>
 static __global__ void __launch_bounds__(FP8_BLOCK, FP8_BLOCKS)
     fp8_quantize_kernel(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int64_t padded_rows, int cols) {
@@ -238,7 +238,7 @@ static inline void fp8_quantize_values(T *q, T *q_t, Fp8Scale *scale, const floa
     cuda_check_launch("fp8_quantize_kernel");
 }
 
-// Whether this GPU runs code that was compiled for compute capability 8.9 or later. Other code converts to 8 bits in
+// Does this GPU run code that was compiled for compute capability 8.9 or later? Other code converts to 8 bits in
 // software, which is slower.
 static inline bool fp8_has_conversion() {
     struct cudaFuncAttributes attributes;
@@ -246,9 +246,10 @@ static inline bool fp8_has_conversion() {
     return attributes.ptxVersion >= 89;
 }
 
-// q (padded rows, cols) = x (rows, cols) by the factor that scale->amax asks for, to nearest even, with zeros behind
-// the last row; q_t (cols, padded rows) the same transposed. Either may be NULL. Writes scale->inverse. cols: a
-// multiple of 16; all aligned to 16 bytes. amax 0: the factor is 1. Moves 2 + 1 + 1 bytes a value, of bf16.
+// q (padded rows, cols) = x (rows, cols) times the factor that follows from scale->amax, rounded to nearest even, with
+// zeros in the padding rows. q_t (cols, padded rows) = q transposed. One of q and q_t may be NULL. Writes
+// scale->inverse. cols is a multiple of 16, and all arrays are aligned to 16 bytes. With amax 0 the factor is 1. Moves
+// 2 + 1 + 1 bytes a value of bf16.
 template <class T>
 static inline void fp8_quantize(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int cols,
                                 cudaStream_t stream) {
@@ -257,16 +258,16 @@ static inline void fp8_quantize(T *q, T *q_t, Fp8Scale *scale, const floatX *x, 
 
 // ---- GELU ----
 //
-// Its output is needed in 8 bits only, so it is computed twice, for the amax and for the values, and never stored in
-// bf16: 2 + (2 + 1 + 1) bytes a value, where gelu_forward with fp8_quantize move 4 + 4 and take 2 bytes of memory a
-// value. The bits are theirs.
+// GELU's output is needed in 8 bits only. So these kernels compute it twice, for the amax and for the values, and never
+// store it in bf16. They move 2 + (2 + 1 + 1) bytes a value. gelu_forward with fp8_quantize would move 4 + 4, take 2
+// bytes of memory a value, and give equal bits.
 
-// scale->amax = max(scale->amax, largest |gelu(fc)|), n values, n a multiple of 8.
+// scale->amax = max(scale->amax, largest |gelu(fc)|). fc (n) is aligned to 16 bytes, n is a multiple of 8.
 static inline void gelu_amax(Fp8Scale *scale, const floatX *fc, int64_t n, cudaStream_t stream) {
     fp8_amax_of<true>(scale, fc, n, stream);
 }
 
-// q (padded N, width) and q_t (width, padded N) = gelu(fc) (N, width); as fp8_quantize.
+// q (padded N, width) and q_t (width, padded N) = gelu(fc (N, width)), quantised as fp8_quantize does.
 static inline void gelu_quantize(fp8e4 *q, fp8e4 *q_t, Fp8Scale *scale, const floatX *fc, int64_t N, int width,
                                  cudaStream_t stream) {
     fp8_quantize_values<fp8e4, true>(q, q_t, scale, fc, N, width, stream);
@@ -274,13 +275,13 @@ static inline void gelu_quantize(fp8e4 *q, fp8e4 *q_t, Fp8Scale *scale, const fl
 
 // ---- The three products of a linear layer ----
 //
-// cuBLASLt multiplies 8-bit matrices only if the inner width of the product is contiguous in both, and if all
+// cuBLASLt multiplies 8-bit matrices only if the inner width of the product is contiguous in both operands, and if all
 // dimensions are multiples of 16. So each product reads one copy of a matrix, plain or transposed. N is padded
-// (fp8_padded_rows): out and dinp have room for as many rows, and the rows from N on hold nothing of use. Sums are
-// fp32, scaled by both inverses, and rounded once when stored. Deterministic.
+// (fp8_padded_rows): out and dinp have room for the padding rows, which hold nothing of use. Sums are fp32, scaled
+// by both inverses, and rounded once when stored. Deterministic.
 //
 // The forward's sums may stay in the tensor cores' own registers, which keep fewer bits than fp32 (fast accumulation).
-// That is faster, and known to be enough there. The gradients' sums are moved to fp32 every few products.
+// This is faster, and known to be enough for the forward. The gradients' sums move to fp32 every few products.
 
 // D (m, n) = A (k, m)^T B (k, n), by columns.
 static inline CublasProblem fp8_problem(int64_t m, int64_t n, int64_t k, CublasFactors factors) {
@@ -319,29 +320,29 @@ static inline CublasOperands fp8_operands(void *D, const void *A, const Fp8Scale
 
 // ---- The 8-bit copies of a model ----
 //
-// Weights keep their copies from update to update if every rank always holds them whole; otherwise they are quantised
-// before each use. Inputs keep their transposed copy until the backward pass reads it. All else has room for one linear
-// layer at a time.
+// Weights keep their copies from update to update if every rank always holds all weights. Otherwise the model quantises
+// weights before each use. Inputs keep their transposed copy until the backward pass reads it. All other copies have
+// room for one linear layer at a time.
 
-// What a linear layer is called for. It decides which copies of its input are made.
+// The use of a linear layer's call. It decides which copies of the input the layer makes.
 typedef enum {
     LINEAR_FOR_LOSS,      // a forward pass without a backward pass
     LINEAR_FOR_GRADIENTS, // a forward pass with a backward pass to come
-    LINEAR_AGAIN,         // a forward that the backward pass runs again (--recompute)
-    LINEAR_BACKWARD       // the backward pass, for which --recompute may make the input again
+    LINEAR_AGAIN,         // a forward pass that the backward pass runs again (--recompute)
+    LINEAR_BACKWARD       // the backward pass; --recompute may make the input again for it
 } LinearUse;
 
 // One linear layer's copies for one call.
 struct Fp8Linear {
-    bool on = false;                        // false: the layer multiplies in floatX, and all else is NULL
-    bool measures_input = false;            // false: the input's scale is known since an earlier pass
+    bool on = false;                        // false: the layer multiplies in floatX, and all pointers are NULL
+    bool measures_input = false;            // false: the input's scale is known from an earlier pass
     fp8e4 *weight = NULL, *weight_t = NULL; // (OC,C), (C,OC)
     fp8e4 *inp = NULL, *inp_t = NULL;       // (Np,C), (C,Np), Np = fp8_padded_rows(N); NULL: not wanted
     fp8e5 *dout = NULL, *dout_t = NULL;     // (Np,OC), (OC,Np)
     Fp8Scale *weight_scale = NULL, *inp_scale = NULL, *dout_scale = NULL;
 };
 
-// A tensor in 8 bits for each block (stride > 0), or for one block at a time (stride 0).
+// One tensor in 8 bits for each block (stride > 0), or for one block at a time (stride 0).
 struct Fp8PerBlock {
     fp8e4 *data;
     int64_t stride;
@@ -349,10 +350,10 @@ struct Fp8PerBlock {
 };
 
 #define FP8_MAX_LINEARS 8                               // linear layers of a block
-enum { FP8_WEIGHT, FP8_INPUT, FP8_DOUT, FP8_OPERANDS }; // the tensors of a linear layer, each with its own scale
+enum { FP8_WEIGHT, FP8_INPUT, FP8_DOUT, FP8_OPERANDS }; // the tensors of a linear layer; each has its own scale
 
 typedef struct {
-    bool on; // false: nothing below is set
+    bool on; // false: no field below is set
     int num_blocks, num_linears;
     Fp8PerBlock weight[FP8_MAX_LINEARS], weight_t[FP8_MAX_LINEARS], inp_t[FP8_MAX_LINEARS];
     Fp8Scale *scales;     // (FP8_OPERANDS, blocks, linears)
@@ -364,7 +365,7 @@ typedef struct {
 typedef struct {
     const char *weight, *weight_t, *inp_t; // names of the plan's rows
     int C, OC;
-    bool keeps_input; // for every block: --recompute does not make it again
+    bool keeps_input; // for every block; --recompute then does not make the input again
 } Fp8PlanRow;
 
 typedef struct {
@@ -413,15 +414,15 @@ static inline Fp8Scale *fp8_scale(const Fp8Copies *copies, int operand, int bloc
     return copies->scales + (operand * copies->num_blocks + block) * copies->num_linears + which;
 }
 
-// Where the input goes for the multiply that comes next. NULL: none comes. When a block's forward runs again, no
-// gradient is in 8 bits yet, so the gradient's room is free.
+// The place of the input's copy for the next multiply. NULL: no multiply reads it. When a block's forward runs again,
+// no gradient is in 8 bits yet, so the gradient's room is free.
 static inline fp8e4 *fp8_room_for_input(const Fp8Copies *copies, LinearUse use) {
     if (use == LINEAR_BACKWARD) { return NULL; }
     return use == LINEAR_AGAIN ? (fp8e4 *)copies->dout : copies->inp;
 }
 
-// Where the transposed input goes, or lies, for the backward pass. NULL: no backward pass comes, or it makes the input
-// again, as for all blocks but the last.
+// The place of the input's transposed copy for the backward pass. NULL: no backward pass comes, or the backward pass
+// makes the input again. --recompute makes it again for all blocks but the last.
 static inline fp8e4 *fp8_room_for_input_t(const Fp8Copies *copies, int block, int which, LinearUse use) {
     const Fp8PerBlock *inp_t = &copies->inp_t[which];
     bool stays = inp_t->stride > 0 || block == copies->num_blocks - 1;
@@ -443,7 +444,7 @@ static inline Fp8Linear fp8_linear(const Fp8Copies *copies, int block, int which
     return l;
 }
 
-// Before a forward pass: nothing of it and of its backward pass has been measured yet.
+// Clears the scales of inputs and gradients before a forward pass, so that this pass and its backward measure them.
 static inline void fp8_clear_activation_scales(const Fp8Copies *copies, cudaStream_t stream) {
     static_assert(FP8_DOUT == FP8_INPUT + 1, "they lie together");
     if (!copies->on) { return; }
