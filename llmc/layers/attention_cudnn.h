@@ -1,19 +1,20 @@
-// Attention by cuDNN 9, if it is linked (make finds it, -DUSE_CUDNN). It computes what llmc/layers/attention.cuh
-// computes, from the same inputs into the same outputs, lse included. So either may do the forward, and either the
-// backward.
+// Attention by cuDNN 9, if it is linked (make finds it and sets -DUSE_CUDNN). It has the inputs and outputs of
+// llmc/layers/attention.cuh, lse included. So a run may mix the forward of one file with the backward of the other
+// file.
 //
-// cuDNN is told what to compute as a graph of operations, in the pattern that its documentation calls fused flash
-// attention. Its engines recognise the pattern and do all of it in one kernel or three. The single attention operation
-// of later 9.x knows no causal mask, so it is not used. Tensors are (B, NH, T, HS) by their strides, so that q, k and v
-// stay side by side in qkv (B,T,3C). Tensors between the operations are virtual: nobody stores them.
+// The caller describes attention to cuDNN as a graph of operations, in the pattern that cuDNN's documentation calls
+// fused flash attention. cuDNN's engines recognise the pattern and compute it in one kernel or three. The single
+// attention operation of later 9.x knows no causal mask, so it is not used. Tensors are (B, NH, T, HS) by their
+// strides, so that q, k and v stay interleaved in qkv (B,T,3C). Tensors between the operations are virtual: they are
+// never stored.
 //
 // The deterministic backward stores dS (B,NH,T,T) in bf16 in the workspace, and computes dq as a product, dS K. The
-// other backward (--deterministic 0) stores no dS. It adds parts of dq up in fp32 by atomics as they come, which gives
-// other bits each time. The backward takes a chunk of sequences at a time, so that the memory does not grow with the
-// batch. The size of the chunk changes no bit of the deterministic backward.
+// backward of --deterministic 0 stores no dS. It adds up parts of dq in fp32 with atomics, in any order, so the bits of
+// dq differ from run to run. The backward takes a chunk of sequences at a time, so that its memory does not grow with
+// the batch. The size of the chunk changes no bit of the deterministic backward.
 //
-// A plan is made for one (B, T), when the run begins. It takes 0.1 to 1 s, because cuDNN compiles kernels. Other
-// shapes, as in evaluations, are left to llmc/layers/attention.cuh.
+// A run makes its plan at the start, for one (B, T). This takes 0.1 to 1 s, because cuDNN compiles kernels.
+// llmc/layers/attention.cuh takes all other shapes, for example in evaluations.
 #ifndef LLMC_CUDNN_ATT_H
 #define LLMC_CUDNN_ATT_H
 
@@ -30,7 +31,7 @@
 
 typedef cudnnBackendDescriptor_t CudnnDescriptor;
 
-// A graph as it is described. After a failed call, all calls do nothing.
+// The description of a graph. After a failed call, all later calls do nothing.
 #define CUDNN_GRAPH_DESCRIPTORS 96
 #define CUDNN_GRAPH_OPERATIONS 32
 typedef struct {
@@ -45,18 +46,18 @@ typedef struct {
 typedef struct {
     CudnnDescriptor descriptor; // NULL: none
     int64_t workspace_bytes;
-    CudnnGraph graph; // what the plan is of lives as long as the plan
+    CudnnGraph graph; // of the plan; it must live as long as the plan
 } CudnnPlan;
 #endif
 
-// The most workspace of several sequences: within 256 MiB NVIDIA's own frontend, too, prefers the backward with a
-// stored dS. One sequence may take more.
+// The largest workspace in bytes of a chunk of two or more sequences. Up to 256 MiB NVIDIA's own frontend also prefers
+// the backward with a stored dS. One sequence may take more.
 #define CUDNN_ATT_MAX_WORKSPACE (256 << 20)
-#define CUDNN_ATT_SLACK (64 << 10)  // of a workspace, for what cuDNN adds to the tensors in it (256 bytes in 9.19)
-#define CUDNN_ATT_MAX_HEAD_SIZE 128 // of the backward of all GPUs; sm_90 alone has larger ones
+#define CUDNN_ATT_SLACK (64 << 10)  // bytes of a workspace for cuDNN's additions to its tensors (256 in 9.19)
+#define CUDNN_ATT_MAX_HEAD_SIZE 128 // of the backward on all GPUs; only sm_90 takes larger heads
 #define CUDNN_ATT_TOKENS 128        // T is a multiple of it
 
-// What is asked of cuDNN.
+// The attention that a run asks of cuDNN.
 typedef struct {
     int B, T, C, NH;
     bool deterministic;
@@ -65,7 +66,7 @@ typedef struct {
 typedef struct {
     bool is_open;
     CudnnShape shape;
-    int chunk; // sequences that the backward takes at a time; the last time B % chunk, if that is not 0
+    int chunk; // sequences that the backward takes at a time; the last chunk has B % chunk, if that is not 0
     void *forward_workspace, *backward_workspace;
 #ifdef USE_CUDNN
     cudnnHandle_t handle;
@@ -73,21 +74,24 @@ typedef struct {
 #endif
 } CudnnAttention;
 
-// The bytes of dq's fp32 sums (sequences, NH, T, HS), which the backward with atomics adds to. 0 for the other one.
+// The bytes of dq's fp32 sums (sequences, NH, T, HS), which the backward with atomics adds to. The deterministic
+// backward needs 0.
 static inline int64_t cudnn_att_sum_bytes(const CudnnShape *shape, int sequences) {
     return shape->deterministic ? 0 : (int64_t)sequences * shape->T * shape->C * (int64_t)sizeof(float);
 }
 
-// What the backward of so many sequences needs at most, plus slack: sum(do * out) of each row in fp32, and dS. Without
-// dS: dq's sums, and once more as much, since cuDNN's engines for some GPUs add up in memory of their own.
+// The most bytes that the backward of `sequences` sequences needs, plus slack: delta = sum(do * out) of each row in
+// fp32, and dS. Without dS it needs dq's sums twice, because cuDNN's engines for some GPUs add up in memory of their
+// own.
 static inline int64_t cudnn_att_workspace_for(const CudnnShape *shape, int sequences) {
     int64_t rows = (int64_t)sequences * shape->NH * shape->T;
     int64_t larger = shape->deterministic ? rows * shape->T * 2 : 2 * cudnn_att_sum_bytes(shape, sequences);
     return larger + rows * (int64_t)sizeof(float) + CUDNN_ATT_SLACK;
 }
 
-// The sequences that the backward takes at a time: as many as the workspace suffices for, at least one. A divisor of B
-// needs one plan only, so it is preferred unless it halves the chunk; otherwise all chunks but the last are alike.
+// The number of sequences that the backward takes at a time: as many as the workspace holds, at least one. A divisor of
+// B needs only one plan, so it is preferred if it is at least half of that number. Otherwise all chunks but the last
+// have one size.
 static inline int cudnn_att_chunk(const CudnnShape *shape) {
     int most = shape->B;
     while (most > 1 && cudnn_att_workspace_for(shape, most) > CUDNN_ATT_MAX_WORKSPACE) { most--; }
@@ -97,24 +101,24 @@ static inline int cudnn_att_chunk(const CudnnShape *shape) {
     return 2 * divisor >= most ? divisor : (shape->B + passes - 1) / passes;
 }
 
-// What is to be given to cudnn_att_set_workspace follows from the shape, and is known without a GPU. It suffices for
-// every smaller chunk. The forward needs CUDNN_ATT_SLACK.
+// The bytes of the backward workspace for cudnn_att_set_workspace. They follow from the shape, without a GPU, and
+// suffice for every smaller chunk. The forward workspace needs CUDNN_ATT_SLACK bytes.
 static inline int64_t cudnn_att_backward_bytes(const CudnnShape *shape) {
     return cudnn_att_workspace_for(shape, cudnn_att_chunk(shape));
 }
 
-// Does a plan take this batch?
+// Is there a plan for this batch?
 static inline bool cudnn_att_takes(const CudnnAttention *att, int B, int T) {
     return att->is_open && att->shape.B == B && att->shape.T == T;
 }
 
-// Device memory, on one stream at a time.
+// Sets the workspaces, which are device memory. Only one stream at a time may use them.
 static inline void cudnn_att_set_workspace(CudnnAttention *att, void *forward, void *backward) {
     att->forward_workspace = forward;
     att->backward_workspace = backward;
 }
 
-// "9.19.0"; "" without cuDNN.
+// Writes the version, as "9.19.0", or "" without cuDNN.
 static inline void cudnn_att_version_text(char *text, size_t size) {
     text[0] = '\0';
 #ifdef USE_CUDNN
@@ -128,19 +132,19 @@ static inline void cudnn_att_version_text(char *text, size_t size) {
 
 #ifdef USE_CUDNN
 
-// Why attention is not left to a version (91900: 9.19.0) that may well have a plan for it; NULL: it is. This is what
-// NVIDIA's own frontend for cuDNN refuses as wrong.
+// The reason to refuse a version (91900: 9.19.0) even if it has a plan; NULL: none. NVIDIA's own frontend for cuDNN
+// refuses these versions because their results are wrong.
 static inline const char *cudnn_att_fault(int version) {
     bool faulty = version == 91000 || version == 91001;
     return faulty ? "has faults in attention's backward; expected 9.10.2 or later" : NULL;
 }
 
-// The same for the GPU: before 9.18.0 nothing on Blackwell (10.x) gives the same bits each time.
+// Is there a deterministic backward for this version and GPU? On Blackwell (10.x) there is none before 9.18.0.
 static inline bool cudnn_att_repeats(int version, int compute_major) { return compute_major != 10 || version >= 91800; }
 
-// Can cuDNN be asked for attention of this shape? Known without a GPU; whether there is a plan, only cudnn_att_open
-// finds out. Public reports of NaNs name cuDNN's kernel for a T that is no multiple of 128, so cuDNN is not asked for
-// such T in any version.
+// Can cuDNN be asked for attention of this shape? The answer needs no GPU. Only cudnn_att_open finds out whether there
+// is a plan. Public reports of NaNs name cuDNN's kernel for a T that is no multiple of 128, so no version is asked for
+// such a T.
 static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
     int HS = shape->C / shape->NH, version = (int)cudnnGetVersion();
     if (PRECISION_IS_FP32) { return fail(error, "cuDNN's attention is for bf16, and this is the fp32 build"); }
@@ -163,11 +167,11 @@ static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
 
 // ---- Graphs ----
 
-// The tensors that a caller gives a pointer for; virtual ones have numbers behind these.
+// The numbers of the tensors with a pointer from the caller. Virtual tensors have numbers from CUDNN_FIRST_VIRTUAL on.
 enum {
     CUDNN_Q = 1,
     CUDNN_K,
-    CUDNN_K_TRANSPOSED, // the same memory, as another tensor
+    CUDNN_K_TRANSPOSED, // another tensor in the memory of k
     CUDNN_V,
     CUDNN_OUT,
     CUDNN_LSE,
@@ -201,11 +205,11 @@ static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status, const char 
     return graph->status == CUDNN_STATUS_SUCCESS;
 }
 
-// A new descriptor, destroyed with the graph.
+// Makes a descriptor. cudnn_graph_end destroys it.
 static inline CudnnDescriptor cudnn_make(CudnnGraph *graph, cudnnBackendDescriptorType_t type) {
     CudnnDescriptor descriptor = NULL;
     if (graph->status != CUDNN_STATUS_SUCCESS) { return NULL; }
-    if (graph->num_made == CUDNN_GRAPH_DESCRIPTORS) { abort(); } // graphs are written by hand: a programming error
+    if (graph->num_made == CUDNN_GRAPH_DESCRIPTORS) { abort(); } // a programming error: graphs are written by hand
     if (cudnn_ok(graph, cudnnBackendCreateDescriptor(type, &descriptor), "a descriptor")) {
         graph->made[graph->num_made++] = descriptor;
     }
@@ -250,8 +254,8 @@ static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnn
     return tensor;
 }
 
-// (B, NH, T, HS), or with its last two dimensions exchanged: rows of all heads side by side, row_stride values from one
-// token to the next.
+// Describes a tensor (B, NH, T, HS), or (B, NH, HS, T) if transposed. In memory a row holds all heads of a token, and
+// rows are row_stride values apart.
 static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int64_t uid, int64_t row_stride, bool transposed) {
     CudnnDims dims = cudnn_dims(graph->B, graph->NH, graph->T, graph->HS);
     CudnnDims strides = cudnn_dims(graph->T * row_stride, graph->HS, row_stride, 1);
@@ -262,20 +266,20 @@ static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int64_t uid, int64_
     return cudnn_tensor(graph, uid, CUDNN_DATA_BFLOAT16, dims, strides, false);
 }
 
-// (B, NH, T, width), packed; uid 0: virtual.
+// Describes a packed tensor (B, NH, T, width). uid 0: virtual.
 static inline CudnnDescriptor cudnn_rows(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
     CudnnDims dims = cudnn_dims(graph->B, graph->NH, graph->T, width);
     CudnnDims strides = cudnn_dims(graph->NH * graph->T * width, graph->T * width, width, 1);
     return cudnn_tensor(graph, uid != 0 ? uid : graph->virtual_uid++, type, dims, strides, false);
 }
 
-// One number of the host's.
+// Describes one number in host memory.
 static inline CudnnDescriptor cudnn_scalar(CudnnGraph *graph, int64_t uid) {
     CudnnDims ones = cudnn_dims(1, 1, 1, 1);
     return cudnn_tensor(graph, uid, CUDNN_DATA_FLOAT, ones, ones, true);
 }
 
-// A description that is ready, and the operation that follows it.
+// Finalizes `settings` and makes the operation that uses them.
 static inline CudnnDescriptor cudnn_operation(CudnnGraph *graph, CudnnDescriptor settings, const char *what,
                                               cudnnBackendDescriptorType_t type, cudnnBackendAttributeName_t name) {
     cudnn_finalize(graph, settings, what);
@@ -284,7 +288,7 @@ static inline CudnnDescriptor cudnn_operation(CudnnGraph *graph, CudnnDescriptor
     return operation;
 }
 
-// y = mode(x, b) or, for a selection, mask ? x : b; b and mask may be NULL. axis: of CUDNN_POINTWISE_GEN_INDEX.
+// y = mode(x, b), or y = mask ? x : b for a selection. b and mask may be NULL. axis: of CUDNN_POINTWISE_GEN_INDEX.
 static inline void cudnn_pointwise_full(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
                                         CudnnDescriptor b, CudnnDescriptor mask, CudnnDescriptor y, int64_t axis) {
     const char *what = "a pointwise operation";
@@ -322,7 +326,7 @@ static inline CudnnDescriptor cudnn_map(CudnnGraph *graph, cudnnPointwiseMode_t 
     return y;
 }
 
-// c = a b, of each head.
+// c = a b for each head.
 static inline void cudnn_matmul(CudnnGraph *graph, CudnnDescriptor a, CudnnDescriptor b, CudnnDescriptor c) {
     CudnnDescriptor settings = cudnn_make(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     cudnnDataType_t precision = CUDNN_DATA_FLOAT;
@@ -384,7 +388,7 @@ static inline CudnnDescriptor cudnn_scores(CudnnGraph *graph, CudnnDescriptor q,
     return cudnn_map(graph, CUDNN_POINTWISE_MUL, products, scale, graph->T);
 }
 
-// x (B, NH, T, T) where j <= i, the number CUDNN_MASKED elsewhere.
+// y (B, NH, T, T) = x for j <= i, and the number CUDNN_MASKED for j > i.
 static inline CudnnDescriptor cudnn_mask(CudnnGraph *graph, CudnnDescriptor x) {
     CudnnDescriptor i = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
     CudnnDescriptor j = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
@@ -412,8 +416,8 @@ static inline void cudnn_describe_forward(CudnnGraph *graph) {
     cudnn_matmul(graph, p, v, cudnn_heads(graph, CUDNN_OUT, C, false));
 }
 
-// delta, sum(do * out) of each row. cuDNN stores this tensor. It looks for it behind a factor, dropout's 1 / (1 - p),
-// which is 1 here. Without the factor, 9.19 stores the next (B, NH, T, T) tensor in its place: the workspace shows it.
+// delta = sum(do * out) of each row. cuDNN stores delta, and looks for it behind a factor: dropout's 1 / (1 - p), which
+// is 1 here. Without the factor, 9.19 stores the next (B, NH, T, T) tensor instead, as the workspace's size shows.
 static inline CudnnDescriptor cudnn_delta(CudnnGraph *graph, CudnnDescriptor dout) {
     CudnnDescriptor out = cudnn_heads(graph, CUDNN_OUT, graph->NH * graph->HS, false);
     CudnnDescriptor products = cudnn_map(graph, CUDNN_POINTWISE_MUL, dout, out, graph->HS);
@@ -432,8 +436,8 @@ static inline CudnnDescriptor cudnn_dscores(CudnnGraph *graph, CudnnDescriptor p
     return ds;
 }
 
-// dq = dS k. With atomics the product is stored in fp32 first. cuDNN's kernels then add to these sums, so that they
-// must be 0 before.
+// dq = dS k. With atomics the product is stored in fp32 first. cuDNN's kernels add to these sums, so the caller clears
+// them before.
 static inline void cudnn_describe_dq(CudnnGraph *graph, CudnnDescriptor ds, bool deterministic) {
     int64_t row_stride = 3 * graph->NH * graph->HS;
     CudnnDescriptor k = cudnn_heads(graph, CUDNN_K, row_stride, false);
@@ -466,7 +470,7 @@ static inline void cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, cudn
     cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, type, room, count, values), "a question");
 }
 
-// Does this engine say that its bits differ from run to run?
+// Does this configuration's engine say that its bits differ from run to run?
 static inline bool cudnn_is_random(CudnnGraph *graph, CudnnDescriptor config) {
     cudnnBackendNumericalNote_t notes[32];
     CudnnDescriptor engine = cudnn_make(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -480,8 +484,8 @@ static inline bool cudnn_is_random(CudnnGraph *graph, CudnnDescriptor config) {
     return false;
 }
 
-// Makes the plan of one configuration. False, and the graph is as it was, if that one does not do: what one GPU or
-// version cannot, the next configuration can.
+// Makes the plan of one configuration. If it fails, it returns false and leaves the graph usable, so that the caller
+// can try the next configuration.
 static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, CudnnDescriptor config, cudnnHandle_t handle,
                                     int64_t workspace_bytes, bool deterministic) {
     CudnnDescriptor descriptor = NULL;
@@ -508,7 +512,7 @@ static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, CudnnDes
     return false;
 }
 
-// The engines' configurations for the graph, best first; returns how many.
+// Finds the engines' configurations for the graph, best first. Returns their number.
 #define CUDNN_MAX_CONFIGS 8
 static inline int64_t cudnn_find_configs(CudnnGraph *graph, CudnnDescriptor *configs, cudnnHandle_t handle) {
     CudnnDescriptor operations = cudnn_make(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
@@ -528,8 +532,8 @@ static inline int64_t cudnn_find_configs(CudnnGraph *graph, CudnnDescriptor *con
     return graph->status == CUDNN_STATUS_SUCCESS ? min_i64(count, CUDNN_MAX_CONFIGS) : 0;
 }
 
-// The best engine's plan that needs no more workspace, and is deterministic if it is to be, of plan->graph, which has
-// been described.
+// Makes the plan for plan->graph, which must be described. It takes the best engine that needs at most workspace_bytes,
+// and that is deterministic if `deterministic` asks for it.
 static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic,
                                    const char *what, Error *error) {
     CudnnGraph *graph = &plan->graph;
@@ -569,7 +573,7 @@ static inline bool cudnn_att_plan_forward(CudnnAttention *att, Error *error) {
     return cudnn_make_plan(&att->forward, att->handle, CUDNN_ATT_SLACK, true, "forward", error);
 }
 
-// The plan of the backward of so many sequences; of 0 there is none.
+// Makes the plan of the backward of `sequences` sequences. For 0 sequences it makes none.
 static inline bool cudnn_att_plan_backward(CudnnAttention *att, CudnnPlan *plan, int sequences, Error *error) {
     const CudnnShape *shape = &att->shape;
     int64_t bytes = cudnn_att_workspace_for(shape, sequences) - cudnn_att_sum_bytes(shape, sequences);
@@ -579,7 +583,7 @@ static inline bool cudnn_att_plan_backward(CudnnAttention *att, CudnnPlan *plan,
     return cudnn_make_plan(plan, att->handle, bytes, shape->deterministic, "backward", error);
 }
 
-// As cudnn_att_open, with the number of sequences that the backward takes at a time.
+// Does the work of cudnn_att_open with a given chunk: the number of sequences that the backward takes at a time.
 static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape *shape, int chunk, Error *error) {
     memset(att, 0, sizeof(*att));
     att->shape = *shape, att->chunk = chunk;
@@ -601,7 +605,7 @@ static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape 
     return att->is_open;
 }
 
-// Makes the plans for batches of B sequences of T tokens, on the current GPU. Otherwise nothing is open.
+// Makes the plans for batches of B sequences of T tokens, on the current GPU. After a failure nothing is open.
 static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
     memset(att, 0, sizeof(*att));
     return cudnn_att_check(shape, error) && cudnn_att_open_chunked(att, shape, cudnn_att_chunk(shape), error);
@@ -647,12 +651,13 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, c
     cudnn_check(cudnnBackendDestroyDescriptor(pack));
 }
 
-// The numbers of the graphs; they stay valid until cudnn_run has returned.
+// The scalars of the graphs. They must stay valid until cudnn_run has returned.
 typedef struct {
     float scale, masked, one;
 } CudnnNumbers;
 
-// Before 9.10 NVIDIA's own frontend masks with the lowest finite number: its exponential is 0, too.
+// The number for masked scores. Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its exponential
+// is also 0.
 static inline float cudnn_att_masked(int version) { return version >= 91000 ? -INFINITY : -FLT_MAX; }
 
 static inline CudnnNumbers cudnn_numbers(const CudnnAttention *att) {
@@ -677,7 +682,7 @@ static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, flo
     cudnn_run(att, &att->forward, &p, att->forward_workspace, stream);
 }
 
-// The backward of the sequences from `first` on, as many as the plan is for.
+// Computes the backward of plan->graph.B sequences from `first` on.
 static inline void cudnn_att_backward_chunk(const CudnnAttention *att, const CudnnPlan *plan, int64_t first,
                                             floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
                                             const float *lse, cudaStream_t stream) {
@@ -707,7 +712,7 @@ static inline void cudnn_att_backward_chunk(const CudnnAttention *att, const Cud
     cudnn_run(att, plan, &p, workspace + sum_bytes, stream);
 }
 
-// dqkv (B,T,3C) = the gradient, from dout (B,T,C) and the forward's input and outputs.
+// dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse.
 static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, const floatX *dout, const floatX *qkv,
                                       const floatX *out, const float *lse, cudaStream_t stream) {
     int B = att->shape.B, chunk = att->chunk;
@@ -731,7 +736,7 @@ static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, 
 }
 static inline void cudnn_att_close(CudnnAttention *) {}
 
-// Only called with what cudnn_att_takes takes.
+// Callers call these two only if cudnn_att_takes returns true.
 static inline void cudnn_att_forward(const CudnnAttention *, floatX *, float *, const floatX *, cudaStream_t) {
     abort();
 }
