@@ -237,8 +237,8 @@ static inline void cublas_describe(const CublasContext *context, CublasPlan *pla
     cublas_describe_matrix(&plan->D, cublas_type_of_d(p), p->m, p->n);
 }
 
-// split: algorithms may split the sum over k among blocks. NONE is no bit of the mask of reduction schemes but 0, so it
-// is always allowed.
+// split: algorithms may split the sum over k among blocks. NONE is 0 in the mask of reduction schemes, so
+// it is always allowed.
 static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, uint64_t workspace_bytes, bool split) {
     auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
         cublas_check(cublasLtMatmulPreferenceSetAttribute(wishes, attribute, &value, sizeof(value)));
@@ -269,7 +269,7 @@ static inline void cublas_no_algorithm(const CublasContext *context, const Cubla
     _exit(EXIT_FAILURE);
 }
 
-// Asks the heuristic for up to `most` algorithms for a plan, the one that it takes for the fastest first. split: the
+// Asks the heuristic for up to `most` algorithms for a plan, its fastest first. split: the
 // algorithms may split the sum over k. Returns how many there are, at least one.
 static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtMatmulHeuristicResult_t *found, int most,
                              bool split) {
@@ -300,7 +300,7 @@ static inline CublasPlan *cublas_find_plan(CublasContext *context, const CublasP
     return NULL;
 }
 
-// A new plan, without the algorithm.
+// Adds a plan without its algorithm.
 static inline CublasPlan *cublas_add_plan(CublasContext *context, const CublasProblem *problem) {
     int64_t kept = context->kept_plans;
     CublasPlan *plan = &context->plans[kept + (context->plan_count - kept) % (CUBLAS_MAX_PLANS - kept)];

@@ -1,16 +1,17 @@
 // CUDA graphs: captures the work of a pass once, and then launches it as a whole.
 //
-// A step queues the same kernels with the same arguments again and again. A graph takes the host microseconds to
-// launch, and the GPU does not wait between kernels for the next one to arrive.
+// Every step queues equal kernels with equal arguments. A graph takes the host microseconds to launch,
+// and the GPU does not wait between kernels for the next kernel to arrive.
 //
 //   cuda_graph_launch_or_queue(&graphs, &graph, "forward", stream, [&] { ... queue the work on stream ... });
 //
 // The first call queues the work call by call: libraries load their kernels and take the memory they need. The second
 // call captures the work and launches the graph. Every later call only launches it. If the driver refuses a graph, the
-// work is queued call by call from then on, and graphs->refusal says why. Both ways give the same bits.
+// work is queued call by call from then on, and graphs->refusal says why. Both ways give equal bits.
 //
 // The work must not wait for the GPU and must not depend on an event recorded outside it. A stream that it forks from
-// `stream` must join `stream` again. All arguments are those of the capture: values that change are read from memory.
+// `stream` must join `stream` again. A launch repeats the arguments of the capture, so values that change must be
+// read from memory.
 //
 // The driver keeps a graph's kernels and their arguments in its own memory: some kilobytes a kernel, which no memory
 // plan counts.
@@ -26,7 +27,7 @@ typedef struct {
     char refusal[160]; // why the driver refused a graph; then wanted is false
 } CudaGraphs;
 
-// All zero: not queued yet.
+// A zeroed CudaGraph has not been queued yet.
 typedef struct {
     cudaGraphExec_t exec; // NULL: not captured
     bool was_queued;      // call by call
@@ -39,7 +40,7 @@ static inline void cuda_graph_refuse(CudaGraphs *graphs, const char *call, cudaE
              cudaGetErrorName(status));
 }
 
-// Makes a graph of what was captured and takes the GPU memory that it needs. A lack of memory at the first launch would
+// Makes a graph of the captured work and takes the GPU memory that it needs. A lack of memory at the first launch would
 // end the run.
 static inline cudaError_t cuda_graph_instantiate(CudaGraph *graph, cudaGraph_t captured, cudaStream_t stream,
                                                  const char **call) {
@@ -58,8 +59,8 @@ static inline cudaError_t cuda_graph_instantiate(CudaGraph *graph, cudaGraph_t c
     return status;
 }
 
-// Captures what `work` queues; graph->exec is NULL if the driver refuses. Relaxed mode: in a capture a library may do
-// anything that is not for a stream.
+// Captures the work that `work` queues. graph->exec is NULL if the driver refuses. In relaxed mode a library may make
+// any call that is not for a stream.
 template <class Work>
 static inline void cuda_graph_capture(CudaGraphs *graphs, CudaGraph *graph, cudaStream_t stream, const Work &work) {
     cudaGraph_t captured = NULL;
@@ -85,7 +86,7 @@ static inline void cuda_graph_launch(CudaGraph *graph, const char *name, cudaStr
 }
 
 // Launches the graph of `work`, or queues `work` if there is no graph. work: a function without arguments that queues
-// the same work on `stream` each time.
+// equal work on `stream` each time.
 template <class Work>
 static inline void cuda_graph_launch_or_queue(CudaGraphs *graphs, CudaGraph *graph, const char *name,
                                               cudaStream_t stream, const Work &work) {

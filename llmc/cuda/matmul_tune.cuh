@@ -1,16 +1,17 @@
 // Times the algorithms of matrix multiplies at the start of a run and keeps the fastest for the rest of it.
 //
-// cuBLASLt's heuristic orders algorithms by an estimate. The tuner runs up to 16 of them. TuneLevel says which of them
-// may replace the heuristic's first one:
-//   --matmul-tune 1   Those that give its bits. The clock then changes no bit of a run, and ranks may choose apart.
-//   --matmul-tune 2   Those that give equal bits each time. Rank 0 chooses for all ranks, and the run's file keeps the
-//                     choices for a resumed run (tune_file.h).
+// cuBLASLt's heuristic orders algorithms by an estimate. The tuner runs up to 16 of them. TuneLevel says which
+// algorithms may replace the heuristic's first algorithm:
+//   --matmul-tune 1   Algorithms that give its bits. The clock then changes no bit of a run, so each rank
+//                     may choose for itself.
+//   --matmul-tune 2   Algorithms that give equal bits each time. Rank 0 chooses for all ranks, and the run's file
+//                     keeps the choices for a resumed run (tune_file.h).
 // No level uses an algorithm that leaves out terms of a sum (cublas_tail).
 //
-// Bits are compared on numbers that make this hard. A sum in fp32 hides its order well: rounding it to bf16 drops most
-// of the difference. So in every second column of the result the second half of the terms cancels the first half. Only
-// rounding errors remain of these sums, and another order has other errors. In every second row nothing else is added
-// to them: no bias and no earlier value.
+// The comparison of bits uses numbers that expose a difference. A sum in fp32 hides its order well: rounding it to bf16
+// drops most of the difference. So in every second column of the result the second half of the terms cancels the first
+// half. Only rounding errors remain of these sums, and each order of a sum has its own errors. In every second row
+// nothing else is added to them: no bias and no earlier value.
 //
 // The tuner allocates nothing: at the start the run's memory holds nothing yet.
 #ifndef LLMC_MATMUL_TUNE_CUH
@@ -34,7 +35,7 @@ static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNE_CHOICE_BYTES, "the file keeps
 // The values of --matmul-tune.
 typedef enum {
     TUNE_NOTHING,   // the heuristic's first algorithm that adds up all terms
-    TUNE_SAME_BITS, // the fastest of those with its bits
+    TUNE_SAME_BITS, // the fastest algorithm that gives its bits
     TUNE_ANY_BITS   // the fastest
 } TuneLevel;
 
@@ -56,7 +57,7 @@ typedef struct {
     int timed;          // problems that were timed
     int replaced;       // known or timed problems that do not use the heuristic's first algorithm
     int refused;        // choices of the files that could not be used: they do not run, or have other bits
-    int refused_of_run; // those of the run's file
+    int refused_of_run; // refused choices of the run's file
 } Tuner;
 
 // A column-major matrix without gaps.
@@ -67,7 +68,7 @@ typedef struct {
     bool k_is_row; // the terms of a sum run along a column
 } TuneMatrix;
 
-// A problem, what it works on, and the algorithms to choose from; algos[0] is the one without tuning.
+// A problem, its matrices, and the algorithms to choose from. algos[0] is used without tuning.
 typedef struct {
     CublasPlan *plan;
     TuneMatrix A, B, D, bias, aux, scale;
@@ -76,7 +77,7 @@ typedef struct {
     cublasLtMatmulAlgo_t algos[TUNE_CANDIDATES];
 } TuneCase;
 
-// ---- What ends the program ----
+// ---- Failures that end the program ----
 
 static inline void tune_end(const CublasProblem *p, const char *what) {
     fflush(stdout);
@@ -119,11 +120,12 @@ static inline TuneMemory tune_memory(const CublasContext *context, void *memory,
     return free_memory;
 }
 
-// What fills a matrix. An element depends on its place along k and on its other place, the row or column of the result.
+// The values of a matrix. An element depends on its place along k and on its other place, the row or column of the
+// result.
 typedef enum {
     TUNE_LEFT,   // op(A): the second half of k repeats the first half
     TUNE_RIGHT,  // op(B): in even columns the second half of k is the first half with the other sign
-    TUNE_RESULT, // D and what is added to it; k is the column: 0 in odd rows
+    TUNE_RESULT, // D and its addends; k is the column: 0 in odd rows
     TUNE_ONES,   // 1
     TUNE_HALVES, // 1 in the first half of k, -1 in the second half, 1 behind them
     TUNE_COUNT   // the number `half`
@@ -177,7 +179,7 @@ static inline int64_t tune_bytes(const TuneMatrix *m) {
     return m->rows * m->cols * (m->type == CUDA_R_32F ? 4 : m->type == CUDA_R_16BF ? 2 : 1);
 }
 
-// The matrices of a problem, without memory. One that the problem does not have is empty.
+// The matrices of a problem, without memory. A matrix that the problem does not have is empty.
 static inline void tune_describe_matrices(TuneCase *c) {
     const CublasProblem *p = &c->plan->problem;
     bool has_aux = cublas_reads_aux(p) || cublas_writes_aux(p), has_scales = p->factors != CUBLAS_FLOATX_BOTH;
@@ -209,7 +211,7 @@ static inline cublasStatus_t tune_run(Tuner *t, TuneCase *c, const cublasLtMatmu
 
 // ---- Which algorithms add up all terms ----
 
-// Asks for algorithms anew: a run has left its pointers in the plan, and these are aligned better than the next ones.
+// Asks for algorithms again: a run has left its pointers in the plan, and they are aligned better than the next ones.
 static inline int tune_ask(Tuner *t, TuneCase *c, cublasLtMatmulHeuristicResult_t *found, int most, bool split) {
     CublasProblem problem = c->plan->problem;
     cublas_describe(t->context, c->plan, &problem);
@@ -271,11 +273,11 @@ static inline void tune_first(Tuner *t, TuneCase *c) {
                 "CUDA, or give a --batch-size (-b) with which B x T is a multiple of 256");
 }
 
-// ---- Which algorithms give the same bits ----
+// ---- Which algorithms give equal bits ----
 
-// Runs candidate i and adds the checksum of what it wrote to t->sums[i]. Returns false if cuBLASLt cannot run it.
+// Runs candidate i and adds the checksum of its output to t->sums[i]. Returns false if cuBLASLt cannot run it.
 static inline bool tune_sum_of_run(Tuner *t, TuneCase *c, int i) {
-    tune_fill(t, &c->D, TUNE_RESULT, 0); // what a run does not write shows
+    tune_fill(t, &c->D, TUNE_RESULT, 0); // shows elements that a run does not write
     tune_fill(t, &c->aux, TUNE_RESULT, 0);
     if (tune_run(t, c, &c->algos[i]) != CUBLAS_STATUS_SUCCESS) { return false; }
     add_checksum(t->sums + i, c->D.data, tune_bytes(&c->D), t->stream);
@@ -285,7 +287,7 @@ static inline bool tune_sum_of_run(Tuner *t, TuneCase *c, int i) {
     return true;
 }
 
-// The checksums of what the candidates write, sums (TUNE_CANDIDATES), and whether each ran.
+// Computes the checksums of the candidates' outputs, sums (TUNE_CANDIDATES), and whether each ran.
 static inline void tune_sums_of_runs(Tuner *t, TuneCase *c, uint64_t *sums, bool *ran) {
     const size_t bytes = TUNE_CANDIDATES * sizeof(uint64_t);
     cuda_check(cudaMemsetAsync(t->sums, 0, bytes, t->stream));
@@ -295,8 +297,8 @@ static inline void tune_sums_of_runs(Tuner *t, TuneCase *c, uint64_t *sums, bool
 }
 
 // Drops the candidates that may not replace the first one. Returns false if there is no room to try.
-//   --matmul-tune 1   keeps those that give the bits of the first one; it adds up all terms
-//   --matmul-tune 2   keeps those that give equal bits twice and add up all terms
+//   --matmul-tune 1   keeps algorithms that give the bits of the first algorithm, which adds up all terms
+//   --matmul-tune 2   keeps algorithms that give equal bits twice and add up all terms
 static inline bool tune_keep_usable(Tuner *t, TuneCase *c) {
     const CublasProblem *p = &c->plan->problem;
     uint64_t sums[TUNE_CANDIDATES], again[TUNE_CANDIDATES];
@@ -361,7 +363,7 @@ static inline bool tune_same_algo(const cublasLtMatmulAlgo_t *a, const cublasLtM
     return memcmp(a, b, sizeof(*a)) == 0;
 }
 
-// The key of a problem in the files. A choice of any bits is not a choice of the same bits.
+// The key of a problem in the files. Choices of --matmul-tune 1 and 2 have different keys.
 static inline void tune_key(const CublasContext *context, TuneLevel level, const CublasProblem *problem, char *key) {
     int n = snprintf(key, TUNE_KEY_BYTES, "%s", level == TUNE_ANY_BITS ? TUNE_ANY_BITS_KEY : "");
     cublas_problem_text(context, problem, key + n, (size_t)(TUNE_KEY_BYTES - n));
@@ -464,9 +466,9 @@ static inline void tune_explain(Tuning *choices, const Tuner *t, double seconds)
     }
 }
 
-// Makes the plans of the problems of a run, and tells what it did in choices->text. choices: open, but for
-// TUNE_NOTHING. At TUNE_ANY_BITS they then hold the run's choices. Fails if the run's file must be known and has a
-// choice that cannot be used here. For memory see tune_problems.
+// Makes the plans of the problems of a run, and reports in choices->text. choices must be open
+// except at TUNE_NOTHING. At TUNE_ANY_BITS they then hold the run's choices. Fails if the run's file must be known and
+// has a choice that cannot be used here. tune_problems describes `memory`.
 static inline bool matmul_tune(Tuning *choices, CublasContext *context, const CublasProblem *problems, int count,
                                void *memory, int64_t bytes, TuneLevel level, cudaStream_t stream, Error *error) {
     double start = seconds_now();
@@ -484,7 +486,7 @@ static inline bool matmul_tune(Tuning *choices, CublasContext *context, const Cu
     return true;
 }
 
-// Makes the plans of a run's problems with the choices of rank 0. gpu: this rank's.
+// Makes the plans of a run's problems with the choices of rank 0. gpu: the GPU of this rank.
 static inline bool matmul_follow(const TuneTable *rank_0, CublasContext *context, const CublasProblem *problems,
                                  int count, const cudaDeviceProp *gpu, Error *error) {
     char header[TUNE_HEADER_BYTES], key[TUNE_KEY_BYTES];

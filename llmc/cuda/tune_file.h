@@ -4,7 +4,7 @@
 //   <XXH64 of the rest of the line> <the choice, 64 bytes in hex> <what it was made for>
 //
 // A choice is good for one kind of GPU and one version of cuBLASLt: the first line names them. The checksums find a
-// damaged line, also one that two programs have written to at once. What cannot be used is left out, with a notice.
+// damaged line, also one that two programs have written to at once. Unusable content is left out, with a notice.
 //
 // There are two files of this form: the user's file, in the folder for caches, which all runs on this machine share,
 // and the run's file, in the folder of a run. One table says which choices are kept where:
@@ -33,7 +33,7 @@
 #define TUNE_MAX_FILE_BYTES ((int64_t)2 * TUNE_MAX_ENTRIES * TUNE_LINE_BYTES)
 
 typedef struct {
-    char key[TUNE_KEY_BYTES]; // what the choice was made for, in words
+    char key[TUNE_KEY_BYTES]; // the problem of the choice, in words
     uint8_t choice[TUNE_CHOICE_BYTES];
 } TuneEntry;
 
@@ -206,7 +206,7 @@ static inline bool tune_file_default(char *path, const char *gpu, long version, 
 
 // ---- The choices of a run ----
 
-// What a run wants of the files.
+// A run's demands on the files.
 typedef struct {
     const char *user_path;  // --matmul-tune-file; "": tune_file_default
     const char *run_folder; // the folder of a run that is resumed; "": the run is new
@@ -217,7 +217,7 @@ typedef struct {
 
 typedef struct {
     TuneWants wants;
-    TuneTable user, run; // what the two files hold
+    TuneTable user, run; // the contents of the two files
     char user_path[MAX_PATH_BYTES];
     TuneFileState user_state;
     Error user_notice;
@@ -237,7 +237,7 @@ static inline bool tuning_fail_unknown(const char *path, const char *why, Error 
                 path, why);
 }
 
-// Reads the run's file. Runs of before had one file for matmuls and one for attention, of the form of today's.
+// Reads the run's file. Earlier versions wrote one file for matmuls and one for attention, both in this form.
 static inline bool tuning_read_run(Tuning *t, Error *error) {
     static const char *const names[] = {"matmul_choices.txt", "attention.txt", TUNE_RUN_FILE};
     char path[MAX_PATH_BYTES];

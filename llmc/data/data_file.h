@@ -1,4 +1,4 @@
-// Checks what the files of data bring: each number of a header and each token id is bounded here.
+// Checks the contents of data files: bounds each number of a header and each token id.
 //
 // A token shard, a file of questions and llm.c's gpt2_tokenizer.bin begin with a header of 256 int32: magic, version,
 // a count. Messages do not name the file; the caller puts its path before them.

@@ -1,9 +1,9 @@
 // Text to token ids and back.
 //
 // There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. GPT-2's byte-pair encoding
-// is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges: for GPT-2's tokens, or
-// those of another byte-pair encoding, the merges follow from the order of the tokens; for any other vocabulary the
-// tokenizer can only decode. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
+// is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges. For the tokens
+// of GPT-2 or of another byte-pair encoding, the merges follow from the order of the tokens. For any other vocabulary
+// the tokenizer only decodes. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
 //
 // No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
 // where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
@@ -28,7 +28,7 @@ typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE 
 #define TOKENIZER_MAGIC 20240328
 
 enum {
-    MAX_TOKEN_BYTES = 255,          // what the length byte of gpt2_tokenizer.bin can say; GPT-2's longest token has 128
+    MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128
     MAX_VOCAB = 65535,              // ids are uint16, and NO_TOKEN is no id
     NO_TOKEN = 65535,               // "these two do not merge", "no such word"
     TABLE_BITS = 17,                // hash tables have 2^17 slots: at most half full
@@ -497,7 +497,7 @@ static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const 
 // applies its merges in the order of their ids. The encoding of the bytes of token i therefore applies earlier merges
 // until two tokens are left. These two tokens are merge i. This holds for every token that is the encoding of its own
 // bytes. All tokens of a trained vocabulary are: a token was made between two borders that no merge had crossed, and
-// inside them the merges were those of its own bytes.
+// the merges between these borders used only its own bytes.
 static inline bool tokenizer_rebuild_merges(const Tokenizer *t, Tokenizer *b) {
     uint16_t tokens[MAX_TOKEN_BYTES], ranks[MAX_TOKEN_BYTES];
     for (int id = 0; id < t->vocab_size - 1; id++) {

@@ -11,8 +11,9 @@
 // Two choices with estimates nearer than this are equally fast. The choice with less memory is then better.
 #define AUTO_TIE 0.01
 
-// GPU memory that no plan counts: our kernels, those of cuBLASLt and cuDNN, graphs and the driver's tables, which come
-// after the choice; with several ranks also NCCL's buffers. A GPU that answers has its CUDA context already. A GPU that
+// GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, graphs and the driver's tables. They come
+// after the choice. With several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A GPU
+// that
 // --gpu-memory describes has none, so the context counts too.
 #define AUTO_RESERVE_BYTES ((int64_t)1 << 30)
 #define AUTO_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take

@@ -104,7 +104,7 @@ static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
     return offset;
 }
 
-// All elements, the padding of wte included: what is stored.
+// All stored elements, the padding of wte included.
 static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
 
 // First element of one layer of tensor i. The layer of a tensor outside the blocks does not matter.
@@ -234,7 +234,7 @@ static inline void gpt2_init_range(float *out, const GPT2Config *config, uint64_
         GPT2Init init = gpt2_param_specs[i].init;
         GPT2Overlap part = gpt2_overlap(config, i, first, n);
         float *tensor = out + part.at;
-        int64_t drawn = part.begin; // end of what is drawn at random
+        int64_t drawn = part.begin; // end of the random elements
         if (init == INIT_NORMAL || init == INIT_RESIDUAL) {
             float std = GPT2_INIT_STD;
             if (init == INIT_RESIDUAL) { std /= sqrtf(2.0f * (float)config->num_layers); }

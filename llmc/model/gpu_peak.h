@@ -1,7 +1,7 @@
 // The figures of NVIDIA's datasheets, by the name that the CUDA runtime gives a device and by the name that --gpu
-// takes. The peak arithmetic is the denominator of model-FLOPs utilisation; the other figures are what a step's
-// predicted time follows from (llmc/model/step_model.h). Dense rates: a datasheet's figure "with sparsity" is twice the
-// one here.
+// takes. The peak arithmetic is the denominator of model-FLOPs utilisation. A step's predicted time follows from the
+// other figures (llmc/model/step_model.h). Rates are dense: a datasheet's figure "with sparsity" is twice the figure
+// here.
 //
 // Some cards are missing, and so are slices of a card (MIG). An unknown name gives 0. The caller then shows no
 // utilisation rather than a wrong one.
@@ -33,10 +33,10 @@ typedef struct {
     int l2_mib;     // MiB of L2 cache
 } GpuPeak;
 
-// Consumer cards: their tensor cores run at half the rate when they sum in fp32, as training must; the figures are
-// those. Sources: the datasheets of the A100 (80 GB SXM, 2022), H100 (SXM, PCIe, NVL, 2023; SXM also the Hopper
-// whitepaper: 989.4 and 494.7), H200 (2024), HGX B200 (2025, an eighth of a board of eight), L4 and L40S (2023); the
-// whitepapers of the GA102 (2021), the Ada GPUs (2023) and the RTX Blackwell GPUs (2025).
+// Consumer cards: their tensor cores run at half the rate when they sum in fp32, as training must. The figures
+// give this rate. Sources: the datasheets of the A100 (80 GB SXM, 2022), H100 (SXM, PCIe, NVL, 2023; SXM also the
+// Hopper whitepaper: 989.4 and 494.7), H200 (2024), HGX B200 (2025, an eighth of a board of eight), L4 and L40S (2023);
+// the whitepapers of the GA102 (2021), the Ada GPUs (2023) and the RTX Blackwell GPUs (2025).
 //  option, device, bf16, tf32, fp32, fp8, GB/s, link GB/s, multiprocessors, compute capability, GiB, MiB of L2
 #define GPU_PLANNED(X)                                                                                                 \
     X("a100", "A100*", 312.0, 156.0, 19.5, 0.0, 2039, 300, 108, 80, 79, 40)                                            \

@@ -59,7 +59,7 @@ static inline PlanShape shape1(int64_t a) {
     PlanShape shape = {1, {a, 0, 0, 0}};
     return shape;
 }
-// Puts a dimension before those of a shape of at most 3.
+// Puts a dimension before the dimensions of a shape of at most 3.
 static inline PlanShape shape_of_copies(int64_t copies, const PlanShape *one) {
     PlanShape shape = {1 + one->ndims, {copies, one->dims[0], one->dims[1], one->dims[2]}};
     return shape;

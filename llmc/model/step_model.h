@@ -1,5 +1,5 @@
-// What a training step takes on a GPU, kernel by kernel: the bytes that each kernel moves, the operations that it
-// computes, and the time that follows from both. Every time is a prediction from the datasheet, none is measured.
+// Predicts a training step on a GPU, kernel by kernel: the bytes that each kernel moves, the operations that it
+// computes, and the time that follows from both. Every time follows from the datasheet. No time is measured.
 // `--plan` prints the rows, `--auto` and the table of --recompute compare their sums, and dev/gpu_check.py lays the
 // rows beside the kernels of a traced step.
 //
@@ -50,7 +50,7 @@ typedef struct {
     double fp8_flops_per_second;   // 0: it has no 8-bit multiplies
     double plain_flops_per_second; // without tensor cores
     double bytes_per_second;       // of its memory
-    double link_bytes_per_second;  // what it sends to other GPUs while all send
+    double link_bytes_per_second;  // sent to other GPUs while all send
     int multiprocessors;
     int64_t l2_bytes;
 } StepGpu;
@@ -80,7 +80,7 @@ typedef struct {
     int attention_chunk; // sequences whose dS cuDNN's backward stores at a time; 0: it stores none
     int head_rows;       // of the logits at a time
     bool head_overlap;
-    bool has_master;       // fp32 weights beside those of the layers
+    bool has_master;       // fp32 weights beside the weights of the layers
     int sizeof_activation; // 2 or 4 bytes
     int64_t matmul_workspace_bytes;
     int num_ranks;
@@ -243,8 +243,8 @@ static inline void step_linear_backward(StepRows *r, const StepGpu *gpu, const S
     step_matmul(r, gpu, s, input, calls, &dinp);
 }
 
-// An attention kernel of so many products of (T, T) and (T, HS) for each head, of which the causal mask halves each.
-// efficiency: of the peak, the softmax counted as channels.
+// An attention kernel. Each head has so many products of (T, T) and (T, HS), and the causal mask halves each product.
+// efficiency: part of the peak, with the softmax counted as channels.
 static inline void step_scores(StepRows *r, const StepGpu *gpu, const StepShape *s, const char *name, double calls,
                                int products, double efficiency, double bytes, double beside) {
     double HS = (double)s->config.channels / s->config.num_heads;
@@ -286,7 +286,7 @@ static inline void step_attention_backward(StepRows *r, const StepGpu *gpu, cons
     step_scores(r, gpu, s, "attention_backward_q", calls, 3, efficiency, 5 * C * N * X + statistics, 0.0);
 }
 
-// The sums that the blocks of a kernel leave are added up by another one.
+// Another kernel adds up the sums that the blocks of a kernel leave.
 static inline void step_column_sums(StepRows *r, const StepGpu *gpu, double calls, double floats) {
     step_move(r, gpu, "column_sums", calls, floats * sizeof(float), 1.0);
 }
@@ -305,7 +305,8 @@ static inline void step_layernorm_backward(StepRows *r, const StepGpu *gpu, cons
     step_column_sums(r, gpu, calls, sums < 3.0 * C * N / 16 ? sums : 3.0 * C * N / 16);
 }
 
-// GELU forward as a kernel of its own. In 8 bits it is part of what turns the next layer's input into 8 bits.
+// GELU forward as a kernel of its own. In 8 bits it is part of the kernel that turns the next layer's
+// input into 8 bits.
 static inline void step_gelu(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, bool again) {
     double C = s->config.channels;
     if (s->fp8) {
@@ -440,8 +441,8 @@ static inline void step_micro_batches(StepRows *r, const StepGpu *gpu, const Ste
     if (s->shards_parameters) { step_quantize_weights(r, gpu, s, 2 * layers); }
 }
 
-// The gradients are set to zero, and the norm reads what a rank owns of them. AdamW reads that again, reads and writes
-// both moments and the fp32 weights, and writes the weights of the layers.
+// The gradients are set to zero, and the norm reads a rank's part of them. AdamW reads this part again, reads and
+// writes both moments and the fp32 weights, and writes the weights of the layers.
 static inline void step_update(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     double parameters = (double)gpt2_num_params(&s->config), X = s->sizeof_activation;
     double own = s->shards_state ? parameters / s->num_ranks : parameters;
@@ -463,7 +464,7 @@ static inline double step_rows_seconds(const StepRows *r) {
     return seconds;
 }
 
-// Every kernel of a step on one GPU. llmc/ranks/step_link.h adds what several GPUs send.
+// Every kernel of a step on one GPU. llmc/ranks/step_link.h adds the traffic between GPUs.
 static inline void step_rows(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     r->count = 0;
     step_micro_batches(r, gpu, s);
