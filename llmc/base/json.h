@@ -96,8 +96,7 @@ static inline int json_hex4(const char *text, int at, int end) {
     return value;
 }
 
-// Returns the bytes of the escape at text[at] == '\\' (2, 6, or 12 for a surrogate pair), 0 if invalid. Sets its code
-// point.
+// Returns the bytes of the escape at text[at] == '\\' (2, 6, or 12 for a surrogate pair), 0 if invalid. Sets *code.
 static inline int json_escape(const char *text, int at, int end, uint32_t *code) {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
     if (end - at < 2) { return 0; }
@@ -285,8 +284,7 @@ static inline int json_compare_keys(const void *a, const void *b) {
 }
 
 // Refuses an object with a key given twice. Sorts the keys by their hashes, so that a hostile object of a million keys
-// costs no more than n log n. Two keys with equal hashes count as equal: a collision of 64 bits is only made on
-// purpose.
+// costs at most n log n. Two keys with equal hashes count as equal: a 64-bit collision is only made on purpose.
 static inline bool json_check_keys(const JsonParser *p, int object) {
     const Json *json = p->json;
     int n = 0;

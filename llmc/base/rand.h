@@ -49,9 +49,8 @@ static inline void rand_normal_pair(uint64_t seed, uint64_t stream, uint64_t pai
 
 // Returns the place of index under a pseudo-random permutation of 0..n-1 chosen by (seed, stream). Requires 0 <= index
 // < n. The permutation needs no table, so 100 billion windows cost no memory. It is a six-round Feistel network on the
-// smallest even number of bits that holds n. It is repeated until the result is below n (less than four times on
-// average for n > 64). It uses at least 8 bits, because with fewer bits or rounds small permutations are visibly
-// uneven.
+// smallest even number of bits that holds n, repeated until the result is below n (less than four times on average for
+// n > 64). It uses at least 8 bits: with fewer bits or rounds, small permutations are visibly uneven.
 static inline uint64_t rand_permute(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n) {
     int half_bits = 4;
     while (half_bits < 32 && (n - 1) >> (2 * half_bits) != 0) { half_bits++; }

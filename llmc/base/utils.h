@@ -38,8 +38,7 @@ PRINTF_LIKE(2, 3) static inline bool fail(Error *error, const char *format, ...)
     return false;
 }
 
-// Prints `program: text` on one line. Shows control characters (of a file's name, say) as '?'. Only main() and its
-// helpers call it.
+// Prints `program: text` on one line, control characters (of a file's name, say) as '?'. For main() and its helpers.
 static inline void print_error(const char *program, const Error *error) {
     char line[sizeof(error->text) + 128];
     snprintf(line, sizeof(line), "%s: %s", program, error->text);

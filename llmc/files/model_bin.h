@@ -45,7 +45,7 @@ static inline float float_from_f16(uint16_t bits) {
     return float_from_bits(sign | (exponent + 112) << 23 | fraction << 13);
 }
 
-// Returns true for every value but NaN and the infinities. It tests the bits, so no compiler option can optimise it
+// Returns true for all values but NaN and the infinities. It tests the bits, so no compiler option can optimise it
 // away.
 static inline bool float_is_finite(float value) { return (bits_from_float(value) & 0x7f800000) != 0x7f800000; }
 
@@ -90,8 +90,7 @@ static inline void model_zero_padding_range(float *out, const GPT2Config *config
     memset(out + part.at + (begin - part.begin), 0, (size_t)(part.end - begin) * sizeof(float));
 }
 
-// Says which parameter holds a NaN or infinity. place: its index among all parameters. `where` begins the message.
-// Always returns false.
+// Says which parameter holds a NaN or infinity, by its index `place`. `where` begins the message. Always returns false.
 static inline bool model_fail_not_finite(const GPT2Config *config, int64_t place, float value, const char *where,
                                          Error *error) {
     int i = 0;

@@ -17,7 +17,7 @@ typedef struct {
     Error note;                // for a run folder, why a newer model was passed over; otherwise empty
 } ModelFile;
 
-// Finds the model of step `step` in a run folder. A checkpoint must verify. A model without a state must have a sound
+// Finds the model of step `step` in a run folder. A checkpoint must verify. A model without a state needs a valid
 // header.
 static inline bool model_file_try_step(ModelFile *file, const char *dir, int64_t step, Error *error) {
     CheckpointPaths paths;

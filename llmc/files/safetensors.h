@@ -439,8 +439,7 @@ static inline bool safetensors_read_tensor(const Safetensors *model, int i, cons
     return true;
 }
 
-// Compares elements [part->begin, part->end) of lm_head.weight with wte. Does nothing if the file has no
-// lm_head.weight.
+// Compares elements [part->begin, part->end) of lm_head.weight with wte. Does nothing if the file has no such tensor.
 static inline bool safetensors_check_head(const Safetensors *model, const GPT2Overlap *part, const float *wte,
                                           float *buffer, Error *error) {
     int64_t end = model->head.found ? (int64_t)model->config.vocab_size * model->config.channels : 0;

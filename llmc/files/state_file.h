@@ -164,7 +164,7 @@ static inline bool state_get_u64(const StateHeader *header, const char *key, uin
     return errno == 0 && *end == '\0';
 }
 
-// True if the text consists of lines "key value\n" and nothing else.
+// Returns true if the text consists of lines "key value\n" and nothing else.
 static inline bool state_text_is_valid(const StateHeader *header) {
     const char *end = header->text + header->length;
     for (const char *line = header->text; line < end;) {
@@ -206,7 +206,7 @@ static inline int64_t state_bytes_here(const StateRecord *record) {
     return record->kind == STATE_ELSEWHERE ? 0 : record->bytes;
 }
 
-// Returns the first byte of section i in the file. For i = count it is the file's size. text_bytes is the header's
+// Returns the first byte of section i in the file. For i = count it is the file's size. text_bytes: the header's
 // length.
 static inline int64_t state_offset(int64_t text_bytes, const StateRecord *records, int count, int i) {
     int64_t offset = state_head_bytes(text_bytes, count);

@@ -51,8 +51,7 @@ static inline bool next_chunk(const Shards *s, Chunk *chunk) {
     return true;
 }
 
-// Calls visit(values, in_file, n) for each piece of a tensor in a chunk in the staging memory. Stops when visit returns
-// false.
+// Calls visit(values, in_file, n) for each piece of a tensor in the staged chunk. Stops when visit returns false.
 template <class Visit> static inline bool visit_chunk(const ModelState *g, const Chunk *chunk, Visit visit) {
     ZeroPiece pieces[NUM_PARAM_TENSORS];
     int n = zero_pieces(&g->shards->layout, chunk->bucket, chunk->begin, chunk->end, pieces);

@@ -102,8 +102,7 @@ static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream
     nccl->stream = stream;
     if (ranks->num_ranks == 1) { return true; }
     cuda_check(cudaGetDevice(&nccl->device));
-    // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may still want
-    // them.
+    // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may want them.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     memset(&id, 0, sizeof(id));
     ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;

@@ -68,8 +68,7 @@ static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_
     }
 }
 
-// Elements of bucket b: all without padding, those with weight decay (they come first), a rank's shard, all with
-// padding.
+// Elements of bucket b: without padding, with weight decay (they come first), in a rank's shard, with padding.
 static inline int64_t zero_size(const ZeroLayout *z, int b) { return z->size[zero_kind(b)]; }
 static inline int64_t zero_decayed(const ZeroLayout *z, int b) { return z->decayed[zero_kind(b)]; }
 static inline int64_t zero_shard(const ZeroLayout *z, int b) { return z->shard[zero_kind(b)]; }

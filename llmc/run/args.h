@@ -218,8 +218,7 @@ static inline int args_find(const ArgsProgram *program, const char *argument, si
     return -1;
 }
 
-// Returns the edits (a character inserted, removed or replaced, or two neighbours swapped) that turn a into b. Compares
-// 31 bytes.
+// Returns the edits (character inserted, removed, replaced, neighbours swapped) that turn a into b. Looks at 31 bytes.
 static inline int args_edit_distance(const char *a, size_t a_length, const char *b, size_t b_length) {
     enum { MAX = 32 };
     int d[MAX][MAX];

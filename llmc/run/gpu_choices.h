@@ -162,8 +162,7 @@ static inline bool run_choose_all(const RunPlanner *p, TrainRun *run, const Auto
     return true;
 }
 
-// Settles --recompute: the lowest level that fits. If no level fits, the highest is tried, whose failure says what is
-// missing.
+// Settles --recompute: the lowest level that fits. If none fits, the highest level is tried and reports the shortage.
 static inline void run_choose_level(const RunPlanner *p, TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
     run_all_levels(p, run, gpu, levels);

@@ -27,8 +27,7 @@ static inline bool run_claim_folder(TrainRun *run, Error *error) {
                 o->out_dir);
 }
 
-// Looks at the run folder. run_begin creates it later, after everything else has proved to be in order. --plan only
-// reads.
+// Looks at the run folder, and --plan only reads it. run_begin creates it later, when everything else is in order.
 static inline bool run_look_at_folder(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }

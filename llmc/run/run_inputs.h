@@ -74,7 +74,7 @@ static inline bool run_trains_on_text(const TrainRun *run) {
     return data[0] != '\0' && !data_is_shards(data);
 }
 
-// Without --tokenizer, uses the tokenizer in a Hugging Face model's folder. Returns false without a message if there is
+// Without --tokenizer, uses the tokenizer in a Hugging Face model's folder. Returns false without a message if it has
 // none.
 static inline bool run_finds_model_tokenizer(const TrainRun *run, char dir[MAX_PATH_BYTES]) {
     const char *init = run->options.init;
@@ -249,8 +249,7 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
                 (long long)run->train.num_sequences, (long long)sequences);
 }
 
-// A run that only samples uses all positions of its model. Otherwise 0 means the default, or the context of a smaller
-// model.
+// A run that only samples uses all positions of its model. Otherwise 0 means the default, or a smaller model's context.
 static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error *error) {
     TrainOptions *o = &run->options;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';

@@ -242,8 +242,8 @@ static inline bool train_options_alike(int i, const char *then, const char *now)
     return at_2 ? (strcmp(then, "2") == 0) == (strcmp(now, "2") == 0) : strcmp(then, now) == 0;
 }
 
-// Writes the value of option i. Equal values give equal texts. Cuts a text (up to ARGS_MAX_PATH bytes, the prompt
-// 65536) to size - 1 bytes.
+// Writes the value of option i, cut to size - 1 bytes (paths have up to ARGS_MAX_PATH, the prompt up to 65536). Equal
+// values give equal texts.
 static inline void train_options_text(const TrainOptions *options, int i, char *text, size_t size) {
     args_value_text(&train_specs_cpu[i], options, text, size);
 }
