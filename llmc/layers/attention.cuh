@@ -154,8 +154,7 @@ __device__ __forceinline__ void simt_online_softmax_step(float *weights, float (
     __syncwarp();
 }
 
-// Stores row r of the warp times factor[r], for r < valid. Returns the largest magnitude that this lane stores, for
-// amax_add_rounded.
+// Stores row r of the warp times factor[r], for r < valid. Returns this lane's largest magnitude, for amax_add_rounded.
 template <int R, int CHANNELS>
 __device__ __forceinline__ uint32_t simt_store_rows(floatX *out, int64_t stride, int valid,
                                                     const float (&sums)[R][CHANNELS], const float (&factor)[R],
@@ -350,7 +349,7 @@ static inline void attention_backward_simt(floatX *dqkv, const floatX *dout, con
     bounded(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream);
 }
 
-// ---- What the model calls ----
+// ---- The model's entry points ----
 
 static inline bool attention_uses_tensor_cores(int HS) {
     return !PRECISION_IS_FP32 && (HS == 64 || HS == 80 || HS == 96 || HS == 128);

@@ -1,12 +1,10 @@
 // Attention by cuDNN 9, if it is linked (make finds it and sets -DUSE_CUDNN). It has the inputs and outputs of
-// llmc/layers/attention.cuh, lse included. So a run may mix the forward of one file with the backward of the other
-// file.
+// llmc/layers/attention.cuh, lse included. So each of them can do the forward, the backward or both.
 //
 // The caller describes attention to cuDNN as a graph of operations, in the pattern that cuDNN's documentation calls
 // fused flash attention. cuDNN's engines recognise the pattern and compute it in one kernel or three. The single
 // attention operation of later 9.x knows no causal mask, so it is not used. Tensors are (B, NH, T, HS) by their
-// strides, so that q, k and v stay interleaved in qkv (B,T,3C). Tensors between the operations are virtual: they are
-// never stored.
+// strides, so that q, k and v stay interleaved in qkv (B,T,3C). Tensors between the operations are virtual, not stored.
 //
 // The deterministic backward stores dS (B,NH,T,T) in bf16 in the workspace, and computes dq as a product, dS K. The
 // backward of --deterministic 0 stores no dS. It adds up parts of dq in fp32 with atomics, in any order, so the bits of
@@ -81,8 +79,7 @@ static inline int64_t cudnn_att_sum_bytes(const CudnnShape *shape, int sequences
 }
 
 // The most bytes that the backward of `sequences` sequences needs, plus slack: delta = sum(do * out) of each row in
-// fp32, and dS. Without dS it needs dq's sums twice, because cuDNN's engines for some GPUs add up in memory of their
-// own.
+// fp32, and dS. Without dS it needs dq's sums twice, because some GPUs' engines add up in memory of their own.
 static inline int64_t cudnn_att_workspace_for(const CudnnShape *shape, int sequences) {
     int64_t rows = (int64_t)sequences * shape->NH * shape->T;
     int64_t larger = shape->deterministic ? rows * shape->T * 2 : 2 * cudnn_att_sum_bytes(shape, sequences);
@@ -436,8 +433,7 @@ static inline CudnnDescriptor cudnn_dscores(CudnnGraph *graph, CudnnDescriptor p
     return ds;
 }
 
-// dq = dS k. With atomics the product is stored in fp32 first. cuDNN's kernels add to these sums, so the caller clears
-// them before.
+// dq = dS k. With atomics the product comes in fp32 first. The caller clears these sums, because cuDNN adds to them.
 static inline void cudnn_describe_dq(CudnnGraph *graph, CudnnDescriptor ds, bool deterministic) {
     int64_t row_stride = 3 * graph->NH * graph->HS;
     CudnnDescriptor k = cudnn_heads(graph, CUDNN_K, row_stride, false);
@@ -447,8 +443,8 @@ static inline void cudnn_describe_dq(CudnnGraph *graph, CudnnDescriptor ds, bool
     if (!deterministic) { cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, product, NULL, dq); }
 }
 
-// p = exp(mask(s - lse));  dv = p^T do;  dq = dS k;  dk = dS^T q. The mask comes after lse is subtracted: cuDNN's
-// kernels then take scale and lse in one fused multiply-add, and p of a masked score is exp of the mask's number.
+// p = exp(mask(s - lse));  dv = p^T do;  dq = dS k;  dk = dS^T q. The mask comes after the subtraction of lse. So
+// cuDNN's kernels take scale and lse in one fused multiply-add, and p of a masked score is exp of the mask's number.
 static inline void cudnn_describe_backward(CudnnGraph *graph, bool deterministic) {
     int64_t C = graph->NH * graph->HS, T = graph->T;
     CudnnDescriptor q = cudnn_heads(graph, CUDNN_Q, 3 * C, false), dout = cudnn_heads(graph, CUDNN_DOUT, C, false);

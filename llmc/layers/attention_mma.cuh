@@ -27,8 +27,7 @@ template <int HS> struct MmaTile {
     static constexpr int forward_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_q_groups = HS <= 64 ? 2 : 1;
     static constexpr int backward_kv_groups = HS <= 64 ? 2 : 1;
-    // Whether the kernel for dq keeps its rows of q and dout in registers. It then reads only columns from shared
-    // memory.
+    // Whether the kernel for dq keeps its rows of q and dout in registers. Then shared memory serves only columns.
     static constexpr bool backward_q_holds_rows = HS <= 64;
     static constexpr int forward_columns = 64; // of a tile
     // Blocks that a multiprocessor must hold; 0: the compiler chooses. Without these numbers the kernels use a few
@@ -237,8 +236,7 @@ __device__ __forceinline__ void mma_online_softmax_step(float (&scores)[M][N][4]
 }
 
 // Stores those of a warp's 16 M rows that are below `valid`. The rows pass through `staging`, the warp's own shared
-// memory, so that each store has 16 bytes. Returns the largest magnitude that this lane stores, or 0 without
-// wants_amax.
+// memory, so that each store has 16 bytes. Returns the largest magnitude that this lane stores, if wants_amax.
 template <int HS, int M>
 __device__ __forceinline__ uint32_t mma_store_rows(floatX *out, int64_t stride, int valid,
                                                    const float (&sums)[M][HS / 8][4], floatX *staging,
