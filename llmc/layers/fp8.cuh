@@ -82,8 +82,7 @@ __device__ __forceinline__ x128 gelu_packed(x128 x) {
     return x;
 }
 
-// *amax = max(*amax, amax of x or gelu(x)), for `packs` packs of 16 bytes. A block takes FP8_AMAX_LOADS *
-// FP8_AMAX_BLOCK packs.
+// *amax = max(*amax, amax of x or gelu(x)), for `packs` packs of 16 bytes. A thread takes FP8_AMAX_LOADS packs.
 template <bool gelu>
 static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     fp8_amax_kernel(uint32_t *amax, const floatX *x, int64_t packs) {

@@ -67,8 +67,7 @@ static inline void gelu_forward(floatX *out, const floatX *inp, int64_t n, cudaS
 //
 // dinp is the gradient of the output of the linear layer before GELU, and the sums of dinp's columns are the gradient
 // of that layer's bias. The backward sums dinp while it computes dinp, in two stages (column_sums.cuh). A block takes
-// 32 x 16 bytes of columns of a chunk of GELU_BACKWARD_ROWS rows. A lane takes 16 bytes of columns, a warp every 8th
-// row.
+// 32 x 16 bytes of columns of a chunk of GELU_BACKWARD_ROWS rows. A lane takes 16 bytes, a warp every 8th row.
 
 #define GELU_BACKWARD_WARPS 8
 #define GELU_BACKWARD_ROWS 64 // the sums (8 bytes a column, written and read) are 2 % of the rows' bytes in bf16

@@ -23,8 +23,7 @@
 __device__ __forceinline__ float cross_entropy_exp(float x) { return exp2_approx(CROSS_ENTROPY_LOG2_E * x); }
 
 // The softmax's state over the logits so far. max begins with -FLT_MAX, so that a logit of -infinity counts as 0. If
-// max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, but the sum keeps
-// it.
+// max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, the sum keeps it.
 typedef struct {
     float max;
     float sum; // of exp(logit - max)
@@ -79,8 +78,7 @@ __device__ __forceinline__ x128 logits_gradient(const x128 &logits, int v, int V
     return gradient;
 }
 
-// Starts copying this thread's part of a row to shared memory. Only this thread reads that part, but for the target's
-// logit.
+// Starts copying this thread's part of a row to shared memory. Other threads read only the target's logit.
 __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int packs) {
     for (int pack = (int)threadIdx.x; pack < packs; pack += (int)blockDim.x) {
         cp_async_16(staged + pack, row + (int64_t)pack * x128::size);

@@ -4,8 +4,7 @@
 //   w -= lr * (m / (1-beta1^t) / (sqrt(v / (1-beta2^t)) + epsilon) + weight_decay * w)
 // w is the fp32 master copy if there is one, else the parameter itself. A bf16 parameter is w rounded up or down at
 // random, with probabilities that make the mean exact. Without a master copy, rounding to nearest would lose every step
-// that is smaller than half the distance to the next bf16 (1/256 of the weight). Late in a run nearly all steps are so
-// small.
+// that is smaller than half the distance to the next bf16 (1/256 of the weight). Late in a run nearly all are.
 //
 // The random bits are a function of (seed, update, index of the element in the whole model). The code writes every
 // fused multiply-add as fmaf, so that an element's bits do not depend on the compiler's choices. So a caller may update
@@ -51,7 +50,7 @@ __device__ __forceinline__ floatX round_parameter(float w, uint64_t key, int64_t
     return rounded;
 }
 
-// ---- What one launch updates ----
+// ---- The parts of one launch ----
 
 #define ADAMW_BLOCK 256 // threads of a block at most; with more threads each would have too few registers
 

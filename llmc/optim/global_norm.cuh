@@ -79,8 +79,7 @@ static inline bool norm_part_is_good(const NormPart *part) {
 }
 
 // partials (norm_part_doubles of both parts) = sums of squares of the gradients of two parts (second: NULL for none).
-// Parts are aligned to 16 bytes. Reads 4 bytes a parameter. Deterministic: the order of the sum depends on the shapes
-// only.
+// Parts are aligned to 16 bytes. Reads 4 bytes a parameter. Deterministic: the shapes fix the order of the sum.
 static inline void global_norm_squared(double *partials, const NormPart *first, const NormPart *second,
                                        cudaStream_t stream) {
     int64_t blocks = norm_part_doubles(first) + (second != NULL ? norm_part_doubles(second) : 0);
