@@ -553,8 +553,8 @@ static void test_checkpoints_of_any_ranks(Test *t) {
 // ---------------------------------------------------------------------------------------------------------------------
 // What each of several ranks holds, and where
 
-// Their buckets cover three cases: the last ranks own nothing, a rank owns less than an element, and a bucket is many
-// times larger than the staging memory.
+// Their buckets cover three cases: the last ranks own nothing, a bucket has fewer elements than there are ranks, and a
+// bucket is many times larger than the staging memory.
 static const GPT2Config layouts[] = {two_heads,
                                      {1, 3, 8, 1, 1, 8},
                                      {7, 50, 56, 3, 1, 40},
@@ -636,7 +636,8 @@ static void test_planned_elements(Test *t) {
     });
 }
 
-// The buckets of an array lie one after another and fill it. A rank's part has the same elements in all arrays.
+// The buckets of an array lie one after another and fill it. A rank's part is elements
+// [rank * shard, (rank + 1) * shard) of each bucket, in every array.
 template <class T>
 static void check_places(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *name, const char *what) {
     const T *next = array->data;

@@ -287,7 +287,7 @@ void access_conflict(const Access &access, uint64_t earlier, bool earlier_wrote,
     }
 }
 
-// Another thread has read the bytes too. What is kept must suffice to find a later write that is not ordered after all
+// Another thread has read the bytes too. The stamp must suffice to find a later write that is not ordered after all
 // readers.
 void merge_reader(uint64_t *reads, uint64_t mine) {
     uint64_t earlier = load(reads), flag = 0;

@@ -16,7 +16,7 @@
 
 namespace {
 
-// ---- What the opaque descriptors hold ----
+// ---- Contents of the opaque descriptors ----
 
 struct Layout {
     uint32_t type;
@@ -213,7 +213,7 @@ Problem problem_of(const Desc &desc, const Layout (&layouts)[4], const void *con
     return p;
 }
 
-// ---- What is refused ----
+// ---- Refusals ----
 
 bool known_epilogue(uint32_t epilogue) {
     switch (epilogue) {

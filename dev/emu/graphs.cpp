@@ -82,7 +82,7 @@ static cudaError_t fault(const char *call, cudaError_t error) {
     return text != nullptr && strcmp(text, call) == 0 ? remember_error(error) : cudaSuccess;
 }
 
-// ---- What is refused while a stream is being captured ----
+// ---- Refusals while a stream is being captured ----
 
 void refuse_in_capture(const char *function, Source at) {
     Guard guard(device().mutex);

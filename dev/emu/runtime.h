@@ -183,7 +183,7 @@ void fill_order(uint8_t *order, int n, uint64_t salt);
 
 // ---- Memory (memory.cpp) ----
 
-constexpr uintptr_t ARENA = 0x200000000000; // everything that the emulator hands out lies behind this address
+constexpr uintptr_t ARENA = 0x200000000000; // all addresses that the emulator hands out begin here
 constexpr uintptr_t DEVICE_SPAN = uintptr_t(128) << 30;
 constexpr uintptr_t PINNED = ARENA + DEVICE_SPAN;
 constexpr uintptr_t PINNED_SPAN = uintptr_t(16) << 30;

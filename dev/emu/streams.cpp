@@ -65,7 +65,7 @@ cudaEvent_t find_event(cudaEvent_t event, const char *function, Source at) {
     report(at, format("%s with an event that does not exist (destroyed, or never created)", function));
 }
 
-// ---- What is ordered before what ----
+// ---- The order of operations ----
 
 // The default stream waits for all blocking streams, and all blocking streams wait for it.
 Clock clock_of_next(cudaStream_t stream) {

@@ -12,9 +12,8 @@
 #define AUTO_TIE 0.01
 
 // GPU memory that no plan counts: our kernels, kernels of cuBLASLt and cuDNN, graphs and the driver's tables. They come
-// after the choice. With several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A GPU
-// that
-// --gpu-memory describes has none, so the context counts too.
+// after the choice. With several ranks NCCL's buffers come too. A GPU that answers has its CUDA context already. A
+// GPU that --gpu-memory describes has none, so the context counts too.
 #define AUTO_RESERVE_BYTES ((int64_t)1 << 30)
 #define AUTO_NCCL_BYTES ((int64_t)2 << 30) // what a communicator may take
 #define AUTO_CONTEXT_BYTES ((int64_t)1 << 29)
