@@ -125,8 +125,11 @@ its point, 80 or later, that CUDA $release knows:${known% }" ;; esac
         here=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | grep -E '^[0-9]+$' |
             sort -u)
         for arch in $here; do
-            case $known in *" $arch "*) archs="${archs:+$archs }$arch" ;; *) go_without GPU "A GPU here is sm_$arch. gpt2.c needs \
-sm_80 or later, and CUDA $release knows${known% }; a newer GPU runs what its driver translates" ;; esac
+            case $known in
+                *" $arch "*) archs="${archs:+$archs }$arch" ;;
+                *) go_without GPU "A GPU here is sm_$arch. gpt2.c needs sm_80 or later, and CUDA $release \
+knows${known% }; a newer GPU runs what its driver translates" ;;
+            esac
         done
     fi
     if [ -z "$archs" ]; then

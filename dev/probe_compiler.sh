@@ -26,7 +26,8 @@ words() { # NAME WORD...
 }
 
 find_arch() {
-    case $(uname -m) in arm* | aarch64) flags="-mcpu=native -march=native" ;; *) flags="-march=native -mcpu=native" ;; esac
+    flags="-march=native -mcpu=native"
+    case $(uname -m) in arm* | aarch64) flags="-mcpu=native -march=native" ;; esac
     for flag in $flags; do
         if links "$CC" c empty "$flag"; then words ARCH "$flag" && return; fi
     done

@@ -268,8 +268,7 @@ static void test_cudnn_choice(Test *t) {
         CHECK(t, number == c.number, "\"%s\" is choice %d, expected %d", c.text, number, c.number);
     }
     const float noise[] = {1.0f, 0.995f, 2.0f}, faster[] = {1.0f, 0.9f, 0.8f}, none[] = {INFINITY, INFINITY, 3.0f};
-    CHECK(t, tune_least(noise, 3) == 0 && tune_least(faster, 3) == 2 && tune_least(none, 3) == 2,
-          "the fastest");
+    CHECK(t, tune_least(noise, 3) == 0 && tune_least(faster, 3) == 2 && tune_least(none, 3) == 2, "the fastest");
 }
 
 static void cudnn_tests(Suite *suite) {

@@ -63,7 +63,8 @@ def library(path, key, source):
 
 def nvcc(folder, release="13.0", include="include"):
     write(os.path.join(folder, include, "cuda_runtime.h"))
-    return write(os.path.join(folder, "bin", "nvcc"), f"#!/bin/sh\necho 'release {release}, V{release}.88'\necho sm_80\n", 0o755)
+    script = f"#!/bin/sh\necho 'release {release}, V{release}.88'\necho sm_80\n"
+    return write(os.path.join(folder, "bin", "nvcc"), script, 0o755)
 
 
 def cublaslt(folder, major=13, include="include", lib="lib", name=None):
