@@ -222,7 +222,8 @@ def programs_of(build):
 
 
 def is_sanitized(build):
-    return "sanitize" in build
+    """Does this folder hold the sanitized programs for the CPU? Those of the emulator lie in folders of their own."""
+    return "sanitize" in build and "emu" not in build
 
 
 def restore(environment):
