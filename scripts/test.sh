@@ -125,4 +125,4 @@ quick=--quick
 [ $all = no ] || quick=""
 case ${1:--} in -*) set -- dev/test "$@" ;; esac
 # shellcheck disable=SC2086 # an empty word is none
-TEST_TARGETS="$targets" "$python" -m pytest --builds "$builds" $quick -n $((cores + 1)) -q "$@"
+TEST_TARGETS="$targets" "$python" -m pytest --builds="$builds" $quick -n $((cores + 1)) -q "$@"
