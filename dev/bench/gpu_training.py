@@ -137,6 +137,7 @@ class Training(Runner):
                 pool.submit(look_at_memory)
             try:
                 self.train(model, batch, steps=steps, watch=lambda path: pool.submit(look_at_steps, path))
+                first.append(round(time.monotonic() - start, 2))  # counts if the run ended between two looks
             finally:
                 done.set()
         used = [int(mib) for mib in used if mib.isdigit()]
