@@ -139,12 +139,23 @@ def test_passes(mistake):
     return True, ""
 
 
+def passes_without(mistake, known={}):
+    """Does the test pass in the unchanged copy? Otherwise its failure would say nothing about the mistake."""
+    key = mistake.kind, mistake.test
+    if key not in known:
+        built = call("make", "-j2", *targets_of(mistake))
+        known[key] = built.returncode == 0 and test_passes(mistake)[0]
+    return known[key]
+
+
 def try_mistake(mistake):
     """found, MISSED, or why the mistake could not be planted."""
     path = os.path.join(TREE, mistake.file)
     right = read(path).decode()
     if right.count(mistake.old) == 0:
         return "no such text"
+    if not passes_without(mistake):
+        return "fails without it"
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(right.replace(mistake.old, mistake.new, 1))
