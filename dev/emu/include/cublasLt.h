@@ -3,9 +3,10 @@
 //     D = epilogue(alpha op(A) op(B) + beta C)       op(A) (m, k), op(B) (k, n), C and D (m, n), column-major by
 //     default
 //
-// fp32, tf32, bf16 or scaled 8-bit inputs, fp32 or bf16 outputs; every sum and the epilogue are fp32, rounded once when
-// stored. What cuBLASLt refuses is refused with the same status; what it leaves undefined (buffers that overlap, memory
-// that nobody wrote, two streams in one workspace) is reported like a kernel's mistake.
+// Inputs are fp32, tf32, bf16 or scaled 8 bits, outputs fp32 or bf16. Every sum and the epilogue are fp32, rounded once
+// when stored. A call that cuBLASLt refuses is refused with its status. Behaviour that cuBLASLt leaves undefined
+// (buffers that overlap, memory that nobody wrote, two streams in one workspace) is reported like a mistake of a
+// kernel.
 #ifndef EMU_CUBLASLT_H
 #define EMU_CUBLASLT_H
 
@@ -79,7 +80,7 @@ typedef enum {
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE = 13, // int64_t
     CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET = 15,           // int32_t, 0: all; a hint (no difference here)
     CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,           // const float * on the device, NULL: 1; 8-bit matrices only
-    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,           // the same
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18,           // like A_SCALE_POINTER
     CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE = 22,    // int32_t, -1: that of D
     CUBLASLT_MATMUL_DESC_FAST_ACCUM = 25,     // int8_t, 1: sums of 8-bit products may lose bits (no difference here)
     CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE = 26, // int32_t, -1: that of D
@@ -92,10 +93,10 @@ typedef enum {
     CUBLASLT_EPILOGUE_BIAS = 4,            // D = x + bias, one for each row of D
     CUBLASLT_EPILOGUE_GELU = 32,           // D = gelu(x)
     CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,  // D = gelu(x + bias)
-    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128, // the same two, and aux = what gelu is applied to
+    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128, // D = gelu(x), aux = x
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 4 | 128,
     CUBLASLT_EPILOGUE_DGELU = 64 | 128,            // D = x gelu'(aux)
-    CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16, // and bias = sums of the rows of D
+    CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16, // D = x gelu'(aux), bias = sums of the rows of D
     CUBLASLT_EPILOGUE_BGRADA = 256,                // D = x, bias = sums of the rows of op(A), m of them
     CUBLASLT_EPILOGUE_BGRADB = 512,                // D = x, bias = sums of the columns of op(B), n of them
 } cublasLtEpilogue_t;
@@ -112,7 +113,7 @@ typedef enum {
     CUBLASLT_MATMUL_PREF_SEARCH_MODE = 0,           // uint32_t
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,   // uint64_t, 0 by default
     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3, // uint32_t
-    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, // uint32_t, 256 by default; so are the next three
+    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, // uint32_t, 256 by default; 6 to 8: B, C, D
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8,
@@ -171,15 +172,15 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
                                                     size_t bytes);
 
-// Algorithms, as many as EMU_CUBLASLT_ALGOS says, usually one. They hold the caller to what it promised here: the
-// alignments and the workspace.
+// Returns as many algorithms as EMU_CUBLASLT_ALGOS says, usually one. A multiply then checks that the caller keeps the
+// alignments and the workspace that it promised here.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *returned);
 
-// Is this an algorithm for this problem? It fills result but for the algorithm.
+// Checks that an algorithm solves a problem. Fills all of result but the algorithm.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t A,
                                        cublasLtMatrixLayout_t B, cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                        const cublasLtMatmulAlgo_t *algo, cublasLtMatmulHeuristicResult_t *result);

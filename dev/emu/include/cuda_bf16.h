@@ -15,7 +15,8 @@ struct alignas(4) __nv_bfloat162_raw {
 
 namespace emu {
 
-// Cut to the upper half, then perhaps one up; every NaN becomes 0x7fff. A carry may reach the exponent, as it should.
+// Cuts to the upper half, then adds one where the rounding mode says so. Every NaN becomes 0x7fff. A carry into the
+// exponent gives the right number.
 static inline unsigned short bf16_bits(float x, Rounding rounding) {
     uint32_t bits = float_bits(x), rest = bits & 0xffffu, kept = bits >> 16;
     bool negative = bits >> 31, up = false;
@@ -37,7 +38,7 @@ static inline unsigned short bf16_bits_of_double(double x) {
 
 } // namespace emu
 
-// Converts implicitly from and to the same types as CUDA's, so that what is ambiguous there is ambiguous here.
+// Has CUDA's implicit conversions, so that an expression that is ambiguous there is ambiguous here.
 struct alignas(2) __nv_bfloat16 {
   protected:
     unsigned short bits;
@@ -145,7 +146,7 @@ static inline bool operator<=(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { 
 static inline bool operator>(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return __hgt(a, b); }
 static inline bool operator>=(const __nv_bfloat16 &a, const __nv_bfloat16 &b) { return __hge(a, b); }
 
-// The larger or smaller of two; -0 is below +0; the other one where one is a NaN.
+// The larger or smaller of two numbers. -0 is below +0. If one is a NaN, the result is the other.
 static inline __nv_bfloat16 __hmax(__nv_bfloat16 a, __nv_bfloat16 b) {
     if (__hisnan(a)) { return __hisnan(b) ? __ushort_as_bfloat16(0x7fff) : b; }
     if (__heq(a, b)) { return __bfloat16_as_ushort(a) >> 15 ? b : a; }

@@ -17,8 +17,8 @@ namespace emu {
 
 static const Format HALF = {5, 10, 0x7c00};
 
-// Every NaN becomes 0x7fff. Too large a number becomes infinity where the rounding leads away from zero, else the
-// largest.
+// Every NaN becomes 0x7fff. Too large a number becomes infinity if the rounding mode leads away from zero, and the
+// largest finite number otherwise.
 static inline unsigned short half_bits(double x, Rounding rounding) {
     if (x != x) { return 0x7fff; }
     bool negative = std::signbit(x), away = rounding == NEAREST_EVEN || rounding == (negative ? DOWN : UP);
@@ -36,7 +36,7 @@ static inline float half_value(unsigned short bits) {
 
 } // namespace emu
 
-// Converts implicitly from and to the same types as CUDA's, so that what is ambiguous there is ambiguous here.
+// Has CUDA's implicit conversions, so that an expression that is ambiguous there is ambiguous here.
 struct alignas(2) __half {
   protected:
     unsigned short bits;
@@ -111,7 +111,7 @@ static inline float __high2float(__half2 x) { return x.y; }
 static inline __half __low2half(__half2 x) { return x.x; }
 static inline __half __high2half(__half2 x) { return x.y; }
 
-// ---- Comparisons and arithmetic: each result is the exact one, rounded once (a float has digits enough) ----
+// ---- Comparisons and arithmetic: each result is the exact one, rounded once (a float has enough digits) ----
 
 static inline bool __hisnan(__half x) { return (__half_as_ushort(x) & 0x7fff) > 0x7c00; }
 static inline bool operator==(const __half &a, const __half &b) { return (float)a == (float)b; }

@@ -1,7 +1,7 @@
 // The emulator's 8-bit floats, e4m3 and e5m2 (exponent and mantissa bits, and a sign), with the names, roundings and
 // saturation of CUDA's header of this name.
 //
-// e5m2 is a small half: infinities, NaNs. e4m3 has no infinity and one NaN a sign, 0x7f, so that it reaches 448.
+// e5m2 has infinities and NaNs, as half has. e4m3 has no infinity and one NaN for each sign, 0x7f, so it reaches 448.
 #ifndef EMU_CUDA_FP8_H
 #define EMU_CUDA_FP8_H
 
@@ -13,8 +13,8 @@ typedef unsigned short __nv_fp8x2_storage_t; // the first number in the lower bi
 typedef unsigned __nv_fp8x4_storage_t;
 
 enum __nv_saturation_t {
-    __NV_NOSAT,     // too large: infinity, or NaN in e4m3
-    __NV_SATFINITE, // too large, and infinities: the largest finite number
+    __NV_NOSAT,     // a number too large becomes infinity, or NaN in e4m3
+    __NV_SATFINITE, // numbers too large and infinities become the largest finite number
 };
 enum __nv_fp8_interpretation_t {
     __NV_E4M3,
@@ -48,7 +48,7 @@ static inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturatio
     if (code >= format.overflow) { code = saturate == __NV_SATFINITE ? format.overflow - 1 : format.overflow; }
     return (__nv_fp8_storage_t)(sign | code);
 }
-// A NaN of the smaller types loses its sign on the way.
+// A NaN of a smaller type loses its sign.
 static inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t saturate,
                                                        __nv_fp8_interpretation_t kind) {
     return x != x ? (__nv_fp8_storage_t)0x7f : __nv_cvt_double_to_fp8(x, saturate, kind);

@@ -2,8 +2,8 @@
 // and, through cuda_runtime_api.h, the host API. dev/emu/README.md explains how it works. The keywords __shared__,
 // __device__, __constant__ and __noinline__ and the launch syntax are translated by dev/emu/rewrite.cpp.
 //
-// Functions that must know who calls them (to report the line, or because the line is a barrier's identity) take the
-// source file and line as defaulted last arguments: EMU_HERE.
+// Some functions need the place of their call: reports name it, and it is the identity of a barrier. They take the
+// source file and line as default last arguments: EMU_HERE.
 #ifndef EMU_CUDA_RUNTIME_H
 #define EMU_CUDA_RUNTIME_H
 
@@ -16,7 +16,7 @@
 
 #include "cuda_runtime_api.h"
 
-// Code of the emulator itself is not checked: it looks at a thread's data from outside.
+// The emulator's own accesses are not checked.
 #define EMU_UNCHECKED __attribute__((no_sanitize("thread")))
 
 #define __global__
@@ -51,7 +51,7 @@ class Launch {
            cudaStream_t stream = nullptr)
         : name(name), file(file), line(line), grid(grid), block(block), shared_bytes(shared_bytes), stream(stream) {}
 
-    // The arguments are converted and copied now, as the hardware does, whatever happens to the originals later.
+    // The arguments are converted and copied now, as the hardware does. The originals may change later.
     template <class... Params, class... Args> void operator()(void (*kernel)(Params...), Args &&...args) {
         static_assert(sizeof...(Params) == sizeof...(Args), "wrong number of kernel arguments");
         static_assert((std::is_trivially_copyable_v<Params> && ...), "kernel arguments are copied byte by byte");
@@ -61,7 +61,7 @@ class Launch {
     }
 
   private:
-    // Like std::tuple, but the emulator's: the threads' reading it is not a kernel's access to host memory.
+    // A tuple of the emulator's own: when threads read it, that does not count as a kernel's access to host memory.
     template <class... T> struct Values {};
     template <class T, class... Rest> struct Values<T, Rest...> {
         T first;
@@ -240,7 +240,7 @@ inline float atomicExch(float *address, float value, EMU_HERE) {
     return emu::bit_cast<float>(old);
 }
 
-// ---- Loads and stores with a cache hint: plain ones, of scalars and vectors ----
+// ---- Loads and stores with a cache hint: here they are plain loads and stores of scalars and vectors ----
 #define EMU_LOAD(name)                                                                                                 \
     template <class T> EMU_UNCHECKED inline T name(const T *pointer, EMU_HERE) {                                       \
         emu::check_read(pointer, sizeof(T), alignof(T), file, line);                                                   \
@@ -309,8 +309,8 @@ inline float __int_as_float(int x) { return emu::bit_cast<float>(x); }
 inline long long __double_as_longlong(double x) { return emu::bit_cast<long long>(x); }
 inline double __longlong_as_double(long long x) { return emu::bit_cast<double>(x); }
 
-// ---- Arithmetic. The fast functions of the hardware are approximations; here they are the accurate ones. Names that
-// glibc has taken for itself can only be macros. ----
+// ---- Arithmetic ----
+// The fast functions of the hardware are approximations. Here they are accurate. Names that glibc defines are macros.
 #define __expf(x) (expf(x))
 #define __exp10f(x) (exp10f(x))
 #define __logf(x) (logf(x))

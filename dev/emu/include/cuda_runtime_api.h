@@ -1,5 +1,5 @@
-// The host API of the CUDA runtime, as far as this project uses it. Copies, fills and launches are done when the call
-// returns; what a program may not rely on without waiting is checked with the clocks of the streams (streams.cpp).
+// The part of the CUDA runtime's host API that this project uses. Copies, fills and launches are done when the call
+// returns. The clocks of the streams (streams.cpp) find a program that relies on a result without waiting for it.
 #ifndef EMU_CUDA_RUNTIME_API_H
 #define EMU_CUDA_RUNTIME_API_H
 
@@ -159,7 +159,7 @@ cudaError_t cudaDeviceReset(void);
 cudaError_t cudaProfilerStart(void);
 cudaError_t cudaProfilerStop(void);
 
-// Memory. The emulator's calls know the line that called them, for its reports.
+// Memory. Each call takes the line that called it, for reports.
 #define EMU_HERE const char *file = __builtin_FILE(), int line = __builtin_LINE()
 cudaError_t cudaDeviceSynchronize(EMU_HERE);
 cudaError_t cudaMalloc(void **pointer, size_t bytes, EMU_HERE);

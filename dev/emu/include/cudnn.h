@@ -1,8 +1,8 @@
 // cuDNN 9's graphs for the emulator (dev/emu/cudnn.cpp): the descriptors that attention needs, with the names and
-// numbers of the real header. A graph is checked, and computed as it is written, operation by operation.
+// numbers of the real header. A graph is checked and computed as it is written, operation by operation.
 //
-// EMU_CUDNN=1 in the environment: there is a library; "none": one without an engine for any graph; without it the
-// library says version 0, as if there were none.
+// The environment variable EMU_CUDNN chooses the library: 1 is a library, "none" is a library that has no engine for
+// any graph. Without the variable the version is 0, which means that there is no library.
 #ifndef EMU_CUDNN_H
 #define EMU_CUDNN_H
 
@@ -128,7 +128,7 @@ typedef enum { CUDNN_HEUR_MODE_A = 3 } cudnnBackendHeurMode_t;
 
 size_t cudnnGetVersion(void);
 const char *cudnnGetErrorString(cudnnStatus_t status);
-void cudnnGetLastErrorString(char *message, size_t size); // of the calling thread's last failed call
+void cudnnGetLastErrorString(char *message, size_t size); // the last failed call of the calling thread
 cudnnStatus_t cudnnCreate(cudnnHandle_t *handle, EMU_HERE);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle, EMU_HERE);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream, EMU_HERE);

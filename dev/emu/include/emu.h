@@ -6,13 +6,13 @@
 
 namespace emu {
 
-// The order in which blocks, the warps of a block and the lanes of a warp run, until the next call: "forward",
-// "reversed" or "random:SEED". The environment variable EMU_SCHEDULE sets the first one. A correct kernel gives the
-// same bits in all of them.
+// Sets the order in which blocks, the warps of a block and the lanes of a warp run: "forward", "reversed" or
+// "random:SEED". The environment variable EMU_SCHEDULE sets the order at the start. A correct kernel gives equal bits
+// in all orders.
 void set_schedule(const char *schedule);
 
-// Counts the calls of cudaMalloc, cudaMallocHost and cudaHostAlloc so far: equal before and after a stretch of code
-// that must not allocate.
+// Counts the calls of cudaMalloc, cudaMallocHost and cudaHostAlloc so far. Code that must not allocate leaves the
+// number unchanged.
 int64_t allocation_count();
 
 // Counts how often the host has waited for the device so far: cudaStreamSynchronize, cudaDeviceSynchronize, copies by

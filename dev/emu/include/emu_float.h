@@ -1,8 +1,8 @@
-// What the emulator's small floating-point types share: the bits of a float, and correct rounding of a double to any
+// Shared by the emulator's small floating-point types: the bits of a float, and correct rounding of a double to any
 // smaller format in the four rounding modes of the hardware.
 //
-// These headers are compiled like the code under test, on purpose: where an operator takes a reference to device
-// memory, its access is the kernel's and is checked as such.
+// These headers are compiled like the code under test, on purpose: if an operator takes a reference to device memory,
+// its access counts as the kernel's and is checked.
 #ifndef EMU_FLOAT_H
 #define EMU_FLOAT_H
 
@@ -33,7 +33,7 @@ struct Format {
     uint32_t overflow;
 };
 
-// Whether |x|, cut to `code`, of which `rest` (in units of the last place) was lost, goes up to code + 1.
+// |x| was cut to `code`, and `rest` (in units of the last place) was lost. Says whether rounding gives code + 1.
 static inline bool rounds_away(uint32_t code, double rest, bool negative, Rounding rounding) {
     switch (rounding) {
     case NEAREST_EVEN: return rest > 0.5 || (rest == 0.5 && code % 2 == 1);
@@ -43,8 +43,8 @@ static inline bool rounds_away(uint32_t code, double rest, bool negative, Roundi
     }
 }
 
-// The code of x without the sign. x is not a NaN. The result may be `overflow` or anything above it: the exponent is
-// as large as needed, so that the caller decides what too large a number becomes.
+// The code of x without the sign. x is not a NaN. The exponent is as large as needed, so the result may be `overflow`
+// or more. The caller decides what a number too large becomes.
 static inline uint32_t encode(double x, Format format, Rounding rounding) {
     if (std::isinf(x)) { return UINT32_MAX; }
     int exponent = 0, smallest = 2 - (1 << (format.exponent_bits - 1)); // of a normal number
@@ -65,8 +65,8 @@ static inline double decode(uint32_t code, Format format) {
     return std::ldexp((double)mantissa, smallest + (int)field - format.mantissa_bits);
 }
 
-// x + error, to 53 bits, rounded to odd: when bits are lost the last one is set. Rounding that to a format of at most
-// 50 bits gives the same as rounding the exact sum, whatever the mode.
+// x + error, to 53 bits, rounded to odd: when bits are lost the last one is set. If that is then rounded to a
+// format of at most 50 bits, the result is the exact sum rounded, in every mode.
 static inline double add_to_odd(double x, double error) {
     uint64_t bits;
     memcpy(&bits, &x, sizeof(bits));
@@ -79,20 +79,20 @@ static inline double add_to_odd(double x, double error) {
 // a * b + c where a * b is exact in double, for a final rounding to a smaller format.
 static inline double fma_to_odd(double a, double b, double c) {
     double product = a * b, sum = product + c;
-    double c_part = sum - product, product_part = sum - c_part; // what of each arrived in the sum (Knuth's two-sum)
+    double c_part = sum - product, product_part = sum - c_part; // the part of each that is in the sum (Knuth's two-sum)
     return add_to_odd(sum, (product - product_part) + (c - c_part));
 }
 
 // An integer as a double, for a final rounding to a smaller format.
 template <class Integer> static inline double integer_to_odd(Integer x) {
     double nearest = (double)x;
-    // |x| below 2^53 is exact, which is all of the 32-bit types.
+    // |x| below 2^53 is exact. All 32-bit integers are.
     if (sizeof(Integer) <= 4 || std::fabs(nearest) < 9007199254740992.0) { return nearest; }
     return add_to_odd(nearest, (double)((__int128)x - (__int128)nearest));
 }
 
-// Cut towards zero, limited to what the integer can hold, as the hardware converts. A NaN gives 0, or the sign bit in
-// 64 bits.
+// Converts like the hardware: cuts towards zero and limits to the range of the integer. A NaN gives 0, or the sign bit
+// in 64 bits.
 template <class Integer> static inline Integer to_integer(float x) {
     typedef std::numeric_limits<Integer> Limits;
     if (x != x) { return sizeof(Integer) < 8 ? 0 : (Integer)(1ull << 63); }

@@ -11,14 +11,14 @@
 
 namespace emu {
 
-// cp.async 16: copies src_bytes (0..16) from global to shared memory and fills the rest of the 16 bytes with zeros. As
-// strict as the hardware may be: the data arrives when cp_async_wait covers its group, and until then the destination
-// must not be read. Both addresses are multiples of 16.
+// cp.async 16: copies src_bytes (0..16) from global to shared memory and fills the rest of the 16 bytes with zeros. The
+// data arrives when cp_async_wait covers its group, the latest time that the hardware allows. Until then the
+// destination must not be read. Both addresses are multiples of 16.
 void cp_async_16(void *shared, const void *global, int src_bytes = 16, EMU_HERE);
 void cp_async_commit();
 void cp_async_wait_groups(int pending_groups);
 template <int N> inline void cp_async_wait() { cp_async_wait_groups(N); }
-inline void cp_async_wait_all() { cp_async_wait_groups(-1); } // the group that is not committed yet, too
+inline void cp_async_wait_all() { cp_async_wait_groups(-1); } // also waits for the group that is not committed yet
 
 // ldmatrix: lane 8 * i + j gives the address of row j of the 8 x 8 matrix i of 16-bit elements. Lane l receives in r[i]
 // elements (l / 4, 2 * (l % 4)) and the next one of its row; transposed, (2 * (l % 4), l / 4) and the next of its

@@ -1,6 +1,6 @@
 // NCCL for the emulator: collectives between processes, over sockets (dev/emu/nccl.cpp). A call blocks until all ranks
 // have made it, and its work is done when it returns; the checks of streams and accesses treat it as an operation of
-// its stream. A communicator is blocking in all configurations.
+// its stream. A communicator blocks in all configurations.
 #ifndef EMU_NCCL_H
 #define EMU_NCCL_H
 
@@ -64,7 +64,7 @@ typedef enum {
 typedef struct {
     size_t size; // these three are NCCL_CONFIG_INITIALIZER's
     unsigned magic, version;
-    int blocking, cgaClusterSize, minCTAs, maxCTAs; // hints to a GPU's library, but for blocking
+    int blocking, cgaClusterSize, minCTAs, maxCTAs; // only blocking has an effect here
     const char *netName;
     int splitShare;
 } ncclConfig_t;
@@ -85,8 +85,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t *config,
                                     EMU_HERE);
 ncclResult_t ncclCommFinalize(ncclComm_t comm, EMU_HERE);
-ncclResult_t ncclCommDestroy(ncclComm_t comm, EMU_HERE); // waits until all ranks have called it, or have ended
-ncclResult_t ncclCommAbort(ncclComm_t comm, EMU_HERE);   // from any thread; a call that blocks in another one returns
+ncclResult_t ncclCommDestroy(ncclComm_t comm, EMU_HERE); // waits until each rank has called it or has ended
+ncclResult_t ncclCommAbort(ncclComm_t comm, EMU_HERE); // from any thread; a call that blocks in another thread returns
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error, EMU_HERE); // from any thread
 ncclResult_t ncclCommCount(const ncclComm_t comm, int *count, EMU_HERE);
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device, EMU_HERE);
