@@ -29,7 +29,7 @@ LIMIT = 600.0  # seconds for one program: many times what it takes, for machines
 FUZZ_RUNS = "2000"
 CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 # Their programs and folders belong to one test file.
-HELPERS = ("gpu_program", "cli", "ranks", "run_folder", "formats", "evalfiles")
+HELPERS = ("gpu_program", "tools", "cli", "ranks", "run_folder", "formats", "evalfiles")
 
 # Python tests that run sanitized programs, too: all tests of the file, or those named. Of the others, what they find
 # does not depend on the program's memory.

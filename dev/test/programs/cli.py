@@ -3,19 +3,18 @@
 The files are written from their description, not with the project's own code. TRAIN_GPT2 names another build.
 """
 import array
-import atexit
 import math
 import os
 import random
 import re
-import shutil
 import struct
 import subprocess
 import sys
-import tempfile
+
+from tools import LIMIT, WORK, new_folder, path, read, write  # noqa: F401 (tests take them from here)
 
 PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2", "./train_gpt2"))
-FOLDER = tempfile.mkdtemp(prefix="test_cli.")
+FOLDER = WORK
 # One thread unless --threads says otherwise: the tests run beside others, and threads cost more than they bring here.
 ENVIRONMENT = dict(os.environ, OMP_WAIT_POLICY="passive", KMP_BLOCKTIME="0", OMP_NUM_THREADS="1", TERM="dumb")
 # Where the memory of a process can be limited: not with a sanitizer, which reserves all there is, and not on macOS.
@@ -25,29 +24,6 @@ MODEL = ["--layers", "1", "--heads", "2", "--channels", "16", "--context", "16"]
 BATCH = ["--seq-len", "16", "--batch-size", "2"]
 TINY = MODEL + BATCH
 QUIET = ["--val-every", "0", "--sample-every", "0"]
-
-atexit.register(shutil.rmtree, FOLDER, ignore_errors=True)
-
-
-def path(name):
-    return os.path.join(FOLDER, name)
-
-
-def new_folder(name):
-    """The path of a folder that does not exist."""
-    shutil.rmtree(path(name), ignore_errors=True)
-    return path(name)
-
-
-def write(name, data):
-    with open(path(name), "wb") as file:
-        file.write(data)
-    return path(name)
-
-
-def read(name):
-    with open(path(name), "rb") as file:
-        return file.read()
 
 
 # ---- Running ----
@@ -64,7 +40,7 @@ def start(*arguments, **keywords):
 
 def finish(process, status=0, show=""):
     """Waits for a process and returns its two outputs, a character a byte."""
-    out, err = (text.decode("latin-1") for text in process.communicate(timeout=120))
+    out, err = (text.decode("latin-1") for text in process.communicate(timeout=LIMIT))
     assert process.returncode == status, f"{show}\nstatus {process.returncode}, expected {status}\n{out}\n{err}"
     return out, err
 

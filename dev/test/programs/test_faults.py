@@ -1,21 +1,18 @@
 """What the trainer does with damaged files, impossible sizes, full disks, numbers that overflow and folders in use.
 
-The common rule, checked everywhere: it ends with status 1, never a signal, with one line on stderr that names the file
-or option, what was found and expected; nothing is half-written. Resuming, killing and signals: test_resume.py. Options:
-test_options.py.
+The rule: it ends with status 1, never a signal, with one line on stderr that names the file or option, what was found
+and expected. Nothing is half-written. The unit tests have every damage of every format (test_checkpoint.c,
+test_safetensors.c, test_dataloader.c, test_tokenizer.c); here a program reports one of each kind. Resuming, killing and
+signals: test_resume.py. Options: test_options.py.
 """
 import array
-import contextlib
 import json
 import math
 import os
-import random
 import re
-import resource
 import shutil
 import signal
 import struct
-import subprocess
 
 import pytest
 
@@ -23,6 +20,7 @@ from cli import (BATCH, CONFIG, FOLDER, MEMORY_LIMITS, MODEL, QUIET, TINY, check
                  model, model_bytes, model_header, new_folder, num_params, path, ran, random_tokens, read,
                  reference_loss, refused, sample_of, shard, shard_bytes, start, tensor_shapes, text_file,
                  tokenizer_bytes, val_losses, weights_hash, write)
+from tools import limit_files, limit_memory, small_disk
 
 TEXT = text_file()
 SAMPLE = ["--steps", "0", "--sample-tokens", "4"]
@@ -39,243 +37,158 @@ def model_sample(init, **keywords):
 
 # ---- Rows 1 to 4: model files ----
 
-
-def test_model_cut_anywhere():
-    """Row 1: a model file that is too short or too long is refused, whatever its length."""
-    for version, element in ((3, 4), (5, 2)):
-        whole = model_bytes(CONFIG, make_params(CONFIG), version)
-        cuts = [
-            0, 1, 3, 4, 500, 1023, 1024, 1025,
-            len(whole) - 1,
-            len(whole) - element,
-            len(whole) + 1,
-            len(whole) + element,
-            len(whole) + 1024
-        ]
-        at = 1024
-        for shape in list(tensor_shapes(CONFIG).values())[:-1]:
-            at += element * math.prod(shape)
-            cuts += [at] if version == 5 else [at - 1, at, at + element]
-        for cut in cuts:
-            name = write("cut.bin", (whole + bytes(1024))[:cut])
-            sizes = [f"{cut} bytes", "1024"] if cut < 1024 else [f"asks for {len(whole)} bytes", f"has {cut}"]
-            refused("--init", name, *SAMPLE, says=[name, *sizes])
-    # a body of the other version's width
-    fp32, bf16 = (model_bytes(CONFIG, make_params(CONFIG), version) for version in (3, 5))
-    for data in (fp32[:1024] + bf16[1024:], bf16[:1024] + fp32[1024:]):
-        name = write("cut.bin", data)
-        refused("-i", TEXT, *BATCH, "-e", name, "-o", path("cut_run"), says=[name, "bytes"], no_files=path("cut_run"))
+GOOD = model_bytes(CONFIG, make_params(CONFIG))
+FIELD = {"magic": 0, "version": 1, "heads": 5, "padded": 7}
 
 
-def test_model_file_that_is_none():
-    """Row 1: other files, folders, pipes and nothing at all in place of a model."""
-    empty = path("empty_folder")
-    os.makedirs(empty, exist_ok=True)
+def field(name, value):
+    return GOOD[:4 * FIELD[name]] + struct.pack("<i", value) + GOOD[4 * FIELD[name] + 4:]
+
+
+BAD_MODELS = {
+    "empty": (b"", ["0 bytes", "1024"]),
+    "header cut": (GOOD[:1023], ["1023 bytes", "1024"]),
+    "tensor cut": (GOOD[:5000], [f"asks for {len(GOOD)} bytes", "has 5000"]),
+    "padded": (GOOD + b"\0", [f"asks for {len(GOOD)} bytes", f"has {len(GOOD) + 1}"]),
+    "other width": (field("version", 5), [f"asks for {512 + len(GOOD) // 2} bytes"]),
+    "magic": (field("magic", 20240520), ["is a token shard, expected a model"]),
+    "text": (b"To be, or not to be: " * 100, ["magic number is"]),
+    "obsolete": (field("version", 1), ["obsolete"]),
+    "version": (field("version", 4), ["version is 4", "3 (float32) or 5 (bfloat16)"]),
+    "heads": (field("heads", 3), ["16 channels", "3 heads"]),
+    "padding": (field("padded", 256), ["padded vocabulary is 256", "257"]),
+    "larger than memory": (model_header(config(maxT=1 << 20, V=1 << 20, L=1000, NH=1024, C=1 << 16, Vp=1 << 20))
+                           + GOOD[1024:], ["header asks for 206711594419200 bytes"]),
+}
+
+
+@pytest.mark.parametrize("data, says", BAD_MODELS.values(), ids=BAD_MODELS)
+def test_bad_model(data, says):
+    """Rows 1 and 2: refused for training, too, and nothing is allocated for what a header says."""
+    name = write("bad.bin", data)
+    limits = limit_memory(1 << 28) if MEMORY_LIMITS else None
+    refused("--init", name, *SAMPLE, says=[name, *says], preexec_fn=limits)
+    refused("-i", TEXT, *BATCH, "-e", name, "-o", path("bad_run"), says=[name, *says], no_files=path("bad_run"))
+
+
+def test_no_model():
+    """Row 1: folders, pipes and nothing at all in place of a model."""
     os.makedirs(path("folder.bin"), exist_ok=True)
     os.mkfifo(path("pipe.bin"))
-    tokens, letters = shard("shard.bin", [1, 2, 3]), write("text.bin", b"To be, or not to be: " * 100)
-    for init, says in ((path("none.bin"), "No such file"), (path("none"), "neither a size"), (empty, "holds no model"),
-                       (path("folder.bin"), "holds no model"), (path("pipe.bin"), "pipe"), ("d13", "neither a size"),
-                       ("gpt3:c769", "neither a size"), (TEXT, "neither a size"), ("D12", "neither a size"),
-                       (path("none.safetensors"), "No such file"), (tokens, "is a token shard, expected a model"),
-                       (letters, "magic number is")):
+    for init, says in ((path("none.bin"), "No such file"), (path("none"), "neither a size"), ("d13", "neither a size"),
+                       (path("folder.bin"), "holds no model"), (path("pipe.bin"), "pipe"), (TEXT, "neither a size"),
+                       ("gpt3:c769", "neither a size"), (path("none.safetensors"), "No such file")):
         refused("--init", init, *SAMPLE, says=[init, says])
-
-
-def test_model_headers():
-    """Row 2: every field of the header, with values that are wrong alone or together; nothing is allocated for them."""
-    fields = {
-        "context length": 2,
-        "vocabulary size": 3,
-        "number of layers": 4,
-        "number of heads": 5,
-        "channels": 6,
-        "padded vocabulary": 7
-    }
-    edges = [0, -1, -2**31, 2**31 - 1, 2**20 + 1]
-    cases = [(0, value, ["magic number is", value])
-             for value in (0, -1, 1, struct.unpack(">i", struct.pack("<i", 20240326))[0])]
-    cases += [(0, magic, ["expected a model"]) for magic in (20240520, 20240327, 20240328, 20240522, 20240801)]
-    cases += [(1, value, ["obsolete", value]) for value in (1, 2)]
-    cases += [(1, value, ["version is", value, "3 (float32) or 5 (bfloat16)"]) for value in (0, -1, 4, 6, 2**31 - 1)]
-    cases += [(index, value, [name, value, "expected"]) for name, index in fields.items() for value in edges]
-    cases += [(5, 3, ["16 channels", "3 heads"]), (5, 1024, ["16 channels", "1024 heads"]),
-              (3, 385, ["padded vocabulary is 384", "385"]), (7, 256, ["padded vocabulary is 256", "257"])]
-    whole = model_bytes(CONFIG, make_params(CONFIG))
-    limits = (lambda: resource.setrlimit(resource.RLIMIT_AS, (1 << 28, 1 << 28))) if MEMORY_LIMITS else None
-    for index, value, says in cases:
-        header = bytearray(whole[:1024])
-        struct.pack_into("<i", header, 4 * index, value)
-        name = write("header.bin", bytes(header) + whole[1024:])
-        refused("--init", name, *SAMPLE, says=[name, *says], preexec_fn=limits)
-    # Within each field's bounds, but larger than any file: sizes are computed without overflow.
-    for c in (config(maxT=1 << 20, V=1 << 20, L=1000, NH=1024, C=1 << 16, Vp=1 << 20), config(L=1000, C=1 << 16),
-              config(V=1 << 20, Vp=1 << 20, C=4096), config(L=2), config(C=18), config(maxT=17), config(Vp=512)):
-        name = write("header.bin", model_header(c) + whole[1024:])
-        size = f"asks for {1024 + 4 * num_params(c)} bytes"
-        refused("--init", name, *SAMPLE, says=[name, size, len(whole)], preexec_fn=limits)
-        refused("-i", TEXT, "--init", name, "--plan", says=[name, size])
 
 
 def test_odd_but_valid_models():
     """Row 2: what the format allows is taken: no padding, a vocabulary of 1, one channel a head, position 1 only."""
-    for changes in ({"V": 384}, {"Vp": 257}, {"NH": 16}, {"NH": 1}, {"maxT": 1}, {"C": 2, "NH": 1}, {"V": 1}):
+    for changes in ({"V": 384}, {"Vp": 257}, {"NH": 16}, {"NH": 1, "maxT": 1}, {"C": 2, "NH": 1}, {"V": 1}):
         ran("--init", model("odd.bin", config(**changes)), *SAMPLE)
 
 
 def test_numbers_that_are_none():
-    """Row 3: a NaN or an infinity in any tensor is found at load, with its place; a padding row may hold it."""
-    generator = random.Random(2)
-    for version in (3, 5):
-        for i, (tensor, shape) in enumerate(tensor_shapes(CONFIG).items()):
-            params = make_params(CONFIG)
-            n = 257 * 16 if tensor == "wte" else math.prod(shape)
-            at = [0, n - 1, generator.randrange(n)][i % 3]
-            value, shown = [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")][(i + version) % 3]
-            params[tensor][at] = value
-            name = model("nan.bin", params=params, version=version)
-            dimensions = ", ".join(map(str, shape))
-            place = re.compile(rf"tensor {tensor} holds -?{shown} at element {at} of \({dimensions}")
-            refused("--init", name, *SAMPLE, says=[name, place])
-    clean = model("clean.bin")
+    """Row 3: a NaN or an infinity is found at load, with its place; a padding row may hold it."""
+    for version, tensor, at, value, shown in ((3, "wte", 257 * 16 - 1, math.nan, "-?nan"),
+                                              (5, "fcprojw", 7, -math.inf, "-inf")):
+        params = make_params(CONFIG)
+        params[tensor][at] = value
+        name = model("nan.bin", params=params, version=version)
+        refused("--init", name, *SAMPLE, says=[name, re.compile(rf"tensor {tensor} holds {shown} at element {at} of")])
     params = make_params(CONFIG)
     params["wte"][257 * 16] = math.nan
     params["wte"][384 * 16 - 1] = math.inf
-    assert sample_of(model_sample(model("nan.bin", params=params))) == sample_of(model_sample(clean))
+    assert sample_of(model_sample(model("nan.bin", params=params))) == sample_of(model_sample(model("clean.bin")))
 
 
-def test_flipped_bytes_of_a_checkpoint():
-    """Row 3: a run folder's model has a checksum: a flipped byte anywhere is found when it is used with --init."""
+def test_flipped_byte_of_a_checkpoint():
+    """Row 3: a run folder's model has a checksum: --init goes back to the checkpoint before, if there is one."""
     folder = new_folder("flipped")
     train("--steps", 4, "-n", 2, "--lr", 0.05, *MODEL, "-o", folder)
     names = [f"model_{step:08}.bin" for step in (2, 4)]
     content = read(f"flipped/{names[1]}")
     good = sample_of(model_sample(os.path.join(folder, names[0])))
     assert good != sample_of(model_sample(folder))
-    for at in (0, 8, 1023, 1024, 1027, len(content) // 2, len(content) - 1):
-        damaged = content[:at] + bytes([content[at] ^ 1]) + content[at + 1:]
-        write(f"flipped/{names[1]}", damaged)
-        out = model_sample(folder)
-        assert names[0] in out and sample_of(out) == good, (at, out)
-        os.rename(os.path.join(folder, names[0]), path("aside"))
-        refused("--init", folder, *SAMPLE, says=[names[1]])
-        os.rename(path("aside"), os.path.join(folder, names[0]))
+    at = len(content) // 2
+    write(f"flipped/{names[1]}", content[:at] + bytes([content[at] ^ 1]) + content[at + 1:])
+    out = model_sample(folder)
+    assert names[0] in out and sample_of(out) == good, out
+    os.remove(os.path.join(folder, names[0]))
+    refused("--init", folder, *SAMPLE, says=[names[1]])
 
 
 def test_bfloat16_and_float32():
     """Row 4: a bfloat16 file gives the same run as a float32 file of the same numbers, and is written as float32."""
-    fp32, bf16 = model("fp32.bin", version=3), model("bf16.bin", version=5)
-    hashes = []
-    for name in (fp32, bf16):
+    hashes = set()
+    for version in (3, 5):
         folder = new_folder("converted")
-        hashes.append(weights_hash(train("--init", name, "--steps", 2, "-o", folder)))
+        out = train("--init", model("any.bin", version=version), "--steps", 2, "-o", folder)
+        hashes.add(weights_hash(out))
         written = read("converted/model_00000002.bin")
         assert struct.unpack_from("<2i", written) == (20240326, 3) and len(written) == 1024 + 4 * num_params(CONFIG)
-    assert hashes[0] == hashes[1], hashes
-
-
-# ---- Safetensors: rows 1 to 4 in another format ----
+    assert len(hashes) == 1, hashes
 
 
 def test_safetensors_files():
-    """Rows 1 to 4: what is written is read again; cut, damaged or incomplete files are refused."""
-    original = model("hf.bin", params=make_params(CONFIG))
+    """Rows 1 to 4 in another format: what is written is read again; bad files are refused."""
     folder = new_folder("hf")
-    out = ran("--init", original, *SAMPLE, "--export", folder)
-    names = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "special_tokens_map.json",
-             "tokenizer.json", "tokenizer_config.json", "vocab.json"]
-    assert "exported" in out and sorted(os.listdir(folder)) == names, os.listdir(folder)
-    name, config_name = (os.path.join(folder, part) for part in ("model.safetensors", "config.json"))
-    for init in (folder, name):
+    out = ran("--init", model("hf.bin"), *SAMPLE, "--export", folder)
+    for init in (folder, os.path.join(folder, "model.safetensors")):
         assert sample_of(model_sample(init)) == sample_of(out)
-    whole, config_text = read("hf/model.safetensors"), read("hf/config.json")
-    header_bytes = struct.unpack_from("<Q", whole)[0]
-    header = json.loads(whole[8:8 + header_bytes])
-
-    def refused_file(data, *says):
+    whole, settings = read("hf/model.safetensors"), json.loads(read("hf/config.json"))
+    for data in (whole[:len(whole) // 2], whole.replace(b"ln_f.bias", b"ln_f.bios"), whole.replace(b"F32", b"I32", 1)):
         write("hf/model.safetensors", data)
-        refused("--init", folder, *SAMPLE, says=["model.safetensors", *says])
-
-    def with_header(new):
-        text = new if isinstance(new, bytes) else json.dumps(new).encode()
-        return struct.pack("<Q", len(text)) + text + whole[8 + header_bytes:]
-
-    for cut in (0, 1, 7, 8, 9, 8 + header_bytes - 1, 8 + header_bytes, len(whole) // 2, len(whole) - 1, len(whole) + 1):
-        refused_file((whole + b"\0")[:cut])
-    for length in (0, 1, header_bytes - 1, header_bytes + 1, len(whole), 2**31, 2**63, 2**64 - 1):
-        refused_file(struct.pack("<Q", length) + whole[8:])
-    for key in ("wte.weight", "h.0.attn.c_attn.weight", "ln_f.bias"):
-        refused_file(with_header({k: v for k, v in header.items() if k != key}))
-        changes = [("dtype", "I32"), ("dtype", "F64"), ("shape", [1, 1]), ("shape", [-1, 16]), ("shape", [2**62, 16]),
-                   ("shape", "x"), ("data_offsets", [0, 4]), ("data_offsets", [-4, 4]), ("data_offsets", [0, 2**63])]
-        for what, value in changes:
-            refused_file(with_header({**header, key: {**header[key], what: value}}))
-    refused_file(with_header({**header, "h.1.ln_1.weight": header["h.0.ln_1.weight"]}))
-    refused_file(with_header(b"{" * 10000))
-    begin, end = (8 + header_bytes + at for at in header["h.0.mlp.c_fc.weight"]["data_offsets"])
-    refused_file(whole[:end - 4] + struct.pack("<f", math.nan) + whole[end:], "tensor fcw")
+        refused("--init", folder, *SAMPLE, says=["model.safetensors"])
     write("hf/model.safetensors", whole)
-    for key, value, says in (("n_layer", 2, ""), ("n_head", 3, "heads"), ("n_head", 0, "n_head"),
-                             ("n_embd", 32, "shape"), ("vocab_size", 300, "shape"), ("n_positions", -1, "n_positions"),
-                             ("activation_function", "relu", "activation_function"),
-                             ("layer_norm_epsilon", 0.1, "layer_norm_epsilon")):
-        write("hf/config.json", json.dumps({**json.loads(config_text), key: value}).encode())
+    for key, value, says in (("n_head", 3, "heads"), ("n_embd", 32, "shape"),
+                             ("activation_function", "relu", "gelu_new")):
+        write("hf/config.json", json.dumps({**settings, key: value}).encode())
         refused("--init", folder, *SAMPLE, says=[folder, says])
-    os.remove(config_name)
+    os.remove(os.path.join(folder, "config.json"))
     refused("--init", folder, *SAMPLE, says=["config.json"])
 
 
 # ---- Rows 5 to 7: data ----
 
 SHARD_MODEL = ["--vocab", "300", *TINY, *QUIET]
+SHARD = shard_bytes(random_tokens(100, 300))
+BAD_SHARDS = {
+    "empty": (b"", ["0", "1024"]),
+    "cut": (SHARD[:-1], ["header says 100 tokens", "truncated"]),
+    "padded": (SHARD + b"\0\0", ["header says 100 tokens", "padded"]),
+    "count": (shard_bytes([1] * 100, count=-1), ["header says -1"]),
+    "width": (shard_bytes([1] * 100, count=50), ["50 tokens of 4 bytes"]),
+    "magic": (shard_bytes([1] * 100, magic=20240326), ["magic", "20240326"]),
+    "version": (shard_bytes([1] * 100, version=2), ["version", "2"]),
+    "llama's": (shard_bytes([1] * 200, magic=20240801, version=7, count=100), ["32-bit", "20240801"]),
+    "text": (b"no shard " * 400, ["not a token shard"]),
+}
 
 
-def test_damaged_shards():
-    """Row 5: a shard that is cut, padded, miscounted or of another kind is refused, for training and for validation."""
-    good = shard_bytes(random_tokens(100, 300))
-    counted = [(count, struct.pack("<256i", 20240520, 1, count, *[0] * 253) + good[1024:])
-               for count in (-1, -2**31, 0, 1, 50, 99, 101, 2**31 - 1)]
-    cases = [(data, ["header says", count]) for count, data in counted if count != 50]
-    cases += [(data, ["50 tokens of 4 bytes"]) for count, data in counted if count == 50]
-    cases += [(good[:n], [n, "1024"]) for n in (0, 1, 4, 1023)]
-    cases += [(good[:n], ["header says 100 tokens", "truncated"])
-              for n in (1024, 1025, 1026, len(good) - 2, len(good) - 1)]
-    cases += [(good + bytes(n), ["header says 100 tokens", "padded"]) for n in (1, 2, 1024)]
-    cases += [(shard_bytes([1] * 100, magic=magic), ["magic", magic]) for magic in (0, -1, 20240326, 20240522)]
-    cases += [(shard_bytes([1] * 100, version=version), ["version", version]) for version in (0, 2, 7, -1)]
-    cases += [(shard_bytes([1] * 200, magic=20240801, version=7, count=100), ["32-bit", "20240801"]),
-              (TEXT.encode() * 100, ["not a token shard"])]
-    fine = shard("fine.bin", random_tokens(100, 300))
-    for i, (data, says) in enumerate(cases):
-        name, folder = write("bad.bin", data), new_folder("bad_run")
-        files = ["-i", name] if i % 3 else ["-i", fine, "-j", name]
+@pytest.mark.parametrize("data, says", BAD_SHARDS.values(), ids=BAD_SHARDS)
+def test_bad_shard(data, says):
+    """Row 5: a shard that is cut, padded, miscounted or of another kind is refused, to train on and to validate."""
+    name, folder = write("bad.bin", data), new_folder("bad_run")
+    for files in (["-i", name], ["-i", shard("fine.bin", random_tokens(100, 300)), "-j", name]):
         refused(*files, *SHARD_MODEL, "-x", 2, "-o", folder, says=[name, *says], no_files=folder)
 
 
 def test_all_bad_shards_at_once():
     """Row 5: every bad file of a pattern is named in one line, good ones are not."""
-    data = shard_bytes(random_tokens(100, 300))
-    folder = new_folder("shards")
-    os.makedirs(folder)
-    bad = {"b.bin": data[:-1], "d.bin": b"", "e.bin": shard_bytes([5] * 50, version=3)}
-    for name, content in {**bad, "a.bin": data, "c.bin": data}.items():
+    bad = {"b.bin": SHARD[:-1], "d.bin": b"", "e.bin": shard_bytes([5] * 50, version=3)}
+    for name, content in {**bad, "a.bin": SHARD, "c.bin": SHARD}.items():
         write(f"shards/{name}", content)
-    err = refused("-i", f"{folder}/*.bin", *SHARD_MODEL, says=["3 of 5 files", *bad])
+    err = refused("-i", path("shards/*.bin"), *SHARD_MODEL, says=["3 of 5 files", *bad])
     assert "a.bin:" not in err and "c.bin:" not in err, err
-    for i in range(40):
-        write(f"shards/{'z' * 60}_{i:03}.bin", data[:1024 + i])
-    refused("-i", f"{folder}/*.bin", *SHARD_MODEL, says=["43 of 45 files", "b.bin", "and 35 more"])
 
 
 def test_token_outside_the_vocabulary():
     """Row 6: named with shard, position and id at its first touch, in the last shard, as input or only as target."""
-    for name in ("t_0.bin", "t_1.bin"):
-        shard(name, random_tokens(16 * 4 + 1, 300))
     whole = random_tokens(16 * 4 + 1, 300)
-    for at, token, files in ((40, 300, "-i"), (63, 301, "-i"), (64, 65535, "-i"), (0, 383, "-j"), (64, 32768, "-j")):
-        tokens = list(whole)
-        tokens[at] = token
-        last, folder = shard("t_2.bin", tokens), new_folder("token_run")
+    for name in ("t_0.bin", "t_1.bin"):
+        shard(name, whole)
+    for at, token, files in ((63, 301, "-i"), (64, 65535, "-i"), (0, 383, "-j")):
+        last, folder = shard("t_2.bin", whole[:at] + [token] + whole[at + 1:]), new_folder("token_run")
         good = ["-i", path("t_0.bin")] if files == "-j" else []
         run = ["--vocab", 300, *TINY, "--sample-every", 0, "--steps", 20, "--val-batches", 0, "-n", 1, "-o", folder]
         refused(files, path("t_[012].bin"), *good, *run, says=[f"{last}: token {at} is id {token}", "300"])
@@ -283,12 +196,9 @@ def test_token_outside_the_vocabulary():
             assert checkpoints(folder) in ([4], list(range(1, 5)), list(range(1, 6))), checkpoints(folder)
             model_sample(folder)
     shard("t_2.bin", whole[:64] + [9999])
-    for extra in (["--shuffle"], ["--shuffle", "--seed", "7"], ["--overfit"]):
-        arguments = ["-i", path("t_2.bin"), *SHARD_MODEL, "-x", 8, *extra]
-        if "--overfit" in extra:
-            ran(*arguments)  # the first batch is fine, and there is no other
-        else:
-            refused(*arguments, says=["t_2.bin: token 64 is id 9999"])
+    arguments = ["-i", path("t_2.bin"), *SHARD_MODEL, "-x", 8]
+    refused(*arguments, "--shuffle", says=["t_2.bin: token 64 is id 9999"])
+    ran(*arguments, "--overfit")  # the first batch is fine, and there is no other
 
 
 def test_shards_of_all_sizes():
@@ -303,34 +213,14 @@ def test_shards_of_all_sizes():
     one = path("u_2.bin")  # one window, and a batch has two
     assert len(losses(ran("-i", one, "--vocab", 300, *TINY, *QUIET, "--steps", 3))) == 3
     refused("-i", one, "--vocab", 300, *TINY, says=["--steps", "1 sequences", "2 of one step"])
-    for name in ("u_1.bin", "u_3.bin", "u_4.bin"):
-        refused("-i", path(name), *SHARD_MODEL, says=[name, "needs 17 tokens", f"has {sizes[int(name[2])]}"])
+    refused("-i", path("u_1.bin"), *SHARD_MODEL, says=["u_1.bin", "needs 17 tokens", "has 16"])
     os.makedirs(path("u_dir.bin"))
     refused("-i", path("u_*.bin"), *SHARD_MODEL, says=["u_dir.bin: is a folder"])
-    os.rmdir(path("u_dir.bin"))
-    for pattern in (path("nothing_*.bin"), path("nothing.bin"), path("no_folder/*.bin"), path("nothing.txt"),
-                    path("n*.txt")):
+    for pattern in (path("nothing_*.bin"), path("no_folder/*.bin"), path("nothing.txt")):
         refused("-i", pattern, *SHARD_MODEL[2:], says=[pattern, re.compile("no such file", re.I)])
     refused("-i", FOLDER, *TINY, says=[FOLDER, "folder"])
     refused("-i", write("empty.txt", b""), *TINY, says=["empty.txt", "empty"])
     refused("-i", write("short.txt", b"sixteen letters"), *TINY, says=["short.txt", "needs 17 tokens"])
-
-
-def test_shard_of_four_gigabytes():
-    """Row 7: the largest shard there is, 2^31 - 1 tokens, read up to its end."""
-    count = 2**31 - 1
-    name, last_window = path("huge_train.bin"), (count - 1) // 16 - 1
-    with open(name, "wb") as file:
-        file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-        file.truncate(1024 + 2 * count)
-    out = ran("-i", name, *SHARD_MODEL, "-x", 2, "--shuffle")
-    assert f"{count} tokens, {last_window + 1} sequences" in out, out
-    flat = weights_hash(ran("-i", name, *SHARD_MODEL, "-x", 2))
-    assert flat == weights_hash(out), "a shard of zeros is the same everywhere"
-    with open(name, "r+b") as file:
-        file.truncate(1024 + 2 * count - 2)
-    refused("-i", name, *SHARD_MODEL, says=[f"{count} tokens", f"file holds {count - 1}", "truncated"])
-    os.remove(name)
 
 
 # ---- Rows 8 and 9: sizes of a batch ----
@@ -342,110 +232,82 @@ def test_odd_lengths():
     params = make_params(c)
     name, tokens = model("reference.bin", c, params), random_tokens(200, 61)
     data = shard("reference_data.bin", tokens)
-    for T, B in ((1, 1), (1, 3), (2, 1), (3, 2), (5, 3), (7, 1), (11, 2), (13, 3)):
+    for T, B in ((1, 1), (1, 3), (5, 3), (13, 2)):
         out = ran("-e", name, "-i", data, "-j", data, "-t", T, "-b", B, "-x", 1, "-m", 1, "-s", 0, "--lr", 0)
         want = sum(
             reference_loss(c, params, tokens[b * T:b * T + T], tokens[b * T + 1:b * T + T + 1]) for b in range(B)) / B
         for loss in losses(out) + val_losses(out):
             assert abs(loss - want) <= 1e-5, (T, B, loss, want)
         assert len(losses(out)) == 1 and len(val_losses(out)) == 2
-    refused("-e", name, "-i", data, "-t", 14, says=["--seq-len (-t)", "14 tokens", "13 positions"])
-    refused("-e", name, "-j", data, "-t", 100, "-x", 0, says=["--seq-len (-t)", "100 tokens", "13 positions"])
-    refused("-i", TEXT, "--context", 8, "-t", 9, says=["9 tokens", "8 positions"])
+    for data_option, steps in (("-i", 1), ("-j", 0)):
+        refused("-e", name, data_option, data, "-t", 14, "-x", steps, says=["--seq-len (-t)", "14 tokens", "13 posit"])
 
 
 def test_total_batches():
-    """Row 9: refused with the nearest valid values, which are then accepted; the arithmetic has 64 bits."""
+    """Row 9: refused with the nearest valid values, which are then accepted."""
     base = ["-i", TEXT, *TINY, *QUIET, "--steps", 1, "--plan"]
-    cases = {1: [32], 31: [32], 33: [32, 64], 63: [32, 64], 100: [96, 128], 2147483647: [2147483616]}
-    for total, nearest in cases.items():
-        advice = "nearest is " + " or ".join(map(str, nearest))
-        refused(*base, "-d", total, says=["--total-batch (-d)", f"{total} tokens", "B x T = 32", advice])
-        for value in nearest:
-            assert f"= {value} tokens a step" in ran(*base, "-d", value), value
-    for total in (-1, -32, 2147483648, 4294967296, 4294967328, 2**53, 10**30):
-        refused(*base, "--total-batch", total, says=["--total-batch (-d)", "0 to 2147483647", "default 0"])
-    assert "= 32 tokens a step" in ran(*base, "-d", 0)
-    large = ["-i", TEXT, "--context", 1048576, "-t", 65536, "--plan", "-b"]
-    refused(*large, 65536, says=["--batch-size (-b)", 2**32, 2**31 - 1])
-    refused(*large, 32768, says=["--batch-size (-b)", 2**31])
+    refused(*base, "-d", 100, says=["--total-batch (-d)", "100 tokens", "B x T = 32", "nearest is 96 or 128"])
+    for value, tokens in ((96, 96), (128, 128), (0, 32)):
+        assert f"= {tokens} tokens a step" in ran(*base, "-d", value), value
 
 
 # ---- Row 10: tokenizers ----
 
+TOKENS = [bytes([i]) for i in range(256)] + [b"<|endoftext|>"]
+TOKENIZER = tokenizer_bytes(TOKENS)
+BAD_TOKENIZERS = {
+    "empty": (b"", ["empty"]),
+    "header cut": (TOKENIZER[:100], ["bytes", "1024"]),
+    "cut": (TOKENIZER[:-1], ["ends inside token", "of 257"]),
+    "empty token": (tokenizer_bytes(TOKENS[:100] + [b""] + TOKENS[101:]), ["token 100 is empty"]),
+    "end of text": (tokenizer_bytes(TOKENS, eot=257), ["end-of-text id 257", "257 tokens"]),
+    "merges": (b"#version: 0.2\nh e\n", ["line 2", "50000"]),
+    "other size": (tokenizer_bytes(TOKENS + [b"x"]), ["has 258 tokens, the model 257"]),
+}
+
+
+@pytest.mark.parametrize("data, says", BAD_TOKENIZERS.values(), ids=BAD_TOKENIZERS)
+def test_bad_tokenizer(data, says):
+    """Row 10: damaged or not the model's: refused at the start."""
+    name, folder = write("bad_tokenizer.bin", data), new_folder("tokenizer_run")
+    refused("-i", shard("byte_shard.bin", random_tokens(100, 257)), "--init", model("byte.bin"), *BATCH, "-x", 1,
+            "--tokenizer", name, "-o", folder, says=[name, *says], no_files=folder)
+
 
 def test_tokenizers():
-    """Row 10: missing: training goes on and ids are printed; damaged or not the model's: refused at start."""
-    tokens = [bytes([i]) for i in range(256)] + [b"<|endoftext|>"]
-    good = tokenizer_bytes(tokens)
+    """Row 10: a missing one: training goes on and ids are printed. One that cannot serve is refused."""
     data = shard("byte_shard.bin", random_tokens(100, 257))
     base = ["-i", data, "--vocab", 257, *TINY, "--steps", 1, "--val-every", 0, "--sample-tokens", 5]
+    ids = r"sample after 1 steps:\n(\d+ ){5}\n"
     out = ran(*base, "--tokenizer", path("no_such.bin"))
-    assert "not found" in out and re.search(r"sample after 1 steps:\n(\d+ ){5}\n", out), out
-    assert not re.search(r"\n(\d+ ){5}\n", ran(*base, "--tokenizer", write("tokenizer.bin", good)))
-    assert not re.search(r"\n(\d+ ){5}\n", ran(*base, cwd=new_place("with_tokenizer", {"gpt2_tokenizer.bin": good})))
-    bad = [(good[:n], ["bytes", "1024"]) for n in (4, 100, 1023)]
-    bad += [(good[:n], ["ends inside token", "of 257"]) for n in (1024, 1025, len(good) - 1, len(good) - 14)]
-    bad += [(good + b"\0", ["1 bytes follow the last of 257 tokens"]), (b"", ["empty"]),
-            (good[:1024] + bytes(2000), ["token 0 is empty"]),
-            (tokenizer_bytes(tokens[:100] + [b""] + tokens[101:]), ["token 100 is empty"]),
-            (tokenizer_bytes(tokens, eot=257), ["end-of-text id 257", "257 tokens"]),
-            (tokenizer_bytes(tokens, eot=2**32 - 1), ["end-of-text id 4294967295"]),
-            (tokenizer_bytes(tokens, version=1), ["end-of-text id 50256"]),
-            (tokenizer_bytes(tokens, version=0), ["version 0"]), (tokenizer_bytes(tokens, version=3), ["version 3"]),
-            (tokenizer_bytes(tokens, count=0), ["header says 0 tokens, expected 1 to 65535"]),
-            (tokenizer_bytes(tokens, count=258), ["ends inside token 257"]),
-            (tokenizer_bytes(tokens, count=2**32 - 1), ["header says -1 tokens, expected 1 to 65535"]),
-            (tokenizer_bytes(tokens[:100] + tokens[101:] + [b"x", b"y"]), ["has 258 tokens, the model 257"]),
-            (b"#version: 0.2\nh e\n", ["line 2", "50000"]), (b"#version: 0.2\nhello\n", ["line 2"]),
-            (b"no merges at all", ["line 1"]), (b"\xff\xfe\x00", ["line 1"])]
-    for content, says in bad:
-        folder = new_folder("tokenizer_run")
-        if "the model" in says[0]:
-            base[base.index("--vocab"):base.index("--vocab") + 2] = ["--init", model("byte.bin", config(maxT=16))]
-            for option in ("--layers", "--heads", "--channels", "--context"):
-                del base[base.index(option):base.index(option) + 2]
-        name = write("tokenizer.bin", content)
-        refused(*base, "--tokenizer", name, "-o", folder, says=[name, *says], no_files=folder)
-    write("tokenizer.bin", good)
-    refused("-i", TEXT, *TINY, "--tokenizer", path("tokenizer.bin"), says=["tokenizer.bin", "only decode", "vocab.bpe"])
+    assert "not found" in out and re.search(ids, out), out
+    name = write("place/gpt2_tokenizer.bin", TOKENIZER)
+    assert not re.search(ids, ran(*base, "--tokenizer", name))
+    assert not re.search(ids, ran(*base, cwd=path("place")))
+    refused("-i", TEXT, *TINY, "--tokenizer", name, says=[name, "only decode", "vocab.bpe"])
     refused("-i", TEXT, *TINY, "--tokenizer", path("none.bpe"), says=["none.bpe", "No such file"])
     refused("-i", data, *TINY, "--tokenizer", FOLDER, says=[FOLDER, "folder"])
     refused("-i", TEXT, *BATCH, "-e", model("other.bin", config(V=300)), says=["byte has 257 tokens, the model 300"])
     refused("-i", TEXT, *TINY, "--vocab", 256, says=["257 tokens, the model 256"])
 
 
-def new_place(name, files):
-    """A folder with files, to run in."""
-    os.makedirs(new_folder(name))
-    for file, content in files.items():
-        write(os.path.join(name, file), content)
-    return path(name)
-
-
 # ---- Row 13: sampling ----
 
 
 def test_extreme_logits():
-    """Row 13: logits of +-10,000, all temperatures, more tokens than the context: a sample, and the same one again."""
+    """Row 13: logits of +-10,000: a sample, and the same one again; logits that are no numbers are said."""
     params = make_params(CONFIG)
     params["lnfw"] = array.array("f", [1e5] * 16)
     name = model("extreme.bin", params=params)
-    for options in ("", "--temperature 0", "--temperature 1e-6", "--temperature 100", "--top-p 0", "--top-k 1",
-                    "--top-k 1000000 --top-p 0.5"):
+    for options in ("", "--temperature 1e-6", "--top-k 1000000 --top-p 0.5"):
         arguments = ["--init", name, "--steps", 0, "--sample-tokens", 100, *options.split()]
         assert sample_of(ran(*arguments)) == sample_of(ran(*arguments, "--threads", 2)), options
     # No choice to make: the likeliest token of such logits is the only one.
     likeliest = sample_of(ran("--init", name, "--steps", 0, "--temperature", 0))
     assert likeliest == sample_of(ran("--init", name, "--steps", 0, "--top-k", 1, "--seed", 99))
-
-
-def test_logits_that_are_no_numbers():
-    """Row 13: logits overflow in a model whose weights are finite: said, never a hang or a wrong token."""
-    params = make_params(CONFIG)
     params["lnfw"] = array.array("f", [FP32_MAX] * 16)
     name = model("overflow.bin", params=params)
-    for options in ([], ["--temperature", 0], ["--top-k", 5], ["--top-p", 0.9]):
+    for options in ([], ["--temperature", 0]):
         refused("--init", name, "--steps", 0, *options, says=["logits are not numbers"])
 
 
@@ -585,10 +447,6 @@ def test_accumulation():
 # ---- Rows 15, 17 and 25: the folder of a run ----
 
 
-def limited_files(limit):
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-
 def check_folder_after_full_disk(folder, err):
     """Nothing but whole files; every checkpoint can be used."""
     names = set(os.listdir(folder))
@@ -606,33 +464,20 @@ def check_folder_after_full_disk(folder, err):
 def test_files_that_may_not_grow():
     """Row 15: the model, the state or the log meets a limit: one line, no partial file, no signal."""
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 1, "-m", 1, "-o"]
-    for limit in (0, 1, 4):  # not even the lock can be written
-        refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limited_files(limit))
-    for limit, name, steps in ((200, "run.json", 40), (12000, "(main|speed).log|loss.svg", 1000),
+    # not even the lock can be written
+    refused(*run, new_folder("limited"), "-x", 40, says=[path("limited")], preexec_fn=limit_files(1))
+    for size, name, steps in ((200, "run.json", 40), (12000, "(main|speed).log|loss.svg", 1000),
                                (20000, "model_00000002.bin", 40), (50000, "state_00000002.bin", 40)):
         folder = new_folder("limited")
         often = [] if steps > 40 else ["-n", 2]
-        err = refused(*run, folder, "-x", steps, *often, says=[re.compile(name)], preexec_fn=limited_files(limit))
+        err = refused(*run, folder, "-x", steps, *often, says=[re.compile(name)], preexec_fn=limit_files(size))
         check_folder_after_full_disk(folder, err)
         assert checkpoints(folder) == []
-    for limit, name in ((0, ""), (10, ""), (20000, "model.safetensors")):
+    for size, name in ((0, ""), (20000, "model.safetensors")):
         folder = new_folder("limited_export")
         arguments = ["--init", model("export.bin"), *SAMPLE, "--export", folder]
-        refused(*arguments, says=[folder, name], preexec_fn=limited_files(limit))
+        refused(*arguments, says=[folder, name], preexec_fn=limit_files(size))
         assert not os.path.isdir(folder) or os.listdir(folder) == [], os.listdir(folder)
-
-
-@contextlib.contextmanager
-def small_disk(size):
-    folder = path("disk")
-    os.makedirs(folder, exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
-    if os.getuid() != 0 or subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0:
-        pytest.skip("no right to mount a small disk here")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_full_disk():
@@ -641,7 +486,7 @@ def test_full_disk():
     run = ["-i", TEXT, *TINY, "-s", 0, "-v", 4, "-m", 1, "-x", 6]
     straight = weights_hash(ran(*run))
     run += ["-n", 1]
-    for kilobytes in (8, 60, 140, 180, 300):
+    for kilobytes in (8, 300):
         with small_disk(f"{kilobytes}k") as disk:
             folder = os.path.join(disk, "run")
             refused(*run, "-o", folder, says=["--out-dir", folder, "not enough space", f"{kilobytes}.00 KiB free"])

@@ -1,0 +1,190 @@
+"""For every test of programs: a folder of its own, terminals, small disks, stand-ins for programs of the system."""
+import atexit
+import contextlib
+import fcntl
+import glob
+import os
+import pty
+import re
+import resource
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+SHARED = os.path.join(ROOT, "..", "shared", "data")  # GPT-2's vocabulary and a text, on some machines
+WORK = os.path.realpath(tempfile.mkdtemp(prefix="programs."))
+LIMIT = 300.0  # seconds for whatever must come to an end: many times what it takes, for machines that do much else
+
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+
+
+def path(*names):
+    return os.path.join(WORK, *names)
+
+
+def new_folder(name):
+    """The path of a folder that does not exist."""
+    shutil.rmtree(path(name), ignore_errors=True)
+    return path(name)
+
+
+def write(name, data, mode=0o644):
+    """Writes a file of bytes or text, relative to the test's folder. Returns its path."""
+    os.makedirs(os.path.dirname(path(name)), exist_ok=True)
+    with open(path(name), "wb") as file:
+        file.write(data if isinstance(data, (bytes, bytearray)) else data.encode())
+    os.chmod(path(name), mode)
+    return path(name)
+
+
+def read(name):
+    with open(path(name), "rb") as file:
+        return file.read()
+
+
+def text_of(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as file:
+        return file.read()
+
+
+def wait_until(condition, process=None, what="what a test waits for"):
+    """Waits until condition() holds, as long as the process runs."""
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert process is None or process.poll() is None, f"ended with {process.returncode} before {what}"
+        assert time.monotonic() < deadline, f"not within {LIMIT} s: {what}"
+        time.sleep(0.005)
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def limit_files(size):
+    """For preexec_fn: no file may become larger."""
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def limit_memory(size):
+    """For preexec_fn: the process may not have more."""
+    return lambda: resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+@contextlib.contextmanager
+def small_disk(size):
+    """A folder on a disk of this size, such as 300k."""
+    folder = path("disk")
+    os.makedirs(folder, exist_ok=True)
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+    if os.getuid() != 0 or subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        pytest.skip("no right to mount a small disk here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def run_closed(*command, **keywords):
+    """The status of a command without standard input, output and error."""
+    return subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', *map(str, command)], check=False,
+                          **keywords).returncode
+
+
+# ---- Programs of the system ----
+
+
+def stand_ins(programs, hidden=(), only=None):
+    """A folder for PATH that holds these programs (name -> script; without a first line: for sh), and links to those
+    of PATH: to all but the hidden ones, or only to some."""
+    folder = tempfile.mkdtemp(dir=WORK)
+    for name, script in programs.items():
+        write(os.path.join(folder, name), script if script.startswith("#!") else "#!/bin/sh\n" + script, 0o755)
+    found = [shutil.which(name) for name in only] if only is not None else [
+        file for place in os.environ["PATH"].split(os.pathsep) for file in glob.glob(os.path.join(place, "*"))]
+    for file in found:
+        name = os.path.basename(file)
+        if name not in hidden and not os.path.lexists(os.path.join(folder, name)):
+            os.symlink(os.path.abspath(file), os.path.join(folder, name))
+    return folder
+
+
+def before_path(programs):
+    """A PATH on which these programs come first."""
+    return stand_ins(programs, only=()) + os.pathsep + os.environ["PATH"]
+
+
+# ---- Terminals ----
+
+
+class Terminal:
+    """A program on a terminal of its own, which it leads as a shell would; `close` is what happens when ssh dies."""
+
+    def __init__(self, command, columns=80, ignore=(), term="xterm", env=None, only_stderr=False, **keywords):
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+
+        def lead():
+            os.setsid()
+            fcntl.ioctl(2, termios.TIOCSCTTY, 0)
+            for number in (signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN if number in ignore else signal.SIG_DFL)
+
+        other = subprocess.DEVNULL if only_stderr else slave
+        self.process = subprocess.Popen(list(map(str, command)), stdin=other, stdout=other, stderr=slave,
+                                        env=dict(env or os.environ, TERM=term), preexec_fn=lead, **keywords)
+        os.close(slave)
+        self.shown = ""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def read(self, seconds=0.02):
+        """Takes what the program has written. False: nothing more can come."""
+        if not select.select([self.master], [], [], seconds)[0]:
+            return True
+        try:
+            piece = os.read(self.master, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            return False
+        self.shown += piece.decode("latin-1")
+        return piece != b""
+
+    def until(self, wanted):
+        """Reads until a pattern is shown, or until a function says so."""
+        deadline = time.monotonic() + LIMIT
+        while not (wanted() if callable(wanted) else re.search(wanted, self.shown)):
+            assert self.read() and time.monotonic() < deadline, f"ended before {wanted}\n{self.shown[-3000:]}"
+
+    def press(self, keys):
+        os.write(self.master, keys)
+
+    def close(self):
+        if self.master >= 0:
+            os.close(self.master)
+        self.master = -1
+
+    def finish(self, status=0):
+        """Waits for the end. Returns all that was shown."""
+        while self.master >= 0 and self.read():
+            pass
+        self.close()
+        got = self.process.wait(LIMIT)
+        assert got == status, f"status {got}, expected {status}\n{self.shown[-3000:]}"
+        return self.shown
