@@ -1,22 +1,20 @@
 """What the files of a run folder must look like, whichever trainer wrote them: for test_run_folder.py and
 test_gpu_run_folder.py. Standard library only."""
-import fcntl
 import json
 import os
-import pty
 import re
 import shutil
 import signal
 import socket
-import subprocess
-import termios
 import time
 
+import pytest
+
 import cli
+from tools import Terminal, wait_until
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 SPEED_LINE = re.compile(r"s:(\d+) ms:(\d+\.\d{3}) tps:(\d+) sec:(\d+\.\d{3})\n")
-LIMIT = 120.0  # seconds for whatever must come to an end
 
 
 def record_of(folder):
@@ -93,103 +91,35 @@ def trained_steps(folder):
         return 0
 
 
-def wait_until(process, condition, what):
-    """Waits until condition() while the process runs."""
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert process.poll() is None, f"ended with {process.returncode} before {what}"
-        assert time.monotonic() < deadline, f"not within {LIMIT} s: {what}"
-        time.sleep(0.005)
-
-
-class Terminal:
-    """A program on a terminal of its own, which it leads as a shell would; `close` is what happens when ssh dies."""
-
-    def __init__(self, command, ignore=(), environment=None):
-        self.master, slave = pty.openpty()
-
-        def prepare():
-            os.setsid()
-            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-            for number in (signal.SIGHUP, signal.SIGINT):
-                signal.signal(number, signal.SIG_IGN if number in ignore else signal.SIG_DFL)
-
-        environment = dict(environment or cli.ENVIRONMENT, TERM="xterm")
-        self.process = subprocess.Popen(list(map(str, command)), stdin=slave, stdout=slave, stderr=slave,
-                                        env=environment, preexec_fn=prepare)
-        os.close(slave)
-
-    def wait_until(self, condition, what):
-        """The same as above; what is written to the terminal is read."""
-        os.set_blocking(self.master, False)
-
-        def read_and_ask():
-            try:
-                os.read(self.master, 65536)
-            except (BlockingIOError, OSError):
-                pass
-            return condition()
-
-        wait_until(self.process, read_and_ask, what)
-
-    def close(self):
-        if self.master >= 0:
-            os.close(self.master)
-        self.master = -1
-
-    def status(self):
-        return self.process.wait(LIMIT)
-
-    def end(self):
-        self.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-
 def terminal_goes(command, folder, steps, environment=None):
     """A run whose terminal goes: it saves and ends in order, as it does for SIGTERM. With SIGHUP ignored it goes on to
     its end, without a terminal to write to. `command` makes `steps` steps, and may be given more words."""
-    terminal = Terminal([*command, "-x", 1000000], environment=environment)
-    try:
-        terminal.wait_until(lambda: trained_steps(folder) >= 3, "3 steps")
-        terminal.close()
-        assert terminal.status() == 0, terminal.process.returncode
-    finally:
-        terminal.end()
-    end = record_of(folder)["end"]
-    assert end["status"] == "stopped" and cli.checkpoints(folder) == [end["step"]] and end["step"] >= 3, end
-    assert trained_steps(folder) == end["step"] == len(speed_of(folder)), end
-    shutil.rmtree(folder)
-    terminal = Terminal([*command, "-x", steps], ignore=[signal.SIGHUP], environment=environment)
-    try:
-        terminal.wait_until(lambda: trained_steps(folder) >= 3, "3 steps")
-        terminal.close()
-        assert terminal.status() == 0, terminal.process.returncode
-    finally:
-        terminal.end()
-    end = record_of(folder)["end"]
-    assert end["status"] == "done" and end["step"] == steps and cli.checkpoints(folder) == [steps], end
-    assert trained_steps(folder) == steps == len(speed_of(folder))
+    for ignore, number, status in (([], 1000000, "stopped"), ([signal.SIGHUP], steps, "done")):
+        shutil.rmtree(folder, ignore_errors=True)
+        with Terminal([*command, "-x", number], ignore=ignore, env=environment or cli.ENVIRONMENT) as terminal:
+            terminal.until(lambda: trained_steps(folder) >= 3)
+            terminal.close()
+            terminal.finish()
+        end = record_of(folder)["end"]
+        assert end["status"] == status and cli.checkpoints(folder) == [end["step"]] and end["step"] >= 3, end
+        assert status == "stopped" or end["step"] == steps, end
+        assert trained_steps(folder) == end["step"] == len(speed_of(folder)), end
 
 
 def nohup_writes_lines(command, folder, environment=None):
     """Under nohup, from a terminal into a file: whole lines, each as it comes, the beginning included, and nothing that
     steers a terminal. It dies by SIGKILL, which leaves no time to write what was not written yet."""
+    if shutil.which("nohup") is None:
+        pytest.skip("no nohup here")
     out = cli.path("nohup.out")
     words = ["sh", "-c", f"exec nohup \"$@\" >{out} 2>&1", "sh", *command, "-x", 1000000]
-    terminal = Terminal(words, environment=environment)
-    try:
-        terminal.wait_until(lambda: trained_steps(folder) >= 3, "3 steps")
+    with Terminal(words, env=environment or cli.ENVIRONMENT) as terminal:
+        terminal.until(lambda: trained_steps(folder) >= 3)
         terminal.close()
-        wait_until(terminal.process, lambda: trained_steps(folder) >= 6, "6 steps")
+        wait_until(lambda: trained_steps(folder) >= 6, terminal.process, "6 steps")
         os.kill(terminal.process.pid, signal.SIGSTOP)
         os.waitpid(terminal.process.pid, os.WUNTRACED)  # until it stands
-        logged = trained_steps(folder)
-        with open(out) as file:
-            text = file.read()
-    finally:
-        terminal.end()
+        logged, text = trained_steps(folder), cli.read(out).decode()
     assert text.endswith("\n") and "\r" not in text and "\x1b" not in text, text
     assert re.search("^machine ", text, re.M) and logged - 1 <= len(cli.losses(text)) <= logged + 1, (logged, text)
     assert "end" not in record_of(folder)

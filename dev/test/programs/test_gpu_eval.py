@@ -3,6 +3,7 @@ several, in all stages of sharding; stopping, and ranks that have other question
 
 TRAIN_GPT2CU names the program (./train_gpt2emu; on a machine with several GPUs: ./train_gpt2cu).
 """
+import functools
 import os
 import re
 import signal
@@ -15,14 +16,12 @@ from ranks import Ranks, ran, refused, single
 COUNT = 8
 
 
+@functools.lru_cache(None)
 def right_answers():
     """The model's file, and questions with the answers of the independent computation as labels. The best is further
     ahead than bf16 rounds: of losses around 4 by 2^-9 a value, some tens of values in a row."""
-    if not hasattr(right_answers, "made"):
-        params = cli.make_params(CONFIG, deviation=0.3)
-        right_answers.made = (cli.model("gpu_answers.bin", CONFIG, params),
-                              questions(CONFIG, params, COUNT, 24, margin=0.2))
-    return right_answers.made
+    params = cli.make_params(CONFIG, deviation=0.3)
+    return cli.model("gpu_answers.bin", CONFIG, params), questions(CONFIG, params, COUNT, 24, margin=0.2)
 
 
 def options(name, *more):

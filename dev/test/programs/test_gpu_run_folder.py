@@ -5,12 +5,9 @@ TRAIN_GPT2CU names the program (./train_gpt2emu).
 """
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
-
-import pytest
 
 import cli
 from ranks import ENVIRONMENT, PROGRAM, Ranks, has_mpi, ran
@@ -98,7 +95,5 @@ def test_terminal_that_goes():
 
 
 def test_under_nohup():
-    if shutil.which("nohup") is None:
-        pytest.skip("no nohup here")
     folder = cli.new_folder("nohup")
     nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder, ENVIRONMENT)

@@ -168,8 +168,11 @@ class Terminal:
 
     def until(self, wanted):
         """Reads until a pattern is shown, or until a function says so."""
+        if callable(wanted):
+            wait_until(lambda: wanted() or self.read() and False, self.process)
+            return
         deadline = time.monotonic() + LIMIT
-        while not (wanted() if callable(wanted) else re.search(wanted, self.shown)):
+        while not re.search(wanted, self.shown):
             assert self.read() and time.monotonic() < deadline, f"ended before {wanted}\n{self.shown[-3000:]}"
 
     def press(self, keys):
