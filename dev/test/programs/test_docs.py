@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,8 +13,8 @@ import tempfile
 import pytest
 
 from formats import merges_text
+from tools import ROOT, free_port, text_of
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 DOCUMENTS = ["README.md", "CONTRIBUTING.md", "doc/usage.md", "doc/several_gpus.md", "doc/reproduce.md", "doc/tests.md"]
 PROGRAMS = {name: os.path.join(ROOT, os.environ.get(name.upper(), name)) for name in ("train_gpt2", "tokenize")}
 # The GPU trainer is run emulated, where that was built.
@@ -24,11 +23,6 @@ GPU_PROGRAMS = ("train_gpt2cu", "train_gpt2emu")
 # Names that stand for a user's own files, or for what a run writes.
 OF_THE_USER = re.compile(r"^(run|build/|shards/|gpt2/|book|(main|speed|console)\.log$|loss\.svg$|state_|model_[\d*]"
                          r"|model\.safetensors|config\.json|vocab\.bpe|gpt2_tokenizer\.bin)")
-
-
-def text_of(document):
-    with open(os.path.join(ROOT, document), encoding="utf-8") as file:
-        return file.read()
 
 
 def shell_lines(document):
@@ -112,8 +106,8 @@ def test_make_targets_exist():
 
 def test_options_exist():
     known = {program: options_in(help_of(program)) for program in PROGRAMS}
-    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
-        table = {f"--{name}" for name in re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M)}
+    rows = re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", text_of("llmc/run/train_options.h"), re.M)
+    table = {f"--{name}" for name in rows}
     assert known["train_gpt2"] <= table | {"--help", "--version"}, known["train_gpt2"] - table
     known.update((name, table) for name in GPU_PROGRAMS)
     known["test.sh"] = options_in(subprocess.run(["bash", os.path.join(ROOT, "scripts/test.sh"), "--help"],
@@ -135,8 +129,7 @@ def python_options():
     """The options that the Python programs declare."""
     found = set()
     for path in glob.glob(os.path.join(ROOT, "dev", "**", "*.py"), recursive=True):
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = text_of(path)
         found |= set(re.findall(r"\(\"(?:-\w\", \")?(--[a-z][a-z0-9-]*)\"", text))
         found |= {f"--{name}" for name in re.findall(r"\bRow\(\"\w+\", \"([a-z0-9-]+)\"", text)}  # train_gpt2.py's
     return found
@@ -170,7 +163,7 @@ def shrunk(words):
     """The same command for a tiny model and few steps. A model that exists keeps its size."""
     if "--steps" in words and words[words.index("--steps") + 1] == "0":
         return words
-    words = with_value(words, "--steps", "4")
+    words = with_value(words, "--steps", "2")
     if "--init" in words and re.fullmatch(r"d\d+", words[words.index("--init") + 1]):
         words += TINY
     elif "--init" not in words and "--layers" not in words:
@@ -179,15 +172,9 @@ def shrunk(words):
 
 
 def shrunk_for_the_emulator(words):
-    for option, value in (("--seq-len", "16"), ("--batch-size", "2"), ("--val-every", "0"), ("--sample-every", "0")):
+    for option, value in (("--seq-len", "8"), ("--batch-size", "2"), ("--val-every", "0"), ("--sample-every", "0")):
         words = with_value(words, option, value)
     return words
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def groups_of_commands(document):
@@ -204,7 +191,7 @@ def groups_of_commands(document):
 def run_together(commands, folder):
     """Runs the processes of one run at the same time; returns their errors."""
     processes = [subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  env=dict(os.environ, OMP_NUM_THREADS="1", EMU_THREADS="1"))
+                                  env=dict(os.environ, OMP_NUM_THREADS="1", EMU_THREADS="1", EMU_CHECK="0"))
                  for command in commands]
     try:
         return [(p.communicate(timeout=120)[1], p.returncode) for p in processes]
@@ -233,7 +220,7 @@ def run_commands(programs):
                     if name in GPU_PROGRAMS:
                         arguments = shrunk_for_the_emulator(arguments)
                         arguments = with_value(arguments, "--server-ip", f"127.0.0.1:{port}", add=False)
-                        arguments = with_value(arguments, "--total-batch", "64", add=False)
+                        arguments = with_value(arguments, "--total-batch", "32", add=False)
                     if "--out-dir" in words and "--resume" not in words:  # the documents reuse one name for many runs
                         shutil.rmtree(os.path.join(folder, words[words.index("--out-dir") + 1]), ignore_errors=True)
                     commands.append([*launcher, programs[name], *arguments])
