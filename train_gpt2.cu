@@ -2249,8 +2249,7 @@ static bool record_run(Trainer *t, TrainRun *run, Error *error) {
 
 // Returns the functions by which a run talks to its ranks.
 static RunRanks ranks_of(Comm *comm) {
-    RunRanks ranks = {comm->rank,    comm->num_ranks,  comm_find_launcher().name != NULL,
-                      comm,          comm_agree,       comm_broadcast,
+    RunRanks ranks = {comm->rank,    comm->num_ranks,  comm,          comm_agree,       comm_broadcast,
                       comm_sum_u64,  comm_check_facts, comm_is_broken,
                       comm_all_know, comm_slow,        comm_on_failure};
     return ranks;
@@ -2274,7 +2273,7 @@ static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
     options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: the default; without a watchdog a debugger may stop the watch
     comm_single(comm);
     run->ranks = ranks_of(comm);
-    run->num_ranks = (int)max_i64(max_i64(1, comm_find_launcher().size), o->num_processes);
+    run->num_ranks = (int)max_i64(max_i64(1, launcher_find().size), o->num_processes);
     if (o->plan) { return true; }
     run->num_ranks = 1;
     if (!comm_open(comm, &options, error)) { return false; }
@@ -2378,9 +2377,9 @@ int main(int argc, char **argv) {
     reserve_standard_files();
     ignore_write_signals();
     bool parsed = train_options_parse(&run.options, argc, argv, true, &outcome, &error);
-    exit_unless(parsed || !comm_launcher_shows(), PROGRAM, &error);
+    exit_unless(parsed || !launcher_shows(), PROGRAM, &error);
     if (!parsed) { return EXIT_FAILURE; }
-    if (outcome != ARGS_RUN || (run.options.plan && !comm_launcher_shows())) { return EXIT_SUCCESS; }
+    if (outcome != ARGS_RUN || (run.options.plan && !launcher_shows())) { return EXIT_SUCCESS; }
     run.record.arguments = argv;
     run.record.num_arguments = argc;
     bool ok = run_program(&trainer, &run, &comm, &error);

@@ -7,6 +7,7 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
+#include "llmc/base/launcher.h"
 #include "llmc/ranks/ranks.h"
 
 #ifdef USE_MPI
@@ -15,7 +16,7 @@
 #include <mpi.h>
 #endif
 
-#define COMM_MAX_RANKS 4096
+#define COMM_MAX_RANKS LAUNCHER_MAX_RANKS
 #define COMM_DEFAULT_PORT 29500
 #define COMM_RETRY_SECONDS 0.1      // between two attempts
 #define COMM_PORT_SECONDS 3.0       // for a port to become free: a run that ended just now may still hold it
@@ -61,42 +62,6 @@ typedef struct {
     DirectoryLock lock;
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
 } CommStartup;
-
-// ---- What started this process ----
-
-typedef struct {
-    const char *name;           // NULL: no launcher
-    int rank, size, local_rank; // -1: it does not say
-} CommLauncher;
-
-// A number of the environment; -1 if there is none.
-static inline int comm_environment_number(const char *name) {
-    const char *text = name != NULL ? getenv(name) : NULL;
-    if (text == NULL || text[0] < '0' || text[0] > '9') { return -1; }
-    char *end;
-    long value = strtol(text, &end, 10);
-    return *end == '\0' && value <= COMM_MAX_RANKS ? (int)value : -1;
-}
-
-// SLURM_NTASKS would be there in the batch script itself, too, which srun has not started.
-static inline CommLauncher comm_find_launcher(void) {
-    static const char *const known[][4] = {
-        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-        {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
-        {"a PMIx launcher", "PMIX_RANK", NULL, NULL},
-    };
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        CommLauncher launcher = {known[i][0], comm_environment_number(known[i][1]),
-                                 comm_environment_number(known[i][2]), comm_environment_number(known[i][3])};
-        if (launcher.rank >= 0 && (known[i][2] == NULL || launcher.size >= 1)) { return launcher; }
-    }
-    CommLauncher none = {NULL, -1, -1, -1};
-    return none;
-}
-
-// Does this process speak for all processes that a launcher has started, where all have the same to say?
-static inline bool comm_launcher_shows(void) { return comm_find_launcher().rank <= 0; }
 
 // Sleeps before another attempt; false when there is no time left.
 static inline bool comm_try_again(double deadline) {
@@ -234,7 +199,7 @@ static inline bool comm_read_contact(CommStartup *s) {
 // ---- MPI: used for the ranks and for telling rank 0's address, nothing else ----
 
 #ifdef USE_MPI
-static inline bool comm_mpi_begin(const CommLauncher *launcher, int *rank, int *num_ranks, Error *error) {
+static inline bool comm_mpi_begin(const Launcher *launcher, int *rank, int *num_ranks, Error *error) {
     int provided = 0, started = 0;
     MPI_Initialized(&started);
     if (!started && MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {
@@ -273,7 +238,7 @@ static inline void comm_mpi_version_text(char *text, size_t size) {
     snprintf(text, size, "%.60s", version);
 }
 #else
-static inline bool comm_mpi_begin(const CommLauncher *launcher, int *rank, int *num_ranks, Error *error) {
+static inline bool comm_mpi_begin(const Launcher *launcher, int *rank, int *num_ranks, Error *error) {
     (void)rank, (void)num_ranks;
     return fail(error,
                 "%s has started several processes, but this program was built without MPI: build it where MPI is "
@@ -293,7 +258,7 @@ static inline void comm_mpi_version_text(char *text, size_t size) { snprintf(tex
 // ---- Rank, number of ranks, address of rank 0 ----
 
 // A start by MPI: as many processes as the launcher has started.
-static inline bool comm_find_place_mpi(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
+static inline bool comm_find_place_mpi(const CommOptions *o, const Launcher *launcher, int *rank, int *num_ranks,
                                        Error *error) {
     bool several = launcher->name != NULL && launcher->size != 1; // -1: perhaps
     if (several && o->num_ranks > 0 && launcher->size > 0 && launcher->size != o->num_ranks) {
@@ -310,7 +275,7 @@ static inline bool comm_find_place_mpi(const CommOptions *o, const CommLauncher 
 }
 
 // How many processes, and which is this one? True with *num_ranks 1 for one process.
-static inline bool comm_find_place(const CommOptions *o, const CommLauncher *launcher, int *rank, int *num_ranks,
+static inline bool comm_find_place(const CommOptions *o, const Launcher *launcher, int *rank, int *num_ranks,
                                    Error *error) {
     const char *how = o->start == COMM_TCP ? "tcp" : "fs";
     if (o->start == COMM_MPI) { return comm_find_place_mpi(o, launcher, rank, num_ranks, error); }

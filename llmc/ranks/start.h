@@ -432,7 +432,7 @@ static inline bool comm_connect(Comm *comm, const CommOptions *options, bool *to
 // Finds out how many processes there are and connects them. One process, of which there is no sign that there should
 // be more, is as after comm_single. The error is one line: an option, the ranks concerned, what to do.
 static inline bool comm_open(Comm *comm, const CommOptions *options, Error *error) {
-    CommLauncher launcher = comm_find_launcher();
+    Launcher launcher = launcher_find();
     int rank = 0, num_ranks = 1;
     comm_single(comm);
     bool ok = comm_find_place(options, &launcher, &rank, &num_ranks, error);

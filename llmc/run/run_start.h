@@ -2,6 +2,7 @@
 #ifndef LLMC_RUN_START_H
 #define LLMC_RUN_START_H
 
+#include "llmc/base/launcher.h"
 #include "llmc/run/run_folder.h"
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_state.h"
@@ -32,8 +33,8 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
         for (int i = 0; i < run->found.num_checkpoints; i++) { checkpoint_delete(dir, run->found.checkpoints[i]); }
     }
     if (!logger_open(&run->logger, dir, run->step, run->num_steps, error)) { return false; }
-    // mpirun gives its processes terminals, wherever their output goes. So there is no bar, only whole lines.
-    if (run->ranks.launched) { run->logger.terminal = false; }
+    // mpirun gives its processes terminals, wherever their output goes. They write whole lines and no progress bar.
+    if (launcher_find().name != NULL) { run->logger.terminal = false; }
     return true;
 }
 

@@ -36,7 +36,6 @@ static const struct {
 typedef struct Comm Comm;
 typedef struct {
     int rank, num_ranks;
-    bool launched; // mpirun or srun started the processes
     Comm *comm;    // passed to each function
     bool (*agree)(Comm *comm, bool ok, Error *error);
     bool (*broadcast)(Comm *comm, void *data, int64_t bytes, Error *error); // from rank 0

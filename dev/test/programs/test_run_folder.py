@@ -14,7 +14,7 @@ from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, new_fol
                  random_tokens, read, refused, shard, start, text_file, weights_hash, write)
 from run_folder import (check_machine, check_options, check_times, log_of, nohup_writes_lines, record_of, speed_of,
                         terminal_goes, trained_steps)
-from tools import run_closed, wait_until
+from tools import Terminal, run_closed, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and pseudo-terminals as Linux has them")
 TEXT = text_file()
@@ -244,6 +244,15 @@ def test_hangups():
 def test_terminal_that_goes():
     folder = new_folder("terminal")
     terminal_goes([PROGRAM, *RUN, "-d", 320, "-n", 1, "--keep", 1, "-o", folder], folder, 300)
+
+
+def test_no_bar_under_a_launcher():
+    """mpirun gives its processes terminals, wherever their output goes. They draw no progress bar there."""
+    launched = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    for more, draws in (({}, True), (launched, False)):
+        with Terminal([PROGRAM, *RUN, "-d", 320, "-x", 3], env=dict(ENVIRONMENT, **more)) as terminal:
+            shown = terminal.finish()
+        assert ("\x1b" in shown) == draws, shown
 
 
 def test_under_nohup():

@@ -487,7 +487,7 @@ static void test_launchers(Test *t) {
         for (int v = 0; v < 6 && cases[i].variables[v] != NULL; v += 2) {
             setenv(cases[i].variables[v], cases[i].variables[v + 1], 1);
         }
-        CommLauncher launcher = comm_find_launcher();
+        Launcher launcher = launcher_find();
         bool named = launcher.name != NULL && cases[i].name != NULL && strcmp(launcher.name, cases[i].name) == 0;
         CHECK(t, named || launcher.name == cases[i].name, "case %zu: %s", i, launcher.name ? launcher.name : "none");
         CHECK(t,
