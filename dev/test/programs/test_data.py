@@ -13,17 +13,13 @@ import http.server
 import io
 import json
 import os
-import pty
 import re
-import resource
-import select
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tarfile
-import tempfile
 import threading
 import time
 import unicodedata
@@ -32,13 +28,16 @@ import urllib.request
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from cli import PROGRAM as TRAIN_GPT2
+from cli import losses, shard_bytes as shard
+from evalfiles import eval_bytes
+from formats import BYTES, SYMBOLS
+from tools import ROOT, SHARED, WORK, Terminal, limit_files, read, run_closed, small_disk, wait_until, write
+from tools import path as in_work
+
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
-TRAIN_GPT2 = os.path.abspath(os.environ.get("TRAIN_GPT2", os.path.join(ROOT, "train_gpt2")))
-SHARED = os.path.join(ROOT, "..", "shared", "data")
-WORK = tempfile.mkdtemp(prefix="gpt2c_data.")
-MIRROR = os.path.join(WORK, "mirror")
-REPOSITORY = os.path.join(WORK, "repository")  # holds a copy of dev/data: its root is written to
+MIRROR = in_work("mirror")
+REPOSITORY = in_work("repository")  # holds a copy of dev/data: its root is written to
 PROGRAMS = os.path.join(REPOSITORY, "dev", "data")
 EOT = 50256
 ENVIRONMENT = {key: value for key, value in os.environ.items()
@@ -48,21 +47,6 @@ ENVIRONMENT.update(TOKENIZE=TOKENIZE, OMP_WAIT_POLICY="passive", OMP_NUM_THREADS
 BIG = "kjj0/finewebedu10B-gpt2"  # the set whose shards are large here: a fetch takes several blocks of 1 MiB
 BIG_SHARD = f"/datasets/{BIG}/resolve/main/finewebedu_train_000001.bin"
 BLOCK = 1 << 20
-
-
-def in_work(*names):
-    return os.path.join(WORK, *names)
-
-
-def read(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def write(path, data):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as file:
-        file.write(data)
 
 
 # ---- The mirror ----
@@ -75,8 +59,7 @@ def setup_module():
     made = subprocess.run(command, capture_output=True, check=True, env=ENVIRONMENT)
     assert made.stdout.decode().startswith(f"--mirror file://{MIRROR}\n"), made.stdout
     for number, kind in ((0, "val"), (1, "train"), (2, "train")):
-        tokens = array.array("H", [(number * 7 + i * i) % 50000 for i in range(5000)] * 500)
-        data = struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + tokens.tobytes()
+        data = shard([(number * 7 + i * i) % 50000 for i in range(5000)] * 500)
         publish(MIRROR, f"finewebedu_{kind}_{number:06d}.bin", data, new=number == 0)
     os.remove(in_mirror(MIRROR, "finewebedu_train_000003.bin"))
 
@@ -307,12 +290,8 @@ class Encoder:
     """GPT-2's byte-pair encoding from a vocab.bpe, as slow as it is plain."""
 
     def __init__(self, path):
-        visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
-        hidden = [byte for byte in range(256) if byte not in visible]
-        symbols = {byte: chr(byte) for byte in visible}
-        symbols.update({byte: chr(256 + i) for i, byte in enumerate(hidden)})
-        self.symbols = symbols
-        self.ids = {symbols[byte]: i for i, byte in enumerate(visible + hidden)}
+        self.symbols = dict(zip(BYTES, SYMBOLS))
+        self.ids = {symbol: i for i, symbol in enumerate(SYMBOLS)}
         self.ranks = {}
         for rank, line in enumerate(read(path).decode().split("\n")[1:-1]):
             left, right = line.split(" ")
@@ -349,33 +328,32 @@ def encoder():
     return Encoder(os.path.join(MIRROR, "gpt-2", "encodings", "main", "vocab.bpe"))
 
 
-def shard(tokens):
-    return struct.pack("<256i", 20240520, 1, len(tokens), *[0] * 253) + array.array("H", tokens).tobytes()
-
-
 def eval_file(examples, encode):
     """The bytes of a file of multiple-choice questions."""
-    body, longest = b"", 0
-    for index, (context, completions, label) in enumerate(examples):
-        lists = [encode(context)] + [encode(completion) for completion in completions]
-        stream = [65535, 0, index, label, len(completions)]
-        for tokens in lists:
-            stream += [len(tokens)] + tokens
-        stream[1] = 2 * len(stream)
-        longest = max(longest, stream[1])
-        body += array.array("H", stream).tobytes()
-    return struct.pack("<256i", 20240522, 1, len(examples), longest, *[0] * 252) + body
+    return eval_bytes([(encode(context), [encode(completion) for completion in completions], label)
+                       for context, completions, label in examples])
+
+
+def run_trainer(train_data, val_data, context, *more):
+    result = subprocess.run([TRAIN_GPT2, "--train-data", train_data, "--val-data", val_data, "--vocab", "50257",
+                             "--layers", "1", "--heads", "1", "--channels", "8", "--context", context, "--seq-len",
+                             context, "--batch-size", "1", "--sample-every", "0", *more],
+                            cwd=WORK, capture_output=True, env=ENVIRONMENT, timeout=300, text=True)
+    assert result.returncode == 0 and result.stderr == "", (result.stdout, result.stderr)
+    return result.stdout
 
 
 def train(train_data, val_data):
-    """The trainer reads these shards and makes a step with them."""
-    result = subprocess.run([TRAIN_GPT2, "--train-data", train_data, "--val-data", val_data, "--vocab", "50257",
-                             "--layers", "1", "--heads", "1", "--channels", "8", "--context", "8", "--seq-len", "8",
-                             "--batch-size", "1", "--steps", "2", "--val-batches", "2", "--sample-every", "0"],
-                            cwd=WORK, capture_output=True, env=ENVIRONMENT, timeout=300)
-    assert result.returncode == 0 and result.stderr == b"", (result.stdout, result.stderr)
-    losses = [float(loss) for loss in re.findall(rb"loss (\d+\.\d+)", result.stdout)]
-    assert len(losses) >= 4 and all(10.0 < loss < 12.0 for loss in losses), result.stdout  # ln 50257 is 10.8
+    """The trainer reads these shards and makes steps with them."""
+    out = run_trainer(train_data, val_data, "8", "--steps", "2", "--val-batches", "2")
+    found = losses(out)
+    assert len(found) == 2 and all(10.0 < loss < 12.0 for loss in found), out  # ln 50257 is 10.8
+
+
+def score(name, questions):
+    """The trainer reads the questions."""
+    data = [in_work("repository", "dev", "data", "fineweb10B", f"fineweb_{kind}_*.bin") for kind in ("train", "val")]
+    run_trainer(*data, "256", "--steps", "0", "--val-batches", "1", f"--{name}", "1", f"--{name}-data", questions)
 
 
 # ---- Every program ----
@@ -497,20 +475,6 @@ def test_hellaswag():
         assert read(os.path.join(folder, "hellaswag_val.bin")) == expected  # the good one stays
 
 
-def score(name, path):
-    """The trainer reads the questions, where it can score them already."""
-    options = subprocess.run([TRAIN_GPT2, "--help", "all"], capture_output=True, env=ENVIRONMENT).stdout
-    if f"--{name}-data".encode() not in options:
-        return
-    data = [in_work("repository", "dev", "data", "fineweb10B", f"fineweb_{kind}_*.bin") for kind in ("train", "val")]
-    result = subprocess.run([TRAIN_GPT2, "--train-data", data[0], "--val-data", data[1], "--vocab", "50257", "--layers",
-                             "1", "--heads", "1", "--channels", "8", "--context", "256", "--seq-len", "256",
-                             "--batch-size", "4", "--steps", "0", "--val-batches", "1", "--sample-every", "0",
-                             f"--{name}", "1", f"--{name}-data", path],
-                            cwd=WORK, capture_output=True, env=ENVIRONMENT, timeout=300)
-    assert result.returncode == 0 and result.stderr == b"", (result.stdout, result.stderr)
-
-
 def mmlu_questions(archive):
     with tarfile.open(archive) as tar:
         names = sorted(name for name in tar.getnames() if "/test/" in name)
@@ -586,13 +550,6 @@ def check_killed(folder):
     process.stdout.close()
     process.stderr.close()
     assert os.listdir(os.path.join(folder, ".parts")) == ["made.json"], os.listdir(os.path.join(folder, ".parts"))
-
-
-def wait_until(condition, process=None):
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline and (process is None or process.poll() is None)
-        time.sleep(0.01)
 
 
 def parquet_documents():
@@ -710,41 +667,39 @@ def test_skips_what_is_there():
         assert "0 fetched now" in out and len(server.log) == 1, server.log
 
 
-def test_truncated():
-    mirror = own_mirror("truncated")
-    path = in_mirror(mirror, "finewebedu_train_000001.bin")
-    os.truncate(path, 3000000)
-    says = ["finewebedu_train_000001.bin: has 3000000 bytes, 5001024 are published", "try again later"]
-    big("truncated_out", run=refused, mirror=mirror, says=says)
-    with Server(mirror) as server:
-        big("truncated_out", run=refused, mirror=server.url, says=says)
-        assert len(server.requests()) == 1  # trying again at once does not help
-    assert not [name for name in os.listdir(in_work("truncated_out")) if "train" in name]
+SHARD = "finewebedu_train_000001.bin"
 
 
-def test_wrong_checksum():
-    mirror = own_mirror("flipped")
-    with open(in_mirror(mirror, "finewebedu_train_000001.bin"), "r+b") as file:
+def flip(path):
+    """Changes a byte. Returns the two checksums, of what is there and of what was."""
+    before = read(path)
+    with open(path, "r+b") as file:
         file.seek(4000000)
         file.write(b"?")
-    with Server(mirror) as server:
-        for url in (mirror, server.url):
-            digests = [hashlib.sha256(read(in_mirror(m, "finewebedu_train_000001.bin"))).hexdigest()
-                       for m in (mirror, MIRROR)]
-            big("flipped_out", run=refused, mirror=url,
-                says=["finewebedu_train_000001.bin: checksum {}, published is {}; ".format(*digests), "removed"])
-            assert not [name for name in os.listdir(in_work("flipped_out")) if "train" in name]
-    big("flipped_out")
-    check_big("flipped_out")
+    return [hashlib.sha256(data).hexdigest() for data in (read(path), before)]
 
 
-def test_missing():
-    mirror = own_mirror("missing")
-    os.remove(in_mirror(mirror, "finewebedu_train_000001.bin"))
-    big("missing_out", run=refused, mirror=mirror, says=["finewebedu_train_000001.bin: no such file in the mirror"])
+@pytest.mark.parametrize("name, spoil, says, over_http", (
+    ("truncated", lambda path: os.truncate(path, 3000000),
+     f"{SHARD}: has 3000000 bytes, 5001024 are published; try again later", None),
+    ("flipped", flip, f"{SHARD}: checksum {{}}, published is {{}}; ", None),
+    ("missing", os.remove, f"{SHARD}: no such file in the mirror", f"{SHARD}: not found (404)")))
+def test_spoilt_mirror(name, spoil, says, over_http):
+    """Trying again at once does not help, nothing wrong stays, and a good mirror then has the rest."""
+    mirror, out = own_mirror(name), f"{name}_out"
+    says = says.format(*spoil(in_mirror(mirror, SHARD)) or ())
     with Server(mirror) as server:
-        big("missing_out", run=refused, mirror=server.url, says=["finewebedu_train_000001.bin: not found (404)"])
+        for url, text in ((mirror, says), (server.url, over_http or says)):
+            message = big(out, run=refused, mirror=url, says=[])
+            assert all(part in message for part in text.split("; ")), (text, message)
+            assert not [file for file in os.listdir(in_work(out)) if "train" in file]
         assert len(server.requests()) == 1
+    big(out)
+    check_big(out)
+
+
+def test_no_mirror():
+    with Server(MIRROR) as server:
         refused("mmlu.py", "--out", in_work("missing_mmlu"), mirror=server.url + "/nothing/here",
                 says=["data.tar: not found (404)"])
     refused("fineweb.py", "--out", in_work("missing_list"), mirror=in_work("no_mirror"),
@@ -1058,8 +1013,7 @@ def test_disk():
     big("huge_out", mirror=mirror, run=refused,
         says=["huge_out: 200 PB are to be written, but ", " are free; ", "--limit"])
     assert sorted(os.listdir(in_work("huge_out"))) == [".fetched.json", ".lock"]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (3000000, 3000000))
-    _, err = finish(big("limited", run=start, preexec_fn=limit), 1)
+    _, err = finish(big("limited", run=start, preexec_fn=limit_files(3000000)), 1)
     assert re.fullmatch(r"fineweb.py: [^\n]*File too large[^\n]*\n", err), err
     assert [name for name in os.listdir(in_work("limited")) if name.endswith(".bin")] == []
     with Server(MIRROR) as server:
@@ -1070,19 +1024,9 @@ def test_disk():
 
 
 def test_full_disk():
-    disk = in_work("disk")
-    os.makedirs(disk)
-    words = " ".join(f"'{word}'" for word in command("hellaswag.py", "--out", os.path.join(disk, "out")))
-    script = (f"mount -t tmpfs -o size=200k none '{disk}' || exit 99; {words}; echo \"status $?\"; ls '{disk}/out'")
-    try:
-        result = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, timeout=300,
-                                env=ENVIRONMENT)
-    except FileNotFoundError:
-        pytest.skip("no unshare here")
-    if result.returncode == 99 or b"unshare" in result.stderr:
-        pytest.skip("a small file system cannot be mounted here")
-    assert result.stdout == b"status 1\n", (result.stdout, result.stderr)
-    assert b" are free; free some space, or choose another disk with --out" in result.stderr, result.stderr
+    with small_disk("200k") as disk:
+        refused("hellaswag.py", "--out", os.path.join(disk, "out"), notes=["not the published"],
+                says=[" are free; free some space, or choose another disk with --out"])
 
 
 def test_folders():
@@ -1134,39 +1078,16 @@ def test_options():
             notes=["not the published"] * 2 + ["building tokenize"])
 
 
-def on_terminal(*arguments, mirror, wanted, seen_it):
-    """What a terminal shows. The event is set when it shows what is wanted."""
-    master, slave = pty.openpty()
-    process = subprocess.Popen(command(*arguments, mirror=mirror), cwd=WORK, stdin=subprocess.DEVNULL, stdout=slave,
-                               stderr=slave, env=dict(ENVIRONMENT, TERM="xterm", COLUMNS="80"))
-    os.close(slave)
-    seen = b""
-    while True:
-        if select.select([master], [], [], 0.1)[0]:
-            try:
-                data = os.read(master, 4096)
-            except OSError:  # Linux: the other side is closed
-                break
-            if not data:
-                break
-            seen += data
-            if wanted in seen:
-                seen_it.set()
-        elif process.poll() is not None:
-            break
-    process.wait(timeout=120)
-    os.close(master)
-    assert process.returncode == 0, seen
-    return seen.decode()
-
-
 def test_screen():
     """A terminal shows a bar, which is taken away at the end."""
     with Server(MIRROR) as server:
         released = threading.Event()
         server.faults[BIG_SHARD] = [server.stall(2 * BLOCK, threading.Event(), released)]
-        seen = on_terminal("fineweb.py", "-t", "edu", "--limit", 1, *FAST, "--out", in_work("screen"),
-                           mirror=server.url, wanted=b" | 1 of 2: edu_fineweb", seen_it=released)
+        words = command("fineweb.py", "-t", "edu", "--limit", 1, *FAST, "--out", in_work("screen"), mirror=server.url)
+        with Terminal(words, cwd=WORK, env=dict(ENVIRONMENT, COLUMNS="80")) as terminal:
+            terminal.until(r" \| 1 of 2: edu_fineweb")
+            released.set()
+            seen = terminal.finish()
     bars = [line for line in seen.split("\r") if line.startswith("[")]
     assert bars and all(re.match(r"\[#*-*\] \d+%, [\d.]+ [kM]?B of 10.0 MB, [\d.]+ MB/s", bar) for bar in bars), seen
     assert any(" | 1 of 2: edu_fineweb" in bar for bar in bars), seen
@@ -1177,11 +1098,5 @@ def test_screen():
 def test_closed_streams():
     """Without standard output and the others, a program does its work and speaks to nobody."""
     out = in_work("mute")
-    status = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', sys.executable,
-                             os.path.join(PROGRAMS, "hellaswag.py"), "--mirror", file_url(MIRROR), "--out", out],
-                            env=ENVIRONMENT).returncode
+    status = run_closed(*command("hellaswag.py", "--out", out), env=ENVIRONMENT)
     assert status == 0 and read(os.path.join(out, "hellaswag_val.bin"))[:4] == struct.pack("<i", 20240522), status
-
-
-def teardown_module():
-    shutil.rmtree(WORK, ignore_errors=True)
