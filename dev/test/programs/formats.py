@@ -137,7 +137,7 @@ def read_debug_state(path, config):
 def read_tokens(path):
     data = read_bytes(path)
     fields = parse_header(data, TOKENS_MAGIC, "tokens")
-    need(fields[1] == 1, "tokens: version")
+    need(fields[1] == 1 and not any(fields[3:]), "tokens: version or unused fields")
     need(len(data) == 1024 + 2 * fields[2], f"tokens: header says {fields[2]}, size is {len(data)}")
     return array("H", data[1024:])
 

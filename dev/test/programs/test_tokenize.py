@@ -7,45 +7,28 @@ import hashlib
 import importlib
 import json
 import os
-import pty
 import random
-import resource
-import select
-import shutil
 import signal
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 import unicodedata
 
 import pytest
 
-from formats import BYTES, merges_text
+from formats import BYTES, merges_text, read_tokens
+from tools import ROOT, SHARED, WORK, Terminal, limit_files, path, read, run_closed, small_disk, write
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 TOKENIZE = os.path.abspath(os.environ.get("TOKENIZE", os.path.join(ROOT, "tokenize")))
-DATA = os.path.join(ROOT, "..", "shared", "data")
-WORK = tempfile.mkdtemp(prefix="gpt2c_tokenize.")
 EOT = 50256
-
-
-def in_work(name, content=None):
-    path = os.path.join(WORK, name)
-    if content is not None:
-        with open(path, "wb") as file:
-            file.write(content if isinstance(content, bytes) else content.encode())
-    return path
-
-
-VOCAB = in_work("vocab.bpe", merges_text())
+VOCAB = write("vocab.bpe", merges_text())
 
 
 def tokenize(*arguments, stdin=None, vocab=VOCAB, **keywords):
     command = [TOKENIZE, *(["--tokenizer", vocab] if vocab else []), *arguments]
     source = {"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}
-    return subprocess.run(command, cwd=WORK, capture_output=True, timeout=300, **source, **keywords)
+    return subprocess.run(command, cwd=WORK, capture_output=True, timeout=300, check=False, **source, **keywords)
 
 
 def accepted(*arguments, **keywords):
@@ -68,12 +51,7 @@ def shards(prefix):
 
 
 def read_shard(name):
-    with open(in_work(name), "rb") as file:
-        data = file.read()
-    header = struct.unpack("<256i", data[:1024])
-    assert header[:2] == (20240520, 1) and not any(header[3:]), header
-    assert len(data) == 1024 + 2 * header[2], (len(data), header[2])
-    return array.array("H", data[1024:]).tolist()
+    return list(read_tokens(path(name)))
 
 
 def read_all(prefix):
@@ -172,7 +150,7 @@ def test_generator():
 # ---- Shards ----
 
 def test_shakespeare():
-    text, vocab = os.path.join(DATA, "tinyshakespeare.txt"), os.path.join(DATA, "vocab.bpe")
+    text, vocab = os.path.join(SHARED, "tinyshakespeare.txt"), os.path.join(SHARED, "vocab.bpe")
     if not (os.path.exists(text) and os.path.exists(vocab)):
         pytest.skip("../shared/data is not here")
     summary = accepted("--output", "new/folder/shakespeare", "--val-fraction", "0.1", text, vocab=vocab)
@@ -188,7 +166,7 @@ def test_shakespeare():
 
 def test_documents():
     """Several files and standard input: each a document, whatever the bytes, on any number of threads."""
-    first, second = in_work("a.txt", mixed_text(1, 5000)), in_work("b.txt", bytes(range(256)) * 20)
+    first, second = write("a.txt", mixed_text(1, 5000)), write("b.txt", bytes(range(256)) * 20)
     third = b"no newline at the end <|endoftext|>"
     accepted("--output", "documents", first, "-", second, stdin=third)
     accepted("--output", "documents1", "--threads", "1", first, "-", second, stdin=third)
@@ -218,38 +196,31 @@ def test_streaming():
     kilobytes = peak_memory(process.pid)  # it has read all but what fits into the pipe
     process.stdin.close()
     assert process.wait() == 0
-    with open(in_work("block_train_000001.bin"), "rb") as file:
-        expected = file.read()[1026:]
-    with open(in_work("stream_train_000001.bin"), "rb") as file:
-        got = file.read()
-    os.remove(in_work("stream_train_000001.bin"))
+    expected, got = read("block_train_000001.bin")[1026:], read("stream_train_000001.bin")
+    os.remove(path("stream_train_000001.bin"))
     assert got[1026:] == expected * times, (len(got), len(expected), times)
     assert kilobytes < 100 * 1024, f"{kilobytes} KiB"
 
 
 def test_closed_output():
     """A summary that nobody can read does not end up in a shard."""
-    text = in_work("closed.txt", mixed_text(3, 20000))
+    text = write("closed.txt", mixed_text(3, 20000))
     accepted("--output", "seen", text)
-    status = subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', TOKENIZE, "--tokenizer", VOCAB, "--output",
-                             "unseen", text], cwd=WORK).returncode
-    assert status == 0, status
-    with open(in_work("seen_train_000001.bin"), "rb") as a, open(in_work("unseen_train_000001.bin"), "rb") as b:
-        assert a.read() == b.read()
+    assert run_closed(TOKENIZE, "--tokenizer", VOCAB, "--output", "unseen", text, cwd=WORK) == 0
+    assert read("seen_train_000001.bin") == read("unseen_train_000001.bin")
 
 
 def test_one_long_word():
     """A text without a place to cut needs a larger buffer, not another result."""
     accepted("--output", "long", "-", stdin=b"a" * (20 << 20))
-    with open(in_work("long_train_000001.bin"), "rb") as file:
-        data = file.read()
-    os.remove(in_work("long_train_000001.bin"))
+    data = read("long_train_000001.bin")
+    os.remove(path("long_train_000001.bin"))
     pair = 256 + 256 * BYTES.index(97) + BYTES.index(97)
     assert data[1024:] == struct.pack("<H", EOT) + struct.pack("<H", pair) * (10 << 20)
 
 
 def test_shard_sizes():
-    text = in_work("sizes.txt", mixed_text(3, 20000))
+    text = write("sizes.txt", mixed_text(3, 20000))
     accepted("--output", "whole", text)
     tokens = read_all("whole")
     for size in (1000, len(tokens), len(tokens) - 1, len(tokens) + 1):
@@ -274,7 +245,7 @@ def test_json_lines():
     lines = [json.dumps({"id": i, "text": text, "x": [{"text": 1}]}, ensure_ascii=i % 2 == 0)
              for i, text in enumerate(texts)]
     content = "\n".join(lines[:1000]) + "\n\n  \r\n" + "\r\n".join(lines[1000:])
-    path = in_work("lines.jsonl", content)
+    path = write("lines.jsonl", content)
     summary = accepted("--output", "lines", "--jsonl", "text", path)
     accepted("--output", "lines1", "--jsonl", "text", "--threads", "1", "-", stdin=content.encode())
     tokens = read_all("lines")
@@ -289,10 +260,7 @@ def test_many_json_lines():
     times = (20 << 20) // len(line)
     accepted("--output", "line", "--jsonl", "text", "-", stdin=line)
     accepted("--output", "lines", "--overwrite", "--jsonl", "text", "-", stdin=line * times)
-    with open(in_work("line_train_000001.bin"), "rb") as file:
-        expected = file.read()[1024:]
-    with open(in_work("lines_train_000001.bin"), "rb") as file:
-        assert file.read()[1024:] == expected * times
+    assert read("lines_train_000001.bin")[1024:] == read("line_train_000001.bin")[1024:] * times
     refused(f"standard input: line {times + 1}: JSON line: byte 0: expected a value", "--jsonl", "text", "-",
             stdin=line * times + b"x")
 
@@ -302,11 +270,10 @@ def test_bad_json_lines():
              ('{"text": 5}\n', 'JSON line: field "text" is not a string'),
              ('["text"]\n', "JSON line: not an object ({...})"),
              ("plain text\n", "JSON line: byte 0: expected a value")]
-    for number in (1, 2, 700):
-        for text, message in cases:
-            in_work("bad.jsonl", '{"text": "ok"}\n' * (number - 1) + text * 3)
-            refused(f"bad.jsonl: line {number}: {message}", "--jsonl", "text", "bad.jsonl")
-    in_work("bad.jsonl", "\n \n")
+    for number, (text, message) in zip((1, 2, 700, 700), cases):
+        write("bad.jsonl", '{"text": "ok"}\n' * (number - 1) + text * 3)
+        refused(f"bad.jsonl: line {number}: {message}", "--jsonl", "text", "bad.jsonl")
+    write("bad.jsonl", "\n \n")
     refused("no documents in the input: nothing was written", "--jsonl", "text", "bad.jsonl")
     result = tokenize("--output", "refused", "--jsonl", "text", "-", stdin=b'{"text": "a"}\n{"text": "b')
     assert result.returncode == 1 and result.stderr.startswith(b"tokenize: standard input: line 2: "), result.stderr
@@ -321,8 +288,7 @@ def question(context, completions, label):
 
 def read_questions(name):
     """The examples of an eval file as (context, completions, label) of token lists."""
-    with open(in_work(name), "rb") as file:
-        data = file.read()
+    data = read(name)
     header = struct.unpack("<256i", data[:1024])
     assert header[:2] == (20240522, 1) and not any(header[4:]), header
     stream, at, found, sizes = array.array("H", data[1024:]).tolist(), 0, [], []
@@ -362,10 +328,9 @@ def test_questions():
     assert summary == (f"6000 questions, the longest {max(2 * (10 + len(c) + sum(map(len, cs))) for c, cs, _ in found)}"
                        " bytes: deep/questions_val.bin\n"), summary
     accepted("--eval", "--output", "deep/one", "--threads", "1", "-", stdin=content)
-    with open(in_work("deep/questions_val.bin"), "rb") as one, open(in_work("deep/one_val.bin"), "rb") as other:
-        assert one.read() == other.read()
-    os.remove(in_work("deep/questions_val.bin"))
-    os.remove(in_work("deep/one_val.bin"))
+    assert read("deep/questions_val.bin") == read("deep/one_val.bin")
+    os.remove(path("deep/questions_val.bin"))
+    os.remove(path("deep/one_val.bin"))
 
 
 def test_bad_questions():
@@ -406,18 +371,18 @@ def test_bad_questions():
 
 def test_old_shards():
     """A new set never mixes with an old one, nor with what a killed run has left."""
-    long, short = in_work("long.txt", mixed_text(5, 9000)), in_work("short.txt", b"short")
+    long, short = write("long.txt", mixed_text(5, 9000)), write("short.txt", b"short")
     accepted("--output", "old", "--shard-size", "500", long)
-    in_work("old_val_notes.txt", b"mine")
-    in_work("older_train_000001.bin", b"mine")
+    write("old_val_notes.txt", b"mine")
+    write("older_train_000001.bin", b"mine")
     result = tokenize("--output", "old", short)
     assert result.returncode == 1 and b"exists already; --overwrite removes all shards of this prefix" in result.stderr
     assert len(shards("old")) > 3
     accepted("--output", "old", "--overwrite", short)
     assert shards("old") == ["old_train_000001.bin", "old_val_notes.txt"], shards("old")
-    assert os.path.exists(in_work("older_train_000001.bin"))
-    os.remove(in_work("old_train_000001.bin"))
-    in_work("old_train_000007.bin.tmp", b"half")
+    assert os.path.exists(path("older_train_000001.bin"))
+    os.remove(path("old_train_000001.bin"))
+    write("old_train_000007.bin.tmp", b"half")
     result = tokenize("--output", "old", short)
     assert result.returncode == 1 and b"./old_train_000007.bin.tmp: exists already" in result.stderr, result.stderr
     accepted("--output", "old", "--overwrite", short)
@@ -437,7 +402,7 @@ def test_help():
 
 
 def test_bad_options():
-    text = in_work("t.txt", b"some text")
+    text = write("t.txt", b"some text")
     refused("no input: name text files, or - for standard input (see --help)")
     refused("--val-tokens and --val-fraction: give one", text, "--val-tokens", "5", "--val-fraction", "0.1")
     refused("--val-fraction: the size of a pipe is not known; use --val-tokens", "--val-fraction", "0.1", "-",
@@ -455,7 +420,7 @@ def test_bad_options():
 
 
 def test_bad_inputs():
-    text, empty = in_work("t.txt", b"some text"), in_work("empty.txt", b"")
+    text, empty = write("t.txt", b"some text"), write("empty.txt", b"")
     refused("none.txt: cannot open: No such file or directory", text, "none.txt")
     refused(f"{WORK}: is a folder, expected a text file", text, WORK)
     refused(f"{empty}: is empty", text, empty)
@@ -466,26 +431,15 @@ def test_bad_inputs():
 
 
 def test_bad_vocabulary():
-    """Found before anything is written, old shards included."""
-    text, good = in_work("t.txt", b"some text"), merges_text()
-    lines = good.split("\n")
-
-    def bad(message, content):
-        refused(f"bad.bpe: {message}", text, vocab=os.path.relpath(in_work("bad.bpe", content), WORK))
-
-    bad("line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", b"")
-    bad("line 50000: the file ends with 49999 merges, GPT-2 has 50000 (truncated? fetch it again)",
-        "\n".join(lines[:50000]) + "\n")
-    bad("line 50001: ends in mid-line (truncated?)", good[:-1])
-    bad("line 50003: the file ends with 50002 merges, GPT-2 has 50000 (another model's vocabulary?)",
-        good + "!! !!\n!!!! !!!!\n")
-    bad("line 30000: expected two symbols with one space between them",
-        "\n".join(lines[:29999] + [""] + lines[29999:]))
-    bad("line 30001: makes the same token as line 30000", "\n".join(lines[:30000] + lines[29999:]))
-    bad("line 20000: byte 0xff begins no character of GPT-2's byte alphabet",
-        "\n".join(lines[:19999]).encode() + b"\n\xff a\n")
-    bad("line 1: byte 0x0d begins no character of GPT-2's byte alphabet (Windows line ends? save it with Unix ones)",
-        good.split("\n", 1)[1].replace("\n", "\r\n"))
+    """Found before anything is written, old shards included. (test_tokenizer.c has every damage.)"""
+    text, good = write("t.txt", b"some text"), merges_text()
+    for message, content in (
+            ("line 50000: the file ends with 49999 merges, GPT-2 has 50000 (truncated? fetch it again)",
+             good[:good[:-1].rindex("\n") + 1]),
+            ("line 1: byte 0x0d begins no character of GPT-2's byte alphabet (Windows line ends? save it with Unix "
+             "ones)", good.split("\n", 1)[1].replace("\n", "\r\n"))):
+        write("bad.bpe", content)
+        refused(f"bad.bpe: {message}", text, vocab="bad.bpe")
     refused("none.bpe: no such file; it is GPT-2's list of merges, vocab.bpe of OpenAI's public release; --tokenizer "
             "says where it is", text, vocab="none.bpe")
     refused(f"{WORK}: is a folder, expected a file", text, vocab=WORK)
@@ -493,9 +447,9 @@ def test_bad_vocabulary():
             "itself)", text, vocab="byte")
     decode_only = struct.pack("<256I", 20240328, 2, 2, 1, *[0] * 252) + b"\1a\1b"
     refused("bin.bin: can only decode; encoding needs the merges, vocab.bpe", text,
-            vocab=os.path.relpath(in_work("bin.bin", decode_only), WORK))
+            vocab=os.path.basename(write("bin.bin", decode_only)))
     headerless = good.split("\n", 1)[1]
-    accepted("--output", "headerless", text, vocab=in_work("headerless.bpe", headerless))
+    accepted("--output", "headerless", text, vocab=write("headerless.bpe", headerless))
     accepted("--output", "header", text)
     assert read_all("header") == read_all("headerless")
 
@@ -504,27 +458,18 @@ def test_bad_vocabulary():
 
 def test_file_limit():
     """A limit on file sizes stops it like a full disk: an error, and shards written before are removed."""
-    text = in_work("limit.txt", mixed_text(6, 100000))
-    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
-    result = tokenize("--output", "limit", text, preexec_fn=limit)
+    text = write("limit.txt", mixed_text(6, 100000))
+    result = tokenize("--output", "limit", text, preexec_fn=limit_files(20000))
     assert result.returncode == 1 and result.stderr.count(b"\n") == 1, result
     assert b"limit_train_000001.bin: " in result.stderr and b"File too large" in result.stderr, result.stderr
     assert shards("limit") == [], shards("limit")
 
 
 def test_full_disk():
-    disk = in_work("disk")
-    os.makedirs(disk, exist_ok=True)
-    text = in_work("disk.txt", mixed_text(7, 1000000))
-    script = (f'mount -t tmpfs -o size=400k none "{disk}" || exit 99; "{TOKENIZE}" --tokenizer "{VOCAB}" '
-              f'--output "{disk}/full" --shard-size 50000 "{text}"; echo "status $?"; ls -A "{disk}"')
-    try:
-        result = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, timeout=100)
-    except FileNotFoundError:
-        pytest.skip("no unshare here")
-    if result.returncode == 99 or b"unshare" in result.stderr:
-        pytest.skip("a small file system cannot be mounted here")
-    assert result.stdout == b"status 1\n", result.stdout
+    text = write("disk.txt", mixed_text(7, 1000000))
+    with small_disk("400k") as disk:
+        result = tokenize("--output", f"{disk}/full", "--shard-size", "50000", text)
+        assert result.returncode == 1 and os.listdir(disk) == [], (result, os.listdir(disk))
     assert b"no space left on device" in result.stderr and result.stderr.count(b"\n") == 1, result.stderr
 
 
@@ -562,26 +507,10 @@ def test_signals():
 
 def test_progress():
     """A terminal shows a bar that is taken away at the end; elsewhere there is none (see accepted())."""
-    text = in_work("progress.txt", mixed_text(8, 8 << 20) * 3)
-    master, slave = pty.openpty()
-    process = subprocess.Popen([TOKENIZE, "--tokenizer", VOCAB, "--output", "progress", text], cwd=WORK,
-                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=slave,
-                               env=dict(os.environ, TERM="xterm"))
-    os.close(slave)
-    seen = b""
-    while process.poll() is None or select.select([master], [], [], 0)[0]:
-        if select.select([master], [], [], 0.1)[0]:
-            try:
-                seen += os.read(master, 4096)
-            except OSError:  # Linux: the other side is closed
-                break
-    process.communicate()
-    os.close(master)
-    assert process.returncode == 0
-    bars = [part for part in seen.decode().split("\r") if part.startswith("[")]
+    text = write("progress.txt", mixed_text(8, 8 << 20) * 3)
+    words = [TOKENIZE, "--tokenizer", VOCAB, "--output", "progress", text]
+    with Terminal(words, cwd=WORK, only_stderr=True) as terminal:
+        seen = terminal.finish()
+    bars = [part for part in seen.split("\r") if part.startswith("[")]
     assert bars and all("%, " in bar and "MB/s" in bar and len(bar) < 80 for bar in bars), seen
-    assert seen.endswith(b"\r\x1b[K"), seen[-20:]
-
-
-def teardown_module():
-    shutil.rmtree(WORK, ignore_errors=True)
+    assert seen.endswith("\r\x1b[K"), seen[-20:]
