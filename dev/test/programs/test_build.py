@@ -2,32 +2,20 @@
 built but what the Makefile itself builds to find out. Where NCCL and cuDNN are found: test_find_libraries.py. What
 comes of it with the real ones: test_nvcc.sh. And which revision of the source a program says it is, in a repository
 with a trainer of three lines."""
-import atexit
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-WORK = tempfile.mkdtemp(prefix="gpt2c_build.")
-CUDA, NCCL, CUDNN, OLD, MPI, EMPTY, BROKEN = (os.path.join(WORK, name) for name in (
-    "cuda", "nccl", "cudnn", "cudnn8", "mpi", "empty", "broken"))
-BUILD = os.path.join(WORK, "build")
+from tools import ROOT, path, write
+
+CUDA, NCCL, CUDNN, OLD, MPI, EMPTY, BROKEN, BUILD = (path(name) for name in (
+    "cuda", "nccl", "cudnn", "cudnn8", "mpi", "empty", "broken", "build"))
 NVCC = os.path.join(CUDA, "bin", "nvcc")
 COMPILER = shutil.which("gcc") or shutil.which("clang") or shutil.which("cc")
-
-atexit.register(shutil.rmtree, WORK, ignore_errors=True)
-
-
-def write(path, text, mode=0o644):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-    os.chmod(path, mode)
 
 
 def write_library(folder, lib, name, function, parameters, result="0"):
@@ -35,7 +23,7 @@ def write_library(folder, lib, name, function, parameters, result="0"):
     header = f'#ifdef __cplusplus\nextern "C"\n#endif\nint {function}({parameters});\n'
     write(os.path.join(folder, "include", f"{name}.h"), header)
     os.makedirs(os.path.join(folder, lib), exist_ok=True)
-    source = os.path.join(WORK, f"{name}.c")
+    source = path(f"{name}.c")
     write(source, f"int {function}({parameters}) {{ return {result}; }}\n")
     command = [COMPILER, "-shared", "-fPIC", "-w", "-o", os.path.join(folder, lib, f"lib{name}.so"), source]
     subprocess.run(command, check=True)
@@ -84,30 +72,33 @@ def has_mpi(line):
     return "-DUSE_MPI" in line and " -lmpi" in line
 
 
-def test_nccl_beside_cuda():
+def test_nccl():
+    """Beside CUDA, elsewhere, and left out."""
     line = compile_line("MPI=0")
     assert " -DUSE_NCCL " in line and "-isystem" not in line, line
     assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line and " -l:libnccl.so " in line, line
     assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
 
-
-def test_nccl_elsewhere():
     for line in (compile_line(f"NCCL_HOME={NCCL}"), compile_line("NCCL=1", NCCL_HOME=NCCL)):
         assert f" -DUSE_NCCL -isystem {NCCL}/include " in line and " -l:libnccl.so " in line, line
         assert f" -L{NCCL}/lib " in line and f"-Xlinker -rpath -Xlinker {NCCL}/lib" in line, line
 
-
-def test_without_nccl():
     line = compile_line("NCCL=0", "MPI=0")
     assert "nccl" not in line.lower(), line
 
 
-def test_nccl_that_is_not_there():
-    for folder in (EMPTY, BROKEN):
-        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"NCCL_HOME={folder}", status=2)
-        message = rf"No NCCL in NCCL_HOME={folder} that \S+ builds with( \(.*\))?: expected include/nccl.h"
-        assert re.search(message, out), out
-        assert "NCCL=0 leaves it out" in out, out
+@pytest.mark.parametrize("switch, folders, says, program", (
+    ("NCCL", (EMPTY, BROKEN), r"No NCCL in NCCL_HOME={} that \S+ builds with( \(.*\))?: expected include/nccl.h",
+     "train_gpt2cu"),
+    ("CUDNN", (EMPTY, os.path.join(BROKEN, "cudnn"), OLD),
+     r"No cuDNN 9 in CUDNN_HOME={} that \S+ builds with( \(.*\))?: expected include/cudnn.h", "train_gpt2cu"),
+    ("MPI", (EMPTY, os.path.join(BROKEN, "mpi")), r"No MPI in MPI_HOME={} that \S+ builds with: install OpenMPI",
+     "train_gpt2emu")))
+def test_what_is_not_there(switch, folders, says, program):
+    """A folder that is named, and holds none that fits, is refused."""
+    for folder in folders:
+        out = make(f"{BUILD}/{program}", f"NVCC={NVCC}", f"{switch}_HOME={folder}", status=2)
+        assert re.search(says.format(folder), out) and f"{switch}=0" in out, out
 
 
 def test_mpi_in_a_folder():
@@ -123,13 +114,6 @@ echo 'gcc -I"{MPI}/include" -L"{MPI}/lib" -Xlinker --enable-new-dtags -Wl,-z,now
         line = compile_line(f"MPI_HOME={MPI}", program="train_gpt2emu")
         assert has_mpi(line) and f" -Wl,-rpath,{MPI}/lib " in line, line
         shutil.rmtree(os.path.dirname(mpicc), ignore_errors=True)
-
-
-def test_mpi_that_is_not_there():
-    for folder in (EMPTY, os.path.join(BROKEN, "mpi")):
-        out = make(f"{BUILD}/train_gpt2emu", f"MPI_HOME={folder}", status=2)
-        assert re.search(rf"No MPI in MPI_HOME={folder} that \S+ builds with: install OpenMPI or MPICH", out), out
-        assert "MPI=0" in out, out
 
 
 def test_mpi_that_is_here():
@@ -148,14 +132,6 @@ def test_cudnn():
         assert f" -L{CUDNN}/lib " in line and f"-Xlinker -rpath -Xlinker {CUDNN}/lib" in line, line
     for line in (compile_line("CUDNN=0"), compile_line("PRECISION=FP32")):
         assert "cudnn" not in line.lower() and "nvrtc" not in line, line
-
-
-def test_cudnn_that_is_not_there():
-    for folder in (EMPTY, os.path.join(BROKEN, "cudnn"), OLD):
-        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", f"CUDNN_HOME={folder}", status=2)
-        message = rf"No cuDNN 9 in CUDNN_HOME={folder} that \S+ builds with( \(.*\))?: expected include/cudnn.h"
-        assert re.search(message, out), out
-        assert "CUDNN=0 leaves it out" in out, out
 
 
 def test_emulated_programs_have_nccl():
@@ -189,13 +165,13 @@ def test_a_switch_rebuilds():
 
 def test_which_gpus():
     """The one that is here. Where none is visible: those that the trainer is for and nvcc knows. make says which."""
-    smi = os.path.join(WORK, "smi", "nvidia-smi")
-    path = os.path.dirname(smi) + ":" + os.environ["PATH"]
+    smi = path("smi", "nvidia-smi")
+    places = os.path.dirname(smi) + ":" + os.environ["PATH"]
     for found, known, archs in (("8.9", "sm_80 sm_89 sm_90", "89"), ("", "sm_75 sm_80 sm_90", "80 90"),
                                 ("", "sm_80 sm_90 sm_100 sm_120", "80 90 100"),
                                 ("12.0", "sm_80 sm_90 sm_100", "80 90 100")):
         write(smi, f"#!/bin/sh\necho {found}\n", 0o755)
-        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", PATH=path, GPU_ARCH="", ARCHS=known)
+        out = make(f"{BUILD}/train_gpt2cu", f"NVCC={NVCC}", PATH=places, GPU_ARCH="", ARCHS=known)
         line = next(line for line in out.splitlines() if " train_gpt2.cu" in line)
         assert re.findall(r"arch=compute_(\d+),code=\[sm_(\d+),compute_(\d+)\]", line) == [
             (arch, arch, arch) for arch in archs.split()], (found, known, out)
@@ -220,7 +196,7 @@ def test_the_revision():
     """A commit links and compiles nothing but the revision; without .git there is none; twice in a row does nothing."""
     if shutil.which("git") is None:
         pytest.skip("no git here")
-    folder = os.path.join(WORK, "revision")
+    folder = path("revision")
     environment = {name: value for name, value in os.environ.items() if not re.match("MAKE|MFLAGS|GNUMAKE|GIT_", name)}
     environment.update(GIT_CONFIG_GLOBAL="/dev/null", GIT_CONFIG_SYSTEM="/dev/null")
 

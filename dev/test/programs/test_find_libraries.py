@@ -1,7 +1,6 @@
 """How dev/find_libraries.sh finds nvcc, cuBLASLt, NCCL, cuDNN and NVRTC, in folders with the layouts of NVIDIA's
 packages, of conda and of pip. nvcc is a stand-in, and each library has one function. What the Makefile makes of it:
 test_build.py. What comes of it with the real libraries: test_nvcc.sh."""
-import atexit
 import os
 import platform
 import shutil
@@ -11,36 +10,29 @@ import tempfile
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+import tools
+from tools import ROOT, WORK, stand_ins
+
 SCRIPT = os.path.join(ROOT, "dev", "find_libraries.sh")
-WORK = os.path.realpath(tempfile.mkdtemp(prefix="gpt2c_find."))
-TOOLS = os.path.join(WORK, "tools")
+TOOLS = tools.path("tools")
 MACHINE = platform.machine()
 TRIPLET = f"{MACHINE}-linux-gnu"
 TARGET = f"targets/{MACHINE}-linux"
 CXX = shutil.which("g++") or shutil.which("clang++")
 NEEDED = "bash env awk grep sed tr sort readlink dirname mktemp rm cat uname as ld".split()
 
-atexit.register(shutil.rmtree, WORK, ignore_errors=True)
-
 
 def write(path, text="", mode=0o644):
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
-        file.write(text)
-    os.chmod(path, mode)
-    return path
+    return tools.write(path, text, mode)
 
 
 def setup_module():
     if CXX is None or sys.platform != "linux" or not all(map(shutil.which, NEEDED)):
         pytest.skip("no C++ compiler, or no Linux")
-    os.mkdir(TOOLS)
-    for tool in NEEDED:
-        os.symlink(shutil.which(tool), os.path.join(TOOLS, tool))
     # -S: no packages but those of PYTHONPATH.
-    write(f"{TOOLS}/python3", f"#!/bin/sh\nexec {sys.executable} -S \"$@\"\n", 0o755)
-    write(f"{TOOLS}/sh", f"#!{shutil.which('bash')}\nexec {shutil.which('sh')} \"$@\"\n", 0o755)
+    programs = {"python3": f"exec {sys.executable} -S \"$@\"\n",
+                "sh": f"#!{shutil.which('bash')}\nexec {shutil.which('sh')} \"$@\"\n"}
+    os.rename(stand_ins(programs, only=NEEDED), TOOLS)
 
 
 def compile_library(path, source):
