@@ -9,7 +9,7 @@
 #include <float.h>
 
 #include "dev/test/fixture.h"
-#include "dev/test/test.h"
+#include "dev/test/test_main.h"
 #include "llmc/files/checkpoint.h"
 #include "llmc/files/model_file.h"
 
@@ -36,12 +36,12 @@ static bool check_tensor(Test *t, const char *what, const float *got, const floa
     return check_close(t, what, got, want, (size_t)n, tolerance(K, D) * largest(want, n), 0.0);
 }
 
-static void test_comparison_rejects(Test *t) {
+TEST(test_comparison_rejects) {
     enum { N = 57, K = 21, D = 3 };
     float want[N], got[N];
     for (int i = 0; i < N; i++) { want[i] = got[i] = 0.3f * (float)(i % 7 - 3); }
     double tol = tolerance(K, D) * largest(want, N);
-    Test inner = {100, NULL}; // a high count of failures keeps it from printing more
+    Test inner = {.failures = 100}; // a high count of failures keeps it from printing more
     CHECK(t, check_tensor(&inner, "equal", got, want, N, K, D), "equal tensors are rejected");
     got[31] = (float)(want[31] + 0.5 * tol);
     CHECK(t, check_tensor(&inner, "near", got, want, N, K, D), "half the tolerance is rejected");
@@ -72,7 +72,7 @@ static void check_twice(Test *t, const Fixture *f, const char *name, float *got,
     free(got);
 }
 
-static void test_embedding(Test *t) {
+TEST(test_embedding) {
     enum { B = 3, T = 7, C = 5, V = 11, CONTEXT = 9 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const int32_t *tokens = fixture_ints(&f, "embedding.tokens", B * T);
@@ -88,7 +88,7 @@ static void test_embedding(Test *t) {
     fixture_close(&f);
 }
 
-static void test_layernorm(Test *t) {
+TEST(test_layernorm) {
     enum { N = 3 * 7, C = 37 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const float *inp = fixture_floats(&f, "layernorm.inp", N * C), *weight = fixture_floats(&f, "layernorm.weight", C);
@@ -105,7 +105,7 @@ static void test_layernorm(Test *t) {
     fixture_close(&f);
 }
 
-static void test_linear(Test *t) {
+TEST(test_linear) {
     enum { N = 3 * 7, C = 37, OC = 53 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const float *inp = fixture_floats(&f, "linear.inp", N * C), *weight = fixture_floats(&f, "linear.weight", OC * C);
@@ -150,13 +150,13 @@ static void check_attention(Test *t, const char *layer, int B, int T, int NH, in
     fixture_close(&f);
 }
 
-static void test_attention(Test *t) { check_attention(t, "attention", 3, 13, 3, 7); }
-static void test_attention_over_tiles(Test *t) { check_attention(t, "attention_long", 1, 67, 2, 3); }
+TEST(test_attention) { check_attention(t, "attention", 3, 13, 3, 7); }
+TEST(test_attention_over_tiles) { check_attention(t, "attention_long", 1, 67, 2, 3); }
 
 // Checks element by element, because inputs reach from 0.0001 to 100. tanh(u) is right to a few units in the last
 // place, so the output is right to a few |x| * FLT_EPSILON, also if 1 + tanh(u) cancels. The gradient multiplies this
 // error by x/2 and the slope of u. From |x| = 6 on tanh(u) is 1 in float32, so 1 - tanh(u)^2 is 0 and leaves no error.
-static void test_gelu(Test *t) {
+TEST(test_gelu) {
     enum { N = 57 + 9 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const float *inp = fixture_floats(&f, "gelu.inp", N), *want = fixture_floats(&f, "gelu.out", N);
@@ -174,7 +174,7 @@ static void test_gelu(Test *t) {
     fixture_close(&f);
 }
 
-static void test_cross_entropy(Test *t) {
+TEST(test_cross_entropy) {
     enum { N = 3 * 7, V = 23, Vp = 32 };
     Fixture f = fixture_open(FIXTURES "layers.bin");
     const float *given = fixture_floats(&f, "crossentropy.logits", N * V);
@@ -291,7 +291,7 @@ static void check_logits(Test *t, Tiny *tiny) {
     free(logits);
 }
 
-static void test_logits_and_loss(Test *t) {
+TEST(test_logits_and_loss) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     check_logits(t, &tiny);
@@ -299,7 +299,7 @@ static void test_logits_and_loss(Test *t) {
 }
 
 // Checks the logits after each token of each sequence, computed token by token with the cache.
-static void test_logits_of_generation(Test *t) {
+TEST(test_logits_of_generation) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     int T = tiny.want.T, V = tiny.gpt2.config.vocab_size;
@@ -313,7 +313,7 @@ static void test_logits_of_generation(Test *t) {
     tiny_close(&tiny);
 }
 
-static void test_gradients(Test *t) {
+TEST(test_gradients) {
     for (int recompute = RECOMPUTE_NOTHING; recompute <= RECOMPUTE_BLOCK; recompute++) {
         Tiny tiny;
         if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", recompute)) { return; }
@@ -330,7 +330,7 @@ static void test_gradients(Test *t) {
 }
 
 // Moves one element of a computed gradient by ten times the tolerance, or makes it a NaN. Both must be rejected.
-static void test_wrong_gradients_are_rejected(Test *t) {
+TEST(test_wrong_gradients_are_rejected) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     const GPT2Config *config = &tiny.gpt2.config;
@@ -341,7 +341,7 @@ static void test_wrong_gradients_are_rejected(Test *t) {
         int64_t at = gpt2_param_offset(config, i), n = gpt2_param_size(config, i);
         float *got = tiny.gpt2.grads + at, *element = got + n / 2, kept = *element;
         const float *want = tiny.want.grads + at;
-        Test inner = {100, NULL};
+        Test inner = {.failures = 100};
         *element = kept + (float)(10.0 * tolerance(K, D) * largest(want, n));
         CHECK(t, !check_tensor(&inner, "perturbed", got, want, n, K, D), "a wrong %s passes", gpt2_param_specs[i].name);
         *element = NAN;
@@ -359,7 +359,7 @@ static float round_to_bf16(float x) {
     return x;
 }
 
-static void test_bf16_model(Test *t) {
+TEST(test_bf16_model) {
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
     float *bf16 = load_params(t, &tiny, FIXTURES "tiny_bf16.bin");
@@ -372,7 +372,7 @@ static void test_bf16_model(Test *t) {
 }
 
 // hf_tiny was saved by Hugging Face's transformers. Its model must give the logits that transformers computed.
-static void test_hugging_face_model(Test *t) {
+TEST(test_hugging_face_model) {
     Tiny hf;
     if (!tiny_open(t, &hf, FIXTURES "hf_tiny", RECOMPUTE_NOTHING)) { return; }
     const GPT2Config *config = &hf.gpt2.config;
@@ -388,7 +388,7 @@ static void test_hugging_face_model(Test *t) {
 }
 
 // logf, sinf and cosf differ between libraries by a few units in the last place.
-static void test_initialisation(Test *t) {
+TEST(test_initialisation) {
     Fixture f = fixture_open(FIXTURES "init.bin");
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
@@ -460,7 +460,7 @@ static void check_movement(Test *t, const GPT2Config *config, int i, const float
           sqrt(difference));
 }
 
-static void test_ten_updates(Test *t) {
+TEST(test_ten_updates) {
     Fixture f = fixture_open(FIXTURES "tiny_steps.bin");
     Tiny tiny;
     if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
@@ -487,23 +487,4 @@ static void test_ten_updates(Test *t) {
     fixture_close(&f);
 }
 
-int main(void) {
-    Suite s = suite_begin("test_gpt2");
-    RUN(&s, test_comparison_rejects);
-    RUN(&s, test_embedding);
-    RUN(&s, test_layernorm);
-    RUN(&s, test_linear);
-    RUN(&s, test_attention);
-    RUN(&s, test_attention_over_tiles);
-    RUN(&s, test_gelu);
-    RUN(&s, test_cross_entropy);
-    RUN(&s, test_logits_and_loss);
-    RUN(&s, test_logits_of_generation);
-    RUN(&s, test_gradients);
-    RUN(&s, test_wrong_gradients_are_rejected);
-    RUN(&s, test_bf16_model);
-    RUN(&s, test_hugging_face_model);
-    RUN(&s, test_initialisation);
-    RUN(&s, test_ten_updates);
-    return suite_end(&s);
-}
+int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -12,6 +12,7 @@
 #include "dev/test/fixture.h"
 #include "dev/test/layers/gpu_test.h"
 #include "dev/test/temp_dir.h"
+#include "dev/test/test_main.h"
 #include "llmc/files/checkpoint.h"
 #include "llmc/files/model_file.h"
 
@@ -230,7 +231,7 @@ static void check_gradients(Test *t, Trainer *trainer, const float *want, const 
     }
 }
 
-static void test_logits_and_loss(Test *t) {
+TEST(test_logits_and_loss) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
@@ -256,7 +257,7 @@ static void test_logits_and_loss(Test *t) {
 }
 
 // Checks every recompute level and every fusion of GELU against PyTorch's gradients. All levels must give equal bits.
-static void test_gradients(Test *t) {
+TEST(test_gradients) {
     Wanted w = wanted_open(t);
     for (int fusion = FUSE_NOTHING; fusion <= FUSE_GELU_BACKWARD; fusion++) {
         uint64_t first = 0;
@@ -279,7 +280,7 @@ static void test_gradients(Test *t) {
 }
 
 // The head may work on any number of rows at a time. Memory that a step did not write must not matter.
-static void test_chunks_and_stale_memory(Test *t) {
+TEST(test_chunks_and_stale_memory) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
@@ -305,7 +306,7 @@ static void test_chunks_and_stale_memory(Test *t) {
 }
 
 // Two micro-batches of one sequence each must add up to the gradient of both at once, in every tensor.
-static void test_accumulation(Test *t) {
+TEST(test_accumulation) {
     Wanted w = wanted_open(t);
     Rig whole(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     Rig parts(t, &w.config, trains(1, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
@@ -321,7 +322,7 @@ static void test_accumulation(Test *t) {
 }
 
 // Ten updates with clipping, warm-up and decay: checks the loss and the norm of each.
-static void test_ten_updates(Test *t) {
+TEST(test_ten_updates) {
     Wanted w = wanted_open(t);
     Fixture f = fixture_open(FIXTURES "small_steps.bin");
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
@@ -375,7 +376,7 @@ static double train_one(Trainer *trainer, int step, int B, int T) {
     return update(trainer, 1.0, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, step + 1, B * T).loss;
 }
 
-static void test_against_cpu_trainer(Test *t) {
+TEST(test_against_cpu_trainer) {
     enum { B = 3, T = 21 };
     CpuModelShape shape = {two_heads.max_seq_len,
                            two_heads.vocab_size,
@@ -411,11 +412,11 @@ static uint64_t train_and_hash(Test *t, RunShape shape, int steps) {
     return m.hash();
 }
 
-static void test_same_bits_with_any_schedule(Test *t) {
+TEST(test_same_bits_with_any_schedule) {
     for_each_schedule(t, "weights", [&] { return train_and_hash(t, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING), 2); });
 }
 
-static void test_same_bits_with_any_recompute(Test *t) {
+TEST(test_same_bits_with_any_recompute) {
     for (int fusion = FUSE_NOTHING; fusion <= FUSE_GELU_BACKWARD; fusion += FUSE_GELU_BACKWARD) {
         uint64_t want = train_and_hash(t, trains(2, 17, RECOMPUTE_NOTHING, fusion), 2);
         for (int level = RECOMPUTE_GELU; level <= RECOMPUTE_BLOCK; level++) {
@@ -481,7 +482,7 @@ static bool are_open(const Ranks &ranks) {
 }
 
 // Saves a run and loads it again between two steps, with and without master weights.
-static void test_same_bits_when_resumed(Test *t) {
+TEST(test_same_bits_when_resumed) {
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
         TempDir dir = temp_dir_make();
         RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
@@ -532,7 +533,7 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
 }
 
 // A checkpoint must not depend on the number of ranks, nor on what they shard.
-static void test_checkpoints_of_any_ranks(Test *t) {
+TEST(test_checkpoints_of_any_ranks) {
     for (int has_master = 0; has_master <= !PRECISION_IS_FP32; has_master++) {
         RunShape shape = trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING);
         shape.has_master = has_master;
@@ -615,7 +616,7 @@ static int64_t elements(const Trainer *trainer, bool parts) {
 }
 
 // Each stage keeps one more array in parts.
-static void test_planned_elements(Test *t) {
+TEST(test_planned_elements) {
     for_each_plan([&](const Trainer *trainer, const char *what) {
         const MemoryPlan *plan = &trainer->device_plan;
         int stage = trainer->model.shape.num_ranks == 1 ? 0 : trainer->model.shape.zero_stage;
@@ -662,7 +663,7 @@ static void check_places(Test *t, const Trainer *trainer, const Buckets<T> *arra
     }
 }
 
-static void test_places_in_buckets(Test *t) {
+TEST(test_places_in_buckets) {
     for_each_plan([&](const Trainer *trainer, const char *what) {
         check_places(t, trainer, &trainer->model.params, "params", what);
         check_places(t, trainer, &trainer->optimizer.master, "master", what);
@@ -697,7 +698,7 @@ template <class T> static void check_rooms(Test *t, const Trainer *trainer, cons
     CHECK(t, used == end, "%s: %lld elements are never used", what, (long long)(end - used));
 }
 
-static void test_rooms_for_buckets(Test *t) {
+TEST(test_rooms_for_buckets) {
     for_each_plan([&](const Trainer *trainer, const char *what) {
         if (trainer->model.params.parts) { check_rooms(t, trainer, &trainer->model.params, what); }
         if (trainer->model.grads.parts) { check_rooms(t, trainer, &trainer->model.grads, what); }
@@ -715,7 +716,7 @@ static void test_rooms_for_buckets(Test *t) {
 }
 
 // The chunks of all ranks cover every element of every bucket once and in order, and fit the staging memory.
-static void test_chunks_are_everything_once(Test *t) {
+TEST(test_chunks_are_everything_once) {
     std::unique_ptr<Trainer> trainer(new Trainer());
     bool split = false, empty = false;
     for (const GPT2Config &config : layouts) {
@@ -750,7 +751,7 @@ static void test_chunks_are_everything_once(Test *t) {
 }
 
 // The room for the gradients of a bucket in parts must begin with the sum so far of this rank's part.
-static void test_room_for_gradients(Test *t) {
+TEST(test_room_for_gradients) {
     Rig m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
     if (!m.ok) { return; }
     Trainer *trainer = &m.trainer;
@@ -815,7 +816,7 @@ static void check_evaluation(Test *t, Trainer *trainer, int B, int T) {
 
 // The first micro-batch of a step replaces the sum of the losses, and later ones add to it. An evaluated batch leaves
 // the step alone.
-static void test_roles_of_batches(Test *t) {
+TEST(test_roles_of_batches) {
     enum { B = 2, T = 17, BATCHES = 3 };
     RunShape shape = trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING);
     shape.val_sequences = 2;
@@ -895,7 +896,7 @@ static void check_memory(Test *t, RunShape shape, const char *what) {
     CHECK(t, collects == (shape.rank == 0), "%s: room to collect all parameters: %d", what, collects);
 }
 
-static void test_memory_is_what_was_planned(Test *t) {
+TEST(test_memory_is_what_was_planned) {
     const int ranks[][2] = {{1, 0}, {3, 0}, {4, 1}, {4, 3}};
     for (RunKind kind : {RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS}) {
         for (const int *rank : ranks) {
@@ -910,7 +911,7 @@ static void test_memory_is_what_was_planned(Test *t) {
 }
 
 // No step may allocate memory.
-static void test_steps_allocate_nothing(Test *t) {
+TEST(test_steps_allocate_nothing) {
 #ifdef GPT2_EMU
     Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.init(t)) { return; }
@@ -925,7 +926,7 @@ static void test_steps_allocate_nothing(Test *t) {
 
 // The program's own training step must not allocate. The host reads results one step late, by an event, and waits for
 // nothing else. Only the emulator counts waits.
-static void test_host_does_not_wait_in_a_step(Test *t) {
+TEST(test_host_does_not_wait_in_a_step) {
 #ifdef GPT2_EMU
     const char *arguments[] = {"train_gpt2cu", "-i",        "README.md", "--layers", "1",  "--heads", "1", "--channels",
                                "64",           "--context", "16",        "-t",       "16", "-b",      "2", "-d",
@@ -970,7 +971,7 @@ static void test_host_does_not_wait_in_a_step(Test *t) {
 }
 
 // A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named.
-static void test_nan_stops_updates(Test *t) {
+TEST(test_nan_stops_updates) {
     Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
     if (!m.init(t)) { return; }
     Trainer *trainer = &m.trainer;
@@ -1012,7 +1013,7 @@ static bool has_8_bits(void) {
 
 // With --fp8 a linear layer's input is stored transposed only if the backward pass reads it: not for a loss alone, and
 // not if --recompute makes it again. The code 0xff is a NaN, so it marks bytes that were not written.
-static void test_inputs_kept_in_8_bits(Test *t) {
+TEST(test_inputs_kept_in_8_bits) {
     if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
     for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
         RunShape shape = trains(2, 17, level, FUSE_NOTHING);
@@ -1053,7 +1054,7 @@ static void test_inputs_kept_in_8_bits(Test *t) {
 }
 
 // The scale of an 8-bit tensor must come from the tensor's largest magnitude, whichever kernel looked for it.
-static void test_scales_of_8_bits(Test *t) {
+TEST(test_scales_of_8_bits) {
     if (!has_8_bits()) { SKIP(t, "no 8-bit multiplies here"); }
     RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
     shape.fp8 = true;
@@ -1085,7 +1086,7 @@ static void test_scales_of_8_bits(Test *t) {
 }
 
 // A sample's logits must be those of the last row of a batch, whatever stands behind that row in the window.
-static void test_sample_logits(Test *t) {
+TEST(test_sample_logits) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     if (!m.load(t, FIXTURES "small.bin")) { return; }
@@ -1105,30 +1106,4 @@ static void test_sample_logits(Test *t) {
     free(w.data);
 }
 
-int main(void) {
-    Suite s = suite_begin("test_gpt2cu_" PRECISION_NAME);
-    RUN(&s, test_logits_and_loss);
-    RUN(&s, test_gradients);
-    RUN(&s, test_chunks_and_stale_memory);
-    RUN(&s, test_accumulation);
-    RUN(&s, test_ten_updates);
-    RUN(&s, test_against_cpu_trainer);
-    RUN(&s, test_same_bits_with_any_schedule);
-    RUN(&s, test_same_bits_with_any_recompute);
-    RUN(&s, test_same_bits_when_resumed);
-    RUN(&s, test_checkpoints_of_any_ranks);
-    RUN(&s, test_planned_elements);
-    RUN(&s, test_places_in_buckets);
-    RUN(&s, test_rooms_for_buckets);
-    RUN(&s, test_chunks_are_everything_once);
-    RUN(&s, test_room_for_gradients);
-    RUN(&s, test_roles_of_batches);
-    RUN(&s, test_memory_is_what_was_planned);
-    RUN(&s, test_steps_allocate_nothing);
-    RUN(&s, test_host_does_not_wait_in_a_step);
-    RUN(&s, test_nan_stops_updates);
-    RUN(&s, test_inputs_kept_in_8_bits);
-    RUN(&s, test_scales_of_8_bits);
-    RUN(&s, test_sample_logits);
-    return suite_end(&s);
-}
+int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -1,10 +1,8 @@
-// The test harness: a test is a function that calls CHECK; a suite is a list of tests. test_tokenizer.c has this:
+// The test harness: TEST defines a test, which calls CHECK. test_tokenizer.c has this:
 //
-//   static void test_round_trip(Test *t) { CHECK(t, ok, "%s", error.text); }
-//   SUITE(tokenizer) { Suite s = suite_begin("tokenizer"); RUN(&s, test_round_trip); return suite_end(&s); }
+//   TEST(test_round_trip) { CHECK(t, ok, "%s", error.text); }
 //
-// dev/test/unit_tests.c runs the suites. A suite ends with `name: N passed, N failed, N skipped`. It returns a non-zero
-// status after a failure.
+// A test needs no entry in a list. dev/test/test_main.h runs the tests of a program, file by file.
 #ifndef TEST_H
 #define TEST_H
 
@@ -18,12 +16,30 @@
 typedef struct {
     int failures;
     const char *skipped; // why, or NULL
+    const void *data;    // of its TestCase
 } Test;
 
-typedef struct {
-    const char *name;
-    int passed, failed, skipped;
-} Suite;
+typedef struct TestCase {
+    const char *name, *file;
+    int line;
+    void (*function)(Test *);
+    const void *data; // for a function that serves several tests
+    struct TestCase *next;
+} TestCase;
+
+#ifdef __cplusplus
+extern "C"
+#endif
+    void
+    test_add(TestCase *added); // in test_main.h
+
+#define TEST(name)                                                                                                     \
+    static void name(Test *t);                                                                                         \
+    __attribute__((constructor)) static void add_##name(void) {                                                        \
+        static TestCase added = {#name, __FILE__, __LINE__, name, NULL, NULL};                                         \
+        test_add(&added);                                                                                              \
+    }                                                                                                                  \
+    static void name(Test *t)
 
 __attribute__((format(printf, 5, 6))) static inline bool test_check(Test *t, bool ok, const char *file, int line,
                                                                     const char *format, ...) {
@@ -48,6 +64,9 @@ __attribute__((format(printf, 5, 6))) static inline bool test_check(Test *t, boo
         return;                                                                                                        \
     } while (0)
 
+// Is this the quick run, scripts/test.sh without --all? A long test then does a part of its rounds.
+static inline bool test_is_quick(void) { return getenv("TEST_QUICK") != NULL; }
+
 // Compares two arrays: true only if every |got - want| <= absolute + relative * |want|. A NaN on either side fails.
 static inline bool check_close(Test *t, const char *what, const float *got, const float *want, size_t n,
                                double absolute, double relative) {
@@ -62,32 +81,5 @@ static inline bool check_close(Test *t, const char *what, const float *got, cons
     return CHECK(t, bad == 0, "%s: %zu of %zu values differ; worst at %zu: got %.9g, want %.9g", what, bad, n, worst,
                  n ? (double)got[worst] : 0.0, n ? (double)want[worst] : 0.0);
 }
-
-static inline Suite suite_begin(const char *name) {
-    setvbuf(stdout, NULL, _IOLBF, 0);
-    Suite suite = {name, 0, 0, 0};
-    return suite;
-}
-
-static inline void suite_run(Suite *suite, const char *name, void (*function)(Test *)) {
-    Test t = {0, NULL};
-    function(&t);
-    const char *verdict = t.failures > 0 ? "FAIL" : t.skipped != NULL ? "skip" : "ok  ";
-    printf("%s %s: %s%s%s\n", verdict, suite->name, name, t.skipped ? ": " : "", t.skipped ? t.skipped : "");
-    suite->failed += t.failures > 0;
-    suite->skipped += t.failures == 0 && t.skipped != NULL;
-    suite->passed += t.failures == 0 && t.skipped == NULL;
-}
-#define RUN(suite, function) suite_run((suite), #function, function)
-
-static inline int suite_end(const Suite *suite) {
-    printf("%s: %d passed, %d failed, %d skipped\n", suite->name, suite->passed, suite->failed, suite->skipped);
-    return suite->failed > 0 ? EXIT_FAILURE : EXIT_SUCCESS;
-}
-
-// A suite that unit_tests.c calls: SUITE(name) { ... } in test_name.c.
-#define SUITE(name)                                                                                                    \
-    int suite_##name(void);                                                                                            \
-    int suite_##name(void)
 
 #endif // TEST_H

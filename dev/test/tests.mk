@@ -1,6 +1,11 @@
 # How the tests, the fuzzers and the benchmarks are built and run. The Makefile includes this file.
 .PHONY: tests fuzzers test test-emu bench-cpu bench-gpu sanitize fuzz run-fuzzers
 
+# Prerequisites are read at once, so these names stand before them.
+UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
+TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
+FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
+
 tests: $(TESTS) ## the unit tests, built into build/
 
 fuzzers: $(FUZZERS)
@@ -40,11 +45,8 @@ run-fuzzers: $(FUZZERS) $(FUZZERS:$(BUILD)/fuzz_%=$(BUILD)/libfuzzer_%)
 endif
 
 # --- unit tests and fuzzers ------------------------------------------------------------------------------------------
-# The unit tests are one program, unit_tests, and each suite can be a program of its own, test_<suite>. test_comm starts
+# The unit tests are one program, unit_tests, and each file can be a program of its own, test_<file>. test_comm starts
 # itself as several processes, so it is never a part of unit_tests.
-UNITS   = $(filter-out comm,$(patsubst test_%.c,%,$(notdir $(wildcard dev/test/*/test_*.c))))
-TESTS   = $(BUILD)/unit_tests $(BUILD)/test_comm
-FUZZERS = $(patsubst %.c,$(BUILD)/%,$(notdir $(wildcard dev/test/*/fuzz_*.c)))
 vpath %.c $(wildcard dev/test/*)
 vpath %.cu $(wildcard dev/test/*)
 # Unit tests compile with -O1, in a third of the time of -O3.
@@ -65,8 +67,7 @@ $(BUILD)/unit/test_%.o: test_%.c $(BUILD)/flags
 	$(COMPILE_TEST) $(DEPENDS) -c -o $@ $<
 
 # $(call link_units,NAMES): the program of some suites.
-link_units = $(COMPILE_TEST) '-DSUITES=$(foreach name,$(1),X($(name)))' $(DEPENDS) -o $@ dev/test/unit_tests.c \
-               $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
+link_units = $(COMPILE_TEST) $(DEPENDS) -o $@ dev/test/unit_tests.c $(1:%=$(BUILD)/unit/test_%.o) $(LIBS)
 
 $(BUILD)/unit_tests: dev/test/unit_tests.c $(UNITS:%=$(BUILD)/unit/test_%.o)
 	@rm -f $@

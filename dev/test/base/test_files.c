@@ -18,7 +18,7 @@ static void check_message(Test *t, const Error *error, const char *want, const c
     CHECK(t, strcmp(error->text, expected) == 0, "got  '%s'\n    want '%s'", error->text, expected);
 }
 
-static void test_paths(Test *t) {
+TEST(test_paths) {
     Error error;
     char *longer = (char *)malloc(6000), out[MAX_PATH_BYTES];
     memset(longer, 'x', 5000);
@@ -52,7 +52,7 @@ static void test_paths(Test *t) {
     CHECK(t, path_join(out, "a", "b", &error) && strcmp(out, "a/b") == 0, "%s", out);
 }
 
-static void test_directories(Test *t) {
+TEST(test_directories) {
     TempDir dir = temp_dir_make();
     Error error;
     CHECK(t, make_directories(temp_path(&dir, "a/b//c/"), &error), "%s", error.text);
@@ -66,7 +66,7 @@ static void test_directories(Test *t) {
 }
 
 // Names of folders that exist or not, through a link, and with dots.
-static void test_resolve(Test *t) {
+TEST(test_resolve) {
     TempDir dir = temp_dir_make();
     Error error;
     char base[MAX_PATH_BYTES], out[MAX_PATH_BYTES], expected[2 * MAX_PATH_BYTES];
@@ -91,7 +91,7 @@ static void test_resolve(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_glob(Test *t) {
+TEST(test_glob) {
     TempDir dir = temp_dir_make();
     Error error;
     PathList list;
@@ -109,7 +109,7 @@ static void test_glob(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_read_whole_file(Test *t) {
+TEST(test_read_whole_file) {
     TempDir dir = temp_dir_make();
     Error error;
     uint8_t *data;
@@ -135,7 +135,7 @@ static void test_read_whole_file(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_input(Test *t) {
+TEST(test_input) {
     TempDir dir = temp_dir_make();
     Error error;
     InputFile file;
@@ -155,7 +155,7 @@ static void test_input(Test *t) {
 }
 
 // Over 4 GiB, without taking the room: a file with a hole.
-static void test_large_offsets(Test *t) {
+TEST(test_large_offsets) {
     TempDir dir = temp_dir_make();
     Error error;
     InputFile file;
@@ -175,7 +175,7 @@ static void test_large_offsets(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_atomic(Test *t) {
+TEST(test_atomic) {
     TempDir dir = temp_dir_make();
     Error error;
     AtomicFile file;
@@ -206,7 +206,7 @@ static void test_atomic(Test *t) {
 }
 
 // One file of known size, written through two descriptors in any order.
-static void test_joined_writers(Test *t) {
+TEST(test_joined_writers) {
     TempDir dir = temp_dir_make();
     Error error;
     AtomicFile file, other;
@@ -242,7 +242,7 @@ static void test_joined_writers(Test *t) {
 }
 
 // A file that shows up late, as on a network file system, and then has its size: it is made under another name.
-static void test_join_waits_for_the_name(Test *t) {
+TEST(test_join_waits_for_the_name) {
     TempDir dir = temp_dir_make();
     Error error;
     AtomicFile file, other;
@@ -268,7 +268,7 @@ static void test_join_waits_for_the_name(Test *t) {
 }
 
 // A full disk, three ways: a device that is always full, a limit on the file size, a tiny file system.
-static void test_dev_full(Test *t) {
+TEST(test_dev_full) {
     if (!path_exists("/dev/full")) { SKIP(t, "no /dev/full here"); }
     TempDir dir = temp_dir_make();
     Error error;
@@ -286,7 +286,7 @@ static void test_dev_full(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_size_limit(Test *t) {
+TEST(test_size_limit) {
     TempDir dir = temp_dir_make();
     Error error;
     AtomicFile file;
@@ -317,7 +317,7 @@ static void test_size_limit(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_full_file_system(Test *t) {
+TEST(test_full_file_system) {
 #if defined(__linux__)
     TempDir dir = temp_dir_make();
     Error error;
@@ -348,7 +348,7 @@ static void test_full_file_system(Test *t) {
 #endif
 }
 
-static void test_lock(Test *t) {
+TEST(test_lock) {
     TempDir dir = temp_dir_make();
     Error error;
     DirectoryLock lock, second;
@@ -378,23 +378,4 @@ static void test_lock(Test *t) {
     CHECK(t, !directory_lock(&lock, temp_path(&dir, "none"), &error), "a folder that does not exist");
     check_message(t, &error, "%s/.lock: cannot create: No such file or directory", temp_path(&dir, "none"));
     temp_dir_remove(&dir);
-}
-
-SUITE(files) {
-    Suite suite = suite_begin("files");
-    RUN(&suite, test_paths);
-    RUN(&suite, test_directories);
-    RUN(&suite, test_resolve);
-    RUN(&suite, test_glob);
-    RUN(&suite, test_read_whole_file);
-    RUN(&suite, test_input);
-    RUN(&suite, test_large_offsets);
-    RUN(&suite, test_atomic);
-    RUN(&suite, test_joined_writers);
-    RUN(&suite, test_join_waits_for_the_name);
-    RUN(&suite, test_dev_full);
-    RUN(&suite, test_size_limit);
-    RUN(&suite, test_full_file_system);
-    RUN(&suite, test_lock);
-    return suite_end(&suite);
 }

@@ -8,7 +8,7 @@ static void fill(uint8_t *data, size_t n) {
 }
 
 // Printed by python: xxhash.xxh64(data[:n]).hexdigest(), xxhash 3, with data as in fill().
-static void test_known_vectors(Test *t) {
+TEST(test_known_vectors) {
     static const struct {
         size_t bytes;
         uint64_t want;
@@ -28,7 +28,7 @@ static void test_known_vectors(Test *t) {
     CHECK(t, hash64("abc", 3) == 0x44bc2cf5ad770999ULL, "abc");
 }
 
-static void test_streaming(Test *t) {
+TEST(test_streaming) {
     uint8_t data[300];
     fill(data, sizeof(data));
     for (size_t first = 0; first <= 100; first++) {
@@ -47,7 +47,7 @@ static void test_streaming(Test *t) {
     CHECK(t, hash64_final(&seeded) != hash64("", 0), "the seed matters");
 }
 
-static void test_every_bit_matters(Test *t) {
+TEST(test_every_bit_matters) {
     uint8_t data[70];
     fill(data, sizeof(data));
     uint64_t whole = hash64(data, sizeof(data));
@@ -67,7 +67,7 @@ static void fill_words(uint32_t *words, int64_t n) {
 }
 
 // From sum64 of dev/test/programs/formats.py, which is written from the formula alone.
-static void test_sum64_known_values(Test *t) {
+TEST(test_sum64_known_values) {
     static const struct {
         int64_t first, words;
         uint64_t want;
@@ -92,7 +92,7 @@ static void test_sum64_known_values(Test *t) {
 }
 
 // Long enough for several threads, at an address that is no multiple of 4; summed in pieces from both ends.
-static void test_sum64_in_pieces(Test *t) {
+TEST(test_sum64_in_pieces) {
     const int64_t n = ((int64_t)1 << 21) + 12345;
     uint8_t *memory = (uint8_t *)malloc((size_t)(4 * n + 1));
     uint32_t *words = (uint32_t *)malloc((size_t)(4 * n));
@@ -112,7 +112,7 @@ static void test_sum64_in_pieces(Test *t) {
     free(memory), free(words);
 }
 
-static void test_sum64_finds_damage(Test *t) {
+TEST(test_sum64_finds_damage) {
     uint32_t words[WORDS], copy[WORDS];
     fill_words(words, WORDS);
     const uint64_t whole = sum64(0, words, WORDS);
@@ -140,15 +140,4 @@ static void test_sum64_finds_damage(Test *t) {
         CHECK(t, sum64(0, words, WORDS) != sum64(n, words, WORDS), "shifted by %d", n);
         CHECK(t, whole + sum64(n, words + n, 1) != whole, "word %d twice", n);
     }
-}
-
-SUITE(hash) {
-    Suite suite = suite_begin("hash");
-    RUN(&suite, test_known_vectors);
-    RUN(&suite, test_streaming);
-    RUN(&suite, test_every_bit_matters);
-    RUN(&suite, test_sum64_known_values);
-    RUN(&suite, test_sum64_in_pieces);
-    RUN(&suite, test_sum64_finds_damage);
-    return suite_end(&suite);
 }

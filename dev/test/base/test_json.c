@@ -6,7 +6,7 @@ static bool parse(Json *json, const char *text, Error *error) {
     return json_parse(json, "x.json", text, (int64_t)strlen(text), error);
 }
 
-static void test_values(Test *t) {
+TEST(test_values) {
     const char *text =
         " {\"a\": [1, 2.5e1, -0, [], {}], \"b\": {\"c\": null, \"d\": true, \"e\": false},\t\"f\":\"g\"}\r\n";
     Json json;
@@ -36,7 +36,7 @@ static void test_values(Test *t) {
     }
 }
 
-static void test_strings(Test *t) {
+TEST(test_strings) {
     static const struct {
         const char *json, *want;
     } cases[] = {
@@ -65,7 +65,7 @@ static void test_strings(Test *t) {
     json_free(&json);
 }
 
-static void test_whole_numbers(Test *t) {
+TEST(test_whole_numbers) {
     static const struct {
         const char *json;
         bool ok;
@@ -106,7 +106,7 @@ static void test_whole_numbers(Test *t) {
     json_free(&json);
 }
 
-static void test_refused(Test *t) {
+TEST(test_refused) {
     static const struct {
         const char *json, *message;
     } cases[] = {
@@ -155,7 +155,7 @@ static void test_refused(Test *t) {
     }
 }
 
-static void test_depth_and_size(Test *t) {
+TEST(test_depth_and_size) {
     enum { MANY = 200000 };
     char *text = (char *)malloc(MANY);
     Json json;
@@ -177,7 +177,7 @@ static void test_depth_and_size(Test *t) {
     free(text);
 }
 
-static void test_member(Test *t) {
+TEST(test_member) {
     const char *line = "{\"id\": 3, \"text\": \"one\\ntwo \\ud83d\\ude00\", \"n\": 5}";
     Json json;
     int value;
@@ -199,15 +199,4 @@ static void test_member(Test *t) {
         CHECK(t, !json_parse(&json, "x.json", line, (int64_t)n, &error), "cut after %zu bytes", n);
         json_free(&json);
     }
-}
-
-SUITE(json) {
-    Suite suite = suite_begin("json");
-    RUN(&suite, test_values);
-    RUN(&suite, test_strings);
-    RUN(&suite, test_whole_numbers);
-    RUN(&suite, test_refused);
-    RUN(&suite, test_depth_and_size);
-    RUN(&suite, test_member);
-    return suite_end(&suite);
 }

@@ -2,7 +2,7 @@
 #include "llmc/base/json.h"
 #include "dev/test/test.h"
 
-static void test_layout(Test *t) {
+TEST(test_layout) {
     JsonOut out;
     char *const words[] = {(char *)"a", (char *)"b c"};
     json_out_begin(&out);
@@ -60,7 +60,7 @@ static void check_text(Test *t, const char *text, const char *expected) {
     json_out_free(&out);
 }
 
-static void test_texts(Test *t) {
+TEST(test_texts) {
     static const char *const same[] = {"",
                                        "plain",
                                        "\"quoted\" \\ back\\slash",
@@ -89,7 +89,7 @@ static void test_texts(Test *t) {
     }
 }
 
-static void test_numbers(Test *t) {
+TEST(test_numbers) {
     static const double reals[] = {0.0, 1.0, -1.5, 3e-4, 1e-8, 0.1, 1.0 / 3.0, 1e300, 5e-324, 1.7976931348623157e308};
     static const int64_t wholes[] = {0, 1, -1, INT64_MAX, INT64_MIN, (int64_t)1 << 53};
     JsonOut out;
@@ -124,7 +124,7 @@ static void test_numbers(Test *t) {
     json_out_free(&out);
 }
 
-static void test_long(Test *t) {
+TEST(test_long) {
     enum { MANY = 20000 };
     JsonOut out;
     Json json;
@@ -137,13 +137,4 @@ static void test_long(Test *t) {
     if (read_again(t, &out, &json, &value)) { CHECK(t, json.values[value].count == MANY, "elements are lost"); }
     json_free(&json);
     json_out_free(&out);
-}
-
-SUITE(json_out) {
-    Suite suite = suite_begin("json_out");
-    RUN(&suite, test_layout);
-    RUN(&suite, test_texts);
-    RUN(&suite, test_numbers);
-    RUN(&suite, test_long);
-    return suite_end(&suite);
 }

@@ -25,7 +25,7 @@ static void check_even(Test *t, const char *what, const int *counts, int bins, d
 
 // The first outputs of SplitMix64 with seed 0, as published with the reference implementation, are the mixed multiples
 // of the golden ratio.
-static void test_splitmix_vectors(Test *t) {
+TEST(test_splitmix_vectors) {
     const uint64_t want[] = {0xe220a8397b1dcdafULL, 0x6e789e6aa1b965f4ULL, 0x06c45d188009454fULL};
     for (uint64_t i = 0; i < 3; i++) {
         uint64_t got = rand_mix((i + 1) * RAND_GOLDEN);
@@ -33,7 +33,7 @@ static void test_splitmix_vectors(Test *t) {
     }
 }
 
-static void test_every_bit_is_fair(Test *t) {
+TEST(test_every_bit_is_fair) {
     int ones[64] = {0};
     for (uint64_t i = 0; i < DRAWS; i++) {
         uint64_t bits = rand_u64(1, 2, i);
@@ -42,7 +42,7 @@ static void test_every_bit_is_fair(Test *t) {
     for (int b = 0; b < 64; b++) { check_sigma(t, "ones of a bit", ones[b], DRAWS / 2.0, sqrt(DRAWS / 4.0)); }
 }
 
-static void test_uniform(Test *t) {
+TEST(test_uniform) {
     enum { BINS = 1000 };
     static int counts[BINS];
     double sum = 0.0, squares = 0.0, low = 1.0, high = 0.0;
@@ -60,7 +60,7 @@ static void test_uniform(Test *t) {
 }
 
 // Pairs of neighbours in any coordinate fill the unit square evenly.
-static void test_neighbours_are_independent(Test *t) {
+TEST(test_neighbours_are_independent) {
     enum { SIDE = 32 };
     const char *names[] = {"next index", "next stream", "next seed", "stream and index exchanged",
                            "index 2^32 further"};
@@ -83,7 +83,7 @@ static void test_neighbours_are_independent(Test *t) {
 }
 
 // Changing one bit of any coordinate changes half of the result's bits on average.
-static void test_avalanche(Test *t) {
+TEST(test_avalanche) {
     enum { ROUNDS = 2000 };
     for (int coordinate = 0; coordinate < 3; coordinate++) {
         for (int bit = 0; bit < 64; bit++) {
@@ -99,7 +99,7 @@ static void test_avalanche(Test *t) {
 }
 
 // Moments of n standard normal numbers: E x = 0, E x^2 = 1, E x^3 = 0, E x^4 = 3, with variances 1/n, 2/n, 15/n, 96/n.
-static void test_normal_moments(Test *t) {
+TEST(test_normal_moments) {
     for (uint64_t stream = RAND_INIT; stream < RAND_INIT + 3; stream++) {
         double moments[5] = {0}, cross = 0.0, cross_squares = 0.0, n = 2.0 * DRAWS;
         for (uint64_t i = 0; i < DRAWS; i++) {
@@ -122,7 +122,7 @@ static void test_normal_moments(Test *t) {
 }
 
 // The share beyond k standard deviations is erfc(k / sqrt 2), and values lie evenly between quantiles.
-static void test_normal_distribution(Test *t) {
+TEST(test_normal_distribution) {
     enum { BINS = 200, LEVELS = 5 };
     static int counts[BINS];
     int beyond[LEVELS + 1] = {0};
@@ -147,7 +147,7 @@ static void test_normal_distribution(Test *t) {
 }
 
 // The two ends of the radius, found by a search: its 24 bits are all 0 (log must not see 0) and all 1.
-static void test_normal_extremes(Test *t) {
+TEST(test_normal_extremes) {
     float far[2], near[2];
     rand_normal_pair(0, 0, 14103612, far);
     rand_normal_pair(0, 0, 12036261, near);
@@ -171,7 +171,7 @@ static void check_bijection(Test *t, uint64_t seed, uint64_t n) {
     free(seen);
 }
 
-static void test_permute_is_a_bijection(Test *t) {
+TEST(test_permute_is_a_bijection) {
     for (uint64_t n = 1; n <= 1030; n++) { check_bijection(t, n * n, n); }
     for (uint64_t seed = 0; seed < 200; seed++) { check_bijection(t, seed, 1 + seed % 20); }
     const uint64_t sizes[] = {4093, 4096, 4097, 65521, 65535, 65536, 65537, 99991, 262144, 262145, 1000003};
@@ -184,7 +184,7 @@ static int compare_u64(const void *a, const void *b) {
 }
 
 // Sizes that no table could hold: sampled inputs (both ends and all over) go to different places within range.
-static void test_permute_large(Test *t) {
+TEST(test_permute_large) {
     enum { SAMPLES = 1 << 16 };
     const uint64_t sizes[] = {0xffffffffULL,   1ULL << 32, (1ULL << 32) + 1, (1ULL << 32) + 5,     4294967311ULL,
                               100000000000ULL, 1ULL << 62, (1ULL << 62) + 1, 0x7fffffffffffffffULL};
@@ -210,7 +210,7 @@ static void test_permute_large(Test *t) {
 
 // Over many seeds, where the first index goes, where the last goes, and how far the first and second come apart are
 // spread evenly. Small numbers of shards and windows are where a weak network shows.
-static void test_permute_is_fair(Test *t) {
+TEST(test_permute_is_fair) {
     const uint64_t sizes[] = {2, 3, 4, 5, 6, 7, 8, 13, 16, 20, 50, 64, 65, 100, 251, 256, 257};
     enum { SEEDS = 20000 };
     for (size_t s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
@@ -229,7 +229,7 @@ static void test_permute_is_fair(Test *t) {
 }
 
 // Another seed or stream gives another permutation: as many places in common as chance gives, about one.
-static void test_permute_depends_on_seed_and_stream(Test *t) {
+TEST(test_permute_depends_on_seed_and_stream) {
     enum { N = 100003 };
     int same_seed = 0, same_stream = 0, fixed = 0, near = 0;
     for (uint64_t i = 0; i < N; i++) {
@@ -243,21 +243,4 @@ static void test_permute_depends_on_seed_and_stream(Test *t) {
     CHECK(t, same_stream < 10, "%d places in common with another stream", same_stream);
     CHECK(t, fixed < 10, "%d indices stay where they are", fixed);
     check_sigma(t, "neighbours that stay together", near, 100.0, 10.0);
-}
-
-SUITE(rand) {
-    Suite s = suite_begin("rand");
-    RUN(&s, test_splitmix_vectors);
-    RUN(&s, test_every_bit_is_fair);
-    RUN(&s, test_uniform);
-    RUN(&s, test_neighbours_are_independent);
-    RUN(&s, test_avalanche);
-    RUN(&s, test_normal_moments);
-    RUN(&s, test_normal_distribution);
-    RUN(&s, test_normal_extremes);
-    RUN(&s, test_permute_is_a_bijection);
-    RUN(&s, test_permute_large);
-    RUN(&s, test_permute_is_fair);
-    RUN(&s, test_permute_depends_on_seed_and_stream);
-    return suite_end(&s);
 }

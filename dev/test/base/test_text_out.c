@@ -25,12 +25,12 @@ static void check_all_pieces(Test *t, const char *bytes, const char *want) {
 
 #define BAD "\xef\xbf\xbd" // U+FFFD
 
-static void test_characters_pass(Test *t) {
+TEST(test_characters_pass) {
     check_all_pieces(t, "plain\n\ttext", "plain\n\ttext");
     check_all_pieces(t, "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", "\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
 }
 
-static void test_invalid_bytes_are_replaced(Test *t) {
+TEST(test_invalid_bytes_are_replaced) {
     check_all_pieces(t,
                      "a\xff\xfe"
                      "b",
@@ -43,19 +43,11 @@ static void test_invalid_bytes_are_replaced(Test *t) {
     check_all_pieces(t, "\xf0\x9f\xc3\xa9", BAD BAD "\xc3\xa9");
 }
 
-static void test_control_characters_are_replaced(Test *t) {
+TEST(test_control_characters_are_replaced) {
     check_all_pieces(t, "\x1b[2J\r\x07\x7f", "?[2J???");
     check_all_pieces(t,
                      "\xc2\x9b"
                      "31m\xc2\x80\xc2\x9f\xc2\xa0",
                      "?31m??\xc2\xa0"); // C1: ESC [ in two bytes
     check_output(t, "a\0b", 3, 2, "a?b");
-}
-
-SUITE(text_out) {
-    Suite suite = suite_begin("text_out");
-    RUN(&suite, test_characters_pass);
-    RUN(&suite, test_invalid_bytes_are_replaced);
-    RUN(&suite, test_control_characters_are_replaced);
-    return suite_end(&suite);
 }

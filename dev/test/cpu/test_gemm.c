@@ -131,23 +131,8 @@ static void check_workspace(Test *t, const Case *c, int threads) {
     for (int i = 0; i < GUARD; i++) { CHECK(t, end[i] == UNTOUCHED, "wrote %d floats beyond the workspace", i + 1); }
 }
 
-static void test_odd_sizes(Test *t) {
-    static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 23, 31, 33, 47, 48, 49, 64, 95, 97};
-    static const int64_t depths[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 100, 255, 256, 257, 511, 513, 600};
-    set_threads(3);
-    for (uint64_t i = 0; i < 400; i++) {
-        int64_t M = sizes[rand_u64(1, 0, i) % 22], N = sizes[rand_u64(1, 1, i) % 22],
-                K = depths[rand_u64(1, 2, i) % 17];
-        Case c = new_case(M, N, K, (int)(rand_u64(1, 3, i) % 48), 3);
-        float *parallel = result_of(&c, false), *serial = result_of(&c, true);
-        check_result(t, &c, parallel, 1);
-        check_result(t, &c, serial, 1);
-        check_workspace(t, &c, 3);
-        free(parallel), free(serial), free_case(&c);
-    }
-}
-
-static void test_threads_change_no_bit(Test *t) {
+// The first test, and from 5 threads down: clang's OpenMP leaks when a team grows.
+TEST(test_threads_change_no_bit) {
     static const int64_t shapes[][3] = {{150, 200, 700}, {1, 1000, 300}, {1000, 1, 300}, {70, 49, 1000}, {257, 97, 64}};
     for (int shape = 0; shape < 5; shape++) {
         for (int threads = 5; threads >= 1; threads--) {
@@ -163,8 +148,24 @@ static void test_threads_change_no_bit(Test *t) {
     }
 }
 
+TEST(test_odd_sizes) {
+    static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 15, 16, 17, 23, 31, 33, 47, 48, 49, 64, 95, 97};
+    static const int64_t depths[] = {1, 2, 3, 7, 8, 15, 16, 17, 31, 64, 100, 255, 256, 257, 511, 513, 600};
+    set_threads(3);
+    for (uint64_t i = 0; i < 400; i++) {
+        int64_t M = sizes[rand_u64(1, 0, i) % 22], N = sizes[rand_u64(1, 1, i) % 22],
+                K = depths[rand_u64(1, 2, i) % 17];
+        Case c = new_case(M, N, K, (int)(rand_u64(1, 3, i) % 48), 3);
+        float *parallel = result_of(&c, false), *serial = result_of(&c, true);
+        check_result(t, &c, parallel, 1);
+        check_result(t, &c, serial, 1);
+        check_workspace(t, &c, 3);
+        free(parallel), free(serial), free_case(&c);
+    }
+}
+
 // More rows and more k than fit into the workspace at once.
-static void test_several_passes(Test *t) {
+TEST(test_several_passes) {
     static const int64_t shapes[][3] = {{300, 20, 1500}, {2, 50, 3000}, {1100, 17, 260}};
     set_threads(2);
     for (int shape = 0; shape < 3; shape++) {
@@ -178,7 +179,7 @@ static void test_several_passes(Test *t) {
     }
 }
 
-static void test_row_alone_equals_row_of_a_batch(Test *t) {
+TEST(test_row_alone_equals_row_of_a_batch) {
     set_threads(2);
     Case c = new_case(37, 130, 520, 2 + 8, 2);
     float *batch = result_of(&c, false);
@@ -191,7 +192,7 @@ static void test_row_alone_equals_row_of_a_batch(Test *t) {
     free(batch), free_case(&c);
 }
 
-static void test_trailing_zeros_change_no_bit(Test *t) {
+TEST(test_trailing_zeros_change_no_bit) {
     enum { M = 9, N = 50, K = 600 };
     set_threads(2);
     Case c = new_case(M, N, K, 0, 2);
@@ -206,7 +207,7 @@ static void test_trailing_zeros_change_no_bit(Test *t) {
     free_case(&c);
 }
 
-static void test_any_strides(Test *t) {
+TEST(test_any_strides) {
     set_threads(2);
     for (int flags = 0; flags < 16; flags++) {
         Case c = new_case(21, 37, 270, flags, 2);
@@ -219,7 +220,7 @@ static void test_any_strides(Test *t) {
     }
 }
 
-static void test_empty_sizes(Test *t) {
+TEST(test_empty_sizes) {
     set_threads(2);
     for (int flags = 0; flags < 16; flags++) {
         for (int empty = 1; empty < 8; empty++) {
@@ -233,7 +234,7 @@ static void test_empty_sizes(Test *t) {
 }
 
 // Each element within the rounding of K additions of the exact value.
-static void test_accuracy(Test *t) {
+TEST(test_accuracy) {
     enum { M = 20, N = 30, K = 3072 };
     set_threads(2);
     Case c = new_case(M, N, K, 2, 2);
@@ -253,7 +254,7 @@ static void test_accuracy(Test *t) {
     free(out), free_case(&c);
 }
 
-static void test_nan_stays_in_its_row(Test *t) {
+TEST(test_nan_stays_in_its_row) {
     set_threads(2);
     Case c = new_case(19, 50, 70, 0, 2);
     c.A[11 * 70 + 33] = NAN;
@@ -268,7 +269,7 @@ static void test_nan_stays_in_its_row(Test *t) {
 }
 
 // Many gemm_serial at the same time, each in its share of a workspace sized for gemm.
-static void test_serial_inside_parallel(Test *t) {
+TEST(test_serial_inside_parallel) {
     enum { CALLS = 24 };
     set_threads(4);
     Case c = new_case(65, 33, 64, 1, 4);
@@ -288,11 +289,11 @@ static void test_serial_inside_parallel(Test *t) {
     free(want), free_case(&c);
 }
 
-static void test_comparison_can_fail(Test *t) {
+TEST(test_comparison_can_fail) {
     set_threads(1);
     Case c = new_case(5, 6, 7, 0, 1);
     float *out = result_of(&c, false);
-    Test silent = {10, NULL}; // beyond its tenth failure it prints nothing
+    Test silent = {.failures = 10}; // beyond its tenth failure it prints nothing
     out[GUARD] = nextafterf(out[GUARD], 10.0f);
     check_result(&silent, &c, out, 1);
     CHECK(t, silent.failures == 11, "one bit off must not pass");
@@ -300,20 +301,4 @@ static void test_comparison_can_fail(Test *t) {
     check_result(&silent, &c, out, 1);
     CHECK(t, silent.failures == 12, "a NaN must not pass");
     free(out), free_case(&c);
-}
-
-SUITE(gemm) {
-    Suite s = suite_begin("gemm");
-    RUN(&s, test_threads_change_no_bit); // first, and from 5 threads down: clang's OpenMP leaks when a team grows
-    RUN(&s, test_odd_sizes);
-    RUN(&s, test_several_passes);
-    RUN(&s, test_row_alone_equals_row_of_a_batch);
-    RUN(&s, test_trailing_zeros_change_no_bit);
-    RUN(&s, test_any_strides);
-    RUN(&s, test_empty_sizes);
-    RUN(&s, test_accuracy);
-    RUN(&s, test_nan_stays_in_its_row);
-    RUN(&s, test_serial_inside_parallel);
-    RUN(&s, test_comparison_can_fail);
-    return suite_end(&s);
 }

@@ -106,7 +106,7 @@ static void embedding_formula(const Layer *l, const double *in, double *out) {
     }
 }
 
-static void test_embedding(Test *t) {
+TEST(test_embedding) {
     enum { B = 2, T = 5, C = 70, V = 7 };
     const int32_t ids[B * T] = {3, 0, 3, 6, 3, 1, 1, 0, 6, 3}; // tokens repeat
     Layer layer = {"embedding", embedding_formula, B, T, C, 0, 0, V, ids, V * C + T * C, B * T * C, B * T};
@@ -132,7 +132,7 @@ static void layernorm_formula(const Layer *l, const double *in, double *out) {
     }
 }
 
-static void test_layernorm(Test *t) {
+TEST(test_layernorm) {
     enum { B = 3, T = 5, C = 67, N = B * T };
     Layer layer = {"layernorm", layernorm_formula, B, T, C, 0, 0, 0, NULL, N * C + 2 * C, N * C, C};
     float *in = random_floats(layer.num_inputs, 1.5f, 3), *weights = random_floats(layer.num_outputs, 1.0f, 4);
@@ -158,7 +158,7 @@ static void matmul_formula(const Layer *l, const double *in, double *out) {
     }
 }
 
-static void test_matmul(Test *t) {
+TEST(test_matmul) {
     enum { B = 2, T = 7, C = 19, OC = 35, N = B * T };
     Layer layer = {"matmul", matmul_formula, B, T, C, OC, 0, 0, NULL, N * C + OC * C + OC + N * OC, N * OC, OC};
     float *in = random_floats(layer.num_inputs, 1.0f, 5), *weights = random_floats(layer.num_outputs, 1.0f, 6);
@@ -181,7 +181,7 @@ static void gelu_formula(const Layer *l, const double *in, double *out) {
     }
 }
 
-static void test_gelu(Test *t) {
+TEST(test_gelu) {
     enum { N = 321 };
     Layer layer = {"gelu", gelu_formula, 1, 1, 1, 0, 0, 0, NULL, N, N, 1};
     float *in = random_floats(N, 3.0f, 7), *weights = random_floats(N, 1.0f, 8), *out = ones(N), *din = ones(N);
@@ -227,7 +227,7 @@ static void attention_case(Test *t, int B, int T, int C, int NH) {
     free(in), free(weights), free(out), free(din), free(lse), free(scratch);
 }
 
-static void test_attention(Test *t) {
+TEST(test_attention) {
     attention_case(t, 2, 5, 9, 3);
     attention_case(t, 1, ATTENTION_TILE, 4, 2);
     attention_case(t, 1, ATTENTION_TILE + 5, 10, 2);
@@ -236,7 +236,7 @@ static void test_attention(Test *t) {
 }
 
 // Scores of +-10,000 must neither overflow nor become NaN.
-static void test_attention_extreme_scores(Test *t) {
+TEST(test_attention_extreme_scores) {
     enum { T = 40, C = 8 };
     float *qkv = random_floats(T * 3 * C, 100.0f, 11), *out = ones(T * C), *lse = ones(T), *din = ones(T * 3 * C);
     float *weights = random_floats(T * C, 1.0f, 12), *scratch = ones(gemm_max_threads() * attention_scratch_floats(T));
@@ -256,7 +256,7 @@ static void cross_entropy_formula(const Layer *l, const double *in, double *out)
     }
 }
 
-static void test_cross_entropy(Test *t) {
+TEST(test_cross_entropy) {
     enum { N = 3, V = 101, Vp = 128 };
     const int32_t targets[N] = {100, 0, 57};
     Layer layer = {"cross_entropy", cross_entropy_formula, N, 1, 1, 0, 0, V, targets, N * V, N, V};
@@ -270,7 +270,7 @@ static void test_cross_entropy(Test *t) {
     free(in), free(logits);
 }
 
-static void test_cross_entropy_extreme_logits(Test *t) {
+TEST(test_cross_entropy_extreme_logits) {
     float logits[2 * 3] = {10000.0f, -10000.0f, 9999.0f, -10000.0f, -10000.0f, -10000.0f}, losses[2];
     const int32_t targets[2] = {1, 2};
     cross_entropy(losses, logits, targets, 2, 3, 3, 1.0f, true);
@@ -281,7 +281,7 @@ static void test_cross_entropy_extreme_logits(Test *t) {
 
 // ---- AdamW, against the formula in double over a few updates ----
 
-static void test_adamw(Test *t) {
+TEST(test_adamw) {
     enum { N = 40000 }; // more than one block, and a remainder
     float *param = random_floats(N, 1.0f, 14), *m = ones(N), *v = ones(N);
     double *want = (double *)malloc(N * sizeof(double)), *dm = (double *)calloc(N, sizeof(double));
@@ -307,27 +307,12 @@ static void test_adamw(Test *t) {
 }
 
 // The comparison itself must reject what is wrong.
-static void test_comparison_rejects(Test *t) {
+TEST(test_comparison_rejects) {
     Layer layer = {"self-test (failures are expected)", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 1};
     const double want[3] = {1.0, 2.0, 3.0};
     const float nan_value[3] = {1.0f, NAN, 3.0f}, perturbed[3] = {1.0f, 2.0f, 3.0001f}, right[3] = {1.0f, 2.0f, 3.0f};
-    Test inner = {100, NULL}; // 100 earlier failures: prints nothing
+    Test inner = {.failures = 100}; // 100 earlier failures: prints nothing
     CHECK(t, !close_to(&inner, &layer, "NaN", nan_value, want, 3), "a NaN passed");
     CHECK(t, !close_to(&inner, &layer, "perturbed", perturbed, want, 3), "a wrong value passed");
     CHECK(t, close_to(&inner, &layer, "right", right, want, 3), "equal values failed");
-}
-
-SUITE(layers) {
-    Suite suite = suite_begin("layers");
-    RUN(&suite, test_comparison_rejects);
-    RUN(&suite, test_embedding);
-    RUN(&suite, test_layernorm);
-    RUN(&suite, test_matmul);
-    RUN(&suite, test_gelu);
-    RUN(&suite, test_attention);
-    RUN(&suite, test_attention_extreme_scores);
-    RUN(&suite, test_cross_entropy);
-    RUN(&suite, test_cross_entropy_extreme_logits);
-    RUN(&suite, test_adamw);
-    return suite_end(&suite);
 }

@@ -31,11 +31,20 @@ typedef struct {
     MemoryPlan plan;
 } Instance;
 
+static void use_threads(int threads) {
+#ifdef _OPENMP
+    omp_set_num_threads(threads);
+#else
+    (void)threads;
+#endif
+}
+
 // A model with room for B x T tokens and initial weights from a seed; biases and gains are random too, so that none of
 // them can be left out unnoticed.
 static Instance *make_model(Test *t, const GPT2Config *config, int B, int T, int recompute) {
     static Error error;
     Instance *instance = (Instance *)calloc(1, sizeof(Instance));
+    use_threads(2);
     RunShape shape = {RUN_TRAINS, B, T, recompute, config->max_seq_len, 0, 0};
     gpt2_plan(&instance->model, &instance->plan, config, shape);
     if (!CHECK(t, gpt2_allocate(&instance->model, &instance->plan, &error), "%s", error.text)) { exit(1); }
@@ -78,16 +87,8 @@ static uint64_t train_steps(Instance *instance, int B, int T, int steps) {
     return hash_floats(model->params, gpt2_num_params(&model->config));
 }
 
-static void use_threads(int threads) {
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#else
-    (void)threads;
-#endif
-}
-
 // An untrained model knows nothing: its loss is that of guessing among V tokens.
-static void test_untrained_loss_is_ln_v(Test *t) {
+TEST(test_untrained_loss_is_ln_v) {
     static Error error;
     const int vocabs[] = {2, 101, 257, 5000};
     for (int i = 0; i < 4; i++) {
@@ -117,7 +118,7 @@ static void logits_of_sequence(Model *model, const int32_t *tokens, int n, float
 }
 
 // Changing token i must change no logit before position i, and the logits at i.
-static void test_causality(Test *t) {
+TEST(test_causality) {
     enum { T = 40 };
     Instance *instance = make_model(t, &small, 1, T, 0);
     Model *model = &instance->model;
@@ -149,7 +150,7 @@ static void test_causality(Test *t) {
     free_model(instance);
 }
 
-static void test_overfit_one_batch(Test *t) {
+TEST(test_overfit_one_batch) {
     GPT2Config config = {16, 61, 128, 2, 4, 64};
     Instance *instance = make_model(t, &config, 2, 16, 0);
     Model *model = &instance->model;
@@ -167,21 +168,20 @@ static void test_overfit_one_batch(Test *t) {
 }
 
 // The same weights after some steps: whatever the number of threads, and on a second run.
-static void test_weights_do_not_depend_on_threads(Test *t) {
+TEST(test_weights_do_not_depend_on_threads) {
     uint64_t hashes[5];
     const int threads[5] = {1, 2, 1, 3, 4};
     for (int i = 0; i < 5; i++) {
-        use_threads(threads[i]);
         Instance *instance = make_model(t, &small, 3, 41, 0);
+        use_threads(threads[i]);
         hashes[i] = train_steps(instance, 3, 41, 4);
         free_model(instance);
         CHECK(t, hashes[i] == hashes[0], "%d threads: hash %016llx, 1 thread: %016llx", threads[i],
               (unsigned long long)hashes[i], (unsigned long long)hashes[0]);
     }
-    use_threads(2);
 }
 
-static void test_weights_do_not_depend_on_recompute(Test *t) {
+TEST(test_weights_do_not_depend_on_recompute) {
     uint64_t hashes[4];
     int64_t bytes[4];
     for (int level = 0; level < 4; level++) {
@@ -198,7 +198,7 @@ static void test_weights_do_not_depend_on_recompute(Test *t) {
 }
 
 // A validation between steps, and sampling, must leave no trace in the weights.
-static void test_validation_and_sampling_leave_no_trace(Test *t) {
+TEST(test_validation_and_sampling_leave_no_trace) {
     Instance *plain = make_model(t, &small, 2, 24, 0), *disturbed = make_model(t, &small, 2, 24, 0);
     uint64_t want = train_steps(plain, 2, 24, 2);
     Model *model = &disturbed->model;
@@ -223,7 +223,7 @@ static void test_validation_and_sampling_leave_no_trace(Test *t) {
 
 // B = 4 against 2 x B = 2 accumulated: every gradient equal within rounding, which for a sum over 4*T rows is at most
 // about that many epsilons of the largest value.
-static void test_accumulation(Test *t) {
+TEST(test_accumulation) {
     enum { T = 33 };
     Instance *whole = make_model(t, &small, 4, T, 0), *parts = make_model(t, &small, 2, T, 0);
     Model *a = &whole->model, *b = &parts->model;
@@ -246,7 +246,7 @@ static void test_accumulation(Test *t) {
 }
 
 // Cached, uncached and training forward agree bit for bit, past the end of the window too.
-static void test_cached_decoding_is_exact(Test *t) {
+TEST(test_cached_decoding_is_exact) {
     enum { V = 101, N = 48 + 30 };
     Instance *instances[3];
     for (int i = 0; i < 3; i++) { instances[i] = make_model(t, &small, 1, 48, 0); }
@@ -271,7 +271,7 @@ static void test_cached_decoding_is_exact(Test *t) {
 }
 
 // What stands in the padding rows of a loaded wte must not matter, and their gradient is zero.
-static void test_padding_does_not_leak(Test *t) {
+TEST(test_padding_does_not_leak) {
     Instance *clean = make_model(t, &small, 2, 20, 0), *dirty = make_model(t, &small, 2, 20, 0);
     int64_t used = (int64_t)small.vocab_size * small.channels, all = gpt2_param_size(&small, PARAM_wte);
     for (int64_t i = used; i < all; i++) { params_of(&dirty->model, 0).wte[i] = 1e6f; }
@@ -292,7 +292,7 @@ static void test_padding_does_not_leak(Test *t) {
 }
 
 // A batch and a length that are no multiple of anything, and a sequence of one token.
-static void test_awkward_sizes(Test *t) {
+TEST(test_awkward_sizes) {
     const struct { int B, T; } sizes[] = {{1, 1}, {3, 1}, {1, 2}, {5, 7}, {1, 47}};
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
         int B = sizes[i].B, T = sizes[i].T;
@@ -308,7 +308,7 @@ static void test_awkward_sizes(Test *t) {
 
 // The rows of the plan: none overlap while both are live, all are aligned and inside, and a NaN in memory that a phase
 // does not own cannot reach the result.
-static void test_plan(Test *t) {
+TEST(test_plan) {
     for (int level = 0; level < 4; level++) {
         Instance *instance = make_model(t, &small, 2, 16, level);
         const MemoryPlan *plan = &instance->plan;
@@ -343,7 +343,7 @@ static void poison_others(MemoryPlan *plan, int phase) {
     free(live);
 }
 
-static void test_lifetimes_are_true(Test *t) {
+TEST(test_lifetimes_are_true) {
     for (int level = 0; level < 4; level++) {
         Instance *plain = make_model(t, &small, 2, 16, level), *poisoned = make_model(t, &small, 2, 16, level);
         uint64_t want = train_steps(plain, 2, 16, 1);
@@ -378,7 +378,7 @@ static void test_lifetimes_are_true(Test *t) {
 }
 
 // What is planned is what is allocated, to the byte and at once; training, validating and sampling allocate nothing.
-static void test_one_allocation(Test *t) {
+TEST(test_one_allocation) {
     for (int level = 0; level < 4; level++) {
         int64_t bytes_before = planned_bytes, allocations_before = allocations;
         Instance *instance = make_model(t, &small, 2, 16, level);
@@ -405,7 +405,7 @@ static void test_one_allocation(Test *t) {
     }
 }
 
-static void test_plan_overflow_is_refused(Test *t) {
+TEST(test_plan_overflow_is_refused) {
     static Error error;
     GPT2Config config = {1 << 20, 1 << 20, 1 << 20, 1000, 1024, 1 << 16};
     Model model;
@@ -431,7 +431,7 @@ static void check_named(Test *t, Model *model, float *place, const char *want) {
     *place = old;
 }
 
-static void test_nonfinite_is_named(Test *t) {
+TEST(test_nonfinite_is_named) {
     Instance *instance = make_model(t, &small, 1, 8, 0);
     Model *model = &instance->model;
     char name[128];
@@ -451,25 +451,4 @@ static void test_nonfinite_is_named(Test *t) {
     name_nonfinite_gradient(model, name, sizeof(name));
     CHECK(t, strcmp(name, "gradient of fcw of layer 1") == 0, "named: %s", name);
     free_model(instance);
-}
-
-SUITE(model) {
-    Suite suite = suite_begin("model");
-    use_threads(2);
-    RUN(&suite, test_untrained_loss_is_ln_v);
-    RUN(&suite, test_causality);
-    RUN(&suite, test_overfit_one_batch);
-    RUN(&suite, test_weights_do_not_depend_on_threads);
-    RUN(&suite, test_weights_do_not_depend_on_recompute);
-    RUN(&suite, test_validation_and_sampling_leave_no_trace);
-    RUN(&suite, test_accumulation);
-    RUN(&suite, test_cached_decoding_is_exact);
-    RUN(&suite, test_padding_does_not_leak);
-    RUN(&suite, test_awkward_sizes);
-    RUN(&suite, test_plan);
-    RUN(&suite, test_lifetimes_are_true);
-    RUN(&suite, test_one_allocation);
-    RUN(&suite, test_plan_overflow_is_refused);
-    RUN(&suite, test_nonfinite_is_named);
-    return suite_end(&suite);
 }

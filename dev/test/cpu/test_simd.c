@@ -46,13 +46,13 @@ static void check_function(Test *t, vf (*f)(vf), double (*reference)(double), do
     CHECK(t, worst <= tolerance, "error of %.2f units at x = %.9g", worst, (double)worst_x);
 }
 
-static void test_exp_accuracy(Test *t) { check_function(t, vf_exp, exp, 2.0); }
-static void test_tanh_accuracy(Test *t) { check_function(t, vf_tanh, tanh, 3.0); }
+TEST(test_exp_accuracy) { check_function(t, vf_exp, exp, 2.0); }
+TEST(test_tanh_accuracy) { check_function(t, vf_tanh, tanh, 3.0); }
 
 static float exp_of(float x) { return vf_exp(vf_set1(x))[VF_WIDTH - 1]; }
 static float tanh_of(float x) { return vf_tanh(vf_set1(x))[0]; }
 
-static void test_special_values(Test *t) {
+TEST(test_special_values) {
     CHECK(t, exp_of(0.0f) == 1.0f && exp_of(-0.0f) == 1.0f, "exp(0) is %g", (double)exp_of(0.0f));
     CHECK(t, exp_of(-INFINITY) == 0.0f && exp_of(-200.0f) == 0.0f, "exp(-inf) is %g", (double)exp_of(-INFINITY));
     CHECK(t, isinf(exp_of(INFINITY)) && isinf(exp_of(88.8f)) && exp_of(1e30f) > 0.0f, "exp(inf), exp(88.8) infinite");
@@ -69,7 +69,7 @@ static void test_special_values(Test *t) {
           "vf_max, vf_min");
 }
 
-static void test_loads_and_stores(Test *t) {
+TEST(test_loads_and_stores) {
     for (int64_t n = 0; n <= VF_WIDTH + 3; n++) {
         int64_t used = n < VF_WIDTH ? n : VF_WIDTH;
         float *exact = (float *)malloc((size_t)(n + 1) * sizeof(float)); // a sanitizer sees accesses beyond it
@@ -86,7 +86,7 @@ static void test_loads_and_stores(Test *t) {
     }
 }
 
-static void test_lanes_to_one(Test *t) {
+TEST(test_lanes_to_one) {
     float lanes[VF_WIDTH], total = 0.0f;
     for (int i = 0; i < VF_WIDTH; i++) { lanes[i] = (float)(i * i), total += (float)(i * i); }
     CHECK(t, vf_sum(vf_load(lanes)) == total, "sum is %g", (double)vf_sum(vf_load(lanes)));
@@ -114,7 +114,7 @@ static void check_row(Test *t, const float *x, const float *y, float *out, int n
     }
 }
 
-static void test_rows(Test *t) {
+TEST(test_rows) {
     for (int n = 0; n < 5 * VF_WIDTH; n++) {
         float *x = (float *)malloc((size_t)(3 * n + 1) * sizeof(float)), *y = x + n, *out = x + 2 * n;
         for (int i = 0; i < 2 * n; i++) { x[i] = 4.0f * (float)rand_uniform(1, (uint64_t)n, (uint64_t)i) - 2.0f; }
@@ -127,7 +127,7 @@ static void test_rows(Test *t) {
     }
 }
 
-static void test_alignment_changes_no_bit(Test *t) {
+TEST(test_alignment_changes_no_bit) {
     enum { N = 101 };
     float buffer[4][N + 32];
     float sums[4] = {0};
@@ -142,7 +142,7 @@ static void test_alignment_changes_no_bit(Test *t) {
     }
 }
 
-static void test_nan_in_a_row(Test *t) {
+TEST(test_nan_in_a_row) {
     float x[40], out[40];
     for (int at = 0; at < 40; at++) {
         for (int i = 0; i < 40; i++) { x[i] = i == at ? NAN : (float)i; }
@@ -153,22 +153,8 @@ static void test_nan_in_a_row(Test *t) {
     }
 }
 
-static void test_comparison_can_fail(Test *t) {
+TEST(test_comparison_can_fail) {
     CHECK(t, !(error_in_units(NAN, 1.0) <= 2.0), "a NaN must not pass");
     CHECK(t, !(error_in_units(1.0000005f, 1.0) <= 2.0), "4 units off must not pass");
     CHECK(t, !(error_in_units(3e38f, 1e39) <= 2.0), "finite for infinite must not pass");
-}
-
-SUITE(simd) {
-    Suite s = suite_begin("simd");
-    RUN(&s, test_exp_accuracy);
-    RUN(&s, test_tanh_accuracy);
-    RUN(&s, test_special_values);
-    RUN(&s, test_loads_and_stores);
-    RUN(&s, test_lanes_to_one);
-    RUN(&s, test_rows);
-    RUN(&s, test_alignment_changes_no_bit);
-    RUN(&s, test_nan_in_a_row);
-    RUN(&s, test_comparison_can_fail);
-    return suite_end(&s);
 }

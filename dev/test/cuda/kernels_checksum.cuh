@@ -40,7 +40,7 @@ static Words random_words(int64_t n, int stream) {
 }
 
 // Sizes around a warp, a block, and all threads of the largest grid, some of which then take two words.
-static void test_checksum_formula(Test *t) {
+TEST(test_checksum_formula) {
     const int64_t grid = 1024 * CHECKSUM_BLOCK,
                   sizes[] = {0,   1,       2,          31,       32,       33,       255,      256,
                              257, 1000003, grid - 255, grid - 1, grid + 0, grid + 1, 2 * grid, 2 * grid + 77};
@@ -57,7 +57,7 @@ static void test_checksum_formula(Test *t) {
 }
 
 // It is added to what is there, however far that is.
-static void test_checksum_is_added(Test *t) {
+TEST(test_checksum_is_added) {
     Words words = random_words(1001, 2);
     for (uint64_t before : {(uint64_t)0, (uint64_t)1, ~(uint64_t)0, (uint64_t)0x123456789abcdef0ULL}) {
         uint64_t got = gpu_checksum(words, 0, before), want = before + host_checksum(words);
@@ -67,7 +67,7 @@ static void test_checksum_is_added(Test *t) {
 }
 
 // Where the words lie does not count, nor what lies before them.
-static void test_checksum_of_any_place(Test *t) {
+TEST(test_checksum_of_any_place) {
     Words words = random_words(5 * CHECKSUM_BLOCK + 7, 3);
     for (size_t skipped : {0, 1, 2, 3, 5, 31, 64, 100}) {
         CHECK(t, gpu_checksum(words, skipped) == host_checksum(words), "another sum %zu words further", skipped);
@@ -75,7 +75,7 @@ static void test_checksum_of_any_place(Test *t) {
 }
 
 // Nor in which order the GPU takes them.
-static void test_checksum_schedules(Test *t) {
+TEST(test_checksum_schedules) {
     Words words = random_words(1024 * CHECKSUM_BLOCK + 5000, 4);
     for_each_schedule(t, "checksum", [&] { return gpu_checksum(words); });
 }
@@ -91,7 +91,7 @@ static void check_all_differ(Test *t, const char *what, const Words &words, cons
 }
 
 // Each bit of each word counts.
-static void test_checksum_flipped_bits(Test *t) {
+TEST(test_checksum_flipped_bits) {
     for (uint32_t value : {0u, 0xffffffffu, 0x3f800000u}) {
         Words words(37, value);
         std::vector<Words> variants;
@@ -106,7 +106,7 @@ static void test_checksum_flipped_bits(Test *t) {
 }
 
 // Two words, or two runs of words, that have changed places; the same words one place further.
-static void test_checksum_swapped_words(Test *t) {
+TEST(test_checksum_swapped_words) {
     Words words = random_words(40, 5);
     words[7] = 0, words[8] = 0xffffffffu; // neighbours by value, too
     std::vector<Words> variants;
@@ -124,7 +124,7 @@ static void test_checksum_swapped_words(Test *t) {
 }
 
 // Words that were cleared, and words that are missing, or zeros too many, at the end.
-static void test_checksum_cleared_words(Test *t) {
+TEST(test_checksum_cleared_words) {
     Words words = random_words(100, 6);
     std::vector<Words> variants;
     for (size_t i = 0; i < words.size(); i++) {
@@ -138,16 +138,6 @@ static void test_checksum_cleared_words(Test *t) {
     }
     variants.erase(variants.begin() + 1); // the first word alone is cleared twice
     check_all_differ(t, "cleared words", words, variants);
-}
-
-static void checksum_tests(Suite *suite) {
-    RUN(suite, test_checksum_formula);
-    RUN(suite, test_checksum_is_added);
-    RUN(suite, test_checksum_of_any_place);
-    RUN(suite, test_checksum_schedules);
-    RUN(suite, test_checksum_flipped_bits);
-    RUN(suite, test_checksum_swapped_words);
-    RUN(suite, test_checksum_cleared_words);
 }
 
 #endif // KERNELS_CHECKSUM_CUH

@@ -73,25 +73,17 @@ static void check_graph(Test *t, bool wanted, const char *fault, int times_queue
     cublas_close(&cublas);
 }
 
-static void test_graph(Test *t) { check_graph(t, true, "", 2, false); }
-static void test_no_graph(Test *t) { check_graph(t, false, "", GRAPH_ROUNDS, false); }
+TEST(test_graph) { check_graph(t, true, "", 2, false); }
+TEST(test_no_graph) { check_graph(t, false, "", GRAPH_ROUNDS, false); }
 
 #ifdef GPT2_EMU
 // What the driver refuses is queued: where the refusal comes after a capture, twice in that round.
-static void test_graph_refused(Test *t) {
+TEST(test_graph_refused) {
     check_graph(t, true, "begin", GRAPH_ROUNDS, true);
     check_graph(t, true, "end", GRAPH_ROUNDS + 1, true);
     check_graph(t, true, "instantiate", GRAPH_ROUNDS + 1, true);
     check_graph(t, true, "upload", GRAPH_ROUNDS + 1, true);
 }
 #endif
-
-static void graph_tests(Suite *suite) {
-    RUN(suite, test_graph);
-    RUN(suite, test_no_graph);
-#ifdef GPT2_EMU
-    RUN(suite, test_graph_refused);
-#endif
-}
 
 #endif // KERNELS_GRAPH_CUH

@@ -29,7 +29,7 @@ static __global__ void ptx_copies_kernel(int4 *out, const int4 *inp) {
     out[2 * COPIES + other] = second[other];
 }
 
-static void test_ptx_copies(Test *t) {
+TEST(test_ptx_copies) {
     std::vector<int32_t> values(2 * COPIES * 4);
     for (size_t i = 0; i < values.size(); i++) { values[i] = (int32_t)(i + 1) * 1000003; }
     DeviceArray<int32_t> inp(values), out(3 * COPIES * 4);
@@ -69,7 +69,7 @@ static __global__ void ptx_ldmatrix_kernel(uint32_t *out) {
     }
 }
 
-static void test_ptx_ldmatrix(Test *t) {
+TEST(test_ptx_ldmatrix) {
     DeviceArray<int32_t> out(16 * 32);
     ptx_ldmatrix_kernel<<<1, 32>>>(reinterpret_cast<uint32_t *>(out.data));
     cuda_check_launch("ptx_ldmatrix_kernel");
@@ -121,7 +121,7 @@ static std::vector<float> rounded_to_bf16(std::vector<float> values) {
     return values;
 }
 
-static void test_ptx_mma(Test *t) {
+TEST(test_ptx_mma) {
     std::vector<float> a = rounded_to_bf16(random_values(16 * 16, 1.0f, 70));
     std::vector<float> b = rounded_to_bf16(random_values(8 * 16, 1.0f, 71)), c = random_values(16 * 8, 1.0f, 72);
     std::vector<float> want(16 * 8);
@@ -151,7 +151,7 @@ static __global__ void ptx_exp2_kernel(float *out, const float *inp, int n) {
     if (i < n) { out[i] = exp2_approx(inp[i]); }
 }
 
-static void test_ptx_exp2(Test *t) {
+TEST(test_ptx_exp2) {
     std::vector<float> x = {0.0f, -0.0f, 1.0f, -1.0f, -125.0f, 127.0f, -INFINITY, -200.0f, -1e30f}, want;
     for (int i = 0; i < 500; i++) { x.push_back((float)(i - 250) * 0.493f); }
     for (float value : x) { want.push_back((float)exp2((double)value)); }
@@ -170,7 +170,7 @@ static __global__ void ptx_reciprocal_kernel(float *out, const float *inp, int n
     if (i < n) { out[i] = reciprocal_approx(inp[i]); }
 }
 
-static void test_ptx_reciprocal(Test *t) {
+TEST(test_ptx_reciprocal) {
     std::vector<float> x = {1.0f, -2.0f, INFINITY, -INFINITY, 1e37f, -1e-37f}, want;
     for (int i = 1; i < 500; i++) { x.push_back((float)i * 0.0371f); }
     for (float value : x) { want.push_back((float)(1.0 / (double)value)); }
@@ -181,7 +181,7 @@ static void test_ptx_reciprocal(Test *t) {
 }
 
 // A program without machine code for a GPU needs a driver that translates its PTX, and says what to do without one.
-static void test_ptx_remedies(Test *t) {
+TEST(test_ptx_remedies) {
     const struct {
         cudaError_t status;
         const char *word;
@@ -192,15 +192,6 @@ static void test_ptx_remedies(Test *t) {
         CHECK(t, strstr(cuda_remedy(r.status), r.word) != NULL, "%s: '%s' lacks '%s'", cudaGetErrorName(r.status),
               cuda_remedy(r.status), r.word);
     }
-}
-
-static void ptx_tests(Suite *suite) {
-    RUN(suite, test_ptx_copies);
-    RUN(suite, test_ptx_ldmatrix);
-    RUN(suite, test_ptx_mma);
-    RUN(suite, test_ptx_exp2);
-    RUN(suite, test_ptx_reciprocal);
-    RUN(suite, test_ptx_remedies);
 }
 
 #undef COPIES

@@ -91,7 +91,7 @@ static std::vector<CublasProblem> problems_to_tune(void) {
 
 // The fastest algorithm has other bits (the sum is split), others do not run or are not offered: of the rest the
 // fastest is taken, and not the one that the heuristic puts first. At the next start nothing is timed.
-static void test_tune_choice(Test *t) {
+TEST(test_tune_choice) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator says which algorithm is fast and which has other bits");
 #endif
@@ -118,7 +118,7 @@ static void test_tune_choice(Test *t) {
 
 // With any bits the fastest is one that splits the sum. The table has its choices apart from those of the same bits. An
 // algorithm that leaves out terms is not taken, however fast.
-static void test_tune_any_bits(Test *t) {
+TEST(test_tune_any_bits) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator says which algorithm is fast and which has other bits");
 #endif
@@ -148,7 +148,7 @@ static void test_tune_any_bits(Test *t) {
 }
 
 // The choices of rank 0 on another rank: the same plans. Another GPU is refused.
-static void test_tune_share(Test *t) {
+TEST(test_tune_share) {
     const std::vector<CublasProblem> problems = problems_to_tune();
     int count = (int)problems.size();
     cudaDeviceProp gpu;
@@ -176,7 +176,7 @@ static void test_tune_share(Test *t) {
 
 // A table that names what has other bits, does not run or is no algorithm at all: the choice is made anew. One that
 // names the heuristic's first, or another with its bits, is believed.
-static void test_tune_bad_table(Test *t) {
+TEST(test_tune_bad_table) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator has such algorithms for certain");
 #endif
@@ -225,7 +225,7 @@ static uint64_t hash_of_layer(CublasContext *context, const MatmulShape &s) {
            (11 * dweight.hash());
 }
 
-static void test_tune_bits(Test *t) {
+TEST(test_tune_bits) {
     const MatmulShape shapes[] = {{33, 64, 192}, {35, 24, 40}, {65, 72, 136}}; // sums of more than 16 terms, see above
     for (const MatmulShape &s : shapes) {
         TuneSetup plain, tuned;
@@ -245,7 +245,7 @@ static void test_tune_bits(Test *t) {
 // The heuristic's first algorithm leaves out the last terms of the sum: another is taken, tuned or not, where there is
 // a tail; where there is none, the first stays. What cannot be tried for want of room, or is planned later, is one that
 // does not split the sum.
-static void test_tune_tail(Test *t) {
+TEST(test_tune_tail) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator leaves out terms");
 #endif
@@ -278,7 +278,7 @@ static void test_tune_tail(Test *t) {
 }
 
 // What does not fit in the memory, or has one algorithm only, keeps it, and nothing is written.
-static void test_tune_without_room(Test *t) {
+TEST(test_tune_without_room) {
     const std::vector<CublasProblem> small = {linear_forward_problem(16, 16, 16, true, false)},
                                      large = {linear_forward_problem(256, 512, 512, true, false)};
     Tuning *table = new_tuning();
@@ -305,7 +305,7 @@ static void test_tune_without_room(Test *t) {
 #endif
 }
 
-static void test_tune_memory(Test *t) {
+TEST(test_tune_memory) {
     static char memory[4096];
     CublasContext context;
     memset(&context, 0, sizeof(context));
@@ -323,7 +323,7 @@ static void test_tune_memory(Test *t) {
 }
 
 // Plans of other shapes, as many as there may be and more, do not push out tuned ones.
-static void test_tune_stays(Test *t) {
+TEST(test_tune_stays) {
     const CublasProblem problem = linear_forward_problem(35, 24, 40, true, false);
     TuneSetup setup;
     setup.tune({problem}, new_tuning());
@@ -335,18 +335,6 @@ static void test_tune_stays(Test *t) {
     int64_t plans = setup.context.plan_count;
     CHECK(t, tune_same_algo(&cublas_plan(&setup.context, &problem)->algo, &algo) && setup.context.plan_count == plans,
           "a tuned plan made room for others");
-}
-
-static void tune_tests(Suite *suite) {
-    RUN(suite, test_tune_choice);
-    RUN(suite, test_tune_bad_table);
-    RUN(suite, test_tune_bits);
-    RUN(suite, test_tune_tail);
-    RUN(suite, test_tune_any_bits);
-    RUN(suite, test_tune_share);
-    RUN(suite, test_tune_without_room);
-    RUN(suite, test_tune_memory);
-    RUN(suite, test_tune_stays);
 }
 
 #endif // KERNELS_TUNE_CUH

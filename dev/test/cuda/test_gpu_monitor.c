@@ -70,7 +70,7 @@ static void monitored(const char *flags, const char *bus_id, char *text, size_t 
 
 #define GOOD_BUS "0000:3B:00.0"
 
-static void test_state_of_a_gpu(Test *t) {
+TEST(test_state_of_a_gpu) {
     static const struct {
         const char *flags, *bus_id, *want;
     } cases[] = {
@@ -91,7 +91,7 @@ static void test_state_of_a_gpu(Test *t) {
     }
 }
 
-static void test_failing_sensors_are_left_out(Test *t) {
+TEST(test_failing_sensors_are_left_out) {
     TempDir dir = temp_dir_make();
     char path[600], text[256] = "x";
     GpuMonitor monitor;
@@ -108,7 +108,7 @@ static void test_failing_sensors_are_left_out(Test *t) {
     if (!built) { SKIP(t, "no C compiler builds a shared library"); }
 }
 
-static void test_no_library(Test *t) {
+TEST(test_no_library) {
     GpuMonitor monitor;
     GpuState state;
     CHECK(t, !gpu_monitor_open_library(&monitor, "libnone-such.so.1", GOOD_BUS), "opened what does not exist");
@@ -118,7 +118,7 @@ static void test_no_library(Test *t) {
     gpu_monitor_close(&monitor);
 }
 
-static void test_text_is_cut(Test *t) {
+TEST(test_text_is_cut) {
     const GpuState state = {100.0, 200.0, 1000, 50, 1, 2, 100};
     char whole[256], text[256];
     gpu_monitor_text(&state, whole, sizeof(whole));
@@ -131,7 +131,7 @@ static void test_text_is_cut(Test *t) {
     }
 }
 
-static void test_peaks(Test *t) {
+TEST(test_peaks) {
     static const struct {
         const char *name;
         double bf16, tf32, fp32, fp8;
@@ -163,7 +163,7 @@ static void test_peaks(Test *t) {
 }
 
 // Tensor cores do bf16 at twice the rate of tf32 on every one of these; a slip of the pen would stand out.
-static void test_peaks_are_plausible(Test *t) {
+TEST(test_peaks_are_plausible) {
     for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
         const GpuPeak *peak = &gpu_peaks[i];
         double ratio = peak->teraflops[GPU_BF16] / peak->teraflops[GPU_TF32];
@@ -176,15 +176,4 @@ static void test_peaks_are_plausible(Test *t) {
             CHECK(t, strcmp(peak->name, gpu_peaks[j].name) != 0, "%s is listed twice", peak->name);
         }
     }
-}
-
-SUITE(gpu_monitor) {
-    Suite suite = suite_begin("gpu_monitor");
-    RUN(&suite, test_state_of_a_gpu);
-    RUN(&suite, test_failing_sensors_are_left_out);
-    RUN(&suite, test_no_library);
-    RUN(&suite, test_text_is_cut);
-    RUN(&suite, test_peaks);
-    RUN(&suite, test_peaks_are_plausible);
-    return suite_end(&suite);
 }

@@ -28,7 +28,7 @@ static bool has(TuneTable *t, int n) {
     return entry != NULL && memcmp(entry->choice, choice, sizeof(choice)) == 0;
 }
 
-static void test_round_trip(Test *t) {
+TEST(test_round_trip) {
     TempDir dir = temp_dir_make();
     Error notice;
     const char *path = temp_path(&dir, "a/b/choices.txt"); // its folders are made
@@ -46,7 +46,7 @@ static void test_round_trip(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_set(Test *t) {
+TEST(test_set) {
     uint8_t choice[TUNE_CHOICE_BYTES];
     new_table(&table);
     for (int i = 0; i < TUNE_MAX_ENTRIES; i++) { add(&table, i); }
@@ -62,7 +62,7 @@ static void test_set(Test *t) {
 
 // Whatever byte of a file of three entries is changed or missing: no other choice is read for a problem, and those of
 // the other lines are.
-static void test_damage(Test *t) {
+TEST(test_damage) {
     TempDir dir = temp_dir_make();
     const char *path = temp_path(&dir, "choices.txt");
     Error notice;
@@ -101,7 +101,7 @@ static void test_damage(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_other_machines(Test *t) {
+TEST(test_other_machines) {
     TempDir dir = temp_dir_make();
     const char *path = temp_path(&dir, "choices.txt");
     Error notice;
@@ -123,7 +123,7 @@ static void test_other_machines(Test *t) {
 }
 
 // What is not ours is left alone, and what cannot be read or written is said.
-static void test_refusals(Test *t) {
+TEST(test_refusals) {
     TempDir dir = temp_dir_make();
     const char *file = temp_path(&dir, "poem.txt"), *below = temp_path(&dir, "poem.txt/x/choices.txt");
     Error notice;
@@ -139,7 +139,7 @@ static void test_refusals(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_default_path(Test *t) {
+TEST(test_default_path) {
     char path[MAX_PATH_BYTES];
     Error notice;
     const struct {
@@ -169,7 +169,7 @@ static bool open_tuning(Tuning *tuning, const TempDir *dir, bool must_know, Erro
 
 // A resumed run takes its own choices before the user's, also from the files of old names. A choice that changes no bit
 // is the user's.
-static void test_choices_of_a_run(Test *t) {
+TEST(test_choices_of_a_run) {
     static const char any[] = TUNE_ANY_BITS_KEY "m 8";
     static Tuning tuning; // large
     TempDir dir = temp_dir_make();
@@ -204,16 +204,4 @@ static void test_choices_of_a_run(Test *t) {
     CHECK(t, tuning_find(&tuning, any, false) != NULL && tuning.text.used == 0, "the user's file is not read again");
     tuning_close(&tuning);
     temp_dir_remove(&dir);
-}
-
-SUITE(tune_file) {
-    Suite suite = suite_begin("tune_file");
-    RUN(&suite, test_round_trip);
-    RUN(&suite, test_set);
-    RUN(&suite, test_damage);
-    RUN(&suite, test_other_machines);
-    RUN(&suite, test_refusals);
-    RUN(&suite, test_default_path);
-    RUN(&suite, test_choices_of_a_run);
-    return suite_end(&suite);
 }

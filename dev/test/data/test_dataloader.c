@@ -125,7 +125,7 @@ static void read_firsts(Test *t, DataLoader *dl, int64_t begin, int count, int b
     free(inputs), free(targets);
 }
 
-static void test_number_of_windows(Test *t) {
+TEST(test_number_of_windows) {
     uint16_t tokens[100];
     for (int i = 0; i < 100; i++) { tokens[i] = (uint16_t)i; }
     for (int T = 1; T <= 100; T++) {
@@ -173,7 +173,7 @@ static void check_epochs(Test *t, Folder *f, int T, bool shuffle) {
     dataloader_close(&dl);
 }
 
-static void test_every_window_once(Test *t) {
+TEST(test_every_window_once) {
     Folder f = folder_begin();
     write_shards(&f, uneven_sizes, NUM_UNEVEN);
     const int lengths[] = {1, 2, 3, 7, 8, 64, 65, 199, 1499};
@@ -186,7 +186,7 @@ static void test_every_window_once(Test *t) {
 
 // Without shuffling: shards in order of their names, windows in order of their places, the same in every epoch, and
 // reads that cross from shard to shard and from epoch to epoch.
-static void test_plain_order_over_borders(Test *t) {
+TEST(test_plain_order_over_borders) {
     Folder f = folder_begin();
     int sizes[] = {21, 3, 11, 34}; // 2, 0, 1 and 3 windows of T = 10
     int32_t want[] = {0, 10, 24, 35, 45, 55}, firsts[40];
@@ -207,7 +207,7 @@ static void test_plain_order_over_borders(Test *t) {
 
 // The order is a function of seed and sequence number: the same in batches of any size, in any order of the reads, by a
 // loader opened anew at that point (a resume), from file and from memory.
-static void test_order_is_a_pure_function(Test *t) {
+TEST(test_order_is_a_pure_function) {
     Folder f = folder_begin();
     write_shards(&f, uneven_sizes, NUM_UNEVEN);
     int32_t want[MAX_WINDOWS], firsts[MAX_WINDOWS];
@@ -235,7 +235,7 @@ static void test_order_is_a_pure_function(Test *t) {
     folder_end(&f);
 }
 
-static void test_memory_equals_file(Test *t) {
+TEST(test_memory_equals_file) {
     Folder f = folder_begin();
     uint16_t tokens[1000];
     for (int i = 0; i < 1000; i++) { tokens[i] = (uint16_t)i; }
@@ -254,7 +254,7 @@ static void test_memory_equals_file(Test *t) {
 }
 
 // Two epochs, two seeds and two shards are shuffled differently, and a shard's windows come one after another.
-static void test_shuffle(Test *t) {
+TEST(test_shuffle) {
     Folder f = folder_begin();
     int sizes[] = {301, 301, 301, 301, 301, 301}; // 100 windows of T = 3 each
     int32_t a[1200], b[1200];
@@ -284,7 +284,7 @@ static void test_shuffle(Test *t) {
 
 // Over many seeds, each window is equally often the first one read: chi-square over 24 windows in 4 shards of unequal
 // sizes. A shard is first in a quarter of the epochs, so a window of a shard of w is first in 1 of 4 w.
-static void test_shuffle_is_fair(Test *t) {
+TEST(test_shuffle_is_fair) {
     Folder f = folder_begin();
     int sizes[] = {4, 7, 9, 8}, counts[28] = {0}; // 3, 6, 8 and 7 windows of T = 1
     enum { EPOCHS = 24000 };
@@ -310,7 +310,7 @@ static void test_shuffle_is_fair(Test *t) {
 // ---- Large and many files ----
 
 // The largest shard there can be: 2,147,483,647 tokens, 4 GiB. Its last window is beyond every 32-bit offset.
-static void test_shard_over_2_gib(Test *t) {
+TEST(test_shard_over_2_gib) {
     Folder f = folder_begin();
     const int64_t n = 2147483647;
     const int T = 1024;
@@ -341,7 +341,7 @@ static void test_shard_over_2_gib(Test *t) {
 }
 
 // 300 shards with at most 20 open files in the process.
-static void test_many_shards(Test *t) {
+TEST(test_many_shards) {
     Folder f = folder_begin();
     for (int i = 0; i < 300; i++) {
         char name[32];
@@ -365,7 +365,7 @@ static void test_many_shards(Test *t) {
 
 // ---- Bad files ----
 
-static void test_bad_headers(Test *t) {
+TEST(test_bad_headers) {
     const struct {
         int magic, version, count;
         size_t bytes;
@@ -413,7 +413,7 @@ static void test_bad_headers(Test *t) {
     folder_end(&f);
 }
 
-static void test_bad_files_are_listed_together(Test *t) {
+TEST(test_bad_files_are_listed_together) {
     Folder f = folder_begin();
     write_shard(&f, "good.bin", 100, 0);
     write_raw_shard(&f, "cut.bin", SHARD_MAGIC, 1, 100, 64, 0);
@@ -431,7 +431,7 @@ static void test_bad_files_are_listed_together(Test *t) {
     folder_end(&f);
 }
 
-static void test_a_long_list_is_cut(Test *t) {
+TEST(test_a_long_list_is_cut) {
     Folder f = folder_begin();
     for (int i = 0; i < 60; i++) {
         char name[300];
@@ -449,7 +449,7 @@ static void test_a_long_list_is_cut(Test *t) {
     folder_end(&f);
 }
 
-static void test_unreadable_file(Test *t) {
+TEST(test_unreadable_file) {
     if (geteuid() == 0) { SKIP(t, "root can read every file"); }
     Folder f = folder_begin();
     write_shard(&f, "a.bin", 100, 0);
@@ -458,7 +458,7 @@ static void test_unreadable_file(Test *t) {
     folder_end(&f);
 }
 
-static void test_bad_patterns(Test *t) {
+TEST(test_bad_patterns) {
     Folder f = folder_begin();
     check_refused(t, &f, 8, "%s/*.bin: no such file (nothing matches the name or pattern)");
     DataLoader dl;
@@ -474,7 +474,7 @@ static void test_bad_patterns(Test *t) {
     folder_end(&f);
 }
 
-static void test_shards_too_short(Test *t) {
+TEST(test_shards_too_short) {
     Folder f = folder_begin();
     write_shard(&f, "a.bin", 8, 0);
     check_refused(t, &f, 8,
@@ -494,7 +494,7 @@ static void test_shards_too_short(Test *t) {
 }
 
 // A token id outside the vocabulary is found when it is first read, as input or only as target, and named.
-static void test_token_outside_vocabulary(Test *t) {
+TEST(test_token_outside_vocabulary) {
     Folder f = folder_begin();
     write_shard(&f, "a.bin", 41, 0);
     write_shard(&f, "b.bin", 48, 40); // tokens 40 .. 87; the window of tokens 40 .. 47 is not used
@@ -518,7 +518,7 @@ static void test_token_outside_vocabulary(Test *t) {
 }
 
 // A shard that is cut, replaced or removed while training runs, and a negative position.
-static void test_files_that_change(Test *t) {
+TEST(test_files_that_change) {
     Folder f = folder_begin();
     write_shard(&f, "a.bin", 100, 0);
     write_shard(&f, "b.bin", 100, 100);
@@ -555,7 +555,7 @@ static uint64_t fingerprint(Test *t, Folder *f) {
     return hash;
 }
 
-static void test_fingerprint(Test *t) {
+TEST(test_fingerprint) {
     Folder f = folder_begin();
     write_shard(&f, "a.bin", 5000, 0);
     write_shard(&f, "b.bin", 5001, 1);
@@ -590,7 +590,7 @@ static void test_fingerprint(Test *t) {
 }
 
 // Names and folders do not count: data may be moved.
-static void test_fingerprint_of_moved_data(Test *t) {
+TEST(test_fingerprint_of_moved_data) {
     Folder f = folder_begin(), g = folder_begin();
     write_shard(&f, "a.bin", 5000, 0), write_shard(&f, "b.bin", 500, 1);
     write_shard(&g, "x1.bin", 5000, 0), write_shard(&g, "x2.bin", 500, 1);
@@ -600,7 +600,7 @@ static void test_fingerprint_of_moved_data(Test *t) {
 
 // ---- Text ----
 
-static void test_text_load(Test *t) {
+TEST(test_text_load) {
     Folder f = folder_begin();
     Tokenizer tokenizer;
     Error error;
@@ -643,7 +643,7 @@ static void check_text_refused(Test *t, const char *pattern, const Tokenizer *to
           error.text, pattern, want);
 }
 
-static void test_text_refused(Test *t) {
+TEST(test_text_refused) {
     Folder f = folder_begin();
     Tokenizer tokenizer, decoder;
     tokenizer_init_byte(&tokenizer);
@@ -660,13 +660,13 @@ static void test_text_refused(Test *t) {
     folder_end(&f);
 }
 
-static void test_data_is_shards(Test *t) {
+TEST(test_data_is_shards) {
     CHECK(t, data_is_shards("a.bin") && data_is_shards("dir/fineweb_train_*.bin"), "shards taken for text");
     CHECK(t, !data_is_shards("a.txt") && !data_is_shards("a.bin.txt") && !data_is_shards("bin") && !data_is_shards(""),
           "text taken for shards");
 }
 
-static void test_text_split(Test *t) {
+TEST(test_text_split) {
     int64_t train;
     text_split(1000, 64, &train);
     CHECK(t, train == 900, "1000 tokens, T 64: %lld for training", (long long)train);
@@ -686,32 +686,4 @@ static void test_text_split(Test *t) {
     }
     text_split(50000000000LL, 1024, &train);
     CHECK(t, train == 45000000000LL, "5e10 tokens: %lld", (long long)train);
-}
-
-SUITE(dataloader) {
-    Suite s = suite_begin("dataloader");
-    RUN(&s, test_number_of_windows);
-    RUN(&s, test_every_window_once);
-    RUN(&s, test_plain_order_over_borders);
-    RUN(&s, test_order_is_a_pure_function);
-    RUN(&s, test_memory_equals_file);
-    RUN(&s, test_shuffle);
-    RUN(&s, test_shuffle_is_fair);
-    RUN(&s, test_shard_over_2_gib);
-    RUN(&s, test_many_shards);
-    RUN(&s, test_bad_headers);
-    RUN(&s, test_bad_files_are_listed_together);
-    RUN(&s, test_a_long_list_is_cut);
-    RUN(&s, test_unreadable_file);
-    RUN(&s, test_bad_patterns);
-    RUN(&s, test_shards_too_short);
-    RUN(&s, test_token_outside_vocabulary);
-    RUN(&s, test_files_that_change);
-    RUN(&s, test_fingerprint);
-    RUN(&s, test_fingerprint_of_moved_data);
-    RUN(&s, test_text_load);
-    RUN(&s, test_text_refused);
-    RUN(&s, test_data_is_shards);
-    RUN(&s, test_text_split);
-    return suite_end(&s);
 }

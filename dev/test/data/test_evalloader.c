@@ -43,7 +43,7 @@ static void make_file(void) {
 
 // ---- Rows ----
 
-static void test_examples(Test *t) {
+TEST(test_examples) {
     TempDir dir = temp_dir_make();
     const int contexts[] = {5, 5, 5, 5, 1, 1, 9, 9, 9}, completions[] = {1, 2, 3, 4, 7, 1, 2, 2, 6};
     make_file();
@@ -94,7 +94,7 @@ static void check_row(Test *t, int row, int skipped) {
 
 // The longest length is the longest row, rounded up, as far as memory and model allow; rows that are longer lose their
 // beginning.
-static void test_packing(Test *t) {
+TEST(test_packing) {
     static const struct {
         int batch_size, seq_len, max_seq_len;
         int T, B, rows_that_lose;
@@ -124,7 +124,7 @@ static void test_packing(Test *t) {
 }
 
 // A batch is its rows, one after another.
-static void test_batches(Test *t) {
+TEST(test_batches) {
     int32_t inputs[9 * 16], targets[9 * 16], row_inputs[16], row_targets[16];
     TempDir dir = temp_dir_make();
     Error error = {""};
@@ -177,7 +177,7 @@ static void check_batches(Test *t, int64_t room, int longest) {
     CHECK(t, places == eval.num_rows && behind.first == eval.num_rows && behind.rows == 0, "behind the last batch");
 }
 
-static void test_lengths(Test *t) {
+TEST(test_lengths) {
     static const struct {
         int batch_size, seq_len, max_seq_len;
         const char *batches; // rows x T
@@ -209,7 +209,7 @@ static void test_lengths(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_completions_that_do_not_fit(Test *t) {
+TEST(test_completions_that_do_not_fit) {
     TempDir dir = temp_dir_make();
     char expected[MAX_PATH_BYTES + 256];
     Error error = {""};
@@ -232,7 +232,7 @@ static void test_completions_that_do_not_fit(Test *t) {
 
 // ---- Scores ----
 
-static void test_predictions(Test *t) {
+TEST(test_predictions) {
     static const struct {
         double means[4];
         int prediction;
@@ -245,7 +245,7 @@ static void test_predictions(Test *t) {
     }
 }
 
-static void test_judging(Test *t) {
+TEST(test_judging) {
     const double means[9] = {3, 2, 1, 4, 1, 2, 5, 4, 3}; // picks 2, 0, 2: all right
     const double wrong[9] = {1, 2, 1, 4, 1, 2, 5, 3, 3}; // picks 0, 0, 1
     TempDir dir = temp_dir_make();
@@ -276,7 +276,7 @@ static void check_refused(Test *t, const TempDir *dir, size_t bytes, int vocab_s
     eval_close(&eval);
 }
 
-static void test_headers(Test *t) {
+TEST(test_headers) {
     static const struct {
         int field, value;
         const char *want;
@@ -301,7 +301,7 @@ static void test_headers(Test *t) {
 
 // One field of the last example (9 tokens of context; completions of 2, 2 and 6) is not what it should be. at: words
 // from the example's beginning.
-static void test_fields(Test *t) {
+TEST(test_fields) {
 #define AGAIN "(damaged? fetch the file again)"
     static const struct {
         int at, value;
@@ -341,7 +341,7 @@ static void test_fields(Test *t) {
 }
 
 // Cut after any number of bytes, or longer by some.
-static void test_sizes(Test *t) {
+TEST(test_sizes) {
     TempDir dir = temp_dir_make();
     Error error;
     make_file();
@@ -363,19 +363,4 @@ static void test_sizes(Test *t) {
     CHECK(t, strstr(error.text, "none.bin: cannot open: No such file or directory") != NULL, "%s", error.text);
     CHECK(t, !eval_open(&eval, dir.path, V, 0, &error) && strstr(error.text, "is a folder") != NULL, "%s", error.text);
     temp_dir_remove(&dir);
-}
-
-SUITE(evalloader) {
-    Suite s = suite_begin("evalloader");
-    RUN(&s, test_examples);
-    RUN(&s, test_packing);
-    RUN(&s, test_batches);
-    RUN(&s, test_lengths);
-    RUN(&s, test_completions_that_do_not_fit);
-    RUN(&s, test_predictions);
-    RUN(&s, test_judging);
-    RUN(&s, test_headers);
-    RUN(&s, test_fields);
-    RUN(&s, test_sizes);
-    return suite_end(&s);
 }

@@ -160,7 +160,7 @@ static bool round_trips(const Tokenizer *t, const uint8_t *text, size_t n, const
 
 // ---- The byte tokenizer ----
 
-static void test_bytes(Test *t) {
+TEST(test_bytes) {
     Tokenizer tok;
     Error error;
     uint8_t text[256];
@@ -193,7 +193,7 @@ static void check_word(Test *t, const Tokenizer *tok, const uint8_t *word, int n
 }
 
 // Vocabularies no training would make: tokens that cannot be reached, merges that compete for the same letters.
-static void test_merging(Test *t) {
+TEST(test_merging) {
     Random r = {11, 0};
     char merges[8192];
     uint8_t word[4096];
@@ -216,7 +216,7 @@ static void test_merging(Test *t) {
 
 // A chain of ever stronger merges that carries a change at the end of a word far to its front: the encoder must take
 // back many tokens.
-static void test_long_reach(Test *t) {
+TEST(test_long_reach) {
     enum { LETTERS = 60, CHAIN = 59 };
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
     char merges[1024] = "";
@@ -233,7 +233,7 @@ static void test_long_reach(Test *t) {
     tokenizer_free(&tok);
 }
 
-static void test_words(Test *t) {
+TEST(test_words) {
     Random r = {12, 0};
     Tokenizer tok;
     Error error;
@@ -255,7 +255,7 @@ static void test_words(Test *t) {
 }
 
 // Any bytes come back, and cutting a text where that is allowed changes nothing.
-static void test_round_trip_and_splits(Test *t) {
+TEST(test_round_trip_and_splits) {
     Random r = {13, 0};
     Tokenizer tok;
     Error error;
@@ -286,7 +286,7 @@ static void test_round_trip_and_splits(Test *t) {
     tokenizer_free(&tok);
 }
 
-static void test_parallel(Test *t) {
+TEST(test_parallel) {
     enum { N = 1500000 };
     Random r = {14, 0};
     Tokenizer tok;
@@ -334,7 +334,7 @@ static void check_hostile(Test *t, const Tokenizer *tok, size_t n) {
     }
 }
 
-static void test_hostile(Test *t) {
+TEST(test_hostile) {
     Tokenizer tok;
     Error error;
     if (!CHECK(t, parse(&tok, "a a\naa aa\naaaa aaaa\nb a\n", 0, &error), "%s", error.text)) { return; }
@@ -364,7 +364,7 @@ static bool in_table(const uint32_t *runs, size_t count, uint32_t c) {
 #define IN(table, c) in_table(table, sizeof(table) / sizeof(table[0]), c)
 
 // Every code point has the class that the tables say; surrogates are invalid bytes.
-static void test_classes(Test *t) {
+TEST(test_classes) {
     Tokenizer tok;
     Error error;
     int wrong = 0, length = 0;
@@ -395,7 +395,7 @@ static void refused(Test *t, const char *text, int expected, const char *message
     CHECK(t, strcmp(error.text, message) == 0, "got '%s', expected '%s'", error.text, message);
 }
 
-static void test_merges_file(Test *t) {
+TEST(test_merges_file) {
     static const char two[] = "expected two symbols with one space between them";
     char message[256];
     Tokenizer tok;
@@ -433,7 +433,7 @@ static void test_merges_file(Test *t) {
 }
 
 // Tokens double in length up to the limit of 255 bytes.
-static void test_long_tokens(Test *t) {
+TEST(test_long_tokens) {
     char text[4096] = "", token[300] = "a";
     for (int i = 0; i < 8; i++) {
         sprintf(text + strlen(text), "%s %s\n", token, token);
@@ -446,7 +446,7 @@ static void test_long_tokens(Test *t) {
 }
 
 // 65,278 merges and the 256 bytes and end-of-text are all that fits into uint16.
-static void test_too_many_merges(Test *t) {
+TEST(test_too_many_merges) {
     char *text = (char *)malloc(65536 * 8), *at = text;
     Tokenizer tok;
     Error error;
@@ -512,7 +512,7 @@ static void check_load(Test *t, const void *data, int64_t size, const char *mess
     unlink(path);
 }
 
-static void test_decode_only(Test *t) {
+TEST(test_decode_only) {
     Tokenizer tok;
     Error error;
     uint16_t tokens[4];
@@ -538,7 +538,7 @@ static void test_decode_only(Test *t) {
     free(full);
 }
 
-static void test_damaged_bin(Test *t) {
+TEST(test_damaged_bin) {
     Tokenizer tok;
     char message[128];
     Bin bin = make_bin(2, 20, 19, 20);
@@ -571,7 +571,7 @@ static void test_damaged_bin(Test *t) {
     check_load(t, bin.bytes, bin.size, ": token 1 is empty", &tok);
 }
 
-static void test_other_files(Test *t) {
+TEST(test_other_files) {
     Tokenizer tok;
     Error error;
     check_load(t, "", 0, ": line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", &tok);
@@ -589,7 +589,7 @@ static void test_other_files(Test *t) {
 
 // ---- OpenAI's ids ----
 
-static void test_known_encodings(Test *t) {
+TEST(test_known_encodings) {
     Tokenizer tok;
     Error error;
     uint8_t *data;
@@ -621,7 +621,7 @@ static void test_known_encodings(Test *t) {
     tokenizer_free(&tok);
 }
 
-static void test_gpt2_vocabulary(Test *t) {
+TEST(test_gpt2_vocabulary) {
     Tokenizer tok;
     Error error;
     uint16_t tokens[MAX_TOKEN_BYTES];
@@ -649,7 +649,7 @@ static void test_gpt2_vocabulary(Test *t) {
     tokenizer_free(&tok);
 }
 
-static void test_shakespeare(Test *t) {
+TEST(test_shakespeare) {
     Tokenizer tok;
     Error error;
     uint8_t *text;
@@ -665,26 +665,4 @@ static void test_shakespeare(Test *t) {
     CHECK(t, round_trips(&tok, text, (size_t)size, tokens, count), "the text does not come back");
     free(text), free(tokens);
     tokenizer_free(&tok);
-}
-
-SUITE(tokenizer) {
-    Suite suite = suite_begin("tokenizer");
-    RUN(&suite, test_bytes);
-    RUN(&suite, test_merging);
-    RUN(&suite, test_long_reach);
-    RUN(&suite, test_words);
-    RUN(&suite, test_round_trip_and_splits);
-    RUN(&suite, test_parallel);
-    RUN(&suite, test_hostile);
-    RUN(&suite, test_classes);
-    RUN(&suite, test_merges_file);
-    RUN(&suite, test_long_tokens);
-    RUN(&suite, test_too_many_merges);
-    RUN(&suite, test_decode_only);
-    RUN(&suite, test_damaged_bin);
-    RUN(&suite, test_other_files);
-    RUN(&suite, test_known_encodings);
-    RUN(&suite, test_gpt2_vocabulary);
-    RUN(&suite, test_shakespeare);
-    return suite_end(&suite);
 }

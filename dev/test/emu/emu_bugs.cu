@@ -13,9 +13,29 @@
 #include <vector>
 
 #include "dev/test/emu/emu_reports.h"
-#include "dev/test/test.h"
+#include "dev/test/test_main.h"
 
 #define FULL 0xffffffffu
+
+static void test_bug(Test *t);
+static void test_twin(Test *t);
+
+// A function with a mistake, and its twin without: two tests.
+struct Bug {
+    std::string name, twin_name;
+    void (*function)(bool bug);
+    TestCase broken, twin;
+    Bug(const char *bug_name, void (*bug_function)(bool), int line)
+        : name(bug_name), twin_name("no " + name),
+          function(bug_function), broken{name.c_str(), __FILE__, line, test_bug, this, nullptr},
+          twin{twin_name.c_str(), __FILE__, line, test_twin, this, nullptr} {
+        test_add(&broken), test_add(&twin);
+    }
+};
+#define BUG(name)                                                                                                      \
+    static void bug_##name(bool bug);                                                                                  \
+    static Bug name##_bug(#name, bug_##name, __LINE__);                                                                \
+    static void bug_##name(bool bug)
 
 // In device memory, all zero.
 template <class T = float> static T *zeros(size_t n) {
@@ -46,7 +66,7 @@ __global__ void shared_race(float *out, bool bug) {
     if (!bug) { __syncthreads(); }
     out[threadIdx.x] = tile[63 - threadIdx.x]; // @R
 }
-static void bug_shared_race(bool bug) {
+BUG(shared_race) {
     shared_race<<<1, 64>>>(zeros(64), bug); // @L
 }
 
@@ -63,7 +83,7 @@ __global__ void shared_overwrite(float *out, bool bug) {
     if (!bug) { __syncthreads(); }
     if (threadIdx.x == 32) { total = 2.0f; } // @W
 }
-static void bug_shared_overwrite(bool bug) {
+BUG(shared_overwrite) {
     shared_overwrite<<<1, 64>>>(zeros(64), bug); // @L
 }
 
@@ -80,7 +100,7 @@ __global__ void warp_race(int *out, bool bug) {
     if (!bug) { __syncwarp(); }
     out[lane] = sum + slots[lane ^ 1]; // @R
 }
-static void bug_warp_race(bool bug) {
+BUG(warp_race) {
     warp_race<<<1, 32, 32 * sizeof(int)>>>(zeros<int>(32), bug); // @L
 }
 
@@ -92,7 +112,7 @@ static void bug_warp_race(bool bug) {
 __global__ void block_race(float *out, bool bug) {
     out[bug ? 0 : blockIdx.x] = 1.0f; // @W
 }
-static void bug_block_race(bool bug) {
+BUG(block_race) {
     float *out = zeros(2);
     block_race<<<2, 1>>>(out, bug); // @L
     block_race<<<2, 1>>>(out, false);
@@ -108,7 +128,7 @@ __global__ void block_overwrite(float *data, bool bug) {
     for (int i = 0; i < 3; i++) { sum += data[i]; } // @R
     if (blockIdx.x == 0 && bug) { data[0] = sum; }  // @W
 }
-static void bug_block_overwrite(bool bug) {
+BUG(block_overwrite) {
     float *data = zeros(3);
     emu::set_schedule("reversed");
     block_overwrite<<<3, 1>>>(data, bug); // @L
@@ -128,7 +148,7 @@ __global__ void thread_race(float *data, bool bug) {
     __syncthreads();
     data[threadIdx.x] = left;
 }
-static void bug_thread_race(bool bug) {
+BUG(thread_race) {
     thread_race<<<1, 64>>>(zeros(64), bug); // @L
 }
 
@@ -142,7 +162,7 @@ __global__ void atomic_race(int *counter, int *out, bool bug) {
     if (bug) { count = *counter; }     // @R
     out[blockIdx.x] = count;
 }
-static void bug_atomic_race(bool bug) {
+BUG(atomic_race) {
     atomic_race<<<2, 1>>>(zeros<int>(1), zeros<int>(2), bug); // @L
 }
 
@@ -154,7 +174,7 @@ static void bug_atomic_race(bool bug) {
 __global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // neighbours in a word are not the same
     out[blockIdx.x * (32 - overlap) + threadIdx.x] = __float2bfloat16(1.0f); // @W
 }
-static void bug_half_race(bool bug) {
+BUG(half_race) {
     half_race<<<2, 32>>>(zeros<__nv_bfloat16>(64), bug ? 1 : 0); // @L
 }
 
@@ -171,7 +191,7 @@ __global__ void byte_race(unsigned char *out, bool bug) {
     __syncthreads();
     out[i] = bytes[i ^ 1];
 }
-static void bug_byte_race(bool bug) {
+BUG(byte_race) {
     byte_race<<<1, 64>>>(zeros<unsigned char>(64), bug); // @L
 }
 
@@ -184,7 +204,7 @@ static void bug_byte_race(bool bug) {
 __global__ void uninitialised_device(float *out, const float *in) {
     out[threadIdx.x] = 2.0f * in[threadIdx.x]; // @UNI
 }
-static void bug_uninitialised_device(bool bug) {
+BUG(uninitialised_device) {
     float *in = unwritten(8);
     cudaMemset(in, 0, (bug ? 3 : 8) * sizeof(float));
     uninitialised_device<<<1, 8>>>(unwritten(8), in); // @L
@@ -198,7 +218,7 @@ __global__ void uninitialised_vector(float4 *out, const float4 *in) {
     float4 v = __ldcs(&in[threadIdx.x]); // @R
     __stcs(&out[threadIdx.x], v);
 }
-static void bug_uninitialised_vector(bool bug) {
+BUG(uninitialised_vector) {
     float4 *in = unwritten<float4>(1);
     cudaMemset(in, 0, bug ? 12 : 16);
     uninitialised_vector<<<1, 1>>>(unwritten<float4>(1), in); // @L
@@ -216,14 +236,14 @@ __global__ void uninitialised_shared(float *out, bool bug) {
     __syncthreads();
     out[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x]; // @R
 }
-static void bug_uninitialised_shared(bool bug) {
+BUG(uninitialised_shared) {
     uninitialised_shared<<<2, 64>>>(unwritten(128), bug); // @L
 }
 
 //! uninitialised_copy
 //! emu: uninitialised memory: read of 16 bytes by cudaMemcpy in device memory, at @C
 //!   8 bytes into the allocation of 16 bytes at %x
-static void bug_uninitialised_copy(bool bug) {
+BUG(uninitialised_copy) {
     float *a = unwritten(4), *b = unwritten(4), host[4];
     cudaMemset(a, 0, bug ? 8 : 16);
     cudaMemcpy(b, a, 16, cudaMemcpyDeviceToDevice);  // uninitialised bytes may be copied
@@ -237,7 +257,7 @@ static void bug_uninitialised_copy(bool bug) {
 __global__ void out_of_bounds(float *out, int n) {
     if (int(threadIdx.x) < n) { out[threadIdx.x] = 0.0f; } // @OOB
 }
-static void bug_out_of_bounds(bool bug) {
+BUG(out_of_bounds) {
     out_of_bounds<<<1, 32>>>(unwritten(10), bug ? 11 : 10); // @L
 }
 
@@ -248,7 +268,7 @@ static void bug_out_of_bounds(bool bug) {
 __global__ void before_the_begin(float *out, const float *in, int back) {
     out[threadIdx.x] = in[int(threadIdx.x) - back]; // @R
 }
-static void bug_before_the_begin(bool bug) {
+BUG(before_the_begin) {
     before_the_begin<<<1, 10>>>(unwritten(10), zeros(10), bug); // @L
 }
 
@@ -263,7 +283,7 @@ __global__ void shared_out_of_bounds(float *out, int n) {
     dynamic[threadIdx.x + n] = 0.0f; // @W
     out[threadIdx.x] = dynamic[threadIdx.x + n];
 }
-static void bug_shared_out_of_bounds(bool bug) {
+BUG(shared_out_of_bounds) {
     shared_out_of_bounds<<<1, 32, 128>>>(unwritten(32), bug ? 1 : 0); // @L
 }
 
@@ -271,7 +291,7 @@ static void bug_shared_out_of_bounds(bool bug) {
 //! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds (launched at @L), block (0,0,0),
 //! thread (0,0,0), at @OOB
 //!   0 bytes into the freed allocation of 40 bytes at %x
-static void bug_used_after_free(bool bug) {
+BUG(used_after_free) {
     float *out = unwritten(10);
     if (bug) { cudaFree(out); }
     unwritten(10);
@@ -282,7 +302,7 @@ static void bug_used_after_free(bool bug) {
 //! freed_twice
 //! emu: cudaFree of %x, which is not a live allocation, at @F
 //!   0 bytes into the freed allocation of 40 bytes at %x
-static void bug_freed_twice(bool bug) {
+BUG(freed_twice) {
     float *a = unwritten(10), *b = unwritten(10);
     cudaFree(a);
     cudaFree(bug ? a : b); // @F
@@ -291,7 +311,7 @@ static void bug_freed_twice(bool bug) {
 //! copy_out_of_bounds
 //! emu: out of bounds: write of 44 bytes by cudaMemcpyAsync in device memory, at @C
 //!   0 bytes into the allocation of 40 bytes at %x
-static void bug_copy_out_of_bounds(bool bug) {
+BUG(copy_out_of_bounds) {
     float host[11] = {};
     cudaMemcpyAsync(unwritten(10), host, bug ? 44 : 40, cudaMemcpyHostToDevice); // @C
 }
@@ -302,7 +322,7 @@ static void bug_copy_out_of_bounds(bool bug) {
 //! emu: kernel dereferences host memory: read of 4 bytes in kernel uninitialised_device (launched at @L), block
 //! (0,0,0), thread (0,0,0), at @UNI
 //!   address %x is no device, pinned or shared memory
-static void bug_kernel_uses_host_memory(bool bug) {
+BUG(kernel_uses_host_memory) {
     std::vector<float> host(8, 1.0f);
     float *pinned;
     cudaMallocHost(&pinned, 8 * sizeof(float));
@@ -320,7 +340,7 @@ __global__ void kernel_uses_host_global(bool bug) {
     if (bug) { host_global = 1; } // @W
     device_global = 1;
 }
-static void bug_kernel_uses_host_global(bool bug) {
+BUG(kernel_uses_host_global) {
     kernel_uses_host_global<<<1, 1>>>(bug); // @L
 }
 
@@ -335,14 +355,14 @@ __global__ void other_stack(float *out, bool bug) {
     out[threadIdx.x] = bug ? *pointer : local; // @R
     __syncthreads();
 }
-static void bug_other_stack(bool bug) {
+BUG(other_stack) {
     other_stack<<<1, 32>>>(zeros(32), bug); // @L
 }
 
 //! host_uses_device_memory
 //! emu: host code dereferences device memory: read of 4 bytes, at @R
 //!   4 bytes into the allocation of 40 bytes at %x
-static void bug_host_uses_device_memory(bool bug) {
+BUG(host_uses_device_memory) {
     float *data = zeros(10), host[10];
     cudaMemcpy(host, data, 40, cudaMemcpyDeviceToHost);
     volatile float value = (bug ? data : host)[1]; // @R
@@ -352,7 +372,7 @@ static void bug_host_uses_device_memory(bool bug) {
 //! host_library_uses_device_memory
 //! emu: host code dereferences device memory, at @R
 //!   0 bytes into the allocation of 40 bytes at %x
-static void bug_host_library_uses_device_memory(bool bug) {
+BUG(host_library_uses_device_memory) {
     char *data = zeros<char>(40), host[40] = {};
     volatile size_t n = strnlen(bug ? data : host, 40); // @R
     (void)n;
@@ -360,7 +380,7 @@ static void bug_host_library_uses_device_memory(bool bug) {
 
 //! wrong_direction
 //! emu: cudaMemcpy from host to device memory with a kind that says otherwise (2), at @C
-static void bug_wrong_direction(bool bug) {
+BUG(wrong_direction) {
     float host[10] = {};
     cudaMemcpy(zeros(10), host, 40, bug ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice); // @C
 }
@@ -372,7 +392,7 @@ __global__ void host_call_in_kernel(bool bug) {
     void *memory;
     if (bug) { cudaMalloc(&memory, 4); } // @M
 }
-static void bug_host_call_in_kernel(bool bug) {
+BUG(host_call_in_kernel) {
     host_call_in_kernel<<<1, 1>>>(bug); // @L
 }
 
@@ -382,7 +402,7 @@ static void bug_host_call_in_kernel(bool bug) {
 __global__ void launch_in_kernel(bool bug) {
     if (bug) { host_call_in_kernel<<<1, 1>>>(false); } // @I
 }
-static void bug_launch_in_kernel(bool bug) {
+BUG(launch_in_kernel) {
     launch_in_kernel<<<1, 1>>>(bug); // @L
 }
 
@@ -394,7 +414,7 @@ static void bug_launch_in_kernel(bool bug) {
 __global__ void misaligned_vector(float4 *out, const float *in) {
     out[threadIdx.x] = *reinterpret_cast<const float4 *>(in + 4 * threadIdx.x); // @R
 }
-static void bug_misaligned_vector(bool bug) {
+BUG(misaligned_vector) {
     misaligned_vector<<<1, 2>>>(unwritten<float4>(2), zeros(12) + (bug ? 2 : 4)); // @L
 }
 
@@ -404,7 +424,7 @@ static void bug_misaligned_vector(bool bug) {
 __global__ void misaligned_hint(float *out) {
     __stcs(reinterpret_cast<float4 *>(out + 4 * threadIdx.x), make_float4(0.0f, 0.0f, 0.0f, 0.0f)); // @W
 }
-static void bug_misaligned_hint(bool bug) {
+BUG(misaligned_hint) {
     misaligned_hint<<<1, 2>>>(zeros(12) + (bug ? 3 : 4)); // @L
 }
 
@@ -421,7 +441,7 @@ __global__ void divergent_barrier(bool bug) {
         __syncthreads(); // @B
     }
 }
-static void bug_divergent_barrier(bool bug) {
+BUG(divergent_barrier) {
     divergent_barrier<<<1, 64>>>(bug); // @L
 }
 
@@ -434,7 +454,7 @@ __global__ void exit_before_barrier(unsigned first) {
     if (threadIdx.x < first) { return; }
     __syncthreads(); // @B
 }
-static void bug_exit_before_barrier(bool bug) {
+BUG(exit_before_barrier) {
     exit_before_barrier<<<1, 64>>>(bug ? 1 : 0); // @L
 }
 
@@ -447,7 +467,7 @@ __global__ void exit_after_barrier(unsigned last) {
     if (threadIdx.x >= last) { return; }
     __syncthreads(); // @B
 }
-static void bug_exit_after_barrier(bool bug) {
+BUG(exit_after_barrier) {
     exit_after_barrier<<<1, 64>>>(bug ? 40 : 64); // @L
 }
 
@@ -458,7 +478,7 @@ __global__ void shuffle_after_exit(int *out, unsigned first, unsigned mask) {
     if (threadIdx.x < first) { return; }
     out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), 5); // @SAE
 }
-static void bug_shuffle_after_exit(bool bug) {
+BUG(shuffle_after_exit) {
     shuffle_after_exit<<<1, 32>>>(zeros<int>(32), 1, bug ? FULL : FULL - 1); // @L
 }
 
@@ -466,7 +486,7 @@ static void bug_shuffle_after_exit(bool bug) {
 //! emu: __shfl_sync with mask 0xffffffff names lane 20, which has exited in kernel shuffle_after_exit (launched at @L),
 //! block (0,0,0), thread (0,0,0), at @SAE
 //!   this warp has only 20 lanes
-static void bug_partial_warp(bool bug) {
+BUG(partial_warp) {
     shuffle_after_exit<<<1, 20>>>(zeros<int>(32), 0, bug ? FULL : 0xfffffu); // @L
 }
 
@@ -478,7 +498,7 @@ __global__ void mask_without_caller(unsigned *out, unsigned lanes) {
         out[threadIdx.x] = __ballot_sync(0xffff, 1); // @S
     }
 }
-static void bug_mask_without_caller(bool bug) {
+BUG(mask_without_caller) {
     mask_without_caller<<<1, 32>>>(zeros<unsigned>(32), bug ? 17 : 16); // @L
 }
 
@@ -490,7 +510,7 @@ __global__ void shuffle_from_outside(int *out, int lane) {
         out[threadIdx.x] = __shfl_sync(0xffff, int(threadIdx.x), lane); // @S
     }
 }
-static void bug_shuffle_from_outside(bool bug) {
+BUG(shuffle_from_outside) {
     shuffle_from_outside<<<1, 32>>>(zeros<int>(32), bug ? 20 : 10); // @L
 }
 
@@ -507,7 +527,7 @@ __global__ void divergent_shuffle(int *out, bool bug) {
     }
     out[threadIdx.x] = x;
 }
-static void bug_divergent_shuffle(bool bug) {
+BUG(divergent_shuffle) {
     divergent_shuffle<<<1, 32>>>(zeros<int>(32), bug); // @L
 }
 
@@ -522,7 +542,7 @@ __global__ void deadlock(bool bug) {
     }
     __syncthreads(); // @B
 }
-static void bug_deadlock(bool bug) {
+BUG(deadlock) {
     deadlock<<<1, 32>>>(bug); // @L
 }
 
@@ -534,7 +554,7 @@ __device__ __noinline__ int recurse(int depth, volatile int *out) {
     return depth == 0 ? 0 : frame[depth % 64] + recurse(depth - 1, out) + out[0];
 }
 __global__ void stack_overflow(int *out, int depth) { out[0] = recurse(depth, out); }
-static void bug_stack_overflow(bool bug) {
+BUG(stack_overflow) {
     stack_overflow<<<1, 1>>>(zeros<int>(1), bug ? 100000 : 50); // @L
 }
 
@@ -545,19 +565,19 @@ __global__ void nothing() {}
 //! too_many_threads
 //! emu: block (512,3,1) has 1536 threads, at most 1024 (1024 x 1024 x 64) are possible in the launch of kernel nothing,
 //! at @L
-static void bug_too_many_threads(bool bug) {
+BUG(too_many_threads) {
     nothing<<<1, dim3(512, bug ? 3 : 2)>>>(); // @L
 }
 
 //! empty_grid
 //! emu: empty grid (0,1,1) or block (32,1,1) in the launch of kernel nothing, at @L
-static void bug_empty_grid(bool bug) {
+BUG(empty_grid) {
     nothing<<<bug ? 0 : 1, 32>>>(); // @L
 }
 
 //! too_large_grid
 //! emu: grid (1,65536,1) is too large, at most (2147483647,65535,65535) in the launch of kernel nothing, at @L
-static void bug_too_large_grid(bool bug) {
+BUG(too_large_grid) {
     nothing<<<dim3(1, bug ? 65536 : 65535), 1>>>(); // @L
 }
 
@@ -565,7 +585,7 @@ static void bug_too_large_grid(bool bug) {
 //! emu: 65536 bytes of dynamic shared memory, 49152 are allowed in the launch of kernel warp_race, at @L
 //!   more than 48 KiB (up to 227 KiB) needs cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 //!   bytes)
-static void bug_too_much_dynamic_memory(bool bug) {
+BUG(too_much_dynamic_memory) {
     if (!bug) { cudaFuncSetAttribute(warp_race, cudaFuncAttributeMaxDynamicSharedMemorySize, 65536); }
     warp_race<<<1, 32, 65536>>>(zeros<int>(32), false); // @L
 }
@@ -578,7 +598,7 @@ __global__ void too_much_static_memory(float *out) {
     tile[threadIdx.x] = 0.0f;
     out[threadIdx.x] = tile[threadIdx.x];
 }
-static void bug_too_much_static_memory(bool bug) {
+BUG(too_much_static_memory) {
     too_much_static_memory<<<1, 32, bug ? 10240 : 1024>>>(zeros(32)); // @L
 }
 
@@ -596,7 +616,7 @@ template <bool BUG> __global__ void copy_not_awaited(float *out, const float *in
     emu::cp_async_wait<BUG ? 1 : 0>();
     out[threadIdx.x] = tile[threadIdx.x * 4]; // @R
 }
-static void bug_copy_not_awaited(bool bug) {
+BUG(copy_not_awaited) {
     if (bug) {
         copy_not_awaited<true><<<1, 32>>>(zeros(32), zeros(128)); // @L
     } else {
@@ -619,7 +639,7 @@ __global__ void copy_into_use(float *out, const float *in, bool bug) {
     emu::cp_async_16(&tile[i], &in[i]); // @W
     emu::cp_async_wait_all();
 }
-static void bug_copy_into_use(bool bug) {
+BUG(copy_into_use) {
     copy_into_use<<<1, 64>>>(zeros(64), zeros(256), bug); // @L
 }
 
@@ -631,7 +651,7 @@ __global__ void misaligned_copy(const float *in) {
     emu::cp_async_16(tile, in); // @C
     emu::cp_async_wait_all();
 }
-static void bug_misaligned_copy(bool bug) {
+BUG(misaligned_copy) {
     misaligned_copy<<<1, 1>>>(zeros(8) + (bug ? 2 : 4)); // @L
 }
 
@@ -646,7 +666,7 @@ __global__ void matrix_not_shared(uint16_t *in, bool bug) {
     emu::ldmatrix_x1(r, (bug ? in : tile) + threadIdx.x % 8 * 8); // @M
     in[threadIdx.x] = uint16_t(r[0]);
 }
-static void bug_matrix_not_shared(bool bug) {
+BUG(matrix_not_shared) {
     matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug); // @L
 }
 
@@ -678,7 +698,7 @@ struct TwoStreams {
 //! (0,0,0), thread (0,0,0), at @T
 //!   kernel fill in stream 1, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_read_across_streams(bool bug) {
+BUG(read_across_streams) {
     TwoStreams s;
     float *in = unwritten(8), *out = unwritten(8);
     fill<<<1, 8, 0, s.a>>>(in, 1.0f); // @K
@@ -691,7 +711,7 @@ static void bug_read_across_streams(bool bug) {
 //! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
 //!   kernel twice in stream 1, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_write_across_streams(bool bug) {
+BUG(write_across_streams) {
     TwoStreams s;
     float *in = zeros(8), *out = unwritten(8);
     cudaDeviceSynchronize();
@@ -706,7 +726,7 @@ static void bug_write_across_streams(bool bug) {
 //! (0,0,0), thread (0,0,0), at @T
 //!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_default_stream(bool bug) {
+BUG(default_stream) {
     cudaStream_t stream;
     if (bug) { cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); }
     if (!bug) { cudaStreamCreate(&stream); } // synchronises with the default stream
@@ -721,7 +741,7 @@ static void bug_default_stream(bool bug) {
 //! (0,0,0), thread (0,0,0), at @T
 //!   the call of cudaMemcpy in stream 0, called at @K, wrote it, and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_pageable_copy_across_streams(bool bug) {
+BUG(pageable_copy_across_streams) {
     TwoStreams s;
     float *in = unwritten(8), *out = unwritten(8), host[8] = {0.0f};
     cudaMemcpy(in, host, sizeof(host), cudaMemcpyHostToDevice); // @K
@@ -734,7 +754,7 @@ static void bug_pageable_copy_across_streams(bool bug) {
 //! emu: unsynchronised use across streams: read of 4 bytes in pinned host memory, at @R
 //!   the call of cudaMemcpyAsync in stream 1, called at @C, wrote it, and nothing orders it before this host code
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_read_before_wait(bool bug) {
+BUG(read_before_wait) {
     TwoStreams s;
     float *device = zeros(8), *pinned;
     cudaMallocHost(&pinned, 32);
@@ -750,7 +770,7 @@ static void bug_read_before_wait(bool bug) {
 //! emu: unsynchronised use across streams: write of 4 bytes in pinned host memory, at @W
 //!   the call of cudaMemcpyAsync in stream 1, called at @C, read it, and nothing orders it before this host code
 //!   12 bytes into the allocation of 32 bytes at %x
-static void bug_write_before_wait(bool bug) {
+BUG(write_before_wait) {
     TwoStreams s;
     volatile float *pinned;
     float *device = unwritten(8);
@@ -765,7 +785,7 @@ static void bug_write_before_wait(bool bug) {
 //! emu: cudaFree of memory that is still in use, at @D
 //!   kernel fill in stream 1, called at @K, wrote it, and nothing has waited for it
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_freed_in_use(bool bug) {
+BUG(freed_in_use) {
     TwoStreams s;
     float *data = unwritten(8);
     fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @K
@@ -775,7 +795,7 @@ static void bug_freed_in_use(bool bug) {
 
 //! destroyed_stream
 //! emu: nothing with a stream that does not exist (destroyed, or never created), at @L
-static void bug_destroyed_stream(bool bug) {
+BUG(destroyed_stream) {
     TwoStreams s;
     if (bug) { cudaStreamDestroy(s.a); }
     nothing<<<1, 1, 0, s.a>>>(); // @L
@@ -784,7 +804,7 @@ static void bug_destroyed_stream(bool bug) {
 
 //! destroyed_event
 //! emu: cudaEventRecord with an event that does not exist (destroyed, or never created), at @E
-static void bug_destroyed_event(bool bug) {
+BUG(destroyed_event) {
     TwoStreams s;
     if (bug) { cudaEventDestroy(s.event); }
     cudaEventRecord(s.event, s.a); // @E
@@ -808,7 +828,7 @@ static cudaGraphExec_t end_capture(cudaStream_t stream) {
 //! capture_waits
 //! emu: cudaStreamSynchronize with stream 1, which is being captured, at @S
 //!   the capture of stream 1 began at @BEGIN
-static void bug_capture_waits(bool bug) {
+BUG(capture_waits) {
     TwoStreams s;
     float *data = unwritten(8);
     begin_capture(s.a);
@@ -820,7 +840,7 @@ static void bug_capture_waits(bool bug) {
 //! capture_allocates
 //! emu: cudaMalloc during a capture that is not cudaStreamCaptureModeRelaxed, at @M
 //!   the capture of stream 1 began at @BEGIN
-static void bug_capture_allocates(bool bug) {
+BUG(capture_allocates) {
     TwoStreams s;
     float *data;
     begin_capture(s.a, bug ? cudaStreamCaptureModeThreadLocal : cudaStreamCaptureModeRelaxed);
@@ -832,7 +852,7 @@ static void bug_capture_allocates(bool bug) {
 //! capture_depends
 //! emu: cudaStreamWaitEvent in stream 1 for an event that was recorded outside of the capture, at @W
 //!   the capture of stream 1 began at @BEGIN
-static void bug_capture_depends(bool bug) {
+BUG(capture_depends) {
     TwoStreams s;
     if (bug) { cudaEventRecord(s.event, s.b); }
     begin_capture(s.a);
@@ -845,7 +865,7 @@ static void bug_capture_depends(bool bug) {
 //! emu: cudaStreamEndCapture: stream 2 takes part and has not been joined again, at @END
 //!   its last operation is fill, called at @K
 //!   the capture of stream 1 began at @BEGIN
-static void bug_capture_not_joined(bool bug) {
+BUG(capture_not_joined) {
     TwoStreams s;
     float *data = unwritten(8);
     begin_capture(s.a);
@@ -859,7 +879,7 @@ static void bug_capture_not_joined(bool bug) {
 //! captured_event
 //! emu: cudaEventSynchronize with an event that was last recorded in a capture, at @S
 //!   the capture of stream 1 began at @BEGIN
-static void bug_captured_event(bool bug) {
+BUG(captured_event) {
     TwoStreams s;
     begin_capture(s.a);
     cudaEventRecord(s.event, s.a);
@@ -871,7 +891,7 @@ static void bug_captured_event(bool bug) {
 //! captured_event_later
 //! emu: cudaStreamWaitEvent in stream 2 for an event that was recorded in a capture that has ended, at @W
 //!   the capture of stream 1 began at @BEGIN
-static void bug_captured_event_later(bool bug) {
+BUG(captured_event_later) {
     TwoStreams s;
     begin_capture(s.a);
     cudaEventRecord(s.event, s.a);
@@ -883,7 +903,7 @@ static void bug_captured_event_later(bool bug) {
 
 //! capture_of_pageable
 //! emu: cudaMemcpyAsync of host memory that is not pinned, in a stream that is being captured, at @C
-static void bug_capture_of_pageable(bool bug) {
+BUG(capture_of_pageable) {
     TwoStreams s;
     float *device = unwritten(8), *pinned, host[8] = {};
     cudaMallocHost(&pinned, 32);
@@ -896,7 +916,7 @@ static void bug_capture_of_pageable(bool bug) {
 //! capture_beside_default
 //! emu: fill in the default stream, for which stream 1 waits, which is being captured, at @K
 //!   the capture of stream 1 began at @BEGIN
-static void bug_capture_beside_default(bool bug) {
+BUG(capture_beside_default) {
     cudaStream_t stream;
     cudaStreamCreateWithFlags(&stream, bug ? cudaStreamDefault : cudaStreamNonBlocking);
     float *data = unwritten(8);
@@ -910,7 +930,7 @@ static void bug_capture_beside_default(bool bug) {
 //! (0,0,0), thread (0,0,0), at @T
 //!   kernel fill in stream 2 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_graph_branches(bool bug) {
+BUG(graph_branches) {
     TwoStreams s;
     float *in = unwritten(8), *out = unwritten(8);
     begin_capture(s.a);
@@ -928,7 +948,7 @@ static void bug_graph_branches(bool bug) {
 //! (0,0,0), thread (0,0,0), at @T
 //!   kernel fill in stream 1 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_graph_across_streams(bool bug) {
+BUG(graph_across_streams) {
     TwoStreams s;
     float *in = unwritten(8), *out = unwritten(8);
     begin_capture(s.a);
@@ -942,7 +962,7 @@ static void bug_graph_across_streams(bool bug) {
 //! emu: out of bounds: write of 4 bytes in device memory in kernel fill (launched at @K), block (0,0,0), thread
 //! (0,0,0), at @F
 //!   0 bytes into the freed allocation of 32 bytes at %x
-static void bug_graph_reads_freed(bool bug) {
+BUG(graph_reads_freed) {
     TwoStreams s;
     float *data = unwritten(8);
     begin_capture(s.a);
@@ -954,7 +974,7 @@ static void bug_graph_reads_freed(bool bug) {
 
 //! destroyed_graph
 //! emu: cudaGraphLaunch with a graph that does not exist (destroyed, or never created), at @G
-static void bug_destroyed_graph(bool bug) {
+BUG(destroyed_graph) {
     TwoStreams s;
     float *data = unwritten(8);
     begin_capture(s.a);
@@ -969,7 +989,7 @@ static void bug_destroyed_graph(bool bug) {
 //! thread_without_device
 //! emu: cudaMemcpy on device 0, and this process has used device 3, at @C
 //!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
-static void bug_thread_without_device(bool bug) {
+BUG(thread_without_device) {
     cudaSetDevice(3);
     float *device = zeros(8), host[8];
     std::thread other([&] {
@@ -982,7 +1002,7 @@ static void bug_thread_without_device(bool bug) {
 //! device_set_too_late
 //! emu: nothing on device 1, and this process has used device 0, at @L
 //!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
-static void bug_device_set_too_late(bool bug) {
+BUG(device_set_too_late) {
     cudaStream_t stream;
     if (!bug) { cudaSetDevice(1); }
     cudaStreamCreate(&stream);
@@ -990,87 +1010,7 @@ static void bug_device_set_too_late(bool bug) {
     nothing<<<1, 1, 0, stream>>>(); // @L
 }
 
-// ---- The list, and running it ----
-
-struct Bug {
-    const char *name;
-    void (*function)(bool bug);
-};
-#define BUG(name)                                                                                                      \
-    { #name, bug_##name }
-static const Bug BUGS[] = {
-    BUG(shared_race),
-    BUG(shared_overwrite),
-    BUG(warp_race),
-    BUG(block_race),
-    BUG(block_overwrite),
-    BUG(thread_race),
-    BUG(atomic_race),
-    BUG(half_race),
-    BUG(byte_race),
-    BUG(uninitialised_device),
-    BUG(uninitialised_vector),
-    BUG(uninitialised_shared),
-    BUG(uninitialised_copy),
-    BUG(out_of_bounds),
-    BUG(before_the_begin),
-    BUG(shared_out_of_bounds),
-    BUG(used_after_free),
-    BUG(freed_twice),
-    BUG(copy_out_of_bounds),
-    BUG(kernel_uses_host_memory),
-    BUG(kernel_uses_host_global),
-    BUG(other_stack),
-    BUG(host_uses_device_memory),
-    BUG(host_library_uses_device_memory),
-    BUG(wrong_direction),
-    BUG(host_call_in_kernel),
-    BUG(launch_in_kernel),
-    BUG(misaligned_vector),
-    BUG(misaligned_hint),
-    BUG(divergent_barrier),
-    BUG(exit_before_barrier),
-    BUG(exit_after_barrier),
-    BUG(shuffle_after_exit),
-    BUG(partial_warp),
-    BUG(mask_without_caller),
-    BUG(shuffle_from_outside),
-    BUG(divergent_shuffle),
-    BUG(deadlock),
-    BUG(stack_overflow),
-    BUG(too_many_threads),
-    BUG(empty_grid),
-    BUG(too_large_grid),
-    BUG(too_much_dynamic_memory),
-    BUG(too_much_static_memory),
-    BUG(copy_not_awaited),
-    BUG(copy_into_use),
-    BUG(misaligned_copy),
-    BUG(matrix_not_shared),
-    BUG(read_across_streams),
-    BUG(write_across_streams),
-    BUG(default_stream),
-    BUG(pageable_copy_across_streams),
-    BUG(read_before_wait),
-    BUG(write_before_wait),
-    BUG(freed_in_use),
-    BUG(destroyed_stream),
-    BUG(destroyed_event),
-    BUG(capture_waits),
-    BUG(capture_allocates),
-    BUG(capture_depends),
-    BUG(capture_not_joined),
-    BUG(captured_event),
-    BUG(captured_event_later),
-    BUG(capture_of_pageable),
-    BUG(capture_beside_default),
-    BUG(graph_branches),
-    BUG(graph_across_streams),
-    BUG(graph_reads_freed),
-    BUG(destroyed_graph),
-    BUG(thread_without_device),
-    BUG(device_set_too_late),
-};
+// ---- Running them ----
 
 // The output of a child process that runs the bug or its twin; its exit status in *status.
 static std::string run_child(const Bug &bug, bool broken, int *status) {
@@ -1080,7 +1020,7 @@ static std::string run_child(const Bug &bug, bool broken, int *status) {
     pid_t child = fork();
     if (child == 0) {
         dup2(ends[1], 1), dup2(ends[1], 2);
-        execl("/proc/self/exe", "emu_bugs", broken ? "--bug" : "--twin", bug.name, (char *)nullptr);
+        execl("/proc/self/exe", "emu_bugs", broken ? "--bug" : "--twin", bug.name.c_str(), (char *)nullptr);
         _exit(127);
     }
     close(ends[1]);
@@ -1093,39 +1033,33 @@ static std::string run_child(const Bug &bug, bool broken, int *status) {
     return text;
 }
 
-static const Bug *current;
 static std::map<std::string, std::string> expectations;
 
 static void test_bug(Test *t) {
     int status;
+    const Bug *bug = static_cast<const Bug *>(t->data);
 #ifdef __clang__
-    if (current->function == bug_misaligned_vector) { SKIP(t, "clang does not check the copy of a whole structure"); }
+    if (bug->function == bug_misaligned_vector) { SKIP(t, "clang does not check the copy of a whole structure"); }
 #endif
-    std::string got = without_addresses(run_child(*current, true, &status)), want = expectations[current->name];
+    std::string got = without_addresses(run_child(*bug, true, &status)), want = expectations[bug->name];
     CHECK(t, status == 1, "status %d", status);
     CHECK(t, one_line(got) == one_line(want), "reports\n%s  expected\n%s", got.c_str(), want.c_str());
 }
 
 static void test_twin(Test *t) {
     int status;
-    std::string got = run_child(*current, false, &status);
+    std::string got = run_child(*static_cast<const Bug *>(t->data), false, &status);
     CHECK(t, status == 0 && got.empty(), "status %d, and a false report\n%s", status, got.c_str());
 }
 
 int main(int argc, char **argv) {
-    for (const Bug &bug : BUGS) {
-        if (argc == 3 && strcmp(argv[2], bug.name) == 0) {
-            bug.function(strcmp(argv[1], "--bug") == 0);
-            return 0;
-        }
+    for (const TestCase *test = tests; test != nullptr && argc == 3; test = test->next) {
+        const Bug *bug = static_cast<const Bug *>(test->data);
+        if (bug->name != argv[2]) { continue; }
+        bug->function(strcmp(argv[1], "--bug") == 0);
+        return 0;
     }
     setenv("EMU_THREADS", "1", 1); // the same thread finds the mistake each time
     expectations = read_expectations(__FILE__);
-    Suite s = suite_begin("emu_bugs");
-    for (const Bug &bug : BUGS) {
-        current = &bug;
-        suite_run(&s, bug.name, test_bug);
-        suite_run(&s, (std::string("no ") + bug.name).c_str(), test_twin);
-    }
-    return suite_end(&s);
+    return test_main(argc, argv);
 }

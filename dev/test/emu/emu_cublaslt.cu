@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include "dev/test/layers/gpu_test.h"
+#include "dev/test/test_main.h"
 
 // The emulator's values are NVIDIA's: this compiles with both headers.
 static_assert(CUBLAS_STATUS_INVALID_VALUE == 7 && CUBLAS_STATUS_NOT_SUPPORTED == 15, "");
@@ -378,7 +379,7 @@ template <class Set> static void check_types(Test *t, const char *what, Set set)
 
 // ---- Tests ----
 
-static void test_transposes(Test *t) {
+TEST(test_transposes) {
     const cublasOperation_t operations[] = {CUBLAS_OP_N, CUBLAS_OP_T};
     for (cublasOperation_t a : operations) {
         for (cublasOperation_t b : operations) {
@@ -387,7 +388,7 @@ static void test_transposes(Test *t) {
     }
 }
 
-static void test_shapes(Test *t) {
+TEST(test_shapes) {
     const int shapes[][3] = {{8, 1, 8}, {8, 17, 72}, {104, 3, 264}, {16, 65, 600}, {136, 33, 8}};
     for (const int *shape : shapes) {
         check_types(t, "shapes",
@@ -395,20 +396,20 @@ static void test_shapes(Test *t) {
     }
 }
 
-static void test_leading_dimensions(Test *t) {
+TEST(test_leading_dimensions) {
     check_types(t, "padded", [](Problem *p) { p->pad = 8; });
     check_types(t, "padded, transposed", [](Problem *p) { p->pad = 16, p->trans_a = p->trans_b = CUBLAS_OP_T; });
     check_types(t, "rows in order", [](Problem *p) { p->order = CUBLASLT_ORDER_ROW, p->m = 24, p->n = 40; });
 }
 
-static void test_batches(Test *t) {
+TEST(test_batches) {
     check_types(t, "batch", [](Problem *p) { p->batch = 3, p->trans_a = CUBLAS_OP_T; });
     check_types(t, "batch with bias",
                 [](Problem *p) { p->batch = 3, p->pad = 8, p->epilogue = CUBLASLT_EPILOGUE_BIAS; });
 }
 
 // C is not read where beta is 0, whatever it holds (here: NaN).
-static void test_scalars(Test *t) {
+TEST(test_scalars) {
     check_types(t, "alpha", [](Problem *p) { p->alpha = 0.5f; });
     check_types(t, "beta in place", [](Problem *p) { p->beta = 1.0f; });
     check_types(t, "alpha and beta", [](Problem *p) { p->alpha = -2.0f, p->beta = 0.25f, p->in_place = false; });
@@ -417,7 +418,7 @@ static void test_scalars(Test *t) {
                 [](Problem *p) { p->device_scalars = true, p->alpha = 3.0f, p->beta = 1.0f; });
 }
 
-static void test_epilogues(Test *t) {
+TEST(test_epilogues) {
     const struct {
         const char *name;
         cublasLtEpilogue_t epilogue;
@@ -438,7 +439,7 @@ static void test_epilogues(Test *t) {
 }
 
 // tf32 is a choice: without it the sums are those of fp32 to the bit, with it they are not.
-static void test_tf32(Test *t) {
+TEST(test_tf32) {
     Handle handle;
     Problem p;
     p.in = p.out = CUDA_R_32F, p.m = 8, p.n = 8, p.k = 8;
@@ -470,7 +471,7 @@ static bool has_fp8() {
     return 10 * device.major + device.minor >= 89;
 }
 
-static void test_fp8(Test *t) {
+TEST(test_fp8) {
     const cudaDataType_t e4m3 = CUDA_R_8F_E4M3, e5m2 = CUDA_R_8F_E5M2, outputs[] = {CUDA_R_16BF, CUDA_R_32F};
     const cudaDataType_t inputs[][2] = {{e4m3, e4m3}, {e4m3, e5m2}, {e5m2, e4m3}};
     Handle handle;
@@ -508,7 +509,7 @@ template <class Set> static void refuse(Test *t, const char *what, cublasStatus_
     check_refused(t, what, want, p);
 }
 
-static void test_refusals(Test *t) {
+TEST(test_refusals) {
     const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
     refuse(t, "leading dimension below the rows", invalid, [](Problem *p) { p->ld_a = p->m - 8; });
     refuse(t, "aux's leading dimension below the rows", invalid,
@@ -528,7 +529,7 @@ template <class Set> static void refuse_fp8(Test *t, const char *what, cublasSta
     check_refused(t, what, want, p);
 }
 
-static void test_fp8_refusals(Test *t) {
+TEST(test_fp8_refusals) {
     const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!has_fp8()) { SKIP(t, no_fp8); }
     refuse_fp8(t, "two factors of e5m2", unsupported, [](Problem *p) { p->in = CUDA_R_8F_E5M2; });
@@ -551,7 +552,7 @@ static void test_fp8_refusals(Test *t) {
 
 #ifdef GPT2_EMU
 // Promises to the heuristic that are not kept: hardware would fail in its own ways, or be slow.
-static void test_broken_promises(Test *t) {
+TEST(test_broken_promises) {
     const cublasStatus_t invalid = CUBLAS_STATUS_INVALID_VALUE, unsupported = CUBLAS_STATUS_NOT_SUPPORTED;
     refuse(t, "less workspace than promised", invalid, [](Problem *p) { p->given_workspace = 16; });
     refuse(t, "A not as aligned as promised", unsupported, [](Problem *p) { p->offset_a = 4; });
@@ -659,7 +660,7 @@ static const char *const mistake_reports[] = {"D overlaps A",
 #endif
 #endif
 
-static void test_reported_mistakes(Test *t) {
+TEST(test_reported_mistakes) {
 #ifdef __SANITIZE_ADDRESS__
     SKIP(t, "the sanitized emulator does not watch streams and uninitialised memory");
 #endif
@@ -676,7 +677,7 @@ static void test_reported_mistakes(Test *t) {
 }
 #endif
 
-static void test_determinism(Test *t) {
+TEST(test_determinism) {
     Handle handle;
     Problem p;
     p.m = 136, p.n = 130, p.k = 300, p.epilogue = CUBLASLT_EPILOGUE_GELU_BIAS;
@@ -695,22 +696,5 @@ int main(int argc, char **argv) {
         return 0;
     }
 #endif
-    (void)argc, (void)argv;
-    Suite suite = suite_begin("emu_cublaslt");
-    RUN(&suite, test_transposes);
-    RUN(&suite, test_shapes);
-    RUN(&suite, test_leading_dimensions);
-    RUN(&suite, test_batches);
-    RUN(&suite, test_scalars);
-    RUN(&suite, test_epilogues);
-    RUN(&suite, test_tf32);
-    RUN(&suite, test_fp8);
-    RUN(&suite, test_refusals);
-    RUN(&suite, test_fp8_refusals);
-#ifdef GPT2_EMU
-    RUN(&suite, test_broken_promises);
-    RUN(&suite, test_reported_mistakes);
-#endif
-    RUN(&suite, test_determinism);
-    return suite_end(&suite);
+    return test_main(argc, argv);
 }

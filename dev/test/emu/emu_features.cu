@@ -7,7 +7,7 @@
 #include <sys/time.h>
 #include <vector>
 
-#include "dev/test/test.h"
+#include "dev/test/test_main.h"
 
 #define FULL 0xffffffffu
 
@@ -37,7 +37,7 @@ __global__ void store_numbers(int *out) {
     out[i] = i;
 }
 
-static void test_grids(Test *t) {
+TEST(test_grids) {
     const dim3 shapes[][2] = {{dim3(1), dim3(1)},
                               {dim3(5), dim3(33)},
                               {dim3(3, 4), dim3(16, 3)},
@@ -69,7 +69,7 @@ __global__ void no_arguments() {}
 #define LAUNCH(kernel, n, ...)                                                                                         \
     do { kernel<<<1, (n)>>>(__VA_ARGS__); } while (0)
 
-static void test_launches(Test *t) {
+TEST(test_launches) {
     Buffer<float> out(20);
     inner::add_constant<float, 3><<<1, 20>>>(out.data, 1);
     CHECK(t, out.host()[19] == 4.0f, "qualified template kernel");
@@ -116,7 +116,7 @@ __global__ void reverse_both(int *out, const int *in) {
     out[i] = i < 50 ? rest[49 - i] : tile[99 - i];
 }
 
-static void test_shared_memory(Test *t) {
+TEST(test_shared_memory) {
     std::vector<int> numbers(100);
     for (int i = 0; i < 100; i++) { numbers[i] = i * i; }
     Buffer<int> in(numbers), out(100);
@@ -166,7 +166,7 @@ template <class T> static void check_shuffles(Test *t, const char *type) {
     }
 }
 
-static void test_shuffles(Test *t) {
+TEST(test_shuffles) {
     check_shuffles<int>(t, "int");
     check_shuffles<unsigned>(t, "unsigned");
     check_shuffles<long long>(t, "long long");
@@ -192,7 +192,7 @@ __global__ void block_votes(int *out) {
     out[i] = count * 10000 + all * 1000 + any * 100 + not_all * 10 + none;
 }
 
-static void test_votes(Test *t) {
+TEST(test_votes) {
     Buffer<unsigned> out(32);
     vote_all<<<1, 32>>>(out.data);
     std::vector<unsigned> got = out.host();
@@ -234,7 +234,7 @@ __global__ void count(Totals *totals) {
     if (atomicCAS(&totals->swaps, i, i + 1) == i) { atomicExch(&totals->inc, 9); }
 }
 
-static void test_atomics(Test *t) {
+TEST(test_atomics) {
     Buffer<Totals> totals(std::vector<Totals>(1, Totals()));
     count<<<10, 70>>>(totals.data);
     Totals got = totals.host()[0];
@@ -282,7 +282,7 @@ static void check_product(Test *t, const std::vector<float> &D, int K) {
     }
 }
 
-static void test_mma(Test *t) {
+TEST(test_mma) {
     for (int K = 16; K >= 8; K -= 8) {
         std::vector<float> A(16 * K), B(8 * K), C(128);
         for (int i = 0; i < 16 * K; i++) { A[i] = small_value(i); }
@@ -328,7 +328,7 @@ template <int N, bool TRANS> static void check_ldmatrix(Test *t) {
     }
 }
 
-static void test_ldmatrix(Test *t) {
+TEST(test_ldmatrix) {
     check_ldmatrix<1, false>(t);
     check_ldmatrix<2, false>(t);
     check_ldmatrix<4, false>(t);
@@ -357,7 +357,7 @@ __global__ void copy_in_stages(float *out, const float *in, int stages, int last
     emu::cp_async_wait<0>();
 }
 
-static void test_cp_async(Test *t) {
+TEST(test_cp_async) {
     std::vector<float> values(5 * 128);
     for (int i = 0; i < 640; i++) { values[i] = float(i + 1); }
     Buffer<float> in(values), out(640);
@@ -385,7 +385,7 @@ __global__ void normalise(float *out, const float *in, int rows, int C) {
     for (int c = lane; row < rows && c < C; c += 32) { out[row * C + c] = in[row * C + c] - mean; }
 }
 
-static void test_schedules(Test *t) {
+TEST(test_schedules) {
     const char *schedules[] = {"forward", "reversed", "random:1", "random:2", "forward"};
     const int rows = 61, C = 100;
     std::vector<float> values(rows * C), first;
@@ -403,7 +403,7 @@ static void test_schedules(Test *t) {
 
 __global__ void record_order(int *order, int *next) { order[atomicAdd(next, 1)] = threadIdx.x; }
 
-static void test_schedule_orders(Test *t) {
+TEST(test_schedule_orders) {
     const char *schedules[] = {"forward", "reversed", "random:3"};
     for (int s = 0; s < 3; s++) {
         Buffer<int> order(64), next(std::vector<int>(1, 0));
@@ -420,7 +420,7 @@ static void test_schedule_orders(Test *t) {
 
 // ---- The host API ----
 
-static void test_streams(Test *t) {
+TEST(test_streams) {
     cudaStream_t work, copies;
     cudaEvent_t copied, start;
     cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
@@ -457,7 +457,7 @@ __global__ void add_to(float *data, float value) { data[threadIdx.x] += value; }
 
 // A graph of two streams, launched several times: each launch does what was captured, with the arguments of that time,
 // and reads pinned memory anew.
-static void test_graphs(Test *t) {
+TEST(test_graphs) {
     cudaStream_t work, other;
     cudaEvent_t forked, joined;
     cudaStreamCreateWithFlags(&work, cudaStreamNonBlocking);
@@ -508,7 +508,7 @@ static void test_graphs(Test *t) {
 }
 
 // What a driver may refuse: calls return errors, and the stream is as it was.
-static void test_refused_graphs(Test *t) {
+TEST(test_refused_graphs) {
     cudaStream_t stream;
     cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
     static const char *const faults[] = {"begin", "end", "instantiate", "upload", ""};
@@ -533,7 +533,7 @@ static void test_refused_graphs(Test *t) {
     cudaStreamDestroy(stream);
 }
 
-static void test_device(Test *t) {
+TEST(test_device) {
     cudaDeviceProp p;
     int count = 0, value = 0, blocks = 0;
     CHECK(t, cudaGetDeviceCount(&count) == cudaSuccess && count == 8, "%d devices", count);
@@ -580,7 +580,7 @@ __global__ void intrinsics(float *out, const float4 *in) {
     atomicAdd(&device_counter, 5);
 }
 
-static void test_intrinsics(Test *t) {
+TEST(test_intrinsics) {
     const float table[4] = {1.0f, 2.0f, 21.0f, 4.0f};
     int counter = 1;
     cudaMemcpyToSymbol(constants, table, sizeof(table));
@@ -598,7 +598,7 @@ static void test_intrinsics(Test *t) {
 static volatile sig_atomic_t ticks;
 static void on_tick(int) { ticks = ticks + 1; }
 
-static void test_signals(Test *t) {
+TEST(test_signals) {
     const itimerval often = {{0, 500}, {0, 500}}, never = {};
     const int rows = 61, C = 100;
     Buffer<float> in(std::vector<float>(rows * C, 1.0f)), out(rows * C);
@@ -609,24 +609,4 @@ static void test_signals(Test *t) {
     CHECK(t, ticks >= 20, "%d signals arrived", static_cast<int>(ticks));
 }
 
-int main(void) {
-    Suite s = suite_begin("emu_features");
-    RUN(&s, test_grids);
-    RUN(&s, test_launches);
-    RUN(&s, test_shared_memory);
-    RUN(&s, test_shuffles);
-    RUN(&s, test_votes);
-    RUN(&s, test_atomics);
-    RUN(&s, test_mma);
-    RUN(&s, test_ldmatrix);
-    RUN(&s, test_cp_async);
-    RUN(&s, test_schedules);
-    RUN(&s, test_schedule_orders);
-    RUN(&s, test_streams);
-    RUN(&s, test_graphs);
-    RUN(&s, test_refused_graphs);
-    RUN(&s, test_device);
-    RUN(&s, test_intrinsics);
-    RUN(&s, test_signals);
-    return suite_end(&s);
-}
+int main(int argc, char **argv) { return test_main(argc, argv); }

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "dev/test/emu/emu_reports.h"
-#include "dev/test/test.h"
+#include "dev/test/test_main.h"
 
 constexpr int MAX_RANKS = 4;
 
@@ -162,7 +162,43 @@ template <class T> static void check_all_reduce(World *w, ncclDataType_t type) {
         expect_same(send.host(), reduced<T>(reduction, w->ranks, n), "all-reduce in place");
     }
 }
-static void rank_all_reduce(World *w) {
+static void test_case(Test *t);
+static void test_bug(Test *t);
+static void test_twin(Test *t);
+
+// What a rank's process does in a test. A bug has a twin without the mistake.
+struct RankTest {
+    std::string name, twin_name;
+    void (*function)(World *w);
+    int min_ranks, max_ranks;
+    int status;   // of the victim, or of the rank that reports; -1: there is no victim
+    int reporter; // the rank that reports a bug, or ANY: the last one
+    TestCase test, twin;
+
+    RankTest(const char *test_name, void (*f)(World *), int line, int min, int max, int end)
+        : name(test_name), function(f), min_ranks(min), max_ranks(max), status(end),
+          reporter(0), test{name.c_str(), __FILE__, line, test_case, this, nullptr}, twin{} {
+        test_add(&test);
+    }
+    RankTest(const char *test_name, void (*f)(World *), int line, int ranks, int who, int end, bool)
+        : name(test_name), twin_name("no " + name), function(f), min_ranks(ranks), max_ranks(ranks), status(end),
+          reporter(who), test{name.c_str(), __FILE__, line, test_bug, this, nullptr},
+          twin{twin_name.c_str(), __FILE__, line, test_twin, this, nullptr} {
+        test_add(&test), test_add(&twin);
+    }
+};
+constexpr int ANY = -1, STATUS_OF_VICTIM = 7, KILLED = 128 + SIGKILL;
+
+#define RANK_TEST(name, ...)                                                                                           \
+    static void rank_##name(World *w);                                                                                 \
+    static RankTest test_##name(#name, rank_##name, __LINE__, __VA_ARGS__);                                            \
+    static void rank_##name(World *w)
+#define CASE(name, min_ranks, max_ranks) RANK_TEST(name, min_ranks, max_ranks, -1)
+#define VICTIM(name, max_ranks, status) RANK_TEST(name, 2, max_ranks, status)
+#define BUG(name, reporter) RANK_TEST(name, 2, reporter, 1, true)
+#define BUG_OF(name, ranks, reporter, status) RANK_TEST(name, ranks, reporter, status, true)
+
+CASE(all_reduce, 1, 3) {
     w->begin();
     check_all_reduce<signed char>(w, ncclInt8);
     check_all_reduce<unsigned char>(w, ncclUint8);
@@ -189,7 +225,7 @@ template <class T> static void check_reduce_scatter(World *w, ncclDataType_t typ
     for (size_t i = 0; i < share; i++) { values[own + i] = all[own + i]; }
     expect_same(send.host(), values, "reduce-scatter in place");
 }
-static void rank_reduce_scatter(World *w) {
+CASE(reduce_scatter, 1, 4) {
     w->begin();
     check_reduce_scatter<float>(w, ncclFloat32, 64);
     check_reduce_scatter<float>(w, ncclFloat32, 1);
@@ -211,7 +247,7 @@ template <class T> static void check_all_gather(World *w, ncclDataType_t type, s
     NCCL(ncclAllGather(in_place.data + own, in_place.data, share, type, w->comm, w->stream));
     expect_same(in_place.host(), want, "all-gather in place");
 }
-static void rank_all_gather(World *w) {
+CASE(all_gather, 1, 4) {
     w->begin();
     check_all_gather<float>(w, ncclFloat32, 50);
     check_all_gather<__nv_bfloat16>(w, ncclBfloat16, 64);
@@ -220,7 +256,7 @@ static void rank_all_gather(World *w) {
     w->end();
 }
 
-static void rank_rooted(World *w) {
+CASE(rooted, 1, 3) {
     w->begin();
     for (int root = 0; root < w->ranks; root++) {
         Buffer<float> send(values_of<float>(w->rank, 9)), receive(9);
@@ -240,7 +276,7 @@ static void rank_rooted(World *w) {
 }
 
 // The sum is ((x0 + x1) + x2) + x3, whatever arrives first.
-static void rank_order_of_sums(World *w) {
+CASE(order_of_sums, 2, 4) {
     w->begin();
     const float parts[MAX_RANKS] = {1.0f, 1e8f, -1e8f, 0.25f};
     float want = parts[0];
@@ -255,7 +291,7 @@ static void rank_order_of_sums(World *w) {
 }
 
 // More than the buffers of a socket hold.
-static void rank_large(World *w) {
+CASE(large, 2, 3) {
     w->begin();
     const size_t share = 3 << 17, n = share * size_t(w->ranks);
     Buffer<float> data(std::vector<float>(n, float(w->rank + 1)));
@@ -266,7 +302,7 @@ static void rank_large(World *w) {
     w->end();
 }
 
-static void rank_empty(World *w) {
+CASE(empty, 2, 2) {
     w->begin();
     Buffer<float> data(std::vector<float>(4, 1.0f));
     NCCL(ncclAllGather(data.data, data.data, 0, ncclFloat32, w->comm, w->stream));
@@ -280,7 +316,7 @@ static void rank_empty(World *w) {
 
 __global__ void add_one(float *data) { data[threadIdx.x] += 1.0f; }
 
-static void rank_group(World *w) {
+CASE(group, 2, 3) {
     w->begin();
     Buffer<float> a(values_of<float>(w->rank, 8)), b(values_of<float>(w->rank, 8));
     NCCL(ncclGroupStart());
@@ -297,7 +333,7 @@ static void rank_group(World *w) {
 }
 
 // As the trainer does it: kernels in one stream, collectives in another, events in between.
-static void rank_streams(World *w) {
+CASE(streams, 1, 3) {
     cudaEvent_t ready, reduced_event;
     w->begin();
     cudaStream_t kernels;
@@ -319,7 +355,7 @@ static void rank_streams(World *w) {
     w->end();
 }
 
-static void rank_several(World *w) {
+CASE(several, 2, 3) {
     w->begin();
     ncclComm_t second = nullptr;
     NCCL(ncclCommInitRank(&second, w->ranks, w->shared_id(), w->rank));
@@ -335,7 +371,7 @@ static void rank_several(World *w) {
     w->end();
 }
 
-static void rank_questions(World *w) {
+CASE(questions, 1, 2) {
     int version = 0, count = 0, rank = -1, device = -1;
     ncclResult_t error = ncclNumResults;
     w->begin();
@@ -350,7 +386,7 @@ static void rank_questions(World *w) {
     w->end();
 }
 
-static void rank_config(World *w) {
+CASE(config, 2, 2) {
     cudaSetDevice(w->rank);
     cudaStreamCreate(&w->stream);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER, wrong = {};
@@ -367,7 +403,7 @@ static void rank_config(World *w) {
 }
 
 // The process that made the id may leave first: it waits for the others.
-static void rank_leaves_first(World *w) {
+CASE(leaves_first, 2, 3) {
     w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
     NCCL(w->sum(data.data, 8));
@@ -377,7 +413,7 @@ static void rank_leaves_first(World *w) {
 }
 
 // Connections of others to the server's port: one that says nothing, one that ends at once, one that talks nonsense.
-static void rank_strangers(World *w) {
+CASE(strangers, 2, 2) {
     ncclUniqueId id;
     uint16_t port;
     int strangers[3];
@@ -400,7 +436,7 @@ static void rank_strangers(World *w) {
 
 // Signals interrupt what waits, and change nothing.
 static volatile sig_atomic_t signals;
-static void rank_signals(World *w) {
+CASE(signals, 2, 3) {
     struct sigaction action = {};
     action.sa_handler = [](int) { signals = signals + 1; };
     sigaction(SIGUSR1, &action, nullptr);
@@ -423,9 +459,7 @@ static void rank_signals(World *w) {
 
 // ---- When a rank ends: the calls of the others fail, and say which. Each rank is the victim once ----
 
-constexpr int STATUS_OF_VICTIM = 7;
-
-static void rank_ends(World *w) {
+VICTIM(ends, 3, STATUS_OF_VICTIM) {
     w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
     NCCL(w->sum(data.data, 8));
@@ -436,7 +470,7 @@ static void rank_ends(World *w) {
 }
 
 // At any moment of a transfer.
-static void rank_killed(World *w) {
+VICTIM(killed, 3, KILLED) {
     w->begin();
     const size_t n = 1 << 16;
     Buffer<float> data(std::vector<float>(n, 0.0f));
@@ -451,7 +485,7 @@ static void rank_killed(World *w) {
 }
 
 // While another rank has not come, and never will.
-static void rank_killed_at_start(World *w) {
+VICTIM(killed_at_start, 2, KILLED) {
     cudaSetDevice(w->rank);
     ncclUniqueId id = w->shared_id();
     std::thread killer([=] {
@@ -472,7 +506,7 @@ static void wait_for_error(World *w) {
     w->expect_failure(error);
 }
 
-static void rank_asynchronous_error(World *w) {
+VICTIM(asynchronous_error, 3, STATUS_OF_VICTIM) {
     w->begin();
     if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
     wait_for_error(w);
@@ -480,7 +514,7 @@ static void rank_asynchronous_error(World *w) {
 }
 
 // As on a GPU, the call does not fail, but another thread sees the error and ends it.
-static void rank_stalls(World *w) {
+VICTIM(stalls, 3, STATUS_OF_VICTIM) {
     setenv("EMU_NCCL_STALL", "1", 1);
     w->begin();
     if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
@@ -495,7 +529,7 @@ static void rank_stalls(World *w) {
     watch.join();
 }
 
-static void rank_aborted(World *w) {
+VICTIM(aborted, 3, STATUS_OF_VICTIM) {
     w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
     if (w->rank == w->victim) {
@@ -520,7 +554,7 @@ static void set_fault(World *w, const char *kind, const char *rest) {
     setenv("EMU_NCCL_FAULT", words("%s@%d:%s", kind, w->victim, rest).c_str(), 1);
 }
 
-static void rank_fault_die(World *w) {
+VICTIM(fault_die, 3, KILLED) {
     set_fault(w, "die", "3");
     w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
@@ -530,7 +564,7 @@ static void rank_fault_die(World *w) {
     w->end();
 }
 
-static void rank_fault_hang(World *w) {
+VICTIM(fault_hang, 3, STATUS_OF_VICTIM) {
     set_fault(w, "hang", "1");
     w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
@@ -547,7 +581,7 @@ static void rank_fault_hang(World *w) {
     watch.join();
 }
 
-static void rank_fault_delay(World *w) {
+VICTIM(fault_delay, 2, 0) {
     set_fault(w, "delay", "2:1");
     w->begin();
     timespec before, after;
@@ -562,7 +596,7 @@ static void rank_fault_delay(World *w) {
     w->end();
 }
 
-static void rank_fault_corrupt(World *w) {
+VICTIM(fault_corrupt, 3, 0) {
     set_fault(w, "corrupt", "2");
     w->begin();
     const size_t share = 8, n = share * size_t(w->ranks);
@@ -605,7 +639,7 @@ static float *zeros(size_t n) {
 //! other_operation
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (sum), at @B
 //!   rank 0 calls ncclAllGather of 8 float32, at @A
-static void bug_other_operation(World *w) {
+BUG(other_operation, 1) {
     w->begin();
     float *data = zeros(16);
     if (w->rank == 0 || !w->bug) {
@@ -619,7 +653,7 @@ static void bug_other_operation(World *w) {
 //! other_count
 //! emu: collective 2 of the communicator differs: rank 1 calls ncclReduceScatter of 4 float32 (sum), at @C
 //!   rank 0 calls ncclReduceScatter of 8 float32 (sum), at @C
-static void bug_other_count(World *w) {
+BUG(other_count, 1) {
     w->begin();
     float *data = zeros(16);
     size_t n = w->bug && w->rank == 1 ? 4 : 8;
@@ -631,7 +665,7 @@ static void bug_other_count(World *w) {
 //! other_type
 //! emu: collective 1 of the communicator differs: rank 2 calls ncclAllReduce of 8 bfloat16 (sum), at @C
 //!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
-static void bug_other_type(World *w) {
+BUG_OF(other_type, 3, 2, 1) {
     w->begin();
     float *data = zeros(8);
     ncclDataType_t type = w->bug && w->rank == 2 ? ncclBfloat16 : ncclFloat32;
@@ -642,7 +676,7 @@ static void bug_other_type(World *w) {
 //! other_reduction
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (average), at @C
 //!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
-static void bug_other_reduction(World *w) {
+BUG(other_reduction, 1) {
     w->begin();
     float *data = zeros(8);
     ncclAllReduce(data, data, 8, ncclFloat32, w->bug && w->rank == 1 ? ncclAvg : ncclSum, w->comm, w->stream); // @C
@@ -652,7 +686,7 @@ static void bug_other_reduction(World *w) {
 //! other_root
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclBroadcast of 8 float32 from rank 1, at @C
 //!   rank 0 calls ncclBroadcast of 8 float32 from rank 0, at @C
-static void bug_other_root(World *w) {
+BUG(other_root, 1) {
     w->begin();
     float *data = zeros(8);
     ncclBroadcast(data, data, 8, ncclFloat32, w->bug ? w->rank : 0, w->comm, w->stream); // @C
@@ -662,7 +696,7 @@ static void bug_other_root(World *w) {
 //! left_early
 //! emu: ncclAllReduce of 8 float32 (sum) on rank 0 waits for rank 1, which has called ncclCommDestroy, at @W
 //!   at @D
-static void bug_left_early(World *w) {
+BUG(left_early, 0) {
     w->begin();
     float *data = zeros(8);
     if (w->rank == 0 || !w->bug) {
@@ -674,7 +708,7 @@ static void bug_left_early(World *w) {
 //! host_buffer
 //! emu: write of 32 bytes by ncclAllReduce in memory that is not on the device, at @C
 //!   address %x
-static void bug_host_buffer(World *w) {
+BUG(host_buffer, 1) {
     w->begin();
     float host[8] = {}, *data = zeros(8);
     ncclAllReduce(data, w->bug && w->rank == 1 ? host : data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
@@ -684,7 +718,7 @@ static void bug_host_buffer(World *w) {
 //! small_buffer
 //! emu: out of bounds: write of 64 bytes by ncclAllGather in device memory, at @C
 //!   0 bytes into the allocation of 32 bytes at %x
-static void bug_small_buffer(World *w) {
+BUG(small_buffer, 1) {
     w->begin();
     float *send = zeros(8), *receive = zeros(w->bug && w->rank == 1 ? 8 : 16);
     ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream); // @C
@@ -694,7 +728,7 @@ static void bug_small_buffer(World *w) {
 //! unwritten_buffer
 //! emu: uninitialised memory: read of 64 bytes by ncclReduceScatter in device memory, at @C
 //!   32 bytes into the allocation of 64 bytes at %x
-static void bug_unwritten_buffer(World *w) {
+BUG(unwritten_buffer, 0) {
     w->begin();
     float *send, *receive = zeros(8);
     cudaMalloc(&send, 64);
@@ -707,7 +741,7 @@ static void bug_unwritten_buffer(World *w) {
 //! emu: ncclAllGather: recvbuff overlaps sendbuff, and not as in place, at @C
 //!   sendbuff %x and recvbuff %x differ by 0 bytes; in place on rank 1 of 2 means sendbuff == recvbuff + rank *
 //!   sendcount
-static void bug_gathered_in_wrong_place(World *w) {
+BUG(gathered_in_wrong_place, 1) {
     w->begin();
     float *data = zeros(16);
     ncclAllGather(data + (w->bug ? 0 : 8 * w->rank), data, 8, ncclFloat32, w->comm, w->stream); // @C
@@ -718,7 +752,7 @@ static void bug_gathered_in_wrong_place(World *w) {
 //! emu: ncclReduceScatter: recvbuff overlaps sendbuff, and not as in place, at @C
 //!   sendbuff %x and recvbuff %x differ by 16 bytes; in place on rank 1 of 2 means recvbuff == sendbuff + rank *
 //!   recvcount
-static void bug_scattered_in_wrong_place(World *w) {
+BUG(scattered_in_wrong_place, 1) {
     w->begin();
     float *data = zeros(16);
     int place = w->bug ? 4 : 8;
@@ -728,7 +762,7 @@ static void bug_scattered_in_wrong_place(World *w) {
 
 //! misaligned_buffer
 //! emu: misaligned buffer of ncclAllReduce: %x, expected a multiple of 4, at @C
-static void bug_misaligned_buffer(World *w) {
+BUG(misaligned_buffer, 1) {
     w->begin();
     char *data = (char *)zeros(8);
     if (w->bug && w->rank == 1) { data += 2; }
@@ -743,7 +777,7 @@ static void bug_misaligned_buffer(World *w) {
 __global__ void add_to(float *data) {
     data[threadIdx.x] += 1.0f; // @S
 }
-static void bug_sent_before_written(World *w) {
+BUG(sent_before_written, 1) {
     w->begin();
     cudaStream_t kernels;
     cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
@@ -762,7 +796,7 @@ static void bug_sent_before_written(World *w) {
 __global__ void plus_one(float *out, const float *in) {
     out[threadIdx.x] = in[threadIdx.x] + 1.0f; // @R
 }
-static void bug_used_before_received(World *w) {
+BUG(used_before_received, 1) {
     w->begin();
     cudaEvent_t gathered;
     cudaStream_t kernels;
@@ -780,7 +814,7 @@ static void bug_used_before_received(World *w) {
 //! emu: uninitialised memory: read of 4 bytes in device memory in kernel plus_one (launched at @K), block (0,0,0),
 //! thread (0,0,0), at @R
 //!   0 bytes into the allocation of 64 bytes at %x
-static void bug_used_before_group_end(World *w) {
+BUG(used_before_group_end, 1) {
     w->begin();
     float *send = zeros(8), *out = zeros(16), *receive;
     cudaMalloc(&receive, 64);
@@ -794,7 +828,7 @@ static void bug_used_before_group_end(World *w) {
 //! used_after_destroy
 //! emu: ncclAllReduce with a communicator that was destroyed, at @C
 //!   at @D
-static void bug_used_after_destroy(World *w) {
+BUG(used_after_destroy, 1) {
     w->begin();
     float *data = zeros(8);
     if (w->bug) {
@@ -809,7 +843,7 @@ static void bug_used_after_destroy(World *w) {
 //! used_after_abort
 //! emu: ncclCommDestroy with a communicator that was aborted, at @D
 //!   at @A
-static void bug_used_after_abort(World *w) {
+BUG(used_after_abort, 0) {
     w->begin();
     ncclCommAbort(w->comm); // @A
     if (w->bug && w->rank == 0) {
@@ -819,7 +853,7 @@ static void bug_used_after_abort(World *w) {
 
 //! no_communicator
 //! emu: ncclAllReduce with a communicator that does not exist, at @C
-static void bug_no_communicator(World *w) {
+BUG(no_communicator, 0) {
     w->begin();
     float *data = zeros(8);
     ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->bug && w->rank == 0 ? nullptr : w->comm, w->stream); // @C
@@ -828,7 +862,7 @@ static void bug_no_communicator(World *w) {
 
 //! two_threads
 //! emu: ncclAllReduce on a communicator that another thread is using, at @C
-static void bug_two_threads(World *w) {
+BUG(two_threads, 0) {
     w->begin();
     ncclResult_t error = ncclSuccess;
     float *data = zeros(8), *other = zeros(8);
@@ -847,7 +881,7 @@ static void bug_two_threads(World *w) {
 
 //! never_destroyed
 //! emu: warning: rank 1 ends without ncclCommDestroy
-static void bug_never_destroyed(World *w) {
+BUG_OF(never_destroyed, 2, 1, 0) {
     w->begin();
     if (!w->bug || w->rank != 1) { ncclCommDestroy(w->comm); }
 }
@@ -855,7 +889,7 @@ static void bug_never_destroyed(World *w) {
 //! one_device_for_two
 //! emu: ncclCommInitRank of rank %n of %n on device 0, which rank %n uses, at @I
 //!   rank %n (pid %p) called it at @I
-static void bug_one_device_for_two(World *w) {
+BUG(one_device_for_two, ANY) {
     cudaSetDevice(w->bug ? 0 : w->rank);
     ncclCommInitRank(&w->comm, 2, w->shared_id(), w->rank); // @I
     if (!w->bug) { finish(w); }
@@ -864,7 +898,7 @@ static void bug_one_device_for_two(World *w) {
 //! one_rank_twice
 //! emu: ncclCommInitRank of rank %n of %n, and there is such a rank already, at @I
 //!   rank %n (pid %p) called it at @I
-static void bug_one_rank_twice(World *w) {
+BUG(one_rank_twice, ANY) {
     cudaSetDevice(w->rank);
     ncclCommInitRank(&w->comm, 2, w->shared_id(), w->bug ? 0 : w->rank); // @I
     if (!w->bug) { finish(w); }
@@ -873,7 +907,7 @@ static void bug_one_rank_twice(World *w) {
 //! other_number_of_ranks
 //! emu: ncclCommInitRank of rank %n of %n, and another rank says %n ranks, at @I
 //!   rank %n (pid %p) called it at @I
-static void bug_other_number_of_ranks(World *w) {
+BUG(other_number_of_ranks, ANY) {
     cudaSetDevice(w->rank);
     ncclCommInitRank(&w->comm, w->bug ? 3 - w->rank : 2, w->shared_id(), w->rank); // @I
     if (!w->bug) { finish(w); }
@@ -881,89 +915,12 @@ static void bug_other_number_of_ranks(World *w) {
 
 //! wrong_fault
 //! emu: EMU_NCCL_FAULT="dies@0:1": expected die, hang, delay or corrupt, and @rank:n[:seconds], at an unknown line
-static void bug_wrong_fault(World *w) {
+BUG(wrong_fault, 1) {
     if (w->rank == 1) { setenv("EMU_NCCL_FAULT", w->bug ? "dies@0:1" : "die@0:1000", 1); }
     w->begin();
     w->sum(zeros(8), 8);
     finish(w);
 }
-
-// ---- The tests, and the processes ----
-
-struct Case {
-    const char *name;
-    void (*function)(World *w);
-    int min_ranks, max_ranks;
-    int victim_status; // how the victim ends; -1: there is none
-};
-#define CASE(name, min_ranks, max_ranks)                                                                               \
-    { #name, rank_##name, min_ranks, max_ranks, -1 }
-#define VICTIM(name, max_ranks, status)                                                                                \
-    { #name, rank_##name, 2, max_ranks, status }
-constexpr int KILLED = 128 + SIGKILL;
-static const Case CASES[] = {
-    CASE(all_reduce, 1, 3),
-    CASE(reduce_scatter, 1, 4),
-    CASE(all_gather, 1, 4),
-    CASE(rooted, 1, 3),
-    CASE(order_of_sums, 2, 4),
-    CASE(large, 2, 3),
-    CASE(empty, 2, 2),
-    CASE(group, 2, 3),
-    CASE(streams, 1, 3),
-    CASE(several, 2, 3),
-    CASE(questions, 1, 2),
-    CASE(config, 2, 2),
-    CASE(leaves_first, 2, 3),
-    CASE(strangers, 2, 2),
-    CASE(signals, 2, 3),
-    VICTIM(ends, 3, STATUS_OF_VICTIM),
-    VICTIM(killed, 3, KILLED),
-    VICTIM(killed_at_start, 2, KILLED),
-    VICTIM(asynchronous_error, 3, STATUS_OF_VICTIM),
-    VICTIM(stalls, 3, STATUS_OF_VICTIM),
-    VICTIM(aborted, 3, STATUS_OF_VICTIM),
-    VICTIM(fault_die, 3, KILLED),
-    VICTIM(fault_hang, 3, STATUS_OF_VICTIM),
-    VICTIM(fault_delay, 2, 0),
-    VICTIM(fault_corrupt, 3, 0),
-};
-
-struct Bug {
-    const char *name;
-    void (*function)(World *w);
-    int ranks, reporter; // reporter: the rank that reports it; ANY: whichever comes last
-    int status;
-};
-constexpr int ANY = -1;
-#define BUG(name, reporter)                                                                                            \
-    { #name, bug_##name, 2, reporter, 1 }
-static const Bug BUGS[] = {
-    BUG(other_operation, 1),
-    BUG(other_count, 1),
-    {"other_type", bug_other_type, 3, 2, 1},
-    BUG(other_reduction, 1),
-    BUG(other_root, 1),
-    BUG(left_early, 0),
-    BUG(host_buffer, 1),
-    BUG(small_buffer, 1),
-    BUG(unwritten_buffer, 0),
-    BUG(gathered_in_wrong_place, 1),
-    BUG(scattered_in_wrong_place, 1),
-    BUG(misaligned_buffer, 1),
-    BUG(sent_before_written, 1),
-    BUG(used_before_received, 1),
-    BUG(used_before_group_end, 1),
-    BUG(used_after_destroy, 1),
-    BUG(used_after_abort, 0),
-    BUG(no_communicator, 0),
-    BUG(two_threads, 0),
-    {"never_destroyed", bug_never_destroyed, 2, 1, 0},
-    BUG(one_device_for_two, ANY),
-    BUG(one_rank_twice, ANY),
-    BUG(other_number_of_ranks, ANY),
-    BUG(wrong_fault, 1),
-};
 
 struct Result {
     int status; // exit status, or 128 + the signal
@@ -1015,23 +972,22 @@ static std::vector<Result> run_ranks(const char *name, int ranks, int victim, bo
     return results;
 }
 
-static const Case *current;
-static const Bug *current_bug;
 static std::map<std::string, std::string> expectations;
 
-static void check_case(Test *t, int ranks, int victim) {
-    std::vector<Result> results = run_ranks(current->name, ranks, victim, false);
+static void check_case(Test *t, const RankTest &test, int ranks, int victim) {
+    std::vector<Result> results = run_ranks(test.name.c_str(), ranks, victim, false);
     for (int r = 0; r < ranks; r++) {
-        const int want = r == victim ? current->victim_status : 0;
+        const int want = r == victim ? test.status : 0;
         CHECK(t, results[r].status == want && results[r].text.empty(), "rank %d of %d, victim %d: status %d\n%s", r,
               ranks, victim, results[r].status, results[r].text.c_str());
     }
 }
 static void test_case(Test *t) {
-    for (int ranks = current->min_ranks; ranks <= current->max_ranks; ranks++) {
-        const bool has_victims = current->victim_status >= 0;
+    const RankTest &test = *static_cast<const RankTest *>(t->data);
+    for (int ranks = test.min_ranks; ranks <= test.max_ranks; ranks++) {
+        const bool has_victims = test.status >= 0;
         for (int victim = has_victims ? 0 : -1; victim < (has_victims ? ranks : 0); victim++) {
-            check_case(t, ranks, victim);
+            check_case(t, test, ranks, victim);
         }
     }
 }
@@ -1055,9 +1011,9 @@ static std::string comparable(const std::string &text, bool any_rank) {
 }
 
 static void test_bug(Test *t) {
-    const Bug &bug = *current_bug;
+    const RankTest &bug = *static_cast<const RankTest *>(t->data);
     int reports = 0;
-    for (const Result &result : run_ranks(bug.name, bug.ranks, -1, true)) {
+    for (const Result &result : run_ranks(bug.name.c_str(), bug.max_ranks, -1, true)) {
         const int rank = reports++;
         std::string got = comparable(result.text, bug.reporter == ANY), want = one_line(expectations[bug.name]);
         const bool reporter = bug.reporter == ANY ? !got.empty() : rank == bug.reporter;
@@ -1069,7 +1025,8 @@ static void test_bug(Test *t) {
 }
 
 static void test_twin(Test *t) {
-    for (const Result &result : run_ranks(current_bug->name, current_bug->ranks, -1, false)) {
+    const RankTest &bug = *static_cast<const RankTest *>(t->data);
+    for (const Result &result : run_ranks(bug.name.c_str(), bug.max_ranks, -1, false)) {
         CHECK(t, result.status == 0 && result.text.empty(), "status %d, and a false report\n%s", result.status,
               result.text.c_str());
     }
@@ -1085,26 +1042,24 @@ static int run_rank(void (*function)(World *), char **arguments) {
     return 0;
 }
 
+// Without the emulator's checks (EMU_CHECK=0) nothing reports a bug.
+static void skip_bugs() {
+    for (TestCase **test = &tests; *test != nullptr;) {
+        if ((*test)->function == test_case) {
+            test = &(*test)->next;
+        } else {
+            *test = (*test)->next;
+        }
+    }
+}
+
 int main(int argc, char **argv) {
-    for (const Case &test : CASES) {
-        if (argc > 6 && strcmp(argv[2], test.name) == 0) { return run_rank(test.function, argv + 3); }
+    for (const TestCase *test = tests; test != nullptr && argc > 6; test = test->next) {
+        const RankTest *rank_test = static_cast<const RankTest *>(test->data);
+        if (rank_test->name == argv[2]) { return run_rank(rank_test->function, argv + 3); }
     }
-    for (const Bug &bug : BUGS) {
-        if (argc > 6 && strcmp(argv[2], bug.name) == 0) { return run_rank(bug.function, argv + 3); }
-    }
-    const bool bugs = !getenv("EMU_CHECK") || strcmp(getenv("EMU_CHECK"), "0") != 0;
+    if (getenv("EMU_CHECK") && strcmp(getenv("EMU_CHECK"), "0") == 0) { skip_bugs(); }
     setenv("EMU_THREADS", "1", 1);
     expectations = read_expectations(__FILE__);
-    Suite s = suite_begin("emu_nccl");
-    for (const Case &test : CASES) {
-        current = &test;
-        if (argc == 1 || strcmp(argv[1], test.name) == 0) { suite_run(&s, test.name, test_case); }
-    }
-    for (const Bug &bug : BUGS) {
-        current_bug = &bug;
-        if (!bugs || (argc > 1 && strcmp(argv[1], bug.name) != 0)) { continue; }
-        suite_run(&s, bug.name, test_bug);
-        suite_run(&s, (std::string("no ") + bug.name).c_str(), test_twin);
-    }
-    return suite_end(&s);
+    return test_main(argc, argv);
 }

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "llmc/base/hash.h"
-#include "dev/test/test.h"
+#include "dev/test/test_main.h"
 
 typedef uint64_t Bits;
 
@@ -247,7 +247,7 @@ static uint64_t hash_of(const Conversion *c) {
     return hash64(results.data(), results.size() * sizeof(Bits));
 }
 
-static void test_conversions(Test *t) {
+TEST(test_conversions) {
     for (const Conversion &c : conversions) {
         uint64_t hash = hash_of(&c);
         CHECK(t, hash == c.hash, "%s: hash of all results 0x%016llx, NVIDIA's gives 0x%016llx", c.name,
@@ -256,7 +256,7 @@ static void test_conversions(Test *t) {
 }
 
 // A table of hashes says that something differs; this says by hand what must be, so that the hashes are believed.
-static void test_known_values(Test *t) {
+TEST(test_known_values) {
     const struct {
         float x;
         unsigned rn, rz, rd, ru;
@@ -281,7 +281,7 @@ static void test_known_values(Test *t) {
 #ifdef EMU_FLOAT_H
 // The operation that NVIDIA has on the GPU only. (1 + 2^-7) 1.5 lies midway between two neighbours; the addend, far
 // below what a double holds beside it, decides.
-static void test_fused_multiply_add(Test *t) {
+TEST(test_fused_multiply_add) {
     __nv_bfloat16 x = __ushort_as_bfloat16(0x3f81), y = 1.5f, zero = 0.0f, tiny = __ushort_as_bfloat16(1);
     CHECK(t, to_bits(__hfma(x, y, zero)) == 0x3fc2, "a tie, to the even neighbour");
     CHECK(t, to_bits(__hfma(x, y, tiny)) == 0x3fc2, "above the tie");
@@ -296,11 +296,5 @@ int main(int argc, char **argv) {
         }
         return 0;
     }
-    Suite suite = suite_begin("emu_numbers");
-    RUN(&suite, test_known_values);
-    RUN(&suite, test_conversions);
-#ifdef EMU_FLOAT_H
-    RUN(&suite, test_fused_multiply_add);
-#endif
-    return suite_end(&suite);
+    return test_main(argc, argv);
 }

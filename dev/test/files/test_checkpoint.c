@@ -26,7 +26,7 @@ static void check_text(Test *t, const Error *error, const char *path, const char
 
 // ---- 16-bit types ----
 
-static void test_16_bit_floats(Test *t) {
+TEST(test_16_bit_floats) {
     for (int i = 0; i < 65536; i++) {
         uint16_t bits = (uint16_t)i;
         double sign = i & 0x8000 ? -1.0 : 1.0;
@@ -49,7 +49,7 @@ static void test_16_bit_floats(Test *t) {
 
 // ---- Model files ----
 
-static void test_model_round_trip(Test *t) {
+TEST(test_model_round_trip) {
     TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config(), found;
@@ -79,7 +79,7 @@ static void test_model_round_trip(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_model_bf16(Test *t) {
+TEST(test_model_bf16) {
     TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = {300, 37, 40, 2, 3, 24}; // more elements than one buffer holds
@@ -121,7 +121,7 @@ static void tiny_file(uint8_t *bytes) {
     memcpy(bytes + 1024, params, sizeof(params));
 }
 
-static void test_model_cut_anywhere(Test *t) {
+TEST(test_model_cut_anywhere) {
     TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config;
@@ -147,7 +147,7 @@ static void test_model_cut_anywhere(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_model_header_fields(Test *t) {
+TEST(test_model_header_fields) {
     static const struct {
         int slot;
         int32_t value;
@@ -203,7 +203,7 @@ static void test_model_header_fields(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_model_not_finite(Test *t) {
+TEST(test_model_not_finite) {
     TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config();
@@ -226,7 +226,7 @@ static void test_model_not_finite(Test *t) {
 
 // ---- Training states ----
 
-static void test_facts(Test *t) {
+TEST(test_facts) {
     static StateHeader header;
     state_init(&header);
     int64_t i = 0;
@@ -286,7 +286,7 @@ static void tiny_state(TinyState *state, float value) {
     memcpy(state->sections, sections, sizeof(sections));
 }
 
-static void test_state_round_trip(Test *t) {
+TEST(test_state_round_trip) {
     TempDir dir = temp_dir_make();
     static StateHeader header, found;
     Error error;
@@ -329,7 +329,7 @@ static bool verifies(const char *path, StateHeader *header, Error *error) {
     return ok;
 }
 
-static void test_state_damage(Test *t) {
+TEST(test_state_damage) {
     TempDir dir = temp_dir_make();
     static StateHeader header, found;
     Error error;
@@ -376,7 +376,7 @@ static void test_state_damage(Test *t) {
 
 // ---- Checkpoints ----
 
-static void test_checkpoint(Test *t) {
+TEST(test_checkpoint) {
     TempDir dir = temp_dir_make();
     Error error, problem;
     static Run run;
@@ -404,7 +404,7 @@ static void test_checkpoint(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_damaged_checkpoint(Test *t) {
+TEST(test_damaged_checkpoint) {
     TempDir dir = temp_dir_make();
     Error error, problem;
     static Run run;
@@ -438,7 +438,7 @@ static void test_damaged_checkpoint(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_prune(Test *t) {
+TEST(test_prune) {
     static const struct {
         int keep;
         int64_t major, newest;
@@ -469,7 +469,7 @@ static void test_prune(Test *t) {
 }
 
 // Every state of the disk between two system calls of an overwrite, made by hand.
-static void test_interrupted_overwrite(Test *t) {
+TEST(test_interrupted_overwrite) {
     static Run run;
     run_init(&run, tiny_config());
     for (int stage = 0; stage < 6; stage++) {
@@ -512,7 +512,7 @@ static void test_interrupted_overwrite(Test *t) {
     run_free(&run);
 }
 
-static void test_clean_keeps_what_is_not_ours(Test *t) {
+TEST(test_clean_keeps_what_is_not_ours) {
     TempDir dir = temp_dir_make();
     Error error;
     static Run run;
@@ -535,7 +535,7 @@ static void test_clean_keeps_what_is_not_ours(Test *t) {
 }
 
 // A limit on the size of files stands for the full disk: the model does not fit; the state does not.
-static void test_full_disk(Test *t) {
+TEST(test_full_disk) {
     static Run run;
     static const struct {
         rlim_t limit;
@@ -565,24 +565,4 @@ static void test_full_disk(Test *t) {
     }
     signal(SIGXFSZ, handler);
     run_free(&run);
-}
-
-SUITE(checkpoint) {
-    Suite suite = suite_begin("checkpoint");
-    RUN(&suite, test_16_bit_floats);
-    RUN(&suite, test_model_round_trip);
-    RUN(&suite, test_model_bf16);
-    RUN(&suite, test_model_cut_anywhere);
-    RUN(&suite, test_model_header_fields);
-    RUN(&suite, test_model_not_finite);
-    RUN(&suite, test_facts);
-    RUN(&suite, test_state_round_trip);
-    RUN(&suite, test_state_damage);
-    RUN(&suite, test_checkpoint);
-    RUN(&suite, test_damaged_checkpoint);
-    RUN(&suite, test_prune);
-    RUN(&suite, test_interrupted_overwrite);
-    RUN(&suite, test_clean_keeps_what_is_not_ours);
-    RUN(&suite, test_full_disk);
-    return suite_end(&suite);
 }

@@ -58,7 +58,7 @@ static void check_run(Test *t, const DiskRun *run) {
     }
 }
 
-static void test_against_simulation(Test *t) {
+TEST(test_against_simulation) {
     static const int64_t existing[] = {12, 11, 10, 8, 5, 4};
     int runs = 0;
     for (int64_t every = 0; every <= 7; every++) {
@@ -77,7 +77,7 @@ static void test_against_simulation(Test *t) {
     CHECK(t, runs > 10000, "%d runs", runs);
 }
 
-static void test_large_numbers(Test *t) {
+TEST(test_large_numbers) {
     DiskRun run = {0, 10000000, 1, 3, 9999937, NULL, 0, (int64_t)1 << 40, 1 << 20};
     DiskCourse course = disk_follow(&run, INT64_MAX);
     CHECK(t, course.saves == 10000000 && course.most == 5, "%lld", (long long)course.most);
@@ -88,7 +88,7 @@ static void test_large_numbers(Test *t) {
     CHECK(t, course.saves == 2 && course.most == 2 && course.step == run.last, "two saves");
 }
 
-static void test_refusal(Test *t) {
+TEST(test_refusal) {
     static const int64_t existing[] = {50};
     const struct {
         DiskRun run;
@@ -135,7 +135,7 @@ static void test_refusal(Test *t) {
     CHECK(t, disk_check(&finished, "run", 0, &error), "nothing left to save");
 }
 
-static void test_outlook(Test *t) {
+TEST(test_outlook) {
     char text[1024] = "";
     DiskRun run = {0, 100, 10, 0, 0, NULL, 0, 1 << 20, 1 << 10};
     CHECK(t, disk_outlook(&run, "run", (10 << 20) + (1 << 10), text, sizeof(text)) == DISK_LASTS, "all of it: %s",
@@ -160,19 +160,9 @@ static void test_outlook(Test *t) {
     CHECK(t, strstr(text, "; free some space, or give a larger --keep-major or 0") != NULL, "%s", text);
 }
 
-static void test_free_bytes(Test *t) {
+TEST(test_free_bytes) {
     int64_t here = disk_free_bytes("."), missing = disk_free_bytes("no/such/folder"), root = disk_free_bytes("/none");
     CHECK(t, here > 0 && missing > 0 && root > 0, "%lld %lld %lld", (long long)here, (long long)missing,
           (long long)root);
     CHECK(t, disk_free_bytes("") != 0, "an empty path");
-}
-
-SUITE(disk_space) {
-    Suite suite = suite_begin("disk_space");
-    RUN(&suite, test_against_simulation);
-    RUN(&suite, test_large_numbers);
-    RUN(&suite, test_refusal);
-    RUN(&suite, test_outlook);
-    RUN(&suite, test_free_bytes);
-    return suite_end(&suite);
 }

@@ -58,7 +58,7 @@ static void check_same(Test *t, const Tokenizer *a, const Tokenizer *b) {
     CHECK(t, counts[0] == counts[1] && memcmp(tokens[0], tokens[1], (size_t)counts[0] * 2) == 0, "the text's ids");
 }
 
-static void test_round_trip(Test *t) {
+TEST(test_round_trip) {
     static const char *const none = "#version: 0.2\n";
     Error error;
     Tokenizer tok, found;
@@ -91,7 +91,7 @@ static void check_file(Test *t, const char *path, const char *want) {
     free(got);
 }
 
-static void test_text_of_files(Test *t) {
+TEST(test_text_of_files) {
     TempDir dir = temp_dir_make();
     Tokenizer tok;
     make_tokenizer(&tok, merges, strlen(merges));
@@ -156,7 +156,7 @@ static void refused(Test *t, const char *file, const char *from, const char *to,
     temp_dir_remove(&dir);
 }
 
-static void test_damaged(Test *t) {
+TEST(test_damaged) {
     static const struct {
         const char *file, *from, *to, *message;
     } cases[] = {
@@ -186,7 +186,7 @@ static void test_damaged(Test *t) {
     }
 }
 
-static void test_damaged_json(Test *t) {
+TEST(test_damaged_json) {
     static const struct {
         const char *from, *to, *message;
     } cases[] = {
@@ -212,7 +212,7 @@ static void test_damaged_json(Test *t) {
     }
 }
 
-static void test_one_of_two_files(Test *t) {
+TEST(test_one_of_two_files) {
     static const char *const names[] = {"vocab.json", "merges.txt"};
     for (int i = 0; i < 2; i++) {
         TempDir dir = temp_dir_make();
@@ -254,7 +254,7 @@ static void write_bin(const char *path, const Tokenizer *t, const int *order) {
     free(data);
 }
 
-static void test_recovered_merges(Test *t) {
+TEST(test_recovered_merges) {
     TempDir dir = temp_dir_make();
     const char *path = temp_path(&dir, "t.bin");
     Error error;
@@ -280,7 +280,7 @@ static void test_recovered_merges(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_gpt2_from_its_tokens(Test *t) {
+TEST(test_gpt2_from_its_tokens) {
     if (!path_exists(VOCAB_BPE)) { SKIP(t, "../shared/data is not here"); }
     TempDir dir = temp_dir_make();
     Error error;
@@ -313,7 +313,7 @@ static void check_place(Test *t, const char *dir, const char *message) {
           error.text, message);
 }
 
-static void test_places(Test *t) {
+TEST(test_places) {
     TempDir dir = temp_dir_make();
     Error error;
     Tokenizer tok;
@@ -343,7 +343,7 @@ static void test_places(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_export_again(Test *t) {
+TEST(test_export_again) {
     TempDir dir = temp_dir_make();
     Error error;
     Tokenizer tok, bytes, found, decoder;
@@ -405,7 +405,7 @@ static bool check_whole(Test *t, const TempDir *dir, const Tokenizer *a, const T
     return true;
 }
 
-static void test_killed(Test *t) {
+TEST(test_killed) {
     TempDir dir = temp_dir_make();
     Tokenizer a, b;
     make_tokenizer(&a, merges, strlen(merges));
@@ -429,19 +429,4 @@ static void test_killed(Test *t) {
     CHECK(t, !path_exists(temp_path(&dir, "hf/model.safetensors.tmp")), "a temporary file");
     tokenizer_free(&a);
     temp_dir_remove(&dir);
-}
-
-SUITE(hf) {
-    Suite suite = suite_begin("hf");
-    RUN(&suite, test_round_trip);
-    RUN(&suite, test_text_of_files);
-    RUN(&suite, test_damaged);
-    RUN(&suite, test_damaged_json);
-    RUN(&suite, test_one_of_two_files);
-    RUN(&suite, test_recovered_merges);
-    RUN(&suite, test_gpt2_from_its_tokens);
-    RUN(&suite, test_places);
-    RUN(&suite, test_export_again);
-    RUN(&suite, test_killed);
-    return suite_end(&suite);
 }

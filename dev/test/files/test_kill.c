@@ -115,13 +115,13 @@ static void die_twice(Test *t, Action first, Action second) {
     run_free(&run);
 }
 
-static void test_overwrite_twice(Test *t) { die_twice(t, SAVE_OVER, SAVE_OVER); }
-static void test_overwrite_then_clean(Test *t) { die_twice(t, SAVE_OVER, CLEAN); }
-static void test_overwrite_then_next(Test *t) { die_twice(t, SAVE_OVER, SAVE_NEXT); }
-static void test_next_twice(Test *t) { die_twice(t, SAVE_NEXT, SAVE_NEXT); }
-static void test_next_then_clean(Test *t) { die_twice(t, SAVE_NEXT, CLEAN); }
-static void test_prune_then_clean(Test *t) { die_twice(t, PRUNE, CLEAN); }
-static void test_prune_then_overwrite(Test *t) { die_twice(t, PRUNE, SAVE_OVER); }
+TEST(test_overwrite_twice) { die_twice(t, SAVE_OVER, SAVE_OVER); }
+TEST(test_overwrite_then_clean) { die_twice(t, SAVE_OVER, CLEAN); }
+TEST(test_overwrite_then_next) { die_twice(t, SAVE_OVER, SAVE_NEXT); }
+TEST(test_next_twice) { die_twice(t, SAVE_NEXT, SAVE_NEXT); }
+TEST(test_next_then_clean) { die_twice(t, SAVE_NEXT, CLEAN); }
+TEST(test_prune_then_clean) { die_twice(t, PRUNE, CLEAN); }
+TEST(test_prune_then_overwrite) { die_twice(t, PRUNE, SAVE_OVER); }
 
 static int count_temporary(const char *dir) {
     DIR *folder = opendir(dir);
@@ -189,8 +189,8 @@ static void kill_in_the_middle(Test *t, bool same_step) {
     temp_dir_remove(&dir);
 }
 
-static void test_kill_between_steps(Test *t) { kill_in_the_middle(t, false); }
-static void test_kill_while_overwriting(Test *t) { kill_in_the_middle(t, true); }
+TEST(test_kill_between_steps) { kill_in_the_middle(t, false); }
+TEST(test_kill_while_overwriting) { kill_in_the_middle(t, true); }
 
 // ---- Several processes ----
 
@@ -255,7 +255,7 @@ static int die_once(Test *t, Run *run, int64_t step, Death death) {
 }
 
 // Step 1: over the old checkpoint; 2: beside it.
-static void test_one_of_a_group_dies(Test *t) {
+TEST(test_one_of_a_group_dies) {
     static Run run;
     run_init(&run, tiny_config());
     for (int64_t step = 1; step <= 2; step++) {
@@ -283,7 +283,7 @@ static void group_save_until_killed(Run *run, const char *dir, int64_t generatio
     _exit(1);
 }
 
-static void test_one_of_a_group_is_killed(Test *t) {
+TEST(test_one_of_a_group_is_killed) {
     enum { KILLS = 15 };
     TempDir dir = temp_dir_make();
     GPT2Config config = {64, 500, 512, 2, 2, 64};
@@ -322,20 +322,4 @@ static void test_one_of_a_group_is_killed(Test *t) {
     CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
     run_free(&run);
     temp_dir_remove(&dir);
-}
-
-SUITE(kill) {
-    Suite suite = suite_begin("kill");
-    RUN(&suite, test_overwrite_twice);
-    RUN(&suite, test_overwrite_then_clean);
-    RUN(&suite, test_overwrite_then_next);
-    RUN(&suite, test_next_twice);
-    RUN(&suite, test_next_then_clean);
-    RUN(&suite, test_prune_then_clean);
-    RUN(&suite, test_prune_then_overwrite);
-    RUN(&suite, test_kill_between_steps);
-    RUN(&suite, test_kill_while_overwriting);
-    RUN(&suite, test_one_of_a_group_dies);
-    RUN(&suite, test_one_of_a_group_is_killed);
-    return suite_end(&suite);
 }

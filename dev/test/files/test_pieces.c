@@ -56,7 +56,7 @@ static bool init_range(const void *source, int64_t first, int64_t n, float *out,
     return true;
 }
 
-static void test_init_range(Test *t) {
+TEST(test_init_range) {
     GPT2Config config = odd_config();
     int64_t n = gpt2_num_params(&config);
     float *whole = new_floats(n);
@@ -93,7 +93,7 @@ static void check_file_ranges(Test *t, const char *init, const float *whole, int
     CHECK(t, !model_file_read_range(&file, -1, 1, &one, &error), "an element before the first");
 }
 
-static void test_file_ranges(Test *t) {
+TEST(test_file_ranges) {
     static const GPT2Config configs[] = {
         {5, 11, 128, 3, 1, 7}, {4, 129, 256, 1, 3, 600}}; // of the second, a weight exceeds the staging buffer
     for (int i = 0; i < 2; i++) {
@@ -113,7 +113,7 @@ static void test_file_ranges(Test *t) {
 }
 
 // A NaN is refused by the range that holds it, and by no other.
-static void test_range_not_finite(Test *t) {
+TEST(test_range_not_finite) {
     TempDir dir = temp_dir_make();
     static ModelFile file;
     Error error;
@@ -136,7 +136,7 @@ static void test_range_not_finite(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_fingerprint(Test *t) {
+TEST(test_fingerprint) {
     TempDir dir = temp_dir_make();
     static ModelFile file;
     Error error;
@@ -181,7 +181,7 @@ static void compare_files(Test *t, const char *a, const char *b, const char *wha
     free(x), free(y);
 }
 
-static void test_write_by_several_processes(Test *t) {
+TEST(test_write_by_several_processes) {
     static const GPT2Config configs[] = {{2, 3, 4, 1, 1, 2}, {64, 500, 512, 2, 2, 64}};
     for (int c = 0; c < 2; c++) {
         static Run run;
@@ -237,7 +237,7 @@ static int64_t read_by_several(Run *run, const char *dir, int64_t step, Error *e
     return ok ? run_generation(run) : -1;
 }
 
-static void test_read_in_pieces(Test *t) {
+TEST(test_read_in_pieces) {
     static Run run;
     TempDir dir = temp_dir_make();
     Error error = {""};
@@ -261,7 +261,7 @@ static void test_read_in_pieces(Test *t) {
 }
 
 // What a file holds in the padding of wte is read as zeros, and is no damage.
-static void test_padding_is_read_as_zeros(Test *t) {
+TEST(test_padding_is_read_as_zeros) {
     static Run run;
     TempDir dir = temp_dir_make();
     Error error = {""};
@@ -277,7 +277,7 @@ static void test_padding_is_read_as_zeros(Test *t) {
 }
 
 // Damage in each part of the files, and who is named for it.
-static void test_damage_is_named(Test *t) {
+TEST(test_damage_is_named) {
     static Run run;
     TempDir dir = temp_dir_make();
     Error error = {""};
@@ -325,7 +325,7 @@ static void test_damage_is_named(Test *t) {
 }
 
 // What one process reads twice, or nobody reads, does not pass for a whole checkpoint.
-static void test_pieces_missing_or_twice(Test *t) {
+TEST(test_pieces_missing_or_twice) {
     static Run run;
     static CheckpointReader r;
     TempDir dir = temp_dir_make();
@@ -356,7 +356,7 @@ static void test_pieces_missing_or_twice(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_not_finite(Test *t) {
+TEST(test_not_finite) {
     static Run run;
     static CheckpointWriter w;
     static CheckpointReader r;
@@ -398,7 +398,7 @@ static void test_not_finite(Test *t) {
 }
 
 // The disk fills up in the middle: where space cannot be reserved, or a quota is lowered.
-static void test_disk_full_in_the_middle(Test *t) {
+TEST(test_disk_full_in_the_middle) {
     static Run run;
     static CheckpointWriter w;
     TempDir dir = temp_dir_make();
@@ -429,7 +429,7 @@ static void test_disk_full_in_the_middle(Test *t) {
 }
 
 // Followers that disagree with the leader, or come when it is not there.
-static void test_followers_refused(Test *t) {
+TEST(test_followers_refused) {
     static Run run;
     static CheckpointWriter leader, follower;
     TempDir dir = temp_dir_make();
@@ -469,7 +469,7 @@ static void test_followers_refused(Test *t) {
 }
 
 // What a process of an earlier, killed run still writes into its temporary file does not reach the new one.
-static void test_stale_writer(Test *t) {
+TEST(test_stale_writer) {
     static Run run;
     static CheckpointWriter stale, w;
     TempDir dir = temp_dir_make();
@@ -496,22 +496,4 @@ static void test_stale_writer(Test *t) {
     CHECK(t, run_load(&run, dir.path, 1, &error) == 2, "%s", error.text);
     run_free(&run);
     temp_dir_remove(&dir);
-}
-
-SUITE(pieces) {
-    Suite suite = suite_begin("pieces");
-    RUN(&suite, test_init_range);
-    RUN(&suite, test_file_ranges);
-    RUN(&suite, test_range_not_finite);
-    RUN(&suite, test_fingerprint);
-    RUN(&suite, test_write_by_several_processes);
-    RUN(&suite, test_read_in_pieces);
-    RUN(&suite, test_padding_is_read_as_zeros);
-    RUN(&suite, test_damage_is_named);
-    RUN(&suite, test_pieces_missing_or_twice);
-    RUN(&suite, test_not_finite);
-    RUN(&suite, test_disk_full_in_the_middle);
-    RUN(&suite, test_followers_refused);
-    RUN(&suite, test_stale_writer);
-    return suite_end(&suite);
 }

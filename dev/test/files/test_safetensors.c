@@ -106,14 +106,14 @@ static void round_trip(Test *t, GPT2Config config) {
     temp_dir_remove(&dir);
 }
 
-static void test_round_trip(Test *t) {
+TEST(test_round_trip) {
     GPT2Config tiny = tiny_config(), odd = {17, 131, 256, 3, 5, 35}, wide = {4, 129, 256, 1, 3, 600};
     round_trip(t, tiny);
     round_trip(t, odd);
     round_trip(t, wide); // linear weights of more than one staging block: 4C x C floats = 1.4 M
 }
 
-static void test_layout(Test *t) {
+TEST(test_layout) {
     TempDir dir = temp_dir_make();
     static Parts parts;
     GPT2Config config = tiny_config();
@@ -135,7 +135,7 @@ static void test_layout(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_cut_anywhere(Test *t) {
+TEST(test_cut_anywhere) {
     TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config();
@@ -168,7 +168,7 @@ static void test_cut_anywhere(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_header_refused(Test *t) {
+TEST(test_header_refused) {
     static const struct {
         const char *from, *to, *message;
     } cases[] = {
@@ -227,7 +227,7 @@ static void test_header_refused(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_other_tensors(Test *t) {
+TEST(test_other_tensors) {
     TempDir dir = temp_dir_make();
     Error error;
     static Parts good, parts;
@@ -264,7 +264,7 @@ static void test_other_tensors(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_config_refused(Test *t) {
+TEST(test_config_refused) {
     static const struct {
         const char *from, *to, *message; // message NULL: accepted
     } cases[] = {
@@ -317,7 +317,7 @@ static void test_config_refused(Test *t) {
 
 // ---- What --init takes ----
 
-static void test_init_files(Test *t) {
+TEST(test_init_files) {
     TempDir dir = temp_dir_make();
     Error error;
     static ModelFile file;
@@ -357,7 +357,7 @@ static void test_init_files(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_init_run_folder(Test *t) {
+TEST(test_init_run_folder) {
     TempDir dir = temp_dir_make();
     Error error;
     static ModelFile file;
@@ -386,17 +386,4 @@ static void test_init_run_folder(Test *t) {
     CHECK(t, strstr(error.text, "model_00000003.bin: has 1 bytes, a model file begins with") != NULL, "%s", error.text);
     free(params);
     temp_dir_remove(&dir);
-}
-
-SUITE(safetensors) {
-    Suite suite = suite_begin("safetensors");
-    RUN(&suite, test_round_trip);
-    RUN(&suite, test_layout);
-    RUN(&suite, test_cut_anywhere);
-    RUN(&suite, test_header_refused);
-    RUN(&suite, test_other_tensors);
-    RUN(&suite, test_config_refused);
-    RUN(&suite, test_init_files);
-    RUN(&suite, test_init_run_folder);
-    return suite_end(&suite);
 }

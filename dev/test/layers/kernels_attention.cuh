@@ -186,25 +186,25 @@ static void check_attention(Test *t, AttentionShape s, AttentionVersion version)
 }
 
 // Head sizes that begin at odd addresses, of one value, and larger than any tile's width.
-static void test_attention_odd_heads(Test *t) {
+TEST(test_attention_odd_heads) {
     const AttentionShape shapes[] = {{3, 19, 8, 3}, {1, 37, 8, 7}, {3, 7, 8, 1}, {1, 65, 1, 24}, {1, 17, 8, 33}};
     for (AttentionShape s : shapes) { check_attention(t, s, ATTENTION_AS_THE_MODEL); }
 }
 
-static void test_attention_small_heads(Test *t) {
+TEST(test_attention_small_heads) {
     for (int T : {1, 7, 64, 65, 130}) {
         check_attention(t, {T < 64 ? 3 : 1, T, 1, 8}, ATTENTION_AS_THE_MODEL);
         check_attention(t, {1, T, T < 130 ? 3 : 1, 8}, ATTENTION_AS_THE_MODEL);
     }
 }
 
-static void test_attention_heads_of_64(Test *t) {
+TEST(test_attention_heads_of_64) {
     for (int T : {1, 7, 64}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
     check_attention(t, {3, 11, 3, 64}, ATTENTION_AS_THE_MODEL);
 }
 
 // More than one tile of queries, and more than two of keys.
-static void test_attention_heads_of_64_longer(Test *t) {
+TEST(test_attention_heads_of_64_longer) {
     for (int T : {63, 65, 100, 130}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
 }
 
@@ -212,17 +212,17 @@ static void check_large_heads(Test *t, int HS) {
     for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {1, T, 1, HS}, ATTENTION_AS_THE_MODEL); }
     check_attention(t, {3, 5, 3, HS}, ATTENTION_AS_THE_MODEL);
 }
-static void test_attention_heads_of_80(Test *t) { check_large_heads(t, 80); }
-static void test_attention_heads_of_96(Test *t) { check_large_heads(t, 96); }
-static void test_attention_heads_of_128(Test *t) { check_large_heads(t, 128); }
+TEST(test_attention_heads_of_80) { check_large_heads(t, 80); }
+TEST(test_attention_heads_of_96) { check_large_heads(t, 96); }
+TEST(test_attention_heads_of_128) { check_large_heads(t, 128); }
 
-static void test_attention_largest_heads(Test *t) {
+TEST(test_attention_largest_heads) {
     for (int HS : {136, 200, 256}) { check_attention(t, {1, 45, 1, HS}, ATTENTION_AS_THE_MODEL); }
     check_attention(t, {3, 7, 3, 256}, ATTENTION_AS_THE_MODEL);
 }
 
 // The SIMT kernels of the head sizes that tensor cores take in the bf16 build.
-static void test_attention_simt(Test *t) {
+TEST(test_attention_simt) {
     check_attention(t, {1, 70, 1, 64}, ATTENTION_SIMT);
     check_attention(t, {3, 18, 1, 80}, ATTENTION_SIMT);
     check_attention(t, {1, 33, 2, 96}, ATTENTION_SIMT);
@@ -230,7 +230,7 @@ static void test_attention_simt(Test *t) {
 }
 
 // Both versions have the same inputs, so they may be apart by what both may be away from the exact result.
-static void test_attention_versions_agree(Test *t) {
+TEST(test_attention_versions_agree) {
     for (int HS : {64, 80, 96, 128}) {
         if (!attention_uses_tensor_cores(HS)) { SKIP(t, "fp32 has one version"); }
         AttentionShape s = {1, 66, 1, HS};
@@ -253,7 +253,7 @@ static void test_attention_versions_agree(Test *t) {
 // ---- Scores that overflow or vanish without the softmax's care ----
 
 // Scores of about +-1000 at random, then all alike: +1000 for every seventh key and -1000 for the others, or all -1000.
-static void test_attention_extreme_scores(Test *t) {
+TEST(test_attention_extreme_scores) {
     for (int HS : {8, 64}) {
         AttentionShape s = {1, 130, 1, HS};
         float size = sqrtf(1000.0f * sqrtf((float)HS) / (float)HS); // of a value: HS products of size^2 / sqrt(HS)
@@ -319,7 +319,7 @@ static void check_causality(Test *t, AttentionShape s, int cut) {
           name.c_str());
 }
 
-static void test_attention_causality(Test *t) {
+TEST(test_attention_causality) {
     for (int cut : {1, 31, 64, 65}) {
         check_causality(t, {1, 70, cut == 31 ? 3 : 1, 8}, cut);
         check_causality(t, {1, 66, 1, 64}, cut);
@@ -351,13 +351,13 @@ static void check_company(Test *t, AttentionShape s, int prefix) {
                  0.0);
 }
 
-static void test_attention_company(Test *t) {
+TEST(test_attention_company) {
     check_company(t, {3, 40, 3, 8}, 33);
     check_company(t, {2, 70, 1, 64}, 65);
     check_company(t, {2, 35, 1, 96}, 34);
 }
 
-static void test_attention_schedules(Test *t) {
+TEST(test_attention_schedules) {
     for (AttentionShape s : {AttentionShape{1, 40, 3, 8}, AttentionShape{1, 130, 1, 64}, AttentionShape{1, 63, 1, 80},
                              AttentionShape{1, 100, 1, 96}, AttentionShape{1, 34, 2, 128}}) {
         AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 51), random_values(outputs_of(s), 1.0f, 52));
@@ -369,7 +369,7 @@ static void test_attention_schedules(Test *t) {
 }
 
 // Not to ask for the largest magnitude changes no bit.
-static void test_attention_without_amax(Test *t) {
+TEST(test_attention_without_amax) {
     for (AttentionShape s : {AttentionShape{1, 9, 1, 8}, AttentionShape{1, 20, 1, 64}, AttentionShape{1, 34, 1, 128}}) {
         AttentionRun gpu(s, random_values(3 * outputs_of(s), 1.0f, 55), random_values(outputs_of(s), 1.0f, 56));
         gpu.run(ATTENTION_AS_THE_MODEL);
@@ -383,7 +383,7 @@ static void test_attention_without_amax(Test *t) {
 
 // ---- Parts ----
 
-static void test_attention_delta(Test *t) {
+TEST(test_attention_delta) {
     for (AttentionShape s : {AttentionShape{3, 5, 8, 3}, AttentionShape{3, 7, 3, 64}, AttentionShape{1, 9, 2, 100}}) {
         std::vector<float> out = random_values(outputs_of(s), 1.0f, 53), dout = random_values(outputs_of(s), 1.0f, 54);
         std::vector<float> want((size_t)rows_of(s));
@@ -403,7 +403,7 @@ static __global__ void attention_head_kernel(AttentionHead *head, int64_t index,
 }
 
 // A batch of more than 2^31 values: 1558M's shape, B = 1024.
-static void test_attention_offsets(Test *t) {
+TEST(test_attention_offsets) {
     DeviceArray<int32_t> memory(sizeof(AttentionHead) / sizeof(int32_t));
     int64_t T = 1024, C = 1600, NH = 25, b = 1023, h = 24;
     AttentionHead head;
@@ -414,26 +414,6 @@ static void test_attention_offsets(Test *t) {
     CHECK(t, head.qkv == b * T * 3 * C + h * 64, "qkv begins at %lld", (long long)head.qkv);
     CHECK(t, head.out == b * T * C + h * 64, "out begins at %lld", (long long)head.out);
     CHECK(t, head.row == (b * NH + h) * T, "lse begins at %lld", (long long)head.row);
-}
-
-static void attention_tests(Suite *suite) {
-    RUN(suite, test_attention_odd_heads);
-    RUN(suite, test_attention_small_heads);
-    RUN(suite, test_attention_heads_of_64);
-    RUN(suite, test_attention_heads_of_64_longer);
-    RUN(suite, test_attention_heads_of_80);
-    RUN(suite, test_attention_heads_of_96);
-    RUN(suite, test_attention_heads_of_128);
-    RUN(suite, test_attention_largest_heads);
-    RUN(suite, test_attention_simt);
-    RUN(suite, test_attention_versions_agree);
-    RUN(suite, test_attention_extreme_scores);
-    RUN(suite, test_attention_causality);
-    RUN(suite, test_attention_company);
-    RUN(suite, test_attention_schedules);
-    RUN(suite, test_attention_without_amax);
-    RUN(suite, test_attention_delta);
-    RUN(suite, test_attention_offsets);
 }
 
 #endif // KERNELS_ATTENTION_CUH

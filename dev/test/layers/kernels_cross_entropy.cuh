@@ -80,7 +80,7 @@ static void cross_entropy_compare(Test *t, const std::string &what, const CrossE
                  0.51 * FLOATX_EPSILON);
 }
 
-static void test_cross_entropy_matches_cpu(Test *t) {
+TEST(test_cross_entropy_matches_cpu) {
     for (CrossEntropyShape shape : cross_entropy_shapes) {
         CrossEntropyInput input = cross_entropy_input(shape, 3.0f, 0.0f);
         for (int block_size : cross_entropy_block_sizes) {
@@ -91,13 +91,13 @@ static void test_cross_entropy_matches_cpu(Test *t) {
     }
 }
 
-static void test_cross_entropy_whole_vocabulary(Test *t) {
+TEST(test_cross_entropy_whole_vocabulary) {
     CrossEntropyInput input = cross_entropy_input({2, 50257, 50304}, 5.0f, 0.0f);
     cross_entropy_compare(t, "GPT-2's vocabulary", input, 0.5f, cross_entropy_run(input, 0.5f, true));
 }
 
 // Whatever lies in columns V..Vp-1: their gradient is 0 to the bit, and nothing else notices.
-static void test_cross_entropy_padding(Test *t) {
+TEST(test_cross_entropy_padding) {
     const float paddings[] = {NAN, INFINITY, -INFINITY, rounded(1e30f), rounded(-1e30f)};
     for (CrossEntropyShape shape : cross_entropy_shapes) {
         uint64_t want = cross_entropy_run(cross_entropy_input(shape, 3.0f, 0.0f), 0.25f, true).hash;
@@ -129,7 +129,7 @@ static void cross_entropy_check_forms(Test *t, const CrossEntropyInput &input, i
     }
 }
 
-static void test_cross_entropy_forms(Test *t) {
+TEST(test_cross_entropy_forms) {
     for (CrossEntropyShape shape : cross_entropy_shapes) {
         for (float special : {0.0f, INFINITY, -INFINITY, rounded(3e38f), NAN}) {
             CrossEntropyInput input = cross_entropy_input(shape, 3.0f, special);
@@ -141,7 +141,7 @@ static void test_cross_entropy_forms(Test *t) {
 }
 
 // The logits, padding included, stay as they were; the losses have the same bits.
-static void test_cross_entropy_without_gradient(Test *t) {
+TEST(test_cross_entropy_without_gradient) {
     for (CrossEntropyShape shape : cross_entropy_shapes) {
         CrossEntropyInput input = cross_entropy_input(shape, 3.0f, rounded(7e7f));
         CrossEntropyOutput with = cross_entropy_run(input, 1.0f, true), without = cross_entropy_run(input, 1.0f, false);
@@ -151,7 +151,7 @@ static void test_cross_entropy_without_gradient(Test *t) {
 }
 
 // Rows taken in chunks of any size give the bits of all rows at once.
-static void test_cross_entropy_chunks(Test *t) {
+TEST(test_cross_entropy_chunks) {
     CrossEntropyShape shape = {11, 203, 256};
     CrossEntropyInput input = cross_entropy_input(shape, 2.0f, NAN);
     CrossEntropyOutput whole = cross_entropy_run(input, 0.1f, true);
@@ -165,7 +165,7 @@ static void test_cross_entropy_chunks(Test *t) {
     CHECK(t, (losses.hash() ^ logits.hash()) == whole.hash, "chunks of 4 rows give other bits");
 }
 
-static void test_cross_entropy_schedules(Test *t) {
+TEST(test_cross_entropy_schedules) {
     CrossEntropyInput input = cross_entropy_input({5, 1100, 1152}, 3.0f, NAN);
     for_each_schedule(t, "cross_entropy", [&] { return cross_entropy_run(input, 0.2f, true, 64).hash; });
 }
@@ -187,7 +187,7 @@ static bool all_zero(const std::vector<float> &values) {
 }
 
 // All the probability lies on the one large logit; neither the exponentials nor the loss overflow before they must.
-static void test_cross_entropy_huge_logits(Test *t) {
+TEST(test_cross_entropy_huge_logits) {
     const float heights[] = {100.0f, 1e4f, 1e20f, 3e38f};
     for (float height : heights) {
         CrossEntropyOutput right = cross_entropy_run(one_hot_input(-height, height, 77, 77), 1.0f, true);
@@ -207,7 +207,7 @@ static void test_cross_entropy_huge_logits(Test *t) {
 
 // A NaN or an infinity makes the loss of its row NaN, wherever it stands, and touches no other row. A logit of
 // -infinity is a probability of 0.
-static void test_cross_entropy_nonfinite_logits(Test *t) {
+TEST(test_cross_entropy_nonfinite_logits) {
     CrossEntropyShape shape = {3, 203, 256};
     CrossEntropyInput input = cross_entropy_input(shape, 1.0f, 0.0f);
     CrossEntropyOutput clean = cross_entropy_run(input, 1.0f, true);
@@ -248,7 +248,7 @@ static double losses_summed(const std::vector<float> &losses, double before, boo
 }
 
 // Sums that a float cannot hold: exact in double precision, whatever the order.
-static void test_sum_losses(Test *t) {
+TEST(test_sum_losses) {
     for (int64_t N : {1, 31, 1024, 1025, 5000}) {
         std::vector<float> losses((size_t)N, 1.0f);
         losses[0] = 16777216.0f; // 2^24: the next float is 2 further
@@ -275,7 +275,7 @@ static std::vector<double> means_of(const std::vector<float> &losses, const std:
 }
 
 // Losses that a float's sum cannot hold, among others that do not count and may be NaN.
-static void test_mean_losses(Test *t) {
+TEST(test_mean_losses) {
     const int shapes[][2] = {{1, 1}, {3, 5}, {5, 32}, {2, 33}, {9, 100}, {1, 1000}};
     for (const int *shape : shapes) {
         int B = shape[0], T = shape[1];
@@ -306,20 +306,6 @@ static void test_mean_losses(Test *t) {
         std::vector<double> means = means_of(losses, counts, 7);
         return hash64(means.data(), means.size() * sizeof(double));
     });
-}
-
-static void cross_entropy_tests(Suite *suite) {
-    RUN(suite, test_cross_entropy_matches_cpu);
-    RUN(suite, test_cross_entropy_whole_vocabulary);
-    RUN(suite, test_cross_entropy_padding);
-    RUN(suite, test_cross_entropy_forms);
-    RUN(suite, test_cross_entropy_without_gradient);
-    RUN(suite, test_cross_entropy_chunks);
-    RUN(suite, test_cross_entropy_schedules);
-    RUN(suite, test_cross_entropy_huge_logits);
-    RUN(suite, test_cross_entropy_nonfinite_logits);
-    RUN(suite, test_sum_losses);
-    RUN(suite, test_mean_losses);
 }
 
 #endif // KERNELS_CROSS_ENTROPY_CUH

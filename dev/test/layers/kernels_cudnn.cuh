@@ -93,14 +93,14 @@ static const char *cudnn_missing(void) {
     return cudnn_att_check(&shape, &error) ? NULL : error.text;
 }
 
-static void test_cudnn_agrees(Test *t) {
+TEST(test_cudnn_agrees) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     static const AttentionShape shapes[] = {{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}};
     for (AttentionShape s : shapes) { check_cudnn(t, s, true); }
 }
 
 // --deterministic 0: the same function, but its bits are nobody's business.
-static void test_cudnn_atomics(Test *t) {
+TEST(test_cudnn_atomics) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     static const AttentionShape shapes[] = {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}};
     for (AttentionShape s : shapes) { check_cudnn(t, s, false); }
@@ -108,7 +108,7 @@ static void test_cudnn_atomics(Test *t) {
 
 // Every score is -100 but for some noise, and so is every lse. What is masked must get a probability of 0 all the same,
 // and nothing may be read in the workspace that was not written there. Public reports of wrong results name both.
-static void test_cudnn_low_scores(Test *t) {
+TEST(test_cudnn_low_scores) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     static const AttentionShape shapes[] = {{1, 256, 2, 64}, {2, 128, 1, 128}};
     for (AttentionShape s : shapes) {
@@ -129,7 +129,7 @@ static void test_cudnn_low_scores(Test *t) {
 
 // The backward a few sequences at a time has the same bits, and each time the same: also where the last chunk is
 // smaller than the others.
-static void test_cudnn_chunks(Test *t) {
+TEST(test_cudnn_chunks) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     AttentionShape s = {5, 128, 2, 16};
     std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 62), dout = random_values(outputs_of(s), 1.0f, 63);
@@ -145,7 +145,7 @@ static void test_cudnn_chunks(Test *t) {
 }
 
 // In a graph, on its own stream, run twice.
-static void test_cudnn_capture(Test *t) {
+TEST(test_cudnn_capture) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     AttentionShape s = {2, 128, 1, 8};
     CudnnRun cudnn(s, random_values(3 * outputs_of(s), 1.0f, 64), random_values(outputs_of(s), 1.0f, 65), 0);
@@ -181,7 +181,7 @@ static void expect_no_cudnn(Test *t, AttentionShape s, const char *says) {
     cudnn_att_close(&att);
 }
 
-static void test_cudnn_refusals(Test *t) {
+TEST(test_cudnn_refusals) {
     if (cudnn_missing() != NULL) {
         expect_no_cudnn(t, {1, 128, 1, 64}, cudnn_missing());
         SKIP(t, cudnn_missing());
@@ -199,7 +199,7 @@ static void test_cudnn_refusals(Test *t) {
 
 // What versions are known to do wrong is left to our own kernels. What is masked is a number that NVIDIA's own frontend
 // takes with that version.
-static void test_cudnn_versions(Test *t) {
+TEST(test_cudnn_versions) {
 #ifdef USE_CUDNN
     const struct {
         int version;
@@ -231,7 +231,7 @@ static void check_chunk(Test *t, CudnnShape shape, int want) {
 
 // What the workspace takes is known from the shape: 124M's, 1558M's, prime batches, and sequences so long that one
 // alone takes more than the limit of several.
-static void test_cudnn_workspace(Test *t) {
+TEST(test_cudnn_workspace) {
     check_chunk(t, {64, 1024, 768, 12, true}, 8);
     check_chunk(t, {16, 1024, 1600, 25, true}, 4);
     check_chunk(t, {7, 1024, 1600, 25, true}, 4);
@@ -251,7 +251,7 @@ static void test_cudnn_workspace(Test *t) {
 // ---- The choice between cuDNN and our own kernels ----
 
 // What is timed; what a line of the file may say, and that nothing else is taken; and that noise replaces nothing.
-static void test_cudnn_choice(Test *t) {
+TEST(test_cudnn_choice) {
     CudnnShape many = {64, 1024, 768, 12, true}, one = {4, 4096, 512, 8, true};
     int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&many, choices);
     CHECK(t, count == 4 && choices[0] == 8 && choices[1] == 2 && choices[2] == 1 && choices[3] == ATTENTION_OWN,
@@ -269,18 +269,6 @@ static void test_cudnn_choice(Test *t) {
     }
     const float noise[] = {1.0f, 0.995f, 2.0f}, faster[] = {1.0f, 0.9f, 0.8f}, none[] = {INFINITY, INFINITY, 3.0f};
     CHECK(t, tune_least(noise, 3) == 0 && tune_least(faster, 3) == 2 && tune_least(none, 3) == 2, "the fastest");
-}
-
-static void cudnn_tests(Suite *suite) {
-    RUN(suite, test_cudnn_agrees);
-    RUN(suite, test_cudnn_atomics);
-    RUN(suite, test_cudnn_low_scores);
-    RUN(suite, test_cudnn_chunks);
-    RUN(suite, test_cudnn_capture);
-    RUN(suite, test_cudnn_refusals);
-    RUN(suite, test_cudnn_versions);
-    RUN(suite, test_cudnn_workspace);
-    RUN(suite, test_cudnn_choice);
 }
 
 #endif // KERNELS_CUDNN_CUH

@@ -50,7 +50,7 @@ static void embedding_check_forward(Test *t, EmbeddingShape s, int block_size) {
     embedding_check_tail(t, what.c_str(), d_out, n);
 }
 
-static void test_embedding_forward(Test *t) {
+TEST(test_embedding_forward) {
     const EmbeddingShape shapes[] = {
         {1, 1, 8, 1, 1},    {3, 5, 24, 50, 5},  {5, 7, 80, 11, 9},  {1, 33, 384, 9, 64},
         {2, 3, 768, 7, 3},  {1, 2, 1024, 3, 2}, {1, 3, 1280, 3, 3}, {1, 2, 1600, 3, 2},
@@ -69,7 +69,7 @@ static void embedding_check_order(Test *t, const std::vector<int32_t> &tokens, i
     CHECK(t, order == want, "%zu tokens below %d are not in order", tokens.size(), V);
 }
 
-static void test_embedding_order(Test *t) {
+TEST(test_embedding_order) {
     embedding_check_order(t, {0}, 1);
     embedding_check_order(t, {4, 4, 4, 4}, 5);
     embedding_check_order(t, {6, 0, 6, 3, 0, 6}, 7);
@@ -111,7 +111,7 @@ static void embedding_check_backward(Test *t, EmbeddingShape s, const std::vecto
     check_values(t, "dwpe" + shape, got.dwpe, want.dwpe, 0.0, 0.0);
 }
 
-static void test_embedding_backward(Test *t) {
+TEST(test_embedding_backward) {
     const EmbeddingShape shapes[] = {
         {1, 1, 8, 1, 1},    {3, 5, 24, 50, 5},   {5, 7, 80, 11, 9},   {1, 33, 384, 9, 64}, {2, 3, 768, 7, 3},
         {1, 2, 1024, 3, 2}, {1, 3, 1280, 3, 3},  {1, 2, 1600, 3, 2},  {1, 3, 1920, 3, 4},  {1, 2, 2880, 3, 2},
@@ -126,7 +126,7 @@ static void test_embedding_backward(Test *t) {
 }
 
 // One token in all rows: around the length at which the whole block takes over, and around one tile and two.
-static void test_embedding_backward_one_token(Test *t) {
+TEST(test_embedding_backward_one_token) {
     for (int N : {31, 32, 33, 34, 511, 512, 513, 1025}) {
         embedding_check_backward(t, {1, N, 24, 3, N}, std::vector<int32_t>((size_t)N, 1));
     }
@@ -146,7 +146,7 @@ static std::vector<int32_t> embedding_runs(const std::vector<int> &lengths) {
 }
 
 // Runs on both sides of a tile's border (512), across it, and as close together as long ones can be.
-static void test_embedding_backward_runs(Test *t) {
+TEST(test_embedding_backward_runs) {
     const std::vector<int> cases[] = {
         {480, 32, 1, 33},           // ends at the border, short
         {479, 33, 31, 32},          // ends at the border, long
@@ -166,7 +166,7 @@ static void test_embedding_backward_runs(Test *t) {
 }
 
 // Sums that are not exact: within the tolerance of the longest, and the same bits in any order of blocks and warps.
-static void test_embedding_backward_rounding(Test *t) {
+TEST(test_embedding_backward_rounding) {
     EmbeddingShape s = {9, 75, 40, 12, 80};
     int64_t N = (int64_t)s.B * s.T;
     std::vector<int32_t> tokens = random_ids(N, s.V, 13);
@@ -184,15 +184,6 @@ static void test_embedding_backward_rounding(Test *t) {
     }
     check_values(t, "dwte", got.dwte, want.dwte, sum_tolerance(N) * largest(want.dwte), 0.0);
     check_values(t, "dwpe", got.dwpe, want.dwpe, sum_tolerance(s.B) * largest(want.dwpe), 0.0);
-}
-
-static void embedding_tests(Suite *suite) {
-    RUN(suite, test_embedding_forward);
-    RUN(suite, test_embedding_order);
-    RUN(suite, test_embedding_backward);
-    RUN(suite, test_embedding_backward_one_token);
-    RUN(suite, test_embedding_backward_runs);
-    RUN(suite, test_embedding_backward_rounding);
 }
 
 #endif // KERNELS_EMBEDDING_CUH

@@ -124,14 +124,14 @@ template <class T> static inline void check_quantize_shapes(Test *t, const char 
     }
 }
 
-static void test_fp8_quantize(Test *t) {
+TEST(test_fp8_quantize) {
     check_quantize_shapes<fp8e4>(t, "e4m3");
     check_quantize_shapes<fp8e5>(t, "e5m2");
 }
 
 // amax just below, at and above what the largest number of the format is to a power of two, and far away from 1, to
 // the ends of the floats.
-static void test_fp8_factors(Test *t) {
+TEST(test_fp8_factors) {
     const float sizes[] = {1.0f, 1.734375f, 1.75f, 1.765625f, 448.0f, 1e-12f, 1e12f, 1e-30f, 3e38f, 1e-38f, 1e-40f};
     for (float size : sizes) {
         std::vector<float> x = random_values(16 * 16, 0.1f, 32);
@@ -150,7 +150,7 @@ static void test_fp8_factors(Test *t) {
 }
 
 // A NaN or an infinity anywhere is in the inverse, and so in everything that is computed from the tensor.
-static void test_fp8_not_finite(Test *t) {
+TEST(test_fp8_not_finite) {
     const float bad[] = {NAN, INFINITY, -INFINITY};
     for (float value : bad) {
         std::vector<float> x = random_values(40 * 32, 1.0f, 33);
@@ -164,7 +164,7 @@ static void test_fp8_not_finite(Test *t) {
 }
 
 // Only one of the two may be wanted, and the other's memory is left alone. amax joins what is there already.
-static void test_fp8_one_of_two(Test *t) {
+TEST(test_fp8_one_of_two) {
     const int64_t rows = 70;
     const int cols = 144;
     std::vector<float> x = fp8_inputs(rows * cols, 2.0f, 34);
@@ -180,7 +180,7 @@ static void test_fp8_one_of_two(Test *t) {
 }
 
 // More than a block: the first and the last value, and one that a thread's later loads bring.
-static void test_fp8_amax_of_many(Test *t) {
+TEST(test_fp8_amax_of_many) {
     const int64_t n = ((int64_t)3 * FP8_AMAX_LOADS + 1) * FP8_AMAX_BLOCK * x128::size + 8;
     DeviceArray<floatX> x(n);
     DeviceArray<Fp8Scale> scale(1);
@@ -200,7 +200,7 @@ static void test_fp8_amax_of_many(Test *t) {
 }
 
 // GELU in 8 bits without its bf16: the bits of the plain way.
-static void test_fp8_gelu(Test *t) {
+TEST(test_fp8_gelu) {
     for (const Fp8Shape &s : fp8_shapes) {
         std::vector<float> x = random_values(s.rows * s.cols, 2.0f, 35);
         Fp8Tensor<fp8e4> fused(x, s.rows, s.cols), plain(x, s.rows, s.cols);
@@ -214,7 +214,7 @@ static void test_fp8_gelu(Test *t) {
     }
 }
 
-static void test_fp8_supported_gpus(Test *t) {
+TEST(test_fp8_supported_gpus) {
     CHECK(t, !fp8_is_supported(8, 0) && !fp8_is_supported(8, 6), "before Ada");
     CHECK(t, fp8_is_supported(8, 9) && fp8_is_supported(9, 0) && fp8_is_supported(10, 0) && fp8_is_supported(12, 0),
           "from Ada on");
@@ -300,7 +300,7 @@ static inline std::vector<float> fp8_products(const std::vector<double> &a, int6
     return sums;
 }
 
-static void test_fp8_forward(Test *t) {
+TEST(test_fp8_forward) {
     NEEDS_FP8(t);
     MatmulContext m;
     for (const MatmulShape &s : fp8_matmul_shapes) {
@@ -317,7 +317,7 @@ static void test_fp8_forward(Test *t) {
     }
 }
 
-static void test_fp8_backward(Test *t) {
+TEST(test_fp8_backward) {
     NEEDS_FP8(t);
     MatmulContext m;
     for (const MatmulShape &s : fp8_matmul_shapes) {
@@ -351,7 +351,7 @@ static inline void check_precision(Test *t, const char *what, const std::vector<
     check_values(t, what, got, want, 8.0 * expected, 0.0);
 }
 
-static void test_fp8_against_bf16(Test *t) {
+TEST(test_fp8_against_bf16) {
     NEEDS_FP8(t);
     const MatmulShape s = {130, 272, 208};
     MatmulContext m;
@@ -371,7 +371,7 @@ static void test_fp8_against_bf16(Test *t) {
 
 // One plan for all layers of a shape: the scales are those of the call. Formats and the speed of the sums make plans of
 // their own.
-static void test_fp8_plans(Test *t) {
+TEST(test_fp8_plans) {
     NEEDS_FP8(t);
     const MatmulShape s = {48, 48, 48};
     MatmulContext m;
@@ -393,7 +393,7 @@ static void test_fp8_plans(Test *t) {
 }
 
 // What was not finite before quantising is NaN behind the product, even of zeros.
-static void test_fp8_nan_arrives(Test *t) {
+TEST(test_fp8_nan_arrives) {
     NEEDS_FP8(t);
     const MatmulShape s = {20, 32, 16};
     MatmulContext m;
@@ -410,7 +410,7 @@ static void test_fp8_nan_arrives(Test *t) {
     CHECK(t, finite == 0, "%d values are not NaN", finite);
 }
 
-static void test_fp8_matmul_schedules(Test *t) {
+TEST(test_fp8_matmul_schedules) {
     NEEDS_FP8(t);
     const MatmulShape s = {300, 80, 272};
     MatmulContext m;
@@ -428,7 +428,7 @@ static void test_fp8_matmul_schedules(Test *t) {
 
 #endif // PRECISION_FP32
 
-static void test_fp8_schedules(Test *t) {
+TEST(test_fp8_schedules) {
     const int64_t rows = 300;
     const int cols = 272;
     std::vector<float> x = fp8_inputs(rows * cols, 1.0f, 40);
@@ -445,25 +445,6 @@ static void test_fp8_schedules(Test *t) {
         gelu_quantize(weights.codes(), weights.transposed(), weights.scale.data, weights.x.data, rows, cols, 0);
         return weights.hash();
     });
-}
-
-static void fp8_tests(Suite *suite) {
-    RUN(suite, test_fp8_quantize);
-    RUN(suite, test_fp8_factors);
-    RUN(suite, test_fp8_not_finite);
-    RUN(suite, test_fp8_one_of_two);
-    RUN(suite, test_fp8_amax_of_many);
-    RUN(suite, test_fp8_gelu);
-    RUN(suite, test_fp8_supported_gpus);
-#ifndef PRECISION_FP32
-    RUN(suite, test_fp8_forward);
-    RUN(suite, test_fp8_backward);
-    RUN(suite, test_fp8_against_bf16);
-    RUN(suite, test_fp8_plans);
-    RUN(suite, test_fp8_nan_arrives);
-    RUN(suite, test_fp8_matmul_schedules);
-#endif
-    RUN(suite, test_fp8_schedules);
 }
 
 #endif // KERNELS_FP8_CUH

@@ -28,12 +28,12 @@ static inline void check_gelu(Test *t, int64_t n, int block_size) {
     amax.check(t, what, out.get());
 }
 
-static void test_gelu_against_cpu(Test *t) {
+TEST(test_gelu_against_cpu) {
     const int64_t counts[] = {8, 16, 264, 2048, 2056, 3 * 1600, 7 * 3456};
     for (int64_t n : counts) { check_gelu(t, n, 256); }
 }
 
-static void test_gelu_block_sizes(Test *t) {
+TEST(test_gelu_block_sizes) {
     const int block_sizes[] = {32, 96, 128, 512, 1024};
     for (int block_size : block_sizes) { check_gelu(t, 5 * 248, block_size); }
 }
@@ -64,7 +64,7 @@ static inline void check_gelu_backward(Test *t, int64_t N, int width) {
 }
 
 // Widths below, at and above the 128 or 256 columns of a block; rows below, at and above those of one.
-static void test_gelu_backward(Test *t) {
+TEST(test_gelu_backward) {
     for (int width : {8, 136, 256, 328}) {
         for (int64_t N : {1, 7, 64, 65}) { check_gelu_backward(t, N, width); }
     }
@@ -72,7 +72,7 @@ static void test_gelu_backward(Test *t) {
 }
 
 // A layer's memory may be shared: out may be inp, dinp may be dout; and the sums may be left out.
-static void test_gelu_in_place(Test *t) {
+TEST(test_gelu_in_place) {
     const int64_t N = 70;
     const int width = 264;
     std::vector<float> x = gelu_inputs(N * width), dy = random_values(N * width, 1.0f, 22);
@@ -87,7 +87,7 @@ static void test_gelu_in_place(Test *t) {
 }
 
 // A NaN is the largest of all, and an infinity of all numbers; what was there before stays where it is larger.
-static void test_amax(Test *t) {
+TEST(test_amax) {
     std::vector<float> x = random_values(1000, 1.0f, 24);
     DeviceArray<floatX> out(1000);
     Amax amax(64.0f);
@@ -101,7 +101,7 @@ static void test_amax(Test *t) {
     CHECK(t, amax.bits.raw()[0] > 0x7f800000, "a NaN: amax is %08x", (unsigned)amax.bits.raw()[0]);
 }
 
-static void test_gelu_schedules(Test *t) {
+TEST(test_gelu_schedules) {
     const int64_t N = 130;
     const int width = 80;
     DeviceArray<floatX> inp(gelu_inputs(N * width)), dout(random_values(N * width, 1.0f, 22)), out(N * width),
@@ -114,15 +114,6 @@ static void test_gelu_schedules(Test *t) {
         gelu_backward(dinp.data, inp.data, dout.data, dbias.data, scratch.data, N, width, 0, amax.data());
         return out.hash() ^ 3 * dinp.hash() ^ 5 * dbias.hash() ^ 7 * amax.bits.hash();
     });
-}
-
-static void gelu_tests(Suite *suite) {
-    RUN(suite, test_gelu_against_cpu);
-    RUN(suite, test_gelu_block_sizes);
-    RUN(suite, test_gelu_backward);
-    RUN(suite, test_gelu_in_place);
-    RUN(suite, test_amax);
-    RUN(suite, test_gelu_schedules);
 }
 
 #endif // KERNELS_GELU_CUH

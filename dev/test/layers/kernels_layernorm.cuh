@@ -89,12 +89,12 @@ static uint64_t layernorm_run_forward(Test *t, const LayerNormCase &c, int block
     return got.hash();
 }
 
-static void test_layernorm_forward_widths(Test *t) {
+TEST(test_layernorm_forward_widths) {
     for (int C : layernorm_widths) { layernorm_run_forward(t, layernorm_case(C > 4000 ? 1 : 3, C), 256); }
 }
 
 // Rows of one warp and of several, as many a block as its size says: the last block is full, has one row, lacks one.
-static void test_layernorm_forward_blocks(Test *t) {
+TEST(test_layernorm_forward_blocks) {
     for (int C : {24, 520, 1280}) {
         for (int64_t N : {1, 7, 8, 9, 17}) {
             LayerNormCase c = layernorm_case(N, C);
@@ -109,7 +109,7 @@ static void test_layernorm_forward_blocks(Test *t) {
 
 // Rows whose mean is far larger than their spread: E[x^2] - mean^2 would lose all digits of the variance in fp32 (in
 // bf16, whose values cannot be further from zero, two of three). The reference is computed in double.
-static void test_layernorm_forward_far_from_zero(Test *t) {
+TEST(test_layernorm_forward_far_from_zero) {
     for (int C : {8, 384, 1600}) {
         LayerNormCase c = layernorm_case(3, C);
         std::vector<int32_t> steps = random_ids(c.N * C, 9, 4);
@@ -132,7 +132,7 @@ static void test_layernorm_forward_far_from_zero(Test *t) {
 }
 
 // A row without any spread gives the bias; a row with a NaN is NaN, and no other row is touched by it.
-static void test_layernorm_forward_odd_rows(Test *t) {
+TEST(test_layernorm_forward_odd_rows) {
     for (int C : {24, 520, 1280}) {
         LayerNormCase c = layernorm_case(6, C);
         std::fill(c.x.begin() + 3 * C, c.x.begin() + 4 * C, 5.0f);
@@ -173,7 +173,7 @@ static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int
     amax.check(t, what, layernorm_used(t, what, fused.out, N * C));
 }
 
-static void test_layernorm_fused(Test *t) {
+TEST(test_layernorm_fused) {
     for (int C : layernorm_widths) { layernorm_check_fused(t, C > 4000 ? 1 : 3, C, 256, 0); }
     for (int alias : {1, 2}) { layernorm_check_fused(t, 9, 384, 128, alias); }
     for (int block_size : {32, 1024}) { layernorm_check_fused(t, 33, 72, block_size, 0); }
@@ -273,7 +273,7 @@ static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
 }
 
 // Replacing is adding to zeros, bit for bit, and what else is wanted changes no bit of the rest.
-static void test_layernorm_backward_extras(Test *t) {
+TEST(test_layernorm_backward_extras) {
     for (int C : {72, 2056, LAYERNORM_MAX_CHANNELS}) { // of each of the three kernels
         LayerNormCase c = layernorm_case(C > 4000 ? 2 : 18, C);
         std::vector<float> dout = random_values(c.N * C, 1.0f, 12), zeros((size_t)(c.N * C), 0.0f);
@@ -289,18 +289,18 @@ static void test_layernorm_backward_extras(Test *t) {
     }
 }
 
-static void test_layernorm_backward_widths(Test *t) {
+TEST(test_layernorm_backward_widths) {
     for (int C : layernorm_widths) { layernorm_check_backward(t, C > 2000 ? 1 : 3, C, C > 2000 ? 1 : 2); }
 }
 
 // Blocks of the first stage with unequal numbers of rows, and more blocks than the second stage adds at a time.
-static void test_layernorm_backward_rows(Test *t) {
+TEST(test_layernorm_backward_rows) {
     for (int64_t N : {1, 15, 16, 17, 33, 100}) { layernorm_check_backward(t, N, 72, 2); }
     layernorm_check_backward(t, 1043, 8, 2);
 }
 
 // The blocks follow from the shape alone, none is without a row, and the threads of each hold a row.
-static void test_layernorm_backward_scratch(Test *t) {
+TEST(test_layernorm_backward_scratch) {
     for (int C : layernorm_widths) {
         for (int64_t N : {1, 16, 17, 8192, 65536, 1 << 20}) {
             int64_t blocks = layernorm_backward_blocks(N, C), threads = layernorm_backward_threads(C);
@@ -316,7 +316,7 @@ static void test_layernorm_backward_scratch(Test *t) {
 // The largest grid is one wave on an A100 and on an H100, which have room for more blocks of each multiprocessor than
 // it needs, and leaves at most 2 of 11 of the places of its fullest multiprocessors idle. What the kernel's registers
 // and shared memory leave room for is the driver's word, of real GPUs only, and of those with an A100's shared memory.
-static void test_layernorm_backward_wave(Test *t) {
+TEST(test_layernorm_backward_wave) {
     struct cudaDeviceProp device;
     cuda_check(cudaGetDeviceProperties(&device, 0));
     for (int C : layernorm_widths) {
@@ -341,7 +341,7 @@ static void test_layernorm_backward_wave(Test *t) {
     }
 }
 
-static void test_layernorm_schedules(Test *t) {
+TEST(test_layernorm_schedules) {
     for (int C : {80, 1600}) {
         LayerNormCase c = layernorm_case(35, C);
         std::vector<float> dout = random_values(c.N * C, 1.0f, 12);
@@ -356,20 +356,6 @@ static void test_layernorm_schedules(Test *t) {
             return hash;
         });
     }
-}
-
-static void layernorm_tests(Suite *suite) {
-    RUN(suite, test_layernorm_forward_widths);
-    RUN(suite, test_layernorm_forward_blocks);
-    RUN(suite, test_layernorm_forward_far_from_zero);
-    RUN(suite, test_layernorm_forward_odd_rows);
-    RUN(suite, test_layernorm_fused);
-    RUN(suite, test_layernorm_backward_widths);
-    RUN(suite, test_layernorm_backward_rows);
-    RUN(suite, test_layernorm_backward_extras);
-    RUN(suite, test_layernorm_backward_scratch);
-    RUN(suite, test_layernorm_backward_wave);
-    RUN(suite, test_layernorm_schedules);
 }
 
 #endif // KERNELS_LAYERNORM_CUH

@@ -58,7 +58,7 @@ static inline double matmul_tolerance(int64_t K, const std::vector<float> &want)
 }
 static const double matmul_rounding = FLOATX_EPSILON / 2 + FLT_EPSILON;
 
-static void test_matmul_forward(Test *t) {
+TEST(test_matmul_forward) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
@@ -72,7 +72,7 @@ static void test_matmul_forward(Test *t) {
     }
 }
 
-static void test_matmul_backward(Test *t) {
+TEST(test_matmul_backward) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
@@ -118,7 +118,7 @@ static void check_values_each(Test *t, const std::string &what, std::vector<floa
 
 // Fused GELU: pre_gelu is the plain result, bit for bit; out is its GELU, but for the rounding between them. GELU's
 // slope is at most 1.13, so half an epsilon before it is less than one after it.
-static void test_matmul_fused_gelu(Test *t) {
+TEST(test_matmul_fused_gelu) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
@@ -142,7 +142,7 @@ static void test_matmul_fused_gelu(Test *t) {
 }
 
 // dinp times the slope of GELU at the layer's input before GELU, fused and in two steps.
-static void test_matmul_fused_gelu_backward(Test *t) {
+TEST(test_matmul_fused_gelu_backward) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
@@ -191,7 +191,7 @@ static inline void check_bias_gradient(Test *t, int64_t N, int OC) {
 
 // OC below, at and above the 128 or 256 columns of a block; N below, at and above what the warps' loads cover at once,
 // a chunk of rows, and the 64 chunks that the second stage adds at a time.
-static void test_matmul_bias_gradient(Test *t) {
+TEST(test_matmul_bias_gradient) {
     const int widths[] = {8, 120, 128, 136, 248, 264, 520};
     const int64_t rows[] = {1, 7, 63, 64, 65, 127, 128, 129, 200};
     for (int OC : widths) {
@@ -201,7 +201,7 @@ static void test_matmul_bias_gradient(Test *t) {
 }
 
 // Gradients of two micro-steps: the sum of both, not the second alone.
-static void test_matmul_micro_steps(Test *t) {
+TEST(test_matmul_micro_steps) {
     const int64_t N = 70;
     const int C = 24, OC = 40;
     MatmulContext m;
@@ -228,7 +228,7 @@ static void test_matmul_micro_steps(Test *t) {
 
 // The heuristic is asked once per problem, however often it is met; problems that differ in one thing (here: the inner
 // width, as attention's projection and the MLP's do) are two.
-static void test_matmul_plans(Test *t) {
+TEST(test_matmul_plans) {
     MatmulContext m;
     MatmulCase c({9, 16, 24});
     DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), dout(c.dout), out(9 * 24), pre(9 * 24),
@@ -252,7 +252,7 @@ static void test_matmul_plans(Test *t) {
 }
 
 // More problems than the table holds: the oldest give way, and come back when they are met again.
-static void test_matmul_many_plans(Test *t) {
+TEST(test_matmul_many_plans) {
     MatmulContext m;
     MatmulCase c({CUBLAS_MAX_PLANS + 6, 8, 16});
     DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), out(c.shape.N * 16);
@@ -269,7 +269,7 @@ static void test_matmul_many_plans(Test *t) {
 }
 
 // One plan serves all layers: its bias and auxiliary pointers are those of the call, not those it was made with.
-static void test_matmul_pointers_of_the_call(Test *t) {
+TEST(test_matmul_pointers_of_the_call) {
     MatmulContext m;
     MatmulCase c({20, 16, 24});
     DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), zeros(24), out(20 * 24), pre(20 * 24),
@@ -286,7 +286,7 @@ static void test_matmul_pointers_of_the_call(Test *t) {
 // tf32 keeps 10 bits of mantissa: each factor is off by up to 2^-10 (if cut), the sum of K random terms of size 1 by
 // about sqrt(K) 2^-9, 4 times that for the worst. Without the switch the sums are those of fp32. In bf16 there is
 // nothing to round.
-static void test_matmul_tf32(Test *t) {
+TEST(test_matmul_tf32) {
     MatmulCase c({65, 264, 72});
     DeviceArray<floatX> inp(c.inp), weight(c.weight), out(65 * 72), fast(65 * 72);
     MatmulContext off(false), on(true);
@@ -302,7 +302,7 @@ static void test_matmul_tf32(Test *t) {
 #endif
 }
 
-static void test_matmul_schedules(Test *t) {
+TEST(test_matmul_schedules) {
     const int64_t N = 300;
     const int C = 72, OC = 264;
     MatmulContext m;
@@ -317,20 +317,6 @@ static void test_matmul_schedules(Test *t) {
         linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, dout.data, scratch.data, N, 0);
         return out.hash() ^ (3 * pre.hash()) ^ (5 * dinp.hash()) ^ (7 * dweight.hash()) ^ (9 * dbias.hash());
     });
-}
-
-static void matmul_tests(Suite *suite) {
-    RUN(suite, test_matmul_forward);
-    RUN(suite, test_matmul_backward);
-    RUN(suite, test_matmul_fused_gelu);
-    RUN(suite, test_matmul_fused_gelu_backward);
-    RUN(suite, test_matmul_bias_gradient);
-    RUN(suite, test_matmul_micro_steps);
-    RUN(suite, test_matmul_plans);
-    RUN(suite, test_matmul_many_plans);
-    RUN(suite, test_matmul_pointers_of_the_call);
-    RUN(suite, test_matmul_tf32);
-    RUN(suite, test_matmul_schedules);
 }
 
 #endif // KERNELS_MATMUL_CUH

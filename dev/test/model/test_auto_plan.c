@@ -28,7 +28,7 @@ static void check_choice(Test *t, const AutoCandidate *c, int count, int64_t bud
     CHECK(t, auto_count_fitting(c, count, budget) == fitting, "%d fit", fitting);
 }
 
-static void test_choices_fit(Test *t) {
+TEST(test_choices_fit) {
     uint64_t state = 1;
     for (int round = 0; round < 2000; round++) {
         AutoCandidate c[MANY];
@@ -44,7 +44,7 @@ static void test_choices_fit(Test *t) {
     }
 }
 
-static void test_choice_to_the_byte(Test *t) {
+TEST(test_choice_to_the_byte) {
     const AutoCandidate c[3] = {{64, 0, 1000, 1.0}, {64, 1, 900, 1.1}, {1, 3, 100, 3.0}};
     const struct {
         int64_t budget;
@@ -57,12 +57,12 @@ static void test_choice_to_the_byte(Test *t) {
     CHECK(t, auto_smallest(c, 3) == 2 && auto_smallest(c, 0) == -1, "smallest");
 }
 
-static void test_ties_take_less_memory(Test *t) {
+TEST(test_ties_take_less_memory) {
     const AutoCandidate c[3] = {{64, 0, 1000, 1.0}, {32, 0, 500, 1.0 + 0.9 * AUTO_TIE}, {16, 0, 250, 1.02}};
     CHECK(t, auto_choose(c, 3, 2000) == 1, "chose %d", auto_choose(c, 3, 2000));
 }
 
-static void test_words(Test *t) {
+TEST(test_words) {
     const AutoCandidate c[2] = {{8, 1, (int64_t)3 << 30, 0.25}, {1, 3, (int64_t)1 << 30, 2.0}};
     AutoRoom room = {(int64_t)4 << 30, (int64_t)1 << 30}, less = {(int64_t)3 << 29, (int64_t)1 << 30};
     char text[320];
@@ -75,7 +75,7 @@ static void test_words(Test *t) {
 }
 
 // The level of --recompute alone: the first that fits, to the byte.
-static void test_lowest_level(Test *t) {
+TEST(test_lowest_level) {
     const AutoCandidate levels[4] = {{8, 0, 1000, 1.0}, {8, 1, 900, 1.1}, {8, 2, -1, 1.2}, {8, 3, 100, 1.4}};
     const struct {
         int64_t budget;
@@ -94,7 +94,7 @@ static void test_lowest_level(Test *t) {
     CHECK(t, strstr(text, "--recompute 3: ") == text && strstr(text, "more than 3.00 GiB") != NULL, "%s", text);
 }
 
-static void test_batches(Test *t) {
+TEST(test_batches) {
     for (int64_t sequences = 1; sequences <= 600; sequences++) {
         int64_t found = 0, divisors = 0, before = sequences + 1;
         for (int64_t B = 0; (B = train_options_next_batch(sequences, B)) > 0;) {
@@ -113,23 +113,11 @@ static void test_batches(Test *t) {
 
 // ---- The order of levels ----
 
-static void test_order_of_levels(Test *t) {
+TEST(test_order_of_levels) {
     AutoCandidate levels[4] = {{4, 0, 1000, 1.0}, {4, 1, 900, 1.1}, {4, 2, 800, 1.15}, {4, 3, 100, 2.0}};
     int order[3];
     auto_rank_levels(levels, order); // 1.0, 1.33 and 0.9 bytes a ms
     CHECK(t, order[0] == 2 && order[1] == 1 && order[2] == 3, "%d %d %d", order[0], order[1], order[2]);
     CHECK(t, fabs(auto_bytes_per_ms(levels, 1) - 1.0) <= 1e-9, "%g", auto_bytes_per_ms(levels, 1));
     CHECK(t, auto_bytes_per_ms(levels, 0) == 0.0, "level 0 saves something");
-}
-
-SUITE(auto_plan) {
-    Suite s = suite_begin("auto_plan");
-    RUN(&s, test_choices_fit);
-    RUN(&s, test_choice_to_the_byte);
-    RUN(&s, test_ties_take_less_memory);
-    RUN(&s, test_words);
-    RUN(&s, test_lowest_level);
-    RUN(&s, test_batches);
-    RUN(&s, test_order_of_levels);
-    return suite_end(&s);
 }

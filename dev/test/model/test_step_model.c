@@ -57,7 +57,7 @@ static void check_sum(Test *t, const StepShape *s, const char *begin, double cal
 // ---- Operations and bytes ----
 
 // 6 for each weight and token, in bf16 and in 8 bits, however the rows of the head are cut; and what is done again.
-static void test_operations_of_multiplies(Test *t) {
+TEST(test_operations_of_multiplies) {
     const char *const models[] = {"d12", "d48"};
     for (int i = 0; i < 16; i++) {
         StepShape s = shape_of(models[i % 2], 8, 0, 3);
@@ -75,7 +75,7 @@ static void test_operations_of_multiplies(Test *t) {
 }
 
 // 2 T C operations a token and product, of which the mask leaves half: 7 products by cuDNN, 9 by our kernels.
-static void test_operations_of_attention(Test *t) {
+TEST(test_operations_of_attention) {
     StepShape s = shape_of("d12", 4, 0, 2);
     double product = 8 * 1024.0 * 1024.0 * 768.0 * 12.0;
     check_sum(t, &s, "cudnn ", 48.0, -1.0, 7.0 * product);
@@ -86,7 +86,7 @@ static void test_operations_of_attention(Test *t) {
     check_sum(t, &s, "attention_forward", 24.0 + 22.0, -1.0, 2.0 * product * 23.0 / 12.0);
 }
 
-static void test_bytes(Test *t) {
+TEST(test_bytes) {
     StepShape s = shape_of("d12", 16, 0, 2);
     double N = 16 * 1024.0, C = 768.0, params = (double)gpt2_num_params(&s.config);
     check_sum(t, &s, "gelu_forward", 24.0, 24 * 8 * N * C * 2, 0.0);
@@ -110,7 +110,7 @@ static void test_bytes(Test *t) {
     check_sum(t, &s, "adamw_update", 1.0, 24 * params, 0.0);
 }
 
-static void test_bytes_of_ranks(Test *t) {
+TEST(test_bytes_of_ranks) {
     StepShape s = shape_of("d12", 16, 0, 2);
     double params = (double)gpt2_num_params(&s.config);
     s.num_ranks = 8;
@@ -123,7 +123,7 @@ static void test_bytes_of_ranks(Test *t) {
     }
 }
 
-static void test_bytes_in_8_bits(Test *t) {
+TEST(test_bytes_in_8_bits) {
     StepShape s = shape_of("d12", 16, 0, 1);
     double N = 16 * 1024.0, C = 768.0, weights = 12 * C * C;
     s.fp8 = true;
@@ -148,7 +148,7 @@ static void test_bytes_in_8_bits(Test *t) {
 }
 
 // The scores' gradients stay in the L2 cache where those of a chunk fit it.
-static void test_scores_in_the_cache(Test *t) {
+TEST(test_scores_in_the_cache) {
     StepShape s = shape_of("d12", 16, 0, 1);
     double N = 16 * 1024.0, C = 768.0, rest = 12 * (8 * N * C * 2 + 8 * N * 12);
     check_sum(t, &s, "cudnn backward", 12.0, rest + 12 * 16 * 12 * 1024.0 * 1024.0 * 2, -1.0);
@@ -159,7 +159,7 @@ static void test_scores_in_the_cache(Test *t) {
 // ---- Times ----
 
 // No kernel is faster than the datasheet, none takes three times as long, and launches have their time.
-static void test_hardware_limits(Test *t) {
+TEST(test_hardware_limits) {
     StepGpu gpu = h100();
     for (int i = 0; i < 32; i++) {
         StepShape s = shape_of(i % 2 == 0 ? "d12" : "d48", 16, i / 2 % 4, 1);
@@ -180,7 +180,7 @@ static void test_hardware_limits(Test *t) {
     }
 }
 
-static void test_more_sequences_take_longer(Test *t) {
+TEST(test_more_sequences_take_longer) {
     StepGpu gpu = h100();
     for (int level = 0; level < 4; level++) {
         double before = 0.0;
@@ -193,7 +193,7 @@ static void test_more_sequences_take_longer(Test *t) {
     }
 }
 
-static void test_levels_cost_time(Test *t) {
+TEST(test_levels_cost_time) {
     const char *const models[] = {"d12", "d24", "d48", "gpt3:c4096"};
     for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
         for (int B = 1; B <= 64; B *= 2) {
@@ -209,7 +209,7 @@ static void test_levels_cost_time(Test *t) {
 }
 
 // Of 512 sequences a step, few at a time fill no GPU.
-static void test_few_rows_are_slow(Test *t) {
+TEST(test_few_rows_are_slow) {
     CHECK(t, seconds_of("d12", 1, 0) > 1.2 * seconds_of("d12", 32, 0), "one sequence at a time costs nothing");
     for (int B = 1; B < 64; B *= 2) {
         double slack = 1.0 + 3e-2; // waves that are not quite full
@@ -218,7 +218,7 @@ static void test_few_rows_are_slow(Test *t) {
 }
 
 // No faster than the hardware, and not slower than a program that reaches a quarter of it.
-static void test_within_the_peak(Test *t) {
+TEST(test_within_the_peak) {
     const char *const models[] = {"d12", "d24", "d48"};
     for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
         StepShape s = shape_of(models[m], 32, 0, 16);
@@ -230,7 +230,7 @@ static void test_within_the_peak(Test *t) {
 }
 
 // Half the time of the blocks' multiplies is saved, and some of it lost to making 8 bits of everything.
-static void test_8_bits_are_faster(Test *t) {
+TEST(test_8_bits_are_faster) {
     StepGpu gpu = h100();
     StepShape s = shape_of("d48", 16, 0, 32), narrow = s;
     narrow.fp8 = true;
@@ -244,7 +244,7 @@ static double matmul_seconds(int64_t m, int64_t n, int64_t k, int64_t workspace_
     return step_matmul_seconds(&gpu, &p, workspace_bytes);
 }
 
-static void test_multiplies(Test *t) {
+TEST(test_multiplies) {
     const int64_t MiB = 1 << 20;
     double twice = matmul_seconds(65536, 4096, 1024, 0) / matmul_seconds(32768, 4096, 1024, 0);
     CHECK(t, twice > 1.9 && twice < 2.1, "twice the work: %g", twice);
@@ -259,7 +259,7 @@ static void test_multiplies(Test *t) {
 }
 
 // What options that move work between kernels change, by the arithmetic of what is read and written.
-static void test_options(Test *t) {
+TEST(test_options) {
     StepGpu gpu = h100();
     StepShape s = shape_of("d12", 64, 0, 1), other = s;
     double seconds = step_seconds(&gpu, &s);
@@ -274,7 +274,7 @@ static void test_options(Test *t) {
 }
 
 // Every GPU that --gpu names has all figures, and predicts something.
-static void test_gpus(Test *t) {
+TEST(test_gpus) {
     int named = 0;
     for (size_t i = 0; i < NUM_GPU_PEAKS; i++) {
         const GpuPeak *peak = &gpu_peaks[i];
@@ -295,24 +295,4 @@ static void test_gpus(Test *t) {
     CHECK(t, named >= 5 && gpu_peak_of_option("") == NULL && gpu_peak_of_option("h1000") == NULL, "%d names", named);
     CHECK(t, gpu_peak_of_option("NVIDIA H200") == gpu_peak_of_option("h200"), "the device's name");
     CHECK(t, gpu_peak_of_option("A40") == NULL, "a card without all figures");
-}
-
-SUITE(step_model) {
-    Suite s = suite_begin("step_model");
-    RUN(&s, test_operations_of_multiplies);
-    RUN(&s, test_operations_of_attention);
-    RUN(&s, test_bytes);
-    RUN(&s, test_bytes_of_ranks);
-    RUN(&s, test_bytes_in_8_bits);
-    RUN(&s, test_scores_in_the_cache);
-    RUN(&s, test_hardware_limits);
-    RUN(&s, test_more_sequences_take_longer);
-    RUN(&s, test_levels_cost_time);
-    RUN(&s, test_few_rows_are_slow);
-    RUN(&s, test_within_the_peak);
-    RUN(&s, test_8_bits_are_faster);
-    RUN(&s, test_multiplies);
-    RUN(&s, test_options);
-    RUN(&s, test_gpus);
-    return suite_end(&s);
 }

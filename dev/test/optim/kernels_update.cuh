@@ -52,7 +52,7 @@ static double host_norm(const std::vector<float> &grads) {
 }
 
 // Sizes around a warp, a block and the span of a block; the last element counts as much as all the others together.
-static void test_norm_matches_host(Test *t) {
+TEST(test_norm_matches_host) {
     const int64_t sizes[] = {
         1, 2, 3, 4, 31, 2047, 2049, GLOBAL_NORM_SPAN - 1, GLOBAL_NORM_SPAN, GLOBAL_NORM_SPAN + 1, (1 << 20) + 3};
     for (int64_t n : sizes) {
@@ -64,7 +64,7 @@ static void test_norm_matches_host(Test *t) {
     }
 }
 
-static void test_norm_schedules(Test *t) {
+TEST(test_norm_schedules) {
     std::vector<float> grads = float_values(3 * GLOBAL_NORM_SPAN + 777, 1.0f, 12);
     for_each_schedule(t, "global norm", [&] {
         StepResult result = norm_result(grads, 3.0, 1.0f);
@@ -72,7 +72,7 @@ static void test_norm_schedules(Test *t) {
     });
 }
 
-static void test_norm_loss_and_clipping(Test *t) {
+TEST(test_norm_loss_and_clipping) {
     std::vector<float> grads(1000, 0.25f);
     double norm = 0.25 * sqrt(1000.0); // 7.9
     StepResult free = norm_result(grads, 6.5, 0.0f), loose = norm_result(grads, 6.5, 8.0f);
@@ -89,7 +89,7 @@ static void test_norm_loss_and_clipping(Test *t) {
 }
 
 // One bad gradient anywhere, in the tail too, or a bad loss stops the run; the loss is named when both are bad.
-static void test_norm_stops(Test *t) {
+TEST(test_norm_stops) {
     const size_t places[] = {0, 1000, GLOBAL_NORM_SPAN, GLOBAL_NORM_SPAN + 1, GLOBAL_NORM_SPAN + 2};
     for (float bad : {NAN, INFINITY, -INFINITY}) {
         for (size_t place : places) {
@@ -108,7 +108,7 @@ static void test_norm_stops(Test *t) {
 }
 
 // The first reason stays, through good steps and through bad ones.
-static void test_norm_stays_stopped(Test *t) {
+TEST(test_norm_stays_stopped) {
     std::vector<float> good(100, 0.01f), bad(100, NAN);
     for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
         StepResult before = {1.0, 1.0, 1.0f, reason, 0, 0};
@@ -119,7 +119,7 @@ static void test_norm_stays_stopped(Test *t) {
 }
 
 // A large gradient is an update when clipped, and the end when not: AdamW's v could not hold its square.
-static void test_norm_large(Test *t) {
+TEST(test_norm_large) {
     std::vector<float> grads(1, 1e19f), largest_grads(4, FLT_MAX);
     StepResult clipped = norm_result(grads, 1.0, 1.0f), unclipped = norm_result(grads, 1.0, 0.0f);
     double norm = (double)1e19f;
@@ -139,7 +139,7 @@ static void test_norm_large(Test *t) {
 
 // Three GPUs, each with its part of the gradient: the norm of the whole, the sum of the losses, and whether any process
 // was asked to stop; a bad part spoils the whole.
-static void test_records_of_several(Test *t) {
+TEST(test_records_of_several) {
     const StepRecord records[] = {{1.5, 4.0, 0, 77}, {2.0, 9.0, 0, 77}, {0.5, 36.0, 0, 77}};
     std::vector<StepRecord> good(records, records + 3), asked = good, no_loss = good, no_norm = good, odd = good;
     asked[2].wants_to_end = 1, no_loss[1].loss_sum = NAN, no_norm[2].squares = INFINITY, odd[2].checksum = 78;
@@ -254,7 +254,7 @@ struct UpdateExpected {
     }
 };
 
-static void test_adamw_matches_cpu(Test *t) {
+TEST(test_adamw_matches_cpu) {
     const int64_t sizes[] = {1, 3, 4, 5, 8, 129, 1023, 1024, 1025, 4999};
     for (int64_t n : sizes) {
         UpdateArrays arrays(n);
@@ -268,7 +268,7 @@ static void test_adamw_matches_cpu(Test *t) {
     }
 }
 
-static void test_adamw_without_master(Test *t) {
+TEST(test_adamw_without_master) {
     for (int64_t n : {7, 1027}) {
         UpdateArrays arrays(n);
         UpdateExpected expected(arrays, false);
@@ -281,7 +281,7 @@ static void test_adamw_without_master(Test *t) {
 }
 
 // Where the parameters hold all that the master copy holds, it makes no difference to the bits.
-static void test_adamw_master_or_not(Test *t) {
+TEST(test_adamw_master_or_not) {
     UpdateArrays with(515), without(515);
     with.master.set(with.params.get());
     for (int64_t number = 1; number <= (sizeof(floatX) == sizeof(float) ? 3 : 1); number++) {
@@ -294,7 +294,7 @@ static void test_adamw_master_or_not(Test *t) {
 
 // The first update from m = v = 0: bias correction makes it a step of lr against the sign of the gradient, however
 // large or small that is.
-static void test_adamw_bias_correction(Test *t) {
+TEST(test_adamw_bias_correction) {
     UpdateArrays arrays(8);
     arrays.m.clear();
     arrays.v.clear();
@@ -306,7 +306,7 @@ static void test_adamw_bias_correction(Test *t) {
 }
 
 // result->grad_scale multiplies the gradients: by a power of two to the same bits, by others as on the CPU.
-static void test_adamw_grad_scale(Test *t) {
+TEST(test_adamw_grad_scale) {
     UpdateArrays scaled(1027), multiplied(1027), other(1027);
     std::vector<float> quarter = multiplied.grads.get();
     for (float &g : quarter) { g *= 0.25f; }
@@ -322,7 +322,7 @@ static void test_adamw_grad_scale(Test *t) {
     expected.check(t, "scale 1/3", other, 1, true);
 }
 
-static void test_adamw_stopped(Test *t) {
+TEST(test_adamw_stopped) {
     for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
         UpdateArrays arrays(1027);
         arrays.grads.poison();
@@ -336,7 +336,7 @@ static void test_adamw_stopped(Test *t) {
 }
 
 // Replicas: other memory, other block sizes and schedules, same bits.
-static void test_adamw_replicas(Test *t) {
+TEST(test_adamw_replicas) {
     uint64_t hashes[2];
     for (bool with_master : {false, true}) {
         for (int block_size : {32, 96, 256}) {
@@ -353,7 +353,7 @@ static void test_adamw_replicas(Test *t) {
 }
 
 // Another update rounds otherwise; fp32 is never rounded.
-static void test_adamw_keys(Test *t) {
+TEST(test_adamw_keys) {
     UpdateArrays arrays(1000);
     arrays.update(1);
     uint64_t hash = arrays.params.hash();
@@ -388,7 +388,7 @@ static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_
 }
 
 // However a tensor is cut, each element's bits stay what they are; elsewhere in the model they are others.
-static void test_adamw_shards(Test *t) {
+TEST(test_adamw_shards) {
     const int64_t n = 1037, firsts[] = {0, 8, 1234567, (int64_t)5 << 32};
     const std::vector<int64_t> cuts[] = {{1}, {2, 3}, {4, 8, 12}, {5, 6, 518, 1030}, {512}, {511, 1033}, {1036}};
     uint64_t at_0 = 0;
@@ -415,7 +415,7 @@ static void test_adamw_shards(Test *t) {
 }
 
 // A slice of larger arrays: the elements beside it stay as they are.
-static void test_adamw_touches_nothing_else(Test *t) {
+TEST(test_adamw_touches_nothing_else) {
     for (int64_t begin : {3, 8, 13}) {
         for (int64_t n : {1, 2, 6, 50, 0, 4 * ADAMW_BLOCK}) {
             UpdateArrays arrays(4 * ADAMW_BLOCK + 20);
@@ -446,7 +446,7 @@ static std::vector<float> rounded_at_random(const std::vector<float> &values, ui
 // Values of all sizes go to one of their two neighbours, as often to each as makes the mean exact. In units of the
 // distance between the neighbours, the error of one rounding has mean 0 and a variance of 1/4 at most: the mean of n
 // lies within 5 standard deviations, 2.5 / sqrt(n), but once in a million keys.
-static void test_rounding_mean(Test *t) {
+TEST(test_rounding_mean) {
     const int64_t n = 20000;
     for (float scale : {1.0f, 1e-30f, 1e30f}) {
         std::vector<float> values = float_values(n, scale, 41), got = rounded_at_random(values, 4242);
@@ -463,7 +463,7 @@ static void test_rounding_mean(Test *t) {
 
 // One value between 1 and its neighbour 1 + 2^-7, at a known fraction of the way: over many elements of one update, and
 // over many updates of one element.
-static void test_rounding_frequency(Test *t) {
+TEST(test_rounding_frequency) {
     const int n = 4096, updates = 256;
     for (double fraction : {1.0 / 65536.0, 0.1, 0.5, 0.9}) {
         float x = (float)(1.0 + fraction / 128.0);
@@ -485,7 +485,7 @@ static void test_rounding_frequency(Test *t) {
 }
 
 // What floatX holds exactly stays, infinities included; a NaN stays one, even if all its bits are in the lower half.
-static void test_rounding_exact_values(Test *t) {
+TEST(test_rounding_exact_values) {
     std::vector<float> values = random_values(1000, 1.0f, 42);
     values.insert(values.end(), {0.0f, -0.0f, 1.0f, -1.0f, FLT_MIN, INFINITY, -INFINITY, rounded(3e38f)});
     for (uint64_t key : {(uint64_t)1, (uint64_t)2, (uint64_t)3}) {
@@ -509,7 +509,7 @@ static int64_t index_with_bits(uint64_t key, uint32_t bits) {
 }
 
 // To the last bit: a value k/65536 of the way goes up for exactly k of the 65536 possible draws, the largest ones.
-static void test_rounding_thresholds(Test *t) {
+TEST(test_rounding_thresholds) {
     const uint32_t draws[] = {0, 1, 0x7fff, 0x8000, 0xfffe, 0xffff}, parts[] = {0, 1, 2, 0x7fff, 0x8000, 0xffff};
     for (uint32_t draw : draws) {
         int64_t index = index_with_bits(31, draw);
@@ -530,7 +530,7 @@ static void test_rounding_thresholds(Test *t) {
 // 100 steps of lr 1e-4 from 1.0 (where the bf16 below is 2^-8 away) with a constant gradient, without a master copy:
 // rounding to nearest would stay at 1.0 for ever. A step goes down one bf16 with probability p = 1e-4 * 2^8 and not at
 // all else, so that the mean of n elements has the standard deviation 2^-8 sqrt(100 p (1-p) / n).
-static void test_rounding_does_not_stall(Test *t) {
+TEST(test_rounding_does_not_stall) {
     const int64_t n = 4096;
     UpdateArrays arrays(n);
     arrays.params.set(std::vector<float>((size_t)n, 1.0f));
@@ -550,7 +550,7 @@ static void test_rounding_does_not_stall(Test *t) {
 }
 
 // From the master copy come the bits that the update left, whole or in shards; or the nearest.
-static void test_params_from_master(Test *t) {
+TEST(test_params_from_master) {
     for (int64_t n : {1, 5, 1027}) {
         UpdateArrays arrays(n);
         arrays.update(6);
@@ -575,7 +575,7 @@ static void test_params_from_master(Test *t) {
 
 // The parts of a model: elements outside of the layers, then three layers with something between them. All in one
 // launch are the same bits as stretch after stretch; what lies between stays.
-static void test_adamw_parts(Test *t) {
+TEST(test_adamw_parts) {
     const int64_t sizes[][4] = {{40, 24, 520, 512}, {37, 0, 515, 600}, {5, 5, 1500, 3}, {0, 0, 8, 8}};
     for (const int64_t(&size)[4] : sizes) {
         for (bool with_master : {true, false}) {
@@ -610,7 +610,7 @@ static void test_adamw_parts(Test *t) {
 }
 
 // The norm's partial sums of parts are those of each stretch alone, in their order.
-static void test_norm_parts(Test *t) {
+TEST(test_norm_parts) {
     const int64_t n[] = {GLOBAL_NORM_SPAN + 8, 2 * GLOBAL_NORM_SPAN + 4}, stride = n[1] + 12;
     DeviceArray<float> grads(float_values(n[0] + 3 * stride, 0.1f, 13));
     DeviceArray<double> at_once(2 + 3 * 3), one_by_one(2 + 3 * 3);
@@ -623,34 +623,6 @@ static void test_norm_parts(Test *t) {
     }
     CHECK(t, norm_part_doubles(&first) == 2 && norm_part_doubles(&layers) == 9, "other numbers of sums");
     CHECK(t, at_once.hash() == one_by_one.hash(), "other sums");
-}
-
-static void update_tests(Suite *suite) {
-    RUN(suite, test_norm_matches_host);
-    RUN(suite, test_norm_schedules);
-    RUN(suite, test_norm_loss_and_clipping);
-    RUN(suite, test_norm_stops);
-    RUN(suite, test_norm_stays_stopped);
-    RUN(suite, test_norm_parts);
-    RUN(suite, test_norm_large);
-    RUN(suite, test_records_of_several);
-    RUN(suite, test_adamw_matches_cpu);
-    RUN(suite, test_adamw_without_master);
-    RUN(suite, test_adamw_master_or_not);
-    RUN(suite, test_adamw_bias_correction);
-    RUN(suite, test_adamw_grad_scale);
-    RUN(suite, test_adamw_stopped);
-    RUN(suite, test_adamw_replicas);
-    RUN(suite, test_adamw_keys);
-    RUN(suite, test_adamw_shards);
-    RUN(suite, test_adamw_parts);
-    RUN(suite, test_adamw_touches_nothing_else);
-    RUN(suite, test_rounding_mean);
-    RUN(suite, test_rounding_frequency);
-    RUN(suite, test_rounding_exact_values);
-    RUN(suite, test_rounding_thresholds);
-    RUN(suite, test_rounding_does_not_stall);
-    RUN(suite, test_params_from_master);
 }
 
 #endif // KERNELS_UPDATE_CUH

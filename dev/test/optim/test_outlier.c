@@ -16,7 +16,7 @@ static void fill(OutlierDetector *d, double level) {
     for (uint64_t i = 0; i < OUTLIER_WINDOW; i++) { outlier_accept(d, noisy(level, i)); }
 }
 
-static void test_nan_until_full(Test *t) {
+TEST(test_nan_until_full) {
     OutlierDetector d;
     outlier_init(&d);
     double z;
@@ -28,7 +28,7 @@ static void test_nan_until_full(Test *t) {
 }
 
 // 64 zeros and 64 ones: mean 1/2, standard deviation 1/2.
-static void test_known_zscore(Test *t) {
+TEST(test_known_zscore) {
     OutlierDetector d;
     outlier_init(&d);
     for (int i = 0; i < OUTLIER_WINDOW; i++) { outlier_accept(&d, i % 2); }
@@ -41,7 +41,7 @@ static void test_known_zscore(Test *t) {
 }
 
 // After more values than the window holds, only the last 128 count.
-static void test_window_slides(Test *t) {
+TEST(test_window_slides) {
     OutlierDetector d, last;
     outlier_init(&d);
     outlier_init(&last);
@@ -53,7 +53,7 @@ static void test_window_slides(Test *t) {
     CHECK(t, fabs(a - b) <= 1e-9 * fabs(b), "z %.15g with the whole history, %.15g with the last 128", a, b);
 }
 
-static void test_spike_is_skipped_and_not_learned(Test *t) {
+TEST(test_spike_is_skipped_and_not_learned) {
     OutlierDetector d;
     outlier_init(&d);
     fill(&d, 3.0);
@@ -70,7 +70,7 @@ static void test_spike_is_skipped_and_not_learned(Test *t) {
     CHECK(t, !skip && z < -5.0, "a fall is skipped, z %g", z);
 }
 
-static void test_not_finite(Test *t) {
+TEST(test_not_finite) {
     double broken[] = {NAN, INFINITY, -INFINITY};
     for (int full = 0; full < 2; full++) {
         OutlierDetector d;
@@ -88,7 +88,7 @@ static void test_not_finite(Test *t) {
     }
 }
 
-static void test_off(Test *t) {
+TEST(test_off) {
     OutlierDetector d;
     outlier_init(&d);
     fill(&d, 3.0);
@@ -99,7 +99,7 @@ static void test_off(Test *t) {
 }
 
 // The level jumps from 3 to 6 for good: 16 updates are lost, then training goes on and the new level is learned.
-static void test_new_level(Test *t) {
+TEST(test_new_level) {
     OutlierDetector d;
     outlier_init(&d);
     fill(&d, 3.0);
@@ -112,7 +112,7 @@ static void test_new_level(Test *t) {
 }
 
 // 15 in a row, a usual value, 15 in a row: no restart.
-static void test_row_must_be_unbroken(Test *t) {
+TEST(test_row_must_be_unbroken) {
     OutlierDetector d;
     outlier_init(&d);
     fill(&d, 3.0);
@@ -124,7 +124,7 @@ static void test_row_must_be_unbroken(Test *t) {
 }
 
 // A run that is level to the last bit has no spread to measure with: equal values pass, real changes do not.
-static void test_constant_values(Test *t) {
+TEST(test_constant_values) {
     OutlierDetector d;
     outlier_init(&d);
     for (int i = 0; i < OUTLIER_WINDOW; i++) { outlier_accept(&d, (double)0.1f); }
@@ -145,7 +145,7 @@ static void test_constant_values(Test *t) {
 
 // Few false alarms: of 100,000 normal values about 3 are beyond 4 standard deviations; with the error of an estimate
 // from 128 values, some more.
-static void test_false_alarms(Test *t) {
+TEST(test_false_alarms) {
     OutlierDetector d;
     outlier_init(&d);
     int skipped = 0;
@@ -155,7 +155,7 @@ static void test_false_alarms(Test *t) {
 }
 
 // Bytes saved in the middle of a run and read back go on in the same way: what a resume does.
-static void test_resume(Test *t) {
+TEST(test_resume) {
     CHECK(t, sizeof(OutlierDetector) == 16 + 8 * OUTLIER_WINDOW, "padding: %zu bytes", sizeof(OutlierDetector));
     for (int stop = 0; stop < 400; stop += 37) {
         OutlierDetector straight, resumed;
@@ -171,7 +171,7 @@ static void test_resume(Test *t) {
 }
 
 // A damaged state file may hold anything in the fields.
-static void test_any_bytes(Test *t) {
+TEST(test_any_bytes) {
     for (uint64_t round = 0; round < ROUNDS; round++) {
         union {
             OutlierDetector detector;
@@ -183,21 +183,4 @@ static void test_any_bytes(Test *t) {
         for (int i = 0; i < 40; i++) { outlier_check(&any.detector, i, 2.0, &z); }
         CHECK(t, isnan(z) || z <= 1e300 || isinf(z), "round %llu", (unsigned long long)round);
     }
-}
-
-SUITE(outlier) {
-    Suite s = suite_begin("outlier");
-    RUN(&s, test_nan_until_full);
-    RUN(&s, test_known_zscore);
-    RUN(&s, test_window_slides);
-    RUN(&s, test_spike_is_skipped_and_not_learned);
-    RUN(&s, test_not_finite);
-    RUN(&s, test_off);
-    RUN(&s, test_new_level);
-    RUN(&s, test_row_must_be_unbroken);
-    RUN(&s, test_constant_values);
-    RUN(&s, test_false_alarms);
-    RUN(&s, test_resume);
-    RUN(&s, test_any_bytes);
-    return suite_end(&s);
 }

@@ -14,7 +14,7 @@ static void check_fraction(Test *t, const Schedule *s, int64_t step, double want
           schedule_names[s->kind], (long long)s->warmup, (long long)s->total, (long long)step, got, want);
 }
 
-static void test_parse(Test *t) {
+TEST(test_parse) {
     ScheduleKind kind = SCHEDULE_WSD;
     CHECK(t, schedule_parse("cosine", &kind) && kind == SCHEDULE_COSINE, "cosine gives %d", kind);
     CHECK(t, schedule_parse("linear", &kind) && kind == SCHEDULE_LINEAR, "linear gives %d", kind);
@@ -30,7 +30,7 @@ static void test_parse(Test *t) {
     CHECK(t, strcmp(names, SCHEDULE_NAMES) == 0, "SCHEDULE_NAMES is not \"%s\"", names);
 }
 
-static void test_warmup(Test *t) {
+TEST(test_warmup) {
     for (int kind = 0; kind < NUM_SCHEDULES; kind++) {
         Schedule s = make((ScheduleKind)kind, 10, 100, 0.1f);
         for (int step = 0; step < 10; step++) { check_fraction(t, &s, step, (step + 1) / 10.0); }
@@ -38,7 +38,7 @@ static void test_warmup(Test *t) {
     }
 }
 
-static void test_cosine(Test *t) {
+TEST(test_cosine) {
     Schedule s = make(SCHEDULE_COSINE, 20, 120, 0.1f);
     check_fraction(t, &s, 45, 0.1 + 0.9 * 0.5 * (1 + sqrt(0.5))); // a quarter of the way: cos 45 degrees
     check_fraction(t, &s, 70, 0.55);
@@ -47,18 +47,18 @@ static void test_cosine(Test *t) {
     check_fraction(t, &s, 1000000, 0.1);
 }
 
-static void test_linear(Test *t) {
+TEST(test_linear) {
     Schedule s = make(SCHEDULE_LINEAR, 0, 10, 0.0f);
     for (int step = 0; step <= 10; step++) { check_fraction(t, &s, step, (10 - step) / 10.0); }
     check_fraction(t, &s, 11, 0.0);
 }
 
-static void test_constant(Test *t) {
+TEST(test_constant) {
     Schedule s = make(SCHEDULE_CONSTANT, 0, 10, 0.3f);
     for (int step = 0; step < 20; step++) { check_fraction(t, &s, step, 1.0); }
 }
 
-static void test_wsd(Test *t) {
+TEST(test_wsd) {
     Schedule s = make(SCHEDULE_WSD, 5, 100, 0.2f);
     for (int step = 5; step <= 80; step++) { check_fraction(t, &s, step, 1.0); }
     check_fraction(t, &s, 85, 0.2 + 0.8 * 0.5); // a quarter of the decay: 1 - sqrt(1/4)
@@ -70,7 +70,7 @@ static void test_wsd(Test *t) {
 
 // No schedule is anything but a finite rate within [final, peak] after the warm-up, falling or level, however the
 // numbers lie: warm-ups that fill or outlast the run, runs of one step, steps after the end.
-static void test_corners(Test *t) {
+TEST(test_corners) {
     for (int kind = 0; kind < NUM_SCHEDULES; kind++) {
         for (int total = 0; total <= 12; total++) {
             for (int warmup = 0; warmup <= 14; warmup++) {
@@ -94,22 +94,9 @@ static void test_corners(Test *t) {
 }
 
 // A run of two billion steps, the last representable ones included.
-static void test_long_runs(Test *t) {
+TEST(test_long_runs) {
     Schedule s = make(SCHEDULE_LINEAR, 0, 1LL << 40, 0.0f);
     check_fraction(t, &s, 1LL << 39, 0.5);
     check_fraction(t, &s, (1LL << 40) - 1, 0.0);
     check_fraction(t, &s, INT64_MAX, 0.0);
-}
-
-SUITE(schedulers) {
-    Suite s = suite_begin("schedulers");
-    RUN(&s, test_parse);
-    RUN(&s, test_warmup);
-    RUN(&s, test_cosine);
-    RUN(&s, test_linear);
-    RUN(&s, test_constant);
-    RUN(&s, test_wsd);
-    RUN(&s, test_corners);
-    RUN(&s, test_long_runs);
-    return suite_end(&s);
 }

@@ -33,7 +33,7 @@ static void check_row(Test *t, const TraceSummary *s, const char *name, int64_t 
           (long long)k->calls, (unsigned long long)k->ns, (unsigned long long)k->idle_ns);
 }
 
-static void test_sums(Test *t) {
+TEST(test_sums) {
     Error error;
     TraceSummary s;
     TraceRecord records[5 * 4];
@@ -53,7 +53,7 @@ static void test_sums(Test *t) {
 }
 
 // A kernel that runs through others' starts and ends hides their gaps; equal starts are no gap either.
-static void test_one_covers_the_rest(Test *t) {
+TEST(test_one_covers_the_rest) {
     Error error;
     TraceSummary s;
     TraceRecord records[] = {at("m", 0, 10, 1), at("long", 0, 900, 2), at("a", 100, 200, 1), at("a", 300, 400, 1),
@@ -66,7 +66,7 @@ static void test_one_covers_the_rest(Test *t) {
     trace_free(&s);
 }
 
-static void test_too_few_steps(Test *t) {
+TEST(test_too_few_steps) {
     Error error;
     TraceSummary s;
     TraceRecord records[3 * 4];
@@ -80,7 +80,7 @@ static void test_too_few_steps(Test *t) {
     trace_free(&s);
 }
 
-static void test_names(Test *t) {
+TEST(test_names) {
     static const char *const names[][2] = {
         {"gelu_forward_kernel(__nv_bfloat16*, __nv_bfloat16 const*, long)", "gelu_forward"},
         {"void attention_forward_mma_kernel<64>(float*, int (*)(int), int)", "attention_forward_mma"},
@@ -103,7 +103,7 @@ static void test_names(Test *t) {
     CHECK(t, strlen(name) == TRACE_NAME_BYTES - 1, "%zu bytes", strlen(name));
 }
 
-static void test_table(Test *t) {
+TEST(test_table) {
     Error error;
     TraceSummary s;
     TraceRecord records[3 * 4];
@@ -125,14 +125,4 @@ static void test_table(Test *t) {
                        "copy,1.00,0.200,0.000200,20.00,0.000\n"
                        "begin,1.00,0.100,0.000100,10.00,0.100\n";
     CHECK(t, strcmp(text, want) == 0, "got\n%s", text);
-}
-
-SUITE(kernel_trace) {
-    Suite s = suite_begin("kernel_trace");
-    RUN(&s, test_sums);
-    RUN(&s, test_one_covers_the_rest);
-    RUN(&s, test_too_few_steps);
-    RUN(&s, test_names);
-    RUN(&s, test_table);
-    return suite_end(&s);
 }

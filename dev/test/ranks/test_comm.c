@@ -7,7 +7,7 @@
 #include "llmc/base/rand.h"
 #include "dev/test/ranks/processes.h"
 #include "dev/test/temp_dir.h"
-#include "dev/test/test.h"
+#include "dev/test/test_main.h"
 
 #define MAX_TEST_RANKS 8
 #define LIMIT 40.0 // seconds for anything that must end
@@ -398,7 +398,7 @@ static void check_messages(Test *t, Run *run, int except, const char *begin, con
 
 // ---- Starting ----
 
-static void test_single(Test *t) {
+TEST(test_single) {
     Comm comm;
     Error error = {"mine"};
     uint64_t value = 5, all = 0;
@@ -420,7 +420,7 @@ static void test_single(Test *t) {
     comm_close(&comm), comm_close(&comm);
 }
 
-static void test_addresses(Test *t) {
+TEST(test_addresses) {
     static const struct {
         const char *text, *host; // NULL: refused
         int port;
@@ -468,7 +468,7 @@ static void clean_environment(void) {
     for (size_t i = 0; i < sizeof(launcher_names) / sizeof(launcher_names[0]); i++) { unsetenv(launcher_names[i]); }
 }
 
-static void test_launchers(Test *t) {
+TEST(test_launchers) {
     static const struct {
         const char *variables[6], *name;
         int rank, size, local_rank;
@@ -512,7 +512,7 @@ static void check_place(Test *t, CommOptions o, const char *size, const char *ex
     clean_environment();
 }
 
-static void test_places(Test *t) {
+TEST(test_places) {
     CommOptions o;
     memset(&o, 0, sizeof(o));
     o.rank = -1;
@@ -543,7 +543,7 @@ static void test_places(Test *t) {
     check_place(t, o, NULL, "/dev/null");
 }
 
-static void test_tcp(Test *t) {
+TEST(test_tcp) {
     static const int counts[] = {1, 2, 3, 8};
     for (int i = 0; i < 4; i++) {
         Run run;
@@ -557,7 +557,7 @@ static void test_tcp(Test *t) {
     }
 }
 
-static void test_large(Test *t) {
+TEST(test_large) {
     Run run;
     run_start(&run, 3, "do=large");
     check_all_well(t, &run);
@@ -573,7 +573,7 @@ static void check_host(Test *t, const char *host) {
     CHECK(t, strstr(run.p[1].out.text, "open 1 of 3, local 1 of 3") != NULL, "%s: %s", host, run.p[1].out.text);
 }
 
-static void test_names(Test *t) {
+TEST(test_names) {
     char host[256];
     struct addrinfo *list;
     SocketAddress address;
@@ -586,7 +586,7 @@ static void test_names(Test *t) {
     check_host(t, host);
 }
 
-static void test_ipv6(Test *t) {
+TEST(test_ipv6) {
     SocketAddress address = {"::1", 0};
     struct addrinfo *list;
     int fd = socket_resolve(&address, &list) == 0 ? socket_listen_at(list->ai_addr, list->ai_addrlen) : -1;
@@ -597,7 +597,7 @@ static void test_ipv6(Test *t) {
 }
 
 // Which GPU: by the names of the machines in order of rank, or by --gpus-per-node.
-static void test_local_ranks(Test *t) {
+TEST(test_local_ranks) {
     static const char *const hosts[] = {"a", "b", "a", "a", "b"};
     static const char *const by_name[] = {"local 0 of 3", "local 0 of 2", "local 1 of 3", "local 2 of 3",
                                           "local 1 of 2"};
@@ -632,7 +632,7 @@ static void check_folder_clean(Test *t, const Run *run) {
     CHECK(t, !path_exists(file), "%s is left behind", file);
 }
 
-static void test_folder(Test *t) {
+TEST(test_folder) {
     TempDir dir = temp_dir_make();
     Run run;
     for (int n = 2; n <= 5; n += 3) {
@@ -644,7 +644,7 @@ static void test_folder(Test *t) {
 }
 
 // Files that earlier runs left: the ranks read them first, and must find the new one in the end.
-static void test_folder_stale(Test *t) {
+TEST(test_folder_stale) {
     TempDir dir = temp_dir_make();
     int silent = socket_listen_everywhere(0); // nobody answers there
     char texts[4][200], file[700];
@@ -680,7 +680,7 @@ static void test_folder_stale(Test *t) {
 }
 
 // The address of another run that is starting right now: its rank 0 sends strangers away, and is not disturbed.
-static void test_folder_other_run(Test *t) {
+TEST(test_folder_other_run) {
     TempDir dir = temp_dir_make();
     Run run, other;
     char file[700], other_file[700];
@@ -709,7 +709,7 @@ static void test_folder_other_run(Test *t) {
     temp_dir_remove(&dir);
 }
 
-static void test_folder_in_use(Test *t) {
+TEST(test_folder_in_use) {
     TempDir dir = temp_dir_make();
     Run run;
     DirectoryLock lock;
@@ -729,7 +729,7 @@ static void test_folder_in_use(Test *t) {
 
 // ---- Refusals at the start ----
 
-static void test_other_count(Test *t) {
+TEST(test_other_count) {
     Run run;
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
@@ -796,7 +796,7 @@ static void check_refused(Test *t, int rank, int num_ranks, int protocol, const 
     CHECK(t, run.p[0].status == 1 && strstr(run.p[0].err.text, expected) != NULL, "rank 0: %s", run.p[0].err.text);
 }
 
-static void test_refused(Test *t) {
+TEST(test_refused) {
     check_refused(t, 1, 3, COMM_PROTOCOL, "has that rank already: each process needs its own --process-rank");
     check_refused(t, 0, 3, COMM_PROTOCOL, "came, but rank 0 (a, pid ");
     check_refused(t, 3, 3, COMM_PROTOCOL, "--process-rank must be from 0 to 2");
@@ -805,7 +805,7 @@ static void test_refused(Test *t) {
     check_refused(t, 2, 8, COMM_PROTOCOL, "was started as one of 8 processes, rank 0 (a) as one of 3");
 }
 
-static void test_missing(Test *t) {
+TEST(test_missing) {
     Run run;
     run.n = 3;
     run_at_free_port(&run, "127.0.0.1");
@@ -820,7 +820,7 @@ static void test_missing(Test *t) {
     CHECK(t, apart < 10.0, "rank 1 ends %g s after rank 0", apart);
 }
 
-static void test_unreachable(Test *t) {
+TEST(test_unreachable) {
     Run run;
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
@@ -834,7 +834,7 @@ static void test_unreachable(Test *t) {
     CHECK(t, strstr(run.p[0].err.text, refused) != NULL, "%s", run.p[0].err.text);
 }
 
-static void test_bad_address(Test *t) {
+TEST(test_bad_address) {
     Run run;
     run.n = 2;
     start_process(&run.p[0], "192.0.2.1:29500", "n=2 rank=0 host=a timeout=2");
@@ -844,7 +844,7 @@ static void test_bad_address(Test *t) {
     CHECK(t, run.p[1].status == 1 && strstr(run.p[1].err.text, "no-such..host") != NULL, "%s", run.p[1].err.text);
 }
 
-static void test_port_in_use(Test *t) {
+TEST(test_port_in_use) {
     Process p;
     char at[64];
     int fd = socket_listen_everywhere(0);
@@ -857,7 +857,7 @@ static void test_port_in_use(Test *t) {
 }
 
 // Something else listens at rank 0's address: it is silent, answers in its own language, or hangs up.
-static void test_other_program(Test *t) {
+TEST(test_other_program) {
     static const char *const expected[] = {"connects, but does not answer: is another program on this port?",
                                            "answers something else: is another program on this port?",
                                            "closes the connection; is rank 0 started"};
@@ -889,7 +889,7 @@ static void must_write(int fd, const void *data, size_t bytes) {
 }
 
 // What comes to a port that the network can see: garbage, silence, half a greeting. The run starts all the same.
-static void test_strangers(Test *t) {
+TEST(test_strangers) {
     Run run;
     SocketAddress address;
     Error error;
@@ -926,7 +926,7 @@ static void test_strangers(Test *t) {
 }
 
 // More silent connections than rank 0 listens to at once: they lose their places after a while.
-static void test_many_silent(Test *t) {
+TEST(test_many_silent) {
     Run run;
     SocketAddress address;
     Error error;
@@ -946,7 +946,7 @@ static void test_many_silent(Test *t) {
 }
 
 // A rank that has come and then dies ends the start; so does rank 0.
-static void test_death_while_starting(Test *t) {
+TEST(test_death_while_starting) {
     Run run;
     run.n = 2;
     run_at_free_port(&run, "127.0.0.1");
@@ -963,7 +963,7 @@ static void test_death_while_starting(Test *t) {
 }
 
 // This test plays rank 0: welcomes, and then closes the connections or is silent.
-static void test_rank_zero_while_starting(Test *t) {
+TEST(test_rank_zero_while_starting) {
     for (int silent = 0; silent < 2; silent++) {
         Process p;
         char at[64];
@@ -995,7 +995,7 @@ static void test_rank_zero_while_starting(Test *t) {
 
 // ---- Exchanges that do not fit, agreement ----
 
-static void test_agree(Test *t) {
+TEST(test_agree) {
     Run run;
     run_start(&run, 4, "do=agree who=1");
     run_wait_end(t, &run, LIMIT);
@@ -1005,7 +1005,7 @@ static void test_agree(Test *t) {
     check_messages(t, &run, -1, "disk full on 7", "disk full on 7");
 }
 
-static void test_facts(Test *t) {
+TEST(test_facts) {
     Run run;
     run_start(&run, 3, "do=facts who=2");
     run_wait_end(t, &run, LIMIT);
@@ -1017,7 +1017,7 @@ static void test_facts(Test *t) {
     check_all_well(t, &run);
 }
 
-static void test_mismatch(Test *t) {
+TEST(test_mismatch) {
     static const char *const how[] = {"kind", "size", "broadcast"};
     static const char *const parts[] = {
         "rank 2 (host2) is in exchange 1, a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all",
@@ -1036,7 +1036,7 @@ static void test_mismatch(Test *t) {
 
 // ---- Ranks that end, die, stop, hang ----
 
-static void test_leaving(Test *t) {
+TEST(test_leaving) {
     Run run;
     for (int who = 0; who < 2; who++) {
         char options[64], begin[80];
@@ -1053,7 +1053,7 @@ static void test_leaving(Test *t) {
 }
 
 // Many short runs, all of whose ranks end at the same moment: nobody may take another's end for a death.
-static void test_ending_together(Test *t) {
+TEST(test_ending_together) {
     for (int i = 0; i < 12 && t->failures == 0; i++) {
         Run run;
         run_start(&run, 2 + i % 4, i % 3 == 0 ? "do=nothing" : "do=agree who=100");
@@ -1083,7 +1083,7 @@ static void check_death(Test *t, const char *action, int victim, bool resumable)
     check_messages(t, &run, victim, begin, end);
 }
 
-static void test_killed(Test *t) {
+TEST(test_killed) {
     check_death(t, "wait", 2, true);
     check_death(t, "wait", 0, true);
     check_death(t, "compute", 3, false);
@@ -1092,7 +1092,7 @@ static void test_killed(Test *t) {
 }
 
 // Both are named, or the run ends before the second is seen.
-static void test_two_killed(Test *t) {
+TEST(test_two_killed) {
     Run run;
     run_start(&run, 4, "do=compute");
     if (run_wait_open(t, &run)) { process_signal(&run.p[1], SIGKILL), process_signal(&run.p[3], SIGKILL); }
@@ -1110,7 +1110,7 @@ static void test_two_killed(Test *t) {
     }
 }
 
-static void test_consequence(Test *t) {
+TEST(test_consequence) {
     Run run;
     run_start(&run, 3, "do=consequence who=1");
     run_wait_end(t, &run, LIMIT);
@@ -1128,7 +1128,7 @@ static void check_failure(Test *t, int who, const char *how) {
     check_message(t, &run.p[who], "the one that fails", "no more paper", "paper");
 }
 
-static void test_failing(Test *t) {
+TEST(test_failing) {
     check_failure(t, 2, "wait");
     check_failure(t, 0, "wait");
     check_failure(t, 3, "compute");
@@ -1154,7 +1154,7 @@ static void free_watch(Watch *w) {
 }
 
 // What a broken network, or a stranger in rank 0's place, may send: nothing but a verdict may come of it.
-static void test_damaged_frames(Test *t) {
+TEST(test_damaged_frames) {
     int verdicts = 0;
     for (uint64_t i = 0; i < 3000; i++) {
         uint8_t bytes[3 * sizeof(FrameHead) + 2 * sizeof(CommBeat) + 200];
@@ -1210,7 +1210,7 @@ static void check_round(Test *t, Watch *w, bool begins, Verdict silence, Verdict
 
 // A process that was stopped has heard of nobody and got no further meanwhile, wherever in a round that was: between
 // its beginning and its judgement, or while it waits for the next.
-static void test_stopped_in_a_round(Test *t) {
+TEST(test_stopped_in_a_round) {
     for (int rank = 0; rank < 2; rank++) {
         Watch *w = watch_at(rank, 0.2, 4.0);
         Link *link = &w->s->links[1 - rank];
@@ -1266,7 +1266,7 @@ static void stop_for_good(Test *t) {
 
 // Stopped for less than the silence that is allowed, or all together (a virtual machine is moved, say): nobody is
 // blamed, the run goes on.
-static void test_stopped_for_a_while(Test *t) {
+static void check_stopped_for_a_while(Test *t) {
     stop_for_good(t);
     for (int i = 0; i < 3; i++) {
         if (!run_wait_open(t, &waiting.pausing[i])) { continue; }
@@ -1281,7 +1281,7 @@ static void test_stopped_for_a_while(Test *t) {
     for (int i = 0; i < 3; i++) { check_all_well(t, &waiting.pausing[i]); }
 }
 
-static void test_stopped(Test *t) {
+static void check_stopped(Test *t) {
     for (int victim = 0; victim < 2; victim++) {
         Run *run = &waiting.stopped[victim];
         char begin[100];
@@ -1296,14 +1296,14 @@ static void test_stopped(Test *t) {
     }
 }
 
-static void test_hanging(Test *t) {
+static void check_hanging(Test *t) {
     run_wait_end(t, &waiting.hanging[0], LIMIT);
     run_wait_end(t, &waiting.hanging[1], LIMIT);
     check_messages(t, &waiting.hanging[0], -1, "rank 0 (host0) hangs: no progress for ", " s in step 1" REMEDY);
     check_messages(t, &waiting.hanging[1], -1, "rank 2 (host2) hangs: no progress for ", " s in step 1" REMEDY);
 }
 
-static void test_all_waiting(Test *t) {
+static void check_all_waiting(Test *t) {
     run_wait_end(t, &waiting.stuck, LIMIT);
     for (int who = 0; who < 2; who++) {
         char end[64];
@@ -1316,12 +1316,12 @@ static void test_all_waiting(Test *t) {
 }
 
 // Longer than the watchdog allows, but announced; the others wait, and are not blamed either.
-static void test_slow(Test *t) {
+static void check_slow(Test *t) {
     check_all_well(t, &waiting.slow[0]);
     check_all_well(t, &waiting.slow[1]);
 }
 
-static void test_health(Test *t) {
+static void check_health(Test *t) {
     run_wait_end(t, &waiting.sick, LIMIT);
     run_wait_end(t, &waiting.stiff, LIMIT);
     check_messages(t, &waiting.sick, -1, "rank 2 (host2): the GPUs have lost each other", "each other");
@@ -1329,6 +1329,16 @@ static void test_health(Test *t) {
     for (int i = 0; i < 3; i++) {
         CHECK(t, strstr(waiting.sick.p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
     }
+}
+
+TEST(test_waiting) {
+    start_waiting();
+    check_stopped_for_a_while(t);
+    check_stopped(t);
+    check_hanging(t);
+    check_all_waiting(t);
+    check_slow(t);
+    check_health(t);
 }
 
 // ---- MPI ----
@@ -1373,7 +1383,7 @@ static void run_mpi(Test *t, Process *p, const char *program, const char *n, con
     CHECK(t, ended && (p->status == 0) == well, "%s: status %d: %s%s", action, p->status, p->out.text, p->err.text);
 }
 
-static void test_mpi(Test *t) {
+TEST(test_mpi) {
     TempDir dir = temp_dir_make();
     char with[700], without[700];
     snprintf(with, sizeof(with), "%s/with", dir.path);
@@ -1407,49 +1417,5 @@ int main(int argc, char **argv) {
     self = argv[0];
     clean_environment();
     signal(SIGPIPE, SIG_IGN); // for what this program writes to processes that have ended
-    Suite suite = suite_begin("comm");
-    RUN(&suite, test_single);
-    RUN(&suite, test_addresses);
-    RUN(&suite, test_launchers);
-    RUN(&suite, test_places);
-    RUN(&suite, test_tcp);
-    RUN(&suite, test_large);
-    RUN(&suite, test_names);
-    RUN(&suite, test_ipv6);
-    RUN(&suite, test_local_ranks);
-    RUN(&suite, test_folder);
-    RUN(&suite, test_folder_stale);
-    RUN(&suite, test_folder_other_run);
-    RUN(&suite, test_folder_in_use);
-    RUN(&suite, test_other_count);
-    RUN(&suite, test_refused);
-    RUN(&suite, test_missing);
-    RUN(&suite, test_unreachable);
-    RUN(&suite, test_bad_address);
-    RUN(&suite, test_port_in_use);
-    RUN(&suite, test_other_program);
-    RUN(&suite, test_strangers);
-    RUN(&suite, test_many_silent);
-    RUN(&suite, test_death_while_starting);
-    RUN(&suite, test_rank_zero_while_starting);
-    RUN(&suite, test_agree);
-    RUN(&suite, test_facts);
-    RUN(&suite, test_mismatch);
-    RUN(&suite, test_leaving);
-    RUN(&suite, test_ending_together);
-    RUN(&suite, test_killed);
-    RUN(&suite, test_two_killed);
-    RUN(&suite, test_consequence);
-    RUN(&suite, test_failing);
-    RUN(&suite, test_damaged_frames);
-    RUN(&suite, test_stopped_in_a_round);
-    start_waiting();
-    RUN(&suite, test_stopped_for_a_while);
-    RUN(&suite, test_stopped);
-    RUN(&suite, test_hanging);
-    RUN(&suite, test_all_waiting);
-    RUN(&suite, test_slow);
-    RUN(&suite, test_health);
-    RUN(&suite, test_mpi);
-    return suite_end(&suite);
+    return test_main(argc, argv);
 }

@@ -79,7 +79,7 @@ static void check_order(Test *t, const ZeroLayout *z) {
 }
 
 // The tensors of a bucket in order, decay first, without a gap.
-static void test_bucket_order(Test *t) { for_each_layout(t, MAX_CONFIGS, check_order); }
+TEST(test_bucket_order) { for_each_layout(t, MAX_CONFIGS, check_order); }
 
 // Every element below the boundary has decay, none behind it.
 static void check_decay(Test *t, const ZeroLayout *z) {
@@ -98,7 +98,7 @@ static void check_decay(Test *t, const ZeroLayout *z) {
     }
 }
 
-static void test_decay_boundary(Test *t) { for_each_layout(t, MAX_CONFIGS, check_decay); }
+TEST(test_decay_boundary) { for_each_layout(t, MAX_CONFIGS, check_decay); }
 
 static void check_alignment(Test *t, const ZeroLayout *z) {
     int64_t whole = 0, part = 0, first = 0;
@@ -120,10 +120,10 @@ static void check_alignment(Test *t, const ZeroLayout *z) {
           (long long)zero_first_index(z, z->num_buckets));
 }
 
-static void test_offsets_and_alignment(Test *t) { for_each_layout(t, MAX_CONFIGS, check_alignment); }
+TEST(test_offsets_and_alignment) { for_each_layout(t, MAX_CONFIGS, check_alignment); }
 
 // The places from which stochastic rounding takes its bits know nothing of the ranks.
-static void test_index_without_ranks(Test *t) {
+TEST(test_index_without_ranks) {
     GPT2Config configs[MAX_CONFIGS];
     int n = all_configs(configs);
     for (int c = 0; c < n; c++) {
@@ -167,7 +167,7 @@ static void check_every_element(Test *t, const ZeroLayout *z) {
     free(owners);
 }
 
-static void test_every_element_once(Test *t) { for_each_layout(t, NUM_SMALL, check_every_element); }
+TEST(test_every_element_once) { for_each_layout(t, NUM_SMALL, check_every_element); }
 
 // From an element of the file to its place in a bucket and back.
 static void check_inverse(Test *t, const ZeroLayout *z) {
@@ -185,7 +185,7 @@ static void check_inverse(Test *t, const ZeroLayout *z) {
     }
 }
 
-static void test_inverse(Test *t) {
+TEST(test_inverse) {
     GPT2Config configs[MAX_CONFIGS];
     all_configs(configs);
     for (int c = 0; c < NUM_SMALL; c++) {
@@ -243,7 +243,7 @@ static void check_cover(Test *t, const ZeroLayout *z) {
     free(all);
 }
 
-static void test_pieces_cover_the_file(Test *t) { for_each_layout(t, MAX_CONFIGS, check_cover); }
+TEST(test_pieces_cover_the_file) { for_each_layout(t, MAX_CONFIGS, check_cover); }
 
 static void check_padding(Test *t, const ZeroLayout *z) {
     ZeroPiece pieces[NUM_PARAM_TENSORS];
@@ -258,10 +258,10 @@ static void check_padding(Test *t, const ZeroLayout *z) {
     }
 }
 
-static void test_ranges_in_the_padding(Test *t) { for_each_layout(t, MAX_CONFIGS, check_padding); }
+TEST(test_ranges_in_the_padding) { for_each_layout(t, MAX_CONFIGS, check_padding); }
 
 // With more ranks than groups of 64 elements the last ones own nothing, and nothing breaks.
-static void test_ranks_with_nothing(Test *t) {
+TEST(test_ranks_with_nothing) {
     GPT2Config config = config_of(3, 10, 1, 1, 5); // bucket 0: 128*5 + 3*5 + 2*5 = 665; the block: 12*25 + 13*5 = 365
     ZeroLayout z;
     zero_layout(&z, &config, 16);
@@ -301,10 +301,10 @@ static void check_lengths(Test *t, const ZeroLayout *z) {
     }
 }
 
-static void test_lengths(Test *t) { for_each_layout(t, MAX_CONFIGS, check_lengths); }
+TEST(test_lengths) { for_each_layout(t, MAX_CONFIGS, check_lengths); }
 
 // Known numbers: GPT-2 124M on 8 ranks, and the largest model, whose products do not fit 32 bits.
-static void test_known_sizes(Test *t) {
+TEST(test_known_sizes) {
     GPT2Config d12 = config_named("d12"), largest = config_named("gpt3:c12288");
     ZeroLayout z;
     zero_layout(&z, &d12, 8);
@@ -377,10 +377,10 @@ static void check_bytes(Test *t, const ZeroLayout *z) {
     }
 }
 
-static void test_step_bytes(Test *t) { for_each_layout(t, MAX_CONFIGS, check_bytes); }
+TEST(test_step_bytes) { for_each_layout(t, MAX_CONFIGS, check_bytes); }
 
 // Numbers worked out by hand: d12 on 8 ranks has parts of 4,927,680 (bucket 0) and 12 times 886,016 elements.
-static void test_known_bytes(Test *t) {
+TEST(test_known_bytes) {
     GPT2Config d12 = config_named("d12");
     ZeroLayout z;
     zero_layout(&z, &d12, 8);
@@ -397,7 +397,7 @@ static void test_known_bytes(Test *t) {
 }
 
 // However absurd the numbers, bytes stay positive and sums of them fit.
-static void test_bytes_do_not_overflow(Test *t) {
+TEST(test_bytes_do_not_overflow) {
     GPT2Config configs[2] = {config_named("gpt3:c12288"), config_of(1 << 20, 1 << 20, 1000, 1024, 1 << 16)};
     for (int c = 0; c < 2; c++) {
         ZeroLayout z;
@@ -422,7 +422,7 @@ static ZeroStep step_of(int stage, int64_t micro_batches, double compute_seconds
 static bool near(double got, double want) { return fabs(got - want) <= 1e-9 * fabs(want); }
 
 // Worked out by hand: d12, 8 ranks, 1 GB/s, two micro-batches, 0.6 s of computation, 0.4 s of it backward.
-static void test_known_times(Test *t) {
+TEST(test_known_times) {
     GPT2Config d12 = config_named("d12");
     ZeroLayout z;
     zero_layout(&z, &d12, 8);
@@ -476,10 +476,10 @@ static void check_estimates(Test *t, const ZeroLayout *z) {
     }
 }
 
-static void test_estimates(Test *t) { for_each_layout(t, MAX_CONFIGS, check_estimates); }
+TEST(test_estimates) { for_each_layout(t, MAX_CONFIGS, check_estimates); }
 
 // A stage that sends more takes no less time, when nothing else differs.
-static void test_estimates_of_stages(Test *t) {
+TEST(test_estimates_of_stages) {
     GPT2Config d48 = config_named("d48");
     ZeroLayout z;
     zero_layout(&z, &d48, 64);
@@ -495,7 +495,7 @@ static void test_estimates_of_stages(Test *t) {
 }
 
 // What several GPUs send adds to the predicted time of a step.
-static void test_step_of_ranks(Test *t) {
+TEST(test_step_of_ranks) {
     StepGpu gpu = step_gpu(gpu_peak_of_option("h100"), GPU_BF16, true), slow = gpu;
     StepShape s;
     memset(&s, 0, sizeof(s));
@@ -518,27 +518,4 @@ static void test_step_of_ranks(Test *t) {
     CHECK(t, step_seconds_of_rank(&slow, &many, 2) > step_seconds_of_rank(&slow, &s, 2), "micro-batches cost nothing");
     step_share(&s, 1, 0);
     CHECK(t, step_seconds_of_rank(&slow, &s, 0) == step_seconds(&gpu, &s), "one rank sends nothing");
-}
-
-SUITE(zero) {
-    Suite s = suite_begin("zero");
-    RUN(&s, test_bucket_order);
-    RUN(&s, test_decay_boundary);
-    RUN(&s, test_offsets_and_alignment);
-    RUN(&s, test_index_without_ranks);
-    RUN(&s, test_every_element_once);
-    RUN(&s, test_inverse);
-    RUN(&s, test_pieces_cover_the_file);
-    RUN(&s, test_ranges_in_the_padding);
-    RUN(&s, test_ranks_with_nothing);
-    RUN(&s, test_lengths);
-    RUN(&s, test_known_sizes);
-    RUN(&s, test_step_bytes);
-    RUN(&s, test_known_bytes);
-    RUN(&s, test_bytes_do_not_overflow);
-    RUN(&s, test_known_times);
-    RUN(&s, test_estimates);
-    RUN(&s, test_estimates_of_stages);
-    RUN(&s, test_step_of_ranks);
-    return suite_end(&s);
 }

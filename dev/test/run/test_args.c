@@ -51,7 +51,7 @@ static void check_refusals(Test *t, bool gpu_trainer, const Refusal *refusals, s
 }
 #define CHECK_REFUSALS(t, gpu, refusals) check_refusals((t), (gpu), (refusals), sizeof(refusals) / sizeof(refusals[0]))
 
-static void test_malformed_values(Test *t) {
+TEST(test_malformed_values) {
     static const Refusal refusals[] = {
         {"-i x -b foo", "--batch-size (-b): got 'foo', expected a whole number from 1 to 65536 (default 4)"},
         {"-i x -b 1e4", "--batch-size (-b): got '1e4', expected a whole number from 1 to 65536 (default 4)"},
@@ -83,7 +83,7 @@ static void test_malformed_values(Test *t) {
     CHECK_REFUSALS(t, false, refusals);
 }
 
-static void test_malformed_options(Test *t) {
+TEST(test_malformed_options) {
     static const Refusal refusals[] = {
         {"--batchsize 4", "'--batchsize': unknown option; the nearest is --batch-size (--help all lists all)"},
         {"--batch=4", "'--batch': unknown option; the nearest is --batch-size (--help all lists all)"},
@@ -108,7 +108,7 @@ static void test_malformed_options(Test *t) {
     CHECK_REFUSALS(t, false, refusals);
 }
 
-static void test_contradictions(Test *t) {
+TEST(test_contradictions) {
     static const Refusal refusals[] = {
         {"", "--train-data (-i): missing; give a text file or token shards to train on, or --steps 0 to only sample"},
         {"-i x -y", "--resume (-y): needs --out-dir (-o), the folder of the run to go on with"},
@@ -133,7 +133,7 @@ static void test_contradictions(Test *t) {
     CHECK_REFUSALS(t, false, refusals);
 }
 
-static void test_total_batch(Test *t) {
+TEST(test_total_batch) {
     static const Refusal refusals[] = {
         {"-i x -d 1000",
          "--total-batch (-d): 1000 tokens is not a multiple of B x T = 256; the nearest is 768 or 1024"},
@@ -161,7 +161,7 @@ static void test_total_batch(Test *t) {
     CHECK(t, strcmp(p.error.text, expected) == 0, "%s", p.error.text);
 }
 
-static void test_long_and_strange_words(Test *t) {
+TEST(test_long_and_strange_words) {
     static char words[6000];
     static Parsed p;
     snprintf(words, sizeof(words), "-i x -o %0*d", 5000, 0);
@@ -180,7 +180,7 @@ static void test_long_and_strange_words(Test *t) {
     CHECK(t, !parse(&p, false, words) && strlen(p.error.text) < 200, "%s", p.error.text);
 }
 
-static void test_forms(Test *t) {
+TEST(test_forms) {
     static Parsed p;
     TrainOptions *o = &p.options;
     CHECK(t, parse(&p, false, "--train-data=a=b --lr=6e-4 -b=2 -sl 3.5 -y=0 -o d --prompt= --steps -1"), "%s",
@@ -200,7 +200,7 @@ static void test_forms(Test *t) {
     CHECK(t, parse(&p, false, "--plan") && o->plan, "--plan needs no data: %s", p.error.text);
 }
 
-static void test_llmc_script(Test *t) {
+TEST(test_llmc_script) {
     static Parsed p;
     const TrainOptions *o = &p.options;
     const char *words = "-i tr.bin -j va.bin -o log124M -v 250 -s 20000 -g 144 -h 0 -b 64 -t 1024 -d 524288 -r 0 "
@@ -219,7 +219,7 @@ static void test_llmc_script(Test *t) {
 }
 
 // The evaluations: with each validation, or every so many steps; without training also where nothing is validated.
-static void test_evaluations(Test *t) {
+TEST(test_evaluations) {
     static const char *const taken[] = {
         "-i x -h 1",      "-i x --mmlu 1 --mmlu-data y", "-i x -h 1 --eval-every 7 -v 0",
         "-x 0 -h 1 -v 0", "-x 0 --hellaswag --mmlu",     "-i x -h 1 --eval-examples 9",
@@ -240,7 +240,7 @@ static void test_evaluations(Test *t) {
 }
 
 // llm.c's flags for several processes, in both of its spellings; what contradicts or is missing is refused.
-static void test_several_processes(Test *t) {
+TEST(test_several_processes) {
     static const char *const taken[] = {"-pi tcp -ps 10.0.0.1 -pn 16 -pr 15 -pg 4",
                                         "-pm tcp -ps [::1]:9 -pn 2 -pr 0",
                                         "-pi fs -pf /tmp -pn 2 -pr 1",
@@ -277,7 +277,7 @@ static void test_several_processes(Test *t) {
 }
 
 // What --auto may choose is what was not given, though it be given as it is by default.
-static void test_what_was_given(Test *t) {
+TEST(test_what_was_given) {
     static const Refusal refused[] = {
         {"-i x --auto",
          "--auto: chooses micro-batches of --total-batch (-d), the tokens in a step; give it, or --batch-size (-b)"},
@@ -304,7 +304,7 @@ static void test_what_was_given(Test *t) {
     CHECK(t, !parse(&p, false, "-i x --auto") && strstr(p.error.text, TRAIN_GPU_ONLY) != NULL, "%s", p.error.text);
 }
 
-static void test_help_and_version(Test *t) {
+TEST(test_help_and_version) {
     static Parsed p;
     CHECK(t, parse(&p, false, "--help") && p.outcome == ARGS_SHOWED_HELP, "--help");
     CHECK(t, parse(&p, false, "-b 2 -h") && p.outcome == ARGS_SHOWED_HELP, "-h at the end");
@@ -315,7 +315,7 @@ static void test_help_and_version(Test *t) {
 }
 
 // Every option that is taken stands in the help, with its default; every refused one does not; no line is too long.
-static void test_help_text(Test *t) {
+TEST(test_help_text) {
     static char help[1 << 16];
     ArgsProgram program = {"train_gpt2",    "train_gpt2 [options]", "Trains.", NULL,
                            train_specs_cpu, train_options_count(),  false,     NULL,
@@ -345,7 +345,7 @@ static void test_help_text(Test *t) {
 }
 
 // The table itself: names unique, defaults valid, groups in one piece.
-static void test_table(Test *t) {
+TEST(test_table) {
     const ArgSpec *tables[2] = {train_specs_cpu, train_specs_gpu};
     TrainOptions options;
     char expected[512], left[256], right[1024];
@@ -387,7 +387,7 @@ static int option_index(const char *name) {
     return -1;
 }
 
-static void test_record(Test *t) {
+TEST(test_record) {
     static const char *const shapes[] = {"train-data", "seed",        "lr",      "schedule",
                                          "steps",      "total-batch", "seq-len", "init"};
     static const char *const free_ones[] = {"batch-size", "threads", "recompute", "out-dir",
@@ -417,7 +417,7 @@ static void test_record(Test *t) {
     }
 }
 
-static void test_real_text(Test *t) {
+TEST(test_real_text) {
     const double values[] = {0.0, 1.0, 0.1, 3e-4, 1.0 / 3.0, 1e-8, 1e22, 5e-324, 1.7976931348623157e308, 0.1 + 0.2};
     char text[40];
     for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
@@ -434,7 +434,7 @@ typedef struct {
     bool quiet;
 } Words;
 
-static void test_positionals(Test *t) {
+TEST(test_positionals) {
     const ArgSpec specs[] = {
         {"count", "c", ARG_INT, offsetof(Words, count), "1", 0, 9, "N", NULL, "Options", "how many"},
         {"quiet", "q", ARG_FLAG, offsetof(Words, quiet), "0", 0, 1, "", NULL, "Options", "say nothing"},
@@ -453,7 +453,7 @@ static void test_positionals(Test *t) {
     CHECK(t, words.count == 3 && words.quiet, "options among words");
 }
 
-static void test_edit_distance(Test *t) {
+TEST(test_edit_distance) {
     const struct {
         const char *a, *b;
         int distance;
@@ -463,26 +463,4 @@ static void test_edit_distance(Test *t) {
         int d = args_edit_distance(cases[i].a, strlen(cases[i].a), cases[i].b, strlen(cases[i].b));
         CHECK(t, d == cases[i].distance, "%s %s: %d", cases[i].a, cases[i].b, d);
     }
-}
-
-SUITE(args) {
-    Suite s = suite_begin("args");
-    RUN(&s, test_malformed_values);
-    RUN(&s, test_malformed_options);
-    RUN(&s, test_contradictions);
-    RUN(&s, test_total_batch);
-    RUN(&s, test_long_and_strange_words);
-    RUN(&s, test_forms);
-    RUN(&s, test_llmc_script);
-    RUN(&s, test_evaluations);
-    RUN(&s, test_several_processes);
-    RUN(&s, test_what_was_given);
-    RUN(&s, test_help_and_version);
-    RUN(&s, test_help_text);
-    RUN(&s, test_table);
-    RUN(&s, test_record);
-    RUN(&s, test_real_text);
-    RUN(&s, test_positionals);
-    RUN(&s, test_edit_distance);
-    return suite_end(&s);
 }

@@ -45,7 +45,7 @@ static void write_log(Test *t, const char *dir, const char *text) {
 
 // ---- Texts ----
 
-static void test_durations(Test *t) {
+TEST(test_durations) {
     const struct {
         double seconds;
         const char *text;
@@ -70,7 +70,7 @@ static void test_durations(Test *t) {
     }
 }
 
-static void test_step_line(Test *t) {
+TEST(test_step_line) {
     StepParts parts;
     char line[512];
     logger_step_parts(&parts, &example, 40, 31.2);
@@ -89,7 +89,7 @@ static void test_step_line(Test *t) {
     CHECK(t, strcmp(line, expected) == 0 || strstr(line, "loss -nan") != NULL, "%s", line);
 }
 
-static void test_bar_widths(Test *t) {
+TEST(test_bar_widths) {
     const struct {
         int width;
         const char *line;
@@ -120,7 +120,7 @@ static void test_bar_widths(Test *t) {
 }
 
 // The same parts stay on the screen when a number gets a digit more or less.
-static void test_bar_is_steady(Test *t) {
+TEST(test_bar_is_steady) {
     StepParts parts;
     char few[512], many[512];
     StepInfo info = example;
@@ -146,7 +146,7 @@ static void read_back(FILE *file, char *text, size_t size) {
     fclose(file);
 }
 
-static void test_plain_output(Test *t) {
+TEST(test_plain_output) {
     Logger logger;
     Error error;
     char text[1024];
@@ -164,7 +164,7 @@ static void test_plain_output(Test *t) {
     CHECK(t, ok && strcmp(text, expected) == 0, "%s", text);
 }
 
-static void test_terminal_output(Test *t) {
+TEST(test_terminal_output) {
     Logger logger;
     Error error;
     char text[2048];
@@ -195,7 +195,7 @@ static FILE *open_terminal(int columns, int *master) {
     return NULL;
 }
 
-static void test_terminal_is_known(Test *t) {
+TEST(test_terminal_is_known) {
     int master;
     FILE *file = tmpfile(), *terminal = open_terminal(61, &master);
     if (terminal == NULL || file == NULL) { SKIP(t, "this machine gives no pseudo-terminal"); }
@@ -242,7 +242,7 @@ static const char four_steps[] = "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 nor
                                  "s:1 trl:4.0000 lr:0.000600 norm:1.26\ns:2 tel:4.0000\n"
                                  "s:2 trl:3.0000 lr:0.000600 norm:1.26\ns:3 trl:2.0000 lr:0.000600 norm:1.26\n";
 
-static void test_log_and_resume(Test *t) {
+TEST(test_log_and_resume) {
     char dir[512], text[4096];
     Error error = {""};
     if (!make_folder(t, dir, sizeof(dir))) { return; }
@@ -260,7 +260,7 @@ static void test_log_and_resume(Test *t) {
     remove_folder(t, dir);
 }
 
-static void test_damaged_log(Test *t) {
+TEST(test_damaged_log) {
     char dir[512], text[4096];
     Error error = {""};
     if (!make_folder(t, dir, sizeof(dir))) { return; }
@@ -279,7 +279,7 @@ static void test_damaged_log(Test *t) {
 }
 
 // What is shown of an accuracy, and kept of it.
-static void test_evaluations(Test *t) {
+TEST(test_evaluations) {
     char dir[512], text[4096], shown[4096];
     Logger logger;
     Error error = {""};
@@ -310,7 +310,7 @@ static void test_evaluations(Test *t) {
     remove_folder(t, dir);
 }
 
-static void test_log_errors(Test *t) {
+TEST(test_log_errors) {
     Logger logger;
     Error error = {""};
     char dir[512], expected[1024];
@@ -359,7 +359,7 @@ static void check_whole_picture(Test *t, int curves) {
           count_of("class=\"grid\""));
 }
 
-static void test_svg_few_points(Test *t) {
+TEST(test_svg_few_points) {
     char dir[512];
     if (!make_folder(t, dir, sizeof(dir))) { return; }
     write_log(t, dir, "");
@@ -387,7 +387,7 @@ static void test_svg_few_points(Test *t) {
     remove_folder(t, dir);
 }
 
-static void test_svg_many_points(Test *t) {
+TEST(test_svg_many_points) {
     char dir[512], path[1024];
     if (!make_folder(t, dir, sizeof(dir))) { return; }
     snprintf(path, sizeof(path), "%s/main.log", dir);
@@ -406,7 +406,7 @@ static void test_svg_many_points(Test *t) {
     remove_folder(t, dir);
 }
 
-static void test_svg_axes(Test *t) {
+TEST(test_svg_axes) {
     const struct {
         double range, tick;
         int count;
@@ -429,31 +429,11 @@ static void test_svg_axes(Test *t) {
     }
 }
 
-static void test_svg_errors(Test *t) {
+TEST(test_svg_errors) {
     char dir[512], expected[1024];
     Error error = {""};
     if (!make_folder(t, dir, sizeof(dir))) { return; }
     snprintf(expected, sizeof(expected), "%s/main.log: cannot open: No such file or directory", dir);
     CHECK(t, !loss_svg_write(dir, &error) && strcmp(error.text, expected) == 0, "%s", error.text);
     remove_folder(t, dir);
-}
-
-SUITE(logger) {
-    Suite s = suite_begin("logger");
-    RUN(&s, test_durations);
-    RUN(&s, test_step_line);
-    RUN(&s, test_bar_widths);
-    RUN(&s, test_bar_is_steady);
-    RUN(&s, test_plain_output);
-    RUN(&s, test_terminal_output);
-    RUN(&s, test_terminal_is_known);
-    RUN(&s, test_log_and_resume);
-    RUN(&s, test_damaged_log);
-    RUN(&s, test_evaluations);
-    RUN(&s, test_log_errors);
-    RUN(&s, test_svg_few_points);
-    RUN(&s, test_svg_many_points);
-    RUN(&s, test_svg_axes);
-    RUN(&s, test_svg_errors);
-    return suite_end(&s);
 }

@@ -24,7 +24,7 @@ static void random_logits(float *logits, int V, uint64_t seed, float scale, bool
     }
 }
 
-static void test_argmax(Test *t) {
+TEST(test_argmax) {
     float logits[] = {-3.0f, 2.0f, 7.5f, 7.5f, 7.5f, -1e30f};
     for (double u = 0.0; u < 1.0; u += 0.24) {
         CHECK(t, draw(logits, 6, 0.0f, 0, 1.0f, u) == 2, "temperature 0 does not give the lowest of the best");
@@ -35,7 +35,7 @@ static void test_argmax(Test *t) {
     }
 }
 
-static void test_extreme_logits(Test *t) {
+TEST(test_extreme_logits) {
     float cliff[] = {-1e4f, 1e4f, -1e4f};
     float level[] = {1e4f, 1e4f};
     float deep[] = {-1e4f, -1e4f};
@@ -53,7 +53,7 @@ static void test_extreme_logits(Test *t) {
     }
 }
 
-static void test_broken_logits(Test *t) {
+TEST(test_broken_logits) {
     for (int V = 1; V <= 5; V++) {
         for (int at = 0; at < V; at++) {
             float logits[5] = {1.0f, 2.0f, 3.0f, 4.0f, 5.0f};
@@ -70,7 +70,7 @@ static void test_broken_logits(Test *t) {
 }
 
 // The largest uniform below 1 and 0 draw tokens that have a probability.
-static void test_ends_of_the_range(Test *t) {
+TEST(test_ends_of_the_range) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         float logits[50];
         random_logits(logits, 50, seed, 3.0f, false);
@@ -105,7 +105,7 @@ static void reference_filter(const float *logits, int V, SamplerOptions options,
     for (int i = 0; i < V; i++) { probs[order[i]] = i < share ? probs[order[i]] / sum : 0.0; }
 }
 
-static void test_filters_against_reference(Test *t) {
+TEST(test_filters_against_reference) {
     const int sizes[] = {1, 2, 3, 7, 64, 300};
     const int top_ks[] = {0, 1, 2, 3, 10, 63, 64, 299, 300, 1000};
     const float top_ps[] = {0.0f, 1e-9f, 0.1f, 0.5f, 0.9f, 0.99f, 0.999999f, 1.0f};
@@ -155,7 +155,7 @@ static double drawn_chi_square(const float *logits, int V, SamplerOptions drawn,
 
 // 200,000 draws per setting. The statistic has mean f and standard deviation sqrt(2f); the numbers are fixed, so a
 // bound of five standard deviations either holds always or shows a fault.
-static void test_distribution(Test *t) {
+TEST(test_distribution) {
     enum { V = 12 };
     const SamplerOptions settings[] = {{1.0f, 0, 1.0f}, {0.7f, 0, 1.0f}, {2.5f, 0, 1.0f}, {1.0f, 4, 1.0f},
                                        {1.0f, 0, 0.8f}, {1.5f, 7, 0.9f}, {1.0f, 1, 1.0f}};
@@ -175,7 +175,7 @@ static void test_distribution(Test *t) {
 }
 
 // The draw is the inverse of the cumulative distribution in id order.
-static void test_inverse_cdf(Test *t) {
+TEST(test_inverse_cdf) {
     float logits[] = {logf(0.1f), logf(0.2f), logf(0.3f), logf(0.4f)};
     double u[] = {0.0, 0.0999, 0.1001, 0.2999, 0.3001, 0.5999, 0.6001, 0.9999};
     int want[] = {0, 0, 1, 1, 2, 2, 3, 3};
@@ -186,7 +186,7 @@ static void test_inverse_cdf(Test *t) {
 }
 
 // Filters that exclude nothing change nothing, and adding a constant to all logits changes nothing.
-static void test_invariance(Test *t) {
+TEST(test_invariance) {
     for (uint64_t round = 0; round < 500; round++) {
         float logits[100], shifted[100];
         random_logits(logits, 100, round, 2.0f, true); // coarse: the sums with 64 are exact
@@ -202,7 +202,7 @@ static void test_invariance(Test *t) {
 
 // A large vocabulary in orders that are bad for a naive quickselect: ascending, descending, equal, organ pipe. A
 // quadratic selection would take minutes.
-static void test_large_vocabulary(Test *t) {
+TEST(test_large_vocabulary) {
     enum { V = 200000 };
     float *logits = (float *)malloc(V * sizeof(float)), *probs = (float *)malloc(V * sizeof(float));
     int32_t *index = (int32_t *)malloc(V * sizeof(int32_t));
@@ -220,18 +220,4 @@ static void test_large_vocabulary(Test *t) {
         if (shape == 2) { CHECK(t, kept == 500 && probs[499] > 0.0f, "ties are not kept from the lowest id"); }
     }
     free(logits), free(probs), free(index);
-}
-
-SUITE(sampler) {
-    Suite s = suite_begin("sampler");
-    RUN(&s, test_argmax);
-    RUN(&s, test_extreme_logits);
-    RUN(&s, test_broken_logits);
-    RUN(&s, test_ends_of_the_range);
-    RUN(&s, test_inverse_cdf);
-    RUN(&s, test_filters_against_reference);
-    RUN(&s, test_distribution);
-    RUN(&s, test_invariance);
-    RUN(&s, test_large_vocabulary);
-    return suite_end(&s);
 }
