@@ -1,4 +1,4 @@
-// A folder of its own for a test, and small file helpers. The folder is removed with all that is in it.
+// A folder for a test, and small file helpers. A folder is removed with all that is in it.
 #ifndef TEMP_DIR_H
 #define TEMP_DIR_H
 
@@ -9,6 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "dev/test/test.h"
 
 typedef struct {
     char path[512];
@@ -56,6 +58,19 @@ static inline const char *temp_path(const TempDir *dir, const char *name) {
     char *path = paths[next++ % 8];
     snprintf(path, sizeof(paths[0]), "%s/%s", dir->path, name);
     return path;
+}
+
+// The folder of a test, made when it is first asked for. The harness removes it after the test.
+static inline const char *test_folder(Test *t) {
+    if (t->folder[0] == '\0') { memcpy(t->folder, temp_dir_make().path, sizeof(t->folder)); }
+    return t->folder;
+}
+
+// The path of a name in the test's folder; valid until the eighth call after this one.
+static inline const char *test_path(Test *t, const char *name) {
+    TempDir dir;
+    memcpy(dir.path, test_folder(t), sizeof(dir.path));
+    return temp_path(&dir, name);
 }
 
 // Writes a file anew; an old one is removed first, for truncating it makes some file systems flush to the disk.

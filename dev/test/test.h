@@ -17,6 +17,7 @@ typedef struct {
     int failures;
     const char *skipped; // why, or NULL
     const void *data;    // of its TestCase
+    char folder[512];    // of test_folder() in temp_dir.h; "" until a test asks for it
 } Test;
 
 typedef struct TestCase {

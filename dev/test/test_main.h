@@ -6,6 +6,7 @@
 #ifndef TEST_MAIN_H
 #define TEST_MAIN_H
 
+#include "dev/test/temp_dir.h"
 #include "dev/test/test.h"
 
 static TestCase *tests; // file by file, each in the order of its lines
@@ -66,8 +67,11 @@ static bool test_is_wanted(const TestCase *test, int num_words, char **words) {
 
 // Runs a test and prints its line. Adds to the number of tests that passed, failed or were skipped.
 static void test_run(const TestCase *test, int *passed, int *failed, int *skipped) {
-    Test t = {0, NULL, test->data};
+    Test t;
+    memset(&t, 0, sizeof(t));
+    t.data = test->data;
     test->function(&t);
+    if (t.folder[0] != '\0') { temp_remove_tree(t.folder); }
     bool is_skipped = t.failures == 0 && t.skipped != NULL;
     const char *verdict = t.failures > 0 ? "FAIL" : is_skipped ? "skip" : "ok  ";
     printf("%s %s: %s%s%s\n", verdict, test_file_name(test).text, test->name, t.skipped ? ": " : "",

@@ -29,9 +29,8 @@ static bool has(TuneTable *t, int n) {
 }
 
 TEST(test_round_trip) {
-    TempDir dir = temp_dir_make();
     Error notice;
-    const char *path = temp_path(&dir, "a/b/choices.txt"); // its folders are made
+    const char *path = test_path(t, "a/b/choices.txt"); // its folders are made
     new_table(&table), new_table(&other);
     CHECK(t, tune_file_read(&table, path, &notice) == TUNE_FILE_READ && table.count == 0, "no file is no choices");
     for (int i = 0; i < 5; i++) { add(&table, i); }
@@ -43,7 +42,6 @@ TEST(test_round_trip) {
     temp_write(path, "", 0);
     new_table(&other);
     CHECK(t, tune_file_read(&other, path, &notice) == TUNE_FILE_READ && other.count == 0, "an empty file");
-    temp_dir_remove(&dir);
 }
 
 TEST(test_set) {
@@ -63,8 +61,7 @@ TEST(test_set) {
 // Whatever byte of a file of three entries is changed or missing: no other choice is read for a problem, and those of
 // the other lines are.
 TEST(test_damage) {
-    TempDir dir = temp_dir_make();
-    const char *path = temp_path(&dir, "choices.txt");
+    const char *path = test_path(t, "choices.txt");
     Error notice;
     size_t bytes;
     new_table(&table);
@@ -98,12 +95,10 @@ TEST(test_damage) {
         }
     }
     free(text);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_other_machines) {
-    TempDir dir = temp_dir_make();
-    const char *path = temp_path(&dir, "choices.txt");
+    const char *path = test_path(t, "choices.txt");
     Error notice;
     const struct {
         const char *gpu;
@@ -119,24 +114,21 @@ TEST(test_other_machines) {
         CHECK(t, state == TUNE_FILE_NOTICE && other.count == 0, "machine %zu reads %d choices", i, other.count);
         CHECK(t, strstr(notice.text, "another GPU or cuBLASLt") != NULL, "%s", notice.text);
     }
-    temp_dir_remove(&dir);
 }
 
 // What is not ours is left alone, and what cannot be read or written is said.
 TEST(test_refusals) {
-    TempDir dir = temp_dir_make();
-    const char *file = temp_path(&dir, "poem.txt"), *below = temp_path(&dir, "poem.txt/x/choices.txt");
+    const char *file = test_path(t, "poem.txt"), *below = test_path(t, "poem.txt/x/choices.txt");
     Error notice;
     new_table(&table);
     temp_write(file, "Whose woods these are\n", 22);
     CHECK(t, tune_file_read(&table, file, &notice) == TUNE_FILE_FOREIGN, "a poem is read");
     CHECK(t, strstr(notice.text, "poem.txt") && strstr(notice.text, "--matmul-tune-file"), "%s", notice.text);
-    CHECK(t, tune_file_read(&table, dir.path, &notice) == TUNE_FILE_FOREIGN, "a folder is read");
+    CHECK(t, tune_file_read(&table, test_folder(t), &notice) == TUNE_FILE_FOREIGN, "a folder is read");
     CHECK(t, tune_file_read(&table, below, &notice) == TUNE_FILE_READ, "there is nothing behind a file");
     notice.text[0] = '\0';
     CHECK(t, !tune_file_write(&table, below, &notice), "written into a file as if it were a folder");
     CHECK(t, strstr(notice.text, "a file is in the way") != NULL, "%s", notice.text);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_default_path) {

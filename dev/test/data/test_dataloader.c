@@ -1,5 +1,6 @@
 // The data loader: which windows an epoch holds and in what order, reads over borders, large files, every kind of bad
 // file with its message, and text.
+#include "dev/test/temp_dir.h"
 #include "dev/test/test.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/text_data.h"
@@ -7,7 +8,7 @@
 
 enum { V = 65536, MAX_SHARDS = 16 };
 
-// ---- A folder with shards, removed at the end of each test ----
+// ---- A folder with shards ----
 
 typedef struct {
     char dir[512];
@@ -15,26 +16,14 @@ typedef struct {
     char pattern[1024];
 } Folder;
 
-static Folder folder_begin(void) {
+static Folder folder_at(const char *path) {
     Folder f;
-    const char *base = getenv("TMPDIR");
-    snprintf(f.dir, sizeof(f.dir), "%s/gpt2c_dataloader_XXXXXX", base != NULL ? base : "/tmp");
-    if (mkdtemp(f.dir) == NULL) { perror(f.dir), exit(EXIT_FAILURE); }
+    snprintf(f.dir, sizeof(f.dir), "%s", path);
     snprintf(f.pattern, sizeof(f.pattern), "%s/*.bin", f.dir);
     return f;
 }
 
-static void folder_end(Folder *f) {
-    PathList files;
-    Error error;
-    snprintf(f->path, sizeof(f->path), "%s/*", f->dir);
-    list_glob(f->path, &files, &error);
-    for (int i = 0; i < files.count; i++) {
-        if (unlink(files.paths[i]) != 0) { rmdir(files.paths[i]); }
-    }
-    path_list_free(&files);
-    rmdir(f->dir);
-}
+static Folder folder_begin(Test *t) { return folder_at(test_folder(t)); }
 
 static const char *folder_path(Folder *f, const char *name) {
     snprintf(f->path, sizeof(f->path), "%s/%s", f->dir, name);
@@ -42,10 +31,7 @@ static const char *folder_path(Folder *f, const char *name) {
 }
 
 static void write_file(Folder *f, const char *name, const void *data, size_t bytes) {
-    FILE *file = fopen(folder_path(f, name), "wb");
-    if (file == NULL || fwrite(data, 1, bytes, file) != bytes || fclose(file) != 0) {
-        perror(name), exit(EXIT_FAILURE);
-    }
+    temp_write(folder_path(f, name), data, bytes);
 }
 
 // A shard whose header says what is asked for, followed by bytes / 2 tokens first, first + 1, ...
@@ -174,20 +160,19 @@ static void check_epochs(Test *t, Folder *f, int T, bool shuffle) {
 }
 
 TEST(test_every_window_once) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shards(&f, uneven_sizes, NUM_UNEVEN);
     const int lengths[] = {1, 2, 3, 7, 8, 64, 65, 199, 1499};
     for (int i = 0; i < 9; i++) {
         check_epochs(t, &f, lengths[i], false);
         check_epochs(t, &f, lengths[i], true);
     }
-    folder_end(&f);
 }
 
 // Without shuffling: shards in order of their names, windows in order of their places, the same in every epoch, and
 // reads that cross from shard to shard and from epoch to epoch.
 TEST(test_plain_order_over_borders) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     int sizes[] = {21, 3, 11, 34}; // 2, 0, 1 and 3 windows of T = 10
     int32_t want[] = {0, 10, 24, 35, 45, 55}, firsts[40];
     write_shards(&f, sizes, 4);
@@ -202,13 +187,12 @@ TEST(test_plain_order_over_borders) {
         }
     }
     dataloader_close(&dl);
-    folder_end(&f);
 }
 
 // The order is a function of seed and sequence number: the same in batches of any size, in any order of the reads, by a
 // loader opened anew at that point (a resume), from file and from memory.
 TEST(test_order_is_a_pure_function) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shards(&f, uneven_sizes, NUM_UNEVEN);
     int32_t want[MAX_WINDOWS], firsts[MAX_WINDOWS];
     DataLoader dl = open_ok(t, &f, 7, true, 99);
@@ -232,11 +216,10 @@ TEST(test_order_is_a_pure_function) {
         dataloader_close(&resumed);
     }
     dataloader_close(&dl);
-    folder_end(&f);
 }
 
 TEST(test_memory_equals_file) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     uint16_t tokens[1000];
     for (int i = 0; i < 1000; i++) { tokens[i] = (uint16_t)i; }
     write_shard(&f, "a.bin", 1000, 0);
@@ -250,12 +233,11 @@ TEST(test_memory_equals_file) {
         CHECK(t, memcmp(a, b, sizeof(a)) == 0, "file and memory give another order, shuffle %d", shuffle);
         dataloader_close(&file), dataloader_close(&memory);
     }
-    folder_end(&f);
 }
 
 // Two epochs, two seeds and two shards are shuffled differently, and a shard's windows come one after another.
 TEST(test_shuffle) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     int sizes[] = {301, 301, 301, 301, 301, 301}; // 100 windows of T = 3 each
     int32_t a[1200], b[1200];
     write_shards(&f, sizes, 6);
@@ -279,13 +261,12 @@ TEST(test_shuffle) {
     CHECK(t, switches >= 10 && switches <= 11, "%d switches between 6 shards in 2 epochs", switches);
     CHECK(t, same_shards < 6, "both epochs have the same order of shards");
     dataloader_close(&dl), dataloader_close(&other);
-    folder_end(&f);
 }
 
 // Over many seeds, each window is equally often the first one read: chi-square over 24 windows in 4 shards of unequal
 // sizes. A shard is first in a quarter of the epochs, so a window of a shard of w is first in 1 of 4 w.
 TEST(test_shuffle_is_fair) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     int sizes[] = {4, 7, 9, 8}, counts[28] = {0}; // 3, 6, 8 and 7 windows of T = 1
     enum { EPOCHS = 24000 };
     write_shards(&f, sizes, 4);
@@ -304,14 +285,13 @@ TEST(test_shuffle_is_fair) {
     }
     CHECK(t, statistic <= 23 + 5 * sqrt(2.0 * 23), "chi-square %g with 23 degrees of freedom", statistic);
     dataloader_close(&dl);
-    folder_end(&f);
 }
 
 // ---- Large and many files ----
 
 // The largest shard there can be: 2,147,483,647 tokens, 4 GiB. Its last window is beyond every 32-bit offset.
 TEST(test_shard_over_2_gib) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     const int64_t n = 2147483647;
     const int T = 1024;
     write_raw_shard(&f, "large.bin", SHARD_MAGIC, SHARD_VERSION, (int)n, 2050, 0);
@@ -322,10 +302,7 @@ TEST(test_shard_over_2_gib) {
     bool sparse = ftruncate(fd, SHARD_HEADER_BYTES + 2 * n) == 0 &&
                   pwrite(fd, tokens, sizeof(tokens), SHARD_HEADER_BYTES + 2 * last * T) == (ssize_t)sizeof(tokens);
     close(fd);
-    if (!sparse) {
-        folder_end(&f);
-        SKIP(t, "no sparse file of 4 GiB possible here");
-    }
+    if (!sparse) { SKIP(t, "no sparse file of 4 GiB possible here"); }
     write_shard(&f, "small.bin", 1025, 5);
     DataLoader dl = open_ok(t, &f, T, false, 1);
     CHECK(t, dl.num_sequences == last + 2, "%lld windows", (long long)dl.num_sequences);
@@ -337,12 +314,11 @@ TEST(test_shard_over_2_gib) {
     read_firsts(t, &dl, 1000000000 * dl.num_sequences + last, 1, 1, firsts);
     CHECK(t, firsts[0] == 7, "epoch 1,000,000,000: begins at %d", firsts[0]);
     dataloader_close(&dl);
-    folder_end(&f);
 }
 
 // 300 shards with at most 20 open files in the process.
 TEST(test_many_shards) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     for (int i = 0; i < 300; i++) {
         char name[32];
         snprintf(name, sizeof(name), "shard_%06d.bin", i);
@@ -360,7 +336,6 @@ TEST(test_many_shards) {
     read_firsts(t, &dl, 0, 1400, 6, firsts);
     dataloader_close(&dl);
     setrlimit(RLIMIT_NOFILE, &limit);
-    folder_end(&f);
 }
 
 // ---- Bad files ----
@@ -395,7 +370,7 @@ TEST(test_bad_headers) {
         {0, 0, 0, 0,
          "%s/a.bin: is not a token shard: magic 0, expected 20240520 (use `tokenize` to make shards of text)"},
     };
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         write_raw_shard(&f, "a.bin", cases[i].magic, cases[i].version, cases[i].count, cases[i].bytes, 0);
         check_refused(t, &f, 8, cases[i].message);
@@ -410,11 +385,10 @@ TEST(test_bad_headers) {
             sizes[i]);
         check_refused(t, &f, 8, message);
     }
-    folder_end(&f);
 }
 
 TEST(test_bad_files_are_listed_together) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shard(&f, "good.bin", 100, 0);
     write_raw_shard(&f, "cut.bin", SHARD_MAGIC, 1, 100, 64, 0);
     write_raw_shard(&f, "old.bin", SHARD_MAGIC, 0, 100, 200, 0);
@@ -428,11 +402,10 @@ TEST(test_bad_files_are_listed_together) {
                   "%s/lost.bin: cannot open: No such file or directory; "
                   "%s/old.bin: token shard of version 0, expected 1; "
                   "%s/pipe.bin: is a device or pipe, expected an ordinary file");
-    folder_end(&f);
 }
 
 TEST(test_a_long_list_is_cut) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     for (int i = 0; i < 60; i++) {
         char name[300];
         snprintf(name, sizeof(name), "%02d.bin", i);
@@ -446,20 +419,18 @@ TEST(test_a_long_list_is_cut) {
     CHECK(t, named == 8, "%d files named", named);
     CHECK(t, strncmp(error.text, "30 of 60 files are unusable: ", 29) == 0, "%s", error.text);
     CHECK(t, ends_with(error.text, "fetch it again); and 22 more"), "%s", error.text);
-    folder_end(&f);
 }
 
 TEST(test_unreadable_file) {
     if (geteuid() == 0) { SKIP(t, "root can read every file"); }
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shard(&f, "a.bin", 100, 0);
     chmod(f.path, 0);
     check_refused(t, &f, 8, "%s/a.bin: cannot open: Permission denied");
-    folder_end(&f);
 }
 
 TEST(test_bad_patterns) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     check_refused(t, &f, 8, "%s/*.bin: no such file (nothing matches the name or pattern)");
     DataLoader dl;
     Error error;
@@ -471,11 +442,10 @@ TEST(test_bad_patterns) {
     CHECK(t, !dataloader_open(&dl, "", 8, V, false, 1, &error), "an empty path is accepted");
     CHECK(t, strstr(error.text, "the path is empty") != NULL, "%s", error.text);
     free(path);
-    folder_end(&f);
 }
 
 TEST(test_shards_too_short) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shard(&f, "a.bin", 8, 0);
     check_refused(t, &f, 8,
                   "%s/*.bin: a sequence of --seq-len 8 needs 9 tokens in one piece, the longest piece has 8; choose a "
@@ -490,12 +460,11 @@ TEST(test_shards_too_short) {
     read_firsts(t, &dl, 0, 5, 5, firsts);
     CHECK(t, dl.num_sequences == 1 && firsts[4] == 0, "%lld windows", (long long)dl.num_sequences);
     dataloader_close(&dl);
-    folder_end(&f);
 }
 
 // A token id outside the vocabulary is found when it is first read, as input or only as target, and named.
 TEST(test_token_outside_vocabulary) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shard(&f, "a.bin", 41, 0);
     write_shard(&f, "b.bin", 48, 40); // tokens 40 .. 87; the window of tokens 40 .. 47 is not used
     for (int vocab = 40; vocab <= 90; vocab++) {
@@ -514,12 +483,11 @@ TEST(test_token_outside_vocabulary) {
         CHECK(t, ok || strcmp(error.text, want) == 0, "message\n    %s\n  expected\n    %s", error.text, want);
         dataloader_close(&dl);
     }
-    folder_end(&f);
 }
 
 // A shard that is cut, replaced or removed while training runs, and a negative position.
 TEST(test_files_that_change) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shard(&f, "a.bin", 100, 0);
     write_shard(&f, "b.bin", 100, 100);
     DataLoader dl = open_ok(t, &f, 9, false, 1);
@@ -543,7 +511,6 @@ TEST(test_files_that_change) {
     CHECK(t, !dataloader_read(&dl, -1, 1, inputs, targets, &error), "sequence -1 is read");
     CHECK(t, strcmp(error.text, "data: sequence -1 asked for, the first is 0") == 0, "%s", error.text);
     dataloader_close(&dl);
-    folder_end(&f);
 }
 
 // ---- Fingerprint ----
@@ -556,7 +523,7 @@ static uint64_t fingerprint(Test *t, Folder *f) {
 }
 
 TEST(test_fingerprint) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     write_shard(&f, "a.bin", 5000, 0);
     write_shard(&f, "b.bin", 5001, 1);
     uint64_t hashes[10];
@@ -586,22 +553,21 @@ TEST(test_fingerprint) {
     for (int i = 0; i < 10; i++) {
         for (int j = 0; j < i; j++) { CHECK(t, hashes[i] != hashes[j], "data %d and %d look the same", i, j); }
     }
-    folder_end(&f);
 }
 
 // Names and folders do not count: data may be moved.
 TEST(test_fingerprint_of_moved_data) {
-    Folder f = folder_begin(), g = folder_begin();
+    mkdir(test_path(t, "moved"), 0777);
+    Folder f = folder_begin(t), g = folder_at(test_path(t, "moved"));
     write_shard(&f, "a.bin", 5000, 0), write_shard(&f, "b.bin", 500, 1);
     write_shard(&g, "x1.bin", 5000, 0), write_shard(&g, "x2.bin", 500, 1);
     CHECK(t, fingerprint(t, &f) == fingerprint(t, &g), "moved data has another fingerprint");
-    folder_end(&f), folder_end(&g);
 }
 
 // ---- Text ----
 
 TEST(test_text_load) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     Tokenizer tokenizer;
     Error error;
     uint16_t *tokens;
@@ -628,7 +594,6 @@ TEST(test_text_load) {
     CHECK(t, strstr(error.text, "/b.txt: token 0 is id 256, the model's vocabulary has 256") != NULL, "%s", error.text);
     dataloader_close(&dl);
     free(tokens);
-    folder_end(&f);
 }
 
 static void check_text_refused(Test *t, const char *pattern, const Tokenizer *tokenizer, const char *want) {
@@ -644,7 +609,7 @@ static void check_text_refused(Test *t, const char *pattern, const Tokenizer *to
 }
 
 TEST(test_text_refused) {
-    Folder f = folder_begin();
+    Folder f = folder_begin(t);
     Tokenizer tokenizer, decoder;
     tokenizer_init_byte(&tokenizer);
     tokenizer_init_byte(&decoder);
@@ -657,7 +622,6 @@ TEST(test_text_refused) {
     mkdir(folder_path(&f, "folder.txt"), 0777);
     check_text_refused(t, f.path, &tokenizer, ": is a folder, expected a file");
     check_text_refused(t, folder_path(&f, "none*"), &tokenizer, ": no such file (nothing matches the name or pattern)");
-    folder_end(&f);
 }
 
 TEST(test_data_is_shards) {

@@ -11,15 +11,15 @@ static EvalFile file;
 static EvalLoader eval;
 
 // Opens what `file` holds, cut or padded to `bytes`.
-static bool open_bytes(const TempDir *dir, size_t bytes, int vocab_size, int64_t max_examples, Error *error) {
-    const char *path = temp_path(dir, "eval.bin");
+static bool open_bytes(Test *t, size_t bytes, int vocab_size, int64_t max_examples, Error *error) {
+    const char *path = test_path(t, "eval.bin");
     temp_write(path, file.data, bytes);
     return eval_open(&eval, path, vocab_size, max_examples, error);
 }
 
-static bool open_file(Test *t, const TempDir *dir, int64_t max_examples) {
+static bool open_file(Test *t, int64_t max_examples) {
     Error error = {""};
-    return CHECK(t, open_bytes(dir, file.bytes, V, max_examples, &error), "%s", error.text);
+    return CHECK(t, open_bytes(t, file.bytes, V, max_examples, &error), "%s", error.text);
 }
 
 // An example with this context and completions of these lengths (0: no more). Its tokens count up from `first`, through
@@ -44,10 +44,9 @@ static void make_file(void) {
 // ---- Rows ----
 
 TEST(test_examples) {
-    TempDir dir = temp_dir_make();
     const int contexts[] = {5, 5, 5, 5, 1, 1, 9, 9, 9}, completions[] = {1, 2, 3, 4, 7, 1, 2, 2, 6};
     make_file();
-    if (!open_file(t, &dir, 0)) { return; }
+    if (!open_file(t, 0)) { return; }
     CHECK(t, eval.num_examples == 3 && eval.in_file == 3 && eval.num_rows == 9, "%lld examples, %lld rows",
           (long long)eval.num_examples, (long long)eval.num_rows);
     for (int i = 0; i < 9; i++) {
@@ -63,14 +62,13 @@ TEST(test_examples) {
     eval_close(&eval);
     eval_close(&eval);
     CHECK(t, !eval_is_open(&eval), "open after it was closed");
-    if (open_file(t, &dir, 2)) {
+    if (open_file(t, 2)) {
         CHECK(t, eval.num_examples == 2 && eval.num_rows == 6 && eval.in_file == 3, "the first 2 examples");
         CHECK(t, eval.fingerprint == fingerprint, "the fingerprint is that of the file");
     }
     eval_close(&eval);
-    if (open_file(t, &dir, 99)) { CHECK(t, eval.num_examples == 3, "99 of 3 examples"); }
+    if (open_file(t, 99)) { CHECK(t, eval.num_examples == 3, "99 of 3 examples"); }
     eval_close(&eval);
-    temp_dir_remove(&dir);
 }
 
 // A row's inputs count up, its targets are one ahead, and the scored ones are its completion. skipped: how many tokens
@@ -101,9 +99,8 @@ TEST(test_packing) {
     } cases[] = {{4, 1024, 1024, 64, 9, 0}, {2, 64, 1024, 64, 2, 0}, {4, 20, 1024, 64, 1, 0}, {1, 64, 64, 64, 1, 0},
                  {4, 16, 24, 24, 2, 0},     {3, 5, 16, 15, 1, 0},    {8, 8, 8, 8, 8, 3},      {2, 4, 1024, 8, 1, 3},
                  {2, 7, 13, 13, 1, 1},      {64, 1, 10, 10, 6, 1},   {1, 7, 7, 7, 1, 4}};
-    TempDir dir = temp_dir_make();
     make_file();
-    if (!open_file(t, &dir, 0)) { return; }
+    if (!open_file(t, 0)) { return; }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         Error error = {""};
         bool ok = eval_pack(&eval, cases[i].batch_size, cases[i].seq_len, cases[i].max_seq_len, &error);
@@ -120,16 +117,14 @@ TEST(test_packing) {
         CHECK(t, losing == eval.rows_that_lose, "case %zu: %d rows", i, losing);
     }
     eval_close(&eval);
-    temp_dir_remove(&dir);
 }
 
 // A batch is its rows, one after another.
 TEST(test_batches) {
     int32_t inputs[9 * 16], targets[9 * 16], row_inputs[16], row_targets[16];
-    TempDir dir = temp_dir_make();
     Error error = {""};
     make_file();
-    if (!open_file(t, &dir, 0) || !CHECK(t, eval_pack(&eval, 9, 16, 16, &error), "%s", error.text)) { return; }
+    if (!open_file(t, 0) || !CHECK(t, eval_pack(&eval, 9, 16, 16, &error), "%s", error.text)) { return; }
     EvalBatch batch = {2, 7, 16};
     eval_read(&eval, &batch, inputs, targets);
     for (int i = 0; i < 7; i++) {
@@ -138,7 +133,6 @@ TEST(test_batches) {
         CHECK(t, memcmp(row_targets, targets + 16 * i, sizeof(row_targets)) == 0, "row %d", 2 + i);
     }
     eval_close(&eval);
-    temp_dir_remove(&dir);
 }
 
 // Two examples whose completions are of several lengths each, and one whose rows are as long as a length or 1 longer.
@@ -188,10 +182,9 @@ TEST(test_lengths) {
                  {2, 256, 500, "2x64 3x128 2x256 1x256 1x500 1x500 1x500"},
                  {64, 64, 512, "2x64 3x128 3x256 3x512"},
                  {8, 64, 512, "2x64 3x128 2x256 1x256 1x512 1x512 1x512"}};
-    TempDir dir = temp_dir_make();
     Error error = {""};
     make_long_file();
-    if (!open_file(t, &dir, 0)) { return; }
+    if (!open_file(t, 0)) { return; }
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         char got[256] = "";
         int64_t room = (int64_t)cases[i].batch_size * cases[i].seq_len;
@@ -206,15 +199,13 @@ TEST(test_lengths) {
         check_batches(t, room, eval.T);
     }
     eval_close(&eval);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_completions_that_do_not_fit) {
-    TempDir dir = temp_dir_make();
     char expected[MAX_PATH_BYTES + 256];
     Error error = {""};
     make_file();
-    if (!open_file(t, &dir, 0)) { return; }
+    if (!open_file(t, 0)) { return; }
     CHECK(t, !eval_pack(&eval, 3, 2, 1024, &error), "a completion of 7 tokens in 6");
     snprintf(expected, sizeof(expected),
              "%s: example 1: completion 0 has 7 tokens, at most 6 fit; raise --batch-size or "
@@ -225,9 +216,8 @@ TEST(test_completions_that_do_not_fit) {
     CHECK(t, strstr(error.text, "at most 5 fit; the model knows no more positions: leave this evaluation out") != NULL,
           "%s", error.text);
     eval_close(&eval);
-    if (open_file(t, &dir, 1)) { CHECK(t, eval_pack(&eval, 1, 4, 4, &error), "%s", error.text); }
+    if (open_file(t, 1)) { CHECK(t, eval_pack(&eval, 1, 4, 4, &error), "%s", error.text); }
     eval_close(&eval);
-    temp_dir_remove(&dir);
 }
 
 // ---- Scores ----
@@ -248,9 +238,8 @@ TEST(test_predictions) {
 TEST(test_judging) {
     const double means[9] = {3, 2, 1, 4, 1, 2, 5, 4, 3}; // picks 2, 0, 2: all right
     const double wrong[9] = {1, 2, 1, 4, 1, 2, 5, 3, 3}; // picks 0, 0, 1
-    TempDir dir = temp_dir_make();
     make_file();
-    if (!open_file(t, &dir, 0)) { return; }
+    if (!open_file(t, 0)) { return; }
     EvalScore score = eval_judge(&eval, means), other = eval_judge(&eval, wrong), none = {0, 0};
     CHECK(t, score.examples == 3 && score.correct == 3, "%lld of %lld", (long long)score.correct,
           (long long)score.examples);
@@ -259,17 +248,16 @@ TEST(test_judging) {
     CHECK(t, eval_accuracy(&other) == 1.0 / 3.0, "%g", eval_accuracy(&other));
     CHECK(t, eval_accuracy(&none) == 0.0, "of nothing");
     eval_close(&eval);
-    temp_dir_remove(&dir);
 }
 
 // ---- Bad files ----
 
 // Opening fails with `path: want`.
-static void check_refused(Test *t, const TempDir *dir, size_t bytes, int vocab_size, const char *want) {
+static void check_refused(Test *t, size_t bytes, int vocab_size, const char *want) {
     Error error = {""};
     char expected[4096];
-    snprintf(expected, sizeof(expected), "%s: %s", temp_path(dir, "eval.bin"), want);
-    bool ok = open_bytes(dir, bytes, vocab_size, 0, &error);
+    snprintf(expected, sizeof(expected), "%s: %s", test_path(t, "eval.bin"), want);
+    bool ok = open_bytes(t, bytes, vocab_size, 0, &error);
     CHECK(t, !ok, "accepted, expected: %s", want);
     CHECK(t, strcmp(error.text, expected) == 0, "message\n    %s\n  expected\n    %s", error.text, expected);
     CHECK(t, eval.file == NULL && eval.rows == NULL && !eval_is_open(&eval), "something is left after a failure");
@@ -290,13 +278,11 @@ TEST(test_headers) {
                  {2, 4, "ends before example 3 (damaged? fetch the file again)"},
                  {3, 0, "header says the longest example has 0 bytes, it has 56 (damaged? fetch the file again)"},
                  {3, 52, "header says the longest example has 52 bytes, it has 56 (damaged? fetch the file again)"}};
-    TempDir dir = temp_dir_make();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         make_file();
         eval_file_set_header(&file, cases[i].field, cases[i].value);
-        check_refused(t, &dir, file.bytes, V, cases[i].want);
+        check_refused(t, file.bytes, V, cases[i].want);
     }
-    temp_dir_remove(&dir);
 }
 
 // One field of the last example (9 tokens of context; completions of 2, 2 and 6) is not what it should be. at: words
@@ -331,36 +317,33 @@ TEST(test_fields) {
                  {23, 65535,
                   "example 2: token 1 of completion 2 is id 65535, the model's vocabulary has 1000 (made by another "
                   "tokenizer?)"}};
-    TempDir dir = temp_dir_make();
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         make_file();
         eval_file_set_word(&file, file.example + 2 * (size_t)cases[i].at, cases[i].value);
-        check_refused(t, &dir, file.bytes, V, cases[i].want);
+        check_refused(t, file.bytes, V, cases[i].want);
     }
-    temp_dir_remove(&dir);
 }
 
 // Cut after any number of bytes, or longer by some.
 TEST(test_sizes) {
-    TempDir dir = temp_dir_make();
     Error error;
     make_file();
     for (size_t bytes = 0; bytes < file.bytes; bytes += bytes >= 1000 || bytes == 0 ? 1 : 333) {
-        CHECK(t, !open_bytes(&dir, bytes, V, 0, &error), "cut to %zu bytes: accepted", bytes);
-        CHECK(t, strncmp(error.text, temp_path(&dir, "eval.bin"), strlen(temp_path(&dir, "eval.bin"))) == 0, "%s",
+        CHECK(t, !open_bytes(t, bytes, V, 0, &error), "cut to %zu bytes: accepted", bytes);
+        CHECK(t, strncmp(error.text, test_path(t, "eval.bin"), strlen(test_path(t, "eval.bin"))) == 0, "%s",
               error.text);
     }
-    check_refused(t, &dir, 0, V,
+    check_refused(t, 0, V,
                   "0 bytes, less than the header of an evaluation file, 1024 (truncated download? fetch it again)");
-    check_refused(t, &dir, file.bytes + 1, V, "1165 bytes, expected an even number " AGAIN);
-    check_refused(t, &dir, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);
-    check_refused(t, &dir, file.bytes, 114,
+    check_refused(t, file.bytes + 1, V, "1165 bytes, expected an even number " AGAIN);
+    check_refused(t, file.bytes + 2, V, "2 bytes behind the last of 3 examples " AGAIN);
+    check_refused(t, file.bytes, 114,
                   "example 2: token 5 of completion 2 is id 114, the model's vocabulary has 114 (made by another "
                   "tokenizer?)");
-    CHECK(t, open_bytes(&dir, file.bytes, 115, 0, &error), "%s", error.text);
+    CHECK(t, open_bytes(t, file.bytes, 115, 0, &error), "%s", error.text);
     eval_close(&eval);
-    CHECK(t, !eval_open(&eval, temp_path(&dir, "none.bin"), V, 0, &error), "no file");
+    CHECK(t, !eval_open(&eval, test_path(t, "none.bin"), V, 0, &error), "no file");
     CHECK(t, strstr(error.text, "none.bin: cannot open: No such file or directory") != NULL, "%s", error.text);
-    CHECK(t, !eval_open(&eval, dir.path, V, 0, &error) && strstr(error.text, "is a folder") != NULL, "%s", error.text);
-    temp_dir_remove(&dir);
+    CHECK(t, !eval_open(&eval, test_folder(t), V, 0, &error) && strstr(error.text, "is a folder") != NULL, "%s",
+          error.text);
 }

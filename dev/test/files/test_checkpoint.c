@@ -50,12 +50,11 @@ TEST(test_16_bit_floats) {
 // ---- Model files ----
 
 TEST(test_model_round_trip) {
-    TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config(), found;
     float params[TINY_PARAMS], loaded[TINY_PARAMS];
     int version = 0;
-    const char *path = temp_path(&dir, "m.bin");
+    const char *path = test_path(t, "m.bin");
     CHECK(t, gpt2_num_params(&config) == TINY_PARAMS, "%lld parameters", (long long)gpt2_num_params(&config));
     fill_params(params, &config, -3.0f);
     CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
@@ -76,11 +75,9 @@ TEST(test_model_round_trip) {
     config.num_heads = 2;
     CHECK(t, !model_bin_read(path, &config, loaded, &error), "another config");
     check_text(t, &error, path, ": holds a model of another shape");
-    temp_dir_remove(&dir);
 }
 
 TEST(test_model_bf16) {
-    TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = {300, 37, 40, 2, 3, 24}; // more elements than one buffer holds
     int64_t n = gpt2_num_params(&config);
@@ -95,7 +92,7 @@ TEST(test_model_bf16) {
         if ((bits & 0x7f80) == 0x7f80) { bits = 0x3f80; } // no NaN, no infinity
         memcpy(file + 1024 + 2 * i, &bits, 2);
     }
-    const char *path = temp_path(&dir, "m.bin");
+    const char *path = test_path(t, "m.bin");
     temp_write(path, file, (size_t)(1024 + 2 * n));
     CHECK(t, model_bin_read_config(path, &config, &version, &error) && version == 5, "%s", error.text);
     CHECK(t, model_bin_read(path, &config, params, &error), "%s", error.text);
@@ -107,7 +104,6 @@ TEST(test_model_bf16) {
         CHECK(t, bits_from_float(params[i]) == want, "element %lld: %08x", (long long)i, bits_from_float(params[i]));
     }
     free(file), free(params);
-    temp_dir_remove(&dir);
 }
 
 // Makes a valid tiny file of 1384 bytes.
@@ -122,13 +118,12 @@ static void tiny_file(uint8_t *bytes) {
 }
 
 TEST(test_model_cut_anywhere) {
-    TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config;
     int version;
     uint8_t bytes[TINY_BYTES + 1];
     char want[200];
-    const char *path = temp_path(&dir, "m.bin");
+    const char *path = test_path(t, "m.bin");
     tiny_file(bytes);
     bytes[TINY_BYTES] = 0;
     for (int n = 0; n <= TINY_BYTES + 1; n++) {
@@ -144,7 +139,6 @@ TEST(test_model_cut_anywhere) {
         }
         check_text(t, &error, path, want);
     }
-    temp_dir_remove(&dir);
 }
 
 TEST(test_model_header_fields) {
@@ -175,8 +169,7 @@ TEST(test_model_header_fields) {
         {7, -1, ": padded vocabulary is -1, expected 3 (vocabulary size) to 1048576"},
         {7, INT32_MAX, ": padded vocabulary is 2147483647, expected 3 (vocabulary size) to 1048576"},
     };
-    TempDir dir = temp_dir_make();
-    const char *path = temp_path(&dir, "m.bin");
+    const char *path = test_path(t, "m.bin");
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         Error error;
         GPT2Config config;
@@ -200,15 +193,13 @@ TEST(test_model_header_fields) {
     CHECK(t, !model_bin_read_config(path, &config, &version, &error), "206 TB in 1384 bytes");
     CHECK(t, strstr(error.text, ": header asks for 206711594419200 bytes, file has 1384 (truncated?") != NULL, "%s",
           error.text);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_model_not_finite) {
-    TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config();
     float params[TINY_PARAMS], loaded[TINY_PARAMS];
-    const char *path = temp_path(&dir, "m.bin");
+    const char *path = test_path(t, "m.bin");
     fill_params(params, &config, 1.0f);
     int64_t offset = gpt2_param_offset(&config, PARAM_qkvb);
     params[offset + 4] = INFINITY;
@@ -221,7 +212,6 @@ TEST(test_model_not_finite) {
     CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
     CHECK(t, model_bin_read(path, &config, loaded, &error), "%s", error.text);
     CHECK(t, bits_from_float(loaded[6]) == 0 && bits_from_float(loaded[7]) == 0, "padding becomes zero");
-    temp_dir_remove(&dir);
 }
 
 // ---- Training states ----
@@ -287,11 +277,10 @@ static void tiny_state(TinyState *state, float value) {
 }
 
 TEST(test_state_round_trip) {
-    TempDir dir = temp_dir_make();
     static StateHeader header, found;
     Error error;
     TinyState state, loaded;
-    const char *path = temp_path(&dir, "s.bin");
+    const char *path = test_path(t, "s.bin");
     tiny_state(&state, 3.0f);
     tiny_state(&loaded, 0.0f);
     state_init(&header);
@@ -317,8 +306,7 @@ TEST(test_state_round_trip) {
     check_text(t, &error, path, ": section 1 is \"empty\" (kind 0), expected \"adam_v\" (kind 0)");
     state.sections[0].name = "a name of 36 bytes, 1 too many......";
     CHECK(t, !state_write(path, &header, state.sections, 3, &error), "a name too long");
-    CHECK(t, !temp_exists(temp_path(&dir, "s.bin.tmp")) && temp_exists(path), "nothing half-written");
-    temp_dir_remove(&dir);
+    CHECK(t, !temp_exists(test_path(t, "s.bin.tmp")) && temp_exists(path), "nothing half-written");
 }
 
 static bool verifies(const char *path, StateHeader *header, Error *error) {
@@ -330,11 +318,10 @@ static bool verifies(const char *path, StateHeader *header, Error *error) {
 }
 
 TEST(test_state_damage) {
-    TempDir dir = temp_dir_make();
     static StateHeader header, found;
     Error error;
     TinyState state, loaded;
-    const char *path = temp_path(&dir, "s.bin");
+    const char *path = test_path(t, "s.bin");
     tiny_state(&state, 3.0f);
     tiny_state(&loaded, 0.0f);
     state_init(&header);
@@ -371,71 +358,68 @@ TEST(test_state_damage) {
     CHECK(t, !state_read_header(path, &found, &error), "wrong magic");
     check_text(t, &error, path, ": not a training state: it does not begin with GPT2STAT");
     free(good);
-    temp_dir_remove(&dir);
 }
 
 // ---- Checkpoints ----
 
 TEST(test_checkpoint) {
-    TempDir dir = temp_dir_make();
     Error error, problem;
     static Run run;
     int64_t steps[2] = {0, 0}, step = -1;
     run_init(&run, tiny_config());
-    CHECK(t, checkpoint_list(temp_path(&dir, "none"), steps, 2) == 0, "no folder, no checkpoints");
-    for (int64_t s = 5; s <= 15; s += 5) { CHECK(t, run_save(&run, dir.path, s, s, &error), "%s", error.text); }
-    CHECK(t, run_save(&run, dir.path, 123456789012, 7, &error), "%s", error.text);
-    CHECK(t, temp_exists(temp_path(&dir, "model_00000005.bin")) && temp_exists(temp_path(&dir, "state_00000005.bin")),
+    CHECK(t, checkpoint_list(test_path(t, "none"), steps, 2) == 0, "no folder, no checkpoints");
+    for (int64_t s = 5; s <= 15; s += 5) { CHECK(t, run_save(&run, test_folder(t), s, s, &error), "%s", error.text); }
+    CHECK(t, run_save(&run, test_folder(t), 123456789012, 7, &error), "%s", error.text);
+    CHECK(t, temp_exists(test_path(t, "model_00000005.bin")) && temp_exists(test_path(t, "state_00000005.bin")),
           "names");
-    temp_write(temp_path(&dir, "state_0000001.bin"), "", 0);    // 7 digits: not ours
-    temp_write(temp_path(&dir, "state_00000001_0.bin"), "", 0); // llm.c's
-    temp_write(temp_path(&dir, "state_000000001.bin"), "", 0);  // a zero too many
-    CHECK(t, checkpoint_list(dir.path, steps, 2) == 2 && steps[0] == 123456789012 && steps[1] == 15, "newest first");
-    CHECK(t, run_load(&run, dir.path, 123456789012, &error) == 7, "%s", error.text);
-    CHECK(t, run_load(&run, dir.path, 10, &error) == 10, "%s", error.text);
-    CHECK(t, checkpoint_find_good(dir.path, &step, &problem) && step == 123456789012 && !problem.text[0], "good");
-    rename(temp_path(&dir, "state_123456789012.bin"), temp_path(&dir, "state_00000020.bin"));
-    CHECK(t, run_load(&run, dir.path, 20, &error) == -1, "a renamed state");
-    check_text(t, &error, temp_path(&dir, "state_00000020.bin"),
-               ": is the training state of step 123456789012, renamed?");
-    CHECK(t, checkpoint_find_good(dir.path, &step, &problem) && step == 15, "falls back to %lld", (long long)step);
+    temp_write(test_path(t, "state_0000001.bin"), "", 0);    // 7 digits: not ours
+    temp_write(test_path(t, "state_00000001_0.bin"), "", 0); // llm.c's
+    temp_write(test_path(t, "state_000000001.bin"), "", 0);  // a zero too many
+    CHECK(t, checkpoint_list(test_folder(t), steps, 2) == 2 && steps[0] == 123456789012 && steps[1] == 15,
+          "newest first");
+    CHECK(t, run_load(&run, test_folder(t), 123456789012, &error) == 7, "%s", error.text);
+    CHECK(t, run_load(&run, test_folder(t), 10, &error) == 10, "%s", error.text);
+    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 123456789012 && !problem.text[0], "good");
+    rename(test_path(t, "state_123456789012.bin"), test_path(t, "state_00000020.bin"));
+    CHECK(t, run_load(&run, test_folder(t), 20, &error) == -1, "a renamed state");
+    check_text(t, &error, test_path(t, "state_00000020.bin"), ": is the training state of step 123456789012, renamed?");
+    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 15, "falls back to %lld",
+          (long long)step);
     CHECK(t, strcmp(problem.text, error.text) == 0, "and says why: %s", problem.text);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_damaged_checkpoint) {
-    TempDir dir = temp_dir_make();
     Error error, problem;
     static Run run;
     int64_t step = -1;
     run_init(&run, tiny_config());
-    CHECK(t, run_save(&run, dir.path, 1, 1, &error) && run_save(&run, dir.path, 2, 2, &error), "%s", error.text);
-    const char *model = temp_path(&dir, "model_00000002.bin"), *state = temp_path(&dir, "state_00000002.bin");
+    CHECK(t, run_save(&run, test_folder(t), 1, 1, &error) && run_save(&run, test_folder(t), 2, 2, &error), "%s",
+          error.text);
+    const char *model = test_path(t, "model_00000002.bin"), *state = test_path(t, "state_00000002.bin");
     for (long i = 0; i < TINY_BYTES; i++) { // unused header slots included
         temp_flip(model, i);
-        CHECK(t, run_load(&run, dir.path, 2, &error) == -1, "flipped byte %ld of the model was not found", i);
-        CHECK(t, !checkpoint_verify(dir.path, 2, &error), "nor by verifying");
+        CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "flipped byte %ld of the model was not found", i);
+        CHECK(t, !checkpoint_verify(test_folder(t), 2, &error), "nor by verifying");
         temp_flip(model, i);
     }
     temp_flip(model, TINY_BYTES - 1);
-    CHECK(t, !checkpoint_verify(dir.path, 2, &error), "last byte");
+    CHECK(t, !checkpoint_verify(test_folder(t), 2, &error), "last byte");
     check_text(t, &error, model, ": is damaged: its checksum does not match");
-    CHECK(t, checkpoint_find_good(dir.path, &step, &problem) && step == 1, "the one before is good");
+    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 1, "the one before is good");
     CHECK(t, strcmp(problem.text, error.text) == 0, "%s", problem.text);
     temp_flip(model, TINY_BYTES - 1);
-    CHECK(t, run_load(&run, dir.path, 2, &error) == 2, "whole again: %s", error.text);
+    CHECK(t, run_load(&run, test_folder(t), 2, &error) == 2, "whole again: %s", error.text);
     temp_flip(state, 100);
-    CHECK(t, checkpoint_find_good(dir.path, &step, &problem) && step == 1, "a damaged state");
+    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 1, "a damaged state");
     temp_flip(state, 100);
     unlink(model);
-    CHECK(t, run_load(&run, dir.path, 2, &error) == -1, "no model");
+    CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "no model");
     check_text(t, &error, model, ": cannot open: No such file or directory");
-    CHECK(t, checkpoint_find_good(dir.path, &step, &problem) && step == 1, "a missing model");
-    temp_flip(temp_path(&dir, "model_00000001.bin"), 1100);
-    CHECK(t, !checkpoint_find_good(dir.path, &step, &problem), "none is left");
+    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 1, "a missing model");
+    temp_flip(test_path(t, "model_00000001.bin"), 1100);
+    CHECK(t, !checkpoint_find_good(test_folder(t), &step, &problem), "none is left");
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_prune) {
@@ -513,25 +497,23 @@ TEST(test_interrupted_overwrite) {
 }
 
 TEST(test_clean_keeps_what_is_not_ours) {
-    TempDir dir = temp_dir_make();
     Error error;
     static Run run;
     run_init(&run, tiny_config());
-    run_save(&run, dir.path, 1, 1, &error);
+    run_save(&run, test_folder(t), 1, 1, &error);
     static const char *const stay[] = {"model_00000007.bin", "model_00000010.bin",       "notes.tmp",
                                        "model_7.bin.tmp",    "mymodel_00000007.bin.tmp", "model_00000007.bin.tmp2"};
     static const char *const go[] = {"model_00000008.bin.tmp", "model_00000009.bin", "state_00000009.bin.tmp",
                                      "model_00000010.bin.tmp"};
-    for (int i = 0; i < 6; i++) { temp_write(temp_path(&dir, stay[i]), "x", 1); }
-    for (int i = 0; i < 4; i++) { temp_write(temp_path(&dir, go[i]), "x", 1); }
-    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
-    for (int i = 0; i < 6; i++) { CHECK(t, temp_exists(temp_path(&dir, stay[i])), "%s was removed", stay[i]); }
-    for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(temp_path(&dir, go[i])), "%s stayed", go[i]); }
-    CHECK(t, run_load(&run, dir.path, 1, &error) == 1, "%s", error.text);
-    CHECK(t, !checkpoint_clean(temp_path(&dir, "none"), &error), "no folder");
-    check_text(t, &error, temp_path(&dir, "none"), ": cannot read folder: No such file or directory");
+    for (int i = 0; i < 6; i++) { temp_write(test_path(t, stay[i]), "x", 1); }
+    for (int i = 0; i < 4; i++) { temp_write(test_path(t, go[i]), "x", 1); }
+    CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text);
+    for (int i = 0; i < 6; i++) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
+    for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
+    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
+    CHECK(t, !checkpoint_clean(test_path(t, "none"), &error), "no folder");
+    check_text(t, &error, test_path(t, "none"), ": cannot read folder: No such file or directory");
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // A limit on the size of files stands for the full disk: the model does not fit; the state does not.

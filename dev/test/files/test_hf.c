@@ -92,15 +92,14 @@ static void check_file(Test *t, const char *path, const char *want) {
 }
 
 TEST(test_text_of_files) {
-    TempDir dir = temp_dir_make();
     Tokenizer tok;
     make_tokenizer(&tok, merges, strlen(merges));
-    export_to(t, dir.path, &tok, 1);
-    check_file(t, temp_path(&dir, "merges.txt"), merges);
-    check_file(t, temp_path(&dir, "generation_config.json"),
+    export_to(t, test_folder(t), &tok, 1);
+    check_file(t, test_path(t, "merges.txt"), merges);
+    check_file(t, test_path(t, "generation_config.json"),
                "{\n  \"bos_token_id\": 264,\n  \"eos_token_id\": 264,\n  \"pad_token_id\": 264\n}\n");
     size_t bytes;
-    char *vocab = (char *)temp_read(temp_path(&dir, "vocab.json"), &bytes);
+    char *vocab = (char *)temp_read(test_path(t, "vocab.json"), &bytes);
     vocab = (char *)realloc(vocab, bytes + 1);
     vocab[bytes] = '\0';
     CHECK(t, strncmp(vocab, "{\"!\": 0, \"\\\"\": 1, \"#\": 2, ", 26) == 0, "%.60s", vocab);
@@ -110,7 +109,6 @@ TEST(test_text_of_files) {
     CHECK(t, ends_with(vocab, end), "%s", vocab + (bytes > 150 ? bytes - 150 : 0));
     free(vocab);
     tokenizer_free(&tok);
-    temp_dir_remove(&dir);
 }
 
 // Replaces the first `from` in a file; an empty `from` cuts it in half.
@@ -255,8 +253,7 @@ static void write_bin(const char *path, const Tokenizer *t, const int *order) {
 }
 
 TEST(test_recovered_merges) {
-    TempDir dir = temp_dir_make();
-    const char *path = temp_path(&dir, "t.bin");
+    const char *path = test_path(t, "t.bin");
     Error error;
     Tokenizer tok, found;
     int order[265];
@@ -277,20 +274,18 @@ TEST(test_recovered_merges) {
         tokenizer_free(&found);
     }
     tokenizer_free(&tok);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_gpt2_from_its_tokens) {
     if (!path_exists(VOCAB_BPE)) { SKIP(t, "../shared/data is not here"); }
-    TempDir dir = temp_dir_make();
     Error error;
     Tokenizer tok, found;
     Text again;
     size_t bytes;
     memset(&again, 0, sizeof(again));
     temp_must(tokenizer_load(&tok, VOCAB_BPE, &error), error.text);
-    write_bin(temp_path(&dir, "gpt2_tokenizer.bin"), &tok, NULL);
-    CHECK(t, tokenizer_load(&found, temp_path(&dir, "gpt2_tokenizer.bin"), &error), "%s", error.text);
+    write_bin(test_path(t, "gpt2_tokenizer.bin"), &tok, NULL);
+    CHECK(t, tokenizer_load(&found, test_path(t, "gpt2_tokenizer.bin"), &error), "%s", error.text);
     CHECK(t, found.kind == TOKENIZER_BPE, "it encodes");
     check_same(t, &tok, &found);
     uint32_t *pairs = hf_merge_pairs(&found);
@@ -300,7 +295,6 @@ TEST(test_gpt2_from_its_tokens) {
     text_free(&again);
     free(pairs), free(file);
     tokenizer_free(&found), tokenizer_free(&tok);
-    temp_dir_remove(&dir);
 }
 
 // ---- Where an export may go ----
@@ -314,69 +308,68 @@ static void check_place(Test *t, const char *dir, const char *message) {
 }
 
 TEST(test_places) {
-    TempDir dir = temp_dir_make();
     Error error;
     Tokenizer tok;
     make_tokenizer(&tok, merges, strlen(merges));
-    check_place(t, temp_path(&dir, "new/folder/"), "");
-    check_place(t, dir.path, "");
-    temp_write(temp_path(&dir, ".gitattributes"), "x", 1);
-    temp_write(temp_path(&dir, "model.safetensors.tmp"), "x", 1); // of an export that was killed
-    check_place(t, dir.path, "");
-    temp_write(temp_path(&dir, "model.safetensors"), "x", 1);
-    check_place(t, dir.path, ": holds 'model.safetensors', which no export wrote; choose a new or an empty folder");
-    temp_write(temp_path(&dir, "config.json"), "{\"model_type\": \"gpt2\"}", 22); // a model of another program's
-    check_place(t, dir.path, ": holds 'config.json', which no export wrote");
-    check_place(t, temp_path(&dir, "config.json"), "config.json is a file, not a folder");
-    check_place(t, temp_path(&dir, "config.json/hf"), "config.json is a file, not a folder");
-    unlink(temp_path(&dir, "config.json"));
-    unlink(temp_path(&dir, "model.safetensors"));
-    export_to(t, dir.path, &tok, 1);
-    temp_write(temp_path(&dir, "README.md"), "x", 1); // beside an export of ours
-    check_place(t, dir.path, "");
-    temp_write(temp_path(&dir, "main.log"), "x", 1);
-    check_place(t, dir.path, ": is the folder of a run; choose another one, for example ");
-    unlink(temp_path(&dir, "main.log"));
+    check_place(t, test_path(t, "new/folder/"), "");
+    check_place(t, test_folder(t), "");
+    temp_write(test_path(t, ".gitattributes"), "x", 1);
+    temp_write(test_path(t, "model.safetensors.tmp"), "x", 1); // of an export that was killed
+    check_place(t, test_folder(t), "");
+    temp_write(test_path(t, "model.safetensors"), "x", 1);
+    check_place(t, test_folder(t),
+                ": holds 'model.safetensors', which no export wrote; choose a new or an empty folder");
+    temp_write(test_path(t, "config.json"), "{\"model_type\": \"gpt2\"}", 22); // a model of another program's
+    check_place(t, test_folder(t), ": holds 'config.json', which no export wrote");
+    check_place(t, test_path(t, "config.json"), "config.json is a file, not a folder");
+    check_place(t, test_path(t, "config.json/hf"), "config.json is a file, not a folder");
+    unlink(test_path(t, "config.json"));
+    unlink(test_path(t, "model.safetensors"));
+    export_to(t, test_folder(t), &tok, 1);
+    temp_write(test_path(t, "README.md"), "x", 1); // beside an export of ours
+    check_place(t, test_folder(t), "");
+    temp_write(test_path(t, "main.log"), "x", 1);
+    check_place(t, test_folder(t), ": is the folder of a run; choose another one, for example ");
+    unlink(test_path(t, "main.log"));
     check_place(t, "", "--export: the path is empty");
     tokenizer_free(&tok);
-    CHECK(t, make_directories(temp_path(&dir, "sub"), &error), "%s", error.text);
-    temp_dir_remove(&dir);
+    CHECK(t, make_directories(test_path(t, "sub"), &error), "%s", error.text);
 }
 
 TEST(test_export_again) {
-    TempDir dir = temp_dir_make();
     Error error;
     Tokenizer tok, bytes, found, decoder;
     make_tokenizer(&tok, merges, strlen(merges));
     tokenizer_init_byte(&bytes);
-    export_to(t, dir.path, &tok, 1);
-    export_to(t, dir.path, &bytes, 2);
-    CHECK(t, hf_tokenizer_load(&found, dir.path, &error), "%s", error.text);
+    export_to(t, test_folder(t), &tok, 1);
+    export_to(t, test_folder(t), &bytes, 2);
+    CHECK(t, hf_tokenizer_load(&found, test_folder(t), &error), "%s", error.text);
     check_same(t, &bytes, &found);
     tokenizer_free(&found);
-    const char *path = temp_path(&dir, "vocab.json"); // a failure leaves the earlier export alone
+    const char *path = test_path(t, "vocab.json"); // a failure leaves the earlier export alone
     unlink(path);
     CHECK(t, make_directories(path, &error), "%s", error.text);
     GPT2Config config = config_for(&tok), read = config;
     float *params = (float *)calloc((size_t)gpt2_num_params(&config), sizeof(float));
     bool has_tokenizer;
-    CHECK(t, !hf_export(dir.path, &config, params, &tok, &has_tokenizer, &error), "a folder in the way");
+    CHECK(t, !hf_export(test_folder(t), &config, params, &tok, &has_tokenizer, &error), "a folder in the way");
     CHECK(t, strstr(error.text, "vocab.json: is a folder") != NULL, "%s", error.text);
-    CHECK(t, safetensors_read_config(temp_path(&dir, "model.safetensors"), &read, &error), "%s", error.text);
-    CHECK(t, read.vocab_size == 257 && !path_exists(temp_path(&dir, "config.json.tmp")), "the earlier export");
+    CHECK(t, safetensors_read_config(test_path(t, "model.safetensors"), &read, &error), "%s", error.text);
+    CHECK(t, read.vocab_size == 257 && !path_exists(test_path(t, "config.json.tmp")), "the earlier export");
     rmdir(path);
     memset(&decoder, 0, sizeof(decoder)); // a tokenizer that only decodes: the earlier one's files must go
     decoder.kind = TOKENIZER_DECODE_ONLY;
     decoder.eot_token = 7;
-    CHECK(t, hf_export(dir.path, &config, params, &decoder, &has_tokenizer, &error) && !has_tokenizer, "%s",
+    CHECK(t, hf_export(test_folder(t), &config, params, &decoder, &has_tokenizer, &error) && !has_tokenizer, "%s",
           error.text);
-    CHECK(t, !hf_tokenizer_exists(dir.path) && !path_exists(temp_path(&dir, "tokenizer_config.json")), "no tokenizer");
-    check_file(t, temp_path(&dir, "generation_config.json"),
+    CHECK(t, !hf_tokenizer_exists(test_folder(t)) && !path_exists(test_path(t, "tokenizer_config.json")),
+          "no tokenizer");
+    check_file(t, test_path(t, "generation_config.json"),
                "{\n  \"bos_token_id\": 7,\n  \"eos_token_id\": 7,\n  \"pad_token_id\": 7\n}\n");
-    CHECK(t, hf_export(dir.path, &config, params, NULL, &has_tokenizer, &error) && !has_tokenizer, "%s", error.text);
+    CHECK(t, hf_export(test_folder(t), &config, params, NULL, &has_tokenizer, &error) && !has_tokenizer, "%s",
+          error.text);
     free(params);
     tokenizer_free(&tok);
-    temp_dir_remove(&dir);
 }
 
 // ---- Killed ----

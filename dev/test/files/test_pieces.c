@@ -114,7 +114,6 @@ TEST(test_file_ranges) {
 
 // A NaN is refused by the range that holds it, and by no other.
 TEST(test_range_not_finite) {
-    TempDir dir = temp_dir_make();
     static ModelFile file;
     Error error;
     GPT2Config config = odd_config();
@@ -122,7 +121,7 @@ TEST(test_range_not_finite) {
     float *params = new_floats(n), *out = new_floats(n);
     gpt2_init_params(params, &config, 7);
     params[bad] = NAN;
-    const char *bin = temp_path(&dir, "m.bin"), *hf = temp_path(&dir, "hf");
+    const char *bin = test_path(t, "m.bin"), *hf = test_path(t, "hf");
     CHECK(t, model_bin_write(bin, &config, params, &error), "%s", error.text);
     CHECK(t, safetensors_write(hf, &config, params, &error), "%s", error.text);
     for (int i = 0; i < 2; i++) {
@@ -133,11 +132,9 @@ TEST(test_range_not_finite) {
         CHECK(t, strstr(error.text, ": tensor fcw holds nan at element 300 of (3, 28, 7); ") != NULL, "%s", error.text);
     }
     free(params), free(out);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_fingerprint) {
-    TempDir dir = temp_dir_make();
     static ModelFile file;
     Error error;
     GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB: not all of it is looked at
@@ -145,7 +142,7 @@ TEST(test_fingerprint) {
     float *params = new_floats(n);
     uint64_t first = 0, again = 0, other = 0;
     gpt2_init_params(params, &config, 7);
-    const char *path = temp_path(&dir, "m.bin"), *copy = temp_path(&dir, "copy.bin");
+    const char *path = test_path(t, "m.bin"), *copy = test_path(t, "copy.bin");
     CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
     CHECK(t, model_bin_write(copy, &config, params, &error), "%s", error.text);
     CHECK(t, model_file_open(&file, path, &error) && model_file_fingerprint(&file, &first, &error), "%s", error.text);
@@ -169,7 +166,6 @@ TEST(test_fingerprint) {
     file.kind = MODEL_FROM_BIN;
     CHECK(t, !model_file_fingerprint(&file, &other, &error), "the file has gone");
     free(params);
-    temp_dir_remove(&dir);
 }
 
 // ---- Checkpoints ----
@@ -239,52 +235,48 @@ static int64_t read_by_several(Run *run, const char *dir, int64_t step, Error *e
 
 TEST(test_read_in_pieces) {
     static Run run;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     run_init(&run, odd_config());
-    CHECK(t, run_save(&run, dir.path, 1, 5, &error), "%s", error.text);
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
     run_fill(&run, 0);
-    CHECK(t, read_by_several(&run, dir.path, 1, &error) == 5, "%s", error.text);
-    const char *files[] = {temp_path(&dir, "model_00000001.bin"), temp_path(&dir, "state_00000001.bin")};
+    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
+    const char *files[] = {test_path(t, "model_00000001.bin"), test_path(t, "state_00000001.bin")};
     for (int i = 0; i < 2; i++) { // every byte of both files
         struct stat info;
         temp_must(stat(files[i], &info) == 0, files[i]);
         for (long at = 0; at < info.st_size; at += at < 2000 ? 1 : 61) {
             temp_flip(files[i], at);
-            CHECK(t, read_by_several(&run, dir.path, 1, &error) == -1, "byte %ld of file %d: not found", at, i);
+            CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == -1, "byte %ld of file %d: not found", at, i);
             temp_flip(files[i], at);
         }
     }
-    CHECK(t, read_by_several(&run, dir.path, 1, &error) == 5, "whole again: %s", error.text);
+    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == 5, "whole again: %s", error.text);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // What a file holds in the padding of wte is read as zeros, and is no damage.
 TEST(test_padding_is_read_as_zeros) {
     static Run run;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 5);
     float *params = run.arrays[CHECKPOINT_PARAMS];
     for (int i = 11 * 7; i < 128 * 7; i++) { params[i] = 3.0f; }
-    CHECK(t, checkpoint_save(dir.path, 1, &run.config, params, &run.header, run.sections, 3, &error), "%s", error.text);
-    CHECK(t, read_by_several(&run, dir.path, 1, &error) == 5, "in pieces: %s", error.text);
-    CHECK(t, run_load(&run, dir.path, 1, &error) == 5, "at once: %s", error.text);
+    CHECK(t, checkpoint_save(test_folder(t), 1, &run.config, params, &run.header, run.sections, 3, &error), "%s",
+          error.text);
+    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == 5, "in pieces: %s", error.text);
+    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "at once: %s", error.text);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // Damage in each part of the files, and who is named for it.
 TEST(test_damage_is_named) {
     static Run run;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     char want[1200];
     run_init(&run, odd_config());
-    CHECK(t, run_save(&run, dir.path, 1, 5, &error), "%s", error.text);
-    const char *model = temp_path(&dir, "model_00000001.bin"), *state = temp_path(&dir, "state_00000001.bin");
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    const char *model = test_path(t, "model_00000001.bin"), *state = test_path(t, "state_00000001.bin");
     struct stat info;
     temp_must(stat(state, &info) == 0, state);
     const long array = 4 * (long)gpt2_num_params(&run.config), sections = (long)info.st_size - 8000;
@@ -304,7 +296,7 @@ TEST(test_damage_is_named) {
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         temp_flip(cases[i].path, cases[i].at);
-        CHECK(t, read_by_several(&run, dir.path, 1, &error) == -1, "case %zu: not found", i);
+        CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == -1, "case %zu: not found", i);
         snprintf(want, sizeof(want), "%s: %s", cases[i].path, cases[i].text);
         CHECK(t, strcmp(error.text, want) == 0, "case %zu: %s, not %s", i, error.text, want);
         temp_flip(cases[i].path, cases[i].at);
@@ -313,29 +305,28 @@ TEST(test_damage_is_named) {
     uint8_t *copy = temp_read(model, &bytes);
     copy[20] = 7; // heads: the file would be as large
     temp_write(model, copy, bytes);
-    CHECK(t, read_by_several(&run, dir.path, 1, &error) == -1, "another number of heads");
+    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == -1, "another number of heads");
     snprintf(want, sizeof(want), "%s: is damaged: its header is not the one its training state expects", model);
     CHECK(t, strcmp(error.text, want) == 0, "%s", error.text);
     GPT2Config config;
-    CHECK(t, !checkpoint_load_header(dir.path, 1, &config, &run.header, &error), "nor is it taken for the config");
+    CHECK(t, !checkpoint_load_header(test_folder(t), 1, &config, &run.header, &error),
+          "nor is it taken for the config");
     CHECK(t, strcmp(error.text, want) == 0, "%s", error.text);
     free(copy);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // What one process reads twice, or nobody reads, does not pass for a whole checkpoint.
 TEST(test_pieces_missing_or_twice) {
     static Run run;
     static CheckpointReader r;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     run_init(&run, odd_config());
     int64_t n = gpt2_num_params(&run.config);
-    CHECK(t, run_save(&run, dir.path, 1, 5, &error), "%s", error.text);
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int twice = 0; twice < 2; twice++) {
-            CHECK(t, checkpoint_read_begin(&r, dir.path, 1, &run.config, &run.header, &error), "%s", error.text);
+            CHECK(t, checkpoint_read_begin(&r, test_folder(t), 1, &run.config, &run.header, &error), "%s", error.text);
             for (int b = 0; b < CHECKPOINT_ARRAYS; b++) {
                 int64_t count = a == b && !twice ? n - 1 : n;
                 CHECK(t, checkpoint_read(&r, b, 0, run.arrays[b], count, &error), "%s", error.text);
@@ -345,41 +336,40 @@ TEST(test_pieces_missing_or_twice) {
             CHECK(t, strstr(error.text, "is damaged: its checksum does not match") != NULL, "%s", error.text);
         }
     }
-    CHECK(t, checkpoint_read_begin(&r, dir.path, 1, &run.config, &run.header, &error), "%s", error.text);
+    CHECK(t, checkpoint_read_begin(&r, test_folder(t), 1, &run.config, &run.header, &error), "%s", error.text);
     CHECK(t, !checkpoint_read(&r, 0, n - 1, run.arrays[0], 2, &error), "behind the end");
     CHECK(t, strstr(error.text, "do not exist") != NULL, "%s", error.text);
     run.config.num_heads = 7;
-    CHECK(t, !checkpoint_read_begin(&r, dir.path, 1, &run.config, &run.header, &error), "another model");
+    CHECK(t, !checkpoint_read_begin(&r, test_folder(t), 1, &run.config, &run.header, &error), "another model");
     CHECK(t, strstr(error.text, ": holds a model of another shape") != NULL, "%s", error.text);
     checkpoint_read_abort(&r);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_not_finite) {
     static Run run;
     static CheckpointWriter w;
     static CheckpointReader r;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     run_init(&run, odd_config());
     int64_t n = gpt2_num_params(&run.config), bad = gpt2_param_offset(&run.config, PARAM_qkvb) + 2;
     float *params = run.arrays[CHECKPOINT_PARAMS];
-    CHECK(t, run_save(&run, dir.path, 1, 5, &error), "%s", error.text);
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
     params[bad] = INFINITY;
-    CHECK(t, checkpoint_write_begin(&w, dir.path, 1, &run.config, &run.header, &run.sections[2], 1, true, &error), "%s",
-          error.text);
+    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, &run.sections[2], 1, true, &error),
+          "%s", error.text);
     CHECK(t, checkpoint_write(&w, CHECKPOINT_PARAMS, 0, params, bad, &error), "%s", error.text);
     CHECK(t, !checkpoint_write(&w, CHECKPOINT_PARAMS, bad - 1, params + bad - 1, 2, &error), "an infinity was saved");
     CHECK(t, strstr(error.text, "the model to be saved: tensor qkvb holds inf at element 2 of (3, 21); ") != NULL, "%s",
           error.text);
     checkpoint_write_abort(&w);
-    CHECK(t, count_files(dir.path) == 2 && run_load(&run, dir.path, 1, &error) == 5, "the old one: %s", error.text);
+    CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "the old one: %s",
+          error.text);
 
     // A file whose checksums are right, but which holds an infinity, as no program of ours writes it.
     run_fill(&run, 6);
-    CHECK(t, checkpoint_write_begin(&w, dir.path, 2, &run.config, &run.header, &run.sections[2], 1, true, &error), "%s",
-          error.text);
+    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 2, &run.config, &run.header, &run.sections[2], 1, true, &error),
+          "%s", error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         CHECK(t, checkpoint_write(&w, a, 0, run.arrays[a], n, &error), "%s", error.text);
     }
@@ -387,52 +377,50 @@ TEST(test_not_finite) {
     w.sums.sums[0] += sum64(bad, &infinity, 1) - sum64(bad, params + bad, 1);
     CHECK(t, atomic_write_at(&w.model, BIN_HEADER_BYTES + 4 * bad, &infinity, 4, &error), "%s", error.text);
     CHECK(t, checkpoint_write_flush(&w, &error) && checkpoint_write_commit(&w, &w.sums, &error), "%s", error.text);
-    CHECK(t, checkpoint_verify(dir.path, 2, &error), "%s", error.text);
-    CHECK(t, checkpoint_read_begin(&r, dir.path, 2, &run.config, &run.header, &error), "%s", error.text);
+    CHECK(t, checkpoint_verify(test_folder(t), 2, &error), "%s", error.text);
+    CHECK(t, checkpoint_read_begin(&r, test_folder(t), 2, &run.config, &run.header, &error), "%s", error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], n, &error); }
     CHECK(t, !checkpoint_read_end(&r, &r.sums, &run.sections[2], 1, &error), "an infinity was loaded");
     CHECK(t, strstr(error.text, "model_00000002.bin: tensor qkvb holds inf at element 2 of (3, 21); ") != NULL, "%s",
           error.text);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // The disk fills up in the middle: where space cannot be reserved, or a quota is lowered.
 TEST(test_disk_full_in_the_middle) {
     static Run run;
     static CheckpointWriter w;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     struct rlimit old, tight;
     run_init(&run, odd_config());
     int64_t n = gpt2_num_params(&run.config);
-    CHECK(t, run_save(&run, dir.path, 1, 5, &error), "%s", error.text);
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
     getrlimit(RLIMIT_FSIZE, &old);
     tight = old;
     tight.rlim_cur = 4000;
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
-        CHECK(t, checkpoint_write_begin(&w, dir.path, 1, &run.config, &run.header, &run.sections[2], 1, true, &error),
-              "%s", error.text);
+        CHECK(
+            t,
+            checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, &run.sections[2], 1, true, &error),
+            "%s", error.text);
         setrlimit(RLIMIT_FSIZE, &tight);
         bool ok = checkpoint_write(&w, array, 0, run.arrays[array], n, &error);
         setrlimit(RLIMIT_FSIZE, &old);
         CHECK(t, !ok && strstr(error.text, ": File too large; the partial file was removed") != NULL, "array %d: %s",
               array, error.text);
         checkpoint_write_abort(&w);
-        CHECK(t, count_files(dir.path) == 2 && run_load(&run, dir.path, 1, &error) == 5, "array %d: %s", array,
-              error.text);
+        CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "array %d: %s",
+              array, error.text);
     }
     signal(SIGXFSZ, handler);
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // Followers that disagree with the leader, or come when it is not there.
 TEST(test_followers_refused) {
     static Run run;
     static CheckpointWriter leader, follower;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 1);
@@ -440,52 +428,50 @@ TEST(test_followers_refused) {
     GPT2Config other = run.config;
     other.max_seq_len++;
     CHECK(t,
-          !checkpoint_write_begin(&follower, dir.path, 1, &run.config, &run.header, section, 1, false, &error) &&
+          !checkpoint_write_begin(&follower, test_folder(t), 1, &run.config, &run.header, section, 1, false, &error) &&
               strstr(error.text, "model_00000001.bin.tmp: cannot open: No such file or directory") != NULL,
           "no leader: %s", error.text);
-    CHECK(t, checkpoint_write_begin(&leader, dir.path, 1, &run.config, &run.header, section, 1, true, &error), "%s",
-          error.text);
+    CHECK(t, checkpoint_write_begin(&leader, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error),
+          "%s", error.text);
     CHECK(t,
-          !checkpoint_write_begin(&follower, dir.path, 1, &other, &run.header, section, 1, false, &error) &&
+          !checkpoint_write_begin(&follower, test_folder(t), 1, &other, &run.header, section, 1, false, &error) &&
               strstr(error.text, "model_00000001.bin.tmp: does not have the ") != NULL,
           "another model: %s", error.text);
     state_set_text(&run.header, "more", "facts");
     CHECK(t,
-          !checkpoint_write_begin(&follower, dir.path, 1, &run.config, &run.header, section, 1, false, &error) &&
+          !checkpoint_write_begin(&follower, test_folder(t), 1, &run.config, &run.header, section, 1, false, &error) &&
               strstr(error.text, "state_00000001.bin.tmp: does not have the ") != NULL,
           "another text: %s", error.text);
-    CHECK(t, count_files(dir.path) == 2, "a follower removes nothing");
+    CHECK(t, count_files(test_folder(t)) == 2, "a follower removes nothing");
     checkpoint_write_abort(&leader);
-    CHECK(t, count_files(dir.path) == 0, "the leader does");
+    CHECK(t, count_files(test_folder(t)) == 0, "the leader does");
     StateSection misnamed = {"", run.generation, 8};
-    CHECK(t, !checkpoint_write_begin(&leader, dir.path, 1, &run.config, &run.header, &misnamed, 1, true, &error),
+    CHECK(t, !checkpoint_write_begin(&leader, test_folder(t), 1, &run.config, &run.header, &misnamed, 1, true, &error),
           "a section without a name");
     run.header.length = -1;
-    CHECK(t, !checkpoint_write_begin(&leader, dir.path, 1, &run.config, &run.header, section, 1, true, &error),
+    CHECK(t, !checkpoint_write_begin(&leader, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error),
           "facts that do not fit");
-    CHECK(t, count_files(dir.path) == 0, "nothing is left");
+    CHECK(t, count_files(test_folder(t)) == 0, "nothing is left");
     run_free(&run);
-    temp_dir_remove(&dir);
 }
 
 // What a process of an earlier, killed run still writes into its temporary file does not reach the new one.
 TEST(test_stale_writer) {
     static Run run;
     static CheckpointWriter stale, w;
-    TempDir dir = temp_dir_make();
     Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 1);
     int64_t n = gpt2_num_params(&run.config);
     const StateSection *section = &run.sections[2];
-    CHECK(t, checkpoint_write_begin(&w, dir.path, 1, &run.config, &run.header, section, 1, true, &error), "%s",
+    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error), "%s",
           error.text);
     w.model.pending = w.state.pending = false; // its leader is dead: nobody removes the files
-    CHECK(t, checkpoint_write_begin(&stale, dir.path, 1, &run.config, &run.header, section, 1, false, &error), "%s",
-          error.text);
+    CHECK(t, checkpoint_write_begin(&stale, test_folder(t), 1, &run.config, &run.header, section, 1, false, &error),
+          "%s", error.text);
     checkpoint_write_abort(&w);
     run_fill(&run, 2);
-    CHECK(t, checkpoint_write_begin(&w, dir.path, 1, &run.config, &run.header, section, 1, true, &error), "%s",
+    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error), "%s",
           error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         CHECK(t, checkpoint_write(&w, a, 0, run.arrays[a], n, &error), "%s", error.text);
@@ -493,7 +479,6 @@ TEST(test_stale_writer) {
     }
     CHECK(t, checkpoint_write_flush(&w, &error) && checkpoint_write_commit(&w, &w.sums, &error), "%s", error.text);
     checkpoint_write_abort(&stale);
-    CHECK(t, run_load(&run, dir.path, 1, &error) == 2, "%s", error.text);
+    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 2, "%s", error.text);
     run_free(&run);
-    temp_dir_remove(&dir);
 }

@@ -114,12 +114,11 @@ TEST(test_round_trip) {
 }
 
 TEST(test_layout) {
-    TempDir dir = temp_dir_make();
     static Parts parts;
     GPT2Config config = tiny_config();
     float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float)), got[12];
-    write_tiny(dir.path, params);
-    take_apart(temp_path(&dir, "model.safetensors"), &parts);
+    write_tiny(test_folder(t), params);
+    take_apart(test_path(t, "model.safetensors"), &parts);
     CHECK(t, strlen(parts.header) % 8 == 0, "data begins at a multiple of 8");
     const char *start = "{\"__metadata__\":{\"format\":\"pt\"},\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[3,2],"
                         "\"data_offsets\":[0,24]},";
@@ -132,17 +131,15 @@ TEST(test_layout) {
         for (int out = 0; out < 6; out++) { CHECK(t, got[6 * in + out] == ours[2 * out + in], "(%d, %d)", in, out); }
     }
     free(params);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_cut_anywhere) {
-    TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config();
     float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    write_tiny(dir.path, params);
+    write_tiny(test_folder(t), params);
     free(params);
-    const char *path = temp_path(&dir, "model.safetensors");
+    const char *path = test_path(t, "model.safetensors");
     size_t bytes;
     uint8_t *file = temp_read(path, &bytes);
     for (size_t n = 0; n < bytes; n++) {
@@ -165,7 +162,6 @@ TEST(test_cut_anywhere) {
         CHECK(t, !safetensors_read_config(path, &config, &error), "header length %llu", (unsigned long long)lengths[i]);
     }
     free(file);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_header_refused) {
@@ -208,13 +204,12 @@ TEST(test_header_refused) {
         {"{\"__metadata__\"", "[{\"__metadata__\"", ": byte 1193: expected ',' or ']'"},
         {"\"wpe.weight\"", "\"wte.weight\"", ": byte 98: key \"wte.weight\" is given twice"},
     };
-    TempDir dir = temp_dir_make();
     Error error;
     static Parts good, parts;
     GPT2Config config = tiny_config();
     float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    const char *path = temp_path(&dir, "model.safetensors");
-    write_tiny(dir.path, params);
+    const char *path = test_path(t, "model.safetensors");
+    write_tiny(test_folder(t), params);
     free(params);
     take_apart(path, &good);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -224,17 +219,15 @@ TEST(test_header_refused) {
         CHECK(t, !reads(path, &error), "case %zu was accepted", i);
         check_text(t, &error, path, cases[i].message);
     }
-    temp_dir_remove(&dir);
 }
 
 TEST(test_other_tensors) {
-    TempDir dir = temp_dir_make();
     Error error;
     static Parts good, parts;
     GPT2Config config = tiny_config();
     float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    const char *path = temp_path(&dir, "model.safetensors");
-    write_tiny(dir.path, params);
+    const char *path = test_path(t, "model.safetensors");
+    write_tiny(test_folder(t), params);
     take_apart(path, &good);
     parts = good;
     append(t, &parts, "\"h.0.attn.bias\":{\"dtype\":\"U8\",\"shape\":[1,1,2,2]", "\1\0\1\1", 4);
@@ -261,7 +254,6 @@ TEST(test_other_tensors) {
     check_text(t, &error, path,
                ": tensor qkvw holds -inf at element 2 of (1, 6, 2); the file is damaged or its training diverged");
     free(params);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_config_refused) {
@@ -288,12 +280,11 @@ TEST(test_config_refused) {
          ": \"scale_attn_by_inverse_layer_idx\" is not false: a variant of GPT-2 that is not supported"},
         {"}", "", ": byte 476: expected ',' or '}'"},
     };
-    TempDir dir = temp_dir_make();
     Error error;
     GPT2Config config = tiny_config();
     float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    const char *path = temp_path(&dir, "model.safetensors"), *config_path = temp_path(&dir, "config.json");
-    write_tiny(dir.path, params);
+    const char *path = test_path(t, "model.safetensors"), *config_path = test_path(t, "config.json");
+    write_tiny(test_folder(t), params);
     size_t bytes;
     uint8_t *good = temp_read(config_path, &bytes);
     good[bytes] = '\0';
@@ -312,21 +303,19 @@ TEST(test_config_refused) {
     snprintf(rest, sizeof(rest), ": missing; it belongs beside %s and tells the number of heads", path);
     check_text(t, &error, config_path, rest);
     free(good), free(params);
-    temp_dir_remove(&dir);
 }
 
 // ---- What --init takes ----
 
 TEST(test_init_files) {
-    TempDir dir = temp_dir_make();
     Error error;
     static ModelFile file;
     GPT2Config config = tiny_config();
     size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
     float *params = (float *)malloc(bytes), *loaded = (float *)malloc(bytes);
-    write_tiny(temp_path(&dir, "hf"), params);
-    CHECK(t, model_bin_write(temp_path(&dir, "m.bin"), &config, params, &error), "%s", error.text);
-    const char *inits[] = {temp_path(&dir, "hf"), temp_path(&dir, "hf/model.safetensors"), temp_path(&dir, "m.bin")};
+    write_tiny(test_path(t, "hf"), params);
+    CHECK(t, model_bin_write(test_path(t, "m.bin"), &config, params, &error), "%s", error.text);
+    const char *inits[] = {test_path(t, "hf"), test_path(t, "hf/model.safetensors"), test_path(t, "m.bin")};
     for (int i = 0; i < 3; i++) {
         memset(loaded, 0xff, bytes);
         CHECK(t, model_file_open(&file, inits[i], &error), "%s", error.text);
@@ -341,24 +330,23 @@ TEST(test_init_files) {
                ") nor a file .bin or .safetensors nor a folder with a model");
     CHECK(t, !model_file_open(&file, "", &error), "empty");
     check_text(t, &error, "--init", ": the path is empty");
-    CHECK(t, !model_file_open(&file, temp_path(&dir, "none.bin"), &error), "no such file");
-    check_text(t, &error, temp_path(&dir, "none.bin"), ": cannot open: No such file or directory");
-    CHECK(t, !model_file_open(&file, dir.path, &error), "a folder without a model");
-    check_text(t, &error, dir.path, ": this folder holds no model: neither model.safetensors nor model_<step>.bin");
-    temp_write(temp_path(&dir, "pytorch_model.bin"), "x", 1);
-    CHECK(t, !model_file_open(&file, dir.path, &error), "PyTorch's format");
-    check_text(t, &error, temp_path(&dir, "pytorch_model.bin"),
+    CHECK(t, !model_file_open(&file, test_path(t, "none.bin"), &error), "no such file");
+    check_text(t, &error, test_path(t, "none.bin"), ": cannot open: No such file or directory");
+    CHECK(t, !model_file_open(&file, test_folder(t), &error), "a folder without a model");
+    check_text(t, &error, test_folder(t),
+               ": this folder holds no model: neither model.safetensors nor model_<step>.bin");
+    temp_write(test_path(t, "pytorch_model.bin"), "x", 1);
+    CHECK(t, !model_file_open(&file, test_folder(t), &error), "PyTorch's format");
+    check_text(t, &error, test_path(t, "pytorch_model.bin"),
                ": is in PyTorch's own format; load it with transformers and save it as one model.safetensors "
                "(save_pretrained, max_shard_size='1TB')");
-    temp_write(temp_path(&dir, "model.safetensors.index.json"), "x", 1);
-    CHECK(t, !model_file_open(&file, dir.path, &error), "several files");
+    temp_write(test_path(t, "model.safetensors.index.json"), "x", 1);
+    CHECK(t, !model_file_open(&file, test_folder(t), &error), "several files");
     CHECK(t, strstr(error.text, ".index.json: the model is in several files; load it") != NULL, "%s", error.text);
     free(params), free(loaded);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_init_run_folder) {
-    TempDir dir = temp_dir_make();
     Error error;
     static ModelFile file;
     static StateHeader header;
@@ -368,22 +356,24 @@ TEST(test_init_run_folder) {
     const StateSection moments[2] = {{"adam_m", params, bytes}, {"adam_v", params, bytes}};
     for (int64_t step = 1; step <= 3; step++) {
         state_init(&header);
-        CHECK(t, checkpoint_save(dir.path, step, &config, params, &header, moments, 2, &error), "%s", error.text);
+        CHECK(t, checkpoint_save(test_folder(t), step, &config, params, &header, moments, 2, &error), "%s", error.text);
     }
-    CHECK(t, model_file_open(&file, dir.path, &error) && ends_with(file.path, "/model_00000003.bin"), "%s", error.text);
+    CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000003.bin"), "%s",
+          error.text);
     CHECK(t, file.note.text[0] == '\0' && file.kind == MODEL_FROM_BIN, "nothing passed over");
-    temp_flip(temp_path(&dir, "model_00000003.bin"), 1030);
-    CHECK(t, model_file_open(&file, dir.path, &error) && ends_with(file.path, "/model_00000002.bin"), "%s", error.text);
-    check_text(t, &file.note, temp_path(&dir, "model_00000003.bin"), ": is damaged: its checksum does not match");
-    unlink(temp_path(&dir, "state_00000003.bin")); // without a state nobody knows; the header is sound
-    CHECK(t, model_file_open(&file, dir.path, &error) && ends_with(file.path, "/model_00000003.bin"), "%s", error.text);
+    temp_flip(test_path(t, "model_00000003.bin"), 1030);
+    CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000002.bin"), "%s",
+          error.text);
+    check_text(t, &file.note, test_path(t, "model_00000003.bin"), ": is damaged: its checksum does not match");
+    unlink(test_path(t, "state_00000003.bin")); // without a state nobody knows; the header is sound
+    CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000003.bin"), "%s",
+          error.text);
     for (int i = 1; i <= 3; i++) {
         char name[32];
         snprintf(name, sizeof(name), "model_%08d.bin", i);
-        temp_write(temp_path(&dir, name), "x", 1);
+        temp_write(test_path(t, name), "x", 1);
     }
-    CHECK(t, !model_file_open(&file, dir.path, &error), "all damaged");
+    CHECK(t, !model_file_open(&file, test_folder(t), &error), "all damaged");
     CHECK(t, strstr(error.text, "model_00000003.bin: has 1 bytes, a model file begins with") != NULL, "%s", error.text);
     free(params);
-    temp_dir_remove(&dir);
 }

@@ -632,7 +632,7 @@ static void check_folder_clean(Test *t, const Run *run) {
     CHECK(t, !path_exists(file), "%s is left behind", file);
 }
 
-TEST(test_folder) {
+TEST(test_shared_folder) {
     TempDir dir = temp_dir_make();
     Run run;
     for (int n = 2; n <= 5; n += 3) {
@@ -645,7 +645,6 @@ TEST(test_folder) {
 
 // Files that earlier runs left: the ranks read them first, and must find the new one in the end.
 TEST(test_folder_stale) {
-    TempDir dir = temp_dir_make();
     int silent = socket_listen_everywhere(0); // nobody answers there
     char texts[4][200], file[700];
     snprintf(texts[0], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", free_port());
@@ -654,14 +653,14 @@ TEST(test_folder_stale) {
     snprintf(texts[3], 200, "%s", "");
     for (int i = 0; i < 4; i++) {
         Run run;
-        snprintf(file, sizeof(file), "%s/shared", dir.path);
+        snprintf(file, sizeof(file), "%s/shared", test_folder(t));
         mkdir(file, 0777);
-        snprintf(file, sizeof(file), "%s/shared/gpt2c_start", dir.path);
+        snprintf(file, sizeof(file), "%s/shared/gpt2c_start", test_folder(t));
         mkdir(file, 0777);
-        snprintf(file, sizeof(file), "%s/shared/gpt2c_start/address", dir.path);
+        snprintf(file, sizeof(file), "%s/shared/gpt2c_start/address", test_folder(t));
         temp_write(file, texts[i], strlen(texts[i]));
         run.n = 2;
-        snprintf(run.at, sizeof(run.at), "%s/shared", dir.path);
+        snprintf(run.at, sizeof(run.at), "%s/shared", test_folder(t));
         start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=%g", i == 1 ? 3.0 : LIMIT);
         if (i == 1) { // rank 1 is at the silent port before the new file is written
             socket_wait(silent, POLLIN, seconds_now() + LIMIT);
@@ -676,7 +675,6 @@ TEST(test_folder_stale) {
         check_folder_clean(t, &run);
     }
     close(silent);
-    temp_dir_remove(&dir);
 }
 
 // The address of another run that is starting right now: its rank 0 sends strangers away, and is not disturbed.
@@ -710,12 +708,11 @@ TEST(test_folder_other_run) {
 }
 
 TEST(test_folder_in_use) {
-    TempDir dir = temp_dir_make();
     Run run;
     DirectoryLock lock;
     Error error;
     char folder[700], begin[800];
-    snprintf(run.at, sizeof(run.at), "%s/shared", dir.path);
+    snprintf(run.at, sizeof(run.at), "%s/shared", test_folder(t));
     snprintf(folder, sizeof(folder), "%s/gpt2c_start", run.at);
     bool ok = make_directories(folder, &error) && directory_lock(&lock, folder, &error);
     CHECK(t, ok, "%s", error.text);
@@ -724,7 +721,6 @@ TEST(test_folder_in_use) {
     snprintf(begin, sizeof(begin), "%s: in use by another process (pid %ld)", folder, (long)getpid());
     check_message(t, &run.p[0], "rank 0", begin, "choose another folder");
     directory_unlock(&lock);
-    temp_dir_remove(&dir);
 }
 
 // ---- Refusals at the start ----
@@ -1384,14 +1380,10 @@ static void run_mpi(Test *t, Process *p, const char *program, const char *n, con
 }
 
 TEST(test_mpi) {
-    TempDir dir = temp_dir_make();
     char with[700], without[700];
-    snprintf(with, sizeof(with), "%s/with", dir.path);
-    snprintf(without, sizeof(without), "%s/without", dir.path);
-    if (!build_for_mpi(with, without)) {
-        temp_dir_remove(&dir);
-        SKIP(t, "no mpicc and mpirun that work here");
-    }
+    snprintf(with, sizeof(with), "%s/with", test_folder(t));
+    snprintf(without, sizeof(without), "%s/without", test_folder(t));
+    if (!build_for_mpi(with, without)) { SKIP(t, "no mpicc and mpirun that work here"); }
     Process p;
     run_mpi(t, &p, with, "4", "do=exchanges", "", true);
     CHECK(t, count_text(p.out.text, "done") == 4, "%s", p.out.text);
@@ -1409,7 +1401,6 @@ TEST(test_mpi) {
     CHECK(t, count_text(p.err.text, "rank 1 (host) hangs: no progress for ") == 1, "%s", p.err.text);
     run_mpi(t, &p, without, "2", "do=exchanges", "", false);
     CHECK(t, count_text(p.err.text, "this program was built without MPI") == 1, "%s", p.err.text);
-    temp_dir_remove(&dir);
 }
 
 int main(int argc, char **argv) {
