@@ -7,8 +7,8 @@
 #   scripts/test.sh dev/test/base -k json    builds, and hands the arguments to pytest
 #
 # Without --all: gcc, the emulated GPU programs in bf16, AddressSanitizer and UndefinedBehaviorSanitizer for the unit
-# tests, the fuzzers and the fault runs, and one compile with nvcc where nvcc is. --all adds clang, a build without
-# OpenMP, fp32, sanitized kernels, and what nvcc's compilers say of each kernel. Logs of the builds are in build/logs/.
+# tests, the fuzzers and the fault runs, and one compile with nvcc where nvcc is. --all adds what doc/tests.md lists.
+# Logs of the builds are in build/logs/.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1

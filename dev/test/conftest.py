@@ -42,6 +42,8 @@ SANITIZED = {
 # These take longest: they start first, so that none is left over at the end, alone with all the cores.
 LONG = ("test_nvcc", "test_gpu_ranks", "test_emu", "test_gpt2emu", "test_gpu_trainer", "test_headers", "test_data",
         "test_reproduce", "test_kernels", "test_comm", "test_multi_node", "test_tokenize", "test_faults")
+# C tests that only scripts/test.sh --all runs with sanitizers: much time in other processes, little memory.
+NOT_SANITIZED = ("test_kill", "test_pieces")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
 APART = ("test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
 
@@ -57,15 +59,28 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 def pytest_addoption(parser):
     parser.addoption("--builds", default="build", help="folders that make built in, with commas between them (build)")
-    parser.addoption("--quick", action="store_true", help="leave out what scripts/test.sh leaves out without --all")
+    parser.addoption("--quick", action="store_true", help="without the long tests, as scripts/test.sh without --all")
+
+
+def temporary_base():
+    """Memory, where there is enough that may hold programs: to flush the tests' thousand files takes a disk minutes."""
+    try:
+        memory = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    fits = memory.f_bavail * memory.f_frsize >= 8 << 30 and not memory.f_flag & os.ST_NOEXEC
+    return "/dev/shm" if fits and os.access("/dev/shm", os.W_OK) else None
 
 
 def pytest_configure(config):
     os.chdir(ROOT)
     # All that tests leave behind. Some tests run programs as another user, who must come through.
-    folder = os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="gpt2c_tests.")
+    folder = tempfile.mkdtemp(prefix="gpt2c_tests.", dir=os.environ.get("TMPDIR", temporary_base()))
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
     os.chmod(folder, 0o755)
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    if config.getoption("--quick"):
+        os.environ["TEST_QUICK"] = "1"  # C tests and scripts then leave out their long parts
     config.builds = [folder.rstrip("/") for folder in config.getoption("--builds").split(",")]
     sys.path.insert(0, os.path.join(HERE, "programs"))
 
@@ -143,7 +158,8 @@ class ProgramFile(pytest.File):
 
     def commands(self):
         for build in self.config.builds:
-            yield from commands_of(self.path, build)
+            if not ("TEST_QUICK" in os.environ and is_sanitized(build) and self.path.stem in NOT_SANITIZED):
+                yield from commands_of(self.path, build)
 
 
 def commands_of(path, build):
@@ -153,7 +169,7 @@ def commands_of(path, build):
         if build == "build":
             yield from script_commands(path)
     elif name.startswith("fuzz_"):
-        yield build, [f"{build}/{name}", FUZZ_RUNS]
+        yield build, [f"{build}/{name}", "500" if "TEST_QUICK" in os.environ else FUZZ_RUNS]
     elif name == "test_comm":
         yield build, [f"{build}/test_comm"]
     elif path.suffix == ".c":
@@ -167,9 +183,9 @@ def commands_of(path, build):
 
 
 def script_commands(path):
-    """A script runs once; that of nvcc for each precision."""
+    """A script runs once; that of nvcc for each precision, if the run is not a quick one."""
     script = os.path.relpath(path, ROOT)
-    if path.stem == "test_nvcc":
+    if path.stem == "test_nvcc" and "TEST_QUICK" not in os.environ:
         yield from ((precision, [script, precision]) for precision in ("BF16", "FP32"))
     else:
         yield "build", [script]
@@ -270,7 +286,11 @@ def pytest_runtest_protocol(item):
 # ---- Order and counts ----
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    """Takes out the long tests of a quick run, and sorts the rest."""
+    long = [item for item in items if "TEST_QUICK" in os.environ and item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if item not in long]
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The emulator of dev/emu itself, with each compiler that is here: what it must do as a GPU does (emu_features.cu), the
 # options of emucc, and the line tables for a debugger; with the first one what it must report and what it must not
-# (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers (default: g++).
+# (emu_bugs.cu), AddressSanitizer, and the translation of the source text. Arguments: compilers (default: g++). With
+# TEST_QUICK in the environment: without AddressSanitizer, and without the runs that leave the emulator's checks out.
 set -u
 cd "$(dirname "$0")/../../.." || exit
 
@@ -9,7 +10,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/gpt2c_emu.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 export OMP_WAIT_POLICY=passive # waiting threads leave the cores to others
 build=build/emu
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 quick=${TEST_QUICK:-}
 
 report() { # verdict, what
     case $1 in
@@ -167,13 +168,13 @@ test_compiler() {
     expect "$compiler: emu_features.cu builds without a warning" \
         compile -O1 dev/test/emu/emu_features.cu -o "$work/features"
     run_suite "$compiler: emu_features" "$work/features"
-    run_suite "$compiler: emu_features, without checks" env EMU_CHECK=0 "$work/features"
+    [ -n "$quick" ] || run_suite "$compiler: emu_features, without checks" env EMU_CHECK=0 "$work/features"
     if [ "$compiler" = "${compilers[0]}" ]; then # most of the time: the others' reports are no different
         expect "$compiler: emu_bugs.cu builds without a warning" compile -O1 dev/test/emu/emu_bugs.cu -o "$work/bugs"
         run_suite "$compiler: emu_bugs" "$work/bugs"
         expect "$compiler: emu_nccl.cu builds without a warning" compile -O1 dev/test/emu/emu_nccl.cu -o "$work/nccl"
         run_suite "$compiler: emu_nccl" "$work/nccl"
-        run_suite "$compiler: emu_nccl, without checks" env EMU_CHECK=0 "$work/nccl"
+        [ -n "$quick" ] || run_suite "$compiler: emu_nccl, without checks" env EMU_CHECK=0 "$work/nccl"
     fi
     test_options
     test_debugger
@@ -200,7 +201,7 @@ for compiler in "${compilers[@]}"; do
 done
 if [ -x "${rewrite:-}" ]; then test_translation; fi
 compiler=${compilers[0]}
-if command -v "$compiler" >/dev/null 2>&1; then test_sanitized; fi
+if [ -z "$quick" ] && command -v "$compiler" >/dev/null 2>&1; then test_sanitized; fi
 
 echo "emu: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

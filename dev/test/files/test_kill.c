@@ -1,5 +1,6 @@
 // Death at any moment of a save, a prune or a cleaning: first before every system call that changes the disk, also
-// twice in a row; then by kill -9 at random moments. Of one process, and of any of several that save together.
+// twice in a row; then by kill -9 at random moments. Of one process, and of any of several that save together. A quick
+// run takes every third moment of the first death, and fewer kills.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -87,9 +88,10 @@ static void make_folder(Run *run, const char *dir, Action action) {
 // Dies in `first` before every call, then in `second` before every call, then cleans.
 static void die_twice(Test *t, Action first, Action second) {
     static Run run;
+    const bool is_quick = test_is_quick() && first <= SAVE_NEXT; // a prune has few moments
     int deaths = 0;
     run_init(&run, tiny_config());
-    for (int i = 0, first_died = 1; first_died && t->failures == 0; i++) {
+    for (int i = 0, first_died = 1; first_died && t->failures == 0; i += is_quick ? 3 : 1) {
         for (int j = 0, second_died = 1; second_died && t->failures == 0; j++) {
             char when[100];
             TempDir dir = temp_dir_make();
@@ -149,7 +151,7 @@ static void save_until_killed(Run *run, const char *dir, int64_t generation, boo
 }
 
 static void kill_in_the_middle(Test *t, bool same_step) {
-    enum { KILLS = 20 };
+    const int kills = test_is_quick() ? 6 : 20;
     TempDir dir = temp_dir_make();
     GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB, so that kills fall into writes too
     static Run run;
@@ -157,12 +159,12 @@ static void kill_in_the_middle(Test *t, bool same_step) {
     run_init(&run, config);
     Error error;
     CHECK(t, run_save(&run, dir.path, 1, 1, &error), "%s", error.text);
-    for (int i = 0; goes_on(i, KILLS, interrupted) && t->failures == 0; i++) {
+    for (int i = 0; goes_on(i, kills, interrupted) && t->failures == 0; i++) {
         int report[2];
         temp_must(pipe(report) == 0, "pipe");
         pid_t child = fork();
         if (child == 0) { save_until_killed(&run, dir.path, loaded + 1, same_step, report[1]); }
-        wait_before_kill(1, (uint64_t)same_step, i, KILLS);
+        wait_before_kill(1, (uint64_t)same_step, i, kills);
         kill(child, SIGKILL);
         int status;
         waitpid(child, &status, 0);
@@ -284,42 +286,40 @@ static void group_save_until_killed(Run *run, const char *dir, int64_t generatio
 }
 
 TEST(test_one_of_a_group_is_killed) {
-    enum { KILLS = 15 };
-    TempDir dir = temp_dir_make();
+    const int kills = test_is_quick() ? 5 : 15;
     GPT2Config config = {64, 500, 512, 2, 2, 64};
     static Run run;
     int64_t complete = 1, generation = 1, interrupted = 0;
     run_init(&run, config);
     Error error = {""};
-    CHECK(t, run_save(&run, dir.path, 2, 1, &error), "%s", error.text);
-    for (int i = 0; goes_on(i, KILLS, interrupted) && t->failures == 0; i++) {
+    CHECK(t, run_save(&run, test_folder(t), 2, 1, &error), "%s", error.text);
+    for (int i = 0; goes_on(i, kills, interrupted) && t->failures == 0; i++) {
         int report[2];
         pid_t pids[GROUP_MAX];
         temp_must(pipe(report) == 0, "pipe");
         fflush(stdout);
         pid_t child = fork();
-        if (child == 0) { group_save_until_killed(&run, dir.path, generation + 1, report[1]); }
+        if (child == 0) { group_save_until_killed(&run, test_folder(t), generation + 1, report[1]); }
         close(report[1]);
         CHECK(t, read(report[0], pids, sizeof(pids)) == (ssize_t)sizeof(pids), "the group has begun");
-        wait_before_kill(2, 0, i, KILLS);
+        wait_before_kill(2, 0, i, kills);
         kill(pids[i % GROUP_SIZE], SIGKILL);
         for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; } // until all have ended
         close(report[0]);
         waitpid(child, NULL, 0);
-        interrupted += count_temporary(dir.path) > 0;
-        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
-        generation = run_load(&run, dir.path, 1 + complete % 2, &error);
-        int64_t newer = run_load(&run, dir.path, 1 + (complete + 1) % 2, &error);
+        interrupted += count_temporary(test_folder(t)) > 0;
+        if (i % 2 == 0) { CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text); }
+        generation = run_load(&run, test_folder(t), 1 + complete % 2, &error);
+        int64_t newer = run_load(&run, test_folder(t), 1 + (complete + 1) % 2, &error);
         bool one_more = newer == complete + 1;
         CHECK(t, generation == complete && (one_more || newer == complete - 1 || complete == 1),
               "kill %d: %lld and %lld are there, complete was %lld: %s", i, (long long)generation, (long long)newer,
               (long long)complete, error.text);
         complete = generation = one_more ? newer : complete;
     }
-    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
+    CHECK(t, checkpoint_clean(test_folder(t), &error), "%s", error.text);
     int want = complete > 1 ? 4 : 2; // of two checkpoints, or of the first where every save was killed
-    CHECK(t, count_files(dir.path) == want, "%d files left, expected %d", count_files(dir.path), want);
+    CHECK(t, count_files(test_folder(t)) == want, "%d files left, expected %d", count_files(test_folder(t)), want);
     CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
     run_free(&run);
-    temp_dir_remove(&dir);
 }

@@ -149,6 +149,7 @@ def test_other_values_are_refused():
         assert f"{switch}=yes" in out and "expected 0 (build without) or 1 (refuse to build without)" in out, out
 
 
+@pytest.mark.long
 def test_a_switch_rebuilds():
     """What is built depends on the record of its flags, which changes with them, and not without."""
     for program, record, switch in (("train_gpt2cu", "flags.cuda", "NCCL=0"), ("train_gpt2emu", "flags.emu", "NCCL=0"),

@@ -235,6 +235,7 @@ def test_commands_run():
     assert ran >= 8, ran
 
 
+@pytest.mark.long
 def test_gpu_commands_run():
     if not os.path.exists(EMULATED):
         pytest.skip("the GPU trainer is not built for the emulator (make train_gpt2emu)")

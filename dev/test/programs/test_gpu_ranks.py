@@ -176,7 +176,7 @@ def run_cases(cases, steps, program):
 
 def matrix_cases():
     for count in (1, 2, 4):
-        for accumulation in (1, 2, 4):
+        for accumulation in (2, ) if "TEST_QUICK" in os.environ else (1, 2, 4):
             for stage in range(4) if count > 1 else (0, ):
                 yield count, accumulation, stage
 
@@ -206,6 +206,7 @@ def test_like_one_rank():
     check_matrix(matrix_cases(), 2, PROGRAM, limits(is_bf16()))
 
 
+@pytest.mark.long
 def test_like_one_rank_for_many_steps():
     limit = limits(is_bf16())
     outs = check_matrix([(1, 1, 0), (4, 2, 1), (2, 4, 3)], 12, PROGRAM, limit)
@@ -342,6 +343,7 @@ def test_damaged_replicas_are_found():
 # ---- Going on with another number of ranks ----
 
 
+@pytest.mark.long
 def test_elastic_resume():
     """4 -> 2 -> 1 -> 3 ranks in the middle of a run, each in another stage: stopped by a signal to some rank."""
     steps, sequences = 16, 12
@@ -370,6 +372,7 @@ def test_elastic_resume():
     assert logged == [*range(steps)], logged
 
 
+@pytest.mark.long
 def test_saved_on_8():
     """What 8 ranks have saved goes on with 1, 2, 4 and 16, each in another stage; all see the batches that one sees."""
     limit = limits(is_bf16())
@@ -466,6 +469,7 @@ def start_stopped():
     return ranks, folder, ranks.send(2, signal.SIGSTOP)
 
 
+@pytest.mark.long
 def test_stopped():
     """A rank that stands still, as when its machine hangs, is missed after 20 seconds; if it comes back, it ends."""
     ranks, folder, since = start_stopped()
@@ -801,6 +805,7 @@ def start_cut_network():
     return hosts, ranks, folder, time.monotonic()
 
 
+@pytest.mark.long
 def test_cut_network():
     """Each side misses the other."""
     hosts, ranks, folder, since = start_cut_network()

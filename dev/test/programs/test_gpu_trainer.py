@@ -138,6 +138,7 @@ def test_resumed_run():
     assert want == straight()["hash"], "limits that nothing meets change the weights"
 
 
+@pytest.mark.long
 def test_stopped_by_a_signal():
     folder = cli.new_folder("stopped")
     process = start(*run_with("--steps", 16), "-o", folder)
@@ -176,6 +177,7 @@ def test_files_are_exchanged():
     ran("--init", export, *evaluate, program=CPU)
 
 
+@pytest.mark.long
 def test_without_master_weights():
     if precision() == "fp32":
         refused(*RUN, "-w", 0, says=["--master-weights (-w)", "bf16"])

@@ -2,7 +2,8 @@
 # Every header of llmc/ stands alone: it compiles without a warning as C11 and as C++17 (the CUDA trainer includes the
 # same headers), with and without OpenMP and MPI, and two objects that include all of them link (nothing but `static
 # inline` in a header). The CUDA headers: with the emulator's compiler, and in two objects with nvcc.
-# A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all.
+# A compiler that is missing, or has no OpenMP, is skipped. Arguments: headers to check, not all. With TEST_QUICK in the
+# environment: gcc and C11 only.
 set -eu
 cd "$(dirname "$0")/../../.."
 
@@ -105,29 +106,29 @@ for header in "$@"; do
     fi
 done
 
-if [ ${#headers[@]} -gt 0 ]; then
-    alone=("${headers[@]}")
-    compiles gcc c -std=gnu11 -fopenmp -march=native
+with_each_compiler() {
+    local mpi=() word header
     compiles g++ cc -std=c++17 -Wno-unknown-pragmas
     compiles clang c -std=gnu11 -Wno-unknown-pragmas
     compiles clang++ cc -std=c++17 -fopenmp -march=native
-    # What mpicc adds, its headers as the system's, whose warnings are not ours.
-    if command -v mpicc >/dev/null 2>&1; then
-        mpi=(-DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
-        for word in $(mpicc -show); do
-            case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
-        done
-        # The others are the same text as without it, which has been compiled.
-        alone=()
-        for header in $(with_mpi); do alone+=("$header"); done
-        compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
-        compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
-    else
+    if ! command -v mpicc >/dev/null 2>&1; then
         report skip "MPI: no mpicc here"
+        return
     fi
-fi
+    # What mpicc adds, its headers as the system's, whose warnings are not ours.
+    mpi=(-DUSE_MPI -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX)
+    for word in $(mpicc -show); do
+        case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
+    done
+    # Without MPI the other headers are the text that has been compiled.
+    alone=()
+    for header in $(with_mpi); do alone+=("$header"); done
+    compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
+    compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
+}
 
-if [ ${#cuda_headers[@]} -gt 0 ]; then
+with_cuda() {
+    local nvcc
     headers=("${cuda_headers[@]}") alone=("${cuda_headers[@]}")
     compiles_emulated g++
     nvcc=$(PATH=${CUDA_HOME:+$CUDA_HOME/bin:}$PATH:/usr/local/cuda/bin:/opt/cuda/bin command -v nvcc) || nvcc=""
@@ -137,7 +138,14 @@ if [ ${#cuda_headers[@]} -gt 0 ]; then
         link_two_objects nvcc cu "$nvcc" -std=c++17 -O0 -Xptxas -O0 -arch=sm_80 -Werror all-warnings \
             -Xcompiler -Wall,-Wextra,-Werror,-Wno-unknown-pragmas -lcublasLt -ldl
     fi
+}
+
+if [ ${#headers[@]} -gt 0 ]; then
+    alone=("${headers[@]}")
+    compiles gcc c -std=gnu11 -fopenmp -march=native
+    [ -n "${TEST_QUICK:-}" ] || with_each_compiler
 fi
+if [ ${#cuda_headers[@]} -gt 0 ] && [ -z "${TEST_QUICK:-}" ]; then with_cuda; fi
 
 echo "headers: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -470,6 +470,7 @@ def test_slurm():
         assert len(noted("srun")) == 2 and "start 2 of 20" in out and noted("requeued") == [], (noted("srun"), out)
 
 
+@pytest.mark.long
 def test_slurm_time_limit():
     """Queued again when the signal before the time limit ended it in order, and only then."""
     for number, requeued in ((signal.SIGUSR1, ["31007"]), (signal.SIGTERM, [])):
@@ -524,6 +525,7 @@ def test_options_exist():
     assert unknown == [], unknown
 
 
+@pytest.mark.long
 def test_shellcheck():
     if shutil.which("shellcheck") is None:
         pytest.skip("no shellcheck here")

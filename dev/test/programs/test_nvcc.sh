@@ -6,6 +6,7 @@
 #   dev/test/programs/test_nvcc.sh               both
 #   dev/test/programs/test_nvcc.sh BF16          one precision
 #   dev/test/programs/test_nvcc.sh --table       what was printed by the last run of each
+#   TEST_QUICK=1 dev/test/programs/test_nvcc.sh  the trainer in BF16 for sm_90 only, not optimised
 set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../../.."
@@ -16,6 +17,7 @@ readonly MAY_SPILL=""
 readonly ARCHS="80 90"
 readonly QUICK="-O0 -Xptxas -O0 -Xcicc -O0" # not optimised, in a fifth of the time
 precisions=${*:-BF16 FP32}
+quick=${TEST_QUICK:-}
 passed=0 failed=0 skipped=0
 
 ok() {
@@ -165,30 +167,45 @@ builds_alone() { # precision, folder
     starts "$1, NCCL=0 MPI=0" "$folder"
 }
 
+# The trainer, and what it is linked with.
+builds_trainer() { # precision, folder, archs, flags
+    builds "$1" train_gpt2cu "$3" "$4"
+    starts "$1" "$2"
+    linked_with "$1" "$2/train_gpt2cu" NCCL libnccl has_nccl
+    linked_with "$1" "$2/train_gpt2cu" MPI libmpi has_mpi
+    if [ "$1" = BF16 ]; then
+        linked_with "$1" "$2/train_gpt2cu" cuDNN libcudnn has_cudnn
+        linked_with "$1" "$2/train_gpt2cu" NVRTC libnvrtc has_cudnn # cuDNN opens it by itself
+    fi
+    check_names "$1" "$2/train_gpt2cu"
+}
+
+# Each program, and what the compilers say of each kernel.
+builds_all() { # precision, folder
+    local arch=90 programs="test_gpt2cu cuda/test_kernels" program
+    builds_trainer "$1" "$2" "$ARCHS" "-Xcompiler -Og -Xptxas -v"
+    resources "$1" "$log" >"$2/kernels"
+    check_spills "$1" "$2/kernels"
+    log=$2/tests.log # the same kernels and some host code: for one GPU
+    [ "$1" != FP32 ] || arch=80 programs="$programs cuda/bench_gpu"
+    for program in $programs; do
+        builds "$1" "$program" $arch "$QUICK"
+    done
+    [ "$1" != BF16 ] || builds_alone "$1" "$2/alone"
+}
+
+[ -z "$quick" ] || precisions=BF16
 for precision in $precisions; do
-    folder=build/nvcc_$precision
+    folder=build/nvcc_${quick:+quick_}$precision
     mkdir -p "$folder"
     log=$folder/trainer.log
-    builds "$precision" train_gpt2cu "$ARCHS" "-Xcompiler -Og -Xptxas -v"
-    resources "$precision" "$log" >"$folder/kernels"
-    check_spills "$precision" "$folder/kernels"
-    starts "$precision" "$folder"
-    linked_with "$precision" "$folder/train_gpt2cu" NCCL libnccl has_nccl
-    linked_with "$precision" "$folder/train_gpt2cu" MPI libmpi has_mpi
-    if [ "$precision" = BF16 ]; then
-        linked_with "$precision" "$folder/train_gpt2cu" cuDNN libcudnn has_cudnn
-        linked_with "$precision" "$folder/train_gpt2cu" NVRTC libnvrtc has_cudnn # cuDNN opens it by itself
+    if [ -n "$quick" ]; then
+        builds_trainer "$precision" "$folder" 90 "$QUICK"
+    else
+        builds_all "$precision" "$folder"
     fi
-    check_names "$precision" "$folder/train_gpt2cu"
-    log=$folder/tests.log # the same kernels and some host code: for one GPU
-    arch=90 programs="test_gpt2cu cuda/test_kernels"
-    [ "$precision" != FP32 ] || arch=80 programs="$programs cuda/bench_gpu"
-    for program in $programs; do
-        builds "$precision" "$program" $arch "$QUICK"
-    done
-    [ "$precision" != BF16 ] || builds_alone "$precision" "$folder/alone"
 done
 
-print_table
+[ -n "$quick" ] || print_table
 echo "nvcc: $passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

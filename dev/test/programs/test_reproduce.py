@@ -196,6 +196,7 @@ def read_until(terminal, text, seen=b""):
     return seen
 
 
+@pytest.mark.long
 def test_350M_interrupted_on_a_terminal():
     """Ctrl-C; then the command that it prints finishes the run. Without mpirun."""
     changes = dict(emulated(), PATH=programs_without("mpirun", "mpiexec", "orterun"))
@@ -234,6 +235,7 @@ def test_774M_data_that_do_not_come():
     check_finished("gpt2_774M", ran(0, script_of("gpt2_774M"), **changes))
 
 
+@pytest.mark.long
 def test_1558M_builds_without_a_c_plus_plus_compiler():
     """The CPU trainer, built here."""
     for name in PROGRAMS:
@@ -451,10 +453,12 @@ def test_mpi():
     several_nodes("run_mpi.sh")
 
 
+@pytest.mark.long
 def test_tcp():
     several_nodes("run_tcp.sh", PORT=free_port())
 
 
+@pytest.mark.long
 def test_slurm():
     slurm = dict(SLURM_SUBMIT_DIR=COPY, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", SLURM_JOB_NODELIST="node1",
                  SLURM_CPUS_ON_NODE="2", PATH=with_stand_ins(srun=SRUN, scontrol="echo localhost\n"))

@@ -311,6 +311,7 @@ def text_of(tokens):
     return b"".join(token_bytes(token) for token in tokens).decode()
 
 
+@pytest.mark.long
 def test_questions():
     """Thousands of lines over several chunks, in order, whatever the number of threads; blank lines do not count."""
     rng = random.Random(9)
