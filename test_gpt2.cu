@@ -72,18 +72,11 @@ template <class T> static void to_gpu(T *device, const T *host, size_t n) {
 
 // Copies this rank's part of an array of buckets to its places in the order of the parameter table. The rest stays.
 template <class T> static void take_own_part(const Trainer *trainer, Buckets<T> array, std::vector<float> *ordered) {
-    const ZeroLayout *zero = &trainer->shards.layout;
-    int rank = trainer->model.shape.rank;
-    for (int b = 0; b < zero->num_buckets; b++) {
-        ZeroPiece pieces[NUM_PARAM_TENSORS];
-        std::vector<float> own = to_host(bucket_part(&trainer->shards, array, b), zero_shard(zero, b));
-        int n = zero_pieces(zero, b, zero_begin(zero, b, rank), zero_end(zero, b, rank), pieces);
-        for (int i = 0; i < n; i++) {
-            memcpy(&(*ordered)[(size_t)pieces[i].in_file],
-                   &own[(size_t)(pieces[i].in_bucket - zero_begin(zero, b, rank))],
-                   (size_t)pieces[i].count * sizeof(float));
-        }
-    }
+    visit_own_part(&trainer->shards, array, [&](const T *data, const ZeroPiece &piece) {
+        std::vector<float> values = to_host(data, piece.count);
+        std::copy(values.begin(), values.end(), ordered->begin() + piece.in_file);
+        return true;
+    });
 }
 
 // Returns an array in the order of the parameter table. There is one rank, which has all of it.
@@ -708,7 +701,7 @@ TEST(test_rooms_for_buckets) {
               "%s: slots", what);
         int64_t partials = 0;
         for (int b = 0; b < trainer->shards.layout.num_buckets; b++) {
-            partials += norm_partials_of(&trainer->model, b);
+            partials += global_norm_scratch_doubles(zero_shard(&trainer->shards.layout, b));
         }
         CHECK(t, planned(&trainer->device_plan, &trainer->stats.norm_partials) == partials, "%s: sums of squares",
               what);
@@ -1011,6 +1004,12 @@ static bool has_8_bits(void) {
     return !PRECISION_IS_FP32 && fp8_is_supported(gpu.major, gpu.minor);
 }
 
+static Fp8Linear fp8_of(const Trainer *trainer, int layer, int which, LinearUse use) {
+    Block b = block_of(&trainer->model, layer, use);
+    const Linear *linears[] = {&b.qkv, &b.attproj, &b.fc, &b.fcproj};
+    return linears[which]->fp8;
+}
+
 // With --fp8 a linear layer's input is stored transposed only if the backward pass reads it: not for a loss alone, and
 // not if --recompute makes it again. The code 0xff is a NaN, so it marks bytes that were not written.
 TEST(test_inputs_kept_in_8_bits) {
@@ -1028,13 +1027,11 @@ TEST(test_inputs_kept_in_8_bits) {
                 int below = which == LINEAR_FCPROJ ? RECOMPUTE_GELU : RECOMPUTE_LAYERNORM;
                 int kept = use == LINEAR_FOR_LOSS ? 0 : level < below ? L : 1, found = 0;
                 for (int layer = 0; layer < L; layer++) {
-                    found += linear_of(&trainer->model, layer, which, use).fp8.inp_t != NULL ? 1 : 0;
-                    CHECK(t, linear_of(&trainer->model, layer, which, LINEAR_AGAIN).fp8.inp_t != NULL,
-                          "none is made again");
-                    CHECK(t, linear_of(&trainer->model, layer, which, LINEAR_BACKWARD).fp8.inp_t != NULL,
-                          "none for dweight");
+                    found += fp8_of(trainer, layer, which, use).inp_t != NULL ? 1 : 0;
+                    CHECK(t, fp8_of(trainer, layer, which, LINEAR_AGAIN).inp_t != NULL, "none is made again");
+                    CHECK(t, fp8_of(trainer, layer, which, LINEAR_BACKWARD).inp_t != NULL, "none for dweight");
                 }
-                CHECK(t, linear_of(&trainer->model, 0, which, LINEAR_AGAIN).fp8.inp != trainer->model.fp8.inp,
+                CHECK(t, fp8_of(trainer, 0, which, LINEAR_AGAIN).inp != trainer->model.fp8.inp,
                       "it lives in the forward only");
                 CHECK(t, found == kept, "level %d: %d inputs of layer %d are kept, expected %d", level, found, which,
                       kept);

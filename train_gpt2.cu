@@ -91,8 +91,14 @@ template <class T> static Tensors<T> tensors_of(const ZeroLayout *zero, T *outsi
     return tensors;
 }
 
-// A block has four linear layers.
-enum { LINEAR_QKV, LINEAR_ATTPROJ, LINEAR_FC, LINEAR_FCPROJ, NUM_LINEARS };
+// The linear layers of a block: id, name, the activation that it reads, the level of --recompute that gives it up.
+#define BLOCK_LINEARS(X)                                                                                               \
+    X(QKV, qkv, ln1, RECOMPUTE_LAYERNORM)                                                                              \
+    X(ATTPROJ, attproj, att, RECOMPUTE_LAYERNORM)                                                                      \
+    X(FC, fc, ln2, RECOMPUTE_LAYERNORM)                                                                                \
+    X(FCPROJ, fcproj, gelu, RECOMPUTE_GELU)
+#define LINEAR_ID(ID, ...) LINEAR_##ID,
+enum { BLOCK_LINEARS(LINEAR_ID) NUM_LINEARS };
 
 // An activation has a copy for each layer (stride > 0), or one copy (stride 0).
 template <class T> struct Activation {
@@ -104,6 +110,12 @@ template <class T> struct Activation {
 #define ACTIVATION_FIELD(name, type, ...) Activation<type> name;
 struct Activations {
     GPT2_ACTIVATIONS(ACTIVATION_FIELD)
+};
+
+// Holds the activations of one layer by name.
+#define ACTIVATION_POINTER(name, type, ...) type *name;
+struct LayerActs {
+    GPT2_ACTIVATIONS(ACTIVATION_POINTER)
 };
 
 // The kinds of run differ in memory. An evaluation needs no gradients and keeps the activations of one layer only.
@@ -186,14 +198,14 @@ struct Gpu {
     cudaStream_t stream, lm_head_stream;
     cudaEvent_t multiplied[2], scored[2]; // chunks of logits: see lm_head_forward
     CublasContext cublas;
-    void *cublas_workspace;
+    float *cublas_workspace;
     int spared;   // multiprocessors for multiplies that run beside communication; 0: all
     bool reduces; // gradients are sent while the backward pass goes on
     CudnnAttention cudnn;
-    void *cudnn_forward, *cudnn_backward; // workspaces
-    bool cudnn_failed;                    // cuDNN had no plan
-    Error no_cudnn;                       // why cuDNN is not used
-    Tuning tuning;                        // chosen matmul algorithms and attention kernels
+    float *cudnn_forward, *cudnn_backward; // workspaces
+    bool cudnn_failed;                     // cuDNN had no plan
+    Error no_cudnn;                        // why cuDNN is not used
+    Tuning tuning;                         // chosen matmul algorithms and attention kernels
     CudaGraphs graphs;
     CudaGraph pass_graphs[NUM_SLOTS][2][NUM_PASSES]; // [slot][1]: for the first micro-batch of a step
     CudaGraph norm_graph, update_graph;
@@ -271,18 +283,46 @@ struct Range {
     Range &operator=(const Range &) = delete;
 };
 
-// Plans the buffers of --fp8.
-static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
-    int C = model->config.channels, r = model->shape.recompute;
-    bool keeps_ln = r < RECOMPUTE_LAYERNORM, keeps_gelu = r < RECOMPUTE_GELU;
-    const Fp8PlanRow rows[NUM_LINEARS] = {{"qkvw_fp8", "qkvw_fp8_t", "ln1_fp8_t", C, 3 * C, keeps_ln},
-                                          {"attprojw_fp8", "attprojw_fp8_t", "att_fp8_t", C, C, keeps_ln},
-                                          {"fcw_fp8", "fcw_fp8_t", "ln2_fp8_t", C, 4 * C, keeps_ln},
-                                          {"fcprojw_fp8", "fcprojw_fp8_t", "gelu_fp8_t", 4 * C, C, keeps_gelu}};
-    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
-                                !model->params.parts,     FORWARD, BACKWARD_MLP,
-                                BACKWARD_ATTENTION,       UPDATE};
-    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
+// ---- The plan: every buffer is a row ----
+
+// The type of a row follows from its pointer. A struct counts as so many doubles.
+static PlanType plan_type(const float *) { return PLAN_F32; }
+static PlanType plan_type(const int32_t *) { return PLAN_I32; }
+static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; }
+static PlanType plan_type(const void *) { return PLAN_F64; }
+template <class T> static constexpr int64_t doubles_in() {
+    static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
+    return (int64_t)(sizeof(T) / sizeof(double));
+}
+
+template <class T>
+static void plan_row(MemoryPlan *plan, T **pointer, const char *name, PlanCategory category, PlanShape shape,
+                     int first = FORWARD, int last = UPDATE) {
+    plan_add(plan, pointer, name, category, plan_type(*pointer), shape, first, last);
+}
+
+template <class T>
+static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
+                         bool parts) {
+    array->parts = parts;
+    plan_row(plan, &array->data, name, category, shape1(length));
+}
+
+// Plans this rank's parts of parameters, gradients and optimizer state.
+static void plan_state(Trainer *t, MemoryPlan *plan) {
+    int stage = t->model.shape.zero_stage;
+    bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
+    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
+    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
+    if (!t->model.shape.has_master) { n.master = 0; }
+    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
+    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
+    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
+    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
+    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
+    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
+    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
+    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
 }
 
 // Finds the slots of all activations.
@@ -309,6 +349,22 @@ static void plan_activations(Model *model, MemoryPlan *plan, int first, int last
     for (int i = first; i <= last; i++) { plan_activation(plan, &shape, i, slots[i]); }
 }
 
+// Plans the 8-bit copies of --fp8.
+static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
+#define FP8_ROW(ID, name, inp, level)                                                                                  \
+    {#name "w_fp8",                                                                                                    \
+     #name "w_fp8_t",                                                                                                  \
+     #inp "_fp8_t",                                                                                                    \
+     (int)gpt2_param_cols(&model->config, PARAM_##name##w),                                                            \
+     (int)gpt2_param_rows(&model->config, PARAM_##name##w),                                                            \
+     model->shape.recompute < level},
+    const Fp8PlanRow rows[NUM_LINEARS] = {BLOCK_LINEARS(FP8_ROW)};
+    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
+                                !model->params.parts,     FORWARD, BACKWARD_MLP,
+                                BACKWARD_ATTENTION,       UPDATE};
+    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
+}
+
 // The layers that sum over rows take turns with one scratch buffer.
 static int64_t sum_scratch_floats(int64_t N, int C) {
     int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
@@ -318,111 +374,64 @@ static int64_t sum_scratch_floats(int64_t N, int C) {
     return most;
 }
 
-// Returns the number of partial sums of squares of one bucket's part. The buckets' sums lie one behind the other.
-static int64_t norm_partials_of(const Model *model, int bucket) {
-    return global_norm_scratch_doubles(zero_shard(&model->shards->layout, bucket));
+// Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
+static int64_t norm_partials(const Trainer *t) {
+    const ZeroLayout *zero = &t->shards.layout;
+    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
+           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
 }
 
 // Describes the attention that cuDNN computes.
 static CudnnShape cudnn_shape(const Model *model) {
     const RunShape *run = &model->shape;
-    CudnnShape shape = {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
-    return shape;
+    return {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
 }
 
 static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
-    int C = t->model.config.channels, NH = t->model.config.num_heads;
-    PlanCategory work = PLAN_WORKSPACE;
-    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
+    int C = t->model.config.channels, NH = t->model.config.num_heads, from = BACKWARD_ATTENTION, to = from;
     CudnnShape attention = cudnn_shape(&t->model);
     int64_t cudnn_bytes = t->model.shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
-    plan_add(plan, &t->gpu.cudnn_backward, "cudnn_backward", work, PLAN_F32, shape1(ceil_div_i64(cudnn_bytes, 4)),
-             BACKWARD_ATTENTION, BACKWARD_ATTENTION);
-    plan_add(plan, &t->model.att_delta, "att_delta", work, PLAN_F32, shape2(N, NH), BACKWARD_ATTENTION,
-             BACKWARD_ATTENTION);
-    plan_add(plan, &t->model.sum_scratch, "sum_scratch", work, PLAN_F32, shape1(sum_scratch_floats(N, C)), LM_HEAD,
-             BACKWARD_ATTENTION);
-    int64_t partials = 0;
-    for (int b = 0; b < t->shards.layout.num_buckets; b++) { partials += norm_partials_of(&t->model, b); }
-    plan_add(plan, &t->stats.norm_partials, "norm_partials", work, PLAN_F64, shape1(partials), UPDATE, UPDATE);
+    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
+    plan_row(plan, &t->gpu.cudnn_backward, "cudnn_backward", PLAN_WORKSPACE, shape1(ceil_div_i64(cudnn_bytes, 4)), from,
+             to);
+    plan_row(plan, &t->model.att_delta, "att_delta", PLAN_WORKSPACE, shape2(N, NH), from, to);
+    plan_row(plan, &t->model.sum_scratch, "sum_scratch", PLAN_WORKSPACE, shape1(sum_scratch_floats(N, C)), LM_HEAD, to);
+    plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
 }
-
-static_assert(sizeof(StepResult) % sizeof(double) == 0, "results are planned as doubles");
-static_assert(sizeof(StepRecord) % sizeof(double) == 0, "records are planned as doubles");
-static_assert(sizeof(StepInput) % sizeof(double) == 0, "inputs are planned as doubles");
-#define RESULT_DOUBLES ((int64_t)(sizeof(StepResult) / sizeof(double)))
-#define RECORD_DOUBLES ((int64_t)(sizeof(StepRecord) / sizeof(double)))
-#define INPUT_DOUBLES ((int64_t)(sizeof(StepInput) / sizeof(double)))
 
 // Returns the rounds of a validation. In each round every rank takes one batch.
 static int64_t validation_rounds(const Model *model) {
     return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
 }
 
-template <class T>
-static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
-                         bool parts) {
-    array->parts = parts;
-    plan_add(plan, &array->data, name, category, sizeof(T) == 2 ? PLAN_BF16 : PLAN_F32, shape1(length), FORWARD,
-             UPDATE);
-}
-
-// Plans this rank's parts of parameters, gradients and optimizer state.
-static void plan_state(Trainer *t, MemoryPlan *plan) {
-    int stage = t->model.shape.zero_stage;
-    int64_t trains = t->model.shape.kind == RUN_TRAINS;
-    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
-    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
-    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER,
-                 t->model.shape.has_master ? trains * n.master : 0, stage >= ZERO_OPTIMIZER);
-    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, trains * n.grads, stage >= ZERO_GRADIENTS);
-    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, trains * n.m, stage >= ZERO_OPTIMIZER);
-    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, trains * n.v, stage >= ZERO_OPTIMIZER);
-    plan_add(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, PLAN_FLOATX, shape1(n.param_slots), FORWARD,
-             UPDATE);
-    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
-    plan_add(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, PLAN_F32, shape1(trains * n.grad_slots), FORWARD,
-             UPDATE);
-}
-
 // Plans everything on the GPU for batches of at most N rows.
 static void plan_device(Trainer *t, int64_t N) {
     MemoryPlan *plan = &t->device_plan;
-    int64_t ranks = t->model.shape.num_ranks;
-    bool trains = t->model.shape.kind == RUN_TRAINS;
+    const RunShape *run = &t->model.shape;
+    PlanCategory work = PLAN_WORKSPACE;
+    bool trains = run->kind == RUN_TRAINS;
+    int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
+    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0, rounds = validation_rounds(&t->model);
     plan_init(plan, phase_names);
     plan_state(t, plan);
-    for (int i = 0; i < NUM_SLOTS; i++) {
-        plan_add(plan, &t->feeder.slots[i].device, i == 0 ? "batch_0" : "batch_1", PLAN_DATA, PLAN_I32, shape2(3, N),
-                 FORWARD, UPDATE);
-    }
-    plan_add(plan, &t->sample.history, "history", PLAN_DATA, PLAN_I32, shape1(t->model.shape.T), FORWARD, UPDATE);
+    plan_row(plan, &t->feeder.slots[0].device, "batch_0", PLAN_DATA, shape2(3, N));
+    plan_row(plan, &t->feeder.slots[1].device, "batch_1", PLAN_DATA, shape2(3, N));
+    plan_row(plan, &t->sample.history, "history", PLAN_DATA, shape1(run->T));
     plan_activations(&t->model, plan, ACT_residual, ACT_fc);
-    if (t->model.shape.fp8) { plan_fp8(&t->model, plan, N); }
+    if (run->fp8) { plan_fp8(&t->model, plan, N); }
     plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
     if (trains) { plan_backward(t, plan, N); }
-    plan_add(plan, &t->stats.loss_sum, "loss_sum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
-    plan_add(plan, &t->stats.input, "step_input", PLAN_WORKSPACE, PLAN_F64, shape1(trains * INPUT_DOUBLES), FORWARD,
-             UPDATE);
-    plan_add(plan, &t->stats.records, "records", PLAN_WORKSPACE, PLAN_F64, shape2(ranks, RECORD_DOUBLES), UPDATE,
-             UPDATE);
-    plan_add(plan, &t->stats.result, "result", PLAN_WORKSPACE, PLAN_F64, shape1(RESULT_DOUBLES), FORWARD, UPDATE);
-    plan_add(plan, &t->evaluation.val_sums, "val_sums", PLAN_WORKSPACE, PLAN_F64,
-             shape2(ranks, validation_rounds(&t->model)), FORWARD, UPDATE);
-    plan_add(plan, &t->evaluation.eval_means, "eval_means", PLAN_WORKSPACE, PLAN_F64, shape1(t->model.shape.eval_means),
-             FORWARD, UPDATE);
-    plan_add(plan, &t->transfer.checksum, "checksum", PLAN_WORKSPACE, PLAN_F64, shape1(1), FORWARD, UPDATE);
-    plan_add(plan, &t->transfer.export_bucket, "export_bucket", PLAN_WORKSPACE, PLAN_F32,
-             shape1(t->model.shape.exports
-                        ? max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1))
-                        : 0),
-             FORWARD, UPDATE);
-    plan_add(plan, &t->transfer.flag, "flag", PLAN_WORKSPACE, PLAN_I32, shape1(1), FORWARD, UPDATE);
-    plan_add(plan, &t->gpu.cublas_workspace, "cublas", PLAN_WORKSPACE, PLAN_F32,
-             shape1(t->model.shape.cublas_bytes / (int64_t)sizeof(float)), FORWARD, UPDATE);
-    int64_t cudnn_bytes = t->model.shape.cudnn ? CUDNN_ATT_SLACK : 0;
-    plan_add(plan, &t->gpu.cudnn_forward, "cudnn_forward", PLAN_WORKSPACE, PLAN_F32,
-             shape1(cudnn_bytes / (int64_t)sizeof(float)), FORWARD, BACKWARD_ATTENTION);
+    plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
+    plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
+    plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
+    plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
+    plan_row(plan, &t->evaluation.val_sums, "val_sums", work, shape2(run->num_ranks, rounds));
+    plan_row(plan, &t->evaluation.eval_means, "eval_means", work, shape1(run->eval_means));
+    plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
+    plan_row(plan, &t->transfer.export_bucket, "export_bucket", work, shape1(run->exports ? whole : 0));
+    plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
+    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(run->cublas_bytes / 4));
+    plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
     plan_layout(plan);
 }
 
@@ -435,37 +444,31 @@ static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHE
 // Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
 static void plan_host(Trainer *t, int64_t N) {
     const GPT2Config *config = &t->model.config;
-    int64_t V = config->vocab_size, Vp = config->padded_vocab_size;
-    bool collects = t->model.shape.exports && t->model.shape.rank == 0;
-    MemoryPlan *plan = &t->pinned_plan;
-    plan_init(plan, host_phase_names);
-    for (int i = 0; i < NUM_SLOTS; i++) {
-        plan_add(plan, &t->feeder.slots[i].staging, i == 0 ? "staging_0" : "staging_1", PLAN_DATA, PLAN_I32,
-                 shape2(3, N), 0, 0);
-    }
-    plan_add(plan, &t->stats.inputs, "step_inputs", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, INPUT_DOUBLES), 0, 0);
-    plan_add(plan, &t->stats.results, "results", PLAN_DATA, PLAN_F64, shape2(NUM_STEPS, RESULT_DOUBLES), 0, 0);
-    plan_add(plan, &t->evaluation.host_val_sums, "val_sums", PLAN_DATA, PLAN_F64,
-             shape2(t->model.shape.num_ranks, validation_rounds(&t->model)), 0, 0);
-    plan_add(plan, &t->evaluation.host_eval_means, "eval_means", PLAN_DATA, PLAN_F64, shape1(t->model.shape.eval_means),
-             0, 0);
-    plan_add(plan, &t->transfer.host_checksum, "checksum", PLAN_DATA, PLAN_F64, shape1(1), 0, 0);
-    plan_add(plan, &t->transfer.staging, "staging", PLAN_DATA, PLAN_F32, shape1(state_chunk_floats(&t->shards.layout)),
-             0, 0);
-    plan_add(plan, &t->sample.pinned_logits, "sample_logits", PLAN_DATA, PLAN_FLOATX, shape1(Vp), 0, 0);
-    plan_add(plan, &t->sample.history_staging, "history_staging", PLAN_DATA, PLAN_I32, shape1(t->model.shape.T), 0, 0);
-    plan_layout(plan);
-    plan = &t->host_plan;
-    plan_init(plan, host_phase_names);
-    plan_add(plan, &t->transfer.host_params, "host_params", PLAN_PARAMETER, PLAN_F32,
-             shape1(collects ? gpt2_num_params(config) : 0), 0, 0);
-    plan_add(plan, &t->evaluation.row_means, "row_means", PLAN_WORKSPACE, PLAN_F64, shape1(t->model.shape.eval_rows), 0,
-             0);
-    plan_add(plan, &t->sample.logits, "host_logits", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
-    plan_add(plan, &t->sample.probs, "sampler_probs", PLAN_WORKSPACE, PLAN_F32, shape1(V), 0, 0);
-    plan_add(plan, &t->sample.index, "sampler_index", PLAN_WORKSPACE, PLAN_I32, shape1(V), 0, 0);
-    plan_add(plan, &t->feeder.token_counts, "token_counts", PLAN_WORKSPACE, PLAN_I32, shape1(V + 1), 0, 0);
-    plan_layout(plan);
+    const RunShape *run = &t->model.shape;
+    MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
+    int64_t V = config->vocab_size, collected = run->exports && run->rank == 0 ? gpt2_num_params(config) : 0;
+    PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
+    plan_init(pinned, host_phase_names);
+    plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
+    plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
+    plan_row(pinned, &t->stats.inputs, "step_inputs", data, shape2(NUM_STEPS, doubles_in<StepInput>()), 0, 0);
+    plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
+    plan_row(pinned, &t->evaluation.host_val_sums, "val_sums", data,
+             shape2(run->num_ranks, validation_rounds(&t->model)), 0, 0);
+    plan_row(pinned, &t->evaluation.host_eval_means, "eval_means", data, shape1(run->eval_means), 0, 0);
+    plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
+    plan_row(pinned, &t->transfer.staging, "staging", data, shape1(state_chunk_floats(&t->shards.layout)), 0, 0);
+    plan_row(pinned, &t->sample.pinned_logits, "sample_logits", data, shape1(config->padded_vocab_size), 0, 0);
+    plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
+    plan_layout(pinned);
+    plan_init(host, host_phase_names);
+    plan_row(host, &t->transfer.host_params, "host_params", PLAN_PARAMETER, shape1(collected), 0, 0);
+    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
+    plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
+    plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
+    plan_row(host, &t->sample.index, "sampler_index", work, shape1(V), 0, 0);
+    plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
+    plan_layout(host);
 }
 
 // Plans every buffer of a run.
@@ -475,9 +478,8 @@ static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
     shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
     t->model.config = *config, t->model.shape = shape;
     shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
-    int64_t N = (int64_t)shape.B * shape.T;
-    plan_device(t, N);
-    plan_host(t, N);
+    plan_device(t, (int64_t)shape.B * shape.T);
+    plan_host(t, (int64_t)shape.B * shape.T);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -489,9 +491,18 @@ static Tensors<floatX> params_of_layer(const Model *model, int layer) {
                       whole_bucket(model->shards, model->params, 1 + layer));
 }
 
+// All are NULL in a run without gradients.
 static Tensors<float> grads_of_layer(const Model *model, int layer) {
+    if (model->shape.kind != RUN_TRAINS) { return {}; }
     return tensors_of(&model->shards->layout, whole_bucket(model->shards, model->grads, 0),
                       whole_bucket(model->shards, model->grads, 1 + layer));
+}
+
+static LayerActs acts_of_layer(const Model *model, int layer) {
+    LayerActs acts;
+#define ACTIVATION_OF(name, ...) acts.name = model->acts.name.of(layer);
+    GPT2_ACTIVATIONS(ACTIVATION_OF)
+    return acts;
 }
 
 // Describes a batch's place in its step, and where its losses go. By default nobody wants the losses.
@@ -503,36 +514,63 @@ struct BatchRole {
     double *means = NULL;    // on the GPU: the mean loss of each sequence
 };
 
-// ---- The linear layers ----
+// ---- The layers of a block ----
 
-// llmc/layers/fp8.cuh explains `use`.
-static Linear linear_of(const Model *model, int layer, int which, LinearUse use) {
-    int C = model->config.channels;
+// A LayerNorm has parameters, their gradients, an output, and statistics for the backward pass.
+struct LayerNorm {
+    const floatX *weight, *bias; // (C)
+    float *dweight, *dbias;      // (C)
+    floatX *out;                 // (N,C)
+    float *mean, *rstd;          // (N)
+    uint32_t *out_amax;          // with --fp8: the largest magnitude of out, which a linear layer reads; else NULL
+};
+
+#define BLOCK_LINEAR(ID, name, ...) Linear name;
+struct Block {
+    LayerActs acts;
+    LayerNorm ln1, ln2;
+    BLOCK_LINEARS(BLOCK_LINEAR)
+};
+
+// Describes a block. llmc/layers/fp8.cuh explains `use`. A recomputed forward ends before fcproj: the
+// backward pass needs only fcproj's input.
+static Block block_of(const Model *model, int layer, LinearUse use) {
     Tensors<floatX> p = params_of_layer(model, layer);
-    Tensors<float> g = {};
-    if (model->shape.kind == RUN_TRAINS) { g = grads_of_layer(model, layer); }
-    Fp8Linear fp8 = fp8_linear(&model->fp8, layer, which, use);
-    switch (which) {
-    case LINEAR_QKV: return {C, 3 * C, p.qkvw, p.qkvb, g.qkvw, g.qkvb, fp8};
-    case LINEAR_ATTPROJ: return {C, C, p.attprojw, p.attprojb, g.attprojw, g.attprojb, fp8};
-    case LINEAR_FC: return {C, 4 * C, p.fcw, p.fcb, g.fcw, g.fcb, fp8};
-    default: return {4 * C, C, p.fcprojw, p.fcprojb, g.fcprojw, g.fcprojb, fp8};
-    }
+    Tensors<float> g = grads_of_layer(model, layer);
+    Block b;
+    LayerActs &a = b.acts;
+    a = acts_of_layer(model, layer);
+#define FIND_LINEAR(ID, name, ...)                                                                                     \
+    b.name.C = (int)gpt2_param_cols(&model->config, PARAM_##name##w);                                                  \
+    b.name.OC = (int)gpt2_param_rows(&model->config, PARAM_##name##w);                                                 \
+    b.name.weight = p.name##w, b.name.bias = p.name##b, b.name.dweight = g.name##w, b.name.dbias = g.name##b;          \
+    b.name.fp8 = fp8_linear(&model->fp8, layer, LINEAR_##ID,                                                           \
+                            use == LINEAR_AGAIN && LINEAR_##ID == LINEAR_FCPROJ ? LINEAR_BACKWARD : use);
+    BLOCK_LINEARS(FIND_LINEAR)
+    b.ln1 = {p.ln1w, p.ln1b, g.ln1w, g.ln1b, a.ln1, a.ln1_mean, a.ln1_rstd, b.qkv.inp_amax()};
+    b.ln2 = {p.ln2w, p.ln2b, g.ln2w, g.ln2b, a.ln2, a.ln2_mean, a.ln2_rstd, b.fc.inp_amax()};
+    return b;
+}
+
+static LayerNorm lnf_of(const Model *model) {
+    Tensors<floatX> p = params_of_layer(model, 0);
+    Tensors<float> g = grads_of_layer(model, 0);
+    const Activations *a = &model->acts;
+    return {p.lnfw, p.lnfb, g.lnfw, g.lnfb, a->lnf.data, a->lnf_mean.data, a->lnf_rstd.data, NULL};
 }
 
 // The language model head shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.
 static Linear lm_head_of(const Model *model) {
     Linear head;
     head.C = model->config.channels, head.OC = model->config.padded_vocab_size;
-    head.weight = params_of_layer(model, 0).wte;
-    if (model->shape.kind == RUN_TRAINS) { head.dweight = grads_of_layer(model, 0).wte; }
+    head.weight = params_of_layer(model, 0).wte, head.dweight = grads_of_layer(model, 0).wte;
     return head;
 }
 
 // Converts a block's weights to 8 bits, after they have changed or arrived.
 static void quantize_weights(const Model *model, Gpu *gpu, int layer) {
-    Linear linears[NUM_LINEARS];
-    for (int i = 0; i < NUM_LINEARS; i++) { linears[i] = linear_of(model, layer, i, LINEAR_BACKWARD); }
+    Block b = block_of(model, layer, LINEAR_BACKWARD);
+    const Linear linears[] = {b.qkv, b.attproj, b.fc, b.fcproj};
     linear_quantize_weights(linears, NUM_LINEARS, gpu->stream);
 }
 
@@ -561,30 +599,25 @@ static void count_on(Gpu *gpu, bool communicates) { gpu->cublas.multiprocessors 
 
 #define MAX_MATMUL_PROBLEMS 32
 
-// Lists a linear layer's multiplications with the number of multiprocessors that each uses: see count_on. Those of the
-// backward pass are listed twice if only a step's last micro-batch sends gradients.
-static int shared_problems(const Model *model, const Gpu *gpu, int which, int64_t N, CublasProblem *problems) {
-    bool makes_gelu = which == LINEAR_FC && model->shape.gelu_fusion >= FUSE_GELU_FORWARD;
-    bool takes_gelu = which == LINEAR_FCPROJ && model->shape.gelu_fusion >= FUSE_GELU_BACKWARD;
-    int n = LINEAR_PRODUCTS;
-    linear_problems(problems, linear_of(model, 0, which, LINEAR_FOR_GRADIENTS), N, makes_gelu, takes_gelu);
-    if (gpu->spared == 0) { return n; }
-    if (model->params.parts) { problems[0].multiprocessors = gpu->spared; } // problem 0 is the forward
-    for (int i = 1; i < LINEAR_PRODUCTS; i++) {
-        if (!model->grads.parts) { problems[n++] = problems[i]; }
-        problems[i].multiprocessors = gpu->spared;
-    }
-    return n;
-}
-
-// Lists all multiplications of a training micro-batch, so that algorithms can be chosen before the first step. Returns
-// their number, at most MAX_MATMUL_PROBLEMS.
+// Lists all multiplications of a training micro-batch, so that algorithms can be chosen before the first step. Each has
+// the number of multiprocessors that it uses: see count_on. Those of the backward pass are listed twice if only a
+// step's last micro-batch sends gradients. Returns their number, at most MAX_MATMUL_PROBLEMS.
 static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *problems) {
-    int n = 0;
+    int n = 0, fusion = model->shape.gelu_fusion;
     int64_t N = (int64_t)model->shape.B * model->shape.T;
-    for (int which = 0; which < NUM_LINEARS; which++) { n += shared_problems(model, gpu, which, N, problems + n); }
-    const int64_t head_rows[] = {model->head_rows, N % model->head_rows}; // a full chunk, the last chunk
-    for (int64_t rows : head_rows) {
+    Block b = block_of(model, 0, LINEAR_FOR_GRADIENTS);
+    for (const Linear *l : {&b.qkv, &b.attproj, &b.fc, &b.fcproj}) {
+        CublasProblem *forward = problems + n, *backward = forward + 1;
+        linear_problems(forward, *l, N, l == &b.fc && fusion >= FUSE_GELU_FORWARD,
+                        l == &b.fcproj && fusion >= FUSE_GELU_BACKWARD);
+        n += LINEAR_PRODUCTS;
+        if (model->params.parts) { forward->multiprocessors = gpu->spared; }
+        for (int i = 0; gpu->spared > 0 && i < LINEAR_PRODUCTS - 1; i++) {
+            if (!model->grads.parts) { problems[n++] = backward[i]; }
+            backward[i].multiprocessors = gpu->spared;
+        }
+    }
+    for (int64_t rows : {(int64_t)model->head_rows, N % model->head_rows}) { // a full chunk, the last chunk
         if (rows == 0) { continue; }
         linear_problems(problems + n, lm_head_of(model), rows, false, false);
         n += LINEAR_PRODUCTS;
@@ -593,42 +626,6 @@ static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *pr
 }
 
 // ---- Forward ----
-
-// A LayerNorm has parameters, an output, and statistics for the backward pass.
-struct LayerNorm {
-    const floatX *weight, *bias; // (C)
-    floatX *out;                 // (N,C)
-    float *mean, *rstd;          // (N)
-    uint32_t *out_amax;          // with --fp8: the largest magnitude of out, which a linear layer reads; else NULL
-};
-
-static LayerNorm ln1_of(const Model *model, int layer, LinearUse use) {
-    Tensors<floatX> p = params_of_layer(model, layer);
-    const Activations *a = &model->acts;
-    return {p.ln1w,
-            p.ln1b,
-            a->ln1.of(layer),
-            a->ln1_mean.of(layer),
-            a->ln1_rstd.of(layer),
-            linear_of(model, layer, LINEAR_QKV, use).inp_amax()};
-}
-
-static LayerNorm ln2_of(const Model *model, int layer, LinearUse use) {
-    Tensors<floatX> p = params_of_layer(model, layer);
-    const Activations *a = &model->acts;
-    return {p.ln2w,
-            p.ln2b,
-            a->ln2.of(layer),
-            a->ln2_mean.of(layer),
-            a->ln2_rstd.of(layer),
-            linear_of(model, layer, LINEAR_FC, use).inp_amax()};
-}
-
-static LayerNorm lnf_of(const Model *model) {
-    Tensors<floatX> p = params_of_layer(model, 0);
-    const Activations *a = &model->acts;
-    return {p.lnfw, p.lnfb, a->lnf.data, a->lnf_mean.data, a->lnf_rstd.data, NULL};
-}
 
 static void normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, const floatX *inp, int64_t N) {
     layernorm_forward(ln.out, ln.mean, ln.rstd, inp, ln.weight, ln.bias, N, model->config.channels, gpu->stream,
@@ -644,56 +641,48 @@ static void add_and_normalize(const Model *model, Gpu *gpu, const LayerNorm &ln,
 
 // Computes att and att_lse from qkv. The linear layer attproj reads att. cuDNN does not measure att's largest
 // magnitude, so linear_measure_input does.
-static void attend(const Model *model, Gpu *gpu, int layer, int B, int T, const Linear &attproj) {
-    int C = model->config.channels, NH = model->config.num_heads;
-    const floatX *qkv = model->acts.qkv.of(layer);
-    floatX *att = model->acts.att.of(layer);
-    float *lse = model->acts.att_lse.of(layer);
+static void attend(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
+    const LayerActs &a = b.acts;
     if (!cudnn_att_takes(&gpu->cudnn, B, T)) {
-        attention_forward(att, lse, qkv, B, T, C, NH, gpu->stream, attproj.inp_amax());
+        attention_forward(a.att, a.att_lse, a.qkv, B, T, model->config.channels, model->config.num_heads, gpu->stream,
+                          b.attproj.inp_amax());
         return;
     }
-    cudnn_att_forward(&gpu->cudnn, att, lse, qkv, gpu->stream);
-    linear_measure_input(attproj, att, (int64_t)B * T, gpu->stream);
+    cudnn_att_forward(&gpu->cudnn, a.att, a.att_lse, a.qkv, gpu->stream);
+    linear_measure_input(b.attproj, a.att, (int64_t)B * T, gpu->stream);
 }
 
-// fc = ln2 fcw^T + fcb; gelu = GELU(fc), the input of fcproj. The backward pass needs no output of fcproj, so a
-// recomputed forward prepares the input for the backward alone.
-static void mlp_forward(const Model *model, Gpu *gpu, int layer, int64_t N, LinearUse use) {
-    const Activations *a = &model->acts;
-    floatX *fc = a->fc.of(layer), *gelu = a->gelu.of(layer);
-    Linear to_fc = linear_of(model, layer, LINEAR_FC, use);
-    LinearUse next = use == LINEAR_AGAIN ? LINEAR_BACKWARD : use;
+// fc = ln2 fcw^T + fcb; gelu = GELU(fc), the input of fcproj.
+static void mlp_forward(const Model *model, Gpu *gpu, const Block &b, int64_t N) {
+    const LayerActs &a = b.acts;
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_FORWARD; // the multiply also computes GELU
-    linear_forward(&gpu->cublas, to_fc, fused ? gelu : fc, fused ? fc : NULL, a->ln2.of(layer), N, gpu->stream);
-    if (!fused) { linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, next), gelu, fc, N, gpu->stream); }
+    linear_forward(&gpu->cublas, b.fc, fused ? a.gelu : a.fc, fused ? a.fc : NULL, a.ln2, N, gpu->stream);
+    if (!fused) { linear_gelu_input(b.fcproj, a.gelu, a.fc, N, gpu->stream); }
 }
 
 // Computes a block from qkv to gelu. Leaves out fcproj, because the backward pass needs no output of fcproj:
 //   mid = x + attention(ln1) attprojw^T + attprojb; ln2 = layernorm(mid); gelu = GELU(ln2 fcw^T + fcb)
-static void block_forward(const Model *model, Gpu *gpu, int layer, int B, int T, LinearUse use) {
+static void block_forward(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
+    const LayerActs &a = b.acts;
     int64_t N = (int64_t)B * T;
-    const Activations *a = &model->acts;
-    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, use);
     count_on(gpu, model->params.parts); // a recomputed block counts on as many, which gives equal bits
-    linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_QKV, use), a->qkv.of(layer), NULL, a->ln1.of(layer), N,
-                   gpu->stream);
-    attend(model, gpu, layer, B, T, attproj);
-    linear_forward(&gpu->cublas, attproj, a->projection.data, NULL, a->att.of(layer), N, gpu->stream);
-    add_and_normalize(model, gpu, ln2_of(model, layer, use), a->residual_mid.of(layer), a->residual.of(layer), N);
-    mlp_forward(model, gpu, layer, N, use);
+    linear_forward(&gpu->cublas, b.qkv, a.qkv, NULL, a.ln1, N, gpu->stream);
+    attend(model, gpu, b, B, T);
+    linear_forward(&gpu->cublas, b.attproj, a.projection, NULL, a.att, N, gpu->stream);
+    add_and_normalize(model, gpu, b.ln2, a.residual_mid, a.residual, N);
+    mlp_forward(model, gpu, b, N);
 }
 
 // Computes the last linear layer of a block, then the next block's ln1 or the final LayerNorm:
 //   residual[layer + 1] = mid + gelu fcprojw^T + fcprojb
 static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer, int64_t N, LinearUse use) {
     bool last = layer == model->config.num_layers - 1;
-    const Activations *a = &model->acts;
-    linear_forward(&gpu->cublas, linear_of(model, layer, LINEAR_FCPROJ, use), a->projection.data, NULL,
-                   a->gelu.of(layer), N, gpu->stream);
+    Block b = block_of(model, layer, use);
+    const LayerActs &a = b.acts;
+    linear_forward(&gpu->cublas, b.fcproj, a.projection, NULL, a.gelu, N, gpu->stream);
     if (!last) { await_bucket(shards, model->params, 2 + layer); } // the next block's LayerNorm reads its parameters
-    LayerNorm next = last ? lnf_of(model) : ln1_of(model, layer + 1, use);
-    add_and_normalize(model, gpu, next, a->residual.of(layer + 1), a->residual_mid.of(layer), N);
+    LayerNorm next = last ? lnf_of(model) : block_of(model, layer + 1, use).ln1;
+    add_and_normalize(model, gpu, next, model->acts.residual.of(layer + 1), a.residual_mid, N);
 }
 
 // Computes all layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
@@ -710,11 +699,11 @@ static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const in
     fp8_clear_activation_scales(&model->fp8, gpu->stream);
     Tensors<floatX> p = params_of_layer(model, 0);
     embedding_forward(embedded, tokens, p.wte, p.wpe, B, T, C, gpu->stream);
-    normalize(model, gpu, ln1_of(model, 0, use), embedded, N);
+    normalize(model, gpu, block_of(model, 0, use).ln1, embedded, N);
     for (int layer = 0; layer < L; layer++) {
         if (layer < L - 1) { fetch_bucket(shards, model->params, 2 + layer); }
         quantize_passing_weights(model, gpu, shards, layer);
-        block_forward(model, gpu, layer, B, T, use);
+        block_forward(model, gpu, block_of(model, layer, use), B, T);
         block_finish(model, gpu, shards, layer, N, use);
         release_bucket(shards, model->params, 1 + layer);
     }
@@ -788,27 +777,24 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
     int level = model->shape.recompute;
     int64_t N = (int64_t)B * T;
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
-    const Activations *a = &model->acts;
-    LayerNorm ln1 = ln1_of(model, layer, LINEAR_BACKWARD), ln2 = ln2_of(model, layer, LINEAR_BACKWARD);
-    ln1.out_amax = ln2.out_amax = NULL; // the scales of the forward pass are still there
-    if (level >= RECOMPUTE_LAYERNORM) { normalize(model, gpu, ln1, a->residual.of(layer), N); }
+    Block again = block_of(model, layer, LINEAR_AGAIN), b = block_of(model, layer, LINEAR_BACKWARD);
+    const LayerActs &a = b.acts;
+    if (level >= RECOMPUTE_LAYERNORM) { normalize(model, gpu, b.ln1, a.residual, N); }
     if (level == RECOMPUTE_BLOCK) {
-        block_forward(model, gpu, layer, B, T, LINEAR_AGAIN);
+        block_forward(model, gpu, again, B, T);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        normalize(model, gpu, ln2, a->residual_mid.of(layer), N);
-        const floatX *inputs[] = {ln1.out, a->att.of(layer), ln2.out}; // of qkv, attproj, fc
-        for (int i = LINEAR_QKV; i <= LINEAR_FC; i++) {
-            linear_quantize_input(linear_of(model, layer, i, LINEAR_BACKWARD), inputs[i], N, gpu->stream);
-        }
+        normalize(model, gpu, b.ln2, a.residual_mid, N);
+        linear_quantize_input(b.qkv, a.ln1, N, gpu->stream);
+        linear_quantize_input(b.attproj, a.att, N, gpu->stream);
+        linear_quantize_input(b.fc, a.ln2, N, gpu->stream);
     }
     if (model->shape.gelu_fusion >= FUSE_GELU_FORWARD) { // a kernel of GELU alone might round differently
         count_on(gpu, model->params.parts);
-        mlp_forward(model, gpu, layer, N, LINEAR_AGAIN);
+        mlp_forward(model, gpu, again, N);
     } else {
-        linear_gelu_input(linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD), a->gelu.of(layer), a->fc.of(layer),
-                          N, gpu->stream);
+        linear_gelu_input(b.fcproj, a.gelu, a.fc, N, gpu->stream);
     }
 }
 
@@ -818,46 +804,36 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
 // A LayerNorm reads the stream where the linear layer `from` wrote to it, so dresidual is the gradient of from's
 // output. The LayerNorm's backward completes dresidual. It also adds dresidual's column sums to from's bias gradient.
 // For --fp8 it measures dresidual's largest magnitude. A separate kernel would read all N*C values again.
-static LayerNormDinp dresidual_of(const Model *model, bool is_new, const Linear &from) {
-    return {model->acts.dresidual.data, is_new, from.dbias, from.dout_amax()};
+static void normalize_backward(const Model *model, Gpu *gpu, const LayerNorm &ln, bool is_new, const Linear &from,
+                               const floatX *dout, const floatX *inp, int64_t N) {
+    layernorm_backward_with_column_sums({model->acts.dresidual.data, is_new, from.dbias, from.dout_amax()}, ln.dweight,
+                                        ln.dbias, dout, inp, ln.mean, ln.rstd, ln.weight, model->sum_scratch, N,
+                                        model->config.channels, gpu->stream);
 }
 
 // Computes dqkv from datt. linear_backward_bias measures dqkv's largest magnitude.
-static void attend_backward(const Model *model, Gpu *gpu, int layer, int B, int T) {
-    int C = model->config.channels, NH = model->config.num_heads;
-    const Activations *a = &model->acts;
-    const floatX *qkv = a->qkv.of(layer), *att = a->att.of(layer);
-    const float *lse = a->att_lse.of(layer);
+static void attend_backward(const Model *model, Gpu *gpu, const LayerActs &a, int B, int T) {
     if (cudnn_att_takes(&gpu->cudnn, B, T)) {
-        cudnn_att_backward(&gpu->cudnn, a->dqkv.data, a->datt.data, qkv, att, lse, gpu->stream);
+        cudnn_att_backward(&gpu->cudnn, a.dqkv, a.datt, a.qkv, a.att, a.att_lse, gpu->stream);
     } else {
-        attention_backward(a->dqkv.data, a->datt.data, qkv, att, lse, model->att_delta, B, T, C, NH, gpu->stream);
+        attention_backward(a.dqkv, a.datt, a.qkv, a.att, a.att_lse, model->att_delta, B, T, model->config.channels,
+                           model->config.num_heads, gpu->stream);
     }
 }
 
 // Runs the backward from the block's output to mid: fcproj, GELU, fc, ln2.
-static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t N) {
-    int C = model->config.channels;
-    Tensors<float> g = grads_of_layer(model, layer);
-    const Activations *a = &model->acts;
-    const floatX *fc = a->fc.of(layer);
-    floatX *dfc = a->dfc.data;
+static void block_backward_mlp(const Model *model, Gpu *gpu, const Block &b, int64_t N) {
+    const LayerActs &a = b.acts;
     bool fused = model->shape.gelu_fusion >= FUSE_GELU_BACKWARD; // the multiply also computes GELU's backward
-    Linear fcproj = linear_of(model, layer, LINEAR_FCPROJ, LINEAR_BACKWARD);
-    Linear to_fc = linear_of(model, layer, LINEAR_FC, LINEAR_BACKWARD);
-    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
-    LayerNorm ln2 = ln2_of(model, layer, LINEAR_BACKWARD);
     count_on(gpu, gpu->reduces);
-    linear_backward(&gpu->cublas, fcproj, dfc, a->dresidual.data, a->gelu.of(layer), fused ? fc : NULL, N, gpu->stream);
+    linear_backward(&gpu->cublas, b.fcproj, a.dfc, a.dresidual, a.gelu, fused ? a.fc : NULL, N, gpu->stream);
     if (fused) {
-        linear_backward_bias(to_fc, dfc, model->sum_scratch, N, gpu->stream);
+        linear_backward_bias(b.fc, a.dfc, model->sum_scratch, N, gpu->stream);
     } else { // one kernel computes dfc and fc's bias gradient, which saves one read of dfc
-        gelu_backward(dfc, fc, dfc, to_fc.dbias, model->sum_scratch, N, 4 * C, gpu->stream, to_fc.dout_amax());
+        gelu_backward(a.dfc, a.fc, a.dfc, b.fc.dbias, model->sum_scratch, N, b.fc.OC, gpu->stream, b.fc.dout_amax());
     }
-    linear_backward(&gpu->cublas, to_fc, a->dln.data, dfc, a->ln2.of(layer), NULL, N, gpu->stream);
-    layernorm_backward_with_column_sums(dresidual_of(model, false, attproj), g.ln2w, g.ln2b, a->dln.data,
-                                        a->residual_mid.of(layer), ln2.mean, ln2.rstd, ln2.weight, model->sum_scratch,
-                                        N, C, gpu->stream);
+    linear_backward(&gpu->cublas, b.fc, a.dln, a.dfc, a.ln2, NULL, N, gpu->stream);
+    normalize_backward(model, gpu, b.ln2, false, b.attproj, a.dln, a.residual_mid, N);
 }
 
 // Runs the backward from mid to the block's input: attproj, attention, qkv, ln1. The LayerNorm adds to a bias gradient
@@ -865,22 +841,18 @@ static void block_backward_mlp(const Model *model, Gpu *gpu, int layer, int64_t 
 static void block_backward_attention(const Model *model, Gpu *gpu, Shards *shards, int layer, int B, int T,
                                      const BatchRole *role) {
     int64_t N = (int64_t)B * T;
-    Tensors<float> g = grads_of_layer(model, layer);
-    const Activations *a = &model->acts;
-    Linear attproj = linear_of(model, layer, LINEAR_ATTPROJ, LINEAR_BACKWARD);
-    Linear qkv = linear_of(model, layer, LINEAR_QKV, LINEAR_BACKWARD), below;
-    LayerNorm ln1 = ln1_of(model, layer, LINEAR_BACKWARD);
-    linear_backward(&gpu->cublas, attproj, a->datt.data, a->dresidual.data, a->att.of(layer), NULL, N, gpu->stream);
-    attend_backward(model, gpu, layer, B, T);
-    linear_backward_bias(qkv, a->dqkv.data, model->sum_scratch, N, gpu->stream);
-    linear_backward(&gpu->cublas, qkv, a->dln.data, a->dqkv.data, a->ln1.of(layer), NULL, N, gpu->stream);
+    Block b = block_of(model, layer, LINEAR_BACKWARD);
+    const LayerActs &a = b.acts;
+    Linear below;
+    linear_backward(&gpu->cublas, b.attproj, a.datt, a.dresidual, a.att, NULL, N, gpu->stream);
+    attend_backward(model, gpu, a, B, T);
+    linear_backward_bias(b.qkv, a.dqkv, model->sum_scratch, N, gpu->stream);
+    linear_backward(&gpu->cublas, b.qkv, a.dln, a.dqkv, a.ln1, NULL, N, gpu->stream);
     if (layer > 0) {
         begin_gradient(shards, model->grads, layer, role->first); // the bucket of layer - 1
-        below = linear_of(model, layer - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
+        below = block_of(model, layer - 1, LINEAR_BACKWARD).fcproj;
     }
-    layernorm_backward_with_column_sums(dresidual_of(model, false, below), g.ln1w, g.ln1b, a->dln.data,
-                                        a->residual.of(layer), ln1.mean, ln1.rstd, ln1.weight, model->sum_scratch, N,
-                                        model->config.channels, gpu->stream);
+    normalize_backward(model, gpu, b.ln1, false, below, a.dln, a.residual, N);
 }
 
 // Adds the gradients of a batch to model->grads after its model_forward and model_loss, from the last layer to the
@@ -892,23 +864,20 @@ static void model_backward(const Model *model, Gpu *gpu, Shards *shards, const i
     const Activations *a = &model->acts;
     gpu->reduces = sends_gradients(shards, model->grads, role->last);
     begin_gradient(shards, model->grads, L, role->first);
-    Tensors<float> g = grads_of_layer(model, L - 1);
-    LayerNorm lnf = lnf_of(model);
-    Linear fcproj = linear_of(model, L - 1, LINEAR_FCPROJ, LINEAR_BACKWARD);
-    layernorm_backward_with_column_sums(dresidual_of(model, true, fcproj), g.lnfw, g.lnfb, a->dlnf.data,
-                                        a->residual.of(L), lnf.mean, lnf.rstd, lnf.weight, model->sum_scratch,
-                                        (int64_t)B * T, C, gpu->stream);
+    normalize_backward(model, gpu, lnf_of(model), true, block_of(model, L - 1, LINEAR_BACKWARD).fcproj, a->dlnf.data,
+                       a->residual.of(L), (int64_t)B * T);
     for (int layer = L - 1; layer >= 0; layer--) {
         int bucket = 1 + layer;
         if (layer > 0) { fetch_bucket(shards, model->params, bucket - 1); }
         await_bucket(shards, model->params, bucket);
         quantize_passing_weights(model, gpu, shards, layer);
         recompute_layer(model, gpu, layer, B, T);
-        block_backward_mlp(model, gpu, layer, (int64_t)B * T);
+        block_backward_mlp(model, gpu, block_of(model, layer, LINEAR_BACKWARD), (int64_t)B * T);
         block_backward_attention(model, gpu, shards, layer, B, T, role);
         release_bucket(shards, model->params, bucket);
         end_gradient(shards, model->grads, bucket, role->last);
     }
+    Tensors<float> g = grads_of_layer(model, 0);
     embedding_backward(g.wte, g.wpe, a->dresidual.data, tokens, order, B, T, C, gpu->stream);
     end_gradient(shards, model->grads, 0, role->last);
 }
@@ -969,12 +938,9 @@ static AdamWPart update_part(const Model *model, const Optimizer *optimizer, int
     bool all = !optimizer->m.parts;
     int64_t begin = all ? 0 : zero_begin(zero, bucket, model->shape.rank);
     int64_t end = all ? zero_size(zero, bucket) : zero_end(zero, bucket, model->shape.rank);
-    AdamWPart part = adamw_part(bucket_element(model->shards, model->params, bucket, begin),
-                                bucket_element(model->shards, optimizer->master, bucket, begin),
-                                bucket_element(model->shards, optimizer->m, bucket, begin),
-                                bucket_element(model->shards, optimizer->v, bucket, begin),
-                                bucket_element(model->shards, model->grads, bucket, begin), end - begin,
-                                zero_first_index(zero, bucket) + begin);
+    auto from = [&](auto array) { return bucket_element(model->shards, array, bucket, begin); };
+    AdamWPart part = adamw_part(from(model->params), from(optimizer->master), from(optimizer->m), from(optimizer->v),
+                                from(model->grads), end - begin, zero_first_index(zero, bucket) + begin);
     part.decayed = zero_decayed(zero, bucket) - begin; // negative if the part begins after the decayed tensors
     part.repeats = repeats;
     part.params_stride = bucket_stride(model->shards, model->params);
@@ -1030,22 +996,13 @@ template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t
 // Writes the name of the first tensor in this rank's part of `array` that holds a NaN or an infinity.
 template <class T>
 static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
-    const ZeroLayout *zero = &t->shards.layout;
-    ZeroPiece pieces[NUM_PARAM_TENSORS];
-    for (int b = 0; b < zero->num_buckets; b++) {
-        int n = zero_pieces(zero, b, zero_begin(zero, b, t->model.shape.rank), zero_end(zero, b, t->model.shape.rank),
-                            pieces);
-        for (int i = 0; i < n; i++) {
-            if (!find_nonfinite(t, bucket_element(&t->shards, array, b, pieces[i].in_bucket), pieces[i].count)) {
-                continue;
-            }
-            char where[32] = "";
-            if (b > 0) { snprintf(where, sizeof(where), " of layer %d", pieces[i].layer); }
-            snprintf(name, size, "%s %s%s", what, gpt2_param_specs[pieces[i].tensor].name, where);
-            return true;
-        }
-    }
-    return false;
+    return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
+        if (!find_nonfinite(t, data, piece.count)) { return true; }
+        const GPT2ParamSpec *spec = &gpt2_param_specs[piece.tensor];
+        int n = snprintf(name, size, "%s %s", what, spec->name);
+        if (spec->per_layer) { snprintf(name + n, size - (size_t)n, " of layer %d", piece.layer); }
+        return false;
+    });
 }
 
 static bool activation_is_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
@@ -1128,15 +1085,9 @@ static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole
 
 // Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
 static ModelState state_of(Trainer *t) {
-    ModelState state = {&t->shards,
-                        t->model.params,
-                        t->optimizer.master,
-                        t->optimizer.m,
-                        t->optimizer.v,
-                        t->transfer.staging,
-                        (float *)t->gpu.cublas_workspace,
-                        t->transfer.export_bucket,
-                        t->transfer.host_params};
+    ModelState state = {
+        &t->shards,          t->model.params,         t->optimizer.master,       t->optimizer.m,         t->optimizer.v,
+        t->transfer.staging, t->gpu.cublas_workspace, t->transfer.export_bucket, t->transfer.host_params};
     return state;
 }
 

@@ -84,6 +84,20 @@ template <class T> static inline void clear_buckets(const Shards *s, Buckets<T> 
     if (bytes > 0) { cuda_check(cudaMemsetAsync(array.data, 0, bytes, s->stream)); }
 }
 
+// Calls visit(data, piece) for each piece of a tensor in this rank's part of an array, in the order of the buckets.
+// Stops when visit returns false, and then returns false.
+template <class T, class Visit> static inline bool visit_own_part(const Shards *s, Buckets<T> array, Visit visit) {
+    const ZeroLayout *zero = &s->layout;
+    ZeroPiece pieces[NUM_PARAM_TENSORS];
+    for (int b = 0; b < zero->num_buckets; b++) {
+        int n = zero_pieces(zero, b, zero_begin(zero, b, s->rank), zero_end(zero, b, s->rank), pieces);
+        for (int i = 0; i < n; i++) {
+            if (!visit(bucket_element(s, array, b, pieces[i].in_bucket), pieces[i])) { return false; }
+        }
+    }
+    return true;
+}
+
 // ---- The two streams ----
 
 // Communication queued from here on waits for the computation queued so far.
