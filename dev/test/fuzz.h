@@ -1,7 +1,8 @@
 // What a fuzz target defines, and the temporary file it feeds to a reader.
 //
-// A target is one reader: dev/test/fuzz_<reader>.c. It must abort() when the reader accepts an input and then hands out
-// something out of range; crashes, leaks and undefined behaviour are found by the sanitizers. Two ways to run one:
+// A target is one reader: dev/test/<room>/fuzz_<reader>.c. Its require() ends the program when the reader accepts an
+// input and then hands out something out of range. The sanitizers find crashes, leaks and undefined behaviour. Two ways
+// to run one:
 //   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. dev/test/base/fuzz_json.c -o build/fuzz_json -lm
 //   cc -g -O1 -fsanitize=address,undefined -I. dev/test/base/fuzz_json.c dev/test/fuzz_main.c -o build/fuzz_json -lm
 #ifndef FUZZ_H
@@ -18,6 +19,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size); // libFuzzer's ent
 
 // Writes valid input number `which` (0, 1, ...) into buffer and returns its bytes; 0 when there is no such input.
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity);
+
+// What must hold for every input.
+static inline void require(bool condition) {
+    if (!condition) { abort(); }
+}
 
 static char fuzz_temp_path[4096];
 

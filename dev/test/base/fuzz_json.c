@@ -2,10 +2,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/base/json.h"
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 // Every index and place a caller may follow must lie inside.
 static void check_value(const Json *json, int i, int64_t size) {
     const JsonValue *v = &json->values[i];

@@ -3,10 +3,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/data/tokenizer.h"
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 static const Tokenizer *fuzz_tokenizer(void) {
     static const char merges[] =
         "\xc4\xa0 a\na b\nab c\na a\naa aa\nb c\n' s\n! !\n\xc3\xa4 \xc2\xb8\n\xc4\x8a \xc4\x8a\n1 2\n";

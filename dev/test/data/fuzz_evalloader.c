@@ -22,10 +22,6 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     return file.bytes;
 }
 
-static void require(bool ok) {
-    if (!ok) { abort(); }
-}
-
 // Each row's inputs are followed by its targets, and what is scored is there.
 static void check_row(const EvalLoader *eval, int64_t row, int T) {
     int32_t inputs[MAX_T], targets[MAX_T];

@@ -2,10 +2,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/data/tokenizer.h"
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Tokenizer t;
     Error error;

@@ -2,10 +2,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/data/tokenizer.h"
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 static void check_tokens(const Tokenizer *t) {
     static const char text[] = "abc  aab's\n\xc3\xa9\xff 12 caab";
     uint16_t tokens[sizeof(text)];

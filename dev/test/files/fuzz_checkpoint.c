@@ -14,10 +14,6 @@ static const GPT2Config config = {2, 3, 4, 1, 1, 2};
 
 static void remove_folder(void) { temp_dir_remove(&folder); }
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 static void make_folder(void) {
     static StateHeader header;
     Error error;

@@ -5,10 +5,6 @@
 
 static char folder[256];
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 static const char *const names[] = {HF_MERGES_NAME, HF_VOCAB_NAME, HF_TOKENIZER_NAME};
 
 static void remove_files(void) {

@@ -3,10 +3,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/files/model_bin.h"
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *path = fuzz_temp_file(data, size);
     GPT2Config config;

@@ -3,10 +3,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/files/state_file.h"
 
-static void require(bool condition) {
-    if (!condition) { abort(); }
-}
-
 // Puts the checksum that the header asks for where it belongs, if the header's own sizes allow it.
 static void repair(uint8_t *data, size_t size) {
     StatePreamble preamble;

@@ -557,12 +557,6 @@ TEST(test_tcp) {
     }
 }
 
-TEST(test_large) {
-    Run run;
-    run_start(&run, 3, "do=large");
-    check_all_well(t, &run);
-}
-
 // Runs three ranks that are told this host; those that do not start with rank 0 come first.
 static void check_host(Test *t, const char *host) {
     Run run;
@@ -989,64 +983,60 @@ TEST(test_rank_zero_while_starting) {
     }
 }
 
-// ---- Exchanges that do not fit, agreement ----
+// ---- How a run ends ----
 
-TEST(test_agree) {
-    Run run;
-    run_start(&run, 4, "do=agree who=1");
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "rank 1 (host1): disk full on 1", "disk full on 1");
-    run_start(&run, 3, "do=agree");
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "disk full on 7", "disk full on 7");
-}
-
-TEST(test_facts) {
-    Run run;
-    run_start(&run, 3, "do=facts who=2");
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "(host2)");
-    run_start(&run, 2, "do=facts who=1 fact=--new");
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "", "the ranks run different programs");
-    run_start(&run, 3, "do=facts");
-    check_all_well(t, &run);
-}
-
-TEST(test_mismatch) {
-    static const char *const how[] = {"kind", "size", "broadcast"};
-    static const char *const parts[] = {
-        "rank 2 (host2) is in exchange 1, a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all",
-        "rank 2 (host2) is in exchange 1, an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8",
-        "rank 2 (host2) is in exchange 1, a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8"};
-    for (int i = 0; i < 3; i++) {
+// Runs whose ranks end by themselves. All but rank `except` say a message with this begin and this end; without one,
+// they end well and in silence. Rank `except` says `own`, or ends well too.
+TEST(test_outcomes) {
+    static const char mismatch[] = "the ranks do not do the same: rank 2 (host2) is in exchange 1, ";
+    static const struct {
+        const char *options;
+        int n, except;
+        const char *begin, *more, *end, *own;
+    } cases[] = {
+        {"do=large", 3, -1, NULL, "", "", NULL},
+        {"do=agree who=1", 4, -1, "rank 1 (host1): disk full on 1", "", "disk full on 1", NULL},
+        {"do=agree", 3, -1, "disk full on 7", "", "disk full on 7", NULL},
+        {"do=facts", 3, -1, NULL, "", "", NULL},
+        {"do=facts who=2", 3, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "", "(host2)", NULL},
+        {"do=facts who=1 fact=--new", 2, -1, "", "", "the ranks run different programs", NULL},
+        {"do=mismatch who=2 how=kind", 4, -1, mismatch,
+         "a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all", "bytes", NULL},
+        {"do=mismatch who=2 how=size", 4, -1, mismatch,
+         "an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
+        {"do=mismatch who=2 how=broadcast", 4, -1, mismatch,
+         "a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8", "bytes", NULL},
+        {"do=leave who=0", 3, -1, NULL, "", "", NULL},
+        {"do=leave who=1", 3, -1, NULL, "", "", NULL},
+        {"do=leave how=miss who=0", 3, 0, "rank 0 (host0) has ended while the others wait for it", "",
+         "in a question to all", NULL},
+        {"do=leave how=miss who=1", 3, 1, "rank 1 (host1) has ended while the others wait for it", "",
+         "in a question to all", NULL},
+        {"do=fail who=2 how=wait", 4, 2, "rank 2 (host2): no more paper", "", "paper", "no more paper"},
+        {"do=fail who=0 how=wait", 4, 0, "rank 0 (host0): no more paper", "", "paper", "no more paper"},
+        {"do=fail who=3 how=compute", 4, 3, "rank 3 (host3): no more paper", "", "paper", "no more paper"},
+        {"do=fail who=0 how=compute", 4, 0, "rank 0 (host0): no more paper", "", "paper", "no more paper"},
+        // All fail at once: each says it itself, or is told it by another.
+        {"do=fail", 5, -1, "", "", "no more paper", NULL},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         Run run;
-        char options[64], begin[200];
-        snprintf(options, sizeof(options), "do=mismatch who=2 how=%s", how[i]);
-        snprintf(begin, sizeof(begin), "the ranks do not do the same: %s", parts[i]);
-        run_start(&run, 4, options);
+        char begin[200];
+        run_start(&run, cases[i].n, cases[i].options);
         run_wait_end(t, &run, LIMIT);
-        check_messages(t, &run, -1, begin, "bytes");
+        if (cases[i].begin == NULL) {
+            check_all_well(t, &run);
+            continue;
+        }
+        snprintf(begin, sizeof(begin), "%s%s", cases[i].begin, cases[i].more);
+        check_messages(t, &run, cases[i].except, begin, cases[i].end);
+        const Process *own = cases[i].except >= 0 ? &run.p[cases[i].except] : NULL;
+        if (own != NULL && cases[i].own == NULL) { CHECK(t, own->status == 0, "%s", own->err.text); }
+        if (cases[i].own != NULL) { check_message(t, own, cases[i].options, cases[i].own, cases[i].own); }
     }
 }
 
 // ---- Ranks that end, die, stop, hang ----
-
-TEST(test_leaving) {
-    Run run;
-    for (int who = 0; who < 2; who++) {
-        char options[64], begin[80];
-        snprintf(options, sizeof(options), "do=leave who=%d", who);
-        run_start(&run, 3, options);
-        check_all_well(t, &run);
-        snprintf(options, sizeof(options), "do=leave how=miss who=%d", who);
-        snprintf(begin, sizeof(begin), "rank %d (host%d) has ended while the others wait for it", who, who);
-        run_start(&run, 3, options);
-        run_wait_end(t, &run, LIMIT);
-        CHECK(t, run.p[who].status == 0, "rank %d: %s", who, run.p[who].err.text);
-        check_messages(t, &run, who, begin, "in a question to all");
-    }
-}
 
 // Many short runs, all of whose ranks end at the same moment: nobody may take another's end for a death.
 TEST(test_ending_together) {
@@ -1087,22 +1077,19 @@ TEST(test_killed) {
     check_death(t, "woken", 1, true);
 }
 
-// Both are named, or the run ends before the second is seen.
+// Both are named, or the run ends before the second is seen. All that is known comes together in rank 0.
 TEST(test_two_killed) {
-    Run run;
-    run_start(&run, 4, "do=compute");
-    if (run_wait_open(t, &run)) { process_signal(&run.p[1], SIGKILL), process_signal(&run.p[3], SIGKILL); }
-    run_wait_end(t, &run, LIMIT);
-    for (int i = 0; i < 4; i += 2) {
-        CHECK(t, run.p[i].status == 1 && strstr(run.p[i].err.text, "ended without a word") != NULL, "rank %d: %s", i,
-              run.p[i].err.text);
-    }
-    run_start(&run, 4, "do=compute"); // with rank 0, where all that is known comes together
-    if (run_wait_open(t, &run)) { process_signal(&run.p[0], SIGKILL), process_signal(&run.p[2], SIGKILL); }
-    run_wait_end(t, &run, LIMIT);
-    for (int i = 1; i < 4; i += 2) {
-        CHECK(t, run.p[i].status == 1 && strstr(run.p[i].err.text, "ended without a word") != NULL, "rank %d: %s", i,
-              run.p[i].err.text);
+    for (int first = 1; first >= 0; first--) { // ranks 1 and 3, then 0 and 2
+        Run run;
+        run_start(&run, 4, "do=compute");
+        if (run_wait_open(t, &run)) {
+            process_signal(&run.p[first], SIGKILL), process_signal(&run.p[first + 2], SIGKILL);
+        }
+        run_wait_end(t, &run, LIMIT);
+        for (int i = 1 - first; i < 4; i += 2) {
+            CHECK(t, run.p[i].status == 1 && strstr(run.p[i].err.text, "ended without a word") != NULL, "rank %d: %s",
+                  i, run.p[i].err.text);
+        }
     }
 }
 
@@ -1111,28 +1098,6 @@ TEST(test_consequence) {
     run_start(&run, 3, "do=consequence who=1");
     run_wait_end(t, &run, LIMIT);
     check_messages(t, &run, 1, "rank 1 (host1, pid ", "ended without a word (killed, or crashed?)");
-}
-
-static void check_failure(Test *t, int who, const char *how) {
-    Run run;
-    char options[64], begin[64];
-    snprintf(options, sizeof(options), "do=fail who=%d how=%s", who, how);
-    snprintf(begin, sizeof(begin), "rank %d (host%d): no more paper", who, who);
-    run_start(&run, 4, options);
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, who, begin, "paper");
-    check_message(t, &run.p[who], "the one that fails", "no more paper", "paper");
-}
-
-TEST(test_failing) {
-    check_failure(t, 2, "wait");
-    check_failure(t, 0, "wait");
-    check_failure(t, 3, "compute");
-    check_failure(t, 0, "compute");
-    Run run;
-    run_start(&run, 5, "do=fail"); // all at once: each says it itself, or is told it by another
-    run_wait_end(t, &run, LIMIT);
-    check_messages(t, &run, -1, "", "no more paper");
 }
 
 // A watch over two ranks that has not begun.

@@ -4,10 +4,6 @@
 
 #define MAX_WORDS 200
 
-static void require(bool ok) {
-    if (!ok) { abort(); }
-}
-
 static bool prints(const char *word) {
     return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "--version") == 0;
 }

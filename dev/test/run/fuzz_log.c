@@ -5,10 +5,6 @@
 
 #define SVG_BYTES (1 << 16)
 
-static void require(bool ok) {
-    if (!ok) { abort(); }
-}
-
 // What a resume at `step` leaves of a log, whose lines `parse` reads.
 static void check_trim(const uint8_t *data, size_t size, int64_t step, bool (*parse)(const char *, size_t, LogLine *)) {
     const char *path = fuzz_temp_file(data, size), *line;

@@ -2,10 +2,6 @@
 #include "dev/test/fuzz.h"
 #include "llmc/run/run_json.h"
 
-static void require(bool ok) {
-    if (!ok) { abort(); }
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static TrainRun run;
     static FILE *nowhere;
