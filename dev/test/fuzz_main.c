@@ -2,7 +2,7 @@
 //   build/fuzz_x [iterations, default 3000] [seed]
 //   build/fuzz_x --seeds FOLDER          writes the valid inputs there: a corpus for libFuzzer to begin with
 // Each iteration takes one of the target's valid inputs, damages it in one to four ways and runs the target.
-// The numbers on the command line give the same inputs on every machine.
+// The numbers on the command line give equal inputs on every machine.
 #include <stdbool.h>
 #include <string.h>
 

@@ -45,7 +45,7 @@ extern "C"
 __attribute__((format(printf, 5, 6))) static inline bool test_check(Test *t, bool ok, const char *file, int line,
                                                                     const char *format, ...) {
     if (ok) { return true; }
-    if (++t->failures <= 10) { // enough to see what is wrong
+    if (++t->failures <= 10) { // enough to see the fault
         va_list arguments;
         va_start(arguments, format);
         printf("  %s:%d: ", file, line);

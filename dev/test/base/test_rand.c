@@ -220,7 +220,7 @@ TEST(test_permute_is_fair) {
             uint64_t a = rand_permute(seed, RAND_SHARDS, 0, n), b = rand_permute(seed, RAND_SHARDS, 1, n);
             first[a]++;
             last[rand_permute(seed, RAND_SHARDS, n - 1, n)]++;
-            distance[(a + n - b) % n - 1]++; // 1 .. n-1: never the same place
+            distance[(a + n - b) % n - 1]++; // 1 .. n-1: never one place
         }
         check_even(t, "place of the first", first, (int)n, SEEDS);
         check_even(t, "place of the last", last, (int)n, SEEDS);

@@ -268,7 +268,7 @@ TEST(test_nan_stays_in_its_row) {
     free(out), free_case(&c);
 }
 
-// Many gemm_serial at the same time, each in its share of a workspace sized for gemm.
+// Many gemm_serial at once, each in its share of a workspace sized for gemm.
 TEST(test_serial_inside_parallel) {
     enum { CALLS = 24 };
     set_threads(4);

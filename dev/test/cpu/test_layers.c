@@ -306,7 +306,7 @@ TEST(test_adamw) {
     free(param), free(m), free(v), free(want), free(dm), free(dv);
 }
 
-// The comparison itself must reject what is wrong.
+// The comparison itself must reject wrong values.
 TEST(test_comparison_rejects) {
     Layer layer = {"self-test (failures are expected)", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 1};
     const double want[3] = {1.0, 2.0, 3.0};

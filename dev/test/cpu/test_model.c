@@ -107,7 +107,7 @@ TEST(test_untrained_loss_is_ln_v) {
     }
 }
 
-// Logits of all rows of a sequence through generation's forward (rows in chunks of any size give the same).
+// Logits of all rows of a sequence through generation's forward (the size of the chunks of rows changes no bit).
 static void logits_of_sequence(Model *model, const int32_t *tokens, int n, float *logits) {
     generate_begin(model);
     for (int i = 0; i < n; i++) {
@@ -377,7 +377,7 @@ TEST(test_lifetimes_are_true) {
     }
 }
 
-// What is planned is what is allocated, to the byte and at once; training, validating and sampling allocate nothing.
+// The plan is allocated to the byte and at once; training, validating and sampling allocate nothing.
 TEST(test_one_allocation) {
     for (int level = 0; level < 4; level++) {
         int64_t bytes_before = planned_bytes, allocations_before = allocations;

@@ -17,7 +17,7 @@ static uint32_t bits_of(float x) {
 
 // The distance between neighbouring floats at x, in double.
 static double unit_in_last_place(double x) {
-    if (!(fabs(x) > 1.1754944e-38)) { return ldexp(1.0, -149); } // subnormal: all the same distance
+    if (!(fabs(x) > 1.1754944e-38)) { return ldexp(1.0, -149); } // subnormal: one distance for all
     int exponent;
     frexp(x, &exponent);
     return ldexp(1.0, exponent - 24);

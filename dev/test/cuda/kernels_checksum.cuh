@@ -56,7 +56,7 @@ TEST(test_checksum_formula) {
     }
 }
 
-// It is added to what is there, however far that is.
+// It is added to the number before it, however large that is.
 TEST(test_checksum_is_added) {
     Words words = random_words(1001, 2);
     for (uint64_t before : {(uint64_t)0, (uint64_t)1, ~(uint64_t)0, (uint64_t)0x123456789abcdef0ULL}) {
@@ -105,7 +105,7 @@ TEST(test_checksum_flipped_bits) {
     }
 }
 
-// Two words, or two runs of words, that have changed places; the same words one place further.
+// Two words, or two runs of words, that have changed places; and words that moved one place further.
 TEST(test_checksum_swapped_words) {
     Words words = random_words(40, 5);
     words[7] = 0, words[8] = 0xffffffffu; // neighbours by value, too

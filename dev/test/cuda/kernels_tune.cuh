@@ -66,7 +66,7 @@ static Tuning *new_tuning(void) {
     return &table;
 }
 
-// With every epilogue, and with sums of 16 terms and more: fewer may have the same bits in any order.
+// With every epilogue, and with sums of 16 terms and more: fewer may have equal bits in any order.
 static std::vector<CublasProblem> problems_to_tune(void) {
     const MatmulShape shapes[] = {{16, 16, 16}, {35, 24, 40}};
     std::vector<CublasProblem> problems;
@@ -116,7 +116,7 @@ TEST(test_tune_choice) {
     }
 }
 
-// With any bits the fastest is one that splits the sum. The table has its choices apart from those of the same bits. An
+// With any bits the fastest is one that splits the sum. The table has its choices apart from those of equal bits. An
 // algorithm that leaves out terms is not taken, however fast.
 TEST(test_tune_any_bits) {
 #ifndef GPT2_EMU
@@ -147,7 +147,7 @@ TEST(test_tune_any_bits) {
     unsetenv("EMU_CUBLASLT_FAULT");
 }
 
-// The choices of rank 0 on another rank: the same plans. Another GPU is refused.
+// The choices of rank 0 on another rank: equal plans. Another GPU is refused.
 TEST(test_tune_share) {
     const std::vector<CublasProblem> problems = problems_to_tune();
     int count = (int)problems.size();

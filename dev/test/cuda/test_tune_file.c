@@ -1,4 +1,4 @@
-// The file of choices for matrix multiplies: what is kept comes back, and nothing damaged or foreign does.
+// The file of choices for matrix multiplies: stored choices come back, and nothing damaged or foreign does.
 #include "llmc/cuda/tune_file.h"
 #include "dev/test/temp_dir.h"
 #include "dev/test/test.h"

@@ -22,7 +22,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     return file.bytes;
 }
 
-// Each row's inputs are followed by its targets, and what is scored is there.
+// Each row's inputs are followed by its targets, and the scored inputs exist.
 static void check_row(const EvalLoader *eval, int64_t row, int T) {
     int32_t inputs[MAX_T], targets[MAX_T];
     int begin, end;

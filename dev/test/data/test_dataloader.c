@@ -34,7 +34,7 @@ static void write_file(Folder *f, const char *name, const void *data, size_t byt
     temp_write(folder_path(f, name), data, bytes);
 }
 
-// A shard whose header says what is asked for, followed by bytes / 2 tokens first, first + 1, ...
+// A shard whose header has the given values, followed by bytes / 2 tokens first, first + 1, ...
 static void write_raw_shard(Folder *f, const char *name, int magic, int version, int count, size_t bytes, int first) {
     uint8_t *data = (uint8_t *)calloc(1, SHARD_HEADER_BYTES + bytes + 1);
     int32_t *header = (int32_t *)data;
@@ -169,7 +169,7 @@ TEST(test_every_window_once) {
     }
 }
 
-// Without shuffling: shards in order of their names, windows in order of their places, the same in every epoch, and
+// Without shuffling: shards in order of their names, windows in order of their places, alike in every epoch, and
 // reads that cross from shard to shard and from epoch to epoch.
 TEST(test_plain_order_over_borders) {
     Folder f = folder_begin(t);
@@ -189,7 +189,7 @@ TEST(test_plain_order_over_borders) {
     dataloader_close(&dl);
 }
 
-// The order is a function of seed and sequence number: the same in batches of any size, in any order of the reads, by a
+// The order is a function of seed and sequence number: alike in batches of any size, in any order of the reads, by a
 // loader opened anew at that point (a resume), from file and from memory.
 TEST(test_order_is_a_pure_function) {
     Folder f = folder_begin(t);

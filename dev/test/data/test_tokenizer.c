@@ -192,7 +192,7 @@ static void check_word(Test *t, const Tokenizer *tok, const uint8_t *word, int n
     CHECK(t, same, "%d bytes at once: %d tokens, expected %d, or others", n, (int)count, (int)expected);
 }
 
-// Vocabularies no training would make: tokens that cannot be reached, merges that compete for the same letters.
+// Vocabularies no training would make: tokens that cannot be reached, merges that compete for letters.
 TEST(test_merging) {
     Random r = {11, 0};
     char merges[8192];

@@ -1,4 +1,4 @@
-// One planted bug for each mistake that the emulator reports, and beside it the same code without the bug. Each runs as
+// One planted bug for each mistake that the emulator reports, and beside it the code without the bug. Each runs as
 // a process of its own, `emu_bugs --bug NAME` or `emu_bugs --twin NAME`: the bug must end with status 1 and exactly the
 // report that the comment `//! NAME` before it gives (but for line ends; @X stands for the line that ends with `// @X`,
 // %x for an address), and the twin must end with status 0 and say nothing. Without arguments: all of them.
@@ -171,7 +171,7 @@ BUG(atomic_race) {
 //! @W
 //!   thread (31,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
 //!   62 bytes into the allocation of 128 bytes at %x
-__global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // neighbours in a word are not the same
+__global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // neighbours in a word are two places
     out[blockIdx.x * (32 - overlap) + threadIdx.x] = __float2bfloat16(1.0f); // @W
 }
 BUG(half_race) {
@@ -1059,7 +1059,7 @@ int main(int argc, char **argv) {
         bug->function(strcmp(argv[1], "--bug") == 0);
         return 0;
     }
-    setenv("EMU_THREADS", "1", 1); // the same thread finds the mistake each time
+    setenv("EMU_THREADS", "1", 1); // one thread finds the mistake each time
     expectations = read_expectations(__FILE__);
     return test_main(argc, argv);
 }

@@ -635,7 +635,7 @@ static void (*const make_mistake[])(Square &) = {
         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[1], s.unwritten.data);
     },
     [](Square &s) { multiply_square(s.A, s.B, s.D, s.workspace, 0, s.small.data); }, // correct
-    [](Square &s) { // correct: what the others do, in order
+    [](Square &s) { // correct: the steps of the mistakes, in order
         multiply_square(s.A, s.B, s.D, s.workspace, s.streams[0]);
         cudaStreamSynchronize(s.streams[0]);
         multiply_square(s.D, s.B, s.A, s.workspace, s.streams[1]);

@@ -2,7 +2,7 @@
 // runs a function of this file in several processes of this program, `emu_nccl --rank NAME RANKS RANK VICTIM BUG
 // PIPE..`, one for each rank; a rank has failed if it prints anything, or ends with another status than expected.
 //
-// Planted bugs are as in emu_bugs.cu: the comment `//! NAME` gives the exact report of one of the ranks; the others
+// Planted bugs are as in emu_bugs.cu: the comment `//! NAME` gives the exact report of one rank; the other ranks
 // must end in silence, and so must all ranks of the twin without the bug.
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
@@ -402,7 +402,7 @@ CASE(config, 2, 2) {
     w->end();
 }
 
-// The process that made the id may leave first: it waits for the others.
+// The process that made the id may leave first: it waits for the other processes.
 CASE(leaves_first, 2, 3) {
     w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
@@ -457,7 +457,7 @@ CASE(signals, 2, 3) {
     w->end();
 }
 
-// ---- When a rank ends: the calls of the others fail, and say which. Each rank is the victim once ----
+// ---- When a rank ends: the calls of the other ranks fail, and say which. Each rank is the victim once ----
 
 VICTIM(ends, 3, STATUS_OF_VICTIM) {
     w->begin();

@@ -1,4 +1,4 @@
-// Several processes that save checkpoints together: this one leads, the others are forked from it and joined by pipes.
+// Several processes that save checkpoints together: one leads, and forks the other processes, which pipes join.
 #ifndef CHECKPOINT_GROUP_H
 #define CHECKPOINT_GROUP_H
 
@@ -112,7 +112,7 @@ static inline bool group_collect(const Group *group, CheckpointSums *sums) {
     return ok;
 }
 
-// For the leader: saves a checkpoint of this generation together with the others.
+// For the leader: saves a checkpoint of this generation together with the other processes.
 static inline bool group_save(const Group *group, int64_t step, int64_t generation, Error *error) {
     static CheckpointWriter w;
     GroupCommand what = {step, generation};

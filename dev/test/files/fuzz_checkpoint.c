@@ -1,4 +1,4 @@
-// Fuzz target: loading a checkpoint. The model is always the same good one; the input is the state beside it. All but
+// Fuzz target: loading a checkpoint. The model is always one good file; the input is the state beside it. All but
 // the untouched inputs get a right header checksum, or the fuzzer would never come past it.
 #include "dev/test/files/one_process.h"
 #include "dev/test/fuzz.h"

@@ -1,5 +1,5 @@
 // Fuzz target: the readers of Hugging Face's tokenizer files. An input is merges.txt, a NUL and vocab.json, or without
-// a NUL tokenizer.json. What is accepted must give the same files again, and encode and decode within its vocabulary.
+// a NUL tokenizer.json. What is accepted must give its files again, and encode and decode within its vocabulary.
 #include "dev/test/fuzz.h"
 #include "llmc/files/hf_tokenizer.h"
 

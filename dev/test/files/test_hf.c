@@ -417,7 +417,7 @@ TEST(test_killed) {
         whole += check_whole(t, &dir, &a, &b);
     }
     CHECK(t, whole > 0, "it was never whole in %d rounds", rounds);
-    export_to(t, temp_path(&dir, "hf"), &b, 1); // and an export into what is left is whole
+    export_to(t, temp_path(&dir, "hf"), &b, 1); // and an export into the rest is whole
     CHECK(t, check_whole(t, &dir, &a, &b), "at last");
     CHECK(t, !path_exists(temp_path(&dir, "hf/model.safetensors.tmp")), "a temporary file");
     tokenizer_free(&a);

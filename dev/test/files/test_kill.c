@@ -214,7 +214,7 @@ static void arm(int rank, void *context) {
     if (rank == death->victim) { calls_left = death->call; }
 }
 
-// A group saves generation 2, of which one process dies; returns what became of the leader.
+// A group saves generation 2, and one of its processes dies. Returns how the leader ended.
 static int save_with_a_death(Run *run, const char *dir, int64_t step, Death death) {
     int life[2], status = 0;
     temp_must(pipe(life) == 0, "pipe");

@@ -1,5 +1,5 @@
 // Arrays in pieces: a range of the initial parameters, a range of a model file, and checkpoints written and read in
-// pieces, by one process and by several: the same bits as the whole, wherever it is cut.
+// pieces, by one process and by several: the bits of the whole, wherever it is cut.
 #include <sys/resource.h>
 
 #include "dev/test/files/one_process.h"

@@ -229,7 +229,7 @@ TEST(test_attention_simt) {
     check_attention(t, {1, 50, 1, 128}, ATTENTION_SIMT);
 }
 
-// Both versions have the same inputs, so they may be apart by what both may be away from the exact result.
+// Both versions have equal inputs, so they may be apart by what both may be away from the exact result.
 TEST(test_attention_versions_agree) {
     for (int HS : {64, 80, 96, 128}) {
         if (!attention_uses_tensor_cores(HS)) { SKIP(t, "fp32 has one version"); }
@@ -243,7 +243,7 @@ TEST(test_attention_versions_agree) {
         std::string name = attention_name(s);
         check_within(t, name + ": out", mma.out.get(), simt.out.get(), bounds.out, FLOATX_EPSILON);
         check_within(t, name + ": lse", mma.lse.get(), simt.lse.get(), bounds.lse, 0.0);
-        simt.out.set(mma.out.get()); // the same for both backward passes
+        simt.out.set(mma.out.get()); // one input for both backward passes
         simt.lse.set(mma.lse.get());
         simt.backward(ATTENTION_SIMT);
         check_within(t, name + ": dqkv", mma.dqkv.get(), simt.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
@@ -252,7 +252,7 @@ TEST(test_attention_versions_agree) {
 
 // ---- Scores that overflow or vanish without the softmax's care ----
 
-// Scores of about +-1000 at random, then all alike: +1000 for every seventh key and -1000 for the others, or all -1000.
+// Scores of about +-1000 at random, then all alike: +1000 for every seventh key and -1000 for the rest, or all -1000.
 TEST(test_attention_extreme_scores) {
     for (int HS : {8, 64}) {
         AttentionShape s = {1, 130, 1, HS};
@@ -327,7 +327,7 @@ TEST(test_attention_causality) {
     check_causality(t, {1, 40, 1, 128}, 17);
 }
 
-// A row of the batch alone, and its first tokens alone, give the same bits as in company.
+// A row of the batch alone, and its first tokens alone, give the bits that they have in company.
 static void check_company(Test *t, AttentionShape s, int prefix) {
     int64_t C = channels_of(s), row = s.T * C;
     std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 49), dout = random_values(outputs_of(s), 1.0f, 50);

@@ -113,7 +113,7 @@ TEST(test_cross_entropy_padding) {
     }
 }
 
-// Rows in shared memory and rows read twice give the same bits, whatever they hold. What a GPU has no shared memory for
+// Rows in shared memory and rows read twice give equal bits, whatever they hold. What a GPU has no shared memory for
 // is left out there.
 static void cross_entropy_check_forms(Test *t, const CrossEntropyInput &input, int block_size) {
     struct cudaDeviceProp device;
@@ -140,7 +140,7 @@ TEST(test_cross_entropy_forms) {
     cross_entropy_check_forms(t, cross_entropy_input({1, 50257, 50304}, 5.0f, 0.0f), CROSS_ENTROPY_BLOCK);
 }
 
-// The logits, padding included, stay as they were; the losses have the same bits.
+// The logits, padding included, stay as they were; the losses keep their bits.
 TEST(test_cross_entropy_without_gradient) {
     for (CrossEntropyShape shape : cross_entropy_shapes) {
         CrossEntropyInput input = cross_entropy_input(shape, 3.0f, rounded(7e7f));

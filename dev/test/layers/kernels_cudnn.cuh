@@ -61,7 +61,7 @@ struct CudnnRun {
     }
 };
 
-// Both have the same inputs, so they may be apart by what both may be away from the exact result.
+// Both have equal inputs, so they may be apart by what both may be away from the exact result.
 static bool check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const std::vector<float> &qkv,
                            const std::vector<float> &dout) {
     CudnnRun cudnn(s, qkv, dout, 0, deterministic);
@@ -73,7 +73,7 @@ static bool check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const 
     AttentionBounds bounds = attention_bounds(s, true, qkv, dout, own.out.get(), own.lse.get());
     check_within(t, name + ": out", cudnn.arrays.out.get(), own.out.get(), bounds.out, FLOATX_EPSILON);
     check_within(t, name + ": lse", cudnn.arrays.lse.get(), own.lse.get(), bounds.lse, 0.0);
-    own.out.set(cudnn.arrays.out.get()); // the same for both backward passes
+    own.out.set(cudnn.arrays.out.get()); // one input for both backward passes
     own.lse.set(cudnn.arrays.lse.get());
     own.backward(ATTENTION_SIMT);
     check_within(t, name + ": dqkv", cudnn.arrays.dqkv.get(), own.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
@@ -99,14 +99,14 @@ TEST(test_cudnn_agrees) {
     for (AttentionShape s : shapes) { check_cudnn(t, s, true); }
 }
 
-// --deterministic 0: the same function, but its bits are nobody's business.
+// --deterministic 0: the function is unchanged, but its bits may be any.
 TEST(test_cudnn_atomics) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     static const AttentionShape shapes[] = {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}};
     for (AttentionShape s : shapes) { check_cudnn(t, s, false); }
 }
 
-// Every score is -100 but for some noise, and so is every lse. What is masked must get a probability of 0 all the same,
+// Every score is -100 but for some noise, and so is every lse. A masked score must get a probability of 0 nevertheless,
 // and nothing may be read in the workspace that was not written there. Public reports of wrong results name both.
 TEST(test_cudnn_low_scores) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
@@ -127,8 +127,8 @@ TEST(test_cudnn_low_scores) {
     }
 }
 
-// The backward a few sequences at a time has the same bits, and each time the same: also where the last chunk is
-// smaller than the others.
+// The backward a few sequences at a time has the bits of all at once, each time: also where the last chunk is
+// smaller.
 TEST(test_cudnn_chunks) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
     AttentionShape s = {5, 128, 2, 16};

@@ -165,7 +165,7 @@ TEST(test_embedding_backward_runs) {
     }
 }
 
-// Sums that are not exact: within the tolerance of the longest, and the same bits in any order of blocks and warps.
+// Sums that are not exact: within the tolerance of the longest, and equal bits in any order of blocks and warps.
 TEST(test_embedding_backward_rounding) {
     EmbeddingShape s = {9, 75, 40, 12, 80};
     int64_t N = (int64_t)s.B * s.T;

@@ -163,7 +163,7 @@ TEST(test_fp8_not_finite) {
     }
 }
 
-// Only one of the two may be wanted, and the other's memory is left alone. amax joins what is there already.
+// Only one of the two may be wanted, and the other's memory is left alone. amax joins the amax before it.
 TEST(test_fp8_one_of_two) {
     const int64_t rows = 70;
     const int cols = 144;
@@ -338,7 +338,7 @@ TEST(test_fp8_backward) {
 
 // The loss in precision is that of the formats. A number of random mantissa is off by 2^-bits / sqrt(12) of its power
 // of two, which is 1 / sqrt(7/3) of its own root mean square; in a sum of K products of numbers of size 1 both factors'
-// errors add up, sqrt(K) times. A quarter more for what is too small for the format, 8 times that for the worst sum.
+// errors add up, sqrt(K) times. A quarter more for numbers too small for the format, 8 times that for the worst sum.
 static inline void check_precision(Test *t, const char *what, const std::vector<float> &got,
                                    const std::vector<float> &want, int64_t K, int bits_a, int bits_b) {
     double error_a = ldexp(1.0, -bits_a) / sqrt(12.0 * 7.0 / 3.0),
@@ -434,7 +434,7 @@ TEST(test_fp8_schedules) {
     std::vector<float> x = fp8_inputs(rows * cols, 1.0f, 40);
     Fp8Tensor<fp8e4> weights(x, rows, cols);
     Fp8Tensor<fp8e5> gradients(x, rows, cols);
-    for_each_schedule(t, "fp8_quantize", [&] { // of which no bit depends on the machine
+    for_each_schedule(t, "fp8_quantize", [&] { // no bit of it depends on the machine
         weights.clear(), gradients.clear();
         weights.quantize(), gradients.quantize();
         return weights.hash() ^ (3 * gradients.hash());

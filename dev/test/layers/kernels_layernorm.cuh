@@ -244,9 +244,9 @@ static void layernorm_check_sums(Test *t, const std::string &what, const std::ve
     check_values(t, what, got, want, sum_tolerance(N + 1) * sizes, FLT_EPSILON);
 }
 
-// Backward passes, each from where the GPU's last ended, against the CPU's: the first replaces dinp, the others add to
-// it. Tolerances: dinp's new part contains two means over C and is rounded to floatX with what it is added to; dweight
-// is a sum over N rows.
+// Backward passes, each from where the GPU's last ended, against the CPU's: the first replaces dinp, the later ones add
+// to it. Tolerances: dinp's new part contains two means over C and is rounded to floatX with what it is added to;
+// dweight is a sum over N rows.
 static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
     LayerNormCase c = layernorm_case(N, C);
     std::vector<float> dout = layernorm_eighths(N * C, 8);

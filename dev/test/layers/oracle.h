@@ -1,4 +1,4 @@
-// The layers of train_gpt2.c for C++ tests: the same functions with the prefix cpu_, their workspace taken care of.
+// The layers of train_gpt2.c for C++ tests: its functions with the prefix cpu_, which bring their workspace.
 // Implemented in oracle.c, which is compiled as C and linked.
 #ifndef ORACLE_H
 #define ORACLE_H

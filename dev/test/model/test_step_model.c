@@ -56,7 +56,7 @@ static void check_sum(Test *t, const StepShape *s, const char *begin, double cal
 
 // ---- Operations and bytes ----
 
-// 6 for each weight and token, in bf16 and in 8 bits, however the rows of the head are cut; and what is done again.
+// 6 for each weight and token, in bf16 and in 8 bits, however the rows of the head are cut; and the recomputed work.
 TEST(test_operations_of_multiplies) {
     const char *const models[] = {"d12", "d48"};
     for (int i = 0; i < 16; i++) {
@@ -74,7 +74,7 @@ TEST(test_operations_of_multiplies) {
     }
 }
 
-// 2 T C operations a token and product, of which the mask leaves half: 7 products by cuDNN, 9 by our kernels.
+// 2 T C operations a token and product. The mask leaves half of them: 7 products by cuDNN, 9 by our kernels.
 TEST(test_operations_of_attention) {
     StepShape s = shape_of("d12", 4, 0, 2);
     double product = 8 * 1024.0 * 1024.0 * 768.0 * 12.0;
@@ -258,7 +258,7 @@ TEST(test_multiplies) {
           "more workspace is not faster");
 }
 
-// What options that move work between kernels change, by the arithmetic of what is read and written.
+// What options that move work between kernels change, by the arithmetic of the bytes read and written.
 TEST(test_options) {
     StepGpu gpu = h100();
     StepShape s = shape_of("d12", 64, 0, 1), other = s;

@@ -51,7 +51,7 @@ static double host_norm(const std::vector<float> &grads) {
     return sqrt(sum);
 }
 
-// Sizes around a warp, a block and the span of a block; the last element counts as much as all the others together.
+// Sizes around a warp, a block and the span of a block; the last element counts as much as all before it.
 TEST(test_norm_matches_host) {
     const int64_t sizes[] = {
         1, 2, 3, 4, 31, 2047, 2049, GLOBAL_NORM_SPAN - 1, GLOBAL_NORM_SPAN, GLOBAL_NORM_SPAN + 1, (1 << 20) + 3};
@@ -226,7 +226,7 @@ static void check_neighbours(Test *t, const char *what, const std::vector<float>
     }
 }
 
-// What the CPU makes of the same arrays.
+// The CPU's update of these arrays.
 struct UpdateExpected {
     std::vector<float> w, m, v;
 
@@ -305,7 +305,7 @@ TEST(test_adamw_bias_correction) {
                  1e-5 + 16.0 * FLT_EPSILON); // epsilon is 1e-5 of the smallest gradient
 }
 
-// result->grad_scale multiplies the gradients: by a power of two to the same bits, by others as on the CPU.
+// result->grad_scale multiplies the gradients: by a power of two without a change of bits, else as on the CPU.
 TEST(test_adamw_grad_scale) {
     UpdateArrays scaled(1027), multiplied(1027), other(1027);
     std::vector<float> quarter = multiplied.grads.get();
@@ -574,7 +574,7 @@ TEST(test_params_from_master) {
 }
 
 // The parts of a model: elements outside of the layers, then three layers with something between them. All in one
-// launch are the same bits as stretch after stretch; what lies between stays.
+// launch give the bits of one stretch after another. The memory between stays.
 TEST(test_adamw_parts) {
     const int64_t sizes[][4] = {{40, 24, 520, 512}, {37, 0, 515, 600}, {5, 5, 1500, 3}, {0, 0, 8, 8}};
     for (const int64_t(&size)[4] : sizes) {

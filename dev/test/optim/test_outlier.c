@@ -1,4 +1,4 @@
-// The outlier detector: the z-score, what enters the statistics, what is skipped, and restarts.
+// The outlier detector: the z-score, which steps enter the statistics, which are skipped, and restarts.
 #include "dev/test/test.h"
 #include "llmc/optim/outlier.h"
 #include "llmc/base/rand.h"
@@ -154,7 +154,7 @@ TEST(test_false_alarms) {
     CHECK(t, skipped >= 1 && skipped <= 30, "%d of 100,000 normal values skipped at z > 4", skipped);
 }
 
-// Bytes saved in the middle of a run and read back go on in the same way: what a resume does.
+// A resume: bytes saved in the middle of a run and read back go on as the run did.
 TEST(test_resume) {
     CHECK(t, sizeof(OutlierDetector) == 16 + 8 * OUTLIER_WINDOW, "padding: %zu bytes", sizeof(OutlierDetector));
     for (int stop = 0; stop < 400; stop += 37) {

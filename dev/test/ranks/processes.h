@@ -66,7 +66,7 @@ static inline void process_start(Process *p, const char *const *argv) {
     p->out.fd = out[0], p->err.fd = err[0];
 }
 
-// Takes what is there.
+// Takes the bytes that have come.
 static inline void process_read(ProcessOutput *output) {
     char chunk[4096];
     ssize_t n;

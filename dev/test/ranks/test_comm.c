@@ -91,7 +91,7 @@ static bool do_large(Rank *r) {
     return ok;
 }
 
-// Ranks who and who + 1 fail to agree; without who, all do, for the same reason.
+// Ranks who and who + 1 fail to agree. Without who, all fail for one reason.
 static bool do_agree(Rank *r) {
     int rank = r->comm.rank;
     fail(&r->error, "disk full on %d", r->who < 0 ? 7 : rank);
@@ -126,7 +126,7 @@ static bool do_mismatch(Rank *r) {
     return other ? comm_sum_u64(&r->comm, values, 2, &r->error) : comm_any(&r->comm, true, &any, &r->error);
 }
 
-// Waits for the others in an exchange; rank `who` does not come.
+// Waits for the other ranks in an exchange. Rank `who` does not come.
 static bool wait_in_exchange(Rank *r) {
     bool any;
     return comm_any(&r->comm, false, &any, &r->error);
@@ -171,15 +171,15 @@ static bool do_slow(Rank *r) {
     return wait_in_exchange(r) && do_exchanges(r);
 }
 
-// Rank who fails on its own (without who: all do, at the same moment); the others wait for it, or compute.
+// Rank who fails on its own. Without who, all fail at once. The other ranks wait for it, or compute.
 static bool do_fail(Rank *r) {
     bool mine = r->comm.rank == r->who || r->who < 0;
     if (mine) { return fail(&r->error, "no more paper"); }
     return strcmp(rank_text(r, "how", ""), "compute") == 0 ? do_compute(r) : wait_in_exchange(r);
 }
 
-// Rank who leaves in order; the others go on for a while without it, then miss it (how=miss) or not, or wait for it on
-// the GPU (how=gpu).
+// Rank who leaves in order. The other ranks go on for a while without it, then miss it (how=miss) or not, or wait for
+// it on the GPU (how=gpu).
 static bool do_leave(Rank *r) {
     if (r->comm.rank == r->who) { return true; }
     if (strcmp(rank_text(r, "how", ""), "gpu") == 0) { comm_waits(&r->comm, true), rank_sleep(1000.0); }
@@ -660,7 +660,7 @@ TEST(test_folder_stale) {
             socket_wait(silent, POLLIN, seconds_now() + LIMIT);
         }
         start_process(&run.p[0], run.at, "start=fs n=2 rank=0");
-        if (i == 1) { // it gives up after 3 s, its whole time; another attempt of the same rank is what counts
+        if (i == 1) { // it gives up after its 3 s; a second attempt of this rank counts
             process_wait_all(&run.p[1], 1, LIMIT);
             check_message(t, &run.p[1], "rank 1", "rank 1 (", "come between?");
             start_process(&run.p[1], run.at, "start=fs n=2 rank=1");
@@ -878,7 +878,7 @@ static void must_write(int fd, const void *data, size_t bytes) {
     temp_must(write(fd, data, bytes) == (ssize_t)bytes, "write");
 }
 
-// What comes to a port that the network can see: garbage, silence, half a greeting. The run starts all the same.
+// A port that the network can see gets garbage, silence, and half a greeting. The run starts nevertheless.
 TEST(test_strangers) {
     Run run;
     SocketAddress address;
@@ -929,7 +929,7 @@ TEST(test_many_silent) {
         do { fds[i] = socket_connect(&address, 1.0, end, &lookup); } while (fds[i] < 0 && seconds_now() < end);
     }
     start_process(&run.p[1], run.at, "n=2 rank=1");
-    for (int i = 0; i < COMM_CALLERS + 10; i += 2) { socket_close(&fds[i]); } // the others stay
+    for (int i = 0; i < COMM_CALLERS + 10; i += 2) { socket_close(&fds[i]); } // the odd ones stay
     run.n = 2;
     check_all_well(t, &run);
     for (int i = 0; i < COMM_CALLERS + 10; i++) { socket_close(&fds[i]); }
@@ -1038,7 +1038,7 @@ TEST(test_outcomes) {
 
 // ---- Ranks that end, die, stop, hang ----
 
-// Many short runs, all of whose ranks end at the same moment: nobody may take another's end for a death.
+// Many short runs whose ranks end together: no rank may take another's end for a death.
 TEST(test_ending_together) {
     for (int i = 0; i < 12 && t->failures == 0; i++) {
         Run run;
@@ -1189,7 +1189,7 @@ TEST(test_stopped_in_a_round) {
     }
 }
 
-// ---- Runs that mostly wait: all at the same time ----
+// ---- Runs that mostly wait, all at once ----
 
 static struct {
     Run stopped[2];  // whose rank 0, or 1, is stopped for good
@@ -1246,7 +1246,7 @@ static void check_stopped(Test *t) {
     for (int victim = 0; victim < 2; victim++) {
         Run *run = &waiting.stopped[victim];
         char begin[100];
-        for (int i = 0; i < 3; i++) { // the others end while it is still stopped
+        for (int i = 0; i < 3; i++) { // the other ranks end while it is still stopped
             if (i != victim) { process_wait_text(&run->p[i], "never", LIMIT); }
         }
         process_signal(&run->p[victim], SIGCONT);
@@ -1276,7 +1276,7 @@ static void check_all_waiting(Test *t) {
                    "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1");
 }
 
-// Longer than the watchdog allows, but announced; the others wait, and are not blamed either.
+// Longer than the watchdog allows, but announced. The other ranks wait, and are not blamed either.
 static void check_slow(Test *t) {
     check_all_well(t, &waiting.slow[0]);
     check_all_well(t, &waiting.slow[1]);
@@ -1359,7 +1359,7 @@ TEST(test_mpi) {
     }
     run_mpi(t, &p, with, "3", "do=agree", "who=1", false); // an error that all know is printed once
     CHECK(t, count_text(p.err.text, "disk full on 1") == 1, "%s", p.err.text);
-    run_mpi(t, &p, with, "3", "do=fail", "who=2", false); // the others are told, and one of them says so
+    run_mpi(t, &p, with, "3", "do=fail", "who=2", false); // the other ranks are told, and one of them says so
     CHECK(t, count_text(p.err.text, "): no more paper") == 1, "%s", p.err.text);
     run_mpi(t, &p, with, "3", "do=consequence", "who=1", false); // who speaks first, mpirun or the watch, is open
     run_mpi(t, &p, with, "2", "do=hang", "who=1", false);
