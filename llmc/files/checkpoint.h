@@ -1,16 +1,15 @@
 // Checkpoints: pairs model_<step>.bin + state_<step>.bin in a run folder. A complete pair survives a kill at any
 // moment.
 //
-// The state gets its name last and holds the model's size and checksums. A state that verifies together with its model
-// is therefore a complete checkpoint. A save writes both files under temporary names and flushes them to the disk. Then
-// it renames the model, then the state. When the step already exists, its model is first renamed to
-// model_<step>.bin.old. A kill leaves one of these situations:
-//   before the renames:        the old pair is untouched;
-//   with the old model aside:  the old state names the checksum of .old, and a reader finds the model there;
-//   with the new model placed: the checksum tells which of the two models belongs to the state;
-//   with the new state placed: the new pair is complete, .old is a leftover.
-// The old pair is never removed before the new pair is complete. The folder is flushed after each rename, so the names
-// survive a power failure. checkpoint_clean removes the leftovers of a kill.
+// The state holds the checksums of its model. One rule decides which model belongs to a state: the one under the
+// temporary name model_<step>.bin.tmp if it has these checksums, otherwise model_<step>.bin. A save writes both files
+// under temporary names and flushes them to the disk. Then it renames the state, then the model. A kill leaves one of
+// these situations, also when the step already exists:
+//   before the renames:        the old pair is untouched, and the temporary files are leftovers;
+//   with the new state placed: its model still has the temporary name, and a reader finds it there;
+//   with the new model placed: the new pair is complete.
+// The folder is flushed after each rename, so the names survive a power failure. checkpoint_clean gives a model that a
+// kill left under its temporary name its own name, and removes all other leftovers.
 //
 // Any number of processes save and load one checkpoint together. Each handles its pieces of the three arrays: the
 // parameters and both moments of AdamW, in the order of the parameter table. The number of processes does not change
@@ -31,7 +30,7 @@
 #include "llmc/files/model_bin.h"
 #include "llmc/files/state_file.h"
 
-#define CHECKPOINT_KEPT_SUFFIX ".old"
+#define CHECKPOINT_STEP_LIMIT 1000000000000000000 // names with more than 18 digits are not ours
 
 // The arrays, each of gpt2_num_params floats. The parameters follow the header of the model file. The moments are
 // sections of the state. All three come first in the state's table.
@@ -47,34 +46,32 @@ typedef struct {
 // ---- Names ----
 
 typedef struct {
-    char model[MAX_PATH_BYTES], kept_model[MAX_PATH_BYTES]; // model_<step>.bin; .old during an overwrite
-    char state[MAX_PATH_BYTES];
+    char model[MAX_PATH_BYTES], state[MAX_PATH_BYTES]; // model_<step>.bin, state_<step>.bin
     char temporary_model[MAX_PATH_BYTES], temporary_state[MAX_PATH_BYTES];
 } CheckpointPaths;
 
+static inline void checkpoint_name(char name[64], const char *kind, int64_t step, const char *suffix) {
+    snprintf(name, 64, "%s_%08lld.bin%s", kind, (long long)step, suffix);
+}
+
 static inline bool checkpoint_paths(CheckpointPaths *paths, const char *dir, int64_t step, Error *error) {
-    char *const out[] = {paths->model, paths->kept_model, paths->state, paths->temporary_model, paths->temporary_state};
-    static const char *const kinds[] = {"model", "model", "state", "model", "state"};
-    static const char *const suffixes[] = {"", CHECKPOINT_KEPT_SUFFIX, "", TEMPORARY_SUFFIX, TEMPORARY_SUFFIX};
+    char *const out[] = {paths->model, paths->state, paths->temporary_model, paths->temporary_state};
     if (!path_check(dir, "run folder", error)) { return false; }
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 4; i++) {
         char name[64];
-        snprintf(name, sizeof(name), "%s_%08lld.bin%s", kinds[i], (long long)step, suffixes[i]);
+        checkpoint_name(name, i % 2 == 0 ? "model" : "state", step, i < 2 ? "" : TEMPORARY_SUFFIX);
         if (!path_join(out[i], dir, name, error)) { return false; }
     }
     return true;
 }
 
-// Returns the step in a name like state_00000020.bin (kind "state", suffix ".bin"), -1 if the name has another form.
+// Returns the step in a name like state_00000020.bin (kind "state", suffix ""), -1 if the name has another form.
 static inline int64_t checkpoint_step_of_name(const char *name, const char *kind, const char *suffix) {
-    size_t n = strlen(kind);
-    if (strncmp(name, kind, n) != 0 || name[n] != '_') { return -1; }
-    const char *digits = name + n + 1;
-    size_t count = strspn(digits, "0123456789");
-    if (count < 8 || count > 18 || (count > 8 && digits[0] == '0') || strcmp(digits + count, suffix) != 0) {
-        return -1;
-    }
-    return (int64_t)strtoll(digits, NULL, 10);
+    char same[64];
+    const char *digits = strchr(name, '_');
+    int64_t step = digits == NULL ? -1 : (int64_t)strtoll(digits + 1, NULL, 10);
+    checkpoint_name(same, kind, step, suffix);
+    return step >= 0 && step < CHECKPOINT_STEP_LIMIT && strcmp(name, same) == 0 ? step : -1;
 }
 
 static inline int checkpoint_compare_steps(const void *a, const void *b) {
@@ -109,142 +106,19 @@ static inline int checkpoint_collect(const char *dir, const char *kind, const ch
 // checkpoint_verify_model tells whether it is sound. A missing folder holds no checkpoints.
 static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
     int64_t *all;
-    int count = checkpoint_collect(dir, "state", ".bin", &all);
+    int count = checkpoint_collect(dir, "state", "", &all);
     count = count < 0 ? 0 : count < max ? count : max;
     for (int i = 0; i < count; i++) { steps[i] = all[i]; }
     free(all);
     return count;
 }
 
-// ---- The model that belongs to a state ----
+// ---- Opening ----
 
-static inline uint64_t checkpoint_model_header_hash(const GPT2Config *config) {
-    int32_t header[BIN_HEADER_INTS];
-    model_bin_make_header(header, config, MODEL_BIN_FP32);
-    return hash64(header, (size_t)BIN_HEADER_BYTES);
-}
-
-// The facts that a state holds about its model: the file's size, the XXH64 of its header, the SUM64 of its parameters.
-typedef struct {
-    int64_t bytes;
-    uint64_t header, params;
-} CheckpointModel;
-
-static inline bool checkpoint_expect_model(const StateFile *state, const StateHeader *header, CheckpointModel *model,
-                                           Error *error) {
-    const StateRecord *record = &state->records[CHECKPOINT_PARAMS];
-    memset(model, 0, sizeof(*model));
-    if (state->count < CHECKPOINT_ARRAYS || record->kind != STATE_ELSEWHERE ||
-        strcmp(record->name, checkpoint_array_names[CHECKPOINT_PARAMS]) != 0 ||
-        !state_get_i64(header, "model_bytes", &model->bytes) ||
-        !state_get_u64(header, "model_header", &model->header)) {
-        return fail(error, "%s: does not say which model file it belongs to", state->file.path);
-    }
-    model->params = record->checksum;
-    return true;
-}
-
-// Checks that a model belongs to the state. Reads the whole file.
-static inline bool checkpoint_check_model(const char *path, const CheckpointModel *model, Error *error) {
-    InputFile file;
-    uint8_t header[BIN_HEADER_BYTES];
-    uint64_t params = 0;
-    if (!input_open(&file, path, error)) { return false; }
-    bool ok = input_read(&file, 0, header, BIN_HEADER_BYTES, error) &&
-              input_checksum(&file, BIN_HEADER_BYTES, file.size - BIN_HEADER_BYTES, STATE_ARRAY, &params, error);
-    input_close(&file);
-    if (!ok) { return false; }
-    return (file.size == model->bytes && hash64(header, sizeof(header)) == model->header && params == model->params) ||
-           fail(error, "%s: is damaged: its checksum does not match", path);
-}
-
-// Finds the model of a state. Two models can exist only after a kill in the middle of an overwrite.
-static inline bool checkpoint_find_model(const CheckpointPaths *paths, const CheckpointModel *expected,
-                                         const char **model, Error *error) {
-    Error ignored;
-    struct stat info;
-    *model = paths->model;
-    if (path_exists(paths->kept_model) && checkpoint_check_model(paths->kept_model, expected, &ignored)) {
-        *model = paths->kept_model;
-    }
-    if (stat(*model, &info) != 0) { return fail_system(error, *model, "open"); }
-    return info.st_size == expected->bytes || fail(error, "%s: has %lld bytes, its training state expects %lld", *model,
-                                                   (long long)info.st_size, (long long)expected->bytes);
-}
-
-static inline bool checkpoint_check_step(const CheckpointPaths *paths, const StateHeader *header, int64_t step,
-                                         Error *error) {
-    int64_t found = -1;
-    return (state_get_i64(header, "step", &found) && found == step) ||
-           fail(error, "%s: is the training state of step %lld, renamed?", paths->state, (long long)found);
-}
-
-// A checkpoint whose state is open.
-typedef struct {
-    CheckpointPaths paths;
-    StateFile state;
-    CheckpointModel expected;
-    const char *model; // one of the paths
-} CheckpointFiles;
-
-// Opens the state of a checkpoint and finds its model. The state stays open only after success.
-static inline bool checkpoint_open(CheckpointFiles *files, const char *dir, int64_t step, StateHeader *header,
-                                   Error *error) {
-    CheckpointPaths *paths = &files->paths;
-    if (!checkpoint_paths(paths, dir, step, error) || !state_open(&files->state, paths->state, header, error)) {
-        return false;
-    }
-    bool ok = checkpoint_check_step(paths, header, step, error) &&
-              checkpoint_expect_model(&files->state, header, &files->expected, error) &&
-              checkpoint_find_model(paths, &files->expected, &files->model, error);
-    if (!ok) { input_close(&files->state.file); }
-    return ok;
-}
-
-// Opens the model of a checkpoint and reads its config. The model's header must have the checksum in the state.
-static inline bool checkpoint_open_model(const CheckpointFiles *files, InputFile *model, GPT2Config *config,
-                                         Error *error) {
-    int32_t header[BIN_HEADER_INTS];
-    if (!model_bin_open(model, files->model, header, config, error)) { return false; }
-    if (hash64(header, sizeof(header)) == files->expected.header) { return true; }
-    input_close(model);
-    return fail(error, "%s: is damaged: its header is not the one its training state expects", files->model);
-}
-
-// ---- Loading ----
-
-// Reads a checkpoint's facts and its model's config, without the weights. Verifies sizes and headers.
-static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
-                                          Error *error) {
-    CheckpointFiles files;
-    InputFile model;
-    if (!checkpoint_open(&files, dir, step, header, error)) { return false; }
-    bool ok = checkpoint_open_model(&files, &model, config, error);
-    if (ok) { input_close(&model); }
-    input_close(&files.state.file);
-    return ok;
-}
-
-// Verifies every byte of a checkpoint without loading it. Writes the model's path into model_path (MAX_PATH_BYTES).
-static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
-    CheckpointFiles files;
-    StateHeader header;
-    InputFile model;
-    GPT2Config config;
-    if (!checkpoint_open(&files, dir, step, &header, error)) { return false; }
-    bool ok = state_verify_sections(&files.state, error) && checkpoint_open_model(&files, &model, &config, error);
-    if (ok) {
-        input_close(&model);
-        ok = checkpoint_check_model(files.model, &files.expected, error);
-    }
-    input_close(&files.state.file);
-    path_copy(model_path, files.model, strlen(files.model));
-    return ok;
-}
-
+// A checkpoint that is open for reading.
 typedef struct {
     StateFile state;
-    InputFile model;
+    InputFile model; // its path may be the temporary name
     GPT2Config config;
     CheckpointSums sums;
     int64_t not_finite; // place of a parameter that is NaN or infinite; -1: none seen
@@ -257,14 +131,56 @@ static inline void checkpoint_read_abort(CheckpointReader *r) {
     input_close(&r->model);
 }
 
-static inline bool checkpoint_read_open_model(CheckpointReader *r, const CheckpointFiles *files, Error *error) {
-    GPT2Config found;
-    return checkpoint_open_model(files, &r->model, &found, error) &&
-           (model_configs_equal(&r->config, &found) || fail(error, "%s: holds a model of another shape", files->model));
+static inline bool checkpoint_fail_array(const CheckpointReader *r, int array, Error *error) {
+    if (array != CHECKPOINT_PARAMS) { return state_fail_damaged(&r->state, array, error); }
+    return fail(error, "%s: is damaged: its checksum does not match", r->model.path);
 }
 
-// Checks that the file's arrays have the names and sizes of this model's arrays.
-static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error *error) {
+// Reads all parameters and compares their sum with the sum in the state.
+static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *error) {
+    int64_t bytes = r->model.size - BIN_HEADER_BYTES;
+    uint64_t found;
+    return input_checksum(&r->model, BIN_HEADER_BYTES, bytes, STATE_ARRAY, &found, error) &&
+           (found == r->state.records[CHECKPOINT_PARAMS].checksum ||
+            checkpoint_fail_array(r, CHECKPOINT_PARAMS, error));
+}
+
+// Opens a model and reads its config. Its header must have the hash `expected`.
+static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, uint64_t expected, Error *error) {
+    int32_t header[BIN_HEADER_INTS];
+    if (!model_bin_open(&r->model, path, header, &r->config, error)) { return false; }
+    if (hash64(header, sizeof(header)) == expected) { return true; }
+    input_close(&r->model);
+    return fail(error, "%s: is damaged: its header is not the one its training state expects", path);
+}
+
+// Opens the model that belongs to the open state.
+static inline bool checkpoint_open_model(CheckpointReader *r, const CheckpointPaths *paths, const StateHeader *header,
+                                         Error *error) {
+    uint64_t expected;
+    Error ignored;
+    if (r->state.count < CHECKPOINT_ARRAYS || !state_get_u64(header, "model_header", &expected)) {
+        return fail(error, "%s: does not say which model file it belongs to", r->state.file.path);
+    }
+    if (path_exists(paths->temporary_model)) {
+        if (checkpoint_try_model(r, paths->temporary_model, expected, &ignored) &&
+            checkpoint_verify_params(r, &ignored)) {
+            return true;
+        }
+        input_close(&r->model);
+    }
+    return checkpoint_try_model(r, paths->model, expected, error);
+}
+
+static inline bool checkpoint_check_step(const CheckpointReader *r, const StateHeader *header, int64_t step,
+                                         Error *error) {
+    int64_t found = -1;
+    return (state_get_i64(header, "step", &found) && found == step) ||
+           fail(error, "%s: is the training state of step %lld, renamed?", r->state.file.path, (long long)found);
+}
+
+// Checks that the arrays have the names and sizes of this model's arrays.
+static inline bool checkpoint_check_arrays(const CheckpointReader *r, Error *error) {
     int64_t bytes = gpt2_num_params(&r->config) * (int64_t)sizeof(float);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
@@ -273,21 +189,55 @@ static inline bool checkpoint_read_check_arrays(const CheckpointReader *r, Error
     return true;
 }
 
-// Opens a checkpoint to be read in pieces and reads its facts into header. config comes from checkpoint_load_header.
-// Verifies names, sizes and headers. No file stays open after this or a following function fails.
-static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
-                                         StateHeader *header, Error *error) {
-    CheckpointFiles files;
+// Opens both files of a checkpoint and reads its facts and its model's config. Verifies names, sizes and headers. No
+// file stays open after a failure.
+static inline bool checkpoint_open(CheckpointReader *r, const char *dir, int64_t step, StateHeader *header,
+                                   Error *error) {
+    CheckpointPaths paths;
     memset(&r->sums, 0, sizeof(r->sums));
-    r->config = *config;
-    r->model.fd = r->state.file.fd = -1;
+    r->model.fd = -1;
     r->not_finite = -1;
     r->not_finite_value = 0.0f;
-    if (!checkpoint_open(&files, dir, step, header, error)) { return false; }
-    r->state = files.state;
-    bool ok = checkpoint_read_open_model(r, &files, error) && checkpoint_read_check_arrays(r, error);
+    if (!checkpoint_paths(&paths, dir, step, error) || !state_open(&r->state, paths.state, header, error)) {
+        return false;
+    }
+    bool ok = checkpoint_check_step(r, header, step, error) && checkpoint_open_model(r, &paths, header, error) &&
+              checkpoint_check_arrays(r, error);
     if (!ok) { checkpoint_read_abort(r); }
     return ok;
+}
+
+// ---- Loading ----
+
+// Reads a checkpoint's facts and its model's config, without the weights.
+static inline bool checkpoint_load_header(const char *dir, int64_t step, GPT2Config *config, StateHeader *header,
+                                          Error *error) {
+    CheckpointReader r;
+    if (!checkpoint_open(&r, dir, step, header, error)) { return false; }
+    *config = r.config;
+    checkpoint_read_abort(&r);
+    return true;
+}
+
+// Verifies every byte of a checkpoint without loading it. Writes the model's path into model_path (MAX_PATH_BYTES).
+static inline bool checkpoint_verify_model(const char *dir, int64_t step, char *model_path, Error *error) {
+    CheckpointReader r;
+    StateHeader header;
+    if (!checkpoint_open(&r, dir, step, &header, error)) { return false; }
+    bool ok = state_verify_sections(&r.state, error) && checkpoint_verify_params(&r, error);
+    path_copy(model_path, r.model.path, strlen(r.model.path));
+    checkpoint_read_abort(&r);
+    return ok;
+}
+
+// Opens a checkpoint to be read in pieces and reads its facts into header. config comes from checkpoint_load_header. No
+// file stays open after this or a following function fails.
+static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, int64_t step, const GPT2Config *config,
+                                         StateHeader *header, Error *error) {
+    if (!checkpoint_open(r, dir, step, header, error)) { return false; }
+    if (model_configs_equal(config, &r->config)) { return true; }
+    checkpoint_read_abort(r);
+    return fail(error, "%s: holds a model of another shape", r->model.path);
 }
 
 // Reads one piece, small enough to stay in the cache until it is checked.
@@ -318,9 +268,7 @@ static inline bool checkpoint_read(CheckpointReader *r, int array, int64_t first
 
 static inline bool checkpoint_read_check_sums(const CheckpointReader *r, const CheckpointSums *all, Error *error) {
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        if (all->sums[a] == r->state.records[a].checksum) { continue; }
-        if (a != CHECKPOINT_PARAMS) { return state_fail_damaged(&r->state, a, error); }
-        return fail(error, "%s: is damaged: its checksum does not match", r->model.path);
+        if (all->sums[a] != r->state.records[a].checksum) { return checkpoint_fail_array(r, a, error); }
     }
     return r->not_finite < 0 ||
            model_fail_not_finite(&r->config, r->not_finite, r->not_finite_value, r->model.path, error);
@@ -338,57 +286,38 @@ static inline bool checkpoint_read_end(CheckpointReader *r, const CheckpointSums
 
 // ---- Cleaning up after a kill ----
 
-// Ends an interrupted overwrite of one step: keeps the model that belongs to the state and removes the other model.
-// Keeps both while the state cannot be read.
-static inline bool checkpoint_settle(const CheckpointPaths *paths, Error *error) {
-    if (!path_exists(paths->kept_model)) { return true; }
-    char dir[MAX_PATH_BYTES];
-    bool restore = !path_exists(paths->model);
-    if (!restore) {
-        StateFile state;
-        StateHeader header;
-        CheckpointModel expected;
-        const char *model = NULL;
-        if (!state_open(&state, paths->state, &header, error)) { return true; }
-        input_close(&state.file);
-        if (!checkpoint_expect_model(&state, &header, &expected, error) ||
-            !checkpoint_find_model(paths, &expected, &model, error)) {
-            return true;
-        }
-        restore = model == paths->kept_model;
-    }
-    if (restore && rename(paths->kept_model, paths->model) != 0) {
-        return fail_system(error, paths->kept_model, "rename");
-    }
-    if (!restore && unlink(paths->kept_model) != 0) { return fail_system(error, paths->kept_model, "remove"); }
-    path_parent(dir, paths->model);
-    return sync_directory(dir, error);
-}
-
 static inline bool checkpoint_remove(const char *path, Error *error) {
     return unlink(path) == 0 || errno == ENOENT || fail_system(error, path, "remove");
 }
 
-// Removes what an interrupted save or prune of one step left. A model without a state is removed only when a temporary
-// state beside it proves that it is our leftover. Otherwise it may be a user's only copy.
-static inline bool checkpoint_clean_step(const char *dir, int64_t step, Error *error) {
-    CheckpointPaths paths;
-    if (!checkpoint_paths(&paths, dir, step, error) || !checkpoint_settle(&paths, error)) { return false; }
-    bool orphan = path_exists(paths.temporary_state) && !path_exists(paths.state);
-    if (orphan && !checkpoint_remove(paths.model, error)) { return false; }
-    return checkpoint_remove(paths.temporary_model, error) && checkpoint_remove(paths.temporary_state, error);
+// Ends a save or prune of one step that was killed. The model under the temporary name gets its own name if it belongs
+// to the state, and is removed otherwise. It stays while the state or its model cannot be read.
+static inline bool checkpoint_settle(const char *dir, int64_t step, const CheckpointPaths *paths, Error *error) {
+    CheckpointReader r;
+    StateHeader header;
+    Error ignored;
+    if (!path_exists(paths->temporary_model)) { return true; }
+    if (!path_exists(paths->state)) { return checkpoint_remove(paths->temporary_model, error); }
+    if (!checkpoint_open(&r, dir, step, &header, &ignored)) { return true; }
+    bool belongs = strcmp(r.model.path, paths->temporary_model) == 0;
+    checkpoint_read_abort(&r);
+    if (!belongs) { return checkpoint_remove(paths->temporary_model, error); }
+    if (rename(paths->temporary_model, paths->model) == 0) { return sync_directory(dir, error); }
+    return fail_system(error, paths->temporary_model, "rename");
 }
 
 // Removes all leftovers of killed saves from a run folder, and nothing else. The caller holds the folder's lock.
 static inline bool checkpoint_clean(const char *dir, Error *error) {
-    static const char *const leftovers[][2] = {{"model", ".bin" CHECKPOINT_KEPT_SUFFIX},
-                                               {"model", ".bin" TEMPORARY_SUFFIX},
-                                               {"state", ".bin" TEMPORARY_SUFFIX}};
-    for (int i = 0; i < 3; i++) {
+    static const char *const kinds[] = {"model", "state"};
+    for (int i = 0; i < 2; i++) {
         int64_t *steps;
-        int count = checkpoint_collect(dir, leftovers[i][0], leftovers[i][1], &steps);
+        CheckpointPaths paths;
+        int count = checkpoint_collect(dir, kinds[i], TEMPORARY_SUFFIX, &steps);
         bool ok = count >= 0 || fail_system(error, dir, "read folder");
-        for (int j = 0; ok && j < count; j++) { ok = checkpoint_clean_step(dir, steps[j], error); }
+        for (int j = 0; ok && j < count; j++) {
+            ok = checkpoint_paths(&paths, dir, steps[j], error) && checkpoint_settle(dir, steps[j], &paths, error) &&
+                 checkpoint_remove(paths.temporary_state, error);
+        }
         free(steps);
         if (!ok) { return false; }
     }
@@ -397,23 +326,8 @@ static inline bool checkpoint_clean(const char *dir, Error *error) {
 
 // ---- Saving ----
 
-static inline bool checkpoint_rename(const char *from, const char *to, const char *dir, Error *error) {
-    if (rename(from, to) != 0) { return fail_system(error, from, "rename"); }
-    return sync_directory(dir, error);
-}
-
-// Gives both complete files their names, in the order that the comment at the top of this file explains.
-static inline bool checkpoint_publish(const char *dir, const CheckpointPaths *paths, AtomicFile *model,
-                                      AtomicFile *state, Error *error) {
-    bool overwrite = path_exists(paths->state) && path_exists(paths->model);
-    if (overwrite && !checkpoint_rename(paths->model, paths->kept_model, dir, error)) { return false; }
-    if (!atomic_commit(model, error) || !atomic_commit(state, error)) { return false; }
-    return !overwrite || checkpoint_remove(paths->kept_model, error);
-}
-
 typedef struct {
     CheckpointPaths paths;
-    char dir[MAX_PATH_BYTES];
     GPT2Config config;
     bool leader;
     StateHeader header;
@@ -438,9 +352,11 @@ static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) 
 static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
                                        Error *error) {
     int64_t bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
+    int32_t model_header[BIN_HEADER_INTS];
+    model_bin_make_header(model_header, &w->config, MODEL_BIN_FP32);
     state_set_i64(&w->header, "step", step);
     state_set_i64(&w->header, "model_bytes", model_bin_bytes(&w->config, MODEL_BIN_FP32));
-    state_set_u64(&w->header, "model_header", checkpoint_model_header_hash(&w->config));
+    state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
     w->count = CHECKPOINT_ARRAYS + count;
     if (!state_check_fits(w->paths.state, &w->header, w->count, error)) { return false; }
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
@@ -476,8 +392,7 @@ static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *
 static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
     int32_t header[BIN_HEADER_INTS];
     model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
-    return checkpoint_settle(&w->paths, error) &&
-           atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
+    return atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
            atomic_create(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
            atomic_write_at(&w->model, 0, header, BIN_HEADER_BYTES, error);
 }
@@ -498,8 +413,7 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
     if (!checkpoint_paths(&w->paths, dir, step, error) || !checkpoint_describe(w, step, sections, count, error)) {
         return false;
     }
-    path_copy(w->dir, dir, strlen(dir));
-    bool ok = leader ? checkpoint_write_create(w, error)
+    bool ok = leader ? checkpoint_settle(dir, step, &w->paths, error) && checkpoint_write_create(w, error)
                      : atomic_join(&w->model, w->paths.model, model_bin_bytes(config, MODEL_BIN_FP32), error) &&
                            atomic_join(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error);
     if (!ok) { checkpoint_write_abort(w); }
@@ -546,19 +460,21 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
             return false;
         }
     }
-    return state_write_head(&w->state, &w->header, w->records, w->count, error) && atomic_flush(&w->state, error) &&
-           checkpoint_publish(w->dir, &w->paths, &w->model, &w->state, error);
+    if (!state_write_head(&w->state, &w->header, w->records, w->count, error) || !atomic_flush(&w->state, error)) {
+        return false;
+    }
+    w->model.pending = false; // an abort must not remove the model when the state has its name
+    return atomic_commit(&w->state, error) && atomic_commit(&w->model, error);
 }
 
-// Removes one checkpoint. The state loses its name first and is deleted last, so that checkpoint_clean recognises what
-// a kill in between leaves.
+// Removes one checkpoint. Its model first gets its temporary name, so that checkpoint_clean ends what a kill
+// interrupts.
 static inline void checkpoint_delete(const char *dir, int64_t step) {
     CheckpointPaths paths;
     Error ignored;
     if (!checkpoint_paths(&paths, dir, step, &ignored)) { return; }
-    if (rename(paths.state, paths.temporary_state) != 0) { return; }
-    unlink(paths.model);
-    unlink(paths.temporary_state);
+    if (rename(paths.model, paths.temporary_model) != 0 && errno != ENOENT) { return; }
+    if (unlink(paths.state) == 0) { unlink(paths.temporary_model); }
 }
 
 // Removes checkpoints before newest_step. Keeps the `keep` newest (newest_step counts as one; 0: keeps all) and the
@@ -566,7 +482,7 @@ static inline void checkpoint_delete(const char *dir, int64_t step) {
 static inline void checkpoint_prune(const char *dir, int64_t newest_step, int keep, int64_t keep_major) {
     if (keep <= 0) { return; }
     int64_t *steps;
-    int count = checkpoint_collect(dir, "state", ".bin", &steps), seen = 0;
+    int count = checkpoint_collect(dir, "state", "", &steps), seen = 0;
     for (int i = 0; i < count; i++) {
         if (steps[i] > newest_step) { continue; }
         bool major = keep_major > 0 && steps[i] % keep_major == 0;

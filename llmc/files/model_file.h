@@ -46,7 +46,7 @@ static inline bool model_file_fail_empty(const char *dir, Error *error) {
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
     int64_t *steps;
     Error problem;
-    int count = checkpoint_collect(dir, "model", ".bin", &steps);
+    int count = checkpoint_collect(dir, "model", "", &steps);
     bool found = false;
     for (int i = 0; i < count && !found; i++) {
         found = model_file_try_step(file, dir, steps[i], &problem);

@@ -93,7 +93,7 @@ static inline bool checkpoint_load(const char *dir, int64_t step, const GPT2Conf
 // that had to be passed over; its text is empty when none had to.
 static inline bool checkpoint_find_good(const char *dir, int64_t *step, Error *problem) {
     int64_t *steps;
-    int count = checkpoint_collect(dir, "state", ".bin", &steps);
+    int count = checkpoint_collect(dir, "state", "", &steps);
     bool found = false;
     problem->text[0] = '\0';
     for (int i = 0; i < count && !found; i++) {

