@@ -21,19 +21,24 @@
 #define SAFETENSORS_CONFIG_NAME "config.json"
 #define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: the writer; other programs keep such members
 
-// The place of one tensor of one layer.
+// One tensor of the header.
 typedef struct {
+    int key; // its name in the JSON text
+    bool known;
     Dtype type;
-    bool found;
+    int rank;
+    int64_t shape[2];      // the first two dimensions
     int64_t offset, bytes; // offset in the data
 } SafetensorsEntry;
 
 typedef struct {
     InputFile file;
     GPT2Config config;
-    SafetensorsEntry *entries; // [NUM_PARAM_TENSORS][L]
-    SafetensorsEntry head;     // lm_head.weight, if the file has it
     int64_t data_start;        // first byte of the data in the file
+    SafetensorsEntry *entries; // (count), in the order of their places
+    int count;
+    SafetensorsEntry **params; // [NUM_PARAM_TENSORS][L], into entries
+    SafetensorsEntry *head;    // lm_head.weight; NULL: the file does not have it
 } Safetensors;
 
 // ---- config.json ----
@@ -112,10 +117,6 @@ static inline bool safetensors_read_config_json(const char *path, GPT2Config *co
 
 // ---- The header ----
 
-static inline SafetensorsEntry *safetensors_entry(const Safetensors *model, int i, int layer) {
-    return &model->entries[(int64_t)i * model->config.num_layers + layer];
-}
-
 // Sets the type and returns the bytes of one element. Returns 0 if the specification has no such dtype, or if GPT-2
 // files use it for neither weights nor mask buffers.
 static inline int64_t safetensors_parse_type(const char *name, Dtype *type) {
@@ -134,15 +135,14 @@ static inline int64_t safetensors_parse_type(const char *name, Dtype *type) {
     return 0;
 }
 
-// Reads a shape, keeps its first two dimensions and multiplies `bytes` by it. A product beyond `most` becomes most + 1
-// instead of overflowing.
-static inline bool safetensors_parse_shape(const Json *json, int array, int64_t most, int64_t shape[2], int *rank,
+// Reads a shape and multiplies `bytes` by it. A product beyond `most` becomes most + 1 instead of overflowing.
+static inline bool safetensors_parse_shape(const Json *json, int array, int64_t most, SafetensorsEntry *entry,
                                            int64_t *bytes, Error *error) {
-    *rank = json->values[array].count;
-    for (int d = 0; d < *rank; d++) {
+    entry->rank = json->values[array].count;
+    for (int d = 0; d < entry->rank; d++) {
         int64_t dim;
         if (!json_int(json, array + 1 + d, 0, INT64_MAX, &dim, error)) { return false; }
-        if (d < 2) { shape[d] = dim; }
+        if (d < 2) { entry->shape[d] = dim; }
         *bytes = dim > 0 && *bytes > most / dim ? most + 1 : *bytes * dim;
     }
     return true;
@@ -150,9 +150,10 @@ static inline bool safetensors_parse_shape(const Json *json, int array, int64_t 
 
 // Reads dtype, byte range and shape of one tensor. Range and shape must agree, and the range must lie in the data.
 static inline bool safetensors_parse_entry(const Json *json, int key, int64_t data_bytes, SafetensorsEntry *entry,
-                                           int64_t shape[2], int *rank, Error *error) {
+                                           Error *error) {
     char name[101], type[16];
     json_show(json, key, name);
+    entry->key = key;
     int dtype = json_find(json, key + 1, "dtype"), dims = json_find(json, key + 1, "shape");
     int range = json_find(json, key + 1, "data_offsets");
     if (dtype < 0 || dims < 0 || range < 0 || json->values[dims].kind != JSON_ARRAY ||
@@ -160,49 +161,20 @@ static inline bool safetensors_parse_entry(const Json *json, int key, int64_t da
         return fail(error, "%s: tensor %s: expected dtype, shape and two data_offsets", json->name, name);
     }
     if (!json_string(json, dtype, type, sizeof(type), error)) { return false; }
-    int64_t bytes = safetensors_parse_type(type, &entry->type), begin, end;
+    int64_t bytes = safetensors_parse_type(type, &entry->type), end;
     if (bytes == 0) { return fail(error, "%s: tensor %s: unknown dtype %s", json->name, name, type); }
-    if (!safetensors_parse_shape(json, dims, data_bytes, shape, rank, &bytes, error)) { return false; }
-    if (!json_int(json, range + 1, 0, data_bytes, &begin, error) ||
-        !json_int(json, range + 2, begin, data_bytes, &end, error)) {
+    if (!safetensors_parse_shape(json, dims, data_bytes, entry, &bytes, error)) { return false; }
+    if (!json_int(json, range + 1, 0, data_bytes, &entry->offset, error) ||
+        !json_int(json, range + 2, entry->offset, data_bytes, &end, error)) {
         return fail(error, "%s: tensor %s: data_offsets are not within the %lld bytes of data (truncated?)", json->name,
                     name, (long long)data_bytes);
     }
-    entry->found = true;
-    entry->offset = begin;
-    entry->bytes = end - begin;
-    return end - begin == bytes || fail(error, "%s: tensor %s: %lld bytes of data do not fit its shape", json->name,
-                                        name, (long long)(end - begin));
+    entry->bytes = end - entry->offset;
+    return entry->bytes == bytes || fail(error, "%s: tensor %s: %lld bytes of data do not fit its shape", json->name,
+                                         name, (long long)entry->bytes);
 }
 
-// The meaning of a name (decoded, at most 100 bytes).
-typedef enum { NAME_UNKNOWN, NAME_PARAMETER, NAME_HEAD, NAME_MASK } SafetensorsName;
-
-static inline SafetensorsName safetensors_classify(const char *name, const GPT2Config *config, int *param, int *layer) {
-    static const char prefix[] = "transformer.";
-    if (strcmp(name, "lm_head.weight") == 0) { return NAME_HEAD; }
-    if (strncmp(name, prefix, sizeof(prefix) - 1) == 0) { name += sizeof(prefix) - 1; }
-    bool in_block = strncmp(name, "h.", 2) == 0;
-    *layer = 0;
-    if (in_block) {
-        size_t digits = strspn(name + 2, "0123456789");
-        if (digits == 0 || digits > 4 || (digits > 1 && name[2] == '0') || name[2 + digits] != '.') {
-            return NAME_UNKNOWN;
-        }
-        *layer = (int)strtol(name + 2, NULL, 10);
-        name += 2 + digits + 1;
-        if (*layer >= config->num_layers) { return NAME_UNKNOWN; }
-        if (strcmp(name, "attn.bias") == 0 || strcmp(name, "attn.masked_bias") == 0) { return NAME_MASK; }
-    }
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        const GPT2ParamSpec *spec = &gpt2_param_specs[i];
-        if ((spec->per_layer == PER_LAYER) == in_block && strcmp(name, spec->hf_name) == 0) {
-            *param = i;
-            return NAME_PARAMETER;
-        }
-    }
-    return NAME_UNKNOWN;
-}
+// ---- The tensors of the model ----
 
 // Sets the shape that a parameter has in the file and returns its rank. The file does not pad the vocabulary.
 static inline int safetensors_shape(const GPT2Config *config, int i, int64_t shape[2]) {
@@ -217,48 +189,79 @@ static inline int64_t safetensors_elements(int rank, const int64_t shape[2]) {
     return rank == 1 ? shape[0] : shape[0] * shape[1];
 }
 
-static inline bool safetensors_check_shape(const Safetensors *model, const Json *json, int key, int i,
-                                           const SafetensorsEntry *entry, const int64_t shape[2], int rank,
-                                           Error *error) {
-    char name[101], expected[64];
+// Checks that a tensor is that of parameter i.
+static inline bool safetensors_check_shape(const Safetensors *model, const Json *json, const SafetensorsEntry *entry,
+                                           int i, Error *error) {
+    char name[101], found[61], expected[64];
     int64_t want[2];
-    int want_rank = safetensors_shape(&model->config, i, want);
-    json_show(json, key, name);
+    int rank = safetensors_shape(&model->config, i, want);
+    json_show(json, entry->key, name);
     if (entry->type == DTYPE_OTHER) {
         return fail(error, "%s: tensor %s: its dtype is none of F32, F16, BF16", json->name, name);
     }
-    if (rank == want_rank && shape[0] == want[0] && (rank < 2 || shape[1] == want[1])) { return true; }
-    snprintf(expected, sizeof(expected), want_rank == 1 ? "[%lld]" : "[%lld, %lld]", (long long)want[0],
-             (long long)want[1]);
-    const JsonValue *found = &json->values[json_find(json, key + 1, "shape")];
-    return fail(error, "%s: tensor %s: shape is %.*s, config.json asks for %s", json->name, name,
-                (int)min_i64(found->end - found->start, 60), json->text + found->start, expected);
+    if (entry->rank == rank && entry->shape[0] == want[0] && (rank < 2 || entry->shape[1] == want[1])) { return true; }
+    snprintf(expected, sizeof(expected), rank == 1 ? "[%lld]" : "[%lld, %lld]", (long long)want[0], (long long)want[1]);
+    const JsonValue *shape = &json->values[json_find(json, entry->key + 1, "shape")];
+    snprintf(found, sizeof(found), "%.*s", shape->end - shape->start, json->text + shape->start);
+    return fail(error, "%s: tensor %s: shape is %s, config.json asks for %s", json->name, name, found, expected);
 }
 
-// Enters one member of the header into the table.
-static inline bool safetensors_add(Safetensors *model, const Json *json, int key, int64_t data_bytes,
-                                   SafetensorsEntry *entry, Error *error) {
-    char name[101];
-    int64_t shape[2] = {0, 0};
-    int rank = 0, param = PARAM_wte, layer = 0;
-    Error ignored;
-    if (!safetensors_parse_entry(json, key, data_bytes, entry, shape, &rank, error)) { return false; }
-    SafetensorsName kind = NAME_UNKNOWN;
-    if (json_string(json, key, name, sizeof(name), &ignored)) {
-        kind = safetensors_classify(name, &model->config, &param, &layer);
+// Finds a tensor by its name, with or without "transformer.". *found is NULL if the file does not have it.
+static inline bool safetensors_find(const Safetensors *model, const Json *json, const char *name,
+                                    SafetensorsEntry **found, Error *error) {
+    char longer[101];
+    *found = NULL;
+    snprintf(longer, sizeof(longer), "transformer.%s", name);
+    for (int j = 0; j < model->count; j++) {
+        SafetensorsEntry *entry = &model->entries[j];
+        if (!json_equals(json, entry->key, name) && !json_equals(json, entry->key, longer)) { continue; }
+        if (*found != NULL) {
+            return fail(error, "%s: tensor %s is there twice, with and without \"transformer.\"", json->name,
+                        json_show(json, entry->key, longer));
+        }
+        entry->known = true;
+        *found = entry;
     }
-    if (kind == NAME_MASK) { return true; }
-    if (kind == NAME_UNKNOWN) {
-        return fail(error, "%s: tensor %s does not belong to a GPT-2 of %d layers", json->name,
-                    json_show(json, key, name), model->config.num_layers);
-    }
-    if (!safetensors_check_shape(model, json, key, param, entry, shape, rank, error)) { return false; }
-    SafetensorsEntry *slot = kind == NAME_HEAD ? &model->head : safetensors_entry(model, param, layer);
-    if (slot->found) {
-        return fail(error, "%s: tensor %s is there twice, with and without \"transformer.\"", json->name, name);
-    }
-    *slot = *entry;
     return true;
+}
+
+// Finds the tensors of one layer. missing: the first name that the file does not have.
+static inline bool safetensors_find_layer(Safetensors *model, const Json *json, int layer, char missing[80],
+                                          Error *error) {
+    static const char *const masks[] = {"attn.bias", "attn.masked_bias"};
+    char name[80];
+    SafetensorsEntry *mask;
+    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
+        if (layer >= gpt2_param_layers(&model->config, i)) { continue; }
+        SafetensorsEntry **entry = &model->params[i * model->config.num_layers + layer];
+        gpt2_hf_name(name, sizeof(name), i, layer);
+        if (!safetensors_find(model, json, name, entry, error)) { return false; }
+        if (*entry != NULL && !safetensors_check_shape(model, json, *entry, i, error)) { return false; }
+        if (*entry == NULL && missing[0] == '\0') { memcpy(missing, name, sizeof(name)); }
+    }
+    for (int i = 0; i < 2; i++) { // buffers that transformers once saved too
+        snprintf(name, sizeof(name), "h.%d.%s", layer, masks[i]);
+        if (!safetensors_find(model, json, name, &mask, error)) { return false; }
+    }
+    return true;
+}
+
+// Finds all tensors of the model. Refuses a file that lacks one or has others.
+static inline bool safetensors_find_all(Safetensors *model, const Json *json, Error *error) {
+    char name[101], missing[80] = "";
+    for (int layer = 0; layer < model->config.num_layers; layer++) {
+        if (!safetensors_find_layer(model, json, layer, missing, error)) { return false; }
+    }
+    if (!safetensors_find(model, json, "lm_head.weight", &model->head, error) ||
+        (model->head != NULL && !safetensors_check_shape(model, json, model->head, PARAM_wte, error))) {
+        return false;
+    }
+    for (int j = 0; j < model->count; j++) {
+        if (model->entries[j].known) { continue; }
+        return fail(error, "%s: tensor %s does not belong to a GPT-2 of %d layers", json->name,
+                    json_show(json, model->entries[j].key, name), model->config.num_layers);
+    }
+    return missing[0] == '\0' || fail(error, "%s: tensor %s is missing", json->name, missing);
 }
 
 static inline int safetensors_compare_entries(const void *a, const void *b) {
@@ -267,33 +270,21 @@ static inline int safetensors_compare_entries(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-// The tensors must cover the data from its first to its last byte, each byte once.
-static inline bool safetensors_check_cover(const char *path, SafetensorsEntry *all, int count, int64_t data_bytes,
-                                           Error *error) {
+// Sorts the tensors by their places. They must cover the data from its first to its last byte, each byte once.
+static inline bool safetensors_check_cover(Safetensors *model, int64_t data_bytes, Error *error) {
+    const char *path = model->file.path;
     int64_t covered = 0;
-    qsort(all, (size_t)count, sizeof(SafetensorsEntry), safetensors_compare_entries);
-    for (int i = 0; i < count; i++) {
-        if (all[i].offset != covered) {
-            return fail(error, "%s: data at byte %lld: tensors %s", path, (long long)all[i].offset,
-                        all[i].offset < covered ? "overlap" : "leave a gap");
+    qsort(model->entries, (size_t)model->count, sizeof(SafetensorsEntry), safetensors_compare_entries);
+    for (int j = 0; j < model->count; j++) {
+        const SafetensorsEntry *entry = &model->entries[j];
+        if (entry->offset != covered) {
+            return fail(error, "%s: data at byte %lld: tensors %s", path, (long long)entry->offset,
+                        entry->offset < covered ? "overlap" : "leave a gap");
         }
-        covered += all[i].bytes;
+        covered += entry->bytes;
     }
     return covered == data_bytes || fail(error, "%s: tensors cover %lld bytes, the file has %lld bytes of data", path,
                                          (long long)covered, (long long)data_bytes);
-}
-
-static inline bool safetensors_check_complete(const Safetensors *model, Error *error) {
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        for (int layer = 0; layer < gpt2_param_layers(&model->config, i); layer++) {
-            char name[64];
-            gpt2_hf_name(name, sizeof(name), i, layer);
-            if (!safetensors_entry(model, i, layer)->found) {
-                return fail(error, "%s: tensor %s is missing", model->file.path, name);
-            }
-        }
-    }
-    return true;
 }
 
 static inline bool safetensors_parse_header(Safetensors *model, const Json *json, Error *error) {
@@ -301,18 +292,19 @@ static inline bool safetensors_parse_header(Safetensors *model, const Json *json
     if (json->values[0].kind != JSON_OBJECT || json->values[0].start != 0) {
         return fail(error, "%s: the header does not begin with {", json->name);
     }
-    SafetensorsEntry *all = (SafetensorsEntry *)calloc((size_t)json->values[0].count + 1, sizeof(SafetensorsEntry));
-    if (all == NULL) { return fail(error, "%s: out of memory", json->name); }
-    bool ok = true;
-    int count = 0;
-    for (int key = 1; ok && key < json->count; key = json->values[key + 1].next) {
+    int layers = model->config.num_layers, most = (NUM_PARAM_TENSORS + 2) * layers + 1, members = json->values[0].count;
+    model->entries = (SafetensorsEntry *)calloc((size_t)members + 1, sizeof(SafetensorsEntry));
+    model->params = (SafetensorsEntry **)calloc((size_t)NUM_PARAM_TENSORS * (size_t)layers, sizeof(SafetensorsEntry *));
+    if (model->entries == NULL || model->params == NULL) { return fail(error, "%s: out of memory", json->name); }
+    for (int key = 1; key < json->count; key = json->values[key + 1].next) {
         if (json_equals(json, key, "__metadata__")) { continue; }
-        ok = safetensors_add(model, json, key, data_bytes, &all[count++], error);
+        if (model->count == most) {
+            return fail(error, "%s: has %d tensors, a GPT-2 of %d layers has at most %d", json->name, members, layers,
+                        most);
+        }
+        if (!safetensors_parse_entry(json, key, data_bytes, &model->entries[model->count++], error)) { return false; }
     }
-    ok = ok && safetensors_check_cover(json->name, all, count, data_bytes, error) &&
-         safetensors_check_complete(model, error);
-    free(all);
-    return ok;
+    return safetensors_check_cover(model, data_bytes, error) && safetensors_find_all(model, json, error);
 }
 
 // Reads the length and the JSON text, and checks the length against the file.
@@ -343,20 +335,16 @@ static inline bool safetensors_read_header(Safetensors *model, Error *error) {
 static inline void safetensors_close(Safetensors *model) {
     input_close(&model->file);
     free(model->entries);
+    free(model->params);
     model->entries = NULL;
+    model->params = NULL;
 }
 
 // Opens a model and checks config, header, names, shapes and ranges. Reads no weights. Stays open only after success.
 static inline bool safetensors_open(Safetensors *model, const char *path, Error *error) {
     memset(model, 0, sizeof(*model));
     if (!input_open(&model->file, path, error)) { return false; }
-    bool ok = safetensors_read_config_json(path, &model->config, error);
-    if (ok) {
-        size_t slots = (size_t)NUM_PARAM_TENSORS * (size_t)model->config.num_layers;
-        model->entries = (SafetensorsEntry *)calloc(slots, sizeof(SafetensorsEntry));
-        ok = model->entries != NULL || fail(error, "%s: out of memory", path);
-    }
-    ok = ok && safetensors_read_header(model, error);
+    bool ok = safetensors_read_config_json(path, &model->config, error) && safetensors_read_header(model, error);
     if (!ok) { safetensors_close(model); }
     return ok;
 }
@@ -380,41 +368,24 @@ static inline bool safetensors_read_floats(const Safetensors *model, const Safet
     return input_read_floats(&model->file, offset, entry->type, out, count, error);
 }
 
-// Reads rows row .. row_end - 1 of columns col .. col_end - 1 of a tensor that the file holds as (rows, cols), and
-// transposes them: out[(c - col) * (row_end - row) + r - row]. Reads blocks of whole rows, or a part of each row.
-static inline bool safetensors_read_columns(const Safetensors *model, const SafetensorsEntry *entry, int64_t cols,
-                                            const int64_t row_range[2], const int64_t col_range[2], float *out,
-                                            float *buffer, Error *error) {
-    int64_t height = row_range[1] - row_range[0], width = col_range[1] - col_range[0];
-    int64_t block = SAFETENSORS_BUFFER_FLOATS / max_i64(1, width);
-    for (int64_t row = 0; width > 0 && row < height; row += block) {
-        int64_t n = min_i64(block, height - row), reads = width == cols ? 1 : n, each = n * width / reads;
+// Reads elements [begin, end) of the transpose (cols, rows) of a tensor that the file holds as (rows, cols). Reads the
+// columns that hold them, block by block, in whole rows where all columns do.
+static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry, int64_t begin,
+                                               int64_t end, float *out, float *buffer, Error *error) {
+    int64_t rows = entry->shape[0], cols = entry->shape[1];
+    int64_t col = begin / rows, width = ceil_div_i64(end, rows) - col, block = SAFETENSORS_BUFFER_FLOATS / width;
+    for (int64_t row = 0; row < rows; row += block) {
+        int64_t n = min_i64(block, rows - row), reads = width == cols ? 1 : n, each = n * width / reads;
         for (int64_t i = 0; i < reads; i++) {
-            int64_t first = (row_range[0] + row + i) * cols + col_range[0];
+            int64_t first = (row + i) * cols + col;
             if (!safetensors_read_floats(model, entry, first, each, buffer + i * each, error)) { return false; }
         }
-        for (int64_t col = 0; col < width; col++) {
-            for (int64_t i = 0; i < n; i++) { out[col * height + row + i] = buffer[i * width + col]; }
+        for (int64_t c = 0; c < width; c++) {
+            int64_t at = (col + c) * rows + row; // of the first element of this column in the buffer
+            for (int64_t i = max_i64(0, begin - at); i < min_i64(n, end - at); i++) {
+                out[at + i - begin] = buffer[i * width + c];
+            }
         }
-    }
-    return true;
-}
-
-// Reads elements [begin, end) of the transpose (cols, rows) of a tensor that the file holds as (rows, cols). They are
-// the end of one column of the file, whole columns, and the beginning of one column.
-static inline bool safetensors_read_transposed(const Safetensors *model, const SafetensorsEntry *entry,
-                                               const int64_t shape[2], int64_t begin, int64_t end, float *out,
-                                               float *buffer, Error *error) {
-    int64_t rows = shape[0], cols = shape[1];
-    for (int64_t at = begin; at < end;) {
-        int64_t col = at / rows, row = at % rows, whole = (end - at) / rows;
-        int64_t row_range[2] = {row, rows}, col_range[2] = {col, col + 1};
-        if (row == 0 && whole > 0) { col_range[1] = col + whole; }
-        if (row + end - at < rows) { row_range[1] = row + end - at; }
-        if (!safetensors_read_columns(model, entry, cols, row_range, col_range, out + (at - begin), buffer, error)) {
-            return false;
-        }
-        at += (row_range[1] - row_range[0]) * (col_range[1] - col_range[0]);
     }
     return true;
 }
@@ -423,15 +394,14 @@ static inline bool safetensors_read_transposed(const Safetensors *model, const S
 // no file holds them.
 static inline bool safetensors_read_tensor(const Safetensors *model, int i, const GPT2Overlap *part, float *out,
                                            float *buffer, Error *error) {
-    int64_t shape[2], size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
-    int64_t held = safetensors_elements(safetensors_shape(&model->config, i, shape), shape);
+    int64_t size = gpt2_param_rows(&model->config, i) * gpt2_param_cols(&model->config, i);
     for (int64_t at = part->begin; at < part->end;) {
         int64_t layer = at / size, begin = at % size, next = min_i64(part->end, (layer + 1) * size);
-        int64_t end = min_i64(held, next - layer * size);
-        const SafetensorsEntry *entry = safetensors_entry(model, i, (int)layer);
+        const SafetensorsEntry *entry = model->params[i * model->config.num_layers + layer];
+        int64_t end = min_i64(entry->bytes / dtype_bytes(entry->type), next - layer * size);
         float *to = out + (at - part->begin);
         bool ok = gpt2_param_specs[i].hf_transposed
-                      ? safetensors_read_transposed(model, entry, shape, begin, end, to, buffer, error)
+                      ? safetensors_read_transposed(model, entry, begin, end, to, buffer, error)
                       : safetensors_read_floats(model, entry, begin, end - begin, to, error);
         if (!ok) { return false; }
         at = next;
@@ -442,11 +412,11 @@ static inline bool safetensors_read_tensor(const Safetensors *model, int i, cons
 // Compares elements [part->begin, part->end) of lm_head.weight with wte. Does nothing if the file has no such tensor.
 static inline bool safetensors_check_head(const Safetensors *model, const GPT2Overlap *part, const float *wte,
                                           float *buffer, Error *error) {
-    int64_t end = model->head.found ? (int64_t)model->config.vocab_size * model->config.channels : 0;
+    int64_t end = model->head != NULL ? (int64_t)model->config.vocab_size * model->config.channels : 0;
     end = min_i64(end, part->end);
     for (int64_t at = part->begin; at < end; at += SAFETENSORS_BUFFER_FLOATS) {
         int64_t count = min_i64(end - at, SAFETENSORS_BUFFER_FLOATS);
-        if (!safetensors_read_floats(model, &model->head, at, count, buffer, error)) { return false; }
+        if (!safetensors_read_floats(model, model->head, at, count, buffer, error)) { return false; }
         if (memcmp(buffer, wte + (at - part->begin), (size_t)count * sizeof(float)) != 0) {
             return fail(error, "%s: lm_head.weight differs from wte.weight; only models with a tied head are supported",
                         model->file.path);
