@@ -183,22 +183,22 @@ static bool clear_old_shards(const char *prefix, bool overwrite, Error *error) {
 }
 
 static bool shard_begin(ShardSet *set, Error *error) {
-    static const char header[SHARD_HEADER_BYTES]; // filled in at the end, when the number of tokens is known
+    static const char header[DATA_HEADER_BYTES]; // filled in at the end, when the number of tokens is known
     char path[MAX_PATH_BYTES];
     bool val = set->val_left > 0;
     if (!val && set->next == 0) { set->next = 1; } // shard 0 is always validation, as in the FineWeb shards
     shard_path(path, set->prefix, val, set->next);
     set->room = val ? min_i64(set->shard_size, set->val_left) : set->shard_size;
-    return atomic_open(&set->file, path, error) && atomic_write(&set->file, header, SHARD_HEADER_BYTES, error);
+    return atomic_open(&set->file, path, error) && atomic_write(&set->file, header, DATA_HEADER_BYTES, error);
 }
 
 static bool shard_end(ShardSet *set, Error *error) {
-    int32_t header[SHARD_HEADER_BYTES / 4] = {0};
-    int64_t tokens = (set->file.bytes - SHARD_HEADER_BYTES) / 2;
+    int32_t header[DATA_HEADER_BYTES / 4] = {0};
+    int64_t tokens = (set->file.bytes - DATA_HEADER_BYTES) / 2;
     header[0] = SHARD_MAGIC;
     header[1] = SHARD_VERSION;
     header[2] = (int32_t)tokens;
-    if (pwrite(set->file.fd, header, SHARD_HEADER_BYTES, 0) != SHARD_HEADER_BYTES) {
+    if (pwrite(set->file.fd, header, DATA_HEADER_BYTES, 0) != DATA_HEADER_BYTES) {
         return files_write_failed(&set->file, "write", errno, error);
     }
     set->next++; // before the commit: if it fails half-way, the file is removed with the shards before it
@@ -483,7 +483,7 @@ static void questions_path(char *path, const char *prefix) {
 }
 
 static bool questions_begin(Run *run, Error *error) {
-    static const char header[EVAL_HEADER_BYTES]; // filled in at the end
+    static const char header[DATA_HEADER_BYTES]; // filled in at the end
     char path[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
     questions_path(path, run->options->output);
     path_parent(folder, path);

@@ -1,48 +1,88 @@
 // Checks the contents of data files: bounds each number of a header and each token id.
 //
-// A token shard, a file of questions and llm.c's gpt2_tokenizer.bin begin with a header of 256 int32: magic, version,
-// a count. Messages do not name the file; the caller puts its path before them.
+// llm.c's binary files begin with a header of 256 int32: magic, version, a count, and facts of each kind of file.
 #ifndef LLMC_DATA_FILE_H
 #define LLMC_DATA_FILE_H
 
-#include "llmc/base/utils.h"
+#include "llmc/base/files.h"
 
 #define DATA_HEADER_BYTES 1024
 #define DATA_HEADER_INTS 256
+#define MODEL_BIN_MAGIC 20240326
+#define TOKENIZER_MAGIC 20240328
+#define SHARD_MAGIC 20240520
+#define SHARD_VERSION 1
+#define EVAL_MAGIC 20240522
+#define EVAL_VERSION 1
+#define EVAL_MAX_EXAMPLES 65536 // an example's number has 16 bits
+#define MAX_VOCAB 65535         // token ids are uint16
 
-typedef struct {
-    const char *article, *name; // "a", "token shard"
-    int32_t magic, least_version, most_version;
-    const char *remedy; // for a file of another kind
-} DataFormat;
+typedef enum { DATA_MODEL, DATA_TOKENIZER, DATA_SHARD, DATA_EVAL, DATA_TWIN, DATA_LLAMA_SHARD, DATA_KINDS } DataKind;
 
-static inline bool data_check_size(const DataFormat *format, int64_t file_bytes, Error *error) {
-    return file_bytes >= DATA_HEADER_BYTES ||
-           fail(error, "%lld bytes, less than the header of %s %s, %d (truncated download? fetch it again)",
-                (long long)file_bytes, format->article, format->name, DATA_HEADER_BYTES);
+// All kinds of files with such a header. A kind without versions is never read: its row only names it.
+static const struct {
+    const char *name;
+    int32_t magic, versions[2]; // the two versions that are read
+    const char *counted;        // by header[2]; NULL: it counts nothing
+    int64_t least, most;        // bounds of the count
+    const char *remedy;         // for a file of another kind
+    const char *about_versions;
+} data_formats[DATA_KINDS] = {
+    {"a model", MODEL_BIN_MAGIC, {3, 5}, NULL, 0, 0, "", " (3: float32, 5: bfloat16; export an older model again)"},
+    {"a tokenizer", TOKENIZER_MAGIC, {1, 2}, "tokens", 1, MAX_VOCAB, "", ""},
+    {"a token shard",
+     SHARD_MAGIC,
+     {SHARD_VERSION, SHARD_VERSION},
+     "tokens",
+     0,
+     INT32_MAX,
+     " (use `tokenize` to make shards of text)",
+     ""},
+    {"an evaluation file", EVAL_MAGIC, {EVAL_VERSION, EVAL_VERSION}, "examples", 1, EVAL_MAX_EXAMPLES, "", ""},
+    {"a debug state of a PyTorch twin", 20240327, {0, 0}, NULL, 0, 0, "", ""},
+    {"a shard of 32-bit tokens of another tokenizer", 20240801, {0, 0}, NULL, 0, 0, "", ""},
+};
+
+// Checks size, magic and version, and the count against its bounds. data: the file's first bytes, at most the header.
+static inline bool data_check_header(const char *path, DataKind kind, const void *data, int64_t file_bytes,
+                                     int32_t header[DATA_HEADER_INTS], Error *error) {
+    const char *name = data_formats[kind].name, *found = "";
+    const int32_t *versions = data_formats[kind].versions;
+    char other[80] = "", or_more[32] = "";
+    if (file_bytes < DATA_HEADER_BYTES) {
+        return fail(error, "%s: %lld bytes, less than the header of %s, %d (truncated download? fetch it again)", path,
+                    (long long)file_bytes, name, DATA_HEADER_BYTES);
+    }
+    memcpy(header, data, DATA_HEADER_BYTES);
+    for (int i = 0; i < DATA_KINDS; i++) {
+        if (header[0] == data_formats[i].magic) { found = data_formats[i].name; }
+    }
+    if (header[0] != data_formats[kind].magic) {
+        if (found[0] != '\0') { snprintf(other, sizeof(other), " (%s)", found); }
+        return fail(error, "%s: is not %s: magic %d%s, expected %d%s", path, name, header[0], other,
+                    data_formats[kind].magic, data_formats[kind].remedy);
+    }
+    if (header[1] != versions[0] && header[1] != versions[1]) {
+        if (versions[1] != versions[0]) { snprintf(or_more, sizeof(or_more), " or %d", versions[1]); }
+        return fail(error, "%s: %s of version %d, expected %d%s%s", path, strchr(name, ' ') + 1, header[1], versions[0],
+                    or_more, data_formats[kind].about_versions);
+    }
+    int64_t least = data_formats[kind].least, most = data_formats[kind].most;
+    if (data_formats[kind].counted == NULL || (header[2] >= least && header[2] <= most)) { return true; }
+    return fail(error, "%s: header says %d %s, expected %lld to %lld", path, header[2], data_formats[kind].counted,
+                (long long)least, (long long)most);
 }
 
-// Checks a number of a header. what: "examples".
-static inline bool data_check_number(const char *what, int64_t number, int64_t least, int64_t most, Error *error) {
-    return (number >= least && number <= most) || fail(error, "header says %lld %s, expected %lld to %lld",
-                                                       (long long)number, what, (long long)least, (long long)most);
-}
-
-// Checks magic and version, and the count against its bounds.
-static inline bool data_check_header(const DataFormat *format, const int32_t *header, const char *counted,
-                                     int64_t least, int64_t most, Error *error) {
-    if (header[0] != format->magic) {
-        return fail(error, "is not %s %s: magic %d, expected %d%s", format->article, format->name, header[0],
-                    format->magic, format->remedy);
-    }
-    if (header[1] < format->least_version || header[1] > format->most_version) {
-        char or_more[32] = "";
-        if (format->most_version > format->least_version) {
-            snprintf(or_more, sizeof(or_more), " or %d", format->most_version);
-        }
-        return fail(error, "%s of version %d, expected %d%s", format->name, header[1], format->least_version, or_more);
-    }
-    return data_check_number(counted, header[2], least, most, error);
+// Opens a file, and reads and checks its header. The file stays open only after success.
+static inline bool data_open(InputFile *file, const char *path, DataKind kind, int32_t header[DATA_HEADER_INTS],
+                             Error *error) {
+    uint8_t data[DATA_HEADER_BYTES];
+    memset(header, 0, sizeof(data));
+    if (!input_open(file, path, error)) { return false; }
+    bool ok = input_read(file, 0, data, min_i64(file->size, DATA_HEADER_BYTES), error) &&
+              data_check_header(path, kind, data, file->size, header, error);
+    if (!ok) { input_close(file); }
+    return ok;
 }
 
 // The place of the first token that is not in the vocabulary, or count.

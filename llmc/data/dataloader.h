@@ -16,14 +16,6 @@
 #include "llmc/base/text.h"
 #include "llmc/data/data_file.h"
 
-#define SHARD_MAGIC 20240520
-#define SHARD_MAGIC_32_BIT 20240801 // llm.c's shards for the Llama 3 tokenizer
-#define SHARD_VERSION 1
-#define SHARD_HEADER_BYTES DATA_HEADER_BYTES
-
-static const DataFormat shard_format = {"a",           "token shard", SHARD_MAGIC,
-                                        SHARD_VERSION, SHARD_VERSION, " (use `tokenize` to make shards of text)"};
-
 typedef struct {
     char *path;
     int64_t num_tokens;
@@ -54,41 +46,20 @@ typedef struct DataLoader {
 
 // ---- Token shards ----
 
-// Checks a shard's header against the size of the file. Messages do not name the file.
-static inline bool shard_check_header(const int32_t *header, int64_t file_bytes, Error *error) {
-    int64_t tokens = header[2], data_bytes = file_bytes - SHARD_HEADER_BYTES;
-    if (header[0] == SHARD_MAGIC_32_BIT) {
-        return fail(error,
-                    "holds 32-bit tokens of another tokenizer (magic %d), expected 16-bit GPT-2 tokens (magic %d)",
-                    header[0], SHARD_MAGIC);
-    }
-    if (!data_check_header(&shard_format, header, "tokens", 0, INT32_MAX, error)) { return false; }
-    if (data_bytes == 2 * tokens) { return true; }
-    if (data_bytes == 4 * tokens) {
-        return fail(error, "holds %lld tokens of 4 bytes (another tokenizer?), expected 2 bytes", (long long)tokens);
-    }
-    return fail(error, "header says %lld tokens, file holds %lld%s (%s? fetch it again)", (long long)tokens,
-                (long long)(data_bytes / 2), data_bytes % 2 ? " and a half" : "",
-                data_bytes < 2 * tokens ? "truncated download" : "padded or damaged");
-}
-
-static inline bool shard_check_file(const InputFile *file, int64_t *num_tokens, Error *error) {
-    int32_t header[DATA_HEADER_INTS];
-    Error reason;
-    bool sized = data_check_size(&shard_format, file->size, &reason);
-    if (sized && !input_read(file, 0, header, SHARD_HEADER_BYTES, error)) { return false; }
-    if (!sized || !shard_check_header(header, file->size, &reason)) {
-        return fail(error, "%s: %s", file->path, reason.text);
-    }
-    *num_tokens = header[2];
-    return true;
-}
-
 // Opens a shard, checks its header and exact size, and writes its number of tokens. Closes it after a failure.
 static inline bool shard_open(InputFile *file, const char *path, int64_t *num_tokens, Error *error) {
-    bool ok = input_open(file, path, error) && shard_check_file(file, num_tokens, error);
-    if (!ok) { input_close(file); }
-    return ok;
+    int32_t header[DATA_HEADER_INTS];
+    if (!data_open(file, path, DATA_SHARD, header, error)) { return false; }
+    int64_t tokens = *num_tokens = header[2], data_bytes = file->size - DATA_HEADER_BYTES;
+    if (data_bytes == 2 * tokens) { return true; }
+    input_close(file);
+    if (data_bytes == 4 * tokens) {
+        return fail(error, "%s: holds %lld tokens of 4 bytes (another tokenizer?), expected 2 bytes", path,
+                    (long long)tokens);
+    }
+    return fail(error, "%s: header says %lld tokens, file holds %lld%s (%s? fetch it again)", path, (long long)tokens,
+                (long long)(data_bytes / 2), data_bytes % 2 ? " and a half" : "",
+                data_bytes < 2 * tokens ? "truncated download" : "padded or damaged");
 }
 
 // Makes a shard the open file. The shard must have the size that it had when the data set was opened.
@@ -116,7 +87,7 @@ static inline bool dataloader_read_tokens(DataLoader *dl, int shard, int64_t beg
         return true;
     }
     return dataloader_switch_shard(dl, shard, error) &&
-           input_read(&dl->file, SHARD_HEADER_BYTES + 2 * begin, out, 2 * count, error);
+           input_read(&dl->file, DATA_HEADER_BYTES + 2 * begin, out, 2 * count, error);
 }
 
 // ---- The order of an epoch ----

@@ -19,13 +19,9 @@
 #include "llmc/base/hash.h"
 #include "llmc/data/data_file.h"
 
-#define EVAL_MAGIC 20240522
-#define EVAL_VERSION 1
-#define EVAL_HEADER_BYTES DATA_HEADER_BYTES
 #define EVAL_EXAMPLE_START 65535
-#define EVAL_MAX_EXAMPLES 65536 // an example's number has 16 bits
 #define EVAL_MAX_COMPLETIONS 256
-#define EVAL_MAX_BYTES ((int64_t)EVAL_HEADER_BYTES + (int64_t)EVAL_MAX_EXAMPLES * 65536)
+#define EVAL_MAX_BYTES ((int64_t)DATA_HEADER_BYTES + (int64_t)EVAL_MAX_EXAMPLES * 65536)
 #define EVAL_LENGTH_UNIT 64 // lengths are multiples of it where nothing limits them: such rows fill the tiles of a GPU
 #define EVAL_MAX_LENGTHS 10 // up to 64 << 9: an example has at most 32,767 words
 
@@ -71,7 +67,8 @@ static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examp
 // Walks through the words of one example.
 typedef struct {
     const uint16_t *word, *end; // of the example
-    int64_t example;            // its number
+    const uint16_t *file_end;
+    int64_t example; // its number
     int vocab_size;
 } EvalCursor;
 
@@ -99,11 +96,11 @@ static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **t
     return data_fail_token(where, (*tokens)[bad], c->vocab_size, error);
 }
 
-// Checks and skips the fixed fields at the beginning of example number c->example, and sets the cursor's end. left: the
-// words from there to the end of the file.
-static inline bool eval_take_fields(EvalCursor *c, int64_t left, EvalExample *out, Error *error) {
+// Checks and skips the fixed fields at the beginning of example number c->example, and sets the cursor's end.
+static inline bool eval_take_fields(EvalCursor *c, EvalExample *out, Error *error) {
     enum { START, BYTES, INDEX, LABEL, COMPLETIONS, FIELDS };
     const uint16_t *field = c->word;
+    int64_t left = c->file_end - c->word;
     long long n = (long long)c->example;
     if (left < FIELDS) { return fail(error, "ends before example %lld " EVAL_DAMAGED, n); }
     if (field[START] != EVAL_EXAMPLE_START) {
@@ -132,79 +129,58 @@ static inline bool eval_take_fields(EvalCursor *c, int64_t left, EvalExample *ou
     return true;
 }
 
-// Checks the example at words[*at] and moves *at behind it. rows: room for its rows, or NULL.
-static inline bool eval_parse_example(const EvalLoader *eval, EvalCursor *c, int64_t *at, EvalExample *out,
-                                      EvalRow *rows, Error *error) {
+// Checks the example at the cursor, adds its rows, and moves the cursor behind it.
+static inline bool eval_parse_example(EvalLoader *eval, EvalCursor *c, Error *error) {
+    EvalExample *example = &eval->examples[c->example];
     EvalRow row;
-    c->word = eval->words + *at;
-    if (!eval_take_fields(c, eval->num_words - *at, out, error) ||
-        !eval_take_tokens(c, -1, &row.context, &row.context_length, error)) {
+    example->first_row = eval->num_rows;
+    if (!eval_take_fields(c, example, error) || !eval_take_tokens(c, -1, &row.context, &row.context_length, error)) {
         return false;
     }
-    for (int i = 0; i < out->num_completions; i++) {
+    for (int i = 0; i < example->num_completions; i++) {
         if (!eval_take_tokens(c, i, &row.completion, &row.completion_length, error)) { return false; }
-        if (rows != NULL) { rows[i] = row; }
+        eval->rows[eval->num_rows++] = row;
     }
-    if (c->word != c->end) {
-        return fail(error, "example %lld: %lld bytes behind its last completion " EVAL_DAMAGED, (long long)c->example,
-                    (long long)(2 * (c->end - c->word)));
-    }
-    *at = c->end - eval->words;
-    return true;
+    return c->word == c->end || fail(error, "example %lld: %lld bytes behind its last completion " EVAL_DAMAGED,
+                                     (long long)c->example, (long long)(2 * (c->end - c->word)));
 }
 
-// Checks all examples of the file, the header's longest example and the end of the file. Counts the rows in use.
-static inline bool eval_check_examples(EvalLoader *eval, int vocab_size, int64_t longest_bytes, Error *error) {
-    EvalCursor c = {NULL, NULL, 0, vocab_size};
-    int64_t at = 0, longest = 0;
-    eval->num_rows = 0;
+// Checks all examples of the file, the header's longest example and the end of the file. Keeps the examples in use.
+static inline bool eval_parse_examples(EvalLoader *eval, int vocab_size, int64_t longest_bytes, Error *error) {
+    EvalCursor c = {eval->words, NULL, eval->words + eval->num_words, 0, vocab_size};
+    int64_t longest = 0;
     for (; c.example < eval->in_file; c.example++) {
-        EvalExample example = {0, 0, 0};
-        int64_t begin = at;
-        if (!eval_parse_example(eval, &c, &at, &example, NULL, error)) { return false; }
-        longest = max_i64(longest, 2 * (at - begin));
-        if (c.example < eval->num_examples) { eval->num_rows += example.num_completions; }
+        const uint16_t *begin = c.word;
+        if (!eval_parse_example(eval, &c, error)) { return false; }
+        longest = max_i64(longest, 2 * (c.word - begin));
     }
-    if (at != eval->num_words) {
+    if (c.word != c.file_end) {
         return fail(error, "%lld bytes behind the last of %lld examples " EVAL_DAMAGED,
-                    (long long)(2 * (eval->num_words - at)), (long long)eval->in_file);
+                    (long long)(2 * (c.file_end - c.word)), (long long)eval->in_file);
     }
-    if (longest == longest_bytes) { return true; }
-    return fail(error, "header says the longest example has %lld bytes, it has %lld " EVAL_DAMAGED,
-                (long long)longest_bytes, (long long)longest);
-}
-
-// Lists the examples in use, which eval_check_examples has checked, and their rows.
-static inline bool eval_list_examples(EvalLoader *eval, int vocab_size, Error *error) {
-    EvalCursor c = {NULL, NULL, 0, vocab_size};
-    int64_t at = 0, row = 0;
-    eval->examples = (EvalExample *)calloc((size_t)eval->num_examples, sizeof(EvalExample));
-    eval->rows = (EvalRow *)calloc((size_t)eval->num_rows, sizeof(EvalRow));
-    eval->order = (int64_t *)calloc((size_t)eval->num_rows, sizeof(int64_t));
-    if (eval->examples == NULL || eval->rows == NULL || eval->order == NULL) {
-        return fail(error, "out of memory for a list of %lld completions", (long long)eval->num_rows);
+    if (longest != longest_bytes) {
+        return fail(error, "header says the longest example has %lld bytes, it has %lld " EVAL_DAMAGED,
+                    (long long)longest_bytes, (long long)longest);
     }
-    for (; c.example < eval->num_examples; c.example++) {
-        EvalExample *example = &eval->examples[c.example];
-        if (!eval_parse_example(eval, &c, &at, example, eval->rows + row, error)) { return false; }
-        example->first_row = row;
-        row += example->num_completions;
-    }
+    if (eval->num_examples < eval->in_file) { eval->num_rows = eval->examples[eval->num_examples].first_row; }
     return true;
 }
 
-static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, int64_t max_examples, Error *error) {
-    static const DataFormat format = {"an", "evaluation file", EVAL_MAGIC, EVAL_VERSION, EVAL_VERSION, ""};
-    int32_t header[DATA_HEADER_INTS];
-    if (!data_check_size(&format, bytes, error)) { return false; }
-    memcpy(header, eval->file, sizeof(header));
-    if (!data_check_header(&format, header, "examples", 1, EVAL_MAX_EXAMPLES, error)) { return false; }
+// Makes room for all examples and rows. A row has at least one token and its count.
+static inline bool eval_allocate(EvalLoader *eval, Error *error) {
+    int64_t rows = 1 + min_i64(eval->in_file * EVAL_MAX_COMPLETIONS, eval->num_words / 2);
+    eval->examples = (EvalExample *)calloc((size_t)eval->in_file, sizeof(EvalExample));
+    eval->rows = (EvalRow *)calloc((size_t)rows, sizeof(EvalRow));
+    eval->order = (int64_t *)calloc((size_t)rows, sizeof(int64_t));
+    return (eval->examples != NULL && eval->rows != NULL && eval->order != NULL) ||
+           fail(error, "out of memory for a list of %lld completions", (long long)rows);
+}
+
+static inline bool eval_parse(EvalLoader *eval, int64_t bytes, int vocab_size, const int32_t *header, Error *error) {
     if (bytes % 2 != 0) { return fail(error, "%lld bytes, expected an even number " EVAL_DAMAGED, (long long)bytes); }
-    eval->words = (const uint16_t *)(const void *)(eval->file + EVAL_HEADER_BYTES);
-    eval->num_words = (bytes - EVAL_HEADER_BYTES) / 2;
-    eval->in_file = header[2];
-    eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
-    return eval_check_examples(eval, vocab_size, header[3], error) && eval_list_examples(eval, vocab_size, error);
+    eval->words = (const uint16_t *)(const void *)(eval->file + DATA_HEADER_BYTES);
+    eval->num_words = (bytes - DATA_HEADER_BYTES) / 2;
+    return eval_allocate(eval, error) && eval_parse_examples(eval, vocab_size, header[3], error);
 }
 
 // Frees everything. It may be called twice, and on a loader that failed to open.
@@ -220,14 +196,20 @@ static inline void eval_close(EvalLoader *eval) {
 // first; 0: all. Close with eval_close. After a failure the loader is closed.
 static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int64_t max_examples, Error *error) {
     int64_t bytes;
+    int32_t header[DATA_HEADER_INTS];
     Error reason;
     memset(eval, 0, sizeof(*eval));
     if (!read_whole_file(path, EVAL_MAX_BYTES, &eval->file, &bytes, error)) { return false; }
     path_copy(eval->path, path, strlen(path));
     eval->fingerprint = hash64(eval->file, (size_t)bytes);
-    if (eval_parse(eval, bytes, vocab_size, max_examples, &reason)) { return true; }
-    eval_close(eval);
-    return fail(error, "%s: %s", path, reason.text);
+    bool ok = data_check_header(path, DATA_EVAL, eval->file, bytes, header, error);
+    if (ok) {
+        eval->in_file = header[2];
+        eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;
+        ok = eval_parse(eval, bytes, vocab_size, header, &reason) || fail(error, "%s: %s", path, reason.text);
+    }
+    if (!ok) { eval_close(eval); }
+    return ok;
 }
 
 // ---- Batches ----

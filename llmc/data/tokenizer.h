@@ -25,12 +25,10 @@ typedef enum { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_MULTIBYTE 
 
 #define END_OF_TEXT "<|endoftext|>"
 #define GPT2_MERGES 50000
-#define TOKENIZER_MAGIC 20240328
 
 enum {
     MAX_TOKEN_BYTES = 255,          // the limit of gpt2_tokenizer.bin's length byte; GPT-2's longest token has 128
-    MAX_VOCAB = 65535,              // ids are uint16, and NO_TOKEN is no id
-    NO_TOKEN = 65535,               // "these two do not merge", "no such word"
+    NO_TOKEN = MAX_VOCAB,           // "these two do not merge", "no such word"
     TABLE_BITS = 17,                // hash tables have 2^17 slots: at most half full
     TABLE_SLOTS = 1 << TABLE_BITS,  //
     BPE_WINDOW = 64,                // bytes of a long word that are merged at a time
@@ -543,14 +541,8 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
 // failure the caller frees t.
 static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
                                        Error *error) {
-    static const DataFormat format = {"a", "tokenizer", TOKENIZER_MAGIC, 1, 2, ""};
-    int32_t header[DATA_HEADER_INTS] = {0};
-    Error reason;
-    memcpy(header, data, (size_t)min_i64(size, DATA_HEADER_BYTES));
-    if (!data_check_size(&format, size, &reason) ||
-        !data_check_header(&format, header, "tokens", 1, MAX_VOCAB, &reason)) {
-        return fail(error, "%s: %s", path, reason.text);
-    }
+    int32_t header[DATA_HEADER_INTS];
+    if (!data_check_header(path, DATA_TOKENIZER, data, size, header, error)) { return false; }
     uint32_t vocab = (uint32_t)header[2], eot = header[1] == 1 ? 50256 : (uint32_t)header[3];
     if (eot >= vocab) {
         return fail(error, "%s: end-of-text id %u is outside the vocabulary of %u tokens", path, eot, vocab);

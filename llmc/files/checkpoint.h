@@ -138,16 +138,16 @@ static inline bool checkpoint_fail_array(const CheckpointReader *r, int array, E
 
 // Reads all parameters and compares their sum with the sum in the state.
 static inline bool checkpoint_verify_params(const CheckpointReader *r, Error *error) {
-    int64_t bytes = r->model.size - BIN_HEADER_BYTES;
+    int64_t bytes = r->model.size - DATA_HEADER_BYTES;
     uint64_t found;
-    return input_checksum(&r->model, BIN_HEADER_BYTES, bytes, STATE_ARRAY, &found, error) &&
+    return input_checksum(&r->model, DATA_HEADER_BYTES, bytes, STATE_ARRAY, &found, error) &&
            (found == r->state.records[CHECKPOINT_PARAMS].checksum ||
             checkpoint_fail_array(r, CHECKPOINT_PARAMS, error));
 }
 
 // Opens a model and reads its config. Its header must have the hash `expected`.
 static inline bool checkpoint_try_model(CheckpointReader *r, const char *path, uint64_t expected, Error *error) {
-    int32_t header[BIN_HEADER_INTS];
+    int32_t header[DATA_HEADER_INTS];
     if (!model_bin_open(&r->model, path, header, &r->config, error)) { return false; }
     if (hash64(header, sizeof(header)) == expected) { return true; }
     input_close(&r->model);
@@ -244,7 +244,7 @@ static inline bool checkpoint_read_begin(CheckpointReader *r, const char *dir, i
 static inline bool checkpoint_read_chunk(CheckpointReader *r, int array, int64_t first, float *data, int64_t n,
                                          Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
-    int64_t offset = params ? BIN_HEADER_BYTES : state_section_offset(&r->state, array);
+    int64_t offset = params ? DATA_HEADER_BYTES : state_section_offset(&r->state, array);
     if (!input_read(params ? &r->model : &r->state.file, offset + 4 * first, data, 4 * n, error)) { return false; }
     r->sums.sums[array] += sum64(first, data, n);
     if (!params) { return true; }
@@ -352,7 +352,7 @@ static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) 
 static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
                                        Error *error) {
     int64_t bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
-    int32_t model_header[BIN_HEADER_INTS];
+    int32_t model_header[DATA_HEADER_INTS];
     model_bin_make_header(model_header, &w->config, MODEL_BIN_FP32);
     state_set_i64(&w->header, "step", step);
     state_set_i64(&w->header, "model_bytes", model_bin_bytes(&w->config, MODEL_BIN_FP32));
@@ -390,11 +390,11 @@ static inline bool checkpoint_size(const GPT2Config *config, const StateHeader *
 
 // Creates both temporary files at their full size, so that a full disk shows here.
 static inline bool checkpoint_write_create(CheckpointWriter *w, Error *error) {
-    int32_t header[BIN_HEADER_INTS];
+    int32_t header[DATA_HEADER_INTS];
     model_bin_make_header(header, &w->config, MODEL_BIN_FP32);
     return atomic_create(&w->model, w->paths.model, model_bin_bytes(&w->config, MODEL_BIN_FP32), error) &&
            atomic_create(&w->state, w->paths.state, checkpoint_state_offset(w, w->count), error) &&
-           atomic_write_at(&w->model, 0, header, BIN_HEADER_BYTES, error);
+           atomic_write_at(&w->model, 0, header, DATA_HEADER_BYTES, error);
 }
 
 // Begins model_<step>.bin and state_<step>.bin in an existing folder. All processes give equal facts, and sections of
@@ -425,7 +425,7 @@ static inline bool checkpoint_write_chunk(CheckpointWriter *w, int array, int64_
                                           Error *error) {
     bool params = array == CHECKPOINT_PARAMS;
     if (params && !model_check_finite(data, &w->config, first, n, "the model to be saved", error)) { return false; }
-    int64_t offset = params ? BIN_HEADER_BYTES : checkpoint_state_offset(w, array);
+    int64_t offset = params ? DATA_HEADER_BYTES : checkpoint_state_offset(w, array);
     w->sums.sums[array] += sum64(first, data, n);
     return atomic_write_at(params ? &w->model : &w->state, offset + 4 * first, data, 4 * n, error);
 }

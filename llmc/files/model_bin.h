@@ -6,11 +6,9 @@
 #define LLMC_MODEL_BIN_H
 
 #include "llmc/base/files.h"
+#include "llmc/data/data_file.h"
 #include "llmc/model/gpt2.h"
 
-#define BIN_HEADER_INTS 256
-#define BIN_HEADER_BYTES ((int64_t)(BIN_HEADER_INTS * sizeof(int32_t)))
-#define MODEL_BIN_MAGIC 20240326
 enum { MODEL_BIN_FP32 = 3, MODEL_BIN_BF16 = 5 };
 
 // ---- Floats of model files ----
@@ -128,33 +126,7 @@ static inline bool model_configs_equal(const GPT2Config *a, const GPT2Config *b)
 // Returns the bytes of a whole file.
 static inline int64_t model_bin_bytes(const GPT2Config *config, int version) {
     int64_t element = version == MODEL_BIN_BF16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(float);
-    return BIN_HEADER_BYTES + gpt2_num_params(config) * element;
-}
-
-static inline bool model_bin_check_magic(const char *path, const int32_t *header, Error *error) {
-    static const struct {
-        int32_t magic;
-        const char *what;
-    } others[] = {{20240520, "a token shard"},
-                  {20240327, "a debug state of a PyTorch twin"},
-                  {20240328, "a tokenizer"},
-                  {20240522, "an eval file"},
-                  {20240801, "a token shard of Llama 3"}};
-    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++) {
-        if (header[0] == others[i].magic) { return fail(error, "%s: is %s, expected a model", path, others[i].what); }
-    }
-    if (header[0] != MODEL_BIN_MAGIC) {
-        return fail(error, "%s: not a model file: magic number is %d, expected %d", path, header[0], MODEL_BIN_MAGIC);
-    }
-    if (header[1] == 1 || header[1] == 2) {
-        return fail(error,
-                    "%s: model file version %d is obsolete, expected 3 (float32) or 5 (bfloat16); export it again",
-                    path, header[1]);
-    }
-    if (header[1] != MODEL_BIN_FP32 && header[1] != MODEL_BIN_BF16) {
-        return fail(error, "%s: model file version is %d, expected 3 (float32) or 5 (bfloat16)", path, header[1]);
-    }
-    return true;
+    return DATA_HEADER_BYTES + gpt2_num_params(config) * element;
 }
 
 static inline void model_bin_config_from_header(GPT2Config *config, const int32_t *header) {
@@ -167,7 +139,7 @@ static inline void model_bin_config_from_header(GPT2Config *config, const int32_
 }
 
 static inline void model_bin_make_header(int32_t *header, const GPT2Config *config, int version) {
-    memset(header, 0, (size_t)BIN_HEADER_BYTES);
+    memset(header, 0, (size_t)DATA_HEADER_BYTES);
     header[0] = MODEL_BIN_MAGIC;
     header[1] = version;
     header[2] = config->max_seq_len;
@@ -181,17 +153,11 @@ static inline void model_bin_make_header(int32_t *header, const GPT2Config *conf
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
 static inline bool model_bin_open(InputFile *file, const char *path, int32_t *header, GPT2Config *config,
                                   Error *error) {
-    if (!input_open(file, path, error)) { return false; }
-    bool ok = file->size >= BIN_HEADER_BYTES ||
-              fail(error, "%s: has %lld bytes, a model file begins with a header of %lld (truncated? fetch it again)",
-                   path, (long long)file->size, (long long)BIN_HEADER_BYTES);
-    ok = ok && input_read(file, 0, header, BIN_HEADER_BYTES, error) && model_bin_check_magic(path, header, error);
-    if (ok) {
-        model_bin_config_from_header(config, header);
-        ok = gpt2_check_config(config, path, error);
-    }
-    if (ok && file->size != model_bin_bytes(config, header[1])) {
-        int64_t expected = model_bin_bytes(config, header[1]);
+    if (!data_open(file, path, DATA_MODEL, header, error)) { return false; }
+    model_bin_config_from_header(config, header);
+    bool ok = gpt2_check_config(config, path, error);
+    int64_t expected = ok ? model_bin_bytes(config, header[1]) : 0;
+    if (ok && file->size != expected) {
         ok = fail(error, "%s: header asks for %lld bytes, file has %lld (%s)", path, (long long)expected,
                   (long long)file->size, file->size < expected ? "truncated? fetch it again" : "damaged?");
     }
@@ -203,7 +169,7 @@ static inline bool model_bin_open(InputFile *file, const char *path, int32_t *he
 // and the exact size.
 static inline bool model_bin_read_config(const char *path, GPT2Config *config, int *version, Error *error) {
     InputFile file;
-    int32_t header[BIN_HEADER_INTS];
+    int32_t header[DATA_HEADER_INTS];
     if (!model_bin_open(&file, path, header, config, error)) { return false; }
     *version = header[1];
     input_close(&file);
@@ -218,13 +184,13 @@ static inline bool model_bin_read_range(const char *path, const GPT2Config *conf
                                         float *out, Error *error) {
     InputFile file;
     GPT2Config found;
-    int32_t header[BIN_HEADER_INTS];
+    int32_t header[DATA_HEADER_INTS];
     if (!model_check_range(config, first, n, path, error) || !model_bin_open(&file, path, header, &found, error)) {
         return false;
     }
     bool ok = model_configs_equal(config, &found) || fail(error, "%s: holds a model of another shape", path);
     Dtype type = header[1] == MODEL_BIN_BF16 ? DTYPE_BF16 : DTYPE_F32;
-    ok = ok && input_read_floats(&file, BIN_HEADER_BYTES + first * dtype_bytes(type), type, out, n, error);
+    ok = ok && input_read_floats(&file, DATA_HEADER_BYTES + first * dtype_bytes(type), type, out, n, error);
     input_close(&file);
     if (!ok) { return false; }
     model_zero_padding_range(out, config, first, n);

@@ -36,14 +36,14 @@ static void write_file(Folder *f, const char *name, const void *data, size_t byt
 
 // A shard whose header has the given values, followed by bytes / 2 tokens first, first + 1, ...
 static void write_raw_shard(Folder *f, const char *name, int magic, int version, int count, size_t bytes, int first) {
-    uint8_t *data = (uint8_t *)calloc(1, SHARD_HEADER_BYTES + bytes + 1);
+    uint8_t *data = (uint8_t *)calloc(1, DATA_HEADER_BYTES + bytes + 1);
     int32_t *header = (int32_t *)data;
     header[0] = magic, header[1] = version, header[2] = count;
     for (size_t i = 0; 2 * i < bytes; i++) {
         uint16_t token = (uint16_t)(first + (int)i);
-        memcpy(data + SHARD_HEADER_BYTES + 2 * i, &token, 2);
+        memcpy(data + DATA_HEADER_BYTES + 2 * i, &token, 2);
     }
-    write_file(f, name, data, SHARD_HEADER_BYTES + bytes);
+    write_file(f, name, data, DATA_HEADER_BYTES + bytes);
     free(data);
 }
 
@@ -299,8 +299,8 @@ TEST(test_shard_over_2_gib) {
     uint16_t tokens[1025];
     for (int i = 0; i <= T; i++) { tokens[i] = (uint16_t)(7 + i); }
     int fd = open(folder_path(&f, "large.bin"), O_WRONLY);
-    bool sparse = ftruncate(fd, SHARD_HEADER_BYTES + 2 * n) == 0 &&
-                  pwrite(fd, tokens, sizeof(tokens), SHARD_HEADER_BYTES + 2 * last * T) == (ssize_t)sizeof(tokens);
+    bool sparse = ftruncate(fd, DATA_HEADER_BYTES + 2 * n) == 0 &&
+                  pwrite(fd, tokens, sizeof(tokens), DATA_HEADER_BYTES + 2 * last * T) == (ssize_t)sizeof(tokens);
     close(fd);
     if (!sparse) { SKIP(t, "no sparse file of 4 GiB possible here"); }
     write_shard(&f, "small.bin", 1025, 5);
@@ -363,10 +363,10 @@ TEST(test_bad_headers) {
         {SHARD_MAGIC, 7, 100, 400, "%s/a.bin: token shard of version 7, expected 1"},
         {SHARD_MAGIC, 1, 100, 400, "%s/a.bin: holds 100 tokens of 4 bytes (another tokenizer?), expected 2 bytes"},
         {20240801, 7, 100, 400,
-         "%s/a.bin: holds 32-bit tokens of another tokenizer (magic 20240801), expected 16-bit GPT-2 tokens "
-         "(magic 20240520)"},
+         "%s/a.bin: is not a token shard: magic 20240801 (a shard of 32-bit tokens of another tokenizer), expected "
+         "20240520 (use `tokenize` to make shards of text)"},
         {20240326, 3, 1024, 200,
-         "%s/a.bin: is not a token shard: magic 20240326, expected 20240520 (use `tokenize` to make shards of text)"},
+         "%s/a.bin: is not a token shard: magic 20240326 (a model), expected 20240520 (use `tokenize` to make shards of text)"},
         {0, 0, 0, 0,
          "%s/a.bin: is not a token shard: magic 0, expected 20240520 (use `tokenize` to make shards of text)"},
     };

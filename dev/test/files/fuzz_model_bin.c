@@ -31,7 +31,7 @@ size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     GPT2Config config = {2, 3, 4, 1, 1, 2};
     int version = which == 0 ? MODEL_BIN_FP32 : MODEL_BIN_BF16;
     size_t size = (size_t)model_bin_bytes(&config, version);
-    int32_t header[BIN_HEADER_INTS];
+    int32_t header[DATA_HEADER_INTS];
     if (which > 1 || size > capacity) { return 0; }
     model_bin_make_header(header, &config, version);
     memcpy(buffer, header, sizeof(header));

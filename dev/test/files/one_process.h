@@ -17,10 +17,10 @@ static inline bool model_bin_read(const char *path, const GPT2Config *config, fl
 // Writes params (gpt2_num_params(config) floats) as a version 3 file, complete or not at all. (A checkpoint's model:
 // checkpoint.h.)
 static inline bool model_bin_write(const char *path, const GPT2Config *config, const float *params, Error *error) {
-    int32_t header[BIN_HEADER_INTS];
+    int32_t header[DATA_HEADER_INTS];
     AtomicFile file;
     model_bin_make_header(header, config, MODEL_BIN_FP32);
-    return atomic_open(&file, path, error) && atomic_write(&file, header, BIN_HEADER_BYTES, error) &&
+    return atomic_open(&file, path, error) && atomic_write(&file, header, DATA_HEADER_BYTES, error) &&
            atomic_write(&file, params, gpt2_num_params(config) * (int64_t)sizeof(float), error) &&
            atomic_commit(&file, error);
 }

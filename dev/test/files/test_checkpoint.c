@@ -132,7 +132,7 @@ TEST(test_model_cut_anywhere) {
         CHECK(t, !model_bin_read_config(path, &config, &version, &error), "%d bytes were accepted", n);
         if (n < 1024) {
             snprintf(want, sizeof(want),
-                     ": has %d bytes, a model file begins with a header of 1024 (truncated? fetch it again)", n);
+                     ": %d bytes, less than the header of a model, 1024 (truncated download? fetch it again)", n);
         } else {
             snprintf(want, sizeof(want), ": header asks for %d bytes, file has %d (%s)", TINY_BYTES, n,
                      n < TINY_BYTES ? "truncated? fetch it again" : "damaged?");
@@ -147,13 +147,13 @@ TEST(test_model_header_fields) {
         int32_t value;
         const char *message;
     } cases[] = {
-        {0, 0, ": not a model file: magic number is 0, expected 20240326"},
-        {0, 20240520, ": is a token shard, expected a model"},
-        {0, 20240327, ": is a debug state of a PyTorch twin, expected a model"},
-        {1, 1, ": model file version 1 is obsolete, expected 3 (float32) or 5 (bfloat16); export it again"},
-        {1, 2, ": model file version 2 is obsolete, expected 3 (float32) or 5 (bfloat16); export it again"},
-        {1, 4, ": model file version is 4, expected 3 (float32) or 5 (bfloat16)"},
-        {1, -1, ": model file version is -1, expected 3 (float32) or 5 (bfloat16)"},
+        {0, 0, ": is not a model: magic 0, expected 20240326"},
+        {0, 20240520, ": is not a model: magic 20240520 (a token shard), expected 20240326"},
+        {0, 20240327, ": is not a model: magic 20240327 (a debug state of a PyTorch twin), expected 20240326"},
+        {1, 1, ": model of version 1, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},
+        {1, 2, ": model of version 2, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},
+        {1, 4, ": model of version 4, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},
+        {1, -1, ": model of version -1, expected 3 or 5 (3: float32, 5: bfloat16; export an older model again)"},
         {1, 5, ": header asks for 1204 bytes, file has 1384 (damaged?)"},
         {2, 0, ": context length is 0, expected 1 to 1048576"},
         {2, -5, ": context length is -5, expected 1 to 1048576"},

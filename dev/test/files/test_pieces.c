@@ -148,7 +148,7 @@ TEST(test_fingerprint) {
     CHECK(t, model_file_open(&file, path, &error) && model_file_fingerprint(&file, &first, &error), "%s", error.text);
     CHECK(t, model_file_open(&file, copy, &error) && model_file_fingerprint(&file, &again, &error), "%s", error.text);
     CHECK(t, first == again, "a copy is the same model");
-    const long places[] = {1024, BIN_HEADER_BYTES + 4 * (long)n - 1}; // the first and the last parameter
+    const long places[] = {1024, DATA_HEADER_BYTES + 4 * (long)n - 1}; // the first and the last parameter
     for (int i = 0; i < 2; i++) {
         temp_flip(copy, places[i]);
         CHECK(t, model_file_fingerprint(&file, &other, &error) && other != first, "byte %ld: %s", places[i],
@@ -375,7 +375,7 @@ TEST(test_not_finite) {
     }
     float infinity = INFINITY;
     w.sums.sums[0] += sum64(bad, &infinity, 1) - sum64(bad, params + bad, 1);
-    CHECK(t, atomic_write_at(&w.model, BIN_HEADER_BYTES + 4 * bad, &infinity, 4, &error), "%s", error.text);
+    CHECK(t, atomic_write_at(&w.model, DATA_HEADER_BYTES + 4 * bad, &infinity, 4, &error), "%s", error.text);
     CHECK(t, checkpoint_write_flush(&w, &error) && checkpoint_write_commit(&w, &w.sums, &error), "%s", error.text);
     CHECK(t, checkpoint_verify(test_folder(t), 2, &error), "%s", error.text);
     CHECK(t, checkpoint_read_begin(&r, test_folder(t), 2, &run.config, &run.header, &error), "%s", error.text);
