@@ -17,7 +17,7 @@
 #include "llmc/data/data_file.h"
 
 typedef struct {
-    char *path;
+    const char *path; // borrowed
     int64_t num_tokens;
     int64_t num_windows; // may be 0
 } DataShard;
@@ -31,6 +31,7 @@ typedef struct DataLoader {
     int64_t num_tokens;    // in all shards
     uint64_t fingerprint;
 
+    PathList files;    // holds the paths of the shards
     DataShard *shards; // (num_shards), in order of their names
     int num_shards;
     const uint16_t *memory; // the tokens of the only shard, borrowed; NULL when shards are files
@@ -132,8 +133,8 @@ static inline void dataloader_locate(DataLoader *dl, int64_t sequence, int *shar
 
 // Frees everything. It may be called twice, and on a loader that failed to open.
 static inline void dataloader_close(DataLoader *dl) {
-    for (int i = 0; dl->shards != NULL && i < dl->num_shards; i++) { free(dl->shards[i].path); }
     input_close(&dl->file);
+    path_list_free(&dl->files);
     free(dl->shards);
     free(dl->window);
     free(dl->order);
@@ -164,17 +165,13 @@ static inline bool dataloader_allocate(DataLoader *dl, int num_shards, Error *er
     return fail(error, "out of memory for the list of %d data shards", num_shards);
 }
 
-static inline bool dataloader_set_shard(DataLoader *dl, int shard, const char *path, int64_t num_tokens, Error *error) {
+static inline void dataloader_set_shard(DataLoader *dl, int shard, const char *path, int64_t num_tokens) {
     DataShard *s = &dl->shards[shard];
-    size_t bytes = strlen(path) + 1;
-    s->path = (char *)malloc(bytes);
-    if (s->path == NULL) { return fail(error, "out of memory for the list of %d data shards", dl->num_shards); }
-    memcpy(s->path, path, bytes);
+    s->path = path;
     s->num_tokens = num_tokens;
     s->num_windows = num_tokens > 0 ? (num_tokens - 1) / dl->seq_len : 0;
     dl->num_tokens += s->num_tokens;
     dl->num_sequences += s->num_windows;
-    return true;
 }
 
 // Adds a shard to the hash: its size and its tokens, or three samples of them if the shard is a file.
@@ -214,30 +211,30 @@ static inline bool dataloader_finish(DataLoader *dl, const char *name, Error *er
 }
 
 // Checks all files and names every bad one, or the first eight, in one message.
-static inline bool dataloader_set_files(DataLoader *dl, const PathList *files, Error *error) {
+static inline bool dataloader_set_files(DataLoader *dl, Error *error) {
     enum { MAX_NAMED = 8, MAX_LIST = (int)sizeof(error->text) - 100 };
+    const PathList *files = &dl->files;
     Text list = {NULL, 0, 0, false};
     char more[32] = "";
     int bad = 0;
-    bool ok = true;
-    for (int i = 0; ok && i < files->count; i++) {
+    for (int i = 0; i < files->count; i++) {
         int64_t num_tokens = 0;
         InputFile file;
         Error reason;
         if (shard_open(&file, files->paths[i], &num_tokens, &reason)) {
             input_close(&file);
-            ok = dataloader_set_shard(dl, i, files->paths[i], num_tokens, error);
+            dataloader_set_shard(dl, i, files->paths[i], num_tokens);
         } else if (bad++ < MAX_NAMED) {
             text_printf(&list, "%s%s", bad > 1 ? "; " : "", reason.text);
         }
     }
     if (bad > MAX_NAMED) { snprintf(more, sizeof(more), "; and %d more", bad - MAX_NAMED); }
-    if (ok && bad > 0 && files->count == 1) { ok = fail(error, "%s", list.data); }
-    if (ok && bad > 0) {
-        ok = fail(error, "%d of %d files are unusable: %.*s%s", bad, files->count, MAX_LIST, list.data, more);
+    if (bad > 0 && files->count == 1) { fail(error, "%s", list.data); }
+    if (bad > 0 && files->count > 1) {
+        fail(error, "%d of %d files are unusable: %.*s%s", bad, files->count, MAX_LIST, list.data, more);
     }
     text_free(&list);
-    return ok;
+    return bad == 0;
 }
 
 // Opens the token shards that a pattern (* ? [...]) matches, in the order of their names. Checks the header and the
@@ -245,23 +242,24 @@ static inline bool dataloader_set_files(DataLoader *dl, const PathList *files, E
 // dataloader_close. After a failure the loader is closed.
 static inline bool dataloader_open(DataLoader *dl, const char *pattern, int seq_len, int vocab_size, bool shuffle,
                                    uint64_t seed, Error *error) {
-    PathList files;
     dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
-    bool ok = list_glob(pattern, &files, error) && dataloader_allocate(dl, files.count, error) &&
-              dataloader_set_files(dl, &files, error) && dataloader_finish(dl, pattern, error);
-    path_list_free(&files);
+    bool ok = list_glob(pattern, &dl->files, error) && dataloader_allocate(dl, dl->files.count, error) &&
+              dataloader_set_files(dl, error) && dataloader_finish(dl, pattern, error);
     if (!ok) { dataloader_close(dl); }
     return ok;
 }
 
-// Opens tokens in memory as one shard. Messages name `name` as the file. The tokens must stay until the loader is
+// Opens tokens in memory as one shard. Messages name `name` as the file. Name and tokens must stay until the loader is
 // closed.
 static inline bool dataloader_open_tokens(DataLoader *dl, const char *name, const uint16_t *tokens, int64_t count,
                                           int seq_len, int vocab_size, bool shuffle, uint64_t seed, Error *error) {
     dataloader_init(dl, seq_len, vocab_size, shuffle, seed);
     dl->memory = tokens;
-    bool ok = dataloader_allocate(dl, 1, error) && dataloader_set_shard(dl, 0, name, count, error) &&
-              dataloader_finish(dl, name, error);
+    bool ok = dataloader_allocate(dl, 1, error);
+    if (ok) {
+        dataloader_set_shard(dl, 0, name, count);
+        ok = dataloader_finish(dl, name, error);
+    }
     if (!ok) { dataloader_close(dl); }
     return ok;
 }
