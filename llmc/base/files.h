@@ -358,7 +358,9 @@ static inline bool atomic_name(AtomicFile *file, const char *path, Error *error)
 // temporary file is gone.
 static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
     if (!atomic_name(file, path, error)) { return false; }
-    file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_TRUNC);
+    // Makes a new file, because processes of a killed run may still write into an old file.
+    if (unlink(file->temporary) != 0 && errno != ENOENT) { return fail_system(error, file->temporary, "remove"); }
+    file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_EXCL);
     file->pending = file->fd >= 0;
     return file->pending || fail_system(error, file->temporary, "create");
 }
@@ -397,12 +399,7 @@ static inline int files_reserve(int fd, int64_t bytes) {
 // full disk shows here. Bytes that nobody writes are zeros.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     char folder[MAX_PATH_BYTES];
-    if (!atomic_name(file, path, error)) { return false; }
-    // Makes a new file, because processes of a killed run may still write into an old file.
-    if (unlink(file->temporary) != 0 && errno != ENOENT) { return fail_system(error, file->temporary, "remove"); }
-    file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_EXCL);
-    file->pending = file->fd >= 0;
-    if (!file->pending) { return fail_system(error, file->temporary, "create"); }
+    if (!atomic_open(file, path, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
     if (code != 0) {
         char what[64];

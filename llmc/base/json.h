@@ -22,7 +22,6 @@
 #include <math.h>
 
 #include "llmc/base/files.h"
-#include "llmc/base/hash.h"
 #include "llmc/base/text.h"
 #include "llmc/base/utils.h"
 
@@ -46,14 +45,9 @@ typedef struct {
     Text strings;     // all strings, decoded
     JsonValue *values;
     int count, capacity; // value 0 is the outermost value
-} Json;
-
-typedef struct {
-    Json *json;
-    const char *text;
-    int at, end;
+    int at, end;         // while parsing: the place in the text, and its bytes
     Error *error;
-} JsonParser;
+} Json;
 
 static inline void json_free(Json *json) {
     free(json->values);
@@ -62,17 +56,16 @@ static inline void json_free(Json *json) {
     memset(json, 0, sizeof(*json));
 }
 
-static inline bool json_fail(const JsonParser *p, int at, const char *what) {
-    return fail(p->error, "%s: byte %d: %s", p->json->name, at, what);
+static inline bool json_fail(const Json *json, int at, const char *what) {
+    return fail(json->error, "%s: byte %d: %s", json->name, at, what);
 }
 
-static inline bool json_append(JsonParser *p, JsonKind kind, int start, int end) {
-    Json *json = p->json;
+static inline bool json_append(Json *json, JsonKind kind, int start, int end) {
     if (json->count == json->capacity) {
         int capacity = json->capacity == 0 ? 64 : 2 * json->capacity;
-        if (capacity > JSON_MAX_VALUES) { return json_fail(p, start, "more values than make sense here"); }
+        if (capacity > JSON_MAX_VALUES) { return json_fail(json, start, "more values than make sense here"); }
         JsonValue *larger = (JsonValue *)realloc(json->values, (size_t)capacity * sizeof(JsonValue));
-        if (larger == NULL) { return json_fail(p, start, "out of memory"); }
+        if (larger == NULL) { return json_fail(json, start, "out of memory"); }
         json->values = larger;
         json->capacity = capacity;
     }
@@ -118,44 +111,46 @@ static inline int json_escape(const char *text, int at, int end, uint32_t *code)
 }
 
 // Returns the bytes of the character or escape at text[at], 0 if it is invalid. Sets its code point.
-static inline int json_character(const JsonParser *p, int at, uint32_t *code) {
-    if (p->text[at] == '\\') { return json_escape(p->text, at, p->end, code); }
-    return (uint8_t)p->text[at] < 0x20 ? 0 : utf8_decode((const uint8_t *)p->text + at, (size_t)(p->end - at), code);
+static inline int json_character(const Json *json, int at, uint32_t *code) {
+    if (json->text[at] == '\\') { return json_escape(json->text, at, json->end, code); }
+    return (uint8_t)json->text[at] < 0x20
+               ? 0
+               : utf8_decode((const uint8_t *)json->text + at, (size_t)(json->end - at), code);
 }
 
-static inline bool json_fail_character(const JsonParser *p, int at) {
-    uint8_t c = (uint8_t)p->text[at];
-    return json_fail(p, at,
+static inline bool json_fail_character(const Json *json, int at) {
+    uint8_t c = (uint8_t)json->text[at];
+    return json_fail(json, at,
                      c == '\\'  ? "invalid escape in a string (or half a surrogate pair)"
                      : c < 0x20 ? "control character in a string, it must be escaped"
                                 : "invalid UTF-8 in a string");
 }
 
-// Reads and decodes a string whose opening quote is at p->at. Moves p->at behind the closing quote.
-static inline bool json_read_string(JsonParser *p) {
-    Text *strings = &p->json->strings;
-    int start = p->at + 1, plain = start, at = start; // the bytes from `plain` on are not decoded yet
+// Reads and decodes a string whose opening quote is at json->at. Moves json->at behind the closing quote.
+static inline bool json_read_string(Json *json) {
+    Text *strings = &json->strings;
+    int start = json->at + 1, plain = start, at = start; // the bytes from `plain` on are not decoded yet
     size_t decoded = strings->used;
-    while (at < p->end && p->text[at] != '"') {
+    while (at < json->end && json->text[at] != '"') {
         uint32_t code = 0;
-        int n = json_character(p, at, &code);
-        if (n == 0) { return json_fail_character(p, at); }
-        if (p->text[at] == '\\') {
+        int n = json_character(json, at, &code);
+        if (n == 0) { return json_fail_character(json, at); }
+        if (json->text[at] == '\\') {
             char utf8[4];
-            text_bytes(strings, p->text + plain, (size_t)(at - plain));
+            text_bytes(strings, json->text + plain, (size_t)(at - plain));
             text_bytes(strings, utf8, (size_t)utf8_encode(code, utf8));
             plain = at + n;
         }
         at += n;
     }
-    if (at == p->end) { return json_fail(p, p->at, "a string begins here and does not end (truncated?)"); }
-    text_bytes(strings, p->text + plain, (size_t)(at - plain));
+    if (at == json->end) { return json_fail(json, json->at, "a string begins here and does not end (truncated?)"); }
+    text_bytes(strings, json->text + plain, (size_t)(at - plain));
     text_bytes(strings, "", 1);
-    if (strings->failed || strings->used > INT32_MAX) { return json_fail(p, start, "out of memory"); }
-    p->at = at + 1;
-    if (!json_append(p, JSON_STRING, start, at)) { return false; }
-    p->json->values[p->json->count - 1].decoded = (int)decoded;
-    p->json->values[p->json->count - 1].count = (int)(strings->used - decoded - 1);
+    if (strings->failed || strings->used > INT32_MAX) { return json_fail(json, start, "out of memory"); }
+    json->at = at + 1;
+    if (!json_append(json, JSON_STRING, start, at)) { return false; }
+    json->values[json->count - 1].decoded = (int)decoded;
+    json->values[json->count - 1].count = (int)(strings->used - decoded - 1);
     return true;
 }
 
@@ -167,140 +162,129 @@ static inline const char *json_decoded(const Json *json, int value) {
 
 // ---- Values ----
 
-static inline void json_skip_space(JsonParser *p) {
-    while (p->at < p->end &&
-           (p->text[p->at] == ' ' || p->text[p->at] == '\n' || p->text[p->at] == '\r' || p->text[p->at] == '\t')) {
-        p->at++;
-    }
-}
-
 // Returns the character at the current place, 0 at the end. A NUL in the text is refused wherever this is compared.
-static inline char json_peek(const JsonParser *p) { return p->at < p->end ? p->text[p->at] : '\0'; }
+static inline char json_peek(const Json *json) { return json->at < json->end ? json->text[json->at] : '\0'; }
 
-static inline int json_skip_digits(JsonParser *p) {
-    int start = p->at;
-    while (json_peek(p) >= '0' && json_peek(p) <= '9') { p->at++; }
-    return p->at - start;
+static inline void json_skip_space(Json *json) {
+    while (json_peek(json) != '\0' && strchr(" \n\r\t", json_peek(json)) != NULL) { json->at++; }
 }
 
-static inline bool json_read_number(JsonParser *p) {
-    int start = p->at;
-    if (json_peek(p) == '-') { p->at++; }
-    bool zero = json_peek(p) == '0';
-    int digits = json_skip_digits(p);
-    if (digits == 0) { return json_fail(p, start, "expected a value"); }
-    if (zero && digits > 1) { return json_fail(p, start, "a number must not begin with 0"); }
-    if (json_peek(p) == '.') {
-        p->at++;
-        if (json_skip_digits(p) == 0) { return json_fail(p, p->at, "expected a digit after the decimal point"); }
-    }
-    if (json_peek(p) == 'e' || json_peek(p) == 'E') {
-        p->at++;
-        if (json_peek(p) == '+' || json_peek(p) == '-') { p->at++; }
-        if (json_skip_digits(p) == 0) { return json_fail(p, p->at, "expected a digit in the exponent"); }
-    }
-    return json_append(p, JSON_NUMBER, start, p->at);
+static inline int json_skip_digits(Json *json) {
+    int start = json->at;
+    while (json_peek(json) >= '0' && json_peek(json) <= '9') { json->at++; }
+    return json->at - start;
 }
 
-static inline bool json_read_word(JsonParser *p) {
-    static const struct {
-        const char *word;
-        int bytes;
-        JsonKind kind;
-    } words[] = {{"null", 4, JSON_NULL}, {"true", 4, JSON_BOOL}, {"false", 5, JSON_BOOL}};
-    for (int i = 0; i < 3; i++) {
-        int n = words[i].bytes;
-        if (p->end - p->at >= n && memcmp(p->text + p->at, words[i].word, (size_t)n) == 0) {
-            p->at += n;
-            return json_append(p, words[i].kind, p->at - n, p->at);
+static inline bool json_read_number(Json *json) {
+    int start = json->at;
+    if (json_peek(json) == '-') { json->at++; }
+    bool zero = json_peek(json) == '0';
+    int digits = json_skip_digits(json);
+    if (digits == 0) { return json_fail(json, start, "expected a value"); }
+    if (zero && digits > 1) { return json_fail(json, start, "a number must not begin with 0"); }
+    if (json_peek(json) == '.') {
+        json->at++;
+        if (json_skip_digits(json) == 0) {
+            return json_fail(json, json->at, "expected a digit after the decimal point");
         }
     }
-    return json_fail(p, p->at, p->at == p->end ? "ends where a value is expected (truncated?)" : "expected a value");
+    if (json_peek(json) == 'e' || json_peek(json) == 'E') {
+        json->at++;
+        if (json_peek(json) == '+' || json_peek(json) == '-') { json->at++; }
+        if (json_skip_digits(json) == 0) { return json_fail(json, json->at, "expected a digit in the exponent"); }
+    }
+    return json_append(json, JSON_NUMBER, start, json->at);
+}
+
+static inline bool json_read_word(Json *json) {
+    static const char *const words[] = {"null", "true", "false"};
+    for (int i = 0; i < 3; i++) {
+        int n = (int)strlen(words[i]);
+        if (json->end - json->at >= n && memcmp(json->text + json->at, words[i], (size_t)n) == 0) {
+            json->at += n;
+            return json_append(json, i == 0 ? JSON_NULL : JSON_BOOL, json->at - n, json->at);
+        }
+    }
+    return json_fail(json, json->at,
+                     json->at == json->end ? "ends where a value is expected (truncated?)" : "expected a value");
 }
 
 // Reads `"key" :` and appends the key.
-static inline bool json_read_key(JsonParser *p) {
-    json_skip_space(p);
-    if (json_peek(p) != '"') { return json_fail(p, p->at, "expected a key in quotes"); }
-    if (!json_read_string(p)) { return false; }
-    json_skip_space(p);
-    if (json_peek(p) != ':') { return json_fail(p, p->at, "expected ':' after a key"); }
-    p->at++;
+static inline bool json_read_key(Json *json) {
+    json_skip_space(json);
+    if (json_peek(json) != '"') { return json_fail(json, json->at, "expected a key in quotes"); }
+    if (!json_read_string(json)) { return false; }
+    json_skip_space(json);
+    if (json_peek(json) != ':') { return json_fail(json, json->at, "expected ':' after a key"); }
+    json->at++;
     return true;
 }
 
-static inline bool json_read_value(JsonParser *p, int depth);
+static inline bool json_read_value(Json *json, int depth);
 
 // Reads [ or { and everything up to its end.
-static inline bool json_read_container(JsonParser *p, int depth) {
-    Json *json = p->json;
-    bool object = p->text[p->at] == '{';
+static inline bool json_read_container(Json *json, int depth) {
+    bool object = json->text[json->at] == '{';
     int index = json->count, count = 0;
-    if (depth == JSON_MAX_DEPTH) { return json_fail(p, p->at, "nested too deeply"); }
-    if (!json_append(p, object ? JSON_OBJECT : JSON_ARRAY, p->at, p->at)) { return false; }
-    p->at++;
-    json_skip_space(p);
-    for (bool more = json_peek(p) != (object ? '}' : ']'); more; count++) {
-        if ((object && !json_read_key(p)) || !json_read_value(p, depth + 1)) { return false; }
-        json_skip_space(p);
-        more = json_peek(p) == ',';
-        p->at += more;
+    if (depth == JSON_MAX_DEPTH) { return json_fail(json, json->at, "nested too deeply"); }
+    if (!json_append(json, object ? JSON_OBJECT : JSON_ARRAY, json->at, json->at)) { return false; }
+    json->at++;
+    json_skip_space(json);
+    for (bool more = json_peek(json) != (object ? '}' : ']'); more; count++) {
+        if ((object && !json_read_key(json)) || !json_read_value(json, depth + 1)) { return false; }
+        json_skip_space(json);
+        more = json_peek(json) == ',';
+        json->at += more;
     }
-    if (json_peek(p) != (object ? '}' : ']')) {
-        return json_fail(p, p->at, object ? "expected ',' or '}'" : "expected ',' or ']'");
+    if (json_peek(json) != (object ? '}' : ']')) {
+        return json_fail(json, json->at, object ? "expected ',' or '}'" : "expected ',' or ']'");
     }
-    json->values[index].end = ++p->at;
+    json->values[index].end = ++json->at;
     json->values[index].next = json->count;
     json->values[index].count = count;
     return true;
 }
 
 // Reads a value inside `depth` containers.
-static inline bool json_read_value(JsonParser *p, int depth) {
-    json_skip_space(p);
-    switch (json_peek(p)) {
+static inline bool json_read_value(Json *json, int depth) {
+    json_skip_space(json);
+    switch (json_peek(json)) {
     case '{':
-    case '[': return json_read_container(p, depth);
-    case '"': return json_read_string(p);
+    case '[': return json_read_container(json, depth);
+    case '"': return json_read_string(json);
     case 'n':
     case 't':
     case 'f':
-    case '\0': return json_read_word(p);
-    default: return json_read_number(p);
+    case '\0': return json_read_word(json);
+    default: return json_read_number(json);
     }
 }
 
 // ---- Keys given twice ----
 
-typedef struct {
-    uint64_t hash;
-    int value;
-} JsonKey;
-
 static inline int json_compare_keys(const void *a, const void *b) {
-    const JsonKey *x = (const JsonKey *)a, *y = (const JsonKey *)b;
-    if (x->hash != y->hash) { return x->hash < y->hash ? -1 : 1; }
-    return x->value < y->value ? -1 : x->value > y->value;
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-// Refuses an object with a key given twice. Sorts the keys by their hashes, so that a hostile object of a million keys
-// costs at most n log n. Two keys with equal hashes count as equal: a 64-bit collision is only made on purpose.
-static inline bool json_check_keys(const JsonParser *p, int object) {
-    const Json *json = p->json;
-    int n = 0;
-    JsonKey *keys = (JsonKey *)malloc((size_t)json->values[object].count * sizeof(JsonKey));
-    if (keys == NULL) { return json_fail(p, 0, "out of memory"); }
+// Refuses an object with a key given twice. Keys that differ only behind a NUL count as equal. Sorts the keys, so that
+// a hostile object of a million keys costs little.
+static inline bool json_check_keys(const Json *json, int object) {
+    int n = 0, last = object + 1;
+    const char *twice = NULL, **keys = (const char **)malloc((size_t)json->values[object].count * sizeof(char *));
+    if (keys == NULL) { return json_fail(json, 0, "out of memory"); }
     for (int key = object + 1; key < json->values[object].next; key = json->values[key + 1].next) {
-        keys[n].hash = hash64(json_decoded(json, key), (size_t)json->values[key].count);
-        keys[n++].value = key;
+        keys[n++] = json_decoded(json, key);
     }
-    qsort(keys, (size_t)n, sizeof(JsonKey), json_compare_keys);
-    int twice = 1;
-    while (twice < n && keys[twice].hash != keys[twice - 1].hash) { twice++; }
-    const JsonValue *key = twice < n ? &json->values[keys[twice].value] : NULL;
+    qsort(keys, (size_t)n, sizeof(char *), json_compare_keys);
+    for (int i = 1; i < n; i++) { twice = strcmp(keys[i - 1], keys[i]) == 0 ? keys[i] : twice; }
     free(keys);
-    return key == NULL || fail(p->error, "%s: byte %d: key \"%.*s\" is given twice", json->name, key->start,
-                               (int)min_i64(key->end - key->start, 100), json->text + key->start);
+    if (twice == NULL) { return true; }
+    for (int key = last; key < json->values[object].next; key = json->values[key + 1].next) {
+        if (strcmp(json_decoded(json, key), twice) == 0) { last = key; }
+    }
+    const JsonValue *key = &json->values[last];
+    return fail(json->error, "%s: byte %d: key \"%.*s\" is given twice", json->name, key->start,
+                (int)min_i64(key->end - key->start, 100), json->text + key->start);
 }
 
 // Parses text, which is not NUL-terminated. text and `name`, which begins messages, must outlive *json. The caller
@@ -310,13 +294,14 @@ static inline bool json_parse(Json *json, const char *name, const char *text, in
     json->name = name;
     json->text = text;
     if (bytes >= INT32_MAX) { return fail(error, "%s: %lld bytes of JSON are too many", name, (long long)bytes); }
-    JsonParser parser = {json, text, 0, (int)bytes, error};
-    if (!json_read_value(&parser, 0)) { return false; }
-    json_skip_space(&parser);
-    if (parser.at < parser.end) { return json_fail(&parser, parser.at, "the value has ended, but more text follows"); }
+    json->end = (int)bytes;
+    json->error = error;
+    if (!json_read_value(json, 0)) { return false; }
+    json_skip_space(json);
+    if (json->at < json->end) { return json_fail(json, json->at, "the value has ended, but more text follows"); }
     bool ok = true;
     for (int i = 0; ok && i < json->count; i++) {
-        if (json->values[i].kind == JSON_OBJECT && json->values[i].count > 1) { ok = json_check_keys(&parser, i); }
+        if (json->values[i].kind == JSON_OBJECT && json->values[i].count > 1) { ok = json_check_keys(json, i); }
     }
     return ok;
 }

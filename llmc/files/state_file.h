@@ -79,38 +79,21 @@ static inline bool file_checksum(const char *path, uint64_t *checksum, Error *er
 
 static inline void state_init(StateHeader *header) { memset(header, 0, sizeof(*header)); }
 
-// One line of the header. The pointers point into its text.
-typedef struct {
-    const char *key, *value;
-    int key_bytes, value_bytes;
-} StateLine;
-
-// Visits all lines: int at = 0; while (state_next(header, &at, &line)) ...
-static inline bool state_next(const StateHeader *header, int *at, StateLine *line) {
-    if (*at >= header->length) { return false; }
-    const char *start = header->text + *at, *space = strchr(start, ' '), *end = strchr(start, '\n');
-    line->key = start;
-    line->key_bytes = (int)(space - start);
-    line->value = space + 1;
-    line->value_bytes = (int)(end - line->value);
-    *at += (int)(end + 1 - start);
-    return true;
-}
-
-static inline bool state_find(const StateHeader *header, const char *key, StateLine *line) {
+// Returns the value of a fact, up to the end of its line. NULL: there is none.
+static inline const char *state_find(const StateHeader *header, const char *key) {
     size_t n = strlen(key);
-    for (int at = 0; state_next(header, &at, line);) {
-        if ((size_t)line->key_bytes == n && memcmp(line->key, key, n) == 0) { return true; }
+    for (const char *line = header->text; *line != '\0'; line = strchr(line, '\n') + 1) {
+        if (strncmp(line, key, n) == 0 && line[n] == ' ') { return line + n + 1; }
     }
-    return false;
+    return NULL;
 }
 
 static inline void state_remove(StateHeader *header, const char *key) {
-    StateLine line;
-    if (!state_find(header, key, &line)) { return; }
-    char *start = header->text + (line.key - header->text), *after = start + line.key_bytes + 1 + line.value_bytes + 1;
-    memmove(start, after, (size_t)(header->text + header->length - after) + 1); // with the NUL at the end
-    header->length -= (int)(after - start);
+    const char *value = state_find(header, key);
+    if (value == NULL) { return; }
+    char *line = header->text + (value - header->text) - strlen(key) - 1, *after = strchr(line, '\n') + 1;
+    header->length -= (int)(after - line);
+    memmove(line, after, strlen(after) + 1);
 }
 
 // Sets a fact. The key has no spaces, and the value is one line. An earlier fact of this key is replaced.
@@ -141,10 +124,11 @@ static inline void state_set_u64(StateHeader *header, const char *key, uint64_t 
 
 // The getters return false if the key is missing, or if its value has another type or does not fit.
 static inline bool state_get_text(const StateHeader *header, const char *key, char *value, size_t size) {
-    StateLine line;
-    if (!state_find(header, key, &line) || (size_t)line.value_bytes >= size) { return false; }
-    memcpy(value, line.value, (size_t)line.value_bytes);
-    value[line.value_bytes] = '\0';
+    const char *found = state_find(header, key);
+    size_t n = found == NULL ? size : strcspn(found, "\n");
+    if (n >= size) { return false; }
+    memcpy(value, found, n);
+    value[n] = '\0';
     return true;
 }
 

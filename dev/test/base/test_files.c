@@ -251,16 +251,22 @@ TEST(test_dev_full) {
     if (!path_exists("/dev/full")) { SKIP(t, "no /dev/full here"); }
     Error error;
     AtomicFile file;
+    InputFile old;
     const char *path = test_path(t, "f"), *temporary = test_path(t, "f.tmp");
     temp_write(path, "old", 3);
-    temp_must(symlink("/dev/full", temporary) == 0, temporary);
+    temp_must(symlink(path, temporary) == 0, temporary);
     CHECK(t, atomic_open(&file, path, &error), "%s", error.text);
+    int full = open("/dev/full", O_WRONLY);
+    temp_must(full >= 0 && dup2(full, file.fd) == file.fd, "/dev/full");
+    close(full);
     CHECK(t, !atomic_write(&file, "new", 3, &error), "a write to a full disk succeeded");
     check_message(t, &error,
                   "%s: no space left on device: could not write it after 0 bytes; the partial file was removed, free "
                   "some space",
                   path);
     CHECK(t, temp_exists(path) && !temp_exists(temporary), "the old file stays, the partial one is gone");
+    CHECK(t, input_open(&old, path, &error) && old.size == 3, "a link under the temporary name is not followed");
+    input_close(&old);
 }
 
 TEST(test_size_limit) {

@@ -32,13 +32,11 @@ static void read_state(const uint8_t *data, size_t size) {
     const char *path = fuzz_temp_file(data, size);
     Error error;
     if (!state_open(&state, path, &header, &error)) { return; }
-    StateLine line;
-    int lines = 0;
-    for (int at = 0; state_next(&header, &at, &line); lines++) {
-        require(line.key_bytes > 0 && line.value_bytes >= 0 && at <= header.length && lines < header.length);
-    }
     int64_t step;
+    char file[16];
+    require((int)strlen(header.text) == header.length && state_find(&header, "no such key") == NULL);
     state_get_i64(&header, "step", &step);
+    state_get_text(&header, "data", file, sizeof(file));
     bool whole = state_verify_sections(&state, &error);
     for (int i = 0; i < state.count; i++) {
         int64_t offset = state_section_offset(&state, i), bytes = state_bytes_here(&state.records[i]);
