@@ -89,6 +89,17 @@ static inline bool path_exists(const char *path) {
     return stat(path, &info) == 0;
 }
 
+// Writes the longest part of a path that exists: the path, or a folder above it.
+static inline void path_existing(char *out, const char *path) {
+    char parent[MAX_PATH_BYTES];
+    path_copy(out, path, strlen(path));
+    while (!path_exists(out)) {
+        path_parent(parent, out);
+        if (strcmp(parent, out) == 0) { return; }
+        path_copy(out, parent, strlen(parent));
+    }
+}
+
 // Reports the system call that has just failed. Reads errno.
 static inline bool fail_system(Error *error, const char *path, const char *action) {
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
@@ -163,15 +174,10 @@ static inline bool path_resolve(char *out, const char *path, Error *error) {
 
 // Returns the bytes that this process may still write to a folder's disk, -1 if unknown. The folder need not exist yet.
 static inline int64_t disk_free_bytes(const char *folder) {
-    char path[MAX_PATH_BYTES], parent[MAX_PATH_BYTES];
+    char path[MAX_PATH_BYTES];
     struct statvfs disk;
-    path_copy(path, folder, strlen(folder));
-    while (statvfs(path, &disk) != 0) {
-        path_parent(parent, path);
-        if (strcmp(parent, path) == 0) { return -1; }
-        path_copy(path, parent, strlen(parent));
-    }
-    if (disk.f_blocks == 0) { return -1; } // the file system does not tell
+    path_existing(path, folder);
+    if (statvfs(path, &disk) != 0 || disk.f_blocks == 0) { return -1; } // the file system does not tell
     double bytes = (double)disk.f_bavail * (double)disk.f_frsize;
     return bytes < 9e18 ? (int64_t)bytes : INT64_MAX;
 }

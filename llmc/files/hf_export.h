@@ -69,13 +69,8 @@ static inline bool hf_find_stranger(const char *dir, char stranger[256], bool *h
 
 // Checks that the folder can be made: what already exists of its path must be a folder that allows writing.
 static inline bool hf_check_parent(const char *dir, Error *error) {
-    char parent[MAX_PATH_BYTES], above[MAX_PATH_BYTES];
-    path_copy(parent, dir, strlen(dir));
-    while (!path_exists(parent)) {
-        path_parent(above, parent);
-        if (strcmp(above, parent) == 0) { break; }
-        path_copy(parent, above, strlen(above));
-    }
+    char parent[MAX_PATH_BYTES];
+    path_existing(parent, dir);
     if (!path_is_directory(parent)) { return fail(error, "--export %s: %s is a file, not a folder", dir, parent); }
     return access(parent, W_OK | X_OK) == 0 ||
            fail(error, "--export %s: cannot write in %s: %s", dir, parent, strerror(errno));

@@ -153,9 +153,10 @@ static inline bool hf_fail_ids(const Json *json, const char *what, Error *error)
                 json->name, what);
 }
 
-// Enters each token of the object `vocab` into keys (t->vocab_size): id -> its place in json. No id may be missing.
-static inline bool hf_collect_ids(const Json *json, int vocab, const Tokenizer *t, int *keys, Error *error) {
-    char name[101], other[101], what[256];
+// Checks that all tokens equal those of t and have their ids. No two members have one key, so no id is there twice, and
+// the number of members shows that none is missing.
+static inline bool hf_check_ids(const Json *json, int vocab, const Tokenizer *t, Error *error) {
+    char stand_in[HF_MAX_STAND_IN], name[101], what[HF_MAX_STAND_IN + 256];
     for (int key = vocab + 1; key < json->values[vocab].next; key = json->values[key + 1].next) {
         int64_t id;
         if (!json_int(json, key + 1, 0, INT32_MAX, &id, error)) { return false; }
@@ -164,30 +165,12 @@ static inline bool hf_collect_ids(const Json *json, int vocab, const Tokenizer *
             snprintf(what, sizeof(what), "token \"%s\" has id %lld, of %d tokens", name, (long long)id, t->vocab_size);
             return hf_fail_ids(json, what, error);
         }
-        if (keys[id] != 0) {
-            return fail(error, "%s: id %lld is given twice, to \"%s\" and \"%s\"", json->name, (long long)id,
-                        json_show(json, keys[id], other), name);
-        }
-        keys[id] = key;
+        hf_stand_in(t, (int)id, stand_in);
+        if (json_equals(json, key, stand_in)) { continue; }
+        snprintf(what, sizeof(what), "id %lld is \"%s\", by the merges it is \"%s\"", (long long)id, name, stand_in);
+        return hf_fail_ids(json, what, error);
     }
     return true;
-}
-
-// Checks that all tokens equal those of t and have their ids.
-static inline bool hf_check_ids(const Json *json, int vocab, const Tokenizer *t, Error *error) {
-    char stand_in[HF_MAX_STAND_IN], name[101], what[HF_MAX_STAND_IN + 256];
-    int *keys = (int *)calloc((size_t)t->vocab_size, sizeof(int));
-    if (keys == NULL) { return fail(error, "%s: out of memory", json->name); }
-    bool ok = hf_collect_ids(json, vocab, t, keys, error);
-    for (int id = 0; ok && id < t->vocab_size; id++) {
-        hf_stand_in(t, id, stand_in);
-        if (json_equals(json, keys[id], stand_in)) { continue; }
-        snprintf(what, sizeof(what), "id %d is \"%s\", by the merges it is \"%s\"", id, json_show(json, keys[id], name),
-                 stand_in);
-        ok = hf_fail_ids(json, what, error);
-    }
-    free(keys);
-    return ok;
 }
 
 // Compares t, which was made from the merges, with the object `vocab` of a file. A different number of tokens shows

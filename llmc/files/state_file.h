@@ -356,19 +356,16 @@ static inline bool state_read_sections(const StateFile *state, int first, const 
     return true;
 }
 
-// Verifies section i without keeping it. The caller verifies a section that lies in another file.
-static inline bool state_verify_section(const StateFile *state, int i, Error *error) {
-    const StateRecord *record = &state->records[i];
-    uint64_t found;
-    if (record->kind == STATE_ELSEWHERE) { return true; }
-    return input_checksum(&state->file, state_section_offset(state, i), record->bytes, (StateKind)record->kind, &found,
-                          error) &&
-           (found == record->checksum || state_fail_damaged(state, i, error));
-}
-
+// Verifies all sections without keeping them. The caller verifies a section that lies in another file.
 static inline bool state_verify_sections(const StateFile *state, Error *error) {
     for (int i = 0; i < state->count; i++) {
-        if (!state_verify_section(state, i, error)) { return false; }
+        const StateRecord *record = &state->records[i];
+        uint64_t found = record->checksum;
+        if (record->kind != STATE_ELSEWHERE && !input_checksum(&state->file, state_section_offset(state, i),
+                                                               record->bytes, (StateKind)record->kind, &found, error)) {
+            return false;
+        }
+        if (found != record->checksum) { return state_fail_damaged(state, i, error); }
     }
     return true;
 }
