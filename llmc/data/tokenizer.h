@@ -14,6 +14,7 @@
 #define LLMC_TOKENIZER_H
 
 #include "llmc/base/files.h"
+#include "llmc/base/hash.h"
 #include "llmc/base/text.h"
 #include "llmc/data/data_file.h"
 #include "llmc/data/unicode_tables.h"
@@ -179,12 +180,6 @@ static inline size_t tokenizer_last_split(const Tokenizer *t, const uint8_t *tex
 
 // ---- Words ----
 
-static inline uint64_t tokenizer_load64(const uint8_t *p) {
-    uint64_t value;
-    memcpy(&value, p, 8);
-    return value;
-}
-
 static inline uint64_t tokenizer_load32(const uint8_t *p) {
     uint32_t value;
     memcpy(&value, p, 4);
@@ -193,7 +188,7 @@ static inline uint64_t tokenizer_load32(const uint8_t *p) {
 
 // The first 8 bytes, or all n >= 1 bytes followed by zeros. Reads only these n bytes.
 static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
-    if (n >= 8) { return tokenizer_load64(p); }
+    if (n >= 8) { return hash64_load_u64(p); }
     if (n >= 4) { return tokenizer_load32(p) | tokenizer_load32(p + n - 4) << (8 * (n - 4)); }
     return p[0] | (uint64_t)p[n / 2] << (8 * (n / 2)) | (uint64_t)p[n - 1] << (8 * (n - 1));
 }
@@ -201,7 +196,7 @@ static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
 // The slot of a word, or the free slot where it belongs.
 static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *word, size_t n) {
     uint64_t head = tokenizer_word_head(word, n), hash = (head ^ n) * 0x9e3779b97f4a7c15ULL;
-    if (n > 8) { hash = (hash ^ hash >> 32 ^ tokenizer_load64(word + n - 8)) * 0x9e3779b97f4a7c15ULL; }
+    if (n > 8) { hash = (hash ^ hash >> 32 ^ hash64_load_u64(word + n - 8)) * 0x9e3779b97f4a7c15ULL; }
     for (uint64_t i = hash >> (64 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
         WordSlot *slot = &t->words[i];
         if (slot->length == 0) { return slot; }

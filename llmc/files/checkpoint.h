@@ -37,6 +37,11 @@
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
+// The kind of record i of a checkpoint's state.
+static inline StateKind checkpoint_kind(int i) {
+    return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : i < CHECKPOINT_ARRAYS ? STATE_ARRAY : STATE_SECTION;
+}
+
 // SUM64 of the pieces that one process has written or read. Added over all processes they are the sums of the arrays.
 // The sum of the parameters is the weights hash.
 typedef struct {
@@ -183,8 +188,7 @@ static inline bool checkpoint_check_step(const CheckpointReader *r, const StateH
 static inline bool checkpoint_check_arrays(const CheckpointReader *r, Error *error) {
     int64_t bytes = gpt2_num_params(&r->config) * (int64_t)sizeof(float);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
-        if (!state_expect(&r->state, a, checkpoint_array_names[a], kind, bytes, error)) { return false; }
+        if (!state_expect(&r->state, a, checkpoint_array_names[a], checkpoint_kind(a), bytes, error)) { return false; }
     }
     return true;
 }
@@ -351,7 +355,6 @@ static inline int64_t checkpoint_state_offset(const CheckpointWriter *w, int i) 
 // Lays out the state: adds the facts step, model_bytes and model_header, and makes the records.
 static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const StateSection *sections, int count,
                                        Error *error) {
-    int64_t bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
     int32_t model_header[DATA_HEADER_INTS];
     model_bin_make_header(model_header, &w->config, MODEL_BIN_FP32);
     state_set_i64(&w->header, "step", step);
@@ -359,17 +362,15 @@ static inline bool checkpoint_describe(CheckpointWriter *w, int64_t step, const 
     state_set_u64(&w->header, "model_header", hash64(model_header, sizeof(model_header)));
     w->count = CHECKPOINT_ARRAYS + count;
     if (!state_check_fits(w->paths.state, &w->header, w->count, error)) { return false; }
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        StateKind kind = a == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : STATE_ARRAY;
-        const char *name = checkpoint_array_names[a];
-        if (!state_make_record(&w->records[a], name, kind, bytes, w->paths.state, error)) { return false; }
-    }
-    for (int i = 0; i < count; i++) {
-        StateRecord *record = &w->records[CHECKPOINT_ARRAYS + i];
-        w->sections[CHECKPOINT_ARRAYS + i] = sections[i];
-        if (!state_make_record(record, sections[i].name, STATE_SECTION, sections[i].bytes, w->paths.state, error)) {
-            return false;
+    for (int i = 0; i < w->count; i++) {
+        StateSection *section = &w->sections[i];
+        if (i < CHECKPOINT_ARRAYS) {
+            section->name = checkpoint_array_names[i];
+            section->bytes = gpt2_num_params(&w->config) * (int64_t)sizeof(float);
+        } else {
+            *section = sections[i - CHECKPOINT_ARRAYS];
         }
+        if (!state_make_record(&w->records[i], section, checkpoint_kind(i), w->paths.state, error)) { return false; }
     }
     return true;
 }

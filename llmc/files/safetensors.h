@@ -43,17 +43,6 @@ typedef struct {
 
 // ---- config.json ----
 
-static inline bool safetensors_config_int(const Json *json, const char *key, int *value, Error *error) {
-    int member = json_find(json, 0, key);
-    int64_t number;
-    if (member < 0) { return fail(error, "%s: \"%s\" is missing", json->name, key); }
-    if (!json_int(json, member, 1, INT32_MAX, &number, error)) {
-        return fail(error, "%s: \"%s\" is not a positive whole number", json->name, key);
-    }
-    *value = (int)number;
-    return true;
-}
-
 // Checks members that change the computation: each must be absent (null: absent) or have GPT-2's value.
 static inline bool safetensors_check_variant(const Json *json, const GPT2Config *config, Error *error) {
     char inner[24];
@@ -89,12 +78,22 @@ static inline bool safetensors_check_variant(const Json *json, const GPT2Config 
 
 static inline bool safetensors_parse_config(const Json *json, GPT2Config *config, Error *error) {
     if (json->values[0].kind != JSON_OBJECT) { return fail(error, "%s: not a JSON object", json->name); }
-    if (!safetensors_config_int(json, "n_positions", &config->max_seq_len, error) ||
-        !safetensors_config_int(json, "vocab_size", &config->vocab_size, error) ||
-        !safetensors_config_int(json, "n_layer", &config->num_layers, error) ||
-        !safetensors_config_int(json, "n_head", &config->num_heads, error) ||
-        !safetensors_config_int(json, "n_embd", &config->channels, error)) {
-        return false;
+    const struct {
+        const char *key;
+        int *value;
+    } fields[] = {{"n_positions", &config->max_seq_len},
+                  {"vocab_size", &config->vocab_size},
+                  {"n_layer", &config->num_layers},
+                  {"n_head", &config->num_heads},
+                  {"n_embd", &config->channels}};
+    for (int i = 0; i < 5; i++) {
+        int member = json_find(json, 0, fields[i].key);
+        int64_t number;
+        if (member < 0) { return fail(error, "%s: \"%s\" is missing", json->name, fields[i].key); }
+        if (!json_int(json, member, 1, INT32_MAX, &number, error)) {
+            return fail(error, "%s: \"%s\" is not a positive whole number", json->name, fields[i].key);
+        }
+        *fields[i].value = (int)number;
     }
     config->padded_vocab_size = (int)min_i64(round_up_i64(config->vocab_size, 128), INT32_MAX);
     return gpt2_check_config(config, json->name, error) && safetensors_check_variant(json, config, error);
@@ -192,7 +191,7 @@ static inline int64_t safetensors_elements(int rank, const int64_t shape[2]) {
 // Checks that a tensor is that of parameter i.
 static inline bool safetensors_check_shape(const Safetensors *model, const Json *json, const SafetensorsEntry *entry,
                                            int i, Error *error) {
-    char name[101], found[61], expected[64];
+    char name[101], found[101], expected[64];
     int64_t want[2];
     int rank = safetensors_shape(&model->config, i, want);
     json_show(json, entry->key, name);
@@ -201,9 +200,8 @@ static inline bool safetensors_check_shape(const Safetensors *model, const Json 
     }
     if (entry->rank == rank && entry->shape[0] == want[0] && (rank < 2 || entry->shape[1] == want[1])) { return true; }
     snprintf(expected, sizeof(expected), rank == 1 ? "[%lld]" : "[%lld, %lld]", (long long)want[0], (long long)want[1]);
-    const JsonValue *shape = &json->values[json_find(json, entry->key + 1, "shape")];
-    snprintf(found, sizeof(found), "%.*s", shape->end - shape->start, json->text + shape->start);
-    return fail(error, "%s: tensor %s: shape is %s, config.json asks for %s", json->name, name, found, expected);
+    return fail(error, "%s: tensor %s: shape is %s, config.json asks for %s", json->name, name,
+                json_show(json, json_find(json, entry->key + 1, "shape"), found), expected);
 }
 
 // Finds a tensor by its name, with or without "transformer.". *found is NULL if the file does not have it.

@@ -199,15 +199,17 @@ static inline int64_t state_offset(int64_t text_bytes, const StateRecord *record
 }
 
 // Makes a record whose checksum is not known yet.
-static inline bool state_make_record(StateRecord *record, const char *name, StateKind kind, int64_t bytes,
-                                     const char *path, Error *error) {
+static inline bool state_make_record(StateRecord *record, const StateSection *section, StateKind kind, const char *path,
+                                     Error *error) {
+    size_t n = strlen(section->name);
     memset(record, 0, sizeof(*record));
-    if (strlen(name) == 0 || strlen(name) >= STATE_NAME_BYTES || bytes < 0) {
-        return fail(error, "%s: section \"%.80s\" of %lld bytes cannot be stored", path, name, (long long)bytes);
+    if (n == 0 || n >= STATE_NAME_BYTES || section->bytes < 0) {
+        return fail(error, "%s: section \"%.80s\" of %lld bytes cannot be stored", path, section->name,
+                    (long long)section->bytes);
     }
-    memcpy(record->name, name, strlen(name));
+    memcpy(record->name, section->name, n);
     record->kind = (uint32_t)kind;
-    record->bytes = bytes;
+    record->bytes = section->bytes;
     return true;
 }
 

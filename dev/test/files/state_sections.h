@@ -10,9 +10,7 @@ static inline bool state_describe(StateRecord *records, const char *path, const 
                                   Error *error) {
     for (int i = 0; i < count; i++) {
         const StateSection *section = &sections[i];
-        if (!state_make_record(&records[i], section->name, STATE_SECTION, section->bytes, path, error)) {
-            return false;
-        }
+        if (!state_make_record(&records[i], section, STATE_SECTION, path, error)) { return false; }
         records[i].checksum = hash64(section->data, (size_t)section->bytes);
     }
     return true;
