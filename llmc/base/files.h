@@ -262,6 +262,15 @@ static inline bool input_read(const InputFile *file, int64_t offset, void *data,
     return true;
 }
 
+// Opens a file and reads its first `bytes` bytes into `start`. Zeros stand for bytes behind the end of the file.
+static inline bool input_open_start(InputFile *file, const char *path, void *start, int64_t bytes, Error *error) {
+    memset(start, 0, (size_t)bytes);
+    if (!input_open(file, path, error)) { return false; }
+    bool ok = input_read(file, 0, start, min_i64(file->size, bytes), error);
+    if (!ok) { input_close(file); }
+    return ok;
+}
+
 // Reads from fd until its end into *data, which grows from `capacity`. Refuses more than max_bytes.
 static inline bool files_read_to_end(int fd, const char *path, int64_t capacity, int64_t max_bytes, uint8_t **data,
                                      int64_t *size, Error *error) {

@@ -4,7 +4,7 @@
 #ifndef LLMC_DATA_FILE_H
 #define LLMC_DATA_FILE_H
 
-#include "llmc/base/files.h"
+#include "llmc/base/utils.h"
 
 #define DATA_HEADER_BYTES 1024
 #define DATA_HEADER_INTS 256
@@ -43,9 +43,10 @@ static const struct {
     {"a shard of 32-bit tokens of another tokenizer", 20240801, {0, 0}, NULL, 0, 0, "", ""},
 };
 
-// Checks size, magic and version, and the count against its bounds. data: the file's first bytes, at most the header.
-static inline bool data_check_header(const char *path, DataKind kind, const void *data, int64_t file_bytes,
-                                     int32_t header[DATA_HEADER_INTS], Error *error) {
+// Checks size, magic and version, and the count against its bounds. Does not look at the header of a file that is
+// shorter than a header.
+static inline bool data_check_header(const char *path, DataKind kind, const int32_t *header, int64_t file_bytes,
+                                     Error *error) {
     const char *name = data_formats[kind].name, *found = "";
     const int32_t *versions = data_formats[kind].versions;
     char other[80] = "", or_more[32] = "";
@@ -53,7 +54,6 @@ static inline bool data_check_header(const char *path, DataKind kind, const void
         return fail(error, "%s: %lld bytes, less than the header of %s, %d (truncated download? fetch it again)", path,
                     (long long)file_bytes, name, DATA_HEADER_BYTES);
     }
-    memcpy(header, data, DATA_HEADER_BYTES);
     for (int i = 0; i < DATA_KINDS; i++) {
         if (header[0] == data_formats[i].magic) { found = data_formats[i].name; }
     }
@@ -71,18 +71,6 @@ static inline bool data_check_header(const char *path, DataKind kind, const void
     if (data_formats[kind].counted == NULL || (header[2] >= least && header[2] <= most)) { return true; }
     return fail(error, "%s: header says %d %s, expected %lld to %lld", path, header[2], data_formats[kind].counted,
                 (long long)least, (long long)most);
-}
-
-// Opens a file, and reads and checks its header. The file stays open only after success.
-static inline bool data_open(InputFile *file, const char *path, DataKind kind, int32_t header[DATA_HEADER_INTS],
-                             Error *error) {
-    uint8_t data[DATA_HEADER_BYTES];
-    memset(header, 0, sizeof(data));
-    if (!input_open(file, path, error)) { return false; }
-    bool ok = input_read(file, 0, data, min_i64(file->size, DATA_HEADER_BYTES), error) &&
-              data_check_header(path, kind, data, file->size, header, error);
-    if (!ok) { input_close(file); }
-    return ok;
 }
 
 // The place of the first token that is not in the vocabulary, or count.

@@ -50,10 +50,12 @@ typedef struct DataLoader {
 // Opens a shard, checks its header and exact size, and writes its number of tokens. Closes it after a failure.
 static inline bool shard_open(InputFile *file, const char *path, int64_t *num_tokens, Error *error) {
     int32_t header[DATA_HEADER_INTS];
-    if (!data_open(file, path, DATA_SHARD, header, error)) { return false; }
+    if (!input_open_start(file, path, header, DATA_HEADER_BYTES, error)) { return false; }
     int64_t tokens = *num_tokens = header[2], data_bytes = file->size - DATA_HEADER_BYTES;
-    if (data_bytes == 2 * tokens) { return true; }
+    bool ok = data_check_header(path, DATA_SHARD, header, file->size, error);
+    if (ok && data_bytes == 2 * tokens) { return true; }
     input_close(file);
+    if (!ok) { return false; }
     if (data_bytes == 4 * tokens) {
         return fail(error, "%s: holds %lld tokens of 4 bytes (another tokenizer?), expected 2 bytes", path,
                     (long long)tokens);

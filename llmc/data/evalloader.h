@@ -196,13 +196,13 @@ static inline void eval_close(EvalLoader *eval) {
 // first; 0: all. Close with eval_close. After a failure the loader is closed.
 static inline bool eval_open(EvalLoader *eval, const char *path, int vocab_size, int64_t max_examples, Error *error) {
     int64_t bytes;
-    int32_t header[DATA_HEADER_INTS];
     Error reason;
     memset(eval, 0, sizeof(*eval));
     if (!read_whole_file(path, EVAL_MAX_BYTES, &eval->file, &bytes, error)) { return false; }
     path_copy(eval->path, path, strlen(path));
     eval->fingerprint = hash64(eval->file, (size_t)bytes);
-    bool ok = data_check_header(path, DATA_EVAL, eval->file, bytes, header, error);
+    const int32_t *header = (const int32_t *)(const void *)eval->file;
+    bool ok = data_check_header(path, DATA_EVAL, header, bytes, error);
     if (ok) {
         eval->in_file = header[2];
         eval->num_examples = max_examples > 0 ? min_i64(max_examples, eval->in_file) : eval->in_file;

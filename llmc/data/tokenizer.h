@@ -536,8 +536,8 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
 // failure the caller frees t.
 static inline bool tokenizer_parse_bin(Tokenizer *t, const char *path, const uint8_t *data, int64_t size,
                                        Error *error) {
-    int32_t header[DATA_HEADER_INTS];
-    if (!data_check_header(path, DATA_TOKENIZER, data, size, header, error)) { return false; }
+    const int32_t *header = (const int32_t *)(const void *)data;
+    if (!data_check_header(path, DATA_TOKENIZER, header, size, error)) { return false; }
     uint32_t vocab = (uint32_t)header[2], eot = header[1] == 1 ? 50256 : (uint32_t)header[3];
     if (eot >= vocab) {
         return fail(error, "%s: end-of-text id %u is outside the vocabulary of %u tokens", path, eot, vocab);

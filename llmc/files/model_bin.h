@@ -153,9 +153,9 @@ static inline void model_bin_make_header(int32_t *header, const GPT2Config *conf
 // Opens a model file and checks everything that its header and size can show. The file stays open only after success.
 static inline bool model_bin_open(InputFile *file, const char *path, int32_t *header, GPT2Config *config,
                                   Error *error) {
-    if (!data_open(file, path, DATA_MODEL, header, error)) { return false; }
+    if (!input_open_start(file, path, header, DATA_HEADER_BYTES, error)) { return false; }
     model_bin_config_from_header(config, header);
-    bool ok = gpt2_check_config(config, path, error);
+    bool ok = data_check_header(path, DATA_MODEL, header, file->size, error) && gpt2_check_config(config, path, error);
     int64_t expected = ok ? model_bin_bytes(config, header[1]) : 0;
     if (ok && file->size != expected) {
         ok = fail(error, "%s: header asks for %lld bytes, file has %lld (%s)", path, (long long)expected,
