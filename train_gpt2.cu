@@ -41,7 +41,7 @@
 #include "llmc/model/activations.h"
 #include "llmc/model/auto_plan.h"
 #include "llmc/cuda/cuda_utils.cuh"
-#include "llmc/ranks/findings.h"
+#include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/rank_gpus.cuh"

@@ -5,7 +5,7 @@
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/gpu.h"
 #include "llmc/model/auto_plan.h"
-#include "llmc/ranks/findings.h"
+#include "llmc/ranks/agree.h"
 
 // Opens this rank's GPU and describes it. Only an opened GPU shows how much memory CUDA takes.
 static inline bool rank_gpu_ask(AutoGpus *mine, const Comm *comm, bool tf32, Error *error) {

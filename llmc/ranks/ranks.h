@@ -1,5 +1,5 @@
-// The processes ("ranks") of a run, one for each GPU, and what they say to each other besides gradients: agreement at
-// the start and on errors, small exchanges, and what the watch needs to know (watch.h). start.h opens a Comm.
+// The processes ("ranks") of a run, one for each GPU, and the bytes that they exchange besides gradients. agree.h
+// builds agreement on it, watch.h ends the run when a rank dies, and start.h opens a Comm.
 //
 //   Comm comm;
 //   if (!comm_open(&comm, &options, &error)) { ... }               // or comm_single(&comm)
@@ -276,50 +276,25 @@ static inline void comm_fail(Comm *comm, const Error *error) {
     comm->told = true;
 }
 
-// ---- Exchanges: all ranks call the same ones in the same order ----
+// ---- The exchange: each rank brings bytes, and all ranks get the bytes of all. All ranks call the same in one order
+// ----
 
-// What an exchange sends and how rank 0 puts it together. Rank 0 takes each rank's contribution, its own first, in
-// order of rank, and sends the result to all ranks.
-typedef struct {
-    const char *name;
-    int64_t size; // must be equal on all ranks
-    const void *mine;
-    int64_t bytes;
-    bool text; // contributions and the result are texts of any length
-    void (*take)(void *context, int rank, const uint8_t *data, int64_t bytes); // may be NULL
-    void *context;
-    void *result;
-    int64_t result_bytes; // of a text: at most
-} Exchange;
-
-static inline Frame *comm_frame(const Comm *comm, FrameType type, const Exchange *x, const void *data, int64_t bytes) {
-    FrameHead head = frame_head(type, bytes);
-    head.size = x->size;
-    head.sequence = comm->sequence;
-    snprintf(head.name, sizeof(head.name), "%s", x->name);
-    return frame_create(&head, data);
-}
-
-// Sends a frame to ranks [first, end), and releases it.
+// Sends a frame to ranks [first, end), releases it, and waits until it is sent: a rank that leaves now must not take it
+// with it.
 static inline void comm_post(CommShared *s, int first, int end, Frame *frame) {
     pthread_mutex_lock(&s->mutex);
     for (int i = first; i < end; i++) { link_send(&s->links[i], frame); }
     frame_release(frame);
-    pthread_mutex_unlock(&s->mutex);
     comm_wake(s);
-}
-
-// Waits until everything is sent: a rank that leaves after an exchange must not take the result with it.
-static inline void comm_await_sent(CommShared *s) {
-    pthread_mutex_lock(&s->mutex);
-    for (int i = 0; i < s->num_ranks; i++) {
+    for (int i = first; i < end; i++) {
         while (s->links[i].fd >= 0 && s->links[i].num_out > 0) { pthread_cond_wait(&s->changed, &s->mutex); }
     }
     pthread_mutex_unlock(&s->mutex);
 }
 
-// Waits for a frame of a rank. The wait ends: a rank that dies or hangs ends the process. False: the rank has left.
-static inline bool comm_await(Comm *comm, const Exchange *x, int rank, Frame **frame, Error *error) {
+// Waits for a frame of a rank. The wait ends, because the watch ends this process when that rank dies or hangs. NULL
+// and false: the rank has left in order.
+static inline bool comm_await(Comm *comm, const char *name, int rank, Frame **frame, Error *error) {
     CommShared *s = comm->shared;
     CommPeer *peer = &s->peers[rank];
     pthread_mutex_lock(&s->mutex);
@@ -328,200 +303,74 @@ static inline bool comm_await(Comm *comm, const Exchange *x, int rank, Frame **f
     peer->inbox[0] = peer->inbox[1], peer->inbox[1] = NULL;
     pthread_mutex_unlock(&s->mutex);
     return *frame != NULL ||
-           fail(error, "%s has ended while the others wait for it in %s", comm_name(comm, rank).text, x->name);
+           fail(error, "%s has ended while the others wait for it in %s", comm_name(comm, rank).text, name);
 }
 
-// Does a rank's frame belong to the exchange that rank 0 is in?
-static inline bool comm_check_frame(const Comm *comm, const Exchange *x, int rank, FrameHead *head, Error *error) {
+// Does a rank's contribution belong to the exchange that rank 0 is in?
+static inline bool comm_check_frame(const Comm *comm, const FrameHead *zero, int rank, FrameHead *head, Error *error) {
     head->name[FRAME_NAME_BYTES - 1] = '\0';
-    bool fits = head->type == FRAME_MINE && strcmp(head->name, x->name) == 0 && head->sequence == comm->sequence;
-    if (fits && head->size == x->size && (x->text || head->bytes == x->bytes)) { return true; }
+    bool fits = head->type == FRAME_MINE && strcmp(head->name, zero->name) == 0;
+    if (fits && head->sequence == zero->sequence && head->size == zero->size) { return true; }
     return fail(error,
                 "the ranks do not do the same: %s is in exchange %llu, %s of %lld bytes; %s in exchange %llu, %s of "
                 "%lld bytes",
                 comm_name(comm, rank).text, (unsigned long long)head->sequence, head->name, (long long)head->size,
-                comm_name(comm, 0).text, (unsigned long long)comm->sequence, x->name, (long long)x->size);
+                comm_name(comm, 0).text, (unsigned long long)zero->sequence, zero->name, (long long)zero->size);
 }
 
-static inline bool comm_collect(Comm *comm, const Exchange *x, int rank, Error *error) {
+// Appends a rank's contribution to *all.
+static inline bool comm_collect(Comm *comm, int rank, Frame **all, Error *error) {
     Frame *frame;
-    if (!comm_await(comm, x, rank, &frame, error)) { return false; }
-    bool ok = comm_check_frame(comm, x, rank, &frame->head, error);
-    if (ok && x->take != NULL) { x->take(x->context, rank, frame->data, frame->head.bytes); }
+    if (!comm_await(comm, (*all)->head.name, rank, &frame, error)) { return false; }
+    bool ok = comm_check_frame(comm, &(*all)->head, rank, &frame->head, error);
+    if (ok && !frame_append(all, frame)) { ok = fail(error, "out of memory for what %d ranks exchange", rank + 1); }
     frame_release(frame);
     return ok;
 }
 
-// Rank 0's part.
-static inline bool comm_exchange_lead(Comm *comm, const Exchange *x, Error *error) {
+// Rank 0's part. *all begins with its own contribution. All ranks get all contributions, or the reason for none.
+static inline bool comm_exchange_lead(Comm *comm, Frame **all, Error *error) {
     bool ok = true;
-    if (x->take != NULL) { x->take(x->context, 0, (const uint8_t *)x->mine, x->bytes); }
-    for (int i = 1; ok && i < comm->num_ranks; i++) { ok = comm_collect(comm, x, i, error); }
-    int64_t bytes = x->text ? (int64_t)strlen((const char *)x->result) : x->result_bytes;
-    Frame *frame = ok ? comm_frame(comm, FRAME_RESULT, x, x->result, bytes) : NULL;
-    if (ok && frame == NULL) { ok = fail(error, "out of memory for %s of %lld bytes", x->name, (long long)bytes); }
-    if (!ok) { frame = comm_frame(comm, FRAME_FAILURE, x, error->text, (int64_t)strlen(error->text)); }
-    comm_post(comm->shared, 1, comm->num_ranks, frame);
-    if (ok) { comm_await_sent(comm->shared); }
+    for (int i = 1; ok && i < comm->num_ranks; i++) { ok = comm_collect(comm, i, all, error); }
+    FrameHead failure = frame_head(FRAME_FAILURE, ok ? 0 : (int64_t)strlen(error->text));
+    Frame *answer = ok ? *all : frame_create(&failure, error->text);
+    if (ok) { answer->head.type = FRAME_RESULT, answer->refs++; }
+    comm_post(comm->shared, 1, comm->num_ranks, answer);
     return ok;
 }
 
-// Copies rank 0's answer: the result, or the error.
-static inline bool comm_take_result(const Exchange *x, const Frame *frame, Error *error) {
-    int64_t bytes = frame->head.bytes;
-    if (frame->head.type == FRAME_FAILURE) { return fail(error, "%s", (const char *)frame->data); }
-    if (frame->head.type != FRAME_RESULT || (x->text ? bytes >= x->result_bytes : bytes != x->result_bytes)) {
-        return fail(error, "rank 0 answers %s with something else", x->name);
-    }
-    if (bytes > 0) { memcpy(x->result, frame->data, (size_t)bytes); }
-    if (x->text) { ((char *)x->result)[bytes] = '\0'; }
-    return true;
+// The part of every other rank. *all is its own contribution first, and then rank 0's answer.
+static inline bool comm_exchange_follow(Comm *comm, const char *name, Frame **all, Error *error) {
+    comm_post(comm->shared, 0, 1, *all);
+    if (!comm_await(comm, name, 0, all, error)) { return false; }
+    if ((*all)->head.type == FRAME_FAILURE) { return fail(error, "%s", (const char *)(*all)->data); }
+    return (*all)->head.type == FRAME_RESULT || fail(error, "rank 0 answers %s with something else", name);
 }
 
-// Another rank's part.
-static inline bool comm_exchange_follow(Comm *comm, const Exchange *x, Error *error) {
-    Frame *frame = comm_frame(comm, FRAME_MINE, x, x->mine, x->bytes);
-    if (frame == NULL) { return fail(error, "out of memory for %s of %lld bytes", x->name, (long long)x->bytes); }
-    comm_post(comm->shared, 0, 1, frame);
-    if (!comm_await(comm, x, 0, &frame, error)) { return false; }
-    bool ok = comm_take_result(x, frame, error);
-    frame_release(frame);
-    return ok;
-}
-
-// An exchange waits as long as the watch finds all ranks alive and well. An error ends all later exchanges too.
-static inline bool comm_exchange(Comm *comm, const Exchange *x, Error *error) {
-    if (comm->shared == NULL) { return fail(error, "the connections of this run are closed"); }
+// An exchange. size must be equal on all ranks; the length of a rank's contribution (`bytes`) need not. *all gets the
+// contributions in order of rank, and a NUL after them: the caller releases it. The exchange waits as long as the watch
+// finds all ranks alive and well. An error ends all later exchanges too.
+static inline bool comm_exchange(Comm *comm, const char *name, int64_t size, const void *mine, int64_t bytes,
+                                 Frame **all, Error *error) {
+    FrameHead head = frame_head(FRAME_MINE, bytes);
+    *all = NULL;
+    if (comm->num_ranks > 1 && comm->shared == NULL) { return fail(error, "the connections of this run are closed"); }
     if (comm->broken) { return fail(error, "%s", comm->known); }
     if (comm->told) { return fail(error, "this rank has failed already"); }
-    comm->sequence++;
-    bool before = comm_waits(comm, true);
-    bool ok = comm->rank == 0 ? comm_exchange_lead(comm, x, error) : comm_exchange_follow(comm, x, error);
-    comm_waits(comm, before);
-    comm->broken = !ok;
-    if (!ok) { snprintf(comm->known, sizeof(comm->known), "%s", error->text); }
-    return ok;
-}
-
-static inline void comm_take_gather(void *all, int rank, const uint8_t *data, int64_t bytes) {
-    if (bytes > 0) { memcpy((uint8_t *)all + rank * bytes, data, (size_t)bytes); }
-}
-
-// all: num_ranks times `bytes` bytes, in order of rank.
-static inline bool comm_all_gather(Comm *comm, const void *mine, void *all, int64_t bytes, Error *error) {
-    Exchange x = {"an all-gather", bytes, mine, bytes, false, comm_take_gather, all, all, comm->num_ranks * bytes};
-    if (comm->num_ranks > 1) { return comm_exchange(comm, &x, error); }
-    comm_take_gather(all, 0, (const uint8_t *)mine, bytes);
-    return true;
-}
-
-// Rank 0's bytes to all. `bytes` must be equal everywhere.
-static inline bool comm_broadcast(Comm *comm, void *data, int64_t bytes, Error *error) {
-    Exchange x = {"a broadcast", bytes, NULL, 0, false, NULL, NULL, data, bytes};
-    return comm->num_ranks == 1 || comm_exchange(comm, &x, error);
-}
-
-static inline void comm_take_sum(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    uint64_t *values = (uint64_t *)context, value;
-    for (int64_t i = 0; rank > 0 && i < bytes / 8; i++) { // rank 0's values are there already
-        memcpy(&value, data + 8 * i, sizeof(value));
-        values[i] += value;
-    }
-}
-
-static inline bool comm_add_up(Comm *comm, const char *name, uint64_t *values, int64_t bytes, Error *error) {
-    Exchange x = {name, bytes, values, bytes, false, comm_take_sum, values, values, bytes};
-    return comm->num_ranks == 1 || comm_exchange(comm, &x, error);
-}
-
-// values[i] becomes the sum over all ranks, modulo 2^64.
-static inline bool comm_sum_u64(Comm *comm, uint64_t *values, int count, Error *error) {
-    return comm_add_up(comm, "a sum", values, 8 * (int64_t)count, error);
-}
-
-// *any: is `mine` true on some rank?
-static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
-    uint64_t count = mine;
-    bool ok = comm_add_up(comm, "a question to all", &count, 8, error);
-    *any = count > 0;
-    return ok;
-}
-
-// ---- Agreement: the result of an exchange is an error's text, or nothing ----
-
-typedef struct {
-    const Comm *comm;
-    const char *facts; // rank 0's; NULL: contributions are errors
-    int64_t facts_bytes;
-    int rank, alike; // the first rank with an error, and how many ranks say the same
-    char text[COMM_TEXT_BYTES];
-} CommFirstError;
-
-static inline bool comm_agree_on(Comm *comm, const Exchange *x, Error *error) {
-    CommFirstError *first = (CommFirstError *)x->context;
-    if (!comm_exchange(comm, x, error)) { return false; }
-    if (first->text[0] == '\0') { return true; }
-    memcpy(comm->known, first->text, sizeof(comm->known));
-    return fail(error, "%s", first->text);
-}
-
-// Keeps the first error in order of rank. The last rank puts the rank's name before it, unless all say the same.
-static inline void comm_take_error(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    CommFirstError *first = (CommFirstError *)context;
-    const int room = COMM_TEXT_BYTES - (int)sizeof(CommName) - 4;
-    if (bytes > 0 && first->alike == 0) {
-        first->rank = rank;
-        snprintf(first->text, sizeof(first->text), "%.*s", room, (const char *)data);
-    }
-    first->alike += bytes > 0 && strncmp(first->text, (const char *)data, (size_t)room) == 0;
-    if (rank < first->comm->num_ranks - 1 || first->alike == 0 || first->alike == rank + 1) { return; }
-    char text[COMM_TEXT_BYTES];
-    memcpy(text, first->text, sizeof(text));
-    snprintf(first->text, sizeof(first->text), "%s: %.*s", comm_name(first->comm, first->rank).text, room, text);
-}
-
-// True if ok is true on all ranks. Otherwise false on all, and *error is everywhere the error of the lowest rank that
-// failed, after "rank 3 (host): " unless all say the same.
-static inline bool comm_agree(Comm *comm, bool ok, Error *error) {
-    if (comm->num_ranks == 1) { return ok; }
-    CommFirstError first = {comm, NULL, 0, 0, 0, ""};
-    const char *mine = ok ? "" : error->text[0] != '\0' ? error->text : "failed";
-    Exchange x = {"an agreement",  0,      mine,       (int64_t)strlen(mine), true,
-                  comm_take_error, &first, first.text, COMM_TEXT_BYTES};
-    return comm_agree_on(comm, &x, error);
-}
-
-// Describes the first difference between rank 0's facts and those of the first rank that has one. The NUL behind a
-// frame's data ends its last text.
-static inline void comm_take_facts(void *context, int rank, const uint8_t *data, int64_t bytes) {
-    CommFirstError *first = (CommFirstError *)context;
-    const char *a = first->facts, *a_end = a + first->facts_bytes, *b = (const char *)data, *b_end = b + bytes;
-    const char *zero = comm_host(first->comm, 0), *other = comm_host(first->comm, rank), *name = "";
-    if (rank == 0 || first->text[0] != '\0') { return; }
-    while (a < a_end && b < b_end && strcmp(a, b) == 0) {
-        name = a;
-        a += strlen(a) + 1, b += strlen(b) + 1;
-        if (strcmp(a, b) != 0) {
-            snprintf(first->text, sizeof(first->text), "%.200s is %.1000s on rank 0 (%s), %.1000s on rank %d (%s)",
-                     name, a, zero, b, rank, other);
-            return;
-        }
-        a += strlen(a) + 1, b += strlen(b) + 1;
-    }
-    if (a >= a_end && b >= b_end) { return; }
-    bool here = a < a_end;
-    snprintf(first->text, sizeof(first->text), "%.200s is known on rank %d (%s) only: the ranks run different programs",
-             here ? a : b, here ? 0 : rank, here ? zero : other);
-}
-
-// Compares rank 0's facts ("name NUL value NUL name NUL ...") with those of all ranks. A difference gives one error on
-// all ranks, e.g. "--seq-len is 64 on rank 0 (hostA), 32 on rank 2 (hostB)".
-static inline bool comm_check_facts(Comm *comm, const char *facts, size_t bytes, Error *error) {
+    head.sequence = ++comm->sequence, head.size = size;
+    snprintf(head.name, sizeof(head.name), "%s", name);
+    *all = frame_create(&head, mine);
+    if (*all == NULL) { return fail(error, "out of memory for %s of %lld bytes", name, (long long)bytes); }
     if (comm->num_ranks == 1) { return true; }
-    CommFirstError first = {comm, facts, (int64_t)bytes, 0, 0, ""};
-    Exchange x = {"a comparison of facts", 0,      facts,      (int64_t)bytes, true,
-                  comm_take_facts,         &first, first.text, COMM_TEXT_BYTES};
-    return comm_agree_on(comm, &x, error);
+    bool before = comm_waits(comm, true);
+    bool ok = comm->rank == 0 ? comm_exchange_lead(comm, all, error) : comm_exchange_follow(comm, name, all, error);
+    comm_waits(comm, before);
+    if (ok) { return true; }
+    frame_release(*all);
+    *all = NULL;
+    comm->broken = true;
+    snprintf(comm->known, sizeof(comm->known), "%s", error->text);
+    return false;
 }
 
 #endif // LLMC_COMM_H

@@ -304,6 +304,18 @@ static inline Frame *frame_create(const FrameHead *head, const void *data) {
     return frame;
 }
 
+// Appends the data of another frame to that of *frame, which nobody else holds. False: out of memory.
+static inline bool frame_append(Frame **frame, const Frame *more) {
+    int64_t bytes = (*frame)->head.bytes + more->head.bytes;
+    Frame *longer = (Frame *)realloc(*frame, sizeof(Frame) + (size_t)bytes + 1);
+    if (longer == NULL) { return false; }
+    longer->data = (uint8_t *)(longer + 1);
+    memcpy(longer->data + longer->head.bytes, more->data, (size_t)more->head.bytes + 1);
+    longer->head.bytes = bytes;
+    *frame = longer;
+    return true;
+}
+
 static inline void frame_release(Frame *frame) {
     if (frame != NULL && --frame->refs == 0) { free(frame); }
 }

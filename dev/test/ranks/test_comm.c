@@ -3,6 +3,7 @@
 // A rank is `test_comm rank KEY=VALUE...` (rank_main). It prints "open ..." when it is connected, then does what do=
 // says; it ends as a trainer's main would. Limits here are generous: a slow machine may take its time, only a rank that
 // is not found out at all fails a test. That a death is found at once and not by silence is seen from the message.
+#include "llmc/ranks/agree.h"
 #include "llmc/ranks/start.h"
 #include "llmc/base/rand.h"
 #include "dev/test/ranks/processes.h"

@@ -1,0 +1,221 @@
+// What the ranks tell and ask each other, each in one exchange (ranks.h): numbers, whether all are well, whether all
+// know the same facts, who found something. All ranks call these functions at once and in one order.
+#ifndef LLMC_AGREE_H
+#define LLMC_AGREE_H
+
+#include "llmc/base/hash.h"
+#include "llmc/ranks/ranks.h"
+
+#define FINDING_BYTES 160
+
+// Notes that all ranks have this error, so that comm_fail tells nobody.
+static inline void comm_all_know(Comm *comm, const Error *error) {
+    snprintf(comm->known, sizeof(comm->known), "%.*s", COMM_TEXT_BYTES - 1, error->text);
+}
+
+// Can no exchange succeed any more?
+static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
+
+// Tells the watch that this rank has got further, to "step 12".
+static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
+    char phase[64];
+    if (comm->num_ranks == 1) { return; }
+    snprintf(phase, sizeof(phase), "%s %lld", what, (long long)number);
+    comm_progress(comm, phase);
+}
+
+// Returns the number of machines that the ranks run on.
+static inline int comm_num_machines(const Comm *comm) {
+    int machines = 0;
+    for (int r = 0; r < comm->num_ranks; r++) { machines += comm_is_first_of_machine(comm, r); }
+    return machines;
+}
+
+// ---- Numbers ----
+
+// Exchanges `mine` (bytes; size is equal on all ranks), and copies what all ranks brought to all (total bytes).
+static inline bool comm_copy(Comm *comm, const char *name, int64_t size, const void *mine, int64_t bytes, void *all,
+                             int64_t total, Error *error) {
+    Frame *frame;
+    if (!comm_exchange(comm, name, size, mine, bytes, &frame, error)) { return false; }
+    bool ok = frame->head.bytes == total || fail(error, "rank 0 answers %s with something else", name);
+    if (ok && total > 0) { memcpy(all, frame->data, (size_t)total); }
+    frame_release(frame);
+    return ok;
+}
+
+// all: num_ranks times `bytes` bytes, in order of rank.
+static inline bool comm_all_gather(Comm *comm, const void *mine, void *all, int64_t bytes, Error *error) {
+    return comm_copy(comm, "an all-gather", bytes, mine, bytes, all, comm->num_ranks * bytes, error);
+}
+
+// Rank 0's bytes to all. `bytes` must be equal everywhere.
+static inline bool comm_broadcast(Comm *comm, void *data, int64_t bytes, Error *error) {
+    return comm_copy(comm, "a broadcast", bytes, data, comm->rank == 0 ? bytes : 0, data, bytes, error);
+}
+
+// Gathers `count` numbers from each rank. The caller frees *all, which is NULL on failure.
+static inline bool comm_gather_u64(Comm *comm, const char *name, const uint64_t *mine, int count, uint64_t **all,
+                                   Error *error) {
+    int64_t bytes = (int64_t)sizeof(uint64_t) * count;
+    *all = (uint64_t *)malloc((size_t)(comm->num_ranks * bytes) + 1);
+    if (*all == NULL) { return fail(error, "out of memory for the numbers of %d ranks", comm->num_ranks); }
+    return comm_copy(comm, name, bytes, mine, bytes, *all, comm->num_ranks * bytes, error);
+}
+
+// values[i] becomes the sum over all ranks, modulo 2^64.
+static inline bool comm_add_up(Comm *comm, const char *name, uint64_t *values, int count, Error *error) {
+    uint64_t *all;
+    bool ok = comm_gather_u64(comm, name, values, count, &all, error);
+    for (int i = 0; ok && i < count; i++) {
+        values[i] = 0;
+        for (int r = 0; r < comm->num_ranks; r++) { values[i] += all[r * count + i]; }
+    }
+    free(all);
+    return ok;
+}
+
+static inline bool comm_sum_u64(Comm *comm, uint64_t *values, int count, Error *error) {
+    return comm_add_up(comm, "a sum", values, count, error);
+}
+
+// *any: is `mine` true on some rank?
+static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
+    uint64_t count = mine;
+    bool ok = comm_add_up(comm, "a question to all", &count, 1, error);
+    *any = count > 0;
+    return ok;
+}
+
+// ---- Texts ----
+
+// The first rank that says something. text is "" if none does.
+typedef struct {
+    int rank, alike; // alike: how many ranks say the same
+    char text[COMM_TEXT_BYTES];
+} CommFirst;
+
+// Each rank says something, or "".
+static inline bool comm_first_text(Comm *comm, const char *name, const char *mine, CommFirst *first, Error *error) {
+    Frame *all;
+    const int room = COMM_TEXT_BYTES - (int)sizeof(CommName) - 4; // for the rank's name before it
+    memset(first, 0, sizeof(*first));
+    if (!comm_exchange(comm, name, 0, mine, (int64_t)strlen(mine) + 1, &all, error)) { return false; }
+    const char *text = (const char *)all->data, *end = text + all->head.bytes;
+    for (int r = 0; text < end; r++, text += strlen(text) + 1) {
+        if (text[0] != '\0' && first->alike == 0) {
+            first->rank = r;
+            snprintf(first->text, sizeof(first->text), "%.*s", room, text);
+        }
+        first->alike += text[0] != '\0' && strncmp(first->text, text, (size_t)room) == 0;
+    }
+    frame_release(all);
+    return true;
+}
+
+// True if ok is true on all ranks. Otherwise false on all, and *error is everywhere the error of the lowest rank that
+// failed, after "rank 3 (host): " unless all say the same.
+static inline bool comm_agree(Comm *comm, bool ok, Error *error) {
+    CommFirst first;
+    if (comm->num_ranks == 1) { return ok; }
+    const char *mine = ok ? "" : error->text[0] != '\0' ? error->text : "failed";
+    if (!comm_first_text(comm, "an agreement", mine, &first, error)) { return false; }
+    if (first.alike == 0) { return true; }
+    bool all = first.alike == comm->num_ranks;
+    CommName who = comm_name(comm, first.rank);
+    fail(error, "%s%s%s", all ? "" : who.text, all ? "" : ": ", first.text);
+    comm_all_know(comm, error);
+    return false;
+}
+
+// Describes the first difference between rank 0's facts [a, a_end) and this rank's [b, b_end) in text.
+static inline void comm_compare_facts(const Comm *comm, const char *a, const char *a_end, const char *b,
+                                      const char *b_end, char *text, size_t size) {
+    const char *zero = comm_host(comm, 0), *other = comm_host(comm, comm->rank), *name = "";
+    for (bool value = false; a < a_end && b < b_end; value = !value) {
+        bool equal = strcmp(a, b) == 0;
+        if (!equal && value) {
+            snprintf(text, size, "%.200s is %.1000s on rank 0 (%s), %.1000s on rank %d (%s)", name, a, zero, b,
+                     comm->rank, other);
+            return;
+        }
+        if (!equal) { break; }
+        name = a;
+        a += strlen(a) + 1, b += strlen(b) + 1;
+    }
+    if (a >= a_end && b >= b_end) { return; }
+    bool here = a < a_end;
+    snprintf(text, size, "%.200s is known on rank %d (%s) only: the ranks run different programs", here ? a : b,
+             here ? 0 : comm->rank, here ? zero : other);
+}
+
+// Compares rank 0's facts ("name NUL value NUL name NUL ...") with those of all ranks. A difference gives one error on
+// all ranks, e.g. "--seq-len is 64 on rank 0 (hostA), 32 on rank 2 (hostB)".
+static inline bool comm_check_facts(Comm *comm, const char *facts, size_t bytes, Error *error) {
+    Frame *zero;
+    CommFirst first;
+    char mine[COMM_TEXT_BYTES] = "";
+    if (comm->num_ranks == 1) { return true; }
+    const char *name = "a comparison of facts";
+    if (!comm_exchange(comm, name, 0, facts, comm->rank == 0 ? (int64_t)bytes : 0, &zero, error)) { return false; }
+    const char *a = (const char *)zero->data;
+    comm_compare_facts(comm, a, a + zero->head.bytes, facts, facts + bytes, mine, sizeof(mine));
+    frame_release(zero);
+    if (!comm_first_text(comm, name, mine, &first, error)) { return false; }
+    if (first.alike == 0) { return true; }
+    fail(error, "%s", first.text);
+    comm_all_know(comm, error);
+    return false;
+}
+
+// Shares whether a rank found something in its own part. *found becomes whether any rank did. place becomes the words
+// of the first rank that did.
+static inline bool comm_share_finding(Comm *comm, bool *found, char *place, size_t size, Error *error) {
+    CommFirst first;
+    if (comm->num_ranks == 1) { return true; }
+    if (!comm_first_text(comm, "a finding", *found ? place : "", &first, error)) { return false; }
+    *found = first.alike > 0;
+    if (!*found) { return true; }
+    snprintf(place, size, "%.*s on rank %d (%s)", FINDING_BYTES, first.text, first.rank, comm_host(comm, first.rank));
+    return true;
+}
+
+// ---- Machines and weights ----
+
+// Fails when two ranks have equal texts. Each rank's text names something that must be its own.
+static inline bool comm_check_unlike(Comm *comm, const char *mine, const char *what, const char *remedy, Error *error) {
+    uint64_t *all, hash = hash64(mine, strlen(mine));
+    bool ok = comm_gather_u64(comm, "an all-gather", &hash, 1, &all, error);
+    for (int b = 1; ok && b < comm->num_ranks; b++) {
+        for (int a = 0; ok && a < b; a++) {
+            if (all[a] != all[b]) { continue; }
+            ok = fail(error, "ranks %d and %d (%s) have the same %s; %s", a, b, comm_host(comm, a), what, remedy);
+            comm_all_know(comm, error);
+        }
+    }
+    free(all);
+    return ok;
+}
+
+// Reports that the weights of a rank differ from the weights of rank 0 after step `step`. All ranks know it.
+static inline bool comm_fail_replicas(Comm *comm, int odd_one, int64_t step, Error *error) {
+    fail(error,
+         "after step %lld: the weights of rank %d (%s) are not those of rank 0 (%s): memory or network are "
+         "faulty; these weights are not saved, --resume goes on from the last checkpoint",
+         (long long)step, odd_one, comm_host(comm, odd_one), comm_host(comm, 0));
+    comm_all_know(comm, error);
+    return false;
+}
+
+// Fails when the ranks' checksums of their weights differ.
+static inline bool comm_check_replicas(Comm *comm, uint64_t checksum, int64_t step, Error *error) {
+    uint64_t *all;
+    bool ok = comm_gather_u64(comm, "an all-gather", &checksum, 1, &all, error);
+    for (int r = 1; ok && r < comm->num_ranks; r++) {
+        ok = all[r] == all[0] || comm_fail_replicas(comm, r, step, error);
+    }
+    free(all);
+    return ok;
+}
+
+#endif // LLMC_AGREE_H
