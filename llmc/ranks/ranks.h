@@ -56,7 +56,6 @@ typedef struct {
 } CommCallbacks;
 
 typedef struct {
-    CommWho who;
     bool gone, failed; // it has said goodbye, or why it ends
     Frame *inbox[2];   // of exchanges: a result, and the failure of the next exchange
     CommBeat beat;     // what it said last
@@ -76,9 +75,10 @@ typedef struct {
     // Under mutex. `changed` tells of frames that came or left, and of ranks that left.
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    Link *links; // num_ranks: rank 0 has one to each rank, each other rank has links[0]
+    CommWho *who; // num_ranks
+    Link *links;  // num_ranks: rank 0 has one to each rank, each other rank has links[0]
     CommPeer *peers;
-    struct pollfd *polled; // num_ranks + 1: of the watch
+    struct pollfd *polled; // room for all links and more
     CommBeat main;         // idle and limit are filled in when it is sent
     double since;          // when the main thread got further
     double step_seconds;
@@ -122,7 +122,7 @@ static inline bool comm_prints(const Comm *comm) { return comm->prints; }
 
 // The name of the machine of a rank.
 static inline const char *comm_host(const Comm *comm, int rank) {
-    return comm->shared != NULL ? comm->shared->peers[rank].who.host : "this machine";
+    return comm->shared != NULL ? comm->shared->who[rank].host : "this machine";
 }
 
 // Is no lower rank on the machine of this rank?
@@ -132,9 +132,7 @@ static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
     return first == rank;
 }
 
-static inline CommName comm_name(const Comm *comm, int rank) {
-    return comm_who_name(rank, &comm->shared->peers[rank].who);
-}
+static inline CommName comm_name(const Comm *comm, int rank) { return comm_who_name(rank, &comm->shared->who[rank]); }
 
 // ---- What the watch wants to know. Cheap enough for every micro-batch ----
 // These return only while the run goes on: a watch that ends the process keeps the mutex.

@@ -20,6 +20,7 @@
 #define COMM_DEFAULT_PORT 29500
 #define COMM_RETRY_SECONDS 0.1      // between two attempts
 #define COMM_PORT_SECONDS 3.0       // for a port to become free: a run that ended just now may still hold it
+#define COMM_CALLERS 64             // connections that have not said yet who they are
 #define COMM_ADDRESS_FILE "address" // in the folder below, in the shared one
 #define COMM_ADDRESS_FOLDER "gpt2c_start"
 
@@ -57,8 +58,10 @@ typedef struct {
     CommWho me;
     double deadline;
     CommContact contact;
-    int listener; // of rank 0; else -1
-    bool told;    // the error came from rank 0, where it is printed too
+    int listener;                   // of rank 0; else -1
+    int num_callers, num_strangers; // strangers: connections of other programs, and silent ones
+    Link callers[COMM_CALLERS];     // of rank 0: connections that have not said yet who they are
+    bool told;                      // the error came from rank 0, where it is printed too
     DirectoryLock lock;
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
 } CommStartup;

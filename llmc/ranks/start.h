@@ -14,7 +14,6 @@
 #define COMM_PROTOCOL 3            // another number: other frames
 #define COMM_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
-#define COMM_CALLERS 64            // connections that have not said yet who they are
 #define COMM_MAX_ADDRESSES 24
 
 // What a process says first.
@@ -24,11 +23,6 @@ typedef struct {
     CommWho who;
 } CommHello;
 
-typedef struct {
-    CommWho who;          // rank 0
-    double start_timeout; // rank 0's, seconds
-} CommWelcome;
-
 // How long a greeting or its answer may take.
 static inline double comm_greeting_seconds(const CommStartup *s) {
     return s->options->start_timeout < COMM_GREETING_SECONDS ? s->options->start_timeout : COMM_GREETING_SECONDS;
@@ -36,14 +30,13 @@ static inline double comm_greeting_seconds(const CommStartup *s) {
 
 // ---- Rank 0: waiting for the other ranks ----
 
-typedef struct {
-    CommStartup *s;
-    int num_callers, num_strangers; // strangers: connections of other programs, and silent ones
-    Link callers[COMM_CALLERS];     // connections that have not said yet who they are
-    struct pollfd *polled;
-} CommGathering;
+// Forgets a caller. Its link is closed, or is now the link of a rank.
+static inline void comm_forget_caller(CommStartup *s, int i) { s->callers[i] = s->callers[--s->num_callers]; }
 
-static inline void comm_drop_caller(CommGathering *g, int i) { g->callers[i] = g->callers[--g->num_callers]; }
+static inline void comm_drop_caller(CommStartup *s, int i) {
+    link_close(&s->callers[i]);
+    comm_forget_caller(s, i);
+}
 
 static inline int comm_count_missing(const CommStartup *s) {
     int missing = 0;
@@ -52,17 +45,16 @@ static inline int comm_count_missing(const CommStartup *s) {
 }
 
 // Describes who has not come.
-static inline bool comm_fail_missing(const CommGathering *g, Error *error) {
-    const CommStartup *s = g->s;
+static inline bool comm_fail_missing(const CommStartup *s, Error *error) {
     char names[200] = "", strangers[96] = "";
     size_t used = 0;
     for (int i = 1; i < s->num_ranks && used < sizeof(names) - 16; i++) {
         if (s->shared->links[i].fd >= 0) { continue; }
         used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%d", used > 0 ? ", " : "", i);
     }
-    if (g->num_strangers > 0) {
+    if (s->num_strangers > 0) {
         snprintf(strangers, sizeof(strangers), "; connections of other programs that came instead: %d",
-                 g->num_strangers);
+                 s->num_strangers);
     }
     return fail(error,
                 "no connection within %g s (--start-timeout) from rank %s of %d: are they started, and can they reach "
@@ -70,28 +62,26 @@ static inline bool comm_fail_missing(const CommGathering *g, Error *error) {
                 s->options->start_timeout, names, s->num_ranks, s->me.host, strangers);
 }
 
-static inline void comm_accept_callers(CommGathering *g) {
-    while (g->num_callers < COMM_CALLERS) {
-        int fd = socket_accept(g->s->listener);
+static inline void comm_accept_callers(CommStartup *s) {
+    while (s->num_callers < COMM_CALLERS) {
+        int fd = socket_accept(s->listener);
         if (fd < 0) { return; }
-        link_open(&g->callers[g->num_callers++], fd, (int64_t)sizeof(CommHello));
+        link_open(&s->callers[s->num_callers++], fd, (int64_t)sizeof(CommHello));
     }
 }
 
 // Tells all that are connected why the run does not start.
-static inline void comm_refuse_all(CommGathering *g, const Error *error) {
-    CommStartup *s = g->s;
+static inline void comm_refuse_all(CommStartup *s, const Error *error) {
     double deadline = seconds_now() + COMM_TELL_SECONDS;
+    comm_accept_callers(s); // who has just come gets an answer too
     int64_t bytes = (int64_t)strlen(error->text);
-    comm_accept_callers(g); // who has just come gets an answer too
-    for (int i = 0; i < s->num_ranks; i++) { link_send_data(&s->shared->links[i], FRAME_REFUSED, error->text, bytes); }
-    for (int i = 0; i < g->num_callers; i++) { link_send_data(&g->callers[i], FRAME_REFUSED, error->text, bytes); }
-    links_hang_up(g->callers, g->num_callers, deadline);
+    links_send(s->shared->links, s->num_ranks, FRAME_REFUSED, error->text, bytes);
+    links_send(s->callers, s->num_callers, FRAME_REFUSED, error->text, bytes);
+    links_hang_up(s->callers, s->num_callers, deadline);
     links_hang_up(s->shared->links, s->num_ranks, deadline);
-    g->num_callers = 0;
 }
 
-// Does this greeting fit the run?
+// Does this greeting fit the run? A secret that all ranks share would be proven here, before anything else is believed.
 static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello, Error *error) {
     int rank = hello->rank;
     CommName name = comm_who_process(rank, &hello->who);
@@ -110,50 +100,39 @@ static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello
     }
     if (rank > 0 && s->shared->links[rank].fd < 0) { return true; }
     return fail(error, "%s came, but %s has that rank already: each process needs its own --process-rank", name.text,
-                comm_who_process(rank, &s->shared->peers[rank].who).text);
+                comm_who_process(rank, &s->shared->who[rank]).text);
 }
 
 // A caller has said who it is. False: the run cannot start.
-static inline bool comm_admit(CommGathering *g, int i, const CommHello *hello, Error *error) {
-    CommStartup *s = g->s;
-    Link *caller = &g->callers[i];
+static inline bool comm_admit(CommStartup *s, int i, const CommHello *hello, Error *error) {
+    Link *caller = &s->callers[i];
     if (hello->nonce != s->contact.nonce) { // it has found an old address, and looks for another run
-        link_send_data(caller, FRAME_STRANGER, NULL, 0);
-        link_close(caller);
-        comm_drop_caller(g, i);
+        links_send(caller, 1, FRAME_STRANGER, NULL, 0);
+        comm_drop_caller(s, i);
         return true;
     }
     if (!comm_check_hello(s, hello, error)) { return false; }
-    CommWelcome welcome;
-    memset(&welcome, 0, sizeof(welcome));
-    welcome.who = s->me;
-    welcome.start_timeout = s->options->start_timeout;
-    link_send_data(caller, FRAME_WELCOME, &welcome, (int64_t)sizeof(welcome));
+    links_send(caller, 1, FRAME_WELCOME, &s->shared->who[0], (int64_t)sizeof(CommWho));
     s->shared->links[hello->rank] = *caller;
-    s->shared->peers[hello->rank].who = hello->who;
-    comm_drop_caller(g, i);
+    s->shared->who[hello->rank] = hello->who;
+    comm_forget_caller(s, i);
     return true;
 }
 
-// Reads what a caller says. Drops other programs (such as port scanners) without a word.
-static inline bool comm_hear_caller(CommGathering *g, int i, Error *error) {
-    Link *caller = &g->callers[i];
+// Reads what a caller says. Drops other programs (such as port scanners) and silent callers without a word.
+static inline bool comm_hear_caller(CommStartup *s, int i, Error *error) {
+    Link *caller = &s->callers[i];
     Frame *frame = NULL;
-    LinkStatus status = link_receive(caller, &frame);
-    if (status == LINK_WAIT && seconds_now() < caller->opened + comm_greeting_seconds(g->s)) { return true; }
     CommHello hello;
-    bool ok = true;
-    if (status == LINK_FRAME && frame->head.type == FRAME_HELLO && frame->head.bytes == (int64_t)sizeof(hello)) {
-        memcpy(&hello, frame->data, sizeof(hello));
+    LinkStatus status = link_receive(caller, &frame);
+    if (status == LINK_WAIT && seconds_now() < caller->opened + comm_greeting_seconds(s)) { return true; }
+    if (status == LINK_FRAME && frame_take(frame, FRAME_HELLO, &hello, sizeof(hello))) {
         hello.who.host[COMM_HOST_BYTES - 1] = '\0';
-        ok = comm_admit(g, i, &hello, error);
-    } else {
-        g->num_strangers++;
-        link_close(caller);
-        comm_drop_caller(g, i);
+        return comm_admit(s, i, &hello, error);
     }
-    if (status == LINK_FRAME) { frame_release(frame); }
-    return ok;
+    s->num_strangers++;
+    comm_drop_caller(s, i);
+    return true;
 }
 
 // The ranks that are here have nothing to say until the start: their link speaks only when it closes.
@@ -164,53 +143,34 @@ static inline bool comm_check_present(const CommStartup *s, Error *error) {
         if (link->fd < 0 || link_receive(link, &frame) == LINK_WAIT) { continue; }
         frame_release(frame);
         return fail(error, "%s ended while the run was starting (its own message says why)",
-                    comm_who_process(rank, &s->shared->peers[rank].who).text);
+                    comm_who_process(rank, &s->shared->who[rank]).text);
     }
     return true;
 }
 
 // Sleeps until something happens on a connection, for half a second at most, and sees to it.
-static inline bool comm_gather_round(CommGathering *g, Error *error) {
-    CommStartup *s = g->s;
-    int count = links_poll(g->callers, g->num_callers, g->polled, 0);
-    count = links_poll(s->shared->links, s->num_ranks, g->polled, count);
-    g->polled[count].fd = s->listener, g->polled[count].events = POLLIN;
-    count += g->num_callers < COMM_CALLERS;
-    poll(g->polled, (nfds_t)count, socket_milliseconds(s->deadline, 500));
-    comm_accept_callers(g);
-    for (int i = g->num_callers - 1; i >= 0; i--) { // from the end: the last caller takes the place of a dropped one
-        if (!comm_hear_caller(g, i, error)) { return false; }
+static inline bool comm_gather_round(CommStartup *s, Error *error) {
+    struct pollfd *polled = s->shared->polled;
+    polled[0].fd = s->num_callers < COMM_CALLERS ? s->listener : -1, polled[0].events = POLLIN;
+    int count = links_poll(s->callers, s->num_callers, polled, 1);
+    count = links_poll(s->shared->links, s->num_ranks, polled, count);
+    poll(polled, (nfds_t)count, socket_milliseconds(s->deadline, 500));
+    comm_accept_callers(s);
+    for (int i = s->num_callers - 1; i >= 0; i--) { // from the end: the last caller takes the place of a dropped one
+        if (!comm_hear_caller(s, i, error)) { return false; }
     }
     if (!comm_check_present(s, error)) { return false; }
-    return seconds_now() < s->deadline || comm_count_missing(s) == 0 || comm_fail_missing(g, error);
+    return seconds_now() < s->deadline || comm_count_missing(s) == 0 || comm_fail_missing(s, error);
 }
 
-// Tells all ranks that all are here, and who is who. The watch finds a rank that dies now.
-static inline void comm_send_start(CommStartup *s) {
-    int64_t n = s->num_ranks, bytes = n * (int64_t)sizeof(CommWho);
-    FrameHead head = frame_head(FRAME_START, bytes);
-    Frame *frame = frame_create(&head, NULL);
-    for (int64_t i = 0; frame != NULL && i < n; i++) {
-        memcpy(frame->data + i * (int64_t)sizeof(CommWho), &s->shared->peers[i].who, sizeof(CommWho));
-    }
-    for (int i = 1; i < n; i++) { link_send(&s->shared->links[i], frame); }
-    frame_release(frame);
-}
-
-// Rank 0: waits until all ranks have come.
+// Rank 0: waits until all ranks have come, and tells them who is who. The watch finds a rank that dies from then on.
 static inline bool comm_gather(CommStartup *s, Error *error) {
-    CommGathering *g = (CommGathering *)calloc(1, sizeof(CommGathering));
-    struct pollfd *polled = (struct pollfd *)calloc((size_t)(s->num_ranks + COMM_CALLERS + 1), sizeof(*polled));
-    bool ok = (g != NULL && polled != NULL) || fail(error, "out of memory for %d ranks", s->num_ranks);
-    if (ok) {
-        g->s = s, g->polled = polled;
-        while (ok && comm_count_missing(s) > 0) { ok = comm_gather_round(g, error); }
-        if (!ok) { comm_refuse_all(g, error); }
-        for (int i = 0; i < g->num_callers; i++) { link_close(&g->callers[i]); }
-        if (ok) { comm_send_start(s); }
-    }
-    free(polled);
-    free(g);
+    bool ok = true;
+    while (ok && comm_count_missing(s) > 0) { ok = comm_gather_round(s, error); }
+    if (!ok) { comm_refuse_all(s, error); }
+    while (s->num_callers > 0) { comm_drop_caller(s, 0); }
+    int64_t bytes = s->num_ranks * (int64_t)sizeof(CommWho);
+    if (ok) { links_send(s->shared->links, s->num_ranks, FRAME_START, s->shared->who, bytes); }
     return ok;
 }
 
@@ -225,67 +185,53 @@ static inline JoinStatus comm_join_foreign(const CommStartup *s, const char *whe
     return s->options->start == COMM_TCP ? JOIN_FAILED : JOIN_AGAIN;
 }
 
-// Rank 0 says why the run does not start.
-static inline JoinStatus comm_join_refused(CommStartup *s, const Frame *frame, Error *error) {
-    s->told = true;
-    fail(error, "%s", (const char *)frame->data);
-    return JOIN_FAILED;
+// Waits for rank 0 to say this. If it refuses the run instead, s->told is set and *error says why.
+static inline bool comm_hear_zero(CommStartup *s, Link *link, FrameType type, CommWho *who, int count, double deadline,
+                                  LinkStatus *status, Error *error) {
+    Frame *frame = NULL;
+    *status = link_await(link, &frame, deadline);
+    if (*status != LINK_FRAME) { return false; }
+    s->told = frame->head.type == FRAME_REFUSED;
+    if (s->told) { fail(error, "%s", (const char *)frame->data); }
+    bool heard = frame_take(frame, type, who, (size_t)count * sizeof(CommWho));
+    for (int i = 0; heard && i < count; i++) { who[i].host[COMM_HOST_BYTES - 1] = '\0'; }
+    return heard;
 }
 
 // Greets rank 0, and waits for its welcome.
-static inline JoinStatus comm_join_greet(CommStartup *s, Link *link, const char *where, CommWelcome *welcome,
-                                         Error *error) {
+static inline JoinStatus comm_join_greet(CommStartup *s, Link *link, const char *where, Error *error) {
     CommHello hello;
-    Frame *frame = NULL;
+    LinkStatus status;
     memset(&hello, 0, sizeof(hello));
     hello.protocol = COMM_PROTOCOL, hello.rank = s->rank, hello.num_ranks = s->num_ranks;
     hello.nonce = s->contact.nonce;
     hello.who = s->me;
-    link_send_data(link, FRAME_HELLO, &hello, (int64_t)sizeof(hello));
-    LinkStatus status = link_await(link, &frame, seconds_now() + comm_greeting_seconds(s));
+    links_send(link, 1, FRAME_HELLO, &hello, (int64_t)sizeof(hello));
+    double deadline = seconds_now() + comm_greeting_seconds(s);
+    if (comm_hear_zero(s, link, FRAME_WELCOME, s->shared->who, 1, deadline, &status, error)) { return JOIN_DONE; }
+    if (s->told) { return JOIN_FAILED; }
     if (status == LINK_TIMEOUT) { return comm_join_foreign(s, where, "connects, but does not answer", error); }
     if (status == LINK_BROKEN && errno == EBADMSG) {
         return comm_join_foreign(s, where, "answers something else", error);
     }
-    JoinStatus joined = JOIN_AGAIN;
-    if (status != LINK_FRAME) {
-        fail(error, "%s: closes the connection", where);
-    } else if (frame->head.type == FRAME_REFUSED) {
-        joined = comm_join_refused(s, frame, error);
-    } else if (frame->head.type == FRAME_WELCOME && frame->head.bytes == (int64_t)sizeof(*welcome)) {
-        memcpy(welcome, frame->data, sizeof(*welcome));
-        joined = JOIN_DONE;
-    } else {
-        fail(error, "%s: rank 0 of another run answers", where);
-    }
-    frame_release(frame);
-    return joined;
+    fail(error, "%s: %s", where, status == LINK_FRAME ? "rank 0 of another run answers" : "closes the connection");
+    return JOIN_AGAIN;
 }
 
 // Waits for the start. Rank 0 counts the time; should it be silent, this rank ends a little later on its own.
-static inline JoinStatus comm_join_wait(CommStartup *s, Link *link, const CommWelcome *welcome, Error *error) {
-    Frame *frame = NULL;
-    CommName name = comm_who_process(0, &welcome->who);
-    int64_t n = s->num_ranks;
-    LinkStatus status = link_await(link, &frame, seconds_now() + welcome->start_timeout + comm_greeting_seconds(s));
-    JoinStatus joined = JOIN_FAILED;
-    if (status == LINK_FRAME && frame->head.type == FRAME_REFUSED) {
-        joined = comm_join_refused(s, frame, error);
-    } else if (status == LINK_FRAME && frame->head.type == FRAME_START &&
-               frame->head.bytes == n * (int64_t)sizeof(CommWho)) {
-        for (int64_t i = 0; i < n; i++) {
-            CommWho *who = &s->shared->peers[i].who;
-            memcpy(who, frame->data + i * (int64_t)sizeof(CommWho), sizeof(CommWho));
-            who->host[COMM_HOST_BYTES - 1] = '\0';
-        }
-        joined = JOIN_DONE;
-    } else if (status == LINK_TIMEOUT) {
+static inline JoinStatus comm_join_wait(CommStartup *s, Link *link, Error *error) {
+    LinkStatus status;
+    CommName name = comm_who_process(0, &s->shared->who[0]);
+    double deadline = seconds_now() + s->options->start_timeout + comm_greeting_seconds(s);
+    if (comm_hear_zero(s, link, FRAME_START, s->shared->who, s->num_ranks, deadline, &status, error)) {
+        return JOIN_DONE;
+    }
+    if (!s->told && status == LINK_TIMEOUT) {
         fail(error, "%s does not start the run, and is silent", name.text);
-    } else {
+    } else if (!s->told) {
         fail(error, "%s ended while the run was starting (its own message says why)", name.text);
     }
-    frame_release(frame);
-    return joined;
+    return JOIN_FAILED;
 }
 
 // Joins the run whose rank 0 is at this address.
@@ -300,15 +246,12 @@ static inline JoinStatus comm_join_at(CommStartup *s, const SocketAddress *addre
         fail(error, "%s: %s", where.text, strerror(errno));
         return JOIN_AGAIN;
     }
-    CommWelcome welcome;
-    Link link;
-    link_open(&link, fd, COMM_MAX_RANKS * (int64_t)sizeof(CommWho));
-    JoinStatus status = comm_join_greet(s, &link, where.text, &welcome, error);
-    welcome.who.host[COMM_HOST_BYTES - 1] = '\0';
+    Link *link = &s->shared->links[0];
+    link_open(link, fd, COMM_MAX_RANKS * (int64_t)sizeof(CommWho));
+    JoinStatus status = comm_join_greet(s, link, where.text, error);
     // From here on rank 0 counts on this rank: whatever fails now ends the start.
-    if (status == JOIN_DONE) { status = comm_join_wait(s, &link, &welcome, error); }
-    if (status == JOIN_DONE) { s->shared->links[0] = link; }
-    if (status != JOIN_DONE) { link_close(&link); }
+    if (status == JOIN_DONE) { status = comm_join_wait(s, link, error); }
+    if (status != JOIN_DONE) { link_close(link); }
     return status;
 }
 
@@ -358,7 +301,7 @@ static inline void comm_free_shared(CommShared *s) {
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->mutex);
     pthread_mutex_destroy(&s->callbacks.mutex);
-    free(s->links), free(s->peers), free(s->polled);
+    free(s->who), free(s->links), free(s->peers), free(s->polled);
     free(s);
 }
 
@@ -371,11 +314,12 @@ static inline CommShared *comm_create_shared(int rank, int num_ranks) {
     pthread_mutex_init(&s->mutex, NULL);
     pthread_mutex_init(&s->callbacks.mutex, NULL);
     pthread_cond_init(&s->changed, NULL);
+    s->who = (CommWho *)calloc((size_t)num_ranks, sizeof(CommWho));
     s->links = (Link *)calloc((size_t)num_ranks, sizeof(Link));
     s->peers = (CommPeer *)calloc((size_t)num_ranks, sizeof(CommPeer));
-    s->polled = (struct pollfd *)calloc((size_t)num_ranks + 1, sizeof(struct pollfd));
+    s->polled = (struct pollfd *)calloc((size_t)num_ranks + COMM_CALLERS + 1, sizeof(struct pollfd));
     for (int i = 0; s->links != NULL && i < num_ranks; i++) { s->links[i].fd = -1; }
-    if (s->links != NULL && s->peers != NULL && s->polled != NULL) { return s; }
+    if (s->who != NULL && s->links != NULL && s->peers != NULL && s->polled != NULL) { return s; }
     comm_free_shared(s);
     return NULL;
 }
@@ -415,7 +359,7 @@ static inline bool comm_connect(Comm *comm, const CommOptions *options, bool *to
     s.options = options, s.shared = shared;
     s.rank = comm->rank, s.num_ranks = comm->num_ranks;
     s.deadline = seconds_now() + options->start_timeout;
-    s.me = shared->peers[comm->rank].who = comm_who_am_i(options->host);
+    s.me = shared->who[comm->rank] = comm_who_am_i(options->host);
     shared->beat = options->beat > 0.0 ? options->beat : 0.5;
     shared->silence = options->silence > 0.0 ? options->silence : 20.0;
     shared->watchdog = options->watchdog;

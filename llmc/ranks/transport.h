@@ -190,18 +190,14 @@ static inline int socket_listen_at_first(const struct addrinfo *list) {
 
 // Listens at all of this machine's addresses, IPv6 and IPv4; port 0 takes any free one. -1 and errno on failure.
 static inline int socket_listen_everywhere(int port) {
-    const SocketAddress all[2] = {{"::", port}, {"0.0.0.0", port}}; // the second: a machine without IPv6
-    int fd = -1;
-    for (int i = 0; i < 2 && fd < 0; i++) {
-        struct addrinfo *list;
-        if (socket_resolve(&all[i], &list) != 0) { continue; }
-        fd = socket_listen_at_first(list);
-        int code = errno;
-        freeaddrinfo(list);
-        errno = code;
-        if (fd < 0 && (code == EADDRINUSE || code == EACCES)) { return -1; }
-    }
-    return fd;
+    struct sockaddr_in6 all;
+    struct sockaddr_in all4;
+    memset(&all, 0, sizeof(all)), memset(&all4, 0, sizeof(all4)); // no address means all
+    all.sin6_family = AF_INET6, all4.sin_family = AF_INET;
+    all.sin6_port = all4.sin_port = htons((uint16_t)port);
+    int fd = socket_listen_at((const struct sockaddr *)&all, sizeof(all));
+    if (fd >= 0 || errno == EADDRINUSE || errno == EACCES) { return fd; }
+    return socket_listen_at((const struct sockaddr *)&all4, sizeof(all4)); // a machine without IPv6
 }
 
 // The port of a listening socket; 0 on failure.
@@ -320,6 +316,14 @@ static inline void frame_release(Frame *frame) {
     if (frame != NULL && --frame->refs == 0) { free(frame); }
 }
 
+// Copies the data of a frame of this type and size, and releases the frame. False: it is another frame.
+static inline bool frame_take(Frame *frame, FrameType type, void *data, size_t bytes) {
+    bool fits = frame->head.type == (uint32_t)type && frame->head.bytes == (int64_t)bytes;
+    if (fits) { memcpy(data, frame->data, bytes); }
+    frame_release(frame);
+    return fits;
+}
+
 static inline FrameHead frame_head(FrameType type, int64_t bytes) {
     FrameHead head;
     memset(&head, 0, sizeof(head));
@@ -390,11 +394,11 @@ static inline void link_send(Link *link, Frame *frame) {
     link_flush(link);
 }
 
-// Sends a frame with this data.
-static inline void link_send_data(Link *link, FrameType type, const void *data, int64_t bytes) {
+// Sends one frame over all open links.
+static inline void links_send(Link *links, int count, FrameType type, const void *data, int64_t bytes) {
     FrameHead head = frame_head(type, bytes);
     Frame *frame = frame_create(&head, data);
-    link_send(link, frame);
+    for (int i = 0; i < count; i++) { link_send(&links[i], frame); }
     frame_release(frame);
 }
 

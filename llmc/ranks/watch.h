@@ -52,10 +52,8 @@ PRINTF_LIKE(3, 4) static inline void watch_find(Watch *w, Verdict verdict, const
     w->verdict = verdict;
 }
 
-static inline CommName watch_name(const Watch *w, int rank) { return comm_who_name(rank, &w->s->peers[rank].who); }
-static inline CommName watch_process(const Watch *w, int rank) {
-    return comm_who_process(rank, &w->s->peers[rank].who);
-}
+static inline CommName watch_name(const Watch *w, int rank) { return comm_who_name(rank, &w->s->who[rank]); }
+static inline CommName watch_process(const Watch *w, int rank) { return comm_who_process(rank, &w->s->who[rank]); }
 
 // ---- The last acts of a process ----
 
@@ -82,8 +80,7 @@ static inline void watch_wait_for_acts(Watch *w, int count, double seconds) {
 
 // Sends a last word to all ranks, and ends the links once it is read. Needs the mutex.
 static inline void watch_say_last(Watch *w, FrameType type, const char *text, double seconds) {
-    int64_t bytes = min_i64((int64_t)strlen(text), COMM_TEXT_BYTES - 1);
-    for (int i = 0; i < w->s->num_ranks; i++) { link_send_data(&w->s->links[i], type, text, bytes); }
+    links_send(w->s->links, w->s->num_ranks, type, text, (int64_t)strlen(text));
     links_hang_up(w->s->links, w->s->num_ranks, seconds_now() + seconds);
 }
 
@@ -281,7 +278,7 @@ static inline void watch_beat(Watch *w) {
     CommBeat beat = watch_own_beat(w);
     for (int i = 0; i < w->s->num_ranks; i++) {
         Link *link = &w->s->links[i];
-        if (link->num_out == 0) { link_send_data(link, FRAME_BEAT, &beat, (int64_t)sizeof(beat)); }
+        if (link->num_out == 0) { links_send(link, 1, FRAME_BEAT, &beat, (int64_t)sizeof(beat)); }
     }
 }
 

@@ -759,7 +759,7 @@ static Link greet(const char *at, int rank, int num_ranks, int protocol) {
     CommHello hello = greeting(rank, num_ranks, protocol);
     Link link = greet_link(at);
     Frame *frame = NULL;
-    link_send_data(&link, FRAME_HELLO, &hello, sizeof(hello));
+    links_send(&link, 1, FRAME_HELLO, &hello, sizeof(hello));
     LinkStatus status = link_await(&link, &frame, seconds_now() + LIMIT);
     if (status != LINK_FRAME || frame->head.type != FRAME_WELCOME) { link_close(&link); }
     frame_release(frame);
@@ -961,10 +961,7 @@ TEST(test_rank_zero_while_starting) {
         int fd = socket_listen_everywhere(0);
         snprintf(at, sizeof(at), "127.0.0.1:%d", socket_port(fd));
         start_process(&p, at, "n=2 rank=1 timeout=1");
-        CommWelcome welcome;
-        memset(&welcome, 0, sizeof(welcome));
-        welcome.who = comm_who_am_i("a");
-        welcome.start_timeout = 1.0;
+        CommWho welcome = comm_who_am_i("a");
         socket_wait(fd, POLLIN, seconds_now() + LIMIT);
         Link caller;
         Frame *frame = NULL;
@@ -972,7 +969,7 @@ TEST(test_rank_zero_while_starting) {
         LinkStatus status = link_await(&caller, &frame, seconds_now() + LIMIT);
         CHECK(t, status == LINK_FRAME && frame->head.type == FRAME_HELLO, "no hello: %d", status);
         frame_release(frame);
-        link_send_data(&caller, FRAME_WELCOME, &welcome, sizeof(welcome));
+        links_send(&caller, 1, FRAME_WELCOME, &welcome, sizeof(welcome));
         if (!silent) { link_close(&caller); }
         CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
         char begin[100];
