@@ -114,14 +114,9 @@ static inline bool gpu_open(GpuDevice *gpu, int number, bool tf32, Error *error)
 
 static inline void gpu_close(GpuDevice *gpu) { gpu_monitor_close(&gpu->monitor); }
 
-// Streams that do not wait for the default stream. An urgent stream's kernels go first.
+// Streams that do not wait for the default stream.
 static inline void gpu_create_stream(cudaStream_t *stream) {
     cuda_check(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
-}
-static inline void gpu_create_urgent_stream(cudaStream_t *stream) {
-    int least, greatest;
-    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-    cuda_check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, greatest));
 }
 
 static inline void gpu_create_event(cudaEvent_t *event) {

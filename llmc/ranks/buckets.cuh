@@ -12,7 +12,7 @@
 #ifndef LLMC_BUCKETS_CUH
 #define LLMC_BUCKETS_CUH
 
-#include "llmc/cuda/gpu.h"
+#include "llmc/cuda/cuda_common.h"
 #include "llmc/ranks/nccl.h"
 #include "llmc/ranks/zero.h"
 
@@ -238,6 +238,9 @@ static inline void shards_each_event(Shards *s, void (*visit)(cudaEvent_t *)) {
     for (int b = 0; b < s->layout.num_buckets; b++) { visit(&s->gathered[b]); }
 }
 
+static inline void shards_create_event(cudaEvent_t *event) {
+    cuda_check(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+}
 static inline void shards_destroy_event(cudaEvent_t *event) { cudaEventDestroy(*event); }
 
 // Plans the layout of a run that has no GPU yet.
@@ -250,10 +253,12 @@ static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, in
 
 // stream: the stream that computes. nccl_open comes later, when all ranks are ready.
 static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
+    int least, greatest; // priorities: communication is little work, and other ranks wait for it
     s->ranks = ranks;
     s->stream = stream;
-    gpu_create_urgent_stream(&s->comm_stream); // communication is little work, and other ranks wait for it
-    shards_each_event(s, gpu_create_event);
+    cuda_check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    cuda_check(cudaStreamCreateWithPriority(&s->comm_stream, cudaStreamNonBlocking, greatest));
+    shards_each_event(s, shards_create_event);
 }
 
 static inline void shards_close(Shards *s) {

@@ -83,17 +83,23 @@ static inline void widen_in_place(float *memory, int64_t n) {
 #endif
 }
 
+// Copies n elements between the GPU and the host, and waits.
+template <class T> static inline void copy_and_wait(Shards *s, T *to, const T *from, int64_t n) {
+    cuda_check(cudaMemcpyAsync(to, from, (size_t)n * sizeof(T), cudaMemcpyDefault, s->stream));
+    wait_for_stream(s);
+}
+
 // Copies a chunk of an array to the staging memory in fp32.
 static inline void download_chunk(const ModelState *g, int array, const Chunk *chunk) {
     Shards *s = g->shards;
     int64_t n = chunk->end - chunk->begin;
     const float *from = bucket_element(s, state_array(g, array), chunk->bucket, chunk->begin);
-    bool narrow = from == NULL; // there are no master weights
-    const void *data = narrow ? (const void *)bucket_element(s, g->params, chunk->bucket, chunk->begin) : from;
-    size_t bytes = (size_t)n * (narrow ? sizeof(floatX) : sizeof(float));
-    cuda_check(cudaMemcpyAsync(g->staging, data, bytes, cudaMemcpyDeviceToHost, s->stream));
-    wait_for_stream(s);
-    if (narrow) { widen_in_place(g->staging, n); }
+    if (from != NULL) {
+        copy_and_wait(s, g->staging, from, n);
+    } else { // there are no master weights
+        copy_and_wait<floatX>(s, (floatX *)g->staging, bucket_element(s, g->params, chunk->bucket, chunk->begin), n);
+        widen_in_place(g->staging, n);
+    }
 }
 
 // Copies a chunk of an array from the staging memory to the GPU. make_params(params, fp32, n, index) queues the kernel
@@ -171,10 +177,7 @@ static inline void gather_export_bucket(const ModelState *g, int bucket) {
         cudaMemsetAsync(g->export_bucket, 0, (size_t)zero_padded(&s->layout, bucket) * sizeof(float), s->stream));
     while (next_chunk(s, &chunk) && chunk.bucket == bucket) {
         download_chunk(g, STATE_PARAMS, &chunk);
-        cuda_check(cudaMemcpyAsync(g->export_bucket + chunk.begin, g->staging,
-                                   (size_t)(chunk.end - chunk.begin) * sizeof(float), cudaMemcpyHostToDevice,
-                                   s->stream));
-        wait_for_stream(s);
+        copy_and_wait(s, g->export_bucket + chunk.begin, g->staging, chunk.end - chunk.begin);
     }
     if (!has_peers(s)) { return; }
     communicate_after_compute(s);
@@ -190,10 +193,7 @@ static inline void state_export(const ModelState *g) {
         gather_export_bucket(g, b);
         for (Chunk chunk = {b, 0, 0}; s->rank == 0 && chunk.begin < zero_size(zero, b); chunk.begin = chunk.end) {
             chunk.end = min_i64(chunk.begin + state_chunk_floats(zero), zero_size(zero, b));
-            cuda_check(cudaMemcpyAsync(g->staging, g->export_bucket + chunk.begin,
-                                       (size_t)(chunk.end - chunk.begin) * sizeof(float), cudaMemcpyDeviceToHost,
-                                       s->stream));
-            wait_for_stream(s);
+            copy_and_wait(s, g->staging, g->export_bucket + chunk.begin, chunk.end - chunk.begin);
             visit_chunk(g, &chunk, [&](float *values, int64_t in_file, int64_t n) {
                 memcpy(g->host_params + in_file, values, (size_t)n * sizeof(float));
                 return true;

@@ -22,10 +22,9 @@ static inline void step_rows_of_rank(StepRows *r, const StepGpu *gpu, const Step
     if (s->num_ranks == 1) { return; }
     zero_layout(&layout, &s->config, s->num_ranks);
     ZeroStep step = {stage, s->sizeof_activation, s->micro_batches, step_rows_seconds(r), gpu->link_bytes_per_second};
-    ZeroEstimate estimate = zero_estimate(&layout, &step);
     zero_step_bytes(&layout, stage, s->sizeof_activation, s->micro_batches, &gradient_bytes, &parameter_bytes);
     step_add(r, "nccl not hidden", 1.0, (double)gradient_bytes + (double)parameter_bytes, 0.0,
-             estimate.communication_seconds - estimate.hidden_seconds, BOUND_LINK);
+             zero_exposed_seconds(&layout, &step), BOUND_LINK);
 }
 
 static inline double step_seconds_of_rank(const StepGpu *gpu, const StepShape *s, int stage) {

@@ -224,30 +224,19 @@ typedef struct {
     double bytes_per_second; // each rank sends this while all send to their neighbours (nccl-tests: busbw); > 0
 } ZeroStep;
 
-typedef struct {
-    double communication_seconds;
-    double hidden_seconds; // of communication that runs while the GPU computes
-    double step_seconds;
-} ZeroEstimate;
-
-// A simple model of a step. The backward pass takes two thirds of the computation. It hides the gradients of blocks
-// (stages 0 and 1 communicate only in the last micro-batch) and its own gathers of blocks in stage 3. The forward pass
-// hides its own gathers of blocks. Communication that is not hidden adds to the time. The model ignores the latency of
-// each message, and the slowdown of computation beside communication.
-static inline ZeroEstimate zero_estimate(const ZeroLayout *z, const ZeroStep *step) {
+// Returns the seconds of communication that no computation hides. The backward pass takes two thirds of the
+// computation. It hides the gradients of blocks (stages 0 and 1 communicate only in the last micro-batch) and its own
+// gathers of blocks in stage 3. The forward pass hides its own gathers of blocks. The model ignores the latency of each
+// message, and the slowdown of computation beside communication.
+static inline double zero_exposed_seconds(const ZeroLayout *z, const ZeroStep *step) {
     ZeroTraffic traffic = zero_traffic(z, step->stage, step->sizeof_param, step->micro_batches);
     double forward = step->compute_seconds / 3.0, backward = step->compute_seconds - forward;
     if (step->stage < ZERO_GRADIENTS) { backward /= (double)step->micro_batches; }
-    double behind_forward = (double)traffic.forward_blocks / step->bytes_per_second;
-    double behind_backward = (double)(traffic.block_gradients + traffic.backward_blocks) / step->bytes_per_second;
+    double behind_forward = (double)traffic.forward_blocks / step->bytes_per_second - forward;
+    double behind_backward =
+        (double)(traffic.block_gradients + traffic.backward_blocks) / step->bytes_per_second - backward;
     double rest = (double)(traffic.rest_gradients + traffic.rest_params) / step->bytes_per_second;
-
-    ZeroEstimate estimate;
-    estimate.communication_seconds = behind_forward + behind_backward + rest;
-    estimate.hidden_seconds = (behind_forward < forward ? behind_forward : forward) +
-                              (behind_backward < backward ? behind_backward : backward);
-    estimate.step_seconds = step->compute_seconds + (estimate.communication_seconds - estimate.hidden_seconds);
-    return estimate;
+    return rest + (behind_forward > 0.0 ? behind_forward : 0.0) + (behind_backward > 0.0 ? behind_backward : 0.0);
 }
 
 #endif // LLMC_ZERO_H
