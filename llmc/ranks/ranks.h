@@ -1,5 +1,5 @@
-// The processes ("ranks") of a run, one for each GPU, and the bytes that they exchange besides gradients. agree.h
-// builds agreement on it, watch.h ends the run when a rank dies, and start.h opens a Comm.
+// The processes ("ranks") of a run, one for each GPU, and the bytes that they exchange besides gradients. start.h opens
+// a Comm, agree.h builds agreement on the exchange, and watch.h ends the run when a rank dies.
 //
 //   Comm comm;
 //   if (!comm_open(&comm, &options, &error)) { ... }               // or comm_single(&comm)
@@ -20,9 +20,9 @@
 #include "llmc/ranks/transport.h"
 
 #define COMM_HOST_BYTES 72       // a host's name and a NUL; longer names are cut
-#define COMM_PHASE_BYTES 64      // what a rank is doing, and a NUL
+#define COMM_PHASE_BYTES 64      // the phase of a rank, and a NUL
 #define COMM_TEXT_BYTES 8192     // an Error's text
-#define COMM_GOODBYE_SECONDS 2.0 // for the other ranks to see that this one leaves
+#define COMM_GOODBYE_SECONDS 2.0 // for the other ranks to see that this rank leaves
 #define COMM_TELL_SECONDS 1.0    // for the other ranks to see that the run ends
 
 // A process of the run.
@@ -35,7 +35,7 @@ typedef struct {
     char text[128];
 } CommName;
 
-// What a rank's main thread is doing.
+// The progress of a rank's main thread.
 typedef struct {
     double idle;    // seconds since it got further
     double limit;   // seconds that this may take; 0: for ever
@@ -47,7 +47,7 @@ typedef struct {
 typedef bool (*CommHealthy)(void *context, char *reason, size_t size);
 typedef void (*CommLastAct)(void *context, const char *words);
 
-// What the watch calls. It holds the mutex meanwhile: once a function is replaced it does not run any more.
+// The functions that the watch calls. It holds the mutex during a call: a function that is replaced runs no more.
 typedef struct {
     pthread_mutex_t mutex;
     CommHealthy healthy;
@@ -58,17 +58,17 @@ typedef struct {
 typedef struct {
     bool gone, failed; // it has said goodbye, or why it ends
     Frame *inbox[2];   // of exchanges: a result, and the failure of the next exchange
-    CommBeat beat;     // what it said last
+    CommBeat beat;     // the last that it sent
 } CommPeer;
 
-// What the main thread and the watch's thread share. The links form a star around rank 0.
+// The state that the main thread and the watch's thread share. The links form a star around rank 0.
 typedef struct {
     // Fixed while the watch runs.
     int rank, num_ranks;
     double beat, silence; // seconds
     double watchdog;      // seconds; 0: off
-    char program[64];     // begins a message; "" without
-    bool prints;          // does this process print why the run ends?
+    char program[64];     // begins a message; may be ""
+    bool prints;          // this process prints why the run ends
     int wake[2];          // a pipe: the main thread wakes the watch
     pthread_t thread;
     bool running;
@@ -90,16 +90,15 @@ typedef struct {
 typedef struct Comm {
     int rank, num_ranks;
     int local_rank, num_local; // among the ranks of this machine: the GPU to use
-    // Its own.
-    CommShared *shared; // NULL: one process, or closed
-    uint64_t sequence;  // exchanges so far
+    CommShared *shared;        // NULL: one process, or closed
+    uint64_t sequence;         // exchanges so far
     bool prints, mpi;
     bool told;                   // this rank's error has been told to the other ranks
     bool broken;                 // an exchange has failed: no later one can succeed
-    char known[COMM_TEXT_BYTES]; // the error that comm_agree or an exchange gave last
+    char known[COMM_TEXT_BYTES]; // the last error that all ranks have
 } Comm;
 
-// ---- Who is who ----
+// ---- Names ----
 
 // Gives "rank 3 (host)".
 static inline CommName comm_who_name(int rank, const CommWho *who) {
@@ -117,15 +116,15 @@ static inline CommName comm_who_process(int rank, const CommWho *who) {
 }
 
 // Does this process print what all ranks know? The ranks that MPI starts share one output: the first of each machine
-// prints. Every other process has an output of its own. A rank always prints an error of its own.
+// prints. Every other process has its own output and prints. A rank always prints an error of its own.
 static inline bool comm_prints(const Comm *comm) { return comm->prints; }
 
-// The name of the machine of a rank.
+// The name of a rank's machine.
 static inline const char *comm_host(const Comm *comm, int rank) {
     return comm->shared != NULL ? comm->shared->who[rank].host : "this machine";
 }
 
-// Is no lower rank on the machine of this rank?
+// Does no lower rank run on this rank's machine?
 static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
     int first = 0;
     while (strcmp(comm_host(comm, first), comm_host(comm, rank)) != 0) { first++; }
@@ -134,36 +133,39 @@ static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
 
 static inline CommName comm_name(const Comm *comm, int rank) { return comm_who_name(rank, &comm->shared->who[rank]); }
 
-// ---- What the watch wants to know. Cheap enough for every micro-batch ----
+// ---- Facts for the watch. Cheap enough for every micro-batch ----
 // These return only while the run goes on: a watch that ends the process keeps the mutex.
+
+// Locks the state that the watch reads. NULL: one process, which has no watch.
+static inline CommShared *comm_lock(Comm *comm) {
+    if (comm->shared != NULL) { pthread_mutex_lock(&comm->shared->mutex); }
+    return comm->shared;
+}
 
 // This rank got further. phase: a short text for messages, such as "step 12" or "saving".
 static inline void comm_progress(Comm *comm, const char *phase) {
-    CommShared *s = comm->shared;
+    CommShared *s = comm_lock(comm);
     if (s == NULL) { return; }
-    pthread_mutex_lock(&s->mutex);
     s->main.count++;
     s->since = seconds_now();
     snprintf(s->main.phase, sizeof(s->main.phase), "%s", phase);
     pthread_mutex_unlock(&s->mutex);
 }
 
-// What follows may take long (loading, tokenizing, saving): the watchdog then allows 30 times as long.
+// The next steps may take long (loading, tokenizing, saving): the watchdog then allows 30 times as long.
 static inline void comm_slow(Comm *comm, bool slow) {
-    CommShared *s = comm->shared;
+    CommShared *s = comm_lock(comm);
     if (s == NULL) { return; }
-    pthread_mutex_lock(&s->mutex);
     if (s->slow != slow) { s->since = seconds_now(); }
     s->slow = slow;
     pthread_mutex_unlock(&s->mutex);
 }
 
-// Says whether the main thread waits for other ranks (a collective, or the GPU that waits for one): it is then not to
-// blame. Exchanges say so themselves. Returns what it was before.
+// The main thread waits for other ranks (a collective, or a GPU that waits for one): it is then not to blame. Exchanges
+// say so themselves. Returns the state before.
 static inline bool comm_waits(Comm *comm, bool waits) {
-    CommShared *s = comm->shared;
+    CommShared *s = comm_lock(comm);
     if (s == NULL) { return false; }
-    pthread_mutex_lock(&s->mutex);
     bool before = s->main.waits != 0;
     if (before != waits) { s->since = seconds_now(); } // a wait counts neither for nor against this rank
     s->main.waits = waits;
@@ -173,22 +175,22 @@ static inline bool comm_waits(Comm *comm, bool waits) {
 
 // The longest normal time between two calls of comm_progress (a step). The watchdog allows at least 10 times as long.
 static inline void comm_expects(Comm *comm, double seconds) {
-    if (comm->shared == NULL) { return; }
-    pthread_mutex_lock(&comm->shared->mutex);
-    comm->shared->step_seconds = seconds;
-    pthread_mutex_unlock(&comm->shared->mutex);
+    CommShared *s = comm_lock(comm);
+    if (s == NULL) { return; }
+    s->step_seconds = seconds;
+    pthread_mutex_unlock(&s->mutex);
 }
 
 // From now on there is a checkpoint: messages say how to go on from it.
 static inline void comm_resumable(Comm *comm, bool resumable) {
-    if (comm->shared == NULL) { return; }
-    pthread_mutex_lock(&comm->shared->mutex);
-    comm->shared->resumable = resumable;
-    pthread_mutex_unlock(&comm->shared->mutex);
+    CommShared *s = comm_lock(comm);
+    if (s == NULL) { return; }
+    s->resumable = resumable;
+    pthread_mutex_unlock(&s->mutex);
 }
 
-// Names the functions of whatever connects the GPUs; NULL: none. The watch asks once a second whether it is healthy:
-// twice in a row not (with a reason) ends all ranks. Before the watch ends the process, another thread calls `abort`,
+// Names the functions of the library that connects the GPUs; NULL: none. The watch calls `healthy` once a second. Two
+// bad answers in a row (with a reason) end all ranks. Before the watch ends the process, another thread calls `abort`,
 // which has 5 seconds.
 static inline void comm_guard(Comm *comm, CommHealthy healthy, CommLastAct abort, void *context) {
     if (comm->shared == NULL) { return; }
@@ -198,7 +200,7 @@ static inline void comm_guard(Comm *comm, CommHealthy healthy, CommLastAct abort
     pthread_mutex_unlock(&c->mutex);
 }
 
-// Called before that, to write down the words that the watch ends this process with.
+// That thread calls `note` first, which writes down the words that the watch ends this process with.
 static inline void comm_on_failure(Comm *comm, CommLastAct note, void *context) {
     if (comm->shared == NULL) { return; }
     CommCallbacks *c = &comm->shared->callbacks;
@@ -207,8 +209,8 @@ static inline void comm_on_failure(Comm *comm, CommLastAct note, void *context) 
     pthread_mutex_unlock(&c->mutex);
 }
 
-// After an error that another rank's death may have caused (a collective that failed): gives the watch some seconds to
-// find that out. It then names the cause and ends the process, and this does not return.
+// Another rank's death may have caused an error (of a collective). Gives the watch some seconds to find it. The watch
+// then names the cause and ends the process, and this does not return.
 static inline void comm_await_verdict(const Comm *comm, double seconds) {
     if (comm->shared == NULL || !comm->shared->running) { return; }
     double deadline = seconds_now() + seconds;
@@ -230,7 +232,7 @@ static inline void comm_append(char *text, const char *more) {
     snprintf(text + n, COMM_TEXT_BYTES - n, "%s", more);
 }
 
-// Ends a message when there is a checkpoint to go on from; one from another rank may end with it already. Needs the
+// Ends a message with the remedy when there is a checkpoint. A message from another rank may have it already. Needs the
 // mutex.
 static inline void comm_add_remedy(const CommShared *s, char *text) {
     const char *remedy = "; start again with --resume to go on from the last checkpoint";
@@ -244,7 +246,7 @@ static inline void comm_wake(CommShared *s) {
 }
 
 // Has the watch say goodbye, or the failure (NULL: none), and waits for its thread to end, which takes seconds at most.
-// When the watch has found that the run is over it ends the process instead, and this does not return.
+// A watch that has found the end of the run ends the process instead, and this does not return.
 static inline void comm_end_watch(CommShared *s, const char *failure) {
     pthread_mutex_lock(&s->mutex);
     s->closing = failure == NULL, s->failing = failure != NULL;
@@ -259,9 +261,9 @@ static inline void comm_end_watch(CommShared *s, const char *failure) {
     s->running = false;
 }
 
-// This rank has failed: the other ranks end with "rank 3 (host): <error>". An error of comm_agree, which all ranks
-// have, is not told again, so call this for every error. Returns within seconds. Does not print. If another rank has
-// failed at that moment, and all end with its error, this does not return.
+// This rank has failed: the other ranks end with "rank 3 (host): <error>". Does not repeat an error that all ranks have
+// from comm_agree, so call this for every error. Returns within seconds. Does not print. If another rank has failed at
+// this moment, and all ranks end with that rank's error, this does not return.
 static inline void comm_fail(Comm *comm, const Error *error) {
     if (comm->shared == NULL || comm->told) { return; }
     bool same = strcmp(comm->known, error->text) == 0;

@@ -1,5 +1,5 @@
-// How the processes of a run find rank 0. Each learns its rank, their number and the address of rank 0: from MPI, from
-// the command line (TCP), or from a file in a shared folder. start.h then connects them.
+// How the processes of a run find rank 0. Each process learns its rank, the number of ranks and the address of rank 0
+// from MPI, from the command line (TCP), or from a file in a shared folder. start.h then connects them.
 #ifndef LLMC_RENDEZVOUS_H
 #define LLMC_RENDEZVOUS_H
 
@@ -20,7 +20,7 @@
 #define COMM_DEFAULT_PORT 29500
 #define COMM_RETRY_SECONDS 0.1      // between two attempts
 #define COMM_PORT_SECONDS 3.0       // for a port to become free: a run that ended just now may still hold it
-#define COMM_CALLERS 64             // connections that have not said yet who they are
+#define COMM_CALLERS 64             // callers at a time: connections that have not said yet who they are
 #define COMM_ADDRESS_FILE "address" // in the folder below, in the shared one
 #define COMM_ADDRESS_FOLDER "gpt2c_start"
 
@@ -28,15 +28,15 @@ typedef enum { COMM_MPI, COMM_TCP, COMM_FOLDER } CommStart;
 
 typedef struct {
     CommStart start;
-    int num_ranks;        // 0: as mpirun or srun has started it
-    int rank;             // -1: as started; MPI always knows it better
-    int gpus_per_node;    // 0: as many as ranks have the same host name
+    int num_ranks;        // 0: the launcher knows it
+    int rank;             // -1: the launcher knows it; MPI always knows it better
+    int gpus_per_node;    // 0: as many as ranks have one host name
     const char *address;  // TCP: of rank 0, "host", "host:port" or "[IPv6]:port"
-    const char *folder;   // FOLDER: that all machines see
+    const char *folder;   // FOLDER: all machines see it
     double start_timeout; // seconds until all ranks must have come
     double watchdog;      // seconds without progress until a rank counts as hanging; 0: never
     const char *program;  // begins messages of the watch; may be NULL
-    // For tests; 0 or NULL: the usual.
+    // For tests; 0 or NULL: the default.
     double beat;      // seconds between two signs of life
     double silence;   // seconds without one until a rank counts as gone
     const char *host; // the name of this machine
@@ -60,7 +60,7 @@ typedef struct {
     CommContact contact;
     int listener;                   // of rank 0; else -1
     int num_callers, num_strangers; // strangers: connections of other programs, and silent ones
-    Link callers[COMM_CALLERS];     // of rank 0: connections that have not said yet who they are
+    Link callers[COMM_CALLERS];     // of rank 0
     bool told;                      // the error came from rank 0, where it is printed too
     DirectoryLock lock;
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
@@ -96,8 +96,8 @@ static inline bool comm_fail_listen(const CommStartup *s, const SocketAddress *a
     return fail(error, "%s: cannot listen there on %s: %s", where.text, s->me.host, strerror(code));
 }
 
-// Listens at a number, or "localhost", itself. A name may stand for the loopback address on its own machine and for
-// another address elsewhere: rank 0 then listens at all addresses. -1 and errno on failure.
+// Listens at a number, or at "localhost". A name may stand for the loopback address on its own machine and for another
+// address elsewhere, so for a name rank 0 listens at all addresses. -1 and errno on failure.
 static inline int comm_listen_once(const SocketAddress *address, const struct addrinfo *list) {
     int fd = socket_listen_at_first(list);
     if (fd < 0 || strcmp(address->host, "localhost") == 0 || socket_address_is_number(address)) { return fd; }
@@ -182,7 +182,7 @@ static inline bool comm_read_contact(CommStartup *s) {
     Error unused;
     uint8_t *text;
     int64_t size;
-    // Network file systems remember for a while that a file was not there, unless its folder is read.
+    // Network file systems remember for a while that a file is missing, unless its folder is read.
     DIR *look = opendir(s->folder);
     while (look != NULL && readdir(look) != NULL) {}
     if (look != NULL) { closedir(look); }
@@ -277,7 +277,7 @@ static inline bool comm_find_place_mpi(const CommOptions *o, const Launcher *lau
                 o->num_ranks, o->num_ranks);
 }
 
-// How many processes, and which is this one? True with *num_ranks 1 for one process.
+// Finds the number of ranks, and this process's rank. One process is rank 0 of 1.
 static inline bool comm_find_place(const CommOptions *o, const Launcher *launcher, int *rank, int *num_ranks,
                                    Error *error) {
     const char *how = o->start == COMM_TCP ? "tcp" : "fs";
@@ -291,17 +291,16 @@ static inline bool comm_find_place(const CommOptions *o, const Launcher *launche
                                       *rank, *num_ranks - 1, *num_ranks);
 }
 
-// Rank 0 listens, and makes its address known. Another rank may know the address now, or must read it later.
+// Rank 0 listens, and makes its address known. Any other rank knows the address now, or reads it later.
 static inline bool comm_meet(CommStartup *s, Error *error) {
     CommStart start = s->options->start;
     s->listener = s->lock.fd = -1;
-    return start == COMM_MPI   ? comm_meet_mpi(s, error)
-           : start == COMM_TCP ? comm_meet_tcp(s, error)
-                               : comm_meet_folder(s, error);
+    if (start == COMM_MPI) { return comm_meet_mpi(s, error); }
+    return start == COMM_TCP ? comm_meet_tcp(s, error) : comm_meet_folder(s, error);
 }
 
-// Reads rank 0's address, where it is in a file. That may be the file of an earlier run that was killed, so whatever is
-// wrong with it, another file may still come.
+// Reads rank 0's address, if it is in a file. The file may be left by an earlier run that was killed, so another file
+// may come whatever is wrong with it.
 static inline bool comm_find_contact(CommStartup *s, Error *error) {
     return s->options->start != COMM_FOLDER || comm_read_contact(s) ||
            fail(error, "%s: rank 0 has not written it yet", s->file);

@@ -1,8 +1,8 @@
-// Opens and closes the ranks of a run. When each process knows where rank 0 is (rendezvous.h), it connects, says HELLO,
-// and gets WELCOME at once, so that it knows that it speaks to the right program. When all have come, START brings a
-// table of who is who, and the watch begins. When one rank is refused, or ends meanwhile, all get REFUSED. Whatever
-// goes wrong is one clear line on every rank that could be reached, at once where possible, and after start_timeout
-// (and some seconds) at the latest.
+// Opens and closes the ranks of a run. A process that knows where rank 0 is (rendezvous.h) connects, says HELLO, and
+// gets WELCOME at once, so that it knows that it speaks to the right program. When all ranks have come, START brings
+// the table of their hosts, and the watch begins. When one rank is refused, or ends meanwhile, all get REFUSED. Every
+// fault is one line on every rank that can be reached, at once if possible, and after start_timeout (and some seconds)
+// at the latest.
 //
 // Nothing is encrypted, and TCP starts know no password: run on a network you trust.
 #ifndef LLMC_START_H
@@ -16,7 +16,7 @@
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
 #define COMM_MAX_ADDRESSES 24
 
-// What a process says first.
+// The first words of a process.
 typedef struct {
     int32_t protocol, rank, num_ranks, unused;
     uint64_t nonce;
@@ -44,7 +44,7 @@ static inline int comm_count_missing(const CommStartup *s) {
     return missing;
 }
 
-// Describes who has not come.
+// Names the ranks that have not come.
 static inline bool comm_fail_missing(const CommStartup *s, Error *error) {
     char names[200] = "", strangers[96] = "";
     size_t used = 0;
@@ -73,7 +73,7 @@ static inline void comm_accept_callers(CommStartup *s) {
 // Tells all that are connected why the run does not start.
 static inline void comm_refuse_all(CommStartup *s, const Error *error) {
     double deadline = seconds_now() + COMM_TELL_SECONDS;
-    comm_accept_callers(s); // who has just come gets an answer too
+    comm_accept_callers(s); // callers that have just come get an answer too
     int64_t bytes = (int64_t)strlen(error->text);
     links_send(s->shared->links, s->num_ranks, FRAME_REFUSED, error->text, bytes);
     links_send(s->callers, s->num_callers, FRAME_REFUSED, error->text, bytes);
@@ -135,7 +135,7 @@ static inline bool comm_hear_caller(CommStartup *s, int i, Error *error) {
     return true;
 }
 
-// The ranks that are here have nothing to say until the start: their link speaks only when it closes.
+// The ranks that are here say nothing until the start: their links speak only when they close.
 static inline bool comm_check_present(const CommStartup *s, Error *error) {
     for (int rank = 1; rank < s->num_ranks; rank++) {
         Link *link = &s->shared->links[rank];
@@ -148,7 +148,7 @@ static inline bool comm_check_present(const CommStartup *s, Error *error) {
     return true;
 }
 
-// Sleeps until something happens on a connection, for half a second at most, and sees to it.
+// Waits until something happens on a connection, for half a second at most, and handles it.
 static inline bool comm_gather_round(CommStartup *s, Error *error) {
     struct pollfd *polled = s->shared->polled;
     polled[0].fd = s->num_callers < COMM_CALLERS ? s->listener : -1, polled[0].events = POLLIN;
@@ -178,8 +178,8 @@ static inline bool comm_gather(CommStartup *s, Error *error) {
 
 typedef enum { JOIN_DONE, JOIN_AGAIN, JOIN_FAILED } JoinStatus;
 
-// Something answers at the address that is not rank 0 of this run. Where the address comes from a file or from a list
-// of all addresses of a machine, the right one may still come.
+// Another program answers at the address. If the address comes from a file or from a list of all addresses of a
+// machine, the right one may still come.
 static inline JoinStatus comm_join_foreign(const CommStartup *s, const char *where, const char *what, Error *error) {
     fail(error, "%s: %s: is another program on this port? Rank 0 of gpt2.c is expected there", where, what);
     return s->options->start == COMM_TCP ? JOIN_FAILED : JOIN_AGAIN;
@@ -218,7 +218,7 @@ static inline JoinStatus comm_join_greet(CommStartup *s, Link *link, const char 
     return JOIN_AGAIN;
 }
 
-// Waits for the start. Rank 0 counts the time; should it be silent, this rank ends a little later on its own.
+// Waits for the start. Rank 0 counts the time. If it is silent, this rank ends a little later by itself.
 static inline JoinStatus comm_join_wait(CommStartup *s, Link *link, Error *error) {
     LinkStatus status;
     CommName name = comm_who_process(0, &s->shared->who[0]);
@@ -249,14 +249,14 @@ static inline JoinStatus comm_join_at(CommStartup *s, const SocketAddress *addre
     Link *link = &s->shared->links[0];
     link_open(link, fd, COMM_MAX_RANKS * (int64_t)sizeof(CommWho));
     JoinStatus status = comm_join_greet(s, link, where.text, error);
-    // From here on rank 0 counts on this rank: whatever fails now ends the start.
+    // From here on rank 0 counts on this rank: any failure now ends the start.
     if (status == JOIN_DONE) { status = comm_join_wait(s, link, error); }
     if (status != JOIN_DONE) { link_close(link); }
     return status;
 }
 
-// Tries all addresses of rank 0, once each. On its own machine, the loopback address is the one that always works; from
-// another machine it would lead to that machine itself.
+// Tries each address of rank 0 once. On rank 0's own machine the loopback address always works. On another machine it
+// would lead to that machine itself.
 static inline JoinStatus comm_join_contact(CommStartup *s, Error *error) {
     const CommContact *contact = &s->contact;
     bool same_host = strcmp(contact->host, s->me.host) == 0;
@@ -274,7 +274,7 @@ static inline JoinStatus comm_join_contact(CommStartup *s, Error *error) {
     return status;
 }
 
-// Another rank: joins rank 0, as often as it takes. error holds the outcome of the last attempt.
+// Joins rank 0, again and again until the deadline. The message tells the outcome of the last attempt.
 static inline bool comm_join(CommStartup *s, Error *error) {
     JoinStatus status;
     do {
@@ -305,7 +305,7 @@ static inline void comm_free_shared(CommShared *s) {
     free(s);
 }
 
-// What num_ranks processes share, without connections. NULL: out of memory.
+// Makes the state of a rank, without connections. NULL: out of memory.
 static inline CommShared *comm_create_shared(int rank, int num_ranks) {
     CommShared *s = (CommShared *)calloc(1, sizeof(CommShared));
     if (s == NULL) { return NULL; }
@@ -324,7 +324,7 @@ static inline CommShared *comm_create_shared(int rank, int num_ranks) {
     return NULL;
 }
 
-// The rank among those of its machine, and how many these are.
+// Counts the ranks of this machine, and finds this rank's place among them.
 static inline void comm_find_local(Comm *comm, int gpus_per_node) {
     comm->local_rank = comm->num_local = 0;
     for (int i = 0; i < comm->num_ranks; i++) {
@@ -373,8 +373,8 @@ static inline bool comm_connect(Comm *comm, const CommOptions *options, bool *to
     return watch_start(shared, error);
 }
 
-// Finds out how many processes there are and connects them. One process, of which there is no sign that there should
-// be more, is as after comm_single. The error is one line: an option, the ranks concerned, what to do.
+// Finds out how many processes there are and connects them. A single process is as after comm_single. The error is one
+// line: an option, the ranks concerned, the remedy.
 static inline bool comm_open(Comm *comm, const CommOptions *options, Error *error) {
     Launcher launcher = launcher_find();
     int rank = 0, num_ranks = 1;
@@ -385,7 +385,7 @@ static inline bool comm_open(Comm *comm, const CommOptions *options, Error *erro
     comm->mpi = ok && options->start == COMM_MPI && launcher.name != NULL && launcher.size != 1;
     if (ok && num_ranks == 1) { return true; }
     if (ok && comm_connect(comm, options, &told, error)) { return true; }
-    // Until the machines' names are known: what all processes of a launcher find wrong, the first of each tells.
+    // The machines' names are not known yet: the launcher's first process of a machine tells what all know.
     bool first = launcher.local_rank >= 0 ? launcher.local_rank == 0 : launcher.rank <= 0;
     comm->prints = first || options->start != COMM_MPI || !told;
     comm->mpi = false; // MPI_Finalize would wait for ranks that may never come
@@ -394,9 +394,9 @@ static inline bool comm_open(Comm *comm, const CommOptions *options, Error *erro
     return false;
 }
 
-// Ends this rank's part in order: says goodbye, so that the other ranks can go on without it. After comm_fail, or when
-// an exchange has failed, the other ranks are told that instead. Ends within seconds, but for MPI, which waits for all
-// ranks (under the watch). Harmless on a Comm of zeros, closed already, or that failed to open.
+// Ends this rank's part in order: says goodbye, so that the other ranks can go on without it. When an exchange has
+// failed, it tells the other ranks that instead. Ends within seconds, except with MPI, which waits for all ranks (under
+// the watch). Harmless on a Comm of zeros, and on one that is closed or failed to open.
 static inline void comm_close(Comm *comm) {
     CommShared *s = comm->shared;
     if (comm->mpi && !comm->told && !comm->broken) {
@@ -408,7 +408,7 @@ static inline void comm_close(Comm *comm) {
         comm_free_shared(s);
     }
     comm->shared = NULL;
-    // mpirun ends all processes as soon as one has failed: those that print must come first.
+    // mpirun ends all processes as soon as one has failed: a rank that prints must come first.
     if (comm->mpi && comm->known[0] != '\0' && !comm->prints) { poll(NULL, 0, 200); }
     comm->mpi = false;
 }

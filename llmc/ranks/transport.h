@@ -1,5 +1,5 @@
-// The transport between the processes of a run: addresses, TCP sockets, and links, which carry whole frames. Nothing
-// here waits for ever, no call raises SIGPIPE, and no program that a process starts inherits a socket.
+// The transport between the processes of a run: addresses, TCP sockets, and links, which carry whole frames. No
+// function waits for ever, no call raises SIGPIPE, and no program that a process starts inherits a socket.
 #ifndef LLMC_TRANSPORT_H
 #define LLMC_TRANSPORT_H
 
@@ -54,7 +54,7 @@ static inline bool socket_parse_port(const char *digits, int *port) {
     return *port >= 1 && *port <= 65535;
 }
 
-// Reads "host", "host:port", "[IPv6]:port", "[IPv6]" or a bare IPv6 number. `what` begins the message.
+// Reads "host", "host:port", "[IPv6]:port", "[IPv6]" or a bare IPv6 number. `what` (an option) begins the message.
 static inline bool socket_parse_address(SocketAddress *address, const char *text, int default_port, const char *what,
                                         Error *error) {
     const char *first = strchr(text, ':'), *host = text, *rest = NULL;
@@ -96,8 +96,7 @@ static inline bool socket_address_is_number(const SocketAddress *address) {
     return inet_pton(AF_INET, address->host, bytes) == 1 || inet_pton(AF_INET6, address->host, bytes) == 1;
 }
 
-// Can another machine of the network reach this interface's address? A link-local address means nothing without the
-// name of the interface.
+// Can another machine reach this interface's address? A link-local address means nothing without the interface's name.
 static inline bool socket_usable_interface(const struct ifaddrs *interface) {
     const struct sockaddr *address = interface->ifa_addr;
     if (address == NULL || !(interface->ifa_flags & IFF_UP) || (interface->ifa_flags & IFF_LOOPBACK)) { return false; }
@@ -225,7 +224,7 @@ static inline int socket_connect_to(const struct sockaddr *address, socklen_t by
     return code == 0 ? fd : socket_close_failed(fd, code);
 }
 
-// Connects to the first that answers of all that an address resolves to, with `seconds` for each. On failure returns
+// Looks an address up, tries each result for some seconds, and connects to the first that answers. On failure returns
 // -1 and sets errno, or *lookup to getaddrinfo's status (else 0).
 static inline int socket_connect(const SocketAddress *address, double seconds, double deadline, int *lookup) {
     struct addrinfo *list;
@@ -242,7 +241,7 @@ static inline int socket_connect(const SocketAddress *address, double seconds, d
     return fd;
 }
 
-// Makes room for `count` open files; false if the system does not allow so many.
+// Raises the limit of open files to `count`. False if the system does not allow it.
 static inline bool socket_allow_open_files(int64_t count) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) { return true; }
@@ -262,11 +261,11 @@ typedef enum {
     FRAME_REFUSED,   // from rank 0, a text: the run does not start
     FRAME_START,     // from rank 0: all ranks are here
     // Exchanges.
-    FRAME_MINE,    // to rank 0: what this rank contributes
+    FRAME_MINE,    // to rank 0: this rank's contribution
     FRAME_RESULT,  // from rank 0
     FRAME_FAILURE, // from rank 0, a text: the exchange has failed
     // The watch.
-    FRAME_BEAT,    // what the main thread does
+    FRAME_BEAT,    // a rank's progress
     FRAME_GOODBYE, // this rank ends in order
     FRAME_FAILED,  // to rank 0, a text: the run must end
     FRAME_END      // from rank 0, a text: the run ends
@@ -370,7 +369,8 @@ static inline void link_close(Link *link) {
 
 static inline bool socket_would_wait(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// Sends what waits, as far as it goes without blocking. What cannot be sent is dropped: reading the link says why.
+// Sends the waiting frames, as far as it goes without blocking. Drops a frame that cannot be sent: reading the link
+// says why.
 static inline void link_flush(Link *link) {
     while (link->fd >= 0 && link->num_out > 0) {
         const Frame *frame = link->out[0];
@@ -386,7 +386,7 @@ static inline void link_flush(Link *link) {
     }
 }
 
-// Adds a frame to what is sent. A frame that does not fit is dropped: the other end has not read for long.
+// Queues a frame and sends. Drops a frame that finds the queue full: the other end has not read for long.
 static inline void link_send(Link *link, Frame *frame) {
     if (link->fd < 0 || link->num_out == LINK_QUEUE || frame == NULL) { return; }
     frame->refs++;
@@ -411,7 +411,7 @@ static inline bool link_check_head(Link *link) {
     return good && (!whole || link->in != NULL);
 }
 
-// Receives what is here, at most one frame: *frame then belongs to the caller.
+// Receives at most one frame, without waiting. *frame then belongs to the caller.
 static inline LinkStatus link_receive(Link *link, Frame **frame) {
     const size_t head = sizeof(link->head);
     for (;;) {
@@ -445,10 +445,10 @@ static inline LinkStatus link_await(Link *link, Frame **frame, double deadline) 
     }
 }
 
-// Throws away what has arrived; true when the other end has closed.
+// Throws away the bytes that have arrived. True when the other end has closed.
 static inline bool socket_drain(int fd) {
     char waste[4096];
-    for (int i = 0; i < 256; i++) { // an end that never stops sending must not hold us here
+    for (int i = 0; i < 256; i++) { // the other end may never stop sending
         ssize_t n = recv(fd, waste, sizeof(waste), 0);
         if (n == 0) { return true; }
         if (n < 0) { return !socket_would_wait(); }
@@ -456,8 +456,8 @@ static inline bool socket_drain(int fd) {
     return false;
 }
 
-// Ends links when the other ends have read everything, or at the deadline. close() alone would send a reset where bytes
-// are unread, and the reset may overtake the last frame.
+// Closes links when the other ends have read everything, or at the deadline. close() alone sends a reset if bytes are
+// unread, and the reset may overtake the last frame.
 static inline void links_hang_up(Link *links, int count, double deadline) {
     for (int i = 0; i < count; i++) {
         if (links[i].fd >= 0 && links[i].num_out == 0) { shutdown(links[i].fd, SHUT_WR); }

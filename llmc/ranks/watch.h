@@ -1,6 +1,6 @@
-// The watch over the ranks of a run: a thread in each process that moves the frames of all links, tells the other ranks
-// that this one is alive, and ends the process when a rank has died, is silent, hangs or has failed. Without it, the
-// other ranks would wait for ever. The thread works whatever the main thread and the GPU do.
+// The watch over the ranks of a run. It is a thread in each process. It moves the frames of all links and tells the
+// other ranks that this rank is alive. It ends the process when a rank has died, is silent, hangs or has failed,
+// because the other ranks would wait for ever. It works whatever the main thread and the GPU do.
 //
 // Rank 0's watch judges who hangs and tells all ranks. Each other watch judges rank 0's silence. A run ends like this:
 //
@@ -18,21 +18,21 @@
 
 #include "llmc/ranks/ranks.h"
 
-#define WATCH_SLOW_FACTOR 30.0   // times as long may a phase take that is known to be slow
+#define WATCH_SLOW_FACTOR 30.0   // a slow phase may take so many times as long
 #define WATCH_STEPS_FACTOR 10.0  // steps that a rank may be late
-#define WATCH_HEALTH_SECONDS 1.0 // between two questions whether the GPUs' connection is well
-#define WATCH_HEALTH_STRIKES 2   // so often in a row not: a dead rank, which is the cause, is seen earlier
+#define WATCH_HEALTH_SECONDS 1.0 // between two questions about the GPUs' connection
+#define WATCH_HEALTH_STRIKES 2   // bad answers in a row that end the run: a dead rank, their cause, is seen earlier
 #define WATCH_ABORT_SECONDS 5.0  // for the last acts of a process
-#define WATCH_STUCK_SECONDS 1.0  // before it is believed that all ranks wait for each other
+#define WATCH_STUCK_SECONDS 1.0  // all ranks wait for each other so long before the watch believes it
 
-// Why a run ends, the most telling first: of what is found at one moment, the first is the cause of the rest.
+// Why a run ends, the most telling reason first. The first of the reasons found at one moment is the cause of the rest.
 typedef enum { VERDICT_TOLD, VERDICT_DEAD, VERDICT_FAILED, VERDICT_SILENT, VERDICT_HANGS, VERDICT_NONE } Verdict;
 
 typedef struct {
     CommShared *s;
-    double round; // when the present round began: the time by which the watch judges
+    double round; // when the present round began: the watch judges by this time
     double next_beat, next_health;
-    double stuck; // since when all ranks wait for each other, as far as known here; 0: they do not
+    double stuck; // since when all ranks seem to wait for each other; 0: they do not
     int strikes, num_dead;
     Verdict verdict;
     Error words;   // of the verdict
@@ -57,7 +57,7 @@ static inline CommName watch_process(const Watch *w, int rank) { return comm_who
 
 // ---- The last acts of a process ----
 
-// Has a thread of its own, since each act can block for ever: stderr or stdout may be a pipe that nobody reads, and the
+// Has its own thread, because each act can block for ever: stderr or stdout may be a pipe that nobody reads, and the
 // GPU may not answer to its abort.
 static inline void *watch_last_acts(void *argument) {
     Watch *w = (Watch *)argument;
@@ -87,7 +87,7 @@ static inline void watch_say_last(Watch *w, FrameType type, const char *text, do
 static inline FrameType watch_failure_type(const Watch *w) { return w->s->rank == 0 ? FRAME_END : FRAME_FAILED; }
 
 // The run is over: prints why, tells the other ranks, and ends the process. Needs the mutex and keeps it, so that the
-// main thread gets no further: what is aborted on the GPU leaves numbers behind that must not be logged or saved.
+// main thread gets no further: an abort leaves numbers on the GPU that must not be logged or saved.
 static inline void watch_end_process(Watch *w) {
     pthread_t acts;
     CommShared *s = w->s;
@@ -99,10 +99,10 @@ static inline void watch_end_process(Watch *w) {
     comm_add_remedy(s, w->words.text);
     bool threaded = pthread_create(&acts, NULL, watch_last_acts, w) == 0 && pthread_detach(acts) == 0;
     if (!threaded && s->prints) { print_error(s->program, &w->words); }
-    if (threaded) { watch_wait_for_acts(w, 1, 0.2); } // a launcher ends all when the first that is told exits
+    if (threaded) { watch_wait_for_acts(w, 1, 0.2); } // a launcher ends all ranks when the first one exits
     if (w->verdict != VERDICT_TOLD) { watch_say_last(w, watch_failure_type(w), w->words.text, COMM_TELL_SECONDS); }
     if (threaded) { watch_wait_for_acts(w, 2, WATCH_ABORT_SECONDS); }
-    _exit(EXIT_FAILURE); // not exit(): the main thread may be anywhere, and what exit() calls may hang
+    _exit(EXIT_FAILURE); // not exit(): the main thread may be anywhere, and the functions that exit() calls may hang
 }
 
 // ---- Receiving ----
@@ -140,12 +140,13 @@ static inline bool watch_take_frame(Watch *w, int rank, Frame *frame) {
 
 // The link has ended without a goodbye.
 static inline void watch_lost(Watch *w, int rank, LinkStatus status, int code) {
+    CommName name = watch_process(w, rank);
     link_close(&w->s->links[rank]);
     if (w->s->peers[rank].failed) { return; }
     if (status == LINK_CLOSED) {
-        watch_find(w, VERDICT_DEAD, "%s ended without a word (killed, or crashed?)", watch_process(w, rank).text);
+        watch_find(w, VERDICT_DEAD, "%s ended without a word (killed, or crashed?)", name.text);
     } else {
-        watch_find(w, VERDICT_DEAD, "the connection to %s broke: %s", watch_process(w, rank).text, strerror(code));
+        watch_find(w, VERDICT_DEAD, "the connection to %s broke: %s", name.text, strerror(code));
     }
 }
 
@@ -177,7 +178,7 @@ static inline void watch_judge_silence(Watch *w) {
     }
 }
 
-// What this rank's main thread does now.
+// The progress of this rank's main thread.
 static inline CommBeat watch_own_beat(const Watch *w) {
     const CommShared *s = w->s;
     CommBeat beat = s->main;
@@ -190,15 +191,16 @@ static inline CommBeat watch_own_beat(const Watch *w) {
 
 static inline bool watch_is_late(const CommBeat *beat) { return beat->limit > 0.0 && beat->idle > beat->limit; }
 
-// The rank that is furthest behind (sign 1) or ahead (-1): it has made the fewest steps, or the last one earliest.
+// The one of two ranks (a < 0: none) that is further behind (sign 1) or ahead (sign -1). The rank behind has made fewer
+// steps, or its last step earlier.
 static inline int watch_last(const Watch *w, int a, int b, int sign) {
     const CommBeat *x = &w->s->peers[a < 0 ? b : a].beat, *y = &w->s->peers[b].beat;
     double ahead = x->count != y->count ? (x->count > y->count ? 1.0 : -1.0) : y->idle - x->idle;
     return a < 0 || sign * ahead > 0.0 ? b : a;
 }
 
-// All ranks wait, and each for too long. What they say is some moments old, and a rank that all waited for may have
-// come and gone meanwhile: so each must have said it once more.
+// All ranks wait, and each for too long. Their beats are some moments old, and the rank that all waited for may have
+// come and gone meanwhile: so each rank must have said it once more.
 static inline void watch_judge_waiting(Watch *w, int furthest, int last) {
     if (w->stuck == 0.0) { w->stuck = w->round; }
     if (w->round - w->stuck < WATCH_STUCK_SECONDS + 2.0 * w->s->beat) { return; }
@@ -215,7 +217,7 @@ static inline void watch_judge_waiting(Watch *w, int furthest, int last) {
                beat->idle, ahead->phase, cause);
 }
 
-// Who has got no further for too long? Rank 0 judges all ranks; when it has ended in order, each rank judges itself. A
+// Who has got no further for too long? Rank 0 judges all ranks. When it has ended in order, each rank judges itself. A
 // rank that waits for other ranks is not to blame, unless all wait.
 static inline void watch_judge_progress(Watch *w) {
     int hangs = -1, last = -1, furthest = -1;
@@ -237,7 +239,8 @@ static inline void watch_judge_progress(Watch *w) {
     if (!all_wait) { w->stuck = 0.0; }
 }
 
-// Asks whether this rank's part is well. Not well twice in a row is this rank's failure. Must not hold the mutex.
+// Asks whether this rank's connection of GPUs is well. Two bad answers in a row are this rank's failure. Must not hold
+// the mutex.
 static inline void watch_judge_health(Watch *w) {
     char reason[COMM_TEXT_BYTES / 2] = "";
     CommCallbacks *c = &w->s->callbacks;
@@ -248,19 +251,19 @@ static inline void watch_judge_health(Watch *w) {
     pthread_mutex_unlock(&c->mutex);
     w->strikes = well ? 0 : w->strikes + 1;
     if (w->strikes < WATCH_HEALTH_STRIKES) { return; }
-    w->s->prints = true; // no other rank knows it first-hand
+    w->s->prints = true; // the other ranks only hear of it
     watch_find(w, VERDICT_FAILED, "%s: %s", watch_name(w, w->s->rank).text, reason);
 }
 
 // ---- The thread ----
 
-// A time that a stop has passed over. Who was heard of after the stop needs no excuse.
+// Moves a time past a stop, but not beyond now: a rank that was heard of after the stop needs no excuse.
 static inline double watch_excuse(double since, double gap, double now) {
     return since + gap < now ? since + gap : now;
 }
 
-// When this process itself was stopped for a while, the silence of the other ranks is not theirs, and that it got no
-// further is not its fault. A stop within a round is found in the next one: until then time stands still at w->round.
+// This process itself may have been stopped for a while. Then the other ranks were not silent, and nobody is to blame
+// that this rank got no further. A stop within a round is found in the next round: until then time stands at w->round.
 static inline void watch_begin_round(Watch *w) {
     double now = seconds_now(), gap = now - w->round;
     w->round = now;
@@ -270,7 +273,7 @@ static inline void watch_begin_round(Watch *w) {
     w->stuck = 0.0;
 }
 
-// Tells the other ranks what this rank's main thread does. A link that is busy is a sign of life itself.
+// Tells the other ranks the progress of this rank. A busy link is a sign of life itself.
 static inline void watch_beat(Watch *w) {
     double now = seconds_now();
     if (now < w->next_beat) { return; }
@@ -310,8 +313,8 @@ static inline void watch_look(Watch *w) {
     if (w->s->rank == 0 || w->s->links[0].fd < 0) { watch_judge_progress(w); }
 }
 
-// What the main thread has asked for. Leaving in order comes before anything seen at that moment: this rank's work is
-// complete. Failing does not: it may well be the consequence of what is seen.
+// Does what the main thread has asked for. Leaving in order comes before anything found at this moment, because this
+// rank's work is complete. Failing comes after it, because the failure may be its consequence.
 static inline bool watch_leaves(Watch *w) {
     if (w->s->closing) { watch_say_last(w, FRAME_GOODBYE, "", COMM_GOODBYE_SECONDS); }
     if (w->s->closing) { return true; }
@@ -344,8 +347,8 @@ static inline void *watch_thread(void *shared) {
     return NULL;
 }
 
-// Starts the watch over open links. Signals are the main thread's business: the watch's thread blocks all signals but
-// those of its own faults.
+// Starts the watch over open links. The main thread takes the signals: the watch's thread blocks all but its own
+// faults.
 static inline bool watch_start(CommShared *s, Error *error) {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP};
     sigset_t all, before;
