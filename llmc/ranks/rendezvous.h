@@ -59,6 +59,7 @@ typedef struct {
     double deadline;
     CommContact contact;
     int listener;                   // of rank 0; else -1
+    int num_missing;                // ranks that have not come to rank 0
     int num_callers, num_strangers; // strangers: connections of other programs, and silent ones
     Link callers[COMM_CALLERS];     // of rank 0
     bool told;                      // the error came from rank 0, where it is printed too

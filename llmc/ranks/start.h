@@ -1,8 +1,8 @@
 // Opens and closes the ranks of a run. A process that knows where rank 0 is (rendezvous.h) connects, says HELLO, and
-// gets WELCOME at once, so that it knows that it speaks to the right program. When all ranks have come, START brings
-// the table of their hosts, and the watch begins. When one rank is refused, or ends meanwhile, all get REFUSED. Every
-// fault is one line on every rank that can be reached, at once if possible, and after start_timeout (and some seconds)
-// at the latest.
+// gets WELCOME at once, so that it knows that it speaks to the right program. From then on the watch guards the
+// connection: when a rank ends meanwhile, or cannot be one, all ranks end with the reason. The first exchange tells all
+// ranks who is who. Every fault is one line on every rank that can be reached, at once if possible, and after
+// start_timeout (and some seconds) at the latest.
 //
 // Nothing is encrypted, and TCP starts know no password: run on a network you trust.
 #ifndef LLMC_START_H
@@ -11,7 +11,7 @@
 #include "llmc/ranks/rendezvous.h"
 #include "llmc/ranks/watch.h"
 
-#define COMM_PROTOCOL 3            // another number: other frames
+#define COMM_PROTOCOL 4            // another number: other frames
 #define COMM_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
 #define COMM_MAX_ADDRESSES 24
@@ -38,18 +38,12 @@ static inline void comm_drop_caller(CommStartup *s, int i) {
     comm_forget_caller(s, i);
 }
 
-static inline int comm_count_missing(const CommStartup *s) {
-    int missing = 0;
-    for (int i = 1; i < s->num_ranks; i++) { missing += s->shared->links[i].fd < 0; }
-    return missing;
-}
-
 // Names the ranks that have not come.
 static inline bool comm_fail_missing(const CommStartup *s, Error *error) {
     char names[200] = "", strangers[96] = "";
     size_t used = 0;
     for (int i = 1; i < s->num_ranks && used < sizeof(names) - 16; i++) {
-        if (s->shared->links[i].fd >= 0) { continue; }
+        if (s->shared->who[i].pid != 0) { continue; }
         used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%d", used > 0 ? ", " : "", i);
     }
     if (s->num_strangers > 0) {
@@ -70,18 +64,7 @@ static inline void comm_accept_callers(CommStartup *s) {
     }
 }
 
-// Tells all that are connected why the run does not start.
-static inline void comm_refuse_all(CommStartup *s, const Error *error) {
-    double deadline = seconds_now() + COMM_TELL_SECONDS;
-    comm_accept_callers(s); // callers that have just come get an answer too
-    int64_t bytes = (int64_t)strlen(error->text);
-    links_send(s->shared->links, s->num_ranks, FRAME_REFUSED, error->text, bytes);
-    links_send(s->callers, s->num_callers, FRAME_REFUSED, error->text, bytes);
-    links_hang_up(s->callers, s->num_callers, deadline);
-    links_hang_up(s->shared->links, s->num_ranks, deadline);
-}
-
-// Does this greeting fit the run? A secret that all ranks share would be proven here, before anything else is believed.
+// Does this greeting fit the run?
 static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello, Error *error) {
     int rank = hello->rank;
     CommName name = comm_who_process(rank, &hello->who);
@@ -98,24 +81,36 @@ static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello
     if (rank < 0 || rank >= s->num_ranks) {
         return fail(error, "%s: --process-rank must be from 0 to %d", name.text, s->num_ranks - 1);
     }
-    if (rank > 0 && s->shared->links[rank].fd < 0) { return true; }
+    if (s->shared->who[rank].pid == 0) { return true; }
     return fail(error, "%s came, but %s has that rank already: each process needs its own --process-rank", name.text,
                 comm_who_process(rank, &s->shared->who[rank]).text);
 }
 
-// A caller has said who it is. False: the run cannot start.
-static inline bool comm_admit(CommStartup *s, int i, const CommHello *hello, Error *error) {
-    Link *caller = &s->callers[i];
-    if (hello->nonce != s->contact.nonce) { // it has found an old address, and looks for another run
-        links_send(caller, 1, FRAME_STRANGER, NULL, 0);
+// A caller is a rank of this run. From here on the watch guards its link.
+static inline void comm_admit(CommStartup *s, int i, const CommHello *hello) {
+    CommShared *shared = s->shared;
+    Link *link = &shared->links[hello->rank];
+    links_send(&s->callers[i], 1, FRAME_WELCOME, &s->me, (int64_t)sizeof(CommWho));
+    pthread_mutex_lock(&shared->mutex);
+    shared->who[hello->rank] = hello->who;
+    *link = s->callers[i];
+    link->limit = LINK_MAX_BYTES;
+    pthread_mutex_unlock(&shared->mutex);
+    comm_wake(shared);
+    comm_forget_caller(s, i);
+    s->num_missing--;
+}
+
+// Judges a caller that has said who it is. False: the run cannot start. If all ranks shared a secret, a caller that
+// cannot prove that it knows it would be dropped here.
+static inline bool comm_judge_caller(CommStartup *s, int i, const CommHello *hello, Error *error) {
+    if (hello->nonce != s->contact.nonce) { // it has an old address, and looks for another run
+        links_send(&s->callers[i], 1, FRAME_STRANGER, NULL, 0);
         comm_drop_caller(s, i);
         return true;
     }
     if (!comm_check_hello(s, hello, error)) { return false; }
-    links_send(caller, 1, FRAME_WELCOME, &s->shared->who[0], (int64_t)sizeof(CommWho));
-    s->shared->links[hello->rank] = *caller;
-    s->shared->who[hello->rank] = hello->who;
-    comm_forget_caller(s, i);
+    comm_admit(s, i, hello);
     return true;
 }
 
@@ -126,51 +121,39 @@ static inline bool comm_hear_caller(CommStartup *s, int i, Error *error) {
     CommHello hello;
     LinkStatus status = link_receive(caller, &frame);
     if (status == LINK_WAIT && seconds_now() < caller->opened + comm_greeting_seconds(s)) { return true; }
-    if (status == LINK_FRAME && frame_take(frame, FRAME_HELLO, &hello, sizeof(hello))) {
+    if (status == LINK_FRAME && frame_take(frame, FRAME_HELLO, &hello, sizeof(hello)) && hello.who.pid > 0) {
         hello.who.host[COMM_HOST_BYTES - 1] = '\0';
-        return comm_admit(s, i, &hello, error);
+        return comm_judge_caller(s, i, &hello, error);
     }
     s->num_strangers++;
     comm_drop_caller(s, i);
     return true;
 }
 
-// The ranks that are here say nothing until the start: their links speak only when they close.
-static inline bool comm_check_present(const CommStartup *s, Error *error) {
-    for (int rank = 1; rank < s->num_ranks; rank++) {
-        Link *link = &s->shared->links[rank];
-        Frame *frame = NULL;
-        if (link->fd < 0 || link_receive(link, &frame) == LINK_WAIT) { continue; }
-        frame_release(frame);
-        return fail(error, "%s ended while the run was starting (its own message says why)",
-                    comm_who_process(rank, &s->shared->who[rank]).text);
-    }
-    return true;
-}
-
 // Waits until something happens on a connection, for half a second at most, and handles it.
 static inline bool comm_gather_round(CommStartup *s, Error *error) {
-    struct pollfd *polled = s->shared->polled;
-    polled[0].fd = s->num_callers < COMM_CALLERS ? s->listener : -1, polled[0].events = POLLIN;
-    int count = links_poll(s->callers, s->num_callers, polled, 1);
-    count = links_poll(s->shared->links, s->num_ranks, polled, count);
-    poll(polled, (nfds_t)count, socket_milliseconds(s->deadline, 500));
+    struct pollfd polled[COMM_CALLERS + 1];
+    int count = links_poll(s->callers, s->num_callers, polled, 0);
+    polled[count].fd = s->num_callers < COMM_CALLERS ? s->listener : -1, polled[count].events = POLLIN;
+    poll(polled, (nfds_t)count + 1, socket_milliseconds(s->deadline, 500));
     comm_accept_callers(s);
     for (int i = s->num_callers - 1; i >= 0; i--) { // from the end: the last caller takes the place of a dropped one
         if (!comm_hear_caller(s, i, error)) { return false; }
     }
-    if (!comm_check_present(s, error)) { return false; }
-    return seconds_now() < s->deadline || comm_count_missing(s) == 0 || comm_fail_missing(s, error);
+    return seconds_now() < s->deadline || s->num_missing == 0 || comm_fail_missing(s, error);
 }
 
-// Rank 0: waits until all ranks have come, and tells them who is who. The watch finds a rank that dies from then on.
+// Rank 0: waits until all ranks have come. On failure tells the callers why. The watch tells the ranks.
 static inline bool comm_gather(CommStartup *s, Error *error) {
     bool ok = true;
-    while (ok && comm_count_missing(s) > 0) { ok = comm_gather_round(s, error); }
-    if (!ok) { comm_refuse_all(s, error); }
+    s->num_missing = s->num_ranks - 1;
+    while (ok && s->num_missing > 0) { ok = comm_gather_round(s, error); }
+    if (!ok) {
+        comm_accept_callers(s); // callers that have just come get an answer too
+        links_send(s->callers, s->num_callers, FRAME_REFUSED, error->text, (int64_t)strlen(error->text));
+        links_hang_up(s->callers, s->num_callers, seconds_now() + COMM_TELL_SECONDS);
+    }
     while (s->num_callers > 0) { comm_drop_caller(s, 0); }
-    int64_t bytes = s->num_ranks * (int64_t)sizeof(CommWho);
-    if (ok) { links_send(s->shared->links, s->num_ranks, FRAME_START, s->shared->who, bytes); }
     return ok;
 }
 
@@ -185,53 +168,34 @@ static inline JoinStatus comm_join_foreign(const CommStartup *s, const char *whe
     return s->options->start == COMM_TCP ? JOIN_FAILED : JOIN_AGAIN;
 }
 
-// Waits for rank 0 to say this. If it refuses the run instead, s->told is set and *error says why.
-static inline bool comm_hear_zero(CommStartup *s, Link *link, FrameType type, CommWho *who, int count, double deadline,
-                                  LinkStatus *status, Error *error) {
-    Frame *frame = NULL;
-    *status = link_await(link, &frame, deadline);
-    if (*status != LINK_FRAME) { return false; }
-    s->told = frame->head.type == FRAME_REFUSED;
-    if (s->told) { fail(error, "%s", (const char *)frame->data); }
-    bool heard = frame_take(frame, type, who, (size_t)count * sizeof(CommWho));
-    for (int i = 0; heard && i < count; i++) { who[i].host[COMM_HOST_BYTES - 1] = '\0'; }
-    return heard;
-}
-
-// Greets rank 0, and waits for its welcome.
-static inline JoinStatus comm_join_greet(CommStartup *s, Link *link, const char *where, Error *error) {
-    CommHello hello;
-    LinkStatus status;
-    memset(&hello, 0, sizeof(hello));
-    hello.protocol = COMM_PROTOCOL, hello.rank = s->rank, hello.num_ranks = s->num_ranks;
-    hello.nonce = s->contact.nonce;
-    hello.who = s->me;
-    links_send(link, 1, FRAME_HELLO, &hello, (int64_t)sizeof(hello));
-    double deadline = seconds_now() + comm_greeting_seconds(s);
-    if (comm_hear_zero(s, link, FRAME_WELCOME, s->shared->who, 1, deadline, &status, error)) { return JOIN_DONE; }
-    if (s->told) { return JOIN_FAILED; }
+// Takes the answer to a greeting.
+static inline JoinStatus comm_join_answer(CommStartup *s, LinkStatus status, const char *where, Frame *frame,
+                                          Error *error) {
+    CommWho *zero = &s->shared->who[0];
     if (status == LINK_TIMEOUT) { return comm_join_foreign(s, where, "connects, but does not answer", error); }
     if (status == LINK_BROKEN && errno == EBADMSG) {
         return comm_join_foreign(s, where, "answers something else", error);
     }
     fail(error, "%s: %s", where, status == LINK_FRAME ? "rank 0 of another run answers" : "closes the connection");
-    return JOIN_AGAIN;
+    if (status != LINK_FRAME) { return JOIN_AGAIN; }
+    s->told = frame->head.type == FRAME_REFUSED;
+    if (s->told) { fail(error, "%s", (const char *)frame->data); }
+    bool welcome = frame_take(frame, FRAME_WELCOME, zero, sizeof(*zero));
+    zero->host[COMM_HOST_BYTES - 1] = '\0';
+    return s->told ? JOIN_FAILED : welcome ? JOIN_DONE : JOIN_AGAIN;
 }
 
-// Waits for the start. Rank 0 counts the time. If it is silent, this rank ends a little later by itself.
-static inline JoinStatus comm_join_wait(CommStartup *s, Link *link, Error *error) {
-    LinkStatus status;
-    CommName name = comm_who_process(0, &s->shared->who[0]);
-    double deadline = seconds_now() + s->options->start_timeout + comm_greeting_seconds(s);
-    if (comm_hear_zero(s, link, FRAME_START, s->shared->who, s->num_ranks, deadline, &status, error)) {
-        return JOIN_DONE;
-    }
-    if (!s->told && status == LINK_TIMEOUT) {
-        fail(error, "%s does not start the run, and is silent", name.text);
-    } else if (!s->told) {
-        fail(error, "%s ended while the run was starting (its own message says why)", name.text);
-    }
-    return JOIN_FAILED;
+// Greets rank 0, and waits for its answer.
+static inline JoinStatus comm_join_greet(CommStartup *s, Link *link, const char *where, Error *error) {
+    CommHello hello;
+    Frame *frame = NULL;
+    memset(&hello, 0, sizeof(hello));
+    hello.protocol = COMM_PROTOCOL, hello.rank = s->rank, hello.num_ranks = s->num_ranks;
+    hello.nonce = s->contact.nonce;
+    hello.who = s->me;
+    links_send(link, 1, FRAME_HELLO, &hello, (int64_t)sizeof(hello));
+    LinkStatus status = link_await(link, &frame, seconds_now() + comm_greeting_seconds(s));
+    return comm_join_answer(s, status, where, frame, error);
 }
 
 // Joins the run whose rank 0 is at this address.
@@ -247,10 +211,8 @@ static inline JoinStatus comm_join_at(CommStartup *s, const SocketAddress *addre
         return JOIN_AGAIN;
     }
     Link *link = &s->shared->links[0];
-    link_open(link, fd, COMM_MAX_RANKS * (int64_t)sizeof(CommWho));
+    link_open(link, fd, COMM_TEXT_BYTES);
     JoinStatus status = comm_join_greet(s, link, where.text, error);
-    // From here on rank 0 counts on this rank: any failure now ends the start.
-    if (status == JOIN_DONE) { status = comm_join_wait(s, link, error); }
     if (status != JOIN_DONE) { link_close(link); }
     return status;
 }
@@ -317,7 +279,7 @@ static inline CommShared *comm_create_shared(int rank, int num_ranks) {
     s->who = (CommWho *)calloc((size_t)num_ranks, sizeof(CommWho));
     s->links = (Link *)calloc((size_t)num_ranks, sizeof(Link));
     s->peers = (CommPeer *)calloc((size_t)num_ranks, sizeof(CommPeer));
-    s->polled = (struct pollfd *)calloc((size_t)num_ranks + COMM_CALLERS + 1, sizeof(struct pollfd));
+    s->polled = (struct pollfd *)calloc((size_t)num_ranks + 1, sizeof(struct pollfd));
     for (int i = 0; s->links != NULL && i < num_ranks; i++) { s->links[i].fd = -1; }
     if (s->who != NULL && s->links != NULL && s->peers != NULL && s->polled != NULL) { return s; }
     comm_free_shared(s);
@@ -347,51 +309,60 @@ static inline CommWho comm_who_am_i(const char *host) {
     return who;
 }
 
-// Connects all ranks, and starts the watch.
+// Fills in what the watch needs to know.
+static inline void comm_set_shared(CommShared *shared, const CommOptions *options, bool prints) {
+    shared->who[shared->rank] = comm_who_am_i(options->host);
+    shared->beat = options->beat > 0.0 ? options->beat : 0.5;
+    shared->silence = options->silence > 0.0 ? options->silence : 20.0;
+    shared->prints = prints;
+    snprintf(shared->program, sizeof(shared->program), "%s", options->program != NULL ? options->program : "");
+}
+
+// Connects this rank to rank 0, or rank 0 to all ranks, and starts the watch.
 static inline bool comm_connect(Comm *comm, const CommOptions *options, bool *told, Error *error) {
     CommStartup s;
+    memset(&s, 0, sizeof(s));
+    s.options = options, s.shared = comm->shared;
+    s.rank = comm->rank, s.num_ranks = comm->num_ranks;
+    s.deadline = seconds_now() + options->start_timeout;
+    s.me = comm->shared->who[comm->rank];
+    bool ok = comm_meet(&s, error);
+    if (s.rank == 0) {
+        ok = ok && watch_start(comm->shared, error) && comm_gather(&s, error);
+    } else {
+        ok = ok && comm_join(&s, error) && watch_start(comm->shared, error);
+    }
+    comm_part(&s);
+    *told = s.told;
+    return ok;
+}
+
+// The first exchange: rank 0 tells all ranks who is who. Then this rank knows its place, and the watchdog begins.
+static inline bool comm_introduce(Comm *comm, const CommOptions *options, Error *error) {
+    CommShared *s = comm->shared;
+    Frame *frame;
+    int64_t bytes = comm->num_ranks * (int64_t)sizeof(CommWho);
+    if (!comm_exchange(comm, "the start", bytes, s->who, comm->rank == 0 ? bytes : 0, &frame, error)) { return false; }
+    comm->sequence = 0; // the first exchange of the caller has number 1
+    pthread_mutex_lock(&s->mutex);
+    bool ok = frame_take(frame, FRAME_RESULT, s->who, (size_t)bytes);
+    for (int i = 0; i < comm->num_ranks; i++) { s->who[i].host[COMM_HOST_BYTES - 1] = '\0'; }
+    comm_find_local(comm, options->gpus_per_node);
+    comm->prints = s->prints = options->start != COMM_MPI || comm_is_first_of_machine(comm, comm->rank);
+    s->watchdog = options->watchdog;
+    s->since = seconds_now();
+    pthread_mutex_unlock(&s->mutex);
+    return ok || fail(error, "rank 0 answers the start with something else");
+}
+
+static inline bool comm_open_several(Comm *comm, const CommOptions *options, bool *told, Error *error) {
     if (comm->num_ranks > COMM_MAX_RANKS || !socket_allow_open_files((int64_t)comm->num_ranks + 256)) {
         return fail(error, "%d processes are more than this system has connections for (ulimit -n)", comm->num_ranks);
     }
-    CommShared *shared = comm->shared = comm_create_shared(comm->rank, comm->num_ranks);
-    if (shared == NULL) { return fail(error, "out of memory"); }
-    memset(&s, 0, sizeof(s));
-    s.options = options, s.shared = shared;
-    s.rank = comm->rank, s.num_ranks = comm->num_ranks;
-    s.deadline = seconds_now() + options->start_timeout;
-    s.me = shared->who[comm->rank] = comm_who_am_i(options->host);
-    shared->beat = options->beat > 0.0 ? options->beat : 0.5;
-    shared->silence = options->silence > 0.0 ? options->silence : 20.0;
-    shared->watchdog = options->watchdog;
-    snprintf(shared->program, sizeof(shared->program), "%s", options->program != NULL ? options->program : "");
-    bool ok = comm_meet(&s, error) && (s.rank == 0 ? comm_gather(&s, error) : comm_join(&s, error));
-    comm_part(&s);
-    *told = s.told;
-    if (!ok) { return false; }
-    comm_find_local(comm, options->gpus_per_node);
-    comm->prints = shared->prints = options->start != COMM_MPI || comm_is_first_of_machine(comm, comm->rank);
-    return watch_start(shared, error);
-}
-
-// Finds out how many processes there are and connects them. A single process is as after comm_single. The error is one
-// line: an option, the ranks concerned, the remedy.
-static inline bool comm_open(Comm *comm, const CommOptions *options, Error *error) {
-    Launcher launcher = launcher_find();
-    int rank = 0, num_ranks = 1;
-    comm_single(comm);
-    bool ok = comm_find_place(options, &launcher, &rank, &num_ranks, error);
-    bool told = !ok; // all processes of a launcher find one mistake in their number
-    if (ok) { comm->rank = rank, comm->num_ranks = num_ranks; }
-    comm->mpi = ok && options->start == COMM_MPI && launcher.name != NULL && launcher.size != 1;
-    if (ok && num_ranks == 1) { return true; }
-    if (ok && comm_connect(comm, options, &told, error)) { return true; }
-    // The machines' names are not known yet: the launcher's first process of a machine tells what all know.
-    bool first = launcher.local_rank >= 0 ? launcher.local_rank == 0 : launcher.rank <= 0;
-    comm->prints = first || options->start != COMM_MPI || !told;
-    comm->mpi = false; // MPI_Finalize would wait for ranks that may never come
-    if (comm->shared != NULL) { comm_free_shared(comm->shared); }
-    comm->shared = NULL;
-    return false;
+    comm->shared = comm_create_shared(comm->rank, comm->num_ranks);
+    if (comm->shared == NULL) { return fail(error, "out of memory"); }
+    comm_set_shared(comm->shared, options, comm->prints);
+    return comm_connect(comm, options, told, error) && comm_introduce(comm, options, error);
 }
 
 // Ends this rank's part in order: says goodbye, so that the other ranks can go on without it. When an exchange has
@@ -411,6 +382,29 @@ static inline void comm_close(Comm *comm) {
     // mpirun ends all processes as soon as one has failed: a rank that prints must come first.
     if (comm->mpi && comm->known[0] != '\0' && !comm->prints) { poll(NULL, 0, 200); }
     comm->mpi = false;
+}
+
+// Finds out how many processes there are and connects them. A single process is as after comm_single. The error is one
+// line: an option, the ranks concerned, the remedy.
+static inline bool comm_open(Comm *comm, const CommOptions *options, Error *error) {
+    Launcher launcher = launcher_find();
+    int rank = 0, num_ranks = 1;
+    comm_single(comm);
+    bool ok = comm_find_place(options, &launcher, &rank, &num_ranks, error);
+    bool told = !ok; // all processes of a launcher find one mistake in their number
+    if (ok) { comm->rank = rank, comm->num_ranks = num_ranks; }
+    comm->mpi = ok && options->start == COMM_MPI && launcher.name != NULL && launcher.size != 1;
+    if (ok && num_ranks == 1) { return true; }
+    // The machines' names are not known yet: the launcher's first process of a machine tells what all know.
+    bool first = launcher.local_rank >= 0 ? launcher.local_rank == 0 : launcher.rank <= 0;
+    comm->prints = first || options->start != COMM_MPI;
+    if (ok && comm_open_several(comm, options, &told, error)) { return true; }
+    comm->prints = comm->prints || !(told || comm->broken); // an exchange fails on all ranks
+    comm->mpi = false;                                      // MPI_Finalize would wait for ranks that may never come
+    comm->broken = true;
+    snprintf(comm->known, sizeof(comm->known), "%s", error->text);
+    comm_close(comm); // tells the ranks that have come
+    return false;
 }
 
 #endif // LLMC_START_H

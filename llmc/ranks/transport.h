@@ -259,7 +259,6 @@ typedef enum {
     FRAME_WELCOME,   // from rank 0: wait for the other ranks
     FRAME_STRANGER,  // from the rank 0 of another run
     FRAME_REFUSED,   // from rank 0, a text: the run does not start
-    FRAME_START,     // from rank 0: all ranks are here
     // Exchanges.
     FRAME_MINE,    // to rank 0: this rank's contribution
     FRAME_RESULT,  // from rank 0
