@@ -100,7 +100,11 @@ static inline bool comm_fail_listen(const CommStartup *s, const SocketAddress *a
 // Listens at a number, or at "localhost". A name may stand for the loopback address on its own machine and for another
 // address elsewhere, so for a name rank 0 listens at all addresses. -1 and errno on failure.
 static inline int comm_listen_once(const SocketAddress *address, const struct addrinfo *list) {
-    int fd = socket_listen_at_first(list);
+    int fd = -1;
+    for (const struct addrinfo *i = list; i != NULL && fd < 0; i = i->ai_next) {
+        fd = socket_listen_at(i->ai_addr, i->ai_addrlen);
+        if (fd < 0 && errno == EADDRINUSE) { return -1; }
+    }
     if (fd < 0 || strcmp(address->host, "localhost") == 0 || socket_address_is_number(address)) { return fd; }
     close(fd);
     return socket_listen_everywhere(address->port);
@@ -177,17 +181,19 @@ static inline bool comm_meet_folder(CommStartup *s, Error *error) {
            comm_make_contact(s, error) && comm_write_contact(&s->contact, s->file, error);
 }
 
-// Reads rank 0's file. False, for any reason, means that it is not there yet.
-static inline bool comm_read_contact(CommStartup *s) {
+// Finds rank 0's address, in its file if there is one. The file may be left by an earlier run that was killed, so
+// another file may come whatever is wrong with it.
+static inline bool comm_find_contact(CommStartup *s, Error *error) {
     CommContact *contact = &s->contact;
-    Error unused;
     uint8_t *text;
     int64_t size;
+    if (s->options->start != COMM_FOLDER) { return true; }
+    fail(error, "%s: rank 0 has not written it yet", s->file);
     // Network file systems remember for a while that a file is missing, unless its folder is read.
     DIR *look = opendir(s->folder);
     while (look != NULL && readdir(look) != NULL) {}
     if (look != NULL) { closedir(look); }
-    if (!path_exists(s->file) || !read_whole_file(s->file, 4096, &text, &size, &unused)) { return false; }
+    if (!path_exists(s->file) || !read_whole_file(s->file, 4096, &text, &size, error)) { return false; }
     unsigned long long nonce = 0;
     int port = 0, end = 0;
     bool ok = sscanf((const char *)text, "nonce %16llx\nport %d\nhost %71s\naddresses%n", &nonce, &port, contact->host,
@@ -298,13 +304,6 @@ static inline bool comm_meet(CommStartup *s, Error *error) {
     s->listener = s->lock.fd = -1;
     if (start == COMM_MPI) { return comm_meet_mpi(s, error); }
     return start == COMM_TCP ? comm_meet_tcp(s, error) : comm_meet_folder(s, error);
-}
-
-// Reads rank 0's address, if it is in a file. The file may be left by an earlier run that was killed, so another file
-// may come whatever is wrong with it.
-static inline bool comm_find_contact(CommStartup *s, Error *error) {
-    return s->options->start != COMM_FOLDER || comm_read_contact(s) ||
-           fail(error, "%s: rank 0 has not written it yet", s->file);
 }
 
 // The ranks have met, or will not.

@@ -177,16 +177,6 @@ static inline int socket_listen_at(const struct sockaddr *address, socklen_t byt
     return socket_close_failed(fd, errno);
 }
 
-// Listens at the first address of a list that allows it. -1 and errno on failure.
-static inline int socket_listen_at_first(const struct addrinfo *list) {
-    int fd = -1;
-    for (const struct addrinfo *i = list; i != NULL && fd < 0; i = i->ai_next) {
-        fd = socket_listen_at(i->ai_addr, i->ai_addrlen);
-        if (fd < 0 && errno == EADDRINUSE) { return -1; }
-    }
-    return fd;
-}
-
 // Listens at all of this machine's addresses, IPv6 and IPv4; port 0 takes any free one. -1 and errno on failure.
 static inline int socket_listen_everywhere(int port) {
     struct sockaddr_in6 all;
@@ -205,8 +195,7 @@ static inline int socket_port(int fd) {
     socklen_t bytes = sizeof(address);
     memset(&address, 0, sizeof(address));
     if (getsockname(fd, (struct sockaddr *)&address, &bytes) != 0) { return 0; }
-    if (address.ss_family == AF_INET6) { return ntohs(((struct sockaddr_in6 *)(void *)&address)->sin6_port); }
-    return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port);
+    return ntohs(((struct sockaddr_in *)(void *)&address)->sin_port); // IPv6 has it at one place with IPv4
 }
 
 // Connects to one address; -1 and errno (ETIMEDOUT at the deadline) on failure.
