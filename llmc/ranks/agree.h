@@ -102,7 +102,7 @@ static inline bool comm_first_text(Comm *comm, const char *name, const char *min
     memset(first, 0, sizeof(*first));
     if (!comm_exchange(comm, name, 0, mine, (int64_t)strlen(mine) + 1, &all, error)) { return false; }
     const char *text = (const char *)all->data, *end = text + all->head.bytes;
-    for (int r = 0; text < end; r++, text += strlen(text) + 1) {
+    for (int r = 0; r < comm->num_ranks && text < end; r++, text += strlen(text) + 1) {
         if (text[0] != '\0' && first->alike == 0) {
             first->rank = r;
             snprintf(first->text, sizeof(first->text), "%.*s", room, text);
