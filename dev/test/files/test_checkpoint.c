@@ -451,48 +451,6 @@ TEST(test_prune) {
     run_free(&run);
 }
 
-// Every state of the disk between two system calls of an overwrite, made by hand.
-TEST(test_interrupted_overwrite) {
-    static Run run;
-    run_init(&run, tiny_config());
-    for (int stage = 0; stage < 5; stage++) {
-        TempDir dir = temp_dir_make();
-        Error error;
-        const char *model = temp_path(&dir, "model_00000003.bin"), *state = temp_path(&dir, "state_00000003.bin");
-        const char *new_model = temp_path(&dir, "model_00000003.bin.tmp");
-        const char *new_state = temp_path(&dir, "state_00000003.bin.tmp");
-        run_save(&run, dir.path, 3, 2, &error); // the new generation, made first and put under its temporary names
-        rename(model, new_model), rename(state, new_state);
-        run_save(&run, dir.path, 3, 1, &error);
-        temp_write(new_state, "GPT2", stage == 0 ? 4 : 0); // overwritten below, except in the first stage
-        int64_t want = stage <= 1 ? 1 : 2;
-        if (stage > 0) {
-            static Run newer;
-            run_init(&newer, tiny_config());
-            TempDir other = temp_dir_make();
-            run_save(&newer, other.path, 3, 2, &error);
-            rename(temp_path(&other, "model_00000003.bin"), new_model);
-            rename(temp_path(&other, "state_00000003.bin"), new_state);
-            temp_dir_remove(&other);
-            run_free(&newer);
-        }
-        if (stage >= 2) { rename(new_state, state); }
-        if (stage == 3) { unlink(model); } // as when the step is new
-        if (stage >= 4) { rename(new_model, model); }
-        CHECK(t, run_load(&run, dir.path, 3, &error) == want, "stage %d: %s", stage, error.text);
-        CHECK(t, checkpoint_verify(dir.path, 3, &error), "stage %d: %s", stage, error.text);
-        if (stage % 2 == 0) { // a save must cope with it as well as a cleaning does
-            CHECK(t, run_save(&run, dir.path, 3, 9, &error), "stage %d: %s", stage, error.text);
-            want = 9;
-        }
-        CHECK(t, checkpoint_clean(dir.path, &error), "stage %d: %s", stage, error.text);
-        CHECK(t, run_load(&run, dir.path, 3, &error) == want, "stage %d after cleaning: %s", stage, error.text);
-        CHECK(t, count_files(dir.path) == 2, "stage %d: %d files left", stage, count_files(dir.path));
-        temp_dir_remove(&dir);
-    }
-    run_free(&run);
-}
-
 TEST(test_clean_keeps_what_is_not_ours) {
     Error error;
     static Run run;
