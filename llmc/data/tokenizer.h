@@ -387,13 +387,10 @@ typedef struct {
 static inline bool tokenizer_read_symbol(const Tokenizer *t, MergeReader *r, uint8_t stop, uint8_t *bytes, int *n,
                                          uint32_t *token, Error *error) {
     const uint8_t *begin = r->at;
-    for (*n = 0; r->at < r->end && *r->at != stop; (*n)++) {
+    for (*n = 0; r->at < r->end && *r->at != ' ' && *r->at != '\n'; (*n)++) {
         uint32_t code_point = 0;
         int length = utf8_decode(r->at, (size_t)(r->end - r->at), &code_point);
         int id = length == 0 ? -1 : tokenizer_symbol_id(t, code_point);
-        if (id < 0 && (*r->at == ' ' || *r->at == '\n')) {
-            return fail(error, "%s: line %d: expected two symbols with one space between them", r->path, r->line);
-        }
         if (id < 0) {
             return fail(error, "%s: line %d: byte 0x%02x begins no character of GPT-2's byte alphabet%s", r->path,
                         r->line, *r->at, *r->at == '\r' ? " (Windows line ends? save it with Unix ones)" : "");
@@ -405,7 +402,7 @@ static inline bool tokenizer_read_symbol(const Tokenizer *t, MergeReader *r, uin
         r->at += length;
     }
     if (r->at == r->end) { return fail(error, "%s: line %d: ends in mid-line (truncated?)", r->path, r->line); }
-    if (*n == 0) {
+    if (*n == 0 || *r->at != stop) {
         return fail(error, "%s: line %d: expected two symbols with one space between them", r->path, r->line);
     }
     const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)*n);

@@ -191,7 +191,6 @@ static inline bool hf_check_vocab(const Json *json, int vocab, const Tokenizer *
 
 // Makes a tokenizer from the text of merges.txt. Without any merge it is the byte tokenizer. name begins messages.
 static inline bool hf_parse_merges(Tokenizer *t, const char *name, const uint8_t *data, int64_t size, Error *error) {
-    if (size == 0) { return fail(error, "%s: is empty, expected merges (truncated?)", name); }
     const uint8_t *newline = (const uint8_t *)memchr(data, '\n', (size_t)size);
     if (newline == data + size - 1 && size >= 8 &&
         memcmp(data, "#version", 8) == 0) { // the first line is the last line

@@ -44,19 +44,22 @@ static inline bool model_file_fail_empty(const char *dir, Error *error) {
 
 // Opens the newest good model_<step>.bin of a run folder.
 static inline bool model_file_open_run(ModelFile *file, const char *dir, Error *error) {
-    int64_t *steps;
+    int64_t *steps, newest = -1;
     Error problem;
     int count = checkpoint_collect(dir, "model", "", &steps);
-    bool found = false;
+    // A kill may have left the newest model under its temporary name. Its state finds it there.
+    checkpoint_list(dir, &newest, 1);
+    bool found = newest > (count > 0 ? steps[0] : -1) && model_file_try_step(file, dir, newest, &problem);
     for (int i = 0; i < count && !found; i++) {
         found = model_file_try_step(file, dir, steps[i], &problem);
         if (!found && file->note.text[0] == '\0') { file->note = problem; }
     }
     free(steps);
+    if (found) { return true; }
     if (count < 0) { return fail_system(error, dir, "read folder"); }
     if (count == 0) { return model_file_fail_empty(dir, error); }
-    if (!found) { *error = file->note; }
-    return found;
+    *error = file->note;
+    return false;
 }
 
 // Identifies `init` and reads the config. model_file_read reads the weights. `init` is a size (d12), a file .bin or

@@ -361,6 +361,11 @@ TEST(test_init_run_folder) {
     CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000003.bin"), "%s",
           error.text);
     CHECK(t, file.note.text[0] == '\0' && file.kind == MODEL_FROM_BIN, "nothing passed over");
+    const char *newest = test_path(t, "model_00000003.bin"), *temporary = test_path(t, "model_00000003.bin.tmp");
+    CHECK(t,
+          rename(newest, temporary) == 0 && model_file_open(&file, test_folder(t), &error) &&
+              strcmp(file.path, temporary) == 0 && rename(temporary, newest) == 0,
+          "killed before the model got its name: %s", file.path);
     temp_flip(test_path(t, "model_00000003.bin"), 1030);
     CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000002.bin"), "%s",
           error.text);
