@@ -132,16 +132,13 @@ static inline bool files_make_one_directory(const char *path, Error *error) {
 // Creates a folder and all missing folders above it.
 static inline bool make_directories(const char *path, Error *error) {
     if (!path_check(path, "folder", error)) { return false; }
-    char part[MAX_PATH_BYTES];
-    path_copy(part, path, strlen(path));
-    for (char *slash = strchr(part + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
+    for (size_t i = 1, n = strlen(path); i <= n; i++) {
+        char part[MAX_PATH_BYTES];
+        if (path[i] != '/' && path[i] != '\0') { continue; }
+        path_copy(part, path, i);
         if (!files_make_one_directory(part, error)) { return false; }
-        *slash = '/';
     }
-    size_t n = strlen(part);
-    if (n > 1 && part[n - 1] == '/') { return true; } // the loop has made it
-    return files_make_one_directory(part, error);
+    return true;
 }
 
 // Writes the absolute name, without links, of a file or folder that exists. Copies any other name unchanged.
@@ -509,23 +506,20 @@ static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *e
     if (!path_check(dir, "folder", error) || !path_join(path, dir, ".lock", error)) { return false; }
     lock->fd = files_open(path, O_RDWR | O_CREAT);
     if (lock->fd < 0) { return fail_system(error, path, "create"); }
-    if (flock(lock->fd, LOCK_EX | LOCK_NB) != 0) {
-        bool taken = errno == EWOULDBLOCK;
-        if (!taken) { fail_system(error, path, "lock"); }
-        ssize_t n = pread(lock->fd, owner, sizeof(owner) - 1, 0);
-        directory_unlock(lock);
-        if (!taken) { return false; }
-        long pid = n > 0 ? strtol(owner, NULL, 10) : 0;
-        return fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder", dir,
-                    pid);
+    ssize_t read = pread(lock->fd, owner, sizeof(owner) - 1, 0);
+    long pid = read > 0 ? strtol(owner, NULL, 10) : 0;
+    bool ok = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;
+    if (!ok && errno != EWOULDBLOCK) {
+        fail_system(error, path, "lock");
+    } else if (!ok) {
+        fail(error, "%s: in use by another process (pid %ld); wait for it to end or choose another folder", dir, pid);
+    } else {
+        int n = snprintf(owner, sizeof(owner), "%ld\n", (long)getpid());
+        ok = (ftruncate(lock->fd, 0) == 0 && pwrite(lock->fd, owner, (size_t)n, 0) == n) ||
+             fail_system(error, path, "write");
     }
-    int n = snprintf(owner, sizeof(owner), "%ld\n", (long)getpid());
-    if (ftruncate(lock->fd, 0) != 0 || pwrite(lock->fd, owner, (size_t)n, 0) != n) {
-        fail_system(error, path, "write");
-        directory_unlock(lock);
-        return false;
-    }
-    return true;
+    if (!ok) { directory_unlock(lock); }
+    return ok;
 }
 
 #endif // LLMC_FILES_H

@@ -23,7 +23,8 @@
 
 // One tensor of the header.
 typedef struct {
-    int key; // its name in the JSON text
+    const char *name; // without "transformer."; it lives as long as the JSON text
+    int key;          // its place in the JSON text
     bool known;
     Dtype type;
     int rank;
@@ -35,7 +36,7 @@ typedef struct {
     InputFile file;
     GPT2Config config;
     int64_t data_start;        // first byte of the data in the file
-    SafetensorsEntry *entries; // (count), in the order of their places
+    SafetensorsEntry *entries; // (count), in the order of their names
     int count;
     SafetensorsEntry **params; // [NUM_PARAM_TENSORS][L], into entries
     SafetensorsEntry *head;    // lm_head.weight; NULL: the file does not have it
@@ -150,9 +151,12 @@ static inline bool safetensors_parse_shape(const Json *json, int array, int64_t 
 // Reads dtype, byte range and shape of one tensor. Range and shape must agree, and the range must lie in the data.
 static inline bool safetensors_parse_entry(const Json *json, int key, int64_t data_bytes, SafetensorsEntry *entry,
                                            Error *error) {
+    static const char prefix[] = "transformer.";
     char name[101], type[16];
     json_show(json, key, name);
     entry->key = key;
+    entry->name = json_decoded(json, key);
+    if (strncmp(entry->name, prefix, strlen(prefix)) == 0) { entry->name += strlen(prefix); }
     int dtype = json_find(json, key + 1, "dtype"), dims = json_find(json, key + 1, "shape");
     int range = json_find(json, key + 1, "data_offsets");
     if (dtype < 0 || dims < 0 || range < 0 || json->values[dims].kind != JSON_ARRAY ||
@@ -204,23 +208,17 @@ static inline bool safetensors_check_shape(const Safetensors *model, const Json 
                 json_show(json, json_find(json, entry->key + 1, "shape"), found), expected);
 }
 
-// Finds a tensor by its name, with or without "transformer.". *found is NULL if the file does not have it.
-static inline bool safetensors_find(const Safetensors *model, const Json *json, const char *name,
-                                    SafetensorsEntry **found, Error *error) {
-    char longer[101];
-    *found = NULL;
-    snprintf(longer, sizeof(longer), "transformer.%s", name);
-    for (int j = 0; j < model->count; j++) {
-        SafetensorsEntry *entry = &model->entries[j];
-        if (!json_equals(json, entry->key, name) && !json_equals(json, entry->key, longer)) { continue; }
-        if (*found != NULL) {
-            return fail(error, "%s: tensor %s is there twice, with and without \"transformer.\"", json->name,
-                        json_show(json, entry->key, longer));
-        }
-        entry->known = true;
-        *found = entry;
-    }
-    return true;
+static inline int safetensors_compare_names(const void *a, const void *b) {
+    return strcmp(((const SafetensorsEntry *)a)->name, ((const SafetensorsEntry *)b)->name);
+}
+
+// Returns NULL if the file has no tensor of this name.
+static inline SafetensorsEntry *safetensors_find(const Safetensors *model, const char *name) {
+    SafetensorsEntry wanted = {name, 0, false, DTYPE_OTHER, 0, {0, 0}, 0, 0};
+    SafetensorsEntry *found = (SafetensorsEntry *)bsearch(&wanted, model->entries, (size_t)model->count,
+                                                          sizeof(SafetensorsEntry), safetensors_compare_names);
+    if (found != NULL) { found->known = true; }
+    return found;
 }
 
 // Finds the tensors of one layer. missing: the first name that the file does not have.
@@ -228,18 +226,17 @@ static inline bool safetensors_find_layer(Safetensors *model, const Json *json, 
                                           Error *error) {
     static const char *const masks[] = {"attn.bias", "attn.masked_bias"};
     char name[80];
-    SafetensorsEntry *mask;
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         if (layer >= gpt2_param_layers(&model->config, i)) { continue; }
-        SafetensorsEntry **entry = &model->params[i * model->config.num_layers + layer];
         gpt2_hf_name(name, sizeof(name), i, layer);
-        if (!safetensors_find(model, json, name, entry, error)) { return false; }
-        if (*entry != NULL && !safetensors_check_shape(model, json, *entry, i, error)) { return false; }
-        if (*entry == NULL && missing[0] == '\0') { memcpy(missing, name, sizeof(name)); }
+        SafetensorsEntry *entry = safetensors_find(model, name);
+        model->params[i * model->config.num_layers + layer] = entry;
+        if (entry != NULL && !safetensors_check_shape(model, json, entry, i, error)) { return false; }
+        if (entry == NULL && missing[0] == '\0') { memcpy(missing, name, sizeof(name)); }
     }
     for (int i = 0; i < 2; i++) { // buffers that transformers once saved too
         snprintf(name, sizeof(name), "h.%d.%s", layer, masks[i]);
-        if (!safetensors_find(model, json, name, &mask, error)) { return false; }
+        safetensors_find(model, name);
     }
     return true;
 }
@@ -247,17 +244,23 @@ static inline bool safetensors_find_layer(Safetensors *model, const Json *json, 
 // Finds all tensors of the model. Refuses a file that lacks one or has others.
 static inline bool safetensors_find_all(Safetensors *model, const Json *json, Error *error) {
     char name[101], missing[80] = "";
+    qsort(model->entries, (size_t)model->count, sizeof(SafetensorsEntry), safetensors_compare_names);
     for (int layer = 0; layer < model->config.num_layers; layer++) {
         if (!safetensors_find_layer(model, json, layer, missing, error)) { return false; }
     }
-    if (!safetensors_find(model, json, "lm_head.weight", &model->head, error) ||
-        (model->head != NULL && !safetensors_check_shape(model, json, model->head, PARAM_wte, error))) {
-        return false;
-    }
+    model->head = safetensors_find(model, "lm_head.weight");
+    if (model->head != NULL && !safetensors_check_shape(model, json, model->head, PARAM_wte, error)) { return false; }
     for (int j = 0; j < model->count; j++) {
-        if (model->entries[j].known) { continue; }
+        const SafetensorsEntry *entry = &model->entries[j];
+        if (j + 1 < model->count && strcmp(entry->name, entry[1].name) == 0) {
+            return fail(error, "%s: tensor %s is there twice, with and without \"transformer.\"", json->name,
+                        entry->name);
+        }
+        if (entry->known && strlen(json_decoded(json, entry->key)) == (size_t)json->values[entry->key].count) {
+            continue;
+        }
         return fail(error, "%s: tensor %s does not belong to a GPT-2 of %d layers", json->name,
-                    json_show(json, model->entries[j].key, name), model->config.num_layers);
+                    json_show(json, entry->key, name), model->config.num_layers);
     }
     return missing[0] == '\0' || fail(error, "%s: tensor %s is missing", json->name, missing);
 }
@@ -290,16 +293,12 @@ static inline bool safetensors_parse_header(Safetensors *model, const Json *json
     if (json->values[0].kind != JSON_OBJECT || json->values[0].start != 0) {
         return fail(error, "%s: the header does not begin with {", json->name);
     }
-    int layers = model->config.num_layers, most = (NUM_PARAM_TENSORS + 2) * layers + 1, members = json->values[0].count;
-    model->entries = (SafetensorsEntry *)calloc((size_t)members + 1, sizeof(SafetensorsEntry));
-    model->params = (SafetensorsEntry **)calloc((size_t)NUM_PARAM_TENSORS * (size_t)layers, sizeof(SafetensorsEntry *));
+    size_t slots = (size_t)NUM_PARAM_TENSORS * (size_t)model->config.num_layers;
+    model->entries = (SafetensorsEntry *)calloc((size_t)json->values[0].count + 1, sizeof(SafetensorsEntry));
+    model->params = (SafetensorsEntry **)calloc(slots, sizeof(SafetensorsEntry *));
     if (model->entries == NULL || model->params == NULL) { return fail(error, "%s: out of memory", json->name); }
     for (int key = 1; key < json->count; key = json->values[key + 1].next) {
         if (json_equals(json, key, "__metadata__")) { continue; }
-        if (model->count == most) {
-            return fail(error, "%s: has %d tensors, a GPT-2 of %d layers has at most %d", json->name, members, layers,
-                        most);
-        }
         if (!safetensors_parse_entry(json, key, data_bytes, &model->entries[model->count++], error)) { return false; }
     }
     return safetensors_check_cover(model, data_bytes, error) && safetensors_find_all(model, json, error);

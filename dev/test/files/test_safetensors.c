@@ -174,7 +174,7 @@ TEST(test_header_refused) {
         {"\"h.0.ln_1.bias\"", "\"ln_1.bias\"", ": tensor ln_1.bias does not belong to a GPT-2 of 1 layers"},
         {"\"h.0.ln_1.bias\"", "\"h.0.attn.masked_bias\"", ": tensor h.0.ln_1.bias is missing"},
         {"\"h.0.ln_1.bias\"", "\"transformer.h.0.ln_1.weight\"",
-         ": tensor transformer.h.0.ln_1.weight is there twice, with and without \"transformer.\""},
+         ": tensor h.0.ln_1.weight is there twice, with and without \"transformer.\""},
         {"\"shape\":[3,2]", "\"shape\":[2,3]", ": tensor wte.weight: shape is [2,3], config.json asks for [3, 2]"},
         {"\"shape\":[3,2]", "\"shape\":[6]", ": tensor wte.weight: shape is [6], config.json asks for [3, 2]"},
         {"\"shape\":[3,2]", "\"shape\":[3,2,1]", ": tensor wte.weight: shape is [3,2,1], config.json asks for [3, 2]"},
