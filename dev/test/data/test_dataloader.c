@@ -366,7 +366,9 @@ TEST(test_bad_headers) {
          "%s/a.bin: is not a token shard: magic 20240801 (a shard of 32-bit tokens of another tokenizer), expected "
          "20240520 (use `tokenize` to make shards of text)"},
         {20240326, 3, 1024, 200,
-         "%s/a.bin: is not a token shard: magic 20240326 (a model), expected 20240520 (use `tokenize` to make shards of text)"},
+         "%s/a.bin: is not a token shard: magic 20240326 (a model), expected 20240520 (use `tokenize` to make shards "
+         "of "
+         "text)"},
         {0, 0, 0, 0,
          "%s/a.bin: is not a token shard: magic 0, expected 20240520 (use `tokenize` to make shards of text)"},
     };
