@@ -20,25 +20,20 @@
 typedef enum { DATA_MODEL, DATA_TOKENIZER, DATA_SHARD, DATA_EVAL, DATA_TWIN, DATA_LLAMA_SHARD, DATA_KINDS } DataKind;
 
 // All kinds of files with such a header. A kind without versions is never read: its row only names it.
-static const struct {
+typedef struct {
     const char *name;
     int32_t magic, versions[2]; // the two versions that are read
     const char *counted;        // by header[2]; NULL: it counts nothing
     int64_t least, most;        // bounds of the count
     const char *remedy;         // for a file of another kind
     const char *about_versions;
-} data_formats[DATA_KINDS] = {
+} DataFormat;
+
+static const DataFormat data_formats[DATA_KINDS] = {
     {"a model", MODEL_BIN_MAGIC, {3, 5}, NULL, 0, 0, "", " (3: float32, 5: bfloat16; export an older model again)"},
     {"a tokenizer", TOKENIZER_MAGIC, {1, 2}, "tokens", 1, MAX_VOCAB, "", ""},
-    {"a token shard",
-     SHARD_MAGIC,
-     {SHARD_VERSION, SHARD_VERSION},
-     "tokens",
-     0,
-     INT32_MAX,
-     " (use `tokenize` to make shards of text)",
-     ""},
-    {"an evaluation file", EVAL_MAGIC, {EVAL_VERSION, EVAL_VERSION}, "examples", 1, EVAL_MAX_EXAMPLES, "", ""},
+    {"a token shard", SHARD_MAGIC, {1, 1}, "tokens", 0, INT32_MAX, " (use `tokenize` to make shards of text)", ""},
+    {"an evaluation file", EVAL_MAGIC, {1, 1}, "examples", 1, EVAL_MAX_EXAMPLES, "", ""},
     {"a debug state of a PyTorch twin", 20240327, {0, 0}, NULL, 0, 0, "", ""},
     {"a shard of 32-bit tokens of another tokenizer", 20240801, {0, 0}, NULL, 0, 0, "", ""},
 };
@@ -47,30 +42,28 @@ static const struct {
 // shorter than a header.
 static inline bool data_check_header(const char *path, DataKind kind, const int32_t *header, int64_t file_bytes,
                                      Error *error) {
-    const char *name = data_formats[kind].name, *found = "";
-    const int32_t *versions = data_formats[kind].versions;
+    const DataFormat *format = &data_formats[kind];
+    const int32_t *versions = format->versions;
     char other[80] = "", or_more[32] = "";
     if (file_bytes < DATA_HEADER_BYTES) {
         return fail(error, "%s: %lld bytes, less than the header of %s, %d (truncated download? fetch it again)", path,
-                    (long long)file_bytes, name, DATA_HEADER_BYTES);
+                    (long long)file_bytes, format->name, DATA_HEADER_BYTES);
     }
     for (int i = 0; i < DATA_KINDS; i++) {
-        if (header[0] == data_formats[i].magic) { found = data_formats[i].name; }
+        if (header[0] == data_formats[i].magic) { snprintf(other, sizeof(other), " (%s)", data_formats[i].name); }
     }
-    if (header[0] != data_formats[kind].magic) {
-        if (found[0] != '\0') { snprintf(other, sizeof(other), " (%s)", found); }
-        return fail(error, "%s: is not %s: magic %d%s, expected %d%s", path, name, header[0], other,
-                    data_formats[kind].magic, data_formats[kind].remedy);
+    if (header[0] != format->magic) {
+        return fail(error, "%s: is not %s: magic %d%s, expected %d%s", path, format->name, header[0], other,
+                    format->magic, format->remedy);
     }
     if (header[1] != versions[0] && header[1] != versions[1]) {
         if (versions[1] != versions[0]) { snprintf(or_more, sizeof(or_more), " or %d", versions[1]); }
-        return fail(error, "%s: %s of version %d, expected %d%s%s", path, strchr(name, ' ') + 1, header[1], versions[0],
-                    or_more, data_formats[kind].about_versions);
+        return fail(error, "%s: %s of version %d, expected %d%s%s", path, strchr(format->name, ' ') + 1, header[1],
+                    versions[0], or_more, format->about_versions);
     }
-    int64_t least = data_formats[kind].least, most = data_formats[kind].most;
-    if (data_formats[kind].counted == NULL || (header[2] >= least && header[2] <= most)) { return true; }
-    return fail(error, "%s: header says %d %s, expected %lld to %lld", path, header[2], data_formats[kind].counted,
-                (long long)least, (long long)most);
+    if (format->counted == NULL || (header[2] >= format->least && header[2] <= format->most)) { return true; }
+    return fail(error, "%s: header says %d %s, expected %lld to %lld", path, header[2], format->counted,
+                (long long)format->least, (long long)format->most);
 }
 
 // The place of the first token that is not in the vocabulary, or count.
