@@ -161,11 +161,12 @@ def test_damaged_tokenizers():
     vocab, merges = (formats.read_bytes(os.path.join(folder, name)) for name in ("vocab.json", "merges.txt"))
     cases = [("vocab.json", vocab[:len(vocab) // 2], ["vocab.json: byte"]),
              ("vocab.json", b"", ["vocab.json: byte"]),
-             ("vocab.json", vocab.replace(b'"a": 97', b'"a": 98'), ['vocab.json: id 98 is "a", by the merges it is "b"']),
+             ("vocab.json", vocab.replace(b'"a": 97', b'"a": 98'),
+              ['vocab.json: id 98 is "a", by the merges it is "b"']),
              ("vocab.json", vocab.replace(b'"a": 97, "b": 98', b'"b": 97, "a": 98'),
               ['vocab.json: id 97 is "b", by the merges it is "a"', "--tokenizer"]),
              ("vocab.json", vocab.replace(b'"a": 97, ', b""), ["vocab.json: has 256 tokens"]),
-             ("merges.txt", b"", ["merges.txt: is empty", "truncated?"]),
+             ("merges.txt", b"", ["merges.txt: line 1: no merges (truncated?)"]),
              ("merges.txt", merges + b"a b\n", ["vocab.json: has 257 tokens, but its 1 merges make 258"]),
              ("merges.txt", merges + b"a b", ["merges.txt: line 2: ends in mid-line (truncated?)"])]
     for name, data, says in cases:
