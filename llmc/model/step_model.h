@@ -128,10 +128,9 @@ static inline double step_move_seconds(const StepGpu *gpu, double bytes) {
     return bytes / (STEP_MEMORY * gpu->bytes_per_second);
 }
 
-// A kernel that moves bytes. part: of a copy's speed.
-static inline void step_move(StepRows *r, const StepGpu *gpu, const char *name, double calls, double bytes,
-                             double part) {
-    step_add(r, name, calls, bytes, 0.0, step_move_seconds(gpu, bytes) / part, BOUND_MEMORY);
+// A kernel that moves bytes.
+static inline void step_move(StepRows *r, const StepGpu *gpu, const char *name, double calls, double bytes) {
+    step_add(r, name, calls, bytes, 0.0, step_move_seconds(gpu, bytes), BOUND_MEMORY);
 }
 
 // C (m, n) = A (m, k) B (k, n). A and B have elements of sizeof_in bytes.
@@ -185,66 +184,121 @@ static inline void step_matmul(StepRows *r, const StepGpu *gpu, const StepShape 
     step_add(r, name, calls, bytes, flops, seconds, math ? BOUND_MATH : BOUND_MEMORY);
 }
 
-// ---- Layers ----
+// ---- How often kernels run ----
+
+typedef struct {
+    double once;   // for each micro-batch
+    double layers; // for each layer of each micro-batch
+    // For each layer that computes again what the level of --recompute gives up; 0: a lower level was chosen. The last
+    // layer's activations are still there.
+    double again[NUM_RECOMPUTE_LEVELS];
+} StepCalls;
+
+static inline StepCalls step_calls(const StepShape *s) {
+    StepCalls c = {(double)s->micro_batches, (double)s->micro_batches * s->config.num_layers, {0.0}};
+    for (int level = RECOMPUTE_GELU; level <= s->recompute; level++) { c.again[level] = c.layers - c.once; }
+    return c;
+}
 
 static inline double step_tokens(const StepShape *s) { return (double)s->B * s->T; }
 
-// A kernel that reads and writes activations of so many channels, all together.
-static inline void step_channels(StepRows *r, const StepGpu *gpu, const StepShape *s, const char *name, double calls,
-                                 double channels, double part) {
-    step_move(r, gpu, name, calls, step_tokens(s) * channels * s->sizeof_activation, part);
+// The bytes of an activation of so many channels.
+static inline double step_bytes(const StepShape *s, double channels) {
+    return step_tokens(s) * channels * s->sizeof_activation;
+}
+
+// True if the multiplies of this pass (FUSE_GELU_..) compute GELU, too.
+static inline bool step_fuses(const StepShape *s, int pass) { return s->gelu_fusion >= pass && !s->fp8; }
+
+// ---- Linear layers ----
+
+// A linear layer: the names of its three products, its widths, and the level of --recompute that gives up its input.
+typedef struct {
+    const char *forward, *input, *weight;
+    int64_t C, OC;
+    int given_up;
+} StepLinear;
+
+#define STEP_LINEAR(name, C, OC, given_up)                                                                             \
+    { "matmul " name " forward", "matmul " name " backward input", "matmul " name " backward weight", C, OC, given_up }
+
+// The products of a layer for N rows: out, dweight and dinp. dweight is added to in fp32. beside: bytes that the
+// products of the two passes move beside out and dinp.
+static inline void step_products(StepRows *r, const StepGpu *gpu, const StepShape *s, const StepLinear *l, int64_t N,
+                                 bool fp8, const double calls[2], const double beside[2]) {
+    int in = fp8 ? 1 : s->sizeof_activation, out = s->sizeof_activation;
+    double sums = (double)l->OC * (double)l->C * sizeof(float);
+    StepMatmul forward = {N, l->OC, l->C, fp8, in, out, beside[0]}, dinp = {N, l->C, l->OC, fp8, in, out, beside[1]};
+    StepMatmul dweight = {l->OC, l->C, N, fp8, in, sizeof(float), sums};
+    step_matmul(r, gpu, s, l->forward, calls[0], &forward);
+    step_matmul(r, gpu, s, l->weight, calls[1], &dweight);
+    step_matmul(r, gpu, s, l->input, calls[1], &dinp);
 }
 
 // An activation of so many channels is brought to 8 bits. copies: 2 with a transposed copy, else 1.
 static inline void step_quantize(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, double channels,
                                  int copies) {
-    if (!s->fp8) { return; }
-    step_move(r, gpu, "fp8_quantize", calls, step_tokens(s) * channels * (s->sizeof_activation + copies), 1.0);
+    step_move(r, gpu, "fp8_quantize", calls, step_tokens(s) * channels * (s->sizeof_activation + copies));
 }
 
-// A kernel reads an activation for its largest magnitude, if the kernel that writes it leaves none.
-static inline void step_amax(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, double channels) {
-    if (s->fp8) { step_channels(r, gpu, s, "fp8_amax", calls, channels, 1.0); }
+// What a linear layer of a block needs in 8 bits: weights, input and dout. The input's transposed copy serves the
+// backward pass. If --recompute gives up the input, only the last layer stores this copy in the forward pass. The other
+// layers store it when they compute again. Only a whole block also multiplies again.
+static inline void step_linear_in_8_bits(StepRows *r, const StepGpu *gpu, const StepShape *s, const StepLinear *l) {
+    StepCalls c = step_calls(s);
+    double C = (double)l->C, OC = (double)l->OC, X = s->sizeof_activation;
+    double updates = s->shards_parameters ? 2 * c.layers : s->config.num_layers;
+    double kept = s->recompute < l->given_up ? c.layers : c.once;
+    bool multiplies_again = s->recompute == RECOMPUTE_BLOCK && l->given_up > RECOMPUTE_GELU;
+    step_move(r, gpu, "fp8_amax", updates, OC * C * X);
+    step_move(r, gpu, "fp8_quantize", updates, OC * C * (X + 2));
+    step_quantize(r, gpu, s, kept, C, 2);
+    step_quantize(r, gpu, s, c.layers - kept, C, 1);
+    step_quantize(r, gpu, s, c.again[l->given_up], C, multiplies_again ? 2 : 1);
+    step_quantize(r, gpu, s, c.layers, OC, 2);
 }
 
-// The input of a linear layer of a block. Its transposed copy serves the backward pass. From the level `given_up` of
-// --recompute on, only the last layer stores the copy in the forward pass. The other layers store it when they compute
-// again. Only a whole block also multiplies again.
-static inline void step_quantize_input(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls,
-                                       double channels, int given_up, bool again) {
-    double kept = s->recompute < given_up ? calls : calls / s->config.num_layers;
-    if (again) {
-        step_quantize(r, gpu, s, calls, channels, s->recompute >= RECOMPUTE_BLOCK && given_up > RECOMPUTE_GELU ? 2 : 1);
-    } else {
-        step_quantize(r, gpu, s, kept, channels, 2);
-        step_quantize(r, gpu, s, calls - kept, channels, 1);
+// A multiply that computes GELU or its gradient also writes or reads fc.
+static inline void step_linears(StepRows *r, const StepGpu *gpu, const StepShape *s) {
+    enum { QKV, ATTPROJ, FC, FCPROJ, COUNT };
+    int64_t C = s->config.channels;
+    const StepLinear layers[COUNT] = {
+        STEP_LINEAR("qkv", C, 3 * C, RECOMPUTE_LAYERNORM), STEP_LINEAR("attproj", C, C, RECOMPUTE_LAYERNORM),
+        STEP_LINEAR("fc", C, 4 * C, RECOMPUTE_LAYERNORM), STEP_LINEAR("fcproj", 4 * C, C, RECOMPUTE_GELU)};
+    StepCalls c = step_calls(s);
+    for (int i = 0; i < COUNT; i++) {
+        bool forward = i == FC && step_fuses(s, FUSE_GELU_FORWARD);
+        bool backward = i == FCPROJ && step_fuses(s, FUSE_GELU_BACKWARD);
+        double again = i == FCPROJ ? 0.0 : c.again[forward ? RECOMPUTE_GELU : RECOMPUTE_BLOCK];
+        double fc = step_bytes(s, 4 * (double)C), beside[2] = {forward ? fc : 0.0, backward ? fc : 0.0};
+        double calls[2] = {c.layers + again, c.layers};
+        step_products(r, gpu, s, &layers[i], (int64_t)s->B * s->T, s->fp8, calls, beside);
+        if (s->fp8) { step_linear_in_8_bits(r, gpu, s, &layers[i]); }
     }
 }
 
-// The products of a linear layer from C to OC channels: out, dinp and dweight. In 8 bits the factors have one byte.
-static inline StepMatmul step_product(const StepShape *s, int64_t m, int64_t n, int64_t k, int sizeof_out,
-                                      double beside) {
-    StepMatmul p = {m, n, k, s->fp8, s->fp8 ? 1 : s->sizeof_activation, sizeof_out, beside};
-    return p;
+// The lm_head, forward and backward, for `rows` rows: logits, the cross entropy in place, two products. It is in bf16.
+static inline void step_lm_head_rows(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, int64_t rows) {
+    StepLinear head = STEP_LINEAR("lm_head", s->config.channels, s->config.padded_vocab_size, NEVER);
+    double both[2] = {calls, calls}, beside[2] = {0.0, 0.0};
+    double bytes = 2.0 * (double)rows * s->config.vocab_size * s->sizeof_activation;
+    double shown = s->head_overlap && rows < (int64_t)s->B * s->T ? 1.0 - STEP_LM_HEAD_OVERLAP : 1.0;
+    if (rows == 0) { return; }
+    step_products(r, gpu, s, &head, rows, false, both, beside);
+    step_add(r, "cross_entropy", calls, bytes, 0.0, shown * step_move_seconds(gpu, bytes), BOUND_MEMORY);
 }
 
-static inline void step_linear(StepRows *r, const StepGpu *gpu, const StepShape *s, const char *name, double calls,
-                               int64_t C, int64_t OC, double beside) {
-    StepMatmul p = step_product(s, (int64_t)s->B * s->T, OC, C, s->sizeof_activation, beside);
-    step_matmul(r, gpu, s, name, calls, &p);
+static inline void step_lm_head(StepRows *r, const StepGpu *gpu, const StepShape *s) {
+    int64_t N = (int64_t)s->B * s->T, rows = min_i64(N, s->head_rows);
+    double once = (double)s->micro_batches;
+    step_lm_head_rows(r, gpu, s, once * (double)(N / rows), rows);
+    step_lm_head_rows(r, gpu, s, once, N % rows);
 }
 
-static inline void step_linear_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, const char *input,
-                                        const char *weight, double calls, int64_t C, int64_t OC, double beside) {
-    int64_t N = (int64_t)s->B * s->T;
-    StepMatmul dinp = step_product(s, N, C, OC, s->sizeof_activation, beside);
-    StepMatmul dweight = step_product(s, OC, C, N, sizeof(float), (double)OC * (double)C * sizeof(float));
-    step_matmul(r, gpu, s, weight, calls, &dweight);
-    step_matmul(r, gpu, s, input, calls, &dinp);
-}
+// ---- Attention ----
 
 // An attention kernel. Each head has so many products of (T, T) and (T, HS), and the causal mask halves each product.
-// efficiency: part of the peak, with the softmax counted as channels.
+// efficiency: part of the peak, with the softmax counted as channels. beside: bytes that the arithmetic does not hide.
 static inline void step_scores(StepRows *r, const StepGpu *gpu, const StepShape *s, const char *name, double calls,
                                int products, double efficiency, double bytes, double beside) {
     double HS = (double)s->config.channels / s->config.num_heads;
@@ -257,13 +311,6 @@ static inline void step_scores(StepRows *r, const StepGpu *gpu, const StepShape 
     step_add(r, name, calls, bytes + beside, flops, seconds, compute > moved ? BOUND_MATH : BOUND_MEMORY);
 }
 
-static inline void step_attention(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    double C = s->config.channels, N = step_tokens(s), statistics = 4.0 * N * s->config.num_heads;
-    const char *name = s->attention == ATTENTION_CUDNN ? "cudnn forward" : "attention_forward";
-    double bytes = 4 * C * N * s->sizeof_activation + statistics;
-    step_scores(r, gpu, s, name, calls, 2, STEP_ATTENTION_FORWARD, bytes, 0.0);
-}
-
 // cuDNN's deterministic backward writes the gradients of the scores below the diagonal in bf16 and reads them again.
 // They do not count if a chunk of them stays in the L2 cache.
 static inline double step_score_bytes(const StepGpu *gpu, const StepShape *s) {
@@ -272,188 +319,85 @@ static inline double step_score_bytes(const StepGpu *gpu, const StepShape *s) {
     return s->B * of_sequence; // half of it, twice
 }
 
-// Our attention has no memory for scores. Keys compute them anew in four products, queries in three.
-static inline void step_attention_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    double C = s->config.channels, N = step_tokens(s), X = s->sizeof_activation;
-    double statistics = 8.0 * N * s->config.num_heads, efficiency = STEP_ATTENTION_BACKWARD;
+// Our backward has no memory for scores. Keys compute them anew in four products, queries in three.
+static inline void step_attention(StepRows *r, const StepGpu *gpu, const StepShape *s) {
+    StepCalls c = step_calls(s);
+    double tensor = step_bytes(s, s->config.channels), statistics = 4.0 * step_tokens(s) * s->config.num_heads;
+    double forward = STEP_ATTENTION_FORWARD, backward = STEP_ATTENTION_BACKWARD, runs = c.layers;
+    double with_again = runs + c.again[RECOMPUTE_BLOCK], scores = step_score_bytes(gpu, s);
     if (s->attention == ATTENTION_CUDNN) {
-        double scores = step_score_bytes(gpu, s);
-        step_scores(r, gpu, s, "cudnn backward", calls, 5, efficiency, 8 * C * N * X + statistics, scores);
+        step_scores(r, gpu, s, "cudnn forward", with_again, 2, forward, 4 * tensor + statistics, 0.0);
+        step_scores(r, gpu, s, "cudnn backward", runs, 5, backward, 8 * tensor + 2 * statistics, scores);
+        if (s->fp8) { step_move(r, gpu, "fp8_amax", runs, tensor); } // cuDNN leaves no largest magnitude
         return;
     }
-    step_move(r, gpu, "attention_delta", calls, 2 * C * N * X + statistics / 2, 1.0);
-    step_scores(r, gpu, s, "attention_backward_kv", calls, 4, efficiency, 6 * C * N * X + statistics, 0.0);
-    step_scores(r, gpu, s, "attention_backward_q", calls, 3, efficiency, 5 * C * N * X + statistics, 0.0);
+    step_scores(r, gpu, s, "attention_forward", with_again, 2, forward, 4 * tensor + statistics, 0.0);
+    step_move(r, gpu, "attention_delta", runs, 2 * tensor + statistics);
+    step_scores(r, gpu, s, "attention_backward_kv", runs, 4, backward, 6 * tensor + 2 * statistics, 0.0);
+    step_scores(r, gpu, s, "attention_backward_q", runs, 3, backward, 5 * tensor + 2 * statistics, 0.0);
 }
 
-// Another kernel adds up the sums that the blocks of a kernel leave.
-static inline void step_column_sums(StepRows *r, const StepGpu *gpu, double calls, double floats) {
-    step_move(r, gpu, "column_sums", calls, floats * sizeof(float), 1.0);
+// ---- Kernels that only move bytes ----
+
+typedef struct {
+    const char *name;
+    double calls, bytes; // of one launch
+} StepMove;
+
+static inline void step_moves(StepRows *r, const StepGpu *gpu, const StepMove *moves, size_t count) {
+    for (size_t i = 0; i < count; i++) { step_move(r, gpu, moves[i].name, moves[i].calls, moves[i].bytes); }
 }
 
-// The gradient of a bias of so many channels, if the kernel that writes dout leaves no sums. Each sum covers 128 rows.
-static inline void step_bias_sum(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, double channels) {
-    step_channels(r, gpu, s, "matmul_sum_rows", calls, channels, 1.0);
-    step_column_sums(r, gpu, calls, step_tokens(s) / 128 * channels);
-}
-
-// read_and_written: tensors of C channels. Each thread leaves sums of 8 channels; one wave of them is 108 x 1,024.
-static inline void step_layernorm_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls,
-                                           int read_and_written) {
-    double N = step_tokens(s), C = s->config.channels, sums = 3.0 * 108 * 1024 * 8;
-    step_move(r, gpu, "layernorm_backward", calls, read_and_written * C * N * s->sizeof_activation + 8 * N, 1.0);
-    step_column_sums(r, gpu, calls, sums < 3.0 * C * N / 16 ? sums : 3.0 * C * N / 16);
-}
-
-// GELU forward as a kernel of its own. In 8 bits it is part of the kernel that turns the next layer's
-// input into 8 bits.
-static inline void step_gelu(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, bool again) {
-    double C = s->config.channels;
-    if (s->fp8) {
-        if (!again) { step_amax(r, gpu, s, calls, 4 * C); }
-        step_quantize_input(r, gpu, s, calls, 4 * C, RECOMPUTE_GELU, again);
-    } else {
-        step_channels(r, gpu, s, "gelu_forward", calls, 8 * C, 1.0);
-    }
-}
-
-// fc, and GELU in it where it is fused: the multiply then writes its input too.
-static inline void step_fc(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    int64_t C = s->config.channels;
-    bool fused = s->gelu_fusion >= FUSE_GELU_FORWARD && !s->fp8;
-    double beside = fused ? 4.0 * (double)C * step_tokens(s) * s->sizeof_activation : 0.0;
-    step_linear(r, gpu, s, "matmul fc forward", calls, C, 4 * C, beside);
-}
-
-// A block up to the input of its last multiply. --recompute 3 computes it again.
-static inline void step_block(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, bool again) {
-    int64_t C = s->config.channels;
-    step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
-    step_linear(r, gpu, s, "matmul qkv forward", calls, C, 3 * C, 0.0);
-    step_attention(r, gpu, s, calls);
-    if (s->attention == ATTENTION_CUDNN && !again) { step_amax(r, gpu, s, calls, (double)C); }
-    step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
-    step_linear(r, gpu, s, "matmul attproj forward", calls, C, C, 0.0);
-    step_channels(r, gpu, s, "fused_residual_layernorm_forward", calls, 4.0 * (double)C, 1.0);
-    step_quantize_input(r, gpu, s, calls, (double)C, RECOMPUTE_LAYERNORM, again);
-    step_fc(r, gpu, s, calls);
-    if (s->gelu_fusion == FUSE_NOTHING || s->fp8) { step_gelu(r, gpu, s, calls, again); }
-}
-
-// The part of a layer's forward pass that its backward pass computes again.
-static inline void step_recompute(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    double C = s->config.channels;
-    if (s->recompute >= RECOMPUTE_LAYERNORM) { step_channels(r, gpu, s, "layernorm_forward", calls, 2 * C, 1.0); }
-    if (s->recompute >= RECOMPUTE_BLOCK) {
-        step_block(r, gpu, s, calls, true);
-        return;
-    }
-    if (s->recompute >= RECOMPUTE_LAYERNORM) {
-        step_channels(r, gpu, s, "layernorm_forward", calls, 2 * C, 1.0);
-        for (int input = 0; input < 3; input++) { step_quantize_input(r, gpu, s, calls, C, RECOMPUTE_LAYERNORM, true); }
-    }
-    if (s->recompute < RECOMPUTE_GELU) { return; }
-    if (s->gelu_fusion >= FUSE_GELU_FORWARD && !s->fp8) {
-        step_fc(r, gpu, s, calls);
-    } else {
-        step_gelu(r, gpu, s, calls, true);
-    }
-}
-
-static inline void step_block_backward(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    int64_t C = s->config.channels;
-    double N = step_tokens(s), X = s->sizeof_activation;
-    bool fused = s->gelu_fusion >= FUSE_GELU_BACKWARD && !s->fp8;
-    step_quantize(r, gpu, s, calls, (double)C, 2);
-    step_linear_backward(r, gpu, s, "matmul fcproj backward input", "matmul fcproj backward weight", calls, 4 * C, C,
-                         fused ? 4.0 * (double)C * N * X : 0.0);
-    if (fused) {
-        step_bias_sum(r, gpu, s, calls, 4.0 * (double)C);
-    } else {
-        step_channels(r, gpu, s, "gelu_backward", calls, 12.0 * (double)C, 1.0);
-        step_column_sums(r, gpu, calls, N / 64 * 4 * (double)C);
-    }
-    step_quantize(r, gpu, s, calls, 4.0 * (double)C, 2);
-    step_linear_backward(r, gpu, s, "matmul fc backward input", "matmul fc backward weight", calls, C, 4 * C, 0.0);
-    step_layernorm_backward(r, gpu, s, calls, 4);
-    step_quantize(r, gpu, s, calls, (double)C, 2);
-    step_linear_backward(r, gpu, s, "matmul attproj backward input", "matmul attproj backward weight", calls, C, C,
-                         0.0);
-    step_attention_backward(r, gpu, s, calls);
-    step_bias_sum(r, gpu, s, calls, 3.0 * (double)C);
-    step_quantize(r, gpu, s, calls, 3.0 * (double)C, 2);
-    step_linear_backward(r, gpu, s, "matmul qkv backward input", "matmul qkv backward weight", calls, C, 3 * C, 0.0);
-    step_layernorm_backward(r, gpu, s, calls, 4);
-}
-
-// The lm_head, forward and backward, for `rows` rows: logits, the cross entropy in place, two products. It is in bf16.
-static inline void step_lm_head_rows(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls, int64_t rows) {
-    int64_t C = s->config.channels, Vp = s->config.padded_vocab_size;
-    int size = s->sizeof_activation;
-    if (rows == 0) { return; }
-    StepMatmul logits = {rows, Vp, C, false, size, size, 0.0}, dinp = {rows, C, Vp, false, size, size, 0.0};
-    StepMatmul dweight = {Vp, C, rows, false, size, sizeof(float), (double)Vp * (double)C * sizeof(float)};
-    step_matmul(r, gpu, s, "matmul lm_head forward", calls, &logits);
-    step_matmul(r, gpu, s, "matmul lm_head backward input", calls, &dinp);
-    step_matmul(r, gpu, s, "matmul lm_head backward weight", calls, &dweight);
-    double bytes = 2.0 * (double)rows * s->config.vocab_size * size;
-    double part = 1.0 / (s->head_overlap && rows < (int64_t)s->B * s->T ? 1.0 - STEP_LM_HEAD_OVERLAP : 1.0);
-    step_move(r, gpu, "cross_entropy", calls, bytes, part);
-}
-
-static inline void step_lm_head(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    int64_t N = (int64_t)s->B * s->T, rows = min_i64(N, s->head_rows);
-    step_lm_head_rows(r, gpu, s, calls * (double)(N / rows), rows);
-    step_lm_head_rows(r, gpu, s, calls, N % rows);
-    step_move(r, gpu, "sum_losses", calls, 4.0 * (double)N, 1.0);
-}
-
-// The embeddings: each row of wte that occurs is read once, and its fp32 gradient is read and written once.
-static inline void step_embeddings(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    double N = step_tokens(s), C = s->config.channels, X = s->sizeof_activation;
-    double rows = (N < s->config.vocab_size ? N : s->config.vocab_size) * C, positions = s->T * C;
-    step_move(r, gpu, "embedding_forward", calls, X * (N * C + rows + positions) + 4 * N, 1.0);
-    step_move(r, gpu, "embedding_backward_position", calls, X * N * C + 8 * positions, 1.0);
-    step_move(r, gpu, "embedding_backward_token", calls, X * N * C + 8 * rows + 8 * N, 1.0);
-}
-
-// The weights of the blocks in 8 bits, and transposed.
-static inline void step_quantize_weights(StepRows *r, const StepGpu *gpu, const StepShape *s, double calls) {
-    double C = s->config.channels, X = s->sizeof_activation, weights = 12 * C * C;
-    if (!s->fp8) { return; }
-    for (int linear = 0; linear < 4; linear++) {
-        step_move(r, gpu, "fp8_amax", calls, weights / 4 * X, 1.0);
-        step_move(r, gpu, "fp8_quantize", calls, weights / 4 * (X + 2), 1.0);
-    }
-}
-
-static inline void step_micro_batches(StepRows *r, const StepGpu *gpu, const StepShape *s) {
-    double C = s->config.channels, times = (double)s->micro_batches, layers = times * s->config.num_layers;
-    step_embeddings(r, gpu, s, times);
-    step_channels(r, gpu, s, "layernorm_forward", times, 2 * C, 1.0);
-    step_block(r, gpu, s, layers, false);
-    step_linear(r, gpu, s, "matmul fcproj forward", layers, 4 * (int64_t)C, (int64_t)C, 0.0);
-    step_channels(r, gpu, s, "fused_residual_layernorm_forward", layers, 4 * C, 1.0);
-    step_lm_head(r, gpu, s, times);
-    step_layernorm_backward(r, gpu, s, times, 3);
-    step_recompute(r, gpu, s, layers - times); // the last layer's activations are still there
-    step_block_backward(r, gpu, s, layers);
-    if (s->shards_parameters) { step_quantize_weights(r, gpu, s, 2 * layers); }
+// The layers beside the multiplies and attention. Each row of wte that occurs is read once, and its fp32 gradient is
+// read and written once. Blocks of kernels leave sums of columns, which another kernel adds up: LayerNorm's backward
+// a sum of 8 channels for each thread of a wave of 108 x 1,024, matmul_sum_rows a sum for each 128 rows, GELU's
+// backward for each 64. matmul_sum_rows computes gradients of biases if the kernel that writes dout leaves no sums. In
+// 8 bits GELU's forward is part of the kernel that brings fcproj's input to 8 bits.
+static inline void step_layers(StepRows *r, const StepGpu *gpu, const StepShape *s) {
+    StepCalls c = step_calls(s);
+    double N = step_tokens(s), C = s->config.channels, V = s->config.vocab_size, X = s->sizeof_activation;
+    double rows = (N < V ? N : V) * C, positions = s->T * C, tensor = step_bytes(s, C);
+    double wave = 3.0 * 108 * 1024 * 8, all = 3.0 * C * N / 16, norm_sums = sizeof(float) * (wave < all ? wave : all);
+    double fused = step_fuses(s, FUSE_GELU_BACKWARD) ? c.layers : 0.0, apart = c.layers - fused;
+    double gelus = step_fuses(s, FUSE_GELU_FORWARD) ? 0.0 : c.layers + c.again[RECOMPUTE_GELU];
+    double norms = c.once + 2 * c.again[RECOMPUTE_LAYERNORM] - c.again[RECOMPUTE_BLOCK];
+    const StepMove moves[] = {
+        {"embedding_forward", c.once, X * (N * C + rows + positions) + 4 * N},
+        {"embedding_backward_position", c.once, X * N * C + 8 * positions},
+        {"embedding_backward_token", c.once, X * N * C + 8 * rows + 8 * N},
+        {"sum_losses", c.once, 4 * N},
+        {"layernorm_forward", norms, 2 * tensor},
+        {"fused_residual_layernorm_forward", 2 * c.layers + c.again[RECOMPUTE_BLOCK], 4 * tensor},
+        {"layernorm_backward", c.once, 3 * tensor + 8 * N},
+        {"layernorm_backward", 2 * c.layers, 4 * tensor + 8 * N},
+        {"column_sums", c.once + 2 * c.layers, norm_sums},
+        {"gelu_forward", s->fp8 ? 0.0 : gelus, 8 * tensor},
+        {"fp8_amax", s->fp8 ? c.layers : 0.0, 4 * tensor},
+        {"gelu_backward", apart, 12 * tensor},
+        {"column_sums", apart, N / 64 * 4 * C * sizeof(float)},
+        {"matmul_sum_rows", fused, 4 * tensor},
+        {"column_sums", fused, N / 128 * 4 * C * sizeof(float)},
+        {"matmul_sum_rows", c.layers, 3 * tensor},
+        {"column_sums", c.layers, N / 128 * 3 * C * sizeof(float)},
+    };
+    step_moves(r, gpu, moves, sizeof(moves) / sizeof(moves[0]));
 }
 
 // The gradients are set to zero, and the norm reads a rank's part of them. AdamW reads this part again, reads and
-// writes both moments and the fp32 weights, and writes the weights of the layers.
+// writes both moments and the fp32 weights, and writes the weights of the layers. Gradients in parts have room for
+// whole buckets, which is cleared in every micro-batch.
 static inline void step_update(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     double parameters = (double)gpt2_num_params(&s->config), X = s->sizeof_activation;
     double own = s->shards_state ? parameters / s->num_ranks : parameters;
-    double weights = s->has_master ? 8 + X : 2 * X;
-    bool parts = s->shards_gradients; // then room for whole buckets is cleared in every micro-batch
-    step_move(r, gpu, "fill", parts ? (double)s->micro_batches * (1 + s->config.num_layers) : 1.0,
-              4 * parameters / (parts ? 1 + s->config.num_layers : 1), 1.0);
-    step_move(r, gpu, "global_norm_squared", 1.0, 4 * own, 1.0);
-    if (s->num_ranks > 1 && !s->shards_parameters) { step_move(r, gpu, "add_checksum", 1.0, X * parameters, 1.0); }
-    step_move(r, gpu, "adamw_update", 1.0, own * (4 + 16 + weights), 1.0);
-    if (!s->shards_parameters) { step_quantize_weights(r, gpu, s, s->config.num_layers); }
+    double buckets = s->shards_gradients ? 1 + s->config.num_layers : 1;
+    bool checks = s->num_ranks > 1 && !s->shards_parameters;
+    const StepMove moves[] = {
+        {"fill", s->shards_gradients ? (double)s->micro_batches * buckets : 1.0, 4 * parameters / buckets},
+        {"global_norm_squared", 1.0, 4 * own},
+        {"add_checksum", checks ? 1.0 : 0.0, X * parameters},
+        {"adamw_update", 1.0, own * (4 + 16 + (s->has_master ? 8 + X : 2 * X))},
+    };
+    step_moves(r, gpu, moves, sizeof(moves) / sizeof(moves[0]));
 }
 
 // ---- A step ----
@@ -467,7 +411,10 @@ static inline double step_rows_seconds(const StepRows *r) {
 // Every kernel of a step on one GPU. llmc/ranks/step_link.h adds the traffic between GPUs.
 static inline void step_rows(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     r->count = 0;
-    step_micro_batches(r, gpu, s);
+    step_linears(r, gpu, s);
+    step_lm_head(r, gpu, s);
+    step_attention(r, gpu, s);
+    step_layers(r, gpu, s);
     step_update(r, gpu, s);
 }
 
@@ -483,20 +430,22 @@ static inline int step_compare_rows(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
+static inline void step_print_row(const StepRow *row, const char *bound, FILE *out) {
+    fprintf(out, "%10.3f %8.0f %11.3f %12.1f  %-6s  %s\n", 1e3 * row->seconds, row->calls, 1e-9 * row->bytes,
+            1e-9 * row->flops, bound, row->name);
+}
+
 // Prints the rows, the longest first, and their sum. dev/bench/step_table.py reads them.
 static inline void step_print(const StepRows *rows, FILE *out) {
     StepRows sorted = *rows;
-    double sum[4] = {0.0, 0.0, 0.0, 0.0};
+    StepRow sum = {"the step", BOUND_MEMORY, 0.0, 0.0, 0.0, 0.0};
     qsort(sorted.rows, (size_t)sorted.count, sizeof(sorted.rows[0]), step_compare_rows);
     fprintf(out, "%10s %8s %11s %12s  %-6s  %s\n", "ms a step", "calls", "GB", "GFLOP", "bound", "kernel");
-    for (int i = 0; i < sorted.count; i++) {
-        const StepRow *row = &sorted.rows[i];
-        fprintf(out, "%10.3f %8.0f %11.3f %12.1f  %-6s  %s\n", 1e3 * row->seconds, row->calls, 1e-9 * row->bytes,
-                1e-9 * row->flops, step_bounds[row->bound], row->name);
-        sum[0] += row->seconds, sum[1] += row->calls, sum[2] += row->bytes, sum[3] += row->flops;
+    for (const StepRow *row = sorted.rows; row < sorted.rows + sorted.count; row++) {
+        step_print_row(row, step_bounds[row->bound], out);
+        sum.seconds += row->seconds, sum.calls += row->calls, sum.bytes += row->bytes, sum.flops += row->flops;
     }
-    fprintf(out, "%10.3f %8.0f %11.3f %12.1f  %-6s  %s\n", 1e3 * sum[0], sum[1], 1e-9 * sum[2], 1e-9 * sum[3], "-",
-            "the step");
+    step_print_row(&sum, "-", out);
 }
 
 #endif // LLMC_STEP_MODEL_H
