@@ -5,6 +5,8 @@
 #ifndef LLMC_AUTO_PLAN_H
 #define LLMC_AUTO_PLAN_H
 
+#include <math.h>
+
 #include "llmc/model/step_model.h"
 #include "llmc/base/utils.h"
 
@@ -43,31 +45,29 @@ typedef struct {
 
 static inline bool auto_fits(const AutoCandidate *c, int64_t budget) { return c->bytes >= 0 && c->bytes <= budget; }
 
-// The index of the fastest candidate that fits into `budget` bytes. Among equally fast candidates, the first with the
-// least memory. -1: none fits.
-static inline int auto_choose(const AutoCandidate *candidates, int count, int64_t budget) {
-    double fastest = 0.0;
+// The index of the first candidate with the least memory among those of at most `budget` bytes and `seconds`. -1: none.
+static inline int auto_least(const AutoCandidate *candidates, int count, int64_t budget, double seconds) {
     int best = -1;
     for (int i = 0; i < count; i++) {
-        bool faster = fastest == 0.0 || candidates[i].seconds < fastest;
-        if (auto_fits(&candidates[i], budget) && faster) { fastest = candidates[i].seconds; }
-    }
-    for (int i = 0; i < count; i++) {
-        const AutoCandidate *c = &candidates[i];
-        bool tie = auto_fits(c, budget) && c->seconds <= fastest * (1.0 + AUTO_TIE);
-        if (tie && (best < 0 || c->bytes < candidates[best].bytes)) { best = i; }
+        bool good = auto_fits(&candidates[i], budget) && candidates[i].seconds <= seconds;
+        if (good && (best < 0 || candidates[i].bytes < candidates[best].bytes)) { best = i; }
     }
     return best;
 }
 
+// The index of the fastest candidate that fits into `budget` bytes. Among equally fast candidates, the first with the
+// least memory. -1: none fits.
+static inline int auto_choose(const AutoCandidate *candidates, int count, int64_t budget) {
+    double fastest = INFINITY;
+    for (int i = 0; i < count; i++) {
+        if (auto_fits(&candidates[i], budget)) { fastest = fmin(fastest, candidates[i].seconds); }
+    }
+    return auto_least(candidates, count, budget, fastest * (1.0 + AUTO_TIE));
+}
+
 // The index of the candidate with the least memory. -1: all are impossible.
 static inline int auto_smallest(const AutoCandidate *candidates, int count) {
-    int best = -1;
-    for (int i = 0; i < count; i++) {
-        bool possible = candidates[i].bytes >= 0;
-        if (possible && (best < 0 || candidates[i].bytes < candidates[best].bytes)) { best = i; }
-    }
-    return best;
+    return auto_least(candidates, count, INT64_MAX, INFINITY);
 }
 
 static inline int auto_count_fitting(const AutoCandidate *candidates, int count, int64_t budget) {

@@ -43,26 +43,17 @@ typedef struct {
     int64_t dims[4];
 } PlanShape;
 
-static inline PlanShape shape4(int64_t a, int64_t b, int64_t c, int64_t d) {
-    PlanShape shape = {4, {a, b, c, d}};
+static inline PlanShape plan_shape(int ndims, int64_t a, int64_t b, int64_t c, int64_t d) {
+    PlanShape shape = {ndims, {a, b, c, d}};
     return shape;
 }
-static inline PlanShape shape3(int64_t a, int64_t b, int64_t c) {
-    PlanShape shape = {3, {a, b, c, 0}};
-    return shape;
-}
-static inline PlanShape shape2(int64_t a, int64_t b) {
-    PlanShape shape = {2, {a, b, 0, 0}};
-    return shape;
-}
-static inline PlanShape shape1(int64_t a) {
-    PlanShape shape = {1, {a, 0, 0, 0}};
-    return shape;
-}
+static inline PlanShape shape1(int64_t a) { return plan_shape(1, a, 0, 0, 0); }
+static inline PlanShape shape2(int64_t a, int64_t b) { return plan_shape(2, a, b, 0, 0); }
+static inline PlanShape shape3(int64_t a, int64_t b, int64_t c) { return plan_shape(3, a, b, c, 0); }
+static inline PlanShape shape4(int64_t a, int64_t b, int64_t c, int64_t d) { return plan_shape(4, a, b, c, d); }
 // Puts a dimension before the dimensions of a shape of at most 3.
 static inline PlanShape shape_of_copies(int64_t copies, const PlanShape *one) {
-    PlanShape shape = {1 + one->ndims, {copies, one->dims[0], one->dims[1], one->dims[2]}};
-    return shape;
+    return plan_shape(1 + one->ndims, copies, one->dims[0], one->dims[1], one->dims[2]);
 }
 
 typedef struct {
