@@ -42,8 +42,8 @@ SANITIZED = {
 # These take longest: they start first, so that none is left over at the end, alone with all the cores.
 LONG = ("test_nvcc", "test_gpu_ranks", "test_emu", "test_gpt2emu", "test_gpu_trainer", "test_headers", "test_data",
         "test_reproduce", "test_kernels", "test_comm", "test_multi_node", "test_tokenize", "test_faults")
-# C tests that only scripts/test.sh --all runs with sanitizers: much time in other processes, little memory.
-NOT_SANITIZED = ("test_kill", "test_pieces")
+# C tests that only scripts/test.sh --all runs with sanitizers: they take long, and fuzzers read their files.
+NOT_SANITIZED = ("test_kill", "test_pieces", "test_tokenizer")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
 APART = ("test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
 

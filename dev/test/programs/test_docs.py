@@ -243,6 +243,7 @@ def test_gpu_commands_run():
     assert ran >= 4, ran
 
 
+@pytest.mark.long
 def test_python_commands():
     """Their options exist. Those that read logs alone are run, on two short runs."""
     checked = ran = 0

@@ -6,6 +6,8 @@ import os
 import re
 import shutil
 
+import pytest
+
 import gpu_program
 import cli
 import evalfiles
@@ -93,6 +95,7 @@ def test_lowest_level_that_fits():
     assert err.count("\n") == 1, err
 
 
+@pytest.mark.long
 def test_what_is_free_decides_no_rounding():
     """As many rows of logits at a time as the emulator's 4 GiB have room for, however little of it is left to the run:
     the order of a sum depends on them."""
@@ -101,6 +104,7 @@ def test_what_is_free_decides_no_rounding():
     assert re.search(r"^auto +--recompute 3: .*\n +--.*--head-rows 16384: ", out, re.M), out
 
 
+@pytest.mark.long
 def test_ranks_choose_alike():
     """By the GPU that has the least memory free, and as one: none is left waiting for the others."""
     run = [*RUN[:4], "--heads", 2, "--channels", 64, "--context", 64, "-t", 64, "-d", 512, "-x", 1, *cli.QUIET]

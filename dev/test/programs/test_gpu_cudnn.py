@@ -7,6 +7,8 @@ import json
 import os
 import re
 
+import pytest
+
 import gpu_program
 import cli
 import ranks
@@ -109,6 +111,7 @@ BY_CUDNN, BY_US = "by cuDNN 9.19.0, in the backward 1 sequence at a time", "by o
 FAST, SLOW = dict(EMU_CUDNN_SECONDS="-9"), dict(EMU_CUDNN_SECONDS="9")
 
 
+@pytest.mark.long
 def test_the_faster_one():
     """auto times both, and later starts know. Nothing is timed with --matmul-tune 0."""
     hashes = {BY_CUDNN: weights_hash(ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))),
@@ -126,6 +129,7 @@ def test_the_faster_one():
     assert weights_hash(out) == hashes[BY_CUDNN] and "it is done" not in out, out
 
 
+@pytest.mark.long
 def test_resumed_with_the_same():
     """A resumed run takes what the run before has taken, also where the file of choices is not at hand."""
     folder, other = cli.new_folder("resumed"), dict(XDG_CACHE_HOME=cli.path("elsewhere"))

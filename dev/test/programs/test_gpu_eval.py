@@ -8,6 +8,8 @@ import os
 import re
 import signal
 
+import pytest
+
 import cli
 import evalfiles
 from evalfiles import CONFIG, eval_file, questions, relabelled, results
@@ -55,6 +57,7 @@ def test_several_ranks():
     assert results(ran(3, *options(name, "-b", 2, "-t", 24))) == [(0, COUNT, COUNT)]
 
 
+@pytest.mark.long
 def test_rows_of_several_lengths():
     """Batches of several lengths, which ranks have in the same round; the answers, and the first of equal ones."""
     config = cli.config(maxT=192, V=61, Vp=128)

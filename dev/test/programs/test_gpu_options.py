@@ -84,6 +84,7 @@ def test_fused_gelu_is_the_same_function():
         close(losses(ran(*RUN, "-ge", level)), plain)
 
 
+@pytest.mark.long
 def test_gelu_is_fused_where_that_is_known():
     """By default on Hopper, in bf16, with cuBLAS of CUDA 12.5 or later, and where nothing need be recomputed; the level
     of recompute changes nothing. Another GPU goes on with its own roundings, and says so."""

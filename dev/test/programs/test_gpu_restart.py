@@ -97,6 +97,7 @@ def undisturbed():
     return cli.weights_hash(out)
 
 
+@pytest.mark.long
 def test_a_process_dies():
     out = end(begin(TCP, cli.new_folder("dies"), DIED=cli.new_folder("died"), DIES_AT="40"))
     assert len(starts(out)) == 2 and 0 < starts(out)[1] < STEPS, out
@@ -124,6 +125,7 @@ def test_stopped_tcp():
     stopped(TCP)
 
 
+@pytest.mark.long
 def test_stopped_mpi():
     if shutil.which("mpirun") is None:
         pytest.skip("no mpirun here")

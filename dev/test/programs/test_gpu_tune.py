@@ -213,6 +213,7 @@ def test_several_ranks_of_any_bits():
     assert hashes[0] == hashes[1] != hashes[2], hashes
 
 
+@pytest.mark.long
 def test_beside_communication():
     """Between machines, multiplies that run beside communication count on the multiprocessors that NCCL leaves: the
     backward's, with whole gradients those of a step's last micro-batch, and with sharded parameters the forward's, too.
