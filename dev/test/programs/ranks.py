@@ -7,15 +7,14 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 import time
 
 import cli
+from tools import LIMIT, free_port
 
 PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu"))
-LIMIT = 300.0  # seconds for whatever must come to an end: many times what it takes, for machines that do much else
 LINE = re.compile(r"train_gpt2(cu)?: [^\n]+\n")
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
 # A thread each: several ranks share few cores. The checks of the emulator are for the tests that ask for them.
@@ -31,12 +30,6 @@ def kill_all():
 
 
 atexit.register(kill_all)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def has_mpi():

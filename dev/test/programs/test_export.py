@@ -157,41 +157,27 @@ def test_init_takes_the_tokenizer():
 
 
 def test_damaged_tokenizers():
+    """One of each file: test_hf.c has every damage."""
     folder, _ = export("--tokenizer", "byte", *MODEL)
     vocab, merges = (formats.read_bytes(os.path.join(folder, name)) for name in ("vocab.json", "merges.txt"))
-    cases = [("vocab.json", vocab[:len(vocab) // 2], ["vocab.json: byte"]),
-             ("vocab.json", b"", ["vocab.json: byte"]),
-             ("vocab.json", vocab.replace(b'"a": 97', b'"a": 98'),
-              ['vocab.json: id 98 is "a", by the merges it is "b"']),
-             ("vocab.json", vocab.replace(b'"a": 97, "b": 98', b'"b": 97, "a": 98'),
-              ['vocab.json: id 97 is "b", by the merges it is "a"', "--tokenizer"]),
-             ("vocab.json", vocab.replace(b'"a": 97, ', b""), ["vocab.json: has 256 tokens"]),
-             ("merges.txt", b"", ["merges.txt: line 1: no merges (truncated?)"]),
-             ("merges.txt", merges + b"a b\n", ["vocab.json: has 257 tokens, but its 1 merges make 258"]),
-             ("merges.txt", merges + b"a b", ["merges.txt: line 2: ends in mid-line (truncated?)"])]
-    for name, data, says in cases:
+    for name, good, data, says in (
+            ("vocab.json", vocab, vocab[:len(vocab) // 2], "vocab.json: byte"),
+            ("merges.txt", merges, merges + b"a b\n", "vocab.json: has 257 tokens, but its 1 merges make 258")):
         formats.write_bytes(os.path.join(folder, name), data)
-        refused(*NO_STEPS, "--init", folder, says=[folder, *says])
+        refused(*NO_STEPS, "--init", folder, says=[folder, says])
         ran(*NO_STEPS, "--init", folder, "--tokenizer", "byte")  # as the message says
-        formats.write_bytes(os.path.join(folder, name), vocab if name == "vocab.json" else merges)
+        formats.write_bytes(os.path.join(folder, name), good)
     ran(*NO_STEPS, "--init", folder)
 
 
 def test_places_for_an_export():
-    """Said before the first step."""
+    """Said before the first step. (test_hf.c has all places.)"""
     text, folder = cli.text_file(), new_folder("run")
     train = ["-i", text, *TINY, *QUIET, "-x", 2]
     refused(*train, "-o", folder, "--export", folder + "/", says=["--export", "--out-dir", folder + "/hf"])
     assert not os.path.exists(folder)
-    parent, name = os.path.split(folder)
-    for other in (f"{parent}/./{name}//", f"{parent}/nothing/../{name}", os.path.relpath(folder)):
-        refused(*train, "-o", folder, "--export", other, says=["--export", "is --out-dir"])
+    refused(*train, "-o", folder, "--export", os.path.relpath(folder), says=["--export", "is --out-dir"])
     refused(*train, "-o", folder + "/a/b", "--export", folder, says=["--export", "is inside " + folder])
-    empty = new_folder("empty")
-    os.makedirs(empty)
-    os.symlink(empty, empty + "_link")
-    refused(*train, "-o", empty + "_link/a", "--export", empty, says=["--export", "is inside " + empty])
-    refused(*train, "-o", empty, "--export", empty + "_link", says=["--export", "is the folder of a run"])
     ran(*train, "-o", folder)
     refused(*NO_STEPS, "--init", folder, "--export", folder, says=["is the folder of a run"])
     other = new_folder("other")

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
@@ -14,6 +13,7 @@ import pytest
 
 import gpu_program
 import cli
+from tools import free_port, stand_ins
 
 gpu_program.only_emulated()
 TCP, MPI = "scripts/multi_node/run_tcp.sh", "scripts/multi_node/run_mpi.sh"
@@ -43,34 +43,21 @@ echo "emulated GPU, 80000, 9.0"
 """
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
 @functools.lru_cache(maxsize=None)
-def stand_ins():
+def places():
     """A folder with programs, and one with data that are there, and so not fetched."""
-    programs, data = cli.new_folder("programs"), cli.new_folder("data")
-    os.makedirs(os.path.join(data, "hellaswag"))
     for name in ("vocab.bpe", "hellaswag/hellaswag_val.bin"):
-        open(os.path.join(data, name), "w").close()
-    os.makedirs(programs, exist_ok=True)
-    for name, text in (("trainer", TRAINER), ("nvidia-smi", NVIDIA_SMI)):
-        with open(os.path.join(programs, name), "w") as file:
-            file.write(text)
-        os.chmod(file.name, 0o755)
-    return programs, data
+        cli.write(f"data/{name}", b"")
+    return stand_ins({"trainer": TRAINER, "nvidia-smi": NVIDIA_SMI}, only=()), cli.path("data")
 
 
 def begin(script, out_dir, **changes):
     """Two processes on this machine."""
-    programs, data = stand_ins()
+    programs, data = places()
     settings = dict(PROGRAM=os.path.join(programs, "trainer"), TRAINER=gpu_program.PROGRAM, DIED="", OUT_DIR=out_dir,
                     TRAIN_DATA=cli.text_file(), VAL_DATA=cli.text_file("val.txt"), DATA_ROOT=data, MODEL="d6",
                     PATH=programs + os.pathsep + cli.ENVIRONMENT["PATH"], STAGES="check plan train", STEPS=str(STEPS),
-                    SEQ_LEN="16", BATCH_SIZE="2", TOTAL_BATCH="128", VAL_TOKENS="32", LR="1e-2", KEEP_MAJOR="0",
+                    SEQ_LEN="16", BATCH_SIZE="2", TOTAL_BATCH="64", VAL_TOKENS="32", LR="1e-2", KEEP_MAJOR="0",
                     CHECKPOINT_EVERY="4", GPUS_PER_NODE="2", SERVER="127.0.0.1", PORT=str(free_port()), PAUSE="0",
                     EMU_THREADS="1", OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                     OMPI_MCA_rmaps_base_oversubscribe="1")

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import cli
+from run_folder import log_of
 
 CPU = cli.PROGRAM
 GPU = os.path.abspath(os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu"))
@@ -63,11 +64,6 @@ def refused(*arguments, says=(), program=GPU, **environment):
     for text in says:
         assert text in err, f"{arguments}: {text!r} is not in {err!r}"
     return out
-
-
-def log_of(folder):
-    with open(os.path.join(folder, "main.log")) as file:
-        return file.read()
 
 
 def precision():

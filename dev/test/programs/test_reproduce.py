@@ -3,22 +3,18 @@ repository: with the emulated trainer, with the CPU's, interrupted, with data th
 what they say where something is missing. nvidia-smi, df, srun and scontrol are stand-ins where a test needs them."""
 import glob
 import os
-import pty
 import re
-import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-WORK = tempfile.mkdtemp(prefix="gpt2c_reproduce.")
-COPY = os.path.join(WORK, "a copy")  # a space, as folders have
+from tools import ROOT, WORK, Terminal, before_path, free_port, path, stand_ins
+
+COPY = path("a copy")  # a space, as folders have
 LIMIT = 360  # seconds for anything, on a machine busy with other things
 MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "doc", "llmc", "scripts", "dev", "train_gpt2.c", "train_gpt2.cu",
            "tokenize.c"]
@@ -105,28 +101,18 @@ def read(*names):
         return file.read()
 
 
-def programs_without(*hidden, **stand_ins):
-    """A PATH of one folder with links to all programs of PATH but the hidden ones, and with stand-ins (sh scripts)."""
-    folder = tempfile.mkdtemp(dir=WORK)
-    for place in os.environ["PATH"].split(os.pathsep):
-        for path in glob.glob(os.path.join(place, "*")):
-            name = os.path.basename(path)
-            if name not in hidden and not os.path.lexists(os.path.join(folder, name)):
-                os.symlink(os.path.abspath(path), os.path.join(folder, name))
-    return with_stand_ins(folder, **stand_ins)
+def programs_without(*hidden, **programs):
+    """A PATH of one folder with links to all programs of PATH but the hidden ones, and with stand-ins."""
+    return stand_ins(named(programs), hidden)
 
 
-def with_stand_ins(folder=None, **stand_ins):
-    """A PATH that begins with these programs; the underscore of a name stands for a hyphen."""
-    path = folder or tempfile.mkdtemp(dir=WORK)
-    for name, text in stand_ins.items():
-        target = os.path.join(path, name.replace("_", "-"))
-        if os.path.lexists(target):
-            os.remove(target)
-        with open(target, "w") as file:
-            file.write("#!/bin/sh\n" + text)
-        os.chmod(target, 0o755)
-    return path if folder else path + os.pathsep + os.environ["PATH"]
+def with_stand_ins(**programs):
+    return before_path(named(programs))
+
+
+def named(programs):
+    """The underscore of a name stands for a hyphen."""
+    return {name.replace("_", "-"): text for name, text in programs.items()}
 
 
 def gpus(count, mib, capability="9.0"):
@@ -183,33 +169,14 @@ def test_124M_finished_before():
     assert "export   run_smoke_gpt2_124M/hf is here" in again, again
 
 
-def read_until(terminal, text, seen=b""):
-    deadline = time.monotonic() + LIMIT
-    while text is None or text not in seen:
-        assert time.monotonic() < deadline, seen[-3000:]
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                seen += os.read(terminal, 65536)
-            except OSError:  # closed
-                assert text is None, seen[-3000:]
-                break
-    return seen
-
-
 @pytest.mark.long
 def test_350M_interrupted_on_a_terminal():
     """Ctrl-C; then the command that it prints finishes the run. Without mpirun."""
     changes = dict(emulated(), PATH=programs_without("mpirun", "mpiexec", "orterun"))
-    process, terminal = pty.fork()
-    if process == 0:
-        os.chdir(WORK)
-        os.execvpe("bash", ["bash", script_of("gpt2_350M")], environment(**changes))
-    seen = read_until(terminal, b"step    1/6 |")
-    os.write(terminal, b"\x03")
-    seen = read_until(terminal, None, seen).decode(errors="replace").replace("\r\n", "\n")
-    status = os.waitpid(process, 0)[1]
-    os.close(terminal)
-    assert os.WIFEXITED(status) and os.WEXITSTATUS(status) == 130, (status, seen[-3000:])
+    with Terminal(["bash", script_of("gpt2_350M")], cwd=WORK, env=environment(**changes)) as terminal:
+        terminal.until(r"step    1/6 \|")
+        terminal.press(b"\x03")
+        seen = terminal.finish(130).replace("\r\n", "\n")
     stopped = re.search(r"stopped by SIGINT at step (\d) of 6. The same command goes on:\n    (.*)\n", seen)
     assert stopped and 1 <= int(stopped[1]) < 6, seen[-3000:]
     assert stopped[2].endswith("scripts/run_gpt2_350M.sh") and "SMOKE=1" in stopped[2], stopped[2]
@@ -418,18 +385,11 @@ SRUN = """while [ "${1#-}" != "$1" ]; do
     case $1 in --ntasks=*) tasks=${1#*=} ;; esac
     shift
 done
-case " $* " in *" --nccl-init mpi "*) exec mpirun --oversubscribe -np "$tasks" "$@" ;; esac
 status=0 children=""
 for i in $(seq "$tasks"); do SLURM_PROCID=$((i - 1)) "$@" & children="$children $!"; done
 for child in $children; do wait "$child" || status=$?; done
 exit $status
 """
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
 
 
 def several_nodes(script, **changes):
@@ -455,16 +415,12 @@ def test_mpi():
 
 @pytest.mark.long
 def test_tcp():
-    several_nodes("run_tcp.sh", PORT=free_port())
+    several_nodes("run_tcp.sh", PORT=str(free_port()))
 
 
 @pytest.mark.long
 def test_slurm():
+    """By a folder. The words for the other two are test_multi_node.py's."""
     slurm = dict(SLURM_SUBMIT_DIR=COPY, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", SLURM_JOB_NODELIST="node1",
                  SLURM_CPUS_ON_NODE="2", PATH=with_stand_ins(srun=SRUN, scontrol="echo localhost\n"))
-    for kind in ("folder", "tcp", "mpi")[:3 if shutil.which("mpirun") else 2]:
-        several_nodes(f"run_{kind}.sbatch", PORT=free_port(), **slurm)
-
-
-def teardown_module():
-    shutil.rmtree(WORK, ignore_errors=True)
+    several_nodes("run_folder.sbatch", PORT=str(free_port()), **slurm)
