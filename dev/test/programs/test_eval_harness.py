@@ -14,8 +14,8 @@ import pytest
 
 import cli
 from cli import new_folder, path, ran, write
+from tools import ROOT, hf_tool
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 RUN_EVAL, SUMMARIZE = (os.path.join(ROOT, "dev", "eval", name) for name in ("run_eval.py", "summarize.py"))
 INSTALLED = all(importlib.util.find_spec(name) for name in ("lm_eval", "torch", "transformers", "accelerate"))
 OFFLINE = dict(os.environ, HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1", HF_HOME=path("hub"), OMP_NUM_THREADS="1",
@@ -185,12 +185,7 @@ def questions():
 
 def logits_of(folder, ids):
     """(T,V) of the CPU trainer's model, in plain lists."""
-    tool = path("hf_tool")
-    if not os.path.exists(tool):
-        compiler = os.environ.get("CC", "cc").split()
-        subprocess.run([*compiler, "-std=gnu11", "-O2", "-Wno-unknown-pragmas", "-I.", "dev/test/files/hf_tool.c",
-                        "-o", tool, "-lm"], cwd=ROOT, check=True)
-    subprocess.run([tool, "logits", folder, path("numbers"), *map(str, ids)], check=True)
+    subprocess.run([hf_tool(), "logits", folder, path("numbers"), *map(str, ids)], check=True)
     numbers, V = array.array("f", cli.read("numbers")), 257
     return [numbers[t * V:(t + 1) * V] for t in range(len(ids))]
 

@@ -11,8 +11,9 @@ import pytest
 import cli
 import formats
 from cli import MODEL, QUIET, TINY, new_folder, path, ran, refused, write
+from tools import SHARED
 
-GPT2_MERGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), *[".."] * 4, "shared", "data", "vocab.bpe")
+GPT2_MERGES = os.path.join(SHARED, "vocab.bpe")
 FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "special_tokens_map.json",
          "tokenizer.json", "tokenizer_config.json", "vocab.json"]
 WEIGHTS = ["config.json", "generation_config.json", "model.safetensors"]

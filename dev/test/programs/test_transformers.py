@@ -14,6 +14,7 @@ import pytest
 import cli
 import formats
 from cli import new_folder, path, ran, refused, write
+from tools import SHARED, hf_tool
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1",
                   TRANSFORMERS_VERBOSITY="error", TOKENIZERS_PARALLELISM="false")
@@ -24,9 +25,7 @@ try:
 except ImportError as error:
     pytest.skip(f"needs torch and transformers ({error})", allow_module_level=True)
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-GPT2_MERGES = os.path.join(ROOT, "..", "shared", "data", "vocab.bpe")
-TOOL = path("hf_tool")
+GPT2_MERGES = os.path.join(SHARED, "vocab.bpe")
 ODD = {"n_layer": 3, "n_head": 5, "n_embd": 35, "n_positions": 23, "vocab_size": 301}
 AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x", "It's we'll I'D y'all'd've",
            "naïve café", "emoji 🎸👩‍👩‍👧‍👦 🏳️‍🌈",
@@ -37,11 +36,7 @@ AWKWARD = ["", " ", "  leading and  double spaces", "trailing ", "\n\n\t\r\n x",
 
 
 def tool(*arguments):
-    if not os.path.exists(TOOL):
-        compiler = os.environ.get("CC", "cc").split()
-        subprocess.run([*compiler, "-std=gnu11", "-O2", "-Wno-unknown-pragmas", "-I.", "dev/test/files/hf_tool.c",
-                        "-o", TOOL, "-lm"], cwd=ROOT, check=True)
-    return subprocess.run([TOOL, *map(str, arguments)], check=True, capture_output=True, text=True).stdout
+    return subprocess.run([hf_tool(), *map(str, arguments)], check=True, capture_output=True, text=True).stdout
 
 
 def our_ids(tokenizer, text):

@@ -2,6 +2,7 @@
 import atexit
 import contextlib
 import fcntl
+import functools
 import glob
 import os
 import pty
@@ -99,6 +100,19 @@ def run_closed(*command, **keywords):
     """The status of a command without standard input, output and error."""
     return subprocess.run(["sh", "-c", 'exec "$0" "$@" <&- >&- 2>&-', *map(str, command)], check=False,
                           **keywords).returncode
+
+
+@functools.lru_cache(None)
+def compiled_tool(name):
+    """A program of dev/test/files, which is built when it is first needed."""
+    compiler = os.environ.get("CC", "cc").split()
+    subprocess.run([*compiler, "-std=gnu11", "-O1", "-Wno-unknown-pragmas", "-I.", f"dev/test/files/{name}.c", "-o",
+                    path(name), "-lm"], cwd=ROOT, check=True)
+    return path(name)
+
+
+def hf_tool():
+    return compiled_tool("hf_tool")
 
 
 # ---- Programs of the system ----
