@@ -12,6 +12,9 @@ import cli
 from cli import QUIET, finish, losses, ran, sample_of, start, text_file, val_losses, weights_hash
 
 TEXT = text_file()
+# The emulator checks every access where a test asks for it.
+cli.ENVIRONMENT.update(EMU_CHECK="0")
+CHECKED = dict(cli.ENVIRONMENT, EMU_CHECK="1")
 SHAPE = ["-i", TEXT, "--layers", "2", "--heads", "2", "--channels", "16", "--context", "16", "-t", "16"]
 RUN = [*SHAPE, *QUIET, "-b", "3", "-x", "4", "-l", "1e-2"]  # B*T = 48: no multiple of any block
 
@@ -62,7 +65,7 @@ def test_recomputing_takes_less_memory():
 
 def test_any_order_of_blocks_and_threads():
     """The emulator's orders of blocks, warps and lanes, and its threads; on hardware: three times the same."""
-    out = ran(*RUN)
+    out = ran(*RUN, env=CHECKED)
     for variables in (dict(EMU_SCHEDULE="reversed"), dict(EMU_SCHEDULE="random:5"), dict(EMU_THREADS="1")):
         again = ran(*RUN, env=dict(cli.ENVIRONMENT, **variables))
         assert weights_hash(again) == weights_hash(out) and losses(again) == losses(out), (variables, out, again)
@@ -77,7 +80,7 @@ def close(got, want):
 def test_fused_gelu_is_the_same_function():
     plain = losses(ran(*RUN))
     for level in (1, 2):
-        close(losses(ran(*RUN, "-ge", level)), plain)
+        close(losses(ran(*RUN, "-ge", level, env=CHECKED)), plain)
 
 
 @pytest.mark.long
@@ -114,7 +117,7 @@ def test_gelu_is_fused_where_that_is_known():
 def test_head_in_parts():
     """The loss of some rows beside the logits of the next: the same bits as one after the other."""
     run = [*SHAPE, "-b", 3, "-d", 96, "-x", 3, "-l", "1e-2", "-v", 2, "-m", 2, "-s", 0]
-    whole, parts, beside = (ran(*run, *more) for more in
+    whole, parts, beside = (ran(*run, *more, env=CHECKED) for more in
                             ([], ["--head-rows", 10], ["--head-rows", 10, "--head-overlap"]))
     assert weights_hash(beside) == weights_hash(parts), (beside, parts)
     assert losses(beside) == losses(parts) and val_losses(beside) == val_losses(parts), (beside, parts)
@@ -137,7 +140,7 @@ def test_graphs_are_the_calls_one_by_one():
     want = ran(*long, "--cuda-graph", 0)
     assert re.search("^launches +kernel by kernel$", want, re.M), want
     for options in ([], ["-r", 3, "--skip-loss-z", 5, "--skip-grad-z", 5]):
-        out = ran(*long, *options)
+        out = ran(*long, *options, env=CHECKED)
         assert re.search("^launches +a step is CUDA graphs$", out, re.M), out
         assert weights_hash(out) == weights_hash(want) and losses(out) == losses(want), (options, out, want)
     if gpu_program.EMULATED:
