@@ -8,29 +8,6 @@
 
 #define FINDING_BYTES 160
 
-// Notes that all ranks have this error, so that comm_fail tells nobody.
-static inline void comm_all_know(Comm *comm, const Error *error) {
-    snprintf(comm->known, sizeof(comm->known), "%.*s", COMM_TEXT_BYTES - 1, error->text);
-}
-
-// Can no exchange succeed any more?
-static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
-
-// Tells the watch that this rank has got further, to "step 12".
-static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
-    char phase[64];
-    if (comm->num_ranks == 1) { return; }
-    snprintf(phase, sizeof(phase), "%s %lld", what, (long long)number);
-    comm_progress(comm, phase);
-}
-
-// Returns the number of machines that the ranks run on.
-static inline int comm_num_machines(const Comm *comm) {
-    int machines = 0;
-    for (int r = 0; r < comm->num_ranks; r++) { machines += comm_is_first_of_machine(comm, r); }
-    return machines;
-}
-
 // ---- Numbers ----
 
 // Exchanges `mine` (bytes; size is equal on all ranks), and copies what all ranks brought to all (total bytes).

@@ -131,6 +131,13 @@ static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
     return first == rank;
 }
 
+// Returns the number of machines that the ranks run on.
+static inline int comm_num_machines(const Comm *comm) {
+    int machines = 0;
+    for (int r = 0; r < comm->num_ranks; r++) { machines += comm_is_first_of_machine(comm, r); }
+    return machines;
+}
+
 static inline CommName comm_name(const Comm *comm, int rank) { return comm_who_name(rank, &comm->shared->who[rank]); }
 
 // ---- Facts for the watch. Cheap enough for every micro-batch ----
@@ -150,6 +157,14 @@ static inline void comm_progress(Comm *comm, const char *phase) {
     s->since = seconds_now();
     snprintf(s->main.phase, sizeof(s->main.phase), "%s", phase);
     pthread_mutex_unlock(&s->mutex);
+}
+
+// Tells the watch that this rank has got further, to "step 12".
+static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
+    char phase[64];
+    if (comm->num_ranks == 1) { return; }
+    snprintf(phase, sizeof(phase), "%s %lld", what, (long long)number);
+    comm_progress(comm, phase);
 }
 
 // The next steps may take long (loading, tokenizing, saving): the watchdog then allows 30 times as long.
@@ -260,6 +275,14 @@ static inline void comm_end_watch(CommShared *s, const char *failure) {
     pthread_join(s->thread, NULL);
     s->running = false;
 }
+
+// Notes that all ranks have this error, so that comm_fail tells nobody.
+static inline void comm_all_know(Comm *comm, const Error *error) {
+    snprintf(comm->known, sizeof(comm->known), "%.*s", COMM_TEXT_BYTES - 1, error->text);
+}
+
+// Can no exchange succeed any more?
+static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
 
 // This rank has failed: the other ranks end with "rank 3 (host): <error>". Does not repeat an error that all ranks have
 // from comm_agree, so call this for every error. Returns within seconds. Does not print. If another rank has failed at
