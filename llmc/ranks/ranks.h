@@ -82,8 +82,9 @@ typedef struct {
     CommBeat main;         // idle and limit are filled in when it is sent
     double since;          // when the main thread got further
     double step_seconds;
-    bool slow, resumable, closing, failing;
-    char failure[COMM_TEXT_BYTES];
+    bool slow, resumable;
+    bool ending;                   // the main thread leaves: in order, or because of a failure
+    char failure[COMM_TEXT_BYTES]; // "": none
     CommCallbacks callbacks;
 } CommShared;
 
@@ -264,7 +265,7 @@ static inline void comm_wake(CommShared *s) {
 // A watch that has found the end of the run ends the process instead, and this does not return.
 static inline void comm_end_watch(CommShared *s, const char *failure) {
     pthread_mutex_lock(&s->mutex);
-    s->closing = failure == NULL, s->failing = failure != NULL;
+    s->ending = true;
     if (failure != NULL) {
         snprintf(s->failure, sizeof(s->failure), "%s", failure);
         comm_add_remedy(s, s->failure);

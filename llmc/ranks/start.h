@@ -11,7 +11,7 @@
 #include "llmc/ranks/rendezvous.h"
 #include "llmc/ranks/watch.h"
 
-#define COMM_PROTOCOL 4            // another number: other frames
+#define COMM_PROTOCOL 5            // another number: other frames
 #define COMM_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
 #define COMM_MAX_ADDRESSES 24

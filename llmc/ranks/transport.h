@@ -255,8 +255,7 @@ typedef enum {
     // The watch.
     FRAME_BEAT,    // a rank's progress
     FRAME_GOODBYE, // this rank ends in order
-    FRAME_FAILED,  // to rank 0, a text: the run must end
-    FRAME_END      // from rank 0, a text: the run ends
+    FRAME_END      // a text: the run must end, and this is why
 } FrameType;
 
 typedef struct {
@@ -269,10 +268,13 @@ typedef struct {
 } FrameHead;
 
 typedef struct {
-    FrameHead head;
     int refs;      // queues that hold it
-    uint8_t *data; // head.bytes bytes and a NUL
+    uint8_t *data; // head.bytes bytes and a NUL, just behind the head
+    FrameHead head;
 } Frame;
+
+// The bytes that travel: the head, then the data.
+static inline uint8_t *frame_bytes(Frame *frame) { return frame->data - sizeof(frame->head); }
 
 // A frame with one reference and a copy of data (NULL: none yet). NULL: out of memory.
 static inline Frame *frame_create(const FrameHead *head, const void *data) {
@@ -361,10 +363,9 @@ static inline bool socket_would_wait(void) { return errno == EAGAIN || errno == 
 // says why.
 static inline void link_flush(Link *link) {
     while (link->fd >= 0 && link->num_out > 0) {
-        const Frame *frame = link->out[0];
-        size_t head = sizeof(frame->head), at = link->sent, whole = head + (size_t)frame->head.bytes;
-        const uint8_t *from = at < head ? (const uint8_t *)&frame->head + at : frame->data + (at - head);
-        ssize_t n = send(link->fd, from, (at < head ? head : whole) - at, MSG_NOSIGNAL);
+        Frame *frame = link->out[0];
+        size_t whole = sizeof(frame->head) + (size_t)frame->head.bytes;
+        ssize_t n = send(link->fd, frame_bytes(frame) + link->sent, whole - link->sent, MSG_NOSIGNAL);
         if (n < 0 && socket_would_wait()) { return; }
         if (n > 0) { link->sent += (size_t)n; }
         if (n > 0 && link->sent < whole) { continue; }
@@ -401,16 +402,16 @@ static inline bool link_check_head(Link *link) {
 
 // Receives at most one frame, without waiting. *frame then belongs to the caller.
 static inline LinkStatus link_receive(Link *link, Frame **frame) {
-    const size_t head = sizeof(link->head);
     for (;;) {
-        size_t at = link->received, whole = head + (link->in != NULL ? (size_t)link->in->head.bytes : 0);
+        size_t at = link->received, whole = sizeof(link->head);
+        uint8_t *to = link->in != NULL ? frame_bytes(link->in) : (uint8_t *)&link->head;
+        if (link->in != NULL) { whole += (size_t)link->in->head.bytes; }
         if (link->in != NULL && at == whole) {
             *frame = link->in;
             link->in = NULL, link->received = 0;
             return LINK_FRAME;
         }
-        ssize_t n =
-            recv(link->fd, at < head ? (uint8_t *)&link->head + at : link->in->data + (at - head), whole - at, 0);
+        ssize_t n = recv(link->fd, to + at, whole - at, 0);
         if (n == 0) { return LINK_CLOSED; }
         if (n < 0 && errno == EINTR) { continue; }
         if (n < 0 && socket_would_wait()) { return LINK_WAIT; }

@@ -5,7 +5,7 @@
 // Rank 0's watch judges who hangs and tells all ranks. Each other watch judges rank 0's silence. A run ends like this:
 //
 //   a rank ends in order      GOODBYE; the other ranks go on without it
-//   a rank fails (comm_fail)  it sends FAILED, rank 0 sends END with its text to all; each prints it and exits
+//   a rank fails (comm_fail)  it sends END, rank 0 sends END with its text to all; each prints it and exits
 //   a rank is killed          rank 0 sees its link close without GOODBYE, and sends END
 //   rank 0 is killed          every rank sees its link close
 //   silence, no progress      rank 0 sends END after the time limit
@@ -84,8 +84,6 @@ static inline void watch_say_last(Watch *w, FrameType type, const char *text, do
     links_hang_up(w->s->links, w->s->num_ranks, seconds_now() + seconds);
 }
 
-static inline FrameType watch_failure_type(const Watch *w) { return w->s->rank == 0 ? FRAME_END : FRAME_FAILED; }
-
 // The run is over: prints why, tells the other ranks, and ends the process. Needs the mutex and keeps it, so that the
 // main thread gets no further: an abort leaves numbers on the GPU that must not be logged or saved.
 static inline void watch_end_process(Watch *w) {
@@ -100,7 +98,7 @@ static inline void watch_end_process(Watch *w) {
     bool threaded = pthread_create(&acts, NULL, watch_last_acts, w) == 0 && pthread_detach(acts) == 0;
     if (!threaded && s->prints) { print_error(s->program, &w->words); }
     if (threaded) { watch_wait_for_acts(w, 1, 0.2); } // a launcher ends all ranks when the first one exits
-    if (w->verdict != VERDICT_TOLD) { watch_say_last(w, watch_failure_type(w), w->words.text, COMM_TELL_SECONDS); }
+    if (w->verdict != VERDICT_TOLD) { watch_say_last(w, FRAME_END, w->words.text, COMM_TELL_SECONDS); }
     if (threaded) { watch_wait_for_acts(w, 2, WATCH_ABORT_SECONDS); }
     _exit(EXIT_FAILURE); // not exit(): the main thread may be anywhere, and the functions that exit() calls may hang
 }
@@ -128,9 +126,7 @@ static inline bool watch_take_frame(Watch *w, int rank, Frame *frame) {
         peer->gone = true;
         link_close(&w->s->links[rank]);
         return true;
-    case FRAME_FAILED:
     case FRAME_END:
-        if ((rank == 0) != (head->type == FRAME_END)) { return false; }
         peer->failed = true;
         watch_find(w, rank == 0 ? VERDICT_TOLD : VERDICT_FAILED, "%s", (const char *)frame->data);
         return true;
@@ -316,13 +312,12 @@ static inline void watch_look(Watch *w) {
 // Does what the main thread has asked for. Leaving in order comes before anything found at this moment, because this
 // rank's work is complete. Failing comes after it, because the failure may be its consequence.
 static inline bool watch_leaves(Watch *w) {
-    if (w->s->closing) { watch_say_last(w, FRAME_GOODBYE, "", COMM_GOODBYE_SECONDS); }
-    if (w->s->closing) { return true; }
-    if (w->verdict != VERDICT_NONE) { watch_end_process(w); }
-    if (w->s->failing) { // the main thread prints its error itself
-        watch_say_last(w, watch_failure_type(w), w->s->failure, COMM_GOODBYE_SECONDS);
+    bool fails = w->s->failure[0] != '\0';
+    if (w->verdict != VERDICT_NONE && (fails || !w->s->ending)) { watch_end_process(w); }
+    if (w->s->ending) { // the main thread prints its error itself
+        watch_say_last(w, fails ? FRAME_END : FRAME_GOODBYE, w->s->failure, COMM_GOODBYE_SECONDS);
     }
-    return w->s->failing;
+    return w->s->ending;
 }
 
 static inline void watch_begin(Watch *w, CommShared *s) {

@@ -1132,7 +1132,7 @@ TEST(test_damaged_frames) {
         memset(bytes, 'x', sizeof(bytes));
         FrameHead heads[3] = {frame_head(FRAME_BEAT, sizeof(CommBeat)),
                               frame_head(rank == 0 ? FRAME_MINE : FRAME_RESULT, sizeof(CommBeat)),
-                              frame_head(rank == 0 ? FRAME_FAILED : FRAME_END, 100)};
+                              frame_head(FRAME_END, 100)};
         for (size_t k = 0; k < 3; k++) {
             heads[k].magic = FRAME_MAGIC;
             memcpy(bytes + k * (sizeof(FrameHead) + sizeof(CommBeat)), &heads[k], sizeof(heads[k]));
