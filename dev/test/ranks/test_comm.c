@@ -117,12 +117,17 @@ static bool do_facts(Rank *r) {
     return comm_check_facts(&r->comm, facts, bytes, &r->error);
 }
 
-// Rank who is one exchange ahead, or brings another size (how=size, broadcast).
+// Rank who is one exchange ahead, or in another exchange of one size (how=name), or brings another size (how=size,
+// broadcast).
 static bool do_mismatch(Rank *r) {
     const char *how = rank_text(r, "how", "kind");
     uint64_t values[2] = {1, 2}, all[2 * MAX_TEST_RANKS];
     bool any, other = r->comm.rank == r->who;
     if (strcmp(how, "size") == 0) { return comm_all_gather(&r->comm, values, all, other ? 16 : 8, &r->error); }
+    if (strcmp(how, "name") == 0) {
+        return other ? comm_sum_u64(&r->comm, values, 1, &r->error)
+                     : comm_all_gather(&r->comm, values, all, 8, &r->error);
+    }
     if (strcmp(how, "broadcast") == 0) { return comm_broadcast(&r->comm, values, other ? 16 : 8, &r->error); }
     return other ? comm_sum_u64(&r->comm, values, 2, &r->error) : comm_any(&r->comm, true, &any, &r->error);
 }
@@ -1006,6 +1011,8 @@ TEST(test_outcomes) {
         {"do=facts who=1 fact=--new", 2, -1, "", "", "the ranks run different programs", NULL},
         {"do=mismatch who=2 how=kind", 4, -1, mismatch,
          "a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all", "bytes", NULL},
+        {"do=mismatch who=2 how=name", 4, -1, mismatch,
+         "a sum of 8 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
         {"do=mismatch who=2 how=size", 4, -1, mismatch,
          "an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
         {"do=mismatch who=2 how=broadcast", 4, -1, mismatch,
