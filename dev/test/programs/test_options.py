@@ -78,7 +78,7 @@ def test_hellaswag_switch():
     (["-i", TEXT, "-x", 1, "-o", "*" * 5000], "--out-dir (-o): got 5000 bytes, expected DIR of 1 to 4000 bytes"),
     ([*RUN, "-j", "x" * 4000], "x" * 200),  # the option allows what the system may not
     ([*RUN, "-o", "/proc/" + "x/" * 1990], "/proc"),
-))
+), ids=map(str, range(21)))
 def test_refusals(words, says):
     """One of each kind: test_args.c has every option and value."""
     assert len(refused(*words, says=[says])) < 5000
