@@ -40,8 +40,9 @@ SANITIZED = {
     "test_run_folder": None, "test_tokenize": None,
 }
 # These take longest: they start first, so that none is left over at the end, alone with all the cores.
-LONG = ("test_nvcc", "test_gpu_ranks", "test_emu", "test_gpt2emu", "test_gpu_trainer", "test_headers", "test_data",
-        "test_reproduce", "test_kernels", "test_comm", "test_multi_node", "test_tokenize", "test_faults")
+LONG = ("test_nvcc", "test_pytorch", "test_comm", "test_gpu_ranks", "test_emu", "test_headers", "test_gpu_cudnn",
+        "test_gpu_options", "test_gpu_restart", "test_gpu_auto", "test_reproduce", "test_gpu_check", "test_gpu_trainer",
+        "test_gpu_tune", "test_data", "test_multi_node", "test_docs", "test_tokenize", "test_faults")
 # C tests that only scripts/test.sh --all runs with sanitizers: they take long, and fuzzers read their files.
 NOT_SANITIZED = ("test_kill", "test_pieces", "test_tokenizer")
 # The tests of a file share what its first ones build, and run one after another, except those of these files.
