@@ -125,7 +125,7 @@ struct Rig {
     bool read(Test *t, CheckpointReader *reader) {
         Error error;
         if (!CHECK(t, read_state(&trainer, run.get(), reader, &error), "%s", error.text)) { return false; }
-        if (trainer.model.shape.num_ranks == 1) { share_state(&trainer); }
+        if (trainer.model.shape.num_ranks == 1) { share_state(&trainer, run.get()); }
         return true;
     }
     // The SUM64 of the fp32 weights that this rank owns.
@@ -939,12 +939,13 @@ TEST(test_host_does_not_wait_in_a_step) {
     ok = settle_by_gpus(trainer.get(), run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     gpt2_plan(trainer.get(), &run->config, choose_shape(run.get()));
-    ok = start(trainer.get(), run.get(), &error);
+    TrainLoop loop = {&trainer_ops, trainer.get(), run.get()};
+    ok = loop_start(&loop, &error);
     int64_t waits = 0;
     long allocations = 0;
     for (int step = 0; ok && step < 5; step++) {
         if (step == 1) { waits = emu::synchronization_count(), allocations = emu::allocation_count(); }
-        ok = train_step(trainer.get(), run.get(), step > 0, &error);
+        ok = train_step(trainer.get(), run.get(), &error);
     }
     CHECK(t, ok, "%s", error.text);
     CHECK(t, emu::synchronization_count() == waits, "the host waited %lld times in four steps",
@@ -1092,11 +1093,11 @@ TEST(test_sample_logits) {
     double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
     for (int i = 0; i < trainer->model.shape.T; i++) { trainer->sample.history_staging[i] = V - 1; }
     for (int i = 0; i < w.T; i++) {
-        append_to_sample(trainer, w.inputs[i]);
-        const float *logits = sample_logits(trainer);
+        append_token(trainer, w.inputs[i]);
+        const float *logits = next_logits(trainer);
         check_tensor(t, "logits of a sample", std::vector<float>(logits, logits + V), w.logits + (int64_t)i * V, tol);
     }
-    append_to_sample(trainer, 1);
+    append_token(trainer, 1);
     CHECK(t, trainer->sample.history_length == w.T / 2 + 1, "a full window leaves %d tokens",
           trainer->sample.history_length);
     CHECK(t, trainer->sample.history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");

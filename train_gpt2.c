@@ -16,7 +16,6 @@
 //   therefore have equal bits on 1 thread and on 64, and a row has equal bits alone and in a batch.
 // - No function allocates. Memory comes from the plan in section 2.
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,12 +27,8 @@
 #include "llmc/optim/outlier.h"
 #include "llmc/optim/schedulers.h"
 #include "llmc/cpu/peak.h"
-#include "llmc/run/run_report.h"
-#include "llmc/run/run_start.h"
-#include "llmc/run/sampler.h"
-#include "llmc/run/signals.h"
+#include "llmc/run/train_loop.h"
 #include "llmc/cpu/simd.h"
-#include "llmc/run/train_run.h"
 #include "llmc/base/utils.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -340,9 +335,6 @@ typedef struct {
 static float *of_layer(Activation activation, int layer) {
     return activation.stride > 0 ? activation.data + layer * activation.stride : activation.data;
 }
-
-// The kinds of run differ in memory. An evaluation needs no gradients and keeps the activations of one layer only.
-typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
     RunKind kind;
@@ -767,16 +759,10 @@ static void generate_rows(Model *model, int first, int rows) {
 
 static void generate_begin(Model *model) { model->generation.length = model->generation.cached = 0; }
 
-// Adds a token to the history. If the window is full, the newer half stays. Its positions change, so the cache is void.
+// Adds a token to the history. If the window is full, the tokens move, and the cache is void.
 static void generate_append(Model *model, int token) {
     Generation *g = &model->generation;
-    if (g->length == model->shape.window) {
-        int kept = model->shape.window / 2;
-        memmove(g->history, g->history + g->length - kept, (size_t)kept * sizeof(int32_t));
-        g->length = kept;
-        g->cached = 0;
-    }
-    g->history[g->length++] = token;
+    if (sampler_append(g->history, &g->length, model->shape.window, token)) { g->cached = 0; }
 }
 
 // Returns the logits (V) of the token after the history, which must not be empty. Without the cache it computes all
@@ -795,24 +781,18 @@ static const float *generate_logits(Model *model, bool use_cache) {
 // ---------------------------------------------------------------------------------------------------------------------
 // 5. The program
 
-static const char *const PROGRAM = "train_gpt2";
-
 // Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
 __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
-#define DEFAULT_SEQ_LEN 64 // a laptop's CPU can bear this
+struct Trainer {
+    Model model;
+    MemoryPlan plan;
+    double val_sum;    // of the losses of a validation's sequences so far
+    double peak_flops; // of this machine, measured
+};
 
-// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1. The run then saves and ends at the next chance. A second signal ends it
-// at once. SIGHUP does not count, because a terminal that closes may send it several times.
-static volatile sig_atomic_t stop_requested = 0;
-
-static void on_stop_signal(int signal_number) {
-    static volatile sig_atomic_t asked = 0;
-    stop_requested = 1;
-    if (signal_number == SIGHUP) { return; }
-    if (asked) { _exit(128 + signal_number); }
-    asked = 1;
-}
+static StopRequest stop_request;
+static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 
 // Adds up the gradient of a step over its micro-batches. If the run is asked to stop between two of them, sets
 // *interrupted and returns early. Nothing is lost: a resumed run begins the step anew.
@@ -822,7 +802,7 @@ static bool accumulate_gradient(Model *model, TrainRun *run, double *loss, bool 
     gpt2_zero_gradients(model);
     *loss = 0.0;
     for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = stop_requested && i > 0;
+        *interrupted = is_stopping(&stop_request) && i > 0;
         if (*interrupted) { return true; }
         if (!run_read_batch(run, i, model->tokens, model->targets, error)) { return false; }
         double batch_loss = gpt2_forward(model, B, T, dloss, true);
@@ -849,22 +829,10 @@ static void update_params(Model *model, TrainRun *run, const StepInfo *info) {
 // Adds a step's loss and norm to the statistics of outliers. Returns true and reports it if the update is skipped.
 static bool skips_update(Model *model, TrainRun *run, const StepInfo *info) {
     char why[96];
-    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
-    bool skip =
-        outliers_skip(&model->optimizer.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    bool skip = outliers_skip(&model->optimizer.outliers, info->loss, info->norm, run->options.skip_loss_z,
+                              run->options.skip_grad_z, why, sizeof(why));
     if (skip) { run_report_skip(run, info->step, why); }
     return skip;
-}
-
-static StepInfo begin_step(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
-    StepInfo info;
-    memset(&info, 0, sizeof(info));
-    info.step = run->step;
-    info.tokens = o->total_batch;
-    info.lr = schedule_lr(&schedule, run->step);
-    return info;
 }
 
 // Refuses a norm that is not a number or is too large to clip.
@@ -876,37 +844,45 @@ static bool check_norm(const Model *model, TrainRun *run, double norm, Error *er
 }
 
 // Runs one step: gradient, norm, update, one line in the log.
-static bool train_step(Model *model, TrainRun *run, double peak_gflops, Error *error) {
-    double start = seconds_now(), flops = flops_per_token(&run->config, run->options.seq_len);
+static bool train_step(Trainer *t, TrainRun *run, Error *error) {
+    Model *model = &t->model;
+    const TrainOptions *o = &run->options;
+    double start = seconds_now();
     bool interrupted = false;
-    StepInfo info = begin_step(run);
+    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
+    StepInfo info = run_begin_step(run, schedule_lr(&schedule, run->step));
     if (!accumulate_gradient(model, run, &info.loss, &interrupted, error)) { return false; }
     if (interrupted) { return true; }
     info.norm = gradient_norm(model);
     if (!check_norm(model, run, info.norm, error)) { return false; }
     if (!skips_update(model, run, &info)) { update_params(model, run, &info); }
     info.seconds = seconds_now() - start;
-    info.peak_fraction = flops * (double)info.tokens / info.seconds / (1e9 * peak_gflops);
+    info.peak_fraction = run_peak_fraction(run, info.seconds, t->peak_flops);
     run_advance(run);
     return logger_step(&run->logger, &info, error);
 }
 
-// Logs the mean loss over the validation sequences, which never change. Returns early if asked to stop.
-static bool validate(Model *model, TrainRun *run, Error *error) {
-    int64_t total = run_val_sequences(run), B = run->options.batch_size;
-    double sum = 0.0;
-    for (int64_t first = 0; first < total; first += B) {
-        if (stop_requested) { return true; }
-        int rows = (int)min_i64(B, total - first);
-        if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
-        sum += rows * gpt2_forward(model, rows, (int)run->options.seq_len, 0.0f, false);
-    }
-    if (stop_requested) { return true; }
-    return logger_val(&run->logger, run->step, sum / (double)total, error) && run_draw_losses(run, error);
+// Adds up the mean losses of the sequences of one batch.
+static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
+    Model *model = &t->model;
+    int64_t B = run->options.batch_size, first = round.batch * B;
+    int rows = (int)min_i64(B, run_val_sequences(run) - first);
+    if (round.number == 0) { t->val_sum = 0.0; }
+    if (!dataloader_read(&run->val, first, rows, model->tokens, model->targets, error)) { return false; }
+    t->val_sum += rows * gpt2_forward(model, rows, (int)run->options.seq_len, 0.0f, false);
+    return true;
+}
+
+static double validation_loss(Trainer *t, TrainRun *run, Round last) {
+    (void)last;
+    return t->val_sum / (double)run_val_sequences(run);
 }
 
 // Computes the mean loss of each completion of a batch, over the completion's own tokens.
-static void evaluate_batch(Model *model, const EvalLoader *eval, EvalBatch batch) {
+static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
+    Model *model = &t->model;
+    const EvalLoader *eval = &run->evals[which];
+    EvalBatch batch = eval_batch(eval, round.batch);
     eval_read(eval, &batch, model->tokens, model->targets);
     gpt2_forward(model, batch.rows, batch.T, 0.0f, false);
     for (int64_t i = 0; i < batch.rows; i++) {
@@ -914,146 +890,104 @@ static void evaluate_batch(Model *model, const EvalLoader *eval, EvalBatch batch
         int begin, end;
         double sum = 0.0;
         eval_scored(eval, row, batch.T, &begin, &end);
-        for (int t = begin; t < end; t++) { sum += model->acts.losses.data[i * batch.T + t]; }
+        for (int j = begin; j < end; j++) { sum += model->acts.losses.data[i * batch.T + j]; }
         model->eval_means[row] = sum / (end - begin);
     }
 }
 
-// Logs the losses of all completions of each evaluation. Returns early if asked to stop.
-static bool evaluate(Model *model, TrainRun *run, Error *error) {
-    for (int which = 0; which < NUM_EVALS; which++) {
-        const EvalLoader *eval = &run->evals[which];
-        double start = seconds_now();
-        if (!eval_is_open(eval)) { continue; }
-        for (int64_t batch = 0; batch < eval_num_batches(eval); batch++) {
-            if (stop_requested) { return true; }
-            evaluate_batch(model, eval, eval_batch(eval, batch));
-            run_show_eval(run, which, batch + 1, start);
-        }
-        if (stop_requested) { return true; }
-        if (!run_log_eval(run, which, model->eval_means, error)) { return false; }
+static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
+    (void)run, (void)which, (void)last;
+    return t->model.eval_means;
+}
+
+static SampleScratch begin_sample(Trainer *t) {
+    SampleScratch scratch = {t->model.generation.probs, t->model.generation.index};
+    generate_begin(&t->model);
+    return scratch;
+}
+
+static void append_token(Trainer *t, int token) { generate_append(&t->model, token); }
+static const float *next_logits(Trainer *t) { return generate_logits(&t->model, true); }
+
+static bool read_state(void *trainer, TrainRun *run, CheckpointReader *reader, Error *error) {
+    Model *model = &((Trainer *)trainer)->model;
+    int64_t n = gpt2_num_params(&model->config);
+    float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
+    if (reader == NULL) { return run_read_params(run, 0, n, model->params, error); }
+    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
+        if (!checkpoint_read(reader, i, 0, arrays[i], n, error)) { return false; }
     }
     return true;
 }
 
-static void append_to_sample(void *model, int token) { generate_append((Model *)model, token); }
-static const float *cached_logits(void *model) { return generate_logits((Model *)model, true); }
-
-static bool sample_stops(void *model) {
-    (void)model;
-    return stop_requested != 0;
-}
-
-static bool sample(Model *model, TrainRun *run) {
-    SampleSource source = {model,        append_to_sample,        cached_logits,
-                           sample_stops, model->generation.probs, model->generation.index};
-    generate_begin(model);
-    return run_sample(run, &source);
-}
-
-static HostArrays host_arrays(Model *model) {
-    HostArrays host = {{model->params, model->optimizer.m, model->optimizer.v}, gpt2_num_params(&model->config)};
-    return host;
-}
-
-static bool save(Model *model, TrainRun *run, Error *error) {
-    HostArrays host = host_arrays(model);
-    RunArrays arrays = run_host_arrays(&host);
-    if (!run_save(run, &arrays, error)) { return false; }
-    run_report_saved(run);
-    return true;
-}
-
-// The training loop. A step saves, validates, evaluates, samples, updates. train_run.h relies on this order.
-static bool train(Model *model, TrainRun *run, double peak_gflops, Error *error) {
-    const TrainOptions *o = &run->options;
-    for (;;) {
-        bool last = run->step >= run->num_steps || stop_requested;
-        bool save_now = run_writes_files(run) && run->saved_step != run->step;
-        if (save_now && (last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !save(model, run, error)) {
-            return false;
-        }
-        if (run->has_val && run_is_due(run, o->val_every) && !validate(model, run, error)) { return false; }
-        if (run_evals_are_due(run) && !stop_requested && !evaluate(model, run, error)) { return false; }
-        if (run->step > 0 && run_is_due(run, o->sample_every) && !stop_requested) { sample(model, run); }
-        if (last || stop_requested) { break; }
-        if (!train_step(model, run, peak_gflops, error)) { return false; }
+static bool write_state(void *trainer, CheckpointWriter *writer, Error *error) {
+    const Model *model = &((Trainer *)trainer)->model;
+    int64_t n = gpt2_num_params(&model->config);
+    const float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
+    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
+        if (!checkpoint_write(writer, i, 0, arrays[i], n, error)) { return false; }
     }
-    if (!stop_requested) { return true; }
-    if (run_writes_files(run) && run->saved_step != run->step && !save(model, run, error)) { return false; }
-    run_report_stopped(run);
     return true;
 }
 
-// Evaluates the model as it is and samples from it, for --steps 0.
-static bool evaluate_only(Model *model, TrainRun *run, Error *error) {
-    if (run->has_val && run->options.val_every > 0 && !validate(model, run, error)) { return false; }
-    if (!stop_requested && !evaluate(model, run, error)) { return false; }
-    if (run->options.sample_every == 0 || sample(model, run)) { return true; }
-    return fail(error, "the model's logits are not numbers; its parameters are damaged");
-}
-
-static bool run_program(Model *model, TrainRun *run, MemoryPlan *plan, Error *error) {
+static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    run->ranks = run_one_rank();
-    run->num_ranks = 1;
-    run_keep_section(run, "loss_outliers", &model->optimizer.outliers.loss, sizeof(model->optimizer.outliers.loss));
-    run_keep_section(run, "norm_outliers", &model->optimizer.outliers.norm, sizeof(model->optimizer.outliers.norm));
+    int T = (int)o->seq_len;
     if (!gemm_set_threads(o->threads)) {
         return fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
     }
-    if (!run_open(run, DEFAULT_SEQ_LEN, "fp32", error)) { return false; }
-    bool evaluates = run->has_val || run_has_evals(run);
-    RunKind kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
-    int T = (int)o->seq_len;
-    RunShape shape = {kind, (int)o->batch_size, T, (int)o->recompute, T, run_eval_length(run), run_eval_rows(run)};
-    gpt2_plan(model, plan, &run->config, shape);
-    run_print_config(run);
-    run_print_memory(plan, "");
-    run_print_output(run);
-    run_print_disk(run);
-    if (o->plan) {
-        run_print_tensors(run);
-        plan_print(plan, stdout);
-        return true;
-    }
-    if (!gpt2_allocate(model, plan, error)) { return false; }
-    HostArrays host = host_arrays(model);
-    RunArrays arrays = run_host_arrays(&host);
-    RunMachine machine;
-    memset(&machine, 0, sizeof(machine));
-    machine.program = PROGRAM;
-    machine.revision = gpt2c_revision();
-    machine.specs = train_specs_cpu;
-    machine.num_machines = 1;
-    run_machine_common(&machine);
-    if (!run_load(run, &arrays, error) || !run_json_begin(run, &machine, error)) { return false; }
-    double peak = peak_measure_flops(gemm_max_threads());
-    printf("machine     %d threads, measured peak %.0f GFLOP/s\n\n", gemm_max_threads(), peak);
-    fflush(stdout); // a file would otherwise show it only with the first step
-    catch_stop_signals(on_stop_signal);
-    bool ok = kind == RUN_TRAINS ? train(model, run, peak, error) : evaluate_only(model, run, error);
-    uint64_t hash = sum64(0, model->params, gpt2_num_params(&run->config));
-    return ok && run_finish(run, model->params, hash, kind == RUN_TRAINS, stop_requested, error);
+    RunShape shape = {run_kind(run),        (int)o->batch_size, T, (int)o->recompute, T,
+                      run_eval_length(run), run_eval_rows(run)};
+    gpt2_plan(&t->model, &t->plan, &run->config, shape);
+    return true;
 }
 
+static const MemoryPlan *memory_of(Trainer *t) { return &t->plan; }
+
+static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
+    Outliers *outliers = &t->model.optimizer.outliers;
+    run_keep_section(run, "loss_outliers", &outliers->loss, sizeof(outliers->loss));
+    run_keep_section(run, "norm_outliers", &outliers->norm, sizeof(outliers->norm));
+    return gpt2_allocate(&t->model, &t->plan, error);
+}
+
+static void print_machine(Trainer *t, TrainRun *run) {
+    (void)run;
+    t->peak_flops = 1e9 * peak_measure_flops(gemm_max_threads());
+    printf("machine     %d threads, measured peak %.0f GFLOP/s\n", gemm_max_threads(), 1e-9 * t->peak_flops);
+}
+
+static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
+    (void)error;
+    *params = t->model.params;
+    *hash = sum64(0, t->model.params, gpt2_num_params(&run->config));
+    return true;
+}
+
+static void close_trainer(Trainer *t) { plan_free(&t->plan); }
+
 int main(int argc, char **argv) {
-    static TrainRun run; // zero; large, so not on the stack
-    static MemoryPlan plan;
-    static Model model;
-    static Error error;
-    ArgsOutcome outcome;
-    reserve_standard_files();
-    ignore_write_signals();
-    exit_unless(train_options_parse(&run.options, argc, argv, false, &outcome, &error), PROGRAM, &error);
-    if (outcome != ARGS_RUN) { return EXIT_SUCCESS; }
-    run.record.arguments = argv;
-    run.record.num_arguments = argc;
-    bool ok = run_program(&model, &run, &plan, &error);
-    if (!ok) { run_json_fail(&run, &error); }
-    run_close(&run);
-    plan_free(&plan);
-    exit_unless(ok, PROGRAM, &error);
-    exit_unless(stdout_is_written(&error), PROGRAM, &error);
-    return EXIT_SUCCESS;
+    static Trainer trainer; // zero; large, so not on the stack
+    static TrainRun run;
+    enum { default_seq_len = 64 }; // a laptop's CPU can bear this
+    static const TrainerOps ops = {
+        .facts = {"train_gpt2", gpt2c_revision, "fp32", default_seq_len, false, 0, &stop_request, on_signal},
+        .plan = plan_run,
+        .memory = memory_of,
+        .open = open_trainer,
+        .read_state = read_state,
+        .print_machine = print_machine,
+        .train_step = train_step,
+        .write_state = write_state,
+        .validate_batch = validate_batch,
+        .validation_loss = validation_loss,
+        .evaluate_batch = evaluate_batch,
+        .evaluation_means = evaluation_means,
+        .begin_sample = begin_sample,
+        .append_token = append_token,
+        .next_logits = next_logits,
+        .finish = finish,
+        .close = close_trainer,
+    };
+    return train_main(&ops, &trainer, &run, argc, argv);
 }

@@ -24,7 +24,6 @@
 //   memory, for the CUDA graphs of a step.
 // - Ranks that must decide alike decide from equal bits. They need not ask each other.
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,10 +65,7 @@
 #include "llmc/model/memory_plan.h"
 #include "llmc/ranks/step_link.h"
 #include "llmc/run/gpu_choices.h"
-#include "llmc/run/run_report.h"
-#include "llmc/run/run_start.h"
-#include "llmc/run/signals.h"
-#include "llmc/run/train_run.h"
+#include "llmc/run/train_loop.h"
 #include "llmc/base/utils.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -117,9 +113,6 @@ struct Activations {
 struct LayerActs {
     GPT2_ACTIVATIONS(ACTIVATION_POINTER)
 };
-
-// The kinds of run differ in memory. An evaluation needs no gradients and keeps the activations of one layer only.
-typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 typedef struct {
     RunKind kind;
@@ -272,7 +265,6 @@ struct Trainer {
     Sample sample;
     Transfer transfer;
     MemoryPlan device_plan, pinned_plan, host_plan;
-    bool stop_agreed; // all ranks know that a rank was asked to stop
 };
 
 // Names everything launched until the end of the scope, for the profiler's time line.
@@ -1118,7 +1110,8 @@ static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, E
 }
 
 // Gives every rank the parameters that it needs, after each rank has loaded its part.
-static void share_state(Trainer *t) {
+static void share_state(Trainer *t, TrainRun *run) {
+    (void)run;
     ModelState state = state_of(t);
     state_share(&state);
     quantize_all_weights(&t->model, &t->gpu);
@@ -1176,32 +1169,8 @@ extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 1024
 
-// Set by SIGINT, SIGTERM, SIGHUP and SIGUSR1. The run then saves and ends at the next chance. A second signal ends it
-// at once. A launcher of several ranks may send the first signal twice, so a run with ranks counts a second signal only
-// after some seconds. SIGHUP never counts as the second, because a closing terminal may send it several times.
-static volatile sig_atomic_t stop_requested = 0;
-static double seconds_to_second_signal = 0.0;
-
-static void on_stop_signal(int signal_number) {
-    static volatile sig_atomic_t asked = 0;
-    static double first;
-    double now = seconds_now();
-    stop_requested = 1;
-    if (signal_number == SIGHUP) { return; }
-    if (asked && now - first >= seconds_to_second_signal) { _exit(128 + signal_number); }
-    if (!asked) { first = now; }
-    asked = 1;
-}
-
-// True if the run must stop here. Ranks stop together. They learn of a stop from a step's result or from ask_to_stop.
-static bool is_stopping(const Trainer *t) { return has_peers(&t->shards) ? t->stop_agreed : stop_requested != 0; }
-
-static bool ask_to_stop(Trainer *t, Error *error) {
-    bool any = false;
-    if (has_peers(&t->shards) && !comm_any(t->shards.ranks, stop_requested != 0, &any, error)) { return false; }
-    t->stop_agreed = t->stop_agreed || any;
-    return true;
-}
+static StopRequest stop_request;
+static void on_signal(int number) { stop_on_signal(&stop_request, number); }
 
 // True if cuDNN takes attention of this run's shape.
 static bool check_cudnn(const TrainRun *run, Error *error) {
@@ -1488,7 +1457,7 @@ static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Er
     int64_t N = (int64_t)B * T;
     zero_gradients(&t->shards, t->model.grads);
     for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = !has_peers(&t->shards) && stop_requested && i > 0;
+        *interrupted = !has_peers(&t->shards) && is_stopping(&stop_request) && i > 0;
         if (*interrupted) { return true; }
         comm_progress_to(t->shards.ranks, "step", run->step + 1);
         BatchSlot *slot = next_slot(&t->feeder, &t->shards);
@@ -1574,18 +1543,16 @@ static void print_gpu_state(Trainer *t, TrainRun *run) {
 // changed nothing. Only a run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the step's loss and norm.
 
 // Begins a step: takes a slot for its events and records its beginning.
-static PendingStep begin_step(Trainer *t, const TrainRun *run, bool adjoins) {
+static PendingStep begin_step(Trainer *t, const TrainRun *run) {
     const TrainOptions *o = &run->options;
     Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
     PendingStep step;
     memset(&step, 0, sizeof(step));
     step.waiting = true;
-    step.adjoins = adjoins && t->stats.pending.waiting;
+    step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
     step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
     step.next_sequence = run->next_sequence;
-    step.info.step = run->step;
-    step.info.tokens = o->total_batch;
-    step.info.lr = schedule_lr(&schedule, run->step);
+    step.info = run_begin_step(run, schedule_lr(&schedule, run->step));
     cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
     return step;
 }
@@ -1594,7 +1561,7 @@ static PendingStep begin_step(Trainer *t, const TrainRun *run, bool adjoins) {
 static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
     wait_for_event(&t->shards, t->stats.reduced[step->slot]);
     const StepResult *result = &t->stats.results[step->slot];
-    t->stop_agreed = t->stop_agreed || result->wants_to_end != 0;
+    stop_request.agreed = stop_request.agreed || result->wants_to_end != 0;
     if (result->stopped == STEP_WEIGHTS_DIFFER) {
         return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
     }
@@ -1637,8 +1604,8 @@ static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
     step->info.seconds = measured_seconds(&t->stats, step);
     comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
     if (t->gpu.device.peak_flops > 0.0) {
-        double flops = flops_per_token(&run->config, run->options.seq_len) * (double)step->info.tokens;
-        step->info.peak_fraction = flops / step->info.seconds / (t->gpu.device.peak_flops * t->model.shape.num_ranks);
+        double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
+        step->info.peak_fraction = run_peak_fraction(run, step->info.seconds, peak);
     }
     return logger_step(&run->logger, &step->info, error);
 }
@@ -1670,15 +1637,15 @@ static StepInput step_input(const TrainRun *run, double lr) {
     StepInput input;
     input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
                                   (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
-    input.wants_to_end = stop_requested != 0;
+    input.wants_to_end = stop_request.asked != 0;
     return input;
 }
 
 // Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
-static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
+static bool train_step(Trainer *t, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     bool interrupted, skip;
-    PendingStep step = begin_step(t, run, adjoins);
+    PendingStep step = begin_step(t, run);
     if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
     if (interrupted) { return settle_step(t, run, error); }
     StepInput input = step_input(run, step.info.lr);
@@ -1694,151 +1661,95 @@ static bool train_step(Trainer *t, TrainRun *run, bool adjoins, Error *error) {
 
 // ---- Evaluation and samples ----
 
-// Queues batch number `batch` of a validation. The sum of its losses goes to *sum, in GPU memory.
-static bool validate_batch(Trainer *t, TrainRun *run, int64_t batch, double *sum, Error *error) {
-    int64_t first = batch * run->options.batch_size, T = run->options.seq_len;
+// Queues a batch of a validation. The sum of its losses goes to its place in val_sums, in GPU memory.
+static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
+    Range range("validation");
+    int64_t first = round.batch * run->options.batch_size, T = run->options.seq_len;
     int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
     BatchRole role;
-    role.loss_sum = sum;
+    comm_progress_to(t->shards.ranks, "the validation after step", run->step);
+    role.loss_sum = t->evaluation.val_sums + t->model.shape.rank * round.rounds + round.number;
     BatchSlot *slot = next_slot(&t->feeder, &t->shards);
     if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
     run_batch(t, slot, rows, (int)T, &role);
     return true;
 }
 
-// Adds up the sums of all batches in the order of the batches, which gives equal bits on any number of ranks.
-static double sum_of_validation(Trainer *t, int64_t rounds, int64_t batches) {
-    int64_t ranks = t->model.shape.num_ranks;
-    double *own = t->evaluation.val_sums + t->model.shape.rank * rounds, sum = 0.0;
-    gather_results(&t->shards, t->evaluation.val_sums, own, rounds * (int64_t)sizeof(double));
-    cuda_check(cudaMemcpyAsync(t->evaluation.host_val_sums, t->evaluation.val_sums,
-                               (size_t)(ranks * rounds) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
+// Brings a result of each round and rank, (ranks, rounds, size), to all hosts. Each rank has computed its own.
+static void gather_rounds(Trainer *t, double *host, double *device, Round last, int64_t size) {
+    int64_t ranks = t->model.shape.num_ranks, own = last.rounds * size;
+    gather_results(&t->shards, device, device + t->model.shape.rank * own, own * (int64_t)sizeof(double));
+    cuda_check(
+        cudaMemcpyAsync(host, device, (size_t)(ranks * own) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
     wait_for_stream(&t->shards);
-    for (int64_t i = 0; i < batches; i++) { sum += t->evaluation.host_val_sums[i % ranks * rounds + i / ranks]; }
-    return sum;
 }
 
-// Computes the mean loss over the validation sequences, which never change. Each rank takes one batch in each round. A
-// rank with no batch left in the last round repeats batch 0, because other ranks may need its parameters. If asked to
-// stop, returns early with *loss = NaN.
-static bool validate(Trainer *t, TrainRun *run, double *loss, Error *error) {
-    Range range("validation");
-    int64_t total = t->model.shape.val_sequences, rounds = validation_rounds(&t->model),
-            ranks = t->model.shape.num_ranks;
-    int64_t batches = ceil_div_i64(total, run->options.batch_size);
-    *loss = NAN;
-    for (int64_t round = 0; round < rounds; round++) {
-        if (!ask_to_stop(t, error)) { return false; }
-        if (is_stopping(t)) { return true; }
-        comm_progress_to(t->shards.ranks, "the validation after step", run->step);
-        int64_t batch = round * ranks + t->model.shape.rank;
-        double *sum = t->evaluation.val_sums + t->model.shape.rank * rounds + round;
-        if (!validate_batch(t, run, batch < batches ? batch : 0, sum, error)) { return false; }
-    }
-    *loss = sum_of_validation(t, rounds, batches) / (double)(total * run->options.seq_len);
-    return true;
+// Returns the place of a batch's result in the gathered results.
+static int64_t place_of(const Trainer *t, Round last, int64_t batch) {
+    int64_t ranks = t->model.shape.num_ranks;
+    return batch % ranks * last.rounds + batch / ranks;
 }
 
-static bool validate_and_log(Trainer *t, TrainRun *run, Error *error) {
-    double loss;
-    if (!validate(t, run, &loss, error)) { return false; }
-    if (is_stopping(t)) { return true; }
-    return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
+// Adds up the sums of all batches in the order of the batches, which gives equal bits on any number of ranks.
+static double validation_loss(Trainer *t, TrainRun *run, Round last) {
+    double sum = 0.0;
+    gather_rounds(t, t->evaluation.host_val_sums, t->evaluation.val_sums, last, 1);
+    for (int64_t i = 0; i < last.batches; i++) { sum += t->evaluation.host_val_sums[place_of(t, last, i)]; }
+    return sum / (double)(t->model.shape.val_sequences * run->options.seq_len);
 }
 
-// Queues batch number `number` of an evaluation. The mean losses of its rows go to *means, in GPU memory.
-static void evaluate_batch(Trainer *t, const EvalLoader *eval, int64_t number, double *means) {
-    EvalBatch batch = eval_batch(eval, number);
-    int64_t T = batch.T;
-    BatchRole role;
-    role.means = means;
-    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    int32_t *counts = slot->staging + 2 * batch.rows * T;
-    eval_read(eval, &batch, slot->staging, slot->staging + batch.rows * T);
+// Writes to counts (rows, T) which losses of a batch count: 1 or 0.
+static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *counts) {
     for (int i = 0; i < batch.rows; i++) {
         int begin, end;
         eval_scored(eval, eval->order[batch.first + i], batch.T, &begin, &end);
-        for (int t = 0; t < T; t++) { counts[i * T + t] = t >= begin && t < end; }
+        for (int t = 0; t < batch.T; t++) { counts[i * batch.T + t] = t >= begin && t < end; }
     }
-    run_batch(t, slot, batch.rows, batch.T, &role);
 }
 
-// Returns the rounds of an evaluation. Each rank has a batch in every round, except perhaps in the last.
-static int64_t evaluation_rounds(const EvalLoader *eval, int64_t ranks) {
-    return ceil_div_i64(eval_num_batches(eval), ranks);
+// Queues a batch of an evaluation. The mean losses of its rows go to their place in eval_means, in GPU memory. The host
+// is one round ahead of the GPU.
+static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
+    Range range("evaluation");
+    const EvalLoader *eval = &run->evals[which];
+    EvalBatch batch = eval_batch(eval, round.batch);
+    int64_t N = (int64_t)batch.rows * batch.T, places = round.rounds * eval->B;
+    char phase[48];
+    BatchRole role;
+    snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
+    comm_progress_to(t->shards.ranks, phase, run->step);
+    if (round.number == 0) { // all places are sent, and a batch may fill fewer than eval->B
+        cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0,
+                                   (size_t)(t->model.shape.num_ranks * places) * sizeof(double), t->gpu.stream));
+    }
+    role.means = t->evaluation.eval_means + t->model.shape.rank * places + round.number * eval->B;
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+    eval_read(eval, &batch, slot->staging, slot->staging + N);
+    count_scored(eval, batch, slot->staging + 2 * N);
+    run_batch(t, slot, batch.rows, batch.T, &role);
+    if (round.number > 0) { wait_for_event(&t->shards, t->evaluation.evaluated); }
+    cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
 }
 
 // Brings the means of all batches to all hosts, and puts each mean at the place of its row.
-static void gather_means(Trainer *t, const EvalLoader *eval) {
-    int64_t ranks = t->model.shape.num_ranks, rounds = evaluation_rounds(eval, ranks), own = rounds * eval->B;
-    int64_t batches = eval_num_batches(eval);
-    gather_results(&t->shards, t->evaluation.eval_means, t->evaluation.eval_means + t->model.shape.rank * own,
-                   own * (int64_t)sizeof(double));
-    cuda_check(cudaMemcpyAsync(t->evaluation.host_eval_means, t->evaluation.eval_means,
-                               (size_t)(ranks * own) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-    for (int64_t number = 0; number < batches; number++) {
+static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
+    const EvalLoader *eval = &run->evals[which];
+    gather_rounds(t, t->evaluation.host_eval_means, t->evaluation.eval_means, last, eval->B);
+    for (int64_t number = 0; number < last.batches; number++) {
         EvalBatch batch = eval_batch(eval, number);
-        const double *means = t->evaluation.host_eval_means + (number % ranks * rounds + number / ranks) * eval->B;
+        const double *means = t->evaluation.host_eval_means + place_of(t, last, number) * eval->B;
         for (int i = 0; i < batch.rows; i++) { t->evaluation.row_means[eval->order[batch.first + i]] = means[i]; }
     }
+    return t->evaluation.row_means;
 }
 
-// Computes the mean losses of all rows of an evaluation. It deals out batches as validate does, so that a batch and the
-// bits of its losses do not depend on the number of ranks. In a round, ranks may have rows of different lengths. The
-// host is one round ahead of the GPU. Returns early if asked to stop.
-static bool evaluate(Trainer *t, TrainRun *run, int which, Error *error) {
-    Range range("evaluation");
-    const EvalLoader *eval = &run->evals[which];
-    int64_t ranks = t->model.shape.num_ranks, batches = eval_num_batches(eval), rounds = evaluation_rounds(eval, ranks);
-    double *own = t->evaluation.eval_means + t->model.shape.rank * rounds * eval->B, start = seconds_now();
-    char phase[48];
-    snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
-    cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0, (size_t)(ranks * rounds * eval->B) * sizeof(double),
-                               t->gpu.stream)); // all places are sent, and a batch may fill fewer than eval->B
-    for (int64_t round = 0; round < rounds; round++) {
-        if (!ask_to_stop(t, error)) { return false; }
-        if (is_stopping(t)) { return true; }
-        comm_progress_to(t->shards.ranks, phase, run->step);
-        int64_t number = round * ranks + t->model.shape.rank;
-        evaluate_batch(t, eval, number < batches ? number : 0, own + round * eval->B);
-        if (round > 0) {
-            wait_for_event(&t->shards, t->evaluation.evaluated);
-            run_show_eval(run, which, round * ranks, start);
-        }
-        cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
-    }
-    gather_means(t, eval);
-    return true;
-}
-
-static bool evaluate_and_log(Trainer *t, TrainRun *run, Error *error) {
-    for (int which = 0; which < NUM_EVALS; which++) {
-        if (!eval_is_open(&run->evals[which])) { continue; }
-        if (!evaluate(t, run, which, error)) { return false; }
-        if (is_stopping(t)) { return true; }
-        if (!run_log_eval(run, which, t->evaluation.row_means, error)) { return false; }
-    }
-    return true;
-}
-
-// Adds a token to the sample so far. If the window is full, the newer half stays.
-static void append_to_sample(void *context, int token) {
-    Trainer *t = (Trainer *)context;
-    int window = t->model.shape.T;
-    if (t->sample.history_length == window) {
-        int kept = window / 2;
-        memmove(t->sample.history_staging, t->sample.history_staging + window - kept, (size_t)kept * sizeof(int32_t));
-        memset(t->sample.history_staging + kept, 0, (size_t)(window - kept) * sizeof(int32_t));
-        t->sample.history_length = kept;
-    }
-    t->sample.history_staging[t->sample.history_length++] = token;
+static void append_token(Trainer *t, int token) {
+    sampler_append(t->sample.history_staging, &t->sample.history_length, t->model.shape.T, token);
 }
 
 // Computes the logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in
 // the window after the sample have no influence, because attention is causal.
-static const float *sample_logits(void *context) {
-    Trainer *t = (Trainer *)context;
+static const float *next_logits(Trainer *t) {
     int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
         last = t->sample.history_length - 1;
     cuda_check(cudaMemcpyAsync(t->sample.history, t->sample.history_staging, (size_t)T * sizeof(int32_t),
@@ -1856,75 +1767,10 @@ static const float *sample_logits(void *context) {
     return t->sample.logits;
 }
 
-// All ranks compute the sample together, because sharded parameters need every rank. Only rank 0 prints it.
-static bool sample_stops(void *context) {
-    Trainer *t = (Trainer *)context;
-    Error ignored; // another place ends the run if a rank is gone
-    return !ask_to_stop(t, &ignored) || is_stopping(t);
-}
-
-static bool sample(Trainer *t, TrainRun *run) {
-    SampleSource source = {t, append_to_sample, sample_logits, sample_stops, t->sample.probs, t->sample.index};
+static SampleScratch begin_sample(Trainer *t) {
     t->sample.history_length = 0;
     memset(t->sample.history_staging, 0, (size_t)t->model.shape.T * sizeof(int32_t));
-    return run_sample(run, &source);
-}
-
-static RunArrays arrays_of(Trainer *t) {
-    RunArrays arrays = {t, read_state, write_state};
-    return arrays;
-}
-
-static bool save(Trainer *t, TrainRun *run, Error *error) {
-    RunArrays arrays = arrays_of(t);
-    if (!check_replicas(t, run, error) || !run_save(run, &arrays, error)) { return false; }
-    run_report_saved(run);
-    comm_resumable(t->shards.ranks, true);
-    return true;
-}
-
-// Does everything that is due before the current step: save, validate, evaluate, sample. train_run.h relies on this
-// order. The step before must be settled.
-static bool do_what_is_due(Trainer *t, TrainRun *run, bool last, Error *error) {
-    const TrainOptions *o = &run->options;
-    bool save_now = run_writes_files(run) && run->saved_step != run->step;
-    if (save_now && (last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !save(t, run, error)) {
-        return false;
-    }
-    if (run->has_val && run_is_due(run, o->val_every) && !validate_and_log(t, run, error)) { return false; }
-    if (run_evals_are_due(run) && !is_stopping(t) && !evaluate_and_log(t, run, error)) { return false; }
-    if (run->step > 0 && run_is_due(run, o->sample_every) && !is_stopping(t)) { sample(t, run); }
-    return true;
-}
-
-static bool anything_is_due(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    return run_is_due(run, o->val_every) || run_evals_are_due(run) || run_is_due(run, o->sample_every) ||
-           (run_writes_files(run) && run_is_due(run, o->checkpoint_every));
-}
-
-// ---- The training loop ----
-static bool train(Trainer *t, TrainRun *run, Error *error) {
-    for (;;) {
-        bool last = run->step >= run->num_steps || is_stopping(t), due = last || anything_is_due(run);
-        if (due && !(settle_step(t, run, error) && do_what_is_due(t, run, last, error))) { return false; }
-        if (last || is_stopping(t)) { break; }
-        if (!train_step(t, run, !due, error)) { return false; }
-    }
-    if (!settle_step(t, run, error)) { return false; }
-    if (!is_stopping(t)) { return true; }
-    if (run_writes_files(run) && run->saved_step != run->step && !save(t, run, error)) { return false; }
-    run_report_stopped(run);
-    return true;
-}
-
-// Evaluates the model as it is and samples from it, for --steps 0.
-static bool evaluate_only(Trainer *t, TrainRun *run, Error *error) {
-    if (run->has_val && run->options.val_every > 0 && !validate_and_log(t, run, error)) { return false; }
-    if (!is_stopping(t) && !evaluate_and_log(t, run, error)) { return false; }
-    bool ok = run->options.sample_every == 0 || sample(t, run) ||
-              fail(error, "the model's logits are not numbers; its parameters are damaged");
-    return run_agree(run, ok, error);
+    return {t->sample.probs, t->sample.index};
 }
 
 static RunShape choose_shape(const TrainRun *run) {
@@ -1932,8 +1778,7 @@ static RunShape choose_shape(const TrainRun *run) {
     RunShape shape;
     Error why;
     memset(&shape, 0, sizeof(shape));
-    bool evaluates = run->has_val || run_has_evals(run);
-    shape.kind = o->steps != 0 ? RUN_TRAINS : evaluates ? RUN_EVALUATES : RUN_GENERATES;
+    shape.kind = run_kind(run);
     shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
     shape.T = (int)o->seq_len;
     shape.recompute = (int)o->recompute;
@@ -1956,7 +1801,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
-        int64_t places = run->num_ranks * evaluation_rounds(&eval, run->num_ranks) * eval.B;
+        int64_t places = run->num_ranks * ceil_div_i64(eval_num_batches(&eval), run->num_ranks) * eval.B;
         shape.eval_means = max_i64(shape.eval_means, places);
         shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
     }
@@ -2062,10 +1907,11 @@ static void explain_attention(Trainer *t, const TrainRun *run) {
     }
 }
 
-static void print_config(const Trainer *t, TrainRun *run) {
+static const MemoryPlan *memory_of(Trainer *t) { return &t->device_plan; }
+
+static void print_config(Trainer *t, TrainRun *run) {
     char attention[128];
     attention_text(attention, sizeof(attention), t);
-    run_print_config(run);
     printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
            t->model.shape.has_master ? ", fp32 master weights" : "",
            t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
@@ -2080,12 +1926,9 @@ static void print_config(const Trainer *t, TrainRun *run) {
         printf("            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
                t->model.head_rows);
     }
-    run_print_memory(&t->device_plan, " on the GPU");
-    run_print_output(run);
-    run_print_disk(run);
 }
 
-static void print_machine(const Trainer *t, const TrainRun *run) {
+static void print_machine(Trainer *t, TrainRun *run) {
     printf("machine     ");
     if (has_peers(&t->shards)) { printf("%d x ", t->model.shape.num_ranks); }
     printf("%s, %d multiprocessors, compute capability %d.%d", t->gpu.device.properties.name,
@@ -2125,14 +1968,9 @@ static void print_machine(const Trainer *t, const TrainRun *run) {
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
         printf("            %s\n", t->gpu.device.monitor.why);
     }
-    printf("\n");
-    fflush(stdout); // a file would otherwise show it only with the first step
 }
 
-static void print_plan(const Trainer *t, const TrainRun *run) {
-    run_print_tensors(run);
-    printf("On the GPU\n");
-    plan_print(&t->device_plan, stdout);
+static void print_plan(Trainer *t, TrainRun *run) {
     printf(
         "The GPU is supposed to have %g GiB (--gpu-memory); from 40 GB on, cuBLAS works in %lld MiB, below in %lld\n",
         (double)run->gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
@@ -2141,20 +1979,17 @@ static void print_plan(const Trainer *t, const TrainRun *run) {
     plan_print(&t->pinned_plan, stdout);
     printf("\nOn the host\n");
     plan_print(&t->host_plan, stdout);
-}
-
-static bool load(Trainer *t, TrainRun *run, Error *error) {
-    RunArrays arrays = arrays_of(t);
-    if (!run_load(run, &arrays, error)) { return false; }
-    share_state(t);
-    comm_resumable(t->shards.ranks, run->found.resumes);
-    return check_replicas(t, run, error);
+    if (t->model.shape.kind == RUN_TRAINS) {
+        RunPlanner planner = planner_of(t);
+        run_print_step(&planner, run);
+        run_print_levels(&planner, run);
+        run_print_stages(&planner, run);
+    }
 }
 
 static void add_versions(RunMachine *machine) {
     char text[64];
     int version = 0;
-    run_machine_common(machine);
     if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
         gpu_version_text(text, sizeof(text), version);
         run_machine_version(machine, "cuda_runtime", "%s", text);
@@ -2173,42 +2008,38 @@ static void add_versions(RunMachine *machine) {
     if (text[0] != '\0') { run_machine_version(machine, "mpi", "%s", text); }
 }
 
-// Writes run.json, with the GPU of every rank.
-static bool record_run(Trainer *t, TrainRun *run, Error *error) {
-    RunMachine machine;
+// Describes the GPUs of all ranks for run.json. Also writes the choices of algorithms, because the run folder exists
+// now.
+static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *error) {
     RunGpu gpu;
-    memset(&machine, 0, sizeof(machine));
     memset(&gpu, 0, sizeof(gpu));
     snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, t->gpu.device.properties.name);
     gpu.memory_bytes = (int64_t)t->gpu.device.properties.totalGlobalMem;
     gpu.major = t->gpu.device.properties.major, gpu.minor = t->gpu.device.properties.minor;
-    machine.program = PROGRAM;
-    machine.revision = gpt2c_revision();
-    machine.specs = train_specs_gpu;
-    machine.num_gpus = run->num_ranks;
-    machine.num_machines = comm_num_machines(t->shards.ranks);
-    attention_used_text(machine.attention, sizeof(machine.attention), t);
-    machine.gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
-    bool ok = machine.gpus != NULL || fail(error, "out of memory");
-    add_versions(&machine);
-    ok = run_agree(run, ok, error) &&
-         comm_all_gather(run->ranks.comm, &gpu, machine.gpus, (int64_t)sizeof(gpu), error) &&
-         run_json_begin(run, &machine, error);
-    free(machine.gpus);
-    return ok;
+    machine->num_gpus = run->num_ranks;
+    machine->num_machines = comm_num_machines(t->shards.ranks);
+    attention_used_text(machine->attention, sizeof(machine->attention), t);
+    machine->gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
+    bool ok = machine->gpus != NULL || fail(error, "out of memory");
+    add_versions(machine);
+    return run_agree(run, ok, error) &&
+           comm_all_gather(run->ranks.comm, &gpu, machine->gpus, (int64_t)sizeof(gpu), error) &&
+           record_choices(t, run, error);
 }
 
 // Returns the functions by which a run talks to its ranks.
 static RunRanks ranks_of(Comm *comm) {
-    RunRanks ranks = {comm->rank,    comm->num_ranks,  comm,          comm_agree,       comm_broadcast,
-                      comm_sum_u64,  comm_check_facts, comm_is_broken,
-                      comm_all_know, comm_slow,        comm_on_failure};
-    return ranks;
+    return {comm->rank,      comm->num_ranks,  comm,           comm_agree,    comm_broadcast, comm_sum_u64,
+            comm_any,        comm_check_facts, comm_is_broken, comm_all_know, comm_slow,      comm_resumable,
+            comm_on_failure, comm_fail,        comm_close,     comm_prints};
 }
 
 // Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
-static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
+static bool join(Trainer *t, TrainRun *run, Error *error) {
+    static Comm ranks;
+    Comm *comm = &ranks;
     const TrainOptions *o = &run->options;
+    (void)t;
     CommOptions options;
     memset(&options, 0, sizeof(options));
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
@@ -2230,38 +2061,7 @@ static bool open_ranks(TrainRun *run, Comm *comm, Error *error) {
     if (!comm_open(comm, &options, error)) { return false; }
     run->ranks = ranks_of(comm);
     run->num_ranks = comm->num_ranks;
-    if (run->num_ranks > 1) { seconds_to_second_signal = 2.0; }
     return comm->rank == 0 || freopen("/dev/null", "w", stdout) != NULL || fail_system(error, "/dev/null", "open");
-}
-
-// Opens GPU and NCCL, and loads the model.
-static bool start(Trainer *t, TrainRun *run, Error *error) {
-    run_slow(run, true); // CUDA's libraries may load over a network, and hundreds of ranks connect
-    bool ok = gpt2_open(t, run->ranks.comm, run->options.tf32, error);
-    ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
-    ok = run_agree(run, ok, error) && check_gpu_is_ours(t, error) && check_attention_is_alike(t, error) &&
-         tune_attention(t, run, error) && nccl_open(&t->shards.nccl, t->shards.ranks, t->shards.comm_stream, error);
-    run_slow(run, false);
-    return ok && load(t, run, error) && record_run(t, run, error) && record_choices(t, run, error);
-}
-
-// Ends a run: hashes the weights, exports them if --export asks for it.
-static bool finish(Trainer *t, TrainRun *run, Error *error) {
-    bool trained = t->model.shape.kind == RUN_TRAINS;
-    uint64_t hash = 0;
-    comm_progress(t->shards.ranks, "the end");
-    comm_slow(t->shards.ranks, true);
-    if (!check_replicas(t, run, error) || !hash_params(t, &hash, error)) { return false; }
-    if (t->model.shape.exports && !is_stopping(t)) {
-        ModelState state = state_of(t);
-        state_export(&state);
-    }
-    if (has_peers(&t->shards) && trained) {
-        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)t->shards.nccl.gradient_bytes,
-               (long long)t->shards.nccl.parameter_bytes);
-    }
-    bool ok = t->model.shape.rank > 0 || run_finish(run, t->transfer.host_params, hash, trained, is_stopping(t), error);
-    return run_agree(run, ok, error);
 }
 
 // Checksums and initial weights use all cores. The ranks of a machine share its cores, unless their launcher has given
@@ -2277,69 +2077,74 @@ static void set_threads(const TrainRun *run) {
 #endif
 }
 
-static bool run_program(Trainer *t, TrainRun *run, Comm *comm, Error *error) {
-    const TrainOptions *o = &run->options;
+// Opens GPU and NCCL.
+static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     run_keep_section(run, "loss_outliers", &t->stats.outliers.loss, sizeof(t->stats.outliers.loss));
     run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm));
-    if (!open_ranks(run, comm, error) || !run_open(run, DEFAULT_SEQ_LEN, PRECISION_NAME, error) ||
-        !run_agree(run, check_shape(run, error), error)) {
-        return false;
+    set_threads(run);
+    bool ok = gpt2_open(t, run->ranks.comm, run->options.tf32, error);
+    ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
+    return run_agree(run, ok, error) && check_gpu_is_ours(t, error) && check_attention_is_alike(t, error) &&
+           tune_attention(t, run, error) && nccl_open(&t->shards.nccl, t->shards.ranks, t->shards.comm_stream, error);
+}
+
+// Hashes the weights, and brings them to rank 0 if --export asks for it.
+static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
+    comm_progress(t->shards.ranks, "the end");
+    comm_slow(t->shards.ranks, true);
+    if (!check_replicas(t, run, error) || !hash_params(t, hash, error)) { return false; }
+    if (t->model.shape.exports && !is_stopping(&stop_request)) {
+        ModelState state = state_of(t);
+        state_export(&state);
     }
-    catch_stop_signal(SIGUSR1, on_stop_signal); // its sender wants the run to end in order, and has time
-    if (!settle_by_gpus(t, run, error)) { return false; }
+    if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
+        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)t->shards.nccl.gradient_bytes,
+               (long long)t->shards.nccl.parameter_bytes);
+    }
+    *params = t->transfer.host_params;
+    return true;
+}
+
+static bool plan(Trainer *t, TrainRun *run, Error *error) {
+    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(t, run, error)) { return false; }
     gpt2_plan(t, &run->config, choose_shape(run));
     explain_attention(t, run);
-    print_config(t, run);
-    if (o->plan) {
-        print_plan(t, run);
-        if (t->model.shape.kind == RUN_TRAINS) {
-            RunPlanner planner = planner_of(t);
-            run_print_step(&planner, run);
-            run_print_levels(&planner, run);
-            run_print_stages(&planner, run);
-        }
-        return true;
-    }
-    set_threads(run);
-    if (!start(t, run, error)) { return false; }
-    print_machine(t, run);
-    catch_stop_signals(on_stop_signal);
-    bool trains = t->model.shape.kind == RUN_TRAINS;
-    return (trains ? train(t, run, error) : evaluate_only(t, run, error)) && finish(t, run, error);
+    return true;
 }
 
-// Tells the other ranks an error that only this rank knows. An error that all ranks know is printed once for each
-// output. Then ends the process at once, because the GPU's work may wait forever for other ranks.
-static void end_in_failure(TrainRun *run, Comm *comm, const Error *error) {
-    run_json_fail(run, error);
-    comm_fail(comm, error);
-    comm_close(comm);
-    fflush(stdout);
-    if (comm_prints(comm)) { print_error(PROGRAM, error); }
-    _exit(EXIT_FAILURE);
-}
+static const TrainerOps trainer_ops = {
+    {PROGRAM, gpt2c_revision, PRECISION_NAME, DEFAULT_SEQ_LEN, true, 1, &stop_request, on_signal},
+    // start
+    join,
+    plan,
+    memory_of,
+    print_config,
+    print_plan,
+    open_trainer,
+    read_state,
+    share_state,
+    describe,
+    print_machine,
+    // train
+    train_step,
+    settle_step,
+    check_replicas,
+    write_state,
+    // validate, evaluate, sample
+    validate_batch,
+    validation_loss,
+    evaluate_batch,
+    evaluation_means,
+    begin_sample,
+    append_token,
+    next_logits,
+    // end
+    finish,
+    gpt2_close,
+};
 
 int main(int argc, char **argv) {
-    static TrainRun run; // zero; large, so not on the stack
-    static Trainer trainer;
-    static Comm comm;
-    static Error error;
-    ArgsOutcome outcome;
-    reserve_standard_files();
-    ignore_write_signals();
-    bool parsed = train_options_parse(&run.options, argc, argv, true, &outcome, &error);
-    exit_unless(parsed || !launcher_shows(), PROGRAM, &error);
-    if (!parsed) { return EXIT_FAILURE; }
-    if (outcome != ARGS_RUN || (run.options.plan && !launcher_shows())) { return EXIT_SUCCESS; }
-    run.record.arguments = argv;
-    run.record.num_arguments = argc;
-    bool ok = run_program(&trainer, &run, &comm, &error);
-    if (!ok && run.num_ranks > 1) { end_in_failure(&run, &comm, &error); }
-    if (!ok) { run_json_fail(&run, &error); }
-    run_close(&run);
-    gpt2_close(&trainer);
-    comm_close(&comm);
-    exit_unless(ok, PROGRAM, &error);
-    exit_unless(stdout_is_written(&error), PROGRAM, &error);
-    return EXIT_SUCCESS;
+    static Trainer trainer; // zero; large, so not on the stack
+    static TrainRun run;
+    return train_main(&trainer_ops, &trainer, &run, argc, argv);
 }

@@ -126,6 +126,22 @@ static inline bool run_fail_nonfinite(const TrainRun *run, int64_t step, const c
                 (long long)step + 1, what, number, place, saved);
 }
 
+// Begins the line of the current step in the log. The caller fills in loss, norm and time.
+static inline StepInfo run_begin_step(const TrainRun *run, double lr) {
+    StepInfo info;
+    memset(&info, 0, sizeof(info));
+    info.step = run->step;
+    info.tokens = run->options.total_batch;
+    info.lr = lr;
+    return info;
+}
+
+// Returns the operations of a step that took so long, as a fraction of a peak in operations a second.
+static inline double run_peak_fraction(const TrainRun *run, double seconds, double peak) {
+    const TrainOptions *o = &run->options;
+    return flops_per_token(&run->config, o->seq_len) * (double)o->total_batch / seconds / peak;
+}
+
 static inline void run_report_skip(TrainRun *run, int64_t step, const char *why) {
     logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
 }
@@ -176,48 +192,6 @@ static inline void run_print_token(const TrainRun *run, TextOut *out, int token)
     const uint8_t *text = run->tokenizer.is_open ? tokenizer_decode(&run->tokenizer.tokenizer, token, &bytes) : NULL;
     if (text == NULL) { fprintf(out->out, "%d ", token); }
     text_out_write(out, text, bytes);
-}
-
-// A model that supplies a sample's tokens.
-typedef struct {
-    void *model;
-    void (*append)(void *model, int token);
-    const float *(*logits)(void *model); // of the next token
-    bool (*stops)(void *model);          // the run stops, and so does the sample
-    float *probs;                        // (V), work space
-    int32_t *index;                      // (V), work space
-} SampleSource;
-
-// Writes a sample to the screen, token by token, until the run stops. It never fails a training run. Logits that are
-// not numbers end the sample with a message and the result false. The next step's loss will show where they come from.
-static inline bool run_sample(TrainRun *run, const SampleSource *source) {
-    const TrainOptions *o = &run->options;
-    SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
-    logger_clear(&run->logger);
-    if (run->num_steps > 0) {
-        logger_event(&run->logger, "sample after %lld steps:", (long long)run->step);
-    } else {
-        logger_event(&run->logger, "sample:");
-    }
-    TextOut out;
-    text_out_begin(&out, stdout);
-    for (int64_t i = 0; i < run->texts.prompt_count; i++) {
-        source->append(source->model, run->texts.prompt[i]);
-        if (o->prompt[0] != '\0') { run_print_token(run, &out, run->texts.prompt[i]); }
-    }
-    int token = 0;
-    for (int64_t i = 0; i < o->sample_tokens && !source->stops(source->model); i++) {
-        const float *logits = source->logits(source->model);
-        uint64_t draw = ((uint64_t)run->step << 32) + (uint64_t)i;
-        token = sample_token(logits, run->config.vocab_size, &options,
-                             rand_uniform((uint64_t)o->seed, RAND_SAMPLER, draw), source->probs, source->index);
-        if (token < 0) { break; }
-        source->append(source->model, token);
-        run_print_token(run, &out, token);
-    }
-    text_out_end(&out);
-    logger_event(&run->logger, "%s", token < 0 ? " [the logits are not numbers]" : "");
-    return token >= 0;
 }
 
 // ---- The end ----

@@ -266,33 +266,4 @@ static inline void run_watch_disk(TrainRun *run) {
     run_warn_of_disk(run, &disk, disk_free_bytes(run->options.out_dir));
 }
 
-// ---- Whole arrays in host memory, for the CPU trainer ----
-
-typedef struct {
-    float *arrays[CHECKPOINT_ARRAYS]; // parameters, m, v: (count) each
-    int64_t count;                    // number of parameters
-} HostArrays;
-
-static inline bool host_arrays_read(void *model, TrainRun *run, CheckpointReader *reader, Error *error) {
-    const HostArrays *host = (const HostArrays *)model;
-    if (reader == NULL) { return run_read_params(run, 0, host->count, host->arrays[0], error); }
-    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
-        if (!checkpoint_read(reader, i, 0, host->arrays[i], host->count, error)) { return false; }
-    }
-    return true;
-}
-
-static inline bool host_arrays_write(void *model, CheckpointWriter *writer, Error *error) {
-    const HostArrays *host = (const HostArrays *)model;
-    for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {
-        if (!checkpoint_write(writer, i, 0, host->arrays[i], host->count, error)) { return false; }
-    }
-    return true;
-}
-
-static inline RunArrays run_host_arrays(HostArrays *host) {
-    RunArrays arrays = {host, host_arrays_read, host_arrays_write};
-    return arrays;
-}
-
 #endif // LLMC_RUN_STATE_H

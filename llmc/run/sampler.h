@@ -114,4 +114,17 @@ static inline int sample_token(const float *logits, int vocab_size, const Sample
     return best; // uniform was 1 or more
 }
 
+// Adds a token to the tokens of a sample so far, (window). If the window is full, the newer half stays. Returns true if
+// the tokens have got other positions.
+static inline bool sampler_append(int32_t *tokens, int *length, int window, int token) {
+    int kept = window / 2;
+    bool full = *length == window;
+    if (full) {
+        memmove(tokens, tokens + window - kept, (size_t)kept * sizeof(int32_t));
+        *length = kept;
+    }
+    tokens[(*length)++] = token;
+    return full;
+}
+
 #endif // LLMC_SAMPLER_H

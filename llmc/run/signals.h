@@ -14,6 +14,32 @@ static inline void ignore_write_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
+// A request to end the run in order: SIGINT, SIGTERM, SIGHUP or SIGUSR1. The run then saves and ends at the next
+// chance. Zero at first.
+typedef struct {
+    volatile sig_atomic_t asked;   // this process must stop
+    volatile sig_atomic_t counted; // a signal other than SIGHUP has come
+    double first;                  // when it came, in seconds_now()
+    bool by_agreement, agreed;     // several ranks stop together: once all of them know it
+} StopRequest;
+
+#define STOP_SECOND_SIGNAL_SECONDS 2.0 // between two signals that count, with several ranks
+
+// True if the run must stop here.
+static inline bool is_stopping(const StopRequest *stop) { return stop->by_agreement ? stop->agreed : stop->asked != 0; }
+
+// A second signal ends the process at once. A launcher of several ranks may send the first signal twice, so a run with
+// ranks counts a second signal only after some seconds. SIGHUP never counts as the second, because a closing terminal
+// may send it several times.
+static inline void stop_on_signal(StopRequest *stop, int number) {
+    double now = seconds_now(), least = stop->by_agreement ? STOP_SECOND_SIGNAL_SECONDS : 0.0;
+    stop->asked = 1;
+    if (number == SIGHUP) { return; }
+    if (stop->counted && now - stop->first >= least) { _exit(128 + number); }
+    if (!stop->counted) { stop->first = now; }
+    stop->counted = 1;
+}
+
 // Calls handler for this signal. Reads and writes under way go on. A signal that was ignored when the program started
 // stays ignored: SIGHUP under nohup, and SIGINT if a shell started the program in the background.
 static inline void catch_stop_signal(int number, void (*handler)(int)) {

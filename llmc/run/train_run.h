@@ -34,17 +34,23 @@ static const struct {
 // The ranks of a run, as far as a run deals with them. The trainer fills in the functions (llmc/ranks). A single rank
 // needs no functions.
 typedef struct Comm Comm;
+typedef struct Trainer Trainer; // a trainer's own, passed to its functions
 typedef struct {
     int rank, num_ranks;
-    Comm *comm;    // passed to each function
+    Comm *comm; // passed to each function
     bool (*agree)(Comm *comm, bool ok, Error *error);
     bool (*broadcast)(Comm *comm, void *data, int64_t bytes, Error *error); // from rank 0
     bool (*sum)(Comm *comm, uint64_t *values, int count, Error *error);
+    bool (*any)(Comm *comm, bool mine, bool *any, Error *error);
     bool (*alike)(Comm *comm, const char *facts, size_t bytes, Error *error); // facts: name NUL value NUL ...
     bool (*is_broken)(const Comm *comm);                                      // no exchange can succeed any more
     void (*all_know)(Comm *comm, const Error *error);                         // all ranks have this error
     void (*slow)(Comm *comm, bool slow);                                      // tells the watch that this may take long
+    void (*resumable)(Comm *comm, bool resumable);                            // tells the watch of a checkpoint
     void (*on_failure)(Comm *comm, void (*note)(void *context, const char *words), void *context);
+    void (*fail)(Comm *comm, const Error *error); // the other ranks end with this error
+    void (*close)(Comm *comm);
+    bool (*prints)(const Comm *comm); // this process prints an error that all ranks have
 } RunRanks;
 
 static inline RunRanks run_one_rank(void) {
@@ -172,6 +178,11 @@ static inline void run_slow(TrainRun *run, bool slow) {
     if (run->ranks.num_ranks > 1) { run->ranks.slow(run->ranks.comm, slow); }
 }
 
+// A checkpoint exists, so a message of the watch may name --resume.
+static inline void run_resumable(TrainRun *run, bool resumable) {
+    if (run->ranks.num_ranks > 1) { run->ranks.resumable(run->ranks.comm, resumable); }
+}
+
 // The watch calls note with the message of a failure before it ends this process. note NULL: stops that.
 static inline void run_on_failure(TrainRun *run, void (*note)(void *context, const char *words)) {
     if (run->ranks.num_ranks > 1) { run->ranks.on_failure(run->ranks.comm, note, run); }
@@ -210,6 +221,14 @@ static inline bool run_is_due(const TrainRun *run, int64_t every) {
 
 static inline bool run_has_evals(const TrainRun *run) {
     return eval_is_open(&run->evals[EVAL_HELLASWAG]) || eval_is_open(&run->evals[EVAL_MMLU]);
+}
+
+// The kinds of run differ in memory. An evaluation needs no gradients and keeps the activations of one layer only.
+typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
+
+static inline RunKind run_kind(const TrainRun *run) {
+    if (run->options.steps != 0) { return RUN_TRAINS; }
+    return run->has_val || run_has_evals(run) ? RUN_EVALUATES : RUN_GENERATES;
 }
 
 // Return the longest sequence of an evaluation, and the most completions of a question.
