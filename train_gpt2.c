@@ -784,6 +784,8 @@ static const float *generate_logits(Model *model, bool use_cache) {
 // Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
 __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
+#define DEFAULT_SEQ_LEN 64 // a laptop's CPU can bear this
+
 struct Trainer {
     Model model;
     MemoryPlan plan;
@@ -969,9 +971,8 @@ static void close_trainer(Trainer *t) { plan_free(&t->plan); }
 int main(int argc, char **argv) {
     static Trainer trainer; // zero; large, so not on the stack
     static TrainRun run;
-    enum { default_seq_len = 64 }; // a laptop's CPU can bear this
     static const TrainerOps ops = {
-        .facts = {"train_gpt2", gpt2c_revision, "fp32", default_seq_len, false, 0, &stop_request, on_signal},
+        .facts = {"train_gpt2", gpt2c_revision, "fp32", DEFAULT_SEQ_LEN, false, 0, &stop_request, on_signal},
         .plan = plan_run,
         .memory = memory_of,
         .open = open_trainer,

@@ -1184,23 +1184,9 @@ static bool check_cudnn(const TrainRun *run, Error *error) {
 static bool check_shape(const TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
-    int HS = c->channels / c->num_heads;
-    if (c->channels % 8 != 0 || c->channels > LAYERNORM_MAX_CHANNELS) {
-        return fail(error,
-                    "model: %d channels; the GPU trainer needs a multiple of 8, at most %d (train_gpt2 takes any)",
-                    c->channels, LAYERNORM_MAX_CHANNELS);
-    }
-    if (HS > ATTENTION_MAX_HEAD_SIZE) {
-        return fail(error, "model: heads of %d channels (%d / %d); the GPU trainer has attention for up to %d", HS,
-                    c->channels, c->num_heads, ATTENTION_MAX_HEAD_SIZE);
-    }
-    if (c->padded_vocab_size % 8 != 0) {
-        return fail(error, "model: padded vocabulary of %d; the GPU trainer needs a multiple of 8",
-                    c->padded_vocab_size);
-    }
-    if (o->fp8 && c->channels % FP8_WIDTH_MULTIPLE != 0) {
-        return fail(error, "--fp8: the model has %d channels; 8-bit matrix multiplies need a multiple of %d",
-                    c->channels, FP8_WIDTH_MULTIPLE);
+    if (!layernorm_check(c->channels, error) || !attention_check(c->channels, c->num_heads, error) ||
+        !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {
+        return false;
     }
     Error why = {};
     if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
@@ -1240,34 +1226,23 @@ static bool check_attention_is_alike(Trainer *t, Error *error) {
     return comm_check_facts(t->shards.ranks, facts, (size_t)n + 1, error);
 }
 
+// Visits all events of a trainer. Some take times.
+template <class Visit> static void each_event(Trainer *t, Visit visit) {
+    visit(&t->evaluation.evaluated, false);
+    for (int i = 0; i < 2; i++) { visit(&t->gpu.multiplied[i], false), visit(&t->gpu.scored[i], false); }
+    for (BatchSlot &slot : t->feeder.slots) { visit(&slot.uploaded, false), visit(&slot.no_longer_used, false); }
+    for (int i = 0; i < NUM_STEPS; i++) {
+        visit(&t->stats.begun[i], true), visit(&t->stats.reduced[i], false), visit(&t->stats.done[i], true);
+    }
+}
+
 static void create_streams(Trainer *t) {
     gpu_create_stream(&t->gpu.stream);
     gpu_create_stream(&t->feeder.copy_stream);
     gpu_create_stream(&t->gpu.lm_head_stream);
     shards_open(&t->shards, t->shards.ranks, t->gpu.stream);
-    gpu_create_event(&t->evaluation.evaluated);
-    for (int i = 0; i < 2; i++) {
-        gpu_create_event(&t->gpu.multiplied[i]);
-        gpu_create_event(&t->gpu.scored[i]);
-    }
-    for (int i = 0; i < NUM_SLOTS; i++) {
-        gpu_create_event(&t->feeder.slots[i].uploaded);
-        gpu_create_event(&t->feeder.slots[i].no_longer_used);
-    }
-    for (int i = 0; i < NUM_STEPS; i++) {
-        gpu_create_timed_event(&t->stats.begun[i]);
-        gpu_create_event(&t->stats.reduced[i]);
-        gpu_create_timed_event(&t->stats.done[i]);
-    }
-}
-
-static bool check_gpu(const Trainer *t, Error *error) {
-    const cudaDeviceProp *gpu = &t->gpu.device.properties;
-    return !t->model.shape.fp8 || fp8_is_supported(gpu->major, gpu->minor) ||
-           fail(error,
-                "--fp8: %s has compute capability %d.%d; 8-bit matrix multiplies need 8.9 or later (Ada, Hopper, "
-                "Blackwell); leave --fp8 out",
-                gpu->name, gpu->major, gpu->minor);
+    each_event(t,
+               [](cudaEvent_t *event, bool timed) { timed ? gpu_create_timed_event(event) : gpu_create_event(event); });
 }
 
 // Opens cuDNN. Runs before memory is allocated, because cuDNN takes some too. If cuDNN has no plan, our own kernels
@@ -1288,7 +1263,10 @@ static bool open_attention(Trainer *t, Error *error) {
 static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
     t->shards.ranks = ranks;
     t->gpu.graphs.wanted = t->model.shape.cuda_graph;
-    if (!gpu_open(&t->gpu.device, ranks->local_rank, tf32, error) || !check_gpu(t, error)) { return false; }
+    if (!gpu_open(&t->gpu.device, ranks->local_rank, tf32, error) ||
+        (t->model.shape.fp8 && !fp8_check_gpu(&t->gpu.device.properties, error))) {
+        return false;
+    }
     create_streams(t);
     t->gpu.spared = nccl_spared_multiprocessors(ranks, t->gpu.device.properties.multiProcessorCount);
     if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
@@ -1374,23 +1352,19 @@ static void run_attention(void *context) {
     }
 }
 
-// Chooses on rank 0, for tune_attention. Times the kernels in the device memory, which holds nothing yet.
-static int choose_attention(Trainer *t) {
-    int64_t N = (int64_t)t->model.shape.B * t->model.shape.T, C = t->model.config.channels;
-    AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
-    // Bytes of 0x3c make values of about 0.01 in either precision.
-    cuda_check(cudaMemsetAsync(t->model.acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), t->gpu.stream));
-    cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
-    return attention_choose(&tuner, &t->gpu.tuning);
-}
-
 // Chooses cuDNN or our own kernels for attention by timing, if the run wants that. All ranks take rank 0's choice.
+// Times the kernels in the device memory, which holds nothing yet.
 static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
+    int64_t N = (int64_t)t->model.shape.B * t->model.shape.T, C = t->model.config.channels;
     AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
     int32_t choice = 0;
     if (!t->model.shape.times_cudnn || !t->gpu.cudnn.is_open) { return true; }
     Range range("tuning");
-    if (run_leads(run)) { choice = choose_attention(t); }
+    if (run_leads(run)) { // bytes of 0x3c make values of about 0.01 in either precision
+        cuda_check(cudaMemsetAsync(t->model.acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), t->gpu.stream));
+        cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
+        choice = attention_choose(&tuner, &t->gpu.tuning);
+    }
     if (!run_broadcast(run, &choice, (int64_t)sizeof(choice), error)) { return false; }
     return run_agree(run, attention_use(&tuner, choice, error), error);
 }
@@ -1416,20 +1390,7 @@ static void gpt2_close(Trainer *t) {
     cudnn_att_close(&t->gpu.cudnn);
     cublas_close(&t->gpu.cublas);
     shards_close(&t->shards);
-    cudaEventDestroy(t->evaluation.evaluated);
-    for (int i = 0; i < 2; i++) {
-        cudaEventDestroy(t->gpu.multiplied[i]);
-        cudaEventDestroy(t->gpu.scored[i]);
-    }
-    for (int i = 0; i < NUM_SLOTS; i++) {
-        cudaEventDestroy(t->feeder.slots[i].uploaded);
-        cudaEventDestroy(t->feeder.slots[i].no_longer_used);
-    }
-    for (int i = 0; i < NUM_STEPS; i++) {
-        cudaEventDestroy(t->stats.begun[i]);
-        cudaEventDestroy(t->stats.reduced[i]);
-        cudaEventDestroy(t->stats.done[i]);
-    }
+    each_event(t, [](cudaEvent_t *event, bool) { cudaEventDestroy(*event); });
     cudaStreamDestroy(t->gpu.stream);
     cudaStreamDestroy(t->feeder.copy_stream);
     cudaStreamDestroy(t->gpu.lm_head_stream);
@@ -1868,35 +1829,6 @@ static bool settle_by_gpus(Trainer *t, TrainRun *run, Error *error) {
     return known && run_settle(&planner, run, &gpus, error);
 }
 
-// Writes "by cuDNN 9.19.0", or the cores that our own kernels use.
-static void attention_text(char *text, size_t size, const Trainer *t) {
-    const RunShape *shape = &t->model.shape;
-    char version[32];
-    cudnn_att_version_text(version, sizeof(version));
-    bool tensor_cores = attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads);
-    const char *own = tensor_cores ? "tensor cores" : "plain cores";
-    if (!shape->cudnn) {
-        snprintf(text, size, "on %s", own);
-    } else if (shape->times_cudnn) {
-        snprintf(text, size, "by cuDNN %s or our own on %s", version, own);
-    } else {
-        snprintf(text, size, "by cuDNN %s%s", version,
-                 shape->repeats ? "" : ", whose backward has other bits each time");
-    }
-}
-
-// Writes "by cuDNN 9.19.0, in the backward 8 sequences at a time", once attention is settled.
-static void attention_used_text(char *text, size_t size, const Trainer *t) {
-    char version[32];
-    cudnn_att_version_text(version, sizeof(version));
-    if (t->gpu.cudnn.is_open) {
-        snprintf(text, size, "by cuDNN %s, in the backward %d sequence%s at a time%s", version, t->gpu.cudnn.chunk,
-                 t->gpu.cudnn.chunk == 1 ? "" : "s", t->model.shape.repeats ? "" : ", with other bits each time");
-    } else {
-        snprintf(text, size, "by our own kernels");
-    }
-}
-
 // Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
 static void explain_attention(Trainer *t, const TrainRun *run) {
     char version[32];
@@ -1911,7 +1843,9 @@ static const MemoryPlan *memory_of(Trainer *t) { return &t->device_plan; }
 
 static void print_config(Trainer *t, TrainRun *run) {
     char attention[128];
-    attention_text(attention, sizeof(attention), t);
+    AttentionPlan planned = {attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads),
+                             t->model.shape.cudnn, t->model.shape.times_cudnn, t->model.shape.repeats};
+    attention_plan_text(attention, sizeof(attention), &planned);
     printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
            t->model.shape.has_master ? ", fp32 master weights" : "",
            t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
@@ -1929,16 +1863,7 @@ static void print_config(Trainer *t, TrainRun *run) {
 }
 
 static void print_machine(Trainer *t, TrainRun *run) {
-    printf("machine     ");
-    if (has_peers(&t->shards)) { printf("%d x ", t->model.shape.num_ranks); }
-    printf("%s, %d multiprocessors, compute capability %d.%d", t->gpu.device.properties.name,
-           t->gpu.device.properties.multiProcessorCount, t->gpu.device.properties.major,
-           t->gpu.device.properties.minor);
-    if (t->gpu.device.peak_flops > 0.0) {
-        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * t->gpu.device.peak_flops,
-               t->model.shape.fp8 ? "in bf16 " : "");
-    }
-    printf("\n");
+    gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
     if (has_peers(&t->shards)) {
         static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
                                               "optimizer state, gradients and parameters"};
@@ -1962,7 +1887,7 @@ static void print_machine(Trainer *t, TrainRun *run) {
     if (t->gpu.tuning.text.used > 0) { printf("%s", t->gpu.tuning.text.data); }
     if (t->model.shape.times_cudnn && t->model.shape.cudnn) {
         char attention[128];
-        attention_used_text(attention, sizeof(attention), t);
+        attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
         printf("            it is done %s\n", attention);
     }
     if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
@@ -1989,23 +1914,14 @@ static void print_plan(Trainer *t, TrainRun *run) {
 
 static void add_versions(RunMachine *machine) {
     char text[64];
-    int version = 0;
-    if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
-        gpu_version_text(text, sizeof(text), version);
-        run_machine_version(machine, "cuda_runtime", "%s", text);
-    }
-    if (cudaDriverGetVersion(&version) == cudaSuccess) {
-        gpu_version_text(text, sizeof(text), version);
-        run_machine_version(machine, "cuda_driver", "%s", text);
-    }
-    version = (int)cublasLtGetVersion();
-    run_machine_version(machine, "cublaslt", "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
-    cudnn_att_version_text(text, sizeof(text));
-    if (text[0] != '\0') { run_machine_version(machine, "cudnn", "%s", text); }
-    nccl_version_text(text, sizeof(text));
-    if (text[0] != '\0') { run_machine_version(machine, "nccl", "%s", text); }
-    comm_mpi_version_text(text, sizeof(text));
-    if (text[0] != '\0') { run_machine_version(machine, "mpi", "%s", text); }
+    auto add = [&](const char *name, const char *version) {
+        if (version[0] != '\0') { run_machine_version(machine, name, "%s", version); }
+    };
+    gpu_each_version(add);
+    cublas_version_text(text, sizeof(text)), add("cublaslt", text);
+    cudnn_att_version_text(text, sizeof(text)), add("cudnn", text);
+    nccl_version_text(text, sizeof(text)), add("nccl", text);
+    comm_mpi_version_text(text, sizeof(text)), add("mpi", text);
 }
 
 // Describes the GPUs of all ranks for run.json. Also writes the choices of algorithms, because the run folder exists
@@ -2018,7 +1934,7 @@ static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *erro
     gpu.major = t->gpu.device.properties.major, gpu.minor = t->gpu.device.properties.minor;
     machine->num_gpus = run->num_ranks;
     machine->num_machines = comm_num_machines(t->shards.ranks);
-    attention_used_text(machine->attention, sizeof(machine->attention), t);
+    attention_used_text(machine->attention, sizeof(machine->attention), &t->gpu.cudnn);
     machine->gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
     bool ok = machine->gpus != NULL || fail(error, "out of memory");
     add_versions(machine);

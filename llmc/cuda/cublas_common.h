@@ -37,6 +37,11 @@ static inline bool cublas_fuses_gelu(int major, int minor) {
     return !PRECISION_IS_FP32 && major == 9 && minor == 0 && cublasLtGetVersion() >= 120500;
 }
 
+static inline void cublas_version_text(char *text, size_t size) {
+    int version = (int)cublasLtGetVersion();
+    snprintf(text, size, "%d.%d.%d", version / 10000, version / 100 % 100, version % 100);
+}
+
 // The types of A and B. cuBLASLt multiplies 8-bit matrices, each with a scale, only with A transposed and B not, with
 // leading dimensions that are multiples of 16, and not two of e5m2.
 typedef enum { CUBLAS_FLOATX_BOTH, CUBLAS_E4M3, CUBLAS_E4M3_E5M2 } CublasFactors;

@@ -126,4 +126,28 @@ static inline void gpu_create_timed_event(cudaEvent_t *event) {
     cuda_check(cudaEventCreateWithFlags(event, cudaEventDefault));
 }
 
+// Prints the line of the machine: `count` GPUs of this kind.
+static inline void gpu_print(const GpuDevice *gpu, int count, bool fp8) {
+    const cudaDeviceProp *p = &gpu->properties;
+    printf("machine     ");
+    if (count > 1) { printf("%d x ", count); }
+    printf("%s, %d multiprocessors, compute capability %d.%d", p->name, p->multiProcessorCount, p->major, p->minor);
+    if (gpu->peak_flops > 0.0) {
+        printf(", %.0f TFLOP/s %sby its datasheet", 1e-12 * gpu->peak_flops, fp8 ? "in bf16 " : "");
+    }
+    printf("\n");
+}
+
+// Calls add(name, version) for CUDA's runtime and driver.
+template <class Add> static inline void gpu_each_version(Add add) {
+    char text[32];
+    int version = 0;
+    if (cudaRuntimeGetVersion(&version) == cudaSuccess) {
+        gpu_version_text(text, sizeof(text), version), add("cuda_runtime", text);
+    }
+    if (cudaDriverGetVersion(&version) == cudaSuccess) {
+        gpu_version_text(text, sizeof(text), version), add("cuda_driver", text);
+    }
+}
+
 #endif // LLMC_GPU_H

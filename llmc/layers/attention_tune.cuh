@@ -95,6 +95,42 @@ static inline int attention_time(AttentionTuner *t, Text *text) {
     return choices[tune_least(milliseconds, count)];
 }
 
+// ---- For a person ----
+
+// What a run plans for its attention.
+typedef struct {
+    bool tensor_cores;       // our own kernels use them
+    bool cudnn, times_cudnn; // cuDNN computes it; or timing decides
+    bool repeats;            // with equal bits each time
+} AttentionPlan;
+
+// Writes "by cuDNN 9.19.0", or the cores that our own kernels use.
+static inline void attention_plan_text(char *text, size_t size, const AttentionPlan *plan) {
+    const char *own = plan->tensor_cores ? "tensor cores" : "plain cores";
+    char version[32];
+    cudnn_att_version_text(version, sizeof(version));
+    if (!plan->cudnn) {
+        snprintf(text, size, "on %s", own);
+    } else if (plan->times_cudnn) {
+        snprintf(text, size, "by cuDNN %s or our own on %s", version, own);
+    } else {
+        snprintf(text, size, "by cuDNN %s%s", version,
+                 plan->repeats ? "" : ", whose backward has other bits each time");
+    }
+}
+
+// Writes "by cuDNN 9.19.0, in the backward 8 sequences at a time", once attention is settled.
+static inline void attention_used_text(char *text, size_t size, const CudnnAttention *cudnn) {
+    char version[32];
+    cudnn_att_version_text(version, sizeof(version));
+    if (cudnn->is_open) {
+        snprintf(text, size, "by cuDNN %s, in the backward %d sequence%s at a time%s", version, cudnn->chunk,
+                 cudnn->chunk == 1 ? "" : "s", cudnn->shape.deterministic ? "" : ", with other bits each time");
+    } else {
+        snprintf(text, size, "by our own kernels");
+    }
+}
+
 // ---- With the files of choices ----
 
 static inline void attention_key(char *key, const CudnnShape *s) {

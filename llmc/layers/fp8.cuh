@@ -32,6 +32,20 @@ typedef struct {
 // True for Ada, Hopper and later.
 static inline bool fp8_is_supported(int major, int minor) { return 10 * major + minor >= 89; }
 
+static inline bool fp8_check_gpu(const cudaDeviceProp *gpu, Error *error) {
+    return fp8_is_supported(gpu->major, gpu->minor) ||
+           fail(error,
+                "--fp8: %s has compute capability %d.%d; 8-bit matrix multiplies need 8.9 or later (Ada, Hopper, "
+                "Blackwell); leave --fp8 out",
+                gpu->name, gpu->major, gpu->minor);
+}
+
+static inline bool fp8_check_width(int channels, Error *error) {
+    return channels % FP8_WIDTH_MULTIPLE == 0 ||
+           fail(error, "--fp8: the model has %d channels; 8-bit matrix multiplies need a multiple of %d", channels,
+                FP8_WIDTH_MULTIPLE);
+}
+
 // The number of rows of a quantised tensor in memory. The padding rows are zeros. cuBLASLt multiplies 8-bit matrices
 // only if rows and columns of both operands and of the result are multiples of 16.
 static inline int64_t fp8_padded_rows(int64_t rows) { return round_up_i64(rows, FP8_WIDTH_MULTIPLE); }

@@ -25,6 +25,13 @@
 
 #define LAYERNORM_MAX_CHANNELS 12288 // of the widest GPT-3; the backward's registers hold no wider row in fp32
 
+// Refuses a model whose rows the kernels cannot take.
+static inline bool layernorm_check(int channels, Error *error) {
+    return (channels % 8 == 0 && channels <= LAYERNORM_MAX_CHANNELS) ||
+           fail(error, "model: %d channels; the GPU trainer needs a multiple of 8, at most %d (train_gpt2 takes any)",
+                channels, LAYERNORM_MAX_CHANNELS);
+}
+
 // ---- Forward ----
 
 #define LAYERNORM_VECTORS 4 // of 16 bytes that a thread of the forward holds

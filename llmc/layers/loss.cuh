@@ -127,6 +127,11 @@ static inline bool cross_entropy_stages(int Vp) {
     return 2 * (Vp * (int64_t)sizeof(floatX) + 2048) <= bytes_of_multiprocessor;
 }
 
+// Refuses a model whose rows of logits the kernel cannot take.
+static inline bool cross_entropy_check(int Vp, Error *error) {
+    return Vp % 8 == 0 || fail(error, "model: padded vocabulary of %d; the GPU trainer needs a multiple of 8", Vp);
+}
+
 template <bool STAGED>
 static inline void cross_entropy_launch(float *losses, floatX *logits, const int32_t *targets, int64_t rows, int V,
                                         int Vp, float dloss, bool want_gradient, cudaStream_t stream, int block_size) {
