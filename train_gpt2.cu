@@ -1208,24 +1208,6 @@ static bool check_shape(const TrainRun *run, Error *error) {
     return true;
 }
 
-// Refuses two ranks on one GPU. They would share its memory and wait for each other forever.
-static bool check_gpu_is_ours(Trainer *t, Error *error) {
-    char id[FINDING_BYTES], uuid[40];
-    gpu_uuid_text(uuid, sizeof(uuid), &t->gpu.device.properties);
-    snprintf(id, sizeof(id), "%s %s", comm_host(t->shards.ranks, t->shards.ranks->rank), uuid);
-    return comm_check_unlike(t->shards.ranks, id, "GPU",
-                             "give each process a GPU of its own (nvidia-smi -L lists them)", error);
-}
-
-// Checks that all ranks compute attention alike. A rank whose cuDNN has no plan would compute different bits, slower.
-static bool check_attention_is_alike(Trainer *t, Error *error) {
-    char facts[256];
-    int n = snprintf(facts, sizeof(facts),
-                     "attention (alike with --attention own; --attention cudnn says what is wrong)%c%s", '\0',
-                     t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels");
-    return comm_check_facts(t->shards.ranks, facts, (size_t)n + 1, error);
-}
-
 // Visits all events of a trainer. Some take times.
 template <class Visit> static void each_event(Trainer *t, Visit visit) {
     visit(&t->evaluation.evaluated, false);
@@ -1338,18 +1320,13 @@ static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
 static void run_attention(void *context) {
     Trainer *t = (Trainer *)context;
     int B = t->model.shape.B, T = t->model.shape.T, C = t->model.config.channels, NH = t->model.config.num_heads;
-    const floatX *qkv = t->model.acts.qkv.of(0);
-    floatX *att = t->model.acts.att.of(0);
-    float *lse = t->model.acts.att_lse.of(0);
+    LayerActs a = acts_of_layer(&t->model, 0);
     if (t->gpu.cudnn.is_open) {
-        cudnn_att_forward(&t->gpu.cudnn, att, lse, qkv, t->gpu.stream);
-        cudnn_att_backward(&t->gpu.cudnn, t->model.acts.dqkv.data, t->model.acts.datt.data, qkv, att, lse,
-                           t->gpu.stream);
+        cudnn_att_forward(&t->gpu.cudnn, a.att, a.att_lse, a.qkv, t->gpu.stream);
     } else {
-        attention_forward(att, lse, qkv, B, T, C, NH, t->gpu.stream);
-        attention_backward(t->model.acts.dqkv.data, t->model.acts.datt.data, qkv, att, lse, t->model.att_delta, B, T, C,
-                           NH, t->gpu.stream);
+        attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, t->gpu.stream);
     }
+    attend_backward(&t->model, &t->gpu, a, B, T);
 }
 
 // Chooses cuDNN or our own kernels for attention by timing, if the run wants that. All ranks take rank 0's choice.
@@ -1865,15 +1842,7 @@ static void print_config(Trainer *t, TrainRun *run) {
 static void print_machine(Trainer *t, TrainRun *run) {
     gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
     if (has_peers(&t->shards)) {
-        static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
-                                              "optimizer state, gradients and parameters"};
-        int machines = comm_num_machines(t->shards.ranks);
-        printf("ranks       %d on %d machine%s; sharded: %s\n", t->model.shape.num_ranks, machines,
-               machines > 1 ? "s" : "", sharded[t->model.shape.zero_stage]);
-        if (t->gpu.spared > 0) {
-            printf("            multiplies beside communication count on %d of %d multiprocessors\n", t->gpu.spared,
-                   t->gpu.device.properties.multiProcessorCount);
-        }
+        rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage, t->gpu.spared, &t->gpu.device.properties);
     }
     if (t->model.shape.fp8 && !fp8_has_conversion()) {
         printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
@@ -1998,10 +1967,14 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     run_keep_section(run, "loss_outliers", &t->stats.outliers.loss, sizeof(t->stats.outliers.loss));
     run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm));
     set_threads(run);
-    bool ok = gpt2_open(t, run->ranks.comm, run->options.tf32, error);
+    Comm *comm = run->ranks.comm;
+    bool ok = gpt2_open(t, comm, run->options.tf32, error);
     ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
-    return run_agree(run, ok, error) && check_gpu_is_ours(t, error) && check_attention_is_alike(t, error) &&
-           tune_attention(t, run, error) && nccl_open(&t->shards.nccl, t->shards.ranks, t->shards.comm_stream, error);
+    // A rank whose cuDNN has no plan would compute attention with different bits, and slower.
+    return run_agree(run, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
+           comm_check_alike(comm, "attention (alike with --attention own; --attention cudnn says what is wrong)",
+                            t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels", error) &&
+           tune_attention(t, run, error) && nccl_open(&t->shards.nccl, comm, t->shards.comm_stream, error);
 }
 
 // Hashes the weights, and brings them to rank 0 if --export asks for it.

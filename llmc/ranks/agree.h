@@ -159,6 +159,13 @@ static inline bool comm_share_finding(Comm *comm, bool *found, char *place, size
 
 // ---- Machines and weights ----
 
+// Fails when a text differs between two ranks. name: for the message.
+static inline bool comm_check_alike(Comm *comm, const char *name, const char *text, Error *error) {
+    char facts[256];
+    int n = snprintf(facts, sizeof(facts), "%s%c%s", name, '\0', text);
+    return comm_check_facts(comm, facts, (size_t)n + 1, error);
+}
+
 // Fails when two ranks have equal texts. Each rank's text names something that must be its own.
 static inline bool comm_check_unlike(Comm *comm, const char *mine, const char *what, const char *remedy, Error *error) {
     uint64_t *all, hash = hash64(mine, strlen(mine));

@@ -40,4 +40,24 @@ static inline bool rank_gpus_ask(AutoGpus *gpus, Comm *comm, bool tf32, Error *e
     return ok;
 }
 
+// Refuses two ranks on one GPU. They would share its memory and wait for each other forever.
+static inline bool rank_gpus_check_unlike(Comm *comm, const cudaDeviceProp *gpu, Error *error) {
+    char id[FINDING_BYTES], uuid[40];
+    gpu_uuid_text(uuid, sizeof(uuid), gpu);
+    snprintf(id, sizeof(id), "%s %s", comm_host(comm, comm->rank), uuid);
+    return comm_check_unlike(comm, id, "GPU", "give each process a GPU of its own (nvidia-smi -L lists them)", error);
+}
+
+// Prints the line of the ranks. spared: the multiprocessors for multiplies beside communication; 0: all.
+static inline void rank_gpus_print(const Comm *comm, int zero_stage, int spared, const cudaDeviceProp *gpu) {
+    static const char *const sharded[] = {"nothing", "optimizer state", "optimizer state and gradients",
+                                          "optimizer state, gradients and parameters"};
+    int machines = comm_num_machines(comm);
+    printf("ranks       %d on %d machine%s; sharded: %s\n", comm->num_ranks, machines, machines > 1 ? "s" : "",
+           sharded[zero_stage]);
+    if (spared == 0) { return; }
+    printf("            multiplies beside communication count on %d of %d multiprocessors\n", spared,
+           gpu->multiProcessorCount);
+}
+
 #endif // LLMC_RANK_GPUS_CUH

@@ -1,5 +1,13 @@
 // The program that both trainers share: start, training loop, validation, evaluations, samples, saving, end. A trainer
 // supplies its functions in one table, TrainerOps. This file knows neither GPUs nor how ranks talk to each other.
+//
+// Three things stay apart in the trainers, each for a reason:
+// - Recomputation. The GPU fuses layers into kernels and recomputes these, the CPU calls the layers one by one. Both
+//   take the levels from the table of activations (llmc/model/activations.h).
+// - A batch of an evaluation. The GPU works on it while the host queues the next one, and its results lie in the
+//   memory of the rank that had the batch. The CPU has the losses at once.
+// - The logits of a sample. The CPU keeps keys and values, because each row of the window costs it time. The GPU
+//   computes the whole window, which needs no further kernels and no cache.
 #ifndef LLMC_TRAIN_LOOP_H
 #define LLMC_TRAIN_LOOP_H
 
