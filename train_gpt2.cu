@@ -280,7 +280,7 @@ struct Range {
 // The type of a row follows from its pointer. A struct counts as so many doubles.
 static PlanType plan_type(const float *) { return PLAN_F32; }
 static PlanType plan_type(const int32_t *) { return PLAN_I32; }
-static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; }
+[[maybe_unused]] static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
 static PlanType plan_type(const void *) { return PLAN_F64; }
 template <class T> static constexpr int64_t doubles_in() {
     static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
