@@ -1466,10 +1466,8 @@ static void report_refusal(Trainer *t, TrainRun *run) {
 }
 
 static void print_gpu_state(Trainer *t, TrainRun *run) {
-    GpuState state;
     char text[160];
-    if (!gpu_monitor_read(&t->gpu.device.monitor, &state)) { return; }
-    gpu_monitor_text(&state, text, sizeof(text));
+    if (!gpu_monitor_text(&t->gpu.device.monitor, text, sizeof(text))) { return; }
     logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
 }
 

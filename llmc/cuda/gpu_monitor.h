@@ -6,8 +6,7 @@
 //
 //   GpuMonitor monitor;
 //   if (!gpu_monitor_open(&monitor, bus_id)) { printf("%s\n", monitor.why); } // reading then gives nothing
-//   GpuState state;
-//   if (gpu_monitor_read(&monitor, &state)) { gpu_monitor_text(&state, text, sizeof(text)); ... }
+//   if (gpu_monitor_text(&monitor, text, sizeof(text))) { printf("%s\n", text); }
 //   gpu_monitor_close(&monitor);
 #ifndef LLMC_GPU_MONITOR_H
 #define LLMC_GPU_MONITOR_H
@@ -47,15 +46,6 @@ typedef struct {
     char why[256]; // one line, if it could not be opened
     NVML_FUNCTIONS(NVML_POINTER)
 } GpuMonitor;
-
-// -1: not known.
-typedef struct {
-    double watts, watt_limit;
-    int sm_megahertz;
-    int celsius;
-    int64_t memory_used, memory_total; // bytes of all programs on the GPU
-    int busy_percent;                  // share of the time in which some kernel ran
-} GpuState;
 
 static inline void gpu_monitor_close(GpuMonitor *monitor) {
     if (monitor->started && monitor->shutdown != NULL) { monitor->shutdown(); }
@@ -107,27 +97,6 @@ static inline bool gpu_monitor_is_open(const GpuMonitor *monitor) { return monit
 // Did NVML answer? A missing function has no answer.
 #define gpu_monitor_asks(function, ...) ((function) != NULL && (function)(__VA_ARGS__) == NVML_OK)
 
-// Reads the GPU's state. Takes well under a millisecond and does not disturb the GPU's work. Returns false, and a state
-// of unknowns, if nothing could be read.
-static inline bool gpu_monitor_read(GpuMonitor *m, GpuState *state) {
-    const GpuState unknown = {-1.0, -1.0, -1, -1, -1, -1, -1};
-    unsigned value = 0;
-    NvmlMemory memory;
-    NvmlUtilization utilization;
-    *state = unknown;
-    if (!gpu_monitor_is_open(m)) { return false; }
-    if (gpu_monitor_asks(m->power, m->device, &value)) { state->watts = 1e-3 * value; }
-    if (gpu_monitor_asks(m->power_limit, m->device, &value)) { state->watt_limit = 1e-3 * value; }
-    if (gpu_monitor_asks(m->clock, m->device, NVML_CLOCK_OF_SM, &value)) { state->sm_megahertz = (int)value; }
-    if (gpu_monitor_asks(m->temperature, m->device, NVML_SENSOR_GPU, &value)) { state->celsius = (int)value; }
-    if (gpu_monitor_asks(m->memory, m->device, &memory)) {
-        state->memory_used = (int64_t)memory.used, state->memory_total = (int64_t)memory.total;
-    }
-    if (gpu_monitor_asks(m->utilization, m->device, &utilization)) { state->busy_percent = (int)utilization.gpu; }
-    return state->watts >= 0.0 || state->sm_megahertz >= 0 || state->celsius >= 0 || state->memory_used >= 0 ||
-           state->busy_percent >= 0;
-}
-
 // Appends a piece behind "GPU ", or ", " if it is not the first piece. Cuts what does not fit.
 PRINTF_LIKE(3, 4) static inline void gpu_monitor_append(char *text, size_t size, const char *format, ...) {
     char piece[64];
@@ -139,22 +108,35 @@ PRINTF_LIKE(3, 4) static inline void gpu_monitor_append(char *text, size_t size,
     snprintf(text + used, size - used, "%s%s", used == 0 ? "GPU " : ", ", piece);
 }
 
-// Writes the known values: "GPU 412 W of 700 W, 1755 MHz, 61 C, 34.2 GiB of 79.6 GiB, 98% busy", or "".
-static inline void gpu_monitor_text(const GpuState *state, char *text, size_t size) {
+// Reads the GPU's state: "GPU 412 W of 700 W, 1755 MHz, 61 C, 34.2 GiB of 79.6 GiB, 98% busy", without the values that
+// cannot be read. The memory is that of all programs on the GPU, and it is busy while some kernel runs. Takes well
+// under a millisecond and does not disturb the GPU's work. Returns false, and "", if nothing can be read.
+static inline bool gpu_monitor_text(const GpuMonitor *m, char *text, size_t size) {
     const double gib = 1024.0 * 1024.0 * 1024.0;
+    unsigned value = 0, limit = 0;
+    NvmlMemory memory;
+    NvmlUtilization utilization;
     text[0] = '\0';
-    if (state->watts >= 0.0 && state->watt_limit >= 0.0) {
-        gpu_monitor_append(text, size, "%.0f W of %.0f W", state->watts, state->watt_limit);
-    } else if (state->watts >= 0.0) {
-        gpu_monitor_append(text, size, "%.0f W", state->watts);
+    if (!gpu_monitor_is_open(m)) { return false; }
+    bool has_power = gpu_monitor_asks(m->power, m->device, &value);
+    if (has_power && gpu_monitor_asks(m->power_limit, m->device, &limit)) {
+        gpu_monitor_append(text, size, "%.0f W of %.0f W", 1e-3 * value, 1e-3 * limit);
+    } else if (has_power) {
+        gpu_monitor_append(text, size, "%.0f W", 1e-3 * value);
     }
-    if (state->sm_megahertz >= 0) { gpu_monitor_append(text, size, "%d MHz", state->sm_megahertz); }
-    if (state->celsius >= 0) { gpu_monitor_append(text, size, "%d C", state->celsius); }
-    if (state->memory_used >= 0) {
-        gpu_monitor_append(text, size, "%.1f GiB of %.1f GiB", (double)state->memory_used / gib,
-                           (double)state->memory_total / gib);
+    if (gpu_monitor_asks(m->clock, m->device, NVML_CLOCK_OF_SM, &value)) {
+        gpu_monitor_append(text, size, "%u MHz", value);
     }
-    if (state->busy_percent >= 0) { gpu_monitor_append(text, size, "%d%% busy", state->busy_percent); }
+    if (gpu_monitor_asks(m->temperature, m->device, NVML_SENSOR_GPU, &value)) {
+        gpu_monitor_append(text, size, "%u C", value);
+    }
+    if (gpu_monitor_asks(m->memory, m->device, &memory)) {
+        gpu_monitor_append(text, size, "%.1f GiB of %.1f GiB", (double)memory.used / gib, (double)memory.total / gib);
+    }
+    if (gpu_monitor_asks(m->utilization, m->device, &utilization)) {
+        gpu_monitor_append(text, size, "%u%% busy", utilization.gpu);
+    }
+    return text[0] != '\0';
 }
 
 #endif // LLMC_GPU_MONITOR_H
