@@ -107,21 +107,15 @@ static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
     return launch;
 }
 
-// The first element of this thread's group in block number `block` of a repetition: -lead..n-1. It is n or more for
-// threads without work.
-__device__ __forceinline__ int64_t group_begin(const AdamWLaunch &launch, unsigned block) {
-    return ((int64_t)block * blockDim.x + threadIdx.x) * ADAMW_GROUP - launch.lead;
-}
-__device__ __forceinline__ bool group_is_whole(const AdamWLaunch &launch, int64_t begin) {
-    return launch.vectors && begin >= 0 && begin + ADAMW_GROUP <= launch.part.n;
-}
-
-// ---- Groups: one access to each array ----
+// ---- Groups: one access to each array. One element is a group, too ----
 
 struct alignas(8) PackedGroup {
     __nv_bfloat16 values[ADAMW_GROUP];
 };
 
+template <class T> __device__ __forceinline__ void load_group(float (&x)[1], const T *address) {
+    x[0] = to_float(*address);
+}
 __device__ __forceinline__ void load_group(float (&x)[ADAMW_GROUP], const float *address) {
     f128 packed = load128_streaming(address);
 #pragma unroll
@@ -135,8 +129,10 @@ __device__ __forceinline__ void load_group(float (&x)[ADAMW_GROUP], const __nv_b
     for (int k = 0; k < ADAMW_GROUP; k++) { x[k] = to_float(packed.values[k]); }
 }
 
+template <class T> __device__ __forceinline__ void store_group(T *address, const T (&x)[1]) { *address = x[0]; }
 // Streams the optimizer's state, because nothing reads it again in this step. The parameters are read again, so
 // store_group stores them without a hint.
+__device__ __forceinline__ void store_group_streaming(float *address, const float (&x)[1]) { *address = x[0]; }
 __device__ __forceinline__ void store_group_streaming(float *address, const float (&x)[ADAMW_GROUP]) {
     f128 packed;
 #pragma unroll
@@ -167,12 +163,12 @@ __device__ __forceinline__ AdamWPart adamw_repetition(const AdamWPart &part, uns
     return a;
 }
 
-// Elements begin..begin+3 with one access to each array.
-template <bool WITH_MASTER>
+// Elements begin..begin+N-1 with one access to each array.
+template <bool WITH_MASTER, int N>
 __device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, const AdamWFactors &f,
                                             float grad_scale) {
-    float g[ADAMW_GROUP], mk[ADAMW_GROUP], vk[ADAMW_GROUP], w[ADAMW_GROUP];
-    floatX rounded[ADAMW_GROUP];
+    float g[N], mk[N], vk[N], w[N];
+    floatX rounded[N];
     int64_t index = a.first_index + begin;
     load_group(g, a.grads + begin);
     load_group(mk, a.m + begin);
@@ -183,7 +179,7 @@ __device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, c
         load_group(w, a.params + begin);
     }
 #pragma unroll
-    for (int k = 0; k < ADAMW_GROUP; k++) {
+    for (int k = 0; k < N; k++) {
         float decay = begin + k < a.decayed ? f.weight_decay : 0.0f;
         adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, decay, f);
         rounded[k] = round_parameter(w[k], f.key, index + k);
@@ -199,21 +195,16 @@ __device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, c
 template <bool WITH_MASTER>
 __device__ __forceinline__ void adamw_block(const AdamWLaunch &launch, unsigned block, const AdamWFactors *factors,
                                             float grad_scale) {
-    int64_t begin = group_begin(launch, block % launch.blocks);
+    int64_t begin = ((int64_t)(block % launch.blocks) * blockDim.x + threadIdx.x) * ADAMW_GROUP - launch.lead;
     AdamWPart a = adamw_repetition<WITH_MASTER>(launch.part, block / launch.blocks);
     AdamWFactors f = *factors;
-    if (group_is_whole(launch, begin)) {
-        adamw_group<WITH_MASTER>(a, begin, f, grad_scale);
+    if (launch.vectors && begin >= 0 && begin + ADAMW_GROUP <= a.n) {
+        adamw_group<WITH_MASTER, ADAMW_GROUP>(a, begin, f, grad_scale);
         return;
     }
     int64_t end = min(begin + ADAMW_GROUP, a.n);
 #pragma unroll 1
-    for (int64_t i = max(begin, (int64_t)0); i < end; i++) {
-        float w = WITH_MASTER ? a.master[i] : to_float(a.params[i]);
-        adamw_element(&w, &a.m[i], &a.v[i], a.grads[i], grad_scale, i < a.decayed ? f.weight_decay : 0.0f, f);
-        if (WITH_MASTER) { a.master[i] = w; }
-        a.params[i] = round_parameter(w, f.key, a.first_index + i);
-    }
+    for (int64_t i = max(begin, (int64_t)0); i < end; i++) { adamw_group<WITH_MASTER, 1>(a, i, f, grad_scale); }
 }
 
 // The blocks of `first` come before the blocks of `second`. Each part has its own copy of the code, so that the code
@@ -254,30 +245,13 @@ static inline void adamw_update(const AdamWPart *first, const AdamWPart *second,
 
 // ---- Parameters from their master copy ----
 
-__device__ __forceinline__ floatX parameter_from_master(float w, int64_t index, uint64_t key, bool stochastic) {
-    return stochastic ? round_parameter(w, key, index) : from_float<floatX>(w);
-}
-
+// One thread for each parameter: this runs at a start, not in a step.
 static __global__ void __launch_bounds__(ADAMW_BLOCK)
-    params_from_master_kernel(AdamWLaunch launch, uint64_t key, bool stochastic) {
-    const AdamWPart &a = launch.part;
-    int64_t begin = group_begin(launch, blockIdx.x);
-    if (group_is_whole(launch, begin)) {
-        float w[ADAMW_GROUP];
-        floatX rounded[ADAMW_GROUP];
-        load_group(w, a.master + begin);
-#pragma unroll
-        for (int k = 0; k < ADAMW_GROUP; k++) {
-            rounded[k] = parameter_from_master(w[k], a.first_index + begin + k, key, stochastic);
-        }
-        store_group(a.params + begin, rounded);
-        return;
-    }
-    int64_t end = min(begin + ADAMW_GROUP, a.n);
-#pragma unroll 1
-    for (int64_t i = max(begin, (int64_t)0); i < end; i++) {
-        a.params[i] = parameter_from_master(a.master[i], a.first_index + i, key, stochastic);
-    }
+    params_from_master_kernel(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
+                              bool stochastic) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) { return; }
+    params[i] = stochastic ? round_parameter(master[i], key, first_index + i) : from_float<floatX>(master[i]);
 }
 
 // params = master, rounded to nearest, or with `stochastic` at random. With the key of the last update, `stochastic`
@@ -285,10 +259,10 @@ static __global__ void __launch_bounds__(ADAMW_BLOCK)
 // are allowed. Moves 6 bytes a parameter in bf16, 8 in fp32.
 static inline void params_from_master(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
                                       bool stochastic, cudaStream_t stream, int block_size = ADAMW_BLOCK) {
-    AdamWPart part = adamw_part(params, (float *)(uintptr_t)master, NULL, NULL, NULL, n, first_index); // only read
-    AdamWLaunch launch = adamw_launch(&part, block_size);
+    cuda_require(n >= 0 && first_index >= 0 && ceil_div_i64(n, block_size) <= INT32_MAX);
     if (n == 0) { return; }
-    params_from_master_kernel<<<launch.blocks, block_size, 0, stream>>>(launch, key, stochastic);
+    params_from_master_kernel<<<blocks_for(n, block_size), block_size, 0, stream>>>(params, master, n, first_index, key,
+                                                                                    stochastic);
     cuda_check_launch("params_from_master_kernel");
 }
 
