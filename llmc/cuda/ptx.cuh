@@ -13,7 +13,6 @@
 //   ldmatrix_x4(r, row)              r[i] becomes the fragment of matrix i. Lane l gives the address of row l%8 of
 //                                    matrix l/8
 //   ldmatrix_x4_trans(r, row)        r[i] becomes the fragment of matrix i transposed
-//   ldmatrix_x2, ldmatrix_x2_trans   two matrices. The addresses of lanes 16..31 are not used, but must be valid
 //   mma_m16n8k16_bf16(d, a, b, c)    d = a b + c with a (16,16), b (16,8) in bf16 and c, d (16,8) in float. d may be c
 //     a: fragments of rows 0-7 and 8-15 at columns 0-7, then of these rows at columns 8-15
 //     b: fragments of the transpose of rows 0-7, then of rows 8-15
@@ -31,8 +30,6 @@
 using emu::cp_async_16;
 using emu::cp_async_commit;
 using emu::cp_async_wait;
-using emu::ldmatrix_x2;
-using emu::ldmatrix_x2_trans;
 using emu::ldmatrix_x4;
 using emu::ldmatrix_x4_trans;
 using emu::mma_m16n8k16_bf16;
@@ -55,18 +52,6 @@ template <int N> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-__device__ __forceinline__ void ldmatrix_x2(uint32_t (&r)[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
-__device__ __forceinline__ void ldmatrix_x2_trans(uint32_t (&r)[2], const void *row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-                 : "=r"(r[0]), "=r"(r[1])
-                 : "r"(shared_address(row))
-                 : "memory");
-}
 __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], const void *row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

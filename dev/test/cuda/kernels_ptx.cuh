@@ -49,37 +49,33 @@ TEST(test_ptx_copies) {
 
 #define MATRIX_STRIDE 24 // elements from row to row: 48 bytes
 
-// out (4,4,32): the registers of x4, x4_trans, x2, x2_trans. Element (i, row, column) is 64 i + 8 row + column, and the
+// out (2,4,32): the registers of x4, x4_trans. Element (i, row, column) is 64 i + 8 row + column, and the
 // rows of the matrices stand in another order than they have.
 static __global__ void ptx_ldmatrix_kernel(uint32_t *out) {
     __shared__ alignas(16) uint16_t rows[32 * MATRIX_STRIDE];
     int lane = threadIdx.x, place = lane * 5 % 32;
     for (int column = 0; column < 8; column++) { rows[place * MATRIX_STRIDE + column] = (uint16_t)(8 * lane + column); }
     __syncwarp();
-    uint32_t four[4], four_trans[4], two[2], two_trans[2];
+    uint32_t four[4], four_trans[4];
     ldmatrix_x4(four, rows + place * MATRIX_STRIDE);
     ldmatrix_x4_trans(four_trans, rows + place * MATRIX_STRIDE);
-    ldmatrix_x2(two, rows + place * MATRIX_STRIDE);
-    ldmatrix_x2_trans(two_trans, rows + place * MATRIX_STRIDE);
     for (int i = 0; i < 4; i++) {
         out[i * 32 + lane] = four[i];
         out[(4 + i) * 32 + lane] = four_trans[i];
-        out[(8 + i) * 32 + lane] = i < 2 ? two[i] : 0;
-        out[(12 + i) * 32 + lane] = i < 2 ? two_trans[i] : 0;
     }
 }
 
 TEST(test_ptx_ldmatrix) {
-    DeviceArray<int32_t> out(16 * 32);
+    DeviceArray<int32_t> out(8 * 32);
     ptx_ldmatrix_kernel<<<1, 32>>>(reinterpret_cast<uint32_t *>(out.data));
     cuda_check_launch("ptx_ldmatrix_kernel");
     std::vector<uint32_t> got((size_t)out.count);
     cuda_check(cudaMemcpy(got.data(), out.data, got.size() * sizeof(uint32_t), cudaMemcpyDeviceToHost));
-    for (int kind = 0; kind < 4; kind++) {
-        for (int i = 0; i < (kind < 2 ? 4 : 2); i++) {
+    for (int kind = 0; kind < 2; kind++) {
+        for (int i = 0; i < 4; i++) {
             for (int lane = 0; lane < 32; lane++) {
                 int row = lane / 4, column = lane % 4 * 2;
-                bool trans = kind % 2 == 1;
+                bool trans = kind == 1;
                 int low = 64 * i + (trans ? 8 * column + row : 8 * row + column), high = low + (trans ? 8 : 1);
                 uint32_t want = (uint32_t)low | (uint32_t)high << 16, have = got[(size_t)((kind * 4 + i) * 32 + lane)];
                 CHECK(t, have == want, "kind %d, matrix %d, lane %d: got %08x, want %08x", kind, i, lane, have, want);
