@@ -19,6 +19,8 @@
 #include <float.h>
 #include <math.h>
 
+#include <initializer_list>
+
 #include "llmc/cuda/cuda_common.h"
 
 #ifdef USE_CUDNN
@@ -29,12 +31,21 @@
 
 typedef cudnnBackendDescriptor_t CudnnDescriptor;
 
-// The description of a graph. After a failed call, all later calls do nothing.
-#define CUDNN_GRAPH_DESCRIPTORS 96
+#define CUDNN_GRAPH_DESCRIPTORS 128
 #define CUDNN_GRAPH_OPERATIONS 32
+#define CUDNN_FIRST_VIRTUAL 16 // the number of a graph's first virtual tensor
+
+// A tensor with memory of the caller. Its number is its place in the graph's list.
+typedef struct {
+    int array;
+    int64_t row_bytes, first_byte; // from one token to the next; of the first one
+} CudnnNamed;
+
+// The description of a graph. After a failed call, all later calls do nothing.
 typedef struct {
     CudnnDescriptor made[CUDNN_GRAPH_DESCRIPTORS], operations[CUDNN_GRAPH_OPERATIONS];
-    int num_made, num_operations;
+    CudnnNamed named[CUDNN_FIRST_VIRTUAL];
+    int num_made, num_operations, num_named;
     int64_t virtual_uid;
     int64_t B, NH, T, HS;
     cudnnStatus_t status;
@@ -42,9 +53,8 @@ typedef struct {
 } CudnnGraph;
 
 typedef struct {
-    CudnnDescriptor descriptor; // NULL: none
-    int64_t workspace_bytes;
-    CudnnGraph graph; // of the plan; it must live as long as the plan
+    CudnnDescriptor descriptor; // of the graph's
+    CudnnGraph graph;           // it must live as long as the plan
 } CudnnPlan;
 #endif
 
@@ -162,35 +172,7 @@ static inline bool cudnn_att_check(const CudnnShape *shape, Error *error) {
     return true;
 }
 
-// ---- Graphs ----
-
-// The numbers of the tensors with a pointer from the caller. Virtual tensors have numbers from CUDNN_FIRST_VIRTUAL on.
-enum {
-    CUDNN_Q = 1,
-    CUDNN_K,
-    CUDNN_K_TRANSPOSED, // another tensor in the memory of k
-    CUDNN_V,
-    CUDNN_OUT,
-    CUDNN_LSE,
-    CUDNN_DQ,
-    CUDNN_DK,
-    CUDNN_DV,
-    CUDNN_DOUT,
-    CUDNN_SCALE,
-    CUDNN_MASKED,
-    CUDNN_ONE,
-    CUDNN_DQ_SUMS,
-    CUDNN_FIRST_VIRTUAL
-};
-
-typedef struct {
-    int64_t of[4];
-} CudnnDims;
-
-static inline CudnnDims cudnn_dims(int64_t a, int64_t b, int64_t c, int64_t d) {
-    CudnnDims dims = {{a, b, c, d}};
-    return dims;
-}
+// ---- Descriptors ----
 
 static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status, const char *what) {
     if (graph->status == CUDNN_STATUS_SUCCESS && status != CUDNN_STATUS_SUCCESS) {
@@ -202,7 +184,32 @@ static inline bool cudnn_ok(CudnnGraph *graph, cudnnStatus_t status, const char 
     return graph->status == CUDNN_STATUS_SUCCESS;
 }
 
-// Makes a descriptor. cudnn_graph_end destroys it.
+// cuDNN's word for the type of an attribute's values.
+#define CUDNN_TYPE_OF(T, word)                                                                                         \
+    static inline cudnnBackendAttributeType_t cudnn_type_of(const T *) { return word; }
+CUDNN_TYPE_OF(int64_t, CUDNN_TYPE_INT64)
+CUDNN_TYPE_OF(bool, CUDNN_TYPE_BOOLEAN)
+CUDNN_TYPE_OF(cudnnDataType_t, CUDNN_TYPE_DATA_TYPE)
+CUDNN_TYPE_OF(cudnnHandle_t, CUDNN_TYPE_HANDLE)
+CUDNN_TYPE_OF(CudnnDescriptor, CUDNN_TYPE_BACKEND_DESCRIPTOR)
+CUDNN_TYPE_OF(cudnnPointwiseMode_t, CUDNN_TYPE_POINTWISE_MODE)
+CUDNN_TYPE_OF(cudnnReduceTensorOp_t, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE)
+CUDNN_TYPE_OF(cudnnBackendHeurMode_t, CUDNN_TYPE_HEUR_MODE)
+CUDNN_TYPE_OF(cudnnBackendNumericalNote_t, CUDNN_TYPE_NUMERICAL_NOTE)
+
+// An attribute of a descriptor. With count 0 the descriptor does not get it.
+struct CudnnAttribute {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count;
+    const void *values;
+
+    template <class T>
+    CudnnAttribute(cudnnBackendAttributeName_t of, const T *first, int64_t number = 1)
+        : name(of), type(cudnn_type_of(first)), count(number), values(first) {}
+};
+
+// Makes a descriptor without attributes. cudnn_graph_end destroys it.
 static inline CudnnDescriptor cudnn_make(CudnnGraph *graph, cudnnBackendDescriptorType_t type) {
     CudnnDescriptor descriptor = NULL;
     if (graph->status != CUDNN_STATUS_SUCCESS) { return NULL; }
@@ -213,155 +220,171 @@ static inline CudnnDescriptor cudnn_make(CudnnGraph *graph, cudnnBackendDescript
     return descriptor;
 }
 
-static inline void cudnn_set(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
-                             cudnnBackendAttributeType_t type, int64_t count, const void *values) {
-    if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
-    cudnn_ok(graph, cudnnBackendSetAttribute(descriptor, name, type, count, values), "an attribute");
-}
-
-static inline void cudnn_set_descriptor(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
-                                        CudnnDescriptor value) {
-    if (value != NULL) { cudnn_set(graph, descriptor, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value); }
-}
-
-static inline void cudnn_finalize(CudnnGraph *graph, CudnnDescriptor descriptor, const char *what) {
+// Makes a descriptor with its attributes and finalizes it. what: in words, for an error.
+static inline CudnnDescriptor cudnn_describe(CudnnGraph *graph, const char *what, cudnnBackendDescriptorType_t type,
+                                             std::initializer_list<CudnnAttribute> attributes) {
+    CudnnDescriptor descriptor = cudnn_make(graph, type);
+    for (const CudnnAttribute &a : attributes) {
+        if (graph->status != CUDNN_STATUS_SUCCESS) { return NULL; }
+        if (a.count == 0) { continue; }
+        cudnn_ok(graph, cudnnBackendSetAttribute(descriptor, a.name, a.type, a.count, a.values), what);
+    }
     if (graph->status == CUDNN_STATUS_SUCCESS) { cudnn_ok(graph, cudnnBackendFinalize(descriptor), what); }
+    return descriptor;
 }
 
-static inline void cudnn_add_operation(CudnnGraph *graph, CudnnDescriptor operation, const char *what) {
-    cudnn_finalize(graph, operation, what);
+// Reads up to `room` values of an attribute. Returns their number.
+template <class T>
+static inline int64_t cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
+                                T *values, int64_t room) {
+    int64_t count = 0;
+    if (graph->status != CUDNN_STATUS_SUCCESS) { return 0; }
+    bool ok = cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, cudnn_type_of(values), room, &count, values),
+                       "a question");
+    return ok ? min_i64(count, room) : 0;
+}
+
+// ---- Tensors ----
+
+// The caller's arrays. The last three are numbers in host memory.
+enum {
+    CUDNN_QKV,
+    CUDNN_DQKV,
+    CUDNN_OUT,
+    CUDNN_DOUT,
+    CUDNN_LSE,
+    CUDNN_DQ_SUMS,
+    CUDNN_SCALE,
+    CUDNN_MASKED,
+    CUDNN_ONE,
+    CUDNN_ARRAYS
+};
+enum { CUDNN_Q, CUDNN_K, CUDNN_V }; // the parts of a row of qkv and dqkv
+
+typedef struct {
+    int64_t of[4];
+} CudnnDims;
+
+static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, CudnnDims dims,
+                                           CudnnDims strides) {
+    int64_t alignment = dims.of[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
+    bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL, by_value = !is_virtual && graph->named[uid].array >= CUDNN_SCALE;
+    return cudnn_describe(graph, "a tensor", CUDNN_BACKEND_TENSOR_DESCRIPTOR,
+                          {{CUDNN_ATTR_TENSOR_UNIQUE_ID, &uid},
+                           {CUDNN_ATTR_TENSOR_DATA_TYPE, &type},
+                           {CUDNN_ATTR_TENSOR_DIMENSIONS, dims.of, 4},
+                           {CUDNN_ATTR_TENSOR_STRIDES, strides.of, 4},
+                           {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &alignment},
+                           {CUDNN_ATTR_TENSOR_IS_VIRTUAL, &is_virtual},
+                           {CUDNN_ATTR_TENSOR_IS_BY_VALUE, &by_value}});
+}
+
+// Numbers a tensor with memory of the caller, and notes where it lies for cudnn_run.
+static inline int64_t cudnn_name(CudnnGraph *graph, int array, int64_t row_bytes, int64_t first_byte) {
+    if (graph->num_named == CUDNN_FIRST_VIRTUAL) { abort(); }
+    graph->named[graph->num_named] = {array, row_bytes, first_byte};
+    return graph->num_named++;
+}
+
+// A tensor (B, NH, T, HS) of an array in bf16, or (B, NH, HS, T) if transposed. A row of qkv and dqkv has three parts.
+static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int array, int part = 0, bool transposed = false) {
+    int64_t T = graph->T, HS = graph->HS, C = graph->NH * HS, row = array <= CUDNN_DQKV ? 3 * C : C;
+    int64_t uid = cudnn_name(graph, array, row * 2, part * C * 2);
+    CudnnDims dims = {{graph->B, graph->NH, transposed ? HS : T, transposed ? T : HS}};
+    CudnnDims strides = {{T * row, HS, transposed ? 1 : row, transposed ? row : 1}};
+    return cudnn_tensor(graph, uid, CUDNN_DATA_BFLOAT16, dims, strides);
+}
+
+// A packed tensor (B, NH, T, width).
+static inline CudnnDescriptor cudnn_packed(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
+    CudnnDims dims = {{graph->B, graph->NH, graph->T, width}};
+    CudnnDims strides = {{graph->NH * graph->T * width, graph->T * width, width, 1}};
+    return cudnn_tensor(graph, uid, type, dims, strides);
+}
+
+static inline CudnnDescriptor cudnn_lse(CudnnGraph *graph) {
+    int64_t uid = cudnn_name(graph, CUDNN_LSE, graph->NH * (int64_t)sizeof(float), 0);
+    return cudnn_packed(graph, uid, CUDNN_DATA_FLOAT, 1);
+}
+
+// One fp32 number.
+static inline CudnnDescriptor cudnn_number(CudnnGraph *graph, int array) {
+    CudnnDims ones = {{1, 1, 1, 1}};
+    return cudnn_tensor(graph, cudnn_name(graph, array, 0, 0), CUDNN_DATA_FLOAT, ones, ones);
+}
+
+// A tensor between operations (B, NH, T, width).
+static inline CudnnDescriptor cudnn_virtual(CudnnGraph *graph, cudnnDataType_t type, int64_t width) {
+    return cudnn_packed(graph, graph->virtual_uid++, type, width);
+}
+
+// ---- Operations ----
+
+static inline void cudnn_operation(CudnnGraph *graph, const char *what, cudnnBackendDescriptorType_t type,
+                                   std::initializer_list<CudnnAttribute> attributes) {
+    CudnnDescriptor operation = cudnn_describe(graph, what, type, attributes);
     if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
     if (graph->num_operations == CUDNN_GRAPH_OPERATIONS) { abort(); }
     graph->operations[graph->num_operations++] = operation;
 }
 
-static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, CudnnDims dims,
-                                           CudnnDims strides, bool by_value) {
-    CudnnDescriptor tensor = cudnn_make(graph, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    int64_t alignment = dims.of[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
-    bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL;
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &uid);
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, dims.of);
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, strides.of);
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment);
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &is_virtual);
-    cudnn_set(graph, tensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &by_value);
-    cudnn_finalize(graph, tensor, "a tensor");
-    return tensor;
-}
-
-// Describes a tensor (B, NH, T, HS), or (B, NH, HS, T) if transposed. In memory a row holds all heads of a token, and
-// rows are row_stride values apart.
-static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int64_t uid, int64_t row_stride, bool transposed) {
-    CudnnDims dims = cudnn_dims(graph->B, graph->NH, graph->T, graph->HS);
-    CudnnDims strides = cudnn_dims(graph->T * row_stride, graph->HS, row_stride, 1);
-    if (transposed) {
-        dims = cudnn_dims(graph->B, graph->NH, graph->HS, graph->T);
-        strides = cudnn_dims(graph->T * row_stride, graph->HS, 1, row_stride);
-    }
-    return cudnn_tensor(graph, uid, CUDNN_DATA_BFLOAT16, dims, strides, false);
-}
-
-// Describes a packed tensor (B, NH, T, width). uid 0: virtual.
-static inline CudnnDescriptor cudnn_rows(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
-    CudnnDims dims = cudnn_dims(graph->B, graph->NH, graph->T, width);
-    CudnnDims strides = cudnn_dims(graph->NH * graph->T * width, graph->T * width, width, 1);
-    return cudnn_tensor(graph, uid != 0 ? uid : graph->virtual_uid++, type, dims, strides, false);
-}
-
-// Describes one number in host memory.
-static inline CudnnDescriptor cudnn_scalar(CudnnGraph *graph, int64_t uid) {
-    CudnnDims ones = cudnn_dims(1, 1, 1, 1);
-    return cudnn_tensor(graph, uid, CUDNN_DATA_FLOAT, ones, ones, true);
-}
-
-// Finalizes `settings` and makes the operation that uses them.
-static inline CudnnDescriptor cudnn_operation(CudnnGraph *graph, CudnnDescriptor settings, const char *what,
-                                              cudnnBackendDescriptorType_t type, cudnnBackendAttributeName_t name) {
-    cudnn_finalize(graph, settings, what);
-    CudnnDescriptor operation = cudnn_make(graph, type);
-    cudnn_set_descriptor(graph, operation, name, settings);
-    return operation;
-}
+static const cudnnDataType_t cudnn_fp32 = CUDNN_DATA_FLOAT; // the precision of all operations
 
 // y = mode(x, b), or y = mask ? x : b for a selection. b and mask may be NULL. axis: of CUDNN_POINTWISE_GEN_INDEX.
-static inline void cudnn_pointwise_full(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
-                                        CudnnDescriptor b, CudnnDescriptor mask, CudnnDescriptor y, int64_t axis) {
-    const char *what = "a pointwise operation";
-    CudnnDescriptor settings = cudnn_make(graph, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    cudnn_set(graph, settings, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
-    cudnn_set(graph, settings, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    if (mode == CUDNN_POINTWISE_GEN_INDEX) {
-        cudnn_set(graph, settings, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    }
-    CudnnDescriptor operation = cudnn_operation(graph, settings, what, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
-                                                CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, mask);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    cudnn_add_operation(graph, operation, what);
-}
-
 static inline void cudnn_pointwise(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x, CudnnDescriptor b,
-                                   CudnnDescriptor y) {
-    cudnn_pointwise_full(graph, mode, x, b, NULL, y, -1);
-}
-
-// A virtual tensor in fp32 (B, NH, T, width).
-static inline CudnnDescriptor cudnn_between(CudnnGraph *graph, int64_t width) {
-    return cudnn_rows(graph, 0, CUDNN_DATA_FLOAT, width);
+                                   CudnnDescriptor y, CudnnDescriptor mask = NULL, int64_t axis = -1) {
+    const char *what = "a pointwise operation";
+    CudnnDescriptor settings = cudnn_describe(graph, what, CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
+                                              {{CUDNN_ATTR_POINTWISE_MODE, &mode},
+                                               {CUDNN_ATTR_POINTWISE_MATH_PREC, &cudnn_fp32},
+                                               {CUDNN_ATTR_POINTWISE_AXIS, &axis, axis >= 0}});
+    cudnn_operation(graph, what, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR,
+                    {{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &settings},
+                     {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &x},
+                     {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &b, b != NULL},
+                     {CUDNN_ATTR_OPERATION_POINTWISE_TDESC, &mask, mask != NULL},
+                     {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &y}});
 }
 
 // mode(x, b) as a virtual tensor in fp32 (B, NH, T, width).
 static inline CudnnDescriptor cudnn_map(CudnnGraph *graph, cudnnPointwiseMode_t mode, CudnnDescriptor x,
                                         CudnnDescriptor b, int64_t width) {
-    CudnnDescriptor y = cudnn_between(graph, width);
+    CudnnDescriptor y = cudnn_virtual(graph, CUDNN_DATA_FLOAT, width);
     cudnn_pointwise(graph, mode, x, b, y);
     return y;
 }
 
 // c = a b for each head.
 static inline void cudnn_matmul(CudnnGraph *graph, CudnnDescriptor a, CudnnDescriptor b, CudnnDescriptor c) {
-    CudnnDescriptor settings = cudnn_make(graph, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
-    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    cudnn_set(graph, settings, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    CudnnDescriptor operation =
-        cudnn_operation(graph, settings, "a matrix product", CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
-                        CUDNN_ATTR_OPERATION_MATMUL_DESC);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
-    cudnn_add_operation(graph, operation, "a matrix product");
+    CudnnDescriptor settings = cudnn_describe(graph, "a matrix product", CUDNN_BACKEND_MATMUL_DESCRIPTOR,
+                                              {{CUDNN_ATTR_MATMUL_COMP_TYPE, &cudnn_fp32}});
+    cudnn_operation(graph, "a matrix product", CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
+                    {{CUDNN_ATTR_OPERATION_MATMUL_DESC, &settings},
+                     {CUDNN_ATTR_OPERATION_MATMUL_ADESC, &a},
+                     {CUDNN_ATTR_OPERATION_MATMUL_BDESC, &b},
+                     {CUDNN_ATTR_OPERATION_MATMUL_CDESC, &c}});
 }
 
 // The sum or the largest value of each row of x, as a virtual tensor (B, NH, T, 1).
 static inline CudnnDescriptor cudnn_reduce(CudnnGraph *graph, cudnnReduceTensorOp_t how, CudnnDescriptor x) {
-    CudnnDescriptor y = cudnn_between(graph, 1), settings = cudnn_make(graph, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
-    cudnnDataType_t precision = CUDNN_DATA_FLOAT;
-    cudnn_set(graph, settings, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &how);
-    cudnn_set(graph, settings, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &precision);
-    CudnnDescriptor operation =
-        cudnn_operation(graph, settings, "a reduction", CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
-                        CUDNN_ATTR_OPERATION_REDUCTION_DESC);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-    cudnn_add_operation(graph, operation, "a reduction");
+    CudnnDescriptor y = cudnn_virtual(graph, CUDNN_DATA_FLOAT, 1);
+    CudnnDescriptor settings =
+        cudnn_describe(graph, "a reduction", CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
+                       {{CUDNN_ATTR_REDUCTION_OPERATOR, &how}, {CUDNN_ATTR_REDUCTION_COMP_TYPE, &cudnn_fp32}});
+    cudnn_operation(graph, "a reduction", CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR,
+                    {{CUDNN_ATTR_OPERATION_REDUCTION_DESC, &settings},
+                     {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &x},
+                     {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &y}});
     return y;
 }
 
 // The transpose of each head of x (B, NH, T, T), as bf16: a reshape to swapped strides.
 static inline CudnnDescriptor cudnn_transpose(CudnnGraph *graph, CudnnDescriptor x) {
-    int64_t T = graph->T;
-    CudnnDescriptor y =
-        cudnn_tensor(graph, graph->virtual_uid++, CUDNN_DATA_BFLOAT16, cudnn_dims(graph->B, graph->NH, T, T),
-                     cudnn_dims(graph->NH * T * T, T * T, 1, T), false);
-    CudnnDescriptor operation = cudnn_make(graph, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-    cudnn_set_descriptor(graph, operation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
-    cudnn_add_operation(graph, operation, "a reshape");
+    int64_t NH = graph->NH, T = graph->T;
+    CudnnDescriptor y = cudnn_tensor(graph, graph->virtual_uid++, CUDNN_DATA_BFLOAT16, {{graph->B, NH, T, T}},
+                                     {{NH * T * T, T * T, 1, T}});
+    cudnn_operation(graph, "a reshape", CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR,
+                    {{CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &x}, {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &y}});
     return y;
 }
 
@@ -379,55 +402,54 @@ static inline void cudnn_graph_end(CudnnGraph *graph) {
 
 // The scores (B, NH, T, T) without a mask: scale q[i].k[j].
 static inline CudnnDescriptor cudnn_scores(CudnnGraph *graph, CudnnDescriptor q, CudnnDescriptor scale) {
-    int64_t row_stride = 3 * graph->NH * graph->HS;
-    CudnnDescriptor products = cudnn_between(graph, graph->T);
-    cudnn_matmul(graph, q, cudnn_heads(graph, CUDNN_K_TRANSPOSED, row_stride, true), products);
+    CudnnDescriptor products = cudnn_virtual(graph, CUDNN_DATA_FLOAT, graph->T);
+    cudnn_matmul(graph, q, cudnn_heads(graph, CUDNN_QKV, CUDNN_K, true), products);
     return cudnn_map(graph, CUDNN_POINTWISE_MUL, products, scale, graph->T);
 }
 
 // y (B, NH, T, T) = x for j <= i, and the number CUDNN_MASKED for j > i.
 static inline CudnnDescriptor cudnn_mask(CudnnGraph *graph, CudnnDescriptor x) {
-    CudnnDescriptor i = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
-    CudnnDescriptor j = cudnn_rows(graph, 0, CUDNN_DATA_INT32, graph->T);
-    CudnnDescriptor is_seen = cudnn_rows(graph, 0, CUDNN_DATA_BOOLEAN, graph->T), y = cudnn_between(graph, graph->T);
-    cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, NULL, i, 2);
-    cudnn_pointwise_full(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, NULL, j, 3);
+    CudnnDescriptor i = cudnn_virtual(graph, CUDNN_DATA_INT32, graph->T);
+    CudnnDescriptor j = cudnn_virtual(graph, CUDNN_DATA_INT32, graph->T);
+    CudnnDescriptor is_seen = cudnn_virtual(graph, CUDNN_DATA_BOOLEAN, graph->T);
+    CudnnDescriptor y = cudnn_virtual(graph, CUDNN_DATA_FLOAT, graph->T);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, i, NULL, 2);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_GEN_INDEX, x, NULL, j, NULL, 3);
     cudnn_pointwise(graph, CUDNN_POINTWISE_CMP_GE, i, j, is_seen);
-    cudnn_pointwise_full(graph, CUDNN_POINTWISE_BINARY_SELECT, x, cudnn_scalar(graph, CUDNN_MASKED), is_seen, y, -1);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_BINARY_SELECT, x, cudnn_number(graph, CUDNN_MASKED), y, is_seen);
     return y;
 }
 
 // p = exp(s - max) / sum;  out = p v;  lse = max + log(sum)
 static inline void cudnn_describe_forward(CudnnGraph *graph) {
-    int64_t C = graph->NH * graph->HS, T = graph->T;
-    CudnnDescriptor q = cudnn_heads(graph, CUDNN_Q, 3 * C, false), v = cudnn_heads(graph, CUDNN_V, 3 * C, false);
-    CudnnDescriptor scores = cudnn_mask(graph, cudnn_scores(graph, q, cudnn_scalar(graph, CUDNN_SCALE)));
+    int64_t T = graph->T;
+    CudnnDescriptor q = cudnn_heads(graph, CUDNN_QKV, CUDNN_Q), scale = cudnn_number(graph, CUDNN_SCALE);
+    CudnnDescriptor scores = cudnn_mask(graph, cudnn_scores(graph, q, scale));
     CudnnDescriptor max = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_MAX, scores);
     CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, scores, max, T);
     CudnnDescriptor exps = cudnn_map(graph, CUDNN_POINTWISE_EXP, below, NULL, T);
     CudnnDescriptor sum = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, exps);
     CudnnDescriptor log_sum = cudnn_map(graph, CUDNN_POINTWISE_LOG, sum, NULL, 1);
-    CudnnDescriptor p = cudnn_rows(graph, 0, CUDNN_DATA_BFLOAT16, T);
-    cudnn_pointwise(graph, CUDNN_POINTWISE_ADD, max, log_sum, cudnn_rows(graph, CUDNN_LSE, CUDNN_DATA_FLOAT, 1));
+    CudnnDescriptor p = cudnn_virtual(graph, CUDNN_DATA_BFLOAT16, T);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_ADD, max, log_sum, cudnn_lse(graph));
     cudnn_pointwise(graph, CUDNN_POINTWISE_DIV, exps, sum, p);
-    cudnn_matmul(graph, p, v, cudnn_heads(graph, CUDNN_OUT, C, false));
+    cudnn_matmul(graph, p, cudnn_heads(graph, CUDNN_QKV, CUDNN_V), cudnn_heads(graph, CUDNN_OUT));
 }
 
 // delta = sum(do * out) of each row. cuDNN stores delta, and looks for it behind a factor: dropout's 1 / (1 - p), which
 // is 1 here. Without the factor, 9.19 stores the next (B, NH, T, T) tensor instead, as the workspace's size shows.
 static inline CudnnDescriptor cudnn_delta(CudnnGraph *graph, CudnnDescriptor dout) {
-    CudnnDescriptor out = cudnn_heads(graph, CUDNN_OUT, graph->NH * graph->HS, false);
-    CudnnDescriptor products = cudnn_map(graph, CUDNN_POINTWISE_MUL, dout, out, graph->HS);
+    CudnnDescriptor products = cudnn_map(graph, CUDNN_POINTWISE_MUL, dout, cudnn_heads(graph, CUDNN_OUT), graph->HS);
     CudnnDescriptor sums = cudnn_reduce(graph, CUDNN_REDUCE_TENSOR_ADD, products);
-    return cudnn_map(graph, CUDNN_POINTWISE_MUL, sums, cudnn_scalar(graph, CUDNN_ONE), 1);
+    return cudnn_map(graph, CUDNN_POINTWISE_MUL, sums, cudnn_number(graph, CUDNN_ONE), 1);
 }
 
 // dS (B, NH, T, T) = scale * p * (do v^T - delta)
 static inline CudnnDescriptor cudnn_dscores(CudnnGraph *graph, CudnnDescriptor p, CudnnDescriptor dout,
                                             CudnnDescriptor delta, CudnnDescriptor scale) {
-    int64_t T = graph->T, row_stride = 3 * graph->NH * graph->HS;
-    CudnnDescriptor dp = cudnn_between(graph, T), ds = cudnn_rows(graph, 0, CUDNN_DATA_BFLOAT16, T);
-    cudnn_matmul(graph, dout, cudnn_heads(graph, CUDNN_V, row_stride, true), dp);
+    int64_t T = graph->T;
+    CudnnDescriptor dp = cudnn_virtual(graph, CUDNN_DATA_FLOAT, T), ds = cudnn_virtual(graph, CUDNN_DATA_BFLOAT16, T);
+    cudnn_matmul(graph, dout, cudnn_heads(graph, CUDNN_QKV, CUDNN_V, true), dp);
     CudnnDescriptor above = cudnn_map(graph, CUDNN_POINTWISE_SUB, dp, delta, T);
     cudnn_pointwise(graph, CUDNN_POINTWISE_MUL, cudnn_map(graph, CUDNN_POINTWISE_MUL, above, p, T), scale, ds);
     return ds;
@@ -435,46 +457,40 @@ static inline CudnnDescriptor cudnn_dscores(CudnnGraph *graph, CudnnDescriptor p
 
 // dq = dS k. With atomics the product comes in fp32 first. The caller clears these sums, because cuDNN adds to them.
 static inline void cudnn_describe_dq(CudnnGraph *graph, CudnnDescriptor ds, bool deterministic) {
-    int64_t row_stride = 3 * graph->NH * graph->HS;
-    CudnnDescriptor k = cudnn_heads(graph, CUDNN_K, row_stride, false);
-    CudnnDescriptor dq = cudnn_heads(graph, CUDNN_DQ, row_stride, false);
-    CudnnDescriptor product = deterministic ? dq : cudnn_rows(graph, CUDNN_DQ_SUMS, CUDNN_DATA_FLOAT, graph->HS);
-    cudnn_matmul(graph, ds, k, product);
-    if (!deterministic) { cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, product, NULL, dq); }
+    CudnnDescriptor k = cudnn_heads(graph, CUDNN_QKV, CUDNN_K), dq = cudnn_heads(graph, CUDNN_DQKV, CUDNN_Q);
+    if (deterministic) {
+        cudnn_matmul(graph, ds, k, dq);
+        return;
+    }
+    CudnnDescriptor sums = cudnn_packed(graph, cudnn_name(graph, CUDNN_DQ_SUMS, 0, 0), CUDNN_DATA_FLOAT, graph->HS);
+    cudnn_matmul(graph, ds, k, sums);
+    cudnn_pointwise(graph, CUDNN_POINTWISE_IDENTITY, sums, NULL, dq);
 }
 
 // p = exp(mask(s - lse));  dv = p^T do;  dq = dS k;  dk = dS^T q. The mask comes after the subtraction of lse. So
 // cuDNN's kernels take scale and lse in one fused multiply-add, and p of a masked score is exp of the mask's number.
 static inline void cudnn_describe_backward(CudnnGraph *graph, bool deterministic) {
-    int64_t C = graph->NH * graph->HS, T = graph->T;
-    CudnnDescriptor q = cudnn_heads(graph, CUDNN_Q, 3 * C, false), dout = cudnn_heads(graph, CUDNN_DOUT, C, false);
-    CudnnDescriptor scale = cudnn_scalar(graph, CUDNN_SCALE), delta = cudnn_delta(graph, dout);
-    CudnnDescriptor lse = cudnn_rows(graph, CUDNN_LSE, CUDNN_DATA_FLOAT, 1);
-    CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, cudnn_scores(graph, q, scale), lse, T);
+    int64_t T = graph->T;
+    CudnnDescriptor q = cudnn_heads(graph, CUDNN_QKV, CUDNN_Q), dout = cudnn_heads(graph, CUDNN_DOUT);
+    CudnnDescriptor scale = cudnn_number(graph, CUDNN_SCALE), delta = cudnn_delta(graph, dout);
+    CudnnDescriptor scores = cudnn_scores(graph, q, scale), lse = cudnn_lse(graph);
+    CudnnDescriptor below = cudnn_map(graph, CUDNN_POINTWISE_SUB, scores, lse, T);
     CudnnDescriptor p = cudnn_map(graph, CUDNN_POINTWISE_EXP, cudnn_mask(graph, below), NULL, T);
-    cudnn_matmul(graph, cudnn_transpose(graph, p), dout, cudnn_heads(graph, CUDNN_DV, 3 * C, false));
+    cudnn_matmul(graph, cudnn_transpose(graph, p), dout, cudnn_heads(graph, CUDNN_DQKV, CUDNN_V));
     CudnnDescriptor ds = cudnn_dscores(graph, p, dout, delta, scale);
     cudnn_describe_dq(graph, ds, deterministic);
-    cudnn_matmul(graph, cudnn_transpose(graph, ds), q, cudnn_heads(graph, CUDNN_DK, 3 * C, false));
+    cudnn_matmul(graph, cudnn_transpose(graph, ds), q, cudnn_heads(graph, CUDNN_DQKV, CUDNN_K));
 }
 
 // ---- Plans ----
-
-static inline void cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, cudnnBackendAttributeName_t name,
-                             cudnnBackendAttributeType_t type, int64_t room, int64_t *count, void *values) {
-    if (graph->status != CUDNN_STATUS_SUCCESS) { return; }
-    cudnn_ok(graph, cudnnBackendGetAttribute(descriptor, name, type, room, count, values), "a question");
-}
 
 // Does this configuration's engine say that its bits differ from run to run?
 static inline bool cudnn_is_random(CudnnGraph *graph, CudnnDescriptor config) {
     cudnnBackendNumericalNote_t notes[32];
     CudnnDescriptor engine = cudnn_make(graph, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
-    int64_t count = 0;
-    cudnn_get(graph, config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine);
-    count = 0;
-    cudnn_get(graph, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE, 32, &count, notes);
-    for (int64_t i = 0; i < min_i64(count, 32); i++) {
+    cudnn_get(graph, config, CUDNN_ATTR_ENGINECFG_ENGINE, &engine, 1);
+    int64_t count = cudnn_get(graph, engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, notes, 32);
+    for (int64_t i = 0; i < count; i++) {
         if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) { return true; }
     }
     return false;
@@ -482,23 +498,18 @@ static inline bool cudnn_is_random(CudnnGraph *graph, CudnnDescriptor config) {
 
 // Makes the plan of one configuration. If it fails, it returns false and leaves the graph usable, so that the caller
 // can try the next configuration.
-static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, CudnnDescriptor config, cudnnHandle_t handle,
+static inline bool cudnn_try_config(CudnnPlan *plan, CudnnDescriptor config, cudnnHandle_t handle,
                                     int64_t workspace_bytes, bool deterministic) {
-    CudnnDescriptor descriptor = NULL;
+    CudnnGraph *graph = &plan->graph;
     bool is_random = deterministic && cudnn_is_random(graph, config);
-    int64_t count = 0, bytes = 0;
-    if (!is_random && graph->status == CUDNN_STATUS_SUCCESS &&
-        cudnn_ok(graph, cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &descriptor), "a plan")) {
-        cudnn_set(graph, descriptor, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-        cudnn_set_descriptor(graph, descriptor, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config);
-        cudnn_finalize(graph, descriptor, "a plan");
-        cudnn_get(graph, descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1, &count, &bytes);
+    int64_t bytes = 0;
+    if (!is_random) {
+        plan->descriptor = cudnn_describe(
+            graph, "a plan", CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR,
+            {{CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &handle}, {CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &config}});
+        cudnn_get(graph, plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, &bytes, 1);
     }
-    if (descriptor != NULL && graph->status == CUDNN_STATUS_SUCCESS && bytes <= workspace_bytes) {
-        plan->descriptor = descriptor, plan->workspace_bytes = bytes;
-        return true;
-    }
-    if (descriptor != NULL) { cudnnBackendDestroyDescriptor(descriptor); }
+    if (!is_random && graph->status == CUDNN_STATUS_SUCCESS && bytes <= workspace_bytes) { return true; }
     if (graph->error[0] == '\0') {
         snprintf(graph->error, sizeof(graph->error),
                  is_random ? "its engine is not deterministic" : "it wants %lld bytes of workspace, not %lld",
@@ -511,54 +522,37 @@ static inline bool cudnn_try_config(CudnnGraph *graph, CudnnPlan *plan, CudnnDes
 // Finds the engines' configurations for the graph, best first. Returns their number.
 #define CUDNN_MAX_CONFIGS 8
 static inline int64_t cudnn_find_configs(CudnnGraph *graph, CudnnDescriptor *configs, cudnnHandle_t handle) {
-    CudnnDescriptor operations = cudnn_make(graph, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     cudnnBackendHeurMode_t mode = CUDNN_HEUR_MODE_A;
-    int64_t count = 0;
-    cudnn_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, graph->num_operations,
-              graph->operations);
-    cudnn_set(graph, operations, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    cudnn_finalize(graph, operations, "the graph");
-    CudnnDescriptor heuristic = cudnn_make(graph, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
-    cudnn_set_descriptor(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, operations);
-    cudnn_set(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    cudnn_finalize(graph, heuristic, "the choice of an engine");
+    CudnnDescriptor operations =
+        cudnn_describe(graph, "the graph", CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR,
+                       {{CUDNN_ATTR_OPERATIONGRAPH_OPS, graph->operations, graph->num_operations},
+                        {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &handle}});
+    CudnnDescriptor heuristic =
+        cudnn_describe(graph, "the choice of an engine", CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR,
+                       {{CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &operations}, {CUDNN_ATTR_ENGINEHEUR_MODE, &mode}});
     for (int i = 0; i < CUDNN_MAX_CONFIGS; i++) { configs[i] = cudnn_make(graph, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR); }
-    cudnn_get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, CUDNN_MAX_CONFIGS, &count,
-              configs);
-    return graph->status == CUDNN_STATUS_SUCCESS ? min_i64(count, CUDNN_MAX_CONFIGS) : 0;
+    return cudnn_get(graph, heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS, configs, CUDNN_MAX_CONFIGS);
 }
 
 // Makes the plan for plan->graph, which must be described. It takes the best engine that needs at most workspace_bytes,
 // and that is deterministic if `deterministic` asks for it.
 static inline bool cudnn_make_plan(CudnnPlan *plan, cudnnHandle_t handle, int64_t workspace_bytes, bool deterministic,
                                    const char *what, Error *error) {
-    CudnnGraph *graph = &plan->graph;
+    char version[32];
     CudnnDescriptor configs[CUDNN_MAX_CONFIGS];
-    int64_t count = cudnn_find_configs(graph, configs, handle);
-    bool ok = false;
-    for (int64_t i = 0; i < count && !ok; i++) {
-        ok = cudnn_try_config(graph, plan, configs[i], handle, workspace_bytes, deterministic);
+    int64_t count = cudnn_find_configs(&plan->graph, configs, handle);
+    for (int64_t i = 0; i < count; i++) {
+        if (cudnn_try_config(plan, configs[i], handle, workspace_bytes, deterministic)) { return true; }
     }
-    if (!ok) {
-        char version[32];
-        cudnn_att_version_text(version, sizeof(version));
-        fail(error,
-             "cuDNN %s has no plan for attention's %s (%s); it needs NVRTC of its CUDA release (see `make doctor`); "
-             "CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr shows why",
-             version, what, graph->error[0] != '\0' ? graph->error : "no engine takes it");
-    }
-    return ok;
-}
-
-static inline void cudnn_close_plan(CudnnPlan *plan) {
-    if (plan->descriptor != NULL) { cudnnBackendDestroyDescriptor(plan->descriptor); }
-    cudnn_graph_end(&plan->graph);
+    cudnn_att_version_text(version, sizeof(version));
+    return fail(error,
+                "cuDNN %s has no plan for attention's %s (%s); it needs NVRTC of its CUDA release (see `make doctor`); "
+                "CUDNN_LOGLEVEL_DBG=2 CUDNN_LOGDEST_DBG=stderr shows why",
+                version, what, plan->graph.error[0] != '\0' ? plan->graph.error : "no engine takes it");
 }
 
 static inline void cudnn_att_close(CudnnAttention *att) {
-    cudnn_close_plan(&att->forward);
-    cudnn_close_plan(&att->backward);
-    cudnn_close_plan(&att->rest);
+    for (CudnnPlan *plan : {&att->forward, &att->backward, &att->rest}) { cudnn_graph_end(&plan->graph); }
     if (att->handle != NULL) { cudnnDestroy(att->handle); }
     memset(att, 0, sizeof(*att));
 }
@@ -609,18 +603,6 @@ static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, 
 
 // ---- Running them ----
 
-#define CUDNN_MAX_POINTERS 16
-typedef struct {
-    int64_t uids[CUDNN_MAX_POINTERS];
-    void *pointers[CUDNN_MAX_POINTERS];
-    int count;
-} CudnnPointers;
-
-static inline void cudnn_point(CudnnPointers *p, int64_t uid, const void *pointer) {
-    p->uids[p->count] = uid;
-    p->pointers[p->count++] = (void *)(uintptr_t)pointer;
-}
-
 static inline void cudnn_check_status(cudnnStatus_t status, const char *call, const char *file, int line) {
     char reason[512] = "";
     if (status == CUDNN_STATUS_SUCCESS) { return; }
@@ -632,89 +614,55 @@ static inline void cudnn_check_status(cudnnStatus_t status, const char *call, co
 }
 #define cudnn_check(call) cudnn_check_status((call), #call, __FILE__, __LINE__)
 
-static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, const CudnnPointers *p, void *workspace,
-                             cudaStream_t stream) {
+// The number for masked scores. Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its exponential
+// is also 0.
+static inline float cudnn_att_masked(int version) { return version >= 91000 ? -INFINITY : -FLT_MAX; }
+
+// Runs a plan for its sequences from `first` on. arrays (CUDNN_ARRAYS): of the whole batch, without the numbers.
+static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, const void **arrays, int64_t first,
+                             void *workspace, cudaStream_t stream) {
+    const CudnnGraph *graph = &plan->graph;
+    const float scale = 1.0f / sqrtf((float)graph->HS), masked = cudnn_att_masked((int)cudnnGetVersion()), one = 1.0f;
+    const void *pointers[CUDNN_FIRST_VIRTUAL];
+    int64_t uids[CUDNN_FIRST_VIRTUAL];
     CudnnDescriptor pack = NULL;
+    arrays[CUDNN_SCALE] = &scale, arrays[CUDNN_MASKED] = &masked, arrays[CUDNN_ONE] = &one;
+    for (int i = 0; i < graph->num_named; i++) {
+        const CudnnNamed *tensor = &graph->named[i];
+        pointers[i] = (const char *)arrays[tensor->array] + first * graph->T * tensor->row_bytes + tensor->first_byte;
+        uids[i] = i;
+    }
     cudnn_check(cudnnSetStream(att->handle, stream));
     cudnn_check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
     cudnn_check(
-        cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, p->count, p->uids));
-    cudnn_check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, p->count,
-                                         p->pointers));
+        cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, graph->num_named, uids));
+    cudnn_check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+                                         graph->num_named, pointers));
     cudnn_check(cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace));
     cudnn_check(cudnnBackendFinalize(pack));
     cudnn_check(cudnnBackendExecute(att->handle, plan->descriptor, pack));
     cudnn_check(cudnnBackendDestroyDescriptor(pack));
 }
 
-// The scalars of the graphs. They must stay valid until cudnn_run has returned.
-typedef struct {
-    float scale, masked, one;
-} CudnnNumbers;
-
-// The number for masked scores. Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its exponential
-// is also 0.
-static inline float cudnn_att_masked(int version) { return version >= 91000 ? -INFINITY : -FLT_MAX; }
-
-static inline CudnnNumbers cudnn_numbers(const CudnnAttention *att) {
-    int HS = att->shape.C / att->shape.NH;
-    CudnnNumbers numbers = {1.0f / sqrtf((float)HS), cudnn_att_masked((int)cudnnGetVersion()), 1.0f};
-    return numbers;
-}
-
 // out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C).
 static inline void cudnn_att_forward(const CudnnAttention *att, floatX *out, float *lse, const floatX *qkv,
                                      cudaStream_t stream) {
-    CudnnNumbers numbers = cudnn_numbers(att);
-    CudnnPointers p;
-    p.count = 0;
-    cudnn_point(&p, CUDNN_Q, qkv);
-    cudnn_point(&p, CUDNN_K_TRANSPOSED, qkv + att->shape.C);
-    cudnn_point(&p, CUDNN_V, qkv + 2 * att->shape.C);
-    cudnn_point(&p, CUDNN_OUT, out);
-    cudnn_point(&p, CUDNN_LSE, lse);
-    cudnn_point(&p, CUDNN_SCALE, &numbers.scale);
-    cudnn_point(&p, CUDNN_MASKED, &numbers.masked);
-    cudnn_run(att, &att->forward, &p, att->forward_workspace, stream);
-}
-
-// Computes the backward of plan->graph.B sequences from `first` on.
-static inline void cudnn_att_backward_chunk(const CudnnAttention *att, const CudnnPlan *plan, int64_t first,
-                                            floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                                            const float *lse, cudaStream_t stream) {
-    CudnnNumbers numbers = cudnn_numbers(att);
-    int64_t C = att->shape.C, row = first * att->shape.T;
-    int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, (int)plan->graph.B);
-    char *workspace = (char *)att->backward_workspace;
-    CudnnPointers p;
-    p.count = 0;
-    cudnn_point(&p, CUDNN_Q, qkv + row * 3 * C);
-    cudnn_point(&p, CUDNN_K, qkv + row * 3 * C + C);
-    cudnn_point(&p, CUDNN_K_TRANSPOSED, qkv + row * 3 * C + C);
-    cudnn_point(&p, CUDNN_V, qkv + row * 3 * C + 2 * C);
-    cudnn_point(&p, CUDNN_OUT, out + row * C);
-    cudnn_point(&p, CUDNN_DOUT, dout + row * C);
-    cudnn_point(&p, CUDNN_LSE, lse + row * att->shape.NH);
-    cudnn_point(&p, CUDNN_DQ, dqkv + row * 3 * C);
-    cudnn_point(&p, CUDNN_DK, dqkv + row * 3 * C + C);
-    cudnn_point(&p, CUDNN_DV, dqkv + row * 3 * C + 2 * C);
-    cudnn_point(&p, CUDNN_SCALE, &numbers.scale);
-    cudnn_point(&p, CUDNN_MASKED, &numbers.masked);
-    cudnn_point(&p, CUDNN_ONE, &numbers.one);
-    if (sum_bytes > 0) {
-        cuda_check(cudaMemsetAsync(workspace, 0, (size_t)sum_bytes, stream));
-        cudnn_point(&p, CUDNN_DQ_SUMS, workspace);
-    }
-    cudnn_run(att, plan, &p, workspace + sum_bytes, stream);
+    const void *arrays[CUDNN_ARRAYS] = {qkv, NULL, out, NULL, lse}; // in the order of CUDNN_QKV ..
+    cudnn_run(att, &att->forward, arrays, 0, att->forward_workspace, stream);
 }
 
 // dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse.
 static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, const floatX *dout, const floatX *qkv,
                                       const floatX *out, const float *lse, cudaStream_t stream) {
     int B = att->shape.B, chunk = att->chunk;
+    char *workspace = (char *)att->backward_workspace;
+    // dq's sums, if there are any, lie in front of cuDNN's own workspace.
+    const void *arrays[CUDNN_ARRAYS] = {qkv, dqkv, out, dout, lse, workspace};
     for (int first = 0; first < B; first += chunk) {
         const CudnnPlan *plan = B - first >= chunk ? &att->backward : &att->rest;
-        cudnn_att_backward_chunk(att, plan, first, dqkv, dout, qkv, out, lse, stream);
+        int64_t sum_bytes = cudnn_att_sum_bytes(&att->shape, (int)plan->graph.B);
+        if (sum_bytes > 0) { cuda_check(cudaMemsetAsync(workspace, 0, (size_t)sum_bytes, stream)); }
+        cudnn_run(att, plan, arrays, first, workspace + sum_bytes, stream);
     }
 }
 
