@@ -508,15 +508,6 @@ struct BatchRole {
 
 // ---- The layers of a block ----
 
-// A LayerNorm has parameters, their gradients, an output, and statistics for the backward pass.
-struct LayerNorm {
-    const floatX *weight, *bias; // (C)
-    float *dweight, *dbias;      // (C)
-    floatX *out;                 // (N,C)
-    float *mean, *rstd;          // (N)
-    uint32_t *out_amax;          // with --fp8: the largest magnitude of out, which a linear layer reads; else NULL
-};
-
 #define BLOCK_LINEAR(ID, name, ...) Linear name;
 struct Block {
     LayerActs acts;
@@ -539,8 +530,8 @@ static Block block_of(const Model *model, int layer, LinearUse use) {
     b.name.fp8 = fp8_linear(&model->fp8, layer, LINEAR_##ID,                                                           \
                             use == LINEAR_AGAIN && LINEAR_##ID == LINEAR_FCPROJ ? LINEAR_BACKWARD : use);
     BLOCK_LINEARS(FIND_LINEAR)
-    b.ln1 = {p.ln1w, p.ln1b, g.ln1w, g.ln1b, a.ln1, a.ln1_mean, a.ln1_rstd, b.qkv.inp_amax()};
-    b.ln2 = {p.ln2w, p.ln2b, g.ln2w, g.ln2b, a.ln2, a.ln2_mean, a.ln2_rstd, b.fc.inp_amax()};
+    b.ln1 = {model->config.channels, p.ln1w, p.ln1b, g.ln1w, g.ln1b, a.ln1, a.ln1_mean, a.ln1_rstd, b.qkv.inp_amax()};
+    b.ln2 = {model->config.channels, p.ln2w, p.ln2b, g.ln2w, g.ln2b, a.ln2, a.ln2_mean, a.ln2_rstd, b.fc.inp_amax()};
     return b;
 }
 
@@ -548,7 +539,8 @@ static LayerNorm lnf_of(const Model *model) {
     Tensors<floatX> p = params_of_layer(model, 0);
     Tensors<float> g = grads_of_layer(model, 0);
     const Activations *a = &model->acts;
-    return {p.lnfw, p.lnfb, g.lnfw, g.lnfb, a->lnf.data, a->lnf_mean.data, a->lnf_rstd.data, NULL};
+    return {model->config.channels, p.lnfw,           p.lnfb, g.lnfw, g.lnfb, a->lnf.data,
+            a->lnf_mean.data,       a->lnf_rstd.data, NULL};
 }
 
 // The language model head shares its weights with the token embedding: logits (N,Vp) = lnf wte^T.
@@ -619,18 +611,6 @@ static int matmul_problems(const Model *model, const Gpu *gpu, CublasProblem *pr
 
 // ---- Forward ----
 
-static void normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, const floatX *inp, int64_t N) {
-    layernorm_forward(ln.out, ln.mean, ln.rstd, inp, ln.weight, ln.bias, N, model->config.channels, gpu->stream,
-                      ln.out_amax);
-}
-
-// sum = residual + projection; ln.out = layernorm(sum). One kernel does both, which saves one read of the sum.
-static void add_and_normalize(const Model *model, Gpu *gpu, const LayerNorm &ln, floatX *sum, const floatX *residual,
-                              int64_t N) {
-    fused_residual_layernorm_forward(sum, ln.out, ln.mean, ln.rstd, residual, model->acts.projection.data, ln.weight,
-                                     ln.bias, N, model->config.channels, gpu->stream, ln.out_amax);
-}
-
 // Computes att and att_lse from qkv. The linear layer attproj reads att. cuDNN does not measure att's largest
 // magnitude, so linear_measure_input does.
 static void attend(const Model *model, Gpu *gpu, const Block &b, int B, int T) {
@@ -661,7 +641,7 @@ static void block_forward(const Model *model, Gpu *gpu, const Block &b, int B, i
     linear_forward(&gpu->cublas, b.qkv, a.qkv, NULL, a.ln1, N, gpu->stream);
     attend(model, gpu, b, B, T);
     linear_forward(&gpu->cublas, b.attproj, a.projection, NULL, a.att, N, gpu->stream);
-    add_and_normalize(model, gpu, b.ln2, a.residual_mid, a.residual, N);
+    fused_residual_layernorm_forward(b.ln2, a.residual_mid, a.residual, a.projection, N, gpu->stream);
     mlp_forward(model, gpu, b, N);
 }
 
@@ -674,7 +654,8 @@ static void block_finish(const Model *model, Gpu *gpu, Shards *shards, int layer
     linear_forward(&gpu->cublas, b.fcproj, a.projection, NULL, a.gelu, N, gpu->stream);
     if (!last) { await_bucket(shards, model->params, 2 + layer); } // the next block's LayerNorm reads its parameters
     LayerNorm next = last ? lnf_of(model) : block_of(model, layer + 1, use).ln1;
-    add_and_normalize(model, gpu, next, model->acts.residual.of(layer + 1), a.residual_mid, N);
+    fused_residual_layernorm_forward(next, model->acts.residual.of(layer + 1), a.residual_mid, a.projection, N,
+                                     gpu->stream);
 }
 
 // Computes all layers up to the final LayerNorm, which writes acts.lnf. tokens (B,T) are on the GPU.
@@ -691,7 +672,7 @@ static void model_forward(const Model *model, Gpu *gpu, Shards *shards, const in
     fp8_clear_activation_scales(&model->fp8, gpu->stream);
     Tensors<floatX> p = params_of_layer(model, 0);
     embedding_forward(embedded, tokens, p.wte, p.wpe, B, T, C, gpu->stream);
-    normalize(model, gpu, block_of(model, 0, use).ln1, embedded, N);
+    layernorm_forward(block_of(model, 0, use).ln1, embedded, N, gpu->stream);
     for (int layer = 0; layer < L; layer++) {
         if (layer < L - 1) { fetch_bucket(shards, model->params, 2 + layer); }
         quantize_passing_weights(model, gpu, shards, layer);
@@ -771,13 +752,13 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
     if (layer == model->config.num_layers - 1 || level == RECOMPUTE_NOTHING) { return; }
     Block again = block_of(model, layer, LINEAR_AGAIN), b = block_of(model, layer, LINEAR_BACKWARD);
     const LayerActs &a = b.acts;
-    if (level >= RECOMPUTE_LAYERNORM) { normalize(model, gpu, b.ln1, a.residual, N); }
+    if (level >= RECOMPUTE_LAYERNORM) { layernorm_forward(b.ln1, a.residual, N, gpu->stream); }
     if (level == RECOMPUTE_BLOCK) {
         block_forward(model, gpu, again, B, T);
         return;
     }
     if (level >= RECOMPUTE_LAYERNORM) {
-        normalize(model, gpu, b.ln2, a.residual_mid, N);
+        layernorm_forward(b.ln2, a.residual_mid, N, gpu->stream);
         linear_quantize_input(b.qkv, a.ln1, N, gpu->stream);
         linear_quantize_input(b.attproj, a.att, N, gpu->stream);
         linear_quantize_input(b.fc, a.ln2, N, gpu->stream);
@@ -798,9 +779,8 @@ static void recompute_layer(const Model *model, Gpu *gpu, int layer, int B, int 
 // For --fp8 it measures dresidual's largest magnitude. A separate kernel would read all N*C values again.
 static void normalize_backward(const Model *model, Gpu *gpu, const LayerNorm &ln, bool is_new, const Linear &from,
                                const floatX *dout, const floatX *inp, int64_t N) {
-    layernorm_backward_with_column_sums({model->acts.dresidual.data, is_new, from.dbias, from.dout_amax()}, ln.dweight,
-                                        ln.dbias, dout, inp, ln.mean, ln.rstd, ln.weight, model->sum_scratch, N,
-                                        model->config.channels, gpu->stream);
+    layernorm_backward_with_column_sums({model->acts.dresidual.data, is_new, from.dbias, from.dout_amax()}, ln, dout,
+                                        inp, model->sum_scratch, N, gpu->stream);
 }
 
 // Computes dqkv from datt. linear_backward_bias measures dqkv's largest magnitude.

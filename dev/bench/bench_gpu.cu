@@ -295,7 +295,8 @@ static void bench_layernorm(Bench *b) {
                       {},
                       {}};
     forward.launch = [=](const Operands &o) {
-        layernorm_forward(o.x(0), o.f(1), o.f(2), o.x(3), o.x(4), o.x(5), N, C, b->stream);
+        LayerNorm ln = {C, o.x(4), o.x(5), NULL, NULL, o.x(0), o.f(1), o.f(2), NULL};
+        layernorm_forward(ln, o.x(3), N, b->stream);
     };
     measure(b, forward);
     Kernel fused = {"fused_residual_layernorm",
@@ -305,8 +306,8 @@ static void bench_layernorm(Bench *b) {
                     {},
                     {}};
     fused.launch = [=](const Operands &o) {
-        fused_residual_layernorm_forward(o.x(0), o.x(1), o.f(2), o.f(3), o.x(4), o.x(5), o.x(6), o.x(7), N, C,
-                                         b->stream);
+        LayerNorm ln = {C, o.x(6), o.x(7), NULL, NULL, o.x(1), o.f(2), o.f(3), NULL};
+        fused_residual_layernorm_forward(ln, o.x(0), o.x(4), o.x(5), N, b->stream);
     };
     measure(b, fused);
     Kernel backward = {"layernorm_backward",
@@ -317,8 +318,8 @@ static void bench_layernorm(Bench *b) {
                        {},
                        {}};
     backward.launch = [=](const Operands &o) {
-        layernorm_backward_with_column_sums({o.x(0), false, o.f(9), NULL}, o.f(1), o.f(2), o.x(3), o.x(4), o.f(5),
-                                            o.f(6), o.x(7), o.f(8), N, C, b->stream);
+        LayerNorm ln = {C, o.x(7), NULL, o.f(1), o.f(2), NULL, o.f(5), o.f(6), NULL};
+        layernorm_backward_with_column_sums({o.x(0), false, o.f(9), NULL}, ln, o.x(3), o.x(4), o.f(8), N, b->stream);
     };
     measure(b, backward);
 }
@@ -393,7 +394,7 @@ static void bench_fp8_quantize(Bench *b) {
     quantize.launch = [=](const Operands &o) { fp8_quantize(o.e4(1), o.e4(2), o.s(3), o.x(0), N, C, b->stream); };
     measure(b, quantize);
     Kernel of_gelu = {"gelu_amax", X * 4.0 * (double)x, 0.0, {floatXs(4 * x), fp8_scale()}, {}, {}};
-    of_gelu.launch = [=](const Operands &o) { gelu_amax(o.s(1), o.x(0), 4 * x, b->stream); };
+    of_gelu.launch = [=](const Operands &o) { fp8_amax<GeluOfPack>(o.s(1), o.x(0), 4 * x, b->stream); };
     measure(b, of_gelu);
     Kernel gelu = {"gelu_quantize",
                    (X + 2) * 4.0 * (double)x,
@@ -401,7 +402,9 @@ static void bench_fp8_quantize(Bench *b) {
                    {floatXs(4 * x), fp8s(4 * Np * C), fp8s(4 * Np * C), fp8_scale()},
                    {},
                    {}};
-    gelu.launch = [=](const Operands &o) { gelu_quantize(o.e4(1), o.e4(2), o.s(3), o.x(0), N, 4 * C, b->stream); };
+    gelu.launch = [=](const Operands &o) {
+        fp8_quantize<fp8e4, GeluOfPack>(o.e4(1), o.e4(2), o.s(3), o.x(0), N, 4 * C, b->stream);
+    };
     measure(b, gelu);
 }
 

@@ -18,6 +18,8 @@
 
 #define GPT2C_VERSION "0.1.0"
 #define MAX_PATH_BYTES 4096 // longer paths are refused where they enter
+// What a person can do if the memory of the machine or of its GPU is short.
+#define MEMORY_REMEDY "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model"
 
 typedef struct {
     char text[2 * MAX_PATH_BYTES]; // one line; room for a path and its fault

@@ -90,11 +90,11 @@ typedef struct {
 static inline const char *cublas_remedy(cublasStatus_t status) {
     switch (status) {
     case CUBLAS_STATUS_NOT_INITIALIZED:
-    case CUBLAS_STATUS_ALLOC_FAILED: return "the GPU's memory is short: " PLAN_REMEDY;
+    case CUBLAS_STATUS_ALLOC_FAILED: return "the GPU's memory is short: " MEMORY_REMEDY;
     case CUBLAS_STATUS_MAPPING_ERROR:
     case CUBLAS_STATUS_EXECUTION_FAILED:
     case CUBLAS_STATUS_INTERNAL_ERROR:
-        return "the GPU's memory may be short (" PLAN_REMEDY
+        return "the GPU's memory may be short (" MEMORY_REMEDY
                "), or an algorithm faulty (--matmul-tune 0 takes cuBLASLt's own choices)";
     default: return "--matmul-tune 0 takes cuBLASLt's own choices; CUBLASLT_LOG_LEVEL=2 shows what it objects to";
     }
@@ -265,7 +265,7 @@ static inline void cublas_no_algorithm(const CublasContext *context, const Cubla
     fflush(stdout);
     fprintf(stderr,
             "cuBLASLt has no algorithm for m %lld, n %lld, k %lld with epilogue %d%s in %zu MiB of workspace (%s); if "
-            "the GPU's memory is short, " PLAN_REMEDY "; else try %sanother version of CUDA\n",
+            "the GPU's memory is short, " MEMORY_REMEDY "; else try %sanother version of CUDA\n",
             (long long)p->m, (long long)p->n, (long long)p->k, (int)p->epilogue, in_8_bits ? " in 8 bits" : "",
             context->workspace_bytes >> 20, cublasLtGetStatusName(status),
             in_8_bits    ? "without --fp8, or "

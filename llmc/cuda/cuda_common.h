@@ -1,5 +1,4 @@
-// Every CUDA file includes this: the floating-point type of the build, the check around every call, and memory for a
-// plan on the GPU.
+// Every CUDA file includes this: the floating-point type of the build and the check around every call.
 //
 // The compiler sets the precision: bf16, or fp32 with -DPRECISION_FP32. floatX is the type of activations, of their
 // gradients, and of the weights that the matrix multiplies read. Parameter gradients, the optimizer's state and every
@@ -11,18 +10,15 @@
 #include <cuda_runtime.h>
 #include <unistd.h>
 
-#include "llmc/model/memory_plan.h"
 #include "llmc/base/utils.h"
 
 #ifdef PRECISION_FP32
 typedef float floatX;
 #define PRECISION_NAME "fp32"
-#define PLAN_FLOATX PLAN_F32
 #define PRECISION_IS_FP32 true
 #else
 typedef __nv_bfloat16 floatX;
 #define PRECISION_NAME "bf16"
-#define PLAN_FLOATX PLAN_BF16
 #define PRECISION_IS_FP32 false
 #endif
 
@@ -32,7 +28,7 @@ static inline const char *cuda_remedy(cudaError_t status) {
     case cudaErrorNoDevice: return "no GPU is visible; see nvidia-smi and CUDA_VISIBLE_DEVICES";
     case cudaErrorInsufficientDriver:
         return "there is no NVIDIA driver, or one too old for this CUDA version; see nvidia-smi";
-    case cudaErrorMemoryAllocation: return PLAN_REMEDY;
+    case cudaErrorMemoryAllocation: return MEMORY_REMEDY;
     case cudaErrorInvalidDeviceFunction:
     case cudaErrorNoKernelImageForDevice:
         return "the program was built for other GPUs; build it again on this machine, or with GPU_ARCH=..";
@@ -68,53 +64,5 @@ static inline void cuda_require_shape(bool ok, const char *what, const char *fil
     abort();
 }
 #define cuda_require(condition) cuda_require_shape((condition), #condition, __FILE__, __LINE__)
-
-// Takes plan->total bytes of GPU memory in one piece and sets every row's pointer.
-static inline bool plan_allocate_device(MemoryPlan *plan, Error *error) {
-    if (!plan_check_overflow(plan, error)) { return false; }
-    size_t available = 0, installed = 0;
-    void *memory = NULL;
-    cuda_check(cudaMemGetInfo(&available, &installed));
-    cudaError_t status = cudaMalloc(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
-    if (status == cudaSuccess) {
-        plan_set_pointers(plan, memory);
-        return true;
-    }
-    char need[32], have[32], all[32];
-    cudaGetLastError(); // the failure is reported here, not by the next check
-    format_bytes(need, sizeof(need), plan->total);
-    format_bytes(have, sizeof(have), (int64_t)available);
-    format_bytes(all, sizeof(all), (int64_t)installed);
-    return fail(error,
-                "memory plan: needs %s of GPU memory, %s of %s are free (%s); " PLAN_REMEDY
-                " (--plan shows every buffer)",
-                need, have, all, cudaGetErrorString(status));
-}
-
-static inline void plan_free_device(MemoryPlan *plan) {
-    cudaFree(plan->memory);
-    plan->memory = NULL;
-}
-
-// Takes plan->total bytes of pinned host memory: copies between it and the GPU do not block the host.
-static inline bool plan_allocate_pinned(MemoryPlan *plan, Error *error) {
-    if (!plan_check_overflow(plan, error)) { return false; }
-    void *memory = NULL;
-    cudaError_t status = cudaMallocHost(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
-    if (status == cudaSuccess) {
-        plan_set_pointers(plan, memory);
-        return true;
-    }
-    char need[32];
-    cudaGetLastError();
-    format_bytes(need, sizeof(need), plan->total);
-    return fail(error, "memory plan: cannot pin %s of host memory (%s); see ulimit -l", need,
-                cudaGetErrorString(status));
-}
-
-static inline void plan_free_pinned(MemoryPlan *plan) {
-    cudaFreeHost(plan->memory);
-    plan->memory = NULL;
-}
 
 #endif // LLMC_CUDA_COMMON_H

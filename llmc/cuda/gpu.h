@@ -1,4 +1,4 @@
-// Opening the GPU of a process: finds it, reads its properties and starts its monitor.
+// Opening the GPU of a process: finds it, reads its properties, starts its monitor, and takes memory for a plan.
 // Most first runs fail here, so each cause of failure has its own message and remedy.
 #ifndef LLMC_GPU_H
 #define LLMC_GPU_H
@@ -6,6 +6,7 @@
 #include "llmc/cuda/cuda_common.h"
 #include "llmc/cuda/gpu_monitor.h"
 #include "llmc/model/gpu_peak.h"
+#include "llmc/model/memory_plan.h"
 #include "llmc/model/step_model.h"
 
 #define GPU_LEAST_CAPABILITY 8 // Ampere: bf16, cp.async, mma
@@ -148,6 +149,58 @@ template <class Add> static inline void gpu_each_version(Add add) {
     if (cudaDriverGetVersion(&version) == cudaSuccess) {
         gpu_version_text(text, sizeof(text), version), add("cuda_driver", text);
     }
+}
+
+// ---- Memory for a plan ----
+
+#define PLAN_FLOATX (PRECISION_IS_FP32 ? PLAN_F32 : PLAN_BF16)
+
+// Takes plan->total bytes of GPU memory in one piece and sets every row's pointer.
+static inline bool plan_allocate_device(MemoryPlan *plan, Error *error) {
+    if (!plan_check_overflow(plan, error)) { return false; }
+    size_t available = 0, installed = 0;
+    void *memory = NULL;
+    cuda_check(cudaMemGetInfo(&available, &installed));
+    cudaError_t status = cudaMalloc(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
+    if (status == cudaSuccess) {
+        plan_set_pointers(plan, memory);
+        return true;
+    }
+    char need[32], have[32], all[32];
+    cudaGetLastError(); // the failure is reported here, not by the next check
+    format_bytes(need, sizeof(need), plan->total);
+    format_bytes(have, sizeof(have), (int64_t)available);
+    format_bytes(all, sizeof(all), (int64_t)installed);
+    return fail(error,
+                "memory plan: needs %s of GPU memory, %s of %s are free (%s); " MEMORY_REMEDY
+                " (--plan shows every buffer)",
+                need, have, all, cudaGetErrorString(status));
+}
+
+static inline void plan_free_device(MemoryPlan *plan) {
+    cudaFree(plan->memory);
+    plan->memory = NULL;
+}
+
+// Takes plan->total bytes of pinned host memory: copies between it and the GPU do not block the host.
+static inline bool plan_allocate_pinned(MemoryPlan *plan, Error *error) {
+    if (!plan_check_overflow(plan, error)) { return false; }
+    void *memory = NULL;
+    cudaError_t status = cudaMallocHost(&memory, (size_t)max_i64(plan->total, PLAN_ALIGNMENT));
+    if (status == cudaSuccess) {
+        plan_set_pointers(plan, memory);
+        return true;
+    }
+    char need[32];
+    cudaGetLastError();
+    format_bytes(need, sizeof(need), plan->total);
+    return fail(error, "memory plan: cannot pin %s of host memory (%s); see ulimit -l", need,
+                cudaGetErrorString(status));
+}
+
+static inline void plan_free_pinned(MemoryPlan *plan) {
+    cudaFreeHost(plan->memory);
+    plan->memory = NULL;
 }
 
 #endif // LLMC_GPU_H

@@ -48,9 +48,8 @@ typedef struct {
     CublasContext *context;
     cudaStream_t stream;
     TuneMemory memory;
-    uint64_t *sums;                          // (TUNE_CANDIDATES), device
-    cudaEvent_t events[TUNE_CANDIDATES + 1]; // between the runs of a round
-    Tuning *choices;                         // TUNE_NOTHING: not used
+    uint64_t *sums;  // (TUNE_CANDIDATES), device
+    Tuning *choices; // TUNE_NOTHING: not used
     TuneLevel level;
     int incomplete;     // problems for which the heuristic's first algorithm leaves out terms of the sum
     int known;          // problems whose choice a file had
@@ -92,7 +91,7 @@ static inline void tune_wait(const Tuner *t, const CublasProblem *p) {
     if (status == cudaSuccess) { return; }
     snprintf(text, sizeof(text),
              "an algorithm of cuBLASLt failed on the GPU while it was tried: %s (%s); --matmul-tune 0 tries fewer; if "
-             "the GPU's memory is short, " PLAN_REMEDY,
+             "the GPU's memory is short, " MEMORY_REMEDY,
              cudaGetErrorString(status), cudaGetErrorName(status));
     tune_end(p, text);
 }
@@ -321,9 +320,28 @@ static inline bool tune_keep_usable(Tuner *t, TuneCase *c) {
 
 // ---- Which is the fastest ----
 
-static inline float tune_median(float *values, int n) {
-    std::sort(values, values + n);
-    return values[n / 2];
+// medians[i] = the median time of run(i) in milliseconds, for i < count. Each round runs each of them once, after a run
+// of the first that goes ahead, so that the GPU never waits for the host.
+template <class Run> static inline void tune_time(float *medians, int count, cudaStream_t stream, const Run &run) {
+    float times[TUNE_CANDIDATES][TUNE_ROUNDS];
+    cudaEvent_t events[TUNE_CANDIDATES + 1]; // between the runs of a round
+    for (cudaEvent_t &event : events) { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDefault)); }
+    for (int round = 0; round < TUNE_ROUNDS; round++) {
+        run(0);
+        for (int i = 0; i <= count; i++) {
+            cuda_check(cudaEventRecord(events[i], stream));
+            if (i < count) { run(i); }
+        }
+        cuda_check(cudaEventSynchronize(events[count]));
+        for (int i = 0; i < count; i++) {
+            cuda_check(cudaEventElapsedTime(&times[i][round], events[i], events[i + 1]));
+        }
+    }
+    for (cudaEvent_t event : events) { cuda_check(cudaEventDestroy(event)); }
+    for (int i = 0; i < count; i++) {
+        std::sort(times[i], times[i] + TUNE_ROUNDS);
+        medians[i] = times[i][TUNE_ROUNDS / 2];
+    }
 }
 
 // The number of the least time, or 0 if no time is clearly less than the first.
@@ -332,28 +350,11 @@ static inline int tune_least(const float *milliseconds, int count) {
     return *least < TUNE_GAIN * milliseconds[0] ? (int)(least - milliseconds) : 0;
 }
 
-// Runs every candidate once: milliseconds[i]. The first run goes ahead, so that the GPU never waits for the host.
-static inline void tune_round(Tuner *t, TuneCase *c, float *milliseconds) {
-    cublas_check(tune_run(t, c, &c->algos[0]));
-    for (int i = 0; i < c->count; i++) {
-        cuda_check(cudaEventRecord(t->events[i], t->stream));
-        cublas_check(tune_run(t, c, &c->algos[i]));
-    }
-    cuda_check(cudaEventRecord(t->events[c->count], t->stream));
-    cuda_check(cudaEventSynchronize(t->events[c->count]));
-    for (int i = 0; i < c->count; i++) {
-        cuda_check(cudaEventElapsedTime(&milliseconds[i], t->events[i], t->events[i + 1]));
-    }
-}
-
 // The number of the fastest candidate.
 static inline int tune_fastest(Tuner *t, TuneCase *c) {
-    float rounds[TUNE_ROUNDS][TUNE_CANDIDATES], times[TUNE_ROUNDS], medians[TUNE_CANDIDATES];
-    for (int r = 0; r < TUNE_ROUNDS; r++) { tune_round(t, c, rounds[r]); }
-    for (int i = 0; i < c->count; i++) {
-        for (int r = 0; r < TUNE_ROUNDS; r++) { times[r] = rounds[r][i]; }
-        medians[i] = tune_median(times, TUNE_ROUNDS);
-    }
+    float medians[TUNE_CANDIDATES];
+    if (c->count == 1) { return 0; }
+    tune_time(medians, c->count, t->stream, [&](int i) { cublas_check(tune_run(t, c, &c->algos[i])); });
     return tune_least(medians, c->count);
 }
 
@@ -413,7 +414,7 @@ static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
     if (tune_from_files(t, &c, key)) { return; }
     tune_candidates(t, &c);
     if (c.count == 1 || !tune_keep_usable(t, &c)) { return; } // no choice
-    int best = c.count > 1 ? tune_fastest(t, &c) : 0;
+    int best = tune_fastest(t, &c);
     c.plan->algo = c.algos[best];
     t->timed++;
     t->replaced += best > 0;
@@ -432,10 +433,8 @@ static inline void tune_problems(Tuner *t, CublasContext *context, const CublasP
     t->memory = tune_memory(context, memory, bytes);
     if (!tune_take(&t->memory, TUNE_CANDIDATES * (int64_t)sizeof(uint64_t), &sums)) { return; }
     t->sums = (uint64_t *)sums;
-    for (cudaEvent_t &event : t->events) { cuda_check(cudaEventCreateWithFlags(&event, cudaEventDefault)); }
     for (int i = 0; i < count; i++) { tune_problem(t, &problems[i]); }
     cuda_check(cudaStreamSynchronize(stream));
-    for (cudaEvent_t &event : t->events) { cuda_check(cudaEventDestroy(event)); }
     cublas_keep_plans(context);
 }
 

@@ -20,7 +20,6 @@
 
 #include "llmc/cuda/cuda_common.h"
 #include "llmc/cuda/cuda_utils.cuh"
-#include "llmc/layers/amax.cuh"
 #include "llmc/layers/attention_mma.cuh"
 #include "llmc/layers/attention_tiles.cuh"
 
@@ -308,53 +307,23 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, SIMT_BLOCKS)
     simt_store_rows(dqkv + head.qkv + 2 * C + key * qkv_stride, qkv_stride, T - key, dv, ones, HS);
 }
 
-// held: tiles (rows,HS) of the block's own rows. weights: matrices (rows,32), p or ds.
-template <int BOUND> static inline size_t simt_shared_bytes(int HS, int held, int weights) {
-    int rows = SimtTile<BOUND>::rows;
-    int floats = (held * rows + 2 * SIMT_COLUMNS) * simt_stride(HS) + weights * rows * SIMT_COLUMNS;
-    return (size_t)floats * sizeof(float);
-}
+// The kernels for heads of up to BOUND channels. Each has the rows of a block and the shared memory that it needs.
+template <int BOUND> struct SimtAttention {
+    static constexpr int forward_rows = SimtTile<BOUND>::rows, q_rows = forward_rows, kv_rows = forward_rows;
+    static constexpr auto forward = attention_forward_simt_kernel<BOUND>;
+    static constexpr auto backward_q = attention_backward_q_simt_kernel<BOUND>;
+    static constexpr auto backward_kv = attention_backward_kv_simt_kernel<BOUND>;
 
-template <int BOUND>
-static inline void attention_forward_simt_bounded(floatX *out, float *lse, const floatX *qkv, int B, int T, int C,
-                                                  int NH, cudaStream_t stream, uint32_t *amax) {
-    attention_launch(attention_forward_simt_kernel<BOUND>, B * (int64_t)NH, T, SimtTile<BOUND>::rows,
-                     simt_shared_bytes<BOUND>(C / NH, 1, 1), stream, out, lse, qkv, T, C, NH, amax);
-    cuda_check_launch("attention_forward_simt_kernel");
-}
-
-template <int BOUND>
-static inline void attention_backward_simt_bounded(floatX *dqkv, const floatX *dout, const floatX *qkv,
-                                                   const float *lse, const float *delta, int B, int T, int C, int NH,
-                                                   cudaStream_t stream) {
-    const int rows = SimtTile<BOUND>::rows;
-    int64_t heads = B * (int64_t)NH;
-    attention_launch(attention_backward_kv_simt_kernel<BOUND>, heads, T, rows, simt_shared_bytes<BOUND>(C / NH, 2, 2),
-                     stream, dqkv, dout, qkv, lse, delta, T, C, NH);
-    cuda_check_launch("attention_backward_kv_simt_kernel");
-    attention_launch(attention_backward_q_simt_kernel<BOUND>, heads, T, rows, simt_shared_bytes<BOUND>(C / NH, 2, 1),
-                     stream, dqkv, dout, qkv, lse, delta, T, C, NH);
-    cuda_check_launch("attention_backward_q_simt_kernel");
-}
-
-static inline void attention_forward_simt(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
-                                          cudaStream_t stream, uint32_t *amax) {
-    int HS = C / NH;
-    auto bounded = HS <= 64    ? attention_forward_simt_bounded<64>
-                   : HS <= 128 ? attention_forward_simt_bounded<128>
-                               : attention_forward_simt_bounded<256>;
-    bounded(out, lse, qkv, B, T, C, NH, stream, amax);
-}
-
-// delta: filled by attention_delta.
-static inline void attention_backward_simt(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                           const float *delta, int B, int T, int C, int NH, cudaStream_t stream) {
-    int HS = C / NH;
-    auto bounded = HS <= 64    ? attention_backward_simt_bounded<64>
-                   : HS <= 128 ? attention_backward_simt_bounded<128>
-                               : attention_backward_simt_bounded<256>;
-    bounded(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream);
-}
+    // held: tiles (rows,HS) of the block's own rows. weights: matrices (rows,32), p or ds.
+    static size_t bytes(int HS, int held, int weights) {
+        int rows = SimtTile<BOUND>::rows;
+        int floats = (held * rows + 2 * SIMT_COLUMNS) * simt_stride(HS) + weights * rows * SIMT_COLUMNS;
+        return (size_t)floats * sizeof(float);
+    }
+    static size_t forward_bytes(int HS) { return bytes(HS, 1, 1); }
+    static size_t q_bytes(int HS) { return bytes(HS, 2, 1); }
+    static size_t kv_bytes(int HS) { return bytes(HS, 2, 2); }
+};
 
 // ---- The model's entry points ----
 
@@ -368,36 +337,50 @@ static inline void attention_require(int B, int T, int C, int NH) {
     cuda_require(C % 8 == 0 && C % NH == 0 && C / NH <= ATTENTION_MAX_HEAD_SIZE);
 }
 
-// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). amax: of out, see amax_add_rounded; NULL: not wanted.
-static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
-                                     cudaStream_t stream, uint32_t *amax = NULL) {
-    attention_require(B, T, C, NH);
-    switch (attention_uses_tensor_cores(C / NH) ? C / NH : 0) {
+// Calls work(kernels) with the kernels for a head size. simt: never with MMA kernels.
+template <class Work> static inline void attention_with_kernels_for(int HS, bool simt, const Work &work) {
+    switch (attention_uses_tensor_cores(HS) && !simt ? HS : 0) {
 #ifndef PRECISION_FP32
-    case 64: attention_forward_mma<64>(out, lse, qkv, B, T, C, NH, stream, amax); break;
-    case 80: attention_forward_mma<80>(out, lse, qkv, B, T, C, NH, stream, amax); break;
-    case 96: attention_forward_mma<96>(out, lse, qkv, B, T, C, NH, stream, amax); break;
-    case 128: attention_forward_mma<128>(out, lse, qkv, B, T, C, NH, stream, amax); break;
+    case 64: return work(MmaAttention<64>());
+    case 80: return work(MmaAttention<80>());
+    case 96: return work(MmaAttention<96>());
+    case 128: return work(MmaAttention<128>());
 #endif
-    default: attention_forward_simt(out, lse, qkv, B, T, C, NH, stream, amax);
+    default: break;
     }
+    if (HS <= 64) { return work(SimtAttention<64>()); }
+    if (HS <= 128) { return work(SimtAttention<128>()); }
+    work(SimtAttention<256>());
+}
+
+// out (B,T,C) and lse (B,NH,T) = attention of qkv (B,T,3C). amax: of out, see amax_add_rounded; NULL: not wanted.
+// simt: takes the SIMT kernels for any head size, as a test does.
+static inline void attention_forward(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
+                                     cudaStream_t stream, uint32_t *amax = NULL, bool simt = false) {
+    attention_require(B, T, C, NH);
+    attention_with_kernels_for(C / NH, simt, [=](auto kernels) {
+        attention_launch(kernels.forward, B * (int64_t)NH, T, kernels.forward_rows, kernels.forward_bytes(C / NH),
+                         stream, out, lse, qkv, T, C, NH, amax);
+        cuda_check_launch("attention's forward kernel");
+    });
 }
 
 // dqkv (B,T,3C) = the gradient of qkv, from dout (B,T,C) and the forward's qkv, out and lse. delta (B,NH,T): scratch.
+// simt: see attention_forward.
 static inline void attention_backward(floatX *dqkv, const floatX *dout, const floatX *qkv, const floatX *out,
-                                      const float *lse, float *delta, int B, int T, int C, int NH,
-                                      cudaStream_t stream) {
+                                      const float *lse, float *delta, int B, int T, int C, int NH, cudaStream_t stream,
+                                      bool simt = false) {
     attention_require(B, T, C, NH);
     attention_delta(delta, out, dout, B, T, C, NH, stream);
-    switch (attention_uses_tensor_cores(C / NH) ? C / NH : 0) {
-#ifndef PRECISION_FP32
-    case 64: attention_backward_mma<64>(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream); break;
-    case 80: attention_backward_mma<80>(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream); break;
-    case 96: attention_backward_mma<96>(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream); break;
-    case 128: attention_backward_mma<128>(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream); break;
-#endif
-    default: attention_backward_simt(dqkv, dout, qkv, lse, delta, B, T, C, NH, stream);
-    }
+    attention_with_kernels_for(C / NH, simt, [=](auto kernels) {
+        int64_t heads = B * (int64_t)NH;
+        attention_launch(kernels.backward_kv, heads, T, kernels.kv_rows, kernels.kv_bytes(C / NH), stream, dqkv, dout,
+                         qkv, lse, delta, T, C, NH);
+        cuda_check_launch("attention's kernel for dk and dv");
+        attention_launch(kernels.backward_q, heads, T, kernels.q_rows, kernels.q_bytes(C / NH), stream, dqkv, dout, qkv,
+                         lse, delta, T, C, NH);
+        cuda_check_launch("attention's kernel for dq");
+    });
 }
 
 #endif // LLMC_ATTENTION_CUH

@@ -10,7 +10,6 @@
 #include "llmc/cuda/cuda_common.h"
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/ptx.cuh"
-#include "llmc/layers/amax.cuh"
 #include "llmc/layers/attention_tiles.cuh"
 
 #ifndef PRECISION_FP32
@@ -522,40 +521,25 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
     mma_store_rows<HS>(dv_rows, stride, T - key, dv, dv_staging, false);
 }
 
-// ---- Launchers ----
-
-template <int HS>
-static inline void attention_forward_mma(floatX *out, float *lse, const floatX *qkv, int B, int T, int C, int NH,
-                                         cudaStream_t stream, uint32_t *amax) {
+// The kernels for one head size, for attention.cuh. Each has the rows of a block and the shared memory that it needs.
+template <int HS> struct MmaAttention {
     typedef MmaTile<HS> Tile;
-    size_t shared = (size_t)4 * Tile::forward_columns * Tile::stride * sizeof(floatX);
-    attention_launch(attention_forward_mma_kernel<HS>, B * (int64_t)NH, T, 64 * Tile::forward_groups, shared, stream,
-                     out, lse, qkv, T, C, NH, amax);
-    cuda_check_launch("attention_forward_mma_kernel");
-}
+    static constexpr int forward_rows = 64 * Tile::forward_groups;
+    static constexpr int q_rows = 64 * Tile::backward_q_groups, kv_rows = 64 * Tile::backward_kv_groups;
+    static constexpr auto forward = attention_forward_mma_kernel<HS>;
+    static constexpr auto backward_q = attention_backward_q_mma_kernel<HS>;
+    static constexpr auto backward_kv = attention_backward_kv_mma_kernel<HS>;
 
-// The bytes of two tiles of the block's rows and of two stages of two tiles of columns. With holds_rows, the second
-// stage takes the place of the rows.
-template <int HS> static inline size_t mma_backward_shared_bytes(int rows, bool holds_rows) {
-    int tiles = holds_rows ? 2 : 4;
-    return (size_t)(2 * rows + tiles * MmaTile<HS>::backward_columns) * MmaTile<HS>::stride * sizeof(floatX);
-}
-
-// delta: filled by attention_delta.
-template <int HS>
-static inline void attention_backward_mma(floatX *dqkv, const floatX *dout, const floatX *qkv, const float *lse,
-                                          const float *delta, int B, int T, int C, int NH, cudaStream_t stream) {
-    typedef MmaTile<HS> Tile;
-    const int rows_kv = 64 * Tile::backward_kv_groups, rows_q = 64 * Tile::backward_q_groups;
-    int64_t heads = B * (int64_t)NH;
-    attention_launch(attention_backward_kv_mma_kernel<HS>, heads, T, rows_kv,
-                     mma_backward_shared_bytes<HS>(rows_kv, false), stream, dqkv, dout, qkv, lse, delta, T, C, NH);
-    cuda_check_launch("attention_backward_kv_mma_kernel");
-    attention_launch(attention_backward_q_mma_kernel<HS>, heads, T, rows_q,
-                     mma_backward_shared_bytes<HS>(rows_q, Tile::backward_q_holds_rows), stream, dqkv, dout, qkv, lse,
-                     delta, T, C, NH);
-    cuda_check_launch("attention_backward_q_mma_kernel");
-}
+    static constexpr size_t bytes(int rows, int column_tiles, int columns) {
+        return (size_t)(rows + column_tiles * columns) * Tile::stride * sizeof(floatX);
+    }
+    static size_t forward_bytes(int) { return bytes(0, 4, Tile::forward_columns); }
+    // Two tiles of rows, and two stages of two tiles of columns. Rows in registers leave their place to a stage.
+    static size_t q_bytes(int) {
+        return bytes(2 * q_rows, Tile::backward_q_holds_rows ? 2 : 4, Tile::backward_columns);
+    }
+    static size_t kv_bytes(int) { return bytes(2 * kv_rows, 4, Tile::backward_columns); }
+};
 
 #endif // PRECISION_FP32
 

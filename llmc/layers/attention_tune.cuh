@@ -37,15 +37,17 @@ static inline void attention_choice_text(char *text, size_t size, int choice) {
     snprintf(text, size, choice == ATTENTION_OWN ? "own" : "cudnn %d", choice);
 }
 
-// The index of the candidate with this text; -1: no candidate has it.
-static inline int attention_choice_number(const CudnnShape *shape, const char *text) {
+// Finds the candidate with this text. Returns false if no candidate has it.
+static inline bool attention_parse_choice(const CudnnShape *shape, const char *text, int *choice) {
     int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(shape, choices);
     for (int i = 0; i < count; i++) {
         char known[TUNE_CHOICE_BYTES];
         attention_choice_text(known, sizeof(known), choices[i]);
-        if (strcmp(known, text) == 0) { return i; }
+        if (strncmp(known, text, sizeof(known)) != 0) { continue; }
+        *choice = choices[i];
+        return true;
     }
-    return -1;
+    return false;
 }
 
 // ---- Timing ----
@@ -60,22 +62,6 @@ static inline bool attention_use(AttentionTuner *t, int choice, Error *error) {
     return ok;
 }
 
-// The median time of the open choice, after one run to warm up.
-static inline float attention_milliseconds(AttentionTuner *t) {
-    float times[TUNE_ROUNDS];
-    cudaEvent_t events[TUNE_ROUNDS + 1];
-    t->run(t->context);
-    for (int i = 0; i <= TUNE_ROUNDS; i++) {
-        cuda_check(cudaEventCreateWithFlags(&events[i], cudaEventDefault));
-        cuda_check(cudaEventRecord(events[i], t->stream));
-        if (i < TUNE_ROUNDS) { t->run(t->context); }
-    }
-    cuda_check(cudaStreamSynchronize(t->stream));
-    for (int i = 0; i < TUNE_ROUNDS; i++) { cuda_check(cudaEventElapsedTime(&times[i], events[i], events[i + 1])); }
-    for (cudaEvent_t event : events) { cuda_check(cudaEventDestroy(event)); }
-    return tune_median(times, TUNE_ROUNDS);
-}
-
 // Times all candidates and returns the fastest choice. A candidate that does not open counts as infinitely slow.
 static inline int attention_time(AttentionTuner *t, Text *text) {
     int choices[ATTENTION_MAX_CANDIDATES], count = attention_candidates(&t->shape, choices);
@@ -83,7 +69,9 @@ static inline int attention_time(AttentionTuner *t, Text *text) {
     double start = seconds_now();
     for (int i = 0; i < count; i++) {
         Error ignored;
-        milliseconds[i] = attention_use(t, choices[i], &ignored) ? attention_milliseconds(t) : INFINITY;
+        milliseconds[i] = INFINITY;
+        if (!attention_use(t, choices[i], &ignored)) { continue; }
+        tune_time(&milliseconds[i], 1, t->stream, [&](int) { t->run(t->context); });
     }
     text_printf(text, "attention  ");
     for (int i = 0; i < count; i++) {
@@ -139,25 +127,13 @@ static inline void attention_key(char *key, const CudnnShape *s) {
     snprintf(key, TUNE_KEY_BYTES, "attention B %d T %d C %d NH %d, cuDNN %s or own", s->B, s->T, s->C, s->NH, version);
 }
 
-// Reads the choice of an entry. Returns false if the choice is no candidate.
-static inline bool attention_read(const TuneEntry *entry, const CudnnShape *shape, int *choice) {
-    char text[TUNE_CHOICE_BYTES];
-    int choices[ATTENTION_MAX_CANDIDATES];
-    memcpy(text, entry->choice, sizeof(text));
-    text[sizeof(text) - 1] = '\0';
-    int number = attention_choice_number(shape, text);
-    attention_candidates(shape, choices);
-    if (number >= 0) { *choice = choices[number]; }
-    return number >= 0;
-}
-
 // Returns the choice of a run: from the files if they have one, else by timing. files: open. They keep the choice.
 static inline int attention_choose(AttentionTuner *t, Tuning *files) {
     char key[TUNE_KEY_BYTES], text[TUNE_CHOICE_BYTES] = "";
     int choice = ATTENTION_OWN;
     attention_key(key, &t->shape);
     const TuneEntry *entry = tuning_find(files, key, true);
-    bool known = entry != NULL && attention_read(entry, &t->shape, &choice);
+    bool known = entry != NULL && attention_parse_choice(&t->shape, (const char *)entry->choice, &choice);
     if (known) {
         bool of_run = tuning_is_of_run(files, entry);
         text_printf(&files->text, "attention   %s\n", of_run ? "as this run has had it before" : "known from before");

@@ -14,8 +14,7 @@
 #include <cuda_fp8.h>
 
 #include "llmc/cuda/cublas_common.h"
-#include "llmc/layers/amax.cuh"
-#include "llmc/layers/gelu.cuh"
+#include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/model/memory_plan.h"
 
 typedef __nv_fp8_e4m3 fp8e4;
@@ -23,7 +22,7 @@ typedef __nv_fp8_e5m2 fp8e5;
 
 // The scale of one quantised tensor, in device memory. amax is cleared (zero bytes) before the tensor's producer runs.
 typedef struct {
-    uint32_t amax; // bits of the largest |x|, see amax.cuh
+    uint32_t amax; // bits of the largest |x|, see cuda_utils.cuh
     float inverse; // quantised value * inverse = value
 } Fp8Scale;
 
@@ -90,14 +89,13 @@ template <class T> __device__ __forceinline__ float fp8_inverse(uint32_t amax) {
 #define FP8_AMAX_LOADS 4  // of 16 bytes: a thread issues all its loads before it uses the first
 #define FP8_AMAX_BLOCKS 5 // of a multiprocessor; leaves the compiler the registers for these loads
 
-// GELU as gelu_forward stores it.
-__device__ __forceinline__ x128 gelu_packed(x128 x) {
-    for (int i = 0; i < x128::size; i++) { x[i] = from_float<floatX>(gelu_value(to_float(x[i]))); }
-    return x;
-}
+// The values to quantise are x, or a function of x that a caller brings.
+struct Fp8Identity {
+    __device__ __forceinline__ x128 operator()(x128 x) const { return x; }
+};
 
-// *amax = max(*amax, amax of x or gelu(x)), for `packs` packs of 16 bytes. A thread takes FP8_AMAX_LOADS packs.
-template <bool gelu>
+// *amax = max(*amax, amax of Of(x)), for `packs` packs of 16 bytes. A thread takes FP8_AMAX_LOADS packs.
+template <class Of>
 static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     fp8_amax_kernel(uint32_t *amax, const floatX *x, int64_t packs) {
     int64_t first = (int64_t)blockIdx.x * FP8_AMAX_LOADS * FP8_AMAX_BLOCK + threadIdx.x;
@@ -109,23 +107,18 @@ static __global__ void __launch_bounds__(FP8_AMAX_BLOCK, FP8_AMAX_BLOCKS)
     }
     uint32_t largest = 0;
 #pragma unroll
-    for (int i = 0; i < FP8_AMAX_LOADS; i++) {
-        largest = amax_join(largest, gelu ? gelu_packed(values[i]) : values[i]);
-    }
+    for (int i = 0; i < FP8_AMAX_LOADS; i++) { largest = amax_join(largest, Of()(values[i])); }
     amax_add_rounded(amax, largest);
 }
 
-template <bool gelu> static inline void fp8_amax_of(Fp8Scale *scale, const floatX *x, int64_t n, cudaStream_t stream) {
+// scale->amax = max(scale->amax, largest |Of(x)|). x (n) is aligned to 16 bytes, n is a multiple of 8.
+template <class Of = Fp8Identity>
+static inline void fp8_amax(Fp8Scale *scale, const floatX *x, int64_t n, cudaStream_t stream) {
     cuda_require(n > 0 && n % 8 == 0);
     int64_t packs = n / x128::size, blocks = ceil_div_i64(packs, FP8_AMAX_LOADS * FP8_AMAX_BLOCK);
     cuda_require(blocks <= INT32_MAX);
-    fp8_amax_kernel<gelu><<<(unsigned)blocks, FP8_AMAX_BLOCK, 0, stream>>>(&scale->amax, x, packs);
+    fp8_amax_kernel<Of><<<(unsigned)blocks, FP8_AMAX_BLOCK, 0, stream>>>(&scale->amax, x, packs);
     cuda_check_launch("fp8_amax_kernel");
-}
-
-// scale->amax = max(scale->amax, largest |x|). x (n) is aligned to 16 bytes, n is a multiple of 8.
-static inline void fp8_amax(Fp8Scale *scale, const floatX *x, int64_t n, cudaStream_t stream) {
-    fp8_amax_of<false>(scale, x, n, stream);
 }
 
 // ---- Quantising ----
@@ -156,8 +149,8 @@ template <class T> __device__ __forceinline__ Fp8Pack fp8_convert(x128 x, float 
     return pack;
 }
 
-// Quantises the tile of x (rows, cols) that begins at (row, col) into shared memory. Values outside of x are zeros.
-template <class T, bool gelu>
+// Quantises the tile of Of(x (rows, cols)) that begins at (row, col) into shared memory. x is 0 outside of its shape.
+template <class T, class Of>
 __device__ __forceinline__ void fp8_fill_tile(uint8_t *tile, const floatX *x, float factor, int64_t rows, int cols,
                                               int64_t row, int col) {
     const int packs = FP8_TILE / x128::size, apart = FP8_BLOCK / packs; // packs in a row; rows from load to load
@@ -173,7 +166,7 @@ __device__ __forceinline__ void fp8_fill_tile(uint8_t *tile, const floatX *x, fl
         }
 #pragma unroll
         for (int i = 0; i < FP8_LOADS; i++) {
-            Fp8Pack pack = fp8_convert<T>(gelu ? gelu_packed(values[i]) : values[i], factor);
+            Fp8Pack pack = fp8_convert<T>(Of()(values[i]), factor);
             *reinterpret_cast<Fp8Pack *>(tile + fp8_tile_offset(first + i * apart, c)) = pack;
         }
     }
@@ -222,8 +215,8 @@ __device__ __forceinline__ void fp8_store_transposed(T *q_t, const uint8_t *tile
     }
 }
 
-// Makes q (padded_rows, cols) and q_t (cols, padded_rows) from x (rows, cols) or gelu(x). One of them may be NULL.
-template <class T, bool gelu>
+// Makes q (padded_rows, cols) and q_t (cols, padded_rows) from Of(x (rows, cols)). One of them may be NULL.
+template <class T, class Of>
 static __global__ void __launch_bounds__(FP8_BLOCK, FP8_BLOCKS)
     fp8_quantize_kernel(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int64_t padded_rows, int cols) {
     __shared__ alignas(16) uint8_t tile[FP8_TILE_BYTES];
@@ -231,22 +224,26 @@ static __global__ void __launch_bounds__(FP8_BLOCK, FP8_BLOCKS)
     int64_t row = (int64_t)(blockIdx.x / across) * FP8_TILE;
     int col = (int)(blockIdx.x % across) * FP8_TILE;
     uint32_t amax = scale->amax;
-    fp8_fill_tile<T, gelu>(tile, x, fp8_power_of_two(fp8_factor_exponent<T>(amax)), rows, cols, row, col);
+    fp8_fill_tile<T, Of>(tile, x, fp8_power_of_two(fp8_factor_exponent<T>(amax)), rows, cols, row, col);
     if (blockIdx.x == 0 && threadIdx.x == 0) { scale->inverse = fp8_inverse<T>(amax); }
     __syncthreads();
     if (q != NULL) { fp8_store_tile(q, tile, padded_rows, cols, row, col); }
     if (q_t != NULL) { fp8_store_transposed(q_t, tile, padded_rows, cols, row, col); }
 }
 
-template <class T, bool gelu>
-static inline void fp8_quantize_values(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int cols,
-                                       cudaStream_t stream) {
+// q (padded rows, cols) = Of(x (rows, cols)) times the factor that follows from scale->amax, rounded to nearest even,
+// with zeros in the padding rows; Of(0) is 0. q_t (cols, padded rows) = q transposed. One of q and q_t may be NULL.
+// Writes scale->inverse. cols is a multiple of 16, and all arrays are aligned to 16 bytes. With amax 0 the factor is 1.
+// Moves 2 + 1 + 1 bytes a value of bf16.
+template <class T, class Of = Fp8Identity>
+static inline void fp8_quantize(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int cols,
+                                cudaStream_t stream) {
     cuda_require(rows > 0 && rows <= INT32_MAX);
     cuda_require(cols > 0 && cols % FP8_WIDTH_MULTIPLE == 0);
     cuda_require(q != NULL || q_t != NULL);
     int64_t tiles = ceil_div_i64(rows, FP8_TILE) * ceil_div_i64(cols, FP8_TILE);
     cuda_require(tiles <= INT32_MAX);
-    fp8_quantize_kernel<T, gelu>
+    fp8_quantize_kernel<T, Of>
         <<<(unsigned)tiles, FP8_BLOCK, 0, stream>>>(q, q_t, scale, x, rows, fp8_padded_rows(rows), cols);
     cuda_check_launch("fp8_quantize_kernel");
 }
@@ -255,80 +252,8 @@ static inline void fp8_quantize_values(T *q, T *q_t, Fp8Scale *scale, const floa
 // software, which is slower.
 static inline bool fp8_has_conversion() {
     struct cudaFuncAttributes attributes;
-    cuda_check(cudaFuncGetAttributes(&attributes, fp8_quantize_kernel<fp8e4, false>));
+    cuda_check(cudaFuncGetAttributes(&attributes, fp8_quantize_kernel<fp8e4, Fp8Identity>));
     return attributes.ptxVersion >= 89;
-}
-
-// q (padded rows, cols) = x (rows, cols) times the factor that follows from scale->amax, rounded to nearest even, with
-// zeros in the padding rows. q_t (cols, padded rows) = q transposed. One of q and q_t may be NULL. Writes
-// scale->inverse. cols is a multiple of 16, and all arrays are aligned to 16 bytes. With amax 0 the factor is 1. Moves
-// 2 + 1 + 1 bytes a value of bf16.
-template <class T>
-static inline void fp8_quantize(T *q, T *q_t, Fp8Scale *scale, const floatX *x, int64_t rows, int cols,
-                                cudaStream_t stream) {
-    fp8_quantize_values<T, false>(q, q_t, scale, x, rows, cols, stream);
-}
-
-// ---- GELU ----
-//
-// GELU's output is needed in 8 bits only. So these kernels compute it twice, for the amax and for the values, and never
-// store it in bf16. They move 2 + (2 + 1 + 1) bytes a value. gelu_forward with fp8_quantize would move 4 + 4, take 2
-// bytes of memory a value, and give equal bits.
-
-// scale->amax = max(scale->amax, largest |gelu(fc)|). fc (n) is aligned to 16 bytes, n is a multiple of 8.
-static inline void gelu_amax(Fp8Scale *scale, const floatX *fc, int64_t n, cudaStream_t stream) {
-    fp8_amax_of<true>(scale, fc, n, stream);
-}
-
-// q (padded N, width) and q_t (width, padded N) = gelu(fc (N, width)), quantised as fp8_quantize does.
-static inline void gelu_quantize(fp8e4 *q, fp8e4 *q_t, Fp8Scale *scale, const floatX *fc, int64_t N, int width,
-                                 cudaStream_t stream) {
-    fp8_quantize_values<fp8e4, true>(q, q_t, scale, fc, N, width, stream);
-}
-
-// ---- The three products of a linear layer ----
-//
-// cuBLASLt multiplies 8-bit matrices only if the inner width of the product is contiguous in both operands, and if all
-// dimensions are multiples of 16. So each product reads one copy of a matrix, plain or transposed. N is padded
-// (fp8_padded_rows): out and dinp have room for the padding rows, which hold nothing of use. Sums are fp32, scaled
-// by both inverses, and rounded once when stored. Deterministic.
-//
-// The forward's sums may stay in the tensor cores' own registers, which keep fewer bits than fp32 (fast accumulation).
-// This is faster, and known to be enough for the forward. The gradients' sums move to fp32 every few products.
-
-// D (m, n) = A (k, m)^T B (k, n), by columns.
-static inline CublasProblem fp8_problem(int64_t m, int64_t n, int64_t k, CublasFactors factors) {
-    cuda_require(m > 0 && m % FP8_WIDTH_MULTIPLE == 0);
-    cuda_require(n > 0 && n % FP8_WIDTH_MULTIPLE == 0);
-    cuda_require(k > 0 && k % FP8_WIDTH_MULTIPLE == 0);
-    CublasProblem problem = cublas_problem(m, n, k, CUBLASLT_EPILOGUE_DEFAULT);
-    problem.transpose_a = true;
-    problem.factors = factors;
-    return problem;
-}
-
-static inline CublasProblem fp8_forward_problem(int64_t N, int C, int OC, bool bias) {
-    CublasProblem problem = fp8_problem(OC, fp8_padded_rows(N), C, CUBLAS_E4M3);
-    if (bias) { problem.epilogue = CUBLASLT_EPILOGUE_BIAS; }
-    problem.fast_sums = true;
-    return problem;
-}
-
-static inline CublasProblem fp8_backward_input_problem(int64_t N, int C, int OC) {
-    return fp8_problem(C, fp8_padded_rows(N), OC, CUBLAS_E4M3_E5M2);
-}
-
-static inline CublasProblem fp8_backward_weight_problem(int64_t N, int C, int OC) {
-    CublasProblem problem = fp8_problem(C, OC, fp8_padded_rows(N), CUBLAS_E4M3_E5M2);
-    problem.accumulate = problem.fp32_output = true;
-    return problem;
-}
-
-static inline CublasOperands fp8_operands(void *D, const void *A, const Fp8Scale *A_scale, const void *B,
-                                          const Fp8Scale *B_scale) {
-    CublasOperands operands = cublas_operands(D, A, B);
-    operands.A_scale = &A_scale->inverse, operands.B_scale = &B_scale->inverse;
-    return operands;
 }
 
 // ---- The 8-bit copies of a model ----

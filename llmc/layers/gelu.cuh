@@ -9,7 +9,6 @@
 #ifndef LLMC_GELU_CUH
 #define LLMC_GELU_CUH
 
-#include "llmc/layers/amax.cuh"
 #include "llmc/layers/column_sums.cuh"
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/cuda/ptx.cuh"

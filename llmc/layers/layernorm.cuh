@@ -13,11 +13,10 @@
 // C % 8 == 0, C <= LAYERNORM_MAX_CHANNELS. Rows of floatX are aligned to 16 bytes. Results depend on the inputs and the
 // shape only, not on the block size, the GPU, or the order of blocks.
 //
-// amax may be NULL. Otherwise *amax becomes at least the largest magnitude that is written (amax_add_rounded).
+// An amax may be NULL. Otherwise it becomes at least the largest magnitude that is written (amax_add_rounded).
 #ifndef LLMC_LAYERNORM_CUH
 #define LLMC_LAYERNORM_CUH
 
-#include "llmc/layers/amax.cuh"
 #include "llmc/layers/column_sums.cuh"
 #include "llmc/cuda/cuda_utils.cuh"
 #include "llmc/model/gpt2.h"
@@ -31,6 +30,16 @@ static inline bool layernorm_check(int channels, Error *error) {
            fail(error, "model: %d channels; the GPU trainer needs a multiple of 8, at most %d (train_gpt2 takes any)",
                 channels, LAYERNORM_MAX_CHANNELS);
 }
+
+// A LayerNorm has parameters, their gradients, an output, and statistics for the backward.
+struct LayerNorm {
+    int C = 0;
+    const floatX *weight = NULL, *bias = NULL; // (C)
+    float *dweight = NULL, *dbias = NULL;      // (C); NULL without a backward
+    floatX *out = NULL;                        // (N,C)
+    float *mean = NULL, *rstd = NULL;          // (N)
+    uint32_t *out_amax = NULL;                 // of out, for a linear layer that reads it in 8 bits
+};
 
 // ---- Forward ----
 
@@ -99,23 +108,6 @@ __device__ __forceinline__ void layernorm_normalize(floatX *out, float *mean, fl
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
-// Moves 2*N*C floatX (reads inp, writes out) and 2*N float. weight and bias stay in the caches.
-template <bool AMAX>
-static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
-                                                float *__restrict__ rstd, const floatX *__restrict__ inp,
-                                                const floatX *__restrict__ weight, const floatX *__restrict__ bias,
-                                                int64_t N, int C, uint32_t *amax) {
-    int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-    int vectors = row < N ? C / x128::size : 0;
-    LayerNormPart x;
-#pragma unroll
-    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
-        int vector = threadIdx.x + i * blockDim.x;
-        x[i] = vector < vectors ? load128(inp + row * C + vector * x128::size) : packed_zeros<floatX>();
-    }
-    layernorm_normalize<AMAX>(out, mean, rstd, x, weight, bias, row, vectors, C, amax);
-}
-
 __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
     x128 sum;
 #pragma unroll
@@ -123,65 +115,59 @@ __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
     return sum;
 }
 
-// Moves 4*N*C floatX: it reads inp1 and inp2 and writes residual and normed. Two kernels would move 5*N*C.
-template <bool AMAX>
-static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ normed,
-                                                               float *__restrict__ mean, float *__restrict__ rstd,
-                                                               const floatX *inp1, const floatX *inp2,
-                                                               const floatX *__restrict__ weight,
-                                                               const floatX *__restrict__ bias, int64_t N, int C,
-                                                               uint32_t *amax) {
+// Normalizes inp, or with RESIDUAL the sum inp + other, which it stores. Moves 2*N*C floatX (reads inp, writes out) and
+// 2*N float. With RESIDUAL it moves 4*N*C, where two kernels would move 5*N*C. weight and bias stay in the caches.
+template <bool RESIDUAL, bool AMAX>
+static __global__ void layernorm_forward_kernel(floatX *residual, floatX *__restrict__ out, float *__restrict__ mean,
+                                                float *__restrict__ rstd, const floatX *inp, const floatX *other,
+                                                const floatX *__restrict__ weight, const floatX *__restrict__ bias,
+                                                int64_t N, int C, uint32_t *amax) {
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     int vectors = row < N ? C / x128::size : 0;
-    LayerNormPart a, b, x;
+    LayerNormPart x, y;
 #pragma unroll
     for (int i = 0; i < LAYERNORM_VECTORS; i++) {
         int vector = threadIdx.x + i * blockDim.x;
         int64_t at = row * C + vector * x128::size;
-        a[i] = vector < vectors ? load128(inp1 + at) : packed_zeros<floatX>();
-        b[i] = vector < vectors ? load128(inp2 + at) : packed_zeros<floatX>();
+        x[i] = vector < vectors ? load128(inp + at) : packed_zeros<floatX>();
+        if (RESIDUAL) { y[i] = vector < vectors ? load128(other + at) : packed_zeros<floatX>(); }
     }
 #pragma unroll
-    for (int i = 0; i < LAYERNORM_VECTORS; i++) {
+    for (int i = 0; RESIDUAL && i < LAYERNORM_VECTORS; i++) {
         int vector = threadIdx.x + i * blockDim.x;
-        x[i] = residual_sum(a[i], b[i]);
+        x[i] = residual_sum(x[i], y[i]);
         if (vector < vectors) { store128(residual + row * C + vector * x128::size, x[i]); }
     }
-    layernorm_normalize<AMAX>(normed, mean, rstd, x, weight, bias, row, vectors, C, amax);
+    layernorm_normalize<AMAX>(out, mean, rstd, x, weight, bias, row, vectors, C, amax);
 }
 
-// The block of the forward kernels: x threads hold a row, y rows fill about block_size threads.
-static inline dim3 layernorm_forward_block(int C, int block_size) {
-    cuda_require(C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
+// In a block x threads hold a row, and y rows fill about block_size threads.
+template <bool RESIDUAL>
+static inline void layernorm_launch(const LayerNorm &ln, floatX *residual, const floatX *inp, const floatX *other,
+                                    int64_t N, cudaStream_t stream, int block_size) {
+    cuda_require(N > 0 && ln.C > 0 && ln.C % 8 == 0 && ln.C <= LAYERNORM_MAX_CHANNELS);
     cuda_require(block_size >= WARP_SIZE && block_size <= MAX_BLOCK);
-    unsigned row_threads = WARP_SIZE * blocks_for(C, WARP_SIZE * LAYERNORM_VECTORS * x128::size);
-    return dim3(row_threads, (unsigned)max_i64(1, block_size / row_threads));
-}
-
-// out, mean, rstd = (see the top). amax: of out. out may not be inp.
-static inline void layernorm_forward(floatX *out, float *mean, float *rstd, const floatX *inp, const floatX *weight,
-                                     const floatX *bias, int64_t N, int C, cudaStream_t stream, uint32_t *amax = NULL,
-                                     int block_size = 256) {
-    cuda_require(N > 0);
-    dim3 block = layernorm_forward_block(C, block_size);
-    auto kernel = amax != NULL ? layernorm_forward_kernel<true> : layernorm_forward_kernel<false>;
-    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(out, mean, rstd, inp, weight, bias, N, C, amax);
+    unsigned row_threads = WARP_SIZE * blocks_for(ln.C, WARP_SIZE * LAYERNORM_VECTORS * x128::size);
+    dim3 block(row_threads, (unsigned)max_i64(1, block_size / row_threads));
+    auto kernel =
+        ln.out_amax != NULL ? layernorm_forward_kernel<RESIDUAL, true> : layernorm_forward_kernel<RESIDUAL, false>;
+    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(residual, ln.out, ln.mean, ln.rstd, inp, other, ln.weight,
+                                                         ln.bias, N, ln.C, ln.out_amax);
     cuda_check_launch("layernorm_forward_kernel");
 }
 
-// residual = inp1 + inp2, rounded to floatX. normed, mean, rstd = LayerNorm of the rounded residual, with the bits that
-// layernorm_forward gives. amax: of normed. residual may be inp1 or inp2.
-static inline void fused_residual_layernorm_forward(floatX *residual, floatX *normed, float *mean, float *rstd,
-                                                    const floatX *inp1, const floatX *inp2, const floatX *weight,
-                                                    const floatX *bias, int64_t N, int C, cudaStream_t stream,
-                                                    uint32_t *amax = NULL, int block_size = 256) {
-    cuda_require(N > 0);
-    dim3 block = layernorm_forward_block(C, block_size);
-    auto kernel =
-        amax != NULL ? fused_residual_layernorm_forward_kernel<true> : fused_residual_layernorm_forward_kernel<false>;
-    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(residual, normed, mean, rstd, inp1, inp2, weight, bias, N, C,
-                                                         amax);
-    cuda_check_launch("fused_residual_layernorm_forward_kernel");
+// out, mean, rstd = (see the top). out may not be inp.
+static inline void layernorm_forward(const LayerNorm &ln, const floatX *inp, int64_t N, cudaStream_t stream,
+                                     int block_size = 256) {
+    layernorm_launch<false>(ln, NULL, inp, NULL, N, stream, block_size);
+}
+
+// residual = inp1 + inp2, rounded to floatX. out, mean, rstd = LayerNorm of the rounded residual, with the bits that
+// layernorm_forward gives. residual may be inp1 or inp2.
+static inline void fused_residual_layernorm_forward(const LayerNorm &ln, floatX *residual, const floatX *inp1,
+                                                    const floatX *inp2, int64_t N, cudaStream_t stream,
+                                                    int block_size = 256) {
+    layernorm_launch<true>(ln, residual, inp1, inp2, N, stream, block_size);
 }
 
 // ---- Backward ----
@@ -309,28 +295,45 @@ template <bool STAGED> __device__ __forceinline__ x128 layernorm_read(const int4
     return STAGED ? packed_from_bits<floatX>(*staged) : load128_streaming(tensor);
 }
 
+// Stores the sums of this thread's channels in the block's row of scratch.
+template <int VECTORS>
+__device__ __forceinline__ void layernorm_store_all_sums(float *sums_of_block,
+                                                         const float (&dweight)[VECTORS][x128::size],
+                                                         const float (&dbias)[VECTORS][x128::size],
+                                                         const float (&column_sums)[VECTORS][x128::size], int C,
+                                                         bool wants_column_sums) {
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) {
+        int c = (threadIdx.x + i * blockDim.x) * x128::size;
+        if (c >= C) { continue; }
+        layernorm_store_sums(sums_of_block + c, dweight[i]);
+        layernorm_store_sums(sums_of_block + C + c, dbias[i]);
+        if (wants_column_sums) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
+    }
+}
+
 // Moves 4*N*C floatX: it reads dout, inp and dinp and writes dinp. With `overwrites` it moves 3*N*C. kinds: 2 for the
 // sums of dweight and dbias, 3 with the sums of dinp's columns.
+//
+// With few vectors (STAGED) a thread has registers for the sums of dinp's columns, and shared memory has room for the
+// next row. With more vectors a thread loads each vector when it needs it, dout and inp twice, and keeps the sums of
+// dinp's columns in scratch.
 template <int VECTORS, bool AMAX>
 static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS == 1 ? 2 : 1)
     layernorm_backward_kernel(floatX *dinp, float *__restrict__ scratch, const floatX *__restrict__ dout,
                               const floatX *__restrict__ inp, const float *__restrict__ mean,
                               const float *__restrict__ rstd, const floatX *__restrict__ weight, uint32_t rows, int C,
                               bool overwrites, int kinds, uint32_t *amax) {
-    // With few vectors a thread has registers for the sums of dinp's columns, and shared memory has room for the next
-    // row. With more vectors a thread loads each vector when it needs it, dout and inp twice, and keeps the sums of
-    // dinp's columns in scratch.
     constexpr bool STAGED = VECTORS <= LAYERNORM_STAGED_VECTORS;
     extern __shared__ int4 layernorm_stages[];
     __shared__ float2 partial[2 * WARP_SIZE]; // even turns use the first half, odd turns the second
     float *sums_of_block = scratch + (int64_t)blockIdx.x * kinds * C;
-    float per_C = 1.0f / (float)C;
     float dweight[VECTORS][x128::size] = {}, dbias[VECTORS][x128::size] = {}, column_sums[VECTORS][x128::size] = {};
     uint32_t largest = 0;
     // Even lanes load the next row's mean, odd lanes its rstd. If every lane loaded both, the compiler would put them
     // into registers of the whole warp and wait for them at once.
     const float *statistic = threadIdx.x % 2 == 0 ? mean : rstd;
-    float fetched = statistic[blockIdx.x];
+    float fetched = statistic[blockIdx.x], per_C = 1.0f / (float)C;
     int64_t begin = blockIdx.x * (int64_t)C, step = gridDim.x * (int64_t)C;
     int stage_size = 3 * C / x128::size, turn = 0;
     if (STAGED) {
@@ -390,14 +393,7 @@ static __global__ void __launch_bounds__(LAYERNORM_BACKWARD_MAX_THREADS, VECTORS
             store128(dinp + begin + c, dx);
         }
     }
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        int c = (threadIdx.x + i * blockDim.x) * x128::size;
-        if (c >= C) { continue; }
-        layernorm_store_sums(sums_of_block + c, dweight[i]);
-        layernorm_store_sums(sums_of_block + C + c, dbias[i]);
-        if (STAGED && kinds > 2) { layernorm_store_sums(sums_of_block + 2 * C + c, column_sums[i]); }
-    }
+    layernorm_store_all_sums(sums_of_block, dweight, dbias, column_sums, C, STAGED && kinds > 2);
     if (AMAX) { amax_add_rounded(amax, largest); }
 }
 
@@ -414,10 +410,10 @@ template <bool AMAX> static inline auto layernorm_backward_kernel_of(int vectors
 // output was added to the stream last. The sums of dinp's columns are the gradient of that layer's bias, and that layer
 // needs dinp's amax for 8 bits. The caller passes pointers to both in `dinp`. A kernel of the linear layer would read
 // dinp again: 2 bytes a value, while this kernel moves 8.
-static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, float *dweight, float *dbias,
-                                                       const floatX *dout, const floatX *inp, const float *mean,
-                                                       const float *rstd, const floatX *weight, float *scratch,
-                                                       int64_t N, int C, cudaStream_t stream) {
+static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, const LayerNorm &ln, const floatX *dout,
+                                                       const floatX *inp, float *scratch, int64_t N,
+                                                       cudaStream_t stream) {
+    int C = ln.C;
     cuda_require(N > 0 && N <= INT32_MAX && C > 0 && C % 8 == 0 && C <= LAYERNORM_MAX_CHANNELS);
     int64_t blocks = layernorm_backward_blocks(N, C);
     int vectors = layernorm_backward_vectors(C), kinds = dinp.column_sums != NULL ? 3 : 2;
@@ -426,9 +422,10 @@ static inline void layernorm_backward_with_column_sums(LayerNormDinp dinp, float
     size_t shared = layernorm_backward_shared(C);
     allow_dynamic_shared(backward_kernel, shared);
     backward_kernel<<<(unsigned)blocks, layernorm_backward_threads(C), shared, stream>>>(
-        dinp.values, scratch, dout, inp, mean, rstd, weight, (uint32_t)N, C, dinp.overwrites, kinds, dinp.amax);
+        dinp.values, scratch, dout, inp, ln.mean, ln.rstd, ln.weight, (uint32_t)N, C, dinp.overwrites, kinds,
+        dinp.amax);
     cuda_check_launch("layernorm_backward_kernel");
-    column_sums_reduce({{dweight, dbias, dinp.column_sums}}, kinds, scratch, blocks, C, stream);
+    column_sums_reduce({{ln.dweight, ln.dbias, dinp.column_sums}}, kinds, scratch, blocks, C, stream);
 }
 
 #endif // LLMC_LAYERNORM_CUH

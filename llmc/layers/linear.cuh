@@ -14,7 +14,6 @@
 
 #include "llmc/cuda/cublas_common.h"
 #include "llmc/cuda/cuda_utils.cuh"
-#include "llmc/layers/amax.cuh"
 #include "llmc/layers/column_sums.cuh"
 #include "llmc/layers/fp8.cuh"
 #include "llmc/layers/gelu.cuh"
@@ -40,47 +39,73 @@ static inline int64_t linear_rows(bool fp8, int64_t N) { return fp8 ? fp8_padded
 // already padded (to 128). N may be odd, because it is no leading dimension. dweight sums over N = B*T terms, a
 // multiple of 8 in practice.
 
-static inline void linear_require_shape(int64_t N, int C, int OC) {
+//
+// In 8 bits cuBLASLt multiplies only if the inner width of the product is contiguous in both operands, and if all
+// dimensions are multiples of 16. So each product reads one copy of a matrix, plain or transposed. N is padded
+// (fp8_padded_rows): out and dinp have room for the padding rows, which hold nothing of use. Sums are fp32, scaled by
+// both inverses. The forward's sums may stay in the tensor cores' own registers, which keep fewer bits than fp32 (fast
+// accumulation). This is faster, and known to be enough for the forward. The gradients' sums move to fp32 every few
+// products.
+
+static inline void linear_require_shape(const Linear &l, int64_t N) {
+    int multiple = l.fp8.on ? FP8_WIDTH_MULTIPLE : 8;
     cuda_require(N > 0 && N <= INT32_MAX);
-    cuda_require(C > 0 && C % 8 == 0);
-    cuda_require(OC > 0 && OC % 8 == 0);
+    cuda_require(l.C > 0 && l.C % multiple == 0);
+    cuda_require(l.OC > 0 && l.OC % multiple == 0);
 }
 
-static inline CublasProblem linear_forward_problem(int64_t N, int C, int OC, bool bias, bool gelu) {
+// D (m, n) = epilogue(op(A) op(B)), by columns, without transposes. In 8 bits D = A (k, m)^T B (k, n).
+static inline CublasProblem linear_problem(const Linear &l, int64_t m, int64_t n, int64_t k,
+                                           cublasLtEpilogue_t epilogue, CublasFactors factors) {
+    CublasProblem problem = cublas_problem(m, n, k, epilogue);
+    if (l.fp8.on) { problem.transpose_a = true, problem.factors = factors; }
+    return problem;
+}
+
+// gelu: the forward computes GELU of its output, too; not in 8 bits.
+static inline CublasProblem linear_forward_problem(const Linear &l, int64_t N, bool gelu) {
+    bool bias = l.bias != NULL;
     cublasLtEpilogue_t plain = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     cublasLtEpilogue_t with_gelu = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-    linear_require_shape(N, C, OC);
-    CublasProblem problem = cublas_problem(OC, N, C, gelu ? with_gelu : plain);
-    problem.transpose_a = true;
+    linear_require_shape(l, N);
+    cuda_require(!l.fp8.on || !gelu);
+    CublasProblem problem =
+        linear_problem(l, l.OC, linear_rows(l.fp8.on, N), l.C, gelu ? with_gelu : plain, CUBLAS_E4M3);
+    problem.transpose_a = true, problem.fast_sums = l.fp8.on;
     return problem;
 }
 
-static inline CublasProblem linear_backward_input_problem(int64_t N, int C, int OC, bool gelu) {
-    linear_require_shape(N, C, OC);
-    return cublas_problem(C, N, OC, gelu ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT);
+// gelu: the layer's input is a GELU, and the backward computes GELU's gradient, too; not in 8 bits.
+static inline CublasProblem linear_backward_input_problem(const Linear &l, int64_t N, bool gelu) {
+    linear_require_shape(l, N);
+    cuda_require(!l.fp8.on || !gelu);
+    return linear_problem(l, l.C, linear_rows(l.fp8.on, N), l.OC,
+                          gelu ? CUBLASLT_EPILOGUE_DGELU : CUBLASLT_EPILOGUE_DEFAULT, CUBLAS_E4M3_E5M2);
 }
 
-static inline CublasProblem linear_backward_weight_problem(int64_t N, int C, int OC) {
-    linear_require_shape(N, C, OC);
-    CublasProblem problem = cublas_problem(C, OC, N, CUBLASLT_EPILOGUE_DEFAULT);
-    problem.transpose_b = problem.accumulate = problem.fp32_output = true;
+static inline CublasProblem linear_backward_weight_problem(const Linear &l, int64_t N) {
+    linear_require_shape(l, N);
+    CublasProblem problem =
+        linear_problem(l, l.C, l.OC, linear_rows(l.fp8.on, N), CUBLASLT_EPILOGUE_DEFAULT, CUBLAS_E4M3_E5M2);
+    problem.transpose_b = !l.fp8.on, problem.accumulate = problem.fp32_output = true;
     return problem;
 }
 
-// Writes the products of a layer of N rows, so that the caller can tune their algorithms. makes_gelu: the forward
-// computes GELU of its output. takes_gelu: the layer's input is a GELU, and the backward computes GELU's gradient, too.
+// Writes the products of a layer of N rows, so that the caller can tune their algorithms.
 #define LINEAR_PRODUCTS 3
 static inline void linear_problems(CublasProblem *problems, const Linear &l, int64_t N, bool makes_gelu,
                                    bool takes_gelu) {
-    if (l.fp8.on) {
-        problems[0] = fp8_forward_problem(N, l.C, l.OC, l.bias != NULL);
-        problems[1] = fp8_backward_weight_problem(N, l.C, l.OC);
-        problems[2] = fp8_backward_input_problem(N, l.C, l.OC);
-    } else {
-        problems[0] = linear_forward_problem(N, l.C, l.OC, l.bias != NULL, makes_gelu);
-        problems[1] = linear_backward_weight_problem(N, l.C, l.OC);
-        problems[2] = linear_backward_input_problem(N, l.C, l.OC, takes_gelu);
-    }
+    problems[0] = linear_forward_problem(l, N, makes_gelu && !l.fp8.on);
+    problems[1] = linear_backward_weight_problem(l, N);
+    problems[2] = linear_backward_input_problem(l, N, takes_gelu && !l.fp8.on);
+}
+
+// The operands of a product, in floatX or in 8 bits.
+static inline CublasOperands linear_operands(const Linear &l, void *D, const void *A, const void *B, const void *A_fp8,
+                                             const Fp8Scale *A_scale, const void *B_fp8, const Fp8Scale *B_scale) {
+    CublasOperands operands = cublas_operands(D, l.fp8.on ? A_fp8 : A, l.fp8.on ? B_fp8 : B);
+    if (l.fp8.on) { operands.A_scale = &A_scale->inverse, operands.B_scale = &B_scale->inverse; }
+    return operands;
 }
 
 // ---- Forward ----
@@ -106,32 +131,35 @@ static inline void linear_quantize_input(const Linear &l, const floatX *inp, int
     if (l.fp8.on) { fp8_quantize(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, inp, N, l.C, stream); }
 }
 
-// Makes the input of a layer that reads GELU of fc (N,C): gelu (N,C), or in 8 bits only its 8-bit copies.
+// GELU as gelu_forward stores it.
+struct GeluOfPack {
+    __device__ __forceinline__ x128 operator()(x128 x) const {
+        for (int i = 0; i < x128::size; i++) { x[i] = from_float<floatX>(gelu_value(to_float(x[i]))); }
+        return x;
+    }
+};
+
+// Makes the input of a layer that reads GELU of fc (N,C): gelu (N,C), or in 8 bits only its 8-bit copies. Then the
+// kernels compute GELU twice, for the amax and for the values, and never store it in bf16. They move 2 + (2 + 1 + 1)
+// bytes a value. gelu_forward with fp8_quantize would move 4 + 4, take 2 bytes of memory a value, and give equal bits.
 static inline void linear_gelu_input(const Linear &l, floatX *gelu, const floatX *fc, int64_t N, cudaStream_t stream) {
     if (!l.fp8.on) {
         gelu_forward(gelu, fc, N * l.C, stream);
         return;
     }
-    if (l.inp_amax() != NULL) { gelu_amax(l.fp8.inp_scale, fc, N * l.C, stream); }
-    gelu_quantize(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, fc, N, l.C, stream);
+    if (l.inp_amax() != NULL) { fp8_amax<GeluOfPack>(l.fp8.inp_scale, fc, N * l.C, stream); }
+    fp8_quantize<fp8e4, GeluOfPack>(l.fp8.inp, l.fp8.inp_t, l.fp8.inp_scale, fc, N, l.C, stream);
 }
 
 // out (N, OC) = inp weight^T + bias. With pre_gelu, pre_gelu (N, OC) = inp weight^T + bias and out = its GELU, computed
 // from the sum before rounding; not in 8 bits. inp NULL: the caller has made the 8-bit copies of the input.
 static inline void linear_forward(CublasContext *context, const Linear &l, floatX *out, floatX *pre_gelu,
                                   const floatX *inp, int64_t N, cudaStream_t stream) {
-    CublasProblem problem;
-    CublasOperands operands;
-    if (l.fp8.on) {
-        cuda_require(pre_gelu == NULL);
-        if (inp != NULL) { linear_quantize_input(l, inp, N, stream); }
-        problem = fp8_forward_problem(N, l.C, l.OC, l.bias != NULL);
-        operands = fp8_operands(out, l.fp8.weight, l.fp8.weight_scale, l.fp8.inp, l.fp8.inp_scale);
-    } else {
-        problem = linear_forward_problem(N, l.C, l.OC, l.bias != NULL, pre_gelu != NULL);
-        operands = cublas_operands(out, l.weight, inp);
-    }
+    CublasProblem problem = linear_forward_problem(l, N, pre_gelu != NULL);
+    CublasOperands operands =
+        linear_operands(l, out, l.weight, inp, l.fp8.weight, l.fp8.weight_scale, l.fp8.inp, l.fp8.inp_scale);
     operands.bias = l.bias, operands.aux = pre_gelu;
+    if (inp != NULL) { linear_quantize_input(l, inp, N, stream); }
     cublas_multiply(context, &problem, &operands, stream);
 }
 
@@ -145,11 +173,9 @@ static inline void linear_quantize_dout(const Linear &l, const floatX *dout, int
 // dweight (OC, C), fp32, += dout (N, OC)^T inp (N, C). In 8 bits it reads the copies of dout and inp.
 static inline void linear_backward_weight(CublasContext *context, const Linear &l, const floatX *dout,
                                           const floatX *inp, int64_t N, cudaStream_t stream) {
-    CublasProblem problem =
-        l.fp8.on ? fp8_backward_weight_problem(N, l.C, l.OC) : linear_backward_weight_problem(N, l.C, l.OC);
+    CublasProblem problem = linear_backward_weight_problem(l, N);
     CublasOperands operands =
-        l.fp8.on ? fp8_operands(l.dweight, l.fp8.inp_t, l.fp8.inp_scale, l.fp8.dout_t, l.fp8.dout_scale)
-                 : cublas_operands(l.dweight, inp, dout);
+        linear_operands(l, l.dweight, inp, dout, l.fp8.inp_t, l.fp8.inp_scale, l.fp8.dout_t, l.fp8.dout_scale);
     cublas_multiply(context, &problem, &operands, stream);
 }
 
@@ -157,12 +183,9 @@ static inline void linear_backward_weight(CublasContext *context, const Linear &
 // input was gelu(pre_gelu), and dinp is the gradient of pre_gelu; not in 8 bits.
 static inline void linear_backward_input(CublasContext *context, const Linear &l, floatX *dinp, const floatX *dout,
                                          const floatX *pre_gelu, int64_t N, cudaStream_t stream) {
-    CublasProblem problem = l.fp8.on ? fp8_backward_input_problem(N, l.C, l.OC)
-                                     : linear_backward_input_problem(N, l.C, l.OC, pre_gelu != NULL);
-    CublasOperands operands = l.fp8.on
-                                  ? fp8_operands(dinp, l.fp8.weight_t, l.fp8.weight_scale, l.fp8.dout, l.fp8.dout_scale)
-                                  : cublas_operands(dinp, l.weight, dout);
-    cuda_require(!l.fp8.on || pre_gelu == NULL);
+    CublasProblem problem = linear_backward_input_problem(l, N, pre_gelu != NULL);
+    CublasOperands operands =
+        linear_operands(l, dinp, l.weight, dout, l.fp8.weight_t, l.fp8.weight_scale, l.fp8.dout, l.fp8.dout_scale);
     operands.aux = pre_gelu;
     cublas_multiply(context, &problem, &operands, stream);
 }
@@ -229,7 +252,7 @@ static inline int64_t linear_backward_bias_scratch_floats(int64_t N, int OC) { r
 // linear_backward_bias_scratch_floats(N, OC) floats, aligned to 16 bytes.
 static inline void linear_backward_bias(const Linear &l, const floatX *dout, float *scratch, int64_t N,
                                         cudaStream_t stream) {
-    linear_require_shape(N, l.OC, l.OC);
+    cuda_require(N > 0 && N <= INT32_MAX && l.OC > 0 && l.OC % 8 == 0);
     int64_t chunks = bias_chunks(N), blocks = chunks * blocks_for(l.OC, COLUMN_CHUNK_COLUMNS);
     cuda_require(blocks <= INT32_MAX);
     auto kernel = l.dout_amax() != NULL ? matmul_sum_rows_kernel<true> : matmul_sum_rows_kernel<false>;

@@ -207,11 +207,9 @@ static inline void plan_set_pointers(MemoryPlan *plan, void *memory) {
     }
 }
 
-#define PLAN_REMEDY "lower --batch-size or --seq-len, raise --recompute, or choose a smaller model"
-
 static inline bool plan_check_overflow(const MemoryPlan *plan, Error *error) {
     if (plan->overflow == NULL) { return true; }
-    return fail(error, "memory plan: the size of '%s' overflows 64 bits; " PLAN_REMEDY, plan->overflow);
+    return fail(error, "memory plan: the size of '%s' overflows 64 bits; " MEMORY_REMEDY, plan->overflow);
 }
 
 // Allocates plan->total bytes at once and sets every row's pointer. The memory's contents are undefined. Fails if a
@@ -225,14 +223,14 @@ static inline bool plan_allocate(MemoryPlan *plan, Error *error) {
     int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
     if (physical > 0 && plan->total > physical) {
         format_bytes(have, sizeof(have), physical);
-        return fail(error, "memory plan: needs %s, this machine has %s; " PLAN_REMEDY " (--plan shows every buffer)",
+        return fail(error, "memory plan: needs %s, this machine has %s; " MEMORY_REMEDY " (--plan shows every buffer)",
                     need, have);
     }
 #endif
     (void)have;
     if (posix_memalign(&plan->memory, PLAN_ALIGNMENT, (size_t)max_i64(plan->total, PLAN_ALIGNMENT)) != 0) {
         plan->memory = NULL;
-        return fail(error, "memory plan: cannot allocate %s; " PLAN_REMEDY " (--plan shows every buffer)", need);
+        return fail(error, "memory plan: cannot allocate %s; " MEMORY_REMEDY " (--plan shows every buffer)", need);
     }
     plan_set_pointers(plan, plan->memory);
     return true;

@@ -66,26 +66,36 @@ static Tuning *new_tuning(void) {
     return &table;
 }
 
+// A layer without memory, for its problems.
+static Linear layer_of(int C, int OC, bool has_bias = false, bool in_8_bits = false) {
+    static const floatX some_bias = {};
+    Linear l;
+    l.C = C, l.OC = OC, l.bias = has_bias ? &some_bias : NULL, l.fp8.on = in_8_bits;
+    return l;
+}
+
 // With every epilogue, and with sums of 16 terms and more: fewer may have equal bits in any order.
 static std::vector<CublasProblem> problems_to_tune(void) {
     const MatmulShape shapes[] = {{16, 16, 16}, {35, 24, 40}};
     std::vector<CublasProblem> problems;
     for (const MatmulShape &s : shapes) {
         for (int bias = 0; bias < 2; bias++) {
-            problems.push_back(linear_forward_problem(s.N, s.C, s.OC, bias, false));
-            problems.push_back(linear_forward_problem(s.N, s.C, s.OC, bias, true));
+            problems.push_back(linear_forward_problem(layer_of(s.C, s.OC, bias), s.N, false));
+            problems.push_back(linear_forward_problem(layer_of(s.C, s.OC, bias), s.N, true));
         }
-        problems.push_back(linear_backward_input_problem(s.N, s.C, s.OC, false));
-        problems.push_back(linear_backward_input_problem(s.N, s.C, s.OC, true));
-        problems.push_back(linear_backward_weight_problem(s.N, s.C, s.OC));
+        problems.push_back(linear_backward_input_problem(layer_of(s.C, s.OC), s.N, false));
+        problems.push_back(linear_backward_input_problem(layer_of(s.C, s.OC), s.N, true));
+        problems.push_back(linear_backward_weight_problem(layer_of(s.C, s.OC), s.N));
     }
-    problems.push_back(linear_forward_problem(1, 24, 40, true, false)); // a single row, as the head's last may be
-    problems.push_back(linear_backward_input_problem(1, 24, 40, false));
-    problems.push_back(linear_backward_weight_problem(5, 24, 40)); // the last term of an odd number counts, too
+    problems.push_back(
+        linear_forward_problem(layer_of(24, 40, true), 1, false)); // a single row, as the head's last may be
+    problems.push_back(linear_backward_input_problem(layer_of(24, 40), 1, false));
+    problems.push_back(
+        linear_backward_weight_problem(layer_of(24, 40), 5)); // the last term of an odd number counts, too
     if (PRECISION_IS_FP32) { return problems; }
-    problems.push_back(fp8_forward_problem(35, 64, 48, true));
-    problems.push_back(fp8_backward_input_problem(35, 48, 64));
-    problems.push_back(fp8_backward_weight_problem(64, 48, 16));
+    problems.push_back(linear_forward_problem(layer_of(64, 48, true, true), 35, false));
+    problems.push_back(linear_backward_input_problem(layer_of(48, 64, false, true), 35, false));
+    problems.push_back(linear_backward_weight_problem(layer_of(48, 16, false, true), 64));
     return problems;
 }
 
@@ -180,7 +190,7 @@ TEST(test_tune_bad_table) {
 #ifndef GPT2_EMU
     SKIP(t, "only the emulator has such algorithms for certain");
 #endif
-    const CublasProblem problem = linear_forward_problem(35, 24, 40, true, false);
+    const CublasProblem problem = linear_forward_problem(layer_of(24, 40, true), 35, false);
     const struct {
         int number; // -1: no algorithm
         int refused, expected;
@@ -230,10 +240,11 @@ TEST(test_tune_bits) {
     for (const MatmulShape &s : shapes) {
         TuneSetup plain, tuned;
         Tuning *table = new_tuning();
-        std::vector<CublasProblem> problems = {
-            linear_forward_problem(s.N, s.C, s.OC, true, false), linear_forward_problem(s.N, s.C, s.OC, true, true),
-            linear_backward_input_problem(s.N, s.C, s.OC, false), linear_backward_input_problem(s.N, s.C, s.OC, true),
-            linear_backward_weight_problem(s.N, s.C, s.OC)};
+        std::vector<CublasProblem> problems = {linear_forward_problem(layer_of(s.C, s.OC, true), s.N, false),
+                                               linear_forward_problem(layer_of(s.C, s.OC, true), s.N, true),
+                                               linear_backward_input_problem(layer_of(s.C, s.OC), s.N, false),
+                                               linear_backward_input_problem(layer_of(s.C, s.OC), s.N, true),
+                                               linear_backward_weight_problem(layer_of(s.C, s.OC), s.N)};
         tuned.tune(problems, table);
         plain.tune(problems, NULL, TUNE_NOTHING);
         uint64_t with = hash_of_layer(&tuned.context, s), without = hash_of_layer(&plain.context, s);
@@ -253,9 +264,9 @@ TEST(test_tune_tail) {
     const MatmulShape shapes[] = {{129, 24, 40}, {35, 24, 40}, {257, 256, 512}};
     for (const MatmulShape &s : shapes) {
         MatmulCase c(s);
-        std::vector<CublasProblem> problems = {linear_forward_problem(s.N, s.C, s.OC, true, false),
-                                               linear_backward_input_problem(s.N, s.C, s.OC, false),
-                                               linear_backward_weight_problem(s.N, s.C, s.OC)};
+        std::vector<CublasProblem> problems = {linear_forward_problem(layer_of(s.C, s.OC, true), s.N, false),
+                                               linear_backward_input_problem(layer_of(s.C, s.OC), s.N, false),
+                                               linear_backward_weight_problem(layer_of(s.C, s.OC), s.N)};
         int exposed = s.C % 256 == 0 ? 1 : 3;
         for (int level = TUNE_NOTHING; level <= TUNE_SAME_BITS; level++) {
             TuneSetup setup(4 << 20);
@@ -279,8 +290,8 @@ TEST(test_tune_tail) {
 
 // What does not fit in the memory, or has one algorithm only, keeps it, and nothing is written.
 TEST(test_tune_without_room) {
-    const std::vector<CublasProblem> small = {linear_forward_problem(16, 16, 16, true, false)},
-                                     large = {linear_forward_problem(256, 512, 512, true, false)};
+    const std::vector<CublasProblem> small = {linear_forward_problem(layer_of(16, 16, true), 16, false)},
+                                     large = {linear_forward_problem(layer_of(512, 512, true), 256, false)};
     Tuning *table = new_tuning();
     TuneSetup setup(1 << 17);
     setup.tune(large, table);
@@ -296,7 +307,7 @@ TEST(test_tune_without_room) {
     TuneSetup single;
     table = new_tuning();
     unsetenv("EMU_CUBLASLT_ALGOS");
-    single.tune({linear_forward_problem(16, 256, 16, true, false)}, table); // all terms are sure to be added
+    single.tune({linear_forward_problem(layer_of(256, 16, true), 16, false)}, table); // all terms are sure to be added
     CHECK(t, single.tuner.timed == 0 && table->user.count == 0, "timed where there is no choice");
     std::vector<uint8_t> bytes = single.memory.raw();
     bool untouched = true;
@@ -324,12 +335,12 @@ TEST(test_tune_memory) {
 
 // Plans of other shapes, as many as there may be and more, do not push out tuned ones.
 TEST(test_tune_stays) {
-    const CublasProblem problem = linear_forward_problem(35, 24, 40, true, false);
+    const CublasProblem problem = linear_forward_problem(layer_of(24, 40, true), 35, false);
     TuneSetup setup;
     setup.tune({problem}, new_tuning());
     cublasLtMatmulAlgo_t algo = cublas_plan(&setup.context, &problem)->algo;
     for (int i = 1; i <= CUBLAS_MAX_PLANS + 5; i++) {
-        CublasProblem other = linear_forward_problem(i, 8, 8, false, false);
+        CublasProblem other = linear_forward_problem(layer_of(8, 8, false), i, false);
         cublas_plan(&setup.context, &other);
     }
     int64_t plans = setup.context.plan_count;

@@ -34,21 +34,13 @@ struct AttentionRun {
     void forward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
         out.poison(), lse.poison(), amax_out.set(0.0f);
-        if (version == ATTENTION_SIMT) {
-            attention_forward_simt(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
-        } else {
-            attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data());
-        }
+        attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data(), version == ATTENTION_SIMT);
     }
     void backward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
         dqkv.poison(), delta.poison();
-        if (version == ATTENTION_SIMT) {
-            attention_delta(delta.data, out.data, dout.data, B, T, C, NH, 0);
-            attention_backward_simt(dqkv.data, dout.data, qkv.data, lse.data, delta.data, B, T, C, NH, 0);
-        } else {
-            attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, delta.data, B, T, C, NH, 0);
-        }
+        attention_backward(dqkv.data, dout.data, qkv.data, out.data, lse.data, delta.data, B, T, C, NH, 0,
+                           version == ATTENTION_SIMT);
     }
     void run(AttentionVersion version) {
         forward(version);

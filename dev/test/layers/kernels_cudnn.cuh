@@ -260,12 +260,14 @@ TEST(test_cudnn_choice) {
     CHECK(t, count == 2 && choices[0] == 1 && choices[1] == ATTENTION_OWN, "%d candidates of one sequence", count);
     const struct {
         const char *text;
-        int number;
-    } texts[] = {{"cudnn 8", 0},  {"cudnn 1", 2}, {"own", 3},   {"cudnn 64", -1},
+        int choice;
+    } texts[] = {{"cudnn 8", 8},  {"cudnn 1", 1}, {"own", ATTENTION_OWN}, {"cudnn 64", -1},
                  {"cudnn 0", -1}, {"", -1},       {"cudnn", -1}};
     for (auto c : texts) {
-        int number = attention_choice_number(&many, c.text);
-        CHECK(t, number == c.number, "\"%s\" is choice %d, expected %d", c.text, number, c.number);
+        int choice = -1;
+        bool known = attention_parse_choice(&many, c.text, &choice);
+        CHECK(t, choice == c.choice && known == (choice >= 0), "\"%s\" is choice %d, expected %d", c.text, choice,
+              c.choice);
     }
     const float noise[] = {1.0f, 0.995f, 2.0f}, faster[] = {1.0f, 0.9f, 0.8f}, none[] = {INFINITY, INFINITY, 3.0f};
     CHECK(t, tune_least(noise, 3) == 0 && tune_least(faster, 3) == 2 && tune_least(none, 3) == 2, "the fastest");

@@ -204,8 +204,9 @@ TEST(test_fp8_gelu) {
     for (const Fp8Shape &s : fp8_shapes) {
         std::vector<float> x = random_values(s.rows * s.cols, 2.0f, 35);
         Fp8Tensor<fp8e4> fused(x, s.rows, s.cols), plain(x, s.rows, s.cols);
-        gelu_amax(fused.scale.data, fused.x.data, s.rows * s.cols, 0);
-        gelu_quantize(fused.codes(), fused.transposed(), fused.scale.data, fused.x.data, s.rows, s.cols, 0);
+        fp8_amax<GeluOfPack>(fused.scale.data, fused.x.data, s.rows * s.cols, 0);
+        fp8_quantize<fp8e4, GeluOfPack>(fused.codes(), fused.transposed(), fused.scale.data, fused.x.data, s.rows,
+                                        s.cols, 0);
         gelu_forward(plain.x.data, plain.x.data, s.rows * s.cols, 0);
         plain.quantize();
         CHECK(t, fused.scale.hash() == plain.scale.hash(), "%lld x %d: other scales", (long long)s.rows, s.cols);
@@ -441,8 +442,9 @@ TEST(test_fp8_schedules) {
     });
     for_each_schedule(t, "gelu_quantize", [&] {
         weights.clear();
-        gelu_amax(weights.scale.data, weights.x.data, rows * cols, 0);
-        gelu_quantize(weights.codes(), weights.transposed(), weights.scale.data, weights.x.data, rows, cols, 0);
+        fp8_amax<GeluOfPack>(weights.scale.data, weights.x.data, rows * cols, 0);
+        fp8_quantize<fp8e4, GeluOfPack>(weights.codes(), weights.transposed(), weights.scale.data, weights.x.data, rows,
+                                        cols, 0);
         return weights.hash();
     });
 }

@@ -47,6 +47,10 @@ typedef struct LayerNormOutputs {
     DeviceArray<floatX> out;
     DeviceArray<float> mean, rstd;
     LayerNormOutputs(int64_t N, int C) : out((N + 2) * C), mean(N + 2), rstd(N + 2) {}
+    LayerNorm layer(int C, const DeviceArray<floatX> &weight, const DeviceArray<floatX> &bias,
+                    uint32_t *amax = NULL) const {
+        return {C, weight.data, bias.data, NULL, NULL, out.data, mean.data, rstd.data, amax};
+    }
     uint64_t hash() const { return out.hash() ^ mean.hash() * 3 ^ rstd.hash() * 5; }
 } LayerNormOutputs;
 
@@ -81,8 +85,7 @@ static uint64_t layernorm_run_forward(Test *t, const LayerNormCase &c, int block
     DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
     LayerNormOutputs got(c.N, c.C);
     Amax amax;
-    layernorm_forward(got.out.data, got.mean.data, got.rstd.data, x.data, weight.data, bias.data, c.N, c.C, 0,
-                      amax.data(), block_size);
+    layernorm_forward(got.layer(c.C, weight, bias, amax.data()), x.data, c.N, 0, block_size);
     std::string what = layernorm_name("forward", c.N, c.C, block_size);
     layernorm_check_forward(t, what, c, got);
     amax.check(t, what, layernorm_used(t, what, got.out, c.N * c.C));
@@ -139,7 +142,7 @@ TEST(test_layernorm_forward_odd_rows) {
         c.x[(size_t)(4 * C + 9)] = NAN;
         DeviceArray<floatX> x(c.x), weight(c.weight), bias(c.bias);
         LayerNormOutputs d_got(c.N, C);
-        layernorm_forward(d_got.out.data, d_got.mean.data, d_got.rstd.data, x.data, weight.data, bias.data, c.N, C, 0);
+        layernorm_forward(d_got.layer(C, weight, bias), x.data, c.N, 0);
         std::vector<float> got = d_got.out.get();
         std::vector<float> flat(got.begin() + 3 * C, got.begin() + 4 * C);
         check_values(t, "a flat row", flat, c.bias, 0.0, 0.0);
@@ -158,12 +161,11 @@ static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int
     for (size_t i = 0; i < want.size(); i++) { want[i] = rounded(c.x[i] + other[i]); }
     DeviceArray<floatX> inp1(c.x), inp2(other), sum(want), weight(c.weight), bias(c.bias), own(N * C);
     LayerNormOutputs separate(N, C), fused(N, C);
-    layernorm_forward(separate.out.data, separate.mean.data, separate.rstd.data, sum.data, weight.data, bias.data, N, C,
-                      0);
+    layernorm_forward(separate.layer(C, weight, bias), sum.data, N, 0);
     Amax amax;
     DeviceArray<floatX> &residual = alias == 1 ? inp1 : alias == 2 ? inp2 : own;
-    fused_residual_layernorm_forward(residual.data, fused.out.data, fused.mean.data, fused.rstd.data, inp1.data,
-                                     inp2.data, weight.data, bias.data, N, C, 0, amax.data(), block_size);
+    fused_residual_layernorm_forward(fused.layer(C, weight, bias, amax.data()), residual.data, inp1.data, inp2.data, N,
+                                     0, block_size);
     std::string what = layernorm_name("fused", N, C, block_size);
     check_values(t, what + ": residual", residual.get(), want, 0.0, 0.0);
     CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of LayerNorm alone", what.c_str());
@@ -220,8 +222,8 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
     Amax amax;
     LayerNormDinp out = {d_dinp.data, overwrites, start.sums.empty() ? NULL : sums.data,
                          wants_amax ? amax.data() : NULL};
-    layernorm_backward_with_column_sums(out, dweight.data, dbias.data, d_dout.data, x.data, mean.data, rstd.data,
-                                        weight.data, scratch.data, c.N, c.C, 0);
+    LayerNorm ln = {c.C, weight.data, NULL, dweight.data, dbias.data, NULL, mean.data, rstd.data, NULL};
+    layernorm_backward_with_column_sums(out, ln, d_dout.data, x.data, scratch.data, c.N, 0);
     layernorm_used(t, "scratch", scratch, floats);
     LayerNormGradients got = {
         layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
