@@ -107,45 +107,35 @@ static inline AdamWLaunch adamw_launch(const AdamWPart *part, int block_size) {
     return launch;
 }
 
-// ---- Groups: one access to each array. One element is a group, too ----
+// ---- Groups: N values in one access, or one value ----
 
-struct alignas(8) PackedGroup {
-    __nv_bfloat16 values[ADAMW_GROUP];
-};
+template <int BYTES> struct AdamWWord;
+template <> struct AdamWWord<16> { typedef int4 Type; };
+template <> struct AdamWWord<8> { typedef int2 Type; };
+template <> struct AdamWWord<4> { typedef int Type; };
+template <> struct AdamWWord<2> { typedef short Type; };
 
-template <class T> __device__ __forceinline__ void load_group(float (&x)[1], const T *address) {
-    x[0] = to_float(*address);
-}
-__device__ __forceinline__ void load_group(float (&x)[ADAMW_GROUP], const float *address) {
-    f128 packed = load128_streaming(address);
+template <int N, class T> __device__ __forceinline__ void load_group(float (&x)[N], const T *address) {
+    typedef typename AdamWWord<N * sizeof(T)>::Type Word;
+    struct {
+        T values[N];
+    } group;
+    Word word = __ldcs(reinterpret_cast<const Word *>(address));
+    memcpy(&group, &word, sizeof(word));
 #pragma unroll
-    for (int k = 0; k < ADAMW_GROUP; k++) { x[k] = packed[k]; }
-}
-__device__ __forceinline__ void load_group(float (&x)[ADAMW_GROUP], const __nv_bfloat16 *address) {
-    PackedGroup packed;
-    int2 bits = __ldcs(reinterpret_cast<const int2 *>(address));
-    memcpy(&packed, &bits, sizeof(bits));
-#pragma unroll
-    for (int k = 0; k < ADAMW_GROUP; k++) { x[k] = to_float(packed.values[k]); }
+    for (int k = 0; k < N; k++) { x[k] = to_float(group.values[k]); }
 }
 
-template <class T> __device__ __forceinline__ void store_group(T *address, const T (&x)[1]) { *address = x[0]; }
-// Streams the optimizer's state, because nothing reads it again in this step. The parameters are read again, so
-// store_group stores them without a hint.
-__device__ __forceinline__ void store_group_streaming(float *address, const float (&x)[1]) { *address = x[0]; }
-__device__ __forceinline__ void store_group_streaming(float *address, const float (&x)[ADAMW_GROUP]) {
-    f128 packed;
-#pragma unroll
-    for (int k = 0; k < ADAMW_GROUP; k++) { packed[k] = x[k]; }
-    store128_streaming(address, packed);
-}
-__device__ __forceinline__ void store_group(float *address, const float (&x)[ADAMW_GROUP]) {
-    *reinterpret_cast<float4 *>(address) = make_float4(x[0], x[1], x[2], x[3]);
-}
-__device__ __forceinline__ void store_group(__nv_bfloat16 *address, const __nv_bfloat16 (&x)[ADAMW_GROUP]) {
-    int2 bits;
-    memcpy(&bits, x, sizeof(bits));
-    *reinterpret_cast<int2 *>(address) = bits;
+// STREAMING: for the optimizer's state, because nothing reads it again in this step. The parameters are read again.
+template <bool STREAMING, int N, class T> __device__ __forceinline__ void store_group(T *address, const T (&x)[N]) {
+    typedef typename AdamWWord<N * sizeof(T)>::Type Word;
+    Word word;
+    memcpy(&word, x, sizeof(word));
+    if (STREAMING) {
+        __stcs(reinterpret_cast<Word *>(address), word);
+    } else {
+        *reinterpret_cast<Word *>(address) = word;
+    }
 }
 
 // ---- The update ----
@@ -184,10 +174,10 @@ __device__ __forceinline__ void adamw_group(const AdamWPart &a, int64_t begin, c
         adamw_element(&w[k], &mk[k], &vk[k], g[k], grad_scale, decay, f);
         rounded[k] = round_parameter(w[k], f.key, index + k);
     }
-    store_group_streaming(a.m + begin, mk);
-    store_group_streaming(a.v + begin, vk);
-    if (WITH_MASTER) { store_group_streaming(a.master + begin, w); }
-    store_group(a.params + begin, rounded);
+    store_group<true>(a.m + begin, mk);
+    store_group<true>(a.v + begin, vk);
+    if (WITH_MASTER) { store_group<true>(a.master + begin, w); }
+    store_group<false>(a.params + begin, rounded);
 }
 
 // Updates block number `block` of a part. A thread updates one group. If the group is not whole or not aligned, it
