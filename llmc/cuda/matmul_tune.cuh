@@ -39,9 +39,9 @@ typedef enum {
     TUNE_ANY_BITS   // the fastest
 } TuneLevel;
 
-// Free device memory, in two pieces: the workspace lies between them.
+// Free device memory.
 typedef struct {
-    char *begin[2], *end[2];
+    char *begin, *end;
 } TuneMemory;
 
 typedef struct {
@@ -101,22 +101,20 @@ static inline void tune_wait(const Tuner *t, const CublasProblem *p) {
 // Takes `bytes` bytes of the memory. Returns false if there is no room.
 static inline bool tune_take(TuneMemory *memory, int64_t bytes, void **out) {
     int64_t size = round_up_i64(bytes, TUNE_ALIGNMENT);
-    for (int i = 0; i < 2; i++) {
-        if (memory->end[i] - memory->begin[i] < size) { continue; }
-        *out = memory->begin[i];
-        memory->begin[i] += size;
-        return true;
-    }
-    return false;
+    if (memory->end - memory->begin < size) { return false; }
+    *out = memory->begin;
+    memory->begin += size;
+    return true;
 }
 
-// The memory without the workspace, which may lie in it.
-static inline TuneMemory tune_memory(const CublasContext *context, void *memory, int64_t bytes) {
-    char *workspace = (char *)context->workspace, *begin = (char *)memory, *end = begin + bytes;
-    bool inside = workspace >= begin && workspace < end;
-    TuneMemory free_memory = {{begin, end}, {inside ? workspace : end, end}};
-    if (inside) { free_memory.begin[1] = workspace + round_up_i64((int64_t)context->workspace_bytes, TUNE_ALIGNMENT); }
-    return free_memory;
+// The free part of the memory. A workspace that lies in the memory moves to its front.
+static inline TuneMemory tune_memory(CublasContext *context, void *memory, int64_t bytes) {
+    TuneMemory all = {(char *)memory, (char *)memory + bytes};
+    char *workspace = (char *)context->workspace;
+    if (workspace >= all.begin && workspace < all.end) {
+        tune_take(&all, (int64_t)context->workspace_bytes, &context->workspace);
+    }
+    return all;
 }
 
 // The values of a matrix. An element depends on its place along k and on its other place, the row or column of the
@@ -427,15 +425,17 @@ static inline void tune_problem(Tuner *t, const CublasProblem *problem) {
 // in them. A problem that does not fit keeps the algorithm without tuning. Waits for the device.
 static inline void tune_problems(Tuner *t, CublasContext *context, const CublasProblem *problems, int count,
                                  void *memory, int64_t bytes, TuneLevel level, Tuning *choices, cudaStream_t stream) {
-    void *sums = NULL;
+    void *sums = NULL, *workspace = context->workspace;
     memset(t, 0, sizeof(*t));
     t->context = context, t->stream = stream, t->level = level, t->choices = choices;
     t->memory = tune_memory(context, memory, bytes);
-    if (!tune_take(&t->memory, TUNE_CANDIDATES * (int64_t)sizeof(uint64_t), &sums)) { return; }
-    t->sums = (uint64_t *)sums;
-    for (int i = 0; i < count; i++) { tune_problem(t, &problems[i]); }
-    cuda_check(cudaStreamSynchronize(stream));
-    cublas_keep_plans(context);
+    if (tune_take(&t->memory, TUNE_CANDIDATES * (int64_t)sizeof(uint64_t), &sums)) {
+        t->sums = (uint64_t *)sums;
+        for (int i = 0; i < count; i++) { tune_problem(t, &problems[i]); }
+        cuda_check(cudaStreamSynchronize(stream));
+        cublas_keep_plans(context);
+    }
+    context->workspace = workspace;
 }
 
 static inline void tune_explain(Tuning *choices, const Tuner *t, double seconds) {
