@@ -35,7 +35,7 @@ typedef cudnnBackendDescriptor_t CudnnDescriptor;
 #define CUDNN_GRAPH_OPERATIONS 32
 #define CUDNN_FIRST_VIRTUAL 16 // the number of a graph's first virtual tensor
 
-// A tensor with memory of the caller. Its number is its place in the graph's list.
+// A tensor with memory of the caller. Its number is its place in the graph's list, from 1.
 typedef struct {
     int array;
     int64_t row_bytes, first_byte; // from one token to the next; of the first one
@@ -268,7 +268,7 @@ typedef struct {
 static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, CudnnDims dims,
                                            CudnnDims strides) {
     int64_t alignment = dims.of[3] % 8 == 0 ? 16 : 4; // bytes; rows are of one value or a multiple of 8
-    bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL, by_value = !is_virtual && graph->named[uid].array >= CUDNN_SCALE;
+    bool is_virtual = uid >= CUDNN_FIRST_VIRTUAL, by_value = !is_virtual && graph->named[uid - 1].array >= CUDNN_SCALE;
     return cudnn_describe(graph, "a tensor", CUDNN_BACKEND_TENSOR_DESCRIPTOR,
                           {{CUDNN_ATTR_TENSOR_UNIQUE_ID, &uid},
                            {CUDNN_ATTR_TENSOR_DATA_TYPE, &type},
@@ -281,9 +281,9 @@ static inline CudnnDescriptor cudnn_tensor(CudnnGraph *graph, int64_t uid, cudnn
 
 // Numbers a tensor with memory of the caller, and notes where it lies for cudnn_run.
 static inline int64_t cudnn_name(CudnnGraph *graph, int array, int64_t row_bytes, int64_t first_byte) {
-    if (graph->num_named == CUDNN_FIRST_VIRTUAL) { abort(); }
-    graph->named[graph->num_named] = {array, row_bytes, first_byte};
-    return graph->num_named++;
+    if (graph->num_named == CUDNN_FIRST_VIRTUAL - 1) { abort(); }
+    graph->named[graph->num_named++] = {array, row_bytes, first_byte};
+    return graph->num_named;
 }
 
 // A tensor (B, NH, T, HS) of an array in bf16, or (B, NH, HS, T) if transposed. A row of qkv and dqkv has three parts.
@@ -595,12 +595,6 @@ static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape 
     return att->is_open;
 }
 
-// Makes the plans for batches of B sequences of T tokens, on the current GPU. After a failure nothing is open.
-static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
-    memset(att, 0, sizeof(*att));
-    return cudnn_att_check(shape, error) && cudnn_att_open_chunked(att, shape, cudnn_att_chunk(shape), error);
-}
-
 // ---- Running them ----
 
 static inline void cudnn_check_status(cudnnStatus_t status, const char *call, const char *file, int line) {
@@ -630,7 +624,7 @@ static inline void cudnn_run(const CudnnAttention *att, const CudnnPlan *plan, c
     for (int i = 0; i < graph->num_named; i++) {
         const CudnnNamed *tensor = &graph->named[i];
         pointers[i] = (const char *)arrays[tensor->array] + first * graph->T * tensor->row_bytes + tensor->first_byte;
-        uids[i] = i;
+        uids[i] = i + 1;
     }
     cudnn_check(cudnnSetStream(att->handle, stream));
     cudnn_check(cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack));
@@ -671,12 +665,8 @@ static inline void cudnn_att_backward(const CudnnAttention *att, floatX *dqkv, c
 static inline bool cudnn_att_check(const CudnnShape *, Error *error) {
     return fail(error, "this program was built without cuDNN; install cuDNN 9 and build again: make train_gpt2cu");
 }
-static inline bool cudnn_att_open_chunked(CudnnAttention *att, const CudnnShape *shape, int, Error *error) {
-    memset(att, 0, sizeof(*att));
+static inline bool cudnn_att_open_chunked(CudnnAttention *, const CudnnShape *shape, int, Error *error) {
     return cudnn_att_check(shape, error);
-}
-static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
-    return cudnn_att_open_chunked(att, shape, 0, error);
 }
 static inline void cudnn_att_close(CudnnAttention *) {}
 
@@ -690,5 +680,11 @@ static inline void cudnn_att_backward(const CudnnAttention *, floatX *, const fl
 }
 
 #endif
+
+// Makes the plans for batches of B sequences of T tokens, on the current GPU. After a failure nothing is open.
+static inline bool cudnn_att_open(CudnnAttention *att, const CudnnShape *shape, Error *error) {
+    memset(att, 0, sizeof(*att));
+    return cudnn_att_check(shape, error) && cudnn_att_open_chunked(att, shape, cudnn_att_chunk(shape), error);
+}
 
 #endif // LLMC_CUDNN_ATT_H
