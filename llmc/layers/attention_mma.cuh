@@ -82,6 +82,17 @@ __device__ __forceinline__ void mma_load_tile(floatX *tile, const floatX *source
     if constexpr (HS > 64) { mma_load_channels<HS, ROWS, HS - 64>(tile + 64, source + 64, source_stride, valid); }
 }
 
+// Starts to copy rows first..first+ROWS-1 of two tensors to stage number % 2. Each stage holds two tiles.
+template <int HS, int ROWS>
+__device__ __forceinline__ void mma_load_stage(floatX *stages, int number, const floatX *a, int a_stride,
+                                               const floatX *b, int b_stride, int first, int T) {
+    constexpr int TILE = ROWS * MmaTile<HS>::stride;
+    floatX *stage = stages + number % 2 * 2 * TILE;
+    mma_load_tile<HS, ROWS>(stage, a + first * (int64_t)a_stride, a_stride, T - first);
+    mma_load_tile<HS, ROWS>(stage + TILE, b + first * (int64_t)b_stride, b_stride, T - first);
+    cp_async_commit();
+}
+
 // The left operand of an mma: 16 x 16 values of a tile in shared memory.
 template <int HS> __device__ __forceinline__ void mma_load_left(uint32_t (&a)[4], const floatX *tile, int row, int d) {
     int lane = threadIdx.x % WARP_SIZE;
@@ -280,9 +291,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
     floatX *queries = shared + 2 * TILE; // in the second stage until registers hold them
     mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
     cp_async_commit();
-    mma_load_tile<HS, KEYS>(shared, k, stride, T);
-    mma_load_tile<HS, KEYS>(shared + TILE, v, stride, T);
-    cp_async_commit();
+    mma_load_stage<HS, KEYS>(shared, 0, k, stride, v, stride, 0, T);
     cp_async_wait<1>();
     __syncthreads();
     uint32_t rows[HS / 16][M][4];
@@ -299,13 +308,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::forward_b
         floatX *keys = shared + tile % 2 * 2 * TILE, *values = keys + TILE;
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
-        if (tile + 1 < key_tiles) {
-            int next = key + KEYS;
-            floatX *other = shared + (tile + 1) % 2 * 2 * TILE;
-            mma_load_tile<HS, KEYS>(other, k + next * (int64_t)stride, stride, T - next);
-            mma_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
-            cp_async_commit();
-        }
+        if (tile + 1 < key_tiles) { mma_load_stage<HS, KEYS>(shared, tile + 1, k, stride, v, stride, key + KEYS, T); }
         if (key >= query + 16 * M) { continue; } // all keys come after this warp's queries
         float scores[M][KEYS / 8][4];
         mma_dot_products<HS>(scores, rows, keys);
@@ -367,9 +370,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
 
     mma_load_tile<HS, ROWS>(queries, q + first * (int64_t)stride, stride, T - first);
     mma_load_tile<HS, ROWS>(douts, dO + first * (int64_t)C, C, T - first);
-    mma_load_tile<HS, KEYS>(stages, k, stride, T);
-    mma_load_tile<HS, KEYS>(stages + TILE, v, stride, T);
-    cp_async_commit();
+    mma_load_stage<HS, KEYS>(stages, 0, k, stride, v, stride, 0, T);
 
     float scale = 1.0f / sqrtf((float)HS), lse_log2[M][2], delta_of_row[M][2], dq[M][HS / 8][4];
     mma_clear(dq);
@@ -395,13 +396,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         floatX *keys = stages + tile % 2 * 2 * TILE, *values = keys + TILE;
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
-        if (tile + 1 < key_tiles) {
-            int next = key + KEYS;
-            floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
-            mma_load_tile<HS, KEYS>(other, k + next * (int64_t)stride, stride, T - next);
-            mma_load_tile<HS, KEYS>(other + TILE, v + next * (int64_t)stride, stride, T - next);
-            cp_async_commit();
-        }
+        if (tile + 1 < key_tiles) { mma_load_stage<HS, KEYS>(stages, tile + 1, k, stride, v, stride, key + KEYS, T); }
         if (key >= query + 16 * M) { continue; } // all keys come after this warp's queries
         float scores[M][KEYS / 8][4], ds[M][KEYS / 8][4];
         if (HOLDS) {
@@ -480,9 +475,7 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
 
     mma_load_tile<HS, ROWS>(keys, k + first * (int64_t)stride, stride, T - first);
     mma_load_tile<HS, ROWS>(values, v + first * (int64_t)stride, stride, T - first);
-    mma_load_tile<HS, QUERIES>(stages, q + first * (int64_t)stride, stride, T - first);
-    mma_load_tile<HS, QUERIES>(stages + TILE, dO + first * (int64_t)C, C, T - first);
-    cp_async_commit();
+    mma_load_stage<HS, QUERIES>(stages, 0, q, stride, dO, C, first, T);
     float statistic = mma_column_statistic<QUERIES>(statistic_source, first, T);
 
     float scale = 1.0f / sqrtf((float)HS), dk[M][HS / 8][4], dv[M][HS / 8][4];
@@ -496,12 +489,8 @@ static __global__ void __launch_bounds__(ATTENTION_BLOCK, MmaTile<HS>::backward_
         cp_async_wait<0>();
         __syncthreads(); // this tile is here, and no warp reads the other stage now
         if (tile + 1 < query_tiles) {
-            int next = query + QUERIES;
-            floatX *other = stages + (tile + 1) % 2 * 2 * TILE;
-            mma_load_tile<HS, QUERIES>(other, q + next * (int64_t)stride, stride, T - next);
-            mma_load_tile<HS, QUERIES>(other + TILE, dO + next * (int64_t)C, C, T - next);
-            cp_async_commit();
-            statistic = mma_column_statistic<QUERIES>(statistic_source, next, T);
+            mma_load_stage<HS, QUERIES>(stages, tile + 1, q, stride, dO, C, query + QUERIES, T);
+            statistic = mma_column_statistic<QUERIES>(statistic_source, query + QUERIES, T);
         }
         if (key >= query + QUERIES) { continue; } // all queries come before this warp's keys
         float scores[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
