@@ -314,12 +314,6 @@ typedef struct {
     int forward, backward_begins, backward_ends, update; // phases of the plan
 } Fp8PlanShape;
 
-static inline void fp8_plan_per_block(MemoryPlan *plan, Fp8PerBlock *copy, const char *name, PlanCategory category,
-                                      int blocks, bool keep, int64_t rows, int64_t cols, int first, int last) {
-    copy->stride = keep ? rows * cols : 0;
-    plan_add(plan, &copy->data, name, category, PLAN_FP8, shape3(keep ? blocks : 1, rows, cols), first, last);
-}
-
 // Adds the rows of a model's 8-bit copies to the plan.
 static inline void fp8_plan(Fp8Copies *copies, MemoryPlan *plan, const Fp8PlanRow *rows, int num_rows,
                             const Fp8PlanShape *s) {
@@ -327,16 +321,18 @@ static inline void fp8_plan(Fp8Copies *copies, MemoryPlan *plan, const Fp8PlanRo
     int L = s->num_blocks, weights_end = s->keeps_weight ? s->update : s->backward_ends;
     cuda_require(num_rows <= FP8_MAX_LINEARS);
     copies->on = true, copies->num_blocks = L, copies->num_linears = num_rows;
+    auto per_block = [&](Fp8PerBlock *copy, const char *name, PlanCategory category, bool keep, int64_t height,
+                         int64_t width, int last) {
+        copy->stride = keep ? height * width : 0;
+        plan_add(plan, &copy->data, name, category, PLAN_FP8, shape3(keep ? L : 1, height, width), s->forward, last);
+    };
     for (int i = 0; i < num_rows; i++) {
         const Fp8PlanRow *r = &rows[i];
         widest_C = max_i64(widest_C, r->C), widest_OC = max_i64(widest_OC, r->OC);
-        fp8_plan_per_block(plan, &copies->weight[i], r->weight, PLAN_PARAMETER, L, s->keeps_weight, r->OC, r->C,
-                           s->forward, weights_end);
+        per_block(&copies->weight[i], r->weight, PLAN_PARAMETER, s->keeps_weight, r->OC, r->C, weights_end);
         if (!s->trains) { continue; }
-        fp8_plan_per_block(plan, &copies->weight_t[i], r->weight_t, PLAN_PARAMETER, L, s->keeps_weight, r->C, r->OC,
-                           s->forward, weights_end);
-        fp8_plan_per_block(plan, &copies->inp_t[i], r->inp_t, PLAN_ACTIVATION, L, r->keeps_input, r->C, Np, s->forward,
-                           s->backward_ends);
+        per_block(&copies->weight_t[i], r->weight_t, PLAN_PARAMETER, s->keeps_weight, r->C, r->OC, weights_end);
+        per_block(&copies->inp_t[i], r->inp_t, PLAN_ACTIVATION, r->keeps_input, r->C, Np, s->backward_ends);
     }
     plan_add(plan, &copies->scales, "fp8_scales", PLAN_WORKSPACE, PLAN_F32,
              shape4(FP8_OPERANDS, L, num_rows, sizeof(Fp8Scale) / sizeof(float)), s->forward, s->update);
