@@ -70,11 +70,7 @@ template <class T> __device__ __forceinline__ Packed128<T> packed_zeros() {
 // ---- Sums and maxima in a fixed order ----
 
 // Over the 32 lanes of a warp; every lane gets equal bits.
-__device__ __forceinline__ float warp_sum(float x) {
-    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(FULL_WARP, x, offset); }
-    return x;
-}
-__device__ __forceinline__ double warp_sum(double x) {
+template <class T> __device__ __forceinline__ T warp_sum(T x) {
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { x += __shfl_xor_sync(FULL_WARP, x, offset); }
     return x;
 }
@@ -202,7 +198,7 @@ static __global__ void __launch_bounds__(CHECKSUM_BLOCK)
     for (int64_t i = (int64_t)blockIdx.x * CHECKSUM_BLOCK + threadIdx.x; i < n; i += stride) {
         mine += checksum_mix(words[i], i);
     }
-    for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) { mine += __shfl_xor_sync(FULL_WARP, mine, offset); }
+    mine = warp_sum(mine);
     if (threadIdx.x % WARP_SIZE == 0) { atomicAdd(sum, mine); }
 }
 
