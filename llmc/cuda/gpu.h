@@ -109,7 +109,7 @@ static inline bool gpu_open(GpuDevice *gpu, int number, bool tf32, Error *error)
     gpu->peak_flops = 1e12 * gpu_peak_tflops(gpu->properties.name, gpu_matmul_precision(tf32));
     cuda_check(cudaGetDevice(&device));
     cuda_check(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), device));
-    gpu_monitor_open(&gpu->monitor, bus_id);
+    gpu_monitor_open(&gpu->monitor, GPU_MONITOR_LIBRARY, bus_id);
     return true;
 }
 

@@ -2,10 +2,10 @@
 //
 // The readings come from NVIDIA's management library (NVML), which comes with the driver. It is loaded at run time, so
 // that a machine without a driver builds and runs this program. A value that cannot be read is left out; it never stops
-// a run. This header needs no CUDA.
+// a run, and a monitor that did not open reads nothing. This header needs no CUDA.
 //
 //   GpuMonitor monitor;
-//   if (!gpu_monitor_open(&monitor, bus_id)) { printf("%s\n", monitor.why); } // reading then gives nothing
+//   if (!gpu_monitor_open(&monitor, GPU_MONITOR_LIBRARY, bus_id)) { printf("%s\n", monitor.why); }
 //   if (gpu_monitor_text(&monitor, text, sizeof(text))) { printf("%s\n", text); }
 //   gpu_monitor_close(&monitor);
 #ifndef LLMC_GPU_MONITOR_H
@@ -65,8 +65,10 @@ static inline bool gpu_monitor_fail(GpuMonitor *monitor, const char *library, co
     address = dlsym(monitor->library, symbol);                                                                         \
     memcpy(&monitor->name, &address, sizeof(address));
 
-// gpu_monitor_open with the name of the library.
-static inline bool gpu_monitor_open_library(GpuMonitor *monitor, const char *library, const char *pci_bus_id) {
+// Opens the monitor of the GPU at a bus address such as "0000:3B:00.0" (cudaDeviceGetPCIBusId); the runtime and NVML
+// number GPUs differently. library: GPU_MONITOR_LIBRARY, or a test's. Returns false without NVML or without that GPU,
+// and `why` says so. The monitor can be read and closed in any case.
+static inline bool gpu_monitor_open(GpuMonitor *monitor, const char *library, const char *pci_bus_id) {
     void *address;
     memset(monitor, 0, sizeof(*monitor));
     monitor->library = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -83,13 +85,6 @@ static inline bool gpu_monitor_open_library(GpuMonitor *monitor, const char *lib
     if (status != NVML_OK) { return gpu_monitor_fail(monitor, library, "nvmlInit failed", status); }
     status = monitor->find(pci_bus_id, &monitor->device);
     return status == NVML_OK || gpu_monitor_fail(monitor, library, "it does not know the GPU", status);
-}
-
-// Opens the monitor of the GPU at a bus address such as "0000:3B:00.0" (cudaDeviceGetPCIBusId); the runtime and NVML
-// number GPUs differently. Returns false without NVML or without that GPU, and `why` says so. The monitor can be read
-// and closed in any case.
-static inline bool gpu_monitor_open(GpuMonitor *monitor, const char *pci_bus_id) {
-    return gpu_monitor_open_library(monitor, GPU_MONITOR_LIBRARY, pci_bus_id);
 }
 
 static inline bool gpu_monitor_is_open(const GpuMonitor *monitor) { return monitor->library != NULL; }

@@ -53,7 +53,7 @@ static void monitored(const char *flags, const char *bus_id, char *text, size_t 
     GpuMonitor monitor;
     text[0] = '\0';
     if (build_library(&dir, flags, path, sizeof(path))) {
-        bool opened = gpu_monitor_open_library(&monitor, path, bus_id);
+        bool opened = gpu_monitor_open(&monitor, path, bus_id);
         bool known = gpu_monitor_text(&monitor, text, size);
         if (known != (text[0] != '\0')) { snprintf(text, size, "gpu_monitor_text returned %d", known); }
         if (!opened) {
@@ -95,7 +95,7 @@ TEST(test_failing_sensors_are_left_out) {
     GpuMonitor monitor;
     bool built = build_library(&dir, "-DINIT_STATUS=0 -DFAILS", path, sizeof(path));
     if (built) {
-        CHECK(t, gpu_monitor_open_library(&monitor, path, GOOD_BUS), "%s", monitor.why);
+        CHECK(t, gpu_monitor_open(&monitor, path, GOOD_BUS), "%s", monitor.why);
         CHECK(t, !gpu_monitor_text(&monitor, text, sizeof(text)), "something was read");
         CHECK(t, text[0] == '\0', "'%s', expected nothing", text);
         gpu_monitor_close(&monitor);
@@ -107,7 +107,7 @@ TEST(test_failing_sensors_are_left_out) {
 TEST(test_no_library) {
     GpuMonitor monitor;
     char text[64] = "x";
-    CHECK(t, !gpu_monitor_open_library(&monitor, "libnone-such.so.1", GOOD_BUS), "opened what does not exist");
+    CHECK(t, !gpu_monitor_open(&monitor, "libnone-such.so.1", GOOD_BUS), "opened what does not exist");
     CHECK(t, strstr(monitor.why, "libnone-such.so.1") != NULL, "'%s' does not name the library", monitor.why);
     CHECK(t, !gpu_monitor_text(&monitor, text, sizeof(text)) && text[0] == '\0', "'%s' without a library", text);
     gpu_monitor_close(&monitor);
@@ -119,7 +119,7 @@ TEST(test_text_is_cut) {
     GpuMonitor monitor;
     bool built = build_library(&dir, "-DINIT_STATUS=0", path, sizeof(path));
     if (built) {
-        gpu_monitor_open_library(&monitor, path, GOOD_BUS);
+        gpu_monitor_open(&monitor, path, GOOD_BUS);
         gpu_monitor_text(&monitor, whole, sizeof(whole));
         for (size_t size = 1; size <= strlen(whole) + 1; size++) {
             memset(text, '#', sizeof(text));
