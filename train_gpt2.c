@@ -359,7 +359,6 @@ typedef struct {
     float *cache;                                     // (L,2,window,C): keys and values
     float *residual, *ln, *ln_stats, *qkv, *att, *fc; // of GENERATE_ROWS rows
     float *logits, *probs;                            // (V), of the last row
-    int32_t *index;                                   // (V), for the sampler
 } Generation;
 
 typedef struct {
@@ -421,7 +420,6 @@ static void plan_generation(Model *model, MemoryPlan *plan) {
     plan_add(plan, &g->fc, "new_fc", act, PLAN_F32, shape2(R, 4 * C), at, at);
     plan_add(plan, &g->logits, "new_logits", act, PLAN_F32, shape1(V), at, at);
     plan_add(plan, &g->probs, "sampler_probs", work, PLAN_F32, shape1(V), at, at);
-    plan_add(plan, &g->index, "sampler_index", work, PLAN_I32, shape1(V), at, at);
 }
 
 // Plans every buffer of a run.
@@ -902,10 +900,9 @@ static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Roun
     return t->model.eval_means;
 }
 
-static SampleScratch begin_sample(Trainer *t) {
-    SampleScratch scratch = {t->model.generation.probs, t->model.generation.index};
+static float *begin_sample(Trainer *t) {
     generate_begin(&t->model);
-    return scratch;
+    return t->model.generation.probs;
 }
 
 static void append_token(Trainer *t, int token) { generate_append(&t->model, token); }

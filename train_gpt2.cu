@@ -242,7 +242,6 @@ struct Sample {
     int history_length;
     floatX *pinned_logits; // (Vp)
     float *logits, *probs; // (V)
-    int32_t *index;        // (V)
 };
 
 // Holds buffers for parameters and state on their way between the GPU and files.
@@ -458,7 +457,6 @@ static void plan_host(Trainer *t, int64_t N) {
     plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
     plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
     plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
-    plan_row(host, &t->sample.index, "sampler_index", work, shape1(V), 0, 0);
     plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
     plan_layout(host);
 }
@@ -1683,10 +1681,10 @@ static const float *next_logits(Trainer *t) {
     return t->sample.logits;
 }
 
-static SampleScratch begin_sample(Trainer *t) {
+static float *begin_sample(Trainer *t) {
     t->sample.history_length = 0;
     memset(t->sample.history_staging, 0, (size_t)t->model.shape.T * sizeof(int32_t));
-    return {t->sample.probs, t->sample.index};
+    return t->sample.probs;
 }
 
 static RunShape choose_shape(const TrainRun *run) {

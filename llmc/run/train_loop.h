@@ -23,12 +23,6 @@ typedef struct {
     int64_t number, batch;   // this round, and this rank's batch
 } Round;
 
-// Scratch memory of the sampler.
-typedef struct {
-    float *probs;   // (V)
-    int32_t *index; // (V)
-} SampleScratch;
-
 // The facts of a trainer.
 typedef struct {
     const char *program;
@@ -67,7 +61,7 @@ typedef struct {
     void (*evaluate_batch)(Trainer *t, TrainRun *run, int which, Round round);
     const double *(*evaluation_means)(Trainer *t, TrainRun *run, int which, Round last); // of each row's losses
 
-    SampleScratch (*begin_sample)(Trainer *t); // an empty sample
+    float *(*begin_sample)(Trainer *t); // an empty sample; returns scratch memory of the sampler (V)
     void (*append_token)(Trainer *t, int token);
     const float *(*next_logits)(Trainer *t); // (V): of the token after the sample
 
@@ -177,14 +171,14 @@ static inline bool loop_sample(const TrainLoop *l) {
     TrainRun *run = l->run;
     const TrainOptions *o = &run->options;
     SamplerOptions options = {(float)o->temperature, (int)o->top_k, (float)o->top_p};
-    SampleScratch scratch = l->ops->begin_sample(l->t);
+    float *probs = l->ops->begin_sample(l->t);
     TextOut out;
     int token = 0;
     loop_begin_sample(l, &out);
     for (int64_t i = 0; i < o->sample_tokens && !loop_sample_stops(l); i++) {
         double uniform = rand_uniform((uint64_t)o->seed, RAND_SAMPLER, ((uint64_t)run->step << 32) + (uint64_t)i);
         const float *logits = l->ops->next_logits(l->t);
-        token = sample_token(logits, run->config.vocab_size, &options, uniform, scratch.probs, scratch.index);
+        token = sample_token(logits, run->config.vocab_size, &options, uniform, probs);
         if (token < 0) { break; }
         l->ops->append_token(l->t, token);
         run_print_token(run, &out, token);

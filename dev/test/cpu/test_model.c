@@ -399,8 +399,7 @@ TEST(test_one_allocation) {
         for (int i = 0; i < 60; i++) {
             SamplerOptions options = {0.8f, 10, 0.9f};
             generate_append(model, i);
-            sample_token(generate_logits(model, i % 2 == 0), small.vocab_size, &options, 0.5, model->generation.probs,
-                         model->generation.index);
+            sample_token(generate_logits(model, i % 2 == 0), small.vocab_size, &options, 0.5, model->generation.probs);
         }
         CHECK(t, allocations == allocations_before, "%lld allocations after the plan's",
               (long long)(allocations - allocations_before));
