@@ -50,7 +50,6 @@ typedef struct {
     double seconds_left;   //
     bool bar_visible;      //
     double bar_time;       // when the bar was last drawn
-
     bool progress_visible; // progress of something other than steps, over the bar
     double progress_time;  // when it was last drawn
 } Logger;
@@ -79,6 +78,9 @@ typedef struct {
     char text[NUM_PARTS][48]; // "" for an unknown part
 } StepParts;
 
+#define LOGGER_CELLS_DONE "########################################"
+#define LOGGER_CELLS_LEFT "----------------------------------------"
+
 static inline void logger_step_number(char *text, size_t size, int64_t step, int64_t total) {
     int width = snprintf(NULL, 0, "%lld", (long long)total);
     snprintf(text, size, "step %*lld/%lld", width < 4 ? 4 : width, (long long)step, (long long)total);
@@ -101,49 +103,47 @@ static inline void logger_step_parts(StepParts *parts, const StepInfo *info, int
     snprintf(parts->text[PART_LEFT], size, "%s left", left);
 }
 
-// Appends to a text of at most `size` bytes and cuts what does not fit.
-static inline void logger_append(char *text, size_t size, const char *before, const char *piece) {
-    size_t n = strlen(text);
-    snprintf(text + n, size - n, "%s%s", before, piece);
+// Appends the parts that are shown, with " | " between them, and cuts what does not fit into `size` bytes.
+static inline void logger_join(char *text, size_t size, const StepParts *parts, const bool shown[NUM_PARTS]) {
+    const char *between = "";
+    for (int i = 0; i < NUM_PARTS; i++) {
+        if (!shown[i] || parts->text[i][0] == '\0') { continue; }
+        size_t n = strlen(text);
+        snprintf(text + n, size - n, "%s%s", between, parts->text[i]);
+        between = " | ";
+    }
 }
 
 // Writes "step    3/40 | loss 7.123456 | norm 1.2345 | ... | 0:31 left".
 static inline void logger_step_line(char *text, size_t size, const StepParts *parts) {
+    static const bool all[NUM_PARTS] = {true, true, true, true, true, true, true, true};
     text[0] = '\0';
-    for (int i = 0; i < NUM_PARTS; i++) {
-        if (parts->text[i][0] != '\0') { logger_append(text, size, i > 0 ? " | " : "", parts->text[i]); }
-    }
+    logger_join(text, size, parts, all);
 }
 
 // Writes the progress bar for a terminal of `width` columns: "step    3/40 [##--------] loss 7.123456 | 0:31 left". It
 // takes as many parts as fit, the important parts first. One column stays free, because a full line may wrap.
 static inline void logger_bar_line(char *text, size_t size, const StepParts *parts, int width, double fraction) {
-    static const int by_importance[] = {PART_LOSS, PART_LEFT, PART_SPEED, PART_PEAK, PART_NORM, PART_LR, PART_TIME};
-    static const int usual_columns[NUM_PARTS] = {0,  13, 11, 11,
-                                                 13, 14, 11, 13}; // fixed, so that a part does not come and go
+    static const struct {
+        int part, usual_columns; // a fixed width, so that a part does not come and go
+    } by_importance[] = {{PART_LOSS, 13}, {PART_LEFT, 13}, {PART_SPEED, 14}, {PART_PEAK, 11},
+                         {PART_NORM, 11}, {PART_LR, 11},   {PART_TIME, 13}};
     bool shown[NUM_PARTS] = {false};
-    char cells[41] = "";
     int num_cells = width / 6 < 8 ? 8 : width / 6 > 40 ? 40 : width / 6;
     int room = width - 1 - (int)strlen(parts->text[PART_STEP]) - (num_cells + 3);
     for (size_t i = 0; i < sizeof(by_importance) / sizeof(by_importance[0]); i++) {
-        int part = by_importance[i], columns = (int)strlen(parts->text[part]);
+        int part = by_importance[i].part, columns = (int)strlen(parts->text[part]);
         if (columns == 0) { continue; }
-        if (columns < usual_columns[part]) { columns = usual_columns[part]; }
-        columns += i == 0 ? 1 : 3; // for " " or " | " before it
-        if (columns > room) { break; }
+        room -= (int)max_i64(columns, by_importance[i].usual_columns) + (i == 0 ? 1 : 3); // with " " or " | " before it
+        if (room < 0) { break; }
         shown[part] = true;
-        room -= columns;
     }
     int done = (int)(fmin(fmax(fraction, 0.0), 1.0) * num_cells);
-    for (int i = 0; i < num_cells; i++) { cells[i] = i < done ? '#' : '-'; }
-    cells[num_cells] = '\0';
-    snprintf(text, size, "%s [%s]", parts->text[PART_STEP], cells);
-    const char *before = " ";
-    for (int i = PART_STEP + 1; i < NUM_PARTS; i++) {
-        if (!shown[i]) { continue; }
-        logger_append(text, size, before, parts->text[i]);
-        before = " | ";
-    }
+    snprintf(text, size, "%s [%.*s%.*s] ", parts->text[PART_STEP], done, LOGGER_CELLS_DONE, num_cells - done,
+             LOGGER_CELLS_LEFT);
+    logger_join(text, size, parts, shown);
+    size_t n = strlen(text);
+    if (text[n - 1] == ' ') { text[n - 1] = '\0'; }                     // no part fits
     if (width >= 1 && (size_t)width < size) { text[width - 1] = '\0'; } // the terminal is very narrow
 }
 
@@ -167,29 +167,19 @@ static const struct {
                    {LOG_SPEED, "s:%18lld ms:%*f tps:%*f sec:%lf%n"}};
 
 // Reads one line (bytes, without the newline). Returns false for anything that is not a line of one of the logs.
-static inline bool log_parse(const char *line, size_t bytes, LogLine *out) {
+static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) {
     char text[160];
     if (bytes >= sizeof(text) || memchr(line, '\0', bytes) != NULL) { return false; }
-    memcpy(text, line, bytes);
-    text[bytes] = '\0';
+    path_copy(text, line, bytes);
     for (size_t i = 0; i < sizeof(log_formats) / sizeof(log_formats[0]); i++) {
         long long step = -1;
         int end = -1;
         sscanf(text, log_formats[i].format, &step, &out->value, &end);
-        if (end != (int)bytes || step < 0) { continue; }
         out->kind = log_formats[i].kind;
         out->step = step;
-        return true;
+        if (end == (int)bytes && step >= 0) { return true; }
     }
     return false;
-}
-
-static inline bool log_parse_line(const char *line, size_t bytes, LogLine *out) {
-    return log_parse(line, bytes, out) && out->kind != LOG_SPEED;
-}
-
-static inline bool speed_parse_line(const char *line, size_t bytes, LogLine *out) {
-    return log_parse(line, bytes, out) && out->kind == LOG_SPEED;
 }
 
 // Finds the next line of text[*position ... bytes): its start and length. Moves *position behind it. Returns false at
@@ -205,10 +195,10 @@ static inline bool log_next_line(const char *text, int64_t bytes, int64_t *posit
 }
 
 // Cuts a log back to the start of step `step`, atomically. Removes every line of this step or a later step, because the
-// resumed run writes them again, with the validation before update `step`. Also removes every line that `parse`
-// refuses. *last becomes the last line that stays, if there is one. Does nothing if there is no log yet.
-static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(const char *, size_t, LogLine *),
-                                  LogLine *last, Error *error) {
+// resumed run writes them again, with the validation before update `step`. Also removes every damaged line, and every
+// line of the other log (speed: this is speed.log). *last becomes the last line that stays, if there is one. Does
+// nothing if there is no log yet.
+static inline bool log_trim_lines(const char *path, int64_t step, bool speed, LogLine *last, Error *error) {
     if (!path_exists(path)) { return true; }
     uint8_t *data;
     int64_t bytes, kept = 0, position = 0;
@@ -217,7 +207,8 @@ static inline bool log_trim_lines(const char *path, int64_t step, bool (*parse)(
     size_t length;
     LogLine parsed;
     while (log_next_line((const char *)data, bytes, &position, &line, &length)) {
-        if (!parse(line, length, &parsed) || parsed.step >= step) { continue; }
+        bool ours = log_parse_line(line, length, &parsed) && (parsed.kind == LOG_SPEED) == speed;
+        if (!ours || parsed.step >= step) { continue; }
         *last = parsed;
         memmove(data + kept, line, length + 1);
         kept += (int64_t)length + 1;
@@ -250,14 +241,13 @@ PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error
     return log_append(file->fd, file->path, line, bytes, error);
 }
 
-// Opens dir/name. fresh: empties it. Otherwise keeps the lines before first_step, and sets *last to the last kept line.
-static inline bool log_open(LogFile *file, const char *dir, const char *name, int64_t first_step,
-                            bool (*parse)(const char *, size_t, LogLine *), LogLine *last, Error *error) {
+// Opens main.log or speed.log in dir. fresh: empties it. Otherwise keeps the lines before first_step, and sets *last to
+// the last kept line.
+static inline bool log_open(LogFile *file, const char *dir, bool speed, int64_t first_step, LogLine *last,
+                            Error *error) {
     bool fresh = first_step == 0;
-    if (!path_join(file->path, dir, name, error) ||
-        (!fresh && !log_trim_lines(file->path, first_step, parse, last, error))) {
-        return false;
-    }
+    if (!path_join(file->path, dir, speed ? SPEED_LOG_NAME : MAIN_LOG_NAME, error)) { return false; }
+    if (!fresh && !log_trim_lines(file->path, first_step, speed, last, error)) { return false; }
     file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
     return file->fd >= 0 || fail_system(error, file->path, "open for writing");
 }
@@ -292,30 +282,32 @@ static inline void logger_clear(Logger *logger) {
     logger->bar_visible = logger->progress_visible = false;
 }
 
-// Draws the bar over the previous bar. One write per picture overwrites the old text without erasing it first, so there
-// is no flicker. The cursor waits at the bar's beginning and everything behind the bar is erased. This also replaces a
-// bar that a narrower window has broken into two lines.
+// Draws a line of at most `columns` bytes over the previous line. One write per picture overwrites the old text without
+// erasing it first, so there is no flicker. The cursor waits at the line's beginning and everything behind the line is
+// erased. This also replaces a line that a narrower window has broken into two lines.
+static inline double logger_redraw(FILE *out, const char *line, int columns) {
+    fprintf(out, "\r%.*s\033[J\r", columns, line);
+    fflush(out);
+    return seconds_now();
+}
+
 static inline void logger_draw(Logger *logger) {
     StepParts parts;
     char line[512];
+    int width = logger_terminal_width(logger->out);
     double fraction = (double)(logger->last.step + 1) / (double)max_i64(logger->total_steps, 1);
     logger_step_parts(&parts, &logger->last, logger->total_steps, logger->seconds_left);
-    logger_bar_line(line, sizeof(line), &parts, logger_terminal_width(logger->out), fraction);
-    fprintf(logger->out, "\r%s\033[J\r", line);
-    fflush(logger->out);
+    logger_bar_line(line, sizeof(line), &parts, width, fraction);
+    logger->bar_time = logger_redraw(logger->out, line, width);
     logger->bar_visible = true;
-    logger->bar_time = seconds_now();
 }
 
 // Shows the progress of something that takes longer than a step, over the bar on a terminal. The next line for a person
 // replaces it.
 static inline void logger_progress(Logger *logger, const char *text) {
-    double now = seconds_now();
-    if (!logger->terminal || (logger->progress_visible && now - logger->progress_time < 0.1)) { return; }
-    fprintf(logger->out, "\r%.*s\033[J\r", logger_terminal_width(logger->out) - 1, text);
-    fflush(logger->out);
+    if (!logger->terminal || (logger->progress_visible && seconds_now() - logger->progress_time < 0.1)) { return; }
+    logger->progress_time = logger_redraw(logger->out, text, logger_terminal_width(logger->out) - 1);
     logger->progress_visible = true;
-    logger->progress_time = now;
 }
 
 // ---- The logger ----
@@ -354,8 +346,8 @@ static inline bool logger_open(Logger *logger, const char *dir, int64_t first_st
     logger->total_steps = total_steps;
     logger->opened = seconds_now();
     if (dir == NULL || dir[0] == '\0') { return true; }
-    bool ok = log_open(&logger->main, dir, MAIN_LOG_NAME, first_step, log_parse_line, &last_event, error) &&
-              log_open(&logger->speed, dir, SPEED_LOG_NAME, first_step, speed_parse_line, &last, error);
+    bool ok = log_open(&logger->main, dir, false, first_step, &last_event, error) &&
+              log_open(&logger->speed, dir, true, first_step, &last, error);
     logger->seconds_before = isfinite(last.value) ? last.value : 0.0;
     return ok;
 }

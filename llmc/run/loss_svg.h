@@ -39,7 +39,7 @@ typedef struct {
 
 // Returns the curve of a line: 0 for train, 1 for validation, -1 for none.
 static inline int loss_curve_of(const char *line, size_t length, LogLine *parsed) {
-    if (!log_parse_line(line, length, parsed) || parsed->kind == LOG_EVAL) { return -1; }
+    if (!log_parse_line(line, length, parsed) || parsed->kind > LOG_VAL) { return -1; }
     if (!(parsed->value >= 0.0 && parsed->value <= LOSS_MOST)) { return -1; }
     return parsed->kind == LOG_TRAIN ? 0 : 1;
 }
