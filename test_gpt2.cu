@@ -113,11 +113,13 @@ struct Rig {
     // Starts a run with the parameters of a file, or with those of a new model.
     bool load(Test *t, const char *path) {
         Error error;
-        ok = ok && CHECK(t, model_file_open(&run->model_file, path, &error), "%s", error.text) && read(t, NULL);
+        ModelFile file;
+        run->model_file = &file;
+        ok = ok && CHECK(t, model_file_open(&file, path, &error), "%s", error.text) && read(t, NULL);
+        run->model_file = NULL;
         return ok;
     }
     bool init(Test *t) {
-        run->model_file.kind = MODEL_FROM_SIZE;
         ok = ok && read(t, NULL);
         return ok;
     }

@@ -182,7 +182,7 @@ static double milliseconds_in(const char *line) {
 }
 
 // Steps of GPT-2 124M, B = 4, T = 64, random tokens' worth of work. The fraction of peak counts what the trainers count
-// (flops_per_token in llmc/run/run_report.h): 6 operations for each weight of a multiply and token, attention's 6 L C
+// (flops_per_token in llmc/model/gpt2.h): 6 operations for each weight of a multiply and token, attention's 6 L C
 // T.
 static void bench_step(const Bench *bench) {
     const char *command = "./train_gpt2 --init d12 --vocab 50257 --train-data train_gpt2.c --tokenizer byte "

@@ -10,7 +10,7 @@
 
 typedef enum { MODEL_FROM_SIZE, MODEL_FROM_BIN, MODEL_FROM_SAFETENSORS } ModelFileKind;
 
-typedef struct {
+typedef struct ModelFile {
     ModelFileKind kind;
     char path[MAX_PATH_BYTES]; // file with the weights; empty for a size
     GPT2Config config;         // for a size, vocab_size and padded_vocab_size are 0 and the caller sets them

@@ -107,6 +107,13 @@ static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
 // All stored elements, the padding of wte included.
 static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
 
+// Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4
+// backward), with wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
+static inline double flops_per_token(const GPT2Config *config, int64_t T) {
+    double L = config->num_layers, C = config->channels;
+    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
+}
+
 // First element of one layer of tensor i. The layer of a tensor outside the blocks does not matter.
 static inline int64_t gpt2_layer_offset(const GPT2Config *config, int i, int layer) {
     int64_t before = gpt2_param_specs[i].per_layer ? layer : 0;

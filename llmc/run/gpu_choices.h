@@ -8,7 +8,6 @@
 
 #include "llmc/model/auto_plan.h"
 #include "llmc/run/run_inputs.h"
-#include "llmc/run/run_report.h"
 
 // A variant of the run: its options with these changes. AS_ASKED: as the options say.
 enum { AS_ASKED = -1 };

@@ -1,71 +1,14 @@
-// Opens the inputs that the options name: model, tokenizer, data, questions. Trains and writes nothing, and allocates
-// nothing for the model.
+// Opens the inputs that the options name, when the model's config is known: tokenizer, data, questions, prompt. Settles
+// the micro-batch and the number of steps. Writes nothing.
 #ifndef LLMC_RUN_INPUTS_H
 #define LLMC_RUN_INPUTS_H
 
 #include "llmc/data/text_data.h"
-#include "llmc/files/hf_export.h"
 #include "llmc/files/hf_tokenizer.h"
 #include "llmc/run/train_run.h"
 
 #define BYTE_VOCAB_SIZE 257
 #define TOKENIZER_FILE "gpt2_tokenizer.bin" // read from the working directory if it is there, as llm.c does
-
-// ---- The model ----
-
-// Takes the config of the newest checkpoint whose header can be read.
-static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
-    for (int i = 0; i < run->found.num_checkpoints; i++) {
-        StateHeader header;
-        int64_t step = run->found.checkpoints[i];
-        run->found.first_usable = i;
-        if (checkpoint_load_header(run->options.out_dir, step, &run->config, &header, error)) { return true; }
-        run_report_damage(run, error);
-    }
-    return run_fail_all_damaged(run, error, error);
-}
-
-// Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
-static inline bool run_take_sizes(TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    GPT2Config *c = &run->config;
-    const struct {
-        const char *name;
-        int64_t value;
-        int *size;
-    } sizes[] = {{"--layers", o->layers, &c->num_layers},
-                 {"--heads", o->heads, &c->num_heads},
-                 {"--channels", o->channels, &c->channels},
-                 {"--context", o->context, &c->max_seq_len},
-                 {"--vocab", o->vocab, &c->vocab_size}};
-    bool is_new = run->model_file.kind == MODEL_FROM_SIZE;
-    if (is_new) { c->vocab_size = 0; } // run_settle_vocab takes the tokenizer's, unless --vocab is given
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-        if (sizes[i].value == 0) { continue; }
-        if (!is_new) {
-            return fail(error, "%s: is for new models; --init %.4000s names a model that exists", sizes[i].name,
-                        o->init);
-        }
-        *sizes[i].size = (int)sizes[i].value;
-    }
-    return true;
-}
-
-// Rank 0 finds out what --init is, which may mean reading a whole checkpoint. All ranks use its answer. run_check_same
-// finds out whether they have equal files.
-static inline bool run_open_model_file(TrainRun *run, Error *error) {
-    bool ok = !run_leads(run) || model_file_open(&run->model_file, run->options.init, error);
-    return run_agree(run, ok, error) && run_broadcast(run, &run->model_file, (int64_t)sizeof(run->model_file), error);
-}
-
-// Finds the model and its config. A size leaves the vocabulary at 0.
-static inline bool run_open_model(TrainRun *run, Error *error) {
-    if (run->found.resumes) { return run_config_from_checkpoint(run, error); }
-    if (!run_open_model_file(run, error)) { return false; }
-    if (run->model_file.note.text[0] != '\0') { run_report_damage(run, &run->model_file.note); }
-    run->config = run->model_file.config;
-    return run_take_sizes(run, error);
-}
 
 // ---- The tokenizer ----
 
@@ -134,9 +77,7 @@ static inline bool run_settle_vocab(TrainRun *run, Error *error) {
     GPT2Config *config = &run->config;
     int tokens = run->tokenizer.is_open ? run->tokenizer.tokenizer.vocab_size : GPT2_VOCAB_SIZE;
     if (config->vocab_size == 0) { config->vocab_size = tokens; }
-    if (run->model_file.kind == MODEL_FROM_SIZE && !run->found.resumes) {
-        config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size);
-    }
+    if (run_is_new(run)) { config->padded_vocab_size = gpt2_pad_vocab(config->vocab_size); }
     bool room = run->options.vocab != 0 || run->tokenizer.is_models; // rows that no token has
     if (run->tokenizer.is_open && (room ? tokens > config->vocab_size : tokens != config->vocab_size)) {
         return fail(error,
@@ -259,31 +200,6 @@ static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error 
     return train_options_check_context(o, run->config.max_seq_len, error);
 }
 
-// Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it.
-static inline bool run_look_at_export(const TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    char place[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
-    size_t n = strlen(o->export_dir);
-    if (!hf_export_check(o->export_dir, error)) { return false; }
-    if (!run_writes_files(run)) { return true; }
-    if (!path_resolve(place, o->export_dir, error) || !path_resolve(folder, o->out_dir, error)) { return false; }
-    while (n > 1 && o->export_dir[n - 1] == '/') { n--; }
-    if (strcmp(place, folder) == 0) {
-        return fail(error, "--export: %.2000s is --out-dir (-o), too; choose another folder, for example %.*s/hf",
-                    o->export_dir, (int)min_i64((int64_t)n, 2000), o->export_dir);
-    }
-    n = strlen(place);
-    if (strncmp(place, folder, n) != 0 || (place[n - 1] != '/' && folder[n] != '/')) { return true; }
-    return fail(error, "--export: --out-dir (-o), %.2000s, is inside %.2000s; choose another folder", o->out_dir,
-                o->export_dir);
-}
-
-// Rank 0 looks, because it writes. All ranks meet here, even if only some got --export. run_check_same reports that.
-static inline bool run_check_export(TrainRun *run, Error *error) {
-    bool looks = run_leads(run) && run->options.export_dir[0] != '\0';
-    return run_agree(run, !looks || run_look_at_export(run, error), error);
-}
-
 // --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest possible:
 // an evaluation that does not fit into it fits into no smaller micro-batch.
 static inline bool run_settle_batch(TrainRun *run, Error *error) {
@@ -344,28 +260,6 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
     run_add_hash(facts, "the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0);
     run_add_hash(facts, "the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint);
     run_add_hash(facts, "the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint);
-}
-
-// Fails if a rank has other options, is another program, or sees other files. Training would then be wrong.
-static inline bool run_check_same(TrainRun *run, Error *error) {
-    Text facts = {NULL, 0, 0, false};
-    uint64_t model = 0;
-    if (run->ranks.num_ranks == 1) { return true; }
-    bool ok = run->found.resumes || run->model_file.kind == MODEL_FROM_SIZE ||
-              model_file_fingerprint(&run->model_file, &model, error);
-    if (!run_agree(run, ok, error)) { return false; }
-    run_list_facts(run, model, &facts);
-    ok = run_agree(run, !facts.failed || fail(error, "out of memory"), error) &&
-         run->ranks.alike(run->ranks.comm, facts.data, facts.used, error);
-    text_free(&facts);
-    return ok;
-}
-
-static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
-    return run_check_export(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
-           run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
-           run_settle_batch(run, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
-           run_open_evals(run, error) && run_settle_steps(run, error);
 }
 
 #endif // LLMC_RUN_INPUTS_H

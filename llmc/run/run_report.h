@@ -5,19 +5,13 @@
 
 #include "llmc/base/rand.h"
 #include "llmc/files/hf_export.h"
+#include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
 #include "llmc/run/loss_svg.h"
 #include "llmc/run/run_json.h"
 #include "llmc/run/run_state.h"
 #include "llmc/run/sampler.h"
 #include "llmc/run/text_out.h"
-
-// Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4
-// backward), with wte in the head, and 12 L C T/2 for attention, where a token sees T/2 tokens on average.
-static inline double flops_per_token(const GPT2Config *config, int64_t T) {
-    double L = config->num_layers, C = config->channels;
-    return 6.0 * (12.0 * L * C * C + (double)config->vocab_size * C) + 6.0 * L * C * (double)T;
-}
 
 // ---- The beginning ----
 
@@ -47,10 +41,9 @@ static inline void run_print_config(const TrainRun *run) {
     printf("gpt2.c %s\n", GPT2C_VERSION);
     printf("model       %d layers, %d heads, %d channels, context %d, vocabulary %d (padded %d)\n", c->num_layers,
            c->num_heads, c->channels, c->max_seq_len, c->vocab_size, c->padded_vocab_size);
-    const char *from = run->found.resumes ? "a checkpoint" : run->model_file.path;
-    bool is_new = !run->found.resumes && run->model_file.kind == MODEL_FROM_SIZE;
+    const char *from = run_is_new(run) ? "the seed" : run->found.resumes ? "a checkpoint" : run->model_file->path;
     int64_t padding = (int64_t)(c->padded_vocab_size - c->vocab_size) * c->channels;
-    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), is_new ? "the seed" : from);
+    printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
     printf("tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
     if (run->has_val) {

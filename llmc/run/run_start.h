@@ -1,11 +1,187 @@
-// Begins and ends a run: opens what the options name, loads the parameters, begins the log, and closes everything.
+// Begins and ends a run: opens what the options name, claims the folder, loads the parameters, begins the log, and
+// closes everything.
 #ifndef LLMC_RUN_START_H
 #define LLMC_RUN_START_H
 
 #include "llmc/base/launcher.h"
-#include "llmc/run/run_folder.h"
+#include "llmc/files/hf_export.h"
+#include "llmc/files/model_file.h"
 #include "llmc/run/run_inputs.h"
 #include "llmc/run/run_state.h"
+
+// ---- The run folder ----
+
+// Locks the run folder for this process and finds its checkpoints. A fresh run does not begin in the folder of an older
+// run unless an option allows it.
+static inline bool run_claim_folder(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    char log[MAX_PATH_BYTES];
+    if (!path_join(log, o->out_dir, MAIN_LOG_NAME, error) || !directory_lock(&run->folder.lock, o->out_dir, error)) {
+        return false;
+    }
+    run->folder.locked = true;
+    if (!checkpoint_clean(o->out_dir, error)) { return false; }
+    run_list_checkpoints(run);
+    bool is_used = run->found.num_checkpoints > 0 || path_exists(log);
+    if (o->resume || o->overwrite || !is_used) { return true; }
+    return fail(error,
+                "%s: holds an earlier run; give --resume to go on with it, --overwrite to start afresh in its "
+                "place, or another --out-dir",
+                o->out_dir);
+}
+
+// Looks at the run folder, and --plan only reads it. run_begin creates it later, when everything else is in order.
+static inline bool run_look_at_folder(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    if (!path_check(o->out_dir, "--out-dir (-o)", error)) { return false; }
+    if (o->plan) {
+        run_list_checkpoints(run);
+    } else if (path_exists(o->out_dir) && !run_claim_folder(run, error)) {
+        return false;
+    }
+    run->found.resumes = o->resume && run->found.num_checkpoints > 0;
+    return true;
+}
+
+// Only rank 0 looks at the folder, and all ranks use its findings: only one rank may clean up a folder, and a network
+// file system may show the rest something else.
+static inline bool run_open_folder(TrainRun *run, Error *error) {
+    if (!run_writes_files(run)) { return true; }
+    bool ok = !run_leads(run) || run_look_at_folder(run, error);
+    return run_agree(run, ok, error) && run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error);
+}
+
+// Checks that all ranks see rank 0's folder. The file that locks it holds rank 0's process id.
+static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
+    char path[MAX_PATH_BYTES], text[32] = "", expected[32];
+    int64_t pid = (int64_t)getpid();
+    if (!run_writes_files(run) || run->ranks.num_ranks == 1) { return true; }
+    if (!run_broadcast(run, &pid, (int64_t)sizeof(pid), error)) { return false; }
+    snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
+    bool ok = path_join(path, run->options.out_dir, ".lock", error);
+    int fd = ok ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0) { text[0] = '\0'; }
+    if (fd >= 0) { close(fd); }
+    ok = ok && (strcmp(text, expected) == 0 ||
+                fail(error,
+                     "--out-dir (-o): %.4000s is not the folder that rank 0 sees under this name; choose one on "
+                     "a file system that all machines share",
+                     run->options.out_dir));
+    return run_agree(run, ok, error);
+}
+
+// ---- The model ----
+
+// Takes the config of the newest checkpoint whose header can be read.
+static inline bool run_config_from_checkpoint(TrainRun *run, Error *error) {
+    for (int i = 0; i < run->found.num_checkpoints; i++) {
+        StateHeader header;
+        int64_t step = run->found.checkpoints[i];
+        run->found.first_usable = i;
+        if (checkpoint_load_header(run->options.out_dir, step, &run->config, &header, error)) { return true; }
+        run_report_damage(run, error);
+    }
+    return run_fail_all_damaged(run, error, error);
+}
+
+// Gives a new model the sizes that options name. An existing model has its own sizes and refuses the options.
+static inline bool run_take_sizes(TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    GPT2Config *c = &run->config;
+    const struct {
+        const char *name;
+        int64_t value;
+        int *size;
+    } sizes[] = {{"--layers", o->layers, &c->num_layers},
+                 {"--heads", o->heads, &c->num_heads},
+                 {"--channels", o->channels, &c->channels},
+                 {"--context", o->context, &c->max_seq_len},
+                 {"--vocab", o->vocab, &c->vocab_size}};
+    bool is_new = run->model_file == NULL;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        if (sizes[i].value == 0) { continue; }
+        if (!is_new) {
+            return fail(error, "%s: is for new models; --init %.4000s names a model that exists", sizes[i].name,
+                        o->init);
+        }
+        *sizes[i].size = (int)sizes[i].value;
+    }
+    return true;
+}
+
+// Finds the model and its config. A size leaves the vocabulary at 0. Rank 0 finds out what --init is, which may mean
+// reading a whole checkpoint. All ranks use its answer. run_check_same finds out whether they have equal files.
+static inline bool run_open_model(TrainRun *run, Error *error) {
+    if (run->found.resumes) { return run_config_from_checkpoint(run, error); }
+    ModelFile *file = run->model_file = (ModelFile *)malloc(sizeof(ModelFile));
+    bool ok = file != NULL || fail(error, "out of memory");
+    ok = ok && (!run_leads(run) || model_file_open(file, run->options.init, error));
+    if (!run_agree(run, ok, error) || !run_broadcast(run, file, (int64_t)sizeof(*file), error)) { return false; }
+    if (file->note.text[0] != '\0') { run_report_damage(run, &file->note); }
+    run->config = file->config;
+    if (file->kind == MODEL_FROM_SIZE) {
+        free(file);
+        run->model_file = NULL;
+    }
+    return run_take_sizes(run, error);
+}
+
+// ---- All ----
+
+// Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it.
+static inline bool run_look_at_export(const TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    char place[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
+    size_t n = strlen(o->export_dir);
+    if (!hf_export_check(o->export_dir, error)) { return false; }
+    if (!run_writes_files(run)) { return true; }
+    if (!path_resolve(place, o->export_dir, error) || !path_resolve(folder, o->out_dir, error)) { return false; }
+    while (n > 1 && o->export_dir[n - 1] == '/') { n--; }
+    if (strcmp(place, folder) == 0) {
+        return fail(error, "--export: %.2000s is --out-dir (-o), too; choose another folder, for example %.*s/hf",
+                    o->export_dir, (int)min_i64((int64_t)n, 2000), o->export_dir);
+    }
+    n = strlen(place);
+    if (strncmp(place, folder, n) != 0 || (place[n - 1] != '/' && folder[n] != '/')) { return true; }
+    return fail(error, "--export: --out-dir (-o), %.2000s, is inside %.2000s; choose another folder", o->out_dir,
+                o->export_dir);
+}
+
+// Rank 0 looks, because it writes. All ranks meet here, even if only some got --export. run_check_same reports that.
+static inline bool run_check_export(TrainRun *run, Error *error) {
+    bool looks = run_leads(run) && run->options.export_dir[0] != '\0';
+    return run_agree(run, !looks || run_look_at_export(run, error), error);
+}
+
+// Fails if a rank has other options, is another program, or sees other files. Training would then be wrong.
+static inline bool run_check_same(TrainRun *run, Error *error) {
+    Text facts = {NULL, 0, 0, false};
+    uint64_t model = 0;
+    if (run->ranks.num_ranks == 1) { return true; }
+    bool ok = run->model_file == NULL || model_file_fingerprint(run->model_file, &model, error);
+    if (!run_agree(run, ok, error)) { return false; }
+    run_list_facts(run, model, &facts);
+    ok = run_agree(run, !facts.failed || fail(error, "out of memory"), error) &&
+         run->ranks.alike(run->ranks.comm, facts.data, facts.used, error);
+    text_free(&facts);
+    return ok;
+}
+
+static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
+    return run_check_export(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
+           run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
+           run_settle_batch(run, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
+           run_open_evals(run, error) && run_settle_steps(run, error);
+}
+
+// ---- Beginning and ending ----
+
+// Reads elements [first, first + n) of a fresh run's parameters, in the order of the parameter table.
+static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
+    if (run->model_file != NULL) { return model_file_read_range(run->model_file, first, n, out, error); }
+    gpt2_init_range(out, &run->config, (uint64_t)run->options.seed, first, n);
+    return true;
+}
 
 // Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set. precision: the
 // trainer's, "fp32" or "bf16".
@@ -62,6 +238,7 @@ static inline void run_close(TrainRun *run) {
     for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
     if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
     if (run->folder.locked) { directory_unlock(&run->folder.lock); }
+    free(run->model_file);
     free(run->texts.prompt);
     free(run->texts.train);
     free(run->texts.val);

@@ -3,6 +3,7 @@
 #define LLMC_RUN_STATE_H
 
 #include "llmc/base/text.h"
+#include "llmc/files/checkpoint.h"
 #include "llmc/run/train_run.h"
 
 // Moves the parameters and moments that this rank owns to and from files, for a trainer.
@@ -12,6 +13,22 @@ typedef struct {
     bool (*read)(void *model, TrainRun *run, CheckpointReader *reader, Error *error);
     bool (*write)(void *model, CheckpointWriter *writer, Error *error);
 } RunArrays;
+
+// ---- The checkpoints in the run folder ----
+
+static inline void run_list_checkpoints(TrainRun *run) {
+    run->found.num_checkpoints = checkpoint_list(run->options.out_dir, run->found.checkpoints, RUN_MAX_CHECKPOINTS);
+}
+
+static inline void run_report_damage(TrainRun *run, const Error *error) {
+    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
+}
+
+static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
+    Error newest = *reason; // reason may be error
+    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
+                run->options.out_dir, newest.text);
+}
 
 // ---- Saving ----
 
@@ -183,15 +200,6 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
     run_fail_all_damaged(run, error, error);
     if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
     return false;
-}
-
-// Reads elements [first, first + n) of a fresh run's parameters, in the order of the parameter table.
-static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, float *out, Error *error) {
-    if (run->model_file.kind != MODEL_FROM_SIZE) {
-        return model_file_read_range(&run->model_file, first, n, out, error);
-    }
-    gpt2_init_range(out, &run->config, (uint64_t)run->options.seed, first, n);
-    return true;
 }
 
 // ---- The disk ----

@@ -11,13 +11,13 @@
 #ifndef LLMC_TRAIN_RUN_H
 #define LLMC_TRAIN_RUN_H
 
-#include "llmc/files/disk_space.h"
 #include "llmc/base/json.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/evalloader.h"
 #include "llmc/data/tokenizer.h"
-#include "llmc/files/checkpoint.h"
-#include "llmc/files/model_file.h"
+#include "llmc/files/disk_space.h"
+#include "llmc/files/state_file.h"
+#include "llmc/model/gpt2.h"
 #include "llmc/run/log.h"
 #include "llmc/run/train_options.h"
 
@@ -97,6 +97,8 @@ typedef struct {
     JsonOut json; // run.json without its end, on rank 0 while the run lasts (run_json.h)
 } RunRecord;
 
+typedef struct ModelFile ModelFile; // llmc/files/model_file.h
+
 typedef struct TrainRun {
     TrainOptions options;
     GPT2Config config;
@@ -104,8 +106,8 @@ typedef struct TrainRun {
     RunRanks ranks;        // the connected ranks
     int num_ranks;         // ranks of the run; a planned run connects only one
 
-    ModelFile model_file; // source of a fresh run's parameters
     RunFound found;
+    ModelFile *model_file; // source of a fresh run's parameters; NULL: a checkpoint, or the seed
     RunTokenizer tokenizer;
     RunTexts texts;
     DataLoader train, val;
@@ -127,6 +129,7 @@ typedef struct TrainRun {
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
 static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }
+static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run->found.resumes; }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
 
 // Returns the sequences of a step over all ranks.
@@ -138,22 +141,6 @@ static inline int64_t run_step_sequences(const TrainRun *run) {
 static inline void run_keep_section(TrainRun *run, const char *name, void *data, size_t bytes) {
     StateSection section = {name, data, (int64_t)bytes};
     run->kept.sections[run->kept.count++] = section;
-}
-
-// ---- The checkpoints in the run folder ----
-
-static inline void run_list_checkpoints(TrainRun *run) {
-    run->found.num_checkpoints = checkpoint_list(run->options.out_dir, run->found.checkpoints, RUN_MAX_CHECKPOINTS);
-}
-
-static inline void run_report_damage(TrainRun *run, const Error *error) {
-    logger_event(&run->logger, "damaged checkpoint: %s", error->text);
-}
-
-static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason, Error *error) {
-    Error newest = *reason; // reason may be error
-    return fail(error, "%s: none of its checkpoints is whole (%.4000s); give --overwrite to start afresh",
-                run->options.out_dir, newest.text);
 }
 
 // ---- Ranks ----
