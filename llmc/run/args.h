@@ -128,18 +128,20 @@ static inline void args_bound(char *text, size_t size, double bound) {
     }
 }
 
-// Writes the range of a number, or of a text's bytes: "1 to 64".
-static inline void args_range(char *text, size_t size, const ArgSpec *spec) {
+// Writes the range of a number, or of a text's bytes: "1 to 64". brief: "at least 1" if no user reaches the upper
+// bound.
+static inline void args_range(char *text, size_t size, const ArgSpec *spec, bool brief) {
     char low[32], high[32];
     args_bound(low, sizeof(low), spec->min);
     args_bound(high, sizeof(high), spec->max);
-    snprintf(text, size, "%s to %s", low, high);
+    bool open = brief && spec->max >= 1e9;
+    snprintf(text, size, "%s%s%s%s", open ? "at least " : "", low, open ? "" : " to ", open ? "" : high);
 }
 
 // Writes the values that an option takes: "a whole number from 1 to 64 (default 4)".
 static inline void args_expected(char *text, size_t size, const ArgSpec *spec) {
     char range[80], fallback[160] = "";
-    args_range(range, sizeof(range), spec);
+    args_range(range, sizeof(range), spec, false);
     if (spec->fallback[0] != '\0') { snprintf(fallback, sizeof(fallback), " (default %s)", spec->fallback); }
     switch (spec->type) {
     case ARG_INT: snprintf(text, size, "a whole number from %s%s", range, fallback); break;
@@ -182,11 +184,8 @@ static inline bool args_store(const ArgSpec *spec, void *options, const char *te
 // Gives every option its default. The default of a text option may be empty, whatever its range, and means "not given".
 static inline void args_set_defaults(const ArgSpec *specs, int num_specs, void *options) {
     for (int i = 0; i < num_specs; i++) {
-        if (specs[i].type == ARG_TEXT) {
-            *(const char **)((char *)options + specs[i].place) = specs[i].fallback;
-        } else {
-            args_store(&specs[i], options, specs[i].fallback);
-        }
+        if (args_store(&specs[i], options, specs[i].fallback)) { continue; }
+        *(const char **)((char *)options + specs[i].place) = specs[i].fallback;
     }
 }
 
@@ -308,20 +307,15 @@ static inline void args_usage(char *text, size_t size, const ArgSpec *spec) {
     snprintf(text + n, size - n, "--%s%s%s", spec->name, spec->value[0] != '\0' ? " " : "", spec->value);
 }
 
-// Writes the right side of an option in --help: what it does, its range if wanted, and its default. Bounds that no user
-// reaches appear only in the error message.
+// Writes the right side of an option in --help: what it does, its range if wanted, and its default.
 static inline void args_description(char *text, size_t size, const ArgSpec *spec, bool ranges) {
     bool number = ranges && (spec->type == ARG_INT || spec->type == ARG_REAL);
     bool has_default = spec->fallback[0] != '\0' && !(spec->type == ARG_FLAG && spec->fallback[0] == '0');
-    char range[80] = "", low[32], brackets[256] = "";
-    args_bound(low, sizeof(low), spec->min);
-    if (number && spec->max < 1e9) { args_range(range, sizeof(range), spec); }
-    if (number && spec->max >= 1e9) { snprintf(range, sizeof(range), "at least %s", low); }
-    if (number || has_default) {
-        snprintf(brackets, sizeof(brackets), " (%s%s%s%s)", range, number && has_default ? "; " : "",
-                 has_default ? "default " : "", has_default ? spec->fallback : "");
-    }
-    snprintf(text, size, "%s%s", spec->help, brackets);
+    bool brackets = number || has_default;
+    char range[80] = "";
+    if (number) { args_range(range, sizeof(range), spec, true); }
+    snprintf(text, size, "%s%s%s%s%s%s%s", spec->help, brackets ? " (" : "", range, number && has_default ? "; " : "",
+             has_default ? "default " : "", has_default ? spec->fallback : "", brackets ? ")" : "");
 }
 
 enum { ARGS_HELP_LEFT = 2, ARGS_HELP_RIGHT = 32 }; // the columns of --help

@@ -177,30 +177,25 @@ static inline void svg_x_axis(Text *svg, double last_step) {
     text_printf(svg, "<path class=\"frame\" d=\"M%d %dV%dH%d\"/>\n", PLOT_LEFT, PLOT_TOP, PLOT_BOTTOM, PLOT_RIGHT);
 }
 
-// Draws the band between the lowest and the highest loss of each column: along the top, and back along the bottom.
-static inline void svg_band(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
-                            const char *name) {
+// Draws the line through the means. band: draws the area between the lowest and the highest loss of each column, along
+// the top, and back along the bottom.
+static inline void svg_path(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step, const char *name,
+                            bool band) {
     int n = curve->num_columns;
-    text_printf(svg, "<path class=\"%s band\" d=\"", name);
-    for (int i = 0; i < 2 * n; i++) {
+    text_printf(svg, "<path class=\"%s %s\" d=\"", name, band ? "band" : "line");
+    for (int i = 0; i < (band ? 2 * n : n); i++) {
         const LossColumn *column = &curve->columns[i < n ? i : 2 * n - 1 - i];
-        text_printf(svg, "%c%.1f %.1f", i == 0 ? 'M' : 'L', loss_x(column->step, last_step),
-                    loss_y(axis, i < n ? column->high : column->low));
+        double loss = !band ? column->loss : i < n ? column->high : column->low;
+        text_printf(svg, "%c%.1f %.1f", i == 0 ? 'M' : 'L', loss_x(column->step, last_step), loss_y(axis, loss));
     }
-    text_printf(svg, "Z\"/>\n");
+    text_printf(svg, "%s\"/>\n", band ? "Z" : "");
 }
 
-// Draws the line through the means. A curve of few points gets dots, so that a single point can be seen.
+// Draws a curve. A curve of few points gets dots, so that a single point can be seen.
 static inline void svg_curve(Text *svg, const LossCurve *curve, const LossAxis *axis, double last_step,
                              const char *name, int max_dots) {
-    if (curve->points > LOSS_COLUMNS) { svg_band(svg, curve, axis, last_step, name); }
-    text_printf(svg, "<path class=\"%s line\" d=\"", name);
-    for (int i = 0; i < curve->num_columns; i++) {
-        const LossColumn *column = &curve->columns[i];
-        text_printf(svg, "%c%.1f %.1f", i == 0 ? 'M' : 'L', loss_x(column->step, last_step),
-                    loss_y(axis, column->loss));
-    }
-    text_printf(svg, "\"/>\n");
+    if (curve->points > LOSS_COLUMNS) { svg_path(svg, curve, axis, last_step, name, true); }
+    svg_path(svg, curve, axis, last_step, name, false);
     for (int i = 0; i < curve->num_columns && curve->points <= max_dots; i++) {
         const LossColumn *column = &curve->columns[i];
         text_printf(svg, "<circle class=\"%s dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.6\"/>\n", name,

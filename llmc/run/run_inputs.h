@@ -225,41 +225,33 @@ static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Erro
 
 // ---- All of them ----
 
-static inline void run_add_fact(Text *facts, const char *name, const char *value) {
-    text_bytes(facts, name, strlen(name) + 1);
-    text_bytes(facts, value, strlen(value) + 1);
-}
-
-static inline void run_add_hash(Text *facts, const char *name, uint64_t value) {
-    char text[32];
-    snprintf(text, sizeof(text), "%016llx", (unsigned long long)value);
-    run_add_fact(facts, name, text);
-}
-
-// Lists what all ranks must have in common. model: the model file's fingerprint.
+// Lists what all ranks must have in common, as name NUL value NUL. model: the model file's fingerprint.
 static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *facts) {
     uint64_t program = 0;
     Error ignored;
     const RunFound *found = &run->found;
     if (!file_checksum("/proc/self/exe", &program, &ignored)) { program = 0; }
-    run_add_fact(facts, "the version of the program", GPT2C_VERSION);
-    run_add_fact(facts, "the precision it was built for", run->precision);
-    run_add_hash(facts, "the program file's checksum", program);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } files[] = {{"the program file's checksum", program},
+                 {"the checkpoint to go on from", found->resumes ? found->checkpoints[found->first_usable] : 0},
+                 {"the model file's fingerprint", model},
+                 {"the training data's fingerprint", run_has_train(run) ? dataloader_fingerprint(&run->train) : 0},
+                 {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0},
+                 {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
+                 {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
+    text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
+    text_printf(facts, "the precision it was built for%c%s%c", '\0', run->precision, '\0');
     for (int i = 0; i < train_options_count(); i++) {
-        char name[64], text[MAX_PATH_BYTES];
-        if (train_options_is_of_rank(i)) { continue; }
-        snprintf(name, sizeof(name), "--%s", train_options_name(i));
+        char text[MAX_PATH_BYTES];
+        if (i == TRAIN_ROW_process_rank) { continue; } // each process has its own
         train_options_text(&run->options, i, text, sizeof(text));
-        run_add_fact(facts, name, text);
+        text_printf(facts, "--%s%c%s%c", train_options_name(i), '\0', text, '\0');
     }
-    run_add_hash(facts, "the checkpoint to go on from",
-                 found->resumes ? (uint64_t)found->checkpoints[found->first_usable] : 0);
-    run_add_hash(facts, "the model file's fingerprint", model);
-    run_add_hash(facts, "the training data's fingerprint",
-                 run_has_train(run) ? dataloader_fingerprint(&run->train) : 0);
-    run_add_hash(facts, "the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0);
-    run_add_hash(facts, "the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint);
-    run_add_hash(facts, "the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint);
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        text_printf(facts, "%s%c%016llx%c", files[i].name, '\0', (unsigned long long)files[i].value, '\0');
+    }
 }
 
 #endif // LLMC_RUN_INPUTS_H

@@ -245,7 +245,8 @@ static inline void run_json_starts(JsonOut *out, TrainRun *run, const char *path
 // ---- Writing ----
 
 // Writes the record. The record stays open, because the end comes later.
-static inline bool run_json_write(const JsonOut *record, const char *path, Error *error) {
+static inline bool run_json_write(const TrainRun *run, const JsonOut *record, Error *error) {
+    const char *path = run->record.path;
     Text whole = text_copy(&record->text);
     text_words(&whole, "\n}\n");
     bool ok = !whole.failed || fail(error, "%s: out of memory", path);
@@ -254,14 +255,10 @@ static inline bool run_json_write(const JsonOut *record, const char *path, Error
     return ok;
 }
 
-static inline bool run_json_path(const TrainRun *run, char *path, Error *error) {
-    return path_join(path, run->options.out_dir, RUN_JSON_NAME, error);
-}
-
 static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Error *error) {
-    char path[MAX_PATH_BYTES], directory[MAX_PATH_BYTES];
+    char directory[MAX_PATH_BYTES];
     JsonOut *out = &run->record.json;
-    if (!run_json_path(run, path, error)) { return false; }
+    if (!path_join(run->record.path, run->options.out_dir, RUN_JSON_NAME, error)) { return false; }
     json_out_begin(out);
     json_out_int(out, "format", RUN_JSON_FORMAT);
     json_out_text(out, "program", machine->program);
@@ -274,15 +271,14 @@ static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Er
     run_json_model(out, &run->config);
     run_json_data(out, run);
     run_json_machine(out, run, machine);
-    run_json_starts(out, run, path);
-    return run_json_write(out, path, error);
+    run_json_starts(out, run, run->record.path);
+    return run_json_write(run, out, error);
 }
 
 // Writes the record of the start again, with the end. status: "done", "stopped" or "failed". message: one line, or "".
 // hash: of the weights, or NULL.
 static inline bool run_json_write_end(const TrainRun *run, const char *status, const char *message,
                                       const uint64_t *hash, Error *error) {
-    char path[MAX_PATH_BYTES];
     JsonOut out = run->record.json;
     out.text = text_copy(&run->record.json.text);
     json_out_open(&out, "end", '{', JSON_FLAT);
@@ -293,7 +289,7 @@ static inline bool run_json_write_end(const TrainRun *run, const char *status, c
     if (hash != NULL) { json_out_hex(&out, "weights_hash", *hash); }
     json_out_real(&out, "seconds", floor(1e3 * logger_seconds(&run->logger)) / 1e3);
     json_out_close(&out);
-    bool ok = run_json_path(run, path, error) && run_json_write(&out, path, error);
+    bool ok = run_json_write(run, &out, error);
     json_out_free(&out);
     return ok;
 }
@@ -306,9 +302,8 @@ static inline void run_json_note_failure(void *run, const char *message) {
 
 // Writes run.json at the start of a run, when its log has begun (run_load). All ranks call this.
 static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Error *error) {
-    if (!run_writes_files(run)) { return true; }
-    bool ok = !run_leads(run) || run_json_compose(run, machine, error);
-    if (ok && run_leads(run)) { run_on_failure(run, run_json_note_failure); }
+    bool writes = run_writes_files(run) && run_leads(run), ok = !writes || run_json_compose(run, machine, error);
+    if (ok && writes) { run_on_failure(run, run_json_note_failure); }
     return run_agree(run, ok, error);
 }
 

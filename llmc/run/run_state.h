@@ -46,7 +46,7 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_set_text(header, "precision", run->precision);
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], text[MAX_PATH_BYTES];
-        if (!train_options_shapes_run(i) && !train_options_rounds(i)) { continue; }
+        if (train_shapes_run[i] == FREE) { continue; }
         run_option_key(key, sizeof(key), i);
         train_options_text(&run->options, i, text, sizeof(text));
         state_set_text(header, key, text);
@@ -99,33 +99,30 @@ static inline void run_add_change(Text *list, const char *what, const char *then
                 now[0] ? now : "''");
 }
 
-// Reports options that round otherwise than in the saved run. An older training state does not have these options.
-static inline void run_report_roundings(TrainRun *run, const StateHeader *header) {
+// Compares the options with those of the saved run. Reports options that round otherwise. Lists those that shape the
+// run. An older training state may lack an option.
+static inline void run_compare_each(TrainRun *run, const StateHeader *header, Text *changes) {
     for (int i = 0; i < train_options_count(); i++) {
-        char key[64], now[64], then[64];
-        if (!train_options_rounds(i)) { continue; }
+        char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
+        snprintf(name, sizeof(name), "--%s", train_options_name(i));
         run_option_key(key, sizeof(key), i);
         train_options_text(&run->options, i, now, sizeof(now));
-        if (!state_get_text(header, key, then, sizeof(then)) || strcmp(now, then) == 0) { continue; }
-        logger_event(&run->logger, "resuming with other roundings: --%s was %s, is %s", train_options_name(i), then,
-                     now);
+        bool recorded = state_get_text(header, key, then, sizeof(then));
+        if (!recorded) { snprintf(then, sizeof(then), "(not recorded)"); }
+        if (train_shapes_run[i] == ROUNDS && recorded && strcmp(now, then) != 0) {
+            logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
+        }
+        if (train_options_shapes_run(i) && !train_options_alike(i, then, now)) {
+            run_add_change(changes, name, then, now);
+        }
     }
 }
 
 // Lists the options, the precision and the data that shape the run and have changed since it was saved.
-static inline void run_list_changes(const TrainRun *run, const StateHeader *header, Text *list) {
-    char key[64], now[MAX_PATH_BYTES];
-    for (int i = 0; i < train_options_count(); i++) {
-        char name[64], then[MAX_PATH_BYTES] = "(not recorded)";
-        if (!train_options_shapes_run(i)) { continue; }
-        run_option_key(key, sizeof(key), i);
-        snprintf(name, sizeof(name), "--%s", train_options_name(i));
-        train_options_text(&run->options, i, now, sizeof(now));
-        if (!state_get_text(header, key, then, sizeof(then))) { snprintf(then, sizeof(then), "(not recorded)"); }
-        if (!train_options_alike(i, then, now)) { run_add_change(list, name, then, now); }
-    }
+static inline void run_list_changes(TrainRun *run, const StateHeader *header, Text *list) {
     char precision[32] = "fp32";
     uint64_t data = 0;
+    run_compare_each(run, header, list);
     state_get_text(header, "precision", precision, sizeof(precision));
     if (strcmp(precision, run->precision) != 0) { run_add_change(list, "the precision", precision, run->precision); }
     if (!state_get_u64(header, "data", &data) || data != dataloader_fingerprint(&run->train)) {
@@ -190,7 +187,6 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
         }
         reader.model.fd = reader.state.file.fd = -1; // no file is open yet
         if (run_read_checkpoint(run, found->checkpoints[i], arrays, &reader, &header, error)) {
-            run_report_roundings(run, &header);
             return run_agree(run, run_compare_options(run, &header, error), error);
         }
         checkpoint_read_abort(&reader);

@@ -13,25 +13,16 @@ typedef struct {
 } TextOut;
 
 static inline void text_out_begin(TextOut *text, FILE *out) {
-    memset(text, 0, sizeof(*text));
     text->out = out;
+    text->num_held = 0;
 }
 
 // Tells whether more bytes could complete the held bytes to a character. They are not empty and not yet a character.
 static inline bool text_out_is_open(const TextOut *text) {
-    uint8_t padded[4];
-    uint32_t code_point;
-    memcpy(padded, text->held, sizeof(padded));
-    for (int last = 0x80; last <= 0xbf; last++) { // the next byte decides about overlong forms and surrogates
-        for (int i = text->num_held; i < 4; i++) { padded[i] = (uint8_t)(i == text->num_held ? last : 0x80); }
-        if (utf8_decode(padded, 4, &code_point) > text->num_held) { return true; }
-    }
-    return false;
-}
-
-static inline void text_out_drop(TextOut *text, int bytes) {
-    text->num_held -= bytes;
-    memmove(text->held, text->held + bytes, (size_t)text->num_held);
+    uint8_t lead = text->held[0];
+    bool open = lead >= 0xc0 && text->num_held < (lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2);
+    for (int i = 1; i < text->num_held; i++) { open = open && (text->held[i] & 0xc0) == 0x80; }
+    return open;
 }
 
 // Writes the held bytes that are decided. at_end: writes all held bytes.
@@ -48,7 +39,8 @@ static inline void text_out_write_held(TextOut *text, bool at_end) {
         } else {
             fwrite(text->held, 1, (size_t)length, text->out);
         }
-        text_out_drop(text, length);
+        text->num_held -= length;
+        memmove(text->held, text->held + length, (size_t)text->num_held);
     }
 }
 

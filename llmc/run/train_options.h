@@ -230,12 +230,6 @@ static inline bool train_options_shapes_run(int i) {
     return train_shapes_run[i] == SHAPES || train_shapes_run[i] == SHAPES_AT_2;
 }
 
-// Returns true if another value of option i rounds otherwise.
-static inline bool train_options_rounds(int i) { return train_shapes_run[i] == ROUNDS; }
-
-// Returns true if each process of a run has its own value.
-static inline bool train_options_is_of_rank(int i) { return i == TRAIN_ROW_process_rank; }
-
 // Returns true if two values of option i, as texts, give equal weights. then: "" if it was not recorded.
 static inline bool train_options_alike(int i, const char *then, const char *now) {
     bool at_2 = train_shapes_run[i] == SHAPES_AT_2;
@@ -396,13 +390,10 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
     const char *name = gpu_trainer ? "train_gpt2cu" : "train_gpt2";
     char usage[64];
     snprintf(usage, sizeof(usage), "%s --train-data FILES [options]", name);
-    ArgsProgram program;
-    program.name = name;
-    program.usage = usage;
-    program.summary = gpu_trainer ? "Trains a GPT-2 model on GPUs, in mixed precision."
-                                  : "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, "
-                                    "--val-every and --sample-every are small ones, made for a laptop.";
-    program.examples =
+    const char *summary = gpu_trainer ? "Trains a GPT-2 model on GPUs, in mixed precision."
+                                      : "Trains a GPT-2 model on the CPU, in fp32. The defaults of --init, --seq-len, "
+                                        "--val-every and --sample-every are small ones, made for a laptop.";
+    const char *examples =
         gpu_trainer ? "Examples\n"
                       "  train_gpt2cu -i 'shards/*_train_*.bin' -e d12 -d 524288 --auto -o run\n"
                       "  train_gpt2cu -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 64 -t 1024 -o run\n"
@@ -412,11 +403,9 @@ static inline bool train_options_parse(TrainOptions *options, int argc, char **a
                       "  train_gpt2 --train-data book.txt --out-dir run --steps 1000\n"
                       "  train_gpt2 -i 'shards/*_train_*.bin' -j 'shards/*_val_*.bin' -e d12 -b 4 -t 1024 -o run\n"
                       "  train_gpt2 --init run --steps 0 --prompt 'Once upon a time' --sample-tokens 200\n";
-    program.specs = gpu_trainer ? train_specs_gpu : train_specs_cpu;
-    program.num_specs = train_options_count();
-    program.takes_positionals = false;
-    program.given = options->given;
-    program.common = TRAIN_COMMON;
+    const ArgSpec *specs = gpu_trainer ? train_specs_gpu : train_specs_cpu;
+    ArgsProgram program = {name,  usage,          summary,     examples, specs, NUM_TRAIN_OPTIONS,
+                           false, options->given, TRAIN_COMMON};
     if (!args_parse(&program, options, argc, argv, NULL, outcome, error)) { return false; }
     if (*outcome != ARGS_RUN) { return true; }
     return train_options_check(options, error);

@@ -94,7 +94,8 @@ typedef struct {
 typedef struct {
     char **arguments; // (num_arguments): the command line
     int num_arguments;
-    JsonOut json; // run.json without its end, on rank 0 while the run lasts (run_json.h)
+    JsonOut json;              // run.json without its end, on rank 0 while the run lasts (run_json.h)
+    char path[MAX_PATH_BYTES]; // of run.json
 } RunRecord;
 
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h
