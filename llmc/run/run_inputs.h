@@ -30,10 +30,6 @@ static inline bool run_finds_model_tokenizer(const TrainRun *run, char dir[MAX_P
     return hf_tokenizer_exists(dir);
 }
 
-static inline void run_note_tokenizer(TrainRun *run, const char *name, const char *what) {
-    snprintf(run->tokenizer.note, sizeof(run->tokenizer.note), "%.4000s%s", name, what);
-}
-
 // Chooses the built-in bytes for a text or a model of bytes. Otherwise chooses llm.c's file if it is in the working
 // directory, or none ("").
 static inline const char *run_default_tokenizer(const TrainRun *run) {
@@ -44,26 +40,26 @@ static inline const char *run_default_tokenizer(const TrainRun *run) {
 // Opens the tokenizer that --tokenizer names, otherwise the model's own, otherwise the default. Training on shards
 // needs no tokenizer: samples are then token ids.
 static inline bool run_open_tokenizer(TrainRun *run, Error *error) {
-    const char *name = run->options.tokenizer;
+    const char *given = run->options.tokenizer, *name = given[0] != '\0' ? given : run_default_tokenizer(run);
     char dir[MAX_PATH_BYTES];
     RunTokenizer *t = &run->tokenizer;
     bool prompts = run->options.prompt[0] != '\0', needed = run_trains_on_text(run) || prompts;
     if (run_finds_model_tokenizer(run, dir)) {
-        run_note_tokenizer(run, dir, ", the model's own");
+        snprintf(t->note, sizeof(t->note), "%.4000s, the model's own", dir);
         t->is_open = t->is_models = hf_tokenizer_load(&t->tokenizer, dir, error);
         return t->is_open;
     }
-    if (name[0] != '\0' && strcmp(name, "byte") != 0 && !path_exists(name) && !needed) {
-        snprintf(t->note, sizeof(t->note), "none (%.4000s: not found), samples are token ids", name);
-        return true;
-    }
-    if (name[0] == '\0') { name = run_default_tokenizer(run); }
     if (name[0] == '\0' && prompts) {
         return fail(error, "--prompt: needs a tokenizer for the model's %d tokens; give --tokenizer vocab.bpe",
                     run->config.vocab_size);
     }
-    run_note_tokenizer(run, name, name[0] == '\0' ? "none, samples are token ids" : "");
-    if (name[0] == '\0') { return true; }
+    bool missing = given[0] != '\0' && strcmp(name, "byte") != 0 && !path_exists(name) && !needed;
+    if (missing || name[0] == '\0') {
+        snprintf(t->note, sizeof(t->note), "none%s%.4000s%s, samples are token ids", missing ? " (" : "", name,
+                 missing ? ": not found)" : "");
+        return true;
+    }
+    snprintf(t->note, sizeof(t->note), "%.4000s", name);
     t->is_open = tokenizer_open(&t->tokenizer, name, error);
     if (!t->is_open) { return false; }
     if (!needed || tokenizer_can_encode(&t->tokenizer)) { return true; }
@@ -102,35 +98,33 @@ static inline bool run_open_loader(TrainRun *run, DataLoader *loader, const char
     return ok;
 }
 
-// Loads the text that --val-data names.
-static inline bool run_load_val_text(TrainRun *run, int64_t *count, Error *error) {
-    if (run->tokenizer.is_open) {
-        return text_load(run->options.val_data, &run->tokenizer.tokenizer, &run->texts.val, count, error);
-    }
-    return fail(error, "--val-data (-j): a text needs a tokenizer; give --tokenizer vocab.bpe");
+// Loads the tokens of a text. Leaves shards to the loader.
+static inline bool run_load_text(TrainRun *run, const char *name, uint16_t **tokens, int64_t *count, Error *error) {
+    *count = 0;
+    if (name[0] == '\0' || data_is_shards(name)) { return true; }
+    if (run->tokenizer.is_open) { return text_load(name, &run->tokenizer.tokenizer, tokens, count, error); }
+    return fail(error, "--val-data (-j): a text needs a tokenizer; give --tokenizer vocab.bpe"); // training has one
 }
 
 // Opens the training and validation data. A text without --val-data gives its last part to validation.
 static inline bool run_open_data(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    const uint16_t *val_tokens = NULL;
-    int64_t train_count = 0, val_count = 0;
-    bool has_val_data = o->val_data[0] != '\0', on_text = run_trains_on_text(run);
-    if (has_val_data && !data_is_shards(o->val_data)) {
-        if (!run_load_val_text(run, &val_count, error)) { return false; }
-        val_tokens = run->texts.val;
-    }
-    if (on_text && !text_load(o->train_data, &run->tokenizer.tokenizer, &run->texts.train, &train_count, error)) {
+    RunTexts *texts = &run->texts;
+    int64_t train_count, val_count;
+    bool has_val_data = o->val_data[0] != '\0';
+    if (!run_load_text(run, o->val_data, &texts->val, &val_count, error) ||
+        !run_load_text(run, o->train_data, &texts->train, &train_count, error)) {
         return false;
     }
-    if (on_text && !has_val_data) {
+    const uint16_t *val_tokens = texts->val;
+    if (texts->train != NULL && !has_val_data) {
         val_count = train_count;
         text_split(val_count, (int)o->seq_len, &train_count);
         val_count -= train_count;
-        val_tokens = run->texts.train + train_count;
+        val_tokens = texts->train + train_count;
     }
     if (o->train_data[0] != '\0' &&
-        !run_open_loader(run, &run->train, o->train_data, run->texts.train, train_count, o->shuffle, error)) {
+        !run_open_loader(run, &run->train, o->train_data, texts->train, train_count, o->shuffle, error)) {
         return false;
     }
     if (!has_val_data && val_count <= o->seq_len) { return true; } // nothing was split off, or too little
