@@ -228,13 +228,14 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
     const struct {
         const char *name;
         uint64_t value;
-    } files[] = {{"the program file's checksum", program},
-                 {"the checkpoint to go on from", found->resumes ? found->checkpoints[found->first_usable] : 0},
-                 {"the model file's fingerprint", model},
-                 {"the training data's fingerprint", run_has_train(run) ? dataloader_fingerprint(&run->train) : 0},
-                 {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0},
-                 {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
-                 {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
+    } files[] = {
+        {"the program file's checksum", program},
+        {"the checkpoint to go on from", found->resumes ? (uint64_t)found->checkpoints[found->first_usable] : 0},
+        {"the model file's fingerprint", model},
+        {"the training data's fingerprint", run_has_train(run) ? dataloader_fingerprint(&run->train) : 0},
+        {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0},
+        {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
+        {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
     text_printf(facts, "the precision it was built for%c%s%c", '\0', run->precision, '\0');
     for (int i = 0; i < train_options_count(); i++) {
