@@ -57,16 +57,10 @@ typedef enum { ARGS_RUN, ARGS_SHOWED_HELP, ARGS_SHOWED_VERSION } ArgsOutcome; //
 #define ARGS_MAX_PATH 4000  // bytes of a path: leaves room in MAX_PATH_BYTES for the names of files in a folder
 #define ARGS_HELP_WIDTH 100 // columns
 
-// Writes an argument for an error message: in quotes, on one line, cut if it is long.
-static inline void args_quote(char *text, size_t size, const char *argument) {
-    size_t n = 0, limit = size < 48 ? size - 6 : 42;
-    text[n++] = '\'';
-    size_t i = 0;
-    for (; argument[i] != '\0' && n < limit; i++) {
-        unsigned char c = (unsigned char)argument[i];
-        text[n++] = c < 32 || c == 127 ? '?' : (char)c;
-    }
-    snprintf(text + n, size - n, "%s", argument[i] != '\0' ? "...'" : "'");
+// Writes `length` bytes of an argument for an error message: in quotes, cut if they are many. print_error replaces
+// control characters.
+static inline void args_quote(char *text, size_t size, const char *argument, size_t length) {
+    snprintf(text, size, "'%.*s%s'", length < 41 ? (int)length : 41, argument, length > 41 ? "..." : "");
 }
 
 // Writes an option's name for an error message: "--batch-size (-b)".
@@ -358,9 +352,8 @@ static inline void args_print_help(FILE *out, const ArgsProgram *program, bool a
 
 // Fills the error for an argument that begins with a dash and names no option.
 static inline bool args_fail_unknown(const ArgsProgram *program, const char *argument, size_t length, Error *error) {
-    char typed[64], name[64];
-    snprintf(name, sizeof(name), "%.*s", (int)(length < sizeof(name) ? length : sizeof(name) - 1), argument);
-    args_quote(typed, sizeof(typed), name);
+    char typed[64];
+    args_quote(typed, sizeof(typed), argument, length);
     ArgsGuess guess = args_guess(program, argument, length);
     return fail(error, "%s: unknown option; the nearest is %s (%s lists all)", typed, guess.nearest,
                 program->common != NULL ? "--help all" : "--help");
@@ -406,7 +399,7 @@ static inline bool args_take_option(const ArgsProgram *program, void *options, i
     const char *value = args_take_value(program, spec, argc, argv, i);
     if (value == NULL) { return fail(error, "%s: value missing, expected %s", label, expected); }
     if (!args_store(spec, options, value)) {
-        args_quote(typed, sizeof(typed), value);
+        args_quote(typed, sizeof(typed), value, strlen(value));
         if (spec->type == ARG_TEXT) { snprintf(typed, sizeof(typed), "%zu bytes", strlen(value)); }
         return fail(error, "%s: got %s, expected %s", label, typed, expected);
     }
@@ -445,7 +438,7 @@ static inline bool args_parse(const ArgsProgram *program, void *options, int arg
             argv[++words] = argv[i];
         } else {
             char typed[64];
-            args_quote(typed, sizeof(typed), argv[i]);
+            args_quote(typed, sizeof(typed), argv[i], strlen(argv[i]));
             return fail(error, "%s: unexpected word; options begin with a dash, patterns such as 'x*.bin' need quotes",
                         typed);
         }

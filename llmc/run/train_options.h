@@ -17,8 +17,6 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
 
 #define TRAIN_MAX_TOTAL_BATCH 2147483647 // tokens
 #define TRAIN_MAX_BATCH 65536            // sequences
-#define TRAIN_HELLASWAG_DATA "dev/data/hellaswag/hellaswag_val.bin"
-#define TRAIN_MMLU_DATA "dev/data/mmlu/mmlu_val.bin"
 #define TRAIN_GPU_ONLY "is an option of the GPU trainer (train_gpt2cu)"
 
 // The option table. PICK(cpu, gpu) chooses between the trainers: a laptop needs other values than a GPU.
@@ -81,12 +79,12 @@ enum { FREE = 0, SHAPES = 1, ROUNDS = 2, SHAPES_AT_2 = 3 };
       "batches in a validation; 0: all")                                                                               \
     X(hellaswag, "hellaswag", "h", FLAG, "0", 0, 1, "0|1", FREE, ANY, "Evaluation",                                    \
       "measure the accuracy on HellaSwag with each validation, or as --eval-every says")                               \
-    X(hellaswag_data, "hellaswag-data", "", TEXT, TRAIN_HELLASWAG_DATA, 1, ARGS_MAX_PATH, "FILE", FREE, ANY,           \
-      "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                                       \
+    X(hellaswag_data, "hellaswag-data", "", TEXT, "dev/data/hellaswag/hellaswag_val.bin", 1, ARGS_MAX_PATH, "FILE",    \
+      FREE, ANY, "Evaluation", "its questions; python3 dev/data/hellaswag.py fetches them")                            \
     X(mmlu, "mmlu", "", FLAG, "0", 0, 1, "0|1", FREE, ANY, "Evaluation",                                               \
       "measure the accuracy on MMLU with each validation, or as --eval-every says")                                    \
-    X(mmlu_data, "mmlu-data", "", TEXT, TRAIN_MMLU_DATA, 1, ARGS_MAX_PATH, "FILE", FREE, ANY, "Evaluation",            \
-      "its questions; python3 dev/data/mmlu.py fetches them")                                                          \
+    X(mmlu_data, "mmlu-data", "", TEXT, "dev/data/mmlu/mmlu_val.bin", 1, ARGS_MAX_PATH, "FILE", FREE, ANY,             \
+      "Evaluation", "its questions; python3 dev/data/mmlu.py fetches them")                                            \
     X(eval_every, "eval-every", "", INT, "-1", -1, 1000000000, "N", FREE, ANY, "Evaluation",                           \
       "measure these accuracies every N steps, and at the start and the end; -1: with each validation")                \
     X(eval_examples, "eval-examples", "", INT, "0", 0, 65536, "N", FREE, ANY, "Evaluation",                            \
@@ -314,8 +312,6 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
     bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
     bool no_data = o->train_data[0] == '\0', no_out = o->out_dir[0] == '\0', no_steps = o->steps == 0;
     bool no_evals = !o->hellaswag && !o->mmlu, batch_is_given = o->given[TRAIN_ROW_batch_size];
-    bool own_questions = strcmp(o->hellaswag_data, TRAIN_HELLASWAG_DATA) != 0;
-    bool own_mmlu = strcmp(o->mmlu_data, TRAIN_MMLU_DATA) != 0;
     const GpuPeak *gpu = train_options_gpu(o);
     const TrainRule rules[] = {
         TRAIN_RULE(train_data, no_data && !no_steps && !o->plan,
@@ -337,8 +333,9 @@ static inline bool train_options_check(const TrainOptions *o, Error *error) {
                    "missing; --hellaswag (-h) and --mmlu come with each validation, which --val-every 0 (-v) excludes"),
         TRAIN_RULE(eval_every, no_evals && o->eval_every != -1, "does nothing without --hellaswag (-h) or --mmlu"),
         TRAIN_RULE(eval_examples, no_evals && o->eval_examples > 0, "does nothing without --hellaswag (-h) or --mmlu"),
-        TRAIN_RULE(hellaswag_data, own_questions && !o->hellaswag, "does nothing without --hellaswag (-h)"),
-        TRAIN_RULE(mmlu_data, own_mmlu && !o->mmlu, "does nothing without --mmlu"),
+        TRAIN_RULE(hellaswag_data, o->given[TRAIN_ROW_hellaswag_data] && !o->hellaswag,
+                   "does nothing without --hellaswag (-h)"),
+        TRAIN_RULE(mmlu_data, o->given[TRAIN_ROW_mmlu_data] && !o->mmlu, "does nothing without --mmlu"),
         TRAIN_RULE(nccl_init, tcp && o->server_ip[0] == '\0',
                    "needs --server-ip (-ps), the address of the machine of process 0"),
         TRAIN_RULE(nccl_init, folder && o->nccl_fs_path[0] == '\0',
