@@ -218,13 +218,9 @@ static inline int args_edit_distance(const char *a, size_t a_length, const char 
     int n = (int)(a_length < MAX - 1 ? a_length : MAX - 1), m = (int)(b_length < MAX - 1 ? b_length : MAX - 1);
     for (int i = 0; i <= n; i++) {
         for (int j = 0; j <= m; j++) {
-            if (i == 0 || j == 0) {
-                d[i][j] = i + j;
-                continue;
-            }
-            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
-            if (d[i - 1][j] + 1 < best) { best = d[i - 1][j] + 1; }
-            if (d[i][j - 1] + 1 < best) { best = d[i][j - 1] + 1; }
+            int best = i == 0 || j == 0 ? i + j : d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (i > 0 && d[i - 1][j] + 1 < best) { best = d[i - 1][j] + 1; }
+            if (j > 0 && d[i][j - 1] + 1 < best) { best = d[i][j - 1] + 1; }
             bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
             if (swapped && d[i - 2][j - 2] + 1 < best) { best = d[i - 2][j - 2] + 1; }
             d[i][j] = best;

@@ -200,43 +200,36 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
 
 // ---- The disk ----
 
-// Enters into disk the checkpoints in the folder that the run builds on. An older run's checkpoints and checkpoints
-// after step disk->from do not count. *replaced: how many uncounted checkpoints the run will remove or overwrite.
-static inline void run_disk_existing(const TrainRun *run, DiskRun *disk, int *replaced) {
-    const RunFound *found = &run->found;
-    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && run->options.overwrite;
-    int newer = 0;
-    *replaced = 0;
-    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > disk->from)) {
-        int64_t step = found->checkpoints[newer++];
-        bool due = step == disk->last || (disk->every > 0 && step % disk->every == 0);
-        *replaced += removes_all || (step <= disk->last && (due || disk->keep > 0));
-    }
-    disk->existing = found->checkpoints + newer;
-    disk->num_existing = found->num_checkpoints - newer;
-}
-
-// Plans the files that a run at step `from` still writes. Returns false if it saves nothing.
+// Plans the files that a run at step `from` still writes. Returns false if it saves nothing. An older run's checkpoints
+// and checkpoints after step `from` do not count. *replaced: how many of these the run will remove or overwrite.
 #define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
 #define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
 static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
-    const int64_t block = 4096;
+    const int64_t block = 4096, last = run->num_steps;
     const TrainOptions *o = &run->options;
+    const RunFound *found = &run->found;
+    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && o->overwrite;
+    int newer = 0;
     int64_t model_bytes, state_bytes;
     StateHeader header;
     Error ignored;
-    memset(disk, 0, sizeof(*disk));
     if (!run_writes_files(run) || !run_has_train(run)) { return false; }
     run_describe(run, &header);
     if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
                          &ignored)) {
         return false;
     }
-    disk->from = from, disk->last = run->num_steps, disk->every = o->checkpoint_every;
+    *replaced = 0;
+    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > from)) {
+        int64_t step = found->checkpoints[newer++];
+        bool due = step == last || (o->checkpoint_every > 0 && step % o->checkpoint_every == 0);
+        *replaced += removes_all || (step <= last && (due || o->keep > 0));
+    }
+    disk->from = from, disk->last = last, disk->every = o->checkpoint_every;
     disk->keep = o->keep, disk->keep_major = o->keep_major;
+    disk->existing = found->checkpoints + newer, disk->num_existing = found->num_checkpoints - newer;
     disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
-    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, disk->last - from) * RUN_LOG_LINE_BYTES;
-    run_disk_existing(run, disk, replaced);
+    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
     return true;
 }
 
