@@ -53,21 +53,22 @@ static inline bool run_open_folder(TrainRun *run, Error *error) {
 
 // Checks that all ranks see rank 0's folder. The file that locks it holds rank 0's process id.
 static inline bool run_check_shared_folder(TrainRun *run, Error *error) {
-    char path[MAX_PATH_BYTES], text[32] = "", expected[32];
-    int64_t pid = (int64_t)getpid();
+    const char *dir = run->options.out_dir;
+    char path[MAX_PATH_BYTES], expected[32];
+    int64_t pid = (int64_t)getpid(), bytes;
+    uint8_t *text = NULL;
     if (!run_writes_files(run) || run->ranks.num_ranks == 1) { return true; }
     if (!run_broadcast(run, &pid, (int64_t)sizeof(pid), error)) { return false; }
     snprintf(expected, sizeof(expected), "%lld\n", (long long)pid);
-    bool ok = path_join(path, run->options.out_dir, ".lock", error);
-    int fd = ok ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd >= 0 && read(fd, text, sizeof(text) - 1) < 0) { text[0] = '\0'; }
-    if (fd >= 0) { close(fd); }
-    ok = ok && (strcmp(text, expected) == 0 ||
-                fail(error,
-                     "--out-dir (-o): %.4000s is not the folder that rank 0 sees under this name; choose one on "
-                     "a file system that all machines share",
-                     run->options.out_dir));
-    return run_agree(run, ok, error);
+    bool same = path_join(path, dir, ".lock", error) && read_whole_file(path, MAX_PATH_BYTES, &text, &bytes, error) &&
+                strcmp((const char *)text, expected) == 0;
+    free(text);
+    return run_agree(run,
+                     same || fail(error,
+                                  "--out-dir (-o): %.4000s is not the folder that rank 0 sees under this name; choose "
+                                  "one on a file system that all machines share",
+                                  dir),
+                     error);
 }
 
 // ---- The model ----
@@ -126,7 +127,7 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
     return run_take_sizes(run, error);
 }
 
-// ---- All ----
+// ---- All inputs ----
 
 // Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it.
 static inline bool run_look_at_export(const TrainRun *run, Error *error) {
