@@ -1017,36 +1017,32 @@ static void order_tokens(Trainer *t, BatchSlot *slot, int64_t N) {
 
 static void release_batch(Gpu *gpu, BatchSlot *slot) { cuda_check(cudaEventRecord(slot->no_longer_used, gpu->stream)); }
 
-// Runs the forward and the backward of a training micro-batch. With --cuda-graph each pass is a CUDA graph.
-static void run_passes(Trainer *t, const BatchSlot *slot, int B, int T, const BatchRole *role) {
-    int64_t N = (int64_t)B * T;
-    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-    CudaGraph *passes = t->gpu.pass_graphs[slot - t->feeder.slots][role->first];
-    cuda_require(!t->gpu.graphs.wanted || (B == t->model.shape.B && T == t->model.shape.T)); // a graph has one shape
-    cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_FORWARD], "forward", t->gpu.stream, [&] {
-        model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_GRADIENTS);
-    });
-    cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_LM_HEAD], "lm_head", t->gpu.stream,
-                               [&] { model_loss(&t->model, &t->gpu, &t->shards, targets, N, role); });
-    cuda_graph_launch_or_queue(&t->gpu.graphs, &passes[PASS_BACKWARD], "backward", t->gpu.stream,
-                               [&] { model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
-}
-
 // Runs the forward, and the backward if role->trains, of the N = B*T rows in a slot's staging memory. The caller has
-// written tokens and targets there, and for an evaluation the flags of the losses that count.
+// written tokens and targets there, and for an evaluation the flags of the losses that count. With --cuda-graph each
+// pass of a training micro-batch is a CUDA graph.
 static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole *role) {
     int64_t N = (int64_t)B * T;
+    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N, *counts = order;
+    CudaGraph *graphs = t->gpu.pass_graphs[slot - t->feeder.slots][role->first];
+    auto run_pass = [&](int pass, const char *name, auto queue) {
+        if (!role->trains) { return queue(); }
+        cuda_graph_launch_or_queue(&t->gpu.graphs, &graphs[pass], name, t->gpu.stream, queue);
+    };
+    bool has_shape = B == t->model.shape.B && T == t->model.shape.T;
+    cuda_require(!role->trains || !t->gpu.graphs.wanted || has_shape); // a graph has one shape
     comm_waits(t->shards.ranks, true); // the host waits here if the GPU's queue is full: see nccl_queued
     if (role->means == NULL) { order_tokens(t, slot, N); }
     upload_batch(&t->feeder, &t->gpu, slot, N);
-    const int32_t *tokens = slot->device, *targets = tokens + N, *counts = targets + N;
+    run_pass(PASS_FORWARD, "forward", [&] {
+        model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T,
+                      role->trains ? LINEAR_FOR_GRADIENTS : LINEAR_FOR_LOSS);
+    });
+    run_pass(PASS_LM_HEAD, "lm_head", [&] { model_loss(&t->model, &t->gpu, &t->shards, targets, N, role); });
     if (role->trains) {
-        run_passes(t, slot, B, T, role);
-    } else {
-        model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
-        model_loss(&t->model, &t->gpu, &t->shards, targets, N, role);
-        if (role->means != NULL) { mean_losses(role->means, t->model.acts.losses.data, counts, B, T, t->gpu.stream); }
+        run_pass(PASS_BACKWARD, "backward",
+                 [&] { model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, role); });
     }
+    if (role->means != NULL) { mean_losses(role->means, t->model.acts.losses.data, counts, B, T, t->gpu.stream); }
     release_batch(&t->gpu, slot);
 }
 
