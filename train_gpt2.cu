@@ -1,5 +1,7 @@
 // Trains GPT-2 on GPUs. The file tells the story of a step, from tokens to updated weights. The kernels are in
-// llmc/layers and llmc/optim. train_gpt2.c tells this story for the CPU.
+// llmc/layers and llmc/optim. train_gpt2.c tells this story for the CPU. The two share tables, files and the run, but
+// not recompute, evaluation and samples: here the host queues equal work ahead for all ranks, while the CPU trainer
+// calls one function after the other and keeps the keys and values of a sample.
 //
 //   1. types        the structs of a trainer, and the plan of all memory
 //   2. forward      embedding, blocks, language model head, loss
