@@ -138,9 +138,15 @@ static inline void auto_explain_level(char *text, size_t size, int level, const 
 
 // ---- The gain of each level of --recompute ----
 
+// Seconds that a level adds to a step. A difference that roundings make counts as none.
+static inline double auto_added_seconds(const AutoCandidate levels[NUM_RECOMPUTE_LEVELS], int level) {
+    double added = levels[level].seconds - levels[0].seconds;
+    return fabs(added) > 1e-12 * levels[0].seconds ? added : 0.0;
+}
+
 // Bytes that a level saves against level 0, for each millisecond that it adds to a step.
 static inline double auto_bytes_per_ms(const AutoCandidate levels[NUM_RECOMPUTE_LEVELS], int level) {
-    double ms = 1e3 * (levels[level].seconds - levels[0].seconds);
+    double ms = 1e3 * auto_added_seconds(levels, level);
     return ms > 0.0 ? (double)(levels[0].bytes - levels[level].bytes) / ms : 0.0;
 }
 

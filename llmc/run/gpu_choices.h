@@ -227,7 +227,7 @@ static inline void run_print_levels(const RunPlanner *p, const TrainRun *run) {
            "MiB saved per ms");
     for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) {
         const AutoCandidate *level = &levels[order[i]];
-        double lost = level->seconds - levels[0].seconds;
+        double lost = auto_added_seconds(levels, order[i]);
         printf("%-12d %16lld %16lld %11.3f ms (%4.1f%%) %18.1f\n", order[i], (long long)level->bytes,
                (long long)(levels[0].bytes - level->bytes), 1e3 * lost, 100.0 * lost / levels[0].seconds,
                auto_bytes_per_ms(levels, order[i]) / 0x1p20);
