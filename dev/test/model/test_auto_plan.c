@@ -120,4 +120,6 @@ TEST(test_order_of_levels) {
     CHECK(t, order[0] == 2 && order[1] == 1 && order[2] == 3, "%d %d %d", order[0], order[1], order[2]);
     CHECK(t, fabs(auto_bytes_per_ms(levels, 1) - 1.0) <= 1e-9, "%g", auto_bytes_per_ms(levels, 1));
     CHECK(t, auto_bytes_per_ms(levels, 0) == 0.0, "level 0 saves something");
+    levels[1].seconds = 1.0 + 1e-15; // a sum of equal times in another order
+    CHECK(t, auto_bytes_per_ms(levels, 1) == 0.0, "roundings take time: %g", auto_bytes_per_ms(levels, 1));
 }
