@@ -346,7 +346,7 @@ def test_damaged_replicas_are_found():
 @pytest.mark.long
 def test_elastic_resume():
     """4 -> 2 -> 1 -> 3 ranks in the middle of a run, each in another stage: stopped by a signal to some rank."""
-    steps, sequences = 16, 12
+    steps, sequences = 24, 12
     batch = {4: 1, 2: 2, 1: 4, 3: 2}
     straight = cli.new_folder("uninterrupted")
     want = cli.losses(ran(1, *options(sequences, batch[1], steps), "-o", straight))
