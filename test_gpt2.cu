@@ -63,6 +63,14 @@ template <class T> static std::vector<float> to_host(const T *device, int64_t n)
     return values;
 }
 
+// Reads one number of the GPU's, after all work that is queued.
+template <class T> static T value_at(const T *device) {
+    T value;
+    cuda_check(cudaDeviceSynchronize());
+    cuda_check(cudaMemcpy(&value, device, sizeof(value), cudaMemcpyDeviceToHost));
+    return value;
+}
+
 // Waits for the copy. From pageable memory cudaMemcpy may return before the data has arrived, and the model's streams
 // do not wait for it.
 template <class T> static void to_gpu(T *device, const T *host, size_t n) {
@@ -90,59 +98,61 @@ static uint64_t hash_of(const std::vector<float> &values) {
     return hash64(values.data(), values.size() * sizeof(float));
 }
 
-// A model with its memory and its GPU, and the parts of a run that reading and writing its state needs.
+// A model with its memory and its GPU, and a run for its state.
 struct Rig {
     Trainer trainer;
     Comm comm;
     std::unique_ptr<TrainRun> run{new TrainRun()};
     bool ok = false;
 
-    Rig(Test *t, const GPT2Config *config, RunShape shape) {
-        Error error;
-        comm_single(&comm);
-        run->ranks = ranks_of(&comm);
-        run->config = *config;
-        run->options.seed = 42;
-        gpt2_plan(&trainer, config, shape);
-        ok = CHECK(t, gpt2_open(&trainer, &comm, false, &error), "%s", error.text);
-    }
+    Rig(Test *t, const GPT2Config *config, RunShape shape);
     ~Rig() { gpt2_close(&trainer); }
     Rig(const Rig &) = delete;
     Rig &operator=(const Rig &) = delete;
-
-    // Starts a run with the parameters of a file, or with those of a new model.
-    bool load(Test *t, const char *path) {
-        Error error;
-        ModelFile file;
-        run->model_file = &file;
-        ok = ok && CHECK(t, model_file_open(&file, path, &error), "%s", error.text) && read(t, NULL);
-        run->model_file = NULL;
-        return ok;
-    }
-    bool init(Test *t) {
-        ok = ok && read(t, NULL);
-        return ok;
-    }
-    // Reads what this rank owns. The test runs several ranks in one process, so no rank can send its part.
-    bool read(Test *t, CheckpointReader *reader) {
-        Error error;
-        if (!CHECK(t, read_state(&trainer, run.get(), reader, &error), "%s", error.text)) { return false; }
-        if (trainer.model.shape.num_ranks == 1) { share_state(&trainer, run.get()); }
-        return true;
-    }
-    // The SUM64 of the fp32 weights that this rank owns.
-    uint64_t sum_of_own() {
-        uint64_t sum = 0;
-        Error error;
-        if (!hash_params(&trainer, &sum, &error)) { abort(); } // one process has no rank that could fail
-        return sum;
-    }
-    // Hashes the fp32 weights and the weights that the layers read.
-    uint64_t hash() {
-        uint64_t weights[2] = {sum_of_own(), hash_of(in_table_order(&trainer, trainer.model.params))};
-        return hash64(weights, sizeof(weights));
-    }
 };
+
+Rig::Rig(Test *t, const GPT2Config *config, RunShape shape) {
+    Error error;
+    comm_single(&comm);
+    run->ranks = ranks_of(&comm);
+    run->config = *config;
+    run->options.seed = 42;
+    gpt2_plan(&trainer, config, shape);
+    ok = CHECK(t, gpt2_open(&trainer, &comm, false, &error), "%s", error.text);
+}
+
+// Reads what this rank owns. The test runs several ranks in one process, so no rank can send its part.
+static bool rig_read(Test *t, Rig *m, CheckpointReader *reader) {
+    Error error;
+    m->ok = m->ok && CHECK(t, read_state(&m->trainer, m->run.get(), reader, &error), "%s", error.text);
+    if (m->ok && m->trainer.model.shape.num_ranks == 1) { share_state(&m->trainer, m->run.get()); }
+    return m->ok;
+}
+
+// Starts a run with the parameters of a file, or with those of a new model.
+static bool rig_load(Test *t, Rig *m, const char *path) {
+    Error error;
+    ModelFile file;
+    m->run->model_file = &file;
+    m->ok = m->ok && CHECK(t, model_file_open(&file, path, &error), "%s", error.text) && rig_read(t, m, NULL);
+    m->run->model_file = NULL;
+    return m->ok;
+}
+static bool rig_init(Test *t, Rig *m) { return rig_read(t, m, NULL); }
+
+// Returns the SUM64 of the fp32 weights that this rank owns.
+static uint64_t sum_of_own(Rig *m) {
+    uint64_t sum = 0;
+    Error error;
+    if (!hash_params(&m->trainer, &sum, &error)) { abort(); } // one process has no rank that could fail
+    return sum;
+}
+
+// Hashes the fp32 weights and the weights that the layers read.
+static uint64_t hash_of(Rig *m) {
+    uint64_t weights[2] = {sum_of_own(m), hash_of(in_table_order(&m->trainer, m->trainer.model.params))};
+    return hash64(weights, sizeof(weights));
+}
 
 static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     RunShape shape;
@@ -158,20 +168,23 @@ static RunShape trains(int B, int T, int recompute, int gelu_fusion) {
     return shape;
 }
 
-// Returns the loss of a batch and adds the batch's gradients: grads += dloss/dparams.
-static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *targets, int B, int T, float dloss) {
-    int64_t N = (int64_t)B * T;
-    double sum = NAN;
+// Runs a batch. Returns the sum of its losses, added to the losses of the step's earlier batches.
+static double run_tokens(Trainer *trainer, const int32_t *tokens, const int32_t *targets, int B, int T,
+                         const BatchRole *role) {
+    size_t N = (size_t)(B * T);
     BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
-    memcpy(slot->staging, tokens, (size_t)N * sizeof(int32_t));
-    memcpy(slot->staging + N, targets, (size_t)N * sizeof(int32_t));
+    std::copy(tokens, tokens + N, slot->staging);
+    std::copy(targets, targets + N, slot->staging + N);
+    run_batch(trainer, slot, B, T, role);
+    return value_at(role->loss_sum);
+}
+
+// Returns the mean loss of a batch and adds the batch's gradients: grads += dloss/dparams.
+static double gradient(Trainer *trainer, const int32_t *tokens, const int32_t *targets, int B, int T, float dloss) {
     BatchRole role;
     role.trains = true, role.dloss = dloss;
     role.loss_sum = trainer->stats.loss_sum;
-    run_batch(trainer, slot, B, T, &role);
-    cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
-    cuda_check(cudaMemcpy(&sum, trainer->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
-    return sum / (double)N;
+    return run_tokens(trainer, tokens, targets, B, T, &role) / (double)(B * T);
 }
 
 // Makes one update from the gradients in memory.
@@ -187,13 +200,13 @@ static StepResult update(Trainer *trainer, double grad_clip, float lr, float bet
 // ---------------------------------------------------------------------------------------------------------------------
 // One batch of the small model against PyTorch
 
-typedef struct {
-    unsigned char *data;
-    int B, T;
+struct Wanted {
+    std::unique_ptr<unsigned char, void (*)(void *)> data{NULL, free};
+    int B, T, N;
     const int32_t *inputs, *targets;    // (B,T)
     const float *logits, *loss, *grads; // (B,T,V), one number, the 16 tensors in file order
     GPT2Config config;
-} Wanted;
+};
 
 static Wanted wanted_open(Test *t) {
     Wanted w;
@@ -202,18 +215,28 @@ static Wanted wanted_open(Test *t) {
     int64_t size;
     CHECK(t, model_file_open(&file, FIXTURES "small.bin", &error), "%s", error.text);
     w.config = file.config;
-    w.data = fixture_read_file(FIXTURES "small_debug_state.bin", &size);
-    const int32_t *header = (const int32_t *)w.data;
-    w.B = header[2], w.T = header[3];
-    int64_t N = (int64_t)w.B * w.T;
+    w.data.reset(fixture_read_file(FIXTURES "small_debug_state.bin", &size));
+    const int32_t *header = (const int32_t *)w.data.get();
+    w.B = header[2], w.T = header[3], w.N = w.B * w.T;
     w.inputs = header + 256;
-    w.targets = w.inputs + N;
-    w.logits = (const float *)(w.targets + N);
-    w.loss = w.logits + N * w.config.vocab_size;
+    w.targets = w.inputs + w.N;
+    w.logits = (const float *)(w.targets + w.N);
+    w.loss = w.logits + (int64_t)w.N * w.config.vocab_size;
     w.grads = w.loss + 1;
-    int64_t numbers = 256 + 2 * N + N * w.config.vocab_size + 1 + gpt2_num_params(&w.config);
+    int64_t numbers = 256 + 2 * w.N + (int64_t)w.N * w.config.vocab_size + 1 + gpt2_num_params(&w.config);
     if (size != 4 * numbers) { fixture_fail("small_debug_state.bin", "another size than its header says", ""); }
     return w;
+}
+
+// Computes the gradients of the batch alone and returns its loss.
+static double gradient_of(Trainer *trainer, const Wanted &w) {
+    zero_gradients(&trainer->shards, trainer->model.grads);
+    return gradient(trainer, w.inputs, w.targets, w.B, w.T, 1.0f / (float)w.N);
+}
+
+static bool check_loss(Test *t, const Trainer *trainer, const std::string &what, double loss, const Wanted &w) {
+    double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
+    return check_tensor(t, what, std::vector<float>(1, (float)loss), w.loss, tol);
 }
 
 static void check_gradients(Test *t, Trainer *trainer, const float *want, const char *what) {
@@ -229,26 +252,18 @@ static void check_gradients(Test *t, Trainer *trainer, const float *want, const 
 TEST(test_logits_and_loss) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_NOTHING, FUSE_NOTHING));
-    if (!m.load(t, FIXTURES "small.bin")) { return; }
+    if (!rig_load(t, &m, FIXTURES "small.bin")) { return; }
     Trainer *trainer = &m.trainer;
-    int64_t N = (int64_t)w.B * w.T, V = w.config.vocab_size, Vp = w.config.padded_vocab_size;
-    double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
-    BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
-    memcpy(slot->staging, w.inputs, (size_t)N * sizeof(int32_t));
-    memcpy(slot->staging + N, w.targets, (size_t)N * sizeof(int32_t));
+    int64_t V = w.config.vocab_size, Vp = w.config.padded_vocab_size;
     BatchRole role;
     role.loss_sum = trainer->stats.loss_sum;
-    run_batch(trainer, slot, w.B, w.T, &role);
-    std::vector<float> padded = to_host(trainer->model.acts.logits.data, N * Vp), logits;
-    for (int64_t i = 0; i < N * Vp; i++) {
-        if (i % Vp < V) { logits.push_back(padded[(size_t)i]); }
+    double loss = run_tokens(trainer, w.inputs, w.targets, w.B, w.T, &role) / w.N;
+    std::vector<float> padded = to_host(trainer->model.acts.logits.data, w.N * Vp), logits;
+    for (size_t i = 0; i < padded.size(); i++) {
+        if ((int64_t)i % Vp < V) { logits.push_back(padded[i]); }
     }
-    check_tensor(t, "logits", logits, w.logits, tol);
-    double sum;
-    cuda_check(cudaMemcpy(&sum, trainer->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
-    float loss = (float)(sum / (double)N);
-    check_tensor(t, "loss", std::vector<float>(1, loss), w.loss, tol);
-    free(w.data);
+    check_tensor(t, "logits", logits, w.logits, tolerance(longest_reduction(trainer), forward_depth(trainer)));
+    check_loss(t, trainer, "loss", loss, w);
 }
 
 // Checks every recompute level and every fusion of GELU against PyTorch's gradients. All levels must give equal bits.
@@ -258,9 +273,8 @@ TEST(test_gradients) {
         uint64_t first = 0;
         for (int level = RECOMPUTE_NOTHING; level <= RECOMPUTE_BLOCK; level++) {
             Rig m(t, &w.config, trains(w.B, w.T, level, fusion));
-            if (!m.load(t, FIXTURES "small.bin")) { return; }
-            zero_gradients(&m.trainer.shards, m.trainer.model.grads);
-            gradient(&m.trainer, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
+            if (!rig_load(t, &m, FIXTURES "small.bin")) { return; }
+            gradient_of(&m.trainer, w);
             char what[64];
             snprintf(what, sizeof(what), "recompute %d, GELU fusion %d", level, fusion);
             uint64_t hash = hash_of(in_table_order(&m.trainer, m.trainer.model.grads));
@@ -271,16 +285,15 @@ TEST(test_gradients) {
             CHECK(t, hash == first, "%s: other gradients than without recompute", what);
         }
     }
-    free(w.data);
 }
 
 // The head may work on any number of rows at a time. Memory that a step did not write must not matter.
 TEST(test_chunks_and_stale_memory) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!m.load(t, FIXTURES "small.bin")) { return; }
+    if (!rig_load(t, &m, FIXTURES "small.bin")) { return; }
     Trainer *trainer = &m.trainer;
-    const int chunks[] = {w.B * w.T, 16, 5, 1};
+    const int chunks[] = {w.N, 16, 5, 1};
     for (int rows : chunks) {
         for (int i = 0; i < trainer->device_plan.count; i++) {
             const PlanRow *row = &trainer->device_plan.rows[i];
@@ -289,15 +302,10 @@ TEST(test_chunks_and_stale_memory) {
                                        trainer->gpu.stream));
         }
         trainer->model.head_rows = rows;
-        zero_gradients(&trainer->shards, trainer->model.grads);
-        double loss = gradient(trainer, w.inputs, w.targets, w.B, w.T, 1.0f / (float)(w.B * w.T));
-        char what[64];
-        snprintf(what, sizeof(what), "%d rows of logits at a time", rows);
-        check_tensor(t, std::string(what) + ", loss", std::vector<float>(1, (float)loss), w.loss,
-                     tolerance(longest_reduction(trainer), forward_depth(trainer)));
-        check_gradients(t, trainer, w.grads, what);
+        std::string what = std::to_string(rows) + " rows of logits at a time";
+        check_loss(t, trainer, what + ", loss", gradient_of(trainer, w), w);
+        check_gradients(t, trainer, w.grads, what.c_str());
     }
-    free(w.data);
 }
 
 // Two micro-batches of one sequence each must add up to the gradient of both at once, in every tensor.
@@ -305,15 +313,13 @@ TEST(test_accumulation) {
     Wanted w = wanted_open(t);
     Rig whole(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
     Rig parts(t, &w.config, trains(1, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!whole.load(t, FIXTURES "small.bin") || !parts.load(t, FIXTURES "small.bin")) { return; }
-    float dloss = 1.0f / (float)(w.B * w.T);
-    zero_gradients(&whole.trainer.shards, whole.trainer.model.grads);
+    if (!rig_load(t, &whole, FIXTURES "small.bin") || !rig_load(t, &parts, FIXTURES "small.bin")) { return; }
+    float dloss = 1.0f / (float)w.N;
+    gradient_of(&whole.trainer, w);
     zero_gradients(&parts.trainer.shards, parts.trainer.model.grads);
-    gradient(&whole.trainer, w.inputs, w.targets, w.B, w.T, dloss);
     for (int b = 0; b < w.B; b++) { gradient(&parts.trainer, w.inputs + b * w.T, w.targets + b * w.T, 1, w.T, dloss); }
     std::vector<float> want = in_table_order(&whole.trainer, whole.trainer.model.grads);
     check_gradients(t, &parts.trainer, want.data(), "one sequence at a time");
-    free(w.data);
 }
 
 // Ten updates with clipping, warm-up and decay: checks the loss and the norm of each.
@@ -321,9 +327,9 @@ TEST(test_ten_updates) {
     Wanted w = wanted_open(t);
     Fixture f = fixture_open(FIXTURES "small_steps.bin");
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!m.load(t, FIXTURES "small.bin")) { return; }
+    if (!rig_load(t, &m, FIXTURES "small.bin")) { return; }
     Trainer *trainer = &m.trainer;
-    int steps = *fixture_ints(&f, "total", 1), N = w.B * w.T, clipped = 0;
+    int steps = *fixture_ints(&f, "total", 1), N = w.N, clipped = 0;
     const int32_t *inputs = fixture_ints(&f, "inputs", steps * N), *targets = fixture_ints(&f, "targets", steps * N);
     float clip = fixture_float(&f, "grad_clip");
     double tol = tolerance(longest_reduction(trainer), backward_depth(trainer) * steps);
@@ -341,7 +347,6 @@ TEST(test_ten_updates) {
     }
     CHECK(t, clipped > 0, "no update was clipped");
     fixture_close(&f);
-    free(w.data);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -382,7 +387,7 @@ TEST(test_against_cpu_trainer) {
                            T};
     CpuModel *cpu = cpu_model_new(&shape, 42);
     Rig m(t, &two_heads, trains(B, T, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!m.init(t)) { return; }
+    if (!rig_init(t, &m)) { return; }
     double first = 0.0, last = 0.0, limit = PRECISION_IS_FP32 ? 1e-5 : 1e-2;
     for (int step = 0; step < STEPS; step++) {
         int32_t tokens[B * T], targets[B * T];
@@ -402,9 +407,9 @@ TEST(test_against_cpu_trainer) {
 
 static uint64_t train_and_hash(Test *t, RunShape shape, int steps) {
     Rig m(t, &two_heads, shape);
-    if (!m.init(t)) { return 0; }
+    if (!rig_init(t, &m)) { return 0; }
     for (int step = 0; step < steps; step++) { train_one(&m.trainer, step, shape.B, shape.T); }
-    return m.hash();
+    return hash_of(&m);
 }
 
 TEST(test_same_bits_with_any_schedule) {
@@ -450,7 +455,7 @@ static bool read_checkpoint(Test *t, const Ranks &ranks, const char *dir, int64_
     for (size_t r = 0; ok && r < ranks.size(); r++) {
         ranks[r]->run->updates = step;
         ok = CHECK(t, checkpoint_read_begin(&readers[r], dir, step, &two_heads, &header, &error), "%s", error.text) &&
-             ranks[r]->read(t, &readers[r]);
+             rig_read(t, ranks[r].get(), &readers[r]);
         for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += readers[r].sums.sums[a]; }
     }
     for (size_t r = 0; ok && r < ranks.size(); r++) {
@@ -484,12 +489,13 @@ TEST(test_same_bits_when_resumed) {
         shape.has_master = has_master;
         uint64_t want = train_and_hash(t, shape, 3);
         Ranks run = open_ranks(t, shape, 1, 0), resumed = open_ranks(t, shape, 1, 0);
-        if (!are_open(resumed) || !run[0]->init(t)) { return; }
+        if (!are_open(resumed) || !rig_init(t, run[0].get())) { return; }
         for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
         if (write_checkpoint(t, run, dir.path, 2) && read_checkpoint(t, resumed, dir.path, 2)) {
-            CHECK(t, resumed[0]->hash() == run[0]->hash(), "master weights %d: other weights were read", has_master);
+            CHECK(t, hash_of(resumed[0].get()) == hash_of(run[0].get()), "master weights %d: other weights were read",
+                  has_master);
             train_one(&resumed[0]->trainer, 2, 2, 17);
-            CHECK(t, resumed[0]->hash() == want, "master weights %d: other weights when resumed", has_master);
+            CHECK(t, hash_of(resumed[0].get()) == want, "master weights %d: other weights when resumed", has_master);
         }
         temp_dir_remove(&dir);
     }
@@ -513,10 +519,10 @@ static void check_checkpoint_of(Test *t, const TempDir *dir, const Ranks &run, i
         uint64_t sum = 0;
         std::vector<float> params((size_t)gpt2_num_params(&two_heads), NAN);
         for (const std::unique_ptr<Rig> &rank : ranks) {
-            sum += rank->sum_of_own();
+            sum += sum_of_own(rank.get());
             take_own_part(&rank->trainer, rank->trainer.model.params, &params);
         }
-        CHECK(t, sum == run[0]->sum_of_own(), "%s: other fp32 weights", what);
+        CHECK(t, sum == sum_of_own(run[0].get()), "%s: other fp32 weights", what);
         CHECK(t, hash_of(params) == hash_of(in_table_order(&run[0]->trainer, run[0]->trainer.model.params)),
               "%s: other weights for the layers", what);
         if (write_checkpoint(t, ranks, again.path, 2)) {
@@ -534,7 +540,7 @@ TEST(test_checkpoints_of_any_ranks) {
         shape.has_master = has_master;
         TempDir dir = temp_dir_make();
         Ranks run = open_ranks(t, shape, 1, 0);
-        if (!run[0]->init(t)) { return; }
+        if (!rig_init(t, run[0].get())) { return; }
         for (int step = 0; step < 2; step++) { train_one(&run[0]->trainer, step, 2, 17); }
         if (write_checkpoint(t, run, dir.path, 2)) {
             check_checkpoint_of(t, &dir, run, 2, ZERO_REPLICATE);
@@ -597,113 +603,56 @@ template <class T> static int64_t planned(const MemoryPlan *plan, T *const *poin
     return 0;
 }
 
-// The elements that an array should take. A part is whole lines of 64 elements. parts: one rank's part of each bucket,
-// else the parts of all ranks.
-static int64_t elements(const Trainer *trainer, bool parts) {
-    const GPT2Config *config = &trainer->model.config;
-    int64_t ranks = trainer->model.shape.num_ranks, sizes[2] = {0, 0}; // [0] outside the blocks, [1] of a block
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        bool in_block = gpt2_param_specs[i].per_layer == PER_LAYER;
-        sizes[in_block] += gpt2_param_size(config, i) / (in_block ? config->num_layers : 1);
-    }
-    int64_t outside = (sizes[0] + 64 * ranks - 1) / (64 * ranks), block = (sizes[1] + 64 * ranks - 1) / (64 * ranks);
-    return (parts ? 1 : ranks) * 64 * (outside + config->num_layers * block);
-}
-
-// Each stage keeps one more array in parts.
-TEST(test_planned_elements) {
-    for_each_plan([&](const Trainer *trainer, const char *what) {
-        const MemoryPlan *plan = &trainer->device_plan;
-        int stage = trainer->model.shape.num_ranks == 1 ? 0 : trainer->model.shape.zero_stage;
-        const struct {
-            const char *name;
-            int64_t got;
-            bool parts, there;
-        } rows[] = {{"params", planned(plan, &trainer->model.params.data), stage >= 3, true},
-                    {"grads", planned(plan, &trainer->model.grads.data), stage >= 2, true},
-                    {"adam_m", planned(plan, &trainer->optimizer.m.data), stage >= 1, true},
-                    {"adam_v", planned(plan, &trainer->optimizer.v.data), stage >= 1, true},
-                    {"master", planned(plan, &trainer->optimizer.master.data), stage >= 1, !PRECISION_IS_FP32}};
-        for (const auto &row : rows) {
-            int64_t want = row.there ? elements(trainer, row.parts) : 0;
-            CHECK(t, row.got == want, "%s: %lld %s, expected %lld", what, (long long)row.got, row.name,
-                  (long long)want);
-        }
-    });
-}
-
-// The buckets of an array lie one after another and fill it. A rank's part is elements
-// [rank * shard, (rank + 1) * shard) of each bucket, in every array.
+// Checks the length of an array, and of its room for whole buckets. Its buckets lie one after another and fill it. A
+// rank's part is elements [rank * shard, (rank + 1) * shard) of each bucket, in every array.
 template <class T>
-static void check_places(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *name, const char *what) {
+static void check_array(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *name, int64_t length,
+                        int64_t room, const char *what) {
+    const Shards *s = &trainer->shards;
+    const ZeroLayout *zero = &s->layout;
     const T *next = array->data;
-    int64_t in_array = planned(&trainer->device_plan, &array->data);
-    for (int b = 0; b < trainer->shards.layout.num_buckets && in_array > 0; b++) {
-        int64_t shard = zero_shard(&trainer->shards.layout, b), first = trainer->model.shape.rank * shard;
-        const T *own = bucket_part(&trainer->shards, *array, b),
-                *begin = array->parts ? own : bucket_element(&trainer->shards, *array, b, 0);
-        CHECK(t, begin == next, "%s: bucket %d of %s begins at %lld, expected %lld", what, b, name,
-              (long long)(begin - array->data), (long long)(next - array->data));
-        CHECK(t, own == begin + (array->parts ? 0 : first), "%s: part of bucket %d of %s at %lld", what, b, name,
-              (long long)(own - begin));
-        CHECK(t, bucket_element(&trainer->shards, *array, b, first + shard - 1) == own + shard - 1,
-              "%s: the end of bucket %d of %s", what, b, name);
+    int64_t got = planned(&trainer->device_plan, &array->data), slots = planned(&trainer->device_plan, &array->slots);
+    CHECK(t, got == length && slots == room, "%s: %lld and %lld %s, expected %lld and %lld", what, (long long)got,
+          (long long)slots, name, (long long)length, (long long)room);
+    CHECK(t, length == 0 || array->parts == (length < zero_offset(zero, zero->num_buckets)), "%s: parts of %s", what,
+          name);
+    for (int b = 0; b < zero->num_buckets && length > 0; b++) {
+        int64_t shard = zero_shard(zero, b), first = trainer->model.shape.rank * shard;
+        const T *own = bucket_part(s, *array, b), *begin = array->parts ? own : bucket_element(s, *array, b, 0);
+        CHECK(t, begin == next && own == begin + (array->parts ? 0 : first), "%s: bucket %d of %s begins at %lld", what,
+              b, name, (long long)(begin - array->data));
+        CHECK(t, bucket_element(s, *array, b, first + shard - 1) == own + shard - 1, "%s: the end of bucket %d of %s",
+              what, b, name);
         CHECK(t, (uintptr_t)own % 128 == 0, "%s: part of bucket %d of %s is not aligned", what, b, name);
-        next = begin + (array->parts ? shard : shard * trainer->model.shape.num_ranks);
+        CHECK(t, room == 0 || whole_bucket(s, *array, b) == array->slots + zero_slot_offset(zero, b),
+              "%s: room of bucket %d of %s", what, b, name);
+        next = begin + (array->parts ? shard : zero_padded(zero, b));
     }
-    CHECK(t, next == array->data + in_array, "%s: %s ends %lld elements before its end", what, name,
-          (long long)(array->data + in_array - next));
-    if (in_array == 0) {
-        CHECK(t, bucket_part(&trainer->shards, *array, 0) == NULL, "%s: %s is not there", what, name);
-    }
+    CHECK(t, next == array->data + length, "%s: %s ends %lld elements before its end", what, name,
+          (long long)(array->data + length - next));
+    CHECK(t, length > 0 || bucket_part(s, *array, 0) == NULL, "%s: %s is not there", what, name);
 }
 
-TEST(test_places_in_buckets) {
+// Lengths and rooms are those of zero_lengths, which test_zero.c tests. Buckets with one slot have one room.
+TEST(test_buckets_are_where_they_are_planned) {
     for_each_plan([&](const Trainer *trainer, const char *what) {
-        check_places(t, trainer, &trainer->model.params, "params", what);
-        check_places(t, trainer, &trainer->optimizer.master, "master", what);
-        check_places(t, trainer, &trainer->model.grads, "grads", what);
-        check_places(t, trainer, &trainer->optimizer.m, "adam_m", what);
-        check_places(t, trainer, &trainer->optimizer.v, "adam_v", what);
-    });
-}
-
-// Bucket 0, a block and the next block never share a room for whole buckets, and every room is used.
-template <class T> static void check_rooms(Test *t, const Trainer *trainer, const Buckets<T> *array, const char *what) {
-    const T *begin = array->slots, *end = begin + planned(&trainer->device_plan, &array->slots), *used = begin;
-    int buckets = trainer->shards.layout.num_buckets;
-    for (int b = 0; b < buckets; b++) {
-        const T *room = whole_bucket(&trainer->shards, *array, b);
-        CHECK(t, room >= begin && room + zero_padded(&trainer->shards.layout, b) <= end, "%s: bucket %d lies outside",
-              what, b);
-        used = std::max(used, room + zero_padded(&trainer->shards.layout, b));
-        for (int other : {0, b - 1}) {
-            if (other < 0 || other == b) { continue; }
-            const T *there = whole_bucket(&trainer->shards, *array, other);
-            bool apart = there + zero_padded(&trainer->shards.layout, other) <= room ||
-                         room + zero_padded(&trainer->shards.layout, b) <= there;
-            CHECK(t, apart && bucket_slot(b) != bucket_slot(other), "%s: buckets %d and %d meet", what, b, other);
-        }
-        for (int other = 0; other < b; other++) {
-            CHECK(t, (bucket_slot(b) == bucket_slot(other)) == (room == whole_bucket(&trainer->shards, *array, other)),
-                  "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
-        }
-        CHECK(t, bucket_slot(b) >= 0 && bucket_slot(b) < NUM_BUCKET_SLOTS, "%s: slot %d", what, bucket_slot(b));
-    }
-    CHECK(t, used == end, "%s: %lld elements are never used", what, (long long)(end - used));
-}
-
-TEST(test_rooms_for_buckets) {
-    for_each_plan([&](const Trainer *trainer, const char *what) {
-        if (trainer->model.params.parts) { check_rooms(t, trainer, &trainer->model.params, what); }
-        if (trainer->model.grads.parts) { check_rooms(t, trainer, &trainer->model.grads, what); }
-        CHECK(t, trainer->model.params.parts == (planned(&trainer->device_plan, &trainer->model.params.slots) > 0),
-              "%s: slots", what);
-        CHECK(t, trainer->model.grads.parts == (planned(&trainer->device_plan, &trainer->model.grads.slots) > 0),
-              "%s: slots", what);
+        const ZeroLayout *zero = &trainer->shards.layout;
+        ZeroLengths n = zero_lengths(zero, trainer->model.shape.zero_stage);
         int64_t partials = 0;
-        for (int b = 0; b < trainer->shards.layout.num_buckets; b++) {
-            partials += global_norm_scratch_doubles(zero_shard(&trainer->shards.layout, b));
+        check_array(t, trainer, &trainer->model.params, "params", n.params, n.param_slots, what);
+        check_array(t, trainer, &trainer->model.grads, "grads", n.grads, n.grad_slots, what);
+        check_array(t, trainer, &trainer->optimizer.m, "adam_m", n.m, 0, what);
+        check_array(t, trainer, &trainer->optimizer.v, "adam_v", n.v, 0, what);
+        check_array(t, trainer, &trainer->optimizer.master, "master", PRECISION_IS_FP32 ? 0 : n.master, 0, what);
+        for (int b = 0; b < zero->num_buckets; b++) {
+            partials += global_norm_scratch_doubles(zero_shard(zero, b));
+            CHECK(t, bucket_slot(b) >= 0 && bucket_slot(b) < NUM_BUCKET_SLOTS, "slot %d", bucket_slot(b));
+            for (int other = 0; other < b; other++) {
+                CHECK(t,
+                      (bucket_slot(b) == bucket_slot(other)) ==
+                          (zero_slot_offset(zero, b) == zero_slot_offset(zero, other)),
+                      "%s: buckets %d and %d have one room or one slot, not both", what, b, other);
+            }
         }
         CHECK(t, planned(&trainer->device_plan, &trainer->stats.norm_partials) == partials, "%s: sums of squares",
               what);
@@ -713,32 +662,31 @@ TEST(test_rooms_for_buckets) {
 // The chunks of all ranks cover every element of every bucket once and in order, and fit the staging memory.
 TEST(test_chunks_are_everything_once) {
     std::unique_ptr<Trainer> trainer(new Trainer());
+    Shards *s = &trainer->shards;
+    const ZeroLayout *zero = &s->layout;
     bool split = false, empty = false;
     for (const GPT2Config &config : layouts) {
         for (int num_ranks : rank_counts) {
             std::vector<int64_t> done((size_t)config.num_layers + 1, 0);
             gpt2_plan(trainer.get(), &config, shape_of_rank(RUN_TRAINS, num_ranks, 0, ZERO_OPTIMIZER));
-            int64_t staging = planned(&trainer->pinned_plan, &trainer->transfer.staging);
-            int64_t workspace = planned(&trainer->device_plan, (float **)&trainer->gpu.cublas_workspace);
-            for (int rank = 0; rank < num_ranks; rank++) {
+            int64_t room = min_i64(planned(&trainer->pinned_plan, &trainer->transfer.staging),
+                                   planned(&trainer->device_plan, &trainer->gpu.cublas_workspace));
+            for (s->rank = 0; s->rank < num_ranks; s->rank++) {
                 Chunk chunk = {0, 0, 0}, before = chunk;
-                trainer->shards.rank = rank;
-                for (; next_chunk(&trainer->shards, &chunk); before = chunk) {
+                for (; next_chunk(s, &chunk); before = chunk) {
                     int64_t *at = &done[(size_t)chunk.bucket], n = chunk.end - chunk.begin;
-                    CHECK(t, chunk.begin == *at && n > 0 && n <= staging && n <= workspace,
+                    CHECK(t, chunk.begin == *at && n > 0 && n <= room && chunk.bucket >= before.bucket,
                           "%d ranks: chunk of %lld at %lld of bucket %d, expected at %lld", num_ranks, (long long)n,
                           (long long)chunk.begin, chunk.bucket, (long long)*at);
-                    CHECK(t, chunk.begin / zero_shard(&trainer->shards.layout, chunk.bucket) == rank,
-                          "another rank's part");
-                    CHECK(t, chunk.bucket >= before.bucket, "bucket %d after %d", chunk.bucket, before.bucket);
+                    CHECK(t, chunk.begin / zero_shard(zero, chunk.bucket) == s->rank, "another rank's part");
                     split = split || (before.end > 0 && chunk.bucket == before.bucket);
                     *at = chunk.end;
                 }
                 empty = empty || before.end == 0;
             }
             for (int b = 0; b <= config.num_layers; b++) {
-                CHECK(t, done[(size_t)b] == zero_size(&trainer->shards.layout, b), "%d ranks: %lld of bucket %d",
-                      num_ranks, (long long)done[(size_t)b], b);
+                CHECK(t, done[(size_t)b] == zero_size(zero, b), "%d ranks: %lld of bucket %d", num_ranks,
+                      (long long)done[(size_t)b], b);
             }
         }
     }
@@ -749,27 +697,25 @@ TEST(test_chunks_are_everything_once) {
 TEST(test_room_for_gradients) {
     Rig m(t, &two_heads, shape_of_rank(RUN_TRAINS, 4, 1, ZERO_GRADIENTS));
     if (!m.ok) { return; }
-    Trainer *trainer = &m.trainer;
-    for (int b = 0; b < trainer->shards.layout.num_buckets; b++) {
-        int64_t shard = zero_shard(&trainer->shards.layout, b), padded = 4 * shard;
+    Shards *s = &m.trainer.shards;
+    Buckets<float> grads = m.trainer.model.grads;
+    for (int b = 0; b < s->layout.num_buckets; b++) {
+        int64_t shard = zero_shard(&s->layout, b), padded = 4 * shard;
         std::vector<float> own = random_values(shard, 1.0f, 60 + b);
-        to_gpu(bucket_part(&trainer->shards, trainer->model.grads, b), own.data(), own.size());
+        to_gpu(bucket_part(s, grads, b), own.data(), own.size());
         for (bool first : {true, false}) {
             std::vector<float> want((size_t)padded, 0.0f);
             if (!first) { std::copy(own.begin(), own.end(), want.begin() + (std::ptrdiff_t)shard); }
-            cuda_check(cudaMemset(whole_bucket(&trainer->shards, trainer->model.grads, b), 0xff,
-                                  (size_t)padded * sizeof(float)));
+            cuda_check(cudaMemset(whole_bucket(s, grads, b), 0xff, (size_t)padded * sizeof(float)));
             cuda_check(cudaDeviceSynchronize()); // the model's streams do not wait for the copy
-            begin_gradient(&trainer->shards, trainer->model.grads, b, first);
-            check_values(t, "room of bucket " + std::to_string(b),
-                         to_host(whole_bucket(&trainer->shards, trainer->model.grads, b), padded), want, 0.0, 0.0);
+            begin_gradient(s, grads, b, first);
+            check_values(t, "room of bucket " + std::to_string(b), to_host(whole_bucket(s, grads, b), padded), want,
+                         0.0, 0.0);
         }
     }
-    zero_gradients(&trainer->shards,
-                   trainer->model.grads); // must do nothing, and must not take the parts for whole buckets
-    std::vector<float> own = random_values(zero_shard(&trainer->shards.layout, 0), 1.0f, 60);
-    check_values(t, "this rank's part",
-                 to_host(bucket_part(&trainer->shards, trainer->model.grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
+    zero_gradients(s, grads); // must do nothing, and must not take the parts for whole buckets
+    std::vector<float> own = random_values(zero_shard(&s->layout, 0), 1.0f, 60);
+    check_values(t, "this rank's part", to_host(bucket_part(s, grads, 0), (int64_t)own.size()), own, 0.0, 0.0);
 }
 
 // Checks the mean losses of `rows` sequences, each over some of its tokens.
@@ -817,18 +763,21 @@ TEST(test_roles_of_batches) {
     shape.val_sequences = 2;
     shape.eval_means = B * T;
     Rig m(t, &two_heads, shape);
-    if (!m.init(t)) { return; }
+    if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
     double alone[BATCHES], sum = NAN;
     m.run->micro_batches = BATCHES;
     m.run->options.total_batch = 1000;
     auto run_one = [&](int batch, BatchRole role) {
-        BatchSlot *slot = next_slot(&trainer->feeder, &trainer->shards);
-        make_batch(batch, B, T, slot->staging, slot->staging + B * T);
-        run_batch(trainer, slot, B, T, &role);
-        cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
-        cuda_check(cudaMemcpy(&sum, role.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost));
-        return sum;
+        int32_t tokens[B * T], targets[B * T];
+        make_batch(batch, B, T, tokens, targets);
+        return sum = run_tokens(trainer, tokens, targets, B, T, &role);
+    };
+    uint64_t grads = 0;
+    auto check_step = [&](const char *who) {
+        CHECK(t, value_at(trainer->stats.loss_sum) == alone[0] + alone[1] + alone[2], "%s changes the step's loss",
+              who);
+        CHECK(t, hash_of(in_table_order(trainer, trainer->model.grads)) == grads, "%s changes the gradients", who);
     };
     zero_gradients(&trainer->shards, trainer->model.grads);
     for (int i = 0; i < BATCHES; i++) { alone[i] = run_one(i, training_role(trainer, m.run.get(), 0)); }
@@ -840,20 +789,13 @@ TEST(test_roles_of_batches) {
     }
     CHECK(t, sum == alone[0] + alone[1] + alone[2], "sum of losses %.17g, expected %.17g", sum,
           alone[0] + alone[1] + alone[2]);
-    uint64_t grads = hash_of(in_table_order(trainer, trainer->model.grads));
+    grads = hash_of(in_table_order(trainer, trainer->model.grads));
     BatchRole evaluates;
     evaluates.loss_sum = trainer->evaluation.val_sums;
     CHECK(t, run_one(1, evaluates) == alone[1], "another loss %.17g in a validation, expected %.17g", sum, alone[1]);
-    double kept;
-    cuda_check(cudaMemcpy(&kept, trainer->stats.loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
-    CHECK(t, kept == alone[0] + alone[1] + alone[2], "a validation changes the loss of the step");
-    CHECK(t, hash_of(in_table_order(trainer, trainer->model.grads)) == grads,
-          "a validation changes the gradients of the step");
+    check_step("a validation");
     check_evaluation(t, trainer, B, T);
-    cuda_check(cudaMemcpy(&kept, trainer->stats.loss_sum, sizeof(kept), cudaMemcpyDeviceToHost));
-    CHECK(t, kept == alone[0] + alone[1] + alone[2], "an evaluation changes the loss of the step");
-    CHECK(t, hash_of(in_table_order(trainer, trainer->model.grads)) == grads,
-          "an evaluation changes the gradients of the step");
+    check_step("an evaluation");
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -909,7 +851,7 @@ TEST(test_memory_is_what_was_planned) {
 TEST(test_steps_allocate_nothing) {
 #ifdef GPT2_EMU
     Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!m.init(t)) { return; }
+    if (!rig_init(t, &m)) { return; }
     long allocations = emu::allocation_count();
     for (int step = 0; step < 2; step++) { train_one(&m.trainer, step, 2, 17); }
     CHECK(t, emu::allocation_count() == allocations, "%ld allocations by CUDA calls in two steps",
@@ -969,15 +911,14 @@ TEST(test_host_does_not_wait_in_a_step) {
 // A NaN in a weight or in a gradient must stop this update and all later ones, and the tensor must be named.
 TEST(test_nan_stops_updates) {
     Rig m(t, &two_heads, trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING));
-    if (!m.init(t)) { return; }
+    if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
-    uint64_t want = m.hash();
+    uint64_t want = hash_of(&m);
     int bucket = zero_bucket_of(PARAM_fcb, 1);
     int64_t at = zero_tensor_offset(&trainer->shards.layout, PARAM_fcb) + 3;
     floatX *weight = bucket_element(&trainer->shards, trainer->model.params, bucket, at);
-    floatX nan_value, old_value;
+    floatX nan_value, old_value = value_at(weight);
     floatX_from_host(&nan_value, NAN);
-    cuda_check(cudaMemcpy(&old_value, weight, sizeof(floatX), cudaMemcpyDeviceToHost));
     to_gpu(weight, &nan_value, 1);
     train_one(trainer, 0, 2, 17);
     CHECK(t, trainer->stats.results[0].stopped == 1, "stopped is %d, expected 1", trainer->stats.results[0].stopped);
@@ -992,7 +933,7 @@ TEST(test_nan_stops_updates) {
     name_nonfinite_activation(trainer, 2 * 17, name, sizeof(name));
     CHECK(t, strcmp(name, "activation fc of layer 1") == 0, "named '%s'", name);
     train_one(trainer, 1, 2, 17); // a step without a NaN after the step with one
-    CHECK(t, m.hash() == want, "the weights changed");
+    CHECK(t, hash_of(&m) == want, "the weights changed");
     float bad = INFINITY;
     to_gpu(bucket_element(&trainer->shards, trainer->model.grads, bucket, at), &bad, 1);
     CHECK(t,
@@ -1021,7 +962,7 @@ TEST(test_inputs_kept_in_8_bits) {
         RunShape shape = trains(2, 17, level, FUSE_NOTHING);
         shape.fp8 = true;
         Rig m(t, &two_heads, shape);
-        if (!m.init(t)) { return; }
+        if (!rig_init(t, &m)) { return; }
         Trainer *trainer = &m.trainer;
         int L = trainer->model.config.num_layers;
         train_one(trainer, 0, 2, 17);
@@ -1043,9 +984,7 @@ TEST(test_inputs_kept_in_8_bits) {
             model_forward(&trainer->model, &trainer->gpu, &trainer->shards, trainer->feeder.slots[0].device, 2, 17,
                           use);
             for (int which = 0; which < NUM_LINEARS; which++) {
-                unsigned char code;
-                cuda_check(cudaStreamSynchronize(trainer->gpu.stream));
-                cuda_check(cudaMemcpy(&code, trainer->model.fp8.inp_t[which].of(L - 1), 1, cudaMemcpyDeviceToHost));
+                unsigned char code = value_at((const unsigned char *)trainer->model.fp8.inp_t[which].of(L - 1));
                 CHECK(t, (code == 0xff) == (use == LINEAR_FOR_LOSS), "level %d, layer %d: code %02x", level, which,
                       code);
             }
@@ -1059,17 +998,15 @@ TEST(test_scales_of_8_bits) {
     RunShape shape = trains(2, 17, RECOMPUTE_NOTHING, FUSE_NOTHING);
     shape.fp8 = true;
     Rig m(t, &two_heads, shape);
-    if (!m.init(t)) { return; }
+    if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
     int64_t N = 2 * 17, C = trainer->model.config.channels;
     std::vector<int32_t> tokens = random_ids(2 * N, trainer->model.config.vocab_size, 41);
     zero_gradients(&trainer->shards, trainer->model.grads);
     gradient(trainer, tokens.data(), tokens.data() + N, 2, 17, 1.0f);
     auto check = [&](const char *what, int operand, int layer, int which, double expected) {
-        Fp8Scale scale;
+        Fp8Scale scale = value_at(fp8_scale(&trainer->model.fp8, operand, layer, which));
         float amax;
-        cuda_check(cudaMemcpy(&scale, fp8_scale(&trainer->model.fp8, operand, layer, which), sizeof(scale),
-                              cudaMemcpyDeviceToHost));
         memcpy(&amax, &scale.amax, sizeof(amax));
         CHECK(t, (double)amax == expected, "%s of layer %d: amax %g, expected %g", what, layer, (double)amax, expected);
     };
@@ -1089,7 +1026,7 @@ TEST(test_scales_of_8_bits) {
 TEST(test_sample_logits) {
     Wanted w = wanted_open(t);
     Rig m(t, &w.config, trains(w.B, w.T, RECOMPUTE_GELU, FUSE_NOTHING));
-    if (!m.load(t, FIXTURES "small.bin")) { return; }
+    if (!rig_load(t, &m, FIXTURES "small.bin")) { return; }
     Trainer *trainer = &m.trainer;
     int V = w.config.vocab_size;
     double tol = tolerance(longest_reduction(trainer), forward_depth(trainer));
@@ -1103,7 +1040,6 @@ TEST(test_sample_logits) {
     CHECK(t, trainer->sample.history_length == w.T / 2 + 1, "a full window leaves %d tokens",
           trainer->sample.history_length);
     CHECK(t, trainer->sample.history_staging[0] == w.inputs[w.T - w.T / 2], "the newer half does not stay");
-    free(w.data);
 }
 
 int main(int argc, char **argv) { return test_main(argc, argv); }
