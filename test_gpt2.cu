@@ -765,7 +765,7 @@ TEST(test_roles_of_batches) {
     Rig m(t, &two_heads, shape);
     if (!rig_init(t, &m)) { return; }
     Trainer *trainer = &m.trainer;
-    double alone[BATCHES], sum = NAN;
+    double alone[BATCHES] = {0.0}, sum = NAN;
     m.run->micro_batches = BATCHES;
     m.run->options.total_batch = 1000;
     auto run_one = [&](int batch, BatchRole role) {
