@@ -118,10 +118,9 @@ __device__ __forceinline__ x128 residual_sum(x128 a, x128 b) {
 // Normalizes inp, or with RESIDUAL the sum inp + other, which it stores. Moves 2*N*C floatX (reads inp, writes out) and
 // 2*N float. With RESIDUAL it moves 4*N*C, where two kernels would move 5*N*C. weight and bias stay in the caches.
 template <bool RESIDUAL, bool AMAX>
-static __global__ void layernorm_forward_kernel(floatX *residual, floatX *__restrict__ out, float *__restrict__ mean,
-                                                float *__restrict__ rstd, const floatX *inp, const floatX *other,
-                                                const floatX *__restrict__ weight, const floatX *__restrict__ bias,
-                                                int64_t N, int C, uint32_t *amax) {
+__device__ __forceinline__ void layernorm_forward_row(floatX *residual, floatX *out, float *mean, float *rstd,
+                                                      const floatX *inp, const floatX *other, const floatX *weight,
+                                                      const floatX *bias, int64_t N, int C, uint32_t *amax) {
     int64_t row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     int vectors = row < N ? C / x128::size : 0;
     LayerNormPart x, y;
@@ -141,25 +140,47 @@ static __global__ void layernorm_forward_kernel(floatX *residual, floatX *__rest
     layernorm_normalize<AMAX>(out, mean, rstd, x, weight, bias, row, vectors, C, amax);
 }
 
-// In a block x threads hold a row, and y rows fill about block_size threads.
-template <bool RESIDUAL>
-static inline void layernorm_launch(const LayerNorm &ln, floatX *residual, const floatX *inp, const floatX *other,
-                                    int64_t N, cudaStream_t stream, int block_size) {
+// The two kernels differ in name, so that a profile tells them apart.
+template <bool AMAX>
+static __global__ void layernorm_forward_kernel(floatX *__restrict__ out, float *__restrict__ mean,
+                                                float *__restrict__ rstd, const floatX *__restrict__ inp,
+                                                const floatX *__restrict__ weight, const floatX *__restrict__ bias,
+                                                int64_t N, int C, uint32_t *amax) {
+    layernorm_forward_row<false, AMAX>(NULL, out, mean, rstd, inp, NULL, weight, bias, N, C, amax);
+}
+
+template <bool AMAX>
+static __global__ void fused_residual_layernorm_forward_kernel(floatX *residual, floatX *__restrict__ out,
+                                                               float *__restrict__ mean, float *__restrict__ rstd,
+                                                               const floatX *inp1, const floatX *inp2,
+                                                               const floatX *__restrict__ weight,
+                                                               const floatX *__restrict__ bias, int64_t N, int C,
+                                                               uint32_t *amax) {
+    layernorm_forward_row<true, AMAX>(residual, out, mean, rstd, inp1, inp2, weight, bias, N, C, amax);
+}
+
+typedef struct {
+    unsigned blocks;
+    dim3 block;
+} LayerNormGrid;
+
+// The grid of a forward: in a block x threads hold a row, and y rows fill about block_size threads.
+static inline LayerNormGrid layernorm_grid(const LayerNorm &ln, int64_t N, int block_size) {
     cuda_require(N > 0 && ln.C > 0 && ln.C % 8 == 0 && ln.C <= LAYERNORM_MAX_CHANNELS);
     cuda_require(block_size >= WARP_SIZE && block_size <= MAX_BLOCK);
     unsigned row_threads = WARP_SIZE * blocks_for(ln.C, WARP_SIZE * LAYERNORM_VECTORS * x128::size);
     dim3 block(row_threads, (unsigned)max_i64(1, block_size / row_threads));
-    auto kernel =
-        ln.out_amax != NULL ? layernorm_forward_kernel<RESIDUAL, true> : layernorm_forward_kernel<RESIDUAL, false>;
-    kernel<<<blocks_for(N, block.y), block, 0, stream>>>(residual, ln.out, ln.mean, ln.rstd, inp, other, ln.weight,
-                                                         ln.bias, N, ln.C, ln.out_amax);
-    cuda_check_launch("layernorm_forward_kernel");
+    return {blocks_for(N, block.y), block};
 }
 
 // out, mean, rstd = (see the top). out may not be inp.
 static inline void layernorm_forward(const LayerNorm &ln, const floatX *inp, int64_t N, cudaStream_t stream,
                                      int block_size = 256) {
-    layernorm_launch<false>(ln, NULL, inp, NULL, N, stream, block_size);
+    LayerNormGrid grid = layernorm_grid(ln, N, block_size);
+    auto kernel = ln.out_amax != NULL ? layernorm_forward_kernel<true> : layernorm_forward_kernel<false>;
+    kernel<<<grid.blocks, grid.block, 0, stream>>>(ln.out, ln.mean, ln.rstd, inp, ln.weight, ln.bias, N, ln.C,
+                                                   ln.out_amax);
+    cuda_check_launch("layernorm_forward_kernel");
 }
 
 // residual = inp1 + inp2, rounded to floatX. out, mean, rstd = LayerNorm of the rounded residual, with the bits that
@@ -167,7 +188,12 @@ static inline void layernorm_forward(const LayerNorm &ln, const floatX *inp, int
 static inline void fused_residual_layernorm_forward(const LayerNorm &ln, floatX *residual, const floatX *inp1,
                                                     const floatX *inp2, int64_t N, cudaStream_t stream,
                                                     int block_size = 256) {
-    layernorm_launch<true>(ln, residual, inp1, inp2, N, stream, block_size);
+    LayerNormGrid grid = layernorm_grid(ln, N, block_size);
+    auto kernel = ln.out_amax != NULL ? fused_residual_layernorm_forward_kernel<true>
+                                      : fused_residual_layernorm_forward_kernel<false>;
+    kernel<<<grid.blocks, grid.block, 0, stream>>>(residual, ln.out, ln.mean, ln.rstd, inp1, inp2, ln.weight, ln.bias,
+                                                   N, ln.C, ln.out_amax);
+    cuda_check_launch("fused_residual_layernorm_forward_kernel");
 }
 
 // ---- Backward ----
