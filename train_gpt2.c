@@ -20,16 +20,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "llmc/cpu/gemm.h"
+#include "llmc/base/utils.h"
 #include "llmc/model/activations.h"
 #include "llmc/model/gpt2.h"
 #include "llmc/model/memory_plan.h"
+#include "llmc/cpu/gemm.h"
+#include "llmc/cpu/peak.h"
+#include "llmc/cpu/simd.h"
 #include "llmc/optim/outlier.h"
 #include "llmc/optim/schedulers.h"
-#include "llmc/cpu/peak.h"
 #include "llmc/run/train_loop.h"
-#include "llmc/cpu/simd.h"
-#include "llmc/base/utils.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 1. The layers

@@ -1,15 +1,19 @@
 // Trains GPT-2 on GPUs. The file tells the story of a step, from tokens to updated weights. The kernels are in
-// llmc/layers and llmc/optim. train_gpt2.c tells this story for the CPU. The two share tables, files and the run, but
-// not recompute, evaluation and samples: here the host queues equal work ahead for all ranks, while the CPU trainer
-// calls one function after the other and keeps the keys and values of a sample.
+// llmc/layers and llmc/optim. train_gpt2.c tells this story for the CPU. llmc/run/train_loop.h holds the program of
+// both, and says what they do not share and why.
 //
-//   1. types        the structs of a trainer, and the plan of all memory
-//   2. forward      embedding, blocks, language model head, loss
-//   3. backward     the gradients, from the last layer to the first
-//   4. update       checksum of the weights, gradient norm, AdamW
-//   5. batches      their way to the GPU, the passes of a micro-batch
-//   6. state        load, save and check parameters and optimizer state
-//   7. the program  open, tune, step, evaluate, sample, loop
+// The story:
+//   1. types      the structs of a trainer
+//   2. forward    embedding, blocks, language model head, loss
+//   3. backward   the gradients, from the last layer to the first
+//   4. update     checksum of the weights, gradient norm, AdamW
+//   5. the step   batches on their way, micro-batches, one update, results that arrive late
+//   6. validation, questions, samples
+// What it takes besides:
+//   7. the plan   all memory, planned before it is allocated; what a step costs
+//   8. NaNs       where one began
+//   9. state      load, save and check parameters and optimizer state
+//   10. program   open, tune, print, main; the loop is in llmc/run/train_loop.h
 //
 // Shapes use the field's letters: B sequences of T tokens, C channels, NH heads of size HS = C / NH, L layers, V tokens
 // in the vocabulary (Vp with padding), N = B*T rows. Weights are bf16 beside fp32 master weights, or fp32
@@ -36,42 +40,42 @@
 
 #include <nvtx3/nvToolsExt.h>
 
-#include "llmc/optim/adamw.cuh"
-#include "llmc/layers/attention.cuh"
-#include "llmc/layers/attention_tune.cuh"
+#include "llmc/base/utils.h"
 #include "llmc/model/activations.h"
 #include "llmc/model/auto_plan.h"
+#include "llmc/model/gpt2.h"
+#include "llmc/model/memory_plan.h"
+#include "llmc/cuda/cublas_common.h"
+#include "llmc/cuda/cuda_common.h"
+#include "llmc/cuda/cuda_graph.h"
 #include "llmc/cuda/cuda_utils.cuh"
+#include "llmc/cuda/gpu.h"
+#include "llmc/cuda/matmul_tune.cuh"
+#include "llmc/layers/attention.cuh"
+#include "llmc/layers/attention_cudnn.h"
+#include "llmc/layers/attention_tune.cuh"
+#include "llmc/layers/embedding.cuh"
+#include "llmc/layers/fp8.cuh"
+#include "llmc/layers/gelu.cuh"
+#include "llmc/layers/layernorm.cuh"
+#include "llmc/layers/linear.cuh"
+#include "llmc/layers/loss.cuh"
+#include "llmc/optim/adamw.cuh"
+#include "llmc/optim/finite.cuh"
+#include "llmc/optim/global_norm.cuh"
+#include "llmc/optim/outlier.h"
+#include "llmc/optim/schedulers.h"
 #include "llmc/ranks/agree.h"
 #include "llmc/ranks/buckets.cuh"
 #include "llmc/ranks/gpu_state.cuh"
 #include "llmc/ranks/rank_gpus.cuh"
 #include "llmc/ranks/start.h"
-#include "llmc/cuda/cublas_common.h"
-#include "llmc/cuda/cuda_common.h"
-#include "llmc/cuda/cuda_graph.h"
-#include "llmc/layers/attention_cudnn.h"
-#include "llmc/layers/embedding.cuh"
-#include "llmc/optim/finite.cuh"
-#include "llmc/layers/fp8.cuh"
-#include "llmc/layers/loss.cuh"
-#include "llmc/layers/gelu.cuh"
-#include "llmc/optim/global_norm.cuh"
-#include "llmc/optim/outlier.h"
-#include "llmc/optim/schedulers.h"
-#include "llmc/model/gpt2.h"
-#include "llmc/cuda/gpu.h"
-#include "llmc/layers/layernorm.cuh"
-#include "llmc/layers/linear.cuh"
-#include "llmc/cuda/matmul_tune.cuh"
-#include "llmc/model/memory_plan.h"
 #include "llmc/ranks/step_link.h"
 #include "llmc/run/gpu_choices.h"
 #include "llmc/run/train_loop.h"
-#include "llmc/base/utils.h"
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 1. Types, and the plan of all memory
+// 1. Types
 
 static const char *const host_phase_names[] = {"all"};
 
@@ -275,204 +279,6 @@ struct Range {
     Range(const Range &) = delete;
     Range &operator=(const Range &) = delete;
 };
-
-// ---- The plan: every buffer is a row ----
-
-// The type of a row follows from its pointer. A struct counts as so many doubles.
-static PlanType plan_type(const float *) { return PLAN_F32; }
-static PlanType plan_type(const int32_t *) { return PLAN_I32; }
-[[maybe_unused]] static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
-static PlanType plan_type(const void *) { return PLAN_F64; }
-template <class T> static constexpr int64_t doubles_in() {
-    static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
-    return (int64_t)(sizeof(T) / sizeof(double));
-}
-
-template <class T>
-static void plan_row(MemoryPlan *plan, T **pointer, const char *name, PlanCategory category, PlanShape shape,
-                     int first = FORWARD, int last = UPDATE) {
-    plan_add(plan, pointer, name, category, plan_type(*pointer), shape, first, last);
-}
-
-template <class T>
-static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
-                         bool parts) {
-    array->parts = parts;
-    plan_row(plan, &array->data, name, category, shape1(length));
-}
-
-// Plans this rank's parts of parameters, gradients and optimizer state.
-static void plan_state(Trainer *t, MemoryPlan *plan) {
-    int stage = t->model.shape.zero_stage;
-    bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
-    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
-    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
-    if (!t->model.shape.has_master) { n.master = 0; }
-    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
-    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
-    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
-    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
-    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
-    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
-    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
-    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
-}
-
-// Finds the slots of all activations.
-static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
-    int n = 0;
-#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
-    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
-}
-
-// With --head-overlap the losses of a chunk are computed beside the logits of the next chunk, so two chunks exist.
-static ActShape activation_shape(const Model *model) {
-    const RunShape *run = &model->shape;
-    int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
-    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
-    return {model->config, N, linear_rows(run->fp8, N), chunk, chunks, level, run->fp8, ON_GPU, PLAN_FLOATX};
-}
-
-// Plans the activations from `first` to `last`.
-static void plan_activations(Model *model, MemoryPlan *plan, int first, int last) {
-    ActShape shape = activation_shape(model);
-    ActSlot slots[NUM_ACTIVATIONS];
-    model->head_rows = (int)shape.chunk_rows;
-    activation_slots(&model->acts, slots);
-    for (int i = first; i <= last; i++) { plan_activation(plan, &shape, i, slots[i]); }
-}
-
-// Plans the 8-bit copies of --fp8.
-static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
-#define FP8_ROW(ID, name, inp, level)                                                                                  \
-    {#name "w_fp8",                                                                                                    \
-     #name "w_fp8_t",                                                                                                  \
-     #inp "_fp8_t",                                                                                                    \
-     (int)gpt2_param_cols(&model->config, PARAM_##name##w),                                                            \
-     (int)gpt2_param_rows(&model->config, PARAM_##name##w),                                                            \
-     model->shape.recompute < level},
-    const Fp8PlanRow rows[NUM_LINEARS] = {BLOCK_LINEARS(FP8_ROW)};
-    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
-                                !model->params.parts,     FORWARD, BACKWARD_MLP,
-                                BACKWARD_ATTENTION,       UPDATE};
-    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
-}
-
-// The layers that sum over rows take turns with one scratch buffer.
-static int64_t sum_scratch_floats(int64_t N, int C) {
-    int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
-    for (int width = C; width <= 4 * C; width += C) {
-        most = max_i64(most, linear_backward_bias_scratch_floats(N, width));
-    }
-    return most;
-}
-
-// Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
-static int64_t norm_partials(const Trainer *t) {
-    const ZeroLayout *zero = &t->shards.layout;
-    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
-           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
-}
-
-// Describes the attention that cuDNN computes.
-static CudnnShape cudnn_shape(const Model *model) {
-    const RunShape *run = &model->shape;
-    return {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
-}
-
-static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
-    int C = t->model.config.channels, NH = t->model.config.num_heads, from = BACKWARD_ATTENTION, to = from;
-    CudnnShape attention = cudnn_shape(&t->model);
-    int64_t cudnn_bytes = t->model.shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
-    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
-    plan_row(plan, &t->gpu.cudnn_backward, "cudnn_backward", PLAN_WORKSPACE, shape1(ceil_div_i64(cudnn_bytes, 4)), from,
-             to);
-    plan_row(plan, &t->model.att_delta, "att_delta", PLAN_WORKSPACE, shape2(N, NH), from, to);
-    plan_row(plan, &t->model.sum_scratch, "sum_scratch", PLAN_WORKSPACE, shape1(sum_scratch_floats(N, C)), LM_HEAD, to);
-    plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
-}
-
-// Returns the rounds of a validation. In each round every rank takes one batch.
-static int64_t validation_rounds(const Model *model) {
-    return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
-}
-
-// Plans everything on the GPU for batches of at most N rows.
-static void plan_device(Trainer *t, int64_t N) {
-    MemoryPlan *plan = &t->device_plan;
-    const RunShape *run = &t->model.shape;
-    PlanCategory work = PLAN_WORKSPACE;
-    bool trains = run->kind == RUN_TRAINS;
-    int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
-    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0, rounds = validation_rounds(&t->model);
-    plan_init(plan, phase_names);
-    plan_state(t, plan);
-    plan_row(plan, &t->feeder.slots[0].device, "batch_0", PLAN_DATA, shape2(3, N));
-    plan_row(plan, &t->feeder.slots[1].device, "batch_1", PLAN_DATA, shape2(3, N));
-    plan_row(plan, &t->sample.history, "history", PLAN_DATA, shape1(run->T));
-    plan_activations(&t->model, plan, ACT_residual, ACT_fc);
-    if (run->fp8) { plan_fp8(&t->model, plan, N); }
-    plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
-    if (trains) { plan_backward(t, plan, N); }
-    plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
-    plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
-    plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
-    plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
-    plan_row(plan, &t->evaluation.val_sums, "val_sums", work, shape2(run->num_ranks, rounds));
-    plan_row(plan, &t->evaluation.eval_means, "eval_means", work, shape1(run->eval_means));
-    plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
-    plan_row(plan, &t->transfer.export_bucket, "export_bucket", work, shape1(run->exports ? whole : 0));
-    plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
-    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(run->cublas_bytes / 4));
-    plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
-    plan_layout(plan);
-}
-
-static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_SMALL_WORKSPACE,
-              "parameters on their way to bf16 pass through cuBLAS's workspace");
-static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
-                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
-              "the arrays of a checkpoint are those on the GPU");
-
-// Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
-static void plan_host(Trainer *t, int64_t N) {
-    const GPT2Config *config = &t->model.config;
-    const RunShape *run = &t->model.shape;
-    MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
-    int64_t V = config->vocab_size, collected = run->exports && run->rank == 0 ? gpt2_num_params(config) : 0;
-    PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
-    plan_init(pinned, host_phase_names);
-    plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
-    plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
-    plan_row(pinned, &t->stats.inputs, "step_inputs", data, shape2(NUM_STEPS, doubles_in<StepInput>()), 0, 0);
-    plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
-    plan_row(pinned, &t->evaluation.host_val_sums, "val_sums", data,
-             shape2(run->num_ranks, validation_rounds(&t->model)), 0, 0);
-    plan_row(pinned, &t->evaluation.host_eval_means, "eval_means", data, shape1(run->eval_means), 0, 0);
-    plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
-    plan_row(pinned, &t->transfer.staging, "staging", data, shape1(state_chunk_floats(&t->shards.layout)), 0, 0);
-    plan_row(pinned, &t->sample.pinned_logits, "sample_logits", data, shape1(config->padded_vocab_size), 0, 0);
-    plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
-    plan_layout(pinned);
-    plan_init(host, host_phase_names);
-    plan_row(host, &t->transfer.host_params, "host_params", PLAN_PARAMETER, shape1(collected), 0, 0);
-    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
-    plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
-    plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
-    plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
-    plan_layout(host);
-}
-
-// Plans every buffer of a run.
-static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
-    memset(t, 0, sizeof(*t));
-    t->model.shards = &t->shards;
-    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
-    t->model.config = *config, t->model.shape = shape;
-    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
-    plan_device(t, (int64_t)shape.B * shape.T);
-    plan_host(t, (int64_t)shape.B * shape.T);
-}
 
 // ---------------------------------------------------------------------------------------------------------------------
 // 2. Forward
@@ -961,40 +767,8 @@ static void gpt2_update(Trainer *t) {
     }
 }
 
-template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t n) {
-    return any_nonfinite(data, n, t->transfer.flag, t->gpu.stream);
-}
-
-// Writes the name of the first tensor in this rank's part of `array` that holds a NaN or an infinity.
-template <class T>
-static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
-    return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
-        if (!find_nonfinite(t, data, piece.count)) { return true; }
-        const GPT2ParamSpec *spec = &gpt2_param_specs[piece.tensor];
-        int n = snprintf(name, size, "%s %s", what, spec->name);
-        if (spec->per_layer) { snprintf(name + n, size - (size_t)n, " of layer %d", piece.layer); }
-        return false;
-    });
-}
-
-static bool activation_is_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
-    Trainer *t = (Trainer *)context;
-    return type == PLAN_F32 ? find_nonfinite(t, (const float *)data, n) : find_nonfinite(t, (const floatX *)data, n);
-}
-
-// Names the activation where a NaN or an infinity first stands, in the order of the computation. The parameters are
-// finite and the forward pass gave a loss that is not. The backward must not have run, since it overwrites some
-// activations. Activations that were not kept for each layer are passed over.
-static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t size) {
-    ActShape shape = activation_shape(&t->model);
-    ActSlot slots[NUM_ACTIVATIONS];
-    activation_slots(&t->model.acts, slots);
-    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, t, name, size)) { return; }
-    snprintf(name, size, "the losses");
-}
-
 // ---------------------------------------------------------------------------------------------------------------------
-// 5. Batches on their way
+// 5. A training step
 
 // Returns a slot for the next batch. Its staging memory is free to be written.
 static BatchSlot *next_slot(Feeder *feeder, Shards *shards) {
@@ -1048,8 +822,677 @@ static void run_batch(Trainer *t, BatchSlot *slot, int B, int T, const BatchRole
     release_batch(&t->gpu, slot);
 }
 
+static StopRequest stop_request;
+static void on_signal(int number) { stop_on_signal(&stop_request, number); }
+
+// Describes the i-th micro-batch of a step of this run.
+static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
+    BatchRole role;
+    role.trains = true;
+    role.first = i == 0, role.last = i == run->micro_batches - 1;
+    role.dloss = 1.0f / (float)run->options.total_batch;
+    role.loss_sum = t->stats.loss_sum;
+    return role;
+}
+
+// Queues all micro-batches of the step at the run's position, which add up its gradient. If the run is asked to stop
+// between two of them, sets *interrupted and returns early. Nothing is lost: a resumed run begins the step anew. A rank
+// with peers is not interrupted: it finishes the step.
+static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
+    *interrupted = false;
+    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
+    int64_t N = (int64_t)B * T;
+    zero_gradients(&t->shards, t->model.grads);
+    for (int64_t i = 0; i < run->micro_batches; i++) {
+        *interrupted = !has_peers(&t->shards) && is_stopping(&stop_request) && i > 0;
+        if (*interrupted) { return true; }
+        comm_progress_to(t->shards.ranks, "step", run->step + 1);
+        BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+        BatchRole role = training_role(t, run, i);
+        if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
+        run_batch(t, slot, B, T, &role);
+    }
+    return true;
+}
+
+// Returns the weight of one row's loss in the mean loss, for reduce_step.
+static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options.total_batch; }
+
+// Logs once that the driver refused to make graphs.
+static void report_refusal(Trainer *t, TrainRun *run) {
+    if (t->gpu.graphs.refusal[0] == '\0') { return; }
+    logger_event(&run->logger, "%s", t->gpu.graphs.refusal);
+    t->gpu.graphs.refusal[0] = '\0';
+}
+
+static void print_gpu_state(Trainer *t, TrainRun *run) {
+    char text[160];
+    if (!gpu_monitor_text(&t->gpu.device.monitor, text, sizeof(text))) { return; }
+    logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
+}
+
+// ---- Results that arrive late ----
+//
+// The GPU must never wait for the host. The host therefore queues a step without waiting for its loss and norm, and
+// reads them while the next step runs: one step waits in stats.pending until settle_step logs it. The GPU itself
+// decides whether a step may update the weights (step_finish, adamw_update), so a NaN that the host sees late has
+// changed nothing. Only a run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the step's loss and norm.
+
+// Begins a step: takes a slot for its events and records its beginning.
+static PendingStep begin_step(Trainer *t, const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
+    PendingStep step;
+    memset(&step, 0, sizeof(step));
+    step.waiting = true;
+    step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
+    step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
+    step.next_sequence = run->next_sequence;
+    step.info = run_begin_step(run, schedule_lr(&schedule, run->step));
+    cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
+    return step;
+}
+
+// Names the tensor where a NaN or an infinity of a step began: see section 8. Returns false.
+static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error);
+
+// Waits for the loss and norm of a step. Fails if the GPU refused to update the weights with them.
+static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
+    wait_for_event(&t->shards, t->stats.reduced[step->slot]);
+    const StepResult *result = &t->stats.results[step->slot];
+    stop_request.agreed = stop_request.agreed || result->wants_to_end != 0;
+    if (result->stopped == STEP_WEIGHTS_DIFFER) {
+        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
+    }
+    if (result->stopped) { return explain_stop(t, run, step, result, error); }
+    step->info.loss = result->loss;
+    step->info.norm = result->norm;
+    step->is_read = true;
+    return true;
+}
+
+// Adds a step's loss and norm to the statistics of outliers. True if the step is an outlier whose update is skipped.
+static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
+    char why[96];
+    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
+    bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
+    if (skip) { run_report_skip(run, info->step, why); }
+    return skip;
+}
+
+// Returns the seconds of a step. They count from the end of an adjoining step before it, which includes gaps, or else
+// from the step's beginning.
+static double measured_seconds(const StepStats *stats, const PendingStep *step) {
+    float milliseconds = 0.0f;
+    int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
+    cudaEvent_t begin = step->adjoins ? stats->done[before] : stats->begun[step->slot];
+    cuda_check(cudaEventElapsedTime(&milliseconds, begin, stats->done[step->slot]));
+    return 1e-3 * (double)milliseconds;
+}
+
+// Waits for the pending step's results and logs them. Does nothing if no step is pending.
+static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
+    PendingStep *step = &t->stats.pending;
+    if (!step->waiting) { return true; }
+    step->waiting = false;
+    if (!step->is_read) {
+        if (!read_result(t, run, step, error)) { return false; }
+        is_outlier(t, run, &step->info); // no limits are set, so this only keeps the statistics
+    }
+    wait_for_event(&t->shards, t->stats.done[step->slot]);
+    step->info.seconds = measured_seconds(&t->stats, step);
+    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
+    if (t->gpu.device.peak_flops > 0.0) {
+        double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
+        step->info.peak_fraction = run_peak_fraction(run, step->info.seconds, peak);
+    }
+    return logger_step(&run->logger, &step->info, error);
+}
+
+// Decides whether a step updates the weights. The host waits here only in a run that skips outliers.
+static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *skip, Error *error) {
+    *skip = false;
+    if (run->options.skip_loss_z <= 0.0 && run->options.skip_grad_z <= 0.0) { return true; }
+    if (!settle_step(t, run, error) || !read_result(t, run, step, error)) { return false; }
+    *skip = is_outlier(t, run, &step->info);
+    return true;
+}
+
+// Logs the step before while the GPU works on the queued step, which becomes the pending step.
+static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Error *error) {
+    cuda_check(cudaEventRecord(t->stats.done[step->slot], t->gpu.stream));
+    report_refusal(t, run);
+    if (!settle_step(t, run, error)) { return false; }
+    t->stats.pending = *step;
+    return true;
+}
+
+// ---- The step ----
+
+// Returns the input of a step that makes the next update.
+static StepInput step_input(const TrainRun *run, double lr) {
+    const TrainOptions *o = &run->options;
+    int64_t update = run->updates + 1;
+    StepInput input;
+    input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
+                                  (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
+    input.wants_to_end = stop_request.asked != 0;
+    return input;
+}
+
+// Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
+static bool train_step(Trainer *t, TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    bool interrupted, skip;
+    PendingStep step = begin_step(t, run);
+    if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
+    if (interrupted) { return settle_step(t, run, error); }
+    StepInput input = step_input(run, step.info.lr);
+    reduce_step(t, loss_factor(run), o->grad_clip, &input, step.slot);
+    if (!decide_update(t, run, &step, &skip, error)) { return false; }
+    if (!skip) { gpt2_update(t); }
+    run->updates += !skip;
+    if (!queue_results(t, run, &step, error)) { return false; }
+    run_advance(run);
+    if (o->gpu_log_every > 0 && run->step % o->gpu_log_every == 0) { print_gpu_state(t, run); }
+    return true;
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
-// 6. State
+// 6. Validation, questions, samples
+
+// Queues a batch of a validation. The sum of its losses goes to its place in val_sums, in GPU memory.
+static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
+    Range range("validation");
+    int64_t first = round.batch * run->options.batch_size, T = run->options.seq_len;
+    int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
+    BatchRole role;
+    comm_progress_to(t->shards.ranks, "the validation after step", run->step);
+    role.loss_sum = t->evaluation.val_sums + t->model.shape.rank * round.rounds + round.number;
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+    if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
+    run_batch(t, slot, rows, (int)T, &role);
+    return true;
+}
+
+// Brings a result of each round and rank, (ranks, rounds, size), to all hosts. Each rank has computed its own.
+static void gather_rounds(Trainer *t, double *host, double *device, Round last, int64_t size) {
+    int64_t ranks = t->model.shape.num_ranks, own = last.rounds * size;
+    gather_results(&t->shards, device, device + t->model.shape.rank * own, own * (int64_t)sizeof(double));
+    cuda_check(
+        cudaMemcpyAsync(host, device, (size_t)(ranks * own) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+}
+
+// Returns the place of a batch's result in the gathered results.
+static int64_t place_of(const Trainer *t, Round last, int64_t batch) {
+    int64_t ranks = t->model.shape.num_ranks;
+    return batch % ranks * last.rounds + batch / ranks;
+}
+
+// Adds up the sums of all batches in the order of the batches, which gives equal bits on any number of ranks.
+static double validation_loss(Trainer *t, TrainRun *run, Round last) {
+    double sum = 0.0;
+    gather_rounds(t, t->evaluation.host_val_sums, t->evaluation.val_sums, last, 1);
+    for (int64_t i = 0; i < last.batches; i++) { sum += t->evaluation.host_val_sums[place_of(t, last, i)]; }
+    return sum / (double)(t->model.shape.val_sequences * run->options.seq_len);
+}
+
+// Writes to counts (rows, T) which losses of a batch count: 1 or 0.
+static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *counts) {
+    for (int i = 0; i < batch.rows; i++) {
+        int begin, end;
+        eval_scored(eval, eval->order[batch.first + i], batch.T, &begin, &end);
+        for (int t = 0; t < batch.T; t++) { counts[i * batch.T + t] = t >= begin && t < end; }
+    }
+}
+
+// Queues a batch of an evaluation. The mean losses of its rows go to their place in eval_means, in GPU memory. The host
+// is one round ahead of the GPU.
+static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
+    Range range("evaluation");
+    const EvalLoader *eval = &run->evals[which];
+    EvalBatch batch = eval_batch(eval, round.batch);
+    int64_t N = (int64_t)batch.rows * batch.T, places = round.rounds * eval->B;
+    char phase[48];
+    BatchRole role;
+    snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
+    comm_progress_to(t->shards.ranks, phase, run->step);
+    if (round.number == 0) { // all places are sent, and a batch may fill fewer than eval->B
+        cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0,
+                                   (size_t)(t->model.shape.num_ranks * places) * sizeof(double), t->gpu.stream));
+    }
+    role.means = t->evaluation.eval_means + t->model.shape.rank * places + round.number * eval->B;
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+    eval_read(eval, &batch, slot->staging, slot->staging + N);
+    count_scored(eval, batch, slot->staging + 2 * N);
+    run_batch(t, slot, batch.rows, batch.T, &role);
+    if (round.number > 0) { wait_for_event(&t->shards, t->evaluation.evaluated); }
+    cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
+}
+
+// Brings the means of all batches to all hosts, and puts each mean at the place of its row.
+static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
+    const EvalLoader *eval = &run->evals[which];
+    gather_rounds(t, t->evaluation.host_eval_means, t->evaluation.eval_means, last, eval->B);
+    for (int64_t number = 0; number < last.batches; number++) {
+        EvalBatch batch = eval_batch(eval, number);
+        const double *means = t->evaluation.host_eval_means + place_of(t, last, number) * eval->B;
+        for (int i = 0; i < batch.rows; i++) { t->evaluation.row_means[eval->order[batch.first + i]] = means[i]; }
+    }
+    return t->evaluation.row_means;
+}
+
+static void append_token(Trainer *t, int token) {
+    sampler_append(t->sample.history_staging, &t->sample.history_length, t->model.shape.T, token);
+}
+
+// Computes the logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in
+// the window after the sample have no influence, because attention is causal.
+static const float *next_logits(Trainer *t) {
+    int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
+        last = t->sample.history_length - 1;
+    cuda_check(cudaMemcpyAsync(t->sample.history, t->sample.history_staging, (size_t)T * sizeof(int32_t),
+                               cudaMemcpyHostToDevice, t->gpu.stream));
+    comm_progress(t->shards.ranks, "a sample");
+    model_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
+    count_on(&t->gpu, false);
+    linear_forward(&t->gpu.cublas, lm_head_of(&t->model), t->model.acts.logits.data, NULL,
+                   t->model.acts.lnf.data + (int64_t)last * C, 1, t->gpu.stream);
+    cuda_check(cudaMemcpyAsync(t->sample.pinned_logits, t->model.acts.logits.data, (size_t)V * sizeof(floatX),
+                               cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    memcpy(t->sample.logits, t->sample.pinned_logits, (size_t)V * sizeof(floatX));
+    widen_in_place(t->sample.logits, V);
+    return t->sample.logits;
+}
+
+static float *begin_sample(Trainer *t) {
+    t->sample.history_length = 0;
+    memset(t->sample.history_staging, 0, (size_t)t->model.shape.T * sizeof(int32_t));
+    return t->sample.probs;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 7. The plan of all memory: every buffer is a row
+
+// The type of a row follows from its pointer. A struct counts as so many doubles.
+static PlanType plan_type(const float *) { return PLAN_F32; }
+static PlanType plan_type(const int32_t *) { return PLAN_I32; }
+[[maybe_unused]] static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
+static PlanType plan_type(const void *) { return PLAN_F64; }
+template <class T> static constexpr int64_t doubles_in() {
+    static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
+    return (int64_t)(sizeof(T) / sizeof(double));
+}
+
+template <class T>
+static void plan_row(MemoryPlan *plan, T **pointer, const char *name, PlanCategory category, PlanShape shape,
+                     int first = FORWARD, int last = UPDATE) {
+    plan_add(plan, pointer, name, category, plan_type(*pointer), shape, first, last);
+}
+
+template <class T>
+static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
+                         bool parts) {
+    array->parts = parts;
+    plan_row(plan, &array->data, name, category, shape1(length));
+}
+
+// Plans this rank's parts of parameters, gradients and optimizer state.
+static void plan_state(Trainer *t, MemoryPlan *plan) {
+    int stage = t->model.shape.zero_stage;
+    bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
+    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
+    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
+    if (!t->model.shape.has_master) { n.master = 0; }
+    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
+    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
+    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
+    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
+    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
+    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
+    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
+    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
+}
+
+// Finds the slots of all activations.
+static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
+    int n = 0;
+#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
+    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
+}
+
+// With --head-overlap the losses of a chunk are computed beside the logits of the next chunk, so two chunks exist.
+static ActShape activation_shape(const Model *model) {
+    const RunShape *run = &model->shape;
+    int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
+    return {model->config, N, linear_rows(run->fp8, N), chunk, chunks, level, run->fp8, ON_GPU, PLAN_FLOATX};
+}
+
+// Plans the activations from `first` to `last`.
+static void plan_activations(Model *model, MemoryPlan *plan, int first, int last) {
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    model->head_rows = (int)shape.chunk_rows;
+    activation_slots(&model->acts, slots);
+    for (int i = first; i <= last; i++) { plan_activation(plan, &shape, i, slots[i]); }
+}
+
+// Plans the 8-bit copies of --fp8.
+static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
+#define FP8_ROW(ID, name, inp, level)                                                                                  \
+    {#name "w_fp8",                                                                                                    \
+     #name "w_fp8_t",                                                                                                  \
+     #inp "_fp8_t",                                                                                                    \
+     (int)gpt2_param_cols(&model->config, PARAM_##name##w),                                                            \
+     (int)gpt2_param_rows(&model->config, PARAM_##name##w),                                                            \
+     model->shape.recompute < level},
+    const Fp8PlanRow rows[NUM_LINEARS] = {BLOCK_LINEARS(FP8_ROW)};
+    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
+                                !model->params.parts,     FORWARD, BACKWARD_MLP,
+                                BACKWARD_ATTENTION,       UPDATE};
+    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
+}
+
+// The layers that sum over rows take turns with one scratch buffer.
+static int64_t sum_scratch_floats(int64_t N, int C) {
+    int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
+    for (int width = C; width <= 4 * C; width += C) {
+        most = max_i64(most, linear_backward_bias_scratch_floats(N, width));
+    }
+    return most;
+}
+
+// Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
+static int64_t norm_partials(const Trainer *t) {
+    const ZeroLayout *zero = &t->shards.layout;
+    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
+           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
+}
+
+// Describes the attention that cuDNN computes.
+static CudnnShape cudnn_shape(const Model *model) {
+    const RunShape *run = &model->shape;
+    return {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
+}
+
+static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
+    int C = t->model.config.channels, NH = t->model.config.num_heads, from = BACKWARD_ATTENTION, to = from;
+    CudnnShape attention = cudnn_shape(&t->model);
+    int64_t cudnn_bytes = t->model.shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
+    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
+    plan_row(plan, &t->gpu.cudnn_backward, "cudnn_backward", PLAN_WORKSPACE, shape1(ceil_div_i64(cudnn_bytes, 4)), from,
+             to);
+    plan_row(plan, &t->model.att_delta, "att_delta", PLAN_WORKSPACE, shape2(N, NH), from, to);
+    plan_row(plan, &t->model.sum_scratch, "sum_scratch", PLAN_WORKSPACE, shape1(sum_scratch_floats(N, C)), LM_HEAD, to);
+    plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
+}
+
+// Returns the rounds of a validation. In each round every rank takes one batch.
+static int64_t validation_rounds(const Model *model) {
+    return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
+}
+
+// Plans everything on the GPU for batches of at most N rows.
+static void plan_device(Trainer *t, int64_t N) {
+    MemoryPlan *plan = &t->device_plan;
+    const RunShape *run = &t->model.shape;
+    PlanCategory work = PLAN_WORKSPACE;
+    bool trains = run->kind == RUN_TRAINS;
+    int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
+    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0, rounds = validation_rounds(&t->model);
+    plan_init(plan, phase_names);
+    plan_state(t, plan);
+    plan_row(plan, &t->feeder.slots[0].device, "batch_0", PLAN_DATA, shape2(3, N));
+    plan_row(plan, &t->feeder.slots[1].device, "batch_1", PLAN_DATA, shape2(3, N));
+    plan_row(plan, &t->sample.history, "history", PLAN_DATA, shape1(run->T));
+    plan_activations(&t->model, plan, ACT_residual, ACT_fc);
+    if (run->fp8) { plan_fp8(&t->model, plan, N); }
+    plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
+    if (trains) { plan_backward(t, plan, N); }
+    plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
+    plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
+    plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
+    plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
+    plan_row(plan, &t->evaluation.val_sums, "val_sums", work, shape2(run->num_ranks, rounds));
+    plan_row(plan, &t->evaluation.eval_means, "eval_means", work, shape1(run->eval_means));
+    plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
+    plan_row(plan, &t->transfer.export_bucket, "export_bucket", work, shape1(run->exports ? whole : 0));
+    plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
+    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(run->cublas_bytes / 4));
+    plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
+    plan_layout(plan);
+}
+
+static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_SMALL_WORKSPACE,
+              "parameters on their way to bf16 pass through cuBLAS's workspace");
+static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
+                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
+              "the arrays of a checkpoint are those on the GPU");
+
+// Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
+static void plan_host(Trainer *t, int64_t N) {
+    const GPT2Config *config = &t->model.config;
+    const RunShape *run = &t->model.shape;
+    MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
+    int64_t V = config->vocab_size, collected = run->exports && run->rank == 0 ? gpt2_num_params(config) : 0;
+    PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
+    plan_init(pinned, host_phase_names);
+    plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
+    plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
+    plan_row(pinned, &t->stats.inputs, "step_inputs", data, shape2(NUM_STEPS, doubles_in<StepInput>()), 0, 0);
+    plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
+    plan_row(pinned, &t->evaluation.host_val_sums, "val_sums", data,
+             shape2(run->num_ranks, validation_rounds(&t->model)), 0, 0);
+    plan_row(pinned, &t->evaluation.host_eval_means, "eval_means", data, shape1(run->eval_means), 0, 0);
+    plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
+    plan_row(pinned, &t->transfer.staging, "staging", data, shape1(state_chunk_floats(&t->shards.layout)), 0, 0);
+    plan_row(pinned, &t->sample.pinned_logits, "sample_logits", data, shape1(config->padded_vocab_size), 0, 0);
+    plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
+    plan_layout(pinned);
+    plan_init(host, host_phase_names);
+    plan_row(host, &t->transfer.host_params, "host_params", PLAN_PARAMETER, shape1(collected), 0, 0);
+    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
+    plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
+    plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
+    plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
+    plan_layout(host);
+}
+
+// Plans every buffer of a run.
+static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
+    memset(t, 0, sizeof(*t));
+    t->model.shards = &t->shards;
+    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
+    t->model.config = *config, t->model.shape = shape;
+    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
+    plan_device(t, (int64_t)shape.B * shape.T);
+    plan_host(t, (int64_t)shape.B * shape.T);
+}
+
+// True if cuDNN takes attention of this run's shape.
+static bool check_cudnn(const TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads,
+                        o->deterministic};
+    return cudnn_att_check(&shape, error);
+}
+
+static RunShape choose_shape(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    RunShape shape;
+    Error why;
+    memset(&shape, 0, sizeof(shape));
+    shape.kind = run_kind(run);
+    shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
+    shape.T = (int)o->seq_len;
+    shape.recompute = (int)o->recompute;
+    shape.gelu_fusion = (int)o->gelu_fusion;
+    shape.fp8 = o->fp8;
+    shape.head_rows = (int)o->head_rows;
+    shape.head_overlap = o->head_overlap;
+    shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
+    bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
+    shape.repeats = o->deterministic;
+    shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
+    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
+    shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
+    shape.has_master = o->master_weights && !PRECISION_IS_FP32;
+    shape.exports = o->export_dir[0] != '\0';
+    shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
+    shape.rank = run->ranks.rank;
+    shape.num_ranks = run->num_ranks;
+    shape.zero_stage = (int)o->zero_stage;
+    shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
+    for (const EvalLoader &eval : run->evals) {
+        if (!eval_is_open(&eval)) { continue; }
+        int64_t places = run->num_ranks * ceil_div_i64(eval_num_batches(&eval), run->num_ranks) * eval.B;
+        shape.eval_means = max_i64(shape.eval_means, places);
+        shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
+    }
+    return shape;
+}
+
+// Collects everything on which the time of a planned model's step depends.
+static StepShape step_shape(const Model *model, const TrainRun *run) {
+    const RunShape *shape = &model->shape;
+    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
+    CudnnShape attention = cudnn_shape(model);
+    StepShape step;
+    memset(&step, 0, sizeof(step));
+    step.config = model->config;
+    step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
+    step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
+    step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
+    if (shape->cudnn && shape->repeats) { step.attention_chunk = cudnn_att_chunk(&attention); }
+    step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
+    step.has_master = shape->has_master;
+    step.sizeof_activation = (int)sizeof(floatX);
+    step.matmul_workspace_bytes = shape->cublas_bytes;
+    step_share(&step, shape->num_ranks, shape->zero_stage);
+    step.micro_batches = run->micro_batches;
+    return step;
+}
+
+// Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
+static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
+                           Error *overflow) {
+    Trainer *t = (Trainer *)context;
+    RunShape shape = choose_shape(run);
+    if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
+    if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
+    if (variant.unsharded) {
+        shape.kind = RUN_TRAINS;
+        shape.recompute = RECOMPUTE_NOTHING;
+        shape.cudnn = shape.head_overlap = shape.exports = false;
+        shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
+        shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
+    }
+    gpt2_plan(t, &run->config, shape);
+    PlannedRun planned;
+    StepShape step = step_shape(&t->model, run);
+    planned.B = shape.B;
+    planned.bytes = t->device_plan.total;
+    planned.overflows = !plan_check_overflow(&t->device_plan, overflow);
+    step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage);
+    zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
+                    &planned.gradient_bytes, &planned.parameter_bytes);
+    return planned;
+}
+
+static RunPlanner planner_of(Trainer *t) {
+    RunPlanner planner = {plan_run, t, PRECISION_IS_FP32};
+    return planner;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 8. Where a NaN began
+
+template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t n) {
+    return any_nonfinite(data, n, t->transfer.flag, t->gpu.stream);
+}
+
+// Writes the name of the first tensor in this rank's part of `array` that holds a NaN or an infinity.
+template <class T>
+static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
+    return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
+        if (!find_nonfinite(t, data, piece.count)) { return true; }
+        const GPT2ParamSpec *spec = &gpt2_param_specs[piece.tensor];
+        int n = snprintf(name, size, "%s %s", what, spec->name);
+        if (spec->per_layer) { snprintf(name + n, size - (size_t)n, " of layer %d", piece.layer); }
+        return false;
+    });
+}
+
+static bool activation_is_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
+    Trainer *t = (Trainer *)context;
+    return type == PLAN_F32 ? find_nonfinite(t, (const float *)data, n) : find_nonfinite(t, (const floatX *)data, n);
+}
+
+// Names the activation where a NaN or an infinity first stands, in the order of the computation. The parameters are
+// finite and the forward pass gave a loss that is not. The backward must not have run, since it overwrites some
+// activations. Activations that were not kept for each layer are passed over.
+static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t size) {
+    ActShape shape = activation_shape(&t->model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    activation_slots(&t->model.acts, slots);
+    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, t, name, size)) { return; }
+    snprintf(name, size, "the losses");
+}
+
+// Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
+// tensor where that began.
+static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
+    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
+    int64_t N = (int64_t)B * T;
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
+    BatchRole role = training_role(t, run, i);
+    double sum = 0.0;
+    if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
+    order_tokens(t, slot, N);
+    upload_batch(&t->feeder, &t->gpu, slot, N);
+    model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
+    model_loss(&t->model, &t->gpu, &t->shards, targets, N, &role);
+    cuda_check(cudaMemcpyAsync(&sum, t->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    *found = !isfinite(sum);
+    if (*found) { name_nonfinite_activation(t, N, place, size); }
+    if (!comm_share_finding(t->shards.ranks, found, place, size, error)) { return false; }
+    if (*found) { return true; }
+    model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
+    release_batch(&t->gpu, slot);
+    return true;
+}
+
+// Computes the step's gradient again, a batch at a time, to name the tensor where a NaN or an infinity began. The
+// weights are still those of that step, because no update has happened since (see gpt2_update). All ranks take part.
+static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
+    char place[128] = "";
+    await_parameters(&t->model, &t->gpu, &t->shards);
+    bool found = name_nonfinite_tensor(t, t->model.params, "parameter", place, sizeof(place));
+    bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
+    if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
+    run->next_sequence = step->next_sequence;
+    zero_gradients(&t->shards, t->model.grads);
+    for (int64_t i = 0; i < run->micro_batches && !found; i++) {
+        if (!repeat_batch(t, run, i, &found, place, sizeof(place), error)) { return false; }
+    }
+    if (!found) {
+        compute_after_communicate(&t->shards);
+        found = name_nonfinite_tensor(t, t->model.grads, "gradient of", place, sizeof(place));
+        if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
+    }
+    run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
+                       loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
+    comm_all_know(t->shards.ranks, error);
+    return false;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 9. State
 
 // Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
 static ModelState state_of(Trainer *t) {
@@ -1136,7 +1579,7 @@ static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// 7. The program
+// 10. The program
 
 static const char *const PROGRAM = "train_gpt2cu";
 
@@ -1144,17 +1587,6 @@ static const char *const PROGRAM = "train_gpt2cu";
 extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
 
 #define DEFAULT_SEQ_LEN 1024
-
-static StopRequest stop_request;
-static void on_signal(int number) { stop_on_signal(&stop_request, number); }
-
-// True if cuDNN takes attention of this run's shape.
-static bool check_cudnn(const TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads,
-                        o->deterministic};
-    return cudnn_att_check(&shape, error);
-}
 
 // Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
 static bool check_shape(const TrainRun *run, Error *error) {
@@ -1350,426 +1782,6 @@ static void gpt2_close(Trainer *t) {
     plan_free_device(&t->device_plan);
     plan_free_pinned(&t->pinned_plan);
     plan_free(&t->host_plan);
-}
-
-// Describes the i-th micro-batch of a step of this run.
-static BatchRole training_role(Trainer *t, const TrainRun *run, int64_t i) {
-    BatchRole role;
-    role.trains = true;
-    role.first = i == 0, role.last = i == run->micro_batches - 1;
-    role.dloss = 1.0f / (float)run->options.total_batch;
-    role.loss_sum = t->stats.loss_sum;
-    return role;
-}
-
-// Queues all micro-batches of the step at the run's position, which add up its gradient. If the run is asked to stop
-// between two of them, sets *interrupted and returns early. Nothing is lost: a resumed run begins the step anew. A rank
-// with peers is not interrupted: it finishes the step.
-static bool accumulate_gradient(Trainer *t, TrainRun *run, bool *interrupted, Error *error) {
-    *interrupted = false;
-    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
-    int64_t N = (int64_t)B * T;
-    zero_gradients(&t->shards, t->model.grads);
-    for (int64_t i = 0; i < run->micro_batches; i++) {
-        *interrupted = !has_peers(&t->shards) && is_stopping(&stop_request) && i > 0;
-        if (*interrupted) { return true; }
-        comm_progress_to(t->shards.ranks, "step", run->step + 1);
-        BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-        BatchRole role = training_role(t, run, i);
-        if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-        run_batch(t, slot, B, T, &role);
-    }
-    return true;
-}
-
-// Returns the weight of one row's loss in the mean loss, for reduce_step.
-static double loss_factor(const TrainRun *run) { return 1.0 / (double)run->options.total_batch; }
-
-// Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
-// tensor where that began.
-static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
-    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
-    int64_t N = (int64_t)B * T;
-    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
-    BatchRole role = training_role(t, run, i);
-    double sum = 0.0;
-    if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
-    order_tokens(t, slot, N);
-    upload_batch(&t->feeder, &t->gpu, slot, N);
-    model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
-    model_loss(&t->model, &t->gpu, &t->shards, targets, N, &role);
-    cuda_check(cudaMemcpyAsync(&sum, t->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-    *found = !isfinite(sum);
-    if (*found) { name_nonfinite_activation(t, N, place, size); }
-    if (!comm_share_finding(t->shards.ranks, found, place, size, error)) { return false; }
-    if (*found) { return true; }
-    model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
-    release_batch(&t->gpu, slot);
-    return true;
-}
-
-// Computes the step's gradient again, a batch at a time, to name the tensor where a NaN or an infinity began. The
-// weights are still those of that step, because no update has happened since (see gpt2_update). All ranks take part.
-static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
-    char place[128] = "";
-    await_parameters(&t->model, &t->gpu, &t->shards);
-    bool found = name_nonfinite_tensor(t, t->model.params, "parameter", place, sizeof(place));
-    bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
-    if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
-    run->next_sequence = step->next_sequence;
-    zero_gradients(&t->shards, t->model.grads);
-    for (int64_t i = 0; i < run->micro_batches && !found; i++) {
-        if (!repeat_batch(t, run, i, &found, place, sizeof(place), error)) { return false; }
-    }
-    if (!found) {
-        compute_after_communicate(&t->shards);
-        found = name_nonfinite_tensor(t, t->model.grads, "gradient of", place, sizeof(place));
-        if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
-    }
-    run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
-                       loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
-    comm_all_know(t->shards.ranks, error);
-    return false;
-}
-
-// Logs once that the driver refused to make graphs.
-static void report_refusal(Trainer *t, TrainRun *run) {
-    if (t->gpu.graphs.refusal[0] == '\0') { return; }
-    logger_event(&run->logger, "%s", t->gpu.graphs.refusal);
-    t->gpu.graphs.refusal[0] = '\0';
-}
-
-static void print_gpu_state(Trainer *t, TrainRun *run) {
-    char text[160];
-    if (!gpu_monitor_text(&t->gpu.device.monitor, text, sizeof(text))) { return; }
-    logger_event(&run->logger, "step %lld: %s", (long long)run->step, text);
-}
-
-// ---- Results that arrive late ----
-//
-// The GPU must never wait for the host. The host therefore queues a step without waiting for its loss and norm, and
-// reads them while the next step runs: one step waits in stats.pending until settle_step logs it. The GPU itself
-// decides whether a step may update the weights (step_finish, adamw_update), so a NaN that the host sees late has
-// changed nothing. Only a run that skips outliers (--skip-loss-z, --skip-grad-z) waits for the step's loss and norm.
-
-// Begins a step: takes a slot for its events and records its beginning.
-static PendingStep begin_step(Trainer *t, const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    Schedule schedule = schedule_named(o->schedule, o->lr, o->warmup, run->num_steps, o->final_lr_frac);
-    PendingStep step;
-    memset(&step, 0, sizeof(step));
-    step.waiting = true;
-    step.adjoins = t->stats.pending.waiting; // else the loop has settled it, to do something between the steps
-    step.slot = (int)(t->stats.steps_begun++ % NUM_STEPS);
-    step.next_sequence = run->next_sequence;
-    step.info = run_begin_step(run, schedule_lr(&schedule, run->step));
-    cuda_check(cudaEventRecord(t->stats.begun[step.slot], t->gpu.stream));
-    return step;
-}
-
-// Waits for the loss and norm of a step. Fails if the GPU refused to update the weights with them.
-static bool read_result(Trainer *t, TrainRun *run, PendingStep *step, Error *error) {
-    wait_for_event(&t->shards, t->stats.reduced[step->slot]);
-    const StepResult *result = &t->stats.results[step->slot];
-    stop_request.agreed = stop_request.agreed || result->wants_to_end != 0;
-    if (result->stopped == STEP_WEIGHTS_DIFFER) {
-        return comm_fail_replicas(t->shards.ranks, (int)result->odd_one, run->step, error);
-    }
-    if (result->stopped) { return explain_stop(t, run, step, result, error); }
-    step->info.loss = result->loss;
-    step->info.norm = result->norm;
-    step->is_read = true;
-    return true;
-}
-
-// Adds a step's loss and norm to the statistics of outliers. True if the step is an outlier whose update is skipped.
-static bool is_outlier(Trainer *t, TrainRun *run, const StepInfo *info) {
-    char why[96];
-    double loss_limit = run->options.skip_loss_z, norm_limit = run->options.skip_grad_z;
-    bool skip = outliers_skip(&t->stats.outliers, info->loss, info->norm, loss_limit, norm_limit, why, sizeof(why));
-    if (skip) { run_report_skip(run, info->step, why); }
-    return skip;
-}
-
-// Returns the seconds of a step. They count from the end of an adjoining step before it, which includes gaps, or else
-// from the step's beginning.
-static double measured_seconds(const StepStats *stats, const PendingStep *step) {
-    float milliseconds = 0.0f;
-    int before = (step->slot + NUM_STEPS - 1) % NUM_STEPS;
-    cudaEvent_t begin = step->adjoins ? stats->done[before] : stats->begun[step->slot];
-    cuda_check(cudaEventElapsedTime(&milliseconds, begin, stats->done[step->slot]));
-    return 1e-3 * (double)milliseconds;
-}
-
-// Waits for the pending step's results and logs them. Does nothing if no step is pending.
-static bool settle_step(Trainer *t, TrainRun *run, Error *error) {
-    PendingStep *step = &t->stats.pending;
-    if (!step->waiting) { return true; }
-    step->waiting = false;
-    if (!step->is_read) {
-        if (!read_result(t, run, step, error)) { return false; }
-        is_outlier(t, run, &step->info); // no limits are set, so this only keeps the statistics
-    }
-    wait_for_event(&t->shards, t->stats.done[step->slot]);
-    step->info.seconds = measured_seconds(&t->stats, step);
-    comm_expects(t->shards.ranks, step->info.seconds / (double)run->micro_batches);
-    if (t->gpu.device.peak_flops > 0.0) {
-        double peak = t->gpu.device.peak_flops * t->model.shape.num_ranks;
-        step->info.peak_fraction = run_peak_fraction(run, step->info.seconds, peak);
-    }
-    return logger_step(&run->logger, &step->info, error);
-}
-
-// Decides whether a step updates the weights. The host waits here only in a run that skips outliers.
-static bool decide_update(Trainer *t, TrainRun *run, PendingStep *step, bool *skip, Error *error) {
-    *skip = false;
-    if (run->options.skip_loss_z <= 0.0 && run->options.skip_grad_z <= 0.0) { return true; }
-    if (!settle_step(t, run, error) || !read_result(t, run, step, error)) { return false; }
-    *skip = is_outlier(t, run, &step->info);
-    return true;
-}
-
-// Logs the step before while the GPU works on the queued step, which becomes the pending step.
-static bool queue_results(Trainer *t, TrainRun *run, const PendingStep *step, Error *error) {
-    cuda_check(cudaEventRecord(t->stats.done[step->slot], t->gpu.stream));
-    report_refusal(t, run);
-    if (!settle_step(t, run, error)) { return false; }
-    t->stats.pending = *step;
-    return true;
-}
-
-// ---- The step ----
-
-// Returns the input of a step that makes the next update.
-static StepInput step_input(const TrainRun *run, double lr) {
-    const TrainOptions *o = &run->options;
-    int64_t update = run->updates + 1;
-    StepInput input;
-    input.factors = adamw_factors((float)lr, (float)o->beta1, (float)o->beta2, (float)o->adam_eps,
-                                  (float)o->weight_decay, update, rounding_key((uint64_t)o->seed, update));
-    input.wants_to_end = stop_request.asked != 0;
-    return input;
-}
-
-// Queues one step: the gradients of all micro-batches, their sum over the ranks, the update. Logs the step before.
-static bool train_step(Trainer *t, TrainRun *run, Error *error) {
-    const TrainOptions *o = &run->options;
-    bool interrupted, skip;
-    PendingStep step = begin_step(t, run);
-    if (!accumulate_gradient(t, run, &interrupted, error)) { return false; }
-    if (interrupted) { return settle_step(t, run, error); }
-    StepInput input = step_input(run, step.info.lr);
-    reduce_step(t, loss_factor(run), o->grad_clip, &input, step.slot);
-    if (!decide_update(t, run, &step, &skip, error)) { return false; }
-    if (!skip) { gpt2_update(t); }
-    run->updates += !skip;
-    if (!queue_results(t, run, &step, error)) { return false; }
-    run_advance(run);
-    if (o->gpu_log_every > 0 && run->step % o->gpu_log_every == 0) { print_gpu_state(t, run); }
-    return true;
-}
-
-// ---- Evaluation and samples ----
-
-// Queues a batch of a validation. The sum of its losses goes to its place in val_sums, in GPU memory.
-static bool validate_batch(Trainer *t, TrainRun *run, Round round, Error *error) {
-    Range range("validation");
-    int64_t first = round.batch * run->options.batch_size, T = run->options.seq_len;
-    int rows = (int)min_i64(run->options.batch_size, t->model.shape.val_sequences - first);
-    BatchRole role;
-    comm_progress_to(t->shards.ranks, "the validation after step", run->step);
-    role.loss_sum = t->evaluation.val_sums + t->model.shape.rank * round.rounds + round.number;
-    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    if (!dataloader_read(&run->val, first, rows, slot->staging, slot->staging + rows * T, error)) { return false; }
-    run_batch(t, slot, rows, (int)T, &role);
-    return true;
-}
-
-// Brings a result of each round and rank, (ranks, rounds, size), to all hosts. Each rank has computed its own.
-static void gather_rounds(Trainer *t, double *host, double *device, Round last, int64_t size) {
-    int64_t ranks = t->model.shape.num_ranks, own = last.rounds * size;
-    gather_results(&t->shards, device, device + t->model.shape.rank * own, own * (int64_t)sizeof(double));
-    cuda_check(
-        cudaMemcpyAsync(host, device, (size_t)(ranks * own) * sizeof(double), cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-}
-
-// Returns the place of a batch's result in the gathered results.
-static int64_t place_of(const Trainer *t, Round last, int64_t batch) {
-    int64_t ranks = t->model.shape.num_ranks;
-    return batch % ranks * last.rounds + batch / ranks;
-}
-
-// Adds up the sums of all batches in the order of the batches, which gives equal bits on any number of ranks.
-static double validation_loss(Trainer *t, TrainRun *run, Round last) {
-    double sum = 0.0;
-    gather_rounds(t, t->evaluation.host_val_sums, t->evaluation.val_sums, last, 1);
-    for (int64_t i = 0; i < last.batches; i++) { sum += t->evaluation.host_val_sums[place_of(t, last, i)]; }
-    return sum / (double)(t->model.shape.val_sequences * run->options.seq_len);
-}
-
-// Writes to counts (rows, T) which losses of a batch count: 1 or 0.
-static void count_scored(const EvalLoader *eval, EvalBatch batch, int32_t *counts) {
-    for (int i = 0; i < batch.rows; i++) {
-        int begin, end;
-        eval_scored(eval, eval->order[batch.first + i], batch.T, &begin, &end);
-        for (int t = 0; t < batch.T; t++) { counts[i * batch.T + t] = t >= begin && t < end; }
-    }
-}
-
-// Queues a batch of an evaluation. The mean losses of its rows go to their place in eval_means, in GPU memory. The host
-// is one round ahead of the GPU.
-static void evaluate_batch(Trainer *t, TrainRun *run, int which, Round round) {
-    Range range("evaluation");
-    const EvalLoader *eval = &run->evals[which];
-    EvalBatch batch = eval_batch(eval, round.batch);
-    int64_t N = (int64_t)batch.rows * batch.T, places = round.rounds * eval->B;
-    char phase[48];
-    BatchRole role;
-    snprintf(phase, sizeof(phase), "%s after step", run_evals[which].name);
-    comm_progress_to(t->shards.ranks, phase, run->step);
-    if (round.number == 0) { // all places are sent, and a batch may fill fewer than eval->B
-        cuda_check(cudaMemsetAsync(t->evaluation.eval_means, 0,
-                                   (size_t)(t->model.shape.num_ranks * places) * sizeof(double), t->gpu.stream));
-    }
-    role.means = t->evaluation.eval_means + t->model.shape.rank * places + round.number * eval->B;
-    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
-    eval_read(eval, &batch, slot->staging, slot->staging + N);
-    count_scored(eval, batch, slot->staging + 2 * N);
-    run_batch(t, slot, batch.rows, batch.T, &role);
-    if (round.number > 0) { wait_for_event(&t->shards, t->evaluation.evaluated); }
-    cuda_check(cudaEventRecord(t->evaluation.evaluated, t->gpu.stream));
-}
-
-// Brings the means of all batches to all hosts, and puts each mean at the place of its row.
-static const double *evaluation_means(Trainer *t, TrainRun *run, int which, Round last) {
-    const EvalLoader *eval = &run->evals[which];
-    gather_rounds(t, t->evaluation.host_eval_means, t->evaluation.eval_means, last, eval->B);
-    for (int64_t number = 0; number < last.batches; number++) {
-        EvalBatch batch = eval_batch(eval, number);
-        const double *means = t->evaluation.host_eval_means + place_of(t, last, number) * eval->B;
-        for (int i = 0; i < batch.rows; i++) { t->evaluation.row_means[eval->order[batch.first + i]] = means[i]; }
-    }
-    return t->evaluation.row_means;
-}
-
-static void append_token(Trainer *t, int token) {
-    sampler_append(t->sample.history_staging, &t->sample.history_length, t->model.shape.T, token);
-}
-
-// Computes the logits (V) of the token after the sample so far, by a forward pass over the whole window. The tokens in
-// the window after the sample have no influence, because attention is causal.
-static const float *next_logits(Trainer *t) {
-    int T = t->model.shape.T, C = t->model.config.channels, V = t->model.config.vocab_size,
-        last = t->sample.history_length - 1;
-    cuda_check(cudaMemcpyAsync(t->sample.history, t->sample.history_staging, (size_t)T * sizeof(int32_t),
-                               cudaMemcpyHostToDevice, t->gpu.stream));
-    comm_progress(t->shards.ranks, "a sample");
-    model_forward(&t->model, &t->gpu, &t->shards, t->sample.history, 1, T, LINEAR_FOR_LOSS);
-    count_on(&t->gpu, false);
-    linear_forward(&t->gpu.cublas, lm_head_of(&t->model), t->model.acts.logits.data, NULL,
-                   t->model.acts.lnf.data + (int64_t)last * C, 1, t->gpu.stream);
-    cuda_check(cudaMemcpyAsync(t->sample.pinned_logits, t->model.acts.logits.data, (size_t)V * sizeof(floatX),
-                               cudaMemcpyDeviceToHost, t->gpu.stream));
-    wait_for_stream(&t->shards);
-    memcpy(t->sample.logits, t->sample.pinned_logits, (size_t)V * sizeof(floatX));
-    widen_in_place(t->sample.logits, V);
-    return t->sample.logits;
-}
-
-static float *begin_sample(Trainer *t) {
-    t->sample.history_length = 0;
-    memset(t->sample.history_staging, 0, (size_t)t->model.shape.T * sizeof(int32_t));
-    return t->sample.probs;
-}
-
-static RunShape choose_shape(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    RunShape shape;
-    Error why;
-    memset(&shape, 0, sizeof(shape));
-    shape.kind = run_kind(run);
-    shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
-    shape.T = (int)o->seq_len;
-    shape.recompute = (int)o->recompute;
-    shape.gelu_fusion = (int)o->gelu_fusion;
-    shape.fp8 = o->fp8;
-    shape.head_rows = (int)o->head_rows;
-    shape.head_overlap = o->head_overlap;
-    shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
-    bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
-    shape.repeats = o->deterministic;
-    shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
-    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
-    shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
-    shape.has_master = o->master_weights && !PRECISION_IS_FP32;
-    shape.exports = o->export_dir[0] != '\0';
-    shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
-    shape.rank = run->ranks.rank;
-    shape.num_ranks = run->num_ranks;
-    shape.zero_stage = (int)o->zero_stage;
-    shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
-    for (const EvalLoader &eval : run->evals) {
-        if (!eval_is_open(&eval)) { continue; }
-        int64_t places = run->num_ranks * ceil_div_i64(eval_num_batches(&eval), run->num_ranks) * eval.B;
-        shape.eval_means = max_i64(shape.eval_means, places);
-        shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
-    }
-    return shape;
-}
-
-// Collects everything on which the time of a planned model's step depends.
-static StepShape step_shape(const Model *model, const TrainRun *run) {
-    const RunShape *shape = &model->shape;
-    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
-    CudnnShape attention = cudnn_shape(model);
-    StepShape step;
-    memset(&step, 0, sizeof(step));
-    step.config = model->config;
-    step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
-    step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
-    step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
-    if (shape->cudnn && shape->repeats) { step.attention_chunk = cudnn_att_chunk(&attention); }
-    step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
-    step.has_master = shape->has_master;
-    step.sizeof_activation = (int)sizeof(floatX);
-    step.matmul_workspace_bytes = shape->cublas_bytes;
-    step_share(&step, shape->num_ranks, shape->zero_stage);
-    step.micro_batches = run->micro_batches;
-    return step;
-}
-
-// Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
-static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
-                           Error *overflow) {
-    Trainer *t = (Trainer *)context;
-    RunShape shape = choose_shape(run);
-    if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
-    if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
-    if (variant.unsharded) {
-        shape.kind = RUN_TRAINS;
-        shape.recompute = RECOMPUTE_NOTHING;
-        shape.cudnn = shape.head_overlap = shape.exports = false;
-        shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
-        shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
-    }
-    gpt2_plan(t, &run->config, shape);
-    PlannedRun planned;
-    StepShape step = step_shape(&t->model, run);
-    planned.B = shape.B;
-    planned.bytes = t->device_plan.total;
-    planned.overflows = !plan_check_overflow(&t->device_plan, overflow);
-    step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage);
-    zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
-                    &planned.gradient_bytes, &planned.parameter_bytes);
-    return planned;
-}
-
-static RunPlanner planner_of(Trainer *t) {
-    RunPlanner planner = {plan_run, t, PRECISION_IS_FP32};
-    return planner;
 }
 
 // Settles the options that depend on the GPUs. With --plan the GPUs are supposed, not asked.
