@@ -13,21 +13,25 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-# Room: most lines, and the rooms whose headers it may include besides its own.
+# Room: most lines, and the rooms whose headers it may include besides its own. A room has the lines that its features
+# take. A commit that makes a room smaller lowers its number. It grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1200, ""),
-    "model": (1100, "base"),
+    "base": (1525, ""),
+    "model": (1405, "base"),
     "cpu": (650, "base model"),
-    "cuda": (1400, "base model"),
-    "layers": (2900, "base model cuda"),
-    "optim": (550, "base model cuda"),
-    "ranks": (1900, "base model cuda"),
-    "data": (1500, "base model"),
-    "files": (2200, "base model data"),
-    "run": (2300, "base model data files"),
+    "cuda": (2005, "base model"),
+    "layers": (3560, "base model cuda"),
+    "optim": (610, "base model cuda"),
+    "ranks": (3180, "base model cuda"),
+    "data": (1555, "base model"),
+    "files": (2400, "base model data"),
+    "run": (3970, "base model data files"),
 }
-FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "Makefile": 250, "README.md": 200}
+# The story of a step comes first in train_gpt2.cu. Its last sections (plan, state, program) join the rooms.
+STORY = ("train_gpt2.cu", "// 7. ", 1200)
+FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 2030, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25
+PROGRAM = "llmc/run/train_loop.h"  # the program of both trainers: a layer above all of run/
 
 
 def read(path):
@@ -91,6 +95,9 @@ def check_rooms(say):
     for path, most in FILES.items():
         lines = read(path).count("\n")
         say(lines <= most, path, f"{lines:6} lines of {most}")
+    path, end, most = STORY
+    lines = read(path).partition(end)[0].count("\n")
+    say(lines <= most, path, f"{lines:6} lines of {most} for its story")
 
 
 def check_arrows(say):
@@ -98,8 +105,9 @@ def check_arrows(say):
         room = path.split("/")[1]
         for name in included(path):
             say(name.split("/")[1] in [room, *ROOMS[room][1].split()], path, f"-> {name}", quiet=True)
-        say(depth(path) <= DEPTH, path, f"include depth {depth(path)} of {DEPTH}", quiet=True)
-    say(True, "include depth", f"{max(map(depth, headers()))} of {DEPTH}")
+        most = DEPTH + (path == PROGRAM)
+        say(depth(path) <= most, path, f"include depth {depth(path)} of {most}", quiet=True)
+    say(True, "include depth", f"{max(depth(path) for path in headers() if path != PROGRAM)} of {DEPTH}")
 
 
 def check_code(say):

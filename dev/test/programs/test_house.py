@@ -1,7 +1,9 @@
-"""The rooms of llmc/ include each other only as the arrows in dev/house.py allow, and no header includes a trainer."""
+"""The code keeps the rules of dev/house.py: arrows between rooms, lines, include depth, functions and structs."""
 import os
 import re
 import sys
+
+import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(ROOT, "dev"))
@@ -38,3 +40,35 @@ def test_rooms_are_those_of_contributing():
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([a-z, ]+) \|$", house.read("CONTRIBUTING.md"), re.M)
     assert {room: words.replace("nothing", "").replace(",", "").split() for room, words in rows} == \
         {room: allowed.split() for room, (_, allowed) in house.ROOMS.items()}
+
+
+CHECKS = (house.check_rooms, house.check_arrows, house.check_code)
+
+
+def broken(check):
+    """What a check says against the code."""
+    found = []
+    check(lambda holds, where, what, quiet=False: holds or found.append(f"{where}: {what}"))
+    return found
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_rules(check):
+    assert broken(check) == []
+
+
+@pytest.mark.parametrize("name, value, check, wanted", [
+    ("ROOMS", {**house.ROOMS, "cpu": (100, "base model")}, house.check_rooms, "llmc/cpu: .* lines of 100"),
+    ("STORY", ("train_gpt2.cu", "// 7. ", 500), house.check_rooms, "train_gpt2.cu: .* lines of 500 for its story"),
+    ("DEPTH", 2, house.check_arrows, "llmc/run/train_loop.h: include depth . of 3"),
+    ("FUNCTION_LINES", 40, house.check_code, "llmc/layers/layernorm.cuh: layernorm_backward_kernel: .* lines of 40"),
+    ("STRUCT_FIELDS", 10, house.check_code, "train_gpt2.cu: struct RunShape: .* fields of 10")])
+def test_a_broken_rule_is_found(monkeypatch, name, value, check, wanted):
+    monkeypatch.setattr(house, name, value)
+    found = broken(check)
+    assert any(re.fullmatch(wanted, line) for line in found), found
+
+
+def test_the_story_ends_before_the_plan():
+    path, end, _ = house.STORY
+    assert re.search("^" + re.escape(end), house.read(path), re.M)
