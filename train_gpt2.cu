@@ -333,9 +333,9 @@ static Block block_of(const Model *model, int layer, LinearUse use) {
     b.name.C = (int)gpt2_param_cols(&model->config, PARAM_##name##w);                                                  \
     b.name.OC = (int)gpt2_param_rows(&model->config, PARAM_##name##w);                                                 \
     b.name.weight = p.name##w, b.name.bias = p.name##b, b.name.dweight = g.name##w, b.name.dbias = g.name##b;          \
-    b.name.fp8 = fp8_linear(&model->fp8, layer, LINEAR_##ID,                                                           \
-                            use == LINEAR_AGAIN && LINEAR_##ID == LINEAR_FCPROJ ? LINEAR_BACKWARD : use);
+    b.name.fp8 = fp8_linear(&model->fp8, layer, LINEAR_##ID, use);
     BLOCK_LINEARS(FIND_LINEAR)
+    if (use == LINEAR_AGAIN) { b.fcproj.fp8 = fp8_linear(&model->fp8, layer, LINEAR_FCPROJ, LINEAR_BACKWARD); }
     b.ln1 = {model->config.channels, p.ln1w, p.ln1b, g.ln1w, g.ln1b, a.ln1, a.ln1_mean, a.ln1_rstd, b.qkv.inp_amax()};
     b.ln2 = {model->config.channels, p.ln2w, p.ln2b, g.ln2w, g.ln2b, a.ln2, a.ln2_mean, a.ln2_rstd, b.fc.inp_amax()};
     return b;
@@ -1960,7 +1960,7 @@ static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     return run_agree(run, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
            comm_check_alike(comm, "attention (alike with --attention own; --attention cudnn says what is wrong)",
                             t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels", error) &&
-           tune_attention(t, run, error) && nccl_open(&t->shards.nccl, comm, t->shards.comm_stream, error);
+           tune_attention(t, run, error) && rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
 }
 
 // Hashes the weights, and brings them to rank 0 if --export asks for it.

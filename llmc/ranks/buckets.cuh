@@ -251,7 +251,7 @@ static inline void shards_plan(Shards *s, const GPT2Config *config, int rank, in
     s->stage = (ZeroStage)zero_effective_stage(stage, num_ranks);
 }
 
-// stream: the stream that computes. nccl_open comes later, when all ranks are ready.
+// stream: the stream that computes. rank_gpus_connect comes later, when all ranks are ready.
 static inline void shards_open(Shards *s, Comm *ranks, cudaStream_t stream) {
     int least, greatest; // priorities: communication is little work, and other ranks wait for it
     s->ranks = ranks;

@@ -92,37 +92,6 @@ static inline void nccl_abort(void *context, const char *words) {
     ncclCommAbort(nccl->handle);
 }
 
-// Connects the GPUs of all ranks. Every rank has set its device. `stream` carries the collectives. If only this rank
-// fails, the other ranks may wait for it inside NCCL, so the caller calls comm_fail.
-static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
-    ncclUniqueId id;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    memset(nccl, 0, sizeof(*nccl));
-    nccl->ranks = ranks;
-    nccl->stream = stream;
-    if (ranks->num_ranks == 1) { return true; }
-    cuda_check(cudaGetDevice(&nccl->device));
-    // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may want them.
-    setenv("NCCL_NVLS_ENABLE", "0", 0);
-    memset(&id, 0, sizeof(id));
-    ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
-    bool ok =
-        status == ncclSuccess || fail(error, "NCCL: no unique id: %s; " NCCL_SHOWS_WHY, ncclGetErrorString(status));
-    if (!comm_agree(ranks, ok, error) || !comm_broadcast(ranks, &id, (int64_t)sizeof(id), error)) { return false; }
-    comm_progress(ranks, "connecting the GPUs");
-    comm_waits(ranks, true);
-    if (nccl_is_slow(ranks)) { config.maxCTAs = NCCL_MAX_BLOCKS; }
-    status = ncclCommInitRankConfig(&nccl->handle, ranks->num_ranks, id, ranks->rank, &config);
-    comm_waits(ranks, false);
-    if (status != ncclSuccess) {
-        nccl->handle = NULL;
-        return fail(error, "NCCL: cannot connect the GPUs: %s (%s); " NCCL_SHOWS_WHY, ncclGetErrorString(status),
-                    ncclGetLastError(NULL));
-    }
-    comm_guard(ranks, nccl_is_healthy, nccl_abort, nccl);
-    return true;
-}
-
 static inline void nccl_close(NcclContext *nccl) {
     if (nccl->handle == NULL) { return; }
     comm_guard(nccl->ranks, NULL, NULL, NULL);
@@ -165,20 +134,11 @@ static inline void nccl_version_text(char *text, size_t size) {
 
 #else
 
-static inline bool nccl_open(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
-    memset(nccl, 0, sizeof(*nccl));
-    nccl->ranks = ranks;
-    nccl->stream = stream;
-    return ranks->num_ranks == 1 ||
-           fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "
-                       "build again: make train_gpt2cu");
-}
-
 static inline void nccl_close(NcclContext *nccl) { (void)nccl; }
 
 static inline void nccl_version_text(char *text, size_t size) { snprintf(text, size, "%s", ""); }
 
-// Nothing calls these functions, because nccl_open refuses several ranks.
+// Nothing calls these functions, because rank_gpus_connect refuses several ranks.
 static inline void nccl_reduce_scatter(NcclContext *, float *, const float *, int64_t) { abort(); }
 static inline void nccl_all_gather(NcclContext *, void *, const void *, int64_t, int64_t *) { abort(); }
 

@@ -1,4 +1,4 @@
-// Asks all ranks about their GPUs, before a run can be planned.
+// The GPUs of all ranks: asks about them before a run is planned, compares and prints them, and connects them.
 #ifndef LLMC_RANK_GPUS_CUH
 #define LLMC_RANK_GPUS_CUH
 
@@ -6,6 +6,7 @@
 #include "llmc/cuda/gpu.h"
 #include "llmc/model/auto_plan.h"
 #include "llmc/ranks/agree.h"
+#include "llmc/ranks/nccl.h"
 
 // Opens this rank's GPU and describes it. Only an opened GPU shows how much memory CUDA takes.
 static inline bool rank_gpu_ask(AutoGpus *mine, const Comm *comm, bool tf32, Error *error) {
@@ -59,5 +60,47 @@ static inline void rank_gpus_print(const Comm *comm, int zero_stage, int spared,
     printf("            multiplies beside communication count on %d of %d multiprocessors\n", spared,
            gpu->multiProcessorCount);
 }
+
+// Connects the GPUs of all ranks. Every rank has set its device. `stream` carries the collectives. If only this rank
+// fails, the other ranks may wait for it inside NCCL, so the caller calls comm_fail.
+#ifdef USE_NCCL
+static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    memset(nccl, 0, sizeof(*nccl));
+    nccl->ranks = ranks;
+    nccl->stream = stream;
+    if (ranks->num_ranks == 1) { return true; }
+    cuda_check(cudaGetDevice(&nccl->device));
+    // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may want them.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    memset(&id, 0, sizeof(id));
+    ncclResult_t status = ranks->rank == 0 ? ncclGetUniqueId(&id) : ncclSuccess;
+    bool ok =
+        status == ncclSuccess || fail(error, "NCCL: no unique id: %s; " NCCL_SHOWS_WHY, ncclGetErrorString(status));
+    if (!comm_agree(ranks, ok, error) || !comm_broadcast(ranks, &id, (int64_t)sizeof(id), error)) { return false; }
+    comm_progress(ranks, "connecting the GPUs");
+    comm_waits(ranks, true);
+    if (nccl_is_slow(ranks)) { config.maxCTAs = NCCL_MAX_BLOCKS; }
+    status = ncclCommInitRankConfig(&nccl->handle, ranks->num_ranks, id, ranks->rank, &config);
+    comm_waits(ranks, false);
+    if (status != ncclSuccess) {
+        nccl->handle = NULL;
+        return fail(error, "NCCL: cannot connect the GPUs: %s (%s); " NCCL_SHOWS_WHY, ncclGetErrorString(status),
+                    ncclGetLastError(NULL));
+    }
+    comm_guard(ranks, nccl_is_healthy, nccl_abort, nccl);
+    return true;
+}
+#else
+static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
+    memset(nccl, 0, sizeof(*nccl));
+    nccl->ranks = ranks;
+    nccl->stream = stream;
+    return ranks->num_ranks == 1 ||
+           fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "
+                       "build again: make train_gpt2cu");
+}
+#endif
 
 #endif // LLMC_RANK_GPUS_CUH
