@@ -53,9 +53,12 @@ APART = ("test_gpu_ranks", "test_gpu_fp8", "test_plot", "test_faults")
 ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "OMP_NUM_THREADS": "1", "LC_ALL": "C",
                "UBSAN_OPTIONS": "print_stacktrace=1", "ASAN_OPTIONS": "allocator_may_return_null=1"}
 os.environ.update(ENVIRONMENT)
-# A shell that starts this in the background makes it ignore SIGINT, and with it every program that a test starts.
+# A shell that starts this in the background makes it ignore SIGINT, and nohup SIGHUP, and with it every program that a
+# test starts.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser):
