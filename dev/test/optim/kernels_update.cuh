@@ -574,8 +574,11 @@ TEST(test_params_from_master) {
 }
 
 // The parts of a model: elements outside of the layers, then three layers with something between them. All in one
-// launch give the bits of one stretch after another. The memory between stays.
+// launch give the bits of one stretch after another, where elements without decay have a step of their own that never
+// decays. The memory between stays.
 TEST(test_adamw_parts) {
+    AdamWFactors step = adamw_step(2), undecayed = step;
+    undecayed.weight_decay = 0.0f;
     const int64_t sizes[][4] = {{40, 24, 520, 512}, {37, 0, 515, 600}, {5, 5, 1500, 3}, {0, 0, 8, 8}};
     for (const int64_t(&size)[4] : sizes) {
         for (bool with_master : {true, false}) {
@@ -592,15 +595,15 @@ TEST(test_adamw_parts) {
                 AdamWPart layers = part(at_once, outside, layer, size[3], outside);
                 layers.repeats = 3, layers.index_stride = layer;
                 layers.params_stride = layers.state_stride = layers.grads_stride = stride;
-                adamw_with(first, &layers, adamw_step(2), at_once.result.data);
+                adamw_with(first, &layers, step, at_once.result.data);
                 for (int64_t i = -1; i < 3; i++) {
                     int64_t begin = i < 0 ? 0 : outside + i * stride, index = i < 0 ? 0 : outside + i * layer;
                     int64_t count = i < 0 ? outside : layer;
                     int64_t decayed = min_i64(i < 0 ? size[1] : size[3], count);
                     AdamWPart with = part(one_by_one, begin, decayed, decayed, index);
                     AdamWPart without = part(one_by_one, begin + decayed, count - decayed, 0, index + decayed);
-                    adamw_with(with, NULL, adamw_step(2), one_by_one.result.data);
-                    adamw_with(without, NULL, adamw_step(2), one_by_one.result.data);
+                    adamw_with(with, NULL, step, one_by_one.result.data);
+                    adamw_with(without, NULL, undecayed, one_by_one.result.data);
                 }
                 CHECK(t, at_once.hash() == one_by_one.hash(), "%lld outside, layers of %lld, %lld between: other bits",
                       (long long)outside, (long long)layer, (long long)gap);
