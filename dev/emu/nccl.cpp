@@ -139,11 +139,11 @@ Fault parse_fault(const char *text) {
     int fields = sscanf(text, "%15[a-z]@%d:%d%c", fault.kind, &fault.rank, &fault.n, &rest);
     bool complete = fields == 3;
     if (fields == 4) { complete = sscanf(text, "%*[a-z]@%*d:%*d:%d%c", &fault.seconds, &rest) == 1; }
-    for (const char *kind : {"die", "hang", "delay", "corrupt"}) {
+    for (const char *kind : {"die", "hang", "delay", "rest", "corrupt"}) {
         if (complete && strcmp(kind, fault.kind) == 0) { return fault; }
     }
     report({nullptr, 0},
-           format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay or corrupt, and @rank:n[:seconds]", text));
+           format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay, rest or corrupt, and @rank:n[:seconds]", text));
 }
 
 // Injects the fault of this rank's n-th collective. Returns true if a bit must be flipped.
@@ -153,6 +153,7 @@ bool inject_fault(int rank) {
     if (fault.rank != rank || ++calls != fault.n) { return false; }
     if (strcmp(fault.kind, "die") == 0) { raise(SIGKILL); }
     while (strcmp(fault.kind, "hang") == 0) { pause(); }
+    if (strcmp(fault.kind, "rest") == 0) { sleep(static_cast<unsigned>(fault.seconds)); } // a signal ends it
     if (strcmp(fault.kind, "delay") == 0) { std::this_thread::sleep_for(std::chrono::seconds(fault.seconds)); }
     return strcmp(fault.kind, "corrupt") == 0;
 }
