@@ -116,6 +116,13 @@ static inline bool sync_directory(const char *dir, Error *error) {
     return status == 0 || code == EINVAL || code == ENOTSUP || fail_system(error, dir, "flush folder");
 }
 
+// Does this for the folder that holds `path`.
+static inline bool sync_parent(const char *path, Error *error) {
+    char parent[MAX_PATH_BYTES];
+    path_parent(parent, path);
+    return sync_directory(parent, error);
+}
+
 static inline bool files_make_one_directory(const char *path, Error *error) {
     if (path_is_directory(path)) { return true; }
     if (mkdir(path, 0777) != 0 && !(errno == EEXIST && path_is_directory(path))) {
@@ -124,9 +131,7 @@ static inline bool files_make_one_directory(const char *path, Error *error) {
         }
         return fail_system(error, path, "create folder");
     }
-    char parent[MAX_PATH_BYTES];
-    path_parent(parent, path);
-    return sync_directory(parent, error);
+    return sync_parent(path, error);
 }
 
 // Creates a folder and all missing folders above it.
@@ -410,7 +415,6 @@ static inline int files_reserve(int fd, int64_t bytes) {
 // One process creates it, and the other processes join it. All flush it. Then the process that created it commits it. A
 // full disk shows here. Bytes that nobody writes are zeros.
 static inline bool atomic_create(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
-    char folder[MAX_PATH_BYTES];
     if (!atomic_open(file, path, error)) { return false; }
     int code = files_reserve(file->fd, bytes);
     if (code != 0) {
@@ -418,8 +422,7 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
         snprintf(what, sizeof(what), "reserve %lld bytes for it", (long long)bytes);
         return files_failed(file, what, code, error);
     }
-    path_parent(folder, path);
-    if (sync_directory(folder, error)) { return true; }
+    if (sync_parent(path, error)) { return true; }
     atomic_abort(file);
     return false;
 }
@@ -471,14 +474,17 @@ static inline bool atomic_flush(AtomicFile *file, Error *error) {
     return status == 0 || files_write_failed(file, "close", errno, error);
 }
 
-// Ends a file: flush (unless done), rename, flush of the folder. After this the new content survives a power failure.
-static inline bool atomic_commit(AtomicFile *file, Error *error) {
+// Gives a file its name, after a flush (unless done). A failure removes the temporary file.
+static inline bool atomic_place(AtomicFile *file, Error *error) {
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
     if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
     file->pending = false;
-    char folder[MAX_PATH_BYTES];
-    path_parent(folder, file->path);
-    return sync_directory(folder, error);
+    return true;
+}
+
+// Ends a file. After this the new content survives a power failure.
+static inline bool atomic_commit(AtomicFile *file, Error *error) {
+    return atomic_place(file, error) && sync_parent(file->path, error);
 }
 
 // Writes a whole small file atomically.

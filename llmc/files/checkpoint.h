@@ -464,8 +464,9 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
     if (!state_write_head(&w->state, &w->header, w->records, w->count, error) || !atomic_flush(&w->state, error)) {
         return false;
     }
-    w->model.pending = false; // an abort must not remove the model when the state has its name
-    return atomic_commit(&w->state, error) && atomic_commit(&w->model, error);
+    if (!atomic_place(&w->state, error)) { return false; }
+    w->model.pending = false; // the state has its name: an abort must not remove its model
+    return sync_parent(w->state.path, error) && atomic_commit(&w->model, error);
 }
 
 // Removes one checkpoint. Its model first gets its temporary name, so that checkpoint_clean ends what a kill

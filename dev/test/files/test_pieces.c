@@ -455,6 +455,28 @@ TEST(test_followers_refused) {
     run_free(&run);
 }
 
+// A state that cannot get its name leaves no temporary file, and the message says so.
+TEST(test_state_without_its_name) {
+    static Run run;
+    static CheckpointWriter w;
+    CheckpointPaths paths;
+    Error error = {""};
+    run_init(&run, odd_config());
+    run_fill(&run, 1);
+    int64_t n = gpt2_num_params(&run.config);
+    bool ok =
+        checkpoint_paths(&paths, test_folder(t), 1, &error) &&
+        checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, &run.sections[2], 1, true, &error);
+    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) { ok = checkpoint_write(&w, a, 0, run.arrays[a], n, &error); }
+    CHECK(t, ok && checkpoint_write_flush(&w, &error) && mkdir(paths.state, 0755) == 0, "%s", error.text);
+    CHECK(t, !checkpoint_write_commit(&w, &w.sums, &error), "a folder is replaced by a file");
+    CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
+    checkpoint_write_abort(&w);
+    CHECK(t, !path_exists(paths.temporary_state) && !path_exists(paths.temporary_model), "a temporary file stays");
+    CHECK(t, !path_exists(paths.model), "the model has its name without a state");
+    run_free(&run);
+}
+
 // What a process of an earlier, killed run still writes into its temporary file does not reach the new one.
 TEST(test_stale_writer) {
     static Run run;
