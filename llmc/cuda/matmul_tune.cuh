@@ -2,10 +2,10 @@
 //
 // cuBLASLt's heuristic orders algorithms by an estimate. The tuner runs up to 16 of them. TuneLevel says which
 // algorithms may replace the heuristic's first algorithm:
-//   --matmul-tune 1   Algorithms that give its bits. The clock then changes no bit of a run, so each rank
-//                     may choose for itself.
-//   --matmul-tune 2   Algorithms that give equal bits each time. Rank 0 chooses for all ranks, and the run's file
-//                     keeps the choices for a resumed run (tune_file.h).
+//   --matmul-tune 1   Algorithms that give the first algorithm's bits. The clock then changes no bit of a run, so each
+//                     rank may choose for itself.
+//   --matmul-tune 2   Algorithms that give equal bits each time. Rank 0 chooses for all ranks, and the run's file keeps
+//                     the choices for a resumed run (tune_file.h).
 // No level uses an algorithm that leaves out terms of a sum (cublas_tail).
 //
 // The comparison of bits uses numbers that expose a difference. A sum in fp32 hides its order well: rounding it to bf16
@@ -35,7 +35,7 @@ static_assert(sizeof(cublasLtMatmulAlgo_t) == TUNE_CHOICE_BYTES, "the file keeps
 // The values of --matmul-tune.
 typedef enum {
     TUNE_NOTHING,   // the heuristic's first algorithm that adds up all terms
-    TUNE_SAME_BITS, // the fastest algorithm that gives its bits
+    TUNE_SAME_BITS, // the fastest algorithm that gives the first one's bits
     TUNE_ANY_BITS   // the fastest
 } TuneLevel;
 
