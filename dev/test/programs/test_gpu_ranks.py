@@ -353,7 +353,7 @@ def test_elastic_resume():
     folder, got, step = cli.new_folder("elastic"), [], 0
     for count, stage in ((4, 3), (2, 1), (1, 0)):
         run = [*options(sequences, batch[count], steps), "-z", stage, "-o", folder, *(["--resume"] if step else [])]
-        ranks = Ranks(count, *run)
+        ranks = Ranks(count, *run, EMU_NCCL_FAULT=f"rest@{count - 1}:{50 * count}:20")  # until it is told
         ranks.until_printed(rf"^step +{step + 3}/{steps} ")
         ranks.send(count - 1, signal.SIGTERM)
         out = ranks.finish()

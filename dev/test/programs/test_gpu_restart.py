@@ -95,7 +95,7 @@ def test_a_process_dies():
 def stopped(script):
     """Saves between two checkpoints when it is told to end, and goes on from there when started again."""
     folder = cli.new_folder("stopped")
-    process = begin(script, folder, CHECKPOINT_EVERY="1000", EMU_NCCL_FAULT=f"rest@0:40:{LIMIT}")  # until it is told
+    process = begin(script, folder, CHECKPOINT_EVERY="1000", EMU_NCCL_FAULT="rest@0:40:20")  # until it is told
     deadline = time.monotonic() + LIMIT
     while not os.path.exists(os.path.join(folder, "main.log")) or "trl" not in cli.read("stopped/main.log").decode():
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()

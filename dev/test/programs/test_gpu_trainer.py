@@ -139,16 +139,16 @@ def test_resumed_run():
 @pytest.mark.long
 def test_stopped_by_a_signal():
     folder = cli.new_folder("stopped")
-    process = start(*run_with("--steps", 16), "-o", folder)
+    process = start(*run_with("--steps", 48), "-o", folder)
     while b"step    3/" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = cli.finish(process)
-    assert err == "" and re.search(r"stopped by a signal after \d+ of 16 steps; --resume goes on", out), (out, err)
+    assert err == "" and re.search(r"stopped by a signal after \d+ of 48 steps; --resume goes on", out), (out, err)
     steps = cli.checkpoints(folder)[-1]
-    assert 3 <= steps < 16
+    assert 3 <= steps < 48
     assert [int(n) for n in re.findall(r"^s:(\d+) trl:", log_of(folder), re.M)] == [*range(steps)]
-    shorter = run_with("--steps", 16, "--sample-every", 0)
+    shorter = run_with("--steps", 48, "--sample-every", 0)
     ran(*shorter, "-o", folder, "--resume")
     reference = cli.new_folder("not_stopped")
     ran(*shorter, "-o", reference)
