@@ -1513,7 +1513,6 @@ static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, E
     int arrays = reader == NULL || t->model.shape.kind != RUN_TRAINS ? 1 : CHECKPOINT_ARRAYS;
     bool ok = true;
     state_clear(&state);
-    if (t->model.grads.parts) { clear_buckets(&t->shards, t->model.grads); }
     cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
     for (int array = 0; ok && array < arrays; array++) {
         auto read = [&](float *to, int64_t in_file, int64_t n) {
