@@ -1,0 +1,903 @@
+// What the GPU trainer takes besides its story. train_gpt2.cu includes this file at its end, so the types and functions
+// of the story are known here.
+//   1. the plan     all memory, planned before it is allocated; what a step costs
+//   2. NaNs         where one began
+//   3. state        load, save and check parameters and optimizer state
+//   4. the program  join the ranks, open the GPU, tune, print
+#pragma once
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "llmc/base/utils.h"
+#include "llmc/model/auto_plan.h"
+#include "llmc/cuda/gpu.h"
+#include "llmc/cuda/matmul_tune.cuh"
+#include "llmc/layers/attention_tune.cuh"
+#include "llmc/optim/finite.cuh"
+#include "llmc/ranks/agree.h"
+#include "llmc/ranks/gpu_state.cuh"
+#include "llmc/ranks/rank_gpus.cuh"
+#include "llmc/ranks/start.h"
+#include "llmc/run/gpu_choices.h"
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 1. The plan of all memory: every buffer is a row
+
+// The type of a row follows from its pointer. A struct counts as so many doubles.
+static PlanType plan_type(const float *) { return PLAN_F32; }
+static PlanType plan_type(const int32_t *) { return PLAN_I32; }
+[[maybe_unused]] static PlanType plan_type(const __nv_bfloat16 *) { return PLAN_BF16; } // not in the fp32 build
+static PlanType plan_type(const void *) { return PLAN_F64; }
+template <class T> static constexpr int64_t doubles_in() {
+    static_assert(sizeof(T) % sizeof(double) == 0, "a struct is planned as doubles");
+    return (int64_t)(sizeof(T) / sizeof(double));
+}
+
+template <class T>
+static void plan_row(MemoryPlan *plan, T **pointer, const char *name, PlanCategory category, PlanShape shape,
+                     int first = FORWARD, int last = UPDATE) {
+    plan_add(plan, pointer, name, category, plan_type(*pointer), shape, first, last);
+}
+
+template <class T>
+static void plan_buckets(MemoryPlan *plan, Buckets<T> *array, const char *name, PlanCategory category, int64_t length,
+                         bool parts) {
+    array->parts = parts;
+    plan_row(plan, &array->data, name, category, shape1(length));
+}
+
+// Plans this rank's parts of parameters, gradients and optimizer state.
+static void plan_state(Trainer *t, MemoryPlan *plan) {
+    int stage = t->model.shape.zero_stage;
+    bool trains = t->model.shape.kind == RUN_TRAINS, in_parts = stage >= ZERO_OPTIMIZER;
+    ZeroLengths n = zero_lengths(&t->shards.layout, stage);
+    if (!trains) { n.master = n.grads = n.m = n.v = n.grad_slots = 0; }
+    if (!t->model.shape.has_master) { n.master = 0; }
+    plan_buckets(plan, &t->model.params, "params", PLAN_PARAMETER, n.params, stage >= ZERO_PARAMETERS);
+    plan_buckets(plan, &t->optimizer.master, "master", PLAN_OPTIMIZER, n.master, in_parts);
+    plan_buckets(plan, &t->model.grads, "grads", PLAN_GRADIENT, n.grads, stage >= ZERO_GRADIENTS);
+    plan_buckets(plan, &t->optimizer.m, "adam_m", PLAN_OPTIMIZER, n.m, in_parts);
+    plan_buckets(plan, &t->optimizer.v, "adam_v", PLAN_OPTIMIZER, n.v, in_parts);
+    plan_row(plan, &t->model.params.slots, "param_slots", PLAN_PARAMETER, shape1(n.param_slots));
+    // A micro-batch's last gradients are still being sent during the next micro-batch's forward pass.
+    plan_row(plan, &t->model.grads.slots, "grad_slots", PLAN_GRADIENT, shape1(n.grad_slots));
+}
+
+// Finds the slots of all activations.
+static void activation_slots(Activations *acts, ActSlot slots[NUM_ACTIVATIONS]) {
+    int n = 0;
+#define ACTIVATION_SLOT(name, ...) slots[n++] = {&acts->name.data, &acts->name.stride};
+    GPT2_ACTIVATIONS(ACTIVATION_SLOT)
+}
+
+// With --head-overlap the losses of a chunk are computed beside the logits of the next chunk, so two chunks exist.
+static ActShape activation_shape(const Model *model) {
+    const RunShape *run = &model->shape;
+    int64_t N = (int64_t)run->B * run->T, chunk = min_i64(N, run->head_rows);
+    int level = run->kind == RUN_TRAINS ? run->recompute : NO_BACKWARD, chunks = run->head_overlap && chunk < N ? 2 : 1;
+    return {model->config, N, linear_rows(run->fp8, N), chunk, chunks, level, run->fp8, ON_GPU, PLAN_FLOATX};
+}
+
+// Plans the activations from `first` to `last`.
+static void plan_activations(Model *model, MemoryPlan *plan, int first, int last) {
+    ActShape shape = activation_shape(model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    model->head_rows = (int)shape.chunk_rows;
+    activation_slots(&model->acts, slots);
+    for (int i = first; i <= last; i++) { plan_activation(plan, &shape, i, slots[i]); }
+}
+
+// Plans the 8-bit copies of --fp8.
+static void plan_fp8(Model *model, MemoryPlan *plan, int64_t N) {
+#define FP8_ROW(ID, name, inp, level)                                                                                  \
+    {#name "w_fp8",                                                                                                    \
+     #name "w_fp8_t",                                                                                                  \
+     #inp "_fp8_t",                                                                                                    \
+     (int)gpt2_param_cols(&model->config, PARAM_##name##w),                                                            \
+     (int)gpt2_param_rows(&model->config, PARAM_##name##w),                                                            \
+     model->shape.recompute < level},
+    const Fp8PlanRow rows[NUM_LINEARS] = {BLOCK_LINEARS(FP8_ROW)};
+    const Fp8PlanShape shape = {model->config.num_layers, N,       model->shape.kind == RUN_TRAINS,
+                                !model->params.parts,     FORWARD, BACKWARD_MLP,
+                                BACKWARD_ATTENTION,       UPDATE};
+    fp8_plan(&model->fp8, plan, rows, NUM_LINEARS, &shape);
+}
+
+// The layers that sum over rows take turns with one scratch buffer.
+static int64_t sum_scratch_floats(int64_t N, int C) {
+    int64_t most = max_i64(layernorm_backward_scratch_floats(N, C), gelu_backward_scratch_floats(N, 4 * C));
+    for (int width = C; width <= 4 * C; width += C) {
+        most = max_i64(most, linear_backward_bias_scratch_floats(N, width));
+    }
+    return most;
+}
+
+// Returns the number of partial sums of squares of this rank's gradients. The buckets' sums lie one behind the other.
+static int64_t norm_partials(const Trainer *t) {
+    const ZeroLayout *zero = &t->shards.layout;
+    return global_norm_scratch_doubles(zero_shard(zero, 0)) +
+           t->model.config.num_layers * global_norm_scratch_doubles(zero_shard(zero, 1));
+}
+
+// Describes the attention that cuDNN computes.
+static CudnnShape cudnn_shape(const Model *model) {
+    const RunShape *run = &model->shape;
+    return {run->B, run->T, model->config.channels, model->config.num_heads, run->repeats};
+}
+
+static void plan_backward(Trainer *t, MemoryPlan *plan, int64_t N) {
+    int C = t->model.config.channels, NH = t->model.config.num_heads, from = BACKWARD_ATTENTION, to = from;
+    CudnnShape attention = cudnn_shape(&t->model);
+    int64_t cudnn_bytes = t->model.shape.cudnn ? cudnn_att_backward_bytes(&attention) : 0;
+    plan_activations(&t->model, plan, ACT_dresidual, ACT_dqkv);
+    plan_row(plan, &t->gpu.cudnn_backward, "cudnn_backward", PLAN_WORKSPACE, shape1(ceil_div_i64(cudnn_bytes, 4)), from,
+             to);
+    plan_row(plan, &t->model.att_delta, "att_delta", PLAN_WORKSPACE, shape2(N, NH), from, to);
+    plan_row(plan, &t->model.sum_scratch, "sum_scratch", PLAN_WORKSPACE, shape1(sum_scratch_floats(N, C)), LM_HEAD, to);
+    plan_row(plan, &t->stats.norm_partials, "norm_partials", PLAN_WORKSPACE, shape1(norm_partials(t)), UPDATE);
+}
+
+// Returns the rounds of a validation. In each round every rank takes one batch.
+static int64_t validation_rounds(const Model *model) {
+    return ceil_div_i64(ceil_div_i64(model->shape.val_sequences, model->shape.B), model->shape.num_ranks);
+}
+
+// Plans everything on the GPU for batches of at most N rows.
+static void plan_device(Trainer *t, int64_t N) {
+    MemoryPlan *plan = &t->device_plan;
+    const RunShape *run = &t->model.shape;
+    PlanCategory work = PLAN_WORKSPACE;
+    bool trains = run->kind == RUN_TRAINS;
+    int64_t whole = max_i64(zero_padded(&t->shards.layout, 0), zero_padded(&t->shards.layout, 1));
+    int64_t cudnn_bytes = run->cudnn ? CUDNN_ATT_SLACK : 0, rounds = validation_rounds(&t->model);
+    plan_init(plan, phase_names);
+    plan_state(t, plan);
+    plan_row(plan, &t->feeder.slots[0].device, "batch_0", PLAN_DATA, shape2(3, N));
+    plan_row(plan, &t->feeder.slots[1].device, "batch_1", PLAN_DATA, shape2(3, N));
+    plan_row(plan, &t->sample.history, "history", PLAN_DATA, shape1(run->T));
+    plan_activations(&t->model, plan, ACT_residual, ACT_fc);
+    if (run->fp8) { plan_fp8(&t->model, plan, N); }
+    plan_activations(&t->model, plan, ACT_gelu, ACT_logits);
+    if (trains) { plan_backward(t, plan, N); }
+    plan_row(plan, &t->stats.loss_sum, "loss_sum", work, shape1(1));
+    plan_row(plan, &t->stats.input, "step_input", work, shape1(trains * doubles_in<StepInput>()));
+    plan_row(plan, &t->stats.records, "records", work, shape2(run->num_ranks, doubles_in<StepRecord>()), UPDATE);
+    plan_row(plan, &t->stats.result, "result", work, shape1(doubles_in<StepResult>()));
+    plan_row(plan, &t->evaluation.val_sums, "val_sums", work, shape2(run->num_ranks, rounds));
+    plan_row(plan, &t->evaluation.eval_means, "eval_means", work, shape1(run->eval_means));
+    plan_row(plan, &t->transfer.checksum, "checksum", work, shape1(1));
+    plan_row(plan, &t->transfer.export_bucket, "export_bucket", work, shape1(run->exports ? whole : 0));
+    plan_row(plan, &t->transfer.flag, "flag", work, shape1(1));
+    plan_row(plan, &t->gpu.cublas_workspace, "cublas", work, shape1(run->cublas_bytes / 4));
+    plan_row(plan, &t->gpu.cudnn_forward, "cudnn_forward", work, shape1(cudnn_bytes / 4), FORWARD, BACKWARD_ATTENTION);
+    plan_layout(plan);
+}
+
+static_assert(STATE_MAX_CHUNK * (int64_t)sizeof(float) <= CUBLAS_SMALL_WORKSPACE,
+              "parameters on their way to bf16 pass through cuBLAS's workspace");
+static_assert((int)STATE_PARAMS == CHECKPOINT_PARAMS && (int)STATE_ADAM_M == CHECKPOINT_ADAM_M &&
+                  (int)STATE_ADAM_V == CHECKPOINT_ADAM_V,
+              "the arrays of a checkpoint are those on the GPU");
+
+static const char *const host_phase_names[] = {"all"};
+
+// Plans the host's pinned memory, for copies to and from the GPU, and its ordinary memory.
+static void plan_host(Trainer *t, int64_t N) {
+    const GPT2Config *config = &t->model.config;
+    const RunShape *run = &t->model.shape;
+    MemoryPlan *pinned = &t->pinned_plan, *host = &t->host_plan;
+    int64_t V = config->vocab_size, collected = run->exports && run->rank == 0 ? gpt2_num_params(config) : 0;
+    PlanCategory data = PLAN_DATA, work = PLAN_WORKSPACE;
+    plan_init(pinned, host_phase_names);
+    plan_row(pinned, &t->feeder.slots[0].staging, "staging_0", data, shape2(3, N), 0, 0);
+    plan_row(pinned, &t->feeder.slots[1].staging, "staging_1", data, shape2(3, N), 0, 0);
+    plan_row(pinned, &t->stats.inputs, "step_inputs", data, shape2(NUM_STEPS, doubles_in<StepInput>()), 0, 0);
+    plan_row(pinned, &t->stats.results, "results", data, shape2(NUM_STEPS, doubles_in<StepResult>()), 0, 0);
+    plan_row(pinned, &t->evaluation.host_val_sums, "val_sums", data,
+             shape2(run->num_ranks, validation_rounds(&t->model)), 0, 0);
+    plan_row(pinned, &t->evaluation.host_eval_means, "eval_means", data, shape1(run->eval_means), 0, 0);
+    plan_row(pinned, &t->transfer.host_checksum, "checksum", data, shape1(1), 0, 0);
+    plan_row(pinned, &t->transfer.staging, "staging", data, shape1(state_chunk_floats(&t->shards.layout)), 0, 0);
+    plan_row(pinned, &t->sample.pinned_logits, "sample_logits", data, shape1(config->padded_vocab_size), 0, 0);
+    plan_row(pinned, &t->sample.history_staging, "history_staging", data, shape1(run->T), 0, 0);
+    plan_layout(pinned);
+    plan_init(host, host_phase_names);
+    plan_row(host, &t->transfer.host_params, "host_params", PLAN_PARAMETER, shape1(collected), 0, 0);
+    plan_row(host, &t->evaluation.row_means, "row_means", work, shape1(run->eval_rows), 0, 0);
+    plan_row(host, &t->sample.logits, "host_logits", work, shape1(V), 0, 0);
+    plan_row(host, &t->sample.probs, "sampler_probs", work, shape1(V), 0, 0);
+    plan_row(host, &t->feeder.token_counts, "token_counts", work, shape1(V + 1), 0, 0);
+    plan_layout(host);
+}
+
+// Plans every buffer of a run.
+static void gpt2_plan(Trainer *t, const GPT2Config *config, RunShape shape) {
+    memset(t, 0, sizeof(*t));
+    t->model.shards = &t->shards;
+    shape.zero_stage = zero_effective_stage(shape.zero_stage, shape.num_ranks);
+    t->model.config = *config, t->model.shape = shape;
+    shards_plan(&t->shards, config, shape.rank, shape.num_ranks, shape.zero_stage);
+    plan_device(t, (int64_t)shape.B * shape.T);
+    plan_host(t, (int64_t)shape.B * shape.T);
+}
+
+// True if cuDNN takes attention of this run's shape.
+static bool check_cudnn(const TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    CudnnShape shape = {(int)o->batch_size, (int)o->seq_len, run->config.channels, run->config.num_heads,
+                        o->deterministic};
+    return cudnn_att_check(&shape, error);
+}
+
+static RunShape choose_shape(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    RunShape shape;
+    Error why;
+    memset(&shape, 0, sizeof(shape));
+    shape.kind = run_kind(run);
+    shape.B = shape.kind == RUN_GENERATES ? 1 : (int)o->batch_size;
+    shape.T = (int)o->seq_len;
+    shape.recompute = (int)o->recompute;
+    shape.gelu_fusion = (int)o->gelu_fusion;
+    shape.fp8 = o->fp8;
+    shape.head_rows = (int)o->head_rows;
+    shape.head_overlap = o->head_overlap;
+    shape.cuda_graph = o->cuda_graph && run->num_ranks == 1;
+    bool any = shape.kind == RUN_TRAINS && strcmp(o->attention, "auto") == 0;
+    shape.repeats = o->deterministic;
+    shape.needs_cudnn = shape.kind == RUN_TRAINS && (!o->deterministic || strcmp(o->attention, "cudnn") == 0);
+    shape.cudnn = shape.needs_cudnn || (any && check_cudnn(run, &why));
+    shape.times_cudnn = shape.cudnn && !shape.needs_cudnn && o->matmul_tune;
+    shape.has_master = o->master_weights && !PRECISION_IS_FP32;
+    shape.exports = o->export_dir[0] != '\0';
+    shape.cublas_bytes = cublas_workspace_for(run->gpu_bytes);
+    shape.rank = run->ranks.rank;
+    shape.num_ranks = run->num_ranks;
+    shape.zero_stage = (int)o->zero_stage;
+    shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
+    for (const EvalLoader &eval : run->evals) {
+        if (!eval_is_open(&eval)) { continue; }
+        int64_t places = run->num_ranks * ceil_div_i64(eval_num_batches(&eval), run->num_ranks) * eval.B;
+        shape.eval_means = max_i64(shape.eval_means, places);
+        shape.eval_rows = max_i64(shape.eval_rows, eval.num_rows);
+    }
+    return shape;
+}
+
+// Collects everything on which the time of a planned model's step depends.
+static StepShape step_shape(const Model *model, const TrainRun *run) {
+    const RunShape *shape = &model->shape;
+    bool tensor_cores = attention_uses_tensor_cores(model->config.channels / model->config.num_heads);
+    CudnnShape attention = cudnn_shape(model);
+    StepShape step;
+    memset(&step, 0, sizeof(step));
+    step.config = model->config;
+    step.B = shape->B, step.T = shape->T, step.recompute = shape->recompute;
+    step.gelu_fusion = shape->gelu_fusion, step.fp8 = shape->fp8;
+    step.attention = shape->cudnn ? ATTENTION_CUDNN : tensor_cores ? ATTENTION_TENSOR : ATTENTION_PLAIN;
+    if (shape->cudnn && shape->repeats) { step.attention_chunk = cudnn_att_chunk(&attention); }
+    step.head_rows = shape->head_rows, step.head_overlap = shape->head_overlap;
+    step.has_master = shape->has_master;
+    step.sizeof_activation = (int)sizeof(floatX);
+    step.matmul_workspace_bytes = shape->cublas_bytes;
+    step_share(&step, shape->num_ranks, shape->zero_stage);
+    step.micro_batches = run->micro_batches;
+    return step;
+}
+
+// Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
+static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
+                           Error *overflow) {
+    Trainer *t = (Trainer *)context;
+    RunShape shape = choose_shape(run);
+    if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
+    if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
+    if (variant.unsharded) {
+        shape.kind = RUN_TRAINS;
+        shape.recompute = RECOMPUTE_NOTHING;
+        shape.cudnn = shape.head_overlap = shape.exports = false;
+        shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
+        shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
+    }
+    gpt2_plan(t, &run->config, shape);
+    PlannedRun planned;
+    StepShape step = step_shape(&t->model, run);
+    planned.B = shape.B;
+    planned.bytes = t->device_plan.total;
+    planned.overflows = !plan_check_overflow(&t->device_plan, overflow);
+    step_rows_of_rank(&planned.rows, gpu, &step, t->model.shape.zero_stage);
+    zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
+                    &planned.gradient_bytes, &planned.parameter_bytes);
+    return planned;
+}
+
+static RunPlanner planner_of(Trainer *t) {
+    RunPlanner planner = {plan_run, t, PRECISION_IS_FP32};
+    return planner;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 2. Where a NaN began
+
+template <class T> static bool find_nonfinite(Trainer *t, const T *data, int64_t n) {
+    return any_nonfinite(data, n, t->transfer.flag, t->gpu.stream);
+}
+
+// Writes the name of the first tensor in this rank's part of `array` that holds a NaN or an infinity.
+template <class T>
+static bool name_nonfinite_tensor(Trainer *t, Buckets<T> array, const char *what, char *name, size_t size) {
+    return !visit_own_part(&t->shards, array, [&](const T *data, const ZeroPiece &piece) {
+        if (!find_nonfinite(t, data, piece.count)) { return true; }
+        const GPT2ParamSpec *spec = &gpt2_param_specs[piece.tensor];
+        int n = snprintf(name, size, "%s %s", what, spec->name);
+        if (spec->per_layer) { snprintf(name + n, size - (size_t)n, " of layer %d", piece.layer); }
+        return false;
+    });
+}
+
+static bool activation_is_nonfinite(void *context, const void *data, PlanType type, int64_t n) {
+    Trainer *t = (Trainer *)context;
+    return type == PLAN_F32 ? find_nonfinite(t, (const float *)data, n) : find_nonfinite(t, (const floatX *)data, n);
+}
+
+// Names the activation where a NaN or an infinity first stands, in the order of the computation. The parameters are
+// finite and the forward pass gave a loss that is not. The backward must not have run, since it overwrites some
+// activations. Activations that were not kept for each layer are passed over.
+static void name_nonfinite_activation(Trainer *t, int64_t N, char *name, size_t size) {
+    ActShape shape = activation_shape(&t->model);
+    ActSlot slots[NUM_ACTIVATIONS];
+    activation_slots(&t->model.acts, slots);
+    if (gpt2_find_nonfinite(slots, &shape, N, activation_is_nonfinite, t, name, size)) { return; }
+    snprintf(name, size, "the losses");
+}
+
+// Runs one micro-batch of a failed step again. Sets *found if a rank's losses are not finite. *place then names the
+// tensor where that began.
+static bool repeat_batch(Trainer *t, TrainRun *run, int64_t i, bool *found, char *place, size_t size, Error *error) {
+    int B = (int)run->options.batch_size, T = (int)run->options.seq_len;
+    int64_t N = (int64_t)B * T;
+    BatchSlot *slot = next_slot(&t->feeder, &t->shards);
+    const int32_t *tokens = slot->device, *targets = tokens + N, *order = targets + N;
+    BatchRole role = training_role(t, run, i);
+    double sum = 0.0;
+    if (!run_read_batch(run, i, slot->staging, slot->staging + N, error)) { return false; }
+    order_tokens(t, slot, N);
+    upload_batch(&t->feeder, &t->gpu, slot, N);
+    model_forward(&t->model, &t->gpu, &t->shards, tokens, B, T, LINEAR_FOR_LOSS);
+    model_loss(&t->model, &t->gpu, &t->shards, targets, N, &role);
+    cuda_check(cudaMemcpyAsync(&sum, t->stats.loss_sum, sizeof(sum), cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    *found = !isfinite(sum);
+    if (*found) { name_nonfinite_activation(t, N, place, size); }
+    if (!comm_share_finding(t->shards.ranks, found, place, size, error)) { return false; }
+    if (*found) { return true; }
+    model_backward(&t->model, &t->gpu, &t->shards, tokens, order, B, T, &role);
+    release_batch(&t->gpu, slot);
+    return true;
+}
+
+// Computes the step's gradient again, a batch at a time, to name the tensor where a NaN or an infinity began. The
+// weights are still those of that step, because no update has happened since (see gpt2_update). All ranks take part.
+static bool explain_stop(Trainer *t, TrainRun *run, const PendingStep *step, const StepResult *result, Error *error) {
+    char place[128] = "";
+    await_parameters(&t->model, &t->gpu, &t->shards);
+    bool found = name_nonfinite_tensor(t, t->model.params, "parameter", place, sizeof(place));
+    bool loss_is_bad = result->stopped == STEP_LOSS_NOT_FINITE;
+    if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
+    run->next_sequence = step->next_sequence;
+    zero_gradients(&t->shards, t->model.grads);
+    for (int64_t i = 0; i < run->micro_batches && !found; i++) {
+        if (!repeat_batch(t, run, i, &found, place, sizeof(place), error)) { return false; }
+    }
+    if (!found) {
+        compute_after_communicate(&t->shards);
+        found = name_nonfinite_tensor(t, t->model.grads, "gradient of", place, sizeof(place));
+        if (!comm_share_finding(t->shards.ranks, &found, place, sizeof(place), error)) { return false; }
+    }
+    run_fail_nonfinite(run, step->info.step, loss_is_bad ? "loss" : "gradient norm",
+                       loss_is_bad ? result->loss : result->norm, found ? place : "the sum of squares", error);
+    comm_all_know(t->shards.ranks, error);
+    return false;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 3. State
+
+// Collects parameters and optimizer state for llmc/ranks/gpu_state.cuh.
+static ModelState state_of(Trainer *t) {
+    ModelState state = {
+        &t->shards,          t->model.params,         t->optimizer.master,       t->optimizer.m,         t->optimizer.v,
+        t->transfer.staging, t->gpu.cublas_workspace, t->transfer.export_bucket, t->transfer.host_params};
+    return state;
+}
+
+// Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
+// rounds its bf16 weights as its last update rounded them.
+static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, Error *error) {
+    Trainer *t = (Trainer *)context;
+    ModelState state = state_of(t);
+    uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
+    bool rounds =
+        t->optimizer.master.data != NULL && run->updates > 0; // without master weights the parameters are exact
+    int arrays = reader == NULL || t->model.shape.kind != RUN_TRAINS ? 1 : CHECKPOINT_ARRAYS;
+    bool ok = true;
+    state_clear(&state);
+    cuda_check(cudaMemsetAsync(t->stats.result, 0, sizeof(StepResult), t->gpu.stream));
+    for (int array = 0; ok && array < arrays; array++) {
+        auto read = [&](float *to, int64_t in_file, int64_t n) {
+            return reader == NULL ? run_read_params(run, in_file, n, to, error)
+                                  : checkpoint_read(reader, array, in_file, to, n, error);
+        };
+        auto make_params = [&](floatX *params, const float *fp32, int64_t n, int64_t index) {
+            params_from_master(params, fp32, n, index, key, rounds, t->gpu.stream);
+        };
+        ok = state_upload(&state, array, read, make_params);
+    }
+    return ok;
+}
+
+// Gives every rank the parameters that it needs, after each rank has loaded its part.
+static void share_state(Trainer *t, TrainRun *run) {
+    (void)run;
+    ModelState state = state_of(t);
+    state_share(&state);
+    quantize_all_weights(&t->model, &t->gpu);
+    wait_for_stream(&t->shards);
+}
+
+// Writes this rank's part of all arrays for run_save.
+static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
+    ModelState state = state_of((Trainer *)context);
+    bool ok = true;
+    for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
+        ok = state_download(&state, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
+            return checkpoint_write(writer, array, in_file, from, n, error);
+        });
+    }
+    return ok;
+}
+
+// Computes the SUM64 of the fp32 parameters in the order of files. It does not depend on the number of ranks.
+static bool hash_params(Trainer *t, uint64_t *hash, Error *error) {
+    ModelState state = state_of(t);
+    *hash = 0;
+    state_download(&state, CHECKPOINT_PARAMS, "the end", [&](const float *from, int64_t in_file, int64_t n) {
+        *hash += sum64(in_file, from, n);
+        return true;
+    });
+    return comm_sum_u64(t->shards.ranks, hash, 1, error);
+}
+
+// Checks that arrays which every rank holds whole have equal bits on all ranks. A memory or network fault shows here.
+// Waits for all parameters. Call it before parameters are saved, hashed or exported.
+static bool check_replicas(Trainer *t, TrainRun *run, Error *error) {
+    if (!has_peers(&t->shards) || t->model.params.parts) { return true; }
+    int64_t whole = zero_offset(&t->shards.layout, t->shards.layout.num_buckets);
+    const Buckets<float> state[] = {t->optimizer.master, t->optimizer.m, t->optimizer.v};
+    await_parameters(&t->model, &t->gpu, &t->shards);
+    sum_weights(t);
+    for (const Buckets<float> &array : state) {
+        if (array.data == NULL || array.parts) { continue; }
+        add_checksum(t->transfer.checksum, array.data, whole * (int64_t)sizeof(float), t->gpu.stream);
+    }
+    cuda_check(cudaMemcpyAsync(t->transfer.host_checksum, t->transfer.checksum, sizeof(uint64_t),
+                               cudaMemcpyDeviceToHost, t->gpu.stream));
+    wait_for_stream(&t->shards);
+    return comm_check_replicas(t->shards.ranks, *t->transfer.host_checksum, run->step, error);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// 4. The program
+
+static const char *const PROGRAM = "train_gpt2cu";
+
+// Returns the source's revision. The Makefile links another function of this name, so that a commit recompiles nothing.
+extern "C" __attribute__((weak)) const char *gpt2c_revision(void) { return ""; }
+
+#define DEFAULT_SEQ_LEN 1024
+
+// Refuses shapes and options that this build or its kernels cannot compute. Runs before the GPU is opened.
+static bool check_shape(const TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    const GPT2Config *c = &run->config;
+    if (!layernorm_check(c->channels, error) || !attention_check(c->channels, c->num_heads, error) ||
+        !cross_entropy_check(c->padded_vocab_size, error) || (o->fp8 && !fp8_check_width(c->channels, error))) {
+        return false;
+    }
+    Error why = {};
+    if (strcmp(o->attention, "cudnn") == 0 && !check_cudnn(run, &why)) {
+        return fail(error, "--attention cudnn: %s", why.text);
+    }
+    if (!o->deterministic && !check_cudnn(run, &why)) {
+        return fail(error, "--deterministic 0: is for cuDNN's attention; %s", why.text);
+    }
+#ifdef PRECISION_FP32
+    if (o->fp8) { return fail(error, "--fp8: is for the bf16 build; this one is fp32 (make PRECISION=FP32)"); }
+    if (!o->master_weights) {
+        return fail(error, "--master-weights (-w): 0 is for the bf16 build; in fp32 there is one copy of the weights");
+    }
+#else
+    if (!o->tf32) {
+        return fail(error, "--tf32 (-f): 0 is for the fp32 build (make PRECISION=FP32); this one multiplies in bf16");
+    }
+#endif
+    return true;
+}
+
+// Visits all events of a trainer. Some take times.
+template <class Visit> static void each_event(Trainer *t, Visit visit) {
+    visit(&t->evaluation.evaluated, false);
+    for (int i = 0; i < 2; i++) { visit(&t->gpu.multiplied[i], false), visit(&t->gpu.scored[i], false); }
+    for (BatchSlot &slot : t->feeder.slots) { visit(&slot.uploaded, false), visit(&slot.no_longer_used, false); }
+    for (int i = 0; i < NUM_STEPS; i++) {
+        visit(&t->stats.begun[i], true), visit(&t->stats.reduced[i], false), visit(&t->stats.done[i], true);
+    }
+}
+
+static void create_streams(Trainer *t) {
+    gpu_create_stream(&t->gpu.stream);
+    gpu_create_stream(&t->feeder.copy_stream);
+    gpu_create_stream(&t->gpu.lm_head_stream);
+    shards_open(&t->shards, t->shards.ranks, t->gpu.stream);
+    each_event(t,
+               [](cudaEvent_t *event, bool timed) { timed ? gpu_create_timed_event(event) : gpu_create_event(event); });
+}
+
+// Opens cuDNN. Runs before memory is allocated, because cuDNN takes some too. If cuDNN has no plan, our own kernels
+// compute attention, and the memory is planned again without cuDNN's workspaces.
+static bool open_attention(Trainer *t, Error *error) {
+    RunShape *shape = &t->model.shape;
+    CudnnShape attention = cudnn_shape(&t->model);
+    if (!shape->cudnn || cudnn_att_open(&t->gpu.cudnn, &attention, &t->gpu.no_cudnn)) { return true; }
+    if (shape->needs_cudnn) {
+        return fail(error, "%s: %s", shape->repeats ? "--attention cudnn" : "--deterministic 0", t->gpu.no_cudnn.text);
+    }
+    shape->cudnn = false, t->gpu.cudnn_failed = true;
+    plan_device(t, (int64_t)shape->B * shape->T);
+    return true;
+}
+
+// Opens this rank's GPU and allocates the memory plans.
+static bool gpt2_open(Trainer *t, Comm *ranks, bool tf32, Error *error) {
+    t->shards.ranks = ranks;
+    t->gpu.graphs.wanted = t->model.shape.cuda_graph;
+    if (!gpu_open(&t->gpu.device, ranks->local_rank, tf32, error) ||
+        (t->model.shape.fp8 && !fp8_check_gpu(&t->gpu.device.properties, error))) {
+        return false;
+    }
+    create_streams(t);
+    t->gpu.spared = nccl_spared_multiprocessors(ranks, t->gpu.device.properties.multiProcessorCount);
+    if (!cublas_open(&t->gpu.cublas, tf32, error) || !open_attention(t, error) ||
+        !plan_allocate_device(&t->device_plan, error) || !plan_allocate_pinned(&t->pinned_plan, error) ||
+        !plan_allocate(&t->host_plan, error)) {
+        return false;
+    }
+    cublas_set_workspace(&t->gpu.cublas, t->gpu.cublas_workspace, (size_t)t->model.shape.cublas_bytes);
+    cudnn_att_set_workspace(&t->gpu.cudnn, t->gpu.cudnn_forward, t->gpu.cudnn_backward);
+    return true;
+}
+
+// True if timing may choose algorithms that change bits. The run then keeps its choices.
+static bool keeps_choices(const Trainer *t, const TrainRun *run) {
+    return t->model.shape.kind == RUN_TRAINS && run->options.matmul_tune == TUNE_ANY_BITS;
+}
+
+// Opens the files of choices. Rank 0 reads the run's file for all ranks.
+static bool open_tuning(Trainer *t, const TrainRun *run, Error *error) {
+    const TrainOptions *o = &run->options;
+    const cudaDeviceProp *gpu = &t->gpu.device.properties;
+    bool keeps = keeps_choices(t, run);
+    TuneWants wants;
+    wants.user_path = o->matmul_tune_file;
+    wants.run_folder = run->found.resumes && run_leads(run) ? o->out_dir : "";
+    wants.writes_user = t->shards.ranks->local_rank == 0;
+    wants.must_know = keeps && run->found.resumes && !o->allow_changes;
+    wants.must_keep = keeps && !run_writes_files(run);
+    return tuning_open(&t->gpu.tuning, &wants, gpu->name, gpu->multiProcessorCount, (long)cublasLtGetVersion(), error);
+}
+
+// Chooses the algorithms of the training multiplications. Times them in the device memory, which holds nothing yet.
+static bool tune_matmuls(Trainer *t, const TrainRun *run, const CublasProblem *problems, int count, Error *error) {
+    const MemoryPlan *plan = &t->device_plan;
+    TuneLevel level = (TuneLevel)run->options.matmul_tune;
+    return (level == TUNE_NOTHING || open_tuning(t, run, error)) &&
+           matmul_tune(&t->gpu.tuning, &t->gpu.cublas, problems, count, plan->memory, plan->total, level, t->gpu.stream,
+                       error);
+}
+
+// Gives all ranks the choices of rank 0.
+static bool share_choices(Trainer *t, TrainRun *run, const CublasProblem *problems, int count, Error *error) {
+    TuneTable *choices = &t->gpu.tuning.run;
+    int64_t bytes = tune_table_bytes(choices);
+    return run_broadcast(run, &bytes, (int64_t)sizeof(bytes), error) && run_broadcast(run, choices, bytes, error) &&
+           (run_leads(run) ||
+            matmul_follow(choices, &t->gpu.cublas, problems, count, &t->gpu.device.properties, error));
+}
+
+// Chooses algorithms. If timing may change bits, all ranks take rank 0's choices, so that all compute equal bits.
+static bool choose_algorithms(Trainer *t, TrainRun *run, Error *error) {
+    CublasProblem problems[MAX_MATMUL_PROBLEMS];
+    if (t->model.shape.kind != RUN_TRAINS) { return true; }
+    Range range("tuning");
+    int count = matmul_problems(&t->model, &t->gpu, problems);
+    bool shares = keeps_choices(t, run) && has_peers(&t->shards);
+    bool ok = (shares && !run_leads(run)) || tune_matmuls(t, run, problems, count, error);
+    if (!shares) { return ok; }
+    return run_agree(run, ok, error) && share_choices(t, run, problems, count, error);
+}
+
+// Writes the choices for later starts. Choices that change bits are also written beside the checkpoints.
+static bool record_choices(Trainer *t, TrainRun *run, Error *error) {
+    const char *folder = run_leads(run) && run_writes_files(run) ? run->options.out_dir : "";
+    return run_agree(run, tuning_save(&t->gpu.tuning, folder, error), error);
+}
+
+// Runs a forward and a backward of one layer's attention, as attend and attend_backward do.
+static void run_attention(void *context) {
+    Trainer *t = (Trainer *)context;
+    int B = t->model.shape.B, T = t->model.shape.T, C = t->model.config.channels, NH = t->model.config.num_heads;
+    LayerActs a = acts_of_layer(&t->model, 0);
+    if (t->gpu.cudnn.is_open) {
+        cudnn_att_forward(&t->gpu.cudnn, a.att, a.att_lse, a.qkv, t->gpu.stream);
+    } else {
+        attention_forward(a.att, a.att_lse, a.qkv, B, T, C, NH, t->gpu.stream);
+    }
+    attend_backward(&t->model, &t->gpu, a, B, T);
+}
+
+// Chooses cuDNN or our own kernels for attention by timing, if the run wants that. All ranks take rank 0's choice.
+// Times the kernels in the device memory, which holds nothing yet.
+static bool tune_attention(Trainer *t, TrainRun *run, Error *error) {
+    int64_t N = (int64_t)t->model.shape.B * t->model.shape.T, C = t->model.config.channels;
+    AttentionTuner tuner = {&t->gpu.cudnn, cudnn_shape(&t->model), run_attention, t, t->gpu.stream};
+    int32_t choice = 0;
+    if (!t->model.shape.times_cudnn || !t->gpu.cudnn.is_open) { return true; }
+    Range range("tuning");
+    if (run_leads(run)) { // bytes of 0x3c make values of about 0.01 in either precision
+        cuda_check(cudaMemsetAsync(t->model.acts.qkv.of(0), 0x3c, (size_t)(3 * N * C) * sizeof(floatX), t->gpu.stream));
+        cuda_check(cudaMemsetAsync(t->model.acts.datt.data, 0x3c, (size_t)(N * C) * sizeof(floatX), t->gpu.stream));
+        choice = attention_choose(&tuner, &t->gpu.tuning);
+    }
+    if (!run_broadcast(run, &choice, (int64_t)sizeof(choice), error)) { return false; }
+    return run_agree(run, attention_use(&tuner, choice, error), error);
+}
+
+static void free_graphs(Gpu *gpu) {
+    for (auto &slot : gpu->pass_graphs) {
+        for (auto &passes : slot) {
+            for (CudaGraph &graph : passes) { cuda_graph_free(&graph); }
+        }
+    }
+    cuda_graph_free(&gpu->norm_graph);
+    cuda_graph_free(&gpu->update_graph);
+}
+
+// Frees everything that gpt2_open took, even if gpt2_open failed halfway.
+static void gpt2_close(Trainer *t) {
+    if (t->gpu.stream == NULL) { return; }
+    cudaDeviceSynchronize();
+    free_graphs(&t->gpu); // first, since the graphs launch kernels of the libraries
+    nccl_close(&t->shards.nccl);
+    gpu_close(&t->gpu.device);
+    tuning_close(&t->gpu.tuning);
+    cudnn_att_close(&t->gpu.cudnn);
+    cublas_close(&t->gpu.cublas);
+    shards_close(&t->shards);
+    each_event(t, [](cudaEvent_t *event, bool) { cudaEventDestroy(*event); });
+    cudaStreamDestroy(t->gpu.stream);
+    cudaStreamDestroy(t->feeder.copy_stream);
+    cudaStreamDestroy(t->gpu.lm_head_stream);
+    plan_free_device(&t->device_plan);
+    plan_free_pinned(&t->pinned_plan);
+    plan_free(&t->host_plan);
+}
+
+// Settles the options that depend on the GPUs. With --plan the GPUs are supposed, not asked.
+static bool settle_by_gpus(Trainer *t, TrainRun *run, Error *error) {
+    RunPlanner planner = planner_of(t);
+    AutoGpus gpus = run_planned_gpus(run, &planner, cublas_fuses_gelu);
+    bool known = run->options.plan || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
+    return known && run_settle(&planner, run, &gpus, error);
+}
+
+// Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
+static void explain_attention(Trainer *t, const TrainRun *run) {
+    char version[32];
+    bool any = t->model.shape.kind == RUN_TRAINS && strcmp(run->options.attention, "auto") == 0;
+    cudnn_att_version_text(version, sizeof(version));
+    if (any && !PRECISION_IS_FP32 && version[0] != '\0' && !t->model.shape.cudnn) {
+        check_cudnn(run, &t->gpu.no_cudnn);
+    }
+}
+
+static const MemoryPlan *memory_of(Trainer *t) { return &t->device_plan; }
+
+static void print_config(Trainer *t, TrainRun *run) {
+    char attention[128];
+    AttentionPlan planned = {attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads),
+                             t->model.shape.cudnn, t->model.shape.times_cudnn, t->model.shape.repeats};
+    attention_plan_text(attention, sizeof(attention), &planned);
+    printf("precision   %s%s%s; attention %s, heads of %d\n", PRECISION_NAME,
+           t->model.shape.has_master ? ", fp32 master weights" : "",
+           t->model.shape.fp8 ? ", linear layers of the blocks in fp8" : "", attention,
+           t->model.config.channels / t->model.config.num_heads);
+    if (t->gpu.no_cudnn.text[0] != '\0') { printf("            not by cuDNN: %s\n", t->gpu.no_cudnn.text); }
+    if (t->model.shape.kind == RUN_TRAINS) {
+        printf("launches    %s\n", t->model.shape.cuda_graph ? "a step is CUDA graphs"
+                                   : run->num_ranks > 1      ? "kernel by kernel: CUDA graphs are for one GPU"
+                                                             : "kernel by kernel");
+    }
+    if (t->model.shape.head_overlap && t->model.acts.logits.stride == 0) {
+        printf("            --head-overlap has nothing to overlap: --head-rows takes all %d rows of logits at once\n",
+               t->model.head_rows);
+    }
+}
+
+static void print_machine(Trainer *t, TrainRun *run) {
+    gpu_print(&t->gpu.device, t->model.shape.num_ranks, t->model.shape.fp8);
+    if (has_peers(&t->shards)) {
+        rank_gpus_print(t->shards.ranks, t->model.shape.zero_stage, t->gpu.spared, &t->gpu.device.properties);
+    }
+    if (t->model.shape.fp8 && !fp8_has_conversion()) {
+        printf("fp8         slow: this program has no code for 8.9 or later, and converts to 8 bits in software; build "
+               "it with GPU_ARCH=%d%d\n",
+               t->gpu.device.properties.major, t->gpu.device.properties.minor);
+    }
+    if (t->gpu.cudnn_failed) {
+        printf("attention   by our own kernels: %s\n", t->gpu.no_cudnn.text);
+        run_print_memory(&t->device_plan, " on the GPU without it");
+    }
+    if (t->gpu.tuning.text.used > 0) { printf("%s", t->gpu.tuning.text.data); }
+    if (t->model.shape.times_cudnn && t->model.shape.cudnn) {
+        char attention[128];
+        attention_used_text(attention, sizeof(attention), &t->gpu.cudnn);
+        printf("            it is done %s\n", attention);
+    }
+    if (run->options.gpu_log_every > 0 && !gpu_monitor_is_open(&t->gpu.device.monitor)) {
+        printf("            %s\n", t->gpu.device.monitor.why);
+    }
+}
+
+static void print_plan(Trainer *t, TrainRun *run) {
+    printf(
+        "The GPU is supposed to have %g GiB (--gpu-memory); from 40 GB on, cuBLAS works in %lld MiB, below in %lld\n",
+        (double)run->gpu_bytes / 0x1p30, (long long)CUBLAS_LARGE_WORKSPACE >> 20,
+        (long long)CUBLAS_SMALL_WORKSPACE >> 20);
+    printf("\nOn the host, pinned for copies to and from the GPU\n");
+    plan_print(&t->pinned_plan, stdout);
+    printf("\nOn the host\n");
+    plan_print(&t->host_plan, stdout);
+    if (t->model.shape.kind == RUN_TRAINS) {
+        RunPlanner planner = planner_of(t);
+        run_print_step(&planner, run);
+        run_print_levels(&planner, run);
+        run_print_stages(&planner, run);
+    }
+}
+
+static void add_versions(RunMachine *machine) {
+    char text[64];
+    auto add = [&](const char *name, const char *version) {
+        if (version[0] != '\0') { run_machine_version(machine, name, "%s", version); }
+    };
+    gpu_each_version(add);
+    cublas_version_text(text, sizeof(text)), add("cublaslt", text);
+    cudnn_att_version_text(text, sizeof(text)), add("cudnn", text);
+    nccl_version_text(text, sizeof(text)), add("nccl", text);
+    comm_mpi_version_text(text, sizeof(text)), add("mpi", text);
+}
+
+// Describes the GPUs of all ranks for run.json. Also writes the choices of algorithms, because the run folder exists
+// now.
+static bool describe(Trainer *t, TrainRun *run, RunMachine *machine, Error *error) {
+    RunGpu gpu;
+    memset(&gpu, 0, sizeof(gpu));
+    snprintf(gpu.name, sizeof(gpu.name), "%.*s", (int)sizeof(gpu.name) - 1, t->gpu.device.properties.name);
+    gpu.memory_bytes = (int64_t)t->gpu.device.properties.totalGlobalMem;
+    gpu.major = t->gpu.device.properties.major, gpu.minor = t->gpu.device.properties.minor;
+    machine->num_gpus = run->num_ranks;
+    machine->num_machines = comm_num_machines(t->shards.ranks);
+    attention_used_text(machine->attention, sizeof(machine->attention), &t->gpu.cudnn);
+    machine->gpus = (RunGpu *)malloc((size_t)run->num_ranks * sizeof(RunGpu));
+    bool ok = machine->gpus != NULL || fail(error, "out of memory");
+    add_versions(machine);
+    return run_agree(run, ok, error) &&
+           comm_all_gather(run->ranks.comm, &gpu, machine->gpus, (int64_t)sizeof(gpu), error) &&
+           record_choices(t, run, error);
+}
+
+// Returns the functions by which a run talks to its ranks.
+static RunRanks ranks_of(Comm *comm) {
+    return {comm->rank,      comm->num_ranks,  comm,           comm_agree,    comm_broadcast, comm_sum_u64,
+            comm_any,        comm_check_facts, comm_is_broken, comm_all_know, comm_slow,      comm_resumable,
+            comm_on_failure, comm_fail,        comm_close,     comm_prints};
+}
+
+// Finds the other processes of this run, if there are any. Only rank 0 prints to the screen.
+static bool join(Trainer *t, TrainRun *run, Error *error) {
+    static Comm ranks;
+    Comm *comm = &ranks;
+    const TrainOptions *o = &run->options;
+    (void)t;
+    CommOptions options;
+    memset(&options, 0, sizeof(options));
+    bool tcp = strcmp(o->nccl_init, "tcp") == 0, folder = strcmp(o->nccl_init, "fs") == 0;
+    options.start = tcp ? COMM_TCP : folder ? COMM_FOLDER : COMM_MPI;
+    options.num_ranks = (int)o->num_processes;
+    options.rank = (int)o->process_rank;
+    options.gpus_per_node = (int)o->gpus_per_node;
+    options.address = o->server_ip;
+    options.folder = o->nccl_fs_path;
+    options.start_timeout = o->start_timeout;
+    options.watchdog = o->watchdog;
+    options.program = PROGRAM;
+    options.silence = o->watchdog > 0.0 ? 0.0 : 1e9; // 0: the default; without a watchdog a debugger may stop the watch
+    comm_single(comm);
+    run->ranks = ranks_of(comm);
+    run->num_ranks = (int)max_i64(max_i64(1, launcher_find().size), o->num_processes);
+    if (o->plan) { return true; }
+    run->num_ranks = 1;
+    if (!comm_open(comm, &options, error)) { return false; }
+    run->ranks = ranks_of(comm);
+    run->num_ranks = comm->num_ranks;
+    return comm->rank == 0 || freopen("/dev/null", "w", stdout) != NULL || fail_system(error, "/dev/null", "open");
+}
+
+// Checksums and initial weights use all cores. The ranks of a machine share its cores, unless their launcher has given
+// each rank its own.
+static void set_threads(const TrainRun *run) {
+#ifdef _OPENMP
+    int64_t cores = omp_get_max_threads(), ranks = run->ranks.comm->num_local;
+    bool own = getenv("OMP_NUM_THREADS") != NULL || cores * ranks <= (int64_t)sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t share = own ? cores : max_i64(1, cores / ranks);
+    omp_set_num_threads((int)(run->options.threads > 0 ? run->options.threads : share));
+#else
+    (void)run;
+#endif
+}
+
+// Opens GPU and NCCL.
+static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
+    run_keep_section(run, "loss_outliers", &t->stats.outliers.loss, sizeof(t->stats.outliers.loss));
+    run_keep_section(run, "norm_outliers", &t->stats.outliers.norm, sizeof(t->stats.outliers.norm));
+    set_threads(run);
+    Comm *comm = run->ranks.comm;
+    bool ok = gpt2_open(t, comm, run->options.tf32, error);
+    ok = run_agree(run, ok, error) && choose_algorithms(t, run, error);
+    // A rank whose cuDNN has no plan would compute attention with different bits, and slower.
+    return run_agree(run, ok, error) && rank_gpus_check_unlike(comm, &t->gpu.device.properties, error) &&
+           comm_check_alike(comm, "attention (alike with --attention own; --attention cudnn says what is wrong)",
+                            t->gpu.cudnn.is_open ? "by cuDNN" : "by our own kernels", error) &&
+           tune_attention(t, run, error) && rank_gpus_connect(&t->shards.nccl, comm, t->shards.comm_stream, error);
+}
+
+// Hashes the weights, and brings them to rank 0 if --export asks for it.
+static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *hash, Error *error) {
+    comm_progress(t->shards.ranks, "the end");
+    comm_slow(t->shards.ranks, true);
+    if (!check_replicas(t, run, error) || !hash_params(t, hash, error)) { return false; }
+    if (t->model.shape.exports && !is_stopping(&stop_request)) {
+        ModelState state = state_of(t);
+        state_export(&state);
+    }
+    if (has_peers(&t->shards) && t->model.shape.kind == RUN_TRAINS) {
+        printf("sent        %lld bytes of gradients, %lld of parameters\n", (long long)t->shards.nccl.gradient_bytes,
+               (long long)t->shards.nccl.parameter_bytes);
+    }
+    *params = t->transfer.host_params;
+    return true;
+}
+
+static bool plan(Trainer *t, TrainRun *run, Error *error) {
+    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(t, run, error)) { return false; }
+    gpt2_plan(t, &run->config, choose_shape(run));
+    explain_attention(t, run);
+    return true;
+}
