@@ -1,4 +1,5 @@
-// Tests the CPU trainer against PyTorch's numbers: each layer alone, then the whole model, then ten updates.
+// Tests the CPU trainer against PyTorch's numbers: the whole model, then ten updates. Each layer alone stands in
+// dev/test/cpu/test_layers.c.
 //
 // The numbers lie in dev/test/fixtures. make_fixtures.py computed them in float64 and rounded them once. So a
 // difference is the error of this program's float32 arithmetic alone.
@@ -58,143 +59,13 @@ TEST(test_comparison_rejects) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Each layer alone. Backward functions add to their results: each runs twice and must give twice the gradient.
+// The whole model
 
 static float *zeros(int64_t n) {
     float *memory = (float *)calloc((size_t)n, sizeof(float));
     if (memory == NULL) { abort(); }
     return memory;
 }
-
-static void check_twice(Test *t, const Fixture *f, const char *name, float *got, int64_t n, int64_t K, int64_t D) {
-    for (int64_t i = 0; i < n; i++) { got[i] *= 0.5f; }
-    check_tensor(t, name, got, fixture_floats(f, name, n), n, K, D);
-    free(got);
-}
-
-TEST(test_embedding) {
-    enum { B = 3, T = 7, C = 5, V = 11, CONTEXT = 9 };
-    Fixture f = fixture_open(FIXTURES "layers.bin");
-    const int32_t *tokens = fixture_ints(&f, "embedding.tokens", B * T);
-    float out[B * T * C], *dwte = zeros(V * C), *dwpe = zeros(CONTEXT * C);
-    embedding_forward(out, tokens, fixture_floats(&f, "embedding.wte", V * C),
-                      fixture_floats(&f, "embedding.wpe", CONTEXT * C), B, T, C, 0);
-    check_tensor(t, "out", out, fixture_floats(&f, "embedding.out", B * T * C), B * T * C, 1, 1);
-    for (int i = 0; i < 2; i++) {
-        embedding_backward(dwte, dwpe, fixture_floats(&f, "embedding.dout", B * T * C), tokens, B, T, C);
-    }
-    check_twice(t, &f, "embedding.dwte", dwte, V * C, B * T, 1);
-    check_twice(t, &f, "embedding.dwpe", dwpe, CONTEXT * C, B, 1);
-    fixture_close(&f);
-}
-
-TEST(test_layernorm) {
-    enum { N = 3 * 7, C = 37 };
-    Fixture f = fixture_open(FIXTURES "layers.bin");
-    const float *inp = fixture_floats(&f, "layernorm.inp", N * C), *weight = fixture_floats(&f, "layernorm.weight", C);
-    float out[N * C], mean[N], rstd[N], *dinp = zeros(N * C), *dweight = zeros(C), *dbias = zeros(C);
-    layernorm_forward(out, mean, rstd, inp, weight, fixture_floats(&f, "layernorm.bias", C), N, C);
-    check_tensor(t, "out", out, fixture_floats(&f, "layernorm.out", N * C), N * C, C, 2);
-    for (int i = 0; i < 2; i++) {
-        layernorm_backward(dinp, dweight, dbias, fixture_floats(&f, "layernorm.dout", N * C), inp, mean, rstd, weight,
-                           N, C);
-    }
-    check_twice(t, &f, "layernorm.dinp", dinp, N * C, C, 3);
-    check_twice(t, &f, "layernorm.dweight", dweight, C, N, 3);
-    check_twice(t, &f, "layernorm.dbias", dbias, C, N, 1);
-    fixture_close(&f);
-}
-
-TEST(test_linear) {
-    enum { N = 3 * 7, C = 37, OC = 53 };
-    Fixture f = fixture_open(FIXTURES "layers.bin");
-    const float *inp = fixture_floats(&f, "linear.inp", N * C), *weight = fixture_floats(&f, "linear.weight", OC * C);
-    const float *bias = fixture_floats(&f, "linear.bias", OC), *want = fixture_floats(&f, "linear.out", N * OC);
-    float out[N * OC], residual[N * OC], *dinp = zeros(N * C), *dweight = zeros(OC * C), *dbias = zeros(OC);
-    float *workspace = zeros(gemm_workspace_floats(gemm_max_threads()));
-    matmul_forward(out, NULL, inp, weight, bias, N, C, OC, workspace);
-    check_tensor(t, "out", out, want, N * OC, C, 1);
-    for (int i = 0; i < N * OC; i++) { residual[i] = (float)(i % 3 - 1); }
-    matmul_forward(out, residual, inp, weight, bias, N, C, OC, workspace);
-    for (int i = 0; i < N * OC; i++) { out[i] -= residual[i]; }
-    check_tensor(t, "out with a residual", out, want, N * OC, C, 1);
-    for (int i = 0; i < 2; i++) {
-        matmul_backward(dinp, dweight, dbias, fixture_floats(&f, "linear.dout", N * OC), inp, weight, N, C, OC,
-                        workspace);
-    }
-    check_twice(t, &f, "linear.dinp", dinp, N * C, OC, 1);
-    check_twice(t, &f, "linear.dweight", dweight, OC * C, N, 1);
-    check_twice(t, &f, "linear.dbias", dbias, OC, N, 1);
-    free(workspace);
-    fixture_close(&f);
-}
-
-// layer: "attention" or "attention_long", whose positions fill more than two tiles.
-static void check_attention(Test *t, const char *layer, int B, int T, int NH, int HS) {
-    int C = NH * HS;
-    int64_t n = (int64_t)B * T * C;
-    char name[4][64];
-    const char *const parts[] = {"qkv", "out", "dout", "dqkv"};
-    for (int i = 0; i < 4; i++) { snprintf(name[i], sizeof(name[i]), "%s.%s", layer, parts[i]); }
-    Fixture f = fixture_open(FIXTURES "layers.bin");
-    const float *qkv = fixture_floats(&f, name[0], 3 * n), *dout = fixture_floats(&f, name[2], n);
-    float *out = zeros(n), *lse = zeros((int64_t)B * NH * T), *dqkv = zeros(3 * n);
-    float *scratch = zeros(gemm_max_threads() * attention_scratch_floats(T));
-    attention_forward(out, lse, qkv, B, T, C, NH, scratch);
-    check_tensor(t, name[1], out, fixture_floats(&f, name[1], n), n, T + HS, 3); // scores, softmax, weighted sum
-    for (int i = 0; i < 2; i++) { attention_backward(dqkv, dout, qkv, out, lse, B, T, C, NH, scratch); }
-    check_twice(t, &f, name[3], dqkv, 3 * n, T + HS, 5);
-    free(out);
-    free(lse);
-    free(scratch);
-    fixture_close(&f);
-}
-
-TEST(test_attention) { check_attention(t, "attention", 3, 13, 3, 7); }
-TEST(test_attention_over_tiles) { check_attention(t, "attention_long", 1, 67, 2, 3); }
-
-// Checks element by element, because inputs reach from 0.0001 to 100. tanh(u) is right to a few units in the last
-// place, so the output is right to a few |x| * FLT_EPSILON, also if 1 + tanh(u) cancels. The gradient multiplies this
-// error by x/2 and the slope of u. From |x| = 6 on tanh(u) is 1 in float32, so 1 - tanh(u)^2 is 0 and leaves no error.
-TEST(test_gelu) {
-    enum { N = 57 + 9 };
-    Fixture f = fixture_open(FIXTURES "layers.bin");
-    const float *inp = fixture_floats(&f, "gelu.inp", N), *want = fixture_floats(&f, "gelu.out", N);
-    const float *dout = fixture_floats(&f, "gelu.dout", N), *dwant = fixture_floats(&f, "gelu.dinp", N);
-    float out[N], dinp[N] = {0};
-    gelu_forward(out, inp, N);
-    for (int i = 0; i < 2; i++) { gelu_backward(dinp, inp, dout, N); }
-    for (int i = 0; i < N; i++) {
-        double x = fabs((double)inp[i]), m = fmin(x, 6.0), slope_of_u = 0.8 * (1.0 + 3.0 * 0.044715 * m * m);
-        float half = 0.5f * dinp[i];
-        check_close(t, "out", &out[i], &want[i], 1, 4.0 * FLT_EPSILON * x, 0.0);
-        check_close(t, "dinp", &half, &dwant[i], 1, 4.0 * FLT_EPSILON * (1.0 + m * slope_of_u) * fabs((double)dout[i]),
-                    0.0);
-    }
-    fixture_close(&f);
-}
-
-TEST(test_cross_entropy) {
-    enum { N = 3 * 7, V = 23, Vp = 32 };
-    Fixture f = fixture_open(FIXTURES "layers.bin");
-    const float *given = fixture_floats(&f, "crossentropy.logits", N * V);
-    const int32_t *targets = fixture_ints(&f, "crossentropy.targets", N);
-    float logits[N * Vp], gradients[N * V], losses[N];
-    for (int want_gradient = 0; want_gradient < 2; want_gradient++) {
-        for (int i = 0; i < N * Vp; i++) { logits[i] = i % Vp < V ? given[i / Vp * V + i % Vp] : 1e30f; }
-        cross_entropy(losses, logits, targets, N, V, Vp, *fixture_floats(&f, "crossentropy.dout", N), want_gradient);
-        check_tensor(t, "losses", losses, fixture_floats(&f, "crossentropy.out", N), N, V, 1);
-    }
-    for (int i = 0; i < N * V; i++) { gradients[i] = logits[i / V * Vp + i % V]; }
-    check_tensor(t, "dlogits", gradients, fixture_floats(&f, "crossentropy.dlogits", N * V), N * V, V, 1);
-    for (int i = 0; i < N * Vp; i++) {
-        CHECK(t, i % Vp < V || logits[i] == 1e30f, "padding of row %d changed", i / Vp);
-    }
-    fixture_close(&f);
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// The whole model
 
 typedef struct {
     unsigned char *data;
@@ -298,21 +169,6 @@ TEST(test_logits_and_loss) {
     tiny_close(&tiny);
 }
 
-// Checks the logits after each token of each sequence, computed token by token with the cache.
-TEST(test_logits_of_generation) {
-    Tiny tiny;
-    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
-    int T = tiny.want.T, V = tiny.gpt2.config.vocab_size;
-    for (int i = 0; i < tiny.want.B * T; i++) {
-        if (i % T == 0) { generate_begin(&tiny.gpt2); }
-        generate_append(&tiny.gpt2, tiny.want.inputs[i]);
-        const float *logits = generate_logits(&tiny.gpt2, true);
-        check_tensor(t, "logits", logits, tiny.want.logits + (int64_t)i * V, V, longest_reduction(&tiny),
-                     forward_depth(&tiny));
-    }
-    tiny_close(&tiny);
-}
-
 TEST(test_gradients) {
     for (int recompute = RECOMPUTE_NOTHING; recompute <= RECOMPUTE_BLOCK; recompute++) {
         Tiny tiny;
@@ -327,27 +183,6 @@ TEST(test_gradients) {
         }
         tiny_close(&tiny);
     }
-}
-
-// Moves one element of a computed gradient by ten times the tolerance, or makes it a NaN. Both must be rejected.
-TEST(test_wrong_gradients_are_rejected) {
-    Tiny tiny;
-    if (!tiny_open(t, &tiny, FIXTURES "tiny.bin", RECOMPUTE_NOTHING)) { return; }
-    const GPT2Config *config = &tiny.gpt2.config;
-    int64_t K = longest_reduction(&tiny), D = backward_depth(&tiny);
-    tiny_forward(&tiny, tiny.want.inputs, tiny.want.targets, true);
-    gpt2_backward(&tiny.gpt2, tiny.want.B, tiny.want.T);
-    for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
-        int64_t at = gpt2_param_offset(config, i), n = gpt2_param_size(config, i);
-        float *got = tiny.gpt2.grads + at, *element = got + n / 2, kept = *element;
-        const float *want = tiny.want.grads + at;
-        Test inner = {.failures = 100};
-        *element = kept + (float)(10.0 * tolerance(K, D) * largest(want, n));
-        CHECK(t, !check_tensor(&inner, "perturbed", got, want, n, K, D), "a wrong %s passes", gpt2_param_specs[i].name);
-        *element = NAN;
-        CHECK(t, !check_tensor(&inner, "NaN", got, want, n, K, D), "a NaN in %s passes", gpt2_param_specs[i].name);
-    }
-    tiny_close(&tiny);
 }
 
 static float round_to_bf16(float x) {

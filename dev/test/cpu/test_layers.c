@@ -181,15 +181,27 @@ static void gelu_formula(const Layer *l, const double *in, double *out) {
     }
 }
 
+// From inputs so small that GELU is x / 2 to those where it is saturated. tanh is right to a few units in the last
+// place, so each output is right to a few |x| FLT_EPSILON.
 TEST(test_gelu) {
     enum { N = 321 };
-    Layer layer = {"gelu", gelu_formula, 1, 1, 1, 0, 0, 0, NULL, N, N, 1};
-    float *in = random_floats(N, 3.0f, 7), *weights = random_floats(N, 1.0f, 8), *out = ones(N), *din = ones(N);
-    in[0] = 0.0f, in[1] = 30.0f, in[2] = -30.0f; // both saturated ends
-    gelu_forward(out, in, N);
-    gelu_backward(din, in, weights, N);
-    check_layer(t, &layer, in, out, weights, din);
-    free(in), free(weights), free(out), free(din);
+    const float scales[] = {1e-3f, 1.0f, 30.0f};
+    for (int s = 0; s < 3; s++) {
+        Layer layer = {"gelu", gelu_formula, 1, 1, 1, 0, 0, 0, NULL, N, N, 1};
+        float *in = random_floats(N, scales[s], 7), *weights = random_floats(N, 1.0f, 8);
+        float *out = ones(N), *din = ones(N);
+        double x[N], want[N];
+        gelu_forward(out, in, N);
+        gelu_backward(din, in, weights, N);
+        check_layer(t, &layer, in, out, weights, din);
+        for (int i = 0; i < N; i++) { x[i] = in[i]; }
+        gelu_formula(&layer, x, want);
+        for (int i = 0; i < N; i++) {
+            CHECK(t, fabs(out[i] - want[i]) <= 4.0 * FLT_EPSILON * fabs(x[i]), "gelu(%.9g) is %.9g, want %.9g", x[i],
+                  (double)out[i], want[i]);
+        }
+        free(in), free(weights), free(out), free(din);
+    }
 }
 
 // ---- Attention: inputs qkv (B,T,3C) ----

@@ -75,98 +75,20 @@ static void fill_batch(Model *model, int64_t first, int64_t n, uint64_t seed) {
 
 static uint64_t hash_floats(const float *data, int64_t n) { return hash64(data, (size_t)n * sizeof(float)); }
 
-// A few training steps on batches of B x T; returns the hash of the weights.
+// One training step on a batch of B x T.
+static void one_step(Model *model, int B, int T, int step) {
+    gpt2_zero_gradients(model);
+    fill_batch(model, 0, (int64_t)B * T, (uint64_t)step);
+    gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
+    gpt2_backward(model, B, T);
+    AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
+    gpt2_update(model, &a);
+}
+
+// A few training steps; returns the hash of the weights.
 static uint64_t train_steps(Instance *instance, int B, int T, int steps) {
-    Model *model = &instance->model;
-    for (int step = 0; step < steps; step++) {
-        gpt2_zero_gradients(model);
-        fill_batch(model, 0, (int64_t)B * T, (uint64_t)step);
-        gpt2_forward(model, B, T, 1.0f / (float)(B * T), true);
-        gpt2_backward(model, B, T);
-        AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
-        gpt2_update(model, &a);
-    }
-    return hash_floats(model->params, gpt2_num_params(&model->config));
-}
-
-// An untrained model knows nothing: its loss is that of guessing among V tokens.
-TEST(test_untrained_loss_is_ln_v) {
-    static Error error;
-    const int vocabs[] = {2, 101, 257, 5000};
-    for (int i = 0; i < 4; i++) {
-        GPT2Config config = {64, vocabs[i], gpt2_pad_vocab(vocabs[i]), 2, 4, 64};
-        Model model;
-        MemoryPlan plan;
-        RunShape shape = {RUN_EVALUATES, 4, 64, 0, 1, 0, 0};
-        gpt2_plan(&model, &plan, &config, shape);
-        if (!CHECK(t, gpt2_allocate(&model, &plan, &error), "%s", error.text)) { return; }
-        gpt2_init_params(model.params, &config, 42);
-        fill_batch(&model, 0, 4 * 64, 3);
-        double loss = gpt2_forward(&model, 4, 64, 0.0f, false);
-        // logits have a standard deviation of about 0.02 sqrt(C) = 0.16, which raises the loss by half its square
-        CHECK(t, fabs(loss - log(vocabs[i])) <= 0.05, "V %d: loss %f, ln V %f", vocabs[i], loss, log(vocabs[i]));
-        plan_free(&plan);
-    }
-}
-
-// Logits of all rows of a sequence through generation's forward (the size of the chunks of rows changes no bit).
-static void logits_of_sequence(Model *model, const int32_t *tokens, int n, float *logits) {
-    generate_begin(model);
-    for (int i = 0; i < n; i++) {
-        generate_append(model, tokens[i]);
-        memcpy(logits + (int64_t)i * model->config.vocab_size, generate_logits(model, true),
-               (size_t)model->config.vocab_size * sizeof(float));
-    }
-}
-
-// Changing token i must change no logit before position i, and the logits at i.
-TEST(test_causality) {
-    enum { T = 40 };
-    Instance *instance = make_model(t, &small, 1, T, 0);
-    Model *model = &instance->model;
-    int V = small.vocab_size;
-    float *before = (float *)malloc(sizeof(float) * (size_t)(T * V)),
-          *after = (float *)malloc(sizeof(float) * (size_t)(T * V));
-    float row_losses[T];
-    fill_batch(model, 0, T, 1);
-    int32_t tokens[T];
-    memcpy(tokens, model->tokens, sizeof(tokens));
-    gpt2_forward(model, 1, T, 0.0f, false);
-    memcpy(row_losses, model->acts.losses.data, sizeof(row_losses));
-    logits_of_sequence(model, tokens, T, before);
-    for (int changed = 0; changed < T; changed += 13) {
-        int32_t old = tokens[changed];
-        tokens[changed] = (old + 1) % V;
-        logits_of_sequence(model, tokens, T, after);
-        CHECK(t, memcmp(before, after, sizeof(float) * (size_t)(changed * V)) == 0, "token %d changed the past",
-              changed);
-        CHECK(t, memcmp(before + changed * V, after + changed * V, sizeof(float) * (size_t)V) != 0,
-              "token %d changed nothing at its own place", changed);
-        memcpy(model->tokens, tokens, sizeof(tokens));
-        gpt2_forward(model, 1, T, 0.0f, false);
-        CHECK(t, memcmp(row_losses, model->acts.losses.data, sizeof(float) * (size_t)changed) == 0,
-              "token %d changed an earlier loss", changed);
-        tokens[changed] = old;
-    }
-    free(before), free(after);
-    free_model(instance);
-}
-
-TEST(test_overfit_one_batch) {
-    GPT2Config config = {16, 61, 128, 2, 4, 64};
-    Instance *instance = make_model(t, &config, 2, 16, 0);
-    Model *model = &instance->model;
-    double loss = 0.0;
-    for (int step = 0; step < 200; step++) {
-        gpt2_zero_gradients(model);
-        fill_batch(model, 0, 32, 9);
-        loss = gpt2_forward(model, 2, 16, 1.0f / 32.0f, true);
-        gpt2_backward(model, 2, 16);
-        AdamW a = {3e-3f, 0.9f, 0.95f, 1e-8f, 0.0f, 1.0f, step + 1};
-        gpt2_update(model, &a);
-    }
-    CHECK(t, loss <= 0.01, "loss after 200 steps on one batch: %f", loss);
-    free_model(instance);
+    for (int step = 0; step < steps; step++) { one_step(&instance->model, B, T, step); }
+    return hash_floats(instance->model.params, gpt2_num_params(&instance->model.config));
 }
 
 // The same weights after some steps: whatever the number of threads, and on a second run.
@@ -206,7 +128,6 @@ TEST(test_validation_and_sampling_leave_no_trace) {
     uint64_t want = train_steps(plain, 2, 24, 2);
     Model *model = &disturbed->model;
     for (int step = 0; step < 2; step++) {
-        gpt2_zero_gradients(model);
         fill_batch(model, 0, 13, 77);
         gpt2_forward(model, 1, 13, 0.0f, false);
         generate_begin(model);
@@ -214,11 +135,7 @@ TEST(test_validation_and_sampling_leave_no_trace) {
             generate_append(model, i);
             generate_logits(model, true);
         }
-        fill_batch(model, 0, 48, (uint64_t)step);
-        gpt2_forward(model, 2, 24, 1.0f / 48.0f, true);
-        gpt2_backward(model, 2, 24);
-        AdamW a = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, (float)(1.0 / fmax(1.0, gradient_norm(model))), step + 1};
-        gpt2_update(model, &a);
+        one_step(model, 2, 24, step);
     }
     CHECK(t, hash_floats(model->params, gpt2_num_params(&small)) == want, "other weights");
     free_model(plain), free_model(disturbed);
