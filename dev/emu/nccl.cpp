@@ -143,7 +143,7 @@ Fault parse_fault(const char *text) {
         if (complete && strcmp(kind, fault.kind) == 0) { return fault; }
     }
     report({nullptr, 0},
-           format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay, rest or corrupt, and @rank:n[:seconds]", text));
+           format("EMU_NCCL_FAULT=\"%s\": expected die, hang, delay, rest or corrupt, with @rank:n[:seconds]", text));
 }
 
 // Injects the fault of this rank's n-th collective. Returns true if a bit must be flipped.

@@ -914,9 +914,9 @@ BUG(other_number_of_ranks, ANY) {
 }
 
 //! wrong_fault
-//! emu: EMU_NCCL_FAULT="dies@0:1": expected die, hang, delay, rest or corrupt, and @rank:n[:seconds], at an unknown line
+//! emu: EMU_NCCL_FAULT="x@0:1": expected die, hang, delay, rest or corrupt, with @rank:n[:seconds], at an unknown line
 BUG(wrong_fault, 1) {
-    if (w->rank == 1) { setenv("EMU_NCCL_FAULT", w->bug ? "dies@0:1" : "die@0:1000", 1); }
+    if (w->rank == 1) { setenv("EMU_NCCL_FAULT", w->bug ? "x@0:1" : "die@0:1000", 1); }
     w->begin();
     w->sum(zeros(8), 8);
     finish(w);
