@@ -1,16 +1,11 @@
-// One planted bug for each mistake that the emulator reports, and beside it the code without the bug. Each runs as
-// a process of its own, `emu_bugs --bug NAME` or `emu_bugs --twin NAME`: the bug must end with status 1 and exactly the
-// report that the comment `//! NAME` before it gives (but for line ends; @X stands for the line that ends with `// @X`,
-// %x for an address), and the twin must end with status 0 and say nothing. Without arguments: all of them.
+// One planted bug for each mistake that the emulator reports. BUG(name) runs with the mistake and without, each time in
+// a process of its own, `emu_bugs NAME 1` and `emu_bugs NAME 0`: the bug must end with status 1 and exactly the report
+// before it (see emu_reports.h), and the code without it must end with status 0 and say nothing.
 #include <cuda_runtime.h>
 #include <cuda_bf16.h>
 #include <emu.h>
 #include <emu_ptx.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#include <string>
 #include <thread>
-#include <vector>
 
 #include "dev/test/emu/emu_reports.h"
 #include "dev/test/test_main.h"
@@ -18,18 +13,13 @@
 #define FULL 0xffffffffu
 
 static void test_bug(Test *t);
-static void test_twin(Test *t);
 
-// A function with a mistake, and its twin without: two tests.
 struct Bug {
-    std::string name, twin_name;
     void (*function)(bool bug);
-    TestCase broken, twin;
-    Bug(const char *bug_name, void (*bug_function)(bool), int line)
-        : name(bug_name), twin_name("no " + name),
-          function(bug_function), broken{name.c_str(), __FILE__, line, test_bug, this, nullptr},
-          twin{twin_name.c_str(), __FILE__, line, test_twin, this, nullptr} {
-        test_add(&broken), test_add(&twin);
+    TestCase test;
+    Bug(const char *name, void (*f)(bool), int line)
+        : function(f), test{name, __FILE__, line, test_bug, this, nullptr} {
+        test_add(&test);
     }
 };
 #define BUG(name)                                                                                                      \
@@ -53,9 +43,7 @@ template <class T = float> static T *unwritten(size_t n) {
 
 // ---- Races ----
 
-//! shared_race
-//! emu: race in shared memory: write of 4 bytes in kernel shared_race (launched at @L), block (0,0,0), thread (0,0,0),
-//! at @W
+//! emu: race in shared memory: write of 4 bytes in kernel shared_race[0,0] at @W
 //!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncthreads is in between
 //!   byte 0 of the shared variable tile of 256 bytes
 __global__ void shared_race(float *out, bool bug) {
@@ -66,13 +54,9 @@ __global__ void shared_race(float *out, bool bug) {
     if (!bug) { __syncthreads(); }
     out[threadIdx.x] = tile[63 - threadIdx.x]; // @R
 }
-BUG(shared_race) {
-    shared_race<<<1, 64>>>(zeros(64), bug); // @L
-}
+BUG(shared_race) { shared_race<<<1, 64>>>(zeros(64), bug); } // @L
 
-//! shared_overwrite
-//! emu: race in shared memory: write of 4 bytes in kernel shared_overwrite (launched at @L), block (0,0,0), thread
-//! (32,0,0), at @W
+//! emu: race in shared memory: write of 4 bytes in kernel shared_overwrite[0,32] at @W
 //!   thread (63,0,0) of block (0,0,0) read it at @R, and no __syncwarp or __syncthreads is in between
 //!   byte 0 of the shared variable total of 4 bytes
 __global__ void shared_overwrite(float *out, bool bug) {
@@ -83,13 +67,9 @@ __global__ void shared_overwrite(float *out, bool bug) {
     if (!bug) { __syncthreads(); }
     if (threadIdx.x == 32) { total = 2.0f; } // @W
 }
-BUG(shared_overwrite) {
-    shared_overwrite<<<1, 64>>>(zeros(64), bug); // @L
-}
+BUG(shared_overwrite) { shared_overwrite<<<1, 64>>>(zeros(64), bug); } // @L
 
-//! warp_race
-//! emu: race in shared memory: read of 4 bytes in kernel warp_race (launched at @L), block (0,0,0), thread (31,0,0), at
-//! @R
+//! emu: race in shared memory: read of 4 bytes in kernel warp_race[0,31] at @R
 //!   thread (30,0,0) of block (0,0,0) wrote it at @W, and no __syncwarp or __syncthreads is in between
 //!   byte 120 of the 128 bytes of dynamic shared memory
 __global__ void warp_race(int *out, bool bug) {
@@ -100,27 +80,19 @@ __global__ void warp_race(int *out, bool bug) {
     if (!bug) { __syncwarp(); }
     out[lane] = sum + slots[lane ^ 1]; // @R
 }
-BUG(warp_race) {
-    warp_race<<<1, 32, 32 * sizeof(int)>>>(zeros<int>(32), bug); // @L
-}
+BUG(warp_race) { warp_race<<<1, 32, 32 * sizeof(int)>>>(zeros<int>(32), bug); } // @L
 
-//! block_race
-//! emu: race in device memory: write of 4 bytes in kernel block_race (launched at @L), block (1,0,0), thread (0,0,0),
-//! at @W
+//! emu: race in device memory: write of 4 bytes in kernel block_race[1,0] at @W
 //!   thread (0,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
 //!   0 bytes into the allocation of 8 bytes at %x
-__global__ void block_race(float *out, bool bug) {
-    out[bug ? 0 : blockIdx.x] = 1.0f; // @W
-}
+__global__ void block_race(float *out, bool bug) { out[bug ? 0 : blockIdx.x] = 1.0f; } // @W
 BUG(block_race) {
     float *out = zeros(2);
     block_race<<<2, 1>>>(out, bug); // @L
     block_race<<<2, 1>>>(out, false);
 }
 
-//! block_overwrite
-//! emu: race in device memory: write of 4 bytes in kernel block_overwrite (launched at @L), block (0,0,0), thread
-//! (0,0,0), at @W
+//! emu: race in device memory: write of 4 bytes in kernel block_overwrite[0,0] at @W
 //!   thread (0,0,0) of block (2,0,0) read it at @R, and nothing orders the blocks of a launch
 //!   0 bytes into the allocation of 12 bytes at %x
 __global__ void block_overwrite(float *data, bool bug) {
@@ -136,9 +108,7 @@ BUG(block_overwrite) {
     block_overwrite<<<1, 1>>>(data, true);
 }
 
-//! thread_race
-//! emu: race in device memory: read of 4 bytes in kernel thread_race (launched at @L), block (0,0,0), thread (1,0,0),
-//! at @R
+//! emu: race in device memory: read of 4 bytes in kernel thread_race[0,1] at @R
 //!   thread (0,0,0) of block (0,0,0) wrote it at @W, and no __syncwarp or __syncthreads is in between
 //!   0 bytes into the allocation of 256 bytes at %x
 __global__ void thread_race(float *data, bool bug) {
@@ -148,13 +118,9 @@ __global__ void thread_race(float *data, bool bug) {
     __syncthreads();
     data[threadIdx.x] = left;
 }
-BUG(thread_race) {
-    thread_race<<<1, 64>>>(zeros(64), bug); // @L
-}
+BUG(thread_race) { thread_race<<<1, 64>>>(zeros(64), bug); } // @L
 
-//! atomic_race
-//! emu: race in device memory: atomic access of 4 bytes in kernel atomic_race (launched at @L), block (1,0,0), thread
-//! (0,0,0), at @W
+//! emu: race in device memory: atomic access of 4 bytes in kernel atomic_race[1,0] at @W
 //!   thread (0,0,0) of block (0,0,0) read it at @R, and nothing orders the blocks of a launch
 //!   0 bytes into the allocation of 4 bytes at %x
 __global__ void atomic_race(int *counter, int *out, bool bug) {
@@ -162,25 +128,17 @@ __global__ void atomic_race(int *counter, int *out, bool bug) {
     if (bug) { count = *counter; }     // @R
     out[blockIdx.x] = count;
 }
-BUG(atomic_race) {
-    atomic_race<<<2, 1>>>(zeros<int>(1), zeros<int>(2), bug); // @L
-}
+BUG(atomic_race) { atomic_race<<<2, 1>>>(zeros<int>(1), zeros<int>(2), bug); } // @L
 
-//! half_race
-//! emu: race in device memory: write of 2 bytes in kernel half_race (launched at @L), block (1,0,0), thread (0,0,0), at
-//! @W
+//! emu: race in device memory: write of 2 bytes in kernel half_race[1,0] at @W
 //!   thread (31,0,0) of block (0,0,0) wrote it at @W, and nothing orders the blocks of a launch
 //!   62 bytes into the allocation of 128 bytes at %x
 __global__ void half_race(__nv_bfloat16 *out, int overlap) {                 // neighbours in a word are two places
     out[blockIdx.x * (32 - overlap) + threadIdx.x] = __float2bfloat16(1.0f); // @W
 }
-BUG(half_race) {
-    half_race<<<2, 32>>>(zeros<__nv_bfloat16>(64), bug ? 1 : 0); // @L
-}
+BUG(half_race) { half_race<<<2, 32>>>(zeros<__nv_bfloat16>(64), bug ? 1 : 0); } // @L
 
-//! byte_race
-//! emu: race in shared memory: write of 1 byte in kernel byte_race (launched at @L), block (0,0,0), thread (2,0,0), at
-//! @W
+//! emu: race in shared memory: write of 1 byte in kernel byte_race[0,2] at @W
 //!   thread (1,0,0) of block (0,0,0) wrote it at @X, and no __syncwarp or __syncthreads is in between
 //!   byte 1 of the shared variable bytes of 64 bytes
 __global__ void byte_race(unsigned char *out, bool bug) {
@@ -191,28 +149,20 @@ __global__ void byte_race(unsigned char *out, bool bug) {
     __syncthreads();
     out[i] = bytes[i ^ 1];
 }
-BUG(byte_race) {
-    byte_race<<<1, 64>>>(zeros<unsigned char>(64), bug); // @L
-}
+BUG(byte_race) { byte_race<<<1, 64>>>(zeros<unsigned char>(64), bug); } // @L
 
 // ---- Uninitialised memory, bounds ----
 
-//! uninitialised_device
-//! emu: uninitialised memory: read of 4 bytes in device memory in kernel uninitialised_device (launched at @L), block
-//! (0,0,0), thread (3,0,0), at @UNI
+//! emu: uninitialised memory: read of 4 bytes in device memory in kernel uninitialised_device[0,3] at @UNI
 //!   12 bytes into the allocation of 32 bytes at %x
-__global__ void uninitialised_device(float *out, const float *in) {
-    out[threadIdx.x] = 2.0f * in[threadIdx.x]; // @UNI
-}
+__global__ void uninitialised_device(float *out, const float *in) { out[threadIdx.x] = 2.0f * in[threadIdx.x]; } // @UNI
 BUG(uninitialised_device) {
     float *in = unwritten(8);
     cudaMemset(in, 0, (bug ? 3 : 8) * sizeof(float));
     uninitialised_device<<<1, 8>>>(unwritten(8), in); // @L
 }
 
-//! uninitialised_vector
-//! emu: uninitialised memory: read of 16 bytes in device memory in kernel uninitialised_vector (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @R
+//! emu: uninitialised memory: read of 16 bytes in device memory in kernel uninitialised_vector[0,0] at @R
 //!   12 bytes into the allocation of 16 bytes at %x
 __global__ void uninitialised_vector(float4 *out, const float4 *in) {
     float4 v = __ldcs(&in[threadIdx.x]); // @R
@@ -224,9 +174,7 @@ BUG(uninitialised_vector) {
     uninitialised_vector<<<1, 1>>>(unwritten<float4>(1), in); // @L
 }
 
-//! uninitialised_shared
-//! emu: uninitialised memory: read of 4 bytes in shared memory in kernel uninitialised_shared (launched at @L), block
-//! (1,0,0), thread (63,0,0), at @R
+//! emu: uninitialised memory: read of 4 bytes in shared memory in kernel uninitialised_shared[1,63] at @R
 //!   byte 252 of the shared variable tile of 256 bytes
 __global__ void uninitialised_shared(float *out, bool bug) {
     __shared__ float tile[64];
@@ -236,11 +184,8 @@ __global__ void uninitialised_shared(float *out, bool bug) {
     __syncthreads();
     out[blockIdx.x * 64 + threadIdx.x] = tile[threadIdx.x]; // @R
 }
-BUG(uninitialised_shared) {
-    uninitialised_shared<<<2, 64>>>(unwritten(128), bug); // @L
-}
+BUG(uninitialised_shared) { uninitialised_shared<<<2, 64>>>(unwritten(128), bug); } // @L
 
-//! uninitialised_copy
 //! emu: uninitialised memory: read of 16 bytes by cudaMemcpy in device memory, at @C
 //!   8 bytes into the allocation of 16 bytes at %x
 BUG(uninitialised_copy) {
@@ -250,31 +195,21 @@ BUG(uninitialised_copy) {
     cudaMemcpy(host, b, 16, cudaMemcpyDeviceToHost); // @C
 }
 
-//! out_of_bounds
-//! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds (launched at @L), block (0,0,0),
-//! thread (10,0,0), at @OOB
+//! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds[0,10] at @OOB
 //!   0 bytes after the end of the allocation of 40 bytes at %x
 __global__ void out_of_bounds(float *out, int n) {
     if (int(threadIdx.x) < n) { out[threadIdx.x] = 0.0f; } // @OOB
 }
-BUG(out_of_bounds) {
-    out_of_bounds<<<1, 32>>>(unwritten(10), bug ? 11 : 10); // @L
-}
+BUG(out_of_bounds) { out_of_bounds<<<1, 32>>>(unwritten(10), bug ? 11 : 10); } // @L
 
-//! before_the_begin
-//! emu: out of bounds: read of 4 bytes in device memory in kernel before_the_begin (launched at @L), block (0,0,0),
-//! thread (0,0,0), at @R
+//! emu: out of bounds: read of 4 bytes in device memory in kernel before_the_begin[0,0] at @R
 //!   4 bytes before the allocation of 40 bytes at %x
 __global__ void before_the_begin(float *out, const float *in, int back) {
     out[threadIdx.x] = in[int(threadIdx.x) - back]; // @R
 }
-BUG(before_the_begin) {
-    before_the_begin<<<1, 10>>>(unwritten(10), zeros(10), bug); // @L
-}
+BUG(before_the_begin) { before_the_begin<<<1, 10>>>(unwritten(10), zeros(10), bug); } // @L
 
-//! shared_out_of_bounds
-//! emu: out of bounds: write of 4 bytes in shared memory in kernel shared_out_of_bounds (launched at @L), block
-//! (0,0,0), thread (31,0,0), at @W
+//! emu: out of bounds: write of 4 bytes in shared memory in kernel shared_out_of_bounds[0,31] at @W
 //!   byte 128 of the block's shared memory: 128 bytes are dynamic, bytes 256 to 259 are other
 __global__ void shared_out_of_bounds(float *out, int n) {
     __shared__ float other;
@@ -283,13 +218,9 @@ __global__ void shared_out_of_bounds(float *out, int n) {
     dynamic[threadIdx.x + n] = 0.0f; // @W
     out[threadIdx.x] = dynamic[threadIdx.x + n];
 }
-BUG(shared_out_of_bounds) {
-    shared_out_of_bounds<<<1, 32, 128>>>(unwritten(32), bug ? 1 : 0); // @L
-}
+BUG(shared_out_of_bounds) { shared_out_of_bounds<<<1, 32, 128>>>(unwritten(32), bug ? 1 : 0); } // @L
 
-//! used_after_free
-//! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds (launched at @L), block (0,0,0),
-//! thread (0,0,0), at @OOB
+//! emu: out of bounds: write of 4 bytes in device memory in kernel out_of_bounds[0,0] at @OOB
 //!   0 bytes into the freed allocation of 40 bytes at %x
 BUG(used_after_free) {
     float *out = unwritten(10);
@@ -299,7 +230,6 @@ BUG(used_after_free) {
     if (!bug) { cudaFree(out); }
 }
 
-//! freed_twice
 //! emu: cudaFree of %x, which is not a live allocation, at @F
 //!   0 bytes into the freed allocation of 40 bytes at %x
 BUG(freed_twice) {
@@ -308,7 +238,6 @@ BUG(freed_twice) {
     cudaFree(bug ? a : b); // @F
 }
 
-//! copy_out_of_bounds
 //! emu: out of bounds: write of 44 bytes by cudaMemcpyAsync in device memory, at @C
 //!   0 bytes into the allocation of 40 bytes at %x
 BUG(copy_out_of_bounds) {
@@ -318,9 +247,7 @@ BUG(copy_out_of_bounds) {
 
 // ---- Host and device ----
 
-//! kernel_uses_host_memory
-//! emu: kernel dereferences host memory: read of 4 bytes in kernel uninitialised_device (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @UNI
+//! emu: kernel dereferences host memory: read of 4 bytes in kernel uninitialised_device[0,0] at @UNI
 //!   address %x is no device, pinned or shared memory
 BUG(kernel_uses_host_memory) {
     std::vector<float> host(8, 1.0f);
@@ -330,9 +257,7 @@ BUG(kernel_uses_host_memory) {
     uninitialised_device<<<1, 8>>>(zeros(8), bug ? host.data() : pinned); // @L
 }
 
-//! kernel_uses_host_global
-//! emu: kernel dereferences host memory: write of 4 bytes in kernel kernel_uses_host_global (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @W
+//! emu: kernel dereferences host memory: write of 4 bytes in kernel kernel_uses_host_global[0,0] at @W
 //!   address %x is no device, pinned or shared memory
 int host_global;
 __device__ int device_global;
@@ -340,13 +265,9 @@ __global__ void kernel_uses_host_global(bool bug) {
     if (bug) { host_global = 1; } // @W
     device_global = 1;
 }
-BUG(kernel_uses_host_global) {
-    kernel_uses_host_global<<<1, 1>>>(bug); // @L
-}
+BUG(kernel_uses_host_global) { kernel_uses_host_global<<<1, 1>>>(bug); } // @L
 
-//! other_stack
-//! emu: read of 4 bytes in a local variable of another thread in kernel other_stack (launched at @L), block (0,0,0),
-//! thread (31,0,0), at @R
+//! emu: read of 4 bytes in a local variable of another thread in kernel other_stack[0,31] at @R
 __global__ void other_stack(float *out, bool bug) {
     __shared__ const volatile float *pointer;
     volatile float local = threadIdx.x;
@@ -355,11 +276,8 @@ __global__ void other_stack(float *out, bool bug) {
     out[threadIdx.x] = bug ? *pointer : local; // @R
     __syncthreads();
 }
-BUG(other_stack) {
-    other_stack<<<1, 32>>>(zeros(32), bug); // @L
-}
+BUG(other_stack) { other_stack<<<1, 32>>>(zeros(32), bug); } // @L
 
-//! host_uses_device_memory
 //! emu: host code dereferences device memory: read of 4 bytes, at @R
 //!   4 bytes into the allocation of 40 bytes at %x
 BUG(host_uses_device_memory) {
@@ -369,7 +287,6 @@ BUG(host_uses_device_memory) {
     (void)value;
 }
 
-//! host_library_uses_device_memory
 //! emu: host code dereferences device memory, at @R
 //!   0 bytes into the allocation of 40 bytes at %x
 BUG(host_library_uses_device_memory) {
@@ -378,61 +295,44 @@ BUG(host_library_uses_device_memory) {
     (void)n;
 }
 
-//! wrong_direction
 //! emu: cudaMemcpy from host to device memory with a kind that says otherwise (2), at @C
 BUG(wrong_direction) {
     float host[10] = {};
     cudaMemcpy(zeros(10), host, 40, bug ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice); // @C
 }
 
-//! host_call_in_kernel
-//! emu: call of the host function cudaMalloc inside a kernel in kernel host_call_in_kernel (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @M
+//! emu: call of the host function cudaMalloc inside a kernel in kernel host_call_in_kernel[0,0] at @M
 __global__ void host_call_in_kernel(bool bug) {
     void *memory;
     if (bug) { cudaMalloc(&memory, 4); } // @M
 }
-BUG(host_call_in_kernel) {
-    host_call_in_kernel<<<1, 1>>>(bug); // @L
-}
+BUG(host_call_in_kernel) { host_call_in_kernel<<<1, 1>>>(bug); } // @L
 
-//! launch_in_kernel
-//! emu: launch of kernel host_call_in_kernel inside a kernel in kernel launch_in_kernel (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @I
+//! emu: launch of kernel host_call_in_kernel inside a kernel in kernel launch_in_kernel[0,0] at @I
 __global__ void launch_in_kernel(bool bug) {
     if (bug) { host_call_in_kernel<<<1, 1>>>(false); } // @I
 }
-BUG(launch_in_kernel) {
-    launch_in_kernel<<<1, 1>>>(bug); // @L
-}
+BUG(launch_in_kernel) { launch_in_kernel<<<1, 1>>>(bug); } // @L
 
 // ---- Alignment ----
 
-//! misaligned_vector
-//! emu: misaligned access to %x as 'const struct float4', expected a multiple of 16 in kernel misaligned_vector
-//! (launched at @L), block (0,0,0), thread (0,0,0), at @R
+//! emu: misaligned access to %x as 'const struct float4', expected a multiple of 16 in kernel misaligned_vector[0,0] at
+//! @R
 __global__ void misaligned_vector(float4 *out, const float *in) {
     out[threadIdx.x] = *reinterpret_cast<const float4 *>(in + 4 * threadIdx.x); // @R
 }
-BUG(misaligned_vector) {
-    misaligned_vector<<<1, 2>>>(unwritten<float4>(2), zeros(12) + (bug ? 2 : 4)); // @L
-}
+BUG(misaligned_vector) { misaligned_vector<<<1, 2>>>(unwritten<float4>(2), zeros(12) + (bug ? 2 : 4)); } // @L
 
-//! misaligned_hint
-//! emu: misaligned write of 16 bytes at %x, expected a multiple of 16 in kernel misaligned_hint (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @W
+//! emu: misaligned write of 16 bytes at %x, expected a multiple of 16 in kernel misaligned_hint[0,0] at @W
 __global__ void misaligned_hint(float *out) {
     __stcs(reinterpret_cast<float4 *>(out + 4 * threadIdx.x), make_float4(0.0f, 0.0f, 0.0f, 0.0f)); // @W
 }
-BUG(misaligned_hint) {
-    misaligned_hint<<<1, 2>>>(zeros(12) + (bug ? 3 : 4)); // @L
-}
+BUG(misaligned_hint) { misaligned_hint<<<1, 2>>>(zeros(12) + (bug ? 3 : 4)); } // @L
 
 // ---- Barriers and collectives ----
 
-//! divergent_barrier
-//! emu: __syncthreads in divergent code: threads of the block are at different barriers in kernel divergent_barrier
-//! (launched at @L), block (0,0,0), thread (32,0,0), at @B
+//! emu: __syncthreads in divergent code: threads of the block are at different barriers in kernel
+//! divergent_barrier[0,32] at @B
 //!   thread (0,0,0) waits at @A in __syncthreads
 __global__ void divergent_barrier(bool bug) {
     if (bug && threadIdx.x < 32) {
@@ -441,82 +341,57 @@ __global__ void divergent_barrier(bool bug) {
         __syncthreads(); // @B
     }
 }
-BUG(divergent_barrier) {
-    divergent_barrier<<<1, 64>>>(bug); // @L
-}
+BUG(divergent_barrier) { divergent_barrier<<<1, 64>>>(bug); } // @L
 
-//! exit_before_barrier
-//! emu: __syncthreads after a thread of the block has exited in kernel exit_before_barrier (launched at @L), block
-//! (0,0,0), thread (1,0,0), at @B
+//! emu: __syncthreads after a thread of the block has exited in kernel exit_before_barrier[0,1] at @B
 //!   thread (0,0,0) has exited
 //!   every thread of a block must reach the same __syncthreads
 __global__ void exit_before_barrier(unsigned first) {
     if (threadIdx.x < first) { return; }
     __syncthreads(); // @B
 }
-BUG(exit_before_barrier) {
-    exit_before_barrier<<<1, 64>>>(bug ? 1 : 0); // @L
-}
+BUG(exit_before_barrier) { exit_before_barrier<<<1, 64>>>(bug ? 1 : 0); } // @L
 
-//! exit_after_barrier
-//! emu: thread exited while others wait at a barrier of the block in kernel exit_after_barrier (launched at @L), block
-//! (0,0,0), thread (40,0,0), at @B
+//! emu: thread exited while others wait at a barrier of the block in kernel exit_after_barrier[0,40] at @B
 //!   thread (0,0,0) waits at @B in __syncthreads
 //!   every thread of a block must reach the same __syncthreads
 __global__ void exit_after_barrier(unsigned last) {
     if (threadIdx.x >= last) { return; }
     __syncthreads(); // @B
 }
-BUG(exit_after_barrier) {
-    exit_after_barrier<<<1, 64>>>(bug ? 40 : 64); // @L
-}
+BUG(exit_after_barrier) { exit_after_barrier<<<1, 64>>>(bug ? 40 : 64); } // @L
 
-//! shuffle_after_exit
-//! emu: __shfl_sync with mask 0xffffffff names lane 0, which has exited in kernel shuffle_after_exit (launched at @L),
-//! block (0,0,0), thread (1,0,0), at @SAE
+//! emu: __shfl_sync with mask 0xffffffff names lane 0, which has exited in kernel shuffle_after_exit[0,1] at @SAE
 __global__ void shuffle_after_exit(int *out, unsigned first, unsigned mask) {
     if (threadIdx.x < first) { return; }
     out[threadIdx.x] = __shfl_sync(mask, int(threadIdx.x), 5); // @SAE
 }
-BUG(shuffle_after_exit) {
-    shuffle_after_exit<<<1, 32>>>(zeros<int>(32), 1, bug ? FULL : FULL - 1); // @L
-}
+BUG(shuffle_after_exit) { shuffle_after_exit<<<1, 32>>>(zeros<int>(32), 1, bug ? FULL : FULL - 1); } // @L
 
-//! partial_warp
-//! emu: __shfl_sync with mask 0xffffffff names lane 20, which has exited in kernel shuffle_after_exit (launched at @L),
-//! block (0,0,0), thread (0,0,0), at @SAE
+//! emu: __shfl_sync with mask 0xffffffff names lane 20, which has exited in kernel shuffle_after_exit[0,0] at @SAE
 //!   this warp has only 20 lanes
-BUG(partial_warp) {
-    shuffle_after_exit<<<1, 20>>>(zeros<int>(32), 0, bug ? FULL : 0xfffffu); // @L
-}
+BUG(partial_warp) { shuffle_after_exit<<<1, 20>>>(zeros<int>(32), 0, bug ? FULL : 0xfffffu); } // @L
 
-//! mask_without_caller
-//! emu: __ballot_sync with mask 0x0000ffff, which does not name the calling lane 16 in kernel mask_without_caller
-//! (launched at @L), block (0,0,0), thread (16,0,0), at @S
+//! emu: __ballot_sync with mask 0x0000ffff, which does not name the calling lane 16 in kernel mask_without_caller[0,16]
+//! at @S
 __global__ void mask_without_caller(unsigned *out, unsigned lanes) {
     if (threadIdx.x < lanes) {
         out[threadIdx.x] = __ballot_sync(0xffff, 1); // @S
     }
 }
-BUG(mask_without_caller) {
-    mask_without_caller<<<1, 32>>>(zeros<unsigned>(32), bug ? 17 : 16); // @L
-}
+BUG(mask_without_caller) { mask_without_caller<<<1, 32>>>(zeros<unsigned>(32), bug ? 17 : 16); } // @L
 
-//! shuffle_from_outside
-//! emu: __shfl_sync with mask 0x0000ffff reads lane 20, which the mask does not name in kernel shuffle_from_outside
-//! (launched at @L), block (0,0,0), thread (0,0,0), at @S
+//! emu: __shfl_sync with mask 0x0000ffff reads lane 20, which the mask does not name in kernel
+//! shuffle_from_outside[0,0] at @S
 __global__ void shuffle_from_outside(int *out, int lane) {
     if (threadIdx.x < 16) {
         out[threadIdx.x] = __shfl_sync(0xffff, int(threadIdx.x), lane); // @S
     }
 }
-BUG(shuffle_from_outside) {
-    shuffle_from_outside<<<1, 32>>>(zeros<int>(32), bug ? 20 : 10); // @L
-}
+BUG(shuffle_from_outside) { shuffle_from_outside<<<1, 32>>>(zeros<int>(32), bug ? 20 : 10); } // @L
 
-//! divergent_shuffle
-//! emu: __shfl_sync with mask 0xffffffff: lanes of the warp are at different collectives in kernel divergent_shuffle
-//! (launched at @L), block (0,0,0), thread (1,0,0), at @B
+//! emu: __shfl_sync with mask 0xffffffff: lanes of the warp are at different collectives in kernel
+//! divergent_shuffle[0,1] at @B
 //!   thread (0,0,0) waits at @A in __shfl_sync with mask 0xffffffff
 __global__ void divergent_shuffle(int *out, bool bug) {
     int x = threadIdx.x;
@@ -527,12 +402,9 @@ __global__ void divergent_shuffle(int *out, bool bug) {
     }
     out[threadIdx.x] = x;
 }
-BUG(divergent_shuffle) {
-    divergent_shuffle<<<1, 32>>>(zeros<int>(32), bug); // @L
-}
+BUG(divergent_shuffle) { divergent_shuffle<<<1, 32>>>(zeros<int>(32), bug); } // @L
 
-//! deadlock
-//! emu: deadlock: every thread waits in kernel deadlock (launched at @L), block (0,0,0), thread (31,0,0), at @B
+//! emu: deadlock: every thread waits in kernel deadlock[0,31] at @B
 //!   the threads of the block:
 //!   threads 0 to 30: __syncwarp at @A
 //!   threads 31 to 31: __syncthreads at @B
@@ -542,46 +414,31 @@ __global__ void deadlock(bool bug) {
     }
     __syncthreads(); // @B
 }
-BUG(deadlock) {
-    deadlock<<<1, 32>>>(bug); // @L
-}
+BUG(deadlock) { deadlock<<<1, 32>>>(bug); } // @L
 
-//! stack_overflow
-//! emu: stack overflow in kernel stack_overflow (launched at @L), block (0,0,0), thread (0,0,0), at an unknown line
+//! emu: stack overflow in kernel stack_overflow[0,0] at an unknown line
 __device__ __noinline__ int recurse(int depth, volatile int *out) {
     volatile int frame[64];
     frame[depth % 64] = depth;
     return depth == 0 ? 0 : frame[depth % 64] + recurse(depth - 1, out) + out[0];
 }
 __global__ void stack_overflow(int *out, int depth) { out[0] = recurse(depth, out); }
-BUG(stack_overflow) {
-    stack_overflow<<<1, 1>>>(zeros<int>(1), bug ? 100000 : 50); // @L
-}
+BUG(stack_overflow) { stack_overflow<<<1, 1>>>(zeros<int>(1), bug ? 100000 : 50); } // @L
 
 // ---- Launches ----
 
 __global__ void nothing() {}
 
-//! too_many_threads
 //! emu: block (512,3,1) has 1536 threads, at most 1024 (1024 x 1024 x 64) are possible in the launch of kernel nothing,
 //! at @L
-BUG(too_many_threads) {
-    nothing<<<1, dim3(512, bug ? 3 : 2)>>>(); // @L
-}
+BUG(too_many_threads) { nothing<<<1, dim3(512, bug ? 3 : 2)>>>(); } // @L
 
-//! empty_grid
 //! emu: empty grid (0,1,1) or block (32,1,1) in the launch of kernel nothing, at @L
-BUG(empty_grid) {
-    nothing<<<bug ? 0 : 1, 32>>>(); // @L
-}
+BUG(empty_grid) { nothing<<<bug ? 0 : 1, 32>>>(); } // @L
 
-//! too_large_grid
 //! emu: grid (1,65536,1) is too large, at most (2147483647,65535,65535) in the launch of kernel nothing, at @L
-BUG(too_large_grid) {
-    nothing<<<dim3(1, bug ? 65536 : 65535), 1>>>(); // @L
-}
+BUG(too_large_grid) { nothing<<<dim3(1, bug ? 65536 : 65535), 1>>>(); } // @L
 
-//! too_much_dynamic_memory
 //! emu: 65536 bytes of dynamic shared memory, 49152 are allowed in the launch of kernel warp_race, at @L
 //!   more than 48 KiB (up to 227 KiB) needs cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
 //!   bytes)
@@ -590,23 +447,18 @@ BUG(too_much_dynamic_memory) {
     warp_race<<<1, 32, 65536>>>(zeros<int>(32), false); // @L
 }
 
-//! too_much_static_memory
-//! emu: too much shared memory: 51200 bytes with the variable tile, 49152 are allowed in kernel too_much_static_memory
-//! (launched at @L), block (0,0,0), thread (0,0,0), at @T
+//! emu: too much shared memory: 51200 bytes with the variable tile, 49152 are allowed in kernel
+//! too_much_static_memory[0,0] at @T
 __global__ void too_much_static_memory(float *out) {
     __shared__ float tile[10240]; // @T
     tile[threadIdx.x] = 0.0f;
     out[threadIdx.x] = tile[threadIdx.x];
 }
-BUG(too_much_static_memory) {
-    too_much_static_memory<<<1, 32, bug ? 10240 : 1024>>>(zeros(32)); // @L
-}
+BUG(too_much_static_memory) { too_much_static_memory<<<1, 32, bug ? 10240 : 1024>>>(zeros(32)); } // @L
 
 // ---- cp.async, ldmatrix ----
 
-//! copy_not_awaited
-//! emu: uninitialised memory: read of 4 bytes in shared memory in kernel copy_not_awaited<true> (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @R
+//! emu: uninitialised memory: read of 4 bytes in shared memory in kernel copy_not_awaited<true>[0,0] at @R
 //!   byte 0 of the shared variable tile of 512 bytes
 template <bool BUG> __global__ void copy_not_awaited(float *out, const float *in) {
     __shared__ alignas(16) float tile[128];
@@ -624,9 +476,7 @@ BUG(copy_not_awaited) {
     }
 }
 
-//! copy_into_use
-//! emu: race in shared memory: read of 4 bytes in kernel copy_into_use (launched at @L), block (0,0,0), thread (0,0,0),
-//! at @R
+//! emu: race in shared memory: read of 4 bytes in kernel copy_into_use[0,0] at @R
 //!   thread (32,0,0) of block (0,0,0) wrote it at @W, and no __syncthreads is in between
 //!   byte 512 of the shared variable tile of 1024 bytes
 __global__ void copy_into_use(float *out, const float *in, bool bug) {
@@ -639,25 +489,17 @@ __global__ void copy_into_use(float *out, const float *in, bool bug) {
     emu::cp_async_16(&tile[i], &in[i]); // @W
     emu::cp_async_wait_all();
 }
-BUG(copy_into_use) {
-    copy_into_use<<<1, 64>>>(zeros(64), zeros(256), bug); // @L
-}
+BUG(copy_into_use) { copy_into_use<<<1, 64>>>(zeros(64), zeros(256), bug); } // @L
 
-//! misaligned_copy
-//! emu: misaligned cp.async: addresses %x and %x are not both multiples of 16 in kernel misaligned_copy (launched at
-//! @L), block (0,0,0), thread (0,0,0), at @C
+//! emu: misaligned cp.async: addresses %x and %x are not both multiples of 16 in kernel misaligned_copy[0,0] at @C
 __global__ void misaligned_copy(const float *in) {
     __shared__ alignas(16) float tile[4];
     emu::cp_async_16(tile, in); // @C
     emu::cp_async_wait_all();
 }
-BUG(misaligned_copy) {
-    misaligned_copy<<<1, 1>>>(zeros(8) + (bug ? 2 : 4)); // @L
-}
+BUG(misaligned_copy) { misaligned_copy<<<1, 1>>>(zeros(8) + (bug ? 2 : 4)); } // @L
 
-//! matrix_not_shared
-//! emu: ldmatrix.x1 with an address outside of shared memory: %x in kernel matrix_not_shared (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @M
+//! emu: ldmatrix.x1 with an address outside of shared memory: %x in kernel matrix_not_shared[0,0] at @M
 __global__ void matrix_not_shared(uint16_t *in, bool bug) {
     __shared__ alignas(16) uint16_t tile[64];
     tile[threadIdx.x] = tile[threadIdx.x + 32] = 0;
@@ -666,18 +508,12 @@ __global__ void matrix_not_shared(uint16_t *in, bool bug) {
     emu::ldmatrix_x1(r, (bug ? in : tile) + threadIdx.x % 8 * 8); // @M
     in[threadIdx.x] = uint16_t(r[0]);
 }
-BUG(matrix_not_shared) {
-    matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug); // @L
-}
+BUG(matrix_not_shared) { matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug); } // @L
 
 // ---- Streams ----
 
-__global__ void fill(float *data, float value) {
-    data[threadIdx.x] = value; // @F
-}
-__global__ void twice(float *out, const float *in) {
-    out[threadIdx.x] = 2.0f * in[threadIdx.x]; // @T
-}
+__global__ void fill(float *data, float value) { data[threadIdx.x] = value; }                     // @F
+__global__ void twice(float *out, const float *in) { out[threadIdx.x] = 2.0f * in[threadIdx.x]; } // @T
 
 struct TwoStreams {
     cudaStream_t a, b;
@@ -693,9 +529,7 @@ struct TwoStreams {
     }
 };
 
-//! read_across_streams
-//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @T
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
 //!   kernel fill in stream 1, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(read_across_streams) {
@@ -707,7 +541,6 @@ BUG(read_across_streams) {
     cudaDeviceSynchronize();
 }
 
-//! write_across_streams
 //! emu: unsynchronised use across streams: write of 32 bytes by cudaMemsetAsync in device memory, at @M
 //!   kernel twice in stream 1, called at @K, read it (at @T), and nothing orders it before cudaMemsetAsync
 //!   0 bytes into the allocation of 32 bytes at %x
@@ -721,9 +554,7 @@ BUG(write_across_streams) {
     cudaDeviceSynchronize();
 }
 
-//! default_stream
-//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @T
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
 //!   kernel fill in stream 0, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(default_stream) {
@@ -736,9 +567,7 @@ BUG(default_stream) {
     cudaDeviceSynchronize();
 }
 
-//! pageable_copy_across_streams
-//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @T
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
 //!   the call of cudaMemcpy in stream 0, called at @K, wrote it, and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(pageable_copy_across_streams) {
@@ -750,7 +579,6 @@ BUG(pageable_copy_across_streams) {
     cudaDeviceSynchronize();
 }
 
-//! read_before_wait
 //! emu: unsynchronised use across streams: read of 4 bytes in pinned host memory, at @R
 //!   the call of cudaMemcpyAsync in stream 1, called at @C, wrote it, and nothing orders it before this host code
 //!   0 bytes into the allocation of 32 bytes at %x
@@ -766,7 +594,6 @@ BUG(read_before_wait) {
     (void)loss;
 }
 
-//! write_before_wait
 //! emu: unsynchronised use across streams: write of 4 bytes in pinned host memory, at @W
 //!   the call of cudaMemcpyAsync in stream 1, called at @C, read it, and nothing orders it before this host code
 //!   12 bytes into the allocation of 32 bytes at %x
@@ -781,7 +608,6 @@ BUG(write_before_wait) {
     pinned[3] = 1.0f; // @W
 }
 
-//! freed_in_use
 //! emu: cudaFree of memory that is still in use, at @D
 //!   kernel fill in stream 1, called at @K, wrote it, and nothing has waited for it
 //!   0 bytes into the allocation of 32 bytes at %x
@@ -793,7 +619,6 @@ BUG(freed_in_use) {
     cudaFree(data); // @D
 }
 
-//! destroyed_stream
 //! emu: nothing with a stream that does not exist (destroyed, or never created), at @L
 BUG(destroyed_stream) {
     TwoStreams s;
@@ -802,7 +627,6 @@ BUG(destroyed_stream) {
     if (!bug) { cudaStreamDestroy(s.a); }
 }
 
-//! destroyed_event
 //! emu: cudaEventRecord with an event that does not exist (destroyed, or never created), at @E
 BUG(destroyed_event) {
     TwoStreams s;
@@ -825,7 +649,6 @@ static cudaGraphExec_t end_capture(cudaStream_t stream) {
     return exec;
 }
 
-//! capture_waits
 //! emu: cudaStreamSynchronize with stream 1, which is being captured, at @S
 //!   the capture of stream 1 began at @BEGIN
 BUG(capture_waits) {
@@ -837,7 +660,6 @@ BUG(capture_waits) {
     cudaStreamSynchronize(s.a); // @S
 }
 
-//! capture_allocates
 //! emu: cudaMalloc during a capture that is not cudaStreamCaptureModeRelaxed, at @M
 //!   the capture of stream 1 began at @BEGIN
 BUG(capture_allocates) {
@@ -849,7 +671,6 @@ BUG(capture_allocates) {
     end_capture(s.a);
 }
 
-//! capture_depends
 //! emu: cudaStreamWaitEvent in stream 1 for an event that was recorded outside of the capture, at @W
 //!   the capture of stream 1 began at @BEGIN
 BUG(capture_depends) {
@@ -861,7 +682,6 @@ BUG(capture_depends) {
     end_capture(s.a);
 }
 
-//! capture_not_joined
 //! emu: cudaStreamEndCapture: stream 2 takes part and has not been joined again, at @END
 //!   its last operation is fill, called at @K
 //!   the capture of stream 1 began at @BEGIN
@@ -876,7 +696,6 @@ BUG(capture_not_joined) {
     end_capture(s.a);
 }
 
-//! captured_event
 //! emu: cudaEventSynchronize with an event that was last recorded in a capture, at @S
 //!   the capture of stream 1 began at @BEGIN
 BUG(captured_event) {
@@ -888,7 +707,6 @@ BUG(captured_event) {
     cudaEventSynchronize(s.event); // @S
 }
 
-//! captured_event_later
 //! emu: cudaStreamWaitEvent in stream 2 for an event that was recorded in a capture that has ended, at @W
 //!   the capture of stream 1 began at @BEGIN
 BUG(captured_event_later) {
@@ -901,7 +719,6 @@ BUG(captured_event_later) {
     cudaStreamWaitEvent(s.b, s.event); // @W
 }
 
-//! capture_of_pageable
 //! emu: cudaMemcpyAsync of host memory that is not pinned, in a stream that is being captured, at @C
 BUG(capture_of_pageable) {
     TwoStreams s;
@@ -913,7 +730,6 @@ BUG(capture_of_pageable) {
     end_capture(s.a);
 }
 
-//! capture_beside_default
 //! emu: fill in the default stream, for which stream 1 waits, which is being captured, at @K
 //!   the capture of stream 1 began at @BEGIN
 BUG(capture_beside_default) {
@@ -925,9 +741,7 @@ BUG(capture_beside_default) {
     end_capture(stream);
 }
 
-//! graph_branches
-//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @T
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
 //!   kernel fill in stream 2 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(graph_branches) {
@@ -943,9 +757,7 @@ BUG(graph_branches) {
     cudaGraphLaunch(end_capture(s.a), s.a);
 }
 
-//! graph_across_streams
-//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice (launched at @L), block
-//! (0,0,0), thread (0,0,0), at @T
+//! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel twice[0,0] at @T
 //!   kernel fill in stream 1 of a graph, called at @K, wrote it (at @F), and nothing orders it before this kernel
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(graph_across_streams) {
@@ -958,21 +770,18 @@ BUG(graph_across_streams) {
     twice<<<1, 8, 0, s.b>>>(out, in); // @L
 }
 
-//! graph_reads_freed
-//! emu: out of bounds: write of 4 bytes in device memory in kernel fill (launched at @K), block (0,0,0), thread
-//! (0,0,0), at @F
+//! emu: out of bounds: write of 4 bytes in device memory in kernel fill[0,0] at @F
 //!   0 bytes into the freed allocation of 32 bytes at %x
 BUG(graph_reads_freed) {
     TwoStreams s;
     float *data = unwritten(8);
     begin_capture(s.a);
-    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @K
+    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @L
     cudaGraphExec_t exec = end_capture(s.a);
     if (bug) { cudaFree(data); }
     cudaGraphLaunch(exec, s.a);
 }
 
-//! destroyed_graph
 //! emu: cudaGraphLaunch with a graph that does not exist (destroyed, or never created), at @G
 BUG(destroyed_graph) {
     TwoStreams s;
@@ -986,7 +795,6 @@ BUG(destroyed_graph) {
 
 // ---- Devices ----
 
-//! thread_without_device
 //! emu: cudaMemcpy on device 0, and this process has used device 3, at @C
 //!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
 BUG(thread_without_device) {
@@ -999,7 +807,6 @@ BUG(thread_without_device) {
     other.join();
 }
 
-//! device_set_too_late
 //! emu: nothing on device 1, and this process has used device 0, at @L
 //!   an emulated process has one device; each thread begins with device 0, until it calls cudaSetDevice
 BUG(device_set_too_late) {
@@ -1012,51 +819,25 @@ BUG(device_set_too_late) {
 
 // ---- Running them ----
 
-// The output of a child process that runs the bug or its twin; its exit status in *status.
-static std::string run_child(const Bug &bug, bool broken, int *status) {
-    int ends[2];
-    if (pipe(ends) != 0) { exit(2); }
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        dup2(ends[1], 1), dup2(ends[1], 2);
-        execl("/proc/self/exe", "emu_bugs", broken ? "--bug" : "--twin", bug.name.c_str(), (char *)nullptr);
-        _exit(127);
-    }
-    close(ends[1]);
-    std::string text;
-    char buffer[4096];
-    for (ssize_t n; (n = read(ends[0], buffer, sizeof(buffer))) > 0;) { text.append(buffer, size_t(n)); }
-    close(ends[0]);
-    waitpid(child, status, 0);
-    *status = WIFEXITED(*status) ? WEXITSTATUS(*status) : 128;
-    return text;
-}
-
 static std::map<std::string, std::string> expectations;
 
 static void test_bug(Test *t) {
-    int status;
     const Bug *bug = static_cast<const Bug *>(t->data);
 #ifdef __clang__
     if (bug->function == bug_misaligned_vector) { SKIP(t, "clang does not check the copy of a whole structure"); }
 #endif
-    std::string got = without_addresses(run_child(*bug, true, &status)), want = expectations[bug->name];
-    CHECK(t, status == 1, "status %d", status);
-    CHECK(t, one_line(got) == one_line(want), "reports\n%s  expected\n%s", got.c_str(), want.c_str());
-}
-
-static void test_twin(Test *t) {
-    int status;
-    std::string got = run_child(*static_cast<const Bug *>(t->data), false, &status);
-    CHECK(t, status == 0 && got.empty(), "status %d, and a false report\n%s", status, got.c_str());
+    Result broken = run_child({bug->test.name, "1"}), correct = run_child({bug->test.name, "0"});
+    std::string got = comparable(broken.text), want = expectations[bug->test.name];
+    CHECK(t, broken.status == 1, "status %d", broken.status);
+    CHECK(t, got == want, "reports\n%s\n  expected\n%s", got.c_str(), want.c_str());
+    CHECK(t, correct.status == 0 && correct.text.empty(), "without the bug: status %d, and a false report\n%s",
+          correct.status, correct.text.c_str());
 }
 
 int main(int argc, char **argv) {
     for (const TestCase *test = tests; test != nullptr && argc == 3; test = test->next) {
-        const Bug *bug = static_cast<const Bug *>(test->data);
-        if (bug->name != argv[2]) { continue; }
-        bug->function(strcmp(argv[1], "--bug") == 0);
+        if (strcmp(test->name, argv[1]) != 0) { continue; }
+        static_cast<const Bug *>(test->data)->function(strcmp(argv[2], "1") == 0);
         return 0;
     }
     setenv("EMU_THREADS", "1", 1); // one thread finds the mistake each time
