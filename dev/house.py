@@ -23,7 +23,7 @@ ROOMS = {
     "layers": (3560, "base model cuda"),
     "optim": (610, "base model cuda"),
     "ranks": (3180, "base model cuda"),
-    "data": (1555, "base model"),
+    "data": (1545, "base model"),
     "files": (2400, "base model data"),
     "run": (3970, "base model data files"),
 }

@@ -29,6 +29,8 @@ typedef struct DataLoader {
     uint64_t seed;
     int64_t num_sequences; // windows per epoch, at least 1
     int64_t num_tokens;    // in all shards
+    // A hash of the number, order, sizes and contents of the shards, by which a resumed run finds out that its data
+    // changed. The names do not count. Of a file's contents three samples count.
     uint64_t fingerprint;
 
     PathList files;    // holds the paths of the shards
@@ -182,8 +184,10 @@ static inline bool dataloader_hash_shard(DataLoader *dl, int shard, Hash64 *hash
     uint16_t tokens[SAMPLE];
     int64_t n = dl->shards[shard].num_tokens;
     hash64_update(hash, &n, sizeof(n));
-    if (dl->memory != NULL) { hash64_update(hash, dl->memory, (size_t)n * sizeof(uint16_t)); }
-    if (dl->memory != NULL) { return true; }
+    if (dl->memory != NULL) {
+        hash64_update(hash, dl->memory, (size_t)n * sizeof(uint16_t));
+        return true;
+    }
     int64_t count = min_i64(n, SAMPLE);
     for (int i = 0; i < NUM_SAMPLES; i++) {
         int64_t begin = (n - count) / (NUM_SAMPLES - 1) * i;
@@ -304,9 +308,5 @@ static inline bool dataloader_read(DataLoader *dl, int64_t first_sequence, int c
     }
     return true;
 }
-
-// A hash of the number, order, sizes and contents of the shards, by which a resumed run finds out that its data
-// changed. The names do not count. Of a file's contents samples at the beginning, the middle and the end count.
-static inline uint64_t dataloader_fingerprint(const DataLoader *dl) { return dl->fingerprint; }
 
 #endif // LLMC_DATALOADER_H

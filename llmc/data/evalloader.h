@@ -62,7 +62,9 @@ typedef struct EvalLoader {
 
 static inline bool eval_is_open(const EvalLoader *eval) { return eval->num_examples > 0; }
 
-// ---- The file: messages of this section do not name it ----
+// ---- The file: eval_open adds its name to messages, and eval_parse_examples the number of the example ----
+
+enum { EVAL_START, EVAL_BYTES, EVAL_INDEX, EVAL_LABEL, EVAL_COMPLETIONS, EVAL_FIELDS }; // an example begins with these
 
 // Walks through the words of one example.
 typedef struct {
@@ -80,52 +82,45 @@ static inline bool eval_take_tokens(EvalCursor *c, int which, const uint16_t **t
     if (which >= 0) { snprintf(what, sizeof(what), "completion %d", which); }
     int64_t left = c->end - c->word;
     if (left < 1 || c->word[0] > left - 1) {
-        return fail(error, "example %lld: %s has %d tokens, room is for %lld " EVAL_DAMAGED, (long long)c->example,
-                    what, left < 1 ? 0 : c->word[0], (long long)max_i64(left - 1, 0));
+        return fail(error, "%s has %d tokens, room is for %lld " EVAL_DAMAGED, what, left < 1 ? 0 : c->word[0],
+                    (long long)max_i64(left - 1, 0));
     }
     *length = *c->word++;
-    if (*length == 0) {
-        return fail(error, "example %lld: %s is empty, expected 1 token or more", (long long)c->example, what);
-    }
+    if (*length == 0) { return fail(error, "%s is empty, expected 1 token or more", what); }
     *tokens = c->word;
     c->word += *length;
     int64_t bad = data_find_bad_token(*tokens, *length, c->vocab_size);
     if (bad == *length) { return true; }
-    char where[96];
-    snprintf(where, sizeof(where), "example %lld: token %d of %s", (long long)c->example, (int)bad, what);
+    char where[64];
+    snprintf(where, sizeof(where), "token %d of %s", (int)bad, what);
     return data_fail_token(where, (*tokens)[bad], c->vocab_size, error);
 }
 
 // Checks and skips the fixed fields at the beginning of example number c->example, and sets the cursor's end.
 static inline bool eval_take_fields(EvalCursor *c, EvalExample *out, Error *error) {
-    enum { START, BYTES, INDEX, LABEL, COMPLETIONS, FIELDS };
     const uint16_t *field = c->word;
     int64_t left = c->file_end - c->word;
-    long long n = (long long)c->example;
-    if (left < FIELDS) { return fail(error, "ends before example %lld " EVAL_DAMAGED, n); }
-    if (field[START] != EVAL_EXAMPLE_START) {
-        return fail(error, "example %lld: begins with %d, expected %d " EVAL_DAMAGED, n, field[START],
-                    EVAL_EXAMPLE_START);
+    int bytes = field[EVAL_BYTES], label = field[EVAL_LABEL], completions = field[EVAL_COMPLETIONS];
+    if (field[EVAL_START] != EVAL_EXAMPLE_START) {
+        return fail(error, "begins with %d, expected %d " EVAL_DAMAGED, field[EVAL_START], EVAL_EXAMPLE_START);
     }
-    if (field[BYTES] % 2 != 0 || field[BYTES] < 2 * FIELDS || field[BYTES] > 2 * left) {
-        return fail(error, "example %lld: says it has %d bytes, expected an even number from %d to %lld " EVAL_DAMAGED,
-                    n, field[BYTES], 2 * FIELDS, (long long)min_i64(2 * left, 65534));
+    if (bytes % 2 != 0 || bytes < 2 * EVAL_FIELDS || bytes > 2 * left) {
+        return fail(error, "says it has %d bytes, expected an even number from %d to %lld " EVAL_DAMAGED, bytes,
+                    2 * EVAL_FIELDS, (long long)min_i64(2 * left, 65534));
     }
-    if (field[INDEX] != c->example) {
-        return fail(error, "example %lld: says it is number %d " EVAL_DAMAGED, n, field[INDEX]);
+    if (field[EVAL_INDEX] != c->example) {
+        return fail(error, "says it is number %d " EVAL_DAMAGED, field[EVAL_INDEX]);
     }
-    if (field[COMPLETIONS] < 2 || field[COMPLETIONS] > EVAL_MAX_COMPLETIONS) {
-        return fail(error, "example %lld: %d completions, expected 2 to %d", n, field[COMPLETIONS],
-                    EVAL_MAX_COMPLETIONS);
+    if (completions < 2 || completions > EVAL_MAX_COMPLETIONS) {
+        return fail(error, "%d completions, expected 2 to %d", completions, EVAL_MAX_COMPLETIONS);
     }
-    if (field[LABEL] >= field[COMPLETIONS]) {
-        return fail(error, "example %lld: label %d, but there are %d completions (counted from 0)", n, field[LABEL],
-                    field[COMPLETIONS]);
+    if (label >= completions) {
+        return fail(error, "label %d, but there are %d completions (counted from 0)", label, completions);
     }
-    c->end = c->word + field[BYTES] / 2;
-    c->word += FIELDS;
-    out->num_completions = field[COMPLETIONS];
-    out->label = field[LABEL];
+    c->end = c->word + bytes / 2;
+    c->word += EVAL_FIELDS;
+    out->num_completions = completions;
+    out->label = label;
     return true;
 }
 
@@ -141,17 +136,23 @@ static inline bool eval_parse_example(EvalLoader *eval, EvalCursor *c, Error *er
         if (!eval_take_tokens(c, i, &row.completion, &row.completion_length, error)) { return false; }
         eval->rows[eval->num_rows++] = row;
     }
-    return c->word == c->end || fail(error, "example %lld: %lld bytes behind its last completion " EVAL_DAMAGED,
-                                     (long long)c->example, (long long)(2 * (c->end - c->word)));
+    int64_t behind = 2 * (c->end - c->word);
+    return behind == 0 || fail(error, "%lld bytes behind its last completion " EVAL_DAMAGED, (long long)behind);
 }
 
 // Checks all examples of the file, the header's longest example and the end of the file. Keeps the examples in use.
 static inline bool eval_parse_examples(EvalLoader *eval, int vocab_size, int64_t longest_bytes, Error *error) {
     EvalCursor c = {eval->words, NULL, eval->words + eval->num_words, 0, vocab_size};
     int64_t longest = 0;
+    Error reason;
     for (; c.example < eval->in_file; c.example++) {
         const uint16_t *begin = c.word;
-        if (!eval_parse_example(eval, &c, error)) { return false; }
+        if (c.file_end - begin < EVAL_FIELDS) {
+            return fail(error, "ends before example %lld " EVAL_DAMAGED, (long long)c.example);
+        }
+        if (!eval_parse_example(eval, &c, &reason)) {
+            return fail(error, "example %lld: %s", (long long)c.example, reason.text);
+        }
         longest = max_i64(longest, 2 * (c.word - begin));
     }
     if (c.word != c.file_end) {

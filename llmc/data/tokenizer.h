@@ -341,6 +341,11 @@ static inline void tokenizer_add_token(Tokenizer *t, const uint8_t *bytes, size_
     t->token_offsets[++t->vocab_size] = offset + (uint32_t)n;
 }
 
+static inline void tokenizer_add_end_of_text(Tokenizer *t) {
+    t->eot_token = t->vocab_size;
+    tokenizer_add_token(t, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
+}
+
 static inline void tokenizer_add_word(Tokenizer *t, const uint8_t *bytes, size_t n) {
     WordSlot *slot = tokenizer_word_slot(t, bytes, n);
     slot->head = tokenizer_word_head(bytes, n);
@@ -376,9 +381,8 @@ static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t token_bytes, Error *
     return true;
 }
 
-// A place in the text of vocab.bpe.
+// A place in the text of vocab.bpe. Messages about a line do not name it: tokenizer_parse_merges does.
 typedef struct {
-    const char *path;
     const uint8_t *at, *end;
     int line, first_line; // first_line: of the first merge
 } MergeReader;
@@ -392,23 +396,19 @@ static inline bool tokenizer_read_symbol(const Tokenizer *t, MergeReader *r, uin
         int length = utf8_decode(r->at, (size_t)(r->end - r->at), &code_point);
         int id = length == 0 ? -1 : tokenizer_symbol_id(t, code_point);
         if (id < 0) {
-            return fail(error, "%s: line %d: byte 0x%02x begins no character of GPT-2's byte alphabet%s", r->path,
-                        r->line, *r->at, *r->at == '\r' ? " (Windows line ends? save it with Unix ones)" : "");
+            return fail(error, "byte 0x%02x begins no character of GPT-2's byte alphabet%s", *r->at,
+                        *r->at == '\r' ? " (Windows line ends? save it with Unix ones)" : "");
         }
-        if (*n == MAX_TOKEN_BYTES) {
-            return fail(error, "%s: line %d: a symbol of more than %d bytes", r->path, r->line, MAX_TOKEN_BYTES);
-        }
+        if (*n == MAX_TOKEN_BYTES) { return fail(error, "a symbol of more than %d bytes", MAX_TOKEN_BYTES); }
         bytes[*n] = t->byte_values[id];
         r->at += length;
     }
-    if (r->at == r->end) { return fail(error, "%s: line %d: ends in mid-line (truncated?)", r->path, r->line); }
-    if (*n == 0 || *r->at != stop) {
-        return fail(error, "%s: line %d: expected two symbols with one space between them", r->path, r->line);
-    }
+    if (r->at == r->end) { return fail(error, "ends in mid-line (truncated?)"); }
+    if (*n == 0 || *r->at != stop) { return fail(error, "expected two symbols with one space between them"); }
     const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)*n);
     if (slot->length == 0) {
-        return fail(error, "%s: line %d: '%.*s' is neither a byte nor made by an earlier line", r->path, r->line,
-                    (int)(r->at - begin), (const char *)begin);
+        return fail(error, "'%.*s' is neither a byte nor made by an earlier line", (int)(r->at - begin),
+                    (const char *)begin);
     }
     *token = slot->token;
     r->at++; // stop
@@ -423,16 +423,14 @@ static inline bool tokenizer_read_merge(Tokenizer *t, MergeReader *r, Error *err
     if (!tokenizer_read_symbol(t, r, ' ', bytes, &n, &left, error)) { return false; }
     if (!tokenizer_read_symbol(t, r, '\n', bytes + n, &m, &right, error)) { return false; }
     if (n + m > MAX_TOKEN_BYTES) {
-        return fail(error, "%s: line %d: makes a token of %d bytes, at most %d are possible", r->path, r->line, n + m,
-                    MAX_TOKEN_BYTES);
+        return fail(error, "makes a token of %d bytes, at most %d are possible", n + m, MAX_TOKEN_BYTES);
     }
     const WordSlot *slot = tokenizer_word_slot(t, bytes, (size_t)(n + m));
     if (slot->length != 0) {
-        return fail(error, "%s: line %d: makes the same token as line %d", r->path, r->line,
-                    (int)slot->token - 256 + r->first_line);
+        return fail(error, "makes the same token as line %d", (int)slot->token - 256 + r->first_line);
     }
     if (t->vocab_size == MAX_VOCAB - 1) { // one id is needed for end-of-text
-        return fail(error, "%s: line %d: more than %d merges", r->path, r->line, MAX_VOCAB - 257);
+        return fail(error, "more than %d merges", MAX_VOCAB - 257);
     }
     tokenizer_add_merge(t, left, right, (uint32_t)t->vocab_size);
     tokenizer_add_word(t, bytes, (size_t)(n + m));
@@ -459,14 +457,15 @@ static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const 
                                           int expected, Error *error) {
     // A token of n bytes takes at least n+2 bytes of the file, so all tokens have fewer bytes than the file.
     if (!tokenizer_init_bpe(t, size + 256 + (int64_t)strlen(END_OF_TEXT), error)) { return false; }
-    MergeReader r = {path, data, data + size, 1, 1};
+    MergeReader r = {data, data + size, 1, 1};
+    Error reason;
     if (size >= 8 && memcmp(data, "#version", 8) == 0) {
         const uint8_t *newline = (const uint8_t *)memchr(data, '\n', (size_t)size);
         r.at = newline == NULL ? r.end : newline + 1;
         r.line = r.first_line = 2;
     }
     for (; r.at < r.end; r.line++) {
-        if (!tokenizer_read_merge(t, &r, error)) { return false; }
+        if (!tokenizer_read_merge(t, &r, &reason)) { return fail(error, "%s: line %d: %s", path, r.line, reason.text); }
     }
     int merges = t->vocab_size - 256;
     if (merges == 0) { return fail(error, "%s: line %d: no merges (truncated?)", path, r.line); }
@@ -475,8 +474,7 @@ static inline bool tokenizer_parse_merges(Tokenizer *t, const char *path, const 
                     expected, merges < expected ? "truncated? fetch it again" : "another model's vocabulary?");
     }
     tokenizer_drop_unreachable_words(t);
-    t->eot_token = t->vocab_size;
-    tokenizer_add_token(t, (const uint8_t *)END_OF_TEXT, strlen(END_OF_TEXT));
+    tokenizer_add_end_of_text(t);
     return true;
 }
 
@@ -513,20 +511,15 @@ static inline bool tokenizer_recover_merges(Tokenizer *t, Error *error) {
     if (last <= 256 || last >= MAX_VOCAB || t->eot_token != last || !named) { return true; }
     Tokenizer b;
     memset(&b, 0, sizeof(b));
-    if (!tokenizer_init_bpe(&b, (int64_t)t->token_offsets[t->vocab_size] + 256, error)) {
-        tokenizer_free(&b);
-        return false;
-    }
-    bool found = tokenizer_rebuild_merges(t, &b);
-    if (found) {
-        b.eot_token = b.vocab_size;
-        tokenizer_add_token(&b, end, strlen(END_OF_TEXT));
+    bool ok = tokenizer_init_bpe(&b, (int64_t)t->token_offsets[t->vocab_size] + 256, error);
+    if (ok && tokenizer_rebuild_merges(t, &b)) {
+        tokenizer_add_end_of_text(&b);
         tokenizer_free(t);
         *t = b;
-    } else {
-        tokenizer_free(&b);
+        return true;
     }
-    return true;
+    tokenizer_free(&b);
+    return ok;
 }
 
 // Reads llm.c's gpt2_tokenizer.bin: a header of 256 int32, then for each token a length byte and so many bytes. After a

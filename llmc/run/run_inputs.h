@@ -232,8 +232,8 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
         {"the program file's checksum", program},
         {"the checkpoint to go on from", found->resumes ? (uint64_t)found->checkpoints[found->first_usable] : 0},
         {"the model file's fingerprint", model},
-        {"the training data's fingerprint", run_has_train(run) ? dataloader_fingerprint(&run->train) : 0},
-        {"the validation data's fingerprint", run->has_val ? dataloader_fingerprint(&run->val) : 0},
+        {"the training data's fingerprint", run_has_train(run) ? run->train.fingerprint : 0},
+        {"the validation data's fingerprint", run->has_val ? run->val.fingerprint : 0},
         {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
         {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');

@@ -146,7 +146,7 @@ static inline void run_json_loader(JsonOut *out, const char *key, const DataLoad
     json_out_open(out, key, '{', JSON_FLAT);
     json_out_int(out, "files", loader->num_shards);
     json_out_int(out, "tokens", loader->num_tokens);
-    json_out_hex(out, "fingerprint", dataloader_fingerprint(loader));
+    json_out_hex(out, "fingerprint", loader->fingerprint);
     json_out_close(out);
 }
 

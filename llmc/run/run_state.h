@@ -42,7 +42,7 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
-    state_set_u64(header, "data", dataloader_fingerprint(&run->train));
+    state_set_u64(header, "data", run->train.fingerprint);
     state_set_text(header, "precision", run->precision);
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], text[MAX_PATH_BYTES];
@@ -125,7 +125,7 @@ static inline void run_list_changes(TrainRun *run, const StateHeader *header, Te
     run_compare_each(run, header, list);
     state_get_text(header, "precision", precision, sizeof(precision));
     if (strcmp(precision, run->precision) != 0) { run_add_change(list, "the precision", precision, run->precision); }
-    if (!state_get_u64(header, "data", &data) || data != dataloader_fingerprint(&run->train)) {
+    if (!state_get_u64(header, "data", &data) || data != run->train.fingerprint) {
         text_printf(list, "%sthe training data has changed", list->used > 0 ? "; " : "");
     }
 }

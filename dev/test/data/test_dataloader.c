@@ -519,7 +519,7 @@ TEST(test_files_that_change) {
 
 static uint64_t fingerprint(Test *t, Folder *f) {
     DataLoader dl = open_ok(t, f, 8, false, 1);
-    uint64_t hash = dataloader_fingerprint(&dl);
+    uint64_t hash = dl.fingerprint;
     dataloader_close(&dl);
     return hash;
 }
@@ -549,7 +549,7 @@ TEST(test_fingerprint) {
         Error error;
         tokens[1234 * (i - 6)]++;
         CHECK(t, dataloader_open_tokens(&dl, "text", tokens, 5000, 8, V, false, 1, &error), "%s", error.text);
-        hashes[i] = dataloader_fingerprint(&dl);
+        hashes[i] = dl.fingerprint;
         dataloader_close(&dl);
     }
     for (int i = 0; i < 10; i++) {
