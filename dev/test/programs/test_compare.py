@@ -6,18 +6,16 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
+
+import cli
+from tools import ROOT, WORK, logged_run, path, train_line, write
 
 sys.dont_write_bytecode = True
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 COMPARE = os.path.join(ROOT, "dev", "compare.py")
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 
 import compare  # noqa: E402
 
-import pytest
-
-FOLDER = tempfile.mkdtemp(prefix="test_compare.")
 INFO = {"format": 1, "program": "train_gpt2cu", "version": "0.1.0", "git": {"revision": "a" * 40, "dirty": False},
         "command": ["./train_gpt2cu", "-o", "x"], "precision": "bf16",
         "options": {"train-data": "fineweb_train_*.bin", "lr": 0.0006, "threads": 0, "val-batches": 20,
@@ -29,48 +27,22 @@ INFO = {"format": 1, "program": "train_gpt2cu", "version": "0.1.0", "git": {"rev
         "end": {"step": 100, "status": "done", "weights_hash": "1234", "seconds": 10}}
 
 
-def path(name):
-    return os.path.join(FOLDER, name)
+def make(name, steps=100, speed=500, info=True, change=(), **changed):
+    """A run's folder. changed: parts of run.json, by path with __ for the levels; info False: none."""
+    record = json.loads(json.dumps(INFO))
+    for key, value in changed.items():
+        *levels, last = key.split("__")
+        place = record
+        for level in levels:
+            place = place[level]
+        place[last] = value
+    logged_run(name, lambda step: 5.1 - 0.01 * step, steps, 10, speed=speed, record=record if info else None,
+               change=change)
 
 
-def write(name, text):
-    os.makedirs(os.path.dirname(path(name)), exist_ok=True)
-    with open(path(name), "w") as file:
-        file.write(text)
-
-
-def make(name, steps=100, every=10, change=None, speed=500, info=None, **changed):
-    """A run's folder. change: (kind, step, text) puts another line in the place of that one. changed: parts of
-    run.json, by path with __ for the levels; info False: none."""
-    shutil.rmtree(path(name), ignore_errors=True)
-    lines = {}
-    for step in range(steps + 1):
-        if step % every == 0:
-            lines["tel", step] = f"s:{step} tel:{5 - 0.01 * step:.4f}"
-            lines["eval", step] = f"s:{step} eval:{0.25 + 0.0003 * step:.4f}"
-        if step < steps:
-            lines["trl", step] = f"s:{step} trl:{5.1 - 0.01 * step:.4f} lr:0.000600 norm:0.50"
-    if change is not None:
-        assert change[:2] in lines
-        lines[change[:2]] = change[2]
-    write(f"{name}/main.log", "".join(line + "\n" for line in lines.values() if line))
-    if speed:
-        write(f"{name}/speed.log", "".join(f"s:{step} ms:{1000 * 1000 / speed:.3f} tps:{speed} sec:{2.0 * step + 2}\n"
-                                           for step in range(steps)))
-    if info is not False:
-        described = json.loads(json.dumps(INFO))
-        for key, value in changed.items():
-            place = described
-            for level in key.split("__")[:-1]:
-                place = place[level]
-            place[key.split("__")[-1]] = value
-        write(f"{name}/run.json", json.dumps(described))
-    return name
-
-
-def run(*arguments, status=0, program=COMPARE):
-    result = subprocess.run([sys.executable, program, *map(str, arguments)], stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True, cwd=FOLDER, timeout=120)
+def run(*arguments, status=0):
+    result = subprocess.run([sys.executable, COMPARE, *map(str, arguments)], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, cwd=WORK, timeout=120)
     assert result.returncode == status, (arguments, result.returncode, result.stdout, result.stderr)
     return result.stdout, result.stderr
 
@@ -98,7 +70,7 @@ def test_alike():
 
 
 def test_losses():
-    make("a"), make("b", change=("trl", 37, "s:37 trl:4.7301 lr:0.000600 norm:0.50"))
+    make("a"), make("b", change={("trl", 37): train_line(37, 4.7301)})
     out, _ = run("a", "b", status=1)
     said(out, "training loss    parts at step 37: 4.7300 and 4.7301; 1 of 100 common steps differ")
     said(out, "largest difference 0.0001 at step 37: 4.7300 and 4.7301")
@@ -107,31 +79,31 @@ def test_losses():
 
 
 def test_each_column():
-    for kind, step, line, title in (("trl", 5, "s:5 trl:5.0500 lr:0.000600 norm:0.51", "gradient norm"),
-                                    ("trl", 5, "s:5 trl:5.0500 lr:0.000601 norm:0.50", "learning rate"),
-                                    ("tel", 20, "s:20 tel:4.8001", "validation loss"),
-                                    ("eval", 20, "s:20 eval:0.2561", "HellaSwag")):
-        make("a"), make("b", change=(kind, step, line))
+    for kind, step, line, title in (("trl", 5, train_line(5, 5.05, norm=0.51), "gradient norm"),
+                                    ("trl", 5, train_line(5, 5.05, lr=0.000601), "learning rate"),
+                                    ("tel", 20, "s:20 tel:5.0001\n", "validation loss"),
+                                    ("eval", 20, "s:20 eval:0.2541\n", "HellaSwag")):
+        make("a"), make("b", change={(kind, step): line})
         out, _ = run("a", "b", status=1)
         said(out, f"The runs part at step {step} ({title}).")
         assert len(re.findall("parts at step", out)) == 1, out
 
 
 def test_tolerance():
-    make("a"), make("b", change=("trl", 37, "s:37 trl:4.7310 lr:0.000601 norm:0.51"))
+    make("a"), make("b", change={("trl", 37): train_line(37, 4.731, 0.000601, 0.51)})
     said(run("a", "b", "--tolerance", "0.001")[0], "alike within 0.001 as far as both go")
     said(run("a", "b", "--tolerance", "0.001")[0], "largest difference 0.0010 at step 37: 4.7300 and 4.7310")
     run("a", "b", "--tolerance", "0.0009", status=1)
-    make("b", change=("tel", 20, "s:20 tel:4.9000"))
+    make("b", change={("tel", 20): "s:20 tel:5.1000\n"})
     run("a", "b", "--tolerance", "0.05", status=1)
     run("a", "b", "--tolerance", "0.1")
-    make("b", change=("trl", 3, "s:3 trl:5.0700 lr:0.000600 norm:0.60"))
+    make("b", change={("trl", 3): train_line(3, 5.07, norm=0.6)})
     run("a", "b", "--tolerance", "0.05", status=1)
 
 
 def test_not_a_number():
-    nan = ("trl", 9, "s:9 trl:nan lr:0.000600 norm:nan")
-    make("a", change=nan), make("b", change=nan), make("c"), make("d", change=("trl", 9, nan[2].replace("nan", "inf")))
+    nan, inf = ({("trl", 9): train_line(9, value, norm=value)} for value in (math.nan, math.inf))
+    make("a", change=nan), make("b", change=nan), make("c"), make("d", change=inf)
     run("a", "b")
     for other in ("c", "d"):
         out, _ = run("a", other, "--tolerance", "1000", status=1)
@@ -199,7 +171,7 @@ def test_other_lengths():
 
 
 def test_nothing_in_common():
-    make("a", steps=5, every=100)
+    make("a", steps=5)
     write("a/main.log", "s:3 trl:1.0 lr:1 norm:1\n")
     write("late/main.log", "s:7 trl:1.0 lr:1 norm:1\n")
     write("empty/main.log", "")
@@ -232,17 +204,17 @@ def test_speed():
     out, _ = run("a", "b")
     assert re.search(r"tokens/s, median +500 +750 +1\.500", out), out
     assert re.search(r"ms in a step, median +2,000\.00 +1,333\.33 +0\.667", out), out
-    assert re.search(r"time in all +3 min 20 s +3 min 20 s +1\.000", out), out
+    assert re.search(r"time in all +5 min 00 s +5 min 00 s +1\.000", out), out
     assert re.search(r"tokens/s, median +500 +-\n", run("a", "c")[0])
     said(run("c", "c")[0], "neither has a speed.log")
 
 
 def test_tables():
-    make("a", steps=400), make("b", steps=400, change=("tel", 150, "s:150 tel:9.0000"))
+    make("a", steps=400), make("b", steps=400, change={("tel", 150): "s:150 tel:9.0000\n"})
     out, _ = run("a", "b", status=1)
     rows = section(out, "Validation loss")
     assert "of 41 rows; --all" in out and len(rows.splitlines()) <= 14, out
-    for row in (r" 0 +5\.0000 +5\.0000 +\+0\.0000", r" 150 +3\.5000 +9\.0000 +\+5\.5000", r" 400 +1\.0000"):
+    for row in (r" 0 +5\.2000 +5\.2000 +\+0\.0000", r" 150 +3\.7000 +9\.0000 +\+5\.3000", r" 400 +1\.2000"):
         assert re.search(row, rows), (row, rows)
     assert len(section(run("a", "b", "--all", status=1)[0], "Validation loss").splitlines()) == 42
 
@@ -273,21 +245,11 @@ def test_output():
 
 def test_real_runs():
     """Two runs of ./train_gpt2: the same, and with another seed."""
-    if not os.path.exists("./train_gpt2"):
-        pytest.skip("no ./train_gpt2")
-    write("text/text.txt", "the cat sees a dog and likes it. " * 200)
-    command = ["./train_gpt2", "-i", path("text/text.txt"), "--layers", "1", "--heads", "2", "--channels", "16",
-               "--context", "16", "--seq-len", "16", "--batch-size", "2", "-v", "10", "-s", "0", "-x", "30"]
     for name, seed in (("same1", 1), ("same2", 1), ("other", 2)):
-        subprocess.run(command + ["--seed", str(seed), "-o", path(name)], check=True, stdout=subprocess.DEVNULL,
-                       timeout=120)
+        cli.ran(*cli.TINY, "-i", cli.text_file(), "-v", 10, "-s", 0, "-x", 30, "--seed", seed, "-o", path(name))
     out, _ = run("same1", "same2")
     said(out, "Weights after step 30: the same")
     said(out, "alike in all 30 common steps")
     out, _ = run("same1", "other", status=1)
     assert re.search(r"--seed +1 +2", section(out, compare.SHAPES)), out
     said(out, "The runs part at step 0")
-
-
-def teardown_module():
-    shutil.rmtree(FOLDER, ignore_errors=True)

@@ -5,24 +5,19 @@ Where this Python has no matplotlib, the tests that draw are skipped.
 import contextlib
 import importlib.util
 import io
-import json
 import math
 import os
 import re
 import resource
-import select
-import shutil
 import signal
-import struct
 import subprocess
 import sys
-import time
-import zlib
 
 import pytest
 
+import cli
 import tools
-from tools import ROOT, WORK, Terminal, new_folder, path, run_closed
+from tools import ROOT, WORK, Terminal, logged_run, new_folder, path, run_closed, train_line, wait_until
 
 sys.dont_write_bytecode = True
 PLOT = os.path.join(ROOT, "dev", "plot.py")
@@ -43,38 +38,20 @@ def write(name, text, add=False):
     return tools.write(name, (tools.read(name).decode() if add else "") + text)
 
 
-def train_line(step, loss, lr=6e-4, norm=0.5):
-    return f"s:{step} trl:{loss:.4f} lr:{lr:.6f} norm:{norm:.2f}\n"
-
-
 def falling(step):
     return 3.0 + 8.0 * math.exp(-step / 30) + 0.01 * math.sin(7 * step)
 
 
 def make_run(name, steps=200, every=20, size="124M", data="fineweb10B/fineweb", speed=True, info=True, hellaswag=True,
              tokens_per_step=1000, **more):
-    """A run's folder as the trainers write it: a step takes 2 seconds, a validation 10. more: entries of run.json."""
-    new_folder(name)
-    main, fast, seconds = [], [], 0.0
-    for step in range(steps + 1):
-        if step % every == 0:
-            main.append(f"s:{step} tel:{falling(step) + 0.1:.4f}\n")
-            main += [f"s:{step} eval:{0.25 + 0.0002 * step:.4f}\n"] * hellaswag
-            seconds += 10.0
-        if step < steps:
-            main.append(train_line(step, falling(step)))
-            seconds += 2.0
-            fast.append(f"s:{step} ms:2000.000 tps:500 sec:{seconds:.3f}\n")
-    write(f"{name}/main.log", "".join(main))
-    if speed:
-        write(f"{name}/speed.log", "".join(fast))
+    """A run's folder, with a run.json unless info is False. more: entries of run.json."""
+    record = None
     if info:
         layers, channels = GPT2.get(size, (2, 64))
         options = {"val-data": f"dev/data/{data}_val_*.bin", **more.pop("options", {})}
-        write(f"{name}/run.json", json.dumps(dict({
-            "options": options, "model": {"layers": layers, "channels": channels}, "tokens_per_step": tokens_per_step,
-            "starts": [{"from_step": 0}]}, **more)))
-    return path(name)
+        record = {"options": options, "model": {"layers": layers, "channels": channels}, "starts": [{"from_step": 0}],
+                  "tokens_per_step": tokens_per_step, **more}
+    return logged_run(name, falling, steps, every, hellaswag, 500 if speed else None, record)
 
 
 def read_lines(*lines, torn=""):
@@ -113,63 +90,38 @@ def figure_of(*arguments):
     return figure, {axes.panel: axes for axes in figure.axes}
 
 
-def refused(*arguments, says, status=1, environment=None):
-    """Runs plot.py as a user does: one line on stderr, no traceback, no picture."""
-    result = subprocess.run([sys.executable, PLOT, *map(str, arguments)], stdout=subprocess.PIPE, timeout=120,
-                            stderr=subprocess.PIPE, text=True, cwd=WORK, env=dict(os.environ, **(environment or {})))
-    assert result.returncode == status, (arguments, result.returncode, result.stderr)
-    assert re.fullmatch(r"plot\.py: [^\n]+\n", result.stderr), (arguments, result.stderr)
-    for text in says:
-        assert text in result.stderr, (arguments, text, result.stderr)
-    assert not os.path.exists(path("curves.png"))
-
-
-def refused_here(*arguments, says):
-    """The same in this process, which has matplotlib already."""
+def refused(*arguments, says):
+    """One line on stderr, which holds each text of `says`, and no picture."""
     err, before = io.StringIO(), os.getcwd()
     os.chdir(WORK)
     try:
         with contextlib.redirect_stderr(err):
-            assert plot.main(list(arguments)) == 1, arguments
+            status = plot.main(list(arguments))
+    except SystemExit as end:  # of argparse
+        status = end.code
     finally:
         os.chdir(before)
-    assert re.fullmatch(r"plot\.py: [^\n]+\n", err.getvalue()) and all(text in err.getvalue() for text in says), err
+    check_refusal(status, err.getvalue(), says)
+
+
+def refused_as_a_user(*arguments, says, **environment):
+    """The same of a program of its own."""
+    done = subprocess.run([sys.executable, PLOT, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, cwd=WORK, env=dict(os.environ, **environment), timeout=tools.LIMIT)
+    check_refusal(done.returncode, done.stderr, says)
+
+
+def check_refusal(status, err, says):
+    assert status == 1 and re.fullmatch(r"plot\.py: [^\n]+\n", err) and all(text in err for text in says), (says, err)
     assert not os.path.exists(path("curves.png"))
 
 
-def unfiltered(data, width, height, channels):
-    """The rows of a PNG's pixels, its filters taken back."""
-    stride, rows, before = width * channels, [], bytes(width * channels)
-    for y in range(height):
-        kind, line = data[y * (stride + 1)], bytearray(data[y * (stride + 1) + 1:(y + 1) * (stride + 1)])
-        for x in range(stride):
-            a = line[x - channels] if x >= channels else 0
-            b, c = before[x], before[x - channels] if x >= channels else 0
-            nearest = min((abs(b - c), 0, a), (abs(a - c), 1, b), (abs(a + b - 2 * c), 2, c))[2]
-            line[x] = (line[x] + (0, a, b, (a + b) // 2, nearest)[kind]) & 255
-        rows.append(bytes(line))
-        before = rows[-1]
-    return rows
-
-
 def pixels(name):
-    """Width, height and the set of colours of a PNG; every checksum in it is checked."""
-    with open(name, "rb") as file:
-        data = file.read()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    position, packed, header, ended = 8, b"", None, False
-    while position < len(data):
-        length, kind = struct.unpack(">I4s", data[position:position + 8])
-        body = data[position + 8:position + 8 + length]
-        assert zlib.crc32(kind + body) == struct.unpack(">I", data[position + 8 + length:position + 12 + length])[0]
-        header = struct.unpack(">IIBBBBB", body) if kind == b"IHDR" else header
-        packed += body if kind == b"IDAT" else b""
-        ended = kind == b"IEND"
-        position += 12 + length
-    assert ended and header[2:] == (8, 6, 0, 0, 0), header
-    width, height = header[:2]
-    rows = unfiltered(zlib.decompress(packed), width, height, 4)
-    return width, height, {row[i:i + 3] for row in rows for i in range(0, len(row), 4)}
+    """Width, height and the set of colours of a picture."""
+    from matplotlib import image
+    rows = (255 * image.imread(name)).round().astype(int)
+    height, width, _ = rows.shape
+    return width, height, {tuple(color) for color in rows[:, :, :3].reshape(-1, 3).tolist()}
 
 
 # ---- Reading ----
@@ -263,17 +215,12 @@ def test_run_json():
 
 
 def test_what_is_no_log():
-    write("empty/other.txt", "x")
+    write("empty/other.txt", "some text\n")
     make_run("files")
-    for name, says in (("nowhere", "no such"), ("empty", "holds no main.log"), ("empty/other.txt", "left out"),
+    for name, says in (("nowhere", "no such"), ("empty", "holds no main.log"), ("empty/other.txt", "no line of a training log"),
                        ("files/speed.log", "the run's folder"), ("files/run.json", "the run's folder")):
-        write("empty/other.txt", "some text\n")
-        try:
+        with pytest.raises(run_logs.LogError, match=says):
             run_logs.read_run(path(name))
-        except run_logs.LogError as error:
-            assert says in str(error) or "no line of a training log" in str(error), (name, error)
-            continue
-        raise AssertionError(f"{name} was read")
     assert run_logs.read_run(write("empty/main.log", "")).last_step == -1
 
 
@@ -342,8 +289,7 @@ def test_png():
     assert out == f"{path('png.png')}: png at step 200\n" and err == "", (out, err)
     width, height, colors = pixels(path("png.png"))
     assert (width, height) == (250, 200) and len(colors) > 100, (width, height, len(colors))
-    assert b"\xff\xff\xff" in colors
-    for wanted in ((0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):  # of the two curves of a run that is alone
+    for wanted in ((0xFF, 0xFF, 0xFF), (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)):  # and the two curves of a run alone
         assert any(max(abs(a - b) for a, b in zip(color, wanted)) < 40 for color in colors), wanted
     assert os.stat(path("png.png")).st_mode & 0o777 == 0o666 & ~plot.current_umask()
 
@@ -512,13 +458,9 @@ def test_thousands_of_lines_are_fast():
 
 def test_real_run():
     """What ./train_gpt2 writes, a resume included, is read and drawn."""
-    if not os.path.exists("./train_gpt2"):
-        pytest.skip("no ./train_gpt2")
-    write("text.txt", "the cat sees a dog and likes it. " * 200)
-    command = ["./train_gpt2", "-i", path("text.txt"), "--layers", "1", "--heads", "2", "--channels", "16",
-               "--context", "16", "--seq-len", "16", "--batch-size", "2", "-v", "10", "-s", "0", "-o", path("real")]
+    run = [*cli.TINY, "-i", cli.text_file(), "-v", "10", "-s", "0", "-o", path("real")]
     for more in (["-x", "30"], ["-x", "60", "-y", "--allow-changes"]):
-        subprocess.run(command + more, check=True, stdout=subprocess.DEVNULL, timeout=120)
+        cli.ran(*run, *more)
     run = run_logs.read_run(path("real"))
     assert run.train.steps == list(range(60)) and run.val.steps[-1] == 60 and run.damaged == 0 and run.notes == []
     assert run.speed.steps == list(range(60)) and run.speed.sec == sorted(run.speed.sec) and run.tokens_per_step == 32
@@ -530,15 +472,13 @@ def test_real_run():
 # ---- As a user ----
 
 
-def test_errors():
-    make_run("user")
-    refused(says=["RUN", "--help"])
-    refused("user", "--panels", "loss,cats", says=["'cats'", "hellaswag"])
-    refused("user", "--reference", "117M", says=["'117M'", "124M"])
-    refused("user", "--size", "5", says=["WIDTHxHEIGHT"])
-    refused("user", "-o", "a.jpg", says=["a.jpg", ".png"])
-    refused("user", "--labels", "a,b", says=["2 names for 1 runs"])
-    refused("user", "--smooth", "x", "--watch", "user", says=["--smooth"])
+@pytest.mark.parametrize("arguments, says", (
+    ("", ["RUN", "--help"]), ("user --panels loss,cats", ["'cats'", "hellaswag"]),
+    ("user --reference 117M", ["'117M'", "124M"]), ("user --size 5", ["WIDTHxHEIGHT"]),
+    ("user -o a.jpg", ["a.jpg", ".png"]), ("user --labels a,b", ["2 names for 1 runs"]),
+    ("user --smooth x --watch user", ["--smooth"])))
+def test_refused_options(arguments, says):
+    refused(*arguments.split(), says=says)
 
 
 def test_errors_of_drawing():
@@ -546,22 +486,22 @@ def test_errors_of_drawing():
     make_run("user")
     make_run("lone", info=False, speed=False)
     write("blank/main.log", "")
-    refused("user", "-o", "nowhere/b.png", says=["nowhere/b.png", "No such file"])  # as a user
-    refused_here("nowhere", says=["nowhere", "no such"])
-    refused_here("lone", "-x", "hours", says=["lone", "speed.log", "--x steps"])
-    refused_here("lone", "-x", "tokens", says=["lone", "--tokens-per-step"])
-    refused_here("blank", says=["holds no line yet", "--watch"])
-    refused_here("user", "--from", "999", says=["nothing to draw", "999"])
-    refused_here("user", "-o", "nowhere/a.png", says=["nowhere/a.png", "No such file"])
-    refused_here("user", "--size", "2x2", says=["2 x 2 inches", "--size"])
+    refused_as_a_user("user", "-o", "nowhere/b.png", says=["nowhere/b.png", "No such file"])
+    for arguments, says in (("nowhere", ["nowhere", "no such"]), ("blank", ["holds no line yet", "--watch"]),
+                            ("lone -x hours", ["lone", "speed.log", "--x steps"]),
+                            ("lone -x tokens", ["lone", "--tokens-per-step"]),
+                            ("user --from 999", ["nothing to draw", "999"]),
+                            ("user -o nowhere/a.png", ["nowhere/a.png", "No such file"]),
+                            ("user --size 2x2", ["2 x 2 inches", "--size"])):
+        refused(*arguments.split(), says=says)
     assert not [name for name in os.listdir(WORK) if name.endswith(".tmp")]
 
 
 def test_without_matplotlib():
     make_run("user")
     write("fake/matplotlib/__init__.py", "raise ImportError('none here')\n")
-    refused("user", says=["no matplotlib", "apt-get install python3-matplotlib", "pip install matplotlib"],
-            environment={"PYTHONPATH": path("fake")})
+    refused_as_a_user("user", PYTHONPATH=path("fake"),
+                      says=["no matplotlib", "apt-get install python3-matplotlib", "pip install matplotlib"])
 
 
 def test_help():
@@ -571,54 +511,37 @@ def test_help():
     assert all(len(line) <= 120 for line in out.splitlines())
 
 
-class Watcher:
-    """plot.py --watch, and what it prints, line by line."""
-
-    def __init__(self, *arguments):
-        def first():  # a shell's background job ignores the signal
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.process = subprocess.Popen([sys.executable, PLOT, "--watch", *arguments], stderr=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, preexec_fn=first)
-        self.pipe, self.text = self.process.stdout, b""
-
-    def until(self, pattern, seconds=60):
-        """Reads on until a line has matched."""
-        end = time.monotonic() + seconds
-        while not re.search(pattern, self.text):
-            ready, _, _ = select.select([self.pipe], [], [], max(end - time.monotonic(), 0))
-            assert ready, (pattern, self.text, self.process.poll())
-            more = os.read(self.pipe.fileno(), 65536)
-            assert more, (pattern, self.text, self.process.stderr.read())
-            self.text += more
-
-    def stop(self, number=signal.SIGINT):
-        self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=60)
-        return self.process.returncode, err
-
-
 def test_watch():
     """Waits for the run, draws it again when it has grown, and only then, and ends with a signal."""
     need_matplotlib()
-    shutil.rmtree(path("watched"), ignore_errors=True)
-    picture = path("watched.png")
-    watcher = Watcher("0.1", path("watched"), "-o", picture, *SMALL, "--panels", "loss")
+    picture, folder = path("watched.png"), new_folder("watched")
+    with open(path("watched.out"), "wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, PLOT, "--watch", "0.1", folder, "-o", picture, *SMALL, "--panels", "loss"], stdout=out,
+            stderr=subprocess.PIPE,  # a shell's background job ignores the signal
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+
+    def until(pattern):
+        wait_until(lambda: re.search(pattern, tools.read("watched.out")), process, pattern)
+
     try:
-        watcher.until(b"waiting: .*watched: there is no such")
+        until(b"waiting: .*watched: there is no such")
         write("watched/main.log", train_line(0, 5.0))
-        watcher.until(rb"watched at step 0 ")
+        until(rb"watched at step 0 ")
         first = os.stat(picture)
         assert pixels(picture)[:2] == (250, 200)
         write("watched/main.log", train_line(1, 4.5) + train_line(2, 4.4), add=True)
-        watcher.until(rb"watched at step 2 ")
+        until(rb"watched at step 2 ")
         assert os.stat(picture).st_ino != first.st_ino or os.stat(picture).st_mtime_ns > first.st_mtime_ns
         write("watched/main.log", "")  # a fresh run in its folder: the picture stays until there is something to draw
-        watcher.until(rb"waiting: .*holds no line yet")
+        until(rb"waiting: .*holds no line yet")
         assert pixels(picture)[:2] == (250, 200)
     finally:
-        status, err = watcher.stop()
-    assert status == 130 and err == b"", (status, err)
-    assert watcher.text.count(b"\n") == len(set(watcher.text.split(b"\n"))) - 1, watcher.text
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=tools.LIMIT)
+    assert process.returncode == 130 and err == b"", (process.returncode, err)
+    lines = tools.read("watched.out").splitlines()
+    assert len(lines) == len(set(lines)), lines
     assert not [name for name in os.listdir(WORK) if name.endswith(".tmp")]
 
 
