@@ -131,7 +131,8 @@ typedef struct {
 #define NUM_SLOTS 2 // batches on their way
 #define NUM_STEPS 3 // steps whose events are held: the step being queued, the pending step and the step before it
 
-// A batch on its way. Two slots take turns, so that a copy to the GPU never touches the batch that the GPU works on.
+// Holds a batch on its way. Two slots take turns, so that a copy to the GPU never touches the batch that the GPU works
+// on.
 typedef struct {
     // (3,N) in pinned and in GPU memory: tokens, targets, rows sorted by token. An evaluation has no rows sorted by
     // token: it puts flags there, 1 for each loss that counts.

@@ -27,7 +27,7 @@ typedef struct {
     int64_t row_stride, col_stride;
 } GemmMatrix;
 
-// A row-major matrix, and the transpose of one.
+// These return a row-major matrix, and the transpose of one.
 static inline GemmMatrix rows_of(const float *data, int64_t columns) {
     GemmMatrix m = {data, columns, 1};
     return m;
@@ -220,7 +220,7 @@ typedef struct {
     bool accumulate;
 } GemmProblem;
 
-// A part of the problem small enough for the workspace: rows m0 .. m0 + rows of A, at k0 .. k0 + depth.
+// Holds a part of the problem that is small enough for the workspace: rows m0 .. m0 + rows of A, at k0 .. k0 + depth.
 typedef struct {
     int64_t m0, rows, k0, depth;
     float *packed_a; // panels of depth x GEMM_A_LANES
@@ -234,7 +234,7 @@ static inline void gemm_pack_rows(const GemmProblem *p, const GemmPass *pass) {
     }
 }
 
-// A packed block of B.
+// Holds a packed block of B.
 typedef struct {
     const float *packed;
     int64_t k, depth, n, cols; // rows k .. k + depth of the pass, columns n .. n + cols of B
@@ -313,10 +313,10 @@ static inline GemmGrid gemm_divide(int64_t M, int64_t N, int threads) {
 // ----------------------------------------------------------------------------
 // The interface
 
-// The workspace of gemm_serial, in floats. Any alignment.
+// Returns the workspace of gemm_serial, in floats. It may have any alignment.
 static inline int64_t gemm_serial_workspace_floats(void) { return GEMM_PACKED_A + GEMM_PACKED_B + 16; }
 
-// The workspace of gemm on up to max_threads threads: a share for each.
+// Returns the workspace of gemm on up to max_threads threads: a share for each.
 static inline int64_t gemm_workspace_floats(int max_threads) { return max_threads * gemm_serial_workspace_floats(); }
 
 // The number of threads that gemm uses. Its workspace must have room for so many.
@@ -333,7 +333,7 @@ static inline bool gemm_set_threads(int64_t threads) {
 #endif
 }
 
-// The number of the calling thread in its team.
+// Returns the number of the calling thread in its team.
 static inline int gemm_thread(void) { return omp_get_thread_num(); }
 
 // The calling thread's share of the workspace of its team.

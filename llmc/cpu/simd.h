@@ -140,7 +140,7 @@ static inline float row_dot(const float *x, const float *y, int64_t n) {
     return vf_sum(sum);
 }
 
-// The largest number. NaNs do not count. -infinity if there is no number.
+// Returns the largest number. NaNs do not count. Returns -infinity if there is no number.
 static inline float row_max(const float *x, int64_t n) {
     vf max = vf_set1(-INFINITY);
     int64_t whole = n - n % VF_WIDTH;

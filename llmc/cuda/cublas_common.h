@@ -137,13 +137,13 @@ static inline void cublas_close(CublasContext *context) {
 
 // ---- Problems ----
 
-// A product without transposes into floatX. The caller changes what differs.
+// Returns a product without transposes into floatX. The caller changes what differs.
 static inline CublasProblem cublas_problem(int64_t m, int64_t n, int64_t k, cublasLtEpilogue_t epilogue) {
     CublasProblem problem = {m, n, k, false, false, false, false, epilogue, CUBLAS_FLOATX_BOTH, false, 0};
     return problem;
 }
 
-// A product without bias, aux and scales. The caller adds them.
+// Returns a product without bias, aux and scales. The caller adds them.
 static inline CublasOperands cublas_operands(void *D, const void *A, const void *B) {
     CublasOperands operands = {D, A, B, NULL, NULL, NULL, NULL};
     return operands;
@@ -297,7 +297,7 @@ static inline bool cublas_can_run(const CublasContext *context, CublasPlan *plan
 
 // ---- Plans ----
 
-// The plan of a problem, or NULL.
+// Returns the plan of a problem, or NULL.
 static inline CublasPlan *cublas_find_plan(CublasContext *context, const CublasProblem *problem) {
     for (int64_t i = 0; i < min_i64(context->plan_count, CUBLAS_MAX_PLANS); i++) {
         if (cublas_same_problem(&context->plans[i].problem, problem)) { return &context->plans[i]; }
@@ -319,7 +319,7 @@ static inline void cublas_keep_plans(CublasContext *context) {
     context->kept_plans = min_i64(context->plan_count, CUBLAS_MAX_PLANS / 2);
 }
 
-// The plan of a problem. The plans of training are made at the start, with algorithms that were tried
+// Returns the plan of a problem. The plans of training are made at the start, with algorithms that were tried
 // (matmul_tune.cuh). Another problem gets the heuristic's first algorithm, or the first that does not split the sum if
 // there is a tail.
 static inline CublasPlan *cublas_plan(CublasContext *context, const CublasProblem *problem) {

@@ -108,7 +108,7 @@ __device__ __forceinline__ float block_max(float x, float *partial) {
 
 __device__ __forceinline__ uint32_t amax_of(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// The larger of `amax` and |x|. The first amax is 0.
+// Returns the larger of `amax` and |x|. The first amax is 0.
 __device__ __forceinline__ uint32_t amax_join(uint32_t amax, float x) { return max(amax, amax_of(x)); }
 
 template <class T> __device__ __forceinline__ uint32_t amax_join(uint32_t amax, Packed128<T> packed) {
@@ -116,7 +116,7 @@ template <class T> __device__ __forceinline__ uint32_t amax_join(uint32_t amax, 
     return amax;
 }
 
-// The largest amax of the 32 lanes of a warp. Every lane gets it.
+// Returns the largest amax of the 32 lanes of a warp. Every lane gets it.
 __device__ __forceinline__ uint32_t warp_amax(uint32_t amax) {
     for (int offset = WARP_SIZE / 2; offset > 0; offset /= 2) {
         amax = max(amax, __shfl_xor_sync(FULL_WARP, amax, offset));
@@ -182,8 +182,8 @@ static inline unsigned blocks_for(int64_t n, int64_t per_block) { return (unsign
 
 #define CHECKSUM_BLOCK 256
 
-// The finalizer of MurmurHash3 (Appleby, public domain): each bit of the input changes each bit of the output in half
-// of all cases. So a changed, swapped or cleared word escapes in one case of 2^64.
+// Mixes as the finalizer of MurmurHash3 does (Appleby, public domain): each bit of the input changes each bit of the
+// output in half of all cases. So a changed, swapped or cleared word escapes in one case of 2^64.
 __device__ __forceinline__ uint64_t checksum_mix(uint32_t word, int64_t place) {
     uint64_t x = ((uint64_t)place << 32) + ((uint64_t)place >> 32) + word + 1;
     x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdULL;

@@ -35,7 +35,7 @@ static inline GpuPrecision gpu_matmul_precision(bool tf32) {
     return PRECISION_IS_FP32 ? (tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;
 }
 
-// The speed of a GPU: its rates by datasheet and by its own attributes. Returns `planned` if its name is not known.
+// Returns the speed of a GPU: its rates by datasheet and by its own attributes, or `planned` if its name is not known.
 static inline StepGpu gpu_speed(const cudaDeviceProp *properties, bool tf32, StepGpu planned) {
     StepGpu gpu = planned;
     int number = 0, kilohertz = 0, bits = 0;

@@ -59,7 +59,7 @@ typedef struct {
     int refused_of_run; // refused choices of the run's file
 } Tuner;
 
-// A column-major matrix without gaps.
+// Describes a column-major matrix without gaps.
 typedef struct {
     void *data; // NULL: the problem has none
     cudaDataType_t type;
@@ -67,7 +67,7 @@ typedef struct {
     bool k_is_row; // the terms of a sum run along a column
 } TuneMatrix;
 
-// A problem, its matrices, and the algorithms to choose from. algos[0] is used without tuning.
+// Holds a problem, its matrices, and the algorithms to choose from. algos[0] is used without tuning.
 typedef struct {
     CublasPlan *plan;
     TuneMatrix A, B, D, bias, aux, scale;
@@ -107,7 +107,7 @@ static inline bool tune_take(TuneMemory *memory, int64_t bytes, void **out) {
     return true;
 }
 
-// The free part of the memory. A workspace that lies in the memory moves to its front.
+// Returns the free part of the memory. A workspace that lies in the memory moves to its front.
 static inline TuneMemory tune_memory(CublasContext *context, void *memory, int64_t bytes) {
     TuneMemory all = {(char *)memory, (char *)memory + bytes};
     char *workspace = (char *)context->workspace;
@@ -128,7 +128,7 @@ typedef enum {
     TUNE_COUNT   // the number `half`
 } TuneFill;
 
-// A sign, an exponent of -8 to 7 and a mantissa: additions of such numbers round, and e4m3 holds their size.
+// Returns a sign, an exponent of -8 to 7 and a mantissa: additions of such numbers round, and e4m3 holds their size.
 __device__ __forceinline__ float tune_value(uint64_t key, int64_t k, int64_t other) {
     uint32_t bits = rounding_bits(key, ((uint64_t)other << 32) + (uint64_t)k);
     return __uint_as_float((bits & 0x807fffffu) | ((119u + (bits >> 23 & 15u)) << 23));
@@ -348,7 +348,7 @@ static inline int tune_least(const float *milliseconds, int count) {
     return *least < TUNE_GAIN * milliseconds[0] ? (int)(least - milliseconds) : 0;
 }
 
-// The number of the fastest candidate.
+// Returns the number of the fastest candidate.
 static inline int tune_fastest(Tuner *t, TuneCase *c) {
     float medians[TUNE_CANDIDATES];
     if (c->count == 1) { return 0; }

@@ -44,7 +44,7 @@ typedef struct {
     TuneEntry entries[TUNE_MAX_ENTRIES]; // oldest first
 } TuneTable;
 
-// The first line of a file, in header (TUNE_HEADER_BYTES).
+// Writes the first line of a file to header (TUNE_HEADER_BYTES).
 static inline void tune_header(char *header, const char *gpu, int multiprocessors, long version) {
     snprintf(header, TUNE_HEADER_BYTES, TUNE_MAGIC "%.300s, %d multiprocessors | cuBLASLt %ld", gpu, multiprocessors,
              version);
@@ -56,7 +56,7 @@ static inline void tune_table_init(TuneTable *table, const char *gpu, int multip
     tune_header(table->header, gpu, multiprocessors, version);
 }
 
-// The bytes of a table without its unused entries.
+// Returns the bytes of a table without its unused entries.
 static inline int64_t tune_table_bytes(const TuneTable *table) {
     return (int64_t)offsetof(TuneTable, entries) + table->count * (int64_t)sizeof(TuneEntry);
 }
@@ -89,7 +89,7 @@ static inline void tune_format_line(Text *text, const TuneEntry *entry) {
     text_printf(text, "%016llx %s\n", (unsigned long long)hash64(rest, strlen(rest)), rest);
 }
 
-// The value of a hex digit, or -1.
+// Returns the value of a hex digit, or -1.
 static inline int tune_hex_digit(char c) {
     static const char digits[] = "0123456789abcdef";
     const char *found = c != '\0' ? strchr(digits, c) : NULL;

@@ -43,7 +43,7 @@ typedef struct {
     uint32_t key, merged;
 } MergeSlot;
 
-// A token found by its bytes. Free slots have length 0.
+// Finds a token by its bytes. Free slots have length 0.
 typedef struct {
     uint64_t head; // its first 8 bytes, or all of them, followed by zeros
     uint32_t length, token;
@@ -72,8 +72,8 @@ static inline CharClass tokenizer_code_point_class(const Tokenizer *t, uint32_t 
     return (CharClass)(t->char_classes[code_point / 4] >> (2 * (code_point % 4)) & 3);
 }
 
-// The class and the length of the character at p, n >= 1. A byte that is not part of a valid character counts as one
-// character that is neither letter, number nor space.
+// Returns the class of the character at p, n >= 1, and writes its length. A byte that is not part of a valid character
+// counts as one character that is neither letter, number nor space.
 static inline CharClass tokenizer_char_class(const Tokenizer *t, const uint8_t *p, size_t n, int *length) {
     *length = 1;
     if (p[0] < 0x80) { return (CharClass)t->byte_class[p[0]]; }
@@ -119,7 +119,7 @@ static inline size_t tokenizer_run_end(const Tokenizer *t, const uint8_t *text, 
     }
 }
 
-// The bytes of the contraction at text[i], an apostrophe. Returns 0 if it begins no contraction.
+// Returns the bytes of the contraction at text[i], an apostrophe. Returns 0 if it begins no contraction.
 static inline size_t tokenizer_contraction(const uint8_t *text, size_t i, size_t n) {
     int a = i + 1 < n ? text[i + 1] : 0, b = i + 2 < n ? text[i + 2] : 0;
     if (a == 's' || a == 't' || a == 'm' || a == 'd') { return 2; }
@@ -186,7 +186,7 @@ static inline uint64_t tokenizer_load32(const uint8_t *p) {
     return value;
 }
 
-// The first 8 bytes, or all n >= 1 bytes followed by zeros. Reads only these n bytes.
+// Returns the first 8 bytes, or all n >= 1 bytes followed by zeros. Reads only these n bytes.
 static inline uint64_t tokenizer_word_head(const uint8_t *p, size_t n) {
     if (n >= 8) { return hash64_load_u64(p); }
     if (n >= 4) { return tokenizer_load32(p) | tokenizer_load32(p + n - 4) << (8 * (n - 4)); }
@@ -205,7 +205,7 @@ static inline WordSlot *tokenizer_word_slot(const Tokenizer *t, const uint8_t *w
     }
 }
 
-// The token that left and right merge to, or NO_TOKEN.
+// Returns the token that left and right merge to, or NO_TOKEN.
 static inline uint32_t tokenizer_merged(const Tokenizer *t, uint32_t left, uint32_t right) {
     uint32_t key = left << 16 | right;
     for (uint32_t i = key * 0x9e3779b1u >> (32 - TABLE_BITS);; i = (i + 1) % TABLE_SLOTS) {
@@ -381,7 +381,7 @@ static inline bool tokenizer_init_bpe(Tokenizer *t, int64_t token_bytes, Error *
     return true;
 }
 
-// A place in the text of vocab.bpe. Messages about a line do not name it: tokenizer_parse_merges does.
+// Marks a place in the text of vocab.bpe. Messages about a line do not name it: tokenizer_parse_merges does.
 typedef struct {
     const uint8_t *at, *end;
     int line, first_line; // first_line: of the first merge
@@ -581,8 +581,8 @@ static inline bool tokenizer_open(Tokenizer *t, const char *name, Error *error) 
 
 static inline bool tokenizer_can_encode(const Tokenizer *t) { return t->kind != TOKENIZER_DECODE_ONLY; }
 
-// The bytes of an id and their number (1 or more), or NULL for an id outside the vocabulary. No NUL follows them. They
-// may be a part of a UTF-8 character.
+// Returns the bytes of an id, and writes their number (1 or more). Returns NULL for an id outside the vocabulary. No
+// NUL follows them. They may be a part of a UTF-8 character.
 static inline const uint8_t *tokenizer_decode(const Tokenizer *t, int token, int *bytes) {
     if (token < 0 || token >= t->vocab_size) { return NULL; }
     if (t->kind != TOKENIZER_BYTE) {

@@ -35,7 +35,7 @@ typedef cudnnBackendDescriptor_t CudnnDescriptor;
 #define CUDNN_GRAPH_OPERATIONS 32
 #define CUDNN_FIRST_VIRTUAL 16 // the number of a graph's first virtual tensor
 
-// A tensor with memory of the caller. Its number is its place in the graph's list, from 1.
+// Describes a tensor with memory of the caller. Its number is its place in the graph's list, from 1.
 typedef struct {
     int array;
     int64_t row_bytes, first_byte; // from one token to the next; of the first one
@@ -108,8 +108,8 @@ static inline int cudnn_att_chunk(const CudnnShape *shape) {
     return 2 * divisor >= most ? divisor : (shape->B + passes - 1) / passes;
 }
 
-// The bytes of the backward workspace for cudnn_att_set_workspace. They follow from the shape, without a GPU, and
-// suffice for every smaller chunk. The forward workspace needs CUDNN_ATT_SLACK bytes.
+// Returns the bytes of the backward workspace for cudnn_att_set_workspace. They follow from the shape, without a GPU,
+// and suffice for every smaller chunk. The forward workspace needs CUDNN_ATT_SLACK bytes.
 static inline int64_t cudnn_att_backward_bytes(const CudnnShape *shape) {
     return cudnn_att_workspace_for(shape, cudnn_att_chunk(shape));
 }
@@ -139,8 +139,8 @@ static inline void cudnn_att_version_text(char *text, size_t size) {
 
 #ifdef USE_CUDNN
 
-// The reason to refuse a version (91900: 9.19.0) even if it has a plan; NULL: none. NVIDIA's own frontend for cuDNN
-// refuses these versions because their results are wrong.
+// Returns the reason to refuse a version (91900: 9.19.0) even if it has a plan, or NULL. NVIDIA's own frontend for
+// cuDNN refuses these versions because their results are wrong.
 static inline const char *cudnn_att_fault(int version) {
     bool faulty = version == 91000 || version == 91001;
     return faulty ? "has faults in attention's backward; expected 9.10.2 or later" : NULL;
@@ -246,7 +246,7 @@ static inline int64_t cudnn_get(CudnnGraph *graph, CudnnDescriptor descriptor, c
 
 // ---- Tensors ----
 
-// The caller's arrays. The last three are numbers in host memory.
+// Holds the caller's arrays. The last three are numbers in host memory.
 enum {
     CUDNN_QKV,
     CUDNN_DQKV,
@@ -286,7 +286,8 @@ static inline int64_t cudnn_name(CudnnGraph *graph, int array, int64_t row_bytes
     return graph->num_named;
 }
 
-// A tensor (B, NH, T, HS) of an array in bf16, or (B, NH, HS, T) if transposed. A row of qkv and dqkv has three parts.
+// Returns a tensor (B, NH, T, HS) of an array in bf16, or (B, NH, HS, T) if transposed. A row of qkv and dqkv has
+// three parts.
 static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int array, int part = 0, bool transposed = false) {
     int64_t T = graph->T, HS = graph->HS, C = graph->NH * HS, row = array <= CUDNN_DQKV ? 3 * C : C;
     int64_t uid = cudnn_name(graph, array, row * 2, part * C * 2);
@@ -295,7 +296,7 @@ static inline CudnnDescriptor cudnn_heads(CudnnGraph *graph, int array, int part
     return cudnn_tensor(graph, uid, CUDNN_DATA_BFLOAT16, dims, strides);
 }
 
-// A packed tensor (B, NH, T, width).
+// Returns a packed tensor (B, NH, T, width).
 static inline CudnnDescriptor cudnn_packed(CudnnGraph *graph, int64_t uid, cudnnDataType_t type, int64_t width) {
     CudnnDims dims = {{graph->B, graph->NH, graph->T, width}};
     CudnnDims strides = {{graph->NH * graph->T * width, graph->T * width, width, 1}};
@@ -313,7 +314,7 @@ static inline CudnnDescriptor cudnn_number(CudnnGraph *graph, int array) {
     return cudnn_tensor(graph, cudnn_name(graph, array, 0, 0), CUDNN_DATA_FLOAT, ones, ones);
 }
 
-// A tensor between operations (B, NH, T, width).
+// Returns a tensor between operations (B, NH, T, width).
 static inline CudnnDescriptor cudnn_virtual(CudnnGraph *graph, cudnnDataType_t type, int64_t width) {
     return cudnn_packed(graph, graph->virtual_uid++, type, width);
 }
@@ -378,7 +379,7 @@ static inline CudnnDescriptor cudnn_reduce(CudnnGraph *graph, cudnnReduceTensorO
     return y;
 }
 
-// The transpose of each head of x (B, NH, T, T), as bf16: a reshape to swapped strides.
+// Returns the transpose of each head of x (B, NH, T, T), as bf16: a reshape to swapped strides.
 static inline CudnnDescriptor cudnn_transpose(CudnnGraph *graph, CudnnDescriptor x) {
     int64_t NH = graph->NH, T = graph->T;
     CudnnDescriptor y = cudnn_tensor(graph, graph->virtual_uid++, CUDNN_DATA_BFLOAT16, {{graph->B, NH, T, T}},
@@ -400,7 +401,7 @@ static inline void cudnn_graph_end(CudnnGraph *graph) {
     while (graph->num_made > 0) { cudnnBackendDestroyDescriptor(graph->made[--graph->num_made]); }
 }
 
-// The scores (B, NH, T, T) without a mask: scale q[i].k[j].
+// Returns the scores (B, NH, T, T) without a mask: scale q[i].k[j].
 static inline CudnnDescriptor cudnn_scores(CudnnGraph *graph, CudnnDescriptor q, CudnnDescriptor scale) {
     CudnnDescriptor products = cudnn_virtual(graph, CUDNN_DATA_FLOAT, graph->T);
     cudnn_matmul(graph, q, cudnn_heads(graph, CUDNN_QKV, CUDNN_K, true), products);
@@ -608,8 +609,8 @@ static inline void cudnn_check_status(cudnnStatus_t status, const char *call, co
 }
 #define cudnn_check(call) cudnn_check_status((call), #call, __FILE__, __LINE__)
 
-// The number for masked scores. Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its exponential
-// is also 0.
+// Returns the number for masked scores. Before 9.10 NVIDIA's own frontend masks with the lowest finite number. Its
+// exponential is also 0.
 static inline float cudnn_att_masked(int version) { return version >= 91000 ? -INFINITY : -FLT_MAX; }
 
 // Runs a plan for its sequences from `first` on. arrays (CUDNN_ARRAYS): of the whole batch, without the numbers.

@@ -37,7 +37,8 @@ template <int HS> struct MmaTile {
     static constexpr int backward_columns = 32;
 };
 
-// The row and column of accumulator element i of the m-th group of 16 rows and the n-th group of 8 columns.
+// These return the row and column of accumulator element i of the m-th group of 16 rows and the n-th group of 8
+// columns.
 __device__ __forceinline__ int mma_row(int m, int i) { return m * 16 + i / 2 * 8 + (int)threadIdx.x % WARP_SIZE / 4; }
 __device__ __forceinline__ int mma_column(int n, int i) { return n * 8 + (int)threadIdx.x % 4 * 2 + i % 2; }
 

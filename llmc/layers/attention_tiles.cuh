@@ -8,8 +8,8 @@
 #define ATTENTION_BLOCK 128 // threads
 #define ATTENTION_WARPS (ATTENTION_BLOCK / WARP_SIZE)
 
-// The offsets of row 0 of one head of one sequence. Row t lies t * 3C further in qkv and dqkv, t * C further in out and
-// dout, and t further in lse and delta. In qkv and dqkv, k lies C and v lies 2C behind q.
+// Holds the offsets of row 0 of one head of one sequence. Row t lies t * 3C further in qkv and dqkv, t * C further in
+// out and dout, and t further in lse and delta. In qkv and dqkv, k lies C and v lies 2C behind q.
 typedef struct {
     int64_t qkv, out, row;
 } AttentionHead;

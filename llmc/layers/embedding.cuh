@@ -13,7 +13,7 @@
 
 // ---- Forward ----
 
-// One warp for each row. Moves 2*N*C floatX: it reads N rows of wte and writes N rows of out. wpe stays in the caches.
+// Each row has one warp. Moves 2*N*C floatX: it reads N rows of wte and writes N rows of out. wpe stays in the caches.
 static __global__ void embedding_forward_kernel(floatX *__restrict__ out, const int32_t *__restrict__ tokens,
                                                 const floatX *__restrict__ wte, const floatX *__restrict__ wpe,
                                                 int64_t N, int T, int C) {

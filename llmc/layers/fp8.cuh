@@ -20,7 +20,8 @@
 typedef __nv_fp8_e4m3 fp8e4;
 typedef __nv_fp8_e5m2 fp8e5;
 
-// The scale of one quantised tensor, in device memory. amax is cleared (zero bytes) before the tensor's producer runs.
+// Holds the scale of one quantised tensor, in device memory. amax is cleared (zero bytes) before the tensor's producer
+// runs.
 typedef struct {
     uint32_t amax; // bits of the largest |x|, see cuda_utils.cuh
     float inverse; // quantised value * inverse = value
@@ -45,8 +46,8 @@ static inline bool fp8_check_width(int channels, Error *error) {
                 FP8_WIDTH_MULTIPLE);
 }
 
-// The number of rows of a quantised tensor in memory. The padding rows are zeros. cuBLASLt multiplies 8-bit matrices
-// only if rows and columns of both operands and of the result are multiples of 16.
+// Returns the number of rows of a quantised tensor in memory. The padding rows are zeros. cuBLASLt multiplies 8-bit
+// matrices only if rows and columns of both operands and of the result are multiples of 16.
 static inline int64_t fp8_padded_rows(int64_t rows) { return round_up_i64(rows, FP8_WIDTH_MULTIPLE); }
 
 // ---- The factor ----
@@ -270,7 +271,7 @@ typedef enum {
     LINEAR_BACKWARD       // the backward pass; --recompute may make the input again for it
 } LinearUse;
 
-// One linear layer's copies for one call.
+// Holds one linear layer's copies for one call.
 struct Fp8Linear {
     bool on = false;                        // false: the layer multiplies in floatX, and all pointers are NULL
     bool measures_input = false;            // false: the input's scale is known from an earlier pass
@@ -280,7 +281,7 @@ struct Fp8Linear {
     Fp8Scale *weight_scale = NULL, *inp_scale = NULL, *dout_scale = NULL;
 };
 
-// One tensor in 8 bits for each block (stride > 0), or for one block at a time (stride 0).
+// Holds one tensor in 8 bits for each block (stride > 0), or for one block at a time (stride 0).
 struct Fp8PerBlock {
     fp8e4 *data;
     int64_t stride;
@@ -299,7 +300,7 @@ typedef struct {
     fp8e5 *dout, *dout_t; // (Np, widest OC), (widest OC, Np): the gradient that the next two multiplies read
 } Fp8Copies;
 
-// A linear layer of a block, for the plan.
+// Describes a linear layer of a block for the plan.
 typedef struct {
     const char *weight, *weight_t, *inp_t; // names of the plan's rows
     int C, OC;
@@ -355,8 +356,8 @@ static inline fp8e4 *fp8_room_for_input(const Fp8Copies *copies, LinearUse use) 
     return use == LINEAR_AGAIN ? (fp8e4 *)copies->dout : copies->inp;
 }
 
-// The place of the input's transposed copy for the backward pass. NULL: no backward pass comes, or the backward pass
-// makes the input again. --recompute makes it again for all blocks but the last.
+// Returns the place of the input's transposed copy for the backward pass. NULL: no backward pass comes, or the
+// backward pass makes the input again. --recompute makes it again for all blocks but the last.
 static inline fp8e4 *fp8_room_for_input_t(const Fp8Copies *copies, int block, int which, LinearUse use) {
     const Fp8PerBlock *inp_t = &copies->inp_t[which];
     bool stays = inp_t->stride > 0 || block == copies->num_blocks - 1;
@@ -364,7 +365,7 @@ static inline fp8e4 *fp8_room_for_input_t(const Fp8Copies *copies, int block, in
     return wanted ? inp_t->of(block) : NULL;
 }
 
-// The copies of a block's linear layer number `which`.
+// Returns the copies of a block's linear layer number `which`.
 static inline Fp8Linear fp8_linear(const Fp8Copies *copies, int block, int which, LinearUse use) {
     Fp8Linear l;
     if (!copies->on) { return l; }

@@ -164,7 +164,7 @@ typedef struct {
     dim3 block;
 } LayerNormGrid;
 
-// The grid of a forward: in a block x threads hold a row, and y rows fill about block_size threads.
+// Returns the grid of a forward: in a block x threads hold a row, and y rows fill about block_size threads.
 static inline LayerNormGrid layernorm_grid(const LayerNorm &ln, int64_t N, int block_size) {
     cuda_require(N > 0 && ln.C > 0 && ln.C % 8 == 0 && ln.C <= LAYERNORM_MAX_CHANNELS);
     cuda_require(block_size >= WARP_SIZE && block_size <= MAX_BLOCK);

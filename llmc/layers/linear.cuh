@@ -30,7 +30,7 @@ struct Linear {
     uint32_t *dout_amax() const { return fp8.on ? &fp8.dout_scale->amax : NULL; }
 };
 
-// The number of rows of out and dinp in memory. In 8 bits the rows from N on are padding.
+// Returns the number of rows of out and dinp in memory. In 8 bits the rows from N on are padding.
 static inline int64_t linear_rows(bool fp8, int64_t N) { return fp8 ? fp8_padded_rows(N) : N; }
 
 // ---- The three products as problems for cuBLASLt ----
@@ -100,7 +100,7 @@ static inline void linear_problems(CublasProblem *problems, const Linear &l, int
     problems[2] = linear_backward_input_problem(l, N, takes_gelu && !l.fp8.on);
 }
 
-// The operands of a product, in floatX or in 8 bits.
+// Returns the operands of a product, in floatX or in 8 bits.
 static inline CublasOperands linear_operands(const Linear &l, void *D, const void *A, const void *B, const void *A_fp8,
                                              const Fp8Scale *A_scale, const void *B_fp8, const Fp8Scale *B_scale) {
     CublasOperands operands = cublas_operands(D, l.fp8.on ? A_fp8 : A, l.fp8.on ? B_fp8 : B);

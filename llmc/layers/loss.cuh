@@ -22,8 +22,8 @@
 // large logit could give anything.
 __device__ __forceinline__ float cross_entropy_exp(float x) { return exp2_approx(CROSS_ENTROPY_LOG2_E * x); }
 
-// The softmax's state over the logits so far. max begins with -FLT_MAX, so that a logit of -infinity counts as 0. If
-// max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, the sum keeps it.
+// Holds the softmax's state over the logits so far. max begins with -FLT_MAX, so that a logit of -infinity counts as 0.
+// If max began with -infinity, -infinity - -infinity would make the whole row NaN. fmaxf drops a NaN, the sum keeps it.
 typedef struct {
     float max;
     float sum; // of exp(logit - max)
@@ -38,8 +38,8 @@ __device__ __forceinline__ void unpack_logits(float (&x)[x128::size], const x128
     for (int k = 0; k < x128::size; k++) { x[k] = v + k < V ? x[k] : -INFINITY; }
 }
 
-// The state over this thread's columns: x128::size neighbours in every blockDim.x * x128::size columns. The thread
-// loads its next columns before it sums the current columns.
+// Returns the state over this thread's columns: x128::size neighbours in every blockDim.x * x128::size columns. The
+// thread loads its next columns before it sums the current columns.
 __device__ __forceinline__ SoftmaxState row_softmax_state(const floatX *row, int V) {
     SoftmaxState state = {-FLT_MAX, 0.0f};
     int v = (int)threadIdx.x * x128::size, stride = (int)blockDim.x * x128::size;
@@ -86,7 +86,7 @@ __device__ __forceinline__ void stage_row(int4 *staged, const floatX *row, int p
     cp_async_commit();
 }
 
-// One block for each row. Each thread overwrites only columns that it alone reads. All threads read the target's logit,
+// Each row has one block. Each thread overwrites only columns that it alone reads. All threads read the target's logit,
 // between the barriers of block_max and block_sum. STAGED: the kernel reads the row from memory once. Otherwise the
 // gradient reads the row again, from the L2 cache at best.
 template <bool STAGED>
@@ -178,7 +178,7 @@ static inline void sum_losses(double *sum, const float *losses, int64_t N, bool 
 
 #define MEAN_LOSSES_BLOCK 128
 
-// One warp for each sequence. Each lane sums every 32nd loss, and the warp adds up the lanes' sums.
+// Each sequence has one warp. Each lane sums every 32nd loss, and the warp adds up the lanes' sums.
 static __global__ void __launch_bounds__(MEAN_LOSSES_BLOCK)
     mean_losses_kernel(double *means, const float *losses, const int32_t *counts, int B, int T) {
     int lane = (int)threadIdx.x % WARP_SIZE;

@@ -38,7 +38,7 @@ typedef enum {
     COPIES_CHUNK     // a chunk of the rows at a time. The GPU may have two chunks under way.
 } ActCopies;
 
-// What --fp8 changes.
+// Says what --fp8 changes.
 typedef enum {
     FP8_SAME,
     FP8_PADDED, // a linear layer writes it: its rows are padded (see ActShape)
@@ -98,7 +98,7 @@ typedef struct {
     {#name, ACT_##type, COPIES_##copies, given_up, cols, FP8_##fp8, first, last, PLAN_##category, place},
 static const ActivationSpec gpt2_activation_specs[NUM_ACTIVATIONS] = {GPT2_ACTIVATIONS(GPT2_ACT_SPEC)};
 
-// What the sizes of activations depend on.
+// Holds what the sizes of activations depend on.
 typedef struct {
     GPT2Config config;
     int64_t rows;        // N = B*T of the largest batch

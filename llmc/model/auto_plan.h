@@ -45,7 +45,8 @@ typedef struct {
 
 static inline bool auto_fits(const AutoCandidate *c, int64_t budget) { return c->bytes >= 0 && c->bytes <= budget; }
 
-// The index of the first candidate with the least memory among those of at most `budget` bytes and `seconds`. -1: none.
+// Returns the index of the first candidate with the least memory among those of at most `budget` bytes and `seconds`,
+// or -1.
 static inline int auto_least(const AutoCandidate *candidates, int count, int64_t budget, double seconds) {
     int best = -1;
     for (int i = 0; i < count; i++) {
@@ -55,8 +56,8 @@ static inline int auto_least(const AutoCandidate *candidates, int count, int64_t
     return best;
 }
 
-// The index of the fastest candidate that fits into `budget` bytes. Among equally fast candidates, the first with the
-// least memory. -1: none fits.
+// Returns the index of the fastest candidate that fits into `budget` bytes. Among equally fast candidates, the first
+// with the least memory. -1: none fits.
 static inline int auto_choose(const AutoCandidate *candidates, int count, int64_t budget) {
     double fastest = INFINITY;
     for (int i = 0; i < count; i++) {
@@ -65,7 +66,7 @@ static inline int auto_choose(const AutoCandidate *candidates, int count, int64_
     return auto_least(candidates, count, budget, fastest * (1.0 + AUTO_TIE));
 }
 
-// The index of the candidate with the least memory. -1: all are impossible.
+// Returns the index of the candidate with the least memory. -1: all are impossible.
 static inline int auto_smallest(const AutoCandidate *candidates, int count) {
     return auto_least(candidates, count, INT64_MAX, INFINITY);
 }

@@ -104,7 +104,7 @@ static inline int64_t gpt2_param_offset(const GPT2Config *config, int i) {
     return offset;
 }
 
-// All stored elements, the padding of wte included.
+// Returns the number of all stored elements, the padding of wte included.
 static inline int64_t gpt2_num_params(const GPT2Config *config) { return gpt2_param_offset(config, NUM_PARAM_TENSORS); }
 
 // Returns the floating-point operations to train on one token: 6 for each weight of a matrix multiply (2 forward, 4

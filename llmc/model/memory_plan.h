@@ -78,7 +78,7 @@ static inline void *plan_get_pointer(const void *pointer) {
     return address;
 }
 
-// The bytes of a shape; false when they overflow.
+// Computes the bytes of a shape. Returns false when they overflow.
 static inline bool plan_shape_bytes(const PlanShape *shape, PlanType type, int64_t *bytes) {
     *bytes = plan_types[type].bytes;
     for (int i = 0; i < shape->ndims; i++) {
@@ -120,7 +120,7 @@ static inline bool plan_rows_meet(const PlanRow *a, const PlanRow *b) {
     return a->first <= b->last && b->first <= a->last;
 }
 
-// The lowest offset for a row: it may not touch a row of placed[0..n-1] that lives in one of its phases.
+// Returns the lowest offset for a row: it may not touch a row of placed[0..n-1] that lives in one of its phases.
 static inline int64_t plan_lowest_fit(const PlanRow *row, PlanRow *const *placed, int n) {
     int64_t offset = 0;
     for (bool moved = true; moved;) {

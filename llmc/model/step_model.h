@@ -91,8 +91,8 @@ typedef struct {
 typedef enum { BOUND_MEMORY, BOUND_MATH, BOUND_LINK } StepBound;
 static const char *const step_bounds[] = {"memory", "math", "link"};
 
-// All launches of one kernel in a step. The name of our kernel is the beginning of its name in a trace. "matmul ..."
-// and "cudnn ..." are kernels of libraries. A trace does not tell their names apart.
+// Holds all launches of one kernel in a step. The name of our kernel is the beginning of its name in a trace. "matmul
+// ..." and "cudnn ..." are kernels of libraries. A trace does not tell their names apart.
 typedef struct {
     const char *name;
     StepBound bound;
@@ -202,7 +202,7 @@ static inline StepCalls step_calls(const StepShape *s) {
 
 static inline double step_tokens(const StepShape *s) { return (double)s->B * s->T; }
 
-// The bytes of an activation of so many channels.
+// Returns the bytes of an activation of so many channels.
 static inline double step_bytes(const StepShape *s, double channels) {
     return step_tokens(s) * channels * s->sizeof_activation;
 }
@@ -408,7 +408,7 @@ static inline double step_rows_seconds(const StepRows *r) {
     return seconds;
 }
 
-// Every kernel of a step on one GPU. llmc/ranks/step_link.h adds the traffic between GPUs.
+// Lists every kernel of a step on one GPU. llmc/ranks/step_link.h adds the traffic between GPUs.
 static inline void step_rows(StepRows *r, const StepGpu *gpu, const StepShape *s) {
     r->count = 0;
     step_linears(r, gpu, s);

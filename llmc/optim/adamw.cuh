@@ -17,7 +17,7 @@
 
 // ---- The formula ----
 
-// The numbers of one update. Kernels read them from device memory, because they change from step to step and the
+// Holds the numbers of one update. Kernels read them from device memory, because they change from step to step and the
 // arguments of a kernel in a CUDA graph do not.
 typedef struct {
     float lr, beta1, beta2, epsilon;
@@ -68,7 +68,7 @@ typedef struct {
     int64_t params_stride, state_stride, grads_stride, index_stride;
 } AdamWPart;
 
-// A part of n elements without repetition. All elements decay; the caller may change `decayed`.
+// Returns a part of n elements without repetition. All elements decay; the caller may change `decayed`.
 static inline AdamWPart adamw_part(floatX *params, float *master, float *m, float *v, const float *grads, int64_t n,
                                    int64_t first_index) {
     AdamWPart part = {params, master, m, v, grads, n, n, first_index, 1, 0, 0, 0, 0};
@@ -87,7 +87,8 @@ typedef struct {
     bool vectors;    // in all arrays whole groups are aligned for one access
 } AdamWLaunch;
 
-// The number of elements between the last aligned group before a pointer and the pointer. Returns if_null for NULL.
+// Returns the number of elements between the last aligned group before a pointer and the pointer. Returns if_null for
+// NULL.
 template <class T> static inline int group_lead(const T *pointer, int if_null) {
     if (pointer == NULL) { return if_null; }
     return (int)((uintptr_t)pointer % (ADAMW_GROUP * sizeof(T)) / sizeof(T));
@@ -235,7 +236,7 @@ static inline void adamw_update(const AdamWPart *first, const AdamWPart *second,
 
 // ---- Parameters from their master copy ----
 
-// One thread for each parameter: this runs at a start, not in a step.
+// Each thread takes one parameter. This runs at a start, not in a step.
 static __global__ void __launch_bounds__(ADAMW_BLOCK)
     params_from_master_kernel(floatX *params, const float *master, int64_t n, int64_t first_index, uint64_t key,
                               bool stochastic) {

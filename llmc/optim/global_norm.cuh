@@ -12,7 +12,7 @@
 
 enum { STEP_GOES_ON = 0, STEP_LOSS_NOT_FINITE = 1, STEP_NORM_UNUSABLE = 2, STEP_WEIGHTS_DIFFER = 3 };
 
-// One GPU's part of a step, in device memory.
+// Holds one GPU's part of a step, in device memory.
 typedef struct {
     double loss_sum;      // of its rows
     double squares;       // the sum of squares over its part of the gradient
@@ -20,7 +20,7 @@ typedef struct {
     uint64_t checksum;    // of its weights in this step; 0 if GPUs hold different parts
 } StepRecord;
 
-// The result of a step, in device memory. Cleared (zero bytes) once, before the first step.
+// Holds the result of a step, in device memory. Cleared (zero bytes) once, before the first step.
 typedef struct {
     double loss;
     double norm;
@@ -90,7 +90,7 @@ static inline void global_norm_squared(double *partials, const NormPart *first, 
     cuda_check_launch("global_norm_squared_kernel");
 }
 
-// One block. Each thread sums every 1024th partial, and the block adds up the threads' sums.
+// Runs in one block. Each thread sums every 1024th partial, and the block adds up the threads' sums.
 static __global__ void __launch_bounds__(MAX_BLOCK)
     step_record_kernel(StepRecord *record, const double *partials, int64_t count, const double *loss_sum,
                        const int64_t *wants_to_end, const uint64_t *checksum) {

@@ -61,8 +61,8 @@ static inline double schedule_shape(ScheduleKind kind, double x) {
     }
 }
 
-// The learning rate of the update at `step` (0-based). Step i of the warm-up has (i + 1) / warmup of the peak. So the
-// first update is not lost, and step warmup - 1 has the peak. Steps from `total` on have the final rate.
+// Returns the learning rate of the update at `step` (0-based). Step i of the warm-up has (i + 1) / warmup of the peak.
+// So the first update is not lost, and step warmup - 1 has the peak. Steps from `total` on have the final rate.
 static inline float schedule_lr(const Schedule *s, int64_t step) {
     if (step < s->warmup) { return (float)(s->peak * ((double)(step + 1) / (double)s->warmup)); }
     int64_t start = schedule_decay_start(s);
