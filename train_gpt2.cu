@@ -307,8 +307,8 @@ struct Block {
     BLOCK_LINEARS(BLOCK_LINEAR)
 };
 
-// Describes a block. llmc/layers/fp8.cuh explains `use`. A recomputed forward ends before fcproj: the
-// backward pass needs only fcproj's input.
+// Describes a block. llmc/layers/fp8.cuh explains `use`. A recomputed forward ends before fcproj: the backward pass
+// needs only fcproj's input.
 static Block block_of(const Model *model, int layer, LinearUse use) {
     Tensors<floatX> p = params_of_layer(model, layer);
     Tensors<float> g = grads_of_layer(model, layer);

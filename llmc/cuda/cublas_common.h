@@ -242,8 +242,8 @@ static inline void cublas_describe(const CublasContext *context, CublasPlan *pla
     cublas_describe_matrix(&plan->D, cublas_type_of_d(p), p->m, p->n);
 }
 
-// split: algorithms may split the sum over k among blocks. NONE is 0 in the mask of reduction schemes, so
-// it is always allowed.
+// split: algorithms may split the sum over k among blocks. NONE is 0 in the mask of reduction schemes, so it is always
+// allowed.
 static inline void cublas_describe_wishes(cublasLtMatmulPreference_t wishes, uint64_t workspace_bytes, bool split) {
     auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
         cublas_check(cublasLtMatmulPreferenceSetAttribute(wishes, attribute, &value, sizeof(value)));
@@ -274,8 +274,8 @@ static inline void cublas_no_algorithm(const CublasContext *context, const Cubla
     _exit(EXIT_FAILURE);
 }
 
-// Asks the heuristic for up to `most` algorithms for a plan, its fastest first. split: the
-// algorithms may split the sum over k. Returns how many there are, at least one.
+// Asks the heuristic for up to `most` algorithms for a plan, its fastest first. split: the algorithms may split the sum
+// over k. Returns how many there are, at least one.
 static inline int cublas_ask(CublasContext *context, CublasPlan *plan, cublasLtMatmulHeuristicResult_t *found, int most,
                              bool split) {
     cublasLtMatmulPreferenceOpaque_t wishes;

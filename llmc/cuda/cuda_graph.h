@@ -1,7 +1,7 @@
 // CUDA graphs: captures the work of a pass once, and then launches it as a whole.
 //
-// Every step queues equal kernels with equal arguments. A graph takes the host microseconds to launch,
-// and the GPU does not wait between kernels for the next kernel to arrive.
+// Every step queues equal kernels with equal arguments. A graph takes the host microseconds to launch, and the GPU does
+// not wait between kernels for the next kernel to arrive.
 //
 //   cuda_graph_launch_or_queue(&graphs, &graph, "forward", stream, [&] { ... queue the work on stream ... });
 //

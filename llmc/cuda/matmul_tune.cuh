@@ -465,9 +465,9 @@ static inline void tune_explain(Tuning *choices, const Tuner *t, double seconds)
     }
 }
 
-// Makes the plans of the problems of a run, and reports in choices->text. choices must be open
-// except at TUNE_NOTHING. At TUNE_ANY_BITS they then hold the run's choices. Fails if the run's file must be known and
-// has a choice that cannot be used here. tune_problems describes `memory`.
+// Makes the plans of the problems of a run, and reports in choices->text. choices must be open except at TUNE_NOTHING.
+// At TUNE_ANY_BITS they then hold the run's choices. Fails if the run's file must be known and has a choice that cannot
+// be used here. tune_problems describes `memory`.
 static inline bool matmul_tune(Tuning *choices, CublasContext *context, const CublasProblem *problems, int count,
                                void *memory, int64_t bytes, TuneLevel level, cudaStream_t stream, Error *error) {
     double start = seconds_now();

@@ -1,9 +1,9 @@
 // Text to token ids and back.
 //
 // There are three kinds. The built-in byte tokenizer has one id per byte and needs no file. GPT-2's byte-pair encoding
-// is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges. For the tokens
-// of GPT-2 or of another byte-pair encoding, the merges follow from the order of the tokens. For any other vocabulary
-// the tokenizer only decodes. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
+// is read from `vocab.bpe`. llm.c's `gpt2_tokenizer.bin` lists the tokens but not the merges. For the tokens of GPT-2
+// or of another byte-pair encoding, the merges follow from the order of the tokens. For any other vocabulary the
+// tokenizer only decodes. llmc/files/hf_tokenizer.h reads the tokenizer in a Hugging Face folder.
 //
 // No text is special: `<|endoftext|>` in the input is encoded letter by letter, and the end-of-text id appears only
 // where a caller puts it. Every byte string decodes to itself after encoding, valid UTF-8 or not.
