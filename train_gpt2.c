@@ -908,8 +908,8 @@ static float *begin_sample(Trainer *t) {
 static void append_token(Trainer *t, int token) { generate_append(&t->model, token); }
 static const float *next_logits(Trainer *t) { return generate_logits(&t->model, true); }
 
-static bool read_state(void *trainer, TrainRun *run, CheckpointReader *reader, Error *error) {
-    Model *model = &((Trainer *)trainer)->model;
+static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
+    Model *model = &t->model;
     int64_t n = gpt2_num_params(&model->config);
     float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
     if (reader == NULL) { return run_read_params(run, 0, n, model->params, error); }
@@ -919,8 +919,8 @@ static bool read_state(void *trainer, TrainRun *run, CheckpointReader *reader, E
     return true;
 }
 
-static bool write_state(void *trainer, CheckpointWriter *writer, Error *error) {
-    const Model *model = &((Trainer *)trainer)->model;
+static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
+    const Model *model = &t->model;
     int64_t n = gpt2_num_params(&model->config);
     const float *arrays[CHECKPOINT_ARRAYS] = {model->params, model->optimizer.m, model->optimizer.v};
     for (int i = 0; i < CHECKPOINT_ARRAYS; i++) {

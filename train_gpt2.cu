@@ -1109,6 +1109,7 @@ static const TrainerOps trainer_ops = {
     // start
     join,
     plan,
+    plan_variant,
     memory_of,
     print_config,
     print_plan,

@@ -261,7 +261,7 @@ static RunShape choose_shape(const TrainRun *run) {
     shape.rank = run->ranks.rank;
     shape.num_ranks = run->num_ranks;
     shape.zero_stage = (int)o->zero_stage;
-    shape.val_sequences = run->has_val ? run_val_sequences(run) : 0;
+    shape.val_sequences = run_val_sequences(run);
     for (const EvalLoader &eval : run->evals) {
         if (!eval_is_open(&eval)) { continue; }
         int64_t places = run->num_ranks * ceil_div_i64(eval_num_batches(&eval), run->num_ranks) * eval.B;
@@ -293,9 +293,8 @@ static StepShape step_shape(const Model *model, const TrainRun *run) {
 }
 
 // Plans the memory, traffic and shape of a step for llmc/run/gpu_choices.h. Allocates nothing.
-static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
-                           Error *overflow) {
-    Trainer *t = (Trainer *)context;
+static PlannedRun plan_variant(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
+                               Error *overflow) {
     RunShape shape = choose_shape(run);
     if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
     if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
@@ -316,11 +315,6 @@ static PlannedRun plan_run(void *context, const TrainRun *run, PlanVariant varia
     zero_step_bytes(&t->shards.layout, shape.zero_stage, (int)sizeof(floatX), run->micro_batches,
                     &planned.gradient_bytes, &planned.parameter_bytes);
     return planned;
-}
-
-static RunPlanner planner_of(Trainer *t) {
-    RunPlanner planner = {plan_run, t, PRECISION_IS_FP32};
-    return planner;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -420,8 +414,7 @@ static ModelState state_of(Trainer *t) {
 
 // Reads the state for run_load. A fresh run has no reader (NULL), and its optimizer state stays zero. A resumed run
 // rounds its bf16 weights as its last update rounded them.
-static bool read_state(void *context, TrainRun *run, CheckpointReader *reader, Error *error) {
-    Trainer *t = (Trainer *)context;
+static bool read_state(Trainer *t, TrainRun *run, CheckpointReader *reader, Error *error) {
     ModelState state = state_of(t);
     uint64_t key = rounding_key((uint64_t)run->options.seed, run->updates);
     bool rounds =
@@ -453,8 +446,8 @@ static void share_state(Trainer *t, TrainRun *run) {
 }
 
 // Writes this rank's part of all arrays for run_save.
-static bool write_state(void *context, CheckpointWriter *writer, Error *error) {
-    ModelState state = state_of((Trainer *)context);
+static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
+    ModelState state = state_of(t);
     bool ok = true;
     for (int array = 0; ok && array < CHECKPOINT_ARRAYS; array++) {
         ok = state_download(&state, array, "saving", [&](const float *from, int64_t in_file, int64_t n) {
@@ -700,11 +693,10 @@ static void gpt2_close(Trainer *t) {
 }
 
 // Settles the options that depend on the GPUs. With --plan the GPUs are supposed, not asked.
-static bool settle_by_gpus(Trainer *t, TrainRun *run, Error *error) {
-    RunPlanner planner = planner_of(t);
-    AutoGpus gpus = run_planned_gpus(run, &planner, cublas_fuses_gelu);
+static bool settle_by_gpus(TrainRun *run, Error *error) {
+    AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
     bool known = run->options.plan || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
-    return known && run_settle(&planner, run, &gpus, error);
+    return known && run_settle(run, &gpus, error);
 }
 
 // Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.
@@ -775,10 +767,9 @@ static void print_plan(Trainer *t, TrainRun *run) {
     printf("\nOn the host\n");
     plan_print(&t->host_plan, stdout);
     if (t->model.shape.kind == RUN_TRAINS) {
-        RunPlanner planner = planner_of(t);
-        run_print_step(&planner, run);
-        run_print_levels(&planner, run);
-        run_print_stages(&planner, run);
+        run_print_step(run);
+        run_print_levels(run);
+        run_print_stages(run);
     }
 }
 
@@ -896,7 +887,7 @@ static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *ha
 }
 
 static bool plan(Trainer *t, TrainRun *run, Error *error) {
-    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(t, run, error)) { return false; }
+    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return false; }
     gpt2_plan(t, &run->config, choose_shape(run));
     explain_attention(t, run);
     return true;

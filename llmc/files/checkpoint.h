@@ -121,7 +121,7 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
 // ---- Opening ----
 
 // A checkpoint that is open for reading.
-typedef struct {
+typedef struct CheckpointReader {
     StateFile state;
     InputFile model; // its path may be the temporary name
     GPT2Config config;
@@ -330,7 +330,7 @@ static inline bool checkpoint_clean(const char *dir, Error *error) {
 
 // ---- Saving ----
 
-typedef struct {
+typedef struct CheckpointWriter {
     CheckpointPaths paths;
     GPT2Config config;
     bool leader;

@@ -45,7 +45,7 @@
 #define STEP_LINK 0.8
 #define STEP_LINK_BETWEEN 50e9
 
-typedef struct {
+typedef struct StepGpu {
     double flops_per_second;       // of matrix multiplies in the run's precision, by the datasheet
     double fp8_flops_per_second;   // 0: it has no 8-bit multiplies
     double plain_flops_per_second; // without tensor cores

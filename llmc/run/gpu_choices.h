@@ -1,7 +1,7 @@
 // Settles the choices that the options of a GPU run leave open: micro-batch, level of --recompute, --gelu-fusion and
 // --head-rows. Prints what --plan says about them.
 //
-// The trainer plans a variant of the run without taking memory (RunPlanner), and this file compares the variants. All
+// The trainer plans a variant of the run without taking memory (plan_variant), and this file compares the variants. All
 // ranks make equal choices, because they decide from equal numbers.
 #ifndef LLMC_GPU_CHOICES_H
 #define LLMC_GPU_CHOICES_H
@@ -11,49 +11,45 @@
 
 // A variant of the run: its options with these changes. AS_ASKED: as the options say.
 enum { AS_ASKED = -1 };
-typedef struct {
+struct PlanVariant {
     int recompute, zero_stage;
     bool unsharded; // one GPU holds the whole model and only trains, without recomputation
-} PlanVariant;
+};
 
-typedef struct {
+struct PlannedRun {
     int B;
     StepRows rows;                           // a step's time
     int64_t bytes;                           // of GPU memory
     bool overflows;                          // the size of a buffer does not fit into 63 bits
     int64_t gradient_bytes, parameter_bytes; // sent by a rank in a step
-} PlannedRun;
+};
 
-typedef struct {
-    PlannedRun (*plan)(void *context, const TrainRun *run, PlanVariant variant, const StepGpu *gpu, Error *overflow);
-    void *context;
-    bool is_fp32; // the build
-} RunPlanner;
-
-static inline PlannedRun plan_variant(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu, int zero_stage) {
+static inline PlannedRun run_plan_variant(const TrainRun *run, const StepGpu *gpu, int zero_stage) {
     PlanVariant variant = {AS_ASKED, zero_stage, false};
     Error ignored;
-    return p->plan(p->context, run, variant, gpu, &ignored);
+    return run->ops->plan_variant(run->trainer, run, variant, gpu, &ignored);
 }
 
 // ---- GPUs ----
 
+static inline bool run_is_fp32(const TrainRun *run) { return strcmp(run->ops->facts.precision, "fp32") == 0; }
+
 // Returns the GPU that --plan predicts times for. A GPU of unknown speed is treated as this GPU.
-static inline StepGpu run_planned_gpu(const TrainRun *run, const RunPlanner *p) {
+static inline StepGpu run_planned_gpu(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     bool one_machine = run->num_ranks <= (o->gpus_per_node > 0 ? o->gpus_per_node : 8);
-    GpuPrecision precision = p->is_fp32 ? (o->tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;
+    GpuPrecision precision = run_is_fp32(run) ? (o->tf32 ? GPU_TF32 : GPU_FP32) : GPU_BF16;
     StepGpu gpu = step_gpu(train_options_gpu(o), precision, one_machine);
     if (o->link_speed > 0.0) { gpu.link_bytes_per_second = 1e9 * o->link_speed; }
     return gpu;
 }
 
 // Returns the GPUs that --plan supposes. Nothing else is in their memory.
-static inline AutoGpus run_planned_gpus(const TrainRun *run, const RunPlanner *p, bool (*fuses_gelu)(int, int)) {
+static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(int, int)) {
     const GpuPeak *gpu = train_options_gpu(&run->options);
     int64_t bytes = (int64_t)gpu->gib << 30;
     if (run->options.gpu_memory > 0.0) { bytes = (int64_t)(run->options.gpu_memory * 0x1p30); }
-    AutoGpus gpus = {run_planned_gpu(run, p), bytes, bytes, fuses_gelu(gpu->capability / 10, gpu->capability % 10)};
+    AutoGpus gpus = {run_planned_gpu(run), bytes, bytes, fuses_gelu(gpu->capability / 10, gpu->capability % 10)};
     return gpus;
 }
 
@@ -63,10 +59,10 @@ static inline AutoGpus run_planned_gpus(const TrainRun *run, const RunPlanner *p
 // recomputation. The bits of a run depend on the answer. So the answer may not depend on anything that must leave the
 // bits alone: free memory, levels of recompute, stages of sharding, where attention is computed, what is evaluated and
 // exported.
-static inline bool run_fits_whole(const RunPlanner *p, const TrainRun *run, const AutoGpus *gpus) {
+static inline bool run_fits_whole(const TrainRun *run, const AutoGpus *gpus) {
     PlanVariant variant = {AS_ASKED, AS_ASKED, true};
     Error ignored;
-    PlannedRun whole = p->plan(p->context, run, variant, &gpus->speed, &ignored);
+    PlannedRun whole = run->ops->plan_variant(run->trainer, run, variant, &gpus->speed, &ignored);
     return !whole.overflows && whole.bytes <= gpus->total_bytes - auto_reserve(run->num_ranks, false);
 }
 
@@ -75,23 +71,22 @@ static inline bool run_fits_whole(const RunPlanner *p, const TrainRun *run, cons
 
 // Settles the choices that change how sums round, if `asked` leaves them open, for the run's current micro-batch. Kept
 // activations are worth more than many rows of logits. A GPU that recomputes GELU must not repeat a multiply for it.
-static inline void run_settle_rounding(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus,
-                                       const TrainOptions *asked) {
+static inline void run_settle_rounding(TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked) {
     TrainOptions *o = &run->options;
     bool all_are_few = o->batch_size * o->seq_len <= HEAD_ROWS_FEW;
     o->head_rows = asked->head_rows > 0 ? asked->head_rows : HEAD_ROWS_MANY;
-    if (asked->head_rows == 0 && !all_are_few && !run_fits_whole(p, run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
+    if (asked->head_rows == 0 && !all_are_few && !run_fits_whole(run, gpus)) { o->head_rows = HEAD_ROWS_FEW; }
     o->gelu_fusion = asked->gelu_fusion;
     if (asked->gelu_fusion >= 0) { return; }
-    bool fuses = gpus->fuses_gelu && !o->fp8 && run_fits_whole(p, run, gpus);
+    bool fuses = gpus->fuses_gelu && !o->fp8 && run_fits_whole(run, gpus);
     o->gelu_fusion = fuses ? FUSE_GELU_BACKWARD : FUSE_NOTHING;
 }
 
-static inline void run_explain_rounding(const RunPlanner *p, TrainRun *run, const TrainOptions *asked) {
+static inline void run_explain_rounding(TrainRun *run, const TrainOptions *asked) {
     const TrainOptions *o = &run->options;
     char *note = run->auto_note, fusion[32] = "", rows[32] = "";
     size_t used = strlen(note);
-    if (asked->gelu_fusion < 0 && !o->fp8 && !p->is_fp32) {
+    if (asked->gelu_fusion < 0 && !o->fp8 && !run_is_fp32(run)) {
         snprintf(fusion, sizeof(fusion), "--gelu-fusion %lld", (long long)o->gelu_fusion);
     }
     if (asked->head_rows == 0 && o->batch_size * o->seq_len > HEAD_ROWS_FEW) {
@@ -105,24 +100,22 @@ static inline void run_explain_rounding(const RunPlanner *p, TrainRun *run, cons
 // ---- Micro-batch and level of recomputation ----
 
 // Computes memory and time of a step with the run's current micro-batch. *overflow says what is too large.
-static inline AutoCandidate run_candidate(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu, int recompute,
-                                          Error *overflow) {
+static inline AutoCandidate run_candidate(const TrainRun *run, const StepGpu *gpu, int recompute, Error *overflow) {
     PlanVariant variant = {recompute, AS_ASKED, false};
-    PlannedRun planned = p->plan(p->context, run, variant, gpu, overflow);
+    PlannedRun planned = run->ops->plan_variant(run->trainer, run, variant, gpu, overflow);
     int64_t bytes = planned.overflows ? -1 : planned.bytes;
     AutoCandidate candidate = {planned.B, recompute, bytes, step_rows_seconds(&planned.rows)};
     return candidate;
 }
 
-static inline void run_all_levels(const RunPlanner *p, const TrainRun *run, const StepGpu *gpu,
-                                  AutoCandidate levels[NUM_RECOMPUTE_LEVELS]) {
+static inline void run_all_levels(const TrainRun *run, const StepGpu *gpu, AutoCandidate levels[NUM_RECOMPUTE_LEVELS]) {
     Error ignored;
-    for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) { levels[i] = run_candidate(p, run, gpu, i, &ignored); }
+    for (int i = 0; i < NUM_RECOMPUTE_LEVELS; i++) { levels[i] = run_candidate(run, gpu, i, &ignored); }
 }
 
 // Lists every choice that the options leave open to --auto and returns their number. A choice that is impossible for
 // another reason than memory is left out or marked, and *error then says why.
-static inline int run_candidates(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
+static inline int run_candidates(TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
                                  AutoCandidate *candidates, Error *error) {
     const TrainOptions *o = &run->options;
     bool batch_is_given = o->given[TRAIN_ROW_batch_size], level_is_given = o->recompute >= 0;
@@ -131,9 +124,9 @@ static inline int run_candidates(const RunPlanner *p, TrainRun *run, const AutoG
     int64_t B = o->batch_size; // the largest micro-batch
     while (B > 0) {
         bool possible = run_change_batch_size(run, B, error);
-        if (possible) { run_settle_rounding(p, run, gpus, asked); }
+        if (possible) { run_settle_rounding(run, gpus, asked); }
         for (int level = first; possible && level <= last && count < AUTO_MAX_CANDIDATES; level++) {
-            candidates[count++] = run_candidate(p, run, &gpus->speed, level, error);
+            candidates[count++] = run_candidate(run, &gpus->speed, level, error);
         }
         B = batch_is_given ? 0 : train_options_next_batch(o->total_batch / (o->seq_len * run->num_ranks), B);
     }
@@ -141,11 +134,11 @@ static inline int run_candidates(const RunPlanner *p, TrainRun *run, const AutoG
 }
 
 // Settles --batch-size and --recompute if they are not given.
-static inline bool run_choose_all(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked,
-                                  const AutoRoom *room, Error *error) {
+static inline bool run_choose_all(TrainRun *run, const AutoGpus *gpus, const TrainOptions *asked, const AutoRoom *room,
+                                  Error *error) {
     AutoCandidate *all = (AutoCandidate *)malloc(AUTO_MAX_CANDIDATES * sizeof(AutoCandidate));
     if (all == NULL) { return fail(error, "out of memory"); }
-    int count = run_candidates(p, run, gpus, asked, all, error), best = auto_choose(all, count, auto_budget(room));
+    int count = run_candidates(run, gpus, asked, all, error), best = auto_choose(all, count, auto_budget(room));
     int least = auto_smallest(all, count);
     if (best < 0 && least >= 0) { auto_fail_no_room(&all[least], room, error); }
     if (best >= 0) { auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room); }
@@ -157,38 +150,38 @@ static inline bool run_choose_all(const RunPlanner *p, TrainRun *run, const Auto
     }
     run->options.recompute = chosen.recompute;
     if (!run_change_batch_size(run, chosen.B, error)) { return false; }
-    run_settle_rounding(p, run, gpus, asked);
+    run_settle_rounding(run, gpus, asked);
     return true;
 }
 
 // Settles --recompute: the lowest level that fits. If none fits, the highest level is tried and reports the shortage.
-static inline void run_choose_level(const RunPlanner *p, TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
+static inline void run_choose_level(TrainRun *run, const StepGpu *gpu, const AutoRoom *room) {
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
-    run_all_levels(p, run, gpu, levels);
+    run_all_levels(run, gpu, levels);
     int lowest = auto_lowest(levels, NUM_RECOMPUTE_LEVELS, auto_budget(room));
     auto_explain_level(run->auto_note, sizeof(run->auto_note), lowest, room);
     run->options.recompute = lowest < 0 ? NUM_RECOMPUTE_LEVELS - 1 : lowest;
 }
 
 // Settles everything that the options leave to the GPUs.
-static inline bool run_settle(const RunPlanner *p, TrainRun *run, const AutoGpus *gpus, Error *error) {
+static inline bool run_settle(TrainRun *run, const AutoGpus *gpus, Error *error) {
     TrainOptions *o = &run->options;
     const TrainOptions asked = *o;
     int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);
     AutoRoom room = {limit > 0 ? min_i64(limit, gpus->free_bytes) : gpus->free_bytes,
                      auto_reserve(run->num_ranks, !o->plan)};
     run->gpu_bytes = gpus->total_bytes;
-    run_settle_rounding(p, run, gpus, &asked);
+    run_settle_rounding(run, gpus, &asked);
     if (o->steps == 0) {
         o->recompute = 0; // there is no backward pass
         return true;
     }
     if (o->auto_plan) {
-        if (!run_choose_all(p, run, gpus, &asked, &room, error)) { return false; }
+        if (!run_choose_all(run, gpus, &asked, &room, error)) { return false; }
     } else if (o->recompute < 0) {
-        run_choose_level(p, run, &gpus->speed, &room);
+        run_choose_level(run, &gpus->speed, &room);
     }
-    run_explain_rounding(p, run, &asked);
+    run_explain_rounding(run, &asked);
     return true;
 }
 
@@ -201,9 +194,9 @@ static inline double run_flops_of_step(const TrainRun *run) {
 }
 
 // Prints the time of a step, kernel by kernel.
-static inline void run_print_step(const RunPlanner *p, const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run, p);
-    PlannedRun planned = plan_variant(p, run, &gpu, AS_ASKED);
+static inline void run_print_step(const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run);
+    PlannedRun planned = run_plan_variant(run, &gpu, AS_ASKED);
     double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
     printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
            "not measured\n\n",
@@ -216,11 +209,11 @@ static inline void run_print_step(const RunPlanner *p, const TrainRun *run) {
 }
 
 // Prints the memory that each level of recomputation saves, and the time that it costs.
-static inline void run_print_levels(const RunPlanner *p, const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run, p);
+static inline void run_print_levels(const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run);
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
     int order[NUM_RECOMPUTE_LEVELS] = {0};
-    run_all_levels(p, run, &gpu, levels);
+    run_all_levels(run, &gpu, levels);
     auto_rank_levels(levels, order + 1);
     printf("\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
     printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
@@ -235,8 +228,8 @@ static inline void run_print_levels(const RunPlanner *p, const TrainRun *run) {
 }
 
 // Prints for each stage of sharding its memory, the bytes it sends, and the time of a step.
-static inline void run_print_stages(const RunPlanner *p, const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run, p);
+static inline void run_print_stages(const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run);
     printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
            "out:\nthe time of single messages, and the memory that NCCL takes itself\n\n",
            run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
@@ -244,7 +237,7 @@ static inline void run_print_stages(const RunPlanner *p, const TrainRun *run) {
     printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
            "parameters sent a step", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
-        PlannedRun planned = plan_variant(p, run, &gpu, stage);
+        PlannedRun planned = run_plan_variant(run, &gpu, stage);
         double seconds = step_rows_seconds(&planned.rows);
         printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
                (long long)planned.gradient_bytes, (long long)planned.parameter_bytes, seconds,

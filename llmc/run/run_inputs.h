@@ -128,9 +128,8 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
         return false;
     }
     if (!has_val_data && val_count <= o->seq_len) { return true; } // nothing was split off, or too little
-    run->has_val = run_open_loader(run, &run->val, has_val_data ? o->val_data : o->train_data, val_tokens, val_count,
-                                   false, error);
-    return run->has_val;
+    return run_open_loader(run, &run->val, has_val_data ? o->val_data : o->train_data, val_tokens, val_count, false,
+                           error);
 }
 
 static inline bool run_open_eval(TrainRun *run, int which, const char *path, Error *error) {
@@ -185,13 +184,12 @@ static inline bool run_settle_steps(TrainRun *run, Error *error) {
 }
 
 // A run that only samples uses all positions of its model. Otherwise 0 means the default, or a smaller model's context.
-static inline bool run_settle_seq_len(TrainRun *run, int default_seq_len, Error *error) {
+static inline bool run_settle_seq_len(TrainRun *run, Error *error) {
     TrainOptions *o = &run->options;
+    int context = run->config.max_seq_len;
     bool samples_only = o->steps == 0 && o->train_data[0] == '\0' && o->val_data[0] == '\0';
-    if (o->seq_len == 0) {
-        o->seq_len = samples_only ? run->config.max_seq_len : min_i64(default_seq_len, run->config.max_seq_len);
-    }
-    return train_options_check_context(o, run->config.max_seq_len, error);
+    if (o->seq_len == 0) { o->seq_len = samples_only ? context : min_i64(run->ops->facts.default_seq_len, context); }
+    return train_options_check_context(o, context, error);
 }
 
 // --auto chooses the micro-batch when the GPU is open (run_change_batch_size). Until then it is the largest possible:
@@ -232,12 +230,12 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
         {"the program file's checksum", program},
         {"the checkpoint to go on from", found->resumes ? (uint64_t)found->checkpoints[found->first_usable] : 0},
         {"the model file's fingerprint", model},
-        {"the training data's fingerprint", run_has_train(run) ? run->train.fingerprint : 0},
-        {"the validation data's fingerprint", run->has_val ? run->val.fingerprint : 0},
+        {"the training data's fingerprint", run->train.fingerprint},
+        {"the validation data's fingerprint", run->val.fingerprint},
         {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
         {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
-    text_printf(facts, "the precision it was built for%c%s%c", '\0', run->precision, '\0');
+    text_printf(facts, "the precision it was built for%c%s%c", '\0', run->ops->facts.precision, '\0');
     for (int i = 0; i < train_options_count(); i++) {
         char text[MAX_PATH_BYTES];
         if (i == TRAIN_ROW_process_rank) { continue; } // each process has its own

@@ -29,12 +29,9 @@ typedef struct {
     int32_t major, minor; // compute capability
 } RunGpu;
 
-// Facts about the machine that only the trainer knows.
-typedef struct {
-    const char *program;  // its name
-    const char *revision; // of the source, from git: 40 digits, and "-dirty" if files had changed; "": none
-    const ArgSpec *specs; // its options
-    RunGpu *gpus;         // (num_gpus), of all ranks, on rank 0; NULL on the CPU
+// Facts about the machines of a run. The trainer fills in what only it knows.
+struct RunMachine {
+    RunGpu *gpus; // (num_gpus), of all ranks, on rank 0; NULL on the CPU
     int num_gpus;
     int num_machines;    // that the ranks run on
     char attention[128]; // its kernels on the GPUs; "" on the CPU
@@ -43,7 +40,7 @@ typedef struct {
         char text[128];
     } versions[RUN_MAX_VERSIONS];
     int num_versions;
-} RunMachine;
+};
 
 PRINTF_LIKE(3, 4)
 static inline void run_machine_version(RunMachine *machine, const char *name, const char *format, ...) {
@@ -99,6 +96,7 @@ static inline void run_json_time(JsonOut *out, const char *key) {
 
 // ---- The parts ----
 
+// revision: 40 digits, and "-dirty" if files had changed; "": none.
 static inline void run_json_git(JsonOut *out, const char *revision) {
     char digits[64];
     size_t n = strcspn(revision, "-");
@@ -111,7 +109,8 @@ static inline void run_json_git(JsonOut *out, const char *revision) {
 }
 
 // Writes each option that this program takes, with its current value.
-static inline void run_json_options(JsonOut *out, const TrainRun *run, const ArgSpec *specs) {
+static inline void run_json_options(JsonOut *out, const TrainRun *run) {
+    const ArgSpec *specs = run->ops->facts.on_gpu ? train_specs_gpu : train_specs_cpu;
     json_out_open(out, "options", '{', JSON_LINES);
     for (int i = 0; i < train_options_count(); i++) {
         const ArgSpec *spec = &specs[i];
@@ -156,7 +155,7 @@ static inline void run_json_data(JsonOut *out, const TrainRun *run) {
     if (run_has_train(run)) { json_out_int(out, "sequences_per_epoch", run->train.num_sequences); }
     json_out_open(out, "data", '{', JSON_LINES);
     if (run_has_train(run)) { run_json_loader(out, "train", &run->train); }
-    if (run->has_val) { run_json_loader(out, "val", &run->val); }
+    if (run_has_val(run)) { run_json_loader(out, "val", &run->val); }
     json_out_close(out);
 }
 
@@ -258,16 +257,17 @@ static inline bool run_json_write(const TrainRun *run, const JsonOut *record, Er
 static inline bool run_json_compose(TrainRun *run, const RunMachine *machine, Error *error) {
     char directory[MAX_PATH_BYTES];
     JsonOut *out = &run->record.json;
+    const TrainerFacts *facts = &run->ops->facts;
     if (!path_join(run->record.path, run->options.out_dir, RUN_JSON_NAME, error)) { return false; }
     json_out_begin(out);
     json_out_int(out, "format", RUN_JSON_FORMAT);
-    json_out_text(out, "program", machine->program);
+    json_out_text(out, "program", facts->program);
     json_out_text(out, "version", GPT2C_VERSION);
-    run_json_git(out, machine->revision);
+    run_json_git(out, facts->revision());
     json_out_texts(out, "command", run->record.arguments, run->record.num_arguments);
     if (getcwd(directory, sizeof(directory)) != NULL) { json_out_text(out, "directory", directory); }
-    json_out_text(out, "precision", run->precision);
-    run_json_options(out, run, machine->specs);
+    json_out_text(out, "precision", facts->precision);
+    run_json_options(out, run);
     run_json_model(out, &run->config);
     run_json_data(out, run);
     run_json_machine(out, run, machine);
@@ -301,10 +301,17 @@ static inline void run_json_note_failure(void *run, const char *message) {
 }
 
 // Writes run.json at the start of a run, when its log has begun (run_load). All ranks call this.
-static inline bool run_json_begin(TrainRun *run, const RunMachine *machine, Error *error) {
-    bool writes = run_writes_files(run) && run_leads(run), ok = !writes || run_json_compose(run, machine, error);
+static inline bool run_json_begin(TrainRun *run, Error *error) {
+    RunMachine machine;
+    memset(&machine, 0, sizeof(machine));
+    machine.num_machines = 1;
+    run_machine_common(&machine);
+    bool described = run->ops->describe == NULL || run->ops->describe(run->trainer, run, &machine, error);
+    bool writes = described && run_writes_files(run) && run_leads(run);
+    bool ok = !writes || run_json_compose(run, &machine, error);
     if (ok && writes) { run_on_failure(run, run_json_note_failure); }
-    return run_agree(run, ok, error);
+    free(machine.gpus);
+    return described && run_agree(run, ok, error);
 }
 
 // Writes how the run has ended (run_json_write_end). Does nothing for a run that has not begun, or the second time.

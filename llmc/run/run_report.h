@@ -34,8 +34,8 @@ static inline void run_print_eval(const TrainRun *run, int which) {
            (long long)eval->rows_that_lose, (long long)eval->longest);
 }
 
-// Prints the run as options, files and defaults settle it. The trainer's own lines (machine, memory) follow.
-static inline void run_print_config(const TrainRun *run) {
+// Prints the model and the data as options, files and defaults settle them.
+static inline void run_print_inputs(const TrainRun *run) {
     const TrainOptions *o = &run->options;
     const GPT2Config *c = &run->config;
     printf("gpt2.c %s\n", GPT2C_VERSION);
@@ -46,20 +46,22 @@ static inline void run_print_config(const TrainRun *run) {
     printf("parameters  %lld, from %s\n", (long long)(gpt2_num_params(c) - padding), from);
     printf("tokenizer   %s\n", run->tokenizer.note);
     if (run_has_train(run)) { run_print_data("train data ", o->train_data, &run->train); }
-    if (run->has_val) {
+    if (run_has_val(run)) {
         run_print_data("val data   ", o->val_data[0] ? o->val_data : "(the last part of it)", &run->val);
     }
     for (int i = 0; i < NUM_EVALS; i++) { run_print_eval(run, i); }
-    if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
-    if (run_has_train(run) && run->num_steps > 0) {
-        printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
-               (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches,
-               (long long)o->total_batch);
-        printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
-               (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
-        printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
-               o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
-    }
+}
+
+// Prints the steps and the optimizer of a run that trains.
+static inline void run_print_training(const TrainRun *run) {
+    const TrainOptions *o = &run->options;
+    if (!run_has_train(run) || run->num_steps == 0) { return; }
+    printf("batch       %lld sequences x %lld tokens x %lld micro-batches = %lld tokens a step\n",
+           (long long)o->batch_size, (long long)o->seq_len, (long long)run->micro_batches, (long long)o->total_batch);
+    printf("steps       %lld, %.2f epochs\n", (long long)run->num_steps,
+           (double)run->num_steps * (double)run_step_sequences(run) / (double)run->train.num_sequences);
+    printf("optimizer   AdamW, learning rate %g, %s, warm-up %lld, final fraction %g, weight decay %g\n", o->lr,
+           o->schedule, (long long)o->warmup, o->final_lr_frac, o->weight_decay);
 }
 
 // where: "" on the CPU, " on the GPU" beside other plans.
@@ -73,17 +75,12 @@ static inline void run_print_memory(const MemoryPlan *plan, const char *where) {
     }
 }
 
-static inline void run_print_output(const TrainRun *run) {
-    if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
-}
-
 // Prints the space that checkpoints will take on the disk.
 static inline void run_print_disk(TrainRun *run) {
     DiskRun disk;
-    int replaced;
     char each[32], all[32];
     int64_t from = run->found.resumes ? run->found.checkpoints[run->found.first_usable] : 0;
-    if (!run_disk_plan(run, from, &disk, &replaced)) { return; }
+    if (run_plan_disk(run, from, &disk) < 0) { return; }
     DiskCourse course = disk_follow(&disk, INT64_MAX);
     if (course.saves == 0) { return; }
     format_bytes(each, sizeof(each), disk.checkpoint_bytes);
@@ -92,8 +89,20 @@ static inline void run_print_disk(TrainRun *run) {
            (long long)course.most, all);
 }
 
-// Prints the tensors in the plan's row "params".
-static inline void run_print_tensors(const TrainRun *run) {
+// Prints the run before it starts. The trainer adds its own lines.
+static inline void run_print_config(TrainRun *run) {
+    const TrainerOps *ops = run->ops;
+    run_print_inputs(run);
+    if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
+    run_print_training(run);
+    if (ops->print_config != NULL) { ops->print_config(run->trainer, run); }
+    run_print_memory(ops->memory(run->trainer), ops->facts.on_gpu ? " on the GPU" : "");
+    if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
+    run_print_disk(run);
+}
+
+// Prints for --plan the tensors in the plan's row "params", and the memory of the machine that computes.
+static inline void run_print_plan(TrainRun *run) {
     printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         char shape[64];
@@ -101,7 +110,9 @@ static inline void run_print_tensors(const TrainRun *run) {
         printf("%-16s %-26s %16lld  %s\n", gpt2_param_specs[i].name, shape, (long long)gpt2_param_size(&run->config, i),
                gpt2_param_specs[i].decay ? "yes" : "no");
     }
-    printf("\n");
+    printf("\n%s", run->ops->facts.on_gpu ? "On the GPU\n" : "");
+    plan_print(run->ops->memory(run->trainer), stdout);
+    if (run->ops->print_plan != NULL) { run->ops->print_plan(run->trainer, run); }
 }
 
 // ---- Steps ----
@@ -137,17 +148,6 @@ static inline double run_peak_fraction(const TrainRun *run, double seconds, doub
 
 static inline void run_report_skip(TrainRun *run, int64_t step, const char *why) {
     logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
-}
-
-static inline void run_report_saved(TrainRun *run) {
-    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, run->options.out_dir);
-    run_watch_disk(run);
-}
-
-static inline void run_report_stopped(TrainRun *run) {
-    logger_event(&run->logger, "stopped by a signal after %lld of %lld steps; %s", (long long)run->step,
-                 (long long)run->num_steps,
-                 run_writes_files(run) ? "--resume goes on from here" : "without --out-dir nothing was saved");
 }
 
 // Redraws loss.svg from main.log.
@@ -206,13 +206,13 @@ static inline bool run_export(const TrainRun *run, const float *params, Error *e
 
 // Writes the export and prints what the run leaves behind. params: all parameters in fp32, for the export.
 // weights_hash: their SUM64.
-static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, bool trained, bool stopped,
-                              Error *error) {
+static inline bool run_finish(TrainRun *run, const float *params, uint64_t weights_hash, Error *error) {
     const TrainOptions *o = &run->options;
+    bool stopped = run_is_stopping(run);
     logger_close(&run->logger);
     if (o->export_dir[0] != '\0' && stopped) { printf("exported    nothing: the run was stopped before its end\n"); }
     if (o->export_dir[0] != '\0' && !stopped && !run_export(run, params, error)) { return false; }
-    if (!trained) { return true; }
+    if (run_kind(run) != RUN_TRAINS) { return true; }
     if (run_writes_files(run)) {
         printf("output      %s: checkpoints, main.log, speed.log, loss.svg, run.json\n", o->out_dir);
     }

@@ -47,8 +47,8 @@ static inline bool run_look_at_folder(TrainRun *run, Error *error) {
 // file system may show the rest something else.
 static inline bool run_open_folder(TrainRun *run, Error *error) {
     if (!run_writes_files(run)) { return true; }
-    bool ok = !run_leads(run) || run_look_at_folder(run, error);
-    return run_agree(run, ok, error) && run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error);
+    return run_lead(run, run_look_at_folder, error) &&
+           run_broadcast(run, &run->found, (int64_t)sizeof(run->found), error);
 }
 
 // Checks that all ranks see rank 0's folder. The file that locks it holds rank 0's process id.
@@ -129,11 +129,13 @@ static inline bool run_open_model(TrainRun *run, Error *error) {
 
 // ---- All inputs ----
 
-// Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it.
-static inline bool run_look_at_export(const TrainRun *run, Error *error) {
+// Checks that --export names a place for an export. It may be neither the run's own folder nor a folder above it. Rank
+// 0 looks, because it writes. run_check_same reports ranks that got another --export.
+static inline bool run_look_at_export(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     char place[MAX_PATH_BYTES], folder[MAX_PATH_BYTES];
     size_t n = strlen(o->export_dir);
+    if (n == 0) { return true; }
     if (!hf_export_check(o->export_dir, error)) { return false; }
     if (!run_writes_files(run)) { return true; }
     if (!path_resolve(place, o->export_dir, error) || !path_resolve(folder, o->out_dir, error)) { return false; }
@@ -146,12 +148,6 @@ static inline bool run_look_at_export(const TrainRun *run, Error *error) {
     if (strncmp(place, folder, n) != 0 || (place[n - 1] != '/' && folder[n] != '/')) { return true; }
     return fail(error, "--export: --out-dir (-o), %.2000s, is inside %.2000s; choose another folder", o->out_dir,
                 o->export_dir);
-}
-
-// Rank 0 looks, because it writes. All ranks meet here, even if only some got --export. run_check_same reports that.
-static inline bool run_check_export(TrainRun *run, Error *error) {
-    bool looks = run_leads(run) && run->options.export_dir[0] != '\0';
-    return run_agree(run, !looks || run_look_at_export(run, error), error);
 }
 
 // Fails if a rank has other options, is another program, or sees other files. Training would then be wrong.
@@ -168,11 +164,11 @@ static inline bool run_check_same(TrainRun *run, Error *error) {
     return ok;
 }
 
-static inline bool run_open_inputs(TrainRun *run, int default_seq_len, Error *error) {
-    return run_check_export(run, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
-           run_settle_vocab(run, error) && run_settle_seq_len(run, default_seq_len, error) &&
-           run_settle_batch(run, error) && run_encode_prompt(run, error) && run_open_data(run, error) &&
-           run_open_evals(run, error) && run_settle_steps(run, error);
+static inline bool run_open_inputs(TrainRun *run, Error *error) {
+    return run_lead(run, run_look_at_export, error) && run_open_model(run, error) && run_open_tokenizer(run, error) &&
+           run_settle_vocab(run, error) && run_settle_seq_len(run, error) && run_settle_batch(run, error) &&
+           run_encode_prompt(run, error) && run_open_data(run, error) && run_open_evals(run, error) &&
+           run_settle_steps(run, error);
 }
 
 // ---- Beginning and ending ----
@@ -184,15 +180,13 @@ static inline bool run_read_params(TrainRun *run, int64_t first, int64_t n, floa
     return true;
 }
 
-// Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set. precision: the
-// trainer's, "fp32" or "bf16".
-static inline bool run_open(TrainRun *run, int default_seq_len, const char *precision, Error *error) {
-    run->precision = precision;
+// Opens everything that the parsed and checked options name. run->ranks and run->num_ranks are set.
+static inline bool run_open(TrainRun *run, Error *error) {
     run->saved_step = -1;
     logger_init(&run->logger);
     run_slow(run, true);
-    bool ok = run_open_folder(run, error) && run_agree(run, run_open_inputs(run, default_seq_len, error), error) &&
-              run_check_same(run, error);
+    bool ok =
+        run_open_folder(run, error) && run_agree(run, run_open_inputs(run, error), error) && run_check_same(run, error);
     run_slow(run, false);
     return ok;
 }
@@ -215,27 +209,25 @@ static inline bool run_begin_folder(TrainRun *run, Error *error) {
     return true;
 }
 
-// All ranks call this.
-static inline bool run_begin(TrainRun *run, Error *error) {
-    bool ok = !run_leads(run) || run_begin_folder(run, error);
-    return run_agree(run, ok, error) && run_check_shared_folder(run, error);
-}
-
 // Fills the parameters of a fresh run, or parameters, moments and position of a resumed run, and begins the log.
-static inline bool run_load(TrainRun *run, const RunArrays *arrays, Error *error) {
+static inline bool run_load(TrainRun *run, Error *error) {
+    const TrainerOps *ops = run->ops;
     run_slow(run, true);
-    bool ok = run->found.resumes ? run_resume(run, arrays, error)
-                                 : run_agree(run, arrays->read(arrays->model, run, NULL, error), error);
-    ok = ok && run_begin(run, error);
+    bool ok = run->found.resumes ? run_resume(run, error)
+                                 : run_agree(run, ops->read_state(run->trainer, run, NULL, error), error);
+    ok = ok && run_lead(run, run_begin_folder, error) && run_check_shared_folder(run, error);
     run_slow(run, false);
-    return ok;
+    if (!ok) { return false; }
+    if (ops->share_state != NULL) { ops->share_state(run->trainer, run); }
+    run_resumable(run, run->found.resumes);
+    return run_check_state(run, error);
 }
 
 static inline void run_close(TrainRun *run) {
     logger_close(&run->logger);
     json_out_free(&run->record.json);
     if (run_has_train(run)) { dataloader_close(&run->train); }
-    if (run->has_val) { dataloader_close(&run->val); }
+    if (run_has_val(run)) { dataloader_close(&run->val); }
     for (int i = 0; i < NUM_EVALS; i++) { eval_close(&run->evals[i]); }
     if (run->tokenizer.is_open) { tokenizer_free(&run->tokenizer.tokenizer); }
     if (run->folder.locked) { directory_unlock(&run->folder.lock); }

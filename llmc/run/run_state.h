@@ -6,14 +6,6 @@
 #include "llmc/files/checkpoint.h"
 #include "llmc/run/train_run.h"
 
-// Moves the parameters and moments that this rank owns to and from files, for a trainer.
-typedef struct {
-    void *model;
-    // Reads from a checkpoint. reader NULL: reads a fresh run's parameters (run_read_params).
-    bool (*read)(void *model, TrainRun *run, CheckpointReader *reader, Error *error);
-    bool (*write)(void *model, CheckpointWriter *writer, Error *error);
-} RunArrays;
-
 // ---- The checkpoints in the run folder ----
 
 static inline void run_list_checkpoints(TrainRun *run) {
@@ -30,7 +22,7 @@ static inline bool run_fail_all_damaged(const TrainRun *run, const Error *reason
                 run->options.out_dir, newest.text);
 }
 
-// ---- Saving ----
+// ---- The record of a run ----
 
 static inline void run_option_key(char *key, size_t size, int i) {
     snprintf(key, size, "option.%s", train_options_name(i));
@@ -43,7 +35,7 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "next_sequence", run->next_sequence);
     state_set_i64(header, "updates", run->updates);
     state_set_u64(header, "data", run->train.fingerprint);
-    state_set_text(header, "precision", run->precision);
+    state_set_text(header, "precision", run->ops->facts.precision);
     for (int i = 0; i < train_options_count(); i++) {
         char key[64], text[MAX_PATH_BYTES];
         if (train_shapes_run[i] == FREE) { continue; }
@@ -53,10 +45,66 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     }
 }
 
+// ---- The disk ----
+
+#define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
+#define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
+
+// Plans the files that a run at step `from` still writes. An older run's checkpoints and checkpoints after step `from`
+// do not count. Returns how many of these the run will remove or overwrite, -1 if the run saves nothing.
+static inline int run_plan_disk(TrainRun *run, int64_t from, DiskRun *disk) {
+    const int64_t block = 4096, last = run->num_steps;
+    const TrainOptions *o = &run->options;
+    const RunFound *found = &run->found;
+    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && o->overwrite;
+    int newer = 0, replaced = 0;
+    int64_t model_bytes, state_bytes;
+    StateHeader header;
+    Error ignored;
+    if (!run_writes_files(run) || !run_has_train(run)) { return -1; }
+    run_describe(run, &header);
+    if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
+                         &ignored)) {
+        return -1;
+    }
+    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > from)) {
+        int64_t step = found->checkpoints[newer++];
+        bool due = step == last || (o->checkpoint_every > 0 && step % o->checkpoint_every == 0);
+        replaced += removes_all || (step <= last && (due || o->keep > 0));
+    }
+    disk->from = from, disk->last = last, disk->every = o->checkpoint_every;
+    disk->keep = o->keep, disk->keep_major = o->keep_major;
+    disk->existing = found->checkpoints + newer, disk->num_existing = found->num_checkpoints - newer;
+    disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
+    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
+    return replaced;
+}
+
+// Warns when the free space of the disk will not last. Warns again only when that gets worse.
+static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t free_bytes) {
+    char text[MAX_PATH_BYTES + 512];
+    DiskState now = disk_outlook(disk, run->options.out_dir, free_bytes, text, sizeof(text));
+    if (now > run->folder.disk) { logger_event(&run->logger, "warning: %s", text); }
+    run->folder.disk = now;
+}
+
+// Called before the run touches its folder. Refuses a run that the disk cannot hold, and warns of a run that fills it.
+static inline bool run_check_disk(TrainRun *run, Error *error) {
+    DiskRun disk;
+    int replaced = run_plan_disk(run, run->step, &disk);
+    if (replaced < 0) { return true; }
+    int64_t free_bytes = disk_free_bytes(run->options.out_dir);
+    if (free_bytes >= 0) { free_bytes += replaced * disk.checkpoint_bytes; }
+    if (!disk_check(&disk, run->options.out_dir, free_bytes, error)) { return false; }
+    run_warn_of_disk(run, &disk, free_bytes);
+    return true;
+}
+
+// ---- Saving ----
+
 // Rank 0 creates the files, and all ranks write their parts. When all parts are on the disk, rank 0 gives the files
 // their names.
-static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, CheckpointWriter *writer,
-                                        Error *error) {
+static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer, Error *error) {
     StateHeader header;
     run_describe(run, &header);
     for (int leader = 1; leader >= 0; leader--) {
@@ -65,29 +113,38 @@ static inline bool run_write_checkpoint(TrainRun *run, const RunArrays *arrays, 
                                                   run->kept.sections, run->kept.count, leader != 0, error);
         if (!run_agree(run, ok, error)) { return false; }
     }
-    bool ok = arrays->write(arrays->model, writer, error) && checkpoint_write_flush(writer, error);
+    bool ok = run->ops->write_state(run->trainer, writer, error) && checkpoint_write_flush(writer, error);
     CheckpointSums sums = writer->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = !run_leads(run) || checkpoint_write_commit(writer, &sums, error);
     return run_agree(run, ok, error);
 }
 
-// Writes a checkpoint of the run, and removes the checkpoints that --keep no longer wants. Refuses parameters that are
-// not finite: the next start would refuse them, and the good checkpoints would be gone by then.
-static inline bool run_save(TrainRun *run, const RunArrays *arrays, Error *error) {
+// Writes a checkpoint if the run writes files and has not saved this step. Removes the checkpoints that --keep no
+// longer wants. Refuses parameters that are not finite: the next start would refuse them, and the good checkpoints
+// would be gone by then.
+static inline bool run_save(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     CheckpointWriter writer;
+    DiskRun disk;
+    if (!run_writes_files(run) || run->saved_step == run->step) { return true; }
+    if (!run_check_state(run, error)) { return false; }
     writer.model.fd = writer.state.fd = -1; // no file is open yet
     writer.model.pending = writer.state.pending = false;
     run_slow(run, true);
-    bool ok = run_write_checkpoint(run, arrays, &writer, error);
+    bool ok = run_write_checkpoint(run, &writer, error);
     run_slow(run, false);
     if (!ok) {
         checkpoint_write_abort(&writer);
         return false;
     }
     run->saved_step = run->step;
+    run_resumable(run, true);
     if (o->keep > 0 && run_leads(run)) { checkpoint_prune(o->out_dir, run->step, (int)o->keep, o->keep_major); }
+    logger_event(&run->logger, "saved the checkpoint of step %lld in %s", (long long)run->step, o->out_dir);
+    if (!run_leads(run)) { return true; }
+    run_list_checkpoints(run);
+    if (run_plan_disk(run, run->step, &disk) >= 0) { run_warn_of_disk(run, &disk, disk_free_bytes(o->out_dir)); }
     return true;
 }
 
@@ -124,7 +181,9 @@ static inline void run_list_changes(TrainRun *run, const StateHeader *header, Te
     uint64_t data = 0;
     run_compare_each(run, header, list);
     state_get_text(header, "precision", precision, sizeof(precision));
-    if (strcmp(precision, run->precision) != 0) { run_add_change(list, "the precision", precision, run->precision); }
+    if (strcmp(precision, run->ops->facts.precision) != 0) {
+        run_add_change(list, "the precision", precision, run->ops->facts.precision);
+    }
     if (!state_get_u64(header, "data", &data) || data != run->train.fingerprint) {
         text_printf(list, "%sthe training data has changed", list->used > 0 ? "; " : "");
     }
@@ -163,11 +222,11 @@ static inline bool run_restore_position(TrainRun *run, const StateHeader *header
 }
 
 // Loads one checkpoint. Each rank reads its part. Together they find out whether the whole checkpoint is undamaged.
-static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArrays *arrays, CheckpointReader *reader,
-                                       StateHeader *header, Error *error) {
+static inline bool run_read_checkpoint(TrainRun *run, int64_t step, CheckpointReader *reader, StateHeader *header,
+                                       Error *error) {
     bool ok = checkpoint_read_begin(reader, run->options.out_dir, step, &run->config, header, error);
     if (!run_agree(run, ok, error)) { return false; }
-    ok = run_restore_position(run, header, error) && arrays->read(arrays->model, run, reader, error);
+    ok = run_restore_position(run, header, error) && run->ops->read_state(run->trainer, run, reader, error);
     CheckpointSums sums = reader->sums;
     if (!run_agree(run, ok, error) || !run_sum(run, sums.sums, CHECKPOINT_ARRAYS, error)) { return false; }
     ok = checkpoint_read_end(reader, &sums, run->kept.sections, run->kept.count, error);
@@ -177,7 +236,7 @@ static inline bool run_read_checkpoint(TrainRun *run, int64_t step, const RunArr
 }
 
 // Loads the newest checkpoint that is whole. Skips damaged checkpoints and says so.
-static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *error) {
+static inline bool run_resume(TrainRun *run, Error *error) {
     const RunFound *found = &run->found;
     CheckpointReader reader;
     StateHeader header;
@@ -186,7 +245,7 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
             logger_event(&run->logger, "going back to the checkpoint of step %lld", (long long)found->checkpoints[i]);
         }
         reader.model.fd = reader.state.file.fd = -1; // no file is open yet
-        if (run_read_checkpoint(run, found->checkpoints[i], arrays, &reader, &header, error)) {
+        if (run_read_checkpoint(run, found->checkpoints[i], &reader, &header, error)) {
             return run_agree(run, run_compare_options(run, &header, error), error);
         }
         checkpoint_read_abort(&reader);
@@ -194,73 +253,7 @@ static inline bool run_resume(TrainRun *run, const RunArrays *arrays, Error *err
         run_report_damage(run, error);
     }
     run_fail_all_damaged(run, error, error);
-    if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
-    return false;
-}
-
-// ---- The disk ----
-
-// Plans the files that a run at step `from` still writes. Returns false if it saves nothing. An older run's checkpoints
-// and checkpoints after step `from` do not count. *replaced: how many of these the run will remove or overwrite.
-#define RUN_LOG_LINE_BYTES 100                   // of main.log and speed.log together
-#define RUN_SMALL_FILES_BYTES ((int64_t)1 << 16) // run.json and loss.svg, while they are replaced
-static inline bool run_disk_plan(TrainRun *run, int64_t from, DiskRun *disk, int *replaced) {
-    const int64_t block = 4096, last = run->num_steps;
-    const TrainOptions *o = &run->options;
-    const RunFound *found = &run->found;
-    bool begins = run->logger.main.path[0] == '\0', removes_all = begins && o->overwrite;
-    int newer = 0;
-    int64_t model_bytes, state_bytes;
-    StateHeader header;
-    Error ignored;
-    if (!run_writes_files(run) || !run_has_train(run)) { return false; }
-    run_describe(run, &header);
-    if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
-                         &ignored)) {
-        return false;
-    }
-    *replaced = 0;
-    while (newer < found->num_checkpoints && (removes_all || found->checkpoints[newer] > from)) {
-        int64_t step = found->checkpoints[newer++];
-        bool due = step == last || (o->checkpoint_every > 0 && step % o->checkpoint_every == 0);
-        *replaced += removes_all || (step <= last && (due || o->keep > 0));
-    }
-    disk->from = from, disk->last = last, disk->every = o->checkpoint_every;
-    disk->keep = o->keep, disk->keep_major = o->keep_major;
-    disk->existing = found->checkpoints + newer, disk->num_existing = found->num_checkpoints - newer;
-    disk->checkpoint_bytes = round_up_i64(model_bytes, block) + round_up_i64(state_bytes, block);
-    disk->other_bytes = RUN_SMALL_FILES_BYTES + max_i64(0, last - from) * RUN_LOG_LINE_BYTES;
-    return true;
-}
-
-// Warns when the free space of the disk will not last. Warns again only when that gets worse.
-static inline void run_warn_of_disk(TrainRun *run, const DiskRun *disk, int64_t free_bytes) {
-    char text[MAX_PATH_BYTES + 512];
-    DiskState now = disk_outlook(disk, run->options.out_dir, free_bytes, text, sizeof(text));
-    if (now > run->folder.disk) { logger_event(&run->logger, "warning: %s", text); }
-    run->folder.disk = now;
-}
-
-// Called before the run touches its folder. Refuses a run that the disk cannot hold, and warns of a run that fills it.
-static inline bool run_check_disk(TrainRun *run, Error *error) {
-    DiskRun disk;
-    int replaced;
-    if (!run_disk_plan(run, run->step, &disk, &replaced)) { return true; }
-    int64_t free_bytes = disk_free_bytes(run->options.out_dir);
-    if (free_bytes >= 0) { free_bytes += replaced * disk.checkpoint_bytes; }
-    if (!disk_check(&disk, run->options.out_dir, free_bytes, error)) { return false; }
-    run_warn_of_disk(run, &disk, free_bytes);
-    return true;
-}
-
-// Checks the disk after a save.
-static inline void run_watch_disk(TrainRun *run) {
-    DiskRun disk;
-    int replaced;
-    if (!run_leads(run)) { return; }
-    run_list_checkpoints(run);
-    if (!run_disk_plan(run, run->step, &disk, &replaced)) { return; }
-    run_warn_of_disk(run, &disk, disk_free_bytes(run->options.out_dir));
+    return run_fail_together(run, error);
 }
 
 #endif // LLMC_RUN_STATE_H

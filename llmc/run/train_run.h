@@ -1,5 +1,5 @@
-// A training run around the model: its options, its inputs, its folder and its position. This file does not know how
-// the model computes, so the CPU and the GPU trainer share it.
+// A training run around the model: its options, its inputs, its folder and its position. The CPU and the GPU trainer
+// share it. A run knows its trainer only by functions (trainer.h).
 //
 // Several processes, the ranks, may share a run: each trains on its part of every batch. Rank 0 alone keeps the run
 // folder in order and writes the log. All ranks write their parts of checkpoints. A failure of one rank ends all ranks
@@ -20,6 +20,7 @@
 #include "llmc/model/gpt2.h"
 #include "llmc/run/log.h"
 #include "llmc/run/train_options.h"
+#include "llmc/run/trainer.h"
 
 #define RUN_MAX_CHECKPOINTS 4096
 #define RUN_MAX_SECTIONS 4
@@ -30,35 +31,6 @@ static const struct {
     const char *name, *log_key, *option, *command;
 } run_evals[NUM_EVALS] = {{"HellaSwag", "eval", "--hellaswag-data", "python3 dev/data/hellaswag.py"},
                           {"MMLU", "mmlu", "--mmlu-data", "python3 dev/data/mmlu.py"}};
-
-// The ranks of a run, as far as a run deals with them. The trainer fills in the functions (llmc/ranks). A single rank
-// needs no functions.
-typedef struct Comm Comm;
-typedef struct Trainer Trainer; // a trainer's own, passed to its functions
-typedef struct {
-    int rank, num_ranks;
-    Comm *comm; // passed to each function
-    bool (*agree)(Comm *comm, bool ok, Error *error);
-    bool (*broadcast)(Comm *comm, void *data, int64_t bytes, Error *error); // from rank 0
-    bool (*sum)(Comm *comm, uint64_t *values, int count, Error *error);
-    bool (*any)(Comm *comm, bool mine, bool *any, Error *error);
-    bool (*alike)(Comm *comm, const char *facts, size_t bytes, Error *error); // facts: name NUL value NUL ...
-    bool (*is_broken)(const Comm *comm);                                      // no exchange can succeed any more
-    void (*all_know)(Comm *comm, const Error *error);                         // all ranks have this error
-    void (*slow)(Comm *comm, bool slow);                                      // tells the watch that this may take long
-    void (*resumable)(Comm *comm, bool resumable);                            // tells the watch of a checkpoint
-    void (*on_failure)(Comm *comm, void (*note)(void *context, const char *words), void *context);
-    void (*fail)(Comm *comm, const Error *error); // the other ranks end with this error
-    void (*close)(Comm *comm);
-    bool (*prints)(const Comm *comm); // this process prints an error that all ranks have
-} RunRanks;
-
-static inline RunRanks run_one_rank(void) {
-    RunRanks ranks;
-    memset(&ranks, 0, sizeof(ranks));
-    ranks.num_ranks = 1;
-    return ranks;
-}
 
 // The contents of the run folder at the start, as rank 0 found them.
 typedef struct {
@@ -100,19 +72,19 @@ typedef struct {
 
 typedef struct ModelFile ModelFile; // llmc/files/model_file.h
 
-typedef struct TrainRun {
+struct TrainRun {
+    const TrainerOps *ops;
+    Trainer *trainer;
     TrainOptions options;
     GPT2Config config;
-    const char *precision; // of activations and matrix multiplies: "fp32" or "bf16"
-    RunRanks ranks;        // the connected ranks
-    int num_ranks;         // ranks of the run; a planned run connects only one
+    RunRanks ranks; // the connected ranks
+    int num_ranks;  // ranks of the run; a planned run connects only one
 
     RunFound found;
     ModelFile *model_file; // source of a fresh run's parameters; NULL: a checkpoint, or the seed
     RunTokenizer tokenizer;
     RunTexts texts;
     DataLoader train, val;
-    bool has_val;
     EvalLoader evals[NUM_EVALS]; // open if requested
 
     int64_t gpu_bytes;                // memory of the smallest GPU of all ranks, or of the GPU that --plan supposes
@@ -126,12 +98,14 @@ typedef struct TrainRun {
     RunFolder folder;
     Logger logger;
     RunRecord record;
-} TrainRun;
+};
 
 static inline bool run_writes_files(const TrainRun *run) { return run->options.out_dir[0] != '\0'; }
 static inline bool run_leads(const TrainRun *run) { return run->ranks.rank == 0; }
 static inline bool run_is_new(const TrainRun *run) { return run->model_file == NULL && !run->found.resumes; }
 static inline bool run_has_train(const TrainRun *run) { return run->train.num_sequences > 0; }
+static inline bool run_has_val(const TrainRun *run) { return run->val.num_sequences > 0; }
+static inline bool run_is_stopping(const TrainRun *run) { return is_stopping(run->ops->facts.stop); }
 
 // Returns the sequences of a step over all ranks.
 static inline int64_t run_step_sequences(const TrainRun *run) {
@@ -149,6 +123,17 @@ static inline void run_keep_section(TrainRun *run, const char *name, void *data,
 // Goes on if all ranks can. Otherwise all ranks fail, with the message of the first rank that failed.
 static inline bool run_agree(TrainRun *run, bool ok, Error *error) {
     return run->ranks.num_ranks == 1 ? ok : run->ranks.agree(run->ranks.comm, ok, error);
+}
+
+// Rank 0 alone does something, and all ranks go on if it could.
+static inline bool run_lead(TrainRun *run, bool (*task)(TrainRun *run, Error *error), Error *error) {
+    return run_agree(run, !run_leads(run) || task(run, error), error);
+}
+
+// Fails with an error that all ranks have.
+static inline bool run_fail_together(TrainRun *run, const Error *error) {
+    if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
+    return false;
 }
 
 // Gives all ranks rank 0's data.
@@ -178,6 +163,11 @@ static inline void run_on_failure(TrainRun *run, void (*note)(void *context, con
 
 // ---- During the run ----
 
+// Checks that parameters and moments may be saved: all ranks hold equal bits.
+static inline bool run_check_state(TrainRun *run, Error *error) {
+    return run->ops->check_state == NULL || run->ops->check_state(run->trainer, run, error);
+}
+
 // Returns the first sequence of this rank in a micro-batch. The ranks' sequences follow one another, so the sequences
 // of a step do not depend on the number of ranks.
 static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {
@@ -191,7 +181,7 @@ static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int
                            error);
 }
 
-// Returns the sequences of one validation: --val-batches of them, or all, but none twice.
+// Returns the sequences of one validation: --val-batches of them, or all, but none twice. 0: there is no data for it.
 static inline int64_t run_val_sequences(const TrainRun *run) {
     int64_t wanted = run->options.val_batches * run->options.batch_size;
     return wanted == 0 ? run->val.num_sequences : min_i64(wanted, run->val.num_sequences);
@@ -216,7 +206,7 @@ typedef enum { RUN_GENERATES, RUN_EVALUATES, RUN_TRAINS } RunKind;
 
 static inline RunKind run_kind(const TrainRun *run) {
     if (run->options.steps != 0) { return RUN_TRAINS; }
-    return run->has_val || run_has_evals(run) ? RUN_EVALUATES : RUN_GENERATES;
+    return run_has_val(run) || run_has_evals(run) ? RUN_EVALUATES : RUN_GENERATES;
 }
 
 // Return the longest sequence of an evaluation, and the most completions of a question.
