@@ -7,6 +7,7 @@ import math
 import os
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -29,15 +30,6 @@ QUIET = ["--val-every", "0", "--sample-every", "0"]
 # ---- Running ----
 
 
-def start(*arguments, **keywords):
-    keywords.setdefault("env", ENVIRONMENT)
-    return subprocess.Popen([PROGRAM, *map(str, arguments)],
-                            stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE,
-                            **keywords)
-
-
 def finish(process, status=0, show=""):
     """Waits for a process and returns its two outputs, a character a byte."""
     out, err = (text.decode("latin-1") for text in process.communicate(timeout=LIMIT))
@@ -45,26 +37,46 @@ def finish(process, status=0, show=""):
     return out, err
 
 
-def ran(*arguments, **keywords):
-    """What a run that must succeed prints; nothing on stderr."""
-    out, err = finish(start(*arguments, **keywords), 0, arguments)
-    assert err == "", (arguments, err)
-    return out
-
-
-def refused(*arguments, says=(), out_says=(), no_files=None, **keywords):
-    """A run that must end with status 1 and one line on stderr, which holds each text of `says` (a pattern where it is
-    compiled). no_files: a folder that must hold nothing afterwards but the lock. Returns the line."""
-    out, err = finish(start(*arguments, **keywords), 1, arguments)
-    assert re.fullmatch(r"train_gpt2: [^\n]+\n", err), f"{arguments}: stderr is not one line: {err!r}"
+def check_line(name, err, says=()):
+    """What a trainer says on stderr before it ends with status 1: one line, which holds each text of `says` (a pattern
+    where it is compiled)."""
+    assert re.fullmatch(rf"{name}: [^\n]+\n", err), f"stderr is not one line: {err!r}"
     for text in says:
         found = text.search(err) if isinstance(text, re.Pattern) else str(text) in err
-        assert found, f"{arguments}: {text!r} is not in {err!r}"
-    for text in out_says:
-        assert text in out, f"{arguments}: {text!r} is not in {out!r}"
-    if no_files is not None and os.path.isdir(no_files):
-        assert set(os.listdir(no_files)) <= {".lock"}, os.listdir(no_files)
-    return err
+        assert found, f"{text!r} is not in {err!r}"
+
+
+class Trainer:
+    """A trainer as a user runs it. A keyword in capitals is a variable of its environment."""
+
+    def __init__(self, program, name, **environment):
+        self.program, self.name, self.environment = program, name, dict(ENVIRONMENT, **environment)
+
+    def start(self, *arguments, **keywords):
+        variables = {name: keywords.pop(name) for name in list(keywords) if name.isupper()}
+        return subprocess.Popen([self.program, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, env={**self.environment, **variables}, **keywords)
+
+    def ran(self, *arguments, **keywords):
+        """What a run that must succeed prints; nothing on stderr."""
+        out, err = finish(self.start(*arguments, **keywords), 0, arguments)
+        assert err == "", (arguments, err)
+        return out
+
+    def refused(self, *arguments, says=(), out_says=(), no_files=None, **keywords):
+        """A run that must end with status 1 and one line on stderr. no_files: a folder that must hold nothing
+        afterwards but the lock. Returns the line."""
+        out, err = finish(self.start(*arguments, **keywords), 1, arguments)
+        check_line(self.name, err, says)
+        for text in out_says:
+            assert text in out, f"{arguments}: {text!r} is not in {out!r}"
+        if no_files is not None and os.path.isdir(no_files):
+            assert set(os.listdir(no_files)) <= {".lock"}, os.listdir(no_files)
+        return err
+
+
+CPU = Trainer(PROGRAM, "train_gpt2")
+start, ran, refused = CPU.start, CPU.ran, CPU.refused
 
 
 def weights_hash(out):
@@ -80,6 +92,28 @@ def val_losses(out):
     return [float(loss) for loss in re.findall(r"^step +\d+/\d+ \| val loss ([\d.]+|-?nan|-?inf)$", out, re.M)]
 
 
+def steps_of(out):
+    return [int(step) for step in re.findall(r"^step +(\d+)/\d+ \| loss", out, re.M)]
+
+
+def norms(out):
+    return [float(norm) for norm in re.findall(r"^step .*\| norm ([\d.]+)", out, re.M)]
+
+
+def logged_steps(folder):
+    """The steps whose updates main.log holds, in order."""
+    return [int(step) for step in re.findall(r"^s:(\d+) trl:", log_of(folder), re.M)]
+
+
+def log_of(folder, name="main.log"):
+    return read(os.path.join(folder, name)).decode()
+
+
+def planned_bytes(out):
+    """What --plan says that the GPU takes in all."""
+    return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
+
+
 def sample_of(out):
     """The text of the last sample of a run of 0 steps, without the newline that ends it."""
     return re.search(r"sample(?: after \d+ steps)?:\n(.*?)\n(?:exported [^\n]*\n)?\Z", out, re.S).group(1)
@@ -87,6 +121,17 @@ def sample_of(out):
 
 def checkpoints(folder):
     return sorted(int(name[6:14]) for name in os.listdir(folder) if re.fullmatch(r"state_\d{8}\.bin", name))
+
+
+def stopped_after(step, source, name="stopped"):
+    """A folder like one whose run has just been stopped after so many steps: of a run that went on."""
+    folder = new_folder(name)
+    os.mkdir(folder)
+    for file in os.listdir(source):
+        found = re.fullmatch(r"(?:model|state)_(\d{8})\.bin", file)
+        if found is None or int(found[1]) <= step:
+            shutil.copy(os.path.join(source, file), folder)
+    return folder
 
 
 # ---- Files ----

@@ -1,7 +1,4 @@
-"""Starts the GPU trainer as several ranks, waits for them, and ends them: for test_gpu_ranks.py and ranks_table.py.
-
-TRAIN_GPT2CU names the program (./train_gpt2emu; on a machine with several GPUs: ./train_gpt2cu).
-"""
+"""Starts the GPU trainer as several ranks, waits for them, and ends them."""
 import atexit
 import os
 import re
@@ -12,14 +9,10 @@ import threading
 import time
 
 import cli
+from gpu_program import GPU, PROGRAM
 from tools import LIMIT, free_port
 
-PROGRAM = os.path.abspath(os.environ.get("TRAIN_GPT2CU", "./train_gpt2emu"))
-LINE = re.compile(r"train_gpt2(cu)?: [^\n]+\n")
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-# A thread each: several ranks share few cores. The checks of the emulator are for the tests that ask for them.
-ENVIRONMENT = dict(cli.ENVIRONMENT, EMU_THREADS="1", EMU_CHECK="0")
-
 ALIVE = set()
 COUNT = [0]
 
@@ -75,7 +68,7 @@ class Ranks:
             self.processes[rank] = subprocess.Popen([*program, *map(str, [*arguments, *own.get("arguments", [])])],
                                                     stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                                                     cwd=own.get("folder", folder), start_new_session=True,
-                                                    env=dict(ENVIRONMENT, **own["environment"]))
+                                                    env=dict(GPU.environment, **own["environment"]))
         threading.Thread(target=self.note_end, args=(rank, ), daemon=True).start()
 
     def note_end(self, rank):
@@ -168,11 +161,8 @@ class Ranks:
         others = [rank for rank in self.processes if rank not in lost]
         self.wait(others if killed is None else None)
         for rank in others:
-            err = self.err(rank)
-            assert self.processes[rank].returncode == 1 and LINE.fullmatch(err), self.outputs()
-            for text in says:
-                found = text.search(err) if isinstance(text, re.Pattern) else text in err
-                assert found, f"{text!r} is not in\n{self.outputs()}"
+            assert self.processes[rank].returncode == 1, self.outputs()
+            cli.check_line(GPU.name, self.err(rank), says)
         for rank in lost if killed is not None else ():
             assert self.processes[rank].returncode == killed, self.outputs()
         return self.err(others[0]).split(": ", 1)[1].strip()
@@ -181,13 +171,6 @@ class Ranks:
 def ran(count, *arguments, **keywords):
     """What rank 0 of a run that must succeed prints."""
     return Ranks(count, *arguments, **keywords).finish()
-
-
-def single(*arguments, program=PROGRAM, **environment):
-    """One process, of a run that must succeed, started without any of the ways to start several."""
-    return cli.finish(subprocess.Popen([program, *map(str, arguments)], stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                       env=dict(ENVIRONMENT, **environment)), 0, arguments)[0]
 
 
 def refused(count, *arguments, says=(), **keywords):

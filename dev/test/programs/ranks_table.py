@@ -14,9 +14,9 @@ import cli
 import test_gpu_ranks as tests
 
 STEPS = 20
-FAULTS = [tests.test_killed_in_a_step, tests.test_killed_under_mpirun, tests.test_killed_in_a_checkpoint,
-          tests.test_disk_full_on_one_rank, tests.test_late_rank, tests.test_not_a_number_on_one_rank,
-          tests.test_preempted, tests.test_preempted_in_a_validation_and_a_sample, tests.test_vanished_data,
+FAULTS = [tests.test_killed_in_a_step, tests.test_killed_under_mpirun, tests.test_disk_full_on_one_rank,
+          tests.test_late_rank, tests.test_not_a_number_on_one_rank, tests.test_preempted,
+          tests.test_preempted_in_a_validation_and_a_sample, tests.test_vanished_data,
           tests.test_damaged_replicas_are_found, tests.test_unlike_ranks, tests.test_wrong_starts,
           tests.test_unfit_for_the_machine, tests.test_second_run_in_a_folder, tests.test_batches_that_do_not_fit,
           tests.test_hanging_collective, tests.test_stopped, tests.test_cut_network]

@@ -3,15 +3,8 @@ test_gpu_run_folder.py. Standard library only."""
 import json
 import os
 import re
-import shutil
-import signal
 import socket
 import time
-
-import pytest
-
-import cli
-from tools import Terminal, wait_until
 
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 SPEED_LINE = re.compile(r"s:(\d+) ms:(\d+\.\d{3}) tps:(\d+) sec:(\d+\.\d{3})\n")
@@ -76,50 +69,3 @@ def speed_of(folder):
     assert [row[0] for row in rows] == list(range(len(rows))), rows
     assert all(a[3] <= b[3] for a, b in zip(rows, rows[1:])), rows
     return rows
-
-
-def log_of(folder, name="main.log"):
-    with open(os.path.join(folder, name)) as file:
-        return file.read()
-
-
-def trained_steps(folder):
-    """How many updates main.log holds by now; 0 while there is none."""
-    try:
-        return log_of(folder).count(" trl:")
-    except FileNotFoundError:
-        return 0
-
-
-def terminal_goes(command, folder, steps, environment=None):
-    """A run whose terminal goes: it saves and ends in order, as it does for SIGTERM. With SIGHUP ignored it goes on to
-    its end, without a terminal to write to. `command` makes `steps` steps, and may be given more words."""
-    for ignore, number, status in (([], 1000000, "stopped"), ([signal.SIGHUP], steps, "done")):
-        shutil.rmtree(folder, ignore_errors=True)
-        with Terminal([*command, "-x", number], ignore=ignore, env=environment or cli.ENVIRONMENT) as terminal:
-            terminal.until(lambda: trained_steps(folder) >= 3)
-            terminal.close()
-            terminal.finish()
-        end = record_of(folder)["end"]
-        assert end["status"] == status and cli.checkpoints(folder) == [end["step"]] and end["step"] >= 3, end
-        assert status == "stopped" or end["step"] == steps, end
-        assert trained_steps(folder) == end["step"] == len(speed_of(folder)), end
-
-
-def nohup_writes_lines(command, folder, environment=None):
-    """Under nohup, from a terminal into a file: whole lines, each as it comes, the beginning included, and nothing that
-    steers a terminal. It dies by SIGKILL, which leaves no time to write what was not written yet."""
-    if shutil.which("nohup") is None:
-        pytest.skip("no nohup here")
-    out = cli.path("nohup.out")
-    words = ["sh", "-c", f"exec nohup \"$@\" >{out} 2>&1", "sh", *command, "-x", 1000000]
-    with Terminal(words, env=environment or cli.ENVIRONMENT) as terminal:
-        terminal.until(lambda: trained_steps(folder) >= 3)
-        terminal.close()
-        wait_until(lambda: trained_steps(folder) >= 6, terminal.process, "6 steps")
-        os.kill(terminal.process.pid, signal.SIGSTOP)
-        os.waitpid(terminal.process.pid, os.WUNTRACED)  # until it stands
-        logged, text = trained_steps(folder), cli.read(out).decode()
-    assert text.endswith("\n") and "\r" not in text and "\x1b" not in text, text
-    assert re.search("^machine ", text, re.M) and logged - 1 <= len(cli.losses(text)) <= logged + 1, (logged, text)
-    assert "end" not in record_of(folder)

@@ -4,14 +4,15 @@
 import json
 import os
 import re
-import shutil
 
 import pytest
 
-import gpu_program
 import cli
 import evalfiles
-from ranks import ran, refused, single
+import gpu_program
+from cli import planned_bytes
+from gpu_program import ran as single
+from ranks import ran, refused
 
 gpu_program.only_emulated()
 SEQUENCES = 8  # of a step
@@ -26,8 +27,7 @@ def chosen(out):
 
 def planned(*arguments):
     """For a GPU as small as the emulator's."""
-    out = single(*arguments, "--plan", "--gpu-memory", 4)
-    return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
+    return planned_bytes(single(*arguments, "--plan", "--gpu-memory", 4))
 
 
 def room_for_4(*run):
@@ -62,12 +62,10 @@ def test_what_it_chooses_is_what_runs():
 
 def test_goes_on_with_another_choice():
     """On a GPU with less memory. A step has the same sequences as before, so nothing need be allowed."""
-    whole, parts = cli.new_folder("whole"), cli.new_folder("parts")
+    whole = cli.new_folder("whole")
     straight = single(*RUN, "--auto", "-n", 1, "-o", whole)
     assert chosen(straight) == (SEQUENCES, 0), straight
-    os.mkdir(parts)
-    for name in ("model_00000001.bin", "state_00000001.bin", "main.log", "run.json"):
-        shutil.copy(os.path.join(whole, name), parts)
+    parts = cli.stopped_after(1, whole)
     out = single(*RUN, "--auto", "--gpu-memory", room_for_4(*RUN), "-n", 1, "-o", parts, "--resume")
     B, level = chosen(out)
     assert 1 < B < SEQUENCES, out
@@ -89,18 +87,16 @@ def test_lowest_level_that_fits():
         assert re.search(rf"^auto +--recompute {level}: the lowest level that fits into ", out, re.M), out
         assert record(folder)["options"]["recompute"] == level and cli.weights_hash(out) == want, (level, out)
     assert re.search("^auto +--recompute 0: ", single(*run), re.M)
-    err = cli.finish(cli.start(*run, env=dict(cli.ENVIRONMENT, EMU_MEMORY="1")), 1, run)[1]
-    need = planned(*run, "-r", 3)
-    assert f"memory plan: needs {need / 2**20:.2f} MiB of GPU memory, 1.00 MiB of 1.00 MiB are free" in err, (need, err)
-    assert err.count("\n") == 1, err
+    need = f"memory plan: needs {planned(*run, '-r', 3) / 2**20:.2f} MiB of GPU memory, 1.00 MiB of 1.00 MiB are free"
+    gpu_program.refused(*run, says=[need], EMU_MEMORY="1")
 
 
 @pytest.mark.long
 def test_what_is_free_decides_no_rounding():
     """As many rows of logits at a time as the emulator's 4 GiB have room for, however little of it is left to the run:
     the order of a sum depends on them."""
-    process = cli.start("-i", cli.text_file(), "--layers", 1, "--heads", 1, "--channels", 8, "--context", 16, "-t", 16,
-                        "-b", 516, "-x", 1, *cli.QUIET, "--gpu-memory", 1)
+    process = gpu_program.start("-i", cli.text_file(), "--layers", 1, "--heads", 1, "--channels", 8, "--context", 16,
+                                "-t", 16, "-b", 516, "-x", 1, *cli.QUIET, "--gpu-memory", 1)
     shown = ""
     while "--head-rows" not in shown:
         line = process.stdout.readline().decode()

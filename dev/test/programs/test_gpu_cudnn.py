@@ -9,22 +9,17 @@ import re
 
 import pytest
 
-import gpu_program
 import cli
 import ranks
-from cli import QUIET, finish, losses, ran, start, weights_hash
+from cli import QUIET, losses, stopped_after, weights_hash
+from gpu_program import only_emulated, ran, refused
 
-gpu_program.only_emulated()
+only_emulated()
 RUN = ["-i", cli.text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--context", 128, "-t", 128, "-b", 3, "-d",
        384, "-x", 2, "-l", "1e-2", *QUIET]
 ROUNDING = 2.0**-8  # of a value to bf16
-CACHE = cli.path("cache")
-# The emulator checks every access where a test asks for it: in a run of each attention.
-cli.ENVIRONMENT.update(EMU_CHECK="0")
-
-
-def with_cudnn(kind, **more):
-    return dict(cli.ENVIRONMENT, EMU_CUDNN=kind, XDG_CACHE_HOME=CACHE, **more)
+CUDNN = dict(EMU_CUDNN="1", XDG_CACHE_HOME=cli.path("cache"))
+NO_ENGINE = dict(CUDNN, EMU_CUDNN="none")
 
 
 def changed(name, value):
@@ -35,40 +30,32 @@ def changed(name, value):
 
 def test_near_to_our_own():
     """By default, where cuDNN is: other roundings, and the same bits in the same run and at every recompute level."""
-    own, cudnn = (ran(*RUN, *more, env=with_cudnn("1", EMU_CHECK="1")) for more in
+    own, cudnn = (ran(*RUN, *more, EMU_CHECK="1", **CUDNN) for more in
                   (["--attention", "own"], ["--matmul-tune", 0]))
     assert "attention on plain cores" in own and "attention by cuDNN 9.19.0, heads" in cudnn, (own, cudnn)
     for a, b in zip(losses(own), losses(cudnn)):
         assert abs(a - b) <= ROUNDING * a, (losses(own), losses(cudnn))
     assert weights_hash(own) != weights_hash(cudnn)
     for options in (["--attention", "cudnn", "-r", 3], ["-r", 1, "--matmul-tune", 0]):
-        assert weights_hash(ran(*RUN, *options, env=with_cudnn("1"))) == weights_hash(cudnn), options
+        assert weights_hash(ran(*RUN, *options, **CUDNN)) == weights_hash(cudnn), options
     assert weights_hash(ran(*RUN)) == weights_hash(own)
-
-
-def refused(*run, kind="1"):
-    environment = with_cudnn(kind) if kind else cli.ENVIRONMENT
-    _, err = finish(start(*run, env=environment), 1, run)
-    assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err), err
-    return err
 
 
 def test_without_a_plan():
     """auto goes on without cuDNN and says why; cudnn ends the run."""
-    out = ran(*RUN, env=with_cudnn("none"))
+    out = ran(*RUN, **NO_ENGINE)
     reason = "cuDNN 9.19.0 has no plan for attention's forward"
     assert re.search(rf"^attention +by our own kernels: {reason}", out, re.M), out
     own = ran(*RUN, "--attention", "own")
     assert weights_hash(out) == weights_hash(own)
     planned = [re.findall(r"^memory +(\S+ \S+) on the GPU", text, re.M) for text in (out, own)]
     assert planned[0][0] != planned[0][1] and planned[0][1:] == planned[1], planned
-    for kind, says in (("none", "it needs NVRTC of its CUDA release"), (None, "the cuDNN library says version 0")):
-        err = refused(*RUN, "--attention", "cudnn", kind=kind)
-        assert err.startswith("train_gpt2cu: --attention cudnn: ") and says in err, err
-    err = refused(*changed("--channels", 24), "--attention", "cudnn")
-    assert "heads of 12 channels, cuDNN takes multiples of 8" in err, err
-    err = refused(*RUN[:-len(QUIET) - 4], "-x", 0, "--attention", "cudnn")
-    assert err.startswith("train_gpt2cu: --attention cudnn: is for training; with --steps 0"), err
+    cudnn = ["--attention", "cudnn"]
+    refused(*RUN, *cudnn, says=["--attention cudnn: ", "it needs NVRTC of its CUDA release"], **NO_ENGINE)
+    refused(*RUN, *cudnn, says=["--attention cudnn: ", "the cuDNN library says version 0"])
+    refused(*changed("--channels", 24), *cudnn, says=["heads of 12 channels, cuDNN takes multiples of 8"], **CUDNN)
+    refused(*RUN[:-len(QUIET) - 4], "-x", 0, *cudnn, says=["--attention cudnn: is for training; with --steps 0"],
+            **CUDNN)
 
 
 def test_odd_lengths_are_ours():
@@ -76,14 +63,13 @@ def test_odd_lengths_are_ours():
     run = changed("-t", 100)
     run[run.index("-d") + 1] = 300
     reason = "sequences of 100 tokens, cuDNN is asked for multiples of 128 only"
-    out = ran(*run, env=with_cudnn("1"))
+    out = ran(*run, **CUDNN)
     assert re.search(rf"^ +not by cuDNN: {reason}$", out, re.M) and "attention on plain cores" in out, out
-    assert weights_hash(out) == weights_hash(ran(*run, "--attention", "own", env=with_cudnn("1")))
-    for options in (["--attention", "own"], ["--attention", "auto"]):  # nothing to say: not asked for, or not there
-        environment = with_cudnn("1") if "own" in options else cli.ENVIRONMENT
-        assert "cuDNN" not in ran(*run, *options, "--plan", env=environment), options
+    assert weights_hash(out) == weights_hash(ran(*run, "--attention", "own", **CUDNN))
+    for kind, environment in (("own", CUDNN), ("auto", {})):  # nothing to say: not asked for, or not there
+        assert "cuDNN" not in ran(*run, "--attention", kind, "--plan", **environment), kind
     for options in (["--attention", "cudnn"], ["--deterministic", 0]):
-        assert reason in refused(*run, *options), options
+        refused(*run, *options, says=[reason], **CUDNN)
 
 
 def test_plan_lists_the_workspace():
@@ -92,12 +78,12 @@ def test_plan_lists_the_workspace():
                          (["-e", "d12", "-b", 4, "-t", 4096, "--context", 4096, "--heads", 8],
                           8 * 4096 * 4096 * 2 + 8 * 4096 * 4),
                          (["-e", "d12", "-b", 64, "--deterministic", 0], 2 * 32 * 1024 * 768 * 4 + 32 * 12 * 1024 * 4)):
-        out = ran(*shape, "--plan", env=with_cudnn("1"))
+        out = ran(*shape, "--plan", **CUDNN)
         floats = (words + 65536) // 4
         assert re.search(rf"^cudnn_backward +\({floats}\) +f32 .* backward attention$", out, re.M), (floats, out)
     shape = ["-e", "d12", "-b", 64, "--plan"]
-    for options, environment in ((["--attention", "own"], with_cudnn("1")), ([], cli.ENVIRONMENT)):
-        assert "cudnn" not in ran(*shape, *options, env=environment).lower(), options
+    for options, environment in ((["--attention", "own"], CUDNN), ([], {})):
+        assert "cudnn" not in ran(*shape, *options, **environment).lower(), options
 
 
 def used(out):
@@ -111,52 +97,51 @@ def recorded(folder):
 
 BY_CUDNN, BY_US = "by cuDNN 9.19.0, in the backward 1 sequence at a time", "by our own kernels"
 # What cuDNN pretends to take for a graph. Less than no time makes the most graphs the fastest: single sequences.
-FAST, SLOW = dict(EMU_CUDNN_SECONDS="-9"), dict(EMU_CUDNN_SECONDS="9")
+FAST, SLOW = dict(CUDNN, EMU_CUDNN_SECONDS="-9"), dict(CUDNN, EMU_CUDNN_SECONDS="9")
 
 
 @pytest.mark.long
 def test_the_faster_one():
     """auto times both, and later starts know. Nothing is timed with --matmul-tune 0."""
-    hashes = {BY_CUDNN: weights_hash(ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))),
+    hashes = {BY_CUDNN: weights_hash(ran(*RUN, "--attention", "cudnn", **CUDNN)),
               BY_US: weights_hash(ran(*RUN, "--attention", "own"))}
     for fast, slow, environment in ((BY_CUDNN, BY_US, FAST), (BY_US, BY_CUDNN, SLOW)):
         options = ["--matmul-tune-file", cli.path(f"{environment['EMU_CUDNN_SECONDS']}.txt")]
-        out = ran(*RUN, *options, env=with_cudnn("1", **environment))
+        out = ran(*RUN, *options, **environment)
         times = r"^attention   cudnn 3: \S+ ms, cudnn 2: \S+ ms, cudnn 1: \S+ ms, own: \S+ ms, timed in \S+ s$"
         assert re.search(times, out, re.M) and used(out) == fast, out
         assert weights_hash(out) == hashes[fast] != hashes[slow], out
-        out = ran(*RUN, *options, env=with_cudnn("1", **(SLOW if fast == BY_CUDNN else FAST)))
+        out = ran(*RUN, *options, **(SLOW if fast == BY_CUDNN else FAST))
         assert "attention   known from before\n" in out and used(out) == fast, out
         assert weights_hash(out) == hashes[fast], out
-    out = ran(*RUN, "--matmul-tune", 0, env=with_cudnn("1", **SLOW))
+    out = ran(*RUN, "--matmul-tune", 0, **SLOW)
     assert weights_hash(out) == hashes[BY_CUDNN] and "it is done" not in out, out
 
 
 @pytest.mark.long
 def test_resumed_with_the_same():
     """A resumed run takes what the run before has taken, also where the file of choices is not at hand."""
-    folder, other = cli.new_folder("resumed"), dict(XDG_CACHE_HOME=cli.path("elsewhere"))
-    run = [*RUN, "-o", folder]
-    out = ran(*run, "-n", 1, env=dict(with_cudnn("1", **SLOW), XDG_CACHE_HOME=cli.path("first")))
+    folder, elsewhere = cli.new_folder("resumed"), dict(XDG_CACHE_HOME=cli.path("elsewhere"))
+    out = ran(*RUN, "-o", folder, "-n", 1, **dict(SLOW, XDG_CACHE_HOME=cli.path("first")))
     assert used(out) == BY_US == recorded(folder)["hardware"]["attention"], out
-    os.remove(os.path.join(folder, "state_00000002.bin"))
-    again = ran(*run, "--resume", env=dict(with_cudnn("1", **FAST), **other))
+    copy = stopped_after(1, folder)
+    again = ran(*RUN, "-o", copy, "--resume", **dict(FAST, **elsewhere))
     assert "attention   as this run has had it before\n" in again and used(again) == BY_US, again
     assert weights_hash(again) == weights_hash(out), (out, again)
-    os.remove(os.path.join(folder, "state_00000002.bin"))
     changes = ["--attention", "cudnn", "--deterministic", 0]
-    again = ran(*run, "--resume", *changes, env=dict(with_cudnn("1"), **other))
+    again = ran(*RUN, "-o", stopped_after(1, folder), "--resume", *changes, **dict(CUDNN, **elsewhere))
     for change in ("--attention was auto, is cudnn", "--deterministic was 1, is 0"):
         assert f"resuming with other roundings: {change}\n" in again, again
-    out = ran(*run, "--overwrite", env=dict(with_cudnn("1", **FAST), **other))
+    out = ran(*RUN, "-o", folder, "--overwrite", **dict(FAST, **elsewhere))
     assert used(out) == BY_CUDNN == recorded(folder)["hardware"]["attention"], out
 
 
 def test_all_ranks_alike():
     """Rank 0 chooses for all, who would choose otherwise."""
     run = changed("-d", 768)
-    own = {0: {"environment": FAST}, 1: {"environment": SLOW}}
-    out = ranks.ran(2, *run, only=own, EMU_CUDNN="1", XDG_CACHE_HOME=cli.path("of_ranks"), how="tcp")
+    own = {rank: {"environment": dict(speed, XDG_CACHE_HOME=cli.path("of_ranks"))}
+           for rank, speed in enumerate((FAST, SLOW))}
+    out = ranks.ran(2, *run, only=own, how="tcp")
     assert used(out) == BY_CUDNN, out
     same = ranks.ran(2, *run, "--attention", "cudnn", EMU_CUDNN="1", how="tcp")
     assert weights_hash(out) == weights_hash(same), (out, same)
@@ -165,8 +150,8 @@ def test_all_ranks_alike():
 def test_atomics():
     """--deterministic 0: near to the deterministic one, and said; refused where it would do nothing."""
     folder = cli.new_folder("atomics")
-    usual = ran(*RUN, "--attention", "cudnn", env=with_cudnn("1"))
-    out = ran(*RUN, "--deterministic", 0, "-o", folder, env=with_cudnn("1"))
+    usual = ran(*RUN, "--attention", "cudnn", **CUDNN)
+    out = ran(*RUN, "--deterministic", 0, "-o", folder, **CUDNN)
     assert "attention by cuDNN 9.19.0, whose backward has other bits each time, heads of 8\n" in out, out
     for a, b in zip(losses(usual), losses(out)):
         assert abs(a - b) <= ROUNDING * a, (usual, out)
@@ -174,9 +159,9 @@ def test_atomics():
     assert record["options"]["deterministic"] is False, record
     assert record["hardware"]["attention"] == "by cuDNN 9.19.0, in the backward 3 sequences at a time, with other " \
         "bits each time", record
-    for options, kind, says in ((["--attention", "own"], "1", "does nothing with --attention own"),
-                                ([], None, "is for cuDNN's attention; the cuDNN library says version 0"),
-                                ([], "none", "cuDNN 9.19.0 has no plan"),
-                                (["--steps", 0], "1", "with --steps 0")):
-        err = refused(*(RUN if "--steps" not in options else ["-e", "d6"]), *options, "--deterministic", 0, kind=kind)
-        assert err.startswith("train_gpt2cu: --deterministic 0: ") and says in err, err
+    for options, kind, says in ((["--attention", "own"], CUDNN, "does nothing with --attention own"),
+                                ([], {}, "is for cuDNN's attention; the cuDNN library says version 0"),
+                                ([], NO_ENGINE, "cuDNN 9.19.0 has no plan"),
+                                (["--steps", 0], CUDNN, "with --steps 0")):
+        run = RUN if "--steps" not in options else ["-e", "d6"]
+        refused(*run, *options, "--deterministic", 0, says=["--deterministic 0: ", says], **kind)

@@ -13,7 +13,8 @@ import pytest
 import cli
 import evalfiles
 from evalfiles import CONFIG, eval_file, questions, relabelled, results
-from ranks import Ranks, ran, refused, single
+from gpu_program import ran as single
+from ranks import Ranks, ran, refused
 
 COUNT = 8
 

@@ -4,45 +4,35 @@ the same bits however it is run, and what it refuses. The kernels and products t
 TRAIN_GPT2CU names the program (./train_gpt2emu; on a GPU of compute capability 8.9 or later: ./train_gpt2cu),
 TRAIN_GPT2CU_FP32 the same in fp32 (build/emu_fp32/train_gpt2emu), which is to refuse.
 """
+import functools
 import os
 import re
-import shutil
 
 import pytest
 
-import gpu_program
 import cli
-from cli import QUIET, finish, losses, ran, val_losses, weights_hash
-from ranks import Ranks
+import ranks
+from cli import QUIET, Trainer, losses, norms, planned_bytes, stopped_after, val_losses, weights_hash
+from gpu_program import EMULATED, ran, refused
 
-FP32 = os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu")
+FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
 STEPS = 4
 # 36 rows in a micro-batch: no multiple of 16, so that transposed rows are padded.
 SHAPE = ["-i", cli.text_file(), "--layers", 2, "--heads", 2, "--channels", 32, "--context", 12, "-t", 12, "-b", 3]
 RUN = [*SHAPE, "-d", 72, "-x", STEPS, "-l", "1e-2", "-c", "0.1", "-s", 0, "-v", 4, "-m", 1]
 # Of a rounding to e4m3, whose numbers have 4 significant bits.
 LARGEST_ROUNDING = 2.0**-4
-# Without the emulator's checks of accesses, for runs that access what another has accessed.
-UNCHECKED = dict(cli.ENVIRONMENT, EMU_CHECK="0")
 
 
-def norms(out):
-    return [float(norm) for norm in re.findall(r"^step .* norm ([\d.]+)", out, re.M)]
-
-
-OUTPUT = []
-
-
+@functools.lru_cache(None)
 def straight():
-    """What an uninterrupted run prints; it leaves checkpoints of steps 2 and 4 in the folder straight."""
-    if not OUTPUT:
-        OUTPUT.append(ran(*RUN, "--fp8", "-o", cli.new_folder("straight"), "-n", 2))
-    return OUTPUT[0]
+    """What an uninterrupted run prints, with all checks; it leaves checkpoints of steps 2 and 4."""
+    return ran(*RUN, "--fp8", "-o", cli.new_folder("straight"), "-n", 2, EMU_CHECK="1")
 
 
 def test_close_to_bf16():
     """Losses within 1 %, and norms of the gradient, which is rounded in all its parts, as near as one such rounding."""
-    fp8, bf16 = straight(), ran(*RUN, env=UNCHECKED)
+    fp8, bf16 = straight(), ran(*RUN)
     assert weights_hash(fp8) != weights_hash(bf16) and losses(fp8) != losses(bf16), "8 bits change nothing"
     for find, limit in ((losses, 0.01), (val_losses, 0.01), (norms, LARGEST_ROUNDING)):
         pairs = list(zip(find(fp8), find(bf16)))
@@ -54,7 +44,7 @@ def test_close_to_bf16():
 
 def test_same_bits_at_every_level_of_recompute():
     for level in (0, 2, 3):  # 1 is the default
-        out = ran(*RUN, "--fp8", "-r", level)
+        out = ran(*RUN, "--fp8", "-r", level, EMU_CHECK="1")
         assert weights_hash(out) == weights_hash(straight()), level
         assert losses(out) == losses(straight()) and val_losses(out) == val_losses(straight()), level
 
@@ -62,7 +52,7 @@ def test_same_bits_at_every_level_of_recompute():
 def test_with_attention_by_cudnn():
     """What cuDNN writes is measured, too. Values by 2**-30 and the layer behind by 2**30 are the same model; without a
     scale these values would be zeros in 8 bits, and their gradients would not fit."""
-    if not gpu_program.EMULATED:
+    if not EMULATED:
         pytest.skip("whether cuDNN is here is not known")
     config = cli.config(C=32, maxT=128, L=2)
     params = cli.make_params(config)
@@ -73,13 +63,13 @@ def test_with_attention_by_cudnn():
                 params[name][i] *= factor
     model = cli.model("small_values.bin", config, params)
     run = ["-e", model, *SHAPE[:2], "-b", 1, "-t", 128, "-x", 1, "--fp8", *QUIET]
-    own = ran(*run, "--grad-clip", 0, env=UNCHECKED)
-    out = ran(*run, "--grad-clip", 0, "--attention", "cudnn", env=dict(UNCHECKED, EMU_CUDNN="1"))
+    own = ran(*run, "--grad-clip", 0)
+    out = ran(*run, "--grad-clip", 0, "--attention", "cudnn", EMU_CUDNN="1")
     (norm, ), (expected, ) = norms(out), norms(own)
     assert expected > 1e3 and abs(norm - expected) <= LARGEST_ROUNDING * expected, (norm, expected)
     (loss, ), (expected, ) = losses(out), losses(own)
     assert abs(loss - expected) <= 1e-3 * expected, (loss, expected)
-    again = ran(*run, "--grad-clip", 0, "--attention", "cudnn", "-r", 3, env=dict(UNCHECKED, EMU_CUDNN="1"))
+    again = ran(*run, "--grad-clip", 0, "--attention", "cudnn", "-r", 3, EMU_CUDNN="1")
     assert weights_hash(again) == weights_hash(out), (again, out)
 
 
@@ -87,87 +77,57 @@ def test_evaluates_and_samples():
     """Weights that are not trained are needed in one of the two orders only."""
     straight()
     more = ["-e", cli.path("straight"), "-i", SHAPE[1], "-t", 12, "-b", 3, "-x", 0, "-m", 2]
-    out, bf16 = (ran(*more, *fp8, "-g", 2, env=UNCHECKED) for fp8 in (["--fp8"], []))
+    out, bf16 = (ran(*more, *fp8, "-g", 2) for fp8 in (["--fp8"], []))
     (loss, ), (expected, ) = val_losses(out), val_losses(bf16)
     assert loss != expected and abs(loss - expected) <= 0.01 * expected, (loss, expected)
 
 
 def test_same_bits_in_any_order():
     """Of blocks and threads; and launched one by one, not as graphs."""
-    out = ran(*RUN, "--fp8", "--cuda-graph", 0, env=dict(UNCHECKED, EMU_SCHEDULE="random:3"))
+    out = ran(*RUN, "--fp8", "--cuda-graph", 0, EMU_SCHEDULE="random:3")
     assert weights_hash(out) == weights_hash(straight())
 
 
 def test_resumed_run():
     """No scale outlasts a step, so that nothing of --fp8 is in a checkpoint; but a run in bf16 would be another."""
-    want, folder = weights_hash(straight()), cli.new_folder("resumed")
-    os.mkdir(folder)
-    for name in ("model_00000002.bin", "state_00000002.bin", "main.log"):
-        shutil.copy(os.path.join(cli.path("straight"), name), folder)
-    _, err = finish(cli.start(*RUN, "-o", folder, "-n", 2, "--resume"), 1)
-    assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and "--fp8" in err and "--allow-changes" in err, err
-    assert weights_hash(ran(*RUN, "--fp8", "-o", folder, "-n", 2, "--resume", env=UNCHECKED)) == want
+    want, folder = weights_hash(straight()), stopped_after(2, cli.path("straight"))
+    run = [*RUN, "-o", folder, "-n", 2, "--resume"]
+    refused(*run, says=["--fp8", "--allow-changes"])
+    assert weights_hash(ran(*run, "--fp8")) == want
 
 
 def test_same_bits_in_every_stage():
     """Of two ranks each scales what it has itself; weights alike, kept in 8 bits or made so when they have come."""
     run = [*SHAPE, *QUIET, "-x", 2, "-l", "1e-2", "--fp8"]
-    hashes = {}
-    for stage in (0, 1, 3):
-        ranks = Ranks(2, *run, "-z", stage)
-        ranks.wait()
-        assert all(process.returncode == 0 for process in ranks.processes.values()), ranks.outputs()
-        hashes[stage] = weights_hash(ranks.out())
+    hashes = {stage: weights_hash(ranks.ran(2, *run, "-z", stage)) for stage in (0, 1, 3)}
     assert len(set(hashes.values())) == 1, hashes
-
-
-def test_loss_that_is_no_number():
-    """fc overflows in a layer: the scale of its GELU is no number either, so that the run ends before an update."""
-    config = cli.config(C=32, maxT=24, L=2)
-    params = cli.make_params(config)
-    for name, value in (("ln2b", 8.0), ("fcw", 2.0**126)):  # of layer 1; 8 bits hold what is a power of two
-        half = len(params[name]) // 2
-        params[name][half:] = cli.array.array("f", [value] * half)
-    cli.shard("overflow.bin", cli.random_tokens(500, 257))
-    _, err = finish(cli.start("-e", cli.model("overflowing.bin", config, params), "-i", cli.path("overflow.bin"),
-                              "-b", 2, "-t", 16, "-x", 3, *QUIET, "--fp8"), 1)
-    assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and "step 1: the loss is" in err, err
-    assert "first found in activation fc of layer 1" in err, err
 
 
 def test_plan_lists_what_is_kept():
     """At a real size the inputs that are kept in 8 bits more than pay for the weights that are there twice more."""
-    def plan(*options):
-        env = dict(cli.ENVIRONMENT, EMU_NO_GPU="1")
-        out = ran("-e", "d12", "-b", 16, "-r", 0, *options, "--plan", env=env)
-        return out, int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
-
-    (out, total), (_, bf16) = plan("--fp8"), plan()
+    out, bf16 = (ran("-e", "d12", "-b", 16, "-r", 0, *fp8, "--plan", EMU_NO_GPU="1") for fp8 in (["--fp8"], []))
     rows = dict(re.findall(r"^(\w+) +\([\d, ]+\) +fp8 +(\d+) ", out, re.M))
     assert int(rows["fcprojw_fp8"]) == int(rows["fcprojw_fp8_t"]) == 12 * 4 * 768 * 768, rows
     assert int(rows["gelu_fp8_t"]) == 12 * 4 * 768 * 16 * 1024 == 4 * int(rows["att_fp8_t"]), rows
     assert not re.search(r"^gelu ", out, re.M) and re.search(r"^ln1 +\(1, 16384, 768\)", out, re.M), out
-    assert total < bf16, (total, bf16)
+    assert planned_bytes(out) < planned_bytes(bf16), (out, bf16)
 
 
 def test_refusals():
-    cases = [([*SHAPE, "-ge", 1], ["--gelu-fusion (-ge)", "--fp8"], {}),
-             ([*SHAPE[:6], "--channels", 24, *SHAPE[8:]], ["--fp8", "24 channels", "multiple of 16"], {})]
-    if gpu_program.EMULATED:
-        cases.append((SHAPE, ["--fp8", "compute capability 8.6", "8.9"], {"EMU_CAPABILITY": "8.6"}))
-    for options, says, variables in cases:
-        _, err = finish(cli.start(*options, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, **variables)), 1)
-        assert re.fullmatch(r"train_gpt2cu: [^\n]+\n", err) and all(text in err for text in says), err
-    if gpu_program.EMULATED:  # the oldest that can
-        ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CAPABILITY="8.9"))
+    run = [*SHAPE, "-x", 1, *QUIET, "--fp8"]
+    refused(*run, "-ge", 1, says=["--gelu-fusion (-ge)", "--fp8"])
+    refused(*run[:6], "--channels", 24, *run[8:], says=["--fp8", "24 channels", "multiple of 16"])
+    if EMULATED:
+        refused(*run, says=["--fp8", "compute capability 8.6", "8.9"], EMU_CAPABILITY="8.6")
+        ran(*run, EMU_CAPABILITY="8.9")  # the oldest that can
 
 
 def test_says_that_it_converts_in_software():
     """A program for 8.0 alone runs on later GPUs, too."""
-    if not gpu_program.EMULATED:
+    if not EMULATED:
         pytest.skip("which GPUs this program is built for is not known")
     for code, slow in (("8.0", True), ("8.9", False), ("9.0", False)):
-        out = ran(*SHAPE, "-x", 1, *QUIET, "--fp8", env=dict(cli.ENVIRONMENT, EMU_CODE=code))
+        out = ran(*SHAPE, "-x", 1, *QUIET, "--fp8", EMU_CODE=code)
         line = re.search(r"^fp8 +slow: .* no code for 8.9 or later.*; build it with GPU_ARCH=90$", out, re.M)
         assert (line is not None) == slow, (code, out)
 
@@ -176,8 +136,4 @@ def test_refused_in_fp32():
     if not os.path.exists(FP32):
         pytest.skip("no fp32 program (make PRECISION=FP32 BUILD=build/emu_fp32 BIN=build/emu_fp32 "
                            "build/emu_fp32/train_gpt2emu builds it)")
-    process = cli.subprocess.Popen([FP32, *map(str, SHAPE), "--fp8"], stdout=cli.subprocess.PIPE,
-                                   stderr=cli.subprocess.PIPE, env=cli.ENVIRONMENT)
-    _, err = finish(process, 1)
-    assert re.fullmatch(r"train_gpt2cu: --fp8: [^\n]*fp32[^\n]*\n", err), err
-#FP32
+    Trainer(FP32, "train_gpt2cu").refused(*SHAPE, "--fp8", says=[re.compile("--fp8: .*fp32")])

@@ -3,20 +3,20 @@ GPU, no NCCL and no MPI are needed."""
 import glob
 import os
 import re
-import subprocess
 import sys
-import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-PROGRAM = os.path.join(ROOT, os.environ.get("TRAIN_GPT2CU", "train_gpt2emu"))
+import cli
+from cli import planned_bytes
+from gpu_program import PROGRAM, ran, refused
+from tools import ROOT, text_of
+
 sys.path[:0] = [os.path.join(ROOT, "dev"), os.path.join(ROOT, "dev", "bench")]
 import plan_table  # noqa: E402 (its folder had to be named first)
 import step_table  # noqa: E402
 
 
 def plan(*arguments):
-    command = [PROGRAM, "--plan", *(str(argument) for argument in arguments)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
+    return ran("--plan", *arguments)
 
 
 def test_documents_have_these_tables():
@@ -30,9 +30,8 @@ def test_table_is_the_plan():
     for ranks in (1, 2, 8):
         for stage in range(4):
             out = plan("-e", "d12", "-b", 4, "-np", ranks, "-z", stage)
-            total = re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1)
             row = re.search(rf"^{stage} +(\d+) ", out.split("--zero-stage", 1)[1], re.M).group(1)
-            assert total == row, (ranks, stage, total, row)
+            assert planned_bytes(out) == int(row), (ranks, stage, out)
 
 
 def test_one_gpu_shards_nothing():
@@ -100,8 +99,7 @@ def test_rows_are_called_like_kernels():
     """But for the libraries' rows, each is the beginning of a kernel's name, or what a trace calls a memset."""
     names = []
     for path in glob.glob(os.path.join(ROOT, "llmc", "*", "*.cuh")):
-        with open(path, encoding="utf-8") as file:
-            names += re.findall(r"\b(\w+)_kernel\(", file.read())
+        names += re.findall(r"\b(\w+)_kernel\(", text_of(path))
     for more in (["-r", 2], ["-r", 2, "--fp8"], ["-r", 3, "-ge", 2, "-np", 2]):
         for name in kernels(plan("-e", "d12", *more)):
             library = name == "the step" or name.split()[0] in ("matmul", "cudnn", "nccl", "fill")
@@ -119,11 +117,8 @@ def test_step_table_joins_the_rows():
         library = ["nvjet_hsh_128x256", "sm80_xmma_gemm_x", "cublasLt::splitKreduce"][i % 3]
         kernel = library if name in matmuls else name + "_mma" if "attention" in name else name
         lines.append(f"{kernel},{row[1]},0,{2 * row[0]:.6f},0,0")
-    with tempfile.TemporaryDirectory() as folder:
-        trace = os.path.join(folder, "step.csv")
-        with open(trace, "w", encoding="utf-8") as file:
-            file.write("\n".join(lines) + "\n")
-        table, joined = step_table.tables(trace, out, os.path.join(folder, "no_kernels.csv"))
+    trace = cli.write("step.csv", "\n".join(lines) + "\n")
+    table, joined = step_table.tables(trace, out, cli.path("no_kernels.csv"))
     assert {row.name for row in joined} == {"the step", "matmul", *rows} - set(matmuls), joined
     assert all(abs(row.ms / row.predicted - 2) < 5e-4 for row in joined) and " 2.00x " in table, joined
 
@@ -153,17 +148,13 @@ SMALL = ["--gpu-memory", 8]  # as all GPUs that --auto plans for here: cuBLAS ha
 RESERVE = 3 << 29  # of one GPU that is only supposed: a GiB, and half of one for CUDA's context
 
 
-def total(out):
-    return int(re.search(r"On the GPU\n.*?total +(\d+) bytes", out, re.S).group(1))
-
-
 def test_levels_are_those_of_the_plan():
     """The table of levels has the bytes that each level's plan has, the best bargain first, and level 0 before all."""
     out = plan(*D12, "-b", 4)
     rows = re.findall(r"^([0-3]) +(\d+) +(\d+) +([\d.]+) ms \( *([\d.]+)%\) +([\d.]+)$", out, re.M)
     assert [row[0] for row in rows][0] == "0" and sorted(row[0] for row in rows) == ["0", "1", "2", "3"], out
     for level, bytes_, saved, ms, percent, bargain in rows:
-        assert int(bytes_) == total(plan(*D12, "-b", 4, "-r", level)), (level, out)
+        assert int(bytes_) == planned_bytes(plan(*D12, "-b", 4, "-r", level)), (level, out)
         assert int(saved) == int(rows[0][1]) - int(bytes_), out
         if level != "0":
             assert abs(float(bargain) - int(saved) / 2**20 / float(ms)) <= 0.01 * float(bargain) and float(percent) > 0
@@ -175,9 +166,9 @@ def test_lowest_level_is_the_default():
     """Without -r: the first level that fits, to the byte; where none does, the last one."""
     def default(memory):
         out = plan(*D12, "-b", 4, "--gpu-memory", repr(memory / 2**30))
-        return int(re.search(r"^auto +--recompute (\d): ", out, re.M).group(1)), total(out)
+        return int(re.search(r"^auto +--recompute (\d): ", out, re.M).group(1)), planned_bytes(out)
 
-    totals = [total(plan(*D12, *SMALL, "-b", 4, "-r", level)) for level in range(4)]
+    totals = [planned_bytes(plan(*D12, *SMALL, "-b", 4, "-r", level)) for level in range(4)]
     for level, bytes_ in enumerate(totals):
         assert default(bytes_ + RESERVE) == (level, bytes_), (level, totals)
         assert default(bytes_ - 1 + RESERVE)[0] == min(level + 1, 3), (level, totals)
@@ -188,12 +179,12 @@ def automatic(memory, *arguments):
     """What --auto chooses for a GPU of so many bytes: batch size, level, choices that fit, and the plan's total."""
     out = plan(*arguments, "--auto", "--gpu-memory", repr(memory / 2**30))
     found = re.search(r"^auto +--batch-size (\d+) --recompute (\d): .*, of (\d+) choices of (\d+) that fit", out, re.M)
-    return (*(int(word) for word in found.groups()), total(out))
+    return (*(int(word) for word in found.groups()), planned_bytes(out))
 
 
 def test_auto_fits_to_the_byte():
     """As many choices fit as --auto says, and so does the one that it takes; with a byte less it takes another one."""
-    totals = {(B, r): total(plan(*D12, *SMALL, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
+    totals = {(B, r): planned_bytes(plan(*D12, *SMALL, "-b", B, "-r", r)) for B in (1, 2, 4, 8, 16) for r in range(4)}
     budget = 4 << 30
     B, level, fitting, count, taken = automatic(budget + RESERVE, *D12)
     assert count == 20 and fitting == sum(bytes_ <= budget for bytes_ in totals.values()), (budget, fitting)
@@ -204,7 +195,7 @@ def test_auto_fits_to_the_byte():
 def test_auto_fills_the_gpu_that_is_named():
     def chosen(gpu):
         out = plan("-e", "d48", "-d", 64 * 1024, "--auto", "--gpu", gpu)
-        return total(out), float(re.search(r"that fit into .* \(([\d.]+) GiB less", out)[1])
+        return planned_bytes(out), float(re.search(r"that fit into .* \(([\d.]+) GiB less", out)[1])
 
     small, large = chosen("a100"), chosen("b200")
     assert small[0] < large[0] and (small[1], large[1]) == (79, 178), (small, large)
@@ -222,10 +213,7 @@ def test_auto_refuses():
     for arguments, says in ((["--auto", "-b", 4, "-r", 1], "both are given"),
                             (["--auto", "-d", 1000], "is not a multiple of B x T = 1024"),
                             (["--auto", "-b", 4, "--gpu-memory", 1], "nothing fits: --batch-size 4 --recompute 3")):
-        result = subprocess.run([PROGRAM, "--plan", "-e", "d12", *map(str, arguments)], capture_output=True, text=True,
-                                timeout=120, check=False)
-        assert result.returncode == 1 and re.fullmatch(r"train_gpt2cu: [^\n]+\n", result.stderr), result
-        assert says in result.stderr, (says, result.stderr)
+        refused("--plan", "-e", "d12", *arguments, says=[says])
 
 
 def test_workspace_of_a_large_gpu():
@@ -233,7 +221,8 @@ def test_workspace_of_a_large_gpu():
     large, small, above = (plan(*D12, "-b", 4, *memory) for memory in
                            ((), ("--gpu-memory", 37), ("--gpu-memory", 38)))
     rows = [int(re.search(r"^cublas +\(\d+\) +f32 +(\d+) ", out, re.M).group(1)) for out in (large, small, above)]
-    assert rows == [128 << 20, 32 << 20, 128 << 20] and total(large) - total(small) == 96 << 20, (rows, large, small)
+    assert rows == [128 << 20, 32 << 20, 128 << 20], rows
+    assert planned_bytes(large) - planned_bytes(small) == 96 << 20, (large, small)
     assert "supposed to have 79 GiB (--gpu-memory); from 40 GB on" in large, large
     assert "to have 37 GiB" in small, small
 
@@ -241,7 +230,7 @@ def test_workspace_of_a_large_gpu():
 def head_rows(*arguments):
     """Of the plan: rows, and bytes in all."""
     out = plan(*D12[:4], *arguments)
-    return int(re.search(r"^logits +\((?:2, )?(\d+), \d+\) ", out, re.M).group(1)), total(out)
+    return int(re.search(r"^logits +\((?:2, )?(\d+), \d+\) ", out, re.M).group(1)), planned_bytes(out)
 
 
 def test_fewer_head_rows_take_less_memory():

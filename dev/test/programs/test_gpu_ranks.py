@@ -9,6 +9,7 @@ the comparison of losses is much sharper there. It is left out where that progra
 """
 import array
 import atexit
+import functools
 import os
 import re
 import shutil
@@ -20,8 +21,9 @@ import time
 import pytest
 
 import cli
-from run_folder import log_of
-from ranks import ENVIRONMENT, LINE, PROGRAM, Ranks, has_mpi, ran, refused, single
+import gpu_program
+from cli import log_of, logged_steps, losses, norms, steps_of, stopped_after, weights_hash
+from ranks import PROGRAM, Ranks, has_mpi, ran, refused
 
 FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
 VOCAB = 61
@@ -72,16 +74,8 @@ def options(sequences, batch, steps, *changes):
 NO_SIZE = [word for name in MODEL[::2] for word in (name, None)]
 
 
-def norms(out):
-    return [float(norm) for norm in re.findall(r"\| norm ([\d.]+)", out)]
-
-
-def steps_of(out):
-    return [int(step) for step in re.findall(r"^step +(\d+)/\d+ \| loss", out, re.M)]
-
-
 def is_bf16(program=PROGRAM):
-    out = single(*options(16, 1, 1), "--plan", program=program)
+    out = cli.Trainer(program, "train_gpt2cu").ran(*options(16, 1, 1), "--plan")
     return re.search(r"^precision +(\w+)", out, re.M).group(1) == "bf16"
 
 
@@ -98,7 +92,7 @@ def test_starts():
             folder = cli.new_folder(f"start_{how}_{count}")
             out = ran(count, *options(4, 1, 4), "-z", 1, "-o", folder, how=how)
             assert f"ranks       {count} on 1 machine" in out, out
-            results[how, count] = cli.weights_hash(out), log_of(folder), cli.losses(out)
+            results[how, count] = weights_hash(out), log_of(folder), losses(out)
         assert len({str(results[key]) for key in results if key[1] == count}) == 1, results
     if has_mpi():
         pytest.skip(f"by MPI: {has_mpi()}")
@@ -108,7 +102,7 @@ def test_switches_do_not_add_up():
     """NCCL finds NVLS switched off on every rank, unless the user has said something else."""
     if not PROGRAM.endswith("emu"):
         pytest.skip("the emulator's NCCL tells on stderr what it finds")
-    ENVIRONMENT.pop("NCCL_NVLS_ENABLE", None)
+    gpu_program.GPU.environment.pop("NCCL_NVLS_ENABLE", None)
     for given, found in ((None, "0"), ("1", "1"), ("2", "2")):
         environment = {"NCCL_DEBUG": "INFO", **({"NCCL_NVLS_ENABLE": given} if given else {})}
         ranks = Ranks(2, *options(2, 1, 1), **environment)
@@ -162,18 +156,6 @@ def matrix_run(case, steps, program=PROGRAM, *more):
     return Ranks(count, *chosen, "-z", stage, only={rank: {"program": program} for rank in range(count)})
 
 
-def run_cases(cases, steps, program):
-    """What each case prints, in order; two run at a time."""
-    running = []
-    for case in cases:
-        running.append((case, matrix_run(case, steps, program)))
-        if len(running) == 2:
-            case, ranks = running.pop(0)
-            yield case, ranks.finish()
-    for case, ranks in running:
-        yield case, ranks.finish()
-
-
 def matrix_cases():
     for count in (1, 2, 4):
         for accumulation in (2, ) if "TEST_QUICK" in os.environ else (1, 2, 4):
@@ -184,10 +166,10 @@ def matrix_cases():
 def check_matrix(cases, steps, program, limit):
     """Runs (ranks, accumulation, stage) and compares all with the first. Returns what each printed."""
     outs = {}
-    for case, out in run_cases(cases, steps, program):
-        outs[case] = out
+    for case in cases:
+        outs[case] = matrix_run(case, steps, program).finish()
         first = next(iter(outs.values()))
-        assert compare(cli.losses(first), cli.losses(outs[case]), limit) is not None, (case, first, outs[case])
+        assert compare(losses(first), losses(outs[case]), limit) is not None, (case, first, outs[case])
         # The first step's weights are the same, to the bit: its gradient differs by roundings of fp32 sums alone.
         assert abs(norms(outs[case])[0] - norms(first)[0]) <= 1.01e-4, (case, first, outs[case])
     for (count, accumulation, stage), out in outs.items():
@@ -196,24 +178,14 @@ def check_matrix(cases, steps, program, limit):
         # Gradients of stages 0 and 1 are added up alike, and those of 2 and 3; with one micro-batch, those of all.
         like = (count, accumulation, 0 if stage < 2 or accumulation == 1 else 2)
         if like in outs:
-            assert cli.weights_hash(out) == cli.weights_hash(outs[like]), (count, accumulation, stage)
-            assert cli.losses(out) == cli.losses(outs[like])
+            assert weights_hash(out) == weights_hash(outs[like]), (count, accumulation, stage)
+            assert losses(out) == losses(outs[like])
     return outs
 
 
 def test_like_one_rank():
     """All numbers of ranks, stages and lengths of accumulation, at the same total batch."""
     check_matrix(matrix_cases(), 2, PROGRAM, limits(is_bf16()))
-
-
-@pytest.mark.long
-def test_like_one_rank_for_many_steps():
-    limit = limits(is_bf16())
-    outs = check_matrix([(1, 1, 0), (4, 2, 1), (2, 4, 3)], 12, PROGRAM, limit)
-    faster = matrix_run((1, 1, 0), 12, PROGRAM, "--lr", 3.3e-3).finish()
-    losses = cli.losses(outs[1, 1, 0])
-    assert losses[-1] < 0.97 * losses[0], losses
-    assert compare(losses, cli.losses(faster), limit) is None, "the limit would not notice a tenth more learning rate"
 
 
 def test_like_one_rank_in_fp32():
@@ -223,7 +195,7 @@ def test_like_one_rank_in_fp32():
     limit = limits(is_bf16(FP32))
     outs = check_matrix([(1, 1, 0), (2, 2, 1), (4, 1, 0), (4, 4, 3)], 20, FP32, limit)
     faster = matrix_run((1, 1, 0), 20, FP32, "--lr", 3.003e-3).finish()
-    assert compare(cli.losses(outs[1, 1, 0]), cli.losses(faster), limit) is None
+    assert compare(losses(outs[1, 1, 0]), losses(faster), limit) is None
 
 
 # ---- What is sent, and what it takes ----
@@ -232,7 +204,7 @@ def test_like_one_rank_in_fp32():
 def planned(count, stage, *arguments):
     """What --plan prints for GPUs as large as the emulated ones, and its table of the stages: bytes of memory, of
     gradients and of parameters sent a step."""
-    out = single(*arguments, "--plan", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
+    out = gpu_program.ran(*arguments, "--plan", "--gpu-memory", 8, "-np", count, "-z", stage, EMU_NO_GPU="1")
     return out, [tuple(map(int, row)) for row in re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) ", out, re.M)]
 
 
@@ -283,15 +255,6 @@ def files_of(folder):
     return {name: cli.read(os.path.join(folder, name)) for name in names}
 
 
-def copy_checkpoint(source, target, step):
-    """A new folder in which the run has just been stopped after so many steps."""
-    target = cli.new_folder(target)
-    os.mkdir(target)
-    for name in (f"model_{step:08}.bin", f"state_{step:08}.bin", "main.log"):
-        shutil.copy(os.path.join(source, name), target)
-    return target
-
-
 def test_checkpoints_know_no_ranks():
     """1, 2, 3 and 4 ranks write the same state in the same bytes.
 
@@ -308,7 +271,7 @@ def test_checkpoints_know_no_ranks():
     run = changed(run, "--train-data", cli.shard("certain_train.bin", [certain] * 200))
     want = None
     for count, stage in ((1, 0), (2, 0), (2, 3), (3, 1), (3, 2), (4, 3)):
-        folder = copy_checkpoint(begun, f"of_{count}_{stage}", 3)
+        folder = stopped_after(3, begun)
         out = ran(count, *run, "-o", folder, "-z", stage, "--resume", "--allow-changes")
         assert "| loss 0.000000 | norm 0.0000 |" in out, out
         files = files_of(folder)
@@ -331,7 +294,7 @@ def test_damaged_replicas_are_found():
     assert cli.checkpoints(folder) == [3]
     record("a bit flips on the way to one rank", seconds, line)
     out = ran(2, *run, "-o", folder, "--resume")
-    assert steps_of(out)[0] == 4 and cli.weights_hash(out) == cli.weights_hash(want)
+    assert steps_of(out)[0] == 4 and weights_hash(out) == weights_hash(want)
     # Of stage 1, the last gather of parameters before a checkpoint, and a gather after the start.
     folder = cli.new_folder("corrupt_1")
     for n, step in ((4 + 9 * 2 + 9, 3), (2, 0)):
@@ -344,49 +307,31 @@ def test_damaged_replicas_are_found():
 
 
 @pytest.mark.long
-def test_elastic_resume():
-    """4 -> 2 -> 1 -> 3 ranks in the middle of a run, each in another stage: stopped by a signal to some rank."""
-    steps, sequences = 24, 12
-    batch = {4: 1, 2: 2, 1: 4, 3: 2}
-    straight = cli.new_folder("uninterrupted")
-    want = cli.losses(ran(1, *options(sequences, batch[1], steps), "-o", straight))
-    folder, got, step = cli.new_folder("elastic"), [], 0
-    for count, stage in ((4, 3), (2, 1), (1, 0)):
-        run = [*options(sequences, batch[count], steps), "-z", stage, "-o", folder, *(["--resume"] if step else [])]
-        ranks = Ranks(count, *run, EMU_NCCL_FAULT=f"rest@{count - 1}:{50 * count}:20")  # until it is told
-        ranks.until_printed(rf"^step +{step + 3}/{steps} ")
-        ranks.send(count - 1, signal.SIGTERM)
-        out = ranks.finish()
-        assert re.search(rf"stopped by a signal after \d+ of {steps} steps; --resume goes on", out), out
-        before, step = step, cli.checkpoints(folder)[-1]
-        assert steps_of(out) == [*range(before + 1, step + 1)], out
-        got += cli.losses(out)
-        if count == 4:
-            other = changed(run, "--total-batch", 2 * sequences * T)
-            refused(4, *other, "--resume", says=["--total-batch was 48, is 96", "--allow-changes"])
-    out = ran(3, *options(sequences, batch[3], steps), "-z", 2, "-o", folder, "--resume")
-    assert steps_of(out) == [*range(step + 1, steps + 1)], out
-    got += cli.losses(out)
-    assert compare(want, got, limits(is_bf16())) is not None, (want, got)
-    logged = [int(n) for n in re.findall(r"^s:(\d+) trl:", log_of(folder), re.M)]
-    assert logged == [*range(steps)], logged
-
-
-@pytest.mark.long
 def test_saved_on_8():
     """What 8 ranks have saved goes on with 1, 2, 4 and 16, each in another stage; all see the batches that one sees."""
     limit = limits(is_bf16())
-    want = cli.losses(ran(1, *options(16, 4, 6)))
+    want = losses(ran(1, *options(16, 4, 6)))
     saved = cli.new_folder("saved_on_8")
-    assert compare(want, cli.losses(ran(8, *options(16, 2, 6), "-n", 3, "-z", 1, "-o", saved)), limit) is not None
+    assert compare(want, losses(ran(8, *options(16, 2, 6), "-n", 3, "-z", 1, "-o", saved)), limit) is not None
     for stage, count in enumerate((1, 2, 4, 16)):
-        folder = cli.new_folder(f"resumed_on_{count}")
-        shutil.copytree(saved, folder)
-        for kind in ("model", "state"):
-            os.remove(os.path.join(folder, f"{kind}_00000006.bin"))
+        folder = stopped_after(3, saved)
         out = ran(count, *options(16, 1, 6), "-n", 3, "-z", stage, "-o", folder, "--resume", EMU_GPUS="16")
-        assert steps_of(out) == [4, 5, 6], (count, out)
-        assert compare(want[3:], cli.losses(out), limit) is not None, (count, want, out)
+        assert steps_of(out) == [4, 5, 6] and logged_steps(folder) == [*range(6)], (count, out)
+        assert compare(want[3:], losses(out), limit) is not None, (count, want, out)
+
+
+def test_export():
+    """One rank and two in every stage write the CPU trainer's files, to the byte."""
+    arguments = ["--init", cli.model("in.bin", cli.config(L=2)), "--steps", 0, "-s", 0]
+    folders = [cli.new_folder("cpu")]
+    cli.ran(*arguments, "--export", folders[0])
+    for count, stage in ((1, 0), (2, 0), (2, 1), (2, 2), (2, 3)):
+        folders.append(cli.new_folder(f"gpu_{count}_{stage}"))
+        out = ran(count, *arguments, "-z", stage, "--export", folders[-1])
+        assert f"exported    {folders[-1]}: the model and its tokenizer" in out, out
+    want, *others = ({name: cli.read(os.path.join(folder, name)) for name in os.listdir(folder)} for folder in folders)
+    assert len(want) == 8 and all(files == want for files in others), folders
+    refused(2, *arguments, only={1: {"arguments": ["--export", cli.new_folder("one")]}}, says=["--export is "])
 
 
 # ---- Faults ----
@@ -412,15 +357,11 @@ def fault_options(folder, *more):
     return [*options(6, 1, FAULT_STEPS, "-n", 3), "-z", 2, "-o", folder, *more]
 
 
-STRAIGHT = {}
-
-
+@functools.lru_cache(None)
 def straight():
-    """An undisturbed run."""
-    if not STRAIGHT:
-        folder = cli.new_folder("straight")
-        STRAIGHT.update(hash=cli.weights_hash(ran(3, *fault_options(folder))), log=log_of(folder))
-    return STRAIGHT
+    """The hash and the log of an undisturbed run."""
+    folder = cli.new_folder("straight")
+    return weights_hash(ran(3, *fault_options(folder))), log_of(folder)
 
 
 def goes_on(folder, last):
@@ -428,7 +369,7 @@ def goes_on(folder, last):
     assert cli.checkpoints(folder)[-1] == last, cli.checkpoints(folder)
     out = ran(3, *fault_options(folder, "--resume"))
     assert steps_of(out) == [*range(last + 1, FAULT_STEPS + 1)], out
-    assert cli.weights_hash(out) == straight()["hash"] and log_of(folder) == straight()["log"], out
+    assert (weights_hash(out), log_of(folder)) == straight(), out
     assert not [name for name in os.listdir(folder) if "tmp" in name], os.listdir(folder)
 
 
@@ -462,34 +403,24 @@ def held(seconds, step=5):
     return {"EMU_NCCL_FAULT": f"delay@0:{collective(step, 5)}:{seconds}"}
 
 
-def start_stopped():
-    folder = cli.new_folder("stopped")
-    ranks = Ranks(3, *fault_options(folder), **held(5))
-    ranks.until_printed("saved the checkpoint of step 3")
-    return ranks, folder, ranks.send(2, signal.SIGSTOP)
-
-
 @pytest.mark.long
 def test_stopped():
     """A rank that stands still, as when its machine hangs, is missed after 20 seconds; if it comes back, it ends."""
-    ranks, folder, since = start_stopped()
+    folder = cli.new_folder("stopped")
+    ranks = Ranks(3, *fault_options(folder), **held(5))
+    ranks.until_printed("saved the checkpoint of step 3")
+    since = ranks.send(2, signal.SIGSTOP)
     line = ranks.fail(["rank 2 (", "has not been heard of for 20 s", REMEDY], lost=[2], killed=None)
     record("rank 2 is stopped (SIGSTOP)", max(ranks.ended[0], ranks.ended[1]) - since, line)
     ranks.send(2, signal.SIGCONT)
-    ranks.wait()
-    assert ranks.processes[2].returncode == 1 and LINE.fullmatch(ranks.err(2)), ranks.outputs()
+    ranks.fail()
     ranks.kill()
     goes_on(folder, 3)
 
 
-def start_hanging():
-    folder = cli.new_folder("hangs")
-    fault = f"hang@1:{collective(8, 5)}"
-    return Ranks(3, *fault_options(folder), "--watchdog", 10, EMU_NCCL_FAULT=fault), folder
-
-
 def test_hanging_collective():
-    ranks, folder = start_hanging()
+    folder = cli.new_folder("hangs")
+    ranks = Ranks(3, *fault_options(folder), "--watchdog", 10, EMU_NCCL_FAULT=f"hang@1:{collective(8, 5)}")
     line = ranks.fail(["all ranks wait for each other", "in step 8", "the network or a GPU hangs", REMEDY])
     last_step = os.stat(ranks.file(0, "out")).st_mtime - ranks.wall + ranks.began
     record("a collective hangs, with --watchdog 10", ranks.all_ended() - last_step, line)
@@ -500,45 +431,7 @@ def test_hanging_collective():
 def test_late_rank():
     """Waited for: being late is no fault."""
     out = ran(3, *fault_options(cli.new_folder("late")), EMU_NCCL_FAULT=f"delay@1:{collective(5, 5)}:2")
-    assert cli.weights_hash(out) == straight()["hash"]
-
-
-DIES_AT = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-static void call(const char *name) {
-    static int calls;
-    const char *at = getenv("DIES_AT");
-    if (strncmp(at, name, strlen(name)) == 0 && ++calls == atoi(at + strlen(name))) { raise(SIGKILL); }
-}
-int fsync(int fd) { call("fsync"); return ((int (*)(int))dlsym(RTLD_NEXT, "fsync"))(fd); }
-int rename(const char *from, const char *to) {
-    call("rename");
-    return ((int (*)(const char *, const char *))dlsym(RTLD_NEXT, "rename"))(from, to);
-}
-"""
-
-
-def test_killed_in_a_checkpoint():
-    """Before a rank has flushed its part, and between the two renames that make a checkpoint: the one before counts."""
-    compiler = shutil.which("gcc") or shutil.which("clang")
-    library = cli.path("dies_at.so")
-    source = cli.write("dies_at.c", DIES_AT.encode())
-    if not compiler or subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"],
-                                      capture_output=True).returncode:
-        pytest.skip("no C compiler for a library that kills a process at a certain call")
-    for rank, at in ((1, "fsync3"), (0, "rename5")):
-        folder = cli.new_folder("killed_saving")
-        ranks = Ranks(3, *fault_options(folder),
-                      only={rank: {"environment": {"LD_PRELOAD": library, "DIES_AT": at}}})
-        line = ranks.fail([f"rank {rank} (", "ended without a word", REMEDY], lost=[rank])
-        assert steps_of(ranks.out()) == [*range(1, 7)] or rank == 0, ranks.outputs()
-        ranks.kill()
-        record(f"rank {rank} is killed in a checkpoint", ranks.all_ended() - ranks.ended[rank], line)
-        goes_on(folder, 3)
+    assert weights_hash(out) == straight()[0]
 
 
 def test_disk_full_on_one_rank():
@@ -548,7 +441,7 @@ def test_disk_full_on_one_rank():
     record("a rank cannot write its part (disk full)", seconds, line)
     assert files_of(folder) == {}
     out = ran(3, *fault_options(folder, "--overwrite"))
-    assert cli.weights_hash(out) == straight()["hash"]
+    assert weights_hash(out) == straight()[0]
 
 
 def test_not_a_number_on_one_rank():
@@ -635,7 +528,7 @@ def test_vanished_data():
     assert cli.checkpoints(folder) == [3, 6]  # the shard's turn comes in step 7
     shutil.copy(cli.path("r_train_1.bin"), own)
     out = ran(3, *run, "--resume", folder=cli.FOLDER, only={1: {"folder": own}})
-    assert steps_of(out) == [*range(7, 13)] and cli.weights_hash(out) == straight()["hash"], out
+    assert steps_of(out) == [*range(7, 13)] and weights_hash(out) == straight()[0], out
 
 
 # ---- What is refused at the start ----
@@ -677,10 +570,8 @@ def test_wrong_starts():
                  ("the port is in use", {"address": taken}, ["the port is in use"]))
         starts = [Ranks(keywords.pop("count", 2), *run, how="tcp", **keywords) for _, keywords, _ in cases]
         for ranks, (fault, _, says) in zip(starts, cases):
-            ranks.wait()
+            ranks.fail()
             lines = [ranks.err(rank) for rank in ranks.processes]
-            assert all(process.returncode == 1 for process in ranks.processes.values()), ranks.outputs()
-            assert all(LINE.fullmatch(line) for line in lines), ranks.outputs()
             saying = [line for line in lines if all(text in line for text in says)]
             assert saying, (says, ranks.outputs())
             ranks.kill()
@@ -716,7 +607,7 @@ def test_second_run_in_a_folder():
     first.until_printed(r"^step +3/")
     line, seconds, _ = refused(3, *fault_options(folder), says=[folder])
     record("a second run in the folder", seconds, line)
-    assert cli.weights_hash(first.finish()) == straight()["hash"]
+    assert weights_hash(first.finish()) == straight()[0]
 
 
 def test_batches_that_do_not_fit():
@@ -726,7 +617,7 @@ def test_batches_that_do_not_fit():
     few = ["-i", cli.path("three.bin"), *MODEL, *OPTIMIZER, "-t", T, *cli.QUIET]
     refused(4, *few, "-b", 1, says=["one epoch is 3 sequences, less than the 4 of one step"])
     four, one = ran(4, *few, "-b", 1, "-x", 4, "-z", 3), ran(1, *few, "-b", 4, "-x", 4)
-    assert compare(cli.losses(one), cli.losses(four), limits(is_bf16())) is not None, (one, four)
+    assert compare(losses(one), losses(four), limits(is_bf16())) is not None, (one, four)
 
 
 # ---- Two hosts ----
@@ -793,35 +684,29 @@ def test_two_hosts():
     finally:
         hosts.remove()
     assert "ranks       4 on 2 machines; sharded: optimizer state" in out, out
-    assert cli.weights_hash(out) == cli.weights_hash(ran(4, *host_options()))
-
-
-def start_cut_network():
-    hosts, folder = TwoHosts(), cli.new_folder("cut")
-    # Rank 0 rests in step 5 until the end: a busy machine may take seconds to cut the cable.
-    ranks = hosts.run(*host_options(), "-n", 3, "-o", folder, EMU_NCCL_FAULT="delay@0:50:60")
-    ranks.until_printed("saved the checkpoint of step 3")
-    hosts.ip("-n", hosts.names[1], "link", "set", hosts.cable[1], "down")
-    return hosts, ranks, folder, time.monotonic()
+    assert weights_hash(out) == weights_hash(ran(4, *host_options()))
 
 
 @pytest.mark.long
 def test_cut_network():
     """Each side misses the other."""
-    hosts, ranks, folder, since = start_cut_network()
+    hosts, folder = TwoHosts(), cli.new_folder("cut")
+    # Rank 0 rests in step 5 until the end: a busy machine may take seconds to cut the cable.
+    ranks = hosts.run(*host_options(), "-n", 3, "-o", folder, EMU_NCCL_FAULT="delay@0:50:60")
     try:
-        ranks.wait()
+        ranks.until_printed("saved the checkpoint of step 3")
+        hosts.ip("-n", hosts.names[1], "link", "set", hosts.cable[1], "down")
+        since = time.monotonic()
+        ranks.fail(["has not been heard of for 20 s", REMEDY])
     finally:
         hosts.remove()
     # Of ranks 2 and 3, rank 0 misses first whose last words before the cut are the older ones, and tells rank 1.
     for rank, far in enumerate((r"rank [23] \(hostb", r"rank [23] \(hostb", r"rank 0 \(hosta", r"rank 0 \(hosta")):
-        err = ranks.err(rank)
-        assert ranks.processes[rank].returncode == 1 and LINE.fullmatch(err), ranks.outputs()
-        assert "has not been heard of for 20 s" in err and REMEDY in err and re.search(far, err), ranks.outputs()
+        assert re.search(far, ranks.err(rank)), ranks.outputs()
     assert ranks.err(0) == ranks.err(1), ranks.outputs()
     ranks.kill()
     record("the network between two machines is cut", ranks.all_ended() - since,
            ranks.err().split(": ", 1)[1].strip())
     out = ran(4, *host_options(), "-n", 3, "-o", folder, "--resume")
     assert steps_of(out) == [4, 5, 6], out
-    assert cli.weights_hash(out) == cli.weights_hash(ran(4, *host_options())), out
+    assert weights_hash(out) == weights_hash(ran(4, *host_options())), out

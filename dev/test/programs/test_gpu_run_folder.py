@@ -1,18 +1,15 @@
 """What the folder of a GPU run says of itself, of one rank and of several: run.json with the GPU of each, how it ended
-when a rank was lost, signals and terminals that go. The rest is that of the CPU trainer: test_run_folder.py.
-
-TRAIN_GPT2CU names the program (./train_gpt2emu).
-"""
+when a rank was lost or got a signal. The rest is that of the CPU trainer: test_run_folder.py."""
 import os
 import re
 import signal
-import subprocess
 import time
 
 import cli
-from ranks import ENVIRONMENT, PROGRAM, Ranks, has_mpi, ran
-from run_folder import (check_machine, check_options, check_times, nohup_writes_lines, record_of, speed_of,
-                        terminal_goes, trained_steps)
+import gpu_program
+from cli import logged_steps
+from ranks import PROGRAM, Ranks, has_mpi, ran
+from run_folder import check_machine, check_options, check_times, record_of, speed_of
 
 TEXT = cli.text_file(size=2000)
 RUN = ["-i", TEXT, "--tokenizer", "byte", *cli.TINY, *cli.QUIET]
@@ -20,7 +17,7 @@ RUN = ["-i", TEXT, "--tokenizer", "byte", *cli.TINY, *cli.QUIET]
 
 def test_describes_the_run():
     """One process, two by TCP, two by mpirun: one record each, with all GPUs."""
-    options = subprocess.run([PROGRAM, "--help", "all"], capture_output=True, text=True, check=True).stdout
+    options = gpu_program.ran("--help", "all")
     for count, how in ((1, "tcp"), (2, "tcp"), (2, "mpi")):
         if how == "mpi" and has_mpi() is not None:
             continue
@@ -58,15 +55,21 @@ def test_other_ranks_go_on():
     record = record_of(folder)
     assert [start["from_step"] for start in record["starts"]] == [0, 2] and record["hardware"]["ranks"] == 1
     assert "2" in record["starts"][0]["command"] and record["starts"][0]["end"]["step"] == 2
-    assert len(speed_of(folder)) == trained_steps(folder) == 4
+    assert len(speed_of(folder)) == len(logged_steps(folder)) == 4
+
+
+def started(name):
+    """Two ranks, after two steps of a run without an end."""
+    folder = cli.new_folder(name)
+    ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
+    ranks.until_printed("^step +2/")
+    return folder, ranks
 
 
 def test_lost_ranks():
     """The end of a run that lost a rank says which; rank 0 itself cannot."""
     for lost in (1, 0):
-        folder = cli.new_folder("lost")
-        ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
-        ranks.until(lambda: trained_steps(folder) >= 2 or ranks.ended, "2 steps")
+        folder, ranks = started("lost")
         ranks.send(lost, signal.SIGKILL)
         line = ranks.fail(lost=[lost])
         ranks.kill()
@@ -79,21 +82,10 @@ def test_lost_ranks():
 
 
 def test_stopped():
-    folder = cli.new_folder("stopped")
-    ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
-    ranks.until(lambda: trained_steps(folder) >= 2 or ranks.ended, "2 steps")
-    ranks.send(1, signal.SIGHUP)  # to one of them is enough
+    """SIGHUP, as from a terminal that goes, to one of the ranks is enough."""
+    folder, ranks = started("stopped")
+    ranks.send(1, signal.SIGHUP)
     out = ranks.finish()
     end = record_of(folder)["end"]
     assert end["status"] == "stopped" and cli.checkpoints(folder) == [end["step"]], end
     assert end["weights_hash"] == cli.weights_hash(out) and end["step"] == len(speed_of(folder)), end
-
-
-def test_terminal_that_goes():
-    folder = cli.new_folder("terminal")
-    terminal_goes([PROGRAM, *RUN, "-o", folder], folder, 60, ENVIRONMENT)
-
-
-def test_under_nohup():
-    folder = cli.new_folder("nohup")
-    nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder, ENVIRONMENT)

@@ -10,10 +10,10 @@ import subprocess
 
 import pytest
 
-import gpu_program
 import cli
+import gpu_program
 import ranks
-from cli import QUIET, finish, losses, ran, start, text_file, weights_hash
+from cli import QUIET, Trainer, losses, stopped_after, text_file, weights_hash
 
 gpu_program.only_emulated()
 # B*T = 80 rows and 16 channels: sums of at least 16 terms, so that another order has other bits.
@@ -22,11 +22,12 @@ SHAPE = ["-i", text_file(), "--layers", 1, "--heads", 2, "--channels", 16, "--co
 RUN = [*SHAPE, "-b", 5]
 PROBLEMS = 15  # of a run: forward, weight and input of qkv, attproj, fc, fcproj and the head
 CACHE = cli.path("cache")
-ENVIRONMENT = dict(ranks.ENVIRONMENT, EMU_CUBLASLT_ALGOS="8", XDG_CACHE_HOME=CACHE)
+GPU = Trainer(gpu_program.PROGRAM, "train_gpt2cu", EMU_CHECK="0", EMU_THREADS="1", EMU_CUBLASLT_ALGOS="8",
+              XDG_CACHE_HOME=CACHE)
 
 
 def tuned(*arguments, run=RUN, **environment):
-    return ran(*run, *arguments, env=dict(ENVIRONMENT, **environment))
+    return GPU.ran(*run, *arguments, **environment)
 
 
 def counts(out):
@@ -78,8 +79,8 @@ def test_every_multiply_of_a_step():
     """In training nothing is multiplied that was not tuned: the heuristic is never asked again."""
     for options in (("-ge", 1), ("-ge", 2, "-r", 3), ("--fp8", )):
         keep = ["--matmul-tune-file", cli.path("".join(map(str, options)))]
-        process = start(*RUN, *options, *keep, env=dict(ENVIRONMENT, EMU_CUBLASLT_TRACE="1"))
-        asked = re.findall(r"asked for (\d+) algorithms: (.*)", finish(process)[1])
+        process = GPU.start(*RUN, *options, *keep, EMU_CUBLASLT_TRACE="1")
+        asked = re.findall(r"asked for (\d+) algorithms: (.*)", cli.finish(process)[1])
         one, many = ([what for number, what in asked if number == wanted] for wanted in ("1", "16"))
         assert one == many and len(set(one)) == len(one) == PROBLEMS, (options, asked)
 
@@ -122,11 +123,9 @@ def test_unwritable():
 
 
 def test_refusals():
-    for option in (["--matmul-tune", 0], ["--steps", 0]):
-        options = [*option, "--matmul-tune-file", "x"]
-        run = RUN if option[0] != "--steps" else ["--init", "d6"]
-        _, err = finish(start(*run, *options), 1, options)
-        assert re.fullmatch(rf"train_gpt2cu: --matmul-tune-file: does nothing with {option[0]} 0[^\n]*\n", err), err
+    for option, run in ((["--matmul-tune", 0], RUN), (["--steps", 0], ["--init", "d6"])):
+        GPU.refused(*run, *option, "--matmul-tune-file", "x",
+                    says=[f"--matmul-tune-file: does nothing with {option[0]} 0"])
 
 
 def test_remedies():
@@ -134,24 +133,22 @@ def test_remedies():
     whether all terms are added up. Multiples of 256 are not tried."""
     model = ["-i", text_file(), "--layers", 1, "--heads", 4, "--channels", 256, "--context", 16, "--vocab", 512]
     for batch, what in ((16, "failed: .*--matmul-tune 0"), (15, "adds up all terms")):
-        words = [*model, "-b", batch, "-x", 1, *QUIET, "--matmul-tune", 0]
-        err = finish(start(*words, env=dict(ENVIRONMENT, EMU_CUBLASLT_FAULT="execution")), 1, words)[1]
+        process = GPU.start(*model, "-b", batch, "-x", 1, *QUIET, "--matmul-tune", 0, EMU_CUBLASLT_FAULT="execution")
+        err = cli.finish(process, 1)[1]
         assert re.search(what, err) and "--batch-size" in err and len(err.splitlines()) == 1, err
 
 
 def test_of_any_bits():
     """Level 2 takes the fastest algorithms, whatever their bits, and keeps to them: another start of the run takes what
     stands in its folder, and not what the clock would say now; with another micro-batch it adds to that."""
-    few, many, folder = (cli.new_folder(name) for name in ("few", "many", "resumed"))
+    few, many = cli.new_folder("few"), cli.new_folder("many")
     level = ["--matmul-tune", 2, "-n", 1, "--matmul-tune-file"]
     straight = tuned(*level, cli.path("few.txt"), "-o", few, EMU_CUBLASLT_ALGOS="2")
     other = tuned(*level, cli.path("many.txt"), "-o", many)
     assert "whatever their bits" in other and f"the run's own, in {many}/choices.txt" in other, other
     hashes = [weights_hash(out) for out in (straight, other, tuned("--matmul-tune", 0))]
     assert hashes[0] == hashes[2] != hashes[1], hashes
-    os.mkdir(folder)
-    for name in ("model_00000001.bin", "state_00000001.bin", "main.log", "choices.txt"):
-        shutil.copy(os.path.join(few, name), folder)
+    folder = stopped_after(1, few)
     again = tuned("--matmul-tune", 2, "-n", 1, "-o", folder, "--resume")
     assert f"{PROBLEMS} shapes known from before" in again and weights_hash(again) == hashes[0], (again, straight)
     record = os.path.join(folder, "choices.txt")
@@ -167,35 +164,30 @@ def test_without_its_choices():
     def resumed(folder, level, *more):
         return [*RUN, "--matmul-tune", level, "-o", cli.path(folder), "--resume", *more]
 
-    def refused(folder, level):
-        words = resumed(folder, level)
-        err = finish(start(*words, env=ENVIRONMENT), 1, words)[1]
-        assert "--allow-changes" in err and len(err.splitlines()) == 1, err
-        return err
+    def refused(folder, level, what):
+        GPU.refused(*resumed(folder, level), says=["--allow-changes", what])
 
     lines = lines_of(cli.path("many/choices.txt"))
-    assert "--matmul-tune was 2, is 1" in refused("many", 1)
+    refused("many", 1, "--matmul-tune was 2, is 1")
     for before, after, what in (("cuBLASLt ", "cuBLASLt 1", "from another GPU"), ("any bits", "any bit", "damaged")):
         cli.write("many/choices.txt", "".join(lines).replace(before, after, 1).encode())
-        assert what in refused("many", 2)
+        refused("many", 2, what)
     os.remove(cli.path("many/choices.txt"))
-    assert "not there, or empty" in refused("many", 2)
+    refused("many", 2, "not there, or empty")
     words = resumed("many", 2, "--allow-changes")
-    assert f"{PROBLEMS} shapes timed" in ran(*words, env=ENVIRONMENT) and os.path.exists(words[words.index("-o") + 1])
+    assert f"{PROBLEMS} shapes timed" in GPU.ran(*words) and os.path.exists(words[words.index("-o") + 1])
     one = cli.new_folder("one")
     tuned("-o", one)
-    assert "one of another --matmul-tune?" in refused("one", 2)
-    ran(*resumed("one", 0), env=ENVIRONMENT)
+    refused("one", 2, "one of another --matmul-tune?")
+    GPU.ran(*resumed("one", 0))
 
 
 def test_nowhere_to_keep_them():
     """Without a folder of its own a run of level 2 keeps its choices in the user's file, or there is no run."""
     for more, environment in ((["--matmul-tune-file", os.path.join(text_file(), "x")], {}),
                               ([], {"XDG_CACHE_HOME": "", "HOME": ""})):
-        words = [*RUN, "--matmul-tune", 2, *more]
-        err = finish(start(*words, env=dict(ENVIRONMENT, **environment)), 1, words)[1]
-        assert re.fullmatch(r"train_gpt2cu: --matmul-tune 2: [^\n]+\n", err), err
-        tuned(*words[len(RUN):], "-o", cli.new_folder("kept"), **environment)
+        GPU.refused(*RUN, "--matmul-tune", 2, *more, says=["--matmul-tune 2: "], **environment)
+        tuned("--matmul-tune", 2, *more, "-o", cli.new_folder("kept"), **environment)
 
 
 def test_several_ranks_of_any_bits():

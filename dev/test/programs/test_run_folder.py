@@ -3,17 +3,17 @@ terminals that go. What one finds there of a GPU and of several ranks: test_gpu_
 """
 import os
 import re
+import shutil
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
-from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, new_folder, num_params, path, ran,
-                 random_tokens, read, refused, shard, start, text_file, weights_hash, write)
-from run_folder import (check_machine, check_options, check_times, log_of, nohup_writes_lines, record_of, speed_of,
-                        terminal_goes, trained_steps)
+import cli
+from cli import (ENVIRONMENT, PROGRAM, QUIET, TINY, checkpoints, finish, log_of, logged_steps, new_folder, num_params,
+                 path, ran, random_tokens, read, refused, shard, start, stopped_after, text_file, weights_hash, write)
+from run_folder import check_machine, check_options, check_times, record_of, speed_of
 from tools import Terminal, run_closed, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc and pseudo-terminals as Linux has them")
@@ -23,10 +23,19 @@ ODD = b'a "quoted" \\ back\\slash,\ttab,\nline, \x01\x7f, \xc3\xa9 \xe2\x82\xac 
 ODD_SHOWN = ODD.replace(b"\xff\xfe\xc3(", b"\xef\xbf\xbd" * 3 + b"(").decode()  # bytes that are no UTF-8: U+FFFD
 
 
-def start_bytes(*arguments):
-    words = [word if isinstance(word, bytes) else str(word).encode() for word in arguments]
-    return subprocess.Popen([PROGRAM.encode(), *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, env=ENVIRONMENT)
+def trained_steps(folder):
+    """How many updates main.log holds by now; 0 while there is none."""
+    try:
+        return len(logged_steps(folder))
+    except FileNotFoundError:
+        return 0
+
+
+def begin(folder, *more, **keywords):
+    """A run without an end, after two steps."""
+    process = start(*RUN, "-x", 1000000, "-o", folder, *more, **keywords)
+    wait_until(lambda: trained_steps(folder) >= 2, process, "2 steps")
+    return process
 
 
 def test_describes_the_run():
@@ -76,17 +85,15 @@ def test_describes_the_run():
 
 
 def test_odd_bytes():
-    """Texts of any bytes in options and names: run.json is JSON in UTF-8, and holds what can be held."""
-    folder = os.path.join(os.fsencode(new_folder("odd")), ODD)
-    process = start_bytes("-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", ODD, "-g", 1, "--out-dir", folder)
-    finish(process)
-    record = record_of(os.fsdecode(folder))
+    """Texts of any bytes in options and names: run.json is JSON in UTF-8, holds what can be held, and is read again."""
+    folder = os.fsdecode(os.path.join(os.fsencode(new_folder("odd")), ODD))
+    words = ["-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", os.fsdecode(ODD), "-g", 1, "--out-dir", folder]
+    ran(*words)
+    record = record_of(folder)
     assert record["options"]["prompt"] == ODD_SHOWN, record["options"]["prompt"]
     assert record["options"]["out-dir"].endswith("/" + ODD_SHOWN) and ODD_SHOWN in record["command"], record["command"]
-    # and it is read again
-    process = start_bytes("-i", TEXT, *TINY, "-x", 1, "-v", 0, "--prompt", ODD, "-g", 1, "--out-dir", folder, "-y", 1)
-    out, _ = finish(process)
-    assert "written anew" not in out and len(record_of(os.fsdecode(folder))["starts"]) == 2, out
+    out = ran(*words, "-y", 1)
+    assert "written anew" not in out and len(record_of(folder)["starts"]) == 2, out
 
 
 def test_closed_standard_files():
@@ -96,38 +103,34 @@ def test_closed_standard_files():
     status = run_closed(PROGRAM, *RUN, "-x", 2, "-o", folders[1], env=ENVIRONMENT)
     assert status == 1, status  # its output could not be written
     for name in ("main.log", "model_00000002.bin", "state_00000002.bin"):
-        with open(os.path.join(folders[0], name), "rb") as a, open(os.path.join(folders[1], name), "rb") as b:
-            assert a.read() == b.read(), name
+        assert read(os.path.join(folders[0], name)) == read(os.path.join(folders[1], name)), name
 
 
 def test_resume_appends():
     """Starts, ends and seconds add up; every step has one line."""
-    folder, straight = new_folder("resumed"), new_folder("straight")
+    straight = new_folder("straight")
     words = [*RUN, "-x", 9, "-n", 2, "-o"]
-    ran(*words, straight)
     since = time.time()
-    ran(*words, folder)
-    first, seconds = record_of(folder), speed_of(folder)[3][3]
-    for step in (6, 8, 9):
-        for kind in ("model", "state"):
-            os.remove(os.path.join(folder, f"{kind}_{step:08}.bin"))
+    ran(*words, straight)
+    first, seconds = record_of(straight), speed_of(straight)[3][3]
+    folder = stopped_after(4, straight)
     out = ran(*words, folder, "--resume", "--threads", 2)
     record = record_of(folder)
     assert [start["from_step"] for start in record["starts"]] == [0, 4] and "anew" not in out
     assert record["starts"][0] == dict(first["starts"][0], end=first["end"]), record["starts"]
-    assert record["starts"][1]["command"] == record["command"] == [*first["command"], "--resume", "--threads", "2"]
+    assert record["starts"][1]["command"] == record["command"] == [PROGRAM, *map(str, words), folder, "--resume",
+                                                                   "--threads", "2"]
     assert record["options"]["threads"] == 2 and record["options"]["resume"] is True
     rows = speed_of(folder)
     assert len(rows) == 9 and rows[3][3] == seconds and rows[4][3] >= seconds, rows
     assert record["end"]["seconds"] >= rows[8][3] and record["end"]["status"] == "done"
     assert log_of(folder) == log_of(straight), "main.log is not that of a straight run"
     ran(*words, folder, "--resume")  # nothing is left to do
-    assert [start["from_step"] for start in record_of(folder)["starts"]] == [0, 4, 9]
-    assert [start["end"]["step"] for start in record_of(folder)["starts"][:2]] == [9, 9]
-    check_times([start["time"] for start in record_of(folder)["starts"]], since)
-    assert len(speed_of(folder)) == 9
-    for step in checkpoints(folder):  # a run that never came to a checkpoint begins again, and remembers
-        os.remove(os.path.join(folder, f"state_{step:08}.bin"))
+    starts = record_of(folder)["starts"]
+    assert [start["from_step"] for start in starts] == [0, 4, 9] and len(speed_of(folder)) == 9
+    assert [start["end"]["step"] for start in starts[:2]] == [9, 9]
+    check_times([start["time"] for start in starts], since)
+    folder = stopped_after(0, folder, "begun")  # a run that never came to a checkpoint begins again, and remembers
     ran(*words, folder, "--resume")
     assert [start["from_step"] for start in record_of(folder)["starts"]] == [0, 4, 9, 0]
     assert len(speed_of(folder)) == 9 and speed_of(folder)[0][3] < 1.0 + speed_of(folder)[0][1]
@@ -156,30 +159,27 @@ def test_damaged_record():
 
 def test_damaged_speed_log():
     """A line that is none goes, a line cut by a kill goes, the time goes on from the last that is whole."""
-    folder = new_folder("speed")
-    words = [*RUN, "-n", 3, "-o", folder]
-    ran(*words, "-x", 3)
+    whole = new_folder("speed")
+    words = [*RUN, "-n", 3, "-x", 6, "-o"]
+    ran(*words, whole)
     bad = ("s:0 ms:1.000 tps:32 sec:100.500\nxyz\n\ns:1 ms:1 tps:2\ns:1 trl:1 lr:1 norm:1\n"
            "s:1 ms:1.000 tps:32 sec:200.250\ns:2 ms:1.000 tps:32 sec:300.125\ns:3 ms:1.000 tps:3")
-    for text, seconds in ((bad, 300.125),
-                          ("s:0 ms:1.000 tps:32 sec:7.000\ns:3 ms:1.000 tps:32 sec:9.000\n", 7.0), ("", 0.0)):
-        write("speed/speed.log", text.encode())
-        ran(*words, "-x", 6, "--resume", "--allow-changes")
+    for text, kept, seconds in ((bad, [0, 5, 6], 300.125), ("", [], 0.0),
+                                ("s:0 ms:1.000 tps:32 sec:7.000\ns:3 ms:1.000 tps:32 sec:9.000\n", [0], 7.0)):
+        folder = stopped_after(3, whole)
+        write(f"{folder}/speed.log", text)
+        ran(*words, folder, "--resume")
         lines = log_of(folder, "speed.log").splitlines()
-        kept = [line for line in text.splitlines() if re.fullmatch(r"s:[0-2] ms:\S+ tps:\S+ sec:\S+", line)]
-        assert lines[:-3] == kept, lines
+        assert lines[:-3] == [text.splitlines()[i] for i in kept], lines
         assert [line.split()[0] for line in lines[-3:]] == ["s:3", "s:4", "s:5"], lines
         times = [float(line.split("sec:")[1]) for line in lines[-3:]]
         assert seconds <= times[0] <= times[1] <= times[2] < seconds + 60, (times, seconds)
-        for kind in ("model", "state"):
-            os.remove(os.path.join(folder, f"{kind}_{6:08}.bin"))
 
 
 def test_ends():
     """A stopped, a failed and a killed run; and one that was refused leaves what is there as it was."""
     folder = new_folder("ends")
-    process = start(*RUN, "-x", 1000000, "-o", folder)
-    wait_until(lambda: trained_steps(folder) >= 2, process, "2 steps")
+    process = begin(folder)
     assert "end" not in record_of(folder)
     process.terminate()
     out, _ = finish(process)
@@ -190,7 +190,7 @@ def test_ends():
     refused(*RUN, "-x", 5, "-o", folder, says=["earlier run"])
     refused(*RUN, "-x", 5, "-o", folder, "--resume", says=["--steps"])
     assert read("ends/run.json") == before
-    process = start(*RUN, "-x", 1000000, "-o", folder, "--resume")
+    process = begin(folder, "--resume")
     wait_until(lambda: trained_steps(folder) >= end["step"] + 2, process, "2 steps")
     process.kill()
     process.communicate()
@@ -206,6 +206,9 @@ def test_ends():
     assert end["step"] == len(speed_of(folder)) == trained_steps(folder), end
 
 
+# ---- Signals and terminals ----
+
+
 def test_ignored_signals():
     """What was ignored at the start stays ignored: SIGINT by a shell that starts a run in the background."""
     folder = new_folder("ignored")
@@ -214,13 +217,11 @@ def test_ignored_signals():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    process = start(*RUN, "-x", 1000000, "-o", folder, preexec_fn=ignore)
+    process = begin(folder, preexec_fn=ignore)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGINT):
+        process.send_signal(number)
         reached = trained_steps(folder) + 3
         wait_until(lambda: trained_steps(folder) >= reached, process, "3 steps more")
-        process.send_signal(number)
-    reached = trained_steps(folder) + 3
-    wait_until(lambda: trained_steps(folder) >= reached, process, "3 steps more")
     process.terminate()
     finish(process)
     assert record_of(folder)["end"]["status"] == "stopped"
@@ -231,19 +232,27 @@ def test_hangups():
     for first, second in ((signal.SIGHUP, signal.SIGHUP), (signal.SIGHUP, signal.SIGTERM),
                           (signal.SIGTERM, signal.SIGHUP)):
         folder = new_folder("hangups")
-        process = start(*RUN, "-x", 1000000, "-o", folder)
-        wait_until(lambda: trained_steps(folder) >= 2, process, "2 steps")
-        process.send_signal(signal.SIGSTOP)
-        process.send_signal(first)
-        process.send_signal(second)
-        process.send_signal(signal.SIGCONT)
+        process = begin(folder)
+        for number in (signal.SIGSTOP, first, second, signal.SIGCONT):
+            process.send_signal(number)
         finish(process)
         assert record_of(folder)["end"]["step"] == checkpoints(folder)[0], (first, second)
 
 
-def test_terminal_that_goes():
+@pytest.mark.parametrize("ignore, steps, status", (([], 1000000, "stopped"), ([signal.SIGHUP], 300, "done")))
+def test_terminal_that_goes(ignore, steps, status):
+    """The run saves and ends in order, as it does for SIGTERM. With SIGHUP ignored it goes on to its end, without a
+    terminal to write to."""
     folder = new_folder("terminal")
-    terminal_goes([PROGRAM, *RUN, "-d", 320, "-n", 1, "--keep", 1, "-o", folder], folder, 300)
+    words = [PROGRAM, *RUN, "-d", 320, "-n", 1, "--keep", 1, "-o", folder, "-x", steps]
+    with Terminal(words, ignore=ignore, env=ENVIRONMENT) as terminal:
+        terminal.until(lambda: trained_steps(folder) >= 3)
+        terminal.close()
+        terminal.finish()
+    end = record_of(folder)["end"]
+    assert end["status"] == status and checkpoints(folder) == [end["step"]] and end["step"] >= 3, end
+    assert status == "stopped" or end["step"] == steps, end
+    assert trained_steps(folder) == end["step"] == len(speed_of(folder)), end
 
 
 def test_no_bar_under_a_launcher():
@@ -256,5 +265,19 @@ def test_no_bar_under_a_launcher():
 
 
 def test_under_nohup():
-    folder = new_folder("nohup")
-    nohup_writes_lines([PROGRAM, *RUN, "-o", folder], folder)
+    """From a terminal into a file: whole lines, each as it comes, the beginning included, and nothing that steers a
+    terminal. It dies by SIGKILL, which leaves no time to write what was not written yet."""
+    if shutil.which("nohup") is None:
+        pytest.skip("no nohup here")
+    folder, out = new_folder("nohup"), path("nohup.out")
+    words = ["sh", "-c", f'exec nohup "$@" >{out} 2>&1', "sh", PROGRAM, *RUN, "-o", folder, "-x", 1000000]
+    with Terminal(words, env=ENVIRONMENT) as terminal:
+        terminal.until(lambda: trained_steps(folder) >= 3)
+        terminal.close()
+        wait_until(lambda: trained_steps(folder) >= 6, terminal.process, "6 steps")
+        os.kill(terminal.process.pid, signal.SIGSTOP)
+        os.waitpid(terminal.process.pid, os.WUNTRACED)  # until it stands
+        logged, text = trained_steps(folder), read(out).decode()
+    assert text.endswith("\n") and "\r" not in text and "\x1b" not in text, text
+    assert re.search("^machine ", text, re.M) and logged - 1 <= len(cli.losses(text)) <= logged + 1, (logged, text)
+    assert "end" not in record_of(folder)
