@@ -1,22 +1,19 @@
 """Runs that are interrupted, killed, damaged and resumed: the end must be the same, bit for bit.
 
 Each test compares with an uninterrupted run of the same options: the hash of the weights it prints, and main.log. What
-of a checkpoint is damaged or full: test_checkpoint.c. Two runs in a folder, and a folder in use: test_faults.py.
+of a checkpoint is damaged or full, and which ones stay: test_checkpoint.c. Two runs in a folder: test_faults.py.
 """
 import os
 import random
 import re
-import shutil
 import signal
 import time
 
 import pytest
 
 import cli
-from cli import checkpoints, new_folder, path, weights_hash
-from tools import limit_files
+from cli import checkpoints, log_of, new_folder, path, stopped_after, weights_hash
 
-ENVIRONMENT = dict(os.environ, OMP_WAIT_POLICY="passive", KMP_BLOCKTIME="0")
 STEPS = 12
 # Two shards of unequal size, an epoch that ends within a step, accumulation, outliers skipped: all of it at once.
 SHARDS = (("data_train_000.bin", 16 * 9 + 5), ("data_train_001.bin", 16 * 13 + 1), ("data_val.bin", 200))
@@ -32,20 +29,15 @@ def words(folder, *more, **changes):
 
 
 def start(*arguments, **changes):
-    return cli.start(*words(*arguments, **changes), env=ENVIRONMENT)
+    return cli.start(*words(*arguments, **changes))
 
 
-def train(*arguments, preexec_fn=None, **changes):
-    return cli.ran(*words(*arguments, **changes), env=ENVIRONMENT, preexec_fn=preexec_fn)
+def train(*arguments, **changes):
+    return cli.ran(*words(*arguments, **changes))
 
 
-def refused(*arguments, says, out_says=(), preexec_fn=None, **changes):
-    return cli.refused(*words(*arguments, **changes), says=says, out_says=out_says, env=ENVIRONMENT,
-                       preexec_fn=preexec_fn)
-
-
-def log_of(folder):
-    return cli.read(os.path.join(folder, "main.log")).decode()
+def refused(*arguments, says, out_says=(), **changes):
+    return cli.refused(*words(*arguments, **changes), says=says, out_says=out_says)
 
 
 REFERENCE = {}  # the uninterrupted run: the hash of its weights, its log
@@ -54,19 +46,12 @@ REFERENCE = {}  # the uninterrupted run: the hash of its weights, its log
 def setup_module():
     for i, (name, count) in enumerate(SHARDS):
         cli.shard(name, cli.random_tokens(count, 300, seed=i))
-    out = train(new_folder("reference"))
+    out = train(new_folder("reference"), checkpoint_every=4)
     REFERENCE.update(hash=weights_hash(out), log=log_of(path("reference")))
-    train(new_folder("saved"), checkpoint_every=4)
 
 
-def stopped_after(step):
-    """A run's folder as if it had been stopped after 4 or 8 steps: a copy each time."""
-    folder = new_folder("copy")
-    shutil.copytree(path("saved"), folder)
-    for later in (8, 12):
-        if later > step:
-            remove_checkpoint(folder, later)
-    return folder
+def stopped_after_8():
+    return stopped_after(8, path("reference"))
 
 
 def check_same_end(out, folder):
@@ -74,36 +59,24 @@ def check_same_end(out, folder):
     assert log_of(folder) == REFERENCE["log"], f"main.log differs:\n{log_of(folder)}\n{REFERENCE['log']}"
 
 
-def remove_checkpoint(folder, step):
-    for kind in ("model", "state"):
-        os.remove(os.path.join(folder, f"{kind}_{step:08}.bin"))
-
-
-def times_of(folder):
-    """When each file of a folder was last written; the lock is taken by whoever looks."""
-    names = set(os.listdir(folder)) - {".lock"}
-    return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in names}
-
-
 def test_resume_from_every_step():
     """Straight, and resumed from each step of the run, across shard and epoch borders; from none, and from the end."""
     folder = new_folder("every")
     check_same_end(train(folder, "--resume", checkpoint_every=1), folder)
     assert checkpoints(folder) == list(range(1, STEPS + 1)), checkpoints(folder)
-    for step in range(STEPS, 0, -1):
-        copy = new_folder("copy")
-        shutil.copytree(folder, copy)
+    for step in range(1, STEPS + 1):
+        copy = stopped_after(step, folder)
         check_same_end(train(copy, "--resume"), copy)
-        remove_checkpoint(folder, step)
 
 
 def test_resume_with_other_threads_and_memory():
-    """What does not shape the run may change: threads, recompute, micro-batch."""
+    """What does not shape the run may change: threads, recompute, micro-batch, which checkpoints stay."""
     for level in (1, 3):
-        folder = stopped_after(8)
+        folder = stopped_after_8()
         check_same_end(train(folder, "--resume", recompute=level, threads=1), folder)
-    folder = stopped_after(8)
-    train(folder, "--resume", batch_size=4)
+    folder = stopped_after_8()
+    train(folder, "--resume", batch_size=4, checkpoint_every=1, keep=2, keep_major=5)
+    assert checkpoints(folder) == [10, 11, 12], checkpoints(folder)
     for line, want in zip(log_of(folder).splitlines(), REFERENCE["log"].splitlines()):
         got, expected = (re.findall(r"(\w+):([\d.]+)", text) for text in (line, want))
         assert [key for key, _ in got] == [key for key, _ in expected], (line, want)
@@ -113,15 +86,18 @@ def test_resume_with_other_threads_and_memory():
 
 def test_changed_options_are_named():
     """Other options or data are refused by name, and taken with --allow-changes."""
-    folder = stopped_after(8)
-    before = times_of(folder)
+    def times():  # when each file was last written; the lock is taken by whoever looks
+        return {name: os.stat(os.path.join(folder, name)).st_mtime_ns for name in set(os.listdir(folder)) - {".lock"}}
+
+    folder = stopped_after_8()
+    before = times()
     for option, value in (("lr", "1e-4"), ("schedule", "linear"), ("steps", 20), ("total-batch", 128), ("seq-len", 32)):
         refused(folder, "--resume", says=[f"--{option} was ", "--allow-changes"], **{option: value})
-    assert before == times_of(folder), "a refused resume changed the folder"
+    assert before == times(), "a refused resume changed the folder"
     for option, value in (("lr", "1e-4"), ("steps", 20), ("seq-len", 32)):
-        out = train(stopped_after(8), "--resume", "--allow-changes", **{option: value})
+        out = train(stopped_after_8(), "--resume", "--allow-changes", **{option: value})
         assert f"--{option} was " in out and weights_hash(out) != REFERENCE["hash"], out
-    folder, content = stopped_after(8), cli.read(SHARDS[1][0])
+    folder, content = stopped_after_8(), cli.read(SHARDS[1][0])
     cli.shard(SHARDS[1][0], [7] * SHARDS[1][1])
     try:
         refused(folder, "--resume", says=["the training data has changed"])
@@ -195,50 +171,21 @@ def test_kill_at_any_moment():
         assert not steps or steps[-1] >= progress, f"the checkpoint of step {progress} is lost"
         progress = steps[-1] if steps else 0
         if progress >= STEPS - 2:
-            for step in (step for step in steps if step > 2):
-                remove_checkpoint(folder, step)
-            progress = 0
+            progress = 2
+            folder = stopped_after(progress, folder, f"{folder}_again")
     check_same_end(train(folder, "--resume", checkpoint_every=1), folder)
     leftovers = [name for name in os.listdir(folder) if ".tmp" in name]
     assert not leftovers, leftovers
 
 
-@pytest.mark.parametrize("kind", ("model", "state"))
-@pytest.mark.parametrize("damage", ("flip", "cut"))
-def test_damaged_checkpoint_falls_back(kind, damage):
-    """A flipped byte or a missing end in the newest checkpoint: said, and the one before is used."""
-    folder = stopped_after(8)
-    name = os.path.join(folder, f"{kind}_00000008.bin")
-    content = bytearray(cli.read(name))
-    content[len(content) // 2] ^= 0x40 * (damage == "flip")
-    cli.write(name, content[:-1] if damage == "cut" else content)
+def test_damaged_checkpoints():
+    """The newest one that is whole is used, and why no later one is; without any, nothing is touched."""
+    folder = stopped_after_8()
+    os.truncate(os.path.join(folder, "state_00000008.bin"), 100)
     out = train(folder, "--resume")
     assert "00000008" in out and "going back to the checkpoint of step 4" in out, out
     check_same_end(out, folder)
-
-
-def test_all_checkpoints_damaged():
-    folder = stopped_after(12)
     for step in checkpoints(folder):
         os.truncate(os.path.join(folder, f"state_{step:08}.bin"), 100)
     refused(folder, "--resume", says=["--overwrite"], out_says=["damaged checkpoint", "state_00000012.bin"])
     assert log_of(folder) == REFERENCE["log"], "a refused resume touched the log"
-
-
-def test_keep_and_major():
-    folder = new_folder("keep")
-    train(folder, checkpoint_every=1, keep=2, keep_major=5)
-    assert checkpoints(folder) == [5, 10, 11, 12], checkpoints(folder)
-    models = sorted(name for name in os.listdir(folder) if name.startswith("model"))
-    assert models == [f"model_{step:08}.bin" for step in (5, 10, 11, 12)], models
-
-
-def test_disk_full_keeps_the_last_checkpoint():
-    """A file may not grow beyond a limit: the model, or the state, does not fit. The one of the step before stays."""
-    folder = stopped_after(8)
-    model, state = (os.path.getsize(os.path.join(folder, f"{kind}_00000008.bin")) for kind in ("model", "state"))
-    for size in (model // 2, (model + state) // 2):
-        refused(folder, "--resume", says=["_00000012.bin"], preexec_fn=limit_files(size))
-        assert checkpoints(folder) == [4, 8], checkpoints(folder)
-        assert not [name for name in os.listdir(folder) if "tmp" in name or "12" in name], os.listdir(folder)
-    check_same_end(train(folder, "--resume"), folder)
