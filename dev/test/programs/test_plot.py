@@ -217,8 +217,9 @@ def test_run_json():
 def test_what_is_no_log():
     write("empty/other.txt", "some text\n")
     make_run("files")
-    for name, says in (("nowhere", "no such"), ("empty", "holds no main.log"), ("empty/other.txt", "no line of a training log"),
-                       ("files/speed.log", "the run's folder"), ("files/run.json", "the run's folder")):
+    for name, says in (("nowhere", "no such"), ("empty", "holds no main.log"),
+                       ("empty/other.txt", "no line of a training log"), ("files/speed.log", "the run's folder"),
+                       ("files/run.json", "the run's folder")):
         with pytest.raises(run_logs.LogError, match=says):
             run_logs.read_run(path(name))
     assert run_logs.read_run(write("empty/main.log", "")).last_step == -1
