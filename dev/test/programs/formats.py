@@ -1,16 +1,18 @@
-"""Independent readers and writers of this project's file formats, in plain Python. They share no code and no table
-with the C side: a mistake there does not repeat itself here. All functions raise ValueError on a file that is not
-exactly right."""
+"""Independent readers of this project's file formats, and of Hugging Face's, in plain Python; cli.py has the writers.
+They share no code and no table with the C side: a mistake there does not repeat itself here. All functions raise
+ValueError on a file that is not exactly right."""
 import json
 import math
 import struct
 import sys
 from array import array
 
+from cli import tensor_shapes, tokenizer_bytes
+from tools import read as read_bytes, write as write_bytes
+
 assert sys.byteorder == "little" and array("i").itemsize == 4 and array("f").itemsize == 4
 
-MODEL_MAGIC, DEBUG_MAGIC, TOKENIZER_MAGIC, TOKENS_MAGIC = 20240326, 20240327, 20240328, 20240520
-CONFIG_FIELDS = ["max_seq_len", "vocab_size", "num_layers", "num_heads", "channels", "padded_vocab_size"]
+MODEL_MAGIC, TOKENS_MAGIC = 20240326, 20240520
 
 # GPT-2's byte order and the characters its vocab.bpe shows them as.
 VISIBLE = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
@@ -28,35 +30,11 @@ def need(condition, message):
         raise ValueError(message)
 
 
-def read_bytes(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def write_bytes(path, data):
-    with open(path, "wb") as file:
-        file.write(data)
-
-
-def header(*fields):
-    return struct.pack("<256i", *fields, *[0] * (256 - len(fields)))
-
-
 def parse_header(data, magic, what):
     need(len(data) >= 1024, f"{what}: shorter than its header")
     fields = struct.unpack("<256i", data[:1024])
     need(fields[0] == magic, f"{what}: magic {fields[0]}, expected {magic}")
     return fields
-
-
-def parameter_shapes(config):
-    """(name, shape) of the 16 tensors in file order; weights are (out, in)."""
-    L, C = config["num_layers"], config["channels"]
-    return [("wte", (config["padded_vocab_size"], C)), ("wpe", (config["max_seq_len"], C)),
-            ("ln1w", (L, C)), ("ln1b", (L, C)), ("qkvw", (L, 3 * C, C)), ("qkvb", (L, 3 * C)),
-            ("attprojw", (L, C, C)), ("attprojb", (L, C)), ("ln2w", (L, C)), ("ln2b", (L, C)),
-            ("fcw", (L, 4 * C, C)), ("fcb", (L, 4 * C)), ("fcprojw", (L, C, 4 * C)), ("fcprojb", (L, C)),
-            ("lnfw", (C,)), ("lnfb", (C,))]
 
 
 # 16-bit floating point
@@ -88,48 +66,16 @@ def read_model(path):
     data = read_bytes(path)
     fields = parse_header(data, MODEL_MAGIC, "model")
     need(fields[1] in (3, 5) and not any(fields[8:]), "model: version or unused fields")
-    config = dict(zip(CONFIG_FIELDS, fields[2:8]))
-    need(config["padded_vocab_size"] == -(-config["vocab_size"] // 128) * 128, "model: padded vocabulary")
+    config = dict(zip(("maxT", "V", "L", "NH", "C", "Vp"), fields[2:8]))
+    need(config["Vp"] == -(-config["V"] // 128) * 128, "model: padded vocabulary")
     tensors, at, width = {}, 1024, 4 if fields[1] == 3 else 2
-    for name, shape in parameter_shapes(config):
+    for name, shape in tensor_shapes(config).items():
         end = at + width * math.prod(shape)
         need(end <= len(data), f"model: ends within {name}")
         tensors[name] = array("f", data[at:end]) if width == 4 else floats_from_bf16(data[at:end])
         at = end
     need(at == len(data), "model: bytes to spare")
     return config, fields[1], tensors
-
-
-def write_model(path, config, tensors, version=3):
-    data = [header(MODEL_MAGIC, version, *(config[field] for field in CONFIG_FIELDS))]
-    for name, shape in parameter_shapes(config):
-        need(len(tensors[name]) == math.prod(shape), name)
-        data.append(tensors[name].tobytes() if version == 3 else bf16_from_floats(tensors[name]))
-    write_bytes(path, b"".join(data))
-
-
-# A twin's reference state
-
-def read_debug_state(path, config):
-    """Returns a dict: B, T, inputs, targets, logits (B, T, V), loss, gradients {name: array of float}."""
-    data = read_bytes(path)
-    fields = parse_header(data, DEBUG_MAGIC, "debug state")
-    need(fields[1] == 2, "debug state: version")
-    B, T = fields[2:4]
-    at = 1024
-
-    def take(kind, count):
-        nonlocal at
-        need(at + 4 * count <= len(data), "debug state: too short")
-        out = array(kind, data[at:at + 4 * count])
-        at += 4 * count
-        return out
-
-    state = {"B": B, "T": T, "inputs": take("i", B * T), "targets": take("i", B * T),
-             "logits": take("f", B * T * config["vocab_size"]), "loss": take("f", 1)[0]}
-    state["gradients"] = {name: take("f", math.prod(shape)) for name, shape in parameter_shapes(config)}
-    need(at == len(data), "debug state: bytes to spare")
-    return state
 
 
 # Token shards
@@ -142,29 +88,10 @@ def read_tokens(path):
     return array("H", data[1024:])
 
 
-def write_tokens(path, tokens):
-    write_bytes(path, header(TOKENS_MAGIC, 1, len(tokens)) + array("H", tokens).tobytes())
-
-
 # Tokenizer, decode only
 
-def read_tokenizer(path):
-    """Returns (list of byte strings, id of end-of-text)."""
-    data = read_bytes(path)
-    fields = parse_header(data, TOKENIZER_MAGIC, "tokenizer")
-    need(fields[1] in (1, 2), "tokenizer: version")
-    words, at = [], 1024
-    for _ in range(fields[2]):
-        need(at < len(data) and at + 1 + data[at] <= len(data), "tokenizer: too short")
-        words.append(data[at + 1:at + 1 + data[at]])
-        at += 1 + data[at]
-    need(at == len(data), "tokenizer: bytes to spare")
-    return words, fields[3] if fields[1] == 2 else 50256
-
-
 def write_tokenizer(path, words, end_of_text):
-    write_bytes(path, header(TOKENIZER_MAGIC, 2, len(words), end_of_text) +
-                b"".join(bytes([len(word)]) + word for word in words))
+    write_bytes(path, tokenizer_bytes(words, eot=end_of_text))
 
 
 # Hugging Face
@@ -216,10 +143,10 @@ HF_TRANSPOSED = {"qkvw", "attprojw", "fcw", "fcprojw"}
 def hugging_face_tensors(config, tensors, dtype="F32", prefix=""):
     """Model tensors as Hugging Face names, cuts and transposes them."""
     out = {}
-    for name, shape in parameter_shapes(config):
+    for name, shape in tensor_shapes(config).items():
         values = tensors[name]
         if name == "wte":
-            shape = (config["vocab_size"], config["channels"])
+            shape = (config["V"], config["C"])
             values = values[:math.prod(shape)]
         if name in ("wte", "wpe", "lnfw", "lnfb"):
             out[prefix + HF_NAMES[name]] = (dtype, shape, values)
