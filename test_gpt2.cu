@@ -875,16 +875,17 @@ TEST(test_host_does_not_wait_in_a_step) {
     Error error;
     Comm comm;
     comm_single(&comm);
+    run->ops = &trainer_ops;
+    run->trainer = trainer.get();
     run->ranks = ranks_of(&comm);
     run->num_ranks = 1;
     bool ok = train_options_parse(&run->options, count, (char **)arguments, true, &outcome, &error) &&
-              run_open(run.get(), DEFAULT_SEQ_LEN, PRECISION_NAME, &error);
+              run_open(run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
-    ok = settle_by_gpus(trainer.get(), run.get(), &error);
+    ok = settle_by_gpus(run.get(), &error);
     if (!CHECK(t, ok, "%s", error.text)) { return; }
     gpt2_plan(trainer.get(), &run->config, choose_shape(run.get()));
-    TrainLoop loop = {&trainer_ops, trainer.get(), run.get()};
-    ok = loop_start(&loop, &error);
+    ok = loop_start(run.get(), &error);
     int64_t waits = 0;
     long allocations = 0;
     for (int step = 0; ok && step < 5; step++) {
