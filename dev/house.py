@@ -21,9 +21,9 @@ ROOMS = {
     "cpu": (650, "base model"),
     "cuda": (2005, "base model"),
     "layers": (3560, "base model cuda"),
-    "optim": (610, "base model cuda"),
+    "optim": (600, "base model cuda"),
     "ranks": (3180, "base model cuda"),
-    "data": (1545, "base model"),
+    "data": (1540, "base model"),
     "files": (2400, "base model data"),
     "run": (3905, "base model data files"),
 }

@@ -55,12 +55,9 @@ template <class T> __device__ __forceinline__ void store128(T *address, Packed12
     *reinterpret_cast<int4 *>(address) = packed_bits(packed);
 }
 
-// Streaming: the data is not used again soon, so it does not push other data out of the caches.
+// The data is not used again soon, so it does not push other data out of the caches.
 template <class T> __device__ __forceinline__ Packed128<T> load128_streaming(const T *address) {
     return packed_from_bits<T>(__ldcs(reinterpret_cast<const int4 *>(address)));
-}
-template <class T> __device__ __forceinline__ void store128_streaming(T *address, Packed128<T> packed) {
-    __stcs(reinterpret_cast<int4 *>(address), packed_bits(packed));
 }
 
 template <class T> __device__ __forceinline__ Packed128<T> packed_zeros() {

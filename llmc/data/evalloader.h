@@ -326,11 +326,6 @@ static inline void eval_read(const EvalLoader *eval, const EvalBatch *batch, int
 
 // ---- Scores ----
 
-typedef struct {
-    int64_t examples; // judged examples
-    int64_t correct;  // judged examples where the model picks the label
-} EvalScore;
-
 // The completion with the lowest of these mean losses, the first of equals. A loss that is no number does not count.
 // Returns -1 if no loss is a number.
 static inline int eval_prediction(const double *means, int num_completions) {
@@ -341,18 +336,15 @@ static inline int eval_prediction(const double *means, int num_completions) {
     return best;
 }
 
-// Judges all examples. means (num_rows): the mean loss of each row over its completion's tokens, by the row's number.
-static inline EvalScore eval_judge(const EvalLoader *eval, const double *means) {
-    EvalScore score = {eval->num_examples, 0};
+// Returns in how many examples the model picks the label. means (num_rows): the mean loss of each row over its
+// completion's tokens, by the row's number.
+static inline int64_t eval_judge(const EvalLoader *eval, const double *means) {
+    int64_t correct = 0;
     for (int64_t i = 0; i < eval->num_examples; i++) {
         const EvalExample *e = &eval->examples[i];
-        score.correct += eval_prediction(means + e->first_row, e->num_completions) == e->label;
+        correct += eval_prediction(means + e->first_row, e->num_completions) == e->label;
     }
-    return score;
-}
-
-static inline double eval_accuracy(const EvalScore *score) {
-    return score->examples > 0 ? (double)score->correct / (double)score->examples : 0.0;
+    return correct;
 }
 
 #endif // LLMC_EVALLOADER_H

@@ -11,12 +11,12 @@
 #define LLMC_SCHEDULERS_H
 
 #include "llmc/base/utils.h"
+#include <assert.h>
 #include <math.h>
 
 typedef enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_CONSTANT, SCHEDULE_WSD, NUM_SCHEDULES } ScheduleKind;
 
 static const char *const schedule_names[NUM_SCHEDULES] = {"cosine", "linear", "constant", "wsd"};
-#define SCHEDULE_NAMES "cosine, linear, constant, wsd"
 
 typedef struct {
     ScheduleKind kind;
@@ -26,22 +26,13 @@ typedef struct {
     float final_fraction; // of the peak, at the end
 } Schedule;
 
-// Finds a schedule by its name. Returns false if no schedule has this name.
-static inline bool schedule_parse(const char *name, ScheduleKind *kind) {
-    for (int i = 0; i < NUM_SCHEDULES; i++) {
-        if (strcmp(name, schedule_names[i]) == 0) {
-            *kind = (ScheduleKind)i;
-            return true;
-        }
-    }
-    return false;
-}
-
-// The schedule of a run. name: one that schedule_parse knows.
+// Returns the schedule of a run. name: a name that --schedule knows.
 static inline Schedule schedule_named(const char *name, double peak, int64_t warmup, int64_t total,
                                       double final_fraction) {
-    Schedule s = {SCHEDULE_CONSTANT, (float)peak, warmup, total, (float)final_fraction};
-    schedule_parse(name, &s.kind);
+    int kind = 0;
+    while (kind < NUM_SCHEDULES && strcmp(name, schedule_names[kind]) != 0) { kind++; }
+    assert(kind < NUM_SCHEDULES);
+    Schedule s = {(ScheduleKind)kind, (float)peak, warmup, total, (float)final_fraction};
     return s;
 }
 

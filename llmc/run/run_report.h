@@ -172,9 +172,9 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
 
 // Judges and logs an evaluation. means: the mean loss of each row, by the row's number.
 static inline bool run_log_eval(TrainRun *run, int which, const double *means, Error *error) {
-    EvalScore score = eval_judge(&run->evals[which], means);
-    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, score.correct,
-                       score.examples, error);
+    int64_t correct = eval_judge(&run->evals[which], means);
+    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, correct,
+                       run->evals[which].num_examples, error);
 }
 
 // ---- Samples ----

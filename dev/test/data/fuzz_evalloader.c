@@ -56,13 +56,12 @@ static void check_batches(const EvalLoader *eval) {
 
 static void check_scores(const EvalLoader *eval) {
     double *means = (double *)calloc((size_t)eval->num_rows, sizeof(double));
-    EvalScore score = eval_judge(eval, means);
     int64_t firsts = 0;
     for (int64_t e = 0; e < eval->num_examples; e++) {
         require(eval->examples[e].label >= 0 && eval->examples[e].label < eval->examples[e].num_completions);
         firsts += eval->examples[e].label == 0; // all means are equal: the first completion is taken
     }
-    require(score.examples == eval->num_examples && score.correct == firsts);
+    require(eval_judge(eval, means) == firsts);
     free(means);
 }
 

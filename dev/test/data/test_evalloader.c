@@ -240,13 +240,8 @@ TEST(test_judging) {
     const double wrong[9] = {1, 2, 1, 4, 1, 2, 5, 3, 3}; // picks 0, 0, 1
     make_file();
     if (!open_file(t, 0)) { return; }
-    EvalScore score = eval_judge(&eval, means), other = eval_judge(&eval, wrong), none = {0, 0};
-    CHECK(t, score.examples == 3 && score.correct == 3, "%lld of %lld", (long long)score.correct,
-          (long long)score.examples);
-    CHECK(t, other.examples == 3 && other.correct == 1, "%lld of %lld", (long long)other.correct,
-          (long long)other.examples);
-    CHECK(t, eval_accuracy(&other) == 1.0 / 3.0, "%g", eval_accuracy(&other));
-    CHECK(t, eval_accuracy(&none) == 0.0, "of nothing");
+    CHECK(t, eval_judge(&eval, means) == 3, "%lld of 3", (long long)eval_judge(&eval, means));
+    CHECK(t, eval_judge(&eval, wrong) == 1, "%lld of 3, 1 is right", (long long)eval_judge(&eval, wrong));
     eval_close(&eval);
 }
 

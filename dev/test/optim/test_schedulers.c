@@ -1,6 +1,7 @@
 // The learning-rate schedules: shapes, corners, names.
 #include "dev/test/test.h"
 #include "llmc/optim/schedulers.h"
+#include "llmc/run/train_options.h"
 
 static Schedule make(ScheduleKind kind, int64_t warmup, int64_t total, float final_fraction) {
     Schedule s = {kind, 3e-4f, warmup, total, final_fraction};
@@ -14,20 +15,17 @@ static void check_fraction(Test *t, const Schedule *s, int64_t step, double want
           schedule_names[s->kind], (long long)s->warmup, (long long)s->total, (long long)step, got, want);
 }
 
-TEST(test_parse) {
-    ScheduleKind kind = SCHEDULE_WSD;
-    CHECK(t, schedule_parse("cosine", &kind) && kind == SCHEDULE_COSINE, "cosine gives %d", kind);
-    CHECK(t, schedule_parse("linear", &kind) && kind == SCHEDULE_LINEAR, "linear gives %d", kind);
-    CHECK(t, schedule_parse("constant", &kind) && kind == SCHEDULE_CONSTANT, "constant gives %d", kind);
-    CHECK(t, schedule_parse("wsd", &kind) && kind == SCHEDULE_WSD, "wsd gives %d", kind);
-    const char *wrong[] = {"", "cos", "Cosine", "cosine ", "wsdx"};
-    for (int i = 0; i < 5; i++) { CHECK(t, !schedule_parse(wrong[i], &kind), "'%s' is accepted", wrong[i]); }
-    CHECK(t, kind == SCHEDULE_WSD, "a wrong name changes the kind");
-    char names[100] = "";
+// --schedule accepts exactly the names that schedule_named knows.
+TEST(test_names) {
+    const char *accepted = train_specs_gpu[TRAIN_ROW_schedule].value;
+    char choices[100] = "";
     for (int i = 0; i < NUM_SCHEDULES; i++) {
-        snprintf(names + strlen(names), sizeof(names) - strlen(names), "%s%s", i ? ", " : "", schedule_names[i]);
+        Schedule s = schedule_named(schedule_names[i], 3e-4, 10, 100, 0.5);
+        CHECK(t, (int)s.kind == i && s.peak == 3e-4f && s.warmup == 10 && s.total == 100 && s.final_fraction == 0.5f,
+              "%s", schedule_names[i]);
+        snprintf(choices + strlen(choices), sizeof(choices) - strlen(choices), "%s%s", i ? "|" : "", schedule_names[i]);
     }
-    CHECK(t, strcmp(names, SCHEDULE_NAMES) == 0, "SCHEDULE_NAMES is not \"%s\"", names);
+    CHECK(t, strcmp(choices, accepted) == 0, "--schedule accepts %s", accepted);
 }
 
 TEST(test_warmup) {
