@@ -6,17 +6,15 @@ import importlib
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-WORK = tempfile.mkdtemp(prefix="gpt2c_gpu_check.")
-TREE = os.path.join(WORK, "a tree")
-BIN = os.path.join(WORK, "bin")
+from tools import ROOT, WORK, path, stand_ins, text_of, write
+
+TREE = path("a tree")
 
 # Each stand-in is a shell script; the words in the variable FAULT make some of them misbehave.
 STAND_INS = {
@@ -145,46 +143,38 @@ STAND_INS = {
 def setup_module():
     if sys.platform != "linux" or shutil.which("timeout") is None:
         pytest.skip("no Linux, or no timeout")
-    os.makedirs(os.path.join(TREE, "dev", "bench"))
-    os.makedirs(os.path.join(TREE, "llmc", "base"))
-    os.makedirs(BIN)
-    for folder, name in (("include", "cupti.h"), ("lib", "libcupti.so.13")):  # beside the folder of nvcc
-        os.makedirs(os.path.join(WORK, folder))
-        with open(os.path.join(WORK, folder, name), "w", encoding="utf-8"):
-            pass
-    for name in ("gpu_check.py", "bench/gpu_runner.py", "bench/gpu_training.py", "bench/step_table.py"):
-        shutil.copy(os.path.join(ROOT, "dev", name), os.path.join(TREE, "dev", name))
-    shutil.copy(os.path.join(ROOT, "llmc", "base", "rand.h"), os.path.join(TREE, "llmc", "base"))
-    for name, script in STAND_INS.items():
-        path = os.path.join(BIN, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write('#!/bin/bash\nis() { [[ " $FAULT " = *" $1 "* ]]; }\n' + script + "\n")
-        os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+    for name in ("include/cupti.h", "lib/libcupti.so.13"):  # beside the folder of nvcc
+        write(name, "")
+    for name in ("dev/gpu_check.py", "dev/bench/gpu_runner.py", "dev/bench/gpu_training.py", "dev/bench/step_table.py",
+                 "llmc/base/rand.h"):
+        write(os.path.join(TREE, name), text_of(name))
 
 
 def check(fault="old", seconds="600", without=(), arguments=(), models="d12"):
-    """Runs the script -> (result, {part: (verdict, remark)}, rows of results.csv, its folder)."""
-    folder = tempfile.mkdtemp(prefix="out.", dir=WORK)
-    temporary = tempfile.mkdtemp(prefix="tmp.", dir=WORK)
-    stand_ins = tempfile.mkdtemp(prefix="bin.", dir=WORK)
-    for name in STAND_INS:
-        if name not in without:
-            os.symlink(os.path.join(BIN, name), os.path.join(stand_ins, name))
+    """Runs the script -> (result, {part: (verdict, remark)}, {(part, what): value of results.csv}, its folder)."""
+    folder, temporary = (tempfile.mkdtemp(dir=WORK) for _ in range(2))
+    programs = stand_ins({name: '#!/bin/bash\nis() { [[ " $FAULT " = *" $1 "* ]]; }\n' + script + "\n"
+                          for name, script in STAND_INS.items() if name not in without}, only=())
     shutil.rmtree(os.path.join(TREE, "build"), ignore_errors=True)
-    environment = dict(os.environ, PATH=stand_ins + ":/usr/bin:/bin", FAULT=fault, STAND_INS=BIN, TMPDIR=temporary,
+    environment = dict(os.environ, PATH=programs + ":/usr/bin:/bin", FAULT=fault, STAND_INS=programs, TMPDIR=temporary,
                        GPU_CHECK_SECONDS=seconds, GPU_CHECK_MODELS=models)
     environment.pop("CUDA_HOME", None)
     result = subprocess.run([sys.executable, os.path.join(TREE, "dev", "gpu_check.py"), folder, *arguments], cwd=WORK,
                             env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
     parts = {match[2].strip(): (match[1].strip(), match[3]) for match in
              re.finditer(r"^(ok  |FAIL|skip) (.{22}) +\d+ s  (.*)$", result.stdout, re.M)}
-    rows = []
-    if os.path.exists(os.path.join(folder, "results.csv")):
-        with open(os.path.join(folder, "results.csv"), encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
+    rows = table(folder, "results.csv")
     assert all(len(row) == 4 for row in rows), rows
     assert os.listdir(temporary) in ([], ["torch-calls"]), os.listdir(temporary)
     return result, parts, {(part, what): value for part, what, value, _ in rows}, folder
+
+
+def table(folder, name):
+    """The rows of a table that it writes; none if it does not."""
+    if not os.path.exists(os.path.join(folder, name)):
+        return []
+    with open(os.path.join(folder, name), encoding="utf-8", newline="") as file:
+        return list(csv.reader(file))
 
 
 def expect(parts, part, verdict, remark=""):
@@ -234,8 +224,8 @@ def check_training_rows(rows):
 
 def check_sanitizer_calls(folder, option):
     """Library kernels are left out; initcheck, which then misses what they write, runs no group that calls one."""
-    with open(os.path.join(folder, "sanitizer.log"), encoding="utf-8") as file:
-        calls = dict(re.findall(r"^\$ compute-sanitizer --tool (\w+) --error-exitcode 97 (.*)$", file.read(), re.M))
+    calls = dict(re.findall(r"^\$ compute-sanitizer --tool (\w+) --error-exitcode 97 (.*)$",
+                            text_of(os.path.join(folder, "sanitizer.log")), re.M))
     assert sorted(calls) == ["initcheck", "memcheck", "racecheck", "synccheck"], calls
     for tool, words in calls.items():
         assert re.fullmatch(option + r" kns=\w+(,kns=\w+)+ \S*test_kernels( embedding gelu)?", words), (tool, words)
@@ -247,15 +237,14 @@ def test_library_kernels():
     sys.path.insert(0, os.path.join(ROOT, "dev"))
     check = importlib.import_module("gpu_check")
     words, groups = check.LIBRARY_KERNELS, check.LIBRARY_GROUPS
-    sources = glob.glob(os.path.join(ROOT, "llmc", "**", "*.cuh"), recursive=True) + \
-        glob.glob(os.path.join(ROOT, "dev", "test", "**", "*.cuh"), recursive=True)
+    sources = [name for room in ("llmc", "dev/test")
+               for name in glob.glob(os.path.join(ROOT, room, "**", "*.cuh"), recursive=True)]
     names, users = set(), set()
-    for path in sources:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+    for source in sources:
+        text = text_of(source)
         names |= set(re.findall(r"__global__ void (?:__launch_bounds__\(.*?\)\s+)?(\w+)\(", text, re.S))
-        if re.search(r"cublas|cudnn|(matmul|linear)_(forward|backward)", text) and "/kernels_" in path:
-            users.add(os.path.basename(path)[len("kernels_"):-len(".cuh")])
+        if re.search(r"cublas|cudnn|(matmul|linear)_(forward|backward)", text) and "/kernels_" in source:
+            users.add(os.path.basename(source)[len("kernels_"):-len(".cuh")])
     assert len(names) > 20 and not [name for name in names for word in words if word in name], names
     assert users == set(groups), (users, groups)
 
@@ -265,17 +254,14 @@ def check_steps_and_options(rows, folder):
     assert rows["options d12", "--cuda-graph 0"] == "1.500" and rows["options d12", "--recompute 3"] == "1.000", rows
     assert rows["options d12", "--fp8 1"] == "0.750" and rows["options d12", "defaults differ by"] == "0.0", rows
     assert ("options d12", "--recompute 1") not in rows and ("options d12", "--head-overlap 1") not in rows, rows
-    with open(os.path.join(folder, "steps.csv"), encoding="utf-8", newline="") as file:
-        table = list(csv.reader(file))
-    assert [row[0] for row in table].count("d12") == 7 and ["d48 own attention", "gelu_forward"] in \
-        [row[:2] for row in table], table
-    with open(os.path.join(folder, "kernels.csv"), encoding="utf-8") as file:
-        assert file.read().count("kernel,precision") == 1
+    steps = table(folder, "steps.csv")
+    assert [row[0] for row in steps].count("d12") == 7, steps
+    assert ["d48 own attention", "gelu_forward"] in [row[:2] for row in steps], steps
+    assert [row[:2] for row in table(folder, "kernels.csv")].count(["kernel", "precision"]) == 1
 
 
 def check_targets(result, rows, folder):
-    with open(os.path.join(folder, "summary.txt"), encoding="utf-8") as file:
-        summary = file.read()
+    summary = text_of(os.path.join(folder, "summary.txt"))
     assert summary in result.stdout, summary
     for name, value, verdict in (("GPT-2 124M bf16", "8192000", "met"), ("GPT-2 124M fp8", "10922667", "met"),
                                  ("GPT-2 124M bf16 as a multiple of PyTorch", "15.0", "met"),
@@ -313,67 +299,58 @@ def check_predictions(rows, summary):
         assert (part, "own attention: cudnn") not in rows, rows
 
 
-def test_failures_are_told_and_do_not_stop_the_rest():
-    result, parts, rows, _ = check("old kernels race other-bits train")
-    assert result.returncode == 1, result.stdout
-    expect(parts, "kernels BF16", "FAIL", "status 1; test_kernels: 3 passed, 1 failed, 0 skipped")
-    expect(parts, "racecheck", "FAIL", "status 97")
-    expect(parts, "emulator FP32", "FAIL", "other bits where they must be equal: embedding_forward")
-    expect(parts, "training d12", "FAIL", "out of memory")
-    expect(parts, "several GPUs", "FAIL", "one GPU alone: train_gpt2cu: out of memory")
-    for part in ("step d12", "options d12"):
-        expect(parts, part, "skip", "our training did not run")
-    for part in ("build", "test_gpt2 FP32", "kernel times d12", "memcheck", "synccheck"):
-        expect(parts, part, "ok")
-    assert rows["all", "failures"] == "7", rows  # kernels and emulator in both precisions
-    assert rows["targets", "GPT-2 124M bf16 target"] == "not measured", rows
-
-    for fault, message in (("other-weights", "stage 3: weights hash '8', '7' in stage 0"),
-                           ("other-losses", "last loss 9.9 on 2 GPUs, 10.8 on one")):
-        result, parts, rows, _ = check(f"old no-torch {fault}")
-        assert result.returncode == 1 and rows["all", "failures"] == "1", result.stdout
-        expect(parts, "several GPUs", "FAIL", message)
-
-    result, parts, rows, _ = check("old one-gpu no-bench nan")
-    assert result.returncode == 1, result.stdout
-    expect(parts, "build", "FAIL", "make: BF16 (status 1) FP32 (status 1)")
-    expect(parts, "kernel times d12", "FAIL", "status 127")
-    expect(parts, "training d12", "FAIL", "not every step has a finite loss")
-    expect(parts, "memcheck", "ok")
-
-    result, parts, rows, _ = check("no-torch no-records fp8 rank-fails")
-    assert result.returncode == 1 and rows["all", "failures"] == "4", result.stdout
-    expect(parts, "several GPUs", "FAIL", "stage 2: status 1: train_gpt2cu: rank 1 hangs")
-    expect(parts, "training d12", "FAIL", "--fp8: batch 64 --fp8: status 1: train_gpt2cu: --fp8: no")
-    expect(parts, "step d12", "FAIL", "CUPTI lost 3 records")
-    expect(parts, "options d12", "FAIL", "batch 64 --fp8 1: status 1")
-    assert rows["targets", "GPT-2 124M fp8 target"] == "not measured", rows
+TIMES_PYTORCH = "bf16 as a multiple of PyTorch"
+NOT_TRAINED = "our training did not run"
+FAILED = (  # what goes wrong, how many parts fail, the target that is then not measured, what is said of some parts
+    # kernels and emulator in both precisions
+    ("old kernels race other-bits train", 7, "bf16", {
+        "kernels BF16": ("FAIL", "status 1; test_kernels: 3 passed, 1 failed, 0 skipped"),
+        "racecheck": ("FAIL", "status 97"),
+        "emulator FP32": ("FAIL", "other bits where they must be equal: embedding_forward"),
+        "training d12": ("FAIL", "out of memory"), "step d12": ("skip", NOT_TRAINED),
+        "several GPUs": ("FAIL", "one GPU alone: train_gpt2cu: out of memory"), "options d12": ("skip", NOT_TRAINED),
+        "build": ("ok", ""), "test_gpt2 FP32": ("ok", ""), "kernel times d12": ("ok", ""), "memcheck": ("ok", ""),
+        "synccheck": ("ok", "")}),
+    ("old no-torch other-weights", 1, TIMES_PYTORCH, {"several GPUs": ("FAIL", "stage 3: weights hash '8', '7' in stage 0")}),
+    ("old no-torch other-losses", 1, TIMES_PYTORCH, {"several GPUs": ("FAIL", "last loss 9.9 on 2 GPUs, 10.8 on one")}),
+    ("old one-gpu no-bench nan", 4, "bf16", {
+        "build": ("FAIL", "make: BF16 (status 1) FP32 (status 1)"), "kernel times d12": ("FAIL", "status 127"),
+        "training d12": ("FAIL", "not every step has a finite loss"), "memcheck": ("ok", "")}),
+    ("no-torch no-records fp8 rank-fails", 4, "fp8", {
+        "several GPUs": ("FAIL", "stage 2: status 1: train_gpt2cu: rank 1 hangs"),
+        "training d12": ("FAIL", "--fp8: batch 64 --fp8: status 1: train_gpt2cu: --fp8: no"),
+        "step d12": ("FAIL", "CUPTI lost 3 records"), "options d12": ("FAIL", "batch 64 --fp8 1: status 1")}),
+    ("old torch-fails refuses one-gpu no-cuda", 0, TIMES_PYTORCH, {
+        "several GPUs": ("skip", "one GPU here"), "initcheck": ("skip", "it refuses: Error: Device not supported"),
+        "step d12": ("skip", "trace_kernels: cuptiActivityEnable: no CUDA; nothing is traced"),
+        "training d12": ("ok", "ratio to PyTorch none: no kernel image")}),
+    ("old no-torch alone no-cupti", 0, TIMES_PYTORCH, {
+        "several GPUs": ("skip", "2 GPUs, but built without NCCL"),
+        "step d12": ("skip", "the library does not build, see build.log"),
+        "training d12": ("ok", "not measured: no python3 with a PyTorch that sees the GPU")}))
 
 
-def test_what_is_missing_is_skipped():
-    result, parts, _, _ = check("old torch-fails refuses one-gpu no-cuda")
-    assert result.returncode == 0, result.stdout
-    expect(parts, "several GPUs", "skip", "one GPU here")
-    expect(parts, "step d12", "skip", "trace_kernels: cuptiActivityEnable: no CUDA; nothing is traced")
-    expect(parts, "initcheck", "skip", "it refuses: Error: Device not supported")
-    expect(parts, "training d12", "ok", "ratio to PyTorch none: no kernel image")
+@pytest.mark.parametrize("fault, failures, unmeasured, wanted", FAILED)
+def test_what_fails_or_is_missing_does_not_stop_the_rest(fault, failures, unmeasured, wanted):
+    result, parts, rows, _ = check(fault)
+    assert result.returncode == (failures > 0) and rows["all", "failures"] == str(failures), result.stdout
+    for part, (verdict, remark) in wanted.items():
+        expect(parts, part, verdict, remark)
+    assert rows["targets", f"GPT-2 124M {unmeasured} target"] == "not measured", rows
 
-    result, parts, rows, _ = check("old no-torch alone no-cupti", without=["compute-sanitizer"])
-    assert result.returncode == 0, result.stdout
-    expect(parts, "several GPUs", "skip", "2 GPUs, but built without NCCL")
-    expect(parts, "step d12", "skip", "the library does not build, see build.log")
-    expect(parts, "training d12", "ok", "not measured: no python3 with a PyTorch that sees the GPU")
-    assert rows["targets", "GPT-2 124M bf16 as a multiple of PyTorch target"] == "not measured", rows
-    if not os.path.exists("/usr/bin/compute-sanitizer"):
-        expect(parts, "sanitizer", "skip", "no compute-sanitizer here")
 
+def test_without_a_sanitizer():
+    if os.path.exists("/usr/bin/compute-sanitizer"):
+        pytest.skip("here is one")
+    expect(check("old no-torch one-gpu", without=["compute-sanitizer"])[1], "sanitizer", "skip",
+           "no compute-sanitizer here")
+
+
+def test_time_limits():
     result, parts, _, folder = check("old slow-import one-gpu old-sanitizer", seconds="60")
     assert result.returncode == 0, result.stdout
     expect(parts, "training d12", "ok", "not measured: importing PyTorch takes longer than 6 s")
     check_sanitizer_calls(folder, "--kernel-regex-exclude")
-
-
-def test_time_limits():
     result, parts, _, _ = check("old slow no-torch one-gpu", seconds="22")
     expect(parts, "memcheck", "skip", "tests, then its time was up")  # how many it got through is the machine's affair
     remark = "" if parts["racecheck"][0] == "ok" else "no error in 0 tests, then its time was up"
@@ -423,7 +400,3 @@ def test_emulated():
     for part in ("build", "kernels BF16", "emulator BF16", "kernel times tiny", "training tiny", "options tiny",
                  "several GPUs"):
         assert re.search(rf"^ok   {part} ", result.stdout, re.M), result.stdout
-
-
-def teardown_module():
-    shutil.rmtree(WORK, ignore_errors=True)
