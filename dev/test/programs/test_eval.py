@@ -8,6 +8,7 @@ import re
 import signal
 import time
 
+import pytest
 
 import cli
 import evalfiles
@@ -27,26 +28,19 @@ def evaluate(model, *arguments, **keywords):
     return ran("--init", model, "--steps", 0, "--sample-every", 0, "-h", 1, *arguments, **keywords)
 
 
-def test_answers_of_an_independent_computation():
-    """All labels right, none, and some: the accuracy says which answers were given."""
+@pytest.mark.parametrize("shift, correct, batch, length, rows", (
+    (lambda i: 0, 40, 1, 24, 1), (lambda i: 1, 0, 24, 1, 1), (lambda i: i % 2, 20, 300, 23, 139),
+    (lambda i: i % 8 == 3, 35, 5, 10, 2)))
+def test_answers_of_an_independent_computation(shift, correct, batch, length, rows):
+    """All labels right, none, and some: the accuracy says which answers were given. How many rows share a batch changes
+    no answer, nor does the number of threads."""
     model, examples = right_answers()
-    cases = [(lambda i: 0, 40), (lambda i: 1, 0), (lambda i: i % 2, 20), (lambda i: i % 8 == 3, 35)]
-    for shift, correct in cases:
-        name = eval_file("answers_val.bin", relabelled(examples, shift))
-        assert results(evaluate(model, "--hellaswag-data", name, "-b", 4, "-t", 24)) == [(0, correct, 40)], correct
-
-
-def test_any_packing():
-    """How many rows share a batch changes no answer, nor does the number of threads."""
-    model, examples = right_answers()
-    name = eval_file("packing_val.bin", relabelled(examples, lambda i: i % 3 == 0))
-    correct = sum(i % 3 != 0 for i in range(40))
-    for batch, length, rows in ((1, 24, 1), (24, 1, 1), (300, 23, 139), (5, 10, 2)):
-        out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length, "--threads", 2)
-        found = re.search(rf"^HellaSwag +{re.escape(name)}: 40 of 40 questions, (\d+) rows in batches of (\d+) x 24 "
-                          "tokens$", out, re.M)
-        assert found and int(found.group(2)) == min(rows, int(found.group(1))), out
-        assert results(out) == [(0, correct, 40)], (batch, length, out)
+    name = eval_file("answers_val.bin", relabelled(examples, shift))
+    out = evaluate(model, "--hellaswag-data", name, "-b", batch, "-t", length, "--threads", 2)
+    found = re.search(rf"^HellaSwag +{re.escape(name)}: 40 of 40 questions, (\d+) rows in batches of (\d+) x 24 "
+                      "tokens$", out, re.M)
+    assert found and int(found.group(2)) == min(rows, int(found.group(1))), out
+    assert results(out) == [(0, correct, 40)], out
 
 
 def test_rows_of_several_lengths():
