@@ -45,8 +45,7 @@ static inline bool group_write_pieces(const Group *group, CheckpointWriter *w, E
 
 static inline bool group_begin(const Group *group, CheckpointWriter *w, GroupCommand what, Error *error) {
     run_fill(group->run, what.generation);
-    return checkpoint_write_begin(w, group->dir, what.step, &group->run->config, &group->run->header,
-                                  &group->run->sections[2], 1, group->rank == 0, error);
+    return run_write_begin(group->run, w, group->dir, what.step, group->rank == 0, error);
 }
 
 // A follower: saves its part whenever it is told to, until the leader has gone.

@@ -2,7 +2,6 @@
 #ifndef CHECKPOINT_RUN_H
 #define CHECKPOINT_RUN_H
 
-#include "dev/test/files/one_process.h"
 #include "llmc/files/checkpoint.h"
 
 // The smallest model with a padding row: 90 parameters.
@@ -11,22 +10,23 @@ static inline GPT2Config tiny_config(void) {
     return config;
 }
 
+enum { RUN_GENERATIONS = 100, RUN_READERS = 3 };
+
 typedef struct {
     GPT2Config config;
     float *arrays[CHECKPOINT_ARRAYS];
-    int64_t generation[1000];
-    StateSection sections[3];
+    int64_t generation[RUN_GENERATIONS];
+    StateSection section; // the one behind the arrays: generation
     StateHeader header;
 } Run;
 
 static inline void run_init(Run *run, GPT2Config config) {
-    int64_t bytes = gpt2_num_params(&config) * (int64_t)sizeof(float);
+    size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
     run->config = config;
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { run->arrays[a] = (float *)malloc((size_t)bytes); }
-    const StateSection sections[3] = {{"adam_m", run->arrays[CHECKPOINT_ADAM_M], bytes},
-                                      {"adam_v", run->arrays[CHECKPOINT_ADAM_V], bytes},
-                                      {"generation", run->generation, (int64_t)sizeof(run->generation)}};
-    memcpy(run->sections, sections, sizeof(sections));
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { run->arrays[a] = (float *)malloc(bytes); }
+    run->section.name = "generation";
+    run->section.data = run->generation;
+    run->section.bytes = (int64_t)sizeof(run->generation);
 }
 
 static inline void run_free(Run *run) {
@@ -43,7 +43,7 @@ static inline float run_value(const Run *run, int array, int64_t i, int64_t gene
 // Fills everything with what belongs to this generation.
 static inline void run_fill(Run *run, int64_t generation) {
     int64_t n = gpt2_num_params(&run->config);
-    for (int i = 0; i < 1000; i++) { run->generation[i] = generation; }
+    for (int i = 0; i < RUN_GENERATIONS; i++) { run->generation[i] = generation; }
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int64_t i = 0; i < n; i++) { run->arrays[a][i] = run_value(run, a, i, generation); }
     }
@@ -51,18 +51,11 @@ static inline void run_fill(Run *run, int64_t generation) {
     state_set_i64(&run->header, "generation", generation);
 }
 
-// Saves a checkpoint all of whose values tell its generation.
-static inline bool run_save(Run *run, const char *dir, int64_t step, int64_t generation, Error *error) {
-    run_fill(run, generation);
-    return checkpoint_save(dir, step, &run->config, run->arrays[CHECKPOINT_PARAMS], &run->header, run->sections, 3,
-                           error);
-}
-
 // The generation that everything in memory belongs to; -2 if its parts disagree.
 static inline int64_t run_generation(const Run *run) {
     int64_t generation = -2, n = gpt2_num_params(&run->config);
     if (!state_get_i64(&run->header, "generation", &generation)) { return -2; }
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < RUN_GENERATIONS; i++) {
         if (run->generation[i] != generation) { return -2; }
     }
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
@@ -73,14 +66,80 @@ static inline int64_t run_generation(const Run *run) {
     return generation;
 }
 
-// Loads a checkpoint and returns its generation; -1 if it does not load, -2 if its parts disagree.
-static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *error) {
-    GPT2Config config;
-    if (!checkpoint_load_header(dir, step, &config, &run->header, error) ||
-        !checkpoint_load(dir, step, &config, run->arrays[CHECKPOINT_PARAMS], &run->header, run->sections, 3, error)) {
-        return -1;
+// ---- Saving ----
+
+static inline bool run_write_begin(const Run *run, CheckpointWriter *w, const char *dir, int64_t step, bool is_leader,
+                                   Error *error) {
+    return checkpoint_write_begin(w, dir, step, &run->config, &run->header, &run->section, 1, is_leader, error);
+}
+
+static inline bool run_write_arrays(const Run *run, CheckpointWriter *w, Error *error) {
+    int64_t n = gpt2_num_params(&run->config);
+    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
+        if (!checkpoint_write(w, a, 0, run->arrays[a], n, error)) { return false; }
     }
-    return run_generation(run);
+    return true;
+}
+
+static inline bool run_write_end(CheckpointWriter *w, Error *error) {
+    return checkpoint_write_flush(w, error) && checkpoint_write_commit(w, &w->sums, error);
+}
+
+// Saves what is in memory from one process. A failure (a full disk) and a kill at any moment leave what was there
+// before usable.
+static inline bool run_write(const Run *run, const char *dir, int64_t step, Error *error) {
+    static CheckpointWriter w;
+    if (!run_write_begin(run, &w, dir, step, true, error)) { return false; }
+    bool ok = run_write_arrays(run, &w, error) && run_write_end(&w, error);
+    if (!ok) { checkpoint_write_abort(&w); }
+    return ok;
+}
+
+// Saves a checkpoint all of whose values tell its generation.
+static inline bool run_save(Run *run, const char *dir, int64_t step, int64_t generation, Error *error) {
+    run_fill(run, generation);
+    return run_write(run, dir, step, error);
+}
+
+// ---- Loading ----
+
+static inline bool run_read_begin(Run *run, CheckpointReader *r, const char *dir, int64_t step, Error *error) {
+    return checkpoint_read_begin(r, dir, step, &run->config, &run->header, error);
+}
+
+// Adds the sums of several readers, and ends their reading.
+static inline bool run_read_end(Run *run, CheckpointReader *readers, int count, Error *error) {
+    CheckpointSums all = {{0, 0, 0}};
+    for (int i = 0; i < count; i++) {
+        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += readers[i].sums.sums[a]; }
+    }
+    bool ok = true;
+    for (int i = 0; i < count; i++) { ok = checkpoint_read_end(&readers[i], &all, &run->section, 1, error) && ok; }
+    return ok;
+}
+
+// Loads a checkpoint as several processes do, each its pieces. Returns its generation; -1 if it does not load, -2 if
+// its parts disagree.
+static inline int64_t run_load(Run *run, const char *dir, int64_t step, Error *error) {
+    static CheckpointReader readers[RUN_READERS];
+    int64_t n = gpt2_num_params(&run->config), piece = n / 11 + 1;
+    bool ok = true;
+    for (int i = 0; i < RUN_READERS; i++) { readers[i].model.fd = readers[i].state.file.fd = -1; }
+    for (int i = 0; ok && i < RUN_READERS; i++) { ok = run_read_begin(run, &readers[i], dir, step, error); }
+    for (int64_t at = 0, j = 0; at < n; at += piece, j++) {
+        for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) {
+            CheckpointReader *r = &readers[(j + a) % RUN_READERS];
+            ok = checkpoint_read(r, a, at, run->arrays[a] + at, min_i64(piece, n - at), error);
+        }
+    }
+    if (ok) { return run_read_end(run, readers, RUN_READERS, error) ? run_generation(run) : -1; }
+    for (int i = 0; i < RUN_READERS; i++) { checkpoint_read_abort(&readers[i]); }
+    return -1;
+}
+
+static inline bool checkpoint_verify(const char *dir, int64_t step, Error *error) {
+    char model[MAX_PATH_BYTES];
+    return checkpoint_verify_model(dir, step, model, error);
 }
 
 static inline int count_files(const char *dir) {

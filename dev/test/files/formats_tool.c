@@ -8,8 +8,8 @@
 #include <inttypes.h>
 
 #include "llmc/files/model_file.h"
-#include "dev/test/files/one_process.h"
-#include "dev/test/files/state_sections.h"
+#include "dev/test/files/whole_model.h"
+#include "llmc/files/checkpoint.h"
 
 static bool convert(const char *init, const char *out, Error *error) {
     ModelFile file;
@@ -23,8 +23,11 @@ static bool convert(const char *init, const char *out, Error *error) {
     return ok;
 }
 
+// A state file of two sections and no arrays.
 static bool write_state(const char *path, Error *error) {
     static StateHeader header;
+    AtomicFile file;
+    StateRecord records[2];
     float m[5] = {0.5f, -1.25f, 3.0f, 1e-30f, 65504.0f};
     uint8_t bytes[3] = {0, 127, 255};
     StateSection sections[2] = {{"adam_m", m, sizeof(m)}, {"flags", bytes, sizeof(bytes)}};
@@ -32,7 +35,16 @@ static bool write_state(const char *path, Error *error) {
     state_set_i64(&header, "step", 20);
     state_set_text(&header, "loss", "0.10000000000000001");
     state_set_text(&header, "train_data", "a folder/with spaces/*.bin");
-    return state_write(path, &header, sections, 2, error);
+    for (int i = 0; i < 2; i++) {
+        if (!state_make_record(&records[i], &sections[i], STATE_SECTION, path, error)) { return false; }
+        records[i].checksum = hash64(sections[i].data, (size_t)sections[i].bytes);
+    }
+    bool ok = atomic_open(&file, path, error) && state_write_head(&file, &header, records, 2, error);
+    for (int i = 0; ok && i < 2; i++) {
+        int64_t offset = state_offset(header.length, records, 2, i);
+        ok = atomic_write_at(&file, offset, sections[i].data, sections[i].bytes, error);
+    }
+    return ok && atomic_commit(&file, error);
 }
 
 static bool print_checksum(const char *path, Error *error) {

@@ -1,33 +1,22 @@
-// Fuzz target: loading a checkpoint. The model is always one good file; the input is the state beside it. All but
-// the untouched inputs get a right header checksum, or the fuzzer would never come past it.
-#include "dev/test/files/one_process.h"
+// Fuzz target: loading a checkpoint, and the reader of training states alone. The model is always one good file; the
+// input is the state beside it. Each input comes once more with a right header checksum, or the fuzzer would never come
+// past it.
+#include "dev/test/files/checkpoint_run.h"
 #include "dev/test/fuzz.h"
-#include "llmc/files/checkpoint.h"
 #include "dev/test/temp_dir.h"
 
-enum { PARAMS = 90 };
-
 static TempDir folder;
-static float arrays[CHECKPOINT_ARRAYS][PARAMS];
-static uint8_t flags[5] = {1, 2, 3, 4, 5};
-static const GPT2Config config = {2, 3, 4, 1, 1, 2};
+static Run good, loaded;
 
 static void remove_folder(void) { temp_dir_remove(&folder); }
 
 static void make_folder(void) {
-    static StateHeader header;
     Error error;
     if (folder.path[0] != '\0') { return; }
     folder = temp_dir_make();
     atexit(remove_folder);
-    for (int i = 0; i < CHECKPOINT_ARRAYS * PARAMS; i++) { arrays[i / PARAMS][i % PARAMS] = 0.5f * (float)i; }
-    model_zero_padding(arrays[CHECKPOINT_PARAMS], &config);
-    const StateSection sections[3] = {{"adam_m", arrays[CHECKPOINT_ADAM_M], sizeof(arrays[0])},
-                                      {"adam_v", arrays[CHECKPOINT_ADAM_V], sizeof(arrays[0])},
-                                      {"flags", flags, sizeof(flags)}};
-    state_init(&header);
-    state_set_text(&header, "data", "a file");
-    require(checkpoint_save(folder.path, 1, &config, arrays[CHECKPOINT_PARAMS], &header, sections, 3, &error));
+    run_init(&good, tiny_config()), run_init(&loaded, tiny_config());
+    require(run_save(&good, folder.path, 1, 7, &error));
 }
 
 // Puts the checksum that the header asks for where it belongs, if the header's own sizes allow it.
@@ -41,23 +30,53 @@ static void repair(uint8_t *data, size_t size) {
     memcpy(data + head, &checksum, sizeof(checksum));
 }
 
+// Is section i, whose bytes are given, what its record says?
+static bool read_section(const StateFile *state, int i, const uint8_t *want, int64_t bytes) {
+    const StateRecord *record = &state->records[i];
+    Error error;
+    if (record->kind == STATE_ELSEWHERE) { return true; }
+    if (record->kind == STATE_ARRAY) { return sum64(0, want, bytes / 4) == record->checksum; }
+    StateSection section = {record->name, malloc((size_t)bytes + 1), bytes};
+    bool ok = state_read_section(state, i, &section, &error) && memcmp(section.data, want, (size_t)bytes) == 0;
+    free(section.data);
+    return ok;
+}
+
+// Whatever opens has its text and its sections inside the file.
+static void read_state(const uint8_t *data, size_t size) {
+    static StateHeader header;
+    static StateFile state;
+    int64_t step;
+    char file[16];
+    Error error;
+    if (!state_open(&state, temp_path(&folder, "state_00000001.bin"), &header, &error)) { return; }
+    require((int)strlen(header.text) == header.length && state_find(&header, "no such key") == NULL);
+    state_get_i64(&header, "step", &step);
+    state_get_text(&header, "generation", file, sizeof(file));
+    bool whole = state_verify_sections(&state, &error);
+    for (int i = 0; i < state.count; i++) {
+        int64_t offset = state_section_offset(&state, i), bytes = state_bytes_here(&state.records[i]);
+        require(bytes >= 0 && offset >= (int64_t)sizeof(StatePreamble) && offset + bytes <= (int64_t)size);
+        require(!whole || read_section(&state, i, data + offset, bytes));
+    }
+    require(state_section_offset(&state, state.count) == (int64_t)size);
+    input_close(&state.file);
+}
+
 // Whatever loads must be the model that is there; its header and its checksum are in the state.
 static void load(const uint8_t *data, size_t size) {
     static StateHeader header;
-    static float loaded[CHECKPOINT_ARRAYS][PARAMS];
-    uint8_t loaded_flags[5];
     GPT2Config found;
     Error error;
-    const StateSection sections[3] = {{"adam_m", loaded[CHECKPOINT_ADAM_M], sizeof(loaded[0])},
-                                      {"adam_v", loaded[CHECKPOINT_ADAM_V], sizeof(loaded[0])},
-                                      {"flags", loaded_flags, sizeof(loaded_flags)}};
     temp_write(temp_path(&folder, "state_00000001.bin"), data, size);
+    read_state(data, size);
     bool whole = checkpoint_verify(folder.path, 1, &error);
     bool known = checkpoint_load_header(folder.path, 1, &found, &header, &error);
     require(known || !whole);
-    require(!known || model_configs_equal(&found, &config));
-    if (!checkpoint_load(folder.path, 1, &config, loaded[0], &header, sections, 3, &error)) { return; }
-    require(whole && memcmp(loaded[0], arrays[0], sizeof(loaded[0])) == 0);
+    require(!known || model_configs_equal(&found, &good.config));
+    if (run_load(&loaded, folder.path, 1, &error) == -1) { return; }
+    size_t bytes = (size_t)gpt2_num_params(&good.config) * sizeof(float);
+    require(whole && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -1,5 +1,5 @@
 // Fuzz target: the reader of llm.c model files, float32 and bfloat16.
-#include "dev/test/files/one_process.h"
+#include "dev/test/files/whole_model.h"
 #include "dev/test/fuzz.h"
 #include "llmc/files/model_bin.h"
 

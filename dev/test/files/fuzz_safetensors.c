@@ -1,5 +1,5 @@
 // Fuzz target: the reader of Hugging Face models. An input is config.json in one line, a newline, model.safetensors.
-#include "dev/test/files/one_process.h"
+#include "dev/test/files/whole_model.h"
 #include "dev/test/fuzz.h"
 #include "llmc/files/safetensors.h"
 

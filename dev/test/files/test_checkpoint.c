@@ -1,27 +1,18 @@
 // Model files, training states and checkpoints: exact round trips; damage of every kind at every byte. (What a kill
-// leaves: test_kill.c.)
+// leaves: test_kill.c. Pieces of arrays: test_pieces.c.)
 #include <signal.h>
 #include <sys/resource.h>
 
-#include "dev/test/files/one_process.h"
 #include "dev/test/files/checkpoint_run.h"
-#include "dev/test/files/state_sections.h"
+#include "dev/test/files/whole_model.h"
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
-#include "dev/test/test.h"
 
 enum { TINY_PARAMS = 90, TINY_BYTES = 1024 + 4 * TINY_PARAMS };
 
 static void fill_params(float *params, const GPT2Config *config, float first) {
     for (int64_t i = 0; i < gpt2_num_params(config); i++) { params[i] = first + 0.25f * (float)i; }
     model_zero_padding(params, config);
-}
-
-static bool same(const float *a, const float *b, int64_t n) { return memcmp(a, b, (size_t)n * sizeof(float)) == 0; }
-
-static void check_text(Test *t, const Error *error, const char *path, const char *rest) {
-    size_t n = strlen(path);
-    CHECK(t, strncmp(error->text, path, n) == 0 && strcmp(error->text + n, rest) == 0, "got  '%s'\n    want '%s%s'",
-          error->text, path, rest);
 }
 
 // ---- 16-bit types ----
@@ -49,7 +40,9 @@ TEST(test_16_bit_floats) {
 
 // ---- Model files ----
 
-TEST(test_model_round_trip) {
+// The header as it is documented, and a NaN in the padding row of wte, where nobody looks: it is read as zero.
+TEST(test_model_file) {
+    static const int32_t want[9] = {20240326, 3, 2, 3, 1, 1, 2, 4, 0};
     Error error;
     GPT2Config config = tiny_config(), found;
     float params[TINY_PARAMS], loaded[TINY_PARAMS];
@@ -57,24 +50,19 @@ TEST(test_model_round_trip) {
     const char *path = test_path(t, "m.bin");
     CHECK(t, gpt2_num_params(&config) == TINY_PARAMS, "%lld parameters", (long long)gpt2_num_params(&config));
     fill_params(params, &config, -3.0f);
+    params[7] = NAN;
     CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
     CHECK(t, model_bin_read_config(path, &found, &version, &error) && version == 3, "%s", error.text);
     CHECK(t, model_configs_equal(&config, &found), "config");
-    memset(loaded, 0xff, sizeof(loaded));
     CHECK(t, model_bin_read(path, &found, loaded, &error), "%s", error.text);
-    CHECK(t, same(params, loaded, TINY_PARAMS), "all bits");
+    params[7] = 0.0f;
+    CHECK(t, memcmp(params, loaded, sizeof(params)) == 0, "other bits");
     size_t bytes;
     uint8_t *data = temp_read(path, &bytes);
-    int32_t head[9];
-    memcpy(head, data, sizeof(head));
-    CHECK(t,
-          bytes == TINY_BYTES && head[0] == 20240326 && head[1] == 3 && head[2] == 2 && head[3] == 3 && head[4] == 1 &&
-              head[5] == 1 && head[6] == 2 && head[7] == 4 && head[8] == 0,
-          "header as documented");
+    CHECK(t, bytes == TINY_BYTES && memcmp(data, want, sizeof(want)) == 0, "header as documented");
     free(data);
     config.num_heads = 2;
-    CHECK(t, !model_bin_read(path, &config, loaded, &error), "another config");
-    check_text(t, &error, path, ": holds a model of another shape");
+    CHECK_REFUSED(t, model_bin_read(path, &config, loaded, &error), &error, path, ": holds a model of another shape");
 }
 
 TEST(test_model_bf16) {
@@ -129,7 +117,6 @@ TEST(test_model_cut_anywhere) {
     for (int n = 0; n <= TINY_BYTES + 1; n++) {
         if (n == TINY_BYTES) { continue; }
         temp_write(path, bytes, (size_t)n);
-        CHECK(t, !model_bin_read_config(path, &config, &version, &error), "%d bytes were accepted", n);
         if (n < 1024) {
             snprintf(want, sizeof(want),
                      ": %d bytes, less than the header of a model, 1024 (truncated download? fetch it again)", n);
@@ -137,7 +124,7 @@ TEST(test_model_cut_anywhere) {
             snprintf(want, sizeof(want), ": header asks for %d bytes, file has %d (%s)", TINY_BYTES, n,
                      n < TINY_BYTES ? "truncated? fetch it again" : "damaged?");
         }
-        check_text(t, &error, path, want);
+        CHECK_REFUSED(t, model_bin_read_config(path, &config, &version, &error), &error, path, want);
     }
 }
 
@@ -178,8 +165,7 @@ TEST(test_model_header_fields) {
         tiny_file(bytes);
         memcpy(bytes + 4 * cases[i].slot, &cases[i].value, 4);
         temp_write(path, bytes, TINY_BYTES);
-        CHECK(t, !model_bin_read_config(path, &config, &version, &error), "case %zu was accepted", i);
-        check_text(t, &error, path, cases[i].message);
+        CHECK_REFUSED(t, model_bin_read_config(path, &config, &version, &error), &error, path, cases[i].message);
     }
     // The largest values that pass one by one: the product must not overflow into a size that fits.
     uint8_t bytes[TINY_BYTES];
@@ -193,25 +179,6 @@ TEST(test_model_header_fields) {
     CHECK(t, !model_bin_read_config(path, &config, &version, &error), "206 TB in 1384 bytes");
     CHECK(t, strstr(error.text, ": header asks for 206711594419200 bytes, file has 1384 (truncated?") != NULL, "%s",
           error.text);
-}
-
-TEST(test_model_not_finite) {
-    Error error;
-    GPT2Config config = tiny_config();
-    float params[TINY_PARAMS], loaded[TINY_PARAMS];
-    const char *path = test_path(t, "m.bin");
-    fill_params(params, &config, 1.0f);
-    int64_t offset = gpt2_param_offset(&config, PARAM_qkvb);
-    params[offset + 4] = INFINITY;
-    CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
-    CHECK(t, !model_bin_read(path, &config, loaded, &error), "an infinity was accepted");
-    check_text(t, &error, path,
-               ": tensor qkvb holds inf at element 4 of (1, 6); the file is damaged or its training diverged");
-    params[offset + 4] = 0.0f;
-    params[7] = NAN; // in the padding row of wte, where nobody looks
-    CHECK(t, model_bin_write(path, &config, params, &error), "%s", error.text);
-    CHECK(t, model_bin_read(path, &config, loaded, &error), "%s", error.text);
-    CHECK(t, bits_from_float(loaded[6]) == 0 && bits_from_float(loaded[7]) == 0, "padding becomes zero");
 }
 
 // ---- Training states ----
@@ -255,116 +222,157 @@ TEST(test_facts) {
         state_set_text(&header, text, "0123456789");
     }
     CHECK(t, header.length == -1, "more than fits");
-    Error error;
-    CHECK(t, !state_write("/nonexistent/state.bin", &header, NULL, 0, &error), "a full header");
-    check_text(t, &error, "/nonexistent/state.bin", ": the facts or the 0 sections do not fit into a state file");
-}
-
-typedef struct {
-    float m[13];
-    uint8_t flags[5];
-    StateSection sections[3];
-} TinyState;
-
-static void tiny_state(TinyState *state, float value) {
-    for (int i = 0; i < 13; i++) { state->m[i] = value * (float)(i + 1); }
-    memset(state->flags, (int)value, sizeof(state->flags));
-    StateSection sections[3] = {{"adam_m", state->m, sizeof(state->m)},
-                                {"empty", NULL, 0},
-                                {"outlier flags, a name of 35 bytes..", state->flags, sizeof(state->flags)}};
-    memcpy(state->sections, sections, sizeof(sections));
-}
-
-TEST(test_state_round_trip) {
-    static StateHeader header, found;
-    Error error;
-    TinyState state, loaded;
-    const char *path = test_path(t, "s.bin");
-    tiny_state(&state, 3.0f);
-    tiny_state(&loaded, 0.0f);
-    state_init(&header);
-    state_set_i64(&header, "step", 20);
-    CHECK(t, state_write(path, &header, state.sections, 3, &error), "%s", error.text);
-    CHECK(t, state_read_header(path, &found, &error) && found.length == header.length, "%s", error.text);
-    CHECK(t, strcmp(found.text, "step 20\n") == 0, "%s", found.text);
-    size_t bytes;
-    uint8_t *all = temp_read(path, &bytes);
-    uint64_t sum = 0;
-    CHECK(t, file_checksum(path, &sum, &error) && sum == hash64(all, bytes), "checksum of the file: %s", error.text);
-    free(all);
-    CHECK(t, state_read(path, &found, loaded.sections, 3, &error), "%s", error.text);
-    CHECK(t, memcmp(state.m, loaded.m, sizeof(state.m)) == 0 && memcmp(state.flags, loaded.flags, 5) == 0, "bits");
-    CHECK(t, !state_read(path, &found, loaded.sections, 2, &error), "two of three sections");
-    check_text(t, &error, path, ": has 3 sections, expected 2");
-    loaded.sections[0].bytes--;
-    CHECK(t, !state_read(path, &found, loaded.sections, 3, &error), "another size");
-    check_text(t, &error, path, ": section \"adam_m\" has 52 bytes, expected 51");
-    loaded.sections[0].bytes++;
-    loaded.sections[1].name = "adam_v";
-    CHECK(t, !state_read(path, &found, loaded.sections, 3, &error), "another name");
-    check_text(t, &error, path, ": section 1 is \"empty\" (kind 0), expected \"adam_v\" (kind 0)");
-    state.sections[0].name = "a name of 36 bytes, 1 too many......";
-    CHECK(t, !state_write(path, &header, state.sections, 3, &error), "a name too long");
-    CHECK(t, !temp_exists(test_path(t, "s.bin.tmp")) && temp_exists(path), "nothing half-written");
-}
-
-static bool verifies(const char *path, StateHeader *header, Error *error) {
-    StateFile state;
-    if (!state_open(&state, path, header, error)) { return false; }
-    bool ok = state_verify_sections(&state, error);
-    input_close(&state.file);
-    return ok;
-}
-
-TEST(test_state_damage) {
-    static StateHeader header, found;
-    Error error;
-    TinyState state, loaded;
-    const char *path = test_path(t, "s.bin");
-    tiny_state(&state, 3.0f);
-    tiny_state(&loaded, 0.0f);
-    state_init(&header);
-    state_set_text(&header, "data", "shakespeare");
-    CHECK(t, state_write(path, &header, state.sections, 3, &error), "%s", error.text);
-    size_t bytes;
-    uint8_t *good = temp_read(path, &bytes);
-    for (size_t i = 0; i < bytes; i++) { // every byte of preamble, text, records, checksum, and of each section
-        temp_flip(path, (long)i);
-        CHECK(t, !state_read(path, &found, loaded.sections, 3, &error), "flipped byte %zu was not found", i);
-        CHECK(t, !verifies(path, &found, &error), "flipped byte %zu was not found without loading", i);
-        temp_flip(path, (long)i);
-    }
-    CHECK(t, verifies(path, &found, &error), "whole again: %s", error.text);
-    temp_flip(path, (long)bytes - 1);
-    CHECK(t, !verifies(path, &found, &error), "last byte");
-    check_text(t, &error, path,
-               ": section \"outlier flags, a name of 35 bytes..\" is damaged: its checksum does not match");
-    for (size_t n = 0; n < bytes; n++) {
-        temp_write(path, good, n);
-        CHECK(t, !state_read_header(path, &found, &error), "cut after %zu bytes, accepted", n);
-    }
-    good = (uint8_t *)realloc(good, bytes + 1);
-    good[bytes] = 0;
-    temp_write(path, good, bytes + 1);
-    CHECK(t, !state_read_header(path, &found, &error), "a byte to spare");
-    check_text(t, &error, path, ": has 275 bytes, its header tells another size (truncated?)");
-    good[8] = 1;
-    temp_write(path, good, bytes);
-    CHECK(t, !state_read_header(path, &found, &error), "version 1");
-    check_text(t, &error, path, ": training state version is 1, expected 2; resume with the program that wrote it");
-    good[0] = 'X';
-    temp_write(path, good, bytes);
-    CHECK(t, !state_read_header(path, &found, &error), "wrong magic");
-    check_text(t, &error, path, ": not a training state: it does not begin with GPT2STAT");
-    free(good);
 }
 
 // ---- Checkpoints ----
 
-TEST(test_checkpoint) {
-    Error error, problem;
+// The section behind the arrays has another size or name than it is asked for, or nobody asks.
+TEST(test_other_sections) {
     static Run run;
-    int64_t steps[2] = {0, 0}, step = -1;
+    static CheckpointReader r;
+    Error error;
+    uint64_t sum = 0;
+    size_t bytes;
+    run_init(&run, tiny_config());
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    const char *state = test_path(t, "state_00000001.bin");
+    uint8_t *all = temp_read(state, &bytes);
+    CHECK(t, file_checksum(state, &sum, &error) && sum == hash64(all, bytes), "checksum of the file: %s", error.text);
+    free(all);
+    const StateSection sections[] = {{"generation", run.generation, 799}, {"flags", run.generation, 800}};
+    static const char *const messages[] = {": section \"generation\" has 800 bytes, expected 799",
+                                           ": section 3 is \"generation\" (kind 0), expected \"flags\" (kind 0)",
+                                           ": has 4 sections, expected 3"};
+    for (int i = 0; i < 3; i++) {
+        CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
+        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], TINY_PARAMS, &error); }
+        CHECK_REFUSED(t, checkpoint_read_end(&r, &r.sums, i < 2 ? &sections[i] : NULL, i < 2, &error), &error, state,
+                      messages[i]);
+    }
+    run_free(&run);
+}
+
+static void check_damaged(Test *t, Run *run, const char *what, const char *path, long at) {
+    Error error;
+    CHECK(t, run_load(run, test_folder(t), 1, &error) == -1, "%s %ld of %s: not found", what, at, path);
+    CHECK(t, !checkpoint_verify(test_folder(t), 1, &error), "%s %ld of %s: not found without loading", what, at, path);
+}
+
+// Every byte of both files is flipped, unused header slots included; both files are cut after every byte.
+TEST(test_damage_anywhere) {
+    static Run run;
+    Error error;
+    run_init(&run, tiny_config());
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    char paths[2][1024];
+    snprintf(paths[0], sizeof(paths[0]), "%s", test_path(t, "model_00000001.bin"));
+    snprintf(paths[1], sizeof(paths[1]), "%s", test_path(t, "state_00000001.bin"));
+    for (int i = 0; i < 2; i++) {
+        size_t bytes;
+        uint8_t *good = temp_read(paths[i], &bytes);
+        for (size_t at = 0; at < bytes; at++) {
+            temp_flip(paths[i], (long)at);
+            check_damaged(t, &run, "byte", paths[i], (long)at);
+            temp_flip(paths[i], (long)at);
+        }
+        for (size_t n = 0; n < bytes; n++) {
+            temp_write(paths[i], good, n);
+            check_damaged(t, &run, "a cut after byte", paths[i], (long)n);
+        }
+        temp_write(paths[i], good, bytes);
+        CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "whole again: %s", error.text);
+        free(good);
+    }
+    run_free(&run);
+}
+
+// Damage in each part of the files, and who is named for it.
+TEST(test_damage_is_named) {
+    static Run run;
+    Error error;
+    run_init(&run, tiny_config());
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    char paths[2][1024];
+    snprintf(paths[0], sizeof(paths[0]), "%s", test_path(t, "model_00000001.bin"));
+    snprintf(paths[1], sizeof(paths[1]), "%s", test_path(t, "state_00000001.bin"));
+    size_t sizes[2];
+    uint8_t *files[2] = {temp_read(paths[0], &sizes[0]), temp_read(paths[1], &sizes[1])};
+    const long array = 4 * TINY_PARAMS, section = (long)sizes[1] - (long)sizeof(run.generation);
+    enum { MODEL, STATE, FLIPPED = -1 };
+    const struct {
+        int file;
+        long at;
+        int value; // of the byte
+        const char *text;
+    } cases[] = {
+        {MODEL, 1024, FLIPPED, ": is damaged: its checksum does not match"},
+        {MODEL, 1024 + array - 1, FLIPPED, ": is damaged: its checksum does not match"},
+        {MODEL, 1000, FLIPPED, ": is damaged: its header is not the one its training state expects"},
+        {MODEL, 20, 2, ": is damaged: its header is not the one its training state expects"}, // heads: the same size
+        {STATE, section - 2 * array, FLIPPED, ": section \"adam_m\" is damaged: its checksum does not match"},
+        {STATE, section - array - 1, FLIPPED, ": section \"adam_m\" is damaged: its checksum does not match"},
+        {STATE, section - array, FLIPPED, ": section \"adam_v\" is damaged: its checksum does not match"},
+        {STATE, section, FLIPPED, ": section \"generation\" is damaged: its checksum does not match"},
+        {STATE, section - 2 * array - 1, FLIPPED, ": header is damaged: its checksum does not match"},
+        {STATE, 8, 1, ": training state version is 1, expected 2; resume with the program that wrote it"},
+        {STATE, 0, 'X', ": not a training state: it does not begin with GPT2STAT"},
+        {STATE, (long)sizes[1], 0, ": has 1848 bytes, its header tells another size (truncated?)"},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        int file = cases[i].file;
+        size_t at = (size_t)cases[i].at;
+        uint8_t *copy = (uint8_t *)calloc(1, sizes[file] + 1);
+        memcpy(copy, files[file], sizes[file]);
+        copy[at] = (uint8_t)(cases[i].value == FLIPPED ? ~copy[at] : cases[i].value);
+        temp_write(paths[file], copy, sizes[file] + (at == sizes[file]));
+        CHECK_REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, &error, paths[file], cases[i].text);
+        temp_write(paths[file], files[file], sizes[file]);
+        free(copy);
+    }
+    unlink(paths[MODEL]);
+    CHECK_REFUSED(t, run_load(&run, test_folder(t), 1, &error) != -1, &error, paths[MODEL],
+                  ": cannot open: No such file or directory");
+    free(files[0]), free(files[1]);
+    run_free(&run);
+}
+
+TEST(test_not_finite) {
+    static Run run;
+    static CheckpointWriter w;
+    Error error = {""};
+    run_init(&run, tiny_config());
+    int64_t bad = gpt2_param_offset(&run.config, PARAM_qkvb) + 2;
+    float *params = run.arrays[CHECKPOINT_PARAMS];
+    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
+    params[bad] = INFINITY;
+    CHECK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error), "%s", error.text);
+    CHECK(t, checkpoint_write(&w, CHECKPOINT_PARAMS, 0, params, bad, &error), "%s", error.text);
+    CHECK(t, !checkpoint_write(&w, CHECKPOINT_PARAMS, bad - 1, params + bad - 1, 2, &error), "an infinity was saved");
+    CHECK(t, strstr(error.text, "the model to be saved: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
+          error.text);
+    checkpoint_write_abort(&w);
+    CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "the old one: %s",
+          error.text);
+
+    // A file whose checksums are right, but which holds an infinity, as no program of ours writes it.
+    run_fill(&run, 6);
+    CHECK(t, run_write_begin(&run, &w, test_folder(t), 2, true, &error), "%s", error.text);
+    CHECK(t, run_write_arrays(&run, &w, &error), "%s", error.text);
+    float infinity = INFINITY;
+    w.sums.sums[0] += sum64(bad, &infinity, 1) - sum64(bad, params + bad, 1);
+    CHECK(t, atomic_write_at(&w.model, DATA_HEADER_BYTES + 4 * bad, &infinity, 4, &error), "%s", error.text);
+    CHECK(t, run_write_end(&w, &error), "%s", error.text);
+    CHECK(t, checkpoint_verify(test_folder(t), 2, &error), "%s", error.text);
+    CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "an infinity was loaded");
+    CHECK(t, strstr(error.text, "model_00000002.bin: tensor qkvb holds inf at element 2 of (1, 6); ") != NULL, "%s",
+          error.text);
+    run_free(&run);
+}
+
+TEST(test_names) {
+    static Run run;
+    Error error;
+    int64_t steps[2] = {0, 0};
     run_init(&run, tiny_config());
     CHECK(t, checkpoint_list(test_path(t, "none"), steps, 2) == 0, "no folder, no checkpoints");
     for (int64_t s = 5; s <= 15; s += 5) { CHECK(t, run_save(&run, test_folder(t), s, s, &error), "%s", error.text); }
@@ -378,46 +386,9 @@ TEST(test_checkpoint) {
           "newest first");
     CHECK(t, run_load(&run, test_folder(t), 123456789012, &error) == 7, "%s", error.text);
     CHECK(t, run_load(&run, test_folder(t), 10, &error) == 10, "%s", error.text);
-    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 123456789012 && !problem.text[0], "good");
     rename(test_path(t, "state_123456789012.bin"), test_path(t, "state_00000020.bin"));
-    CHECK(t, run_load(&run, test_folder(t), 20, &error) == -1, "a renamed state");
-    check_text(t, &error, test_path(t, "state_00000020.bin"), ": is the training state of step 123456789012, renamed?");
-    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 15, "falls back to %lld",
-          (long long)step);
-    CHECK(t, strcmp(problem.text, error.text) == 0, "and says why: %s", problem.text);
-    run_free(&run);
-}
-
-TEST(test_damaged_checkpoint) {
-    Error error, problem;
-    static Run run;
-    int64_t step = -1;
-    run_init(&run, tiny_config());
-    CHECK(t, run_save(&run, test_folder(t), 1, 1, &error) && run_save(&run, test_folder(t), 2, 2, &error), "%s",
-          error.text);
-    const char *model = test_path(t, "model_00000002.bin"), *state = test_path(t, "state_00000002.bin");
-    for (long i = 0; i < TINY_BYTES; i++) { // unused header slots included
-        temp_flip(model, i);
-        CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "flipped byte %ld of the model was not found", i);
-        CHECK(t, !checkpoint_verify(test_folder(t), 2, &error), "nor by verifying");
-        temp_flip(model, i);
-    }
-    temp_flip(model, TINY_BYTES - 1);
-    CHECK(t, !checkpoint_verify(test_folder(t), 2, &error), "last byte");
-    check_text(t, &error, model, ": is damaged: its checksum does not match");
-    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 1, "the one before is good");
-    CHECK(t, strcmp(problem.text, error.text) == 0, "%s", problem.text);
-    temp_flip(model, TINY_BYTES - 1);
-    CHECK(t, run_load(&run, test_folder(t), 2, &error) == 2, "whole again: %s", error.text);
-    temp_flip(state, 100);
-    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 1, "a damaged state");
-    temp_flip(state, 100);
-    unlink(model);
-    CHECK(t, run_load(&run, test_folder(t), 2, &error) == -1, "no model");
-    check_text(t, &error, model, ": cannot open: No such file or directory");
-    CHECK(t, checkpoint_find_good(test_folder(t), &step, &problem) && step == 1, "a missing model");
-    temp_flip(test_path(t, "model_00000001.bin"), 1100);
-    CHECK(t, !checkpoint_find_good(test_folder(t), &step, &problem), "none is left");
+    CHECK_REFUSED(t, run_load(&run, test_folder(t), 20, &error) != -1, &error, test_path(t, "state_00000020.bin"),
+                  ": is the training state of step 123456789012, renamed?");
     run_free(&run);
 }
 
@@ -468,40 +439,71 @@ TEST(test_clean_keeps_what_is_not_ours) {
     for (int i = 0; i < 9; i++) { CHECK(t, temp_exists(test_path(t, stay[i])), "%s was removed", stay[i]); }
     for (int i = 0; i < 4; i++) { CHECK(t, !temp_exists(test_path(t, go[i])), "%s stayed", go[i]); }
     CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "%s", error.text);
-    CHECK(t, !checkpoint_clean(test_path(t, "none"), &error), "no folder");
-    check_text(t, &error, test_path(t, "none"), ": cannot read folder: No such file or directory");
+    CHECK_REFUSED(t, checkpoint_clean(test_path(t, "none"), &error), &error, test_path(t, "none"),
+                  ": cannot read folder: No such file or directory");
     run_free(&run);
 }
 
-// A limit on the size of files stands for the full disk: the model does not fit; the state does not.
+// Saves with a limit on the size of files, which stands for the full disk. begun: the limit comes when space has been
+// reserved, as a lowered quota does, or where none can be.
+static bool save_limited(Run *run, const char *dir, rlim_t limit, bool begun, Error *error) {
+    static CheckpointWriter w;
+    struct rlimit old, tight;
+    getrlimit(RLIMIT_FSIZE, &old);
+    tight = old, tight.rlim_cur = limit;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    if (!begun) { setrlimit(RLIMIT_FSIZE, &tight); }
+    bool ok = run_write_begin(run, &w, dir, 1, true, error);
+    setrlimit(RLIMIT_FSIZE, &tight);
+    ok = ok && run_write_arrays(run, &w, error);
+    setrlimit(RLIMIT_FSIZE, &old);
+    signal(SIGXFSZ, handler);
+    checkpoint_write_abort(&w);
+    return ok;
+}
+
 TEST(test_full_disk) {
     static Run run;
     static const struct {
         rlim_t limit;
+        bool begun;
         const char *message;
-    } cases[] = {
-        {1000,
-         "/model_00000001.bin: could not reserve 1384 bytes for it: File too large; the partial file was removed"},
-        {2000,
-         "/state_00000001.bin: could not reserve 9047 bytes for it: File too large; the partial file was removed"}};
-    struct rlimit old;
-    getrlimit(RLIMIT_FSIZE, &old);
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    run_init(&run, tiny_config());
-    for (int i = 0; i < 2; i++) {
-        TempDir dir = temp_dir_make();
-        Error error;
-        struct rlimit tight = {cases[i].limit, old.rlim_max};
-        CHECK(t, run_save(&run, dir.path, 1, 1, &error), "%s", error.text);
-        setrlimit(RLIMIT_FSIZE, &tight);
-        bool saved = run_save(&run, dir.path, 1, 2, &error);
-        setrlimit(RLIMIT_FSIZE, &old);
-        CHECK(t, !saved, "saved on a full disk");
-        check_text(t, &error, dir.path, cases[i].message);
-        CHECK(t, run_load(&run, dir.path, 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
-        CHECK(t, count_files(dir.path) == 2, "nothing half-written: %d files", count_files(dir.path));
-        temp_dir_remove(&dir);
+    } cases[] = {{4000, false, "/model_00000001.bin: could not reserve 12952 bytes for it"},
+                 {13000, false, "/state_00000001.bin: could not reserve 24983 bytes for it"},
+                 {4000, true, "/model_00000001.bin: could not write it"},
+                 {13000, true, "/state_00000001.bin: could not write it"}};
+    const GPT2Config config = {5, 11, 128, 3, 1, 7}; // the model and each moment: 12 kB
+    Error error;
+    run_init(&run, config);
+    CHECK(t, run_save(&run, test_folder(t), 1, 1, &error), "%s", error.text);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        run_fill(&run, 2);
+        CHECK(t, !save_limited(&run, test_folder(t), cases[i].limit, cases[i].begun, &error), "case %zu: saved", i);
+        CHECK(t,
+              strstr(error.text, cases[i].message) != NULL &&
+                  ends_with(error.text, ": File too large; the partial file was removed"),
+              "case %zu: %s", i, error.text);
+        CHECK(t, run_load(&run, test_folder(t), 1, &error) == 1, "the previous checkpoint stays: %s", error.text);
+        CHECK(t, count_files(test_folder(t)) == 2, "half-written: %d files", count_files(test_folder(t)));
     }
-    signal(SIGXFSZ, handler);
+    run_free(&run);
+}
+
+// A state that cannot get its name leaves no temporary file, and the message says so.
+TEST(test_state_without_its_name) {
+    static Run run;
+    static CheckpointWriter w;
+    CheckpointPaths paths;
+    Error error = {""};
+    run_init(&run, tiny_config());
+    run_fill(&run, 1);
+    bool ok = checkpoint_paths(&paths, test_folder(t), 1, &error) &&
+              run_write_begin(&run, &w, test_folder(t), 1, true, &error) && run_write_arrays(&run, &w, &error);
+    CHECK(t, ok && mkdir(paths.state, 0755) == 0, "%s", error.text);
+    CHECK(t, !run_write_end(&w, &error), "a folder is replaced by a file");
+    CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
+    checkpoint_write_abort(&w);
+    CHECK(t, !path_exists(paths.temporary_state) && !path_exists(paths.temporary_model), "a temporary file stays");
+    CHECK(t, !path_exists(paths.model), "the model has its name without a state");
     run_free(&run);
 }

@@ -67,12 +67,25 @@ static bool dies(Test *t, Run *run, const char *dir, Action action, int64_t gene
     return died;
 }
 
+// Finds the newest checkpoint that verifies. false if there is none.
+static bool find_good(const char *dir, int64_t *step, Error *error) {
+    int64_t steps[64];
+    int count = checkpoint_list(dir, steps, 64);
+    bool found = false;
+    snprintf(error->text, sizeof(error->text), "no checkpoint");
+    for (int i = 0; i < count && !found; i++) {
+        *step = steps[i];
+        found = checkpoint_verify(dir, steps[i], error);
+    }
+    return found;
+}
+
 // What must hold at every moment: the newest checkpoint that verifies loads and is whole, and is one of the generations
 // lowest..highest.
 static void check_usable(Test *t, Run *run, const char *dir, int64_t lowest, int64_t highest, const char *when) {
-    Error error, problem;
+    Error error;
     int64_t step = -1;
-    if (!CHECK(t, checkpoint_find_good(dir, &step, &problem), "%s: nothing usable: %s", when, problem.text)) { return; }
+    if (!CHECK(t, find_good(dir, &step, &error), "%s: nothing usable: %s", when, error.text)) { return; }
     int64_t generation = run_load(run, dir, step, &error);
     CHECK(t, generation >= lowest && generation <= highest, "%s: generation %lld of step %lld, expected %lld to %lld",
           when, (long long)generation, (long long)step, (long long)lowest, (long long)highest);
@@ -175,8 +188,7 @@ static void kill_in_the_middle(Test *t, bool same_step) {
         interrupted += count_temporary(dir.path) > 0;
         if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
         int64_t step = -1;
-        Error problem;
-        CHECK(t, checkpoint_find_good(dir.path, &step, &problem), "kill %d left nothing usable: %s", i, problem.text);
+        CHECK(t, find_good(dir.path, &step, &error), "kill %d left nothing usable: %s", i, error.text);
         loaded = run_load(&run, dir.path, step, &error);
         CHECK(t, loaded >= complete && loaded <= complete + 1, "kill %d: loaded %lld, complete was %lld: %s", i,
               (long long)loaded, (long long)complete, loaded < 0 ? error.text : "");

@@ -1,11 +1,9 @@
 // Arrays in pieces: a range of the initial parameters, a range of a model file, and checkpoints written and read in
 // pieces, by one process and by several: the bits of the whole, wherever it is cut.
-#include <sys/resource.h>
-
-#include "dev/test/files/one_process.h"
 #include "dev/test/files/checkpoint_group.h"
+#include "dev/test/files/whole_model.h"
 #include "llmc/files/model_file.h"
-#include "dev/test/test.h"
+#include "dev/test/refused.h"
 
 static GPT2Config odd_config(void) {
     GPT2Config config = {5, 11, 128, 3, 1, 7}; // odd sizes, so that pairs of random numbers straddle every border
@@ -81,10 +79,12 @@ static bool file_range(const void *source, int64_t first, int64_t n, float *out,
     return model_file_read_range((const ModelFile *)source, first, n, out, error);
 }
 
-static void check_file_ranges(Test *t, const char *init, const float *whole, int64_t n, int draws) {
+static void check_file_ranges(Test *t, const char *init, const GPT2Config *config, const float *whole, int draws) {
     static ModelFile file;
     Error error = {""};
+    int64_t n = gpt2_num_params(config);
     if (!CHECK(t, model_file_open(&file, init, &error), "%s", error.text)) { return; }
+    CHECK(t, model_configs_equal(&file.config, config), "%s: another config", init);
     check_ranges(t, file_range, &file, whole, n, draws);
     float one;
     CHECK(t, model_file_read_range(&file, n, 0, &one, &error), "nothing, at the end: %s", error.text);
@@ -102,11 +102,11 @@ TEST(test_file_ranges) {
         int64_t n = gpt2_num_params(&configs[i]);
         float *params = new_floats(n);
         gpt2_init_params(params, &configs[i], 7);
-        const char *bin = temp_path(&dir, "m.bin");
+        const char *bin = temp_path(&dir, "m.bin"), *hf = temp_path(&dir, "new/folder");
         CHECK(t, model_bin_write(bin, &configs[i], params, &error), "%s", error.text);
-        CHECK(t, safetensors_write(dir.path, &configs[i], params, &error), "%s", error.text);
-        check_file_ranges(t, bin, params, n, i == 0 ? 200 : 20);
-        check_file_ranges(t, dir.path, params, n, i == 0 ? 200 : 20);
+        CHECK(t, safetensors_write(hf, &configs[i], params, &error), "%s", error.text);
+        check_file_ranges(t, bin, &configs[i], params, i == 0 ? 200 : 20);
+        check_file_ranges(t, hf, &configs[i], params, i == 0 ? 200 : 20);
         free(params);
         temp_dir_remove(&dir);
     }
@@ -128,8 +128,9 @@ TEST(test_range_not_finite) {
         CHECK(t, model_file_open(&file, i == 0 ? bin : hf, &error), "%s", error.text);
         CHECK(t, model_file_read_range(&file, 0, bad, out, &error), "%s", error.text);
         CHECK(t, model_file_read_range(&file, bad + 1, n - bad - 1, out, &error), "%s", error.text);
-        CHECK(t, !model_file_read_range(&file, bad, 1, out, &error), "a NaN");
-        CHECK(t, strstr(error.text, ": tensor fcw holds nan at element 300 of (3, 28, 7); ") != NULL, "%s", error.text);
+        CHECK_REFUSED(t, model_file_read_range(&file, bad, 1, out, &error), &error, file.path,
+                      ": tensor fcw holds nan at element 300 of (3, 28, 7); the file is damaged or its training "
+                      "diverged");
     }
     free(params), free(out);
 }
@@ -207,112 +208,15 @@ TEST(test_write_by_several_processes) {
     }
 }
 
-enum { READERS = 3 };
-
-// Reads a checkpoint by several readers, each its pieces, with the sums added; the generation, or -1 and the error.
-static int64_t read_by_several(Run *run, const char *dir, int64_t step, Error *error) {
-    static CheckpointReader readers[READERS];
-    CheckpointSums all = {{0, 0, 0}};
-    int64_t n = gpt2_num_params(&run->config), piece = n / 11 + 1;
-    for (int i = 0; i < READERS; i++) {
-        if (!checkpoint_read_begin(&readers[i], dir, step, &run->config, &run->header, error)) { return -1; }
-    }
-    for (int64_t at = 0, j = 0; at < n; at += piece, j++) {
-        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-            CheckpointReader *r = &readers[(j + a) % READERS];
-            if (!checkpoint_read(r, a, at, run->arrays[a] + at, min_i64(piece, n - at), error)) { return -1; }
-        }
-    }
-    for (int i = 0; i < READERS; i++) {
-        for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { all.sums[a] += readers[i].sums.sums[a]; }
-    }
-    bool ok = true;
-    for (int i = 0; i < READERS; i++) {
-        ok = checkpoint_read_end(&readers[i], &all, &run->sections[2], 1, error) && ok;
-    }
-    return ok ? run_generation(run) : -1;
-}
-
-TEST(test_read_in_pieces) {
-    static Run run;
-    Error error = {""};
-    run_init(&run, odd_config());
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
-    run_fill(&run, 0);
-    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
-    const char *files[] = {test_path(t, "model_00000001.bin"), test_path(t, "state_00000001.bin")};
-    for (int i = 0; i < 2; i++) { // every byte of both files
-        struct stat info;
-        temp_must(stat(files[i], &info) == 0, files[i]);
-        for (long at = 0; at < info.st_size; at += at < 2000 ? 1 : 61) {
-            temp_flip(files[i], at);
-            CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == -1, "byte %ld of file %d: not found", at, i);
-            temp_flip(files[i], at);
-        }
-    }
-    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == 5, "whole again: %s", error.text);
-    run_free(&run);
-}
-
 // What a file holds in the padding of wte is read as zeros, and is no damage.
 TEST(test_padding_is_read_as_zeros) {
     static Run run;
     Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 5);
-    float *params = run.arrays[CHECKPOINT_PARAMS];
-    for (int i = 11 * 7; i < 128 * 7; i++) { params[i] = 3.0f; }
-    CHECK(t, checkpoint_save(test_folder(t), 1, &run.config, params, &run.header, run.sections, 3, &error), "%s",
-          error.text);
-    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == 5, "in pieces: %s", error.text);
-    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "at once: %s", error.text);
-    run_free(&run);
-}
-
-// Damage in each part of the files, and who is named for it.
-TEST(test_damage_is_named) {
-    static Run run;
-    Error error = {""};
-    char want[1200];
-    run_init(&run, odd_config());
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
-    const char *model = test_path(t, "model_00000001.bin"), *state = test_path(t, "state_00000001.bin");
-    struct stat info;
-    temp_must(stat(state, &info) == 0, state);
-    const long array = 4 * (long)gpt2_num_params(&run.config), sections = (long)info.st_size - 8000;
-    const struct {
-        const char *path;
-        long at;
-        const char *text;
-    } cases[] = {
-        {model, 1024, "is damaged: its checksum does not match"},
-        {model, 1024 + array - 1, "is damaged: its checksum does not match"},
-        {model, 1000, "is damaged: its header is not the one its training state expects"},
-        {state, sections - 2 * array, "section \"adam_m\" is damaged: its checksum does not match"},
-        {state, sections - array - 1, "section \"adam_m\" is damaged: its checksum does not match"},
-        {state, sections - array, "section \"adam_v\" is damaged: its checksum does not match"},
-        {state, sections, "section \"generation\" is damaged: its checksum does not match"},
-        {state, sections - 2 * array - 1, "header is damaged: its checksum does not match"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        temp_flip(cases[i].path, cases[i].at);
-        CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == -1, "case %zu: not found", i);
-        snprintf(want, sizeof(want), "%s: %s", cases[i].path, cases[i].text);
-        CHECK(t, strcmp(error.text, want) == 0, "case %zu: %s, not %s", i, error.text, want);
-        temp_flip(cases[i].path, cases[i].at);
-    }
-    size_t bytes;
-    uint8_t *copy = temp_read(model, &bytes);
-    copy[20] = 7; // heads: the file would be as large
-    temp_write(model, copy, bytes);
-    CHECK(t, read_by_several(&run, test_folder(t), 1, &error) == -1, "another number of heads");
-    snprintf(want, sizeof(want), "%s: is damaged: its header is not the one its training state expects", model);
-    CHECK(t, strcmp(error.text, want) == 0, "%s", error.text);
-    GPT2Config config;
-    CHECK(t, !checkpoint_load_header(test_folder(t), 1, &config, &run.header, &error),
-          "nor is it taken for the config");
-    CHECK(t, strcmp(error.text, want) == 0, "%s", error.text);
-    free(copy);
+    for (int i = 11 * 7; i < 128 * 7; i++) { run.arrays[CHECKPOINT_PARAMS][i] = 3.0f; }
+    CHECK(t, run_write(&run, test_folder(t), 1, &error), "%s", error.text);
+    CHECK(t, run_load(&run, test_folder(t), 1, &error) == 5, "%s", error.text);
     run_free(&run);
 }
 
@@ -326,154 +230,57 @@ TEST(test_pieces_missing_or_twice) {
     CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
         for (int twice = 0; twice < 2; twice++) {
-            CHECK(t, checkpoint_read_begin(&r, test_folder(t), 1, &run.config, &run.header, &error), "%s", error.text);
+            CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
             for (int b = 0; b < CHECKPOINT_ARRAYS; b++) {
                 int64_t count = a == b && !twice ? n - 1 : n;
                 CHECK(t, checkpoint_read(&r, b, 0, run.arrays[b], count, &error), "%s", error.text);
             }
             if (twice) { CHECK(t, checkpoint_read(&r, a, 3, run.arrays[a] + 3, 1, &error), "%s", error.text); }
-            CHECK(t, !checkpoint_read_end(&r, &r.sums, &run.sections[2], 1, &error), "array %d, %d", a, twice);
+            CHECK(t, !run_read_end(&run, &r, 1, &error), "array %d, %d", a, twice);
             CHECK(t, strstr(error.text, "is damaged: its checksum does not match") != NULL, "%s", error.text);
         }
     }
-    CHECK(t, checkpoint_read_begin(&r, test_folder(t), 1, &run.config, &run.header, &error), "%s", error.text);
+    CHECK(t, run_read_begin(&run, &r, test_folder(t), 1, &error), "%s", error.text);
     CHECK(t, !checkpoint_read(&r, 0, n - 1, run.arrays[0], 2, &error), "behind the end");
     CHECK(t, strstr(error.text, "do not exist") != NULL, "%s", error.text);
     run.config.num_heads = 7;
-    CHECK(t, !checkpoint_read_begin(&r, test_folder(t), 1, &run.config, &run.header, &error), "another model");
-    CHECK(t, strstr(error.text, ": holds a model of another shape") != NULL, "%s", error.text);
+    CHECK_REFUSED(t, run_read_begin(&run, &r, test_folder(t), 1, &error), &error, test_path(t, "model_00000001.bin"),
+                  ": holds a model of another shape");
     checkpoint_read_abort(&r);
     run_free(&run);
 }
 
-TEST(test_not_finite) {
-    static Run run;
-    static CheckpointWriter w;
-    static CheckpointReader r;
-    Error error = {""};
-    run_init(&run, odd_config());
-    int64_t n = gpt2_num_params(&run.config), bad = gpt2_param_offset(&run.config, PARAM_qkvb) + 2;
-    float *params = run.arrays[CHECKPOINT_PARAMS];
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
-    params[bad] = INFINITY;
-    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, &run.sections[2], 1, true, &error),
-          "%s", error.text);
-    CHECK(t, checkpoint_write(&w, CHECKPOINT_PARAMS, 0, params, bad, &error), "%s", error.text);
-    CHECK(t, !checkpoint_write(&w, CHECKPOINT_PARAMS, bad - 1, params + bad - 1, 2, &error), "an infinity was saved");
-    CHECK(t, strstr(error.text, "the model to be saved: tensor qkvb holds inf at element 2 of (3, 21); ") != NULL, "%s",
-          error.text);
-    checkpoint_write_abort(&w);
-    CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "the old one: %s",
-          error.text);
-
-    // A file whose checksums are right, but which holds an infinity, as no program of ours writes it.
-    run_fill(&run, 6);
-    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 2, &run.config, &run.header, &run.sections[2], 1, true, &error),
-          "%s", error.text);
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        CHECK(t, checkpoint_write(&w, a, 0, run.arrays[a], n, &error), "%s", error.text);
-    }
-    float infinity = INFINITY;
-    w.sums.sums[0] += sum64(bad, &infinity, 1) - sum64(bad, params + bad, 1);
-    CHECK(t, atomic_write_at(&w.model, DATA_HEADER_BYTES + 4 * bad, &infinity, 4, &error), "%s", error.text);
-    CHECK(t, checkpoint_write_flush(&w, &error) && checkpoint_write_commit(&w, &w.sums, &error), "%s", error.text);
-    CHECK(t, checkpoint_verify(test_folder(t), 2, &error), "%s", error.text);
-    CHECK(t, checkpoint_read_begin(&r, test_folder(t), 2, &run.config, &run.header, &error), "%s", error.text);
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { checkpoint_read(&r, a, 0, run.arrays[a], n, &error); }
-    CHECK(t, !checkpoint_read_end(&r, &r.sums, &run.sections[2], 1, &error), "an infinity was loaded");
-    CHECK(t, strstr(error.text, "model_00000002.bin: tensor qkvb holds inf at element 2 of (3, 21); ") != NULL, "%s",
-          error.text);
-    run_free(&run);
-}
-
-// The disk fills up in the middle: where space cannot be reserved, or a quota is lowered.
-TEST(test_disk_full_in_the_middle) {
-    static Run run;
+// A process cannot begin to write step 1, and says so.
+static void check_cannot_begin(Test *t, const Run *run, bool is_leader, const char *message) {
     static CheckpointWriter w;
     Error error = {""};
-    struct rlimit old, tight;
-    run_init(&run, odd_config());
-    int64_t n = gpt2_num_params(&run.config);
-    CHECK(t, run_save(&run, test_folder(t), 1, 5, &error), "%s", error.text);
-    getrlimit(RLIMIT_FSIZE, &old);
-    tight = old;
-    tight.rlim_cur = 4000;
-    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    for (int array = 0; array < CHECKPOINT_ARRAYS; array++) {
-        CHECK(
-            t,
-            checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, &run.sections[2], 1, true, &error),
-            "%s", error.text);
-        setrlimit(RLIMIT_FSIZE, &tight);
-        bool ok = checkpoint_write(&w, array, 0, run.arrays[array], n, &error);
-        setrlimit(RLIMIT_FSIZE, &old);
-        CHECK(t, !ok && strstr(error.text, ": File too large; the partial file was removed") != NULL, "array %d: %s",
-              array, error.text);
-        checkpoint_write_abort(&w);
-        CHECK(t, count_files(test_folder(t)) == 2 && run_load(&run, test_folder(t), 1, &error) == 5, "array %d: %s",
-              array, error.text);
-    }
-    signal(SIGXFSZ, handler);
-    run_free(&run);
+    CHECK(t, !run_write_begin(run, &w, test_folder(t), 1, is_leader, &error), "accepted, expected: %s", message);
+    CHECK(t, strstr(error.text, message) != NULL, "said %s, expected %s", error.text, message);
 }
 
-// Followers that disagree with the leader, or come when it is not there.
-TEST(test_followers_refused) {
-    static Run run;
-    static CheckpointWriter leader, follower;
+// Followers that disagree with the leader, or come when it is not there, and leaders with something that is not stored.
+TEST(test_cannot_begin) {
+    static Run run, other;
+    static CheckpointWriter leader;
     Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 1);
-    const StateSection *section = &run.sections[2];
-    GPT2Config other = run.config;
-    other.max_seq_len++;
-    CHECK(t,
-          !checkpoint_write_begin(&follower, test_folder(t), 1, &run.config, &run.header, section, 1, false, &error) &&
-              strstr(error.text, "model_00000001.bin.tmp: cannot open: No such file or directory") != NULL,
-          "no leader: %s", error.text);
-    CHECK(t, checkpoint_write_begin(&leader, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error),
-          "%s", error.text);
-    CHECK(t,
-          !checkpoint_write_begin(&follower, test_folder(t), 1, &other, &run.header, section, 1, false, &error) &&
-              strstr(error.text, "model_00000001.bin.tmp: does not have the ") != NULL,
-          "another model: %s", error.text);
-    state_set_text(&run.header, "more", "facts");
-    CHECK(t,
-          !checkpoint_write_begin(&follower, test_folder(t), 1, &run.config, &run.header, section, 1, false, &error) &&
-              strstr(error.text, "state_00000001.bin.tmp: does not have the ") != NULL,
-          "another text: %s", error.text);
+    check_cannot_begin(t, &run, false, "model_00000001.bin.tmp: cannot open: No such file or directory");
+    CHECK(t, run_write_begin(&run, &leader, test_folder(t), 1, true, &error), "%s", error.text);
+    other = run, other.config.max_seq_len++;
+    check_cannot_begin(t, &other, false, "model_00000001.bin.tmp: does not have the ");
+    other = run, state_set_text(&other.header, "more", "facts");
+    check_cannot_begin(t, &other, false, "state_00000001.bin.tmp: does not have the ");
     CHECK(t, count_files(test_folder(t)) == 2, "a follower removes nothing");
     checkpoint_write_abort(&leader);
     CHECK(t, count_files(test_folder(t)) == 0, "the leader does");
-    StateSection misnamed = {"", run.generation, 8};
-    CHECK(t, !checkpoint_write_begin(&leader, test_folder(t), 1, &run.config, &run.header, &misnamed, 1, true, &error),
-          "a section without a name");
-    run.header.length = -1;
-    CHECK(t, !checkpoint_write_begin(&leader, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error),
-          "facts that do not fit");
-    CHECK(t, count_files(test_folder(t)) == 0, "nothing is left");
-    run_free(&run);
-}
-
-// A state that cannot get its name leaves no temporary file, and the message says so.
-TEST(test_state_without_its_name) {
-    static Run run;
-    static CheckpointWriter w;
-    CheckpointPaths paths;
-    Error error = {""};
-    run_init(&run, odd_config());
-    run_fill(&run, 1);
-    int64_t n = gpt2_num_params(&run.config);
-    bool ok =
-        checkpoint_paths(&paths, test_folder(t), 1, &error) &&
-        checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, &run.sections[2], 1, true, &error);
-    for (int a = 0; ok && a < CHECKPOINT_ARRAYS; a++) { ok = checkpoint_write(&w, a, 0, run.arrays[a], n, &error); }
-    CHECK(t, ok && checkpoint_write_flush(&w, &error) && mkdir(paths.state, 0755) == 0, "%s", error.text);
-    CHECK(t, !checkpoint_write_commit(&w, &w.sums, &error), "a folder is replaced by a file");
-    CHECK(t, strstr(error.text, "could not rename it") != NULL, "%s", error.text);
-    checkpoint_write_abort(&w);
-    CHECK(t, !path_exists(paths.temporary_state) && !path_exists(paths.temporary_model), "a temporary file stays");
-    CHECK(t, !path_exists(paths.model), "the model has its name without a state");
+    other = run, other.section.name = "";
+    check_cannot_begin(t, &other, true, ": section \"\" of 800 bytes cannot be stored");
+    other.section.name = "a name of 36 bytes, 1 too many......";
+    check_cannot_begin(t, &other, true, "too many......\" of 800 bytes cannot be stored");
+    other = run, other.header.length = -1;
+    check_cannot_begin(t, &other, true, ": the facts or the 4 sections do not fit into a state file");
+    CHECK(t, count_files(test_folder(t)) == 0, "something is left");
     run_free(&run);
 }
 
@@ -484,22 +291,17 @@ TEST(test_stale_writer) {
     Error error = {""};
     run_init(&run, odd_config());
     run_fill(&run, 1);
-    int64_t n = gpt2_num_params(&run.config);
-    const StateSection *section = &run.sections[2];
-    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error), "%s",
-          error.text);
+    CHECK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error), "%s", error.text);
     w.model.pending = w.state.pending = false; // its leader is dead: nobody removes the files
-    CHECK(t, checkpoint_write_begin(&stale, test_folder(t), 1, &run.config, &run.header, section, 1, false, &error),
-          "%s", error.text);
+    CHECK(t, run_write_begin(&run, &stale, test_folder(t), 1, false, &error), "%s", error.text);
     checkpoint_write_abort(&w);
     run_fill(&run, 2);
-    CHECK(t, checkpoint_write_begin(&w, test_folder(t), 1, &run.config, &run.header, section, 1, true, &error), "%s",
-          error.text);
-    for (int a = 0; a < CHECKPOINT_ARRAYS; a++) {
-        CHECK(t, checkpoint_write(&w, a, 0, run.arrays[a], n, &error), "%s", error.text);
-        CHECK(t, checkpoint_write(&stale, a, 0, run.arrays[(a + 1) % 3], n, &error), "%s", error.text);
-    }
-    CHECK(t, checkpoint_write_flush(&w, &error) && checkpoint_write_commit(&w, &w.sums, &error), "%s", error.text);
+    CHECK(t, run_write_begin(&run, &w, test_folder(t), 1, true, &error), "%s", error.text);
+    CHECK(t, run_write_arrays(&run, &w, &error), "%s", error.text);
+    run_fill(&run, 3);
+    CHECK(t, run_write_arrays(&run, &stale, &error), "%s", error.text);
+    run_fill(&run, 2); // of the section, which is written at the end
+    CHECK(t, run_write_end(&w, &error), "%s", error.text);
     checkpoint_write_abort(&stale);
     CHECK(t, run_load(&run, test_folder(t), 1, &error) == 2, "%s", error.text);
     run_free(&run);

@@ -1,21 +1,21 @@
 // Hugging Face models: exact round trips, and every way in which a file or its config can be wrong. And what --init
 // takes.
-#include "llmc/files/model_file.h"
-#include "dev/test/files/one_process.h"
+#include "dev/test/files/checkpoint_run.h"
+#include "dev/test/files/whole_model.h"
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
-#include "dev/test/test.h"
+#include "llmc/files/model_file.h"
 
-static GPT2Config tiny_config(void) {
-    GPT2Config config = {2, 3, 128, 1, 2, 2}; // maxT, V, Vp, L, NH, C
-    return config;
-}
+enum { SMALL_PARAMS = 338 };
+static const GPT2Config small = {2, 3, 128, 1, 2, 2}; // maxT, V, Vp, L, NH, C
+static float small_params[SMALL_PARAMS];
 
-static void write_tiny(const char *dir, float *params) {
-    GPT2Config config = tiny_config();
+static void write_small(const char *dir) {
     Error error;
-    for (int64_t i = 0; i < gpt2_num_params(&config); i++) { params[i] = 0.5f * (float)i - 7.0f; }
-    model_zero_padding(params, &config);
-    temp_must(safetensors_write(dir, &config, params, &error), error.text);
+    temp_must(gpt2_num_params(&small) == SMALL_PARAMS, "SMALL_PARAMS");
+    for (int i = 0; i < SMALL_PARAMS; i++) { small_params[i] = 0.5f * (float)i - 7.0f; }
+    model_zero_padding(small_params, &small);
+    temp_must(safetensors_write(dir, &small, small_params, &error), error.text);
 }
 
 // A file that is then damaged: its header text and its data.
@@ -67,12 +67,6 @@ static void append(Test *t, Parts *parts, const char *entry, const void *data, s
     snprintf(last, sizeof(parts->header) - (size_t)(last - parts->header), "%s", member);
 }
 
-static void check_text(Test *t, const Error *error, const char *path, const char *rest) {
-    size_t n = strlen(path);
-    CHECK(t, strncmp(error->text, path, n) == 0 && strcmp(error->text + n, rest) == 0, "got  '%s'\n    want '%s%s'",
-          error->text, path, rest);
-}
-
 static bool reads(const char *path, Error *error) {
     GPT2Config config;
     float *params = NULL;
@@ -85,39 +79,10 @@ static bool reads(const char *path, Error *error) {
     return ok;
 }
 
-static void round_trip(Test *t, GPT2Config config) {
-    TempDir dir = temp_dir_make();
-    Error error;
-    GPT2Config found;
-    size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
-    float *params = (float *)malloc(bytes), *loaded = (float *)malloc(bytes);
-    gpt2_init_params(params, &config, 7);
-    memset(loaded, 0xff, bytes);
-    const char *path = temp_path(&dir, "new/folder/model.safetensors");
-    CHECK(t, safetensors_write(temp_path(&dir, "new/folder"), &config, params, &error), "%s", error.text);
-    CHECK(t, safetensors_read_config(path, &found, &error), "%s", error.text);
-    CHECK(t, model_configs_equal(&config, &found), "config");
-    CHECK(t, safetensors_read(path, &config, loaded, &error), "%s", error.text);
-    CHECK(t, memcmp(params, loaded, bytes) == 0, "all bits of %lld channels", (long long)config.channels);
-    found.channels++;
-    CHECK(t, !safetensors_read(path, &found, loaded, &error), "another config");
-    check_text(t, &error, path, ": holds a model of another shape");
-    free(params), free(loaded);
-    temp_dir_remove(&dir);
-}
-
-TEST(test_round_trip) {
-    GPT2Config tiny = tiny_config(), odd = {17, 131, 256, 3, 5, 35}, wide = {4, 129, 256, 1, 3, 600};
-    round_trip(t, tiny);
-    round_trip(t, odd);
-    round_trip(t, wide); // linear weights of more than one staging block: 4C x C floats = 1.4 M
-}
-
 TEST(test_layout) {
     static Parts parts;
-    GPT2Config config = tiny_config();
-    float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float)), got[12];
-    write_tiny(test_folder(t), params);
+    float got[12];
+    write_small(test_folder(t));
     take_apart(test_path(t, "model.safetensors"), &parts);
     CHECK(t, strlen(parts.header) % 8 == 0, "data begins at a multiple of 8");
     const char *start = "{\"__metadata__\":{\"format\":\"pt\"},\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[3,2],"
@@ -126,19 +91,16 @@ TEST(test_layout) {
     const char *entry = "\"h.0.attn.c_attn.weight\":{\"dtype\":\"F32\",\"shape\":[2,6],\"data_offsets\":[56,104]}";
     CHECK(t, strstr(parts.header, entry) != NULL, "c_attn is (in, out)");
     memcpy(got, parts.data + 56, sizeof(got));
-    const float *ours = params + gpt2_param_offset(&config, PARAM_qkvw); // (out, in)
+    const float *ours = small_params + gpt2_param_offset(&small, PARAM_qkvw); // (out, in)
     for (int in = 0; in < 2; in++) {
         for (int out = 0; out < 6; out++) { CHECK(t, got[6 * in + out] == ours[2 * out + in], "(%d, %d)", in, out); }
     }
-    free(params);
 }
 
 TEST(test_cut_anywhere) {
     Error error;
-    GPT2Config config = tiny_config();
-    float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    write_tiny(test_folder(t), params);
-    free(params);
+    GPT2Config config;
+    write_small(test_folder(t));
     const char *path = test_path(t, "model.safetensors");
     size_t bytes;
     uint8_t *file = temp_read(path, &bytes);
@@ -146,15 +108,15 @@ TEST(test_cut_anywhere) {
         temp_write(path, file, n);
         CHECK(t, !safetensors_read_config(path, &config, &error), "cut after %zu bytes, accepted", n);
     }
-    check_text(t, &error, path, ": tensor ln_f.bias: data_offsets are not within the 351 bytes of data (truncated?)");
-    file = (uint8_t *)realloc(file, bytes + 1);
-    file[bytes] = 0;
+    CHECK_REFUSED(t, false, &error, path,
+                  ": tensor ln_f.bias: data_offsets are not within the 351 bytes of data (truncated?)");
+    file[bytes] = 0; // temp_read has room for it
     temp_write(path, file, bytes + 1);
-    CHECK(t, !safetensors_read_config(path, &config, &error), "a byte to spare");
-    check_text(t, &error, path, ": tensors cover 352 bytes, the file has 353 bytes of data");
+    CHECK_REFUSED(t, safetensors_read_config(path, &config, &error), &error, path,
+                  ": tensors cover 352 bytes, the file has 353 bytes of data");
     temp_write(path, file, 7);
-    CHECK(t, !safetensors_read_config(path, &config, &error), "7 bytes");
-    check_text(t, &error, path, ": has 7 bytes, too few for a safetensors file (truncated?)");
+    CHECK_REFUSED(t, safetensors_read_config(path, &config, &error), &error, path,
+                  ": has 7 bytes, too few for a safetensors file (truncated?)");
     static const uint64_t lengths[] = {UINT64_MAX, 1ULL << 63, 100000001, 0};
     for (int i = 0; i < 4; i++) {
         memcpy(file, &lengths[i], 8);
@@ -164,10 +126,37 @@ TEST(test_cut_anywhere) {
     free(file);
 }
 
-TEST(test_header_refused) {
-    static const struct {
-        const char *from, *to, *message;
-    } cases[] = {
+typedef struct {
+    const char *from, *to, *message; // message NULL: accepted
+} Change;
+
+// Changes the text of config.json, or of the header of model.safetensors, in one place.
+static void check_changes(Test *t, bool in_config, const Change *changes, size_t count) {
+    static Parts good, parts;
+    const char *path = test_path(t, "model.safetensors"), *config_path = test_path(t, "config.json");
+    write_small(test_folder(t));
+    take_apart(path, &good);
+    if (in_config) {
+        size_t bytes;
+        uint8_t *text = temp_read(config_path, &bytes);
+        snprintf(good.header, sizeof(good.header), "%.*s", (int)bytes, (char *)text);
+        free(text);
+    }
+    for (size_t i = 0; i < count; i++) {
+        Error error;
+        parts = good;
+        replace(t, parts.header, sizeof(parts.header), changes[i].from, changes[i].to);
+        if (in_config) { temp_write(config_path, parts.header, strlen(parts.header)); }
+        if (!in_config) { put_together(path, &parts); }
+        bool ok = reads(path, &error);
+        if (changes[i].message == NULL) { CHECK(t, ok, "%s: %s", changes[i].to, error.text); }
+        if (changes[i].message == NULL) { continue; }
+        CHECK_REFUSED(t, ok, &error, in_config ? config_path : path, changes[i].message);
+    }
+}
+
+TEST(test_header) {
+    static const Change changes[] = {
         {"\"wte.weight\"", "\"wtf.weight\"", ": tensor wtf.weight does not belong to a GPT-2 of 1 layers"},
         {"\"h.0.ln_1.bias\"", "\"h.1.ln_1.bias\"", ": tensor h.1.ln_1.bias does not belong to a GPT-2 of 1 layers"},
         {"\"h.0.ln_1.bias\"", "\"h.00.ln_1.bias\"", ": tensor h.00.ln_1.bias does not belong to a GPT-2 of 1 layers"},
@@ -204,62 +193,37 @@ TEST(test_header_refused) {
         {"{\"__metadata__\"", "[{\"__metadata__\"", ": byte 1193: expected ',' or ']'"},
         {"\"wpe.weight\"", "\"wte.weight\"", ": byte 98: key \"wte.weight\" is given twice"},
     };
-    Error error;
-    static Parts good, parts;
-    GPT2Config config = tiny_config();
-    float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    const char *path = test_path(t, "model.safetensors");
-    write_tiny(test_folder(t), params);
-    free(params);
-    take_apart(path, &good);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        parts = good;
-        replace(t, parts.header, sizeof(parts.header), cases[i].from, cases[i].to);
-        put_together(path, &parts);
-        CHECK(t, !reads(path, &error), "case %zu was accepted", i);
-        check_text(t, &error, path, cases[i].message);
-    }
+    check_changes(t, false, changes, sizeof(changes) / sizeof(changes[0]));
 }
 
+// Tensors behind those of the model, with their data.
 TEST(test_other_tensors) {
     Error error;
     static Parts good, parts;
-    GPT2Config config = tiny_config();
-    float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
     const char *path = test_path(t, "model.safetensors");
-    write_tiny(test_folder(t), params);
+    write_small(test_folder(t));
     take_apart(path, &good);
     parts = good;
     append(t, &parts, "\"h.0.attn.bias\":{\"dtype\":\"U8\",\"shape\":[1,1,2,2]", "\1\0\1\1", 4);
     append(t, &parts, "\"h.0.attn.masked_bias\":{\"dtype\":\"F32\",\"shape\":[]", "\0\0\0\0", 4);
-    append(t, &parts, "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[3,2]", params, 24);
+    append(t, &parts, "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[3,2]", small_params, 24);
     put_together(path, &parts);
     CHECK(t, reads(path, &error), "mask buffers and a tied head: %s", error.text);
-    params[5] += 1.0f;
+    small_params[5] += 1.0f;
     parts = good;
-    append(t, &parts, "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[3,2]", params, 24);
+    append(t, &parts, "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[3,2]", small_params, 24);
     put_together(path, &parts);
-    CHECK(t, !reads(path, &error), "a head of its own");
-    check_text(t, &error, path, ": lm_head.weight differs from wte.weight; only models with a tied head are supported");
+    CHECK_REFUSED(t, reads(path, &error), &error, path,
+                  ": lm_head.weight differs from wte.weight; only models with a tied head are supported");
     parts = good;
-    append(t, &parts, "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[2,2]", params, 16);
+    append(t, &parts, "\"lm_head.weight\":{\"dtype\":\"F32\",\"shape\":[2,2]", small_params, 16);
     put_together(path, &parts);
-    CHECK(t, !reads(path, &error), "a head of another shape");
-    check_text(t, &error, path, ": tensor lm_head.weight: shape is [2,2], config.json asks for [3, 2]");
-    parts = good;
-    float infinity = -INFINITY;
-    memcpy(parts.data + 56 + 4, &infinity, 4); // h.0.attn.c_attn.weight, (in 0, out 1): element 2 here
-    put_together(path, &parts);
-    CHECK(t, !reads(path, &error), "an infinity");
-    check_text(t, &error, path,
-               ": tensor qkvw holds -inf at element 2 of (1, 6, 2); the file is damaged or its training diverged");
-    free(params);
+    CHECK_REFUSED(t, reads(path, &error), &error, path,
+                  ": tensor lm_head.weight: shape is [2,2], config.json asks for [3, 2]");
 }
 
-TEST(test_config_refused) {
-    static const struct {
-        const char *from, *to, *message; // message NULL: accepted
-    } cases[] = {
+TEST(test_config) {
+    static const Change changes[] = {
         {"\"n_ctx\": 2,", "\"n_ctx\": 2, \"n_inner\": null, \"scale_attn_weights\": true,", NULL},
         {"\"n_ctx\": 2,", "\"n_inner\": 8,", NULL},
         {"\"n_ctx\": 2,", "\"n_inner\": 9,", ": \"n_inner\" is not 8: a variant of GPT-2 that is not supported"},
@@ -281,28 +245,12 @@ TEST(test_config_refused) {
         {"}", "", ": byte 476: expected ',' or '}'"},
     };
     Error error;
-    GPT2Config config = tiny_config();
-    float *params = (float *)malloc((size_t)gpt2_num_params(&config) * sizeof(float));
-    const char *path = test_path(t, "model.safetensors"), *config_path = test_path(t, "config.json");
-    write_tiny(test_folder(t), params);
-    size_t bytes;
-    uint8_t *good = temp_read(config_path, &bytes);
-    good[bytes] = '\0';
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[2048];
-        snprintf(text, sizeof(text), "%s", (char *)good);
-        replace(t, text, sizeof(text), cases[i].from, cases[i].to);
-        temp_write(config_path, text, strlen(text));
-        bool ok = reads(path, &error);
-        CHECK(t, ok == (cases[i].message == NULL), "case %zu: %s", i, ok ? "accepted" : error.text);
-        if (!ok && cases[i].message != NULL) { check_text(t, &error, config_path, cases[i].message); }
-    }
-    unlink(config_path);
-    CHECK(t, !reads(path, &error), "no config.json");
     char rest[1100];
+    check_changes(t, true, changes, sizeof(changes) / sizeof(changes[0]));
+    unlink(test_path(t, "config.json"));
+    const char *path = test_path(t, "model.safetensors");
     snprintf(rest, sizeof(rest), ": missing; it belongs beside %s and tells the number of heads", path);
-    check_text(t, &error, config_path, rest);
-    free(good), free(params);
+    CHECK_REFUSED(t, reads(path, &error), &error, test_path(t, "config.json"), rest);
 }
 
 // ---- What --init takes ----
@@ -310,69 +258,70 @@ TEST(test_config_refused) {
 TEST(test_init_files) {
     Error error;
     static ModelFile file;
-    GPT2Config config = tiny_config();
-    size_t bytes = (size_t)gpt2_num_params(&config) * sizeof(float);
-    float *params = (float *)malloc(bytes), *loaded = (float *)malloc(bytes);
-    write_tiny(test_path(t, "hf"), params);
-    CHECK(t, model_bin_write(test_path(t, "m.bin"), &config, params, &error), "%s", error.text);
+    float loaded[SMALL_PARAMS];
+    write_small(test_path(t, "hf"));
+    CHECK(t, model_bin_write(test_path(t, "m.bin"), &small, small_params, &error), "%s", error.text);
     const char *inits[] = {test_path(t, "hf"), test_path(t, "hf/model.safetensors"), test_path(t, "m.bin")};
     for (int i = 0; i < 3; i++) {
-        memset(loaded, 0xff, bytes);
+        memset(loaded, 0xff, sizeof(loaded));
         CHECK(t, model_file_open(&file, inits[i], &error), "%s", error.text);
         CHECK(t, file.kind == (i < 2 ? MODEL_FROM_SAFETENSORS : MODEL_FROM_BIN), "kind of %s", inits[i]);
-        CHECK(t, model_configs_equal(&file.config, &config), "config of %s", inits[i]);
-        CHECK(t, model_file_read(&file, loaded, &error) && memcmp(params, loaded, bytes) == 0, "%s", error.text);
+        CHECK(t, model_file_read(&file, loaded, &error), "%s", error.text);
+        CHECK(t, memcmp(small_params, loaded, sizeof(loaded)) == 0, "%s: other weights", inits[i]);
     }
     CHECK(t, model_file_open(&file, "d12", &error) && file.kind == MODEL_FROM_SIZE, "%s", error.text);
     CHECK(t, file.config.num_layers == 12 && file.config.channels == 768 && file.config.vocab_size == 0, "d12");
-    CHECK(t, !model_file_open(&file, "d13", &error), "no such size");
-    check_text(t, &error, "--init d13: neither a size (" GPT2_SIZE_NAMES,
-               ") nor a file .bin or .safetensors nor a folder with a model");
-    CHECK(t, !model_file_open(&file, "", &error), "empty");
-    check_text(t, &error, "--init", ": the path is empty");
-    CHECK(t, !model_file_open(&file, test_path(t, "none.bin"), &error), "no such file");
-    check_text(t, &error, test_path(t, "none.bin"), ": cannot open: No such file or directory");
-    CHECK(t, !model_file_open(&file, test_folder(t), &error), "a folder without a model");
-    check_text(t, &error, test_folder(t),
-               ": this folder holds no model: neither model.safetensors nor model_<step>.bin");
-    temp_write(test_path(t, "pytorch_model.bin"), "x", 1);
-    CHECK(t, !model_file_open(&file, test_folder(t), &error), "PyTorch's format");
-    check_text(t, &error, test_path(t, "pytorch_model.bin"),
-               ": is in PyTorch's own format; load it with transformers and save it as one model.safetensors "
-               "(save_pretrained, max_shard_size='1TB')");
-    temp_write(test_path(t, "model.safetensors.index.json"), "x", 1);
-    CHECK(t, !model_file_open(&file, test_folder(t), &error), "several files");
-    CHECK(t, strstr(error.text, ".index.json: the model is in several files; load it") != NULL, "%s", error.text);
-    free(params), free(loaded);
+}
+
+TEST(test_init_refused) {
+    static const char again[] = "; load it with transformers and save it as one model.safetensors (save_pretrained, "
+                                "max_shard_size='1TB')";
+    static ModelFile file;
+    Error error;
+    char rest[300];
+    CHECK_REFUSED(t, model_file_open(&file, "d13", &error), &error, "--init d13",
+                  ": neither a size (" GPT2_SIZE_NAMES ") nor a file .bin or .safetensors nor a folder with a model");
+    CHECK_REFUSED(t, model_file_open(&file, "", &error), &error, "--init", ": the path is empty");
+    CHECK_REFUSED(t, model_file_open(&file, test_path(t, "none.bin"), &error), &error, test_path(t, "none.bin"),
+                  ": cannot open: No such file or directory");
+    CHECK_REFUSED(t, model_file_open(&file, test_folder(t), &error), &error, test_folder(t),
+                  ": this folder holds no model: neither model.safetensors nor model_<step>.bin");
+    const char *pytorch = test_path(t, "pytorch_model.bin"), *index = test_path(t, "model.safetensors.index.json");
+    temp_write(pytorch, "x", 1);
+    snprintf(rest, sizeof(rest), ": is in PyTorch's own format%s", again);
+    CHECK_REFUSED(t, model_file_open(&file, test_folder(t), &error), &error, pytorch, rest);
+    temp_write(index, "x", 1);
+    snprintf(rest, sizeof(rest), ": the model is in several files%s", again);
+    CHECK_REFUSED(t, model_file_open(&file, test_folder(t), &error), &error, index, rest);
+}
+
+static void check_opens(Test *t, ModelFile *file, const char *name) {
+    Error error;
+    CHECK(t, model_file_open(file, test_folder(t), &error), "%s", error.text);
+    CHECK(t, file->kind == MODEL_FROM_BIN && strcmp(file->path, test_path(t, name)) == 0, "%s, expected %s", file->path,
+          name);
 }
 
 TEST(test_init_run_folder) {
     Error error;
     static ModelFile file;
-    static StateHeader header;
-    GPT2Config config = tiny_config();
-    float *params = (float *)calloc((size_t)gpt2_num_params(&config), sizeof(float));
-    int64_t bytes = gpt2_num_params(&config) * (int64_t)sizeof(float);
-    const StateSection moments[2] = {{"adam_m", params, bytes}, {"adam_v", params, bytes}};
+    static Run run;
+    run_init(&run, tiny_config());
     for (int64_t step = 1; step <= 3; step++) {
-        state_init(&header);
-        CHECK(t, checkpoint_save(test_folder(t), step, &config, params, &header, moments, 2, &error), "%s", error.text);
+        CHECK(t, run_save(&run, test_folder(t), step, step, &error), "%s", error.text);
     }
-    CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000003.bin"), "%s",
-          error.text);
-    CHECK(t, file.note.text[0] == '\0' && file.kind == MODEL_FROM_BIN, "nothing passed over");
+    check_opens(t, &file, "model_00000003.bin");
+    CHECK(t, file.note.text[0] == '\0', "nothing passed over");
     const char *newest = test_path(t, "model_00000003.bin"), *temporary = test_path(t, "model_00000003.bin.tmp");
-    CHECK(t,
-          rename(newest, temporary) == 0 && model_file_open(&file, test_folder(t), &error) &&
-              strcmp(file.path, temporary) == 0 && rename(temporary, newest) == 0,
-          "killed before the model got its name: %s", file.path);
+    temp_must(rename(newest, temporary) == 0, newest); // killed before the model got its name
+    check_opens(t, &file, "model_00000003.bin.tmp");
+    temp_must(rename(temporary, newest) == 0, newest);
     temp_flip(test_path(t, "model_00000003.bin"), 1030);
-    CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000002.bin"), "%s",
-          error.text);
-    check_text(t, &file.note, test_path(t, "model_00000003.bin"), ": is damaged: its checksum does not match");
+    check_opens(t, &file, "model_00000002.bin");
+    CHECK_REFUSED(t, false, &file.note, test_path(t, "model_00000003.bin"),
+                  ": is damaged: its checksum does not match");
     unlink(test_path(t, "state_00000003.bin")); // without a state nobody knows; the header is sound
-    CHECK(t, model_file_open(&file, test_folder(t), &error) && ends_with(file.path, "/model_00000003.bin"), "%s",
-          error.text);
+    check_opens(t, &file, "model_00000003.bin");
     for (int i = 1; i <= 3; i++) {
         char name[32];
         snprintf(name, sizeof(name), "model_%08d.bin", i);
@@ -381,5 +330,5 @@ TEST(test_init_run_folder) {
     CHECK(t, !model_file_open(&file, test_folder(t), &error), "all damaged");
     CHECK(t, strstr(error.text, "model_00000003.bin: 1 bytes, less than the header of a model") != NULL, "%s",
           error.text);
-    free(params);
+    run_free(&run);
 }
