@@ -29,7 +29,7 @@ LIMIT = 600.0  # seconds for one program: many times what it takes, for machines
 FUZZ_RUNS = "2000"
 CLOSING = re.compile(r"^\S+: (\d+) passed, (\d+) failed, (\d+) skipped$", re.M)
 # Their programs and folders belong to one test file.
-HELPERS = ("gpu_program", "tools", "cli", "ranks", "run_folder", "formats", "evalfiles")
+HELPERS = ("gpu_program", "tools", "shell", "cli", "ranks", "run_folder", "formats", "evalfiles")
 
 # Python tests that run sanitized programs, too: all tests of the file, or those named. Of the others, what they find
 # does not depend on the program's memory.
@@ -41,7 +41,7 @@ SANITIZED = {
 }
 # These take longest: they start first, so that none is left over at the end, alone with all the cores.
 LONG = ("test_nvcc", "test_pytorch", "test_comm", "test_gpu_ranks", "test_emu", "test_headers", "test_gpu_cudnn",
-        "test_gpu_options", "test_gpu_restart", "test_gpu_auto", "test_reproduce", "test_gpu_check", "test_gpu_trainer",
+        "test_gpu_options", "test_gpu_auto", "test_reproduce", "test_gpu_check", "test_gpu_trainer",
         "test_gpu_tune", "test_data", "test_multi_node", "test_docs", "test_tokenize", "test_faults")
 # C tests that only scripts/test.sh --all runs with sanitizers: they take long, and fuzzers read their files.
 NOT_SANITIZED = ("test_kill", "test_pieces", "test_tokenizer")

@@ -11,7 +11,9 @@ import subprocess
 
 import pytest
 
-from tools import LIMIT, ROOT, WORK, Terminal, new_folder, path, wait_until, write
+import shell
+from shell import end, until
+from tools import ROOT, WORK, Terminal, new_folder, path, wait_until, write
 
 FAKE = path("fake")  # what the stand-ins note
 PROGRAMS = path("fake", "bin")  # and they themselves
@@ -134,20 +136,11 @@ def environment(**changes):
                     FAKE_GPUS="4", PROGRAM=TRAINER_PATH, OUT_DIR=OUT, PAUSE="0", TRAIN_DATA="it's/train*.bin",
                     DATA_ROOT=DATA, STAGES="check plan train", STEPS="200",
                     PATH=PROGRAMS + os.pathsep + os.environ["PATH"])
-    unwanted = "NCCL_|SLURM_|OMPI_|PMI|CUDA_VISIBLE_DEVICES$"
-    inherited = {name: value for name, value in os.environ.items() if not re.match(unwanted, name)}
-    return {**inherited, **settings, **changes}
+    return shell.environment(**{**settings, **changes})
 
 
 def begin(*command, **changes):
-    return subprocess.Popen(["bash", *command], cwd=ROOT, env=environment(**changes), stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def end(process, status):
-    out, err = process.communicate(timeout=LIMIT)
-    assert process.returncode == status, (process.returncode, status, out, err)
-    return out + err
+    return shell.begin(["bash", *command], environment(**changes))
 
 
 def ran(status, *command, **changes):
@@ -240,18 +233,14 @@ def test_restart_second_signal():
     wait_for_ranks(1, process)
     for _ in range(2):
         process.send_signal(signal.SIGTERM)
-        line = process.stderr.readline()
-        while "stopping" not in line:
-            line = process.stderr.readline()
+        until(process, "stopping")
     end(process, 3)
     assert noted("signals") == ["0 TERM"] and len(started()[0]) == 1, noted("signals")
 
 
 def test_restart_signal_in_the_pause():
     process = begin(RESTART, *TRAIN, FAKE_STATUS="7", FAKE_SAVES="yes", PAUSE="999")
-    line = process.stderr.readline()
-    while "next start in 999 s" not in line:
-        line = process.stderr.readline()
+    until(process, "next start in 999 s")
     process.send_signal(signal.SIGTERM)
     end(process, 7)
     assert len(started()[0]) == 1, started()

@@ -7,24 +7,16 @@ import subprocess
 
 import pytest
 
-from tools import ROOT, WORK, Terminal, path, stand_ins, write
+from shell import COPY, copy_repository
+from tools import WORK, Terminal, path, stand_ins, write
 
-COPY = path("a copy")  # a space, as folders have
 SCRIPT = os.path.join(COPY, "scripts", "quickstart.sh")
-MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "llmc", "scripts", "dev", "train_gpt2.c", "train_gpt2.py"]
 
 
 def setup_module():
     if shutil.which("make") is None:
         pytest.skip("no make")
-    os.mkdir(COPY)
-    for member in MEMBERS:
-        source = os.path.join(ROOT, member)
-        if os.path.isdir(source):
-            unneeded = shutil.ignore_patterns("__pycache__", "fixtures")
-            shutil.copytree(source, os.path.join(COPY, member), ignore=unneeded)
-        else:
-            shutil.copy(source, COPY)
+    copy_repository()
     with open(SCRIPT, encoding="utf-8") as file:
         text = file.read()
     size = "--layers 4 --heads 4 --channels 128 "

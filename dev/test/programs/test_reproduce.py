@@ -8,52 +8,32 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from tools import ROOT, WORK, Terminal, before_path, free_port, path, stand_ins
+import shell
+from shell import COPY, end, until
+from tools import ROOT, WORK, Terminal, before_path, free_port, stand_ins
 
-COPY = path("a copy")  # a space, as folders have
-LIMIT = 360  # seconds for anything, on a machine busy with other things
-MEMBERS = ["Makefile", "README.md", "CONTRIBUTING.md", "doc", "llmc", "scripts", "dev", "train_gpt2.c", "train_gpt2.cu",
-           "tokenize.c"]
 PROGRAMS = ["train_gpt2emu", "train_gpt2", "tokenize"]
-EMULATOR = os.path.join(COPY, "train_gpt2emu")
 RECIPES = ["gpt2_124M", "gpt2_350M", "gpt2_774M", "gpt2_1558M", "gpt3_125M"]
 sys.path.insert(0, os.path.join(ROOT, "dev"))
 
 
-def unneeded(folder, names):
-    """Of what is copied: data that have been fetched, which may be large."""
-    if folder == os.path.join(ROOT, "dev", "data"):
-        return [name for name in names if not name.endswith(".py")]
-    return {"__pycache__", "fixtures"} & set(names)
-
-
 def setup_module():
-    os.mkdir(COPY)
-    for member in MEMBERS:
-        source, target = os.path.join(ROOT, member), os.path.join(COPY, member)
-        if os.path.isdir(source):
-            shutil.copytree(source, target, ignore=unneeded)
-        else:
-            shutil.copy(source, target)
+    shell.copy_repository()
     for name in PROGRAMS:
         if os.path.exists(os.path.join(ROOT, name)):
             shutil.copy(os.path.join(ROOT, name), COPY)
 
 
 def environment(**changes):
-    inherited = {name: value for name, value in os.environ.items()
-                 if not re.match("NCCL_|EMU_|SLURM_|OMPI_|PMI|MAKE|MFLAGS|CUDA_|GPUS_PER_NODE$|OUT_DIR$|STEPS$", name)}
-    settings = {**inherited, "TMPDIR": WORK, "SMOKE": "1", "CFLAGS": "-O1", **changes}
-    return {name: value for name, value in settings.items() if value is not None}
+    return shell.environment(**{"TMPDIR": WORK, "SMOKE": "1", "CFLAGS": "-O1", **changes})
 
 
 def emulated():
     """The setting for two emulated GPUs."""
-    if not os.path.exists(EMULATOR):
+    if not os.path.exists(os.path.join(COPY, "train_gpt2emu")):
         pytest.skip("no train_gpt2emu (make train_gpt2emu)")
     return {"PROGRAM": "./train_gpt2emu"}
 
@@ -71,19 +51,7 @@ def folder_of(name):
 
 
 def begin(script, *arguments, cwd=WORK, **changes):
-    return subprocess.Popen(["bash", script, *arguments], cwd=cwd, env=environment(**changes), text=True,
-                            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT)
-
-
-def end(process, status):
-    try:
-        out = process.communicate(timeout=LIMIT)[0]
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        raise AssertionError(f"no end after {LIMIT} s: {process.communicate(timeout=60)[0][-3000:]}") from None
-    assert process.returncode == status, (process.returncode, status, out[-3000:])
-    return out
+    return shell.begin(["bash", script, *arguments], environment(**changes), cwd)
 
 
 def ran(status, script, *arguments, **keywords):
@@ -144,9 +112,7 @@ def check_finished(name, out):
 
 def test_124M_dies_and_goes_on():
     """Under nohup, from another folder, started by mpirun where that is."""
-    process = subprocess.Popen(["nohup", "bash", script_of("gpt2_124M")], cwd=WORK, env=environment(**emulated()),
-                               text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    out = end(process, 0)
+    out = end(shell.begin(["nohup", "bash", script_of("gpt2_124M")], environment(**emulated()), WORK), 0)
     check_finished("gpt2_124M", out)
     assert re.search(r"start 2 of 20, from step [24]: ", out) and "ended without a word" in out, out[-3000:]
     assert (" --nccl-init mpi " in out) == (shutil.which("mpirun") is not None), out
@@ -180,12 +146,9 @@ def test_350M_interrupted_on_a_terminal():
     stopped = re.search(r"stopped by SIGINT at step (\d) of 6. The same command goes on:\n    (.*)\n", seen)
     assert stopped and 1 <= int(stopped[1]) < 6, seen[-3000:]
     assert stopped[2].endswith("scripts/run_gpt2_350M.sh") and "SMOKE=1" in stopped[2], stopped[2]
-    result = subprocess.run(["bash", "-c", stopped[2]], cwd="/", env=environment(SMOKE=None, PATH=changes["PATH"]),
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            timeout=LIMIT)
-    assert result.returncode == 0, result.stdout[-3000:]
-    assert f"step {stopped[1]} of 6, to step 6" in result.stdout and " --nccl-init fs " in result.stdout, result.stdout
-    check_finished("gpt2_350M", result.stdout)
+    out = end(shell.begin(["bash", "-c", stopped[2]], environment(SMOKE=None, PATH=changes["PATH"]), "/"), 0)
+    assert f"step {stopped[1]} of 6, to step 6" in out and " --nccl-init fs " in out, out
+    check_finished("gpt2_350M", out)
 
 
 def test_774M_data_that_do_not_come():
@@ -214,22 +177,17 @@ def test_1558M_builds_without_a_c_plus_plus_compiler():
 
 
 def test_gpt3_125M_told_to_end():
-    """SIGTERM, and the same command again."""
-    changes = on_the_cpu()
-    process = begin(script_of("gpt3_125M"), SMOKE_STEPS="6", **changes)
-    seen = ""
-    while "step    1/6 |" not in seen:
-        line = process.stdout.readline()
-        assert line, seen[-3000:]
-        seen += line
+    """SIGTERM reaches the ranks through all scripts: they save and end. The same command goes on from there."""
+    changes = emulated()
+    process = begin(script_of("gpt3_125M"), EMU_NCCL_FAULT="rest@0:40:20", **changes)  # until the signal comes
+    shown = until(process, "step    1/6 |")
     process.send_signal(signal.SIGTERM)
-    out = seen + process.communicate(timeout=LIMIT)[0]
-    if process.returncode == 143:
-        assert re.search(r"stopped by SIGTERM at step [1-6] of 6. The same command goes on:\n", out), out[-2000:]
-    else:  # it was quicker
-        assert process.returncode == 0, (process.returncode, out[-2000:])
-    out = ran(0, script_of("gpt3_125M"), SMOKE_STEPS="6", **changes)
-    assert "summary  GPT-3 125M, 6 steps of 64 tokens" in out, out[-2000:]
+    shown += end(process, 143)
+    at = re.search(r"stopped by SIGTERM at step ([1-5]) of 6. The same command goes on:\n", shown)
+    assert at, shown[-2000:]
+    out = ran(0, script_of("gpt3_125M"), **changes)
+    assert f"start 1 of 20, from step {at[1]}: " in out, out[-3000:]
+    check_finished("gpt3_125M", out)
 
 
 # ---- What is missing or wrong ----
@@ -344,18 +302,15 @@ def test_two_at_once():
 
 def test_computed_comments():
     emulated()
-    result = subprocess.run([sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"],
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
-    assert result.returncode == 0, result.stdout
+    command = [sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"]
+    end(shell.begin(command, dict(os.environ)), 0)
     path = script_of("gpt2_350M")
     text = read(path)
-    with open(path, "w") as file:
-        file.write(text.replace(" hours", " hour", 1))
     try:
-        result = subprocess.run([sys.executable, os.path.join(COPY, "dev", "recipe_table.py"), "--check"],
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT)
-        assert result.returncode == 1, result
-        assert "scripts/run_gpt2_350M.sh: not what --plan says now" in result.stdout, result.stdout
+        with open(path, "w") as file:
+            file.write(text.replace(" hours", " hour", 1))
+        out = end(shell.begin(command, dict(os.environ)), 1)
+        assert "scripts/run_gpt2_350M.sh: not what --plan says now" in out, out
     finally:
         with open(path, "w") as file:
             file.write(text)
