@@ -94,10 +94,6 @@ template <class T> static std::vector<float> in_table_order(const Trainer *train
     return ordered;
 }
 
-static uint64_t hash_of(const std::vector<float> &values) {
-    return hash64(values.data(), values.size() * sizeof(float));
-}
-
 // A model with its memory and its GPU, and a run for its state.
 struct Rig {
     Trainer trainer;

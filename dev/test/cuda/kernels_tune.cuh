@@ -87,11 +87,11 @@ static std::vector<CublasProblem> problems_to_tune(void) {
         problems.push_back(linear_backward_input_problem(layer_of(s.C, s.OC), s.N, true));
         problems.push_back(linear_backward_weight_problem(layer_of(s.C, s.OC), s.N));
     }
-    problems.push_back(
-        linear_forward_problem(layer_of(24, 40, true), 1, false)); // a single row, as the head's last may be
+    // A single row, as the head's last may be.
+    problems.push_back(linear_forward_problem(layer_of(24, 40, true), 1, false));
     problems.push_back(linear_backward_input_problem(layer_of(24, 40), 1, false));
-    problems.push_back(
-        linear_backward_weight_problem(layer_of(24, 40), 5)); // the last term of an odd number counts, too
+    // The last term of an odd number counts, too.
+    problems.push_back(linear_backward_weight_problem(layer_of(24, 40), 5));
     if (PRECISION_IS_FP32) { return problems; }
     problems.push_back(linear_forward_problem(layer_of(64, 48, true, true), 35, false));
     problems.push_back(linear_backward_input_problem(layer_of(48, 64, false, true), 35, false));
@@ -218,36 +218,20 @@ TEST(test_tune_bad_table) {
     }
 }
 
-// The bits of all products of a layer, of random numbers.
-static uint64_t hash_of_layer(CublasContext *context, const MatmulShape &s) {
-    const int64_t N = s.N;
-    const int C = s.C, OC = s.OC;
-    DeviceArray<floatX> inp(random_values(N * C, 1.0f, 1)), weight(random_values((int64_t)OC * C, 1.0f, 2));
-    DeviceArray<floatX> bias(random_values(OC, 1.0f, 3)), dout(random_values(N * OC, 1.0f, 4));
-    DeviceArray<floatX> out(N * OC), gelu(N * OC), pre(N * OC), dinp(N * C), dpre(N * C);
-    DeviceArray<float> dweight(random_values((int64_t)OC * C, 1.0f, 5));
-    linear_forward(context, {C, OC, weight.data, bias.data}, out.data, NULL, inp.data, N, 0);
-    linear_forward(context, {C, OC, weight.data, bias.data}, gelu.data, pre.data, inp.data, N, 0);
-    linear_backward_input(context, {C, OC, weight.data}, dinp.data, dout.data, NULL, N, 0);
-    linear_backward_input(context, {C, OC, weight.data}, dpre.data, dout.data, inp.data, N, 0);
-    linear_backward_weight(context, {C, OC, NULL, NULL, dweight.data}, dout.data, inp.data, N, 0);
-    return out.hash() ^ (3 * gelu.hash()) ^ (5 * pre.hash()) ^ (7 * dinp.hash()) ^ (9 * dpre.hash()) ^
-           (11 * dweight.hash());
-}
-
 TEST(test_tune_bits) {
     const MatmulShape shapes[] = {{33, 64, 192}, {35, 24, 40}, {65, 72, 136}}; // sums of more than 16 terms, see above
     for (const MatmulShape &s : shapes) {
         TuneSetup plain, tuned;
-        Tuning *table = new_tuning();
+        MatmulCase c(s);
         std::vector<CublasProblem> problems = {linear_forward_problem(layer_of(s.C, s.OC, true), s.N, false),
                                                linear_forward_problem(layer_of(s.C, s.OC, true), s.N, true),
                                                linear_backward_input_problem(layer_of(s.C, s.OC), s.N, false),
                                                linear_backward_input_problem(layer_of(s.C, s.OC), s.N, true),
                                                linear_backward_weight_problem(layer_of(s.C, s.OC), s.N)};
-        tuned.tune(problems, table);
+        tuned.tune(problems, new_tuning());
         plain.tune(problems, NULL, TUNE_NOTHING);
-        uint64_t with = hash_of_layer(&tuned.context, s), without = hash_of_layer(&plain.context, s);
+        uint64_t with = MatmulLayer(&tuned.context, c).hash_of_all();
+        uint64_t without = MatmulLayer(&plain.context, c).hash_of_all();
         CHECK(t, with == without, "(%lld, %d) x (%d, %d): tuning changes bits", (long long)s.N, s.C, s.OC, s.C);
         CHECK(t, tuned.context.plan_count == (int64_t)problems.size(), "a layer asks for other plans than were tuned");
     }
@@ -273,10 +257,10 @@ TEST(test_tune_tail) {
             setup.context.tf32 = false; // in fp32, factors are compared that were not rounded
             setup.tune(problems, new_tuning(), (TuneLevel)level);
             CHECK(t, setup.tuner.incomplete == exposed, "%d of %d noticed", setup.tuner.incomplete, exposed);
-            DeviceArray<floatX> inp(c.inp), dout(c.dout);
-            DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
-            linear_backward_weight(&setup.context, {s.C, s.OC, NULL, NULL, dweight.data}, dout.data, inp.data, s.N, 0);
-            check_values(t, c.name("dweight"), dweight.get(), c.dweight, matmul_tolerance(s.N, c.dweight), FLT_EPSILON);
+            MatmulLayer l(&setup.context, c);
+            l.backward_weight();
+            check_values(t, c.name("dweight"), l.dweight.get(), c.dweight, matmul_tolerance(s.N, c.dweight),
+                         FLT_EPSILON);
             int chosen = setup.chosen(problems[0]), last = level == TUNE_NOTHING ? 1 : TUNE_BEST;
             if (exposed == 3) { CHECK(t, chosen == last, "level %d: algorithm %d", level, chosen); }
             if (exposed == 1 && level == 0) { CHECK(t, chosen == TUNE_FIRST, "algorithm %d", chosen); }

@@ -48,6 +48,15 @@ static inline std::vector<float> random_values(int64_t n, float scale, int strea
     return values;
 }
 
+// Multiples of 1/8 below 2: float32 sums of them are exact in any order, so that a term missed or added twice is seen.
+static inline std::vector<float> random_eighths(int64_t n, int stream) {
+    std::vector<float> values((size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        values[(size_t)i] = (float)((int)(rand_u64(99, (uint64_t)stream, (uint64_t)i) % 31) - 15) / 8.0f;
+    }
+    return values;
+}
+
 // 0 .. limit-1.
 static inline std::vector<int32_t> random_ids(int64_t n, int limit, int stream) {
     std::vector<int32_t> ids((size_t)n);
@@ -76,6 +85,9 @@ template <class T> struct DeviceArray {
     ~DeviceArray() { cudaFree(data); }
 
     void poison() { cuda_check(cudaMemset(data, 0xff, (size_t)count * sizeof(T))); }
+    void put(const T &value, int64_t at = 0) {
+        cuda_check(cudaMemcpy(data + at, &value, sizeof(T), cudaMemcpyHostToDevice));
+    }
     void clear() { cuda_check(cudaMemset(data, 0, (size_t)count * sizeof(T))); }
     void set(const std::vector<float> &values) {
         std::vector<T> stored(values.size());
@@ -97,7 +109,37 @@ template <class T> struct DeviceArray {
         std::vector<T> stored = raw();
         return hash64(stored.data(), stored.size() * sizeof(T));
     }
+    // The first n values. What lies behind them must be as it was: NaN.
+    std::vector<float> first(Test *t, const std::string &what, int64_t n) const {
+        std::vector<float> values = get();
+        int64_t written = 0;
+        for (int64_t i = n; i < count; i++) { written += !isnan(values[(size_t)i]); }
+        CHECK(t, written == 0, "%s: %lld values behind the last one are written", what.c_str(), (long long)written);
+        values.resize((size_t)n);
+        return values;
+    }
 };
+
+// Does this GPU multiply 8-bit numbers? It quantises to them in any case.
+static inline bool gpu_has_fp8(void) {
+    struct cudaDeviceProp device;
+    cuda_check(cudaGetDeviceProperties(&device, 0));
+    return 10 * device.major + device.minor >= 89;
+}
+
+// As printf.
+__attribute__((format(printf, 1, 2))) static inline std::string words(const char *format, ...) {
+    char line[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    return line;
+}
+
+static inline uint64_t hash_of(const std::vector<float> &values) {
+    return hash64(values.data(), values.size() * sizeof(float));
+}
 
 static inline double largest(const std::vector<float> &values) {
     double max = 0.0;
@@ -107,16 +149,12 @@ static inline double largest(const std::vector<float> &values) {
 
 // A kernel's amax: memory for it that holds `before`, and what the kernel must have left of that and its results.
 struct Amax {
-    DeviceArray<int32_t> bits;
-    explicit Amax(float before = 0.0f) : bits(1) { set(before); }
-    void set(float before) { cuda_check(cudaMemcpy(bits.data, &before, sizeof(before), cudaMemcpyHostToDevice)); }
-    uint32_t *data() { return reinterpret_cast<uint32_t *>(bits.data); }
+    DeviceArray<float> value;
+    explicit Amax(float before = 0.0f) : value(1) { value.put(before); }
+    uint32_t *data() { return reinterpret_cast<uint32_t *>(value.data); }
     void check(Test *t, const std::string &what, const std::vector<float> &results, float before = 0.0f) const {
-        int32_t got = bits.raw()[0], want;
-        float max = (float)fmax(largest(results), before);
-        memcpy(&want, &max, sizeof(want));
-        CHECK(t, got == want, "%s: amax is %08x, expected %08x (%g)", what.c_str(), (unsigned)got, (unsigned)want,
-              (double)max);
+        double got = (double)value.raw()[0], want = fmax(largest(results), (double)before);
+        CHECK(t, got == want, "%s: amax is %.9g, expected %.9g", what.c_str(), got, want);
     }
 };
 
@@ -129,9 +167,31 @@ static inline bool check_values(Test *t, const std::string &what, const std::vec
     return check_close(t, what.c_str(), got.data(), want.data(), want.size(), absolute, relative);
 }
 
+// check_values to the bit, but for -0 and 0.
+static inline bool check_equal(Test *t, const std::string &what, const std::vector<float> &got,
+                               const std::vector<float> &want) {
+    return check_values(t, what, got, want, 0.0, 0.0);
+}
+
 // What a float32 sum of K terms of random sign may be off by, relative to the size of the result's largest values:
 // about sqrt(K) half epsilons, 4 times that for the worst of thousands.
 static inline double sum_tolerance(int64_t K) { return 2.0 * sqrt((double)K) * FLT_EPSILON; }
+
+// Sums over the columns of values (N, want.size()), added to what `want` holds. Both sides take the values that were
+// stored, so that only the order of the sum differs.
+static inline void check_column_sums(Test *t, const std::string &what, const std::vector<float> &got,
+                                     std::vector<float> want, const std::vector<float> &values) {
+    size_t columns = want.size(), N = columns > 0 ? values.size() / columns : 0;
+    double sizes = 0.0;
+    for (size_t c = 0; c < columns; c++) {
+        double sum = (double)want[c], size = fabs(sum);
+        for (size_t row = 0; row < N; row++) {
+            sum += (double)values[row * columns + c], size += fabs((double)values[row * columns + c]);
+        }
+        want[c] = (float)sum, sizes = fmax(sizes, size);
+    }
+    check_values(t, what, got, want, sum_tolerance((int64_t)N + 1) * sizes, FLT_EPSILON);
+}
 
 // Runs `body` under three schedules of the emulator (on hardware twice, for determinism). body returns a hash of what
 // it computed; all must be equal. With GPU_TEST_HASHES in the environment it is printed, so that machines can be

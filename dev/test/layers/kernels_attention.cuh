@@ -13,10 +13,7 @@ static int64_t channels_of(AttentionShape s) { return (int64_t)s.NH * s.HS; }
 static int64_t outputs_of(AttentionShape s) { return s.B * s.T * channels_of(s); }
 static int64_t rows_of(AttentionShape s) { return (int64_t)s.B * s.NH * s.T; }
 
-static std::string attention_name(AttentionShape s) {
-    return "B " + std::to_string(s.B) + " T " + std::to_string(s.T) + " NH " + std::to_string(s.NH) + " HS " +
-           std::to_string(s.HS);
-}
+static std::string attention_name(AttentionShape s) { return words("B %d T %d NH %d HS %d", s.B, s.T, s.NH, s.HS); }
 
 typedef enum { ATTENTION_AS_THE_MODEL, ATTENTION_SIMT } AttentionVersion;
 
@@ -33,7 +30,7 @@ struct AttentionRun {
 
     void forward(AttentionVersion version) {
         int B = shape.B, T = shape.T, C = (int)channels_of(shape), NH = shape.NH;
-        out.poison(), lse.poison(), amax_out.set(0.0f);
+        out.poison(), lse.poison(), amax_out.value.put(0.0f);
         attention_forward(out.data, lse.data, qkv.data, B, T, C, NH, 0, amax_out.data(), version == ATTENTION_SIMT);
     }
     void backward(AttentionVersion version) {
@@ -172,73 +169,64 @@ static void check_attention_on(Test *t, AttentionShape s, AttentionVersion versi
     gpu.amax_out.check(t, name + ": out", gpu_out);
 }
 
-static void check_attention(Test *t, AttentionShape s, AttentionVersion version) {
-    check_attention_on(t, s, version, random_values(3 * outputs_of(s), 1.0f, 40),
-                       random_values(outputs_of(s), 1.0f, 41));
+static void check_attention(Test *t, const std::vector<AttentionShape> &shapes,
+                            AttentionVersion version = ATTENTION_AS_THE_MODEL) {
+    for (AttentionShape s : shapes) {
+        check_attention_on(t, s, version, random_values(3 * outputs_of(s), 1.0f, 40),
+                           random_values(outputs_of(s), 1.0f, 41));
+    }
 }
 
 // Head sizes that begin at odd addresses, of one value, and larger than any tile's width.
 TEST(test_attention_odd_heads) {
-    const AttentionShape shapes[] = {{3, 19, 8, 3}, {1, 37, 8, 7}, {3, 7, 8, 1}, {1, 65, 1, 24}, {1, 17, 8, 33}};
-    for (AttentionShape s : shapes) { check_attention(t, s, ATTENTION_AS_THE_MODEL); }
+    check_attention(t, {{3, 19, 8, 3}, {1, 37, 8, 7}, {3, 7, 8, 1}, {1, 65, 1, 24}, {1, 17, 8, 33}});
 }
 
 TEST(test_attention_small_heads) {
-    for (int T : {1, 7, 64, 65, 130}) {
-        check_attention(t, {T < 64 ? 3 : 1, T, 1, 8}, ATTENTION_AS_THE_MODEL);
-        check_attention(t, {1, T, T < 130 ? 3 : 1, 8}, ATTENTION_AS_THE_MODEL);
+    for (int T : {1, 7, 64, 65, 130}) { check_attention(t, {{T < 64 ? 3 : 1, T, 1, 8}, {1, T, T < 130 ? 3 : 1, 8}}); }
+}
+
+// The head sizes with kernels of their own: below and above a tile of queries, and more than two tiles of keys.
+TEST(test_attention_tiles) {
+    for (int HS : {64, 80, 96, 128}) {
+        for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {{1, T, 1, HS}}); }
+        check_attention(t, {{3, 11, 3, HS}});
     }
 }
 
-TEST(test_attention_heads_of_64) {
-    for (int T : {1, 7, 64}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
-    check_attention(t, {3, 11, 3, 64}, ATTENTION_AS_THE_MODEL);
-}
-
-// More than one tile of queries, and more than two of keys.
-TEST(test_attention_heads_of_64_longer) {
-    for (int T : {63, 65, 100, 130}) { check_attention(t, {1, T, 1, 64}, ATTENTION_AS_THE_MODEL); }
-}
-
-static void check_large_heads(Test *t, int HS) {
-    for (int T : {1, 7, 33, 63, 64, 65, 100, 130}) { check_attention(t, {1, T, 1, HS}, ATTENTION_AS_THE_MODEL); }
-    check_attention(t, {3, 5, 3, HS}, ATTENTION_AS_THE_MODEL);
-}
-TEST(test_attention_heads_of_80) { check_large_heads(t, 80); }
-TEST(test_attention_heads_of_96) { check_large_heads(t, 96); }
-TEST(test_attention_heads_of_128) { check_large_heads(t, 128); }
-
 TEST(test_attention_largest_heads) {
-    for (int HS : {136, 200, 256}) { check_attention(t, {1, 45, 1, HS}, ATTENTION_AS_THE_MODEL); }
-    check_attention(t, {3, 7, 3, 256}, ATTENTION_AS_THE_MODEL);
+    check_attention(t, {{1, 45, 1, 136}, {1, 45, 1, 200}, {1, 45, 1, 256}, {3, 7, 3, 256}});
 }
 
 // The SIMT kernels of the head sizes that tensor cores take in the bf16 build.
 TEST(test_attention_simt) {
-    check_attention(t, {1, 70, 1, 64}, ATTENTION_SIMT);
-    check_attention(t, {3, 18, 1, 80}, ATTENTION_SIMT);
-    check_attention(t, {1, 33, 2, 96}, ATTENTION_SIMT);
-    check_attention(t, {1, 50, 1, 128}, ATTENTION_SIMT);
+    check_attention(t, {{1, 70, 1, 64}, {3, 18, 1, 80}, {1, 33, 2, 96}, {1, 50, 1, 128}}, ATTENTION_SIMT);
 }
 
-// Both versions have equal inputs, so they may be apart by what both may be away from the exact result.
+// A forward of another version than SIMT, and its backward from there, against the SIMT kernels. Both have equal
+// inputs, so they may be apart by what both may be away from the exact result.
+static void check_against_simt(Test *t, const std::string &name, const AttentionRun &other,
+                               const std::vector<float> &qkv, const std::vector<float> &dout) {
+    AttentionRun simt(other.shape, qkv, dout);
+    simt.forward(ATTENTION_SIMT);
+    AttentionBounds bounds = attention_bounds(other.shape, true, qkv, dout, simt.out.get(), simt.lse.get());
+    check_within(t, name + ": out", other.out.get(), simt.out.get(), bounds.out, FLOATX_EPSILON);
+    check_within(t, name + ": lse", other.lse.get(), simt.lse.get(), bounds.lse, 0.0);
+    simt.out.set(other.out.get()); // one input for both backward passes
+    simt.lse.set(other.lse.get());
+    simt.backward(ATTENTION_SIMT);
+    check_within(t, name + ": dqkv", other.dqkv.get(), simt.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
+}
+
 TEST(test_attention_versions_agree) {
     for (int HS : {64, 80, 96, 128}) {
         if (!attention_uses_tensor_cores(HS)) { SKIP(t, "fp32 has one version"); }
         AttentionShape s = {1, 66, 1, HS};
         std::vector<float> qkv = random_values(3 * outputs_of(s), 1.0f, 42),
                            dout = random_values(outputs_of(s), 1.0f, 43);
-        AttentionRun mma(s, qkv, dout), simt(s, qkv, dout);
+        AttentionRun mma(s, qkv, dout);
         mma.run(ATTENTION_AS_THE_MODEL);
-        simt.run(ATTENTION_SIMT);
-        AttentionBounds bounds = attention_bounds(s, true, qkv, dout, simt.out.get(), simt.lse.get());
-        std::string name = attention_name(s);
-        check_within(t, name + ": out", mma.out.get(), simt.out.get(), bounds.out, FLOATX_EPSILON);
-        check_within(t, name + ": lse", mma.lse.get(), simt.lse.get(), bounds.lse, 0.0);
-        simt.out.set(mma.out.get()); // one input for both backward passes
-        simt.lse.set(mma.lse.get());
-        simt.backward(ATTENTION_SIMT);
-        check_within(t, name + ": dqkv", mma.dqkv.get(), simt.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
+        check_against_simt(t, attention_name(s), mma, qkv, dout);
     }
 }
 

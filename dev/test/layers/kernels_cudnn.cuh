@@ -61,28 +61,20 @@ struct CudnnRun {
     }
 };
 
-// Both have equal inputs, so they may be apart by what both may be away from the exact result.
-static bool check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const std::vector<float> &qkv,
+static void check_cudnn_on(Test *t, AttentionShape s, bool deterministic, const std::vector<float> &qkv,
                            const std::vector<float> &dout) {
     CudnnRun cudnn(s, qkv, dout, 0, deterministic);
-    AttentionRun own(s, qkv, dout);
     std::string name = attention_name(s) + (deterministic ? "" : " with atomics");
-    if (!CHECK(t, cudnn.att.is_open, "%s: %s", name.c_str(), cudnn.error.text)) { return false; }
+    if (!CHECK(t, cudnn.att.is_open, "%s: %s", name.c_str(), cudnn.error.text)) { return; }
     cudnn.run();
-    own.run(ATTENTION_SIMT);
-    AttentionBounds bounds = attention_bounds(s, true, qkv, dout, own.out.get(), own.lse.get());
-    check_within(t, name + ": out", cudnn.arrays.out.get(), own.out.get(), bounds.out, FLOATX_EPSILON);
-    check_within(t, name + ": lse", cudnn.arrays.lse.get(), own.lse.get(), bounds.lse, 0.0);
-    own.out.set(cudnn.arrays.out.get()); // one input for both backward passes
-    own.lse.set(cudnn.arrays.lse.get());
-    own.backward(ATTENTION_SIMT);
-    check_within(t, name + ": dqkv", cudnn.arrays.dqkv.get(), own.dqkv.get(), bounds.dqkv, FLOATX_EPSILON);
-    return true;
+    check_against_simt(t, name, cudnn.arrays, qkv, dout);
 }
 
-static void check_cudnn(Test *t, AttentionShape s, bool deterministic) {
-    check_cudnn_on(t, s, deterministic, random_values(3 * outputs_of(s), 1.0f, 60),
-                   random_values(outputs_of(s), 1.0f, 61));
+static void check_cudnn(Test *t, const std::vector<AttentionShape> &shapes, bool deterministic) {
+    for (AttentionShape s : shapes) {
+        check_cudnn_on(t, s, deterministic, random_values(3 * outputs_of(s), 1.0f, 60),
+                       random_values(outputs_of(s), 1.0f, 61));
+    }
 }
 
 // NULL: there is a cuDNN to test; or why there is none.
@@ -95,15 +87,13 @@ static const char *cudnn_missing(void) {
 
 TEST(test_cudnn_agrees) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    static const AttentionShape shapes[] = {{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}};
-    for (AttentionShape s : shapes) { check_cudnn(t, s, true); }
+    check_cudnn(t, {{2, 128, 2, 64}, {3, 128, 3, 8}, {1, 256, 1, 80}, {1, 128, 2, 128}}, true);
 }
 
 // --deterministic 0: the function is unchanged, but its bits may be any.
 TEST(test_cudnn_atomics) {
     if (cudnn_missing() != NULL) { SKIP(t, cudnn_missing()); }
-    static const AttentionShape shapes[] = {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}};
-    for (AttentionShape s : shapes) { check_cudnn(t, s, false); }
+    check_cudnn(t, {{2, 256, 1, 64}, {1, 128, 2, 80}, {1, 128, 1, 128}}, false);
 }
 
 // Every score is -100 but for some noise, and so is every lse. A masked score must get a probability of 0 nevertheless,

@@ -225,54 +225,66 @@ TEST(test_fp8_supported_gpus) {
 
 #ifndef PRECISION_FP32
 
-// Quantising runs on every GPU, the multiplies do not.
-static inline bool gpu_has_fp8(void) {
-    struct cudaDeviceProp device;
-    cuda_check(cudaGetDeviceProperties(&device, 0));
-    return fp8_is_supported(device.major, device.minor);
-}
 #define NEEDS_FP8(t)                                                                                                   \
     if (!gpu_has_fp8()) { SKIP(t, "this GPU does not multiply 8-bit numbers"); }
 
 static const MatmulShape fp8_matmul_shapes[] = {{1, 64, 192},  {7, 16, 48},    {35, 48, 16},   {65, 80, 144},
                                                 {129, 48, 64}, {33, 192, 320}, {130, 272, 48}, {64, 320, 64}};
 
-// The first N rows of a result, without its padding.
-static inline std::vector<float> first_rows(const DeviceArray<floatX> &result, int64_t N, int width) {
-    std::vector<float> values = result.get();
-    values.resize((size_t)(N * width));
-    return values;
-}
-
-// A layer's tensors, quantised. The gradient is small, as a training step's is.
+// A layer of quantised tensors with its results. The gradient is small, as a training step's is.
 struct Fp8Layer {
     MatmulShape shape;
-    std::vector<float> bias;
     Fp8Tensor<fp8e4> inp, weight;
     Fp8Tensor<fp8e5> dout;
+    DeviceArray<floatX> bias, out, dinp;
+    DeviceArray<float> dweight;
 
-    explicit Fp8Layer(MatmulShape s)
-        : shape(s), bias(random_values(s.OC, 1.0f, 36)), inp(fp8_inputs(s.N * s.C, 1.0f, 37), s.N, s.C),
-          weight(fp8_inputs((int64_t)s.OC * s.C, 0.02f, 38), s.OC, s.C),
-          dout(fp8_inputs(s.N * s.OC, 1e-6f, 39), s.N, s.OC) {
+    Fp8Layer(MatmulShape s, const std::vector<float> &inp_values, const std::vector<float> &weight_values,
+             const std::vector<float> &dout_values)
+        : shape(s), inp(inp_values, s.N, s.C), weight(weight_values, s.OC, s.C), dout(dout_values, s.N, s.OC),
+          bias(random_values(s.OC, 1.0f, 3)), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C),
+          dweight((int64_t)s.OC * s.C) {
         inp.quantize(), weight.quantize(), dout.quantize();
     }
+    explicit Fp8Layer(MatmulShape s, float size = 1.0f)
+        : Fp8Layer(s, fp8_inputs(s.N * s.C, size, 37), fp8_inputs((int64_t)s.OC * s.C, 0.02f, 38),
+                   fp8_inputs(s.N * s.OC, 1e-6f, 39)) {}
+
     std::string name(const char *what) const {
-        return std::string(what) + " of " + std::to_string(shape.N) + ", " + std::to_string(shape.C) + ", " +
-               std::to_string(shape.OC);
+        return words("%s of %d, %d, %d", what, (int)shape.N, shape.C, shape.OC);
+    }
+    // Its products read the 8-bit copies.
+    Linear linear(bool with_bias) {
+        Linear l = {shape.C, shape.OC, NULL, with_bias ? bias.data : NULL, dweight.data};
+        l.fp8.on = true;
+        l.fp8.inp = inp.codes(), l.fp8.inp_t = inp.transposed(), l.fp8.inp_scale = inp.scale.data;
+        l.fp8.weight = weight.codes(), l.fp8.weight_t = weight.transposed(), l.fp8.weight_scale = weight.scale.data;
+        l.fp8.dout = dout.codes(), l.fp8.dout_t = dout.transposed(), l.fp8.dout_scale = dout.scale.data;
+        return l;
+    }
+    // The first N rows of a result, without its padding.
+    std::vector<float> rows_of(const DeviceArray<floatX> &result, int width) const {
+        std::vector<float> values = result.get();
+        values.resize((size_t)(shape.N * width));
+        return values;
+    }
+    std::vector<float> forward(CublasContext *context, bool with_bias) {
+        out.poison();
+        linear_forward(context, linear(with_bias), out.data, NULL, NULL, shape.N, 0);
+        return rows_of(out, shape.OC);
+    }
+    std::vector<float> backward_input(CublasContext *context) {
+        dinp.poison();
+        linear_backward_input(context, linear(false), dinp.data, NULL, NULL, shape.N, 0);
+        return rows_of(dinp, shape.C);
+    }
+    // Added to `before` in each place.
+    std::vector<float> backward_weight(CublasContext *context, float before) {
+        dweight.set(std::vector<float>((size_t)dweight.count, before));
+        linear_backward_weight(context, linear(false), NULL, NULL, shape.N, 0);
+        return dweight.get();
     }
 };
-
-// The layer of quantised tensors. Its products read the 8-bit copies.
-static inline Linear fp8_layer(Fp8Tensor<fp8e4> &inp, Fp8Tensor<fp8e4> &weight, Fp8Tensor<fp8e5> &dout,
-                               const floatX *bias = NULL, float *dweight = NULL) {
-    Linear l = {weight.cols, (int)weight.rows, NULL, bias, dweight};
-    l.fp8.on = true;
-    l.fp8.inp = inp.codes(), l.fp8.inp_t = inp.transposed(), l.fp8.inp_scale = inp.scale.data;
-    l.fp8.weight = weight.codes(), l.fp8.weight_t = weight.transposed(), l.fp8.weight_scale = weight.scale.data;
-    l.fp8.dout = dout.codes(), l.fp8.dout_t = dout.transposed(), l.fp8.dout_scale = dout.scale.data;
-    return l;
-}
 
 // What the K products of a sum may be off by, for sums of the size of `want`. The emulator's are fp32; the tensor cores
 // keep 13 bits behind the point of the largest number that they add, 16 or 32 products at a time.
@@ -306,15 +318,13 @@ TEST(test_fp8_forward) {
     MatmulContext m;
     for (const MatmulShape &s : fp8_matmul_shapes) {
         Fp8Layer l(s);
-        DeviceArray<floatX> bias(l.bias), out(fp8_padded_rows(s.N) * s.OC);
+        std::vector<float> bias = l.bias.get();
         std::vector<float> want = fp8_products(l.inp.values(), s.N, s.C, 1, l.weight.values(), s.OC, s.C, 1, s.C);
-        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
-        check_values(t, l.name("out without bias"), first_rows(out, s.N, s.OC), want, fp8_tolerance(s.C, want),
+        double tolerance = fp8_tolerance(s.C, want);
+        check_values(t, l.name("out without bias"), l.forward(&m.context, false), want, tolerance, matmul_rounding);
+        for (size_t i = 0; i < want.size(); i++) { want[i] += bias[i % (size_t)s.OC]; }
+        check_values(t, l.name("out"), l.forward(&m.context, true), want, tolerance + FLT_EPSILON * largest(bias),
                      matmul_rounding);
-        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout, bias.data), out.data, NULL, NULL, s.N, 0);
-        double tolerance = fp8_tolerance(s.C, want) + FLT_EPSILON * largest(l.bias);
-        for (size_t i = 0; i < want.size(); i++) { want[i] += l.bias[i % (size_t)s.OC]; }
-        check_values(t, l.name("out"), first_rows(out, s.N, s.OC), want, tolerance, matmul_rounding);
     }
 }
 
@@ -323,17 +333,13 @@ TEST(test_fp8_backward) {
     MatmulContext m;
     for (const MatmulShape &s : fp8_matmul_shapes) {
         Fp8Layer l(s);
-        DeviceArray<floatX> dinp(fp8_padded_rows(s.N) * s.C);
-        DeviceArray<float> dweight(std::vector<float>((size_t)(s.OC * s.C), 1e-5f));
         std::vector<double> dout = l.dout.values();
         std::vector<float> want = fp8_products(dout, s.N, s.OC, 1, l.weight.values(), s.C, 1, s.C, s.OC);
-        linear_backward_input(&m.context, fp8_layer(l.inp, l.weight, l.dout), dinp.data, NULL, NULL, s.N, 0);
-        check_values(t, l.name("dinp"), first_rows(dinp, s.N, s.C), want, fp8_tolerance(s.OC, want), matmul_rounding);
+        check_values(t, l.name("dinp"), l.backward_input(&m.context), want, fp8_tolerance(s.OC, want), matmul_rounding);
         want = fp8_products(dout, s.OC, 1, s.OC, l.inp.values(), s.C, 1, s.C, s.N);
-        linear_backward_weight(&m.context, fp8_layer(l.inp, l.weight, l.dout, NULL, dweight.data), NULL, NULL, s.N, 0);
         double tolerance = fp8_tolerance(s.N, want) + FLT_EPSILON * (largest(want) + 1e-5);
         for (float &value : want) { value += 1e-5f; }
-        check_values(t, l.name("dweight"), dweight.get(), want, tolerance, FLT_EPSILON);
+        check_values(t, l.name("dweight"), l.backward_weight(&m.context, 1e-5f), want, tolerance, FLT_EPSILON);
     }
 }
 
@@ -356,18 +362,11 @@ TEST(test_fp8_against_bf16) {
     NEEDS_FP8(t);
     const MatmulShape s = {130, 272, 208};
     MatmulContext m;
-    MatmulCase c(s);
-    Fp8Tensor<fp8e4> inp(c.inp, s.N, s.C), weight(c.weight, s.OC, s.C);
-    Fp8Tensor<fp8e5> dout(c.dout, s.N, s.OC);
-    DeviceArray<floatX> bias(c.bias), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
-    DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
-    inp.quantize(), weight.quantize(), dout.quantize();
-    linear_forward(&m.context, fp8_layer(inp, weight, dout, bias.data), out.data, NULL, NULL, s.N, 0);
-    linear_backward_input(&m.context, fp8_layer(inp, weight, dout), dinp.data, NULL, NULL, s.N, 0);
-    linear_backward_weight(&m.context, fp8_layer(inp, weight, dout, NULL, dweight.data), NULL, NULL, s.N, 0);
-    check_precision(t, "out", first_rows(out, s.N, s.OC), c.out, s.C, 3, 3);
-    check_precision(t, "dinp", first_rows(dinp, s.N, s.C), c.dinp, s.OC, 3, 2);
-    check_precision(t, "dweight", dweight.get(), c.dweight, s.N, 3, 2);
+    MatmulCase c(s); // its bias is the layer's
+    Fp8Layer l(s, c.inp, c.weight, c.dout);
+    check_precision(t, "out", l.forward(&m.context, true), c.out, s.C, 3, 3);
+    check_precision(t, "dinp", l.backward_input(&m.context), c.dinp, s.OC, 3, 2);
+    check_precision(t, "dweight", l.backward_weight(&m.context, 1.0f), c.dweight, s.N, 3, 2);
 }
 
 // One plan for all layers of a shape: the scales are those of the call. Formats and the speed of the sums make plans of
@@ -376,18 +375,13 @@ TEST(test_fp8_plans) {
     NEEDS_FP8(t);
     const MatmulShape s = {48, 48, 48};
     MatmulContext m;
-    Fp8Layer l(s);
-    Fp8Tensor<fp8e4> larger(fp8_inputs(s.N * s.C, 64.0f, 37), s.N, s.C);
-    DeviceArray<floatX> out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
-    larger.quantize();
+    Fp8Layer l(s), larger(s, 64.0f);
     for (int repeat = 0; repeat < 2; repeat++) {
-        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
-        std::vector<float> want = first_rows(out, s.N, s.OC);
+        std::vector<float> want = l.forward(&m.context, false);
         for (float &value : want) { value *= 64.0f; }
-        linear_forward(&m.context, fp8_layer(larger, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
-        check_values(t, "64 times the input", first_rows(out, s.N, s.OC), want, 0.0, 0.0);
-        linear_backward_input(&m.context, fp8_layer(l.inp, l.weight, l.dout), dinp.data, NULL, NULL, s.N, 0);
-        linear_forward(&m.context, {s.C, s.OC, l.weight.x.data, NULL}, out.data, NULL, l.inp.x.data, s.N, 0);
+        check_equal(t, "64 times the input", larger.forward(&m.context, false), want);
+        l.backward_input(&m.context);
+        linear_forward(&m.context, {s.C, s.OC, l.weight.x.data, NULL}, l.out.data, NULL, l.inp.x.data, s.N, 0);
         CHECK(t, m.context.plan_count == 3, "3 problems, the heuristic was asked %lld times",
               (long long)m.context.plan_count);
     }
@@ -398,32 +392,21 @@ TEST(test_fp8_nan_arrives) {
     NEEDS_FP8(t);
     const MatmulShape s = {20, 32, 16};
     MatmulContext m;
-    Fp8Layer l(s);
     std::vector<float> x(20 * 32, 0.0f);
     x[5] = INFINITY;
-    Fp8Tensor<fp8e4> inp(x, s.N, s.C);
-    DeviceArray<floatX> out(fp8_padded_rows(s.N) * s.OC);
-    inp.quantize();
-    out.clear();
-    linear_forward(&m.context, fp8_layer(inp, l.weight, l.dout), out.data, NULL, NULL, s.N, 0);
+    Fp8Layer l(s, x, random_values(16 * 32, 1.0f, 38), random_values(20 * 16, 1.0f, 39));
     int finite = 0;
-    for (float value : first_rows(out, s.N, s.OC)) { finite += isnan(value) ? 0 : 1; }
+    for (float value : l.forward(&m.context, false)) { finite += isnan(value) ? 0 : 1; }
     CHECK(t, finite == 0, "%d values are not NaN", finite);
 }
 
 TEST(test_fp8_matmul_schedules) {
     NEEDS_FP8(t);
-    const MatmulShape s = {300, 80, 272};
     MatmulContext m;
-    Fp8Layer l(s);
-    DeviceArray<floatX> bias(l.bias), out(fp8_padded_rows(s.N) * s.OC), dinp(fp8_padded_rows(s.N) * s.C);
-    DeviceArray<float> dweight((int64_t)s.OC * s.C);
+    Fp8Layer l({300, 80, 272});
     for_each_schedule(t, "matmul fp8", [&] {
-        out.poison(), dinp.poison(), dweight.clear();
-        linear_forward(&m.context, fp8_layer(l.inp, l.weight, l.dout, bias.data), out.data, NULL, NULL, s.N, 0);
-        linear_backward_input(&m.context, fp8_layer(l.inp, l.weight, l.dout), dinp.data, NULL, NULL, s.N, 0);
-        linear_backward_weight(&m.context, fp8_layer(l.inp, l.weight, l.dout, NULL, dweight.data), NULL, NULL, s.N, 0);
-        return out.hash() ^ (3 * dinp.hash()) ^ (5 * dweight.hash());
+        return hash_of(l.forward(&m.context, true)) ^ 3 * hash_of(l.backward_input(&m.context)) ^
+               5 * hash_of(l.backward_weight(&m.context, 0.0f));
     });
 }
 

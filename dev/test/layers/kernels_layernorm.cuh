@@ -38,8 +38,7 @@ static LayerNormCase layernorm_case(int64_t N, int C) {
 }
 
 static std::string layernorm_name(const char *what, int64_t N, int C, int block_size) {
-    return std::string(what) + ", N " + std::to_string(N) + ", C " + std::to_string(C) + ", block " +
-           std::to_string(block_size);
+    return words("%s, N %d, C %d, block %d", what, (int)N, C, block_size);
 }
 
 // The forward's outputs on the device, with two rows more than are used.
@@ -54,16 +53,6 @@ typedef struct LayerNormOutputs {
     uint64_t hash() const { return out.hash() ^ mean.hash() * 3 ^ rstd.hash() * 5; }
 } LayerNormOutputs;
 
-// The first n values; the rest must still be NaN.
-template <class T>
-static std::vector<float> layernorm_used(Test *t, const std::string &what, const DeviceArray<T> &array, int64_t n) {
-    std::vector<float> values = array.get();
-    int64_t written = std::count_if(values.begin() + n, values.end(), [](float x) { return !isnan(x); });
-    CHECK(t, written == 0, "%s: %lld values behind the last row are written", what.c_str(), (long long)written);
-    values.resize((size_t)n);
-    return values;
-}
-
 // Tolerances: the mean is a sum of C values over C; its error d shifts every difference by d, which is d * rstd *
 // weight in the output. The variance is a sum of C positive values, off by sum_tolerance(C) of itself (and by d^2), its
 // root by half of that; that part of the output is relative to n * weight, which is the output without the bias.
@@ -73,9 +62,9 @@ static void layernorm_check_forward(Test *t, const std::string &what, const Laye
     double shift = sum_tolerance(c.C) * largest(c.x), rstd = largest(c.rstd);
     double relative = sum_tolerance(c.C) + FLT_EPSILON + shift * rstd * shift * rstd;
     double scale = largest(c.out) + largest(c.bias);
-    std::vector<float> out = layernorm_used(t, what, got.out, c.N * c.C);
-    check_values(t, what + ": mean", layernorm_used(t, what, got.mean, c.N), c.mean, shift, 0.0);
-    check_values(t, what + ": rstd", layernorm_used(t, what, got.rstd, c.N), c.rstd, 0.0, relative);
+    std::vector<float> out = got.out.first(t, what, c.N * c.C);
+    check_values(t, what + ": mean", got.mean.first(t, what, c.N), c.mean, shift, 0.0);
+    check_values(t, what + ": rstd", got.rstd.first(t, what, c.N), c.rstd, 0.0, relative);
     check_values(t, what + ": out", out, c.out, shift * rstd * largest(c.weight) + relative * scale,
                  0.5 * FLOATX_EPSILON);
 }
@@ -88,7 +77,7 @@ static uint64_t layernorm_run_forward(Test *t, const LayerNormCase &c, int block
     layernorm_forward(got.layer(c.C, weight, bias, amax.data()), x.data, c.N, 0, block_size);
     std::string what = layernorm_name("forward", c.N, c.C, block_size);
     layernorm_check_forward(t, what, c, got);
-    amax.check(t, what, layernorm_used(t, what, got.out, c.N * c.C));
+    amax.check(t, what, got.out.first(t, what, c.N * c.C));
     return got.hash();
 }
 
@@ -145,7 +134,7 @@ TEST(test_layernorm_forward_odd_rows) {
         layernorm_forward(d_got.layer(C, weight, bias), x.data, c.N, 0);
         std::vector<float> got = d_got.out.get();
         std::vector<float> flat(got.begin() + 3 * C, got.begin() + 4 * C);
-        check_values(t, "a flat row", flat, c.bias, 0.0, 0.0);
+        check_equal(t, "a flat row", flat, c.bias);
         for (int64_t row = 0; row < c.N; row++) {
             auto begin = got.begin() + row * C;
             int64_t nans = std::count_if(begin, begin + C, [](float y) { return isnan(y); });
@@ -167,12 +156,12 @@ static void layernorm_check_fused(Test *t, int64_t N, int C, int block_size, int
     fused_residual_layernorm_forward(fused.layer(C, weight, bias, amax.data()), residual.data, inp1.data, inp2.data, N,
                                      0, block_size);
     std::string what = layernorm_name("fused", N, C, block_size);
-    check_values(t, what + ": residual", residual.get(), want, 0.0, 0.0);
+    check_equal(t, what + ": residual", residual.get(), want);
     CHECK(t, fused.hash() == separate.hash(), "%s: not the bits of LayerNorm alone", what.c_str());
     c.x = want;
     layernorm_cpu_forward(&c);
     layernorm_check_forward(t, what, c, fused);
-    amax.check(t, what, layernorm_used(t, what, fused.out, N * C));
+    amax.check(t, what, fused.out.first(t, what, N * C));
 }
 
 TEST(test_layernorm_fused) {
@@ -187,15 +176,6 @@ TEST(test_layernorm_fused) {
 typedef struct {
     std::vector<float> dinp, dweight, dbias, sums;
 } LayerNormGradients;
-
-// Multiples of 1/8 below 2: float32 sums of them are exact in any order, so that dbias must be exact, and a row missed
-// or added twice is seen.
-static std::vector<float> layernorm_eighths(int64_t n, int stream) {
-    std::vector<float> values((size_t)n);
-    std::vector<int32_t> ids = random_ids(n, 31, stream);
-    for (size_t i = 0; i < values.size(); i++) { values[i] = (float)(ids[i] - 15) / 8.0f; }
-    return values;
-}
 
 // With 8 values of -0 behind the end: adding even a 0 to them would show.
 static std::vector<float> layernorm_with_tail(std::vector<float> values) {
@@ -224,7 +204,7 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
                          wants_amax ? amax.data() : NULL};
     LayerNorm ln = {c.C, weight.data, NULL, dweight.data, dbias.data, NULL, mean.data, rstd.data, NULL};
     layernorm_backward_with_column_sums(out, ln, d_dout.data, x.data, scratch.data, c.N, 0);
-    layernorm_used(t, "scratch", scratch, floats);
+    scratch.first(t, "scratch", floats);
     LayerNormGradients got = {
         layernorm_without_tail(t, "dinp", d_dinp.get()), layernorm_without_tail(t, "dweight", dweight.get()),
         layernorm_without_tail(t, "dbias", dbias.get()), layernorm_without_tail(t, "column sums", sums.get())};
@@ -232,27 +212,13 @@ static LayerNormGradients layernorm_run_backward(Test *t, const LayerNormCase &c
     return got;
 }
 
-// The sums of dinp's columns are of what was stored: only their order differs from a sum in double.
-static void layernorm_check_sums(Test *t, const std::string &what, const std::vector<float> &got,
-                                 const std::vector<float> &start, const std::vector<float> &dinp, int64_t N, int C) {
-    std::vector<float> want = start;
-    double sizes = 0.0;
-    for (int c = 0; c < (int)start.size(); c++) {
-        double sum = start[(size_t)c], size = fabs(sum);
-        for (int64_t row = 0; row < N; row++) { sum += dinp[(size_t)(row * C + c)]; }
-        for (int64_t row = 0; row < N; row++) { size += fabs((double)dinp[(size_t)(row * C + c)]); }
-        want[(size_t)c] = (float)sum, sizes = fmax(sizes, size);
-    }
-    check_values(t, what, got, want, sum_tolerance(N + 1) * sizes, FLT_EPSILON);
-}
-
 // Backward passes, each from where the GPU's last ended, against the CPU's: the first replaces dinp, the later ones add
 // to it. Tolerances: dinp's new part contains two means over C and is rounded to floatX with what it is added to;
-// dweight is a sum over N rows.
+// dweight is a sum over N rows; dbias is exact, for dout is random_eighths.
 static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
     LayerNormCase c = layernorm_case(N, C);
-    std::vector<float> dout = layernorm_eighths(N * C, 8);
-    LayerNormGradients got = {random_values(N * C, 1.0f, 9), random_values(C, 1.0f, 10), layernorm_eighths(C, 11),
+    std::vector<float> dout = random_eighths(N * C, 8);
+    LayerNormGradients got = {random_values(N * C, 1.0f, 9), random_values(C, 1.0f, 10), random_eighths(C, 11),
                               random_values(C, 1.0f, 16)};
     for (int step = 0; step < steps; step++) {
         bool overwrites = step == 0 && steps > 1;
@@ -264,13 +230,12 @@ static void layernorm_check_backward(Test *t, int64_t N, int C, int steps) {
         cpu_layernorm_backward(want.dinp.data(), want.dweight.data(), want.dbias.data(), dout.data(), c.x.data(),
                                c.mean.data(), c.rstd.data(), c.weight.data(), N, C);
         got = layernorm_run_backward(t, c, dout, start, overwrites, true);
-        std::string name =
-            "backward " + std::to_string(step + 1) + ", N " + std::to_string(N) + ", C " + std::to_string(C);
+        std::string name = words("backward %d, N %d, C %d", step + 1, (int)N, C);
         check_values(t, name + ": dinp", got.dinp, want.dinp, sum_tolerance(C) * largest(want.dinp),
                      0.5 * FLOATX_EPSILON);
         check_values(t, name + ": dweight", got.dweight, want.dweight, sum_tolerance(N) * largest(want.dweight), 0.0);
-        check_values(t, name + ": dbias", got.dbias, want.dbias, 0.0, 0.0);
-        layernorm_check_sums(t, name + ": column sums", got.sums, start.sums, got.dinp, N, C);
+        check_equal(t, name + ": dbias", got.dbias, want.dbias);
+        check_column_sums(t, name + ": column sums", got.sums, start.sums, got.dinp);
     }
 }
 
@@ -284,10 +249,10 @@ TEST(test_layernorm_backward_extras) {
         start.dinp.assign(start.dinp.size(), NAN);
         start.sums = random_values(C, 1.0f, 16);
         LayerNormGradients extras = layernorm_run_backward(t, c, dout, start, true, true);
-        check_values(t, "dinp", extras.dinp, plain.dinp, 0.0, 0.0);
-        check_values(t, "dweight", extras.dweight, plain.dweight, 0.0, 0.0);
-        check_values(t, "dbias", extras.dbias, plain.dbias, 0.0, 0.0);
-        layernorm_check_sums(t, "column sums", extras.sums, start.sums, extras.dinp, c.N, C);
+        check_equal(t, "dinp", extras.dinp, plain.dinp);
+        check_equal(t, "dweight", extras.dweight, plain.dweight);
+        check_equal(t, "dbias", extras.dbias, plain.dbias);
+        check_column_sums(t, "column sums", extras.sums, start.sums, extras.dinp);
     }
 }
 
@@ -353,7 +318,7 @@ TEST(test_layernorm_schedules) {
             LayerNormGradients got = layernorm_run_backward(t, c, dout, start, false, false);
             uint64_t hash = layernorm_run_forward(t, c, 256);
             for (const std::vector<float> &values : {got.dinp, got.dweight, got.dbias, got.sums}) {
-                hash = hash * 3 ^ hash64(values.data(), values.size() * sizeof(float));
+                hash = hash * 3 ^ hash_of(values);
             }
             return hash;
         });

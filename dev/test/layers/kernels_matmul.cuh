@@ -47,8 +47,7 @@ struct MatmulCase {
                             s.OC);
     }
     std::string name(const char *what) const {
-        return std::string(what) + " (" + std::to_string(shape.N) + ", " + std::to_string(shape.C) + ") x (" +
-               std::to_string(shape.OC) + ", " + std::to_string(shape.C) + ")";
+        return words("%s (%d, %d) x (%d, %d)", what, (int)shape.N, shape.C, shape.OC, shape.C);
     }
 };
 
@@ -58,17 +57,61 @@ static inline double matmul_tolerance(int64_t K, const std::vector<float> &want)
 }
 static const double matmul_rounding = FLOATX_EPSILON / 2 + FLT_EPSILON;
 
+// The layer of a case on the GPU. Gradients begin at 1, as the CPU's.
+struct MatmulLayer {
+    CublasContext *context;
+    int64_t N;
+    DeviceArray<floatX> inp, weight, bias, dout, out, pre_gelu, dinp;
+    DeviceArray<float> dweight, dbias, scratch;
+    Linear layer;
+
+    MatmulLayer(CublasContext *context, const MatmulCase &c)
+        : context(context), N(c.shape.N), inp(c.inp), weight(c.weight), bias(c.bias), dout(c.dout), out(N * c.shape.OC),
+          pre_gelu(N * c.shape.OC), dinp(N * c.shape.C), dweight(std::vector<float>(c.weight.size(), 1.0f)),
+          dbias(std::vector<float>(c.bias.size(), 1.0f)), scratch(linear_backward_bias_scratch_floats(N, c.shape.OC)),
+          layer({c.shape.C, c.shape.OC, weight.data, bias.data, dweight.data, dbias.data}) {}
+
+    // pre: where what goes into GELU is written; NULL: without GELU.
+    void forward(bool with_bias, floatX *pre = NULL) {
+        out.poison();
+        layer.bias = with_bias ? bias.data : NULL;
+        linear_forward(context, layer, out.data, pre, inp.data, N, 0);
+    }
+    // pre: what went into the GELU before this layer; NULL: there is none.
+    void backward_input(const floatX *pre) {
+        dinp.poison();
+        linear_backward_input(context, layer, dinp.data, dout.data, pre, N, 0);
+    }
+    void backward_weight() { linear_backward_weight(context, layer, dout.data, inp.data, N, 0); }
+    void backward_bias() {
+        scratch.poison();
+        linear_backward_bias(layer, dout.data, scratch.data, N, 0);
+    }
+    // The bits of all products. `inp` is also what goes into GELU.
+    uint64_t hash_of_all() {
+        uint64_t hash = 0;
+        dweight.clear(), dbias.clear(), pre_gelu.poison();
+        forward(true), hash = out.hash();
+        forward(true, pre_gelu.data), hash = 3 * hash ^ out.hash() ^ 5 * pre_gelu.hash();
+        backward_input(NULL), hash = 3 * hash ^ dinp.hash();
+        backward_input(inp.data), hash = 3 * hash ^ dinp.hash();
+        backward_weight(), backward_bias();
+        return 3 * hash ^ dweight.hash() ^ 5 * dbias.hash();
+    }
+};
+
 TEST(test_matmul_forward) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
-        DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), out(s.N * s.OC);
-        linear_forward(&m.context, {s.C, s.OC, weight.data, bias.data}, out.data, NULL, inp.data, s.N, 0);
-        check_values(t, c.name("out"), out.get(), c.out, matmul_tolerance(s.C, c.out), matmul_rounding);
-        out.poison();
-        linear_forward(&m.context, {s.C, s.OC, weight.data, NULL}, out.data, NULL, inp.data, s.N, 0);
-        cpu_matmul_forward(c.out.data(), NULL, c.inp.data(), c.weight.data(), NULL, s.N, s.C, s.OC);
-        check_values(t, c.name("out without bias"), out.get(), c.out, matmul_tolerance(s.C, c.out), matmul_rounding);
+        MatmulLayer l(&m.context, c);
+        for (bool with_bias : {true, false}) {
+            const float *bias = with_bias ? c.bias.data() : NULL;
+            cpu_matmul_forward(c.out.data(), NULL, c.inp.data(), c.weight.data(), bias, s.N, s.C, s.OC);
+            l.forward(with_bias);
+            check_values(t, c.name(with_bias ? "out" : "out without bias"), l.out.get(), c.out,
+                         matmul_tolerance(s.C, c.out), matmul_rounding);
+        }
     }
 }
 
@@ -76,12 +119,10 @@ TEST(test_matmul_backward) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
-        DeviceArray<floatX> inp(c.inp), weight(c.weight), dout(c.dout), dinp(s.N * s.C);
-        DeviceArray<float> dweight(std::vector<float>(c.weight.size(), 1.0f));
-        linear_backward_input(&m.context, {s.C, s.OC, weight.data}, dinp.data, dout.data, NULL, s.N, 0);
-        linear_backward_weight(&m.context, {s.C, s.OC, NULL, NULL, dweight.data}, dout.data, inp.data, s.N, 0);
-        check_values(t, c.name("dinp"), dinp.get(), c.dinp, matmul_tolerance(s.OC, c.dinp), matmul_rounding);
-        check_values(t, c.name("dweight"), dweight.get(), c.dweight, matmul_tolerance(s.N, c.dweight), FLT_EPSILON);
+        MatmulLayer l(&m.context, c);
+        l.backward_input(NULL), l.backward_weight();
+        check_values(t, c.name("dinp"), l.dinp.get(), c.dinp, matmul_tolerance(s.OC, c.dinp), matmul_rounding);
+        check_values(t, c.name("dweight"), l.dweight.get(), c.dweight, matmul_tolerance(s.N, c.dweight), FLT_EPSILON);
     }
 }
 
@@ -122,20 +163,18 @@ TEST(test_matmul_fused_gelu) {
     MatmulContext m;
     for (const MatmulShape &s : matmul_shapes) {
         MatmulCase c(s);
-        DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias);
-        DeviceArray<floatX> plain(s.N * s.OC), separate(s.N * s.OC), out(s.N * s.OC), pre_gelu(s.N * s.OC);
-        for (int with_bias = 0; with_bias < 2; with_bias++) {
-            const floatX *b = with_bias ? bias.data : NULL;
-            out.poison(), pre_gelu.poison();
-            linear_forward(&m.context, {s.C, s.OC, weight.data, b}, plain.data, NULL, inp.data, s.N, 0);
-            gelu_forward(separate.data, plain.data, s.N * s.OC, 0);
-            linear_forward(&m.context, {s.C, s.OC, weight.data, b}, out.data, pre_gelu.data, inp.data, s.N, 0);
-            double tolerance = matmul_tolerance(s.C, c.out);
-            check_values(t, c.name("pre_gelu"), pre_gelu.get(), plain.get(), tolerance, 2 * matmul_rounding);
-            double rounding = 1.13 * matmul_rounding * largest(plain.get());
+        MatmulLayer l(&m.context, c);
+        DeviceArray<floatX> separate(s.N * s.OC);
+        for (bool with_bias : {false, true}) {
+            l.forward(with_bias);
+            gelu_forward(separate.data, l.out.data, s.N * s.OC, 0);
+            std::vector<float> plain = l.out.get();
+            l.pre_gelu.poison(), l.forward(with_bias, l.pre_gelu.data);
+            double tolerance = matmul_tolerance(s.C, c.out), rounding = 1.13 * matmul_rounding * largest(plain);
             std::vector<double> extra;
-            for (float x : plain.get()) { extra.push_back(gelu_error((double)x)); }
-            check_values_each(t, c.name("gelu"), out.get(), separate.get(), tolerance + rounding, 2 * matmul_rounding,
+            for (float x : plain) { extra.push_back(gelu_error((double)x)); }
+            check_values(t, c.name("pre_gelu"), l.pre_gelu.get(), plain, tolerance, 2 * matmul_rounding);
+            check_values_each(t, c.name("gelu"), l.out.get(), separate.get(), tolerance + rounding, 2 * matmul_rounding,
                               extra);
         }
     }
@@ -148,45 +187,35 @@ TEST(test_matmul_fused_gelu_backward) {
         MatmulCase c(s);
         std::vector<float> pre = random_values(s.N * s.C, 1.5f, 5), want(pre.size(), 0.0f);
         cpu_gelu_backward(want.data(), pre.data(), c.dinp.data(), s.N * s.C);
-        DeviceArray<floatX> weight(c.weight), dout(c.dout), pre_gelu(pre), dinp(s.N * s.C), separate(s.N * s.C);
-        linear_backward_input(&m.context, {s.C, s.OC, weight.data}, dinp.data, dout.data, pre_gelu.data, s.N, 0);
+        MatmulLayer l(&m.context, c);
+        DeviceArray<floatX> pre_gelu(pre);
+        l.backward_input(pre_gelu.data);
         double tolerance = 1.13 * matmul_tolerance(s.OC, c.dinp) + 1e-6;
         std::vector<double> extra; // the slope's error times what it multiplies, which counts where the slope is near 0
         for (size_t i = 0; i < pre.size(); i++) {
             extra.push_back(fabs((double)c.dinp[i]) * gelu_slope_error((double)pre[i]));
         }
-        check_values_each(t, c.name("dinp through gelu"), dinp.get(), want, tolerance, matmul_rounding + 1e-5, extra);
-        linear_backward_input(&m.context, {s.C, s.OC, weight.data}, separate.data, dout.data, NULL, s.N, 0);
-        gelu_backward(separate.data, pre_gelu.data, separate.data, NULL, NULL, s.N, s.C, 0);
-        check_values(t, c.name("in two steps"), separate.get(), want, tolerance, 2 * matmul_rounding + 1e-5);
+        check_values_each(t, c.name("dinp through gelu"), l.dinp.get(), want, tolerance, matmul_rounding + 1e-5, extra);
+        l.backward_input(NULL);
+        gelu_backward(l.dinp.data, pre_gelu.data, l.dinp.data, NULL, NULL, s.N, s.C, 0);
+        check_values(t, c.name("in two steps"), l.dinp.get(), want, tolerance, 2 * matmul_rounding + 1e-5);
     }
 }
 
 // ---- The gradient of the bias ----
 
-// A layer that wants the largest magnitude in dout.
-static inline Linear bias_layer(int OC, float *dbias, uint32_t *amax) {
-    Linear l = {8, OC, NULL, NULL, NULL, dbias};
-    l.fp8.on = true;
-    l.fp8.dout_scale = reinterpret_cast<Fp8Scale *>(amax); // which amax begins
-    return l;
-}
-
 static inline void check_bias_gradient(Test *t, int64_t N, int OC) {
-    std::vector<float> dout = random_values(N * OC, 1.0f, 6), want((size_t)OC, 1.0f);
-    std::vector<float> inp((size_t)N * 8, 0.0f), weight((size_t)OC * 8, 0.0f);
-    std::vector<float> dinp(inp.size()), dweight(weight.size());
-    cpu_matmul_backward(dinp.data(), dweight.data(), want.data(), dout.data(), inp.data(), weight.data(), N, 8, OC);
-    DeviceArray<floatX> gradient(dout);
-    DeviceArray<float> dbias(std::vector<float>((size_t)OC, 1.0f)), scratch(linear_backward_bias_scratch_floats(N, OC));
-    linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, gradient.data, scratch.data, N, 0);
-    std::string name = "dbias of " + std::to_string(N) + " x " + std::to_string(OC);
-    check_values(t, name, dbias.get(), want, matmul_tolerance(N, want), FLT_EPSILON);
-    DeviceArray<float> again(std::vector<float>((size_t)OC, 1.0f));
+    MatmulCase c({N, 8, OC});
+    MatmulLayer plain(NULL, c), with_amax(NULL, c);
+    std::string name = words("dbias of %d x %d", (int)N, OC);
+    plain.backward_bias();
+    check_values(t, name, plain.dbias.get(), c.dbias, matmul_tolerance(N, c.dbias), FLT_EPSILON);
     Amax amax(1e-3f);
-    linear_backward_bias(bias_layer(OC, again.data, amax.data()), gradient.data, scratch.data, N, 0);
-    CHECK(t, again.hash() == dbias.hash(), "%s: other bits with amax", name.c_str());
-    amax.check(t, name, dout, 1e-3f);
+    with_amax.layer.fp8.on = true;
+    with_amax.layer.fp8.dout_scale = reinterpret_cast<Fp8Scale *>(amax.data()); // which amax begins
+    with_amax.backward_bias();
+    CHECK(t, with_amax.dbias.hash() == plain.dbias.hash(), "%s: other bits with amax", name.c_str());
+    amax.check(t, name, c.dout, 1e-3f);
 }
 
 // OC below, at and above the 128 or 256 columns of a block; N below, at and above what the warps' loads cover at once,
@@ -200,30 +229,6 @@ TEST(test_matmul_bias_gradient) {
     check_bias_gradient(t, BIAS_ROWS * COLUMN_SUMS_ROWS + 1, 8);
 }
 
-// Gradients of two micro-steps: the sum of both, not the second alone.
-TEST(test_matmul_micro_steps) {
-    const int64_t N = 70;
-    const int C = 24, OC = 40;
-    MatmulContext m;
-    MatmulCase c({N, C, OC});
-    std::vector<float> second = random_values(N * OC, 1.0f, 8);
-    DeviceArray<floatX> inp(c.inp), dout(c.dout), dout2(second);
-    DeviceArray<float> dweight((int64_t)OC * C), dbias(OC), scratch(linear_backward_bias_scratch_floats(N, OC));
-    dweight.clear(), dbias.clear();
-    std::vector<float> dinp(c.inp.size()), want_weight(c.weight.size()), want_bias(c.bias.size());
-    const floatX *gradients[] = {dout.data, dout2.data};
-    const std::vector<float> *values[] = {&c.dout, &second};
-    for (int micro_step = 0; micro_step < 2; micro_step++) {
-        scratch.poison(); // of another layer meanwhile
-        linear_backward_weight(&m.context, {C, OC, NULL, NULL, dweight.data}, gradients[micro_step], inp.data, N, 0);
-        linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, gradients[micro_step], scratch.data, N, 0);
-        cpu_matmul_backward(dinp.data(), want_weight.data(), want_bias.data(), values[micro_step]->data(), c.inp.data(),
-                            c.weight.data(), N, C, OC);
-    }
-    check_values(t, "dweight", dweight.get(), want_weight, matmul_tolerance(2 * N, want_weight), FLT_EPSILON);
-    check_values(t, "dbias", dbias.get(), want_bias, matmul_tolerance(2 * N, want_bias), FLT_EPSILON);
-}
-
 // ---- cuBLASLt's part ----
 
 // The heuristic is asked once per problem, however often it is met; problems that differ in one thing (here: the inner
@@ -231,24 +236,21 @@ TEST(test_matmul_micro_steps) {
 TEST(test_matmul_plans) {
     MatmulContext m;
     MatmulCase c({9, 16, 24});
-    DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), dout(c.dout), out(9 * 24), pre(9 * 24),
-        dinp(9 * 16);
+    MatmulLayer l(&m.context, c);
+    Linear narrow = l.layer;
     CublasContext *context = &m.context;
+    narrow.C = 8;
     for (int repeat = 0; repeat < 3; repeat++) {
-        linear_forward(context, {8, 24, weight.data, NULL}, out.data, NULL, inp.data, 9, 0);
-        linear_forward(context, {8, 24, weight.data, bias.data}, out.data, NULL, inp.data, 9, 0);
-        linear_forward(context, {8, 24, weight.data, bias.data}, out.data, pre.data, inp.data, 9, 0);
-        linear_backward_input(context, {16, 24, weight.data}, dinp.data, dout.data, NULL, 9, 0);
-        linear_forward(context, {16, 24, weight.data, bias.data}, out.data, NULL, inp.data, 9, 0);
+        l.forward(true), l.forward(false), l.forward(true, l.pre_gelu.data), l.backward_input(NULL);
+        linear_forward(context, narrow, l.out.data, NULL, l.inp.data, 9, 0);
         CHECK(t, context->plan_count == 5, "%d problems, the heuristic was asked %lld times", 5,
               (long long)context->plan_count);
     }
     context->multiprocessors = 2; // another algorithm may be the best there
-    out.poison();
-    linear_forward(context, {16, 24, weight.data, bias.data}, out.data, NULL, inp.data, 9, 0);
+    l.forward(true);
     CHECK(t, context->plan_count == 6, "of fewer multiprocessors: asked %lld times", (long long)context->plan_count);
-    check_values(t, "out", out.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
-    check_values(t, "dinp", dinp.get(), c.dinp, matmul_tolerance(24, c.dinp), matmul_rounding);
+    check_values(t, "out", l.out.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
+    check_values(t, "dinp", l.dinp.get(), c.dinp, matmul_tolerance(24, c.dinp), matmul_rounding);
 }
 
 // More problems than the table holds: the oldest give way, and come back when they are met again.
@@ -272,15 +274,12 @@ TEST(test_matmul_many_plans) {
 TEST(test_matmul_pointers_of_the_call) {
     MatmulContext m;
     MatmulCase c({20, 16, 24});
-    DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), zeros(24), out(20 * 24), pre(20 * 24),
-        pre2(20 * 24);
-    zeros.clear();
-    linear_forward(&m.context, {16, 24, weight.data, zeros.data}, out.data, pre.data, inp.data, 20, 0);
-    linear_forward(&m.context, {16, 24, weight.data, bias.data}, out.data, pre2.data, inp.data, 20, 0);
-    check_values(t, "second layer", pre2.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
-    std::vector<float> first(c.out);
-    cpu_matmul_forward(first.data(), NULL, c.inp.data(), c.weight.data(), NULL, 20, 16, 24);
-    check_values(t, "first layer", pre.get(), first, matmul_tolerance(16, first), matmul_rounding);
+    MatmulLayer first(&m.context, c), second(&m.context, c);
+    first.bias.clear();
+    first.forward(true, first.pre_gelu.data), second.forward(true, second.pre_gelu.data);
+    check_values(t, "second layer", second.pre_gelu.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
+    cpu_matmul_forward(c.out.data(), NULL, c.inp.data(), c.weight.data(), NULL, 20, 16, 24);
+    check_values(t, "first layer", first.pre_gelu.get(), c.out, matmul_tolerance(16, c.out), matmul_rounding);
 }
 
 // tf32 keeps 10 bits of mantissa: each factor is off by up to 2^-10 (if cut), the sum of K random terms of size 1 by
@@ -288,35 +287,22 @@ TEST(test_matmul_pointers_of_the_call) {
 // nothing to round.
 TEST(test_matmul_tf32) {
     MatmulCase c({65, 264, 72});
-    DeviceArray<floatX> inp(c.inp), weight(c.weight), out(65 * 72), fast(65 * 72);
     MatmulContext off(false), on(true);
-    cpu_matmul_forward(c.out.data(), NULL, c.inp.data(), c.weight.data(), NULL, 65, 264, 72);
-    linear_forward(&off.context, {264, 72, weight.data, NULL}, out.data, NULL, inp.data, 65, 0);
-    linear_forward(&on.context, {264, 72, weight.data, NULL}, fast.data, NULL, inp.data, 65, 0);
-    check_values(t, "without tf32", out.get(), c.out, matmul_tolerance(264, c.out), matmul_rounding);
+    MatmulLayer plain(&off.context, c), fast(&on.context, c);
+    plain.forward(true), fast.forward(true);
+    check_values(t, "without tf32", plain.out.get(), c.out, matmul_tolerance(264, c.out), matmul_rounding);
 #ifdef PRECISION_FP32
-    CHECK(t, out.hash() != fast.hash(), "tf32 changes nothing");
-    check_values(t, "tf32", fast.get(), c.out, 4 * sqrt(264.0) / 512, 0);
+    CHECK(t, plain.out.hash() != fast.out.hash(), "tf32 changes nothing");
+    check_values(t, "tf32", fast.out.get(), c.out, 4 * sqrt(264.0) / 512, 0);
 #else
-    CHECK(t, out.hash() == fast.hash(), "tf32 changes bf16");
+    CHECK(t, plain.out.hash() == fast.out.hash(), "tf32 changes bf16");
 #endif
 }
 
 TEST(test_matmul_schedules) {
-    const int64_t N = 300;
-    const int C = 72, OC = 264;
     MatmulContext m;
-    MatmulCase c({N, C, OC});
-    DeviceArray<floatX> inp(c.inp), weight(c.weight), bias(c.bias), dout(c.dout), out(N * OC), pre(N * OC), dinp(N * C);
-    DeviceArray<float> dweight((int64_t)OC * C), dbias(OC), scratch(linear_backward_bias_scratch_floats(N, OC));
-    for_each_schedule(t, "matmul", [&] {
-        out.poison(), pre.poison(), dinp.poison(), scratch.poison(), dweight.clear(), dbias.clear();
-        linear_forward(&m.context, {C, OC, weight.data, bias.data}, out.data, pre.data, inp.data, N, 0);
-        linear_backward_input(&m.context, {C, OC, weight.data}, dinp.data, dout.data, inp.data, N, 0);
-        linear_backward_weight(&m.context, {C, OC, NULL, NULL, dweight.data}, dout.data, inp.data, N, 0);
-        linear_backward_bias({8, OC, NULL, NULL, NULL, dbias.data}, dout.data, scratch.data, N, 0);
-        return out.hash() ^ (3 * pre.hash()) ^ (5 * dinp.hash()) ^ (7 * dweight.hash()) ^ (9 * dbias.hash());
-    });
+    MatmulLayer l(&m.context, MatmulCase({300, 72, 264}));
+    for_each_schedule(t, "matmul", [&] { return l.hash_of_all(); });
 }
 
 #endif // KERNELS_MATMUL_CUH
