@@ -31,21 +31,6 @@ void cpu_cross_entropy(float *losses, float *logits, const int32_t *targets, int
 void cpu_adamw(float *param, float *m, float *v, const float *grad, int64_t n, float lr, float beta1, float beta2,
                float epsilon, float decay, float grad_scale, int64_t update);
 
-// A whole model of the CPU trainer, trained on given batches: for comparisons over several steps.
-typedef struct CpuModel CpuModel;
-typedef struct {
-    int max_seq_len, vocab_size, num_layers, num_heads, channels, B, T;
-} CpuModelShape;
-CpuModel *cpu_model_new(const CpuModelShape *shape, uint64_t seed);
-void cpu_model_free(CpuModel *model);
-float *cpu_model_params(CpuModel *model); // all tensors in file order
-float *cpu_model_grads(CpuModel *model);
-int64_t cpu_model_num_params(const CpuModel *model);
-// Clears the gradients, then forward and backward on one batch; returns the loss.
-double cpu_model_gradient(CpuModel *model, const int32_t *tokens, const int32_t *targets);
-// One AdamW update with clipping to norm 1; returns the gradient's norm. update: from 1.
-double cpu_model_update(CpuModel *model, float lr, float weight_decay, int64_t update);
-
 #ifdef __cplusplus
 }
 #endif
