@@ -47,12 +47,21 @@ static int my_rank;
     _exit(2);
 }
 
+static float *zeros(size_t n) {
+    float *data;
+    cudaMalloc(&data, n * sizeof(float));
+    cudaMemset(data, 0, n * sizeof(float));
+    cudaDeviceSynchronize();
+    return data;
+}
+
 struct World {
     int ranks, rank, victim; // victim: the rank that ends, or to which something is done
     bool bug;
     int pipe[MAX_RANKS][2]; // to each rank
-    cudaStream_t stream;
+    cudaStream_t stream, kernels;
     ncclComm_t comm;
+    float *data; // 16 zeros
 
     // From rank 0 to all.
     void share(void *data, size_t bytes) {
@@ -75,12 +84,15 @@ struct World {
     }
     void begin() {
         cudaSetDevice(rank);
-        cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+        for (cudaStream_t *s : {&stream, &kernels}) { cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); }
+        data = zeros(16);
         NCCL(ncclCommInitRank(&comm, ranks, shared_id(), rank));
     }
+    // Whatever a bug has made of the communicator.
     void end() {
         cudaStreamSynchronize(stream);
-        NCCL(ncclCommDestroy(comm));
+        ncclResult_t result = ncclCommDestroy(comm);
+        EXPECT(result == ncclSuccess || bug, "%s: %s", ncclGetErrorString(result), ncclGetLastError(nullptr));
     }
     ncclResult_t sum(float *data, size_t n) { return ncclAllReduce(data, data, n, ncclFloat32, ncclSum, comm, stream); }
     // The communicator has failed, and says which rank has ended.
@@ -152,26 +164,31 @@ static void test_bug(Test *t);
 struct RankTest {
     void (*function)(World *w); // what a rank's process does
     int min_ranks, max_ranks;
-    int status;   // of the victim, or of the rank that reports; NO_VICTIM
-    int reporter; // the rank that reports a bug, or ANY
+    int status;        // of the victim, or of the rank that reports; NO_VICTIM
+    int reporter;      // the rank that reports a bug, or ANY
+    bool begins_alone; // else World::begin comes before the function, and World::end behind it
     TestCase test;
 
-    RankTest(const char *name, int line, void (*f)(World *), void (*check)(Test *), int min, int max, int end, int who)
-        : function(f), min_ranks(min), max_ranks(max), status(end),
-          reporter(who), test{name, __FILE__, line, check, this, nullptr} {
+    RankTest(const char *name, int line, void (*f)(World *), void (*check)(Test *), int min, int max, int end, int who,
+             bool alone)
+        : function(f), min_ranks(min), max_ranks(max), status(end), reporter(who),
+          begins_alone(alone), test{name, __FILE__, line, check, this, nullptr} {
         test_add(&test);
     }
 };
 constexpr int ANY = -1, NO_VICTIM = -1, STATUS_OF_VICTIM = 7, KILLED = 128 + SIGKILL;
 
+// Tests whose name ends with ALONE make their communicator themselves.
 #define RANK_TEST(name, ...)                                                                                           \
     static void rank_##name(World *w);                                                                                 \
     static RankTest test_##name(#name, __LINE__, rank_##name, __VA_ARGS__);                                            \
     static void rank_##name(World *w)
-#define CASE(name, min_ranks, max_ranks) RANK_TEST(name, test_case, min_ranks, max_ranks, NO_VICTIM, 0)
-#define VICTIM(name, max_ranks, status) RANK_TEST(name, test_case, 2, max_ranks, status, 0)
-#define BUG(name, reporter) BUG_OF(name, 2, reporter, 1)
-#define BUG_OF(name, ranks, reporter, status) RANK_TEST(name, test_bug, ranks, ranks, status, reporter)
+#define CASE(name, min_ranks, max_ranks) RANK_TEST(name, test_case, min_ranks, max_ranks, NO_VICTIM, 0, false)
+#define CASE_ALONE(name, ranks) RANK_TEST(name, test_case, ranks, ranks, NO_VICTIM, 0, true)
+#define VICTIM(name, max_ranks, status) RANK_TEST(name, test_case, 2, max_ranks, status, 0, false)
+#define VICTIM_ALONE(name, max_ranks, status) RANK_TEST(name, test_case, 2, max_ranks, status, 0, true)
+#define BUG(name, ranks, reporter) RANK_TEST(name, test_bug, ranks, ranks, 1, reporter, false)
+#define BUG_ALONE(name, reporter, status) RANK_TEST(name, test_bug, 2, 2, status, reporter, true)
 
 // ---- The collectives: every type and reduction, out of place and in place ----
 
@@ -187,7 +204,6 @@ template <class T> static void check_all_reduce(World *w, ncclDataType_t type) {
     }
 }
 CASE(all_reduce, 1, 3) {
-    w->begin();
     check_all_reduce<signed char>(w, ncclInt8);
     check_all_reduce<unsigned char>(w, ncclUint8);
     check_all_reduce<int>(w, ncclInt32);
@@ -198,7 +214,6 @@ CASE(all_reduce, 1, 3) {
     check_all_reduce<float>(w, ncclFloat32);
     check_all_reduce<double>(w, ncclFloat64);
     check_all_reduce<__nv_bfloat16>(w, ncclBfloat16);
-    w->end();
 }
 
 template <class T> static void check_reduce_scatter(World *w, ncclDataType_t type, size_t share) {
@@ -214,11 +229,9 @@ template <class T> static void check_reduce_scatter(World *w, ncclDataType_t typ
     expect_same(send.host(), values, "reduce-scatter in place");
 }
 CASE(reduce_scatter, 1, 4) {
-    w->begin();
     check_reduce_scatter<float>(w, ncclFloat32, 64);
     check_reduce_scatter<float>(w, ncclFloat32, 1);
     check_reduce_scatter<__nv_bfloat16>(w, ncclBfloat16, 33);
-    w->end();
 }
 
 template <class T> static void check_all_gather(World *w, ncclDataType_t type, size_t share) {
@@ -236,16 +249,13 @@ template <class T> static void check_all_gather(World *w, ncclDataType_t type, s
     expect_same(in_place.host(), want, "all-gather in place");
 }
 CASE(all_gather, 1, 4) {
-    w->begin();
     check_all_gather<float>(w, ncclFloat32, 50);
     check_all_gather<__nv_bfloat16>(w, ncclBfloat16, 64);
     check_all_gather<unsigned char>(w, ncclUint8, 13);
     check_all_gather<double>(w, ncclFloat64, 1);
-    w->end();
 }
 
 CASE(rooted, 1, 3) {
-    w->begin();
     for (int root = 0; root < w->ranks; root++) {
         Buffer<float> send(values_of<float>(w->rank, 9)), receive(9);
         const bool is_root = w->rank == root;
@@ -260,12 +270,10 @@ CASE(rooted, 1, 3) {
         NCCL(ncclReduce(send.data, send.data, 9, ncclFloat32, ncclMax, root, w->comm, w->stream));
         expect_same(send.host(), values_of<float>(root, 9), "reduce in place");
     }
-    w->end();
 }
 
 // The sum is ((x0 + x1) + x2) + x3, whatever arrives first.
 CASE(order_of_sums, 2, 4) {
-    w->begin();
     const float parts[MAX_RANKS] = {1.0f, 1e8f, -1e8f, 0.25f};
     float want = parts[0];
     for (int r = 1; r < w->ranks; r++) { want += parts[r]; }
@@ -275,29 +283,24 @@ CASE(order_of_sums, 2, 4) {
         NCCL(ncclAllReduce(data.data, data.data, 1, ncclFloat32, ncclSum, w->comm, w->stream));
         expect_same(data.host(), {want}, "sum");
     }
-    w->end();
 }
 
 // More than the buffers of a socket hold.
 CASE(large, 2, 3) {
-    w->begin();
     const size_t share = 3 << 17, n = share * size_t(w->ranks);
     Buffer<float> data(std::vector<float>(n, float(w->rank + 1)));
     NCCL(ncclReduceScatter(data.data, data.data + share * size_t(w->rank), share, ncclFloat32, ncclSum, w->comm,
                            w->stream));
     NCCL(ncclAllGather(data.data + share * size_t(w->rank), data.data, share, ncclFloat32, w->comm, w->stream));
     expect_same(data.host(), std::vector<float>(n, float(w->ranks * (w->ranks + 1) / 2)), "large");
-    w->end();
 }
 
 CASE(empty, 2, 2) {
-    w->begin();
     Buffer<float> data(std::vector<float>(4, 1.0f));
     NCCL(ncclAllGather(data.data, data.data, 0, ncclFloat32, w->comm, w->stream));
     NCCL(ncclAllReduce(data.data, data.data, 0, ncclFloat32, ncclSum, w->comm, w->stream));
     NCCL(ncclBroadcast(nullptr, nullptr, 0, ncclFloat32, 0, w->comm, w->stream));
     expect_same(data.host(), std::vector<float>(4, 1.0f), "nothing");
-    w->end();
 }
 
 // ---- Groups, streams, several communicators ----
@@ -305,7 +308,6 @@ CASE(empty, 2, 2) {
 __global__ void add_one(float *data) { data[threadIdx.x] += 1.0f; }
 
 CASE(group, 2, 3) {
-    w->begin();
     Buffer<float> a(values_of<float>(w->rank, 8)), b(values_of<float>(w->rank, 8));
     NCCL(ncclGroupStart());
     NCCL(ncclAllReduce(a.data, a.data, 8, ncclFloat32, ncclSum, w->comm, w->stream));
@@ -317,34 +319,28 @@ CASE(group, 2, 3) {
     expect_same(a.host(), reduced<float>(ncclSum, w->ranks, 8), "the first of the group");
     expect_same(b.host(), reduced<float>(ncclMax, w->ranks, 8), "the second of the group");
     EXPECT(ncclGroupEnd() == ncclInvalidUsage, "a group that has not begun");
-    w->end();
 }
 
 // As the trainer does it: kernels in one stream, collectives in another, events in between.
 CASE(streams, 1, 3) {
     cudaEvent_t ready, reduced_event;
-    w->begin();
-    cudaStream_t kernels;
-    cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
     cudaEventCreateWithFlags(&ready, cudaEventDisableTiming);
     cudaEventCreateWithFlags(&reduced_event, cudaEventDisableTiming);
     Buffer<float> data(std::vector<float>(64, 0.0f));
     float want = 0.0f;
     for (int step = 0; step < 10; step++) {
-        add_one<<<1, 64, 0, kernels>>>(data.data);
-        cudaEventRecord(ready, kernels);
+        add_one<<<1, 64, 0, w->kernels>>>(data.data);
+        cudaEventRecord(ready, w->kernels);
         cudaStreamWaitEvent(w->stream, ready);
         NCCL(ncclAllReduce(data.data, data.data, 64, ncclFloat32, ncclSum, w->comm, w->stream));
         cudaEventRecord(reduced_event, w->stream);
-        cudaStreamWaitEvent(kernels, reduced_event);
+        cudaStreamWaitEvent(w->kernels, reduced_event);
         want = (want + 1.0f) * float(w->ranks);
     }
     expect_same(data.host(), std::vector<float>(64, want), "ten steps");
-    w->end();
 }
 
 CASE(several, 2, 3) {
-    w->begin();
     ncclComm_t second = nullptr;
     NCCL(ncclCommInitRank(&second, w->ranks, w->shared_id(), w->rank));
     Buffer<float> a(values_of<float>(w->rank, 8)), b(values_of<float>(w->rank, 8));
@@ -356,13 +352,11 @@ CASE(several, 2, 3) {
     NCCL(ncclCommDestroy(second));
     w->end();
     w->begin(); // a third, when all others are gone
-    w->end();
 }
 
 CASE(questions, 1, 2) {
     int version = 0, count = 0, rank = -1, device = -1;
     ncclResult_t error = ncclNumResults;
-    w->begin();
     NCCL(ncclGetVersion(&version));
     NCCL(ncclCommCount(w->comm, &count));
     NCCL(ncclCommUserRank(w->comm, &rank));
@@ -371,10 +365,9 @@ CASE(questions, 1, 2) {
     EXPECT(version == NCCL_VERSION_CODE && count == w->ranks && rank == w->rank && device == w->rank, "%d", version);
     EXPECT(error == ncclSuccess, "%d", error);
     EXPECT(strcmp(ncclGetErrorString(ncclRemoteError), ncclGetErrorString(ncclSuccess)) != 0, "texts");
-    w->end();
 }
 
-CASE(config, 2, 2) {
+CASE_ALONE(config, 2) {
     cudaSetDevice(w->rank);
     cudaStreamCreate(&w->stream);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER, wrong = {};
@@ -392,16 +385,14 @@ CASE(config, 2, 2) {
 
 // The process that made the id may leave first: it waits for the other processes.
 CASE(leaves_first, 2, 3) {
-    w->begin();
     Buffer<float> data(values_of<float>(w->rank, 8));
     NCCL(w->sum(data.data, 8));
     if (w->rank > 0) { w->wait(), usleep(20000); }
     for (int r = 1; r < w->ranks && w->rank == 0; r++) { w->tell(r); }
-    w->end();
 }
 
 // Connections of others to the server's port: one that says nothing, one that ends at once, one that talks nonsense.
-CASE(strangers, 2, 2) {
+CASE_ALONE(strangers, 2) {
     ncclUniqueId id;
     uint16_t port;
     int strangers[3];
@@ -428,7 +419,6 @@ CASE(signals, 2, 3) {
     struct sigaction action = {};
     action.sa_handler = [](int) { signals = signals + 1; };
     sigaction(SIGUSR1, &action, nullptr);
-    w->begin();
     std::atomic<bool> done{false};
     pthread_t main_thread = pthread_self();
     std::thread disturber([&] {
@@ -442,24 +432,19 @@ CASE(signals, 2, 3) {
     while (signals == 0) { usleep(100); }
     done = true;
     disturber.join();
-    w->end();
 }
 
 // ---- When a rank ends: the calls of the other ranks fail, and say which. Each rank is the victim once ----
 
 VICTIM(ends, 3, STATUS_OF_VICTIM) {
-    w->begin();
-    Buffer<float> data(values_of<float>(w->rank, 8));
-    NCCL(w->sum(data.data, 8));
+    NCCL(w->sum(w->data, 8));
     if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
-    w->expect_failure(w->sum(data.data, 8));
-    EXPECT(w->sum(data.data, 8) == ncclRemoteError, "it stays so");
-    w->end();
+    w->expect_failure(w->sum(w->data, 8));
+    EXPECT(w->sum(w->data, 8) == ncclRemoteError, "it stays so");
 }
 
 // At any moment of a transfer.
 VICTIM(killed, 3, KILLED) {
-    w->begin();
     const size_t n = 1 << 16;
     Buffer<float> data(std::vector<float>(n, 0.0f));
     std::thread killer([=] {
@@ -469,11 +454,10 @@ VICTIM(killed, 3, KILLED) {
     while (result == ncclSuccess) { result = w->sum(data.data, n); }
     killer.join();
     w->expect_failure(result);
-    w->end();
 }
 
 // While another rank has not come, and never will.
-VICTIM(killed_at_start, 2, KILLED) {
+VICTIM_ALONE(killed_at_start, 2, KILLED) {
     cudaSetDevice(w->rank);
     ncclUniqueId id = w->shared_id();
     std::thread killer([=] {
@@ -495,45 +479,39 @@ static void wait_for_error(World *w) {
 }
 
 VICTIM(asynchronous_error, 3, STATUS_OF_VICTIM) {
-    w->begin();
     if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
     wait_for_error(w);
-    w->end();
 }
 
 // As on a GPU, the call does not fail, but another thread sees the error and ends it.
-VICTIM(stalls, 3, STATUS_OF_VICTIM) {
+VICTIM_ALONE(stalls, 3, STATUS_OF_VICTIM) {
     setenv("EMU_NCCL_STALL", "1", 1);
     w->begin();
     if (w->rank == w->victim) { _exit(STATUS_OF_VICTIM); }
-    Buffer<float> data(values_of<float>(w->rank, 8));
     std::atomic<bool> aborted{false};
     std::thread watch([&] {
         wait_for_error(w);
         aborted = true;
         NCCL(ncclCommAbort(w->comm));
     });
-    EXPECT(w->sum(data.data, 8) != ncclSuccess && aborted, "it has not waited for ncclCommAbort");
+    EXPECT(w->sum(w->data, 8) != ncclSuccess && aborted, "it has not waited for ncclCommAbort");
     watch.join();
 }
 
 VICTIM(aborted, 3, STATUS_OF_VICTIM) {
-    w->begin();
-    Buffer<float> data(values_of<float>(w->rank, 8));
     if (w->rank == w->victim) {
         std::thread watch([=] {
             usleep(20000);
             NCCL(ncclCommAbort(w->comm));
         });
-        ncclResult_t result = w->sum(data.data, 8);
+        ncclResult_t result = w->sum(w->data, 8);
         EXPECT(result == ncclInternalError || result == ncclInvalidUsage, "%s", ncclGetErrorString(result));
         watch.join();
         for (int r = 0; r < w->ranks; r++) { w->tell(r); }
         exit(STATUS_OF_VICTIM);
     }
     w->wait();
-    w->expect_failure(w->sum(data.data, 8));
-    w->end();
+    w->expect_failure(w->sum(w->data, 8));
 }
 
 // ---- Faults on request ----
@@ -542,20 +520,18 @@ static void set_fault(World *w, const char *kind, const char *rest) {
     setenv("EMU_NCCL_FAULT", words("%s@%d:%s", kind, w->victim, rest).c_str(), 1);
 }
 
-VICTIM(fault_die, 3, KILLED) {
+VICTIM_ALONE(fault_die, 3, KILLED) {
     set_fault(w, "die", "3");
     w->begin();
-    Buffer<float> data(values_of<float>(w->rank, 8));
-    NCCL(w->sum(data.data, 8));
-    NCCL(ncclAllGather(data.data + w->rank, data.data, 1, ncclFloat32, w->comm, w->stream));
-    w->expect_failure(w->sum(data.data, 8));
+    NCCL(w->sum(w->data, 8));
+    NCCL(ncclAllGather(w->data + w->rank, w->data, 1, ncclFloat32, w->comm, w->stream));
+    w->expect_failure(w->sum(w->data, 8));
     w->end();
 }
 
-VICTIM(fault_hang, 3, STATUS_OF_VICTIM) {
+VICTIM_ALONE(fault_hang, 3, STATUS_OF_VICTIM) {
     set_fault(w, "hang", "1");
     w->begin();
-    Buffer<float> data(values_of<float>(w->rank, 8));
     std::thread watch([=] {
         if (w->rank == w->victim) {
             for (int r = 1; r < w->ranks; r++) { w->wait(); }
@@ -565,11 +541,11 @@ VICTIM(fault_hang, 3, STATUS_OF_VICTIM) {
         NCCL(ncclCommAbort(w->comm));
         w->tell(w->victim);
     });
-    EXPECT(w->sum(data.data, 8) != ncclSuccess, "a rank hangs");
+    EXPECT(w->sum(w->data, 8) != ncclSuccess, "a rank hangs");
     watch.join();
 }
 
-VICTIM(fault_delay, 2, 0) {
+VICTIM_ALONE(fault_delay, 2, 0) {
     set_fault(w, "delay", "2:1");
     w->begin();
     timespec before, after;
@@ -584,7 +560,7 @@ VICTIM(fault_delay, 2, 0) {
     w->end();
 }
 
-VICTIM(fault_corrupt, 3, 0) {
+VICTIM_ALONE(fault_corrupt, 3, 0) {
     set_fault(w, "corrupt", "2");
     w->begin();
     const size_t share = 8, n = share * size_t(w->ranks);
@@ -610,205 +586,151 @@ VICTIM(fault_corrupt, 3, 0) {
 
 // ---- Planted bugs ----
 
-// Ends whatever has become of the communicator.
-static void finish(World *w) {
-    cudaStreamSynchronize(w->stream);
-    ncclCommDestroy(w->comm);
-}
-
-static float *zeros(size_t n) {
-    float *data;
-    cudaMalloc(&data, n * sizeof(float));
-    cudaMemset(data, 0, n * sizeof(float));
-    cudaDeviceSynchronize();
-    return data;
-}
-
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (sum), at @B
 //!   rank 0 calls ncclAllGather of 8 float32, at @A
-BUG(other_operation, 1) {
-    w->begin();
-    float *data = zeros(16);
+BUG(other_operation, 2, 1) {
     if (w->rank == 0 || !w->bug) {
-        ncclAllGather(data + 8 * w->rank, data, 8, ncclFloat32, w->comm, w->stream); // @A
+        ncclAllGather(w->data + 8 * w->rank, w->data, 8, ncclFloat32, w->comm, w->stream); // @A
     } else {
-        ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @B
+        ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @B
     }
-    finish(w);
 }
 
 //! emu: collective 2 of the communicator differs: rank 1 calls ncclReduceScatter of 4 float32 (sum), at @C
 //!   rank 0 calls ncclReduceScatter of 8 float32 (sum), at @C
-BUG(other_count, 1) {
-    w->begin();
-    float *data = zeros(16);
+BUG(other_count, 2, 1) {
     size_t n = w->bug && w->rank == 1 ? 4 : 8;
-    ncclReduceScatter(data, data + 4 * w->rank, 4, ncclFloat32, ncclSum, w->comm, w->stream);
-    ncclReduceScatter(data, data + n * w->rank, n, ncclFloat32, ncclSum, w->comm, w->stream); // @C
-    finish(w);
+    ncclReduceScatter(w->data, w->data + 4 * w->rank, 4, ncclFloat32, ncclSum, w->comm, w->stream);
+    ncclReduceScatter(w->data, w->data + n * w->rank, n, ncclFloat32, ncclSum, w->comm, w->stream); // @C
 }
 
 //! emu: collective 1 of the communicator differs: rank 2 calls ncclAllReduce of 8 bfloat16 (sum), at @C
 //!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
-BUG_OF(other_type, 3, 2, 1) {
-    w->begin();
-    float *data = zeros(8);
+BUG(other_type, 3, 2) {
     ncclDataType_t type = w->bug && w->rank == 2 ? ncclBfloat16 : ncclFloat32;
-    ncclAllReduce(data, data, 8, type, ncclSum, w->comm, w->stream); // @C
-    finish(w);
+    ncclAllReduce(w->data, w->data, 8, type, ncclSum, w->comm, w->stream); // @C
 }
 
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclAllReduce of 8 float32 (average), at @C
 //!   rank 0 calls ncclAllReduce of 8 float32 (sum), at @C
-BUG(other_reduction, 1) {
-    w->begin();
-    float *data = zeros(8);
-    ncclAllReduce(data, data, 8, ncclFloat32, w->bug && w->rank == 1 ? ncclAvg : ncclSum, w->comm, w->stream); // @C
-    finish(w);
+BUG(other_reduction, 2, 1) {
+    ncclRedOp_t reduction = w->bug && w->rank == 1 ? ncclAvg : ncclSum;
+    ncclAllReduce(w->data, w->data, 8, ncclFloat32, reduction, w->comm, w->stream); // @C
 }
 
 //! emu: collective 1 of the communicator differs: rank 1 calls ncclBroadcast of 8 float32 from rank 1, at @C
 //!   rank 0 calls ncclBroadcast of 8 float32 from rank 0, at @C
-BUG(other_root, 1) {
-    w->begin();
-    float *data = zeros(8);
-    ncclBroadcast(data, data, 8, ncclFloat32, w->bug ? w->rank : 0, w->comm, w->stream); // @C
-    finish(w);
+BUG(other_root, 2, 1) {
+    ncclBroadcast(w->data, w->data, 8, ncclFloat32, w->bug ? w->rank : 0, w->comm, w->stream); // @C
 }
 
 //! emu: ncclAllReduce of 8 float32 (sum) on rank 0 waits for rank 1, which has called ncclCommDestroy, at @W
 //!   at @D
-BUG(left_early, 0) {
+BUG_ALONE(left_early, 0, 1) {
     w->begin();
-    float *data = zeros(8);
     if (w->rank == 0 || !w->bug) {
-        ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @W
+        ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @W
     }
     ncclCommDestroy(w->comm); // @D
 }
 
 //! emu: write of 32 bytes by ncclAllReduce in memory that is not on the device, at @C
 //!   address %x
-BUG(host_buffer, 1) {
-    w->begin();
+BUG(host_buffer, 2, 1) {
     float host[8] = {}, *data = zeros(8);
     ncclAllReduce(data, w->bug && w->rank == 1 ? host : data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
-    finish(w);
 }
 
 //! emu: out of bounds: write of 64 bytes by ncclAllGather in device memory, at @C
 //!   0 bytes into the allocation of 32 bytes at %x
-BUG(small_buffer, 1) {
-    w->begin();
+BUG(small_buffer, 2, 1) {
     float *send = zeros(8), *receive = zeros(w->bug && w->rank == 1 ? 8 : 16);
     ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream); // @C
-    finish(w);
 }
 
 //! emu: uninitialised memory: read of 64 bytes by ncclReduceScatter in device memory, at @C
 //!   32 bytes into the allocation of 64 bytes at %x
-BUG(unwritten_buffer, 0) {
-    w->begin();
+BUG(unwritten_buffer, 2, 0) {
     float *send, *receive = zeros(8);
     cudaMalloc(&send, 64);
     cudaMemsetAsync(send, 0, w->bug && w->rank == 0 ? 32 : 64, w->stream);
     ncclReduceScatter(send, receive, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
-    finish(w);
 }
 
 //! emu: ncclAllGather: recvbuff overlaps sendbuff, and not as in place, at @C
 //!   sendbuff %x and recvbuff %x differ by 0 bytes; in place on rank 1 of 2 means sendbuff == recvbuff + rank *
 //!   sendcount
-BUG(gathered_in_wrong_place, 1) {
-    w->begin();
-    float *data = zeros(16);
-    ncclAllGather(data + (w->bug ? 0 : 8 * w->rank), data, 8, ncclFloat32, w->comm, w->stream); // @C
-    finish(w);
+BUG(gathered_in_wrong_place, 2, 1) {
+    ncclAllGather(w->data + (w->bug ? 0 : 8 * w->rank), w->data, 8, ncclFloat32, w->comm, w->stream); // @C
 }
 
 //! emu: ncclReduceScatter: recvbuff overlaps sendbuff, and not as in place, at @C
 //!   sendbuff %x and recvbuff %x differ by 16 bytes; in place on rank 1 of 2 means recvbuff == sendbuff + rank *
 //!   recvcount
-BUG(scattered_in_wrong_place, 1) {
-    w->begin();
-    float *data = zeros(16);
+BUG(scattered_in_wrong_place, 2, 1) {
     int place = w->bug ? 4 : 8;
-    ncclReduceScatter(data, data + place * w->rank, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
-    finish(w);
+    ncclReduceScatter(w->data, w->data + place * w->rank, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
 }
 
 //! emu: misaligned buffer of ncclAllReduce: %x, expected a multiple of 4, at @C
-BUG(misaligned_buffer, 1) {
-    w->begin();
+BUG(misaligned_buffer, 2, 1) {
     char *data = (char *)zeros(8);
     if (w->bug && w->rank == 1) { data += 2; }
     ncclAllReduce(data, data, 4, ncclFloat32, ncclSum, w->comm, w->stream); // @C
-    finish(w);
 }
 
 //! emu: unsynchronised use across streams: read of 32 bytes by ncclAllReduce in device memory, at @C
 //!   kernel add_to in stream 2, called at @K, wrote it (at @S), and nothing orders it before ncclAllReduce
 //!   0 bytes into the allocation of 32 bytes at %x
 __global__ void add_to(float *data) { data[threadIdx.x] += 1.0f; } // @S
-BUG(sent_before_written, 1) {
-    w->begin();
-    cudaStream_t kernels;
-    cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
+BUG(sent_before_written, 2, 1) {
     float *data = zeros(8);
-    add_to<<<1, 8, 0, kernels>>>(data); // @K
-    if (!w->bug || w->rank == 0) { cudaStreamSynchronize(kernels); }
+    add_to<<<1, 8, 0, w->kernels>>>(data); // @K
+    if (!w->bug || w->rank == 0) { cudaStreamSynchronize(w->kernels); }
     ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
-    finish(w);
 }
 
 //! emu: unsynchronised use across streams: read of 4 bytes in device memory in kernel plus_one[0,0] at @R
 //!   the call of ncclAllGather in stream 1, called at @C, wrote it, and nothing orders it before this kernel
 //!   0 bytes into the allocation of 64 bytes at %x
 __global__ void plus_one(float *out, const float *in) { out[threadIdx.x] = in[threadIdx.x] + 1.0f; } // @R
-BUG(used_before_received, 1) {
-    w->begin();
+BUG(used_before_received, 2, 1) {
     cudaEvent_t gathered;
-    cudaStream_t kernels;
     cudaEventCreateWithFlags(&gathered, cudaEventDisableTiming);
-    cudaStreamCreateWithFlags(&kernels, cudaStreamNonBlocking);
-    float *data = zeros(16), *out = zeros(16);
-    ncclAllGather(data + 8 * w->rank, data, 8, ncclFloat32, w->comm, w->stream); // @C
+    float *out = zeros(16);
+    ncclAllGather(w->data + 8 * w->rank, w->data, 8, ncclFloat32, w->comm, w->stream); // @C
     cudaEventRecord(gathered, w->stream);
-    if (!w->bug || w->rank == 0) { cudaStreamWaitEvent(kernels, gathered); }
-    plus_one<<<1, 16, 0, kernels>>>(out, data); // @L
-    finish(w);
+    if (!w->bug || w->rank == 0) { cudaStreamWaitEvent(w->kernels, gathered); }
+    plus_one<<<1, 16, 0, w->kernels>>>(out, w->data); // @L
 }
 
 //! emu: uninitialised memory: read of 4 bytes in device memory in kernel plus_one[0,0] at @R
 //!   0 bytes into the allocation of 64 bytes at %x
-BUG(used_before_group_end, 1) {
-    w->begin();
+BUG(used_before_group_end, 2, 1) {
     float *send = zeros(8), *out = zeros(16), *receive;
     cudaMalloc(&receive, 64);
     ncclGroupStart();
     ncclAllGather(send, receive, 8, ncclFloat32, w->comm, w->stream);
-    if ((!w->bug || w->rank == 0) && ncclGroupEnd() != ncclSuccess) { return finish(w); }
+    if ((!w->bug || w->rank == 0) && ncclGroupEnd() != ncclSuccess) { return; }
     plus_one<<<1, 16, 0, w->stream>>>(out, receive); // @L
-    finish(w);
 }
 
 //! emu: ncclAllReduce with a communicator that was destroyed, at @C
 //!   at @D
-BUG(used_after_destroy, 1) {
+BUG_ALONE(used_after_destroy, 1, 1) {
     w->begin();
-    float *data = zeros(8);
     if (w->bug) {
         ncclCommDestroy(w->comm); // @D
     }
     if (!w->bug || w->rank == 1) {
-        ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
+        ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, w->comm, w->stream); // @C
     }
-    if (!w->bug) { finish(w); }
+    if (!w->bug) { w->end(); }
 }
 
 //! emu: ncclCommDestroy with a communicator that was aborted, at @D
 //!   at @A
-BUG(used_after_abort, 0) {
+BUG_ALONE(used_after_abort, 0, 1) {
     w->begin();
     ncclCommAbort(w->comm); // @A
     if (w->bug && w->rank == 0) {
@@ -817,16 +739,13 @@ BUG(used_after_abort, 0) {
 }
 
 //! emu: ncclAllReduce with a communicator that does not exist, at @C
-BUG(no_communicator, 0) {
-    w->begin();
-    float *data = zeros(8);
-    ncclAllReduce(data, data, 8, ncclFloat32, ncclSum, w->bug && w->rank == 0 ? nullptr : w->comm, w->stream); // @C
-    finish(w);
+BUG(no_communicator, 2, 0) {
+    ncclComm_t comm = w->bug && w->rank == 0 ? nullptr : w->comm;
+    ncclAllReduce(w->data, w->data, 8, ncclFloat32, ncclSum, comm, w->stream); // @C
 }
 
 //! emu: ncclAllReduce on a communicator that another thread is using, at @C
-BUG(two_threads, 0) {
-    w->begin();
+BUG(two_threads, 2, 0) {
     ncclResult_t error = ncclSuccess;
     float *data = zeros(8), *other = zeros(8);
     auto sum = [=](float *to) {
@@ -839,45 +758,44 @@ BUG(two_threads, 0) {
     if (!w->bug) { first.join(); }
     sum(other);
     if (w->bug) { first.join(); }
-    finish(w);
 }
 
 //! emu: warning: rank 1 ends without ncclCommDestroy
-BUG_OF(never_destroyed, 2, 1, 0) {
+BUG_ALONE(never_destroyed, 1, 0) {
     w->begin();
     if (!w->bug || w->rank != 1) { ncclCommDestroy(w->comm); }
 }
 
 //! emu: ncclCommInitRank of rank %n of %n on device 0, which rank %n uses, at @I
 //!   rank %n (pid %p) called it at @I
-BUG(one_device_for_two, ANY) {
+BUG_ALONE(one_device_for_two, ANY, 1) {
     cudaSetDevice(w->bug ? 0 : w->rank);
     ncclCommInitRank(&w->comm, 2, w->shared_id(), w->rank); // @I
-    if (!w->bug) { finish(w); }
+    if (!w->bug) { w->end(); }
 }
 
 //! emu: ncclCommInitRank of rank %n of %n, and there is such a rank already, at @I
 //!   rank %n (pid %p) called it at @I
-BUG(one_rank_twice, ANY) {
+BUG_ALONE(one_rank_twice, ANY, 1) {
     cudaSetDevice(w->rank);
     ncclCommInitRank(&w->comm, 2, w->shared_id(), w->bug ? 0 : w->rank); // @I
-    if (!w->bug) { finish(w); }
+    if (!w->bug) { w->end(); }
 }
 
 //! emu: ncclCommInitRank of rank %n of %n, and another rank says %n ranks, at @I
 //!   rank %n (pid %p) called it at @I
-BUG(other_number_of_ranks, ANY) {
+BUG_ALONE(other_number_of_ranks, ANY, 1) {
     cudaSetDevice(w->rank);
     ncclCommInitRank(&w->comm, w->bug ? 3 - w->rank : 2, w->shared_id(), w->rank); // @I
-    if (!w->bug) { finish(w); }
+    if (!w->bug) { w->end(); }
 }
 
 //! emu: EMU_NCCL_FAULT="x@0:1": expected die, hang, delay, rest or corrupt, with @rank:n[:seconds], at an unknown line
-BUG(wrong_fault, 1) {
+BUG_ALONE(wrong_fault, 1, 1) {
     if (w->rank == 1) { setenv("EMU_NCCL_FAULT", w->bug ? "x@0:1" : "die@0:1000", 1); }
     w->begin();
-    w->sum(zeros(8), 8);
-    finish(w);
+    w->sum(w->data, 8);
+    w->end();
 }
 
 // ---- Running them ----
@@ -889,12 +807,14 @@ static std::vector<std::string> words_of(const char *name, const World &w) {
     return words;
 }
 
-static int run_rank(void (*function)(World *), char **words) {
+static int run_rank(const RankTest &test, char **words) {
     World w = {};
     w.ranks = atoi(words[0]), w.rank = my_rank = atoi(words[1]), w.victim = atoi(words[2]), w.bug = atoi(words[3]);
     for (int i = 0; i < 2 * w.ranks; i++) { w.pipe[i / 2][i % 2] = atoi(words[4 + i]); }
     alarm(240); // rather than hang
-    function(&w);
+    if (!test.begins_alone) { w.begin(); }
+    test.function(&w);
+    if (!test.begins_alone) { w.end(); }
     return 0;
 }
 
@@ -976,7 +896,7 @@ static void skip_bugs() {
 int main(int argc, char **argv) {
     for (const TestCase *test = tests; test != nullptr && argc > 6; test = test->next) {
         if (strcmp(test->name, argv[1]) != 0) { continue; }
-        return run_rank(static_cast<const RankTest *>(test->data)->function, argv + 2);
+        return run_rank(*static_cast<const RankTest *>(test->data), argv + 2);
     }
     if (getenv("EMU_CHECK") && strcmp(getenv("EMU_CHECK"), "0") == 0) { skip_bugs(); }
     setenv("EMU_THREADS", "1", 1);

@@ -131,24 +131,17 @@ typedef struct {
         name, inputs, [](Bits x) { return to_bits(expression); }, hash                                                 \
     }
 // The results of an operation on two numbers a and b.
-#define BF16_PAIR(name, expression, hash)                                                                              \
+#define PAIR(T, name, expression, hash)                                                                                \
     {                                                                                                                  \
         name, pair_inputs,                                                                                             \
             [](Bits x) {                                                                                               \
-                __nv_bfloat16 a = BF16(x & 0xffff), b = BF16(x >> 16);                                                 \
+                T a = of_bits<T>(x & 0xffff), b = of_bits<T>(x >> 16);                                                 \
                 return to_bits(expression);                                                                            \
             },                                                                                                         \
             hash                                                                                                       \
     }
-#define HALF_PAIR(name, expression, hash)                                                                              \
-    {                                                                                                                  \
-        name, pair_inputs,                                                                                             \
-            [](Bits x) {                                                                                               \
-                __half a = HALF(x & 0xffff), b = HALF(x >> 16);                                                        \
-                return to_bits(expression);                                                                            \
-            },                                                                                                         \
-            hash                                                                                                       \
-    }
+#define BF16_PAIR(...) PAIR(__nv_bfloat16, __VA_ARGS__)
+#define HALF_PAIR(...) PAIR(__half, __VA_ARGS__)
 
 static float2 two_floats(Bits x) { return make_float2(FLOAT(x), -0.75f * FLOAT(x)); }
 static float4 four_floats(Bits x) { return make_float4(FLOAT(x), -0.75f * FLOAT(x), 3.0f * FLOAT(x), 1.0f); }
