@@ -72,19 +72,22 @@ def has_mpi(line):
     return "-DUSE_MPI" in line and " -lmpi" in line
 
 
-def test_nccl():
-    """Beside CUDA, elsewhere, and left out."""
+@pytest.mark.parametrize("name, home, header, more", (("NCCL", NCCL, "nccl", []),
+                                                      ("CUDNN", CUDNN, "cudnn", ["PRECISION=FP32"])),
+                         ids=("NCCL", "cuDNN"))
+def test_library(name, home, header, more):
+    """Beside CUDA, elsewhere, and left out; cuDNN in fp32 too, where nothing uses it."""
     line = compile_line("MPI=0")
-    assert " -DUSE_NCCL " in line and "-isystem" not in line, line
-    assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line and " -l:libnccl.so " in line, line
+    assert f" -DUSE_{name} " in line and "-isystem" not in line and f" -l:lib{header}.so " in line, line
+    assert f" -L{CUDA}/lib64 -Xlinker -rpath -Xlinker {CUDA}/lib64 " in line, line
     assert "-DUSE_MPI" not in line and "-lmpi" not in line, line
-
-    for line in (compile_line(f"NCCL_HOME={NCCL}"), compile_line("NCCL=1", NCCL_HOME=NCCL)):
-        assert f" -DUSE_NCCL -isystem {NCCL}/include " in line and " -l:libnccl.so " in line, line
-        assert f" -L{NCCL}/lib " in line and f"-Xlinker -rpath -Xlinker {NCCL}/lib" in line, line
-
-    line = compile_line("NCCL=0", "MPI=0")
-    assert "nccl" not in line.lower(), line
+    assert " -Xlinker --no-as-needed " in line and " -l:libnvrtc.so.13 " in line, "cuDNN needs NVRTC in the process"
+    for line in (compile_line(f"{name}_HOME={home}"), compile_line(f"{name}=1", **{f"{name}_HOME": home})):
+        assert f" -DUSE_{name} -isystem {home}/include " in line and f" -l:lib{header}.so " in line, line
+        assert f" -L{home}/lib " in line and f"-Xlinker -rpath -Xlinker {home}/lib" in line, line
+    for option in (f"{name}=0", *more):
+        line = compile_line(option, "MPI=0")
+        assert header not in line.lower() and ("nvrtc" in line) == (name == "NCCL"), line
 
 
 @pytest.mark.parametrize("switch, folders, says, program", (
@@ -120,18 +123,6 @@ def test_mpi_that_is_here():
     if shutil.which("mpicc") is None:
         pytest.skip("no mpicc here")
     assert has_mpi(compile_line("MPI=1")) and has_mpi(compile_line("MPI=1", program="train_gpt2emu"))
-
-
-def test_cudnn():
-    """Beside CUDA, elsewhere, and left out: by CUDNN=0, and in fp32, where nothing uses it."""
-    line = compile_line("MPI=0")
-    assert " -DUSE_CUDNN " in line and " -l:libcudnn.so " in line and "-isystem" not in line, line
-    assert " -Xlinker --no-as-needed " in line and " -l:libnvrtc.so.13 " in line, "cuDNN needs NVRTC in the process"
-    for line in (compile_line(f"CUDNN_HOME={CUDNN}"), compile_line("CUDNN=1", CUDNN_HOME=CUDNN)):
-        assert f" -DUSE_CUDNN -isystem {CUDNN}/include " in line and " -l:libcudnn.so " in line, line
-        assert f" -L{CUDNN}/lib " in line and f"-Xlinker -rpath -Xlinker {CUDNN}/lib" in line, line
-    for line in (compile_line("CUDNN=0"), compile_line("PRECISION=FP32")):
-        assert "cudnn" not in line.lower() and "nvrtc" not in line, line
 
 
 def test_emulated_programs_have_nccl():

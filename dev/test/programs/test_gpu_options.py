@@ -8,7 +8,7 @@ import pytest
 
 import cli
 import gpu_program
-from cli import QUIET, losses, planned_bytes, stopped_after, val_losses, weights_hash
+from cli import QUIET, losses, stopped_after, val_losses, weights_hash
 from gpu_program import ran, refused
 
 TEXT = cli.text_file()
@@ -30,28 +30,6 @@ def test_options_of_several_processes():
     for options in (("-z", 3, "-pg", 1), ("-pi", "tcp", "-ps", "127.0.0.1"),
                     ("-pi", "fs", "-pf", cli.new_folder("ranks"))):
         assert weights_hash(ran(*RUN, "-pn", 1, *options)) == want, options
-
-
-def test_plan_of_several_processes():
-    """The first table is what a rank's GPU takes; behind the tables what each stage of sharding would take of it."""
-    def totals(*options):
-        out = ran("-i", TEXT, "--layers", 6, "--heads", 2, "--channels", 64, "--context", 16, "-t", 16, "-b", 3, "-d",
-                  384, *options, "--plan")
-        rows = re.findall(r"^[0-3] +(\d+) +(\d+) +(\d+) +[\d.]+ s", out, re.M)
-        return planned_bytes(out), [tuple(map(int, row)) for row in rows]
-
-    stages = totals("-np", 4)[1]
-    memory, gradients, parameters = zip(*stages)
-    assert len(stages) == 4 and memory == tuple(sorted(memory, reverse=True)), stages
-    assert gradients[0] == 2 * gradients[1] == gradients[2] and gradients[2] == gradients[3], stages  # 2 micro-batches
-    assert parameters[0] == 0 < parameters[1] == parameters[2] < parameters[3], stages
-    for stage in range(4):
-        assert totals("-np", 4, "-z", stage) == (memory[stage], stages), stage
-
-
-def test_recomputing_takes_less_memory():
-    totals = [planned_bytes(ran(*SHAPE, "-b", 16, "--recompute", level, "--plan")) for level in range(4)]
-    assert totals == sorted(totals, reverse=True) and totals[0] > totals[3], totals
 
 
 def test_any_order_of_blocks_and_threads():
@@ -112,11 +90,6 @@ def test_head_in_parts():
     assert notice not in beside and notice in ran(*SHAPE, *QUIET, "-b", 3, "-x", 1, "--head-overlap")
 
 
-def test_accumulated_micro_batches():
-    """Two micro-batches of 3 are the batch of 6, but for the order of sums: biases too."""
-    close(losses(ran(*RUN, "-d", 96)), losses(ran(*SHAPE, *QUIET, "-b", 6, "-x", 4, "-l", "1e-2")))
-
-
 def test_graphs_are_the_calls_one_by_one():
     """Five steps of three micro-batches: each pass is queued, captured, and launched again, while learning rate and
     rounding change. The same bits as without graphs, also where an update waits for its norm or the driver refuses."""
@@ -136,11 +109,6 @@ def test_graphs_are_the_calls_one_by_one():
             out = ran(*short, EMU_GRAPH_FAULT=fault)
             assert len(re.findall(f"^no CUDA graphs: cuda[A-Za-z]*{call}: .*$", out, re.M)) == 1, out
             assert weights_hash(out) == weights_hash(want), out
-
-
-def test_learns():
-    found = losses(ran(*SHAPE, *QUIET, "-b", 4, "-x", 25, "-l", "1e-2", "--overfit"))
-    assert found[0] >= 5.0 and found[-1] <= 3.5, found
 
 
 def test_state_of_the_gpu():

@@ -39,12 +39,6 @@ def test_one_gpu_shards_nothing():
     assert len(set(rows)) == 1 and rows[0][1] == 0, rows
 
 
-def test_more_gpus_take_less_memory_each():
-    for stage in (1, 2, 3):
-        memory = [plan_table.stages(PROGRAM, "d48", 1024, 524288, gpus, 1)[stage][0] for gpus in (2, 8, 64)]
-        assert memory == sorted(memory, reverse=True) and memory[0] > memory[2], (stage, memory)
-
-
 def test_faster_links_and_slower_gpus():
     def step(*arguments):
         return float(re.search(r"^3 .* ([\d.]+) s", plan("-np", 64, "-z", 3, *arguments), re.M).group(1))
@@ -162,19 +156,6 @@ def test_levels_are_those_of_the_plan():
     assert bargains == sorted(bargains, reverse=True) and bargains[-1] > 0.0, out
 
 
-def test_lowest_level_is_the_default():
-    """Without -r: the first level that fits, to the byte; where none does, the last one."""
-    def default(memory):
-        out = plan(*D12, "-b", 4, "--gpu-memory", repr(memory / 2**30))
-        return int(re.search(r"^auto +--recompute (\d): ", out, re.M).group(1)), planned_bytes(out)
-
-    totals = [planned_bytes(plan(*D12, *SMALL, "-b", 4, "-r", level)) for level in range(4)]
-    for level, bytes_ in enumerate(totals):
-        assert default(bytes_ + RESERVE) == (level, bytes_), (level, totals)
-        assert default(bytes_ - 1 + RESERVE)[0] == min(level + 1, 3), (level, totals)
-    assert not re.search("^auto ", plan(*D12, "-b", 4, "-r", 1, "-ge", 0), re.M)
-
-
 def automatic(memory, *arguments):
     """What --auto chooses for a GPU of so many bytes: batch size, level, choices that fit, and the plan's total."""
     out = plan(*arguments, "--auto", "--gpu-memory", repr(memory / 2**30))
@@ -190,15 +171,6 @@ def test_auto_fits_to_the_byte():
     assert count == 20 and fitting == sum(bytes_ <= budget for bytes_ in totals.values()), (budget, fitting)
     assert taken == totals[B, level] <= budget, (budget, B, level, taken)
     assert automatic(taken + RESERVE, *D12)[:2] == (B, level) != automatic(taken - 1 + RESERVE, *D12)[:2]
-
-
-def test_auto_fills_the_gpu_that_is_named():
-    def chosen(gpu):
-        out = plan("-e", "d48", "-d", 64 * 1024, "--auto", "--gpu", gpu)
-        return planned_bytes(out), float(re.search(r"that fit into .* \(([\d.]+) GiB less", out)[1])
-
-    small, large = chosen("a100"), chosen("b200")
-    assert small[0] < large[0] and (small[1], large[1]) == (79, 178), (small, large)
 
 
 def test_auto_keeps_what_is_given():

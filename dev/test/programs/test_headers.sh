@@ -78,23 +78,6 @@ compiles_emulated() { # compiler
     link_two_objects "emulator $1 fp32" cu env CXX="$1" dev/emu/emucc "${flags[@]}" -DPRECISION_FP32
 }
 
-# Those to which MPI makes a difference: they ask for it, or include one that does.
-with_mpi() {
-    local found=" " before="" header known
-    while [ "$found" != "$before" ]; do
-        before=$found
-        for header in llmc/*/*.h; do
-            case $found in *" $header "*) continue ;; esac
-            for known in USE_MPI $found; do
-                if grep -qF "$known" "$header"; then found="$found$header "; break; fi
-            done
-        done
-    done
-    for header in "${headers[@]}"; do
-        case $found in *" $header "*) echo "$header" ;; esac
-    done
-}
-
 headers=() cuda_headers=()
 [ $# -gt 0 ] || set -- llmc/*/*.h llmc/*/*.cuh
 for header in "$@"; do
@@ -120,9 +103,11 @@ with_each_compiler() {
     for word in $(mpicc -show); do
         case $word in -I*) mpi+=(-isystem "${word#-I}") ;; -L* | -l*) mpi+=("$word") ;; esac
     done
-    # Without MPI the other headers are the text that has been compiled.
+    # The other headers are the text that has been compiled without MPI, or include one of these.
     alone=()
-    for header in $(with_mpi); do alone+=("$header"); done
+    for header in "${headers[@]}"; do
+        if grep -q USE_MPI "$header"; then alone+=("$header"); fi
+    done
     compiles gcc c -std=gnu11 -Wno-unknown-pragmas "${mpi[@]}"
     compiles g++ cc -std=c++17 -Wno-unknown-pragmas "${mpi[@]}"
 }

@@ -439,22 +439,6 @@ def test_slurm_headers():
         assert "#SBATCH --signal=B:USR1@300" in lines and "#SBATCH --requeue" in lines, path
 
 
-# ---- With what is here ----
-
-
-def test_with_the_mpirun_that_is_here():
-    """Its processes get the signal through restart.sh and mpirun."""
-    os.remove(os.path.join(PROGRAMS, "mpirun"))
-    if shutil.which("mpirun") is None:
-        pytest.skip("no mpirun here")
-    allowed = dict(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", GPUS_PER_NODE="2")
-    process = begin(MULTI_NODE + "run_mpi.sh", FAKE_WAITS="1", **allowed)
-    wait_for_ranks(2, process)
-    process.send_signal(signal.SIGTERM)
-    out = end(process, 143)
-    assert list(started()) == [0, 1] and noted("signals"), (started(), out)
-
-
 def test_options_exist():
     with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
         table = set(re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M))
