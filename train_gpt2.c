@@ -929,19 +929,18 @@ static bool write_state(Trainer *t, CheckpointWriter *writer, Error *error) {
     return true;
 }
 
-static bool plan_run(Trainer *t, TrainRun *run, Error *error) {
+static const MemoryPlan *plan_run(Trainer *t, TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
     int T = (int)o->seq_len;
     if (!gemm_set_threads(o->threads)) {
-        return fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
+        fail(error, "--threads: this build has no OpenMP and uses 1 thread; see `make doctor`");
+        return NULL;
     }
     RunShape shape = {run_kind(run),        (int)o->batch_size, T, (int)o->recompute, T,
                       run_eval_length(run), run_eval_rows(run)};
     gpt2_plan(&t->model, &t->plan, &run->config, shape);
-    return true;
+    return &t->plan;
 }
-
-static const MemoryPlan *memory_of(Trainer *t) { return &t->plan; }
 
 static bool open_trainer(Trainer *t, TrainRun *run, Error *error) {
     Outliers *outliers = &t->model.optimizer.outliers;
@@ -971,7 +970,6 @@ int main(int argc, char **argv) {
     static const TrainerOps ops = {
         .facts = {"train_gpt2", gpt2c_revision, "fp32", DEFAULT_SEQ_LEN, false, 0, &stop_request, on_signal},
         .plan = plan_run,
-        .memory = memory_of,
         .open = open_trainer,
         .read_state = read_state,
         .print_machine = print_machine,

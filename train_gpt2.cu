@@ -1110,7 +1110,6 @@ static const TrainerOps trainer_ops = {
     join,
     plan,
     plan_variant,
-    memory_of,
     print_config,
     print_plan,
     open_trainer,

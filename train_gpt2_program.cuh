@@ -296,13 +296,12 @@ static StepShape step_shape(const Model *model, const TrainRun *run) {
 static PlannedRun plan_variant(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
                                Error *overflow) {
     RunShape shape = choose_shape(run);
-    if (variant.recompute != AS_ASKED) { shape.recompute = variant.recompute; }
-    if (variant.zero_stage != AS_ASKED) { shape.zero_stage = variant.zero_stage; }
+    shape.recompute = variant.recompute;
+    shape.zero_stage = variant.zero_stage;
     if (variant.unsharded) {
         shape.kind = RUN_TRAINS;
-        shape.recompute = RECOMPUTE_NOTHING;
         shape.cudnn = shape.head_overlap = shape.exports = false;
-        shape.rank = 0, shape.num_ranks = 1, shape.zero_stage = ZERO_REPLICATE;
+        shape.rank = 0, shape.num_ranks = 1;
         shape.val_sequences = shape.eval_means = shape.eval_rows = 0;
     }
     gpt2_plan(t, &run->config, shape);
@@ -709,8 +708,6 @@ static void explain_attention(Trainer *t, const TrainRun *run) {
     }
 }
 
-static const MemoryPlan *memory_of(Trainer *t) { return &t->device_plan; }
-
 static void print_config(Trainer *t, TrainRun *run) {
     char attention[128];
     AttentionPlan planned = {attention_uses_tensor_cores(t->model.config.channels / t->model.config.num_heads),
@@ -766,11 +763,7 @@ static void print_plan(Trainer *t, TrainRun *run) {
     plan_print(&t->pinned_plan, stdout);
     printf("\nOn the host\n");
     plan_print(&t->host_plan, stdout);
-    if (t->model.shape.kind == RUN_TRAINS) {
-        run_print_step(run);
-        run_print_levels(run);
-        run_print_stages(run);
-    }
+    run_print_predictions(run);
 }
 
 static void add_versions(RunMachine *machine) {
@@ -886,9 +879,9 @@ static bool finish(Trainer *t, TrainRun *run, const float **params, uint64_t *ha
     return true;
 }
 
-static bool plan(Trainer *t, TrainRun *run, Error *error) {
-    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return false; }
+static const MemoryPlan *plan(Trainer *t, TrainRun *run, Error *error) {
+    if (!run_agree(run, check_shape(run, error), error) || !settle_by_gpus(run, error)) { return NULL; }
     gpt2_plan(t, &run->config, choose_shape(run));
     explain_attention(t, run);
-    return true;
+    return &t->device_plan;
 }

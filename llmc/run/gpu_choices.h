@@ -9,8 +9,7 @@
 #include "llmc/model/auto_plan.h"
 #include "llmc/run/run_inputs.h"
 
-// A variant of the run: its options with these changes. AS_ASKED: as the options say.
-enum { AS_ASKED = -1 };
+// A variant of the run: its options, but with this level of --recompute and this --zero-stage.
 struct PlanVariant {
     int recompute, zero_stage;
     bool unsharded; // one GPU holds the whole model and only trains, without recomputation
@@ -24,10 +23,11 @@ struct PlannedRun {
     int64_t gradient_bytes, parameter_bytes; // sent by a rank in a step
 };
 
-static inline PlannedRun run_plan_variant(const TrainRun *run, const StepGpu *gpu, int zero_stage) {
-    PlanVariant variant = {AS_ASKED, zero_stage, false};
-    Error ignored;
-    return run->ops->plan_variant(run->trainer, run, variant, gpu, &ignored);
+// *overflow says what is too large.
+static inline PlannedRun run_plan_variant(const TrainRun *run, const StepGpu *gpu, int64_t recompute,
+                                          int64_t zero_stage, Error *overflow) {
+    PlanVariant variant = {(int)recompute, (int)zero_stage, false};
+    return run->ops->plan_variant(run->trainer, run, variant, gpu, overflow);
 }
 
 // ---- GPUs ----
@@ -60,7 +60,7 @@ static inline AutoGpus run_planned_gpus(const TrainRun *run, bool (*fuses_gelu)(
 // bits alone: free memory, levels of recompute, stages of sharding, where attention is computed, what is evaluated and
 // exported.
 static inline bool run_fits_whole(const TrainRun *run, const AutoGpus *gpus) {
-    PlanVariant variant = {AS_ASKED, AS_ASKED, true};
+    PlanVariant variant = {RECOMPUTE_NOTHING, 0, true};
     Error ignored;
     PlannedRun whole = run->ops->plan_variant(run->trainer, run, variant, &gpus->speed, &ignored);
     return !whole.overflows && whole.bytes <= gpus->total_bytes - auto_reserve(run->num_ranks, false);
@@ -101,8 +101,7 @@ static inline void run_explain_rounding(TrainRun *run, const TrainOptions *asked
 
 // Computes memory and time of a step with the run's current micro-batch. *overflow says what is too large.
 static inline AutoCandidate run_candidate(const TrainRun *run, const StepGpu *gpu, int recompute, Error *overflow) {
-    PlanVariant variant = {recompute, AS_ASKED, false};
-    PlannedRun planned = run->ops->plan_variant(run->trainer, run, variant, gpu, overflow);
+    PlannedRun planned = run_plan_variant(run, gpu, recompute, run->options.zero_stage, overflow);
     int64_t bytes = planned.overflows ? -1 : planned.bytes;
     AutoCandidate candidate = {planned.B, recompute, bytes, step_rows_seconds(&planned.rows)};
     return candidate;
@@ -144,10 +143,7 @@ static inline bool run_choose_all(TrainRun *run, const AutoGpus *gpus, const Tra
     if (best >= 0) { auto_explain(run->auto_note, sizeof(run->auto_note), all, count, best, room); }
     AutoCandidate chosen = all[best < 0 ? 0 : best];
     free(all);
-    if (best < 0) {
-        if (run->ranks.num_ranks > 1) { run->ranks.all_know(run->ranks.comm, error); }
-        return false;
-    }
+    if (best < 0) { return run_fail_together(run, error); }
     run->options.recompute = chosen.recompute;
     if (!run_change_batch_size(run, chosen.B, error)) { return false; }
     run_settle_rounding(run, gpus, asked);
@@ -194,26 +190,26 @@ static inline double run_flops_of_step(const TrainRun *run) {
 }
 
 // Prints the time of a step, kernel by kernel.
-static inline void run_print_step(const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run);
-    PlannedRun planned = run_plan_variant(run, &gpu, AS_ASKED);
+static inline void run_print_step(const TrainRun *run, const StepGpu *gpu) {
+    const TrainOptions *o = &run->options;
+    Error ignored;
+    PlannedRun planned = run_plan_variant(run, gpu, o->recompute, o->zero_stage, &ignored);
     double seconds = step_rows_seconds(&planned.rows), flops = run_flops_of_step(run);
     printf("\nA step on %s %s (by its datasheet %g TFLOP/s, %g TB/s, %d multiprocessors), predicted kernel by kernel,\n"
            "not measured\n\n",
-           run->num_ranks > 1 ? "each" : "one", train_options_gpu(&run->options)->option, 1e-12 * gpu.flops_per_second,
-           1e-12 * gpu.bytes_per_second, gpu.multiprocessors);
+           run->num_ranks > 1 ? "each" : "one", train_options_gpu(o)->option, 1e-12 * gpu->flops_per_second,
+           1e-12 * gpu->bytes_per_second, gpu->multiprocessors);
     step_print(&planned.rows, stdout);
     printf(
         "\npredicted: %.0f tokens/s, %.1f%% MFU, %.5g FLOPs a step on each GPU (what is recomputed does not count)\n",
-        (double)run->options.total_batch / seconds, 100.0 * flops / (gpu.flops_per_second * seconds), flops);
+        (double)o->total_batch / seconds, 100.0 * flops / (gpu->flops_per_second * seconds), flops);
 }
 
 // Prints the memory that each level of recomputation saves, and the time that it costs.
-static inline void run_print_levels(const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run);
+static inline void run_print_levels(const TrainRun *run, const StepGpu *gpu) {
     AutoCandidate levels[NUM_RECOMPUTE_LEVELS];
     int order[NUM_RECOMPUTE_LEVELS] = {0};
-    run_all_levels(run, &gpu, levels);
+    run_all_levels(run, gpu, levels);
     auto_rank_levels(levels, order + 1);
     printf("\nLevels of --recompute, the one that saves most for its time first; times are predicted as above\n\n");
     printf("%-12s %16s %16s %22s %18s\n", "--recompute", "bytes", "bytes saved", "longer a step by",
@@ -228,21 +224,30 @@ static inline void run_print_levels(const TrainRun *run) {
 }
 
 // Prints for each stage of sharding its memory, the bytes it sends, and the time of a step.
-static inline void run_print_stages(const TrainRun *run) {
-    StepGpu gpu = run_planned_gpu(run);
+static inline void run_print_stages(const TrainRun *run, const StepGpu *gpu) {
+    Error ignored;
     printf("\n%s %d GPU%s, with %g GB/s sent while all send (nccl-tests' busbw); times are predicted as above; left "
            "out:\nthe time of single messages, and the memory that NCCL takes itself\n\n",
            run->num_ranks > 1 ? "On each of" : "On", run->num_ranks, run->num_ranks > 1 ? "s" : "",
-           1e-9 * gpu.link_bytes_per_second);
+           1e-9 * gpu->link_bytes_per_second);
     printf("%-12s %16s %22s %24s %10s %6s\n", "--zero-stage", "bytes", "gradients sent a step",
            "parameters sent a step", "a step", "MFU");
     for (int stage = 0; stage < 4; stage++) {
-        PlannedRun planned = run_plan_variant(run, &gpu, stage);
+        PlannedRun planned = run_plan_variant(run, gpu, run->options.recompute, stage, &ignored);
         double seconds = step_rows_seconds(&planned.rows);
         printf("%-12d %16lld %22lld %24lld %8.3f s %5.1f%%\n", stage, (long long)planned.bytes,
                (long long)planned.gradient_bytes, (long long)planned.parameter_bytes, seconds,
-               100.0 * run_flops_of_step(run) / (gpu.flops_per_second * seconds));
+               100.0 * run_flops_of_step(run) / (gpu->flops_per_second * seconds));
     }
+}
+
+// Prints the predictions of a run that trains.
+static inline void run_print_predictions(const TrainRun *run) {
+    StepGpu gpu = run_planned_gpu(run);
+    if (run_kind(run) != RUN_TRAINS) { return; }
+    run_print_step(run, &gpu);
+    run_print_levels(run, &gpu);
+    run_print_stages(run, &gpu);
 }
 
 #endif // LLMC_GPU_CHOICES_H

@@ -90,19 +90,19 @@ static inline void run_print_disk(TrainRun *run) {
 }
 
 // Prints the run before it starts. The trainer adds its own lines.
-static inline void run_print_config(TrainRun *run) {
+static inline void run_print_config(TrainRun *run, const MemoryPlan *plan) {
     const TrainerOps *ops = run->ops;
     run_print_inputs(run);
     if (run->auto_note[0] != '\0') { printf("auto        %s\n", run->auto_note); }
     run_print_training(run);
     if (ops->print_config != NULL) { ops->print_config(run->trainer, run); }
-    run_print_memory(ops->memory(run->trainer), ops->facts.on_gpu ? " on the GPU" : "");
+    run_print_memory(plan, ops->facts.on_gpu ? " on the GPU" : "");
     if (run_writes_files(run)) { printf("output      %s\n", run->options.out_dir); }
     run_print_disk(run);
 }
 
 // Prints for --plan the tensors in the plan's row "params", and the memory of the machine that computes.
-static inline void run_print_plan(TrainRun *run) {
+static inline void run_print_plan(TrainRun *run, const MemoryPlan *plan) {
     printf("\n%-16s %-26s %16s  %s\n", "params holds", "shape", "elements", "weight decay");
     for (int i = 0; i < NUM_PARAM_TENSORS; i++) {
         char shape[64];
@@ -111,7 +111,7 @@ static inline void run_print_plan(TrainRun *run) {
                gpt2_param_specs[i].decay ? "yes" : "no");
     }
     printf("\n%s", run->ops->facts.on_gpu ? "On the GPU\n" : "");
-    plan_print(run->ops->memory(run->trainer), stdout);
+    plan_print(plan, stdout);
     if (run->ops->print_plan != NULL) { run->ops->print_plan(run->trainer, run); }
 }
 

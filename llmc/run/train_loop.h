@@ -188,10 +188,11 @@ static inline bool loop_run(TrainRun *run, Error *error) {
     if ((ops->join != NULL && !ops->join(run->trainer, run, error)) || !run_open(run, error)) { return false; }
     ops->facts.stop->by_agreement = run->ranks.num_ranks > 1;
     catch_stop_signal(SIGUSR1, ops->facts.on_signal); // its sender wants the run to end in order, and has time
-    if (!ops->plan(run->trainer, run, error)) { return false; }
-    run_print_config(run);
+    const MemoryPlan *plan = ops->plan(run->trainer, run, error);
+    if (plan == NULL) { return false; }
+    run_print_config(run, plan);
     if (run->options.plan) {
-        run_print_plan(run);
+        run_print_plan(run, plan);
         return true;
     }
     if (!loop_start(run, error)) { return false; }

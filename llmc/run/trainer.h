@@ -48,13 +48,13 @@ typedef struct {
     TrainerFacts facts;
 
     bool (*join)(Trainer *t, TrainRun *run, Error *error); // finds the other ranks of the run; or NULL
-    bool (*plan)(Trainer *t, TrainRun *run, Error *error); // settles options that are open, plans all memory
-    // Plans memory and time of a variant of the run, allocates nothing, on the GPU. or NULL
+    // Settles options that are open and plans all memory. Returns the plan of the machine that computes; NULL: failed
+    const MemoryPlan *(*plan)(Trainer *t, TrainRun *run, Error *error);
+    // Plans memory and time of a variant of the run, for the choices of a GPU run; or NULL
     PlannedRun (*plan_variant)(Trainer *t, const TrainRun *run, PlanVariant variant, const StepGpu *gpu,
                                Error *overflow);
-    const MemoryPlan *(*memory)(Trainer *t);               // the plan of the machine that computes
     void (*print_config)(Trainer *t, TrainRun *run);       // more than run_print_config does; or NULL
-    void (*print_plan)(Trainer *t, TrainRun *run);         // for --plan: more than `memory`; or NULL
+    void (*print_plan)(Trainer *t, TrainRun *run);         // for --plan: more than run_print_plan does; or NULL
     bool (*open)(Trainer *t, TrainRun *run, Error *error); // opens the machine and allocates the plan
     // Reads the parameters and moments that this rank owns from a checkpoint. reader NULL: reads a fresh run's
     // parameters (run_read_params).
