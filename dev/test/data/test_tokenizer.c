@@ -1,6 +1,7 @@
 // The tokenizer against slow and simple versions of itself on random vocabularies and texts, against OpenAI's ids where
 // vocab.bpe is present, and every kind of damaged file with its message.
-#include "dev/test/test.h"
+#include "dev/test/refused.h"
+#include "dev/test/temp_dir.h"
 #include "llmc/base/hash.h"
 #include "llmc/base/rand.h"
 #include "llmc/data/tokenizer.h"
@@ -100,45 +101,19 @@ static size_t naive_word_end(const Tokenizer *t, const uint8_t *text, size_t i, 
 
 // Characters of every class, invalid bytes and cut characters, in short runs.
 static size_t random_text(Random *r, uint8_t *text, size_t most) {
-    static const char *const pieces[] = {"a",
-                                         "b",
-                                         "c",
-                                         "abc",
-                                         "x",
-                                         "Z",
-                                         "\xc3\xa9",
-                                         "\xe4\xb8\xad",
-                                         "1",
-                                         "\xc2\xbd",
-                                         "\xd9\xa3",
-                                         " ",
-                                         " ",
-                                         " ",
-                                         "\n",
-                                         "\t",
-                                         "\xc2\xa0",
-                                         "\xe3\x80\x80",
-                                         "'",
-                                         "'s",
-                                         "'ll",
-                                         "!",
-                                         "\xe2\x80\x99",
-                                         "\xcc\x81",
-                                         "-",
-                                         "\xf0\x9f\x98\x80",
-                                         "\xff",
-                                         "\x80\x80",
-                                         "\xc3",
-                                         "\xe4\xb8",
-                                         "\xf0\x9f\x98",
-                                         "\xed\xa0\x80",
-                                         "\xc0\xa0",
-                                         "\xf4\x90\x80\x80",
-                                         "'re",
-                                         "\xe2\x80"};
+    enum { ROW = 6 };
+    static const char *const pieces[][ROW] = {
+        {"a", "b", "c", "abc", "x", "Z"},
+        {"\xc3\xa9", "\xe4\xb8\xad", "1", "\xc2\xbd", "\xd9\xa3", "'re"}, // letters and digits beyond ASCII
+        {" ", " ", " ", "\n", "\t", "\xc2\xa0"},
+        {"'", "'s", "'ll", "!", "-", "\xe3\x80\x80"},
+        {"\xe2\x80\x99", "\xcc\x81", "\xf0\x9f\x98\x80", "\xff", "\x80\x80", "\xc3"},
+        {"\xe4\xb8", "\xf0\x9f\x98", "\xed\xa0\x80", "\xc0\xa0", "\xf4\x90\x80\x80", "\xe2\x80"}, // no characters
+    };
     size_t n = 0;
     for (size_t wanted = 1 + (size_t)draw(r, (int)most - 8); n < wanted;) {
-        const char *piece = pieces[draw(r, (int)(sizeof(pieces) / sizeof(pieces[0])))];
+        int i = draw(r, ROW * (int)(sizeof(pieces) / sizeof(pieces[0])));
+        const char *piece = pieces[i / ROW][i % ROW];
         memcpy(text + n, piece, strlen(piece));
         n += strlen(piece);
     }
@@ -492,24 +467,16 @@ static Bin make_bin(uint32_t version, uint32_t vocab, uint32_t eot, int tokens) 
     return bin;
 }
 
-// Writes the bytes to a temporary file, loads it, and expects the message ("" for success) behind the path.
-static void check_load(Test *t, const void *data, int64_t size, const char *message, Tokenizer *tok) {
-    char path[1024];
-    const char *folder = getenv("TMPDIR");
-    snprintf(path, sizeof(path), "%s/gpt2c_tokenizer_XXXXXX", folder != NULL ? folder : "/tmp");
-    int fd = mkstemp(path);
-    if (!CHECK(t, fd >= 0 && write(fd, data, (size_t)size) == size, "cannot write %s", path)) { return; }
-    close(fd);
+// Loads a file with these bytes.
+static bool load_bytes(Test *t, const void *data, int64_t size, Tokenizer *tok, Error *error) {
+    temp_write(test_path(t, "tokenizer"), data, (size_t)size);
+    return tokenizer_load(tok, test_path(t, "tokenizer"), error);
+}
+
+static void check_load_refused(Test *t, const void *data, int64_t size, const char *message) {
+    Tokenizer tok;
     Error error;
-    error.text[0] = '\0';
-    bool ok = tokenizer_load(tok, path, &error);
-    CHECK(t, ok == (message[0] == '\0'), "%s: %s", ok ? "accepted" : "refused", ok ? message : error.text);
-    size_t n = strlen(path);
-    if (!ok) {
-        CHECK(t, strncmp(error.text, path, n) == 0 && strcmp(error.text + n, message) == 0, "got '%s', expected '%s'",
-              error.text, message);
-    }
-    unlink(path);
+    CHECK_REFUSED(t, load_bytes(t, data, size, &tok, &error), &error, test_path(t, "tokenizer"), message);
 }
 
 TEST(test_decode_only) {
@@ -519,7 +486,7 @@ TEST(test_decode_only) {
     int64_t count = -1;
     int bytes = 0;
     Bin bin = make_bin(2, 20, 19, 20);
-    check_load(t, bin.bytes, bin.size, "", &tok);
+    CHECK(t, load_bytes(t, bin.bytes, bin.size, &tok, &error), "%s", error.text);
     CHECK(t, tok.vocab_size == 20 && tok.eot_token == 19, "%d ids, end-of-text %d", tok.vocab_size, tok.eot_token);
     const uint8_t *piece = tokenizer_decode(&tok, 2, &bytes);
     CHECK(t, piece != NULL && bytes == 3 && memcmp(piece, "ccc", 3) == 0, "%d bytes", bytes);
@@ -532,51 +499,51 @@ TEST(test_decode_only) {
     uint32_t header[3] = {TOKENIZER_MAGIC, 1, 50257};
     memcpy(full, header, sizeof(header));
     for (int i = 0; i < 50257; i++) { full[DATA_HEADER_BYTES + 2 * i] = 1; }
-    check_load(t, full, DATA_HEADER_BYTES + 2 * 50257, "", &tok);
+    CHECK(t, load_bytes(t, full, DATA_HEADER_BYTES + 2 * 50257, &tok, &error), "%s", error.text);
     CHECK(t, tok.vocab_size == 50257 && tok.eot_token == 50256, "%d ids, eot %d", tok.vocab_size, tok.eot_token);
     tokenizer_free(&tok);
     free(full);
 }
 
-TEST(test_damaged_bin) {
-    Tokenizer tok;
+TEST(test_cut_bin) {
     char message[128];
     Bin bin = make_bin(2, 20, 19, 20);
-    for (int64_t cut = 4; cut < bin.size; cut++) { // 3 bytes and fewer are taken for a vocab.bpe
-        int token = 0;
-        for (int64_t at = DATA_HEADER_BYTES; at + 1 + bin.bytes[at] <= cut; at += 1 + bin.bytes[at]) { token++; }
-        if (cut < DATA_HEADER_BYTES) {
-            if (cut % 100 != 4) { continue; }
-            snprintf(message, sizeof(message),
-                     ": %d bytes, less than the header of a tokenizer, 1024 (truncated download? fetch it again)",
-                     (int)cut);
-        } else {
-            snprintf(message, sizeof(message), ": ends inside token %d of 20 (truncated? fetch it again)", token);
-        }
-        check_load(t, bin.bytes, cut, message, &tok);
+    for (int64_t cut = 4; cut < DATA_HEADER_BYTES; cut += 100) { // 3 bytes and fewer are taken for a vocab.bpe
+        snprintf(message, sizeof(message),
+                 ": %d bytes, less than the header of a tokenizer, 1024 (truncated download? fetch it again)",
+                 (int)cut);
+        check_load_refused(t, bin.bytes, cut, message);
     }
-    check_load(t, bin.bytes, bin.size + 3, ": 3 bytes follow the last of 20 tokens", &tok);
-    bin = make_bin(3, 20, 19, 20);
-    check_load(t, bin.bytes, bin.size, ": tokenizer of version 3, expected 1 or 2", &tok);
-    bin = make_bin(2, 20, 20, 20);
-    check_load(t, bin.bytes, bin.size, ": end-of-text id 20 is outside the vocabulary of 20 tokens", &tok);
-    bin = make_bin(1, 20, 0, 20);
-    check_load(t, bin.bytes, bin.size, ": end-of-text id 50256 is outside the vocabulary of 20 tokens", &tok);
-    bin = make_bin(2, 0, 0, 20);
-    check_load(t, bin.bytes, bin.size, ": header says 0 tokens, expected 1 to 65535", &tok);
-    bin = make_bin(2, 0xffffffffu, 0, 20);
-    check_load(t, bin.bytes, bin.size, ": header says -1 tokens, expected 1 to 65535", &tok);
-    bin = make_bin(2, 20, 19, 20);
+    int token = 0;
+    int64_t end = DATA_HEADER_BYTES + 1 + bin.bytes[DATA_HEADER_BYTES]; // of this token
+    for (int64_t cut = DATA_HEADER_BYTES; cut < bin.size; cut++) {
+        if (cut == end) { token++, end += 1 + bin.bytes[end]; }
+        snprintf(message, sizeof(message), ": ends inside token %d of 20 (truncated? fetch it again)", token);
+        check_load_refused(t, bin.bytes, cut, message);
+    }
+    check_load_refused(t, bin.bytes, bin.size + 3, ": 3 bytes follow the last of 20 tokens");
     bin.bytes[DATA_HEADER_BYTES + 2] = 0;
-    check_load(t, bin.bytes, bin.size, ": token 1 is empty", &tok);
+    check_load_refused(t, bin.bytes, bin.size, ": token 1 is empty");
 }
 
 TEST(test_other_files) {
+    static const struct {
+        uint32_t version, vocab, eot;
+        const char *message;
+    } headers[] = {{3, 20, 19, ": tokenizer of version 3, expected 1 or 2"},
+                   {2, 20, 20, ": end-of-text id 20 is outside the vocabulary of 20 tokens"},
+                   {1, 20, 0, ": end-of-text id 50256 is outside the vocabulary of 20 tokens"},
+                   {2, 0, 0, ": header says 0 tokens, expected 1 to 65535"},
+                   {2, 0xffffffffu, 0, ": header says -1 tokens, expected 1 to 65535"}};
     Tokenizer tok;
     Error error;
-    check_load(t, "", 0, ": line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin", &tok);
-    check_load(t, "a b\n", 4, ": line 1: the file ends with 1 merges, GPT-2 has 50000 (truncated? fetch it again)",
-               &tok);
+    for (size_t i = 0; i < sizeof(headers) / sizeof(headers[0]); i++) {
+        Bin bin = make_bin(headers[i].version, headers[i].vocab, headers[i].eot, 20);
+        check_load_refused(t, bin.bytes, bin.size, headers[i].message);
+    }
+    check_load_refused(t, "", 0, ": line 1: the file is empty, expected vocab.bpe or gpt2_tokenizer.bin");
+    check_load_refused(t, "a b\n", 4,
+                       ": line 1: the file ends with 1 merges, GPT-2 has 50000 (truncated? fetch it again)");
     CHECK(t, !tokenizer_open(&tok, "llmc", &error) && strcmp(error.text, "llmc: is a folder, expected a file") == 0,
           "%s", error.text);
     CHECK(t, !tokenizer_open(&tok, "no/such.bpe", &error) && strstr(error.text, "no/such.bpe: cannot open") != NULL,

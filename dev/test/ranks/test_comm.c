@@ -404,28 +404,6 @@ static void check_messages(Test *t, Run *run, int except, const char *begin, con
 
 // ---- Starting ----
 
-TEST(test_single) {
-    Comm comm;
-    Error error = {"mine"};
-    uint64_t value = 5, all = 0;
-    bool any = false;
-    memset(&comm, 0, sizeof(comm));
-    comm_close(&comm); // harmless
-    comm_single(&comm);
-    CHECK(t, comm.rank == 0 && comm.num_ranks == 1 && comm.local_rank == 0 && comm.num_local == 1, "not one process");
-    CHECK(t, comm_all_gather(&comm, &value, &all, 8, &error) && all == 5, "all-gather");
-    CHECK(t, comm_sum_u64(&comm, &value, 1, &error) && value == 5, "sum");
-    CHECK(t, comm_broadcast(&comm, &value, 8, &error) && value == 5, "broadcast");
-    CHECK(t, comm_any(&comm, true, &any, &error) && any, "any");
-    CHECK(t, comm_agree(&comm, true, &error), "agree");
-    CHECK(t, !comm_agree(&comm, false, &error) && strcmp(error.text, "mine") == 0, "agree: %s", error.text);
-    comm_progress(&comm, "step"), comm_slow(&comm, true), comm_waits(&comm, true), comm_expects(&comm, 1.0);
-    comm_guard(&comm, is_healthy, abort_gpus, NULL), comm_await_verdict(&comm, 1.0);
-    comm_fail(&comm, &error);
-    CHECK(t, comm_prints(&comm), "does not print");
-    comm_close(&comm), comm_close(&comm);
-}
-
 TEST(test_addresses) {
     static const struct {
         const char *text, *host; // NULL: refused
@@ -620,47 +598,53 @@ TEST(test_local_ranks) {
 
 // ---- A shared folder ----
 
-static void folder_start(Run *run, int n, const TempDir *dir, const char *options) {
+static void shared_folder(Test *t, Run *run) { snprintf(run->at, sizeof(run->at), "%s", test_path(t, "shared")); }
+
+static void folder_start(Test *t, Run *run, int n) {
     run->n = n;
-    snprintf(run->at, sizeof(run->at), "%s/shared", dir->path);
-    for (int i = n - 1; i >= 0; i--) { start_process(&run->p[i], run->at, "start=fs n=%d rank=%d %s", n, i, options); }
+    shared_folder(t, run);
+    for (int i = n - 1; i >= 0; i--) { start_process(&run->p[i], run->at, "start=fs n=%d rank=%d do=exchanges", n, i); }
 }
 
-static void check_folder_clean(Test *t, const Run *run) {
-    char file[700];
-    snprintf(file, sizeof(file), "%s/gpt2c_start/address", run->at);
-    CHECK(t, !path_exists(file), "%s is left behind", file);
+static const char *address_file(Test *t, const char *folder) {
+    char name[64];
+    snprintf(name, sizeof(name), "%s/gpt2c_start/address", folder);
+    return test_path(t, name);
+}
+
+// Leaves a file as an earlier run may have left it.
+static void leave_address(Test *t, const void *text, size_t bytes) {
+    Error error;
+    temp_must(make_directories(test_path(t, "shared/gpt2c_start"), &error), error.text);
+    temp_write(address_file(t, "shared"), text, bytes);
+}
+
+static void check_folder_clean(Test *t) {
+    CHECK(t, !path_exists(address_file(t, "shared")), "%s is left behind", address_file(t, "shared"));
 }
 
 TEST(test_shared_folder) {
-    TempDir dir = temp_dir_make();
     Run run;
     for (int n = 2; n <= 5; n += 3) {
-        folder_start(&run, n, &dir, "do=exchanges");
+        folder_start(t, &run, n);
         check_all_well(t, &run);
-        check_folder_clean(t, &run);
+        check_folder_clean(t);
     }
-    temp_dir_remove(&dir);
 }
 
 // Files that earlier runs left: the ranks read them first, and must find the new one in the end.
 TEST(test_folder_stale) {
     int silent = socket_listen_everywhere(0); // nobody answers there
-    char texts[4][200], file[700];
+    char texts[4][200];
     snprintf(texts[0], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", free_port());
     snprintf(texts[1], 200, "nonce 1234\nport %d\nhost vanished\naddresses 127.0.0.1\n", socket_port(silent));
     snprintf(texts[2], 200, "nonce 12");
     snprintf(texts[3], 200, "%s", "");
     for (int i = 0; i < 4; i++) {
         Run run;
-        snprintf(file, sizeof(file), "%s/shared", test_folder(t));
-        mkdir(file, 0777);
-        snprintf(file, sizeof(file), "%s/shared/gpt2c_start", test_folder(t));
-        mkdir(file, 0777);
-        snprintf(file, sizeof(file), "%s/shared/gpt2c_start/address", test_folder(t));
-        temp_write(file, texts[i], strlen(texts[i]));
+        leave_address(t, texts[i], strlen(texts[i]));
         run.n = 2;
-        snprintf(run.at, sizeof(run.at), "%s/shared", test_folder(t));
+        shared_folder(t, &run);
         start_process(&run.p[1], run.at, "start=fs n=2 rank=1 timeout=%g", i == 1 ? 3.0 : LIMIT);
         if (i == 1) { // rank 1 is at the silent port before the new file is written
             socket_wait(silent, POLLIN, seconds_now() + LIMIT);
@@ -672,39 +656,31 @@ TEST(test_folder_stale) {
             start_process(&run.p[1], run.at, "start=fs n=2 rank=1");
         }
         check_all_well(t, &run);
-        check_folder_clean(t, &run);
+        check_folder_clean(t);
     }
     close(silent);
 }
 
 // The address of another run that is starting right now: its rank 0 sends strangers away, and is not disturbed.
 TEST(test_folder_other_run) {
-    TempDir dir = temp_dir_make();
     Run run, other;
-    char file[700], other_file[700];
-    snprintf(other.at, sizeof(other.at), "%s/other", dir.path);
-    snprintf(other_file, sizeof(other_file), "%s/gpt2c_start/address", other.at);
+    other.n = 2;
+    snprintf(other.at, sizeof(other.at), "%s", test_path(t, "other"));
     start_process(&other.p[0], other.at, "start=fs n=2 rank=0");
-    for (double end = seconds_now() + LIMIT; !path_exists(other_file) && seconds_now() < end;) { process_pause(); }
+    const char *file = address_file(t, "other");
+    for (double end = seconds_now() + LIMIT; !path_exists(file) && seconds_now() < end;) { process_pause(); }
     size_t bytes;
-    uint8_t *text = temp_read(other_file, &bytes);
+    uint8_t *text = temp_read(file, &bytes);
     char *nonce = strstr((char *)text, "nonce ");
     if (CHECK(t, nonce == (char *)text && bytes > 30, "no nonce in the file")) {
         nonce[6] = nonce[6] == '1' ? '2' : '1'; // the run that had this port before
-        snprintf(file, sizeof(file), "%s/shared", dir.path);
-        mkdir(file, 0777);
-        snprintf(file, sizeof(file), "%s/shared/gpt2c_start", dir.path);
-        mkdir(file, 0777);
-        snprintf(file, sizeof(file), "%s/shared/gpt2c_start/address", dir.path);
-        temp_write(file, text, bytes);
+        leave_address(t, text, bytes);
     }
     free(text);
-    folder_start(&run, 2, &dir, "do=exchanges");
+    folder_start(t, &run, 2);
     check_all_well(t, &run);
     start_process(&other.p[1], other.at, "start=fs n=2 rank=1");
-    other.n = 2;
     check_all_well(t, &other);
-    temp_dir_remove(&dir);
 }
 
 TEST(test_folder_in_use) {
@@ -712,7 +688,7 @@ TEST(test_folder_in_use) {
     DirectoryLock lock;
     Error error;
     char folder[700], begin[800];
-    snprintf(run.at, sizeof(run.at), "%s/shared", test_folder(t));
+    shared_folder(t, &run);
     snprintf(folder, sizeof(folder), "%s/gpt2c_start", run.at);
     bool ok = make_directories(folder, &error) && directory_lock(&lock, folder, &error);
     CHECK(t, ok, "%s", error.text);
@@ -738,17 +714,16 @@ TEST(test_other_count) {
     check_messages(t, &run, -1, begin, "--num-processes");
 }
 
-static Link greet_link(const char *at) {
+// A connection to rank 0, which may have to start first.
+static int connect_to(const char *at) {
     SocketAddress address;
     Error error;
-    Link link;
     int fd = -1, lookup;
     socket_parse_address(&address, at, 1, "", &error);
     for (double end = seconds_now() + LIMIT; fd < 0 && seconds_now() < end; process_pause()) {
         fd = socket_connect(&address, 1.0, end, &lookup);
     }
-    link_open(&link, fd, LINK_MAX_BYTES);
-    return link;
+    return fd;
 }
 
 static CommHello greeting(int rank, int num_ranks, int protocol) {
@@ -762,8 +737,9 @@ static CommHello greeting(int rank, int num_ranks, int protocol) {
 // Greets rank 0 as a rank would; no connection (fd -1) when it does not welcome.
 static Link greet(const char *at, int rank, int num_ranks, int protocol) {
     CommHello hello = greeting(rank, num_ranks, protocol);
-    Link link = greet_link(at);
+    Link link;
     Frame *frame = NULL;
+    link_open(&link, connect_to(at), LINK_MAX_BYTES);
     links_send(&link, 1, FRAME_HELLO, &hello, sizeof(hello));
     LinkStatus status = link_await(&link, &frame, seconds_now() + LIMIT);
     if (status != LINK_FRAME || frame->head.type != FRAME_WELCOME) { link_close(&link); }
@@ -893,23 +869,17 @@ static void must_write(int fd, const void *data, size_t bytes) {
 // A port that the network can see gets garbage, silence, and half a greeting. The run starts nevertheless.
 TEST(test_strangers) {
     Run run;
-    SocketAddress address;
-    Error error;
     struct {
         FrameHead head;
         CommHello hello;
     } whole;
-    int fds[5], lookup;
+    int fds[5];
     run_at_free_port(&run, "127.0.0.1");
-    socket_parse_address(&address, run.at, 1, "", &error);
     start_process(&run.p[0], run.at, "n=3 rank=0");
     whole.head = frame_head(FRAME_HELLO, sizeof(whole.hello));
     whole.head.magic = FRAME_MAGIC;
     whole.hello = greeting(1, 3, COMM_PROTOCOL);
-    for (int i = 0; i < 5; i++) {
-        double end = seconds_now() + LIMIT;
-        do { fds[i] = socket_connect(&address, 1.0, end, &lookup); } while (fds[i] < 0 && seconds_now() < end);
-    }
+    for (int i = 0; i < 5; i++) { fds[i] = connect_to(run.at); }
     must_write(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
     must_write(fds[1], &whole, sizeof(whole) / 2);
     socket_close(&fds[1]);
@@ -930,16 +900,10 @@ TEST(test_strangers) {
 // More silent connections than rank 0 listens to at once: they lose their places after a while.
 TEST(test_many_silent) {
     Run run;
-    SocketAddress address;
-    Error error;
-    int fds[COMM_CALLERS + 10], lookup;
+    int fds[COMM_CALLERS + 10];
     run_at_free_port(&run, "127.0.0.1");
-    socket_parse_address(&address, run.at, 1, "", &error);
     start_process(&run.p[0], run.at, "n=2 rank=0");
-    for (int i = 0; i < COMM_CALLERS + 10; i++) {
-        double end = seconds_now() + LIMIT;
-        do { fds[i] = socket_connect(&address, 1.0, end, &lookup); } while (fds[i] < 0 && seconds_now() < end);
-    }
+    for (int i = 0; i < COMM_CALLERS + 10; i++) { fds[i] = connect_to(run.at); }
     start_process(&run.p[1], run.at, "n=2 rank=1");
     for (int i = 0; i < COMM_CALLERS + 10; i += 2) { socket_close(&fds[i]); } // the odd ones stay
     run.n = 2;
@@ -994,56 +958,60 @@ TEST(test_rank_zero_while_starting) {
 
 // ---- How a run ends ----
 
-// Runs whose ranks end by themselves. All but rank `except` say a message with this begin and this end; without one,
+// A run whose ranks end by themselves. All but rank `except` say a message with this begin and this end; without one,
 // they end well and in silence. Rank `except` says `own`, or ends well too.
+typedef struct {
+    const char *options;
+    int n, except;
+    const char *begin, *end, *own;
+} Outcome;
+
+static void check_outcome(Test *t, Run *run, const Outcome *outcome) {
+    run_wait_end(t, run, LIMIT);
+    if (outcome->begin == NULL) {
+        check_all_well(t, run);
+        return;
+    }
+    check_messages(t, run, outcome->except, outcome->begin, outcome->end);
+    const Process *own = outcome->except >= 0 ? &run->p[outcome->except] : NULL;
+    if (own != NULL && outcome->own == NULL) { CHECK(t, own->status == 0, "%s", own->err.text); }
+    if (outcome->own != NULL) { check_message(t, own, outcome->options, outcome->own, outcome->own); }
+}
+
 TEST(test_outcomes) {
-    static const char mismatch[] = "the ranks do not do the same: rank 2 (host2) is in exchange 1, ";
-    static const struct {
-        const char *options;
-        int n, except;
-        const char *begin, *more, *end, *own;
-    } cases[] = {
-        {"do=large", 3, -1, NULL, "", "", NULL},
-        {"do=agree who=1", 4, -1, "rank 1 (host1): disk full on 1", "", "disk full on 1", NULL},
-        {"do=agree", 3, -1, "disk full on 7", "", "disk full on 7", NULL},
-        {"do=facts", 3, -1, NULL, "", "", NULL},
-        {"do=facts who=2", 3, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "", "(host2)", NULL},
-        {"do=facts who=1 fact=--new", 2, -1, "", "", "the ranks run different programs", NULL},
-        {"do=mismatch who=2 how=kind", 4, -1, mismatch,
-         "a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all", "bytes", NULL},
-        {"do=mismatch who=2 how=name", 4, -1, mismatch,
-         "a sum of 8 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
-        {"do=mismatch who=2 how=size", 4, -1, mismatch,
-         "an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
-        {"do=mismatch who=2 how=broadcast", 4, -1, mismatch,
-         "a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8", "bytes", NULL},
-        {"do=leave who=0", 3, -1, NULL, "", "", NULL},
-        {"do=leave who=1", 3, -1, NULL, "", "", NULL},
-        {"do=leave how=miss who=0", 3, 0, "rank 0 (host0) has ended while the others wait for it", "",
+#define MISMATCH "the ranks do not do the same: rank 2 (host2) is in exchange 1, "
+    static const Outcome outcomes[] = {
+        {"do=large", 3, -1, NULL, NULL, NULL},
+        {"do=agree who=1", 4, -1, "rank 1 (host1): disk full on 1", "disk full on 1", NULL},
+        {"do=agree", 3, -1, "disk full on 7", "disk full on 7", NULL},
+        {"do=facts", 3, -1, NULL, NULL, NULL},
+        {"do=facts who=2", 3, -1, "--seq-len is 64 on rank 0 (host0), 32 on rank 2 (host2)", "(host2)", NULL},
+        {"do=facts who=1 fact=--new", 2, -1, "", "the ranks run different programs", NULL},
+        {"do=mismatch who=2 how=kind", 4, -1,
+         MISMATCH "a sum of 16 bytes; rank 0 (host0) in exchange 1, a question to all", "bytes", NULL},
+        {"do=mismatch who=2 how=name", 4, -1,
+         MISMATCH "a sum of 8 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
+        {"do=mismatch who=2 how=size", 4, -1,
+         MISMATCH "an all-gather of 16 bytes; rank 0 (host0) in exchange 1, an all-gather of 8", "bytes", NULL},
+        {"do=mismatch who=2 how=broadcast", 4, -1,
+         MISMATCH "a broadcast of 16 bytes; rank 0 (host0) in exchange 1, a broadcast of 8", "bytes", NULL},
+        {"do=leave who=0", 3, -1, NULL, NULL, NULL},
+        {"do=leave who=1", 3, -1, NULL, NULL, NULL},
+        {"do=leave how=miss who=0", 3, 0, "rank 0 (host0) has ended while the others wait for it",
          "in a question to all", NULL},
-        {"do=leave how=miss who=1", 3, 1, "rank 1 (host1) has ended while the others wait for it", "",
+        {"do=leave how=miss who=1", 3, 1, "rank 1 (host1) has ended while the others wait for it",
          "in a question to all", NULL},
-        {"do=fail who=2 how=wait", 4, 2, "rank 2 (host2): no more paper", "", "paper", "no more paper"},
-        {"do=fail who=0 how=wait", 4, 0, "rank 0 (host0): no more paper", "", "paper", "no more paper"},
-        {"do=fail who=3 how=compute", 4, 3, "rank 3 (host3): no more paper", "", "paper", "no more paper"},
-        {"do=fail who=0 how=compute", 4, 0, "rank 0 (host0): no more paper", "", "paper", "no more paper"},
+        {"do=fail who=2 how=wait", 4, 2, "rank 2 (host2): no more paper", "paper", "no more paper"},
+        {"do=fail who=0 how=wait", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
+        {"do=fail who=3 how=compute", 4, 3, "rank 3 (host3): no more paper", "paper", "no more paper"},
+        {"do=fail who=0 how=compute", 4, 0, "rank 0 (host0): no more paper", "paper", "no more paper"},
         // All fail at once: each says it itself, or is told it by another.
-        {"do=fail", 5, -1, "", "", "no more paper", NULL},
+        {"do=fail", 5, -1, "", "no more paper", NULL},
     };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof(outcomes) / sizeof(outcomes[0]); i++) {
         Run run;
-        char begin[200];
-        run_start(&run, cases[i].n, cases[i].options);
-        run_wait_end(t, &run, LIMIT);
-        if (cases[i].begin == NULL) {
-            check_all_well(t, &run);
-            continue;
-        }
-        snprintf(begin, sizeof(begin), "%s%s", cases[i].begin, cases[i].more);
-        check_messages(t, &run, cases[i].except, begin, cases[i].end);
-        const Process *own = cases[i].except >= 0 ? &run.p[cases[i].except] : NULL;
-        if (own != NULL && cases[i].own == NULL) { CHECK(t, own->status == 0, "%s", own->err.text); }
-        if (cases[i].own != NULL) { check_message(t, own, cases[i].options, cases[i].own, cases[i].own); }
+        run_start(&run, outcomes[i].n, outcomes[i].options);
+        check_outcome(t, &run, &outcomes[i]);
     }
 }
 
@@ -1202,60 +1170,54 @@ TEST(test_stopped_in_a_round) {
 
 // ---- Runs that mostly wait, all at once ----
 
-static struct {
-    Run stopped[2];  // whose rank 0, or 1, is stopped for good
-    Run pausing[3];  // whose rank 0, 1, or all are stopped for a while
-    Run hanging[2];  // whose rank 0, or 2, hangs
-    Run stuck;       // all wait for each other
-    Run left[2];     // all wait for rank 0, or 1, which has ended
-    Run slow[2];     // a rank takes longer than the watchdog allows
-    Run sick, stiff; // a rank is not healthy; and the abort never returns
-} waiting;
+enum { NUM_WAITING = 9, SICK = 7 };
+static const Outcome waiting[NUM_WAITING] = {
+    {"do=hang who=0 watchdog=1.5 resumable=1", 3, -1, "rank 0 (host0) hangs: no progress for ", " s in step 1" REMEDY,
+     NULL},
+    {"do=hang who=2 watchdog=1.5 resumable=1", 3, -1, "rank 2 (host2) hangs: no progress for ", " s in step 1" REMEDY,
+     NULL},
+    {"do=hang how=all who=1 watchdog=1.5", 3, -1, "all ranks wait for each other, for ",
+     "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1", NULL},
+    // All wait for a rank that has ended.
+    {"do=leave how=gpu who=0 watchdog=1.5", 3, 0, "all ranks wait for each other, for ", "; rank 0 (host0) has ended",
+     NULL},
+    {"do=leave how=gpu who=1 watchdog=1.5", 3, 1, "all ranks wait for each other, for ", "; rank 1 (host1) has ended",
+     NULL},
+    // Longer than the watchdog allows, but announced. The other ranks wait, and are not blamed either.
+    {"do=slow how=slow who=2 seconds=5 watchdog=3", 3, -1, NULL, NULL, NULL},
+    {"do=slow who=0 seconds=5 watchdog=3", 3, -1, NULL, NULL, NULL},
+    // A rank is not healthy; in the second run the abort never returns.
+    {"do=health who=2", 3, -1, "rank 2 (host2): the GPUs have lost each other", "each other", NULL},
+    {"do=health who=1 how=block", 2, -1, "rank 1 (host1): the GPUs have lost each other", "each other", NULL},
+};
+static Run waiting_runs[NUM_WAITING], stopped[2], pausing[3];
 
-static void start_waiting(void) {
-    run_start(&waiting.stopped[0], 3, "do=compute silence=3 resumable=1");
-    run_start(&waiting.stopped[1], 3, "do=compute silence=3 resumable=1");
-    run_start(&waiting.pausing[0], 3, "do=compute seconds=6 silence=20");
-    run_start(&waiting.pausing[1], 3, "do=compute seconds=6 silence=20");
-    run_start(&waiting.pausing[2], 3, "do=compute seconds=6 silence=2.5");
-    run_start(&waiting.hanging[0], 3, "do=hang who=0 watchdog=1.5 resumable=1");
-    run_start(&waiting.hanging[1], 3, "do=hang who=2 watchdog=1.5 resumable=1");
-    run_start(&waiting.stuck, 3, "do=hang how=all who=1 watchdog=1.5");
-    run_start(&waiting.left[0], 3, "do=leave how=gpu who=0 watchdog=1.5");
-    run_start(&waiting.left[1], 3, "do=leave how=gpu who=1 watchdog=1.5");
-    run_start(&waiting.slow[0], 3, "do=slow how=slow who=2 seconds=5 watchdog=3");
-    run_start(&waiting.slow[1], 3, "do=slow who=0 seconds=5 watchdog=3");
-    run_start(&waiting.sick, 3, "do=health who=2");
-    run_start(&waiting.stiff, 2, "do=health who=1 how=block");
-}
-
+// Ranks 0 and 1 are stopped for good, each in its run.
 static void stop_for_good(Test *t) {
     for (int victim = 0; victim < 2; victim++) {
-        Run *run = &waiting.stopped[victim];
-        if (run_wait_open(t, run)) { process_signal(&run->p[victim], SIGSTOP); }
+        if (run_wait_open(t, &stopped[victim])) { process_signal(&stopped[victim].p[victim], SIGSTOP); }
     }
 }
 
-// Stopped for less than the silence that is allowed, or all together (a virtual machine is moved, say): nobody is
-// blamed, the run goes on.
+// Stopped for less than the silence that is allowed (rank 0, or 1), or all together (a virtual machine is moved, say):
+// nobody is blamed, the run goes on.
 static void check_stopped_for_a_while(Test *t) {
-    stop_for_good(t);
     for (int i = 0; i < 3; i++) {
-        if (!run_wait_open(t, &waiting.pausing[i])) { continue; }
+        if (!run_wait_open(t, &pausing[i])) { continue; }
         for (int r = 0; r < 3; r++) {
-            if (i == 2 || r == i) { process_signal(&waiting.pausing[i].p[r], SIGSTOP); }
+            if (i == 2 || r == i) { process_signal(&pausing[i].p[r], SIGSTOP); }
         }
     }
     rank_sleep(4.0);
     for (int i = 0; i < 3; i++) {
-        for (int r = 0; r < 3; r++) { process_signal(&waiting.pausing[i].p[r], SIGCONT); }
+        for (int r = 0; r < 3; r++) { process_signal(&pausing[i].p[r], SIGCONT); }
     }
-    for (int i = 0; i < 3; i++) { check_all_well(t, &waiting.pausing[i]); }
+    for (int i = 0; i < 3; i++) { check_all_well(t, &pausing[i]); }
 }
 
 static void check_stopped(Test *t) {
     for (int victim = 0; victim < 2; victim++) {
-        Run *run = &waiting.stopped[victim];
+        Run *run = &stopped[victim];
         char begin[100];
         for (int i = 0; i < 3; i++) { // the other ranks end while it is still stopped
             if (i != victim) { process_wait_text(&run->p[i], "never", LIMIT); }
@@ -1268,49 +1230,19 @@ static void check_stopped(Test *t) {
     }
 }
 
-static void check_hanging(Test *t) {
-    run_wait_end(t, &waiting.hanging[0], LIMIT);
-    run_wait_end(t, &waiting.hanging[1], LIMIT);
-    check_messages(t, &waiting.hanging[0], -1, "rank 0 (host0) hangs: no progress for ", " s in step 1" REMEDY);
-    check_messages(t, &waiting.hanging[1], -1, "rank 2 (host2) hangs: no progress for ", " s in step 1" REMEDY);
-}
-
-static void check_all_waiting(Test *t) {
-    run_wait_end(t, &waiting.stuck, LIMIT);
-    for (int who = 0; who < 2; who++) {
-        char end[64];
-        run_wait_end(t, &waiting.left[who], LIMIT);
-        snprintf(end, sizeof(end), "; rank %d (host%d) has ended", who, who);
-        check_messages(t, &waiting.left[who], who, "all ranks wait for each other, for ", end);
-    }
-    check_messages(t, &waiting.stuck, -1, "all ranks wait for each other, for ",
-                   "in step 2: the network or a GPU hangs; rank 1 (host1) is the furthest behind, in step 1");
-}
-
-// Longer than the watchdog allows, but announced. The other ranks wait, and are not blamed either.
-static void check_slow(Test *t) {
-    check_all_well(t, &waiting.slow[0]);
-    check_all_well(t, &waiting.slow[1]);
-}
-
-static void check_health(Test *t) {
-    run_wait_end(t, &waiting.sick, LIMIT);
-    run_wait_end(t, &waiting.stiff, LIMIT);
-    check_messages(t, &waiting.sick, -1, "rank 2 (host2): the GPUs have lost each other", "each other");
-    check_messages(t, &waiting.stiff, -1, "rank 1 (host1): the GPUs have lost each other", "each other");
-    for (int i = 0; i < 3; i++) {
-        CHECK(t, strstr(waiting.sick.p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
-    }
-}
-
 TEST(test_waiting) {
-    start_waiting();
+    for (int i = 0; i < 2; i++) { run_start(&stopped[i], 3, "do=compute silence=3 resumable=1"); }
+    for (int i = 0; i < 3; i++) {
+        run_start(&pausing[i], 3, i < 2 ? "do=compute seconds=6 silence=20" : "do=compute seconds=6 silence=2.5");
+    }
+    for (int i = 0; i < NUM_WAITING; i++) { run_start(&waiting_runs[i], waiting[i].n, waiting[i].options); }
+    stop_for_good(t);
     check_stopped_for_a_while(t);
     check_stopped(t);
-    check_hanging(t);
-    check_all_waiting(t);
-    check_slow(t);
-    check_health(t);
+    for (int i = 0; i < NUM_WAITING; i++) { check_outcome(t, &waiting_runs[i], &waiting[i]); }
+    for (int i = 0; i < 3; i++) {
+        CHECK(t, strstr(waiting_runs[SICK].p[i].out.text, "aborted") != NULL, "rank %d is not aborted", i);
+    }
 }
 
 // ---- MPI ----

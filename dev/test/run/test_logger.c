@@ -2,45 +2,29 @@
 // disk, and the picture of its losses.
 #define _GNU_SOURCE // posix_openpt
 #include "llmc/run/loss_svg.h"
-#include "dev/test/test.h"
+#include "dev/test/refused.h"
+#include "dev/test/temp_dir.h"
 
 static const StepInfo example = {2, 7.123456, 1.2345, 3e-4, 0.81235, 256, 0.62};
 
-// ---- Helpers: a folder for a test, whole files ----
+// ---- Helpers: whole files of the test's folder ----
 
-static bool make_folder(Test *t, char *dir, size_t size) {
-    const char *parent = getenv("TMPDIR");
-    snprintf(dir, size, "%s/test_logger_XXXXXX", parent != NULL ? parent : "/tmp");
-    return CHECK(t, mkdtemp(dir) != NULL, "mkdtemp %s", dir);
-}
-
-static void remove_folder(Test *t, const char *dir) {
-    char path[MAX_PATH_BYTES];
-    const char *const names[] = {MAIN_LOG_NAME, SPEED_LOG_NAME, LOSS_SVG_NAME};
-    for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof(path), "%.1000s/%s", dir, names[i]);
-        unlink(path);
-    }
-    CHECK(t, rmdir(dir) == 0, "%s: something was left behind", dir);
-}
-
-// Reads dir/name into text (cut at size - 1); "(none)" if there is no such file.
-static void read_text(const char *dir, const char *name, char *text, size_t size) {
-    char path[MAX_PATH_BYTES];
-    snprintf(path, sizeof(path), "%.1000s/%s", dir, name);
+// Reads a file into text (cut at size - 1); "(none)" if there is no such file.
+static void read_text(Test *t, const char *name, char *text, size_t size) {
     snprintf(text, size, "(none)");
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) { return; }
-    text[fread(text, 1, size - 1, file)] = '\0';
-    fclose(file);
+    if (!temp_exists(test_path(t, name))) { return; }
+    size_t bytes;
+    uint8_t *data = temp_read(test_path(t, name), &bytes);
+    snprintf(text, size, "%.*s", (int)bytes, (char *)data);
+    free(data);
 }
 
-static void write_log(Test *t, const char *dir, const char *text) {
-    char path[MAX_PATH_BYTES];
-    snprintf(path, sizeof(path), "%.1000s/%s", dir, MAIN_LOG_NAME);
-    FILE *file = fopen(path, "wb");
-    bool ok = file != NULL && fputs(text, file) >= 0;
-    CHECK(t, file != NULL && fclose(file) == 0 && ok, "%s: not written", path);
+static void write_log(Test *t, const char *text) { temp_write(test_path(t, MAIN_LOG_NAME), text, strlen(text)); }
+
+static void check_log(Test *t, const char *when, const char *want) {
+    char text[4096];
+    read_text(t, MAIN_LOG_NAME, text, sizeof(text));
+    CHECK(t, strcmp(text, want) == 0, "%s: %s", when, text);
 }
 
 // ---- Texts ----
@@ -226,16 +210,16 @@ static bool log_some_steps(Logger *logger, int64_t from, int64_t to, Error *erro
     return true;
 }
 
-// Opens the log in dir, as a run whose first step is `from`, and takes the steps up to `to`. Nothing is shown.
-static bool run_steps(const char *dir, int64_t from, int64_t to, Error *error) {
+// Opens the log, as a run whose first step is `from`, and takes the steps up to `to`. Nothing is shown.
+static void run_steps(Test *t, int64_t from, int64_t to) {
     Logger logger;
-    if (!logger_open(&logger, dir, from, 10, error)) { return false; }
+    Error error = {""};
+    if (!CHECK(t, logger_open(&logger, test_folder(t), from, 10, &error), "%s", error.text)) { return; }
     logger.out = fopen("/dev/null", "w");
     logger.terminal = false;
-    bool ok = logger.out != NULL && log_some_steps(&logger, from, to, error);
+    CHECK(t, logger.out != NULL && log_some_steps(&logger, from, to, &error), "%s", error.text);
     logger_close(&logger);
-    if (logger.out != NULL) { fclose(logger.out); }
-    return ok;
+    fclose(logger.out);
 }
 
 static const char four_steps[] = "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n"
@@ -243,48 +227,35 @@ static const char four_steps[] = "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 nor
                                  "s:2 trl:3.0000 lr:0.000600 norm:1.26\ns:3 trl:2.0000 lr:0.000600 norm:1.26\n";
 
 TEST(test_log_and_resume) {
-    char dir[512], text[4096];
-    Error error = {""};
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    CHECK(t, run_steps(dir, 0, 4, &error), "%s", error.text);
-    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
-    CHECK(t, strcmp(text, four_steps) == 0, "%s", text);
+    run_steps(t, 0, 4);
+    check_log(t, "four steps", four_steps);
     for (int64_t resume = 1; resume <= 4; resume++) { // from each step: the log of an uninterrupted run, no line twice
-        CHECK(t, run_steps(dir, resume, 4, &error), "%s", error.text);
-        read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
-        CHECK(t, strcmp(text, four_steps) == 0, "resumed at %d: %s", (int)resume, text);
+        run_steps(t, resume, 4);
+        check_log(t, "resumed", four_steps);
     }
-    CHECK(t, run_steps(dir, 0, 1, &error), "%s", error.text);
-    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
-    CHECK(t, strcmp(text, "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n") == 0, "a fresh run: %s", text);
-    remove_folder(t, dir);
+    run_steps(t, 0, 1);
+    check_log(t, "a fresh run", "s:0 tel:6.0000\ns:0 trl:5.0000 lr:0.000600 norm:1.26\n");
 }
 
 TEST(test_damaged_log) {
-    char dir[512], text[4096];
-    Error error = {""};
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    CHECK(t, run_steps(dir, 3, 3, &error), "no log yet: %s", error.text);
+    run_steps(t, 3, 3); // no log yet
     write_log(
-        t, dir,
+        t,
         "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 trl:4.00\x01\x02\nxyz\n\ns:-1 tel:3\ns:1 eval:0.2500\ns:1 tel:4.5x\n"
         "s:1 mmlu:0.2600\ns:1 mmlu:\ns:2 mmluu:0.2\ns:3 mmlu:0.3000\ns:99999999999999999999 tel:1\ns:2 trl:nan "
         "lr:0.000600 norm:inf\ns:2 tel:4.0"); // killed while writing
-    CHECK(t, run_steps(dir, 3, 3, &error), "%s", error.text);
-    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
-    const char *head =
-        "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 eval:0.2500\ns:1 mmlu:0.2600\ns:2 trl:nan lr:0.000600 norm:inf\n";
-    CHECK(t, strcmp(text, head) == 0, "%s", text);
-    remove_folder(t, dir);
+    run_steps(t, 3, 3);
+    check_log(t, "damaged",
+              "s:0 trl:5.0000 lr:0.000600 norm:1.26\ns:1 eval:0.2500\ns:1 mmlu:0.2600\n"
+              "s:2 trl:nan lr:0.000600 norm:inf\n");
 }
 
 // What is shown of an accuracy, and kept of it.
 TEST(test_evaluations) {
-    char dir[512], text[4096], shown[4096];
+    char text[4096], shown[4096];
     Logger logger;
     Error error = {""};
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    CHECK(t, logger_open(&logger, dir, 0, 1000, &error), "%s", error.text);
+    CHECK(t, logger_open(&logger, test_folder(t), 0, 1000, &error), "%s", error.text);
     logger.out = tmpfile();
     logger.terminal = true;
     logger_progress(&logger, "HellaSwag 1/9");
@@ -294,41 +265,31 @@ TEST(test_evaluations) {
     logger_progress(&logger, "MMLU 1/9"); // over the bar, which then comes back
     ok = ok && logger_eval(&logger, 250, "MMLU", "mmlu", 0, 7, &error);
     CHECK(t, ok, "%s", error.text);
-    rewind(logger.out);
-    size_t bytes = fread(shown, 1, sizeof(shown) - 1, logger.out);
-    shown[bytes] = '\0';
+    read_back(logger.out, shown, sizeof(shown));
     const char *begin = "\rHellaSwag 1/9\033[J\r\r\033[Jstep  250/1000 | HellaSwag 0.2955 (2967/10042)\n\rstep ";
     const char *end = "\rMMLU 1/9\033[J\r\r\033[Jstep  250/1000 | MMLU 0.0000 (0/7)\n\rstep ";
     CHECK(t, strncmp(shown, begin, strlen(begin)) == 0 && strstr(shown, end) != NULL, "%s", shown);
-    fclose(logger.out);
     logger.out = stdout;
     logger.bar_visible = false;
     logger_close(&logger);
-    read_text(dir, MAIN_LOG_NAME, text, sizeof(text));
+    read_text(t, MAIN_LOG_NAME, text, sizeof(text));
     CHECK(t, strncmp(text, "s:250 eval:0.2955\n", 18) == 0 && strstr(text, "\ns:250 mmlu:0.0000\n") != NULL, "%s",
           text);
-    remove_folder(t, dir);
 }
 
 TEST(test_log_errors) {
     Logger logger;
     Error error = {""};
-    char dir[512], expected[1024];
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    rmdir(dir);
-    snprintf(expected, sizeof(expected), "%s/main.log: cannot open for writing: No such file or directory", dir);
-    CHECK(t, !logger_open(&logger, dir, 0, 10, &error) && strcmp(error.text, expected) == 0, "%s", error.text);
+    CHECK_REFUSED(t, logger_open(&logger, test_path(t, "none"), 0, 10, &error), &error, test_path(t, "none/main.log"),
+                  ": cannot open for writing: No such file or directory");
     if (access("/dev/full", W_OK) != 0) { SKIP(t, "no /dev/full, a disk that is always full"); }
     CHECK(t, logger_open(&logger, NULL, 0, 10, &error), "%s", error.text);
     logger.out = fopen("/dev/null", "w");
     logger.terminal = false;
     snprintf(logger.main.path, sizeof(logger.main.path), "run/main.log");
     logger.main.fd = open("/dev/full", O_WRONLY);
-    CHECK(t, !logger_step(&logger, &example, &error), "a full disk went unnoticed");
-    const char *full =
-        "run/main.log: cannot write the log: no space left on device; free some space, then continue with "
-        "--resume";
-    CHECK(t, strcmp(error.text, full) == 0, "%s", error.text);
+    CHECK_REFUSED(t, logger_step(&logger, &example, &error), &error, "run/main.log",
+                  ": cannot write the log: no space left on device; free some space, then continue with --resume");
     logger_close(&logger);
     if (logger.out != NULL) { fclose(logger.out); }
 }
@@ -337,11 +298,12 @@ TEST(test_log_errors) {
 
 static char svg[1 << 17];
 
-static bool draw(Test *t, const char *dir) {
+// Draws this log; with NULL, the one that is there.
+static void draw(Test *t, const char *log) {
     Error error = {""};
-    bool ok = CHECK(t, loss_svg_write(dir, &error), "%s", error.text);
-    read_text(dir, LOSS_SVG_NAME, svg, sizeof(svg));
-    return ok;
+    if (log != NULL) { write_log(t, log); }
+    CHECK(t, loss_svg_write(test_folder(t), &error), "%s", error.text);
+    read_text(t, LOSS_SVG_NAME, svg, sizeof(svg));
 }
 
 static int count_of(const char *piece) {
@@ -360,50 +322,38 @@ static void check_whole_picture(Test *t, int curves) {
 }
 
 TEST(test_svg_few_points) {
-    char dir[512];
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    write_log(t, dir, "");
-    draw(t, dir);
+    draw(t, "");
     CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
-    write_log(t, dir, "s:0 trl:nan lr:0.0 norm:nan\ns:0 tel:inf\ns:0 eval:0.5\ns:0 mmlu:0.5\n");
-    draw(t, dir);
+    draw(t, "s:0 trl:nan lr:0.0 norm:nan\ns:0 tel:inf\ns:0 eval:0.5\ns:0 mmlu:0.5\n");
     CHECK(t, strcmp(svg, "(none)") == 0, "nothing to draw, yet a picture");
-    write_log(t, dir, "s:0 trl:5.5500 lr:0.000300 norm:1.00\n");
-    draw(t, dir);
+    draw(t, "s:0 trl:5.5500 lr:0.000300 norm:1.00\n");
     check_whole_picture(t, 1);
     CHECK(t, count_of("<circle class=\"train dot\"") == 1, "one step is a dot");
-    write_log(t, dir, "s:0 tel:10.9500\n");
-    draw(t, dir);
+    draw(t, "s:0 tel:10.9500\n");
     check_whole_picture(t, 1);
     CHECK(t, count_of("<circle class=\"val dot\"") == 1 && strstr(svg, ">10.95<") != NULL, "one validation is a dot");
-    write_log(t, dir, four_steps);
-    draw(t, dir);
+    draw(t, four_steps);
     check_whole_picture(t, 2);
     CHECK(t, count_of("<circle") == 2 && count_of("log scale") == 0 && count_of(" band\"") == 0, "%s", svg);
     // Steps 0 to 3 and losses 6 to 2: the corners of the plot.
     CHECK(t, strstr(svg, "<path class=\"val line\" d=\"M76.0 22.0L438.7 185.0\"/>") != NULL, "%s", svg);
     CHECK(t, strstr(svg, "<path class=\"train line\" d=\"M76.0 103.5L257.3 185.0L438.7 266.5L620.0 348.0\"/>") != NULL,
           "%s", svg);
-    remove_folder(t, dir);
 }
 
 TEST(test_svg_many_points) {
-    char dir[512], path[1024];
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    snprintf(path, sizeof(path), "%s/main.log", dir);
-    FILE *file = fopen(path, "w");
-    if (!CHECK(t, file != NULL, "%s", path)) { return; }
+    FILE *file = fopen(test_path(t, MAIN_LOG_NAME), "w");
+    if (!CHECK(t, file != NULL, "no log")) { return; }
     for (int step = 0; step < 30000; step++) {
         double loss = step == 0 ? 900000.0 : 2.0 + 3.0 * exp(-step / 300.0) + 0.1 * sin(step * 1.7);
         fprintf(file, "s:%d tel:%.4f\ns:%d trl:%.4f lr:0.000300 norm:1.00\n", step, loss, step, loss);
     }
     fclose(file);
-    draw(t, dir);
+    draw(t, NULL);
     check_whole_picture(t, 2);
     CHECK(t, count_of(" band\"") == 2 && count_of("<circle") == 0, "many points are a band and a line");
     CHECK(t, count_of("log scale") == 1, "900000 and 2 need a logarithmic axis");
     CHECK(t, strstr(svg, ">10k<") != NULL && strlen(svg) < 60000, "%zu bytes", strlen(svg));
-    remove_folder(t, dir);
 }
 
 TEST(test_svg_axes) {
@@ -430,10 +380,7 @@ TEST(test_svg_axes) {
 }
 
 TEST(test_svg_errors) {
-    char dir[512], expected[1024];
     Error error = {""};
-    if (!make_folder(t, dir, sizeof(dir))) { return; }
-    snprintf(expected, sizeof(expected), "%s/main.log: cannot open: No such file or directory", dir);
-    CHECK(t, !loss_svg_write(dir, &error) && strcmp(error.text, expected) == 0, "%s", error.text);
-    remove_folder(t, dir);
+    CHECK_REFUSED(t, loss_svg_write(test_folder(t), &error), &error, test_path(t, MAIN_LOG_NAME),
+                  ": cannot open: No such file or directory");
 }
