@@ -182,44 +182,56 @@ def expect(parts, part, verdict, remark=""):
     assert parts[part][0] == verdict and remark in parts[part][1], f"{part}: {parts[part]}, expected {verdict} {remark}"
 
 
+PARTS = ["machine", "build trainer", "build", "kernels BF16", "kernels FP32", "test_gpt2 BF16", "test_gpt2 FP32",
+         "emulator BF16", "emulator FP32", "memcheck", "racecheck", "initcheck", "synccheck", "kernel times d12",
+         "kernel times d48", "training d12", "training d48", "step d12", "step d48", "options d12", "options d48",
+         "several GPUs"]
+STEP = {"gelu_forward": "2.000", "gelu_forward predicted": "1.600", "gelu_forward of its prediction": "1.250",
+        "the step of its prediction": "0.714"}
+STEPS = {prefix + what: value for prefix in ("", "fp8: ", "own attention: ") for what, value in STEP.items()}
+VALUES = {  # of results.csv, where all is well
+    # PyTorch has no room for more than 16 sequences, by what it says; ours takes B / 8 ms for B, PyTorch 30 ms. The
+    # memory is without the 500 MiB of CUDA itself.
+    "training d12": {
+        "gpt2.c d12 turn 1 batch": "16", "gpt2.c d12 turn 1 step": "2", "gpt2.c d12 turn 2 speed": "8192000",
+        "PyTorch d12 turn 2 speed": "546133", "ratio_to_torch": "15.000", "gpt2.c d12 fp8 step": "1.5",
+        "gpt2.c planned memory": "7400000000"},
+    "training d48": {"gpt2.c d48 turn 2 batch": "8"},
+    # 2 ms of gelu_forward, which is predicted to move 4 GB in 1.6 ms.
+    "step d12": {"attention by cuDNN": "0.8", "attention of our own": "1", **STEPS,
+                 "own attention: attention_backward of its prediction": "2.000"},
+    "step d48": {**STEPS, "own attention: attention_backward of its prediction": "2.000"},
+    "options d12": {"--cuda-graph 0": "1.500", "--recompute 3": "1.000", "--fp8 1": "0.750",
+                    "defaults differ by": "0.0"},
+    # Each of two GPUs with 4 sequences takes half a millisecond.
+    "several GPUs": {"stage 3 step": "0.5", "ranks": "2"},
+    "all": {"failures": "0"}}
+LEFT_OUT = [("options d12", "--recompute 1"), ("options d12", "--head-overlap 1"),
+            *((f"step {model}", prefix + "fill predicted") for model in ("d12", "d48")
+              for prefix in ("", "fp8: ", "own attention: ")),
+            ("step d12", "own attention: cudnn"), ("step d48", "own attention: cudnn")]
+
+
 def test_all_is_well():
     result, parts, rows, folder = check("", models="d12 d48")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stderr == "", result.stderr
-    assert {verdict for verdict, _ in parts.values()} == {"ok"}, parts
-    for part in ("machine", "build trainer", "build", "kernels BF16", "kernels FP32", "test_gpt2 BF16",
-                 "test_gpt2 FP32", "emulator BF16", "emulator FP32", "memcheck", "racecheck", "initcheck", "synccheck",
-                 "kernel times d12", "kernel times d48", "training d12", "training d48", "step d12", "step d48",
-                 "options d12", "options d48", "several GPUs"):
-        expect(parts, part, "ok")
+    assert result.returncode == 0 and result.stderr == "", result.stdout + result.stderr
+    assert {verdict for verdict, _ in parts.values()} == {"ok"} and set(PARTS) <= set(parts), parts
     expect(parts, "emulator BF16", "ok", "2 hashes equal; within tolerance but with other bits: attention of")
     expect(parts, "kernel times d12", "ok", "adamw 82%, gelu 91%")
     assert sorted(os.listdir(folder)) == sorted(["summary.txt", "results.csv", "kernels.csv", "steps.csv", "build.log",
                                                  "tests.log", "sanitizer.log", "train.log"]), os.listdir(folder)
-    check_training_rows(rows)
-    check_steps_and_options(rows, folder)
-    check_sanitizer_calls(folder, "--kernel-name-exclude")
-    # Each of two GPUs with 4 sequences takes half a millisecond.
-    expect(parts, "several GPUs", "ok", "2 GPUs, the same weights in stages 0 to 3; ms a step: 0.5 0.5 0.5 0.5")
-    assert rows["several GPUs", "stage 3 step"] == "0.5" and rows["several GPUs", "ranks"] == "2", rows
-    assert rows["all", "failures"] == "0", rows
-    check_targets(result, rows, folder)
-
-
-def check_training_rows(rows):
-    """PyTorch has no room for more than 16 sequences, by what it says; ours takes B / 8 ms for B, PyTorch 30 ms."""
-    assert rows["training d12", "gpt2.c d12 turn 1 batch"] == "16", rows
-    assert rows["training d12", "gpt2.c d12 turn 1 step"] == "2", rows
-    assert rows["training d12", "gpt2.c d12 turn 2 speed"] == "8192000", rows
-    assert rows["training d12", "PyTorch d12 turn 2 speed"] == "546133", rows
-    assert rows["training d12", "ratio_to_torch"] == "15.000", rows
-    assert rows["training d12", "gpt2.c d12 fp8 step"] == "1.5", rows
-    assert rows["training d48", "gpt2.c d48 turn 2 batch"] == "8", rows
-    # Without the 500 MiB of CUDA itself, up to rounding to MiB.
-    assert rows["training d12", "gpt2.c planned memory"] == "7400000000", rows
+    assert {part: {what: rows.get((part, what)) for what in values} for part, values in VALUES.items()} == VALUES
+    assert not [row for row in LEFT_OUT if row in rows], rows
+    # Memory is watched in MiB. 797,815,296 operations a token: 6535.7 TFLOP/s of 989.4.
     assert abs(int(rows["training d12", "gpt2.c peak memory"]) - 7400000000) < 2 << 20, rows
-    # 797,815,296 operations a token: 6535.7 TFLOP/s of 989.4.
     assert abs(float(rows["training d12", "gpt2.c d12 turn 1 mfu"]) - 660.6) < 0.1, rows
+    steps = table(folder, "steps.csv")
+    assert [row[0] for row in steps].count("d12") == 7, steps
+    assert ["d48 own attention", "gelu_forward"] in [row[:2] for row in steps], steps
+    assert [row[:2] for row in table(folder, "kernels.csv")].count(["kernel", "precision"]) == 1
+    check_sanitizer_calls(folder, "--kernel-name-exclude")
+    expect(parts, "several GPUs", "ok", "2 GPUs, the same weights in stages 0 to 3; ms a step: 0.5 0.5 0.5 0.5")
+    check_targets(result, rows, folder)
 
 
 def check_sanitizer_calls(folder, option):
@@ -249,17 +261,6 @@ def test_library_kernels():
     assert users == set(groups), (users, groups)
 
 
-def check_steps_and_options(rows, folder):
-    assert rows["step d12", "attention by cuDNN"] == "0.8" and rows["step d12", "attention of our own"] == "1", rows
-    assert rows["options d12", "--cuda-graph 0"] == "1.500" and rows["options d12", "--recompute 3"] == "1.000", rows
-    assert rows["options d12", "--fp8 1"] == "0.750" and rows["options d12", "defaults differ by"] == "0.0", rows
-    assert ("options d12", "--recompute 1") not in rows and ("options d12", "--head-overlap 1") not in rows, rows
-    steps = table(folder, "steps.csv")
-    assert [row[0] for row in steps].count("d12") == 7, steps
-    assert ["d48 own attention", "gelu_forward"] in [row[:2] for row in steps], steps
-    assert [row[:2] for row in table(folder, "kernels.csv")].count(["kernel", "precision"]) == 1
-
-
 def check_targets(result, rows, folder):
     summary = text_of(os.path.join(folder, "summary.txt"))
     assert summary in result.stdout, summary
@@ -276,10 +277,10 @@ def check_targets(result, rows, folder):
                  r" +2\.000 +5\.0% +2\.0 +1000\.00 +3\.00  gelu_forward",
                  r"     --recompute 1: does not fit the memory", r"     --head-rows 8192: this trainer, or this GPU"):
         assert re.search("^" + line, result.stdout, re.M), (line, result.stdout)
-    check_predictions(rows, summary)
+    check_predictions(summary)
 
 
-def check_predictions(rows, summary):
+def check_predictions(summary):
     """2 ms of gelu_forward, which is predicted to move 4 GB in 1.6 ms, where a copy needs 1 ms (4000 GB/s); two rows of
     multiplies against cuBLASLt's kernel, whose 360 GFLOP need 0.45 ms at 800 TFLOP/s; what is not in the trace."""
     for row in (r" +2\.000 +1\.600 +1\.25x +2\.0 +4\.000 +2\.0 +2000 +1\.0 +50\.0%  gelu_forward",
@@ -288,15 +289,6 @@ def check_predictions(rows, summary):
                 r" +- +0\.100 +- +- +0\.300 +0\.0 +- +- +-  fill",
                 r" +2\.000 +2\.800 +0\.71x +0\.0 +7\.800 +462\.0 +3900 +231\.0 +97\.5%  the step"):
         assert len(re.findall("^" + row + "$", summary, re.M)) >= 2, (row, summary)
-    for part in ("step d12", "step d48"):
-        for prefix in ("", "fp8: ", "own attention: "):
-            assert rows[part, prefix + "gelu_forward"] == "2.000", rows
-            assert rows[part, prefix + "gelu_forward predicted"] == "1.600", rows
-            assert rows[part, prefix + "gelu_forward of its prediction"] == "1.250", rows
-            assert rows[part, prefix + "the step of its prediction"] == "0.714", rows
-            assert (part, prefix + "fill predicted") not in rows, rows
-        assert rows[part, "own attention: attention_backward of its prediction"] == "2.000", rows
-        assert (part, "own attention: cudnn") not in rows, rows
 
 
 TIMES_PYTORCH = "bf16 as a multiple of PyTorch"
