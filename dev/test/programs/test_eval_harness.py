@@ -1,11 +1,8 @@
 """dev/eval: the table from results written here, what run_eval.py refuses, and, where lm_eval is installed, a task of
-our own run through the harness, whose accuracy must be what our model's logits give."""
-import array
+our own run through the harness, whose right answers are clear. test_transformers.py compares the logits."""
 import importlib.util
 import json
-import math
 import os
-import random
 import re
 import subprocess
 import sys
@@ -14,7 +11,7 @@ import pytest
 
 import cli
 from cli import new_folder, path, ran, write
-from tools import ROOT, hf_tool
+from tools import ROOT, text_of
 
 RUN_EVAL, SUMMARIZE = (os.path.join(ROOT, "dev", "eval", name) for name in ("run_eval.py", "summarize.py"))
 INSTALLED = all(importlib.util.find_spec(name) for name in ("lm_eval", "torch", "transformers", "accelerate"))
@@ -41,13 +38,12 @@ def says(program, *arguments):
 
 def result(folder, task, scores, name="small", shots=None, limit=None, file=None, **more):
     """A result as run_eval.py writes it. scores: {metric: (value, standard error)}."""
-    os.makedirs(path(folder), exist_ok=True)
     table = {}
     for metric, (value, error) in scores.items():
         table[f"{metric},none"], table[f"{metric}_stderr,none"] = value, error
     data = {"format": 1, "task": task, "shots": shots, "limit": limit, "model": {"name": name}, "n-shot": {task: 0},
             "results": {task: table, task + "_part": {"acc,none": 0.9}}, **more}
-    write(f"{folder}/{file or task}.json", json.dumps(data).encode())
+    write(f"{folder}/{file or task}.json", json.dumps(data))
 
 
 def test_table():
@@ -84,8 +80,7 @@ def test_published_figures():
     assert rows["hellaswag, 10-shot"].split() == ["30.00", "+-", "0.46", "31.53", "[1]"], rows
     assert rows["hellaswag, 0-shot"].split() == ["29.00", "+-", "0.46", "50.90", "[4]"], rows
     assert re.findall(r"^\[(\d)\] .*: https://", out, re.M) == ["1", "4"], out
-    with open(os.path.join(ROOT, "dev", "eval", "published.json"), encoding="utf-8") as file:
-        data = json.load(file)
+    data = json.loads(text_of("dev/eval/published.json"))
     for entry in data["figures"]:
         assert entry["source"] in data["sources"] and entry["model"] in ("124M", "774M", "1558M"), entry
         assert entry["metric"] == "perplexity" or 0.0 < entry["value"] < 1.0, entry
@@ -94,13 +89,12 @@ def test_published_figures():
 def test_files_of_the_harness():
     """results_*.json as lm_eval writes it: a group is shown without its parts."""
     folder = new_folder("theirs")
-    os.makedirs(os.path.join(folder, "model"))
     data = {"results": {"mmlu": {"acc,none": 0.25, "acc_stderr,none": 0.004},
                         "mmlu_law": {"acc,none": 0.3, "acc_stderr,none": 0.02},
                         "gsm8k": {"exact_match,strict-match": 0.01, "exact_match_stderr,strict-match": 0.002}},
             "group_subtasks": {"mmlu": ["mmlu_law"], "gsm8k": []}, "n-shot": {"mmlu": 5, "gsm8k": 5},
             "config": {"limit": None}, "model_name": "someone/gpt2"}
-    write("theirs/model/results_2026-01-01.json", json.dumps(data).encode())
+    write("theirs/model/results_2026-01-01.json", json.dumps(data))
     out = called(SUMMARIZE, folder).stdout
     assert "someone/gpt2" in out and "mmlu_law" not in out
     assert re.search(r"^mmlu, 5-shot +acc +25.00 \+- 0.40$", out, re.M), out
@@ -172,59 +166,30 @@ metadata:
 
 
 def questions():
-    """Some that a model of this text can answer better than by chance, some of any kind."""
-    generator = random.Random(3)
-    phrases = ["the cat", "a dog", "cat runs", "and the", "likes a", "sees the", "far away."]
+    """What may follow in the text, beside letters that never do. Five times these are as many: every measure prefers
+    the right ones. Three times these are two, whose whole probability is higher. So acc is 5 / 8, and acc_norm is 1."""
+    right, never = "sees the dog and runs far away.", "zqxjvbmp"
     docs = []
-    for _ in range(20):
-        choices = generator.sample(phrases, 3) + ["".join(generator.choices("xyz qd", k=generator.randrange(4, 12)))]
-        choices = [choice.strip() for choice in choices]
-        docs.append({"question": generator.choice(phrases), "choices": choices, "label": generator.randrange(4)})
+    for i in range(8):
+        choices = [never[:2] if i < 3 else (never * 4)[:len(right)]] * 3
+        choices.insert(i % 4, right)
+        docs.append({"question": "the cat", "choices": choices, "label": i % 4})
     return docs
-
-
-def logits_of(folder, ids):
-    """(T,V) of the CPU trainer's model, in plain lists."""
-    subprocess.run([hf_tool(), "logits", folder, path("numbers"), *map(str, ids)], check=True)
-    numbers, V = array.array("f", cli.read("numbers")), 257
-    return [numbers[t * V:(t + 1) * V] for t in range(len(ids))]
-
-
-def log_likelihood(folder, question, choice):
-    ids, start = list(f"{question} {choice}".encode()), len(question.encode())
-    total = 0.0
-    for row, target in list(zip(logits_of(folder, ids[:-1]), ids[1:]))[start - 1:]:
-        top = max(row)
-        total += row[target] - top - math.log(sum(math.exp(x - top) for x in row))
-    return total
-
-
-def accuracies(folder, docs):
-    right = [0, 0]
-    for doc in docs:
-        scores = [log_likelihood(folder, doc["question"], choice) for choice in doc["choices"]]
-        normed = [score / len(choice) for score, choice in zip(scores, doc["choices"])]
-        for i, values in enumerate((scores, normed)):
-            right[i] += values.index(max(values)) == doc["label"]
-    return [count / len(docs) for count in right]
 
 
 def test_with_the_harness():
     if not INSTALLED:
         pytest.skip("lm_eval is not installed here (pip install \"lm_eval[hf]\")")
-    folder, docs, out = exported(), questions(), new_folder("scores")
-    data = write("tiny.jsonl", "".join(json.dumps(doc) + "\n" for doc in docs).encode())
-    os.makedirs(path("tasks"), exist_ok=True)
-    write("tasks/tiny.yaml", TASK.format(data=data).encode())
+    folder, out = exported(), new_folder("scores")
+    data = write("tiny.jsonl", "".join(json.dumps(doc) + "\n" for doc in questions()))
+    write("tasks/tiny.yaml", TASK.format(data=data))
     options = [folder, "--out", out, "--include-path", path("tasks"), "--device", "cpu", "--tasks"]
     assert "knows no task tiny_choise; tiny_choice?" in says(RUN_EVAL, *options, "tiny_choise")
     done = called(RUN_EVAL, *options, "tiny_choice")
-    with open(os.path.join(out, "tiny_choice.json"), encoding="utf-8") as file:
-        table = json.load(file)["results"]["tiny_choice"]
-    want = accuracies(folder, docs)
-    assert [table["acc,none"], table["acc_norm,none"]] == want and want[0] != want[1], (table, want)
-    assert f"acc {want[0]:.4f} +- " in done.stdout and "[1/1]" in done.stdout, done.stdout
-    assert f"{100 * want[0]:.2f} +- " in called(SUMMARIZE, out).stdout
+    table = json.loads(text_of(os.path.join(out, "tiny_choice.json")))["results"]["tiny_choice"]
+    assert [table["acc,none"], table["acc_norm,none"]] == [0.625, 1.0], table
+    assert "acc 0.6250 +- " in done.stdout and "[1/1]" in done.stdout, done.stdout
+    assert "62.50 +- " in called(SUMMARIZE, out).stdout
     before = os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns
     assert "1 of 1 tasks are done" in called(RUN_EVAL, *options, "tiny_choice").stdout
     assert os.stat(os.path.join(out, "tiny_choice.json")).st_mtime_ns == before
