@@ -13,11 +13,11 @@
 // Exchanges `mine` (bytes; size is equal on all ranks), and copies what all ranks brought to all (total bytes).
 static inline bool comm_copy(Comm *comm, const char *name, int64_t size, const void *mine, int64_t bytes, void *all,
                              int64_t total, Error *error) {
-    Frame *frame;
-    if (!comm_exchange(comm, name, size, mine, bytes, &frame, error)) { return false; }
-    bool ok = frame->head.bytes == total || fail(error, "rank 0 answers %s with something else", name);
-    if (ok && total > 0) { memcpy(all, frame->data, (size_t)total); }
-    frame_release(frame);
+    Text brought;
+    bool ok = comm_exchange(comm, name, size, mine, bytes, &brought, error);
+    if (ok && (int64_t)brought.used != total) { ok = fail(error, "rank 0 answers %s with something else", name); }
+    if (ok && total > 0) { memcpy(all, brought.data, (size_t)total); }
+    text_free(&brought);
     return ok;
 }
 
@@ -74,20 +74,20 @@ typedef struct {
 
 // Each rank says something, or "".
 static inline bool comm_first_text(Comm *comm, const char *name, const char *mine, CommFirst *first, Error *error) {
-    Frame *all;
+    Text all;
     const int room = COMM_TEXT_BYTES - (int)sizeof(CommName) - 4; // for the rank's name before it
     memset(first, 0, sizeof(*first));
-    if (!comm_exchange(comm, name, 0, mine, (int64_t)strlen(mine) + 1, &all, error)) { return false; }
-    const char *text = (const char *)all->data, *end = text + all->head.bytes;
-    for (int r = 0; r < comm->num_ranks && text < end; r++, text += strlen(text) + 1) {
+    bool ok = comm_exchange(comm, name, 0, mine, (int64_t)strlen(mine) + 1, &all, error);
+    const char *text = all.data, *end = ok ? text + all.used : text;
+    for (int r = 0; ok && r < comm->num_ranks && text < end; r++, text += strlen(text) + 1) {
         if (text[0] != '\0' && first->alike == 0) {
             first->rank = r;
             snprintf(first->text, sizeof(first->text), "%.*s", room, text);
         }
         first->alike += text[0] != '\0' && strncmp(first->text, text, (size_t)room) == 0;
     }
-    frame_release(all);
-    return true;
+    text_free(&all);
+    return ok;
 }
 
 // True if ok is true on all ranks. Otherwise false on all, and *error is everywhere the error of the lowest rank that
@@ -109,18 +109,17 @@ static inline bool comm_agree(Comm *comm, bool ok, Error *error) {
 static inline void comm_compare_facts(const Comm *comm, const char *a, const char *a_end, const char *b,
                                       const char *b_end, char *text, size_t size) {
     const char *zero = comm_host(comm, 0), *other = comm_host(comm, comm->rank), *name = "";
-    for (bool value = false; a < a_end && b < b_end; value = !value) {
-        bool equal = strcmp(a, b) == 0;
-        if (!equal && value) {
-            snprintf(text, size, "%.200s is %.1000s on rank 0 (%s), %.1000s on rank %d (%s)", name, a, zero, b,
-                     comm->rank, other);
-            return;
-        }
-        if (!equal) { break; }
+    bool value = false;
+    for (; a < a_end && b < b_end && strcmp(a, b) == 0; value = !value) {
         name = a;
         a += strlen(a) + 1, b += strlen(b) + 1;
     }
     if (a >= a_end && b >= b_end) { return; }
+    if (value && a < a_end && b < b_end) {
+        snprintf(text, size, "%.200s is %.1000s on rank 0 (%s), %.1000s on rank %d (%s)", name, a, zero, b, comm->rank,
+                 other);
+        return;
+    }
     bool here = a < a_end;
     snprintf(text, size, "%.200s is known on rank %d (%s) only: the ranks run different programs", here ? a : b,
              here ? 0 : comm->rank, here ? zero : other);
@@ -129,16 +128,15 @@ static inline void comm_compare_facts(const Comm *comm, const char *a, const cha
 // Compares rank 0's facts ("name NUL value NUL name NUL ...") with those of all ranks. A difference gives one error on
 // all ranks, e.g. "--seq-len is 64 on rank 0 (hostA), 32 on rank 2 (hostB)".
 static inline bool comm_check_facts(Comm *comm, const char *facts, size_t bytes, Error *error) {
-    Frame *zero;
+    Text zero;
     CommFirst first;
     char mine[COMM_TEXT_BYTES] = "";
     if (comm->num_ranks == 1) { return true; }
     const char *name = "a comparison of facts";
-    if (!comm_exchange(comm, name, 0, facts, comm->rank == 0 ? (int64_t)bytes : 0, &zero, error)) { return false; }
-    const char *a = (const char *)zero->data;
-    comm_compare_facts(comm, a, a + zero->head.bytes, facts, facts + bytes, mine, sizeof(mine));
-    frame_release(zero);
-    if (!comm_first_text(comm, name, mine, &first, error)) { return false; }
+    bool ok = comm_exchange(comm, name, 0, facts, comm->rank == 0 ? (int64_t)bytes : 0, &zero, error);
+    if (ok) { comm_compare_facts(comm, zero.data, zero.data + zero.used, facts, facts + bytes, mine, sizeof(mine)); }
+    text_free(&zero);
+    if (!ok || !comm_first_text(comm, name, mine, &first, error)) { return false; }
     if (first.alike == 0) { return true; }
     fail(error, "%s", first.text);
     comm_all_know(comm, error);

@@ -7,7 +7,6 @@
 
 #include "llmc/base/files.h"
 #include "llmc/base/hash.h"
-#include "llmc/base/launcher.h"
 #include "llmc/ranks/ranks.h"
 
 #ifdef USE_MPI
@@ -16,31 +15,12 @@
 #include <mpi.h>
 #endif
 
-#define COMM_MAX_RANKS LAUNCHER_MAX_RANKS
 #define COMM_DEFAULT_PORT 29500
 #define COMM_RETRY_SECONDS 0.1      // between two attempts
 #define COMM_PORT_SECONDS 3.0       // for a port to become free: a run that ended just now may still hold it
 #define COMM_CALLERS 64             // callers at a time: connections that have not said yet who they are
 #define COMM_ADDRESS_FILE "address" // in the folder below, in the shared one
 #define COMM_ADDRESS_FOLDER "gpt2c_start"
-
-typedef enum { COMM_MPI, COMM_TCP, COMM_FOLDER } CommStart;
-
-typedef struct {
-    CommStart start;
-    int num_ranks;        // 0: the launcher knows it
-    int rank;             // -1: the launcher knows it; MPI always knows it better
-    int gpus_per_node;    // 0: as many as ranks have one host name
-    const char *address;  // TCP: of rank 0, "host", "host:port" or "[IPv6]:port"
-    const char *folder;   // FOLDER: all machines see it
-    double start_timeout; // seconds until all ranks must have come
-    double watchdog;      // seconds without progress until a rank counts as hanging; 0: never
-    const char *program;  // begins messages of the watch; may be NULL
-    // For tests; 0 or NULL: the default.
-    double beat;      // seconds between two signs of life
-    double silence;   // seconds without one until a rank counts as gone
-    const char *host; // the name of this machine
-} CommOptions;
 
 // Where rank 0 is.
 typedef struct {
@@ -52,17 +32,16 @@ typedef struct {
 
 // A start in progress.
 typedef struct {
-    const CommOptions *options;
-    CommShared *shared; // gets the links, and who is who
-    int rank, num_ranks;
-    CommWho me;
+    Comm *comm; // gets the links, and who is who
+    const CommWho *me;
     double deadline;
     CommContact contact;
-    int listener;                   // of rank 0; else -1
-    int num_missing;                // ranks that have not come to rank 0
-    int num_callers, num_strangers; // strangers: connections of other programs, and silent ones
-    Link callers[COMM_CALLERS];     // of rank 0
-    bool told;                      // the error came from rank 0, where it is printed too
+    bool told;     // the error came from rank 0, where it is printed too
+    bool hopeless; // another attempt to reach rank 0 would fail too
+    // Of rank 0.
+    int listener; // else -1
+    Link callers[COMM_CALLERS];
+    int num_missing, num_strangers; // ranks that have not come; connections of other programs, and silent ones
     DirectoryLock lock;
     char folder[MAX_PATH_BYTES], file[MAX_PATH_BYTES]; // of a start through a folder
 } CommStartup;
@@ -86,15 +65,15 @@ static inline bool comm_fail_listen(const CommStartup *s, const SocketAddress *a
         return fail(error,
                     "%s: the port is in use on %s: another run, or a second process with --process-rank 0? Choose "
                     "another port (--server-ip ADDRESS:PORT)",
-                    where.text, s->me.host);
+                    where.text, s->me->host);
     }
     if (code == EADDRNOTAVAIL) {
         return fail(error,
                     "%s: this machine (%s), where rank 0 runs, does not have that address: --server-ip is rank "
                     "0's own",
-                    where.text, s->me.host);
+                    where.text, s->me->host);
     }
-    return fail(error, "%s: cannot listen there on %s: %s", where.text, s->me.host, strerror(code));
+    return fail(error, "%s: cannot listen there on %s: %s", where.text, s->me->host, strerror(code));
 }
 
 // Listens at a number, or at "localhost". A name may stand for the loopback address on its own machine and for another
@@ -126,14 +105,14 @@ static inline bool comm_listen(CommStartup *s, const SocketAddress *address, Err
 
 static inline bool comm_meet_tcp(CommStartup *s, Error *error) {
     SocketAddress address;
-    const char *text = s->options->address;
+    const char *text = s->comm->options.address;
     if (text == NULL || text[0] == '\0') {
         return fail(error, "--server-ip is missing: a start by TCP needs the address of the machine of rank 0");
     }
     if (!socket_parse_address(&address, text, COMM_DEFAULT_PORT, "--server-ip", error)) { return false; }
     s->contact.port = address.port;
     snprintf(s->contact.text, sizeof(s->contact.text), "%s", address.host);
-    return s->rank > 0 || comm_listen(s, &address, error);
+    return s->comm->rank > 0 || comm_listen(s, &address, error);
 }
 
 // ---- Rank 0 listens anywhere, and says where (MPI and folder) ----
@@ -150,11 +129,11 @@ static inline bool comm_make_contact(CommStartup *s, Error *error) {
     s->listener = socket_listen_everywhere(0);
     int code = errno;
     contact->port = s->listener >= 0 ? socket_port(s->listener) : 0;
-    contact->nonce = comm_random(&s->me);
-    memcpy(contact->host, s->me.host, sizeof(contact->host));
+    contact->nonce = comm_random(s->me);
+    memcpy(contact->host, s->me->host, sizeof(contact->host));
     socket_own_addresses(contact->text, sizeof(contact->text));
     if (contact->port > 0) { return true; }
-    fail(error, "rank 0 (%s) cannot listen for the other ranks: %s", s->me.host, strerror(code));
+    fail(error, "rank 0 (%s) cannot listen for the other ranks: %s", s->me->host, strerror(code));
     snprintf(contact->text, sizeof(contact->text), "%.1000s", error->text);
     return false;
 }
@@ -170,13 +149,13 @@ static inline bool comm_write_contact(const CommContact *contact, const char *fi
 
 // Rank 0 holds a lock on the folder until all ranks have come.
 static inline bool comm_meet_folder(CommStartup *s, Error *error) {
-    const char *shared = s->options->folder;
+    const char *shared = s->comm->options.folder;
     if (shared == NULL || shared[0] == '\0') {
         return fail(error, "--nccl-fs-path is missing: a start through a folder needs one that all machines see");
     }
     bool ok = path_check(shared, "--nccl-fs-path", error) && path_join(s->folder, shared, COMM_ADDRESS_FOLDER, error) &&
               path_join(s->file, s->folder, COMM_ADDRESS_FILE, error);
-    if (!ok || s->rank > 0) { return ok; }
+    if (!ok || s->comm->rank > 0) { return ok; }
     return make_directories(s->folder, error) && directory_lock(&s->lock, s->folder, error) &&
            comm_make_contact(s, error) && comm_write_contact(&s->contact, s->file, error);
 }
@@ -187,7 +166,7 @@ static inline bool comm_find_contact(CommStartup *s, Error *error) {
     CommContact *contact = &s->contact;
     uint8_t *text;
     int64_t size;
-    if (s->options->start != COMM_FOLDER) { return true; }
+    if (s->comm->options.start != COMM_FOLDER) { return true; }
     fail(error, "%s: rank 0 has not written it yet", s->file);
     // Network file systems remember for a while that a file is missing, unless its folder is read.
     DIR *look = opendir(s->folder);
@@ -225,11 +204,11 @@ static inline bool comm_mpi_begin(const Launcher *launcher, int *rank, int *num_
 }
 
 static inline bool comm_meet_mpi(CommStartup *s, Error *error) {
-    if (s->rank == 0) { comm_make_contact(s, error); }
+    if (s->comm->rank == 0) { comm_make_contact(s, error); }
     MPI_Bcast(&s->contact, (int)sizeof(s->contact), MPI_BYTE, 0, MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD); // some MPIs send the last of a broadcast only when they are called again
-    s->deadline = seconds_now() + s->options->start_timeout; // MPI itself may have taken long
-    s->told = s->contact.port == 0 && s->rank > 0;
+    s->deadline = seconds_now() + s->comm->options.start_timeout; // MPI itself may have taken long
+    s->told = s->contact.port == 0 && s->comm->rank > 0;
     return s->contact.port > 0 || fail(error, "%s", s->contact.text);
 }
 
@@ -300,7 +279,7 @@ static inline bool comm_find_place(const CommOptions *o, const Launcher *launche
 
 // Rank 0 listens, and makes its address known. Any other rank knows the address now, or reads it later.
 static inline bool comm_meet(CommStartup *s, Error *error) {
-    CommStart start = s->options->start;
+    CommStart start = s->comm->options.start;
     s->listener = s->lock.fd = -1;
     if (start == COMM_MPI) { return comm_meet_mpi(s, error); }
     return start == COMM_TCP ? comm_meet_tcp(s, error) : comm_meet_folder(s, error);

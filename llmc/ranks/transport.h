@@ -22,7 +22,6 @@
 #define FRAME_MAGIC 0x326d6f63u
 #define FRAME_NAME_BYTES 32               // the name of an exchange and a NUL
 #define LINK_MAX_BYTES ((int64_t)1 << 28) // of a frame's data
-#define LINK_QUEUE 6                      // frames that wait: a beat, a result, a failure, a last word, and two more
 
 #ifndef MSG_NOSIGNAL
 #define MSG_NOSIGNAL 0 // macOS: socket_prepare sets SO_NOSIGPIPE
@@ -267,71 +266,50 @@ typedef struct {
     char name[FRAME_NAME_BYTES];
 } FrameHead;
 
+// A frame that has come.
 typedef struct {
-    int refs;      // queues that hold it
-    uint8_t *data; // head.bytes bytes and a NUL, just behind the head
     FrameHead head;
+    char *data; // head.bytes bytes and a NUL, in the same memory
 } Frame;
 
-// The bytes that travel: the head, then the data.
-static inline uint8_t *frame_bytes(Frame *frame) { return frame->data - sizeof(frame->head); }
+static inline FrameHead frame_head(FrameType type, int64_t bytes) {
+    FrameHead head;
+    memset(&head, 0, sizeof(head));
+    head.magic = FRAME_MAGIC;
+    head.type = (uint32_t)type;
+    head.bytes = bytes;
+    return head;
+}
 
-// A frame with one reference and a copy of data (NULL: none yet). NULL: out of memory.
-static inline Frame *frame_create(const FrameHead *head, const void *data) {
+// A frame whose data is still to come; free() releases it. NULL: out of memory.
+static inline Frame *frame_create(const FrameHead *head) {
     Frame *frame = (Frame *)malloc(sizeof(Frame) + (size_t)head->bytes + 1);
     if (frame == NULL) { return NULL; }
     frame->head = *head;
-    frame->head.magic = FRAME_MAGIC;
-    frame->refs = 1;
-    frame->data = (uint8_t *)(frame + 1);
-    if (data != NULL && head->bytes > 0) { memcpy(frame->data, data, (size_t)head->bytes); }
+    frame->data = (char *)(frame + 1);
     frame->data[head->bytes] = '\0';
     return frame;
-}
-
-// Appends the data of another frame to that of *frame, which nobody else holds. False: out of memory.
-static inline bool frame_append(Frame **frame, const Frame *more) {
-    int64_t bytes = (*frame)->head.bytes + more->head.bytes;
-    Frame *longer = (Frame *)realloc(*frame, sizeof(Frame) + (size_t)bytes + 1);
-    if (longer == NULL) { return false; }
-    longer->data = (uint8_t *)(longer + 1);
-    memcpy(longer->data + longer->head.bytes, more->data, (size_t)more->head.bytes + 1);
-    longer->head.bytes = bytes;
-    *frame = longer;
-    return true;
-}
-
-static inline void frame_release(Frame *frame) {
-    if (frame != NULL && --frame->refs == 0) { free(frame); }
 }
 
 // Copies the data of a frame of this type and size, and releases the frame. False: it is another frame.
 static inline bool frame_take(Frame *frame, FrameType type, void *data, size_t bytes) {
     bool fits = frame->head.type == (uint32_t)type && frame->head.bytes == (int64_t)bytes;
     if (fits) { memcpy(data, frame->data, bytes); }
-    frame_release(frame);
+    free(frame);
     return fits;
-}
-
-static inline FrameHead frame_head(FrameType type, int64_t bytes) {
-    FrameHead head;
-    memset(&head, 0, sizeof(head));
-    head.type = (uint32_t)type;
-    head.bytes = bytes;
-    return head;
 }
 
 // ---- Links: frames over one TCP connection. One thread at a time uses a link ----
 
 typedef struct {
-    int fd; // -1: none
-    int num_out;
-    double opened, heard;  // when it began, and when bytes came last
-    int64_t limit;         // the most data that a frame may bring
-    FrameHead head;        // of the frame that comes
-    Frame *in;             // that frame, once its head is here
-    size_t received, sent; // bytes of the frame that comes, and of out[0]
-    Frame *out[LINK_QUEUE];
+    int fd;               // -1: none
+    double opened, heard; // when it began, and when bytes came last
+    int64_t limit;        // the most data that a frame may bring
+    FrameHead head;       // of the frame that comes
+    Frame *in;            // that frame, once its head is here
+    size_t received;      // bytes of the frame that comes
+    char *out;            // (waiting): frames on their way, until all of them are sent
+    size_t waiting, sent; // bytes of out
 } Link;
 
 // How receiving ended.
@@ -352,66 +330,80 @@ static inline void link_open(Link *link, int fd, int64_t limit) {
 
 static inline void link_close(Link *link) {
     socket_close(&link->fd);
-    frame_release(link->in);
-    link->in = NULL;
-    while (link->num_out > 0) { frame_release(link->out[--link->num_out]); }
+    free(link->in), free(link->out);
+    link->in = NULL, link->out = NULL;
+    link->waiting = 0;
 }
+
+static inline void link_move(Link *to, Link *from) {
+    *to = *from;
+    memset(from, 0, sizeof(*from));
+    from->fd = -1;
+}
+
+// Does something wait to be sent?
+static inline bool link_waits(const Link *link) { return link->fd >= 0 && link->waiting > 0; }
+
+// What a link is ready for when it has something to do, as poll() takes it.
+static inline short link_events(const Link *link) { return (short)(POLLIN | (link_waits(link) ? POLLOUT : 0)); }
 
 static inline bool socket_would_wait(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-// Sends the waiting frames, as far as it goes without blocking. Drops a frame that cannot be sent: reading the link
-// says why.
+// Sends what waits, as far as it goes without blocking. Drops what cannot be sent: reading the link says why.
 static inline void link_flush(Link *link) {
-    while (link->fd >= 0 && link->num_out > 0) {
-        Frame *frame = link->out[0];
-        size_t whole = sizeof(frame->head) + (size_t)frame->head.bytes;
-        ssize_t n = send(link->fd, frame_bytes(frame) + link->sent, whole - link->sent, MSG_NOSIGNAL);
+    while (link_waits(link)) {
+        ssize_t n = send(link->fd, link->out + link->sent, link->waiting - link->sent, MSG_NOSIGNAL);
         if (n < 0 && socket_would_wait()) { return; }
         if (n > 0) { link->sent += (size_t)n; }
-        if (n > 0 && link->sent < whole) { continue; }
-        frame_release(link->out[0]);
-        memmove(link->out, link->out + 1, (size_t)--link->num_out * sizeof(link->out[0]));
-        link->sent = 0;
+        if (n > 0 && link->sent < link->waiting) { continue; }
+        free(link->out);
+        link->out = NULL, link->waiting = link->sent = 0;
     }
 }
 
-// Queues a frame and sends. Drops a frame that finds the queue full: the other end has not read for long.
-static inline void link_send(Link *link, Frame *frame) {
-    if (link->fd < 0 || link->num_out == LINK_QUEUE || frame == NULL) { return; }
-    frame->refs++;
-    link->out[link->num_out++] = frame;
+// Sends a frame. Without memory for it, it ends the connection: the other end must not wait for it.
+static inline void link_send(Link *link, const FrameHead *head, const void *data) {
+    size_t n = sizeof(*head) + (size_t)head->bytes;
+    if (link->fd < 0) { return; }
+    char *longer = (char *)realloc(link->out, link->waiting + n);
+    if (longer == NULL) {
+        shutdown(link->fd, SHUT_RDWR);
+        return;
+    }
+    memcpy(longer + link->waiting, head, sizeof(*head));
+    if (data != NULL) { memcpy(longer + link->waiting + sizeof(*head), data, (size_t)head->bytes); }
+    link->out = longer, link->waiting += n;
     link_flush(link);
 }
 
 // Sends one frame over all open links.
 static inline void links_send(Link *links, int count, FrameType type, const void *data, int64_t bytes) {
     FrameHead head = frame_head(type, bytes);
-    Frame *frame = frame_create(&head, data);
-    for (int i = 0; i < count; i++) { link_send(&links[i], frame); }
-    frame_release(frame);
+    for (int i = 0; i < count; i++) { link_send(&links[i], &head, data); }
 }
 
+// Judges the part of the head that is here. Makes room for the data when the head is whole.
 static inline bool link_check_head(Link *link) {
     bool good = link->received < sizeof(link->head.magic) || link->head.magic == FRAME_MAGIC;
     bool whole = link->received >= sizeof(link->head);
     if (good && whole) { good = link->head.bytes >= 0 && link->head.bytes <= link->limit; }
-    if (good && whole && link->in == NULL) { link->in = frame_create(&link->head, NULL); }
+    if (good && whole && link->in == NULL) { link->in = frame_create(&link->head); }
     errno = good ? ENOMEM : EBADMSG;
     return good && (!whole || link->in != NULL);
 }
 
 // Receives at most one frame, without waiting. *frame then belongs to the caller.
 static inline LinkStatus link_receive(Link *link, Frame **frame) {
+    const size_t head = sizeof(link->head);
     for (;;) {
-        size_t at = link->received, whole = sizeof(link->head);
-        uint8_t *to = link->in != NULL ? frame_bytes(link->in) : (uint8_t *)&link->head;
-        if (link->in != NULL) { whole += (size_t)link->in->head.bytes; }
-        if (link->in != NULL && at == whole) {
+        char *to = link->in != NULL ? link->in->data + (link->received - head) : (char *)&link->head + link->received;
+        size_t whole = head + (link->in != NULL ? (size_t)link->in->head.bytes : 0);
+        if (link->in != NULL && link->received == whole) {
             *frame = link->in;
             link->in = NULL, link->received = 0;
             return LINK_FRAME;
         }
-        ssize_t n = recv(link->fd, to + at, whole - at, 0);
+        ssize_t n = recv(link->fd, to, whole - link->received, 0);
         if (n == 0) { return LINK_CLOSED; }
         if (n < 0 && errno == EINTR) { continue; }
         if (n < 0 && socket_would_wait()) { return LINK_WAIT; }
@@ -428,9 +420,7 @@ static inline LinkStatus link_await(Link *link, Frame **frame, double deadline) 
         link_flush(link);
         LinkStatus status = link_receive(link, frame);
         if (status != LINK_WAIT) { return status; }
-        if (!socket_wait(link->fd, (short)(POLLIN | (link->num_out > 0 ? POLLOUT : 0)), deadline)) {
-            return LINK_TIMEOUT;
-        }
+        if (!socket_wait(link->fd, link_events(link), deadline)) { return LINK_TIMEOUT; }
     }
 }
 
@@ -449,11 +439,11 @@ static inline bool socket_drain(int fd) {
 // unread, and the reset may overtake the last frame.
 static inline void links_hang_up(Link *links, int count, double deadline) {
     for (int i = 0; i < count; i++) {
-        if (links[i].fd >= 0 && links[i].num_out == 0) { shutdown(links[i].fd, SHUT_WR); }
+        if (links[i].fd >= 0 && !link_waits(&links[i])) { shutdown(links[i].fd, SHUT_WR); }
     }
     for (Link *link = links; link < links + count; link++) {
         if (link->fd < 0) { continue; }
-        while (link->num_out > 0 && socket_wait(link->fd, POLLOUT, deadline)) { link_flush(link); }
+        while (link_waits(link) && socket_wait(link->fd, POLLOUT, deadline)) { link_flush(link); }
         shutdown(link->fd, SHUT_WR);
         while (!socket_drain(link->fd) && seconds_now() < deadline && socket_wait(link->fd, POLLIN, deadline)) {}
         link_close(link);
@@ -463,9 +453,8 @@ static inline void links_hang_up(Link *links, int count, double deadline) {
 // Adds open links to an array for poll(). Returns the new number of its elements.
 static inline int links_poll(const Link *links, int count, struct pollfd *polled, int n) {
     for (int i = 0; i < count; i++) {
-        if (links[i].fd < 0) { continue; }
-        polled[n].fd = links[i].fd;
-        polled[n++].events = (short)(POLLIN | (links[i].num_out > 0 ? POLLOUT : 0));
+        struct pollfd p = {links[i].fd, link_events(&links[i]), 0};
+        if (p.fd >= 0) { polled[n++] = p; }
     }
     return n;
 }

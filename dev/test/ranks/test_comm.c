@@ -743,7 +743,7 @@ static Link greet(const char *at, int rank, int num_ranks, int protocol) {
     links_send(&link, 1, FRAME_HELLO, &hello, sizeof(hello));
     LinkStatus status = link_await(&link, &frame, seconds_now() + LIMIT);
     if (status != LINK_FRAME || frame->head.type != FRAME_WELCOME) { link_close(&link); }
-    frame_release(frame);
+    free(frame);
     return link;
 }
 
@@ -761,14 +761,14 @@ static void check_refused(Test *t, int rank, int num_ranks, int protocol, const 
     CHECK(t, refused.fd < 0, "%s: welcome", expected);
     bool told = true;
     do { // signs of life come first
-        frame_release(frame);
+        free(frame);
         frame = NULL;
         told = told && link_await(&present, &frame, seconds_now() + LIMIT) == LINK_FRAME;
     } while (told && frame->head.type == FRAME_BEAT);
     told = told && frame->head.type == FRAME_END;
-    CHECK(t, told && strstr((const char *)frame->data, expected) != NULL, "told: '%s', expected '%s'",
-          told ? (const char *)frame->data : "", expected);
-    frame_release(frame);
+    CHECK(t, told && strstr(frame->data, expected) != NULL, "told: '%s', expected '%s'", told ? frame->data : "",
+          expected);
+    free(frame);
     link_close(&present);
     run_wait_end(t, &run, LIMIT);
     CHECK(t, run.p[0].status == 1 && strstr(run.p[0].err.text, expected) != NULL, "rank 0: %s", run.p[0].err.text);
@@ -877,7 +877,6 @@ TEST(test_strangers) {
     run_at_free_port(&run, "127.0.0.1");
     start_process(&run.p[0], run.at, "n=3 rank=0");
     whole.head = frame_head(FRAME_HELLO, sizeof(whole.hello));
-    whole.head.magic = FRAME_MAGIC;
     whole.hello = greeting(1, 3, COMM_PROTOCOL);
     for (int i = 0; i < 5; i++) { fds[i] = connect_to(run.at); }
     must_write(fds[0], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27);
@@ -943,7 +942,7 @@ TEST(test_rank_zero_while_starting) {
         link_open(&caller, socket_accept(fd), sizeof(CommHello));
         LinkStatus status = link_await(&caller, &frame, seconds_now() + LIMIT);
         CHECK(t, status == LINK_FRAME && frame->head.type == FRAME_HELLO, "no hello: %d", status);
-        frame_release(frame);
+        free(frame);
         links_send(&caller, 1, FRAME_WELCOME, &welcome, sizeof(welcome));
         if (!silent) { link_close(&caller); }
         CHECK(t, process_wait_all(&p, 1, LIMIT), "does not end");
@@ -1081,16 +1080,19 @@ TEST(test_consequence) {
 
 // A watch over two ranks that has not begun.
 static Watch *watch_of_two(int rank) {
-    CommShared *s = comm_create_shared(rank, 2);
+    CommOptions options;
+    Error error;
+    Comm *comm = (Comm *)calloc(1, sizeof(Comm));
     Watch *w = (Watch *)malloc(sizeof(Watch));
-    temp_must(s != NULL && w != NULL, "malloc");
-    watch_begin(w, s);
+    memset(&options, 0, sizeof(options));
+    temp_must(comm != NULL && w != NULL && comm_create(comm, &options, rank, 2, &error), "malloc");
+    watch_begin(w, comm);
     return w;
 }
 
 static void free_watch(Watch *w) {
-    comm_free_shared(w->s);
-    free(w);
+    comm_free(w->comm);
+    free(w->comm), free(w);
 }
 
 // What a broken network, or a stranger in rank 0's place, may send: nothing but a verdict may come of it.
@@ -1100,7 +1102,7 @@ TEST(test_damaged_frames) {
         uint8_t bytes[3 * sizeof(FrameHead) + 2 * sizeof(CommBeat) + 200];
         int fds[2], rank = (int)(i % 2), other = 1 - rank;
         Watch *w = watch_of_two(rank);
-        Link *link = &w->s->links[other];
+        Link *link = &w->comm->links[other];
         temp_must(socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0, "socketpair");
         socket_prepare(fds[0]);
         link_open(link, fds[0], LINK_MAX_BYTES);
@@ -1109,7 +1111,6 @@ TEST(test_damaged_frames) {
                               frame_head(rank == 0 ? FRAME_MINE : FRAME_RESULT, sizeof(CommBeat)),
                               frame_head(FRAME_END, 100)};
         for (size_t k = 0; k < 3; k++) {
-            heads[k].magic = FRAME_MAGIC;
             memcpy(bytes + k * (sizeof(FrameHead) + sizeof(CommBeat)), &heads[k], sizeof(heads[k]));
         }
         for (uint64_t flips = i % 4; flips > 0; flips--) {
@@ -1131,10 +1132,10 @@ TEST(test_damaged_frames) {
 // whose own rank has got no further for as long.
 static Watch *watch_at(int rank, double silent, double ago) {
     Watch *w = watch_of_two(rank);
-    w->s->silence = w->s->watchdog = 3.0, w->s->beat = 0.1;
+    w->comm->options.silence = w->comm->options.watchdog = 3.0, w->comm->options.beat = 0.1;
     w->round = seconds_now() - ago;
-    link_open(&w->s->links[1 - rank], open("/dev/null", O_RDWR), LINK_MAX_BYTES);
-    w->s->since = w->s->links[1 - rank].heard = w->round - silent;
+    link_open(&w->comm->links[1 - rank], open("/dev/null", O_RDWR), LINK_MAX_BYTES);
+    w->comm->since = w->comm->links[1 - rank].heard = w->round - silent;
     return w;
 }
 
@@ -1153,14 +1154,14 @@ static void check_round(Test *t, Watch *w, bool begins, Verdict silence, Verdict
 TEST(test_stopped_in_a_round) {
     for (int rank = 0; rank < 2; rank++) {
         Watch *w = watch_at(rank, 0.2, 4.0);
-        Link *link = &w->s->links[1 - rank];
+        Link *link = &w->comm->links[1 - rank];
         check_round(t, w, false, VERDICT_NONE, VERDICT_NONE);
         check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
-        w->round -= 3.5, w->s->since -= 3.5, link->heard -= 3.5; // again
+        w->round -= 3.5, w->comm->since -= 3.5, link->heard -= 3.5; // again
         check_round(t, w, true, VERDICT_NONE, VERDICT_NONE);
         w->round -= 3.5; // both since the stop: a later silence must not be excused as well
         watch_begin_round(w);
-        CHECK(t, link->heard <= w->round && w->s->since <= w->round, "rank %d: the future is excused", rank);
+        CHECK(t, link->heard <= w->round && w->comm->since <= w->round, "rank %d: the future is excused", rank);
         free_watch(w);
         w = watch_at(rank, 3.1, 0.0);
         check_round(t, w, true, VERDICT_SILENT, VERDICT_HANGS);
