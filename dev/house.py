@@ -22,7 +22,7 @@ ROOMS = {
     "cuda": (2005, "base model"),
     "layers": (3560, "base model cuda"),
     "optim": (600, "base model cuda"),
-    "ranks": (3180, "base model cuda"),
+    "ranks": (3140, "base model cuda"),
     "data": (1540, "base model"),
     "files": (2400, "base model data"),
     "run": (3911, "base model data files"),

@@ -1,5 +1,5 @@
-// What the ranks tell and ask each other, each in one exchange (ranks.h): numbers, whether all are well, whether all
-// know the same facts, who found something. All ranks call these functions at once and in one order.
+// Agreement: what the ranks tell and ask each other, each in one exchange (ranks.h): numbers, whether all are well,
+// whether all know the same facts, who found something. All ranks call these functions at once and in one order.
 #ifndef LLMC_AGREE_H
 #define LLMC_AGREE_H
 
@@ -21,12 +21,12 @@ static inline bool comm_copy(Comm *comm, const char *name, int64_t size, const v
     return ok;
 }
 
-// all: num_ranks times `bytes` bytes, in order of rank.
+// Fills all with num_ranks times `bytes` bytes, in order of rank.
 static inline bool comm_all_gather(Comm *comm, const void *mine, void *all, int64_t bytes, Error *error) {
     return comm_copy(comm, "an all-gather", bytes, mine, bytes, all, comm->num_ranks * bytes, error);
 }
 
-// Rank 0's bytes to all. `bytes` must be equal everywhere.
+// Sends rank 0's bytes to all. `bytes` must be equal everywhere.
 static inline bool comm_broadcast(Comm *comm, void *data, int64_t bytes, Error *error) {
     return comm_copy(comm, "a broadcast", bytes, data, comm->rank == 0 ? bytes : 0, data, bytes, error);
 }
@@ -40,7 +40,7 @@ static inline bool comm_gather_u64(Comm *comm, const char *name, const uint64_t 
     return comm_copy(comm, name, bytes, mine, bytes, *all, comm->num_ranks * bytes, error);
 }
 
-// values[i] becomes the sum over all ranks, modulo 2^64.
+// Makes values[i] the sum over all ranks, modulo 2^64.
 static inline bool comm_add_up(Comm *comm, const char *name, uint64_t *values, int count, Error *error) {
     uint64_t *all;
     bool ok = comm_gather_u64(comm, name, values, count, &all, error);
@@ -56,7 +56,7 @@ static inline bool comm_sum_u64(Comm *comm, uint64_t *values, int count, Error *
     return comm_add_up(comm, "a sum", values, count, error);
 }
 
-// *any: is `mine` true on some rank?
+// Finds out whether `mine` is true on some rank.
 static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
     uint64_t count = mine;
     bool ok = comm_add_up(comm, "a question to all", &count, 1, error);
@@ -66,13 +66,13 @@ static inline bool comm_any(Comm *comm, bool mine, bool *any, Error *error) {
 
 // ---- Texts ----
 
-// The first rank that says something. text is "" if none does.
+// Holds the first text of a rank that is not "". text is "" if there is none.
 typedef struct {
     int rank, alike; // alike: how many ranks say the same
     char text[COMM_TEXT_BYTES];
 } CommFirst;
 
-// Each rank says something, or "".
+// Asks each rank for a text, which may be "".
 static inline bool comm_first_text(Comm *comm, const char *name, const char *mine, CommFirst *first, Error *error) {
     Text all;
     const int room = COMM_TEXT_BYTES - (int)sizeof(CommName) - 4; // for the rank's name before it
@@ -90,8 +90,8 @@ static inline bool comm_first_text(Comm *comm, const char *name, const char *min
     return ok;
 }
 
-// True if ok is true on all ranks. Otherwise false on all, and *error is everywhere the error of the lowest rank that
-// failed, after "rank 3 (host): " unless all say the same.
+// Returns true if ok is true on all ranks. Otherwise returns false on all, and *error is everywhere the error of the
+// lowest rank that failed, after "rank 3 (host): " unless all say the same.
 static inline bool comm_agree(Comm *comm, bool ok, Error *error) {
     CommFirst first;
     if (comm->num_ranks == 1) { return ok; }

@@ -63,14 +63,14 @@ static inline void rank_gpus_print(const Comm *comm, int zero_stage, int spared,
 
 // Connects the GPUs of all ranks. Every rank has set its device. `stream` carries the collectives. If only this rank
 // fails, the other ranks may wait for it inside NCCL, so the caller calls comm_fail.
-#ifdef USE_NCCL
 static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
-    ncclUniqueId id;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     memset(nccl, 0, sizeof(*nccl));
     nccl->ranks = ranks;
     nccl->stream = stream;
     if (ranks->num_ranks == 1) { return true; }
+#ifdef USE_NCCL
+    ncclUniqueId id;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     cuda_check(cudaGetDevice(&nccl->device));
     // NVLink switches that add up (NVLS) change the bits from call to call and take GPU memory. The user may want them.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
@@ -91,16 +91,10 @@ static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_
     }
     comm_guard(ranks, nccl_is_healthy, nccl_abort, nccl);
     return true;
-}
 #else
-static inline bool rank_gpus_connect(NcclContext *nccl, Comm *ranks, cudaStream_t stream, Error *error) {
-    memset(nccl, 0, sizeof(*nccl));
-    nccl->ranks = ranks;
-    nccl->stream = stream;
-    return ranks->num_ranks == 1 ||
-           fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "
+    return fail(error, "this program was built without NCCL, which several GPUs need; install NCCL (libnccl-dev) and "
                        "build again: make train_gpt2cu");
-}
 #endif
+}
 
 #endif // LLMC_RANK_GPUS_CUH

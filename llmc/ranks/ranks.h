@@ -46,7 +46,7 @@ typedef struct {
     const char *host; // the name of this machine
 } CommOptions;
 
-// A process of the run.
+// Names a process of the run.
 typedef struct {
     int32_t pid;
     char host[COMM_HOST_BYTES];
@@ -56,7 +56,7 @@ typedef struct {
     char text[128];
 } CommName;
 
-// The progress of a rank's main thread.
+// Says how far a rank's main thread is.
 typedef struct {
     double idle;    // seconds since it got further
     double limit;   // seconds that this may take; 0: for ever
@@ -68,7 +68,7 @@ typedef struct {
 typedef bool (*CommHealthy)(void *context, char *reason, size_t size);
 typedef void (*CommLastAct)(void *context, const char *words);
 
-// The functions that the watch calls. It holds the mutex during a call: a function that is replaced runs no more.
+// Holds the functions that the watch calls. It holds the mutex during a call: a function that is replaced runs no more.
 typedef struct {
     pthread_mutex_t mutex;
     CommHealthy healthy;
@@ -76,14 +76,14 @@ typedef struct {
     void *guarded, *note_context;
 } CommCallbacks;
 
-// The watch.
+// Holds the thread of the watch.
 typedef struct {
     bool runs;
     pthread_t thread;
     int wake[2]; // a pipe: the main thread wakes it
 } CommThread;
 
-// What this rank knows of a rank.
+// Holds what this rank knows of a rank.
 typedef struct {
     CommWho who;
     bool gone, failed; // it has said goodbye, or why it ends
@@ -125,7 +125,7 @@ static inline CommName comm_process_name(int rank, const CommWho *who) {
     return name;
 }
 
-// The name of a rank's machine.
+// Returns the name of a rank's machine.
 static inline const char *comm_host(const Comm *comm, int rank) {
     return comm->peers != NULL ? comm->peers[rank].who.host : "this machine";
 }
@@ -137,11 +137,11 @@ static inline CommName comm_name(const Comm *comm, int rank) {
     return name;
 }
 
-// Does this process print what all ranks know? The ranks that MPI starts share one output: the first of each machine
-// prints. Every other process has its own output and prints. A rank always prints an error of its own.
+// Tells whether this process prints what all ranks know. The ranks that MPI starts share one output: the first of each
+// machine prints. Every other process has its own output and prints. A rank always prints an error of its own.
 static inline bool comm_prints(const Comm *comm) { return comm->prints; }
 
-// Does no lower rank run on this rank's machine?
+// Tells whether no lower rank runs on this rank's machine.
 static inline bool comm_is_first_of_machine(const Comm *comm, int rank) {
     int first = 0;
     while (strcmp(comm_host(comm, first), comm_host(comm, rank)) != 0) { first++; }
@@ -165,7 +165,7 @@ static inline bool comm_lock(Comm *comm) {
     return true;
 }
 
-// This rank got further. phase: a short text for messages, such as "step 12" or "saving".
+// Tells the watch that this rank got further. phase: a short text for messages, such as "step 12" or "saving".
 static inline void comm_progress(Comm *comm, const char *phase) {
     if (!comm_lock(comm)) { return; }
     comm->main.count++;
@@ -174,7 +174,7 @@ static inline void comm_progress(Comm *comm, const char *phase) {
     pthread_mutex_unlock(&comm->mutex);
 }
 
-// Tells the watch that this rank has got further, to "step 12".
+// Tells the watch that this rank got further, to "step 12".
 static inline void comm_progress_to(Comm *comm, const char *what, int64_t number) {
     char phase[COMM_PHASE_BYTES];
     if (comm->num_ranks == 1) { return; }
@@ -193,17 +193,19 @@ static inline bool comm_change(Comm *comm, bool *fact, bool value) {
     return before;
 }
 
-// The next steps may take long (loading, tokenizing, saving): the watchdog then allows 30 times as long.
+// Tells the watch that the next steps may take long (loading, tokenizing, saving): the watchdog then allows 30 times as
+// long.
 static inline void comm_slow(Comm *comm, bool slow) { comm_change(comm, &comm->slow, slow); }
 
-// The main thread waits for other ranks (a collective, or a GPU that waits for one): it is then not to blame. Exchanges
-// say so themselves. Returns the state before.
+// Tells the watch that the main thread waits for other ranks (a collective, or a GPU that waits for one): it is then
+// not to blame. Exchanges say so themselves. Returns the state before.
 static inline bool comm_waits(Comm *comm, bool waits) { return comm_change(comm, &comm->waits, waits); }
 
-// From now on there is a checkpoint: messages say how to go on from it.
+// Tells the watch that there is a checkpoint: messages say how to go on from it.
 static inline void comm_resumable(Comm *comm, bool resumable) { comm_change(comm, &comm->resumable, resumable); }
 
-// The longest normal time between two calls of comm_progress (a step). The watchdog allows at least 10 times as long.
+// Tells the watch the longest normal time between two calls of comm_progress (a step). The watchdog allows at least 10
+// times as long.
 static inline void comm_expects(Comm *comm, double seconds) {
     if (!comm_lock(comm)) { return; }
     comm->step_seconds = seconds;
@@ -221,7 +223,7 @@ static inline void comm_guard(Comm *comm, CommHealthy healthy, CommLastAct abort
     pthread_mutex_unlock(&c->mutex);
 }
 
-// That thread calls `note` first, which writes down the words that the watch ends this process with.
+// Names what that thread calls first: `note` writes down the words that the watch ends this process with.
 static inline void comm_on_failure(Comm *comm, CommLastAct note, void *context) {
     CommCallbacks *c = &comm->callbacks;
     if (comm->links == NULL) { return; }
@@ -230,8 +232,8 @@ static inline void comm_on_failure(Comm *comm, CommLastAct note, void *context) 
     pthread_mutex_unlock(&c->mutex);
 }
 
-// Another rank's death may have caused an error (of a collective). Gives the watch some seconds to find it. The watch
-// then names the cause and ends the process, and this does not return.
+// Gives the watch some seconds to find another rank's death, which may have caused an error (of a collective). The
+// watch then names the cause and ends the process, and this does not return.
 static inline void comm_await_verdict(const Comm *comm, double seconds) {
     double deadline = seconds_now() + seconds;
     while (comm->watch.runs && seconds_now() < deadline) { poll(NULL, 0, socket_milliseconds(deadline, 100)); }
@@ -239,7 +241,7 @@ static inline void comm_await_verdict(const Comm *comm, double seconds) {
 
 // ---- Failing and ending ----
 
-// One process: no connection, no thread.
+// Makes a Comm of one process: no connection, no thread.
 static inline void comm_single(Comm *comm) {
     memset(comm, 0, sizeof(*comm));
     comm->num_ranks = comm->num_local = 1;
@@ -284,12 +286,12 @@ static inline void comm_all_know(Comm *comm, const Error *error) {
     snprintf(comm->known, sizeof(comm->known), "%.*s", COMM_TEXT_BYTES - 1, error->text);
 }
 
-// Can no exchange succeed any more?
+// Tells whether no exchange can succeed any more.
 static inline bool comm_is_broken(const Comm *comm) { return comm->broken; }
 
-// This rank has failed: the other ranks end with "rank 3 (host): <error>". Does not repeat an error that all ranks have
-// from comm_agree, so call this for every error. Returns within seconds. Does not print. If another rank has failed at
-// this moment, and all ranks end with that rank's error, this does not return.
+// Tells the other ranks that this rank has failed: they end with "rank 3 (host): <error>". Does not repeat an error
+// that all ranks have from comm_agree, so call this for every error. Returns within seconds. Does not print. If another
+// rank has failed at this moment, and all ranks end with that rank's error, this does not return.
 static inline void comm_fail(Comm *comm, const Error *error) {
     char text[COMM_TEXT_BYTES] = "";
     bool known = strcmp(comm->known, error->text) == 0;
@@ -329,7 +331,7 @@ static inline Frame *comm_await(Comm *comm, const char *name, int rank, Error *e
     return frame;
 }
 
-// Does a rank's contribution belong to the exchange that rank 0 is in?
+// Checks that a rank's contribution belongs to the exchange that rank 0 is in.
 static inline bool comm_check_frame(const Comm *comm, const FrameHead *zero, int rank, FrameHead *head, Error *error) {
     head->name[FRAME_NAME_BYTES - 1] = '\0';
     bool one_name = strcmp(head->name, zero->name) == 0;
@@ -341,8 +343,8 @@ static inline bool comm_check_frame(const Comm *comm, const FrameHead *zero, int
                 comm_name(comm, 0).text, (unsigned long long)zero->sequence, zero->name, (long long)zero->size);
 }
 
-// Rank 0's part. mine: the head of its own contribution, with which *all begins. All ranks get all contributions, or
-// the reason for none.
+// Does rank 0's part. mine: the head of its own contribution, with which *all begins. All ranks get all contributions,
+// or the reason for none.
 static inline bool comm_exchange_lead(Comm *comm, const FrameHead *mine, Text *all, Error *error) {
     bool ok = true;
     for (int rank = 1; ok && rank < comm->num_ranks; rank++) {
@@ -358,7 +360,7 @@ static inline bool comm_exchange_lead(Comm *comm, const FrameHead *mine, Text *a
     return ok;
 }
 
-// The part of every other rank.
+// Does the part of every other rank.
 static inline bool comm_exchange_follow(Comm *comm, const FrameHead *mine, const void *data, Text *all, Error *error) {
     comm_post(comm, comm->links, 1, mine, data);
     Frame *answer = comm_await(comm, mine->name, 0, error);
@@ -370,9 +372,10 @@ static inline bool comm_exchange_follow(Comm *comm, const FrameHead *mine, const
     return ok;
 }
 
-// An exchange. size must be equal on all ranks; the length of a rank's contribution (`bytes`) need not. *all gets the
-// contributions in order of rank, and is empty after a failure; the caller frees it. The exchange waits as long as the
-// watch finds all ranks alive and well. An error ends all later exchanges too.
+// Brings `mine` (bytes), and gets what all ranks bring. size must be equal on all ranks; the length of a rank's
+// contribution (`bytes`) need not. *all gets the contributions in order of rank, and is empty after a failure; the
+// caller frees it. The exchange waits as long as the watch finds all ranks alive and well. An error ends all later
+// exchanges too.
 static inline bool comm_exchange(Comm *comm, const char *name, int64_t size, const void *mine, int64_t bytes, Text *all,
                                  Error *error) {
     FrameHead head = frame_head(FRAME_MINE, bytes);

@@ -22,7 +22,7 @@
 #define COMM_ADDRESS_FILE "address" // in the folder below, in the shared one
 #define COMM_ADDRESS_FOLDER "gpt2c_start"
 
-// Where rank 0 is.
+// Says where rank 0 is.
 typedef struct {
     uint64_t nonce; // tells runs apart; 0 for TCP, which cannot agree on one
     int32_t port;   // 0: rank 0 could not listen, and text says why
@@ -30,7 +30,7 @@ typedef struct {
     char text[1024]; // names or numbers of rank 0's machine, separated by spaces
 } CommContact;
 
-// A start in progress.
+// Holds a start in progress.
 typedef struct {
     Comm *comm; // gets the links, and who is who
     const CommWho *me;
@@ -117,13 +117,13 @@ static inline bool comm_meet_tcp(CommStartup *s, Error *error) {
 
 // ---- Rank 0 listens anywhere, and says where (MPI and folder) ----
 
-// A number that no other run has.
+// Returns a number that no other run has.
 static inline uint64_t comm_random(const CommWho *me) {
     uint64_t parts[3] = {(uint64_t)time(NULL), (uint64_t)(1e9 * seconds_now()), hash64(me, sizeof(*me))};
     return hash64(parts, sizeof(parts)) | 1; // 0 means none
 }
 
-// Rank 0 listens at a free port of all its addresses, and describes it, or why it cannot.
+// Lets rank 0 listen at a free port of all its addresses. Describes the port, or why rank 0 cannot.
 static inline bool comm_make_contact(CommStartup *s, Error *error) {
     CommContact *contact = &s->contact;
     s->listener = socket_listen_everywhere(0);
@@ -147,7 +147,7 @@ static inline bool comm_write_contact(const CommContact *contact, const char *fi
     return write_whole_file(file, text, n, error);
 }
 
-// Rank 0 holds a lock on the folder until all ranks have come.
+// Writes rank 0's address into the folder. Rank 0 holds a lock on the folder until all ranks have come.
 static inline bool comm_meet_folder(CommStartup *s, Error *error) {
     const char *shared = s->comm->options.folder;
     if (shared == NULL || shared[0] == '\0') {
@@ -218,7 +218,7 @@ static inline void comm_mpi_end(void) {
     if (!ended) { MPI_Finalize(); }
 }
 
-// Its name and version ("Open MPI v4.1.4"), "" for a program without MPI.
+// Writes the name and version of the MPI library ("Open MPI v4.1.4"), "" for a program without MPI.
 static inline void comm_mpi_version_text(char *text, size_t size) {
     char version[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
@@ -246,7 +246,7 @@ static inline void comm_mpi_version_text(char *text, size_t size) { snprintf(tex
 
 // ---- Rank, number of ranks, address of rank 0 ----
 
-// A start by MPI: as many processes as the launcher has started.
+// Finds them for a start by MPI: as many processes as the launcher has started.
 static inline bool comm_find_place_mpi(const CommOptions *o, const Launcher *launcher, int *rank, int *num_ranks,
                                        Error *error) {
     bool several = launcher->name != NULL && launcher->size != 1; // -1: perhaps
@@ -277,7 +277,7 @@ static inline bool comm_find_place(const CommOptions *o, const Launcher *launche
                                       *rank, *num_ranks - 1, *num_ranks);
 }
 
-// Rank 0 listens, and makes its address known. Any other rank knows the address now, or reads it later.
+// Lets rank 0 listen and make its address known. Any other rank knows the address now, or reads it later.
 static inline bool comm_meet(CommStartup *s, Error *error) {
     CommStart start = s->comm->options.start;
     s->listener = s->lock.fd = -1;
@@ -285,7 +285,7 @@ static inline bool comm_meet(CommStartup *s, Error *error) {
     return start == COMM_TCP ? comm_meet_tcp(s, error) : comm_meet_folder(s, error);
 }
 
-// The ranks have met, or will not.
+// Ends a start, when the ranks have met or will not.
 static inline void comm_part(CommStartup *s) {
     if (s->lock.fd >= 0) { unlink(s->file); }
     directory_unlock(&s->lock);

@@ -15,14 +15,14 @@
 #define COMM_GREETING_SECONDS 10.0 // for the other end of a new connection to say who it is
 #define COMM_CONNECT_SECONDS 2.0   // to connect to one address
 
-// The first words of a process.
+// Holds the first words of a process.
 typedef struct {
     int32_t protocol, rank, num_ranks, unused;
     uint64_t nonce;
     CommWho who;
 } CommHello;
 
-// How long a greeting or its answer may take.
+// Returns the time that a greeting or its answer may take.
 static inline double comm_greeting_seconds(const CommStartup *s) {
     return s->comm->options.start_timeout < COMM_GREETING_SECONDS ? s->comm->options.start_timeout
                                                                   : COMM_GREETING_SECONDS;
@@ -58,7 +58,7 @@ static inline void comm_accept_callers(CommStartup *s) {
     }
 }
 
-// Does this greeting fit the run?
+// Checks that a greeting fits the run.
 static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello, Error *error) {
     int rank = hello->rank;
     CommName name = comm_process_name(rank, &hello->who);
@@ -80,7 +80,7 @@ static inline bool comm_check_hello(const CommStartup *s, const CommHello *hello
                 comm_process_name(rank, &s->comm->peers[rank].who).text);
 }
 
-// A caller is a rank of this run. From here on the watch guards its link.
+// Makes a caller a rank of this run. From here on the watch guards its link.
 static inline void comm_admit(CommStartup *s, Link *caller, const CommHello *hello) {
     Comm *comm = s->comm;
     links_send(caller, 1, FRAME_WELCOME, s->me, (int64_t)sizeof(CommWho));
@@ -134,7 +134,7 @@ static inline bool comm_gather_round(CommStartup *s, Error *error) {
     return seconds_now() < s->deadline || s->num_missing == 0 || comm_fail_missing(s, error);
 }
 
-// Rank 0: waits until all ranks have come. On failure tells the callers why. The watch tells the ranks.
+// Waits, on rank 0, until all ranks have come. On failure tells the callers why. The watch tells the ranks.
 static inline bool comm_gather(CommStartup *s, Error *error) {
     bool ok = true;
     s->num_missing = s->comm->num_ranks - 1;
@@ -151,8 +151,8 @@ static inline bool comm_gather(CommStartup *s, Error *error) {
 
 // ---- The other ranks: joining rank 0 ----
 
-// Another program answers at the address. If the address comes from a file or from a list of all addresses of a
-// machine, the right one may still come.
+// Fails because another program answers at the address. If the address comes from a file or from a list of all
+// addresses of a machine, the right one may still come.
 static inline bool comm_fail_foreign(CommStartup *s, const char *where, const char *what, Error *error) {
     s->hopeless = s->comm->options.start == COMM_TCP;
     return fail(error, "%s: %s: is another program on this port? Rank 0 of gpt2.c is expected there", where, what);
@@ -316,7 +316,7 @@ static inline bool comm_connect(Comm *comm, bool *told, Error *error) {
     return ok;
 }
 
-// The first exchange tells all ranks who is who. Then this rank knows its place, and the watchdog begins.
+// Tells all ranks who is who, in the first exchange. Then this rank knows its place, and the watchdog begins.
 static inline bool comm_introduce(Comm *comm, double watchdog, Error *error) {
     Text all;
     CommWho who = comm->peers[comm->rank].who;

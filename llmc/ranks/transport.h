@@ -95,7 +95,8 @@ static inline bool socket_address_is_number(const SocketAddress *address) {
     return inet_pton(AF_INET, address->host, bytes) == 1 || inet_pton(AF_INET6, address->host, bytes) == 1;
 }
 
-// Can another machine reach this interface's address? A link-local address means nothing without the interface's name.
+// Tells whether another machine can reach this interface's address. A link-local address means nothing without the
+// interface's name.
 static inline bool socket_usable_interface(const struct ifaddrs *interface) {
     const struct sockaddr *address = interface->ifa_addr;
     if (address == NULL || !(interface->ifa_flags & IFF_UP) || (interface->ifa_flags & IFF_LOOPBACK)) { return false; }
@@ -188,7 +189,7 @@ static inline int socket_listen_everywhere(int port) {
     return socket_listen_at((const struct sockaddr *)&all4, sizeof(all4)); // a machine without IPv6
 }
 
-// The port of a listening socket; 0 on failure.
+// Returns the port of a listening socket, 0 on failure.
 static inline int socket_port(int fd) {
     struct sockaddr_storage address;
     socklen_t bytes = sizeof(address);
@@ -266,7 +267,7 @@ typedef struct {
     char name[FRAME_NAME_BYTES];
 } FrameHead;
 
-// A frame that has come.
+// Holds a frame that has come.
 typedef struct {
     FrameHead head;
     char *data; // head.bytes bytes and a NUL, in the same memory
@@ -281,7 +282,7 @@ static inline FrameHead frame_head(FrameType type, int64_t bytes) {
     return head;
 }
 
-// A frame whose data is still to come; free() releases it. NULL: out of memory.
+// Makes a frame whose data is still to come; free() releases it. NULL: out of memory.
 static inline Frame *frame_create(const FrameHead *head) {
     Frame *frame = (Frame *)malloc(sizeof(Frame) + (size_t)head->bytes + 1);
     if (frame == NULL) { return NULL; }
@@ -312,7 +313,7 @@ typedef struct {
     size_t waiting, sent; // bytes of out
 } Link;
 
-// How receiving ended.
+// Says how receiving ended.
 typedef enum {
     LINK_FRAME,   // a whole frame is here
     LINK_WAIT,    // nothing more is here yet
@@ -341,10 +342,10 @@ static inline void link_move(Link *to, Link *from) {
     from->fd = -1;
 }
 
-// Does something wait to be sent?
+// Tells whether something waits to be sent.
 static inline bool link_waits(const Link *link) { return link->fd >= 0 && link->waiting > 0; }
 
-// What a link is ready for when it has something to do, as poll() takes it.
+// Returns the events that a link waits for, as poll() takes them.
 static inline short link_events(const Link *link) { return (short)(POLLIN | (link_waits(link) ? POLLOUT : 0)); }
 
 static inline bool socket_would_wait(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }

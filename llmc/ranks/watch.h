@@ -25,7 +25,8 @@
 #define WATCH_ABORT_SECONDS 5.0  // for the last acts of a process
 #define WATCH_STUCK_SECONDS 1.0  // all ranks wait for each other so long before the watch believes it
 
-// Why a run ends, the most telling reason first. The first of the reasons found at one moment is the cause of the rest.
+// Says why a run ends, the most telling reason first. The first of the reasons found at one moment is the cause of the
+// rest.
 typedef enum { VERDICT_TOLD, VERDICT_DEAD, VERDICT_FAILED, VERDICT_SILENT, VERDICT_HANGS, VERDICT_NONE } Verdict;
 
 typedef struct {
@@ -63,8 +64,8 @@ static inline void watch_print(const Watch *w) {
     if (w->comm->prints || w->own) { print_error(w->comm->options.program, &w->words); }
 }
 
-// Has its own thread, because each act can block for ever: stderr or stdout may be a pipe that nobody reads, and the
-// GPU may not answer to its abort.
+// Runs in its own thread, because each act can block for ever: stderr or stdout may be a pipe that nobody reads, and
+// the GPU may not answer to its abort.
 static inline void *watch_last_acts(void *argument) {
     Watch *w = (Watch *)argument;
     CommCallbacks *c = &w->comm->callbacks;
@@ -90,7 +91,7 @@ static inline void watch_say_last(Watch *w, FrameType type, const char *text, do
     links_hang_up(w->comm->links, w->comm->num_ranks, seconds_now() + seconds);
 }
 
-// The run is over: prints why, tells the other ranks, and ends the process. Needs the mutex and keeps it, so that the
+// Ends the run: prints why, tells the other ranks, and ends the process. Needs the mutex and keeps it, so that the
 // main thread gets no further: an abort leaves numbers on the GPU that must not be logged or saved.
 static inline void watch_end_process(Watch *w) {
     pthread_t acts;
@@ -140,7 +141,7 @@ static inline bool watch_take_frame(Watch *w, int rank, Frame **frame) {
     }
 }
 
-// The link has ended without a goodbye.
+// Notes that a link has ended without a goodbye.
 static inline void watch_lost(Watch *w, int rank, LinkStatus status, int code) {
     CommName name = watch_process(w, rank);
     link_close(&w->comm->links[rank]);
@@ -180,7 +181,7 @@ static inline void watch_judge_silence(Watch *w) {
     }
 }
 
-// The progress of this rank's main thread.
+// Returns the progress of this rank's main thread.
 static inline CommBeat watch_own_beat(const Watch *w) {
     const Comm *comm = w->comm;
     CommBeat beat = comm->main;
@@ -192,14 +193,14 @@ static inline CommBeat watch_own_beat(const Watch *w) {
     return beat;
 }
 
-// Is rank a further than rank b? It has made more steps, or its last step later.
+// Tells whether rank a is further than rank b: it has made more steps, or its last step later.
 static inline bool watch_is_ahead(const Watch *w, int a, int b) {
     const CommBeat *x = &w->comm->peers[a].beat, *y = &w->comm->peers[b].beat;
     return x->count != y->count ? x->count > y->count : x->idle < y->idle;
 }
 
-// All ranks wait, and each for too long. Their beats are some moments old, and the rank that all waited for may have
-// come and gone meanwhile: so each rank must have said it once more.
+// Judges when all ranks wait, and each for too long. Their beats are some moments old, and the rank that all waited for
+// may have come and gone meanwhile: so each rank must have said it once more.
 static inline void watch_judge_waiting(Watch *w, int furthest, int last) {
     const Comm *comm = w->comm;
     if (w->stuck == 0.0) { w->stuck = w->round; }
@@ -217,8 +218,8 @@ static inline void watch_judge_waiting(Watch *w, int furthest, int last) {
                beat->idle, ahead->phase, cause);
 }
 
-// Who has got no further for too long? Rank 0 judges all ranks. When it has ended in order, each rank judges itself. A
-// rank that waits for other ranks is not to blame, unless all wait.
+// Finds who has got no further for too long. Rank 0 judges all ranks. When it has ended in order, each rank judges
+// itself. A rank that waits for other ranks is not to blame, unless all wait.
 static inline void watch_judge_progress(Watch *w) {
     Comm *comm = w->comm;
     int hangs = -1, last = -1, furthest = -1;
@@ -264,8 +265,9 @@ static inline double watch_excuse(double since, double gap, double now) {
     return since + gap < now ? since + gap : now;
 }
 
-// This process itself may have been stopped for a while. Then the other ranks were not silent, and nobody is to blame
-// that this rank got no further. A stop within a round is found in the next round: until then time stands at w->round.
+// Begins a round. This process itself may have been stopped for a while. Then the other ranks were not silent, and
+// nobody is to blame that this rank got no further. A stop within a round is found in the next round: until then time
+// stands at w->round.
 static inline void watch_begin_round(Watch *w) {
     Comm *comm = w->comm;
     double now = seconds_now(), gap = now - w->round;

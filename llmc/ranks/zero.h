@@ -139,7 +139,7 @@ static inline int zero_pieces(const ZeroLayout *z, int b, int64_t begin, int64_t
 
 // ---- Memory ----
 
-// The elements that one rank holds.
+// Counts the elements that one rank holds.
 typedef struct {
     int64_t params; // in the precision of training
     int64_t grads;  // fp32
@@ -169,9 +169,9 @@ static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {
 
 // ---- Traffic ----
 
-// The bytes that one rank sends in a step, which equal the bytes it receives. In a ring over R ranks, a reduce-scatter
-// or an all-gather takes R - 1 turns. In each turn every rank passes one shard to its neighbour. The few bytes of
-// losses and norms do not count.
+// Counts the bytes that one rank sends in a step, which equal the bytes it receives. In a ring over R ranks, a
+// reduce-scatter or an all-gather takes R - 1 turns. In each turn every rank passes one shard to its neighbour. The few
+// bytes of losses and norms do not count.
 typedef struct {
     int64_t block_gradients; // sent while the backward pass computes the blocks below
     int64_t rest_gradients;  // bucket 0: complete only at the end of the backward pass
