@@ -55,10 +55,9 @@ ENVIRONMENT = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0", "OMP_NUM_THRE
 os.environ.update(ENVIRONMENT)
 # A shell that starts this in the background makes it ignore SIGINT, and nohup SIGHUP, and with it every program that a
 # test starts.
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, handler)
 
 
 def pytest_addoption(parser):
@@ -118,13 +117,17 @@ def run_program(command, node):
 
 
 class Program(pytest.Item):
-    """A command of a source file."""
+    """A command of a source file. Without one it stands for a file that the command line names, and whose program is in
+    none of the builds."""
 
     def __init__(self, command=(), **keywords):
         super().__init__(**keywords)
         self.command = command
 
     def runtest(self):
+        if not self.command:
+            raise Failed(f"{self.path.name}: not built in {' or '.join(self.config.builds)}; `make tests` builds the "
+                         "unit tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
         run_program(self.command, self)
 
     def repr_failure(self, excinfo, style=None):
@@ -140,17 +143,6 @@ def runs(request):
     return lambda command: run_program(command, request.node)
 
 
-class NotBuilt(pytest.Item):
-    """Stands for a file that the command line names, and whose program is in none of the builds."""
-
-    def runtest(self):
-        raise Failed(f"{self.path.name}: not built in {' or '.join(self.config.builds)}; `make tests` builds the unit "
-                     "tests, `make fuzzers` the fuzzers, `make build/emu/test_kernels` the kernels")
-
-    def repr_failure(self, excinfo, style=None):
-        return str(excinfo.value)
-
-
 class ProgramFile(pytest.File):
     """A source whose program is built, or a script: an item for each build."""
 
@@ -158,7 +150,7 @@ class ProgramFile(pytest.File):
         items = [Program.from_parent(self, name=f"{self.path.stem}[{label}]", command=command)
                  for label, command in self.commands() if os.access(os.path.join(ROOT, command[0]), os.X_OK)]
         named = any(self.path == pathlib.Path(word).resolve() for word in self.config.args)
-        return items or [NotBuilt.from_parent(self, name=self.path.stem)] * named
+        return items or [Program.from_parent(self, name=self.path.stem)] * named
 
     def commands(self):
         for build in self.config.builds:

@@ -88,7 +88,7 @@ def test_lowest_level_that_fits():
         assert record(folder)["options"]["recompute"] == level and cli.weights_hash(out) == want, (level, out)
     assert re.search("^auto +--recompute 0: ", single(*run), re.M)
     need = f"memory plan: needs {planned(*run, '-r', 3) / 2**20:.2f} MiB of GPU memory, 1.00 MiB of 1.00 MiB are free"
-    gpu_program.refused(*run, says=[need], EMU_MEMORY="1")
+    gpu_program.refused(*run, says=[need, "--batch-size", "--plan"], out_says=["memory "], EMU_MEMORY="1")
 
 
 @pytest.mark.long

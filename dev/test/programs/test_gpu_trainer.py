@@ -165,12 +165,6 @@ def test_no_gpu():
     refused(*RUN, EMU_NO_GPU="1", says=["no GPU", "nvidia-smi"])
 
 
-@only_emulated
-def test_too_little_memory():
-    refused(*RUN, EMU_MEMORY="16", out_says=["memory "],
-            says=["memory plan: needs", "of GPU memory", "are free", "--batch-size", "--plan"])
-
-
 def test_generation():
     """--steps 0 with nothing but a model: a sample; likeliest tokens are the CPU trainer's in fp32."""
     common = ["--init", cli.path("straight"), "--steps", 0, "-g", 12, "--temperature", 0]

@@ -11,9 +11,6 @@ set -eu
 export LC_ALL=C
 cd "$(dirname "$0")/../../.."
 
-# Kernels that may spill, a line each: its name, then why.
-readonly MAY_SPILL=""
-
 readonly ARCHS="80 90"
 readonly QUICK="-O0 -Xptxas -O0 -Xcicc -O0" # not optimised, in a fifth of the time
 precisions=${*:-BF16 FP32}
@@ -56,16 +53,11 @@ resources() { # precision, log
 }
 
 check_spills() { # precision, table
-    local name spilled arch reason
+    local name spilled arch
     while read -r name _ arch _ _ spilled; do
         [ "$spilled" -gt 0 ] || continue
-        reason=$(awk -v name="${name%%<*}" '$1 == name { sub(/^[^ ]* */, ""); print; exit }' <<<"$MAY_SPILL")
-        if [ -n "$reason" ]; then
-            echo "     $name $1 $arch may spill $spilled bytes: $reason"
-        else
-            bad "$1: $name spills $spilled bytes on $arch: registers are short; smaller tiles, or a launch bound"
-            return
-        fi
+        bad "$1: $name spills $spilled bytes on $arch: registers are short; smaller tiles, or a launch bound"
+        return
     done <"$2"
     if [ -s "$2" ]; then ok "$1: no kernel spills"; else bad "$1: nothing from ptxas about kernels in $log"; fi
 }
