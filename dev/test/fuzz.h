@@ -1,4 +1,4 @@
-// What a fuzz target defines, and the temporary file it feeds to a reader.
+// What a fuzz target defines, and the temporary files it feeds to a reader.
 //
 // A target is one reader: dev/test/<room>/fuzz_<reader>.c. Its require() ends the program when the reader accepts an
 // input and then hands out something out of range. The sanitizers find crashes, leaks and undefined behaviour. Two ways
@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
+
+#include "dev/test/temp_dir.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size); // libFuzzer's entry; returns 0
 
@@ -25,51 +25,27 @@ static inline void require(bool condition) {
     if (!condition) { abort(); }
 }
 
-static char fuzz_temp_path[4096];
+static TempDir fuzz_dir;
+static inline void fuzz_remove_folder(void) { temp_dir_remove(&fuzz_dir); }
 
-// A folder in memory, if the machine has one.
-static inline const char *fuzz_temp_base(void) {
-    struct stat info;
-    const char *folder = stat("/dev/shm", &info) == 0 && S_ISDIR(info.st_mode) ? "/dev/shm" : getenv("TMPDIR");
-    return folder != NULL ? folder : "/tmp";
-}
-
-static inline void fuzz_write(const char *path, const uint8_t *data, size_t size) {
-    FILE *file = fopen(path, "wb");
-    if (file == NULL || fwrite(data, 1, size, file) != size || fclose(file) != 0) {
-        perror(path);
-        exit(EXIT_FAILURE);
+// The folder of this process, made when it is first asked for and removed when the process ends.
+static inline const TempDir *fuzz_folder(void) {
+    if (fuzz_dir.path[0] == '\0') {
+        fuzz_dir = temp_dir_make();
+        atexit(fuzz_remove_folder);
     }
+    return &fuzz_dir;
 }
 
-static inline void fuzz_remove_temp_file(void) { unlink(fuzz_temp_path); }
+// Writes a file of the folder and returns its path.
+static inline const char *fuzz_put(const char *name, const void *data, size_t size) {
+    const char *path = temp_path(fuzz_folder(), name);
+    temp_write(path, data, size);
+    return path;
+}
 
-// Puts data into a file in memory (if the machine has such a folder) and returns its path. The same file is used again
-// by the next call and removed when the process ends.
 static inline const char *fuzz_temp_file(const uint8_t *data, size_t size) {
-    if (fuzz_temp_path[0] == '\0') {
-        snprintf(fuzz_temp_path, sizeof(fuzz_temp_path), "%s/llmc_fuzz_%ld.bin", fuzz_temp_base(), (long)getpid());
-        atexit(fuzz_remove_temp_file);
-    }
-    fuzz_write(fuzz_temp_path, data, size);
-    return fuzz_temp_path;
-}
-
-// For a reader of several files: makes, once, a folder that whoever calls this first removes at the end (true).
-static inline bool fuzz_make_temp_folder(char *folder, size_t size) {
-    if (folder[0] != '\0') { return false; }
-    snprintf(folder, size, "%s/llmc_fuzz_XXXXXX", fuzz_temp_base()); // what mkdtemp fills in
-    if (mkdtemp(folder) == NULL) {
-        perror(folder);
-        exit(EXIT_FAILURE);
-    }
-    return true;
-}
-
-static inline void fuzz_put(const char *folder, const char *name, const uint8_t *data, size_t size) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/%s", folder, name);
-    fuzz_write(path, data, size);
+    return fuzz_put("llmc_fuzz.bin", data, size);
 }
 
 #endif // FUZZ_H

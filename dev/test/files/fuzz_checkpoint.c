@@ -3,20 +3,14 @@
 // past it.
 #include "dev/test/files/checkpoint_run.h"
 #include "dev/test/fuzz.h"
-#include "dev/test/temp_dir.h"
 
-static TempDir folder;
 static Run good, loaded;
 
-static void remove_folder(void) { temp_dir_remove(&folder); }
-
-static void make_folder(void) {
+static void save_good(void) {
     Error error;
-    if (folder.path[0] != '\0') { return; }
-    folder = temp_dir_make();
-    atexit(remove_folder);
+    if (good.arrays[0] != NULL) { return; }
     run_init(&good, tiny_config()), run_init(&loaded, tiny_config());
-    require(run_save(&good, folder.path, 1, 7, &error));
+    require(run_save(&good, fuzz_folder()->path, 1, 7, &error));
 }
 
 // Puts the checksum that the header asks for where it belongs, if the header's own sizes allow it.
@@ -49,7 +43,7 @@ static void read_state(const uint8_t *data, size_t size) {
     int64_t step;
     char file[16];
     Error error;
-    if (!state_open(&state, temp_path(&folder, "state_00000001.bin"), &header, &error)) { return; }
+    if (!state_open(&state, temp_path(fuzz_folder(), "state_00000001.bin"), &header, &error)) { return; }
     require((int)strlen(header.text) == header.length && state_find(&header, "no such key") == NULL);
     state_get_i64(&header, "step", &step);
     state_get_text(&header, "generation", file, sizeof(file));
@@ -68,19 +62,19 @@ static void load(const uint8_t *data, size_t size) {
     static StateHeader header;
     GPT2Config found;
     Error error;
-    temp_write(temp_path(&folder, "state_00000001.bin"), data, size);
+    fuzz_put("state_00000001.bin", data, size);
     read_state(data, size);
-    bool whole = checkpoint_verify(folder.path, 1, &error);
-    bool known = checkpoint_load_header(folder.path, 1, &found, &header, &error);
+    bool whole = checkpoint_verify(fuzz_folder()->path, 1, &error);
+    bool known = checkpoint_load_header(fuzz_folder()->path, 1, &found, &header, &error);
     require(known || !whole);
     require(!known || model_configs_equal(&found, &good.config));
-    if (run_load(&loaded, folder.path, 1, &error) == -1) { return; }
+    if (run_load(&loaded, fuzz_folder()->path, 1, &error) == -1) { return; }
     size_t bytes = (size_t)gpt2_num_params(&good.config) * sizeof(float);
     require(whole && memcmp(loaded.arrays[CHECKPOINT_PARAMS], good.arrays[CHECKPOINT_PARAMS], bytes) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    make_folder();
+    save_good();
     load(data, size);
     uint8_t *copy = (uint8_t *)malloc(size + 1);
     if (size > 0) { memcpy(copy, data, size); }
@@ -93,8 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 size_t fuzz_seed_input(int which, uint8_t *buffer, size_t capacity) {
     size_t bytes;
     if (which > 0) { return 0; }
-    make_folder();
-    uint8_t *data = temp_read(temp_path(&folder, "state_00000001.bin"), &bytes);
+    save_good();
+    uint8_t *data = temp_read(temp_path(fuzz_folder(), "state_00000001.bin"), &bytes);
     require(bytes <= capacity);
     memcpy(buffer, data, bytes);
     free(data);

@@ -3,21 +3,10 @@
 #include "dev/test/fuzz.h"
 #include "llmc/files/hf_tokenizer.h"
 
-static char folder[256];
-
 static const char *const names[] = {HF_MERGES_NAME, HF_VOCAB_NAME, HF_TOKENIZER_NAME};
 
 static void remove_files(void) {
-    char path[512];
-    for (int i = 0; i < 3; i++) {
-        snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-}
-
-static void remove_folder(void) {
-    remove_files();
-    rmdir(folder);
+    for (int i = 0; i < 3; i++) { unlink(temp_path(fuzz_folder(), names[i])); }
 }
 
 // One of the files that t gives; `which` counts as in `names`.
@@ -41,10 +30,10 @@ static void check_again(const Tokenizer *t) {
     remove_files();
     for (int i = 0; i < 2; i++) {
         Text text = file_text(t, i);
-        fuzz_put(folder, names[i], (const uint8_t *)text.data, text.used);
+        fuzz_put(names[i], text.data, text.used);
         text_free(&text);
     }
-    require(hf_tokenizer_load(&again, folder, &error));
+    require(hf_tokenizer_load(&again, fuzz_folder()->path, &error));
     require(again.kind == t->kind && again.vocab_size == t->vocab_size && again.eot_token == t->eot_token);
     tokenizer_free(&again);
 }
@@ -69,15 +58,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Tokenizer t;
     Error error;
     const uint8_t *nul = size > 0 ? (const uint8_t *)memchr(data, 0, size) : NULL;
-    if (fuzz_make_temp_folder(folder, sizeof(folder))) { atexit(remove_folder); }
     remove_files();
     if (nul == NULL) {
-        fuzz_put(folder, HF_TOKENIZER_NAME, data, size);
+        fuzz_put(HF_TOKENIZER_NAME, data, size);
     } else {
-        fuzz_put(folder, HF_MERGES_NAME, data, (size_t)(nul - data));
-        fuzz_put(folder, HF_VOCAB_NAME, nul + 1, size - (size_t)(nul + 1 - data));
+        fuzz_put(HF_MERGES_NAME, data, (size_t)(nul - data));
+        fuzz_put(HF_VOCAB_NAME, nul + 1, size - (size_t)(nul + 1 - data));
     }
-    if (!hf_tokenizer_load(&t, folder, &error)) {
+    if (!hf_tokenizer_load(&t, fuzz_folder()->path, &error)) {
         require(strlen(error.text) > 0 && strchr(error.text, '\n') == NULL);
         return 0;
     }

@@ -3,27 +3,13 @@
 #include "dev/test/fuzz.h"
 #include "llmc/files/safetensors.h"
 
-static char folder[256];
-
-static void remove_folder(void) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s/config.json", folder);
-    unlink(path);
-    snprintf(path, sizeof(path), "%s/model.safetensors", folder);
-    unlink(path);
-    rmdir(folder);
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *newline = size > 0 ? (const uint8_t *)memchr(data, '\n', size) : NULL;
     if (newline == NULL) { return 0; }
-    if (fuzz_make_temp_folder(folder, sizeof(folder))) { atexit(remove_folder); }
-    fuzz_put(folder, "config.json", data, (size_t)(newline - data));
-    fuzz_put(folder, "model.safetensors", newline + 1, size - (size_t)(newline + 1 - data));
-    char path[512];
     GPT2Config config;
     Error error;
-    snprintf(path, sizeof(path), "%s/model.safetensors", folder);
+    fuzz_put("config.json", data, (size_t)(newline - data));
+    const char *path = fuzz_put("model.safetensors", newline + 1, size - (size_t)(newline + 1 - data));
     if (!safetensors_read_config(path, &config, &error)) { return 0; }
     if (!gpt2_check_config(&config, "fuzz", &error)) { abort(); }
     int64_t n = gpt2_num_params(&config);
