@@ -31,41 +31,22 @@ static const char nvml_source[] =
     "    m->total = 85520809984ull, m->used = 36722180096ull, m->free = m->total - m->used; ANSWER; }\n"
     "int nvmlDeviceGetUtilizationRates(void *handle, Utilization *u) { u->gpu = 98, u->memory = 1; ANSWER; }\n";
 
-// Compiles the stand-in; false if there is no compiler called cc, gcc or clang.
-static bool build_library(const TempDir *dir, const char *flags, char *path, size_t size) {
-    char source[600], command[4096];
-    snprintf(source, sizeof(source), "%s/nvml.c", dir->path);
-    snprintf(path, size, "%s/libnvidia-ml.so.1", dir->path);
-    FILE *file = fopen(source, "w");
-    if (file == NULL) { return false; }
-    fputs(nvml_source, file);
-    fclose(file);
+// Compiles the stand-in into a folder of this name. Returns its path, or NULL if there is no compiler called cc, gcc or
+// clang.
+static const char *build_library(Test *t, const char *name, const char *flags) {
+    const char *folder = test_path(t, name);
+    static char path[600];
+    char command[4096];
+    mkdir(folder, 0755);
+    snprintf(path, sizeof(path), "%s/libnvidia-ml.so.1", folder);
+    temp_write(test_path(t, "nvml.c"), nvml_source, strlen(nvml_source));
     snprintf(command, sizeof(command),
-             "for c in cc gcc clang; do $c -shared -fPIC %s -o %s %s 2>%s/messages && exit 0; done; exit 1", flags,
-             path, source, dir->path);
-    return system(command) == 0;
+             "for c in cc gcc clang; do $c -shared -fPIC %s -o %s %s/nvml.c 2>%s/messages && exit 0; done; exit 1",
+             flags, path, test_folder(t), folder);
+    return system(command) == 0 ? path : NULL;
 }
 
-// What a monitor with a stand-in compiled with `flags` says of the GPU, or why it cannot be opened. "": no compiler.
-static void monitored(const char *flags, const char *bus_id, char *text, size_t size) {
-    TempDir dir = temp_dir_make();
-    char path[600];
-    GpuMonitor monitor;
-    text[0] = '\0';
-    if (build_library(&dir, flags, path, sizeof(path))) {
-        bool opened = gpu_monitor_open(&monitor, path, bus_id);
-        bool known = gpu_monitor_text(&monitor, text, size);
-        if (known != (text[0] != '\0')) { snprintf(text, size, "gpu_monitor_text returned %d", known); }
-        if (!opened) {
-            const char *name = strstr(monitor.why, "libnvidia"); // leaves out the folder
-            snprintf(text, size, "%.30s ... %s", monitor.why, name ? name : "");
-        }
-        gpu_monitor_close(&monitor);
-        gpu_monitor_close(&monitor); // harmless
-    }
-    temp_dir_remove(&dir);
-}
-
+#define NO_COMPILER "no C compiler builds a shared library"
 #define GOOD_BUS "0000:3B:00.0"
 
 TEST(test_state_of_a_gpu) {
@@ -80,28 +61,25 @@ TEST(test_state_of_a_gpu) {
          "no GPU power, clock and temper ... libnvidia-ml.so.1: nvmlInit failed (status 9)"},
         {"-DNO_INIT", GOOD_BUS,
          "no GPU power, clock and temper ... libnvidia-ml.so.1: it lacks the functions of NVML (status -1)"},
+        {"-DINIT_STATUS=0 -DFAILS", GOOD_BUS, ""}, // sensors that fail are left out
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        char text[256];
-        monitored(cases[i].flags, cases[i].bus_id, text, sizeof(text));
-        if (text[0] == '\0') { SKIP(t, "no C compiler builds a shared library"); }
+        char text[256] = "x", name[16];
+        GpuMonitor monitor;
+        snprintf(name, sizeof(name), "%zu", i);
+        const char *path = build_library(t, name, cases[i].flags);
+        if (path == NULL) { SKIP(t, NO_COMPILER); }
+        bool opened = gpu_monitor_open(&monitor, path, cases[i].bus_id);
+        bool known = gpu_monitor_text(&monitor, text, sizeof(text));
+        CHECK(t, known == (text[0] != '\0'), "%s: gpu_monitor_text returned %d", cases[i].flags, known);
+        if (!opened) {
+            const char *library = strstr(monitor.why, "libnvidia"); // leaves out the folder
+            snprintf(text, sizeof(text), "%.30s ... %s", monitor.why, library ? library : "");
+        }
         CHECK(t, strcmp(text, cases[i].want) == 0, "%s: '%s', expected '%s'", cases[i].flags, text, cases[i].want);
-    }
-}
-
-TEST(test_failing_sensors_are_left_out) {
-    TempDir dir = temp_dir_make();
-    char path[600], text[256] = "x";
-    GpuMonitor monitor;
-    bool built = build_library(&dir, "-DINIT_STATUS=0 -DFAILS", path, sizeof(path));
-    if (built) {
-        CHECK(t, gpu_monitor_open(&monitor, path, GOOD_BUS), "%s", monitor.why);
-        CHECK(t, !gpu_monitor_text(&monitor, text, sizeof(text)), "something was read");
-        CHECK(t, text[0] == '\0', "'%s', expected nothing", text);
         gpu_monitor_close(&monitor);
+        gpu_monitor_close(&monitor); // harmless
     }
-    temp_dir_remove(&dir);
-    if (!built) { SKIP(t, "no C compiler builds a shared library"); }
 }
 
 TEST(test_no_library) {
@@ -114,24 +92,20 @@ TEST(test_no_library) {
 }
 
 TEST(test_text_is_cut) {
-    TempDir dir = temp_dir_make();
-    char path[600], whole[256], text[256];
+    char whole[256], text[256];
     GpuMonitor monitor;
-    bool built = build_library(&dir, "-DINIT_STATUS=0", path, sizeof(path));
-    if (built) {
-        gpu_monitor_open(&monitor, path, GOOD_BUS);
-        gpu_monitor_text(&monitor, whole, sizeof(whole));
-        for (size_t size = 1; size <= strlen(whole) + 1; size++) {
-            memset(text, '#', sizeof(text));
-            gpu_monitor_text(&monitor, text, size);
-            CHECK(t, strlen(text) == size - 1, "%zu bytes: '%s'", size, text);
-            CHECK(t, strncmp(text, whole, size - 1) == 0, "%zu bytes: '%s' does not begin '%s'", size, text, whole);
-            CHECK(t, text[size] == '#', "%zu bytes: written beyond", size);
-        }
-        gpu_monitor_close(&monitor);
+    const char *path = build_library(t, "library", "-DINIT_STATUS=0");
+    if (path == NULL) { SKIP(t, NO_COMPILER); }
+    CHECK(t, gpu_monitor_open(&monitor, path, GOOD_BUS), "%s", monitor.why);
+    gpu_monitor_text(&monitor, whole, sizeof(whole));
+    for (size_t size = 1; size <= strlen(whole) + 1; size++) {
+        memset(text, '#', sizeof(text));
+        gpu_monitor_text(&monitor, text, size);
+        CHECK(t, strlen(text) == size - 1, "%zu bytes: '%s'", size, text);
+        CHECK(t, strncmp(text, whole, size - 1) == 0, "%zu bytes: '%s' does not begin '%s'", size, text, whole);
+        CHECK(t, text[size] == '#', "%zu bytes: written beyond", size);
     }
-    temp_dir_remove(&dir);
-    if (!built) { SKIP(t, "no C compiler builds a shared library"); }
+    gpu_monitor_close(&monitor);
 }
 
 TEST(test_peaks) {
