@@ -515,9 +515,11 @@ BUG(matrix_not_shared) { matrix_not_shared<<<1, 32>>>(zeros<uint16_t>(64), bug);
 __global__ void fill(float *data, float value) { data[threadIdx.x] = value; }                     // @F
 __global__ void twice(float *out, const float *in) { out[threadIdx.x] = 2.0f * in[threadIdx.x]; } // @T
 
+// With memory of 8 values that nobody has written.
 struct TwoStreams {
     cudaStream_t a, b;
     cudaEvent_t event;
+    float *data = unwritten(8), *out = unwritten(8);
     TwoStreams() {
         cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
         cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
@@ -534,10 +536,9 @@ struct TwoStreams {
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(read_across_streams) {
     TwoStreams s;
-    float *in = unwritten(8), *out = unwritten(8);
-    fill<<<1, 8, 0, s.a>>>(in, 1.0f); // @K
+    fill<<<1, 8, 0, s.a>>>(s.data, 1.0f); // @K
     if (!bug) { s.b_waits_for_a(); }
-    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+    twice<<<1, 8, 0, s.b>>>(s.out, s.data); // @L
     cudaDeviceSynchronize();
 }
 
@@ -613,10 +614,9 @@ BUG(write_before_wait) {
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(freed_in_use) {
     TwoStreams s;
-    float *data = unwritten(8);
-    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @K
+    fill<<<1, 8, 0, s.a>>>(s.data, 1.0f); // @K
     if (!bug) { cudaStreamSynchronize(s.a); }
-    cudaFree(data); // @D
+    cudaFree(s.data); // @D
 }
 
 //! emu: nothing with a stream that does not exist (destroyed, or never created), at @L
@@ -653,9 +653,8 @@ static cudaGraphExec_t end_capture(cudaStream_t stream) {
 //!   the capture of stream 1 began at @BEGIN
 BUG(capture_waits) {
     TwoStreams s;
-    float *data = unwritten(8);
     begin_capture(s.a);
-    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    fill<<<1, 8, 0, s.a>>>(s.data, 1.0f);
     if (!bug) { end_capture(s.a); }
     cudaStreamSynchronize(s.a); // @S
 }
@@ -687,10 +686,9 @@ BUG(capture_depends) {
 //!   the capture of stream 1 began at @BEGIN
 BUG(capture_not_joined) {
     TwoStreams s;
-    float *data = unwritten(8);
     begin_capture(s.a);
     s.b_waits_for_a();
-    fill<<<1, 8, 0, s.b>>>(data, 1.0f); // @K
+    fill<<<1, 8, 0, s.b>>>(s.data, 1.0f); // @K
     cudaEventRecord(s.event, s.b);
     if (!bug) { cudaStreamWaitEvent(s.a, s.event); }
     end_capture(s.a);
@@ -746,13 +744,12 @@ BUG(capture_beside_default) {
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(graph_branches) {
     TwoStreams s;
-    float *in = unwritten(8), *out = unwritten(8);
     begin_capture(s.a);
     s.b_waits_for_a();
-    fill<<<1, 8, 0, s.b>>>(in, 1.0f); // @K
+    fill<<<1, 8, 0, s.b>>>(s.data, 1.0f); // @K
     cudaEventRecord(s.event, s.b);
     if (!bug) { cudaStreamWaitEvent(s.a, s.event); }
-    twice<<<1, 8, 0, s.a>>>(out, in); // @L
+    twice<<<1, 8, 0, s.a>>>(s.out, s.data); // @L
     if (bug) { cudaStreamWaitEvent(s.a, s.event); }
     cudaGraphLaunch(end_capture(s.a), s.a);
 }
@@ -762,32 +759,29 @@ BUG(graph_branches) {
 //!   0 bytes into the allocation of 32 bytes at %x
 BUG(graph_across_streams) {
     TwoStreams s;
-    float *in = unwritten(8), *out = unwritten(8);
     begin_capture(s.a);
-    fill<<<1, 8, 0, s.a>>>(in, 1.0f); // @K
+    fill<<<1, 8, 0, s.a>>>(s.data, 1.0f); // @K
     cudaGraphLaunch(end_capture(s.a), s.a);
     if (!bug) { s.b_waits_for_a(); }
-    twice<<<1, 8, 0, s.b>>>(out, in); // @L
+    twice<<<1, 8, 0, s.b>>>(s.out, s.data); // @L
 }
 
 //! emu: out of bounds: write of 4 bytes in device memory in kernel fill[0,0] at @F
 //!   0 bytes into the freed allocation of 32 bytes at %x
 BUG(graph_reads_freed) {
     TwoStreams s;
-    float *data = unwritten(8);
     begin_capture(s.a);
-    fill<<<1, 8, 0, s.a>>>(data, 1.0f); // @L
+    fill<<<1, 8, 0, s.a>>>(s.data, 1.0f); // @L
     cudaGraphExec_t exec = end_capture(s.a);
-    if (bug) { cudaFree(data); }
+    if (bug) { cudaFree(s.data); }
     cudaGraphLaunch(exec, s.a);
 }
 
 //! emu: cudaGraphLaunch with a graph that does not exist (destroyed, or never created), at @G
 BUG(destroyed_graph) {
     TwoStreams s;
-    float *data = unwritten(8);
     begin_capture(s.a);
-    fill<<<1, 8, 0, s.a>>>(data, 1.0f);
+    fill<<<1, 8, 0, s.a>>>(s.data, 1.0f);
     cudaGraphExec_t exec = end_capture(s.a);
     if (bug) { cudaGraphExecDestroy(exec); }
     cudaGraphLaunch(exec, s.a); // @G
