@@ -9,13 +9,15 @@
 #endif
 
 #include "llmc/base/files.h"
+#include "dev/test/refused.h"
 #include "dev/test/temp_dir.h"
-#include "dev/test/test.h"
 
-static void check_message(Test *t, const Error *error, const char *want, const char *path) {
-    char expected[8192];
-    snprintf(expected, sizeof(expected), want, path, path);
-    CHECK(t, strcmp(error->text, expected) == 0, "got  '%s'\n    want '%s'", error->text, expected);
+// A file holds these bytes and nothing else.
+static void check_holds(Test *t, const char *path, const char *want, size_t bytes, const char *when) {
+    size_t n;
+    uint8_t *data = temp_read(path, &n);
+    CHECK(t, n == bytes && memcmp(data, want, n) == 0, "%s: %zu bytes, or other ones", when, n);
+    free(data);
 }
 
 TEST(test_paths) {
@@ -23,10 +25,9 @@ TEST(test_paths) {
     char *longer = (char *)malloc(6000), out[MAX_PATH_BYTES];
     memset(longer, 'x', 5000);
     longer[5000] = '\0';
-    CHECK(t, !path_check("", "--out-dir", &error), "empty");
-    check_message(t, &error, "--out-dir: the path is empty", "");
-    CHECK(t, !path_check(longer, "--out-dir", &error), "5000 bytes");
-    check_message(t, &error, "--out-dir: the path has 5000 bytes, at most 4032 are possible", "");
+    CHECK_REFUSED(t, path_check("", "--out-dir", &error), &error, "--out-dir", ": the path is empty");
+    CHECK_REFUSED(t, path_check(longer, "--out-dir", &error), &error, "--out-dir",
+                  ": the path has 5000 bytes, at most 4032 are possible");
     longer[PATH_LIMIT] = '\0';
     CHECK(t, path_check(longer, "--out-dir", &error), "%s", error.text);
     longer[PATH_LIMIT] = 'x';
@@ -58,8 +59,8 @@ TEST(test_directories) {
     CHECK(t, path_is_directory(test_path(t, "a/b/c")), "all levels exist");
     CHECK(t, make_directories(test_path(t, "a/b"), &error), "existing folders are fine: %s", error.text);
     temp_write(test_path(t, "file"), "x", 1);
-    CHECK(t, !make_directories(test_path(t, "file"), &error), "a file is no folder");
-    check_message(t, &error, "%s: cannot be used as a folder: a file is in the way", test_path(t, "file"));
+    CHECK_REFUSED(t, make_directories(test_path(t, "file"), &error), &error, test_path(t, "file"),
+                  ": cannot be used as a folder: a file is in the way");
     CHECK(t, !make_directories(test_path(t, "file/sub"), &error), "nor can it hold one");
 }
 
@@ -98,8 +99,9 @@ TEST(test_glob) {
     CHECK(t, list_glob(test_path(t, "a[1].bin"), &list, &error) && list.count == 1, "a name with brackets: %s",
           error.text);
     path_list_free(&list);
-    CHECK(t, !list_glob(test_path(t, "c*"), &list, &error) && list.count == 0, "nothing matches");
-    check_message(t, &error, "%s: no such file (nothing matches the name or pattern)", test_path(t, "c*"));
+    CHECK_REFUSED(t, list_glob(test_path(t, "c*"), &list, &error), &error, test_path(t, "c*"),
+                  ": no such file (nothing matches the name or pattern)");
+    CHECK(t, list.count == 0, "%d files after a failure", list.count);
     path_list_free(&list);
 }
 
@@ -112,15 +114,16 @@ TEST(test_read_whole_file) {
     CHECK(t, read_whole_file(path, 5, &data, &size, &error) && size == 5 && strcmp((char *)data, "hello") == 0, "%s",
           error.text);
     free(data);
-    CHECK(t, !read_whole_file(path, 4, &data, &size, &error) && data == NULL, "one byte too many");
-    check_message(t, &error, "%s: larger than 4 bytes, the most that makes sense here", path);
+    CHECK_REFUSED(t, read_whole_file(path, 4, &data, &size, &error), &error, path,
+                  ": larger than 4 bytes, the most that makes sense here");
+    CHECK(t, data == NULL, "data after a failure");
     temp_write(path, "", 0);
     CHECK(t, read_whole_file(path, 4, &data, &size, &error) && size == 0 && data[0] == 0, "empty: %s", error.text);
     free(data);
-    CHECK(t, !read_whole_file(test_folder(t), 4, &data, &size, &error), "a folder");
-    check_message(t, &error, "%s: is a folder, expected a file", test_folder(t));
-    CHECK(t, !read_whole_file(test_path(t, "none"), 4, &data, &size, &error), "no file");
-    check_message(t, &error, "%s: cannot open: No such file or directory", test_path(t, "none"));
+    CHECK_REFUSED(t, read_whole_file(test_folder(t), 4, &data, &size, &error), &error, test_folder(t),
+                  ": is a folder, expected a file");
+    CHECK_REFUSED(t, read_whole_file(test_path(t, "none"), 4, &data, &size, &error), &error, test_path(t, "none"),
+                  ": cannot open: No such file or directory");
     int64_t limit = (int64_t)1 << 20;
     if (path_exists("/dev/zero")) {
         CHECK(t, !read_whole_file("/dev/zero", limit, &data, &size, &error), "an endless file ends at the limit");
@@ -135,13 +138,13 @@ TEST(test_input) {
     temp_write(path, "0123456789", 10);
     CHECK(t, input_open(&file, path, &error) && file.size == 10, "%s", error.text);
     CHECK(t, input_read(&file, 3, bytes, 4, &error) && memcmp(bytes, "3456", 4) == 0, "%s", error.text);
-    CHECK(t, !input_read(&file, 7, bytes, 4, &error), "beyond the end");
-    check_message(t, &error, "%s: ends at byte 10, 1 more expected (truncated?)", path);
+    CHECK_REFUSED(t, input_read(&file, 7, bytes, 4, &error), &error, path,
+                  ": ends at byte 10, 1 more expected (truncated?)");
     input_close(&file);
-    CHECK(t, !input_open(&file, test_folder(t), &error), "a folder");
-    check_message(t, &error, "%s: is a folder, expected a file", test_folder(t));
-    CHECK(t, !input_open(&file, "/dev/null", &error), "a device");
-    check_message(t, &error, "%s: is a device or pipe, expected an ordinary file", "/dev/null");
+    CHECK_REFUSED(t, input_open(&file, test_folder(t), &error), &error, test_folder(t),
+                  ": is a folder, expected a file");
+    CHECK_REFUSED(t, input_open(&file, "/dev/null", &error), &error, "/dev/null",
+                  ": is a device or pipe, expected an ordinary file");
 }
 
 // Over 4 GiB, without taking the room: a file with a hole.
@@ -166,26 +169,21 @@ TEST(test_atomic) {
     const char *path = test_path(t, "f"), *temporary = test_path(t, "f.tmp");
     temp_write(path, "old", 3);
     CHECK(t, atomic_open(&file, path, &error) && atomic_write(&file, "new one", 7, &error), "%s", error.text);
-    size_t n;
-    uint8_t *data = temp_read(path, &n);
-    CHECK(t, n == 3 && memcmp(data, "old", 3) == 0 && temp_exists(temporary), "nothing changes before the commit");
-    free(data);
-    CHECK(t, atomic_commit(&file, &error), "%s", error.text);
-    data = temp_read(path, &n);
-    CHECK(t, n == 7 && memcmp(data, "new one", 7) == 0 && !temp_exists(temporary), "the new content, no temporary");
-    free(data);
+    check_holds(t, path, "old", 3, "before the commit");
+    CHECK(t, temp_exists(temporary) && atomic_commit(&file, &error), "%s", error.text);
+    check_holds(t, path, "new one", 7, "after the commit");
+    CHECK(t, !temp_exists(temporary), "a temporary file after the commit");
     atomic_abort(&file);
     CHECK(t, temp_exists(path), "an abort after the commit does nothing");
     CHECK(t, atomic_open(&file, path, &error) && atomic_write(&file, "x", 1, &error), "%s", error.text);
     CHECK(t, atomic_flush(&file, &error) && temp_exists(temporary), "flushed, not visible: %s", error.text);
     atomic_abort(&file);
-    data = temp_read(path, &n);
-    CHECK(t, n == 7 && !temp_exists(temporary), "an abort leaves the old file");
-    free(data);
-    CHECK(t, !atomic_open(&file, test_folder(t), &error), "over a folder");
-    check_message(t, &error, "%s: is a folder, a file is to be written", test_folder(t));
-    CHECK(t, !atomic_open(&file, test_path(t, "none/f"), &error), "into a folder that does not exist");
-    check_message(t, &error, "%s.tmp: cannot create: No such file or directory", test_path(t, "none/f"));
+    check_holds(t, path, "new one", 7, "after an abort");
+    CHECK(t, !temp_exists(temporary), "a temporary file after an abort");
+    CHECK_REFUSED(t, atomic_open(&file, test_folder(t), &error), &error, test_folder(t),
+                  ": is a folder, a file is to be written");
+    CHECK_REFUSED(t, atomic_open(&file, test_path(t, "none/f"), &error), &error, test_path(t, "none/f"),
+                  ".tmp: cannot create: No such file or directory");
 }
 
 // One file of known size, written through two descriptors in any order.
@@ -200,26 +198,21 @@ TEST(test_joined_writers) {
     CHECK(t, atomic_write_at(&other, 7, "hij", 3, &error) && atomic_write_at(&file, 0, "ab", 2, &error), "%s",
           error.text);
     CHECK(t, atomic_write_at(&other, 2, "cd", 2, &error) && atomic_flush(&other, &error), "%s", error.text);
-    size_t n;
-    uint8_t *data = temp_read(path, &n);
-    CHECK(t, n == 3 && memcmp(data, "old", 3) == 0, "nothing changes before the commit");
-    free(data);
+    check_holds(t, path, "old", 3, "before the commit");
     CHECK(t, atomic_commit(&file, &error), "%s", error.text);
-    data = temp_read(path, &n);
-    CHECK(t, n == 10 && memcmp(data, "abcd\0\0\0hij", 10) == 0 && !temp_exists(temporary), "zeros between");
-    free(data);
-    CHECK(t, !atomic_join(&other, path, 10, &error), "after the commit");
-    check_message(t, &error, "%s: cannot open: No such file or directory", temporary);
+    check_holds(t, path, "abcd\0\0\0hij", 10, "after the commit");
+    CHECK_REFUSED(t, atomic_join(&other, path, 10, &error), &error, temporary,
+                  ": cannot open: No such file or directory");
     CHECK(t, atomic_create(&file, path, 10, &error), "%s", error.text);
-    CHECK(t, !atomic_join(&other, path, 11, &error), "another size");
-    check_message(t, &error, "%s: does not have the 11 bytes expected: is it another process's?", temporary);
+    CHECK_REFUSED(t, atomic_join(&other, path, 11, &error), &error, temporary,
+                  ": does not have the 11 bytes expected: is it another process's?");
     CHECK(t, atomic_join(&other, path, 10, &error), "%s", error.text);
     atomic_abort(&other);
     CHECK(t, temp_exists(temporary), "the one that joined leaves it");
     atomic_abort(&file);
     CHECK(t, !temp_exists(temporary) && temp_exists(path), "the one that created it does not");
-    CHECK(t, !atomic_create(&file, test_path(t, "none/f"), 10, &error), "into a folder that does not exist");
-    check_message(t, &error, "%s.tmp: cannot create: No such file or directory", test_path(t, "none/f"));
+    CHECK_REFUSED(t, atomic_create(&file, test_path(t, "none/f"), 10, &error), &error, test_path(t, "none/f"),
+                  ".tmp: cannot create: No such file or directory");
 }
 
 // A file that shows up late, as on a network file system, and then has its size: it is made under another name.
@@ -259,11 +252,9 @@ TEST(test_dev_full) {
     int full = open("/dev/full", O_WRONLY);
     temp_must(full >= 0 && dup2(full, file.fd) == file.fd, "/dev/full");
     close(full);
-    CHECK(t, !atomic_write(&file, "new", 3, &error), "a write to a full disk succeeded");
-    check_message(t, &error,
-                  "%s: no space left on device: could not write it after 0 bytes; the partial file was removed, free "
-                  "some space",
-                  path);
+    CHECK_REFUSED(
+        t, atomic_write(&file, "new", 3, &error), &error, path,
+        ": no space left on device: could not write it after 0 bytes; the partial file was removed, free some space");
     CHECK(t, temp_exists(path) && !temp_exists(temporary), "the old file stays, the partial one is gone");
     CHECK(t, input_open(&old, path, &error) && old.size == 3, "a link under the temporary name is not followed");
     input_close(&old);
@@ -288,13 +279,11 @@ TEST(test_size_limit) {
     bool created = atomic_create(&reserved, test_path(t, "g"), 10001, &refusal);
     setrlimit(RLIMIT_FSIZE, &old);
     signal(SIGXFSZ, handler);
-    CHECK(t, !created, "10,001 bytes were reserved");
-    check_message(t, &refusal, "%s: could not reserve 10001 bytes for it: File too large; the partial file was removed",
-                  test_path(t, "g"));
+    CHECK_REFUSED(t, created, &refusal, test_path(t, "g"),
+                  ": could not reserve 10001 bytes for it: File too large; the partial file was removed");
     CHECK(t, !temp_exists(test_path(t, "g.tmp")), "nothing is left");
-    CHECK(t, !ok, "16,384 bytes went into a limit of 10,000");
-    check_message(t, &error, "%s: could not write it after 10000 bytes: File too large; the partial file was removed",
-                  path);
+    CHECK_REFUSED(t, ok, &error, path,
+                  ": could not write it after 10000 bytes: File too large; the partial file was removed");
     CHECK(t, !temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "nothing is left");
 }
 
@@ -312,11 +301,9 @@ TEST(test_full_file_system) {
     CHECK(t, !atomic_write(&file, block, 100000, &error), "100,000 bytes went into 64 KiB");
     CHECK(t, strstr(error.text, ": no space left on device: could not write it after ") != NULL, "%s", error.text);
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
-    CHECK(t, !atomic_create(&file, path, 100000, &error), "100,000 bytes were reserved in 64 KiB");
-    check_message(t, &error,
-                  "%s: no space left on device: could not reserve 100000 bytes for it; the partial file was removed, "
-                  "free some space",
-                  path);
+    CHECK_REFUSED(t, atomic_create(&file, path, 100000, &error), &error, path,
+                  ": no space left on device: could not reserve 100000 bytes for it; the partial file was removed, "
+                  "free some space");
     CHECK(t, temp_exists(path) && !temp_exists(test_path(t, "f.tmp")), "the old file stays alone");
     CHECK(t, write_whole_file(path, block, 30000, &error), "and there is room again: %s", error.text);
     free(block);
@@ -340,11 +327,10 @@ TEST(test_lock) {
     }
     char answer = 0;
     CHECK(t, read(ready[0], &answer, 1) == 1 && answer == 'y', "the child holds the lock");
-    CHECK(t, !directory_lock(&second, folder, &error), "two processes hold one folder");
-    char want[1024];
-    snprintf(want, sizeof(want), "%s: in use by another process (pid %ld); wait for it to end or choose another folder",
-             folder, (long)child);
-    CHECK(t, strcmp(error.text, want) == 0, "%s", error.text);
+    char rest[128];
+    snprintf(rest, sizeof(rest), ": in use by another process (pid %ld); wait for it to end or choose another folder",
+             (long)child);
+    CHECK_REFUSED(t, directory_lock(&second, folder, &error), &error, folder, rest);
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
     CHECK(t, directory_lock(&second, folder, &error), "free after kill -9: %s", error.text);
@@ -353,6 +339,6 @@ TEST(test_lock) {
     CHECK(t, directory_lock(&lock, folder, &error), "free after unlock: %s", error.text);
     directory_unlock(&lock);
     close(ready[0]), close(ready[1]);
-    CHECK(t, !directory_lock(&lock, test_path(t, "none"), &error), "a folder that does not exist");
-    check_message(t, &error, "%s/.lock: cannot create: No such file or directory", test_path(t, "none"));
+    CHECK_REFUSED(t, directory_lock(&lock, test_path(t, "none"), &error), &error, test_path(t, "none"),
+                  "/.lock: cannot create: No such file or directory");
 }
