@@ -1,6 +1,6 @@
-// Death at any moment of a save, a prune or a cleaning: first before every system call that changes the disk, also
-// twice in a row; then by kill -9 at random moments. Of one process, and of any of several that save together. A quick
-// run takes every third moment of the first death, and fewer kills.
+// Death at any moment of a save, a prune or a cleaning: before every system call that changes the disk, also twice in a
+// row, of one process and of any of several that save together. Then one of these is killed with kill -9 at random
+// moments. A quick run takes every third moment of the first death, and fewer kills.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -146,66 +146,6 @@ static int count_temporary(const char *dir) {
     return count;
 }
 
-// A busy machine may not come to a save in the time that it is given: then on, with more time.
-static bool goes_on(int i, int kills, int64_t interrupted) { return i < kills || (interrupted == 0 && i < 20 * kills); }
-
-static void wait_before_kill(uint64_t seed, uint64_t kind, int i, int kills) {
-    usleep((useconds_t)(rand_u64(seed, kind, (uint64_t)i) % (20000 * (1 + (uint64_t)(i / kills)))));
-}
-
-// Saves one generation after the other until it is killed; reports each as soon as it is complete.
-static void save_until_killed(Run *run, const char *dir, int64_t generation, bool same_step, int report) {
-    for (;; generation++) {
-        Error error;
-        if (!run_save(run, dir, same_step ? 1 : generation, generation, &error)) { _exit(1); }
-        if (write(report, &generation, sizeof(generation)) != sizeof(generation)) { _exit(1); }
-        if (!same_step) { checkpoint_prune(dir, generation, 2, 0); }
-    }
-}
-
-static void kill_in_the_middle(Test *t, bool same_step) {
-    const int kills = test_is_quick() ? 6 : 20;
-    TempDir dir = temp_dir_make();
-    GPT2Config config = {64, 500, 512, 2, 2, 64}; // 0.5 MB, so that kills fall into writes too
-    static Run run;
-    int64_t complete = 1, loaded = 1, interrupted = 0; // complete: the last generation known to be
-    run_init(&run, config);
-    Error error;
-    CHECK(t, run_save(&run, dir.path, 1, 1, &error), "%s", error.text);
-    for (int i = 0; goes_on(i, kills, interrupted) && t->failures == 0; i++) {
-        int report[2];
-        temp_must(pipe(report) == 0, "pipe");
-        pid_t child = fork();
-        if (child == 0) { save_until_killed(&run, dir.path, loaded + 1, same_step, report[1]); }
-        wait_before_kill(1, (uint64_t)same_step, i, kills);
-        kill(child, SIGKILL);
-        int status;
-        waitpid(child, &status, 0);
-        CHECK(t, WIFSIGNALED(status), "the child failed by itself");
-        close(report[1]);
-        for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; }
-        close(report[0]);
-        interrupted += count_temporary(dir.path) > 0;
-        if (i % 2 == 0) { CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text); }
-        int64_t step = -1;
-        CHECK(t, find_good(dir.path, &step, &error), "kill %d left nothing usable: %s", i, error.text);
-        loaded = run_load(&run, dir.path, step, &error);
-        CHECK(t, loaded >= complete && loaded <= complete + 1, "kill %d: loaded %lld, complete was %lld: %s", i,
-              (long long)loaded, (long long)complete, loaded < 0 ? error.text : "");
-        complete = loaded;
-    }
-    CHECK(t, checkpoint_clean(dir.path, &error), "%s", error.text);
-    if (!same_step) { checkpoint_prune(dir.path, loaded, 2, 0); }
-    int kept = same_step || loaded == 1 ? 1 : 2; // a slow machine may never have come to the second generation
-    CHECK(t, count_files(dir.path) == 2 * kept, "%d files left", count_files(dir.path));
-    CHECK(t, interrupted > 0, "no kill fell into a save: the test has seen nothing");
-    run_free(&run);
-    temp_dir_remove(&dir);
-}
-
-TEST(test_kill_between_steps) { kill_in_the_middle(t, false); }
-TEST(test_kill_while_overwriting) { kill_in_the_middle(t, true); }
-
 // ---- Several processes ----
 
 enum { GROUP_SIZE = 3, LEADER_DIED = 99, SAVED = 0, NOT_SAVED = 2 };
@@ -297,6 +237,13 @@ static void group_save_until_killed(Run *run, const char *dir, int64_t generatio
     _exit(1);
 }
 
+// A busy machine may not come to a save in the time that it is given: then on, with more time.
+static bool goes_on(int i, int kills, int64_t interrupted) { return i < kills || (interrupted == 0 && i < 20 * kills); }
+
+static void wait_before_kill(int i, int kills) {
+    usleep((useconds_t)(rand_u64(2, 0, (uint64_t)i) % (20000 * (1 + (uint64_t)(i / kills)))));
+}
+
 TEST(test_one_of_a_group_is_killed) {
     const int kills = test_is_quick() ? 5 : 15;
     GPT2Config config = {64, 500, 512, 2, 2, 64};
@@ -314,7 +261,7 @@ TEST(test_one_of_a_group_is_killed) {
         if (child == 0) { group_save_until_killed(&run, test_folder(t), generation + 1, report[1]); }
         close(report[1]);
         CHECK(t, read(report[0], pids, sizeof(pids)) == (ssize_t)sizeof(pids), "the group has begun");
-        wait_before_kill(2, 0, i, kills);
+        wait_before_kill(i, kills);
         kill(pids[i % GROUP_SIZE], SIGKILL);
         for (int64_t g; read(report[0], &g, sizeof(g)) == (ssize_t)sizeof(g);) { complete = g; } // until all have ended
         close(report[0]);

@@ -26,6 +26,11 @@ static void check_choice(Test *t, const AutoCandidate *c, int count, int64_t bud
     CHECK(t, (best >= 0) == (fitting > 0), "chose %d of %d that fit", best, fitting);
     CHECK(t, best < 0 || (c[best].bytes >= 0 && c[best].bytes <= budget), "does not fit");
     CHECK(t, auto_count_fitting(c, count, budget) == fitting, "%d fit", fitting);
+    int smallest = auto_smallest(c, count);
+    for (int i = 0; i < count; i++) {
+        CHECK(t, c[i].bytes < 0 || (smallest >= 0 && c[smallest].bytes <= c[i].bytes), "%d is smaller", i);
+    }
+    CHECK(t, smallest < 0 || c[smallest].bytes >= 0, "the smallest is impossible");
 }
 
 TEST(test_choices_fit) {
@@ -42,19 +47,6 @@ TEST(test_choices_fit) {
             check_choice(t, c, count, budget);
         }
     }
-}
-
-TEST(test_choice_to_the_byte) {
-    const AutoCandidate c[3] = {{64, 0, 1000, 1.0}, {64, 1, 900, 1.1}, {1, 3, 100, 3.0}};
-    const struct {
-        int64_t budget;
-        int best;
-    } cases[] = {{1001, 0}, {1000, 0}, {999, 1}, {900, 1}, {899, 2}, {100, 2}, {99, -1}, {-5, -1}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        int best = auto_choose(c, 3, cases[i].budget);
-        CHECK(t, best == cases[i].best, "%lld bytes: %d", (long long)cases[i].budget, best);
-    }
-    CHECK(t, auto_smallest(c, 3) == 2 && auto_smallest(c, 0) == -1, "smallest");
 }
 
 TEST(test_ties_take_less_memory) {

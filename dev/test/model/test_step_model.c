@@ -217,18 +217,6 @@ TEST(test_few_rows_are_slow) {
     }
 }
 
-// No faster than the hardware, and not slower than a program that reaches a quarter of it.
-TEST(test_within_the_peak) {
-    const char *const models[] = {"d12", "d24", "d48"};
-    for (size_t m = 0; m < sizeof(models) / sizeof(models[0]); m++) {
-        StepShape s = shape_of(models[m], 32, 0, 16);
-        double C = s.config.channels, L = s.config.num_layers, tokens = 512.0 * 1024.0;
-        double flops = tokens * 6.0 * (12.0 * L * C * C + V * C + L * C * 1024.0);
-        double mfu = flops / 989e12 / seconds_of(models[m], 32, 0);
-        CHECK(t, mfu > 0.25 && mfu < STEP_MATMUL, "%s: MFU %.3f", models[m], mfu);
-    }
-}
-
 // Half the time of the blocks' multiplies is saved, and some of it lost to making 8 bits of everything.
 TEST(test_8_bits_are_faster) {
     StepGpu gpu = h100();
