@@ -24,6 +24,7 @@ import cli
 import gpu_program
 from cli import log_of, logged_steps, losses, norms, steps_of, stopped_after, weights_hash
 from ranks import PROGRAM, Ranks, has_mpi, ran, refused
+from run_folder import record_of, speed_of
 
 FP32 = os.path.abspath(os.environ.get("TRAIN_GPT2CU_FP32", "build/emu_fp32/train_gpt2emu"))
 VOCAB = 61
@@ -373,13 +374,16 @@ REMEDY = "start again with --resume to go on from the last checkpoint"
 
 
 def test_killed_in_a_step():
-    """The others end within some seconds, whoever it was."""
+    """The others end within some seconds, whoever it was. run.json says which rank was lost; rank 0 itself cannot."""
     for rank, how in ((1, "fs"), (0, "tcp")):
         folder = cli.new_folder("killed")
         ranks = Ranks(3, *fault_options(folder), how=how, EMU_NCCL_FAULT=f"die@{rank}:{collective(8, 3)}")
         line = ranks.fail([f"rank {rank} (", "ended without a word", REMEDY], lost=[rank])
         ranks.kill()
         record(f"rank {rank} is killed in a step", ranks.all_ended() - ranks.ended[rank], line)
+        end = record_of(folder).get("end")
+        assert end is None if rank == 0 else (end["status"], end["message"]) == ("failed", line), end
+        assert rank == 0 or 6 <= end["step"] < 8 and "weights_hash" not in end, end
         goes_on(folder, 6)
 
 
@@ -475,7 +479,7 @@ def test_not_a_number_on_one_rank():
 def test_preempted():
     """A signal to one rank only: all save together, and end with status 0."""
     running = []
-    for rank, number in ((1, signal.SIGTERM), (2, signal.SIGUSR1), (0, signal.SIGINT)):
+    for rank, number in ((1, signal.SIGTERM), (2, signal.SIGHUP), (0, signal.SIGINT)):
         folder = cli.new_folder(f"preempted_{rank}")
         ranks = Ranks(3, *fault_options(folder), **held(2))
         ranks.until_printed(r"^step +3/")
@@ -486,7 +490,10 @@ def test_preempted():
         assert said and steps_of(out) == [*range(1, int(said.group(1)) + 1)], out
         if rank == 1:
             record("SIGTERM to one rank while another is 2 s late", ranks.all_ended() - since, said.group(), "status 0")
-        goes_on(folder, int(said.group(1)))
+        end = record_of(folder)["end"]
+        assert (end["status"], end["step"]) == ("stopped", int(said.group(1))), end
+        assert end["weights_hash"] == weights_hash(out) and end["step"] == len(speed_of(folder)), end
+        goes_on(folder, end["step"])
 
 
 def test_preempted_in_a_validation_and_a_sample():

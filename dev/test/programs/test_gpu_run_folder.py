@@ -1,8 +1,7 @@
-"""What the folder of a GPU run says of itself, of one rank and of several: run.json with the GPU of each, how it ended
-when a rank was lost or got a signal. The rest is that of the CPU trainer: test_run_folder.py."""
+"""What the folder of a GPU run says of itself, of one rank and of several: run.json with the GPU of each. How it ended
+when a rank was lost or got a signal: test_gpu_ranks.py. The rest is that of the CPU trainer: test_run_folder.py."""
 import os
 import re
-import signal
 import time
 
 import cli
@@ -56,36 +55,3 @@ def test_other_ranks_go_on():
     assert [start["from_step"] for start in record["starts"]] == [0, 2] and record["hardware"]["ranks"] == 1
     assert "2" in record["starts"][0]["command"] and record["starts"][0]["end"]["step"] == 2
     assert len(speed_of(folder)) == len(logged_steps(folder)) == 4
-
-
-def started(name):
-    """Two ranks, after two steps of a run without an end."""
-    folder = cli.new_folder(name)
-    ranks = Ranks(2, *RUN, "-x", 1000000, "-o", folder, how="tcp")
-    ranks.until_printed("^step +2/")
-    return folder, ranks
-
-
-def test_lost_ranks():
-    """The end of a run that lost a rank says which; rank 0 itself cannot."""
-    for lost in (1, 0):
-        folder, ranks = started("lost")
-        ranks.send(lost, signal.SIGKILL)
-        line = ranks.fail(lost=[lost])
-        ranks.kill()
-        end = record_of(folder).get("end")
-        if lost == 0:
-            assert end is None, end
-        else:
-            assert end["status"] == "failed" and end["message"] == line and "rank 1" in line, (end, line)
-            assert end["step"] >= 2 and "weights_hash" not in end, end
-
-
-def test_stopped():
-    """SIGHUP, as from a terminal that goes, to one of the ranks is enough."""
-    folder, ranks = started("stopped")
-    ranks.send(1, signal.SIGHUP)
-    out = ranks.finish()
-    end = record_of(folder)["end"]
-    assert end["status"] == "stopped" and cli.checkpoints(folder) == [end["step"]], end
-    assert end["weights_hash"] == cli.weights_hash(out) and end["step"] == len(speed_of(folder)), end

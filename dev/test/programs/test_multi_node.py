@@ -283,19 +283,28 @@ def test_mpich():
     assert noted("mpirun")[:6] == ["-np", "8", "-hosts", "one,two", "-ppn", "4"], noted("mpirun")
 
 
-@pytest.mark.parametrize("hosts, gpus, batch", (("a", "8", 64), ("a", "1", 64), ("a b", "8", 32),
-                                                ("a b c d", "16", 8)))
-def test_recipe(hosts, gpus, batch):
-    """GPT-2 124M as it is reproduced, with micro-batches that fit the number of GPUs; each option once."""
-    ran(0, MULTI_NODE + "run_mpi.sh", HOSTS=hosts, GPUS_PER_NODE=gpus, FAKE_GPUS="16")
+GPT2_124M = {"init": "d12", "total-batch": "524288", "seq-len": "1024", "lr": "6e-4", "warmup": "700",
+             "schedule": "cosine", "final-lr-frac": "0", "weight-decay": "0.1"}
+
+
+@pytest.mark.parametrize("settings, expected", (
+    (dict(HOSTS="a", GPUS_PER_NODE="8"), {**GPT2_124M, "batch-size": "64"}),
+    (dict(HOSTS="a", GPUS_PER_NODE="1"), {**GPT2_124M, "batch-size": "64"}),
+    (dict(HOSTS="a b", GPUS_PER_NODE="8"), {**GPT2_124M, "batch-size": "32"}),
+    (dict(HOSTS="a b c d", GPUS_PER_NODE="16"), {**GPT2_124M, "batch-size": "8"}),
+    (dict(HOSTS="a", RECIPE="scripts/run_gpt2_1558M.sh", SEQ_LEN="512"),
+     {"init": "d48", "total-batch": "1048576", "seq-len": "512", "final-lr-frac": "0.1"}),
+), ids=("8", "1", "2 x 8", "4 x 16", "another"))
+def test_recipe(settings, expected):
+    """A recipe as it is, with micro-batches that fit the number of GPUs; each option once, and one of the trainer's."""
+    ran(0, MULTI_NODE + "run_mpi.sh", FAKE_GPUS="16", **settings)
     words = noted("mpirun")
-    line = " ".join(words)
-    for option, value in (("init", "d12"), ("total-batch", "524288"), ("seq-len", "1024"), ("lr", "6e-4"),
-                          ("warmup", "700"), ("schedule", "cosine"), ("final-lr-frac", "0"), ("weight-decay", "0.1"),
-                          ("batch-size", str(batch))):
-        assert words_of(line, option) == value, (option, line)
+    assert {option: words_of(" ".join(words), option) for option in expected} == expected
     train = option_names(words[words.index(TRAINER_PATH):])
     assert len(train) == len(set(train)), train
+    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
+        table = re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M)
+    assert {name[2:] for name in train} <= set(table), train
 
 
 def test_refusals():
@@ -319,13 +328,6 @@ def test_refusals():
         out = ran(1, script, **changes)
         assert out.endswith(message), (message, out)
     assert started() == {}, started()
-
-
-def test_another_recipe():
-    ran(0, MULTI_NODE + "run_tcp.sh", RECIPE="scripts/run_gpt2_1558M.sh", SEQ_LEN="512")
-    line = check_ranks(range(4), total=4)
-    for option, value in (("init", "d48"), ("total-batch", "1048576"), ("seq-len", "512"), ("final-lr-frac", "0.1")):
-        assert words_of(line, option) == value, (option, line)
 
 
 def check_ranks(ranks, times=1, total=8):
@@ -437,14 +439,6 @@ def test_slurm_headers():
         first_command = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
         assert headers and max(headers) < first_command, path
         assert "#SBATCH --signal=B:USR1@300" in lines and "#SBATCH --requeue" in lines, path
-
-
-def test_options_exist():
-    with open(os.path.join(ROOT, "llmc", "run", "train_options.h"), encoding="utf-8") as file:
-        table = set(re.findall(r"^    X\(\w+, \"([a-z0-9-]+)\"", file.read(), re.M))
-    ran(0, MULTI_NODE + "run_tcp.sh", GPUS_PER_NODE="1")
-    unknown = [name for name in option_names(started()[0][0].split()) if name[2:] not in table]
-    assert unknown == [], unknown
 
 
 @pytest.mark.long
