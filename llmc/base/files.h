@@ -116,7 +116,7 @@ static inline bool sync_directory(const char *dir, Error *error) {
     return status == 0 || code == EINVAL || code == ENOTSUP || fail_system(error, dir, "flush folder");
 }
 
-// Does this for the folder that holds `path`.
+// Flushes the folder that holds `path` in this way.
 static inline bool sync_parent(const char *path, Error *error) {
     char parent[MAX_PATH_BYTES];
     path_parent(parent, path);
@@ -322,8 +322,8 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
 
 // ---- Writing: complete or not at all ----
 
-// A file that is written under a temporary name. It gets its own name only when all its bytes are on the disk. An old
-// file of that name stays unchanged, whatever fails and wherever the process is killed.
+// Holds a file that is written under a temporary name. It gets its own name only when all its bytes are on the disk. An
+// old file of that name stays unchanged, whatever fails and wherever the process is killed.
 typedef struct {
     char path[MAX_PATH_BYTES];
     char temporary[MAX_PATH_BYTES];

@@ -37,7 +37,7 @@ static inline Launcher launcher_find(void) {
     return none;
 }
 
-// True if this process speaks for all processes of its launcher. Use it where all of them have one thing to say.
+// Tells whether this process speaks for all processes of its launcher. Use it where all have one thing to say.
 static inline bool launcher_shows(void) { return launcher_find().rank <= 0; }
 
 #endif // LLMC_LAUNCHER_H

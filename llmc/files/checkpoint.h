@@ -37,7 +37,7 @@
 enum { CHECKPOINT_PARAMS, CHECKPOINT_ADAM_M, CHECKPOINT_ADAM_V, CHECKPOINT_ARRAYS };
 static const char *const checkpoint_array_names[CHECKPOINT_ARRAYS] = {"params", "adam_m", "adam_v"};
 
-// The kind of record i of a checkpoint's state.
+// Returns the kind of record i of a checkpoint's state.
 static inline StateKind checkpoint_kind(int i) {
     return i == CHECKPOINT_PARAMS ? STATE_ELSEWHERE : i < CHECKPOINT_ARRAYS ? STATE_ARRAY : STATE_SECTION;
 }
@@ -120,7 +120,7 @@ static inline int checkpoint_list(const char *dir, int64_t *steps, int max) {
 
 // ---- Opening ----
 
-// A checkpoint that is open for reading.
+// Holds a checkpoint that is open for reading.
 typedef struct CheckpointReader {
     StateFile state;
     InputFile model; // its path may be the temporary name
@@ -450,8 +450,8 @@ static inline bool checkpoint_write_flush(CheckpointWriter *w, Error *error) {
     return files_flush(w->state.fd) == 0 || files_write_failed(&w->state, "flush", errno, error);
 }
 
-// The leader calls this when all processes have flushed. Writes the sections and the head of the state, and gives the
-// files their names. `all` holds the sums of all processes, added.
+// Writes the sections and the head of the state, and gives the files their names. The leader calls this when all
+// processes have flushed. `all` holds the sums of all processes, added.
 static inline bool checkpoint_write_commit(CheckpointWriter *w, const CheckpointSums *all, Error *error) {
     for (int a = 0; a < CHECKPOINT_ARRAYS; a++) { w->records[a].checksum = all->sums[a]; }
     for (int i = CHECKPOINT_ARRAYS; i < w->count; i++) {

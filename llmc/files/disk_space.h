@@ -5,7 +5,7 @@
 
 #include "llmc/base/files.h"
 
-// A run saves at each multiple of `every` after `from`, and at `last`.
+// Describes a run: it saves at each multiple of `every` after `from`, and at `last`.
 typedef struct {
     int64_t from, last;
     int64_t every;            // 0: only at the end
@@ -24,7 +24,7 @@ typedef struct {
     int64_t most;  // checkpoints at a time until then
 } DiskCourse;
 
-// The step of the first save after `step`, 0 if there is none.
+// Returns the step of the first save after `step`, 0 if there is none.
 static inline int64_t disk_next_save(const DiskRun *run, int64_t step) {
     if (step >= run->last) { return 0; }
     return run->every == 0 ? run->last : min_i64((step / run->every + 1) * run->every, run->last);
@@ -55,19 +55,19 @@ static inline DiskCourse disk_follow(const DiskRun *run, int64_t room) {
     return course;
 }
 
-// The fewest at a time with which the run can begin: those of --keep, or else the last good one, and the one being
-// written.
+// Returns the fewest checkpoints at a time with which the run can begin: those of --keep, or else the last good one,
+// and the one being written.
 static inline int64_t disk_least(const DiskRun *run) {
     int64_t saves = disk_follow(run, INT64_MAX).saves, all = run->num_existing + saves;
     return max_i64(min_i64(all, run->keep > 0 ? run->keep + 1 : 2), run->num_existing + (saves > 0));
 }
 
-// The bytes that must be free for `most` checkpoints at a time.
+// Returns the bytes that must be free for `most` checkpoints at a time.
 static inline int64_t disk_bytes(const DiskRun *run, int64_t most) {
     return (most - run->num_existing) * run->checkpoint_bytes + run->other_bytes;
 }
 
-// How many there can be at a time with so many bytes free.
+// Returns the checkpoints that there can be at a time with so many bytes free.
 static inline int64_t disk_room(const DiskRun *run, int64_t free_bytes) {
     return run->num_existing + max_i64(0, free_bytes - run->other_bytes) / run->checkpoint_bytes;
 }
@@ -98,7 +98,7 @@ static inline bool disk_check(const DiskRun *run, const char *name, int64_t free
 
 typedef enum { DISK_LASTS, DISK_WILL_FILL, DISK_IS_FULL } DiskState;
 
-// What makes a disk last that has room for so many checkpoints.
+// Writes what makes a disk last that has room for `room` checkpoints.
 static inline void disk_remedy(char *text, size_t size, const DiskRun *run, int64_t room) {
     if (run->keep > 0) {
         snprintf(text, size, "free some space%s", run->keep_major > 0 ? ", or give a larger --keep-major or 0" : "");
@@ -109,7 +109,7 @@ static inline void disk_remedy(char *text, size_t size, const DiskRun *run, int6
     }
 }
 
-// How long will the disk last? Writes one line into text, unless it is DISK_LASTS.
+// Says how long the disk will last. Writes one line into text, unless it is DISK_LASTS.
 static inline DiskState disk_outlook(const DiskRun *run, const char *name, int64_t free_bytes, char *text,
                                      size_t size) {
     char there[32], needed[32], remedy[128], rest[160];

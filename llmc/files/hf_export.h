@@ -106,11 +106,6 @@ static inline bool hf_is_left_out(const HfExport *e, int i) {
     return e->tokenizer == NULL && i >= HF_FIRST_OF_TOKENIZER && i <= HF_LAST_OF_TOKENIZER;
 }
 
-static inline bool hf_open_file(HfExport *e, int i, Error *error) {
-    char path[MAX_PATH_BYTES];
-    return path_join(path, e->dir, hf_file_names[i], error) && atomic_open(&e->files[i], path, error);
-}
-
 // Samplers need a token to fill short texts with, and GPT-2 has none of its own.
 static inline void hf_add_generation_config(Text *text, const HfExport *e) {
     text_printf(text, "{\n  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"pad_token_id\": %d\n}\n",
@@ -124,6 +119,7 @@ static inline void hf_add_special_tokens(Text *text) {
 
 static inline void hf_add_file(Text *text, const HfExport *e, int i, const uint32_t *pairs) {
     switch (i) {
+    case HF_CONFIG: safetensors_add_config(text, e->config, e->end_of_text); break;
     case HF_GENERATION: hf_add_generation_config(text, e); break;
     case HF_TOKENIZER: hf_add_tokenizer_json(text, e->tokenizer, pairs); break;
     case HF_TOKENIZER_CONFIG: hf_add_tokenizer_config(text, e->tokenizer, e->config->max_seq_len); break;
@@ -134,13 +130,14 @@ static inline void hf_add_file(Text *text, const HfExport *e, int i, const uint3
     }
 }
 
-// Writes one of the texts (all except config.json) under its temporary name.
+// Writes one of the texts under its temporary name.
 static inline bool hf_write_text(HfExport *e, int i, const uint32_t *pairs, Error *error) {
     Text text = {NULL, 0, 0, false};
+    char path[MAX_PATH_BYTES];
     hf_add_file(&text, e, i, pairs);
     bool ok = !text.failed || fail(error, "%s: out of memory for %s", e->dir, hf_file_names[i]);
-    ok = ok && hf_open_file(e, i, error) && atomic_write(&e->files[i], text.data, (int64_t)text.used, error) &&
-         atomic_flush(&e->files[i], error);
+    ok = ok && path_join(path, e->dir, hf_file_names[i], error) && atomic_open(&e->files[i], path, error) &&
+         atomic_write(&e->files[i], text.data, (int64_t)text.used, error) && atomic_flush(&e->files[i], error);
     text_free(&text);
     return ok;
 }
@@ -149,11 +146,7 @@ static inline bool hf_write_files(HfExport *e, const float *params, Error *error
     char path[MAX_PATH_BYTES];
     uint32_t *pairs = e->tokenizer == NULL ? NULL : hf_merge_pairs(e->tokenizer);
     bool ok = e->tokenizer == NULL || pairs != NULL || fail(error, "%s: out of memory for the merges", e->dir);
-    ok = ok && hf_open_file(e, HF_CONFIG, error) &&
-         safetensors_write_config_json(&e->files[HF_CONFIG], e->config, e->end_of_text, error);
-    for (int i = HF_GENERATION; ok && i < HF_WEIGHTS; i++) {
-        if (!hf_is_left_out(e, i)) { ok = hf_write_text(e, i, pairs, error); }
-    }
+    for (int i = 0; ok && i < HF_WEIGHTS; i++) { ok = hf_is_left_out(e, i) || hf_write_text(e, i, pairs, error); }
     free(pairs);
     return ok && path_join(path, e->dir, SAFETENSORS_FILE_NAME, error) &&
            safetensors_write_pending(&e->files[HF_WEIGHTS], path, e->config, params, error);

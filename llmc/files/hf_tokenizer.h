@@ -52,7 +52,7 @@ static inline void hf_add_token(Text *text, const Tokenizer *t, int token) {
 
 // ---- Out ----
 
-// Equals OpenAI's encoder.json byte for byte when the vocabulary is OpenAI's.
+// Writes vocab.json. It equals OpenAI's encoder.json byte for byte when the vocabulary is OpenAI's.
 static inline void hf_add_vocab(Text *text, const Tokenizer *t) {
     for (int i = 0; i < t->vocab_size; i++) {
         text_words(text, i == 0 ? "{" : ", ");

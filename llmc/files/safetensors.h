@@ -21,7 +21,7 @@
 #define SAFETENSORS_CONFIG_NAME "config.json"
 #define SAFETENSORS_VERSION_KEY "gpt2c_version" // in config.json: the writer; other programs keep such members
 
-// One tensor of the header.
+// Describes one tensor of the header.
 typedef struct {
     const char *name; // without "transformer."; it lives as long as the JSON text
     int key;          // its place in the JSON text
@@ -514,22 +514,20 @@ static inline bool safetensors_write_tensors(AtomicFile *file, const GPT2Config 
     return true;
 }
 
-// end_of_text: the id that begins and ends documents. A version member of ours tells an export from other models.
-static inline bool safetensors_write_config_json(AtomicFile *file, const GPT2Config *config, int end_of_text,
-                                                 Error *error) {
-    char text[2048];
-    int n = snprintf(text, sizeof(text),
-                     "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
-                     "  \"attn_pdrop\": 0.0,\n  \"bos_token_id\": %d,\n  \"embd_pdrop\": 0.0,\n"
-                     "  \"eos_token_id\": %d,\n  \"%s\": \"%s\",\n  \"initializer_range\": 0.02,\n"
-                     "  \"layer_norm_epsilon\": 1e-05,\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %d,\n"
-                     "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_layer\": %d,\n"
-                     "  \"n_positions\": %d,\n  \"resid_pdrop\": 0.0,\n"
-                     "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"use_cache\": true,\n"
-                     "  \"vocab_size\": %d\n}\n",
-                     end_of_text, end_of_text, SAFETENSORS_VERSION_KEY, GPT2C_VERSION, config->max_seq_len,
-                     config->channels, config->num_heads, config->num_layers, config->max_seq_len, config->vocab_size);
-    return atomic_write(file, text, n, error) && atomic_flush(file, error);
+// Writes config.json. end_of_text: the id that begins and ends documents. A version member of ours tells an export from
+// other models.
+static inline void safetensors_add_config(Text *text, const GPT2Config *config, int end_of_text) {
+    text_printf(text,
+                "{\n  \"activation_function\": \"gelu_new\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+                "  \"attn_pdrop\": 0.0,\n  \"bos_token_id\": %d,\n  \"embd_pdrop\": 0.0,\n"
+                "  \"eos_token_id\": %d,\n  \"%s\": \"%s\",\n  \"initializer_range\": 0.02,\n"
+                "  \"layer_norm_epsilon\": 1e-05,\n  \"model_type\": \"gpt2\",\n  \"n_ctx\": %d,\n"
+                "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_layer\": %d,\n"
+                "  \"n_positions\": %d,\n  \"resid_pdrop\": 0.0,\n"
+                "  \"tie_word_embeddings\": true,\n  \"torch_dtype\": \"float32\",\n  \"use_cache\": true,\n"
+                "  \"vocab_size\": %d\n}\n",
+                end_of_text, end_of_text, SAFETENSORS_VERSION_KEY, GPT2C_VERSION, config->max_seq_len, config->channels,
+                config->num_heads, config->num_layers, config->max_seq_len, config->vocab_size);
 }
 
 static inline bool safetensors_write_pending(AtomicFile *file, const char *path, const GPT2Config *config,

@@ -19,7 +19,7 @@
 #define NUM_BUCKET_SLOTS (1 + ZERO_BLOCK_SLOTS) // one slot for bucket 0; the blocks take turns with the rest
 #define MAX_BUCKETS 1001                        // gpt2_check_config allows 1000 layers
 
-// An array with one element for each parameter, bucket by bucket.
+// Describes an array with one element for each parameter, bucket by bucket.
 template <class T> struct Buckets {
     T *data;    // NULL: this run has no such array
     bool parts; // holds only this rank's part of each bucket
@@ -128,8 +128,8 @@ template <class T> static inline void gather_bucket(Shards *s, T *whole, int buc
 
 // ---- The host waits ----
 
-// The host has waited for the GPU, and so perhaps for other ranks. If one of them has ended, the GPU may have failed
-// because it read that rank's memory.
+// Ends a wait of the host for the GPU, and so perhaps for other ranks. If one of them has ended, the GPU may have
+// failed because it read that rank's memory.
 static inline void end_wait(Shards *s, cudaError_t status) {
     Error error;
     comm_waits(s->ranks, false);
@@ -169,12 +169,12 @@ template <class T> static inline void await_bucket(Shards *s, Buckets<T> params,
     if (params.parts) { cuda_check(cudaStreamWaitEvent(s->stream, s->fetched[bucket_slot(bucket)], 0)); }
 }
 
-// The last reader of a bucket is queued. Another bucket may take its slot.
+// Lets another bucket take this bucket's slot: the bucket's last reader is queued.
 template <class T> static inline void release_bucket(Shards *s, Buckets<T> params, int bucket) {
     if (params.parts) { cuda_check(cudaEventRecord(s->used[bucket_slot(bucket)], s->stream)); }
 }
 
-// The parameters have changed, so the buckets in the slots are out of date.
+// Forgets the buckets in the slots, which are out of date: the parameters have changed.
 static inline void forget_fetched(Shards *s) {
     for (int slot = 0; slot < NUM_BUCKET_SLOTS; slot++) {
         cuda_check(cudaEventRecord(s->used[slot], s->stream));
@@ -182,7 +182,7 @@ static inline void forget_fetched(Shards *s) {
     }
 }
 
-// This rank has updated its part of a bucket. Starts sending it to all ranks.
+// Starts sending this rank's part of a bucket to all ranks. This rank has updated it.
 template <class T> static inline void share_updated_bucket(Shards *s, Buckets<T> params, int bucket) {
     communicate_after_compute(s);
     gather_bucket(s, whole_bucket(s, params, bucket), bucket, &s->nccl.parameter_bytes);
@@ -214,7 +214,7 @@ static inline bool sends_gradients(const Shards *s, Buckets<float> grads, bool l
     return has_peers(s) && (grads.parts || last_micro_batch);
 }
 
-// A micro-batch's gradients of a bucket are complete on this rank. Starts adding up the gradients of all ranks.
+// Starts adding up the gradients of a bucket of all ranks. A micro-batch's gradients are complete on this rank.
 static inline void end_gradient(Shards *s, Buckets<float> grads, int bucket, bool last_micro_batch) {
     if (!sends_gradients(s, grads, last_micro_batch)) { return; }
     float *whole = whole_bucket(s, grads, bucket);

@@ -150,7 +150,7 @@ static inline void state_clear(const ModelState *g) {
     clear_buckets(g->shards, g->params);
 }
 
-// Every rank has loaded its part. Gives ranks that keep an array whole the parts of all ranks.
+// Gives ranks that keep an array whole the parts of all ranks. Every rank has loaded its part.
 static inline void state_share(const ModelState *g) {
     Shards *s = g->shards;
     if (has_peers(s)) {

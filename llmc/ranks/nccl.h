@@ -72,7 +72,7 @@ static inline void nccl_check_status(NcclContext *nccl, ncclResult_t status, con
 }
 #define nccl_check(nccl, call) nccl_check_status((nccl), (call), #call, __FILE__, __LINE__)
 
-// The watch calls this. NCCL finds out that a connection is broken, but reports it only when asked.
+// Asks NCCL whether a connection is broken: NCCL reports it only when asked. The watch calls this.
 static inline bool nccl_is_healthy(void *context, char *reason, size_t size) {
     NcclContext *nccl = (NcclContext *)context;
     ncclResult_t status = ncclSuccess;
@@ -99,8 +99,8 @@ static inline void nccl_close(NcclContext *nccl) {
     nccl->handle = NULL;
 }
 
-// A collective is queued, so the host has got further. The host goes on queueing work. It may stop there, because the
-// GPU's queue is finite, so from now on it waits as the GPU does.
+// Notes that a collective is queued, so the host has got further. The host goes on queueing work. It may stop there,
+// because the GPU's queue is finite, so from now on it waits as the GPU does.
 static inline void nccl_queued(NcclContext *nccl) {
     comm_waits(nccl->ranks, false);
     comm_waits(nccl->ranks, true);

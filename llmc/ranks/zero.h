@@ -55,7 +55,7 @@ static inline int zero_order_tensors(ZeroLayout *z, int kind, int n) {
     return n;
 }
 
-// config has passed gpt2_check_config. num_ranks is at least 1.
+// Lays out all buckets. config has passed gpt2_check_config. num_ranks is at least 1.
 static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_ranks) {
     memset(z, 0, sizeof(*z));
     z->config = *config;
@@ -68,13 +68,15 @@ static inline void zero_layout(ZeroLayout *z, const GPT2Config *config, int num_
     }
 }
 
-// Elements of bucket b: without padding, with weight decay (they come first), in a rank's shard, with padding.
+// Return the elements of bucket b: without padding, with weight decay (they come first), in a rank's shard, with
+// padding.
 static inline int64_t zero_size(const ZeroLayout *z, int b) { return z->size[zero_kind(b)]; }
 static inline int64_t zero_decayed(const ZeroLayout *z, int b) { return z->decayed[zero_kind(b)]; }
 static inline int64_t zero_shard(const ZeroLayout *z, int b) { return z->shard[zero_kind(b)]; }
 static inline int64_t zero_padded(const ZeroLayout *z, int b) { return z->num_ranks * zero_shard(z, b); }
 
-// A rank owns elements [zero_begin, zero_end) of bucket b, without padding. The last ranks may own none.
+// Return the ends of a rank's part: it owns elements [zero_begin, zero_end) of bucket b, without padding. The last
+// ranks may own none.
 static inline int64_t zero_begin(const ZeroLayout *z, int b, int rank) {
     return min_i64(rank * zero_shard(z, b), zero_size(z, b));
 }
@@ -106,7 +108,7 @@ static inline int zero_num_slots(const ZeroLayout *z) { return (int)min_i64(ZERO
 
 // ---- Tensors ----
 
-// layer is ignored for tensors outside the blocks.
+// Returns the bucket of a tensor. layer is ignored for tensors outside the blocks.
 static inline int zero_bucket_of(int tensor, int layer) { return gpt2_param_specs[tensor].per_layer ? 1 + layer : 0; }
 
 // Returns the start of a tensor, or of one layer of it, in its bucket.
@@ -150,7 +152,7 @@ typedef struct {
     int64_t grad_slots;  // fp32: gradients of the backward pass, not reduced yet
 } ZeroLengths;
 
-// One rank replicates in any stage, because it has nobody to share with.
+// Returns the stage that a run really has. One rank replicates in any stage, because it has nobody to share with.
 static inline int zero_effective_stage(int stage, int num_ranks) { return num_ranks == 1 ? ZERO_REPLICATE : stage; }
 
 static inline ZeroLengths zero_lengths(const ZeroLayout *z, int stage) {

@@ -36,14 +36,16 @@ static inline bool safetensors_read(const char *path, const GPT2Config *config, 
 static inline bool safetensors_write(const char *dir, const GPT2Config *config, const float *params, Error *error) {
     char model_path[MAX_PATH_BYTES], config_path[MAX_PATH_BYTES];
     AtomicFile model, json;
+    Text text = {NULL, 0, 0, false};
     if (!make_directories(dir, error) || !path_join(model_path, dir, SAFETENSORS_FILE_NAME, error) ||
         !path_join(config_path, dir, SAFETENSORS_CONFIG_NAME, error) ||
         !safetensors_write_pending(&model, model_path, config, params, error)) {
         return false;
     }
-    bool ok = atomic_open(&json, config_path, error) &&
-              safetensors_write_config_json(&json, config, config->vocab_size - 1, error) &&
+    safetensors_add_config(&text, config, config->vocab_size - 1);
+    bool ok = atomic_open(&json, config_path, error) && atomic_write(&json, text.data, (int64_t)text.used, error) &&
               atomic_commit(&json, error) && atomic_commit(&model, error);
+    text_free(&text);
     if (!ok) {
         atomic_abort(&json);
         atomic_abort(&model);
