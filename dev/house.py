@@ -22,9 +22,9 @@ ROOMS = {
     "cuda": (2005, "base model"),
     "layers": (3560, "base model cuda"),
     "optim": (600, "base model cuda"),
-    "ranks": (3140, "base model cuda"),
+    "ranks": (3135, "base model cuda"),
     "data": (1540, "base model"),
-    "files": (2400, "base model data"),
+    "files": (2389, "base model data"),
     "run": (3911, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 905, "Makefile": 250, "README.md": 200}
