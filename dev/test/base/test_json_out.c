@@ -29,35 +29,40 @@ TEST(test_layout) {
     json_out_free(&out);
 }
 
-// Writes {"v": ...}, reads it, and leaves the value's index in *value; the caller frees both.
-static bool read_again(Test *t, JsonOut *out, Json *json, int *value) {
-    Error error = {""};
-    bool ok = CHECK(t, json_out_end(out), "out of memory") &&
-              CHECK(t, json_parse(json, "JSON", out->text.data, (int64_t)out->text.used, &error), "%s: %s", error.text,
-                    out->text.data);
-    *value = ok ? json_find(json, 0, "v") : -1;
-    return ok && CHECK(t, *value > 0, "no value: %s", out->text.data);
-}
-
-static void check_text(Test *t, const char *text, const char *expected) {
+// {"v": ...}, written and read again.
+typedef struct {
     JsonOut out;
     Json json;
     int value;
+} Again;
+
+// After the value was written: reads it. again_end frees what is there, also after a failure.
+static bool again_read(Test *t, Again *a) {
+    Error error = {""};
+    memset(&a->json, 0, sizeof(a->json));
+    bool ok = CHECK(t, json_out_end(&a->out), "out of memory") &&
+              CHECK(t, json_parse(&a->json, "JSON", a->out.text.data, (int64_t)a->out.text.used, &error), "%s: %s",
+                    error.text, a->out.text.data);
+    a->value = ok ? json_find(&a->json, 0, "v") : -1;
+    return ok && CHECK(t, a->value > 0, "no value: %s", a->out.text.data);
+}
+
+static void again_end(Again *a) { json_free(&a->json), json_out_free(&a->out); }
+
+static void check_text(Test *t, const char *text, const char *expected) {
+    Again a;
     char got[1024];
     Error error = {""};
-    memset(&json, 0, sizeof(json));
-    json_out_begin(&out);
-    json_out_text(&out, "v", text);
-    if (read_again(t, &out, &json, &value)) {
-        CHECK(t, json_string(&json, value, got, sizeof(got), &error), "%s", error.text);
+    json_out_begin(&a.out);
+    json_out_text(&a.out, "v", text);
+    if (again_read(t, &a)) {
+        CHECK(t, json_string(&a.json, a.value, got, sizeof(got), &error), "%s", error.text);
         CHECK(t, strcmp(got, expected) == 0, "'%s' became '%s'", text, got);
     }
-    for (size_t i = 0; out.text.data != NULL && i < out.text.used; i++) {
-        CHECK(t, (unsigned char)out.text.data[i] >= 32 || out.text.data[i] == '\n', "a control character: %s",
-              out.text.data);
+    for (const char *c = a.out.text.data; c != NULL && *c != '\0'; c++) {
+        CHECK(t, (unsigned char)*c >= 32 || *c == '\n', "a control character: %s", a.out.text.data);
     }
-    json_free(&json);
-    json_out_free(&out);
+    again_end(&a);
 }
 
 TEST(test_texts) {
@@ -92,30 +97,25 @@ TEST(test_texts) {
 TEST(test_numbers) {
     static const double reals[] = {0.0, 1.0, -1.5, 3e-4, 1e-8, 0.1, 1.0 / 3.0, 1e300, 5e-324, 1.7976931348623157e308};
     static const int64_t wholes[] = {0, 1, -1, INT64_MAX, INT64_MIN, (int64_t)1 << 53};
-    JsonOut out;
-    Json json;
-    int value;
+    Again a;
     Error error = {""};
     for (size_t i = 0; i < sizeof(reals) / sizeof(reals[0]); i++) {
         double got = NAN;
-        memset(&json, 0, sizeof(json));
-        json_out_begin(&out);
-        json_out_real(&out, "v", reals[i]);
-        bool ok = read_again(t, &out, &json, &value) && json_double(&json, value, &got, &error);
+        json_out_begin(&a.out);
+        json_out_real(&a.out, "v", reals[i]);
+        bool ok = again_read(t, &a) && json_double(&a.json, a.value, &got, &error);
         CHECK(t, ok && got == reals[i], "%.17g became %.17g", reals[i], got);
-        json_free(&json);
-        json_out_free(&out);
+        again_end(&a);
     }
     for (size_t i = 0; i < sizeof(wholes) / sizeof(wholes[0]); i++) {
         int64_t got = 7;
-        memset(&json, 0, sizeof(json));
-        json_out_begin(&out);
-        json_out_int(&out, "v", wholes[i]);
-        bool ok = read_again(t, &out, &json, &value) && json_int(&json, value, INT64_MIN, INT64_MAX, &got, &error);
+        json_out_begin(&a.out);
+        json_out_int(&a.out, "v", wholes[i]);
+        bool ok = again_read(t, &a) && json_int(&a.json, a.value, INT64_MIN, INT64_MAX, &got, &error);
         CHECK(t, ok && got == wholes[i], "%lld became %lld", (long long)wholes[i], (long long)got);
-        json_free(&json);
-        json_out_free(&out);
+        again_end(&a);
     }
+    JsonOut out;
     json_out_begin(&out);
     json_out_real(&out, "nan", NAN);
     json_out_real(&out, "inf", -INFINITY);
@@ -126,15 +126,11 @@ TEST(test_numbers) {
 
 TEST(test_long) {
     enum { MANY = 20000 };
-    JsonOut out;
-    Json json;
-    int value;
-    memset(&json, 0, sizeof(json));
-    json_out_begin(&out);
-    json_out_open(&out, "v", '[', JSON_FLAT);
-    for (int i = 0; i < MANY; i++) { json_out_text(&out, NULL, "a somewhat longer text"); }
-    json_out_close(&out);
-    if (read_again(t, &out, &json, &value)) { CHECK(t, json.values[value].count == MANY, "elements are lost"); }
-    json_free(&json);
-    json_out_free(&out);
+    Again a;
+    json_out_begin(&a.out);
+    json_out_open(&a.out, "v", '[', JSON_FLAT);
+    for (int i = 0; i < MANY; i++) { json_out_text(&a.out, NULL, "a somewhat longer text"); }
+    json_out_close(&a.out);
+    if (again_read(t, &a)) { CHECK(t, a.json.values[a.value].count == MANY, "elements are lost"); }
+    again_end(&a);
 }

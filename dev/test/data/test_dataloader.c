@@ -87,28 +87,6 @@ static void read_firsts(Test *t, DataLoader *dl, int64_t begin, int count, int b
     free(inputs), free(targets);
 }
 
-TEST(test_number_of_windows) {
-    uint16_t tokens[100];
-    for (int i = 0; i < 100; i++) { tokens[i] = (uint16_t)i; }
-    for (int T = 1; T <= 100; T++) {
-        for (int n = 0; n <= 100; n++) {
-            DataLoader dl;
-            Error error;
-            bool ok = dataloader_open_tokens(&dl, "text", tokens, n, T, V, false, 1, &error);
-            CHECK(t, ok == (n >= T + 1), "%d tokens, T %d: %s", n, T, ok ? "accepted" : error.text);
-            int64_t want = 0;
-            for (int at = 0; at + T + 1 <= n; at += T) { want++; }
-            if (!ok) { continue; }
-            CHECK(t, dl.num_sequences == want && dl.num_tokens == n, "%d tokens, T %d: %lld windows", n, T,
-                  (long long)dl.num_sequences);
-            int32_t firsts[100];
-            read_firsts(t, &dl, 0, (int)want, 7, firsts);
-            for (int i = 0; i < want; i++) { CHECK(t, firsts[i] == i * T, "window %d begins at %d", i, firsts[i]); }
-            dataloader_close(&dl);
-        }
-    }
-}
-
 static const int uneven_sizes[] = {0, 13, 1, 200, 2, 7, 8, 9, 64, 65, 66, 1500, 0, 35, 1};
 enum { NUM_UNEVEN = sizeof(uneven_sizes) / sizeof(uneven_sizes[0]), MAX_WINDOWS = 4000 };
 
