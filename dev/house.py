@@ -25,7 +25,7 @@ ROOMS = {
     "ranks": (3135, "base model cuda"),
     "data": (1540, "base model"),
     "files": (2389, "base model data"),
-    "run": (3911, "base model data files"),
+    "run": (3888, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 905, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25

@@ -132,22 +132,30 @@ static inline bool run_open_data(TrainRun *run, Error *error) {
                            error);
 }
 
-static inline bool run_open_eval(TrainRun *run, int which, const char *path, Error *error) {
+// Sorts the questions into batches of --batch-size. Fails if one does not fit into a batch.
+static inline bool run_pack_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    EvalLoader *eval = &run->evals[which];
-    if (!path_exists(path)) {
-        return fail(error, "%s: no such file; `%s` fetches it, %s names another", path, run_evals[which].command,
-                    run_evals[which].option);
+    for (int i = 0; i < NUM_EVALS; i++) {
+        EvalLoader *eval = &run->evals[i];
+        if (!eval_is_open(eval)) { continue; }
+        if (!eval_pack(eval, (int)o->batch_size, (int)o->seq_len, run->config.max_seq_len, error)) { return false; }
     }
-    return eval_open(eval, path, run->config.vocab_size, o->eval_examples, error) &&
-           eval_pack(eval, (int)o->batch_size, (int)o->seq_len, run->config.max_seq_len, error);
+    return true;
 }
 
 // Opens the questions of the requested evaluations.
 static inline bool run_open_evals(TrainRun *run, Error *error) {
     const TrainOptions *o = &run->options;
-    return (!o->hellaswag || run_open_eval(run, EVAL_HELLASWAG, o->hellaswag_data, error)) &&
-           (!o->mmlu || run_open_eval(run, EVAL_MMLU, o->mmlu_data, error));
+    const char *paths[NUM_EVALS] = {o->hellaswag ? o->hellaswag_data : NULL, o->mmlu ? o->mmlu_data : NULL};
+    for (int i = 0; i < NUM_EVALS; i++) {
+        if (paths[i] == NULL) { continue; }
+        if (!path_exists(paths[i])) {
+            return fail(error, "%s: no such file; `%s` fetches it, %s names another", paths[i], run_evals[i].command,
+                        run_evals[i].option);
+        }
+        if (!eval_open(&run->evals[i], paths[i], run->config.vocab_size, o->eval_examples, error)) { return false; }
+    }
+    return run_pack_evals(run, error);
 }
 
 // ---- Settling ----
@@ -205,14 +213,8 @@ static inline bool run_settle_batch(TrainRun *run, Error *error) {
 
 // Gives the run another micro-batch, which divides a step. Fails if an evaluation does not fit into it.
 static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Error *error) {
-    TrainOptions *o = &run->options;
-    o->batch_size = batch_size;
-    for (int i = 0; i < NUM_EVALS; i++) {
-        EvalLoader *eval = &run->evals[i];
-        if (!eval_is_open(eval)) { continue; }
-        if (!eval_pack(eval, (int)batch_size, (int)o->seq_len, run->config.max_seq_len, error)) { return false; }
-    }
-    return run_settle_steps(run, error);
+    run->options.batch_size = batch_size;
+    return run_pack_evals(run, error) && run_settle_steps(run, error);
 }
 
 // ---- All of them ----
@@ -236,7 +238,7 @@ static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *fac
         {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
     text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
     text_printf(facts, "the precision it was built for%c%s%c", '\0', run->ops->facts.precision, '\0');
-    for (int i = 0; i < train_options_count(); i++) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char text[MAX_PATH_BYTES];
         if (i == TRAIN_ROW_process_rank) { continue; } // each process has its own
         train_options_text(&run->options, i, text, sizeof(text));

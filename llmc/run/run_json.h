@@ -110,20 +110,17 @@ static inline void run_json_git(JsonOut *out, const char *revision) {
 
 // Writes each option that this program takes, with its current value.
 static inline void run_json_options(JsonOut *out, const TrainRun *run) {
-    const ArgSpec *specs = run->ops->facts.on_gpu ? train_specs_gpu : train_specs_cpu;
+    const ArgSpec *specs = train_programs[run->ops->facts.on_gpu].specs;
     json_out_open(out, "options", '{', JSON_LINES);
-    for (int i = 0; i < train_options_count(); i++) {
-        const ArgSpec *spec = &specs[i];
-        const void *place = (const char *)&run->options + spec->place;
-        char number[40];
-        if (spec->refusal != NULL) { continue; }
-        if (spec->type == ARG_TEXT || spec->type == ARG_CHOICE) {
-            json_out_text(out, spec->name, *(const char *const *)place);
-        } else if (spec->type == ARG_FLAG) {
-            json_out_bool(out, spec->name, *(const bool *)place);
-        } else {
-            args_value_text(spec, &run->options, number, sizeof(number));
-            json_out_raw(out, spec->name, number, strlen(number));
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
+        const void *place = (const char *)&run->options + specs[i].place;
+        if (specs[i].refusal != NULL) { continue; }
+        switch (specs[i].type) {
+        case ARG_INT: json_out_int(out, specs[i].name, *(const int64_t *)place); break;
+        case ARG_REAL: json_out_real(out, specs[i].name, *(const double *)place); break;
+        case ARG_TEXT:
+        case ARG_CHOICE: json_out_text(out, specs[i].name, *(const char *const *)place); break;
+        case ARG_FLAG: json_out_bool(out, specs[i].name, *(const bool *)place); break;
         }
     }
     json_out_close(out);

@@ -150,11 +150,6 @@ static inline void run_report_skip(TrainRun *run, int64_t step, const char *why)
     logger_event(&run->logger, "step %lld: update skipped, %s", (long long)step + 1, why);
 }
 
-// Redraws loss.svg from main.log.
-static inline bool run_draw_losses(const TrainRun *run, Error *error) {
-    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(run->options.out_dir, error);
-}
-
 // ---- Evaluations ----
 
 // Shows on a terminal that `batches` of an evaluation are done. start: its beginning, in seconds_now(). All batches
@@ -168,13 +163,6 @@ static inline void run_show_eval(TrainRun *run, int which, int64_t batches, doub
     snprintf(text, sizeof(text), "%s %*lld/%lld rows | %s left", run_evals[which].name, width,
              (long long)eval_batch(eval, batches).first, (long long)eval->num_rows, left);
     logger_progress(&run->logger, text);
-}
-
-// Judges and logs an evaluation. means: the mean loss of each row, by the row's number.
-static inline bool run_log_eval(TrainRun *run, int which, const double *means, Error *error) {
-    int64_t correct = eval_judge(&run->evals[which], means);
-    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, correct,
-                       run->evals[which].num_examples, error);
 }
 
 // ---- Samples ----

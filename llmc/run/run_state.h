@@ -36,7 +36,7 @@ static inline void run_describe(const TrainRun *run, StateHeader *header) {
     state_set_i64(header, "updates", run->updates);
     state_set_u64(header, "data", run->train.fingerprint);
     state_set_text(header, "precision", run->ops->facts.precision);
-    for (int i = 0; i < train_options_count(); i++) {
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         char key[64], text[MAX_PATH_BYTES];
         if (train_shapes_run[i] == FREE) { continue; }
         run_option_key(key, sizeof(key), i);
@@ -156,11 +156,13 @@ static inline void run_add_change(Text *list, const char *what, const char *then
                 now[0] ? now : "''");
 }
 
-// Compares the options with those of the saved run. Reports options that round otherwise. Lists those that shape the
-// run. An older training state may lack an option.
-static inline void run_compare_each(TrainRun *run, const StateHeader *header, Text *changes) {
-    for (int i = 0; i < train_options_count(); i++) {
-        char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
+// Lists the options, the precision and the data that shape the run and have changed since it was saved. Reports options
+// that round otherwise. An older training state may lack an option.
+static inline void run_list_changes(TrainRun *run, const StateHeader *header, Text *list) {
+    const char *precision = run->ops->facts.precision;
+    char key[64], name[64], now[MAX_PATH_BYTES], then[MAX_PATH_BYTES];
+    uint64_t data = 0;
+    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
         snprintf(name, sizeof(name), "--%s", train_options_name(i));
         run_option_key(key, sizeof(key), i);
         train_options_text(&run->options, i, now, sizeof(now));
@@ -170,20 +172,11 @@ static inline void run_compare_each(TrainRun *run, const StateHeader *header, Te
             logger_event(&run->logger, "resuming with other roundings: %s was %s, is %s", name, then, now);
         }
         if (train_options_shapes_run(i) && !train_options_alike(i, then, now)) {
-            run_add_change(changes, name, then, now);
+            run_add_change(list, name, then, now);
         }
     }
-}
-
-// Lists the options, the precision and the data that shape the run and have changed since it was saved.
-static inline void run_list_changes(TrainRun *run, const StateHeader *header, Text *list) {
-    char precision[32] = "fp32";
-    uint64_t data = 0;
-    run_compare_each(run, header, list);
-    state_get_text(header, "precision", precision, sizeof(precision));
-    if (strcmp(precision, run->ops->facts.precision) != 0) {
-        run_add_change(list, "the precision", precision, run->ops->facts.precision);
-    }
+    if (!state_get_text(header, "precision", then, sizeof(then))) { snprintf(then, sizeof(then), "fp32"); }
+    if (strcmp(then, precision) != 0) { run_add_change(list, "the precision", then, precision); }
     if (!state_get_u64(header, "data", &data) || data != run->train.fingerprint) {
         text_printf(list, "%sthe training data has changed", list->used > 0 ? "; " : "");
     }

@@ -36,7 +36,8 @@ static inline bool loop_next_round(TrainRun *run, Round *round, bool *ok, Error 
     return *ok && !run_is_stopping(run);
 }
 
-// Logs the mean loss over the validation sequences, which never change. Returns early if the run stops.
+// Logs the mean loss over the validation sequences, which never change, and redraws loss.svg. Returns early if the run
+// stops.
 static inline bool loop_validate(TrainRun *run, Error *error) {
     Round round = loop_first_round(run, ceil_div_i64(run_val_sequences(run), run->options.batch_size));
     bool ok = true;
@@ -45,7 +46,8 @@ static inline bool loop_validate(TrainRun *run, Error *error) {
     }
     if (!ok || run_is_stopping(run)) { return ok; }
     double loss = run->ops->validation_loss(run->trainer, run, round);
-    return logger_val(&run->logger, run->step, loss, error) && run_draw_losses(run, error);
+    if (!logger_val(&run->logger, run->step, loss, error)) { return false; }
+    return !run_writes_files(run) || !run_leads(run) || loss_svg_write(run->options.out_dir, error);
 }
 
 // Logs the score of an evaluation. Returns early if the run stops. In a round, ranks may have rows of different
@@ -60,7 +62,9 @@ static inline bool loop_evaluate(TrainRun *run, int which, Error *error) {
         if (done > 0) { run_show_eval(run, which, min_i64(done * run->num_ranks, round.batches), start); }
     }
     if (!ok || run_is_stopping(run)) { return ok; }
-    return run_log_eval(run, which, run->ops->evaluation_means(run->trainer, run, which, round), error);
+    int64_t correct = eval_judge(&run->evals[which], run->ops->evaluation_means(run->trainer, run, which, round));
+    return logger_eval(&run->logger, run->step, run_evals[which].name, run_evals[which].log_key, correct,
+                       run->evals[which].num_examples, error);
 }
 
 static inline bool loop_evaluate_all(TrainRun *run, Error *error) {
@@ -121,27 +125,25 @@ static inline bool loop_settle(TrainRun *run, Error *error) {
     return run->ops->settle_step == NULL || run->ops->settle_step(run->trainer, run, error);
 }
 
-static inline bool loop_anything_is_due(const TrainRun *run) {
-    const TrainOptions *o = &run->options;
-    return run_is_due(run, o->val_every) || run_evals_are_due(run) || run_is_due(run, o->sample_every) ||
-           (run_writes_files(run) && run_is_due(run, o->checkpoint_every));
-}
-
 // Does everything that is due before the current step: save, validate, evaluate, sample. train_run.h relies on this
-// order. The step before must be settled.
+// order. The step before is settled first. last: the run ends here.
 static inline bool loop_do_what_is_due(TrainRun *run, bool last, Error *error) {
     const TrainOptions *o = &run->options;
-    if ((last || (run->step > 0 && run_is_due(run, o->checkpoint_every))) && !run_save(run, error)) { return false; }
-    if (run_has_val(run) && run_is_due(run, o->val_every) && !loop_validate(run, error)) { return false; }
-    if (run_evals_are_due(run) && !loop_evaluate_all(run, error)) { return false; }
-    if (run->step > 0 && run_is_due(run, o->sample_every) && !run_is_stopping(run)) { loop_sample(run); }
+    bool saves = last || (run->step > 0 && run_is_due(run, o->checkpoint_every));
+    bool validates = run_has_val(run) && run_is_due(run, o->val_every), evaluates = run_evals_are_due(run);
+    bool samples = run->step > 0 && run_is_due(run, o->sample_every);
+    if (!saves && !validates && !evaluates && !samples) { return true; }
+    if (!loop_settle(run, error) || (saves && !run_save(run, error))) { return false; }
+    if (validates && !loop_validate(run, error)) { return false; }
+    if (evaluates && !loop_evaluate_all(run, error)) { return false; }
+    if (samples && !run_is_stopping(run)) { loop_sample(run); }
     return true;
 }
 
 static inline bool loop_train(TrainRun *run, Error *error) {
     for (;;) {
-        bool last = run->step >= run->num_steps || run_is_stopping(run), due = last || loop_anything_is_due(run);
-        if (due && !(loop_settle(run, error) && loop_do_what_is_due(run, last, error))) { return false; }
+        bool last = run->step >= run->num_steps || run_is_stopping(run);
+        if (!loop_do_what_is_due(run, last, error)) { return false; }
         if (last || run_is_stopping(run)) { break; }
         if (!run->ops->train_step(run->trainer, run, error)) { return false; }
     }

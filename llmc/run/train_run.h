@@ -168,17 +168,12 @@ static inline bool run_check_state(TrainRun *run, Error *error) {
     return run->ops->check_state == NULL || run->ops->check_state(run->trainer, run, error);
 }
 
-// Returns the first sequence of this rank in a micro-batch. The ranks' sequences follow one another, so the sequences
-// of a step do not depend on the number of ranks.
-static inline int64_t run_batch_sequence(const TrainRun *run, int64_t micro_batch) {
-    int64_t first = run->options.overfit ? 0 : run->next_sequence;
-    return first + (micro_batch * run->num_ranks + run->ranks.rank) * run->options.batch_size;
-}
-
-// Reads this rank's part of micro-batch i of the current step. tokens, targets (B,T).
+// Reads this rank's part of micro-batch i of the current step. tokens, targets (B,T). The ranks' sequences follow one
+// another, so the sequences of a step do not depend on the number of ranks.
 static inline bool run_read_batch(TrainRun *run, int64_t i, int32_t *tokens, int32_t *targets, Error *error) {
-    return dataloader_read(&run->train, run_batch_sequence(run, i), (int)run->options.batch_size, tokens, targets,
-                           error);
+    int64_t B = run->options.batch_size, first = run->options.overfit ? 0 : run->next_sequence;
+    first += (i * run->num_ranks + run->ranks.rank) * B;
+    return dataloader_read(&run->train, first, (int)B, tokens, targets, error);
 }
 
 // Returns the sequences of one validation: --val-batches of them, or all, but none twice. 0: there is no data for it.
