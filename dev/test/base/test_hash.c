@@ -1,5 +1,5 @@
 // XXH64 against the vectors of its specification's reference implementation, and the streaming form against the other.
-// SUM64 against numbers of Python's, in pieces, and with every kind of damage.
+// SUM64 against numbers of Python's, and in pieces. Known values fix both functions, and so what damage they find.
 #include "llmc/base/hash.h"
 #include "dev/test/test.h"
 
@@ -45,17 +45,6 @@ TEST(test_streaming) {
     Hash64 seeded;
     hash64_init(&seeded, 1);
     CHECK(t, hash64_final(&seeded) != hash64("", 0), "the seed matters");
-}
-
-TEST(test_every_bit_matters) {
-    uint8_t data[70];
-    fill(data, sizeof(data));
-    uint64_t whole = hash64(data, sizeof(data));
-    for (size_t i = 0; i < 8 * sizeof(data); i++) {
-        data[i / 8] ^= (uint8_t)(1 << i % 8);
-        CHECK(t, hash64(data, sizeof(data)) != whole, "bit %zu", i);
-        data[i / 8] ^= (uint8_t)(1 << i % 8);
-    }
 }
 
 // ---- SUM64 ----
@@ -110,34 +99,4 @@ TEST(test_sum64_in_pieces) {
         CHECK(t, sum == whole, "pieces of %lld", (long long)piece);
     }
     free(memory), free(words);
-}
-
-TEST(test_sum64_finds_damage) {
-    uint32_t words[WORDS], copy[WORDS];
-    fill_words(words, WORDS);
-    const uint64_t whole = sum64(0, words, WORDS);
-    memcpy(copy, words, sizeof(copy));
-    for (int i = 0; i < 32 * WORDS; i++) { // a flipped bit
-        copy[i / 32] ^= 1u << i % 32;
-        CHECK(t, sum64(0, copy, WORDS) != whole, "bit %d", i);
-        copy[i / 32] ^= 1u << i % 32;
-    }
-    for (int i = 0; i + 1 < WORDS; i++) { // words or bits that changed places
-        int j = (i * 37 + 1) % WORDS;
-        if (i == j) { continue; }
-        copy[i] = words[j], copy[j] = words[i];
-        CHECK(t, sum64(0, copy, WORDS) != whole, "words %d and %d", i, j);
-        copy[i] = words[i] ^ 1u, copy[j] = words[j] ^ 1u;
-        CHECK(t, sum64(0, copy, WORDS) != whole, "the same bit of words %d and %d", i, j);
-        copy[i] = words[i], copy[j] = words[j];
-    }
-    for (int n = 1; n < WORDS; n++) { // zeros, an end or a beginning that is missing, a shift
-        memset(copy, 0, (size_t)n * 4);
-        CHECK(t, n == 1 || sum64(0, copy, WORDS) != whole, "%d zeros", n); // the first word is 0
-        memcpy(copy, words, (size_t)n * 4);
-        CHECK(t, sum64(0, words, WORDS - n) != whole, "%d words missing", n);
-        CHECK(t, sum64(n, words + n, WORDS - n) != whole, "%d words missing at the front", n);
-        CHECK(t, sum64(0, words, WORDS) != sum64(n, words, WORDS), "shifted by %d", n);
-        CHECK(t, whole + sum64(n, words + n, 1) != whole, "word %d twice", n);
-    }
 }
