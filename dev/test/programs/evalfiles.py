@@ -42,40 +42,32 @@ def completion_means(c, params, context, completions, T):
     return means
 
 
-def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
-    """Random questions whose best completion is clear, more so than any rounding: (context, completions, answer). Rows
-    have up to `longest` inputs (T, if it is not given), of which the last T are seen."""
-    generator = random.Random(seed)
-    longest = longest or T
-    found = []
-    while len(found) < count:
-        draw = lambda n: [generator.randrange(c["V"]) for _ in range(n)]
-        number = generator.choice([4, 4, 4, 2, 3])
-        lengths = [generator.randrange(1, 7) for _ in range(number)]
-        context = draw(generator.randrange(1, longest + 2 - max(lengths)))
-        completions = [draw(n) for n in lengths]
+def clear_question(generator, c, params, context_length, lengths, T, margin=0.1):
+    """A random question whose best completion is clear, more so than any rounding: (context, completions, answer)."""
+    while True:
+        context, *completions = [[generator.randrange(c["V"]) for _ in range(n)] for n in (context_length, *lengths)]
         means = completion_means(c, params, context, completions, T)
         best, second = sorted(means)[:2]
         if second - best >= margin:
-            found.append((context, completions, means.index(best)))
+            return context, completions, means.index(best)
+
+
+def questions(c, params, count, T, longest=None, margin=0.1, seed=5):
+    """Clear questions. Rows have up to `longest` inputs (T, if it is not given), of which the last T are seen."""
+    generator, found = random.Random(seed), []
+    for _ in range(count):
+        lengths = [generator.randrange(1, 7) for _ in range(generator.choice([4, 4, 4, 2, 3]))]
+        context_length = generator.randrange(1, (longest or T) + 2 - max(lengths))
+        found.append(clear_question(generator, c, params, context_length, lengths, T, margin))
     return found
 
 
 def questions_of_lengths(c, params, count=6, margin=0.1, seed=6):
-    """Questions whose completions are evaluated at different lengths, 64, 128 and up to 192, for a context of so many:
-    (context, completions, answer)."""
+    """Clear questions whose completions are evaluated at different lengths, 64, 128 and up to 192."""
     generator = random.Random(seed)
-    draw = lambda n: [generator.randrange(c["V"]) for _ in range(n)]
-    found = []
-    for context_length, lengths in ((60, [2, 12]), (62, [70, 8, 1]), (63, [12, 1]), (120, [20, 4, 2]), (125, [1, 9]),
-                                    (50, [10, 90]))[:count]:
-        best, second = 0.0, 0.0
-        while second - best < margin:
-            context, completions = draw(context_length), [draw(n) for n in lengths]
-            means = completion_means(c, params, context, completions, c["maxT"])
-            best, second = sorted(means)[:2]
-        found.append((context, completions, means.index(best)))
-    return found
+    lengths = ((60, [2, 12]), (62, [70, 8, 1]), (63, [12, 1]), (120, [20, 4, 2]), (125, [1, 9]), (50, [10, 90]))
+    return [clear_question(generator, c, params, context_length, of_completions, c["maxT"], margin)
+            for context_length, of_completions in lengths[:count]]
 
 
 def batches_of_lengths(examples, longest, room):

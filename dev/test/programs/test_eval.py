@@ -238,16 +238,12 @@ def test_stopped_in_the_middle():
 
 
 def test_bad_files():
-    """Before any training, one line with the file, what is wrong and where. (test_evalloader.c has every field.)"""
-    model, examples = right_answers()
-    good = evalfiles.eval_bytes(examples)
-    for option, data, says in (
-            ("--hellaswag", good[:-2], "example 39"), ("--mmlu", b"", "0 bytes"),
-            ("--hellaswag", good + b"\0\0", "behind the last of 40 examples"),
-            ("--mmlu", evalfiles.eval_bytes(examples, magic=20240520), "is not an evaluation file: magic 20240520"),
-            ("--hellaswag", evalfiles.eval_bytes([([1], [[2], [61]], 0)]), "id 61, the model's vocabulary has 61"),
-            ("--mmlu", evalfiles.eval_bytes([([1, 2], [[3] * 25, [4]], 0)]), "completion 0 has 25 tokens, at most 24")):
-        name = cli.write("bad_val.bin", data)
+    """Before any training, one line with the file, what is wrong and where. (test_evalloader.c has every damage.)"""
+    model, _ = right_answers()
+    for option, examples, says in (
+            ("--hellaswag", [([1], [[2], [61]], 0)], "id 61, the model's vocabulary has 61"),
+            ("--mmlu", [([1, 2], [[3] * 25, [4]], 0)], "completion 0 has 25 tokens, at most 24")):
+        name = eval_file("bad_val.bin", examples)
         refused("--init", model, "-x", 0, "-b", 2, "-t", 24, option, f"{option}-data", name, says=[name, says])
     folder = new_folder("bad")
     refused(*toy()[:-2], "--hellaswag-data", path("bad_val.bin"), "-x", 3, "-o", folder,

@@ -236,38 +236,29 @@ def test_labels():
 # ---- References ----
 
 
-def lines_for(*runs, reference="auto", arguments=()):
-    options = plot.parse_options([*map(str, runs), "--reference", reference, *arguments])
-    return [text for _, _, text in plot.references(plot.read_views(options), options.reference)]
+HELLASWAG, FINEWEB, EDU = "GPT-2 124M: 29.4 %", "GPT-2 124M, FineWeb: 3.42", "GPT-2 124M, FineWeb-Edu: 3.29"
+REFERENCED = {"tiny": {"size": "other"}, "classic": {}, "edu": {"data": "edu_fineweb10B/edu_fineweb"},
+              "shakespeare": {"size": "350M", "data": "tinyshakespeare/tiny_shakespeare"}, "unknown": {"data": "x"},
+              "part": {"options": {"eval-examples": 100}}, "whole": {"options": {"eval-examples": 10042}},
+              "unscored": {"hellaswag": False}, "log": {"info": False, "speed": False}}
 
 
-def test_references_fit_the_runs():
+@pytest.mark.parametrize("words, wanted", (
+    ("tiny", []), ("classic", [HELLASWAG, FINEWEB]), ("edu", [HELLASWAG, EDU]),
+    ("classic edu", [HELLASWAG, FINEWEB, EDU]), ("shakespeare", ["GPT-2 350M: 37.5 %"]),
+    ("classic --reference none", []),
+    ("tiny --reference 1558M", ["GPT-2 1558M: 48.9 %", "GPT-2 1558M, FineWeb: 2.83"]),
+    ("classic --reference 124M,774M", [HELLASWAG, FINEWEB, "GPT-2 774M: 43.2 %", "GPT-2 774M, FineWeb: 3.00"]),
+    ("part", [FINEWEB]), ("whole", [HELLASWAG, FINEWEB]), ("unscored", [FINEWEB]),
+    # Nothing is known of the model and the data but what the options say.
+    ("log", []), ("log --reference 124M", [HELLASWAG]),
+    ("log --reference 124M --data fineweb", [HELLASWAG, FINEWEB]),
+    ("unknown --reference 124M --data fineweb", [HELLASWAG])))
+def test_references_fit_the_runs(words, wanted):
     """Each line exactly where it should be: by the run's size, the data of its loss, and all of HellaSwag."""
-    small, classic, edu = make_run("tiny", size="other"), make_run("classic"), \
-        make_run("edu", data="edu_fineweb10B/edu_fineweb")
-    shakespeare = make_run("shakespeare", size="350M", data="tinyshakespeare/tiny_shakespeare")
-    hellaswag = "GPT-2 124M: 29.4 %"
-    assert lines_for(small) == []
-    assert lines_for(classic) == [hellaswag, "GPT-2 124M, FineWeb: 3.42"]
-    assert lines_for(edu) == [hellaswag, "GPT-2 124M, FineWeb-Edu: 3.29"]
-    assert lines_for(classic, edu) == [hellaswag, "GPT-2 124M, FineWeb: 3.42", "GPT-2 124M, FineWeb-Edu: 3.29"]
-    assert lines_for(shakespeare) == ["GPT-2 350M: 37.5 %"]
-    assert lines_for(classic, reference="none") == []
-    assert lines_for(small, reference="1558M") == ["GPT-2 1558M: 48.9 %", "GPT-2 1558M, FineWeb: 2.83"]
-    assert len(lines_for(classic, reference="124M,774M")) == 4
-    assert lines_for(make_run("part", options={"eval-examples": 100})) == ["GPT-2 124M, FineWeb: 3.42"]
-    assert hellaswag in lines_for(make_run("whole", options={"eval-examples": 10042}))
-    assert lines_for(make_run("unscored", hellaswag=False)) == ["GPT-2 124M, FineWeb: 3.42"]
-
-
-def test_references_of_a_log_alone():
-    """Nothing is known of the model and the data but what the options say."""
-    log = make_run("alone", info=False, speed=False)
-    assert lines_for(log) == []
-    assert lines_for(log, reference="124M") == ["GPT-2 124M: 29.4 %"]
-    assert lines_for(log, reference="124M", arguments=["--data", "fineweb"])[1:] == ["GPT-2 124M, FineWeb: 3.42"]
-    known = make_run("known", data="x")
-    assert lines_for(known, reference="124M", arguments=["--data", "fineweb"]) == ["GPT-2 124M: 29.4 %"]
+    arguments = [make_run(word, **REFERENCED[word]) if word in REFERENCED else word for word in words.split()]
+    options = plot.parse_options(arguments)
+    assert [text for _, _, text in plot.references(plot.read_views(options), options.reference)] == wanted
 
 
 def test_references_are_drawn():
