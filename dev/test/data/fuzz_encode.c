@@ -1,7 +1,6 @@
 // Fuzz target: encoding. Any bytes come back from their tokens, in one piece and in parallel, and cutting the text
 // where that is said to be harmless is harmless. Uses GPT-2's merges where they are, otherwise a few of our own.
-#include "dev/test/fuzz.h"
-#include "llmc/data/tokenizer.h"
+#include "dev/test/data/fuzz_round_trip.h"
 
 static const Tokenizer *fuzz_tokenizer(void) {
     static const char merges[] =
@@ -12,19 +11,6 @@ static const Tokenizer *fuzz_tokenizer(void) {
         require(tokenizer_parse_merges(&t, "merges", (const uint8_t *)merges, (int64_t)strlen(merges), 0, &error));
     }
     return &t;
-}
-
-static void check_round_trip(const Tokenizer *t, const uint8_t *text, size_t size, const uint16_t *tokens,
-                             int64_t count) {
-    size_t at = 0;
-    for (int64_t i = 0; i < count; i++) {
-        int bytes = 0;
-        const uint8_t *piece = tokenizer_decode(t, tokens[i], &bytes);
-        require(piece != NULL && tokens[i] != t->eot_token && (size_t)bytes <= size - at);
-        require(memcmp(piece, text + at, (size_t)bytes) == 0);
-        at += (size_t)bytes;
-    }
-    require(at == size);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

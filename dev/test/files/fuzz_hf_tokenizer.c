@@ -1,6 +1,6 @@
 // Fuzz target: the readers of Hugging Face's tokenizer files. An input is merges.txt, a NUL and vocab.json, or without
 // a NUL tokenizer.json. What is accepted must give its files again, and encode and decode within its vocabulary.
-#include "dev/test/fuzz.h"
+#include "dev/test/data/fuzz_round_trip.h"
 #include "llmc/files/hf_tokenizer.h"
 
 static const char *const names[] = {HF_MERGES_NAME, HF_VOCAB_NAME, HF_TOKENIZER_NAME};
@@ -38,22 +38,6 @@ static void check_again(const Tokenizer *t) {
     tokenizer_free(&again);
 }
 
-static void check_text(const Tokenizer *t) {
-    static const char text[] = "abc  aab's\n\xc3\xa9\xff 12 caab";
-    uint16_t tokens[sizeof(text)];
-    Error error;
-    int64_t count;
-    size_t at = 0;
-    int bytes = 0;
-    require(tokenizer_encode(t, (const uint8_t *)text, strlen(text), tokens, &count, &error));
-    for (int64_t i = 0; i < count; i++) {
-        const uint8_t *piece = tokenizer_decode(t, tokens[i], &bytes);
-        require(tokens[i] < t->eot_token && memcmp(piece, text + at, (size_t)bytes) == 0);
-        at += (size_t)bytes;
-    }
-    require(at == strlen(text));
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     Tokenizer t;
     Error error;
@@ -69,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         require(strlen(error.text) > 0 && strchr(error.text, '\n') == NULL);
         return 0;
     }
-    check_text(&t);
+    check_encodes(&t);
     check_again(&t);
     tokenizer_free(&t);
     return 0;
