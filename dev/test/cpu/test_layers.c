@@ -38,16 +38,14 @@ static double largest(const double *x, int n) {
 
 // A sum of K products in fp32 is off by at most about K epsilon times the size of its terms; 16 more for the few
 // operations around it (exp, tanh, division). The size of the terms is taken as the largest value of the tensor.
-static bool close_to(Test *t, const Layer *layer, const char *what, const float *got, const double *want, int n) {
+static void close_to(Test *t, const Layer *layer, const char *what, const float *got, const double *want, int n) {
+    char name[64];
     double tolerance = (layer->reduction + 16) * (double)FLT_EPSILON * fmax(largest(want, n), 1e-3);
-    int bad = 0, worst = 0;
-    for (int i = 0; i < n; i++) {
-        bool ok = fabs((double)got[i] - want[i]) <= tolerance; // false for a NaN
-        bad += !ok;
-        if (!(fabs((double)got[i] - want[i]) <= fabs((double)got[worst] - want[worst]))) { worst = i; }
-    }
-    return CHECK(t, bad == 0, "%s: %s: %d of %d values off by more than %.3g; worst at %d: got %.9g, want %.9g",
-                 layer->name, what, bad, n, tolerance, worst, (double)got[worst], want[worst]);
+    float *rounded = (float *)malloc((size_t)n * sizeof(float));
+    for (int i = 0; i < n; i++) { rounded[i] = (float)want[i]; }
+    snprintf(name, sizeof(name), "%s: %s", layer->name, what);
+    check_close(t, name, got, rounded, (size_t)n, tolerance, 0.0);
+    free(rounded);
 }
 
 // d(sum of outputs * weights)/d(input i) by central differences of the double forward.
@@ -316,15 +314,4 @@ TEST(test_adamw) {
     Layer layer = {"adamw", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 3};
     close_to(t, &layer, "parameters", param, want, N);
     free(param), free(m), free(v), free(want), free(dm), free(dv);
-}
-
-// The comparison itself must reject wrong values.
-TEST(test_comparison_rejects) {
-    Layer layer = {"self-test (failures are expected)", NULL, 0, 0, 0, 0, 0, 0, NULL, 0, 0, 1};
-    const double want[3] = {1.0, 2.0, 3.0};
-    const float nan_value[3] = {1.0f, NAN, 3.0f}, perturbed[3] = {1.0f, 2.0f, 3.0001f}, right[3] = {1.0f, 2.0f, 3.0f};
-    Test inner = {.failures = 100}; // 100 earlier failures: prints nothing
-    CHECK(t, !close_to(&inner, &layer, "NaN", nan_value, want, 3), "a NaN passed");
-    CHECK(t, !close_to(&inner, &layer, "perturbed", perturbed, want, 3), "a wrong value passed");
-    CHECK(t, close_to(&inner, &layer, "right", right, want, 3), "equal values failed");
 }
