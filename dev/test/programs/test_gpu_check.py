@@ -303,8 +303,10 @@ FAILED = (  # what goes wrong, how many parts fail, the target that is then not 
         "several GPUs": ("FAIL", "one GPU alone: train_gpt2cu: out of memory"), "options d12": ("skip", NOT_TRAINED),
         "build": ("ok", ""), "test_gpt2 FP32": ("ok", ""), "kernel times d12": ("ok", ""), "memcheck": ("ok", ""),
         "synccheck": ("ok", "")}),
-    ("old no-torch other-weights", 1, TIMES_PYTORCH, {"several GPUs": ("FAIL", "stage 3: weights hash '8', '7' in stage 0")}),
-    ("old no-torch other-losses", 1, TIMES_PYTORCH, {"several GPUs": ("FAIL", "last loss 9.9 on 2 GPUs, 10.8 on one")}),
+    ("old no-torch other-weights", 1, TIMES_PYTORCH, {
+        "several GPUs": ("FAIL", "stage 3: weights hash '8', '7' in stage 0")}),
+    ("old no-torch other-losses", 1, TIMES_PYTORCH, {
+        "several GPUs": ("FAIL", "last loss 9.9 on 2 GPUs, 10.8 on one")}),
     ("old one-gpu no-bench nan", 4, "bf16", {
         "build": ("FAIL", "make: BF16 (status 1) FP32 (status 1)"), "kernel times d12": ("FAIL", "status 127"),
         "training d12": ("FAIL", "not every step has a finite loss"), "memcheck": ("ok", "")}),
