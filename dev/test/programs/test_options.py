@@ -262,3 +262,9 @@ def test_same_weights():
         assert hash_with(*options, *([] if "-l" in options else ["--lr=0.01"])) == want, options
     for options in (["--seed", 1], ["--beta1", 0.8], ["--grad-clip", 0.01], ["--warmup", 2]):
         assert hash_with("--lr", 0.01, *options) != want, options
+
+
+def test_overfitting():
+    """One batch again and again: its loss comes near 0."""
+    out = ran("-i", TEXT, *TINY, *QUIET, "--overfit", "-x", 300, "--lr", 0.03, "--schedule", "linear", "-q", 0)
+    assert losses(out)[0] > 5 and losses(out)[-1] < 0.01, losses(out)[-1]

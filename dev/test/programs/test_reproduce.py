@@ -69,20 +69,6 @@ def read(*names):
         return file.read()
 
 
-def programs_without(*hidden, **programs):
-    """A PATH of one folder with links to all programs of PATH but the hidden ones, and with stand-ins."""
-    return stand_ins(named(programs), hidden)
-
-
-def with_stand_ins(**programs):
-    return before_path(named(programs))
-
-
-def named(programs):
-    """The underscore of a name stands for a hyphen."""
-    return {name.replace("_", "-"): text for name, text in programs.items()}
-
-
 def gpus(count, mib, capability="9.0"):
     return "".join(f"echo 'NVIDIA H100, {mib}, {capability}'\n" for _ in range(count))
 
@@ -138,7 +124,7 @@ def test_124M_finished_before():
 @pytest.mark.long
 def test_350M_interrupted_on_a_terminal():
     """Ctrl-C; then the command that it prints finishes the run. Without mpirun."""
-    changes = dict(emulated(), PATH=programs_without("mpirun", "mpiexec", "orterun"))
+    changes = dict(emulated(), PATH=stand_ins({}, ("mpirun", "mpiexec", "orterun")))
     with Terminal(["bash", script_of("gpt2_350M")], cwd=WORK, env=environment(**changes)) as terminal:
         terminal.until(r"step    1/6 \|")
         terminal.press(b"\x03")
@@ -171,7 +157,7 @@ def test_1558M_builds_without_a_c_plus_plus_compiler():
     for name in PROGRAMS:
         if name != "train_gpt2emu" and os.path.exists(os.path.join(COPY, name)):
             os.remove(os.path.join(COPY, name))
-    out = ran(0, script_of("gpt2_1558M"), PATH=programs_without("g++", "clang++"))
+    out = ran(0, script_of("gpt2_1558M"), PATH=stand_ins({}, ("g++", "clang++")))
     assert "build    make train_gpt2 tokenize\n" in out and " 1 x no GPU but the CPU" in out, out
     check_finished("gpt2_1558M", out)
 
@@ -193,26 +179,60 @@ def test_gpt3_125M_told_to_end():
 # ---- What is missing or wrong ----
 
 
-def test_machine_without_gpu():
-    for stand_in in ("exit 9\n", "echo 'NVIDIA-SMI has failed' >&2\nexit 9\n", "exit 0\n"):
-        refused("nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU", script_of("gpt2_124M"),
-                SMOKE=None, PROGRAM="./none", PATH=with_stand_ins(nvidia_smi=stand_in))
-    refused("NVIDIA H100 (compute capability 7.5): too old, 8.0 (Ampere) or later is needed", script_of("gpt2_124M"),
-            SMOKE=None, PROGRAM="./none", PATH=with_stand_ins(nvidia_smi=gpus(2, 16000, "7.5")))
+def test_refusals():
+    no_gpu = "nvidia-smi finds no GPU. SMOKE=1 runs everything in small on the CPU"
+    no_python = "no python3, which fetches the data (apt-get install python3)"
+    real, smi = dict(SMOKE=None, PROGRAM="./none"), {"nvidia-smi": gpus(1, 80000)}
+    for message, name, changes in (
+        *((no_gpu, "gpt2_124M", dict(real, PATH=before_path({"nvidia-smi": smi_fails})))
+          for smi_fails in ("exit 9\n", "echo 'NVIDIA-SMI has failed' >&2\nexit 9\n", "exit 0\n")),
+        ("NVIDIA H100 (compute capability 7.5): too old, 8.0 (Ampere) or later is needed", "gpt2_124M",
+         dict(real, PATH=before_path({"nvidia-smi": gpus(2, 16000, "7.5")}))),
+        (no_python, "gpt2_124M", dict(real, PATH=stand_ins(smi, ["python3"]))),
+        (no_python, "gpt2_124M", dict(PROGRAM="./none", SMOKE_OUT_DIR="run_smoke_no_python",
+                                      PATH=stand_ins({}, ["python3"]))),
+        ("no make, which builds the trainer (apt-get install make)", "gpt2_1558M",
+         dict(SMOKE_OUT_DIR="run_smoke_no_make", PATH=stand_ins({}, ["make"]))),
+        ("SMOKE is 'yes', expected 1 (everything in small, on the CPU) or 0", "gpt2_124M", dict(SMOKE="yes")),
+        ("STAGES: there is no 'trian', expected some of: check build plan fetch train export plot summary",
+         "gpt2_124M", dict(STAGES="check trian")),
+        ("STEPS is '1e4', expected a whole number above 0", "gpt2_124M", dict(STEPS="1e4", SMOKE="0")),
+        ("DATA is 'web', expected fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B", "gpt2_124M",
+         dict(DATA="web")),
+        ("run_smoke_nothing: has no main.log, and so nothing to sum up yet", "gpt2_124M",
+         dict(STAGES="summary", PROGRAM="./none", SMOKE_OUT_DIR="run_smoke_nothing")),
+        ("run_smoke_nothing: has no checkpoint of step 6, and so nothing to export yet", "gpt2_124M",
+         dict(STAGES="export", PROGRAM="./none", SMOKE_OUT_DIR="run_smoke_nothing")),
+    ):
+        refused(message, script_of(name), **changes)
 
 
-def large(disk=1 << 40, **stand_ins):
-    """Settings of a machine with so many KiB of disk and GPUs, whose trainer is the emulated one."""
+def test_no_nvcc():
+    if any(os.path.exists(f"{folder}/bin/nvcc") for folder in ("/usr/local/cuda", "/opt/cuda")):
+        pytest.skip("the scripts find the nvcc that is here")
+    refused("no nvcc, which builds train_gpt2cu: install the CUDA toolkit, 12 or later "
+            "(https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder",
+            script_of("gpt2_124M"), SMOKE=None, PATH=stand_ins({"nvidia-smi": gpus(1, 80000)}, ["nvcc"]))
+
+
+def test_help():
+    for name in RECIPES:
+        text = ran(0, script_of(name), "--help")
+        assert f"  SMOKE=1 scripts/run_{name}.sh" in text and "To expect: " in text and "set -eu" not in text, text
+
+
+def large(smi, disk=1 << 40):
+    """Settings of a machine with these GPUs and so many KiB of disk, whose trainer is the emulated one."""
     df = f"printf 'Filesystem 1024-blocks Used Available Capacity Mounted\\n/dev/disk 1 1 {disk} 1%% /\\n'\n"
-    return dict(emulated(), SMOKE=None, STAGES="check build plan", PATH=with_stand_ins(df=df, **stand_ins))
+    return dict(emulated(), SMOKE=None, STAGES="check build plan", PATH=before_path({"df": df, "nvidia-smi": smi}))
 
 
 def test_memory_decides_the_micro_batch():
     for count, mib, batch, size in ((8, 80000, 64, "124M"), (8, 15000, 32, "124M"), (1, 7000, 8, "124M"),
                                     (4, 80000, 16, "1558M"), (8, 28000, 4, "1558M")):
-        out = ran(0, script_of(f"gpt2_{size}"), **large(nvidia_smi=gpus(count, mib)))
+        out = ran(0, script_of(f"gpt2_{size}"), **large(gpus(count, mib)))
         assert f"plan     {count} x {batch} sequences of 1024 tokens, " in out, (count, mib, batch, out)
-    first_is_busy = large(nvidia_smi=gpus(1, 9000) + gpus(3, 80000))
+    first_is_busy = large(gpus(1, 9000) + gpus(3, 80000))
     out = ran(0, script_of("gpt2_124M"), CUDA_VISIBLE_DEVICES="1,3", **first_is_busy)
     assert "plan     2 x 64 sequences" in out, out
     out = ran(0, script_of("gpt2_124M"), GPUS_PER_NODE="1", **first_is_busy)
@@ -220,62 +240,25 @@ def test_memory_decides_the_micro_batch():
 
 
 def test_too_little_memory():
-    out = ran(1, script_of("gpt2_1558M"), **large(nvidia_smi=gpus(8, 14000)))
+    out = ran(1, script_of("gpt2_1558M"), **large(gpus(8, 14000)))
     line = out.splitlines()[-1]
     found = re.fullmatch(r"run_gpt2_1558M.sh: NVIDIA H100: even one sequence at a time takes ([\d.]+) GiB, 9.7 GiB "
                          r"are free \(4.0 GiB are left to CUDA\). ZERO_STAGE=(\d) RECOMPUTE=(\d) takes ([\d.]+) GiB",
                          line)
     assert found and float(found[4]) <= 9.7 < float(found[1]), line
     out = ran(0, script_of("gpt2_1558M"), ZERO_STAGE=found[2], RECOMPUTE=found[3],
-              **large(nvidia_smi=gpus(8, 14000)))
+              **large(gpus(8, 14000)))
     assert "plan     8 x " in out, out
-    out = ran(1, script_of("gpt2_1558M"), **large(nvidia_smi=gpus(1, 4000)))
+    out = ran(1, script_of("gpt2_1558M"), **large(gpus(1, 4000)))
     assert out.endswith("No setting fits; more or larger GPUs do\n"), out
 
 
 def test_too_little_disk():
-    out = ran(1, script_of("gpt2_124M"), **large(20 << 20, nvidia_smi=gpus(8, 80000)))
+    out = ran(1, script_of("gpt2_124M"), **large(gpus(8, 80000), 20 << 20))
     assert "run_gpt2_124M.sh: run_gpt2_124M and dev/data: 28.8 GB of checkpoints and data need room, 21.5 GB are " \
         "free. OUT_DIR and DATA_ROOT name other disks; " in out, out
-    out = ran(0, script_of("gpt2_124M"), **large(40 << 20, nvidia_smi=gpus(8, 80000)))
+    out = ran(0, script_of("gpt2_124M"), **large(gpus(8, 80000), 40 << 20))
     assert "plan     disk: 20.8 GB more of data, 8.0 GB more of checkpoints, 42.9 GB are free\n" in out, out
-
-
-def test_missing_programs():
-    path = programs_without("python3", nvidia_smi=gpus(1, 80000))
-    refused("no python3, which fetches the data (apt-get install python3)", script_of("gpt2_124M"), SMOKE=None,
-            PROGRAM="./none", PATH=path)
-    refused("no python3, which fetches the data (apt-get install python3)", script_of("gpt2_124M"), PROGRAM="./none",
-            SMOKE_OUT_DIR="run_smoke_no_python", PATH=path)
-    path = programs_without("make", nvidia_smi=gpus(1, 80000))
-    refused("no make, which builds the trainer (apt-get install make)", script_of("gpt2_1558M"),
-            SMOKE_OUT_DIR="run_smoke_no_make", PATH=path)
-    if any(os.path.exists(f"{folder}/bin/nvcc") for folder in ("/usr/local/cuda", "/opt/cuda")):
-        return  # it is found there
-    refused("no nvcc, which builds train_gpt2cu: install the CUDA toolkit, 12 or later "
-            "(https://developer.nvidia.com/cuda-downloads), or say where it is with CUDA_HOME=/folder",
-            script_of("gpt2_124M"), SMOKE=None, PATH=programs_without("nvcc", nvidia_smi=gpus(1, 80000)))
-
-
-def test_bad_settings():
-    for message, changes in (
-        ("SMOKE is 'yes', expected 1 (everything in small, on the CPU) or 0", dict(SMOKE="yes")),
-        ("STAGES: there is no 'trian', expected some of: check build plan fetch train export plot summary",
-         dict(STAGES="check trian")),
-        ("STEPS is '1e4', expected a whole number above 0", dict(STEPS="1e4", SMOKE="0")),
-        ("DATA is 'web', expected fineweb10B, fineweb100B, edu_fineweb10B or edu_fineweb100B", dict(DATA="web")),
-    ):
-        refused(message, script_of("gpt2_124M"), **changes)
-    for name in RECIPES:
-        text = ran(0, script_of(name), "--help")
-        assert f"  SMOKE=1 scripts/run_{name}.sh" in text and "To expect: " in text and "set -eu" not in text, text
-
-
-def test_before_there_is_a_run():
-    for stage, message in (("summary", "has no main.log, and so nothing to sum up yet"),
-                           ("export", "has no checkpoint of step 6, and so nothing to export yet")):
-        refused(f"run_smoke_nothing: {message}", script_of("gpt2_124M"), STAGES=stage, PROGRAM="./none",
-                SMOKE_OUT_DIR="run_smoke_nothing")
 
 
 def test_command_to_go_on_with():
@@ -377,5 +360,5 @@ def test_tcp():
 def test_slurm():
     """By a folder. The words for the other two are test_multi_node.py's."""
     slurm = dict(SLURM_SUBMIT_DIR=COPY, SLURM_JOB_ID="7", SLURM_JOB_NUM_NODES="1", SLURM_JOB_NODELIST="node1",
-                 SLURM_CPUS_ON_NODE="2", PATH=with_stand_ins(srun=SRUN, scontrol="echo localhost\n"))
+                 SLURM_CPUS_ON_NODE="2", PATH=before_path({"srun": SRUN, "scontrol": "echo localhost\n"}))
     several_nodes("run_folder.sbatch", PORT=str(free_port()), **slurm)
