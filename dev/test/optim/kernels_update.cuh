@@ -66,69 +66,71 @@ TEST(test_norm_schedules) {
     });
 }
 
-TEST(test_norm_loss_and_clipping) {
-    std::vector<float> grads(1000, 0.25f);
-    double norm = 0.25 * sqrt(1000.0); // 7.9
-    StepResult free = norm_result(grads, 6.5, 0.0f), loose = norm_result(grads, 6.5, 8.0f);
-    StepResult tight = norm_result(grads, 6.5, 1.0f), zero = norm_result(std::vector<float>(1000, 0.0f), 6.5, 1.0f);
-    CHECK(t, free.loss == 3.25, "loss %g, expected 3.25", free.loss);
-    CHECK(t, fabs(free.norm - norm) <= 1e-12 && free.norm == tight.norm, "norm %.17g, expected %.17g", free.norm, norm);
-    CHECK(t, free.grad_scale == 1.0f && loose.grad_scale == 1.0f, "scales %g and %g, expected 1", free.grad_scale,
-          loose.grad_scale);
-    CHECK(t, tight.grad_scale == (float)(1.0 / tight.norm), "scale %.9g, expected %.9g", tight.grad_scale,
-          1.0 / tight.norm);
-    CHECK(t, zero.norm == 0.0 && zero.grad_scale == 1.0f, "norm %g, scale %g, expected 0 and 1", zero.norm,
-          zero.grad_scale);
-    CHECK(t, (free.stopped | loose.stopped | tight.stopped | zero.stopped) == STEP_GOES_ON, "a good step was stopped");
+// One step: what it is given, and what must come of it.
+struct NormCase {
+    const char *name;
+    std::vector<float> grads;
+    double loss_sum;
+    float grad_clip;
+    int32_t stopped_before, stopped;
+    double norm;      // NAN: any that is not finite
+    float grad_scale; // NAN: not compared, for the update is not made
+};
+
+static const float grad = 0.25f;
+static const double norm_of_1000 = 0.25 * sqrt(1000.0); // 7.9
+
+// A large gradient is an update when clipped, and the end when not: AdamW's v could not hold its square. The loss is
+// named when both are bad. The first reason stays, through good steps and through bad ones.
+static const NormCase norm_cases[] = {
+    {"no clipping", std::vector<float>(1000, grad), 6.5, 0.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000, 1.0f},
+    {"below the limit", std::vector<float>(1000, grad), 6.5, 8.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000, 1.0f},
+    {"clipped", std::vector<float>(1000, grad), 6.5, 1.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000,
+     (float)(1.0 / norm_of_1000)},
+    {"zeros", std::vector<float>(1000, 0.0f), 6.5, 1.0f, STEP_GOES_ON, STEP_GOES_ON, 0.0, 1.0f},
+    {"large and clipped", {1e19f}, 1.0, 1.0f, STEP_GOES_ON, STEP_GOES_ON, (double)1e19f, (float)(1.0 / (double)1e19f)},
+    {"large", {1e19f}, 1.0, 0.0f, STEP_GOES_ON, STEP_NORM_UNUSABLE, (double)1e19f, NAN},
+    {"not too large", {9e17f}, 1.0, 0.0f, STEP_GOES_ON, STEP_GOES_ON, (double)9e17f, 1.0f},
+    {"largest", std::vector<float>(4, FLT_MAX), 1.0, 1.0f, STEP_GOES_ON, STEP_GOES_ON, 2.0 * (double)FLT_MAX,
+     (float)(0.5 / (double)FLT_MAX)},
+    {"whose square would vanish in fp32", {1e-30f}, 1.0, 1.0f, STEP_GOES_ON, STEP_GOES_ON, (double)1e-30f, 1.0f},
+    {"loss NaN", {grad}, NAN, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"loss inf", {grad}, INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"loss -inf", {grad}, -INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"loss and norm NaN", {NAN}, NAN, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, NAN, NAN},
+    {"loss and norm inf", {INFINITY}, INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, NAN, NAN},
+    {"good after a loss", {grad}, 1.0, 1.0f, STEP_LOSS_NOT_FINITE, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"bad after a loss", {NAN}, 1.0, 1.0f, STEP_LOSS_NOT_FINITE, STEP_LOSS_NOT_FINITE, NAN, NAN},
+    {"good after a norm", {grad}, 1.0, 1.0f, STEP_NORM_UNUSABLE, STEP_NORM_UNUSABLE, 0.25, NAN},
+    {"bad after a norm", {grad}, NAN, 1.0f, STEP_NORM_UNUSABLE, STEP_NORM_UNUSABLE, 0.25, NAN},
+};
+
+TEST(test_norm_cases) {
+    for (const NormCase &c : norm_cases) {
+        StepResult before = {1.0, 1.0, 1.0f, c.stopped_before, 0, 0};
+        StepResult got = norm_result(c.grads, c.loss_sum, c.grad_clip, before);
+        bool same_norm = isnan(c.norm) ? !isfinite(got.norm) : fabs(got.norm - c.norm) <= 1e-13 * c.norm;
+        CHECK(t, got.stopped == c.stopped, "%s: stopped %d, expected %d", c.name, got.stopped, c.stopped);
+        CHECK(t, same_norm, "%s: norm %.17g, expected %.17g", c.name, got.norm, c.norm);
+        CHECK(t, isnan(c.grad_scale) || got.grad_scale == c.grad_scale, "%s: scale %.9g, expected %.9g", c.name,
+              (double)got.grad_scale, (double)c.grad_scale);
+        CHECK(t, isfinite(c.loss_sum) ? got.loss == 0.5 * c.loss_sum : !isfinite(got.loss), "%s: loss %g", c.name,
+              got.loss);
+    }
 }
 
-// One bad gradient anywhere, in the tail too, or a bad loss stops the run; the loss is named when both are bad.
-TEST(test_norm_stops) {
-    const size_t places[] = {0, 1000, GLOBAL_NORM_SPAN, GLOBAL_NORM_SPAN + 1, GLOBAL_NORM_SPAN + 2};
+// One bad gradient anywhere, in the tail too, stops the run.
+TEST(test_norm_of_bad_gradients) {
     for (float bad : {NAN, INFINITY, -INFINITY}) {
-        for (size_t place : places) {
-            std::vector<float> grads(GLOBAL_NORM_SPAN + 3, 0.01f);
+        for (size_t behind : {3, 1003, 2, 1, 0}) {
+            std::vector<float> grads(GLOBAL_NORM_SPAN + 4, 0.01f);
+            size_t place = grads.size() - 1 - behind;
             grads[place] = bad;
             StepResult got = norm_result(grads, 1.0, 1.0f);
-            CHECK(t, got.stopped == STEP_NORM_UNUSABLE && !isfinite(got.norm), "%g at %zu: stopped %d", bad, place,
-                  got.stopped);
+            CHECK(t, got.stopped == STEP_NORM_UNUSABLE && !isfinite(got.norm), "%g at %zu: stopped %d", (double)bad,
+                  place, got.stopped);
         }
-        std::vector<float> good(100, 0.01f), worse(100, bad);
-        StepResult loss = norm_result(good, bad, 1.0f), both = norm_result(worse, bad, 1.0f);
-        CHECK(t, loss.stopped == STEP_LOSS_NOT_FINITE && !isfinite(loss.loss), "loss %g: stopped %d", bad,
-              loss.stopped);
-        CHECK(t, both.stopped == STEP_LOSS_NOT_FINITE, "loss and norm %g: stopped %d", bad, both.stopped);
     }
-}
-
-// The first reason stays, through good steps and through bad ones.
-TEST(test_norm_stays_stopped) {
-    std::vector<float> good(100, 0.01f), bad(100, NAN);
-    for (int32_t reason : {STEP_LOSS_NOT_FINITE, STEP_NORM_UNUSABLE}) {
-        StepResult before = {1.0, 1.0, 1.0f, reason, 0, 0};
-        CHECK(t, norm_result(good, 1.0, 1.0f, before).stopped == reason, "a good step cleared reason %d", reason);
-        CHECK(t, norm_result(good, NAN, 1.0f, before).stopped == reason, "a bad loss replaced reason %d", reason);
-        CHECK(t, norm_result(bad, 1.0, 1.0f, before).stopped == reason, "a bad norm replaced reason %d", reason);
-    }
-}
-
-// A large gradient is an update when clipped, and the end when not: AdamW's v could not hold its square.
-TEST(test_norm_large) {
-    std::vector<float> grads(1, 1e19f), largest_grads(4, FLT_MAX);
-    StepResult clipped = norm_result(grads, 1.0, 1.0f), unclipped = norm_result(grads, 1.0, 0.0f);
-    double norm = (double)1e19f;
-    CHECK(t, clipped.norm == norm && clipped.stopped == STEP_GOES_ON, "norm %g, stopped %d", clipped.norm,
-          clipped.stopped);
-    CHECK(t, clipped.grad_scale == (float)(1.0 / norm), "scale %g, expected %g", clipped.grad_scale, 1.0 / norm);
-    CHECK(t, unclipped.stopped == STEP_NORM_UNUSABLE && unclipped.norm == norm, "norm %g, stopped %d", unclipped.norm,
-          unclipped.stopped);
-    grads[0] = 9e17f;
-    CHECK(t, norm_result(grads, 1.0, 0.0f).stopped == STEP_GOES_ON, "a norm of 9e17 was stopped");
-    clipped = norm_result(largest_grads, 1.0, 1.0f);
-    CHECK(t, clipped.stopped == STEP_GOES_ON && clipped.norm == 2.0 * (double)FLT_MAX, "norm %g, stopped %d",
-          clipped.norm, clipped.stopped);
-    grads[0] = 1e-30f; // its square would vanish in fp32
-    CHECK(t, norm_result(grads, 1.0, 1.0f).norm == (double)1e-30f, "the norm of a small gradient was lost");
 }
 
 // Three GPUs, each with its part of the gradient: the norm of the whole, the sum of the losses, and whether any process
@@ -349,21 +351,6 @@ TEST(test_adamw_replicas) {
     }
 }
 
-// Another update rounds otherwise; fp32 is never rounded.
-TEST(test_adamw_keys) {
-    UpdateArrays arrays(1000);
-    arrays.update(1);
-    uint64_t hash = arrays.params.hash();
-    for (uint64_t seed : {(uint64_t)TEST_SEED, (uint64_t)TEST_SEED + 1}) {
-        for (int64_t update : {1, 2}) {
-            params_from_master(arrays.params.data, arrays.master.data, 1000, 0, rounding_key(seed, update), true, 0);
-            bool same = arrays.params.hash() == hash, expected = update == 1 && seed == TEST_SEED;
-            CHECK(t, same == (expected || sizeof(floatX) == sizeof(float)), "seed %llu, update %lld: %s bits",
-                  (unsigned long long)seed, (long long)update, same ? "the same" : "other");
-        }
-    }
-}
-
 // Elements begin..end-1 of `whole`, which are the elements first + begin.. of a model, updated as a shard. own_state:
 // the shard's optimizer state is a copy in memory of its own, which begins at another alignment than the parameters.
 static void update_shard(UpdateArrays &whole, int64_t begin, int64_t end, int64_t first, bool own_state) {
@@ -533,6 +520,10 @@ TEST(test_params_from_master) {
         DeviceArray<floatX> again(n), shards(n), nearest(n);
         params_from_master(again.data, arrays.master.data, n, 0, rounding_key(TEST_SEED, 6), true, 0, 64);
         CHECK(t, again.hash() == want, "%lld elements: other bits than the update's", (long long)n);
+        for (uint64_t key : {rounding_key(TEST_SEED + 1, 6), rounding_key(TEST_SEED, 7)}) { // fp32 is never rounded
+            params_from_master(again.data, arrays.master.data, n, 0, key, true, 0);
+            CHECK(t, n < 1000 || (again.hash() == want) == PRECISION_IS_FP32, "another seed or update, equal bits");
+        }
         for (int64_t begin = 0, end; begin < n; begin = end) { // 3, then 256: as many as a block's threads do, and 3
             end = min_i64(begin == 0 ? 3 : begin + 256, n);
             params_from_master(shards.data + begin, arrays.master.data + begin, end - begin, begin,

@@ -12,8 +12,11 @@ static double noisy(double level, uint64_t i) {
     return level + 0.05 * pair[0];
 }
 
-static void fill(OutlierDetector *d, double level) {
-    for (uint64_t i = 0; i < OUTLIER_WINDOW; i++) { outlier_accept(d, noisy(level, i)); }
+static OutlierDetector filled(double level) {
+    OutlierDetector d;
+    outlier_init(&d);
+    for (uint64_t i = 0; i < OUTLIER_WINDOW; i++) { outlier_accept(&d, noisy(level, i)); }
+    return d;
 }
 
 TEST(test_nan_until_full) {
@@ -54,9 +57,7 @@ TEST(test_window_slides) {
 }
 
 TEST(test_spike_is_skipped_and_not_learned) {
-    OutlierDetector d;
-    outlier_init(&d);
-    fill(&d, 3.0);
+    OutlierDetector d = filled(3.0);
     OutlierDetector before = d;
     double z;
     bool skip = outlier_check(&d, 300.0, 5.0, &z);
@@ -75,7 +76,7 @@ TEST(test_not_finite) {
     for (int full = 0; full < 2; full++) {
         OutlierDetector d;
         outlier_init(&d);
-        if (full) { fill(&d, 3.0); }
+        if (full) { d = filled(3.0); }
         OutlierDetector before = d;
         double z = 0.0;
         for (int i = 0; i < 3 * ROUNDS; i++) {
@@ -89,9 +90,7 @@ TEST(test_not_finite) {
 }
 
 TEST(test_off) {
-    OutlierDetector d;
-    outlier_init(&d);
-    fill(&d, 3.0);
+    OutlierDetector d = filled(3.0);
     double z;
     bool skip = outlier_check(&d, 300.0, 0.0, &z);
     CHECK(t, !skip && z > 1000.0, "threshold 0 skips, or gives no z (%g)", z);
@@ -100,9 +99,7 @@ TEST(test_off) {
 
 // The level jumps from 3 to 6 for good: 16 updates are lost, then training goes on and the new level is learned.
 TEST(test_new_level) {
-    OutlierDetector d;
-    outlier_init(&d);
-    fill(&d, 3.0);
+    OutlierDetector d = filled(3.0);
     int skipped = 0;
     double z;
     for (uint64_t i = 0; i < ROUNDS; i++) { skipped += outlier_check(&d, noisy(6.0, i), 6.0, &z); }
@@ -113,9 +110,7 @@ TEST(test_new_level) {
 
 // 15 in a row, a usual value, 15 in a row: no restart.
 TEST(test_row_must_be_unbroken) {
-    OutlierDetector d;
-    outlier_init(&d);
-    fill(&d, 3.0);
+    OutlierDetector d = filled(3.0);
     double z;
     for (int i = 0; i < 160; i++) {
         bool spike = i % 16 != 15;
