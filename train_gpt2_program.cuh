@@ -695,7 +695,7 @@ static void gpt2_close(Trainer *t) {
 static bool settle_by_gpus(TrainRun *run, Error *error) {
     AutoGpus gpus = run_planned_gpus(run, cublas_fuses_gelu);
     bool known = run->options.plan || rank_gpus_ask(&gpus, run->ranks.comm, run->options.tf32, error);
-    return known && run_settle(run, &gpus, error);
+    return known && run_settle_gpu_choices(run, &gpus, error);
 }
 
 // Notes in gpu.no_cudnn why this run leaves out an available cuDNN. It stays "" if cuDNN is used or missing.

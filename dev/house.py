@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Room: most lines, and the rooms whose headers it may include besides its own. A room has the lines that its features
 # take. A commit that makes a room smaller lowers its number. It grows only with a feature that the commit names.
 ROOMS = {
-    "base": (1525, ""),
+    "base": (1585, ""),
     "model": (1405, "base"),
     "cpu": (650, "base model"),
     "cuda": (2005, "base model"),
@@ -25,7 +25,7 @@ ROOMS = {
     "ranks": (3135, "base model cuda"),
     "data": (1540, "base model"),
     "files": (2389, "base model data"),
-    "run": (3888, "base model data files"),
+    "run": (3826, "base model data files"),
 }
 FILES = {"train_gpt2.c": 1000, "train_gpt2.cu": 1200, "train_gpt2_program.cuh": 905, "Makefile": 250, "README.md": 200}
 README_LINES, DEPTH, FUNCTION_LINES, STRUCT_FIELDS = 15, 5, 80, 25

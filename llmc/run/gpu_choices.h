@@ -160,7 +160,7 @@ static inline void run_choose_level(TrainRun *run, const StepGpu *gpu, const Aut
 }
 
 // Settles everything that the options leave to the GPUs.
-static inline bool run_settle(TrainRun *run, const AutoGpus *gpus, Error *error) {
+static inline bool run_settle_gpu_choices(TrainRun *run, const AutoGpus *gpus, Error *error) {
     TrainOptions *o = &run->options;
     const TrainOptions asked = *o;
     int64_t limit = (int64_t)(o->gpu_memory * 0x1p30);

@@ -217,36 +217,4 @@ static inline bool run_change_batch_size(TrainRun *run, int64_t batch_size, Erro
     return run_pack_evals(run, error) && run_settle_steps(run, error);
 }
 
-// ---- All of them ----
-
-// Lists what all ranks must have in common, as name NUL value NUL. model: the model file's fingerprint.
-static inline void run_list_facts(const TrainRun *run, uint64_t model, Text *facts) {
-    uint64_t program = 0;
-    Error ignored;
-    const RunFound *found = &run->found;
-    if (!file_checksum("/proc/self/exe", &program, &ignored)) { program = 0; }
-    const struct {
-        const char *name;
-        uint64_t value;
-    } files[] = {
-        {"the program file's checksum", program},
-        {"the checkpoint to go on from", found->resumes ? (uint64_t)found->checkpoints[found->first_usable] : 0},
-        {"the model file's fingerprint", model},
-        {"the training data's fingerprint", run->train.fingerprint},
-        {"the validation data's fingerprint", run->val.fingerprint},
-        {"the HellaSwag file's fingerprint", run->evals[EVAL_HELLASWAG].fingerprint},
-        {"the MMLU file's fingerprint", run->evals[EVAL_MMLU].fingerprint}};
-    text_printf(facts, "the version of the program%c" GPT2C_VERSION "%c", '\0', '\0');
-    text_printf(facts, "the precision it was built for%c%s%c", '\0', run->ops->facts.precision, '\0');
-    for (int i = 0; i < NUM_TRAIN_OPTIONS; i++) {
-        char text[MAX_PATH_BYTES];
-        if (i == TRAIN_ROW_process_rank) { continue; } // each process has its own
-        train_options_text(&run->options, i, text, sizeof(text));
-        text_printf(facts, "--%s%c%s%c", train_options_name(i), '\0', text, '\0');
-    }
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-        text_printf(facts, "%s%c%016llx%c", files[i].name, '\0', (unsigned long long)files[i].value, '\0');
-    }
-}
-
 #endif // LLMC_RUN_INPUTS_H

@@ -4,6 +4,7 @@
 #define LLMC_RUN_REPORT_H
 
 #include "llmc/base/rand.h"
+#include "llmc/base/text_out.h"
 #include "llmc/files/hf_export.h"
 #include "llmc/files/model_file.h"
 #include "llmc/model/memory_plan.h"
@@ -11,7 +12,6 @@
 #include "llmc/run/run_json.h"
 #include "llmc/run/run_state.h"
 #include "llmc/run/sampler.h"
-#include "llmc/run/text_out.h"
 
 // ---- The beginning ----
 

@@ -29,7 +29,7 @@ static inline void run_option_key(char *key, size_t size, int i) {
 }
 
 // Records the run's position, and each option that shapes the run or its rounding.
-static inline void run_describe(const TrainRun *run, StateHeader *header) {
+static inline void run_fill_header(const TrainRun *run, StateHeader *header) {
     state_init(header);
     state_set_i64(header, "step", run->step);
     state_set_i64(header, "next_sequence", run->next_sequence);
@@ -62,7 +62,7 @@ static inline int run_plan_disk(TrainRun *run, int64_t from, DiskRun *disk) {
     StateHeader header;
     Error ignored;
     if (!run_writes_files(run) || !run_has_train(run)) { return -1; }
-    run_describe(run, &header);
+    run_fill_header(run, &header);
     if (!checkpoint_size(&run->config, &header, run->kept.sections, run->kept.count, &model_bytes, &state_bytes,
                          &ignored)) {
         return -1;
@@ -106,7 +106,7 @@ static inline bool run_check_disk(TrainRun *run, Error *error) {
 // their names.
 static inline bool run_write_checkpoint(TrainRun *run, CheckpointWriter *writer, Error *error) {
     StateHeader header;
-    run_describe(run, &header);
+    run_fill_header(run, &header);
     for (int leader = 1; leader >= 0; leader--) {
         bool mine = run_leads(run) == (leader != 0);
         bool ok = !mine || checkpoint_write_begin(writer, run->options.out_dir, run->step, &run->config, &header,

@@ -1,5 +1,5 @@
 // What a model writes, on its way to the terminal: always valid UTF-8, never a control sequence.
-#include "llmc/run/text_out.h"
+#include "llmc/base/text_out.h"
 #include "dev/test/test.h"
 
 // Sends bytes in pieces of a given size and compares what comes out.
