@@ -1169,6 +1169,32 @@ TEST(test_stopped_in_a_round) {
     }
 }
 
+// Time counts from the beginning and the end of a slow phase and of a wait, and only from there.
+TEST(test_changes_start_the_clock) {
+    Watch *w = watch_of_two(0);
+    for (int i = 0; i < 8; i++) {
+        bool value = i / 2 % 2 == 0, changes = i % 2 == 0;
+        w->comm->since = 0.0;
+        if (i < 4) { comm_slow(w->comm, value); }
+        if (i >= 4) { comm_waits(w->comm, value); }
+        CHECK(t, (w->comm->since > 0.0) == changes, "case %d: since %g", i, w->comm->since);
+    }
+    free_watch(w);
+}
+
+// A rank that finds its GPUs sick prints it, though another rank of its machine prints what all know.
+TEST(test_sick_rank_prints) {
+    Watch *w = watch_of_two(1);
+    Gpus gpus = {true, false};
+    comm_guard(w->comm, is_healthy, abort_gpus, &gpus);
+    for (int i = 1; i <= WATCH_HEALTH_STRIKES; i++, w->next_health = 0.0) {
+        watch_judge_health(w);
+        CHECK(t, w->own == (i == WATCH_HEALTH_STRIKES), "after %d bad answers: own %d", i, w->own);
+    }
+    CHECK(t, w->verdict == VERDICT_FAILED, "verdict %d", w->verdict);
+    free_watch(w);
+}
+
 // ---- Runs that mostly wait, all at once ----
 
 enum { NUM_WAITING = 9, SICK = 7 };
