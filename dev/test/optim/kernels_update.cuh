@@ -77,15 +77,15 @@ struct NormCase {
     float grad_scale; // NAN: not compared, for the update is not made
 };
 
-static const float grad = 0.25f;
+static const float quarter = 0.25f;
 static const double norm_of_1000 = 0.25 * sqrt(1000.0); // 7.9
 
 // A large gradient is an update when clipped, and the end when not: AdamW's v could not hold its square. The loss is
 // named when both are bad. The first reason stays, through good steps and through bad ones.
 static const NormCase norm_cases[] = {
-    {"no clipping", std::vector<float>(1000, grad), 6.5, 0.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000, 1.0f},
-    {"below the limit", std::vector<float>(1000, grad), 6.5, 8.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000, 1.0f},
-    {"clipped", std::vector<float>(1000, grad), 6.5, 1.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000,
+    {"no clipping", std::vector<float>(1000, quarter), 6.5, 0.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000, 1.0f},
+    {"below the limit", std::vector<float>(1000, quarter), 6.5, 8.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000, 1.0f},
+    {"clipped", std::vector<float>(1000, quarter), 6.5, 1.0f, STEP_GOES_ON, STEP_GOES_ON, norm_of_1000,
      (float)(1.0 / norm_of_1000)},
     {"zeros", std::vector<float>(1000, 0.0f), 6.5, 1.0f, STEP_GOES_ON, STEP_GOES_ON, 0.0, 1.0f},
     {"large and clipped", {1e19f}, 1.0, 1.0f, STEP_GOES_ON, STEP_GOES_ON, (double)1e19f, (float)(1.0 / (double)1e19f)},
@@ -94,15 +94,15 @@ static const NormCase norm_cases[] = {
     {"largest", std::vector<float>(4, FLT_MAX), 1.0, 1.0f, STEP_GOES_ON, STEP_GOES_ON, 2.0 * (double)FLT_MAX,
      (float)(0.5 / (double)FLT_MAX)},
     {"whose square would vanish in fp32", {1e-30f}, 1.0, 1.0f, STEP_GOES_ON, STEP_GOES_ON, (double)1e-30f, 1.0f},
-    {"loss NaN", {grad}, NAN, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
-    {"loss inf", {grad}, INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
-    {"loss -inf", {grad}, -INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"loss NaN", {quarter}, NAN, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"loss inf", {quarter}, INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"loss -inf", {quarter}, -INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, 0.25, NAN},
     {"loss and norm NaN", {NAN}, NAN, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, NAN, NAN},
     {"loss and norm inf", {INFINITY}, INFINITY, 1.0f, STEP_GOES_ON, STEP_LOSS_NOT_FINITE, NAN, NAN},
-    {"good after a loss", {grad}, 1.0, 1.0f, STEP_LOSS_NOT_FINITE, STEP_LOSS_NOT_FINITE, 0.25, NAN},
+    {"good after a loss", {quarter}, 1.0, 1.0f, STEP_LOSS_NOT_FINITE, STEP_LOSS_NOT_FINITE, 0.25, NAN},
     {"bad after a loss", {NAN}, 1.0, 1.0f, STEP_LOSS_NOT_FINITE, STEP_LOSS_NOT_FINITE, NAN, NAN},
-    {"good after a norm", {grad}, 1.0, 1.0f, STEP_NORM_UNUSABLE, STEP_NORM_UNUSABLE, 0.25, NAN},
-    {"bad after a norm", {grad}, NAN, 1.0f, STEP_NORM_UNUSABLE, STEP_NORM_UNUSABLE, 0.25, NAN},
+    {"good after a norm", {quarter}, 1.0, 1.0f, STEP_NORM_UNUSABLE, STEP_NORM_UNUSABLE, 0.25, NAN},
+    {"bad after a norm", {quarter}, NAN, 1.0f, STEP_NORM_UNUSABLE, STEP_NORM_UNUSABLE, 0.25, NAN},
 };
 
 TEST(test_norm_cases) {
@@ -307,9 +307,9 @@ TEST(test_adamw_bias_correction) {
 // result->grad_scale multiplies the gradients: by a power of two without a change of bits, else as on the CPU.
 TEST(test_adamw_grad_scale) {
     UpdateArrays scaled(1027), multiplied(1027), other(1027);
-    std::vector<float> quarter = multiplied.grads.get();
-    for (float &g : quarter) { g *= 0.25f; }
-    multiplied.grads.set(quarter);
+    std::vector<float> fourth = multiplied.grads.get();
+    for (float &g : fourth) { g *= 0.25f; }
+    multiplied.grads.set(fourth);
     scaled.result.put({0.0, 4.0, 0.25f, STEP_GOES_ON, 0, 0});
     scaled.update(1);
     multiplied.update(1);
