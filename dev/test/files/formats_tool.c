@@ -1,7 +1,6 @@
 // Drives the readers and writers from test_formats.py:
 //   formats_tool convert INIT OUT         reads what --init accepts, writes OUT (a .bin, or a Hugging Face folder)
 //   formats_tool state PATH               writes a small training state
-//   formats_tool checksum PATH            prints the XXH64 of a file
 //   formats_tool ranges INIT              reads what --init accepts at once and in ranges, and compares
 //   formats_tool checkpoint INIT FOLDER   writes the weights as a checkpoint of step 7, in pieces, with moments of
 //                                         p / 2 and p / 4 for each parameter p; prints the sums of the three arrays
@@ -45,13 +44,6 @@ static bool write_state(const char *path, Error *error) {
         ok = atomic_write_at(&file, offset, sections[i].data, sections[i].bytes, error);
     }
     return ok && atomic_commit(&file, error);
-}
-
-static bool print_checksum(const char *path, Error *error) {
-    uint64_t checksum = 0;
-    if (!file_checksum(path, &checksum, error)) { return false; }
-    printf("%016" PRIx64 "\n", checksum);
-    return true;
 }
 
 static bool compare_ranges(const char *init, Error *error) {
@@ -103,11 +95,10 @@ static bool write_checkpoint(const char *init, const char *folder, Error *error)
 }
 
 int main(int argc, char **argv) {
-    Error error = {"usage: convert INIT OUT | state PATH | checksum PATH | ranges INIT | checkpoint INIT FOLDER"};
+    Error error = {"usage: convert INIT OUT | state PATH | ranges INIT | checkpoint INIT FOLDER"};
     bool ok = false;
     if (argc == 4 && strcmp(argv[1], "convert") == 0) { ok = convert(argv[2], argv[3], &error); }
     if (argc == 3 && strcmp(argv[1], "state") == 0) { ok = write_state(argv[2], &error); }
-    if (argc == 3 && strcmp(argv[1], "checksum") == 0) { ok = print_checksum(argv[2], &error); }
     if (argc == 3 && strcmp(argv[1], "ranges") == 0) { ok = compare_ranges(argv[2], &error); }
     if (argc == 4 && strcmp(argv[1], "checkpoint") == 0) { ok = write_checkpoint(argv[2], argv[3], &error); }
     exit_unless(ok, "formats_tool", &error);

@@ -177,6 +177,7 @@ def test_tokenizers():
     ids = r"sample after 1 steps:\n(\d+ ){5}\n"
     out = ran(*base, "--tokenizer", path("no_such.bin"))
     assert "not found" in out and re.search(ids, out), out
+    assert re.findall(r"^sample after (\d+)", out, re.M) == ["1"], out  # no sample of the untrained model
     name = write("place/gpt2_tokenizer.bin", TOKENIZER)
     assert not re.search(ids, ran(*base, "--tokenizer", name))
     assert not re.search(ids, ran(*base, cwd=path("place")))
