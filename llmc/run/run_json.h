@@ -284,7 +284,7 @@ static inline bool run_json_write_end(const TrainRun *run, const char *status, c
     json_out_text(&out, "status", status);
     if (message[0] != '\0') { json_out_text(&out, "message", message); }
     if (hash != NULL) { json_out_hex(&out, "weights_hash", *hash); }
-    json_out_real(&out, "seconds", floor(1e3 * logger_seconds(&run->logger)) / 1e3);
+    json_out_real(&out, "seconds", round(1e3 * logger_seconds(&run->logger)) / 1e3); // as speed.log rounds
     json_out_close(&out);
     bool ok = run_json_write(run, &out, error);
     json_out_free(&out);
