@@ -201,8 +201,8 @@ static inline bool comm_join_at(CommStartup *s, const SocketAddress *address, Er
     return ok;
 }
 
-// Tries each address of rank 0 once. On rank 0's own machine the loopback address always works. On another machine it
-// would lead to that machine itself.
+// Tries each address of rank 0 once, and none after the deadline. On rank 0's own machine the loopback address always
+// works. On another machine it would lead to that machine itself.
 static inline bool comm_join_contact(CommStartup *s, Error *error) {
     const CommContact *contact = &s->contact;
     bool same_host = strcmp(contact->host, s->me->host) == 0, ok = false;
@@ -215,6 +215,7 @@ static inline bool comm_join_contact(CommStartup *s, Error *error) {
         snprintf(address.host, sizeof(address.host), "%s", host);
         address.port = contact->port;
         ok = comm_join_at(s, &address, error);
+        if (seconds_now() >= s->deadline) { break; }
     }
     return ok;
 }

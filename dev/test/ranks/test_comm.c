@@ -661,6 +661,24 @@ TEST(test_folder_stale) {
     close(silent);
 }
 
+// A stale file with many addresses, at which nobody answers: --start-timeout holds for all of them together.
+TEST(test_folder_silent_addresses) {
+    enum { ADDRESSES = 40 };
+    Run run;
+    Process *p = &run.p[1];
+    int silent = socket_listen_everywhere(0);
+    char text[1000];
+    int n = snprintf(text, sizeof(text), "nonce 1234\nport %d\nhost vanished\naddresses", socket_port(silent));
+    for (int i = 0; i < ADDRESSES; i++) { n += snprintf(text + n, sizeof(text) - (size_t)n, " 127.0.0.1"); }
+    leave_address(t, text, (size_t)n);
+    shared_folder(t, &run);
+    start_process(p, run.at, "start=fs n=2 rank=1 timeout=1");
+    CHECK(t, process_wait_all(p, 1, 1.0 + ADDRESSES / 4), "rank 1 tries on after its --start-timeout of 1 s");
+    check_message(t, p, "rank 1", "rank 1 (", "come between?");
+    unlink(address_file(t, "shared"));
+    close(silent);
+}
+
 // The address of another run that is starting right now: its rank 0 sends strangers away, and is not disturbed.
 TEST(test_folder_other_run) {
     Run run, other;
