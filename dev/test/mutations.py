@@ -24,6 +24,8 @@ Mistake = collections.namedtuple("Mistake", "file old new kind test")
 MISTAKES = [Mistake(*row) for row in (
     ("llmc/base/hash.h", "(; bytes >= 8; p += 8", "(; bytes > 8; p += 8", UNIT, "hash"),
     ("llmc/base/hash.h", "held + take < 32", "held + take <= 32", UNIT, "hash"),
+    ("llmc/base/hmac.h", "SHA256_BLOCK + 55", "SHA256_BLOCK + 56", UNIT, "hmac"),
+    ("llmc/base/hmac.h", "difference |= x[i]", "difference = x[i]", UNIT, "hmac"),
     ("llmc/base/rand.h", "(n - 1) >> (2 * half_bits)", "n >> (2 * half_bits + 2)", UNIT, "rand"),
     ("llmc/base/json.h", "depth == JSON_MAX_DEPTH", "depth > JSON_MAX_DEPTH + 1", UNIT, "json"),
     ("llmc/base/files.h", "if (rename(file->temporary, file->path) != 0)", "if (false)", UNIT, "files"),
