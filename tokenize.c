@@ -657,7 +657,8 @@ static bool run_all(const Options *options, char **files, int num_files, Error *
     run.shards.prefix = options->output;
     run.shards.shard_size = options->shard_size;
     run.shards.val_left = options->val_tokens;
-    run.shards.file.fd = run.questions.fd = -1;
+    atomic_init(&run.shards.file);
+    atomic_init(&run.questions);
     run.in.path = "input";
     int threads = use_threads(options->threads);
     if (!measure_files(files, num_files, &run.total_bytes, error)) { return false; }

@@ -1,6 +1,10 @@
 // Files and folders: paths, patterns, reading, files that appear complete or not at all, and the lock that keeps two
 // processes out of one folder.
 //
+// Somebody else may write to our folders, too, and put anything under our names. So there are three ways to open a
+// file: atomic_open makes a new one, files_open_own opens a log, a lock or another rank's file to write to it,
+// files_open_input opens a file to read it. Only read_whole_stream takes a pipe, which the user names as data.
+//
 // All files of this project are little-endian, and so are all machines it runs on. Files over 2 GiB are ordinary.
 #ifndef LLMC_FILES_H
 #define LLMC_FILES_H
@@ -28,8 +32,8 @@ typedef char files_need_64_bit_offsets[sizeof(off_t) == 8 ? 1 : -1];
 #define PATH_LIMIT (MAX_PATH_BYTES - 64) // leaves room for a file name of ours in a folder, or for ".tmp"
 #define TEMPORARY_SUFFIX ".tmp"
 
-// Everything below opens files with this function.
-static inline int files_open(const char *path, int flags) { return open(path, flags | O_CLOEXEC, 0666); }
+// Opens what a user has named: follows links, and waits for the other end of a pipe.
+static inline int files_open(const char *path, int flags) { return open(path, flags | O_CLOEXEC); }
 
 // Opens an empty file that refuses writes for each standard stream that is closed. Otherwise one of our files could get
 // the number of standard output, and everything printed would end up in it.
@@ -79,6 +83,12 @@ static inline void path_parent(char *out, const char *path) {
     }
 }
 
+// Returns the name at the end of a path.
+static inline const char *path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash == NULL ? path : slash + 1;
+}
+
 static inline bool path_is_directory(const char *path) {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
@@ -105,22 +115,21 @@ static inline bool fail_system(Error *error, const char *path, const char *actio
     return fail(error, "%s: cannot %s: %s", path, action, strerror(errno));
 }
 
-// Makes a rename or a new name in this folder survive a power failure. EINVAL means that the file system cannot do
+// Makes a rename or a new name in this open folder survive a power failure. EINVAL means that the file system cannot do
 // this. It is no error, because nothing more can be done.
-static inline bool sync_directory(const char *dir, Error *error) {
-    int fd = files_open(dir, O_RDONLY);
-    if (fd < 0) { return fail_system(error, dir, "open folder"); }
-    int status = fsync(fd), code = errno;
-    close(fd);
-    errno = code;
-    return status == 0 || code == EINVAL || code == ENOTSUP || fail_system(error, dir, "flush folder");
+static inline bool files_sync_folder(int folder, const char *dir, Error *error) {
+    return fsync(folder) == 0 || errno == EINVAL || errno == ENOTSUP || fail_system(error, dir, "flush folder");
 }
 
 // Flushes the folder that holds `path` in this way.
 static inline bool sync_parent(const char *path, Error *error) {
     char parent[MAX_PATH_BYTES];
     path_parent(parent, path);
-    return sync_directory(parent, error);
+    int folder = files_open(parent, O_RDONLY | O_DIRECTORY);
+    if (folder < 0) { return fail_system(error, parent, "open folder"); }
+    bool ok = files_sync_folder(folder, parent, error);
+    close(folder);
+    return ok;
 }
 
 static inline bool files_make_one_directory(const char *path, Error *error) {
@@ -231,19 +240,32 @@ static inline void input_close(InputFile *file) {
     file->fd = -1;
 }
 
-// Opens a regular file for reading at any offset. It is closed after a failure.
+// Checks that an open file is an ordinary one.
+static inline bool files_check_ordinary(int fd, const char *path, struct stat *info, Error *error) {
+    if (fstat(fd, info) != 0) { return fail_system(error, path, "read"); }
+    if (S_ISDIR(info->st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
+    return S_ISREG(info->st_mode) || fail(error, "%s: is a device or pipe, expected an ordinary file", path);
+}
+
+// Opens an ordinary file for reading. A pipe or device under its name is refused at once. Returns -1 after a failure.
+static inline int files_open_input(const char *path, struct stat *info, Error *error) {
+    if (!path_check(path, "file", error)) { return -1; }
+    int fd = files_open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) {
+        fail_system(error, path, "open");
+    } else if (!files_check_ordinary(fd, path, info, error)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+// Opens an ordinary file for reading at any offset. It is closed after a failure.
 static inline bool input_open(InputFile *file, const char *path, Error *error) {
-    file->fd = -1;
-    if (!path_check(path, "file", error)) { return false; }
-    path_copy(file->path, path, strlen(path));
     struct stat info;
-    if (stat(path, &info) != 0) {
-        return fail_system(error, path, "open");
-    } // before open(), which would wait on a pipe
-    if (S_ISDIR(info.st_mode)) { return fail(error, "%s: is a folder, expected a file", path); }
-    if (!S_ISREG(info.st_mode)) { return fail(error, "%s: is a device or pipe, expected an ordinary file", path); }
-    file->fd = files_open(path, O_RDONLY);
-    if (file->fd < 0) { return fail_system(error, path, "open"); }
+    file->fd = files_open_input(path, &info, error);
+    if (file->fd < 0) { return false; }
+    path_copy(file->path, path, strlen(path));
     file->size = (int64_t)info.st_size;
     return true;
 }
@@ -295,14 +317,9 @@ static inline bool files_read_to_end(int fd, const char *path, int64_t capacity,
     }
 }
 
-// Reads a whole file or pipe of at most max_bytes into new memory and adds a NUL byte. The caller frees *data, which is
-// NULL after a failure.
-static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
-    *data = NULL;
-    *size = 0;
-    if (!path_check(path, "file", error)) { return false; }
-    int fd = files_open(path, O_RDONLY);
-    if (fd < 0) { return fail_system(error, path, "open"); }
+// Reads an open file of at most max_bytes into new memory, adds a NUL byte, and closes the file.
+static inline bool files_read_whole(int fd, const char *path, int64_t max_bytes, uint8_t **data, int64_t *size,
+                                    Error *error) {
     struct stat info;
     bool ok = fstat(fd, &info) == 0 || fail_system(error, path, "read");
     if (ok && S_ISDIR(info.st_mode)) { ok = fail(error, "%s: is a folder, expected a file", path); }
@@ -320,24 +337,54 @@ static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t 
     return ok;
 }
 
+// Reads a whole ordinary file. The caller frees *data, which is NULL after a failure.
+static inline bool read_whole_file(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+    struct stat info;
+    *data = NULL;
+    *size = 0;
+    int fd = files_open_input(path, &info, error);
+    return fd >= 0 && files_read_whole(fd, path, max_bytes, data, size, error);
+}
+
+// Reads what the user names as data in this way. It may be a pipe, whose other end it waits for.
+static inline bool read_whole_stream(const char *path, int64_t max_bytes, uint8_t **data, int64_t *size, Error *error) {
+    *data = NULL;
+    *size = 0;
+    if (!path_check(path, "file", error)) { return false; }
+    int fd = files_open(path, O_RDONLY);
+    if (fd < 0) { return fail_system(error, path, "open"); }
+    return files_read_whole(fd, path, max_bytes, data, size, error);
+}
+
 // ---- Writing: complete or not at all ----
 
 // Holds a file that is written under a temporary name. It gets its own name only when all its bytes are on the disk. An
 // old file of that name stays unchanged, whatever fails and wherever the process is killed.
+//
+// The folder is opened once. All names are relative to its descriptor, so that somebody who swaps the folder for a link
+// while the file is written moves no file to another place.
 typedef struct {
-    char path[MAX_PATH_BYTES];
+    char path[MAX_PATH_BYTES]; // both paths are for messages; their last names count
     char temporary[MAX_PATH_BYTES];
+    int folder;    // -1: not open
     int fd;        // -1: not open
     bool pending;  // the temporary file exists
     int64_t bytes; // written so far
 } AtomicFile;
 
+// Makes a file that is not begun, and may be aborted.
+static inline void atomic_init(AtomicFile *file) {
+    file->folder = file->fd = -1;
+    file->pending = false;
+    file->bytes = 0;
+}
+
 // Gives up: closes and removes the temporary file. Harmless after a failure or a commit.
 static inline void atomic_abort(AtomicFile *file) {
     if (file->fd >= 0) { close(file->fd); }
-    if (file->pending) { unlink(file->temporary); }
-    file->fd = -1;
-    file->pending = false;
+    if (file->pending) { unlinkat(file->folder, path_name(file->temporary), 0); }
+    if (file->folder >= 0) { close(file->folder); }
+    atomic_init(file);
 }
 
 // Removes the partial file and reports what could not be done. code: its errno.
@@ -358,28 +405,41 @@ static inline bool files_write_failed(AtomicFile *file, const char *action, int 
     return files_failed(file, what, code, error);
 }
 
+// Sets both names and opens the folder.
 static inline bool atomic_name(AtomicFile *file, const char *path, Error *error) {
-    file->fd = -1;
-    file->pending = false;
-    file->bytes = 0;
+    char folder[MAX_PATH_BYTES];
+    atomic_init(file);
     if (!path_check(path, "output file", error)) { return false; }
     if (path_is_directory(path)) { return fail(error, "%s: is a folder, a file is to be written", path); }
     size_t n = strlen(path);
     path_copy(file->path, path, n);
     path_copy(file->temporary, path, n);
     path_copy(file->temporary + n, TEMPORARY_SUFFIX, strlen(TEMPORARY_SUFFIX));
-    return true;
+    path_parent(folder, path);
+    file->folder = files_open(folder, O_RDONLY | O_DIRECTORY);
+    return file->folder >= 0 || fail_system(error, file->temporary, "create");
 }
 
-// Begins a file in an existing folder. After any failure of this or the following functions, the file is closed and the
-// temporary file is gone.
-static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
+// Begins a file in an existing folder; mode: who may read it, less the process's umask. After any failure of this or
+// the following functions, the file is closed and the temporary file is gone.
+static inline bool atomic_open_mode(AtomicFile *file, const char *path, mode_t mode, Error *error) {
     if (!atomic_name(file, path, error)) { return false; }
-    // Makes a new file, because processes of a killed run may still write into an old file.
-    if (unlink(file->temporary) != 0 && errno != ENOENT) { return fail_system(error, file->temporary, "remove"); }
-    file->fd = files_open(file->temporary, O_WRONLY | O_CREAT | O_EXCL);
-    file->pending = file->fd >= 0;
-    return file->pending || fail_system(error, file->temporary, "create");
+    const char *name = path_name(file->temporary), *action = "remove";
+    // Makes a new file. Processes of a killed run may still write into an old file, and another user's may be a link.
+    if (unlinkat(file->folder, name, 0) == 0 || errno == ENOENT) {
+        file->fd = openat(file->folder, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
+        file->pending = file->fd >= 0;
+        action = "create";
+    }
+    if (file->pending) { return true; }
+    fail_system(error, file->temporary, action);
+    atomic_abort(file);
+    return false;
+}
+
+// Begins a file that everybody may read.
+static inline bool atomic_open(AtomicFile *file, const char *path, Error *error) {
+    return atomic_open_mode(file, path, 0666, error);
 }
 
 static inline bool atomic_write_at(AtomicFile *file, int64_t offset, const void *data, int64_t bytes, Error *error) {
@@ -422,22 +482,45 @@ static inline bool atomic_create(AtomicFile *file, const char *path, int64_t byt
         snprintf(what, sizeof(what), "reserve %lld bytes for it", (long long)bytes);
         return files_failed(file, what, code, error);
     }
-    if (sync_parent(path, error)) { return true; }
+    if (files_sync_folder(file->folder, path, error)) { return true; }
     atomic_abort(file);
     return false;
 }
 
+// Opens a file of ours to write to it: a log, a lock, a file that another rank has made. Somebody else may have put a
+// link, a pipe or a second name of another file there, and all of them are refused. Returns -1 and keeps errno after a
+// failure.
+static inline int files_open_own(int folder, const char *path, int flags, mode_t mode, Error *error) {
+    struct stat info;
+    int fd = openat(folder, path_name(path), flags | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, mode);
+    int code = errno;
+    if (fd < 0 && code == ELOOP) {
+        fail(error, "%s: is a link, and links are not followed here; remove it", path);
+    } else if (fd < 0 && code == ENXIO) {
+        fail(error, "%s: is a device or pipe, expected an ordinary file", path);
+    } else if (fd < 0) {
+        fail_system(error, path, "open");
+    } else if (files_check_ordinary(fd, path, &info, error)) {
+        if (info.st_nlink <= 1) { return fd; }
+        fail(error, "%s: is also the file of another name (a hard link), which would change too; remove it", path);
+    }
+    if (fd >= 0) {
+        close(fd);
+        code = EINVAL;
+    }
+    errno = code;
+    return -1;
+}
+
 // Opens a file that another process has made. A network file system may show it late. Opening the folder makes it look
 // again, for up to three seconds.
-static inline int files_open_new(const char *path, int flags) {
+static inline int files_open_new(int folder, const char *path, int flags, Error *error) {
     const struct timespec pause = {0, 50000000};
-    char folder[MAX_PATH_BYTES];
-    path_parent(folder, path);
     for (int attempt = 0;; attempt++) {
-        int fd = files_open(path, flags);
+        int fd = files_open_own(folder, path, flags, 0, error);
         if (fd >= 0 || errno != ENOENT || attempt == 60) { return fd; }
         Error ignored;
-        sync_directory(folder, &ignored);
+        sync_parent(path, &ignored);
         nanosleep(&pause, NULL);
     }
 }
@@ -448,12 +531,14 @@ static inline int files_open_new(const char *path, int flags) {
 static inline bool atomic_join(AtomicFile *file, const char *path, int64_t bytes, Error *error) {
     struct stat info;
     if (!atomic_name(file, path, error)) { return false; }
-    file->fd = files_open_new(file->temporary, O_WRONLY);
-    if (file->fd < 0) { return fail_system(error, file->temporary, "open"); }
-    if (fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) { return true; }
-    atomic_abort(file);
-    return fail(error, "%s: does not have the %lld bytes expected: is it another process's?", file->temporary,
-                (long long)bytes);
+    file->fd = files_open_new(file->folder, file->temporary, O_WRONLY, error);
+    bool ok = file->fd >= 0 && ((fstat(file->fd, &info) == 0 && (int64_t)info.st_size == bytes) ||
+                                fail(error, "%s: does not have the %lld bytes expected: is it another process's?",
+                                     file->temporary, (long long)bytes));
+    close(file->folder);
+    file->folder = -1;
+    if (!ok) { atomic_abort(file); }
+    return ok;
 }
 
 // Flushes a file to the disk. macOS's fsync stops at the drive's cache; F_FULLFSYNC does not.
@@ -476,21 +561,37 @@ static inline bool atomic_flush(AtomicFile *file, Error *error) {
 
 // Gives a file its name, after a flush (unless done). A failure removes the temporary file.
 static inline bool atomic_place(AtomicFile *file, Error *error) {
+    const char *from = path_name(file->temporary), *to = path_name(file->path);
     if (file->fd >= 0 && !atomic_flush(file, error)) { return false; }
-    if (rename(file->temporary, file->path) != 0) { return files_write_failed(file, "rename", errno, error); }
+    if (renameat(file->folder, from, file->folder, to) != 0) {
+        return files_write_failed(file, "rename", errno, error);
+    }
     file->pending = false;
     return true;
 }
 
-// Ends a file. After this the new content survives a power failure.
+// Ends a file that has its name. After this the new content survives a power failure.
+static inline bool atomic_end(AtomicFile *file, Error *error) {
+    bool ok = files_sync_folder(file->folder, file->path, error);
+    atomic_abort(file);
+    return ok;
+}
+
 static inline bool atomic_commit(AtomicFile *file, Error *error) {
-    return atomic_place(file, error) && sync_parent(file->path, error);
+    return atomic_place(file, error) && atomic_end(file, error);
 }
 
 // Writes a whole small file atomically.
 static inline bool write_whole_file(const char *path, const void *data, int64_t bytes, Error *error) {
     AtomicFile file;
     return atomic_open(&file, path, error) && atomic_write(&file, data, bytes, error) && atomic_commit(&file, error);
+}
+
+// Writes one that only this user may read, because it holds a secret.
+static inline bool write_private_file(const char *path, const void *data, int64_t bytes, Error *error) {
+    AtomicFile file;
+    return atomic_open_mode(&file, path, 0600, error) && atomic_write(&file, data, bytes, error) &&
+           atomic_commit(&file, error);
 }
 
 // ---- One process per folder ----
@@ -505,13 +606,32 @@ static inline void directory_unlock(DirectoryLock *lock) {
     lock->fd = -1;
 }
 
+// Opens the file .lock of a folder. Only this user may open it, because whoever can open a file can lock it.
+static inline bool directory_open_lock(DirectoryLock *lock, const char *dir, const char *path, Error *error) {
+    struct stat info;
+    int folder = files_open(dir, O_RDONLY | O_DIRECTORY);
+    lock->fd = -1;
+    if (folder < 0) { return fail_system(error, path, "create"); }
+    lock->fd = files_open_own(folder, path, O_RDWR | O_CREAT, 0600, error);
+    if (lock->fd >= 0) {
+        fchmod(lock->fd, 0600);
+    } else if (errno == EACCES && fstatat(folder, ".lock", &info, AT_SYMLINK_NOFOLLOW) == 0) {
+        fail(error,
+             "%s: is the file of user %ld; choose another folder, or remove it when no process of theirs uses %s", path,
+             (long)info.st_uid, dir);
+    }
+    close(folder);
+    return lock->fd >= 0;
+}
+
 // Claims an existing folder for this process. Fails at once when another process holds it.
 static inline bool directory_lock(DirectoryLock *lock, const char *dir, Error *error) {
     char path[MAX_PATH_BYTES], owner[32] = "";
     lock->fd = -1;
-    if (!path_check(dir, "folder", error) || !path_join(path, dir, ".lock", error)) { return false; }
-    lock->fd = files_open(path, O_RDWR | O_CREAT);
-    if (lock->fd < 0) { return fail_system(error, path, "create"); }
+    if (!path_check(dir, "folder", error) || !path_join(path, dir, ".lock", error) ||
+        !directory_open_lock(lock, dir, path, error)) {
+        return false;
+    }
     ssize_t read = pread(lock->fd, owner, sizeof(owner) - 1, 0);
     long pid = read > 0 ? strtol(owner, NULL, 10) : 0;
     bool ok = flock(lock->fd, LOCK_EX | LOCK_NB) == 0;

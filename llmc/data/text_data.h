@@ -10,13 +10,16 @@
 // Does a --train-data pattern mean token shards? Its name then ends with .bin. Otherwise it means text.
 static inline bool data_is_shards(const char *pattern) { return ends_with(pattern, ".bin"); }
 
-// Appends end-of-text and the tokens of one text file to *tokens, which grows.
-static inline bool text_append(const char *path, const Tokenizer *tokenizer, uint16_t **tokens, int64_t *count,
-                               Error *error) {
+// Appends end-of-text and the tokens of one text file to *tokens, which grows. named: the user names this file, so it
+// may be a pipe.
+static inline bool text_append(const char *path, bool named, const Tokenizer *tokenizer, uint16_t **tokens,
+                               int64_t *count, Error *error) {
     uint8_t *text;
     int64_t bytes, added = 0;
     Error reason;
-    if (!read_whole_file(path, TEXT_MAX_BYTES, &text, &bytes, error)) { return false; }
+    bool opens = named ? read_whole_stream(path, TEXT_MAX_BYTES, &text, &bytes, error)
+                       : read_whole_file(path, TEXT_MAX_BYTES, &text, &bytes, error);
+    if (!opens) { return false; }
     bool ok = bytes > 0 || fail(error, "%s: the file is empty, expected text to train on", path);
     if (ok) {
         uint16_t *larger = (uint16_t *)realloc(*tokens, (size_t)(*count + 1 + bytes) * sizeof(uint16_t));
@@ -46,7 +49,10 @@ static inline bool text_load(const char *pattern, const Tokenizer *tokenizer, ui
     bool ok = tokenizer_can_encode(tokenizer) ||
               fail(error, "%s: is text, but the tokenizer only decodes; use --tokenizer vocab.bpe or byte", pattern);
     ok = ok && list_glob(pattern, &files, error);
-    for (int i = 0; ok && i < files.count; i++) { ok = text_append(files.paths[i], tokenizer, tokens, count, error); }
+    for (int i = 0; ok && i < files.count; i++) {
+        bool named = strcmp(files.paths[i], pattern) == 0;
+        ok = text_append(files.paths[i], named, tokenizer, tokens, count, error);
+    }
     path_list_free(&files);
     if (ok) {
         uint16_t *fitting = (uint16_t *)realloc(*tokens, (size_t)*count * sizeof(uint16_t));

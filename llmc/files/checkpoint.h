@@ -306,7 +306,7 @@ static inline bool checkpoint_settle(const char *dir, int64_t step, const Checkp
     bool belongs = strcmp(r.model.path, paths->temporary_model) == 0;
     checkpoint_read_abort(&r);
     if (!belongs) { return checkpoint_remove(paths->temporary_model, error); }
-    if (rename(paths->temporary_model, paths->model) == 0) { return sync_directory(dir, error); }
+    if (rename(paths->temporary_model, paths->model) == 0) { return sync_parent(paths->model, error); }
     return fail_system(error, paths->temporary_model, "rename");
 }
 
@@ -406,8 +406,8 @@ static inline bool checkpoint_write_begin(CheckpointWriter *w, const char *dir, 
                                           const StateHeader *header, const StateSection *sections, int count,
                                           bool leader, Error *error) {
     memset(&w->sums, 0, sizeof(w->sums));
-    w->model.fd = w->state.fd = -1;
-    w->model.pending = w->state.pending = false;
+    atomic_init(&w->model);
+    atomic_init(&w->state);
     w->config = *config;
     w->leader = leader;
     w->header = *header;
@@ -466,7 +466,7 @@ static inline bool checkpoint_write_commit(CheckpointWriter *w, const Checkpoint
     }
     if (!atomic_place(&w->state, error)) { return false; }
     w->model.pending = false; // the state has its name: an abort must not remove its model
-    return sync_parent(w->state.path, error) && atomic_commit(&w->model, error);
+    return atomic_end(&w->state, error) && atomic_commit(&w->model, error);
 }
 
 // Removes one checkpoint. Its model first gets its temporary name, so that checkpoint_clean ends what a kill

@@ -185,7 +185,7 @@ static inline bool hf_export(const char *dir, const GPT2Config *config, const fl
     e->config = config;
     e->tokenizer = *has_tokenizer ? tokenizer : NULL;
     e->end_of_text = tokenizer != NULL ? tokenizer->eot_token : hf_default_end_of_text(config);
-    for (int i = 0; i < HF_NUM_FILES; i++) { e->files[i].fd = -1; } // no file is open yet
+    for (int i = 0; i < HF_NUM_FILES; i++) { atomic_init(&e->files[i]); }
     bool ok = hf_write_files(e, params, error) && hf_name_files(e, error);
     for (int i = 0; i < HF_NUM_FILES; i++) { atomic_abort(&e->files[i]); }
     free(e);

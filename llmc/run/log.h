@@ -194,12 +194,13 @@ static inline bool log_next_line(const char *text, int64_t bytes, int64_t *posit
     return true;
 }
 
-// Cuts a log back to the start of step `step`, atomically. Removes every line of this step or a later step, because the
-// resumed run writes them again, with the validation before update `step`. Also removes every damaged line, and every
-// line of the other log (speed: this is speed.log). *last becomes the last line that stays, if there is one. Does
-// nothing if there is no log yet.
+// Makes a log anew, cut back to the start of step `step`, atomically. Leaves out every line of this step or a later
+// step, because the resumed run writes them again, with the validation before update `step`. Also leaves out every
+// damaged line, and every line of the other log (speed: this is speed.log). *last becomes the last line that stays, if
+// there is one. The log is a new file even if all lines stay or none: what had its name may have been a link, or the
+// file of another name, too.
 static inline bool log_trim_lines(const char *path, int64_t step, bool speed, LogLine *last, Error *error) {
-    if (!path_exists(path)) { return true; }
+    if (step == 0 || !path_exists(path)) { return write_whole_file(path, "", 0, error); }
     uint8_t *data;
     int64_t bytes, kept = 0, position = 0;
     if (!read_whole_file(path, MAIN_LOG_MAX_BYTES, &data, &bytes, error)) { return false; }
@@ -213,7 +214,7 @@ static inline bool log_trim_lines(const char *path, int64_t step, bool speed, Lo
         memmove(data + kept, line, length + 1);
         kept += (int64_t)length + 1;
     }
-    bool ok = kept == bytes || write_whole_file(path, data, kept, error);
+    bool ok = write_whole_file(path, data, kept, error);
     free(data);
     return ok;
 }
@@ -241,15 +242,18 @@ PRINTF_LIKE(3, 4) static inline bool log_write(const LogFile *file, Error *error
     return log_append(file->fd, file->path, line, bytes, error);
 }
 
-// Opens main.log or speed.log in dir. fresh: empties it. Otherwise keeps the lines before first_step, and sets *last to
-// the last kept line.
+// Opens main.log or speed.log in dir. Keeps the lines before first_step, and sets *last to the last kept line.
 static inline bool log_open(LogFile *file, const char *dir, bool speed, int64_t first_step, LogLine *last,
                             Error *error) {
-    bool fresh = first_step == 0;
-    if (!path_join(file->path, dir, speed ? SPEED_LOG_NAME : MAIN_LOG_NAME, error)) { return false; }
-    if (!fresh && !log_trim_lines(file->path, first_step, speed, last, error)) { return false; }
-    file->fd = open(file->path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (fresh ? O_TRUNC : 0), 0666);
-    return file->fd >= 0 || fail_system(error, file->path, "open for writing");
+    if (!path_join(file->path, dir, speed ? SPEED_LOG_NAME : MAIN_LOG_NAME, error) ||
+        !log_trim_lines(file->path, first_step, speed, last, error)) {
+        return false;
+    }
+    int folder = files_open(dir, O_RDONLY | O_DIRECTORY);
+    if (folder < 0) { return fail_system(error, dir, "open folder"); }
+    file->fd = files_open_own(folder, file->path, O_WRONLY | O_APPEND, 0, error);
+    close(folder);
+    return file->fd >= 0;
 }
 
 static inline void log_close(LogFile *file) {

@@ -129,8 +129,8 @@ static inline bool run_save(TrainRun *run, Error *error) {
     DiskRun disk;
     if (!run_writes_files(run) || run->saved_step == run->step) { return true; }
     if (!run_check_state(run, error)) { return false; }
-    writer.model.fd = writer.state.fd = -1; // no file is open yet
-    writer.model.pending = writer.state.pending = false;
+    atomic_init(&writer.model);
+    atomic_init(&writer.state);
     run_slow(run, true);
     bool ok = run_write_checkpoint(run, &writer, error);
     run_slow(run, false);

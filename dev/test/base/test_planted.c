@@ -1,0 +1,148 @@
+// What another user may put into a folder that we write to or read from: links, second names, pipes and folders under
+// our names, and a link in place of the folder itself. Nothing outside the folder changes, and nothing waits.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "llmc/base/files.h"
+#include "dev/test/refused.h"
+#include "dev/test/temp_dir.h"
+
+typedef enum { LINK, DANGLING_LINK, HARD_LINK, PIPE, FOLDER, NUM_PLANTED } Planted;
+static const char *const planted_names[] = {"a link", "a dangling link", "a hard link", "a pipe", "a folder"};
+
+// Copies a path, because test_path's result is soon overwritten.
+static void keep(char out[1024], const char *path) { snprintf(out, 1024, "%s", path); }
+
+// Plants something under a name. Links lead to the file "outside", which says "precious"; the dangling one to "new".
+static void plant(Test *t, Planted what, const char *path) {
+    const char *outside = test_path(t, "outside");
+    temp_write(outside, "precious", 8);
+    unlink(test_path(t, "new"));
+    temp_remove_tree(path);
+    switch (what) {
+    case LINK: temp_must(symlink(outside, path) == 0, path); break;
+    case DANGLING_LINK: temp_must(symlink(test_path(t, "new"), path) == 0, path); break;
+    case HARD_LINK: temp_must(link(outside, path) == 0, path); break;
+    case PIPE: temp_must(mkfifo(path, 0666) == 0, path); break;
+    default: temp_must(mkdir(path, 0777) == 0, path); break;
+    }
+}
+
+// Only this user may read or write the file.
+static void check_private(Test *t, const char *path) {
+    struct stat info;
+    temp_must(stat(path, &info) == 0, path);
+    CHECK(t, (info.st_mode & 0777) == 0600, "%s: mode %o", path, (unsigned)info.st_mode & 0777);
+}
+
+static void check_outside(Test *t, Planted what) {
+    size_t n;
+    uint8_t *data = temp_read(test_path(t, "outside"), &n);
+    CHECK(t, n == 8 && memcmp(data, "precious", 8) == 0, "%s: the file outside has changed", planted_names[what]);
+    CHECK(t, !temp_exists(test_path(t, "new")), "%s: a file was made outside", planted_names[what]);
+    free(data);
+}
+
+TEST(test_planted_temporary) {
+    char path[1024], temporary[1024];
+    keep(path, test_path(t, "f")), keep(temporary, test_path(t, "f.tmp"));
+    for (int what = 0; what < NUM_PLANTED; what++) {
+        Error error;
+        struct stat info;
+        unlink(path);
+        plant(t, (Planted)what, temporary);
+        bool ok = write_whole_file(path, "new one", 7, &error);
+        check_outside(t, (Planted)what);
+        if (what == FOLDER) {
+            CHECK(t, !ok && strstr(error.text, "f.tmp: cannot remove: ") != NULL, "%s", error.text);
+            continue;
+        }
+        CHECK(t, ok && lstat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_nlink == 1, "%s: %s",
+              planted_names[what], error.text);
+    }
+}
+
+// A rank joins a file that another rank has made, and a run locks its folder.
+TEST(test_planted_for_join_and_lock) {
+    static const char *const link = ": is a link, and links are not followed here; remove it";
+    const char *const says[] = {link, link,
+                                ": is also the file of another name (a hard link), which would change too; remove it",
+                                ": is a device or pipe, expected an ordinary file", ": cannot open: Is a directory"};
+    char path[1024], temporary[1024], lock_path[1024];
+    keep(path, test_path(t, "f")), keep(temporary, test_path(t, "f.tmp")), keep(lock_path, test_path(t, ".lock"));
+    for (int what = 0; what < NUM_PLANTED; what++) {
+        Error error;
+        AtomicFile file;
+        DirectoryLock lock;
+        plant(t, (Planted)what, temporary);
+        CHECK_REFUSED(t, atomic_join(&file, path, 8, &error), &error, temporary, says[what]);
+        check_outside(t, (Planted)what);
+        temp_remove_tree(temporary);
+        plant(t, (Planted)what, lock_path);
+        CHECK_REFUSED(t, directory_lock(&lock, test_folder(t), &error), &error, lock_path, says[what]);
+        check_outside(t, (Planted)what);
+    }
+}
+
+// Whoever can open a file can lock it. The lock of an older version, which all could read, is closed to others, too.
+TEST(test_lock_is_private) {
+    const char *path = test_path(t, ".lock");
+    for (int old = 0; old < 2; old++) {
+        Error error;
+        DirectoryLock lock;
+        if (old) { temp_must(chmod(path, 0644) == 0, path); }
+        CHECK(t, directory_lock(&lock, test_folder(t), &error), "%s", error.text);
+        check_private(t, path);
+        directory_unlock(&lock);
+    }
+}
+
+TEST(test_private_file) {
+    Error error;
+    const char *path = test_path(t, "secret");
+    temp_write(path, "old", 3);
+    CHECK(t, write_private_file(path, "new", 3, &error), "%s", error.text);
+    check_private(t, path);
+}
+
+// The pipe has a writer and a byte, so a reader that would take it is seen by its message, and does not wait.
+TEST(test_pipe_as_input) {
+    Error error;
+    InputFile file;
+    uint8_t *data;
+    int64_t size;
+    const char *path = test_path(t, "pipe");
+    temp_must(mkfifo(path, 0666) == 0, path);
+    int fd = open(path, O_RDWR | O_NONBLOCK);
+    temp_must(fd >= 0 && write(fd, "x", 1) == 1, path);
+    const char *says = ": is a device or pipe, expected an ordinary file";
+    CHECK_REFUSED(t, read_whole_file(path, 0, &data, &size, &error), &error, path, says);
+    CHECK_REFUSED(t, input_open(&file, path, &error), &error, path, says);
+    CHECK(t, data == NULL && file.fd < 0, "something is open after a failure");
+    CHECK_REFUSED(t, read_whole_stream(path, 0, &data, &size, &error), &error, path,
+                  ": larger than 0 bytes, the most that makes sense here");
+    close(fd);
+}
+
+// Somebody swaps the folder for a link while a file is written. The file stays in the folder where it was begun.
+TEST(test_swapped_folder) {
+    char run[1024], moved[1024], outside[1024];
+    keep(run, test_path(t, "run")), keep(moved, test_path(t, "moved")), keep(outside, test_path(t, "outside"));
+    for (int commits = 0; commits < 2; commits++) {
+        Error error;
+        AtomicFile file;
+        temp_remove_tree(run), temp_remove_tree(moved), temp_remove_tree(outside);
+        temp_must(mkdir(run, 0777) == 0 && mkdir(outside, 0777) == 0, run);
+        temp_write(test_path(t, "outside/f.tmp"), "theirs", 6);
+        CHECK(t, atomic_open(&file, test_path(t, "run/f"), &error), "%s", error.text);
+        temp_must(rename(run, moved) == 0 && symlink("outside", run) == 0, run);
+        if (commits) {
+            CHECK(t, atomic_write(&file, "x", 1, &error) && atomic_commit(&file, &error), "%s", error.text);
+        }
+        atomic_abort(&file);
+        CHECK(t, temp_exists(test_path(t, "moved/f")) == commits, "the file is where it was begun");
+        CHECK(t, !temp_exists(test_path(t, "moved/f.tmp")), "the temporary file is gone");
+        CHECK(t, temp_exists(test_path(t, "outside/f.tmp")) && !temp_exists(test_path(t, "outside/f")),
+              "nothing happens outside");
+    }
+}
